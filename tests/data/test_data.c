@@ -1,4 +1,5 @@
-/* test_data.c -- text and corpora: what is accepted, and what is refused with which sentence. */
+/* test_data.c -- tests text files and corpora: what is accepted, what is refused with which error
+ * message, and identities of data. */
 #include "data/identity.h"
 #include "data/text/corpus.h"
 #include "data/text/text.h"
@@ -59,7 +60,7 @@ static void test_crlf_becomes_lf_and_the_byte_order_mark_is_dropped(void **state
         "a\nb\303\251\360\237\231\202");
 }
 
-static void test_bytes_that_are_not_text_are_refused_with_their_place(void **state)
+static void test_bytes_that_are_not_text_are_refused_with_their_position(void **state)
 {
     (void)state;
     check_refused("a.txt", "", 0, "a.txt is empty");
@@ -83,7 +84,7 @@ static void test_bytes_that_are_not_text_are_refused_with_their_place(void **sta
     check_text("a.jsonl", BYTES("{\"text\":\"a\\\\u0000\"}\n"), "a\\u0000");
 }
 
-static void test_files_are_read_in_order(void **state)
+static void test_text_files_are_read_in_the_order_of_their_patterns(void **state)
 {
     (void)state;
     char *folder = folder_new(), err[512];
@@ -113,8 +114,8 @@ static void test_files_are_read_in_order(void **state)
     folder_drop(folder);
 }
 
-/* Its end counts like that of any other document. */
-static void test_a_text_may_begin_with_an_empty_document(void **state)
+/* The end of an empty document is recorded like that of any other. */
+static void test_a_text_that_begins_with_an_empty_document_is_accepted(void **state)
 {
     (void)state;
     char err[256];
@@ -140,29 +141,32 @@ static int64_t split_of(const char *text, double fraction)
     return at;
 }
 
-static void test_split_falls_on_a_border(void **state)
+static void test_text_split_falls_on_the_end_of_a_line_or_document(void **state)
 {
     (void)state;
     assert_int_equal(split_of("aaaa\nbbbb\ncccc\n", 0.5), 10);
     assert_int_equal(split_of("aaaa\nbbbb\ncccc\n", 0.0), 15);
     assert_int_equal(split_of("aaaa\nbbbb\ncccc\n", 0.67), 5);
-    assert_int_equal(split_of("aaaabbbb", 0.5), 4);                 /* one line: the byte itself */
-    assert_int_equal(split_of("\303\251\303\251\303\251", 0.5), 4); /* never inside a character */
+    /* a single line is cut at the byte itself */
+    assert_int_equal(split_of("aaaabbbb", 0.5), 4);
+    assert_int_equal(split_of("\303\251\303\251\303\251", 0.5), 4); /* a character is never cut */
     char err[256];
     Text t = {0};
     assert_true(text_add_file(&t, "a.jsonl", BYTES("{\"text\":\"aaaa\"}\n{\"text\":\"bbbbbb\"}"),
                               "text", err, sizeof err));
-    assert_int_equal(text_split(&t, 0.8), 4); /* the end of a document, from within it */
-    assert_int_equal(text_split(&t, 0.6), 4); /* from where it is */
-    assert_int_equal(text_split(&t, 0.5), 5); /* within the last: the byte itself */
+    assert_int_equal(text_split(&t, 0.8), 4); /* the split moves to the end of the document */
+    assert_int_equal(text_split(&t, 0.6), 4); /* already at the end of the document */
+    /* within the last document, which is one line: the byte itself */
+    assert_int_equal(text_split(&t, 0.5), 5);
     assert_true(
         text_add_file(&t, "b.jsonl", BYTES("{\"text\":\"c\\ncc\\n\"}"), "text", err, sizeof err));
-    assert_int_equal(text_split(&t, 0.66), 10); /* a document's end comes before a line's */
+    /* the end of a document comes before the next end of a line */
+    assert_int_equal(text_split(&t, 0.66), 10);
     assert_int_equal(text_split(&t, 0.2), 12);
     text_free(&t);
 }
 
-static void test_fuzz_text(void **state)
+static void test_mutated_text_is_accepted_or_refused_without_a_crash(void **state)
 {
     (void)state;
     const char *plain =
@@ -176,7 +180,7 @@ static void test_fuzz_text(void **state)
 
 /* ---- corpora --------------------------------------------------------------------------------- */
 
-static void test_corpus_bible(void **state)
+static void test_the_bible_corpus_has_all_verses_without_labels(void **state)
 {
     (void)state;
     char err[512];
@@ -194,11 +198,11 @@ static void test_corpus_bible(void **state)
     int64_t lines = 0;
     for (int64_t i = 0; i < t.size; i++)
         lines += t.bytes[i] == '\n';
-    assert_int_equal(lines, 31102); /* verses */
+    assert_int_equal(lines, 31102); /* the number of verses */
     text_free(&t);
 }
 
-static void test_corpus_that_is_missing(void **state)
+static void test_a_missing_corpus_program_is_refused_with_the_package_name(void **state)
 {
     (void)state;
     char err[512], *folder = folder_new(), *path = must_strdup(getenv("PATH"));
@@ -218,7 +222,8 @@ static void test_corpus_that_is_missing(void **state)
     folder_drop(folder);
 }
 
-/* Reads the corpus with this shell script in place of the program; true if it was accepted. */
+/* Reads the corpus with this shell script instead of the real program; returns whether it was
+ * accepted. */
 static bool read_from(const char *script, const CorpusLimits *limits, char *err, size_t n)
 {
     char *folder = folder_new(), *path = must_strdup(getenv("PATH"));
@@ -237,14 +242,14 @@ static bool read_from(const char *script, const CorpusLimits *limits, char *err,
     return found;
 }
 
-static void test_corpus_whose_program_prints_something_else(void **state)
+static void test_a_corpus_program_that_fails_or_prints_other_text_is_refused(void **state)
 {
     (void)state;
     char err[512];
     assert_false(
         read_from("#!/bin/sh\necho Ge1:1 In the beginning\n", &corpus_limits, err, sizeof err));
     check_sentence(err, "something else than the whole text");
-    /* A caller that ignores its children must not make them succeed. */
+    /* If the caller ignores SIGCHLD, the program's failure must still be detected. */
     for (int ignored = 0; ignored < 2; ignored++) {
         void (*own)(int) = ignored ? SIG_IGN : SIG_DFL;
         signal(SIGCHLD, own);
@@ -254,8 +259,8 @@ static void test_corpus_whose_program_prints_something_else(void **state)
     }
 }
 
-/* No process is left running, and none is waited for beyond its limit. */
-static void test_corpus_whose_program_never_ends(void **state)
+/* No process is left running, and none is waited for longer than its limit. */
+static void test_a_corpus_program_that_exceeds_its_limits_is_killed(void **state)
 {
     (void)state;
     static const struct {
@@ -283,9 +288,10 @@ static void test_corpus_whose_program_never_ends(void **state)
     }
 }
 
-/* ---- which data these are -------------------------------------------------------------------- */
+/* ---- identity of data ------------------------------------------------------------------------ */
 
-/* The identity of one shard of 200000 tokens, with token `at` changed; -1: unchanged. */
+/* Returns the identity of one shard with 200000 tokens, of which token `at` is changed; -1:
+ * none. */
 static char *identity_with(const char *folder, bool whole, int64_t at)
 {
     char err[512];
@@ -316,7 +322,7 @@ static void test_different_contents_have_different_identities(void **state)
         check_sentence(none, "tokenizer none; train 200000 tokens ");
         for (int i = 0; i < 4; i++) {
             char *other = identity_with(folder, whole, at[i]);
-            /* The middle of a shard counts only where it is read anyway. */
+            /* If only the ends of a shard are hashed, a change in its middle does not matter. */
             bool same = at[i] < 0 || (at[i] == 100000 && !whole);
             char *difference = data_identity_difference(none, other);
             if (same != (difference == NULL))
@@ -330,7 +336,7 @@ static void test_different_contents_have_different_identities(void **state)
     folder_drop(folder);
 }
 
-static void test_differences_of_identities(void **state)
+static void test_the_difference_of_two_identities_lists_the_changed_parts(void **state)
 {
     (void)state;
     const char *a = "tokenizer 1; train 5 tokens 2; val none";
@@ -357,17 +363,17 @@ static void test_differences_of_identities(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_different_contents_have_different_identities),
-    cmocka_unit_test(test_differences_of_identities),
+    cmocka_unit_test(test_the_difference_of_two_identities_lists_the_changed_parts),
     cmocka_unit_test(test_crlf_becomes_lf_and_the_byte_order_mark_is_dropped),
-    cmocka_unit_test(test_bytes_that_are_not_text_are_refused_with_their_place),
-    cmocka_unit_test(test_files_are_read_in_order),
-    cmocka_unit_test(test_a_text_may_begin_with_an_empty_document),
-    cmocka_unit_test(test_split_falls_on_a_border),
-    cmocka_unit_test(test_fuzz_text),
-    cmocka_unit_test(test_corpus_bible),
-    cmocka_unit_test(test_corpus_that_is_missing),
-    cmocka_unit_test(test_corpus_whose_program_prints_something_else),
-    cmocka_unit_test(test_corpus_whose_program_never_ends),
+    cmocka_unit_test(test_bytes_that_are_not_text_are_refused_with_their_position),
+    cmocka_unit_test(test_text_files_are_read_in_the_order_of_their_patterns),
+    cmocka_unit_test(test_a_text_that_begins_with_an_empty_document_is_accepted),
+    cmocka_unit_test(test_text_split_falls_on_the_end_of_a_line_or_document),
+    cmocka_unit_test(test_mutated_text_is_accepted_or_refused_without_a_crash),
+    cmocka_unit_test(test_the_bible_corpus_has_all_verses_without_labels),
+    cmocka_unit_test(test_a_missing_corpus_program_is_refused_with_the_package_name),
+    cmocka_unit_test(test_a_corpus_program_that_fails_or_prints_other_text_is_refused),
+    cmocka_unit_test(test_a_corpus_program_that_exceeds_its_limits_is_killed),
 };
 
 int main(void)

@@ -1,5 +1,5 @@
-/* test_documents.c -- several documents in one text: where training ends and validation begins, the
- * end-of-text tokens between them, and windows that span two documents. */
+/* test_documents.c -- tests a text with several documents: the border between training and
+ * validation, the end-of-text tokens between documents, and windows that span two documents. */
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "model/core/check.h"
@@ -16,7 +16,7 @@
 enum { DOCUMENTS = 40, BYTES = 25, T = 4, VOCABULARY = 300 };
 static const char end_of_text[] = "<|endoftext|>";
 
-/* Document i, of BYTES bytes without a line end; the caller frees. */
+/* Returns document i, which has BYTES bytes and no newline; the caller frees it. */
 static char *document_of(int i)
 {
     char *text = text_format("%02d the people cried to %02d", i, 3 * i % 100);
@@ -24,8 +24,9 @@ static char *document_of(int i)
     return text;
 }
 
-/* Documents [from, to) with the end of text after each, the first without its first `skip` bytes;
- * the last ends after `left` bytes, where that is not 0, and without its end. */
+/* Returns documents [from, to), each followed by end-of-text. The first document lacks its first
+ * `skip` bytes. If `left` is not 0, the last one is cut after `left` bytes and has no
+ * end-of-text. */
 static char *documents(int from, int to, size_t skip, size_t left)
 {
     char *text = must_calloc(DOCUMENTS, BYTES + sizeof end_of_text);
@@ -50,7 +51,7 @@ static char *text_file(const char *folder)
     return text_file_new(folder, "documents.jsonl", text);
 }
 
-/* The ids of a set, as many as it has. */
+/* Reads all token ids of a set. */
 static int32_t *tokens_of(const DataSet *d, const TokenSet *s)
 {
     char err[512];
@@ -70,7 +71,7 @@ static void check_text(const DataSet *d, const TokenSet *s, char *want)
     free(ids);
 }
 
-/* Window w is tokens wT ... wT + T, whatever documents they belong to. */
+/* Checks that window w is tokens wT ... wT + T, whatever documents they belong to. */
 static void check_windows(const DataSet *d, Split split, const TokenSet *s)
 {
     char err[512];
@@ -90,7 +91,8 @@ static void check_windows(const DataSet *d, Split split, const TokenSet *s)
     free(ids);
 }
 
-/* The split of `fraction`: training ends after `whole` documents and `left` bytes more. */
+/* Splits at `fraction` and checks that training ends after `whole` documents and `left` more
+ * bytes. */
 static void check_split(const char *folder, char *path, double fraction, int whole, size_t left)
 {
     char err[512], *cache = text_format("%s/cache", folder);
@@ -114,14 +116,15 @@ static void check_split(const char *folder, char *path, double fraction, int who
     free(cache);
 }
 
-static void test_split_between_documents(void **state)
+static void test_the_split_falls_on_the_end_of_a_document_or_cuts_the_last(void **state)
 {
     (void)state;
     char *folder = folder_new(), *path = text_file(folder);
-    check_split(folder, path, 0.2, 32, 0);    /* byte 800 is the end of one */
-    check_split(folder, path, 0.2005, 32, 0); /* 799 */
-    check_split(folder, path, 0.1985, 33, 0); /* 801 */
-    check_split(folder, path, 0.015, 39, 10); /* 985: within the last, which is cut there */
+    check_split(folder, path, 0.2, 32, 0);    /* byte 800 is the end of a document */
+    check_split(folder, path, 0.2005, 32, 0); /* byte 799 */
+    check_split(folder, path, 0.1985, 33, 0); /* byte 801 */
+    /* byte 985 is within the last document, which is cut there */
+    check_split(folder, path, 0.015, 39, 10);
     free(path);
     folder_drop(folder);
 }
@@ -129,7 +132,7 @@ static void test_split_between_documents(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split_between_documents),
+        cmocka_unit_test(test_the_split_falls_on_the_end_of_a_document_or_cuts_the_last),
     };
     return cmocka_run_group_tests_name("documents", tests, NULL, NULL);
 }

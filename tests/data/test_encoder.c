@@ -1,5 +1,5 @@
-/* test_encoder.c -- an encoder empties its cache of words when it is full: texts with more words
- * than that, and the ids of a prompt. */
+/* test_encoder.c -- tests an encoder whose word cache overflows, on a text with more distinct words
+ * than the cache holds, and the ids of a prompt. */
 #include "data/tokenizer/vocabulary.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
@@ -11,12 +11,12 @@
 
 #include <cmocka.h>
 
-/* More than twice as many words as an encoder remembers. Some of the first and of the last occur
- * again later. */
+/* More than twice as many words as an encoder's cache holds. Some of the first words and of the
+ * last ones occur again later. */
 enum { DISTINCT = 540000, AGAIN = 10000, ALL = DISTINCT + 2 * AGAIN, LETTERS = 7, FEW = 10000 };
 
-/* Word `i` of six letters after a space, no two alike: i in base 26, with digits mixed so that
- * neighbouring words have little in common. */
+/* Writes word `i`: six letters after a space, all words distinct. It is i in base 26, with digits
+ * mixed so that consecutive words have little in common. */
 static void distinct_word(char *to, int64_t i)
 {
     to[0] = ' ';
@@ -26,8 +26,8 @@ static void distinct_word(char *to, int64_t i)
     }
 }
 
-/* One encoder over all words gives the ids of many encoders that see a few words each. */
-static void test_more_words_than_an_encoder_remembers(void **state)
+/* One encoder over all words must give the same ids as many encoders that each see a few words. */
+static void test_ids_stay_the_same_when_the_word_cache_overflows(void **state)
 {
     (void)state;
     char *prose = drawn_text(9, 2000), *text = must_alloc(LETTERS * ALL), err[512];
@@ -48,7 +48,7 @@ static void test_more_words_than_an_encoder_remembers(void **state)
         encoder_encode(fresh, (const uint8_t *)text + LETTERS * at, LETTERS * FEW, &parts);
         encoder_free(fresh);
     }
-    assert_true(whole.count > ALL); /* words are of more than one id */
+    assert_true(whole.count > ALL); /* words have more than one id */
     assert_int_equal(whole.count, parts.count);
     for (int64_t i = 0; i < whole.count; i++)
         if (whole.id[i] != parts.id[i])
@@ -63,7 +63,7 @@ static void test_more_words_than_an_encoder_remembers(void **state)
 static void check_prompt(const Tokenizer *t, const char *prompt, const int32_t *ids, int64_t n)
 {
     TokenBuffer got = {0};
-    token_buffer_add(&got, 7); /* what is there stays */
+    token_buffer_add(&got, 7); /* ids that are already there must stay */
     tokenizer_encode_prompt(t, prompt, &got);
     assert_int_equal(got.count, 1 + n);
     assert_int_equal(got.id[0], 7);
@@ -71,10 +71,10 @@ static void check_prompt(const Tokenizer *t, const char *prompt, const int32_t *
     token_buffer_free(&got);
 }
 
-static void test_a_prompt_is_never_empty(void **state)
+static void test_an_empty_prompt_gives_the_end_of_text_token(void **state)
 {
     (void)state;
-    const Merge merge = {.left = 64, .right = 65}; /* a and b */
+    const Merge merge = {.left = 64, .right = 65}; /* ids of "a" and "b" */
     char err[512];
     Tokenizer *t;
     if (!tokenizer_from_merges(&merge, 1, &t, err, sizeof err)) fail_msg("%s", err);
@@ -88,8 +88,8 @@ static void test_a_prompt_is_never_empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_more_words_than_an_encoder_remembers),
-        cmocka_unit_test(test_a_prompt_is_never_empty),
+        cmocka_unit_test(test_ids_stay_the_same_when_the_word_cache_overflows),
+        cmocka_unit_test(test_an_empty_prompt_gives_the_end_of_text_token),
     };
     return cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
 }

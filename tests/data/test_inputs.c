@@ -1,5 +1,6 @@
-/* test_inputs.c -- paths that a user gives: anything but a file is refused with a sentence and
- * never waited for, and patterns stay bounded. */
+/* test_inputs.c -- tests paths that a user gives: anything that is not a file is refused with an
+ * error message and never waited for; glob patterns take bounded time; open shards that are
+ * truncated give an error. */
 #include "configs/config.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokens/token_set.h"
@@ -22,7 +23,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { PATIENCE = 20 }; /* seconds until a wait ends the program */
+enum { PATIENCE = 20 }; /* seconds until a program that waits is killed */
 
 static void check_sentence(const char *got, const char *part)
 {
@@ -48,7 +49,7 @@ static char *socket_new(const char *folder)
     return path;
 }
 
-/* How each reader of files answers a path. */
+/* Checks the error message of each function that reads a file. */
 static void check_refused(const char *path, const char *why)
 {
     char err[512] = "", *text;
@@ -69,7 +70,7 @@ static void check_refused(const char *path, const char *why)
     config_report_free(&report);
 }
 
-static void what_is_no_file_is_refused_and_not_waited_for(void **state)
+static void a_pipe_socket_device_or_folder_is_refused_without_waiting(void **state)
 {
     (void)state;
     char *folder = folder_new(), *fifo = pipe_new(folder), *sock = socket_new(folder);
@@ -90,9 +91,8 @@ static void what_is_no_file_is_refused_and_not_waited_for(void **state)
     folder_drop(folder);
 }
 
-/* "<(program)" of a shell is a pipe by the name of a descriptor, and a config may come out of it.
- */
-static void a_config_may_come_from_a_pipe_that_is_written_to(void **state)
+/* A shell's "<(program)" passes a pipe as /dev/fd/N, and a config may be read from it. */
+static void a_config_is_read_from_a_pipe_that_is_still_being_written(void **state)
 {
     (void)state;
     static const char text[] =
@@ -104,7 +104,8 @@ static void a_config_may_come_from_a_pipe_that_is_written_to(void **state)
     ConfigReport report;
     assert_int_equal(pipe(ends), 0);
     alarm(PATIENCE);
-    if (fork() == 0) { /* the rest is written when the reader has taken the beginning and waits */
+    /* the child writes the rest once the reader has taken the first part and waits */
+    if (fork() == 0) {
         alarm(PATIENCE);
         bool good = write(ends[1], text, (size_t)first) == first;
         while (good && unread > 0)
@@ -135,7 +136,7 @@ static void check_pattern(const char *pattern, const char *sentence)
     check_sentence(err, sentence);
 }
 
-/* `before`, `part` some times over, then `after`. */
+/* Returns `before`, then `part` repeated `times` times, then `after`. */
 static char *repeated(const char *before, const char *part, int times, const char *after)
 {
     size_t length = strlen(part);
@@ -147,7 +148,7 @@ static char *repeated(const char *before, const char *part, int times, const cha
     return text;
 }
 
-static void braces_of_a_pattern_are_tried_within_bounds(void **state)
+static void nested_and_repeated_braces_in_a_pattern_are_limited(void **state)
 {
     (void)state;
     static const struct {
@@ -174,7 +175,8 @@ static void braces_of_a_pattern_are_tried_within_bounds(void **state)
         check_pattern(pattern, cases[i].sentence);
         free(pattern);
     }
-    for (uint64_t round = 0; round < 300; round++) { /* every drawn pattern ends */
+    /* random patterns must be handled in bounded time, too */
+    for (uint64_t round = 0; round < 300; round++) {
         char pattern[80] = "no/";
         for (uint64_t k = 3; k < sizeof pattern - 1; k++)
             pattern[k] = "{},{},ab"[drawn(71, round * 100 + k) % 8];
@@ -182,7 +184,7 @@ static void braces_of_a_pattern_are_tried_within_bounds(void **state)
     }
 }
 
-static void braces_name_files_in_their_order(void **state)
+static void braces_in_a_pattern_list_files_in_their_order(void **state)
 {
     (void)state;
     char *folder = folder_new(), err[512];
@@ -200,10 +202,9 @@ static void braces_name_files_in_their_order(void **state)
     folder_drop(folder);
 }
 
-/* ---- shards in use ----------------------------------------------------------------------------
- */
+/* ---- shards in use --------------------------------------------------------------------------- */
 
-static void truncating_an_open_shard_gives_a_sentence(void **state)
+static void reading_a_truncated_open_shard_gives_an_error_message(void **state)
 {
     (void)state;
     static const int64_t vocab[] = {500, 70000};
@@ -232,7 +233,8 @@ static void truncating_an_open_shard_gives_a_sentence(void **state)
     }
 }
 
-/* The hash by its definition, over contiguous bytes: old checkpoints hold it. */
+/* Computes the hash by its definition, over contiguous bytes. Old checkpoints store such hashes, so
+ * it must not change. */
 static uint64_t plain_hash(const uint8_t *p, size_t size)
 {
     uint64_t h = 1;
@@ -248,10 +250,11 @@ static uint64_t plain_hash(const uint8_t *p, size_t size)
     return h;
 }
 
-static void hashing_a_shard_in_pieces_gives_the_hash_of_the_whole(void **state)
+static void hashing_a_shard_in_pieces_gives_the_hash_of_the_whole_file(void **state)
 {
     (void)state;
-    static const int64_t tokens[] = {0, 1, 100, 523776, 523777, 700003}; /* two have 1 MiB */
+    /* two of these files have about 1 MiB */
+    static const int64_t tokens[] = {0, 1, 100, 523776, 523777, 700003};
     char *folder = folder_new(), err[512];
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
         char *path = shard_new(folder, "a.bin", 65536, tokens[i], 7, 60000), *text;
@@ -269,8 +272,8 @@ static void hashing_a_shard_in_pieces_gives_the_hash_of_the_whole(void **state)
     folder_drop(folder);
 }
 
-/* All shards of a run stay open, however few files a shell allows by default. */
-static void more_shards_than_the_soft_limit_of_open_files(void **state)
+/* All shards of a run stay open, even if the shell's default limit allows only a few open files. */
+static void more_shards_than_the_soft_limit_of_open_files_can_be_opened(void **state)
 {
     (void)state;
     enum { SHARDS = 40 };
@@ -298,13 +301,13 @@ static void more_shards_than_the_soft_limit_of_open_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_no_file_is_refused_and_not_waited_for),
-        cmocka_unit_test(a_config_may_come_from_a_pipe_that_is_written_to),
-        cmocka_unit_test(braces_of_a_pattern_are_tried_within_bounds),
-        cmocka_unit_test(braces_name_files_in_their_order),
-        cmocka_unit_test(truncating_an_open_shard_gives_a_sentence),
-        cmocka_unit_test(hashing_a_shard_in_pieces_gives_the_hash_of_the_whole),
-        cmocka_unit_test(more_shards_than_the_soft_limit_of_open_files),
+        cmocka_unit_test(a_pipe_socket_device_or_folder_is_refused_without_waiting),
+        cmocka_unit_test(a_config_is_read_from_a_pipe_that_is_still_being_written),
+        cmocka_unit_test(nested_and_repeated_braces_in_a_pattern_are_limited),
+        cmocka_unit_test(braces_in_a_pattern_list_files_in_their_order),
+        cmocka_unit_test(reading_a_truncated_open_shard_gives_an_error_message),
+        cmocka_unit_test(hashing_a_shard_in_pieces_gives_the_hash_of_the_whole_file),
+        cmocka_unit_test(more_shards_than_the_soft_limit_of_open_files_can_be_opened),
     };
     return cmocka_run_group_tests_name("inputs", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_loader.c -- the order of samples and the batches of it: a function of (seed, epoch, index)
- * and nothing else. */
+/* test_loader.c -- tests the order of samples and the contents of batches: both depend only on
+ * (seed, epoch, index). */
 #include "tests/support/files/data_support.h"
 #include "tests/support/files/loader_fixture.h"
 
@@ -11,16 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Window of a row: its first token over T. */
+/* Returns the window of a row: its first token divided by T. */
 static int64_t window_of(const Batch *b, int64_t row)
 {
     const int32_t *tokens = tensor_row(b->tokens, row);
     return tokens[0] / b->tokens.dim[1];
 }
 
-/* Every batch of many: targets are the inputs' successors, positions count, windows run over the
- * borders of files and the last token of the last file is used. */
-static void test_bug_47_targets_are_shifted_by_one(void **state)
+/* In every batch, targets are the inputs' successors and positions count from 0. Windows span the
+ * borders of files, and the last token of the last file is used. */
+static void test_bug_47_targets_are_the_tokens_shifted_by_one(void **state)
 {
     (void)state;
     enum { T = 7, B = 3, TOKENS = 7 * 12 + 1 };
@@ -66,8 +66,8 @@ static void test_without_shuffle_windows_are_consecutive(void **state)
     counting_close(&f);
 }
 
-/* The windows of `samples` samples from `first` on, by global index, from the batches of this grid.
- */
+/* Collects the windows of `samples` samples from `first` on, ordered by global index, from the
+ * batches of all ranks of this grid. */
 static void collect(const CountingSet *f, int64_t dp, int64_t micros, int64_t B, int64_t first,
                     int64_t samples, int64_t *out)
 {
@@ -89,7 +89,7 @@ static void collect(const CountingSet *f, int64_t dp, int64_t micros, int64_t B,
     }
 }
 
-static void test_bug_44_order_after_resume(void **state)
+static void test_bug_44_a_resumed_loader_continues_in_the_same_order(void **state)
 {
     (void)state;
     enum { SAMPLES = 96, WINDOWS = 41 };
@@ -97,7 +97,7 @@ static void test_bug_44_order_after_resume(void **state)
     int64_t whole[SAMPLES], part[SAMPLES];
     collect(&f, 1, 2, 2, 0, SAMPLES, whole);
     for (int64_t at = 0; at < SAMPLES;
-         at += 4) { /* resumed after every step, the epochs' border included */
+         at += 4) { /* resume after every step, including the border between epochs */
         collect(&f, 1, 2, 2, at, SAMPLES - at, part);
         for (int64_t i = 0; i < SAMPLES - at; i++)
             if (part[i] != whole[at + i])
@@ -115,7 +115,7 @@ static void test_bug_44_order_after_resume(void **state)
     counting_close(&f);
 }
 
-static void test_bug_45_grid_does_not_change_the_order(void **state)
+static void test_bug_45_ranks_and_micro_batches_do_not_change_the_order(void **state)
 {
     (void)state;
     enum { SAMPLES = 72 };
@@ -135,7 +135,7 @@ static void test_bug_45_grid_does_not_change_the_order(void **state)
     counting_close(&f);
 }
 
-static void test_bug_46_ranks_read_different_data(void **state)
+static void test_bug_46_data_parallel_ranks_read_different_windows(void **state)
 {
     (void)state;
     enum { DP = 3, B = 2, WINDOWS = 60 };
@@ -151,7 +151,7 @@ static void test_bug_46_ranks_read_different_data(void **state)
             Batch b = counting_next(l, step * DP * B, 0),
                   same = counting_next(twin, step * DP * B, 0);
             assert_memory_equal(b.tokens.data, same.tokens.data,
-                                tensor_bytes(b.tokens)); /* tensor-parallel peers */
+                                tensor_bytes(b.tokens)); /* tensor-parallel ranks of one replica */
             for (int64_t row = 0; row < B; row++) {
                 int64_t w = window_of(&b, row);
                 if (owner[w] >= 0)
@@ -165,7 +165,7 @@ static void test_bug_46_ranks_read_different_data(void **state)
     counting_close(&f);
 }
 
-static void test_bug_49_bad_id_reaches_the_caller(void **state)
+static void test_bug_49_a_token_id_out_of_range_is_reported_to_the_caller(void **state)
 {
     (void)state;
     char err[512];
@@ -175,18 +175,19 @@ static void test_bug_49_bad_id_reaches_the_caller(void **state)
     for (int64_t step = 0; step < 5; step++)
         counting_next(l, step, 0);
     assert_false(
-        loader_next(l, 5, 0, &b, err, sizeof err)); /* read ahead, reported when asked for */
+        /* the batch was read ahead; its error is reported when it is requested */
+        loader_next(l, 5, 0, &b, err, sizeof err));
     assert_non_null(strstr(err, "train_2.bin: token id 55 at byte 1066"));
     assert_false(loader_next(l, 7, 0, &b, err, sizeof err));
     assert_int_equal(window_of(&(Batch){.tokens = counting_next(l, 2, 0).tokens}, 0),
-                     2); /* still of use */
+                     2); /* the loader can still be used */
     loader_free(l);
     counting_close(&f);
 }
 
-/* Large batches asked for after pauses of all lengths, so that some requests come while the thread
- * fills another. */
-static void test_requests_out_of_order(void **state)
+/* Large batches are requested after pauses of different lengths, so some requests arrive while the
+ * thread is filling another batch. */
+static void test_requests_in_any_order_return_the_right_batch(void **state)
 {
     (void)state;
     enum { B = 200, T = 100, WINDOWS = 500 };
@@ -206,7 +207,7 @@ static void test_requests_out_of_order(void **state)
     counting_close(&f);
 }
 
-static void test_bug_31_held_batches_stay(void **state)
+static void test_bug_31_held_batches_are_not_overwritten(void **state)
 {
     (void)state;
     enum { HOLD = 3 };
@@ -222,7 +223,7 @@ static void test_bug_31_held_batches_stay(void **state)
     counting_close(&f);
 }
 
-static void test_random_tokens(void **state)
+static void test_random_tokens_are_in_range_and_depend_only_on_the_sample(void **state)
 {
     (void)state;
     CountingSet f = {0};
@@ -240,7 +241,7 @@ static void test_random_tokens(void **state)
     data_close(&f.data);
 }
 
-static void test_loaders_stop_at_any_time(void **state)
+static void test_a_loader_can_be_freed_at_any_time(void **state)
 {
     (void)state;
     CountingSet f = counting_open(50001, 50);
@@ -254,16 +255,16 @@ static void test_loaders_stop_at_any_time(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_bug_47_targets_are_shifted_by_one),
+    cmocka_unit_test(test_bug_47_targets_are_the_tokens_shifted_by_one),
     cmocka_unit_test(test_without_shuffle_windows_are_consecutive),
-    cmocka_unit_test(test_bug_44_order_after_resume),
-    cmocka_unit_test(test_bug_45_grid_does_not_change_the_order),
-    cmocka_unit_test(test_bug_46_ranks_read_different_data),
-    cmocka_unit_test(test_bug_49_bad_id_reaches_the_caller),
-    cmocka_unit_test(test_requests_out_of_order),
-    cmocka_unit_test(test_bug_31_held_batches_stay),
-    cmocka_unit_test(test_random_tokens),
-    cmocka_unit_test(test_loaders_stop_at_any_time),
+    cmocka_unit_test(test_bug_44_a_resumed_loader_continues_in_the_same_order),
+    cmocka_unit_test(test_bug_45_ranks_and_micro_batches_do_not_change_the_order),
+    cmocka_unit_test(test_bug_46_data_parallel_ranks_read_different_windows),
+    cmocka_unit_test(test_bug_49_a_token_id_out_of_range_is_reported_to_the_caller),
+    cmocka_unit_test(test_requests_in_any_order_return_the_right_batch),
+    cmocka_unit_test(test_bug_31_held_batches_are_not_overwritten),
+    cmocka_unit_test(test_random_tokens_are_in_range_and_depend_only_on_the_sample),
+    cmocka_unit_test(test_a_loader_can_be_freed_at_any_time),
 };
 
 int main(void)

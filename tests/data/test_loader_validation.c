@@ -1,4 +1,5 @@
-/* test_loader_validation.c -- batches of validation: every window once, and where they end. */
+/* test_loader_validation.c -- tests validation batches: every window is read exactly once, and
+ * validation ends where it should. */
 #include "tests/support/files/loader_fixture.h"
 
 #include <setjmp.h>
@@ -6,7 +7,7 @@
 
 #include <cmocka.h>
 
-static void test_bug_2_last_validation_batch_is_masked(void **state)
+static void test_bug_2_the_last_validation_batch_is_padded_with_masked_rows(void **state)
 {
     (void)state;
     enum { T = 4, B = 2, DP = 2, WINDOWS = 5 };
@@ -45,9 +46,9 @@ static void test_bug_2_last_validation_batch_is_masked(void **state)
     counting_close(&f);
 }
 
-/* Validation that ends before its data, in the middle of a micro-batch: two ranks together see each
- * of these windows once, and no other. */
-static void test_validation_ends_after_max_windows(void **state)
+/* Validation ends before the end of its data, in the middle of a micro-batch. Two ranks together
+ * must read each of these windows once and no other window. */
+static void test_validation_reads_exactly_max_windows_windows(void **state)
 {
     (void)state;
     enum { T = 4, B = 2, DP = 2, WINDOWS = 9, MOST = 5 };
@@ -77,7 +78,7 @@ static void test_validation_ends_after_max_windows(void **state)
     counting_close(&f);
 }
 
-static void test_too_little_data_gives_a_sentence(void **state)
+static void test_validation_data_shorter_than_a_window_are_refused(void **state)
 {
     (void)state;
     char err[512];
@@ -93,9 +94,9 @@ static void test_too_little_data_gives_a_sentence(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_bug_2_last_validation_batch_is_masked),
-    cmocka_unit_test(test_validation_ends_after_max_windows),
-    cmocka_unit_test(test_too_little_data_gives_a_sentence),
+    cmocka_unit_test(test_bug_2_the_last_validation_batch_is_padded_with_masked_rows),
+    cmocka_unit_test(test_validation_reads_exactly_max_windows_windows),
+    cmocka_unit_test(test_validation_data_shorter_than_a_window_are_refused),
 };
 
 int main(void)

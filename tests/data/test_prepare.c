@@ -1,4 +1,5 @@
-/* test_prepare.c -- from text to a prepared folder, and a run's data opened from its config. */
+/* test_prepare.c -- tests preparing a folder of tokens from text, opening a run's data from its
+ * config, and the command `./train data`. */
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "model/core/check.h"
@@ -42,7 +43,7 @@ static int count_folders(const PrepareFixture *f)
     return n;
 }
 
-/* Decodes a whole set. */
+/* Decodes all tokens of a set. */
 static char *text_of(const DataSet *d, const TokenSet *s)
 {
     char err[512];
@@ -53,7 +54,7 @@ static char *text_of(const DataSet *d, const TokenSet *s)
     return text;
 }
 
-static void test_text_goes_through_unchanged(void **state)
+static void test_decoding_prepared_tokens_gives_the_original_text(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
@@ -78,7 +79,7 @@ static void test_text_goes_through_unchanged(void **state)
     prepare_fixture_close(&f);
 }
 
-/* Opens the data and says whether it was found prepared. */
+/* Opens the data and returns whether they were found in the cache. */
 static bool was_cached(const PrepareFixture *f)
 {
     DataSet d = prepare_fixture_data(f);
@@ -87,13 +88,13 @@ static bool was_cached(const PrepareFixture *f)
     return cached;
 }
 
-static void test_preparation_is_reused_only_if_nothing_changed(void **state)
+static void test_prepared_tokens_are_reused_only_if_nothing_changed(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
     assert_false(was_cached(&f));
     assert_true(was_cached(&f));
-    f.config.data.seq_length = 32; /* does not decide the tokens */
+    f.config.data.seq_length = 32; /* does not affect the tokens */
     assert_true(was_cached(&f));
     f.config.data.tokenizer_vocab_size = 301;
     assert_false(was_cached(&f));
@@ -101,14 +102,14 @@ static void test_preparation_is_reused_only_if_nothing_changed(void **state)
     assert_false(was_cached(&f));
     f.text[10] = f.text[10] == 'x'
                      ? 'y'
-                     : 'x'; /* the same size, and the time of change may be the same too */
+                     : 'x'; /* the size stays the same, and the modification time may, too */
     free(text_file_new(f.folder, "My text.txt", f.text));
     assert_false(was_cached(&f));
     assert_true(was_cached(&f));
     char *val = text_file_new(f.folder, "val.txt", f.text);
     f.config.data.val_text = (StringList){1, &val};
     assert_false(was_cached(&f));
-    f.config.data.val_fraction = 0.3; /* of no meaning beside data.val_text */
+    f.config.data.val_fraction = 0.3; /* has no effect together with data.val_text */
     assert_true(was_cached(&f));
     DataSet d = prepare_fixture_data(&f);
     f.config.data.tokenizer = d.tokenizer_path;
@@ -120,8 +121,8 @@ static void test_preparation_is_reused_only_if_nothing_changed(void **state)
     prepare_fixture_close(&f);
 }
 
-/* The tokenizer must not have seen the validation text. */
-static void test_tokenizer_is_trained_on_the_training_part(void **state)
+/* The tokenizer must not be trained on the validation text. */
+static void test_the_tokenizer_is_trained_on_the_training_part_only(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
@@ -138,7 +139,7 @@ static void test_tokenizer_is_trained_on_the_training_part(void **state)
     prepare_fixture_close(&f);
 }
 
-static void test_damaged_preparation_is_refused(void **state)
+static void test_a_damaged_prepared_folder_is_refused(void **state)
 {
     (void)state;
     static const char *const file[] = {"train_000000.bin", "val_000000.bin", "tokenizer.json",
@@ -164,7 +165,7 @@ static void *open_in_thread(void *fixture)
     return d;
 }
 
-static void test_several_prepare_at_once(void **state)
+static void test_threads_preparing_the_same_text_share_one_folder(void **state)
 {
     (void)state;
     enum { N = 4 };
@@ -184,7 +185,7 @@ static void test_several_prepare_at_once(void **state)
     prepare_fixture_close(&f);
 }
 
-static void test_failing_to_open_gives_a_sentence(void **state)
+static void test_opening_bad_data_gives_an_error_message_and_exit_code(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
@@ -214,7 +215,7 @@ static void test_failing_to_open_gives_a_sentence(void **state)
     f.config.data.tokenizer = short_text;
     check_open_fails(&f, EXIT_DAMAGED, "not a merge");
     f.config.data.tokenizer = NULL;
-    f.config.data.cache = short_text; /* a file where a folder must be made */
+    f.config.data.cache = short_text; /* a file where a folder must be created */
     check_open_fails(&f, EXIT_CANNOT_CREATE, "");
     f.config.data.text.count = 0;
     check_open_fails(&f, EXIT_MISSING, "no training data is named");
@@ -222,7 +223,7 @@ static void test_failing_to_open_gives_a_sentence(void **state)
     prepare_fixture_close(&f);
 }
 
-static void test_shards_find_their_tokenizer(void **state)
+static void test_shards_use_the_tokenizer_json_next_to_them(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
@@ -249,9 +250,9 @@ static void test_shards_find_their_tokenizer(void **state)
     prepare_fixture_close(&f);
 }
 
-/* The bytes of the targets of all validation windows are the text without its first token and
- * without what no window uses. */
-static void test_target_bytes_add_up(void **state)
+/* The bytes of the targets of all validation windows are those of all tokens except the first one
+ * and the tokens that no window uses. */
+static void test_target_bytes_add_up_to_the_validation_text(void **state)
 {
     (void)state;
     char err[512];
@@ -280,7 +281,7 @@ static void test_target_bytes_add_up(void **state)
     prepare_fixture_close(&f);
 }
 
-/* Runs ./train data; its exit code. */
+/* Runs `./train data` and returns its exit code. */
 static int run_command(const char *const *args)
 {
     const char *arguments[16] = {"data"};
@@ -293,7 +294,7 @@ static int run_command(const char *const *args)
 
 #define RUN(...) run_command((const char *const[]){__VA_ARGS__, NULL})
 
-static void test_commands_and_their_exit_codes(void **state)
+static void test_data_commands_exit_with_the_documented_codes(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
@@ -341,15 +342,15 @@ static void test_commands_and_their_exit_codes(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_text_goes_through_unchanged),
-    cmocka_unit_test(test_preparation_is_reused_only_if_nothing_changed),
-    cmocka_unit_test(test_tokenizer_is_trained_on_the_training_part),
-    cmocka_unit_test(test_damaged_preparation_is_refused),
-    cmocka_unit_test(test_several_prepare_at_once),
-    cmocka_unit_test(test_failing_to_open_gives_a_sentence),
-    cmocka_unit_test(test_shards_find_their_tokenizer),
-    cmocka_unit_test(test_target_bytes_add_up),
-    cmocka_unit_test(test_commands_and_their_exit_codes),
+    cmocka_unit_test(test_decoding_prepared_tokens_gives_the_original_text),
+    cmocka_unit_test(test_prepared_tokens_are_reused_only_if_nothing_changed),
+    cmocka_unit_test(test_the_tokenizer_is_trained_on_the_training_part_only),
+    cmocka_unit_test(test_a_damaged_prepared_folder_is_refused),
+    cmocka_unit_test(test_threads_preparing_the_same_text_share_one_folder),
+    cmocka_unit_test(test_opening_bad_data_gives_an_error_message_and_exit_code),
+    cmocka_unit_test(test_shards_use_the_tokenizer_json_next_to_them),
+    cmocka_unit_test(test_target_bytes_add_up_to_the_validation_text),
+    cmocka_unit_test(test_data_commands_exit_with_the_documented_codes),
 };
 
 int main(void)

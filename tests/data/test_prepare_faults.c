@@ -1,5 +1,5 @@
-/* test_prepare_faults.c -- a prepared corpus is complete or absent, whichever call fails or kills
- * the process. */
+/* test_prepare_faults.c -- tests that a prepared corpus is either complete or absent, whichever
+ * file system call fails or kills the process. */
 #include "data/text/prepare.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A text, and its preparation without failures. */
+/* A text, its request, and the checksums that preparing it without failures gives. */
 typedef struct {
     char *bytes;
     Text text;
@@ -34,7 +34,7 @@ static bool prepare(const Corpus *c, const FsOps *fs, Preparation *p, char *err,
     return prepare_text(&r, p, err, n, &code);
 }
 
-/* Entries of the cache; those under a temporary name. */
+/* Returns the number of entries in the cache, and in *temporary how many have a temporary name. */
 static int entries(const char *folder, int *temporary)
 {
     int count = 0;
@@ -55,7 +55,8 @@ static void clear(const Corpus *c)
         fail_msg("%s", err);
 }
 
-/* Preparing on a sound disk gives the whole corpus, whatever is in the cache. */
+/* Checks that preparing without failures gives the complete corpus, whatever is already in the
+ * cache. */
 static void must_prepare(const Corpus *c, const FsOps *fs)
 {
     char err[300];
@@ -90,7 +91,7 @@ static void corpus_close(Corpus *c)
     free(c->bytes);
 }
 
-static void a_failing_call_leaves_no_files(void **state)
+static void a_failing_call_leaves_no_partial_corpus(void **state)
 {
     (void)state;
     Corpus c;
@@ -111,13 +112,13 @@ static void a_failing_call_leaves_no_files(void **state)
         must_prepare(&c, &fs_system);
         clear(&c);
     }
-    /* Two folders, six calls for a small file and eight for a shard, the folder's sync, its new
-     * name, and that name's sync. */
+    /* Two calls create folders; each of two small files takes six calls and each of two shards
+     * eight; then the folder is synced, renamed, and its parent synced. */
     assert_int_equal(failed, 2 + 2 * 6 + 2 * 8 + 3);
     corpus_close(&c);
 }
 
-static void leftovers_of_a_killed_process_do_no_harm(void **state)
+static void preparing_succeeds_after_a_process_was_killed_at_any_call(void **state)
 {
     (void)state;
     Corpus c;
@@ -143,7 +144,7 @@ static void leftovers_of_a_killed_process_do_no_harm(void **state)
     corpus_close(&c);
 }
 
-static void short_writes_are_completed(void **state)
+static void preparing_completes_short_writes(void **state)
 {
     (void)state;
     Corpus c;
@@ -157,9 +158,9 @@ static void short_writes_are_completed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_failing_call_leaves_no_files),
-        cmocka_unit_test(leftovers_of_a_killed_process_do_no_harm),
-        cmocka_unit_test(short_writes_are_completed),
+        cmocka_unit_test(a_failing_call_leaves_no_partial_corpus),
+        cmocka_unit_test(preparing_succeeds_after_a_process_was_killed_at_any_call),
+        cmocka_unit_test(preparing_completes_short_writes),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

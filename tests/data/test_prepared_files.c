@@ -1,6 +1,5 @@
-/* test_prepared_files.c -- prepared text as files: their modes, their temporary names, and
- * checksums.
- */
+/* test_prepared_files.c -- tests the files of prepared text: their modes, temporary names,
+ * checksums, meta.json and progress lines. */
 #include "data/identity.h"
 #include "data/text/meta.h"
 #include "data/text/prepare.h"
@@ -56,8 +55,8 @@ static void test_prepared_files_follow_the_umask(void **state)
     }
 }
 
-/* Files that a killed run left under the first names must not be in the way. */
-static void test_temporary_names_that_are_taken(void **state)
+/* A killed run may have left files under the first temporary names. */
+static void test_leftover_temporary_files_do_not_block_new_ones(void **state)
 {
     (void)state;
     char *folder = folder_new(), *path = text_format("%s/a", folder), err[256], name[3][200];
@@ -83,7 +82,7 @@ static void test_temporary_names_that_are_taken(void **state)
     folder_drop(folder);
 }
 
-/* The identity when no checksum is known: from every byte. */
+/* Returns the identity computed from every byte, without known checksums. */
 static char *identity_from_bytes(DataSet *d)
 {
     char err[512];
@@ -96,8 +95,9 @@ static char *identity_from_bytes(DataSet *d)
     return identity;
 }
 
-/* Checkpoints hold identities that were made from every byte: checksums must give the same. */
-static void test_checksums_are_the_identity_of_every_byte(void **state)
+/* Old checkpoints store identities that were computed from every byte, so checksums must give the
+ * same identity. */
+static void test_stored_checksums_give_the_same_identity_as_reading_all_bytes(void **state)
 {
     (void)state;
     char err[512];
@@ -114,7 +114,7 @@ static void test_checksums_are_the_identity_of_every_byte(void **state)
     check_sentence(err, "train_000000.bin is not what was written: its checksum is ");
     if (!meta_verify(d.val.file[0].path, &known, err, sizeof err)) fail_msg("%s", err);
     DataSet again =
-        prepare_fixture_data(&f); /* sizes and checksums are as they were: no byte is read */
+        prepare_fixture_data(&f); /* sizes and stored checksums are unchanged, so no byte is read */
     assert_string_equal(again.identity, bytes);
     char *changed = identity_from_bytes(&again);
     assert_string_not_equal(changed, bytes);
@@ -125,8 +125,8 @@ static void test_checksums_are_the_identity_of_every_byte(void **state)
     prepare_fixture_close(&f);
 }
 
-/* Folders from before there were checksums are read as they are. */
-static void test_meta_without_checksums(void **state)
+/* Folders written before checksums were introduced must still be readable. */
+static void test_a_meta_json_without_checksums_can_be_read(void **state)
 {
     (void)state;
     char err[512], *text;
@@ -155,7 +155,8 @@ static void test_meta_without_checksums(void **state)
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-/* What preparing prints on stdout when every progress line is printed; the caller frees. */
+/* Returns what preparing prints on stdout if every progress line is printed; the caller frees
+ * it. */
 static void said_while_preparing(const PrepareRequest *request, char **said)
 {
     char err[512], *path = text_format("%s/said", request->cache);
@@ -198,7 +199,7 @@ static int shares(const char *said, const char *begin, const char *before, int *
     return last;
 }
 
-/* The shards hold the ids of the whole text, although it was encoded in pieces. */
+/* The shards must contain the ids of the whole text, although it was encoded in pieces. */
 static void check_tokens(const PrepareRequest *r, int64_t train)
 {
     char err[512];
@@ -226,7 +227,7 @@ static void check_tokens(const PrepareRequest *r, int64_t train)
     preparation_free(&p);
 }
 
-static void test_preparing_reports_its_progress(void **state)
+static void test_preparing_prints_progress_for_each_piece_and_merge(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
@@ -246,14 +247,15 @@ static void test_preparing_reports_its_progress(void **state)
     int n;
     snprintf(begin, sizeof begin, "  tokenizer: words of %.1f MB of text, ", 1e-6 * (double)train);
     assert_in_range(shares(said, begin, "text, ", &n), 50, 99);
-    assert_int_equal(n, (train + (1 << 18) - 1) >> 18); /* one per piece */
+    assert_int_equal(n, (train + (1 << 18) - 1) >> 18); /* one line per piece */
     snprintf(begin, sizeof begin, "  tokenizer: 300 ids from %.1f MB of text, ",
              1e-6 * (double)train);
-    assert_int_equal(shares(said, begin, "text, ", &n), 97); /* the last of 43 merges is ahead */
+    /* the line before the last of 43 merges */
+    assert_int_equal(shares(said, begin, "text, ", &n), 97);
     assert_int_equal(n, 43);
     char *encoding = strstr(said, "  tokenizing: "),
          *val = strstr(encoding + 1, "  tokenizing: 0 %");
-    assert_non_null(val); /* the second split begins again */
+    assert_non_null(val); /* the second split starts at 0 % again */
     *val = 0;
     snprintf(begin, sizeof begin, " %% of %.1f MB of text\n", 1e-6 * (double)train);
     assert_in_range(shares(encoding, "  tokenizing: ", "tokenizing: ", &n), 50, 99);
@@ -266,7 +268,7 @@ static void test_preparing_reports_its_progress(void **state)
     prepare_fixture_close(&f);
 }
 
-static void test_fuzz_meta(void **state)
+static void test_a_mutated_meta_json_is_accepted_or_refused_without_a_crash(void **state)
 {
     (void)state;
     char err[512], *contents;
@@ -284,11 +286,11 @@ static void test_fuzz_meta(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_prepared_files_follow_the_umask),
-    cmocka_unit_test(test_temporary_names_that_are_taken),
-    cmocka_unit_test(test_checksums_are_the_identity_of_every_byte),
-    cmocka_unit_test(test_meta_without_checksums),
-    cmocka_unit_test(test_preparing_reports_its_progress),
-    cmocka_unit_test(test_fuzz_meta),
+    cmocka_unit_test(test_leftover_temporary_files_do_not_block_new_ones),
+    cmocka_unit_test(test_stored_checksums_give_the_same_identity_as_reading_all_bytes),
+    cmocka_unit_test(test_a_meta_json_without_checksums_can_be_read),
+    cmocka_unit_test(test_preparing_prints_progress_for_each_piece_and_merge),
+    cmocka_unit_test(test_a_mutated_meta_json_is_accepted_or_refused_without_a_crash),
 };
 
 int main(void)

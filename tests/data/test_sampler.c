@@ -1,4 +1,5 @@
-/* test_sampler.c -- the order of windows: a permutation per epoch, computed and not stored. */
+/* test_sampler.c -- tests the order of windows: one permutation per epoch, computed without storing
+ * it. */
 #include "data/sampler.h"
 
 #include <setjmp.h>
@@ -7,7 +8,7 @@
 
 #include <cmocka.h>
 
-static void test_permutation_is_a_bijection(void **state)
+static void test_sampler_permute_is_a_bijection(void **state)
 {
     (void)state;
     for (int64_t n = 1; n <= 130; n++)
@@ -21,14 +22,14 @@ static void test_permutation_is_a_bijection(void **state)
                 seen[w] = true;
             }
         }
-    int64_t large = INT64_C(1) << 40; /* far more windows than 2^31 */
+    int64_t large = INT64_C(1) << 40; /* far more than 2^31 windows */
     for (int64_t i = 0; i < 1000; i++) {
         int64_t w = sampler_permute(77, 0, large - 5, large - 6 - i);
         assert_true(w >= 0 && w < large - 5);
     }
 }
 
-static void test_orders_differ_between_epochs_and_seeds(void **state)
+static void test_the_order_differs_between_epochs_and_seeds(void **state)
 {
     (void)state;
     enum { N = 1000 };
@@ -39,12 +40,12 @@ static void test_orders_differ_between_epochs_and_seeds(void **state)
         same_seed += w == sampler_permute(2, 0, N, i);
         same_place += w == i;
     }
-    /* About one each is expected of random orders; the numbers are fixed, so this cannot fail by
+    /* Two random orders agree in about one place. The seeds are fixed, so this check cannot fail by
      * chance. */
     assert_true(same_epoch < 10 && same_seed < 10 && same_place < 10);
 }
 
-static void test_every_window_once_per_epoch(void **state)
+static void test_every_window_is_drawn_once_per_epoch(void **state)
 {
     (void)state;
     enum { N = 37 };
@@ -61,7 +62,7 @@ static void test_every_window_once_per_epoch(void **state)
     }
 }
 
-static void test_windows_of_a_run_of_tokens(void **state)
+static void test_sampler_windows_counts_complete_windows(void **state)
 {
     (void)state;
     assert_int_equal(sampler_windows(0, 8), 0);
@@ -73,10 +74,10 @@ static void test_windows_of_a_run_of_tokens(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_permutation_is_a_bijection),
-    cmocka_unit_test(test_orders_differ_between_epochs_and_seeds),
-    cmocka_unit_test(test_every_window_once_per_epoch),
-    cmocka_unit_test(test_windows_of_a_run_of_tokens),
+    cmocka_unit_test(test_sampler_permute_is_a_bijection),
+    cmocka_unit_test(test_the_order_differs_between_epochs_and_seeds),
+    cmocka_unit_test(test_every_window_is_drawn_once_per_epoch),
+    cmocka_unit_test(test_sampler_windows_counts_complete_windows),
 };
 
 int main(void)

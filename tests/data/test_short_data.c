@@ -1,5 +1,5 @@
-/* test_short_data.c -- data too short for a window are refused with what to write instead, and
- * following that advice is enough. */
+/* test_short_data.c -- tests that data too short for one window are refused, and that following the
+ * advice of the error message is enough. */
 #include "data/dataset.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-/* The refusal of the fixture's config: the data are sound, but too short for it. */
+/* Checks that opening the fixture's data fails with EXIT_CONFIG: they are undamaged, but too
+ * short. */
 static void refused(const PrepareFixture *f, char *err, size_t n)
 {
     DataSet d;
@@ -22,8 +23,8 @@ static void refused(const PrepareFixture *f, char *err, size_t n)
     assert_int_equal(code, EXIT_CONFIG);
 }
 
-/* Texts of few lines: rounding to line ends may take up to one from a split. */
-static void test_the_share_that_is_advised_is_enough(void **state)
+/* The texts have few lines, so rounding to line ends may take up to one line from a split. */
+static void test_the_advised_val_fraction_is_large_enough(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
@@ -47,8 +48,8 @@ static void test_the_share_that_is_advised_is_enough(void **state)
     prepare_fixture_close(&f);
 }
 
-/* Sets of shards. */
-static void test_shards_without_a_window(void **state)
+/* Tests token shards, as opposed to text. */
+static void test_shards_shorter_than_a_window_are_refused_with_advice(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
@@ -85,8 +86,8 @@ static void test_shards_without_a_window(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_share_that_is_advised_is_enough),
-        cmocka_unit_test(test_shards_without_a_window),
+        cmocka_unit_test(test_the_advised_val_fraction_is_large_enough),
+        cmocka_unit_test(test_shards_shorter_than_a_window_are_refused_with_advice),
     };
     return cmocka_run_group_tests_name("short data", tests, NULL, NULL);
 }

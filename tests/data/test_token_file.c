@@ -1,5 +1,5 @@
-/* test_token_file.c -- token shards: both versions, every offset, and ids that no vocabulary has.
- */
+/* test_token_file.c -- tests token shards: both versions, all offsets, damaged headers, and ids
+ * outside the vocabulary. */
 #include "data/tokens/token_set.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
@@ -32,7 +32,7 @@ static void check_tokens(const TokenSet *s, int64_t first, int64_t n, int64_t mo
     free(ids);
 }
 
-static void test_shards_of_both_versions_come_back(void **state)
+static void test_written_shards_of_both_versions_read_back_unchanged(void **state)
 {
     (void)state;
     static const int64_t vocab[] = {65536, 65537, 300};
@@ -53,7 +53,7 @@ static void test_shards_of_both_versions_come_back(void **state)
     }
 }
 
-static void test_reading_runs_across_files(void **state)
+static void test_reading_continues_across_shard_files(void **state)
 {
     (void)state;
     char *folder = folder_new(), err[512];
@@ -72,7 +72,7 @@ static void test_reading_runs_across_files(void **state)
     folder_drop(folder);
 }
 
-static void test_damaged_headers_are_refused(void **state)
+static void test_shards_with_damaged_headers_are_refused(void **state)
 {
     (void)state;
     char err[512];
@@ -120,7 +120,7 @@ static void check_planted(int64_t vocab, int64_t at, int64_t id, const char *sen
     folder_drop(folder);
 }
 
-static void test_bug_49_token_id_outside_the_vocabulary(void **state)
+static void test_bug_49_a_token_id_outside_the_vocabulary_is_refused(void **state)
 {
     (void)state;
     check_planted(500, 0, 0, NULL);
@@ -131,7 +131,7 @@ static void test_bug_49_token_id_outside_the_vocabulary(void **state)
     check_planted(65536, 39, 65535, NULL);
 }
 
-static void test_bug_49_negative_and_huge_ids(void **state)
+static void test_bug_49_negative_and_huge_token_ids_are_refused(void **state)
 {
     (void)state;
     int32_t file[258] = {TOKEN_FILE_MAGIC_32, 7, 2}, ids[2];
@@ -149,8 +149,9 @@ static void test_bug_49_negative_and_huge_ids(void **state)
     folder_drop(folder);
 }
 
-/* A shard of the largest count a header can say, 8 GiB, almost all of it a hole. */
-static void test_bug_48_offsets_beyond_4_gib(void **state)
+/* A shard with the largest token count that a header can hold has 8 GiB; almost all of this one is
+ * a hole. */
+static void test_bug_48_tokens_beyond_4_gib_are_read_at_the_right_offset(void **state)
 {
     (void)state;
     const int64_t count = INT32_MAX, size = token_file_offset(4, count);
@@ -164,7 +165,7 @@ static void test_bug_48_offsets_beyond_4_gib(void **state)
     if (ftruncate(fd, size) != 0) skip_because("no sparse files of 8 GiB in $TMPDIR");
     assert_int_equal(pwrite(fd, last, sizeof last, size - (int64_t)sizeof last), sizeof last);
     assert_int_equal(pwrite(fd, &(int32_t){5000}, 4, token_file_offset(4, INT64_C(1) << 30)),
-                     4); /* at 4 GiB + 1024 */
+                     4); /* at byte 4 GiB + 1024 */
     close(fd);
     if (!token_set_open(&s, &(StringList){1, &path}, err, sizeof err)) fail_msg("%s", err);
     assert_true(token_set_read(&s, count - 4, 4, 6000, ids, err, sizeof err));
@@ -177,7 +178,7 @@ static void test_bug_48_offsets_beyond_4_gib(void **state)
     folder_drop(folder);
 }
 
-static void test_missing_shard(void **state)
+static void test_opening_a_missing_shard_names_it_in_the_error(void **state)
 {
     (void)state;
     char err[512], *path = "no/such/shard.bin";
@@ -188,13 +189,13 @@ static void test_missing_shard(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_shards_of_both_versions_come_back),
-    cmocka_unit_test(test_reading_runs_across_files),
-    cmocka_unit_test(test_damaged_headers_are_refused),
-    cmocka_unit_test(test_bug_49_token_id_outside_the_vocabulary),
-    cmocka_unit_test(test_bug_49_negative_and_huge_ids),
-    cmocka_unit_test(test_bug_48_offsets_beyond_4_gib),
-    cmocka_unit_test(test_missing_shard),
+    cmocka_unit_test(test_written_shards_of_both_versions_read_back_unchanged),
+    cmocka_unit_test(test_reading_continues_across_shard_files),
+    cmocka_unit_test(test_shards_with_damaged_headers_are_refused),
+    cmocka_unit_test(test_bug_49_a_token_id_outside_the_vocabulary_is_refused),
+    cmocka_unit_test(test_bug_49_negative_and_huge_token_ids_are_refused),
+    cmocka_unit_test(test_bug_48_tokens_beyond_4_gib_are_read_at_the_right_offset),
+    cmocka_unit_test(test_opening_a_missing_shard_names_it_in_the_error),
 };
 
 int main(void)

@@ -1,5 +1,5 @@
-/* test_tokenizer.c -- byte-pair encoding: against naive versions of itself, against GPT-2's ids,
- * and as files. */
+/* test_tokenizer.c -- tests byte-pair encoding: splitting into words, training and encoding against
+ * naive implementations, and round trips. */
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/words.h"
@@ -42,9 +42,9 @@ static void check_ids(const char *what, const TokenBuffer *got, const int32_t *w
         fail_msg("%s: %lld ids, want %lld", what, (long long)got->count, (long long)n);
 }
 
-/* ---- the split ------------------------------------------------------------------------------- */
+/* ---- splitting into words -------------------------------------------------------------------- */
 
-/* Lengths in bytes from the pattern itself, run by a regular-expression engine. */
+/* Word lengths in bytes, computed from GPT-2's pattern by a regular-expression engine. */
 static const struct {
     const char *text;
     int length[16];
@@ -63,7 +63,7 @@ static const struct {
      {8, 6, 12}},
 };
 
-static void test_words_are_those_of_the_pattern(void **state)
+static void test_words_are_split_as_by_gpt2s_regular_expression(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
@@ -79,7 +79,7 @@ static void test_words_are_those_of_the_pattern(void **state)
     }
 }
 
-/* ---- against naive versions ------------------------------------------------------------------ */
+/* ---- against naive implementations ----------------------------------------------------------- */
 
 enum { NAIVE_WORDS = 4000, NAIVE_VOCAB = 400 };
 
@@ -88,7 +88,7 @@ typedef struct {
     int n;
 } NaiveWord;
 
-/* Bytes of the ids that exist so far. */
+/* The bytes of all ids that exist so far. */
 typedef struct {
     char *bytes[NAIVE_VOCAB];
     int size[NAIVE_VOCAB], n;
@@ -114,7 +114,8 @@ static void naive_merge(NaiveWord *w, int32_t l, int32_t r, int32_t id)
     w->n = kept;
 }
 
-/* Counts all pairs anew and finds the best one by walking through all; false if there is none. */
+/* Counts all pairs again and searches all of them for the best one; returns false if there is
+ * none. */
 static bool naive_best(const NaiveWord *word, int n_words, const NaiveVocab *v, int32_t *left,
                        int32_t *right)
 {
@@ -181,7 +182,7 @@ static void check_training(const char *text, int vocab)
     tokenizer_free(t);
 }
 
-static void test_training_equals_naive_training(void **state)
+static void test_training_gives_the_merges_of_naive_training(void **state)
 {
     (void)state;
     for (uint64_t stream = 0; stream < 3; stream++) {
@@ -211,8 +212,8 @@ static void test_training_reports_the_largest_possible_vocabulary(void **state)
     tokenizer_free(t);
 }
 
-/* Merges rank by rank, each from left to right: words of `letters` from the naive loop and from the
- * encoder. */
+/* Applies all merges in order of rank, each from left to right, in a naive loop, and compares the
+ * ids of random words of `letters` with the encoder's. */
 static void check_encoding(const char *text, int64_t vocab, const char *letters)
 {
     Tokenizer *t = train(text, vocab);
@@ -234,19 +235,19 @@ static void check_encoding(const char *text, int64_t vocab, const char *letters)
     tokenizer_free(t);
 }
 
-static void test_encoding_equals_naive_encoding(void **state)
+static void test_encoding_gives_the_ids_of_naive_encoding(void **state)
 {
     (void)state;
     char *text = drawn_text(7, 2000);
     check_encoding(text, 340, "theandofrgi");
     check_encoding("aaaa aaaaa aa aaaaaaa abababab babab aabb aaabbb", 266,
-                   "aaab"); /* runs: the left one first */
+                   "aaab"); /* in a run of one letter, the leftmost pair is merged first */
     free(text);
 }
 
 /* ---- round trips ----------------------------------------------------------------------------- */
 
-static void test_any_bytes_come_back(void **state)
+static void test_decoding_gives_back_any_encoded_bytes(void **state)
 {
     (void)state;
     char *text = drawn_text(3, 500);
@@ -273,7 +274,7 @@ static void test_any_bytes_come_back(void **state)
     tokenizer_free(t);
 }
 
-static void test_cache_does_not_change_ids(void **state)
+static void test_cached_words_get_the_same_ids(void **state)
 {
     (void)state;
     char *text = drawn_text(8, 3000);
@@ -290,12 +291,13 @@ static void test_cache_does_not_change_ids(void **state)
     tokenizer_free(t);
 }
 
-static void test_pieces_of_a_text_give_the_ids_of_the_whole(void **state)
+static void test_encoding_in_pieces_gives_the_ids_of_the_whole_text(void **state)
 {
     (void)state;
     char *text = drawn_text(9, 2000);
     int64_t size = (int64_t)strlen(text);
-    for (int64_t i = 40; i < size; i += 97) /* runs of white space, where a word looks ahead */
+    /* add white space, where the end of a word depends on what follows */
+    for (int64_t i = 40; i < size; i += 97)
         memset(text + i, "  \n "[i % 4], (size_t)(i % 3 + 1));
     Tokenizer *t = train(text, 300);
     TokenBuffer whole = encode(t, text, size);
@@ -315,7 +317,7 @@ static void test_pieces_of_a_text_give_the_ids_of_the_whole(void **state)
     tokenizer_free(t);
 }
 
-static void test_a_word_of_a_million_letters(void **state)
+static void test_a_word_of_a_million_letters_is_encoded_and_decoded(void **state)
 {
     (void)state;
     enum { N = 1 << 20 };
@@ -333,7 +335,7 @@ static void test_a_word_of_a_million_letters(void **state)
     tokenizer_free(t);
 }
 
-static void test_specials_never_come_from_text(void **state)
+static void test_text_is_never_encoded_as_a_special_token(void **state)
 {
     (void)state;
     Tokenizer *t = train("<|endoftext|> <|endoftext|> endoftext", 262);
@@ -354,15 +356,15 @@ static void test_specials_never_come_from_text(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_words_are_those_of_the_pattern),
-    cmocka_unit_test(test_training_equals_naive_training),
+    cmocka_unit_test(test_words_are_split_as_by_gpt2s_regular_expression),
+    cmocka_unit_test(test_training_gives_the_merges_of_naive_training),
     cmocka_unit_test(test_training_reports_the_largest_possible_vocabulary),
-    cmocka_unit_test(test_encoding_equals_naive_encoding),
-    cmocka_unit_test(test_any_bytes_come_back),
-    cmocka_unit_test(test_cache_does_not_change_ids),
-    cmocka_unit_test(test_pieces_of_a_text_give_the_ids_of_the_whole),
-    cmocka_unit_test(test_a_word_of_a_million_letters),
-    cmocka_unit_test(test_specials_never_come_from_text),
+    cmocka_unit_test(test_encoding_gives_the_ids_of_naive_encoding),
+    cmocka_unit_test(test_decoding_gives_back_any_encoded_bytes),
+    cmocka_unit_test(test_cached_words_get_the_same_ids),
+    cmocka_unit_test(test_encoding_in_pieces_gives_the_ids_of_the_whole_text),
+    cmocka_unit_test(test_a_word_of_a_million_letters_is_encoded_and_decoded),
+    cmocka_unit_test(test_text_is_never_encoded_as_a_special_token),
 };
 
 int main(void)

@@ -1,5 +1,5 @@
-/* test_tokenizer_file.c -- files of tokenizers: tokenizer.json in both spellings of merges, refused
- * files, and GPT-2's own. */
+/* test_tokenizer_file.c -- tests tokenizer files: tokenizer.json with both forms of merges, files
+ * that are refused, and GPT-2's own files. */
 #include "data/tokenizer/tokenizer.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* `text` with the first `from` replaced by `to`; the caller frees. */
+/* Returns `text` with the first occurrence of `from` replaced by `to`; the caller frees it. */
 static char *replaced(const char *text, const char *from, const char *to)
 {
     const char *at = strstr(text, from);
@@ -45,7 +45,7 @@ static void check_refused(const char *json, const char *sentence)
     if (strstr(err, sentence) == NULL) fail_msg("\"%s\", want \"%s\"", err, sentence);
 }
 
-static void test_json_round_trip(void **state)
+static void test_a_saved_tokenizer_json_loads_as_the_same_tokenizer(void **state)
 {
     (void)state;
     char *json = small_json(), *folder = folder_new(), err[512];
@@ -69,7 +69,7 @@ static void test_json_round_trip(void **state)
     folder_drop(folder);
 }
 
-static void test_merges_as_strings_and_as_pairs(void **state)
+static void test_merges_as_strings_and_as_pairs_give_the_same_tokenizer(void **state)
 {
     (void)state;
     char *json = small_json(), err[512];
@@ -78,7 +78,7 @@ static void test_merges_as_strings_and_as_pairs(void **state)
     Tokenizer *strings_read, *pairs_read;
     memcpy(pairs, json, (size_t)(merges - json));
     to += merges - json;
-    /* "a b" becomes ["a", "b"]; no token of this text has a space or a quote in it. */
+    /* Turn "a b" into ["a", "b"]; no token of this text contains a space or a quote. */
     to += sprintf(to, "\"merges\": [");
     for (char *p = merges + 11; *p; p++) {
         if (*p == '"' && p[-1] == ' ')
@@ -136,7 +136,7 @@ static void test_files_that_would_encode_differently_are_refused(void **state)
     free(json);
 }
 
-static void test_no_merges_is_refused(void **state)
+static void test_a_tokenizer_json_without_merges_is_refused(void **state)
 {
     (void)state;
     char *json = small_json(), *merges = strstr(json, "\"merges\": [");
@@ -146,7 +146,7 @@ static void test_no_merges_is_refused(void **state)
     free(json);
 }
 
-/* Names of special tokens are written into JSON files, so they must be text. */
+/* Names of special tokens are written into JSON files, so they must be valid text. */
 static void test_special_tokens_that_are_not_text_are_refused(void **state)
 {
     (void)state;
@@ -172,9 +172,9 @@ static void test_special_tokens_that_are_not_text_are_refused(void **state)
     free(json);
 }
 
-/* ---- GPT-2's vocabulary, where the machine has it -------------------------------------------- */
+/* ---- GPT-2's vocabulary, if this machine has it ---------------------------------------------- */
 
-/* Ids that tiktoken gives. */
+/* The ids that tiktoken gives. */
 static const struct {
     const char *text;
     int32_t id[24];
@@ -215,7 +215,7 @@ static const struct {
      18},
 };
 
-/* GPT-2's vocab.bpe; skips the test where it is not. */
+/* Returns the path of GPT-2's vocab.bpe; skips the test if it is missing. */
 static char *gpt2_path(void)
 {
     const char *folder = getenv("GPT2_BPE_DIR");
@@ -225,7 +225,7 @@ static char *gpt2_path(void)
     skip_because("no vocab.bpe in $GPT2_BPE_DIR or ../shared/data/gpt2");
 }
 
-static void test_gpt2_ids(void **state)
+static void test_gpt2_vocab_bpe_gives_the_ids_of_tiktoken(void **state)
 {
     (void)state;
     char err[512], *path = gpt2_path();
@@ -252,7 +252,7 @@ static void test_gpt2_ids(void **state)
     free(path);
 }
 
-static void test_gpt2_encoder_json_confirms_the_merges(void **state)
+static void test_gpt2_encoder_json_must_agree_with_the_merges(void **state)
 {
     (void)state;
     char err[512], *path = gpt2_path(), *beside = path_beside(path, "encoder.json"), *text;
@@ -277,9 +277,9 @@ static void test_gpt2_encoder_json_confirms_the_merges(void **state)
     free(path);
 }
 
-/* ---- hostile files --------------------------------------------------------------------------- */
+/* ---- damaged and malicious files ------------------------------------------------------------- */
 
-static void test_fuzz_tokenizer_files(void **state)
+static void test_mutated_tokenizer_files_are_accepted_or_refused_without_a_crash(void **state)
 {
     (void)state;
     char *json = small_json(), *merges = strstr(json, "\"model\"");
@@ -291,14 +291,14 @@ static void test_fuzz_tokenizer_files(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_json_round_trip),
-    cmocka_unit_test(test_merges_as_strings_and_as_pairs),
+    cmocka_unit_test(test_a_saved_tokenizer_json_loads_as_the_same_tokenizer),
+    cmocka_unit_test(test_merges_as_strings_and_as_pairs_give_the_same_tokenizer),
     cmocka_unit_test(test_files_that_would_encode_differently_are_refused),
-    cmocka_unit_test(test_no_merges_is_refused),
+    cmocka_unit_test(test_a_tokenizer_json_without_merges_is_refused),
     cmocka_unit_test(test_special_tokens_that_are_not_text_are_refused),
-    cmocka_unit_test(test_gpt2_ids),
-    cmocka_unit_test(test_gpt2_encoder_json_confirms_the_merges),
-    cmocka_unit_test(test_fuzz_tokenizer_files),
+    cmocka_unit_test(test_gpt2_vocab_bpe_gives_the_ids_of_tiktoken),
+    cmocka_unit_test(test_gpt2_encoder_json_must_agree_with_the_merges),
+    cmocka_unit_test(test_mutated_tokenizer_files_are_accepted_or_refused_without_a_crash),
 };
 
 int main(void)

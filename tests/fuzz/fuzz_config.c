@@ -1,4 +1,4 @@
-/* fuzz_config.c -- see fuzz_config.h. */
+/* fuzz_config.c -- fuzz target: reads any bytes as a config; see fuzz_config.h. */
 #include "tests/fuzz/fuzz_config.h"
 
 #include "configs/config.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A grid that fits the model. */
+/* Checks that the grid fits the model. */
 static void check_grid(const Config *c)
 {
     int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline,
@@ -28,7 +28,8 @@ static void check_grid(const Config *c)
           "split of %lld", (long long)blocks);
 }
 
-/* What every reader of a Config relies on. A config that is only looked at makes no step. */
+/* Checks what all code that reads a Config relies on. A config that is only looked at takes no
+ * step. */
 static void check_sound(const Config *c, bool looked_at)
 {
     CHECK(looked_at || c->train_batch_size == c->train_micro_batch_size_per_gpu *
@@ -44,9 +45,10 @@ static void check_sound(const Config *c, bool looked_at)
     CHECK(c->data.train.count > 0 || c->data.text.count > 0 || c->data.corpus != NULL, "no data");
 }
 
-/* Read again for the same world, or only to be looked at in any world, the printed text gives the
- * same config. Any number of ranks may open it, on a grid of their own; read for another world it
- * may be refused. One in four, by `draw`, reads one of these. */
+/* Prints the config and reads the text again. Read for the same number of ranks, or only to be
+ * looked at, it must give the same config. Any number of ranks may open it, with a grid of its own;
+ * read for another number of ranks it may be refused. Besides the first context, one in four inputs
+ * also tries one of the others, chosen by `draw`. */
 static void check_round_trip(const Config *config, int64_t world, size_t draw)
 {
     const ConfigContext context[] = {{.world = world},
@@ -75,7 +77,7 @@ static void check_round_trip(const Config *config, int64_t world, size_t draw)
     free(text);
 }
 
-/* One text in a world of so many ranks (0: not known); whether it is accepted. */
+/* Reads one text for `world` ranks (0: not known); returns whether it is accepted. */
 static bool fuzz_in_world(int64_t world, const char *text, size_t length, const char *set)
 {
     const ConfigContext context = {.world = world};

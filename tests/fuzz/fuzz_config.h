@@ -1,14 +1,14 @@
-/* fuzz_config.h -- the fuzz target of configs, by name, for replay in tests/configs/test_config.c.
- */
+/* fuzz_config.h -- declares the fuzz target of configs, so that tests/configs/test_config.c can
+ * replay inputs. */
 #ifndef TESTS_FUZZ_FUZZ_CONFIG_H
 #define TESTS_FUZZ_FUZZ_CONFIG_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Any bytes as a config file; what follows the first NUL byte is one --set. Returns 1 if they
- * are accepted, 0 if they are refused; aborts if an accepted config does not read back from its own
- * print to the same values, or a refused one comes without a sentence. */
+/* Reads any bytes as a config file; the bytes after the first NUL are one --set. Returns 1 if the
+ * config is accepted and 0 if it is refused. Aborts if an accepted config, printed and read again,
+ * has other values, or if a refused one has no error message. */
 int fuzz_config(const uint8_t *data, size_t n);
 
 #endif

@@ -1,6 +1,6 @@
-/* fuzz_manifest.c -- any bytes as manifest.json; the checksum in the last line is put right, so
- * that the parser after it is reached. What is accepted must survive being printed and read again.
- */
+/* fuzz_manifest.c -- fuzz target: reads any bytes as a checkpoint's manifest.json. The checksum in
+ * the last line is corrected first, so that the parser behind it is reached. An accepted manifest
+ * must print and parse back to the same text. */
 #include "tests/fuzz/fuzz_checkpoint.h"
 
 #include "model/core/check.h"
@@ -31,7 +31,7 @@ int fuzz_manifest(const uint8_t *data, size_t n)
     static const char tail[] = "\"manifest_crc32c\": \"";
     char err[300], last[40];
     Manifest m;
-    size_t body = n; /* up to the last line, if there is one */
+    size_t body = n; /* length up to the last line, if there is one */
     for (size_t i = n; i-- > 0 && body == n;)
         if (n - i >= sizeof tail - 1 && memcmp(data + i, tail, sizeof tail - 1) == 0) body = i;
     int last_bytes = snprintf(last, sizeof last, "%s%08x\"\n}\n", tail, crc32c(0, data, body));

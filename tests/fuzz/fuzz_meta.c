@@ -1,5 +1,5 @@
-/* fuzz_meta.c -- meta.json of prepared tokens against hostile bytes. What is accepted has a
- * checksum for every shard of a split, or none. */
+/* fuzz_meta.c -- fuzz target: reads any bytes as the meta.json of prepared tokens. If a file is
+ * accepted, each split must have a checksum for every shard, or none at all. */
 #include "data/text/meta.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
@@ -13,13 +13,13 @@ int fuzz_meta(const uint8_t *data, size_t size)
         const SplitSize *s = &m.split[k];
         CHECK(s->bytes >= 0 && s->tokens >= 0 && s->shards >= 0, "split %d", k);
         for (int64_t i = 0; m.checksum[k] != NULL && i < s->shards; i++)
-            sum += m.checksum[k][i]; /* each is there to be read */
+            sum += m.checksum[k][i]; /* reads every checksum */
     }
     meta_free(&m);
-    return (int)(sum & 1); /* of use, so that the reads are not left out */
+    return (int)(sum & 1); /* uses the sum, so that the compiler keeps the reads */
 }
 
-/* libFuzzer's entry; weak, because the test program links all targets at once. */
+/* libFuzzer's entry point. It is weak because the test program links all fuzz targets together. */
 __attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 __attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

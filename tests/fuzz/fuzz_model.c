@@ -1,4 +1,4 @@
-/* fuzz_model.c -- see fuzz_model.h. */
+/* fuzz_model.c -- fuzz target: turns any bytes into a config and runs it; see fuzz_model.h. */
 #include "tests/fuzz/fuzz_model.h"
 
 #include "configs/reader/options.h"
@@ -16,13 +16,14 @@ typedef struct {
     const uint8_t *at, *end;
 } Bytes;
 
-/* A number below n; 0 once the bytes are used up. */
+/* Takes a number below n from the bytes; returns 0 when they are used up. */
 static unsigned take(Bytes *b, unsigned n)
 {
     return b->at < b->end ? *b->at++ % n : 0;
 }
 
-/* Rows that are about data, places, other machines and other ranks. */
+/* Returns whether the key is left at its default: keys about data, paths, devices and several
+ * ranks. */
 static bool left_out(const Option *row)
 {
     static const char *const ranks[] = {"parallel.tensor", "parallel.pipeline", "parallel.schedule",
@@ -35,15 +36,15 @@ static bool left_out(const Option *row)
                      strcmp(row->key, "model.vocab_size") == 0;
 }
 
-/* What later rows must be consistent with. */
+/* State of drawing a config, with values that later rows must be consistent with. */
 typedef struct {
     Bytes bytes;
     ModelSize model;
     double heads, length;
-    Config types; /* of optimizer and scheduler, in their fields */
+    Config types; /* only the optimizer's and scheduler's types are set */
 } Draw;
 
-/* A whole number in the row's range: mostly the borders at which code branches. */
+/* Draws an integer in the row's range, mostly values at which the code branches. */
 static void whole_value(const Option *row, Draw *d, char *out)
 {
     static const double small[] = {1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 8, 8, 12, 16, 17, 24, 32, 0},
@@ -55,7 +56,8 @@ static void whole_value(const Option *row, Draw *d, char *out)
                   strcmp(row->key, "gradient_accumulation_steps") == 0;
     if (costly) x = fmin(x, d->model == MODEL_SMALL ? 3 : 1000);
     x = fmin(fmax(x, row->min), row->max);
-    bool fits = take(&d->bytes, 8) != 0; /* mostly, otherwise few would be accepted */
+    /* mostly consistent, because otherwise few configs would be accepted */
+    bool fits = take(&d->bytes, 8) != 0;
     if (strcmp(row->key, "model.num_key_value_heads") == 0 && fits && fmod(d->heads, x) != 0)
         x = d->heads;
     if (strcmp(row->key, "model.max_position_embeddings") == 0 && fits) x = fmax(x, d->length);
@@ -92,20 +94,20 @@ static void value(const Option *row, Draw *d, char *out)
         while (row->choices[choices].name != NULL)
             choices++;
         chosen = (int)take(b, (unsigned)choices);
-        if (row->choices[chosen].value < 0) chosen = 0; /* known, not built */
+        if (row->choices[chosen].value < 0) chosen = 0; /* this value is known but not built */
         snprintf(out, SET_BYTES, "%s=%s", row->key, row->choices[chosen].name);
         break;
     }
 }
 
-/* Drawn first: other rows depend on them. */
+/* Returns whether the row is drawn first, because other rows depend on it. */
 static bool comes_first(const char *key)
 {
     return strcmp(key, "optimizer.type") == 0 || strcmp(key, "scheduler.type") == 0 ||
            strcmp(key, "data.seq_length") == 0;
 }
 
-/* Whether the drawn config says anything about the row. */
+/* Decides whether the drawn config gives this key. */
 static bool is_drawn(const Option *row, Draw *d, bool first)
 {
     if (left_out(row) || comes_first(row->key) != first) return false;
@@ -116,7 +118,7 @@ static bool is_drawn(const Option *row, Draw *d, bool first)
     return take(&d->bytes, 8) >= (width ? 2 : 6);
 }
 
-/* Remembers the value of a choice that was just drawn. */
+/* Remembers the value of a type that was just drawn. */
 static void remember(const Option *row, const char *set, Config *types)
 {
     const Choice *c = row->choices;
@@ -180,7 +182,7 @@ static bool count_token(void *context, int32_t token)
     return true;
 }
 
-/* Tokens past the end of the context. */
+/* Generates a few tokens, going past the end of the context if it is short. */
 static void generate_some(Session *s)
 {
     const GptShape *shape = &s->layers.shape;
@@ -205,7 +207,7 @@ int fuzz_model(const uint8_t *data, size_t n)
     if (config == NULL) return 0;
     data_open_random(&tokens, VOCABULARY);
     bool opened = trainer_open(&t, config, NULL, err, sizeof err);
-    if (opened) { /* else this machine lacks what the config names */
+    if (opened) { /* otherwise this machine lacks what the config asks for */
         MemoryPlan plan = memory_plan(&t, &tokens);
         CHECK(trainer_allocate(&t, config, &tokens, err, sizeof err), "%s", err);
         CHECK(plan.total == t.session.dev.held, "plan %zu, held %zu", plan.total,

@@ -1,5 +1,6 @@
-/* fuzz_safetensors.c -- any bytes as the JSON of a safetensors header; the length before it is put
- * right, so that the fuzzer spends its time past that check. */
+/* fuzz_safetensors.c -- fuzz target: reads any bytes as the JSON of a safetensors header. The
+ * header's length field is set correctly first, so that the fuzzer does not spend its time on that
+ * check. */
 #include "tests/fuzz/fuzz_checkpoint.h"
 
 #include "model/core/check.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the reader promises of a header that it accepts. */
+/* Checks what the reader promises of a header that it accepts. */
 static void check_sound(const Safetensors *s)
 {
     int64_t at = 0;

@@ -1,5 +1,5 @@
-/* fuzz_text.c -- text and JSON lines against hostile bytes. What is accepted is UTF-8 without NUL
- * and CRLF. */
+/* fuzz_text.c -- fuzz target: reads any bytes as plain text and as JSON lines. Accepted text must
+ * be UTF-8 without NUL and CRLF. */
 #include "data/text/text.h"
 #include "data/tokenizer/words.h"
 #include "model/core/check.h"
@@ -49,7 +49,7 @@ int fuzz_text(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* libFuzzer's entry; weak, because the test program links all targets at once. */
+/* libFuzzer's entry point. It is weak because the test program links all fuzz targets together. */
 __attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 __attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

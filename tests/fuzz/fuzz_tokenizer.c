@@ -1,5 +1,6 @@
-/* fuzz_tokenizer.c -- tokenizer files against hostile bytes. One that is accepted must give back
- * any text it encodes, and survive being written and read again. */
+/* fuzz_tokenizer.c -- fuzz target: reads any bytes as a tokenizer file. An accepted tokenizer must
+ * decode what it encodes to the same text, and must be unchanged after it is written and read
+ * again. */
 #include "data/tokenizer/tokenizer.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
@@ -21,7 +22,7 @@ static void check_round_trip(const Tokenizer *t, const char *text, size_t size)
     encoder_free(e);
 }
 
-/* What we write of a tokenizer must be read as the same. */
+/* Checks that a tokenizer that is written as JSON is read back as the same tokenizer. */
 static void check_written(const Tokenizer *t)
 {
     char err[512] = "", *json = tokenizer_to_json(t);
@@ -46,7 +47,7 @@ int fuzz_tokenizer(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* libFuzzer's entry; weak, because the test program links all targets at once. */
+/* libFuzzer's entry point. It is weak because the test program links all fuzz targets together. */
 __attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 __attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

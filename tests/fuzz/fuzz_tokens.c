@@ -1,5 +1,5 @@
-/* fuzz_tokens.c -- the header of token shards against hostile bytes. A header that is accepted must
- * describe the file. */
+/* fuzz_tokens.c -- fuzz target: reads any bytes as the header of a token shard. An accepted header
+ * must match the size of the file. */
 #include "data/tokens/token_file.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
@@ -14,7 +14,7 @@ int fuzz_tokens(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* libFuzzer's entry; weak, because the test program links all targets at once. */
+/* libFuzzer's entry point. It is weak because the test program links all fuzz targets together. */
 __attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 __attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

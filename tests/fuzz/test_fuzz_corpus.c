@@ -1,5 +1,5 @@
-/* test_fuzz_corpus.c -- the kept inputs of the fuzz targets, replayed: tests/fuzz/corpus/NAME goes
- * through fuzz_NAME of tests/fuzz/fuzz_NAME.c. */
+/* test_fuzz_corpus.c -- replays the stored fuzzing inputs: each file in tests/fuzz/corpus/NAME is
+ * passed to the function fuzz_NAME of tests/fuzz/fuzz_NAME.c. */
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "tests/support/files/data_support.h"
@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The function of a target: the program is linked so that it can be asked for by name. */
+/* Returns the function of a fuzz target, looked up by name; the program is linked to export its
+ * symbols. */
 static FuzzTarget *target_called(const char *name)
 {
     FuzzTarget *target = NULL;
@@ -25,7 +26,7 @@ static FuzzTarget *target_called(const char *name)
     return target;
 }
 
-/* The part of "folder/prefixNAME.ending" that is a name. */
+/* Returns NAME from a path "folder/prefixNAME.ending". */
 static char *name_in(const char *path, const char *prefix)
 {
     char *name = must_strdup(strrchr(path, '/') + 1 + strlen(prefix));
@@ -33,7 +34,7 @@ static char *name_in(const char *path, const char *prefix)
     return name;
 }
 
-static void every_target_has_a_function_of_its_name(void **state)
+static void every_fuzz_file_defines_the_function_it_is_named_after(void **state)
 {
     (void)state;
     glob_t found;
@@ -47,7 +48,7 @@ static void every_target_has_a_function_of_its_name(void **state)
     globfree(&found);
 }
 
-/* Runs a target over one file of its folder. */
+/* Passes one file to the fuzz target that its folder is named after. */
 static void replay_file(const char *path)
 {
     char err[512], *contents, *folder = must_strdup(path);
@@ -56,9 +57,11 @@ static void replay_file(const char *path)
     FuzzTarget *target = target_called(strrchr(folder, '/') + 1);
     if (target == NULL) fail_msg("%s: there is no target of that name", folder);
     if (!file_read(path, &contents, &size, NULL, err, sizeof err)) fail_msg("%s", err);
-    uint8_t *exact = must_alloc(size ? size : 1); /* no byte longer, for the sanitizers */
+    /* exactly as large as the input, so that sanitizers detect reads past its end */
+    uint8_t *exact = must_alloc(size ? size : 1);
     memcpy(exact, contents, size);
-    print_message("%s\n", path); /* a crash ends the program: the last line names its input */
+    /* printed first, because after a crash the last line must name the input */
+    print_message("%s\n", path);
     fflush(stdout);
     target(exact, size);
     free(exact);
@@ -66,7 +69,7 @@ static void replay_file(const char *path)
     free(folder);
 }
 
-static void kept_inputs_give_no_findings(void **state)
+static void every_stored_fuzz_input_is_handled_without_a_failed_check(void **state)
 {
     (void)state;
     glob_t found;
@@ -79,8 +82,8 @@ static void kept_inputs_give_no_findings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_target_has_a_function_of_its_name),
-        cmocka_unit_test(kept_inputs_give_no_findings),
+        cmocka_unit_test(every_fuzz_file_defines_the_function_it_is_named_after),
+        cmocka_unit_test(every_stored_fuzz_input_is_handled_without_a_failed_check),
     };
     return cmocka_run_group_tests_name("fuzz corpus", tests, NULL, NULL);
 }
