@@ -1,10 +1,11 @@
-/* arena.c -- see arena.h. */
+/* arena.c -- implements arena.h: allocates tensors from one block, or only counts their bytes. */
 #include "model/core/arena.h"
 
 #include "model/core/check.h"
 #include "model/core/device.h"
 
-/* Sizes that a config may ask for, and that no address can count. */
+/* Ends the program because the requested sizes add up to more bytes than an address can count. Only
+ * a measuring arena can get here; in a real one it is a bug. */
 static void beyond_memory(const Arena *arena)
 {
     CHECK(arena->base == NULL, "more than 2^63 bytes of %zu", arena->size);
@@ -20,7 +21,8 @@ void *arena_take(Arena *arena, size_t bytes)
     if (over) beyond_memory(arena);
     CHECK(arena->base == NULL || end <= arena->size, "%zu of %zu bytes used, %zu more asked for",
           arena->used, arena->size, bytes);
-    /* While measuring, an address that is aligned and not NULL: present, and never touched. */
+    /* While measuring, the address is aligned and not NULL, so the tensor counts as present, but
+     * nobody may read or write it. */
     char *p = (arena->base ? arena->base : (char *)ARENA_ALIGNMENT) + arena->used;
     arena->used = end;
     if (end > arena->peak) arena->peak = end;

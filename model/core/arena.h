@@ -1,18 +1,19 @@
-/* arena.h -- bump allocation of tensors from one block. With base NULL it only measures, so the
- * same layout code first counts bytes for the memory plan and then hands out addresses. */
+/* arena.h -- bump allocation of tensors from one block of memory. An arena whose base is NULL only
+ * measures, so the same layout code first counts bytes for the memory plan and later hands out
+ * addresses. */
 #ifndef MODEL_CORE_ARENA_H
 #define MODEL_CORE_ARENA_H
 
 #include "model/core/tensor.h"
 
 typedef struct {
-    char *base;  /* NULL: measuring */
+    char *base;  /* NULL while the arena only measures */
     size_t size; /* bytes at base; ignored while measuring */
     size_t used, peak;
-    Place place; /* of the block, and so of its tensors */
+    Place place; /* where the block is, and so its tensors */
 } Arena;
 
-/* Start of every tensor: what the widest vector and cuBLASLt's heuristics want. */
+/* Alignment of every tensor: enough for the widest vector loads and for cuBLASLt's heuristics. */
 #define ARENA_ALIGNMENT ((size_t)256)
 
 static inline Arena arena_measuring(void)
@@ -25,13 +26,15 @@ static inline Arena arena_over(void *base, size_t size)
     return (Arena){.base = (char *)base, .size = size};
 }
 
-/* `bytes` from the arena, aligned; while measuring returns a non-NULL address that must not be
- * touched, and ends the run with EXIT_NO_MEMORY where no address counts the bytes. Running over
- * the size is a bug (the plan was wrong). */
+/* Takes `bytes` from the arena and returns their aligned address. While measuring, returns an
+ * address that is not NULL and must not be touched, and ends the program with EXIT_NO_MEMORY if the
+ * sum exceeds the address space. Taking more than the arena's size is a bug: the memory plan was
+ * wrong. */
 void *arena_take(Arena *arena, size_t bytes);
-/* A dense tensor from the arena, uninitialised. dims beyond ndim are ignored. */
+/* Takes a dense, uninitialised tensor from the arena. Dimensions beyond ndim are ignored. */
 Tensor arena_tensor(Arena *arena, DType dtype, int ndim, int64_t d0, int64_t d1, int64_t d2);
-/* Marks and rewinds, for scratch that lives for one layer. */
+/* arena_mark returns the current fill level, and arena_rewind frees everything taken since. Used
+ * for scratch that lives for one layer. */
 static inline size_t arena_mark(const Arena *arena)
 {
     return arena->used;

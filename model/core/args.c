@@ -1,4 +1,4 @@
-/* args.c -- see args.h: the reading of command lines. */
+/* args.c -- parses command lines by their tables, and runs the commands; see args.h. */
 #include "model/core/args.h"
 
 #include "model/core/check.h"
@@ -11,19 +11,20 @@
 
 enum { MOST_COMMANDS = 32, ERROR_BYTES = 512 };
 
-/* A line as it is read. */
+/* The state of parsing one command line. */
 typedef struct {
     const ArgCommand *command;
-    int argc, at; /* argv[at] is the last argument that was taken */
+    int argc, at; /* argv[at] is the last argument that was parsed */
     char **argv;
     char *values;
-    uint64_t given; /* bit i: option i */
+    uint64_t given; /* bit i is set if option i was given */
     int n_words;
-    bool only_words; /* "--" has been */
+    bool only_words; /* "--" was seen, so no more options follow */
     char error[ERROR_BYTES];
 } CommandLine;
 
-/* What an argument, or the whole line, comes to. */
+/* Result of parsing one argument or the whole line. LINE_SHOWN: an option such as --help printed
+ * something instead. */
 typedef enum { LINE_GOOD, LINE_SHOWN, LINE_WRONG } LineState;
 
 static void show_help(const ArgCommand *command)
@@ -31,7 +32,7 @@ static void show_help(const ArgCommand *command)
     args_print_help(stdout, command);
 }
 
-/* The option that every command has. */
+/* Every command has this option. */
 static const ArgOption help_option = {
     .name = "--help", .short_name = "-h", .kind = ARG_SHOW, .show = show_help};
 
@@ -49,7 +50,7 @@ static bool is_named(const ArgOption *o, const char *argument, size_t n)
     return o->short_name && strlen(o->short_name) == n && memcmp(o->short_name, argument, n) == 0;
 }
 
-/* The option that the first n bytes of the argument name, or NULL. */
+/* Returns the option that is named by the first n bytes of the argument, or NULL. */
 static const ArgOption *find_option(const ArgCommand *c, const char *argument, size_t n)
 {
     for (int i = 0; i < c->n_options; i++)
@@ -57,7 +58,7 @@ static const ArgOption *find_option(const ArgCommand *c, const char *argument, s
     return is_named(&help_option, argument, n) ? &help_option : NULL;
 }
 
-/* "see ./train eval --help": the end of a sentence. */
+/* Writes the end of an error message, "see ./train eval --help", to buf and returns buf. */
 static const char *see_help(const ArgCommand *c, char *buf, size_t n)
 {
     snprintf(buf, n, "see %s%s", c->see ? c->see : c->call, c->see ? "" : " --help");
@@ -80,7 +81,8 @@ static LineState unknown_option(CommandLine *l, const char *argument, size_t n)
     return LINE_WRONG;
 }
 
-/* The value after an option, or NULL with a sentence. */
+/* Returns the option's value: the text after '=' or the next argument. Returns NULL and sets
+ * l->error if the value is missing. */
 static const char *value_of(CommandLine *l, const ArgOption *o, const char *equals)
 {
     char advice[128];
@@ -102,8 +104,8 @@ static const char *value_of(CommandLine *l, const ArgOption *o, const char *equa
     return next;
 }
 
-/* Reads a number within the option's bounds. "1e3" is a whole number, too; those that a double
- * cannot tell apart are out of reach. */
+/* Reads a number and checks it against the option's bounds. Whole numbers may be written like
+ * "1e3". They are limited to 2^53, because a double cannot represent every larger integer. */
 static bool read_number(CommandLine *l, const ArgOption *o, const char *text, double *x)
 {
     static const double exact = 9007199254740992.0; /* 2^53 */
@@ -130,15 +132,15 @@ static bool is_setting(CommandLine *l, const ArgOption *o, const char *text)
                      o->name, text, o->name);
 }
 
-/* Puts the text at the end of a list, which has room for the whole line. */
+/* Appends the text to a list. The list is allocated with room for every argument of the line. */
 static void list_add(const CommandLine *l, ArgList *list, const char *text)
 {
     if (list->item == NULL) list->item = must_calloc((size_t)l->argc, sizeof *list->item);
     list->item[list->count++] = text;
 }
 
-/* Puts the value into the option's field; false with a sentence where the option does not take it.
- */
+/* Parses the text and stores the value in the option's field. Returns false and sets l->error if
+ * the value is not valid for this option. */
 static bool store(CommandLine *l, const ArgOption *o, const char *text)
 {
     void *field = l->values + o->at;
@@ -232,7 +234,7 @@ static LineState take_argument(CommandLine *l)
     return LINE_GOOD;
 }
 
-/* Whether all is there once the line has ended. */
+/* Checks at the end of the line that all required words and options were given. */
 static LineState end_of_line(CommandLine *l)
 {
     const ArgCommand *c = l->command;
@@ -249,8 +251,8 @@ static LineState end_of_line(CommandLine *l)
     return LINE_GOOD;
 }
 
-/* Whether the line asks for help after its first mistake: then the help is printed, not the
- * sentence about the mistake. */
+/* Returns whether --help follows the argument with the first error. If so, the caller prints the
+ * help instead of the error message. */
 static bool help_follows(const CommandLine *l)
 {
     if (l->only_words) return false;
@@ -307,7 +309,8 @@ const char *args_nearest(const ArgCommand *const *commands, int n, const char *w
     return nearest_name(word, name, (size_t)n, sizeof *name);
 }
 
-/* "list, inspect and verify" */
+/* Writes the names of the group's commands, such as "list, inspect and verify", to buf and returns
+ * buf. `last` joins the last two names. */
 static const char *names_of(const ArgCommand *group, const char *last, char *buf, size_t n)
 {
     size_t at = 0;

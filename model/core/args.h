@@ -1,5 +1,5 @@
-/* args.h -- command lines: one table per command, from which the parsing, the help and the
- * sentences on errors follow.
+/* args.h -- command lines: each command has one table, which drives parsing, help and error
+ * messages.
  *
  *     typedef struct { const char *run; ArgList set; int64_t tokens; } Arguments;
  *     static const ArgOption options[] = {
@@ -9,11 +9,11 @@
  *          .options = options, ..., .run = generate};
  *     return args_run(&cmd_generate, argc, argv);
  *
- * The grammar is the same everywhere. "--name value" and "--name=value" mean the same; options may
- * come before, between and after words; "--" ends them, so that what follows are words whatever
- * they begin with; a lone "-" is a word; --help and -h show the help. The value of an option may
- * not begin with "--", which would be the next option after one whose value was forgotten;
- * "--name=--value" says that it is meant. */
+ * All commands share one grammar. "Word" means an argument that is not an option. "--name value"
+ * and "--name=value" mean the same. Options may come before, between and after words. After "--",
+ * all arguments are words, even if they begin with a hyphen. A lone "-" is a word. --help and -h
+ * print the help. A value that begins with "--" must be written as "--name=--value", because
+ * otherwise it is taken for the next option and the value is reported as missing. */
 #ifndef MODEL_CORE_ARGS_H
 #define MODEL_CORE_ARGS_H
 
@@ -24,61 +24,63 @@
 
 typedef struct ArgCommand ArgCommand;
 
-/* Texts of argv, in its order. */
+/* Pointers to arguments, in the order of argv. */
 typedef struct {
     const char **item;
     int count;
 } ArgList;
 
-/* What an option takes, and the type of its field. */
+/* What an option takes as its value, and the C type of its field. */
 typedef enum {
     ARG_FLAG,     /* no value: a bool, which becomes true */
     ARG_TEXT,     /* any text: const char * */
     ARG_NAME,     /* text that is not empty: const char * */
     ARG_INTEGER,  /* a whole number: int64_t */
     ARG_REAL,     /* a number: double */
-    ARG_SETTINGS, /* key=value, as often as one likes: ArgList */
-    ARG_OWN,      /* what `parse` makes of it */
-    ARG_SHOW,     /* no value: `show` prints something in the command's place */
-    ARG_ALSO,     /* no option: one more value of the option in the row above, for the help */
+    ARG_SETTINGS, /* key=value, may be repeated: ArgList */
+    ARG_OWN,      /* any type, set by the option's `parse` function */
+    ARG_SHOW,     /* no value: calls `show` instead of running the command */
+    ARG_ALSO,     /* not an option: a help row for one more value of the option above */
 } ArgKind;
 
 typedef struct {
     const char *name;       /* with its hyphens: "--out" */
     const char *short_name; /* "-h", or NULL */
-    const char *elsewhere;  /* what other commands call the like, to be suggested; or NULL */
-    const char *value;      /* its value's name in the help: "DIR"; NULL where it takes none */
-    const char *help;       /* what it does; may have several lines */
+    /* A similar option's name in other commands, used for suggestions; or NULL */
+    const char *elsewhere;
+    const char *value; /* the value's name in the help: "DIR"; NULL if there is none */
+    const char *help;  /* description for the help; may have several lines */
     ArgKind kind;
     bool required;
-    size_t at;          /* offset of its field in the command's struct */
-    double least, most; /* of a number; both 0: any */
-    bool (*parse)(const char *text, void *field, char *err, size_t n); /* false with a sentence */
+    size_t at;          /* offset of the field in the command's struct */
+    double least, most; /* bounds of a number; both 0: no bounds */
+    /* Parses a value of kind ARG_OWN. Returns false and writes an error message to err. */
+    bool (*parse)(const char *text, void *field, char *err, size_t n);
     void (*show)(const ArgCommand *command);
 } ArgOption;
 
-/* The words of a command's line, all that is no option. */
+/* The words of a command: the arguments that are not options. */
 typedef struct {
     int least, most;
-    size_t at;           /* of their field: const char * where `most` is 1, else ArgList */
-    const char *missing; /* the sentence where there are fewer */
-    const char *plural;  /* where one is too many: "two PLURAL, a and b: give one" */
-    const char *advice;  /* the end of that sentence, or NULL */
+    size_t at;           /* offset of the field: const char * if `most` is 1, else ArgList */
+    const char *missing; /* error message if there are fewer than `least` */
+    const char *plural;  /* used in the error for one too many: "two PLURAL, a and b: give one" */
+    const char *advice;  /* the end of that error message, or NULL */
 } ArgWords;
 
 struct ArgCommand {
     const char *name;    /* "tokenize" */
     const char *call;    /* "./train data tokenize" */
-    const char *see;     /* the call that shows its help; NULL: `call` with --help */
-    const char *usage;   /* what follows the call; NULL: nothing */
-    const char *summary; /* its line in the help of its group; begins with a small letter */
-    const char *about;   /* of its own help, above the options; NULL: the summary as a sentence */
-    const char *notes;   /* below the options, or NULL */
-    /* A group has these commands, and nothing below. */
+    const char *see;     /* how to call the help; NULL: `call` with --help */
+    const char *usage;   /* arguments in the usage line, after `call`; NULL: none */
+    const char *summary; /* one line for the help of its group; begins with a small letter */
+    const char *about;   /* text above the options in its own help; NULL: the summary */
+    const char *notes;   /* text below the options, or NULL */
+    /* For a group: its commands. All fields below are then unused. */
     const ArgCommand *const *commands;
     int n_commands;
-    /* Any other command has what its line may hold, and a function that gets the values: a struct
-     * of `size` bytes, which starts as `defaults` (NULL: zeros). */
+    /* For a single command: its options, its words, and the function that receives the values. The
+     * values are a struct of `size` bytes, initialised from `defaults` (NULL: zeros). */
     const ArgOption *options;
     int n_options;
     ArgWords words;
@@ -87,29 +89,31 @@ struct ArgCommand {
     int (*run)(const void *values); /* returns the exit code */
 };
 
-/* As many words as one likes: ArgWords.most. */
+/* Value of ArgWords.most if the number of words is not limited. */
 enum { ARGS_ANY = INT_MAX };
 
-/* How many rows an array has. */
+/* Number of elements of an array. */
 #define ARG_ROWS(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* Runs a command, or the one of a group that argv[1] names, with its line; argv[0] is its name.
- * Returns the exit code: EXIT_OK after help, EXIT_USAGE after a sentence on stderr. */
+/* Parses argv and runs the command; for a group, runs the command named by argv[1]. argv[0] is the
+ * command's own name. Returns the exit code: EXIT_OK after printing help, EXIT_USAGE after printing
+ * an error message to stderr. */
 int args_run(const ArgCommand *command, int argc, char **argv);
 
-/* Reads the line without running the command: into values[0 .. command->size), for which args_free
- * is due. False when there is nothing to run (help was printed, or the line is wrong): then *code
- * is the exit code, and there is nothing to free. */
+/* Parses the command line into values[0 .. command->size) without running the command. If it
+ * returns true, the caller must call args_free. Returns false if there is nothing to run, because
+ * help was printed or the line is wrong; *code is then the exit code, and there is nothing to
+ * free. */
 bool args_read(const ArgCommand *command, int argc, char **argv, void *values, int *code);
 void args_free(const ArgCommand *command, void *values);
 
-/* --help or -h. */
+/* Returns whether the argument is --help or -h. */
 bool args_is_help(const char *argument);
 void args_print_help(FILE *to, const ArgCommand *command);
 
-/* The command of this name, or NULL. */
+/* Returns the command with this name, or NULL. */
 const ArgCommand *args_find(const ArgCommand *const *commands, int n, const char *name);
-/* The name that may have been meant by `word`, or NULL. */
+/* Returns the command name that is most similar to `word`, a probable typing error, or NULL. */
 const char *args_nearest(const ArgCommand *const *commands, int n, const char *word);
 
 #endif

@@ -1,13 +1,13 @@
-/* args_help.c -- the help of a command, from its table. */
+/* args_help.c -- prints the help of a command or of a group of commands from its table. */
 #include "model/core/args.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* Option descriptions begin in this column, or further right if an option is too long. */
+/* Column at which descriptions of options begin; longer option names push them to the right. */
 enum { LEFT = 2, GAP = 2, COLUMN = 21, SUMMARY = 6 };
 
-/* Prints the text, every line but the first after `indent` spaces. */
+/* Prints the text and indents every line but the first by `indent` spaces. */
 static void print_indented(FILE *to, const char *text, int indent)
 {
     for (const char *at = text; *at; at++) {
@@ -38,7 +38,7 @@ static void print_options(FILE *to, const ArgCommand *c)
     }
 }
 
-/* What the command is for: its summary becomes a sentence. */
+/* Prints what the command is for: its `about` text, or its summary turned into a sentence. */
 static void print_about(FILE *to, const ArgCommand *c)
 {
     if (c->about)

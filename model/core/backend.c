@@ -1,5 +1,5 @@
-/* backend.c -- the registry: a backend is there when its object is linked. Weak symbols, no
- * conditionals. */
+/* backend.c -- chooses and opens a backend, and implements the device calls of device.h. Backends
+ * are found by weak symbols: one that is not linked into the program is simply missing. */
 #include "model/core/check.h"
 #include "model/core/device.h"
 #include "model/core/log.h"
@@ -17,9 +17,10 @@ const Backend *backend_linked(int i)
     return NULL;
 }
 
-/* The next backend that is called `name` ("auto": anything) and is usable, from number *i on; *i
- * becomes the number after it. NULL with the sentence of the last one tried. device->trouble says
- * what is wrong with the first one that was passed over. */
+/* Returns the next usable backend called `name` ("auto": any name). The search starts at index *i,
+ * and *i becomes the index after the result. Returns NULL if there is none; err then holds the
+ * error message of the last backend tried. device->trouble receives the reason why the first
+ * unusable one was skipped. */
 static const Backend *next_usable(Device *device, const char *name, int *i, char *err, size_t n)
 {
     bool any = strcmp(name, "auto") == 0;
@@ -28,7 +29,8 @@ static const Backend *next_usable(Device *device, const char *name, int *i, char
         if (!any && strcmp(b->name, name) != 0) continue;
         Device asked = {.index = device->index};
         if (b->usable == NULL || b->usable(&asked, err, n)) return b;
-        /* The first is the best of those passed over: the one the user will miss. */
+        /* Keep only the first reason. Backends are ordered best first, so it is about the device
+         * that the user would have wanted most. */
         if (device->trouble[0] == '\0')
             memcpy(device->trouble, asked.trouble, sizeof asked.trouble);
     }
@@ -75,7 +77,8 @@ void device_warn(const Device *device)
     if (device->lacking[0]) log_warning("%s", device->lacking);
 }
 
-/* The host waits and allocates on the device itself, which counts both. */
+/* Stops with a failed CHECK if the device is a view. The host may wait and allocate only through
+ * the device itself, because that is where both are counted. */
 static void expect_no_view(const Device *device, const char *what)
 {
     CHECK(!device->view, "%s on a view of a device", what);

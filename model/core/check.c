@@ -1,4 +1,5 @@
-/* check.c -- printing failures and ending the program; see check.h for who uses which. */
+/* check.c -- prints errors and ends the program, also when several ranks run as threads; see
+ * check.h. */
 #include "model/core/check.h"
 
 #include "model/core/log.h"
@@ -15,14 +16,15 @@
 
 /* ---- the end of several ranks ---------------------------------------------------------------- */
 
-/* How a process ends has one answer, whichever of its threads asks. */
+/* Shared by all threads, so that the process ends only once, whichever threads fail. */
 static struct {
     atomic_bool shared, begun;
     pthread_mutex_t mutex; /* guards the hook, and is held while it runs */
     void (*flush)(void *context);
     void *context;
 } ends = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-/* In the thread whose failure ends the process: its code, so far as it is known. */
+/* In the thread whose failure ends the process: the exit code known so far. -1 in all other
+ * threads. */
 static _Thread_local int ending_with = -1;
 
 void ends_share(bool shared)
@@ -44,17 +46,20 @@ void ends_wait(void)
         pause();
 }
 
-/* Returns in the first thread that comes, in every thread of a single rank. */
+/* Marks the start of the process's end. With several ranks it returns only in the first thread that
+ * calls it; later callers wait for ever. With a single rank it always returns. */
 static void end_begin(ExitCode code)
 {
     if (!atomic_load(&ends.shared)) return;
-    if (ending_with >= 0) _exit(ending_with); /* the end itself failed: its cause is printed */
+    /* Ending the process failed itself; the first error is already printed */
+    if (ending_with >= 0) _exit(ending_with);
     if (atomic_exchange(&ends.begun, true)) ends_wait();
     ending_with = (int)code;
 }
 
-/* Writes out what is already printed, ahead of what comes next. Another rank may be printing there,
- * and may wait for its reader for ever. */
+/* Flushes stdout before an error message is printed. With several ranks another thread may hold
+ * stdout, blocked for ever by a reader that does not read, so this gives up after about half a
+ * second. */
 static void flush_output(void)
 {
     if (!atomic_load(&ends.shared)) {
@@ -72,7 +77,8 @@ static void flush_output(void)
     }
 }
 
-/* Ends several ranks. No exit(): the others run on, and what it takes down is in use. */
+/* If ranks share the process, runs the flush hook and ends the process with _exit. exit() would run
+ * destructors for data that the other ranks' threads are still using. */
 static void end_shared(ExitCode code)
 {
     if (!atomic_load(&ends.shared)) return;
@@ -84,7 +90,8 @@ static void end_shared(ExitCode code)
 
 /* ---- sentences ------------------------------------------------------------------------------- */
 
-/* Prints the sentence after its exit code, which it returns. */
+/* Prints the error message with its exit code. Returns that code, which is EXIT_PERMISSION if the
+ * message says that the system refused permission. */
 static ExitCode print_sentence(ExitCode code, const char *fmt, va_list args)
 {
     flush_output();

@@ -1,9 +1,10 @@
-/* check.h -- the three ways to fail; the codes that the program then ends with are exit_codes.h's.
+/* check.h -- the three ways to fail. The exit codes are listed in exit_codes.h.
  *
- * Programming errors: CHECK(cond, fmt, ...) prints both operands and aborts with EXIT_BUG; always
- * compiled in. Environment errors and user errors found late: fail(code, fmt, ...) prints one
- * sentence and exits with that code. User errors in a config are collected instead
- * (configs/config.h); parsers return error text and never exit. */
+ * For programming errors, CHECK(cond, fmt, ...) prints the condition and its operands and ends the
+ * program with EXIT_BUG; it is compiled into release builds, too. For errors of the environment,
+ * and for errors of the user that are found late, fail(code, fmt, ...) prints one error message and
+ * exits with that code. Errors in a config are collected instead (configs/config.h). Parsers return
+ * an error message and never exit. */
 #ifndef MODEL_CORE_CHECK_H
 #define MODEL_CORE_CHECK_H
 
@@ -13,25 +14,25 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Prints "error[CODE] ...: fmt" on stderr with the rank prefix and exits; never returns. Where the
- * sentence passes on that the system refused permission, the code is EXIT_PERMISSION, whatever
- * `code` stands for other reasons. */
+/* Prints "error[CODE] ...: fmt" with the rank prefix to stderr and exits; never returns. If the
+ * message contains the system's "permission denied", the exit code is EXIT_PERMISSION instead of
+ * `code`. */
 void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
-/* fail for a command, which returns its exit code: prints the same sentence, and returns the code.
- */
+/* Prints the same error message as fail, but returns the exit code. For commands, which return
+ * their exit code to the caller. */
 int error_print(ExitCode code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* With several ranks in the process, between ends_share(true) and ends_share(false), what ends one
- * of them ends all, at once: fail and CHECK print the first cause with its rank's place, call the
- * hook and leave by _exit with its code. A thread that fails after it prints nothing and returns
- * from nothing any more. */
+/* Between ends_share(true) and ends_share(false), several ranks run as threads of this process, and
+ * the failure of one ends them all at once. fail and CHECK then print the first error with its
+ * rank's place in the grid, call the flush hook, and end the process with _exit. A thread that
+ * fails later prints nothing and never returns from fail or CHECK. */
 void ends_share(bool shared);
-/* For a rank that knows that another one ends all: never returns. */
+/* Waits for ever. For a rank that knows that another rank is ending the process. */
 void ends_wait(void) __attribute__((noreturn));
-/* What such an end brings to disk yet: called once, in the thread that failed, while the others go
- * on; it must not wait for them. `flush` NULL: nothing. When this returns, the hook of before is
- * not under way. */
+/* Sets the hook that saves data to disk before the process ends in this way; NULL removes it. The
+ * hook runs once, in the thread that failed, while the other threads keep running, so it must not
+ * wait for them. When this function returns, the previous hook is not running. */
 void ends_set_flush(void (*flush)(void *context), void *context);
 
 /* Prints file, line, the condition and the operands, then exits with EXIT_BUG. */
@@ -43,33 +44,32 @@ void check_failed(const char *file, int line, const char *condition, const char 
         if (!(cond)) check_failed(__FILE__, __LINE__, #cond, __VA_ARGS__);                         \
     } while (0)
 
-/* Contracts say "false with a sentence": the function writes what is wrong, as a sentence for the
- * user, to its last arguments err[0..n) and returns false. They say "X_free is due" where the
- * caller must call it.
+/* Writes the formatted error message to err[0..n) and always returns false, so a function can end
+ * with `return error_set(err, n, "...")`. If the message is too long, its middle is cut out
+ * (utf8_format), which keeps the system's reason at the end.
  *
- * Writes formatted text to err[0..n) and returns false: `return error_set(err, n, "...")`. What
- * does not fit loses its middle (utf8_format): strerror's words at the end stay.
- */
+ * Many functions take `char *err, size_t n` as their last parameters: on failure they write an
+ * error message for the user to err[0..n) and return false. */
 bool error_set(char *err, size_t n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Whether the sentence `err` passes on the system's reason `error` (an errno value). Sentences
- * about a refused call end in strerror's words, and whoever passes one on keeps them: so the reason
- * comes through any number of layers. */
+/* Returns whether the message `err` contains strerror(error), where `error` is an errno value.
+ * Messages about failed system calls end with that text, and every layer keeps it when it passes
+ * the message on. */
 bool error_says(const char *err, int error);
-/* The exit code of what `err` tells: EXIT_PERMISSION where the system refused permission, otherwise
- * `code`. fail does this by itself. */
+/* Returns the exit code for the error message: EXIT_PERMISSION if it says that the system refused
+ * permission, otherwise `code`. fail does this by itself. */
 ExitCode error_exit_code(const char *err, ExitCode code);
 
-/* malloc, calloc, realloc that end the run with EXIT_NO_MEMORY and the size asked for. Never called
- * inside a step. */
+/* Like malloc, calloc, realloc and strdup, but if memory is exhausted they end the program with
+ * EXIT_NO_MEMORY and print the requested size. Never called inside a training step. */
 void *must_alloc(size_t bytes);
 void *must_calloc(size_t count, size_t size);
 void *must_realloc(void *old, size_t bytes);
 char *must_strdup(const char *text);
-/* asprintf that cannot fail; the caller frees. */
+/* Like asprintf, but never fails; the caller frees the result. */
 char *text_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* A stream into memory that cannot fail to open. What is printed to it is in *text, a string of
- * *bytes bytes, once it is flushed or closed; the caller frees. */
+/* Opens a stream that writes to memory; it never fails to open. After a flush or close, *text is a
+ * string with everything printed so far and *bytes is its length. The caller frees *text. */
 FILE *text_stream(char **text, size_t *bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* child.c -- see child.h. */
+/* child.c -- implements child.h: fork and wait with a defined SIGCHLD, and the search in PATH. */
 #include "model/core/child.h"
 
 #include "model/core/check.h"
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Puts back what SIGCHLD did before; errno is the caller's. */
+/* Restores the caller's SIGCHLD handler. Keeps errno. */
 static void put_back(const Child *c)
 {
     int error = errno;
@@ -40,12 +40,13 @@ pid_t child_wait(Child *c, int *status, int flags)
 int program_find(const char *program)
 {
     const char *path = getenv("PATH");
-    /* Without PATH exec looks in these two; an empty entry is the current folder. */
+    /* exec searches these two folders if PATH is not set. An empty entry means the current
+     * folder. */
     char *folders = must_strdup(path ? path : "/bin:/usr/bin"), *rest = folders, *folder;
     int error = ENOENT;
     while (error != 0 && (folder = strsep(&rest, ":")) != NULL) {
         char *file = text_format("%s/%s", *folder ? folder : ".", program);
-        /* One that must not be run is worth more than one that is not there. */
+        /* Prefer EACCES (found but not executable) to ENOENT (not found). */
         error = access(file, X_OK) == 0 ? 0 : errno == EACCES ? EACCES : error;
         free(file);
     }

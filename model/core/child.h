@@ -1,7 +1,8 @@
-/* child.h -- finding programs in PATH, and child processes that are waited for.
+/* child.h -- finding programs in PATH, and running child processes and waiting for them.
  *
- * A program may inherit SIGCHLD as ignored. The system then forgets how its children ended, and
- * waitpid finds none. So child_fork sets SIGCHLD to its default, and child_wait restores it. */
+ * A process may inherit SIGCHLD as ignored. The kernel then discards the exit status of its
+ * children, and waitpid fails. So child_fork sets SIGCHLD to its default, and child_wait restores
+ * it. */
 #ifndef MODEL_CORE_CHILD_H
 #define MODEL_CORE_CHILD_H
 
@@ -10,17 +11,19 @@
 
 typedef struct {
     pid_t pid;
-    struct sigaction was; /* SIGCHLD's; put back when the child has ended */
+    struct sigaction was; /* the old SIGCHLD handler; restored after the child has ended */
 } Child;
 
-/* As fork: 0 in the child; in the parent the child's number, and child_wait is due; -1 with errno
- * on failure. One child at a time. */
+/* Like fork: returns 0 in the child, the child's process id in the parent, or -1 with errno set.
+ * The parent must then call child_wait. Only one child at a time. */
 pid_t child_fork(Child *c);
-/* As waitpid with these flags, called again when a signal interrupts it. Returns the child's number
- * when it has ended, 0 while it runs (WNOHANG only), -1 with errno if that cannot be known. */
+/* Like waitpid with these flags, but continues after an interrupting signal. Returns the child's
+ * process id when it has ended, 0 while it still runs (only with WNOHANG), or -1 with errno set on
+ * failure. */
 pid_t child_wait(Child *c, int *status, int flags);
 
-/* Whether exec would find the program in PATH: 0, or the errno with which it would fail. */
+/* Searches PATH as exec does. Returns 0 if exec would find the program, otherwise the errno that
+ * exec would fail with. */
 int program_find(const char *program);
 
 #endif

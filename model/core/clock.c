@@ -1,4 +1,4 @@
-/* clock.c -- see clock.h. */
+/* clock.c -- implements clock.h with clock_gettime. */
 #include "model/core/clock.h"
 
 #include <time.h>

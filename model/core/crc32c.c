@@ -1,4 +1,5 @@
-/* crc32c.c -- see crc32c.h. The polynomial is 0x1edc6f41, bits reflected: 0x82f63b78. */
+/* crc32c.c -- implements crc32c.h. The polynomial is 0x1edc6f41; with its bits reflected,
+ * 0x82f63b78. */
 #include "model/core/crc32c.h"
 
 #include <nmmintrin.h>
@@ -7,7 +8,7 @@
 
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n)
 {
-    /* Remainders of the 16 values of four bits: two look-ups a byte. */
+    /* CRC remainders of the 16 four-bit values; each byte takes two look-ups. */
     static const uint32_t step[16] = {0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1,
                                       0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
                                       0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,
@@ -26,7 +27,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, con
                                                                size_t n)
 {
     const unsigned char *p = data;
-    uint64_t sum = ~crc; /* the register starts and ends inverted, so that leading zeros count */
+    uint64_t sum = ~crc; /* inverted at both ends, so that leading zero bytes change the sum */
     for (; n >= 8; n -= 8, p += 8) {
         uint64_t word;
         memcpy(&word, p, sizeof word);

@@ -1,5 +1,5 @@
-/* device_cpu.c -- the CPU backend: picks the kernels' level and the matrix product library, starts
- * the threads. */
+/* device_cpu.c -- the CPU backend: chooses the kernels' instruction set and the matrix product
+ * library, starts the thread pool, and implements memory, copies and events. */
 #include "model/core/device_cpu.h"
 
 #include "model/core/check.h"
@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 
 extern const struct OpTable cpu_table_baseline_f32, cpu_table_baseline_f64;
-/* Weak: sanitized programs have the baseline alone. */
+/* Weak, because programs built with sanitizers contain only the baseline kernels. */
 extern const struct OpTable cpu_table_v3_f32 __attribute__((weak)),
     cpu_table_v3_f64 __attribute__((weak));
 extern const struct OpTable cpu_table_v4_f32 __attribute__((weak)),
@@ -23,7 +23,7 @@ extern const struct OpTable cpu_table_v4_f32 __attribute__((weak)),
 extern const Backend backend_cpu;
 
 typedef struct {
-    const char *name; /* of the vector extension, and the level's own */
+    const char *name; /* of the vector extension and of the level */
     const struct OpTable *f32, *f64;
 } LevelTables;
 
@@ -33,7 +33,7 @@ static const LevelTables levels[CPU_LEVEL_COUNT] = {
     [CPU_LEVEL_V4] = {"avx512 (v4)", &cpu_table_v4_f32, &cpu_table_v4_f64},
 };
 
-/* The highest level that this CPU has. */
+/* Returns the highest level that this CPU supports. */
 static CpuLevel level_of_cpu(void)
 {
     __builtin_cpu_init();
@@ -49,7 +49,7 @@ static CpuLevel level_of_cpu(void)
     return v4 ? CPU_LEVEL_V4 : v3 ? CPU_LEVEL_V3 : CPU_LEVEL_BASELINE;
 }
 
-/* The highest of these that is linked. */
+/* Returns the highest level that this CPU supports and that is linked into the program. */
 static CpuLevel level_best(void)
 {
     CpuLevel level = level_of_cpu();
@@ -66,12 +66,13 @@ static void cpu_close(Device *device)
     free(cpu);
 }
 
-/* Address space that a thread of a pool has beside its workspace. */
+/* Address space that a pool thread needs in addition to its workspace. */
 #define STACK_OF_THREAD ((size_t)16 << 20)
 
-/* OpenBLAS or the built-in products, after the pool: what the system has left is OpenBLAS's. False
- * with a sentence when OpenBLAS was asked for and cannot serve. `ranks` call it at once, each from
- * as many threads. */
+/* Opens OpenBLAS, or falls back to the built-in products. Called after the pool has been created,
+ * because OpenBLAS takes its memory from what is left. Each of the `ranks` may call it from all of
+ * its threads at the same time. Returns false and sets err if the config demands OpenBLAS and it
+ * cannot be used. */
 static bool open_products(Device *device, CpuDevice *cpu, BlasChoice choice, int ranks, char *err,
                           size_t n)
 {
@@ -117,8 +118,8 @@ static bool cpu_open(Device *device, const DeviceOptions *options, char *err, si
     device->impl = cpu;
     device->ops = levels[level].f32;
     device->ops_f64 = levels[level].f64;
-    /* One rank at a time: what the product library is found to have room for, no other rank takes
-     * meanwhile. */
+    /* Only one rank at a time: between checking that OpenBLAS has enough memory and taking it, no
+     * other rank may take that memory. */
     static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&opening);
     device->pool = pool_create(threads > 0 ? threads : 1);
@@ -128,16 +129,15 @@ static bool cpu_open(Device *device, const DeviceOptions *options, char *err, si
     return good;
 }
 
-/* Large blocks start on a huge page's border and ask for huge pages: the optimizer and the
- * products stream through hundreds of megabytes, and with 4 KiB pages each step walks the page
- * tables for all of them. */
+/* Large blocks are aligned to huge pages and request them. The optimizer and the matrix products
+ * stream through hundreds of megabytes; with 4 KiB pages the TLB would miss all the time. */
 #define HUGE_PAGE ((size_t)2 << 20)
 
 static void *cpu_alloc(Device *device, size_t bytes)
 {
     (void)device;
-    /* A huge page more than asked for, so that a border of one lies inside; what is before
-     * it and past the block is given back. */
+    /* Map one huge page more than requested, so that an aligned block fits inside, then unmap the
+     * rest before and after it. */
     size_t slack = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 0;
     if (bytes > SIZE_MAX - slack) return NULL;
     char *p = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -148,7 +148,7 @@ static void *cpu_alloc(Device *device, size_t bytes)
     char *end = p + (bytes + slack + page - 1) / page * page;
     if (before) munmap(p, before);
     if (after) munmap(end - after, after);
-    madvise(p + before, bytes, MADV_HUGEPAGE); /* advice: a refusal costs speed only */
+    madvise(p + before, bytes, MADV_HUGEPAGE); /* only a hint: failure costs only speed */
     return p + before;
 }
 
@@ -162,7 +162,7 @@ static void cpu_copy(Device *device, Stream stream, Tensor dst, Tensor src)
 {
     (void)device;
     (void)stream;
-    if (tensor_count(src) == 0) return; /* and may have no address */
+    if (tensor_count(src) == 0) return; /* an empty tensor may have no address */
     if (tensor_is_dense(dst) && tensor_is_dense(src)) {
         memcpy(dst.data, src.data, tensor_bytes(src));
         return;
@@ -172,8 +172,8 @@ static void cpu_copy(Device *device, Stream stream, Tensor dst, Tensor src)
         memcpy(tensor_row(dst, r), tensor_row(src, r), row);
 }
 
-/* Every call has finished when it returns, so there is the time to record and nothing to wait for.
- */
+/* Every call has finished when it returns, so an event only records the time, and there is nothing
+ * to wait for. */
 static void cpu_event_record(Device *device, Event *event, Stream stream)
 {
     (void)device;

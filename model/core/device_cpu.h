@@ -1,12 +1,11 @@
-/* device_cpu.h -- what the CPU backend keeps in Device.impl: the matrix product library it found.
- */
+/* device_cpu.h -- the CPU backend's own data (Device.impl), mainly the matrix product library. */
 #ifndef MODEL_CORE_DEVICE_CPU_H
 #define MODEL_CORE_DEVICE_CPU_H
 
 #include "model/core/device.h"
 
-/* cblas_sgemm and cblas_dgemm; the enums are ints in the C ABI. NULL: the built-in products serve.
- */
+/* Types of cblas_sgemm and cblas_dgemm; their enums are ints in the C ABI. A NULL pointer means
+ * that the built-in products are used. */
 typedef void (*BlasSgemm)(int order, int transa, int transb, int m, int n, int k, float alpha,
                           const float *a, int lda, const float *b, int ldb, float beta, float *c,
                           int ldc);
@@ -19,7 +18,7 @@ typedef struct {
     BlasDgemm dgemm;
     void *library;       /* handle of dlopen */
     char blas_name[128]; /* "OpenBLAS 0.3.21" or "built-in products" */
-    CpuLevel level;      /* of the kernels in use: never CPU_LEVEL_AUTO */
+    CpuLevel level;      /* of the kernels in use; never CPU_LEVEL_AUTO */
 } CpuDevice;
 
 #endif

@@ -1,4 +1,4 @@
-/* dtype.c -- the table of types, and slow conversions for tests and checks. */
+/* dtype.c -- the table of element types, and slow conversions for tests and checks. */
 #include "model/core/dtype.h"
 
 #include "model/core/check.h"

@@ -1,4 +1,4 @@
-/* dtype.h -- element types of tensors: one table for enum, size and name, and the scalar
+/* dtype.h -- element types of tensors: one table for enum, size and names, and the scalar
  * conversions of 16-bit floats. */
 #ifndef MODEL_CORE_DTYPE_H
 #define MODEL_CORE_DTYPE_H
@@ -8,7 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* name in the program, bytes, our name, safetensors' name, unit roundoff (0 for integers) */
+/* Columns: enum name, bytes, name in configs and logs, name in safetensors files, unit roundoff (0
+ * for integers). */
 #define DTYPE_LIST(X)                                                                              \
     X(F64, 8, "f64", "F64", 0x1p-53)                                                               \
     X(F32, 4, "f32", "F32", 0x1p-24)                                                               \
@@ -28,9 +29,9 @@ typedef enum {
 
 typedef struct {
     size_t size;             /* bytes */
-    const char *name;        /* ours: configs, logs */
+    const char *name;        /* in configs and logs */
     const char *safetensors; /* in checkpoint headers */
-    double roundoff;         /* relative error of rounding to nearest */
+    double roundoff;         /* largest relative error of rounding to nearest */
 } DTypeInfo;
 
 extern const DTypeInfo dtype_info[DTYPE_COUNT];
@@ -50,8 +51,8 @@ static inline bool dtype_is_float(DType t)
     return t <= F16;
 }
 
-/* The type in which a stored type is computed and accumulated: f64 in double, every other float in
- * float. */
+/* Returns the type in which values of a storage type are computed and accumulated: double for f64,
+ * float for every other type. */
 static inline DType dtype_compute(DType storage)
 {
     return storage == F64 ? F64 : F32;
@@ -76,7 +77,7 @@ static inline float bf16_to_f32(uint16_t b)
     return f32_from_bits((uint32_t)b << 16);
 }
 
-/* Round to nearest even; a NaN stays a (quiet) NaN. */
+/* Rounds to nearest even; a NaN becomes a quiet NaN. */
 static inline uint16_t bf16_from_f32(float x)
 {
     uint32_t u = f32_bits(x);
@@ -92,7 +93,7 @@ static inline float f16_to_f32(uint16_t h)
     return (float)x;
 }
 
-/* Round to nearest even; overflow gives infinity. */
+/* Rounds to nearest even; values that are too large become infinity. */
 static inline uint16_t f16_from_f32(float x)
 {
     _Float16 h = (_Float16)x;
@@ -101,14 +102,14 @@ static inline uint16_t f16_from_f32(float x)
     return b;
 }
 
-/* Element i of a buffer as a double, whatever its type; for tests, printing and checks, not for
+/* Returns element i of a buffer of any type as a double. For tests, printing and checks, not for
  * kernels. */
 double dtype_get(DType t, const void *data, int64_t i);
-/* Stores x into element i, rounded to the type. */
+/* Stores x in element i, rounded to the buffer's type. */
 void dtype_set(DType t, void *data, int64_t i, double x);
-/* The type called `name` ("f32", ...); false if there is none. */
+/* Finds the type called `name` ("f32", ...). Returns false if there is none. */
 bool dtype_from_name(const char *name, DType *out);
-/* The same by safetensors' names ("F32", ...). */
+/* Finds the type by its safetensors name ("F32", ...). Returns false if there is none. */
 bool dtype_from_safetensors(const char *name, DType *out);
 
 #endif

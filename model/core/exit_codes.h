@@ -1,9 +1,11 @@
-/* exit_codes.h -- the exit codes of the program, by which a batch script tells what to do next. */
+/* exit_codes.h -- the program's exit codes, from which a batch script can decide what to do
+ * next. */
 #ifndef MODEL_CORE_EXIT_CODES_H
 #define MODEL_CORE_EXIT_CODES_H
 
-/* One row per exit code: name, number, meaning. `./train --help exit-codes` prints this table; what
- * nothing can end with yet is marked there, so that no script waits for it. */
+/* One row per exit code: name, number, meaning. `./train --help exit-codes` prints this table. The
+ * meaning also says if the program cannot end with that code yet, so that no script waits for
+ * it. */
 #define EXIT_CODE_LIST(X)                                                                          \
     X(EXIT_OK, 0, "the target was reached")                                                        \
     X(EXIT_USAGE, 64, "the command line is wrong")                                                 \

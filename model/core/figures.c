@@ -1,4 +1,4 @@
-/* figures.c -- see figures.h. */
+/* figures.c -- implements figures.h: formats numbers for people and wraps text into lines. */
 #include "model/core/figures.h"
 
 #include "model/core/check.h"
@@ -16,7 +16,8 @@ Figure figure_count(double value)
     Figure f = {""};
     char digits[32];
     double v = !(value > 0) ? 0 : fmin(value, 1e15);
-    /* Decided before rounding: 9.96 is "10.0", which shows that it is not exactly ten. */
+    /* Decided before rounding: 9.96 is printed as "10.0", which shows that it is not exactly
+     * ten. */
     bool whole = v >= 10 || v == floor(v);
     int n = snprintf(digits, sizeof digits, whole ? "%.0f" : "%.1f", v);
     size_t at = 0;
@@ -36,7 +37,8 @@ Figure figure_of(int64_t n, const char *one)
     return f;
 }
 
-/* How often to divide by `step`, at most `most` times, until one decimal fits before the next. */
+/* Divides *value by `step` until it prints as less than `step` with one decimal, at most `most`
+ * times. Returns the number of divisions. */
 static int unit_of(double *value, double step, int most)
 {
     int u = 0;
@@ -49,7 +51,7 @@ Figure figure_short(double value)
 {
     static const char unit[] = "MBTPE";
     Figure f = {""};
-    /* What would round to a million is given in millions; NaN goes the first way. */
+    /* Values that would round to a million are printed in millions. A NaN takes this branch. */
     if (!(value >= 999999.5)) return figure_count(round(value));
     value /= 1e6;
     int u = unit_of(&value, 1e3, (int)sizeof unit - 2);
@@ -115,8 +117,8 @@ Figure figure_duration(double seconds)
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Where the line that begins at `text` and has `room` columns ends: at its end, or at the space
- * where the next one begins. */
+/* Returns the end of the first line of `text` if the line has `room` columns: the end of the text,
+ * a line feed, or the place where the next line has to begin. */
 static const char *end_of_line(const char *text, int room, Wrap wrap)
 {
     const char *good = NULL, *any = NULL, *p = text;
@@ -127,7 +129,7 @@ static const char *end_of_line(const char *text, int room, Wrap wrap)
             bool between = p[1] == ' ' || p[-1] == ' ' || strchr(",:;", p[-1]) != NULL;
             if (between && wrap == WRAP_FIGURES) good = p;
         }
-        columns += ((unsigned char)*p & 0xC0) != 0x80; /* not for a character's later bytes */
+        columns += ((unsigned char)*p & 0xC0) != 0x80; /* UTF-8 continuation bytes take no column */
         if (columns > room && (good || any)) return good ? good : any;
         if (columns > room && wrap == WRAP_HARD && p > text) return p;
     }
@@ -136,7 +138,7 @@ static const char *end_of_line(const char *text, int room, Wrap wrap)
 
 char *text_wrap(const char *text, int used, int indent, Wrap wrap)
 {
-    /* No more lines than places where one may end: the buffer is large enough without growing. */
+    /* Count every place where a line may end, so that the buffer is large enough from the start. */
     size_t lines = 1;
     for (const char *p = text; *p; p++)
         lines += *p == ' ' || *p == '\n' || wrap == WRAP_HARD;

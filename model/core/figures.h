@@ -1,36 +1,39 @@
-/* figures.h -- figures and lines as a person reads them. */
+/* figures.h -- formats numbers for people ("12,100", "1.28 M", "62.6 MiB") and wraps text into
+ * lines. */
 #ifndef MODEL_CORE_FIGURES_H
 #define MODEL_CORE_FIGURES_H
 
 #include <stdint.h>
 
-/* Returned by value: figure_count(n).text is valid within the expression that makes it, as in the
- * arguments of a printf. */
+/* Returned by value: figure_count(n).text is valid until the end of the full expression, for
+ * example as an argument of printf. */
 typedef struct {
     char text[32];
 } Figure;
 
-/* "1 layer", "12,100 layers": a number of things, each called `one`. */
+/* Formats a number of things with their name, `one` in the singular: "1 layer", "12,100 layers". */
 Figure figure_of(int64_t n, const char *one);
-/* "12,100"; below ten with one decimal unless it is whole: "2.1". */
+/* Formats like "12,100". Below ten it has one decimal unless the value is whole: "2.1". */
 Figure figure_count(double value);
-/* In at most eight characters: "812,345", "1.28 M", "102.4 B", "1.50 T". */
+/* Formats in at most eight characters: "812,345", "1.28 M", "102.4 B", "1.50 T". */
 Figure figure_short(double value);
-/* A rate of work in at most eight characters: "0.3 G", "145.0 G", "1.2 T". */
+/* Formats a rate of floating-point operations in at most eight characters: "0.3 G", "145.0 G", "1.2
+ * T". */
 Figure figure_flops(double value);
-/* "512 bytes", "305.0 KiB", "62.6 MiB", "132.1 GiB". */
+/* Formats like "512 bytes", "305.0 KiB", "62.6 MiB", "132.1 GiB". */
 Figure figure_bytes(double bytes);
-/* The bytes of the unit that figure_bytes writes them in, for their parts. */
+/* Returns the size in bytes of the unit that figure_bytes chooses for this value, so that parts of
+ * it can be printed in the same unit. */
 double figure_bytes_unit(double bytes);
-/* "ended with exit code 3", "was ended by signal 9": what waitpid tells of a program. */
+/* Formats the exit status from waitpid: "ended with exit code 3", "was ended by signal 9". */
 Figure figure_ending(int status);
-/* "0:42", "12:07", "3:05:09", "2d 21h", "412 d"; "-" when it is not known (negative, NaN). */
+/* Formats like "0:42", "12:07", "3:05:09", "2d 21h", "412 d"; "-" if unknown (negative or NaN). */
 Figure figure_duration(double seconds);
 
-/* The text, broken into lines of at most LINE_COLUMNS columns. The first line begins after `used`
- * columns, the others are indented by `indent`. Lines end at spaces; WRAP_FIGURES prefers two
- * spaces in a row, or a space after a comma, a colon or a semicolon. A word that is longer than a
- * line stays whole, so that it can be copied; WRAP_HARD breaks it. The caller frees. */
+/* Breaks the text into lines of at most LINE_COLUMNS columns. The first line starts after `used`
+ * columns, and the others are indented by `indent`. Lines break at spaces. WRAP_FIGURES prefers to
+ * break at two spaces in a row, or after a comma, colon or semicolon. A word longer than a line
+ * stays whole, so that it can be copied; WRAP_HARD breaks it. The caller frees the result. */
 enum { LINE_COLUMNS = 79 };
 typedef enum { WRAP_PROSE, WRAP_FIGURES, WRAP_HARD } Wrap;
 char *text_wrap(const char *text, int used, int indent, Wrap wrap);

@@ -1,4 +1,4 @@
-/* files.c -- see files.h. */
+/* files.c -- implements files.h: reads and replaces whole files, and expands path patterns. */
 #include "model/core/files.h"
 
 #include "model/core/check.h"
@@ -34,7 +34,8 @@ bool file_read_open(int fd, size_t size, const char *path, char **contents, char
     return good;
 }
 
-/* Reads from what was opened, if it was, and closes it. */
+/* Reads the open file `fd` into *contents and closes it. Returns false if fd is negative, because
+ * the file could not be opened. */
 static bool read_and_close(int fd, int64_t bytes, const char *path, char **contents, size_t *size,
                            char *err, size_t n)
 {
@@ -63,7 +64,8 @@ bool file_read_own(const char *path, char **contents, size_t *size, char *err, s
     return read_and_close(fd, bytes, path, contents, size, err, n);
 }
 
-/* Reads until the end or until the `most` bytes are full; how many it read, -1 with errno. */
+/* Reads until the end of the file or until `most` bytes are read. Returns the number of bytes, or
+ * -1 with errno set. */
 static ssize_t read_until_full(int fd, char *to, size_t most)
 {
     size_t done = 0;
@@ -72,7 +74,7 @@ static ssize_t read_until_full(int fd, char *to, size_t most)
         if (got == 0) break;
         if (got > 0)
             done += (size_t)got;
-        else if (errno == EAGAIN) /* a pipe, and somebody is going to write to it */
+        else if (errno == EAGAIN) /* an empty pipe that still has a writer */
             poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1);
         else if (errno != EINTR)
             return -1;
@@ -108,8 +110,8 @@ void file_head(const char *path, char *text, size_t n)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Numbers to try: a name may be taken by another thread, or by a process of the same number that
- * was killed. */
+/* How many temporary names to try. A name may be taken by another thread, or left over from a
+ * killed process that had the same process id. */
 enum { TEMPORARY_NAMES = 1000 };
 
 static char *temporary_name(const char *path, int attempt)
@@ -131,7 +133,7 @@ char *temporary_folder(const FsOps *fs, const char *path, char *err, size_t n)
 
 bool atomic_file_open(AtomicFile *f, const FsOps *fs, const char *path, char *err, size_t n)
 {
-    /* O_EXCL: never over what is there, nor through a link. */
+    /* O_EXCL: neither overwrites an existing file nor follows a symbolic link. */
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
     *f = (AtomicFile){.fs = fs, .path = must_strdup(path), .fd = -1};
     for (int i = 0; f->fd < 0 && i < TEMPORARY_NAMES; i++) {
@@ -168,7 +170,7 @@ void atomic_file_abort(AtomicFile *f)
     *f = (AtomicFile){.fd = -1};
 }
 
-/* The folder that holds `path`; the caller frees. */
+/* Returns the folder that contains `path`; the caller frees. */
 static char *folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -181,10 +183,11 @@ bool atomic_file_commit(AtomicFile *f, char *err, size_t n)
 {
     const FsOps *fs = f->fs;
     int fd = f->fd;
-    /* The bytes before the name: after a crash the name never stands for less than all of them. */
+    /* Sync the data before the rename, so that after a crash the new name never refers to an
+     * incomplete file. */
     bool good = fs_sync(fs, fd, f->temporary, err, n);
     f->fd = -1;
-    /* A file system may tell only here that it could not keep them. */
+    /* Some file systems report only on close that they could not store the data. */
     if (fs->close(fs->self, fd) != 0 && good)
         good = error_set(err, n, "cannot write %s: %s", f->temporary, strerror(errno));
     if (good && fs->rename(fs->self, AT_FDCWD, f->temporary, AT_FDCWD, f->path) != 0)
@@ -192,7 +195,7 @@ bool atomic_file_commit(AtomicFile *f, char *err, size_t n)
             error_set(err, n, "cannot rename %s to %s: %s", f->temporary, f->path, strerror(errno));
     if (!good) fs->remove(fs->self, AT_FDCWD, f->temporary, 0);
     char *folder = folder_of(f->path);
-    good = good && fs_sync_folder(fs, folder, err, n); /* the name, too, is to last */
+    good = good && fs_sync_folder(fs, folder, err, n); /* makes the new name durable, too */
     free(folder);
     atomic_file_abort(f);
     return good;
@@ -211,13 +214,14 @@ bool file_write(const FsOps *fs, const char *path, const void *data, size_t byte
 /* ---- names ----------------------------------------------------------------------------------- */
 
 enum {
-    MAX_BRACES = 8,           /* one within the other */
-    MAX_ALTERNATIVES = 10000, /* names that the braces of one pattern stand for */
+    MAX_BRACES = 8,           /* nested pairs of braces */
+    MAX_ALTERNATIVES = 10000, /* names that the braces of one pattern may expand to */
     MAX_PATTERN = 64 << 10,   /* bytes */
 };
 
-/* Whether the braces of a pattern stand for few enough names, counted as the product of what each
- * pair lists: glob(3) tries them all, by recursion. Unmatched and escaped braces count as well. */
+/* Returns whether the braces of a pattern expand to few enough names, because glob(3) tries them
+ * all recursively. The number is estimated as the product of the alternatives in each pair;
+ * unmatched and escaped braces count as well. */
 static bool braces_bounded(const char *pattern)
 {
     int64_t commas[MAX_BRACES], alternatives = 1;
@@ -239,14 +243,14 @@ static bool braces_bounded(const char *pattern)
     return alternatives <= MAX_ALTERNATIVES;
 }
 
-/* Whether a pattern may match nothing only because a folder must not be read. */
+/* Returns whether a pattern that matched nothing failed because a folder is not readable. */
 static bool denied(const char *pattern)
 {
     glob_t found = {0};
     if (access(pattern, F_OK) != 0 && errno == EACCES) return true;
     int result = glob(pattern, GLOB_BRACE | GLOB_ERR, NULL, &found);
     bool refused = result == GLOB_ABORTED && errno == EACCES;
-    globfree(&found); /* what it found before it was refused, too */
+    globfree(&found); /* also frees what it found before the error */
     return refused;
 }
 
@@ -256,7 +260,7 @@ bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
     for (int i = 0; i < patterns->count; i++) {
         const char *pattern = patterns->item[i];
         glob_t found = {0};
-        /* A name that exists is itself, even with brackets in it. */
+        /* An existing path stands for itself, even if its name contains brackets. */
         if (access(pattern, F_OK) == 0) {
             string_list_add(out, pattern);
             continue;
@@ -268,7 +272,7 @@ bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
                              "%d deep: name the files by several patterns",
                              pattern, (int)MAX_ALTERNATIVES, (int)MAX_BRACES);
         }
-        /* glob sorts what it finds, so that the order of shards, and with it of the samples, does
+        /* glob sorts its results, so the order of shards, and with it the order of samples, does
          * not depend on the disk. */
         int result = glob(pattern, GLOB_BRACE, NULL, &found);
         for (size_t k = 0; result == 0 && k < found.gl_pathc; k++)

@@ -1,4 +1,4 @@
-/* fs.c -- see fs.h. */
+/* fs.c -- implements fs.h: the real system calls, and the functions built on the table of calls. */
 #include "model/core/fs.h"
 
 #include "model/core/check.h"
@@ -63,7 +63,7 @@ static int64_t system_room(void *self, const char *path)
     struct statvfs disk;
     (void)self;
     if (statvfs(path, &disk) != 0) return -1;
-    errno = ENOTSUP; /* some file systems know no sizes */
+    errno = ENOTSUP; /* some file systems report no sizes */
     double bytes = (double)disk.f_bavail * (double)disk.f_frsize;
     return disk.f_blocks == 0 ? -1 : bytes < 0x1p62 ? (int64_t)bytes : (int64_t)1 << 62;
 }
@@ -92,8 +92,8 @@ bool fs_make_folders(const FsOps *fs, const char *path, char *err, size_t n)
 {
     char *part = must_strdup(path);
     bool good = true;
-    /* From the top down, each made whether it is there or not: looking first would race with
-     * another process that makes the same. */
+    /* Try to create each folder from the top down without checking first: between a check and the
+     * creation another process could create the same folder. */
     for (char *slash = part + (part[0] == '/'); good && slash != NULL;) {
         slash = strchr(slash, '/');
         if (slash) *slash = '\0';
@@ -118,8 +118,7 @@ bool fs_write_all(const FsOps *fs, int fd, const void *data, size_t bytes, const
         ssize_t done = fs->write(fs->self, fd, p, bytes);
         if (done < 0 && errno == EINTR) continue;
         if (done <= 0) {
-            int why =
-                done == 0 ? ENOSPC : errno; /* nothing taken and no reason: there is no room */
+            int why = done == 0 ? ENOSPC : errno; /* wrote nothing without an error: disk full */
             return error_set(err, n, "cannot write %s: %s", path, strerror(why));
         }
         p += done;
@@ -135,7 +134,7 @@ bool fs_sync(const FsOps *fs, int fd, const char *path, char *err, size_t n)
         result = fs->sync(fs->self, fd);
     while (result != 0 && errno == EINTR);
     if (result == 0 || errno == EINVAL)
-        return true; /* EINVAL: nothing to sync on this file system */
+        return true; /* EINVAL: this file system cannot sync folders */
     return error_set(err, n, "cannot bring %s to the disk: %s", path, strerror(errno));
 }
 
@@ -151,7 +150,8 @@ int64_t fs_room(const FsOps *fs, const char *path)
 {
     char *part = must_strdup(path);
     int64_t bytes;
-    /* What is not there yet will be made on the file system of its nearest folder that is. */
+    /* A path that does not exist yet will be created on the file system of its nearest existing
+     * parent. */
     while ((bytes = fs->room(fs->self, *part ? part : ".")) < 0 && errno == ENOENT && *part) {
         char *slash = strrchr(part, '/');
         if (slash == part && part[1] != '\0')
@@ -185,9 +185,10 @@ static bool remove_content(const FsOps *fs, int fd, char *err, size_t n)
 
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n)
 {
-    /* Tried as a file first: of a symbolic link to a folder only the link is removed. */
+    /* Try to remove it as a file first, so that of a symbolic link to a folder only the link is
+     * removed. */
     if (fs->remove(fs->self, folder, name, 0) == 0 || errno == ENOENT) return true;
-    if (errno != EISDIR && errno != EPERM) /* EPERM: what POSIX says of a folder */
+    if (errno != EISDIR && errno != EPERM) /* POSIX returns EPERM for a folder */
         return error_set(err, n, "cannot remove %s: %s", name, strerror(errno));
     int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return error_set(err, n, "cannot remove %s: %s", name, strerror(errno));
@@ -200,7 +201,7 @@ bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, si
 
 int fs_open_input(const char *path, bool or_pipe, int64_t *bytes, const char **why)
 {
-    /* O_NONBLOCK: a pipe that nobody writes to must not make us wait. */
+    /* O_NONBLOCK: opening a pipe without a writer must not block. */
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
     *bytes = 0;
@@ -219,7 +220,8 @@ int fs_open_input(const char *path, bool or_pipe, int64_t *bytes, const char **w
     return -1;
 }
 
-/* Closes and refuses what is not a regular file; `fd` < 0: open failed with errno. */
+/* Checks the result of open: closes and refuses anything but a regular file. If `fd` is negative,
+ * open failed with errno. */
 static int demand_file(int fd, const char *path, int64_t *bytes, char *err, size_t n)
 {
     struct stat st;
@@ -242,7 +244,7 @@ static int demand_file(int fd, const char *path, int64_t *bytes, char *err, size
 int fs_open_file(int folder, const char *name, const char *path, int64_t *bytes, char *err,
                  size_t n)
 {
-    /* O_NONBLOCK: a pipe of that name must not make us wait. */
+    /* O_NONBLOCK: opening a pipe of that name must not block. */
     int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     return demand_file(fd, path, bytes, err, n);
 }

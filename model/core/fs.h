@@ -1,13 +1,13 @@
-/* fs.h -- the calls with which files are written so that a crash at any moment leaves the old state
- * or the new one; files.h has what is made of them for whole files.
+/* fs.h -- file system calls for writing files so that a crash at any moment leaves the old or the
+ * new state. files.h builds whole-file operations on them.
  *
- * What must survive a crash (checkpoints, whole files that are replaced, names, lines that are
- * appended) is changed through a table of functions, so that tests can fail or kill at the N-th
- * change. Past it go changes that lose nothing: the name in a run's lock, the removal of RUN/STOP,
- * the half of a line that a full disk took, and an empty file that fs_open_output makes. Reading
- * needs no such table.
+ * Changes that must survive a crash (checkpoints, replaced files, renames, appended lines) are made
+ * through a table of functions, so that tests can make the N-th change fail or kill the process
+ * there. A few changes bypass the table because losing them does no harm: the owner's name in a
+ * run's lock file, the removal of RUN/STOP, cutting off a line that a full disk left incomplete,
+ * and creating an empty file in fs_open_output. Reads do not use the table.
  *
- * Functions return false with a sentence that names the path and the system's reason. */
+ * Functions return false and set err to a message with the path and the system's reason. */
 #ifndef MODEL_CORE_FS_H
 #define MODEL_CORE_FS_H
 
@@ -16,8 +16,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* The system calls that change something; same results and errno as theirs. `self` is handed back
- * to each. */
+/* System calls that change the file system, with the results and errno of the originals. `self` is
+ * passed to each of them. */
 typedef struct FsOps {
     int (*open)(void *self, int folder, const char *name, int flags, mode_t mode); /* openat */
     ssize_t (*write)(void *self, int fd, const void *data, size_t n);
@@ -26,45 +26,46 @@ typedef struct FsOps {
     int (*rename)(void *self, int from_folder, const char *from, int to_folder, const char *to);
     int (*make_folder)(void *self, int folder, const char *name, mode_t mode);
     int (*remove)(void *self, int folder, const char *name, int flags); /* unlinkat */
-    /* The bytes that may still be written where the folder `path` is; -1 with errno. */
+    /* Returns how many bytes may still be written in the folder `path`, or -1 with errno set. */
     int64_t (*room)(void *self, const char *path);
     void *self;
 } FsOps;
 
-extern const FsOps fs_system; /* the calls themselves */
+extern const FsOps fs_system; /* the real system calls */
 
-/* Opens the folder `path` for use with the *at calls; -1 with a sentence. */
+/* Opens the folder `path` for use with the *at calls. Returns -1 and sets err on failure. */
 int fs_open_folder(const char *path, char *err, size_t n);
-/* Creates `path` and what is missing above it (mode 0777 less umask). */
+/* Creates the folder `path` and its missing parents (mode 0777 less umask). */
 bool fs_make_folders(const FsOps *fs, const char *path, char *err, size_t n);
-/* Writes all n bytes, through short writes and interruptions. `path` is for the message only. */
+/* Writes all the bytes, continuing after short writes and interruptions. `path` is only used in the
+ * error message. */
 bool fs_write_all(const FsOps *fs, int fd, const void *data, size_t bytes, const char *path,
                   char *err, size_t n);
-/* fsync of a file or folder; file systems that cannot sync a folder are not at fault. */
+/* Calls fsync on a file or folder. A file system that cannot sync folders is not an error. */
 bool fs_sync(const FsOps *fs, int fd, const char *path, char *err, size_t n);
-/* The same for the folder `path`, so that names in it last. */
+/* Calls fsync on the folder `path`, so that new names in it survive a crash. */
 bool fs_sync_folder(const FsOps *fs, const char *path, char *err, size_t n);
-/* Bytes that may still be written at `path`, which need not be there yet: its nearest folder that
- * is answers. -1: the system does not tell. */
+/* Returns how many bytes may still be written at `path`. If it does not exist yet, its nearest
+ * existing parent folder is used. Returns -1 if the system does not report it. */
 int64_t fs_room(const FsOps *fs, const char *path);
-/* Removes `name` below `folder` with all that is in it; symbolic links are removed, not followed.
- * True if it is gone. */
+/* Removes `name` in `folder` with everything inside it. Symbolic links are removed, not followed.
+ * Returns true if it is gone, also if it did not exist. */
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n);
 
-/* Opens a regular file that a user named, following symbolic links, and tells its size. -1 with the
- * reason in *why when it cannot be opened or is something else. Never waits. With `or_pipe` a pipe
- * is accepted, too, and is in O_NONBLOCK: a read returns 0 while nobody has it open for writing,
- * and fails with EAGAIN while somebody has and it is empty. */
+/* Opens a regular file that the user named, following symbolic links, and sets *bytes to its size.
+ * Returns -1 and sets *why if it cannot be opened or is something else. Never blocks. With
+ * `or_pipe` a pipe is accepted, too, in O_NONBLOCK mode: read returns 0 while no process has it
+ * open for writing, and fails with EAGAIN while it is empty but has a writer. */
 int fs_open_input(const char *path, bool or_pipe, int64_t *bytes, const char **why);
-/* Opens a regular file below `folder` for reading (no symbolic link) and tells its size; -1 with a
- * sentence. */
+/* Opens a regular file in `folder` for reading, refusing symbolic links, and sets *bytes to its
+ * size. Returns -1 and sets err on failure. */
 int fs_open_file(int folder, const char *name, const char *path, int64_t *bytes, char *err,
                  size_t n);
-/* Opens the regular file `path` for writing, which is made if it is missing (mode 0666 less umask):
- * through no symbolic link, and not a pipe or folder of that name. `flags` as open has them. -1
- * with a sentence. */
+/* Opens the regular file `path` for writing and creates it if it is missing (mode 0666 less umask).
+ * Refuses symbolic links, pipes and folders. `flags` are those of open. Returns -1 and sets err on
+ * failure. */
 int fs_open_output(const char *path, int flags, char *err, size_t n);
-/* Reads exactly n bytes at `offset`. */
+/* Reads exactly `bytes` bytes at `offset`. */
 bool fs_read_at(int fd, void *data, size_t bytes, int64_t offset, const char *path, char *err,
                 size_t n);
 

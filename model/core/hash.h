@@ -1,4 +1,5 @@
-/* hash.h -- one 64-bit hash for tables and for telling contents apart; not against an adversary. */
+/* hash.h -- a 64-bit hash for hash tables and for detecting changed contents; not secure against an
+ * adversary. */
 #ifndef MODEL_CORE_HASH_H
 #define MODEL_CORE_HASH_H
 
@@ -7,15 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Each step is a bijection of the state for a given word and of the word for a given state. */
+/* Mixes one word into the hash. For a fixed word, each step is a bijection of the state, and for a
+ * fixed state a bijection of the word. */
 static inline uint64_t hash_mix(uint64_t h, uint64_t word)
 {
-    h = (h ^ word) * 0x9E3779B97F4A7C15u; /* odd: a bijection; low bits reach all above them */
-    return h ^ (h >> 29);                 /* and high bits come back down */
+    /* An odd factor, so a bijection; low bits affect all higher bits. */
+    h = (h ^ word) * 0x9E3779B97F4A7C15u;
+    return h ^ (h >> 29); /* high bits affect low bits */
 }
 
-/* Hash of `size` bytes, continued from `h` (start from any constant). Bytes that come in pieces:
- * all pieces but the last through hash_words, the last through hash_tail with the size of all. */
+/* Hashes `size` bytes, continuing from `h` (start with any constant). To hash in pieces, pass all
+ * pieces but the last to hash_words, and the last to hash_tail with the total size. */
 static inline uint64_t hash_words(uint64_t h, const void *bytes, int64_t size)
 {
     const uint8_t *p = bytes;
@@ -40,8 +43,8 @@ static inline uint64_t hash_bytes(uint64_t h, const void *bytes, int64_t size)
     return hash_tail(h, bytes, size, size);
 }
 
-/* Reads a hash, a checksum or an id as "%016llx" prints it: exactly `digits` (16 at most)
- * lower-case hexadecimal digits. Anything else is false. */
+/* Parses a hash, checksum or id as printed by "%016llx": exactly `digits` (at most 16) lower-case
+ * hexadecimal digits. Returns false for anything else. */
 static inline bool hash_parse(const char *text, size_t digits, uint64_t *out)
 {
     if (strlen(text) != digits || strspn(text, "0123456789abcdef") != digits) return false;

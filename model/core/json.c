@@ -1,4 +1,4 @@
-/* json.c -- cJSON's values married to the positions of our own scan; see json.h. */
+/* json.c -- combines cJSON's values with the text positions that json_scan finds; see json.h. */
 #include "model/core/json.h"
 
 #include "model/core/check.h"
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Both trees are in the order of the text, so one walk gives every node its item. Returns the next
- * node. */
+/* Sets the item of `node` and of all its children, and returns the next node. Nodes and cJSON's
+ * tree are both in the order of the text, so one walk matches them. */
 static int attach(Json *json, int node, const cJSON *item)
 {
     json->node[node].item = item;
@@ -20,14 +20,14 @@ static int attach(Json *json, int node, const cJSON *item)
     return next;
 }
 
-/* Whether a double holds every number. */
+/* Returns whether every number fits into a double; otherwise sets err and *error_at. */
 static bool numbers_fit(const Json *json, char *err, size_t n, size_t *error_at)
 {
     for (int i = 0; i < json->n_nodes; i++) {
         const cJSON *item = json->node[i].item;
         if (!cJSON_IsNumber(item)) continue;
         const char *digits = json->text + json->node[i].value_at;
-        /* Read as zero although one of its digits is none: 1e-400. */
+        /* Too small: read as zero although it has a digit that is not zero, as in 1e-400. */
         bool large = !isfinite(item->valuedouble), small = item->valuedouble == 0 &&
                                                            digits[strspn(digits, "-0.")] >= '1' &&
                                                            digits[strspn(digits, "-0.")] <= '9';
@@ -104,7 +104,8 @@ bool json_integer(const Json *json, int node, int64_t *out)
     double x = self->item->valuedouble;
     if (!(fabs(x) <= 0x1p53) || x != floor(x)) return false;
     *out = (int64_t)x;
-    /* 2^53 + 1 reads as the double 2^53: where it is written as an integer, its digits decide. */
+    /* 2^53 + 1 is read as the double 2^53. So if the number is written as an integer, compare its
+     * digits with the result. */
     const char *digits = json->text + self->value_at;
     char *end;
     long long exact = strtoll(digits, &end, 10);

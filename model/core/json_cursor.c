@@ -1,4 +1,4 @@
-/* json_cursor.c -- see json_cursor.h. */
+/* json_cursor.c -- implements json_cursor.h: parses one JSON token after the other. */
 #include "model/core/json_cursor.h"
 
 #include "model/core/check.h"
@@ -37,7 +37,7 @@ bool json_take(JsonCursor *j, char c)
     return true;
 }
 
-/* The byte at the cursor as a message shows it. */
+/* Returns the byte at the cursor in printable form for an error message. */
 static const char *shown(const JsonCursor *j, char out[16])
 {
     if (j->at == j->end) return "the end";
@@ -83,7 +83,8 @@ bool json_take_int(JsonCursor *j, int64_t *out)
     return true;
 }
 
-/* One character of a string, resolved into out; returns its length there, 0 on error. */
+/* Decodes one character of a string, with escapes resolved, into out. Returns its length in out, 0
+ * on error. */
 static size_t take_character(JsonCursor *j, char *out)
 {
     uint32_t code;
@@ -111,7 +112,7 @@ static size_t take_character(JsonCursor *j, char *out)
 char *json_take_string(JsonCursor *j)
 {
     if (!json_expect(j, '"')) return NULL;
-    /* The quote that ends it comes first, so that the buffer is no larger than the text. */
+    /* Find the closing quote first, so that the buffer is no larger than the text. */
     const char *close = j->at;
     while (close < j->end && *close != '"')
         close += *close == '\\' && close + 1 < j->end ? 2 : 1;
@@ -119,7 +120,8 @@ char *json_take_string(JsonCursor *j)
         json_error(j, "this string does not end");
         return NULL;
     }
-    /* No escape is shorter than its meaning. */
+    /* An escape sequence is never shorter than the character it stands for, so this size is
+     * enough. */
     char *text = must_alloc((size_t)(close - j->at) + 5);
     size_t n = 0;
     while (j->at < close) {

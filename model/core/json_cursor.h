@@ -1,9 +1,10 @@
-/* json_cursor.h -- taking the JSON of checkpoint files apart without building a tree.
+/* json_cursor.h -- reads the JSON headers of checkpoint files token by token, without building a
+ * tree.
  *
- * For texts whose order of keys the reader knows or does not care about, up to 64 MiB, with
- * integers of 64 bits, from files that may be damaged or hostile: every value is asked for by its
- * type. The first error sticks: later calls return false and change nothing. (What people write:
- * json.h; small files of programs: json_tree.h.) */
+ * For texts of up to 64 MiB that may be damaged or hostile, and whose keys come in an order that is
+ * known or does not matter. The caller asks for each value by its type; integers have 64 bits.
+ * After the first error, all later calls return false and change nothing. (JSON that people write:
+ * json.h; small files that programs write: json_tree.h.) */
 #ifndef MODEL_CORE_JSON_CURSOR_H
 #define MODEL_CORE_JSON_CURSOR_H
 
@@ -18,17 +19,18 @@ typedef struct {
     size_t n;
 } JsonCursor;
 
-/* Whether the next character after white space is `c`; if so, goes past it. */
+/* Skips white space and returns whether the next character is `c`; if so, moves past it. */
 bool json_take(JsonCursor *j, char c);
-/* The same; anything else is an error. */
+/* Like json_take, but any other character is an error. */
 bool json_expect(JsonCursor *j, char c);
-/* An integer, exactly: no fraction, no exponent, within int64. */
+/* Reads an exact integer: no fraction, no exponent, within the range of int64. */
 bool json_take_int(JsonCursor *j, int64_t *out);
-/* A string with its escapes resolved; strict UTF-8, no NUL. The caller frees; NULL on error. */
+/* Reads a string and resolves its escapes. Invalid UTF-8 and NUL characters are errors. The caller
+ * frees the result; NULL on error. */
 char *json_take_string(JsonCursor *j);
-/* Only white space is left. */
+/* Checks that only white space is left. */
 bool json_expect_end(JsonCursor *j);
-/* Notes an error at the cursor's place and returns false. */
+/* Records an error at the cursor's position, unless there is one already, and returns false. */
 bool json_error(JsonCursor *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

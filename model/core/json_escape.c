@@ -1,10 +1,11 @@
-/* json_escape.c -- see json_escape.h. */
+/* json_escape.c -- implements json_escape.h: decodes one escape sequence. */
 #include "model/core/json_escape.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-/* Reads four hexadecimal digits from text[*at], and goes past them; false at what is none. */
+/* Reads four hexadecimal digits from text[*at] and moves *at past them. Returns false at the first
+ * character that is not one. */
 static bool read_digits(const char *text, size_t n, size_t *at, uint32_t *out)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";
@@ -31,7 +32,7 @@ EscapeKind json_escape(const char *text, size_t n, uint32_t *code, size_t *lengt
     }
     if (!read_digits(text, n, length, code)) return ESCAPE_NO_DIGIT;
     if (*code >= 0xdc00 && *code < 0xe000) return ESCAPE_HALF_PAIR;
-    /* Characters beyond 16 bits are two escapes, of ten bits each. */
+    /* A character beyond 16 bits is written as two escapes that carry ten bits each. */
     if (*code >= 0xd800 && *code < 0xdc00) {
         uint32_t low;
         if (n - *length < 2 || text[*length] != '\\' || text[*length + 1] != 'u')

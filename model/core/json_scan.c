@@ -1,8 +1,9 @@
-/* json_scan.c -- the grammar of JSON, checked byte by byte; see json.h.
+/* json_scan.c -- checks the syntax of a JSON text byte by byte and records where each key and value
+ * is; see json.h.
  *
- * Recursive descent, at most JSON_MAX_DEPTH deep. What Hjson (which DeepSpeed reads its configs
- * with) allows beyond JSON is refused by name, except comments and trailing commas, which are
- * overwritten by spaces. */
+ * A recursive descent parser, at most JSON_MAX_DEPTH deep. Of the extensions that Hjson has
+ * (DeepSpeed reads its configs with Hjson), comments and trailing commas are allowed and
+ * overwritten with spaces. The others are errors whose messages name them. */
 #include "model/core/check.h"
 #include "model/core/json.h"
 #include "model/core/json_escape.h"
@@ -36,14 +37,14 @@ static bool starts(const Scan *s, const char *word)
     return s->json->length - s->at >= n && memcmp(s->json->text + s->at, word, n) == 0;
 }
 
-/* Overwrites [s->at, end) by spaces, keeping line ends, and goes there. */
+/* Overwrites [s->at, end) with spaces but keeps line ends, and moves s->at to `end`. */
 static void blank_to(Scan *s, size_t end)
 {
     for (; s->at < end; s->at++)
         if (s->json->text[s->at] != '\n') s->json->text[s->at] = ' ';
 }
 
-/* Skips white space and blanks comments. */
+/* Skips white space, and overwrites comments with spaces. */
 static bool skip_space(Scan *s)
 {
     for (;;) {
@@ -70,7 +71,7 @@ static bool is_word(int c)
            c == '+' || c == '-' || c == '.' || c >= 0x80;
 }
 
-/* The word at s->at, cut for messages. */
+/* Copies the word at s->at to out, cut to a length that suits an error message. */
 static const char *word_here(const Scan *s, char out[40])
 {
     size_t n = 0;
@@ -89,7 +90,8 @@ static bool scan_escape(Scan *s)
     uint32_t code;
     size_t length;
     EscapeKind kind = json_escape(s->json->text + s->at, s->json->length - s->at, &code, &length);
-    /* Too few digits after the first \u make it no escape, after the second no pair. */
+    /* Too few digits after the first \u are an invalid escape; after the second \u they leave half
+     * of a surrogate pair. */
     if (kind == ESCAPE_UNKNOWN || (kind == ESCAPE_NO_DIGIT && length < 6))
         return SCAN_FAIL(s, s->at, "there is no such escape in JSON; a backslash is written \\\\");
     if (kind == ESCAPE_NUL) return SCAN_FAIL(s, s->at, "a NUL character has no place in a config");
@@ -181,7 +183,7 @@ static bool scan_word(Scan *s)
     return SCAN_FAIL(s, s->at, "a string without quotes is Hjson, not JSON; write \"%s\"", word);
 }
 
-/* Adds a node; its number, which is stable while the array moves. */
+/* Appends a node and returns its index. An index stays valid when the array is reallocated. */
 static int add_node(Scan *s, size_t key_at)
 {
     Json *json = s->json;
@@ -193,8 +195,8 @@ static int add_node(Scan *s, size_t key_at)
     return json->n_nodes++;
 }
 
-/* After a value inside {} or []: true in *more if another follows. A comma before the end is
- * blanked. */
+/* Reads what follows a value inside {} or [] and sets *more if another value follows. A comma
+ * before the closing bracket is overwritten with a space. */
 static bool scan_separator(Scan *s, char close, bool *more)
 {
     if (!skip_space(s)) return false;
@@ -209,7 +211,8 @@ static bool scan_separator(Scan *s, char close, bool *more)
         return SCAN_FAIL(s, s->at,
                          "a comma is missing before this (Hjson does without, JSON does not)");
     }
-    /* Whether it is one too many shows only after the white space and comments that follow. */
+    /* Whether the comma is a trailing one is known only after the following white space and
+     * comments. */
     size_t comma = s->at++;
     if (!skip_space(s)) return false;
     if (peek(s) == close)
@@ -249,7 +252,7 @@ static bool scan_members(Scan *s, int self, char close)
         if (close == '}' && ++n_keys > JSON_MAX_KEYS)
             return SCAN_FAIL(s, s->at, "more than %d keys in one object", JSON_MAX_KEYS);
         if (close == '}' && !scan_key(s)) return false;
-        /* Before its value is read, so that a node comes before its children. */
+        /* Add the node before its value is scanned, so that it comes before its children. */
         int child = add_node(s, close == '}' ? key_at : s->at);
         if (!scan_value(s)) return false;
         s->json->node[child].end = s->json->n_nodes;
@@ -261,7 +264,7 @@ static bool scan_members(Scan *s, int self, char close)
     return true;
 }
 
-/* The value at s->at, whose node is the last one added. */
+/* Scans the value at s->at. Its node is the one added last. */
 static bool scan_value(Scan *s)
 {
     int c = peek(s), self = s->json->n_nodes - 1;
@@ -298,7 +301,7 @@ static bool check_bytes(Scan *s)
 bool json_scan(Json *json, char *err, size_t n, size_t *error_at)
 {
     Scan s = {.json = json, .err = err, .n = n, .error_at = error_at};
-    /* Bytes first: all that follows may then cut messages at characters. */
+    /* Check the bytes first: all later code can then cut error messages between characters. */
     if (!check_bytes(&s) || !skip_space(&s)) return false;
     if (peek(&s) < 0) return SCAN_FAIL(&s, 0, "the text is empty; a config is at least {}");
     add_node(&s, s.at);

@@ -1,4 +1,4 @@
-/* json_tree.c -- see json_tree.h. */
+/* json_tree.c -- implements json_tree.h: cJSON with stricter checks. */
 #include "model/core/json_tree.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@ bool json_has_nul(const char *text, size_t size)
     for (size_t i = 0; i + 5 < size; i++) {
         if (text[i] != '\\') continue;
         if (memcmp(text + i, "\\u0000", 6) == 0) return true;
-        i++; /* the escaped character, a backslash perhaps */
+        i++; /* skip the escaped character, which may be a backslash */
     }
     return false;
 }

@@ -1,4 +1,4 @@
-/* json_write.c -- see json_write.h. */
+/* json_write.c -- implements json_write.h: quotes strings and formats numbers. */
 #include "model/core/json_write.h"
 
 #include "model/core/check.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The one byte as it is written within quotes; its length. Control characters must be escaped; DEL
- * is, because terminals act on it. */
+/* Writes one byte as it appears inside quotes to out and returns its length. JSON requires escapes
+ * for control characters; DEL is escaped because terminals act on it. */
 static size_t escape_byte(unsigned char c, char out[8])
 {
     static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
@@ -48,7 +48,7 @@ char *json_quote(char *out, size_t n, const char *text)
     out[at++] = '"';
     for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
         size_t m = escape_byte(*c, piece);
-        if (at + m + 5 > n) { /* the dots, the quote and the zero */
+        if (at + m + 5 > n) { /* room for the dots, the quote and the zero byte */
             for (; (*c & 0xc0u) == 0x80u; c--)
                 at--; /* do not cut a character in two */
             memcpy(out + at, "...", 3);
@@ -75,7 +75,7 @@ bool json_print_number(FILE *to, double x)
 
 void json_number(double x, char *out, size_t n)
 {
-    /* Seventeen digits tell every double from its neighbours; most need fewer. */
+    /* 17 digits are enough to identify every double; most need fewer. */
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(out, n, "%.*g", digits, x);
         if (strtod(out, NULL) == x) break;

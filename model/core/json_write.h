@@ -1,4 +1,5 @@
-/* json_write.h -- strings and numbers as JSON. Whatever is between them, callers print. */
+/* json_write.h -- writes strings and numbers as JSON. Callers print the brackets, commas and
+ * keys. */
 #ifndef MODEL_CORE_JSON_WRITE_H
 #define MODEL_CORE_JSON_WRITE_H
 
@@ -6,20 +7,21 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Writes `text` in quotes. Whatever its bytes, every reader takes it: what is no UTF-8 (a path, a
- * host's name, half a character at the end of a sample) becomes U+FFFD. */
+/* Prints `text` in quotes as valid JSON whatever its bytes are. Each invalid UTF-8 byte (in a path,
+ * a host name or a cut sample) becomes U+FFFD. */
 void json_print_string(FILE *to, const char *text);
-/* The same as a string; the caller frees. */
+/* Returns what json_print_string prints; the caller frees. */
 char *json_string(const char *text);
-/* The same into out[0..n), n >= 8, cut at the end of the buffer between two characters, with "..."
- * inside the quotes; bytes that are no UTF-8 are kept. Six bytes for each of the text's and three
- * more are always enough. Returns out. */
+/* Writes the quoted text to out[0..n), n >= 8, and returns out. A text that is too long is cut
+ * between two characters and ends in "..." inside the quotes. Invalid UTF-8 bytes are kept. 6 *
+ * strlen(text) + 3 bytes are always enough. */
 char *json_quote(char *out, size_t n, const char *text);
 
-/* x with 17 digits, in records: always as long, and so cheap. False, and null, for what JSON cannot
- * hold. */
+/* Prints x with 17 significant digits, for records that programs read. Prints null and returns
+ * false if x is infinite or NaN. */
 bool json_print_number(FILE *to, double x);
-/* x as the shortest number that reads back to it, for people; with a point whatever the locale. */
+/* Writes x as the shortest number that reads back as x, for people to read. The decimal separator
+ * is a point in every locale. */
 void json_number(double x, char *out, size_t n);
 
 #endif

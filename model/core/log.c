@@ -1,4 +1,4 @@
-/* log.c -- see log.h. */
+/* log.c -- implements log.h: prints messages with their rank, also while a live line is shown. */
 #include "model/core/log.h"
 
 #include "model/core/figures.h"
@@ -56,7 +56,8 @@ void log_set_clear_line(void (*clear)(void))
     atomic_store(&clear_line, clear);
 }
 
-/* Has the next message on `to` begin its own line. What the live line holds is rank 0's to know. */
+/* Makes the next message on `to` begin on its own line. Only rank 0 knows what the live line
+ * contains, so only rank 0 clears it. */
 static void leave_live_line(FILE *to)
 {
     void (*clear)(void) = atomic_load(&clear_line);
@@ -76,8 +77,8 @@ static void print_formatted(FILE *to, const char *fmt, va_list args)
     fflush(to);
 }
 
-/* "[rank 2 dp 2] " with the brackets, or "rank 2 dp 2: " for a sentence that begins with its code.
- */
+/* Prints the rank and its place in the grid: "[rank 2 dp 2] " with brackets, or "rank 2 dp 2: "
+ * after the code of an error message. */
 static void print_place(FILE *to, const char *begin, const char *end)
 {
     if (thread_rank != 0 || thread_place[0])
@@ -85,7 +86,8 @@ static void print_place(FILE *to, const char *begin, const char *end)
                 end);
 }
 
-/* Held for the whole line: threads print prefix and text as one. */
+/* Hold the stream's lock for the whole line, so that prefix and text of different threads do not
+ * mix. */
 static void print_message(FILE *to, LogLevel level, bool place, const char *fmt, va_list args)
 {
     flockfile(to);

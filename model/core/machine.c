@@ -1,4 +1,4 @@
-/* machine.c -- see machine.h. */
+/* machine.c -- implements machine.h by reading the kernel's files under /proc and /sys. */
 #include "model/core/machine.h"
 
 #include "model/core/check.h"
@@ -24,14 +24,14 @@ size_t kernel_number(const char *path, const char *key)
     return SIZE_MAX;
 }
 
-/* What the control group leaves: its limit less its use, of which the page cache can be taken back.
- */
+/* Returns the memory that the control group (cgroup) still allows: its limit minus its use, not
+ * counting page cache, which the kernel can reclaim. */
 static size_t group_available(void)
 {
     size_t limit = kernel_number("/sys/fs/cgroup/memory.max", "");
     size_t used = kernel_number("/sys/fs/cgroup/memory.current", "");
     size_t cache = kernel_number("/sys/fs/cgroup/memory.stat", "inactive_file ");
-    if (limit == SIZE_MAX || used == SIZE_MAX) return limit; /* "max", or no group: no limit */
+    if (limit == SIZE_MAX || used == SIZE_MAX) return limit; /* "max" or no group: no limit */
     if (cache != SIZE_MAX) used -= cache < used ? cache : used;
     return used < limit ? limit - used : 0;
 }
@@ -46,7 +46,7 @@ size_t memory_available(void)
 
 const char *machine_cpu_model(char *buf, size_t n)
 {
-    char text[1 << 14]; /* the first of the cores is as good as any */
+    char text[1 << 14]; /* enough for the first core's entry; all cores are alike */
     file_head("/proc/cpuinfo", text, sizeof text);
     const char *line = strncmp(text, "model name", 10) == 0 ? text : strstr(text, "\nmodel name");
     const char *colon = line ? strchr(line + 1, ':') : NULL;
@@ -64,8 +64,8 @@ char *machine_json(const Device *device)
     FILE *f = text_stream(&text, &size);
     char cpu[256], computes[256] = "none";
     struct utsname system = {0};
-    /* All of these may change the last bits of a sum: who finds that two runs differ looks here
-     * first. */
+    /* Each of these may change the last bits of a sum, so they are recorded for comparing two runs
+     * whose results differ. */
     uname(&system);
     if (device != NULL) device_describe(device, computes, sizeof computes);
     const struct {
@@ -85,7 +85,8 @@ char *machine_json(const Device *device)
     }
     fprintf(f, ", \"cores\": %d", pool_allowed_cores());
     if (device != NULL) fprintf(f, ", \"threads\": %d", pool_threads(device->pool));
-    /* Without /proc it is 0 and not left out: readers find the same keys everywhere. */
+    /* Without /proc the value is 0 instead of missing, so that readers always find the same
+     * keys. */
     size_t total = kernel_number("/proc/meminfo", "MemTotal:");
     fprintf(f, ", \"memory\": %zu}", total == SIZE_MAX ? 0 : total * 1024);
     fclose(f);

@@ -1,4 +1,4 @@
-/* nearest.c -- see nearest.h: Damerau-Levenshtein. */
+/* nearest.c -- implements nearest.h with the Damerau-Levenshtein distance. */
 #include "model/core/nearest.h"
 
 #include <stdio.h>
@@ -10,8 +10,9 @@ int edit_distance(const char *a, const char *b)
 {
     int na = (int)strnlen(a, EDIT_FAR), nb = (int)strnlen(b, EDIT_FAR), d[3][EDIT_FAR + 1];
     if (na == EDIT_FAR || nb == EDIT_FAR) return EDIT_FAR;
-    /* d[i][j]: edits from the first i letters of a to the first j of b. Rows depend on the two
-     * above them, the second one for swaps, so three rows take turns. */
+    /* d[i][j] is the number of edits from the first i letters of a to the first j letters of b. A
+     * row depends on the two rows before it (two because of swaps), so three rows are used in
+     * rotation. */
     for (int j = 0; j <= nb; j++)
         d[0][j] = j;
     for (int i = 1; i <= na; i++) {
@@ -42,7 +43,7 @@ const char *nearest_name(const char *word, const void *rows, size_t count, size_
     for (size_t i = 0; i < count; i++) {
         const char *name = *(const char *const *)(const void *)((const char *)rows + i * stride);
         int d = edit_distance(word, name);
-        if (d >= best) continue; /* of equally near names the first */
+        if (d >= best) continue; /* among equally near names, the first wins */
         best = d;
         near = name;
     }

@@ -1,21 +1,23 @@
-/* nearest.h -- "did you mean ...?": the name that is nearest to a misspelt word. */
+/* nearest.h -- finds the known name that is nearest to a misspelt word, for "did you mean ...?". */
 #ifndef MODEL_CORE_NEAREST_H
 #define MODEL_CORE_NEAREST_H
 
 #include <stddef.h>
 
-/* Words of this length and more are not compared: they are this far from any other. */
+/* Words of this length or longer are not compared; their distance counts as this value. */
 enum { EDIT_FAR = 64 };
 
-/* Edits (insert, delete, replace, swap of neighbours) from a to b. */
+/* Returns the number of edits (insert, delete, replace, swap two neighbours) from a to b. */
 int edit_distance(const char *a, const char *b);
-/* How many edits may be a slip in this word: two turn any short word into any other. */
+/* Returns how many edits still count as a typing error in this word; fewer for a short word,
+ * because two edits can turn it into any other. */
 int edit_tolerance(const char *word);
 
-/* The nearest name within the word's tolerance, of `count` rows of `stride` bytes that begin with a
- * `const char *`, their name. NULL when none is near. */
+/* Returns the name nearest to `word` within its tolerance, or NULL if none is near. `rows` has
+ * `count` rows of `stride` bytes; each begins with a `const char *`, the name. */
 const char *nearest_name(const char *word, const void *rows, size_t count, size_t stride);
-/* "; did you mean "NAME"?" with that name, or "; " and the advice: the end of a sentence. */
+/* Writes the end of an error message to buf and returns buf: "; did you mean "NAME"?" if `near` is
+ * not NULL, otherwise "; " and the advice. */
 const char *did_you_mean(char *buf, size_t n, const char *near, const char *advice);
 
 #endif

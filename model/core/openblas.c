@@ -1,12 +1,13 @@
-/* openblas.c -- see openblas.h.
+/* openblas.c -- loads the system's OpenBLAS at run time and checks that it works; see openblas.h.
  *
- * OpenBLAS is kept to one thread: the pool cuts every product into tiles and calls it once per
- * tile. Ranks of one process share it, each with a handle of its own. The environment has no say:
- * variables that would change its kernels or threads are overruled before it loads.
+ * OpenBLAS is limited to one thread: our thread pool cuts every product into tiles and calls
+ * OpenBLAS once per tile. The ranks of one process share the library, each with its own dlopen
+ * handle. Environment variables that would change its kernels or threads are overridden before it
+ * loads.
  *
- * Each concurrent call works in a buffer of its own (128 MiB), which OpenBLAS maps when it first
- * needs it; where the system refuses, it asks again for ever, with its lock held. So all buffers
- * are taken here, and where address space is limited a forked child takes them first. */
+ * Each concurrent call needs its own 128 MiB buffer, which OpenBLAS maps when it first needs it. If
+ * the system refuses the memory, OpenBLAS retries for ever while holding its lock. So all buffers
+ * are mapped here. If the address space is limited, a forked child process tries this first. */
 #include "model/core/openblas.h"
 
 #include "model/core/check.h"
@@ -26,25 +27,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What a trial may take of the CPU's time: twenty times what it takes where memory is given. */
+/* CPU time limit of a trial: twenty times what it needs if memory is available. */
 enum { TRIAL_MICROSECONDS = 250000 };
-/* Address space that a trial must leave: for files, stacks of threads and a small model. */
+/* Address space that must be left after a trial: for files, thread stacks and a small model. */
 #define TRIAL_LEAVES ((size_t)64 << 20)
-/* A product that is too large for the kernels that need no buffer. */
+/* Side of the trial's matrices: too large for the kernels that need no buffer. */
 enum { TRIAL_SIDE = 128 };
 
-/* How a trial ends, if not by a signal: with the memory it needs or without, or before it is asked
- * for, which opening it tells again. */
+/* Exit codes of a trial: all memory is available, too little address space is left, or OpenBLAS
+ * could not be opened. In the last case the parent opens it as well and reports the error. */
 enum { TRIAL_GOOD, TRIAL_REFUSED, TRIAL_NOT_OPENED };
 
-/* The library is one for all devices of the process: the calls at once that it has memory for, and
- * whether it was asked to start no threads. */
+/* State of the library, which all devices of the process share: for how many concurrent calls it
+ * has buffers, and whether it was already limited to one thread. */
 static struct {
     int callers;
     bool asked;
 } process;
 
-/* Sets (or, with NULL, clears) a variable of the environment; no write when it is so already. */
+/* Sets an environment variable, or clears it if `value` is NULL. Does not write if it already has
+ * that value. */
 static void environment_force(const char *name, const char *value)
 {
     const char *now = getenv(name);
@@ -54,15 +56,15 @@ static void environment_force(const char *name, const char *value)
 
 void openblas_prepare(void)
 {
-    /* Read by the library when it is loaded, so they must be right before. A kernel chosen by
-     * the user's environment could be one that this CPU does not have. */
+    /* OpenBLAS reads these when it is loaded. A kernel named in the user's environment might need
+     * instructions that this CPU does not have. */
     environment_force("OPENBLAS_CORETYPE", NULL);
     environment_force("OPENBLAS_NUM_THREADS", "1");
 }
 
-/* Opens a thread-safe OpenBLAS. NULL when the system has none, or, with the reason, none that can
- * be loaded. The pthread build comes first: of the three that Debian packages it is the one whose
- * threads, were they ever started, sleep. */
+/* Opens a thread-safe OpenBLAS. Returns NULL if the system has none (why is "") or none that can be
+ * loaded (why tells the reason). Of the three builds that Debian packages, the pthread build is
+ * tried first, because its threads, if they were ever started, sleep while idle. */
 static void *library_open(char *why, size_t n)
 {
     static const char *const name[] = {
@@ -88,7 +90,7 @@ static void *library_open(char *why, size_t n)
     return NULL;
 }
 
-/* Fills cpu's fields; false when the library is not whole. */
+/* Fills in cpu's fields. Returns false if the library lacks a function that is needed. */
 static bool find_functions(CpuDevice *cpu, void *library)
 {
     void (*set_threads)(int) = (void (*)(int))dlsym(library, "openblas_set_num_threads");
@@ -107,9 +109,9 @@ static bool find_functions(CpuDevice *cpu, void *library)
     return true;
 }
 
-/* Lets the library map the buffers of `threads` concurrent calls, which it keeps: by the functions
- * with which its own calls take and give back theirs. One that hides them maps as it goes. False
- * without memory for the list. */
+/* Makes the library map its buffers for `threads` concurrent calls, using the internal functions
+ * with which its own calls take and return buffers; it keeps the mappings. A library that hides
+ * these functions maps its buffers later. Returns false if malloc fails. */
 static bool take_buffers(void *library, int threads)
 {
     void *(*take)(int) = (void *(*)(int))dlsym(library, "blas_memory_alloc");
@@ -125,8 +127,8 @@ static bool take_buffers(void *library, int threads)
     return true;
 }
 
-/* How many calls at once the library was compiled for: what it says of its configuration ends in
- * "MAX_THREADS=64". INT_MAX where it does not say. */
+/* Returns how many concurrent calls the library was compiled for. Its configuration string ends in
+ * "MAX_THREADS=64". Returns INT_MAX if the string does not tell. */
 static int most_callers(void *library)
 {
     static const char key[] = "MAX_THREADS=";
@@ -136,7 +138,7 @@ static int most_callers(void *library)
     return most > 0 ? most : INT_MAX;
 }
 
-/* Whether a product of ones counts them; x has room for its two matrices. */
+/* Multiplies two matrices of ones and checks the result. x has room for input and result. */
 static bool multiplies(const CpuDevice *cpu, float *x)
 {
     const int side = TRIAL_SIDE, count = side * side;
@@ -150,8 +152,8 @@ static bool multiplies(const CpuDevice *cpu, float *x)
     return good;
 }
 
-/* Opens it for good. A forked child comes through here: what fails is returned, never exited for.
- */
+/* Opens the library for use. Also called in the forked child, so it returns errors and never
+ * exits. */
 static bool open_here(CpuDevice *cpu, int threads, char *why, size_t n)
 {
     void *library = library_open(why, n);
@@ -180,8 +182,8 @@ static bool open_here(CpuDevice *cpu, int threads, char *why, size_t n)
                      memory ? "computes 1 + 1 wrongly on this CPU" : "gets no memory");
 }
 
-/* Whether a mapping may be refused although memory is free: by a limit of the process, or where the
- * system promises no more than it has. */
+/* Returns whether mmap may fail although memory is free: because of a resource limit, or because
+ * the system does not overcommit memory. */
 static bool address_space_is_limited(void)
 {
     struct rlimit space, data;
@@ -190,8 +192,8 @@ static bool address_space_is_limited(void)
     return kernel_number("/proc/sys/vm/overcommit_memory", "") == 2;
 }
 
-/* The child: opens it as the process will, with an alarm on its CPU time that ends an endless loop.
- * Never returns. */
+/* Runs in the child: opens OpenBLAS as the process would, with a CPU time limit that ends an
+ * endless loop. Never returns. */
 static void try_and_exit(int threads, size_t rest)
 {
     CpuDevice cpu = {0};
@@ -207,7 +209,8 @@ static void try_and_exit(int threads, size_t rest)
     _exit(left == MAP_FAILED ? TRIAL_REFUSED : TRIAL_GOOD);
 }
 
-/* Opens it in a child. True if nothing prevents that here. */
+/* Opens OpenBLAS in a forked child. Returns false and sets `why` if the child runs out of memory,
+ * crashes or cannot be started. */
 static bool trial(int threads, size_t rest, char *why, size_t n)
 {
     int status = 0;
@@ -233,8 +236,8 @@ static bool trial(int threads, size_t rest, char *why, size_t n)
 
 bool openblas_open(CpuDevice *cpu, int threads, size_t rest, char *why, size_t n)
 {
-    /* Elsewhere a mapping is refused only with memory all gone; the trial costs a fork, so it is
-     * made where it can fail. */
+    /* The trial costs a fork, so it is made only if the address space is limited. Otherwise mmap
+     * fails only when all memory is used up. */
     bool tried = threads <= process.callers || !address_space_is_limited();
     return (tried || trial(threads, rest, why, n)) && open_here(cpu, threads, why, n);
 }

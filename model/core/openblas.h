@@ -1,19 +1,19 @@
-/* openblas.h -- the system's OpenBLAS, opened at run time when it is there and has what it needs.
- */
+/* openblas.h -- loads the system's OpenBLAS at run time, if it is installed and gets the memory it
+ * needs. */
 #ifndef MODEL_CORE_OPENBLAS_H
 #define MODEL_CORE_OPENBLAS_H
 
 #include "model/core/device_cpu.h"
 
-/* Fills cpu's library, its name and product functions for calls from `threads` threads of the
- * process at once, this device's and those of the ranks beside it, and takes the memory that they
- * work in. Where address space is limited, `rest` bytes of it must be left for what comes after.
- * Not for two threads at once. False when there is no OpenBLAS (`why` is then empty) or when it
- * cannot serve (a sentence). */
+/* Loads OpenBLAS and fills in cpu's library, its name and its product functions. `threads` is the
+ * number of threads of this process, of all ranks together, that may call it at once; their buffers
+ * are allocated now. If the address space is limited, `rest` bytes of it must remain for later
+ * allocations. Not thread-safe. Returns false if OpenBLAS is not installed (`why` is then empty) or
+ * cannot be used (`why` tells the reason). */
 bool openblas_open(CpuDevice *cpu, int threads, size_t rest, char *why, size_t n);
 
-/* Sets what OpenBLAS reads of the environment, if it is not so yet: before ranks start, since a
- * thread may not change the environment beside others. */
+/* Sets the environment variables that OpenBLAS reads, unless they are right already. Called before
+ * the threads of ranks start, because changing the environment is not thread-safe. */
 void openblas_prepare(void);
 
 #endif

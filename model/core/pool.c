@@ -1,9 +1,9 @@
-/* pool.c -- threads that block on a condition variable between regions and take tasks from one
- * atomic word.
+/* pool.c -- implements the thread pool of pool.h: threads sleep on a condition variable between
+ * parallel regions and take tasks from one atomic word.
  *
- * The word packs the region's generation with the next task. A region ends when its last task is
- * done, not when the last thread has woken: a thread that comes late finds the generation moved or
- * the tasks gone, and takes none. */
+ * The word packs the region's generation (a counter) and the number of the next task. A region ends
+ * when its last task is done, not when the last thread has woken: a thread that wakes late finds
+ * another generation or no tasks left, and takes none. */
 #include "model/core/pool.h"
 
 #include "model/core/check.h"
@@ -31,7 +31,9 @@ struct Pool {
     _Atomic uint64_t word; /* generation << TASK_BITS | next task */
     _Atomic int64_t n_tasks, completed;
     _Atomic(PoolBody)
-        body; /* of the region; read before a task is taken, valid if taking it succeeds */
+        /* The region's body and context. They are read before a task is taken, and are valid if
+         * taking it succeeds. */
+        body;
     _Atomic(void *) context;
 };
 
@@ -48,15 +50,15 @@ static uint64_t generation_of(uint64_t word)
     return word >> TASK_BITS;
 }
 
-/* Takes and runs tasks of region `generation` until none is left. */
+/* Takes and runs tasks of the region `generation` until none is left. */
 static void take_tasks(Pool *pool, uint64_t generation, int worker)
 {
     for (;;) {
         uint64_t word = atomic_load_explicit(&pool->word, memory_order_acquire);
         if (generation_of(word) != generation) return;
         int64_t task = (int64_t)(word & NO_TASK);
-        /* Read before the task is taken: the exchange below succeeds only if the word, and with
-         * it the region that these belong to, has not changed meanwhile. */
+        /* Read these before taking the task: the compare-and-exchange below succeeds only if the
+         * word, and so the region, has not changed in between. */
         int64_t n_tasks = atomic_load_explicit(&pool->n_tasks, memory_order_acquire);
         PoolBody body = atomic_load_explicit(&pool->body, memory_order_relaxed);
         void *context = atomic_load_explicit(&pool->context, memory_order_relaxed);
@@ -65,8 +67,8 @@ static void take_tasks(Pool *pool, uint64_t generation, int worker)
                                                    memory_order_acq_rel, memory_order_relaxed))
             continue;
         body(context, task, worker);
-        /* With the mutex, or the owner could look at the count, then miss the signal, then
-         * sleep. */
+        /* Signal with the mutex held. Otherwise the owner could check the count, miss the signal,
+         * and sleep for ever. */
         if (atomic_fetch_add_explicit(&pool->completed, 1, memory_order_acq_rel) + 1 == n_tasks) {
             pthread_mutex_lock(&pool->mutex);
             pthread_cond_signal(&pool->done);
@@ -84,8 +86,8 @@ static void *worker_main(void *arg)
     log_set_rank(pool->rank, pool->place);
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
-        /* Compared with the last region seen, not with zero: a thread that slept through a whole
-         * region has missed nothing, its tasks are done. */
+        /* Compare with the last generation seen, not with zero: a thread that slept through a whole
+         * region has missed nothing, because its tasks are done. */
         while (generation_of(atomic_load(&pool->word)) == seen && !pool->stop)
             pthread_cond_wait(&pool->start, &pool->mutex);
         if (pool->stop) break;
@@ -100,7 +102,8 @@ static void *worker_main(void *arg)
 
 void signals_hold(sigset_t *before)
 {
-    /* What a thread raises by its own doing, and what profilers send to each thread. */
+    /* Signals that a thread causes by its own faults, and the one that profilers send to each
+     * thread. */
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF};
     sigset_t held;
     sigfillset(&held);
@@ -126,7 +129,8 @@ void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const
     pthread_attr_init(&attributes);
     pthread_attr_getstacksize(&attributes, &stack);
     pthread_attr_destroy(&attributes);
-    /* EAGAIN says both: too many threads, and no room for the stack. */
+    /* EAGAIN may mean too many threads or no room for the stack. Try to map a stack to find out
+     * which. */
     void *room = mmap(NULL, stack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (room == MAP_FAILED)
         fail(EXIT_NO_MEMORY, "%s does not get its stack, %s of address space; raise ulimit -v",
@@ -184,7 +188,7 @@ int pool_threads(const Pool *pool)
 
 void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context)
 {
-    /* Little work stays with the caller: waking a thread costs more than it saves. */
+    /* Run small work in the caller: waking a thread costs more than it saves. */
     if (n_tasks <= 1 || pool->threads == 1) {
         for (int64_t task = 0; task < n_tasks; task++)
             body(context, task, 0);
@@ -193,8 +197,9 @@ void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context)
     uint64_t generation = generation_of(atomic_load(&pool->word)) + 1;
     generation &= ((uint64_t)1 << (64 - TASK_BITS)) - 1;
     pthread_mutex_lock(&pool->mutex);
-    /* Closed while the region changes: a straggler of the last one may hold its word, and must not
-     * take one of the new tasks with it. It sees the new n_tasks only after the closed word. */
+    /* Set a word without tasks while the region changes: a late thread may still have the last
+     * region's word and must not take a new task with it. It can see the new n_tasks only after
+     * this word. */
     atomic_store_explicit(&pool->word, generation << TASK_BITS | NO_TASK, memory_order_release);
     atomic_store_explicit(&pool->n_tasks, n_tasks, memory_order_release);
     atomic_store_explicit(&pool->body, body, memory_order_relaxed);
@@ -203,7 +208,7 @@ void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context)
     atomic_store_explicit(&pool->word, generation << TASK_BITS, memory_order_release);
     pthread_cond_broadcast(&pool->start);
     pthread_mutex_unlock(&pool->mutex);
-    /* The owner works, too, and often finds all done without touching the mutex again. */
+    /* The owner takes tasks, too. Often all are done by then, and it need not wait. */
     take_tasks(pool, generation, 0);
     if (atomic_load_explicit(&pool->completed, memory_order_acquire) == n_tasks) return;
     pthread_mutex_lock(&pool->mutex);
@@ -219,8 +224,8 @@ void *pool_workspace(Pool *pool, int worker, size_t bytes)
     return pool->workspace + POOL_WORKSPACE * (size_t)worker;
 }
 
-/* Cores granted by the control group (cpu.max: "quota period" in microseconds, or "max"), or
- * `unlimited`. */
+/* Returns the number of cores that the control group (cgroup) allows, or `unlimited`. cpu.max
+ * contains "quota period" in microseconds, or "max". */
 static int cgroup_cores(int unlimited)
 {
     char text[64];

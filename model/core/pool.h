@@ -1,9 +1,9 @@
-/* pool.h -- one rank's threads. A parallel region is a number of independent tasks; waiting threads
- * block, none spins.
+/* pool.h -- the thread pool of one rank. A parallel region is a number of independent tasks. Idle
+ * threads sleep; none of them spins.
  *
- * Which thread runs a task is left to chance (a busy core must not hold up the others), so tasks
- * write disjoint outputs and the cut into tasks depends on shapes and on the thread count only:
- * results are the same bits in every run. */
+ * Any thread may run any task, so that a busy core does not delay the others. So tasks write to
+ * disjoint outputs, and how work is cut into tasks depends only on shapes and on the number of
+ * threads. Every run gives the same bits. */
 #ifndef MODEL_CORE_POOL_H
 #define MODEL_CORE_POOL_H
 
@@ -14,41 +14,43 @@
 
 typedef struct Pool Pool;
 
-/* One call of the body: task in [0, n_tasks), worker in [0, threads). */
+/* Runs one task: task is in [0, n_tasks), worker in [0, threads). */
 typedef void (*PoolBody)(void *context, int64_t task, int worker);
 
-/* threads >= 1, the caller's included: threads - 1 are started here. Ends the run with
- * EXIT_NO_MEMORY or EXIT_SYSTEM if the system refuses. */
+/* Creates a pool of `threads` >= 1 threads, counting the caller: threads - 1 are started. Ends the
+ * program with EXIT_NO_MEMORY or EXIT_SYSTEM if the system refuses. */
 Pool *pool_create(int threads);
 void pool_destroy(Pool *pool);
 int pool_threads(const Pool *pool);
 
-/* Runs all tasks and returns when the last is done. Called by the pool's owner only; not reentrant.
- */
+/* Runs all tasks and returns when the last one is done. Only the thread that created the pool may
+ * call it; not reentrant. */
 void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context);
 
-/* Scratch of one worker, valid until its next call: address space reserved at creation
- * (POOL_WORKSPACE bytes each), so nothing is allocated inside a step. 64-byte aligned. Asking for
- * more than the reservation is a bug. */
+/* Returns scratch memory of one worker, aligned to 64 bytes and valid until the worker's next call.
+ * POOL_WORKSPACE bytes of address space per worker are reserved at creation, so nothing is
+ * allocated inside a step. Asking for more is a bug. */
 #define POOL_WORKSPACE ((size_t)256 << 20)
 void *pool_workspace(Pool *pool, int worker, size_t bytes);
 
-/* Signals sent to the process are for the thread that runs the steps. A thread that is started
- * between these two calls, by this program or by a library, blocks them for its whole life; signals
- * of its own faults (SIGSEGV, ...) still reach it. A signal that comes between the calls is
- * delivered after the second. */
+/* Only the thread that runs the training steps should receive signals sent to the process. A thread
+ * that is started between these two calls, by this program or by a library, blocks them for its
+ * whole life; signals of its own faults (SIGSEGV, ...) still reach it. A signal that arrives
+ * between the two calls is delivered after the second. */
 void signals_hold(sigset_t *before);
 void signals_release(const sigset_t *before);
 
-/* Starts a thread, called `what` in a sentence, with signals held. Ends the run with EXIT_NO_MEMORY
- * when there is no room for its stack, with EXIT_SYSTEM when the system refuses otherwise. */
+/* Starts a thread with signals blocked as described above; `what` names it in error messages. Ends
+ * the program with EXIT_NO_MEMORY if there is no room for its stack, and with EXIT_SYSTEM on other
+ * errors. */
 void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what);
 
-/* Cores this process may use: min(affinity, cgroup's cpu.max), at least 1. */
+/* Returns how many cores this process may use: the smaller of its CPU affinity and the control
+ * group's cpu.max, at least 1. */
 int pool_allowed_cores(void);
 
-/* Bounds of part i of n items cut into `parts` nearly equal ranges whose borders are multiples of
- * `grain`. */
+/* Returns the start of part i when n items are cut into `parts` nearly equal ranges whose borders
+ * are multiples of `grain`. Part i ends where part i + 1 starts. */
 static inline int64_t pool_cut(int64_t n, int64_t parts, int64_t grain, int64_t i)
 {
     int64_t grains = (n + grain - 1) / grain;

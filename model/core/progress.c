@@ -1,4 +1,5 @@
-/* progress.c -- see progress.h. */
+/* progress.c -- implements progress.h: the live line on a terminal and the messages about
+ * progress. */
 #include "model/core/progress.h"
 
 #include "model/core/clock.h"
@@ -13,11 +14,12 @@ static const double first_after = 1, terminal_every = 0.5, message_every = 60;
 
 /* ---- the live line --------------------------------------------------------------------------- */
 
-/* Columns of the terminal that `to` is; 80 if it is none or does not say. */
+/* Returns the number of columns of the terminal `to`, or 80 if it is not a terminal or the width is
+ * unknown. */
 static int terminal_width(FILE *to)
 {
     struct winsize size;
-    int fd = fileno(to); /* -1 for a memory stream, which has no size either */
+    int fd = fileno(to); /* -1 for a memory stream */
     return fd >= 0 && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
 }
 
@@ -29,8 +31,9 @@ static void clear_stdout(void)
 
 void live_line_show(FILE *to, const char *text)
 {
-    /* One column less than there are: a text as wide as the terminal would begin a new line. What
-     * the line held before is cleared after the text, not ahead of it, so that nothing flickers. */
+    /* Use one column less than the terminal has: a text of the full width would start a new line.
+     * The rest of the old line is cleared after the new text is printed, not before, to avoid
+     * flicker. */
     fprintf(to, "\r%.*s\033[K", terminal_width(to) - 1, text);
     fflush(to);
     log_set_clear_line(clear_stdout);
@@ -65,7 +68,7 @@ bool progress_due(const Progress *p)
 
 void progress_print(Progress *p, const char *fmt, ...)
 {
-    char text[256] = "  "; /* as the rows of a table are indented */
+    char text[256] = "  "; /* indented like the rows of a table */
     if (p == NULL) return;
     double now = seconds_now();
     if (now < p->next || log_rank() != 0 || log_level() > LOG_INFO) return;

@@ -1,5 +1,5 @@
-/* progress.h -- printing how far long work has come, and the live line in which a terminal shows
- * it.
+/* progress.h -- reports the progress of long work. On a terminal it redraws one line, the live
+ * line.
  *
  *     Progress p = progress_begin();
  *     for (int64_t i = 0; i < n; i++) {
@@ -8,9 +8,9 @@
  *     }
  *     progress_end(&p);
  *
- * On a terminal the text is one line, redrawn twice a second at most, and goes
- * when a message comes; elsewhere it is a message once a minute. Work of less than a second shows
- * nothing, nor does a rank other than 0 or a log quieter than LOG_INFO. */
+ * On a terminal the live line is redrawn at most twice a second and is cleared before another
+ * message is printed. Elsewhere a message is printed once a minute. Nothing is printed for work
+ * that takes less than a second, on ranks other than 0, or if the log level is above LOG_INFO. */
 #ifndef MODEL_CORE_PROGRESS_H
 #define MODEL_CORE_PROGRESS_H
 
@@ -19,26 +19,26 @@
 
 typedef struct {
     double next;   /* seconds_now() from which the next line is due */
-    double every;  /* seconds from one to the next */
-    bool terminal; /* stdout is one */
-    bool shown;    /* in the live line, which progress_end clears */
+    double every;  /* seconds between two lines */
+    bool terminal; /* stdout is a terminal */
+    bool shown;    /* the live line shows it, and progress_end must clear it */
 } Progress;
 
 Progress progress_begin(void);
-/* Begins other work under the same Progress: its first line is due as late as after progress_begin.
- */
+/* Begins another piece of work with the same Progress; its first line is delayed as after
+ * progress_begin. */
 void progress_again(Progress *progress);
-/* Prints how far the work is, in a text that begins with what it is. If that is not due yet, it
- * only looks at the clock. `progress` NULL: prints nothing. */
+/* Prints the progress of the work; the text should begin with what is being done. If the next line
+ * is not due yet, only reads the clock. Does nothing if `progress` is NULL. */
 void progress_print(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Whether progress_print would print; for callers whose text takes work to make. */
+/* Returns whether the next line is due. For callers whose text is expensive to make. */
 bool progress_due(const Progress *progress);
-/* The work is over: takes its line away. */
+/* Ends the work and clears its live line. */
 void progress_end(Progress *progress);
-/* Draws `text` in the line of the cursor, cut to the terminal's width, and has the next message
- * clear it. */
+/* Prints `text` over the cursor's line, cut to the terminal's width, and makes the next log message
+ * clear it first. */
 void live_line_show(FILE *to, const char *text);
-/* Afterwards the cursor is at the start of an empty line. For terminals only. */
+/* Clears the live line and leaves the cursor at its start. Only for terminals. */
 void live_line_clear(FILE *to);
 
 #endif

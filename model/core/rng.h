@@ -1,7 +1,8 @@
-/* rng.h -- Philox4x32-10: random numbers as a pure function of (key, counter). No state anywhere.
+/* rng.h -- Philox4x32-10, a counter-based generator: random numbers are a pure function of key and
+ * counter, without any state.
  *
  * Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A value
- * depends on the seed, a stream (the hash of a name) and a global index only, so every rank, thread
+ * depends only on the seed, a stream (the hash of a name) and a global index, so every rank, thread
  * and device can compute its own part. */
 #ifndef MODEL_CORE_RNG_H
 #define MODEL_CORE_RNG_H
@@ -11,9 +12,9 @@
 /* out = Philox4x32-10(ctr, key): four independent 32-bit words. */
 static inline void philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint32_t out[4])
 {
-    /* A round multiplies two words, so that each bit reaches many, and swaps halves; ten rounds are
-     * what the authors found to pass every test with a margin. Both multiplications fit the
-     * hardware's 32 x 32 -> 64 bits, on a GPU, too. */
+    /* Each round multiplies two words, which spreads every bit over many others, and swaps the
+     * halves. The authors found that ten rounds pass every test with a safety margin. Both
+     * multiplications are 32 x 32 -> 64 bits, which CPUs and GPUs have in hardware. */
     uint32_t c0 = ctr[0], c1 = ctr[1], c2 = ctr[2], c3 = ctr[3], k0 = key[0], k1 = key[1];
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
@@ -22,7 +23,7 @@ static inline void philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint
         c3 = (uint32_t)p0;
         c0 = n0;
         c2 = n2;
-        k0 += 0x9E3779B9u; /* golden ratio and sqrt(3) - 1: another key in every round */
+        k0 += 0x9E3779B9u; /* golden ratio and sqrt(3) - 1: each round gets another key */
         k1 += 0xBB67AE85u;
     }
     out[0] = c0;
@@ -31,7 +32,7 @@ static inline void philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint
     out[3] = c3;
 }
 
-/* 64 random bits at (seed, stream, index). */
+/* Returns 64 random bits for (seed, stream, index). */
 static inline uint64_t rng_bits(uint64_t seed, uint64_t stream, uint64_t index)
 {
     uint32_t ctr[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream,
@@ -41,14 +42,14 @@ static inline uint64_t rng_bits(uint64_t seed, uint64_t stream, uint64_t index)
     return (uint64_t)out[1] << 32 | out[0];
 }
 
-/* Uniform in [0, 1) with 53 bits at (seed, stream, index). */
+/* Returns a uniform number in [0, 1) with 53 random bits for (seed, stream, index). */
 static inline double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
 {
-    /* 53 bits are what a double holds, so the product is exact and never rounds up to 1. */
+    /* A double holds 53 bits, so the product is exact and never rounds up to 1. */
     return (double)(rng_bits(seed, stream, index) >> 11) * 0x1p-53;
 }
 
-/* FNV-1a of a name: the stream of its random numbers. */
+/* Returns the FNV-1a hash of a name, which selects the stream of its random numbers. */
 static inline uint64_t rng_stream(const char *name)
 {
     uint64_t h = 0xcbf29ce484222325u;

@@ -1,4 +1,5 @@
-/* shell_text.c -- see shell_text.h. */
+/* shell_text.c -- implements shell_text.h: chooses the quotes that a text needs and writes it in
+ * them. */
 #include "model/core/shell_text.h"
 
 #include "model/core/check.h"
@@ -9,11 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How a text is written: as it is; "in these", if nothing in it is special there; 'in these',
- * which keep all but themselves; $'in these', where every byte has a name. */
+/* Ways to quote a text, from least to most: not at all; "..." if it contains no character that is
+ * special there; '...' in which only the single quote needs care; $'...' in which any byte can be
+ * written as an escape. */
 typedef enum { QUOTE_NONE, QUOTE_DOUBLE, QUOTE_SINGLE, QUOTE_BYTES } Quote;
 
-/* Length of the character at `text`, 1 for a byte that begins none; the least quotes it needs. */
+/* Returns the length of the character at `text`, 1 for an invalid byte, and sets *least to the
+ * least quoting that it needs. */
 static int read_character(const char *text, Quote *least)
 {
     uint32_t code = 0;
@@ -31,7 +34,7 @@ static int read_character(const char *text, Quote *least)
 
 static Quote quotes_for(const char *text)
 {
-    /* An empty word vanishes; a ~ or a = at the start is expanded by some shells. */
+    /* An empty word would vanish, and some shells expand a leading ~ or =. */
     Quote quote = *text == '\0' || *text == '~' || *text == '=' ? QUOTE_DOUBLE : QUOTE_NONE, least;
     for (const char *p = text; *p; p += read_character(p, &least)) {
         read_character(p, &least);
@@ -40,7 +43,7 @@ static Quote quotes_for(const char *text)
     return quote;
 }
 
-/* A character of `length` bytes within the quotes. */
+/* Prints one character of `length` bytes as it must appear inside the quotes. */
 static void put_character(FILE *f, Quote quote, const char *p, int length, bool plain)
 {
     if (quote == QUOTE_SINGLE && *p == '\'')

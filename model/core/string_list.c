@@ -1,4 +1,4 @@
-/* string_list.c -- see string_list.h. */
+/* string_list.c -- implements string_list.h: appends strings and frees lists. */
 #include "model/core/string_list.h"
 
 #include "model/core/check.h"

@@ -1,4 +1,5 @@
-/* string_list.h -- a list of strings: paths, patterns, values of a config. {0} is an empty one. */
+/* string_list.h -- a growing list of strings: paths, patterns, values of a config. {0} is an empty
+ * list. */
 #ifndef MODEL_CORE_STRING_LIST_H
 #define MODEL_CORE_STRING_LIST_H
 
@@ -7,9 +8,9 @@ typedef struct {
     char **item;
 } StringList;
 
-/* Appends a copy. */
+/* Appends a copy of the string. */
 void string_list_add(StringList *list, const char *item);
-/* Frees the items and leaves an empty list; not for lists whose items are borrowed. */
+/* Frees the items and leaves an empty list. Not for lists whose items belong to somebody else. */
 void string_list_free(StringList *list);
 
 #endif

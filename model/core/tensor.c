@@ -1,4 +1,4 @@
-/* tensor.c -- see tensor.h. */
+/* tensor.c -- implements tensor.h: shapes, slices and views. */
 #include "model/core/tensor.h"
 
 #include "model/core/check.h"
@@ -75,7 +75,7 @@ Tensor tensor_slice_rows(Tensor t, int64_t first, int64_t n)
     CHECK(t.ndim == 2 || t.ndim == 1, "rows of a tensor of %d dimensions", t.ndim);
     CHECK(first >= 0 && first + n <= t.dim[0], "%lld+%lld of %lld", (long long)first, (long long)n,
           (long long)t.dim[0]);
-    if (t.ndim == 1) { /* its rows are single elements, and its ld is its length */
+    if (t.ndim == 1) { /* its rows are single elements, and ld is its length */
         t.data = (char *)t.data + (size_t)first * dtype_size(t.dtype);
         t.dim[0] = t.ld = n;
         return t;

@@ -1,4 +1,5 @@
-/* utf8.c -- text from outside (paths, host names, drawn samples) as UTF-8; see utf8.h. */
+/* utf8.c -- cleans, shortens and escapes text from outside (paths, host names, generated samples);
+ * see utf8.h. */
 #include "model/core/utf8.h"
 
 #include "model/core/check.h"
@@ -34,7 +35,7 @@ char *utf8_line(const char *text)
     return line;
 }
 
-/* Whether this byte goes on with the character before it. */
+/* Returns whether this byte is a UTF-8 continuation byte. */
 static bool continues(char c)
 {
     return ((unsigned char)c & 0xC0) == 0x80;
@@ -47,13 +48,13 @@ void utf8_format(char *out, size_t n, const char *fmt, va_list args)
     va_copy(again, args);
     int length = vsnprintf(out, n, fmt, args);
     char *whole = NULL;
-    /* Without memory, or room for a gap, the beginning has to do. */
+    /* If malloc fails, or n is too small for the dots, keep only the beginning. */
     if (length >= 0 && (size_t)length >= n && n > 2 * sizeof gap)
         whole = malloc((size_t)length + 1);
     if (whole != NULL) {
         vsnprintf(whole, (size_t)length + 1, fmt, again);
-        /* Half for each end, then back to whole characters: a split one has at most three bytes on
-         * the wrong side. */
+        /* Give each end half of the room, then move both cuts to character boundaries: a split
+         * character has at most three bytes on the wrong side. */
         size_t room = n - sizeof gap, first = room / 2;
         const char *last = whole + (size_t)length - (room - first);
         for (int i = 0; i < 3 && first > 0 && continues(whole[first]); i++)

@@ -1,5 +1,5 @@
-/* utf8.h -- one step of strict UTF-8 decoding (no overlong forms, no surrogates, nothing above
- * U+10FFFF), and text from outside made to fit where UTF-8 is demanded or a terminal reads. */
+/* utf8.h -- strict UTF-8 decoding (no overlong forms, no surrogates, nothing above U+10FFFF), and
+ * functions that make text from outside valid UTF-8 and safe to print on a terminal. */
 #ifndef MODEL_CORE_UTF8_H
 #define MODEL_CORE_UTF8_H
 
@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Length in bytes (1 ... 4) of the character at s, its code point in *code; 0 if the `n` >= 1 bytes
- * there are not one. */
+/* Decodes the character at s into *code and returns its length in bytes, 1 to 4. Returns 0 if the
+ * `n` >= 1 bytes there do not begin with a valid character. */
 static inline int utf8_decode(const uint8_t *s, int64_t n, uint32_t *code)
 {
     uint32_t c = s[0];
@@ -29,7 +29,8 @@ static inline int utf8_decode(const uint8_t *s, int64_t n, uint32_t *code)
     return length;
 }
 
-/* Offset of the first byte that is not part of a valid character; -1 if there is none. */
+/* Returns the offset of the first byte that is not part of a valid character, or -1 if there is
+ * none. */
 static inline int64_t utf8_invalid(const uint8_t *s, int64_t n)
 {
     for (int64_t at = 0; at < n;) {
@@ -41,7 +42,7 @@ static inline int64_t utf8_invalid(const uint8_t *s, int64_t n)
     return -1;
 }
 
-/* Writes a valid code point and returns its length, 1 ... 4. */
+/* Writes a valid code point as UTF-8 and returns its length, 1 to 4. */
 static inline int utf8_encode(uint32_t code, char *out)
 {
     static const uint32_t lead[5] = {0, 0x00, 0xC0, 0xE0, 0xF0};
@@ -52,18 +53,20 @@ static inline int utf8_encode(uint32_t code, char *out)
     return n;
 }
 
-/* The text with every byte that is no UTF-8 replaced by U+FFFD; the caller frees. */
+/* Returns the text with each invalid byte replaced by U+FFFD; the caller frees. */
 char *utf8_clean(const char *text);
-/* The same with every control character as '?': one line, as a comment or a message needs it. */
+/* Like utf8_clean, but every control character becomes '?', so that the result is one line, for a
+ * comment or a message. */
 char *utf8_line(const char *text);
-/* vsnprintf, but what does not fit into out[0..n) loses its middle, between characters: "first
- * part...last part". Sentences begin with what was tried and end in why it failed. */
+/* Like vsnprintf, but a text that does not fit into out[0..n) loses its middle, cut between
+ * characters: "first part...last part". Error messages begin with what was tried and end with the
+ * reason, so both are kept. */
 void utf8_format(char *out, size_t n, const char *fmt, va_list args)
     __attribute__((format(printf, 3, 0)));
-/* Prints text that may hold anything, so that it cannot drive the terminal: control characters
- * (those of eight bits too) and bytes that are no UTF-8 come as \xNN; line feeds and tabs pass. */
+/* Prints arbitrary text so that it cannot control the terminal: control characters (also the 8-bit
+ * ones) and invalid bytes are printed as \xNN; line feeds and tabs are kept. */
 void utf8_print_escaped(FILE *to, const char *text);
-/* What that prints; the caller frees. */
+/* Returns what utf8_print_escaped prints; the caller frees. */
 char *utf8_escaped(const char *text);
 
 #endif

@@ -1,5 +1,5 @@
-/* version.c -- the build passes the commit to this file alone, so a new commit recompiles nothing
- * else. */
+/* version.c -- returns the program's version and commit. The build passes the commit to this file
+ * only, so a new commit recompiles nothing else. */
 #include "model/core/version.h"
 
 const char *program_commit(void)
