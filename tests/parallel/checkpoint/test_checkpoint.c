@@ -1,5 +1,5 @@
-/* test_checkpoint.c -- what is saved comes back: types, chunks, devices, the command;
- * keeping and pruning. */
+/* test_checkpoint.c -- saving and restoring on one rank: dtypes, chunks, devices, pruning, and the
+ * command `./train ckpt`. */
 #include "model/core/check.h"
 #include "model/core/device.h"
 #include "model/core/log.h"
@@ -20,7 +20,7 @@
 
 /* ---- round trips ----------------------------------------------------------------------------- */
 
-static void every_type_comes_back_bit_by_bit(void **state)
+static void tensors_of_every_dtype_are_restored_bit_for_bit(void **state)
 {
     (void)state;
     TestRun r;
@@ -46,7 +46,7 @@ static void every_type_comes_back_bit_by_bit(void **state)
     test_run_close(&r);
 }
 
-static void estimate_covers_what_is_written(void **state)
+static void the_size_estimate_covers_a_save_by_one_rank(void **state)
 {
     (void)state;
     TestRun r;
@@ -125,7 +125,7 @@ static void device_tensors_pass_through_the_staging_buffer(void **state)
     assert_true(test_run_read(&r, c));
     assert_int_equal(device.index, 2 * N_ALL);
     assert_int_equal(device.waits, 2 * N_ALL);
-    assert_int_equal(device.allocations, 1); /* the staging buffer, when it was opened */
+    assert_int_equal(device.allocations, 1); /* the staging buffer, at the start */
     checkpoint_close(c);
     free(path);
     TestRun expected;
@@ -142,7 +142,7 @@ static void device_tensors_pass_through_the_staging_buffer(void **state)
     test_run_close(&r);
 }
 
-static void the_newest_undamaged_checkpoint_is_opened(void **state)
+static void a_resume_skips_damaged_checkpoints(void **state)
 {
     (void)state;
     TestRun r;
@@ -156,7 +156,7 @@ static void the_newest_undamaged_checkpoint_is_opened(void **state)
     assert_int_equal(truncate(path, 0), 0);
     free(path);
     assert_int_equal(test_run_newest(&r), 2);
-    test_run_must_save(&r, 3); /* damaged: written anew */
+    test_run_must_save(&r, 3); /* the damaged one is replaced */
     assert_int_equal(test_run_newest(&r), 3);
     test_run_must_save(&r, 4);
     assert_int_equal(test_run_newest(&r), 4);
@@ -173,7 +173,7 @@ static void the_newest_undamaged_checkpoint_is_opened(void **state)
     test_run_close(&r);
 }
 
-static void another_model_is_refused_with_a_tensors_name(void **state)
+static void a_checkpoint_of_another_model_is_refused_with_a_tensors_name(void **state)
 {
     (void)state;
     TestRun r;
@@ -209,7 +209,7 @@ static void another_model_is_refused_with_a_tensors_name(void **state)
 
 /* ---- keeping and pruning --------------------------------------------------------------------- */
 
-static void prune_keeps_the_newest_undamaged_checkpoints(void **state)
+static void pruning_keeps_the_newest_readable_checkpoints(void **state)
 {
     (void)state;
     TestRun r;
@@ -217,20 +217,20 @@ static void prune_keeps_the_newest_undamaged_checkpoints(void **state)
     for (int64_t step = 1; step <= 6; step++)
         test_run_must_save(&r, step);
     char *path = test_run_file(&r, 5, "manifest.json");
-    file_flip(path, 3, 1); /* unreadable: does not count, stays as evidence */
+    file_flip(path, 3, 1); /* unreadable: does not count as kept, but stays as evidence */
     free(path);
     assert_true(checkpoint_prune(&r.io, r.run, 6, 3, r.err, sizeof r.err));
     assert_true(test_run_whole(&r, 6) && test_run_whole(&r, 4) && test_run_whole(&r, 3));
     assert_int_equal(test_run_entries(&r), 4);
-    /* A resumed run that went back to 3 and saves 4 neither removes nor counts the later
-     * checkpoints. */
+    /* A resumed run went back to step 3 and now saves step 4. Later checkpoints are neither removed
+     * nor counted. */
     assert_true(checkpoint_prune(&r.io, r.run, 4, 1, r.err, sizeof r.err));
     assert_true(test_run_whole(&r, 6) && test_run_whole(&r, 4));
     assert_int_equal(test_run_entries(&r), 3);
     test_run_close(&r);
 }
 
-static void saving_a_saved_step_again_changes_nothing(void **state)
+static void saving_a_step_that_is_already_saved_writes_nothing(void **state)
 {
     (void)state;
     TestRun r;
@@ -248,7 +248,7 @@ static void saving_a_saved_step_again_changes_nothing(void **state)
 
 /* ---- from outside ---------------------------------------------------------------------------- */
 
-/* The exit code of ./train ckpt COMMAND PATH. */
+/* Returns the exit code of ./train ckpt COMMAND PATH. */
 static int ckpt(const char *command, const char *path)
 {
     ChildResult r =
@@ -257,7 +257,7 @@ static int ckpt(const char *command, const char *path)
     return r.code;
 }
 
-static void the_command_distinguishes_sound_damaged_and_missing(void **state)
+static void ckpt_exit_codes_distinguish_intact_damaged_and_missing(void **state)
 {
     (void)state;
     TestRun r;
@@ -288,17 +288,17 @@ static void the_command_distinguishes_sound_damaged_and_missing(void **state)
 
 int main(void)
 {
-    log_set_level(LOG_ERROR); /* these tests cause damage all the time */
+    log_set_level(LOG_ERROR); /* hides the warnings about damage that these tests cause */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_comes_back_bit_by_bit),
-        cmocka_unit_test(estimate_covers_what_is_written),
+        cmocka_unit_test(tensors_of_every_dtype_are_restored_bit_for_bit),
+        cmocka_unit_test(the_size_estimate_covers_a_save_by_one_rank),
         cmocka_unit_test(a_large_tensor_is_saved_in_several_chunks),
         cmocka_unit_test(device_tensors_pass_through_the_staging_buffer),
-        cmocka_unit_test(the_newest_undamaged_checkpoint_is_opened),
-        cmocka_unit_test(another_model_is_refused_with_a_tensors_name),
-        cmocka_unit_test(prune_keeps_the_newest_undamaged_checkpoints),
-        cmocka_unit_test(saving_a_saved_step_again_changes_nothing),
-        cmocka_unit_test(the_command_distinguishes_sound_damaged_and_missing),
+        cmocka_unit_test(a_resume_skips_damaged_checkpoints),
+        cmocka_unit_test(a_checkpoint_of_another_model_is_refused_with_a_tensors_name),
+        cmocka_unit_test(pruning_keeps_the_newest_readable_checkpoints),
+        cmocka_unit_test(saving_a_step_that_is_already_saved_writes_nothing),
+        cmocka_unit_test(ckpt_exit_codes_distinguish_intact_damaged_and_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_checkpoint_faults.c -- flipped bytes, cut and mixed files, full disks and kills at every
- * call: nothing torn is ever taken for a checkpoint. */
+/* test_checkpoint_faults.c -- flipped bytes, truncated and mixed files, full disks, and kills at
+ * every call: an incomplete or damaged save is never taken for a checkpoint. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
@@ -22,7 +22,8 @@ static const char *const files[] = {"model.safetensors", "optimizer.safetensors"
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* Flips bytes [from, to) of a file one at a time; each must be seen, and the file named. */
+/* Flips bytes [from, to) of a file one at a time; each must be detected, with an error that names
+ * the file. */
 static void flip_each(TestRun *r, const char *file, int64_t from, int64_t to)
 {
     char *path = test_run_file(r, 1, file);
@@ -37,7 +38,7 @@ static void flip_each(TestRun *r, const char *file, int64_t from, int64_t to)
     free(path);
 }
 
-static void every_flipped_header_and_manifest_byte_is_refused(void **state)
+static void a_flipped_byte_in_a_header_or_the_manifest_is_refused(void **state)
 {
     (void)state;
     TestRun r;
@@ -58,7 +59,7 @@ static void every_flipped_header_and_manifest_byte_is_refused(void **state)
     test_run_close(&r);
 }
 
-static void flipped_data_bytes_are_refused_with_the_tensors_name(void **state)
+static void a_flipped_data_byte_is_refused_with_the_tensors_name(void **state)
 {
     (void)state;
     TestRun r;
@@ -91,7 +92,7 @@ static void flipped_data_bytes_are_refused_with_the_tensors_name(void **state)
     test_run_close(&r);
 }
 
-static void cut_and_grown_files_are_refused(void **state)
+static void truncated_and_extended_files_are_refused(void **state)
 {
     (void)state;
     for (int f = 0; f < 3; f++) {
@@ -121,7 +122,7 @@ static void cut_and_grown_files_are_refused(void **state)
     }
 }
 
-static void bug_51_files_of_two_saves_do_not_mix(void **state)
+static void bug_51_a_mixture_of_files_from_two_saves_is_refused(void **state)
 {
     (void)state;
     for (int f = 0; f < 3; f++) {
@@ -151,7 +152,7 @@ static void bug_51_files_of_two_saves_do_not_mix(void **state)
     test_run_close(&r);
 }
 
-static void links_pipes_and_folders_are_refused(void **state)
+static void links_pipes_and_folders_in_place_of_files_are_refused(void **state)
 {
     (void)state;
     for (int f = 0; f < 3; f++) {
@@ -164,7 +165,7 @@ static void links_pipes_and_folders_are_refused(void **state)
         assert_false(test_run_whole(&r, 1));
         assert_non_null(strstr(r.err, "symbolic link"));
         assert_int_equal(unlink(path) | mkfifo(path, 0600), 0);
-        assert_false(test_run_whole(&r, 1)); /* and does not wait for a writer */
+        assert_false(test_run_whole(&r, 1)); /* a pipe: must not wait for a writer */
         assert_non_null(strstr(r.err, files[f]));
         assert_int_equal(unlink(path) | mkdir(path, 0700), 0);
         assert_false(test_run_whole(&r, 1));
@@ -178,16 +179,16 @@ static void links_pipes_and_folders_are_refused(void **state)
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-/* All files are synced after their last write, before the folder, before the rename, before the
- * parents. */
-static void a_save_syncs_before_it_renames(void **state)
+/* Each file is synced after its last write, then the folder, then the folder is renamed, then the
+ * parent folders are synced. */
+static void a_save_syncs_all_files_before_it_renames_the_folder(void **state)
 {
     (void)state;
     TestRun r;
     char log[4096];
     test_run_open_logged(&r, log);
-    /* RUN's folders (5 names in /tmp/x/checkpoints may vary), then the temporary one, three files,
-     * folder, rename, parents */
+    /* The log begins with calls for RUN's folders, which vary. Then follow the temporary folder,
+     * three files, the folder's sync, the rename and the parents. */
     static const char *const order[] = {"m omodel.safetensors w ", " s c ooptimizer.safetensors w ",
                                         " s c omanifest.json w s c s rstep_00000002 s s "};
     const char *at = log;
@@ -199,7 +200,7 @@ static void a_save_syncs_before_it_renames(void **state)
     test_run_close(&r);
 }
 
-static void short_and_interrupted_writes_are_completed(void **state)
+static void a_save_completes_short_and_interrupted_writes(void **state)
 {
     (void)state;
     TestRun r;
@@ -213,8 +214,8 @@ static void short_and_interrupted_writes_are_completed(void **state)
     test_run_close(&r);
 }
 
-/* Save 1 is there; saving 2 meets a failing disk at call `at`. Returns whether there was such a
- * call. */
+/* Saves step 1, then step 2 with a disk that fails at call `at`. Returns whether the save had so
+ * many calls. */
 static bool fail_at(Fault fault, int at, int error)
 {
     TestRun r;
@@ -229,12 +230,13 @@ static bool fail_at(Fault fault, int at, int error)
         fail_msg("call %d: no reason in '%s'", at, r.err);
     assert_true(saved || reached);
     int64_t step = test_run_newest(&r);
-    /* a disk that dies at the very last sync does not let the whole save be taken back either */
+    /* If the disk fails for good at the very last sync, the complete save cannot be undone
+     * either. */
     if (step != (saved ? 2 : 1) && !(step == 2 && fault == FAULT_ALWAYS))
         fail_msg("call %d: step %lld is the newest (%s)", at, (long long)step,
                  saved ? "saved" : r.err);
     if (!saved && fault == FAULT_ALWAYS)
-        assert_true(test_run_entries(&r) <= 2); /* what a dead disk lets us remove is removed */
+        assert_true(test_run_entries(&r) <= 2); /* some removals fail on a dead disk */
     if (!saved && fault == FAULT_ONCE && test_run_entries(&r) != 1)
         fail_msg("call %d leaves something: %s", at, r.err);
     test_run_goes_on(&r);
@@ -242,7 +244,7 @@ static bool fail_at(Fault fault, int at, int error)
     return reached;
 }
 
-static void a_disk_that_fails_at_any_call_leaves_the_old_checkpoint(void **state)
+static void a_disk_failure_at_any_call_leaves_the_old_checkpoint_intact(void **state)
 {
     (void)state;
     static const int errors[] = {ENOSPC, EIO};
@@ -255,8 +257,8 @@ static void a_disk_that_fails_at_any_call_leaves_the_old_checkpoint(void **state
         }
 }
 
-/* Save 1 is there; a process saves 2, prunes to one, and dies at call `at`. Returns whether it
- * died. */
+/* Saves step 1; then a process saves step 2, prunes to one checkpoint, and dies at call `at`.
+ * Returns whether it died. */
 static bool kill_at(int at)
 {
     TestRun r;
@@ -287,7 +289,7 @@ static bool kill_at(int at)
     return killed;
 }
 
-static void bug_51_a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(void **state)
+static void bug_51_a_kill_at_any_call_leaves_the_old_or_new_checkpoint(void **state)
 {
     (void)state;
     int at = 1;
@@ -298,17 +300,17 @@ static void bug_51_a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(void 
 
 int main(void)
 {
-    log_set_level(LOG_ERROR); /* these tests cause damage all the time */
+    log_set_level(LOG_ERROR); /* hides the warnings about damage that these tests cause */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_flipped_header_and_manifest_byte_is_refused),
-        cmocka_unit_test(flipped_data_bytes_are_refused_with_the_tensors_name),
-        cmocka_unit_test(cut_and_grown_files_are_refused),
-        cmocka_unit_test(bug_51_files_of_two_saves_do_not_mix),
-        cmocka_unit_test(links_pipes_and_folders_are_refused),
-        cmocka_unit_test(a_save_syncs_before_it_renames),
-        cmocka_unit_test(short_and_interrupted_writes_are_completed),
-        cmocka_unit_test(a_disk_that_fails_at_any_call_leaves_the_old_checkpoint),
-        cmocka_unit_test(bug_51_a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint),
+        cmocka_unit_test(a_flipped_byte_in_a_header_or_the_manifest_is_refused),
+        cmocka_unit_test(a_flipped_data_byte_is_refused_with_the_tensors_name),
+        cmocka_unit_test(truncated_and_extended_files_are_refused),
+        cmocka_unit_test(bug_51_a_mixture_of_files_from_two_saves_is_refused),
+        cmocka_unit_test(links_pipes_and_folders_in_place_of_files_are_refused),
+        cmocka_unit_test(a_save_syncs_all_files_before_it_renames_the_folder),
+        cmocka_unit_test(a_save_completes_short_and_interrupted_writes),
+        cmocka_unit_test(a_disk_failure_at_any_call_leaves_the_old_checkpoint_intact),
+        cmocka_unit_test(bug_51_a_kill_at_any_call_leaves_the_old_or_new_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_checkpoint_folder.c -- the names in RUN/checkpoints, who may read what, what a save writes
- * there, and what is removed when the disk is full. */
+/* test_checkpoint_folder.c -- the folder RUN/checkpoints: names and modes of what a save writes
+ * there, and what is removed after a crash or on a full disk. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Whether RUN/checkpoints/NAME is there. */
+/* Returns whether RUN/checkpoints/NAME exists. */
 static bool is_there(const TestRun *r, const char *name)
 {
     char *path = text_format("%s/checkpoints/%s", r->run, name);
@@ -37,8 +37,8 @@ static int rename_step(const TestRun *r, int64_t from, int64_t to)
 
 /* ---- what a save puts there ------------------------------------------------------------------ */
 
-/* Paths and host names may be any bytes. */
-static void foreign_texts_are_saved_readably(void **state)
+/* Paths and host names may contain any bytes. */
+static void texts_with_invalid_utf8_are_saved_and_read_back(void **state)
 {
     (void)state;
     static const char *const texts[][2] = {
@@ -67,9 +67,9 @@ static void foreign_texts_are_saved_readably(void **state)
     }
 }
 
-/* A disk that reports success and has written other bytes: if they are in a header or in the
- * manifest, the save notices before the new checkpoint takes the place of the old one. */
-static void a_save_that_does_not_read_back_has_failed(void **state)
+/* The disk reports success but writes other bytes. If these are in a header or in the manifest, the
+ * save notices it before the new checkpoint replaces the old one. */
+static void a_save_fails_if_what_was_written_does_not_read_back(void **state)
 {
     (void)state;
     TestRun r;
@@ -80,8 +80,8 @@ static void a_save_that_does_not_read_back_has_failed(void **state)
     int seen = 0, call = 0;
     for (const char *at = log; *at; at = strchr(at, ' ') + 1) {
         call++;
-        bool first_write = *at == 'w' && strchr("sn", at[-2]) != NULL; /* a file's name */
-        if (!first_write) continue; /* two headers, the manifest */
+        bool first_write = *at == 'w' && strchr("sn", at[-2]) != NULL; /* after a file's name */
+        if (!first_write) continue; /* two headers and the manifest */
         faulty_fs_init(&fs, FAULT_FLIP, call, 0);
         assert_false(test_run_save(&r, 3));
         if (strstr(r.err, "does not read back") == NULL) fail_msg("call %d: %s", call, r.err);
@@ -94,7 +94,7 @@ static void a_save_that_does_not_read_back_has_failed(void **state)
     test_run_close(&r);
 }
 
-static void files_have_the_modes_of_the_umask(void **state)
+static void saved_files_and_folders_respect_the_umask(void **state)
 {
     (void)state;
     static const mode_t masks[] = {022, 027, 077, 002};
@@ -119,7 +119,7 @@ static void files_have_the_modes_of_the_umask(void **state)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static void a_folder_must_hold_the_step_of_its_name(void **state)
+static void a_folder_named_after_another_step_is_refused(void **state)
 {
     (void)state;
     TestRun r;
@@ -139,13 +139,13 @@ static void a_folder_must_hold_the_step_of_its_name(void **state)
     assert_int_equal(test_ckpt("verify", r.run, "/dev/null"), EXIT_DAMAGED);
     assert_int_equal(test_ckpt("list", r.run, "/dev/null"), EXIT_DAMAGED);
     assert_int_equal(test_run_newest(&r), 5);
-    /* Step 20 is saved, and the folder that had its name is kept under another one. */
+    /* Step 20 is saved, and the folder that had its name is kept under another name. */
     test_run_must_save(&r, 20);
     assert_int_equal(test_run_newest(&r), 20);
     assert_int_equal(test_run_entries(&r), 3);
     assert_true(checkpoint_prune(&r.io, r.run, 20, 1, r.err, sizeof r.err));
     assert_int_equal(test_run_entries(&r), 2);
-    /* A copy under a name that is no step is opened. */
+    /* A copy can be opened under a name that is not a step's. */
     assert_int_equal(rename(path, elsewhere), 0);
     if (!checkpoint_open(elsewhere, &c, r.err, sizeof r.err)) fail_msg("%s", r.err);
     checkpoint_close(c);
@@ -155,7 +155,8 @@ static void a_folder_must_hold_the_step_of_its_name(void **state)
     test_run_close(&r);
 }
 
-/* What a save warns of, taken from stderr; `at`: the change that fails, 0 none. */
+/* Saves a step and returns in `said` what it has printed to stderr. `at`: the file system call that
+ * fails; 0: none. */
 static void save_aloud(TestRun *r, int64_t step, int at, char *said, size_t n)
 {
     FaultyFs fs;
@@ -176,8 +177,9 @@ static void save_aloud(TestRun *r, int64_t step, int at, char *said, size_t n)
     assert_int_equal(good, at == 0);
 }
 
-/* The warning comes after the renaming: a save that fails earlier leaves everything where it is. */
-static void a_folder_that_was_moved_aside_is_reported(void **state)
+/* The warning is printed after the rename: a save that fails before it must leave everything in
+ * place. */
+static void a_save_warns_after_it_has_moved_an_existing_folder(void **state)
 {
     (void)state;
     for (int damaged = 0; damaged < 2; damaged++) {
@@ -203,7 +205,7 @@ static void a_folder_that_was_moved_aside_is_reported(void **state)
     }
 }
 
-static void only_leftovers_of_this_program_are_removed(void **state)
+static void pruning_removes_only_leftovers_of_this_program(void **state)
 {
     (void)state;
     static const char *const ours[] = {"step_00000007.tmp-0123456789abcdef", ".trash-step_00000007",
@@ -247,7 +249,8 @@ static bool save_making_room(TestRun *r, int64_t step)
     return checkpoint_write_making_room(&r->io, r->run, &contents, r->err, sizeof r->err);
 }
 
-/* The run becomes a folder far below its own, whose path is longer than a sentence may be. */
+/* Replaces the run's folder by one far below it, whose path is longer than an error message can
+ * be. */
 static void go_deeper(TestRun *r)
 {
     size_t at = strlen(r->run);
@@ -257,13 +260,14 @@ static void go_deeper(TestRun *r)
     }
 }
 
-/* Steps 1 to 4 are there on a disk that is full then; 4 is damaged. */
+/* Saves steps 1 to 4, damages step 4, and limits the disk to what is used plus room for so many
+ * checkpoints. `tells`: the disk reports its free space. */
 static void fill_disk(TestRun *r, FaultyFs *fs, double checkpoints_of_room, bool tells)
 {
     for (int64_t step = 1; step <= 4; step++)
         test_run_must_save(r, step);
     CheckpointContents contents = test_run_contents(r);
-    /* The oldest is larger than the estimate for a save. */
+    /* The oldest is made larger than the estimate for a save. */
     char *large = test_run_file(r, 1, "notes");
     int fd = open(large, O_WRONLY | O_CREAT, 0666);
     assert_int_equal(ftruncate(fd, 2 * checkpoint_bytes(&contents)), 0);
@@ -274,7 +278,7 @@ static void fill_disk(TestRun *r, FaultyFs *fs, double checkpoints_of_room, bool
     fs->room_unknown = !tells;
     fs->capacity = INT64_MAX;
     int64_t used = fs->capacity - fs->ops.room(fs, r->run);
-    if (!tells) { /* asked of one that does */
+    if (!tells) { /* measured while the disk reports it */
         fs->room_unknown = false;
         used = fs->capacity - fs->ops.room(fs, r->run);
         fs->room_unknown = true;
@@ -286,7 +290,7 @@ static void fill_disk(TestRun *r, FaultyFs *fs, double checkpoints_of_room, bool
     r->io.fs = &fs->ops;
 }
 
-static void old_checkpoints_make_room_but_not_the_last_good_one(void **state)
+static void a_full_disk_removes_old_checkpoints_but_never_the_last_good_one(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -294,23 +298,23 @@ static void old_checkpoints_make_room_but_not_the_last_good_one(void **state)
         FaultyFs fs;
         bool tells = i > 0, deep = i == 2;
         test_run_open(&r);
-        size_t own = strlen(r.run); /* what close is to remove */
+        size_t own = strlen(r.run); /* the folder that test_run_close removes */
         if (deep) go_deeper(&r);
         fill_disk(&r, &fs, 0.1, tells);
-        assert_false(test_run_save(&r, 5)); /* checkpoint_write alone removes nothing */
+        assert_false(test_run_save(&r, 5)); /* checkpoint_write itself removes nothing */
         assert_true(error_says(r.err, ENOSPC));
         assert_int_equal(test_run_entries(&r), 4);
         if (!save_making_room(&r, 5)) fail_msg("%s", r.err);
         assert_false(is_there(&r, "step_00000001"));
-        assert_true(is_there(&r, "step_00000002")); /* no more than needed */
-        assert_true(is_there(&r, "step_00000003")); /* the newest that verifies, until 5 is there */
+        assert_true(is_there(&r, "step_00000002")); /* no more are removed than needed */
+        assert_true(is_there(&r, "step_00000003")); /* newest that verifies until 5 exists */
         assert_int_equal(test_run_newest(&r), 5);
         r.io.fs = &fs_system;
         r.run[own] = '\0';
         test_run_close(&r);
         test_run_open(&r);
         if (deep) go_deeper(&r);
-        fill_disk(&r, &fs, -8.0, tells); /* no removal helps */
+        fill_disk(&r, &fs, -8.0, tells); /* no removal makes enough room */
         assert_false(save_making_room(&r, 5));
         assert_true(error_says(r.err, ENOSPC));
         assert_false(is_there(&r, "step_00000001") || is_there(&r, "step_00000002"));
@@ -321,7 +325,7 @@ static void old_checkpoints_make_room_but_not_the_last_good_one(void **state)
     }
 }
 
-static void free_space_is_that_of_the_nearest_existing_folder(void **state)
+static void free_space_is_measured_at_the_nearest_existing_folder(void **state)
 {
     (void)state;
     TestRun r;
@@ -344,16 +348,16 @@ static void free_space_is_that_of_the_nearest_existing_folder(void **state)
 
 int main(void)
 {
-    log_set_level(LOG_ERROR); /* these tests cause damage all the time */
+    log_set_level(LOG_ERROR); /* hides the warnings about damage that these tests cause */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(foreign_texts_are_saved_readably),
-        cmocka_unit_test(a_save_that_does_not_read_back_has_failed),
-        cmocka_unit_test(files_have_the_modes_of_the_umask),
-        cmocka_unit_test(a_folder_must_hold_the_step_of_its_name),
-        cmocka_unit_test(a_folder_that_was_moved_aside_is_reported),
-        cmocka_unit_test(only_leftovers_of_this_program_are_removed),
-        cmocka_unit_test(old_checkpoints_make_room_but_not_the_last_good_one),
-        cmocka_unit_test(free_space_is_that_of_the_nearest_existing_folder),
+        cmocka_unit_test(texts_with_invalid_utf8_are_saved_and_read_back),
+        cmocka_unit_test(a_save_fails_if_what_was_written_does_not_read_back),
+        cmocka_unit_test(saved_files_and_folders_respect_the_umask),
+        cmocka_unit_test(a_folder_named_after_another_step_is_refused),
+        cmocka_unit_test(a_save_warns_after_it_has_moved_an_existing_folder),
+        cmocka_unit_test(pruning_removes_only_leftovers_of_this_program),
+        cmocka_unit_test(a_full_disk_removes_old_checkpoints_but_never_the_last_good_one),
+        cmocka_unit_test(free_space_is_measured_at_the_nearest_existing_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

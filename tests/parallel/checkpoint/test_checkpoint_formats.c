@@ -1,5 +1,5 @@
-/* test_checkpoint_formats.c -- a checkpoint's files as other programs see them: earlier versions of
- * this one, and Python. */
+/* test_checkpoint_formats.c -- compatibility of checkpoint files with earlier versions of the
+ * program, with Python readers and with the command `./train ckpt`. */
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "tests/support/checkpoint/checkpoint_ranks.h"
@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* A checkpoint of version 1, from the time before there were several ranks. */
+/* A checkpoint of version 1, which was written before the program supported several ranks. */
 static void a_checkpoint_of_version_1_is_read(void **state)
 {
     (void)state;
@@ -43,8 +43,8 @@ static void a_checkpoint_of_version_1_is_read(void **state)
     test_run_close(&r);
 }
 
-/* A single rank writes the tensor files of version 1 to the byte, but for the save's id. */
-static void the_files_of_one_rank_are_those_of_version_1(void **state)
+/* A single rank must write the same bytes as version 1, except for the id of the save. */
+static void one_rank_still_writes_the_tensor_files_of_version_1(void **state)
 {
     (void)state;
     static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
@@ -73,8 +73,8 @@ static void the_files_of_one_rank_are_those_of_version_1(void **state)
     test_run_close(&r);
 }
 
-/* A reader in plain Python that shares nothing with the program must find all weights in the file,
- * or by the index, `name` of step 1. */
+/* Runs a reader in plain Python that shares no code with the program. It must find all weights of
+ * step 1 in the file, or through the index, that is passed to it. */
 static void check_python(TestRun *r, const char *name_of_file)
 {
     static const char *const format_name[DTYPE_COUNT] = {
@@ -116,7 +116,7 @@ static void check_python(TestRun *r, const char *name_of_file)
     free(path);
 }
 
-static void python_reads_the_weights(void **state)
+static void python_can_read_the_weights_file(void **state)
 {
     (void)state;
     TestRun r;
@@ -126,7 +126,7 @@ static void python_reads_the_weights(void **state)
     test_run_close(&r);
 }
 
-/* Step 1 of four ranks, three of which write. */
+/* Saves step 1 on four ranks, three of which write. */
 static TestRanks three_writers(const TestRun *r)
 {
     TestRanks saving = {.ranks = 4, .tp = 2, .writers = 3, .run = r->run, .step = 1};
@@ -135,7 +135,7 @@ static TestRanks three_writers(const TestRun *r)
     return saving;
 }
 
-static void python_reads_several_files_by_their_index(void **state)
+static void python_can_read_several_weight_files_through_the_index(void **state)
 {
     (void)state;
     TestRun r;
@@ -145,7 +145,7 @@ static void python_reads_several_files_by_their_index(void **state)
     test_run_close(&r);
 }
 
-/* Bytes of the files in step 1's folder, and how many they are. */
+/* Returns the total size of the files in step 1's folder, and their number in *files. */
 static int64_t bytes_of_step(const TestRun *r, int *files)
 {
     char *folder = checkpoint_path(r->run, 1);
@@ -165,9 +165,9 @@ static int64_t bytes_of_step(const TestRun *r, int *files)
     return bytes;
 }
 
-enum { MANY = 600 }; /* tensors with long names, so that what each adds matters */
+enum { MANY = 600 }; /* many tensors with long names, so the entries of each tensor dominate */
 
-/* Two ranks save many small tensors, all of which rank 0 has. */
+/* Two ranks save many small tensors; rank 0 has all elements. */
 static void save_many(Comm *world, void *context)
 {
     TestRun *r = context;
@@ -200,7 +200,7 @@ static void save_many(Comm *world, void *context)
     free(piece);
 }
 
-static void estimate_covers_several_writers(void **state)
+static void the_size_estimate_covers_a_save_by_several_writers(void **state)
 {
     (void)state;
     TestRun r;
@@ -219,8 +219,9 @@ static void estimate_covers_several_writers(void **state)
     test_run_close(&r);
 }
 
-/* What `./train ckpt` says of it. */
-static void the_command_prints_which_ranks_wrote_it(void **state)
+/* Checks the output of `./train ckpt inspect`, list and verify for checkpoints of several writers
+ * and of one. */
+static void ckpt_inspect_prints_the_grid_of_ranks_that_saved(void **state)
 {
     (void)state;
     TestRun r;
@@ -257,8 +258,8 @@ static void the_command_prints_which_ranks_wrote_it(void **state)
     test_run_close(&r);
 }
 
-/* Whether step 1 opens and verifies, for which no index is needed, and whether its indexes verify.
- */
+/* Checks that step 1 opens and verifies, which does not need the indexes, and returns whether its
+ * indexes verify. */
 static bool indexes_are_whole(TestRun *r)
 {
     Checkpoint *c = NULL;
@@ -272,9 +273,9 @@ static bool indexes_are_whole(TestRun *r)
     return whole;
 }
 
-/* An index that is missing, or has another length or another byte: the command reports it, and a
- * run resumes without it. */
-static void the_command_reports_a_missing_index(void **state)
+/* An index has another byte or another length, or is missing: the command reports it, but a run can
+ * resume without it. */
+static void ckpt_verify_reports_a_damaged_or_missing_index(void **state)
 {
     (void)state;
     static const char *const names[] = {"model.safetensors.index.json",
@@ -314,12 +315,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_checkpoint_of_version_1_is_read),
-        cmocka_unit_test(the_files_of_one_rank_are_those_of_version_1),
-        cmocka_unit_test(python_reads_the_weights),
-        cmocka_unit_test(python_reads_several_files_by_their_index),
-        cmocka_unit_test(estimate_covers_several_writers),
-        cmocka_unit_test(the_command_prints_which_ranks_wrote_it),
-        cmocka_unit_test(the_command_reports_a_missing_index),
+        cmocka_unit_test(one_rank_still_writes_the_tensor_files_of_version_1),
+        cmocka_unit_test(python_can_read_the_weights_file),
+        cmocka_unit_test(python_can_read_several_weight_files_through_the_index),
+        cmocka_unit_test(the_size_estimate_covers_a_save_by_several_writers),
+        cmocka_unit_test(ckpt_inspect_prints_the_grid_of_ranks_that_saved),
+        cmocka_unit_test(ckpt_verify_reports_a_damaged_or_missing_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_checkpoint_ranks.c -- several ranks save and read: whole tensors on disk, whoever wrote
- * them, and any world reads what any other has saved. */
+/* test_checkpoint_ranks.c -- checkpoints saved and read by several ranks: tensors are whole on
+ * disk, and a checkpoint of any number of ranks can be read by any other number. */
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/log.h"
@@ -31,8 +31,8 @@ static TestRanks world_of(int w, const TestRun *r, int writers)
         .ranks = worlds[w].ranks, .tp = worlds[w].tp, .writers = writers, .run = r->run};
 }
 
-/* Weights are 9 tensors, slots 3, some with fewer elements than there are ranks. */
-static void any_world_reads_what_any_other_has_saved(void **state)
+/* There are 9 weights and 3 optimizer states, some with fewer elements than there are ranks. */
+static void a_checkpoint_can_be_read_on_any_number_of_ranks(void **state)
 {
     (void)state;
     for (int w = 0; w < WORLDS; w++)
@@ -55,7 +55,7 @@ static void any_world_reads_what_any_other_has_saved(void **state)
         }
 }
 
-/* The file of a step, with the id of its save blotted out; the caller frees. */
+/* Returns a file of step 3 with the id of its save overwritten; the caller frees it. */
 static char *file_of(const TestRun *r, const char *name, size_t *n)
 {
     char err[256], *text, *path = test_run_file(r, 3, name);
@@ -66,8 +66,8 @@ static char *file_of(const TestRun *r, const char *name, size_t *n)
     return text;
 }
 
-/* One writer's files are the same whoever has had the parts. */
-static void one_writer_writes_what_one_rank_would(void **state)
+/* The files do not depend on which ranks had the parts of the tensors. */
+static void one_writer_writes_the_same_files_for_any_number_of_ranks(void **state)
 {
     (void)state;
     static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
@@ -96,7 +96,7 @@ static void one_writer_writes_what_one_rank_would(void **state)
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* Step 1 of one rank, and step 2 of three writers, to be damaged. */
+/* Saves step 1 with one rank and step 2 with three writers; step 2 will be damaged. */
 static void two_steps(TestRun *r)
 {
     test_run_open(r);
@@ -107,8 +107,8 @@ static void two_steps(TestRun *r)
     if (!ranks_agree(&saving)) fail_msg("%s", saving.err[0]);
 }
 
-/* Whichever rank reads the damaged chunk, none resumes from it. */
-static void damage_is_seen_by_all_ranks(void **state)
+/* Whichever rank reads the damaged chunk, no rank resumes from this checkpoint. */
+static void no_rank_resumes_from_a_checkpoint_with_a_damaged_chunk(void **state)
 {
     (void)state;
     TestRun r;
@@ -139,8 +139,8 @@ static void damage_is_seen_by_all_ranks(void **state)
     test_run_close(&r);
 }
 
-/* Each file of each part: truncated, removed, or of another save. */
-static void a_truncated_or_missing_file_is_named(void **state)
+/* Each file of each part is truncated, removed, or replaced by another file of its part. */
+static void errors_name_a_truncated_missing_or_replaced_file(void **state)
 {
     (void)state;
     for (int f = 0; f < 6; f++)
@@ -167,7 +167,7 @@ static void a_truncated_or_missing_file_is_named(void **state)
         }
 }
 
-static void bug_51_files_of_two_saves_do_not_mix_among_writers(void **state)
+static void bug_51_mixed_files_of_two_saves_by_several_writers_are_refused(void **state)
 {
     (void)state;
     TestRun r;
@@ -187,7 +187,7 @@ static void bug_51_files_of_two_saves_do_not_mix_among_writers(void **state)
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
 
-/* The transport of the world under test, and the largest message through it. */
+/* The communication functions of the world under test, and the size of the largest message sent. */
 static const CommOps *transport;
 static CommOps watched;
 static _Atomic int64_t largest_message, messages;
@@ -201,9 +201,9 @@ static void watched_send(Comm *comm, Device *on, Tensor x, int to)
     transport->send(comm, on, x, to);
 }
 
-enum { ROWS = 5000, COLS = 1536 }; /* 30 MiB: more than a chunk */
+enum { ROWS = 5000, COLS = 1536 }; /* 30 MiB: more than one chunk */
 
-/* The last rank has nothing of it. */
+/* Saves a large tensor and reads it back; the last rank has no part of it. */
 static void save_large(Comm *world, void *context)
 {
     TestRun *r = context;
@@ -250,9 +250,9 @@ static void own_transport(Comm *world, void *context)
     if (world->rank == 0) transport = world->ops;
 }
 
-/* A large tensor cut by columns: it is sent in many messages, none larger than half of the staging
- * buffer. */
-static void other_ranks_data_come_through_a_bounded_buffer(void **state)
+/* A large tensor that is cut by columns is sent in many messages, none larger than half of the
+ * staging buffer. */
+static void no_message_of_a_save_exceeds_half_of_the_staging_buffer(void **state)
 {
     (void)state;
     TestRun r;
@@ -277,7 +277,7 @@ static void other_ranks_data_come_through_a_bounded_buffer(void **state)
     test_run_close(&r);
 }
 
-/* How many files this process has open. */
+/* Returns how many files this process has open. */
 static int open_files(void)
 {
     int n = 0;
@@ -287,7 +287,7 @@ static int open_files(void)
 }
 
 /* However many files a checkpoint has, a rank that reads it keeps only a few open. */
-static void a_reader_has_few_files_open(void **state)
+static void a_reader_of_many_files_keeps_only_one_open(void **state)
 {
     (void)state;
     TestRun r;
@@ -312,9 +312,9 @@ static void a_reader_has_few_files_open(void **state)
 
 /* ---- what is where --------------------------------------------------------------------------- */
 
-/* Every tensor is in one file of the cut, none is empty, and none is more than a tensor too large.
- */
-static void tensors_are_divided_among_writers_by_bytes(void **state)
+/* Every tensor is in exactly one file, no file is empty, and none is larger than an equal share by
+ * more than one tensor. */
+static void writers_get_nearly_equal_numbers_of_bytes(void **state)
 {
     (void)state;
     enum { MOST = 40 };
@@ -356,14 +356,14 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_world_reads_what_any_other_has_saved),
-        cmocka_unit_test(one_writer_writes_what_one_rank_would),
-        cmocka_unit_test(damage_is_seen_by_all_ranks),
-        cmocka_unit_test(a_truncated_or_missing_file_is_named),
-        cmocka_unit_test(bug_51_files_of_two_saves_do_not_mix_among_writers),
-        cmocka_unit_test(other_ranks_data_come_through_a_bounded_buffer),
-        cmocka_unit_test(a_reader_has_few_files_open),
-        cmocka_unit_test(tensors_are_divided_among_writers_by_bytes),
+        cmocka_unit_test(a_checkpoint_can_be_read_on_any_number_of_ranks),
+        cmocka_unit_test(one_writer_writes_the_same_files_for_any_number_of_ranks),
+        cmocka_unit_test(no_rank_resumes_from_a_checkpoint_with_a_damaged_chunk),
+        cmocka_unit_test(errors_name_a_truncated_missing_or_replaced_file),
+        cmocka_unit_test(bug_51_mixed_files_of_two_saves_by_several_writers_are_refused),
+        cmocka_unit_test(no_message_of_a_save_exceeds_half_of_the_staging_buffer),
+        cmocka_unit_test(a_reader_of_many_files_keeps_only_one_open),
+        cmocka_unit_test(writers_get_nearly_equal_numbers_of_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

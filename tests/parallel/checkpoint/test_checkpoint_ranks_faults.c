@@ -1,5 +1,6 @@
-/* test_checkpoint_ranks_faults.c -- several writers, one of which dies, or its disk fails, at any
- * call: all ranks learn of it, and nothing incomplete is ever taken for a checkpoint. */
+/* test_checkpoint_ranks_faults.c -- saves by several writers, one of which dies or whose disk fails
+ * at any file system call: all ranks report it, and an incomplete save is never taken for a
+ * checkpoint. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/checkpoint_ranks.h"
@@ -21,7 +22,7 @@ enum { RANKS = 3, WRITERS = 3 };
 
 /* ---- a disk that fails ----------------------------------------------------------------------- */
 
-/* The step from which all ranks of a world of another size would resume. */
+/* Returns the step from which a world of another size would resume. */
 static int64_t newest(const TestRun *r)
 {
     TestRanks reading = {.ranks = 2, .tp = 2, .run = r->run};
@@ -29,8 +30,8 @@ static int64_t newest(const TestRun *r)
     return reading.found[0];
 }
 
-/* Save 1 is there; saving 2 meets a failing disk at call `at` of rank `bad`. Returns whether there
- * was such a call. */
+/* Saves step 1, then step 2 with a disk that fails at call `at` of rank `bad`. Returns whether the
+ * save had so many calls. */
 static bool fail_at(Fault fault, int bad, int at, int error)
 {
     TestRun r;
@@ -47,7 +48,8 @@ static bool fail_at(Fault fault, int bad, int at, int error)
         fail_msg("rank %d, call %d: no reason in '%s'", bad, at, saving.err[0]);
     assert_true(saved || reached);
     int64_t step = newest(&r);
-    /* A disk that dies at the very last sync does not let the whole save be taken back either. */
+    /* If the disk fails for good at the very last sync, the complete save cannot be undone
+     * either. */
     if (step != (saved ? 2 : 1) && !(step == 2 && bad == 0 && fault == FAULT_ALWAYS))
         fail_msg("rank %d, call %d: step %lld is the newest (%s)", bad, at, (long long)step,
                  saved ? "saved" : saving.err[0]);
@@ -58,7 +60,7 @@ static bool fail_at(Fault fault, int bad, int at, int error)
     return reached;
 }
 
-static void a_disk_that_fails_on_any_rank_fails_the_save_of_all(void **state)
+static void a_disk_failure_on_one_rank_fails_the_save_on_all_ranks(void **state)
 {
     (void)state;
     for (Fault fault = FAULT_ONCE; fault <= FAULT_ALWAYS; fault++)
@@ -78,8 +80,8 @@ static void save_body(Comm *world, void *context)
     ranks_save_here(r, world);
 }
 
-/* Save 1 is there; a process of several ranks saves 2 and dies at call `at` of rank `bad`. Returns
- * whether it died. */
+/* Saves step 1; then a process of several ranks saves step 2 and dies at call `at` of rank `bad`.
+ * Returns whether it died. */
 static bool kill_at(int bad, int at)
 {
     TestRun r;
@@ -111,7 +113,7 @@ static bool kill_at(int bad, int at)
     return killed;
 }
 
-static void bug_51_a_kill_at_any_call_of_any_writer_leaves_a_checkpoint(void **state)
+static void bug_51_killing_a_writer_at_any_call_leaves_a_whole_checkpoint(void **state)
 {
     (void)state;
     for (int bad = 0; bad < RANKS; bad++) {
@@ -124,8 +126,9 @@ static void bug_51_a_kill_at_any_call_of_any_writer_leaves_a_checkpoint(void **s
 
 /* ---- order, bounds --------------------------------------------------------------------------- */
 
-/* Every file is synced by its writer before rank 0 begins the manifest, which it renames last. */
-static void rank_0_waits_for_all_writers(void **state)
+/* Each writer syncs its files before rank 0 begins the manifest, and rank 0 renames the folder
+ * last. */
+static void rank_0_writes_the_manifest_after_all_writers_have_synced(void **state)
 {
     (void)state;
     TestRun r;
@@ -170,8 +173,9 @@ static void save_must_go_well(TestRanks *saving)
     if (!ranks_agree(saving)) fail_msg("%s", saving->err[0]);
 }
 
-/* Whole: nothing is written. Damaged: it makes way. Of another step: it is moved aside. */
-static void all_ranks_inspect_a_step_that_exists(void **state)
+/* An intact step is not written again. A damaged one is replaced. A folder that holds another step
+ * is moved aside. */
+static void saving_an_existing_step_keeps_replaces_or_moves_it_on_all_ranks(void **state)
 {
     (void)state;
     TestRun r;
@@ -195,7 +199,7 @@ static void all_ranks_inspect_a_step_that_exists(void **state)
     saving.step = 6;
     save_must_go_well(&saving);
     assert_int_equal(newest(&r), 6);
-    assert_int_equal(test_run_entries(&r), 2); /* and step_00000006.holds-5-... */
+    assert_int_equal(test_run_entries(&r), 2); /* including step_00000006.holds-5-... */
     free(path);
     free(data);
     free(five);
@@ -203,7 +207,7 @@ static void all_ranks_inspect_a_step_that_exists(void **state)
     test_run_close(&r);
 }
 
-static void rank_0_prunes_for_all(void **state)
+static void all_ranks_learn_when_pruning_on_rank_0_fails(void **state)
 {
     (void)state;
     TestRun r;
@@ -233,8 +237,9 @@ static void rank_0_prunes_for_all(void **state)
     test_run_close(&r);
 }
 
-/* A disk that is full to all ranks: the oldest goes, the newest that verifies stays. */
-static void old_checkpoints_make_room_for_all_ranks(void **state)
+/* The disk is full for all ranks: the oldest checkpoint is removed, and the newest that verifies
+ * stays. */
+static void a_full_disk_removes_old_checkpoints_when_several_ranks_save(void **state)
 {
     (void)state;
     TestRun r;
@@ -243,7 +248,7 @@ static void old_checkpoints_make_room_for_all_ranks(void **state)
     for (int64_t step = 1; step <= 3; step++)
         test_run_must_save(&r, step);
     char *path = test_run_file(&r, 3, "model.safetensors");
-    file_flip(path, file_size(path) - 1, 1); /* one rank's share is enough for all to know */
+    file_flip(path, file_size(path) - 1, 1); /* found by one rank, reported to all */
     free(path);
     TestRanks saving = three_ranks(&r, 5);
     saving.fs = fs;
@@ -261,7 +266,8 @@ static void old_checkpoints_make_room_for_all_ranks(void **state)
     assert_true(error_says(saving.err[0], ENOSPC));
     assert_int_equal(test_run_entries(&r), 3);
     saving.making_room = true;
-    /* The second must stay until the fifth is there, and leaves room for less than half of one. */
+    /* Step 2 must stay until step 5 is complete, and then there is room for less than half a
+     * checkpoint. */
     ranks_save(&saving);
     if (!ranks_agree(&saving)) assert_true(error_says(saving.err[0], ENOSPC));
     assert_false(test_run_whole(&r, 1));
@@ -277,12 +283,12 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_disk_that_fails_on_any_rank_fails_the_save_of_all),
-        cmocka_unit_test(bug_51_a_kill_at_any_call_of_any_writer_leaves_a_checkpoint),
-        cmocka_unit_test(rank_0_waits_for_all_writers),
-        cmocka_unit_test(all_ranks_inspect_a_step_that_exists),
-        cmocka_unit_test(rank_0_prunes_for_all),
-        cmocka_unit_test(old_checkpoints_make_room_for_all_ranks),
+        cmocka_unit_test(a_disk_failure_on_one_rank_fails_the_save_on_all_ranks),
+        cmocka_unit_test(bug_51_killing_a_writer_at_any_call_leaves_a_whole_checkpoint),
+        cmocka_unit_test(rank_0_writes_the_manifest_after_all_writers_have_synced),
+        cmocka_unit_test(saving_an_existing_step_keeps_replaces_or_moves_it_on_all_ranks),
+        cmocka_unit_test(all_ranks_learn_when_pruning_on_rank_0_fails),
+        cmocka_unit_test(a_full_disk_removes_old_checkpoints_when_several_ranks_save),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_checkpoint_readers.c -- readers of checkpoints: without permission, of a folder that cannot
- * be listed, during a live run, and of files that a stranger wrote. */
+/* test_checkpoint_readers.c -- reading checkpoints in difficult cases: without permission, from a
+ * folder that cannot be listed, while a live run prunes, and with hostile text in the manifest. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void an_unreadable_list_is_not_an_empty_list(void **state)
+static void an_unreadable_checkpoint_folder_is_an_error_not_an_empty_list(void **state)
 {
     (void)state;
     TestRun r;
@@ -43,8 +43,8 @@ static void an_unreadable_list_is_not_an_empty_list(void **state)
     test_run_close(&r);
 }
 
-/* What happens to a user whose checkpoints have lost their permissions. Returns 0, or the number of
- * the first wrong answer. */
+/* Runs as a user without permission for the checkpoints. Returns 0, or the number of the first
+ * check that failed. */
 static int without_permission(void *context)
 {
     TestRun *r = context;
@@ -56,12 +56,12 @@ static int without_permission(void *context)
     if (checkpoint_open(three, &c, r->err, sizeof r->err)) return 2;
     if (error_exit_code(r->err, EXIT_DAMAGED) != EXIT_PERMISSION) return 3;
     if (checkpoint_open_newest(&r->io, r->run, &c, r->err, sizeof r->err))
-        return 4; /* not step 2 */
+        return 4; /* must not fall back to step 2 */
     if (error_exit_code(r->err, EXIT_DAMAGED) != EXIT_PERMISSION) return 5;
     if (test_ckpt("verify", r->run, "/dev/null") != EXIT_PERMISSION) return 6;
     if (test_ckpt("list", r->run, "/dev/null") != EXIT_PERMISSION) return 7;
     if (test_ckpt("inspect", three, "/dev/null") != EXIT_PERMISSION) return 8;
-    if (test_run_save(r, 3)) return 9; /* it may be whole: neither "saved" nor written anew */
+    if (test_run_save(r, 3)) return 9; /* may be intact: not "saved", and not written again */
     if (error_exit_code(r->err, EXIT_DAMAGED) != EXIT_PERMISSION) return 10;
     if (chmod(weights, 0600) != 0 || !test_run_whole(r, 3)) return 11;
     if (chmod(folder, 0300) != 0) return 12;
@@ -85,7 +85,7 @@ static int save_two(void *context)
     return test_run_save(context, 2) && test_run_save(context, 3) ? 0 : 1;
 }
 
-static void missing_permission_is_not_damage(void **state)
+static void missing_permission_is_reported_as_such_not_as_damage(void **state)
 {
     (void)state;
     TestRun r;
@@ -96,9 +96,9 @@ static void missing_permission_is_not_damage(void **state)
     test_run_close(&r);
 }
 
-/* A run saves and prunes while another process reads: a checkpoint that is removed between the list
- * and the reading is not damage. */
-static void a_live_run_may_prune_while_it_is_verified(void **state)
+/* A child process saves and prunes while this one reads. A checkpoint that is removed after it has
+ * been listed must not count as damaged. */
+static void readers_succeed_while_a_live_run_saves_and_prunes(void **state)
 {
     (void)state;
     TestRun r;
@@ -122,7 +122,7 @@ static void a_live_run_may_prune_while_it_is_verified(void **state)
         ended = waitpid(child, &status, WNOHANG);
         int code = test_ckpt(commands[looks % 3], r.run, output);
         if (code != EXIT_OK) fail_msg("look %d: exit code %d", looks, code);
-        assert_true(file_size(output) > 0); /* something was there at every moment */
+        assert_true(file_size(output) > 0); /* a checkpoint existed at every moment */
         if (!checkpoint_open_newest(&r.io, r.run, &c, r.err, sizeof r.err)) fail_msg("%s", r.err);
         assert_non_null(c);
         checkpoint_close(c);
@@ -133,8 +133,8 @@ static void a_live_run_may_prune_while_it_is_verified(void **state)
     test_run_close(&r);
 }
 
-/* A manifest may come from a stranger: its control characters do not reach the terminal. */
-static void inspect_shows_control_characters_as_text(void **state)
+/* A manifest may come from a stranger, so its control characters must not reach the terminal. */
+static void ckpt_inspect_escapes_control_characters(void **state)
 {
     (void)state;
     TestRun r;
@@ -165,12 +165,12 @@ static void inspect_shows_control_characters_as_text(void **state)
 
 int main(void)
 {
-    log_set_level(LOG_ERROR); /* these tests cause damage all the time */
+    log_set_level(LOG_ERROR); /* hides the warnings about damage that these tests cause */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_unreadable_list_is_not_an_empty_list),
-        cmocka_unit_test(missing_permission_is_not_damage),
-        cmocka_unit_test(a_live_run_may_prune_while_it_is_verified),
-        cmocka_unit_test(inspect_shows_control_characters_as_text),
+        cmocka_unit_test(an_unreadable_checkpoint_folder_is_an_error_not_an_empty_list),
+        cmocka_unit_test(missing_permission_is_reported_as_such_not_as_damage),
+        cmocka_unit_test(readers_succeed_while_a_live_run_saves_and_prunes),
+        cmocka_unit_test(ckpt_inspect_escapes_control_characters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

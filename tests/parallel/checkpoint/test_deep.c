@@ -1,5 +1,6 @@
-/* test_deep.c -- the deepest model that a config may ask for: its checkpoints can be read, and no
- * loop compares every tensor with every other. */
+/* test_deep.c -- checkpoints of models with very many tensors: the largest model that a config
+ * allows stays within the format's limits, and saving and loading never compare every tensor with
+ * every other. */
 #include "configs/reader/options.h"
 #include "model/core/check.h"
 #include "model/gpt.h"
@@ -16,7 +17,7 @@
 
 #include <cmocka.h>
 
-/* Replaces the C library's strcmp in this program, to count the comparisons of names. */
+/* Replaces the C library's strcmp in this program, to count comparisons of names. */
 static _Thread_local int64_t comparisons;
 
 int counted_strcmp(const char *a, const char *b) __asm__("strcmp");
@@ -30,11 +31,11 @@ int counted_strcmp(const char *a, const char *b)
     return (unsigned char)*a - (unsigned char)*b;
 }
 
-/* All parts that a block can have, as small as it gets. */
+/* A model with the maximum number of blocks and every parameter that a block can have. */
 static GptShape deepest(void)
 {
     return (GptShape){.L = (int64_t)option_table[option_find("model.num_layers")].max,
-                      .C = 1000000, /* long shapes: as many digits as there are */
+                      .C = 1000000, /* large sizes: the longest text */
                       .H = 1000,
                       .G = 1000,
                       .D = 1000,
@@ -59,8 +60,8 @@ static SafetensorsEntry entry_called(char *name)
                               .bytes = (int64_t)4000000000000};
 }
 
-/* Weights and as many slots as an optimizer can have, with names of the longest. */
-static void the_deepest_model_has_readable_checkpoints(void **state)
+/* Uses the weights, the maximum number of optimizer states per weight, and the longest names. */
+static void the_largest_allowed_model_fits_the_header_and_manifest_limits(void **state)
 {
     (void)state;
     GptShape shape = deepest();
@@ -85,13 +86,13 @@ static void the_deepest_model_has_readable_checkpoints(void **state)
         m.tensor[i].n_chunks = 1;
     }
     for (int i = 0; i < n; i++)
-        entry[i].bytes = 4; /* offsets that can be added */
+        entry[i].bytes = 4; /* small, so the offsets do not overflow */
     size_t header_bytes, manifest_bytes;
     char *header = safetensors_header(entry, n, NULL, 0, &header_bytes),
          *manifest = manifest_print(&m, &manifest_bytes);
     print_message("  %lld layers: a header of %zu bytes, a manifest of %zu\n", (long long)shape.L,
                   header_bytes, manifest_bytes);
-    /* Offsets and lengths have fewer digits here than they may have. */
+    /* Adds room for offsets and lengths, which could have more digits than here. */
     assert_true((int64_t)header_bytes + 30 * (int64_t)n < SAFETENSORS_MAX_HEADER);
     assert_true((int64_t)manifest_bytes + 20 * (int64_t)all < MANIFEST_MAX_BYTES);
     for (int i = 0; i < n; i++)
@@ -104,8 +105,8 @@ static void the_deepest_model_has_readable_checkpoints(void **state)
     param_table_free(&table);
 }
 
-/* A save compares each name a few times, not with every other name. */
-static void a_save_makes_few_comparisons_of_names(void **state)
+/* The number of comparisons is at most EACH per name, and so not quadratic. */
+static void name_comparisons_of_save_and_load_grow_linearly_with_the_tensors(void **state)
 {
     (void)state;
     enum { N = 3000, EACH = 80 };
@@ -150,8 +151,8 @@ static void a_save_makes_few_comparisons_of_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_deepest_model_has_readable_checkpoints),
-        cmocka_unit_test(a_save_makes_few_comparisons_of_names),
+        cmocka_unit_test(the_largest_allowed_model_fits_the_header_and_manifest_limits),
+        cmocka_unit_test(name_comparisons_of_save_and_load_grow_linearly_with_the_tensors),
     };
     return cmocka_run_group_tests_name("deep", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_manifest.c -- the manifest of a checkpoint, as pure functions: it is read back to the bit,
- * and every bit that flips is seen. */
+/* test_manifest.c -- printing and parsing a checkpoint's manifest: it is parsed back bit for bit,
+ * and every flipped bit is detected. */
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
 #include "model/core/files.h"
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-/* `weights` files of weights, two tensors. */
+/* Makes a manifest with two tensors in `weights` files of weights. */
 static Manifest manifest_of(int weights)
 {
     Manifest m = {.save_id = "0123456789abcdef",
@@ -95,7 +95,7 @@ static void check_survives(int weights)
     free(text);
 }
 
-static void a_manifest_is_read_back_to_the_bit(void **state)
+static void a_manifest_is_parsed_back_bit_for_bit(void **state)
 {
     (void)state;
     const int weights[] = {1, 2, 3, CHECKPOINT_MAX_WRITERS};
@@ -103,7 +103,8 @@ static void a_manifest_is_read_back_to_the_bit(void **state)
         check_survives(weights[i]);
 }
 
-/* The text of a manifest with `from` replaced by `to`, its checksum put right; the caller frees. */
+/* Returns the text of a manifest in which `from` is replaced by `to`, with a correct checksum; the
+ * caller frees it. */
 static char *edited(const Manifest *m, const char *from, const char *to, size_t *n)
 {
     char *text = manifest_print(m, n), *at = strstr(text, from);
@@ -119,12 +120,12 @@ static char *edited(const Manifest *m, const char *from, const char *to, size_t 
     return whole;
 }
 
-/* With a checksum that fits, so that only the contents are wrong. */
-static void impossible_files_and_worlds_are_refused(void **state)
+/* The checksum is correct, so only the contents can be refused. */
+static void a_manifest_with_impossible_files_or_ranks_is_refused(void **state)
 {
     (void)state;
     static const char *const edits[][2] = {
-        {"model-00002-of-00003", "model-00003-of-00003"}, /* not in their order */
+        {"model-00002-of-00003", "model-00003-of-00003"}, /* in the wrong order */
         {"model-00001-of-00003", "model-00001-of-00004"}, /* one is missing */
         {"model-00001-of-00003", "model-00001-of-00002"},
         {"model-00001-of-00003", "model-00001-of-00065"},
@@ -138,7 +139,7 @@ static void impossible_files_and_worlds_are_refused(void **state)
         {"\"writers\": 3", "\"writers\": 9"},
         {"\"version\": 2", "\"version\": 3"},
         {"\"version\": 2", "\"version\": 0"},
-        {"\"version\": 2", "\"version\": 1"}, /* which knew no world */
+        {"\"version\": 2", "\"version\": 1"}, /* version 1 has no world */
         {"\"name\": \"b\", \"file\": \"model-00003-of-00003", "\"name\": \"b\", \"file\": \"other"},
     };
     Manifest m = manifest_of(3), again;
@@ -156,7 +157,7 @@ static void impossible_files_and_worlds_are_refused(void **state)
     manifest_free(&m);
 }
 
-static void every_flipped_bit_of_a_manifest_is_seen(void **state)
+static void every_flipped_bit_of_a_manifest_is_detected(void **state)
 {
     (void)state;
     Manifest m = example_manifest(), again;
@@ -175,7 +176,7 @@ static void every_flipped_bit_of_a_manifest_is_seen(void **state)
     free(text);
 }
 
-static void chunks_are_the_fewest_whole_rows_of_16_mib(void **state)
+static void a_chunk_is_the_fewest_whole_rows_that_reach_16_mib(void **state)
 {
     (void)state;
     static const struct {
@@ -203,7 +204,7 @@ static void chunks_are_the_fewest_whole_rows_of_16_mib(void **state)
     }
 }
 
-/* Replays the fuzz target. */
+/* Runs the fuzz target on randomly damaged texts. */
 static void damage_each_way(const char *text, size_t length)
 {
     size_t n;
@@ -218,7 +219,7 @@ static void damage_each_way(const char *text, size_t length)
     assert_in_range(accepted, 50, rounds / 2);
 }
 
-static void damaged_manifests_never_crash_the_reader(void **state)
+static void parsing_a_damaged_manifest_never_crashes(void **state)
 {
     (void)state;
     size_t n;
@@ -243,11 +244,11 @@ static void damaged_manifests_never_crash_the_reader(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_manifest_is_read_back_to_the_bit),
-        cmocka_unit_test(impossible_files_and_worlds_are_refused),
-        cmocka_unit_test(every_flipped_bit_of_a_manifest_is_seen),
-        cmocka_unit_test(chunks_are_the_fewest_whole_rows_of_16_mib),
-        cmocka_unit_test(damaged_manifests_never_crash_the_reader),
+        cmocka_unit_test(a_manifest_is_parsed_back_bit_for_bit),
+        cmocka_unit_test(a_manifest_with_impossible_files_or_ranks_is_refused),
+        cmocka_unit_test(every_flipped_bit_of_a_manifest_is_detected),
+        cmocka_unit_test(a_chunk_is_the_fewest_whole_rows_that_reach_16_mib),
+        cmocka_unit_test(parsing_a_damaged_manifest_never_crashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_pieces.c -- the stretches of an extent: each of its elements is in one, at its own place. */
+/* test_pieces.c -- extent_stretch: each element of an extent is in exactly one stretch, at its
+ * correct position. */
 #include "parallel/checkpoint/pieces.h"
 #include "tests/support/support.h"
 
@@ -8,14 +9,15 @@
 
 #include <cmocka.h>
 
-/* A whole number from `least` to `most`. */
+/* Draws an integer from `least` to `most`. */
 static int64_t drawn_int(uint64_t stream, int64_t i, int64_t least, int64_t most)
 {
     return least + (int64_t)(drawn_uniform(stream, i) * (double)(most - least + 1));
 }
 
-/* Drawn extents of small tensors, with columns cut and whole, seen through windows of any size. */
-static void every_element_of_an_extent_is_in_one_stretch(void **state)
+/* Random extents of small tensors, with cut and uncut columns, seen through windows of random
+ * size. */
+static void every_element_of_an_extent_is_in_exactly_one_stretch(void **state)
 {
     (void)state;
     int cut = 0, several = 0;
@@ -35,7 +37,7 @@ static void every_element_of_an_extent_is_in_one_stretch(void **state)
             for (int64_t next = at; extent_stretch(&extent, next, at + window, &s);
                  next = s.at + s.count) {
                 assert_true(s.count > 0 && s.at >= next && s.at + s.count <= at + window);
-                assert_int_equal(s.within, seen); /* ascending, none left out */
+                assert_int_equal(s.within, seen); /* in ascending order, none left out */
                 for (int64_t e = 0; e < s.count; e++)
                     assert_int_equal(param_extent_element(&extent, s.within + e), s.at + e);
                 seen += s.count;
@@ -51,8 +53,9 @@ static void every_element_of_an_extent_is_in_one_stretch(void **state)
     assert_true(cut > 5000 && several > 5000);
 }
 
-/* The extent of a rank that has nothing of a tensor: all zeros, or a position without elements. */
-static void an_extent_of_no_elements_has_no_stretch(void **state)
+/* An extent of a rank that has no part of a tensor: all fields 0, or a position without
+ * elements. */
+static void an_empty_extent_has_no_stretch(void **state)
 {
     (void)state;
     const ParamExtent none[] = {{0}, {.from = 5, .first = 2, .cols = 3, .whole_cols = 6}};
@@ -65,8 +68,8 @@ static void an_extent_of_no_elements_has_no_stretch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_element_of_an_extent_is_in_one_stretch),
-        cmocka_unit_test(an_extent_of_no_elements_has_no_stretch),
+        cmocka_unit_test(every_element_of_an_extent_is_in_exactly_one_stretch),
+        cmocka_unit_test(an_empty_extent_has_no_stretch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

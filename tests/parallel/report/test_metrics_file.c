@@ -193,7 +193,7 @@ static void the_tail_has_what_was_made_of_the_last_step(void **unused)
     }
 }
 
-static void links_pipes_and_folders_are_refused(void **unused)
+static void links_pipes_and_folders_in_place_of_files_are_refused(void **unused)
 {
     (void)unused;
     static const char *const names[] = {"metrics.jsonl", "samples.txt"};
@@ -229,7 +229,7 @@ int main(void)
         cmocka_unit_test(a_line_that_failed_comes_later),
         cmocka_unit_test(an_end_brings_lines_to_disk),
         cmocka_unit_test(the_tail_has_what_was_made_of_the_last_step),
-        cmocka_unit_test(links_pipes_and_folders_are_refused),
+        cmocka_unit_test(links_pipes_and_folders_in_place_of_files_are_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

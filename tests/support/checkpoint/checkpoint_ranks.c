@@ -1,4 +1,5 @@
-/* checkpoint_ranks.c -- see checkpoint_ranks.h. */
+/* checkpoint_ranks.c -- saves and reads the parts of a run on each of several ranks. See
+ * checkpoint_ranks.h. */
 #include "tests/support/checkpoint/checkpoint_ranks.h"
 
 #include "model/core/check.h"
@@ -12,7 +13,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-/* One rank's parts. */
+/* The parts of one rank. */
 typedef struct {
     Piece piece[N_ALL];
     StepState state;
@@ -20,7 +21,7 @@ typedef struct {
     Device device;
 } Parts;
 
-/* Which elements of tensor `t` rank `rank` has. */
+/* Returns the elements of tensor `t` that rank `rank` has. */
 static ParamExtent part_of(const TestTensor *t, const TestRanks *r, int rank)
 {
     int64_t rows = 1, cols = t->dim[t->ndim - 1];
@@ -53,7 +54,7 @@ static void parts_open(Parts *p, const TestRanks *r, Comm *world)
     if (r->fs) p->io.fs = &r->fs[world->rank].ops;
 }
 
-/* Moves the parts to the device of checkpoint_run.h, or back. */
+/* Moves the parts to the device of checkpoint_run.h, or back to the host. */
 static void parts_place(Parts *p, const TestRanks *r, Place place)
 {
     ptrdiff_t by = place == PLACE_DEVICE ? DEVICE_OFFSET : -DEVICE_OFFSET;
@@ -70,8 +71,8 @@ static void parts_close(Parts *p)
     checkpoint_io_close(&p->io);
 }
 
-/* The parts take the step's values, or are compared with them: then the name of the first tensor
- * that differs, or NULL. */
+/* With `fill`, sets the parts to the step's values. Otherwise compares them with these values and
+ * returns the name of the first tensor that differs, or NULL. */
 static const char *parts_each(Parts *p, int64_t step, bool fill)
 {
     TestRun whole;

@@ -1,5 +1,5 @@
-/* checkpoint_ranks.h -- the run of checkpoint_run.h on several ranks: each has parts of its
- * tensors, cut by columns and then anywhere. */
+/* checkpoint_ranks.h -- saves and reads the run of checkpoint_run.h on several ranks. Tensors are
+ * first cut by columns, and each part is then cut at any element. */
 #ifndef TESTS_SUPPORT_CHECKPOINT_CHECKPOINT_RANKS_H
 #define TESTS_SUPPORT_CHECKPOINT_CHECKPOINT_RANKS_H
 
@@ -8,31 +8,33 @@
 
 enum { RANKS_MOST = 6 };
 
-/* How many ranks, and what they do. Columns are cut over tp neighbouring ranks; the ranks / tp that
- * have the same columns then cut their elements. */
+/* A number of ranks, and what they save. Columns are cut over tp neighbouring ranks; the ranks / tp
+ * ranks that have the same columns then divide their elements. */
 typedef struct {
     int ranks, tp;
     int writers;
     const char *run;
     int64_t step;
-    FaultyFs *fs;     /* of each rank; NULL: the system's */
-    bool making_room; /* on a full disk older checkpoints go */
-    int keep;         /* after a good save all but so many go; 0: none */
-    bool on_device;   /* parts lie on a device whose memory the host must not touch */
+    FaultyFs *fs;     /* of each rank; NULL: the real file system */
+    bool making_room; /* a full disk removes older checkpoints */
+    int keep;         /* after a save, keep this many; 0: do not prune */
+    /* Parts are on a device whose memory the host must not access. */
+    bool on_device;
     /* The result on each rank. */
     bool good[RANKS_MOST];
     char err[RANKS_MOST][1024];
-    int64_t found[RANKS_MOST]; /* ranks_newest: the step, -1 without one */
+    int64_t found[RANKS_MOST]; /* of ranks_newest: the step; -1: none */
 } TestRanks;
 
 /* Saves the step on all ranks. */
 void ranks_save(TestRanks *r);
-/* The same within a world: what ranks_save does on each rank. */
+/* Saves the step on one rank of a world; ranks_save calls this on each rank. */
 bool ranks_save_here(TestRanks *r, Comm *world);
-/* Finds the newest checkpoint on all ranks, reads it and compares each rank's parts, bit by bit,
- * with those of its step. A difference fails the test. */
+/* Finds the newest checkpoint on all ranks, reads it and compares each rank's parts bit for bit
+ * with the values of its step. A difference fails the test. */
 void ranks_newest(TestRanks *r);
-/* Whether all ranks say the same, which is returned, and where not good with the same sentence. */
+/* Checks that all ranks have the same result and, if it is a failure, the same error message.
+ * Returns the result. */
 bool ranks_agree(const TestRanks *r);
 
 #endif

@@ -1,4 +1,5 @@
-/* checkpoint_run.c -- see checkpoint_run.h. */
+/* checkpoint_run.c -- saves, reads and checks a run with generated tensors. See
+ * checkpoint_run.h. */
 #include "tests/support/checkpoint/checkpoint_run.h"
 
 #include "model/core/check.h"
@@ -124,8 +125,7 @@ bool test_run_read(TestRun *r, Checkpoint *c)
                            sizeof r->err);
 }
 
-/* The newest checkpoint that verifies holds the bits of its step; returns the step, -1 without one.
- */
+/* Checks that the newest checkpoint that verifies has the bits of its step. */
 int64_t test_run_newest(TestRun *r)
 {
     Checkpoint *c = NULL;
@@ -146,7 +146,7 @@ int64_t test_run_newest(TestRun *r)
     return saved.steps;
 }
 
-/* How many entries RUN/checkpoints has. */
+/* Counts names that begin with a dot only if they are .trash-... folders. */
 int test_run_entries(const TestRun *r)
 {
     char *path = text_format("%s/checkpoints", r->run);
@@ -175,7 +175,7 @@ char *test_run_file(const TestRun *r, int64_t step, const char *file)
     return path;
 }
 
-/* Opens and verifies step's checkpoint. */
+/* Opens and verifies the step's checkpoint. */
 bool test_run_whole(TestRun *r, int64_t step)
 {
     char *path = checkpoint_path(r->run, step);
@@ -247,17 +247,18 @@ static void offset_copy(Device *device, Stream stream, Tensor dst, Tensor src)
     device->index++;
 }
 
-/* Marks are counted in this event; none is reached before it is waited for. */
+/* Stores in the event how many copies had been made when it was recorded. No event is reached
+ * before it is waited for. */
 static void offset_record(Device *device, Event *event, Stream stream)
 {
     (void)stream;
-    assert_true(event->seconds < (double)device->index); /* after copies */
+    assert_true(event->seconds < (double)device->index); /* after at least one copy */
     event->seconds = device->index;
 }
 
 static void offset_await(Device *device, Event *event)
 {
-    assert_int_equal(event->seconds, device->index); /* before the next copy */
+    assert_int_equal(event->seconds, device->index); /* no copy was made since */
 }
 
 static bool offset_reached(Device *device, Event *event)

@@ -1,4 +1,5 @@
-/* whole_pieces.c -- see whole_pieces.h. */
+/* whole_pieces.c -- makes pieces of whole tensors, and tensors of whole pieces. See
+ * whole_pieces.h. */
 #include "tests/support/checkpoint/whole_pieces.h"
 
 #include "model/core/check.h"

@@ -1,13 +1,13 @@
-/* whole_pieces.h -- pieces of a checkpoint that are whole tensors: from a tensor to its piece, and
- * back. */
+/* whole_pieces.h -- converts between a whole tensor and a piece of a checkpoint that contains all
+ * of it. */
 #ifndef TESTS_SUPPORT_CHECKPOINT_WHOLE_PIECES_H
 #define TESTS_SUPPORT_CHECKPOINT_WHOLE_PIECES_H
 
 #include "parallel/checkpoint/pieces.h"
 
-/* A dense tensor all of which this rank has. */
+/* Returns the piece of a dense tensor of which this rank has all elements. */
 Piece piece_whole(const char *name, Tensor tensor);
-/* The tensor of a piece that is whole. */
+/* Returns the tensor of a piece that contains all its elements. */
 Tensor piece_tensor(const Piece *piece);
 
 #endif
