@@ -1,10 +1,11 @@
-/* bits.cu -- which of the device's results are the CPU's bit for bit: the backend's own rules (see
- * bits.h), compiled as it compiles them, without contraction (-fmad=false; scripts/gpu_probe.sh
- * gives it). Beside them normals from CUDA's own log and sincospi, to see whether ours are needed,
- * and the errors of our own functions, measured on the host in long double. */
+/* bits.cu -- compares results of the device bitwise with results of the CPU, for the computations
+ * of the CUDA backend (see bits.h). It is compiled like the backend, without contraction of
+ * products and sums (scripts/gpu_probe.sh passes -fmad=false). It also tries CUDA's own log and
+ * sincospi, to see whether the program's versions are needed, and measures the errors of the
+ * program's versions on the host in long double. */
 #include "tests/probe/bits.h"
 
-/* CUDA's functions in place of ours. */
+/* Computes the same normals with CUDA's functions instead of the program's. */
 static __global__ void cuda_math_kernel(Normals *out, const uint32_t *words)
 {
     uint32_t i = blockIdx.x * BLOCK + threadIdx.x;
@@ -29,7 +30,7 @@ static double ulps(double value, long double exact)
     return (double)(fabsl((long double)value - exact) / ldexpl(1.0L, exponent - 53));
 }
 
-/* Our functions against the C library's long double. */
+/* Measures the program's functions against the C library's long double functions. */
 static void ask_own_errors(const uint32_t *words, const Normals *host)
 {
     const long double quarter_turn = 1.5707963267948966192313216916397514L;

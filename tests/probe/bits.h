@@ -1,7 +1,8 @@
-/* bits.h -- the questions of bits.cu and bits_contracted.cu: for a million inputs each, how many
- * results of the backend's own rules (Philox, the normals of normal.h, AdamW of update_rule.h) have
- * other bits on the device than on the host. The host's are right where g++ has no FMA to contract
- * into (x86-64 without -mfma or -march); host_rounds_products() checks it. */
+/* bits.h -- shared by bits.cu and bits_contracted.cu: runs computations of the backend (Philox, the
+ * normals of normal.h, AdamW of update_rule.h) on a million inputs each and counts how many results
+ * differ bitwise between device and host. The host's results are right if g++ has no FMA to
+ * contract products and sums into (x86-64 without -mfma or -march); host_rounds_products() checks
+ * that. */
 #ifndef TESTS_PROBE_BITS_H
 #define TESTS_PROBE_BITS_H
 
@@ -10,13 +11,13 @@
 
 #include <math.h>
 
-/* As model/kernels/cuda/init.cu and optimizer.cu make device functions of them. A constant of
- * vmath.h is written with more digits than f32 has, which nvcc remarks on. */
+/* Make device functions of these headers, as model/kernels/cuda/init.cu and optimizer.cu do. A
+ * constant of vmath.h has more digits than f32 can hold, which nvcc warns about. */
 #define inline inline __host__ __device__
 #pragma nv_diagnostic push
 #pragma nv_diag_suppress 1046
 #include "model/kernels/normal.h"
-#undef real_sqrt /* vmath.h's, for both types of C */
+#undef real_sqrt /* vmath.h's macro handles both floating types in C */
 #define real_sqrt(x) sqrtf(x)
 typedef float real;
 #include "model/kernels/update_rule.h"
@@ -44,14 +45,14 @@ static void *host_array(size_t bytes)
     return p;
 }
 
-/* What the launch before it said, or else the copy of its results. */
+/* Returns the error of the preceding launch, if any. Otherwise copies its results to the host. */
 static cudaError_t fetch(void *to, const void *from, size_t bytes)
 {
     cudaError_t code = cudaGetLastError();
     return code != cudaSuccess ? code : cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost);
 }
 
-/* One answer; a launch that failed prints its error instead. */
+/* Prints one result, or the error if the launch failed. */
 static void print_mismatches(const char *name, int64_t mismatches, cudaError_t code)
 {
     if (code != cudaSuccess) {
@@ -61,7 +62,7 @@ static void print_mismatches(const char *name, int64_t mismatches, cudaError_t c
     }
 }
 
-/* How many of the N items of `size` bytes differ. */
+/* Returns how many of the N items of `size` bytes differ. */
 static int64_t count_mismatches(const void *a, const void *b, size_t size)
 {
     int64_t count = 0;
@@ -70,8 +71,8 @@ static int64_t count_mismatches(const void *a, const void *b, size_t size)
     return count;
 }
 
-/* Whether this compilation of the host's code rounds a product before it is added to: with
- * x = 1 + 2^-30 the rounded x^2 is 1 + 2^-29, a fused one keeps 2^-60. */
+/* Returns whether the host code, as compiled, rounds a product before adding to it. With x = 1 +
+ * 2^-30, the rounded x^2 is 1 + 2^-29, but a fused multiply-add keeps the term 2^-60. */
 static bool host_rounds_products(void)
 {
     volatile double given = 1.0 + 0x1p-30;
@@ -81,7 +82,8 @@ static bool host_rounds_products(void)
 
 /* ---- Philox ---------------------------------------------------------------------------------- */
 
-/* Counter i: consecutive as in use for the first half, scattered over all 128 bits after it. */
+/* Uses consecutive counters, as the program does, for the first half of the inputs, and counters
+ * scattered over all 128 bits for the second half. */
 static __host__ __device__ void words_of(uint32_t i, uint64_t seed, uint64_t stream,
                                          uint32_t word[4])
 {
@@ -100,7 +102,8 @@ static __global__ void philox_kernel(uint32_t *out, uint64_t seed, uint64_t stre
     if (i < N) words_of(i, seed, stream, out + 4 * (size_t)i);
 }
 
-/* `words` receives the host's draws, which the normals below start from. */
+/* Compares Philox's output. `words` receives the host's draws, which the normals below start
+ * from. */
 static void ask_philox(const char *kind, uint32_t *words)
 {
     const size_t bytes = sizeof(uint32_t) * 4 * N;
@@ -117,7 +120,7 @@ static void ask_philox(const char *kind, uint32_t *words)
 
 /* ---- normals --------------------------------------------------------------------------------- */
 
-/* What one pair of draws gives on either side: the parts and the whole. */
+/* Results computed from one pair of draws: intermediate values and the pair of normals. */
 typedef struct {
     double log, sine, cosine;
     NormalPair pair;
@@ -133,7 +136,7 @@ static __host__ __device__ uint64_t draw_b(const uint32_t word[4])
     return (uint64_t)word[3] << 32 | word[2];
 }
 
-/* Quarter turns of draw b beyond the nearest whole one, in [-1/2, 1/2]: exact. */
+/* Returns draw b in quarter turns, minus the nearest integer: a value in [-1/2, 1/2], exactly. */
 static __host__ __device__ double part_of_quarter(uint64_t b)
 {
     double turns = 4.0 * (normal_one_to_two(b) - 1.0);
@@ -157,7 +160,8 @@ static __global__ void normals_kernel(Normals *out, const uint32_t *words)
     if (i < N) out[i] = normals_of(words + 4 * (size_t)i);
 }
 
-/* Numbers of differing bits for each part, in double and (the normals) rounded to f32. */
+/* Prints how many values of each kind differ: intermediate values, and normals in f64 and rounded
+ * to f32. */
 static void print_normals(const char *kind, const Normals *host, const Normals *device,
                           cudaError_t code)
 {
@@ -177,7 +181,7 @@ static void print_normals(const char *kind, const Normals *host, const Normals *
     print_mismatches(probe_name("bits.%s.normal.f32.mismatches", kind), floats, code);
 }
 
-/* The host's normals of the draws in `words`; the caller frees. */
+/* Computes the normals of the draws in `words` on the host; the caller frees the result. */
 static Normals *host_normals(const uint32_t *words)
 {
     Normals *host = (Normals *)host_array(sizeof(Normals) * N);
@@ -186,7 +190,7 @@ static Normals *host_normals(const uint32_t *words)
     return host;
 }
 
-/* A kernel's normals of the draws beside the host's. */
+/* Runs a kernel that computes the normals of the draws and compares its results with the host's. */
 static void ask_normals(const char *kind, void (*kernel)(Normals *, const uint32_t *),
                         const uint32_t *words, const Normals *host)
 {
@@ -220,14 +224,15 @@ static __global__ void adamw_kernel(Element *out, const Element *in, UpdateConst
     if (i < N) out[i] = updated(in[i], &k);
 }
 
-/* +-2^[low, high), uniform in the exponent. */
+/* Returns a random value +-2^[low, high), uniform in the exponent. */
 static float spread(uint32_t seed, double low, double high)
 {
     double x = exp2(low + (high - low) * probe_hash(seed) * 0x1p-32);
     return (float)(probe_hash(seed ^ 0x80000000u) & 1 ? -x : x);
 }
 
-/* Weights around 2^-6, gradients and moments down to where g^2 is denormal or 0. */
+/* Fills in weights of a typical size (around 2^-6), and gradients and moments down to sizes at
+ * which g^2 is denormal or 0. */
 static void fill_elements(Element *e)
 {
     for (uint32_t i = 0; i < N; i++) {
@@ -240,7 +245,8 @@ static void fill_elements(Element *e)
     }
 }
 
-/* The third update; decay taken off the weights, or added to the gradients. */
+/* Compares the third update, with weight decay either applied to the weights (decoupled) or added
+ * to the gradients. */
 static void ask_adamw(const char *kind, bool decoupled)
 {
     const StepDecision decision = {.apply = 1, .update = 3, .lr = 6e-4, .grad_scale = 0.7341};
@@ -271,7 +277,7 @@ static void ask_adamw(const char *kind, bool decoupled)
     free(got);
 }
 
-/* All of it; `words` has room for 4 N. */
+/* Runs all comparisons; `words` has room for 4 N elements. */
 static void ask_bits(const char *kind, uint32_t *words)
 {
     ask_philox(kind, words);

@@ -1,6 +1,6 @@
-/* bits_contracted.cu -- what bits.cu asks, of the same code compiled as nvcc does unasked, products
- * and sums contracted: that results differ here shows that the comparison can fail, and what
- * -fmad=false is for. Philox has integers only and should still agree. */
+/* bits_contracted.cu -- runs the comparisons of bits.cu on code that nvcc compiled with its
+ * default, which contracts products and sums. Differences here show that the comparison can detect
+ * errors and what -fmad=false prevents. Philox uses only integers, so it should still agree. */
 #include "tests/probe/bits.h"
 
 int main(void)

@@ -1,16 +1,17 @@
-/* ceilings.cu -- asks: how fast can this GPU be? Bandwidth by size, matrix products on random data
- * (ceilings_products.h), what launches, graphs, events and host copies cost (ceilings_calls.h), and
- * the latency and size of L2 as a chain of dependent loads sees them. A copy and a
- * read-modify-write count what they read and what they write. About 30 seconds. */
+/* ceilings.cu -- measures how fast this GPU can be: memory bandwidth by size, matrix products of
+ * random data (ceilings_products.h), the cost of launches, graphs, events and host copies
+ * (ceilings_calls.h), and the latency and size of L2 as seen by a chain of dependent loads. For a
+ * copy or a read-modify-write, both the bytes read and the bytes written count. It takes about 30
+ * seconds. */
 #include "tests/probe/ceilings_calls.h"
 #include "tests/probe/ceilings_products.h"
 #include "tests/probe/probe.h"
 
-/* A block of BLOCK threads moves PER_THREAD vectors of 16 bytes per thread: 16 KiB. */
+/* A block of BLOCK threads moves PER_THREAD 16-byte vectors per thread: 16 KiB. */
 enum { BLOCK = 256, PER_THREAD = 4, LINE = 128, CHASE_STEPS = 32768 };
 static const size_t BLOCK_BYTES = (size_t)BLOCK * PER_THREAD * sizeof(uint4);
 
-/* Two buffers of `bytes`; word takes what must not be optimised away. */
+/* Two buffers of `bytes`; `word` receives a result that must not be optimised away. */
 struct Buffers {
     uint4 *from, *to;
     uint32_t *word;
@@ -31,7 +32,7 @@ static __global__ void fill_kernel(uint4 *x)
     }
 }
 
-/* STREAM: with the cache hint for data that is used once. */
+/* STREAM: use the cache hint for data that are used only once. */
 template <bool STREAM>
 static __global__ void __launch_bounds__(BLOCK) copy_kernel(const uint4 *from, uint4 *to)
 {
@@ -125,7 +126,7 @@ static void call_modify(void *context, cudaStream_t stream)
 static const struct {
     const char *name;
     void (*call)(void *, cudaStream_t);
-    int passes; /* over the buffer's bytes, for what is counted */
+    int passes; /* how often the buffer's bytes are counted: once per read and once per write */
 } movements[] = {
     {"copy", call_copy_kernel, 2},
     {"copy_streaming", call_copy_streaming, 2},
@@ -135,8 +136,8 @@ static const struct {
     {"read_modify_write", call_modify, 2},
 };
 
-/* Bandwidths from 1 MiB to 4 GiB, as far as the buffers go. Calls follow each other on the stream:
- * a small size says as much about launches, and what fits stays in L2. */
+/* Measures bandwidths from 1 MiB to 4 GiB, if the buffers are large enough. Calls follow each other
+ * on the stream, so small sizes also measure the launches, and data that fit stay in L2. */
 static void probe_bandwidth(Buffers *b, cudaStream_t stream)
 {
     const size_t most = (size_t)4 << 30;
@@ -159,16 +160,16 @@ static void probe_bandwidth(Buffers *b, cudaStream_t stream)
         }
 }
 
-/* Lays a chain over the lines of a footprint: the first word of a line is the next line's number.
- */
+/* Writes a chain into the lines of a buffer: the first word of each line is the number of the next
+ * line. */
 static __global__ void chain_kernel(uint32_t *lines, const uint32_t *next, uint32_t n)
 {
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) lines[(size_t)i * (LINE / sizeof *lines)] = next[i];
 }
 
-/* Follows the chain from *at for `steps` loads and leaves there where it stopped. L1: through the
- * first-level cache, else from L2 on. */
+/* Follows the chain from line *at for `steps` loads and stores the last line in *at. With L1, loads
+ * go through the first-level cache; otherwise they go to L2. */
 template <bool L1>
 static __global__ void chase_kernel(const uint32_t *lines, uint32_t *at, int steps)
 {
@@ -192,7 +193,8 @@ static void call_chase_l1(void *context, cudaStream_t stream)
     chase_kernel<true><<<1, 1, 0, stream>>>((const uint32_t *)b->from, b->word, CHASE_STEPS);
 }
 
-/* One random cycle through all n lines (Sattolo's shuffle), so that no prefetch can guess it. */
+/* Makes one random cycle through all n lines (Sattolo's shuffle), so that no prefetcher can predict
+ * it. */
 static void chain_shuffle(uint32_t *next, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -204,8 +206,8 @@ static void chain_shuffle(uint32_t *next, uint32_t n)
     }
 }
 
-/* Seconds per load for one footprint, every line of which was read just before. `next` and
- * `device_next` have room for its lines. */
+/* Returns the time per load in seconds for one footprint, all lines of which have just been read.
+ * `next` and `device_next` have room for its lines. */
 static double chase(Buffers *b, cudaStream_t stream, size_t footprint, bool l1, uint32_t *next,
                     uint32_t *device_next)
 {
@@ -216,13 +218,13 @@ static double chase(Buffers *b, cudaStream_t stream, size_t footprint, bool l1, 
     b->used = footprint;
     call_read(b, stream);
     CUDA_OK(cudaGetLastError());
-    /* After the read, which may write the word. */
+    /* Set the word to 0 after the read, because the read may write it. */
     CUDA_OK(cudaMemsetAsync(b->word, 0, sizeof *b->word, stream));
     return probe_seconds(l1 ? call_chase_l1 : call_chase, b, stream, 1, 4) / CHASE_STEPS;
 }
 
-/* Latencies over growing footprints; the largest one that is still nearer to L2's latency than to
- * the memory's is the size of L2 that one SM sees. */
+/* Measures latencies for growing footprints. The largest footprint whose latency is still nearer to
+ * that of L2 than to that of memory is the size of L2 that one SM sees. */
 static void probe_latency(Buffers *b, cudaStream_t stream)
 {
     static const size_t mib[] = {1,  2,  4,  8,  12, 16, 20, 24, 28, 32,  36,
@@ -279,7 +281,7 @@ static void print_device(const cudaDeviceProp *device)
     probe_number("device.copy_engines", device->asyncEngineCount, "");
 }
 
-/* Two buffers of 4 GiB, or of less where that much is not free. */
+/* Allocates two buffers of 4 GiB each, or smaller ones if that much memory is not free. */
 static void buffers_open(Buffers *b)
 {
     for (b->bytes = (size_t)4 << 30; b->bytes > ((size_t)128 << 20); b->bytes /= 4) {

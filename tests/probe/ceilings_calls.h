@@ -1,12 +1,14 @@
-/* ceilings_calls.h -- part of ceilings.cu: what it costs to ask the device for work: launches,
- * graphs, events, and copies between host and device. Host seconds are CLOCK_MONOTONIC's. */
+/* ceilings_calls.h -- part of ceilings.cu: measures the cost of submitting work to the device:
+ * launches, graphs, events, and copies between host and device. Host times are from
+ * CLOCK_MONOTONIC. */
 #ifndef TESTS_PROBE_CEILINGS_CALLS_H
 #define TESTS_PROBE_CEILINGS_CALLS_H
 
 #include "tests/probe/probe.h"
 #include <time.h>
 
-/* Few enough calls that the launch queue (about a thousand) never fills and makes the host wait. */
+/* So few calls that the launch queue (about a thousand entries) never fills up and blocks the
+ * host. */
 enum { CALLS = 400, CALL_ROUNDS = 15 };
 
 static __global__ void empty_kernel()
@@ -28,7 +30,8 @@ static double host_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Median host seconds of one of `calls` calls of f, the device's work not waited for. */
+/* Returns the median host time in seconds of one call of f, out of `calls` calls, without waiting
+ * for the device. */
 static double host_cost(void (*f)(void *, cudaStream_t), void *context, cudaStream_t stream,
                         int calls)
 {
@@ -98,7 +101,7 @@ static void probe_launches(cudaStream_t stream)
     CUDA_OK(cudaGetLastError());
 }
 
-/* A graph of n empty kernels, one after the other. */
+/* Measures a graph of n empty kernels that run one after the other. */
 static void probe_graph(cudaStream_t stream, int n)
 {
     cudaGraph_t graph;
@@ -122,8 +125,8 @@ static void probe_graph(cudaStream_t stream, int n)
     CUDA_OK(cudaGraphDestroy(graph));
 }
 
-/* What the device loses when a kernel on one stream waits for one on the other, back and forth:
- * seconds per hand-over, the kernel's own launch included. */
+/* Measures how long the device takes when a kernel on one stream waits for one on the other, back
+ * and forth. Returns seconds per hand-over, including the kernel's own launch. */
 static double event_handover(cudaStream_t one, cudaStream_t other, cudaEvent_t event)
 {
     cudaStream_t streams[2] = {one, other};
@@ -184,7 +187,8 @@ static void call_copy(void *context, cudaStream_t stream)
     CUDA_OK(cudaStreamSynchronize(stream));
 }
 
-/* Both directions of one size from one kind of host memory, each copy waited for. */
+/* Measures copies of one size in both directions, from one kind of host memory, waiting for each
+ * copy. */
 static void probe_host_copy(cudaStream_t stream, const char *kind, char *host, char *device,
                             size_t bytes)
 {
@@ -197,7 +201,8 @@ static void probe_host_copy(cudaStream_t stream, const char *kind, char *host, c
                  (double)bytes / host_cost(call_copy, &down, stream, calls), "B/s");
 }
 
-/* Both directions at once, from and to different halves of pinned memory. */
+/* Measures copies in both directions at the same time, from and to different halves of pinned
+ * memory. */
 static void probe_duplex(char *host, char *device, size_t bytes)
 {
     cudaStream_t up, down;

@@ -1,7 +1,6 @@
-/* ceilings_products.h -- part of ceilings.cu: what cuBLASLt reaches on one product of 8192 x 8192
- * matrices with random contents, the best of its first plans, per type of the operands. The
- * operands lie so that their k axis is contiguous (the library's TN), the only order that fp8 has.
- */
+/* ceilings_products.h -- part of ceilings.cu: measures the best speed of cuBLASLt for one product
+ * of 8192 x 8192 matrices with random contents, over its first plans, for each operand type. The k
+ * axis of both operands is contiguous (the library's TN), the only order that fp8 supports. */
 #ifndef TESTS_PROBE_CEILINGS_PRODUCTS_H
 #define TESTS_PROBE_CEILINGS_PRODUCTS_H
 
@@ -32,7 +31,8 @@ static const ProductKind product_kinds[] = {
     {"fp8.fast_accumulate", CUDA_R_8F_E4M3, CUDA_R_16BF, CUBLAS_COMPUTE_32F, true, false},
 };
 
-/* One product as a call: D = A' B, all three of PRODUCT_SIDE squared. */
+/* One product, in the form that probe_seconds calls: D = A' B, all of size PRODUCT_SIDE x
+ * PRODUCT_SIDE. */
 struct ProductCall {
     const Lt *lt;
     cublasLtHandle_t handle;
@@ -52,7 +52,7 @@ template <class T> static __global__ void random_kernel(T *x, size_t n, uint32_t
         x[at] = T(scale * ((float)probe_hash((uint32_t)at ^ seed) * 0x1p-31f - 1.0f));
 }
 
-/* Uniform in [-1, 1), or zeros. */
+/* Fills a matrix with values uniform in [-1, 1), or with zeros. */
 static void product_fill(void *x, const ProductKind *kind, uint32_t seed)
 {
     size_t n = (size_t)PRODUCT_SIDE * PRODUCT_SIDE;
@@ -77,7 +77,7 @@ static void product_call(void *context, cudaStream_t stream)
     if (c->status == CUBLAS_STATUS_SUCCESS) c->status = status;
 }
 
-/* The descriptors of `kind`; false with the first status that is not success in c->status. */
+/* Creates the descriptors for `kind`. Returns false, with the status in c->status, if one fails. */
 static bool product_describe(ProductCall *c, const ProductKind *kind)
 {
     const Lt *lt = c->lt;
@@ -97,7 +97,8 @@ static bool product_describe(ProductCall *c, const ProductKind *kind)
     return s == CUBLAS_STATUS_SUCCESS;
 }
 
-/* Tries the first plans, leaves the fastest in c->choice; its seconds, or 0 where none runs. */
+/* Tries the first plans and stores the fastest in c->choice. Returns its time in seconds, or 0 if
+ * none runs. */
 static double product_choose(ProductCall *c, cudaStream_t stream)
 {
     const Lt *lt = c->lt;
@@ -131,8 +132,8 @@ static double product_choose(ProductCall *c, cudaStream_t stream)
     return least;
 }
 
-/* One kind's line: rounds of about a tenth of a second; for plain bf16 also two seconds on end,
- * in which the clock settles at what the power limit allows. */
+/* Measures one kind and prints its line, with rounds of about a tenth of a second. Plain bf16 also
+ * runs for two seconds without pause, in which the clock settles at what the power limit allows. */
 static void product_measure(ProductCall *c, const ProductKind *kind, cudaStream_t stream)
 {
     const double flops = 2.0 * PRODUCT_SIDE * PRODUCT_SIDE * PRODUCT_SIDE;
@@ -161,7 +162,7 @@ static void product_measure(ProductCall *c, const ProductKind *kind, cudaStream_
     c->desc = nullptr;
 }
 
-/* Every kind of product. */
+/* Measures every kind of product. */
 static void probe_products(cudaStream_t stream)
 {
     Lt lt;

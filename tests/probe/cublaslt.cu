@@ -1,17 +1,18 @@
-/* cublaslt.cu -- what cuBLASLt offers a GPT-2 block: each of its products and the head's, with each
- * epilogue, bf16 and f32 outputs, beta 0 and 1. One line a combination: TFLOP/s of the best of the
- * first 16 heuristics, its microseconds and its kernels, or that it is not supported; and for each
- * product the algorithm of its fastest combination. */
+/* cublaslt.cu -- surveys what cuBLASLt offers for the matrix products of a GPT-2 block and of the
+ * head, with each epilogue, bf16 and f32 outputs, and beta 0 and 1. It prints one line per
+ * combination: TFLOP/s of the best of the first 16 heuristics, its time in microseconds and its
+ * kernels, or that it is not supported. For each product it prints the algorithm of the fastest
+ * combination. */
 #include "tests/probe/cublaslt_gpt2.h"
 #include <time.h>
 
-/* PROBE_SHARE gives the seconds that the probe has. Past HASTE seconds only the first
- * heuristic of a combination is timed, so that every one is answered; past END none is asked any
- * more, and each that was not is listed as such. */
+/* PROBE_SHARE gives the probe's time budget in seconds. After the fraction HASTE of it, only the
+ * first heuristic of a combination is timed, so that all combinations get a result. After the
+ * fraction END, no more combinations are timed; the remaining ones are listed as such. */
 enum { WORKSPACE_MIB = 128, USUAL_SHARE = 100 };
 static const double HASTE = 0.6, END = 0.85;
 
-/* The survey's clock, and what the time did not suffice for. */
+/* The survey's clock, and the number of combinations that it had no time for. */
 struct Survey {
     double from, share;
     int not_asked;
@@ -39,13 +40,13 @@ static double wall_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What the combinations of one product have shown so far. */
+/* The fastest combination of one product so far. */
 struct Fastest {
     double tflops;
     char combination[PRODUCT_TEXT], plan[PRODUCT_TEXT];
 };
 
-/* Times one combination, prints its line and keeps it where it is the product's fastest. */
+/* Times one combination, prints its line, and records it if it is the product's fastest so far. */
 static void survey_combination(const struct Bench *bench, struct Product product, const char *name,
                                const char *combination, bool in_haste, struct Fastest *fastest)
 {

@@ -1,10 +1,11 @@
-/* cublaslt_bias_gradient.cu -- whether the bias gradients of the epilogues overwrite or add to what
- * is there while beta adds D, which type the vector has, and whether every plan does the same. All
- * operands are constants, so that each right answer is one exact number. */
+/* cublaslt_bias_gradient.cu -- tests whether the bias gradient of an epilogue overwrites the
+ * existing vector or is added to it when beta makes D accumulate, which type the vector has, and
+ * whether all plans behave the same. All operands are constant, so each right result is one exact
+ * number. */
 #include "tests/probe/cublaslt_gpt2.h"
 
-/* A is 1, B is 1/64, so the product is SIZE_K / 64 everywhere; C is 1; the vector starts at BEFORE.
- * All the sums below are exact in bf16 too. */
+/* A is 1 and B is 1/64, so the product is SIZE_K / 64 everywhere. C is 1, and the vector starts at
+ * BEFORE. All sums below are exact in bf16 as well. */
 enum { SIZE_MN = 768, SIZE_K = 4096, PRODUCT_VALUE = SIZE_K / 64, BEFORE = 1024 };
 
 static __global__ void set_all(void *memory, size_t n, float value, bool f32)
@@ -24,7 +25,7 @@ static void set_constant(const struct Bench *bench, void *memory, size_t n, floa
     CUDA_OK(cudaGetLastError());
 }
 
-/* Element i of a bf16 or f32 array on the device. */
+/* Returns element i of a bf16 or f32 array on the device. */
 static float element(const void *memory, size_t i, bool f32)
 {
     uint32_t bits = 0;
@@ -40,7 +41,8 @@ static float element(const void *memory, size_t i, bool f32)
     return value;
 }
 
-/* "overwrites", "adds" or neither, for an array that held `before` and was given `fresh`. */
+/* Says what happened to a value that was `before` when `fresh` was computed for it: "overwrites",
+ * "adds", "leaves it" or "another value". */
 static const char *verdict(float got, float before, float fresh)
 {
     if (got == fresh) return "overwrites";
@@ -48,7 +50,7 @@ static const char *verdict(float got, float before, float fresh)
     return got == before ? "leaves it" : "another value";
 }
 
-/* One plan: what became of the vector and of D. "refused" where the call fails. */
+/* Runs one plan and says what happened to the vector and to D, or "refused" if the call fails. */
 static const char *try_plan(const struct Bench *bench, const struct ProductPlans *plans, int plan,
                             float fresh, float *vector)
 {
@@ -61,7 +63,8 @@ static const char *try_plan(const struct Bench *bench, const struct ProductPlans
     set_constant(bench, (void *)p->b, p->k * p->n, 1.0f / 64, false);
     set_constant(bench, p->d, p->m * p->n, 1.0f, f32);
     set_constant(bench, p->bias, SIZE_MN, (float)BEFORE, f32_vector);
-    if (p->aux) set_constant(bench, p->aux, p->m * p->n, 8.0f, f32); /* the derivative there is 1 */
+    /* at 8, the derivative of GELU is 1 */
+    if (p->aux) set_constant(bench, p->aux, p->m * p->n, 8.0f, f32);
     status = product_call(plans, plan, bench->stream);
     CUDA_OK(cudaStreamSynchronize(bench->stream));
     cudaGetLastError();
@@ -100,8 +103,9 @@ static void ask_gradient(const struct Bench *bench, struct Product p, const char
 
 int main(void)
 {
-    /* The vector's new value: A summed over k, B summed over k, D's gradient summed over n. With
-     * beta 1 the sum of D may or may not have C in it; the derivative is asked with beta 0 only. */
+    /* `fresh` is the vector's expected new value: A summed over k, B summed over k, or D's gradient
+     * summed over n. With beta 1, the sum of D may or may not include C, so the epilogue with the
+     * derivative is tested only with beta 0. */
     static const struct {
         const char *name;
         cublasLtEpilogue_t epilogue;

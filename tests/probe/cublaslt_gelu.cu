@@ -1,30 +1,31 @@
-/* cublaslt_gelu.cu -- which GELU the epilogues compute: the tanh or the erf form, of the f32 sum or
- * of the value rounded to D's type; what aux receives; the same for the derivative. The operands
- * are chosen so that the sums are 65,536 known numbers, exact in f32: -8 + i / 4096. */
+/* cublaslt_gelu.cu -- determines which GELU the epilogues compute: the tanh or the erf form,
+ * applied to the f32 sum or to the value rounded to D's type. It also determines what aux receives,
+ * and which derivative is computed. The operands are chosen so that the sums are 65,536 known
+ * numbers, exact in f32: -8 + i / 4096. */
 #include "tests/probe/cublaslt_gpt2.h"
 
-/* A corner of CORNER x CORNER outputs is looked at, of a product large enough for the usual
- * kernels. */
+/* Only a corner of CORNER x CORNER outputs is compared. The product is large enough that the
+ * library chooses its usual kernels. */
 enum { CORNER = 256, OUTPUTS = 3072, ROWS = 8192, INPUTS = 768, FORMS = 4 };
 
 static const char *const FORM_NAMES[FORMS] = {"tanh_of_sum", "erf_of_sum", "tanh_of_rounded",
                                               "erf_of_rounded"};
 
 struct Counts {
-    unsigned equal[FORMS];      /* outputs that are the formula's value, rounded to D's type */
-    unsigned aux;               /* aux entries that are the sum rounded to D's type */
+    unsigned equal[FORMS];      /* outputs that equal the formula's value, rounded to D's type */
+    unsigned aux;               /* aux entries that equal the sum, rounded to D's type */
     unsigned error_bits[FORMS]; /* the largest absolute error, as the bits of a float */
 };
 
-/* The sum that output (i, j) of the corner has in the forward product, and the value that aux is
- * given for the derivative. */
+/* Returns the sum that output (i, j) of the corner has in the forward product. The derivative uses
+ * the same value as aux. */
 static __device__ float corner_value(uint64_t i, uint64_t j)
 {
     return (float)((int)(j % CORNER) - CORNER / 2) / 16.0f + (float)(i % CORNER) / 4096.0f;
 }
 
-/* Forward: two terms of each sum are not 0, and together give corner_value. Derivative: one
- * term, 1. */
+/* Sets the operands. Forward: each sum has two terms that are not 0, and together they give
+ * corner_value. Derivative: each sum has a single term, 1. */
 static __global__ void set_operands(struct Product p, bool derivative)
 {
     __nv_bfloat16 *a = (__nv_bfloat16 *)p.a, *b = (__nv_bfloat16 *)p.b;
@@ -103,7 +104,8 @@ static void print_counts(const struct Counts *c, const char *name, bool with_aux
                    probe_name("%u of %d", c->aux, CORNER * CORNER));
 }
 
-/* Runs the first plan and prints its counts, then says how many plans count the same. */
+/* Runs every plan, prints the counts of the first one, and prints how many plans give the same
+ * counts. */
 static void ask_form(const struct Bench *bench, struct Product p, const char *name, bool derivative)
 {
     static struct ProductPlans plans;

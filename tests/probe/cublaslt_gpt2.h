@@ -1,6 +1,7 @@
-/* cublaslt_gpt2.h -- the matrix products of a GPT-2 block (qkv, proj, up, down: forward, input
- * gradient, weight gradient) and of the head, in two sizes, and the memory the cublasLt probes run
- * them in. Weights are (outputs, inputs), activations (rows, features), both row-major. */
+/* cublaslt_gpt2.h -- lists the matrix products of a GPT-2 block (qkv, proj, up, down: forward,
+ * input gradient, weight gradient) and of the head, for two model sizes, and allocates the memory
+ * in which the cublasLt probes run them. Weights are (outputs, inputs) and activations (rows,
+ * features), both row-major. */
 #ifndef TESTS_PROBE_CUBLASLT_GPT2_H
 #define TESTS_PROBE_CUBLASLT_GPT2_H
 
@@ -29,7 +30,8 @@ static inline struct Product linear_product(enum Way way, uint64_t rows, uint64_
     return product_shape(inputs, outputs, rows, CUBLAS_OP_N, CUBLAS_OP_T);
 }
 
-/* The twelve products of each block, then the heads' (their rows cut to 16384 to save memory). */
+/* Lists the twelve products of each block, then those of the heads (limited to 16384 rows to save
+ * memory). */
 static inline void gpt2_products(struct Gpt2Product list[GPT2_PRODUCTS])
 {
     static const struct {
@@ -38,7 +40,7 @@ static inline void gpt2_products(struct Gpt2Product list[GPT2_PRODUCTS])
     } models[2] = {{"124M", 768, 64 * 1024}, {"1558M", 1600, 16 * 1024}};
     static const struct {
         const char *name;
-        uint64_t inputs, outputs; /* in units of the channels */
+        uint64_t inputs, outputs; /* in multiples of the channels */
     } linears[4] = {{"qkv", 1, 3}, {"proj", 1, 1}, {"up", 1, 4}, {"down", 4, 1}};
     int n = 0;
     for (int m = 0; m < 2; m++)
@@ -55,7 +57,7 @@ static inline void gpt2_products(struct Gpt2Product list[GPT2_PRODUCTS])
                 linear_product((enum Way)way, 16 * 1024, models[m].channels, GPT2_VOCABULARY)};
 }
 
-/* One entry of the list; the names are ones that it has. */
+/* Returns the product with these names, which must be in the list. */
 static inline struct Product gpt2_find(const struct Gpt2Product list[GPT2_PRODUCTS],
                                        const char *model, const char *name, enum Way way)
 {
@@ -66,7 +68,7 @@ static inline struct Product gpt2_find(const struct Gpt2Product list[GPT2_PRODUC
     return list[i].product;
 }
 
-/* Two bf16 values in [-1, 1) a word; read as f32 a word lies in the same range. */
+/* Each word holds two bf16 values in [-1, 1); read as an f32, the word is in the same range. */
 static __global__ void fill_words(uint32_t *words, size_t n, uint32_t seed)
 {
     size_t step = (size_t)gridDim.x * blockDim.x;
@@ -86,7 +88,7 @@ static inline void fill_random(void *memory, size_t bytes, uint32_t seed, cudaSt
     CUDA_OK(cudaGetLastError());
 }
 
-/* Memory for any product of the list, and the library. */
+/* The library, and memory for any product of the list. */
 struct Bench {
     struct Lt lt;
     cublasLtHandle_t handle;
@@ -100,7 +102,7 @@ static inline size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Ends the probe where the library cannot be had. */
+/* Opens the library; ends the probe if that fails. */
 static inline void bench_open_library(struct Bench *bench)
 {
     char why[256] = "cublasLtCreate";
@@ -112,8 +114,8 @@ static inline void bench_open_library(struct Bench *bench)
     CUDA_OK(cudaStreamCreateWithFlags(&bench->stream, cudaStreamNonBlocking));
 }
 
-/* Sizes the memory for the first `n` products of the list and fills the operands; D and aux have
- * room for f32. C is a second D where `with_c`. */
+/* Allocates memory for the first `n` products of the list and fills the operands. D and aux have
+ * room for f32. If `with_c`, C has memory of its own, of the size of D. */
 static inline void bench_open(struct Bench *bench, const struct Gpt2Product *list, int n,
                               size_t workspace_bytes, bool with_c)
 {
@@ -158,7 +160,7 @@ static inline void bench_close(struct Bench *bench)
     cudaFree(bench->workspace);
 }
 
-/* The product with its pointers set; bias and aux only where the epilogue has them. */
+/* Returns the product with its pointers set; bias and aux only if the epilogue uses them. */
 static inline struct Product bench_product(const struct Bench *bench, struct Product p)
 {
     int e = p.epilogue;

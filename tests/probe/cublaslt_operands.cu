@@ -1,11 +1,13 @@
-/* cublaslt_operands.cu -- what the operands' places cost: the residual stream as C (apart from D
- * and in D's place) with the bias added, its time and where it rounds; pointers aligned to 256, 128
- * and 16 bytes, said to the heuristics and, last, unsaid. */
+/* cublaslt_operands.cu -- measures what the location of operands costs: the residual stream as C,
+ * apart from D or in D's memory, with the bias added (its time, and where it rounds); and pointers
+ * aligned to 256, 128 and 16 bytes, which are declared to the heuristics or, at the end, not
+ * declared. */
 #include "tests/probe/cublaslt_gpt2.h"
 
 enum { SAMPLES = 1 << 14 };
 
-/* Times the best plan, prints it; the plan stays open for the caller. False where none runs. */
+/* Times the best plan and prints the result. The plans stay open for the caller. Returns false if
+ * none runs. */
 static bool time_product(const struct Bench *bench, const struct Product *product,
                          struct ProductPlans *plans, int *plan, const char *name)
 {
@@ -24,8 +26,9 @@ static bool time_product(const struct Bench *bench, const struct Product *produc
     return seconds > 0;
 }
 
-/* Recomputes SAMPLES outputs of D = op(A)^T B + bias + C in double and counts those that equal it
- * rounded once (counts[0]), and with a rounding before C is added (counts[1]). */
+/* Recomputes SAMPLES outputs of D = op(A)^T B + bias + C in double. counts[0] is how many outputs
+ * equal this value rounded once; counts[1] is how many equal it if it is also rounded before C is
+ * added. */
 static __global__ void count_roundings(struct Product p, unsigned *counts)
 {
     const __nv_bfloat16 *a = (const __nv_bfloat16 *)p.a, *b = (const __nv_bfloat16 *)p.b;
@@ -63,7 +66,7 @@ static void print_roundings(const struct Bench *bench, const struct ProductPlans
     probe_word(probe_name("%s.rounded_before_c", name), probe_name("%u of %d", n[1], SAMPLES));
 }
 
-/* The two products whose result joins the residual stream, with bias. */
+/* Measures a product whose result is added to the residual stream, with bias. */
 static void ask_residual(const struct Bench *bench, const struct Gpt2Product *row)
 {
     static struct ProductPlans plans;
@@ -85,7 +88,7 @@ static void ask_residual(const struct Bench *bench, const struct Gpt2Product *ro
     product_close(&plans);
 }
 
-/* Moves every pointer of the product by `bytes`. */
+/* Returns the product with every pointer moved by `bytes`. */
 static struct Product shifted(struct Product p, size_t bytes)
 {
     p.a = (const char *)p.a + bytes;
@@ -114,8 +117,9 @@ static void ask_alignment(const struct Bench *bench, const struct Gpt2Product *r
     }
 }
 
-/* What happens when plans for pointers of 256 bytes meet others. A fault here ends the GPU's
- * context, so it is asked last. Returns false after one. */
+/* Tests what happens if plans made for 256-byte alignment are used with pointers of lower
+ * alignment. A fault here destroys the CUDA context, so this runs last. Returns false after a
+ * fault. */
 static bool ask_broken_promise(const struct Bench *bench, const struct Product *product,
                                size_t bytes)
 {

@@ -1,7 +1,7 @@
-/* cublaslt_product.h -- one matrix product through cuBLASLt, as the cublasLt probes ask for it:
- * D = epilogue(op(A) op(B) + beta C) in the library's column-major terms, A and B bf16 and packed,
- * the sum in f32; the plans its heuristics offer, their times, and the kernels of a plan (from
- * the nodes of a captured graph). */
+/* cublaslt_product.h -- describes one matrix product for cuBLASLt, used by the cublasLt probes: D =
+ * epilogue(op(A) op(B) + beta C) in the library's column-major terms, with A and B in bf16 and
+ * packed, and the sum in f32. It gets the plans that the library's heuristics offer, times them,
+ * and finds a plan's kernels (from the nodes of a captured graph). */
 #ifndef TESTS_PROBE_CUBLASLT_PRODUCT_H
 #define TESTS_PROBE_CUBLASLT_PRODUCT_H
 
@@ -13,24 +13,26 @@
 
 enum { PRODUCT_PLANS = 16, PRODUCT_TEXT = 512 };
 
-/* What is asked. A row-major tensor (rows, columns) is a column-major matrix of `columns` rows:
- * y (N, OC) = x (N, IC) W (OC, IC)^T is m = OC, n = N, k = IC with op_a = T (W) and op_b = N (x).
- */
+/* A matrix product. A row-major tensor (rows, columns) is a column-major matrix with `columns`
+ * rows: y (N, OC) = x (N, IC) W (OC, IC)^T is m = OC, n = N, k = IC with op_a = T (W) and op_b = N
+ * (x). */
 struct Product {
     uint64_t m, n, k;
     cublasOperation_t op_a, op_b;
-    cudaDataType_t out; /* of C and D: CUDA_R_16BF or CUDA_R_32F */
+    cudaDataType_t out; /* type of C and D: CUDA_R_16BF or CUDA_R_32F */
     cublasLtEpilogue_t epilogue;
     float beta;
-    bool f32_bias; /* the bias or its gradient is f32 whatever D is */
+    bool f32_bias; /* the bias or its gradient is f32, whatever the type of D */
     size_t workspace_bytes;
-    uint32_t reductions; /* mask of cublasLtReductionScheme_t that split-K may use */
-    uint32_t alignment;  /* bytes promised of every pointer; 0 leaves the library's own (256) */
+    uint32_t reductions; /* mask of the cublasLtReductionScheme_t that split-K may use */
+    /* alignment in bytes declared for every pointer; 0: the library's default (256) */
+    uint32_t alignment;
     const void *a, *b, *c;
     void *d, *bias, *aux, *workspace;
 };
 
-/* The library's answer: its descriptors and up to PRODUCT_PLANS algorithms, fastest guess first. */
+/* The library's descriptors and up to PRODUCT_PLANS algorithms, the one estimated as fastest
+ * first. */
 struct ProductPlans {
     const struct Lt *lt;
     cublasLtHandle_t handle;
@@ -128,8 +130,8 @@ static inline cublasStatus_t product_ask(struct ProductPlans *plans)
     return plans->n ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* Fills *plans; it is to be closed whatever the answer. NOT_SUPPORTED also where the list of
- * algorithms comes back empty. */
+/* Fills *plans, which must be closed whatever the result. Also returns NOT_SUPPORTED if the list of
+ * algorithms is empty. */
 static inline cublasStatus_t product_open(struct ProductPlans *plans, const struct Lt *lt,
                                           cublasLtHandle_t handle, const struct Product *product)
 {
@@ -160,7 +162,7 @@ static inline cublasStatus_t product_call(const struct ProductPlans *plans, int 
                              &plans->found[plan].algo, p->workspace, p->workspace_bytes, stream);
 }
 
-/* A plan in the form probe_seconds calls; the first failure stays in `status`. */
+/* A plan in the form that probe_seconds calls; `status` keeps the first failure. */
 struct ProductCall {
     const struct ProductPlans *plans;
     int plan;
@@ -174,7 +176,7 @@ static inline void product_run(void *context, cudaStream_t stream)
     if (call->status == CUBLAS_STATUS_SUCCESS) call->status = status;
 }
 
-/* Median seconds of one call; negative where the library refuses it. */
+/* Returns the median time of one call in seconds; negative if the library refuses the call. */
 static inline double product_seconds(const struct ProductPlans *plans, int plan,
                                      cudaStream_t stream, int calls, int rounds)
 {
@@ -184,8 +186,9 @@ static inline double product_seconds(const struct ProductPlans *plans, int plan,
     return call.status == CUBLAS_STATUS_SUCCESS ? seconds : -1;
 }
 
-/* Seconds of the fastest of the first `limit` plans and its index; negative where none runs. One
- * call of each ranks them; the fastest three are timed again by rounds of about 3 ms. */
+/* Returns the time in seconds of the fastest of the first `limit` plans, and its index; negative if
+ * none runs. One call of each plan ranks them; the three fastest are timed again in rounds of about
+ * 3 ms. */
 static inline double product_fastest(const struct ProductPlans *plans, int limit,
                                      cudaStream_t stream, int *plan)
 {
@@ -210,7 +213,8 @@ static inline double product_fastest(const struct ProductPlans *plans, int limit
     return best;
 }
 
-/* The call as a graph, or NULL where it cannot be captured; to be destroyed by the caller. */
+/* Captures the call as a graph, which the caller destroys; returns NULL if it cannot be
+ * captured. */
 static inline cudaGraph_t product_capture(const struct ProductPlans *plans, int plan,
                                           cudaStream_t stream)
 {
@@ -227,7 +231,7 @@ static inline cudaGraph_t product_capture(const struct ProductPlans *plans, int 
     return graph;
 }
 
-/* A function of the driver, or NULL where it is too old to have it. */
+/* Returns a function of the driver, or NULL if the driver is too old to have it. */
 static inline void *driver_entry(const char *name, unsigned version)
 {
     void *entry = NULL;
@@ -238,7 +242,8 @@ static inline void *driver_entry(const char *name, unsigned version)
     return code == cudaSuccess && found == cudaDriverEntryPointSuccess ? entry : NULL;
 }
 
-/* The name of a kernel node, as the library's binary has it; "?" where it cannot be had. */
+/* Returns the name of a kernel node as it is in the library's binary; "?" if it is not
+ * available. */
 static inline const char *node_kernel_name(cudaGraphNode_t node)
 {
     PFN_cuGraphKernelNodeGetParams_v12000 get =
@@ -256,8 +261,8 @@ static inline const char *node_kernel_name(cudaGraphNode_t node)
     return "?";
 }
 
-/* The kernels of a plan's call in their order of creation, joined by " + "; each name is cut to 90
- * characters. Returns text. */
+/* Writes the kernels of a plan's call, in order of creation, joined by " + "; each name is cut to
+ * 90 characters. Returns `text`. */
 static inline const char *product_kernels(const struct ProductPlans *plans, int plan,
                                           cudaStream_t stream, char text[PRODUCT_TEXT])
 {
@@ -294,7 +299,7 @@ static inline uint32_t plan_number(const struct ProductPlans *plans, int plan,
     return value;
 }
 
-/* How a plan computes, in words; tile, stages and cluster are the enumerators of cublasLt.h. */
+/* Writes how a plan computes as text; tile, stages and cluster are enumerators of cublasLt.h. */
 static inline const char *plan_words(const struct ProductPlans *plans, int plan,
                                      char text[PRODUCT_TEXT])
 {

@@ -1,16 +1,16 @@
-/* cublaslt_repeat.cu -- whether a fixed algorithm gives the same bits every time, alone and beside
- * another kernel that holds some of the SMs; whether two algorithms do; and whether a captured
- * call replays with the same bits, in how many nodes and what time. */
+/* cublaslt_repeat.cu -- tests whether one algorithm gives the same bits every time, both alone and
+ * while another kernel occupies some SMs; whether different algorithms give the same bits; and
+ * whether a captured call replays with the same bits, with how many nodes and in what time. */
 #include "tests/probe/cublaslt_gpt2.h"
 
 enum { REPEATS = 10, REPLAYS = 10, OCCUPYING_BLOCKS = 60, OCCUPYING_NS = 300000 };
 
-/* Bench, and what comparing results needs. */
+/* The bench, and buffers for comparing results. */
 struct Repeat {
     struct Bench bench;
     cudaStream_t beside;
     void *reference, *first; /* D of this plan's first call; D of the first plan */
-    unsigned *differing;     /* on the device */
+    unsigned *differing;     /* counter on the device */
 };
 
 static __global__ void count_differing(const uint32_t *a, const uint32_t *b, size_t n,
@@ -23,7 +23,7 @@ static __global__ void count_differing(const uint32_t *a, const uint32_t *b, siz
     if (mine) atomicAdd(differing, mine);
 }
 
-/* Keeps its SMs busy for a time, by the device's own clock. */
+/* Keeps its SMs busy for `ns` nanoseconds, by the device's clock. */
 static __global__ void occupy(unsigned long long ns)
 {
     unsigned long long from, now;
@@ -38,7 +38,7 @@ static size_t d_bytes(const struct Product *p)
     return p->m * p->n * (p->out == CUDA_R_32F ? 4 : 2);
 }
 
-/* Words in which D and `other` differ. */
+/* Returns in how many 32-bit words D and `other` differ. */
 static unsigned differing_words(struct Repeat *r, const struct Product *p, const void *other)
 {
     unsigned n = 0;
@@ -52,7 +52,7 @@ static unsigned differing_words(struct Repeat *r, const struct Product *p, const
     return n;
 }
 
-/* One call whose result is kept in `kept`. */
+/* Runs the product once and copies the result to `kept`. */
 static cublasStatus_t call_and_keep(struct Repeat *r, const struct ProductPlans *plans, int plan,
                                     void *kept)
 {
@@ -63,7 +63,7 @@ static cublasStatus_t call_and_keep(struct Repeat *r, const struct ProductPlans 
     return status;
 }
 
-/* Every plan, REPEATS times, every second time beside the occupying kernel. */
+/* Runs every plan REPEATS times, every second time while another kernel occupies some SMs. */
 static void ask_repeats(struct Repeat *r, const struct ProductPlans *plans, const char *name)
 {
     const struct Product *p = &plans->product;
@@ -139,7 +139,8 @@ static void ask_graph(struct Repeat *r, const struct ProductPlans *plans, const 
     CUDA_OK(cudaGraphDestroy(graph));
 }
 
-/* One product under two masks of reduction schemes: the one a trainer would set, and any. */
+/* Tests one product under two masks of reduction schemes: the one a trainer would use, and all
+ * schemes. */
 static void ask_product(struct Repeat *r, struct Product p, const char *name)
 {
     static const struct {

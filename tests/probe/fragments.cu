@@ -1,9 +1,12 @@
-/* fragments.cu -- which element of a matrix each register of each lane holds: mma.sync m16n8k16
- * (bf16, f16) and m16n8k8 (TF32). Every register slot is set alone, against
- * an operand that carries coordinates, and the products say where it was. The rows and columns of
- * D name the rows of A and the columns of B, so what is asked is whether the three layouts of the
- * PTX manual agree with each other; fragments_matrix.cu ties them to memory.
- * Lines `map.NAME.laneL = rR:(row,column)...`; `NAME.expected` compares them with the manual. */
+/* fragments.cu -- determines which matrix element each register of each lane holds for mma.sync
+ * m16n8k16 (bf16, f16) and m16n8k8 (TF32). It sets one register slot to 1 and all others to 0,
+ * multiplies by an operand whose elements encode their coordinates, and reads from the product
+ * where the slot was. Elements of A and B are identified only by rows and columns of D, so this
+ * tests whether the three layouts in the PTX manual agree with each other; fragments_matrix.cu
+ * relates them to memory.
+ *
+ * Prints lines `map.NAME.laneL = rR:(row,column)...`; `NAME.expected` compares them with the
+ * manual. */
 #include "tests/probe/fragments.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -45,7 +48,7 @@ template <int TYPE> static __global__ void mma_kernel(Product *out, const Operan
         out[blockIdx.x].d[lane][i] = d[i];
 }
 
-/* `runs` products, each from its own registers. */
+/* Computes `runs` products, each from its own register contents. */
 static cudaError_t mma_run(Type type, const Operands *in, Product *out, int runs)
 {
     Operands *d_in;
@@ -71,8 +74,8 @@ static int per_register(Type type)
     return type == TF32 ? 1 : 2;
 }
 
-/* The manual's layouts: element (row, col) of A (16 x K), B (K x 8) and D (16 x 8) in slot `i` of
- * `lane`, slots counted through a lane's registers, low half first. */
+/* These give the manual's layouts: the element (row, col) of A (16 x K), B (K x 8) and D (16 x 8)
+ * in slot `i` of `lane`. Slots are counted through a lane's registers, low half first. */
 static Place a_place(Type type, int lane, int i)
 {
     int group = lane / 4, quad = lane % 4;
@@ -92,7 +95,7 @@ static Place d_place(int lane, int i)
     return Place{lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2};
 }
 
-/* Small integers are exact in all three types. */
+/* Sets a slot to a small integer, which is exact in all three types. */
 static void slot_set(Type type, uint32_t *registers, int slot, int value)
 {
     float x = (float)value;
@@ -112,7 +115,8 @@ static void slot_set(Type type, uint32_t *registers, int slot, int value)
     registers[slot / 2] = (registers[slot / 2] & ~(0xffffu << shift)) | bits << shift;
 }
 
-/* What an operand carries: 1 everywhere, its row + 1, its column + 1; FIRST_: only where k is 0. */
+/* What the elements of an operand are: 1, row + 1, or column + 1. With FIRST_, only elements with k
+ * = 0 are set and the others are 0. */
 typedef enum { ONES, ROW, COLUMN, FIRST_ONES, FIRST_ROW, FIRST_COLUMN } Content;
 
 static int content_value(Content content, Place p, int k)
@@ -136,8 +140,9 @@ static void operands_fill(Type type, Operands *o, Content a, Content b)
     }
 }
 
-/* The place of a lone 1 of A whose partner carried k + 1: D is that in one row and 0 elsewhere; of
- * B: in one column. Anything else gives no place. */
+/* Returns the position of the single 1 in an operand. If it was in A, the other operand holds k +
+ * 1, so D is k + 1 in one row and 0 elsewhere; if it was in B, in one column. For any other D,
+ * returns row -1. */
 static Place lone_place(const Product *p, bool of_a)
 {
     float d[ROWS][COLUMNS];
@@ -155,7 +160,8 @@ static Place lone_place(const Product *p, bool of_a)
     return of_a ? Place{line, (int)value - 1} : Place{(int)value - 1, line};
 }
 
-/* Fills `in` with all runs: D's rows, D's columns, each slot of A alone, each slot of B alone. */
+/* Fills `in` for all runs: the rows of D, the columns of D, each slot of A by itself, each slot of
+ * B by itself. */
 static void mma_prepare(Type type, Operands *in)
 {
     int a_slots = 4 * per_register(type), b_slots = 2 * per_register(type);
@@ -178,7 +184,7 @@ static void mma_prepare(Type type, Operands *in)
     }
 }
 
-/* The maps found (found[0..2]: D, A, B) and the manual's. */
+/* Computes the maps that were found (found[0..2]: D, A, B) and those of the manual. */
 static void mma_maps(Type type, const Product *out, Map found[3], Map expected[3])
 {
     const int per = per_register(type), slots[3] = {D_SLOTS, 4 * per, 2 * per};
@@ -202,7 +208,8 @@ static void mma_maps(Type type, const Product *out, Map found[3], Map expected[3
     }
 }
 
-/* bf16 and TF32 print their maps; f16, whose layout should be bf16's, its verdict. */
+/* Prints maps and verdicts for bf16 and TF32. For f16, whose layout should equal that of bf16,
+ * prints only verdicts. */
 static void ask_mma(Type type)
 {
     const int runs = 2 + LANES * 6 * per_register(type);
@@ -226,7 +233,8 @@ static void ask_mma(Type type)
     }
 }
 
-/* What the product does with the 13 bits of an f32 that TF32 lacks: 1 + 2^-11 + 2^-12 times 1. */
+/* Tests how the instruction treats the 13 low bits of an f32 that TF32 lacks, by computing (1 +
+ * 2^-11 + 2^-12) x 1. */
 static void ask_tf32_rounding(void)
 {
     static Operands in;

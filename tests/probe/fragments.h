@@ -1,5 +1,6 @@
-/* fragments.h -- the table "which element is in which slot of which lane" and how it is printed. A
- * slot is a register, or half of one for 16-bit elements, low half first. */
+/* fragments.h -- a table that says which matrix element is in which slot of which lane, and
+ * functions that print it. A slot is a register or, for 16-bit elements, half of one, low half
+ * first. */
 #ifndef TESTS_PROBE_FRAGMENTS_H
 #define TESTS_PROBE_FRAGMENTS_H
 
@@ -7,7 +8,7 @@
 
 enum { LANES = 32, MAX_SLOTS = 8 };
 
-/* An element; row -1: none was found. */
+/* A matrix element; row -1 means that none was found. */
 typedef struct {
     int row, col;
 } Place;
@@ -17,10 +18,10 @@ typedef struct {
     int slots, per_register;
 } Map;
 
-/* One line for each lane: `map.NAME.laneL = rR:(row,column)...`. */
+/* Prints one line per lane: `map.NAME.laneL = rR:(row,column)...`. */
 static inline void map_print(const char *name, const Map *map)
 {
-    char own_name[160]; /* outlives the names made below */
+    char own_name[160]; /* a copy, because probe_name reuses its buffers */
     snprintf(own_name, sizeof own_name, "%s", name);
     for (int lane = 0; lane < LANES; lane++) {
         char text[256];
@@ -36,7 +37,7 @@ static inline void map_print(const char *name, const Map *map)
     }
 }
 
-/* `NAME.expected = match`, or in how many slots the two differ. */
+/* Prints `NAME.expected = match`, or in how many slots the two maps differ. */
 static inline void map_print_verdict(const char *name, const Map *map, const Map *expected)
 {
     int differing = 0;

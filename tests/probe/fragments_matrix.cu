@@ -1,12 +1,13 @@
-/* fragments_matrix.cu -- where ldmatrix puts, and stmatrix takes, the elements of 8 x 8 matrices of
- * 16 bits: one, two or four matrices, with and without .trans. Lane l gives the address of row l %
- * 8 of matrix l / 8; elements and slots carry their own index. In the maps, row r of matrix m is
- * printed as 8 m + r: (19,5) is matrix 2, row 3, column 5. */
+/* fragments_matrix.cu -- determines to which registers ldmatrix loads, and from which registers
+ * stmatrix stores, each element of 8 x 8 matrices of 16-bit elements: one, two or four matrices,
+ * with and without .trans. Lane l gives the address of row l % 8 of matrix l / 8. Elements and
+ * slots hold their own index. In the maps, row r of matrix m is printed as 8 m + r: (19,5) is
+ * matrix 2, row 3, column 5. */
 #include "tests/probe/fragments.h"
 
 enum { MATRICES = 4, SIDE = 8, ELEMENTS = MATRICES * SIDE * SIDE };
 
-/* Slot (lane, r, half) is out[lane][r] as two 16-bit halves. */
+/* Slot (lane, r, half) is stored in out[lane][r], as one of two 16-bit halves. */
 template <int COUNT, bool TRANS> static __global__ void ldmatrix_kernel(uint32_t (*out)[MATRICES])
 {
     __shared__ __align__(128) uint16_t matrix[ELEMENTS];
@@ -33,8 +34,8 @@ template <int COUNT, bool TRANS> static __global__ void ldmatrix_kernel(uint32_t
         out[lane][i] = r[i];
 }
 
-/* Registers carry the number of their slot, lane * 8 + 2 r + half; out is what memory then holds,
- * 0xffff where nothing was stored. */
+/* Each register slot holds its own number, lane * 8 + 2 r + half. `out` receives the resulting
+ * contents of shared memory, 0xffff where nothing was stored. */
 template <int COUNT, bool TRANS> static __global__ void stmatrix_kernel(uint16_t *out)
 {
     __shared__ __align__(128) uint16_t matrix[ELEMENTS];
@@ -62,7 +63,7 @@ template <int COUNT, bool TRANS> static __global__ void stmatrix_kernel(uint16_t
         out[i] = matrix[i];
 }
 
-/* The manual's layout of `count` matrices in a warp. */
+/* Fills in the manual's layout of `count` matrices in a warp. */
 static void map_expect(Map *map, int count, bool trans)
 {
     map->slots = 2 * count;
@@ -96,7 +97,7 @@ static void map_from_stores(Map *map, const uint16_t *got)
             map->at[got[i] / 8][got[i] % 8] = Place{i / SIDE, i % SIDE};
 }
 
-/* Prints the verdict, and the map of four matrices. */
+/* Prints the verdict and, for four matrices, the map. */
 static void answer(const char *name, const Map *found, const Map *expected, cudaError_t code)
 {
     if (code != cudaSuccess) {

@@ -1,19 +1,20 @@
-/* fragments_tma.cu -- where TMA puts the elements of a 2-D tile in shared memory, for each swizzle.
- * Every 16-bit element of the tensor is its own row * 256 + column. Lines `map.tma.SWIZZLE.rowR`
- * give, for each 16-byte chunk of line R of shared memory, the row and the tile's column of its
- * first element; `.expected` holds the whole tile to the rule that chunk bits 4-6 of an address are
- * exclusive-ored with its bits 7-9, as many as the swizzle has. */
+/* fragments_tma.cu -- determines where TMA puts the elements of a 2-D tile in shared memory, for
+ * each swizzle mode. Every 16-bit element of the tensor is its own row * 256 + column. Lines
+ * `map.tma.SWIZZLE.rowR` give, for each 16-byte chunk of line R of shared memory, the row and the
+ * tile's column of its first element. `.expected` compares the whole tile with this rule: address
+ * bits 4-6 (the chunk) are XORed with bits 7-9, using as many bits as the swizzle mode has. */
 #include "tests/probe/probe.h"
 #include <cuda.h>
 
 enum { WIDTH = 128, HEIGHT = 64, ROWS = 16, MAP_ROWS = 8, THREADS = 128, X = 64, Y = 16 };
-enum { SPACE = 4096, TRIES = 1 << 20 }; /* bytes of shared memory; looks at the barrier */
+/* bytes of shared memory; maximum number of polls of the barrier */
+enum { SPACE = 4096, TRIES = 1 << 20 };
 
 typedef struct {
     const char *name;
     CUtensorMapSwizzle mode;
-    int columns;   /* of the tile */
-    uint32_t mask; /* of the chunk's bits */
+    int columns;   /* columns of the tile */
+    uint32_t mask; /* mask of the chunk bits that are swizzled */
 } Swizzle;
 
 static const Swizzle SWIZZLES[] = {{"none", CU_TENSOR_MAP_SWIZZLE_NONE, 64, 0},
@@ -21,8 +22,9 @@ static const Swizzle SWIZZLES[] = {{"none", CU_TENSOR_MAP_SWIZZLE_NONE, 64, 0},
                                    {"sw64", CU_TENSOR_MAP_SWIZZLE_64B, 32, 3},
                                    {"sw128", CU_TENSOR_MAP_SWIZZLE_128B, 64, 7}};
 
-/* Copies the tile at column x, row y to `base` bytes past a multiple of 1024 and shared memory to
- * out; *arrived says whether the barrier completed within TRIES looks. */
+/* Copies the tile at column x, row y to shared memory at `base` bytes after a multiple of 1024, and
+ * then copies shared memory to `out`. Sets *arrived to 0 if the barrier does not complete within
+ * TRIES polls. */
 static __global__ void tile_kernel(const __grid_constant__ CUtensorMap map, uint16_t *out,
                                    int *arrived, int x, int y, uint32_t base, uint32_t bytes)
 {
@@ -37,7 +39,7 @@ static __global__ void tile_kernel(const __grid_constant__ CUtensorMap map, uint
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    asm volatile("fence.proxy.async;" ::: "memory"); /* the fill above before the copy */
+    asm volatile("fence.proxy.async;" ::: "memory"); /* orders the fill above before the copy */
     __syncthreads();
     if (threadIdx.x == 0) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
@@ -65,8 +67,9 @@ static uint32_t swizzled(uint32_t address, uint32_t mask)
     return address ^ (address >> 7 & mask) << 4;
 }
 
-/* How many elements of the tile are not where the rule puts them; beyond the tensor's edges zeros
- * are due. by_rows: the rule applied to the tile's own offsets instead of addresses. */
+/* Returns how many elements of the tile are not where the rule puts them; elements outside the
+ * tensor must be 0. With `by_rows`, the rule is applied to offsets within the tile instead of
+ * addresses. */
 static int count_misplaced(const uint16_t *got, const Swizzle *s, int x, int y, uint32_t base,
                            bool by_rows)
 {
@@ -93,10 +96,10 @@ typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, 
 typedef struct {
     EncodeTiled encode;
     uint16_t *tensor, *out; /* on the device */
-    int *arrived;           /* likewise */
+    int *arrived;           /* on the device */
 } Session;
 
-/* Loads the tile; NULL, or why it could not be had. */
+/* Loads the tile into `got`. Returns NULL, or a text that says why it failed. */
 static const char *tile_load(const Session *session, const Swizzle *s, int x, int y, uint32_t base,
                              uint16_t *got)
 {

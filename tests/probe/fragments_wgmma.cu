@@ -1,16 +1,19 @@
-/* fragments_wgmma.cu -- which element each register of a wgmma m64nNk16 accumulator is, and which
- * bytes of shared memory the instruction reads as which element of A and B, for each swizzle,
- * K-major and MN-major. Shared memory holds its own index, in two runs as bf16 is exact to 256
- * only, and the other operand is the identity, K-major without swizzle: the layout that all the
- * rest is measured by. Verdicts compare with the layouts that the manual documents:
- *   map.wgmma.d.laneL = rR:(row,column)...                  first warp, N = 64
- *   map.wgmma.OPERAND.MAJOR.SWIZZLE.LINE = POSITION:BYTE... first elements of 16-byte chunks */
+/* fragments_wgmma.cu -- determines which element each register of a wgmma m64nNk16 accumulator
+ * holds, and which bytes of shared memory the instruction reads as which element of A and B, for
+ * each swizzle mode, K-major and MN-major.
+ *
+ * Shared memory holds its own index, split over two runs because bf16 is exact only up to 256. The
+ * other operand is the identity, K-major without swizzle; all other layouts are measured relative
+ * to that one. Verdicts compare with the layouts in the PTX manual.
+ *
+ * Lines of the first warp with N = 64: map.wgmma.d.laneL = rR:(row,column)... Lines of the first
+ * elements of 16-byte chunks: map.wgmma.OPERAND.MAJOR.SWIZZLE.LINE = POSITION:BYTE... */
 #include "tests/probe/wgmma.h"
 
 enum { M = 64, K = 16, MAX_N = 256 };
 
-/* The image layout of an operand: chunks of 16 bytes a swizzled line has (1: no swizzle), the
- * descriptor's offsets in bytes, and bytes the start is advanced by along K. */
+/* The layout of an operand's image: the number of 16-byte chunks per swizzled line (1: no swizzle),
+ * the byte offsets in the descriptor, and the bytes by which the start is advanced along K. */
 typedef struct {
     uint32_t chunks;
     bool mn_major;
@@ -20,7 +23,7 @@ typedef struct {
 typedef struct {
     uint16_t *a, *b;
     float *out;
-} Session; /* on the device */
+} Session; /* the arrays are on the device */
 
 typedef cudaError_t (*Run)(const Session *, uint64_t, uint64_t);
 
@@ -33,14 +36,14 @@ static cudaError_t run(const Session *s, uint64_t desc_a, uint64_t desc_b)
 
 /* ---- the documented layouts ------------------------------------------------------------------ */
 
-/* Row and column of accumulator `i` of a thread. */
+/* Returns the row and column of accumulator `i` of a thread. */
 static void d_place(int thread, int i, int *row, int *col)
 {
     *row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
     *col = i / 4 * 8 + thread % 4 * 2 + i % 2;
 }
 
-/* The dense layout of `extent` rows (or columns) in lines of `chunks` chunks. */
+/* Returns the dense layout of `extent` rows (or columns) in lines of `chunks` chunks. */
 static Layout layout_dense(uint32_t chunks, bool mn_major, uint32_t extent)
 {
     Layout l = {chunks, mn_major, 16, 128 * chunks, 0};
@@ -53,9 +56,10 @@ static Layout layout_dense(uint32_t chunks, bool mn_major, uint32_t extent)
     return l;
 }
 
-/* The byte of the image that is element (mn, k). Without swizzle, core matrices of 8 x 16 bytes lie
- * `stride` apart along mn and `leading` along k. With it, atoms of 8 lines lie `stride` apart along
- * the other direction than the lines', and, where lines run along mn, `leading` apart along mn. */
+/* Returns the byte of the image that holds element (mn, k). Without swizzle, core matrices of 8 x
+ * 16 bytes are `stride` bytes apart along mn and `leading` bytes apart along k. With swizzle, atoms
+ * of 8 lines are `stride` bytes apart in the direction across the lines; if lines run along mn,
+ * atoms are also `leading` bytes apart along mn. */
 static uint32_t layout_byte(Layout l, uint32_t mn, uint32_t k)
 {
     uint32_t along = l.mn_major ? mn : k, across = l.mn_major ? k : mn, line = 16 * l.chunks;
@@ -83,7 +87,8 @@ static uint16_t bf16_of(int value)
     return (uint16_t)(bits >> 16);
 }
 
-/* Images whose element (mn, k) is 1 where k is mn (identity), or k is 0: times mn if `coded`. */
+/* These fill an image. image_identity: element (mn, k) is 1 if k == mn. image_first: elements with
+ * k = 0 are 1 or, if `coded`, mn. All other elements are 0. */
 static void image_identity(uint16_t *image)
 {
     memset(image, 0, sizeof *image * WG_IMAGE);
@@ -99,8 +104,8 @@ static void image_first(uint16_t *image, uint32_t extent, bool coded)
             bf16_of(coded ? (int)mn : 1);
 }
 
-/* D (row-major, 64 x n) of the two images, by the documented accumulator layout; or, if `raw`, as
- * the threads hold it. */
+/* Runs the product of two images. Writes D row-major (64 x n), using the documented accumulator
+ * layout; or, if `raw`, in the order in which threads hold it. */
 static cudaError_t product(const Session *s, Run f, int n, const uint16_t *a, Layout layout_a,
                            const uint16_t *b, Layout layout_b, float *d, bool raw)
 {
@@ -172,8 +177,8 @@ template <int N> static void ask_accumulators(const Session *s)
 
 /* ---- the operands ---------------------------------------------------------------------------- */
 
-/* bytes[mn * K + k]: which byte of the image was read as element (mn, k) of A (64 rows) or B (128
- * columns). */
+/* Sets bytes[mn * K + k] to the byte of the image that was read as element (mn, k) of A (64 rows)
+ * or B (128 columns). */
 static cudaError_t operand_read(const Session *s, bool is_b, Layout layout, uint32_t *bytes)
 {
     static uint16_t image[WG_IMAGE], other[WG_IMAGE];
@@ -207,7 +212,7 @@ static int count_differing(const uint32_t *bytes, int extent, Layout layout)
     return differing;
 }
 
-/* Lines along the contiguous direction: rows 0..15 for K-major, k 0..15 for MN-major. */
+/* Prints lines along the contiguous direction: rows 0..15 for K-major, k 0..15 for MN-major. */
 static void print_operand(const char *name, const uint32_t *bytes, int extent, bool mn_major)
 {
     for (int line = 0; line < 16; line++) {
@@ -225,7 +230,7 @@ static void ask_operand(const Session *s, bool is_b, bool mn_major, uint32_t chu
     static uint32_t bytes[128 * K];
     const int extent = is_b ? 128 : M;
     const char *swizzle = chunks == 1 ? "none" : probe_name("sw%u", 16 * chunks);
-    char name[32]; /* outlives the names made below */
+    char name[32]; /* a copy, because probe_name reuses its buffers */
     const uint32_t steps = mn_major || chunks == 1 ? 1 : chunks / 2;
     snprintf(name, sizeof name, "wgmma.%c.%s.%s", is_b ? 'b' : 'a', mn_major ? "mn" : "k", swizzle);
     for (uint32_t step = 0; step < steps; step++) {

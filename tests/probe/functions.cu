@@ -1,7 +1,8 @@
-/* functions.cu -- how far the device's f32 functions, exact and approximate, are from the C
- * library's in double: the largest and mean error in units of the last place of the exact result,
- * and the argument of the largest, over a million arguments of the range in which training uses
- * the function. Own f32 functions are held to bounds of this size. */
+/* functions.cu -- measures the error of the device's f32 functions, exact and approximate, against
+ * the C library's functions in double. It prints the largest and the mean error in units in the
+ * last place of the exact result, and the argument with the largest error, over a million arguments
+ * in the range that training uses. The program's own f32 functions must stay within errors of this
+ * size. */
 #include "tests/probe/probe.h"
 #include <math.h>
 
@@ -21,8 +22,8 @@ static __device__ float tanh_approx(float x)
     return y;
 }
 
-/* erf's users (GELU) take 0.5 x (1 + erf(x / sqrt 2)): its own line, as cancellation shows there.
- */
+/* GELU computes 0.5 x (1 + erf(x / sqrt 2)). It is measured by itself because cancellation
+ * increases the error of erf. */
 static __device__ float gelu_erf(float x)
 {
     return 0.5f * x * (1.0f + erff(x * 0.70710678f));
@@ -44,7 +45,7 @@ static double reciprocal_exact(double x)
 }
 
 /* Name, the device's expression in x, the exact function, the range, and whether the arguments are
- * spread evenly over the logarithm. */
+ * spread evenly on a logarithmic scale. */
 #define FUNCTIONS(F)                                                                               \
     F(expf, expf(x), exp, -87.0, 0.0, false)                                                       \
     F(fast_expf, __expf(x), exp, -87.0, 0.0, false)                                                \
@@ -81,7 +82,7 @@ typedef struct {
     bool by_log;
 } Function;
 
-/* |value - exact| in units of the last place an f32 has at exact. */
+/* Returns |value - exact| in units in the last place of an f32 of the size of `exact`. */
 static double ulps(float value, double exact)
 {
     int exponent;

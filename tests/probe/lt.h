@@ -1,6 +1,6 @@
-/* lt.h -- cuBLASLt opened at run time: its functions by their own prototypes, no link dependency.
- * The types and constants come from the toolkit's header; the library is the one that the loader
- * finds (libcublasLt.so.13, else .so.12). */
+/* lt.h -- opens cuBLASLt at run time, so that a probe does not link against it. Types, constants
+ * and function prototypes come from the toolkit's header; the library is the one that the dynamic
+ * loader finds (libcublasLt.so.13, else .so.12). */
 #ifndef TESTS_PROBE_LT_H
 #define TESTS_PROBE_LT_H
 
@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-/* The functions carry the API's names without "cublasLt". */
+/* The functions have the API's names without "cublasLt". */
 struct Lt {
     void *library;
     decltype(&cublasLtCreate) create;
@@ -32,7 +32,7 @@ struct Lt {
     decltype(&cublasLtMatmulPreferenceSetAttribute) matmulPreferenceSetAttribute;
 };
 
-/* Finds one function; false names the missing one in `why`. */
+/* Looks up one function; returns false and names it in `why` if it is missing. */
 template <class F>
 static inline bool lt_find(const Lt *lt, F *function, const char *name, char *why, size_t n)
 {
@@ -41,7 +41,8 @@ static inline bool lt_find(const Lt *lt, F *function, const char *name, char *wh
     return *function != nullptr;
 }
 
-/* Opens the library and finds every function; false with the reason in why[0..n). */
+/* Opens the library and looks up every function; returns false, with the reason in why[0..n), on
+ * failure. */
 static inline bool lt_open(Lt *lt, char *why, size_t n)
 {
     const char *names[] = {"libcublasLt.so.13", "libcublasLt.so.12"};

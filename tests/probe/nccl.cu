@@ -1,12 +1,15 @@
-/* nccl.cu -- does NCCL work between 2 and 4 processes on one GPU, each with its own NCCL_HOSTID,
- * over the loopback interface? Which collectives are right, how fast (B/s are a message's bytes by
- * its time: the whole buffer of an all-reduce, what goes into a reduce-scatter, what comes out of
- * an all-gather, what one rank sends in a ring), what two communicators used in different orders
- * do, what a killed peer looks like to the others, and how threads of one process fare. */
+/* nccl.cu -- tests whether NCCL works between 2 and 4 processes on one GPU, each with its own
+ * NCCL_HOSTID, over the loopback interface. It tests which collectives give right results and how
+ * fast they are, what happens if two communicators are used in different orders, what surviving
+ * ranks see when a peer is killed, and whether threads of one process can be ranks.
+ *
+ * B/s are a message's bytes divided by its time: the whole buffer of an all-reduce, the input of a
+ * reduce-scatter, the output of an all-gather, what one rank sends in a ring. */
 #include "tests/probe/nccl_collectives.h"
 #include "tests/probe/nccl_faults.h"
 
-/* The first child: is there a GPU, and a library? The parent itself never calls CUDA. */
+/* Runs in the first child and tests whether there is a GPU and a library. The parent itself never
+ * calls CUDA. */
 static void device_body(struct set *s, int rank)
 {
     char why[256];
@@ -22,8 +25,8 @@ static void device_body(struct set *s, int rank)
                                           s->version % 100));
 }
 
-/* The argument, if any: the seconds that all questions have together. Killing a stuck set can take
- * 4 more. */
+/* The optional argument is the number of seconds for all tests together. Killing a set of processes
+ * that is stuck can take 4 more. */
 int main(int argc, char **argv)
 {
     struct set *s = set_make(argc > 1 ? atof(argv[1]) : 55);
@@ -31,7 +34,7 @@ int main(int argc, char **argv)
     if (code == SET_SKIPPED) return 0;
     if (code) return code == PROBE_NO_GPU ? PROBE_NO_GPU : PROBE_FAILED;
     if (collectives_run(s, "nccl.2", 2, OPERATIONS, 14)) {
-        /* NCCL's own choices fail here: every later question is asked with pinned ones. */
+        /* NCCL's default choices fail here, so all later tests use fixed settings. */
         s->pinned = 1;
         if (collectives_run(s, "nccl.2.pinned", 2, OPERATIONS, 14)) {
             faults_threads_run(s);

@@ -1,5 +1,6 @@
-/* nccl_api.h -- libnccl.so.2 opened at run time, and what a rank needs around its calls: errors by
- * name, settings by environment, a wait that notices a communicator's asynchronous error. */
+/* nccl_api.h -- opens libnccl.so.2 at run time and provides what a rank needs around its calls:
+ * error names, settings by environment variables, and a wait that detects a communicator's
+ * asynchronous error. */
 #ifndef TESTS_PROBE_NCCL_API_H
 #define TESTS_PROBE_NCCL_API_H
 
@@ -34,7 +35,7 @@ static struct {
 #undef X
 } nccl;
 
-/* Fills `nccl`; 0, or -1 with the reason in `why`. */
+/* Fills `nccl`; returns 0, or -1 with the reason in `why`. */
 static inline int api_open(char *why, size_t size)
 {
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
@@ -62,7 +63,7 @@ static inline const char *result_name(ncclResult_t result)
     return i < sizeof names / sizeof *names ? names[i] : "an unknown ncclResult_t";
 }
 
-/* The text of NCCL's last error on one line; "no text" where it left none. */
+/* Writes the text of NCCL's last error on one line, or "no text" if there is none. */
 static inline const char *last_error(ncclComm_t comm, char *text, size_t size)
 {
     const char *said = nccl.GetLastError(comm);
@@ -71,7 +72,7 @@ static inline const char *last_error(ncclComm_t comm, char *text, size_t size)
     return text;
 }
 
-/* One rank of a set: where it is, and what it holds on the GPU. */
+/* One rank of a set: its number, and its resources on the GPU. */
 struct rank {
     struct set *s;
     int rank, n;
@@ -96,7 +97,8 @@ static inline void cuda_check(const struct rank *at, const char *call, cudaError
                  cudaGetErrorString(code));
 }
 
-/* A call that ends this rank when it fails; the parent can read which call a rank is in. */
+/* Makes a call and ends this rank if the call fails. The parent can read which call a rank is
+ * in. */
 #define NCCL(at, name, ...)                                                                        \
     (set_doing((at)->s, (at)->rank, "nccl" #name),                                                 \
      nccl_check(at, "nccl" #name, nccl.name(__VA_ARGS__)))
@@ -107,8 +109,8 @@ static inline void setting(const char *name, const char *value)
     setenv(name, value, 1);
 }
 
-/* The environment of one rank, before its first NCCL call. `pinned` leaves NCCL no choice of
- * transport, algorithm and memory, for machines where its own choice fails. */
+/* Sets the environment of one rank before its first NCCL call. `pinned` fixes NCCL's transport,
+ * algorithm and memory, for machines where its own choices fail. */
 static inline void settings_apply(const struct set *s, int rank)
 {
     static const char *const pinned[][2] = {
@@ -127,7 +129,7 @@ static inline void settings_apply(const struct set *s, int rank)
         setting(pinned[i][0], pinned[i][1]);
 }
 
-/* Waits for a stream; ends this rank on an error of CUDA's or of the communicator. */
+/* Waits for a stream; ends this rank if CUDA or the communicator reports an error. */
 static inline void comm_wait(const struct rank *at, ncclComm_t comm, cudaStream_t stream)
 {
     cudaError_t code;
@@ -141,7 +143,7 @@ static inline void comm_wait(const struct rank *at, ncclComm_t comm, cudaStream_
     cuda_check(at, "cudaStreamQuery", code);
 }
 
-/* A communicator of all ranks of the set, its id from rank 0. */
+/* Creates a communicator of all ranks of the set, with an id from rank 0. */
 static inline ncclComm_t comm_make(const struct rank *at)
 {
     static_assert(sizeof(ncclUniqueId) == sizeof at->s->id, "the id's place in the mapping");

@@ -1,5 +1,5 @@
-/* nccl_collectives.h -- nccl.cu's questions about what works: each collective, checked value by
- * value and timed, for three sizes of message; a split communicator; the end of one. */
+/* nccl_collectives.h -- part of nccl.cu: tests each collective, checks every value, and times it
+ * for three message sizes; also tests splitting and destroying a communicator. */
 #ifndef TESTS_PROBE_NCCL_COLLECTIVES_H
 #define TESTS_PROBE_NCCL_COLLECTIVES_H
 
@@ -13,7 +13,7 @@ static const size_t message_sizes[] = {(size_t)1 << 10, (size_t)1 << 20, BYTES_M
 static const char *const message_names[] = {"1KiB", "1MiB", "64MiB"};
 enum { SIZES = 3 };
 
-/* Small integers: a sum over ranks is exact in f32 whatever its order. */
+/* Small integers, so that a sum over ranks is exact in f32 in any order. */
 static __device__ float value(int rank, size_t i)
 {
     return (float)(probe_hash((uint32_t)i + 0x9e3779b9u * (uint32_t)(rank + 1)) & 0xffff);
@@ -26,8 +26,8 @@ static __global__ void fill_kernel(float *x, size_t n, int rank)
         x[i] = value(rank, i);
 }
 
-/* What a result must be: with chunk != 0, chunks of the ranks one after another; else the sum over
- * ranks first, first + step, ... < end of their values from `offset` on. */
+/* The expected result. If chunk != 0, it is the ranks' chunks, one after another. Otherwise it is
+ * the sum of the values from `offset` on over the ranks first, first + step, ... < end. */
 struct expected {
     size_t chunk, offset;
     int first, step, end;
@@ -47,7 +47,7 @@ static __global__ void check_kernel(const float *x, size_t n, struct expected e,
     }
 }
 
-/* Adds to the set's count how many of n received values are not what they must be. */
+/* Counts how many of n received values are wrong and adds that to the set's counter. */
 static void received_check(const struct rank *at, size_t n, struct expected e)
 {
     unsigned wrong = 0;
@@ -59,7 +59,7 @@ static void received_check(const struct rank *at, size_t n, struct expected e)
     __atomic_add_fetch(&at->s->wrong, wrong, __ATOMIC_SEQ_CST);
 }
 
-/* A rank with a context, buffers of BYTES_MAX, a stream and a communicator. */
+/* Starts a rank: creates its context, buffers of BYTES_MAX, a stream and a communicator. */
 static struct rank rank_start(struct set *s, int rank)
 {
     struct rank at = {s, rank, s->n, NULL, NULL, NULL, NULL, NULL};
@@ -84,7 +84,7 @@ static struct rank rank_start(struct set *s, int rank)
     return at;
 }
 
-/* ---- the collectives ---- */
+/* ---- the collectives ------------------------------------------------------------------------- */
 
 static void collective_issue(const struct rank *at, int operation, size_t n)
 {
@@ -124,7 +124,7 @@ static void collective_check(const struct rank *at, int operation, size_t n)
     }
 }
 
-/* Seconds of one of `calls` calls, this rank's, all ranks starting together. */
+/* Returns this rank's time in seconds for one of `calls` calls; all ranks start together. */
 static double collective_time(const struct rank *at, int operation, size_t n, int calls)
 {
     int64_t from;
@@ -144,7 +144,7 @@ static void collective_ask(const struct rank *at, int operation, int size)
     set_ask(s, at->rank, probe_name("%s.%s", operation_names[operation], message_names[size]), 8,
             "failed: no answer");
     if (at->rank == 0) s->wrong = 0;
-    /* All bits set is no number: a value that never arrived is wrong. */
+    /* All bits set is a NaN, so a value that was never received counts as wrong. */
     CUDA(at, cudaMemsetAsync(at->recv, 0xff, BYTES_MAX, at->stream));
     collective_time(at, operation, n, 1);
     collective_check(at, operation, n);
@@ -158,7 +158,8 @@ static void collective_ask(const struct rank *at, int operation, int size)
     probe_number(probe_name("%s.wrong", s->question), s->wrong, "values");
 }
 
-/* Splits the ranks into sets of two, the later rank first, and adds up in one of them. */
+/* Splits the ranks into groups of two, the higher rank first, and tests an all-reduce in each
+ * group. */
 static void split_ask(struct rank *at)
 {
     struct set *s = at->s;
@@ -189,8 +190,8 @@ static void split_ask(struct rank *at)
     probe_number(probe_name("%s.wrong", s->question), s->wrong, "values");
 }
 
-/* Every question about collectives from the set's first on; the step tells the parent where to go
- * on after one that ended the set. */
+/* Runs all tests of collectives from number s->first on. s->step tells the parent which test was
+ * running if the set ends early. */
 static void collectives_body(struct set *s, int rank)
 {
     struct rank at = rank_start(s, rank);
@@ -211,8 +212,8 @@ static void collectives_body(struct set *s, int rank)
     if (rank == 0) probe_number(s->question, set_seconds_since(from), "s");
 }
 
-/* Asks again after a question that ended its set, from the next one on, for `seconds` in all; -1
- * when not even the communicator stood. */
+/* If a test ends its set of processes, starts a new set and continues with the next test, for at
+ * most `seconds` in all. Returns -1 if not even the communicator could be created. */
 static int collectives_run(struct set *s, const char *prefix, int n, int operations, double seconds)
 {
     int64_t from = set_now();

@@ -1,5 +1,5 @@
-/* nccl_faults.h -- nccl.cu's questions about what goes wrong: two communicators in different
- * orders, a peer that is killed, ranks as threads of one process, ranks that admit to one host. */
+/* nccl_faults.h -- part of nccl.cu: tests failures: two communicators used in different orders, a
+ * peer that is killed, ranks that are threads of one process, and ranks with the same host id. */
 #ifndef TESTS_PROBE_NCCL_FAULTS_H
 #define TESTS_PROBE_NCCL_FAULTS_H
 
@@ -9,9 +9,10 @@
 #define KILLED_VALUES ((size_t)1 << 22)
 #define KILLED_WAIT   10.0
 
-/* ---- two communicators ---- */
+/* ---- two communicators ----------------------------------------------------------------------- */
 
-/* 20 rounds of one all-reduce on each communicator; `crossed`: odd ranks begin with the second. */
+/* Runs 20 rounds of one all-reduce on each communicator; if `crossed`, odd ranks start with the
+ * second communicator. */
 static void order_ask(const struct rank *at, const ncclComm_t *comm, const cudaStream_t *stream,
                       const char *name, int crossed)
 {
@@ -40,16 +41,17 @@ static void order_body(struct set *s, int rank)
     CUDA(&at, cudaStreamCreateWithFlags(&stream[1], cudaStreamNonBlocking));
     set_ask(s, rank, "second_init", 8, "failed: no answer");
     comm[1] = comm_make(&at);
-    /* The same order first: it also makes every connection, so that crossing is about launches. */
+    /* Test the same order first. That also opens all connections, so the crossed test is only about
+     * launches. */
     order_ask(&at, comm, stream, "same", 0);
     order_ask(&at, comm, stream, "crossed", 1);
     if (!s->implicit_order) order_ask(&at, comm, one, "crossed_one_stream", 1);
 }
 
-/* ---- a killed peer ---- */
+/* ---- a killed peer --------------------------------------------------------------------------- */
 
-/* All-reduces until something is wrong, for at most KILLED_WAIT after the kill; says in `seen` what
- * that was. */
+/* Runs all-reduces until something fails, for at most KILLED_WAIT seconds after the kill; writes
+ * what it was to `seen`. */
 static void killed_watch(const struct rank *at, char *seen, size_t size)
 {
     struct set *s = at->s;
@@ -84,7 +86,8 @@ static void killed_watch(const struct rank *at, char *seen, size_t size)
     }
 }
 
-/* Says what this survivor saw; then aborts at once, or waits for what the others see. */
+/* Prints what this surviving rank saw. Then it aborts its communicator at once, or waits until the
+ * other survivors have printed theirs. */
 static void killed_survive(const struct rank *at)
 {
     struct set *s = at->s;
@@ -125,14 +128,15 @@ static void killed_body(struct set *s, int rank)
         collective_time(&at, ALL_REDUCE, KILLED_VALUES, 1);
     set_barrier(s, rank);
     if (rank == s->victim) {
-        /* The others' loops go on: the next all-reduce has no partner in any case. */
+        /* The other ranks continue their loops: in either case the next all-reduce lacks a
+         * partner. */
         collective_issue(&at, ALL_REDUCE, KILLED_VALUES);
         set_sleep_us(3000);
         __atomic_store_n(&s->killed_at, set_now(), __ATOMIC_SEQ_CST);
         kill(getpid(), SIGKILL);
     }
     killed_survive(&at);
-    /* Without abort both ways of ending are tried beside a kernel that may still spin. */
+    /* Without abort, test both ways to exit while a kernel may still be spinning. */
     destructors = s->abort || rank == 0;
     set_leave(s, rank, probe_name("%s.rank%d.%s", s->prefix, rank, destructors ? "exit" : "_exit"));
     if (destructors) exit(0);
@@ -147,14 +151,14 @@ static void killed_run(struct set *s, int n, int abort)
     s->victim = -1;
 }
 
-/* ---- ranks that one host holds ---- */
+/* ---- ranks of one host ----------------------------------------------------------------------- */
 
 struct thread_rank {
     struct rank at;
     ncclUniqueId id;
 };
 
-/* One rank as a thread: init, then an all-reduce where that works. */
+/* One rank as a thread: creates a communicator and then, if that worked, runs an all-reduce. */
 static void *thread_body(void *argument)
 {
     struct thread_rank *t = (struct thread_rank *)argument;
@@ -182,7 +186,7 @@ static void *thread_body(void *argument)
     return NULL;
 }
 
-/* The one process of this set: two ranks as its threads. */
+/* The single process of this set runs two ranks as threads. */
 static void threads_body(struct set *s, int rank)
 {
     struct thread_rank t[2];
@@ -216,14 +220,15 @@ static void faults_threads_run(struct set *s)
     set_run(s, "nccl.threads", 1, threads_body, 7);
 }
 
-/* Two processes that give one host's id: is the duplicate noticed? */
+/* Two processes with the same host id: tests whether NCCL detects the duplicate GPU. */
 static void same_host_body(struct set *s, int rank)
 {
     struct rank at = rank_start(s, rank);
     if (at.rank == 0) probe_word(s->prefix, "init succeeded");
 }
 
-/* The surest and shortest first: what comes when the probe's time is over is skipped. */
+/* Runs the most reliable and shortest tests first, because tests after the end of the probe's time
+ * are skipped. */
 static void faults_run(struct set *s)
 {
     killed_run(s, 4, 1);

@@ -1,7 +1,7 @@
-/* nccl_header.c -- compiles where the program's own declarations of NCCL
- * (parallel/comm/nccl/library.h) are those of the header NCCL_HEADER, which has NCCL's names:
- * nccl.h itself, or that of the stand-in. A newer ncclConfig_t may be longer; a library tells by
- * size and version which one it was given. */
+/* nccl_header.c -- compiles only if the program's own declarations of NCCL
+ * (parallel/comm/nccl/library.h) agree with the header NCCL_HEADER, which is nccl.h or the header
+ * of the test stand-in. A newer ncclConfig_t may be longer: the library recognises by size and
+ * version which one it was given. */
 #include NCCL_HEADER
 
 #include "parallel/comm/nccl/library.h"
@@ -12,7 +12,7 @@
 #define SAME(a, b, what)  _Static_assert((long long)(a) == (long long)(b), what)
 #define ALIKE(a, b, what) _Static_assert(__builtin_types_compatible_p(a, b), what)
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- constants ------------------------------------------------------------------------------- */
 
 SAME(NCCL_SUCCESS, ncclSuccess, "ncclSuccess");
 SAME(NCCL_UNHANDLED_CUDA_ERROR, ncclUnhandledCudaError, "ncclUnhandledCudaError");
@@ -74,7 +74,7 @@ _Static_assert(NCCL_VERSION_CODE / 100 > NCCL_LEAST / 100
                    : sizeof(NcclConfig) == sizeof(ncclConfig_t),
                "the size of ncclConfig_t");
 
-/* The contents of a configuration in which nothing is chosen. */
+/* Returns whether both configurations are equal if no option is set. */
 static int alike_when_nothing_is_chosen(void)
 {
     NcclConfig own = NCCL_CONFIG_NONE;
@@ -86,7 +86,7 @@ static int alike_when_nothing_is_chosen(void)
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
-/* The program's types by NCCL's names, from here on. */
+/* From here on, the program's type names mean NCCL's types. */
 #define NcclHandle                        struct ncclComm
 #define NcclId                            ncclUniqueId
 #define NcclResult                        ncclResult_t
@@ -97,7 +97,7 @@ static int alike_when_nothing_is_chosen(void)
 #define X(field, name, result, arguments) ALIKE(__typeof__(name), result arguments, #name);
 NCCL_FUNCTIONS(X)
 
-/* What tests and probes call besides. */
+/* Functions that only tests and probes call. */
 ALIKE(__typeof__(ncclCommInitRank),
       ncclResult_t(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank), "ncclCommInitRank");
 ALIKE(__typeof__(ncclCommFinalize), ncclResult_t(ncclComm_t comm), "ncclCommFinalize");

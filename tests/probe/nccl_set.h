@@ -1,7 +1,7 @@
-/* nccl_set.h -- sets of processes that answer one question after another under a deadline. The
- * parent forks the ranks, watches, ends them all when a question's time is up or a rank gives up,
- * and prints why in the answer's place; the ranks print the answers. The parent makes no CUDA call,
- * so every set starts clean, and no child outlives its set or the parent. */
+/* nccl_set.h -- runs tests in a set of processes with deadlines. The parent forks the ranks and
+ * watches them. If a test exceeds its time or a rank gives up, it kills the set and prints the
+ * reason as the result; otherwise the ranks print the results. The parent makes no CUDA call, so
+ * every set starts in a clean state, and no child outlives its set or the parent. */
 #ifndef TESTS_PROBE_NCCL_SET_H
 #define TESTS_PROBE_NCCL_SET_H
 
@@ -17,35 +17,35 @@
 
 enum { SET_RANKS = 4, SET_SKIPPED = 3, SET_LATE = 4 };
 
-/* What the parent may read of a rank at any time. */
+/* State of a rank that the parent may read at any time. */
 struct set_rank {
-    char doing[64];   /* the call it is in: what a passed deadline is explained by */
+    char doing[64];   /* the call it is in; printed if a deadline passes */
     char error[384];  /* why it gave up */
-    char leaving[96]; /* name of the answer "seconds its end took"; "" where that is not asked */
+    char leaving[96]; /* name of the result "seconds until it exited"; "" if that is not measured */
     int64_t left_at;
-    pid_t pid;  /* 0 when it has ended */
-    int status; /* as from waitpid */
+    pid_t pid;  /* 0 after it has exited */
+    int status; /* the status from waitpid */
 };
 
-/* The mapping that the parent and its ranks share. */
+/* The memory that the parent and its ranks share. */
 struct set {
-    int64_t end; /* when the whole probe must be over, ns */
+    int64_t end; /* time at which the whole probe must be over, in ns */
     char prefix[64];
     int n;
-    int victim; /* the rank whose death by a signal is part of the question, or -1 */
+    int victim; /* the rank that a test kills by a signal, or -1 */
     struct set_rank rank[SET_RANKS];
 
     char question[160];
-    const char *verdict; /* what a passed deadline means, a string of the program */
+    const char *verdict; /* what a passed deadline means; a string constant */
     int64_t asked, deadline;
-    int first_failed; /* -1: none */
+    int first_failed; /* rank that failed first; -1: none */
     unsigned arrived, turn;
 
-    /* What the questions about NCCL hand from rank to rank, or from the parent to the ranks. */
+    /* Data that tests of NCCL pass from rank to rank, or from the parent to the ranks. */
     char id[128];
     int version, pinned, same_host, implicit_order, abort, report_init;
-    int first, operations; /* questions of a set to skip, kinds of collective to ask */
-    int step;              /* the question it is at; -1 before the communicator is open */
+    int first, operations; /* number of tests to skip; number of kinds of collective to test */
+    int step;              /* the test that is running; -1 before the communicator is created */
     int calls;
     unsigned wrong;
     int seen;
@@ -70,7 +70,7 @@ static inline void set_sleep_us(long us)
     nanosleep(&t, NULL);
 }
 
-/* An answer's text kept to one line and one cell of a table. */
+/* Makes a result's text fit on one line and into one cell of a table. */
 static inline void set_one_line(char *text)
 {
     for (; *text; text++) {
@@ -79,7 +79,7 @@ static inline void set_one_line(char *text)
     }
 }
 
-/* ---- what ranks call ---- */
+/* ---- what ranks call ------------------------------------------------------------------------- */
 
 static inline void set_doing(struct set *s, int rank, const char *what)
 {
@@ -87,7 +87,8 @@ static inline void set_doing(struct set *s, int rank, const char *what)
              what);
 }
 
-/* Ends this rank; the parent prints the reason of the first that failed and ends the others. */
+/* Ends this rank. The parent prints the reason of the first rank that failed and kills the
+ * others. */
 static inline void set_fail(struct set *s, int rank, const char *format, ...)
 {
     int none = -1;
@@ -101,7 +102,8 @@ static inline void set_fail(struct set *s, int rank, const char *format, ...)
     _exit(PROBE_FAILED);
 }
 
-/* Waits for all ranks; gives up after the question's deadline (the parent has acted by then). */
+/* Waits for all ranks. Gives up some time after the test's deadline; by then the parent has
+ * acted. */
 static inline void set_barrier(struct set *s, int rank)
 {
     unsigned turn = __atomic_load_n(&s->turn, __ATOMIC_ACQUIRE);
@@ -119,8 +121,8 @@ static inline void set_barrier(struct set *s, int rank)
     }
 }
 
-/* The next question of the set, asked by all ranks together: its answer's name is the prefix and
- * `name`; it has `seconds`. */
+/* Starts the next test in all ranks together. Its result is named prefix.name, and it may take
+ * `seconds`. */
 static inline void set_ask(struct set *s, int rank, const char *name, double seconds,
                            const char *verdict)
 {
@@ -135,7 +137,7 @@ static inline void set_ask(struct set *s, int rank, const char *name, double sec
     set_barrier(s, rank);
 }
 
-/* From here on the parent measures how long this rank takes to be gone, as answer `name`. */
+/* From here on, the parent measures how long this rank takes to exit, as result `name`. */
 static inline void set_leave(struct set *s, int rank, const char *name)
 {
     s->rank[rank].left_at = set_now();
@@ -143,7 +145,7 @@ static inline void set_leave(struct set *s, int rank, const char *name)
     snprintf(s->rank[rank].leaving, sizeof s->rank[rank].leaving, "%s", name);
 }
 
-/* ---- what the parent calls ---- */
+/* ---- what the parent calls ------------------------------------------------------------------- */
 
 static inline struct set *set_make(double seconds)
 {
@@ -163,7 +165,7 @@ static inline double set_seconds_left(const struct set *s)
     return 1e-9 * (double)(s->end - set_now());
 }
 
-/* Whether a rank ended as no question foresees. */
+/* Returns whether a rank ended in a way that no test expects. */
 static inline int set_rank_failed(const struct set *s, int rank)
 {
     int status = s->rank[rank].status;
@@ -171,7 +173,7 @@ static inline int set_rank_failed(const struct set *s, int rank)
     return WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) == PROBE_FAILED);
 }
 
-/* Takes in the ranks that have ended; how many are still there. */
+/* Collects the ranks that have exited; returns how many are still running. */
 static inline int set_reap(struct set *s)
 {
     int left = 0;
@@ -189,8 +191,8 @@ static inline int set_reap(struct set *s)
     return left;
 }
 
-/* Prints, as the answer to the open question, why there is none: `late`, or NULL for a rank that
- * failed. */
+/* Prints why the current test has no result: `late`, or, if that is NULL, the reason of the rank
+ * that failed. */
 static inline void set_report(struct set *s, const char *late)
 {
     char text[1024];
@@ -214,7 +216,8 @@ static inline void set_report(struct set *s, const char *late)
     probe_word(s->question, text);
 }
 
-/* Ends what is left of a set by SIGKILL and prints how long that took, or that it did not work. */
+/* Kills the remaining processes of a set by SIGKILL, and prints how long that took or that it
+ * failed. */
 static inline void set_kill(struct set *s)
 {
     int64_t from = set_now();
@@ -235,7 +238,8 @@ static inline void set_kill(struct set *s)
         probe_number(probe_name("%s.sigkill", s->question), set_seconds_since(from), "s");
 }
 
-/* Forks the ranks; 0, or -1 when a fork failed (those forked before are then in s->rank). */
+/* Forks the ranks. Returns 0, or -1 if a fork failed; the ranks forked before that are in
+ * s->rank. */
 static inline int set_fork(struct set *s, void (*body)(struct set *, int))
 {
     pid_t parent = getpid();
@@ -268,9 +272,9 @@ static inline void set_reset(struct set *s, const char *prefix, int n)
     s->deadline = s->asked + (int64_t)15e9;
 }
 
-/* Runs body(set, rank) in n children for at most `seconds` and returns when none is left: 0, the
- * exit status of the first rank that ended otherwise, SET_LATE after a deadline, SET_SKIPPED when
- * the probe's own time is nearly over. */
+/* Runs body(set, rank) in n children for at most `seconds` and returns when none is left. Returns
+ * 0, or the exit status of the first rank that ended with another one, or SET_LATE after a
+ * deadline, or SET_SKIPPED if the probe's own time is nearly over. */
 static inline int set_run(struct set *s, const char *prefix, int n, void (*body)(struct set *, int),
                           double seconds)
 {
@@ -291,7 +295,7 @@ static inline int set_run(struct set *s, const char *prefix, int n, void (*body)
         int64_t now = set_now(), deadline = __atomic_load_n(&s->deadline, __ATOMIC_SEQ_CST);
         for (int r = 0; r < n && !failed_at; r++)
             if (set_rank_failed(s, r)) failed_at = now;
-        /* The others get half a second to say what they saw. */
+        /* Give the other ranks half a second to report what they saw. */
         if (failed_at ? now > failed_at + 500000000 : now > deadline || now > end) {
             set_report(s, failed_at        ? NULL
                           : now > deadline ? s->verdict

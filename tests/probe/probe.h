@@ -1,6 +1,7 @@
-/* probe.h -- what the probes share: errors that name their place, lines `name = value unit`, times
- * by events. A probe is one program with one question for a GPU; scripts/gpu_probe.sh builds and
- * runs them and puts their lines into one table. */
+/* probe.h -- shared by all probes: errors that name their source line, output lines `name = value
+ * unit`, and times measured by CUDA events. A probe is a program that measures or tests one
+ * property of a GPU; scripts/gpu_probe.sh builds and runs all probes and collects their lines in
+ * one table. */
 #ifndef TESTS_PROBE_PROBE_H
 #define TESTS_PROBE_PROBE_H
 
@@ -11,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Exit codes of a probe, beside 0: no GPU to ask (EX_UNAVAILABLE), or an answer could not be had.
- */
+/* Exit codes of a probe other than 0: there is no usable GPU (EX_UNAVAILABLE), or a measurement
+ * failed. */
 enum { PROBE_NO_GPU = 69, PROBE_FAILED = 1 };
 
-/* Ends the probe when a call of the CUDA runtime fails. */
+/* Ends the probe if a call of the CUDA runtime fails. */
 #define CUDA_OK(call)                                                                              \
     do {                                                                                           \
         cudaError_t code_ = (call);                                                                \
@@ -26,21 +27,22 @@ enum { PROBE_NO_GPU = 69, PROBE_FAILED = 1 };
         }                                                                                          \
     } while (0)
 
-/* One answer: `name = value unit`. Names are lower case with dots; a unit of "" is left out. */
+/* Prints one result: `name = value unit`. Names are lower case with dots; an empty unit is
+ * omitted. */
 static inline void probe_number(const char *name, double value, const char *unit)
 {
     printf("%s = %.6g%s%s\n", name, value, *unit ? " " : "", unit);
     fflush(stdout);
 }
 
-/* The same for words ("supported", a kernel's name). */
+/* Prints one result that is a text ("supported", a kernel's name). */
 static inline void probe_word(const char *name, const char *value)
 {
     printf("%s = %s\n", name, value);
     fflush(stdout);
 }
 
-/* A name made of parts, printf's way; valid until the eighth call after it. */
+/* Returns a formatted name, as printf would print it. It stays valid until eight more calls. */
 static inline const char *probe_name(const char *format, ...)
 {
     static char ring[8][160];
@@ -53,22 +55,22 @@ static inline const char *probe_name(const char *format, ...)
     return text;
 }
 
-/* Ends the probe: there is nobody to ask, and why. */
+/* Ends the probe with the reason why there is no usable GPU. */
 static inline void probe_end_unasked(const char *why)
 {
     fprintf(stderr, "no GPU to ask: %s\n", why);
     exit(PROBE_NO_GPU);
 }
 
-/* Device 0, made current; ends the probe with PROBE_NO_GPU and a sentence where there is none, no
- * driver that this runtime can use, or a GPU of a generation that the probes are not compiled for.
- */
+/* Selects device 0 and returns its properties. Ends the probe with PROBE_NO_GPU and an error
+ * message if there is no GPU, if the driver is too old for this runtime, or if the probes are not
+ * compiled for this GPU's generation. */
 static inline cudaDeviceProp probe_device(void)
 {
     cudaDeviceProp device;
     int n = 0, driver = 0, runtime = 0;
     cudaError_t code = cudaGetDeviceCount(&n);
-    cudaDriverGetVersion(&driver); /* 0 where none is installed */
+    cudaDriverGetVersion(&driver); /* 0 if no driver is installed */
     cudaRuntimeGetVersion(&runtime);
     if (code == cudaErrorInsufficientDriver && driver != 0)
         probe_end_unasked(probe_name("the driver is too old: it knows CUDA %d.%d, these probes are "
@@ -88,8 +90,8 @@ static inline cudaDeviceProp probe_device(void)
     return device;
 }
 
-/* A bijection of 32-bit integers (Wellons, "hash prospector", the lowbias32 constants): the
- * probes' random data. */
+/* A bijection of 32-bit integers (lowbias32 from Wellons' "hash prospector"), used for random
+ * data. */
 static inline __host__ __device__ uint32_t probe_hash(uint32_t x)
 {
     x ^= x >> 16;
@@ -105,8 +107,8 @@ static inline int probe_compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median seconds of one of `calls` back-to-back calls of f(context, stream), over `rounds` rounds
- * (at most 64) after one warm round; by events on `stream`. */
+/* Returns the median time in seconds of one call of f(context, stream). Each of `rounds` rounds (at
+ * most 64) times `calls` back-to-back calls with events on `stream`, after one untimed round. */
 static inline double probe_seconds(void (*f)(void *, cudaStream_t), void *context,
                                    cudaStream_t stream, int calls, int rounds)
 {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""pytorch_step.py -- asks: how fast is PyTorch on this GPU? The whole training step of GPT-2 124M
-(bf16 autocast, fused AdamW) per SDPA back end, eager and compiled, and cuDNN's attention alone.
-Prints `name = value unit` lines like the other probes; without torch or a GPU, exit 69."""
+"""pytorch_step.py -- measures how fast PyTorch is on this GPU: the whole training step of GPT-2 124M
+(bf16 autocast, fused AdamW) for each SDPA back end, eager and compiled, and cuDNN's attention by itself.
+Prints `name = value unit` lines like the other probes; exits with 69 if torch or a GPU is missing."""
 
 import argparse
 import gc
@@ -17,7 +17,7 @@ try:
     from torch import nn
     from torch.nn import functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
-except (ImportError, OSError) as error:  # OSError: a library that torch loads is not there or broken
+except (ImportError, OSError) as error:  # OSError: a library that torch loads is missing or broken
     print(f"no PyTorch to ask: {error}", file=sys.stderr)
     sys.exit(69)
 
@@ -75,7 +75,7 @@ def failed(name, error):
 
 
 def median_seconds(call, calls, rounds):
-    """Median seconds of one of `calls` back-to-back calls, by events; the caller has warmed up."""
+    """Returns the median time of one of `calls` back-to-back calls, in seconds, by events; the caller has warmed up."""
     seconds = []
     for _ in range(rounds):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -89,7 +89,7 @@ def median_seconds(call, calls, rounds):
 
 
 def attention(length, size, back_end, name):
-    """Forward and backward of causal attention over 16,384 tokens of 16 heads (12 at size 64)."""
+    """Measures forward and backward of causal attention over 16,384 tokens with 16 heads (12 for head size 64)."""
     heads = 12 if size == 64 else 16
     batch = max(1, 16384 // length)
     shape = (batch, heads, length, size)
@@ -115,7 +115,7 @@ def attention(length, size, back_end, name):
 
 
 def step(back_end, compiled, batch, length, name):
-    """The median of some whole steps, data already on the GPU."""
+    """Measures the median time of whole steps; the data are already on the GPU."""
     torch.manual_seed(1)
     model = Gpt(length).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
@@ -146,7 +146,7 @@ def step(back_end, compiled, batch, length, name):
 
 
 def ask(name, question, arguments, seconds):
-    """One question within `seconds`; whatever goes wrong is its answer. True where memory was short."""
+    """Runs one test for at most `seconds` and prints any failure as its result. Returns whether memory ran out."""
     signal.alarm(max(1, int(seconds)))
     short = False
     try:
@@ -169,7 +169,7 @@ def time_over(_number, _frame):
 
 
 def questions(batch, length):
-    """(name, function, arguments, seconds that must be left): the cheap ones first."""
+    """Yields (name, function, arguments, seconds that must be left) for each test, the cheap ones first."""
     for name, back in BACKENDS.items():
         yield f"pytorch.{name}.eager", step, (back, False, batch, length), 8
     for size in (64, 128):

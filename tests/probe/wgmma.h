@@ -1,12 +1,13 @@
-/* wgmma.h -- one wgmma.mma_async m64nNk16 (bf16, f32 sums) of one warpgroup for the probes: both
- * operands from shared memory, which is filled with images given by the host, so that any layout
- * can be tried. The operand lists are long because the accumulators are N / 2 registers. */
+/* wgmma.h -- runs one wgmma.mma_async m64nNk16 (bf16, f32 sums) of one warpgroup for the probes.
+ * Both operands are in shared memory, which is filled with images given by the host, so any layout
+ * can be tried. The operand lists are long because the accumulators are N / 2 registers per
+ * thread. */
 #ifndef TESTS_PROBE_WGMMA_H
 #define TESTS_PROBE_WGMMA_H
 
 #include "tests/probe/probe.h"
 
-/* Elements of an operand's image, and bytes of shared memory for two from a multiple of 1024. */
+/* Elements of one operand's image; bytes of shared memory for two images, aligned to 1024 bytes. */
 enum { WG_THREADS = 128, WG_IMAGE = 8192, WG_SPACE = 2 * 2 * WG_IMAGE + 1024 };
 
 #define WG_N4(t, a, b, c, d) "%" t #a ",%" t #b ",%" t #c ",%" t #d
@@ -29,7 +30,8 @@ enum { WG_THREADS = 128, WG_IMAGE = 8192, WG_SPACE = 2 * 2 * WG_IMAGE + 1024 };
 #define WG_D64(i)  WG_D32(i), WG_D32((i) + 32)
 #define WG_D128(i) WG_D64(i), WG_D64((i) + 64)
 
-/* For N of `n` with `regs` accumulators; a, b, ta, tb: the numbers of the operands after them. */
+/* The instruction for N = `n` with `regs` accumulators; a, b, ta, tb are the numbers of the
+ * operands after the accumulators. */
 #define WG_MMA(n, regs, a, b, ta, tb)                                                              \
     asm volatile("{\n.reg .pred keep;\nsetp.eq.u32 keep, 1, 1;\n"                                  \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" WG_LIST##regs        \
@@ -42,7 +44,8 @@ static __device__ void wg_mma(float (&d)[N / 2], uint64_t desc_a, uint64_t desc_
 {
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        asm volatile("" : "+f"(d[i])::"memory"); /* in registers before the fence */
+        /* keeps the value in a register before the fence */
+        asm volatile("" : "+f"(d[i])::"memory");
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     if constexpr (N == 8) WG_MMA(8, 4, 4, 5, 6, 7);
     if constexpr (N == 16) WG_MMA(16, 8, 8, 9, 10, 11);
@@ -54,11 +57,12 @@ static __device__ void wg_mma(float (&d)[N / 2], uint64_t desc_a, uint64_t desc_
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        asm volatile("" : "+f"(d[i])::"memory"); /* read only after the wait */
+        asm volatile("" : "+f"(d[i])::"memory"); /* prevents reads before the wait */
 }
 
-/* out[thread * N / 2 + register] = A B. desc_a, desc_b: descriptors whose address field counts from
- * the image's begin. TA, TB: 0 for an operand that is K-major, 1 for MN-major. */
+/* Computes out[thread * N / 2 + register] = A B. In the descriptors desc_a and desc_b, the address
+ * field counts from the start of the image. TA and TB are 0 for a K-major operand and 1 for an
+ * MN-major one. */
 template <int N, int TA, int TB>
 static __global__ void __launch_bounds__(WG_THREADS)
     wg_kernel(float *out, const uint16_t *a, const uint16_t *b, uint64_t desc_a, uint64_t desc_b)
