@@ -1,8 +1,8 @@
-/* train.c -- main(): a run as a table of contents, and the table of subcommands.
+/* train.c -- main(): runs a training run or one of the subcommands.
  *
- * `./train CONFIG.json` reads its config, opens data, plans memory, chooses the run's folder, and
- * then steps, evaluates, samples and saves until the goal is reached or somebody asks it to stop.
- * Each of these lives in a room of its own. */
+ * `./train CONFIG.json` reads its config, opens the data, plans memory and chooses the run's
+ * folder. Then it trains, evaluates, samples and saves until the configured number of steps is
+ * reached or it is asked to stop. parallel/run and parallel/trainer implement these phases. */
 #include "parallel/commands/commands.h"
 #include "parallel/run/run.h"
 #include "parallel/run/signals.h"
@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The exit code of a command whose output is its product: it has failed if that is lost, otherwise
- * it ends with `code`. */
+/* Flushes stdout and returns the exit code of a command whose result is its output. If the output
+ * cannot be written, the command has failed and the program ends; otherwise returns `code`. */
 static int printed(int code)
 {
     bool lost = fflush(stdout) != 0;
@@ -31,7 +31,7 @@ static int printed(int code)
 
 static void check_command(const char *word);
 
-/* A rank's part in the run, from the plan of its memory to its exit code. */
+/* Runs the training on one rank, from the memory plan to the exit code. */
 static int train_rank(Run *run)
 {
     run_plan(run);
@@ -44,7 +44,7 @@ static int train_rank(Run *run)
     while (run->trainer.steps < run->config->train_steps) {
         trainer_step(&run->trainer);
         run_report(run);
-        run_save_if_due(run); /* first, so that a death in what follows loses nothing */
+        run_save_if_due(run); /* save first: nothing is lost if a later line fails */
         run_evaluate_if_due(run);
         run_sample_if_due(run);
         if (run_stop_asked(run)) return run_leave(run);
@@ -52,7 +52,7 @@ static int train_rank(Run *run)
     return run_finish(run);
 }
 
-/* `./train CONFIG.json`: the run. */
+/* Implements `./train CONFIG.json`. */
 static int train(int argc, char **argv)
 {
     RunArguments arguments;
@@ -64,7 +64,7 @@ static int train(int argc, char **argv)
     run_open_data(&run);
     code = run_on_ranks(&run, train_rank);
     if (arguments.dry_run) return printed(code);
-    run_check_console(&run); /* the product is the run's folder: lost output is only warned of */
+    run_check_console(&run); /* the result is the run's folder, so lost output is only a warning */
     return code;
 }
 
@@ -90,7 +90,7 @@ static void print_exit_codes(void)
 #undef X
 }
 
-/* `./train --help [TOPIC]`. */
+/* Implements `./train --help [TOPIC]`. */
 static int help(const char *topic)
 {
     if (topic == NULL) {
@@ -115,8 +115,8 @@ static int help(const char *topic)
                       "topics are train, exit-codes and the commands of ./train --help"));
 }
 
-/* Ends the program where a word is neither a command nor a file, nor looks like one: a config's
- * name has a point. */
+/* Ends the program with an error if a word is neither a command nor an existing file and does not
+ * look like a config's name, which contains a dot. */
 static void check_command(const char *word)
 {
     char end[256];
@@ -127,8 +127,9 @@ static void check_command(const char *word)
                       "./train CONFIG.json trains, ./train --help lists the commands"));
 }
 
-/* A standard stream that the caller closed becomes /dev/null: the next file to be opened would take
- * its number, and what is printed would go into the run's lock or metrics. */
+/* Opens /dev/null for each standard stream that the caller has closed. Otherwise the next opened
+ * file would get that number, and printed text would be written into the run's lock or metrics
+ * file. */
 static void fill_standard_streams(void)
 {
     for (int fd = 0; fd <= STDERR_FILENO; fd++) {
@@ -143,7 +144,7 @@ static void fill_standard_streams(void)
 int main(int argc, char **argv)
 {
     fill_standard_streams();
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, not a death */
+    signal(SIGXFSZ, SIG_IGN); /* exceeding a file size limit becomes an error of write */
     if (argc < 2) {
         print_help();
         return printed(EXIT_OK);

@@ -1,9 +1,11 @@
-/* attention.c -- see attention.h. Forward and backward are mirror images. */
+/* attention.c -- implements attention.h: the attention half of a block. The backward pass mirrors
+ * the forward pass. */
 #include "model/attention.h"
 
 #include <math.h>
 
-/* q and k (normed, rotated) and v as attention reads them: (N, heads D) column slices. */
+/* q and k (normalised and rotated) and v as the attention op reads them: column slices of (N, heads
+ * D). */
 typedef struct {
     Tensor q, k, v;
 } Qkv;
@@ -43,7 +45,8 @@ void attention_layout(AttentionActs *a, const GptShape *s, int64_t B, int64_t T,
     a->o = arena_tensor(saved, s->dtype, 2, N, s->H * s->D, 0);
     a->lse = arena_tensor(saved, compute, 3, B, s->H, T);
     a->out = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
-    /* The products that read `in` are done before `out` is written. */
+    /* `in` may share memory with `out`: the products that read `in` finish before `out` is
+     * written. */
     a->in = s->row_parts > 1 ? a->out : a->normed;
 }
 
@@ -56,7 +59,7 @@ AttentionGrads attention_backward_layout(const GptShape *s, int64_t N, Arena *sc
     return d;
 }
 
-/* RMSNorm over each head of q and of k, weights shared by the heads. */
+/* Applies RMSNorm to each head of q and of k; all heads share the weights. */
 static void qk_norm_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a)
 {
     const GptShape *s = pass->shape;
@@ -68,7 +71,8 @@ static void qk_norm_forward(const Pass *pass, const AttentionParams *params, Att
     op_norm_forward(pass->dev, out.k, a->k_stats, in.k, k.weight, k.bias, norm);
 }
 
-/* q and k as attention reads them: normed by head, rotated. */
+/* Computes q and k as the attention op reads them: each head normalised (with qk_norm), then
+ * rotated. */
 static void heads_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a)
 {
     const GptShape *s = pass->shape;
@@ -81,11 +85,12 @@ void attention_recompute(const Pass *pass, const AttentionParams *params, Attent
                          Tensor x)
 {
     norm_forward(pass, &params->norm, a->normed, a->stats, x);
-    /* Without qk_norm q and k were rotated in qkv itself, which is kept. */
+    /* Without qk_norm, q and k were rotated in place in qkv, which was kept. */
     if (pass->shape->qk_norm) heads_forward(pass, params, a);
 }
 
-/* dq, dk in place: gradient of the normed heads -> gradient of the heads before. */
+/* In place: turns dq and dk from gradients of the normalised heads into gradients of the heads
+ * before the norm. */
 static void qk_norm_backward(const Pass *pass, const AttentionParams *params,
                              const AttentionActs *a, Tensor dq, Tensor dk, bool accumulate)
 {
@@ -107,7 +112,8 @@ static void bind_qkv(ParamStore *store, const AttentionParams *params, Linear *q
         qkv[i] = linear_bind(store, &params->qkv[i], grads, accumulate);
 }
 
-/* Appends this pass's keys and values to the cache; returns all of them as (1, length, G D). */
+/* Appends this pass's keys and values to the cache, and sets heads->k and heads->v to all of the
+ * cache, as (1, length, G D). */
 static void cache_append(const Pass *pass, KvCache *cache, Qkv *heads)
 {
     int64_t T = pass->T, all = cache->length + T;
@@ -126,7 +132,7 @@ void attention_forward(const Pass *pass, const AttentionParams *params, Attentio
     Linear qkv[2], out = linear_bind(store, &params->out, false, false);
     bind_qkv(store, params, qkv, false, false);
     norm_forward(pass, &params->norm, a->normed, a->stats, x);
-    /* The region begins: every rank computes its own heads of all rows. */
+    /* The tensor-parallel region begins: each rank computes its own heads, for all rows. */
     region_enter_forward(pass->tp, a->in, a->normed);
     linear_forward_columns(pass, qkv, params->n_qkv, a->qkv, a->in);
     heads_forward(pass, params, a);
@@ -154,8 +160,8 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
     bind_qkv(store, params, qkv, true, accumulate);
     size_t mark = arena_mark(pass->scratch);
     AttentionGrads d = attention_backward_layout(s, B * T, pass->scratch);
-    /* grad->d is also the gradient of the residual path, so it stays, and the norm's backward adds
-     * to it at the end. */
+    /* Keep grad->d unchanged until the end, because it is also the gradient of the residual path;
+     * the norm's backward then adds to it. */
     Tensor dsum = s->row_parts > 1 ? d.dnormed : grad->d;
     region_exit_backward(pass->tp, dsum, grad->d);
     linear_backward_rows(pass, &out, d.dout, dsum, a->o, residual_columns(pass, grad),
@@ -166,13 +172,14 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
                           tensor_as_3d(heads.q, B, T), tensor_as_3d(heads.k, B, T),
                           tensor_as_3d(heads.v, B, T), tensor_as_3d(a->o, B, T), a->lse,
                           attention_of(s, 0), pass->first_key);
-    /* Rotated back before the head norms, which came before the rotation. */
+    /* Undo the rotation before the backward pass of the head norms, because forward normalised
+     * first. */
     if (s->position == POSITION_ROPE)
         op_rope(pass->dev, tensor_slice_cols(d.dqkv, 0, (s->H + s->G) * s->D), pass->rope_table,
                 pass->positions, true);
     if (s->qk_norm) qk_norm_backward(pass, params, a, dheads.q, dheads.k, accumulate);
-    /* Where rows are cut, the memory of `in` has had the projection's output since forward, so the
-     * rows are gathered again. */
+    /* Under sequence parallelism, forward overwrote `in` with the projection's output, so gather
+     * the rows again. */
     region_enter_forward(pass->tp, a->in, a->normed);
     Tensor dnormed = region_rows(pass->tp, d.dnormed);
     linear_backward_columns(pass, qkv, params->n_qkv, dnormed, d.dnormed, d.dqkv, a->in);

@@ -1,8 +1,11 @@
 /* attention.h -- the attention half of a block: norm -> q, k, v -> [qk-norm] -> [rope] -> attention
  * -> projection.
  *
- * MHA, GQA and MQA by the number of kv heads. The residual add after it is fused with the mlp's
- * norm (block.c). */
+ * The number of kv heads makes it MHA, GQA or MQA. The residual add that follows is fused with the
+ * norm of the MLP half (block.c). In all comments N is the number of rows (tokens) of the pass, C
+ * the hidden size, H the query heads, G the kv heads and D the head size of this rank (shape.h). S
+ * is the number of rows of the residual stream on this rank: N, or N / tp under sequence
+ * parallelism. */
 #ifndef MODEL_ATTENTION_H
 #define MODEL_ATTENTION_H
 
@@ -12,56 +15,66 @@
 
 typedef struct {
     NormParams norm;
-    LinearParams qkv[2]; /* q | k | v of one pack; where ranks share heads of keys and values q of
-                            one and k | v of another, whose gradients are summed differently */
+    /* One product for q | k | v. If tensor-parallel ranks share kv heads, two products: q, and k
+     * | v, because their gradients are then summed differently. */
+    LinearParams qkv[2];
     int n_qkv;
     LinearParams out;
-    NormParams q_norm, k_norm; /* over a head, weights shared by the heads; only with qk_norm */
+    NormParams q_norm, k_norm; /* norms over one head, shared by all heads; only with qk_norm */
 } AttentionParams;
 
-/* What forward leaves for backward. Fields are saved in the slot or lie in scratch that all blocks
- * share, as recompute asks; [r]: attention_recompute makes the field again. */
+/* What forward computes for backward. Each field is either saved in the micro-batch's slot or
+ * placed in scratch that all blocks share, as the recompute policy says. attention_recompute
+ * computes the fields marked [r] again. */
 typedef struct {
-    Tensor normed; /* (S, C) with S rows of the stream [r] */
-    Tensor stats;  /* (S, 2) compute [r] */
-    Tensor in;     /* (N, C), the region's input: normed itself, or where rows are cut all ranks',
-                      gathered anew in backward, in the memory of out */
-    Tensor qkv; /* (N, (H+2G) D): q | k | v; q and k rotated here unless qk_norm keeps them apart */
-    Tensor qk;  /* (N, (H+G) D): normed, rotated q | k; the same memory as qkv's columns without
-                   qk_norm, else [r] */
-    Tensor q_stats, k_stats; /* (N*H, 2), (N*G, 2) compute; with qk_norm [r] */
+    Tensor normed; /* (S, C) [r] */
+    Tensor stats;  /* (S, 2) in the compute dtype [r] */
+    /* (N, C): the input of the tensor-parallel region. Without sequence parallelism, the same as
+     * normed; with it, the gathered rows of all ranks, in the memory of `out`; backward gathers
+     * them again. */
+    Tensor in;
+    /* (N, (H+2G) D): q | k | v. Without qk_norm, q and k are rotated here in place. */
+    Tensor qkv;
+    /* (N, (H+G) D): normalised and rotated q | k. Without qk_norm, the same memory as those
+     * columns of qkv; with it [r]. */
+    Tensor qk;
+    Tensor q_stats, k_stats; /* (N*H, 2) and (N*G, 2) in the compute dtype; with qk_norm [r] */
     Tensor o;                /* (N, H D) */
-    Tensor lse;              /* (B, H, T) compute */
-    Tensor out; /* (N, C): projected, without bias, this rank's rows of the stream summed over the
-                   ranks; read by the residual add at once */
+    Tensor lse;              /* (B, H, T) in the compute dtype */
+    /* (N, C): output of the projection without bias. At the end, this rank's rows hold the sum
+     * over the tensor-parallel ranks. The residual add reads it at once. */
+    Tensor out;
 } AttentionActs;
 
-/* Lays the fields out: those marked [r] in `remade`, the others that backward needs in `saved`,
+/* Places the fields: those marked [r] in `remade`, the others that backward needs in `saved`, and
  * the rest in `shared`. */
 void attention_layout(AttentionActs *acts, const GptShape *shape, int64_t B, int64_t T,
                       Arena *saved, Arena *remade, Arena *shared);
 
-/* What backward takes of the layer's scratch: gradients that nobody reads after it. */
+/* Gradients that backward keeps in the layer's scratch; nothing reads them afterwards. */
 typedef struct {
-    Tensor dout;    /* (N, H D): of o */
-    Tensor dqkv;    /* (N, (H+2G) D) */
-    Tensor dnormed; /* (N, C): of in; before that, where rows are cut, all ranks' rows of the
-                       stream's gradient */
+    Tensor dout; /* (N, H D): gradient of o */
+    Tensor dqkv; /* (N, (H+2G) D) */
+    /* (N, C): gradient of `in`. Before that, under sequence parallelism, the gathered gradient
+     * of the residual stream. */
+    Tensor dnormed;
 } AttentionGrads;
 
-/* Lays them out: over a measuring arena for the plan, over the scratch in the pass itself. */
+/* Places them in an arena: one that only measures for the memory plan, and the scratch during
+ * backward. */
 AttentionGrads attention_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
-/* This rank's rows of acts->out = projection(attention(norm(x))), no bias; x (S, C). With a cache
- * (else NULL): appends to it and attends to all of its rows. */
+/* Computes acts->out = projection(attention(norm(x))) without bias, this rank's rows; x is (S, C).
+ * If `cache` is not NULL, appends keys and values to it and attends to everything in it. */
 void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *acts,
                        Tensor x, KvCache *cache);
-/* The fields marked [r] once more, from x (S, C) and qkv: the ops forward called on the same
- * operands, so the same bits. */
+/* Computes the fields marked [r] again from x (S, C) and qkv. It runs the same ops on the same
+ * operands as forward, so the bits are the same. */
 void attention_recompute(const Pass *pass, const AttentionParams *params, AttentionActs *acts,
                          Tensor x);
-/* grad: in, gradient of the residual stream after this half; out, += gradient through it.
- * dweights as `accumulate`. x as in forward. */
+/* Backward pass. On entry, grad is the gradient of the residual stream after this half; on return,
+ * the gradient through this half is added to it. Weight gradients are added (+=) if `accumulate`,
+ * else written (=). x as in forward. */
 void attention_backward(const Pass *pass, const AttentionParams *params, const AttentionActs *acts,
                         Tensor x, ResidualGrad *grad, bool accumulate);
 #endif

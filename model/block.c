@@ -1,10 +1,11 @@
-/* block.c -- see block.h. */
+/* block.c -- implements block.h: adds a block's parameters, and runs its two halves forward, again
+ * (recompute) and backward. */
 #include "model/block.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* What the rows of one block have in common while they are added. */
+/* What is the same for all parameters of a block while they are added. */
 typedef struct {
     ParamTable *table;
     const GptShape *shape;
@@ -19,7 +20,7 @@ static int add_row(const Adding *a, const char *what, ParamSpec spec)
     return param_table_add(a->table, a->unit, a->shape->dtype, &spec);
 }
 
-/* A weight matrix (rows, cols); pack < 0: a pack of its own. */
+/* Adds a weight matrix (rows, cols). pack < 0: it is alone in its pack. */
 static int add_matrix(const Adding *a, const char *what, int pack, int64_t rows, int64_t cols,
                       double std, bool row_cut, TpGrad tp_grad)
 {
@@ -34,8 +35,8 @@ static int add_matrix(const Adding *a, const char *what, int pack, int64_t rows,
                                .std = std});
 }
 
-/* A vector: a norm's weight or bias (replicated) or a linear's bias (cut with its rows, or
- * replicated). */
+/* Adds a vector: the weight or bias of a norm (replicated), or the bias of a linear layer (split
+ * like the matrix's rows, or replicated). */
 static int add_vector(const Adding *a, const char *what, int pack, int64_t rows, Init init,
                       int tp_dim, TpGrad tp_grad)
 {
@@ -49,11 +50,12 @@ static int add_vector(const Adding *a, const char *what, int pack, int64_t rows,
                                .init = init});
 }
 
-/* Packs within a block; numbers only need to differ between packs of one unit. */
+/* Numbers of the packs in a block. A pack is a set of adjacent matrices that one product reads; its
+ * number must be unique only within the unit. */
 enum { PACK_QKV, PACK_QKV_BIAS, PACK_KV, PACK_KV_BIAS, PACK_UP, PACK_UP_BIAS };
 
-/* Whether tensor-parallel ranks share heads of keys and values: then the ranks that share a head
- * sum their gradients of it, and k and v are a pack of their own. */
+/* Returns whether tensor-parallel ranks share kv heads. If so, the ranks that share a head sum
+ * their gradients of it, and k and v form their own pack. */
 static bool kv_shared(const Adding *a)
 {
     return a->shape->G < a->table->tp;
@@ -62,16 +64,16 @@ static bool kv_shared(const Adding *a)
 static void add_matrices(const Adding *a, Block *block)
 {
     const GptShape *s = a->shape;
-    /* Two matrices of each block write to the residual stream. Their smaller weights keep its
-     * variance from growing with the number of blocks (GPT-2, section 2.3). */
+    /* Two matrices of each block write to the residual stream. They start with smaller weights, so
+     * that the stream's variance does not grow with the number of blocks (GPT-2, section 2.3). */
     double std = s->init_std, residual = s->init_std / sqrt(2.0 * (double)s->L);
     int64_t q = s->H * s->D, k = s->G * s->D;
     bool gated = s->activation == ACTIVATION_SWIGLU;
     bool shared = kv_shared(a);
     int kv_pack = shared ? PACK_KV : PACK_QKV;
     TpGrad cut = TP_GRAD_CUT, kv_grad = shared ? TP_GRAD_SUBGROUP : cut;
-    /* All rows of a pack must have the same tp_grad and group; otherwise they would not be
-     * adjacent. If k and v differ from q in these, one product becomes two. */
+    /* Rows of a pack must be adjacent, so they must have the same tp_grad and the same optimizer
+     * group. If k and v differ from q in these, two products are used. */
     LinearParams *qkv = block->attention.qkv;
     block->attention.n_qkv = shared ? 2 : 1;
     qkv[0] = (LinearParams){.bias = -1, .rows = shared ? 1 : 3};
@@ -83,7 +85,7 @@ static void add_matrices(const Adding *a, Block *block)
     block->attention.out.weight =
         add_matrix(a, "attn.out.weight", -1, s->C, q, residual, true, cut);
     block->mlp.up = (LinearParams){.bias = -1, .rows = gated ? 2 : 1};
-    /* The gate comes first: op_activation_forward reads gate | up. */
+    /* The gate comes first, because op_activation_forward reads gate | up. */
     if (gated)
         block->mlp.up.weight =
             add_matrix(a, "mlp.gate.weight", PACK_UP, s->F, s->C, std, false, cut);
@@ -162,12 +164,12 @@ void block_backward_layout(const GptShape *s, int64_t N, Arena *scratch)
 {
     size_t mark = arena_mark(scratch);
     mlp_backward_layout(s, N, scratch);
-    arena_rewind(scratch, mark); /* the halves run one after the other */
+    arena_rewind(scratch, mark); /* the two halves run one after the other */
     attention_backward_layout(s, N, scratch);
     arena_rewind(scratch, mark);
 }
 
-/* All of forward that backward reads. */
+/* Runs the part of forward that computes all fields that backward reads. */
 static void forward_before_down(const Pass *pass, const Block *block, BlockActs *acts, Tensor x)
 {
     NormTensors norm = norm_bind(pass->store, &block->mlp.norm, false);
@@ -193,8 +195,8 @@ void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tens
     switch (pass->shape->recompute) {
     case RECOMPUTE_NONE: return;
     case RECOMPUTE_SELECTIVE:
-        /* What forward kept is the residual stream, q|k|v and the values before the activation: all
-         * that is made again follows from these without a product. */
+        /* Forward kept the residual stream, q | k | v and the values before the activation.
+         * Everything else follows from these without a matrix product. */
         attention_recompute(pass, &block->attention, &acts->attention, x);
         mlp_recompute(pass, &block->mlp, &acts->mlp, acts->middle);
         return;
@@ -205,7 +207,8 @@ void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tens
 void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x,
                     ResidualGrad *grad, bool accumulate)
 {
-    /* Each half adds its own gradient to the stream's, which also goes past it unchanged. */
+    /* The residual path passes the gradient unchanged, and each half adds its own gradient to
+     * it. */
     mlp_backward(pass, &block->mlp, &acts->mlp, acts->middle, grad, accumulate);
     attention_backward(pass, &block->attention, &acts->attention, x, grad, accumulate);
 }

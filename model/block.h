@@ -1,5 +1,5 @@
-/* block.h -- a transformer block: attention half, mlp half, pre-norm residuals; and what recompute
- * keeps of it. */
+/* block.h -- a transformer block with pre-norm: an attention half and an MLP half, each added to
+ * the residual stream; also which activations are kept for backward. */
 #ifndef MODEL_BLOCK_H
 #define MODEL_BLOCK_H
 
@@ -15,28 +15,34 @@ typedef struct {
 typedef struct {
     AttentionActs attention;
     MlpActs mlp;
-    Tensor middle; /* (S, C), S rows of the stream: the residual stream between the halves */
+    Tensor middle; /* (S, C): the residual stream between the two halves */
 } BlockActs;
 
-/* Adds the rows of block `index` to the table as unit `unit`; fills `block` with their places. */
+/* Adds the parameters of block `index` to the table, as unit number `unit`, and records their rows
+ * in `block`. */
 void block_add_params(Block *block, ParamTable *table, const GptShape *shape, int index, int unit);
 
-/* Fields that the policy keeps come from `saved` (one slot per block), the others from `shared`
- * (one for all blocks). Selective keeps what products, attention and the residual sum made; the
- * norms' outputs and the mlp's activation are read again by backward alone and cheap to make. */
+/* Places the activations. Fields that the policy keeps are placed in `saved` (one slot per block),
+ * the others in `shared` (one for all blocks). The selective policy keeps the results of matrix
+ * products, attention and the residual add. Only backward needs the norms' outputs and the MLP's
+ * activation again, and they are cheap to compute. */
 void block_layout(BlockActs *acts, const GptShape *shape, int64_t B, int64_t T,
                   RecomputePolicy policy, Arena *saved, Arena *shared);
 
-/* Takes from `scratch` what block_backward takes of it, and gives it back: for the plan, which
- * reads the peak of a measuring arena. */
+/* Takes as much from `scratch` as block_backward takes, and rewinds it. For the memory plan, which
+ * reads the peak of an arena that only measures. */
 void block_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
-/* y (S, C) = block(x (S, C)). The unit is acquired. */
+/* Computes y (S, C) = block(x (S, C)). The caller has acquired the block's weights from the
+ * store. */
 void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y);
-/* Before block_backward: makes again what the shape's policy did not keep and backward reads, from
- * x as in forward; so full ends before the down product. The unit is acquired. */
+/* Call before block_backward: computes again, from the same x as forward, what backward reads and
+ * the recompute policy did not keep. With the policy `full`, it stops before the MLP's down
+ * product. The caller has acquired the block's weights. */
 void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x);
-/* grad: dy in, dx out. Unit and gradient are acquired; acts as forward or recompute left them. */
+/* On entry, grad is dy; on return, dx. The caller has acquired the block's weights and gradients;
+ * acts are as forward or recompute left them. Weight gradients are added (+=) if `accumulate`, else
+ * written (=). */
 void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x,
                     ResidualGrad *grad, bool accumulate);
 

@@ -1,7 +1,8 @@
-/* embedding.c -- see embedding.h. A tied table is one unit with two users: here and in the head.
+/* embedding.c -- implements embedding.h. A token table that is tied to the head is one unit with
+ * two users: this layer and the head.
  *
- * Each tensor-parallel rank has some rows of the token table and finds the tokens among them; the
- * sum over the ranks has all. */
+ * Each tensor-parallel rank has some rows of the token table. It looks up the tokens that it has
+ * and writes zero rows for the others; the sum over the ranks is the full result. */
 #include "model/embedding.h"
 
 #include "model/param/extents.h"
@@ -47,7 +48,8 @@ int64_t vocab_first_row(const ParamStore *store, int row)
     return param_part_first(p, &store->at) / p->local[1];
 }
 
-/* All N rows of the stream: the stream's own tensor, or scratch where its rows are cut. */
+/* Returns a tensor for all N rows: the stream's own tensor, or, under sequence parallelism, one in
+ * scratch. */
 static Tensor whole_rows(const GptShape *s, int64_t N, Tensor stream, Arena *scratch)
 {
     return s->row_parts > 1 ? arena_tensor(scratch, s->dtype, 2, N, s->C, 0) : stream;
@@ -67,7 +69,7 @@ void embedding_forward(const Pass *pass, const Embedding *e, Tensor x)
     Tensor found = whole_rows(pass->shape, pass_rows(pass), x, pass->scratch);
     op_token_forward(pass->dev, found, store->weight(store, e->token, 1), pass->tokens,
                      vocab_first_row(store, e->token));
-    /* Every token is on one rank, and the others' rows are zero: their sum has it. */
+    /* Each token is in the table of one rank, and all other ranks contribute zero rows. */
     region_exit_forward(pass->tp, x, found);
     if (e->position >= 0)
         op_position_add(pass->dev, x, store->weight(store, e->position, 1),
@@ -80,7 +82,7 @@ void embedding_backward(const Pass *pass, const Embedding *e, Tensor d, const bo
     ParamStore *store = pass->store;
     size_t mark = arena_mark(pass->scratch);
     Tensor dfound = whole_rows(pass->shape, pass_rows(pass), d, pass->scratch);
-    /* Positions were added after the sum over the ranks, to this rank's rows. */
+    /* In forward, positions were added to this rank's rows after the sum over the ranks. */
     if (e->position >= 0)
         op_position_backward(pass->dev, store->grad(store, e->position, 1), d,
                              region_rows(pass->tp, pass->positions), accumulate[1]);

@@ -1,29 +1,33 @@
-/* embedding.h -- the first layer: token table (vocab-parallel) plus, when positions are learned,
- * the position table. */
+/* embedding.h -- the first layer: looks up tokens in the token table (its rows are split over
+ * tensor-parallel ranks) and adds learned positions, if the model has them. */
 #ifndef MODEL_EMBEDDING_H
 #define MODEL_EMBEDDING_H
 
 #include "model/shape.h"
 
 typedef struct {
-    int token_unit, token;       /* unit and row of the token table */
-    int position_unit, position; /* -1 with rotary positions */
+    int token_unit, token;       /* unit and parameter index of the token table */
+    int position_unit, position; /* of the position table; -1 with rotary positions */
 } Embedding;
 
-/* A table with one row per token of the vocabulary: the embedding's, and an untied head's. */
+/* Describes a table with one row per token of the vocabulary: the token table or the table of an
+ * untied head. */
 ParamSpec vocab_table_spec(const GptShape *shape, const char *name);
-/* The token to which the first row of this rank's part of such a table belongs. */
+/* Returns the token id of the first row of such a table on this rank. */
 int64_t vocab_first_row(const ParamStore *store, int row);
-/* Adds the tables as units of their own; returns the next free unit. */
+/* Adds each table as a unit of its own, from number `unit` on; returns the next free unit
+ * number. */
 int embedding_add_params(Embedding *embedding, ParamTable *table, const GptShape *shape, int unit);
 
-/* Takes from `scratch` what either pass takes of it where the rows of the stream are cut, and gives
- * it back: all N rows (N, C). */
+/* Under sequence parallelism, takes as much from `scratch` as either pass takes (N, C), and rewinds
+ * it. For the memory plan. */
 void embedding_layout(const GptShape *shape, int64_t N, Arena *scratch);
-/* x (S, C) = token rows (+ position rows), S the rows of the stream. Its units are acquired. */
+/* Computes x (S, C) = rows of the token table (+ rows of the position table); S is the number of
+ * this rank's rows of the residual stream. The caller has acquired the tables' weights. */
 void embedding_forward(const Pass *pass, const Embedding *embedding, Tensor x);
-/* The tables' gradients =/+= d (S, C), as `accumulate` says of the token table and of the position
- * table. Their gradients are acquired; weights are not read. */
+/* Computes the tables' gradients from d (S, C). accumulate[0] (token table) and accumulate[1]
+ * (position table) say whether to add (+=) or write (=). The caller has acquired the gradients;
+ * weights are not read. */
 void embedding_backward(const Pass *pass, const Embedding *embedding, Tensor d,
                         const bool *accumulate);
 

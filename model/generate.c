@@ -1,6 +1,8 @@
-/* generate.c -- see generate.h. Each pass lays its activations out again over one arena, so that it
- * may have any number of rows up to the capacity. It runs the layers of training, except that
- * attention reads all keys and values of the cache, not just those of the pass. */
+/* generate.c -- implements generate.h: decoding with a cache of keys and values, and sampling.
+ *
+ * The decoder runs the same layers as training, except that attention reads all keys and values in
+ * the cache. Each pass places its activations anew in the same memory, so it may have any number of
+ * rows up to the capacity. */
 #include "model/generate.h"
 
 #include "model/core/check.h"
@@ -12,24 +14,26 @@
 struct Decoder {
     const GptLayers *layers;
     Pass pass;
-    KvCache *cache;  /* L, of which those of this stage's blocks have a place */
-    Tensor *x;       /* L + 1, of two places in turn */
-    BlockActs *acts; /* L, all in one place */
+    /* L entries; only those of the blocks on this stage have memory. */
+    KvCache *cache;
+    Tensor *x;       /* L + 1 streams that alternate between two tensors */
+    BlockActs *acts; /* L entries that all use the same memory */
     HeadActs head;
-    GptShape shape;     /* the layers', with all rows of the stream on every rank */
-    const Relay *relay; /* NULL: one stage */
-    LayerWork work;     /* borrows these */
+    /* The layers' shape, but each rank has all rows of the residual stream. */
+    GptShape shape;
+    const Relay *relay; /* NULL if there is only one pipeline stage */
+    LayerWork work;     /* points to the fields above */
     int64_t length, capacity;
     Arena fixed, scratch;
     void *fixed_memory, *scratch_memory;
-    Tensor tokens, positions; /* device: (capacity) i32 */
-    Tensor logits;            /* device: (1, Vp) of all columns, storage */
-    int32_t *history;         /* host: the tokens so far */
+    Tensor tokens, positions; /* on the device: (capacity) i32 */
+    Tensor logits;            /* on the device: (1, Vp), all columns, storage dtype */
+    int32_t *history;         /* on the host: the tokens so far */
     int32_t *host_positions, *order;
     void *host_logits, *host_storage;
 };
 
-/* What lives as long as the decoder. */
+/* Places everything that lives as long as the decoder. */
 static void layout_fixed(Decoder *d, Arena *arena)
 {
     const GptShape *s = &d->shape;
@@ -46,7 +50,7 @@ static void layout_fixed(Decoder *d, Arena *arena)
     d->pass.rope_table = rope_table_layout(s, arena);
 }
 
-/* What one pass over n tokens needs. */
+/* The activations of one pass over n tokens. */
 typedef struct {
     Tensor x[2];
     BlockActs acts;
@@ -65,7 +69,7 @@ typedef struct {
     size_t fixed, scratch;
 } DecoderBytes;
 
-/* A decoder without memory: its shapes, and the arrays that a layout fills. */
+/* Creates a decoder without memory: its shapes, and the arrays that the layout fills in. */
 static Decoder *describe(const GptLayers *layers, int64_t capacity)
 {
     Decoder *d = must_calloc(1, sizeof *d);
@@ -114,7 +118,7 @@ Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store,
           (long long)max_tokens, (long long)s->P);
     CHECK(tp->parts == 1, "a pass of few rows cut into %lld", (long long)tp->parts);
     d->relay = relay;
-    /* A pass takes the most scratch over max_tokens rows: any shorter one fits into the same. */
+    /* A pass with max_tokens rows needs the most scratch; shorter passes fit into it. */
     DecoderBytes bytes = measure(layers, max_tokens);
     d->fixed_memory = device_alloc(dev, bytes.fixed, "the cache of keys and values");
     d->scratch_memory = device_alloc(dev, bytes.scratch, "a decoding pass");
@@ -123,12 +127,12 @@ Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store,
     d->pass =
         (Pass){.dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &d->scratch, .B = 1};
     d->pass.caches = d->cache;
-    /* Filled in by each decoder_feed, which knows how many rows its pass has. */
+    /* decoder_feed fills in these arrays, because it knows how many rows its pass has. */
     d->work = (LayerWork){
         .pass = &d->pass, .layers = layers, .x = d->x, .acts = d->acts, .head = &d->head};
     layout_fixed(d, &d->fixed);
     if (tensor_present(d->pass.rope_table)) rope_table_fill(dev, d->pass.rope_table, s->rope_theta);
-    /* The host keeps the tokens: when the context is full, the last of them are fed again. */
+    /* Keep the tokens on the host: when the context is full, the last of them are fed again. */
     d->history = must_calloc((size_t)max_tokens, sizeof *d->history);
     d->host_positions = must_calloc((size_t)max_tokens, sizeof *d->host_positions);
     d->order = must_calloc((size_t)s->V, sizeof *d->order);
@@ -167,8 +171,8 @@ int64_t decoder_room(const Decoder *d)
     return d->capacity - d->length;
 }
 
-/* Runs the layers over the tokens of the pass: this stage's chunks in their turn among those of the
- * others. d->logits = those of the last row, on all ranks. */
+/* Runs the layers over the tokens of the pass: this stage's chunks of layers, in turn with those of
+ * the other stages. Sets d->logits on all ranks to the logits of the last row. */
 static void run_stages(Decoder *d)
 {
     const GptLayers *layers = d->layers;
@@ -190,11 +194,12 @@ Tensor decoder_feed(Decoder *d, const int32_t *tokens, int64_t n)
           (long long)decoder_room(d));
     for (int64_t i = 0; i < n; i++) {
         CHECK(tokens[i] >= 0 && tokens[i] < s->V, "token %d of %lld", tokens[i], (long long)s->V);
-        /* In ascending order, for tokens may be a later part of the history itself. */
+        /* Copy in ascending order, because `tokens` may point to a later part of the history
+         * itself. */
         d->history[d->length + i] = tokens[i];
         d->host_positions[i] = (int32_t)(d->length + i);
     }
-    /* The activations of the last pass are of no more use; what lives on is in the cache. */
+    /* The activations of the last pass are no longer needed; only the cache is kept. */
     arena_rewind(&d->scratch, 0);
     layout_pass(s, n, &d->scratch, &acts);
     d->pass.T = n;
@@ -202,8 +207,8 @@ Tensor decoder_feed(Decoder *d, const int32_t *tokens, int64_t n)
     d->pass.positions = tensor_slice_rows(d->positions, 0, n);
     device_copy(d->pass.dev, d->pass.tokens, tensor_1d(d->history + d->length, I32, n));
     device_copy(d->pass.dev, d->pass.positions, tensor_1d(d->host_positions, I32, n));
-    /* Nothing is kept for a backward pass: blocks share their activations, and two streams take
-     * turns. */
+    /* No activations are kept for a backward pass: all blocks share one set, and the residual
+     * stream alternates between two tensors. */
     for (int64_t l = 0; l < s->L; l++) {
         d->x[l] = acts.x[l % 2];
         d->acts[l] = acts.acts;
@@ -222,7 +227,8 @@ Tensor decoder_feed(Decoder *d, const int32_t *tokens, int64_t n)
     return logits;
 }
 
-/* Descending logits; of equal ones the smaller id first, so that the order is total. */
+/* Compares for descending logits. Equal logits are ordered by smaller token id, so that the order
+ * is unique. */
 static int by_logit(const void *a, const void *b, void *context)
 {
     const Tensor *logits = context;
@@ -236,7 +242,8 @@ static int by_logit(const void *a, const void *b, void *context)
 int32_t sample_token(const Sampling *sampling, Tensor logits, uint64_t index, int32_t *order)
 {
     int64_t V = logits.dim[0], n = V, last = 0;
-    /* Sorted, with ties by id, so that the draw depends on logits and seed alone. */
+    /* Sort with ties broken by token id, so that the sample depends only on the logits and the
+     * seed. */
     for (int64_t i = 0; i < V; i++)
         order[i] = (int32_t)i;
     qsort_r(order, (size_t)V, sizeof *order, by_logit, &logits);
@@ -246,7 +253,7 @@ int32_t sample_token(const Sampling *sampling, Tensor logits, uint64_t index, in
     for (int64_t i = 0; i < n; i++)
         total +=
             exp((dtype_get(logits.dtype, logits.data, order[i]) - top) / sampling->temperature);
-    /* The nucleus ends with the token that brings its mass to top_p. */
+    /* The nucleus ends with the token at which the probability mass reaches top_p. */
     for (last = 0; last < n - 1; last++) {
         mass +=
             exp((dtype_get(logits.dtype, logits.data, order[last]) - top) / sampling->temperature);
@@ -265,11 +272,11 @@ void generate(Decoder *d, const Sampling *sampling, const int32_t *prompt, int64
               int64_t tokens, TokenSink sink, void *context)
 {
     CHECK(n >= 1, "a prompt of %lld tokens", (long long)n);
-    /* When the context is full, its last half is fed as if it began the text. To drop one token at
-     * a time would cost a whole pass for every token: all positions change. */
+    /* When the context is full, feed its last half again as if the text began there. Dropping one
+     * token at a time would change all positions and cost a whole pass per token. */
     int64_t keep = d->capacity / 2 > 0 ? d->capacity / 2 : 1;
     decoder_reset(d);
-    if (n > d->capacity) { /* only the end of a prompt longer than the context counts */
+    if (n > d->capacity) { /* use only the last tokens of a prompt that is too long */
         prompt += n - d->capacity;
         n = d->capacity;
     }

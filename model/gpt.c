@@ -1,4 +1,4 @@
-/* gpt.c -- see gpt.h. */
+/* gpt.c -- implements gpt.h: the memory of a stage's activations, and the stage's actions. */
 #include "model/gpt.h"
 
 #include "model/core/check.h"
@@ -7,22 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The activations of a chunk of layers: `slots` sets of them, each of `blocks` blocks and the
- * stream before each and after the last. */
+/* The activations of a chunk of layers. Each of the `slots` slots holds one micro-batch: the
+ * activations of `blocks` blocks and the residual stream before each block and after the last. */
 typedef struct {
     int slots, first, blocks;
-    bool begins, ends; /* with the embedding, with the head */
-    Tensor *x;         /* slots times blocks + 1 */
-    BlockActs *acts;   /* slots times blocks */
-    size_t *border;    /* slots + 1: where each begins in the arena, and the last ends */
+    bool begins, ends; /* whether it has the embedding, and the head */
+    Tensor *x;         /* slots * (blocks + 1) */
+    BlockActs *acts;   /* slots * blocks */
+    size_t *border;    /* slots + 1: where each slot begins in the arena, and the end */
 } Chunk;
 
-/* What is laid out: all that keeps its place for the whole run. */
+/* Tensors whose memory is placed once for the whole run. */
 typedef struct {
     Chunk *chunk;
     int n_chunks;
     HeadActs head;
-    ResidualGrad grad; /* of the stream */
+    ResidualGrad grad; /* of the residual stream */
 } Layout;
 
 struct Gpt {
@@ -32,7 +32,7 @@ struct Gpt {
     GptFeed feed;
     void *feed_context;
     Layout layout;
-    LayerWork work; /* borrows from all of these */
+    LayerWork work; /* points to the fields above */
     Arena slot, scratch, angles;
     void *slot_memory, *scratch_memory, *rope_memory;
     GptBytes bytes;
@@ -49,7 +49,7 @@ double gpt_flops_per_token(const GptShape *s, int64_t T)
 double gpt_layer_flops(const GptShape *s, int64_t T, int row)
 {
     GptShape one = *s;
-    one.L = row == 0 || row == s->L + 1 ? 0 : 1; /* embedding, head, a block */
+    one.L = row == 0 || row == s->L + 1 ? 0 : 1; /* embedding, head, or one block */
     double head = 6.0 * (double)s->Vp * (double)s->C, all = gpt_flops_per_token(&one, T);
     return row == 0 ? 0 : row == s->L + 1 ? head : all - head;
 }
@@ -99,8 +99,9 @@ static Tensor stream_tensor(const GptShape *s, int64_t N, Arena *arena)
     return arena_tensor(arena, s->dtype, 2, shape_stream_rows(s, N), s->C, 0);
 }
 
-/* One set of a chunk's activations. The stream after its last block is read by the head, or by
- * another stage; then it is written where the pipeline sends it from. */
+/* Places one slot of a chunk's activations. If the head follows the last block, the slot also holds
+ * the stream after it. Otherwise another stage reads that stream, and it is written directly to the
+ * pipeline's buffer. */
 static void layout_slot(const GptShape *s, int64_t B, int64_t T, GptMode mode, const Chunk *c,
                         int slot, Arena *saved, Arena *scratch)
 {
@@ -109,19 +110,21 @@ static void layout_slot(const GptShape *s, int64_t B, int64_t T, GptMode mode, c
     Tensor *x = streams_of(c, slot);
     BlockActs *acts = acts_of(c, slot);
     size_t shared = arena_mark(scratch);
-    /* Backward reads every x again; without backward two take turns. */
+    /* Backward reads every x again. Without backward, two tensors alternate. */
     for (int l = 0; l < kept; l++)
         x[l] = train || l < 2 ? stream_tensor(s, B * T, saved) : x[l - 2];
     for (int l = 0; l < c->blocks; l++) {
-        arena_rewind(scratch, shared); /* one block runs at a time: they share what is not kept */
+        /* Blocks run one at a time, so they share the memory of fields that are not kept. */
+        arena_rewind(scratch, shared);
         block_layout(&acts[l], s, B, T, train ? s->recompute : RECOMPUTE_FULL, saved, scratch);
     }
 }
 
-/* Scratch begins with the gradient of the residual stream, which all layers pass on. After it comes
- * a region that blocks and the head use in turn, for they never run at the same time: it has the
- * fields that blocks do not keep, or all fields of the head. `scratch` ends up after the fields of
- * a block, where the block's backward takes its own. */
+/* Places all activations and scratch. Scratch begins with the gradient of the residual stream,
+ * which all layers use. The memory after it is used by either the blocks or the head, which never
+ * run at the same time: it holds the block fields that are not kept, or all fields of the head. On
+ * return, `scratch` is just after a block's fields, where the block's backward takes its
+ * gradients. */
 static void layout_fill(Layout *l, const GptShape *s, int64_t B, int64_t T, GptMode mode,
                         Arena *saved, Arena *scratch)
 {
@@ -185,8 +188,8 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const R
     Gpt *g = must_calloc(1, sizeof *g);
     g->layers = layers;
     g->mode = mode;
-    /* The functions that measure are those that hand out the memory below. A layout that took more
-     * than it has measured would end the program (arena.h). */
+    /* The same layout functions measure here and hand out memory below. If they took more than they
+     * measured, the arena would end the program (arena.h). */
     g->bytes = gpt_bytes(layers, slots, B, T, mode);
     if (g->bytes.activations > 0)
         g->slot_memory = device_alloc(dev, g->bytes.activations, "activations");
@@ -199,8 +202,8 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const R
         .dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &g->scratch, .B = B, .T = T};
     g->work = (LayerWork){
         .pass = &g->pass, .layers = layers, .head = &g->layout.head, .grad = &g->layout.grad};
-    /* Memory of its own: filled once and only read, while slot and scratch are written by each
-     * micro-batch. */
+    /* Uses separate memory: the table is filled once and then only read, while slots and scratch
+     * are written by each micro-batch. */
     if (s->position == POSITION_ROPE) {
         g->rope_memory = device_alloc(dev, g->bytes.angles, "rotary angles");
         g->angles = device_arena(dev, g->rope_memory, g->bytes.angles);
@@ -259,8 +262,8 @@ static void set_batch(Gpt *g, const GptBatch *batch)
     g->pass.positions = batch->positions;
 }
 
-/* The work of an action on its chunk's slot. `last`: where a chunk without the head has the stream
- * that it makes. */
+/* Returns the work of an action on its slot. `last` receives the output stream of a chunk that does
+ * not end with the head. */
 static LayerWork work_of(Gpt *g, const Action *action, Tensor last)
 {
     CHECK(action->chunk < g->layout.n_chunks, "chunk %d of %d", action->chunk, g->layout.n_chunks);
@@ -289,8 +292,8 @@ static void stage_backward(void *self, const Action *action, Tensor dout, Tensor
     Gpt *g = self;
     LayerWork work = work_of(g, action, NO_TENSOR);
     ResidualGrad grad = g->layout.grad;
-    /* A gradient for another stage is made where the pipeline sends it from. One that has come from
-     * another stage has no column sums yet. */
+    /* Write the gradient for the previous stage directly into the pipeline's buffer. A gradient
+     * that was received from another stage has no column sums yet. */
     if (tensor_present(din)) grad.d = din;
     if (tensor_present(dout)) op_copy(g->pass.dev, grad.d, dout);
     grad.summed = false;

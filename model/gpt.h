@@ -1,68 +1,71 @@
-/* gpt.h -- the GPT: memory for a micro-batch, and its layers as a Stage.
+/* gpt.h -- the GPT as a pipeline stage: memory for its micro-batches, and its layers as a Stage.
  *
- * The model says when it needs weights and when it is done with gradients (ParamStore), and where a
- * tensor-parallel region begins and ends (Region). It knows neither ranks nor files. */
+ * The model announces when it needs weights and when gradients are complete (ParamStore), and where
+ * a tensor-parallel region begins and ends (Region). It has no code for ranks or files. */
 #ifndef MODEL_GPT_H
 #define MODEL_GPT_H
 
 #include "model/layers.h"
 
-/* Floating-point operations of one token of training: 6 W + 6 L H D T, with W the weights of all
- * matrix products. The second term is attention, half of 12 L H D T: masked scores are not counted.
- * Nor is recompute, which is no progress. */
+/* Returns the floating-point operations per token of training: 6 W + 6 L H D T, where W is the
+ * number of weights in matrix products. The second term is attention: half of 12 L H D T, because
+ * masked scores are not counted. Recomputation is not counted either. */
 double gpt_flops_per_token(const GptShape *shape, int64_t T);
-/* What of it one layer has: row 0 the embedding, 1 ... L the blocks, L + 1 the head. */
+/* Returns one layer's part of that number: row 0 is the embedding, 1 to L are the blocks, L + 1 is
+ * the head. */
 double gpt_layer_flops(const GptShape *shape, int64_t T, int row);
 
 typedef enum { GPT_TRAIN, GPT_EVALUATE } GptMode;
 
-/* Bytes of the slots (what forward leaves for backward), of scratch and of rotary angles, for the
- * memory plan; layers and slots as gpt_create takes them. */
+/* Returns the bytes of all slots (activations kept for backward), of scratch and of the table of
+ * rotary angles, for the memory plan. `layers` and `slots` as in gpt_create. */
 typedef struct {
     size_t activations, scratch, angles;
 } GptBytes;
 GptBytes gpt_bytes(const GptLayers *layers, const int *slots, int64_t B, int64_t T, GptMode mode);
 
-/* One micro-batch, i32 (N) each, on the device. */
+/* One micro-batch on the device; each tensor is (N) i32. */
 typedef struct {
     Tensor tokens, targets, positions;
 } GptBatch;
-/* The batch of an action, called at each: of the place action->batch, which a forward or evaluation
- * of a stage's first chunk fills anew. */
+/* Called at each action; returns the batch at index action->batch. On a forward or evaluation of a
+ * stage's first chunk, it first loads a new micro-batch there. */
 typedef GptBatch (*GptFeed)(void *context, const Action *action);
 
 typedef struct Gpt Gpt;
 
-/* A stage's part of the model over micro-batches of B x T, its memory allocated; slots: sets of
- * activations of each of its chunks (NULL: one each). Borrows layers, store and tp. */
+/* Creates the model part of one stage, with memory for micro-batches of B x T tokens. `slots` is
+ * the number of micro-batches whose activations are kept, per chunk (NULL: one each). Keeps
+ * pointers to layers, store and tp. */
 Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
                 int64_t B, int64_t T, GptMode mode, const int *slots);
 void gpt_destroy(Gpt *gpt);
-/* Says where batches come from and where the loss goes: stats, StepStats on the device, nats and
- * targets +=; scale, (1) f64 on the device, the factor at the loss's source (NULL: no backward). */
+/* Sets where batches come from and where the loss is added: the loss in nats and the number of
+ * targets are added (+=) to `stats` on the device. `scale` is one f64 on the device, the factor by
+ * which the loss is multiplied before backward (NULL: no backward). */
 void gpt_connect(Gpt *gpt, GptFeed feed, void *feed_context, StepStats *stats, double *scale);
-/* Where an evaluation adds up its loss: other StepStats than the step's. */
+/* Sets other StepStats for the loss, for an evaluation. */
 void gpt_set_stats(Gpt *gpt, StepStats *stats);
-/* This rank's part as a stage. */
+/* Returns the interface through which the pipeline runs this part of the model. */
 Stage gpt_stage(Gpt *gpt);
-/* The uses of units that the actions will make, in order (exchanges make none), into `uses` unless
- * it is NULL. Returns their number. */
+/* Lists the uses of parameter units that these actions will make, in order (exchanges make none),
+ * in `uses` unless it is NULL. Returns their number. */
 int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses);
 
-/* For tests: the memory of a model, as tensors of bytes on its device, and the work of a chunk on
- * one of its slots. */
+/* For tests: the model's memory as byte tensors on the device, and the work of one chunk on one
+ * slot. */
 typedef struct {
     LayerWork work;              /* without a batch */
-    Tensor slots, slot, scratch; /* all slots; the one asked for */
-    GptBytes used;               /* of gpt_bytes so far, by the layout and by the steps since */
+    Tensor slots, slot, scratch; /* all slots; the requested slot */
+    GptBytes used;               /* how much of gpt_bytes has been used so far */
 } GptInside;
 GptInside gpt_inside(const Gpt *gpt, int chunk, int slot);
 
-/* A place for the table of rotary angles, (P, D) in the compute dtype; NO_TENSOR with learned
+/* Places the table of rotary angles, (P, D) in the compute dtype. Returns NO_TENSOR with learned
  * positions. */
 Tensor rope_table_layout(const GptShape *shape, Arena *arena);
-/* cosines | sines of position p and pair i at (p, i): angle p * theta^(-2i/D); (P, D) in the
- * compute dtype. */
+/* Fills the table (P, D) in the compute dtype with cosines | sines: position p and pair i have the
+ * angle p * theta^(-2i/D). */
 void rope_table_fill(Device *dev, Tensor table, double theta);
 
 #endif

@@ -1,10 +1,11 @@
-/* head.c -- see head.h. */
+/* head.c -- implements head.h: logits, loss and their gradients, one chunk of rows after the
+ * other. */
 #include "model/head.h"
 
 #include "model/embedding.h"
 
-/* Bytes of logits at a time: each chunk re-reads the table and its gradient, so the larger the
- * better; past this the gain is below three percent of the head's products. */
+/* Size of the logits of one chunk. Each chunk reads the table and its gradient again, so larger is
+ * better; beyond this size the gain is below three percent of the head's products. */
 #define HEAD_LOGITS_BYTES ((int64_t)128 << 20)
 
 int head_add_params(Head *h, ParamTable *table, const GptShape *s, int unit, int token_unit,
@@ -38,14 +39,15 @@ void head_layout(HeadActs *a, const GptShape *s, int64_t N, bool backward, Arena
 {
     int64_t most =
         s->head_chunk ? s->head_chunk : HEAD_LOGITS_BYTES / (s->Vp * (int64_t)dtype_size(s->dtype));
-    /* Chunks of equal length rather than full ones and a rest: short products are slow. */
+    /* Use chunks of nearly equal length instead of full chunks and a short rest, because short
+     * products are slow. */
     int64_t chunks = most > 0 ? (N + most - 1) / most : N;
     a->chunk = (N + chunks - 1) / chunks;
     int64_t S = shape_stream_rows(s, N);
     DType compute = dtype_compute(s->dtype);
     a->normed = arena_tensor(shared, s->dtype, 2, S, s->C, 0);
     a->stats = arena_tensor(shared, compute, 2, S, 2, 0);
-    /* Unlike a block's, `in` has memory of its own: every chunk reads it again. */
+    /* Unlike a block's, `in` has its own memory, because every chunk reads it. */
     a->in = s->row_parts > 1 ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : a->normed;
     a->dnormed = backward ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : NO_TENSOR;
     a->logits = arena_tensor(shared, s->dtype, 2, a->chunk, s->Vp, 0);
@@ -54,7 +56,7 @@ void head_layout(HeadActs *a, const GptShape *s, int64_t N, bool backward, Arena
     a->terms = s->tp > 1 ? arena_tensor(shared, compute, 2, a->chunk, 2, 0) : NO_TENSOR;
 }
 
-/* The norm of x, this rank's rows; returns that of all ranks'. */
+/* Computes the final norm of this rank's rows x; returns the rows of all ranks. */
 static Tensor norm_rows(const Pass *pass, const Head *h, HeadActs *a, Tensor x)
 {
     int64_t n = tensor_rows(x);
@@ -65,7 +67,8 @@ static Tensor norm_rows(const Pass *pass, const Head *h, HeadActs *a, Tensor x)
     return in;
 }
 
-/* losses of n rows of logits, which become their gradients with backward. */
+/* Computes the losses of n rows of logits. With `backward`, overwrites the logits with their
+ * gradients. */
 static void loss_of(const Pass *pass, const Head *h, const HeadActs *a, Tensor losses,
                     Tensor logits, Tensor targets, Tensor scale, bool backward)
 {
@@ -74,7 +77,7 @@ static void loss_of(const Pass *pass, const Head *h, const HeadActs *a, Tensor l
         op_loss(pass->dev, losses, logits, targets, V, scale, backward);
         return;
     }
-    /* The vocabulary-parallel cross entropy of Megatron-LM, section 3 of the paper. */
+    /* The vocabulary-parallel cross entropy of Megatron-LM (section 3 of the paper). */
     int64_t first = vocab_first_row(pass->store, h->table);
     Tensor most = tensor_slice_rows(a->most, 0, n), terms = tensor_slice_rows(a->terms, 0, n);
     op_loss_max(pass->dev, most, logits, first, V);
@@ -84,9 +87,9 @@ static void loss_of(const Pass *pass, const Head *h, const HeadActs *a, Tensor l
     op_loss_finish(pass->dev, losses, logits, targets, most, terms, first, V, scale, backward);
 }
 
-/* Loss of one chunk of rows and, with backward, its gradients; the first chunk decides = or += of
- * dtable. After the last chunk dnormed is whole, and its sum over the ranks is made while dtable is
- * computed; the caller calls region_await. */
+/* Computes the loss of one chunk of rows and, with `backward`, its gradients. `accumulate` selects
+ * += or = for the gradient of the table. After the last chunk dnormed is complete; its sum over the
+ * ranks runs while the table's gradient is computed, so the caller must call region_await. */
 static void chunk_loss(const Pass *pass, const Head *h, HeadActs *a, int64_t first, int64_t n,
                        Tensor scale, bool backward, bool accumulate)
 {
@@ -112,7 +115,8 @@ void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor st
     bool backward = grad != NULL, add_norm = backward && accumulate[0],
          add_table = backward && accumulate[1];
     norm_rows(pass, h, a, x);
-    /* The table's gradient is a sum over chunks: only the step's first chunk may write. */
+    /* The table's gradient is a sum over all chunks, so only the first chunk of the step may write
+     * (=) instead of add. */
     for (int64_t first = 0; first < N; first += a->chunk) {
         int64_t n = first + a->chunk < N ? a->chunk : N - first;
         chunk_loss(pass, h, a, first, n, scale, backward, add_table || first > 0);
@@ -133,8 +137,8 @@ void head_logits(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor 
         op_linear_forward(pass->dev, logits, in, table, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
         return;
     }
-    /* One row at a time: a gather puts whole parts side by side, so only within a row are columns
-     * in their order. A decoding pass has one row. */
+    /* Gather one row at a time. A gather concatenates whole parts, so the columns are in order only
+     * within a row. A decoding pass has one row. */
     for (int64_t i = 0; i < tensor_rows(in); i++) {
         Tensor part = tensor_slice_rows(a->logits, 0, 1);
         op_linear_forward(pass->dev, part, tensor_slice_rows(in, i, 1), table, NO_TENSOR,

@@ -1,8 +1,9 @@
-/* head.h -- the last layer: final norm, logits in chunks of rows, cross entropy. Forward and
- * backward in one pass over each chunk, so logits are never kept.
+/* head.h -- the last layer: final norm, logits and cross entropy. It runs forward and backward
+ * together on one chunk of rows at a time, so the logits of a whole micro-batch are never stored.
  *
- * Each tensor-parallel rank has some columns of the logits. They are never gathered for the loss:
- * of each row the largest logit, the sum of exponentials and the target's logit are. */
+ * Each tensor-parallel rank computes some columns of the logits. The loss does not gather them; for
+ * each row the ranks combine only the largest logit, the sum of exponentials and the target's
+ * logit. */
 #ifndef MODEL_HEAD_H
 #define MODEL_HEAD_H
 
@@ -11,36 +12,38 @@
 typedef struct {
     int norm_unit, table_unit;
     NormParams norm;
-    int table; /* the untied head, or the token table */
+    int table; /* the untied head's table, or the token table */
 } Head;
 
 typedef struct {
-    Tensor normed, stats; /* (S, C), (S, 2) compute; S rows of the stream */
-    Tensor in;            /* (N, C): normed itself, or all ranks' where rows are cut */
-    Tensor dnormed;       /* (N, C): of in */
-    Tensor logits;        /* (chunk, Vp) */
-    Tensor most, terms;   /* (chunk), (chunk, 2) compute: of the vocabulary-parallel loss; absent
-                             where a rank has all columns */
-    Tensor losses;        /* (N) compute */
-    int64_t chunk;        /* rows */
+    Tensor normed, stats; /* (S, C); (S, 2) in the compute dtype; S: rows of the stream */
+    /* (N, C): the same as normed, or the gathered rows of all ranks under sequence parallelism. */
+    Tensor in;
+    Tensor dnormed; /* (N, C): gradient of `in` */
+    Tensor logits;  /* (chunk, Vp) */
+    /* (chunk) and (chunk, 2) in the compute dtype, for the vocabulary-parallel loss; absent if
+     * the rank has all columns. */
+    Tensor most, terms;
+    Tensor losses; /* (N) in the compute dtype */
+    int64_t chunk; /* rows of a chunk */
 } HeadActs;
 
-/* Adds the final norm's unit and, untied, the head's; `token_unit`, `token` name the tied table.
- * Returns the next unit. */
+/* Adds the final norm as a unit and, if the head is untied, its table as another. If it is tied,
+ * `token_unit` and `token` name the token table. Returns the next free unit number. */
 int head_add_params(Head *head, ParamTable *table, const GptShape *shape, int unit, int token_unit,
                     int token);
 
-/* N rows; `backward`: space for gradients too. All of it is scratch of the layer. */
+/* Places the head's tensors for N rows in `shared`, with gradients if `backward`. */
 void head_layout(HeadActs *acts, const GptShape *shape, int64_t N, bool backward, Arena *shared);
 
-/* stats (2) f64 += {nats, targets} of all N rows of the stream, alike on all ranks; x (S, C)
- * storage, this rank's. With grad (else NULL), all times scale (1) f64: grad->d = dx, and the
- * weights' gradients =/+= as accumulate[0] says of the norm, accumulate[1] of the table. The units
- * are acquired. */
+/* Adds {loss in nats, number of targets} of all N rows to stats (2) f64, with the same result on
+ * all ranks. x (S, C) is this rank's rows of the residual stream. If grad is not NULL, also writes
+ * grad->d = dx and computes the weights' gradients, all multiplied by scale (1) f64; accumulate[0]
+ * (norm) and accumulate[1] (table) select += or =. The caller has acquired the units. */
 void head_loss(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor stats,
                Tensor scale, ResidualGrad *grad, const bool *accumulate);
-/* logits (n, Vp), all columns, of rows x (n, C), n <= acts' rows; where rows are cut x is this
- * rank's part of all. For generation and tests. */
+/* Computes logits (n, Vp), all columns, of the rows x (n, C); n is at most the N of head_layout.
+ * Under sequence parallelism x is this rank's part of the rows. For generation and tests. */
 void head_logits(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor logits);
 
 #endif

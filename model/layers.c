@@ -1,4 +1,4 @@
-/* layers.c -- see layers.h. The order of layers is that of gpt_layers_build. */
+/* layers.c -- implements layers.h. gpt_layers_build defines the order of the layers. */
 #include "model/layers.h"
 
 #include "model/core/check.h"
@@ -11,7 +11,7 @@ static void run_embedding(const LayerWork *w, const Layer *layer, const bool *ac
     embedding_forward(w->pass, &w->layers->embedding, w->x[0]);
 }
 
-/* The stream before block l. */
+/* Returns the residual stream before block l. */
 static Tensor stream_at(const LayerWork *w, int64_t l)
 {
     return w->x[l - w->first];
@@ -66,15 +66,15 @@ static void run_head_logits(const LayerWork *w, const Layer *layer, const bool *
                 tensor_slice_rows(stream_at(w, w->layers->shape.L), N - n, n), w->logits);
 }
 
-/* Each add_* below appends a layer: its parameters to the parameter table, in units from `unit` on,
- * and its row to the table of layers. Returns the next unit. */
+/* Each add_* function below appends one layer: its parameters to the parameter table, in units from
+ * number `unit` on, and its row to the table of layers. Each returns the next free unit number. */
 
 static int add_embedding(GptLayers *m, ParamTable *table, int unit)
 {
     Embedding *e = &m->embedding;
     int next = embedding_add_params(e, table, &m->whole, unit);
-    /* The gradient of a table needs no weights, so backward does not acquire them: at ZeRO stage 3
-     * they would be gathered again. */
+    /* Computing a table's gradient does not read its weights, so backward does not acquire them: at
+     * ZeRO stage 3 that would gather them once more. */
     m->row[m->n_rows++] = (Layer){.unit = {e->token_unit, e->position_unit},
                                   .n_units = e->position >= 0 ? 2 : 1,
                                   .block = -1,
@@ -104,7 +104,8 @@ static int add_head(GptLayers *m, ParamTable *table, int unit)
     Head *h = &m->head;
     int next =
         head_add_params(h, table, &m->whole, unit, m->embedding.token_unit, m->embedding.token);
-    /* Logits are never kept: the head's forward and backward run together, chunk by chunk. */
+    /* The head runs forward and backward together, chunk by chunk, so it has no separate forward
+     * function. */
     m->row[m->n_rows++] = (Layer){.unit = {h->norm_unit, h->table_unit},
                                   .n_units = 2,
                                   .block = -1,
@@ -115,8 +116,8 @@ static int add_head(GptLayers *m, ParamTable *table, int unit)
     return next;
 }
 
-/* A unit lives where its layers run: the table of tokens on the first stage and on the last, where
- * the head shares it. */
+/* Records that a unit is stored on this stage. A unit is stored where its layers run: a tied token
+ * table on the first stage and also on the last, where the head uses it. */
 static void add_home(Unit *unit, int stage)
 {
     Home *home = &unit->home;
@@ -125,7 +126,8 @@ static void add_home(Unit *unit, int stage)
     home->stage[home->n++] = stage;
 }
 
-/* Shares the rows out over the stages: homes of the units, and this stage's chunks. */
+/* Distributes the layers over the pipeline stages: sets the home stages of all units and the chunks
+ * of this stage. */
 static void share_out(GptLayers *m, ParamTable *table, const LayersPart *part)
 {
     int stages = part->size.pp;
@@ -135,7 +137,8 @@ static void share_out(GptLayers *m, ParamTable *table, const LayersPart *part)
     CHECK(border[0] == 0 && border[stages * part->chunks] == m->n_rows,
           "runs of layers from %d to %d of %d", border[0], border[stages * part->chunks],
           m->n_rows);
-    /* Runs go round the stages, so a stage's chunks are `stages` runs apart (interleaved 1F1B). */
+    /* The model is cut into runs of adjacent layers, which are assigned to the stages in turn. So
+     * the chunks of one stage are `stages` runs apart (interleaved 1F1B). */
     m->n_chunks = part->chunks;
     m->chunk = must_calloc((size_t)m->n_chunks, sizeof *m->chunk);
     for (int u = 0; u < table->n_units; u++)
@@ -177,8 +180,8 @@ void gpt_layers_free(GptLayers *layers)
     *layers = (GptLayers){0};
 }
 
-/* The i-th row of a chunk that an action of this kind meets, and what it does there (NULL:
- * nothing). */
+/* Returns the i-th layer that an action of this kind visits in a chunk, and sets *run to what it
+ * does there (NULL: nothing). */
 static const Layer *row_met(const GptLayers *m, ActionKind kind, int chunk, int i, LayerRun *run)
 {
     const LayerRange *rows = &m->chunk[chunk];

@@ -1,4 +1,4 @@
-/* linear.c -- see linear.h. */
+/* linear.c -- implements linear.h: forward and backward of matrix products with their weights. */
 #include "model/linear.h"
 
 Linear linear_bind(ParamStore *store, const LinearParams *params, bool grads, bool accumulate)
@@ -27,7 +27,7 @@ void linear_backward_rows(const Pass *pass, const Linear *linear, Tensor dx, Ten
                               linear->accumulate);
 }
 
-/* The columns of y that linear i of those side by side has made. */
+/* Returns the columns of y that belong to the i-th of several linears side by side. */
 static Tensor columns_of(const Linear *linear, int i, Tensor y)
 {
     int64_t first = 0;
@@ -46,7 +46,7 @@ void linear_forward_columns(const Pass *pass, const Linear *linear, int n, Tenso
 void linear_backward_columns(const Pass *pass, const Linear *linear, int n, Tensor dstream,
                              Tensor dx, Tensor dy, Tensor x)
 {
-    /* The input gradient comes first, so that its sum over the ranks runs while the weights'
+    /* Compute the input gradient first, so that its sum over the ranks runs while the weight
      * gradients are computed. */
     for (int i = 0; i < n; i++)
         op_linear_backward_input(pass->dev, dx, columns_of(linear, i, dy), linear[i].weight,

@@ -1,43 +1,46 @@
-/* linear.h -- Linear: one or several adjacent weight matrices of a pack as one product, with an
- * optional bias. */
+/* linear.h -- Linear: a linear layer, one product with one or several adjacent weight matrices and
+ * an optional bias. */
 #ifndef MODEL_LINEAR_H
 #define MODEL_LINEAR_H
 
 #include "model/shape.h"
 
-/* Rows of the parameter table: `rows` adjacent ones from `weight`, and from `bias` (-1: no bias).
- */
+/* Rows of the parameter table: `rows` adjacent rows from `weight` on, and as many from `bias` on
+ * (-1: no bias). */
 typedef struct {
     int weight, bias, rows;
 } LinearParams;
 
-/* weight (O, I) and bias (O) between acquire and release; their gradients between grad_acquire and
- * grad_release. */
+/* weight (O, I) and bias (O), valid between acquire and release of their unit; their gradients,
+ * valid between grad_acquire and grad_release. */
 typedef struct {
     Tensor weight, bias, dweight, dbias;
     bool accumulate; /* gradients: += if true, else = */
 } Linear;
 
-/* The linear's tensors from the store; gradients too when `grads`, to be added when `accumulate`.
- */
+/* Gets the linear's tensors from the store; with `grads` also their gradients, which backward adds
+ * (+=) if `accumulate`, else writes (=). */
 Linear linear_bind(ParamStore *store, const LinearParams *params, bool grads, bool accumulate);
 
-/* y (N, O) = epilogue(x (N, I) weight^T + bias); pre (N, O, if present) = the value before the
- * epilogue. A row-cut linear (its bias is added after the reduction) passes with_bias false. */
+/* Computes y (N, O) = epilogue(x (N, I) weight^T + bias), and pre (N, O, if present) = the value
+ * before the epilogue. For a linear whose input is split over tensor-parallel ranks, with_bias is
+ * false: its bias is added after the sum over the ranks. */
 void linear_forward(Device *dev, const Linear *linear, bool with_bias, Tensor y, Tensor x,
                     Epilogue epilogue, Tensor pre);
-/* y (N, sum of O) = what n linears make of one x (N, I), side by side. */
+/* Computes y (N, sum of O): the outputs of n linears on the same x (N, I), side by side. */
 void linear_forward_columns(const Pass *pass, const Linear *linear, int n, Tensor y, Tensor x);
-/* Backward of a row-cut linear, which ends a region: dx (N, I) = dy weight, through the epilogue's
- * derivative at pre; dweight, dbias =/+= from dy (N, O) and x (N, I). columns (O, if present)
- * compute: dbias takes these column sums and does not read dy; the caller has them wherever the
- * rows of the stream are cut (residual_columns). */
+/* Backward of a linear that ends a tensor-parallel region (its input is split over the ranks).
+ * Computes dx (N, I) = dy weight, through the epilogue's derivative at pre, and dweight and dbias
+ * (= or +=) from dy (N, O) and x (N, I). If `columns` (O, compute dtype) is present, dbias uses it
+ * as the column sums of dy and does not read dy. It must be present under sequence parallelism
+ * (residual_columns). */
 void linear_backward_rows(const Pass *pass, const Linear *linear, Tensor dx, Tensor dy, Tensor x,
                           Tensor columns, Epilogue epilogue, Tensor pre);
-/* Backward of the column-cut linears that begin a region, n of them side by side in the columns of
- * dy (N, sum of O), of one x (N, I): dx (N, I) = the sum of dy weight; dstream = its sum over the
- * ranks, which is made (region_enter_backward) while dweight, dbias =/+= are computed, and may be
- * read after this call. */
+/* Backward of the n linears that begin a tensor-parallel region (their outputs are split over the
+ * ranks) and share the input x (N, I); dy (N, sum of O) has their gradients side by side. Computes
+ * dx (N, I) = the sum of dy weight over the linears, and dstream = the sum of dx over the ranks,
+ * which runs while dweight and dbias (= or +=) are computed. dstream may be read after this
+ * call. */
 void linear_backward_columns(const Pass *pass, const Linear *linear, int n, Tensor dstream,
                              Tensor dx, Tensor dy, Tensor x);
 

@@ -1,5 +1,5 @@
-/* mlp.c -- see mlp.h. GELU is an epilogue of the first product; the gated and squared kinds are ops
- * of their own. */
+/* mlp.c -- implements mlp.h. GELU is an epilogue of the first product; SwiGLU and squared ReLU are
+ * separate ops. */
 #include "model/mlp.h"
 
 #include "model/core/check.h"
@@ -13,7 +13,8 @@ void mlp_layout(MlpActs *a, const GptShape *s, int64_t N, Arena *saved, Arena *r
     a->pre = arena_tensor(saved, s->dtype, 2, N, shape_up_width(s), 0);
     a->act = arena_tensor(remade, s->dtype, 2, N, s->F, 0);
     a->down = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
-    /* The product that reads `in` is done before `down` is written. */
+    /* `in` may share memory with `down`: the product that reads `in` finishes before `down` is
+     * written. */
     a->in = s->row_parts > 1 ? a->down : a->normed;
 }
 
@@ -66,15 +67,15 @@ void mlp_backward(const Pass *pass, const MlpParams *params, const MlpActs *a, T
     size_t mark = arena_mark(pass->scratch);
     bool gelu = s->activation == ACTIVATION_GELU;
     MlpGrads d = mlp_backward_layout(s, pass_rows(pass), pass->scratch);
-    /* Where rows are cut, d.dnormed has all ranks' rows of the stream's gradient until the product
-     * that reads them is done. */
+    /* Under sequence parallelism, d.dnormed first holds the gathered gradient of the residual
+     * stream, until the product that reads it is done. */
     Tensor dsum = s->row_parts > 1 ? d.dnormed : grad->d;
     region_exit_backward(pass->tp, dsum, grad->d);
     linear_backward_rows(pass, &down, d.dact, dsum, a->act, residual_columns(pass, grad),
                          gelu ? EPILOGUE_GELU : EPILOGUE_NONE, gelu ? a->pre : NO_TENSOR);
     if (!gelu) op_activation_backward(pass->dev, d.dpre, d.dact, a->pre, s->activation);
-    /* Where rows are cut, the memory of `in` has had the down product's output since forward, so
-     * the rows are gathered again. */
+    /* Under sequence parallelism, forward overwrote `in` with the down product's output, so gather
+     * the rows again. */
     region_enter_forward(pass->tp, a->in, a->normed);
     Tensor dnormed = region_rows(pass->tp, d.dnormed);
     linear_backward_columns(pass, &up, 1, dnormed, d.dnormed, d.dpre, a->in);

@@ -1,4 +1,4 @@
-/* mlp.h -- the mlp half of a block: up -> activation -> down. The norm before it is fused with the
+/* mlp.h -- the MLP half of a block: up -> activation -> down. The norm before it is fused with the
  * attention half's residual add (block.c). */
 #ifndef MODEL_MLP_H
 #define MODEL_MLP_H
@@ -9,43 +9,49 @@
 
 typedef struct {
     NormParams norm;
-    LinearParams up, down; /* up spans gate | up under swiglu */
+    LinearParams up, down; /* up covers gate | up with SwiGLU */
 } MlpParams;
 
-/* As in attention.h; [r]: mlp_recompute makes the field again. */
+/* What forward computes for backward; see attention.h for N, C, S and [r]. F is the MLP size of
+ * this rank. mlp_recompute computes the fields marked [r] again. */
 typedef struct {
-    Tensor normed; /* (S, C) with S rows of the stream [r] */
-    Tensor stats;  /* (S, 2) compute [r] */
-    Tensor in;     /* (N, C), the region's input: normed itself, or in the memory of down */
-    Tensor pre;    /* (N, F), swiglu (N, 2F): before the activation */
+    Tensor normed; /* (S, C) [r] */
+    Tensor stats;  /* (S, 2) in the compute dtype [r] */
+    Tensor in;     /* (N, C): the region's input: normed itself, or in the memory of down */
+    Tensor pre;    /* (N, F), with SwiGLU (N, 2F): values before the activation */
     Tensor act;    /* (N, F) [r] */
-    Tensor down;   /* (N, C): without bias, this rank's rows of the stream summed over the ranks;
-                      read by the residual add at once */
+    /* (N, C): output of the down product without bias. At the end, this rank's rows hold the sum
+     * over the tensor-parallel ranks. The residual add reads it at once. */
+    Tensor down;
 } MlpActs;
 
-/* Lays the fields out, as attention_layout does. */
+/* Places the fields, as attention_layout does. */
 void mlp_layout(MlpActs *acts, const GptShape *shape, int64_t N, Arena *saved, Arena *remade,
                 Arena *shared);
 
-/* What backward takes of the layer's scratch, as in attention.h. */
+/* Gradients that backward keeps in the layer's scratch, as in attention.h. */
 typedef struct {
-    Tensor dpre;    /* as pre */
-    Tensor dact;    /* (N, F); the same memory as dpre where the widths are equal */
-    Tensor dnormed; /* (N, C): of in; before that, where rows are cut, of all ranks' rows */
+    Tensor dpre; /* as pre */
+    Tensor dact; /* (N, F); the same memory as dpre if both have the same width */
+    /* (N, C): gradient of `in`. Before that, under sequence parallelism, the gathered gradient
+     * of the residual stream. */
+    Tensor dnormed;
 } MlpGrads;
 
 MlpGrads mlp_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
-/* acts->act = act(up(acts->normed)), the last that backward reads. */
+/* Computes acts->act = activation(up(acts->normed)), the last field that backward reads. */
 void mlp_forward_up(const Pass *pass, const MlpParams *params, MlpActs *acts);
-/* This rank's rows of acts->down = down(acts->act), no bias. */
+/* Computes acts->down = down(acts->act) without bias, this rank's rows. */
 void mlp_forward_down(const Pass *pass, const MlpParams *params, MlpActs *acts);
-/* The fields marked [r] once more, from the norm's input x (S, C) and pre: the same bits, because
- * the fused ops (residual and norm, product and GELU) promise those of the single ones. Not for
- * fused_gelu in a 16-bit type: pre does not have what was rounded off. */
+/* Computes the fields marked [r] again from the norm's input x (S, C) and pre. The bits are the
+ * same, because the fused ops (residual + norm, product + GELU) give the bits of the separate ones.
+ * Not for fused_gelu in a 16-bit type, which applies GELU to the unrounded sum that pre no longer
+ * has. */
 void mlp_recompute(const Pass *pass, const MlpParams *params, MlpActs *acts, Tensor x);
-/* grad: in, gradient after this half; out, += gradient through it, back to the norm's input x
- * (S, C). */
+/* Backward pass. On entry, grad is the gradient of the residual stream after this half; on return,
+ * the gradient through this half is added to it. x (S, C) is the norm's input. Weight gradients are
+ * added (+=) if `accumulate`, else written (=). */
 void mlp_backward(const Pass *pass, const MlpParams *params, const MlpActs *acts, Tensor x,
                   ResidualGrad *grad, bool accumulate);
 

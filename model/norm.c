@@ -1,4 +1,4 @@
-/* norm.c -- see norm.h. */
+/* norm.c -- implements norm.h: gets a norm's parameters from the store and runs its op. */
 #include "model/norm.h"
 
 NormTensors norm_bind(ParamStore *store, const NormParams *params, bool grads)

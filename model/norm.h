@@ -1,5 +1,5 @@
-/* norm.h -- a LayerNorm or RMSNorm over the hidden size, or over the heads of q and of k, with its
- * parameters. */
+/* norm.h -- a LayerNorm or RMSNorm with its parameters: over the hidden size, or over each head of
+ * q and of k. */
 #ifndef MODEL_NORM_H
 #define MODEL_NORM_H
 
@@ -10,16 +10,17 @@ typedef struct {
     int weight, bias;
 } NormParams;
 
-/* weight and bias (C) between acquire and release; their gradients between grad_acquire and
- * grad_release. What the norm does not have is absent. */
+/* weight and bias (C), valid between acquire and release of their unit; their gradients, valid
+ * between grad_acquire and grad_release. A tensor that the norm does not have is absent. */
 typedef struct {
     Tensor weight, bias, dweight, dbias;
 } NormTensors;
 
-/* The norm's tensors from the store; gradients too when `grads`. */
+/* Gets the norm's tensors from the store; with `grads` also their gradients. */
 NormTensors norm_bind(ParamStore *store, const NormParams *params, bool grads);
 
-/* y (N, C) = the shape's norm of x (N, C); stats (N, 2) compute as in op_norm_forward. */
+/* Computes y (N, C) = norm of x (N, C), of the kind that the model's shape says, and stats (N, 2)
+ * in the compute dtype as in op_norm_forward. */
 void norm_forward(const Pass *pass, const NormParams *params, Tensor y, Tensor stats, Tensor x);
 
 #endif

@@ -1,4 +1,4 @@
-/* residual.c -- see residual.h. */
+/* residual.c -- implements residual.h: the gradient of the residual stream and its column sums. */
 #include "model/residual.h"
 
 ResidualGrad residual_layout(const GptShape *s, int64_t N, Arena *arena)
@@ -22,7 +22,7 @@ void residual_norm_backward(const Pass *pass, ResidualGrad *grad, bool add,
                             Tensor stats)
 {
     NormTensors norm = norm_bind(pass->store, params, true);
-    /* The op writes each element of d once and sums its columns in passing. */
+    /* The op writes each element of d once and sums its columns at the same time. */
     op_norm_backward(pass->dev, grad->d, add, grad->columns, norm.dweight, norm.dbias, accumulate,
                      dy, x, stats, norm.weight, pass->shape->norm);
     grad->summed = tensor_present(grad->columns);

@@ -1,10 +1,10 @@
-/* shape.c -- see shape.h. */
+/* shape.c -- implements shape.h: derives a model's dimensions from the config. */
 #include "model/shape.h"
 
 #include "model/core/check.h"
 
-/* Rows of the token table for V tokens over `tp` ranks: the least multiple, from V on, of 128 that
- * gives each rank a multiple of 8. */
+/* Returns the rows of the token table for V tokens and `tp` ranks: the smallest multiple of 128
+ * that is at least V and gives each rank a multiple of 8 rows. */
 static int64_t padded_vocabulary(int64_t V, int64_t tp)
 {
     int64_t unit = 128;
@@ -38,10 +38,10 @@ GptShape gpt_shape(const Config *config, int tp)
                   .grad_dtype = config_grad_dtype(config),
                   .tp = 1,
                   .row_parts = 1};
-    /* The tokenizer decides it, so it is unknown until config_settle. */
+    /* The tokenizer determines the vocabulary, so it is unknown until config_settle. */
     CHECK(s.V > 0, "a vocabulary of %lld", (long long)s.V);
-    /* The padding depends on tp, but no number of the model does: padding rows are zero, are in no
-     * checkpoint and have no logits in the loss. */
+    /* The padding depends on tp, but the model's results do not: padding rows are zero, are not
+     * stored in checkpoints, and have no logits in the loss. */
     s.Vp = padded_vocabulary(s.V, tp);
     return s;
 }
@@ -53,7 +53,7 @@ GptShape gpt_local_shape(const GptShape *whole, int tp, bool sequence_parallel)
           "%lld heads, %lld of keys and values, mlp of %lld, vocabulary of %lld over %d ranks",
           (long long)s.H, (long long)s.G, (long long)s.F, (long long)s.Vp, tp);
     s.H /= tp;
-    /* With fewer heads of keys and values than ranks, neighbouring ranks share one. */
+    /* If there are fewer kv heads than ranks, neighbouring ranks share one. */
     s.G = s.G > tp ? s.G / tp : 1;
     s.F /= tp;
     s.Vp /= tp;

@@ -1,5 +1,5 @@
-/* shape.h -- the numbers of one GPT, derived once from the config, and what every layer borrows
- * while it runs. */
+/* shape.h -- the dimensions of a GPT, derived once from the config, and Pass, the data that every
+ * layer uses while it runs. */
 #ifndef MODEL_SHAPE_H
 #define MODEL_SHAPE_H
 
@@ -9,33 +9,36 @@
 #include "model/param/store.h"
 
 typedef struct {
-    int64_t L, C, H, G, D, F; /* blocks, hidden, query heads, kv heads, head size, mlp size */
-    int64_t V, Vp, P;         /* vocabulary, padded for its ranks; learned or rotary positions */
+    int64_t L, C, H, G, D, F; /* blocks, hidden size, query heads, kv heads, head size, MLP size */
+    int64_t V, Vp, P;         /* vocabulary, padded vocabulary, context size (positions) */
     Norm norm;
     PositionKind position;
     double rope_theta;
     ActivationKind activation;
-    bool fused_gelu; /* gelu of the unrounded sum; in 16 bits not with selective recompute */
+    /* GELU is applied to the unrounded sum; not with 16-bit types and selective recompute. */
+    bool fused_gelu;
     bool bias, qk_norm, tied;
     double init_std;
     WeightDecayOn decay_on;
     RecomputePolicy recompute;
-    DType dtype, grad_dtype; /* weights and activations; gradient buffers */
-    int64_t head_chunk;      /* rows of logits at a time; 0: by memory (head.c) */
-    int64_t tp;              /* tensor-parallel ranks of which this shape is one's part; else 1 */
-    int64_t row_parts;       /* sequence parallelism: ranks that cut the rows of the residual stream
-                                outside regions; else 1 */
+    DType dtype, grad_dtype; /* of weights and activations; of gradient buffers */
+    int64_t head_chunk;      /* rows of logits per chunk; 0: limited by memory (head.c) */
+    int64_t tp; /* number of tensor-parallel ranks if this is one rank's part, else 1 */
+    /* Sequence parallelism: number of ranks that split the rows of the residual stream outside
+     * tensor-parallel regions; else 1. */
+    int64_t row_parts;
 } GptShape;
 
-/* Shape of the whole model that `config` describes, its vocabulary padded for `tp` tensor-parallel
- * ranks; config->model.vocab_size must be known. */
+/* Returns the shape of the whole model in `config`, with the vocabulary padded for `tp`
+ * tensor-parallel ranks. config->model.vocab_size must be known. */
 GptShape gpt_shape(const Config *config, int tp);
-/* The part of one of `tp` tensor-parallel ranks, all alike, which tensors and layouts follow: H, G
- * (at least 1: ranks may share a head of keys and values), F and Vp are those of the rank; L, C, D,
- * V and P the model's. */
+/* Returns the shape of the part that one of `tp` tensor-parallel ranks has (the same for all
+ * ranks), which tensors and layouts use. H, G (at least 1: ranks may share a kv head), F and Vp are
+ * the rank's; L, C, D, V and P are those of the model. */
 GptShape gpt_local_shape(const GptShape *whole, int tp, bool sequence_parallel);
 
-/* Width of the fused q|k|v rows, and of the first mlp product (gate | up under swiglu). */
+/* Return the width of the q | k | v columns, and of the first MLP product (gate | up with
+ * SwiGLU). */
 static inline int64_t shape_qkv_width(const GptShape *s)
 {
     return (s->H + 2 * s->G) * s->D;
@@ -45,27 +48,28 @@ static inline int64_t shape_up_width(const GptShape *s)
     return s->activation == ACTIVATION_SWIGLU ? 2 * s->F : s->F;
 }
 
-/* Keys and values of the tokens so far, for one block, while generating. */
+/* Cached keys and values of one block during generation. */
 typedef struct {
-    Tensor k, v;    /* (max tokens, G*D) storage */
+    Tensor k, v;    /* (max tokens, G*D) in the storage dtype */
     int64_t length; /* rows filled before this pass */
 } KvCache;
 
-/* What a layer borrows for one pass over N = B*T rows. */
+/* What a layer uses during one pass over N = B*T rows; it owns none of it. */
 typedef struct {
     Device *dev;
     ParamStore *store;
     const Region *tp;
     const GptShape *shape;
-    Arena *scratch;                    /* for one layer: marked at entry, rewound at exit */
-    Tensor rope_table;                 /* (P, D) compute; absent with learned positions */
+    Arena *scratch;    /* for one layer: marked when it starts, rewound when it ends */
+    Tensor rope_table; /* (P, D) in the compute dtype; absent with learned positions */
     Tensor tokens, targets, positions; /* (N) i32 */
-    Tensor first_key;                  /* (N) i32, absent without document masks */
+    Tensor first_key;                  /* (N) i32; absent without document masks */
     int64_t B, T;
-    KvCache *caches; /* L, one a block; NULL while training */
+    KvCache *caches; /* L entries, one per block; NULL during training */
 } Pass;
 
-/* Rows of a region's tensors, and of the residual stream's. */
+/* Return the rows of tensors inside a tensor-parallel region, and the rows of the residual stream
+ * on this rank. */
 static inline int64_t pass_rows(const Pass *pass)
 {
     return pass->B * pass->T;

@@ -1,4 +1,4 @@
-/* grad_norm.c -- see grad_norm.h. */
+/* grad_norm.c -- implements grad_norm.h: sums the squares of this rank's gradients. */
 #include "optim/grad_norm.h"
 
 #include "model/core/check.h"
@@ -7,8 +7,8 @@
 
 GradNorm grad_norm_create(ParamStore *store)
 {
-    /* These are not the shards of the update: a parameter of which several ranks keep a copy is
-     * updated by all of them and counted by one. */
+    /* These are not the shards that are updated: if several ranks hold a copy of a parameter, all
+     * of them update it, but only one counts it. */
     GradNorm norm = {.n_shards = store->shards(store, PURPOSE_COUNT, NULL, 0)};
     norm.shard = must_calloc((size_t)norm.n_shards, sizeof *norm.shard);
     store->shards(store, PURPOSE_COUNT, norm.shard, norm.n_shards);
@@ -23,8 +23,8 @@ void grad_norm_free(GradNorm *norm)
 
 void grad_norm_add(const GradNorm *norm, Device *dev, StepStats *stats)
 {
-    /* Every shard continues one sum, in the order of the list. So the order of additions is the
-     * same on every run, and the host need not wait for any number. */
+    /* Every shard continues the same sum, in the order of the list. So the order of additions is
+     * the same in every run, and the host never waits for a value. */
     Tensor sum = tensor_1d(&stats->sq_norm, F64, 1);
     for (int i = 0; i < norm->n_shards; i++)
         op_sq_norm(dev, sum, norm->shard[i].grad);

@@ -1,12 +1,13 @@
-/* grad_norm.h -- the global gradient norm, every parameter counted once. The clip factor itself is
- * made on the device by op_step_decide, from the squared norm summed here. */
+/* grad_norm.h -- the global gradient norm, in which every parameter is counted once. This file
+ * computes the squared norm; op_step_decide computes the clip factor from it on the device. */
 #ifndef OPTIM_GRAD_NORM_H
 #define OPTIM_GRAD_NORM_H
 
 #include "model/kernels/ops.h"
 #include "model/param/store.h"
 
-/* The shards that this rank counts; fixed for the run, so that a step allocates nothing. */
+/* The shards that this rank counts. The list is made once per run, so that a step allocates
+ * nothing. */
 typedef struct {
     Shard *shard;
     int n_shards;
@@ -14,9 +15,9 @@ typedef struct {
 
 GradNorm grad_norm_create(ParamStore *store);
 void grad_norm_free(GradNorm *norm);
-/* stats->sq_norm += sum of squares of this rank's gradients, on the device, shard after shard in
- * unit order. Gaps and padding are zero and add nothing. Over a grid the sums of all ranks are then
- * added. */
+/* Adds the sum of squares of this rank's gradients to stats->sq_norm on the device, one shard after
+ * the other in unit order. Gaps and padding are zero and add nothing. With several ranks, their
+ * sums are added afterwards. */
 void grad_norm_add(const GradNorm *norm, Device *dev, StepStats *stats);
 
 #endif

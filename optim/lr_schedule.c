@@ -1,8 +1,8 @@
-/* lr_schedule.c -- see lr_schedule.h.
+/* lr_schedule.c -- implements lr_schedule.h.
  *
- * DeepSpeed's schedulers are stepped after the optimizer and count from -1, so update k is made
- * with the lr of iteration k - 1 and the first two updates of its warmups run at the minimum. That
- * is kept here: configs then train alike. */
+ * DeepSpeed steps its schedulers after the optimizer and counts from -1. So update k uses the
+ * learning rate of iteration k - 1, and the first two updates of a warmup use the minimum. This
+ * file does the same, so that a DeepSpeed config trains in the same way. */
 #include "optim/lr_schedule.h"
 
 #include "model/core/check.h"
@@ -21,20 +21,21 @@ static double max_d(double a, double b)
     return a > b ? a : b;
 }
 
-/* Iterations of the warmup; at least two, so that the logarithm of the log shape is not zero. */
+/* Returns the number of warmup iterations; at least two, so that the logarithmic warmup does not
+ * divide by log(1) = 0. */
 static double warmup_steps(const Config *config)
 {
     return max_d(2.0, (double)config->scheduler.params.warmup_num_steps);
 }
 
-/* Share of the warmup done at iteration 0 <= it < n. */
+/* Returns the fraction of the warmup that is done at iteration 0 <= it < n. */
 static double warmup_share(const Config *config, double it, double n)
 {
     if (config->scheduler.params.warmup_type == WARMUP_LINEAR) return it / n;
     return log(it + 1.0) / log(n);
 }
 
-/* WarmupLR, and with `decay` WarmupDecayLR: straight to zero at total_num_steps. */
+/* WarmupLR; with `decay` WarmupDecayLR, which then decays linearly to zero at total_num_steps. */
 static double warmup_lr(const Config *config, double it, bool decay)
 {
     double lowest = config->scheduler.params.warmup_min_lr;
@@ -42,11 +43,12 @@ static double warmup_lr(const Config *config, double it, bool decay)
     if (highest < 0.0) highest = config->optimizer.params.lr;
     double n = warmup_steps(config), total = (double)config->scheduler.params.total_num_steps;
     if (it < 0.0) return lowest;
-    double share = 1.0; /* where nothing decays, the highest lr stays until the end */
+    double share = 1.0; /* without decay, the highest rate is kept until the end */
     if (it < n) {
         share = warmup_share(config, it, n);
     } else if (decay) {
-        /* A warmup as long as the run leaves nothing to decay over: 1 keeps 0 / 0 away. */
+        /* If the warmup is as long as the run, there is nothing to decay; dividing by at least 1
+         * avoids 0 / 0. */
         share = max_d(0.0, (total - it) / max_d(1.0, total - n));
     }
     return lowest + (highest - lowest) * share;
@@ -59,16 +61,16 @@ static double warmup_cosine_lr(const Config *config, double it)
     double start = config->scheduler.params.warmup_min_ratio;
     double floor_ratio = config->scheduler.params.cos_min_ratio;
     double n = warmup_steps(config), total = (double)config->scheduler.params.total_num_steps;
-    if (it < 0.0) return 0.0; /* not the start ratio: DeepSpeed's own value */
+    if (it < 0.0) return 0.0; /* not the start ratio: DeepSpeed returns 0 here */
     if (it < n) return lr * (start + (1.0 - start) * warmup_share(config, it, n));
-    /* + 1 is DeepSpeed's. Held to 1, for the cosine would rise again past the total. */
+    /* The + 1 is DeepSpeed's. Clamp to 1, because the cosine would rise again after the total. */
     double progress = clamp01((it - n + 1.0) / max_d(1.0, total - n));
     double ratio = floor_ratio + (1.0 - floor_ratio) * (1.0 + cos(PI * progress)) / 2.0;
     return lr * max_d(0.0, ratio);
 }
 
-/* LRRangeTest: Smith, arXiv:1506.01186. Counts updates from 0, without the one of delay that the
- * warmups have. */
+/* LRRangeTest (Smith, arXiv:1506.01186). It counts updates from 0, without the delay of one update
+ * that the warmups have. */
 static double range_test_lr(const Config *config, double update)
 {
     double interval = update / (double)config->scheduler.params.lr_range_test_step_size;
@@ -77,15 +79,16 @@ static double range_test_lr(const Config *config, double update)
            (1.0 + config->scheduler.params.lr_range_test_step_rate * interval);
 }
 
-/* Height of the triangle at update 0 <= k of a cycle of first + second updates: 0 at its ends, 1 at
- * its peak; in `stairs` equal steps per half when they are asked for. */
+/* Returns the height of the triangle at update k >= 0 of a cycle of first + second updates: 0 at
+ * both ends, 1 at the peak. If stairs are configured, each half rises or falls in that many equal
+ * steps. */
 static double cycle_height(const Config *config, int64_t k, int64_t first, int64_t second)
 {
     int64_t first_stairs = config->scheduler.params.cycle_first_stair_count;
     int64_t second_stairs = config->scheduler.params.cycle_second_stair_count;
     if (second_stairs < 0) second_stairs = first_stairs;
-    /* The falling half is measured from its end, so that both halves are the same formula and the
-     * peak belongs to one of them only. */
+    /* The falling half is measured from its end, so that both halves use the same formula and the
+     * peak belongs to only one of them. */
     bool rising = k <= first;
     double part = rising ? (double)k : (double)(first + second - k);
     double length = (double)(rising ? first : second);
@@ -95,8 +98,8 @@ static double cycle_height(const Config *config, int64_t k, int64_t first, int64
     return part / length;
 }
 
-/* OneCycle (Smith, arXiv:1803.09820): up and down once, then below the minimum as 1 / (1 + rate x
- * intervals). */
+/* OneCycle (Smith, arXiv:1803.09820): one cycle up and down, then a decay below the minimum by the
+ * factor 1 / (1 + rate * intervals). */
 static double one_cycle_lr(const Config *config, int64_t update)
 {
     int64_t first = config->scheduler.params.cycle_first_step_size;
@@ -104,7 +107,7 @@ static double one_cycle_lr(const Config *config, int64_t update)
     int64_t decay_steps = config->scheduler.params.decay_step_size;
     double lowest = config->scheduler.params.cycle_min_lr;
     double highest = config->scheduler.params.cycle_max_lr;
-    if (second < 0) second = first; /* not given: a symmetric triangle */
+    if (second < 0) second = first; /* not set: a symmetric triangle */
     if (update < first + second) {
         return lowest + (highest - lowest) * cycle_height(config, update, first, second);
     }
@@ -113,10 +116,10 @@ static double one_cycle_lr(const Config *config, int64_t update)
     return lowest / (1.0 + config->scheduler.params.decay_lr_rate * intervals);
 }
 
-/* Warmup, stable, decay (Hu et al., arXiv:2404.06395; 1 - sqrt: Haegele et al., arXiv:2405.18392):
- * the first update already has lr / warmup_num_steps; the decay fills the last decay_num_steps of
- * total_num_steps (of train_steps when that is 0) and its end, min_lr_ratio, is what an update past
- * the total would get, so that the last one is not spent at (almost) nothing. */
+/* Warmup, stable, decay (Hu et al., arXiv:2404.06395; 1 - sqrt: Haegele et al., arXiv:2405.18392).
+ * The first update already uses lr / warmup_num_steps. The decay takes the last decay_num_steps of
+ * total_num_steps (of train_steps if that is 0). It reaches min_lr_ratio only at the update after
+ * the last one, so that the last update is not wasted on a rate of (almost) zero. */
 static double wsd_lr(const Config *config, double update)
 {
     double lr = config->optimizer.params.lr, ratio = config->scheduler.params.min_lr_ratio;
@@ -127,7 +130,7 @@ static double wsd_lr(const Config *config, double update)
     if (update < warmup) return lr * (update + 1.0) / warmup;
     if (decay <= 0.0) return lr;
     double progress = clamp01((update - (total - decay)) / decay);
-    double left = 1.0 - progress; /* DECAY_LINEAR */
+    double left = 1.0 - progress; /* linear decay, unless changed below */
     if (config->scheduler.params.decay_type == DECAY_COSINE) {
         left = (1.0 + cos(PI * progress)) / 2.0;
     } else if (config->scheduler.params.decay_type == DECAY_SQRT) {

@@ -1,4 +1,5 @@
-/* optimizer.c -- see optimizer.h. */
+/* optimizer.c -- implements optimizer.h: lays out the optimizer's state, initialises it, and
+ * updates the weights. */
 #include "optim/optimizer.h"
 
 #include "model/core/check.h"
@@ -6,13 +7,14 @@
 
 #include <stdlib.h>
 
-/* Whether weights of this type are rounded stochastically, without masters. */
+/* Returns whether weights of this type are rounded stochastically and have no master copy. */
 static bool rounds_stochastically(const Config *config, DType storage)
 {
     return storage == BF16 && config->bf16.bf16_master_weights_and_grads;
 }
 
-/* Whether weights of this type have a master copy in the type that updates are computed in. */
+/* Returns whether weights of this type have a master copy in the type in which updates are
+ * computed. */
 static bool keeps_masters(const Config *config, DType storage)
 {
     return storage != dtype_compute(storage) && !rounds_stochastically(config, storage);
@@ -25,7 +27,7 @@ bool optimizer_has_slot(const Config *config, DType storage, int slot)
     return slot >= SLOT_FIRST && slot < SLOT_FIRST + own;
 }
 
-/* Slots and segments of what own->shard describes; its tensors need not be there. */
+/* Lays out slots and segments for own->shard; the shard's tensors need not be allocated yet. */
 static void plan_shard(OptimizerShard *own, const Config *config, ParamStore *store, Arena *arena)
 {
     const ParamTable *table = store->table;
@@ -57,8 +59,9 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
     Shard *listed = must_calloc(n, sizeof *listed);
     store->shards(store, PURPOSE_UPDATE, listed, optimizer->n_shards);
     optimizer->shard = must_calloc(n, sizeof *optimizer->shard);
-    /* A unit's shards are adjacent, for the store lists its shards unit by unit. A unit of which
-     * this rank has no shard keeps n_shards, so that a walk over its shards ends at once. */
+    /* The store lists its shards unit by unit, so the shards of a unit are adjacent. A unit without
+     * a shard on this rank keeps the value n_shards, so that a loop over its shards ends at
+     * once. */
     optimizer->first_shard = must_calloc((size_t)store->table->n_units, sizeof(int));
     for (int u = 0; u < store->table->n_units; u++)
         optimizer->first_shard[u] = optimizer->n_shards;
@@ -88,7 +91,7 @@ size_t optimizer_bytes(const Config *config, ParamStore *store)
     return arena.peak;
 }
 
-/* Puts the shard's table of segments where its tensor lies. */
+/* Copies the shard's table of segments to its tensor on the device. */
 static void upload_segments(const Optimizer *optimizer, const OptimizerShard *own, Device *dev)
 {
     const Shard *shard = &own->shard;
@@ -110,8 +113,8 @@ void optimizer_init(Optimizer *optimizer, Device *dev)
         upload_segments(optimizer, own, dev);
         for (int slot = 0; slot < SLOT_MAX; slot++) {
             if (!tensor_present(own->slot[slot])) continue;
-            /* The master begins as the weight, which is exact; the other slots are averages of
-             * nothing. */
+            /* The master copy starts as an exact copy of the weight; the other slots are averages
+             * and start at zero. */
             if (slot == SLOT_MASTER) {
                 op_copy(dev, own->slot[slot], own->shard.weight);
             } else {
@@ -149,7 +152,8 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
 
 Tensor optimizer_slot_of(const Optimizer *optimizer, const Shard *shard, int slot)
 {
-    /* What is counted lies within what is updated, and both are cut at the borders of ranges. */
+    /* A shard that is counted is always inside one that is updated, because both are split at the
+     * borders of ranges. */
     for (int i = optimizer->first_shard[shard->unit]; i < optimizer->n_shards; i++) {
         const Shard *own = &optimizer->shard[i].shard;
         int64_t before = shard->offset - own->offset;

@@ -1,10 +1,11 @@
-/* optimizer.h -- one optimizer over what this rank owns of the weights.
+/* optimizer.h -- the optimizer: its state for the weights that this rank owns, and the update of
+ * these weights.
  *
- * State is a set of named slots per parameter: the master weights of 16-bit storage (unless bf16
- * weights are their own and are rounded stochastically), and those of the optimizer's row. Slots
- * are flat buffers beside the store's shards, so one pass over a shard updates all its
- * parameters. All of it comes from one arena; step count, lr and clipping come from the device's
- * StepDecision. */
+ * State is kept in named slots (tensors as long as the weights): the optimizer's own slots, and a
+ * master copy for weights in 16-bit storage, unless bf16 weights are rounded stochastically and
+ * need none. Slots are flat tensors parallel to the store's shards, so one op updates all
+ * parameters of a shard. All state comes from one arena. Step count, learning rate and clip factor
+ * come from the StepDecision on the device. */
 #ifndef OPTIM_OPTIMIZER_H
 #define OPTIM_OPTIMIZER_H
 
@@ -12,8 +13,8 @@
 #include "model/param/store.h"
 #include "optim/optimizer_rules.h"
 
-/* One shard and its state: flat tensors of shard.count elements in compute dtype; unused slots
- * are absent. Its table of segments is absent where weights are rounded to nearest. */
+/* One shard and its state: flat tensors of shard.count elements in the compute dtype; unused slots
+ * are absent. The table of segments is absent if weights are rounded to nearest. */
 typedef struct {
     Shard shard;
     Tensor slot[SLOT_MAX];
@@ -23,36 +24,38 @@ typedef struct {
 typedef struct {
     const OptimizerRule *rule;
     const ParamTable *table;
-    GridPlace at;                              /* this rank's place */
+    GridPlace at;                              /* this rank's place in the grid */
     OptimizerConstants constants[GROUP_COUNT]; /* GROUP_NO_DECAY has weight_decay 0 */
     OptimizerShard *shard;
     int n_shards;
-    int *first_shard; /* per unit: where its shards begin; n_shards where it has none here */
+    int *first_shard; /* per unit: index of its first shard; n_shards if it has none here */
 } Optimizer;
 
-/* Lays the state and the tables of segments out over `arena` for the store's shards
- * (PURPOSE_UPDATE), those of a unit adjacent. With a measuring arena only arena->used means
- * something, and neither init nor step may be called. Free with optimizer_free either way. */
+/* Lays out the state and the tables of segments in `arena` for the store's shards (PURPOSE_UPDATE);
+ * the shards of a unit are adjacent. If the arena only measures, arena->used is the only result,
+ * and init and step must not be called. Free with optimizer_free in both cases. */
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *arena);
 void optimizer_free(Optimizer *optimizer);
-/* Bytes that optimizer_plan takes of its arena, for the memory plan. The store need not be
- * allocated. */
+/* Returns the bytes that optimizer_plan takes from its arena, for the memory plan. The store need
+ * not be allocated. */
 size_t optimizer_bytes(const Config *config, ParamStore *store);
 
-/* Fresh state: moments zero, masters = the store's weights, segments uploaded (the host waits for
- * them). Call once the weights are initialised or read. */
+/* Initialises the state: moments are zero, masters are copies of the store's weights, and the
+ * tables of segments are uploaded (the host waits for that). Call it once the weights are
+ * initialised or read. */
 void optimizer_init(Optimizer *optimizer, Device *dev);
 
-/* One update of every shard by `decision` (on the device; nothing happens when it says skip), each
- * unit published as soon as it is done, also where this rank has none of its shards. Needs the
- * step's finished gradients. */
+/* Updates every shard according to `decision`, which is on the device; does nothing if it says
+ * skip. Publishes each unit as soon as it is updated, also units of which this rank has no shard.
+ * The step's gradients must be complete. */
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision);
 
-/* Whether rows of this storage type have state in `slot`: on all ranks alike, whatever they own. */
+/* Returns whether parameters of this storage type have state in `slot`. The answer is the same on
+ * all ranks. */
 bool optimizer_has_slot(const Config *config, DType storage, int slot);
-/* The state in `slot` of what a shard of the store describes, of either purpose: flat, as its
- * weight. NO_TENSOR where the optimizer has no such slot. */
+/* Returns the state in `slot` that belongs to a shard of the store, listed for either purpose, as a
+ * flat tensor. Returns NO_TENSOR if the optimizer has no such slot. */
 Tensor optimizer_slot_of(const Optimizer *optimizer, const Shard *shard, int slot);
 
 #endif

@@ -1,4 +1,4 @@
-/* optimizer_rules.c -- see optimizer_rules.h. */
+/* optimizer_rules.c -- the table of optimizers: AdamW, Adam and SGD; see optimizer_rules.h. */
 #include "optim/optimizer_rules.h"
 
 #include "model/core/check.h"
@@ -16,7 +16,8 @@ static OptimizerConstants adamw_constants(const Config *config, double weight_de
                   .bias_correction = config->optimizer.params.bias_correction}};
 }
 
-/* As in DeepSpeed: "Adam" is decoupled too unless adam_w_mode is false, "AdamW" always. */
+/* As in DeepSpeed: "AdamW" always uses decoupled weight decay, and so does "Adam" unless
+ * adam_w_mode is false. */
 static OptimizerConstants adam_constants(const Config *config, double weight_decay)
 {
     OptimizerConstants k = adamw_constants(config, weight_decay);

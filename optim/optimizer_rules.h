@@ -1,20 +1,20 @@
-/* optimizer_rules.h -- the optimizers as a table, one row each: what state it keeps per parameter,
- * the constants of its arithmetic, and the op that updates a range.
+/* optimizer_rules.h -- the optimizers as a table with one row each: the state it keeps per
+ * parameter, its constants, and the op that updates a range of weights.
  *
- * All that the program knows of an optimizer is in its row: memory plans, checkpoints and
- * benchmarks walk it. The arithmetic itself is the op's (model/kernels/update_rule.h). */
+ * The row is all that the rest of the program uses: memory plans, checkpoints and benchmarks read
+ * it. The arithmetic itself is in model/kernels/update_rule.h. */
 #ifndef OPTIM_OPTIMIZER_RULES_H
 #define OPTIM_OPTIMIZER_RULES_H
 
 #include "configs/config.h"
 #include "model/kernels/ops.h"
 
-/* Slots are the tensors of state that go with a weight, each of its length. The first is the master
- * copy of 16-bit weights, which depends on their storage and not on the optimizer; the
- * optimizer's own follow, in the order of its row. */
+/* Slots are the state tensors that belong to a weight; each has the weight's length. The first is
+ * the master copy of 16-bit weights, which depends on the storage type, not on the optimizer. The
+ * optimizer's own slots follow, in the order of its row. */
 enum { SLOT_MASTER, SLOT_FIRST, SLOT_OWN_MAX = 2, SLOT_MAX = SLOT_FIRST + SLOT_OWN_MAX };
 
-/* What an op needs beside the step's decision. */
+/* The constants that an op needs in addition to the step's decision. */
 typedef union {
     AdamW adamw;
     Sgd sgd;
@@ -23,26 +23,28 @@ typedef union {
 /* The operands of one update: flat, dense, of equal length. */
 typedef struct {
     Tensor weight, grad;
-    const Tensor *slot; /* SLOT_MAX tensors; absent where there is no such state */
+    const Tensor *slot; /* SLOT_MAX tensors; absent if there is no such state */
     const OptimizerConstants *constants;
     const StepDecision *decision; /* on the device */
     const Rounding *rounding;     /* NULL: weights are rounded to nearest */
 } OptimizerUpdate;
 
 typedef struct {
-    const char *name;               /* as optimizer.type writes it */
+    const char *name;               /* value of optimizer.type */
     const char *slot[SLOT_OWN_MAX]; /* names of its own slots; NULL after the last */
-    /* Whether it does without its own slots under this config; NULL: it never does. */
+    /* Returns whether the optimizer needs no slots of its own under this config; NULL: it always
+     * needs them. */
     bool (*stateless)(const Config *config);
     OptimizerConstants (*constants)(const Config *config, double weight_decay);
-    OpId op; /* which update() calls: what a profile counts it under */
+    OpId op; /* the op that update() calls; profiles use its name */
     void (*update)(Device *dev, const OptimizerUpdate *update);
 } OptimizerRule;
 
 const OptimizerRule *optimizer_rule(OptimizerType type);
-/* How many slots of its own the optimizer keeps under this config: the first of its row. */
+/* Returns how many slots of its own the optimizer keeps under this config; they are the first ones
+ * of its row. */
 int optimizer_rule_slots(const OptimizerRule *rule, const Config *config);
-/* "master", or the row's name of the slot: checkpoints append it to the parameter's name. */
+/* Returns "master" or the row's name of the slot. Checkpoints append it to the parameter's name. */
 const char *optimizer_slot_name(const OptimizerRule *rule, int slot);
 
 #endif

@@ -1,4 +1,4 @@
-/* rounding.c -- see rounding.h. */
+/* rounding.c -- implements rounding.h: maps ranges of a unit to segments of parameters. */
 #include "optim/rounding.h"
 
 #include "model/core/check.h"
@@ -13,11 +13,12 @@ int rounding_segments(const ParamTable *table, const GridPlace *at, int unit, in
     for (const Param *p = param_next_in_unit(table, unit, -1), *next; p != NULL; p = next) {
         int64_t elements = p->padded[0] * p->padded[1];
         next = param_next_in_unit(table, unit, p->offset);
-        /* Skipped: parameters whose successor begins at or before the range, and those that begin
-         * after it. One that begins before the range is listed even if it ends there, too: the
-         * range may start in the gap that follows it. */
+        /* Skip parameters whose successor begins at or before the start of the range, and those
+         * that begin at or after its end. A parameter that begins before the range is listed even
+         * if it also ends there, because the range may start in the gap after it. */
         if ((next != NULL && next->offset <= offset) || p->offset >= offset + count) continue;
-        /* The element's number is part of the random number's address, which has so many bits. */
+        /* The element's index is part of the random number's counter, which has only so many
+         * bits. */
         if (elements > ROUNDING_ELEMENTS)
             fail(EXIT_CONFIG,
                  "%s has %lld elements, and stochastic rounding tells at most %lld apart; write "

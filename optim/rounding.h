@@ -1,17 +1,17 @@
-/* rounding.h -- which parameter, and which element of it, lies at each place of a shard: what
- * stochastic rounding is keyed by. */
+/* rounding.h -- maps each position of a shard to a parameter and an element of it. Stochastic
+ * rounding derives its random numbers from these. */
 #ifndef OPTIM_ROUNDING_H
 #define OPTIM_ROUNDING_H
 
 #include "model/kernels/ops.h"
 #include "model/param/store.h"
 
-/* The segments of elements [offset, offset + count) of a unit, in ascending order: one per
- * parameter that lies there. Where the range begins in a gap, the first segment is of the parameter
- * before the gap: there is at least one, in a shard of padding alone, too. Writes the first `max`
- * and returns how many there are. Streams are those of the initial weights, and so are the numbers
- * of elements in the whole parameter; `at` is this rank's place. Ends the program (EXIT_CONFIG) for
- * a parameter of more than ROUNDING_ELEMENTS. */
+/* Finds the segments of elements [offset, offset + count) of a unit, in ascending order: one per
+ * parameter in that range. If the range begins in a gap, the first segment is of the parameter
+ * before the gap, so there is at least one segment even in a shard that is only padding. Random
+ * streams and element indices are the same as for initial weights. `at` is this rank's place in the
+ * grid. Writes the first `max` segments and returns how many there are. Ends the program with
+ * EXIT_CONFIG if a parameter has more than ROUNDING_ELEMENTS elements. */
 int rounding_segments(const ParamTable *table, const GridPlace *at, int unit, int64_t offset,
                       int64_t count, Segment *segment, int max);
 

@@ -1,4 +1,5 @@
-/* step_constants.c -- see step_constants.h. */
+/* step_constants.c -- implements step_constants.h: reads clipping, skipping and loss scale from the
+ * config. */
 #include "optim/step_constants.h"
 
 #include <math.h>
@@ -10,9 +11,9 @@ static bool scale_is_dynamic(const Config *config)
 
 StepConstants step_constants(const Config *config, int64_t ranks)
 {
-    /* Backward divides by the tokens of a full batch, before anybody knows how many targets count;
-     * the decision corrects by those that did. Only bf16 may leave gradients unchecked: it has the
-     * range of f32, and DeepSpeed has a key for it. */
+    /* Backward divides by the number of tokens in a full batch, because the number of targets that
+     * count is not known yet; the decision corrects for it. Only bf16 may skip the check of
+     * gradients for overflow: it has the range of f32, and DeepSpeed has a key for it. */
     int64_t tokens = step_tokens(config);
     return (StepConstants){
         .max_norm = config->gradient_clipping,
@@ -33,7 +34,8 @@ StepState step_state_initial(const Config *config)
 {
     double scale = 1.0;
     if (scale_is_dynamic(config)) {
-        /* Powers of two: scaling gradients and taking the scale off again leaves their digits. */
+        /* Loss scales are powers of two here, so scaling gradients and removing the scale changes
+         * no digits. */
         scale = ldexp(1.0, (int)config->fp16.initial_scale_power);
     } else if (config->fp16.enabled) {
         scale = config->fp16.loss_scale;
@@ -41,6 +43,6 @@ StepState step_state_initial(const Config *config)
     return (StepState){
         .loss_scale = scale,
         .hysteresis = config->fp16.hysteresis,
-        .last_overflow = -1, /* the first window counts from the first step */
+        .last_overflow = -1, /* the first window starts at the first step */
     };
 }

@@ -51,7 +51,7 @@ void ends_wait(void)
 static void end_begin(ExitCode code)
 {
     if (!atomic_load(&ends.shared)) return;
-    /* Ending the process failed itself; the first error is already printed */
+    /* A failure while the process is already ending: the first error has been printed. */
     if (ending_with >= 0) _exit(ending_with);
     if (atomic_exchange(&ends.begun, true)) ends_wait();
     ending_with = (int)code;

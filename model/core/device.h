@@ -101,7 +101,7 @@ typedef struct Backend {
 struct Device {
     const Backend *backend;
     const struct OpTable *ops,
-        /* Ops that compute f64 in double; `ops_f64` is NULL if the backend has none */
+        /* Ops that compute f64 in double; NULL if the backend has none. */
         *ops_f64;
     Pool *pool; /* threads for CPU ops; on a GPU the data loader's host threads */
     /* Ops, copies and events of a Device run on `compute`. device_on returns a view that uses one

@@ -1,4 +1,5 @@
-/* extents.c -- see extents.h. */
+/* extents.c -- implements extents.h: maps ranges of a unit's flat buffer to elements of
+ * parameters. */
 #include "model/param/extents.h"
 
 const Param *param_next_in_unit(const ParamTable *table, int unit, int64_t after)
@@ -19,8 +20,8 @@ int64_t param_part_first(const Param *param, const GridPlace *at)
     return part * param->local[1] * (param->tp_dim == 0 ? param->local[0] : 1);
 }
 
-/* Elements of this rank's part that are logical: padding rows are the whole's last ones, so they
- * are the last of a part, too. */
+/* Returns how many elements of this rank's part are logical, that is not padding. Padding rows are
+ * the last rows of the whole parameter, so they are also the last of a part. */
 static int64_t logical_elements(const Param *p, const GridPlace *at)
 {
     int64_t before = p->tp_dim == 0 ? at->tp / p->sharers * p->local[0] : 0;

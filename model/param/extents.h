@@ -1,41 +1,43 @@
-/* extents.h -- which parameters lie in a piece of a unit, and which of their elements: the way from
- * flat memory, cut at any element, back to logical tensors.
+/* extents.h -- finds the parameters, and the elements of each, in any range of a unit. A unit is
+ * the flat buffer in which several parameters are stored (param.h).
  *
- * Initial weights, stochastic rounding and checkpoints, none of which may depend on how units are
- * cut among ranks, all ask here. */
+ * Initial weights, stochastic rounding and checkpoints use it, because none of them may depend on
+ * how units are split among ranks. */
 #ifndef MODEL_PARAM_EXTENTS_H
 #define MODEL_PARAM_EXTENTS_H
 
 #include "model/kernels/segment_rule.h"
 #include "model/param/param.h"
 
-/* Consecutive elements of one parameter, where they lie in its unit. With k = from + i, element i
- * of the extent is row k / cols, column k % cols of this rank's part of the parameter, and element
- * first + row * whole_cols + column of the whole logical one (param_extent_element). Where
- * columns are not cut, cols == whole_cols, and the extent is elements first + from + i. */
+/* Consecutive elements of one parameter, at `offset` in its unit. With k = from + i, element i of
+ * the extent is row k / cols, column k % cols of this rank's part of the parameter, and element
+ * first + row * whole_cols + column of the whole logical parameter (param_extent_element). If
+ * columns are not split, cols == whole_cols, and the extent has the elements from first + from
+ * on. */
 typedef struct {
     int param;
-    int64_t offset, count;           /* elements into the unit */
+    int64_t offset, count;           /* in elements of the unit */
     int64_t from;                    /* elements of this rank's part before the extent */
-    int64_t first, cols, whole_cols; /* of this rank's part in the whole, as in Segment */
+    int64_t first, cols, whole_cols; /* position of this rank's part in the whole, as in Segment */
 } ParamExtent;
 
-/* The extents in elements [offset, offset + count) of a unit, in ascending order: one for each
- * parameter that has logical elements there. Gaps and padding rows are in none. `at` is this rank's
- * place in the grid. Writes the first `max` and returns how many there are, at most the unit's
- * number of parameters. */
+/* Finds the extents in elements [offset, offset + count) of a unit, in ascending order: one for
+ * each parameter that has logical elements there. Gaps and padding rows belong to no extent. `at`
+ * is this rank's place in the grid. Writes the first `max` extents and returns how many there are,
+ * at most one per parameter of the unit. */
 int param_extents(const ParamTable *table, const GridPlace *at, int unit, int64_t offset,
                   int64_t count, ParamExtent *extent, int max);
-/* Element i of an extent in the whole logical parameter, row-major. */
+/* Returns the index of element i of an extent in the whole logical parameter, in row-major
+ * order. */
 static inline int64_t param_extent_element(const ParamExtent *extent, int64_t i)
 {
     return part_element(extent->first, extent->cols, extent->whole_cols, extent->from + i);
 }
 
-/* The row of the unit with the lowest offset above `after` (-1: above none); NULL after the last.
- * Rows lie in a unit in another order than in the table. */
+/* Returns the parameter of the unit with the smallest offset above `after` (-1 finds the first), or
+ * NULL after the last one. The order of parameters in a unit is not their order in the table. */
 const Param *param_next_in_unit(const ParamTable *table, int unit, int64_t after);
-/* The element of the whole parameter at which this rank's part of it begins. */
+/* Returns the index in the whole parameter at which this rank's part begins. */
 int64_t param_part_first(const Param *param, const GridPlace *at);
 
 #endif

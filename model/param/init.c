@@ -1,4 +1,4 @@
-/* init.c -- see init.h. */
+/* init.c -- implements init.h: initialises weights on the device. */
 #include "model/param/init.h"
 
 #include "model/core/check.h"
@@ -8,8 +8,8 @@
 
 #include <stdlib.h>
 
-/* x = the first weights of one extent. They are drawn by their number in the whole parameter, so
- * that they do not depend on how it is cut. */
+/* Fills x with the initial weights of one extent. Random numbers are drawn by an element's index in
+ * the whole parameter, so they do not depend on how the parameter is split. */
 static void init_extent(Device *dev, const Param *p, const ParamExtent *extent, Tensor x,
                         uint64_t seed)
 {
@@ -32,7 +32,7 @@ static void init_shard(Device *dev, const ParamStore *store, const Shard *shard,
     ParamExtent *extent = must_calloc((size_t)most, sizeof *extent);
     int n =
         param_extents(table, &store->at, shard->unit, shard->offset, shard->count, extent, most);
-    /* Elements in no extent are gaps and padding rows, which stay zero. */
+    /* Elements outside all extents are gaps and padding rows, which stay zero. */
     op_fill(dev, shard->weight, 0.0);
     for (int i = 0; i < n; i++) {
         Tensor x =

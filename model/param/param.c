@@ -1,4 +1,4 @@
-/* param.c -- building the parameter table: rows, offsets, ranges. */
+/* param.c -- builds the parameter table: rows, offsets in units, and ranges. */
 #include "model/param/param.h"
 
 #include "model/core/check.h"
@@ -12,7 +12,8 @@ static int64_t round_up(int64_t n, int64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* Cuts a row over the table's tensor-parallel ranks; those that share a head hold one part. */
+/* Splits a row over the table's tensor-parallel ranks. Ranks that share a kv head have the same
+ * part. */
 static void cut_row(const ParamTable *table, Param *p)
 {
     bool shared = p->tp_grad == TP_GRAD_SUBGROUP && table->kv > 0 && table->kv < table->tp;
@@ -31,7 +32,8 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
         table->capacity = table->capacity ? 2 * table->capacity : 64;
         table->param = must_realloc(table->param, (size_t)table->capacity * sizeof *table->param);
     }
-    /* The rows of a unit are adjacent in the table: a unit is its first row and their number. */
+    /* The rows of a unit are adjacent in the table, so a unit is described by its first row and a
+     * count. */
     CHECK(unit == table->n_units || unit == table->n_units - 1, "unit %d after %d", unit,
           table->n_units - 1);
     if (unit == table->n_units) {
@@ -42,7 +44,7 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
     int index = table->n_params++;
     Param *p = &table->param[index];
     *p = (Param){.unit = unit,
-                 /* A pack of one row gets a number that no other row of the table has. */
+                 /* A row that is alone in its pack gets a pack number that no other row has. */
                  .pack = spec->pack >= 0 ? spec->pack : -1 - index,
                  .dtype = dtype,
                  .ndim = spec->cols ? 2 : 1,
@@ -55,7 +57,8 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
                  .std = (float)spec->std};
     int n = snprintf(p->name, sizeof p->name, "%s", spec->name);
     CHECK(n > 0 && n < (int)sizeof p->name, "parameter name \"%s\" is too long", spec->name);
-    /* Padding rows make a product's width one that kernels like; they are in no checkpoint. */
+    /* Padding rows give a product a width that kernels handle well. They are not stored in
+     * checkpoints. */
     p->padded[0] = spec->padded_rows ? spec->padded_rows : p->dim[0];
     p->padded[1] = p->dim[1];
     p->local[0] = p->padded[0];
@@ -65,21 +68,21 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
     return index;
 }
 
-/* Order of a row within its unit. Rows of one key lie together, so that the optimizer and the
- * reductions over ranks, which treat them alike, need one pass for all of them. */
+/* Returns the sort key of a row within its unit. The optimizer and the reductions over ranks treat
+ * rows with the same key alike; these rows are adjacent, so that one pass handles all of them. */
 static int layout_key(const Param *p)
 {
     return (int)p->tp_grad * GROUP_COUNT + (int)p->group;
 }
 
-/* Lays out the rows of one key from `offset`; returns the end. */
+/* Places the rows with this key from `offset` on; returns the end. */
 static int64_t layout_rows(ParamTable *table, const Unit *unit, int key, int64_t offset)
 {
     const Param *last = NULL;
     for (int i = unit->first; i < unit->first + unit->count; i++) {
         Param *p = &table->param[i];
         if (layout_key(p) != key) continue;
-        /* No gap within a pack: a product reads its rows as one matrix. */
+        /* No gap within a pack, because a product reads its rows as one matrix. */
         if (last == NULL || last->pack != p->pack) offset = round_up(offset, PARAM_ALIGNMENT);
         p->offset = offset;
         offset += p->local[0] * p->local[1];
@@ -93,7 +96,7 @@ void param_table_layout(ParamTable *table)
     for (int u = 0; u < table->n_units; u++) {
         Unit *unit = &table->unit[u];
         int64_t offset = 0;
-        /* In the order of their keys, so ranges of one tp_grad are adjacent. */
+        /* Ascending keys, so that ranges with the same tp_grad are adjacent. */
         unit->range = must_calloc((TP_GRAD_SUBGROUP + 1) * GROUP_COUNT, sizeof *unit->range);
         for (int key = 0; key < (TP_GRAD_SUBGROUP + 1) * GROUP_COUNT; key++) {
             int64_t end = layout_rows(table, unit, key, offset);
@@ -136,7 +139,7 @@ bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
     CHECK(at->tp < size->tp, "coordinate %d of %d tensor-parallel ranks", at->tp, size->tp);
     const Param *row = &table->param[param];
     const Home *home = &table->unit[row->unit].home;
-    /* Two stages may hold a tied table, with equal values: the first counts it. */
+    /* Two stages may hold a tied table with equal values; only the first one counts it. */
     if (home->n > 1 && at->pp != home->stage[0]) return false;
     return row->tp_dim < 0 ? at->tp == 0 : at->tp % row->sharers == 0;
 }

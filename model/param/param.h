@@ -1,10 +1,10 @@
-/* param.h -- what a parameter is, and where its numbers lie.
+/* param.h -- the table of parameters: what each parameter is, and where it is stored.
  *
- * One table, the same on every rank, says everything about every parameter: name, unit, shape,
- * dtype, how tensor parallelism cuts it, optimizer group, init, offset. Parameters lie in *units*
- * (token table, position table, each block, final norm, untied head): flat, padded buffers, the
- * grain in which weights are gathered and gradients reduced. Checkpoints name parameters, never
- * units. */
+ * One table, the same on every rank, describes each parameter in one row: name, unit, shape, dtype,
+ * how tensor parallelism splits it, optimizer group, initialisation, offset. Parameters are stored
+ * in units: flat, padded buffers, one for each block, token table, position table, final norm and
+ * untied head. Weights are gathered and gradients are reduced one unit at a time. Checkpoints store
+ * parameters by name and do not depend on units. */
 #ifndef MODEL_PARAM_PARAM_H
 #define MODEL_PARAM_PARAM_H
 
@@ -14,50 +14,54 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a rank computes of the gradient of a row, and what is summed over tensor-parallel ranks. */
+/* How the ranks of a tensor-parallel group compute the gradient of a row, and what must be summed
+ * over them. */
 typedef enum {
-    TP_GRAD_CUT,           /* each rank has its own part: nothing to do */
-    TP_GRAD_WHOLE,         /* every rank computes the whole, equal gradient; no row has it yet */
-    TP_GRAD_PARTIAL_IF_SP, /* norms: partial sums under sequence parallel, whole otherwise */
+    TP_GRAD_CUT,           /* each rank has its own part: nothing to sum */
+    TP_GRAD_WHOLE,         /* every rank computes the whole, equal gradient; not used yet */
+    TP_GRAD_PARTIAL_IF_SP, /* norms: partial sums under sequence parallelism, else whole */
     TP_GRAD_PARTIAL,       /* QK-norm: each rank sums over its own heads */
-    TP_GRAD_SUBGROUP, /* kv heads < tp: the ranks that share a head have equal weights, and each
-                         sums over its own query heads: partial sums among them */
+    /* If there are fewer kv heads than ranks: ranks that share a head have equal weights, and
+     * each sums over its own query heads, so their partial sums must be added. */
+    TP_GRAD_SUBGROUP,
 } TpGrad;
 
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } Init;
 
-/* Optimizer groups: which rules apply to a row. */
+/* Optimizer groups: whether weight decay applies to a row. */
 typedef enum { GROUP_DECAY, GROUP_NO_DECAY, GROUP_COUNT } ParamGroup;
 
 typedef struct {
-    char name[56]; /* "block.7.attn.q.weight": log, checkpoint key, test name; its hash keys the
-                      init stream */
+    /* "block.7.attn.q.weight": used in logs and as checkpoint key; its hash selects the random
+     * numbers of the initial weights. */
+    char name[56];
     int unit;
-    int pack; /* rows of one pack lie gap-free in row order: one Linear spans them. Unique number
-                 per pack */
+    /* Rows with the same pack number are adjacent without gaps, so that one product (Linear)
+     * reads them as one matrix. */
+    int pack;
     DType dtype;
     int ndim;
-    int64_t dim[2];    /* logical shape: what checkpoints hold */
+    int64_t dim[2];    /* logical shape, as in checkpoints */
     int64_t padded[2]; /* with padding rows, which stay zero */
-    int64_t local[2];  /* this tensor-parallel rank's part of `padded`, of one size on all */
-    int tp_dim;        /* -1 replicated, 0 rows, 1 columns */
-    int sharers;       /* of a row that is cut: neighbouring ranks that hold the same part */
+    int64_t local[2];  /* this tensor-parallel rank's part of `padded`; same size on all */
+    int tp_dim;        /* -1 replicated, 0 rows are split, 1 columns are split */
+    int sharers;       /* if split: number of adjacent ranks that have the same part */
     TpGrad tp_grad;
     ParamGroup group;
-    int64_t offset; /* elements into its unit */
+    int64_t offset; /* in elements of its unit */
     Init init;
     float std;
 } Param;
 
-/* A part of a unit in which all rows have equal (tp_grad, group), gaps included. */
+/* A part of a unit in which all rows have the same tp_grad and group, including gaps. */
 typedef struct {
     int64_t offset, count;
     ParamGroup group;
     TpGrad tp_grad;
 } Range;
 
-/* The pipeline stages that hold a unit: one, or the first and the last where the tables of
- * embedding and head are tied. The first of them counts it. */
+/* The pipeline stages that hold a unit: one, or, for a token table that is tied to the head, the
+ * first and the last. The first stage listed counts it in norms and checkpoints. */
 typedef struct {
     int stage[2], n;
 } Home;
@@ -70,50 +74,55 @@ typedef struct {
     int first, count; /* rows of the table */
     Home home;
     DType dtype;
-    int64_t size; /* elements, padded to PARAM_ALIGNMENT */
+    int64_t size; /* in elements, padded to PARAM_ALIGNMENT */
     Range *range;
     int n_ranges;
 } Unit;
 
 typedef struct ParamTable {
-    int tp; /* tensor-parallel ranks that rows are cut over; 0 is 1 */
-    int kv; /* heads of keys and values: TP_GRAD_SUBGROUP rows have at most so many parts; 0: any */
+    int tp; /* number of tensor-parallel ranks; 0 means 1 */
+    /* Number of kv heads: TP_GRAD_SUBGROUP rows are split into at most that many parts; 0: no
+     * limit. */
+    int kv;
     Param *param;
     int n_params, capacity;
     Unit *unit;
     int n_units;
 } ParamTable;
 
-/* Packs start at multiples of this many elements, and units are padded to one. */
+/* Packs start at multiples of this many elements, and units are padded to a multiple. */
 #define PARAM_ALIGNMENT ((int64_t)128)
 
-/* A row as it is added to the table; param_table_layout works out the rest of a Param. */
+/* Describes a row that is added to the table. param_table_layout computes the other fields of
+ * Param. */
 typedef struct {
     const char *name;
-    int pack;           /* < 0: a pack of its own; rows with the same pack >= 0 follow each other */
-    int64_t rows, cols; /* cols 0: a vector of `rows` */
-    int64_t padded_rows; /* 0: rows */
+    int pack;            /* < 0: alone in its pack; rows with the same number are adjacent */
+    int64_t rows, cols;  /* cols 0: a vector of `rows` */
+    int64_t padded_rows; /* 0: same as rows */
     int tp_dim;
     TpGrad tp_grad;
     ParamGroup group;
     Init init;
     double std;
 } ParamSpec;
-/* Adds a row and returns its index. Units come in ascending order, each with all its rows. */
+/* Adds a row and returns its index. Units must be added in ascending order, each with all its
+ * rows. */
 int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *spec);
-/* Assigns offsets and ranges: within a unit rows are laid out by (tp_grad, group), stable. Call
- * once, after all rows. */
+/* Computes offsets and ranges: within a unit, rows are sorted by (tp_grad, group) and otherwise
+ * keep their order. Call once, after all rows are added. */
 void param_table_layout(ParamTable *table);
 void param_table_free(ParamTable *table);
 
-/* Logical elements of one row, of all rows. */
+/* Return the number of logical elements of one row, and of all rows. */
 int64_t param_count(const Param *param);
 int64_t param_table_count(const ParamTable *table);
 
-/* The one owner rule, for norms and checkpoints: whether the rank at `at` in a grid of `size`
- * counts row `param`, which it holds. All ranks of a tensor-parallel group hold a row that is not
- * cut, and its first counts it; of the ranks that share a head of keys and values the first counts
- * its part; of the stages that hold a unit the first does. */
+/* Decides which rank counts a row, for the gradient norm and for checkpoints. Returns true for
+ * exactly one of the ranks that hold the same part of row `param`: the first rank of a
+ * tensor-parallel group if the row is not split, the first of the ranks that share a kv head, and
+ * the first of the stages that hold the unit. `at` is the asking rank's place in a grid of
+ * `size`. */
 bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
                       const GridPlace *at);
 

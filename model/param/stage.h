@@ -1,6 +1,7 @@
-/* stage.h -- Stage, the third contract of the model: a step is a list of actions, and each is run
- * on a stage, which is a part of the model. The lists are made by parallel/pipeline/schedule.c and
- * carried out by pipeline.c, which know no more of a model than this. */
+/* stage.h -- Stage, the interface between the model and pipeline parallelism. A training step is a
+ * list of actions, and each action runs on a stage, which is a part of the model.
+ * parallel/pipeline/schedule.c makes the lists and pipeline.c executes them; both use the model
+ * only through this interface. */
 #ifndef MODEL_PARAM_STAGE_H
 #define MODEL_PARAM_STAGE_H
 
@@ -10,36 +11,40 @@ typedef enum {
     ACT_FORWARD,
     ACT_BACKWARD,
     ACT_EVALUATE,
-    ACT_EXCHANGE /* tensors come from and go to other stages */
+    ACT_EXCHANGE /* sends tensors to and receives them from other stages */
 } ActionKind;
 
-/* One tensor that goes from a stage to another in an exchange. */
+/* One tensor that is sent or received in an exchange. */
 typedef struct {
     int peer;   /* the other stage */
-    bool send;  /* or receive */
-    int buffer; /* which of the pipeline's buffers */
-    int tag;    /* what it is, alike on both sides: messages of a pair match in their order, and
-                   tests and the check of a schedule hold the tags to that */
+    bool send;  /* true: send; false: receive */
+    int buffer; /* index of the pipeline's buffer */
+    /* Identifies the tensor, with the same value on both sides. Messages between two stages
+     * match by their order; tests and the check of a schedule compare the tags. */
+    int tag;
 } Transfer;
 
 /* One entry of a schedule. */
 typedef struct {
     ActionKind kind;
-    int chunk;     /* which of this stage's chunks of adjacent layers */
-    int64_t micro; /* micro-batch of the step, or of the evaluation */
+    int chunk;     /* index of this stage's chunk of adjacent layers */
+    int64_t micro; /* micro-batch of the step or of the evaluation */
     int slot;      /* which of the chunk's sets of saved activations */
-    int batch;   /* which of the stage's places for tokens, from the first forward of a micro-batch
-                    on this stage to its last action there */
-    int in, out; /* buffers of the pipeline with what it reads and makes: activations, or backward
-                    their gradients; -1: the model begins or ends here */
-    int transfer, n_transfers; /* ACT_EXCHANGE: a fused group, a part of the schedule's transfers */
+    /* Which of the stage's token buffers; reserved from the first forward of a micro-batch on
+     * this stage to its last action there. */
+    int batch;
+    /* Pipeline buffers for its input and output: activations, or for backward their gradients;
+     * -1 where the model begins or ends. */
+    int in, out;
+    /* ACT_EXCHANGE: a group of transfers that run together, as a range of the schedule's list. */
+    int transfer, n_transfers;
 } Action;
 
-/* A part of the model, and what can be done with a micro-batch there. in: what the layers before it
- * have made; out: = what the layers after it read; dout: the gradient of out; din: = the gradient
- * of in. Each is of the residual stream's shape in the storage type, and absent where the model
- * begins or ends. They are the caller's again when the call returns (in the order of the compute
- * stream). */
+/* A part of the model, and the actions that it can run for a micro-batch. Tensors have the residual
+ * stream's shape and the storage type: `in` is the output of the layers before this part; `out` is
+ * written (=) and read by the layers after it; dout is the gradient of out; din is written (=) with
+ * the gradient of in. They are absent where the model begins or ends. After the call returns, the
+ * caller may use them again (in compute stream order). */
 typedef struct {
     void (*forward)(void *self, const Action *action, Tensor in, Tensor out);
     void (*backward)(void *self, const Action *action, Tensor dout, Tensor din);
@@ -47,14 +52,14 @@ typedef struct {
     void *self;
 } Stage;
 
-/* How a decoding pass goes through the stages, all of which run it together. Implemented by
- * parallel/pipeline; NULL: one stage. */
+/* Passes a decoding pass from stage to stage; all stages run it together. Implemented by
+ * parallel/pipeline. NULL: there is only one stage. */
 typedef struct {
-    /* x = the stream (n, C) from the layers before `chunk` of this stage; and x sent to those
-     * after it. */
+    /* receive sets x (n, C) to the residual stream from the layers before `chunk` of this stage;
+     * send passes x on to the layers after it. */
     void (*receive)(void *self, int chunk, Tensor x);
     void (*send)(void *self, int chunk, Tensor x);
-    /* logits (1, Vp) = those of the last stage, on all stages. */
+    /* Sets logits (1, Vp) on all stages to those of the last stage. */
     void (*share)(void *self, Tensor logits);
     void *self;
 } Relay;

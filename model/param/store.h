@@ -1,13 +1,13 @@
-/* store.h -- ParamStore, the first of the three contracts that the model asks for (region.h and
- * stage.h are the others): when weights are needed, and when gradients are done.
+/* store.h -- ParamStore, the interface between the model and the storage of weights and gradients.
+ * The model calls it to say when it needs weights and when gradients are complete. (The other two
+ * interfaces are region.h and stage.h.)
  *
- * The model announces the order in which a step will use its units. Where the numbers are between
- * two uses, and what ranks must send each other for a use, is decided by the store alone: the model
+ * Before a step, the model announces in which order it will use its units. The store alone decides
+ * where weights and gradients are between two uses, and what the ranks send each other: the model
  * sees neither shards nor prefetch. Implemented by parallel/zero.
  *
- * A weight is valid between acquire and release and no longer. Who reads and writes weights besides
- * the model (checkpoints, initial weights, the optimizer) does so over shards, which are resident.
- */
+ * A weight is valid only between acquire and release. Other code that reads or writes weights
+ * (checkpoints, initial weights, the optimizer) uses shards, which always stay in memory. */
 #ifndef MODEL_PARAM_STORE_H
 #define MODEL_PARAM_STORE_H
 
@@ -17,18 +17,18 @@
 /* One use of a unit in a step. */
 typedef struct {
     int unit;
-    bool weight, gradient; /* acquires the weights; acquires and releases the gradient */
+    bool weight, gradient; /* whether it acquires the weights; whether it acquires the gradient */
 } Use;
 
-/* What somebody wants the shards for: to count each element once over all ranks (the gradient's
- * norm), or to update all that this rank keeps. */
+/* Why shards are listed: to count each element once over all ranks (for the gradient norm), or to
+ * update everything that this rank keeps. */
 typedef enum { PURPOSE_COUNT, PURPOSE_UPDATE } Purpose;
 
-/* A contiguous piece of one range of a unit that belongs to this rank. Tensors are flat and dense.
- * The unit's last range has its padding, too, so a shard may hold no parameter at all. */
+/* A contiguous part of one range of a unit that belongs to this rank. Tensors are flat and dense.
+ * The unit's last range includes its padding, so a shard may contain no parameter at all. */
 typedef struct {
     int unit;
-    int64_t offset, count; /* elements into the unit */
+    int64_t offset, count; /* in elements of the unit */
     ParamGroup group;
     Tensor weight, grad;
 } Shard;
@@ -36,29 +36,33 @@ typedef struct {
 typedef struct ParamStore ParamStore;
 struct ParamStore {
     const ParamTable *table;
-    GridPlace at; /* this rank's place: which part of a cut row it holds */
-    /* The step's uses in order. They determine which release of a unit's gradient is the first of
-     * the step (write, =) and which the last (reduce over the ranks). A use that comes out of this
-     * order ends the program. n = 0: weights are read in any order, and no gradients are used. */
+    GridPlace at; /* this rank's place in the grid: which part of a split row it has */
+    /* Begins a step with its uses in order. They determine which release of a unit's gradient is
+     * the first of the step (write, =) and which is the last (reduce over the ranks). A use in
+     * another order ends the program. n = 0: weights may be read in any order, and no gradients are
+     * used. */
     void (*step_begin)(ParamStore *, const Use *uses, int64_t n);
-    /* Full weights of the unit, ready on the compute stream, until release. */
+    /* Makes the full weights of the unit available on the compute stream until release. */
     void (*acquire)(ParamStore *, int unit);
     void (*release)(ParamStore *, int unit);
-    /* Between acquire and release: table rows [param, param + n), of one pack, stacked into one
-     * dense tensor of the unit's dtype: (rows, cols), or (rows) for vectors; padding included. */
+    /* Valid between acquire and release: returns the table rows [param, param + n), which must be
+     * of one pack, as one dense tensor of the unit's dtype: (rows, cols), or (rows) for vectors,
+     * including padding. */
     Tensor (*weight)(ParamStore *, int param, int n);
-    /* True: add (+=). False: write (=) every parameter of the unit; gaps and padding are zeroed by
-     * the store. */
+    /* Makes the unit's gradient available until grad_release. Returns true if it must be added to
+     * (+=), false if every parameter of the unit must be written (=); the store zeroes gaps and
+     * padding. */
     bool (*grad_acquire)(ParamStore *, int unit);
-    /* Between grad_acquire and grad_release: their gradients, likewise, in the gradient's dtype. */
+    /* Valid between grad_acquire and grad_release: like `weight`, but returns gradients, in the
+     * gradient's dtype. */
     Tensor (*grad)(ParamStore *, int param, int n);
     void (*grad_release)(ParamStore *, int unit);
-    /* Finishes what is reduced once a step. */
+    /* Ends the step: finishes the reductions that run once per step. */
     void (*step_end)(ParamStore *);
-    /* Fills shards[0..max), in ascending order of units, and returns how many there are. */
+    /* Fills shards[0..max) in ascending order of units and returns how many there are. */
     int (*shards)(ParamStore *, Purpose purpose, Shard *shards, int max);
-    /* After the update of a unit: other ranks see the new weights. All ranks call it, for the same
-     * units in the same order, whether they have a shard of them or not. */
+    /* Makes the updated weights of a unit visible to the other ranks. All ranks call it, for the
+     * same units in the same order, whether they have a shard of them or not. */
     void (*publish)(ParamStore *, int unit);
 };
 

@@ -1,4 +1,4 @@
-/* safetensors.c -- see safetensors.h. */
+/* safetensors.c -- implements safetensors.h: writes and parses headers of safetensors files. */
 #include "model/weights/safetensors.h"
 
 #include "model/core/check.h"
@@ -31,8 +31,8 @@ bool safetensors_size(DType dtype, int ndim, const int64_t *dim, int64_t *bytes)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Sorts the entries by the size of their type, larger ones first, and gives them their offsets
- * without gaps: then each begins at a multiple of its own size. */
+/* Sorts the entries by the size of their type, larger ones first, and sets their offsets without
+ * gaps. So each tensor begins at a multiple of its element size. */
 static void lay_out(SafetensorsEntry *entry, int n)
 {
     SafetensorsEntry *sorted = must_calloc((size_t)n + 1, sizeof *sorted);
@@ -74,7 +74,7 @@ char *safetensors_header(SafetensorsEntry *entry, int n, const char *const *meta
     lay_out(entry, n);
     char *text;
     FILE *to = text_stream(&text, bytes);
-    fputs("01234567{\"__metadata__\":{", to); /* the first 8 bytes are the length's place */
+    fputs("01234567{\"__metadata__\":{", to); /* 8 bytes to be replaced by the header's length */
     for (int i = 0; i < n_metadata; i++) {
         if (i) fputc(',', to);
         json_print_string(to, metadata[2 * i]);
@@ -87,11 +87,11 @@ char *safetensors_header(SafetensorsEntry *entry, int n, const char *const *meta
         print_entry(to, &entry[i]);
     }
     fputc('}', to);
-    /* Spaces up to a multiple of 8, so that the data after them are aligned. */
+    /* Pad with spaces to a multiple of 8, so that the data after the header is aligned. */
     while (ftello(to) % 8 != 0)
         fputc(' ', to);
     CHECK(fclose(to) == 0, "no memory for the header of %d tensors", n);
-    /* Byte by byte: the format is little-endian on every machine. */
+    /* Write byte by byte: the format is little-endian on every machine. */
     for (size_t i = 0, length = *bytes - 8; i < 8; i++, length >>= 8)
         text[i] = (char)(length & 0xff);
     return text;
@@ -134,7 +134,8 @@ static bool parse_offsets(JsonCursor *j, SafetensorsEntry *e)
     return true;
 }
 
-/* {"dtype": ..., "shape": ..., "data_offsets": ...}, in any order, each once. */
+/* Parses {"dtype": ..., "shape": ..., "data_offsets": ...}; the keys may come in any order, each
+ * exactly once. */
 static bool parse_entry(JsonCursor *j, SafetensorsEntry *e)
 {
     static const char *const keys[3] = {"dtype", "shape", "data_offsets"};
@@ -149,8 +150,8 @@ static bool parse_entry(JsonCursor *j, SafetensorsEntry *e)
         while (k < 3 && strcmp(keys[k], key) != 0)
             k++;
         free(key);
-        /* Other readers might take the last of two equal keys, or know a key that this one skips:
-         * then they would see other tensors. */
+        /* Refuse repeated and unknown keys. Another reader might use the last of two equal keys or
+         * know a key that this one does not, and so see different tensors. */
         if (k == 3 || (seen & 1 << k))
             return json_error(j, "%s: an unknown or repeated key", e->name);
         seen |= 1 << k;
@@ -164,14 +165,14 @@ static bool parse_entry(JsonCursor *j, SafetensorsEntry *e)
     int64_t bytes;
     if (!safetensors_size(e->dtype, e->ndim, e->dim, &bytes))
         return json_error(j, "%s: its size overflows", e->name);
-    /* The two say the same thing twice, and a reader may follow either. */
+    /* Shape and offsets both give the size, and a reader may use either, so they must agree. */
     if (bytes != e->bytes)
         return json_error(j, "%s: its shape takes %lld bytes, its offsets leave %lld", e->name,
                           (long long)bytes, (long long)e->bytes);
     return json_expect(j, '}');
 }
 
-/* Appends a text and its NUL byte. */
+/* Appends a text with its NUL byte. */
 static void add_metadata(Safetensors *s, const char *text)
 {
     size_t n = strlen(text) + 1;
@@ -180,7 +181,8 @@ static void add_metadata(Safetensors *s, const char *text)
     s->metadata_bytes += n;
 }
 
-/* {"key": "value", ...}; keys must differ and be few, since each is compared with all before it. */
+/* Parses {"key": "value", ...}. Keys must differ. The number of keys is limited, because each is
+ * compared with all keys before it. */
 static bool parse_metadata(JsonCursor *j, Safetensors *s)
 {
     if (s->metadata != NULL) return json_error(j, "__metadata__ is there twice");
@@ -218,7 +220,7 @@ static bool parse_all(JsonCursor *j, Safetensors *s)
             if (!json_expect(j, ':') || !parse_metadata(j, s)) return false;
             continue;
         }
-        /* Doubled, for a header of 64 MiB may have a million tensors. */
+        /* Double the capacity, because a header of 64 MiB may have a million tensors. */
         if (s->n == capacity) {
             capacity = capacity ? 2 * capacity : 64;
             s->entry = must_realloc(s->entry, (size_t)capacity * sizeof *s->entry);
@@ -244,9 +246,9 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* Sorts the entries by their place in the data. They must cover all of it, each beginning where the
- * one before it ends, so nothing overlaps and no bytes are hidden between tensors. Names are
- * compared in sorted order, for there may be a million. */
+/* Sorts the entries by their position in the data and checks that each begins where the one before
+ * it ends, so that they cover all the data without overlaps or hidden bytes. Then compares the
+ * names in sorted order, because there may be a million. */
 static bool check_cover(Safetensors *s, char *err, size_t err_n)
 {
     if (s->n > 0) qsort(s->entry, (size_t)s->n, sizeof *s->entry, by_place);
@@ -280,7 +282,8 @@ static int64_t little_endian(const void *bytes)
     return value > INT64_MAX ? -1 : (int64_t)value;
 }
 
-/* The length of the JSON text, from the first 8 bytes, or -1 with a sentence. */
+/* Returns the length of the JSON text, read from the first 8 bytes. Returns -1 and sets err if it
+ * is invalid. */
 static int64_t json_length(const void *first8, int64_t file_bytes, char *err, size_t err_n)
 {
     int64_t n = little_endian(first8);

@@ -1,9 +1,9 @@
-/* safetensors.h -- the header of a safetensors file: written, and read strictly.
+/* safetensors.h -- writes and strictly parses the header of a safetensors file.
  *
- * File: u64 little-endian N, N bytes of JSON {name: {"dtype", "shape", "data_offsets": [begin,
- * end]}, ...}, then the data. The reader takes nothing on trust: sizes are multiplied with overflow
- * checks, names come from a fixed pattern, and the tensors must cover the data exactly, without
- * hole, overlap or duplicate. */
+ * A file consists of a little-endian u64 N, N bytes of JSON {name: {"dtype", "shape",
+ * "data_offsets": [begin, end]}, ...}, and the data. The parser trusts nothing: it checks sizes for
+ * overflow, allows only certain characters in names, and requires that the tensors cover the data
+ * exactly, without holes, overlaps or duplicates. */
 #ifndef MODEL_WEIGHTS_SAFETENSORS_H
 #define MODEL_WEIGHTS_SAFETENSORS_H
 
@@ -18,46 +18,51 @@
 typedef struct {
     char *name; /* [A-Za-z0-9._-]+ */
     DType dtype;
-    int ndim; /* 0 ... 4; 0 is one element */
+    int ndim; /* 0 to 4; a tensor with 0 dimensions has one element */
     int64_t dim[4];
     int64_t offset, bytes; /* from the start of the data */
 } SafetensorsEntry;
 
 typedef struct {
-    SafetensorsEntry *entry; /* in the order of the file's data */
+    SafetensorsEntry *entry; /* in the order of the data in the file */
     int n;
     char *metadata; /* pairs of key and value, each ended by a NUL byte */
     size_t metadata_bytes;
-    int64_t data_at;    /* where the data begin, in bytes from the start of the file */
-    int64_t data_bytes; /* how many there are */
+    int64_t data_at;    /* start of the data, in bytes from the start of the file */
+    int64_t data_bytes; /* size of the data */
 } Safetensors;
 
-/* Whether `name` may name a tensor: 1 to SAFETENSORS_MAX_NAME characters out of [A-Za-z0-9._-]. */
+/* Returns whether `name` is a valid tensor name: 1 to SAFETENSORS_MAX_NAME characters out of
+ * [A-Za-z0-9._-]. */
 bool safetensors_name_valid(const char *name);
-/* Prints "[2, 3]" with this comma: ", " for people, "," where bytes count. */
+/* Prints the shape, such as "[2, 3]", with `comma` as the separator: ", " for people, "," in
+ * files. */
 void safetensors_print_shape(FILE *to, const SafetensorsEntry *e, const char *comma);
-/* Reads "[2, 3]" into e->ndim and e->dim. No dimension may be below `least`, which is 0 or 1, and
- * e->ndim is 0 before. Otherwise false, and the cursor has the sentence. */
+/* Parses a shape such as "[2, 3]" into e->ndim and e->dim; e->ndim must be 0 before the call. Each
+ * dimension must be at least `least`, which is 0 or 1. Returns false and records the error in the
+ * cursor if the shape is invalid. */
 bool safetensors_parse_shape(JsonCursor *j, int64_t least, SafetensorsEntry *e);
-/* Bytes of a tensor of this shape; false on overflow or a negative dimension. */
+/* Computes the bytes of a tensor of this shape. Returns false on overflow or a negative
+ * dimension. */
 bool safetensors_size(DType dtype, int ndim, const int64_t *dim, int64_t *bytes);
-/* Lays the tensors out: wider types first (so that every one is aligned), otherwise in the given
- * order; sorts the entries so and sets their offsets. Then returns the file's bytes up to the data
- * (the caller frees), with their count in *bytes. `metadata` holds 2 x n_metadata strings: key,
- * value, ... */
+/* Lays out a file: sorts the entries so that wider types come first (which aligns every tensor) and
+ * otherwise keep their order, and sets their offsets. Returns the file's bytes before the data and
+ * sets *bytes to their number; the caller frees. `metadata` has 2 x n_metadata strings: key, value,
+ * ... */
 char *safetensors_header(SafetensorsEntry *entry, int n, const char *const *metadata,
                          int n_metadata, size_t *bytes);
 
-/* Reads the bytes before the data, `header[0..n)`, of a file of file_bytes bytes. False with a
- * sentence; then nothing is held. Otherwise safetensors_free is due. */
+/* Parses the bytes before the data, `header[0..n)`, of a file of file_bytes bytes. If it returns
+ * true, the caller must call safetensors_free. Returns false and sets err on failure; nothing needs
+ * to be freed then. */
 bool safetensors_parse(Safetensors *out, const void *header, size_t n, int64_t file_bytes,
                        char *err, size_t err_n);
-/* The same from an open file; `path` is for messages. *header_crc is the CRC32C of the bytes before
- * the data. */
+/* Reads and parses the header of an open file; `path` is only used in error messages. Sets
+ * *header_crc to the CRC32C of the bytes before the data. */
 bool safetensors_read(Safetensors *out, int fd, int64_t file_bytes, const char *path,
                       uint32_t *header_crc, char *err, size_t n);
 void safetensors_free(Safetensors *s);
-/* The metadata's value of `key`, or NULL. */
+/* Returns the metadata value of `key`, or NULL. */
 const char *safetensors_metadata(const Safetensors *s, const char *key);
 
 #endif
