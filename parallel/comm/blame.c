@@ -1,10 +1,10 @@
-/* blame.c -- see blame.h. */
+/* blame.c -- breadth-first search through the waits of all ranks for the rank that causes them. */
 #include "parallel/comm/blame.h"
 
-/* A rank that is waited for, and by whom in which call. */
+/* A rank that is waited for, the rank that waits for it, and the call's group. */
 typedef struct {
     int rank, by;
-    const void *group; /* NULL: in the wait that is being followed */
+    const void *group; /* NULL: the rank is in the list of the wait where the search began */
     bool device;
 } Link;
 
@@ -18,12 +18,12 @@ typedef struct {
 
 static void add(Walk *w, Link link)
 {
-    if (w->seen[link.rank]) return; /* a second way to it, or a circle */
+    if (w->seen[link.rank]) return; /* a second path to this rank, or a cycle */
     w->seen[link.rank] = true;
     w->link[w->n++] = link;
 }
 
-/* Adds those for whom `wait` lasts. */
+/* Adds the ranks that `wait` is waiting for. */
 static void add_wait(Walk *w, const BlameWait *wait, const void *group)
 {
     int n = w->transport->devices && wait->n > 1 ? 1 : wait->n;
@@ -34,14 +34,14 @@ static void add_wait(Walk *w, const BlameWait *wait, const void *group)
 static Walk start(const BlameTransport *transport, void *world, const BlameWait *wait)
 {
     Walk w = {.transport = transport, .world = world};
-    /* A host that waits here waits nowhere else: to come back to it closes a circle. */
+    /* A host can wait in one call at a time, so reaching this rank again means a cycle. */
     if (!transport->devices) w.seen[wait->rank] = true;
     add_wait(&w, wait, NULL);
     return w;
 }
 
-/* Whether that rank waits itself, in *group; if so, adds for whom. *stands: it is in a call to
- * which all have come. */
+/* Returns whether the rank is itself waiting, stores the group in *group and adds the ranks that it
+ * waits for. Sets *stands if all members have arrived at the call that it is in. */
 static bool follow(Walk *w, int rank, const void **group, bool *stands)
 {
     BlameWait wait = {.rank = rank};
@@ -57,8 +57,8 @@ void blame_find(const BlameTransport *transport, void *world, const BlameWait *w
 {
     Walk w = start(transport, world, wait);
     *blame = (Blame){.kind = BLAME_CIRCLE};
-    /* Breadth first: the list grows while it is read, and each rank is on it once, so it ends. The
-     * first rank that waits for nobody is the nearest cause. */
+    /* Breadth first: the list grows while the loop reads it. Each rank is added once, so the loop
+     * ends. The first rank that is not waiting is the nearest cause. */
     for (int i = 0; i < w.n; i++) {
         const Link *link = &w.link[i];
         const void *group;
@@ -69,7 +69,7 @@ void blame_find(const BlameTransport *transport, void *world, const BlameWait *w
             transport->describe(world, group, link->rank, blame->call, sizeof blame->call);
             return;
         }
-        /* The wait's own sentence names its ranks already. */
+        /* The message about the wait already lists the ranks in wait->who. */
         *blame = (Blame){.kind = link->group ? BLAME_RANK : BLAME_THEMSELVES,
                          .rank = link->rank,
                          .by = link->by,
@@ -86,7 +86,7 @@ int blame_reach(const BlameTransport *transport, void *world, const BlameWait *w
     Walk w = start(transport, world, wait);
     const void *group;
     bool stands;
-    /* The list grows while it is read. */
+    /* The list grows while the loop reads it. */
     for (int i = 0; i < w.n; i++)
         follow(&w, w.link[i].rank, &group, &stands);
     for (int i = 0; i < w.n; i++)

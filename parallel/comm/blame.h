@@ -1,68 +1,70 @@
-/* blame.h -- who keeps whom waiting: from a rank that has waited too long, the way from each wait
- * to the ranks that it is due to, until one is found that waits for nobody else.
+/* blame.h -- finds out which rank holds up the others. Starting from a rank that has waited too
+ * long, it follows each wait to the ranks that are waited for, until it finds a rank that is not
+ * waiting for anybody.
  *
- * A transport says what it knows of its ranks in a table of three functions: in which call a rank
- * waits, who has not come to that call, and what the call is. Nothing here reads a peer's memory:
- * a transport whose ranks are processes may ask them by messages. The sentences about what is found
- * are in deadline.h. */
+ * A transport describes its ranks with a table of three functions: which group's call a rank is
+ * waiting in, which ranks have not arrived at that call, and the call as text. The search reads no
+ * peer's memory itself, so a transport whose ranks are processes can ask them by message. The error
+ * messages are in deadline.c. */
 #ifndef PARALLEL_COMM_BLAME_H
 #define PARALLEL_COMM_BLAME_H
 
 #include "parallel/comm/comm.h"
 
-/* Room for a call as BlameTransport.describe writes it. */
+/* Buffer size for a call's description as BlameTransport.describe writes it. */
 enum { BLAME_CALL_BYTES = 192 };
 
-/* What a call lacks. */
+/* Why a call does not complete. */
 typedef enum {
-    BLAME_HOSTS,   /* hosts have not made the call */
-    BLAME_DEVICES, /* all hosts have; devices have not come to it */
-    BLAME_NOTHING  /* all have come, and the call does not end */
+    BLAME_HOSTS,   /* some hosts have not made the call */
+    BLAME_DEVICES, /* all hosts have made it; some devices have not reached it */
+    BLAME_NOTHING  /* all hosts and devices have arrived, but the call does not end */
 } BlameLack;
 
-/* A rank's wait in a call. */
+/* One rank waiting in a collective or message call. */
 typedef struct {
-    int rank; /* of the world: who waits */
+    int rank; /* the rank that waits, numbered in the world */
     BlameLack lack;
-    /* Ranks of the world, in the group's order: those that have not come; with BLAME_NOTHING all of
-     * the group. */
+    /* World ranks that have not arrived, in the group's order; with BLAME_NOTHING, all ranks of the
+     * group. */
     int who[COMM_MAX_RANKS], n;
-    char call[BLAME_CALL_BYTES]; /* "group tp, call 7, all-reduce of 64 f32" */
+    char call[BLAME_CALL_BYTES]; /* description, for example "group tp, call 7, all-reduce of 64
+                                  * f32" */
 } BlameWait;
 
-/* What a transport fills in. `world` is its own, as given to blame_find; a group is a handle of its
- * own, good until blame_find returns. */
+/* The functions that a transport provides. `world` is the pointer that was given to blame_find. A
+ * group is an opaque pointer of the transport, valid until blame_find returns. */
 typedef struct {
-    /* The group in a call of which that rank of the world waits. NULL: it waits in none. */
+    /* Returns the group in whose call this world rank is waiting, or NULL if it is not waiting. */
     const void *(*waits_in)(void *world, int rank);
-    /* Fills in wait->lack, who and n for the rank's wait in that group. False: the wait has just
-     * come to its end. */
+    /* Fills in wait->lack, wait->who and wait->n for the rank's wait in that group. Returns false
+     * if the wait has ended meanwhile. */
     bool (*lacks)(void *world, const void *group, int rank, BlameWait *wait);
-    /* Writes that call to text[0..n). */
+    /* Writes a description of that call to text[0..n). */
     void (*describe)(void *world, const void *group, int rank, char *text, size_t n);
-    /* Devices wait, not hosts. To ask for a device's wait may take long, so only the first rank of
-     * each wait is followed; and the device of the rank that asks may itself stand in another call,
-     * so that this rank may be the cause. */
+    /* True if devices wait rather than hosts. Querying a device may take long, so only the first
+     * rank of each wait is followed. The device of the rank that starts the search may also be busy
+     * in another call, so that rank itself may turn out to be the cause. */
     bool devices;
 } BlameTransport;
 
-/* What a wait is due to. */
+/* The cause of a wait. */
 typedef struct {
     enum {
-        BLAME_THEMSELVES, /* a rank that the wait itself names: nothing more is known */
-        BLAME_RANK,       /* `rank`, for which `by` waits in `call` */
-        BLAME_CALL,       /* `by` stands in `call`, to which all have come */
-        BLAME_CIRCLE      /* they wait for each other */
+        BLAME_THEMSELVES, /* a rank that the wait already lists: nothing more is known */
+        BLAME_RANK,       /* `rank`, which `by` waits for in `call` */
+        BLAME_CALL,       /* `by` is inside `call`, at which all ranks have arrived */
+        BLAME_CIRCLE      /* the ranks wait for each other */
     } kind;
     int rank, by;
-    bool device; /* BLAME_RANK: the rank's device has not come; its host has */
+    bool device; /* BLAME_RANK: the rank's device has not arrived, although its host has */
     char call[BLAME_CALL_BYTES];
 } Blame;
 
-/* Follows `wait`, which somebody lacks in, to its cause. */
+/* Follows `wait` to its cause. wait->lack must not be BLAME_NOTHING. */
 void blame_find(const BlameTransport *transport, void *world, const BlameWait *wait, Blame *blame);
-/* All ranks that keep this wait from its end: those in wait->who and whom they wait for in turn,
- * without wait->rank itself. Writes them to rank[] and returns how many there are. */
+/* Finds all ranks that keep this wait from ending: those in wait->who, and the ranks that they wait
+ * for in turn, but not wait->rank. Writes them to rank[] and returns their number. */
 int blame_reach(const BlameTransport *transport, void *world, const BlameWait *wait,
                 int rank[COMM_MAX_RANKS]);
 

@@ -1,5 +1,6 @@
-/* comm.c -- the front door of all communicators: what every transport may rely on is checked here,
- * every call is counted, and the host's calls go to the communicator that carries them. */
+/* comm.c -- the public functions of all communicators. They check what the transports rely on,
+ * count every call, and pass the call to the transport: host calls to comm->host, if there is
+ * one. */
 #include "parallel/comm/comm.h"
 
 #include "model/core/check.h"
@@ -19,7 +20,7 @@ const char *const comm_verb_name[COMM_VERBS] = {
 static void count(Comm *comm, CommVerb verb, Tensor x)
 {
     CommCount *c = &comm->counts->of[verb][x.dtype];
-    /* Transports move bytes: rows with gaps between them would be sent with the gaps. */
+    /* Transports move bytes, so gaps between rows would be sent as data. */
     CHECK(tensor_is_dense(x), "%s of a strided tensor of %lld columns", comm_verb_name[verb],
           (long long)tensor_cols(x));
     c->calls++;
@@ -27,13 +28,13 @@ static void count(Comm *comm, CommVerb verb, Tensor x)
     c->bytes += (int64_t)tensor_bytes(x);
 }
 
-/* Who carries a call: the host's go to the host's own communicator, where there is one. */
+/* Returns the communicator that carries the call: comm->host for host calls, if there is one. */
 static Comm *carrier(Comm *comm, const Device *on)
 {
     return on == NULL && comm->host ? comm->host : comm;
 }
 
-/* A call begins: the clock, and how long this communicator has waited so far. */
+/* State at the start of a call: the time, and how long this communicator has waited so far. */
 typedef struct {
     double start, waited;
 } Clock;
@@ -43,7 +44,9 @@ static Clock clock_start(const Comm *comm)
     return (Clock){seconds_now(), comm->waited};
 }
 
-/* A call that a device's compute stream carries itself is all exposed. (No group of calls is.) */
+/* Returns where to record a call as exposed communication: a call on a device's own compute stream
+ * is exposed for its whole duration. (Groups of calls are not covered: no caller puts
+ * them on a compute stream.) */
 static Exposed *exposed_of(const Comm *comm, const Device *on)
 {
     return on == NULL || on->view ? NULL : comm->exposed;
@@ -55,7 +58,7 @@ static Clock call_begins(const Comm *comm, const Device *on)
     return clock_start(comm);
 }
 
-/* Adds what has passed since the call began. */
+/* Adds the time since the call began. */
 static void count_seconds(Comm *comm, Clock begun)
 {
     comm->counts->seconds += seconds_now() - begun.start;
@@ -64,7 +67,7 @@ static void count_seconds(Comm *comm, Clock begun)
 
 static void call_ends(Comm *comm, const Device *on, Clock begun)
 {
-    if (on == NULL) return; /* hosts agree between steps: that is not communication of a step */
+    if (on == NULL) return; /* host calls between steps are not part of a step's communication */
     exposed_end(exposed_of(comm, on));
     count_seconds(comm, begun);
     comm->carried = true;
@@ -75,15 +78,15 @@ static void check_rank(const Comm *comm, int rank)
     CHECK(rank >= 0 && rank < comm->size, "rank %d of a group of %d", rank, comm->size);
 }
 
-/* `part` is a rank's share of `whole`: in its place there, or somewhere else. Elsewhere in it peers
- * would read what this rank writes. */
+/* `part` is either this rank's own part of `whole` or separate memory. If it overlapped another
+ * part, peers would read what this rank writes. */
 static void check_part(const Comm *comm, Tensor part, Tensor whole)
 {
     CHECK(tensor_is_dense(part) && part.dtype == whole.dtype &&
               tensor_count(part) * comm->size == tensor_count(whole),
           "a part of %lld elements of %lld over %d ranks", (long long)tensor_count(part),
           (long long)tensor_count(whole), comm->size);
-    /* In bytes, as numbers: the two may be parts of different allocations. */
+    /* Subtract addresses as numbers, because the two may be in different allocations. */
     int64_t at = (intptr_t)part.data - (intptr_t)whole.data, bytes = (int64_t)tensor_bytes(part);
     CHECK(at <= -bytes || at >= comm->size * bytes || at == comm->rank * bytes,
           "the part of rank %d of %d lies %lld bytes behind the whole", comm->rank, comm->size,
@@ -101,7 +104,7 @@ void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 
 void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
 {
-    count(comm, COMM_REDUCE_SCATTER, whole); /* what a rank gives, not what it gets */
+    count(comm, COMM_REDUCE_SCATTER, whole); /* what the rank contributes, not what it receives */
     check_part(comm, part, whole);
     Clock begun = call_begins(comm, on);
     Comm *by = carrier(comm, on);
@@ -151,7 +154,7 @@ void comm_receive(Comm *comm, Device *on, Tensor x, int from)
 
 void comm_group_begin(Comm *comm)
 {
-    /* Which of the two the next call goes to is not known yet, so both begin a group. */
+    /* It is not known yet whether device or host calls follow, so both transports begin a group. */
     comm->ops->group_begin(comm);
     if (comm->host) comm->host->ops->group_begin(comm->host);
     comm->carried = false;
@@ -159,7 +162,7 @@ void comm_group_begin(Comm *comm)
 
 void comm_group_end(Comm *comm)
 {
-    /* Here the messages are carried out, so the group's time is that of its end. */
+    /* The messages are carried out here, so only group_end is timed. */
     Clock begun = clock_start(comm);
     comm->ops->group_end(comm);
     if (comm->host) comm->host->ops->group_end(comm->host);
@@ -182,7 +185,7 @@ void comm_carry(Comm *comm, const CommOps *ops, void *impl)
 {
     CHECK(comm->host == NULL, "group %s is carried by %s already", comm->name, comm->ops->name);
     Comm *host = must_alloc(sizeof *host);
-    *host = *comm; /* with the same counts, which are freed once */
+    *host = *comm; /* both share the counts, which are freed once */
     comm->host = host;
     comm->ops = ops;
     comm->impl = impl;
@@ -195,7 +198,8 @@ const CommCounts *comm_counts(const Comm *comm)
 
 void comm_close(Comm *comm)
 {
-    /* The host's last: the end of the other may be a call in which ranks wait for each other. */
+    /* Close the host's transport last: closing the other one may need a call in which the hosts
+     * wait for each other. */
     comm->ops->close(comm);
     if (comm->host) comm->host->ops->close(comm->host);
     free(comm->host);

@@ -1,4 +1,4 @@
-/* deadline.c -- see deadline.h. */
+/* deadline.c -- sleeps with a time limit, and the error messages for ranks that wait too long. */
 #include "parallel/comm/deadline.h"
 
 #include "model/core/check.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <time.h>
 
-/* What a library does in a call to which all have come, it alone can tell. */
+/* Only NCCL's own log can explain why a call does not end although all ranks have arrived at it. */
 static const char details[] = "run with NCCL_DEBUG=INFO for details";
 
 double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds)
@@ -21,9 +21,9 @@ double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double 
     return fmin(seconds, seconds_now() - start);
 }
 
-/* ---- sentences ------------------------------------------------------------------------------- */
+/* ---- error messages -------------------------------------------------------------------------- */
 
-/* "; rank 2 waits for rank 3 (group tp, call 7, all-reduce of 64 f32)" */
+/* Writes, for example, "; rank 2 waits for rank 3 (group tp, call 7, all-reduce of 64 f32)". */
 static const char *cause_text(const Blame *blame, char *text, size_t n)
 {
     text[0] = '\0';
@@ -74,9 +74,9 @@ void deadline_end_lost(const BlameWait *wait)
          wait->n > 1 ? "have" : "has");
 }
 
-/* ---- whose deadline -------------------------------------------------------------------------- */
+/* ---- transports that enforce their own deadlines --------------------------------------------- */
 
-/* One place per transport of the process. */
+/* Largest number of such transports in the process. */
 enum { MOST_HOLDERS = 4 };
 static struct {
     pthread_mutex_t mutex;
@@ -102,7 +102,8 @@ bool deadline_held_elsewhere(const int *rank, int n)
     pthread_mutex_lock(&holders.mutex);
     int count = holders.n;
     pthread_mutex_unlock(&holders.mutex);
-    /* Without the mutex: an answer may take seconds, and nobody is ever taken off the list. */
+    /* Do not hold the mutex: a query may take seconds, and entries are never removed from the
+     * list. */
     for (int i = 0; i < count; i++)
         if (holders.holds[i](rank, n)) return true;
     return false;

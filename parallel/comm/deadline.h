@@ -1,5 +1,6 @@
-/* deadline.h -- parallel.timeout: how long a rank waits for others, and with which sentence the
- * program ends (EXIT_HANG, EXIT_PEER_LOST) when they do not come, whatever the transport. */
+/* deadline.h -- enforces parallel.timeout, the limit on how long a rank waits for other ranks:
+ * measures waits, and ends the program with an error message (EXIT_HANG, EXIT_PEER_LOST) when the
+ * other ranks do not arrive. All transports use it. */
 #ifndef PARALLEL_COMM_DEADLINE_H
 #define PARALLEL_COMM_DEADLINE_H
 
@@ -7,26 +8,28 @@
 
 #include <pthread.h>
 
-/* Waits for the condition, which measures CLOCK_MONOTONIC, for at most so many seconds, and returns
- * how many of them count against a deadline. A process that was stopped, and its peers with it,
- * wakes up long after the time is over: what is beyond `seconds` does not count. */
+/* Waits for the condition, which uses CLOCK_MONOTONIC, for at most `seconds`. Returns how many
+ * seconds count against a deadline, which is never more than `seconds`: if the process was stopped
+ * (SIGSTOP), so were its peers, and it may wake up much later. */
 double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
 
-/* Ends the program (EXIT_HANG): the wait has lasted `timeout` seconds. `blame`: what blame_find
- * has said of it; read only where somebody has not come. */
+/* Ends the program (EXIT_HANG) because the wait has lasted `timeout` seconds. `blame` is the result
+ * of blame_find. It is read only if some rank has not arrived. */
 void deadline_end_waiting(const BlameWait *wait, double timeout, const Blame *blame)
     __attribute__((noreturn));
-/* Ends the program (EXIT_PEER_LOST): those in wait->who have left the group. */
+/* Ends the program (EXIT_PEER_LOST) because the ranks in wait->who have left the group. */
 void deadline_end_lost(const BlameWait *wait) __attribute__((noreturn));
 
-/* Says whether one of these n ranks of the world is in a call that a deadline of the transport's
- * own will end. */
+/* Returns whether one of these n world ranks is in a call whose deadline the transport enforces
+ * itself. */
 typedef bool (*DeadlineHolder)(const int *rank, int n);
-/* A transport whose calls have deadlines of their own, held by another thread than the waiting
- * one. Registered for the life of the process; again: nothing. From any thread. */
+/* Registers a transport that enforces the deadlines of its calls on another thread than the waiting
+ * one. It stays registered for the life of the process. Registering it again has no effect. May be
+ * called from any thread. */
 void deadline_add_holder(DeadlineHolder holds);
-/* Asks all of these. Where it is true, who waits for such a rank somewhere else leaves the deadline
- * to that call: its end says why the rank does not come. */
+/* Returns whether any registered transport enforces a deadline for one of these ranks. If so, a
+ * rank that waits for it in another transport lets that transport's deadline end the program,
+ * because its error message names the cause. */
 bool deadline_held_elsewhere(const int *rank, int n);
 
 #endif

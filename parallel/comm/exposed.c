@@ -1,4 +1,5 @@
-/* exposed.c -- see exposed.h. Pairs are a ring: the oldest one is read when its place is needed. */
+/* exposed.c -- records pairs of events in a ring. The oldest pair is read when its slot is
+ * needed. */
 #include "parallel/comm/exposed.h"
 
 #include "model/core/check.h"
@@ -17,8 +18,8 @@ typedef struct {
 struct Exposed {
     Device *dev;
     Pair pair[PAIRS];
-    int64_t begun, read; /* pairs; number i is in place i % PAIRS */
-    double seconds;      /* of those read, since they were last taken */
+    int64_t begun, read; /* pairs started and pairs read; pair number i uses slot i % PAIRS */
+    double seconds;      /* sum over the pairs read since the last exposed_take */
     bool on, inside;
 };
 
@@ -26,7 +27,8 @@ Exposed *exposed_create(Device *dev)
 {
     Exposed *e = must_calloc(1, sizeof *e);
     e->dev = dev;
-    /* The first record makes an event, and a step must not make any. */
+    /* An event is created by its first record. Record all now, so that no training step creates
+     * one. */
     for (int i = 0; i < PAIRS; i++) {
         device_event_record(dev, &e->pair[i].before);
         device_event_record(dev, &e->pair[i].after);
@@ -61,7 +63,7 @@ void exposed_begin(Exposed *e)
     if (e == NULL || !e->on) return;
     /* Nested waits would be counted twice. */
     CHECK(!e->inside, "wait %lld begins inside another", (long long)e->begun);
-    /* Its place is needed. The device is through with it unless it is PAIRS waits late. */
+    /* The slot is reused. Its pair is complete unless the device is PAIRS waits behind. */
     if (e->begun - e->read == PAIRS) read_oldest(e);
     device_event_record(e->dev, &e->pair[e->begun % PAIRS].before);
     e->inside = true;
@@ -77,7 +79,8 @@ void exposed_end(Exposed *e)
 
 double exposed_take(Exposed *e)
 {
-    /* Waits for the device: a report is rare, and must not leave out the last step's waits. */
+    /* This waits for the device. It is called rarely, and the report must include the last step's
+     * waits. */
     while (e->read < e->begun)
         read_oldest(e);
     double seconds = e->seconds;

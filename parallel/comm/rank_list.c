@@ -1,4 +1,4 @@
-/* rank_list.c -- see rank_list.h. */
+/* rank_list.c -- formats a list of ranks, with consecutive ranks as ranges. */
 #include "parallel/comm/rank_list.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@ const char *rank_list(const int *rank, int ranks, char *text, size_t n)
 {
     size_t used = (size_t)snprintf(text, n, ranks == 1 ? "rank" : "ranks");
     for (int i = 0, last; i < ranks && used < n; i = last + 1) {
-        /* A run of neighbours: two are listed, from three on it is a range. */
+        /* Consecutive ranks: two are listed separately, three or more become a range. */
         for (last = i; last + 1 < ranks && rank[last + 1] == rank[last] + 1;)
             last++;
         used += (size_t)snprintf(text + used, n - used, "%s %d", i > 0 ? "," : "", rank[i]);

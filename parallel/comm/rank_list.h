@@ -1,13 +1,14 @@
-/* rank_list.h -- ranks in a sentence. */
+/* rank_list.h -- formats a list of ranks for an error message. */
 #ifndef PARALLEL_COMM_RANK_LIST_H
 #define PARALLEL_COMM_RANK_LIST_H
 
 #include <stddef.h>
 
-/* Room for any list of a world's ranks. */
+/* Buffer size that is enough for any list of ranks. */
 enum { RANK_LIST_BYTES = 320 };
 
-/* "rank 3", "ranks 3, 4", "ranks 0, 3-58": one or more, in the order given. Returns text. */
+/* Writes one or more ranks, in the order given, as "rank 3", "ranks 3, 4" or "ranks 0, 3-58".
+ * Returns text. */
 const char *rank_list(const int *rank, int ranks, char *text, size_t n);
 
 #endif

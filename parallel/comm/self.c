@@ -1,4 +1,5 @@
-/* self.c -- the communicator of a single rank. */
+/* self.c -- the transport of a group with a single rank: nothing is sent, at most memory is
+ * copied. */
 #include "model/core/check.h"
 #include "parallel/comm/comm.h"
 
@@ -10,7 +11,7 @@ static void self_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
     (void)comm, (void)on, (void)x, (void)op;
 }
 
-/* The only part is the whole: a copy where they are not the same memory. */
+/* The only part is the whole tensor: copy it, unless both are the same memory. */
 static void move(Device *on, Tensor dst, Tensor src)
 {
     if (dst.data == src.data) return;
@@ -37,11 +38,11 @@ static void self_broadcast(Comm *comm, Device *on, Tensor x, int root)
     (void)comm, (void)on, (void)x, (void)root;
 }
 
-/* A rank has no message for itself: who sends one has mistaken its own place. */
+/* A rank cannot send a message to itself. A caller that tries has computed its peer wrongly. */
 static void self_message(Comm *comm, Device *on, Tensor x, int peer)
 {
     (void)on, (void)x;
-    /* Always false: a message needs a peer. */
+    /* Always fails in a group of one rank. */
     CHECK(comm->size > 1, "a message to rank %d of a group of one", peer);
 }
 

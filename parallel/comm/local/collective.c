@@ -1,17 +1,18 @@
-/* collective.c -- collectives of thread ranks: all publish their tensors and meet, each does
- * its part on its own stream, all meet again. */
+/* collective.c -- collectives of thread ranks. All ranks publish their tensors and meet, each rank
+ * does its part on its own stream, and all meet again. */
 #include "model/core/check.h"
 #include "model/core/min_max.h"
 #include "model/kernels/ops.h"
 #include "parallel/comm/local/group.h"
 
-/* Sums go block by block, so that what is written to the peers still lies in a core's cache. */
+/* Sums are computed in blocks, so that a block is still in the core's cache when it is copied to
+ * the peers. */
 enum { BLOCK_BYTES = 64 << 10 };
 
 _Static_assert((int)COMM_MAX_RANKS <= (int)SUM_SOURCES,
                "op_sum and op_maximum take all ranks' tensors");
 
-/* Elements [first, first + n) of a dense tensor. */
+/* Returns elements [first, first + n) of a dense tensor. */
 static Tensor slice(Tensor t, int64_t first, int64_t n)
 {
     return tensor_slice_rows(tensor_flat(t), first, n);
@@ -24,29 +25,29 @@ static void publish(Comm *comm, LocalCall call)
     local_meet(comm);
 }
 
-/* This member's stream begins no earlier than the peer's has got to where it called. */
+/* Makes this member's stream wait until the peer's stream has reached the peer's call. */
 static void wait_before(Comm *comm, Device *on, int peer)
 {
     if (peer != comm->rank) local_wait(on, &local_group(comm)->member[peer].before);
 }
 
-/* This member's part is on its stream. Returns when every member's is; if it must `wait`, this
- * stream goes on after all parts are done. */
+/* Called when this member has enqueued its part. Returns when every member has done so. If `wait`,
+ * this stream also waits until all parts are complete. */
 static void finish(Comm *comm, Device *on, bool wait)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
     local_record(comm, on, &self->after);
-    local_meet(comm); /* every event is recorded before somebody waits for it */
+    local_meet(comm); /* so that every event is recorded before anybody waits for it */
     for (int i = 0; i < comm->size && wait; i++)
         if (i != comm->rank) local_wait(on, &group->member[i].after);
-    /* Whoever leaves the group destroys its events, and first waits for this. */
+    /* A member that leaves the group waits for this counter before it destroys its events. */
     pthread_mutex_lock(&group->mutex);
     self->finished++;
     pthread_mutex_unlock(&group->mutex);
 }
 
-/* dst = src[0] combined with the others in order, on the host; dst may be a source. */
+/* dst = src[0] combined with the other sources in order, on the host. dst may be a source. */
 #define COMBINE(type)                                                                              \
     do {                                                                                           \
         for (int64_t i = 0; i < n; i++) {                                                          \
@@ -71,7 +72,7 @@ static void combine(Tensor dst, const Tensor *src, int ranks, ReduceOp op)
     }
 }
 
-/* dst = elements [first, first + n) of all members' `in`, reduced in rank order. */
+/* Reduces elements [first, first + n) of all members' `in` into dst, in rank order. */
 static void reduce(Comm *comm, Device *on, Tensor dst, int64_t first, int64_t n, ReduceOp op)
 {
     LocalGroup *group = local_group(comm);
@@ -86,7 +87,7 @@ static void reduce(Comm *comm, Device *on, Tensor dst, int64_t first, int64_t n,
         combine(dst, src, comm->size, op);
 }
 
-/* Elements to reduce at a time: few where the host computes, all on a device of its own memory. */
+/* Returns how many elements to reduce at a time: a block if the CPU computes, else all of them. */
 static int64_t block_of(const Device *on, DType dtype)
 {
     bool host = on == NULL || on->backend->place == PLACE_HOST;
@@ -96,7 +97,7 @@ static int64_t block_of(const Device *on, DType dtype)
 void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     LocalGroup *group = local_group(comm);
-    /* Each member's slice, of whole cache lines. */
+    /* Each member's slice is a multiple of whole cache lines. */
     int64_t n = tensor_count(x), line = 64;
     int64_t share = ((n + comm->size - 1) / comm->size + line - 1) / line * line;
     int64_t first = min_i64(n, comm->rank * share), end = min_i64(n, first + share);
@@ -109,8 +110,8 @@ void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
                               .in = x});
     for (int i = 0; i < comm->size && n > 0; i++)
         wait_before(comm, on, i);
-    /* This member sums its slice of everybody's x, and writes it to all: each element is summed
-     * once, by one rank, so all ranks have the same bits. */
+    /* This member sums its slice of all members' x and writes the sum to all of them. Each element
+     * is summed once, by one rank, so all ranks get the same bits. */
     for (int64_t at = first, now; at < end; at += now) {
         now = min_i64(block_of(on, x.dtype), end - at);
         Tensor sum = slice(x, at, now);
@@ -132,7 +133,8 @@ void local_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
                               .in = whole});
     for (int i = 0; i < comm->size && n > 0; i++)
         wait_before(comm, on, i);
-    /* Out of place op_sum writes past the caches; in place what it writes lies there already. */
+    /* Out of place, op_sum uses stores that bypass the caches, so blocks would not help. In place,
+     * the destination is already in the cache. */
     bool in_place = part.data == slice(whole, comm->rank * n, n).data;
     int64_t block = in_place ? block_of(on, part.dtype) : n;
     for (int64_t at = 0, now; at < n; at += now) {
@@ -171,6 +173,6 @@ void local_broadcast(Comm *comm, Device *on, Tensor x, int root)
         wait_before(comm, on, root);
         local_copy(on, x, group->member[root].call.in);
     }
-    /* The root alone may write to what the others read. */
+    /* Only the root may overwrite what the others read, so only the root has to wait. */
     finish(comm, on, comm->rank == root && n > 0);
 }

@@ -1,5 +1,6 @@
-/* group.h -- inside parallel/comm/local: a group of thread ranks, what its members are doing, and
- * how they meet. */
+/* group.h -- inside parallel/comm/local: the shared state of a group of thread ranks, and the
+ * functions with which its members wait for each other. A "meeting" is a barrier of all members. A
+ * collective has two of them. */
 #ifndef PARALLEL_COMM_LOCAL_GROUP_H
 #define PARALLEL_COMM_LOCAL_GROUP_H
 
@@ -12,62 +13,71 @@ typedef struct LocalGroup LocalGroup;
 
 struct LocalWorld {
     double timeout; /* seconds; 0: none */
-    int yields;     /* how often a member looks again before it sleeps */
+    int yields;     /* number of times that a member polls before it sleeps */
     pthread_mutex_t mutex;
     LocalGroup *all;    /* the group of all ranks */
-    LocalGroup *groups; /* all but that which somebody has open, guarded by the mutex */
+    LocalGroup *groups; /* list of the other groups that some member still has open; guarded by the
+                         * mutex */
 };
 
-/* What one member calls: what all must agree on, and where its own tensors lie. */
+/* One member's call. The first fields must be the same on all members. The rest is the member's
+ * own. */
 typedef struct {
-    const char *name; /* of the call; of messages too */
-    const char *made; /* a split: the name of the new groups */
-    int64_t count;    /* elements; -1: the call moves none */
+    const char *name; /* of the operation: "all-reduce", "send", ... */
+    const char *made; /* for a split: name of the new groups */
+    int64_t count;    /* in elements; -1: the call moves no data */
     DType dtype;
     ReduceOp op;
-    int root;               /* a broadcast's root, a message's peer; else -1 */
-    const Backend *backend; /* whose tensors; NULL: the host's */
-    Device *on;             /* this and the rest: the member's own */
+    int root;               /* root of a broadcast or peer of a message; else -1 */
+    const Backend *backend; /* backend of the tensors; NULL: host memory */
+    Device *on;             /* from here on: the member's own values */
     Tensor in;
     int color, key;
 } LocalCall;
 
-/* A send or a receive of one member. */
+/* One member's send or receive. */
 typedef struct LocalMessage {
     Tensor x;
     Device *on;
     int peer;
     bool sends;
-    struct LocalMessage *next; /* sends: the next of the same pair */
+    struct LocalMessage *next; /* for a send: the next one to the same peer */
 } LocalMessage;
 
-/* From one rank to another: the messages of one group, in order, which the sender hands over when
- * none are left of the last. The two need no lock for that: what either leaves for the other it
- * writes before it counts. */
+/* The queue of messages from one rank to another. The sender hands over a list of one group's
+ * messages when the previous list has been consumed. The two ranks need no mutex: each writes its
+ * data first and increments the atomic counter afterwards. */
 typedef struct {
-    LocalMessage *first, *last; /* not yet taken; the sender's own, while it makes the list */
-    Event before, after; /* the sender's stream at its sends; the receiver's after its copies */
-    _Atomic int64_t sent, taken; /* messages; taken: the receiver's copy is on its stream */
-    _Atomic int64_t seen;        /* those of `taken` that the sender's stream waits for */
-    const void *reader;          /* the stream of `after`; the receiver's own */
+    LocalMessage *first, *last; /* messages not yet received; only the sender uses it while it
+                                 * builds the list */
+    Event before, after; /* recorded by the sender at its sends, and by the receiver after its
+                          * copies */
+    _Atomic int64_t sent, taken; /* numbers of messages; taken: the receiver has enqueued its
+                                  * copy */
+    _Atomic int64_t seen;        /* how many of `taken` the sender's stream waits for */
+    const void *reader;          /* the stream on which `after` was recorded; only the receiver uses
+                                  * it */
 } LocalPair;
 
-/* Whether that member (`rank`) waits for that other one; asked with the group's mutex held. */
+/* Returns whether member `rank` is waiting for member `peer`. Called with the group's mutex
+ * held. */
 typedef bool (*LocalWaitingFor)(const LocalGroup *group, int rank, int peer);
 
 typedef struct {
     int world_rank;
-    bool closed;                 /* it has left */
-    atomic_bool asleep;          /* or about to be: it looks once more before it sleeps */
-    LocalWaitingFor waiting_for; /* while asleep; guarded by the mutex */
+    bool closed;                 /* the member has left the group */
+    atomic_bool asleep;          /* or about to sleep: it checks the counter again before it
+                                  * sleeps */
+    LocalWaitingFor waiting_for; /* set while asleep; guarded by the mutex */
     pthread_cond_t woken;
-    int64_t arrived;  /* meetings it has come to */
-    int64_t calls;    /* its own count, for messages */
-    int64_t finished; /* collectives it is through with, guarded by the mutex */
-    LocalCall call;   /* written before a call's first meeting, read by others until its last */
-    LocalGroup *made; /* by its last split; written between meetings, read after the last */
+    int64_t arrived;  /* number of meetings that it has arrived at */
+    int64_t calls;    /* number of its calls so far, for messages */
+    int64_t finished; /* collectives that it has completed; guarded by the mutex */
+    LocalCall call;   /* written before the call's first meeting; others read it until the last */
+    LocalGroup *made; /* group made by its last split: written between its meetings, read after
+                       * them */
     Event before, after;
-    Device device; /* the first it named: for the end of its events */
+    Device device; /* the first device that it named: needed to destroy its events */
     bool noting;   /* between group_begin and group_end */
     LocalMessage *note;
     int notes, room;
@@ -75,15 +85,15 @@ typedef struct {
 
 struct LocalGroup {
     LocalWorld *world;
-    LocalGroup *next; /* in the world's list */
+    LocalGroup *next; /* next in the world's list */
     char name[16];
     int size;
-    int open; /* members that have not closed it, guarded by the world's mutex */
+    int open; /* members that have not closed it; guarded by the world's mutex */
     pthread_mutex_t mutex;
-    int here;                 /* members that have come to the meeting under way */
-    _Atomic int64_t meetings; /* that are over */
+    int here;                 /* members that have arrived at the current meeting */
+    _Atomic int64_t meetings; /* number of completed meetings */
     LocalMember *member;
-    LocalPair *pair; /* [from * size + to] */
+    LocalPair *pair; /* index: from * size + to */
 };
 
 static inline LocalGroup *local_group(const Comm *comm)
@@ -101,38 +111,40 @@ static inline LocalPair *local_pair(LocalGroup *group, int from, int to)
     return &group->pair[from * group->size + to];
 }
 
-/* A call begins: its number goes up, and nobody else reads member->call yet. */
+/* Starts a call: stores it and increments the member's call counter. No other member reads
+ * member->call yet. */
 void local_begin(Comm *comm, LocalCall call);
-/* Returns when all members have come as often as this one. The first meeting of a call ends the
- * program where the members do not make the same call. */
+/* A meeting: returns when all members have called it as often as this one. At a call's first
+ * meeting, the program ends if the members do not make the same call. */
 void local_meet(Comm *comm);
-/* Returns once the counter has come to `count`: looks a few times, then sleeps until somebody wakes
- * this member. Ends the program where a rank for which it waits has left, or where the wait lasts
- * too long: time in which the process was stopped does not count, and the wait begins anew where it
- * leaves the deadline to another transport's. */
+/* Returns when the counter has reached `count`: polls a few times, then sleeps until another member
+ * wakes this one. Ends the program if a rank that it waits for has left, or if the wait exceeds the
+ * timeout. Time in which the process was stopped does not count. The timeout starts again whenever
+ * another transport enforces the deadline (local_leaves_deadline). */
 void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
                  LocalWaitingFor waiting_for);
-/* waits.c. With the group's mutex held: ends the program for a member that waits in vain, `lost`:
- * for ranks that have left. */
+/* waits.c. Ends the program because of a wait: if `lost`, because ranks have left, else because of
+ * the timeout. Called with the group's mutex held. */
 void local_end_waiting(Comm *comm, bool lost) __attribute__((noreturn));
-/* With the group's mutex held, which it gives up meanwhile: whether a rank for which a member
- * waits, or for which that one waits in turn, is in a call of another transport that has a deadline
- * of its own (deadline_held_elsewhere). The end of that call then says why the rank does not come.
- */
+/* Returns whether some rank that this member waits for, directly or through other waits, is in a
+ * call of another transport that enforces its own deadline (deadline_held_elsewhere). If so, that
+ * transport's error message will name the cause. Called with the group's mutex held. Releases it
+ * meanwhile. */
 bool local_leaves_deadline(Comm *comm);
-/* "all-reduce (max) of 1 i64 in host memory", "receive of 12 f32 from rank 2", "barrier". Returns
- * text. */
+/* Writes, for example, "all-reduce (max) of 1 i64 in host memory", "receive of 12 f32 from rank 2"
+ * or "barrier". Returns text. */
 const char *local_describe(const LocalGroup *group, const LocalCall *call, char *text, size_t n);
-/* Called by whoever has counted, without the mutex: the member looks again. */
+/* Makes the member check its counter again. Called without the mutex, after the counter was
+ * changed. */
 void local_wake(LocalGroup *group, LocalMember *member);
-/* The same with the mutex held, for all members. */
+/* Does the same for all members. Called with the mutex held. */
 void local_wake_all(LocalGroup *group);
 
-/* The point that the stream of `on` has reached, and a stream that waits for such a point; nothing
- * with `on` NULL. */
+/* Record an event on the stream of `on`, and make that stream wait for an event. Both do nothing if
+ * `on` is NULL. */
 void local_record(Comm *comm, Device *on, Event *event);
 void local_wait(Device *on, Event *event);
-/* dst = src; on the host if `on` is NULL. */
+/* Copies src to dst, on the stream of `on`, or on the host if `on` is NULL. */
 void local_copy(Device *on, Tensor dst, Tensor src);
 
 void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op);

@@ -1,5 +1,5 @@
-/* local.c -- groups of thread ranks: how they are made and how members leave. How they meet is in
- * meet.c, what moves data in collective.c and message.c. */
+/* local.c -- groups of thread ranks: creating, splitting and closing them. Waiting is in meet.c,
+ * and the transfers are in collective.c and message.c. */
 #include "parallel/comm/local/local.h"
 
 #include "model/core/check.h"
@@ -10,17 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the life of a group --------------------------------------------------------------------- */
+/* ---- creating and freeing groups ------------------------------------------------------------- */
 
-/* A member has room for so many messages in one group from the beginning. A group of a schedule has
- * three at most, so no step allocates. */
+/* Initial room for one member's messages between group_begin and group_end. A pipeline schedule
+ * uses three at most, so no training step allocates. */
 enum { MESSAGES_AT_ONCE = 8 };
 
 static LocalGroup *group_create(LocalWorld *world, const char *name, int size)
 {
     LocalGroup *group = must_calloc(1, sizeof *group);
     pthread_condattr_t clock;
-    /* Deadlines must not jump where somebody sets the machine's clock. */
+    /* Use the monotonic clock: deadlines must not jump when somebody sets the system clock. */
     *group = (LocalGroup){.world = world, .size = size, .open = size};
     snprintf(group->name, sizeof group->name, "%s", name);
     group->member = must_calloc((size_t)size, sizeof *group->member);
@@ -51,7 +51,8 @@ static void group_free(LocalGroup *group)
     free(group);
 }
 
-/* From here on those who leave the world leave this group, too. */
+/* Adds the group to the world's list, so that a rank that leaves the world also leaves this
+ * group. */
 static void open_group(LocalGroup *group)
 {
     LocalWorld *world = group->world;
@@ -66,8 +67,8 @@ LocalWorld *local_world_create(int size, double timeout)
     CHECK(size >= 1 && size <= COMM_MAX_RANKS && timeout >= 0, "%d ranks, %g s", size, timeout);
     LocalWorld *world = must_calloc(1, sizeof *world);
     world->timeout = timeout;
-    /* Where each rank has a core of its own a peer often comes within the time that falling asleep
-     * and waking up would take. */
+    /* If each rank has its own core, a peer often arrives sooner than a thread could sleep and wake
+     * up. */
     world->yields = size <= pool_allowed_cores() ? 64 : 0;
     pthread_mutex_init(&world->mutex, NULL);
     world->all = group_create(world, "world", size);
@@ -77,7 +78,8 @@ LocalWorld *local_world_create(int size, double timeout)
 void local_world_destroy(LocalWorld *world)
 {
     group_free(world->all);
-    /* A rank that has left the world has left these, too, but nobody has closed them. */
+    /* Free the groups that a rank has left by leaving the world but that not all members have
+     * closed. */
     while (world->groups) {
         LocalGroup *group = world->groups;
         world->groups = group->next;
@@ -111,7 +113,7 @@ void local_copy(Device *on, Tensor dst, Tensor src)
         device_copy(on, tensor_flat(dst), tensor_flat(src));
 }
 
-/* ---- joining, splitting, leaving ------------------------------------------------------------- */
+/* ---- joining, splitting, closing ------------------------------------------------------------- */
 
 static void local_barrier(Comm *comm)
 {
@@ -161,8 +163,8 @@ static Comm local_split(Comm *comm, const char *name, int color, int key)
         comm,
         (LocalCall){
             .name = "split", .made = name, .count = -1, .root = -1, .color = color, .key = key});
-    local_meet(comm); /* after it all colors and keys can be read */
-    /* By key, then by rank: each goes in before the first of a larger key. */
+    local_meet(comm); /* now all colors and keys can be read */
+    /* Insertion sort by key, then by rank: each rank is placed before the first larger key. */
     for (int i = 0; i < group->size; i++) {
         if (group->member[i].call.color != color) continue;
         int at = size++;
@@ -172,8 +174,8 @@ static Comm local_split(Comm *comm, const char *name, int color, int key)
     }
     while (old_rank[rank] != comm->rank)
         rank++;
-    /* The first member of each new group makes it, and the others find it there after the second
-     * meeting. A group of one needs none. */
+    /* The first member of each new group creates it. The others read the pointer after the second
+     * meeting. A group of one rank needs no shared state. */
     if (rank == 0 && size > 1) {
         LocalGroup *made = group_create(group->world, name, size);
         for (int i = 0; i < size; i++)
@@ -185,8 +187,8 @@ static Comm local_split(Comm *comm, const char *name, int color, int key)
     return size == 1 ? comm_self(name) : member_of(group->member[old_rank[0]].made, rank);
 }
 
-/* After the last meeting of a call, members still make their streams wait for each other's events.
- * Whoever leaves lets them finish; they wait for nobody meanwhile. */
+/* After the last meeting of a call, members still enqueue waits for each other's events. A member
+ * that leaves lets them finish. They need no other rank to do so. */
 static void wait_for_stragglers(LocalGroup *group, int rank)
 {
     for (int i = 0; i < group->size;) {
@@ -207,7 +209,7 @@ static void destroy_event(LocalMember *self, Event *event)
     if (event->impl) device_event_destroy(&self->device, event);
 }
 
-/* The member with that rank of the world, if there is one, has left the group. */
+/* Marks the member with this world rank, if the group has one, as having left. */
 static void leave(LocalGroup *group, int world_rank)
 {
     pthread_mutex_lock(&group->mutex);
@@ -223,11 +225,11 @@ static void local_close(Comm *comm)
     LocalWorld *world = group->world;
     LocalMember *self = local_member(comm);
     int rank = self->world_rank;
-    /* First, so that a rank that waits for this member in another call ends: stragglers may be
-     * waiting for that rank. */
+    /* Mark it first, so that a rank that waits for this member in another call ends the program.
+     * Otherwise the members that are waited for below might be waiting for that rank. */
     pthread_mutex_lock(&world->mutex);
     leave(group, rank);
-    if (group == world->all) /* and with it all groups that it has not closed */
+    if (group == world->all) /* leaving the world also leaves all groups that are not closed yet */
         for (at = &world->groups; *at; at = &(*at)->next)
             leave(*at, rank);
     pthread_mutex_unlock(&world->mutex);
@@ -238,8 +240,8 @@ static void local_close(Comm *comm)
         destroy_event(self, &local_pair(group, comm->rank, i)->before);
         destroy_event(self, &local_pair(group, i, comm->rank)->after);
     }
-    /* The last member to close a group takes it away; the world itself goes with
-     * local_world_destroy, because ranks may still look there for who has left. */
+    /* The last member to close a group frees it. The world's own group is freed by
+     * local_world_destroy, because ranks may still look there for members that have left. */
     pthread_mutex_lock(&world->mutex);
     if (group != world->all && --group->open == 0) {
         for (at = &world->groups; *at != group; at = &(*at)->next)

@@ -1,4 +1,5 @@
-/* meet.c -- how members of a group of thread ranks meet and wait for each other. */
+/* meet.c -- how the members of a group of thread ranks wait for each other: by polling, then
+ * sleeping, with a timeout. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/deadline.h"
@@ -8,8 +9,8 @@
 #include <sched.h>
 #include <string.h>
 
-/* A wait of parallel.timeout seconds is slept in at least so many slices, none longer than a
- * second: of the time in which the process was stopped, one slice counts at most. */
+/* A wait is slept in at least this many slices of parallel.timeout, none longer than a second. If
+ * the process is stopped meanwhile, at most one slice counts. */
 enum { SLICES = 16 };
 
 static bool same_call(const LocalCall *a, const LocalCall *b)
@@ -19,7 +20,8 @@ static bool same_call(const LocalCall *a, const LocalCall *b)
            (a->made == NULL || strcmp(a->made, b->made) == 0);
 }
 
-/* Called by the last member that comes, when all calls are there to be read. */
+/* Ends the program if the members' calls differ. The last member to arrive runs it, when all calls
+ * can be read. */
 static void check_calls(const LocalGroup *group)
 {
     const LocalMember *first = &group->member[0];
@@ -33,8 +35,9 @@ static void check_calls(const LocalGroup *group)
     }
 }
 
-/* With the mutex held, while what the member waits for has not come: sleeps until somebody wakes it
- * or a slice of time is over, which is taken off its patience; or ends the program. */
+/* Sleeps until another member wakes this one or a slice of time has passed, and subtracts the time
+ * from *patience. Ends the program if the wait is in vain. Called with the mutex held, while the
+ * awaited event has not happened. */
 static void sleep_a_while(Comm *comm, double *patience)
 {
     LocalGroup *group = local_group(comm);
@@ -45,7 +48,7 @@ static void sleep_a_while(Comm *comm, double *patience)
     if (*patience <= 0) {
         if (!local_leaves_deadline(comm)) local_end_waiting(comm, false);
         *patience = group->world->timeout;
-        return; /* its peers may have come meanwhile */
+        return; /* its peers may have arrived meanwhile */
     }
     if (isfinite(*patience))
         *patience -= deadline_sleep(&self->woken, &group->mutex,
@@ -63,11 +66,11 @@ static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
         sched_yield();
         if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
     }
-    /* The peers are late: falling asleep costs less than looking on. */
+    /* The peers are late: sleeping now costs less than polling further. */
     double patience = group->world->timeout > 0 ? group->world->timeout : INFINITY;
     pthread_mutex_lock(&group->mutex);
     self->waiting_for = waiting_for;
-    /* Either this member still sees the count, or who has counted sees that it sleeps. */
+    /* Either this member sees the new count below, or the member that changed it sees `asleep`. */
     atomic_store(&self->asleep, true);
     while (atomic_load(counter) < count)
         sleep_a_while(comm, &patience);
@@ -122,7 +125,8 @@ void local_meet(Comm *comm)
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
     pthread_mutex_lock(&group->mutex);
-    int64_t meeting = self->arrived++; /* all members count alike: it is the same meeting */
+    int64_t meeting = self->arrived++; /* all members count alike, so the number is the same on
+                                        * all */
     if (++group->here == group->size) {
         check_calls(group);
         group->here = 0;

@@ -1,18 +1,18 @@
-/* message.c -- messages between thread ranks. Sends are posted, then each receive takes what
- * the other side posted, in the order of the pair; so no order of calls inside a group can lock the
+/* message.c -- messages between thread ranks. All sends are posted first. Each receive then takes
+ * the peer's next posted message. Therefore no order of calls inside a group can deadlock the
  * ranks. */
 #include "model/core/check.h"
 #include "parallel/comm/local/group.h"
 
 #include <string.h>
 
-/* A message is due from the peer of the call, or the peer has yet to take one. */
+/* Returns whether the member waits for this peer: to send a message, or to receive one. */
 static bool is_peer(const LocalGroup *group, int rank, int peer)
 {
     return group->member[rank].call.root == peer;
 }
 
-/* Writes down in which call the member waits, for sentences about it. */
+/* Stores the call that the member waits in, for error messages. */
 static void waits_in(LocalMember *self, const LocalMessage *m)
 {
     self->call = (LocalCall){.name = comm_verb_name[m->sends ? COMM_SEND : COMM_RECEIVE],
@@ -22,8 +22,8 @@ static void waits_in(LocalMember *self, const LocalMessage *m)
                              .backend = m->on ? m->on->backend : NULL};
 }
 
-/* All sends of this group become visible. Their events are recorded before: a peer may wait for
- * one at once. */
+/* Makes all sends of this group visible to the peers. Their events are recorded first, because a
+ * peer may wait for one at once. */
 static void post(Comm *comm)
 {
     LocalGroup *group = local_group(comm);
@@ -41,7 +41,7 @@ static void post(Comm *comm)
         }
         pair->last = m;
     }
-    /* Counted last: from then on the peer reads the list, which nobody locks. */
+    /* Increment the counter last: from then on the peer reads the list, without a mutex. */
     for (int peer = 0; peer < comm->size; peer++) {
         if (sent[peer] == 0) continue;
         atomic_fetch_add(&local_pair(group, comm->rank, peer)->sent, sent[peer]);
@@ -49,7 +49,8 @@ static void post(Comm *comm)
     }
 }
 
-/* The next message of the peer fits what is to be received. */
+/* Ends the program unless the peer's next message has the dtype, the size and the place (host or
+ * device) that the receive expects. */
 static void check_message(const Comm *comm, const LocalPair *pair, const LocalMessage *m)
 {
     const LocalGroup *group = local_group(comm);
@@ -61,8 +62,8 @@ static void check_message(const Comm *comm, const LocalPair *pair, const LocalMe
           dtype_name(sent->x.dtype), sent->on ? "" : " in host memory",
           group->member[comm->rank].world_rank, (long long)tensor_count(m->x),
           dtype_name(m->x.dtype), m->on ? "" : " in host memory");
-    /* One event, `after`, serves all messages of a group: from two streams, the sender would wait
-     * for the later record alone. */
+    /* One event, `after`, covers all messages of a group. If they were received on two streams, the
+     * sender would wait only for the stream that recorded it last. */
     CHECK(pair->seen == pair->taken || (m->on ? m->on->compute.impl : NULL) == pair->reader,
           "group %s: rank %d receives on two streams what rank %d sends in one group", group->name,
           group->member[comm->rank].world_rank, group->member[m->peer].world_rank);
@@ -76,17 +77,19 @@ static void take(Comm *comm, const LocalMessage *m)
     local_await(comm, &pair->sent, pair->taken + 1, is_peer);
     check_message(comm, pair, m);
     pair->reader = m->on ? m->on->compute.impl : NULL;
-    if (pair->seen == pair->taken) local_wait(m->on, &pair->before); /* for all of its group */
+    /* once for all messages of the peer's group */
+    if (pair->seen == pair->taken) local_wait(m->on, &pair->before);
     local_copy(m->on, m->x, pair->first->x);
     local_record(comm, m->on, &pair->after);
     pair->first = pair->first->next;
-    /* Counted last: then the sender may begin a new list, and write where the message was. */
+    /* Increment the counter last: then the sender may start a new list and overwrite the
+     * message. */
     atomic_fetch_add(&pair->taken, 1);
     local_wake(group, &group->member[m->peer]);
 }
 
-/* Until all sends are taken; then this member's stream may write to what was sent once the peers'
- * streams have read it. */
+/* Waits until the peers have taken all sends, and makes this member's stream wait until the peers'
+ * streams have copied them. After that the stream may overwrite the tensors. */
 static void wait_taken(Comm *comm)
 {
     LocalGroup *group = local_group(comm);
@@ -106,7 +109,8 @@ static void run(Comm *comm)
 {
     LocalMember *self = local_member(comm);
     self->calls++;
-    /* All sends are visible before this member waits for anything, so no order can lock ranks. */
+    /* All sends are visible before this member waits for anything, so no order of calls can
+     * deadlock. */
     post(comm);
     for (int i = 0; i < self->notes; i++)
         if (!self->note[i].sends) take(comm, &self->note[i]);
@@ -118,7 +122,7 @@ static void note(Comm *comm, LocalMessage message)
 {
     LocalMember *self = local_member(comm);
     CHECK(message.peer != comm->rank, "a message of rank %d to itself", comm->rank);
-    /* One event serves all messages of a pair. */
+    /* One event covers all messages between two ranks, so they must use one stream. */
     CHECK(self->notes == 0 || (self->note[0].on == NULL) == (message.on == NULL) ||
               self->note[0].on->compute.impl == message.on->compute.impl,
           "messages of one group on two streams, to or from ranks %d and %d", self->note[0].peer,

@@ -1,5 +1,5 @@
-/* waits.c -- in which call a thread rank waits and for whom: what blame.h asks of this transport,
- * and the end of a rank that waits in vain. */
+/* waits.c -- reports in which call a thread rank waits and for which ranks, through the functions
+ * of blame.h, and ends the program when a wait is in vain. */
 #include "model/core/check.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/local/group.h"
@@ -24,9 +24,9 @@ const char *local_describe(const LocalGroup *group, const LocalCall *call, char 
     return text;
 }
 
-/* ---- with the group's mutex held ------------------------------------------------------------- */
+/* ---- called with the group's mutex held ------------------------------------------------------ */
 
-/* The member of the group that is this rank and asleep there, or NULL. */
+/* Returns the member with this world rank if it is asleep in the group, else NULL. */
 static const LocalMember *asleep_in(const LocalGroup *group, int rank)
 {
     for (int i = 0; i < group->size; i++)
@@ -35,7 +35,8 @@ static const LocalMember *asleep_in(const LocalGroup *group, int rank)
     return NULL;
 }
 
-/* wait->who = those for whom the member waits; lost: those among them who have left. */
+/* Sets wait->who to the ranks that the member waits for; if `lost`, only to those that have
+ * left. */
 static void find_peers(const LocalGroup *group, const LocalMember *self, bool lost, BlameWait *wait)
 {
     int rank = (int)(self - group->member);
@@ -53,7 +54,7 @@ static void describe_call(const LocalGroup *group, const LocalMember *self, char
              local_describe(group, &self->call, call, sizeof call));
 }
 
-/* The wait of the calling thread's own rank. */
+/* Returns the wait of the calling thread's own rank. */
 static BlameWait own_wait(Comm *comm, bool lost)
 {
     const LocalMember *self = local_member(comm);
@@ -63,7 +64,7 @@ static BlameWait own_wait(Comm *comm, bool lost)
     return wait;
 }
 
-/* ---- for blame.h, with the world's mutex held: no group goes meanwhile ----------------------- */
+/* ---- for blame.h; the world's mutex keeps groups from being freed ---------------------------- */
 
 static bool lacks(void *world, const void *of, int rank, BlameWait *wait)
 {
@@ -74,7 +75,7 @@ static bool lacks(void *world, const void *of, int rank, BlameWait *wait)
     const LocalMember *self = asleep_in(group, rank);
     if (self) find_peers(group, self, false, wait);
     pthread_mutex_unlock(&group->mutex);
-    /* A member that is asleep and waits for nobody is about to be woken. */
+    /* A sleeping member that waits for no rank is about to be woken. */
     return wait->n > 0;
 }
 
@@ -102,7 +103,7 @@ static void describe(void *world, const void *of, int rank, char *text, size_t n
 static const BlameTransport transport = {
     .waits_in = waits_in, .lacks = lacks, .describe = describe};
 
-/* ---- a wait that is too long ----------------------------------------------------------------- */
+/* ---- the end of a wait ----------------------------------------------------------------------- */
 
 bool local_leaves_deadline(Comm *comm)
 {
@@ -110,8 +111,8 @@ bool local_leaves_deadline(Comm *comm)
     LocalWorld *world = group->world;
     BlameWait wait = own_wait(comm, false);
     int rank[COMM_MAX_RANKS];
-    /* The mutex of the world comes before those of groups; and another transport may take long to
-     * answer, while peers of this group should go on. */
+    /* Lock order: the world's mutex comes before those of groups. Another transport may also take
+     * long to reply, and this group's members should continue meanwhile. */
     pthread_mutex_unlock(&group->mutex);
     pthread_mutex_lock(&world->mutex);
     int n = blame_reach(&transport, world, &wait, rank);

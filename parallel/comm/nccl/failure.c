@@ -1,5 +1,5 @@
-/* failure.c -- the end of the program where a call of NCCL's fails: its code and its sentence, with
- * NCCL's own words. Calls that do not end are in waits.c. */
+/* failure.c -- ends the program when an NCCL call fails: chooses the exit code and prints the error
+ * message with NCCL's own text. Calls that never end are handled in waits.c. */
 #include "model/core/log.h"
 #include "parallel/comm/nccl/group.h"
 #include "parallel/comm/rank_list.h"
@@ -19,8 +19,8 @@ void nccl_end_for(const NcclGroup *g)
     ends_share(true);
 }
 
-/* NCCL has one code for all that CUDA refuses; its words tell the GPU's memory from the rest:
- * CUDA's own, or its log's ("Failed to CUDA calloc async 64 bytes"). */
+/* NCCL has one error code for all CUDA errors. Only its text shows that GPU memory has run out:
+ * CUDA's own text, or NCCL's log line ("Failed to CUDA calloc async 64 bytes"). */
 static bool out_of_memory(NcclResult result, const char *said)
 {
     return result == NCCL_UNHANDLED_CUDA_ERROR &&
@@ -33,11 +33,12 @@ void nccl_end_failed(NcclGroup *g, int64_t number, NcclResult result)
     const NcclLibrary *nccl = nccl_library();
     char call[BLAME_CALL_BYTES], list[RANK_LIST_BYTES], said[512] = "", advice[128] = "";
     const char *last = nccl->last_error(g->handle);
-    /* Its log may begin with blank lines, and its first line is enough for a sentence. */
+    /* NCCL's log may begin with blank lines. Its first line of text is enough for the error
+     * message. */
     while (last && (*last == '\n' || *last == ' '))
         last++;
     if (last && *last) snprintf(said, sizeof said, ": %.*s", (int)strcspn(last, "\n"), last);
-    /* The user can do something about a full GPU alone. */
+    /* A full GPU is the only failure for which the user can be advised. */
     bool full = out_of_memory(result, said);
     int fewer = nccl_fewer_channels();
     if (full) snprintf(advice, sizeof advice, "; free some of the GPU's memory");

@@ -1,4 +1,4 @@
-/* library.c -- see library.h. */
+/* library.c -- opens libnccl.so.2, looks up its functions and checks its version. */
 #include "parallel/comm/nccl/library.h"
 
 #include "model/core/check.h"
@@ -12,15 +12,15 @@
 #include <string.h>
 
 #define NCCL_FILE "libnccl.so.2"
-/* What to do where it is not there: the end of a sentence. */
+/* The end of the error message if NCCL is missing or too old: what the user can do. */
 #define NCCL_ADVICE                                                                                \
     "; install NCCL " NCCL_LEAST_TEXT " or newer (NVIDIA's package libnccl2, or PyPI's "           \
     "nvidia-nccl-cu13, whose folder then goes into "                                               \
     "LD_LIBRARY_PATH), or set CUDA_VISIBLE_DEVICES to one GPU, which all ranks will share"
 
-/* A process opens the library once. */
+/* State of the library. A process opens it once. */
 static struct {
-    pthread_mutex_t mutex; /* guards all of it until it is open */
+    pthread_mutex_t mutex; /* guards all fields until the library is open */
     const NcclLibrary *given;
     bool asked, open;
     char err[1024];
@@ -56,7 +56,7 @@ static bool load(NcclLibrary *functions, char *err, size_t n)
         return error_set(err, n,
                          "ranks with a GPU each need NCCL, which cannot be opened: %s" NCCL_ADVICE,
                          dlerror());
-    /* All at once: a function that is missing must not end a run hours later. */
+    /* Look up all functions now: a missing one must not end a run hours later. */
     for (int i = 0; i < FUNCTIONS; i++) {
         found[i] = dlsym(library, name[i]);
         if (found[i] == NULL) {
@@ -64,7 +64,7 @@ static bool load(NcclLibrary *functions, char *err, size_t n)
             bool known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0;
             error_set(err, n, "NCCL here (%s) has no %s" NCCL_ADVICE,
                       known ? map->l_name : NCCL_FILE, name[i]);
-            dlclose(library); /* the sentence has its path already */
+            dlclose(library); /* the error message already contains its path */
             return false;
         }
     }
@@ -72,7 +72,7 @@ static bool load(NcclLibrary *functions, char *err, size_t n)
     return true;
 }
 
-/* The file that the functions come from; "" where nobody knows. */
+/* Returns the path of the file that the functions were loaded from, or "" if it is unknown. */
 static const char *file_of(const NcclLibrary *functions)
 {
     Dl_info info;
@@ -90,10 +90,12 @@ static const char *version_text(int version, char *buf, size_t n)
 static bool open_once(char *err, size_t n)
 {
     char text[32];
-    /* Several communicators work on a GPU at once: NCCL then starts them there in the order in
-     * which the host called them, the same on all ranks. And nobody asks for the port that any
-     * user of the machine may read. What the user has set stays: but not that calls return before
-     * they are through, which the environment can ask for over a communicator's own config. */
+    /* Several communicators use a GPU at the same time. With NCCL_LAUNCH_ORDER_IMPLICIT, NCCL
+     * starts their calls there in the order in which the host issued them, which is the same on all
+     * ranks. NCCL_RAS_ENABLE=0 keeps NCCL from opening a diagnostics port that any user of the
+     * machine could read. Values that the user has set are kept, except for NCCL_COMM_BLOCKING: it
+     * overrides a communicator's own config, and with 0, calls would return before they are
+     * complete. */
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     setenv("NCCL_RAS_ENABLE", "0", 0);
     setenv("NCCL_COMM_BLOCKING", "1", 1);

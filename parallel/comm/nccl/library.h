@@ -1,8 +1,8 @@
-/* library.h -- libnccl.so.2 as a table of its functions: their types as NCCL 2.28.9 has them,
- * declared here, so that no build needs nccl.h. A newer library takes a structure of an older
- * version by its size, magic and version.
+/* library.h -- libnccl.so.2 as a table of function pointers. The types are declared here as in NCCL
+ * 2.28.9, so that no build needs nccl.h. A newer library recognizes a structure of an older version
+ * by its size, magic and version.
  *
- * NCCL's user guide says what the functions mean, and when each may be called. */
+ * NCCL's user guide documents the functions and when each may be called. */
 #ifndef PARALLEL_COMM_NCCL_LIBRARY_H
 #define PARALLEL_COMM_NCCL_LIBRARY_H
 
@@ -10,13 +10,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The oldest that is served: 10000 * major + 100 * minor + patch, as NCCL counts. */
+/* The oldest supported version, as NCCL numbers them: 10000 * major + 100 * minor + patch. */
 enum { NCCL_LEAST = 22809 };
 #define NCCL_LEAST_TEXT "2.28.9"
 
 typedef struct NcclHandle NcclHandle; /* ncclComm_t points to it */
 typedef void *NcclStream;             /* cudaStream_t */
-/* What makes a group of those that have it: one of the group makes it. */
+/* ncclUniqueId: one rank creates it, and all ranks that pass it form one communicator. */
 typedef struct {
     char internal[128];
 } NcclId;
@@ -47,7 +47,7 @@ typedef enum {
 
 typedef enum { NCCL_SUM, NCCL_PRODUCT, NCCL_MAX } NcclOp;
 
-/* ncclConfig_t of 2.28. */
+/* ncclConfig_t of NCCL 2.28. */
 typedef struct {
     size_t size;
     unsigned magic, version;
@@ -58,7 +58,7 @@ typedef struct {
     int collnet_enable, cta_policy, shrink_share, nvls_ctas, channels_per_net_peer, nvlink_centric;
 } NcclConfig;
 
-/* As NCCL_CONFIG_INITIALIZER: nothing is chosen. */
+/* Corresponds to NCCL_CONFIG_INITIALIZER: every option is left undefined. */
 enum { NCCL_UNDEFINED = INT_MIN };
 #define NCCL_CONFIG_NONE                                                                           \
     ((NcclConfig){.size = sizeof(NcclConfig),                                                      \
@@ -79,7 +79,7 @@ enum { NCCL_UNDEFINED = INT_MIN };
                   .channels_per_net_peer = NCCL_UNDEFINED,                                         \
                   .nvlink_centric = NCCL_UNDEFINED})
 
-/* X(field, name in the library, what it returns, (arguments)) */
+/* X(field of NcclLibrary, symbol in the library, return type, (parameters)) */
 #define NCCL_FUNCTIONS(X)                                                                          \
     X(get_version, ncclGetVersion, NcclResult, (int *version))                                     \
     X(get_unique_id, ncclGetUniqueId, NcclResult, (NcclId * id))                                   \
@@ -116,10 +116,10 @@ typedef struct {
 #undef X
 } NcclLibrary;
 
-/* The open library (nccl_open); it stays so to the end of the process. */
+/* Returns the open library (nccl_open). It stays open until the process ends. */
 const NcclLibrary *nccl_library(void);
-/* For tests: from here on the process uses these functions, and the next nccl_open opens them.
- * NULL: the library again. */
+/* For tests: replaces the library with these functions, which the next nccl_open opens. NULL
+ * restores the real library. */
 void nccl_library_use(const NcclLibrary *functions);
 
 #endif

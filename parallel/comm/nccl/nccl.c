@@ -1,5 +1,5 @@
-/* nccl.c -- the verbs over NCCL, put on the stream of the device that carries them, and the life of
- * a communicator. How calls are watched is in watchdog.c. */
+/* nccl.c -- implements the communicator's operations over NCCL, on the stream of the device that
+ * carries them, and opens and closes NCCL communicators. The calls are watched in watchdog.c. */
 #include "parallel/comm/nccl/nccl.h"
 
 #include "model/core/log.h"
@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A Comm's own. */
+/* The private state of one Comm. */
 typedef struct {
-    const char *name; /* of the Comm, for messages */
+    const char *name; /* name of the Comm's group, for messages */
     NcclGroup *group;
-    bool shared; /* the group is another Comm's */
+    bool shared; /* the group belongs to another Comm */
     bool noting; /* between group_begin and group_end */
-    Device on;   /* of the first call noted; no backend: none yet */
+    Device on;   /* device of the first call in the group; no backend: no call yet */
 } Member;
 
 static Member *member(const Comm *comm)
@@ -33,7 +33,7 @@ static NcclType type_of(DType dtype)
     return of[dtype];
 }
 
-/* NCCL can move any 16 bits, but adds only what it has a type for. */
+/* NCCL can move any 16-bit type, but can add only the types that it defines. */
 static NcclType summed_type(DType dtype)
 {
     CHECK(dtype != U16, "a reduction of %s over NCCL", dtype_name(dtype));
@@ -45,7 +45,7 @@ static void require(NcclGroup *g, NcclResult result)
     if (result != NCCL_SUCCESS) nccl_end_failed(g, g->calls - 1, result);
 }
 
-/* One mark is recorded before the call, another once it has come back. */
+/* Record one event before the call, and another after it has returned. */
 static void begins(NcclGroup *g, Device *on, NcclCall call)
 {
     device_event_record(on, &g->mark[g->calls % NCCL_RING].before);
@@ -58,10 +58,10 @@ static void ends(NcclGroup *g, Device *on)
     nccl_call_ends(g);
 }
 
-/* NCCL's groups belong to a thread: the member whose group has begun and not ended. */
+/* NCCL's groups belong to a thread: this is the member with an open group, or NULL. */
 static _Thread_local const Member *grouping;
 
-/* Before each of NCCL's calls for a device. */
+/* Called before each NCCL call that a device carries. */
 static void begin(Member *m, Device *on, NcclCall call)
 {
     NcclGroup *g = m->group;
@@ -73,7 +73,7 @@ static void begin(Member *m, Device *on, NcclCall call)
         return;
     }
     if (m->on.backend) {
-        /* NCCL would take several streams; the marks of a group are on one. */
+        /* NCCL would accept several streams, but a group's two events are on one stream. */
         CHECK(m->on.compute.impl == on->compute.impl, "calls of one group on two streams, %s",
               call.name);
         nccl_call_grows(g);
@@ -85,7 +85,7 @@ static void begin(Member *m, Device *on, NcclCall call)
     require(g, nccl_library()->group_start());
 }
 
-/* After it. */
+/* Called after it. */
 static void end(Member *m, Device *on, NcclResult result)
 {
     require(m->group, result);
@@ -105,8 +105,7 @@ static NcclCall with_peer(const Member *m, CommVerb verb, Tensor x, int peer)
     return call;
 }
 
-/* ---- verbs -----------------------------------------------------------------------------------
- * Calls that move nothing go no further: NCCL would drop them, too. */
+/* ---- collectives and messages: calls without elements return early; NCCL would ignore them --- */
 
 static void *stream_of(const Device *on)
 {
@@ -192,7 +191,8 @@ static void nccl_group_end(Comm *comm)
     Member *m = member(comm);
     CHECK(m->noting, "group_end without group_begin, of %s", comm->name);
     m->noting = false;
-    /* A group without a device's call was the host's alone: NCCL has not heard of it. */
+    /* If no device call was made in the group, all its calls were host calls, and NCCL's group was
+     * never started. */
     if (m->on.backend) {
         grouping = NULL;
         require(m->group, nccl_library()->group_end());
@@ -200,9 +200,9 @@ static void nccl_group_end(Comm *comm)
     }
 }
 
-/* ---- the life of a communicator -------------------------------------------------------------- */
+/* ---- opening and closing a communicator ------------------------------------------------------ */
 
-/* A call that no stream carries: the host waits in it for the peers. */
+/* Registers a call that blocks the host until the peers arrive, and that no stream carries. */
 static void host_call(NcclGroup *g, const char *name)
 {
     nccl_call_begins(g, (NcclCall){.name = name, .group = g->name, .elements = -1, .peer = -1});
@@ -228,12 +228,13 @@ static NcclGroup *group_create(Comm *comm, Device *dev, double timeout)
     memcpy(g->name, comm->name, sizeof g->name);
     snprintf(g->place, sizeof g->place, "%s", log_place());
     pthread_mutex_init(&g->mutex, NULL);
-    /* Not through the front door: these are not the caller's calls, and are not counted. */
+    /* Call the transport directly: this is not a call of the user's, so it must not be counted. */
     g->world_rank = must_calloc((size_t)g->size, sizeof *g->world_rank);
     int32_t rank = log_rank();
     comm->ops->all_gather(comm, NULL, tensor_1d(g->world_rank, I32, g->size),
                           tensor_1d(&rank, I32, 1));
-    /* The first record makes an event, and a step must not make any. */
+    /* An event is created by its first record. Record all now, so that no training step creates
+     * one. */
     for (int i = 0; i < NCCL_RING; i++) {
         device_event_record(dev, &g->mark[i].before);
         device_event_record(dev, &g->mark[i].after);
@@ -242,30 +243,32 @@ static NcclGroup *group_create(Comm *comm, Device *dev, double timeout)
     return g;
 }
 
-/* The id is the first rank's, and goes to the others through the host's communicator. */
+/* Rank 0 creates the id, and the host's communicator broadcasts it. */
 static void group_open(NcclGroup *g, Comm *host)
 {
     const NcclLibrary *nccl = nccl_library();
     NcclHandle *handle = NULL;
     NcclConfig config = NCCL_CONFIG_NONE;
-    config.blocking = 1; /* a mark after a call that only hands it on would come too early */
+    config.blocking = 1; /* in non-blocking mode the event after a call would be recorded too
+                          * early */
     config.comm_name = g->name;
     host_call(g, "connect");
     if (g->rank == 0) require(g, nccl->get_unique_id(&g->id));
     host->ops->broadcast(host, NULL, tensor_1d(&g->id, U8, sizeof g->id), 0);
-    nccl_watch(g); /* now: connecting, too, may wait for ever */
+    nccl_watch(g); /* start watching now, because connecting may also block forever */
     device_enter(g->device);
     require(g, nccl->comm_init(&handle, g->size, g->id, g->rank, &config));
     set_handle(g, handle);
     nccl_call_ends(g);
 }
 
-/* NCCL asks that nothing is under way: whoever closes has waited, or given back memory. */
+/* NCCL requires that no call is in progress: the caller has synchronized the device, or has freed
+ * device memory, which also synchronizes. */
 static void group_close(NcclGroup *g)
 {
     NcclHandle *handle = g->handle;
     host_call(g, "disconnect");
-    set_handle(g, NULL); /* the watchdog must not ask a communicator that is being destroyed */
+    set_handle(g, NULL); /* the watchdog must not query a communicator that is being destroyed */
     require(g, nccl_library()->comm_destroy(handle));
     nccl_call_ends(g);
     nccl_unwatch(g);
@@ -287,7 +290,7 @@ static void nccl_close(Comm *comm)
     comm->impl = NULL;
 }
 
-/* From here on the Comm's calls go through the group. */
+/* From now on the Comm's device calls go through the group. */
 static void take_over(Comm *comm, NcclGroup *group, bool shared)
 {
     static const CommOps nccl = {.name = "nccl",
@@ -303,10 +306,11 @@ static void take_over(Comm *comm, NcclGroup *group, bool shared)
     Member *m = must_calloc(1, sizeof *m);
     *m = (Member){.group = group, .shared = shared};
     comm_carry(comm, &nccl, m);
-    m->name = comm->host->name; /* which stays where it is when the Comm moves */
+    m->name = comm->host->name; /* this copy of the name keeps its address when the caller moves the
+                                 * Comm */
 }
 
-/* Each verb once, so that no step waits for NCCL to open what it needs. */
+/* Uses each operation once, so that no training step waits until NCCL has set it up. */
 static void use_first(Comm *comm, Device *dev, bool messages)
 {
     int n = comm->size, next = (comm->rank + 1) % n, before = (comm->rank + n - 1) % n;
@@ -319,14 +323,14 @@ static void use_first(Comm *comm, Device *dev, bool messages)
     nccl_reduce_scatter(comm, dev, part, whole);
     nccl_all_gather(comm, dev, whole, part);
     nccl_broadcast(comm, dev, whole, 0);
-    /* Both directions of each pair: the last stage's gradients go back. */
+    /* Send both ways between neighbours: a pipeline's gradients go back from the last stage. */
     for (int way = 0; way < 2 && messages; way++) {
         nccl_group_begin(comm);
         nccl_send(comm, dev, out, way ? before : next);
         nccl_receive(comm, dev, in, way ? next : before);
         nccl_group_end(comm);
     }
-    device_release(dev, memory, bytes); /* which waits for the device */
+    device_release(dev, memory, bytes); /* this also waits for the device */
 }
 
 void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout)

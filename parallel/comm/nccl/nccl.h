@@ -1,48 +1,55 @@
-/* nccl.h -- ranks with a GPU each: what a device carries goes through NCCL; the host's calls stay
- * with the communicator that was there before.
+/* nccl.h -- the transport between ranks with a GPU each. Calls that a device carries go through
+ * NCCL. Host calls stay with the communicator that existed before.
  *
- * libnccl.so.2 is opened when the first ranks ask for it, 2.28.9 or newer; its functions are
- * declared in library.h, so that no build needs its own header. One thread issues the calls of
- * a device. NCCL has no deadlines of its own: one thread of the process asks all communicators for
- * errors and holds parallel.timeout. What fails ends the process, with NCCL's own words and what
- * was called; nothing is retried.
+ * libnccl.so.2 (2.28.9 or newer) is opened when ranks first need it. Its functions are declared in
+ * library.h, so no build needs nccl.h. One thread issues all calls of a device. NCCL has no
+ * deadlines, so one thread of the process checks all communicators for errors and enforces
+ * parallel.timeout. Any failure ends the process with a message that contains NCCL's own error text
+ * and the call. Nothing is retried.
  *
- * Sums are added in an order of NCCL's own, which is the same on all ranks; in 16 bits they are
- * rounded at each step of it. A maximum may lose a NaN. */
+ * NCCL adds in its own order, which is the same on all ranks. 16-bit sums are rounded at each step.
+ * A maximum may lose a NaN. */
 #ifndef PARALLEL_COMM_NCCL_NCCL_H
 #define PARALLEL_COMM_NCCL_NCCL_H
 
 #include "parallel/comm/comm.h"
 
-/* Opens the library, once a process: later calls give the first one's answer. Sets
- * NCCL_LAUNCH_ORDER_IMPLICIT=1 and NCCL_RAS_ENABLE=0 where the environment has neither, and
- * NCCL_COMM_BLOCKING=1. False with a sentence: no library, one that is too old, a function
- * missing. */
+/* Opens the library, once per process: later calls return the first call's result. Sets
+ * NCCL_LAUNCH_ORDER_IMPLICIT=1 and NCCL_RAS_ENABLE=0 unless the environment defines them, and
+ * always sets NCCL_COMM_BLOCKING=1. Returns false and writes a message to err if the library is
+ * missing or too old, or lacks a function. */
 bool nccl_open(char *err, size_t n);
-/* "NCCL 2.28.9, /usr/lib/x86_64-linux-gnu/libnccl.so.2"; "NCCL 2.28.9". Open. Return buf. */
+/* Write, for example, "NCCL 2.28.9, /usr/lib/x86_64-linux-gnu/libnccl.so.2" and "NCCL 2.28.9", and
+ * return buf. The library must be open. */
 const char *nccl_describe(char *buf, size_t n);
 const char *nccl_version(char *buf, size_t n);
 
-/* From here on what a device carries of `comm` goes through a communicator of NCCL's own, between
- * the devices of its ranks; all ranks call it, each with its open device. When it returns each
- * collective has been used once, and with `messages` so have sends and receives of neighbours (rank
- * + 1, the last with the first), which take a lot of memory: a first use waits on the host for the
- * peers' hosts, a later one does not. (Unless NCCL takes another algorithm for another size: a
- * trainer's warm-up makes the calls of a step in the sizes of a step.) No wait is
- * longer than `timeout` seconds (0: for ever), here and later: then the process ends (EXIT_HANG),
- * naming group, operation, its number, elements, and who has not come. The library is open. A group
- * of one is left alone. comm_close ends both communicators, before the device is closed, for which
- * it waits first. */
+/* Creates an NCCL communicator between the devices of comm's ranks; from now on it carries the
+ * device calls of `comm`. All ranks must call it, each with its open device, and the library must
+ * be open. A group of one rank is left unchanged.
+ *
+ * It uses each collective once before it returns, because NCCL's first use of an operation blocks
+ * the host until the peers' hosts arrive, and later uses do not. (NCCL may still choose another
+ * algorithm for another size; the trainer's warm-up therefore makes a step's calls in their real
+ * sizes.) If `messages`, it also uses sends and receives between neighbours (rank + 1, and the last
+ * with the first), which take a lot of memory.
+ *
+ * No wait, here or later, lasts longer than `timeout` seconds (0: no limit). After that the process
+ * ends (EXIT_HANG) with the group, the operation, its number, its element count, and the ranks that
+ * have not arrived. comm_close closes both communicators. It must be called before the device is
+ * closed, and waits for the device first. */
 void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout);
-/* The same for a group of the same ranks in the same order as `connected`, through whose
- * communicator its calls go; it is closed before that one. */
+/* Makes `comm` use the NCCL communicator of `connected`, a group of the same ranks in the same
+ * order. `comm` must be closed first. */
 void nccl_share(Comm *comm, const Comm *connected);
 
-/* Bytes of device memory that a communicator of so many ranks takes, about; 0 of one. `messages`:
- * those with the next and the previous rank are counted, too. NCCL_MAX_CTAS and NCCL_BUFFSIZE in
- * the environment make it smaller, as they make NCCL. */
+/* Estimates the bytes of device memory that a communicator of this many ranks takes; 0 for one
+ * rank. If `messages`, includes connections for messages to the next and the previous rank.
+ * NCCL_MAX_CTAS and NCCL_BUFFSIZE in the environment reduce the estimate, as they reduce NCCL's
+ * memory. */
 size_t nccl_reserve(int ranks, bool messages);
-/* An NCCL_MAX_CTAS that makes it smaller; 0: the environment's is as small. */
+/* Returns a value for NCCL_MAX_CTAS that would reduce this memory, or 0 if the environment's value
+ * is already as small. */
 int nccl_fewer_channels(void);
 
 #endif

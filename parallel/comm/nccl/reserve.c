@@ -1,29 +1,31 @@
-/* reserve.c -- device memory of NCCL's own, estimated for GPUs of one machine that NVLink
- * connects: NCCL gives no number before it has the memory. Elsewhere it takes less: fewer channels
- * over PCIe, and the host's memory where GPUs cannot see each other.
+/* reserve.c -- estimates the device memory that NCCL takes for itself, for GPUs in one machine that
+ * are connected by NVLink. NCCL cannot report a number before it has allocated the memory. In other
+ * machines it takes less: fewer channels over PCIe, and host memory if the GPUs cannot access each
+ * other.
  *
- * Read in NCCL's sources, 2.28.9, by file; nothing of it was measured. */
+ * The numbers come from NCCL's sources, version 2.28.9; the comments name the files. None of them
+ * was measured. */
 #include "parallel/comm/nccl/nccl.h"
 
 #include <stdlib.h>
 
 #define MIB ((size_t)1 << 20)
 
-/* Channels of rings and trees, for NVLink of Hopper's (graph/connect.cc, after search and
- * doubling), and as many of multicast; NCCL_MAX_CTAS, the user's, is the most of both. */
+/* Number of channels of rings and trees on Hopper's NVLink (graph/connect.cc, after search and
+ * doubling), and as many for multicast. NCCL_MAX_CTAS, set by the user, limits both. */
 enum { CHANNELS = 24 };
-/* Bytes of buffers (init.cc) for one direction of one channel to one peer: of the protocols LL and
- * LL128 together; of Simple, unless NCCL_BUFFSIZE says so. */
+/* Bytes of buffers (init.cc) for one direction of one channel to one peer: for the protocols LL and
+ * LL128 together, and for Simple unless NCCL_BUFFSIZE is set. */
 static const size_t low_latency = 5439488, simple = 4 * MIB;
-/* What memory between GPUs is rounded up to (CUDA_IPC_MIN). */
+/* Allocations that are shared between GPUs are rounded up to this size (CUDA_IPC_MIN). */
 static const size_t grain = 2 * MIB;
-/* Of multicast, of more than two ranks (transport/nvls.cc): two directions, 8 steps of 128 KiB for
- * each channel and rank; and credits. */
+/* Multicast, with more than two ranks (transport/nvls.cc): for each channel and rank two directions
+ * of 8 steps of 128 KiB; and one allocation for credits. */
 static const size_t multicast_part = 2 * MIB, multicast_credits = 2 * MIB;
-/* Channels' and peers' tables, events, the queue of work. */
+/* Tables of channels and peers, events, and the work queue. */
 static const size_t tables = 8 * MIB;
 
-/* A positive number from the environment; `other` where there is none. */
+/* Returns the environment variable if it is a positive number, else `other`. */
 static size_t setting(const char *name, size_t other)
 {
     const char *word = getenv(name);
@@ -31,16 +33,16 @@ static size_t setting(const char *name, size_t other)
     return value > 0 ? (size_t)value : other;
 }
 
-/* The receiver's buffers, and the sender's counters (transport/p2p.cc). */
+/* Bytes of one connection: the receiver's buffers and the sender's counters (transport/p2p.cc). */
 static size_t connection(void)
 {
     size_t buffers = low_latency + setting("NCCL_BUFFSIZE", simple);
     return (buffers + grain - 1) / grain * grain + grain;
 }
 
-/* The number of channels for messages is a power of two: with 18 links of NVLink and two channels a
- * link, the largest that NCCL allows (graph/paths.cc). The first message to a peer opens all
- * (enqueue.cc). */
+/* Number of channels for messages, a power of two. With 18 NVLink links and two channels per link
+ * it is the largest that NCCL allows (graph/paths.cc). The first message to a peer opens all of
+ * them (enqueue.cc). */
 static size_t message_channels(size_t channels)
 {
     size_t power = 1;
@@ -65,11 +67,11 @@ size_t nccl_reserve(int ranks, bool messages)
 {
     if (ranks <= 1) return 0;
     size_t channels = most_channels();
-    /* A rank has one on each side, for rings and trees as for messages; of two both are the same.
-     */
+    /* A rank has a neighbour on each side, for rings and trees as well as for messages. With two
+     * ranks both neighbours are the same rank. */
     size_t neighbours = ranks > 2 ? 2 : 1, bytes = tables;
     bytes += channels * neighbours * connection();
-    /* Two ranks exchange directly; NCCL multicasts from three on. */
+    /* Two ranks exchange data directly. With three or more, NCCL uses multicast. */
     if (ranks > 2) bytes += channels * multicast_part * (size_t)ranks + multicast_credits;
     if (messages) bytes += message_channels(channels) * neighbours * connection();
     return bytes;

@@ -1,6 +1,6 @@
-/* waits.c -- in which call of NCCL's a rank waits, on the host or on its device, and who has not
- * come to that call: what blame.h asks of this transport, and the end of a call that takes too
- * long. */
+/* waits.c -- reports in which NCCL call a rank waits, on the host or on its device, and which ranks
+ * have not arrived at that call, through the functions of blame.h. Ends the program when a call
+ * takes too long. */
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/nccl/group.h"
 
@@ -12,7 +12,7 @@ const char *nccl_describe_call(NcclGroup *g, int64_t number, char *text, size_t 
     pthread_mutex_lock(&g->mutex);
     const NcclCall call = g->ring[number % NCCL_RING];
     pthread_mutex_unlock(&g->mutex);
-    /* A stream, because the parts are optional, and it cuts what does not fit. */
+    /* Use a stream: some parts are optional, and it truncates what does not fit. */
     FILE *to = fmemopen(text, n, "w");
     CHECK(to != NULL, "no stream over %zu bytes", n);
     fprintf(to, "group %s, call %lld, %s", call.group, (long long)number, call.name);
@@ -26,9 +26,10 @@ const char *nccl_describe_call(NcclGroup *g, int64_t number, char *text, size_t 
     return text;
 }
 
-/* ---- who has come --------------------------------------------------------------------------- */
+/* ---- who has arrived ------------------------------------------------------------------------- */
 
-/* The same communicator on that member. NULL: it is not there yet, or in another process. */
+/* Returns the member's end of the same communicator. NULL: it does not exist yet, or it is in
+ * another process. */
 static NcclGroup *member_of(NcclGroup *all, const NcclGroup *g, int rank)
 {
     for (NcclGroup *h = all; h; h = h->next)
@@ -36,14 +37,14 @@ static NcclGroup *member_of(NcclGroup *all, const NcclGroup *g, int rank)
     return NULL;
 }
 
-/* Whether the host has made that call. */
+/* Returns whether the host has made that call. */
 static bool host_came(NcclGroup *g, int64_t number)
 {
     return g && nccl_calls(g) > number;
 }
 
-/* The host has made that call: whether the device has come to it. For a call so old that its mark
- * has been used again the answer is yes. */
+/* Returns whether the device has reached that call, which its host has made. Returns true for a
+ * call so old that its event has been reused. */
 static bool device_came(NcclGroup *g, int64_t number)
 {
     if (number <= nccl_calls(g) - NCCL_RING) return true;
@@ -51,7 +52,7 @@ static bool device_came(NcclGroup *g, int64_t number)
     return device_event_reached(&g->view, &g->asked[number % NCCL_RING].before);
 }
 
-/* What g's oldest call that has not ended lacks. */
+/* Finds out which ranks have not arrived at g's oldest incomplete call. */
 static void find_lack(NcclGroup *all, NcclGroup *g, BlameWait *wait)
 {
     int64_t number = g->finished;
@@ -60,7 +61,7 @@ static void find_lack(NcclGroup *all, NcclGroup *g, BlameWait *wait)
     for (int i = 0; i < g->size; i++)
         if (!host_came(member_of(all, g, i), number)) wait->who[wait->n++] = g->world_rank[i];
     if (wait->n > 0) return;
-    /* A device can only be asked about a call that its host has made. */
+    /* A device can be queried only about a call that its host has made. */
     wait->lack = BLAME_DEVICES;
     for (int i = 0; i < g->size; i++)
         if (!device_came(member_of(all, g, i), number)) wait->who[wait->n++] = g->world_rank[i];
@@ -70,10 +71,9 @@ static void find_lack(NcclGroup *all, NcclGroup *g, BlameWait *wait)
     memcpy(wait->who, g->world_rank, (size_t)g->size * sizeof *wait->who);
 }
 
-/* ---- for blame.h: the world is the watchdog's list of groups ----------------------------------
- */
+/* ---- for blame.h; `world` is the watchdog's list of groups ----------------------------------- */
 
-/* The group in whose oldest call that rank is, on the host or on the device. */
+/* Returns the group whose oldest incomplete call this rank is in, on the host or on the device. */
 static const void *waits_in(void *all, int rank)
 {
     for (NcclGroup *g = all; g; g = g->next)

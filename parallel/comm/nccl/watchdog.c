@@ -1,6 +1,6 @@
-/* watchdog.c -- one thread of the process looks after all communicators of NCCL's: it asks them
- * for errors that no call returns, and ends the program where a call takes longer than
- * parallel.timeout: on the host or, once it has come back there, on the device. */
+/* watchdog.c -- one thread of the process watches all NCCL communicators. It checks them for errors
+ * that no call returns, and ends the program if a call takes longer than parallel.timeout, on the
+ * host or afterwards on the device. */
 #include "model/core/pool.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/nccl/group.h"
@@ -8,13 +8,14 @@
 #include <math.h>
 #include <time.h>
 
-/* Seconds between two looks: it looks at least LOOKS times within a deadline. */
+/* Seconds between two checks. There are at least LOOKS checks within a deadline. */
 static const double longest_look = 0.25, shortest_look = 0.005;
 enum { LOOKS = 16 };
 
-/* A process has one such thread: devices of several ranks may be stuck in one call. */
+/* One thread serves the whole process, because the devices of several ranks may be stuck in the
+ * same call. */
 static struct {
-    pthread_mutex_t life; /* held by who starts or ends the thread */
+    pthread_mutex_t life; /* held while the thread is started or stopped */
     pthread_mutex_t mutex;
     pthread_cond_t woken;
     pthread_t thread;
@@ -22,7 +23,7 @@ static struct {
     bool stop;
 } watch = {.life = PTHREAD_MUTEX_INITIALIZER, .mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- what the host calls --------------------------------------------------------------------- */
+/* ---- called by the host ---------------------------------------------------------------------- */
 
 void nccl_call_begins(NcclGroup *g, NcclCall call)
 {
@@ -53,7 +54,7 @@ void nccl_enter(NcclGroup *g)
     device_enter(&g->view);
 }
 
-/* How far the device has come. Calls of one communicator end in their order. */
+/* Updates how many calls the device has completed. Calls of one communicator complete in order. */
 static void look_for_progress(NcclGroup *g)
 {
     pthread_mutex_lock(&g->mutex);
@@ -61,7 +62,7 @@ static void look_for_progress(NcclGroup *g)
     pthread_mutex_unlock(&g->mutex);
     if (g->finished == issued) return;
     nccl_enter(g);
-    /* The marks of older calls have been used again. */
+    /* The events of older calls have been reused. */
     if (g->finished <= issued - NCCL_RING) g->finished = issued - NCCL_RING + 1;
     /* Check the last call first: if the device has kept up, one query is enough. */
     if (device_event_reached(&g->view, &g->asked[(issued - 1) % NCCL_RING].after))
@@ -71,8 +72,8 @@ static void look_for_progress(NcclGroup *g)
         g->finished++;
 }
 
-/* An error that no call has returned: NCCL's own threads found it. It is of the oldest call that
- * has not ended by now. */
+/* Checks for an error that no call has returned because NCCL's own threads found it. It is
+ * attributed to the oldest incomplete call. */
 static void look_for_error(NcclGroup *g)
 {
     NcclResult error = NCCL_SUCCESS;
@@ -82,15 +83,16 @@ static void look_for_error(NcclGroup *g)
     pthread_mutex_unlock(&g->mutex);
     if (result == NCCL_SUCCESS) result = error;
     if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) return;
-    /* All calls may have ended: then the error is the last one's. */
+    /* If all calls have completed by now, attribute the error to the last one. */
     look_for_progress(g);
     nccl_end_failed(g, g->finished < nccl_calls(g) ? g->finished : g->finished - 1, result);
 }
 
-/* Takes what has passed off the patience with the oldest call that has not ended. */
+/* Subtracts the time that has passed from what the oldest incomplete call may still take. */
 static void hold_deadline(NcclGroup *g, double passed)
 {
-    /* The device has gone on, or nothing is under way: the next call has all of its time. */
+    /* The device has made progress, or no call is in progress: the next call gets the full
+     * timeout. */
     if (g->timeout <= 0 || g->finished == nccl_calls(g) || g->finished != g->watched) {
         g->watched = g->finished == nccl_calls(g) ? -1 : g->finished;
         g->patience = g->timeout;
@@ -114,7 +116,8 @@ static void *watch_main(void *context)
     pthread_mutex_lock(&watch.mutex);
     while (!watch.stop) {
         double passed = deadline_sleep(&watch.woken, &watch.mutex, look_after());
-        /* Errors of all groups before any deadline: a failure elsewhere is the cause of a wait. */
+        /* Check all groups for errors before any deadline: a failure elsewhere may be the cause of
+         * a wait. */
         for (NcclGroup *g = watch.groups; g; g = g->next)
             look_for_error(g);
         for (NcclGroup *g = watch.groups; g; g = g->next)
@@ -144,9 +147,9 @@ static bool is_one_of(int rank, const int *ranks, int n)
     return false;
 }
 
-/* Whether one of these n ranks of the world has a call under way, in this process, whose deadline
- * the watchdog holds (a DeadlineHolder). False, after two seconds, where the watchdog itself does
- * not go on. */
+/* Returns whether one of these n world ranks has a call in progress, in this process, whose
+ * deadline the watchdog enforces (a DeadlineHolder). Returns false after two seconds if the
+ * watchdog is stuck. */
 static bool holds_deadline(const int *ranks, int n)
 {
     enum { SECONDS = 2 };
@@ -154,8 +157,8 @@ static bool holds_deadline(const int *ranks, int n)
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += SECONDS;
-    /* A question about a device may take as long as what the device's host does meanwhile. A
-     * watchdog that is stuck in one ends nobody. */
+    /* Querying a device may take as long as its host's current operation on it. If the watchdog is
+     * stuck in such a query, it cannot enforce any deadline. */
     if (pthread_mutex_timedlock(&watch.mutex, &until) != 0) return false;
     for (NcclGroup *g = watch.groups; g && !holds; g = g->next)
         holds =
@@ -173,7 +176,7 @@ void nccl_watch(NcclGroup *g)
     pthread_mutex_lock(&watch.mutex);
     g->next = watch.groups;
     watch.groups = g;
-    pthread_cond_signal(&watch.woken); /* its deadline may be shorter */
+    pthread_cond_signal(&watch.woken); /* its timeout may be shorter */
     pthread_mutex_unlock(&watch.mutex);
     pthread_mutex_unlock(&watch.life);
 }
@@ -182,7 +185,7 @@ void nccl_unwatch(NcclGroup *g)
 {
     pthread_mutex_lock(&watch.life);
     pthread_mutex_lock(&watch.mutex);
-    /* The last group takes the thread with it, so that a process without NCCL has none. */
+    /* Removing the last group ends the thread, so a process without NCCL has none. */
     NcclGroup **at = &watch.groups;
     while (*at != g)
         at = &(*at)->next;
