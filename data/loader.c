@@ -96,7 +96,7 @@ static void fill_batch(Loader *l, BatchBuffer *buffer, int64_t samples, int64_t 
         int64_t sample = sampler_index(samples, micro, o->dp_rank, o->dp_size, o->B, row);
         if (o->split == SPLIT_VAL && sample >= validation_windows(l)) {
             memset(tokens, 0, (size_t)o->T * sizeof *tokens);
-            memset(targets, 0xFF, (size_t)o->T * sizeof *targets); /* -1 */
+            memset(targets, 0xFF, (size_t)o->T * sizeof *targets); /* sets every target to -1 */
             continue;
         }
         buffer->good = read_window(l, sampler_window(&l->sampler, sample), buffer->error,

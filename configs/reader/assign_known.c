@@ -152,8 +152,8 @@ void check_known(const Walk *w, int node, const KnownKey *known)
     case KNOWN_WRONG:
         load_error(w->load, walk_key(w, node), known->key, "%s", known_why(known));
         break;
-    /* true and false have already been read as the key inside the section, and an object like any
-     * other section. */
+    /* true and false were already stored as the key inside the section, and an object was read like
+     * any other section. Other values are refused. */
     case KNOWN_SHORT:
         if (!inert)
             load_error(w->load, walk_value(w, node), known->key,
@@ -170,7 +170,8 @@ void check_known(const Walk *w, int node, const KnownKey *known)
     cJSON_free(value);
 }
 
-/* Returns whether the section accepts keys that are not listed; at most "enabled" is. */
+/* Returns whether the section may contain keys that have no row of their own; only its "enabled"
+ * may have one. */
 static bool holds_anything(const KnownKey *known)
 {
     return is_switch(known) || known->kind == KNOWN_TREE || is_unbuilt_section(known);

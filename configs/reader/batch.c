@@ -62,9 +62,9 @@ void derive_batch(Load *load)
                      (load_automatic(load, train_key) && !train) || load->path == NULL;
     if (batch_unusable(load)) return;
     if (!micro && automatic) {
-        /* If both other keys are given, this is exactly one rank's share of a micro-batch. If only
-         * the batch is given, the micro-batch must divide this. 0 means that it is not
-         * determined. */
+        /* `share` limits the micro-batch. If both other keys are given, it is exactly the
+         * micro-batch. If only the batch is given, the micro-batch must divide it. 0 means that
+         * nothing limits it. */
         int64_t share = train ? *batch / dp / (accum ? *times : 1) : 0;
         load_follow(load, micro_key, rows,
                     train && accum && share > 0 ? share : automatic_micro_batch(share));
@@ -120,8 +120,9 @@ void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n)
     one_or_two(low, high, out, n);
 }
 
-/* Writes the numbers of ranks nearest to the config's whose data-parallel ranks divide `total`
- * evenly, as "2 or 4 ranks". Returns false if they are more than a run can have. */
+/* Finds the numbers of ranks, nearest to the config's, for which `total` is a multiple of the
+ * data-parallel size, and writes them as "2 or 4 ranks". Returns false if they are more than a run
+ * can have. */
 static bool near_ranks(const Config *c, int64_t total, char *out, size_t n)
 {
     int64_t low, high;
@@ -184,7 +185,7 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
             low = batch / unit * unit, share = batch / dp;
     char near[64], other[160] = "", what[128], multiples[64];
     /* The second suggestion keeps the batch. If the batch divides evenly among the ranks, it is
-     * another value of `beside`; otherwise it is a number of ranks that the batch divides by. */
+     * another value of `beside`; otherwise it is a number of ranks that divides the batch. */
     if (beside != NULL && share > 0 && share * dp == batch) {
         load_nearest_divisors(share, value, near, sizeof near);
         snprintf(other, sizeof other, ", or %s %s", beside, near);

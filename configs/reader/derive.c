@@ -1,4 +1,4 @@
-/* derive.c -- computes values that were not given from values that were. */
+/* derive.c -- computes missing values from the given ones. */
 #include "configs/reader/load.h"
 
 #include <stdlib.h>
@@ -33,11 +33,11 @@ static bool by_set(const Load *load, const char *key)
 static void displace(Load *load, const char *key, const char *winner)
 {
     int row = option_find(key);
-    /* two conflicting --set are reported as an error */
+    /* two --set that conflict are reported elsewhere */
     if (!load_given(load, key) || by_set(load, key)) return;
     load_forget(load, key); /* errors about a value that is no longer used are dropped */
     load_notice(load, load_place(load, key), key, "set aside for --set %s", winner);
-    load_default(load, row); /* as if the file had not given the key */
+    load_default(load, row); /* from here on, the file counts as not giving the key */
     load->origin[row] = (Origin){0};
 }
 
@@ -58,8 +58,7 @@ static void displace_sources(Load *load)
     }
 }
 
-/* Likewise, an optimizer or scheduler type given by --set displaces the file's params that this
- * type does not take. */
+/* Resets params of the file that an optimizer or scheduler type given by --set does not take. */
 static void displace_params(Load *load)
 {
     for (int i = 0; i < option_count; i++) {
@@ -70,8 +69,8 @@ static void displace_params(Load *load)
     }
 }
 
-/* Likewise, an explicit split of the layers given by --set displaces the file's partition rule, and
- * a rule displaces an explicit split. */
+/* An explicit split of the layers given by --set replaces the file's partition rule, and a rule
+ * given by --set replaces the file's explicit split. */
 static void displace_cuts(Load *load)
 {
     static const char split[] = "parallel.pipeline_split", partition[] = "pipeline.partition";
@@ -80,8 +79,8 @@ static void displace_cuts(Load *load)
     if (by_set(load, partition)) displace(load, split, partition);
 }
 
-/* Likewise, a length given by --set as a ratio of the run displaces the same length given in steps,
- * and the reverse. */
+/* A length given by --set as a ratio of the run replaces the same length given in steps by the
+ * file, and the reverse. */
 static void displace_steps(Load *load)
 {
     for (int i = 0; i < option_count; i++) {

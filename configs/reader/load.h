@@ -98,7 +98,7 @@ void assign_set(Load *load, int set);
 /* value.c: checks one JSON value and stores it in the option's field. If it is refused, adds an
  * error at position `at` and returns false. */
 bool assign_field(Load *load, const Json *json, int node, int row, ConfigPlace at);
-/* Does the same, also handles null and "auto", and records the value's origin. `key_at` and
+/* Calls assign_field, but also handles null and "auto" and records the value's origin. `key_at` and
  * `value_at` are the positions of the key and of its value. */
 void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace key_at,
                   ConfigPlace value_at);
@@ -112,7 +112,7 @@ void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n);
 /* parallel.c handles the sections parallel and pipeline. fit_opened adapts the grid of a stored
  * config to the ranks that open it now. */
 void fit_opened(Load *load);
-/* Does the same for sequence_parallel, once the micro-batch is known: drops it if the rows of a
+/* Adapts sequence_parallel as well, once the micro-batch is known: drops it if the rows of a
  * micro-batch cannot be divided among the tensor-parallel ranks. */
 void fit_opened_rows(Load *load);
 void derive_parallel(Load *load);

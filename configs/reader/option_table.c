@@ -12,7 +12,7 @@
 #define CYCLE      (1u << SCHEDULER_ONE_CYCLE)
 #define WSD        (1u << SCHEDULER_WSD)
 #define TOTAL      (1u << SCHEDULER_WARMUP_DECAY_LR | COSINE | WSD)
-#define EXACT      9007199254740992.0 /* 2^53 */
+#define EXACT      9007199254740992.0 /* 2^53: up to here, a double holds every integer */
 #define HUGE_COUNT 1e12
 
 #define NOTHING CHANGES_NOTHING

@@ -13,13 +13,13 @@
 
 typedef enum {
     OPTION_BOOL,
-    OPTION_INT,      /* int64_t */
-    OPTION_NUMBER,   /* double */
-    OPTION_BETAS,    /* double[2] */
+    OPTION_INT,      /* the field is an int64_t */
+    OPTION_NUMBER,   /* the field is a double */
+    OPTION_BETAS,    /* the field is a double[2] */
     OPTION_STRING,   /* char *, owned by the Config; may be NULL */
     OPTION_STRINGS,  /* StringList; a single string is a list of one */
     OPTION_INTEGERS, /* IntegerList with at least one element; null gives an empty list */
-    OPTION_CHOICE,   /* an enum */
+    OPTION_CHOICE,   /* the field is an enum */
 } OptionType;
 
 typedef enum {
@@ -45,9 +45,9 @@ typedef struct {
     bool any_case;
 } Choice;
 
-/* The set of places where a run shows that this key has another value; a test compares it with real
+/* The outputs of a run that change if this key changes, as a bit set; a test compares it with real
  * runs. It is empty if only one value is built. Only the first effect is listed: if the losses
- * differ, samples and files always differ as well. */
+ * change, samples and files always change as well. */
 typedef enum {
     CHANGES_NOTHING = 0,
     CHANGES_LOSSES = 1,   /* the training losses: their values or their number */
@@ -86,7 +86,7 @@ extern const int option_count;
 typedef enum {
     KNOWN_IGNORED,   /* any value of the right type passes; one that is not inert gives a notice */
     KNOWN_QUIET,     /* any value passes silently, because it belongs to a feature that is off */
-    KNOWN_UNBUILT,   /* only the inert values pass */
+    KNOWN_UNBUILT,   /* only the values listed as inert pass */
     KNOWN_SWITCH,    /* an object with any content passes if its "enabled" is false or absent */
     KNOWN_ON_SWITCH, /* the same, but "enabled" is true by default */
     KNOWN_TREE,      /* an object with any content passes with a notice */

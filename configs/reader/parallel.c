@@ -115,7 +115,7 @@ static void check_schedule(Load *load)
     int64_t stages = c->parallel.pipeline;
     bool several = c->parallel.pipeline_chunks > 1,
          interleaved = c->parallel.schedule == SCHEDULE_INTERLEAVED,
-         split = c->parallel.pipeline_split.count > 0, /* with as many ranges as there are now */
+         split = c->parallel.pipeline_split.count > 0, /* with a fixed number of layer ranges */
         chunks = stages > 1 && !split && !load_wrong(load, stages_key) &&
                  cut_has_blocks(load, stages, 2);
     if (UNUSABLE(load, schedule_key, chunks_key) || several == interleaved) return;
@@ -192,7 +192,7 @@ static void check_split(Load *load)
     }
 }
 
-/* ---- all together ---------------------------------------------------------------------------- */
+/* ---- both sections --------------------------------------------------------------------------- */
 
 void derive_parallel(Load *load)
 {

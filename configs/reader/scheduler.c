@@ -66,7 +66,8 @@ void derive_scheduler(Load *load)
     if (type == SCHEDULER_WSD)
         load_follow(load, decay_key, &c->scheduler.params.decay_num_steps,
                     (c->scheduler.params.total_num_steps + 4) / 5);
-    /* Ratios are converted after the defaults in steps, because a ratio replaces such a default. */
+    /* Ratios are converted after the default lengths were set, because a ratio replaces a
+     * default. */
     derive_ratios(load);
     if (!load_given(load, "scheduler.params.warmup_max_lr") &&
         (type == SCHEDULER_WARMUP_LR || type == SCHEDULER_WARMUP_DECAY_LR)) {

@@ -50,7 +50,7 @@ int64_t config_likely_vocab(const Config *config)
 {
     bool trained = config->data.train.count == 0 && config->data.tokenizer == NULL;
     if (config->model.vocab_size > 0) return config->model.vocab_size;
-    return trained ? config->data.tokenizer_vocab_size : 50257; /* GPT-2's vocabulary */
+    return trained ? config->data.tokenizer_vocab_size : 50257; /* size of GPT-2's vocabulary */
 }
 
 Config config_of_one_micro_batch(const Config *config, bool samples)

@@ -15,9 +15,9 @@
  * tokens, change. It is part of the hash in the folder's name, so text is then prepared again. */
 enum { META_FORMAT = 1 };
 
-/* The size of one split. */
+/* The size of one split, in text and in tokens. */
 typedef struct {
-    int64_t bytes, tokens, shards; /* `bytes` counts text */
+    int64_t bytes, tokens, shards; /* `bytes` is the size of the text */
 } SplitSize;
 
 typedef struct {

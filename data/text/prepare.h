@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What to prepare. */
+/* The arguments of prepare_text. */
 typedef struct {
     const FsOps *fs;    /* file system functions used to create the folder */
     const char *name;   /* first part of the folder's name */

@@ -52,7 +52,8 @@ bool tokenizer_from_merges(const Merge *merge, int64_t n_merges, Tokenizer **out
  * kind of tokenizer that would encode differently. *missing (may be NULL) says whether the file
  * could not be opened. */
 bool tokenizer_load(const char *path, Tokenizer **out, bool *missing, char *err, size_t n);
-/* Does the same with text in memory; error messages use `name` as the file's name. */
+/* Does the same as tokenizer_load with text that is already in memory. Error messages use `name` as
+ * the file's name. */
 bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenizer **out, char *err,
                      size_t n);
 /* Checks that the contents of an encoder.json ({"token": id, ...}) agree with the tokenizer.

@@ -96,7 +96,7 @@ typedef struct {
     const char *name;
     Tokenizer *t;
     WordTable tokens; /* the bytes of ordinary tokens */
-    int32_t *id;      /* (tokens) the id of each of them */
+    int32_t *id;      /* (tokens) the id of each ordinary token */
     char *err;
     size_t n;
 } TokenizerReader;

@@ -19,7 +19,7 @@ enum {
 struct Tokenizer {
     int32_t vocab_size;
     int32_t n_merges;
-    int32_t end_of_text;      /* -1: none */
+    int32_t end_of_text;      /* id of the end-of-text token; -1: none */
     int32_t byte_id[N_BYTES]; /* id of the token for each single byte */
     Merge *merge;             /* (n_merges) in order of rank, the first to be applied first */
     int32_t *merged;          /* (n_merges) id of the token that a merge makes */

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 enum {
-    TOKEN_FILE_HEADER = 1024, /* in bytes */
+    TOKEN_FILE_HEADER = 1024, /* size of the header in bytes */
     TOKEN_FILE_MAGIC_16 = 20240520,
     TOKEN_FILE_MAGIC_32 = 20240801,
 };

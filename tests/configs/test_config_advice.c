@@ -42,7 +42,8 @@ static const Config *ask(const Asked *asked, ConfigReport *report)
     return c;
 }
 
-/* Returns the number that a name in the advice refers to; without a name, the key of the error. */
+/* Returns the number that a name in the advice refers to. Advice without a name refers to the key
+ * that the error is about. */
 static long long *named(Asked *asked, const char *name, const char *said)
 {
     if (strcmp(name, "--ranks") == 0) return &asked->world;

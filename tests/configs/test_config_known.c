@@ -104,7 +104,7 @@ static void bfloat16_is_read_as_the_old_name_of_bf16(void **state)
     }
 }
 
-static void a_set_replaces_a_value_of_the_file_that_would_be_refused(void **state)
+static void a_set_option_replaces_a_value_of_the_file_that_would_be_refused(void **state)
 {
     (void)state;
     config_free(config_test_says("\"weight_quantization\": {\"post_init_quant\": {}}",
@@ -208,7 +208,8 @@ static void known_keys_pass_with_inert_values_and_are_refused_with_others(void *
         bool refuses = k->kind == KNOWN_UNBUILT || is_switch || k->kind == KNOWN_WRONG ||
                        k->kind == KNOWN_SHORT;
         if (with_null != (k->kind == KNOWN_WRONG)) fail_msg("%s: null", k->key);
-        if (strcmp(k->key, "compile") == 0) continue; /* this section has rows of its own */
+        /* the keys of this section have rows of their own */
+        if (strcmp(k->key, "compile") == 0) continue;
         if (with_odd != refuses) fail_msg("%s: %d errors", k->key, with_odd);
         if (k->kind == KNOWN_IGNORED &&
             (n_notices != 2 || config_test_errors(k->key, "[1]", &n_notices) != 1))
@@ -294,7 +295,7 @@ int main(void)
         cmocka_unit_test(keys_without_effect_are_accepted_with_a_notice),
         cmocka_unit_test(notices_about_given_keys_are_printed_without_verbose),
         cmocka_unit_test(bfloat16_is_read_as_the_old_name_of_bf16),
-        cmocka_unit_test(a_set_replaces_a_value_of_the_file_that_would_be_refused),
+        cmocka_unit_test(a_set_option_replaces_a_value_of_the_file_that_would_be_refused),
         cmocka_unit_test(denormal_numbers_and_all_spellings_of_zero_are_accepted),
         cmocka_unit_test(config_explain_says_that_qk_norm_is_an_rmsnorm),
         cmocka_unit_test(every_ignored_key_has_a_type_and_every_alias_a_target),

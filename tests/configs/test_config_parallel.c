@@ -294,7 +294,7 @@ static void a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them(void
         {1, "parallel.tensor=2", 0, 0, 0},
         {4, "parallel.tensor=3", 0, 0, 0},
         {4, "parallel.tensor=5", 0, 0, 0},
-        {4, "parallel.pipeline_chunks=1", 0, 0, 0}, /* pipeline_split has four numbers */
+        {4, "parallel.pipeline_chunks=1", 0, 0, 0}, /* pipeline_split still has four numbers */
         {2, "parallel.data=2", 0, 0, 0},
         {2, "parallel={\"tensor\": 1, \"pipeline\": 1, \"data\": 2}", 1, 1, 2},
     };
@@ -350,7 +350,7 @@ static void a_stored_run_drops_sequence_parallel_if_rows_do_not_divide(void **st
 }
 
 /* A caller with a single rank ignores the grid of the file but refuses a grid given by --set. */
-static void one_rank_ignores_the_grid_of_a_file_and_refuses_one_of_a_set(void **state)
+static void one_rank_ignores_a_grid_in_the_file_but_refuses_a_set_option(void **state)
 {
     (void)state;
     static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
@@ -386,7 +386,7 @@ int main(void)
         cmocka_unit_test(a_grid_is_accepted_exactly_if_it_fits_ranks_and_layers),
         cmocka_unit_test(a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them),
         cmocka_unit_test(a_stored_run_drops_sequence_parallel_if_rows_do_not_divide),
-        cmocka_unit_test(one_rank_ignores_the_grid_of_a_file_and_refuses_one_of_a_set),
+        cmocka_unit_test(one_rank_ignores_a_grid_in_the_file_but_refuses_a_set_option),
     };
     return cmocka_run_group_tests_name("config parallel", tests, NULL, NULL);
 }

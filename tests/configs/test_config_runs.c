@@ -21,8 +21,8 @@ enum {
     SMALL = 4000,
     LARGE = 2000,
     BYTES = 400,
-    PATIENCE = 60 /* seconds */,
-    LONG_STEP = 1 << 24 /* bytes */
+    PATIENCE = 60 /* seconds until a hanging child is killed */,
+    LONG_STEP = 1 << 24 /* bytes; an action list above this takes long to make */
 };
 
 /* Progress that child processes report through shared memory. */

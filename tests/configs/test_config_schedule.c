@@ -93,7 +93,7 @@ static void the_demo_has_the_same_learning_rates_with_ratios_and_with_steps(void
     config_free(numbers);
 }
 
-static void rounds_ratios_to_the_nearest_step(void **state)
+static void schedule_ratios_are_rounded_to_the_nearest_step(void **state)
 {
     (void)state;
     static const struct {
@@ -145,7 +145,7 @@ static void rounds_ratios_to_the_nearest_step(void **state)
     }
 }
 
-static void a_set_in_steps_replaces_a_ratio_and_the_reverse(void **state)
+static void a_set_option_with_steps_replaces_a_ratio_and_the_reverse(void **state)
 {
     (void)state;
     const Config *c =
@@ -160,7 +160,7 @@ static void a_set_in_steps_replaces_a_ratio_and_the_reverse(void **state)
                           1, &set);
     assert_int_equal(c->scheduler.params.warmup_num_steps, 500);
     config_free(c);
-    /* A file for a trainer that fills in the steps. */
+    /* This file leaves the number of warmup steps to a trainer. */
     c = config_test_parse("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, \"scheduler\": "
                           "{\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": \"auto\"}}}",
                           1, &set);
@@ -329,8 +329,8 @@ int main(void)
         cmocka_unit_test(every_preset_is_valid_for_short_and_long_runs),
         cmocka_unit_test(warmup_ratios_of_presets_give_the_intended_steps),
         cmocka_unit_test(the_demo_has_the_same_learning_rates_with_ratios_and_with_steps),
-        cmocka_unit_test(rounds_ratios_to_the_nearest_step),
-        cmocka_unit_test(a_set_in_steps_replaces_a_ratio_and_the_reverse),
+        cmocka_unit_test(schedule_ratios_are_rounded_to_the_nearest_step),
+        cmocka_unit_test(a_set_option_with_steps_replaces_a_ratio_and_the_reverse),
         cmocka_unit_test(a_stored_schedule_is_derived_again_for_other_train_steps),
         cmocka_unit_test(a_schedule_in_steps_equals_the_same_schedule_in_ratios),
         cmocka_unit_test(warmup_and_decay_may_fill_the_run_but_not_exceed_it),

@@ -41,7 +41,7 @@ static void check_case(const Case *c)
 }
 
 /* Only data-parallel ranks share what ZeRO shards; other ranks do not count. */
-static void zero_without_effect_is_noticed_for_one_data_parallel_rank(void **state)
+static void a_zero_stage_without_effect_gives_a_notice_on_one_data_rank(void **state)
 {
     (void)state;
     static const Case cases[] = {
@@ -65,7 +65,7 @@ static void zero_without_effect_is_noticed_for_one_data_parallel_rank(void **sta
 
 /* Reducing gradients for every micro-batch is costly only with pipeline stages, not with other
  * ranks. */
-static void costly_zero_stages_are_noticed_only_with_a_pipeline(void **state)
+static void costly_zero_stages_give_a_notice_only_with_a_pipeline(void **state)
 {
     (void)state;
     static const Case cases[] = {
@@ -125,8 +125,8 @@ static void sequence_parallel_notices_count_tensor_parallel_ranks_only(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(zero_without_effect_is_noticed_for_one_data_parallel_rank),
-        cmocka_unit_test(costly_zero_stages_are_noticed_only_with_a_pipeline),
+        cmocka_unit_test(a_zero_stage_without_effect_gives_a_notice_on_one_data_rank),
+        cmocka_unit_test(costly_zero_stages_give_a_notice_only_with_a_pipeline),
         cmocka_unit_test(comms_logger_and_writers_notices_count_all_ranks),
         cmocka_unit_test(sequence_parallel_notices_count_tensor_parallel_ranks_only),
     };

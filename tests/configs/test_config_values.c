@@ -58,7 +58,7 @@ static void missing_values_are_derived_from_given_ones(void **state)
     const Config *c =
         config_test_keys("\"model\": {\"hidden_size\": 128, \"num_attention_heads\": 4, "
                          "\"activation\": \"swiglu\"}");
-    assert_int_equal(c->model.intermediate_size, 384); /* 341.3 rounded up to a multiple of 64 */
+    assert_int_equal(c->model.intermediate_size, 384); /* 341.3, rounded up to a multiple of 64 */
     assert_int_equal(c->model.head_dim, 32);
     config_free(c);
     c = config_test_keys(
@@ -150,7 +150,7 @@ static void missing_batch_keys_are_derived_from_the_given_ones(void **state)
     }
 }
 
-static void sets_are_applied_in_order_and_parsed_by_the_type_of_the_key(void **state)
+static void set_options_are_applied_in_order_and_parsed_by_the_key_type(void **state)
 {
     (void)state;
     const char *sets[] = {"seed=1",
@@ -190,7 +190,7 @@ static void sets_are_applied_in_order_and_parsed_by_the_type_of_the_key(void **s
     config_free(c);
 }
 
-static void a_set_replaces_conflicting_values_and_errors_of_the_file(void **state)
+static void a_set_option_replaces_conflicting_values_and_errors_of_the_file(void **state)
 {
     (void)state;
     const char *file = "{\"data\": {\"corpus\": \"c\"}, \"train_batch_size\": 8, "
@@ -382,8 +382,8 @@ int main(void)
         cmocka_unit_test(keys_that_are_absent_or_null_get_their_defaults),
         cmocka_unit_test(missing_values_are_derived_from_given_ones),
         cmocka_unit_test(missing_batch_keys_are_derived_from_the_given_ones),
-        cmocka_unit_test(sets_are_applied_in_order_and_parsed_by_the_type_of_the_key),
-        cmocka_unit_test(a_set_replaces_conflicting_values_and_errors_of_the_file),
+        cmocka_unit_test(set_options_are_applied_in_order_and_parsed_by_the_key_type),
+        cmocka_unit_test(a_set_option_replaces_conflicting_values_and_errors_of_the_file),
         cmocka_unit_test(config_settle_takes_the_vocabulary_of_the_data_or_refuses),
         cmocka_unit_test(config_settle_changes_only_the_given_facts),
         cmocka_unit_test(config_of_one_micro_batch_keeps_the_batch_keys_consistent),

@@ -303,7 +303,7 @@ static void sequence_parallel_ranks_gather_and_scatter_rows(void **state)
 /* The first stage sends each micro-batch once per layer range and receives as many gradients. With
  * a second range, it also receives the last stage's output of the first range and sends that
  * output's gradient. */
-static void stages_send_each_micro_batch_once_per_run_of_layers(void **state)
+static void stages_send_each_micro_batch_once_per_layer_range(void **state)
 {
     (void)state;
     static const char *const ways[] = {"parallel.schedule=gpipe", "parallel.pipeline_split=[2, 2]",
@@ -358,7 +358,7 @@ int main(void)
         cmocka_unit_test(overlap_comm_changes_neither_losses_nor_collectives),
         cmocka_unit_test(full_recompute_adds_one_tensor_all_reduce_per_block),
         cmocka_unit_test(sequence_parallel_ranks_gather_and_scatter_rows),
-        cmocka_unit_test(stages_send_each_micro_batch_once_per_run_of_layers),
+        cmocka_unit_test(stages_send_each_micro_batch_once_per_layer_range),
         cmocka_unit_test(checkpoint_writers_sets_the_number_of_weight_files),
     };
     return cmocka_run_group_tests(tests, seen_folder_setup, leave_scratch);

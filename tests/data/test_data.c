@@ -147,16 +147,17 @@ static void test_text_split_falls_on_the_end_of_a_line_or_document(void **state)
     assert_int_equal(split_of("aaaa\nbbbb\ncccc\n", 0.5), 10);
     assert_int_equal(split_of("aaaa\nbbbb\ncccc\n", 0.0), 15);
     assert_int_equal(split_of("aaaa\nbbbb\ncccc\n", 0.67), 5);
-    /* a single line is cut at the byte itself */
+    /* one line only: the split is exactly at this byte */
     assert_int_equal(split_of("aaaabbbb", 0.5), 4);
-    assert_int_equal(split_of("\303\251\303\251\303\251", 0.5), 4); /* a character is never cut */
+    /* the split is never inside a character */
+    assert_int_equal(split_of("\303\251\303\251\303\251", 0.5), 4);
     char err[256];
     Text t = {0};
     assert_true(text_add_file(&t, "a.jsonl", BYTES("{\"text\":\"aaaa\"}\n{\"text\":\"bbbbbb\"}"),
                               "text", err, sizeof err));
     assert_int_equal(text_split(&t, 0.8), 4); /* the split moves to the end of the document */
-    assert_int_equal(text_split(&t, 0.6), 4); /* already at the end of the document */
-    /* within the last document, which is one line: the byte itself */
+    assert_int_equal(text_split(&t, 0.6), 4); /* this byte is the end of the document */
+    /* inside the last document, which is one line: exactly at this byte */
     assert_int_equal(text_split(&t, 0.5), 5);
     assert_true(
         text_add_file(&t, "b.jsonl", BYTES("{\"text\":\"c\\ncc\\n\"}"), "text", err, sizeof err));
@@ -198,7 +199,7 @@ static void test_the_bible_corpus_has_all_verses_without_labels(void **state)
     int64_t lines = 0;
     for (int64_t i = 0; i < t.size; i++)
         lines += t.bytes[i] == '\n';
-    assert_int_equal(lines, 31102); /* the number of verses */
+    assert_int_equal(lines, 31102); /* the number of verses in the King James Bible */
     text_free(&t);
 }
 

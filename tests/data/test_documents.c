@@ -121,8 +121,8 @@ static void test_the_split_falls_on_the_end_of_a_document_or_cuts_the_last(void 
     (void)state;
     char *folder = folder_new(), *path = text_file(folder);
     check_split(folder, path, 0.2, 32, 0);    /* byte 800 is the end of a document */
-    check_split(folder, path, 0.2005, 32, 0); /* byte 799 */
-    check_split(folder, path, 0.1985, 33, 0); /* byte 801 */
+    check_split(folder, path, 0.2005, 32, 0); /* byte 799 moves to the end of its document */
+    check_split(folder, path, 0.1985, 33, 0); /* byte 801 moves to the end of its document */
     /* byte 985 is within the last document, which is cut there */
     check_split(folder, path, 0.015, 39, 10);
     free(path);

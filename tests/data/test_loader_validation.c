@@ -48,7 +48,7 @@ static void test_bug_2_the_last_validation_batch_is_padded_with_masked_rows(void
 
 /* Validation ends before the end of its data, in the middle of a micro-batch. Two ranks together
  * must read each of these windows once and no other window. */
-static void test_validation_reads_exactly_max_windows_windows(void **state)
+static void test_validation_reads_exactly_max_windows(void **state)
 {
     (void)state;
     enum { T = 4, B = 2, DP = 2, WINDOWS = 9, MOST = 5 };
@@ -95,7 +95,7 @@ static void test_validation_data_shorter_than_a_window_are_refused(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_bug_2_the_last_validation_batch_is_padded_with_masked_rows),
-    cmocka_unit_test(test_validation_reads_exactly_max_windows_windows),
+    cmocka_unit_test(test_validation_reads_exactly_max_windows),
     cmocka_unit_test(test_validation_data_shorter_than_a_window_are_refused),
 };
 

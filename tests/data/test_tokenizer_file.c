@@ -101,7 +101,7 @@ static void test_merges_as_strings_and_as_pairs_give_the_same_tokenizer(void **s
     free(json);
 }
 
-static void test_files_that_would_encode_differently_are_refused(void **state)
+static void test_tokenizer_files_that_would_encode_differently_are_refused(void **state)
 {
     (void)state;
     char *json = small_json();
@@ -293,7 +293,7 @@ static void test_mutated_tokenizer_files_are_accepted_or_refused_without_a_crash
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_a_saved_tokenizer_json_loads_as_the_same_tokenizer),
     cmocka_unit_test(test_merges_as_strings_and_as_pairs_give_the_same_tokenizer),
-    cmocka_unit_test(test_files_that_would_encode_differently_are_refused),
+    cmocka_unit_test(test_tokenizer_files_that_would_encode_differently_are_refused),
     cmocka_unit_test(test_a_tokenizer_json_without_merges_is_refused),
     cmocka_unit_test(test_special_tokens_that_are_not_text_are_refused),
     cmocka_unit_test(test_gpt2_vocab_bpe_gives_the_ids_of_tiktoken),

@@ -20,7 +20,7 @@ enum { SET_RANKS = 4, SET_SKIPPED = 3, SET_LATE = 4 };
 /* State of a rank that the parent may read at any time. */
 struct set_rank {
     char doing[64];   /* the call it is in; printed if a deadline passes */
-    char error[384];  /* why it gave up */
+    char error[384];  /* the error message with which it gave up */
     char leaving[96]; /* name of the result "seconds until it exited"; "" if that is not measured */
     int64_t left_at;
     pid_t pid;  /* 0 after it has exited */
