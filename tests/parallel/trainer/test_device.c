@@ -1,7 +1,6 @@
-/* test_device.c -- what a run promises on a device with memory of its own: everything is used once
- * before the first step, the plan covers what opening takes, and saving neither allocates nor waits
- * for more than its copy. Where CUDA is not built in, or there is no device, nothing is to be
- * tested here. */
+/* test_device.c -- training on a device with memory of its own: the warm-up uses everything before
+ * the first step, the memory plan equals what is allocated, and a save neither allocates memory nor
+ * waits for more than its copies. Skipped if CUDA is not built in or there is no device. */
 #include "parallel/trainer/evaluate.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/support.h"
@@ -19,7 +18,7 @@
 
 enum { STEPS = 3 };
 
-/* A trainer on the device, of one layer; with one more setting, or NULL. */
+/* Opens a trainer of a one-layer model on the device, with one more setting, or NULL. */
 static void open_on_device(Opened *o, const Folder *p, const char *set)
 {
     trainer_run_open(o, p,
@@ -32,21 +31,21 @@ static bool is_emulated(void)
     return dlsym(RTLD_DEFAULT, "emu_count_allocations") != NULL;
 }
 
-/* What the emulated CUDA runtime has counted under `name`; 0 on a GPU. */
+/* Returns the counter `name` of the emulated CUDA runtime; 0 on a GPU. */
 static int64_t emulated(const char *name)
 {
     int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, name);
     return count ? count() : 0;
 }
 
-/* Whether emulated streams do nothing before they are waited for. */
+/* Returns whether emulated streams do nothing until they are waited for. */
 static bool streams_lag(void)
 {
     const char *streams = getenv("EMU_STREAMS");
     return is_emulated() && streams != NULL && strcmp(streams, "deferred") == 0;
 }
 
-/* Whether they may have work left that nobody waits for. */
+/* Returns whether emulated streams may have unfinished work that nobody waits for. */
 static bool streams_may_lag(void)
 {
     const char *streams = getenv("EMU_STREAMS");
@@ -55,13 +54,13 @@ static bool streams_may_lag(void)
 
 /* ---- warming up ------------------------------------------------------------------------------ */
 
-/* A micro-batch more than warming up takes; and a step whose phases are timed, for which the host
- * waits. */
+/* The third has one micro-batch more than the warm-up uses. The last measures phases, for which the
+ * host waits. */
 static const char *const modes[] = {NULL, "fp16.enabled=true", "train_batch_size=6",
                                     "wall_clock_breakdown=true"};
 enum { MODES = sizeof modes / sizeof *modes, TIMED = MODES - 1 };
 
-/* How far it is to the next that is made: with TEST_SAMPLE `sample`. */
+/* Returns the step by which the tests go through their cases: `sample` with TEST_SAMPLE, else 1. */
 static int stride(int sample)
 {
     return getenv("TEST_SAMPLE") ? sample : 1;
@@ -74,7 +73,7 @@ static void run_to_the_end(Opened *o, Trained *out)
     trainer_run_close(o);
 }
 
-/* Runs one step, saves and ends; then goes on in a new trainer that is warmed up first. */
+/* Runs one step, saves and closes; then resumes in a new trainer that is warmed up first. */
 static void resumed(const Folder *p, const char *mode, Trained *out)
 {
     Opened o;
@@ -97,8 +96,8 @@ static void resumed(const Folder *p, const char *mode, Trained *out)
     free(run);
 }
 
-/* A fresh and a resumed run have the bits of one that was never warmed up. */
-static void warming_up_changes_no_bit(void **state)
+/* A fresh and a resumed run have the same bits as one that was never warmed up. */
+static void the_warm_up_changes_no_bit_of_a_run(void **state)
 {
     cuda_needed();
     for (int i = 0; i < TIMED; i += stride(2)) {
@@ -119,17 +118,17 @@ static void warming_up_changes_no_bit(void **state)
     }
 }
 
-/* For how many kinds of product the device holds a chosen algorithm. */
+/* Returns for how many kinds of matrix product the device has chosen an algorithm. */
 static int64_t plans_of(const Device *dev)
 {
     return dev->backend->plans ? dev->backend->plans(dev) : 0;
 }
 
-/* The first step already finds all that it needs: it plans no product, takes no memory and makes no
- * event, launches nothing for the first time, and the host waits for nothing, unless phases are
- * timed; in a second step it waits for as many micro-batches as are more than there are slots, and
- * only where the device lags. Nor does a sample or an evaluation plan, take or load anything. */
-static void the_first_step_plans_and_allocates_nothing(void **state)
+/* After the warm-up, a step plans no product, allocates no memory, creates no event and launches no
+ * kernel for the first time. The host waits for nothing, unless phases are timed. In a second step
+ * it waits once for each micro-batch beyond the number of slots, and only if the device is behind.
+ * A sample and an evaluation do not plan, allocate or load anything either. */
+static void after_the_warm_up_a_step_plans_and_allocates_nothing(void **state)
 {
     cuda_needed();
     for (int i = 0; i < MODES; i += stride(TIMED)) {
@@ -168,8 +167,8 @@ static void the_first_step_plans_and_allocates_nothing(void **state)
     }
 }
 
-/* One rank of a grid; the first step of each, its evaluation and its sample find all they need. The
- * host waits as above, for micro-batches without a slot. */
+/* Runs one rank of a grid: after the warm-up, its first step, evaluation and sample need nothing
+ * new. As above, the host waits only for micro-batches without a slot. */
 static void first_step_of_rank(Comm *world, void *context)
 {
     const Training *training = context;
@@ -179,7 +178,7 @@ static void first_step_of_rank(Comm *world, void *context)
     Device *dev = &t.session.dev;
     size_t plan = dev->held;
     trainer_warm_up(&t);
-    comm_barrier(world); /* all are warm: from here on nobody loads a kernel for another */
+    comm_barrier(world); /* all are warm: now no rank loads a kernel for another */
     int64_t kernels = emulated("emu_count_kernels"), events = emulated("emu_count_allocations");
     comm_barrier(world);
     int64_t plans = plans_of(dev), waits = dev->waits, allocations = dev->allocations;
@@ -203,9 +202,9 @@ static void first_step_of_rank(Comm *world, void *context)
     trainer_close(&t);
 }
 
-/* The warm-up is a schedule of its own, which opens every way between stages and ends on all. Five
- * micro-batches of two chunks take a buffer more than it does. */
-static void the_first_step_of_stages_allocates_nothing(void **state)
+/* The warm-up has its own schedule, which uses every connection between stages and finishes on all
+ * of them. Five micro-batches of two chunks need one buffer more than the warm-up uses. */
+static void after_the_warm_up_a_step_of_several_stages_allocates_nothing(void **state)
 {
     static const struct {
         int ranks;
@@ -229,8 +228,9 @@ static void the_first_step_of_stages_allocates_nothing(void **state)
     }
 }
 
-/* The host's waits take nothing of a device's phases: it works on meanwhile. */
-static void phases_are_of_the_device_alone(void **state)
+/* On a GPU, the host's wait for data is not subtracted from the phases, because the device
+ * continues to work meanwhile. */
+static void waiting_for_data_is_not_subtracted_from_a_gpus_phases(void **state)
 {
     cuda_needed();
     Opened o;
@@ -238,7 +238,7 @@ static void phases_are_of_the_device_alone(void **state)
     Session *session = &o.trainer.session;
     Phases *p = &o.trainer.phases;
     for (int64_t i = 0; i < p->n; i++)
-        phases_mark(p, session, 100 * (double)i); /* so many seconds waited for data */
+        phases_mark(p, session, 100 * (double)i); /* seconds spent waiting for data */
     phases_add(p, session, &session->step.schedule);
     const PhaseSeconds *s = &p->seconds;
     assert_true(s->forward >= 0 && s->backward >= 0 && s->optimizer >= 0);
@@ -248,9 +248,9 @@ static void phases_are_of_the_device_alone(void **state)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* What opening a trainer takes of the device's memory is the plan, to the byte; the runtime agrees
- * where it is emulated (a GPU gives pages, and not to this process alone). */
-static void the_plan_is_what_opening_takes(void **state)
+/* The memory that a trainer allocates on the device equals the plan, to the byte. The emulated
+ * runtime must report the same number; a GPU allocates whole pages and may have other users. */
+static void the_memory_plan_equals_what_a_trainer_allocates(void **state)
 {
     cuda_needed();
     for (int i = 0; i < MODES; i++) {
@@ -261,7 +261,7 @@ static void the_plan_is_what_opening_takes(void **state)
         size_t alone, with, total;
         assert_true(device_open(&bare, "cuda", &options, err, sizeof err));
         assert_true(device_memory(&bare, &alone, &total));
-        assert_true(alone < total); /* its scratch is taken off */
+        assert_true(alone < total); /* its scratch is subtracted */
         device_close(&bare);
         open_on_device(&o, *state, modes[i]);
         size_t plan = o.plan.total;
@@ -273,9 +273,9 @@ static void the_plan_is_what_opening_takes(void **state)
     }
 }
 
-/* A save takes no memory, page-locked or of the device, and waits for its own copies only: the
- * state, then piece by piece. */
-static void saving_neither_allocates_nor_drains_the_device(void **state)
+/* A save allocates neither page-locked nor device memory, and waits only for its own copies: the
+ * state, then each piece. */
+static void a_save_neither_allocates_nor_waits_for_the_whole_device(void **state)
 {
     cuda_needed();
     const Folder *p = *state;
@@ -294,11 +294,12 @@ static void saving_neither_allocates_nor_drains_the_device(void **state)
     int64_t emu_allocations = emulated("emu_count_allocations");
     if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
     int64_t pieces = o.trainer.session.table.n_params + o.trainer.n_slots;
-    assert_in_range(dev->waits - waits, 1, 1 + pieces); /* a piece may be there at once */
+    assert_in_range(dev->waits - waits, 1, 1 + pieces); /* some copies may be done */
     assert_int_equal(dev->allocations, allocations);
     assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
-    /* The state comes to pageable memory, and a device is drained stream by stream, of which it has
-     * five; a piece's copy waits at most once, and not at all where streams do not lag. */
+    /* The state is copied to pageable memory, and waiting for the device means one wait for each of
+     * its five streams. The copy of a piece takes at most one wait, and none if streams do not
+     * lag. */
     assert_in_range(emulated("emu_count_waits") - emu_waits, 0,
                     6 + (streams_may_lag() ? pieces : 0));
     trainer_run_close(&o);
@@ -307,9 +308,9 @@ static void saving_neither_allocates_nor_drains_the_device(void **state)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* Rows farther apart than CUDA's largest pitch, 2^31 - 1 bytes: of memory that is never touched
- * between them. */
-static void rows_far_apart_are_copied(void **state)
+/* Copies rows that are farther apart than CUDA's largest pitch of 2^31 - 1 bytes. The memory
+ * between them is reserved but never touched. */
+static void rows_farther_apart_than_cudas_largest_pitch_are_copied(void **state)
 {
     (void)state;
     enum { ROWS = 3, COLS = 5 };
@@ -343,13 +344,13 @@ static void rows_far_apart_are_copied(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(warming_up_changes_no_bit),
-        cmocka_unit_test(the_first_step_plans_and_allocates_nothing),
-        cmocka_unit_test(the_first_step_of_stages_allocates_nothing),
-        cmocka_unit_test(phases_are_of_the_device_alone),
-        cmocka_unit_test(the_plan_is_what_opening_takes),
-        cmocka_unit_test(saving_neither_allocates_nor_drains_the_device),
-        cmocka_unit_test(rows_far_apart_are_copied),
+        cmocka_unit_test(the_warm_up_changes_no_bit_of_a_run),
+        cmocka_unit_test(after_the_warm_up_a_step_plans_and_allocates_nothing),
+        cmocka_unit_test(after_the_warm_up_a_step_of_several_stages_allocates_nothing),
+        cmocka_unit_test(waiting_for_data_is_not_subtracted_from_a_gpus_phases),
+        cmocka_unit_test(the_memory_plan_equals_what_a_trainer_allocates),
+        cmocka_unit_test(a_save_neither_allocates_nor_waits_for_the_whole_device),
+        cmocka_unit_test(rows_farther_apart_than_cudas_largest_pitch_are_copied),
     };
     return cmocka_run_group_tests_name("device", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

@@ -1,5 +1,6 @@
-/* test_evaluation.c -- evaluations against a sum of the test's own: windows cut from the token file
- * one by one, logits and text added up in double (tests/support/trainer/own_training.h). */
+/* test_evaluation.c -- compares evaluations with an independent sum: this test cuts the windows
+ * from the token file itself and adds up logits and text in doubles
+ * (tests/support/trainer/own_training.h). */
 #include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/trainer/own_training.h"
 #include "tests/support/trainer/trainer_fixture.h"
@@ -21,7 +22,7 @@ typedef struct {
     int64_t windows;
 } Bench;
 
-/* Short documents, so that windows run across their ends, which have no text. */
+/* Writes short documents, so windows contain ends of documents, which have no text. */
 static char *documents_new(const Folder *p)
 {
     char *path = text_format("%s/documents.jsonl", p->folder);
@@ -62,7 +63,8 @@ static void check_close(const char *what, const char *where, double got, double 
         fail_msg("%s, %s: %.17g, not %.17g", where, what, got, want);
 }
 
-/* An evaluation of `batches` against our sum over `windows` windows, at the weights of now. */
+/* Compares an evaluation of `batches` batches with our own sum over `windows` windows, at the
+ * present weights. */
 static void check(Bench *b, const char *where, int64_t batches, int64_t windows)
 {
     const Trainer *t = &b->o.trainer;
@@ -79,8 +81,8 @@ static void check(Bench *b, const char *where, int64_t batches, int64_t windows)
     assert_int_equal(got.step, t->steps);
 }
 
-/* All of the data, one batch, as many batches as there are, more than there are: in this order, so
- * that anything an evaluation leaves would be seen in the next one. */
+/* Evaluates all data, one batch, as many batches as there are, and more than there are. An effect
+ * that an evaluation leaves behind would show in the next one. */
 static void check_all(Bench *b, const char *where)
 {
     int64_t batches = (b->windows + B - 1) / B;
@@ -92,7 +94,7 @@ static void check_all(Bench *b, const char *where)
     check(b, where, batches + 5, b->windows);
 }
 
-static void test_evaluations_are_our_own_sum(void **state)
+static void test_an_evaluation_equals_an_independent_sum_over_its_windows(void **state)
 {
     Bench b;
     Trained out = {0};
@@ -111,8 +113,8 @@ static void test_evaluations_are_our_own_sum(void **state)
     bench_close(&b);
 }
 
-/* Less validation data than one batch has rows. */
-static void test_bug_2_one_batch_that_is_not_full(void **state)
+/* The validation data have fewer windows than a batch has rows. */
+static void test_bug_2_an_incomplete_batch_is_evaluated_correctly(void **state)
 {
     Bench b;
     bench_open(&b, *state, "data.val_fraction=0.02");
@@ -129,9 +131,9 @@ static bool stop_after_two(void *context, const Work *work)
     return work->kind != WORK_EVALUATION || work->done < 2;
 }
 
-/* An evaluation that is cut short has no result and no effect: neither on the next one nor on the
- * steps after it. */
-static void test_an_evaluation_that_is_cut(void **state)
+/* An interrupted evaluation has no result, and it affects neither the next evaluation nor later
+ * steps. */
+static void test_an_interrupted_evaluation_does_not_affect_later_results(void **state)
 {
     Bench b, whole;
     Trained out = {0}, want = {0};
@@ -159,9 +161,9 @@ static void test_an_evaluation_that_is_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_evaluations_are_our_own_sum),
-        cmocka_unit_test(test_bug_2_one_batch_that_is_not_full),
-        cmocka_unit_test(test_an_evaluation_that_is_cut),
+        cmocka_unit_test(test_an_evaluation_equals_an_independent_sum_over_its_windows),
+        cmocka_unit_test(test_bug_2_an_incomplete_batch_is_evaluated_correctly),
+        cmocka_unit_test(test_an_interrupted_evaluation_does_not_affect_later_results),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -1,6 +1,6 @@
-/* test_faulty_grid.c -- training by two stages of two tensor-parallel ranks, one of which fails,
- * leaves or hangs in the middle of an exchange or of a sum inside a layer: all end at once, with a
- * sentence that names the group, the call and who is missing. */
+/* test_faulty_grid.c -- two stages of two tensor-parallel ranks, one of which fails, leaves or
+ * hangs during an exchange between stages or a sum inside a layer: all ranks must end at once, with
+ * an error message that names the group, the call and the missing rank. */
 #include "model/core/check.h"
 #include "parallel/grid/launch.h"
 #include "tests/support/files/child.h"
@@ -24,8 +24,9 @@ typedef struct {
     const char *said;
 } Row;
 
-/* Ranks 0 and 1 are stage 0, 2 and 3 are stage 1; 0 and 2 exchange, and so do 1 and 3. With
- * sequence parallelism; the table is tied, one head of keys and values serves both ranks. */
+/* Ranks 0 and 1 are stage 0; 2 and 3 are stage 1. Ranks 0 and 2 exchange tensors, and so do 1 and
+ * 3. The model uses sequence parallelism and a tied table, and one head of keys and values is
+ * shared by both tensor-parallel ranks. */
 static const Row rows[] = {
     {{.kind = COMM_FAIL, COMM_SEND, "pp", 1, 3},
      EXIT_UNAVAILABLE,
@@ -33,7 +34,7 @@ static const Row rows[] = {
     {{.kind = COMM_FAIL, COMM_REDUCE_SCATTER, "tp", 2, 9},
      EXIT_UNAVAILABLE,
      "rank 2 pp 1 tp 0: planted: reduce-scatter 9 of group tp\n"},
-    /* All that wait for it hear it at once, whichever speaks. */
+    /* All ranks that wait for the one that left fail at once; any of them may print the message. */
     {{.kind = COMM_LEAVE, COMM_RECEIVE, "pp", 3, 2},
      EXIT_PEER_LOST,
      ", which has left the group\n"},
@@ -44,12 +45,13 @@ static const Row rows[] = {
     {{.kind = COMM_LEAVE, COMM_ALL_REDUCE, "tie", 2, 1},
      EXIT_PEER_LOST,
      ", which has left the group\n"},
-    /* Its peer says so, or somebody who has waited longer: then for whom that one waits. */
+    /* Its peer prints the message, or a rank that has waited longer, which then names the rank for
+     * which it waits. */
     {{.kind = COMM_HANG, COMM_SEND, "pp", 0, 2}, EXIT_HANG, ", which has not arrived"},
     {{.kind = COMM_HANG, COMM_RECEIVE, "pp", 1, 3}, EXIT_HANG, ", which has not arrived"},
     {{.kind = COMM_HANG, COMM_REDUCE_SCATTER, "tp", 3, 5}, EXIT_HANG, ", which has not arrived"},
     {{.kind = COMM_HANG, COMM_ALL_REDUCE, "kv", 1, 1}, EXIT_HANG, ", which has not arrived"},
-    /* A message that is never sent: in the end both wait for one of the other. */
+    /* A message is never sent: in the end both ranks wait for a message from the other. */
     {{.kind = COMM_SKIP, COMM_SEND, "pp", 0, 1},
      EXIT_HANG,
      ", which has not arrived; they wait for each other\n"},
@@ -79,10 +81,12 @@ static void run_ranks(void *context)
     const Job *job = context;
     LaunchOptions options = {.size = size, .timeout = job->row->code == EXIT_HANG ? PATIENCE : 0};
     int code = launch_ranks(4, &options, train, context);
-    (fail)((ExitCode)code, "the fault did not show"); /* as a single rank again */
+    (fail)((ExitCode)code,
+           /* All ranks have ended, so this reports the failure as a single rank does. */
+           "the fault did not show");
 }
 
-/* The sentence begins with the speaker's place and its call, "group tp, call 12, ...". */
+/* Returns whether the message begins with a rank's place and its call, "group tp, call 12, ...". */
 static bool names_a_call(const char *text)
 {
     int rank, pp, tp, call;
@@ -92,7 +96,7 @@ static bool names_a_call(const char *text)
            rank == pp * size.tp + tp && call > 0;
 }
 
-/* The rank that is missing in the end. */
+/* Returns the last rank for which the message says that others wait. */
 static int missing(const char *text)
 {
     int rank = -1;
@@ -117,7 +121,7 @@ static void expect_end(const Row *row, pid_t child, int said)
         fail_msg("%s: it is not named: %s", what, text);
 }
 
-static void test_bug_29_one_rank_of_a_grid_ends_all(void **state)
+static void test_bug_29_a_failing_or_hanging_rank_of_a_grid_ends_all_ranks(void **state)
 {
     Training training;
     pid_t child[ROWS];
@@ -137,7 +141,7 @@ static void test_bug_29_one_rank_of_a_grid_ends_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_29_one_rank_of_a_grid_ends_all),
+        cmocka_unit_test(test_bug_29_a_failing_or_hanging_rank_of_a_grid_ends_all_ranks),
     };
     return cmocka_run_group_tests_name("faulty grid", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

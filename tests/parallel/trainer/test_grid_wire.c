@@ -1,5 +1,6 @@
-/* test_grid_wire.c -- what the ranks of a grid send in a training step: of every group, verb and
- * type as many elements as walking over its layers and micro-batches by hand gives. */
+/* test_grid_wire.c -- checks how much data the ranks of a grid send in a training step: for each
+ * group, operation and dtype, the number of elements must be what this test computes from the
+ * layers and micro-batches. */
 #include "model/core/check.h"
 #include "parallel/trainer/trainer.h"
 #include "tests/support/grid/grid_world.h"
@@ -49,17 +50,18 @@ static Wire count(const Grid *grid)
 
 /* ---- by hand --------------------------------------------------------------------------------- */
 
-/* What is added to the numbers: the rank, and its step. */
+/* The state of the computation of expected numbers for one rank and step. */
 typedef struct {
     Wire *wire;
     const Trainer *t;
     const Case *c;
-    int64_t micros, rows, width; /* micro-batches; rows and columns of the residual stream, whole */
+    int64_t micros, rows, width; /* micro-batches; rows and columns of the whole residual stream */
     DType storage, compute, grads;
 } Hand;
 
-/* One border of a region, in each micro-batch: of the tensor-parallel ranks all have what all made,
- * or under sequence parallelism the one gathers what the other scatters. */
+/* Adds the traffic of `sums` sums and `gathers` gathers at the borders of tensor-parallel regions,
+ * in all micro-batches. A sum is an all-reduce; with sequence parallelism, it is a reduce-scatter,
+ * and the other direction is an all-gather. */
 static void add_borders(Hand *h, int sums, int gathers)
 {
     int64_t each = h->micros * h->rows * h->width;
@@ -72,10 +74,10 @@ static void add_borders(Hand *h, int sums, int gathers)
     tp[COMM_ALL_GATHER][h->storage] += gathers * each;
 }
 
-/* The regions of one layer: the embedding is one of its own, of which only the exit moves anything;
- * a block has two, each with an entry and an exit, forward and backward, and gathers the entries'
- * inputs again for the gradients of their weights. The head has an entry alone, and three numbers a
- * row for the loss: the maximum, the sum, the target. */
+/* Adds the regions of one layer. The embedding is a region of which only the exit sends anything. A
+ * block has two regions, each with an entry and an exit, forward and backward; it gathers the
+ * inputs of the entries again for the gradients of their weights. The head has only an entry, and
+ * three numbers per row for the loss: the maximum, the sum and the target. */
 static void add_layer(Hand *h, int row)
 {
     const GptLayers *layers = &h->t->session.layers;
@@ -87,11 +89,11 @@ static void add_layer(Hand *h, int row)
     } else {
         add_borders(h, 4, 6);
         if (h->c->recompute == RECOMPUTE_FULL)
-            add_borders(h, 1, 2); /* forward up to the last exit */
+            add_borders(h, 1, 2); /* recomputes the forward pass up to the last exit */
     }
 }
 
-/* Activations to the next run of layers, their gradients to the one before. */
+/* Adds activations sent to the next run of layers, and their gradients sent to the previous one. */
 static void add_messages(Hand *h)
 {
     const GridWorld *w = h->c->world;
@@ -105,9 +107,9 @@ static void add_messages(Hand *h)
     }
 }
 
-/* Uses of weights, micro-batch by micro-batch in the order of the stage's actions: forward of what
- * comes before the head, whose forward is in its backward; backward of all but the embedding,
- * whose gradient needs no weights. */
+/* Lists the uses of weights, in the order of the stage's actions. A forward pass uses all layers
+ * except the head, whose forward pass is part of its backward pass. A backward pass uses all layers
+ * except the embedding, whose gradient needs no weights. */
 static int64_t list_uses(const Session *s, Use *use)
 {
     const GptLayers *layers = &s->layers;
@@ -129,8 +131,8 @@ static int64_t list_uses(const Session *s, Use *use)
     return n;
 }
 
-/* Gradients, and weights after their update, over the ranks that share them; at stage 3 weights are
- * gathered for their uses. */
+/* Adds gradients, and weights after their update, over the ranks that share them. At ZeRO stage 3
+ * weights are gathered for each use. */
 static void add_units(Hand *h)
 {
     const Session *s = &h->t->session;
@@ -173,7 +175,7 @@ static Wire by_hand(const Trainer *t, const Case *c)
             add_layer(&h, row);
     add_messages(&h);
     add_units(&h);
-    /* Squared norm, nats and targets, over one axis after the other. */
+    /* Squared norm, nats and targets are summed over one axis after the other. */
     for (int axis = GROUP_PP; axis <= GROUP_TP; axis++)
         wire.elements[axis][COMM_ALL_REDUCE][F64] += 3;
     return wire;
@@ -237,7 +239,7 @@ static void check(const GridWorld *world, const GridModel *model, RecomputePolic
     training_close(&job.training);
 }
 
-static void test_a_step_sends_what_is_counted_by_hand(void **state)
+static void test_a_step_sends_exactly_the_expected_number_of_elements(void **state)
 {
     (void)state;
     static const GridWorld worlds[] = {
@@ -264,7 +266,7 @@ static void test_a_step_sends_what_is_counted_by_hand(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_step_sends_what_is_counted_by_hand),
+        cmocka_unit_test(test_a_step_sends_exactly_the_expected_number_of_elements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

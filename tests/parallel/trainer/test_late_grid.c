@@ -1,10 +1,12 @@
-/* test_late_grid.c -- training by grids of ranks on devices that put off their work
- * (tests/support/device/late_device.h): sums inside layers, tensors between stages and the store's
- * collectives each have a stream, and the bits are the CPU's in every order that the events allow,
- * and not without each of the waits.
+/* test_late_grid.c -- training by grids of ranks on "late devices"
+ * (tests/support/device/late_device.h), which delay all work until somebody waits for it. Sums
+ * inside layers, tensors between stages and the store's collectives each have a stream. The results
+ * must have the same bits as on the CPU in every order that the events allow, and must change if
+ * any wait is left out.
  *
- * A wait may be missed by nobody in one configuration, because others keep up the same order; so
- * each place that waits must show in one configuration at least, as in test_late_trainer.c. */
+ * In a single configuration a missing wait may have no effect, because other waits preserve the
+ * order. So each place in the program that waits must matter in at least one configuration, as in
+ * test_late_trainer.c. */
 #include "tests/support/device/late_run.h"
 
 #include <setjmp.h>
@@ -36,7 +38,8 @@ static const GridOfRanks grids[] = {
 };
 enum { GRIDS = sizeof grids / sizeof *grids };
 
-/* Heads that tensor-parallel ranks share among them, tables that stages share, or neither. */
+/* Models with heads that tensor-parallel ranks share, with tables that stages share, and with
+ * neither. */
 static const char *const models[][SETS] = {
     {"model.norm=layernorm", "model.position=learned"},
     {"model.num_key_value_heads=1", "model.qk_norm=true", "model.activation=swiglu"},
@@ -67,7 +70,7 @@ static int add(const char **to, const char *const *sets)
     return n;
 }
 
-/* Every grid with every stage of ZeRO. */
+/* Runs configuration `i`. The rounds combine every grid with every ZeRO stage. */
 static int run_configuration(const Folder *folder, int i, LateSites *sites)
 {
     const GridOfRanks *grid = &grids[i % GRIDS];
@@ -87,7 +90,7 @@ static int run_configuration(const Folder *folder, int i, LateSites *sites)
     return late_run_both(folder, grid->ranks, sets, sites);
 }
 
-static void test_bug_31_grids_on_late_devices(void **state)
+static void test_bug_31_grids_with_delayed_streams_train_the_same_bits_as_the_cpu(void **state)
 {
     static LateSites sites = {.every = 3, .enough = 20};
     int by = getenv("TEST_SAMPLE") ? 11 : 1;
@@ -99,7 +102,7 @@ static void test_bug_31_grids_on_late_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_31_grids_on_late_devices),
+        cmocka_unit_test(test_bug_31_grids_with_delayed_streams_train_the_same_bits_as_the_cpu),
     };
     return cmocka_run_group_tests_name("late grid", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

@@ -1,16 +1,19 @@
-/* test_late_trainer.c -- training by several ranks on devices that put off their work
- * (tests/support/device/late_device.h): the bits of the CPU in every order that the streams' events
- * allow, and not without each of the waits that the store, the step and the communicator ask for.
+/* test_late_trainer.c -- training by several ranks on "late devices"
+ * (tests/support/device/late_device.h), which delay all work until somebody waits for it. The
+ * results must have the same bits as on the CPU in every order that the streams' events allow. If
+ * any wait of the store, the step or the communicator is left out, the results must change.
  *
- * In a single configuration a missing wait may have no effect. Of collectives that follow each
- * other the waits of the later ones keep the order of the earlier ones; the wait of an all-gather
- * until the peers have read this rank's shard is covered by those of the next step's reduction, for
- * the shard is not updated before; where a rank's share of a unit is padding alone nobody sees its
- * sum, nor that a buffer is gathered into too early with the unit that it held; and without
- * overlap_comm the compute stream waits for each reduction at once, which the wait at the step's
- * end covers. So with overlap_comm each place in the program that waits must show, in one
- * configuration at least, and without it the order itself is looked at: no work of the compute
- * stream may come before collectives that were asked for earlier. */
+ * In a single configuration a missing wait may have no effect. When collectives follow each other,
+ * the waits of the later ones preserve the order of the earlier ones. An all-gather waits until the
+ * peers have read this rank's shard; the waits of the next step's reduction have the same effect,
+ * because the shard is not updated before. If a rank's share of a unit is only padding, no rank
+ * notices a wrong sum, or a gather into a buffer that is still in use. Without overlap_comm, the
+ * compute stream waits for each reduction at once, and this has the same effect as the wait at the
+ * step's end.
+ *
+ * So with overlap_comm, every place in the program that waits must matter in at least one
+ * configuration. Without overlap_comm, the order itself is checked: no work of the compute stream
+ * may come before collectives that were issued earlier. */
 #include "tests/support/device/late_run.h"
 
 #include <setjmp.h>
@@ -23,8 +26,8 @@
 static const char *const stages[] = {"zero_optimization.stage=0", "zero_optimization.stage=1",
                                      "zero_optimization.stage=2", "zero_optimization.stage=3"};
 
-/* How collectives are grouped and how far ahead weights are gathered; of stage 3 nothing persists
- * unless said. */
+/* How collectives are grouped, and how far ahead weights are gathered. At ZeRO stage 3 no
+ * parameters persist unless a key says so. */
 enum { STAGES = sizeof stages / sizeof *stages, KEYS = 5, SETS = 6, RESTS = 4 };
 static const char *const keys[KEYS][SETS] = {
     {"zero_optimization.overlap_comm=true", "zero_optimization.reduce_bucket_size=1",
@@ -49,8 +52,9 @@ static const char *const rest[RESTS] = {"gradient_accumulation_steps=1",
                                         "gradient_accumulation_steps=2",
                                         "communication_data_type=bf16", "bf16.enabled=true"};
 
-/* Every stage with all keys, each pair with two of the rest, in ranks of two or three. */
-static void test_bug_31_ranks_on_late_devices(void **state)
+/* Combines every stage with all keys, and each such pair with two entries of `rest`, on two or
+ * three ranks. */
+static void test_bug_31_ranks_with_delayed_streams_train_the_same_bits_as_the_cpu(void **state)
 {
     static LateSites sites;
     int all = STAGES * KEYS * 2, by = getenv("TEST_SAMPLE") ? 9 : 1, overlapping = 0;
@@ -65,9 +69,9 @@ static void test_bug_31_ranks_on_late_devices(void **state)
     late_sites_check(&sites, by == 1);
 }
 
-/* Models and optimizers that call all ops, in doubles too: what the device notes of a call is what
- * the call was. */
-static void test_one_rank_on_a_late_device(void **state)
+/* The models and optimizers together call all ops, also in doubles. This checks that the device
+ * stores the arguments of each call correctly. */
+static void test_one_rank_with_delayed_streams_trains_the_same_bits_as_the_cpu(void **state)
 {
     static const char *const models[][4] = {
         {"gradient_accumulation_steps=2"},
@@ -86,8 +90,8 @@ static void test_one_rank_on_a_late_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_rank_on_a_late_device),
-        cmocka_unit_test(test_bug_31_ranks_on_late_devices),
+        cmocka_unit_test(test_one_rank_with_delayed_streams_trains_the_same_bits_as_the_cpu),
+        cmocka_unit_test(test_bug_31_ranks_with_delayed_streams_train_the_same_bits_as_the_cpu),
     };
     return cmocka_run_group_tests_name("late trainer", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

@@ -1,7 +1,7 @@
-/* test_step_graph.c -- nothing in a step waits that need not: two steps of all ranks as a graph
- * (tests/support/trainer/step_graph.h), held to rules (wait_rules.h). Without overlap_comm the
- * compute stream waits at once, and the same rules find it; and each finds a wait that the test
- * plants. */
+/* test_step_graph.c -- checks that no stream in a training step waits earlier than it has to: takes
+ * two steps of all ranks as a graph (tests/support/trainer/step_graph.h) and applies the rules of
+ * wait_rules.h. To show that the rules work, the test also runs without overlap_comm, where the
+ * compute stream waits at once, and plants needless waits, which each rule must find. */
 #include "tests/support/trainer/rank_run.h"
 #include "tests/support/trainer/wait_rules.h"
 
@@ -19,10 +19,11 @@ typedef struct {
     StepPlanted planted;
     StepFindings findings;
     LateVerdict verdict;
-    int gathered, summed; /* units at once, the most of all groups of calls */
+    int gathered, summed; /* largest number of units in one group of calls */
 } Look;
 
-/* Of units that the store moves in a group of calls each has a call of its own, in turn. */
+/* Counts the units that are moved in one group of calls. Each unit has a call of its own in the
+ * group. */
 static void count_together(Look *look, const StepStream *comm)
 {
     int64_t bundle = -1, unit = -1;
@@ -116,11 +117,12 @@ static const Row rows[] = {
     {4, {PIPELINE, "zero_optimization.stage=2"}},
     {4, {PIPELINE, "zero_optimization.stage=3", PREFETCHES}},
     {4, {PIPELINE, "zero_optimization.stage=3", NO_PREFETCH}},
-    /* A forward follows another, and gathers again what that has used first. */
+    /* One forward pass follows another and gathers again what the first has used. */
     {4,
      {PIPELINE, "zero_optimization.stage=3", "parallel.schedule=gpipe", NO_PREFETCH,
       "model.num_layers=8"}},
-    /* Blocks that are small beside the others' sum, and wait in a bucket until their layer ends. */
+    /* The blocks are small compared to their sum, so their gradients wait in a bucket until the
+     * layer ends. */
     {4, {PIPELINE, "zero_optimization.stage=2", "model.num_layers=24"}},
     {4, {PIPELINE, TENSOR}},
     {4, {PIPELINE, TENSOR, "parallel.schedule=interleaved", "parallel.pipeline_chunks=2"}},
@@ -150,7 +152,7 @@ static bool has_data(const Row *row)
     return row->ranks > (says(row, TENSOR) ? 2 : 1) * (says(row, PIPELINE) ? 2 : 1);
 }
 
-static void test_nothing_waits_that_need_not(void **state)
+static void test_with_overlap_comm_a_step_makes_no_needless_wait(void **state)
 {
     const int every = getenv("TEST_SAMPLE") ? 3 : 1;
     for (int i = 0; i < ROWS; i += every) {
@@ -177,9 +179,9 @@ static void test_nothing_waits_that_need_not(void **state)
     }
 }
 
-/* Groups of calls are a part of the model, whatever it is made of: a unit each where units are
- * large, several of a deep model. */
-static void test_small_units_go_together(void **state)
+/* The size of a group of calls adapts to the model: one unit per group if units are large, several
+ * in a deep model with small units. */
+static void test_only_small_units_are_moved_together_in_one_group_of_calls(void **state)
 {
     static const Row few = {2, {"zero_optimization.stage=1"}},
                      many = {2, {"zero_optimization.stage=1", "model.num_layers=24"}};
@@ -194,9 +196,9 @@ static void test_small_units_go_together(void **state)
     }
 }
 
-/* The opposite: each sum and each gather of the store's is waited for at once. What tensor-parallel
- * ranks and stages send has no such key. */
-static void test_without_overlap_the_rules_are_broken(void **state)
+/* Without overlap_comm, each sum and each gather of the store is waited for at once, so the rules
+ * must report it. What tensor-parallel ranks and stages send does not depend on this key. */
+static void test_without_overlap_comm_the_rules_report_the_stores_waits(void **state)
 {
     const int every = getenv("TEST_SAMPLE") ? 3 : 1;
     for (int i = 0; i < ROWS; i += every) {
@@ -205,7 +207,7 @@ static void test_without_overlap_the_rules_are_broken(void **state)
         char name[500];
         bool data = has_data(&row), sharded = data && !says(&row, "zero_optimization.stage=0"),
              ahead = says(&row, "zero_optimization.stage=3") && says(&row, PIPELINE);
-        if (says(&row, NO_PREFETCH)) continue; /* each is gathered for its use */
+        if (says(&row, NO_PREFETCH)) continue; /* each unit is gathered when it is used */
         row.sets[count_of(&row)] = "zero_optimization.overlap_comm=false";
         look_at(*state, &row, "zero_optimization.reduce_bucket_size=2000", STEP_AS_IT_IS, &look,
                 name, sizeof name);
@@ -219,8 +221,8 @@ static void test_without_overlap_the_rules_are_broken(void **state)
     }
 }
 
-/* Each rule sees a wait that nothing asks for. */
-static void test_a_needless_wait_is_seen(void **state)
+/* Each rule detects a wait that nothing requires. */
+static void test_every_rule_detects_a_planted_needless_wait(void **state)
 {
     static const struct {
         StepPlanted planted;
@@ -249,10 +251,10 @@ static void test_a_needless_wait_is_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_waits_that_need_not),
-        cmocka_unit_test(test_small_units_go_together),
-        cmocka_unit_test(test_without_overlap_the_rules_are_broken),
-        cmocka_unit_test(test_a_needless_wait_is_seen),
+        cmocka_unit_test(test_with_overlap_comm_a_step_makes_no_needless_wait),
+        cmocka_unit_test(test_only_small_units_are_moved_together_in_one_group_of_calls),
+        cmocka_unit_test(test_without_overlap_comm_the_rules_report_the_stores_waits),
+        cmocka_unit_test(test_every_rule_detects_a_planted_needless_wait),
     };
     return cmocka_run_group_tests_name("step graph", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

@@ -1,5 +1,5 @@
-/* test_trainer.c -- the training step as a whole: resume, skipped steps, accumulation, and what
- * must not touch training. */
+/* test_trainer.c -- the training step as a whole: resume, skipped steps, gradient accumulation, and
+ * operations that must not affect training. */
 #include "optim/lr_schedule.h"
 #include "tests/support/model/model_inside.h"
 #include "tests/support/trainer/trainer_fixture.h"
@@ -17,7 +17,7 @@
 
 enum { STEPS = 6 };
 
-/* STEPS steps in one go. */
+/* Makes STEPS steps without a break. */
 static void uninterrupted(const Folder *p, const char *const *sets, Trained *out)
 {
     Opened o;
@@ -28,7 +28,7 @@ static void uninterrupted(const Folder *p, const char *const *sets, Trained *out
     trainer_run_close(&o);
 }
 
-/* STEPS steps with a save, an end and a new start after step k. */
+/* Makes STEPS steps, with a save, a close and a resume after step k. */
 static void interrupted(const Folder *p, const char *const *sets, int64_t k, Trained *out)
 {
     Opened o;
@@ -55,8 +55,8 @@ static void interrupted(const Folder *p, const char *const *sets, int64_t k, Tra
     free(run);
 }
 
-/* Resumes after every step. Named devices may be emulated and slow: there only after `first` and
- * half the steps later. */
+/* Resumes after every step. If TEST_DEVICE is set, the device may be emulated and slow; then
+ * resumes only after step `first` and half the steps later. */
 static void check_resume(const Folder *p, const char *const *sets, int64_t first, const char *what)
 {
     bool all = getenv("TEST_DEVICE") == NULL;
@@ -70,7 +70,7 @@ static void check_resume(const Folder *p, const char *const *sets, int64_t first
     free(whole.bytes);
 }
 
-/* What changes the layouts of memory or the arithmetic; NULL ends each. */
+/* Settings that change the memory layout or the arithmetic. */
 static const char *const modes[][3] = {
     {"seed=1"},
     {"fp64.enabled=true"},
@@ -81,18 +81,20 @@ static const char *const modes[][3] = {
     {"optimizer.type=SGD", "optimizer.params={\"lr\":0.1,\"momentum\":0.9}"}};
 enum { MODES = sizeof modes / sizeof *modes };
 
-/* Bugs 7, 41, 42, 44, 51: a resumed run is the uninterrupted one, at every step, in every dtype. */
-static void test_bug_7_41_42_44_51_resume_at_every_step_is_bitwise(void **state)
+/* A resumed run must equal the uninterrupted one, at every step and in every dtype (bugs 7, 41, 42,
+ * 44, 51). */
+static void test_bug_7_41_42_44_51_a_resume_after_any_step_trains_the_same_bits(void **state)
 {
     for (int i = 0; i < MODES; i++)
         check_resume(*state, modes[i], 1 + i % 2, modes[i][0]);
 }
 
-/* Weights without masters are rounded by the number of the update, which a resume continues. */
+/* Weights without master copies are rounded by random numbers that depend on the number of the
+ * update, which a resumed run must continue. */
 static const char *const no_masters[] = {"bf16.enabled=true",
                                          "bf16.bf16_master_weights_and_grads=true", NULL};
 
-static void test_bug_42_resume_without_masters_is_bitwise(void **state)
+static void test_bug_42_a_resume_without_master_weights_trains_the_same_bits(void **state)
 {
     Trained whole, parts;
     uninterrupted(*state, no_masters, &whole);
@@ -102,9 +104,9 @@ static void test_bug_42_resume_without_masters_is_bitwise(void **state)
     free(parts.bytes);
 }
 
-/* fp16 whose first steps overflow: skips, hysteresis and the falling scale go through a resume, too
- * (bugs 8, 11). */
-static void test_bug_8_11_42_resume_with_skipped_fp16_steps_is_bitwise(void **state)
+/* The first fp16 steps overflow: skipped steps, hysteresis and the falling loss scale must survive
+ * a resume (bugs 8, 11). */
+static void test_bug_8_11_42_a_resume_after_skipped_fp16_steps_trains_the_same_bits(void **state)
 {
     const char *const sets[] = {"fp16.enabled=true", "fp16.initial_scale_power=30",
                                 "fp16.loss_scale_window=2", NULL};
@@ -118,8 +120,8 @@ static void test_bug_8_11_42_resume_with_skipped_fp16_steps_is_bitwise(void **st
     check_resume(*state, sets, 1, "fp16");
 }
 
-/* Bugs 26 and 50: evaluating and sampling leave training's bits alone. */
-static void test_bug_26_50_evaluation_changes_nothing(void **state)
+/* Evaluating and sampling must not change any bit of training (bugs 26, 50). */
+static void test_bug_26_50_evaluating_and_sampling_do_not_change_training(void **state)
 {
     Opened o;
     Trained whole, with = {0};
@@ -145,9 +147,9 @@ static void test_bug_26_50_evaluation_changes_nothing(void **state)
     trainer_run_close(&o);
 }
 
-/* Bugs 1, 3 and 45: the same global batch in other micro-batches is the same training, to rounding
- * (f64). */
-static void test_bug_1_3_45_micro_batches_do_not_matter(void **state)
+/* The same global batch in micro-batches of another size gives the same training, up to rounding in
+ * f64 (bugs 1, 3, 45). */
+static void test_bug_1_3_45_the_micro_batch_size_does_not_change_training(void **state)
 {
     const char *const sizes[] = {"train_micro_batch_size_per_gpu=1",
                                  "train_micro_batch_size_per_gpu=2",
@@ -169,9 +171,9 @@ static void test_bug_1_3_45_micro_batches_do_not_matter(void **state)
         free(out[i].bytes);
 }
 
-/* Bugs 10 and 11: a NaN skips the step, moves no weight and has no further effect: the next step is
- * as if it were the first. */
-static void test_bug_10_11_nan_skips_the_step(void **state)
+/* A NaN skips the step, changes no weight and has no later effect: the next step is like a first
+ * step (bugs 10, 11). */
+static void test_bug_10_11_a_nan_loss_skips_the_step_without_further_effect(void **state)
 {
     Opened a, b;
     Trained after_skip = {0}, alone = {0};
@@ -195,7 +197,7 @@ static void test_bug_10_11_nan_skips_the_step(void **state)
     trainer_run_steps(&a, &after_skip, 2);
     assert_true(after_skip.record[1].applied);
     assert_int_equal(after_skip.record[1].skips_in_row, 0);
-    b.trainer.samples = b.trainer.constants.samples; /* the second batch first */
+    b.trainer.samples = b.trainer.constants.samples; /* begins with the second batch */
     trainer_run_steps(&b, &alone, 1);
     trainer_run_read(&a, &after_skip);
     trainer_run_read(&b, &alone);
@@ -209,9 +211,9 @@ static void test_bug_10_11_nan_skips_the_step(void **state)
     trainer_run_close(&b);
 }
 
-/* Bug 5: the loss of the log is the mean over all micro-batches; bug 41: so is the lr that of the
- * schedule. */
-static void test_bug_5_41_records_tell_the_step(void **state)
+/* The recorded loss must be the mean over all micro-batches (bug 5), and the recorded learning rate
+ * that of the schedule (bug 41). */
+static void test_bug_5_41_a_record_has_the_mean_loss_and_the_scheduled_lr(void **state)
 {
     Opened o;
     Trained out = {0};
@@ -221,7 +223,7 @@ static void test_bug_5_41_records_tell_the_step(void **state)
                                            "optimizer.params.lr=0", NULL});
     trainer_run_steps(&o, &out, 1);
     for (int micro = 0; micro < 2;
-         micro++) { /* each micro-batch alone, at weights that lr 0 did not move */
+         micro++) { /* each micro-batch alone; lr 0 has not changed the weights */
         Batch batch;
         char err[256];
         double nats = 0;
@@ -248,8 +250,9 @@ static void test_bug_5_41_records_tell_the_step(void **state)
     trainer_run_close(&o);
 }
 
-/* Bug 36: after one update every parameter has moved (warmup's first update has lr 0). */
-static void test_bug_36_every_parameter_moves(void **state)
+/* One update must change every parameter (bug 36). With warmup the first update has lr 0, so the
+ * scheduler is Constant here. */
+static void test_bug_36_one_update_changes_every_parameter(void **state)
 {
     Opened o;
     Trained a, b, out = {0};
@@ -270,8 +273,8 @@ static void test_bug_36_every_parameter_moves(void **state)
     trainer_run_close(&o);
 }
 
-/* The plan is what opening takes, to the byte where layouts are exact. */
-static void test_memory_plan_is_exact(void **state)
+/* The plan must equal what a trainer allocates, to the byte. */
+static void test_the_memory_plan_equals_what_is_allocated(void **state)
 {
     for (int i = 0; i <= MODES; i++) {
         Opened o;
@@ -287,15 +290,16 @@ static void test_memory_plan_is_exact(void **state)
     }
 }
 
-/* What the emulated CUDA runtime has counted under `name`; 0 where none is linked. */
+/* Returns the counter `name` of the emulated CUDA runtime; 0 if it is not linked. */
 static int64_t emulated(const char *name)
 {
     int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, name);
     return count ? count() : 0;
 }
 
-/* Records are taken while the device goes on: whole, in order, and never waited for. */
-static void test_collecting_records_does_not_wait(void **state)
+/* Records are read while the device works: they must be complete, in order, and never waited
+ * for. */
+static void test_reading_records_never_waits_for_the_device(void **state)
 {
     Opened o;
     Trained whole, some = {0};
@@ -317,8 +321,8 @@ static void test_collecting_records_does_not_wait(void **state)
     trainer_run_close(&o);
 }
 
-/* Steps only give orders: no memory is asked for and no device waited for, once the first step has
- * made what is made once; the host may be two steps ahead. */
+/* After the first step has created what is created once, a step only issues work: it allocates no
+ * memory and does not wait for the device. The host may be two steps ahead. */
 static void test_a_step_neither_waits_nor_allocates(void **state)
 {
     static const char *const dtypes[][3] = {
@@ -341,7 +345,7 @@ static void test_a_step_neither_waits_nor_allocates(void **state)
         assert_int_equal(dev->allocations, allocations);
         assert_int_equal(emulated("emu_count_waits"), emu_waits);
         assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
-        /* For a profiler every op is inside a range of its name, and every range ends. */
+        /* For profilers, every op is in a range with its name, and every range must end. */
         assert_int_equal(emulated("emu_ranges_open"), 0);
         assert_int_equal(emulated("emu_ranges_begun") > 0, emulated("emu_count_allocations") > 0);
         trainer_run_close(&o);
@@ -351,16 +355,16 @@ static void test_a_step_neither_waits_nor_allocates(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_7_41_42_44_51_resume_at_every_step_is_bitwise),
-        cmocka_unit_test(test_bug_42_resume_without_masters_is_bitwise),
-        cmocka_unit_test(test_bug_8_11_42_resume_with_skipped_fp16_steps_is_bitwise),
-        cmocka_unit_test(test_bug_26_50_evaluation_changes_nothing),
-        cmocka_unit_test(test_bug_1_3_45_micro_batches_do_not_matter),
-        cmocka_unit_test(test_bug_10_11_nan_skips_the_step),
-        cmocka_unit_test(test_bug_5_41_records_tell_the_step),
-        cmocka_unit_test(test_bug_36_every_parameter_moves),
-        cmocka_unit_test(test_memory_plan_is_exact),
-        cmocka_unit_test(test_collecting_records_does_not_wait),
+        cmocka_unit_test(test_bug_7_41_42_44_51_a_resume_after_any_step_trains_the_same_bits),
+        cmocka_unit_test(test_bug_42_a_resume_without_master_weights_trains_the_same_bits),
+        cmocka_unit_test(test_bug_8_11_42_a_resume_after_skipped_fp16_steps_trains_the_same_bits),
+        cmocka_unit_test(test_bug_26_50_evaluating_and_sampling_do_not_change_training),
+        cmocka_unit_test(test_bug_1_3_45_the_micro_batch_size_does_not_change_training),
+        cmocka_unit_test(test_bug_10_11_a_nan_loss_skips_the_step_without_further_effect),
+        cmocka_unit_test(test_bug_5_41_a_record_has_the_mean_loss_and_the_scheduled_lr),
+        cmocka_unit_test(test_bug_36_one_update_changes_every_parameter),
+        cmocka_unit_test(test_the_memory_plan_equals_what_is_allocated),
+        cmocka_unit_test(test_reading_records_never_waits_for_the_device),
         cmocka_unit_test(test_a_step_neither_waits_nor_allocates),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

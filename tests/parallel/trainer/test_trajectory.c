@@ -1,6 +1,6 @@
-/* test_trajectory.c -- the trainer's numbers against a loop that the test writes itself over
- * windows that it cuts itself (tests/support/trainer/own_training.h), and against numbers recorded
- * once: first steps, resumes with another batch, what a seed decides, steps without targets. */
+/* test_trajectory.c -- compares the trainer with an independent training loop over windows that
+ * this test cuts itself (tests/support/trainer/own_training.h), and with recorded numbers: first
+ * steps, resumes with another batch, the effect of the seed, and steps without targets. */
 #include "data/sampler.h"
 #include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/trainer/own_training.h"
@@ -17,17 +17,16 @@
 
 enum { T = 16, STEPS = 5, MOST_ROWS = 8, MAX_SETS = 12 };
 
-/* A trainer in f64 over a short text, and the same model with the same weights in a loop of our
- * own. */
+/* A trainer in f64 over a short text, and the same model with the same weights in our own loop. */
 typedef struct {
     Opened o;
     Fixture model;
     OwnTraining own;
     OwnTokens train, val;
-    int64_t windows, samples; /* of the training data; taken by our loop */
+    int64_t windows, samples; /* windows of the training data; samples used by our loop */
 } Pair;
 
-/* Lines that this test alone decides: the recorded numbers hang on them. */
+/* Writes a text that depends only on this test, because the recorded numbers depend on it. */
 static void write_text(const char *path)
 {
     static const char *const who[] = {"the king", "a servant", "my brother", "the people"},
@@ -42,7 +41,7 @@ static void write_text(const char *path)
     fclose(f);
 }
 
-/* The fixture's run over the short text, with these changes. */
+/* Opens the fixture's run over the short text, with these settings. */
 static void open_short(Opened *o, const Folder *p, const char *const *sets)
 {
     const char *all[MAX_SETS] = {"fp64.enabled=true", "data.val_fraction=0.33",
@@ -82,8 +81,8 @@ static void close_pair(Pair *p)
     trainer_run_close(&p->o);
 }
 
-/* Our step: the next `batch` windows in the order of the seed's epochs, each a micro-batch of its
- * own; the gradient is that of their mean loss. */
+/* Makes a step of our loop: the next `batch` windows in the order of the seed's epochs, each as a
+ * micro-batch; the gradient is that of their mean loss. */
 static StepDecision own_step(Pair *p, int64_t batch)
 {
     uint64_t seed = (uint64_t)p->o.config->seed;
@@ -112,7 +111,7 @@ static void check_step(const StepRecord *got, const StepDecision *want)
     check_close("the norm", got->step, got->grad_norm, want->grad_norm, 1e-12);
 }
 
-/* The validation data once more, window by window. */
+/* Evaluates the validation data again, window by window, and compares. */
 static void check_evaluation(Pair *p, const EvalRecord *got)
 {
     int64_t windows = (p->val.n - 1) / T;
@@ -123,7 +122,7 @@ static void check_evaluation(Pair *p, const EvalRecord *got)
                 want.nats / log(2.0) / (double)want.bytes, 1e-12);
 }
 
-/* Every parameter is where our loop has it. */
+/* Checks that every parameter has the value of our loop. */
 static void check_weights(Pair *p)
 {
     const Trainer *t = &p->o.trainer;
@@ -142,10 +141,10 @@ static void check_weights(Pair *p)
 
 /* ---- the first steps ------------------------------------------------------------------------- */
 
-/* What the trainer printed when this test was written, the loop below agreeing: loss and norm of
- * each step, then validation loss and bits per byte after them. They move with the tokenizer, the
- * order of samples, initial weights, model, schedule and optimizer; who means to move one of these
- * takes the numbers that the failing test prints. */
+/* What the trainer computed when this test was written, in agreement with our loop: loss and norm
+ * of each step, then validation loss and bits per byte. They depend on the tokenizer, the order of
+ * samples, initial weights, model, schedule and optimizer. After an intended change of one of
+ * these, copy the numbers that the failing test prints. */
 static const double recorded[2 * STEPS + 2] = {
     5.66077961280822,   2.7207475574931688, 5.6026645463291285, 2.74397718667834,
     5.5295697192425086, 2.3360668927706985, 5.2764848964050337, 1.3766697956411855,
@@ -166,12 +165,12 @@ static void check_recorded(const Trained *out, const EvalRecord *after)
     if (wrong) fail_msg("%d numbers are not those recorded", wrong);
 }
 
-static void test_bug_1_3_first_steps(void **state)
+static void test_bug_1_3_the_first_steps_match_an_independent_training_loop(void **state)
 {
     Pair p;
     Trained out = {0};
     open_pair(&p, *state, (const char *const[]){NULL});
-    /* The steps go past the end of an epoch, and the last validation batch is not full. */
+    /* The steps go beyond the end of an epoch, and the last validation batch is not full. */
     assert_in_range(p.windows, 5, 4 * STEPS - 2);
     assert_int_equal((p.val.n - 1) / T % 2, 1);
     EvalRecord before = trainer_evaluate(&p.o.trainer, 0);
@@ -192,8 +191,9 @@ static void test_bug_1_3_first_steps(void **state)
 
 /* ---- resumed with another batch -------------------------------------------------------------- */
 
-/* Three steps of batch 4, a checkpoint, and three of another batch or another cut of it: from the
- * first one on the gradient is the mean over the new batch, and samples go on where they were. */
+/* Makes three steps with batch size 4, saves, and resumes for three steps with another batch size
+ * or micro-batch size. From the first of these on, the gradient is the mean over the new batch, and
+ * the data continue where they were. */
 static void check_resumed(const Folder *folder, int64_t batch, int64_t micro)
 {
     Pair p;
@@ -228,7 +228,7 @@ static void check_resumed(const Folder *folder, int64_t batch, int64_t micro)
     close_pair(&p);
 }
 
-static void test_resume_with_another_batch(void **state)
+static void test_a_resume_with_another_batch_size_matches_an_independent_loop(void **state)
 {
     check_resumed(*state, 4, 1);
     check_resumed(*state, 4, 4);
@@ -239,8 +239,8 @@ static void test_resume_with_another_batch(void **state)
 
 /* ---- what the seed decides ------------------------------------------------------------------- */
 
-/* Two opened with these sets: whether their first batches are the same, their first weights, and
- * the losses of their first steps. */
+/* Opens two trainers with settings `a` and `b`. Their first batches, first weights and first losses
+ * must be equal or all differ, as `same` says. */
 static void compare_first(const Folder *folder, const char *a, const char *b, bool same)
 {
     Opened o[2];
@@ -265,13 +265,13 @@ static void compare_first(const Folder *folder, const char *a, const char *b, bo
     assert_int_equal(same, weight[0] == weight[1]);
 }
 
-static void test_a_seed_decides_weights_and_order(void **state)
+static void test_the_seed_determines_initial_weights_and_data_order(void **state)
 {
     compare_first(*state, "seed=3", "seed=3", true);
     compare_first(*state, "seed=3", "seed=4", false);
 }
 
-/* The window of each of an epoch's samples, as the trainer's loader hands them out. */
+/* Finds the window of each sample of an epoch, as the trainer's loader returns them. */
 static void windows_of_epoch(Pair *p, int64_t epoch, int64_t *window)
 {
     char err[512];
@@ -290,7 +290,7 @@ static void windows_of_epoch(Pair *p, int64_t epoch, int64_t *window)
     }
 }
 
-static void test_every_epoch_has_its_own_order(void **state)
+static void test_every_epoch_visits_each_window_once_in_another_order(void **state)
 {
     Pair p;
     int64_t window[3][32];
@@ -312,7 +312,7 @@ static void test_every_epoch_has_its_own_order(void **state)
 
 /* ---- targets that do not count --------------------------------------------------------------- */
 
-/* The trainer's feed with the targets of some micro-batches taken away. */
+/* The trainer's feed, with the targets of some micro-batches removed. */
 typedef struct {
     Trainer *trainer;
     bool without[2];
@@ -329,9 +329,9 @@ static GptBatch masked_batch(void *context, const Action *action)
     return batch;
 }
 
-/* A step that has no target at all moves nothing but the place in the data, and no NaN comes of it;
- * one with half of its targets is the mean over those. */
-static void test_steps_with_few_targets(void **state)
+/* A step without any target changes only the position in the data, and causes no NaN. A step with
+ * half of its targets uses the mean over those. */
+static void test_a_step_averages_over_its_valid_targets_and_skips_without_any(void **state)
 {
     Pair p;
     Trained out = {0}, before, after;
@@ -369,11 +369,11 @@ static void test_steps_with_few_targets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_1_3_first_steps),
-        cmocka_unit_test(test_resume_with_another_batch),
-        cmocka_unit_test(test_a_seed_decides_weights_and_order),
-        cmocka_unit_test(test_every_epoch_has_its_own_order),
-        cmocka_unit_test(test_steps_with_few_targets),
+        cmocka_unit_test(test_bug_1_3_the_first_steps_match_an_independent_training_loop),
+        cmocka_unit_test(test_a_resume_with_another_batch_size_matches_an_independent_loop),
+        cmocka_unit_test(test_the_seed_determines_initial_weights_and_data_order),
+        cmocka_unit_test(test_every_epoch_visits_each_window_once_in_another_order),
+        cmocka_unit_test(test_a_step_averages_over_its_valid_targets_and_skips_without_any),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

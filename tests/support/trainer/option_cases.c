@@ -1,4 +1,4 @@
-/* option_cases.c -- see option_cases.h. */
+/* option_cases.c -- the table of runs that show the effect of each option. See option_cases.h. */
 #include "tests/support/trainer/option_cases.h"
 
 #include "model/core/check.h"
@@ -18,7 +18,7 @@
         "scheduler.params={\"cycle_min_lr\": 0.001, \"cycle_max_lr\": 0.1, "                       \
         "\"cycle_momentum\": false, \"cycle_first_step_size\": 2}"
 #define WSD "scheduler.type=WSD", "scheduler.params.warmup_num_steps=2"
-/* Gradients of these runs fit fp16 at a scale of 2^20 and overflow at 2^22. */
+/* In these runs, gradients fit fp16 at a loss scale of 2^20 and overflow at 2^22. */
 #define SCALE(power) FP16, ("fp16.initial_scale_power=" #power)
 
 #define ZERO2 "zero_optimization.stage=2"
@@ -181,7 +181,8 @@ const OptionCase option_cases[] = {
     SEE("fp16.initial_scale_power", "40", FP16),
     SEE("fp16.loss_scale_window", "1", SCALE(20)),
     SEE("fp16.hysteresis", "1", SCALE(22)),
-    /* Overflows twice, not, and once more: forgiven only where the step between counts. */
+    /* Overflows twice, has one good step, and overflows again. The last overflow is forgiven only
+     * if the good step restores the hysteresis. */
     {.key = "fp16.consecutive_hysteresis",
      .value = "false",
      .set = {SCALE(21), "fp16.consecutive_hysteresis=true", "fp16.min_loss_scale=1048576", "seed=2",

@@ -1,16 +1,19 @@
-/* option_cases.h -- for every row of the option table a short run in which it means something, and
- * another value. */
+/* option_cases.h -- for every key of the option table, a short run in which the key has an effect,
+ * and a second value for it. */
 #ifndef TESTS_SUPPORT_TRAINER_OPTION_CASES_H
 #define TESTS_SUPPORT_TRAINER_OPTION_CASES_H
 
 typedef struct {
     const char *key;
-    const char *value;     /* of the second run */
-    int ranks;             /* of both; 0: one */
-    const char *set[8];    /* of both runs, over the config of seen_run.c; NULL ends */
-    const char *shows;     /* text that one of the two consoles has and the other has not */
-    int code;              /* how the second run ends */
-    const char *elsewhere; /* no run here can show it: the test that does */
+    const char *value; /* value in the second run */
+    int ranks;         /* of both runs; 0: one rank */
+    /* Settings of both runs, on top of the config of seen_run.c; ended by NULL. */
+    const char *set[8];
+    /* Text that only one of the two runs prints. */
+    const char *shows;
+    int code; /* exit code of the second run */
+    /* The test that shows the effect, if no run here can show it. */
+    const char *elsewhere;
 } OptionCase;
 
 extern const OptionCase option_cases[];

@@ -1,4 +1,4 @@
-/* own_training.c -- see own_training.h. */
+/* own_training.c -- training steps and evaluations without the trainer. See own_training.h. */
 #include "tests/support/trainer/own_training.h"
 
 #include "model/core/check.h"
@@ -94,7 +94,7 @@ void own_window(Fixture *f, const OwnTokens *tokens, int64_t w, int64_t row)
     }
 }
 
-/* -log of the softmax's share of `target`. */
+/* Returns -log(softmax(logits)[target]). */
 static double nats_of(const double *logits, int64_t V, int64_t target)
 {
     double most = -INFINITY, sum = 0;

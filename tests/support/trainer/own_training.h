@@ -1,6 +1,6 @@
-/* own_training.h -- training put together once more, by the tests: a fixture's model, norm,
- * decision and optimizer in a plain loop, and windows cut from the token files. Trainer, session,
- * feed and loader are compared with it; it has code of its own for all. */
+/* own_training.h -- an independent training loop for tests: a fixture's model, norm, decision and
+ * optimizer in a plain loop, over windows cut from the token files. Trainer, session, feed and
+ * loader are compared with it; it shares no code with them. */
 #ifndef TESTS_SUPPORT_TRAINER_OWN_TRAINING_H
 #define TESTS_SUPPORT_TRAINER_OWN_TRAINING_H
 
@@ -17,17 +17,18 @@ typedef struct {
     StepConstants constants;
     void *memory;
     size_t bytes;
-    /* Device memory. */
+    /* In device memory. */
     StepState *state;
     StepDecision *decision;
     Tensor lr;
 } OwnTraining;
 
-/* An optimizer in its first state over the model's weights, and the learning rates of `steps`
- * updates. The fixture's micro-batches are the step's; its scale is 1 / targets. */
+/* Opens an optimizer in its initial state for the model's weights, and the learning rates of
+ * `steps` updates. A step consists of the fixture's micro-batches; the fixture's scale must be 1 /
+ * targets. */
 void own_training_open(OwnTraining *t, Fixture *model, const Config *config, int64_t steps);
 void own_training_close(OwnTraining *t);
-/* One step over the fixture's micro-batches. model->stats are those of the step. */
+/* Makes one step over the fixture's micro-batches. model->stats are those of this step. */
 StepDecision own_training_step(OwnTraining *t);
 
 /* All tokens of a set, read from its files by the test. */
@@ -38,12 +39,12 @@ typedef struct {
 OwnTokens own_tokens_read(const TokenSet *set);
 void own_tokens_free(OwnTokens *tokens);
 
-/* Puts window w, tokens wT ... wT + T, into row `row` of the fixture's micro-batches, each of which
- * has one row. */
+/* Copies window w, which is tokens wT ... wT + T, to row `row` of the fixture's micro-batches,
+ * which have one row each. */
 void own_window(Fixture *f, const OwnTokens *tokens, int64_t w, int64_t row);
 
-/* Loss and text of windows [0, windows), one after the other: summed nats from logits in double,
- * and the length of the decoded targets. The fixture's first row is overwritten. */
+/* Evaluates windows [0, windows) one after the other: sums the nats from logits in doubles, and the
+ * length of the decoded targets. Overwrites the fixture's first row. */
 typedef struct {
     double nats;
     int64_t targets, bytes;

@@ -1,4 +1,5 @@
-/* rank_run.c -- see rank_run.h. */
+/* rank_run.c -- trains a small model on several ranks and keeps the results of each. See
+ * rank_run.h. */
 #include "tests/support/trainer/rank_run.h"
 
 #include "model/core/check.h"

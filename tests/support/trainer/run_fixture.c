@@ -1,4 +1,4 @@
-/* run_fixture.c -- see run_fixture.h. */
+/* run_fixture.c -- starts and interrupts small runs of the program. See run_fixture.h. */
 #include "tests/support/trainer/run_fixture.h"
 
 #include "tests/support/files/scratch.h"
@@ -19,7 +19,7 @@
 
 /* ---- a folder with a text and a config ------------------------------------------------------- */
 
-/* The text of a file, which must be there; the caller frees. */
+/* Returns the text of a file, which must exist; the caller frees it. */
 static char *run_file(const char *name)
 {
     char *text = take_text(name);
@@ -96,7 +96,7 @@ void ask_by_file(Run *run)
     CHECK(f != NULL, "no %s", path);
     fclose(f);
     free(path);
-    run->work.stop_looked_at = -1; /* as if it were long ago */
+    run->work.stop_looked_at = -1; /* makes the run look for the file at once */
 }
 
 void interrupt_twice(Run *run)
@@ -106,7 +106,7 @@ void interrupt_twice(Run *run)
     raise(SIGINT);
 }
 
-/* Which of the four signals that end a run a thread does not hear: bits of SigBlk. */
+/* Returns which of the four signals that end a run are blocked by a thread, as bits of SigBlk. */
 static unsigned long long held_by(const char *thread)
 {
     char line[256];
@@ -173,8 +173,8 @@ char *run_expecting(const char *run, const char *const *sets, int code)
 
 /* ---- what a run leaves ----------------------------------------------------------------------- */
 
-/* The lines of RUN/metrics.jsonl of one event, without what differs between any two runs, one after
- * the other. */
+/* Shortens the text in place: keeps the lines of the event and removes the attempt, the time and
+ * the seconds from each. */
 char *events(const char *run, const char *event)
 {
     char *name = text_format("%s/metrics.jsonl", run), *text = run_file(name), *out = text;
@@ -198,7 +198,7 @@ char *events(const char *run, const char *event)
     return text;
 }
 
-/* Both runs have the same training, evaluations and samples. */
+/* Compares the lines of training, evaluations and samples. */
 void same_runs(const char *a, const char *b)
 {
     static const char *const compared[] = {"train", "val", "sample"};

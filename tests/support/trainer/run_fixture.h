@@ -1,52 +1,54 @@
-/* run_fixture.h -- small runs of the whole program, disturbed at a certain piece of their work, and
- * what they leave. */
+/* run_fixture.h -- starts small runs of the whole program, interrupts them at a chosen point of
+ * their work, and reads the files that they leave. */
 #ifndef TESTS_SUPPORT_TRAINER_RUN_FIXTURE_H
 #define TESTS_SUPPORT_TRAINER_RUN_FIXTURE_H
 
 #include "tests/support/files/scratch.h"
 #include "tests/support/trainer/train_child.h"
 
-/* Setup of a group of tests: goes into a folder (leave_scratch leaves it) with a text and the
- * config tiny.json of seven steps; it is evaluated, sampled and saved at every second one, and all
- * checkpoints stay. */
+/* Setup of a group of tests: enters a scratch folder (leave_scratch leaves it) with a text and the
+ * config tiny.json of seven steps. Every second step is followed by an evaluation, a sample and a
+ * save; all checkpoints are kept. */
 int run_fixture_setup(void **state);
-/* Whether the file is in it. */
+/* Returns whether the file exists in it. */
 bool is_there(const char *name);
-/* Fails unless `what` is in the text. */
+/* Fails unless `text` contains `what`. */
 void says(const char *text, const char *what);
 
-/* Where the child runs, what happens in it, and when: before piece `at` of the work of this kind,
- * in the round-th (from 0) work of the kind; a sample's first piece is 1. act NULL: nothing. */
+/* How a child process is run, and what is done to it at which point: `act` is called before piece
+ * `at` of work of this kind, in round number `round` (from 0) of such work. The first piece of a
+ * sample has number 1. If `act` is NULL, nothing is done. */
 typedef struct {
     WorkKind kind;
     int64_t round, at;
     void (*act)(Run *run);
-    bool each;           /* in every round from that one on */
-    void (*first)(void); /* called in the child before all; or NULL */
+    bool each;           /* in this round and all later ones */
+    void (*first)(void); /* called first in the child; or NULL */
     int columns;         /* of the terminal; 0: a pipe */
     bool dry;            /* --dry-run */
     int ranks;           /* --ranks; 0: without */
-    int rank;            /* whose work it is */
-    int64_t rounds;      /* seen so far */
+    int rank;            /* rank on which `act` is called */
+    int64_t rounds;      /* rounds so far */
 } Disturbance;
 extern Disturbance disturbance;
 
 void ask_by_signal(Run *run); /* SIGTERM */
 void ask_by_file(Run *run);   /* RUN/STOP */
 void interrupt_twice(Run *run);
-/* Prints "more than 3 other threads: yes; 0 hear": how many threads there are beside the main one,
- * and how many of these hear a signal that ends a run. The main thread must hear all. */
+/* Prints "more than 3 other threads: yes; 0 hear". The first part says whether there are more than
+ * three threads besides the main one. The number counts those of them that do not block all signals
+ * that end a run. The main thread must block none. */
 void count_who_hears(Run *run);
 
-/* Runs the config into RUN, under "key=value" sets (NULL, or ended by NULL), and fails unless it
- * ends with the code. Returns what it said; the caller frees. */
+/* Runs the config in the folder RUN with "key=value" settings (NULL, or ended by NULL), and fails
+ * unless it exits with `code`. Returns what it printed; the caller frees it. */
 char *run_expecting(const char *run, const char *const *sets, int code);
 
-/* The same for any command of the program; arguments end with NULL. */
+/* Does the same for any command of the program; `arguments` end with NULL. */
 char *command_expecting(const char *const *arguments, int code);
 
-/* The lines of RUN/metrics.jsonl of one event, without what differs between any two runs; the
- * caller frees. */
+/* Returns the lines of RUN/metrics.jsonl of one event, without the parts that differ between any
+ * two runs; the caller frees it. */
 char *events(const char *run, const char *event);
 int lines_of(const char *run, const char *event);
 /* Fails unless both runs have the same steps, evaluations and samples. */

@@ -1,4 +1,5 @@
-/* seen_run.c -- see seen_run.h. */
+/* seen_run.c -- runs the program in a child process and reads its files and its output. See
+ * seen_run.h. */
 #include "tests/support/trainer/seen_run.h"
 
 #include "model/core/check.h"
@@ -32,8 +33,8 @@ static const char base[] =
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-/* Drawn words of drawn letters; other `stream`s are other texts. As lines of JSON: the same text
- * under one key and its words in capitals under another. */
+/* Writes a text of random words; each `stream` gives another text. As JSON, each line has the text
+ * under one key and the same in capitals under another. */
 static void write_text(const char *path, uint64_t stream, bool json)
 {
     FILE *f = fopen(path, "w");
@@ -58,7 +59,7 @@ static void write_text(const char *path, uint64_t stream, bool json)
     fclose(f);
 }
 
-/* Drawn tokens below 256 without a tokenizer. */
+/* Writes a shard of random tokens below 256, without a tokenizer. */
 static void write_shard(const char *path, uint64_t stream)
 {
     enum { COUNT = 3000 };
@@ -85,7 +86,7 @@ int seen_folder_setup(void **state)
     return 0;
 }
 
-/* In the child, once the run is open. */
+/* Runs in the child when the run is open: writes its memory plan to a file. */
 static void write_plan(Run *run)
 {
     const MemoryPlan *p = &run->plan;
@@ -97,7 +98,7 @@ static void write_plan(Run *run)
 
 /* ---- what it left ---------------------------------------------------------------------------- */
 
-/* The text of a file; empty where there is none. */
+/* Returns the text of a file, or an empty text if there is none. */
 static char *contents(const char *path)
 {
     char *text = take_text(path);
@@ -130,7 +131,8 @@ static void append_names(char **list, const char *folder)
     if (n >= 0) free(entry);
 }
 
-/* The counts of what a grid's groups have sent, of a console without runs of blanks. */
+/* Returns the lines of a console that count what the groups of a grid have sent; runs of blanks
+ * have been reduced to one. */
 static char *wire_lines(const char *console)
 {
     static const char *const group[] = {"pp ", "dp ", "tp ", "shard ", "kv ", "tie "};
@@ -142,7 +144,7 @@ static char *wire_lines(const char *console)
     return lines;
 }
 
-/* One line of metrics.jsonl. */
+/* Adds one line of metrics.jsonl to the results. */
 static void take_record(Seen *out, const cJSON *record)
 {
     const cJSON *event = cJSON_GetObjectItem(record, "event"),
@@ -163,7 +165,8 @@ static void take_record(Seen *out, const cJSON *record)
     }
 }
 
-/* The names in each checkpoint of the run: how many files it is cut into. */
+/* Appends the names of the files in each checkpoint of the run, which shows into how many files it
+ * is divided. */
 static void append_checkpoints(char **list, const char *checkpoints)
 {
     struct dirent **entry;

@@ -1,4 +1,4 @@
-/* seen_wire.c -- see seen_wire.h. */
+/* seen_wire.c -- finds rows and counts in the printed table of comms_logger. See seen_wire.h. */
 #include "tests/support/trainer/seen_wire.h"
 
 #include "model/core/check.h"
@@ -18,7 +18,7 @@ char *seen_rows(const Seen *seen)
     return rows;
 }
 
-/* "132,608" */
+/* Parses a number with commas, such as "132,608". */
 static int64_t number(const char **at)
 {
     int64_t value = 0;

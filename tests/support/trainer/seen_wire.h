@@ -1,5 +1,5 @@
-/* seen_wire.h -- the table of comms_logger on the console of a run: what rank 0 has called, by
- * group, operation and type. */
+/* seen_wire.h -- reads the table of comms_logger from the console of a run: what rank 0 has called,
+ * by group, operation and dtype. */
 #ifndef TESTS_SUPPORT_TRAINER_SEEN_WIRE_H
 #define TESTS_SUPPORT_TRAINER_SEEN_WIRE_H
 
@@ -11,11 +11,13 @@ typedef struct {
     int64_t calls, elements;
 } SeenCount;
 
-/* The rows of the first table, after the first steps_per_print steps, without those of all ranks
- * (world). The caller frees. The table at the run's end, with an evaluation and a sample, begins
- * with the same row, which is how it is told from the first. */
+/* Returns the rows of the first table, printed after the first steps_per_print steps, without those
+ * of the group of all ranks (world). The caller frees it. The table at the end of the run, which
+ * includes an evaluation and a sample, begins with the same row; this marks the end of the first
+ * table. */
 char *seen_rows(const Seen *seen);
-/* What a row of these that begins so ("tp all-reduce f32") has; zeros where there is none. */
+/* Returns the counts of the row that begins with `row`, such as "tp all-reduce f32"; zeros if there
+ * is none. */
 SeenCount seen_count(const Seen *seen, const char *row);
 
 #endif

@@ -1,4 +1,5 @@
-/* step_graph.c -- see step_graph.h. */
+/* step_graph.c -- records the state of each rank's host with everything it issues, and builds the
+ * graph of a burst. See step_graph.h. */
 #include "tests/support/trainer/step_graph.h"
 
 #include "model/core/check.h"
@@ -9,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rank's thread knows of the step that it is in. */
+/* The state of a rank's thread in the current step. */
 typedef struct {
     Trainer *trainer;
     StepPlanted planted;
-    ParamStore store; /* its own functions */
+    ParamStore store; /* its original functions */
     Region region;
     int64_t step, action, entered, awaited;
     bool ended; /* the step's gradients are final */
@@ -39,7 +40,8 @@ static int number_of_comm(const Session *s, const Comm *comm)
     return -1;
 }
 
-/* Of a gather the unit whose whole weights these are; of a sum that of the bucket. */
+/* Returns the unit that a call of the store moves: for a gather, the unit with these whole weights;
+ * for a sum, the unit in the bucket. -1: none. */
 static int unit_of(const ZeroStore *z, const CommSpied *call)
 {
     if (call->comm != &z->grid->shard) return -1;
@@ -68,7 +70,7 @@ static void note_work(int64_t *note)
 
 /* ---- what the host comes through ------------------------------------------------------------- */
 
-/* The needless wait: for all that the stream has been given. */
+/* Plants a needless wait, for everything that has been put on the stream. */
 static void wait_for(Stream stream)
 {
     Device *dev = &watch.trainer->session.dev, view = device_on(dev, stream);
@@ -174,8 +176,8 @@ void step_unwatch(void)
 
 /* ---- the graph ------------------------------------------------------------------------------- */
 
-/* Where a wait leads: so many nodes of another stream; 0: before all its nodes, or of one that had
- * no work. */
+/* The target of a wait: the first `point` nodes of another stream. 0 means none of them, or a
+ * stream that had no work. */
 typedef struct {
     int stream;
     int64_t point;
@@ -224,7 +226,8 @@ static void list_nodes(StepGraph *g, Sources *from, int which)
     }
 }
 
-/* seen of node i + 1 of stream s, from node i's; false: what that waits for is not known yet. */
+/* Computes `seen` of node i + 1 of stream s from that of node i; returns false if the target of its
+ * wait has not been computed yet. */
 static bool follow(StepGraph *g, const Sources *from, int s, int64_t i, const int64_t *known)
 {
     StepStream *stream = &g->stream[s];

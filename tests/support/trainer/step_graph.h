@@ -1,22 +1,22 @@
-/* step_graph.h -- steps of all ranks as a graph: ops, copies and what collectives are made of, on
- * their streams, in the order of each stream and of the events that streams wait for. Taken from a
- * burst of late devices (late_device.h), before any of it is done. */
+/* step_graph.h -- represents training steps of all ranks as a graph: ops, copies and the parts of
+ * collectives on their streams, in the order that the streams and the events for which they wait
+ * enforce. Taken from a burst of late devices (late_device.h), before any of its work is done. */
 #ifndef TESTS_SUPPORT_TRAINER_STEP_GRAPH_H
 #define TESTS_SUPPORT_TRAINER_STEP_GRAPH_H
 
 #include "parallel/trainer/trainer.h"
 #include "tests/support/device/late_device.h"
 
-/* What is noted of a node: how far the host of its rank was when it asked for it. */
+/* What is recorded for each node: the state of its rank's host when the host issued it. */
 typedef enum {
-    STEP_USE,     /* uses of units begun; after step_end all of a step's and one more: step_key */
-    STEP_ACTION,  /* the action, counted through all steps */
-    STEP_COMM,    /* in a call of that group of grid_comms; -1: in none */
-    STEP_VERB,    /* of that call */
-    STEP_UNIT,    /* whose weights or gradient the store moves in that call; else -1 */
-    STEP_BUNDLE,  /* of calls that go out together: its number */
-    STEP_ENTERED, /* sums of input gradients that were put on the tp stream; that were awaited */
-    STEP_AWAITED
+    STEP_USE,     /* uses of units begun, as a step_key */
+    STEP_ACTION,  /* number of the action, counted over all steps */
+    STEP_COMM,    /* group of grid_comms whose call issued it; -1: none */
+    STEP_VERB,    /* operation of that call */
+    STEP_UNIT,    /* unit that the store moves in that call; else -1 */
+    STEP_BUNDLE,  /* number of the group of calls */
+    STEP_ENTERED, /* number of input-gradient sums put on the tp stream */
+    STEP_AWAITED  /* number of those sums awaited */
 } StepNote;
 
 typedef struct {
@@ -29,7 +29,8 @@ typedef struct {
     const char *name; /* "compute", "comm", "p2p", "tp", "copy" */
     StepNode *node;
     int64_t n;
-    /* seen[i * streams + t]: so many nodes of stream t are done for certain when node i begins. */
+    /* seen[i * streams + t]: number of nodes of stream t that are certainly done when node i
+     * begins. */
     int64_t *seen;
 } StepStream;
 
@@ -39,27 +40,29 @@ typedef struct {
     const Session *session[8]; /* by rank */
 } StepGraph;
 
-/* A wait that nothing asks for, which a rank of a watched step makes besides. */
+/* A needless wait that the test adds to a rank's steps. */
 typedef enum {
     STEP_AS_IT_IS,
     STEP_WAITS_FOR_SUMS,      /* after each release of a gradient, for the comm stream */
     STEP_WAITS_FOR_GATHERS,   /* after each release of weights */
     STEP_WAITS_FOR_EXCHANGES, /* after each exchange, for the p2p stream */
-    STEP_WAITS_FOR_TP_SUMS,   /* after each sum that is put on the tp stream, for it */
-    STEP_STORE_WAITS          /* after each exchange, the comm stream for the p2p stream */
+    STEP_WAITS_FOR_TP_SUMS,   /* after each sum on the tp stream, for it */
+    STEP_STORE_WAITS          /* after each exchange, comm waits for p2p */
 } StepPlanted;
 
-/* Called by the rank's thread, before a burst: from here on what it asks for is noted, and the
- * planted wait is made. Until step_unwatch, by the same thread and before the trainer is closed. */
+/* Begins to record what this rank issues, and adds the planted wait. The rank's thread calls it
+ * before a burst; the same thread must call step_unwatch before the trainer is closed. */
 void step_watch(Trainer *trainer, StepPlanted planted);
 void step_unwatch(void);
 
-/* STEP_USE in step `step` with so many uses begun; after step_end `uses` is n_uses + 1. */
+/* Returns the value of STEP_USE in step `step` after `uses` uses of units have begun; after
+ * step_end `uses` is n_uses + 1. */
 int64_t step_key(const Session *session, int64_t step, int64_t uses);
-/* Of the burst under way, once all ranks are through. Free with step_graph_free. */
+/* Returns the graph of the current burst; call it when all ranks have issued their work. Free with
+ * step_graph_free. */
 StepGraph step_graph_take(void);
 void step_graph_free(StepGraph *graph);
-/* The rank's stream of that name; -1: it had no work. */
+/* Returns the index of the rank's stream with this name; -1 if it had no work. */
 int step_stream(const StepGraph *graph, int rank, const char *name);
 
 #endif

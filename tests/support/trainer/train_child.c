@@ -1,5 +1,5 @@
-/* train_child.c -- see train_child.h. The program itself is part of this file, under other names.
- */
+/* train_child.c -- runs the program in a child process. This file includes the program's main file
+ * under other names, so the child needs no separate executable. See train_child.h. */
 #include "tests/support/trainer/train_child.h"
 
 #include "model/core/check.h"
@@ -29,7 +29,7 @@ int train_main(int argc, char **argv);
 
 enum { MAX_ARGUMENTS = 64, MAX_TEXT = 1 << 20 };
 
-/* A pseudo-terminal of so many columns; its other end in *slave. */
+/* Opens a pseudo-terminal with so many columns; *slave is its other end. */
 static int open_terminal(int columns, int *slave)
 {
     int master = posix_openpt(O_RDWR | O_NOCTTY);
@@ -42,7 +42,7 @@ static int open_terminal(int columns, int *slave)
     return master;
 }
 
-/* The child: its streams, its folder, the program. */
+/* Runs in the child: sets up its streams and its folder, then runs the program. */
 static _Noreturn void live(const ChildPlace *place, int out, const char *const *arguments)
 {
     char *argv[MAX_ARGUMENTS + 2] = {"./train"};
@@ -60,7 +60,7 @@ static _Noreturn void live(const ChildPlace *place, int out, const char *const *
     exit((place->program ? place->program : train_main)(argc, argv));
 }
 
-/* All but NULs that comes until nobody writes any more (of a terminal: an error). */
+/* Reads everything except NULs until all writers have closed (a terminal then reports an error). */
 static char *read_all(int fd)
 {
     char *text = must_calloc(1, MAX_TEXT);

@@ -1,25 +1,26 @@
-/* train_child.h -- `./train ARGUMENTS` in a child process of a test, which may put a hook between
- * the opening of the run and its first step, and may give it a pseudo-terminal. */
+/* train_child.h -- runs `./train ARGUMENTS` in a child process of a test. The test may have a
+ * function called between the opening of the run and its first step, and may give the child a
+ * pseudo-terminal. */
 #ifndef TESTS_SUPPORT_TRAINER_TRAIN_CHILD_H
 #define TESTS_SUPPORT_TRAINER_TRAIN_CHILD_H
 
 #include "parallel/run/between_steps.h"
 
 typedef struct {
-    int (*program)(int argc, char **argv); /* instead of the whole one; or NULL */
+    int (*program)(int argc, char **argv); /* instead of the whole program; or NULL */
     const char *folder;                    /* where it runs; NULL: here */
     int columns;                           /* of its terminal; 0: a pipe */
-    void (*opened)(Run *run); /* called in the child, on each rank, once the run is open;
-                                 or NULL */
-    void (*first)(void);      /* called in the child before all; or NULL */
+    /* Called in the child on each rank when the run is open; or NULL. */
+    void (*opened)(Run *run);
+    void (*first)(void); /* called first in the child; or NULL */
 } ChildPlace;
 
 typedef struct {
     int code;   /* exit code; 128 + N: ended by signal N */
-    char *text; /* what came on stdout and stderr, without NULs; the caller frees */
+    char *text; /* stdout and stderr, without NULs; the caller frees */
 } ChildResult;
 
-/* Runs it to its end; `arguments` end with NULL. */
+/* Runs it until it ends; `arguments` end with NULL. */
 ChildResult train_in_child(const ChildPlace *place, const char *const *arguments);
 
 /* A run of a config: `./train CONFIG --out RUN --ranks RANKS --resume RESUME --dry-run --set

@@ -1,4 +1,5 @@
-/* trainer_fixture.c -- see trainer_fixture.h. */
+/* trainer_fixture.c -- opens a trainer of one rank, makes steps, and compares the results of two.
+ * See trainer_fixture.h. */
 #include "tests/support/trainer/trainer_fixture.h"
 
 #include <setjmp.h>
@@ -69,7 +70,7 @@ void trained_equal(const Trained *a, const Trained *b, const char *what)
     if (memcmp(&a->state, &b->state, sizeof a->state) != 0) fail_msg("%s: the states differ", what);
     assert_int_equal(a->n, b->n);
     for (int i = 0; i < a->n; i++) {
-        /* Bits, not values: the norm of a skipped step may be NaN. */
+        /* Compares bits, because the norm of a skipped step may be NaN. */
         if (memcmp(&a->record[i], &b->record[i], sizeof a->record[i]) != 0)
             fail_msg("%s: step %d: loss %.17g and %.17g, lr %.17g and %.17g", what, i + 1,
                      a->record[i].loss, b->record[i].loss, a->record[i].lr, b->record[i].lr);

@@ -1,5 +1,5 @@
-/* trainer_fixture.h -- a trainer of one rank over a training (training.h), and what is left of it
- * after some steps, to compare bit by bit. */
+/* trainer_fixture.h -- a trainer of one rank over a training (training.h), and its state after some
+ * steps, to compare bit for bit. */
 #ifndef TESTS_SUPPORT_TRAINER_TRAINER_FIXTURE_H
 #define TESTS_SUPPORT_TRAINER_TRAINER_FIXTURE_H
 
@@ -12,18 +12,18 @@ typedef struct {
     const Config *config;
     DataSet data;
     Trainer trainer;
-    MemoryPlan plan; /* made before anything was allocated */
+    MemoryPlan plan; /* computed before anything was allocated */
 } Opened;
 
-/* A trainer of one rank over training_of_text. */
+/* Opens a trainer of one rank over training_of_text. */
 void trainer_run_open(Opened *o, const Folder *folder, const char *const *sets);
 void trainer_run_close(Opened *o);
 
-/* Bytes of the host's memory that the plan knows of, as they were taken: page-locked ones, and the
- * lists of actions and uses. */
+/* Returns the allocated host memory that the plan counts: page-locked memory, and the lists of
+ * actions and uses. */
 size_t trainer_run_host_bytes(const Opened *o);
 
-/* Weights, slots and state after a run, with its records. */
+/* Weights, optimizer states and StepState after a run, with its records. */
 typedef struct {
     unsigned char *bytes;
     size_t size;
@@ -32,11 +32,11 @@ typedef struct {
     int n;
 } Trained;
 
-/* Takes steps until `until` are done, and adds their records. */
+/* Makes steps until `until` have been made, and adds their records. */
 void trainer_run_steps(Opened *o, Trained *out, int64_t until);
-/* Fills in all but the records; the caller frees the bytes. */
+/* Fills in everything except the records; the caller frees `bytes`. */
 void trainer_run_read(Opened *o, Trained *out);
-/* Fails unless weights, slots, state and records are the same bits. */
+/* Fails unless weights, optimizer states, StepState and records have the same bits. */
 void trained_equal(const Trained *a, const Trained *b, const char *what);
 
 #endif

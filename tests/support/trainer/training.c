@@ -1,4 +1,4 @@
-/* training.c -- see training.h. */
+/* training.c -- opens a config and its data for tests, and trainers over them. See training.h. */
 #include "tests/support/trainer/training.h"
 
 #include "tests/support/support.h"
@@ -125,7 +125,7 @@ void training_run(const Training *t, RankBody body, void *context)
     thread_ranks(t->ranks, 60, body, context);
 }
 
-/* Without cmocka's macro: it ends the program, on whichever rank. */
+/* (fail) is the program's function, not cmocka's macro: it ends the program on any rank. */
 void training_lay_out(Trainer *trainer, Comm *world, const Training *t)
 {
     char err[1024];

@@ -1,47 +1,49 @@
-/* training.h -- how a test opens trainers: config and data once, then a trainer on each of its
- * ranks, which are threads. */
+/* training.h -- opens trainers for tests: config and data once, then a trainer on each rank, where
+ * ranks are threads. */
 #ifndef TESTS_SUPPORT_TRAINER_TRAINING_H
 #define TESTS_SUPPORT_TRAINER_TRAINING_H
 
 #include "parallel/trainer/trainer.h"
 #include "tests/support/grid/thread_ranks.h"
 
-/* A folder of this program's own, with a text of drawn words. */
+/* A scratch folder of this program with a text of random words. */
 typedef struct {
     char folder[64], text[96], cache[96];
 } Folder;
 
-/* Setup of a group of tests: makes the folder, *state; teardown removes it. */
+/* Setup of a group of tests: creates the folder and stores it in *state; teardown removes it. */
 int trainer_folder_setup(void **state);
 int trainer_folder_teardown(void **state);
 
-/* What all ranks share. The config is settled, and belongs to the training. */
+/* What all ranks share. The config is settled, and the training owns it. */
 typedef struct {
     const Config *config;
     DataSet data;
     int ranks;
 } Training;
 
-/* A small GPT over the folder's text, for so many ranks; sets ("key=value", over the config of this
- * file) end with NULL. On TEST_DEVICE where that is set and the sets name no device; doubles are
- * the CPU's. A config that is refused fails the test. */
+/* Opens a small GPT over the folder's text, for `ranks` ranks. `sets` are settings "key=value" on
+ * top of this file's config, ended by NULL. Uses TEST_DEVICE if it is set and no setting names a
+ * device; f64 always runs on the CPU. A config that is refused fails the test. */
 void training_of_text(Training *t, const Folder *folder, int ranks, const char *const *sets);
-/* The same over another config than this file's, JSON without data.text, on the device it names. */
+/* Like training_of_text, with another config: `json` without data.text, on the device that it
+ * names. */
 void training_of_config(Training *t, const char *json, const Folder *folder, int ranks,
                         const char *const *sets);
-/* Over drawn tokens instead of a text. Takes the config. */
+/* Opens a training over random tokens instead of a text. Takes ownership of the config. */
 void training_of_tokens(Training *t, const Config *config, int ranks);
 void training_close(Training *t);
 
-/* Runs body(world, context) on all ranks at once, rank 0 on the calling thread; no wait is longer
- * than 60 seconds. In bodies no assertion of cmocka's may fail: they report with rank_wrong. */
+/* Runs body(world, context) on all ranks at once, rank 0 on the calling thread; no wait may take
+ * longer than 60 seconds. Bodies must not use cmocka's assertions; they report errors with
+ * rank_wrong. */
 void training_run(const Training *t, RankBody body, void *context);
 
-/* Opens this rank's trainer, which trainer_close ends. What is refused ends the program with its
- * sentence. World NULL: a single rank. */
+/* Opens this rank's trainer; trainer_close closes it. An error ends the program with its message.
+ * World NULL: a single rank. */
 void training_open_rank(Trainer *trainer, Comm *world, const Training *t);
-/* The same in two parts, for tests that do something between: all is laid out, but no memory is
- * taken; then it is. */
+/* Do the same in two parts, for tests that do something in between: training_lay_out lays
+ * everything out without memory, training_allocate allocates it. */
 void training_lay_out(Trainer *trainer, Comm *world, const Training *t);
 void training_allocate(Trainer *trainer, const Training *t);
 

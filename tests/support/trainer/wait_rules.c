@@ -1,4 +1,4 @@
-/* wait_rules.c -- see wait_rules.h. */
+/* wait_rules.c -- applies the rules to the paths in the graph of a step. See wait_rules.h. */
 #include "tests/support/trainer/wait_rules.h"
 
 #include "parallel/zero/state.h"
@@ -35,13 +35,14 @@ static int64_t step_of(const Session *s, const StepNode *node)
     return node->note[STEP_USE] / step_key(s, 1, 0);
 }
 
-/* Behind step_end. */
+/* Returns whether the node was issued after step_end. */
 static bool is_ended(const Session *s, const StepNode *node)
 {
     return node->note[STEP_USE] % step_key(s, 1, 0) > s->step.n_uses;
 }
 
-/* The key at which the unit of a gather is used first: its acquire is under way, or comes. */
+/* Returns the key (step_key) of the first use of a gather's unit: a use whose acquire is in
+ * progress, or a later one. */
 static int64_t first_use(const Session *s, const StepNode *gather)
 {
     int64_t step = step_of(s, gather), begun = gather->note[STEP_USE] % step_key(s, 1, 0);
@@ -59,8 +60,8 @@ static const Action *action_at(const Session *s, int64_t at)
     return &s->step.schedule.action[at % s->step.schedule.n];
 }
 
-/* The first action after an exchange that reads what it received or writes where it sent from;
- * steps follow each other. */
+/* Returns the first action after an exchange that reads what the exchange received or overwrites
+ * what it sends. Steps follow each other. */
 static int64_t first_user(const Session *s, int64_t exchange)
 {
     const Schedule *schedule = &s->step.schedule;
@@ -75,8 +76,8 @@ static int64_t first_user(const Session *s, int64_t exchange)
     return INT64_MAX;
 }
 
-/* Whether an action may wait for an exchange: this exchange, or one between the two, brings or
- * sends something for the action or for an earlier one. */
+/* Returns whether an action may wait for an exchange: this exchange, or one between the two,
+ * receives or sends something for the action or for an earlier one. */
 static bool exchange_is_due(const Session *s, int64_t exchange, int64_t action)
 {
     for (int64_t e = exchange; e < action; e++)
@@ -91,7 +92,7 @@ static bool is_gather(const StepNode *node)
     return node->note[STEP_COMM] >= 0 && node->note[STEP_VERB] == COMM_ALL_GATHER;
 }
 
-/* The first use of all that goes out with this gather. */
+/* Returns the first use of all units that are gathered in the same group of calls. */
 static int64_t bundle_first_use(const Session *s, const StepStream *comm, const StepNode *gather)
 {
     int64_t first = INT64_MAX;
@@ -104,7 +105,7 @@ static int64_t bundle_first_use(const Session *s, const StepStream *comm, const 
     return first;
 }
 
-/* The use that has made the gradient, of those begun when its sum was asked for. */
+/* Returns the use that made the gradient, among those that had begun when its sum was issued. */
 static int64_t last_use(const Session *s, const StepNode *sum)
 {
     int64_t i = sum->note[STEP_USE] % step_key(s, 1, 0);
@@ -114,7 +115,7 @@ static int64_t last_use(const Session *s, const StepNode *sum)
     return step_key(s, step_of(s, sum), i);
 }
 
-/* The first use of those whose gradients are summed together with this one. */
+/* Returns the earliest such use among the gradients that are summed in the same group of calls. */
 static int64_t bundle_last_use(const Session *s, const StepStream *comm, const StepNode *sum)
 {
     int64_t first = INT64_MAX;
@@ -127,7 +128,8 @@ static int64_t bundle_last_use(const Session *s, const StepStream *comm, const S
     return first;
 }
 
-/* Whether a buffer is filled again that a gradient of these sums was made in. */
+/* Returns whether, at node `at`, a buffer is overwritten in which a gradient of these sums was
+ * made. */
 static bool buffer_is_due(const Session *s, const StepStream *comm, const StepNode *sum,
                           const StepNode *at)
 {
@@ -137,8 +139,8 @@ static bool buffer_is_due(const Session *s, const StepStream *comm, const StepNo
     return made < INT64_MAX && at->note[STEP_USE] > made + ZERO_SLOTS;
 }
 
-/* The same of this sum, which may be the copies that go with it, or of a later one up to the
- * seen-th work. */
+/* Returns the same for this sum, or for the copies that belong to it, or for a later sum among the
+ * first `seen` nodes. */
 static bool sum_is_due(const Session *s, const StepStream *comm, const StepNode *sum, int64_t seen,
                        const StepNode *at)
 {
@@ -147,7 +149,8 @@ static bool sum_is_due(const Session *s, const StepStream *comm, const StepNode 
     return false;
 }
 
-/* A use of what is gathered with it, or a sum among the works from it up to the seen-th. */
+/* Returns whether `at` uses a unit that is gathered with it, or whether a sum among the nodes up to
+ * `seen` is due. */
 static bool gather_is_due(const Session *s, const StepStream *comm, const StepNode *gather,
                           int64_t seen, const StepNode *at)
 {
@@ -155,8 +158,8 @@ static bool gather_is_due(const Session *s, const StepStream *comm, const StepNo
            sum_is_due(s, comm, gather, seen, at);
 }
 
-/* `to` is the first work of the compute stream that waits for `from`, and for the first `seen`
- * works of its stream. */
+/* Checks one path: `to` is the first node of the compute stream that waits for `from`, and for the
+ * first `seen` nodes of its stream. */
 static void look_at_path(StepFindings *f, const StepGraph *g, const StepStream *stream,
                          const StepNode *from, int64_t seen, const StepNode *to)
 {
@@ -167,7 +170,7 @@ static void look_at_path(StepFindings *f, const StepGraph *g, const StepStream *
     else if (strcmp(stream->name, "comm") == 0)
         found(f, RULE_SUMS, sum_is_due(s, stream, from, seen, to), rank, from, to);
     else if (strcmp(stream->name, "p2p") == 0)
-        /* After the step stages add up their norms, and wait for each other there. */
+        /* After the step, stages add up their norms and wait for each other there. */
         found(f, RULE_EXCHANGES,
               is_ended(s, to) || exchange_is_due(s, from->note[STEP_ACTION], to->note[STEP_ACTION]),
               rank, from, to);
@@ -187,7 +190,8 @@ static void look_at_paths(StepFindings *f, const StepGraph *g, int compute, int 
     }
 }
 
-/* The action in which a use begins, by what it computes; -1: not in the graph. */
+/* Returns the action in which a use begins, according to the compute stream; -1: not in the
+ * graph. */
 static int64_t action_of_use(const StepStream *compute, int64_t use)
 {
     for (int64_t i = 0; i < compute->n; i++)
@@ -196,7 +200,7 @@ static int64_t action_of_use(const StepStream *compute, int64_t use)
     return -1;
 }
 
-/* Whether no weights are used earlier in its action. */
+/* Returns whether no other weights are used earlier in the same action. */
 static bool is_first_in_action(const Session *s, const StepStream *compute, int64_t use)
 {
     int64_t step = use / step_key(s, 1, 0), i = use % step_key(s, 1, 0);
@@ -206,15 +210,16 @@ static bool is_first_in_action(const Session *s, const StepStream *compute, int6
     return true;
 }
 
-/* The action that the collective is for: of a gather where its unit is used first, if nothing is
- * used there before it; of a sum where its gradient was made. -1: none, or not in the graph. */
+/* Returns the action that a collective is for. For a gather it is the action in which its unit is
+ * first used, if no other unit is used there before it; for a sum, the action in which its gradient
+ * was made. -1: none, or not in the graph. */
 static int64_t action_of(const Session *s, const StepStream *compute, const StepNode *node)
 {
     if (node->name == NULL || node->note[STEP_UNIT] < 0) return -1;
     if (!is_gather(node)) return action_of_use(compute, last_use(s, node));
     int64_t use = first_use(s, node);
     if (use == INT64_MAX || !is_first_in_action(s, compute, use)) return -1;
-    return action_of_use(compute, use) - 1; /* the one before it, and all that that waits for */
+    return action_of_use(compute, use) - 1; /* the previous action and everything it waits for */
 }
 
 static void look_at_beginnings(StepFindings *f, const StepGraph *g, int compute, int comm, int p2p)

@@ -1,18 +1,23 @@
-/* wait_rules.h -- what may wait for what in a step: rules that the graph of a step (step_graph.h)
- * must keep. A path leads through streams, events and peers; its end is the work of the compute
- * stream that waits for its beginning. These are the earliest ends that are allowed:
+/* wait_rules.h -- checks the graph of a step (step_graph.h) for waits that come too early. A path
+ * leads through streams, events and peers, from some work to the first work of the compute stream
+ * that waits for it, the path's end. The rules say which ends are the earliest that are allowed:
  *
- * - of a sum of gradients: the step's norm. From ZeRO stage 2 on gradients are made in ZERO_SLOTS
- *   buffers; there it is the next use of the buffer, ZERO_SLOTS uses of units later, or that of the
- *   buffer of a later sum, because collectives of one communicator are done in their order;
- * - of a gather of weights: the first use of a unit that is gathered with it, or the end that a
- *   later sum may have;
- * - of an exchange: the first action that uses a buffer of it, or of a later exchange, because the
- *   messages of a group are moved in their order;
- * - of the sum of an input gradient over tensor-parallel ranks: the place where it is awaited.
+ * - For a sum of gradients: the step's norm. From ZeRO stage 2 on, gradients are made in ZERO_SLOTS
+ * buffers; then it is the next use of the buffer, ZERO_SLOTS uses of units later. It may also be
+ * the next use of the buffer of a later sum, because collectives of one communicator are done in
+ * order.
  *
- * Besides, a gather for an action does not begin after an exchange that this action waits for, and
- * the sum of a gradient not after one that a later action waits for. */
+ * - For a gather of weights: the first use of a unit that is gathered with it, or the end that is
+ * allowed for a later sum.
+ *
+ * - For an exchange: the first action that uses one of its buffers, or a buffer of a later
+ * exchange, because the messages of a group are sent in order.
+ *
+ * - For the sum of an input gradient over tensor-parallel ranks: the place where it is awaited.
+ *
+ * Two more rules are about beginnings: a gather for an action must not begin after an exchange for
+ * which this action waits, and the sum of a gradient must not begin after an exchange for which a
+ * later action waits. */
 #ifndef TESTS_SUPPORT_TRAINER_WAIT_RULES_H
 #define TESTS_SUPPORT_TRAINER_WAIT_RULES_H
 
@@ -34,7 +39,7 @@ typedef struct {
     char example[RULES][256];
 } StepFindings;
 
-/* Adds what there is to find on a rank: how often each rule is held and broken. */
+/* Checks one rank and adds how often each rule was kept and broken. */
 void wait_rules_look(StepFindings *findings, const StepGraph *graph, int rank);
 
 #endif

@@ -1,4 +1,5 @@
-/* zero_run.c -- see zero_run.h. */
+/* zero_run.c -- trains a model over a ZeRO store on several ranks and assembles whole tensors from
+ * their shards. See zero_run.h. */
 #include "tests/support/trainer/zero_run.h"
 
 #include "model/core/check.h"
@@ -18,7 +19,7 @@
 typedef struct {
     const ZeroCase *c;
     ZeroResult *result;
-    unsigned char *seen; /* per element: how often this rank has counted it; NULL: no more */
+    unsigned char *seen; /* per element: how often this rank counted it; or NULL */
     int rank;
 } Rank;
 
@@ -38,7 +39,7 @@ ZeroCase zero_case(GptShape shape, int ranks, int stage)
 static GptShape odd_shape(void)
 {
     GptShape s = fixture_shape();
-    s.C = 13; /* no unit is a whole number of shards, and there are shards of padding alone */
+    s.C = 13; /* units do not divide into shards evenly, and some shards are only padding */
     s.H = s.G = 1;
     s.D = 13;
     s.F = 7;
@@ -55,7 +56,7 @@ GptShape zero_shape(int i)
 
 /* ---- putting logical tensors together -------------------------------------------------------- */
 
-/* Copies what this rank counts of weights, or of gradients, to its place in `out`. */
+/* Copies the weights or gradients that this rank counts to their places in `out`. */
 static void collect(Rank *rank, Fixture *f, bool gradients, unsigned char *out)
 {
     Shard shards[512];
@@ -82,11 +83,11 @@ static void collect(Rank *rank, Fixture *f, bool gradients, unsigned char *out)
     }
 }
 
-/* Whether all ranks see the weights that were updated, unit by unit, as the model would. */
+/* Checks that all ranks see the updated weights, unit by unit, as the model would. */
 static void check_replicas(const Rank *rank, Fixture *f, Comm *world)
 {
     const unsigned char *at = rank->result->weights;
-    comm_barrier(world); /* all have collected theirs */
+    comm_barrier(world); /* all ranks have collected theirs */
     f->params->step_begin(f->params, NULL, 0);
     for (int u = 0; u < f->table.n_units; u++) {
         const Unit *unit = &f->table.unit[u];
@@ -160,8 +161,8 @@ static void train(Rank *rank, Fixture *f, Comm *world)
     device_release(&f->dev, far, sizeof *far);
 }
 
-/* The model with its last weights: an evaluation, and logits, neither of which announces its uses.
- */
+/* Evaluates the model with its last weights and computes logits, neither of which announces its
+ * uses of units. */
 static void see_model(Rank *rank, Fixture *f, Comm *world)
 {
     const GptShape *shape = &rank->c->shape;
@@ -246,7 +247,9 @@ ZeroResult zero_run(const ZeroCase *c)
     for (int i = 0; i < c->ranks; i++)
         rank[i] = (Rank){c, &r, seen + (size_t)i * (size_t)r.elements, i};
     thread_ranks(c->ranks, 60, rank_body, rank);
-    for (int64_t e = 0; e < r.elements; e++) { /* weights before the steps, the last gradients */
+    for (int64_t e = 0; e < r.elements;
+         /* Counted twice: weights before the steps, and last gradients. */
+         e++) {
         int times = 0;
         for (int i = 0; i < c->ranks; i++)
             times += seen[(size_t)(i * r.elements + e)];

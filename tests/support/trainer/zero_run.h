@@ -1,5 +1,5 @@
-/* zero_run.h -- a small model trained by several ranks, as threads, over a store of chosen options.
- * The results are logical tensors, so that any two ways to store can be compared. */
+/* zero_run.h -- trains a small model on several ranks, which are threads, with a ZeRO store of
+ * chosen options. The results are logical tensors, so stores with any options can be compared. */
 #ifndef TESTS_SUPPORT_TRAINER_ZERO_RUN_H
 #define TESTS_SUPPORT_TRAINER_ZERO_RUN_H
 
@@ -9,45 +9,50 @@ enum { ZERO_MOST_STEPS = 4, ZERO_MOST_RANKS = 8 };
 
 typedef struct {
     int ranks, steps;
-    int64_t micros, B, T; /* micro-batches a step and rank; rows of a micro-batch */
+    int64_t micros, B, T; /* micro-batches per step and rank; rows of a micro-batch */
     GptShape shape;
-    ZeroOptions zero; /* grad_dtype is the shape's; wire_dtype too, unless wire is true */
+    /* grad_dtype is taken from the shape, and so is wire_dtype unless `wire` is set. */
+    ZeroOptions zero;
     bool wire;
-    double factor; /* on the loss, and so on all gradients */
-    /* Before each use, buffers in which the store keeps nothing between two uses are filled with
-     * NaN. */
+    double factor; /* factor on the loss, and so on all gradients */
+    /* Buffers in which the store keeps nothing between two uses are filled with NaN before each
+     * use. */
     bool poison;
 } ZeroCase;
 
-/* Weights and last gradients of all parameters, in the table's order and their own types, put
- * together from the extents that the ranks count: each element from one rank. */
+/* Weights and last gradients of all parameters, in table order and in their own dtypes. They are
+ * assembled from the extents that the ranks count, so each element comes from exactly one rank. */
 typedef struct {
     double loss[ZERO_MOST_STEPS], sq_norm[ZERO_MOST_STEPS]; /* sums over the ranks */
-    double after;                                           /* the loss with the last weights */
-    double *logit; /* of rank 0's first micro-batch with them; n_logits */
+    double after;                                           /* loss with the last weights */
+    /* Logits of rank 0's first micro-batch with the last weights; n_logits. */
+    double *logit;
     int64_t n_logits;
     unsigned char *first, *weights, *gradients; /* first: weights before step 0 */
     size_t weight_bytes, gradient_bytes;
     int64_t elements;
     ZeroBytes bytes[ZERO_MOST_RANKS];
-    size_t held[ZERO_MOST_RANKS]; /* by the device for the store */
-    CommCounts counts;            /* of rank 0's shard group, in the steps alone */
+    size_t held[ZERO_MOST_RANKS]; /* bytes allocated on the device for the store */
+    CommCounts counts;            /* of rank 0's shard group, only during the steps */
 } ZeroResult;
 
-/* A GPT-2 with a tied table, a Llama with an untied one, and one of odd sizes, with shards of
- * padding alone. */
+/* Returns shape i: a GPT-2 with a tied table, a Llama with an untied one, or a model of odd sizes
+ * in which some shards are only padding. */
 enum { ZERO_SHAPES = 3 };
 GptShape zero_shape(int i);
-/* One micro-batch, two steps, collectives unit by unit, nothing gathered ahead or kept. */
+/* Returns a case with one micro-batch, two steps, one collective per unit, and nothing gathered
+ * ahead or kept. */
 ZeroCase zero_case(GptShape shape, int ranks, int stage);
-/* Trains with AdamW. Fails the test where a number is counted by two ranks or by none, or where
- * ranks end with different weights. */
+/* Trains with AdamW. Fails the test if an element is counted by two ranks or by none, or if ranks
+ * end with different weights. */
 ZeroResult zero_run(const ZeroCase *c);
 void zero_result_free(ZeroResult *r);
-/* Fails the test, naming `what`, unless losses, norms, gradients and weights have the same bits. */
+/* Fails the test with a message that contains `what`, unless losses, norms, gradients and weights
+ * have the same bits. */
 void assert_same_bits(const ZeroResult *a, const ZeroResult *b, const char *what);
 
-/* Largest difference of two arrays of n, beside the rms of the first. */
+/* Returns the largest difference between two arrays of n elements, divided by the rms of the
+ * first. */
 double zero_distance(const unsigned char *a, const unsigned char *b, DType dtype, int64_t n);
 
 #endif
