@@ -1,7 +1,7 @@
-/* test_comm.c -- collectives and messages of thread ranks against plain loops over all ranks'
- * numbers, bit for bit, on the host's tensors and on those of a device. Where TEST_DEVICE=cuda
- * finds several, each rank has one of its own, and they reach each other through NCCL, whose sums
- * have an order of its own. */
+/* test_comm.c -- compares collectives and messages of thread ranks, bit for bit, with plain loops
+ * over all ranks' data, for tensors in host memory and on a device. If TEST_DEVICE=cuda finds
+ * several GPUs, each rank has its own and the ranks communicate through NCCL, whose order of sums
+ * differs. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/comm/nccl/nccl.h"
@@ -18,21 +18,21 @@
 #include <cmocka.h>
 
 typedef struct {
-    int64_t n; /* elements of an all-reduce or broadcast; of a part, in gathers and scatters */
+    int64_t n; /* elements of an all-reduce or broadcast; of one part in gathers and scatters */
     DType dtype;
     ReduceOp op;
     bool in_place;
 } Case;
 
-/* What one rank needs for a case: itself, and where its tensors are. */
+/* One rank's arguments of a case: its communicator, and where its tensors are. */
 typedef struct {
     Comm *comm;
-    Device *on; /* NULL: the host's */
+    Device *on; /* NULL: host memory */
     bool nccl;
     const Case *c;
 } Here;
 
-/* Element i of what a rank holds: sums of these round, so that their order is seen. */
+/* Returns element i of a rank's input. Sums of these numbers round, so a wrong order is noticed. */
 static double held(DType dtype, int rank, int64_t i)
 {
     uint64_t bits = ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u + (uint64_t)rank * 0xd1342543de82ef95u;
@@ -42,7 +42,7 @@ static double held(DType dtype, int rank, int64_t i)
     return dtype_get(dtype, stored, 0);
 }
 
-/* n elements of a rank's, in the host's memory. */
+/* Returns a tensor in host memory with n elements of a rank's input. */
 static Tensor filled(DType dtype, int rank, int64_t n)
 {
     Tensor x = tensor_1d(must_calloc((size_t)n + 1, 8), dtype, n);
@@ -51,13 +51,14 @@ static Tensor filled(DType dtype, int rank, int64_t n)
     return x;
 }
 
-/* Where the verbs take it: in device memory if they run there. */
+/* Copies the tensor to where the collective uses it: device memory, if the case runs there. */
 static Tensor put(const Here *p, Tensor host)
 {
     return p->on ? device_put(p->on, host) : host;
 }
 
-/* Brings it back. On the device it is overwritten at once: whoever still reads it, reads that. */
+/* Copies the result back to the host and overwrites it on the device at once: a rank that still
+ * reads it gets wrong numbers. */
 static void take(const Here *p, Tensor host, Tensor x)
 {
     if (p->on == NULL) return;
@@ -67,8 +68,8 @@ static void take(const Here *p, Tensor host, Tensor x)
     device_drop(p->on, x);
 }
 
-/* Element i of what all ranks hold, reduced in rank order: floats of 16 bits in f32, all others in
- * their own type. */
+/* Returns element i of all ranks' inputs, reduced in rank order: 16-bit floats in f32, all other
+ * types in their own precision. */
 static double reduced(const Here *p, int64_t i)
 {
     DType dtype = p->c->dtype, wide = dtype_is_float(dtype) ? dtype_compute(dtype) : dtype;
@@ -92,7 +93,7 @@ static void expect(const Here *p, const char *what, Tensor x, int64_t i, double 
                    got, exact);
 }
 
-/* The same of a reduction: NCCL's sums are rounded at each hop, in whatever order. */
+/* Like expect, for a reduction: NCCL's sums may differ by one rounding per hop, in any order. */
 static void expect_reduced(const Here *p, const char *what, Tensor x, int64_t i, int64_t element)
 {
     double got = dtype_get(x.dtype, x.data, i), exact = reduced(p, element), most = 0;
@@ -166,23 +167,23 @@ static void run_broadcast(const Here *p)
     }
 }
 
-/* Along the chain of ranks without a group; then around the ring, in one. */
+/* First along the chain of ranks without a group, then around the ring in one group. */
 static void run_messages(const Here *p)
 {
     const Case *c = p->c;
     int n = p->comm->size, me = p->comm->rank, next = (me + 1) % n, before = (me + n - 1) % n;
-    if (n == 1) return; /* a rank has no message for itself */
+    if (n == 1) return; /* a rank cannot send a message to itself */
     Tensor host = filled(c->dtype, me, c->n), first = filled(c->dtype, 99, c->n),
            second = filled(c->dtype, 99, c->n);
     Tensor y = put(p, first), z = put(p, second);
-    Tensor x = put(p, host); /* the last: to ask for memory may wait for the device */
+    Tensor x = put(p, host); /* last, because allocating memory may wait for the device */
     if (me > 0) comm_receive(p->comm, p->on, y, before);
     if (me + 1 < n) comm_send(p->comm, p->on, x, next);
     comm_group_begin(p->comm);
     comm_send(p->comm, p->on, x, next);
     comm_receive(p->comm, p->on, z, before);
     comm_group_end(p->comm);
-    /* Odd ranks ask for their results before even ones have asked for anything. */
+    /* Odd ranks read their results before even ranks have asked for theirs. */
     if (me % 2 == 0) comm_barrier(p->comm);
     if (p->on) device_synchronize(p->on);
     if (me % 2) comm_barrier(p->comm);
@@ -198,18 +199,19 @@ static void run_messages(const Here *p)
     free(second.data);
 }
 
-/* ---- over all sizes and worlds --------------------------------------------------------------- */
+/* ---- all sizes and numbers of ranks ---------------------------------------------------------- */
 
 typedef struct {
     void (*run)(const Here *);
     const DType *dtypes;
     int n_dtypes;
-    bool either_place; /* in place and out of place */
+    bool either_place; /* run the case both in place and out of place */
     ReduceOp op;
     bool on_device;
 } Cases;
 
-/* Nothing, one element, fewer than ranks, not divisible by any, more than a block of a sum. */
+/* No element, one, fewer than ranks, not divisible by any number of ranks, more than a block of a
+ * sum. */
 static const int64_t sizes[] = {0, 1, 3, 64, 1021, 33001};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -224,7 +226,7 @@ static void run_cases(Comm *world, void *context)
     char err[256];
     if (cases->on_device && !device_open(&device, name ? name : "cpu", &options, err, sizeof err))
         _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
-    Comm all = comm_split(world, "all", 0, world->rank); /* it ends before the device does */
+    Comm all = comm_split(world, "all", 0, world->rank); /* is closed before the device */
     bool nccl = cases->on_device && gpus_agree(world, &device) == GPUS_EACH;
     if (nccl) nccl_connect(&all, &device, true, 60);
     for (int d = 0; d < cases->n_dtypes; d++)
@@ -236,13 +238,13 @@ static void run_cases(Comm *world, void *context)
                 if (cases->on_device && !device_has_storage(&device, c.dtype)) continue;
                 cases->run(&here);
             }
-    comm_barrier(world); /* streams wait for each other's events to the end */
+    comm_barrier(world); /* streams wait for each other's events until here */
     if (cases->on_device) device_synchronize(&device);
     comm_close(&all);
     if (cases->on_device) device_close(&device);
 }
 
-/* Ranks share one GPU, or have one each. */
+/* Returns whether the GPUs suffice: the ranks share one GPU, or each has its own. */
 static bool gpus_serve(int ranks)
 {
     const char *name = getenv("TEST_DEVICE");
@@ -254,7 +256,7 @@ static bool gpus_serve(int ranks)
 static void each_world(Cases cases)
 {
     static const int worlds[] = {1, 2, 3, 4, 5, 8};
-    /* Where every access is watched: what more ranks do is what three do. */
+    /* In slow builds that check every memory access, three ranks cover what more ranks do. */
     int count = getenv("TEST_SAMPLE") ? 3 : (int)(sizeof worlds / sizeof *worlds);
     for (int i = 0; i < count; i++)
         if (!cases.on_device || gpus_serve(worlds[i]))
@@ -271,36 +273,36 @@ static void test_all_reduce_is_the_sum_in_rank_order(void **state)
     each_world((Cases){run_all_reduce, floats, 4, false, REDUCE_SUM, true});
 }
 
-static void test_all_reduce_finds_the_largest(void **state)
+static void test_all_reduce_max_returns_the_largest_of_all_ranks(void **state)
 {
     (void)state;
     each_world((Cases){run_all_reduce, of_host, 4, false, REDUCE_MAX, false});
     each_world((Cases){run_all_reduce, floats, 4, false, REDUCE_MAX, true});
 }
 
-static void test_reduce_scatter_leaves_each_rank_its_part(void **state)
+static void test_reduce_scatter_gives_each_rank_its_part_of_the_sum(void **state)
 {
     (void)state;
     each_world((Cases){run_reduce_scatter, of_host, 4, true, REDUCE_SUM, false});
     each_world((Cases){run_reduce_scatter, floats, 4, true, REDUCE_SUM, true});
 }
 
-static void test_all_gather_puts_parts_in_rank_order(void **state)
+static void test_all_gather_concatenates_the_parts_in_rank_order(void **state)
 {
     (void)state;
     each_world((Cases){run_all_gather, any, 3, true, REDUCE_SUM, false});
     each_world((Cases){run_all_gather, any, 2, true, REDUCE_SUM, true});
 }
 
-static void test_broadcast_from_every_root(void **state)
+static void test_broadcast_from_any_root_copies_its_tensor_to_all_ranks(void **state)
 {
     (void)state;
     each_world((Cases){run_broadcast, any, 3, false, REDUCE_SUM, false});
     each_world((Cases){run_broadcast, any, 2, false, REDUCE_SUM, true});
 }
 
-/* Split follows split without anything between them, as in grid_open: each rank gets the group of
- * this split, whose sum shows it. */
+/* Many splits follow each other without any other call between them, as in grid_open. Each rank
+ * must get the group of the current split, which a maximum over the group shows. */
 static void run_splits(Comm *comm, void *context)
 {
     (void)context;
@@ -316,21 +318,21 @@ static void run_splits(Comm *comm, void *context)
     }
 }
 
-static void test_splits_in_a_row(void **state)
+static void test_each_of_many_consecutive_splits_returns_its_own_group(void **state)
 {
     (void)state;
     thread_ranks(4, 60, run_splits, NULL);
     thread_ranks(5, 60, run_splits, NULL);
 }
 
-static void test_messages_along_the_chain_and_around_the_ring(void **state)
+static void test_messages_along_a_chain_and_around_a_ring_arrive_intact(void **state)
 {
     (void)state;
     each_world((Cases){run_messages, any, 3, false, REDUCE_SUM, false});
     each_world((Cases){run_messages, any, 2, false, REDUCE_SUM, true});
 }
 
-/* Two of three ranks have numbers there, each rank a NaN somewhere else. */
+/* Each rank has NaNs at other elements. At every fourth element no rank has a NaN. */
 static void run_largest_of_nans(Comm *world, void *context)
 {
     enum { N = 200 };
@@ -357,7 +359,7 @@ static void run_largest_of_nans(Comm *world, void *context)
     device_close(&device);
 }
 
-static void test_all_reduce_loses_no_nan(void **state)
+static void test_all_reduce_max_keeps_a_nan_of_any_rank(void **state)
 {
     (void)state;
     thread_ranks(3, 60, run_largest_of_nans, NULL);
@@ -367,13 +369,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_reduce_is_the_sum_in_rank_order),
-        cmocka_unit_test(test_all_reduce_finds_the_largest),
-        cmocka_unit_test(test_all_reduce_loses_no_nan),
-        cmocka_unit_test(test_reduce_scatter_leaves_each_rank_its_part),
-        cmocka_unit_test(test_all_gather_puts_parts_in_rank_order),
-        cmocka_unit_test(test_broadcast_from_every_root),
-        cmocka_unit_test(test_messages_along_the_chain_and_around_the_ring),
-        cmocka_unit_test(test_splits_in_a_row),
+        cmocka_unit_test(test_all_reduce_max_returns_the_largest_of_all_ranks),
+        cmocka_unit_test(test_all_reduce_max_keeps_a_nan_of_any_rank),
+        cmocka_unit_test(test_reduce_scatter_gives_each_rank_its_part_of_the_sum),
+        cmocka_unit_test(test_all_gather_concatenates_the_parts_in_rank_order),
+        cmocka_unit_test(test_broadcast_from_any_root_copies_its_tensor_to_all_ranks),
+        cmocka_unit_test(test_messages_along_a_chain_and_around_a_ring_arrive_intact),
+        cmocka_unit_test(test_each_of_many_consecutive_splits_returns_its_own_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

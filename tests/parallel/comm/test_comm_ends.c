@@ -1,5 +1,5 @@
-/* test_comm_ends.c -- how thread ranks end where one does not do what the others wait for: sentence
- * and exit code of the whole process. */
+/* test_comm_ends.c -- checks the error message and exit code of the whole process when one thread
+ * rank does not make the call that the others wait for. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "tests/support/device/late_device.h"
@@ -22,7 +22,7 @@ static Tensor i64(int64_t n)
     return tensor_1d(x, I64, n);
 }
 
-/* A rank that never comes, and never leaves. */
+/* Blocks the rank forever: it neither makes its call nor leaves the group. */
 static void hang(void)
 {
     for (;;)
@@ -43,7 +43,7 @@ static void no_reduce(Comm *world, void *context)
 static void no_barrier_of_part(Comm *world, void *context)
 {
     (void)context;
-    /* Ranks 1, 3 and 5 of the world: it is their numbers there that are named. */
+    /* The group consists of world ranks 1, 3 and 5. The message must use these numbers. */
     Comm odd = comm_split(world, "odd", world->rank % 2, world->rank);
     if (world->rank != 5) hang();
     comm_barrier(&odd);
@@ -104,7 +104,8 @@ static const RankEnd hangs[] = {
       "rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which has not arrived"}},
 };
 
-/* Ranks 0 and 1 wait first, for one that then waits for the cause. */
+/* Ranks 0 and 1 start to wait first, for rank 2, which later waits for rank 3. Rank 3 is the
+ * cause. */
 static void a_chain(Comm *world, void *context)
 {
     static _Atomic double waits_since;
@@ -119,7 +120,7 @@ static void a_chain(Comm *world, void *context)
     comm_all_reduce(&pair, NULL, i64(5), REDUCE_SUM);
 }
 
-/* Rank 0 waits first, for two ranks, one of which then waits itself: the other is cause enough. */
+/* Rank 0 waits first, for ranks 1 and 2. Later rank 1 waits too, but rank 2 is the cause. */
 static void one_of_two_waits(Comm *world, void *context)
 {
     static _Atomic double waits_since;
@@ -200,7 +201,7 @@ static void other_root(Comm *world, void *context)
     comm_broadcast(world, NULL, i64(3), world->rank);
 }
 
-/* A device with streams. */
+/* Opens a device with streams. */
 static Device opened(void)
 {
     Device device;
@@ -241,7 +242,7 @@ static void other_type_of_message(Comm *world, void *context)
         comm_receive(world, NULL, tensor_1d(x, BF16, 4), 0);
 }
 
-/* The sender would wait for the second of the two reads alone. */
+/* The sender would wait only for the second of the two reads. */
 static void two_streams(Comm *world, void *context)
 {
     (void)context;
@@ -312,7 +313,7 @@ static const RankEnd mismatches[] = {
      {"group world: rank 1 receives on two streams what rank 0 sends in one group"}},
 };
 
-/* ---- impossible calls ------------------------------------------------------------------------ */
+/* ---- invalid calls --------------------------------------------------------------------------- */
 
 static void impossible_call(Comm *world, void *context)
 {
@@ -350,15 +351,16 @@ static const char *const impossible[] = {"a message of rank ",
 
 #define COUNT(rows) ((int)(sizeof(rows) / sizeof *(rows)))
 
-static void test_a_rank_that_hangs_is_named_at_the_deadline(void **state)
+static void test_a_rank_that_hangs_is_named_at_the_deadline_of_its_peers(void **state)
 {
     (void)state;
     for (int i = 0; i < COUNT(hangs); i++)
         rank_end_expect(&hangs[i], 0.4, NULL);
 }
 
-/* Where the rank that is named waits itself, the rank that keeps all waiting is named, too. */
-static void test_who_keeps_all_waiting_is_named(void **state)
+/* If the rank that has not arrived is itself waiting, the message must also name the rank that
+ * causes the wait. */
+static void test_the_message_names_the_rank_that_causes_a_chain_of_waits(void **state)
 {
     (void)state;
     rank_end_expect(&chain, CHAIN_TIMEOUT, NULL);
@@ -366,14 +368,14 @@ static void test_who_keeps_all_waiting_is_named(void **state)
     rank_end_expect(&circle, 0.4, NULL);
 }
 
-static void test_ranks_that_make_different_calls_are_named(void **state)
+static void test_different_calls_of_two_ranks_end_the_program_and_are_shown(void **state)
 {
     (void)state;
     for (int i = 0; i < COUNT(mismatches); i++)
         rank_end_expect(&mismatches[i], 0, NULL);
 }
 
-static void test_impossible_calls_end_with_their_operands(void **state)
+static void test_an_invalid_call_ends_the_program_and_shows_its_arguments(void **state)
 {
     (void)state;
     for (int64_t i = 0; i < COUNT(impossible); i++) {
@@ -385,10 +387,10 @@ static void test_impossible_calls_end_with_their_operands(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_rank_that_hangs_is_named_at_the_deadline),
-        cmocka_unit_test(test_who_keeps_all_waiting_is_named),
-        cmocka_unit_test(test_ranks_that_make_different_calls_are_named),
-        cmocka_unit_test(test_impossible_calls_end_with_their_operands),
+        cmocka_unit_test(test_a_rank_that_hangs_is_named_at_the_deadline_of_its_peers),
+        cmocka_unit_test(test_the_message_names_the_rank_that_causes_a_chain_of_waits),
+        cmocka_unit_test(test_different_calls_of_two_ranks_end_the_program_and_are_shown),
+        cmocka_unit_test(test_an_invalid_call_ends_the_program_and_shows_its_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

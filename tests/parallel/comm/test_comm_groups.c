@@ -1,5 +1,5 @@
-/* test_comm_groups.c -- messages between thread ranks, alone and in groups; groups made by splits;
- * and what is counted. */
+/* test_comm_groups.c -- messages between thread ranks, single and in groups; groups made by splits;
+ * and the counts of calls, elements and bytes. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -29,13 +29,13 @@ static void expect(const Comm *comm, const char *what, int64_t got, int64_t expe
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* A number that tells the sender, the receiver and which of their messages it is. */
+/* Returns a number that identifies the sender, the receiver and the message between them. */
 static int64_t letter(int from, int to, int i)
 {
     return 10000 * (from + 1) + 100 * (to + 1) + i;
 }
 
-/* Without groups: rank 0 sends along the chain, and it comes back. */
+/* Without groups: a message goes along the chain of ranks and back, and each rank increments it. */
 static void run_chain(Comm *world, void *context)
 {
     (void)context;
@@ -50,7 +50,7 @@ static void run_chain(Comm *world, void *context)
     if (world->rank > 0) comm_send(world, NULL, numbers(&x, 1), world->rank - 1);
 }
 
-static void test_messages_alone(void **state)
+static void test_single_messages_travel_along_a_chain_and_back(void **state)
 {
     (void)state;
     each_world(2, 5, run_chain);
@@ -58,8 +58,9 @@ static void test_messages_alone(void **state)
 
 enum { EACH = 3 };
 
-/* All to all, EACH messages a pair, noted in an order that differs from rank to rank: sends first,
- * receives first, mixed; peers upwards or downwards. Those of a pair match in their order. */
+/* Every rank sends EACH messages to every other rank. The order of calls differs from rank to rank:
+ * sends first, receives first or mixed, with ascending or descending peers. Messages of a pair must
+ * match in the order of their calls. */
 static void run_crowd(Comm *world, void *context)
 {
     (void)context;
@@ -86,13 +87,13 @@ static void run_crowd(Comm *world, void *context)
     }
 }
 
-static void test_a_group_of_messages_in_any_order(void **state)
+static void test_messages_of_a_group_match_whatever_the_order_of_calls(void **state)
 {
     (void)state;
     each_world(2, 6, run_crowd);
 }
 
-/* Around the ring, both ways at once, of sizes that differ; an empty one among them. */
+/* Around the ring in both directions at once, with different sizes, including an empty message. */
 static void run_ring(Comm *world, void *context)
 {
     (void)context;
@@ -108,7 +109,8 @@ static void run_ring(Comm *world, void *context)
         comm_group_begin(world);
         comm_receive(world, NULL, numbers(from_below, n), below);
         comm_send(world, NULL, numbers(up, n), above);
-        /* Of two ranks both are the same peer: there the order tells the messages apart. */
+        /* With two ranks both neighbours are the same peer, and only the order tells the messages
+         * apart. */
         comm_receive(world, NULL, numbers(from_above, n), above);
         comm_send(world, NULL, numbers(down, n), below);
         comm_group_end(world);
@@ -119,13 +121,13 @@ static void run_ring(Comm *world, void *context)
     }
 }
 
-static void test_both_ways_around_a_ring(void **state)
+static void test_messages_pass_around_a_ring_in_both_directions_at_once(void **state)
 {
     (void)state;
     each_world(2, 5, run_ring);
 }
 
-/* A receive outside of a group takes what a group sent, and the other way round. */
+/* A receive outside a group takes a message that was sent in a group, and the other way round. */
 static void run_mixed(Comm *world, void *context)
 {
     (void)context;
@@ -147,7 +149,7 @@ static void run_mixed(Comm *world, void *context)
     comm_group_end(world);
 }
 
-static void test_groups_and_single_messages_match(void **state)
+static void test_a_single_receive_takes_a_send_from_a_group_and_vice_versa(void **state)
 {
     (void)state;
     each_world(2, 2, run_mixed);
@@ -155,7 +157,7 @@ static void test_groups_and_single_messages_match(void **state)
 
 /* ---- splits ---------------------------------------------------------------------------------- */
 
-/* The group holds the ranks of the color, by key; its members are found by gathering. */
+/* Checks that the group consists of these ranks in this order, by gathering their numbers. */
 static void expect_members(Comm *comm, const Comm *world, int me, const int *member, int n)
 {
     int64_t mine = me, all[8] = {0};
@@ -167,7 +169,8 @@ static void expect_members(Comm *comm, const Comm *world, int me, const int *mem
     expect(world, "place in a group", member[comm->rank], me);
 }
 
-/* Colors: any number up to 4^size - 1 gives each rank one of four; keys: rising, falling, equal. */
+/* `colors` has two bits per rank, so each rank gets one of four colors. The keys ascend, descend or
+ * are equal. */
 static void run_splits(Comm *world, void *context)
 {
     (void)context;
@@ -187,13 +190,14 @@ static void run_splits(Comm *world, void *context)
     }
 }
 
-static void test_splits_by_color_and_key(void **state)
+static void test_a_split_groups_ranks_by_color_and_orders_them_by_key(void **state)
 {
     (void)state;
     each_world(1, 4, run_splits);
 }
 
-/* Lines of a cube, made out of planes, all open at once: calls of one do not disturb another's. */
+/* A cube of 8 ranks is split into planes and the planes into lines. All groups are open at once,
+ * and calls in one must not disturb another. */
 static void run_nested(Comm *world, void *context)
 {
     (void)context;
@@ -203,7 +207,7 @@ static void run_nested(Comm *world, void *context)
     expect_members(&plane, world, r, (int[]){4 * z, 4 * z + 1, 4 * z + 2, 4 * z + 3}, 4);
     expect_members(&line, world, r, (int[]){4 * z + 2 * y + 1, 4 * z + 2 * y}, 2);
     expect_members(&column, world, r, (int[]){2 * y + x, 4 + 2 * y + x}, 2);
-    /* Summed along each axis in turn every rank has the sum of all. */
+    /* After sums along all three axes every rank has the sum over all ranks. */
     int64_t sum = 1 << r;
     comm_all_reduce(&line, NULL, numbers(&sum, 1), REDUCE_SUM);
     Comm across = comm_split(&plane, "across", x, y);
@@ -216,13 +220,13 @@ static void run_nested(Comm *world, void *context)
     comm_close(&plane);
 }
 
-static void test_splits_of_splits(void **state)
+static void test_groups_split_from_groups_do_not_disturb_each_other(void **state)
 {
     (void)state;
     each_world(8, 8, run_nested);
 }
 
-/* Nobody passes a barrier before all have come to it. */
+/* No rank may pass a barrier before all ranks have reached it. */
 static void run_barriers(Comm *world, void *context)
 {
     _Atomic int *came = context;
@@ -234,7 +238,7 @@ static void run_barriers(Comm *world, void *context)
     }
 }
 
-static void test_a_barrier_waits_for_all(void **state)
+static void test_a_barrier_returns_only_when_all_ranks_have_reached_it(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 5; ranks++) {
@@ -243,7 +247,7 @@ static void test_a_barrier_waits_for_all(void **state)
     }
 }
 
-/* 64 ranks on whatever cores there are. */
+/* 64 ranks on however many cores the machine has. */
 static void run_many(Comm *world, void *context)
 {
     (void)context;
@@ -254,7 +258,7 @@ static void run_many(Comm *world, void *context)
     }
 }
 
-static void test_as_many_ranks_as_there_may_be(void **state)
+static void test_all_reduce_works_with_the_maximum_number_of_ranks(void **state)
 {
     (void)state;
     each_world(COMM_MAX_RANKS, COMM_MAX_RANKS, run_many);
@@ -302,14 +306,14 @@ static void run_counted(Comm *world, void *context)
     comm_close(&part);
 }
 
-static void test_every_call_is_counted_for_its_group(void **state)
+static void test_every_call_is_counted_for_its_group_and_dtype(void **state)
 {
     (void)state;
     each_world(2, 2, run_counted);
 }
 
-/* Seconds that a group of two messages adds to what the group has taken when it is carried out; in
- * *took those of the call. */
+/* Returns how many seconds a group of two messages adds to the counter when it is carried out, and
+ * stores the duration of the call in *took. */
 static double seconds_of_group(Comm *world, Device *on, double *took)
 {
     int64_t x[2] = {0}, y[2] = {0};
@@ -331,7 +335,7 @@ static void run_timed(Comm *world, void *context)
     Comm all = comm_split(world, "all", 0, world->rank);
     (void)context;
     CHECK(device_open(&dev, "cpu", &options, err, sizeof err), "%s", err);
-    for (int i = 0; i < 3; i++) { /* the host's, the device's, and the host's once more */
+    for (int i = 0; i < 3; i++) { /* on the host, on the device, and on the host again */
         seconds = seconds_of_group(&all, i == 1 ? &dev : NULL, &took);
         if (i != 1) expect(world, "a group of the host's takes no time", seconds == 0, 1);
         if (i == 1) expect(world, "a group takes time", seconds > 0 && seconds <= took, 1);
@@ -340,7 +344,7 @@ static void run_timed(Comm *world, void *context)
     device_close(&dev);
 }
 
-static void test_messages_of_a_group_are_timed_when_they_go_out(void **state)
+static void test_only_group_end_adds_the_time_of_a_groups_device_messages(void **state)
 {
     (void)state;
     each_world(2, 2, run_timed);
@@ -349,16 +353,16 @@ static void test_messages_of_a_group_are_timed_when_they_go_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages_alone),
-        cmocka_unit_test(test_a_group_of_messages_in_any_order),
-        cmocka_unit_test(test_both_ways_around_a_ring),
-        cmocka_unit_test(test_groups_and_single_messages_match),
-        cmocka_unit_test(test_splits_by_color_and_key),
-        cmocka_unit_test(test_splits_of_splits),
-        cmocka_unit_test(test_a_barrier_waits_for_all),
-        cmocka_unit_test(test_as_many_ranks_as_there_may_be),
-        cmocka_unit_test(test_every_call_is_counted_for_its_group),
-        cmocka_unit_test(test_messages_of_a_group_are_timed_when_they_go_out),
+        cmocka_unit_test(test_single_messages_travel_along_a_chain_and_back),
+        cmocka_unit_test(test_messages_of_a_group_match_whatever_the_order_of_calls),
+        cmocka_unit_test(test_messages_pass_around_a_ring_in_both_directions_at_once),
+        cmocka_unit_test(test_a_single_receive_takes_a_send_from_a_group_and_vice_versa),
+        cmocka_unit_test(test_a_split_groups_ranks_by_color_and_orders_them_by_key),
+        cmocka_unit_test(test_groups_split_from_groups_do_not_disturb_each_other),
+        cmocka_unit_test(test_a_barrier_returns_only_when_all_ranks_have_reached_it),
+        cmocka_unit_test(test_all_reduce_works_with_the_maximum_number_of_ranks),
+        cmocka_unit_test(test_every_call_is_counted_for_its_group_and_dtype),
+        cmocka_unit_test(test_only_group_end_adds_the_time_of_a_groups_device_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_comm_leaves.c -- how thread ranks end where one leaves that others wait for: sentence and
- * exit code of the whole process. */
+/* test_comm_leaves.c -- checks the error message and exit code of the whole process when a thread
+ * rank leaves a group while others wait for it. */
 #include "model/core/check.h"
 #include "tests/support/grid/rank_ends.h"
 
@@ -25,7 +25,7 @@ static void leaves_the_world(Comm *world, void *context)
     comm_all_reduce(world, NULL, i64(5), REDUCE_SUM);
 }
 
-/* What it has split it leaves open. */
+/* Leaves the world without closing the group that it has split off. */
 static void leaves_all(Comm *world, void *context)
 {
     (void)context;
@@ -61,7 +61,7 @@ static void leaves_a_receiver(Comm *world, void *context)
     if (world->rank == 0) comm_receive(world, NULL, i64(2), 1);
 }
 
-/* Rank 0 still waits for rank 2 in the call in which rank 1 has done its part, and leaves. */
+/* Rank 1 has done its part of the call and leaves. Rank 0 still waits for rank 2 in that call. */
 static void leaves_in_a_call_of_others(Comm *world, void *context)
 {
     (void)context;
@@ -108,8 +108,8 @@ static const RankEnd losses[] = {
      {"receive of 3 i64 in host memory from rank 1: rank 2 waits for rank 1, which has left"}},
 };
 
-/* Without any deadline: a rank that has gone is not waited for. */
-static void test_a_rank_that_leaves_is_named_at_once(void **state)
+/* There is no timeout here: waiting for a rank that has left must end at once. */
+static void test_waiting_for_a_rank_that_has_left_ends_the_program_at_once(void **state)
 {
     (void)state;
     for (int i = 0; i < (int)(sizeof losses / sizeof *losses); i++)
@@ -119,7 +119,7 @@ static void test_a_rank_that_leaves_is_named_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_rank_that_leaves_is_named_at_once),
+        cmocka_unit_test(test_waiting_for_a_rank_that_has_left_ends_the_program_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_comm_messages.c -- thousands of messages between thread ranks that wait for each other again
- * and again: each arrives, in order, before its sender may write there anew, and no rank stays
- * asleep when what it waits for has come. */
+/* test_comm_messages.c -- thousands of messages between thread ranks that repeatedly wait for each
+ * other. Each message must arrive, in order, before its sender may overwrite it, and no rank may
+ * stay asleep after the event that it waits for. */
 #include "model/core/pool.h"
 #include "parallel/comm/local/group.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -36,7 +36,7 @@ static void expect(const Comm *world, const int64_t *x, int64_t number)
         }
 }
 
-/* Around the ring, one message at a time: all but one rank wait. */
+/* Passes one message at a time around the ring, so all ranks but one are waiting. */
 static void run_token(Comm *world, void *context)
 {
     int next = (world->rank + 1) % world->size, n = world->size;
@@ -55,8 +55,8 @@ static void run_token(Comm *world, void *context)
     }
 }
 
-/* To and from every other rank at once, two messages each way, as stages do that exchange
- * activations for gradients; then a call of all ranks. */
+/* Exchanges two messages each way with every other rank at once, as pipeline stages exchange
+ * activations for gradients. Every 16th round also makes a collective call. */
 static void run_exchanges(Comm *world, void *context)
 {
     enum { MOST = 8, EACH = 2 };
@@ -84,8 +84,8 @@ static void run_exchanges(Comm *world, void *context)
     }
 }
 
-/* A group of more messages than a step ever has at once, the first that the communicator carries:
- * nothing is allocated for it. */
+/* The first group of messages that a communicator carries has more messages than a training step
+ * ever has at once. It must not allocate memory. */
 static void run_first(Comm *world, void *context)
 {
     enum { MOST = 3 };
@@ -110,31 +110,32 @@ static void run_first(Comm *world, void *context)
     comm_close(&group);
 }
 
-/* Without a deadline, whose slices would wake who sleeps: a rank that is not woken hangs. */
+/* Uses no timeout, because its slices would wake a sleeping rank: a rank that is never woken must
+ * hang, until the alarm. */
 static void each_world(RankBody body)
 {
     int cores = pool_allowed_cores();
     const int ranks[] = {2, 3, cores < 7 ? cores + 1 : 8,
-                         8}; /* those that look, those that do not */
+                         8}; /* with few ranks they poll before they sleep, with many they do not */
     alarm(60);
     for (int i = 0; i < (int)(sizeof ranks / sizeof *ranks); i++)
         thread_ranks(ranks[i], 0, body, NULL);
     alarm(0);
 }
 
-static void test_one_message_after_the_other(void **state)
+static void test_a_message_passed_around_a_ring_arrives_every_time(void **state)
 {
     (void)state;
     each_world(run_token);
 }
 
-static void test_exchanges_with_all_peers(void **state)
+static void test_messages_exchanged_with_all_peers_arrive_every_time(void **state)
 {
     (void)state;
     each_world(run_exchanges);
 }
 
-static void test_first_messages_allocate_nothing(void **state)
+static void test_the_first_messages_of_a_group_allocate_nothing(void **state)
 {
     (void)state;
     thread_ranks(3, 0, run_first, NULL);
@@ -143,9 +144,9 @@ static void test_first_messages_allocate_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_messages_allocate_nothing),
-        cmocka_unit_test(test_one_message_after_the_other),
-        cmocka_unit_test(test_exchanges_with_all_peers),
+        cmocka_unit_test(test_the_first_messages_of_a_group_allocate_nothing),
+        cmocka_unit_test(test_a_message_passed_around_a_ring_arrives_every_time),
+        cmocka_unit_test(test_messages_exchanged_with_all_peers_arrive_every_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

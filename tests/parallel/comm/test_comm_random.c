@@ -1,6 +1,6 @@
-/* test_comm_random.c -- random programs of verbs over random groups, on thread ranks and in a
- * simulation that does one call after the other: all ranks' memory is the same in the end, bit for
- * bit. */
+/* test_comm_random.c -- runs random sequences of collectives and messages over random groups, both
+ * on thread ranks and in a sequential simulation. At the end the memory of all ranks must be equal,
+ * bit for bit. */
 #include "model/core/check.h"
 #include "tests/support/grid/thread_ranks.h"
 
@@ -13,18 +13,19 @@
 #include <cmocka.h>
 
 enum { MOST_RANKS = 6, SPLITS = 4, CALLS = 40, LETTERS = 10, LONGEST = 50 };
-/* A rank's memory of one type: what calls work on, then as much for their results elsewhere. */
+/* A rank's numbers of one type: the first half is the data of in-place calls, the second half holds
+ * results of out-of-place calls. */
 enum { HALF = MOST_RANKS * LONGEST, MEMORY = 2 * HALF };
 enum { BARRIER = COMM_SEND, MESSAGES = COMM_RECEIVE, KINDS = COMM_VERBS };
 
 typedef struct {
-    int kind, split; /* split: over its groups; 0 is the world */
-    int color;       /* only the group of this color; -1: all groups of the split */
+    int kind, split; /* index of the split whose groups make the call; 0 is the world */
+    int color;       /* color of the only group that makes the call; -1: all groups of the split */
     int64_t n, root;
     DType dtype;
     ReduceOp op;
     bool in_place;
-    int letters, from[LETTERS], to[LETTERS]; /* ranks of the world */
+    int letters, from[LETTERS], to[LETTERS]; /* world ranks */
 } Call;
 
 typedef struct {
@@ -83,13 +84,14 @@ static void fill(Memory *m, int rank)
     }
 }
 
-/* n elements from `at` on. */
+/* Returns n elements of the call's type, starting at `first`. */
 static Tensor at(Memory *m, const Call *c, int64_t first, int64_t n)
 {
     return c->dtype == F64 ? tensor_1d(m->f64 + first, F64, n) : tensor_1d(m->f32 + first, F32, n);
 }
 
-/* The part of member `me` of its group; a letter's places. */
+/* Return the part of member `me` of its group, and the memory that a message is sent from and
+ * received to. */
 static Tensor part_of(Memory *m, const Call *c, int me)
 {
     return at(m, c, c->in_place ? me * c->n : HALF, c->n);
@@ -105,9 +107,9 @@ static Tensor letter_received(Memory *m, const Call *c, int l)
     return at(m, c, HALF + l * (LONGEST / 2), c->n / 2);
 }
 
-/* ---- one call after the other ---------------------------------------------------------------- */
+/* ---- simulation: one call after the other ---------------------------------------------------- */
 
-/* The ranks of the color, by key, then by rank. */
+/* Writes the ranks of the color, ordered by key and then by rank, and returns their number. */
 static int members(const Program *p, int split, int color, int *member)
 {
     int n = 0;
@@ -122,7 +124,7 @@ static void copy(Tensor to, Tensor from)
     memmove(to.data, from.data, tensor_bytes(from));
 }
 
-/* Element i of the members' memory, reduced in their order. */
+/* Returns element i of the members' memory, reduced in their order. */
 static double reduced(const Call *c, Memory *all, const int *member, int size, int64_t i)
 {
     double x = dtype_get(c->dtype, at(&all[member[0]], c, i, 1).data, 0);
@@ -151,7 +153,7 @@ static void simulate_group(const Call *c, Memory *all, const int *member, int si
         for (int j = 0; j < size && c->kind == COMM_ALL_GATHER && !c->in_place; j++)
             copy(at(m, c, j * n, n), part_of(&all[member[j]], c, j));
     }
-    /* In place, each rank's own part stays as it is, and is what the others get. */
+    /* In place, a rank's own part keeps its value and is copied to the others. */
     for (int k = 0; k < size; k++)
         for (int j = 0; j < size && c->kind == COMM_ALL_GATHER && c->in_place; j++)
             copy(at(&all[member[k]], c, j * n, n), part_of(&all[member[j]], c, j));
@@ -172,16 +174,16 @@ static void simulate(const Program *p, Memory *all)
     }
 }
 
-/* ---- on ranks -------------------------------------------------------------------------------- */
+/* ---- on thread ranks ------------------------------------------------------------------------- */
 
-/* Each rank notes its letters in another order; only those of one pair keep theirs. */
+/* Each rank makes its calls in another order. Only messages of the same pair keep their order. */
 static void exchange(Comm *world, Device *on, const Call *c, Memory *m)
 {
     comm_group_begin(world);
     for (int pass = 0; pass < 2; pass++)
         for (int l = 0; l < c->letters; l++) {
             bool sends = c->from[l] == world->rank, first;
-            /* All sends and receives of a pair go in one pass. */
+            /* All sends and receives of a pair are in the same pass. */
             first = sends ? (c->to[l] + world->rank) % 3 == 0 : (c->from[l] + world->rank) % 2 == 0;
             if (first != (pass == 0)) continue;
             if (sends) comm_send(world, on, letter_sent(m, c, l), c->to[l]);
@@ -242,12 +244,12 @@ static void run_program(Comm *world, void *context)
         }
     for (int s = 1; s < SPLITS; s++)
         comm_close(&group[s]);
-    comm_barrier(world); /* what others still read is this rank's */
+    comm_barrier(world); /* other ranks may still be reading this rank's memory */
     device_close(&device);
     free(m);
 }
 
-static void test_random_programs(void **state)
+static void test_random_call_sequences_give_the_same_bits_as_a_simulation(void **state)
 {
     (void)state;
     bool sample = getenv("TEST_SAMPLE") != NULL;
@@ -264,6 +266,7 @@ static void test_random_programs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_programs)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_call_sequences_give_the_same_bits_as_a_simulation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_comm_stops.c -- thread ranks of a process that is stopped and goes on (Ctrl-Z, a batch
- * system that suspends a job): nobody could come in that time, so none of it is waiting. */
+/* test_comm_stops.c -- thread ranks in a process that is stopped and continued (Ctrl-Z, or a batch
+ * system that suspends a job). No rank could have arrived meanwhile, so this time must not count as
+ * waiting. */
 #include "model/core/check.h"
 #include "tests/support/grid/rank_ends.h"
 
@@ -14,14 +15,14 @@
 
 #define TIMEOUT 1.5 /* seconds */
 
-/* What parent and child tell each other. */
+/* The pipes with which the child reports that it is ready and the parent lets it continue. */
 typedef struct {
     int ready[2], go[2];
 } Pipes;
 
 static int64_t x[4];
 
-/* Rank 1 comes when the parent asks it to. */
+/* Rank 1 makes the call only when the parent tells it to. */
 static void wait_in(Comm *world, const Pipes *pipes, void (*call)(Comm *world))
 {
     char byte = 0;
@@ -70,7 +71,7 @@ static const RankEnd stops[] = {
     {"send", wait_in_send, 2, 0, {NULL}},
 };
 
-static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
+static void test_time_in_which_the_process_is_stopped_is_no_waiting_time(void **state)
 {
     enum { N = sizeof stops / sizeof *stops };
     Pipes pipes[N];
@@ -84,7 +85,7 @@ static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
     }
     for (int i = 0; i < N; i++)
         assert_int_equal(read(pipes[i].ready[0], &byte, 1), 1);
-    poll(NULL, 0, 50); /* rank 0 waits */
+    poll(NULL, 0, 50); /* by now rank 0 is waiting */
     for (int i = 0; i < N; i++) {
         kill(child[i], SIGSTOP);
         assert_int_equal(waitpid(child[i], &status, WUNTRACED), child[i]);
@@ -93,8 +94,8 @@ static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
     poll(NULL, 0, (int)(1000 * TIMEOUT));
     for (int i = 0; i < N; i++)
         kill(child[i], SIGCONT);
-    poll(NULL, 0, 100);         /* rank 0 looks how long it has waited */
-    for (int i = 0; i < N; i++) /* no child waits for another one's end */
+    poll(NULL, 0, 100);         /* time for rank 0 to check how long it has waited */
+    for (int i = 0; i < N; i++) /* so no child has to wait until another one has ended */
         assert_int_equal(write(pipes[i].go[1], &byte, 1), 1);
     for (int i = 0; i < N; i++) {
         rank_end_check(&stops[i], child[i], said[i]);
@@ -108,7 +109,7 @@ static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_time_in_which_all_are_stopped_is_not_waited),
+        cmocka_unit_test(test_time_in_which_the_process_is_stopped_is_no_waiting_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
-/* test_exposed.c -- exposed communication (parallel/comm/exposed.h) on devices with a clock of
- * their own (tests/support/device/late_device.h), where work takes whole seconds and each second of
- * the compute stream is known: what is not a step's own work is a wait for other ranks, and is
- * counted under its axis; on the CUDA device, where times are what they are. */
+/* test_exposed.c -- exposed communication (parallel/comm/exposed.h). Most tests use devices with a
+ * simulated clock (tests/support/device/late_device.h), on which work takes whole seconds. There,
+ * every second of the compute stream must be either the step's own work or a wait for other ranks,
+ * counted under the right axis. One test measures real times on a CUDA device. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/run/step_report.h"
@@ -20,11 +20,11 @@
 
 #include <cmocka.h>
 
-/* ---- by hand --------------------------------------------------------------------------------- */
+/* ---- hand-written steps ---------------------------------------------------------------------- */
 
 enum { N = 128 };
 
-/* Seconds. Of a sum over two ranks each adds up a half and copies it to the other. */
+/* Seconds. In a sum over two ranks each rank adds one half and copies it to the other. */
 enum { FILL = 1, SUM = 5, COPY = 2, COLLECTIVE = SUM + COPY };
 
 static double hand_seconds(const LateSeen *work)
@@ -34,9 +34,11 @@ static double hand_seconds(const LateSeen *work)
 }
 
 typedef struct {
-    int before, beside; /* fills: whose result the sum reads; that overlap the sum */
-    int calls;          /* of the compute stream's own */
-    /* By rank: of a sum on the comm stream; of those calls; while nobody measures. */
+    int before, beside; /* number of fills whose result the sum reads, and of fills that overlap the
+                         * sum */
+    int calls;          /* sums on the compute stream itself */
+    /* Exposed seconds by rank: of the sum on the comm stream; of the calls on the compute stream;
+     * and while measuring is off. */
     double exposed[2], carried[2], unmeasured[2];
 } ByHand;
 
@@ -90,9 +92,9 @@ static void sum_by_hand(Comm *world, void *context)
     device_close(&dev);
 }
 
-/* Beside work that takes longer than the sum, beside shorter work, and beside none; and once more
- * calls than there are pairs of events. */
-static void test_a_sum_is_exposed_where_no_work_overlaps_it(void **state)
+/* Overlap the sum with no work, with shorter and with longer work. One case makes more calls than
+ * there are event pairs. */
+static void test_only_the_part_of_a_sum_that_no_work_overlaps_is_exposed(void **state)
 {
     (void)state;
     late_clock(hand_seconds);
@@ -109,10 +111,10 @@ static void test_a_sum_is_exposed_where_no_work_overlaps_it(void **state)
     late_clock(NULL);
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- training steps -------------------------------------------------------------------------- */
 
-/* What is noted of a piece of work: that a step of a trainer asked for it, and in a call of the
- * compute stream's own. */
+/* Two flags that are recorded with each piece of work: a training step enqueued it; it belongs to a
+ * collective on the compute stream. */
 enum { NOTE_STEP, NOTE_CALL };
 static _Thread_local bool in_step;
 
@@ -122,10 +124,10 @@ static void note_work(int64_t *note)
     note[NOTE_CALL] = comm_spied().comm != NULL;
 }
 
-/* By rank: seconds of the compute stream in what is a step's own work. */
+/* By rank: seconds that the compute stream spends on the step's own work. */
 static double own_seconds[RANK_RUN_MOST];
 
-/* Unlike enough that no wait comes to nothing by chance. */
+/* The times differ enough that a wait is never zero by chance. */
 static double step_seconds(const LateSeen *work)
 {
     double seconds = (double)(1 + strlen(work->name) * 7 % 10);
@@ -138,7 +140,8 @@ typedef struct {
     double seconds[RANK_RUN_MOST], exposed[RANK_RUN_MOST][EXPOSED_AXES];
 } Steps;
 
-/* The seconds of a compute stream from before a step until after it. An evaluation is no step. */
+/* Sums the time from before each step until after it on the compute stream. The evaluation between
+ * steps does not belong to a step. */
 static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 {
     Steps *all = run->context;
@@ -162,7 +165,7 @@ static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t step
 
 typedef struct {
     int ranks;
-    bool axis[EXPOSED_AXES]; /* that have several ranks */
+    bool axis[EXPOSED_AXES]; /* axes that have several ranks */
     const char *sets[5];
 } Row;
 
@@ -221,8 +224,9 @@ static void run_row(const Folder *folder, const Row *row)
     rank_run_close(&run);
 }
 
-/* Whatever waits is counted, once, under an axis that there is: to the second. */
-static void test_a_step_is_work_and_exposed_communication(void **state)
+/* Every wait must be counted exactly once, under an axis that has several ranks. The sums must
+ * agree to the second. */
+static void test_each_second_of_a_step_is_either_work_or_exposed_communication(void **state)
 {
     const size_t every = getenv("TEST_SAMPLE") ? 3 : 1;
     late_notes(note_work);
@@ -243,8 +247,8 @@ static void expect_nothing(Comm *world, Trainer *t, RankRun *run, int64_t steps)
         trainer_step(t);
 }
 
-/* Without the breakdown, and on the CPU, whose calls finish before they return. */
-static void test_nothing_is_measured_unless_asked_for(void **state)
+/* Without wall_clock_breakdown, and on the CPU, where calls are complete when they return. */
+static void test_exposed_time_is_not_measured_on_the_cpu_or_without_breakdown(void **state)
 {
     for (int late = 0; late < 2; late++) {
         const char *sets[] = {late ? "wall_clock_breakdown=false" : "wall_clock_breakdown=true",
@@ -258,9 +262,10 @@ static void test_nothing_is_measured_unless_asked_for(void **state)
     }
 }
 
-/* ---- in a report ----------------------------------------------------------------------------- */
+/* ---- the report ------------------------------------------------------------------------------ */
 
-/* Seconds of ranks on two stages, each axis at its worst on another rank; nobody has tp. */
+/* Seconds of four ranks on two pipeline stages. The maximum of each axis is on another rank, and no
+ * rank uses tensor parallelism. */
 static const struct {
     double work, exposed[EXPOSED_AXES];
 } told[4] = {{4, {[EXPOSED_DP] = 2, [EXPOSED_PP] = 0.25}},
@@ -288,24 +293,25 @@ static void compare(Comm *world, void *unused)
     if (calls != 1) rank_wrong(world, "%lld messages", (long long)calls);
 }
 
-/* Of each axis the most of any rank, beside the work of all, in one message. */
-static void test_a_report_has_the_most_of_any_rank(void **state)
+/* The report takes the maximum over ranks for each axis, and collects all numbers in one call. */
+static void test_a_report_shows_the_largest_exposed_time_of_any_rank(void **state)
 {
     (void)state;
     thread_ranks(4, 60, compare, NULL);
 }
 
-/* ---- on the CUDA device ---------------------------------------------------------------------- */
+/* ---- on a CUDA device ------------------------------------------------------------------------ */
 
-/* What the emulated CUDA runtime has been asked to allocate; 0 on a GPU. */
+/* Returns how much has been allocated so far, including by the emulated CUDA runtime if there is
+ * one. */
 static int64_t allocations(const Device *dev)
 {
     int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, "emu_count_allocations");
     return dev->allocations + (count ? count() : 0);
 }
 
-/* Positive where there are several ranks, in all no more than the phases that they are part of;
- * measuring allocates nothing. */
+/* Exposed time must be positive exactly on the axes with several ranks, and in total at most the
+ * time of the phases that contain it. Measuring must not allocate. */
 static void look_at_steps(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 {
     const Row *row = run->context;
@@ -330,7 +336,7 @@ static void look_at_steps(Comm *world, Trainer *t, RankRun *run, int64_t steps)
     comm_barrier(world);
 }
 
-static void test_exposed_on_the_cuda_device(void **state)
+static void test_exposed_time_on_cuda_is_plausible_and_allocates_nothing(void **state)
 {
     const char *device = getenv("TEST_DEVICE");
     if (device == NULL || strcmp(device, "cuda") != 0) skip_because("TEST_DEVICE is not cuda");
@@ -349,11 +355,11 @@ static void test_exposed_on_the_cuda_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_sum_is_exposed_where_no_work_overlaps_it),
-        cmocka_unit_test(test_a_step_is_work_and_exposed_communication),
-        cmocka_unit_test(test_nothing_is_measured_unless_asked_for),
-        cmocka_unit_test(test_a_report_has_the_most_of_any_rank),
-        cmocka_unit_test(test_exposed_on_the_cuda_device),
+        cmocka_unit_test(test_only_the_part_of_a_sum_that_no_work_overlaps_is_exposed),
+        cmocka_unit_test(test_each_second_of_a_step_is_either_work_or_exposed_communication),
+        cmocka_unit_test(test_exposed_time_is_not_measured_on_the_cpu_or_without_breakdown),
+        cmocka_unit_test(test_a_report_shows_the_largest_exposed_time_of_any_rank),
+        cmocka_unit_test(test_exposed_time_on_cuda_is_plausible_and_allocates_nothing),
     };
     return cmocka_run_group_tests_name("exposed communication", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

@@ -1,5 +1,5 @@
-/* test_faulty_comm.c -- the communicator with planted faults does what its table says, and nothing
- * else. */
+/* test_faulty_comm.c -- checks the test communicator with planted faults: it must apply exactly the
+ * faults in its table. */
 #include "model/core/check.h"
 #include "tests/support/files/child.h"
 #include "tests/support/grid/faulty_comm.h"
@@ -14,7 +14,7 @@
 typedef struct {
     const CommFault *fault;
     int n;
-    int64_t sums[4]; /* what the calls of a rank give */
+    int64_t sums[4]; /* expected results of a rank's four calls */
 } Planted;
 
 static int64_t reduced(Comm *comm)
@@ -24,7 +24,7 @@ static int64_t reduced(Comm *comm)
     return x;
 }
 
-/* Twice in the world of 3, twice in a group of the same ranks. */
+/* Makes two calls in the world of 3 ranks and two in a group of the same ranks. */
 static void run_sums(Comm *world, void *context)
 {
     const Planted *p = context;
@@ -47,7 +47,7 @@ static void expect_sums(const CommFault *fault, int n, Planted expected)
     thread_ranks(3, 60, run_sums, &expected);
 }
 
-static void test_only_the_calls_of_the_table_are_left_out(void **state)
+static void test_only_the_calls_in_the_fault_table_are_skipped(void **state)
 {
     (void)state;
     _Atomic int64_t hits = 0;
@@ -67,8 +67,8 @@ static void test_only_the_calls_of_the_table_are_left_out(void **state)
     expect_sums((CommFault[]){late, second}, 2, (Planted){.sums = {3, 1, 3, 1}});
 }
 
-/* 1 + 2^-8 + 2^-8 in bf16, whose next number after 1 is 1 + 2^-7: rounded at each addition it stays
- * 1. */
+/* Computes 1 + 2^-8 + 2^-8 in bf16, where the next number after 1 is 1 + 2^-7. If each addition is
+ * rounded, the result stays 1. */
 static void run_storage(Comm *world, void *context)
 {
     CommFault fault[] = {{COMM_SUM_IN_STORAGE, COMM_ALL_REDUCE, NULL, -1, 0, NULL},
@@ -90,7 +90,7 @@ static void run_storage(Comm *world, void *context)
     device_close(&device);
 }
 
-static void test_sums_in_16_bits(void **state)
+static void test_a_planted_sum_in_16_bits_rounds_at_each_addition(void **state)
 {
     (void)state;
     for (int planted = 0; planted < 2; planted++) {
@@ -104,7 +104,7 @@ static void fail_in_a_call(void *context)
     expect_sums(context, 1, (Planted){.sums = {3, 3, 3, 3}});
 }
 
-static void test_a_call_that_fails_ends_all_ranks(void **state)
+static void test_a_planted_failure_of_a_call_ends_all_ranks(void **state)
 {
     (void)state;
     char text[512];
@@ -116,9 +116,9 @@ static void test_a_call_that_fails_ends_all_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_the_calls_of_the_table_are_left_out),
-        cmocka_unit_test(test_sums_in_16_bits),
-        cmocka_unit_test(test_a_call_that_fails_ends_all_ranks),
+        cmocka_unit_test(test_only_the_calls_in_the_fault_table_are_skipped),
+        cmocka_unit_test(test_a_planted_sum_in_16_bits_rounds_at_each_addition),
+        cmocka_unit_test(test_a_planted_failure_of_a_call_ends_all_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

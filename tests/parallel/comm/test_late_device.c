@@ -1,7 +1,7 @@
-/* test_late_device.c -- work on streams that waits for other work, and what becomes of it without:
- * on a device that puts off its work (tests/support/device/late_device.h) a forgotten wait changes
- * the result. First programs made by hand, which show that the device tells it; then the
- * collectives of thread ranks, each wait of which is left out in turn. */
+/* test_late_device.c -- finds missing waits between streams. On a device that delays its work as
+ * long as possible (tests/support/device/late_device.h) a missing wait changes the result. First,
+ * hand-written programs show that the device notices a missing wait. Then each wait in the
+ * collectives of thread ranks is left out in turn. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/late_device.h"
@@ -37,7 +37,8 @@ static Tensor numbers(float *memory, int i)
 
 /* ---- the device ----------------------------------------------------------------------------- */
 
-/* Waits that nothing shows, which is what a reader of a failed test wants to know. */
+/* Prints the waits whose removal changed nothing, so that a reader of a failed test can find
+ * them. */
 static void print_verdict(void *context, const LateWait *wait)
 {
     (void)context;
@@ -46,8 +47,9 @@ static void print_verdict(void *context, const LateWait *wait)
 
 static const LateJury printer = {.tell = print_verdict};
 
-/* A result is there when the host has waited, and not before; arguments are those of the call. */
-static void test_work_is_done_once_the_host_waits(void **state)
+/* Results appear when the host has waited for them, and not before. Arguments have the values that
+ * they had at the call. */
+static void test_work_is_done_only_when_the_host_waits_for_it(void **state)
 {
     Device dev;
     Event event = {0};
@@ -60,7 +62,7 @@ static void test_work_is_done_once_the_host_waits(void **state)
     op_fill(&dev, src[0], 2);
     op_fill(&dev, src[1], 3);
     op_sum(&dev, numbers(memory, 2), src, 2);
-    src[1] = numbers(memory, 3); /* the sum's list was its own */
+    src[1] = numbers(memory, 3); /* the sum has copied its list of sources */
     device_event_record(&dev, &event);
     device_copy(&dev, tensor_1d(host, F32, N), numbers(memory, 2));
     op_fill(&dev, numbers(memory, 2), 7);
@@ -76,9 +78,9 @@ static void test_work_is_done_once_the_host_waits(void **state)
     device_close(&dev);
 }
 
-/* What a rank of a store does, by hand: one stream fetches weights into one of two buffers, the
- * other uses them. A fetch waits until the buffer's last use is over, a use until the fetch is.
- * `forgets` one of the two. */
+/* Imitates how a parameter store prefetches weights: one stream fetches weights into one of two
+ * buffers, the other stream uses them. A fetch waits for the buffer's last use, and a use waits for
+ * the fetch. `forgets` selects a wait that is left out. */
 enum { FORGETS_NOTHING, FORGETS_FETCHED, FORGETS_USED };
 
 static LateVerdict fetch_and_use(int forgets)
@@ -96,7 +98,9 @@ static LateVerdict fetch_and_use(int forgets)
     late_burst_begin();
     for (int i = 0; i < ROUNDS; i++) {
         Tensor buffer = numbers(memory, ROUNDS + i % BUFFERS);
-        if (i == BUFFERS) late_mark(&dev); /* before, buffers were not used yet */
+        if (i == BUFFERS)
+            late_mark(&dev); /* the first fetches use fresh buffers and need no
+                              * wait */
         if (i == ROUNDS - 1) late_mark(&dev);
         if (forgets != FORGETS_USED) device_event_wait(&comm, &used[i % BUFFERS]);
         op_copy(&comm, buffer, numbers(memory, i));
@@ -117,7 +121,7 @@ static LateVerdict fetch_and_use(int forgets)
     return v;
 }
 
-static void test_a_forgotten_wait_is_seen(void **state)
+static void test_a_missing_wait_between_streams_changes_the_result(void **state)
 {
     (void)state;
     LateVerdict v = fetch_and_use(FORGETS_NOTHING);
@@ -137,15 +141,16 @@ static void test_a_forgotten_wait_is_seen(void **state)
 
 enum { ROUNDS = 5 };
 
-/* Messages: around the ring; to and from every other rank, two each, as stages do that exchange
- * activations for gradients; along the chain, where the ends only send or only receive. */
+/* Patterns of messages: around the ring; two each way between every pair of ranks, as pipeline
+ * stages exchange activations for gradients; and along the chain, where the two end ranks only send
+ * or only receive. */
 typedef enum { RING, ALL_PEERS, CHAIN } Way;
 
 typedef struct {
     const char *name;
     CommVerb verb;
     ReduceOp op;
-    bool in_place; /* scatter and gather: the part lies in the whole */
+    bool in_place; /* reduce-scatter and all-gather: the part is inside the whole */
     Way way;
 } Call;
 
@@ -164,12 +169,13 @@ static const Call calls[] = {
 
 typedef struct {
     const Call *call;
-    bool own_stream; /* on one of its own, as a store's; else on the compute stream, as a step's */
+    bool own_stream; /* on a separate stream, as in a parameter store; else on the compute stream,
+                      * as in a step */
     LateVerdict verdict;
 } Collective;
 
-/* What a rank has: of `size` parts of N numbers, the whole, what is added to it, and what comes of
- * it; one part; and as many as the whole from messages. */
+/* A rank's tensors: the whole with `size` parts of N numbers, what is added to it in each round,
+ * the sum of the results, one part, and the received messages, as many numbers as the whole. */
 typedef struct {
     Tensor whole, step, sum, part, brought;
 } Numbers;
@@ -179,8 +185,8 @@ static Tensor nth(Tensor t, int i)
     return tensor_slice_rows(t, (int64_t)i * N, N);
 }
 
-/* Two messages each way; peers' halves of the part of this rank's index come to where its own are.
- */
+/* Sends two messages to each peer. The halves of the peers' parts with this rank's index are
+ * received into `brought`. */
 static void exchange(Comm *comm, Device *on, const Numbers *x)
 {
     for (int half = 0; half < 2; half++)
@@ -213,7 +219,8 @@ static void call_verb(Comm *comm, Device *on, const Call *c, const Numbers *x, i
     }
 }
 
-/* One round: new numbers from the compute stream, the call, and the use of what it leaves. */
+/* One round: the compute stream makes new numbers, the call runs, and the compute stream uses the
+ * result. */
 static void one_round(Comm *comm, Device *dev, Device *on, const Collective *c, const Numbers *x,
                       Event event[2], int round)
 {
@@ -266,10 +273,10 @@ static void collective_rank(Comm *comm, void *context)
     device_close(&dev);
 }
 
-/* Every single wait is needed: those of the call for the peers' streams, before it reads what they
- * have and before it goes on to write what they read; and, where the call has a stream of its own,
- * those of that and the compute stream for each other. */
-static void test_every_wait_of_a_collective_is_needed(void **state)
+/* Every wait must be necessary: the call's waits for the peers' streams, before it reads their data
+ * and before it overwrites what they read; and, if the call has its own stream, the waits between
+ * that and the compute stream. */
+static void test_leaving_out_any_wait_of_a_collective_changes_the_result(void **state)
 {
     (void)state;
     for (int ranks = 2; ranks <= 3; ranks++)
@@ -287,9 +294,9 @@ static void test_every_wait_of_a_collective_is_needed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_work_is_done_once_the_host_waits),
-        cmocka_unit_test(test_a_forgotten_wait_is_seen),
-        cmocka_unit_test(test_every_wait_of_a_collective_is_needed),
+        cmocka_unit_test(test_work_is_done_only_when_the_host_waits_for_it),
+        cmocka_unit_test(test_a_missing_wait_between_streams_changes_the_result),
+        cmocka_unit_test(test_leaving_out_any_wait_of_a_collective_changes_the_result),
     };
     return cmocka_run_group_tests_name("late device", tests, NULL, NULL);
 }

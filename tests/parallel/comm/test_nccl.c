@@ -1,6 +1,6 @@
-/* test_nccl.c -- the communicator over NCCL with a table of functions in its place: what is asked
- * of the library, in which order, and that verbs move what they should. What goes wrong is in
- * test_nccl_ends.c, test_nccl_errors.c and test_nccl_waits.c. */
+/* test_nccl.c -- the NCCL transport with a fake library in place of NCCL: which functions it calls,
+ * in which order, and that the operations move the right data. Failures are in test_nccl_ends.c,
+ * test_nccl_errors.c and test_nccl_waits.c. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/comm/nccl/nccl.h"
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-/* A rank's open device. False: rank_wrong has the reason. */
+/* Opens a rank's device. Returns false if that fails and reports the reason with rank_wrong. */
 static bool open_device(Comm *world, Device *dev)
 {
     char err[512];
@@ -33,7 +33,7 @@ static void expect_log(const Comm *world, const char *expected)
     fake_nccl_forget(world->rank);
 }
 
-/* ---- its life -------------------------------------------------------------------------------- */
+/* ---- connecting and closing ------------------------------------------------------------------ */
 
 static const char *const opened[] = {
     "GetUniqueId\nCommInitRankConfig 0 of 2, blocking, all\n"
@@ -43,7 +43,7 @@ static const char *const opened[] = {
     "AllReduce 2 type 7 op 0 in place\nAllReduce 2 type 7 op 2 in place\n"
     "ReduceScatter 1 type 7 op 0\nAllGather 1 type 7\nBroadcast 2 type 7 from 0 in place\n"};
 
-/* Each verb is used before a step needs it; messages where there will be some. */
+/* Each operation must be used once when the group connects; messages only if they are requested. */
 static void run_life(Comm *world, void *context)
 {
     static const char *const messages[] = {"GroupStart\nSend 1 type 7 to 1\nRecv 1 type 7 from 1\n"
@@ -78,7 +78,7 @@ static void run_life(Comm *world, void *context)
     device_close(&dev);
 }
 
-static void test_first_uses_are_at_the_start(void **state)
+static void test_connecting_uses_each_operation_once(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -86,7 +86,7 @@ static void test_first_uses_are_at_the_start(void **state)
     assert_int_equal(fake_nccl_open(), 0);
 }
 
-/* ---- verbs ----------------------------------------------------------------------------------- */
+/* ---- collectives and messages ---------------------------------------------------------------- */
 
 static void expect(Comm *comm, const char *what, double got, double wanted)
 {
@@ -131,15 +131,15 @@ static void run_verbs(Comm *world, void *context)
     device_close(&dev);
 }
 
-static void test_verbs_go_through_the_library(void **state)
+static void test_each_collective_of_a_device_calls_its_nccl_function(void **state)
 {
     (void)state;
     fake_nccl_use();
     thread_ranks(3, 60, run_verbs, NULL);
 }
 
-/* The host's calls stay with the host's communicator, in groups and outside; a group with calls of
- * both kinds is a group of each. */
+/* Host calls must stay with the host's communicator, inside groups and outside. A group with calls
+ * of both kinds is started in both transports. */
 static void run_hosts(Comm *world, void *context)
 {
     Device dev;
@@ -186,7 +186,7 @@ static void run_hosts(Comm *world, void *context)
     device_close(&dev);
 }
 
-static void test_host_calls_stay_with_the_host_communicator(void **state)
+static void test_host_calls_do_not_go_through_nccl(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -207,8 +207,8 @@ static void count_inits(const Comm *world, const char *name, int *inits, int *pl
     }
 }
 
-/* A communicator for each axis and group of several ranks, in one order; messages along the stages
- * alone; shard goes through dp's. */
+/* There must be one communicator for each axis and group with several ranks, created in the same
+ * order everywhere. Only pp exchanges messages. `shard` uses the communicator of dp. */
 static void run_grid(Comm *world, void *context)
 {
     static const char *const names[] = {"pp", "dp", "tp", "kv", "tie"};
@@ -245,7 +245,7 @@ static void run_grid(Comm *world, void *context)
     device_close(&dev);
 }
 
-static void test_grids_have_a_communicator_for_each_axis(void **state)
+static void test_a_grid_has_one_nccl_communicator_per_axis(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -255,7 +255,7 @@ static void test_grids_have_a_communicator_for_each_axis(void **state)
 
 /* ---- the library ----------------------------------------------------------------------------- */
 
-static void test_the_library_is_new_enough(void **state)
+static void test_a_library_older_than_2_28_9_is_refused(void **state)
 {
     char text[256];
     (void)state;
@@ -267,17 +267,17 @@ static void test_the_library_is_new_enough(void **state)
     assert_false(nccl_open(text, sizeof text));
     assert_non_null(strstr(text, "NCCL here is 2.28.8"));
     assert_non_null(strstr(text, "install NCCL 2.28.9 or newer"));
-    fake_nccl.version = 23007; /* the first answer stays */
+    fake_nccl.version = 23007; /* the first result is kept */
     assert_false(nccl_open(text, sizeof text));
     fake_nccl_use();
     fake_nccl.version = 23007;
     assert_true(nccl_open(text, sizeof text));
     assert_string_equal(nccl_version(text, sizeof text), "NCCL 2.30.7");
     assert_int_equal(strncmp(nccl_describe(text, sizeof text), "NCCL 2.30.7, ", 13), 0);
-    /* What the user has set stays. */
+    /* Values that the user has set are kept, ... */
     assert_string_equal(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
     assert_string_equal(getenv("NCCL_RAS_ENABLE"), "0");
-    assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "1"); /* but this */
+    assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "1"); /* ... except this one */
     unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     fake_nccl_use();
     assert_true(nccl_open(text, sizeof text));
@@ -287,11 +287,11 @@ static void test_the_library_is_new_enough(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_uses_are_at_the_start),
-        cmocka_unit_test(test_verbs_go_through_the_library),
-        cmocka_unit_test(test_host_calls_stay_with_the_host_communicator),
-        cmocka_unit_test(test_grids_have_a_communicator_for_each_axis),
-        cmocka_unit_test(test_the_library_is_new_enough),
+        cmocka_unit_test(test_connecting_uses_each_operation_once),
+        cmocka_unit_test(test_each_collective_of_a_device_calls_its_nccl_function),
+        cmocka_unit_test(test_host_calls_do_not_go_through_nccl),
+        cmocka_unit_test(test_a_grid_has_one_nccl_communicator_per_axis),
+        cmocka_unit_test(test_a_library_older_than_2_28_9_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

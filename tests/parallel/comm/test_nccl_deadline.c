@@ -1,5 +1,5 @@
-/* test_nccl_deadline.c -- whose deadline ends ranks of which some wait in NCCL and others, on the
- * host, for those. What else takes too long is in test_nccl_waits.c. */
+/* test_nccl_deadline.c -- which deadline ends the program when some ranks wait in NCCL and others
+ * wait for those ranks on the host. Other calls that take too long are in test_nccl_waits.c. */
 #include "model/core/check.h"
 #include "parallel/comm/local/group.h"
 #include "parallel/comm/nccl/nccl.h"
@@ -14,10 +14,10 @@
 
 #include <cmocka.h>
 
-/* Seconds of a deadline that must not come. */
+/* Seconds; a deadline that must not be reached. */
 static const double LONG = 60;
 
-/* The same ranks in a world whose hosts hold a deadline that comes long before NCCL's. */
+/* Returns a communicator of the same ranks whose host deadline ends long before NCCL's. */
 static Comm hasty(Comm *world)
 {
     static LocalWorld *made;
@@ -26,7 +26,7 @@ static Comm hasty(Comm *world)
     return local_world_join(made, world->rank);
 }
 
-/* Until the next rank waits itself: its host in the world, or in NCCL. */
+/* Returns when the next rank is waiting itself, on its host or in NCCL. */
 static void wait_for_next(Comm *all)
 {
     int next = all->rank + 1;
@@ -35,8 +35,8 @@ static void wait_for_next(Comm *all)
         sched_yield();
 }
 
-/* Rank 0's host waits for rank 1's, and that for rank 2's, which connects to rank 3, whose connect
- * does not end. */
+/* Rank 0's host waits for rank 1's, which waits for rank 2's. Rank 2 connects to rank 3, whose
+ * connect never returns. */
 static void hosts_wait_for_a_connect(Comm *world, void *context)
 {
     Device dev;
@@ -49,8 +49,8 @@ static void hosts_wait_for_a_connect(Comm *world, void *context)
     comm_receive(&all, NULL, tensor_1d(&x, F32, 1), world->rank + 1);
 }
 
-/* Rank 0's host waits for rank 1's, which is in no call: what it called has ended. Others are in a
- * connect. */
+/* Rank 0's host waits for rank 1's, which is in no call: all its calls have ended. The other ranks
+ * are connecting. */
 static void a_host_after_its_calls(Comm *world, void *context)
 {
     Device dev;
@@ -63,7 +63,8 @@ static void a_host_after_its_calls(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* Rank 0's host waits for rank 1's, whose device does not answer, not even to the watchdog. */
+/* Rank 0's host waits for rank 1's, whose device does not reply to any query, so the watchdog is
+ * stuck. */
 static void a_watchdog_that_stands(Comm *world, void *context)
 {
     Device dev;
@@ -80,9 +81,9 @@ static void a_watchdog_that_stands(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* A rank that is in a call of NCCL's does not come: at the deadline of that call the watchdog,
- * which knows the cause, ends the program. */
-static void test_a_host_leaves_the_deadline_to_nccl(void **state)
+/* Rank 0 waits on the host for a rank that is in an NCCL call. The watchdog, which knows the cause,
+ * must end the program at that call's deadline. */
+static void test_a_host_waiting_for_a_rank_in_nccl_leaves_it_the_deadline(void **state)
 {
     double limit = 0.4, none = 0;
     (void)state;
@@ -123,7 +124,7 @@ static void test_a_host_leaves_the_deadline_to_nccl(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_host_leaves_the_deadline_to_nccl),
+        cmocka_unit_test(test_a_host_waiting_for_a_rank_in_nccl_leaves_it_the_deadline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

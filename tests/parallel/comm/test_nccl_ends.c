@@ -1,5 +1,5 @@
-/* test_nccl_ends.c -- how ranks over NCCL end where one of its functions fails: the sentence, the
- * code and the rank that is named. What takes too long is in test_nccl_waits.c. */
+/* test_nccl_ends.c -- how the program ends when an NCCL function fails: the error message, the exit
+ * code and the rank that is named. Calls that take too long are in test_nccl_waits.c. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/comm/nccl/nccl.h"
@@ -24,7 +24,7 @@ static void open_device(const Comm *world, Device *dev)
         _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
 }
 
-/* All that a step may do. */
+/* Makes all kinds of calls that a training step may make. */
 static void use_all(Comm *world, void *context)
 {
     Device dev;
@@ -39,7 +39,7 @@ static void use_all(Comm *world, void *context)
     device_close(&dev);
 }
 
-/* What the function's failure on rank 1 ends three ranks with. */
+/* The expected exit code and message when the function fails on rank 1 of three. */
 typedef struct {
     const char *function;
     NcclResult result;
@@ -73,7 +73,7 @@ static const Failure failures[] = {
     {"CommDestroy", NCCL_SYSTEM_ERROR, EXIT_SYSTEM, {"group dp, call 9, disconnect", SAYS}},
 };
 
-static void test_a_failed_call_ends_all_ranks_with_nccls_words(void **state)
+static void test_a_failed_nccl_call_ends_all_ranks_with_nccls_error_text(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
@@ -95,12 +95,12 @@ static void test_a_failed_call_ends_all_ranks_with_nccls_words(void **state)
                     LIMIT, NULL);
 }
 
-/* NCCL's code is that of all errors of CUDA's, so its words decide. */
-static void test_a_full_gpu_is_not_taken_for_another_error(void **state)
+/* NCCL has one code for all CUDA errors, so its text decides. */
+static void test_a_full_gpu_is_told_apart_from_other_nccl_errors(void **state)
 {
     static const struct {
         NcclResult result;
-        const char *last_error, *fewer; /* fewer: NCCL_MAX_CTAS */
+        const char *last_error, *fewer; /* fewer: value of NCCL_MAX_CTAS */
         RankEnd end;
     } rows[] = {
         {NCCL_UNHANDLED_CUDA_ERROR,
@@ -155,7 +155,8 @@ static void end_badly(void)
     _exit(1);
 }
 
-/* In a process that has one rank: others run on all the same, NCCL's and the pool's. */
+/* Fails as in a process with a single rank. Other threads, of NCCL and of the thread pool, are
+ * still running, so the program must leave by _exit. With exit, end_badly would change the code. */
 static void fail_alone(Comm *world, void *context)
 {
     comm_barrier(world);
@@ -167,7 +168,7 @@ static void fail_alone(Comm *world, void *context)
     use_all(world, context);
 }
 
-static void test_a_failure_leaves_other_threads_alone(void **state)
+static void test_a_failure_in_a_process_of_one_rank_runs_no_exit_handlers(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -178,7 +179,7 @@ static void test_a_failure_leaves_other_threads_alone(void **state)
                     LIMIT, NULL);
 }
 
-/* NCCL would put it off to the end of the other group. */
+/* NCCL would delay the call until the other communicator's group ends. */
 static void mix_groups(Comm *world, void *context)
 {
     Device dev;
@@ -198,7 +199,7 @@ static void mix_groups(Comm *world, void *context)
     comm_all_reduce(&two, &dev, tensor_1d(x, F32, 1), REDUCE_SUM);
 }
 
-static void test_no_call_strays_into_anothers_group(void **state)
+static void test_a_call_inside_another_communicators_group_is_refused(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -210,10 +211,10 @@ static void test_no_call_strays_into_anothers_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_failed_call_ends_all_ranks_with_nccls_words),
-        cmocka_unit_test(test_a_full_gpu_is_not_taken_for_another_error),
-        cmocka_unit_test(test_a_failure_leaves_other_threads_alone),
-        cmocka_unit_test(test_no_call_strays_into_anothers_group),
+        cmocka_unit_test(test_a_failed_nccl_call_ends_all_ranks_with_nccls_error_text),
+        cmocka_unit_test(test_a_full_gpu_is_told_apart_from_other_nccl_errors),
+        cmocka_unit_test(test_a_failure_in_a_process_of_one_rank_runs_no_exit_handlers),
+        cmocka_unit_test(test_a_call_inside_another_communicators_group_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

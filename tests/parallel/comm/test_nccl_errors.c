@@ -1,5 +1,5 @@
-/* test_nccl_errors.c -- how ranks over NCCL end by errors that the watchdog finds: of a
- * communicator, which no call returns, and of a device. */
+/* test_nccl_errors.c -- how the program ends when the watchdog finds an error: an asynchronous
+ * error of a communicator, which no call returns, or an error of a device. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/comm/nccl/nccl.h"
@@ -14,12 +14,12 @@
 
 #include <cmocka.h>
 
-/* Seconds of a deadline that must not come, and of one that comes. */
+/* Seconds; a deadline that must not be reached, and one that must. */
 static const double LONG = 60, SHORT = 0.4;
 
-/* ---- an error that no call returns ----------------------------------------------------------- */
+/* ---- errors that no call returns ------------------------------------------------------------- */
 
-/* *context: the watchdog has looked how far the device has come. */
+/* *context: whether the watchdog has already queried how far the device has got. */
 static void lose_a_peer(Comm *world, void *context)
 {
     Device dev;
@@ -34,7 +34,7 @@ static void lose_a_peer(Comm *world, void *context)
     standing_device_hang();
 }
 
-static void test_errors_that_no_call_returns_are_found(void **state)
+static void test_an_asynchronous_nccl_error_ends_all_ranks(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -51,9 +51,9 @@ static void test_errors_that_no_call_returns_are_found(void **state)
     }
 }
 
-/* ---- an error of a device -------------------------------------------------------------------- */
+/* ---- errors of a device ---------------------------------------------------------------------- */
 
-/* Rank 0's device or rank 1's does not go on, and the watchdog's questions to rank 1's fail. */
+/* The device of rank 0 or rank 1 is stuck, and the watchdog's queries of rank 1's device fail. */
 static const Backend *sound;
 static Backend broken;
 static atomic_bool breaks;
@@ -80,7 +80,7 @@ static void device_breaks(Comm *world, int stands)
     nccl_connect(&all, &dev, false, SHORT);
     standing_device_stand(world, 1 << stands);
     comm_broadcast(&all, &dev, standing_device_numbers(7), 1);
-    standing_device_stand(world, 0); /* the end on the other device has been seen */
+    standing_device_stand(world, 0); /* the call has ended on the other device */
     atomic_store(&breaks, true);
     standing_device_hang();
 }
@@ -110,7 +110,7 @@ static const RankEnd breaking[] = {
      {"error[71] rank 1 dp 1: the GPU has an error"}},
 };
 
-static void test_errors_of_devices_have_their_rank(void **state)
+static void test_a_device_error_is_reported_with_the_rank_of_the_device(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -121,8 +121,8 @@ static void test_errors_of_devices_have_their_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors_that_no_call_returns_are_found),
-        cmocka_unit_test(test_errors_of_devices_have_their_rank),
+        cmocka_unit_test(test_an_asynchronous_nccl_error_ends_all_ranks),
+        cmocka_unit_test(test_a_device_error_is_reported_with_the_rank_of_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

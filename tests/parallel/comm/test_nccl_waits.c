@@ -1,6 +1,6 @@
-/* test_nccl_waits.c -- how ranks over NCCL end where a call takes too long, on the host or on the
- * device; who has not come, and in which call that rank is. Time in which the process was stopped
- * does not count. Errors are in test_nccl_ends.c and test_nccl_errors.c. */
+/* test_nccl_waits.c -- how the program ends when an NCCL call takes too long on the host or on the
+ * device: which rank has not arrived, and in which call that rank is. Time in which the process was
+ * stopped does not count. Errors are in test_nccl_ends.c and test_nccl_errors.c. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/comm/nccl/group.h"
@@ -19,10 +19,10 @@
 
 #include <cmocka.h>
 
-/* Seconds of a deadline that must not come, and of one that comes. */
+/* Seconds; a deadline that must not be reached, and one that must. */
 static const double LONG = 60, SHORT = 0.4;
 
-/* All that a step may do. */
+/* Makes all kinds of calls that a training step may make. */
 static void use_all(Comm *world, void *context)
 {
     Device dev;
@@ -36,7 +36,7 @@ static void use_all(Comm *world, void *context)
     device_close(&dev);
 }
 
-/* ---- too long -------------------------------------------------------------------------------- */
+/* ---- calls that take too long ---------------------------------------------------------------- */
 
 static Comm connected(Comm *world, Device *dev, double timeout)
 {
@@ -46,7 +46,7 @@ static Comm connected(Comm *world, Device *dev, double timeout)
     return all;
 }
 
-/* In a call that blocks the host until the peer has made it. */
+/* The call blocks the host until the peer has made it too. */
 static void host_waits(Comm *world, void *context)
 {
     Device dev;
@@ -56,7 +56,7 @@ static void host_waits(Comm *world, void *context)
     comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_MAX);
 }
 
-/* The calls return; the device of rank 0 is stuck in one that rank 2 never makes. */
+/* The calls return, but the device of rank 0 is stuck in one that rank 2 never makes. */
 static void device_waits(Comm *world, void *context)
 {
     Device dev;
@@ -69,7 +69,7 @@ static void device_waits(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* All hosts have called; rank 1's device does not end it. */
+/* All hosts have made the call, but rank 1's device does not complete it. */
 static void device_is_late(Comm *world, void *context)
 {
     Device dev;
@@ -81,7 +81,7 @@ static void device_is_late(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* Rank 0 is in a call to which rank 1's device has not come. */
+/* Rank 0 is in a call that rank 1's device does not reach. */
 static void device_does_not_come(Comm *world, void *context)
 {
     Device dev;
@@ -94,8 +94,8 @@ static void device_does_not_come(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* Rank 0's device is in a call of dp; next on its stream is a call of tp, in which rank 1's device
- * waits. Rank 2 comes to the call of dp, or does not. */
+/* Rank 0's device is in a call of dp. Next on its stream is a call of tp, in which rank 1's device
+ * waits. `comes`: whether rank 2 arrives at the call of dp. */
 static void chain_of_devices(Comm *world, bool comes)
 {
     Device dev;
@@ -124,8 +124,9 @@ static void devices_wait_for_a_host(Comm *world, void *context)
     chain_of_devices(world, false);
 }
 
-/* The hosts make so many calls. All devices end the first few and stay in the next. The watchdog
- * learns nothing of this before the last call, so the hosts may take any time for their calls. */
+/* The hosts make this many calls. All devices complete the first few and hang in the next. The
+ * watchdog cannot see any of it before the last call, so it does not matter how long the hosts
+ * take. */
 static void hosts_run_ahead(Comm *world, int calls, int ended)
 {
     Device dev;
@@ -139,21 +140,21 @@ static void hosts_run_ahead(Comm *world, int calls, int ended)
     standing_device_hang();
 }
 
-/* By a step's calls: their marks are kept. */
+/* As many calls as in a step, fewer than the watchdog remembers. */
 static void hosts_are_ahead(Comm *world, void *context)
 {
     (void)context;
     hosts_run_ahead(world, 1000, 3);
 }
 
-/* By more calls than marks are kept. */
+/* More calls than the watchdog remembers. */
 static void all_devices_hang(Comm *world, void *context)
 {
     (void)context;
     hosts_run_ahead(world, NCCL_RING + 86, 0);
 }
 
-/* Rank 0 waits for rank 1, which waits for rank 2, which does not come. */
+/* Rank 0 waits for rank 1, which waits for rank 2, which never arrives. */
 static void chain(Comm *world, void *context)
 {
     Device dev;
@@ -169,7 +170,8 @@ static void chain(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* Rank 0 waits for ranks 1 and 2, of which the first waits for rank 3: that one is asked alone. */
+/* Rank 0 waits for ranks 1 and 2. Rank 1, the first of them, waits for rank 3. Only rank 1's wait
+ * is followed. */
 static void one_of_two_waits(Comm *world, void *context)
 {
     Device dev;
@@ -185,7 +187,7 @@ static void one_of_two_waits(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* Rank 1 closes a group; its host leaves, too. */
+/* Rank 1 closes a group in which rank 0 waits on the host. */
 static void a_host_leaves(Comm *world, void *context)
 {
     Device dev;
@@ -257,7 +259,8 @@ static const RankEnd waits[] = {
      all_devices_hang,
      2,
      EXIT_HANG,
-     {"group dp, call 93, broadcast of 7 f32 from rank 1: rank ", /* the oldest that is known */
+     /* the oldest call that the watchdog remembers */
+     {"group dp, call 93, broadcast of 7 f32 from rank 1: rank ",
       "the GPUs of ranks 0, 1 have not come to it\n"}},
     {"a chain",
      chain,
@@ -280,7 +283,7 @@ static const RankEnd waits[] = {
      {"group shard, call 1, barrier: rank 0 waits for rank 1, which has left the group"}},
 };
 
-static void test_calls_that_take_too_long_end_all_ranks(void **state)
+static void test_a_call_that_takes_too_long_ends_all_ranks_and_names_the_cause(void **state)
 {
     enum { N = sizeof waits / sizeof *waits };
     pid_t child[N];
@@ -311,7 +314,7 @@ static void test_calls_that_take_too_long_end_all_ranks(void **state)
         LONG, NULL);
 }
 
-/* ---- no limit, and a process that was stopped ------------------------------------------------ */
+/* ---- no time limit, and a stopped process ---------------------------------------------------- */
 
 #define WAIT 300 /* milliseconds */
 
@@ -344,14 +347,14 @@ static void wait_with(double timeout, bool stopped)
     fake_nccl_use();
     pid_t child = rank_end_start(&end, LONG, &stop, &said);
     assert_int_equal(read(stop.ready[0], &byte, 1), 1);
-    poll(NULL, 0, 100); /* the watchdog has seen that rank 0 waits */
+    poll(NULL, 0, 100); /* by now the watchdog has seen that rank 0 is waiting */
     if (stopped) {
         kill(child, SIGSTOP);
         assert_int_equal(waitpid(child, &status, WUNTRACED), child);
     }
     poll(NULL, 0, 3 * WAIT);
     if (stopped) kill(child, SIGCONT);
-    poll(NULL, 0, 50); /* the watchdog looks how long it has waited */
+    poll(NULL, 0, 50); /* time for the watchdog to check how long rank 0 has waited */
     assert_int_equal(write(stop.go[1], &byte, 1), 1);
     rank_end_check(&end, child, said);
     for (int k = 0; k < 2; k++) {
@@ -360,13 +363,13 @@ static void wait_with(double timeout, bool stopped)
     }
 }
 
-static void test_without_a_limit_ranks_wait(void **state)
+static void test_with_timeout_0_a_rank_waits_without_limit(void **state)
 {
     (void)state;
     wait_with(0, false);
 }
 
-static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
+static void test_time_in_which_the_process_is_stopped_is_no_waiting_time(void **state)
 {
     (void)state;
     wait_with(2 * WAIT / 1e3, true);
@@ -375,9 +378,9 @@ static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls_that_take_too_long_end_all_ranks),
-        cmocka_unit_test(test_without_a_limit_ranks_wait),
-        cmocka_unit_test(test_time_in_which_all_are_stopped_is_not_waited),
+        cmocka_unit_test(test_a_call_that_takes_too_long_ends_all_ranks_and_names_the_cause),
+        cmocka_unit_test(test_with_timeout_0_a_rank_waits_without_limit),
+        cmocka_unit_test(test_time_in_which_the_process_is_stopped_is_no_waiting_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
