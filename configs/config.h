@@ -247,10 +247,10 @@ typedef struct {
     bool stored;
     /* For a stored config: the number of ranks that open it now. Its parallel.tensor and
      * parallel.pipeline are kept if they divide that number and replaced by 1 if not; parallel.data
-     * is derived. 0: the config is only looked at. */
+     * is derived. 0: the config is only inspected. */
     int64_t opened;
-    /* The caller has exactly one rank (`world` is 1). A grid from the file is ignored, but a grid
-     * from a --set is not. */
+    /* The caller has exactly one rank (`world` is 1). A larger grid in the file is ignored; one
+     * given by --set is an error. */
     bool alone;
 } ConfigContext;
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills in
@@ -327,9 +327,9 @@ typedef struct {
 const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n);
 /* Returns the vocabulary size that the data are expected to have, judging from the config alone. */
 int64_t config_likely_vocab(const Config *config);
-/* Returns a copy of a settled config for measuring: one step is one micro-batch, and its phases are
- * timed. If `samples` is false, no memory is planned for drawing samples. The copy shares the
- * strings of `config`, which must outlive it; it must not be freed. */
+/* Returns a copy of a config for measuring, after config_settle: one step is one micro-batch, and
+ * its phases are timed. If `samples` is false, no memory is planned for drawing samples. The copy
+ * shares the strings of `config`, which must outlive it; it must not be freed. */
 Config config_of_one_micro_batch(const Config *config, bool samples);
 
 /* Returns the grid that the config asks for, as axis sizes, on this many ranks. dp is ranks / (pp x

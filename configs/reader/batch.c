@@ -209,7 +209,7 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
           what, train_key, multiples, other);
 }
 
-/* A stored run that is only looked at takes no step. Its batch need not fit the ranks; only the
+/* A stored run that is only inspected takes no step. Its batch need not fit the ranks; only the
  * micro-batch is read. */
 static void accept_any(Config *c)
 {

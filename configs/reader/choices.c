@@ -2,7 +2,8 @@
 #include "configs/reader/choices.h"
 
 /* If several names have the same value, the first one is printed and all are read. A value of -1
- * marks a name that is known but not built; a config that uses it is refused with that reason. */
+ * marks a name that is known but not implemented; a config that uses it is refused with that
+ * reason. */
 const Choice norm_choices[] = {{"layernorm", NORM_LAYERNORM, 0}, {"rmsnorm", NORM_RMSNORM, 0}, {0}};
 const Choice position_choices[] = {
     {"learned", POSITION_LEARNED, 0}, {"rope", POSITION_ROPE, 0}, {0}};

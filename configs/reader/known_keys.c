@@ -34,7 +34,7 @@
     {                                                                                              \
         .key = key_, .kind = KNOWN_SHORT, .stands_for = name_, .why = why_                         \
     }
-/* A value listed as inert is treated as if the key were absent. */
+/* The values in `inert` are treated as if the key were absent. */
 #define ALIAS(key_, name_, ...)                                                                    \
     {                                                                                              \
         .key = key_, .kind = KNOWN_ALIAS, .stands_for = name_, .why = "another name of " name_,    \
@@ -63,9 +63,9 @@
         .key = key_, .kind = KNOWN_QUIET, .feature = FEATURE_##feature_                            \
     }
 
-/* One row for each feature that is not built and has several keys: what a key asks for that only
- * this feature could do, and why its other keys have no effect while it is off. Anyone who builds a
- * feature changes its row and finds its keys by its name. */
+/* One row for each feature that is not implemented and has several keys: what a key asks for that
+ * only this feature could do, and why its other keys have no effect while it is off. Anyone who
+ * implements a feature changes its row and finds its keys by its name. */
 const KnownFeature known_feature[] = {
     [FEATURE_OFFLOAD] = {.asks = "offload to host or NVMe", .idle = "offload"},
     [FEATURE_CHECKPOINT_WRITER] = {.asks = "saving beside the training",
@@ -92,8 +92,8 @@ const KnownKey known_table[] = {
     IGNORED_LIKE("vocabulary_size", "0", "the vocabulary is padded inside to a fast size"),
     UNBUILT("sequence_parallel_size", "|1|", "context parallelism"),
     IGNORED("use_data_before_expert_parallelism", "|false|", "order of expert ranks"),
-    /* Optimizers and schedulers. The params of an optimizer that is not built are refused even if
-     * optimizer.type does not ask for it, because they show that it is wanted. */
+    /* Optimizers and schedulers. The params of an optimizer that is not implemented are refused
+     * even if optimizer.type does not ask for it, because they show that it is wanted. */
     IGNORED("optimizer.legacy_fusion", "|false|", "fusion of optimizer kernels"),
     UNBUILT("optimizer.params.amsgrad", "|false|", "AMSGrad"),
     IGNORED("optimizer.params.torch_adam", "|false|", "which of PyTorch's Adams runs"),
@@ -352,7 +352,7 @@ const KnownKey known_table[] = {
     UNBUILT("compression_training", 0, "compression"),
     UNBUILT("sparse_attention", 0, "sparse attention"),
     /* torch.compile changes no number, so its whole section is accepted. DeepCompile is a feature
-     * that is not built. */
+     * that is not implemented. */
     UNBUILT("compile.deepcompile", "|false|", "DeepCompile"),
     TREE("compile", "torch.compile"),
 };

@@ -39,7 +39,7 @@ typedef struct {
     char *key, *text;
 } Finding;
 
-/* Where the document being read gives a key, and the value it gives. */
+/* Position and value of a key in the document that is being read. */
 typedef struct {
     ConfigPlace place;
     const cJSON *value;

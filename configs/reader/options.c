@@ -198,8 +198,8 @@ void option_expects(const Option *option, char *out, size_t n)
     case OPTION_STRING: snprintf(out, n, "a string"); break;
     case OPTION_STRINGS: snprintf(out, n, "a string or a list of strings"); break;
     case OPTION_INTEGERS: number_expects(option, "a list of integers, each", out, n); break;
-    /* List only values that are built; a known value that is not built gets an error message of its
-     * own. */
+    /* List only implemented values; a known value that is not implemented gets an error message of
+     * its own. */
     case OPTION_CHOICE:
         at = (size_t)snprintf(out, n, "one of");
         for (const Choice *c = option->choices; c->name != NULL && at < n; c++)

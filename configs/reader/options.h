@@ -13,13 +13,14 @@
 
 typedef enum {
     OPTION_BOOL,
-    OPTION_INT,      /* the field is an int64_t */
-    OPTION_NUMBER,   /* the field is a double */
-    OPTION_BETAS,    /* the field is a double[2] */
-    OPTION_STRING,   /* char *, owned by the Config; may be NULL */
-    OPTION_STRINGS,  /* StringList; a single string is a list of one */
-    OPTION_INTEGERS, /* IntegerList with at least one element; null gives an empty list */
-    OPTION_CHOICE,   /* the field is an enum */
+    OPTION_INT,     /* the field is an int64_t */
+    OPTION_NUMBER,  /* the field is a double */
+    OPTION_BETAS,   /* the field is a char *, owned by the Config; it may be NULL */
+    OPTION_STRING,  /* char *, owned by the Config; may be NULL */
+    OPTION_STRINGS, /* the field is a StringList; a single string is read as a list of one */
+    /* the field is an IntegerList with at least one element; null gives an empty list */
+    OPTION_INTEGERS,
+    OPTION_CHOICE, /* the field is an enum */
 } OptionType;
 
 typedef enum {
@@ -39,15 +40,15 @@ typedef enum {
 /* One accepted value of a choice; the list ends with name NULL. */
 typedef struct {
     const char *name;
-    /* -1: known, not built yet. If the name ends with a colon, it matches every value that begins
-     * with it. */
+    /* -1: known, but not implemented. If the name ends with a colon, it matches every value that
+     * begins with it. */
     int value;
     bool any_case;
 } Choice;
 
 /* The outputs of a run that change if this key changes, as a bit set; a test compares it with real
- * runs. It is empty if only one value is built. Only the first effect is listed: if the losses
- * change, samples and files always change as well. */
+ * runs. It is empty if only one value is implemented. Only the first effect is listed: if the
+ * losses change, samples and files always change as well. */
 typedef enum {
     CHANGES_NOTHING = 0,
     CHANGES_LOSSES = 1,   /* the training losses: their values or their number */
@@ -61,7 +62,7 @@ typedef enum {
 /* One row: a key, its field in Config, and everything that messages, printing and resuming need to
  * know about it. */
 typedef struct {
-    const char *key; /* "optimizer.params.lr" */
+    const char *key; /* for example "optimizer.params.lr" */
     size_t offset;
     OptionType type;
     unsigned flags;
@@ -69,9 +70,9 @@ typedef struct {
     const char *derived;  /* the default in words, if it depends on other keys or is absent */
     double min, max;
     const Choice *choices;
-    /* the values that are built, in the form "|a|b|" of their JSON; NULL: all */
+    /* implemented values, in the form "|a|b|" of their JSON; NULL: all */
     const char *built;
-    /* The key that is derived from this one if this one is given: a ratio settles its number of
+    /* The key that is derived from this one if this one is given: a ratio determines a number of
      * steps. */
     const char *settles;
     unsigned types; /* bit set of the optimizer or scheduler types that take this key; 0: all */
@@ -84,20 +85,20 @@ extern const Option option_table[];
 extern const int option_count;
 
 typedef enum {
-    KNOWN_IGNORED,   /* any value of the right type passes; one that is not inert gives a notice */
+    KNOWN_IGNORED,   /* any value of the right type passes; one not in `inert` gives a notice */
     KNOWN_QUIET,     /* any value passes silently, because it belongs to a feature that is off */
-    KNOWN_UNBUILT,   /* only the values listed as inert pass */
+    KNOWN_UNBUILT,   /* only the values in `inert` pass */
     KNOWN_SWITCH,    /* an object with any content passes if its "enabled" is false or absent */
     KNOWN_ON_SWITCH, /* the same, but "enabled" is true by default */
     KNOWN_TREE,      /* an object with any content passes with a notice */
     KNOWN_WRONG,     /* no value passes; `why` says what to write instead */
     /* a section that may also be true or false, which then sets the key `stands_for` in it */
     KNOWN_SHORT,
-    KNOWN_ALIAS, /* another name of the option `stands_for`; an inert value is ignored */
+    KNOWN_ALIAS, /* another name of the option `stands_for`; values in `inert` are ignored */
 } KnownKind;
 
-/* Features that are not built and that have several keys; known_feature has one row of explanations
- * per feature. */
+/* Features that are not implemented and that have several keys; known_feature has one row of
+ * explanations per feature. */
 typedef enum {
     FEATURE_NONE, /* the key has an explanation of its own */
     FEATURE_OFFLOAD,
@@ -124,7 +125,7 @@ typedef struct {
     Feature feature;
     const char *inert;   /* values that change nothing, in the form "|a|b|" of their JSON */
     const char *why;     /* what the key asks for; NULL: use the feature's explanation */
-    const char *example; /* a value of the right type, for an ignored key without inert values */
+    const char *example; /* a value of the right type, for an ignored key without `inert` */
     /* The key that this key is another name of. For KNOWN_SHORT and KNOWN_ALIAS it is an option,
      * otherwise a row of this table. */
     const char *stands_for;

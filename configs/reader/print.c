@@ -139,7 +139,7 @@ static void explain_option(const Option *option, FILE *to)
     fprintf(to, "%s\n    %s\n    takes    %s%s\n", option->key, option->help, expects,
             option->flags & OPTION_AUTO ? ", or \"auto\"" : "");
     fprintf(to, "    default  %s\n", option->derived ? option->derived : option->fallback);
-    /* Known values that are not built are missing from the list above, so print them here. */
+    /* The list above omits known values that are not implemented, so print them here. */
     for (const Choice *c = option->choices; c != NULL && c->name != NULL; c++)
         if (c->value < 0) fprintf(to, "    known, not built yet: \"%s\"\n", c->name);
     if (option->built != NULL)

@@ -1,5 +1,5 @@
-/* settle.c -- adds to a validated config what is known only when a command starts: config_settle in
- * config.h. */
+/* settle.c -- adds to a validated config what is known only when a command starts; see
+ * config_settle in config.h. */
 #include "configs/reader/load.h"
 #include "model/core/check.h"
 

@@ -198,7 +198,7 @@ static bool set_field(const Assign *a)
     return false;
 }
 
-/* Returns whether the value just stored is one that is built. */
+/* Returns whether the value just stored is implemented. */
 static bool is_built(const Assign *a)
 {
     if (a->option->built == NULL) return true;

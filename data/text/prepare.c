@@ -193,9 +193,9 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
     return good;
 }
 
-/* Returns the smallest val_fraction, in thousandths, that gives two windows of validation text,
- * assuming the text's mean number of bytes per token. Returns 0 if even half of the text is not
- * enough. */
+/* Returns the smallest val_fraction, a multiple of 0.001, that gives two windows of validation
+ * text, assuming the text's mean number of bytes per token. Returns 0 if even half of the text is
+ * not enough. */
 static double enough_for_validation(const PrepareRequest *r, const Preparation *p)
 {
     double tokens = (double)(p->train_tokens + p->val_tokens), size = (double)r->text->size,

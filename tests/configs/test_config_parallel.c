@@ -327,8 +327,8 @@ static void a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them(void
     free(text);
 }
 
-/* When a stored run is looked at, another number of tensor-parallel ranks need not divide the rows
- * of a micro-batch. */
+/* When a stored run is only inspected, another number of tensor-parallel ranks need not divide the
+ * rows of a micro-batch. */
 static void a_stored_run_drops_sequence_parallel_if_rows_do_not_divide(void **state)
 {
     (void)state;

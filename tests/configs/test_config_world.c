@@ -111,7 +111,7 @@ static void a_printed_config_can_be_read_on_any_number_of_ranks(void **state)
         const Config *again = parse_in((ConfigContext){.world = cases[i].is}, text);
         if (again == NULL) fail_msg("refused on %d ranks: %s", (int)cases[i].is, text);
         assert_batch(again, cases[i].dp, cases[i].batch, cases[i].micro, cases[i].accum);
-        /* When it is only looked at, it keeps its values, whatever the number of ranks. */
+        /* When it is only inspected, it keeps its values, whatever the number of ranks. */
         for (int64_t world = 0; world < 6; world++) {
             const ConfigContext looking = {.world = world, .stored = true};
             const Config *stored = parse_in(looking, text);
@@ -195,7 +195,7 @@ static void an_old_run_with_all_values_given_opens_and_resumes_on_more_ranks(voi
         parse_in((ConfigContext){.world = 4}, text));
 }
 
-/* A run that is only looked at takes no steps, so its batch need not be divisible. */
+/* A run that is only inspected takes no steps, so its batch need not be divisible. */
 static void a_stored_run_may_have_a_batch_that_does_not_fit_its_ranks(void **state)
 {
     (void)state;

@@ -28,7 +28,7 @@ static void check_grid(const Config *c)
           "split of %lld", (long long)blocks);
 }
 
-/* Checks what all code that reads a Config relies on. A config that is only looked at takes no
+/* Checks what all code that reads a Config relies on. A config that is only inspected takes no
  * step. */
 static void check_sound(const Config *c, bool looked_at)
 {
@@ -46,7 +46,7 @@ static void check_sound(const Config *c, bool looked_at)
 }
 
 /* Prints the config and reads the text again. Read for the same number of ranks, or only to be
- * looked at, it must give the same config. Any number of ranks may open it, with a grid of its own;
+ * inspected, it must give the same config. Any number of ranks may open it, with a grid of its own;
  * read for another number of ranks it may be refused. Besides the first context, one in four inputs
  * also tries one of the others, chosen by `draw`. */
 static void check_round_trip(const Config *config, int64_t world, size_t draw)

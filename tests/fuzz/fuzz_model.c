@@ -94,7 +94,8 @@ static void value(const Option *row, Draw *d, char *out)
         while (row->choices[choices].name != NULL)
             choices++;
         chosen = (int)take(b, (unsigned)choices);
-        if (row->choices[chosen].value < 0) chosen = 0; /* this value is known but not built */
+        /* this value is known but not implemented */
+        if (row->choices[chosen].value < 0) chosen = 0;
         snprintf(out, SET_BYTES, "%s=%s", row->key, row->choices[chosen].name);
         break;
     }
