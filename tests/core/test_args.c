@@ -1,5 +1,5 @@
-/* test_args.c -- command lines: options with values in both forms, help, sentences about mistakes,
- * and suggestions. */
+/* test_args.c -- tests command lines: options with values in both forms, help, error messages, and
+ * suggestions for misspelt names. */
 #include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/nearest.h"
@@ -141,7 +141,7 @@ static const ArgCommand group = {.name = "x",
                                  .commands = commands,
                                  .n_commands = ARG_ROWS(commands)};
 
-/* The outcome of a line: what was printed, and after "! " the sentences. */
+/* The result of a command line: stdout, and after "! " the error messages. */
 typedef struct {
     int code;
     char text[2048];
@@ -165,7 +165,7 @@ static Outcome run_line(const char *const *words, int count)
     if (err_bytes > 0) {
         static const char prefix[] = "error[64] ";
         assert_memory_equal(err, prefix, sizeof prefix - 1);
-        err[err_bytes - 1] = '\0'; /* the line feed */
+        err[err_bytes - 1] = '\0'; /* removes the line feed */
         snprintf(o.text, sizeof o.text, "%s! %s", out, err + sizeof prefix - 1);
     } else {
         snprintf(o.text, sizeof o.text, "%s", out);
@@ -257,7 +257,7 @@ static const struct {
      "  ./x plain\n      nothing\n  ./x only\n      options\nNotes.\n"},
 };
 
-static void known_lines(void **state)
+static void test_lines_are_parsed_print_help_or_are_refused_with_a_message(void **state)
 {
     (void)state;
     static const char many_help[] =
@@ -277,7 +277,7 @@ static void known_lines(void **state)
     }
 }
 
-static void suggestions_for_mistakes(void **state)
+static void test_misspelt_names_get_a_suggestion_and_distant_ones_none(void **state)
 {
     (void)state;
     static const struct {
@@ -305,7 +305,7 @@ static void suggestions_for_mistakes(void **state)
     assert_null(nearest_name(longest, rows, 4, sizeof *rows));
 }
 
-/* Whether the text is one of the line's arguments, or follows the '=' of one. */
+/* Returns whether the text is an argument of the line or the part of one after its '='. */
 static bool of_line(const char *text, char *const *line, int count)
 {
     for (int i = 1; i < count; i++) {
@@ -315,7 +315,8 @@ static bool of_line(const char *text, char *const *line, int count)
     return false;
 }
 
-/* Every value of an accepted line is part of the line, and its words are in order. */
+/* Checks that every value of an accepted line comes from the line, and that its words are in
+ * order. */
 static void check_taken(const Values *v, char *const *line, int count)
 {
     assert_true(v->name == NULL || of_line(v->name, line, count));
@@ -331,8 +332,9 @@ static void check_taken(const Values *v, char *const *line, int count)
     }
 }
 
-/* Lines drawn from known words: each is accepted, prints help, or is refused with a sentence. */
-static void drawn_lines(void **state)
+/* Builds random lines from known words: each must be accepted, print help, or be refused with an
+ * error message. */
+static void test_random_lines_are_accepted_print_help_or_are_refused(void **state)
 {
     (void)state;
     static const char *const piece[] = {"--",   "-", "=", "name", "text", "set", "flag",
@@ -368,16 +370,16 @@ static void drawn_lines(void **state)
         wrong += code == EXIT_USAGE;
         free(printed);
     }
-    assert_in_range(taken, LINES / 20, LINES); /* the draw yields both */
+    assert_in_range(taken, LINES / 20, LINES); /* many lines are accepted and many are refused */
     assert_in_range(wrong, LINES / 20, LINES);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_lines),
-        cmocka_unit_test(drawn_lines),
-        cmocka_unit_test(suggestions_for_mistakes),
+        cmocka_unit_test(test_lines_are_parsed_print_help_or_are_refused_with_a_message),
+        cmocka_unit_test(test_random_lines_are_accepted_print_help_or_are_refused),
+        cmocka_unit_test(test_misspelt_names_get_a_suggestion_and_distant_ones_none),
     };
     return cmocka_run_group_tests_name("args", tests, NULL, NULL);
 }

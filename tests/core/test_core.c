@@ -1,4 +1,5 @@
-/* test_core.c -- the ground floor: types, tensors, arenas, threads, random numbers. */
+/* test_core.c -- tests the basics: element types, tensors, arenas, thread pools, random numbers,
+ * number formats. */
 #include "model/core/arena.h"
 #include "model/core/check.h"
 #include "model/core/clock.h"
@@ -21,7 +22,7 @@
 
 /* ---- dtype ----------------------------------------------------------------------------------- */
 
-/* Every bf16 pattern survives a round trip; halves round to even. */
+/* Every bf16 pattern survives conversion to f32 and back; ties are rounded to even. */
 static void test_bf16_rounds_to_nearest_even(void **state)
 {
     (void)state;
@@ -35,10 +36,10 @@ static void test_bf16_rounds_to_nearest_even(void **state)
     assert_int_equal(bf16_from_f32(f32_from_bits(0x3f808000)), 0x3f80); /* tie: down to even */
     assert_int_equal(bf16_from_f32(f32_from_bits(0x3f818000)), 0x3f82); /* tie: up to even */
     assert_int_equal(bf16_from_f32(f32_from_bits(0x3f808001)), 0x3f81);
-    assert_int_equal(bf16_from_f32(3.4e38f), 0x7f80); /* past the largest: infinity */
+    assert_int_equal(bf16_from_f32(3.4e38f), 0x7f80); /* above the largest bf16: infinity */
 }
 
-static void test_f16_round_trip(void **state)
+static void test_every_f16_value_survives_conversion_to_f32_and_back(void **state)
 {
     (void)state;
     for (uint32_t b = 0; b < 65536; b++) {
@@ -52,7 +53,7 @@ static void test_f16_round_trip(void **state)
     assert_true(f16_to_f32(f16_from_f32(65519.0f)) == 65504.0f);
 }
 
-static void test_dtype_names(void **state)
+static void test_every_dtype_is_found_by_its_name(void **state)
 {
     (void)state;
     for (int t = 0; t < DTYPE_COUNT; t++) {
@@ -66,7 +67,7 @@ static void test_dtype_names(void **state)
 
 /* ---- tensor, arena --------------------------------------------------------------------------- */
 
-static void test_tensor_slices(void **state)
+static void test_slices_of_a_tensor_keep_its_row_stride(void **state)
 {
     (void)state;
     float x[12];
@@ -84,7 +85,7 @@ static void test_tensor_slices(void **state)
     assert_int_equal(b.ld, 4);
 }
 
-static void test_arena_measures_what_it_takes(void **state)
+static void test_a_measuring_arena_counts_what_a_real_one_uses(void **state)
 {
     (void)state;
     Arena measure = arena_measuring();
@@ -115,8 +116,8 @@ static void count_task(void *context, int64_t task, int worker)
     atomic_fetch_or(&c->workers, 1 << worker);
 }
 
-/* Every task of every region runs exactly once, for many regions of many sizes in a row. */
-static void test_pool_runs_every_task_once(void **state)
+/* Runs many regions of different sizes one after the other; every task must run exactly once. */
+static void test_a_pool_runs_every_task_exactly_once(void **state)
 {
     (void)state;
     for (int threads = 1; threads <= 5; threads++) {
@@ -135,8 +136,8 @@ static void test_pool_runs_every_task_once(void **state)
     }
 }
 
-/* Threads that have nothing to do use no processor time. */
-static void test_pool_waits_without_spinning(void **state)
+/* Idle threads of a pool must use no processor time. */
+static void test_idle_pool_threads_use_no_processor_time(void **state)
 {
     (void)state;
     Pool *pool = pool_create(4);
@@ -144,7 +145,7 @@ static void test_pool_waits_without_spinning(void **state)
     struct timespec idle = {.tv_nsec = 200000000}, a, b;
     pool_run(pool, 8, count_task, &c);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
-    nanosleep(&idle, NULL); /* the processor time of this interval is measured */
+    nanosleep(&idle, NULL); /* processor time is measured over this interval */
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double used = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     if (used > 0.05) fail_msg("three idle threads used %.3f s of processor time in 0.2 s", used);
@@ -152,7 +153,7 @@ static void test_pool_waits_without_spinning(void **state)
     free(c.count);
 }
 
-static void test_pool_cut_covers_the_whole_range(void **state)
+static void test_pool_cut_splits_a_range_without_gaps_or_overlaps(void **state)
 {
     (void)state;
     for (int64_t n = 0; n < 300; n += 7) {
@@ -170,8 +171,9 @@ static void test_pool_cut_covers_the_whole_range(void **state)
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
-/* One clock counts from 1970; the other has no date, and advances by the time slept. */
-static void test_clocks_count_seconds(void **state)
+/* wall_seconds_now counts from 1970. seconds_now starts anywhere, but must advance by the time
+ * slept. */
+static void test_both_clocks_count_seconds(void **state)
 {
     (void)state;
     const struct timespec nap = {.tv_nsec = 20000000};
@@ -185,8 +187,8 @@ static void test_clocks_count_seconds(void **state)
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
-/* The published vectors of Philox4x32-10 (Random123). */
-static void test_philox_vectors(void **state)
+/* Compares with the published test vectors of Philox4x32-10 (Random123). */
+static void test_philox_gives_the_published_test_vectors(void **state)
 {
     (void)state;
     static const uint32_t ctr[3][4] = {
@@ -205,8 +207,9 @@ static void test_philox_vectors(void **state)
 
 /* ---- levels of the CPU ---------------------------------------------------------------------- */
 
-/* A sanitized program has only the baseline, and a CPU may lack levels. */
-static void test_a_cpu_level_that_is_not_there(void **state)
+/* A program built with a sanitizer has only the baseline kernels, and a CPU may lack higher levels;
+ * the error message must suggest "auto". */
+static void test_a_missing_cpu_level_is_refused_and_auto_suggested(void **state)
 {
     (void)state;
     for (CpuLevel level = CPU_LEVEL_BASELINE; level < CPU_LEVEL_COUNT; level++) {
@@ -223,7 +226,7 @@ static void test_a_cpu_level_that_is_not_there(void **state)
 
 /* ---- figures and lines ----------------------------------------------------------------------- */
 
-static void test_figures_in_few_characters(void **state)
+static void test_figures_are_printed_short_with_a_fitting_unit(void **state)
 {
     (void)state;
     const struct {
@@ -277,8 +280,9 @@ static void test_figures_in_few_characters(void **state)
     assert_true(figure_bytes_unit(3.5e15) == 1125899906842624);
 }
 
-/* Widths from 1 to more than a line, over words of all lengths. */
-static void test_lines_fit_and_lose_nothing(void **state)
+/* Wraps texts whose words are from 1 character to longer than a line: lines must not be too long,
+ * and no character may be lost. */
+static void test_wrapped_lines_fit_and_lose_no_character(void **state)
 {
     (void)state;
     char *lines = text_wrap("model of 4 layers, with a head  of its own", 60, 8, WRAP_FIGURES);
@@ -300,7 +304,7 @@ static void test_lines_fit_and_lose_nothing(void **state)
         char text[2048] = "";
         for (int i = 0; i < 400; i++)
             text[i] = i % (length % 23 + 2) == 0 && i > 0 ? ' ' : (char)('a' + (i * length) % 26);
-        memset(text + 400, 'x', (size_t)length); /* a word that may fill more than a line */
+        memset(text + 400, 'x', (size_t)length); /* a word that may be longer than a line */
         lines = text_wrap(text, 8, 8, WRAP_PROSE);
         size_t at = 0;
         for (char *line = strtok(lines, "\n"); line; line = strtok(NULL, "\n")) {
@@ -315,8 +319,8 @@ static void test_lines_fit_and_lose_nothing(void **state)
     }
 }
 
-/* Exactly as many digits as are asked for, and nothing after them. */
-static void test_hashes_are_read_to_the_letter(void **state)
+/* A hash must have exactly the requested number of digits, and nothing may follow them. */
+static void test_a_hash_with_missing_or_extra_characters_is_refused(void **state)
 {
     (void)state;
     static const char *const refused[] = {"",          "0012abf",  "0012abfff", "0012abf ",
@@ -334,19 +338,19 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bf16_rounds_to_nearest_even),
-        cmocka_unit_test(test_f16_round_trip),
-        cmocka_unit_test(test_dtype_names),
-        cmocka_unit_test(test_tensor_slices),
-        cmocka_unit_test(test_arena_measures_what_it_takes),
-        cmocka_unit_test(test_pool_runs_every_task_once),
-        cmocka_unit_test(test_pool_waits_without_spinning),
-        cmocka_unit_test(test_pool_cut_covers_the_whole_range),
-        cmocka_unit_test(test_clocks_count_seconds),
-        cmocka_unit_test(test_philox_vectors),
-        cmocka_unit_test(test_hashes_are_read_to_the_letter),
-        cmocka_unit_test(test_a_cpu_level_that_is_not_there),
-        cmocka_unit_test(test_figures_in_few_characters),
-        cmocka_unit_test(test_lines_fit_and_lose_nothing),
+        cmocka_unit_test(test_every_f16_value_survives_conversion_to_f32_and_back),
+        cmocka_unit_test(test_every_dtype_is_found_by_its_name),
+        cmocka_unit_test(test_slices_of_a_tensor_keep_its_row_stride),
+        cmocka_unit_test(test_a_measuring_arena_counts_what_a_real_one_uses),
+        cmocka_unit_test(test_a_pool_runs_every_task_exactly_once),
+        cmocka_unit_test(test_idle_pool_threads_use_no_processor_time),
+        cmocka_unit_test(test_pool_cut_splits_a_range_without_gaps_or_overlaps),
+        cmocka_unit_test(test_both_clocks_count_seconds),
+        cmocka_unit_test(test_philox_gives_the_published_test_vectors),
+        cmocka_unit_test(test_a_hash_with_missing_or_extra_characters_is_refused),
+        cmocka_unit_test(test_a_missing_cpu_level_is_refused_and_auto_suggested),
+        cmocka_unit_test(test_figures_are_printed_short_with_a_fitting_unit),
+        cmocka_unit_test(test_wrapped_lines_fit_and_lose_no_character),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_crc32c.c -- the checksum, with the instruction and without, whole and in pieces. */
+/* test_crc32c.c -- tests the CRC-32C checksum, with and without the CPU's instruction, whole and in
+ * pieces. */
 #include "model/core/crc32c.h"
 
 #include <setjmp.h>
@@ -8,17 +9,17 @@
 
 #include <cmocka.h>
 
-static void crc32c_has_its_check_value(void **state)
+static void test_crc32c_gives_the_published_check_values(void **state)
 {
     (void)state;
     assert_int_equal(crc32c(0, "123456789", 9), 0xe3069283);
     assert_int_equal(crc32c_portable(0, "123456789", 9), 0xe3069283);
     assert_int_equal(crc32c(0, "", 0), 0);
-    unsigned char zeros[32] = {0}; /* RFC 3720 B.4 */
+    unsigned char zeros[32] = {0}; /* RFC 3720, appendix B.4 */
     assert_int_equal(crc32c(0, zeros, 32), 0x8a9136aa);
 }
 
-static void crc32c_is_the_same_in_pieces_and_without_the_instruction(void **state)
+static void test_crc32c_is_the_same_in_pieces_and_without_the_instruction(void **state)
 {
     (void)state;
     unsigned char data[257];
@@ -37,8 +38,8 @@ static void crc32c_is_the_same_in_pieces_and_without_the_instruction(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(crc32c_has_its_check_value),
-        cmocka_unit_test(crc32c_is_the_same_in_pieces_and_without_the_instruction),
+        cmocka_unit_test(test_crc32c_gives_the_published_check_values),
+        cmocka_unit_test(test_crc32c_is_the_same_in_pieces_and_without_the_instruction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

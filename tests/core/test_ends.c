@@ -1,5 +1,5 @@
-/* test_ends.c -- how a process of several ranks ends: one cause, one sentence, one exit code, from
- * whichever thread it comes. */
+/* test_ends.c -- tests how a process with several ranks ends after a failure: with one error
+ * message and one exit code, whichever thread fails. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/pool.h"
@@ -17,11 +17,11 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-#undef fail /* check.h's is meant */
+#undef fail /* these tests mean fail of check.h, not cmocka's */
 
 enum { RANKS = 4, TIMES = 50 };
 
-/* What a rank of the child does when all have started. */
+/* What each rank of the child process does once all have started. */
 typedef void (*Act)(int rank);
 static pthread_barrier_t met;
 static Act act;
@@ -42,7 +42,7 @@ static void flush_and_say(void *context)
     if (write(STDERR_FILENO, context, strlen(context)) < 0) _exit(1);
 }
 
-/* What a child's ranks do, and what is called when they end. */
+/* The ranks' action, and the flush hook that runs when they end. */
 typedef struct {
     Act act;
     void (*flush)(void *);
@@ -66,7 +66,8 @@ static void ranks_main(void *context)
     fail(EXIT_MISSING, "one rank alone");
 }
 
-/* The exit code of a child whose ranks do that, and what it printed. */
+/* Runs ranks with this action in a child process. Returns its exit code and stores what it printed
+ * in text. */
 static int child(Act acts, void (*flush)(void *), char *text, size_t n)
 {
     return child_run(ranks_main, &(Does){acts, flush}, text, n);
@@ -79,8 +80,9 @@ static void fail_each_its_own(int rank)
     fail(code[rank], "cause %d", rank);
 }
 
-/* All ranks fail at once, each for its own reason: one reason is printed, with its exit code. */
-static void test_the_first_cause_ends_all(void **state)
+/* All ranks fail at once with different errors: one error is printed, and the exit code is that
+ * error's. */
+static void test_when_all_ranks_fail_only_the_first_error_is_printed(void **state)
 {
     (void)state;
     char text[4096], expected[128];
@@ -100,7 +102,7 @@ static void check_on_two(int rank)
         pause();
 }
 
-static void test_a_check_ends_all(void **state)
+static void test_a_failed_check_on_one_rank_ends_all_ranks(void **state)
 {
     (void)state;
     char text[4096], expected[128];
@@ -122,8 +124,8 @@ static void note_end(void *context)
     sem_post(&ended);
 }
 
-/* Rank 0 holds the lock of its output, which the end would take, until the end has continued
- * without it. */
+/* Rank 0 holds the lock of stdout, which the ending thread would like to take, until the ending has
+ * gone on without it. */
 static void fail_beside_a_printer(int rank)
 {
     if (rank == 0) {
@@ -140,7 +142,7 @@ static void fail_beside_a_printer(int rank)
         pause();
 }
 
-static void test_the_end_waits_for_nobody(void **state)
+static void test_a_failing_rank_does_not_wait_for_one_that_holds_stdout(void **state)
 {
     (void)state;
     char text[4096];
@@ -160,14 +162,15 @@ static void fail_on_one(int rank)
     printf("rank %d\n", rank * 0);
     pthread_barrier_wait(&met);
     if (rank == 3) fail(EXIT_DAMAGED, "a cause");
-    /* A thread that had returned by then would be a leak to ThreadSanitizer, with its exit code. */
+    /* If this thread returned, ThreadSanitizer could report it as leaked and change the exit
+     * code. */
     for (;;)
         pause();
 }
 
-/* A failure during the end is not the cause; what was printed before comes out before the sentence.
- */
-static void test_a_failing_end_keeps_its_cause(void **state)
+/* If the flush hook fails, too, the first error still decides the exit code. Text printed earlier
+ * must appear before the error message. */
+static void test_a_failure_in_the_flush_hook_keeps_the_first_exit_code(void **state)
 {
     (void)state;
     char text[4096];
@@ -180,8 +183,8 @@ static void do_nothing(int rank)
     (void)rank;
 }
 
-/* After the ranks are done, a single rank fails as it does alone. */
-static void test_one_rank_alone_exits(void **state)
+/* After all ranks have finished, fail works as in a program with a single rank. */
+static void test_after_the_ranks_have_ended_fail_exits_as_usual(void **state)
 {
     (void)state;
     char text[4096];
@@ -194,7 +197,7 @@ static void check_in_a_task(void *context, int64_t task, int worker)
     (void)context;
     if (worker == 0)
         for (;;)
-            pause(); /* the other thread's task is the one that counts */
+            pause(); /* only the other thread's task shall fail */
     CHECK(task < 0, "task %lld", (long long)task);
 }
 
@@ -205,8 +208,8 @@ static void run_tasks(int rank)
         pause();
 }
 
-/* A rank's threads print under the rank's name. */
-static void test_threads_of_a_rank_print_its_place(void **state)
+/* The pool threads of a rank print errors with that rank's place. */
+static void test_errors_in_pool_threads_show_the_place_of_their_rank(void **state)
 {
     (void)state;
     char text[4096];
@@ -214,9 +217,9 @@ static void test_threads_of_a_rank_print_its_place(void **state)
     assert_non_null(strstr(text, "bug[70] rank 1 dp 1: task "));
 }
 
-/* All messages of a rank, of any level, go to its own file; those of other ranks than 0 stay off
- * the console. */
-static void test_a_ranks_own_log(void **state)
+/* A rank's log file receives its messages of every level, while ranks other than 0 print none of
+ * them on the console. */
+static void test_a_rank_writes_messages_of_every_level_to_its_log_file(void **state)
 {
     (void)state;
     char *text;
@@ -241,13 +244,13 @@ static void test_a_ranks_own_log(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_first_cause_ends_all),
-        cmocka_unit_test(test_a_check_ends_all),
-        cmocka_unit_test(test_the_end_waits_for_nobody),
-        cmocka_unit_test(test_a_failing_end_keeps_its_cause),
-        cmocka_unit_test(test_one_rank_alone_exits),
-        cmocka_unit_test(test_threads_of_a_rank_print_its_place),
-        cmocka_unit_test(test_a_ranks_own_log),
+        cmocka_unit_test(test_when_all_ranks_fail_only_the_first_error_is_printed),
+        cmocka_unit_test(test_a_failed_check_on_one_rank_ends_all_ranks),
+        cmocka_unit_test(test_a_failing_rank_does_not_wait_for_one_that_holds_stdout),
+        cmocka_unit_test(test_a_failure_in_the_flush_hook_keeps_the_first_exit_code),
+        cmocka_unit_test(test_after_the_ranks_have_ended_fail_exits_as_usual),
+        cmocka_unit_test(test_errors_in_pool_threads_show_the_place_of_their_rank),
+        cmocka_unit_test(test_a_rank_writes_messages_of_every_level_to_its_log_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

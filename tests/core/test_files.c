@@ -1,5 +1,5 @@
-/* test_files.c -- whole files: reading with sentences about failures, and replacing that is
- * complete or absent whichever call fails. */
+/* test_files.c -- tests reading files with error messages, and replacing files so that a failing
+ * call leaves the old or the new file complete. */
 #include "model/core/check.h"
 #include "model/core/child.h"
 #include "model/core/files.h"
@@ -20,7 +20,7 @@
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* In pieces, with the first bytes rewritten at the end, as shards are written. */
+/* Writes in pieces and rewrites the first bytes at the end, as the writer of token shards does. */
 static bool write_in_pieces(const FsOps *fs, const char *path, char *err, size_t n)
 {
     AtomicFile f;
@@ -47,8 +47,8 @@ static int files_here(void)
     return count;
 }
 
-/* Fails each call in turn: the file is the old one or the new one, nothing is left beside it, and
- * the system's words come through. Returns how many calls there were. */
+/* Makes each call fail in turn. Afterwards the file must be the old or the new one, no temporary
+ * file may be left, and the error must contain the system's reason. Returns the number of calls. */
 static int fail_at_every_call(bool (*write)(const FsOps *, const char *, char *, size_t))
 {
     char err[300];
@@ -69,7 +69,7 @@ static int fail_at_every_call(bool (*write)(const FsOps *, const char *, char *,
     }
 }
 
-static void files_are_replaced_whole_or_not_at_all(void **state)
+static void test_a_failed_call_leaves_the_old_or_the_new_file_complete(void **state)
 {
     (void)state;
     /* open, write, sync, close, rename, sync of the folder */
@@ -78,8 +78,9 @@ static void files_are_replaced_whole_or_not_at_all(void **state)
     assert_int_equal(unlink("file"), 0);
 }
 
-/* Short writes and interruptions are no failures; a full disk is one for every call. */
-static void a_slow_disk_and_a_full_one(void **state)
+/* Short writes and interrupted calls must not count as failures. A disk that stays full makes the
+ * write fail and leaves the old file. */
+static void test_short_writes_are_continued_and_a_full_disk_is_an_error(void **state)
 {
     (void)state;
     char err[300], *text, *from = must_calloc(1, 1001);
@@ -101,7 +102,7 @@ static void a_slow_disk_and_a_full_one(void **state)
     assert_int_equal(unlink("file"), 0);
 }
 
-static void nested_folders_are_created(void **state)
+static void test_missing_parent_folders_are_created(void **state)
 {
     (void)state;
     char err[300];
@@ -116,7 +117,7 @@ static void nested_folders_are_created(void **state)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static void a_file_of_ours_is_no_link(void **state)
+static void test_file_read_follows_a_link_and_file_read_own_refuses_it(void **state)
 {
     (void)state;
     char err[300], *text;
@@ -140,7 +141,7 @@ static void a_file_of_ours_is_no_link(void **state)
     assert_int_equal(unlink("file") | unlink("link"), 0);
 }
 
-static void an_input_is_read_as_far_as_asked(void **state)
+static void test_file_read_input_reads_at_most_the_requested_bytes(void **state)
 {
     (void)state;
     const char *why = NULL;
@@ -157,7 +158,7 @@ static void an_input_is_read_as_far_as_asked(void **state)
     assert_int_equal(unlink("file"), 0);
 }
 
-static void numbers_of_the_kernel(void **state)
+static void test_kernel_number_finds_the_number_after_a_key(void **state)
 {
     (void)state;
     char text[8];
@@ -177,7 +178,7 @@ static void numbers_of_the_kernel(void **state)
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-static void a_program_is_searched_in_every_folder(void **state)
+static void test_program_find_searches_every_folder_of_path(void **state)
 {
     (void)state;
     char *before = getenv("PATH") ? must_strdup(getenv("PATH")) : NULL;
@@ -189,7 +190,7 @@ static void a_program_is_searched_in_every_folder(void **state)
     assert_int_equal(setenv("PATH", "none:bin", 1), 0);
     assert_int_equal(program_find("program"), 0);
     assert_int_equal(program_find("another"), ENOENT);
-    assert_int_equal(setenv("PATH", "none:", 1), 0); /* an empty entry is the current folder */
+    assert_int_equal(setenv("PATH", "none:", 1), 0); /* an empty entry means the current folder */
     assert_int_equal(program_find("program"), EACCES);
     assert_int_equal(unsetenv("PATH"), 0);
     assert_int_equal(program_find("sh"), 0);
@@ -201,13 +202,13 @@ static void a_program_is_searched_in_every_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_are_replaced_whole_or_not_at_all),
-        cmocka_unit_test(a_slow_disk_and_a_full_one),
-        cmocka_unit_test(nested_folders_are_created),
-        cmocka_unit_test(a_file_of_ours_is_no_link),
-        cmocka_unit_test(an_input_is_read_as_far_as_asked),
-        cmocka_unit_test(numbers_of_the_kernel),
-        cmocka_unit_test(a_program_is_searched_in_every_folder),
+        cmocka_unit_test(test_a_failed_call_leaves_the_old_or_the_new_file_complete),
+        cmocka_unit_test(test_short_writes_are_continued_and_a_full_disk_is_an_error),
+        cmocka_unit_test(test_missing_parent_folders_are_created),
+        cmocka_unit_test(test_file_read_follows_a_link_and_file_read_own_refuses_it),
+        cmocka_unit_test(test_file_read_input_reads_at_most_the_requested_bytes),
+        cmocka_unit_test(test_kernel_number_finds_the_number_after_a_key),
+        cmocka_unit_test(test_program_find_searches_every_folder_of_path),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

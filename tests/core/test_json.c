@@ -1,5 +1,5 @@
-/* test_json.c -- the strict reader: what it accepts, the places it reports, which bytes it refuses;
- * the reader of trees; the writer. */
+/* test_json.c -- tests the strict JSON reader (what it accepts and refuses, and the positions it
+ * reports), the reader of JSON trees, and the writer. */
 #include "model/core/json.h"
 #include "model/core/json_tree.h"
 #include "model/core/json_write.h"
@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-/* Reads text that must be accepted; the caller frees. */
+/* Parses text that must be accepted; the caller frees the result. */
 static Json read_good(const char *text, size_t length)
 {
     Json json;
@@ -25,7 +25,7 @@ static Json read_good(const char *text, size_t length)
     return json;
 }
 
-static void accepts_comments_and_trailing_commas(void **state)
+static void test_comments_and_trailing_commas_are_accepted(void **state)
 {
     (void)state;
     const char *text =
@@ -46,8 +46,8 @@ static void accepts_comments_and_trailing_commas(void **state)
     json_free(&json);
 }
 
-/* Each node's end is the first node after its own children, whatever came before it. */
-static void siblings_end_where_they_end(void **state)
+/* Each node's end must be the first node after its own children, whatever comes before it. */
+static void test_each_node_ends_after_its_own_children(void **state)
 {
     (void)state;
     static const struct {
@@ -67,7 +67,7 @@ static void siblings_end_where_they_end(void **state)
         assert_string_equal(ends, cases[i].ends);
         json_free(&json);
     }
-    /* However many there are, they lie side by side. */
+    /* Also for many siblings: they are at the same depth, so the depth limit does not apply. */
     char many[4 * JSON_MAX_DEPTH] = "[[]";
     for (int i = 0; i < JSON_MAX_DEPTH; i++)
         strcat(many, i % 2 ? ",{}" : ",[]");
@@ -75,7 +75,7 @@ static void siblings_end_where_they_end(void **state)
     Json row = read_good(many, strlen(many));
     assert_int_equal(row.n_nodes, JSON_MAX_DEPTH + 2);
     json_free(&row);
-    /* The members after an array, and their values. */
+    /* The members that follow an array, and their values, must be found. */
     const char *text = cases[0].text;
     Json json = read_good(text, strlen(text));
     int b = json.node[1].end;
@@ -86,7 +86,7 @@ static void siblings_end_where_they_end(void **state)
     assert_true(json_integer(&json, b + 1, &two) && two == 2);
     assert_false(json_duplicate(&json, 0, b));
     json_free(&json);
-    /* What lies inside a sibling is no duplicate. */
+    /* A key inside a sibling's value is not a duplicate. */
     const char *inner = "{\"a\":[{\"b\":1}],\"b\":2,\"a\":3}";
     json = read_good(inner, strlen(inner));
     b = json.node[1].end;
@@ -95,7 +95,7 @@ static void siblings_end_where_they_end(void **state)
     json_free(&json);
 }
 
-static void counts_characters_not_bytes(void **state)
+static void test_columns_count_characters_and_not_bytes(void **state)
 {
     (void)state;
     const char *text = "\xef\xbb\xbf{\"\xc3\xa4\xe2\x82\xac\": 1,\r\n\t\"b\": 2}";
@@ -111,7 +111,7 @@ static void counts_characters_not_bytes(void **state)
     json_free(&json);
 }
 
-static void reads_integers_exactly_or_not_at_all(void **state)
+static void test_numbers_that_are_no_exact_integers_are_not_read_as_such(void **state)
 {
     (void)state;
     static const struct {
@@ -146,7 +146,7 @@ static void reads_integers_exactly_or_not_at_all(void **state)
     }
 }
 
-static void finds_duplicates_written_with_escapes(void **state)
+static void test_duplicate_keys_are_found_even_if_written_with_escapes(void **state)
 {
     (void)state;
     const char *text = "{\"lr\": 1, \"LR\": 2, \"l\\u0072\": 3}";
@@ -157,7 +157,7 @@ static void finds_duplicates_written_with_escapes(void **state)
     json_free(&json);
 }
 
-static void refuses_bytes(void **state)
+static void test_invalid_bytes_are_refused_with_their_offset(void **state)
 {
     (void)state;
 #define BYTES(text) text, sizeof text - 1
@@ -192,7 +192,7 @@ static void refuses_bytes(void **state)
     }
 }
 
-static void bounds_size_and_depth_and_keys(void **state)
+static void test_texts_beyond_the_limits_of_size_depth_or_keys_are_refused(void **state)
 {
     (void)state;
     Json json;
@@ -225,7 +225,7 @@ static void bounds_size_and_depth_and_keys(void **state)
     free(text);
 }
 
-static void quotes_so_that_it_reads_back(void **state)
+static void test_a_quoted_string_reads_back_and_a_cut_one_is_valid_json(void **state)
 {
     (void)state;
     const char *text = "a\"b\\c\n\t\x01\x7f\xe2\x82\xac/";
@@ -234,7 +234,7 @@ static void quotes_so_that_it_reads_back(void **state)
     Json json = read_good(quoted, strlen(quoted));
     assert_string_equal(json.root->valuestring, text);
     json_free(&json);
-    /* At every length a cut string is still good JSON and fits. */
+    /* Cut to any length, the string must still be valid JSON and fit. */
     for (size_t n = 8; n <= sizeof cut; n++) {
         memset(cut, 'x', sizeof cut);
         json_quote(cut, n,
@@ -245,9 +245,9 @@ static void quotes_so_that_it_reads_back(void **state)
     }
 }
 
-/* One table of escapes for whole and for truncated texts; bytes that are not UTF-8 become U+FFFD,
- * so that the strict reader accepts the result. */
-static void writes_strings_that_every_reader_takes(void **state)
+/* Whole and truncated texts use the same escapes. Invalid UTF-8 bytes become U+FFFD, so that the
+ * strict reader accepts the result. */
+static void test_strings_with_invalid_bytes_are_written_as_valid_json(void **state)
 {
     (void)state;
     const char *text = "a\"b\\c\n\r\t\b\f\x01\x1b\x7f\xe2\x82\xac/";
@@ -263,8 +263,8 @@ static void writes_strings_that_every_reader_takes(void **state)
     free(written);
 }
 
-/* cJSON alone would take the first value of two, and end a string at its NUL. */
-static void a_tree_is_one_value(void **state)
+/* cJSON alone would return the first of two values, and would end a string at its NUL. */
+static void test_a_tree_with_two_values_or_a_nul_is_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -286,8 +286,8 @@ static void a_tree_is_one_value(void **state)
     }
 }
 
-/* The two- and four-byte forms meet their bounds; decoding undoes them. */
-static void characters_are_encoded_as_they_are_decoded(void **state)
+/* Encodes code points of every length (all below 0x1000, then every 97th) and decodes them. */
+static void test_encoded_characters_decode_to_the_same_code_points(void **state)
 {
     (void)state;
     for (uint32_t code = 1; code <= 0x10FFFF; code += code < 0x1000 ? 1 : 97) {
@@ -300,7 +300,7 @@ static void characters_are_encoded_as_they_are_decoded(void **state)
     }
 }
 
-static void prints_numbers_short_and_exact(void **state)
+static void test_numbers_are_printed_short_and_read_back_exactly(void **state)
 {
     (void)state;
     static const struct {
@@ -330,18 +330,18 @@ static void prints_numbers_short_and_exact(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_comments_and_trailing_commas),
-        cmocka_unit_test(siblings_end_where_they_end),
-        cmocka_unit_test(counts_characters_not_bytes),
-        cmocka_unit_test(reads_integers_exactly_or_not_at_all),
-        cmocka_unit_test(finds_duplicates_written_with_escapes),
-        cmocka_unit_test(refuses_bytes),
-        cmocka_unit_test(bounds_size_and_depth_and_keys),
-        cmocka_unit_test(quotes_so_that_it_reads_back),
-        cmocka_unit_test(writes_strings_that_every_reader_takes),
-        cmocka_unit_test(a_tree_is_one_value),
-        cmocka_unit_test(characters_are_encoded_as_they_are_decoded),
-        cmocka_unit_test(prints_numbers_short_and_exact),
+        cmocka_unit_test(test_comments_and_trailing_commas_are_accepted),
+        cmocka_unit_test(test_each_node_ends_after_its_own_children),
+        cmocka_unit_test(test_columns_count_characters_and_not_bytes),
+        cmocka_unit_test(test_numbers_that_are_no_exact_integers_are_not_read_as_such),
+        cmocka_unit_test(test_duplicate_keys_are_found_even_if_written_with_escapes),
+        cmocka_unit_test(test_invalid_bytes_are_refused_with_their_offset),
+        cmocka_unit_test(test_texts_beyond_the_limits_of_size_depth_or_keys_are_refused),
+        cmocka_unit_test(test_a_quoted_string_reads_back_and_a_cut_one_is_valid_json),
+        cmocka_unit_test(test_strings_with_invalid_bytes_are_written_as_valid_json),
+        cmocka_unit_test(test_a_tree_with_two_values_or_a_nul_is_refused),
+        cmocka_unit_test(test_encoded_characters_decode_to_the_same_code_points),
+        cmocka_unit_test(test_numbers_are_printed_short_and_read_back_exactly),
     };
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_json_escapes.c -- the escapes of strings, as the strict readers take and refuse them. */
+/* test_json_escapes.c -- tests which escape sequences the two strict JSON readers accept and
+ * refuse. */
 #include "model/core/check.h"
 #include "model/core/json.h"
 #include "model/core/json_cursor.h"
@@ -10,16 +11,16 @@
 
 #include <cmocka.h>
 
-/* Configs and checkpoints have a reader each. Both accept the same escapes and refuse the same
- * ones, each with its own sentence. */
-static void both_readers_know_the_same_escapes(void **state)
+/* Configs and checkpoints are read by different readers. Both must accept the same escapes and
+ * refuse the same ones, each with its own error message. */
+static void test_both_json_readers_accept_and_refuse_the_same_escapes(void **state)
 {
     (void)state;
     static const char none[] = "there is no such escape in JSON", half[] = "half of a surrogate";
     static const struct {
-        const char *text, *means; /* NULL: refused, */
-        const char *cursor;       /* by the reader of checkpoints with this sentence, */
-        const char *scan;         /* and by that of configs with this one */
+        const char *text, *means; /* the JSON text, and its value or NULL if it must be refused */
+        const char *cursor;       /* error message of the reader for checkpoints */
+        const char *scan;         /* error message of the reader for configs */
     } cases[] = {
         {"\\\"\\\\\\/\\b\\f\\n\\r\\t", "\"\\/\b\f\n\r\t", NULL, NULL},
         {"\\u0041\\u00e9\\u20AC", "A\xc3\xa9\xe2\x82\xac", NULL, NULL},
@@ -60,7 +61,7 @@ static void both_readers_know_the_same_escapes(void **state)
         } else {
             assert_string_equal(err, cases[i].cursor);
             if (strstr(why, cases[i].scan) != why) fail_msg("%s: %s", text, why);
-            assert_int_equal(at, i == 5 ? 2 : 1); /* where the escape begins */
+            assert_int_equal(at, i == 5 ? 2 : 1); /* offset at which the escape begins */
         }
         json_free(&json);
         free(taken);
@@ -71,7 +72,7 @@ static void both_readers_know_the_same_escapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_readers_know_the_same_escapes),
+        cmocka_unit_test(test_both_json_readers_accept_and_refuse_the_same_escapes),
     };
     return cmocka_run_group_tests_name("json_escapes", tests, NULL, NULL);
 }

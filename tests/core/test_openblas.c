@@ -1,5 +1,5 @@
-/* test_openblas.c -- trying OpenBLAS in a child process where address space is limited: the
- * sentence about how the child ended, and a program that ignores its children. */
+/* test_openblas.c -- tests the trial of OpenBLAS in a child process, which is made if the address
+ * space is limited: error messages, and a parent that ignores SIGCHLD. */
 #include "model/core/openblas.h"
 #include "tests/support/support.h"
 
@@ -15,7 +15,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* In place of the C library's, which the child calls for its alarm: the signal arrives at once. */
+/* Replaces the C library's signal(), which the child calls for its CPU time limit, and raises a
+ * signal in the child. */
 static int arrives;
 /* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name) */
 void (*signal(int number, void (*handler)(int)))(int)
@@ -25,7 +26,7 @@ void (*signal(int number, void (*handler)(int)))(int)
     return sigaction(number, &action, &was) == 0 ? was.sa_handler : SIG_ERR;
 }
 
-/* A limit that is set and never reached. */
+/* Sets a limit on address space, so that the trial is made; it is too high to be reached. */
 static int limit_address_space(void **state)
 {
     (void)state;
@@ -35,7 +36,7 @@ static int limit_address_space(void **state)
     return setrlimit(RLIMIT_AS, &all);
 }
 
-static void test_only_lack_of_memory_is_reported_as_such(void **state)
+static void test_only_an_exceeded_time_limit_is_reported_as_lack_of_memory(void **state)
 {
     (void)state;
     static const struct {
@@ -56,26 +57,26 @@ static void test_only_lack_of_memory_is_reported_as_such(void **state)
     }
 }
 
-/* SIGCHLD ignored, as some callers leave it: waiting for the child must still end. */
-static void test_a_program_that_ignores_its_children(void **state)
+/* Some callers leave SIGCHLD ignored. Waiting for the child must still return. */
+static void test_the_trial_ends_even_if_sigchld_is_ignored(void **state)
 {
     (void)state;
     CpuDevice cpu = {0};
     char why[256] = "";
     signal(SIGCHLD, SIG_IGN);
     arrives = SIGPROF;
-    alarm(60); /* if it waited for ever */
+    alarm(60); /* ends the test if waiting hangs */
     assert_false(openblas_open(&cpu, 1, 0, why, sizeof why));
     arrives = 0;
     assert_non_null(strstr(why, "does not get its memory"));
-    openblas_open(&cpu, 1, 0, why, sizeof why); /* whether it is installed or not */
+    openblas_open(&cpu, 1, 0, why, sizeof why); /* whether or not OpenBLAS is installed */
     assert_string_equal(why, "");
     alarm(0);
     assert_ptr_equal(signal(SIGCHLD, SIG_DFL), SIG_IGN);
 }
 
-/* OpenBLAS has no room for more threads than it was compiled for. */
-static void test_more_threads_than_openblas_was_built_for(void **state)
+/* OpenBLAS has no buffers for more threads than it was compiled for. */
+static void test_more_threads_than_openblas_supports_are_refused(void **state)
 {
     (void)state;
     CpuDevice cpu = {0};
@@ -90,9 +91,9 @@ static void test_more_threads_than_openblas_was_built_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_lack_of_memory_is_reported_as_such),
-        cmocka_unit_test(test_a_program_that_ignores_its_children),
-        cmocka_unit_test(test_more_threads_than_openblas_was_built_for),
+        cmocka_unit_test(test_only_an_exceeded_time_limit_is_reported_as_lack_of_memory),
+        cmocka_unit_test(test_the_trial_ends_even_if_sigchld_is_ignored),
+        cmocka_unit_test(test_more_threads_than_openblas_supports_are_refused),
     };
     return cmocka_run_group_tests(tests, limit_address_space, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_sentences.c -- sentences about failures: their exit codes, sentences with very long paths,
- * and paths with any bytes. */
+/* test_sentences.c -- tests error messages: their exit codes, messages that contain very long
+ * paths, and bytes that would control a terminal. */
 #include "model/core/arena.h"
 #include "model/core/check.h"
 #include "model/core/log.h"
@@ -26,7 +26,7 @@ static void run_body(void *context)
     ((const Body *)context)->run();
 }
 
-/* Exit code of a child that runs body, and what it printed. */
+/* Runs body in a child process. Returns its exit code and stores what it printed in text. */
 static int child(void (*body)(void), char *text, size_t n)
 {
     return child_run(run_body, &(Body){body}, text, n);
@@ -52,23 +52,23 @@ static void overrun_an_arena(void)
     arena_take(&arena, 257);
 }
 
-static void test_failures_print_a_sentence(void **state)
+static void test_failures_print_a_message_and_exit_with_its_code(void **state)
 {
     (void)state;
     char text[1024];
     assert_int_equal(child(fail_with_data, text, sizeof text), EXIT_DAMAGED);
     assert_string_equal(
-        text,
-        "error[65] rank 3 dp1: tokens.bin: torn\\x1b[2J\n"); /* no escape reaches the terminal */
+        text, "error[65] rank 3 dp1: tokens.bin: torn\\x1b[2J\n"); /* the escape sequence is printed
+                                                                      as text */
     assert_int_equal(child(fail_a_check, text, sizeof text), EXIT_BUG);
     assert_non_null(strstr(text, "CHECK(a == b) failed"));
     assert_non_null(strstr(text, "3 and 4"));
     assert_int_equal(child(overrun_an_arena, text, sizeof text), EXIT_BUG);
 }
 
-/* The system's reason comes through sentences around sentences; a name that reads like it does not.
- */
-static void test_a_sentence_gives_its_exit_code(void **state)
+/* The system's reason must be recognised through several layers of messages, but not in a file name
+ * that contains the same words. */
+static void test_a_nested_permission_error_gives_exit_permission(void **state)
 {
     (void)state;
     char inner[200], outer[400];
@@ -88,7 +88,7 @@ static void test_a_sentence_gives_its_exit_code(void **state)
     assert_int_equal(error_exit_code("", EXIT_MISSING), EXIT_MISSING);
 }
 
-/* A path of 3,000 characters of two bytes each; the caller frees. */
+/* Returns a path of 3,000 two-byte characters; the caller frees. */
 static char *long_path(void)
 {
     enum { CHARACTERS = 3000 };
@@ -98,8 +98,8 @@ static char *long_path(void)
     return path;
 }
 
-/* A sentence that is too long loses its middle, cut between characters. */
-static void test_a_long_sentence_keeps_both_ends(void **state)
+/* A message that is too long loses its middle, cut between characters. */
+static void test_a_message_that_is_too_long_keeps_both_ends(void **state)
 {
     (void)state;
     char *path = long_path(), err[1024], outer[600], small[12];
@@ -137,7 +137,7 @@ static void warn_of_a_long_path(void)
     log_warning("cannot open %s: %s", long_path(), strerror(EACCES));
 }
 
-static void test_a_long_failure_is_printed_to_its_end(void **state)
+static void test_long_errors_and_warnings_are_printed_to_their_end(void **state)
 {
     (void)state;
     char text[8192];
@@ -156,7 +156,7 @@ static void warn_of_bytes(void)
                       "2J \xff \xe2\x82\nend");
 }
 
-static void test_no_byte_controls_the_terminal(void **state)
+static void test_control_characters_in_messages_are_printed_escaped(void **state)
 {
     (void)state;
     char text[256];
@@ -168,11 +168,11 @@ static void test_no_byte_controls_the_terminal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_failures_print_a_sentence),
-        cmocka_unit_test(test_a_sentence_gives_its_exit_code),
-        cmocka_unit_test(test_a_long_sentence_keeps_both_ends),
-        cmocka_unit_test(test_a_long_failure_is_printed_to_its_end),
-        cmocka_unit_test(test_no_byte_controls_the_terminal),
+        cmocka_unit_test(test_failures_print_a_message_and_exit_with_its_code),
+        cmocka_unit_test(test_a_nested_permission_error_gives_exit_permission),
+        cmocka_unit_test(test_a_message_that_is_too_long_keeps_both_ends),
+        cmocka_unit_test(test_long_errors_and_warnings_are_printed_to_their_end),
+        cmocka_unit_test(test_control_characters_in_messages_are_printed_escaped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

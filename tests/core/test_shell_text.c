@@ -1,4 +1,4 @@
-/* test_shell_text.c -- texts as words that a shell reads back. */
+/* test_shell_text.c -- tests quoting: a shell must read quoted text back unchanged. */
 #include "model/core/check.h"
 #include "model/core/shell_text.h"
 #include "tests/support/support.h"
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* What bash makes of these words, each with the zero byte after it. */
+/* Returns what bash prints for these words, each followed by a zero byte. */
 static char *say_by_shell(char *const *words, int count, size_t *bytes)
 {
     char path[] = "/tmp/args.XXXXXX";
@@ -32,7 +32,8 @@ static char *say_by_shell(char *const *words, int count, size_t *bytes)
     return out;
 }
 
-/* The quoted words are printable as they stand, and a shell reads the texts. */
+/* Checks that the quoted words contain no control characters and that a shell reads the original
+ * texts from them. */
 static void words_read_back(const char *const *texts, char *const *words, int count)
 {
     size_t bytes, at = 0;
@@ -48,8 +49,8 @@ static void words_read_back(const char *const *texts, char *const *words, int co
     free(said);
 }
 
-/* Texts of drawn bytes, most of which mean something to a shell. */
-static void drawn_words(void **state)
+/* Quotes random texts, made mostly of characters that are special in a shell. */
+static void test_a_shell_reads_random_quoted_texts_back(void **state)
 {
     (void)state;
     static const char some[] = "'\"$`\\!\n\t {}[]()<>|&;#~*?=-ax0\xc3\xa9\xe2\x82\xac\xff\x1b";
@@ -69,18 +70,18 @@ static void drawn_words(void **state)
         free(word[i]);
 }
 
-static void a_shell_reads_words_back(void **state)
+static void test_a_shell_reads_special_characters_back_from_quotes(void **state)
 {
     (void)state;
     static const struct {
-        const char *text, *quoted; /* NULL: whatever reads back */
+        const char *text, *quoted; /* quoted is NULL: any quoting that reads back is right */
     } list[] = {
         {"out/demo-2_a.b:c,d+e@f%g=h", "out/demo-2_a.b:c,d+e@f%g=h"},
         {"In the beginning", "\"In the beginning\""},
         {"", "\"\""},
         {"it's", "\"it's\""},
         {"say \"hi\"", "'say \"hi\"'"},
-        {"well!", "'well!'"}, /* history, at a prompt */
+        {"well!", "'well!'"}, /* history expansion at a prompt */
         {"$HOME `id` \\n !!", "'$HOME `id` \\n !!'"},
         {"it's \"$5\"", "'it'\\''s \"$5\"'"},
         {"two\nlines", "$'two\\nlines'"},
@@ -89,7 +90,7 @@ static void a_shell_reads_words_back(void **state)
         {"\xc3\xa9t\xc3\xa9", "\"\xc3\xa9t\xc3\xa9\""},
         {"\xc2\x9b"
          "1m",
-         "$'\\302\\2331m'"}, /* a terminal's control character, in UTF-8 */
+         "$'\\302\\2331m'"}, /* a terminal control character in UTF-8 */
         {"~", "\"~\""},
         {"~root/x", NULL},
         {"*", NULL},
@@ -123,8 +124,8 @@ static void a_shell_reads_words_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_shell_reads_words_back),
-        cmocka_unit_test(drawn_words),
+        cmocka_unit_test(test_a_shell_reads_special_characters_back_from_quotes),
+        cmocka_unit_test(test_a_shell_reads_random_quoted_texts_back),
     };
     return cmocka_run_group_tests_name("shell_text", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_no_masters.c -- training bf16 weights that have no f32 masters: with stochastic rounding a
- * model learns about as well as with masters, where rounding to nearest would change no weight; and
- * what the optimizer keeps for it. */
+/* test_no_masters.c -- tests training of bf16 weights without f32 master copies. With stochastic
+ * rounding a model must learn about as well as with masters, where rounding to nearest changes
+ * almost no weight. Also tests the state that the optimizer keeps. */
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "optim/optimizer.h"
@@ -37,7 +37,8 @@ static Config small_config(bool no_masters)
 
 enum { STEPS = 200, MEASURED = 20 };
 
-/* The mean of the last losses of a model that learns one batch by heart; *first is its first. */
+/* Trains a model repeatedly on one batch. Returns the mean of the last losses and sets *first to
+ * the first loss. */
 static double last_losses(Way way, double lr, double *first)
 {
     Fixture f;
@@ -67,9 +68,9 @@ static double last_losses(Way way, double lr, double *first)
     return sum / MEASURED;
 }
 
-/* Steps so small that rounding to nearest changes few weights. With stochastic rounding the loss
- * falls almost as far as with masters. */
-static void test_learns_where_rounding_to_nearest_does_not(void **state)
+/* The updates are so small that rounding to nearest changes few weights. With stochastic rounding
+ * the loss must fall almost as far as with masters. */
+static void test_stochastic_rounding_learns_about_as_well_as_masters(void **state)
 {
     (void)state;
     double first, masters = last_losses(MASTERS, 2e-5, &first),
@@ -84,9 +85,9 @@ static void test_learns_where_rounding_to_nearest_does_not(void **state)
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
-/* A thousand updates far below bf16's spacing, all downwards. The mean of a parameter's weights
- * moves by their sum, to within five standard deviations. */
-static void test_bug_7_tiny_updates_move_the_mean(void **state)
+/* Makes a thousand updates far below bf16's spacing, all downwards. The mean of a parameter's
+ * weights must move by their sum, to within five standard deviations. */
+static void test_bug_7_tiny_updates_move_the_mean_without_masters(void **state)
 {
     (void)state;
     Config c = small_config(true);
@@ -112,7 +113,7 @@ static void test_bug_7_tiny_updates_move_the_mean(void **state)
         for (int i = 0; i < N; i++)
             mean += 1 - dtype_get(BF16, s->weight[u].data, i);
         mean /= N;
-        /* An update moves by a step of at most 2^-8 or not at all. */
+        /* Each update either moves the weight by a step of at most 2^-8 or not at all. */
         double deviation = sqrt(UPDATES * 1e-4 * 0x1p-8 / N);
         if (fabs(mean - 0.1) > 5 * deviation) fail_msg("unit %d moved by %g, want 0.1", u, mean);
     }
@@ -121,8 +122,9 @@ static void test_bug_7_tiny_updates_move_the_mean(void **state)
     store_close(s);
 }
 
-/* The shard's table names every element from `offset` on by its parameter and its number there. It
- * begins with the parameter that lies at the offset, or before the gap there. */
+/* Checks that the shard's table gives, for each element from `offset` on, its parameter and its
+ * index there. The first segment must be of the parameter at the offset, or before the gap
+ * there. */
 static void check_segments(const ParamTable *table, int u, int64_t offset)
 {
     const Unit *unit = &table->unit[u];
@@ -145,8 +147,8 @@ static void check_segments(const ParamTable *table, int u, int64_t offset)
     }
 }
 
-/* Shards that begin within parameters, in gaps, and where a parameter begins. */
-static void test_segments_name_every_element(void **state)
+/* Tests shards that begin inside parameters, in gaps, and where a parameter begins. */
+static void test_segments_give_the_parameter_and_index_of_every_element(void **state)
 {
     (void)state;
     GptLayers layers;
@@ -164,13 +166,14 @@ static void test_segments_name_every_element(void **state)
     param_table_free(&table);
 }
 
-/* There is no master among the slots, and the state takes four bytes less for each element. */
-static void test_no_master_is_kept(void **state)
+/* No slot may be a master, and the state must take four bytes less per element than with
+ * masters. */
+static void test_stochastic_rounding_keeps_no_master_copy(void **state)
 {
     (void)state;
     Config with = small_config(false), without = small_config(true);
     Store *s = store_open(BF16, BF16);
-    size_t tables = 2 * UNITS * ARENA_ALIGNMENT; /* each of a segment or two */
+    size_t tables = 2 * UNITS * ARENA_ALIGNMENT; /* each table has one or two segments */
     assert_int_equal(optimizer_bytes(&with, &s->base), 3 * sizeof(float) * UNITS * SIZE);
     assert_int_equal(optimizer_bytes(&without, &s->base),
                      2 * sizeof(float) * UNITS * SIZE + tables);
@@ -184,7 +187,7 @@ static void test_no_master_is_kept(void **state)
     }
     optimizer_free(&o);
     store_close(s);
-    without.bf16.enabled = false; /* f32 weights are their own masters and are not rounded */
+    without.bf16.enabled = false; /* f32 weights need no masters and are not rounded */
     s = store_open(F32, F32);
     assert_int_equal(optimizer_bytes(&without, &s->base), 2 * sizeof(float) * UNITS * SIZE);
     store_close(s);
@@ -193,10 +196,10 @@ static void test_no_master_is_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_learns_where_rounding_to_nearest_does_not),
-        cmocka_unit_test(test_bug_7_tiny_updates_move_the_mean),
-        cmocka_unit_test(test_segments_name_every_element),
-        cmocka_unit_test(test_no_master_is_kept),
+        cmocka_unit_test(test_stochastic_rounding_learns_about_as_well_as_masters),
+        cmocka_unit_test(test_bug_7_tiny_updates_move_the_mean_without_masters),
+        cmocka_unit_test(test_segments_give_the_parameter_and_index_of_every_element),
+        cmocka_unit_test(test_stochastic_rounding_keeps_no_master_copy),
     };
     return cmocka_run_group_tests_name("bf16 without masters", tests, NULL, NULL);
 }

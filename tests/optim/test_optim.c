@@ -1,5 +1,5 @@
-/* test_optim.c -- learning rates against DeepSpeed's own values, the loss scaler against its
- * traces, and the table of optimizers against the names in the config. */
+/* test_optim.c -- compares learning rates with DeepSpeed's own values and the loss scaler with
+ * recorded sequences, and checks the table of optimizers against the names in the config. */
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "optim/step_constants.h"
@@ -16,7 +16,7 @@
 
 /* ---- learning rates -------------------------------------------------------------------------- */
 
-/* Learning rates from update `k` on; `want` has them as printed with six digits. */
+/* Checks the learning rates from update `k` on; `want` lists them with six digits. */
 static void check_rates(const char *name, const Config *config, int64_t k, const char *want)
 {
     char *copy = must_strdup(want), *rest = copy, got[32], *word;
@@ -27,8 +27,8 @@ static void check_rates(const char *name, const Config *config, int64_t k, const
     free(copy);
 }
 
-/* A config with a scheduler, with DeepSpeed's defaults for every key, as the option table sets
- * them. */
+/* Returns a config with this scheduler and DeepSpeed's defaults for all its keys, as the option
+ * table sets them. */
 static Config schedule_config(SchedulerType type)
 {
     Config c = {.train_steps = 100};
@@ -43,7 +43,7 @@ static Config schedule_config(SchedulerType type)
     return c;
 }
 
-static void test_warmup_lr(void **state)
+static void test_warmup_lr_matches_deepspeed(void **state)
 {
     (void)state;
     Config c = schedule_config(SCHEDULER_WARMUP_LR);
@@ -63,7 +63,7 @@ static void test_warmup_lr(void **state)
     check_rates("WarmupLR with its own maximum", &c, 0, "0 0 0.5 0.5");
 }
 
-static void test_warmup_decay_lr(void **state)
+static void test_warmup_decay_lr_matches_deepspeed(void **state)
 {
     (void)state;
     Config c = schedule_config(SCHEDULER_WARMUP_DECAY_LR);
@@ -75,7 +75,7 @@ static void test_warmup_decay_lr(void **state)
     check_rates("WarmupDecayLR", &c, 19, "0.000133333 6.66667e-05 0 0");
 }
 
-static void test_warmup_cosine_lr(void **state)
+static void test_warmup_cosine_lr_matches_deepspeed(void **state)
 {
     (void)state;
     Config c = schedule_config(SCHEDULER_WARMUP_COSINE_LR);
@@ -93,7 +93,7 @@ static void test_warmup_cosine_lr(void **state)
                 "0 0.0002 0.000544541 0.000746085 0.000889082 0.001 0.000990166");
 }
 
-static void test_lr_range_test(void **state)
+static void test_lr_range_test_matches_deepspeed(void **state)
 {
     (void)state;
     Config c = schedule_config(SCHEDULER_LR_RANGE_TEST);
@@ -105,7 +105,7 @@ static void test_lr_range_test(void **state)
     check_rates("LRRangeTest in stairs", &c, 0, "0.0001 0.0001 0.0002 0.0002");
 }
 
-static void test_one_cycle(void **state)
+static void test_one_cycle_matches_deepspeed(void **state)
 {
     (void)state;
     Config c = schedule_config(SCHEDULER_ONE_CYCLE);
@@ -126,7 +126,7 @@ static void test_one_cycle(void **state)
                 "0.0001 0.0001 0.00055 0.00055 0.001 0.00055 0.00055 0.0001 0.0001");
 }
 
-static void test_constant_and_wsd(void **state)
+static void test_constant_and_wsd_give_the_expected_learning_rates(void **state)
 {
     (void)state;
     Config c = schedule_config(SCHEDULER_CONSTANT);
@@ -178,7 +178,8 @@ static Config fp16_config(int power, int window, int hysteresis, bool consecutiv
     return c;
 }
 
-/* Steps with ('1') or without ('0') an overflow; `want` is scale/hysteresis after each, or EXIT. */
+/* Makes steps with ('1') or without ('0') an overflow. `want` lists "scale/hysteresis" after each
+ * step, or EXIT. */
 static void check_trace(const Config *c, const char *overflows, const char *want)
 {
     Device dev = open_device();
@@ -211,7 +212,7 @@ static void check_trace(const Config *c, const char *overflows, const char *want
     device_close(&dev);
 }
 
-static void test_loss_scale_traces(void **state)
+static void test_the_loss_scale_follows_recorded_sequences_of_overflows(void **state)
 {
     (void)state;
     Config c = fp16_config(4, 3, 2, false);
@@ -221,17 +222,17 @@ static void test_loss_scale_traces(void **state)
     check_trace(&c, "010000111", "16/2 16/1 16/2 16/2 16/2 32/2 32/1 16/1 8/1");
     c = fp16_config(2, 3, 1, false);
     check_trace(&c, "111", "2/1 1/1 EXIT");
-    c.fp16.min_loss_scale = 2.0; /* the scale stays there, and the next overflow ends the run */
+    c.fp16.min_loss_scale = 2.0; /* the scale stays at 2, and the next overflow ends the run */
     check_trace(&c, "1011", "2/1 2/1 EXIT EXIT");
     c = fp16_config(4, 3, 2, false);
-    c.fp16.min_loss_scale = 3.0; /* not a power of two: halved no further */
+    c.fp16.min_loss_scale = 3.0; /* not a power of two: the scale stops at 3 */
     check_trace(&c, "1111100001", "16/1 8/1 4/1 3/1 EXIT EXIT EXIT EXIT EXIT EXIT");
     check_trace(&c, "1111000001", "16/1 8/1 4/1 3/1 3/1 3/1 3/1 6/2 6/2 6/1");
     c.fp16.loss_scale = 128.0;
     check_trace(&c, "0110", "128/2 128/2 128/2 128/2");
 }
 
-static void test_step_constants_of_a_config(void **state)
+static void test_step_constants_and_initial_state_follow_the_config(void **state)
 {
     (void)state;
     Config c = fp16_config(16, 1000, 2, true);
@@ -263,9 +264,9 @@ static void test_step_constants_of_a_config(void **state)
 /* ---- the table of optimizers ------------------------------------------------------------------
  */
 
-/* The config's name of an optimizer chooses the row of that name, whose constants are the config's.
- * Only Adam reads adam_w_mode. */
-static void test_a_row_for_each_optimizer_of_the_config(void **state)
+/* The config's optimizer name must select the row of that name, with constants from the config.
+ * Only Adam uses adam_w_mode. */
+static void test_every_optimizer_name_in_a_config_selects_its_row(void **state)
 {
     (void)state;
     for (int type = OPTIMIZER_ADAMW; type <= OPTIMIZER_SGD; type++) {
@@ -295,15 +296,15 @@ static void test_a_row_for_each_optimizer_of_the_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_warmup_lr),
-        cmocka_unit_test(test_warmup_decay_lr),
-        cmocka_unit_test(test_warmup_cosine_lr),
-        cmocka_unit_test(test_lr_range_test),
-        cmocka_unit_test(test_one_cycle),
-        cmocka_unit_test(test_constant_and_wsd),
-        cmocka_unit_test(test_loss_scale_traces),
-        cmocka_unit_test(test_step_constants_of_a_config),
-        cmocka_unit_test(test_a_row_for_each_optimizer_of_the_config),
+        cmocka_unit_test(test_warmup_lr_matches_deepspeed),
+        cmocka_unit_test(test_warmup_decay_lr_matches_deepspeed),
+        cmocka_unit_test(test_warmup_cosine_lr_matches_deepspeed),
+        cmocka_unit_test(test_lr_range_test_matches_deepspeed),
+        cmocka_unit_test(test_one_cycle_matches_deepspeed),
+        cmocka_unit_test(test_constant_and_wsd_give_the_expected_learning_rates),
+        cmocka_unit_test(test_the_loss_scale_follows_recorded_sequences_of_overflows),
+        cmocka_unit_test(test_step_constants_and_initial_state_follow_the_config),
+        cmocka_unit_test(test_every_optimizer_name_in_a_config_selects_its_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_optimizer.c -- the optimizer over a store's shards, against plain loops in double: rules,
- * decay groups, skipped steps, masters, slots, and the gradient norm. */
+/* test_optimizer.c -- compares the optimizer on a store's shards with plain loops in double: update
+ * rules, weight decay by group, skipped steps, masters, slots, and the gradient norm. */
 #include "optim/grad_norm.h"
 #include "optim/optimizer.h"
 
@@ -13,7 +13,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* An optimizer over the store, its memory in *memory (poisoned before init). */
+/* Opens an optimizer over the store. *memory is its memory, filled with NaN before
+ * initialisation. */
 static Optimizer open_optimizer(Store *s, const Config *c, void **memory)
 {
     size_t bytes = optimizer_bytes(c, &s->base);
@@ -78,7 +79,8 @@ static void plain_sgd(Plain *p, const Config *c, int i, double g, double lr, int
     p->w[i] -= lr * direction;
 }
 
-/* Six steps, the third skipped, on both sides; weights (or masters) must agree to `tolerance`. */
+/* Makes six steps, the third of which is skipped, with the optimizer and with plain loops. Weights
+ * (or masters) must agree to `tolerance`. */
 static void check_rule(const Config *c, DType storage, double tolerance)
 {
     Store *s = store_open(storage, dtype_compute(storage));
@@ -137,27 +139,27 @@ static void check_rule_in_all_dtypes(const Config *c)
     check_rule(c, F16, 1e-6);
 }
 
-static void test_adamw(void **state)
+static void test_adamw_equals_plain_loops_in_every_dtype(void **state)
 {
     (void)state;
     Config c = optimizer_config(OPTIMIZER_ADAMW);
     check_rule_in_all_dtypes(&c);
-    c.optimizer.params.adam_w_mode = false; /* AdamW does not listen to it */
+    c.optimizer.params.adam_w_mode = false; /* AdamW ignores this key */
     check_rule_in_all_dtypes(&c);
     c.optimizer.params.bias_correction = false;
     check_rule_in_all_dtypes(&c);
 }
 
-static void test_adam(void **state)
+static void test_adam_equals_plain_loops_in_every_dtype(void **state)
 {
     (void)state;
     Config c = optimizer_config(OPTIMIZER_ADAM);
     check_rule_in_all_dtypes(&c);
-    c.optimizer.params.adam_w_mode = false; /* L2 in the gradient */
+    c.optimizer.params.adam_w_mode = false; /* L2 regularisation in the gradient */
     check_rule_in_all_dtypes(&c);
 }
 
-static void test_sgd(void **state)
+static void test_sgd_equals_plain_loops_in_every_dtype(void **state)
 {
     (void)state;
     Config c = optimizer_config(OPTIMIZER_SGD);
@@ -173,9 +175,9 @@ static void test_sgd(void **state)
 
 /* ---- bugs ------------------------------------------------------------------------------------ */
 
-/* Without a master in f32 a thousand updates far below bf16's spacing leave the weight where it
- * was. */
-static void test_bug_7_tiny_updates_move_the_weight(void **state)
+/* Makes a thousand updates far below bf16's spacing. Without an f32 master the weight would not
+ * move. */
+static void test_bug_7_tiny_updates_move_a_bf16_weight_that_has_a_master(void **state)
 {
     (void)state;
     Config c = optimizer_config(OPTIMIZER_ADAMW);
@@ -196,8 +198,8 @@ static void test_bug_7_tiny_updates_move_the_weight(void **state)
     store_close(s);
 }
 
-/* With a zero gradient only rows with decay change, and exactly by lr x weight_decay. */
-static void test_bug_37_decay_by_tensor(void **state)
+/* With a zero gradient only rows with weight decay change, and by exactly lr x weight_decay. */
+static void test_bug_37_only_rows_with_weight_decay_change_without_gradient(void **state)
 {
     (void)state;
     Config c = optimizer_config(OPTIMIZER_ADAMW);
@@ -222,7 +224,7 @@ static void test_bug_37_decay_by_tensor(void **state)
     store_close(s);
 }
 
-/* Steps by the device's own decisions, with non-finite gradients at step `bad` (-1: never). */
+/* Makes steps with decisions made on the device; step `bad` (-1: none) has non-finite gradients. */
 static void run_with_skip(Store *s, int bad)
 {
     Config c = optimizer_config(OPTIMIZER_ADAMW);
@@ -250,7 +252,7 @@ static void run_with_skip(Store *s, int bad)
     close_optimizer(&o, memory);
 }
 
-static void test_bug_42_bias_correction_after_a_skip(void **state)
+static void test_bug_42_a_skipped_step_does_not_advance_bias_correction(void **state)
 {
     (void)state;
     for (int bad = 0; bad < 3; bad++) {
@@ -273,7 +275,7 @@ static void test_bug_42_bias_correction_after_a_skip(void **state)
 
 /* ---- bookkeeping ----------------------------------------------------------------------------- */
 
-static void test_units_are_published_once_and_in_order(void **state)
+static void test_a_step_publishes_every_unit_once_and_in_order(void **state)
 {
     (void)state;
     Config c = optimizer_config(OPTIMIZER_ADAMW);
@@ -306,7 +308,7 @@ static void check_slots(OptimizerType type, double momentum, DType storage, cons
             for (int i = 0; i < o.shard[k].shard.count; i++)
                 x[i] = (float)(1000 * k + i);
         }
-        Shard part = o.shard[1].shard; /* what is counted may be a part of what is updated */
+        Shard part = o.shard[1].shard; /* a counted shard may be a part of an updated one */
         part.offset += 2;
         part.count -= 3;
         Tensor view = optimizer_slot_of(&o, &part, slot);
@@ -318,7 +320,7 @@ static void check_slots(OptimizerType type, double momentum, DType storage, cons
     store_close(s);
 }
 
-static void test_slots_by_parameter(void **state)
+static void test_each_optimizer_and_dtype_has_the_expected_slots(void **state)
 {
     (void)state;
     check_slots(OPTIMIZER_ADAMW, 0.0, F32, "exp_avg exp_avg_sq ");
@@ -327,9 +329,9 @@ static void test_slots_by_parameter(void **state)
     check_slots(OPTIMIZER_SGD, 0.9, F16, "master momentum ");
 }
 
-/* The measured bytes are those of the slots; open_optimizer asserts that a real plan takes as
- * many. */
-static void test_measured_bytes_are_the_slots(void **state)
+/* The measured bytes must be those of the slots. (open_optimizer asserts that the real layout takes
+ * as many.) */
+static void test_optimizer_bytes_counts_exactly_the_slots(void **state)
 {
     (void)state;
     Config c = optimizer_config(OPTIMIZER_ADAMW);
@@ -338,7 +340,7 @@ static void test_measured_bytes_are_the_slots(void **state)
     store_close(s);
 }
 
-static void test_bug_13_14_norm_counts_each_shard_once(void **state)
+static void test_bug_13_14_the_norm_counts_each_shard_once(void **state)
 {
     (void)state;
     Store *s = store_open(F32, F32);
@@ -356,16 +358,16 @@ static void test_bug_13_14_norm_counts_each_shard_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_adam),
-        cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_bug_7_tiny_updates_move_the_weight),
-        cmocka_unit_test(test_bug_37_decay_by_tensor),
-        cmocka_unit_test(test_bug_42_bias_correction_after_a_skip),
-        cmocka_unit_test(test_units_are_published_once_and_in_order),
-        cmocka_unit_test(test_slots_by_parameter),
-        cmocka_unit_test(test_measured_bytes_are_the_slots),
-        cmocka_unit_test(test_bug_13_14_norm_counts_each_shard_once),
+        cmocka_unit_test(test_adamw_equals_plain_loops_in_every_dtype),
+        cmocka_unit_test(test_adam_equals_plain_loops_in_every_dtype),
+        cmocka_unit_test(test_sgd_equals_plain_loops_in_every_dtype),
+        cmocka_unit_test(test_bug_7_tiny_updates_move_a_bf16_weight_that_has_a_master),
+        cmocka_unit_test(test_bug_37_only_rows_with_weight_decay_change_without_gradient),
+        cmocka_unit_test(test_bug_42_a_skipped_step_does_not_advance_bias_correction),
+        cmocka_unit_test(test_a_step_publishes_every_unit_once_and_in_order),
+        cmocka_unit_test(test_each_optimizer_and_dtype_has_the_expected_slots),
+        cmocka_unit_test(test_optimizer_bytes_counts_exactly_the_slots),
+        cmocka_unit_test(test_bug_13_14_the_norm_counts_each_shard_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_shards.c -- an update does not depend on how weights are cut among ranks. It has the bits of
- * one rank that updates all weights, however units are cut into shards and parameters into parts,
- * with masters and without. */
+/* test_shards.c -- tests that an update does not depend on how weights are split among ranks. The
+ * bits must equal those of one rank that updates all weights, however units are split into shards
+ * and parameters into parts, with and without masters. */
 #include "model/core/check.h"
 #include "model/param/init.h"
 #include "optim/grad_norm.h"
@@ -17,7 +17,7 @@
 
 enum { UPDATES = 3, SEED = 5 };
 
-/* A way to keep and update weights. */
+/* A way to store and update weights. */
 typedef struct {
     DType storage;
     bool masters;
@@ -45,8 +45,8 @@ static Config config_of(const Way *way)
     return c;
 }
 
-/* The gradients of an update: a function of the element's number in the whole parameter; gaps and
- * padding rows are zero. */
+/* Sets the gradients of an update as a function of each element's index in the whole parameter;
+ * gaps and padding rows are zero. */
 static void draw_gradients(CutStore *s, int update)
 {
     const ParamTable *table = s->base.table;
@@ -61,7 +61,7 @@ static void draw_gradients(CutStore *s, int update)
     }
 }
 
-/* Piece s->part as its rank updates it. */
+/* Updates piece s->part as its rank would. */
 static void update_part(CutStore *s, Device *dev, const Config *config)
 {
     size_t bytes = optimizer_bytes(config, &s->base);
@@ -82,7 +82,7 @@ static void update_part(CutStore *s, Device *dev, const Config *config)
     free(memory);
 }
 
-/* A store all of whose pieces have been updated. */
+/* Returns a store whose pieces have all been updated. */
 static CutStore *updated(const ParamTable *table, GridPlace at, int parts, const Way *way)
 {
     Config config = config_of(way);
@@ -100,7 +100,7 @@ static CutStore *updated(const ParamTable *table, GridPlace at, int parts, const
     return s;
 }
 
-/* Compares every element of a part with that of the whole; elsewhere there must be zeros. */
+/* Compares every element of a part with the whole parameter; gaps and padding must be zero. */
 static void check_against(const CutStore *whole, const CutStore *part)
 {
     const ParamTable *table = part->base.table;
@@ -123,8 +123,8 @@ static void check_against(const CutStore *whole, const CutStore *part)
     }
 }
 
-/* Shards that begin within rows, shards of padding alone, units without a shard. */
-static void test_updates_do_not_depend_on_the_shards(void **state)
+/* Tests shards that begin inside rows, shards of padding only, and units without a shard. */
+static void test_updates_are_the_same_however_units_are_split_into_shards(void **state)
 {
     static const int parts[] = {2, 3, 5};
     (void)state;
@@ -142,8 +142,8 @@ static void test_updates_do_not_depend_on_the_shards(void **state)
     }
 }
 
-/* The same of ranks that have some rows or columns of a parameter. */
-static void test_updates_do_not_depend_on_the_grid(void **state)
+/* Tests ranks that have some of a parameter's rows or columns. */
+static void test_updates_are_the_same_however_parameters_are_split(void **state)
 {
     (void)state;
     for (int w = 0; w < WAYS; w++) {
@@ -164,9 +164,9 @@ static void test_updates_do_not_depend_on_the_grid(void **state)
     }
 }
 
-/* A shard that is padding alone has a table of segments, too, and its weights stay zero whatever
- * random bits it draws. */
-static void test_padding_alone_stays_zero(void **state)
+/* A shard of padding only has a table of segments, too. Its weights must stay zero whatever random
+ * bits it draws. */
+static void test_a_shard_of_only_padding_stays_zero(void **state)
 {
     (void)state;
     Config config = config_of(&ways[0]);
@@ -195,10 +195,10 @@ static void test_padding_alone_stays_zero(void **state)
     param_table_free(&table);
 }
 
-/* Each rank's part of the norm, and the sum of the parts, for f32 gradients some of whose squares
- * f32 cannot hold, and for bf16 gradients: every element once, in double; gaps and padding are
- * zero. */
-static void test_bug_18_the_norm_of_shards_is_summed_in_double(void **state)
+/* Compares each rank's part of the squared norm, and the sum of the parts, with sums in double.
+ * Every element counts once. The f32 gradients include some whose squares do not fit in f32; bf16
+ * gradients are tested, too. Gaps and padding are zero. */
+static void test_bug_18_the_norm_over_shards_is_summed_in_double(void **state)
 {
     static const struct {
         DType dtype;
@@ -242,10 +242,10 @@ static void test_bug_18_the_norm_of_shards_is_summed_in_double(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_updates_do_not_depend_on_the_shards),
-        cmocka_unit_test(test_updates_do_not_depend_on_the_grid),
-        cmocka_unit_test(test_padding_alone_stays_zero),
-        cmocka_unit_test(test_bug_18_the_norm_of_shards_is_summed_in_double),
+        cmocka_unit_test(test_updates_are_the_same_however_units_are_split_into_shards),
+        cmocka_unit_test(test_updates_are_the_same_however_parameters_are_split),
+        cmocka_unit_test(test_a_shard_of_only_padding_stays_zero),
+        cmocka_unit_test(test_bug_18_the_norm_over_shards_is_summed_in_double),
     };
     return cmocka_run_group_tests_name("updates of shards", tests, NULL, NULL);
 }

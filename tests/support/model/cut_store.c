@@ -1,4 +1,4 @@
-/* cut_store.c -- see cut_store.h. */
+/* cut_store.c -- implements cut_store.h. */
 #include "tests/support/model/cut_store.h"
 
 #include "model/core/check.h"

@@ -1,4 +1,4 @@
-/* fake_store.c -- see fake_store.h. */
+/* fake_store.c -- implements fake_store.h. */
 #include "tests/support/model/fake_store.h"
 
 #include "model/core/check.h"
@@ -51,7 +51,7 @@ static void add_param(Store *s, int index, const char *name, int64_t offset, boo
     p->group = matrix ? GROUP_DECAY : GROUP_NO_DECAY;
 }
 
-/* The i-th of a fixed stream of numbers in [-1, 1). */
+/* Returns the i-th of a fixed sequence of numbers in [-1, 1). */
 static double number(uint64_t i)
 {
     uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u;
@@ -59,7 +59,7 @@ static double number(uint64_t i)
     return (double)(x >> 11) * 0x1p-52 - 1.0;
 }
 
-/* Whether element i of a unit belongs to a parameter's valid part. */
+/* Returns whether element i of a unit belongs to a parameter and is not padding. */
 static bool valid(int i)
 {
     return i < A_ROWS * A_COLS || (i >= SPLIT && i < SPLIT + B_COUNT);

@@ -1,8 +1,9 @@
-/* fake_store.h -- a ParamStore of two small units for tests of the optimizer: shards, groups and
- * publishing without a grid.
+/* fake_store.h -- a ParamStore of two small units for tests of the optimizer: it has shards and
+ * groups and records what is published, without a grid.
  *
- * Each unit: a (10, 30) with decay, padded to 12 rows, and b (7) without, in ranges of 384 and 128
- * elements with gaps; unit 0's first range is not ours to count, so that the purpose matters. */
+ * Each unit has a (10, 30) with weight decay, padded to 12 rows, and b (7) without, in ranges of
+ * 384 and 128 elements with gaps. This rank does not count the first range of unit 0, so that the
+ * shards to count and the shards to update differ. */
 #ifndef TESTS_SUPPORT_MODEL_FAKE_STORE_H
 #define TESTS_SUPPORT_MODEL_FAKE_STORE_H
 
@@ -23,12 +24,12 @@ typedef struct {
     void *block;
 } Store;
 
-/* Opens a CPU device of one thread and fills the weights with fixed numbers. */
+/* Opens a CPU device with one thread and fills the weights with fixed numbers. */
 Store *store_open(DType storage, DType grad);
 void store_close(Store *store);
 
-/* The valid part of both parameters = factor x fixed numbers in [-1, 1), a stream's own; gaps and
- * padding zero. x has SIZE elements. */
+/* Sets the elements of both parameters to factor x fixed numbers in [-1, 1), which differ between
+ * streams; gaps and padding become zero. x has SIZE elements. */
 void fill_numbers(Tensor x, uint64_t stream, double factor);
 
 #endif

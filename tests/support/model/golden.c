@@ -1,4 +1,4 @@
-/* golden.c -- see golden.h. */
+/* golden.c -- implements golden.h. */
 #include "tests/support/model/golden.h"
 
 #include "model/core/check.h"
@@ -10,10 +10,10 @@
 
 struct Golden {
     Safetensors header;
-    double **values; /* per entry */
+    double **values; /* one array per entry */
 };
 
-/* The whole file; the caller frees. */
+/* Returns the whole file; the caller frees. */
 static char *read_file(const char *path, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");
@@ -64,7 +64,7 @@ void golden_close(Golden *golden)
     free(golden);
 }
 
-/* The entry called `name`, or NULL. */
+/* Returns the entry called `name`, or NULL. */
 static const SafetensorsEntry *find_entry(const Golden *golden, const char *name)
 {
     for (int i = 0; i < golden->header.n; i++)

@@ -1,4 +1,4 @@
-/* gradcheck.c -- see gradcheck.h. */
+/* gradcheck.c -- implements gradcheck.h. */
 #include "tests/support/model/gradcheck.h"
 
 #include "model/core/check.h"
@@ -58,7 +58,7 @@ static double norm_of(const double *x, int64_t n)
     return rms_of(x, n) * sqrt((double)n);
 }
 
-/* The sum at input + step * direction. */
+/* Returns the loss at input + step * direction. */
 static double loss_along(const Function *f, double *x, const double *direction, int64_t n,
                          double step)
 {

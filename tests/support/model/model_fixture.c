@@ -1,4 +1,4 @@
-/* model_fixture.c -- see model_fixture.h. */
+/* model_fixture.c -- implements model_fixture.h. */
 #include "tests/support/model/model_fixture.h"
 
 #include "model/core/check.h"
@@ -104,7 +104,8 @@ static GptBatch feed(void *context, const Action *action)
 {
     Fixture *f = context;
     int64_t N = f->B * f->T, at = action->micro * N;
-    if (action->kind == ACT_BACKWARD) return f->batch; /* with its forward's activations */
+    /* Backward uses the activations of its forward pass. */
+    if (action->kind == ACT_BACKWARD) return f->batch;
     if (f->poison) model_poison(f->gpt), store_poison(f->store, &f->dev);
     device_copy(&f->dev, f->batch.tokens, tensor_1d(f->tokens + at, I32, N));
     device_copy(&f->dev, f->batch.targets, tensor_1d(f->targets + at, I32, N));
@@ -129,8 +130,9 @@ void fixture_store(Fixture *f, Tensor t, Tensor host)
     device_synchronize(&f->dev);
 }
 
-/* Adds a little to vectors, which start at exactly one or zero: otherwise some gradients would be
- * zero by symmetry. Drawn by element, so that all grids draw the same numbers. */
+/* Adds small random numbers to vectors, which start at exactly one or zero, because otherwise some
+ * gradients would be zero by symmetry. They are drawn by element, so all grids use the same
+ * numbers. */
 static void move_vectors(Fixture *f, const Shard *shard)
 {
     ParamExtent extent[64];
@@ -202,7 +204,7 @@ static void draw_batches(Fixture *f, int64_t V)
     }
 }
 
-/* The whole batch on one stage. */
+/* Returns a schedule for the whole batch on one stage. */
 static Schedule schedule_of(int64_t micros, bool backward)
 {
     return schedule_create(&(ScheduleSpec){.kind = SCHEDULE_1F1B,
@@ -213,7 +215,7 @@ static Schedule schedule_of(int64_t micros, bool backward)
                            0);
 }
 
-/* The rest of opening: on f->dev, in f->grid. */
+/* Opens the rest of the fixture on f->dev and f->grid. */
 static void open_model(Fixture *f, const ZeroOptions *zero, const GptShape *shape, int64_t B,
                        int64_t T, int64_t micros)
 {
@@ -227,7 +229,7 @@ static void open_model(Fixture *f, const ZeroOptions *zero, const GptShape *shap
                        .sequence_parallel = zero->sequence_parallel,
                        .chunks = 1};
     gpt_layers_build(&f->layers, &f->table, shape, &part);
-    /* The store is laid out for the uses of fixture_backward. */
+    /* Create the store for the unit uses of fixture_backward. */
     ZeroOptions options = *zero;
     Schedule s = schedule_of(micros, true);
     Use *uses = must_calloc((size_t)gpt_uses(&f->layers, s.action, s.n, NULL), sizeof *uses);

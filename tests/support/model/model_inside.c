@@ -1,4 +1,4 @@
-/* model_inside.c -- see model_inside.h. */
+/* model_inside.c -- implements model_inside.h. */
 #include "tests/support/model/model_inside.h"
 
 #include "model/core/check.h"

@@ -1,4 +1,4 @@
-/* param_rows.c -- see param_rows.h. */
+/* param_rows.c -- implements param_rows.h. */
 #include "tests/support/model/param_rows.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* plain_sampling.c -- see plain_sampling.h. */
+/* plain_sampling.c -- implements plain_sampling.h. */
 #include "tests/support/model/plain_sampling.h"
 
 #include "model/core/check.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The most probable token that was not taken. */
+/* Returns the most probable token that has not been taken. */
 static int64_t next_best(const double *logits, const bool *taken, int64_t V)
 {
     int64_t best = -1;

@@ -1,4 +1,4 @@
-/* tensor_ranks.c -- see tensor_ranks.h. */
+/* tensor_ranks.c -- implements tensor_ranks.h. */
 #include "tests/support/model/tensor_ranks.h"
 
 #include "model/core/check.h"
@@ -20,7 +20,7 @@ GptShape ranked_shape(void)
 
 /* ---- of one rank or of many ------------------------------------------------------------------ */
 
-/* Called with the extents that lie in a shard, and its values. */
+/* Called with the extents in a shard and the shard's values. */
 typedef void (*VisitShard)(Fixture *f, const Shard *shard, const ParamExtent *extent, int extents,
                            Tensor values, void *context);
 
@@ -94,8 +94,8 @@ static Tensor logits_of(Fixture *f)
 typedef struct {
     double loss, evaluated;
     ParamTable table;    /* of that rank */
-    double **gradient;   /* by row of it: the logical elements */
-    double rms, largest; /* of all rows */
+    double **gradient;   /* logical elements, one array per row of the table */
+    double rms, largest; /* over all rows */
     double *logits;      /* (B T, V) of the first micro-batch */
 } WholeModel;
 
@@ -156,15 +156,16 @@ typedef struct {
     const WholeModel *whole;
 } Job;
 
-/* What a rank has seen of its gradients. */
+/* State of a rank while it compares its gradients. */
 typedef struct {
     const Job *job;
     Comm *world;
-    int64_t *seen; /* elements of each row */
+    int64_t *seen; /* how often each element of each row was compared */
 } Seen;
 
-/* How far an element of the row may be from one rank's. The gradient of a key's bias is zero in
- * theory without rotary positions, and what is left are roundings of the terms that cancel. */
+/* Returns how far an element of the row may differ from the single rank's. The gradient of the key
+ * bias is zero in theory without rotary positions; what remains is rounding of terms that
+ * cancel. */
 static double bound_of(const Job *job, int row)
 {
     const double *x = job->whole->gradient[row];
@@ -194,7 +195,8 @@ static void compare(Fixture *f, const Shard *shard, const ParamExtent *extent, T
     seen->seen[extent->param] += extent->count;
 }
 
-/* What no extent covers, gaps and padding rows of the vocabulary, is zero. */
+/* Checks that everything outside extents, that is gaps and the vocabulary's padding rows, is
+ * zero. */
 static void check_padding(Fixture *f, const Shard *shard, const ParamExtent *extent, int extents,
                           Tensor values, void *context)
 {
@@ -223,7 +225,8 @@ static void check_logits(Fixture *f, const Seen *seen)
     const Job *job = seen->job;
     int64_t V = job->shape->V, N = f->B * f->T;
     Tensor logits = logits_of(f);
-    /* All ranks took part; data-parallel ranks had other micro-batches. */
+    /* All ranks compute the logits; data-parallel ranks other than 0 have other micro-batches, so
+     * they are not compared. */
     for (int64_t i = 0; i < N * V && f->grid.at.dp == 0; i++) {
         double is = dtype_get(logits.dtype, logits.data, i / V * job->shape->Vp + i % V);
         if (!(fabs(is - job->whole->logits[i]) <= 10 * job->c->tolerance))
@@ -233,7 +236,7 @@ static void check_logits(Fixture *f, const Seen *seen)
     free(logits.data);
 }
 
-/* The plan of memory is what was used, to the byte. */
+/* Checks that the memory plan equals what was used, to the byte. */
 static void check_plan(const Fixture *f, const Seen *seen, const Gpt *gpt, GptMode mode)
 {
     GptBytes plan = gpt_bytes(&f->layers, NULL, f->B, f->T, mode), used = model_used(gpt);
@@ -243,7 +246,7 @@ static void check_plan(const Fixture *f, const Seen *seen, const Gpt *gpt, GptMo
                    plan.activations, plan.scratch, used.activations, used.scratch);
 }
 
-/* A model that only evaluates, whose logits are those of the training one. */
+/* Checks that a model that only evaluates gives the logits of the training model. */
 static void check_evaluating_model(Fixture *f, const Seen *seen)
 {
     Gpt *training = f->gpt;
@@ -272,7 +275,7 @@ void ranked_open(Fixture *f, Comm *world, const GptShape *shape, const RankedCas
     f->poison = true;
 }
 
-/* The loss of all data-parallel ranks. */
+/* Returns the loss summed over all data-parallel ranks. */
 static double loss_of_all(Fixture *f, double loss)
 {
     comm_all_reduce(&f->grid.dp, NULL, tensor_1d(&loss, F64, 1), REDUCE_SUM);
