@@ -242,7 +242,7 @@ typedef struct {
      * and all three batch keys are given, parallel.data is derived from them. Otherwise values are
      * derived for one rank; they are valid for any number of ranks that divides the batch. */
     int64_t world;
-    /* The file is the stored config of an earlier run, opened only to look at it. It is read for
+    /* The file is the stored config of an earlier run, opened only to inspect it. It is read for
      * the number of ranks it was written for, `world` is ignored, and its batch need not fit. */
     bool stored;
     /* For a stored config: the number of ranks that open it now. Its parallel.tensor and

@@ -15,8 +15,8 @@ typedef enum {
     OPTION_BOOL,
     OPTION_INT,     /* the field is an int64_t */
     OPTION_NUMBER,  /* the field is a double */
-    OPTION_BETAS,   /* the field is a char *, owned by the Config; it may be NULL */
-    OPTION_STRING,  /* char *, owned by the Config; may be NULL */
+    OPTION_BETAS,   /* the field is a double[2] */
+    OPTION_STRING,  /* the field is a char *, owned by the Config; it may be NULL */
     OPTION_STRINGS, /* the field is a StringList; a single string is read as a list of one */
     /* the field is an IntegerList with at least one element; null gives an empty list */
     OPTION_INTEGERS,
