@@ -1,6 +1,6 @@
-/* test_limits.c -- numbers that fit into a config or a checkpoint but into no machine: each is
- * refused with a sentence before anything is computed from it. Sanitizers see what would overflow.
- */
+/* test_limits.c -- numbers that are allowed in a config or a checkpoint but too large for any
+ * machine: each is refused with an error message before anything is computed from it. Sanitizers
+ * would detect an overflow. */
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/run/run.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
@@ -23,7 +23,7 @@ static int plan_rank(Run *run)
     return EXIT_OK;
 }
 
-/* A run with random tokens, up to its plan. */
+/* A run with random tokens, up to its memory plan. */
 static int plan(int argc, char **argv)
 {
     RunArguments arguments;
@@ -50,7 +50,7 @@ static const Case cases[] = {
       "train_micro_batch_size_per_gpu=1", "data.seq_length=1000000000"},
      EXIT_NO_MEMORY,
      "the plan needs"},
-    /* one tensor, one arena, one sum of arenas, the host's share */
+    /* one tensor, one arena, one sum of arenas, the host's part */
     {{"data.seq_length=1000000000", "train_batch_size=1000000000",
       "train_micro_batch_size_per_gpu=1000000000"},
      EXIT_NO_MEMORY,
@@ -66,7 +66,7 @@ static const Case cases[] = {
     {{"model.num_layers=25", "model.hidden_size=1000000", "model.head_dim=100000",
       "model.num_attention_heads=100000", "data.seq_length=1000000"},
      EXIT_NO_MEMORY,
-     "the plan needs 16384.0 PiB"}, /* 2^64 bytes, the most that is printed */
+     "the plan needs 16384.0 PiB"}, /* 2^64 bytes, the largest number printed */
     {{"train_batch_size=1000000000", "train_micro_batch_size_per_gpu=1", "model.num_layers=1000"},
      EXIT_NO_MEMORY,
      "gradient_accumulation_steps"},
@@ -89,7 +89,7 @@ static const Case cases[] = {
     {{"checkpoint.keep=1000000", "train_steps=1000000000"}, EXIT_OK, "plan"},
 };
 
-static void sizes_beyond_any_machine_are_refused_in_words(void **state)
+static void absurdly_large_sizes_are_refused_with_an_error_message(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -103,9 +103,9 @@ static void sizes_beyond_any_machine_are_refused_in_words(void **state)
     }
 }
 
-/* Steps add to the numbers that they resume from: those near the ends of 64 bits are refused when
- * they are read, and so are loss scales that cannot be divided by. */
-static void states_that_no_run_reaches_are_refused(void **state)
+/* A resumed run adds to the numbers of its state. Numbers near the limits of 64 bits are refused
+ * when they are read, and so are loss scales by which one cannot divide. */
+static void a_checkpoint_with_an_impossible_step_state_is_refused(void **state)
 {
     (void)state;
     const StepState good = {.steps = 3,
@@ -145,8 +145,8 @@ static void states_that_no_run_reaches_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_beyond_any_machine_are_refused_in_words),
-        cmocka_unit_test(states_that_no_run_reaches_are_refused),
+        cmocka_unit_test(absurdly_large_sizes_are_refused_with_an_error_message),
+        cmocka_unit_test(a_checkpoint_with_an_impossible_step_state_is_refused),
     };
     return cmocka_run_group_tests(tests, seen_folder_setup, leave_scratch);
 }

@@ -1,5 +1,5 @@
-/* test_plan_grids.c -- on every kind of grid each rank's memory plan is what its device holds: in
- * sum, and class by class against formulas written by hand. */
+/* test_plan_grids.c -- on every kind of grid, each rank's memory plan equals what its device has
+ * allocated, and each class equals an independent formula. */
 #include "parallel/memory/memory_plan.h"
 #include "parallel/trainer/evaluate.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-/* A model of five blocks, or one for each run of layers; accumulation is the number of
- * micro-batches, of two rows each. */
+/* A model of five blocks, or of one block per run of consecutive layers if those are more.
+ * `accumulation` is the number of micro-batches, which have two rows each. */
 typedef struct {
     int dp, tp, pp, stage, chunks, accumulation;
     bool sp, tied, bf16;
@@ -69,9 +69,10 @@ static size_t aligned(size_t bytes)
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* Bytes of the states that a rank of stage `at` keeps. A unit is padded to equal shards of whole
- * alignments; a table that embedding and head of one stage share has two gradients in a
- * micro-batch, so that it is kept whole. Each unit is a tensor of its own. */
+/* Computes the bytes of weights, gradients and optimizer states that a rank of this stage keeps,
+ * independently of the program. A unit is padded to equal shards of whole alignments. A table that
+ * embedding and head of the same stage share has two gradients in a micro-batch, so its gradient is
+ * kept whole. Each unit is a separate tensor. */
 static void states_by_hand(const Trainer *t, const GridCase *g, size_t *weights, size_t *gradients,
                            size_t *optimizer)
 {
@@ -97,7 +98,7 @@ static void states_by_hand(const Trainer *t, const GridCase *g, size_t *weights,
     }
 }
 
-/* Micro-batches whose activations a stage keeps at once. */
+/* Returns the number of micro-batches whose activations a stage keeps at once. */
 static int slots_by_hand(const GridCase *g, int stage)
 {
     if (g->pp == 1) return 1;
@@ -119,15 +120,16 @@ static void check_classes(Comm *world, const Trainer *t, const MemoryPlan *plan,
     if (plan->activations != used.activations || plan->scratch != used.scratch)
         rank_wrong(world, "activations %zu, scratch %zu planned; %zu, %zu used", plan->activations,
                    plan->scratch, used.activations, used.scratch);
-    /* With several stages the bound counts every layer on each, and every transfer by itself: too
-     * much, but still little. */
+    /* With several stages, the bound counts all layers on each stage and a group for each transfer.
+     * This is too much, but still little memory. */
     size_t list = step_plan_bytes(&s->step),
            most = step_plan_most_bytes(t->config, g->accumulation);
     if (list > most || (g->pp <= 4 && 2 * most > (g->pp > 1 ? 6 : 3) * list))
         rank_wrong(world, "a list of %zu bytes, at most %zu were planned", list, most);
     if (g->chunks == 1 && s->room.slots[0] != slots_by_hand(g, s->grid.at.pp))
         rank_wrong(world, "%d slots on stage %d", s->room.slots[0], s->grid.at.pp);
-    /* Stages exchange this rank's rows of the residual stream: two of 16 tokens, 32 wide. */
+    /* Stages exchange this rank's rows of the residual stream: two sequences of 16 tokens, with
+     * width 32. */
     ZeroBytes zero = zero_bytes(s->store);
     size_t stream = aligned((size_t)(2 * 16 * 32 / (g->sp ? g->tp : 1)) * (g->bf16 ? 2 : 4));
     if (plan->buffers - zero.gathered - zero.transient - zero.wire !=
@@ -145,7 +147,7 @@ static void check_rank(Comm *world, void *context)
     training_lay_out(&t, world, r->training);
     MemoryPlan plan = memory_plan(&t, &r->training->data);
     training_allocate(&t, r->training);
-    /* All that a run does, so that every layout is used. */
+    /* Does everything that a run does, so every layout is used. */
     trainer_warm_up(&t);
     trainer_step(&t);
     trainer_evaluate(&t, 3);
@@ -184,7 +186,7 @@ static void check_grid(const Folder *folder, const GridCase *g)
     training_close(&t);
 }
 
-static void test_each_rank_of_a_grid_holds_its_plan(void **state)
+static void test_each_rank_of_a_grid_holds_exactly_its_planned_memory(void **state)
 {
     for (int i = 0; i < GRIDS; i++)
         check_grid(*state, &grids[i]);
@@ -193,7 +195,7 @@ static void test_each_rank_of_a_grid_holds_its_plan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_rank_of_a_grid_holds_its_plan),
+        cmocka_unit_test(test_each_rank_of_a_grid_holds_exactly_its_planned_memory),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -1,5 +1,5 @@
-/* test_plan_memory.c -- the memory plan equals what a trainer then holds, for all kinds of data,
- * any number of micro-batches, and each of several ranks. */
+/* test_plan_memory.c -- the memory plan equals what a trainer allocates, for all kinds of data, for
+ * any number of micro-batches, and on each of several ranks. */
 #include "parallel/memory/memory_plan.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/trainer/trainer_fixture.h"
@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-/* Fails unless a trainer with these data allocates what its plan says, with a decoder or without.
- * Returns the plan's sum. */
+/* Fails unless a trainer with these data allocates exactly its plan, and has a decoder exactly if
+ * `samples`. Returns the total of the plan. */
 static size_t check_plan(const Config *config, const DataSet *data, bool samples)
 {
     const Training training = {.config = config, .data = *data};
@@ -26,10 +26,10 @@ static size_t check_plan(const Config *config, const DataSet *data, bool samples
     return total;
 }
 
-/* A decoder for samples is both planned and allocated, or neither: shards without a tokenizer need
- * none. Random tokens replace data that a dry run does not have, so they count the decoder that the
- * run would have. */
-static void test_a_decoder_is_planned_if_it_is_allocated(void **state)
+/* A decoder for samples is either planned and allocated, or neither: token shards without a
+ * tokenizer need none. A dry run replaces missing data by random tokens and counts the decoder that
+ * the real run would have. */
+static void test_the_plan_counts_a_decoder_exactly_if_one_is_allocated(void **state)
 {
     Opened o;
     DataSet drawn;
@@ -46,8 +46,8 @@ static void test_a_decoder_is_planned_if_it_is_allocated(void **state)
     trainer_run_close(&o);
 }
 
-/* Micro-batches on their way take the same memory for any accumulation. */
-static void test_slots_do_not_grow_with_accumulation(void **state)
+/* Micro-batches that wait to be copied take the same memory for any gradient accumulation. */
+static void test_page_locked_memory_does_not_grow_with_accumulation(void **state)
 {
     size_t held[2];
     for (int i = 0; i < 2; i++) {
@@ -62,7 +62,7 @@ static void test_slots_do_not_grow_with_accumulation(void **state)
     assert_int_equal(held[0], held[1]);
 }
 
-/* Each rank's own plan: a number of its own in every part. */
+/* Each rank has a plan with a different number in every part. */
 static void add_up(Comm *world, void *context)
 {
     (void)context;
@@ -92,7 +92,7 @@ static void add_up(Comm *world, void *context)
         rank_wrong(world, "those of its device take %zu", mine.total);
 }
 
-/* Two stages of two data-parallel ranks, of which one takes most of each. */
+/* There are two stages of two data-parallel ranks; in each stage one rank has the largest plan. */
 static void compare_stages(Comm *world, void *context)
 {
     static const size_t total[] = {3, 9, 12, 4};
@@ -104,14 +104,14 @@ static void compare_stages(Comm *world, void *context)
         rank_wrong(world, "stage %d of %zu and %zu", most, largest[0].total, largest[1].total);
 }
 
-static void test_the_largest_rank_of_each_stage(void **state)
+static void test_the_largest_plan_of_each_stage_is_found(void **state)
 {
     (void)state;
     thread_ranks(4, 60, compare_stages, NULL);
 }
 
-/* The ranks of one device share its memory, and no sum wraps around. */
-static void test_ranks_of_a_device_add_up(void **state)
+/* Ranks of one device share its memory, and no sum overflows. */
+static void test_plans_of_ranks_on_one_device_add_up_without_overflow(void **state)
 {
     (void)state;
     thread_ranks(3, 60, add_up, NULL);
@@ -119,14 +119,14 @@ static void test_ranks_of_a_device_add_up(void **state)
 
 /* ---- ranks that share a model ---------------------------------------------------------------- */
 
-/* What one rank keeps of the model's states, in elements: each unit is a multiple of 128 elements
- * per rank, and a whole one or a rank's part is kept. */
+/* The elements of the model's states that one rank keeps. Each unit is padded to a multiple of 128
+ * elements per rank; either the whole unit or the rank's part of it is kept. */
 typedef struct {
     int64_t weights, gradients, updated;
 } States;
 
-/* By hand, from the parameters' places. A tied table has two gradients in a micro-batch, so that it
- * is kept whole beyond stage 1. */
+/* Computes the elements from the parameters' positions. A tied table has two gradients in a
+ * micro-batch, so beyond stage 1 its gradient is kept whole. */
 static States states_by_hand(const ParamTable *table, int64_t ranks, int stage, bool tied)
 {
     States s = {0};
@@ -145,8 +145,8 @@ static States states_by_hand(const ParamTable *table, int64_t ranks, int stage, 
     return s;
 }
 
-/* A run, and what its dtypes take per element: AdamW keeps two moments in f32, and a master beside
- * a weight in 16 bits. */
+/* A run and the bytes of its dtypes per element. AdamW keeps two moments in f32, and a master
+ * weight for each 16-bit weight. */
 typedef struct {
     const Training *training;
     int stage;
@@ -179,9 +179,9 @@ static void check_rank(Comm *world, void *context)
     trainer_close(&t);
 }
 
-/* Every rank's plan equals what its device holds, at every stage of ZeRO, and the states follow
- * ZeRO's formulas; also with prefetches, and with gradients that are sent in another type. */
-static void test_each_rank_holds_its_plan(void **state)
+/* Every rank's plan equals what its device has allocated, at every ZeRO stage, and the states agree
+ * with ZeRO's formulas; also with prefetching, and with gradients that are sent in another type. */
+static void test_each_data_parallel_rank_holds_exactly_its_planned_memory(void **state)
 {
     enum { RANKS = 3, TYPES = 3, STAGES = 4 };
     static const struct {
@@ -215,11 +215,11 @@ static void test_each_rank_holds_its_plan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_decoder_is_planned_if_it_is_allocated),
-        cmocka_unit_test(test_slots_do_not_grow_with_accumulation),
-        cmocka_unit_test(test_ranks_of_a_device_add_up),
-        cmocka_unit_test(test_the_largest_rank_of_each_stage),
-        cmocka_unit_test(test_each_rank_holds_its_plan),
+        cmocka_unit_test(test_the_plan_counts_a_decoder_exactly_if_one_is_allocated),
+        cmocka_unit_test(test_page_locked_memory_does_not_grow_with_accumulation),
+        cmocka_unit_test(test_plans_of_ranks_on_one_device_add_up_without_overflow),
+        cmocka_unit_test(test_the_largest_plan_of_each_stage_is_found),
+        cmocka_unit_test(test_each_data_parallel_rank_holds_exactly_its_planned_memory),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -1,5 +1,5 @@
-/* test_reserve.c -- NCCL's memory in the plan: an estimate for each communicator that a grid opens,
- * which a run replaces by what it has measured. */
+/* test_reserve.c -- NCCL's memory in the plan: the estimate for each communicator that a grid
+ * opens, and the measured value that replaces it. */
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/memory/memory_plan.h"
 #include "tests/support/files/child.h"
@@ -14,8 +14,9 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* Two neighbours are one where there are two ranks; multicast begins with three. */
-static void test_a_communicator(void **state)
+/* With two ranks, the next and the previous rank are the same; multicast is used from three ranks
+ * on. */
+static void test_the_nccl_estimate_of_a_communicator_has_the_expected_size(void **state)
 {
     (void)state;
     assert_int_equal(nccl_reserve(1, false), 0);
@@ -26,15 +27,15 @@ static void test_a_communicator(void **state)
     assert_int_equal(nccl_reserve(8, true), (8 + 2 * 24 * 12 + 24 * 2 * 8 + 2 + 2 * 32 * 12) * MIB);
 }
 
-/* The user's settings reduce the estimate as they reduce NCCL's memory; NCCL itself judges settings
- * that are wrong. */
-static void test_settings_of_the_environment(void **state)
+/* The user's settings reduce the estimate as they reduce NCCL's memory. Invalid settings are
+ * ignored, since NCCL itself checks them. */
+static void test_nccl_environment_settings_reduce_the_estimate(void **state)
 {
     (void)state;
     setenv("NCCL_MAX_CTAS", "8", 1);
     assert_int_equal(nccl_reserve(2, false), (8 + 8 * 12) * MIB);
     assert_int_equal(nccl_reserve(4, true), (8 + 2 * 8 * 12 + 8 * 2 * 4 + 2 + 2 * 8 * 12) * MIB);
-    setenv("NCCL_BUFFSIZE", "1048576", 1); /* 6.2 MiB of buffers are 8 */
+    setenv("NCCL_BUFFSIZE", "1048576", 1); /* 6.2 MiB of buffers take 8 */
     assert_int_equal(nccl_reserve(2, false), (8 + 8 * 10) * MIB);
     setenv("NCCL_MAX_CTAS", "64", 1);
     assert_int_equal(nccl_reserve(2, true), (8 + (24 + 32) * 10) * MIB);
@@ -47,7 +48,8 @@ static void test_settings_of_the_environment(void **state)
 
 /* ---- of a grid ------------------------------------------------------------------------------- */
 
-/* A grid, and how many communicators of how many ranks its rank `rank` has, pp's apart. */
+/* A grid, and the number of communicators of two and of four ranks that its rank `rank` has, apart
+ * from that of its stages. */
 typedef struct {
     GridPlace size;
     GridGroups groups;
@@ -55,13 +57,13 @@ typedef struct {
 } GridComms;
 
 static const GridComms grids[] = {
-    {{1, 4, 1, 1}, {4, true}, 0, 0, 1, 1},  /* dp; the shard's ranks are the same */
+    {{1, 4, 1, 1}, {4, true}, 0, 0, 1, 1},  /* dp; shards have the same ranks */
     {{1, 1, 1, 4}, {4, true}, 3, 0, 1, 1},  /* tp */
-    {{1, 1, 1, 4}, {2, true}, 3, 1, 1, 1},  /* tp, and the two that share heads */
+    {{1, 1, 1, 4}, {2, true}, 3, 1, 1, 1},  /* tp, and the two ranks that share heads */
     {{2, 1, 1, 1}, {4, false}, 1, 0, 0, 2}, /* pp */
-    {{2, 1, 1, 1}, {4, true}, 1, 1, 0, 2},  /* pp, and the tied table's ends */
-    {{4, 1, 1, 1}, {4, true}, 0, 1, 0, 4},  /* the same, */
-    {{4, 1, 1, 1}, {4, true}, 2, 0, 0, 4},  /* and a stage between */
+    {{2, 1, 1, 1}, {4, true}, 1, 1, 0, 2},  /* pp, and both ends of the tied table */
+    {{4, 1, 1, 1}, {4, true}, 0, 1, 0, 4},  /* the same with four stages */
+    {{4, 1, 1, 1}, {4, true}, 2, 0, 0, 4},  /* a stage in the middle of four */
     {{2, 2, 1, 2}, {4, true}, 5, 3, 0, 2},  /* dp, tp, tie */
     {{1, 2, 1, 4}, {1, false}, 6, 1, 2, 1}, /* dp, tp, kv of all four */
 };
@@ -79,7 +81,7 @@ static void add_up(Comm *world, void *context)
     grid_close(&grid);
 }
 
-static void test_the_communicators_of_a_grid(void **state)
+static void test_the_reserve_of_a_grid_is_the_sum_over_its_communicators(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
@@ -92,14 +94,14 @@ static void test_the_communicators_of_a_grid(void **state)
 
 enum { RANKS = 3, PLANNED = 300, OWN = 50, BESIDE = 2000 };
 
-/* What NCCL and kernels take on each rank's device, in MiB. */
+/* The memory that NCCL and kernels take on each rank's device, in MiB. */
 typedef struct {
     size_t taken[RANKS];
-    size_t freed; /* by other processes meanwhile, of each */
+    size_t freed; /* memory that other processes free on each device */
     bool reserve, breakdown;
 } Measured;
 
-/* Each rank's program itself takes OWN more; its plan has BESIDE beside the reserve. */
+/* Each rank's program itself allocates OWN more; its plan has BESIDE in addition to the reserve. */
 static void measure(Comm *world, void *context)
 {
     const Measured *m = context;
@@ -139,10 +141,10 @@ static void check(Measured m, bool tells, bool warns)
         fail_msg("says:\n%s", said);
 }
 
-/* More than was left for NCCL and for code is a warning; up to there code has its part. A plan
- * without a reserve is left as it is. Memory that other processes free meanwhile hides as much of
- * what NCCL took; the result is never below zero. */
-static void test_what_a_run_measures(void **state)
+/* A run warns if NCCL and code take more than was planned for both. A plan without a reserve is not
+ * changed. Memory that other processes free at the same time hides the same amount of NCCL's
+ * memory, and the result is never negative. */
+static void test_the_measured_reserve_replaces_the_estimate_and_warns_if_larger(void **state)
 {
     (void)state;
     check((Measured){{300, 557, 12}, 0, true, true}, true, true);
@@ -157,10 +159,10 @@ static void test_what_a_run_measures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_communicator),
-        cmocka_unit_test(test_settings_of_the_environment),
-        cmocka_unit_test(test_the_communicators_of_a_grid),
-        cmocka_unit_test(test_what_a_run_measures),
+        cmocka_unit_test(test_the_nccl_estimate_of_a_communicator_has_the_expected_size),
+        cmocka_unit_test(test_nccl_environment_settings_reduce_the_estimate),
+        cmocka_unit_test(test_the_reserve_of_a_grid_is_the_sum_over_its_communicators),
+        cmocka_unit_test(test_the_measured_reserve_replaces_the_estimate_and_warns_if_larger),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_comms_print.c -- the table of comms_logger has every operation of every group, as counted.
- */
+/* test_comms_print.c -- the table of comms_logger lists every operation of every group with its
+ * counts. */
 #include "model/core/check.h"
 #include "parallel/grid/launch.h"
 #include "parallel/report/comms.h"
@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-/* What comms_print prints, in the file "printed". */
+/* Writes the output of comms_print and comms_print_json to the file "printed". */
 static void print_to_file(const Comm *const *group, int n)
 {
     fflush(stdout);
@@ -36,14 +36,14 @@ static int talk(Comm *world, void *context)
     for (int i = 0; i < 2; i++)
         comm_reduce_scatter(&grid.shard, NULL, tensor_1d(part, F32, 3), tensor_1d(whole, F32, 6));
     comm_all_reduce(&grid.dp, NULL, tensor_1d(sum, F64, 2), REDUCE_SUM);
-    comm_all_reduce(&grid.tp, NULL, tensor_1d(sum, F64, 2), REDUCE_SUM); /* of one rank */
+    comm_all_reduce(&grid.tp, NULL, tensor_1d(sum, F64, 2), REDUCE_SUM); /* a group of one rank */
     const Comm *const group[] = {&grid.dp, &grid.shard, &grid.tp};
     if (world->rank == 0) print_to_file(group, 3);
     grid_close(&grid);
     return 0;
 }
 
-static void test_every_operation_of_a_group_has_its_line(void **state)
+static void test_the_table_has_a_line_for_every_operation_of_a_group(void **state)
 {
     (void)state;
     assert_int_equal(launch_ranks(2, &(LaunchOptions){.timeout = 60}, talk, NULL), 0);
@@ -63,7 +63,7 @@ static void test_every_operation_of_a_group_has_its_line(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_operation_of_a_group_has_its_line),
+        cmocka_unit_test(test_the_table_has_a_line_for_every_operation_of_a_group),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

@@ -1,5 +1,5 @@
-/* test_metrics.c -- metrics.jsonl keeps every digit and can be cut back; the console is plain in a
- * pipe. */
+/* test_metrics.c -- metrics.jsonl keeps all digits and can be cut back, and the console prints
+ * plain lines to a pipe. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/json.h"
@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-/* A folder of its own, and a console in memory. */
+/* A new folder, and a console in memory. */
 typedef struct {
     char folder[64];
     FILE *to;
@@ -91,7 +91,7 @@ static int count_of(const char *text, const char *pattern)
     return n;
 }
 
-/* The number after a key in the first line that has it. */
+/* Returns the number after a key in the first line that has it. */
 static double number_after(const char *text, const char *key)
 {
     const char *at = strstr(text, key);
@@ -99,7 +99,7 @@ static double number_after(const char *text, const char *key)
     return strtod(at + strlen(key), NULL);
 }
 
-static void every_digit_survives(void **unused)
+static void metrics_lines_keep_all_digits_of_a_loss(void **unused)
 {
     (void)unused;
     Bench b;
@@ -127,7 +127,7 @@ static void every_digit_survives(void **unused)
     bench_close(&b);
 }
 
-static void a_number_that_json_cannot_hold_is_null_and_flagged(void **unused)
+static void a_number_that_json_cannot_express_is_null_and_flagged(void **unused)
 {
     (void)unused;
     const double odd[] = {NAN, INFINITY, -INFINITY};
@@ -147,7 +147,7 @@ static void a_number_that_json_cannot_hold_is_null_and_flagged(void **unused)
     }
 }
 
-/* Every event of a run, with text that tries to break out of its line. */
+/* Reports every event of a run, with text that tries to break out of its line. */
 static void all_events(Metrics *m)
 {
     SpeedRecord speed = {
@@ -191,7 +191,7 @@ static void every_line_is_an_object(const char *text, int lines)
     assert_int_equal(n, lines);
 }
 
-static void hostile_text_stays_inside_its_line(void **unused)
+static void hostile_text_cannot_break_out_of_its_json_line(void **unused)
 {
     (void)unused;
     Bench b;
@@ -205,7 +205,7 @@ static void hostile_text_stays_inside_its_line(void **unused)
     bench_close(&b);
 }
 
-static void a_pipe_gets_plain_lines(void **unused)
+static void a_pipe_gets_plain_lines_without_escape_codes(void **unused)
 {
     (void)unused;
     Bench b;
@@ -221,7 +221,7 @@ static void a_pipe_gets_plain_lines(void **unused)
     bench_close(&b);
 }
 
-static void a_terminal_gets_one_live_line(void **unused)
+static void a_terminal_gets_a_live_line_and_colours_unless_no_color(void **unused)
 {
     (void)unused;
     Bench b;
@@ -246,7 +246,7 @@ static void a_terminal_gets_one_live_line(void **unused)
     bench_close(&b);
 }
 
-static void json_mode_prints_nothing_else(void **unused)
+static void in_json_mode_the_console_prints_only_json_lines(void **unused)
 {
     (void)unused;
     Bench b;
@@ -258,9 +258,9 @@ static void json_mode_prints_nothing_else(void **unused)
     bench_close(&b);
 }
 
-/* A file of ten steps, cut at every byte, resumed at step 6: the whole lines up to step 6 remain,
- * and totals go on from them. */
-static void a_torn_file_is_cut_back(void **unused)
+/* A file of ten steps is truncated at many positions and resumed at step 6: the complete lines up
+ * to step 6 remain, and the totals continue from them. */
+static void a_resume_cuts_a_torn_metrics_file_back_to_its_checkpoint(void **unused)
 {
     (void)unused;
     Bench b;
@@ -275,7 +275,7 @@ static void a_torn_file_is_cut_back(void **unused)
     size_t bytes = strlen(whole);
     for (size_t cut = 0; cut <= bytes; cut++) {
         if (cut % 53 != 0 && whole[cut] != '\n')
-            continue; /* among others, right before a line feed */
+            continue; /* positions include those right before a line feed */
         char *torn = strndup(whole, cut);
         write_file(b.folder, "metrics.jsonl", torn);
         bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = 6});
@@ -296,7 +296,7 @@ static void a_torn_file_is_cut_back(void **unused)
     bench_close(&b);
 }
 
-static void lines_that_nobody_wrote_are_dropped(void **unused)
+static void a_resume_drops_lines_that_cannot_be_parsed(void **unused)
 {
     (void)unused;
     Bench b;
@@ -314,8 +314,8 @@ static void lines_that_nobody_wrote_are_dropped(void **unused)
     bench_close(&b);
 }
 
-/* While the disk refuses, flush says so; when it takes bytes again, no line is missing. */
-static void a_full_disk_leaves_no_gap(void **unused)
+/* While writing fails, metrics_flush reports it; when there is room again, no line is missing. */
+static void a_full_disk_leaves_no_gap_in_metrics(void **unused)
 {
     (void)unused;
     Bench b;
@@ -342,7 +342,7 @@ static void a_full_disk_leaves_no_gap(void **unused)
     bench_close(&b);
 }
 
-static void a_folder_that_is_not_there_is_an_error(void **unused)
+static void opening_metrics_in_a_missing_folder_is_an_error(void **unused)
 {
     (void)unused;
     char err[512] = "";
@@ -356,16 +356,16 @@ static void a_folder_that_is_not_there_is_an_error(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_digit_survives),
-        cmocka_unit_test(a_number_that_json_cannot_hold_is_null_and_flagged),
-        cmocka_unit_test(hostile_text_stays_inside_its_line),
-        cmocka_unit_test(a_pipe_gets_plain_lines),
-        cmocka_unit_test(a_terminal_gets_one_live_line),
-        cmocka_unit_test(json_mode_prints_nothing_else),
-        cmocka_unit_test(a_torn_file_is_cut_back),
-        cmocka_unit_test(lines_that_nobody_wrote_are_dropped),
-        cmocka_unit_test(a_full_disk_leaves_no_gap),
-        cmocka_unit_test(a_folder_that_is_not_there_is_an_error),
+        cmocka_unit_test(metrics_lines_keep_all_digits_of_a_loss),
+        cmocka_unit_test(a_number_that_json_cannot_express_is_null_and_flagged),
+        cmocka_unit_test(hostile_text_cannot_break_out_of_its_json_line),
+        cmocka_unit_test(a_pipe_gets_plain_lines_without_escape_codes),
+        cmocka_unit_test(a_terminal_gets_a_live_line_and_colours_unless_no_color),
+        cmocka_unit_test(in_json_mode_the_console_prints_only_json_lines),
+        cmocka_unit_test(a_resume_cuts_a_torn_metrics_file_back_to_its_checkpoint),
+        cmocka_unit_test(a_resume_drops_lines_that_cannot_be_parsed),
+        cmocka_unit_test(a_full_disk_leaves_no_gap_in_metrics),
+        cmocka_unit_test(opening_metrics_in_a_missing_folder_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_metrics_file.c -- where the lines of a run without a checkpoint go, and what metrics.jsonl
- * and samples.txt must not be. */
+/* test_metrics_file.c -- the file metrics.jsonl: what happens to old lines when a run restarts
+ * without a checkpoint, to lines that cannot be written, and to files that are not regular
+ * files. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/report/metrics_file.h"
@@ -48,30 +49,31 @@ static void open_at(int64_t upto, int attempt)
     metrics_file_close(&f);
 }
 
-static void lines_of_a_run_without_a_checkpoint_are_kept(void **unused)
+static void restarting_without_a_checkpoint_keeps_the_old_lines_in_another_file(void **unused)
 {
     (void)unused;
     put_text("metrics.jsonl", both);
-    open_at(1, 3); /* a checkpoint of step 1: they stay */
+    open_at(1, 3); /* a checkpoint of step 1: the lines stay */
     assert_text("metrics.jsonl", both);
     open_at(0, 3);
     assert_text("metrics.jsonl", "");
     assert_text("metrics.before-attempt-3.jsonl", both);
-    /* Nothing is lost from these. */
+    /* Nothing would be lost, so the file is not renamed. */
     put_text("metrics.jsonl", start);
     open_at(0, 4);
     assert_text("metrics.jsonl", start);
     assert_int_not_equal(access("metrics.before-attempt-4.jsonl", F_OK), 0);
-    /* Attempts are counted anew when the lock file is removed: no file is overwritten. */
+    /* Attempts are counted from 0 again when the lock file is removed, but no file is
+     * overwritten. */
     put_text("metrics.jsonl", LINE("train", "7"));
     open_at(0, 3);
     assert_text("metrics.before-attempt-3.jsonl", both);
     assert_text("metrics.before-attempt-4.jsonl", LINE("train", "7"));
 }
 
-/* A start that puts earlier lines aside, with the N-th change failing or the process dying there:
- * the lines are in one of the two files, and in one only. */
-static void lines_put_aside_survive_every_fault(void **unused)
+/* A start renames the old file, and file system call `at` fails or kills the process. The lines
+ * must be in exactly one of the two files. */
+static void renaming_the_old_metrics_file_loses_no_line_at_any_fault(void **unused)
 {
     (void)unused;
     static const Fault fault[] = {FAULT_NONE, FAULT_ONCE, FAULT_KILL};
@@ -101,7 +103,7 @@ static void lines_put_aside_survive_every_fault(void **unused)
                 assert_int_equal(WEXITSTATUS(status), FAULTY_KILLED);
             }
             if (fault[i] == FAULT_NONE) {
-                /* The new name lasts before the old one is used again. */
+                /* The rename is synced before the old name is used again. */
                 assert_string_equal(log, "r./metrics.before-attempt-9.jsonl s ");
                 calls = faulty.calls;
             }
@@ -113,7 +115,7 @@ static void lines_put_aside_survive_every_fault(void **unused)
     unlink("metrics.before-attempt-9.jsonl");
 }
 
-/* A new file whose first line the disk refuses once. */
+/* Opens a new file and adds a line that the disk refuses once. */
 static void put_on_full_disk(MetricsFile *f, FaultyFs *faulty)
 {
     char err[512];
@@ -125,9 +127,9 @@ static void put_on_full_disk(MetricsFile *f, FaultyFs *faulty)
     assert_text("metrics.jsonl", "");
 }
 
-/* A disk that takes half of a line, and then nothing: that half goes, and the line comes whole once
- * there is room. */
-static void a_line_that_failed_comes_later(void **unused)
+/* The disk accepts half of a line and then fails. That half is removed, and the whole line is
+ * written once there is room. */
+static void a_line_that_could_not_be_written_is_written_later(void **unused)
 {
     (void)unused;
     char err[512];
@@ -145,9 +147,9 @@ static void a_line_that_failed_comes_later(void **unused)
     metrics_file_close(&f);
 }
 
-/* An end that another thread brings takes along what the disk refused before; it does not wait for
- * a line that is never finished. */
-static void an_end_brings_lines_to_disk(void **unused)
+/* When another thread ends the process, pending lines are written. The end does not wait forever
+ * for a thread that holds the lock. */
+static void metrics_file_end_writes_pending_lines_unless_the_lock_is_held(void **unused)
 {
     (void)unused;
     FaultyFs faulty;
@@ -159,12 +161,14 @@ static void an_end_brings_lines_to_disk(void **unused)
     pthread_mutex_unlock(&f.busy);
     metrics_file_end(&f);
     assert_text("metrics.jsonl", start);
-    pthread_mutex_unlock(&f.busy); /* for the end: nobody adds a line after it */
+    /* metrics_file_end keeps the lock, so no line is added after it. */
+    pthread_mutex_unlock(&f.busy);
     metrics_file_close(&f);
 }
 
-/* What a start learns of the last step, from a line of each kind after those of the step before. */
-static void the_tail_has_what_was_made_of_the_last_step(void **unused)
+/* What a start finds out about the last step, from one line of each kind after the lines of the
+ * previous step. */
+static void opening_metrics_finds_out_which_lines_the_last_step_has(void **unused)
 {
     (void)unused;
     static const struct {
@@ -224,11 +228,11 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_of_a_run_without_a_checkpoint_are_kept),
-        cmocka_unit_test(lines_put_aside_survive_every_fault),
-        cmocka_unit_test(a_line_that_failed_comes_later),
-        cmocka_unit_test(an_end_brings_lines_to_disk),
-        cmocka_unit_test(the_tail_has_what_was_made_of_the_last_step),
+        cmocka_unit_test(restarting_without_a_checkpoint_keeps_the_old_lines_in_another_file),
+        cmocka_unit_test(renaming_the_old_metrics_file_loses_no_line_at_any_fault),
+        cmocka_unit_test(a_line_that_could_not_be_written_is_written_later),
+        cmocka_unit_test(metrics_file_end_writes_pending_lines_unless_the_lock_is_held),
+        cmocka_unit_test(opening_metrics_finds_out_which_lines_the_last_step_has),
         cmocka_unit_test(links_pipes_and_folders_in_place_of_files_are_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

@@ -1,5 +1,5 @@
-/* test_report_rows.c -- what the rows of a report say: the time left, a rank's share of the rate,
- * and all of it within eighty columns. */
+/* test_report_rows.c -- rows of the console and their figures: remaining time, step time, speed per
+ * rank, phases, and a width of at most 80 columns. */
 #include "parallel/report/metrics.h"
 #include "parallel/trainer/phases.h"
 
@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-/* Steps, what is due before the last one, and all of it once at the end. */
-static void the_time_left_counts_what_is_due(void **unused)
+/* Counts the steps, what is due before the last step, and each kind of work once at the end. */
+static void the_remaining_time_includes_due_evaluations_samples_and_saves(void **unused)
 {
     (void)unused;
     Pace p = {.train_steps = 100,
@@ -25,13 +25,13 @@ static void the_time_left_counts_what_is_due(void **unused)
               .sample_seconds = -1,
               .save_seconds = -1,
               .eval_steps = 3};
-    /* Evaluations at 10, 20, ... 90 and 100, of 3 steps of 2 seconds each. */
+    /* Evaluations at 10, 20, ... 90 and 100, which take 3 steps of 2 seconds each. */
     assert_true(pace_seconds_left(&p, 0, 2) == 200 + 10 * 6);
     p.eval_seconds = 5;
     p.sample_seconds = 7;
     p.save_seconds = 11;
     assert_true(pace_seconds_left(&p, 0, 2) == 200 + 10 * 5 + 4 * 7 + 3 * 11);
-    /* What is due at this step is still to come: it has just been made. */
+    /* What is due at step 50 is still to come, because the step has just been made. */
     assert_true(pace_seconds_left(&p, 50, 2) == 100 + 6 * 5 + 3 * 7 + 2 * 11);
     assert_true(pace_seconds_left(&p, 51, 2) == 98 + 5 * 5 + 2 * 7 + 2 * 11);
     assert_true(pace_seconds_left(&p, 100, 2) == 5 + 7 + 11);
@@ -39,8 +39,9 @@ static void the_time_left_counts_what_is_due(void **unused)
     assert_true(pace_seconds_left(&p, 50, 2) == 100 + 5 + 7 + 11);
 }
 
-/* Of four micro-batches: the update comes once, and up to stage 1 communication does. */
-static void test_a_step_from_one_micro_batch(void **state)
+/* With four micro-batches, the update occurs once, and communication occurs once up to ZeRO stage
+ * 1. */
+static void test_the_step_time_repeats_the_micro_batch_but_not_the_update(void **state)
 {
     (void)state;
     const StepTimes one = {.micro_batch = 8, .update = 1, .communication = 3};
@@ -51,8 +52,9 @@ static void test_a_step_from_one_micro_batch(void **state)
     assert_true(pace_step_seconds(&filled, 4, 0) == 44 + 1 + 3);
 }
 
-/* What tensor-parallel ranks send in the layers is of the micro-batch, what others send is not. */
-static void test_what_comes_once_a_micro_batch(void **state)
+/* Communication of tensor-parallel ranks in the layers belongs to the micro-batch, other
+ * communication does not. */
+static void test_layer_communication_counts_as_part_of_the_micro_batch(void **state)
 {
     (void)state;
     const PhaseSeconds s = {.forward = 1,
@@ -67,13 +69,13 @@ static void test_what_comes_once_a_micro_batch(void **state)
     assert_true(times.update == 4 && times.communication == 16 && times.fill == 0);
 }
 
-/* After five steps, or as many as take five seconds, or when there is none left. */
-static void the_time_left_is_known_soon(void **unused)
+/* It is shown after five steps, after five seconds of steps, or when no step is left. */
+static void the_remaining_time_is_shown_after_five_steps_or_five_seconds(void **unused)
 {
     (void)unused;
     static const struct {
         int64_t made, all;
-        double seconds; /* a step */
+        double seconds; /* per step */
         const char *eta;
     } cases[] = {{4, 5, 0.4, "-"},    {4, 104, 1.2, "-"}, {5, 15, 0.4, "0:04"},
                  {1, 101, 4.9, "-"},  {1, 11, 5, "0:50"}, {2, 12, 2.5, "0:25"},
@@ -104,8 +106,9 @@ static void the_time_left_is_known_soon(void **unused)
     }
 }
 
-/* Header and rows, of small figures and of absurd ones, with and without a column for the scale. */
-static void rows_fit_eighty_columns(void **unused)
+/* Prints header and rows with small and with absurd numbers, with and without a column for the loss
+ * scale. */
+static void console_rows_fit_80_columns_even_with_absurd_numbers(void **unused)
 {
     (void)unused;
     StepRecord rows[] = {{.step = 1, .loss = 5.5, .lr = 4e-3, .loss_scale = 65536},
@@ -161,7 +164,7 @@ static void rows_fit_eighty_columns(void **unused)
     }
 }
 
-/* On one line, whatever the width of the console. */
+/* Fails unless `shown` contains `what`; blanks and line breaks are ignored. */
 static void says(const char *shown, const char *what)
 {
     char line[4096];
@@ -172,8 +175,8 @@ static void says(const char *shown, const char *what)
     if (strstr(line, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, line);
 }
 
-/* What is printed of steps that took this long, then of as many more without the breakdown, to the
- * console or as lines of metrics.jsonl. Free it. */
+/* Returns what is printed for steps with these times, and then for the same steps without the
+ * breakdown, on the console or as lines of metrics.jsonl. The caller frees it. */
 static char *report_of(SpeedRecord speed, bool json)
 {
     char *shown = NULL, err[256];
@@ -191,9 +194,9 @@ static char *report_of(SpeedRecord speed, bool json)
     return shown;
 }
 
-/* Of four ranks each has a quarter of the tokens and of the operations a second; its work is given
- * per step. */
-static void a_rank_has_its_share_of_the_rate(void **unused)
+/* Each of four ranks has a quarter of the tokens and operations per second; its work is printed per
+ * step. */
+static void the_report_prints_the_speed_and_work_per_rank(void **unused)
 {
     (void)unused;
     char *shown = report_of((SpeedRecord){.seconds = 2,
@@ -208,13 +211,13 @@ static void a_rank_has_its_share_of_the_rate(void **unused)
                             false);
     says(shown, "arank:500tok/s3.0GFLOP/swork250.00msastep,");
     says(shown, "mostonrank3:375.00");
-    says(shown, "rank0,msastep:forward500.00"); /* the phases above are rank 0's */
+    says(shown, "rank0,msastep:forward500.00"); /* the phases printed above are rank 0's */
     free(shown);
 }
 
-/* Phases are measured by the device's clock and the step by the host's: the phases together may
+/* Phases are measured by the device's clock and the step by the host's, so the phases together may
  * take longer than the step. */
-static void no_time_is_negative(void **unused)
+static void other_time_is_never_printed_as_negative(void **unused)
 {
     (void)unused;
     char *shown = report_of(
@@ -226,9 +229,9 @@ static void no_time_is_negative(void **unused)
     free(shown);
 }
 
-/* Ten steps of ten seconds: exchanges between stages, and the wait for them, are printed beside the
- * phases and are not counted once more as other time. */
-static void the_breakdown_of_stages(void **unused)
+/* Ten steps take ten seconds: exchange and bubble between stages are printed next to the phases and
+ * not counted again as other time. */
+static void the_breakdown_lists_exchange_and_bubble_only_with_several_stages(void **unused)
 {
     (void)unused;
     for (int stages = 0; stages < 2; stages++) {
@@ -251,9 +254,9 @@ static void the_breakdown_of_stages(void **unused)
     }
 }
 
-/* Of a device, below the phases that it is part of: by axis, those that have any; in metrics.jsonl,
- * too, in seconds. Not without the breakdown. */
-static void exposed_communication_by_axis(void **unused)
+/* Exposed communication is printed below the phases, for each axis that has any, and in seconds in
+ * metrics.jsonl. Without the breakdown it is not printed. */
+static void exposed_communication_is_reported_by_axis_only_with_the_breakdown(void **unused)
 {
     (void)unused;
     for (int json = 0; json < 2; json++) {
@@ -279,15 +282,15 @@ static void exposed_communication_by_axis(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_step_from_one_micro_batch),
-        cmocka_unit_test(test_what_comes_once_a_micro_batch),
-        cmocka_unit_test(the_time_left_counts_what_is_due),
-        cmocka_unit_test(the_time_left_is_known_soon),
-        cmocka_unit_test(the_breakdown_of_stages),
-        cmocka_unit_test(exposed_communication_by_axis),
-        cmocka_unit_test(rows_fit_eighty_columns),
-        cmocka_unit_test(a_rank_has_its_share_of_the_rate),
-        cmocka_unit_test(no_time_is_negative),
+        cmocka_unit_test(test_the_step_time_repeats_the_micro_batch_but_not_the_update),
+        cmocka_unit_test(test_layer_communication_counts_as_part_of_the_micro_batch),
+        cmocka_unit_test(the_remaining_time_includes_due_evaluations_samples_and_saves),
+        cmocka_unit_test(the_remaining_time_is_shown_after_five_steps_or_five_seconds),
+        cmocka_unit_test(the_breakdown_lists_exchange_and_bubble_only_with_several_stages),
+        cmocka_unit_test(exposed_communication_is_reported_by_axis_only_with_the_breakdown),
+        cmocka_unit_test(console_rows_fit_80_columns_even_with_absurd_numbers),
+        cmocka_unit_test(the_report_prints_the_speed_and_work_per_rank),
+        cmocka_unit_test(other_time_is_never_printed_as_negative),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -222,8 +222,8 @@ static void test_bug_5_41_a_record_has_the_mean_loss_and_the_scheduled_lr(void *
                      (const char *const[]){"fp64.enabled=true", "data.shuffle=false",
                                            "optimizer.params.lr=0", NULL});
     trainer_run_steps(&o, &out, 1);
-    for (int micro = 0; micro < 2;
-         micro++) { /* each micro-batch alone; lr 0 has not changed the weights */
+    /* Each micro-batch alone; with lr 0 the step has not changed the weights. */
+    for (int micro = 0; micro < 2; micro++) {
         Batch batch;
         char err[256];
         double nats = 0;

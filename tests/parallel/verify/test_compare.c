@@ -1,5 +1,5 @@
-/* test_compare.c -- the bounds by which a grid is held to a single rank: what lies just within is
- * good, what lies just beyond is named. */
+/* test_compare.c -- the bounds within which a grid must agree with a single rank: a difference just
+ * within a bound is accepted, and one just beyond it is reported. */
 #include "model/core/check.h"
 #include "parallel/verify/compare.h"
 #include "tests/support/model/param_rows.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* Two parameters, of 2 x 3 and of 4 elements, without a unit. */
+/* Two parameters, of 2 x 3 and of 4 elements, which belong to no unit. */
 enum { FIRST = 6, ALL = 10 };
 static Param params[] = {{.name = "a.weight", .ndim = 2, .dim = {2, 3}},
                          {.name = "b.bias", .ndim = 1, .dim = {4, 1}}};
@@ -23,8 +23,8 @@ typedef struct {
     Capture got, want;
 } Pair;
 
-/* The same step twice: gradients of rms 2 in the first parameter and 1e-9 in the second, weights of
- * rms 3 and 0. */
+/* Makes two equal captures of a step: gradients have rms 2 in the first parameter and 1e-9 in the
+ * second, weights have rms 3 and 0. */
 static Pair pair_new(int64_t step)
 {
     Pair p = {capture_create(&table), capture_create(&table)};
@@ -53,7 +53,8 @@ static void pair_free(Pair *p)
     capture_free(&p->want);
 }
 
-/* Compares a pair of this step in which `number` of got is `by` off, under the bounds of dtype. */
+/* Compares two captures of step `step` that differ by `by` in one number, with the bounds of
+ * `dtype`. */
 typedef enum { LOSS, NORM, GRADIENT, WEIGHT } Kind;
 static Comparison compare(Kind kind, int element, double by, DType dtype, int64_t step)
 {
@@ -69,7 +70,8 @@ static Comparison compare(Kind kind, int element, double by, DType dtype, int64_
     return c;
 }
 
-/* Just within the bound, and just beyond it, in both directions; NaN is beyond any. */
+/* Checks differences just within the bound and just beyond it, in both directions; NaN is always
+ * refused. */
 static void check_bound(Kind kind, int element, double bound, DType dtype, const char *what)
 {
     for (int sign = -1; sign <= 1; sign += 2) {
@@ -84,21 +86,21 @@ static void check_bound(Kind kind, int element, double bound, DType dtype, const
     assert_true(compare(kind, element, NAN, dtype, 1).differs);
 }
 
-static void test_bounds_of_f64(void **state)
+static void test_f64_numbers_are_accepted_within_their_bounds_and_refused_beyond(void **state)
 {
     (void)state;
     double all = sqrt(FIRST * 4.0 / ALL), rounding = 32 * dtype_info[F64].roundoff;
     check_bound(LOSS, 0, 4e-12, F64, "loss, step 1");
     check_bound(NORM, 0, 0.5e-12, F64, "norm of the gradients, step 1");
     check_bound(GRADIENT, 5, 2e-12, F64, "gradient of a.weight[5], step 1");
-    /* Far below all others: a few roundings of their rms. */
+    /* A tensor far smaller than the others: a few roundings of their rms. */
     check_bound(GRADIENT, 7, rounding * all, F64, "gradient of b.bias[1], step 1");
     check_bound(WEIGHT, 2, 3e-12, F64, "weight of a.weight[2], step 1");
-    /* Zeros move by the learning rate. */
+    /* The bound of zero weights is relative to the learning rate. */
     check_bound(WEIGHT, 9, 0.25e-12, F64, "weight of b.bias[3], step 1");
 }
 
-static void test_bounds_of_f32(void **state)
+static void test_f32_numbers_are_accepted_within_their_bounds_and_refused_beyond(void **state)
 {
     (void)state;
     check_bound(LOSS, 0, 8e-5, F32, "loss, step 1");
@@ -110,10 +112,10 @@ static void test_bounds_of_f32(void **state)
     assert_true(compare(GRADIENT, 0, 1e-9, F64, 3).differs);
 }
 
-/* What bf16 on the way between 4 ranks may change: (sqrt(4) + sqrt(1)) / 256 of a tensor's rms, and
- * of the norm; of a loss nothing before the first update. In fp16 tiny gradients are lost
+/* If 4 ranks send in bf16, a tensor and the norm may differ by (sqrt(4) + sqrt(1)) / 256 of their
+ * rms; the loss may not differ before the first update. In fp16, tiny gradients may be lost
  * altogether. */
-static void test_bounds_of_what_travels_rounded(void **state)
+static void test_bounds_grow_by_the_rounding_of_gradients_sent_in_16_bits(void **state)
 {
     (void)state;
     CompareWire bf16 = compare_wire(F32, BF16, 4, 1), fp16 = compare_wire(F32, F16, 4, 1);
@@ -128,13 +130,15 @@ static void test_bounds_of_what_travels_rounded(void **state)
         bounds.wire = i == 4 || i == 5 ? fp16 : bf16;
         double by = i % 2 ? 1.1 : 0.9;
         p.want.loss_scale = i == 4 || i == 5 ? 0x1p-10 : 1;
-        if (i < 2) p.want.gradient[0] = p.got.gradient[0] = 20; /* each element may differ more */
-        for (int k = 0; k < FIRST && i < 2; k++)                /* than the rms of all */
+        /* The bound of one element is larger than that of the rms of its tensor. */
+        if (i < 2) p.want.gradient[0] = p.got.gradient[0] = 20;
+        for (int k = 0; k < FIRST && i < 2; k++)
             p.got.gradient[k] += by * sqrt(420.0 / FIRST) * (bf16.relative + 2e-5);
         if (i == 2 || i == 3) p.got.grad_norm += by * 0.5 * (bf16.relative + 2e-5);
         if (i == 4 || i == 5) p.got.gradient[7] += by * fp16.absolute / 0x1p-10;
         if (i == 6 || i == 7) p.got.loss += by * 4 * 2e-5;
-        if (i >= 8) /* after an update it moves by 2 lr sqrt(n) of the gradients' rounding */
+        /* After an update the loss may change by 2 lr sqrt(n) times the rounding of gradients. */
+        if (i >= 8)
             p.got.loss += 4 * 2e-5 + (i < 10 ? 0.9 : 1.1) * 2e-3 * sqrt(ALL) * 0.5 * bf16.relative;
         bool bad = i == 8 || i == 10 || (i < 8 && i % 2);
         if (compare_captures(&c, &table, F32, &p.got, &p.want, &bounds) == bad)
@@ -151,8 +155,7 @@ static void test_bounds_of_what_travels_rounded(void **state)
     }
 }
 
-/* Of several differences the first is kept, and the largest deviation. */
-/* The grid of a config in JSON, on so many ranks. */
+/* Returns compare_grid of a config in JSON on `ranks` ranks. */
 static CompareWire of_grid(const char *keys, int ranks, bool each)
 {
     char *text = text_format("{\"data\":{\"text\":\"x\"},\"train_micro_batch_size_per_gpu\":2,"
@@ -169,9 +172,9 @@ static CompareWire of_grid(const char *keys, int ranks, bool each)
     return wire;
 }
 
-/* Where each addition is rounded, a sum over 4 ranks has two roundings more, of partial sums of 2
- * and of 3 addends, and one over 2 ranks none. */
-static void test_bounds_of_additions_that_are_rounded(void **state)
+/* If each addition is rounded, a sum over 4 ranks has two more roundings, of partial sums of 2 and
+ * 3 addends; a sum over 2 ranks has none. */
+static void test_bounds_grow_if_each_addition_is_rounded(void **state)
 {
     (void)state;
     const double u = 1.0 / 256, four = sqrt(0.5) + sqrt(0.75);
@@ -183,7 +186,8 @@ static void test_bounds_of_additions_that_are_rounded(void **state)
     static const struct {
         const char *keys;
         int ranks;
-        double once, each; /* in units of bf16's rounding, without and with additions */
+        /* In units of bf16's rounding, without and with rounded additions. */
+        double once, each;
     } grids[] = {
         {"\"bf16\":{\"enabled\":true}", 4, 0, 0},
         {"\"bf16\":{\"enabled\":true},\"communication_data_type\":\"bf16\"", 4, 3, 3 + 1.573},
@@ -205,7 +209,8 @@ static void test_bounds_of_additions_that_are_rounded(void **state)
     }
 }
 
-static void test_the_first_difference_is_named(void **state)
+/* Of several differences the first is reported, and of all deviations the largest. */
+static void test_the_first_difference_and_the_largest_deviation_are_reported(void **state)
 {
     (void)state;
     Comparison c = {0};
@@ -224,8 +229,9 @@ static void test_the_first_difference_is_named(void **state)
     assert_true(c.worst == 50);
 }
 
-/* A step that one side skipped; one that both skipped has nothing to compare. */
-static void test_skipped_steps(void **state)
+/* If one side skipped a step, that is a difference. If both skipped it, there is nothing to
+ * compare. */
+static void test_a_step_skipped_by_one_side_differs_and_by_both_is_not_compared(void **state)
 {
     (void)state;
     CompareBounds bounds = compare_bounds(F64, 0.25, 1);
@@ -253,8 +259,9 @@ static void test_skipped_steps(void **state)
     }
 }
 
-/* Distances are those of tensors, each in units of its rms, except for tensors of noise. */
-static void test_bounds_of_16_bits(void **state)
+/* The distance is computed per tensor, in units of its rms; tensors that are only noise are left
+ * out. */
+static void test_16_bit_gradients_may_deviate_1_5_times_as_far_as_a_single_ranks(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -262,10 +269,10 @@ static void test_bounds_of_16_bits(void **state)
         Pair p = pair_new(1), other = pair_new(1);
         for (int k = 0; k < FIRST; k++) {
             p.want.gradient[k] += 0.02;                  /* a single rank, 0.01 from f32 */
-            p.got.gradient[k] += i == 0 ? 0.028 : 0.032; /* 0.014, and 0.016 */
+            p.got.gradient[k] += i == 0 ? 0.028 : 0.032; /* 0.014 and 0.016 from f32 */
         }
         for (int k = FIRST; k < ALL; k++)
-            p.got.gradient[k] += 1e-5; /* far away, but nothing beside the others */
+            p.got.gradient[k] += 1e-5; /* far away, but tiny compared to the others */
         double d = compare_distance(&table, &p.want, &other.want);
         assert_true(fabs(d - 0.01) < 1e-12);
         bool good = compare_distances(&c, &table, &p.got, &p.want, &other.want, &(CompareWire){0});
@@ -278,8 +285,8 @@ static void test_bounds_of_16_bits(void **state)
     }
 }
 
-/* The elements of a capture are those of the parameters, one after the other. */
-static void test_elements_of_a_capture(void **state)
+/* A capture has the elements of all parameters, one parameter after the other. */
+static void test_param_of_element_finds_the_parameter_of_each_element(void **state)
 {
     (void)state;
     for (int64_t i = 0; i < ALL; i++) {
@@ -292,14 +299,14 @@ static void test_elements_of_a_capture(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bounds_of_f64),
-        cmocka_unit_test(test_bounds_of_f32),
-        cmocka_unit_test(test_bounds_of_what_travels_rounded),
-        cmocka_unit_test(test_bounds_of_additions_that_are_rounded),
-        cmocka_unit_test(test_the_first_difference_is_named),
-        cmocka_unit_test(test_skipped_steps),
-        cmocka_unit_test(test_bounds_of_16_bits),
-        cmocka_unit_test(test_elements_of_a_capture),
+        cmocka_unit_test(test_f64_numbers_are_accepted_within_their_bounds_and_refused_beyond),
+        cmocka_unit_test(test_f32_numbers_are_accepted_within_their_bounds_and_refused_beyond),
+        cmocka_unit_test(test_bounds_grow_by_the_rounding_of_gradients_sent_in_16_bits),
+        cmocka_unit_test(test_bounds_grow_if_each_addition_is_rounded),
+        cmocka_unit_test(test_the_first_difference_and_the_largest_deviation_are_reported),
+        cmocka_unit_test(test_a_step_skipped_by_one_side_differs_and_by_both_is_not_compared),
+        cmocka_unit_test(test_16_bit_gradients_may_deviate_1_5_times_as_far_as_a_single_ranks),
+        cmocka_unit_test(test_param_of_element_finds_the_parameter_of_each_element),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

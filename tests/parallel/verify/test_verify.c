@@ -1,5 +1,5 @@
-/* test_verify.c -- `./train verify`: every config here is proved equal to a single rank on up
- * to 32 ranks, and what is not equal is named. */
+/* test_verify.c -- `./train verify`: every preset config equals a single rank on grids of up to 32
+ * ranks, and planted faults are found and named. */
 #include "parallel/verify/verify.h"
 #include "tests/support/grid/grid_faults.h"
 #include "tests/support/turns.h"
@@ -15,13 +15,14 @@
 
 enum { MOST_SETS = 8, VERIFIED_STAGES = 4 };
 
-/* What a verify said, and its exit code. */
+/* The output of `verify`, and its exit code. */
 typedef struct {
     char text[4096];
     int code;
 } Said;
 
-/* Verifies a config on so many ranks under `sets`, which end with NULL. */
+/* Verifies a config on `ranks` ranks with settings `sets`, which end with NULL, and returns its
+ * output. */
 static Said verify_said(const char *config, int ranks, const char *const *sets, VerifyDtype dtype,
                         const GridHooks *hooks)
 {
@@ -64,9 +65,9 @@ static const char *const presets[] = {"configs/demo.json",       "configs/gpt2_1
                                       "configs/gpt2_1558m.json", "configs/llama_160m.json",
                                       "configs/llama_1b.json",   "configs/llama_8b.json"};
 
-/* Each preset with another number of ranks and another stage; their batches fit most of these
- * numbers, and need not. */
-static void test_every_config_is_equal_on_some_grid(void **state)
+/* Each preset is tried with another number of ranks and another ZeRO stage. Most batch sizes fit
+ * these numbers of ranks, but they need not. */
+static void test_every_preset_on_data_parallel_ranks_equals_a_single_rank(void **state)
 {
     (void)state;
     int every = (int)turns_every(5);
@@ -79,7 +80,7 @@ static void test_every_config_is_equal_on_some_grid(void **state)
     }
 }
 
-/* Grids on which a preset is proved, and the line about each. */
+/* Grids on which a preset is verified, and the line that must be printed about each. */
 static const struct {
     int preset, ranks;
     const char *sets[MOST_SETS], *words;
@@ -168,7 +169,7 @@ static const struct {
 };
 enum { GRIDS = sizeof grids / sizeof *grids };
 
-static void test_every_config_is_equal_on_grids_of_all_axes(void **state)
+static void test_presets_on_grids_of_all_axes_equal_a_single_rank(void **state)
 {
     (void)state;
     int every = (int)turns_every(9);
@@ -180,8 +181,8 @@ static void test_every_config_is_equal_on_grids_of_all_axes(void **state)
     }
 }
 
-/* And where tensor-parallel ranks add what they have rounded to 16 bits. */
-static void test_grids_in_other_dtypes_are_equal(void **state)
+/* Includes grids on which tensor-parallel ranks add numbers that they have rounded to 16 bits. */
+static void test_grids_in_16_bit_types_equal_a_single_rank(void **state)
 {
     (void)state;
     static const char *const sets[][6] = {
@@ -200,8 +201,8 @@ static void test_grids_in_other_dtypes_are_equal(void **state)
     }
 }
 
-/* In f64 rows of the residual stream travel in f64, whatever type the config names for them. */
-static void test_a_type_for_rows_is_no_hindrance(void **state)
+/* In f64, rows of the residual stream are sent in f64, whatever type the config names for them. */
+static void test_a_sequence_parallel_communication_type_passes_verify(void **state)
 {
     (void)state;
     static const char *const sets[][6] = {
@@ -216,9 +217,10 @@ static void test_a_type_for_rows_is_no_hindrance(void **state)
         }
 }
 
-/* Without RoPE a key bias has no gradient but rounding, which a small eps makes updates of: a
- * config in f64 has the same floor below its eps whether its type is asked for or not. */
-static void test_noise_makes_no_updates(void **state)
+/* Without RoPE the gradient of a key bias is only rounding noise, which a small eps would turn into
+ * updates. A config in f64 gets the same minimum of eps, whether or not f64 is requested on the
+ * command line. */
+static void test_gradients_that_are_only_rounding_noise_do_not_fail_verify(void **state)
 {
     (void)state;
     for (VerifyDtype dtype = VERIFY_DEFAULT; dtype <= VERIFY_CONFIG; dtype++) {
@@ -232,8 +234,8 @@ static void test_noise_makes_no_updates(void **state)
     }
 }
 
-/* What a config computes in is held to the bounds of its type. */
-static void test_every_dtype_is_equal(void **state)
+/* A config in its own dtype is compared with the bounds of that dtype. */
+static void test_every_dtype_passes_verify_within_the_bounds_of_its_type(void **state)
 {
     (void)state;
     static const char *const sets[][3] = {
@@ -249,8 +251,8 @@ static void test_every_dtype_is_equal(void **state)
     }
 }
 
-/* Bug 1 and its like: what is planted is found and named. */
-static void test_a_fault_is_named(void **state)
+/* Planted faults such as bug 1 are found and named. */
+static void test_a_planted_fault_is_found_and_its_first_difference_named(void **state)
 {
     (void)state;
     static const struct {
@@ -271,7 +273,8 @@ static void test_a_fault_is_named(void **state)
     }
 }
 
-/* Bug 16: what equals a single rank on the first rank alone is no proof; every stage. */
+/* A grid whose first rank equals a single rank may still have replicas that differ (bug 16). Tries
+ * every ZeRO stage. */
 static void test_bug_16_a_replica_that_drifts_is_reported(void **state)
 {
     (void)state;
@@ -287,8 +290,8 @@ static void test_bug_16_a_replica_that_drifts_is_reported(void **state)
     }
 }
 
-/* In 16 bits a wrong sum is farther from f32 than rounding is. */
-static void test_a_fault_is_seen_in_16_bits(void **state)
+/* In bf16, a wrong sum is farther from f32 than rounding can explain. */
+static void test_a_planted_fault_is_found_in_bf16(void **state)
 {
     (void)state;
     GridHooks hooks = grid_fault_hooks(FAULT_SKIPPED_REDUCE);
@@ -297,9 +300,9 @@ static void test_a_fault_is_seen_in_16_bits(void **state)
     expect_said(&said, EXIT_REPLICAS, "a single rank is 0.");
 }
 
-/* Gradients that travel in a coarser type than they are kept in are rounded as the key says, and no
- * farther: what is planted is beyond that. */
-static void test_what_travels_in_16_bits(void **state)
+/* Gradients that are sent in a coarser type than they are kept in are rounded as the config says,
+ * which is accepted. A planted fault is beyond that. */
+static void test_verify_accepts_gradients_sent_in_16_bits_but_finds_a_fault(void **state)
 {
     (void)state;
     static const char *const sets[][6] = {
@@ -320,9 +323,9 @@ static void test_what_travels_in_16_bits(void **state)
         }
 }
 
-/* A step that both skip shows nothing: fp16's dynamic scale begins where none overflows, and a
- * fixed one that is too large is reported. */
-static void test_skipped_steps_are_not_equal(void **state)
+/* A step that both sides skip proves nothing. The dynamic scale of fp16 begins at a value at which
+ * no step overflows; a fixed scale that is too large is reported. */
+static void test_a_step_that_both_sides_skip_does_not_count_as_equal(void **state)
 {
     (void)state;
     Said said = verify_said(presets[0], 2,
@@ -339,8 +342,8 @@ static void test_skipped_steps_are_not_equal(void **state)
     if (strstr(said.text, "equal ")) fail_msg("equal in\n%s", said.text);
 }
 
-/* A config that is refused ends as it does everywhere. */
-static void test_a_config_that_is_refused(void **state)
+/* A config that is refused ends with the same error as in other commands. */
+static void test_an_invalid_or_missing_config_ends_verify_with_its_error(void **state)
 {
     (void)state;
     Said said =
@@ -353,18 +356,18 @@ static void test_a_config_that_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_config_is_equal_on_some_grid),
-        cmocka_unit_test(test_every_config_is_equal_on_grids_of_all_axes),
-        cmocka_unit_test(test_grids_in_other_dtypes_are_equal),
-        cmocka_unit_test(test_a_type_for_rows_is_no_hindrance),
-        cmocka_unit_test(test_noise_makes_no_updates),
-        cmocka_unit_test(test_every_dtype_is_equal),
-        cmocka_unit_test(test_a_fault_is_named),
+        cmocka_unit_test(test_every_preset_on_data_parallel_ranks_equals_a_single_rank),
+        cmocka_unit_test(test_presets_on_grids_of_all_axes_equal_a_single_rank),
+        cmocka_unit_test(test_grids_in_16_bit_types_equal_a_single_rank),
+        cmocka_unit_test(test_a_sequence_parallel_communication_type_passes_verify),
+        cmocka_unit_test(test_gradients_that_are_only_rounding_noise_do_not_fail_verify),
+        cmocka_unit_test(test_every_dtype_passes_verify_within_the_bounds_of_its_type),
+        cmocka_unit_test(test_a_planted_fault_is_found_and_its_first_difference_named),
         cmocka_unit_test(test_bug_16_a_replica_that_drifts_is_reported),
-        cmocka_unit_test(test_a_fault_is_seen_in_16_bits),
-        cmocka_unit_test(test_what_travels_in_16_bits),
-        cmocka_unit_test(test_skipped_steps_are_not_equal),
-        cmocka_unit_test(test_a_config_that_is_refused),
+        cmocka_unit_test(test_a_planted_fault_is_found_in_bf16),
+        cmocka_unit_test(test_verify_accepts_gradients_sent_in_16_bits_but_finds_a_fault),
+        cmocka_unit_test(test_a_step_that_both_sides_skip_does_not_count_as_equal),
+        cmocka_unit_test(test_an_invalid_or_missing_config_ends_verify_with_its_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

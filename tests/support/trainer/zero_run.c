@@ -247,9 +247,9 @@ ZeroResult zero_run(const ZeroCase *c)
     for (int i = 0; i < c->ranks; i++)
         rank[i] = (Rank){c, &r, seen + (size_t)i * (size_t)r.elements, i};
     thread_ranks(c->ranks, 60, rank_body, rank);
-    for (int64_t e = 0; e < r.elements;
-         /* Counted twice: weights before the steps, and last gradients. */
-         e++) {
+    /* Each element must be counted twice: in the weights before the steps and in the last
+     * gradients. */
+    for (int64_t e = 0; e < r.elements; e++) {
         int times = 0;
         for (int i = 0; i < c->ranks; i++)
             times += seen[(size_t)(i * r.elements + e)];
