@@ -1,4 +1,4 @@
-/* buffers.cc -- the memory of calls: see rules.h. */
+/* buffers.cc -- checks the memory that calls read and write, according to the rules in rules.h. */
 #include "tests/emu/nccl/rules.h"
 
 #include "tests/emu/device/door.h"
@@ -41,7 +41,7 @@ static void check_range(const Bytes &bytes)
                 bytes.from, type_size(bytes.call->type));
 }
 
-/* Whether the buffers are one in the only way that NCCL has for the operation. */
+/* Returns whether the buffers coincide in the only way that NCCL allows for the operation. */
 static bool in_place(const Call *call)
 {
     size_t part = call->count * type_size(call->type) * (size_t)call->comm->rank;

@@ -1,4 +1,5 @@
-/* calls.cc -- collectives and messages, as they are called: checked and put into the group. */
+/* calls.cc -- the exported collectives and messages: they check their arguments and queue the call
+ * in the group. */
 #include "tests/emu/nccl/rules.h"
 
 static ncclResult_t check(const Call *call)
@@ -20,7 +21,7 @@ static ncclResult_t check(const Call *call)
     return ncclSuccess;
 }
 
-/* How much it reads and writes. */
+/* Computes how many bytes the call reads and writes. */
 static void measure(Call *call)
 {
     size_t ranks = (size_t)call->comm->ranks, bytes = call->count * type_size(call->type);

@@ -1,4 +1,5 @@
-/* collective.cc -- collectives: all ranks say what they call, then the data go round a ring. */
+/* collective.cc -- collectives: all ranks compare their calls, then the data is passed around a
+ * ring. */
 #include "tests/emu/nccl/inside.h"
 
 #include <stdlib.h>
@@ -39,7 +40,7 @@ static bool equal(const Header *a, const Header *b)
            a->root == b->root && a->place == b->place && a->collectives == b->collectives;
 }
 
-/* Every rank tells every other what it calls; all say the same. */
+/* Exchanges headers with all ranks and ends the program if the calls differ. */
 static bool agree(Call *call)
 {
     ncclComm *comm = call->comm;
@@ -69,7 +70,7 @@ typedef struct {
     size_t count;
 } Part;
 
-/* To the next in the ring, from the one before, at once. */
+/* Sends to the next rank in the ring and receives from the previous one, at the same time. */
 static bool pass(Call *call, Part out, Part in)
 {
     ncclComm *comm = call->comm;
@@ -80,7 +81,8 @@ static bool pass(Call *call, Part out, Part in)
     return net_exchange(comm, piece, 2);
 }
 
-/* The part of the ring's p-th position, of any p; by_rank: the part that its rank names. */
+/* Returns the part that belongs to the ring's p-th position, for any p; if by_rank, the part of the
+ * rank at that position. */
 static Part part_at(const Call *call, char *buffer, size_t count, int p, bool by_rank)
 {
     size_t ranks = (size_t)call->comm->ranks;
@@ -90,7 +92,8 @@ static Part part_at(const Call *call, char *buffer, size_t count, int p, bool by
     return {buffer + from * type_size(call->type), to - from};
 }
 
-/* Each part goes round, and grows by every rank's; who is at `position` has its own in the end. */
+/* Passes each part around the ring while every rank adds its own. At the end the rank at `position`
+ * holds its complete part. */
 static bool reduce_round(Call *call, char *buffer, size_t count, bool by_rank)
 {
     int n = call->comm->ranks, p = call->comm->position;
@@ -147,7 +150,7 @@ static bool all_gather(Call *call)
     return gather_round(call, call->result, ranks * call->count, true);
 }
 
-/* From the root along the ring, up to the rank before it. */
+/* Passes the data from the root along the ring, up to the rank before the root. */
 static bool broadcast(Call *call)
 {
     const ncclComm *comm = call->comm;

@@ -1,5 +1,5 @@
-/* exports.cc -- the names that dlsym finds. Each is the function that nccl_emu.h declares,
- * or for nothing where EMU_NCCL_FAULT says missing=NAME. */
+/* exports.cc -- the function names that dlsym finds. Each name resolves to the function declared in
+ * nccl_emu.h, or to NULL if EMU_NCCL_FAULT contains missing=NAME. */
 #include "tests/emu/nccl/rules.h"
 
 #define EXPORT(name)                                                                               \

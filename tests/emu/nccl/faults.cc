@@ -1,4 +1,4 @@
-/* faults.cc -- what EMU_NCCL_FAULT plants: see nccl_emu.h. */
+/* faults.cc -- parses and triggers the faults in EMU_NCCL_FAULT, which nccl_emu.h describes. */
 #include "tests/emu/nccl/rules.h"
 
 #include "tests/emu/device/door.h"
@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <vector>
 
-/* DEVICE:FUNCTION:N:KIND[=CODE] */
+/* One fault: DEVICE:FUNCTION:N:KIND[=CODE]. */
 struct Planted {
     int device, call, code, seen;
     std::string function, kind;
@@ -26,15 +26,15 @@ struct Faults {
 };
 
 static std::mutex lock;
-/* The calling thread has made a call that never completes: until its launch. The asynchronous error
- * comes with that. */
+/* The calling thread has made a call that never completes. This is kept until its launch, when the
+ * asynchronous error is also stored. */
 static thread_local struct {
     bool planted;
     int code;
     ncclComm *comm;
 } never;
 
-/* One part of the variable, which is the whole of it where there is no comma. */
+/* Parses one fault, which is the whole variable if it has no comma. */
 static bool read_part(const std::string &part, Faults *faults)
 {
     char function[64], kind[16];
@@ -73,9 +73,8 @@ static Faults read_faults(const std::string &text)
     return faults;
 }
 
-/* What the variable says, read again, and its counts forgotten, whenever it changes. The lock is
- * held.
- */
+/* Returns the parsed variable. It is parsed again, and all counts are reset, when the variable
+ * changes. Called with the lock held. */
 static Faults &faults(void)
 {
     static Faults current;
@@ -88,7 +87,8 @@ static Faults &faults(void)
     return current;
 }
 
-/* All connections of the device's communicators end without a word, as those of a process do. */
+/* Shuts down all connections of the device's communicators without a goodbye, as if their process
+ * had died. */
 static void cut(int device)
 {
     for (ncclComm *comm : misuse_standing(device))

@@ -1,20 +1,23 @@
-/* first.cc -- the first use of a verb, or of a peer, makes connections in the real library: the
- * host waits in the call until its peers are in theirs. Of a verb that has an algorithm for little
- * and one for much, each has its first use. A byte of the control connection says that a rank has
- * come, and to what. */
+/* first.cc -- imitates the connections that the real library makes at the first use of an operation
+ * or a peer: the host waits in the call until its peers are in theirs. Collectives use one
+ * algorithm for little data and another for much, and each has its own first use. A byte on the
+ * control connection tells the peer which call this rank has reached. */
 #include "tests/emu/nccl/inside.h"
 
 #include <poll.h>
 #include <sys/socket.h>
 
-enum { LITTLE = 4096 /* bytes that a rank sends or receives */ };
+enum {
+    LITTLE =
+        4096 /* largest number of bytes that a rank sends or receives with the first algorithm */
+};
 
 static size_t most_bytes(const Call *call)
 {
     return call->send_bytes > call->recv_bytes ? call->send_bytes : call->recv_bytes;
 }
 
-/* What the call makes connections for. */
+/* Returns the kind of connections that the call needs. */
 static unsigned char kind_of(const Call *call)
 {
     bool much = call->recv != NULL && call->verb < BROADCAST && most_bytes(call) > LITTLE;
@@ -26,7 +29,7 @@ static bool token_send(const ncclComm *comm, int peer, unsigned char kind)
     return net_write(comm->link[peer].control, &kind, 1);
 }
 
-/* Keeps the next token that comes from the peer. */
+/* Receives the peer's next byte and stores what it announces. */
 static bool token_hear(ncclComm *comm, int peer)
 {
     Link *link = &comm->link[peer];
@@ -43,7 +46,8 @@ static bool token_hear(ncclComm *comm, int peer)
     return true;
 }
 
-/* The peer's first use of a collective comes when it is this rank's. */
+/* Waits for the peer's next first use of a collective. It must be of the same kind as this
+ * rank's. */
 static bool meet_in_collective(ncclComm *comm, int peer, unsigned char kind)
 {
     Link *link = &comm->link[peer];
@@ -61,7 +65,7 @@ static bool meet_in_collective(ncclComm *comm, int peer, unsigned char kind)
     return true;
 }
 
-/* Once: then the peer has this direction, too. */
+/* Waits until the peer has used the other direction of the message for the first time. */
 static bool meet_in_message(ncclComm *comm, int peer, const bool *came)
 {
     while (!*came)
@@ -69,7 +73,7 @@ static bool meet_in_message(ncclComm *comm, int peer, const bool *came)
     return true;
 }
 
-/* Whether this call is the first of its kind; it is not any more. */
+/* Returns whether this call is the first of its kind, and marks the kind as used. */
 static bool is_first(ncclComm *comm, const Call *call)
 {
     if (call->verb != SEND && call->verb != RECEIVE) {

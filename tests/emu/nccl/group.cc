@@ -1,5 +1,5 @@
-/* group.cc -- calls between ncclGroupStart and ncclGroupEnd, of one host thread, and their launch:
- * a plan for each communicator. */
+/* group.cc -- queues the calls that a host thread makes between ncclGroupStart and ncclGroupEnd,
+ * and launches them: one plan per communicator. */
 #include "tests/emu/nccl/rules.h"
 
 #include <stdlib.h>
@@ -29,7 +29,8 @@ static void plan_add(Plan *plan, Call *call)
     if (s == plan->n_streams) plan->n_streams++;
 }
 
-/* The calls of this communicator among n, collectives first; its numbers go on. */
+/* Makes a plan of the calls of this communicator among the n calls, collectives first, and numbers
+ * them. */
 static Plan *plan_make(ncclComm *comm, Call *const *call, int n)
 {
     Plan *plan = (Plan *)calloc(1, sizeof *plan);
@@ -59,8 +60,8 @@ static void run(void *context)
     plan_run(*(Plan **)context);
 }
 
-/* Behind all that its streams have been asked for, and the communicator's plan before it; what its
- * streams are asked for later waits for it. */
+/* Enqueues the plan after all earlier work on its streams and after the communicator's previous
+ * plan. Later work on its streams waits for it. */
 static void plan_launch(Plan *plan)
 {
     ncclComm *comm = plan->comm;
@@ -73,7 +74,7 @@ static void plan_launch(Plan *plan)
         cudaStreamWaitEvent(stream[0], comm->reached, 0);
     }
     if (comm->planned) cudaStreamWaitEvent(stream[0], comm->finished, 0);
-    emu_stream_do_host(stream[0], run, &plan, sizeof plan); /* which ends with the plan freed */
+    emu_stream_do_host(stream[0], run, &plan, sizeof plan); /* plan_run also frees the plan */
     cudaEventRecord(comm->finished, stream[0]);
     comm->planned = true;
     for (int i = 1; i < n; i++)
@@ -115,7 +116,7 @@ static ncclResult_t launch(Call *const *call, int n)
 
 static ncclResult_t launch_all(void)
 {
-    Call **call = group.call; /* a plan's work may be of another group's making */
+    Call **call = group.call; /* take the list now: carrying out a plan may start another group */
     int n = group.n;
     group.call = NULL;
     group.n = group.capacity = 0;

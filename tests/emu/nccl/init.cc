@@ -1,4 +1,4 @@
-/* init.cc -- communicators: made, asked, ended. */
+/* init.cc -- creates and destroys communicators. */
 #include "tests/emu/nccl/rules.h"
 
 #include <sched.h>
@@ -8,7 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* All that ever were, so that no address comes back. */
+/* All communicators ever made: they stay allocated, so no address is reused. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ncclComm *all_comms;
 
@@ -20,7 +20,7 @@ static uint64_t mix(uint64_t hash, const void *p, size_t n)
     return hash;
 }
 
-/* NCCL_HOSTID, or the machine's name, as a number. */
+/* Returns a number for NCCL_HOSTID or, without it, the machine's name. */
 static uint64_t host_number(void)
 {
     char name[256] = "";
@@ -32,7 +32,7 @@ static uint64_t host_number(void)
 
 /* ---- config ---------------------------------------------------------------------------------- */
 
-/* The environment's word on blocking goes before the config's. */
+/* Checks the config. The environment variable for blocking takes precedence over it. */
 static ncclResult_t config_check(const ncclConfig_t *config)
 {
     const char *environment = getenv("NCCL_COMM_BLOCKING");
@@ -54,9 +54,9 @@ static ncclResult_t config_check(const ncclConfig_t *config)
     return ncclSuccess;
 }
 
-/* ---- ranks find each other ------------------------------------------------------------------- */
+/* ---- how ranks find each other --------------------------------------------------------------- */
 
-/* Tells the root of this rank; the Hellos of all into all. */
+/* Sends this rank's Hello to the root and receives the Hellos of all ranks in `all`. */
 static ncclResult_t hello(const IdContent *id, const Hello *mine, Hello *all)
 {
     Welcome welcome;
@@ -75,7 +75,7 @@ static ncclResult_t hello(const IdContent *id, const Hello *mine, Hello *all)
     return ncclSuccess;
 }
 
-/* Where the ring starts and which way it goes: a function of the seed and of who is in it. */
+/* Chooses where the ring starts and in which direction it goes, from the seed and its members. */
 static void ring_make(ncclComm *comm, const Hello *all)
 {
     const char *seed = getenv("EMU_NCCL_SEED");
@@ -121,7 +121,7 @@ static ncclResult_t join(ncclComm *comm, const IdContent *id)
     return code;
 }
 
-/* ---- make ------------------------------------------------------------------------------------ */
+/* ---- creating -------------------------------------------------------------------------------- */
 
 static ncclComm *comm_new(int ranks, int rank, const IdContent *id, const ncclConfig_t *config)
 {
@@ -225,10 +225,10 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return rules_leave("ncclGetUniqueId", NULL, code);
 }
 
-/* ---- end ------------------------------------------------------------------------------------- */
+/* ---- destroying ------------------------------------------------------------------------------ */
 
-/* The library asks its callers to wait for what they have asked of the communicator first. A failed
- * one's may never be done. */
+/* The real library requires that all work of the communicator is complete. After an error it may
+ * never be complete, so that is allowed. */
 static ncclResult_t destroy(ncclComm *comm)
 {
     if (comm->planned && comm->async == ncclSuccess &&
@@ -259,7 +259,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
     return rules_leave("ncclCommFinalize", comm, code);
 }
 
-/* Pending work ends where it is. */
+/* Interrupts pending work. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     if (comm == NULL) return ncclSuccess;

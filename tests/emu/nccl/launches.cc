@@ -1,5 +1,5 @@
-/* launches.cc -- the order in which this process's devices launch operations, and, where
- * EMU_NCCL_ORDER names a folder, its union with those of other processes. */
+/* launches.cc -- checks the order in which this process's devices launch operations. If
+ * EMU_NCCL_ORDER names a folder, checks it together with the launches of other processes. */
 #include "tests/emu/nccl/order.h"
 #include "tests/emu/nccl/rules.h"
 
@@ -19,7 +19,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* A communicator's use of a stream, in the order of first uses. */
+/* A communicator's first use of a stream, kept in the order of first uses. */
 struct Use {
     int device;
     const ncclComm *comm;
@@ -48,8 +48,8 @@ static std::string describe(const Call *call)
     return text;
 }
 
-/* Where the library keeps no order of its own, launches of two communicators on two streams of one
- * device may start in any. */
+/* Ends the program if two communicators use two streams of one device although NCCL does not order
+ * their launches (NCCL_LAUNCH_ORDER_IMPLICIT). */
 static void check_streams(const Call *call)
 {
     const char *implicit = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
@@ -65,7 +65,7 @@ static void check_streams(const Call *call)
     if (!known) uses.push_back({call->comm->device, call->comm, call->stream});
 }
 
-/* The device, for all processes that there may be. */
+/* Returns a name of the device that is unique among all processes. */
 static std::string place(int device)
 {
     char host[64] = "", text[128];
@@ -96,11 +96,11 @@ void launches_add(Call *const *calls, int n)
     }
 }
 
-/* Adds the launches of every process that has left some in the folder. */
+/* Adds the launches of all processes that have written a file to the folder. */
 static void read_folder(const std::string &folder, OrderGraph *together)
 {
     DIR *files = opendir(folder.c_str());
-    std::set<std::string> names; /* in order: of one process the earlier part first */
+    std::set<std::string> names; /* sorted, so that a process's earlier files come first */
     if (files == nullptr) emu_die("EMU_NCCL_ORDER=%s: %s", folder.c_str(), strerror(errno));
     for (struct dirent *file; (file = readdir(files)) != nullptr;)
         if (strstr(file->d_name, ".launches")) names.insert(file->d_name);
@@ -120,8 +120,8 @@ static void read_folder(const std::string &folder, OrderGraph *together)
     }
 }
 
-/* Leaves this process's launches in the folder and looks at all that are there: the last process
- * to come sees everybody's. */
+/* Writes this process's launches to the folder and checks all that are there. The last process to
+ * do so checks those of all processes. */
 static void check_processes(const char *folder)
 {
     static int part;

@@ -1,4 +1,4 @@
-/* mesh.cc -- two connections between each pair of a communicator's ranks, from init to the end. */
+/* mesh.cc -- opens and closes the two connections between each pair of ranks of a communicator. */
 #include "tests/emu/nccl/inside.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Who connects, and what for. */
+/* Sent by the rank that connects: its communicator, its rank, and the purpose of the connection. */
 typedef struct {
     uint64_t id;
     int32_t rank, control;
@@ -47,7 +47,7 @@ static bool be_greeted(ncclComm *comm, int listener)
         link_set(comm, greeting.rank, greeting.control != 0, s);
         return true;
     }
-    close(s); /* a stranger */
+    close(s); /* not from this communicator */
     return false;
 }
 
@@ -63,8 +63,8 @@ bool mesh_open(ncclComm *comm, int listener, const Hello *all)
     return true;
 }
 
-/* Reads what is left, to the end: a socket closed before would take from the peer what it has not
- * read yet. */
+/* Reads until the peer closes its end. Closing the socket earlier would discard what the peer has
+ * not read yet. */
 static void drain(int s)
 {
     char rest[4096];

@@ -1,5 +1,5 @@
-/* message.cc -- a plan's messages, all at once: a message leaves when its receiver has come, in
- * order between two ranks. */
+/* message.cc -- carries out all messages of a plan at once. A message is sent when its receiver has
+ * made its call, in order between two ranks. */
 #include "tests/emu/nccl/inside.h"
 
 #include <errno.h>
@@ -8,17 +8,18 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* What goes to one peer and comes from it. First come the headers of all messages of the plan,
- * then, as the peer's headers come, the data, each after a header of its own. */
+/* The exchange with one peer. First the headers of all the plan's messages are sent. Then, as the
+ * peer's headers arrive, the data is sent, each message after its own header. */
 typedef struct {
     ncclComm *comm;
     Link *link;
     Call **send, **receive;
     int sends, receives;
     Header *headers;       /* of all messages */
-    int asked, sent;       /* sends that the peer has come for; that are gone */
-    int offered, received; /* receives that the peer has come for; that are there */
-    Header out, in;        /* of the data on their way; of what comes */
+    int asked, sent;       /* sends for which the peer has made its call; sends that are complete */
+    int offered, received; /* receives for which the peer has made its call; receives that are
+                            * complete */
+    Header out, in;        /* header of the data being sent; header of what is being received */
     size_t headers_at, out_at, in_at;
 } Talk;
 
@@ -40,9 +41,9 @@ static Header queue_pop(HeaderQueue *queue)
     return header;
 }
 
-/* ---- what comes ------------------------------------------------------------------------------ */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
-/* The two ends of a message say the same of it. */
+/* Ends the program unless both ends of a message agree on its number, count and type. */
 static void match(const Call *call, const Header *theirs)
 {
     Header mine = call_header(call);
@@ -66,7 +67,7 @@ static bool wants_more(const Talk *talk)
     return talk->asked < talk->sends || talk->received < talk->receives;
 }
 
-/* A header is complete; data follow one of FRAME_DATA. */
+/* Handles a complete header. After a FRAME_DATA header the data follows. */
 static void header_came(Talk *talk)
 {
     const Header *in = &talk->in;
@@ -86,7 +87,8 @@ static void header_came(Talk *talk)
     }
 }
 
-/* Reads into p from position in_at on. 1: it is full, 0: later, -1: the peer is gone. */
+/* Reads into p, beginning at position in_at. Returns 1 if it is full, 0 if more must arrive, and -1
+ * if the peer has closed the connection. */
 static int fill(Talk *talk, void *p, size_t from, size_t bytes)
 {
     while (talk->in_at < from + bytes) {
@@ -100,7 +102,8 @@ static int fill(Talk *talk, void *p, size_t from, size_t bytes)
     return 1;
 }
 
-/* All that has come, as far as this plan wants it; false: the peer is gone. */
+/* Reads everything that has arrived and that this plan needs. Returns false if the peer has closed
+ * the connection. */
 static bool hear(Talk *talk)
 {
     const size_t head = sizeof talk->in;
@@ -120,9 +123,10 @@ static bool hear(Talk *talk)
     return true;
 }
 
-/* ---- what goes ------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
-/* Writes p from position *at on. 1: it is gone, 0: later, -1: the peer is gone. */
+/* Writes p, beginning at position *at. Returns 1 if all is written, 0 if it must wait, and -1 if
+ * the peer has closed the connection. */
 static int drop(const Talk *talk, const void *p, size_t from, size_t bytes, size_t *at)
 {
     while (*at < from + bytes) {
@@ -165,7 +169,7 @@ static bool say(Talk *talk)
 
 /* ---- all peers ------------------------------------------------------------------------------- */
 
-/* This rank's own: its sends in order to its receives. */
+/* Matches this rank's sends to itself with its receives, in order. */
 static void to_oneself(Call **send, int sends, Call **receive, int receives)
 {
     for (int i = 0; i < sends || i < receives; i++) {
@@ -180,7 +184,7 @@ static void to_oneself(Call **send, int sends, Call **receive, int receives)
     }
 }
 
-/* The peer's part of the calls; what it said before. */
+/* Collects the calls for this peer, and the peer's headers that have already arrived. */
 static void talk_begin(Talk *talk, ncclComm *comm, int peer, Call **call, int n)
 {
     talk->comm = comm;
@@ -211,7 +215,7 @@ static void talk_begin(Talk *talk, ncclComm *comm, int peer, Call **call, int n)
     }
 }
 
-/* Until nobody has anything to say or to hear any more. */
+/* Sends and receives until all exchanges are complete. */
 static bool talk_all(ncclComm *comm, Talk *talk)
 {
     struct pollfd sockets[comm->ranks + 1];

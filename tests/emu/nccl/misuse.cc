@@ -1,4 +1,5 @@
-/* misuse.cc -- who may call, and when: see rules.h. */
+/* misuse.cc -- checks which thread may call which function, and when, according to the rules in
+ * rules.h. */
 #include "tests/emu/nccl/rules.h"
 
 #include "tests/emu/device/door.h"
@@ -9,16 +10,16 @@
 #include <mutex>
 #include <set>
 
-/* What the calling thread's first failed call was; none: code 0. */
+/* The calling thread's first failed call; code 0: none. */
 static thread_local struct {
     ncclResult_t code;
     const char *function;
 } failed;
 
 static std::atomic<int> threads;
-static thread_local int this_thread; /* 0: has not been asked yet */
+static thread_local int this_thread; /* 0: no number assigned yet */
 
-/* A device's communicators, and the thread that issues calls for it as long as there are some. */
+/* A device's number of communicators, and the thread that issues its calls while there are any. */
 struct Owner {
     int thread, comms;
 };
@@ -32,7 +33,7 @@ static bool is(const char *function, const char *name)
     return strcmp(function, name) == 0;
 }
 
-/* These may be called by a second thread, and after an error. */
+/* Returns whether a second thread may call the function, also after an error. */
 static bool looks_only(const char *function)
 {
     return is(function, "ncclGetLastError") || is(function, "ncclCommGetAsyncError");
@@ -62,7 +63,8 @@ static void check_after_error(const char *function)
             function, failed.function, failed.code);
 }
 
-/* The communicator is open, and the thread is its device's; the lock is held. */
+/* Ends the program unless the communicator is open and the thread is the device's. Called with the
+ * lock held. */
 static void check_comm(const char *function, ncclComm *comm)
 {
     if (gone.count(comm)) emu_die("%s of a communicator that is destroyed", function);

@@ -1,32 +1,35 @@
-/* nccl_emu.h -- the interface of NCCL 2.28.9 as far as the stand-in for libnccl.so.2 serves it:
- * names, numbers and layouts are those of nccl.h, written down anew.
+/* nccl_emu.h -- the interface of the emulated NCCL, a libnccl.so.2 for the emulated CUDA devices.
+ * It declares the part of NCCL 2.28.9 that the emulation implements. Names, numbers and layouts are
+ * those of nccl.h, written anew.
  *
- * The stand-in carries what a communicator carries over TCP sockets, on the interface that
- * NCCL_SOCKET_IFNAME names, else on loopback; its ranks are threads or processes, one to a device.
- * It ends the program with a sentence where the real library would hang, or give wrong numbers on
- * some machine. Read at each communicator's init:
+ * The emulated NCCL sends all data over TCP sockets, on the interface that NCCL_SOCKET_IFNAME
+ * names, else on loopback. Its ranks are threads or processes with one device each. It ends the
+ * program with an error message where the real library would hang, or would give wrong numbers on
+ * some machine. These environment variables are read when a communicator is created:
  *
- *   EMU_NCCL_READ     early (default): what is sent is read as soon as the stream has come to the
- *                     call, before any peer; late: when all peers have come, right before it leaves
- *   EMU_NCCL_SEED     number: where rings start and which way round they go (default 0)
- *   EMU_NCCL_RESERVE  bytes of device memory that each communicator takes (default 0)
+ *   EMU_NCCL_READ     early (default): a call reads its input as soon as its stream reaches the
+ *                     call, before any peer arrives; late: when all peers have arrived, just
+ *                     before the data is sent
+ *   EMU_NCCL_SEED     number: selects where rings start and in which direction they go (default 0)
+ *   EMU_NCCL_RESERVE  bytes of device memory that each communicator allocates (default 0)
  *
- * At any time:
+ * These are read at any time:
  *
- *   EMU_NCCL_FAULT    faults, with commas between them. DEVICE:FUNCTION:N:KIND, at the device's
- *                     N-th call (from 1) of the function, named without its prefix, or of "any":
- *                     error=CODE (it returns the code and does nothing), async=CODE (it returns
- *                     success, never completes, and the code is the communicator's asynchronous
- *                     error), never (the same without an error; an init does not return), kill (of
- *                     the process), vanish (the device's connections end, and the thread goes no
- *                     further). version=CODE: what ncclGetVersion answers. missing=FUNCTION, with
- *                     its prefix: dlsym does not find it
- *   EMU_NCCL_ORDER    a folder in which each process leaves the order of its launches when its last
- *                     communicator is destroyed, and looks at those that others left: the union of
- *                     all must leave no devices waiting for each other
+ *   EMU_NCCL_FAULT    faults, separated by commas. DEVICE:FUNCTION:N:KIND plants one at the
+ *                     device's N-th call (from 1) of the function, which is named without its
+ *                     prefix, or "any". KIND is error=CODE (the call returns the code and does
+ *                     nothing), async=CODE (it returns success, never completes, and the code
+ *                     becomes the communicator's asynchronous error), never (the same without an
+ *                     error; an init does not return), kill (kills the process) or vanish (closes
+ *                     the device's connections and blocks the thread). version=CODE makes
+ *                     ncclGetVersion return the code. missing=FUNCTION, with its prefix, hides the
+ *                     function from dlsym
+ *   EMU_NCCL_ORDER    a folder. When its last communicator is destroyed, each process writes the
+ *                     order of its launches there, and checks it together with those of the other
+ *                     processes: no devices may wait for each other in a cycle
  *
- * Of the real library's settings: NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, NCCL_HOSTID, and
- * NCCL_MULTI_RANK_GPU_ENABLE=1, with which two ranks may have one device. */
+ * Of the real library's variables it knows NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, NCCL_HOSTID, and
+ * NCCL_MULTI_RANK_GPU_ENABLE=1, which allows two ranks on one device. */
 #ifndef TESTS_EMU_NCCL_NCCL_EMU_H
 #define TESTS_EMU_NCCL_NCCL_EMU_H
 
@@ -41,7 +44,8 @@ extern "C" {
 #define NCCL_VERSION_CODE     22809
 #define NCCL_CONFIG_MAGIC     0xcafebeefu
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
-/* A function; its symbol has another name, so that exports.cc can say which names are found. */
+/* Declares a function. Its symbol gets another name, so that exports.cc decides which names are
+ * exported. */
 #define NCCL_FUNCTION(result, name, ...) result name(__VA_ARGS__) __asm__("emu_" #name)
 
 typedef struct ncclComm *ncclComm_t;

@@ -1,6 +1,7 @@
-/* nccl_ranks.h -- for tests of the stand-in for NCCL: its functions, opened as a program opens
- * them; ranks as threads with a device each; and violations, which a process of its own makes and
- * must die of with the right sentence, while the same process without it ends well. */
+/* nccl_ranks.h -- helpers for tests of the emulated NCCL: opening its functions as a program does,
+ * running ranks as threads with a device each, and testing violations. A violation runs in a child
+ * process, which must die with the right message, while the same process without the violation must
+ * succeed. */
 #ifndef TESTS_EMU_NCCL_NCCL_RANKS_H
 #define TESTS_EMU_NCCL_NCCL_RANKS_H
 
@@ -41,14 +42,15 @@
     X(GroupStart)                                                                                  \
     X(GroupEnd)
 
-/* NCCL's functions without their prefix. */
+/* NCCL's functions, named without their prefix. */
 typedef struct {
 #define X(name) __typeof__(&nccl##name) name;
     RANK_FUNCTIONS(X)
 #undef X
 } Nccl;
 
-/* Fills *nccl from the library. False: it cannot be opened, or lacks the function *missing. */
+/* Fills *nccl from the library. Returns false if the library cannot be opened, or lacks the
+ * function *missing. */
 static inline bool nccl_load(Nccl *nccl, const char *library, const char **missing)
 {
     void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -62,18 +64,18 @@ static inline bool nccl_load(Nccl *nccl, const char *library, const char **missi
     return *missing == NULL;
 }
 
-enum { WORLD_MOST = 4, WORLD_ROOM = 64 /* floats of x, and of y */ };
+enum { WORLD_MOST = 4, WORLD_ROOM = 64 /* number of floats in x and in y */ };
 
 struct Rank;
 typedef void (*RankBody)(struct Rank *);
 
-/* What the ranks of a process share. */
+/* State that the ranks of a process share. */
 typedef struct {
     Nccl nccl;
     int ranks;
-    bool planted; /* do it wrong */
+    bool planted; /* commit the violation */
     RankBody body;
-    ncclUniqueId id[2], more[3]; /* more: see rank_join */
+    ncclUniqueId id[2], more[3]; /* more: used by rank_join */
     pthread_barrier_t barrier;
     atomic_int mark;
 } World;
@@ -82,11 +84,11 @@ typedef struct Rank {
     World *world;
     const Nccl *nccl;
     int rank, ranks;
-    bool planted;              /* the world's */
+    bool planted;              /* copy of world->planted */
     ncclComm_t comm, other;    /* two communicators of all ranks */
     cudaStream_t stream, side; /* of the rank's device */
-    float *x, *y;              /* device memory: x full of rank + 1, y of 0 */
-    float *host;               /* pinned, for copies */
+    float *x, *y;              /* device memory: x is filled with rank + 1, y with 0 */
+    float *host;               /* pinned memory for copies */
 } Rank;
 
 static inline void rank_fail(const char *what, int line, int code)
@@ -95,13 +97,13 @@ static inline void rank_fail(const char *what, int line, int code)
     _exit(99);
 }
 
-/* Ends the process with 99 unless the call answers 0. */
+/* Ends the process with 99 unless the call returns 0. */
 #define OK(call)                                                                                   \
     do {                                                                                           \
         int code_ = (int)(call);                                                                   \
         if (code_) rank_fail(#call, __LINE__, code_);                                              \
     } while (0)
-/* Ends the process with 99 unless the condition holds. */
+/* Ends the process with 99 unless the condition is true. */
 #define MUST(condition)                                                                            \
     do {                                                                                           \
         if (!(condition)) rank_fail(#condition, __LINE__, 0);                                      \
@@ -121,7 +123,7 @@ static inline void rank_wait(Rank *r)
     OK(cudaStreamSynchronize(r->side));
 }
 
-/* Both communicators, streams and buffers of the calling thread's device. */
+/* Creates both communicators, the streams and the buffers on the calling thread's device. */
 static inline void rank_open(Rank *r)
 {
     const size_t bytes = WORLD_ROOM * sizeof(float);
@@ -158,8 +160,8 @@ static inline void rank_meet(Rank *r)
     pthread_barrier_wait(&r->world->barrier);
 }
 
-/* The first use of everything by the communicator, after which no call waits for its peers' hosts.
- */
+/* Uses every operation of the communicator once, so that later calls do not wait for the peers'
+ * hosts. */
 static inline void rank_warm(Rank *r, ncclComm_t comm, cudaStream_t stream)
 {
     const Nccl *n = r->nccl;
@@ -177,7 +179,7 @@ static inline void rank_warm(Rank *r, ncclComm_t comm, cudaStream_t stream)
     OK(cudaStreamSynchronize(stream));
 }
 
-/* Whether the world's mark is set within so many milliseconds. */
+/* Returns whether the world's mark is set within this many milliseconds. */
 static inline bool mark_comes(World *world, int within)
 {
     struct timespec start, now;
@@ -190,7 +192,7 @@ static inline bool mark_comes(World *world, int within)
     return false;
 }
 
-/* A thread that sets the mark once the rank's stream has done its work. */
+/* Thread body: sets the mark when the rank's stream has completed its work. */
 static inline void *wait_and_mark(void *rank)
 {
     Rank *r = rank;
@@ -200,7 +202,7 @@ static inline void *wait_and_mark(void *rank)
     return NULL;
 }
 
-/* One id more for each of n communicators, in world->more; all ranks call it. */
+/* Creates n more ids in world->more. All ranks call it. */
 static inline void rank_ids(Rank *r, int n)
 {
     for (int i = 0; r->rank == 0 && i < n; i++)
@@ -208,7 +210,7 @@ static inline void rank_ids(Rank *r, int n)
     rank_meet(r);
 }
 
-/* The communicator of world->more[i]. */
+/* Joins the communicator with the id world->more[i]. */
 static inline ncclComm_t rank_join(Rank *r, int i, int ranks, int rank)
 {
     ncclComm_t comm;
@@ -224,7 +226,7 @@ static inline void *rank_thread(void *argument)
     return NULL;
 }
 
-/* body(rank) in a thread for each rank. */
+/* Runs body(rank) in one thread per rank. */
 static inline void world_run(int ranks, RankBody body, bool planted)
 {
     World world = {.ranks = ranks, .planted = planted, .body = body};
@@ -245,13 +247,13 @@ static inline void world_run(int ranks, RankBody body, bool planted)
     pthread_barrier_destroy(&world.barrier);
 }
 
-/* Something that a rule forbids. */
+/* A program that breaks a rule. */
 typedef struct {
     const char *rule, *what;
-    RankBody body; /* does it where rank->planted, and what is allowed otherwise */
+    RankBody body; /* breaks the rule if rank->planted, else does the same correctly */
     int ranks;
-    const char *sentence;    /* its last words; "|" separates two of which one is enough */
-    const char *settings[4]; /* "NAME=value" of the environment */
+    const char *sentence;    /* expected in the last message; "|" separates alternatives */
+    const char *settings[4]; /* environment variables, "NAME=value" */
 } Violation;
 
 typedef struct {
@@ -280,7 +282,7 @@ static inline void violation_child(void *context)
     world_run(run->violation->ranks, run->violation->body, run->planted);
 }
 
-/* One of the sentence's alternatives is in the text. */
+/* Returns whether one of the alternatives in `sentence` is in the text. */
 static inline bool violation_said(const char *text, const char *sentence)
 {
     char parts[512], *rest = parts;
@@ -290,7 +292,8 @@ static inline bool violation_said(const char *text, const char *sentence)
     return false;
 }
 
-/* The violation, and its control. EMU_NCCL_TABLE=1 prints what it died with. */
+/* Runs the violation and its correct version. EMU_NCCL_TABLE=1 prints the message that it ended
+ * with. */
 static inline void violation_run(const Violation *v)
 {
     char text[8192];
@@ -311,19 +314,19 @@ typedef struct {
     size_t n;
 } Violations;
 
-static inline void each_violation_ends_the_program(void **state)
+static inline void test_each_violation_in_the_table_ends_the_program(void **state)
 {
     const Violations *v = *state;
     for (size_t i = 0; i < v->n; i++)
         violation_run(&v->list[i]);
 }
 
-/* What a test program of one table does. */
+/* main function of a test program with one table. */
 static inline int violations_main(const char *name, const Violation *list, size_t n)
 {
     Violations violations = {list, n};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(each_violation_ends_the_program, &violations),
+        cmocka_unit_test_prestate(test_each_violation_in_the_table_ends_the_program, &violations),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }

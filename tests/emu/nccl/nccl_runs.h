@@ -1,5 +1,6 @@
-/* nccl_runs.h -- for tests of what the stand-in for NCCL carries: ranks as threads of a child
- * process, on strict, deferred and random streams, read early and late. */
+/* nccl_runs.h -- helpers for tests of the data that the emulated NCCL transfers: run ranks as
+ * threads of a child process, on strict, deferred and random streams, with inputs read early and
+ * late. */
 #ifndef TESTS_EMU_NCCL_NCCL_RUNS_H
 #define TESTS_EMU_NCCL_NCCL_RUNS_H
 
@@ -8,7 +9,7 @@
 typedef struct {
     RankBody body;
     int ranks;
-    const char *settings; /* "NAME=value NAME=value" */
+    const char *settings; /* environment variables, "NAME=value NAME=value" */
 } Run;
 
 static inline void run_child(void *context)
@@ -25,7 +26,7 @@ static inline void run_child(void *context)
     world_run(run->ranks, run->body, false);
 }
 
-/* Its ranks find all as it must be; what they print into text[n]. */
+/* Fails the test unless the child process ends with 0. Stores what its ranks print in text[n]. */
 static inline void runs_well(RankBody body, int ranks, const char *settings, char *text, size_t n)
 {
     Run run = {body, ranks, settings};
@@ -33,7 +34,7 @@ static inline void runs_well(RankBody body, int ranks, const char *settings, cha
     if (code != 0) fail_msg("%d ranks, %s: ended with %d: %s", ranks, settings, code, text);
 }
 
-/* In every mode of streams, with what is sent read early and late. */
+/* Does the same in every mode of streams, with inputs read early and late. */
 static inline void runs_well_in_all_modes(RankBody body, int ranks)
 {
     static const char *const modes[] = {"EMU_STREAMS=strict EMU_NCCL_READ=early",

@@ -1,4 +1,5 @@
-/* net.cc -- the network: the interface, sockets, and the exchange of many parts at once. */
+/* net.cc -- network functions: choosing the interface, opening sockets, and exchanging many parts
+ * at once. */
 #include "tests/emu/nccl/inside.h"
 
 #include <arpa/inet.h>
@@ -14,10 +15,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ---- the interface --------------------------------------------------------------------------- */
+/* ---- choosing the interface ------------------------------------------------------------------ */
 
-/* Whether the name is one of a list: "eth,ib": it begins with an item; "=eth0": it is an item;
- * "^...": neither. */
+/* Returns whether the list contains the name. "eth,ib": the name begins with an item. "=eth0": it
+ * equals an item. A leading "^" inverts the result. */
 static bool is_named(const char *name, const char *list)
 {
     bool none = *list == '^';
@@ -133,14 +134,15 @@ void net_nonblocking(int s)
 
 bool net_poll(ncclComm *comm, struct pollfd *sockets, int n)
 {
-    sockets[n].fd = comm->wake; /* room for it is the caller's */
+    sockets[n].fd = comm->wake; /* the caller has left room for one more */
     sockets[n].events = POLLIN;
     while (poll(sockets, (nfds_t)n + 1, -1) < 0)
         if (errno != EINTR) emu_die("poll failed: %s", strerror(errno));
     return sockets[n].revents == 0;
 }
 
-/* As much as goes without waiting; false: the peer is gone. */
+/* Transfers as much as possible without waiting. Returns false if the peer has closed the
+ * connection. */
 static bool piece_move(const ncclComm *comm, Piece *piece)
 {
     int s = comm->link[piece->rank].data;
@@ -156,7 +158,7 @@ static bool piece_move(const ncclComm *comm, Piece *piece)
     return true;
 }
 
-/* Whether nothing before it goes the same way. */
+/* Returns whether no unfinished piece before it has the same rank and direction. */
 static bool is_first(const Piece *piece, int i)
 {
     for (int j = 0; j < i; j++)

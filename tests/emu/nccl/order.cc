@@ -1,6 +1,6 @@
-/* order.cc -- see order.h. The graph keeps its launches sorted so that every edge points onwards
- * (Pearce and Kelly's dynamic topological order): an edge that points back sorts anew what lies
- * between its ends, or closes a circle. */
+/* order.cc -- finds cycles in the order of launches. The launches are kept sorted so that every
+ * edge points forward (the dynamic topological order of Pearce and Kelly). An edge that points
+ * backward either closes a cycle, or the launches between its ends are sorted again. */
 #include "tests/emu/nccl/order.h"
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 #include <set>
 #include <sstream>
 
-/* From `at` on along edges as long as places are no greater than `end`; who was come from is in
- * `parent`. */
+/* Finds the launches that can be reached from `at` and have positions up to `end`. `parent`
+ * receives the launch that each was reached from. */
 void OrderGraph::find_ahead(int at, int64_t end, std::vector<int> &seen, std::map<int, int> &parent)
 {
     seen.push_back(at);
@@ -28,7 +28,7 @@ void OrderGraph::find_later(int at, int64_t start, std::vector<int> &seen)
             if (nodes[from].place >= start && known.insert(from).second) seen.push_back(from);
 }
 
-/* False: the edge closes a circle, which it is the last edge of. */
+/* Adds an edge. Returns false if it closes a cycle. */
 bool OrderGraph::edge(int from, int to, std::vector<int> &circle)
 {
     if (std::find(nodes[from].to.begin(), nodes[from].to.end(), to) != nodes[from].to.end())
@@ -47,7 +47,7 @@ bool OrderGraph::edge(int from, int to, std::vector<int> &circle)
         return false;
     }
     find_later(from, nodes[to].place, later);
-    /* What comes after the edge takes the first of the places of both, what comes before it the
+    /* Reassign the positions: the launches before the edge get the first ones, those after it the
      * rest. */
     auto earlier = [this](int a, int b) { return nodes[a].place < nodes[b].place; };
     std::sort(later.begin(), later.end(), earlier);
@@ -84,7 +84,8 @@ std::string OrderGraph::add(const OrderLaunch &launch)
     if (known != last.end()) {
         int before = nodes[at].before = known->second;
         nodes[before].next = at;
-        edge(before, at, circle); /* these end in the newest place: no circle */
+        edge(before, at, circle); /* these edges lead to the newest launch, so they close no
+                                   * cycle */
         for (const OrderOperation &operation : launches[before].operations)
             for (int other : who[operation])
                 if (other != before) edge(other, at, circle);

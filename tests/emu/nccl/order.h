@@ -1,8 +1,9 @@
-/* order.h -- the order in which devices launch operations: a graph in which a circle is a deadlock.
+/* order.h -- the order in which devices launch operations, as a graph. A cycle in it is a deadlock.
  *
- * A device runs one launch after the other; a launch is over when all its operations are, and an
- * operation when every rank that takes part has launched it. So a launch waits for whatever the
- * launch before it on its device waits for: for that one's operations on the other devices. */
+ * A device runs one launch after the other. A launch ends when all its operations have ended, and
+ * an operation ends when every rank that takes part has launched it. So a launch waits for
+ * everything that the previous launch on its device waits for: that launch's operations on the
+ * other devices. */
 #ifndef TESTS_EMU_NCCL_ORDER_H
 #define TESTS_EMU_NCCL_ORDER_H
 
@@ -12,8 +13,9 @@
 #include <tuple>
 #include <vector>
 
-/* An operation that several ranks take part in: the communicator's id and a collective's number
- * there (source and target -1), or a message's number among those from source to target. */
+/* An operation in which several ranks take part. A collective is identified by the communicator's
+ * id and its number there (source and target are -1), a message by its number among those from
+ * source to target. */
 struct OrderOperation {
     uint64_t comm;
     int source, target;
@@ -25,18 +27,19 @@ struct OrderOperation {
     }
 };
 
-/* What a device launches at a time. */
+/* The operations that a device launches together. */
 struct OrderLaunch {
-    std::string device, text; /* "device 0", "ncclAllReduce number 3 of communicator 1a2b" */
+    std::string device, text; /* for example "device 0", "ncclAllReduce number 3 of communicator
+                               * 1a2b" */
     std::vector<OrderOperation> operations;
 };
 
-/* The launches of some devices, of each in its order. */
+/* The launches of several devices, in order for each device. */
 class OrderGraph
 {
   public:
-    /* The next launch of its device. Empty, or a sentence: the launches that wait for each other in
-     * a circle, of which this one is the last to come. */
+    /* Adds the next launch of its device. Returns "" or, if it closes a cycle of launches that wait
+     * for each other, a description of the cycle. */
     std::string add(const OrderLaunch &launch);
     const std::vector<OrderLaunch> &all() const
     {
@@ -45,8 +48,8 @@ class OrderGraph
 
   private:
     struct Node {
-        int before = -1, next = -1; /* on the same device */
-        int64_t place;              /* every edge goes to a greater one */
+        int before = -1, next = -1; /* neighbours on the same device */
+        int64_t place;              /* position: every edge leads to a larger one */
         std::vector<int> from, to;
     };
     bool edge(int from, int to, std::vector<int> &circle);
@@ -55,12 +58,12 @@ class OrderGraph
     std::string describe(const std::vector<int> &circle) const;
     std::vector<OrderLaunch> launches;
     std::vector<Node> nodes;
-    std::map<std::string, int> last; /* of each device */
+    std::map<std::string, int> last; /* last launch of each device */
     std::map<OrderOperation, std::vector<int>> who;
 };
 
-/* Launches as lines of text and back, for processes that check the union of theirs. False: damaged.
- */
+/* Convert a launch to a line of text and back, for processes that check their launches together.
+ * order_read returns false if the line is damaged. */
 std::string order_write(const OrderLaunch &launch);
 bool order_read(const std::string &line, OrderLaunch *launch);
 

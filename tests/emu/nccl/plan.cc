@@ -1,5 +1,5 @@
-/* plan.cc -- a plan's work, when its streams have come to it: what it reads is copied early or
- * late, what it writes is poison until all of it is written at the end. */
+/* plan.cc -- carries out a plan when its streams have reached it. Inputs are copied early or late.
+ * Outputs are filled with poison until all results are written at the end. */
 #include "tests/emu/nccl/rules.h"
 
 #include <poll.h>
@@ -25,7 +25,7 @@ void call_read(Call *call)
     emu_memory_close();
 }
 
-/* Poison wherever the result goes, but not over what is still to be read in place. */
+/* Fills the output with poison, except for bytes that the call still has to read in place. */
 static void spoil(const Call *call)
 {
     char *at = (char *)call->recv, *end = at + call->recv_bytes;
@@ -62,7 +62,7 @@ static void end(Plan *plan)
     rules_done(plan->call, plan->n);
 }
 
-/* As a kernel does whose peers do not come. */
+/* Waits until the communicator is aborted, as a kernel does whose peers never arrive. */
 static void spin(ncclComm *comm)
 {
     struct pollfd sockets[1];

@@ -1,4 +1,5 @@
-/* query.cc -- what may be asked: versions, errors, what a communicator is. */
+/* query.cc -- the exported functions that report versions, errors and a communicator's properties,
+ * and the texts of error messages. */
 #include "tests/emu/nccl/rules.h"
 
 #include <stdarg.h>
@@ -6,7 +7,7 @@
 #include <string.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char sentence[1024]; /* of the last error, whoever's */
+static char sentence[1024]; /* the last error message of any thread */
 
 ncclResult_t last_error(ncclResult_t code, const char *format, ...)
 {
@@ -54,7 +55,7 @@ ncclResult_t ncclGetVersion(int *version)
     return rules_leave("ncclGetVersion", NULL, code);
 }
 
-/* A number of the communicator's, unless it or the place for it is NULL. */
+/* Stores a number of the communicator in *to. Fails if one of the pointers is NULL. */
 static ncclResult_t ask(const char *function, ncclComm *comm, int *to, int ncclComm::*what)
 {
     ncclResult_t code = rules_enter(function, comm);
@@ -80,7 +81,7 @@ ncclResult_t ncclCommCuDevice(ncclComm_t comm, int *device)
     return ask("ncclCommCuDevice", comm, device, &ncclComm::device);
 }
 
-/* Any thread may ask at any time. */
+/* Any thread may call it at any time. */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
     ncclResult_t code = rules_enter("ncclCommGetAsyncError", comm);
@@ -91,7 +92,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     return rules_leave("ncclCommGetAsyncError", comm, code);
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- texts ----------------------------------------------------------------------------------- */
 
 const char *verb_name(int verb)
 {

@@ -1,5 +1,5 @@
-/* reduce.cc -- element types and reductions. Types of 16 bits are added in float and rounded at
- * each addition; a maximum of a number and NaN is the number. */
+/* reduce.cc -- element types and reductions. 16-bit types are added in float and rounded at each
+ * addition. The maximum of a number and NaN is the number. */
 #include "tests/emu/nccl/inside.h"
 
 #include <math.h>
@@ -40,7 +40,7 @@ const char *reduction_name(int reduction)
     return reduction >= 0 && reduction <= ncclAvg ? names[reduction] : "no reduction";
 }
 
-/* ---- 16 bits --------------------------------------------------------------------------------- */
+/* ---- 16-bit types ---------------------------------------------------------------------------- */
 
 static float widen(Half x)
 {
@@ -63,7 +63,7 @@ static float widen(Bfloat x)
     return value;
 }
 
-/* To nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 static void narrow(float value, Bfloat *x)
 {
     uint32_t bits;
@@ -143,7 +143,7 @@ void reduce(void *to, const void *from, size_t count, int type, int reduction)
     switch (type) {
     case ncclInt8: reduce_as((int8_t *)to, (const int8_t *)from, count, reduction); break;
     case ncclUint8: reduce_as((uint8_t *)to, (const uint8_t *)from, count, reduction); break;
-    case ncclInt32: /* sums wrap around */
+    case ncclInt32: /* signed sums wrap around, so they are computed as unsigned */
     case ncclUint32:
         if (type == ncclUint32 || reduction == ncclSum)
             reduce_as((uint32_t *)to, (const uint32_t *)from, count, reduction);

@@ -1,5 +1,5 @@
-/* root.cc -- where the ranks of a communicator find each other: a thread of the process that made
- * the id, which hears every rank once and tells all of all. */
+/* root.cc -- how the ranks of a communicator find each other. A thread of the process that made the
+ * id receives a Hello from every rank and sends all of them to all ranks. */
 #include "tests/emu/nccl/inside.h"
 
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 typedef struct {
-    int listener, n, ranks; /* n: heard so far */
+    int listener, n, ranks; /* n: number of Hellos received so far */
     uint64_t id;
     int *socket;
     Hello *hello;
@@ -33,7 +33,7 @@ static Welcome refusal(ncclResult_t code, bool fatal, const char *format, ...)
     return welcome;
 }
 
-/* Whether the rank that came last belongs to those before. */
+/* Checks whether the newest rank fits those before it. */
 static Welcome judge_newcomer(const Root *root, const Hello *come)
 {
     if (root->n > 0 && come->ranks != root->ranks)
@@ -50,7 +50,7 @@ static Welcome judge_newcomer(const Root *root, const Hello *come)
     return refusal(ncclSuccess, false, "%s", "");
 }
 
-/* Whether all that have come can be one communicator. */
+/* Checks whether the ranks can form one communicator. */
 static Welcome judge_all(const Root *root)
 {
     const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -72,7 +72,7 @@ static Welcome judge_all(const Root *root)
     return refusal(ncclSuccess, false, "%s", "");
 }
 
-/* Strangers, who do not know the id, are sent away. */
+/* Accepts one connection. Closes it if the caller does not know the id. */
 static bool hear_one(Root *root, Hello *come, int *from)
 {
     *from = accept4(root->listener, NULL, NULL, SOCK_CLOEXEC);
@@ -104,7 +104,7 @@ static Welcome hear_all(Root *root)
     return judge_all(root);
 }
 
-/* The answer, to those in the root's own process or to those elsewhere. */
+/* Sends the reply to the ranks in the root's own process, or to those in other processes. */
 static void tell(const Root *root, bool own, const Welcome *welcome, const Hello *by_rank)
 {
     for (int i = 0; i < root->n; i++) {
@@ -116,8 +116,8 @@ static void tell(const Root *root, bool own, const Welcome *welcome, const Hello
     }
 }
 
-/* A rank that is refused may end its process, and this thread with it: those in the same process as
- * the root hear last. */
+/* A refused rank may end its process, and this thread with it. Therefore the ranks in the root's
+ * own process get their reply last. */
 static void *root_run(void *context)
 {
     Root *root = (Root *)context;

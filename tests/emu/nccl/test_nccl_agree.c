@@ -1,6 +1,6 @@
-/* test_nccl_agree.c -- what ranks must agree on, and is checked before any data moves: the same
- * calls in the same order, of the same shape, with the launches of all devices in one order; each
- * rule with violations that the stand-in for NCCL must refuse. */
+/* test_nccl_agree.c -- violations of what ranks must agree on before any data is transferred: the
+ * same calls, in the same order, of the same shape, and one order of launches on all devices. The
+ * emulated NCCL must refuse each of them. */
 #include "tests/emu/nccl/nccl_ranks.h"
 
 enum { N = 8 };
@@ -17,7 +17,7 @@ static void open_warm(Rank *r)
     rank_warm(r, r->other, r->side);
 }
 
-/* ---- (i) the same operation ------------------------------------------------------------------ */
+/* ---- rule (i): the same operation on all ranks ----------------------------------------------- */
 
 static void other_operation(Rank *r)
 {
@@ -60,7 +60,7 @@ static void other_root(Rank *r)
     rank_close(r);
 }
 
-/* One group of two calls, or two calls. */
+/* One group of two calls on one rank, two single calls on the other. */
 static void other_group(Rank *r)
 {
     bool grouped = !(r->planted && r->rank == 1);
@@ -83,7 +83,8 @@ static void other_order(Rank *r)
     rank_close(r);
 }
 
-/* A call with no elements is none: where one rank alone has none, all later calls are shifted. */
+/* A call without elements does not count as a call. If only one rank's call has none, all its later
+ * calls are shifted. */
 static void nothing_on_one_rank(Rank *r)
 {
     open_warm(r);
@@ -102,7 +103,7 @@ static void message_for_collective(Rank *r)
     rank_close(r);
 }
 
-/* ---- (ii) messages in order, never buffered -------------------------------------------------- */
+/* ---- rule (ii): messages match in order and are never buffered ------------------------------- */
 
 static void message(Rank *r, bool send, int offset, size_t count)
 {
@@ -112,7 +113,7 @@ static void message(Rank *r, bool send, int offset, size_t count)
         OK(r->nccl->Recv(r->y + offset, count, ncclFloat32, 1 - r->rank, r->comm, r->stream));
 }
 
-/* Two messages, taken in the other order. */
+/* The receiver takes two messages in the wrong order. */
 static void messages_swapped(Rank *r)
 {
     bool swapped = r->planted && r->rank == 1;
@@ -134,8 +135,8 @@ static void message_type(Rank *r)
     rank_close(r);
 }
 
-/* Both send, then both receive: as a group, or alone, where each send waits for the other's
- * receive for ever. */
+/* Both ranks send and then receive. In a group that is allowed. Without a group, each send waits
+ * forever for the other rank's receive. */
 static void messages_crossed(Rank *r)
 {
     open_warm(r);
@@ -157,9 +158,9 @@ static void message_swallowed(Rank *r)
     rank_close(r);
 }
 
-/* ---- (iv) the first use ---------------------------------------------------------------------- */
+/* ---- rule (iv): the first use ---------------------------------------------------------------- */
 
-/* Both hosts would wait in it for ever. */
+/* Both hosts would wait in their calls forever. */
 static void first_use_of_another(Rank *r)
 {
     rank_open(r);
@@ -170,9 +171,10 @@ static void first_use_of_another(Rank *r)
     rank_close(r);
 }
 
-/* ---- (iii) one order of launches ------------------------------------------------------------- */
+/* ---- rule (iii): one order of launches ------------------------------------------------------- */
 
-/* Two communicators in different orders, on streams of their own: here each goes its way. */
+/* The two ranks use two communicators in different orders, on separate streams. On these streams
+ * the calls would complete, but they are still refused. */
 static void two_orders(Rank *r)
 {
     open_warm(r);
@@ -184,7 +186,8 @@ static void two_orders(Rank *r)
     rank_close(r);
 }
 
-/* A group is one launch: what comes between its two parts on another rank waits for both. */
+/* A group is a single launch. On another rank, a call between the group's two parts waits for
+ * both. */
 static void order_inside_a_group(Rank *r)
 {
     bool apart = r->planted && r->rank == 1;
@@ -206,7 +209,8 @@ static void order_inside_a_group(Rank *r)
     rank_close(r);
 }
 
-/* Three devices, each in two of three pairs; any two devices agree, all three do not. */
+/* Each of three devices is in two of three pairs. Any two devices agree on an order, but all three
+ * do not. */
 static void order_of_three(Rank *r)
 {
     enum { PAIRS = 3 };
@@ -231,7 +235,7 @@ static void order_of_three(Rank *r)
     rank_close(r);
 }
 
-/* Nothing orders two streams. */
+/* Nothing orders the calls on two streams. */
 static void no_order(Rank *r)
 {
     rank_open(r);

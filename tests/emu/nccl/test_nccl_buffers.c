@@ -1,5 +1,5 @@
-/* test_nccl_buffers.c -- the memory that calls of NCCL name: violations that the stand-in must
- * refuse, where the library would read and write what lies there. */
+/* test_nccl_buffers.c -- violations of the rules for buffers, which the emulated NCCL must refuse.
+ * The real library would read or write whatever is at the address. */
 #include "tests/emu/nccl/nccl_ranks.h"
 
 enum { N = 8 };
@@ -9,9 +9,9 @@ static void all_reduce(Rank *r)
     OK(r->nccl->AllReduce(r->x, r->y, N, ncclFloat32, ncclSum, r->comm, r->stream));
 }
 
-/* ---- (vi) memory ----------------------------------------------------------------------------- */
+/* ---- rule (vi): memory ----------------------------------------------------------------------- */
 
-/* In place means this rank's part of the whole. */
+/* "In place" means that the part is this rank's part of the whole. */
 static void gather_in_place(Rank *r)
 {
     rank_open(r);
@@ -100,7 +100,8 @@ static void misaligned(Rank *r)
     rank_close(r);
 }
 
-/* Two results of one group in the same place, and one that another call of it reads. */
+/* Two calls of a group write the same place. Below, a call reads what another one of its group
+ * writes. */
 static void group_writes_twice(Rank *r)
 {
     rank_open(r);
@@ -123,7 +124,8 @@ static void group_reads_what_it_writes(Rank *r)
     rank_close(r);
 }
 
-/* The first call has made the connections: the second is pending, and nobody waits for it. */
+/* The first call has made the connections, so the second stays pending without blocking the
+ * host. */
 static void freed_while_pending(Rank *r)
 {
     rank_open(r);

@@ -1,5 +1,5 @@
-/* test_nccl_core.c -- the collectives of the stand-in for NCCL, of all types and reductions,
- * against plain sums, on strict, deferred and random streams; what a ring does to sums. */
+/* test_nccl_core.c -- compares the collectives of the emulated NCCL with plain sums, for all types
+ * and reductions, on strict, deferred and random streams, and checks how a ring rounds sums. */
 #include "model/core/dtype.h"
 #include "tests/emu/nccl/nccl_runs.h"
 
@@ -41,7 +41,8 @@ static double get(ncclDataType_t type, const void *p, size_t i)
     }
 }
 
-/* Small enough that every type holds every result; of both signs where it has both. */
+/* Returns a number so small that every type can hold every result, of both signs for signed
+ * types. */
 static int value_of(ncclDataType_t type, ncclRedOp_t reduction, int rank, size_t i)
 {
     int v = (int)(i * 7 + (size_t)rank * 5) % 13;
@@ -77,7 +78,8 @@ typedef struct {
     ncclRedOp_t reduction;
     size_t count;
     bool in_place;
-    void *send, *recv, *host, *got; /* of ROOM bytes: device memory; pinned */
+    void *send, *recv, *host, *got; /* ROOM bytes each: two in device memory, two in pinned
+                                     * memory */
 } Trial;
 
 static size_t elements_sent(const Trial *t, const Rank *r)
@@ -90,7 +92,7 @@ static size_t elements_received(const Trial *t, const Rank *r)
     return t->verb == ALL_GATHER ? (size_t)r->ranks * t->count : t->count;
 }
 
-/* Where the verb reads and writes; in place, both are in `recv`. */
+/* Sets the addresses that the operation reads and writes. In place, both are inside `recv`. */
 static void trial_place(const Trial *t, const Rank *r, char **send, char **recv)
 {
     size_t part = (size_t)r->rank * t->count * TYPE_SIZE[t->type];
@@ -127,7 +129,7 @@ static double trial_expected(const Trial *t, const Rank *r, size_t i)
     }
 }
 
-/* The result, and nothing past it. */
+/* Checks the result, and that nothing after it was overwritten. */
 static void trial_run(const Trial *t, Rank *r)
 {
     char *send, *recv;
@@ -194,7 +196,7 @@ static void collectives_body(Rank *r)
     rank_close(r);
 }
 
-static void test_collectives(void **state)
+static void test_each_collective_gives_exact_results_for_all_types_and_reductions(void **state)
 {
     (void)state;
     char text[4096];
@@ -203,8 +205,9 @@ static void test_collectives(void **state)
     runs_well_in_all_modes(collectives_body, 4);
 }
 
-/* A count of 0 is nobody's business but the caller's; one that is large goes in many pieces. */
-static void counts_body(Rank *r) /* of 3 */
+/* A call with count 0 concerns only the rank that makes it. A large count is sent in many
+ * pieces. */
+static void counts_body(Rank *r) /* for 3 ranks */
 {
     enum { LARGE = 3000001 };
     float *x, *host, *got;
@@ -228,16 +231,16 @@ static void counts_body(Rank *r) /* of 3 */
     rank_close(r);
 }
 
-static void test_counts(void **state)
+static void test_a_call_without_elements_is_ignored_and_a_large_sum_is_exact(void **state)
 {
     (void)state;
     char text[4096];
     runs_well(counts_body, 3, "EMU_STREAMS=deferred", text, sizeof text);
 }
 
-/* ---- what a ring does to sums ---------------------------------------------------------------- */
+/* ---- how a ring rounds sums ------------------------------------------------------------------ */
 
-/* 256 of rank 0 and 0.75 of the others, as elements of the type; the sums into sum[]. */
+/* Sums 256 (bf16) or 2048 (f16) of rank 0 and 0.75 of the others into sum[]. */
 static void sum_of_unlike(Rank *r, ncclDataType_t type, int n, double *sum)
 {
     uint16_t *bits = (uint16_t *)r->host, got[8];
@@ -252,8 +255,8 @@ static void sum_of_unlike(Rank *r, ncclDataType_t type, int n, double *sum)
         sum[i] = get(type, got, (size_t)i);
 }
 
-/* Sums of 16 bits are rounded at each hop: who comes first decides. All ranks have the same bits,
- * and say which. */
+/* A 16-bit sum is rounded at each hop, so the order of the ranks decides the result. All ranks must
+ * get the same bits. Rank 0 prints them. */
 static void rounding_body(Rank *r)
 {
     static double first[4][8]; /* of each rank */
@@ -277,8 +280,8 @@ static void rounding_body(Rank *r)
     rank_close(r);
 }
 
-/* One seed gives one result, several seeds several. */
-static void test_rounding(void **state)
+/* The same seed must give the same result, and other seeds must sometimes give another. */
+static void test_the_seed_decides_how_a_ring_rounds_16_bit_sums(void **state)
 {
     (void)state;
     char first[64], other[64], settings[64];
@@ -294,11 +297,11 @@ static void test_rounding(void **state)
     assert_true(unlike > 0);
 }
 
-/* To the nearest, of two equally near to the even one. */
+/* Sums must be rounded to nearest, ties to even. */
 static void nearest_body(Rank *r)
 {
     static const float mine[2][3] = {{256, 258, 256}, {1, 1, 1.5f}}, sums[3] = {256, 260, 258};
-    static const float more = 2048 - 256; /* of float16 */
+    static const float more = 2048 - 256; /* for float16 */
     uint16_t got[6], *bits;
     rank_open(r);
     bits = (uint16_t *)r->host;
@@ -317,14 +320,14 @@ static void nearest_body(Rank *r)
     rank_close(r);
 }
 
-static void test_nearest(void **state)
+static void test_16_bit_sums_are_rounded_to_nearest_ties_to_even(void **state)
 {
     (void)state;
     char text[4096];
     runs_well(nearest_body, 2, "", text, sizeof text);
 }
 
-/* A maximum, a minimum of numbers and NaN is one of the numbers. */
+/* The maximum or minimum of numbers and a NaN must be one of the numbers. */
 static void nan_body(Rank *r)
 {
     static const ncclRedOp_t reductions[] = {ncclMax, ncclMin, ncclSum};
@@ -346,7 +349,7 @@ static void nan_body(Rank *r)
     rank_close(r);
 }
 
-static void test_nan(void **state)
+static void test_max_and_min_ignore_a_nan_and_a_sum_returns_it(void **state)
 {
     (void)state;
     char text[4096];
@@ -356,9 +359,11 @@ static void test_nan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_collectives), cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_rounding),    cmocka_unit_test(test_nearest),
-        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_each_collective_gives_exact_results_for_all_types_and_reductions),
+        cmocka_unit_test(test_a_call_without_elements_is_ignored_and_a_large_sum_is_exact),
+        cmocka_unit_test(test_the_seed_decides_how_a_ring_rounds_16_bit_sums),
+        cmocka_unit_test(test_16_bit_sums_are_rounded_to_nearest_ties_to_even),
+        cmocka_unit_test(test_max_and_min_ignore_a_nan_and_a_sum_returns_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

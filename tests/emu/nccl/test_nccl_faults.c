@@ -1,10 +1,10 @@
-/* test_nccl_faults.c -- the faults that EMU_NCCL_FAULT plants by (device, n-th call): each does
- * what it says, at that call and at no other, so that what a program says of it can be tested. */
+/* test_nccl_faults.c -- the faults that EMU_NCCL_FAULT plants at a device's n-th call: each must
+ * have its effect at that call and at no other, so that tests of programs can rely on it. */
 #include "tests/emu/nccl/nccl_ranks.h"
 
 enum {
     N = 8,
-    LONG = 100 /* ms in which whoever waits for nobody has long come */,
+    LONG = 100 /* ms after which a call that waits for nobody has certainly returned */,
     PATIENCE = 30000
 };
 
@@ -25,9 +25,9 @@ static void run_with(const char *fault, const char *streams, RankBody body, int 
         fail_msg("%s: ended with %d: %s", fault, ended, text);
 }
 
-/* ---- an error ------------------------------------------------------------------------------ */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
-/* The second all-reduce of device 1 alone fails, and nothing of it has happened. */
+/* Only the second all-reduce of device 1 fails, and it has no effect. */
 static void second_fails(Rank *r)
 {
     rank_open(r);
@@ -38,7 +38,7 @@ static void second_fails(Rank *r)
              ncclInternalError);
         _exit(7);
     }
-    rank_meet(r); /* never */
+    rank_meet(r); /* never returns */
 }
 
 static void *open_and_run(void *argument)
@@ -55,18 +55,18 @@ static void all_goes_well(Rank *r)
     open_and_run(r);
 }
 
-static void a_call_fails(void **state)
+static void test_a_planted_error_is_returned_by_that_call_only(void **state)
 {
     (void)state;
     run_with("1:AllReduce:2:error=3", NULL, second_fails, 7, "device 1, ncclAllReduce number 2");
-    /* 2 inits, 1 call before: any's counts all of the device's calls */
+    /* 2 inits and 1 earlier call: "any" counts all calls of the device */
     run_with("1:any:4:error=3", NULL, second_fails, 7, "device 1, ncclAllReduce number 4");
     run_with("1:AllReduce:2:error=3", NULL, all_goes_well, 0, "");
     run_with("3:AllReduce:1:error=3,0:AllGather:1:error=3", NULL, all_goes_well, 0, "");
     run_with("", NULL, all_goes_well, 0, "");
 }
 
-/* ---- an asynchronous error ------------------------------------------------------------------- */
+/* ---- asynchronous errors --------------------------------------------------------------------- */
 
 static void asynchronous(Rank *r)
 {
@@ -86,22 +86,22 @@ static void asynchronous(Rank *r)
     rank_meet(r);
 }
 
-static void an_error_comes_later(void **state)
+static void test_a_planted_asynchronous_error_is_reported_for_its_communicator(void **state)
 {
     (void)state;
     run_with("1:AllReduce:2:async=6", "EMU_STREAMS=deferred", asynchronous, 7, "async");
 }
 
-/* ---- what never completes -------------------------------------------------------------------- */
+/* ---- calls that never complete --------------------------------------------------------------- */
 
-/* Ends the process with 8 where the mark is set, within LONG under a fault, else as long as it
- * takes; with 7 where it is not. */
+/* Ends the process with 8 if the mark is set in time, else with 7. With a planted fault it waits
+ * only LONG, otherwise as long as needed. */
 static void exit_by_mark(Rank *r)
 {
     _exit(mark_comes(r->world, getenv("EMU_NCCL_FAULT") ? LONG : PATIENCE) ? 8 : 7);
 }
 
-/* Both hosts go on, no stream does. */
+/* Both hosts continue, but no stream does. */
 static void call_never_completes(Rank *r)
 {
     pthread_t waits;
@@ -115,7 +115,8 @@ static void call_never_completes(Rank *r)
     exit_by_mark(r);
 }
 
-/* Until the fault is planted, which it says: however long the rank takes to come to that call. */
+/* Starts the rank and returns when it reports that the fault is triggered, however long it takes to
+ * reach that call. */
 static void start_and_wait_for_fault(Rank *r)
 {
     char text[256];
@@ -141,7 +142,7 @@ static void init_never_ends(Rank *r)
     }
 }
 
-static void some_calls_never_complete(void **state)
+static void test_a_call_with_the_fault_never_does_not_complete(void **state)
 {
     (void)state;
     run_with("1:AllReduce:2:never", "EMU_STREAMS=deferred", call_never_completes, 7, "never");
@@ -155,9 +156,9 @@ static void some_calls_never_complete(void **state)
     run_with("", NULL, init_never_ends, 8, "");
 }
 
-/* ---- a peer's end ---------------------------------------------------------------------------- */
+/* ---- the end of a peer ----------------------------------------------------------------------- */
 
-/* The other rank has the remote error, in its call or later, as its watchdog sees it. */
+/* The other rank must get the remote error, in its call or later, where its watchdog sees it. */
 static void peer_vanishes(Rank *r)
 {
     ncclResult_t code;
@@ -165,7 +166,7 @@ static void peer_vanishes(Rank *r)
     rank_warm(r, r->comm, r->stream);
     if (r->rank == 1) {
         all_reduce(r);
-        _exit(8); /* it does not come back */
+        _exit(8); /* the faulty call does not return */
     }
     pthread_t waits;
     all_reduce(r);
@@ -178,7 +179,7 @@ static void peer_vanishes(Rank *r)
     _exit(7);
 }
 
-static void a_peer_ends(void **state)
+static void test_a_planted_kill_or_vanish_ends_the_peer_with_a_remote_error(void **state)
 {
     (void)state;
     run_with("1:AllReduce:2:kill", NULL, all_goes_well, 0, "");
@@ -204,7 +205,7 @@ static void function_missing(void *context)
     _exit(!loaded && missing && strcmp(missing, "ncclGroupEnd") == 0 ? 7 : loaded ? 8 : 9);
 }
 
-static void the_library_is_another(void **state)
+static void test_a_planted_version_or_missing_function_is_what_programs_see(void **state)
 {
     char text[256];
     (void)state;
@@ -214,8 +215,8 @@ static void the_library_is_another(void **state)
     assert_int_equal(child_run(function_missing, "missing=ncclBcast", text, sizeof text), 8);
 }
 
-/* What cannot be read is no fault that goes by unnoticed. */
-static void other_words_end_the_program(void **state)
+/* A setting that cannot be parsed must not be ignored. */
+static void test_an_invalid_fault_setting_ends_the_program(void **state)
 {
     static const char *const list[] = {"1",
                                        "1:AllReduce",
@@ -234,12 +235,12 @@ static void other_words_end_the_program(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_call_fails),
-        cmocka_unit_test(an_error_comes_later),
-        cmocka_unit_test(some_calls_never_complete),
-        cmocka_unit_test(a_peer_ends),
-        cmocka_unit_test(the_library_is_another),
-        cmocka_unit_test(other_words_end_the_program),
+        cmocka_unit_test(test_a_planted_error_is_returned_by_that_call_only),
+        cmocka_unit_test(test_a_planted_asynchronous_error_is_reported_for_its_communicator),
+        cmocka_unit_test(test_a_call_with_the_fault_never_does_not_complete),
+        cmocka_unit_test(test_a_planted_kill_or_vanish_ends_the_peer_with_a_remote_error),
+        cmocka_unit_test(test_a_planted_version_or_missing_function_is_what_programs_see),
+        cmocka_unit_test(test_an_invalid_fault_setting_ends_the_program),
     };
     return cmocka_run_group_tests_name("planted faults of NCCL", tests, NULL, NULL);
 }

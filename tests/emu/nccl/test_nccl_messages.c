@@ -1,5 +1,5 @@
-/* test_nccl_messages.c -- messages and groups of the stand-in for NCCL, and where its communicators
- * meet: the network's interfaces, memory taken, an end in the middle of work. */
+/* test_nccl_messages.c -- messages and groups of the emulated NCCL, first uses, network interfaces,
+ * and the device memory that communicators allocate. */
 #include "tests/emu/nccl/nccl_runs.h"
 
 #include <sched.h>
@@ -11,7 +11,8 @@ static float word(int from, int to, int i)
     return (float)(100 * from + 10 * to + i);
 }
 
-/* Every rank to every rank, itself included, as many floats as the two numbers say: none, too. */
+/* Every rank sends to every rank, including itself. The number of floats is the sum of the two
+ * ranks, which may be 0. */
 static void everybody_body(Rank *r)
 {
     const Nccl *n = r->nccl;
@@ -39,13 +40,13 @@ static void everybody_body(Rank *r)
     rank_close(r);
 }
 
-static void test_everybody(void **state)
+static void test_messages_of_any_size_between_all_ranks_arrive_intact(void **state)
 {
     (void)state;
     runs_well_in_all_modes(everybody_body, 4);
 }
 
-/* In order between two ranks, whichever rank groups its calls. */
+/* Messages between two ranks arrive in order, whichever rank groups its calls. */
 static void order_body(Rank *r)
 {
     const Nccl *n = r->nccl;
@@ -70,7 +71,7 @@ static void order_body(Rank *r)
     rank_close(r);
 }
 
-static void test_order(void **state)
+static void test_messages_arrive_in_order_whichever_rank_groups_its_calls(void **state)
 {
     (void)state;
     runs_well_in_all_modes(order_body, 2);
@@ -78,7 +79,7 @@ static void test_order(void **state)
 
 enum { LARGE = 2000000 };
 
-/* More than sockets hold, both ways at once. */
+/* Sends more than socket buffers hold, in both directions at once. */
 static void large_body(Rank *r)
 {
     const Nccl *n = r->nccl;
@@ -106,7 +107,7 @@ static void large_body(Rank *r)
     rank_close(r);
 }
 
-static void test_large(void **state)
+static void test_messages_larger_than_socket_buffers_pass_both_ways_at_once(void **state)
 {
     (void)state;
     char text[4096];
@@ -115,7 +116,7 @@ static void test_large(void **state)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* Two streams, two communicators, collectives and messages in one group, and one in another. */
+/* One group with two streams, two communicators, collectives and messages, and a nested group. */
 static void group_calls(Rank *r, ncclComm_t pair)
 {
     const Nccl *n = r->nccl;
@@ -131,7 +132,7 @@ static void group_calls(Rank *r, ncclComm_t pair)
     OK(n->GroupEnd());
 }
 
-/* What they carry, round after round. */
+/* Checks the results of group_calls, round after round. */
 static void group_body(Rank *r)
 {
     const Nccl *n = r->nccl;
@@ -154,9 +155,8 @@ static void group_body(Rank *r)
     rank_close(r);
 }
 
-/* Only the stream that is named is waited for: calls of one communicator are done in their order on
- * whichever streams; a group starts after all that its streams were asked for before, and comes
- * before all that they are asked for later. */
+/* Synchronizes only one stream. Calls of a communicator run in order on whichever streams. A group
+ * starts after all earlier work on its streams, and later work on them waits for the group. */
 static void streams_body(Rank *r)
 {
     const Nccl *n = r->nccl;
@@ -183,14 +183,14 @@ static void streams_body(Rank *r)
     rank_close(r);
 }
 
-static void test_groups(void **state)
+static void test_a_group_over_streams_and_communicators_keeps_stream_order(void **state)
 {
     (void)state;
     runs_well_in_all_modes(group_body, 4);
     runs_well_in_all_modes(streams_body, 2);
 }
 
-/* What a call may not be given, it refuses. */
+/* Passes an invalid root, which must be refused. */
 static void refused_body(Rank *r)
 {
     const Nccl *n = r->nccl;
@@ -200,7 +200,7 @@ static void refused_body(Rank *r)
     _exit(0); /* nothing more is allowed after an error */
 }
 
-static void test_refused(void **state)
+static void test_a_broadcast_with_an_invalid_root_is_refused(void **state)
 {
     (void)state;
     char text[4096];
@@ -211,8 +211,8 @@ static void test_refused(void **state)
 
 enum { MUCH = 1025 /* floats: more than 4 KiB */ };
 
-/* After a little was summed, the first sum of much waits for the peer's host, the second does not:
- * rank 0 is back from it, and says so, before rank 1 calls. */
+/* After a sum of little data, the first sum of much data waits for the peer's host. The second one
+ * does not: rank 0 has returned from it and sets the mark before rank 1 makes its call. */
 static void much_body(Rank *r)
 {
     float *x;
@@ -220,7 +220,7 @@ static void much_body(Rank *r)
     rank_warm(r, r->comm, r->stream);
     OK(cudaMalloc((void **)&x, MUCH * sizeof *x));
     if (r->rank == 1) {
-        MUST(!mark_comes(r->world, 50)); /* rank 0 would have come back long ago */
+        MUST(!mark_comes(r->world, 50)); /* without the wait, rank 0 would have returned long ago */
         atomic_store(&r->world->mark, 1);
     }
     OK(r->nccl->AllReduce(x, x, MUCH, ncclFloat32, ncclSum, r->comm, r->stream));
@@ -235,14 +235,14 @@ static void much_body(Rank *r)
     rank_close(r);
 }
 
-static void test_first_uses(void **state)
+static void test_the_first_sum_of_much_data_waits_for_the_peers_host(void **state)
 {
     (void)state;
     char text[4096];
     runs_well(much_body, 2, "EMU_STREAMS=deferred", text, sizeof text);
 }
 
-/* ---- where communicators meet ---------------------------------------------------------------- */
+/* ---- interfaces and memory ------------------------------------------------------------------- */
 
 static void sum_body(Rank *r)
 {
@@ -282,7 +282,7 @@ static bool has_ipv6(void)
     return found;
 }
 
-static void test_interfaces(void **state)
+static void test_communicators_use_the_interface_of_nccl_socket_ifname(void **state)
 {
     (void)state;
     char text[4096];
@@ -294,7 +294,7 @@ static void test_interfaces(void **state)
     if (child_run(no_interface, NULL, text, sizeof text) != 0) fail_msg("%s", text);
 }
 
-/* Each communicator takes as much device memory as was asked for, up to its end. */
+/* Each communicator must allocate the requested device memory and free it when it is destroyed. */
 static void reserve_body(Rank *r)
 {
     size_t before, after, all;
@@ -311,7 +311,7 @@ static void reserve_body(Rank *r)
     rank_close(r);
 }
 
-static void test_reserve(void **state)
+static void test_a_communicator_holds_the_requested_memory_until_destroyed(void **state)
 {
     (void)state;
     char text[4096];
@@ -321,10 +321,14 @@ static void test_reserve(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_everybody),  cmocka_unit_test(test_order),
-        cmocka_unit_test(test_large),      cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_first_uses),
-        cmocka_unit_test(test_interfaces), cmocka_unit_test(test_reserve),
+        cmocka_unit_test(test_messages_of_any_size_between_all_ranks_arrive_intact),
+        cmocka_unit_test(test_messages_arrive_in_order_whichever_rank_groups_its_calls),
+        cmocka_unit_test(test_messages_larger_than_socket_buffers_pass_both_ways_at_once),
+        cmocka_unit_test(test_a_group_over_streams_and_communicators_keeps_stream_order),
+        cmocka_unit_test(test_a_broadcast_with_an_invalid_root_is_refused),
+        cmocka_unit_test(test_the_first_sum_of_much_data_waits_for_the_peers_host),
+        cmocka_unit_test(test_communicators_use_the_interface_of_nccl_socket_ifname),
+        cmocka_unit_test(test_a_communicator_holds_the_requested_memory_until_destroyed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_nccl_misuse.c -- who may call NCCL and when, and how communicators are made: violations that
- * the stand-in must refuse, or answer with the code that the library has for them. */
+/* test_nccl_misuse.c -- violations of the rules for creating communicators and for which thread may
+ * call NCCL when. The emulated NCCL must refuse each, or return the error code of the real
+ * library. */
 #include "tests/emu/nccl/nccl_ranks.h"
 
 enum { N = 8 };
@@ -9,9 +10,10 @@ static void all_reduce(Rank *r)
     OK(r->nccl->AllReduce(r->x, r->y, N, ncclFloat32, ncclSum, r->comm, r->stream));
 }
 
-/* ---- (vii) init ------------------------------------------------------------------------------ */
+/* ---- rule (vii): creating communicators ------------------------------------------------------ */
 
-/* The call must fail with the code: says so, with the library's own words, and dies of it. */
+/* Checks that the call failed with the expected code, prints the library's error text, and
+ * aborts. */
 static void refused(Rank *r, ncclResult_t code, ncclResult_t expected)
 {
     char text[256];
@@ -62,7 +64,7 @@ static void config_not_blocking(Rank *r)
     init_with(r, 2, r->rank, &config, ncclSuccess);
 }
 
-/* The environment goes before the config. */
+/* The environment variable takes precedence over the config. */
 static void environment_not_blocking(Rank *r)
 {
     ncclConfig_t config = rank_config("x");
@@ -100,7 +102,7 @@ static void one_gpu_twice(Rank *r)
     init_with(r, 2, r->rank, &config, ncclInvalidUsage);
 }
 
-/* ---- (viii) who calls, and when -------------------------------------------------------------- */
+/* ---- rule (viii): which thread may call, and when -------------------------------------------- */
 
 static void *call_all_reduce(void *argument)
 {
@@ -121,7 +123,7 @@ static void *look(void *argument)
     return NULL;
 }
 
-/* A second thread of a device may look, and no more. */
+/* A second thread of a device may query errors, but make no calls. */
 static void two_threads(Rank *r)
 {
     pthread_t second;
@@ -153,7 +155,7 @@ static void two_threads_make(Rank *r)
     rank_close(r);
 }
 
-/* When all its communicators are gone a device may go to another thread. */
+/* When all communicators of a device are destroyed, another thread may use the device. */
 static void thread_after_thread(Rank *r)
 {
     pthread_t second;
@@ -189,7 +191,7 @@ static void destroyed_twice(Rank *r)
     rank_close(r);
 }
 
-/* The call is not waited for. */
+/* If planted, the call is not complete when the communicator is destroyed. */
 static void destroyed_under_way(Rank *r)
 {
     rank_open(r);
@@ -224,7 +226,7 @@ static void no_communicator(Rank *r)
     rank_close(r);
 }
 
-/* The failed call itself answers with a code; looking is allowed. */
+/* The failed call itself returns a code. Querying errors is allowed after it. */
 static void after_an_error(Rank *r)
 {
     rank_open(r);

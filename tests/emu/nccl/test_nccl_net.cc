@@ -1,5 +1,5 @@
-/* test_nccl_net.cc -- the stand-in for NCCL on its sockets, by itself: what comes in pieces, or
- * ends too early, and which interfaces a list names. */
+/* test_nccl_net.cc -- unit tests of the emulated NCCL's sockets: data that arrives in pieces or
+ * ends too early, and lists of interface names. */
 #include "tests/emu/nccl/net.cc"
 
 #include <csetjmp>
@@ -16,8 +16,8 @@ ncclResult_t last_error(ncclResult_t code, const char *, ...)
     return code;
 }
 
-/* A socket of packets gives a read no more than one packet. */
-static void pieces_are_put_together(void **)
+/* On a socket of packets, each read returns at most one packet. */
+static void test_data_in_pieces_is_joined_and_an_early_end_is_an_error(void **)
 {
     static const char text[] = "rank 0 of 4";
     for (size_t first = 1; first < sizeof text; first++) {
@@ -37,7 +37,7 @@ static void pieces_are_put_together(void **)
     }
 }
 
-static void a_list_names_interfaces(void **)
+static void test_a_list_of_interfaces_matches_by_prefix_name_or_exclusion(void **)
 {
     static const struct {
         const char *list, *in, *out;
@@ -54,8 +54,8 @@ static void a_list_names_interfaces(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_are_put_together),
-        cmocka_unit_test(a_list_names_interfaces),
+        cmocka_unit_test(test_data_in_pieces_is_joined_and_an_early_end_is_an_error),
+        cmocka_unit_test(test_a_list_of_interfaces_matches_by_prefix_name_or_exclusion),
     };
     return cmocka_run_group_tests_name("NCCL's sockets", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_nccl_order.cc -- the graph in which the stand-in for NCCL looks for devices that wait for
- * each other, by itself: against a naive answer for random launches, and what it says. */
+/* test_nccl_order.cc -- unit tests of the graph in which the emulated NCCL searches for devices
+ * that wait for each other: its messages, and random launches compared with a simple simulation. */
 #include "tests/emu/nccl/order.cc"
 
 #include <csetjmp>
@@ -22,8 +22,8 @@ static OrderLaunch launch(int device, const char *text, std::vector<OrderOperati
     return {"device " + std::to_string(device), text, std::move(operations)};
 }
 
-/* Two communicators in the same order on both devices, then in different ones. */
-static void different_orders_are_a_circle(void **state)
+/* Two communicators are used in the same order on both devices, then in different orders. */
+static void test_two_devices_with_different_orders_form_a_cycle(void **state)
 {
     (void)state;
     for (int planted = 0; planted < 2; planted++) {
@@ -40,8 +40,9 @@ static void different_orders_are_a_circle(void **state)
     }
 }
 
-/* A group takes its operations together: whoever has it as one launch lacks the order inside. */
-static void a_group_is_one_launch(void **state)
+/* The operations of a group are launched together, so their order inside the group does not
+ * matter. */
+static void test_a_launch_between_the_parts_of_a_group_forms_a_cycle(void **state)
 {
     OrderGraph graph;
     (void)state;
@@ -51,12 +52,13 @@ static void a_group_is_one_launch(void **state)
                         "");
     assert_string_equal(graph.add(launch(0, "C", {collective(3, 0)})).c_str(), "");
     assert_string_equal(graph.add(launch(1, "C", {collective(3, 0)})).c_str(), "");
-    /* one device alone takes it apart: the other's launch is over when both parts are */
+    /* only one device splits the group: the other device's launch ends when both parts have
+     * ended */
     assert_string_equal(graph.add(launch(0, "D+E", {collective(1, 1), collective(2, 1)})).c_str(),
                         "");
     assert_string_equal(graph.add(launch(1, "D", {collective(1, 1)})).c_str(), "");
     assert_string_equal(graph.add(launch(1, "E", {collective(2, 1)})).c_str(), "");
-    /* and puts something between */
+    /* and launches another operation in between */
     assert_string_equal(graph.add(launch(0, "F+G", {collective(1, 2), collective(2, 2)})).c_str(),
                         "");
     assert_string_equal(graph.add(launch(0, "H", {collective(3, 1)})).c_str(), "");
@@ -66,8 +68,9 @@ static void a_group_is_one_launch(void **state)
                         "device 0 launches H after F+G; device 1 launches G after H");
 }
 
-/* Messages: a chain goes on when its own ends are there; two that cross do not, alone. */
-static void messages_wait_for_their_two_ranks(void **state)
+/* A chain of messages continues when both ends of each are launched. Two messages that cross, each
+ * as its own launch, wait for each other. */
+static void test_two_single_messages_that_cross_form_a_cycle(void **state)
 {
     OrderGraph chain, crossed;
     (void)state;
@@ -84,7 +87,7 @@ static void messages_wait_for_their_two_ranks(void **state)
                         "device 0 launches r10 after s01; device 1 launches r01 after s10");
 }
 
-/* Lets devices do their launches; whether all come to an end. */
+/* Simulates the devices and returns whether all launches end. */
 static bool runs(const std::vector<OrderLaunch> &all)
 {
     std::map<std::string, std::vector<const OrderLaunch *>> queue;
@@ -117,9 +120,9 @@ static bool runs(const std::vector<OrderLaunch> &all)
     return true;
 }
 
-/* Every operation on two or three of four devices, some swapped in some device's order, some fused;
- * launches come to the graph in any order that keeps each device's. */
-static void random_launches_as_devices_run_them(void **state)
+/* Each operation is on two or three of four devices. Some are swapped on one device and some are
+ * grouped. Launches are added to the graph in any order that keeps the order on each device. */
+static void test_random_launches_form_a_cycle_exactly_if_a_simulation_hangs(void **state)
 {
     enum { CASES = 400, DEVICES = 4, OPERATIONS = 9 };
     int circles = 0;
@@ -165,8 +168,8 @@ static void random_launches_as_devices_run_them(void **state)
     assert_in_range(circles, CASES / 4, CASES * 3 / 4);
 }
 
-/* What is no line of launches is damaged. */
-static void other_lines_are_damaged(void **state)
+/* A line that is no launch must be reported as damaged. */
+static void test_a_damaged_line_of_launches_is_refused(void **state)
 {
     OrderLaunch launch;
     (void)state;
@@ -180,11 +183,11 @@ static void other_lines_are_damaged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(different_orders_are_a_circle),
-        cmocka_unit_test(a_group_is_one_launch),
-        cmocka_unit_test(messages_wait_for_their_two_ranks),
-        cmocka_unit_test(random_launches_as_devices_run_them),
-        cmocka_unit_test(other_lines_are_damaged),
+        cmocka_unit_test(test_two_devices_with_different_orders_form_a_cycle),
+        cmocka_unit_test(test_a_launch_between_the_parts_of_a_group_forms_a_cycle),
+        cmocka_unit_test(test_two_single_messages_that_cross_form_a_cycle),
+        cmocka_unit_test(test_random_launches_form_a_cycle_exactly_if_a_simulation_hangs),
+        cmocka_unit_test(test_a_damaged_line_of_launches_is_refused),
     };
     return cmocka_run_group_tests_name("order of NCCL launches", tests, NULL, NULL);
 }

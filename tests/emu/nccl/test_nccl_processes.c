@@ -1,8 +1,8 @@
-/* test_nccl_processes.c -- ranks as processes: what the stand-in for NCCL carries between them, who
- * may share a device, the order of all their launches, and a peer's end.
+/* test_nccl_processes.c -- ranks as processes: the data that the emulated NCCL transfers between
+ * them, ranks that share a device, the order of launches of all processes, and the death of a peer.
  *
- * With NCCL_TEST_RANK set it is one rank of two itself, which may be anywhere where the folder
- * NCCL_TEST_FOLDER is the same (tests/program/nccl_hosts.sh). */
+ * If NCCL_TEST_RANK is set, the program is itself one rank of two. They may run anywhere as long as
+ * both see the folder NCCL_TEST_FOLDER (tests/program/nccl_hosts.sh). */
 #include "tests/emu/nccl/nccl_ranks.h"
 
 #include <fcntl.h>
@@ -10,12 +10,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-enum { N = 8, LARGE = 1 << 16 /* floats: more than sockets hold */ };
+enum { N = 8, LARGE = 1 << 16 /* floats: more than socket buffers hold */ };
 
-/* What the processes of a test share. */
+/* State that the processes of a test share. */
 typedef struct {
     World world;
-    atomic_int ids; /* that are there */
+    atomic_int ids; /* set when the ids are in `world` */
 } Shared;
 
 typedef struct {
@@ -31,8 +31,8 @@ static void wait_for_ids(Shared *shared)
         sched_yield();
 }
 
-/* With LAZY_ROOT set, the threads that serve the ids share the rank's core and give way to it. They
- * must get on all the same where others want the core: SCHED_IDLE would keep them from it. */
+/* With LAZY_ROOT, the root's threads share the rank's core and get a low priority. They must still
+ * make progress when other processes want the core, which SCHED_IDLE would not guarantee. */
 static void *make_ids(void *context)
 {
     World *world = context;
@@ -55,7 +55,7 @@ static void ids_for_all(World *world, Shared *shared)
     atomic_store(&shared->ids, 1);
 }
 
-/* One rank; rank 0 makes the ids, which are found in its process. */
+/* Runs one rank. Rank 0 makes the ids, so the root runs in its process. */
 static void process_run(void *context)
 {
     const Process *process = context;
@@ -82,7 +82,7 @@ static void process_run(void *context)
     process->body(&rank);
 }
 
-/* How each of the processes ends, and what they say. */
+/* The exit codes and outputs of the processes. */
 typedef struct {
     int code[WORLD_MOST];
     char text[WORLD_MOST][2048];
@@ -106,7 +106,7 @@ static void run(RankBody body, int ranks, const char *const settings[WORLD_MOST]
     munmap(shared, sizeof *shared);
 }
 
-/* ---- what is carried ------------------------------------------------------------------------- */
+/* ---- transferred data ------------------------------------------------------------------------ */
 
 static void fetch(Rank *r, const float *from, int n)
 {
@@ -114,7 +114,7 @@ static void fetch(Rank *r, const float *from, int n)
     OK(cudaMemcpy(r->host, from, (size_t)n * sizeof *from, cudaMemcpyDeviceToHost));
 }
 
-/* Each operation once; x is rank + 1. */
+/* Calls each operation once and checks its result. x contains rank + 1. */
 static void carry_all(Rank *r)
 {
     const Nccl *n = r->nccl;
@@ -144,7 +144,7 @@ static void carry_all(Rank *r)
     rank_close(r);
 }
 
-/* A sum of more than fits into sockets. */
+/* Sums more data than socket buffers hold. */
 static void carry_much(Rank *r)
 {
     float *large, *host = malloc(LARGE * sizeof *host);
@@ -170,7 +170,7 @@ static void all_end_with(const Ends *ends, int ranks, int code, const char *word
             fail_msg("rank %d ended with %d: %s", i, ends->code[i], ends->text[i]);
 }
 
-static void processes_are_ranks(void **state)
+static void test_all_operations_between_processes_give_exact_results(void **state)
 {
     Ends ends;
     (void)state;
@@ -182,9 +182,9 @@ static void processes_are_ranks(void **state)
     all_end_with(&ends, 3, 0, "");
 }
 
-/* ---- who shares a device --------------------------------------------------------------------- */
+/* ---- ranks that share a device --------------------------------------------------------------- */
 
-/* Both on device 0. */
+/* Puts both ranks on device 0. */
 static void on_one_device(Rank *r)
 {
     ncclConfig_t config = rank_config("x");
@@ -198,7 +198,7 @@ static void on_one_device(Rank *r)
     OK(r->nccl->CommDestroy(r->comm));
 }
 
-static void one_device_is_for_one_rank_of_a_host(void **state)
+static void test_two_ranks_on_one_device_of_a_host_are_refused(void **state)
 {
     static const char *const hosts[WORLD_MOST][3] = {{"NCCL_HOSTID=a"}, {"NCCL_HOSTID=b"}};
     static const char *const allowed[WORLD_MOST][3] = {{"NCCL_MULTI_RANK_GPU_ENABLE=1"},
@@ -213,8 +213,8 @@ static void one_device_is_for_one_rank_of_a_host(void **state)
     all_end_with(&ends, 2, 0, "");
 }
 
-/* Rank 0, in whose process the root is, ends as soon as it is refused. */
-static void all_hear_of_a_refusal(void **state)
+/* Rank 0, whose process runs the root, ends as soon as it is refused. */
+static void test_all_processes_learn_of_a_refusal_though_the_root_ends(void **state)
 {
     static const char *const lazy[WORLD_MOST][3] = {{"LAZY_ROOT=1"}};
     Ends ends;
@@ -223,9 +223,10 @@ static void all_hear_of_a_refusal(void **state)
     all_end_with(&ends, WORLD_MOST, ncclInvalidUsage, "Duplicate GPU detected");
 }
 
-/* ---- (iii) the order of all processes' launches ---------------------------------------------- */
+/* ---- rule (iii): the order of all processes' launches ---------------------------------------- */
 
-/* Streams of their own let it come to an end all the same. */
+/* The two ranks use two communicators in different orders. On separate streams the calls still
+ * complete. */
 static void two_orders(Rank *r)
 {
     rank_open(r);
@@ -248,7 +249,7 @@ static void empty(const char *folder)
     assert_int_equal(system(command), 0);
 }
 
-static void the_order_of_all_is_checked(void **state)
+static void test_launches_in_different_orders_in_two_processes_are_refused(void **state)
 {
     char folder[] = "/tmp/test_nccl.XXXXXX", setting[64];
     const char *settings[WORLD_MOST][3] = {{"EMU_STREAMS=deferred", setting},
@@ -263,7 +264,8 @@ static void the_order_of_all_is_checked(void **state)
     settings[0][2] = settings[1][2] = "PLANTED=1";
     run(two_orders, 2, settings, &ends);
     empty(folder);
-    int first = ends.code[0] == 0 ? 0 : 1; /* whoever looks last sees both */
+    int first = ends.code[0] == 0 ? 0 : 1; /* the process that checks last sees the launches of
+                                            * both */
     if (ends.code[first] != 0 || ends.code[1 - first] != -SIGABRT ||
         !strstr(ends.text[0], "done") || !strstr(ends.text[1], "done") ||
         !strstr(ends.text[1 - first], "devices of several processes waiting for each other"))
@@ -273,7 +275,7 @@ static void the_order_of_all_is_checked(void **state)
     all_end_with(&ends, 2, -SIGABRT, "No such file or directory");
 }
 
-/* ---- a peer's end ---------------------------------------------------------------------------- */
+/* ---- the death of a peer --------------------------------------------------------------------- */
 
 static void *wait_for_stream(void *argument)
 {
@@ -296,7 +298,7 @@ static void a_peer_is_killed(Rank *r)
     _exit(code);
 }
 
-static void a_killed_peer_is_a_remote_error(void **state)
+static void test_a_killed_peer_process_causes_a_remote_error(void **state)
 {
     static const char *const settings[WORLD_MOST][3] = {
         {"EMU_STREAMS=deferred"}, {"EMU_STREAMS=deferred", "EMU_NCCL_FAULT=1:AllReduce:2:kill"}};
@@ -307,7 +309,7 @@ static void a_killed_peer_is_a_remote_error(void **state)
         fail_msg("%d: %s, %d: %s", ends.code[0], ends.text[0], ends.code[1], ends.text[1]);
 }
 
-/* ---- a rank of two, anywhere ----------------------------------------------------------------- */
+/* ---- one rank of two, on any machine --------------------------------------------------------- */
 
 static void one_rank(void)
 {
@@ -342,11 +344,11 @@ static void one_rank(void)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(processes_are_ranks),
-        cmocka_unit_test(one_device_is_for_one_rank_of_a_host),
-        cmocka_unit_test(all_hear_of_a_refusal),
-        cmocka_unit_test(the_order_of_all_is_checked),
-        cmocka_unit_test(a_killed_peer_is_a_remote_error),
+        cmocka_unit_test(test_all_operations_between_processes_give_exact_results),
+        cmocka_unit_test(test_two_ranks_on_one_device_of_a_host_are_refused),
+        cmocka_unit_test(test_all_processes_learn_of_a_refusal_though_the_root_ends),
+        cmocka_unit_test(test_launches_in_different_orders_in_two_processes_are_refused),
+        cmocka_unit_test(test_a_killed_peer_process_causes_a_remote_error),
     };
     if (getenv("NCCL_TEST_RANK")) {
         one_rank();

@@ -1,13 +1,13 @@
-/* test_nccl_real.c -- the same questions to the stand-in for NCCL and, where one is found, to the
- * real library: what it answers without a GPU, on loopback. The stand-in answers in its words. */
+/* test_nccl_real.c -- makes the same calls to the emulated NCCL and, if one is installed, to the
+ * real library, without a GPU and on loopback. Both must return the same codes and texts. */
 #include "parallel/comm/nccl/library.h"
 #include "tests/emu/nccl/nccl_ranks.h"
 #include "tests/support/support.h"
 
 enum { STAND_IN_VERSION = 22809 };
 
-/* Each asks in a thread of its own, as after an error nothing more may be asked. True: as it must
- * be. */
+/* Makes calls and returns whether the results are right. Each question runs in its own thread,
+ * because a thread may not call NCCL again after an error. */
 typedef bool (*Question)(const Nccl *nccl);
 
 static bool says(const Nccl *nccl, ncclResult_t code, ncclResult_t expected, const char *words)
@@ -65,7 +65,7 @@ static bool sentences(const Nccl *nccl)
     return well;
 }
 
-/* A question of a call that has no communicator. */
+/* Defines a question that makes a call without a communicator. */
 #define WITHOUT_COMM(name, call, words)                                                            \
     static bool name(const Nccl *nccl)                                                             \
     {                                                                                              \
@@ -143,7 +143,7 @@ static bool asked(Asking *asking, Question question)
     return asking->well;
 }
 
-/* Its sockets are on the interface. */
+/* Opens the library. Its sockets will use the interface. */
 static void load(Asking *asking, const char *library, const char *interface)
 {
     const char *missing;
@@ -154,7 +154,7 @@ static void load(Asking *asking, const char *library, const char *interface)
     _exit(9);
 }
 
-/* All functions that the program opens are there. */
+/* Checks that the library has all functions that the program opens. */
 static void look_up(const char *library)
 {
     static const char *const list[] = {
@@ -195,8 +195,8 @@ static void ask_without_interface(void *library)
     if (!asked(&asking, no_interface)) _exit(8);
 }
 
-/* A failed init leaves its thread inside a group: an end without a start is none. The stand-in ends
- * the program there. */
+/* A failed init leaves its thread inside a group, so a GroupEnd without a GroupStart succeeds. The
+ * emulated NCCL ends the program there instead. */
 static bool after_a_failed_init(const Nccl *nccl)
 {
     ncclUniqueId id;
@@ -222,7 +222,7 @@ static void ends_well(ChildBody body, char *library)
     if (code != 0) fail_msg("%s: ended with %d: %s", library, code, text);
 }
 
-/* The libnccl.so.2 that the loader's cache knows; programs here find the stand-in before it. */
+/* Finds the libnccl.so.2 in the loader's cache. Programs here find the emulated one first. */
 static bool real_library(char *path, size_t n)
 {
     FILE *list = popen("PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null", "r");
@@ -235,14 +235,14 @@ static bool real_library(char *path, size_t n)
     return *path != '\0';
 }
 
-static void the_stand_in_answers(void **state)
+static void test_the_emulated_nccl_returns_the_expected_codes_and_texts(void **state)
 {
     (void)state;
     ends_well(ask_all, "libnccl.so.2");
     ends_well(ask_without_interface, "libnccl.so.2");
 }
 
-static void the_real_library_answers_the_same(void **state)
+static void test_the_real_nccl_returns_the_same_codes_and_texts(void **state)
 {
     char path[1024];
     (void)state;
@@ -256,8 +256,8 @@ static void the_real_library_answers_the_same(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_stand_in_answers),
-        cmocka_unit_test(the_real_library_answers_the_same),
+        cmocka_unit_test(test_the_emulated_nccl_returns_the_expected_codes_and_texts),
+        cmocka_unit_test(test_the_real_nccl_returns_the_same_codes_and_texts),
     };
     return cmocka_run_group_tests_name("answers of NCCL", tests, NULL, NULL);
 }

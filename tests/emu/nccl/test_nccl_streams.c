@@ -1,15 +1,15 @@
-/* test_nccl_streams.c -- when calls of NCCL start, read and write, and in which order they add:
- * what the stand-in does to programs that lean on more than the library promises. */
+/* test_nccl_streams.c -- when NCCL calls start, read and write, and in which order they add. The
+ * emulated NCCL must break programs that rely on more than the real library promises. */
 #include "tests/emu/nccl/nccl_ranks.h"
 
-enum { N = 8, LONG = 100 /* ms in which a call that waits for nobody has long returned */ };
+enum { N = 8, LONG = 100 /* ms after which a call that waits for nobody has certainly returned */ };
 
 static void all_reduce(Rank *r)
 {
     OK(r->nccl->AllReduce(r->x, r->y, N, ncclFloat32, ncclSum, r->comm, r->stream));
 }
 
-/* N times the value to p, which is there when the stream has come to it. */
+/* Enqueues N copies of the value to p on the stream. */
 static void fill(Rank *r, float *p, float value, cudaStream_t stream)
 {
     for (int i = 0; i < N; i++)
@@ -17,7 +17,7 @@ static void fill(Rank *r, float *p, float value, cudaStream_t stream)
     OK(cudaMemcpyAsync(p, r->host, N * sizeof *p, cudaMemcpyHostToDevice, stream));
 }
 
-/* The first of p's numbers, when the stream has come to it. */
+/* Returns the first number at p, read in stream order. */
 static float first_of(Rank *r, const float *p, cudaStream_t stream)
 {
     float *to = r->host + WORLD_ROOM - 1;
@@ -32,7 +32,7 @@ static void wait_for_mark(World *world)
         sched_yield();
 }
 
-/* The child's environment, then its world. */
+/* The environment of a child process, and the world that it runs. */
 typedef struct {
     const char *settings[4];
     RankBody body;
@@ -50,7 +50,7 @@ static void run_ends_with(Run run, int expected)
     if (code != expected) fail_msg("ended with %d: %s", code, text);
 }
 
-/* ---- (iv) the first use waits for the peer's host -------------------------------------------- */
+/* ---- rule (iv): the first use waits for the peer's host -------------------------------------- */
 
 typedef void (*Use)(Rank *r);
 
@@ -67,7 +67,7 @@ static void use_message(Rank *r)
         OK(r->nccl->Recv(r->y, N, ncclFloat32, 0, r->comm, r->stream));
 }
 
-/* A second rank that comes late: the first returns from its call before, unless it is the first. */
+/* Rank 1 makes its call late. Rank 0's call returns before that, unless it is the first use. */
 static void late_peer(Rank *r, Use use)
 {
     rank_open(r);
@@ -100,7 +100,7 @@ static void late_to_message(Rank *r)
     late_peer(r, use_message);
 }
 
-static void the_first_use_waits_and_no_other(void **state)
+static void test_only_the_first_use_waits_for_the_peers_host(void **state)
 {
     static const RankBody list[] = {late_to_reduce, late_to_gather, late_to_message};
     (void)state;
@@ -109,9 +109,10 @@ static void the_first_use_waits_and_no_other(void **state)
             run_ends_with((Run){{"EMU_STREAMS=deferred"}, list[i], 2, first}, 0);
 }
 
-/* ---- (ii) nothing is buffered ---------------------------------------------------------------- */
+/* ---- rule (ii): nothing is buffered ---------------------------------------------------------- */
 
-/* A send of few bytes is over when its receive has come; planted, that waits for the send's end. */
+/* Even a small send ends only when its receive has been called. If planted, the receive waits for
+ * the end of the send. */
 static void late_receiver(Rank *r)
 {
     pthread_t waits;
@@ -129,22 +130,23 @@ static void late_receiver(Rank *r)
     rank_close(r);
 }
 
-static void a_send_waits_for_its_receive(void **state)
+static void test_a_send_completes_only_after_its_receive_is_called(void **state)
 {
     (void)state;
     for (int planted = 0; planted < 2; planted++)
         run_ends_with((Run){{"EMU_STREAMS=deferred"}, late_receiver, 2, planted}, 0);
 }
 
-/* ---- (v) a group and its streams ------------------------------------------------------------- */
+/* ---- rule (v): a group and its streams ------------------------------------------------------- */
 
 static void stop_until_mark(void *argument)
 {
     wait_for_mark(argument);
 }
 
-/* What the first call of the group reads is written on the second one's stream, which stops before
- * that, and nothing orders the two but the group; planted, no group: the old value goes out. */
+/* The first call of the group reads what the second call's stream writes, and that stream is
+ * blocked before the write. Only the group orders the two. If planted, there is no group and the
+ * old value is sent. */
 static void group_of_two_streams(Rank *r)
 {
     rank_open(r);
@@ -162,7 +164,7 @@ static void group_of_two_streams(Rank *r)
     rank_close(r);
 }
 
-static void a_group_starts_when_all_its_streams_are_there(void **state)
+static void test_a_group_starts_only_when_all_its_streams_have_reached_it(void **state)
 {
     (void)state;
     for (int planted = 0; planted < 2; planted++)
@@ -177,8 +179,8 @@ static void *wait_for_stream(void *argument)
     return NULL;
 }
 
-/* While the peer is awaited the result is poison; planted, what is being sent is overwritten, which
- * shows or does not, as the call reads early or late. */
+/* While a call waits for its peer, its output contains poison. If planted, its input is overwritten
+ * meanwhile, which changes the result only if the call reads late. */
 static void under_way(Rank *r)
 {
     const char *read = getenv("EMU_NCCL_READ");
@@ -190,7 +192,7 @@ static void under_way(Rank *r)
         float seen = 0;
         all_reduce(r);
         OK(pthread_create(&waits, NULL, wait_for_stream, r));
-        while (seen == seen) /* no NaN */
+        while (seen == seen) /* until it is a NaN */
             seen = first_of(r, r->y, r->side);
         if (r->planted) {
             fill(r, r->x, 10, r->side);
@@ -206,7 +208,7 @@ static void under_way(Rank *r)
     rank_close(r);
 }
 
-static void buffers_belong_to_a_call_until_its_end(void **state)
+static void test_using_a_buffer_before_the_call_ends_gives_wrong_numbers(void **state)
 {
     (void)state;
     for (int planted = 0; planted < 2; planted++) {
@@ -217,12 +219,12 @@ static void buffers_belong_to_a_call_until_its_end(void **state)
     }
 }
 
-/* ---- (ix) the order of sums ------------------------------------------------------------------ */
+/* ---- rule (ix): the order of sums ------------------------------------------------------------ */
 
 enum { RANKS = 4, BF16_ONE = 0x3f80, BF16_256 = 0x4380, BF16_260 = 0x4382 };
 
-/* 256 + 1 + 1 + 1 in 16 bits, in some order, rounded at each hop: 256 stays 256 when it comes first
- * and single ones are added, and would be 260 if the sum were rounded once. */
+/* Computes 256 + 1 + 1 + 1 in bf16, in some order, rounded at each hop. If 256 comes first and ones
+ * are added to it, it stays 256. Rounded once, the sum would be 260. */
 static void sum_in_16_bits(Rank *r)
 {
     enum { COUNT = 64 };
@@ -251,8 +253,8 @@ static void sum_in_16_bits(Rank *r)
     rank_close(r);
 }
 
-/* Whoever expects one order's bits fails with some seed. */
-static void sums_have_no_order(void **state)
+/* A program that expects the bits of one order must fail with some seed. */
+static void test_the_bits_of_a_sum_change_with_the_seed(void **state)
 {
     enum { SEEDS = 6 };
     static const char *const seed[SEEDS] = {"EMU_NCCL_SEED=0", "EMU_NCCL_SEED=1",
@@ -277,11 +279,11 @@ static void sums_have_no_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_use_waits_and_no_other),
-        cmocka_unit_test(a_send_waits_for_its_receive),
-        cmocka_unit_test(a_group_starts_when_all_its_streams_are_there),
-        cmocka_unit_test(buffers_belong_to_a_call_until_its_end),
-        cmocka_unit_test(sums_have_no_order),
+        cmocka_unit_test(test_only_the_first_use_waits_for_the_peers_host),
+        cmocka_unit_test(test_a_send_completes_only_after_its_receive_is_called),
+        cmocka_unit_test(test_a_group_starts_only_when_all_its_streams_have_reached_it),
+        cmocka_unit_test(test_using_a_buffer_before_the_call_ends_gives_wrong_numbers),
+        cmocka_unit_test(test_the_bits_of_a_sum_change_with_the_seed),
     };
     return cmocka_run_group_tests_name("when calls of NCCL read and write", tests, NULL, NULL);
 }
