@@ -52,7 +52,7 @@ static void sgd_update(Device *dev, const OptimizerUpdate *u)
            &u->constants->sgd, u->rounding);
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table of optimizers ----------------------------------------------------------------- */
 
 static const OptimizerRule rules[] = {
     [OPTIMIZER_ADAMW] = {.name = "AdamW",

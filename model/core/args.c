@@ -190,7 +190,7 @@ static LineState take_option(CommandLine *l, const char *argument)
     return store(l, o, value) ? LINE_GOOD : LINE_WRONG;
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- words (arguments that are not options) -------------------------------------------------- */
 
 static LineState word_too_many(CommandLine *l, const char *word)
 {
@@ -222,7 +222,7 @@ static LineState take_word(CommandLine *l, const char *word)
     return LINE_GOOD;
 }
 
-/* ---- the line -------------------------------------------------------------------------------- */
+/* ---- the whole line -------------------------------------------------------------------------- */
 
 static LineState take_argument(CommandLine *l)
 {

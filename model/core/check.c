@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the end of several ranks ---------------------------------------------------------------- */
+/* ---- ending a process with several ranks ----------------------------------------------------- */
 
 /* Shared by all threads, so that the process ends only once, whichever threads fail. */
 static struct {
@@ -88,7 +88,7 @@ static void end_shared(ExitCode code)
     _exit((int)code);
 }
 
-/* ---- sentences ------------------------------------------------------------------------------- */
+/* ---- error messages -------------------------------------------------------------------------- */
 
 /* Prints the error message with its exit code. Returns that code, which is EXIT_PERMISSION if the
  * message says that the system refused permission. */

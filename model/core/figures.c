@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* ---- figures --------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 Figure figure_count(double value)
 {
@@ -115,7 +115,7 @@ Figure figure_duration(double seconds)
     return f;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------- */
+/* ---- wrapping text into lines ---------------------------------------------------------------- */
 
 /* Returns the end of the first line of `text` if the line has `room` columns: the end of the text,
  * a line feed, or the place where the next line has to begin. */

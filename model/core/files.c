@@ -211,7 +211,7 @@ bool file_write(const FsOps *fs, const char *path, const void *data, size_t byte
     return false;
 }
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- file names and patterns ----------------------------------------------------------------- */
 
 enum {
     MAX_BRACES = 8,           /* nested pairs of braces */

@@ -60,7 +60,7 @@ bool file_write(const FsOps *fs, const char *path, const void *data, size_t byte
  * umask. Returns its name, which the caller frees, or NULL with an error message in err. */
 char *temporary_folder(const FsOps *fs, const char *path, char *err, size_t n);
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- file names and patterns ----------------------------------------------------------------- */
 
 /* Expands each pattern and appends the matching files to `out`: patterns in the given order,
  * matches of one pattern sorted. Fails if a pattern matches nothing, or if its braces expand to too

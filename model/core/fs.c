@@ -13,7 +13,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* ---- the calls themselves -------------------------------------------------------------------- */
+/* ---- the real system calls ------------------------------------------------------------------- */
 
 static int system_open(void *self, int folder, const char *name, int flags, mode_t mode)
 {

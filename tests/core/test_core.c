@@ -205,7 +205,7 @@ static void test_philox_gives_the_published_test_vectors(void **state)
     }
 }
 
-/* ---- levels of the CPU ---------------------------------------------------------------------- */
+/* ---- levels of CPU kernels ------------------------------------------------------------------- */
 
 /* A program built with a sanitizer has only the baseline kernels, and a CPU may lack higher levels;
  * the error message must suggest "auto". */
@@ -224,7 +224,7 @@ static void test_a_missing_cpu_level_is_refused_and_auto_suggested(void **state)
     }
 }
 
-/* ---- figures and lines ----------------------------------------------------------------------- */
+/* ---- formatted numbers and wrapped lines ----------------------------------------------------- */
 
 static void test_figures_are_printed_short_with_a_fitting_unit(void **state)
 {

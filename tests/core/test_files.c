@@ -176,7 +176,7 @@ static void test_kernel_number_finds_the_number_after_a_key(void **state)
     assert_int_equal(unlink("file"), 0);
 }
 
-/* ---- programs -------------------------------------------------------------------------------- */
+/* ---- finding programs in PATH ---------------------------------------------------------------- */
 
 static void test_program_find_searches_every_folder_of_path(void **state)
 {

@@ -1,5 +1,5 @@
-/* test_block.c -- one block by itself: the gradient of its input, and the column sums that come
- * with a gradient. */
+/* test_block.c -- tests a single block: the gradient of its input, and the column sums that are
+ * kept with the gradient of the residual stream. */
 #include "model/core/check.h"
 #include "tests/support/model/model_fixture.h"
 #include "tests/support/model/tensor_ranks.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* One block alone, its unit and gradient acquired. */
+/* A single block; its unit and gradient are acquired. */
 typedef struct {
     Fixture f;
     const Block *block;
@@ -21,14 +21,14 @@ typedef struct {
     Arena arena;
     void *memory;
     Tensor x, y;   /* this rank's rows of (N, C) */
-    int64_t first; /* element of the whole at which they begin */
+    int64_t first; /* index in the whole tensor of this rank's first element */
     ResidualGrad grad;
     bool accumulate;
 } Alone;
 
 enum { ALONE_ROWS = 14 };
 
-/* The rest of opening, with a->f open. */
+/* Opens everything except the fixture a->f, which must be open. */
 static void alone_begin(Alone *a)
 {
     const GptShape *s = &a->f.layers.shape;
@@ -72,7 +72,7 @@ static void alone_open(Alone *a, const GptShape *s)
     alone_begin(a);
 }
 
-/* Releases the unit, and sums its gradient over the ranks. */
+/* Releases the unit and sums its gradient over the ranks. */
 static void alone_end(Alone *a)
 {
     a->f.params->grad_release(a->f.params, a->block->unit);
@@ -86,7 +86,7 @@ static void alone_close(Alone *a)
     free(a->memory);
 }
 
-/* The sum of y * c, where y = block(drawn input + step * drawn direction). */
+/* Returns the sum of y * c, where y = block(random input + step * random direction). */
 static double alone_forward(Alone *a, double step)
 {
     double *x = a->x.data, *y = a->y.data, sum = 0;
@@ -98,7 +98,7 @@ static double alone_forward(Alone *a, double step)
     return sum;
 }
 
-/* Backward of that sum. */
+/* Runs backward for that sum. */
 static void alone_backward(Alone *a)
 {
     double *d = a->grad.d.data;
@@ -107,8 +107,8 @@ static void alone_backward(Alone *a)
     block_backward(&a->pass, a->block, &a->acts, a->x, &a->grad, a->accumulate);
 }
 
-/* The gradient of sum(y * c) with respect to a block's input. */
-static void test_block_input_gradient(void **state)
+/* Compares the gradient of sum(y * c) with respect to the block's input with finite differences. */
+static void test_the_input_gradient_of_a_block_matches_finite_differences(void **state)
 {
     (void)state;
     Alone a;
@@ -129,9 +129,9 @@ static void test_block_input_gradient(void **state)
     alone_close(&a);
 }
 
-/* Backward uses the column sums that come with a gradient and replaces them by those of the
- * gradient that it passes on. Sums that do not belong to d are not read. */
-static void test_column_sums_accompany_their_gradient(void **state)
+/* Backward must use the column sums that come with a gradient and replace them with those of the
+ * gradient that it passes on. If the sums are marked as out of date, they must not be read. */
+static void test_backward_uses_valid_column_sums_and_ignores_stale_ones(void **state)
 {
     (void)state;
     Alone a;
@@ -150,7 +150,7 @@ static void test_column_sums_accompany_their_gradient(void **state)
     for (int64_t j = 0; j < s.C; j++)
         assert_true(fabs(columns[j] - sums[j]) < 1e-13);
     Tensor bias = fixture_grad(&a.f, a.block->mlp.down.bias);
-    for (int known = 0; known < 2; known++) { /* those of the drawn gradient, then others */
+    for (int known = 0; known < 2; known++) { /* correct sums first, then wrong ones */
         for (int64_t j = 0; j < s.C; j++) {
             columns[j] = known;
             for (int64_t n = 0; !known && n < ALONE_ROWS; n++)
@@ -169,9 +169,9 @@ static void test_column_sums_accompany_their_gradient(void **state)
     alone_close(&a);
 }
 
-/* ---- over ranks ------------------------------------------------------------------------------ */
+/* ---- tensor-parallel ranks ------------------------------------------------------------------- */
 
-/* The block's gradients and its input's, of one rank. */
+/* The block's gradients and its input's gradient on one rank. */
 typedef struct {
     GptShape shape;
     bool sequence_parallel;
@@ -220,9 +220,10 @@ static void block_on_rank(Comm *world, void *context)
     alone_close(&a);
 }
 
-/* A gradient that has come from another stage, without the sums of its columns: the row-cut biases'
- * gradients are sums of this rank's rows, never of the rows that a region has gathered. */
-static void test_gradients_without_column_sums_over_ranks(void **state)
+/* Simulates a gradient from another stage, which has no column sums. The gradient of a bias that is
+ * added after a sum over ranks must be the sum of this rank's rows only, never of the rows that a
+ * region has gathered. */
+static void test_bias_gradients_on_ranks_are_right_without_column_sums(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -243,9 +244,9 @@ static void test_gradients_without_column_sums_over_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_block_input_gradient),
-        cmocka_unit_test(test_column_sums_accompany_their_gradient),
-        cmocka_unit_test(test_gradients_without_column_sums_over_ranks),
+        cmocka_unit_test(test_the_input_gradient_of_a_block_matches_finite_differences),
+        cmocka_unit_test(test_backward_uses_valid_column_sums_and_ignores_stale_ones),
+        cmocka_unit_test(test_bias_gradients_on_ranks_are_right_without_column_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

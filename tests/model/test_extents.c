@@ -1,4 +1,4 @@
-/* test_extents.c -- the map from pieces of units to elements of parameters. */
+/* test_extents.c -- tests the mapping from parts of units to elements of parameters. */
 #include "model/core/check.h"
 #include "model/param/extents.h"
 #include "tests/support/model/model_fixture.h"
@@ -12,8 +12,8 @@
 
 enum { MOST_EXTENTS = 64 };
 
-/* Marks what an extent holds: seen[param][element of the whole] counts. Checks that it lies inside
- * the piece and that places and elements belong together. */
+/* Counts the elements of an extent in seen[param][element of the whole], and checks that the extent
+ * is inside the part of the unit and that positions and elements match. */
 static void mark(const ParamTable *table, int unit, const ParamExtent *extent, int64_t offset,
                  int64_t count, unsigned char **seen)
 {
@@ -24,15 +24,15 @@ static void mark(const ParamTable *table, int unit, const ParamExtent *extent, i
     for (int64_t i = 0; i < extent->count; i++) {
         int64_t e = param_extent_element(extent, i);
         assert_true(e >= 0 && e < param_count(p));
-        /* The element's place in the unit, from the table alone. */
+        /* The element's position in the unit, computed from the table alone. */
         int64_t place = p->offset + e / p->dim[1] * p->local[1] + e % p->dim[1];
         assert_int_equal(place, extent->offset + i);
         seen[extent->param][e]++;
     }
 }
 
-/* All units in `parts` equal pieces of a multiple of `grain`, each piece cut once more at an odd
- * element. */
+/* Splits all units into `parts` equal parts, each a multiple of `grain`, splits each part again at
+ * an odd element, and checks that every element is covered. */
 static void check_cover(const ParamTable *table, int parts, int64_t grain)
 {
     GridPlace at = {0, 0, 0, 0};
@@ -64,7 +64,7 @@ static void check_cover(const ParamTable *table, int parts, int64_t grain)
     free(seen);
 }
 
-static void test_bug_35_every_element_in_one_extent(void **state)
+static void test_bug_35_every_element_is_in_exactly_one_extent(void **state)
 {
     (void)state;
     for (int i = 0; i < FIXTURE_VARIANTS; i += 5) {
@@ -81,7 +81,7 @@ static void test_bug_35_every_element_in_one_extent(void **state)
     }
 }
 
-/* Odd sizes, and rows that pad: a vocabulary of 17 in 24 rows of 3, a vector of 131. */
+/* Makes a table with odd sizes and padding: a vocabulary of 17 in 24 rows of 3, a vector of 131. */
 static void make_odd_table(ParamTable *table)
 {
     param_table_add(
@@ -97,7 +97,7 @@ static void make_odd_table(ParamTable *table)
     param_table_layout(table);
 }
 
-static void test_padding_and_order(void **state)
+static void test_padding_is_in_no_extent_and_extents_are_in_ascending_order(void **state)
 {
     (void)state;
     GridPlace at = {0, 0, 0, 0};
@@ -106,21 +106,22 @@ static void test_padding_and_order(void **state)
     make_odd_table(&table);
     for (int parts = 1; parts <= 8; parts++)
         check_cover(&table, parts, 1);
-    /* Padding rows and tails are in no extent. */
+    /* Padding rows and the unit's tail must not be in any extent. */
     assert_int_equal(param_extents(&table, &at, 0, 17 * 3, 1000, extent, 4), 0);
     assert_int_equal(param_extents(&table, &at, 0, 17 * 3 - 1, 1000, extent, 4), 1);
     assert_int_equal(param_extent_element(&extent[0], 0), 50);
-    /* The matrix is laid out first. The number of extents is returned even where there is no room
-     * for them. */
+    /* The matrix is stored first. The number of extents is returned even if there is no room for
+     * them. */
     assert_int_equal(param_extents(&table, &at, 1, 0, 1000, NULL, 0), 2);
     assert_int_equal(param_extents(&table, &at, 1, 0, 1000, extent, 1), 2);
     assert_int_equal(extent[0].param, 2);
     param_table_free(&table);
 }
 
-/* What the second of two tensor-parallel ranks holds: rows 12 to 16 of the table (7 of its 12 rows
- * pad), and the matrix's columns from 4 on of 8, here halved by hand. */
-static void test_parts_of_cut_parameters(void **state)
+/* Checks the second of two tensor-parallel ranks: it has rows 12 to 16 of the table (7 of its 12
+ * rows are padding), and of the matrix's 8 columns those from 4 on. The test sets these sizes
+ * itself. */
+static void test_extents_of_a_rank_with_a_part_of_each_parameter_are_right(void **state)
 {
     (void)state;
     GridPlace at = {.tp = 1};
@@ -136,7 +137,7 @@ static void test_parts_of_cut_parameters(void **state)
     assert_int_equal(param_extents(&table, &at, 1, 3, 17, extent, 4), 1);
     assert_int_equal(extent[0].count, 17);
     assert_int_equal(param_extent_element(&extent[0], 0), 7);  /* row 0, last column */
-    assert_int_equal(param_extent_element(&extent[0], 1), 12); /* row 1, first of this part */
+    assert_int_equal(param_extent_element(&extent[0], 1), 12); /* row 1, column 0 of this part */
     assert_int_equal(param_extent_element(&extent[0], 16), 8 * 4 + 4 + 3);
     param_table_free(&table);
 }
@@ -144,9 +145,9 @@ static void test_parts_of_cut_parameters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_35_every_element_in_one_extent),
-        cmocka_unit_test(test_padding_and_order),
-        cmocka_unit_test(test_parts_of_cut_parameters),
+        cmocka_unit_test(test_bug_35_every_element_is_in_exactly_one_extent),
+        cmocka_unit_test(test_padding_is_in_no_extent_and_extents_are_in_ascending_order),
+        cmocka_unit_test(test_extents_of_a_rank_with_a_part_of_each_parameter_are_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

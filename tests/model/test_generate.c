@@ -1,5 +1,5 @@
-/* test_generate.c -- decoding: the cache of keys and values against the full forward pass, whole
- * texts against a loop that has no cache, and sampling. */
+/* test_generate.c -- tests decoding: the cache of keys and values against the full forward pass,
+ * whole texts against a loop without a cache, and sampling. */
 #include "model/core/check.h"
 #include "model/generate.h"
 #include "tests/support/model/model_fixture.h"
@@ -28,7 +28,8 @@ static void check_cache(GptShape s, double tolerance)
     Decoder *d = decoder_create(&f.dev, &f.layers, f.params, &f.tp, NULL, s.P);
     double scale = 0, worst = 0;
     for (int64_t at = 0, n; at < T; at += n) {
-        n = at == 0 ? 4 : at == 4 ? 2 : 1; /* a prompt, two tokens at once, then one by one */
+        /* A prompt of 4 tokens, then 2 at once, then one at a time. */
+        n = at == 0 ? 4 : at == 4 ? 2 : 1;
         Tensor got = decoder_feed(d, f.tokens + at, n);
         int64_t best_full = 0, best_cached = 0;
         for (int64_t v = 0; v < s.V; v++) {
@@ -48,7 +49,7 @@ static void check_cache(GptShape s, double tolerance)
     fixture_close(&f);
 }
 
-static void test_cache_equals_full_forward(void **state)
+static void test_logits_with_the_cache_equal_a_full_forward_pass(void **state)
 {
     (void)state;
     GptShape shapes[] = {fixture_shape(), fixture_llama_shape(), fixture_mqa_shape()};
@@ -58,14 +59,14 @@ static void test_cache_equals_full_forward(void **state)
     }
 }
 
-/* ---- against a loop without a cache ---------------------------------------------------------- */
+/* ---- comparison with a loop without a cache -------------------------------------------------- */
 
 enum { TOKENS = 24, NO_END = -1 };
 
 typedef struct {
     int32_t token[TOKENS + 1];
     int n;
-    int32_t end; /* ends the text, without being part of it */
+    int32_t end; /* this token ends the text and is not part of it */
 } Written;
 
 static bool write_token(void *context, int32_t token)
@@ -77,8 +78,8 @@ static bool write_token(void *context, int32_t token)
     return true;
 }
 
-/* Logits (V) after the last of `length` tokens, computed by the whole model from all tokens,
- * without a cache. The model does not see what follows them. */
+/* Computes the logits (V) after the last of `length` tokens with the whole model and without a
+ * cache. The model does not see later tokens. */
 static void forward_anew(Fixture *f, const int32_t *seen, int64_t length, double *logits)
 {
     const GptShape *s = &f->layers.shape;
@@ -90,8 +91,9 @@ static void forward_anew(Fixture *f, const int32_t *seen, int64_t length, double
     free(all.data);
 }
 
-/* The text after a prompt of n tokens, in a context of f->T tokens. Only the end of a longer prompt
- * counts. When the context is full, its last half is kept and continues from position 0. */
+/* Generates the text after a prompt of n tokens, in a context of f->T tokens, without a cache. Only
+ * the end of a longer prompt is used. When the context is full, its last half is kept and continues
+ * from position 0. */
 static void plain_text(Fixture *f, const Sampling *sampling, const int32_t *prompt, int64_t n,
                        Written *out)
 {
@@ -120,7 +122,8 @@ static const Sampling samplings[] = {{.temperature = 0, .top_p = 1},
                                      {.temperature = 1.5, .top_k = 6, .top_p = 0.7, .seed = 8}};
 enum { SAMPLINGS = sizeof samplings / sizeof *samplings, LONGEST = 21 };
 
-/* The text of a prompt of n tokens, which ends before `end`. */
+/* Checks the decoder's text after a prompt of n tokens, which ends before the token `end`, and
+ * returns it. */
 static Written check_text(Fixture *f, Decoder *d, const Sampling *sampling, const int32_t *prompt,
                           int64_t n, int32_t end)
 {
@@ -136,8 +139,8 @@ static Written check_text(Fixture *f, Decoder *d, const Sampling *sampling, cons
     return want;
 }
 
-/* Prompts shorter than the context, as long as it, and longer; texts of full length, and texts that
- * end early, with a token that would have come sixth or sooner. */
+/* Checks prompts shorter than the context, as long as it, and longer; for each, a text of full
+ * length and one that ends early, at one of its first six tokens. */
 static void check_texts(Fixture *f, Decoder *d, const Sampling *sampling)
 {
     const int64_t length[] = {1, 3, f->T, LONGEST};
@@ -152,8 +155,8 @@ static void check_texts(Fixture *f, Decoder *d, const Sampling *sampling)
     }
 }
 
-/* Text goes on past the end of the context. */
-static void test_text_equals_a_loop_without_cache(void **state)
+/* The text must also be equal after the context is full. */
+static void test_generated_text_equals_that_of_a_loop_without_cache(void **state)
 {
     (void)state;
     static const int64_t context[] = {1, 2, 7, 16};
@@ -169,8 +172,8 @@ static void test_text_equals_a_loop_without_cache(void **state)
     }
 }
 
-/* Another seed writes another text. */
-static void test_seeds_matter(void **state)
+/* Two seeds must give two different texts. */
+static void test_two_seeds_generate_different_texts(void **state)
 {
     (void)state;
     Fixture f;
@@ -190,10 +193,10 @@ static void test_seeds_matter(void **state)
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-/* top_k and top_p together: the nucleus is taken from the k tokens, not from all. The first three
- * of 0.45, 0.3, 0.15 and 0.1 have shares of 0.5, 0.33 and 0.17, so a nucleus of 0.49 is the first
- * token alone. Taken from all four it would be the first two. */
-static void test_the_nucleus_is_of_the_top_k(void **state)
+/* With both top_k and top_p, the nucleus must be taken from the top k tokens, not from all tokens.
+ * The first three of 0.45, 0.3, 0.15 and 0.1 have shares of 0.5, 0.33 and 0.17, so a nucleus of
+ * 0.49 is the first token alone. Taken from all four tokens, it would be the first two. */
+static void test_top_p_is_applied_to_the_top_k_tokens_only(void **state)
 {
     (void)state;
     double logits[] = {log(0.15), log(0.45), log(0.1), log(0.3)};
@@ -213,7 +216,7 @@ static void test_the_nucleus_is_of_the_top_k(void **state)
     assert_true(seen[3] > 100 && seen[0] == 0 && seen[2] == 0);
 }
 
-static void test_sampling_rules(void **state)
+static void test_temperature_top_k_and_top_p_choose_the_expected_tokens(void **state)
 {
     (void)state;
     double logits[] = {0.0, 3.0, 1.0, 2.0, -5.0};
@@ -228,7 +231,7 @@ static void test_sampling_rules(void **state)
             sample_token(&(Sampling){.temperature = 1, .top_k = 2, .top_p = 1}, t, i, order);
         assert_true(k2 == 1 || k2 == 3);
         int32_t p = sample_token(&(Sampling){.temperature = 1, .top_p = 0.6}, t, i, order);
-        assert_int_equal(p, 1); /* its mass is 0.64 */
+        assert_int_equal(p, 1); /* its probability is 0.64 */
         seen[sample_token(&(Sampling){.temperature = 1, .top_p = 1, .seed = 9}, t, i, order)]++;
     }
     double total = 0;
@@ -243,11 +246,11 @@ static void test_sampling_rules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cache_equals_full_forward),
-        cmocka_unit_test(test_text_equals_a_loop_without_cache),
-        cmocka_unit_test(test_seeds_matter),
-        cmocka_unit_test(test_the_nucleus_is_of_the_top_k),
-        cmocka_unit_test(test_sampling_rules),
+        cmocka_unit_test(test_logits_with_the_cache_equal_a_full_forward_pass),
+        cmocka_unit_test(test_generated_text_equals_that_of_a_loop_without_cache),
+        cmocka_unit_test(test_two_seeds_generate_different_texts),
+        cmocka_unit_test(test_top_p_is_applied_to_the_top_k_tokens_only),
+        cmocka_unit_test(test_temperature_top_k_and_top_p_choose_the_expected_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

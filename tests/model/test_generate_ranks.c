@@ -1,5 +1,5 @@
-/* test_generate_ranks.c -- decoding over tensor-parallel ranks: every rank has all logits, and they
- * equal those of a single rank, whether training cuts the rows of the stream or not. */
+/* test_generate_ranks.c -- tests decoding on tensor-parallel ranks: every rank must get all logits,
+ * equal to those of a single rank, whether or not training uses sequence parallelism. */
 #include "model/core/check.h"
 #include "model/generate.h"
 #include "tests/support/model/tensor_ranks.h"
@@ -11,17 +11,17 @@
 
 #include <cmocka.h>
 
-/* Passes of several tokens, and of a single token, which cannot be divided among ranks. */
+/* Passes of several tokens and of a single token, whose one row cannot be split among ranks. */
 static const int64_t passes[] = {5, 1, 1, 3, 1};
 enum { PASSES = sizeof passes / sizeof *passes, TOKENS = 11 };
 
 typedef struct {
     const RankedCase *c;
     GptShape shape;
-    double *logits; /* (PASSES, V), of one rank */
+    double *logits; /* (PASSES, V), from one rank */
 } Job;
 
-/* Feeds the tokens; the logits after each pass. */
+/* Feeds the tokens and stores the logits after each pass. */
 static void decode(Fixture *f, Comm *world, double *logits)
 {
     int64_t V = f->layers.shape.V, fed = 0;
@@ -70,7 +70,7 @@ static void one_rank(Comm *world, void *context)
     fixture_close(&f);
 }
 
-static void test_decoding_equals_one_rank(void **state)
+static void test_decoding_on_tensor_parallel_ranks_equals_one_rank(void **state)
 {
     (void)state;
     static const int kv[] = {12, 1, 12};
@@ -92,6 +92,7 @@ static void test_decoding_equals_one_rank(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_decoding_equals_one_rank)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_decoding_on_tensor_parallel_ranks_equals_one_rank)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

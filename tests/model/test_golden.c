@@ -1,12 +1,12 @@
-/* test_golden.c -- the model against PyTorch (scripts/make_golden.py): logits, every gradient,
- * twenty training losses.
+/* test_golden.c -- compares the model with PyTorch (scripts/make_golden.py): logits, every
+ * gradient, twenty training losses.
  *
- * Bounds follow the tensor: |difference| <= tolerance * max(rms of the tensor, 1e-6 of the global
- * gradient rms), and never less than 32 roundings of that global rms: some gradients are zero in
- * theory (the key bias without rotary positions), and what is left of them is cancelled terms.
- * f64: 1e-9. f32: a gradient passes through some thirty sums of up to a hundred terms, each
- * rounding 6e-8 of the larger terms, so 1e-4 of the rms bounds the worst element; losses are means
- * and stay within 2e-6. */
+ * The bounds depend on the tensor: |difference| <= tolerance * max(rms of the tensor, 1e-6 of the
+ * global gradient rms), and at least 32 roundings of that global rms. The latter is for gradients
+ * that are zero in theory (the key bias without rotary positions), where only rounding of cancelled
+ * terms remains. The tolerance is 1e-9 in f64. In f32 a gradient passes through about thirty sums
+ * of up to a hundred terms, each with a rounding of 6e-8 of the larger terms, so 1e-4 of the rms
+ * bounds the worst element; losses are means and stay within 2e-6. */
 #include "model/core/check.h"
 #include "tests/support/model/golden.h"
 #include "tests/support/support.h"
@@ -36,7 +36,7 @@ static void load_weights(Fixture *f, const Golden *g)
     }
 }
 
-/* Batch `step` of the recorded stream (STEPS, B, T+1). */
+/* Loads batch `step` of the recorded tokens (STEPS, B, T+1). */
 static void set_batch(Fixture *f, const Golden *g, int64_t step)
 {
     Tensor tokens = golden_tensor(g, "tokens");
@@ -115,14 +115,15 @@ static void check_forward_backward(const char *name, const char *backend, bool f
     close_golden(g, c, &f);
 }
 
-/* How many of the recorded steps are made. Later steps run the same code as the first ones, so a
- * few are enough where each access is checked or threads run in another order (TEST_SAMPLE). */
+/* Returns how many of the recorded steps to make. Later steps run the same code as the first ones,
+ * so a few are enough in slow builds: under a sanitizer, or with threads in another order
+ * (TEST_SAMPLE). */
 static int steps_made(void)
 {
     return getenv("TEST_SAMPLE") != NULL ? 5 : STEPS;
 }
 
-/* The recorded steps through norm, decision and optimizer. */
+/* Makes the recorded steps with norm, decision and optimizer, and compares the losses. */
 static void check_training(const char *name, const char *backend, bool f64,
                            RecomputePolicy recompute)
 {
@@ -151,35 +152,35 @@ static void check_training(const char *name, const char *backend, bool f64,
 
 static const char *const models[] = {"gpt2", "llama", "relu2"};
 
-static void test_logits_and_gradients_f64(void **state)
+static void test_logits_and_gradients_equal_pytorch_in_f64(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++)
         check_forward_backward(models[i], "cpu", true);
 }
 
-static void test_logits_and_gradients_f32(void **state)
+static void test_logits_and_gradients_equal_pytorch_in_f32(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++)
         check_forward_backward(models[i], "cpu", false);
 }
 
-static void test_twenty_losses_f64(void **state)
+static void test_twenty_losses_equal_pytorch_in_f64(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++)
         check_training(models[i], "cpu", true, RECOMPUTE_NONE);
 }
 
-static void test_twenty_losses_f32(void **state)
+static void test_twenty_losses_equal_pytorch_in_f32(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++)
         check_training(models[i], "cpu", false, RECOMPUTE_NONE);
 }
 
-static void test_twenty_losses_recomputed(void **state)
+static void test_twenty_losses_equal_pytorch_with_recompute(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++)
@@ -187,8 +188,8 @@ static void test_twenty_losses_recomputed(void **state)
             check_training(models[i], "cpu", true, p);
 }
 
-/* The CUDA backend computes in f32 and is held to the CPU's bounds for it. */
-static void test_logits_and_gradients_cuda(void **state)
+/* The CUDA backend computes in f32 and must meet the CPU's f32 bounds. */
+static void test_logits_and_gradients_equal_pytorch_on_cuda(void **state)
 {
     (void)state;
     cuda_needed();
@@ -196,7 +197,7 @@ static void test_logits_and_gradients_cuda(void **state)
         check_forward_backward(models[i], "cuda", false);
 }
 
-static void test_twenty_losses_cuda(void **state)
+static void test_twenty_losses_equal_pytorch_on_cuda(void **state)
 {
     (void)state;
     cuda_needed();
@@ -208,13 +209,13 @@ static void test_twenty_losses_cuda(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logits_and_gradients_f64),
-        cmocka_unit_test(test_logits_and_gradients_f32),
-        cmocka_unit_test(test_twenty_losses_f64),
-        cmocka_unit_test(test_twenty_losses_f32),
-        cmocka_unit_test(test_twenty_losses_recomputed),
-        cmocka_unit_test(test_logits_and_gradients_cuda),
-        cmocka_unit_test(test_twenty_losses_cuda),
+        cmocka_unit_test(test_logits_and_gradients_equal_pytorch_in_f64),
+        cmocka_unit_test(test_logits_and_gradients_equal_pytorch_in_f32),
+        cmocka_unit_test(test_twenty_losses_equal_pytorch_in_f64),
+        cmocka_unit_test(test_twenty_losses_equal_pytorch_in_f32),
+        cmocka_unit_test(test_twenty_losses_equal_pytorch_with_recompute),
+        cmocka_unit_test(test_logits_and_gradients_equal_pytorch_on_cuda),
+        cmocka_unit_test(test_twenty_losses_equal_pytorch_on_cuda),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

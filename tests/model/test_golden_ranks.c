@@ -1,6 +1,6 @@
-/* test_golden_ranks.c -- the model over tensor-parallel ranks against PyTorch (test_golden.c):
- * whole weights are loaded into each rank's parts, and logits, loss and every gradient are
- * compared. */
+/* test_golden_ranks.c -- compares the model on tensor-parallel ranks with PyTorch (see
+ * test_golden.c). Whole weights are loaded into the ranks' parts; logits, loss and every gradient
+ * are compared. */
 #include "model/core/check.h"
 #include "tests/support/model/golden.h"
 #include "tests/support/model/tensor_ranks.h"
@@ -19,10 +19,10 @@ typedef struct {
     const Golden *golden;
     GptShape shape;
     RankedCase c;
-    double rms; /* of all gradients */
+    double rms; /* over all gradients */
 } Job;
 
-/* One rank's part of the comparison. */
+/* State of one rank during the comparison. */
 typedef struct {
     const Job *job;
     Comm *world;
@@ -53,7 +53,7 @@ static double rms_of(const double *x, int64_t n)
     return sqrt(sum / (double)n);
 }
 
-/* The bound is test_golden.c's. */
+/* Compares values with the bound of test_golden.c. */
 static void compare(Fixture *f, const Shard *shard, const ParamExtent *extent, Tensor values,
                     void *context)
 {
@@ -72,7 +72,7 @@ static void compare(Fixture *f, const Shard *shard, const ParamExtent *extent, T
     }
 }
 
-/* The first batch of the recorded stream (steps, B, T + 1). */
+/* Loads the first batch of the recorded tokens (steps, B, T + 1). */
 static void set_batch(Fixture *f, const Golden *golden)
 {
     const double *at = golden_tensor(golden, "tokens").data;
@@ -147,9 +147,9 @@ static void check_model(const char *name, int tp, bool sequence_parallel)
     golden_close(golden);
 }
 
-/* Bug 27: four heads and their mlps on two ranks, and on four, where two ranks share a head of keys
- * and values; three heads, with one head of keys and values for all ranks. */
-static void test_bug_27_whole_weights_on_any_ranks(void **state)
+/* Bug 27 of tests/README.md. Four heads on two ranks, and on four, where two ranks share a kv head;
+ * three heads with one kv head for all ranks. */
+static void test_bug_27_whole_weights_loaded_on_ranks_equal_pytorch(void **state)
 {
     (void)state;
     static const struct {
@@ -164,6 +164,7 @@ static void test_bug_27_whole_weights_on_any_ranks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bug_27_whole_weights_on_any_ranks)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bug_27_whole_weights_loaded_on_ranks_equal_pytorch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
-/* test_init.c -- initial weights, from a config to what lies in memory: matrices are normal with
- * standard deviation model.initializer_range, divided by sqrt(2 x num_layers) for projections into
- * the residual stream (attn.out, mlp.down); biases are 0, weights of norms 1, padding 0. The
- * expected values are written down here by name of row and not taken from the code. */
+/* test_init.c -- tests initial weights, from a config to the values in memory. Matrices must be
+ * normal with standard deviation model.initializer_range, divided by sqrt(2 x num_layers) for
+ * projections into the residual stream (attn.out, mlp.down). Biases must be 0, weights of norms 1,
+ * padding 0. The expected values are listed here by parameter name, independent of the code. */
 #include "model/core/check.h"
 #include "parallel/trainer/session.h"
 #include "tests/support/checkpoint/whole_pieces.h"
@@ -19,12 +19,12 @@
 
 enum { VOCABULARY = 300, MOST_ROWS = 128 };
 
-/* A model as a user asks for it. */
+/* A model as a user configures it. */
 typedef struct {
     int layers;
     double range;
     bool tied, rope, gated, bias, qk_norm, rmsnorm;
-    const char *more; /* further keys, or "" */
+    const char *more; /* further keys of the config, or "" */
 } Asked;
 
 static const Config *config_of(const Asked *a)
@@ -47,7 +47,7 @@ static const Config *config_of(const Asked *a)
     return settled;
 }
 
-/* ---- what every row is to be ----------------------------------------------------------------- */
+/* ---- the expected initialisation of each row ------------------------------------------------- */
 
 typedef struct {
     char name[64];
@@ -104,7 +104,7 @@ static Rows rows_of(const Asked *a)
     return r;
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- rows of the parameter table ------------------------------------------------------------- */
 
 static void check_table(const Asked *a, const ParamTable *table)
 {
@@ -122,8 +122,8 @@ static void check_table(const Asked *a, const ParamTable *table)
     }
 }
 
-/* Every row of every model that the switches make. */
-static void test_rows_of_the_table(void **state)
+/* Checks every parameter of every model that the switches can make. */
+static void test_every_parameter_has_the_expected_initialisation(void **state)
 {
     static const int layers[] = {1, 2, 5};
     (void)state;
@@ -149,9 +149,10 @@ static void test_rows_of_the_table(void **state)
     }
 }
 
-/* ---- what is drawn --------------------------------------------------------------------------- */
+/* ---- initial values in memory ---------------------------------------------------------------- */
 
-/* Constants to the bit; of normal numbers mean and standard deviation within five of their own. */
+/* Constants must be exact. The mean and standard deviation of normal numbers must be within five
+ * standard deviations of their expected values. */
 static void check_row(const Row *want, Tensor t)
 {
     double sum = 0, squares = 0, n = (double)tensor_count(t);
@@ -170,8 +171,8 @@ static void check_row(const Row *want, Tensor t)
         fail_msg("%s: standard deviation %g of %g numbers, not %g", want->name, std, n, want->std);
 }
 
-/* Each row has numbers of its own: no two rows begin with the same numbers, in units of their
- * standard deviation. */
+/* Checks that no two parameters begin with the same random numbers, measured in units of their
+ * standard deviations. */
 static void check_apart(const Rows *want, const double *first)
 {
     for (int i = 0; i < want->n; i++)
@@ -181,7 +182,7 @@ static void check_apart(const Rows *want, const double *first)
                 fail_msg("%s and %s have the same numbers", want->row[i].name, want->row[k].name);
 }
 
-/* Rows of a table past the vocabulary, which are padding. */
+/* Checks that the rows of a table after the vocabulary, which are padding, are zero. */
 static void check_padding(Session *s, const char *name)
 {
     int at = param_find(&s->table, name);
@@ -222,7 +223,7 @@ static void check_drawn(const Asked *a)
     config_free(config);
 }
 
-static void test_weights_as_drawn(void **state)
+static void test_initial_weights_have_the_expected_mean_and_deviation(void **state)
 {
     static const Asked asked[] = {
         {.layers = 1, .range = 0.02, .tied = true, .bias = true, .more = ""},
@@ -247,8 +248,8 @@ static void test_weights_as_drawn(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows_of_the_table),
-        cmocka_unit_test(test_weights_as_drawn),
+        cmocka_unit_test(test_every_parameter_has_the_expected_initialisation),
+        cmocka_unit_test(test_initial_weights_have_the_expected_mean_and_deviation),
     };
     return cmocka_run_group_tests_name("initial weights", tests, NULL, NULL);
 }

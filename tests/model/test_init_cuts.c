@@ -1,5 +1,5 @@
-/* test_init_cuts.c -- initial weights do not depend on how they are cut: they have the bits of
- * parameters drawn whole, whatever part a rank has and updates, and there are zeros between
+/* test_init_cuts.c -- tests that initial weights do not depend on how they are split. Whatever part
+ * a rank has and updates, its bits must be those of the whole parameter, with zeros between
  * parameters. */
 #include "model/core/check.h"
 #include "model/core/rng.h"
@@ -17,7 +17,7 @@
 
 enum { SEED = 11 };
 
-/* A rank's part of a parameter drawn whole, in `want`; padding rows are zero. */
+/* Draws the whole parameter and copies a rank's part of it to `want`; padding rows are zero. */
 static void draw_part(Device *dev, const Param *p, GridPlace at, double *want)
 {
     double *cells = must_calloc((size_t)param_count(p), sizeof *cells);
@@ -34,7 +34,7 @@ static void draw_part(Device *dev, const Param *p, GridPlace at, double *want)
     free(cells);
 }
 
-/* Every element of the units, gaps and padding included. */
+/* Checks every element of the units, including gaps and padding. */
 static void check_against_whole(Device *dev, const CutStore *s)
 {
     const ParamTable *table = s->base.table;
@@ -54,7 +54,8 @@ static void check_against_whole(Device *dev, const CutStore *s)
     }
 }
 
-/* Units of NaNs are filled piece by piece; a piece does not touch the elements of later pieces. */
+/* Fills units with NaN, then initialises them piece by piece; initialising a piece must not change
+ * elements of later pieces. */
 static void check_cut(const ParamTable *table, GridPlace at, int parts)
 {
     CutStore *s = cut_store_open(table, at, parts, table->unit[0].dtype);
@@ -85,8 +86,8 @@ static void check_cuts(const ParamTable *table, int tp)
             check_cut(table, (GridPlace){.tp = rank}, parts[k]);
 }
 
-/* Whole models in 1, 2, 3 and 5 pieces. */
-static void test_weights_do_not_depend_on_the_shards(void **state)
+/* Tests whole models in 1, 2, 3 and 5 pieces. */
+static void test_initial_weights_do_not_depend_on_the_shards(void **state)
 {
     (void)state;
     for (int i = 0; i < FIXTURE_VARIANTS; i += 7) {
@@ -100,8 +101,8 @@ static void test_weights_do_not_depend_on_the_shards(void **state)
     }
 }
 
-/* Ranks that have some rows, some columns, or all, in pieces. */
-static void test_weights_do_not_depend_on_the_grid(void **state)
+/* Tests ranks that have some rows, some columns, or all of a parameter, in pieces. */
+static void test_initial_weights_do_not_depend_on_the_grid(void **state)
 {
     (void)state;
     for (DType dtype = F64; dtype <= F16; dtype++)
@@ -116,8 +117,8 @@ static void test_weights_do_not_depend_on_the_grid(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_weights_do_not_depend_on_the_shards),
-        cmocka_unit_test(test_weights_do_not_depend_on_the_grid),
+        cmocka_unit_test(test_initial_weights_do_not_depend_on_the_shards),
+        cmocka_unit_test(test_initial_weights_do_not_depend_on_the_grid),
     };
     return cmocka_run_group_tests_name("initial weights of shards", tests, NULL, NULL);
 }

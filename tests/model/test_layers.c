@@ -1,5 +1,5 @@
-/* test_layers.c -- the walk over the table of layers: what it acquires is what it has announced to
- * the store, and every tensor-parallel region is entered and left. */
+/* test_layers.c -- tests the walk over the table of layers: it must acquire exactly the units that
+ * it has announced to the store, and enter and leave every tensor-parallel region. */
 #include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
 #include "tests/support/model/model_fixture.h"
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* A store that notes what is acquired and asks the real one. */
+/* A store that records what is acquired and forwards every call to the real one. */
 typedef struct {
     ParamStore base;
     ParamStore *real;
@@ -40,8 +40,8 @@ static Tensor noted_weight(ParamStore *base, int param, int n)
     return real->weight(real, param, n);
 }
 
-/* If the weights of the same unit have just been acquired, this belongs to that use; else it is a
- * use of its own. */
+/* If the weights of the same unit were acquired just before, this is part of that use; otherwise it
+ * is a separate use. */
 static bool noted_grad_acquire(ParamStore *base, int unit)
 {
     Noting *s = (Noting *)base;
@@ -83,7 +83,7 @@ static void check_same_uses(const Use *announced, int64_t n, const Noting *notin
                      noting->seen[i].unit);
 }
 
-/* Logits take the same layers as an evaluation, in the same order. */
+/* Computing logits must use the same layers in the same order as an evaluation. */
 static void check_logits_uses(Fixture *f, Gpt *gpt, Noting *noting)
 {
     Use announced[16];
@@ -96,11 +96,11 @@ static void check_logits_uses(Fixture *f, Gpt *gpt, Noting *noting)
     free(logits.data);
 }
 
-/* The uses of an action that are not of blocks: two of the embedding, two of the head. */
+/* The most uses that an action makes outside blocks: two by the embedding, two by the head. */
 enum { MOST_TABLE_USES = 4 };
 
-/* gpt_uses lists the uses that the model makes, unit for unit, and the model holds no unit between
- * two actions. */
+/* Checks that gpt_uses lists exactly the uses that the model makes, and that no unit stays acquired
+ * between two actions. */
 static void check_uses(const GptShape *shape)
 {
     static const ActionKind kinds[] = {ACT_FORWARD, ACT_BACKWARD, ACT_EVALUATE, ACT_FORWARD,
@@ -140,8 +140,8 @@ static void check_uses(const GptShape *shape)
     fixture_close(&f);
 }
 
-/* For every kind of model; and for one model against a list written by hand. */
-static void test_announced_uses_are_the_uses_made(void **state)
+/* Checks every kind of model, and for one model compares with a list written in this test. */
+static void test_a_model_acquires_exactly_the_units_it_announced(void **state)
 {
     (void)state;
     for (int i = 0; i < FIXTURE_VARIANTS; i++) {
@@ -169,7 +169,7 @@ static void test_announced_uses_are_the_uses_made(void **state)
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-/* The borders that were crossed, a letter each. */
+/* The region borders that were crossed, one letter each. */
 typedef struct {
     char seen[64];
     size_t n;
@@ -208,12 +208,12 @@ static void awaits(void *self)
     b->seen[b->n++] = '.';
 }
 
-/* Every region is entered and left once on each way: the table of tokens is left, attention and mlp
- * of both blocks are entered and left, the head is entered and, with its loss, entered backwards at
- * once; then all in reverse, where the regions' inputs enter once more before the weights'
- * gradients read them. What enters backwards is awaited ('.'). One rank's numbers would not show a
- * border that is missing. */
-static void test_regions_are_entered_and_left(void **state)
+/* Checks the order in which regions are entered and left. Forward: the token table's region is
+ * left; those of attention and MLP of both blocks are entered and left; the head's is entered and,
+ * after the loss, at once entered backward. Backward is the reverse, and the inputs of regions are
+ * gathered again before the weight gradients read them. Every backward entry must be awaited ('.').
+ * The numbers of a single rank would not show a missing border. */
+static void test_every_region_is_entered_and_left_in_the_right_order(void **state)
 {
     (void)state;
     Fixture f;
@@ -243,8 +243,8 @@ static void test_regions_are_entered_and_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_announced_uses_are_the_uses_made),
-        cmocka_unit_test(test_regions_are_entered_and_left),
+        cmocka_unit_test(test_a_model_acquires_exactly_the_units_it_announced),
+        cmocka_unit_test(test_every_region_is_entered_and_left_in_the_right_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

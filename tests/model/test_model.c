@@ -1,5 +1,5 @@
-/* test_model.c -- the model by itself: gradients against finite differences, accumulation,
- * padding, caches. */
+/* test_model.c -- tests the whole model on one rank: gradients against finite differences,
+ * accumulation, padding, memory reuse. Bug numbers are those of tests/README.md. */
 #include "model/core/check.h"
 #include "optim/grad_norm.h"
 #include "tests/support/model/model_fixture.h"
@@ -15,7 +15,7 @@
 
 /* ---- gradients against finite differences ---------------------------------------------------- */
 
-/* Loss at weights + step * direction along parameter `p`. */
+/* Returns the loss at weights + step * direction, where only parameter `p` moves. */
 static double loss_along(Fixture *f, int p, double step)
 {
     Tensor w = fixture_weight(f, p);
@@ -44,7 +44,8 @@ static void check_gradients(const GptShape *shape, int64_t micros)
             exact += x * d;
             size += x * x;
         }
-        /* Fourth order: the error of the two-point rule would hide small gradients. */
+        /* A fourth-order formula, because the error of the two-point formula would hide small
+         * gradients. */
         double measured = (8 * (loss_along(&f, p, h) - loss_along(&f, p, -h)) -
                            (loss_along(&f, p, 2 * h) - loss_along(&f, p, -2 * h))) /
                           (12 * h);
@@ -56,28 +57,28 @@ static void check_gradients(const GptShape *shape, int64_t micros)
     fixture_close(&f);
 }
 
-static void test_gradients_gpt2(void **state)
+static void test_gradients_of_gpt2_match_finite_differences(void **state)
 {
     (void)state;
     GptShape s = fixture_shape();
     check_gradients(&s, 1);
 }
 
-static void test_gradients_llama(void **state)
+static void test_gradients_of_llama_match_finite_differences(void **state)
 {
     (void)state;
     GptShape s = fixture_llama_shape();
     check_gradients(&s, 1);
 }
 
-static void test_gradients_mqa_relu2_chunked_head(void **state)
+static void test_gradients_with_mqa_relu2_and_chunked_head_match_differences(void **state)
 {
     (void)state;
     GptShape s = fixture_mqa_shape();
     check_gradients(&s, 1);
 }
 
-static void test_gradients_accumulated_and_recomputed(void **state)
+static void test_accumulated_and_recomputed_gradients_match_differences(void **state)
 {
     (void)state;
     GptShape s = fixture_llama_shape();
@@ -87,7 +88,7 @@ static void test_gradients_accumulated_and_recomputed(void **state)
     check_gradients(&s, 3);
 }
 
-static void test_gradients_one_layer_biased_swiglu(void **state)
+static void test_gradients_of_one_biased_swiglu_layer_match_differences(void **state)
 {
     (void)state;
     GptShape s = fixture_shape();
@@ -97,9 +98,9 @@ static void test_gradients_one_layer_biased_swiglu(void **state)
     check_gradients(&s, 1);
 }
 
-/* ---- equalities ------------------------------------------------------------------------------ */
+/* ---- results that must be equal -------------------------------------------------------------- */
 
-/* Runs one backward pass of `shape` and copies all gradients. */
+/* Runs one backward pass with `shape` and returns a copy of all gradients. */
 static unsigned char *all_gradients(const GptShape *shape, int64_t B, int64_t micros, int threads,
                                     double *loss, size_t *bytes)
 {
@@ -113,8 +114,8 @@ static unsigned char *all_gradients(const GptShape *shape, int64_t B, int64_t mi
 
 static const DType all_dtypes[] = {F64, F32, BF16, F16};
 
-/* Bug 12: a rerun has the same bits. */
-static void test_bug_12_rerun_is_bitwise_equal(void **state)
+/* Bug 12: a second run with the same input must give the same bits. */
+static void test_bug_12_a_rerun_gives_the_same_bits(void **state)
 {
     (void)state;
     for (int t = 0; t < 4; t++) {
@@ -131,10 +132,10 @@ static void test_bug_12_rerun_is_bitwise_equal(void **state)
     }
 }
 
-/* GELU of the unrounded sum. Full recompute changes no bit. In f32 and f64 nothing is rounded
- * before GELU, so it equals the other GELU, and selective recompute is allowed; in 16-bit types it
- * is close to it. */
-static void test_fused_gelu(void **state)
+/* fused_gelu applies GELU to the unrounded sum. Full recompute must not change a bit. In f32 and
+ * f64 the sum is not rounded before GELU anyway, so fused_gelu must equal the unfused GELU, and
+ * selective recompute is allowed. In 16-bit types it must be close. */
+static void test_fused_gelu_equals_gelu_in_f32_and_is_close_in_16_bits(void **state)
 {
     (void)state;
     for (int t = 0; t < 4; t++) {
@@ -163,8 +164,9 @@ static void test_fused_gelu(void **state)
     }
 }
 
-/* Bugs 1 and 3: k micro-batches of B rows are one batch of k B rows, masked targets included. */
-static void test_bug_1_3_accumulation_is_one_batch(void **state)
+/* Bugs 1 and 3: k micro-batches of B rows must equal one batch of k B rows, also with masked
+ * targets. */
+static void test_bug_1_3_several_micro_batches_equal_one_large_batch(void **state)
 {
     (void)state;
     GptShape s = fixture_llama_shape();
@@ -183,7 +185,7 @@ static void test_bug_1_3_accumulation_is_one_batch(void **state)
     free(b);
 }
 
-/* Bug 23: padding rows of the vocabulary stay out of loss and gradient. */
+/* Bug 23: padding rows of the vocabulary must not affect loss or gradients. */
 static void test_bug_23_vocabulary_padding_changes_nothing(void **state)
 {
     (void)state;
@@ -211,9 +213,9 @@ static void test_bug_23_vocabulary_padding_changes_nothing(void **state)
     }
 }
 
-/* Bug 31: nothing left by an earlier micro-batch or step is read. With activations and scratch full
- * of NaN before every micro-batch, losses and gradients have the same bits. */
-static void test_bug_31_poisoned_activations_change_nothing(void **state)
+/* Bug 31: nothing from an earlier micro-batch or step may be read. With activations and scratch
+ * filled with NaN before every micro-batch, losses and gradients must have the same bits. */
+static void test_bug_31_stale_activations_and_scratch_are_never_read(void **state)
 {
     (void)state;
     GptShape shapes[] = {fixture_shape(), fixture_llama_shape(), fixture_mqa_shape()};
@@ -240,8 +242,8 @@ static void test_bug_31_poisoned_activations_change_nothing(void **state)
     }
 }
 
-/* Gaps between packs are zeroed at every step, whatever was left there. */
-static void test_gaps_are_zero_after_backward(void **state)
+/* Every step must set gaps between packs to zero, whatever they contained. */
+static void test_gaps_between_packs_are_zero_after_backward(void **state)
 {
     (void)state;
     Fixture f;
@@ -260,9 +262,9 @@ static void test_gaps_are_zero_after_backward(void **state)
     fixture_close(&f);
 }
 
-/* Bugs 13 and 14: the norm counts every parameter once, a tied embedding and the norms' weights,
- * too. */
-static void test_bug_13_14_norm_counts_each_parameter_once(void **state)
+/* Bugs 13 and 14: the norm must count every parameter once, also a tied embedding and the weights
+ * of norms. */
+static void test_bug_13_14_the_norm_counts_each_parameter_once(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -286,19 +288,19 @@ static void test_bug_13_14_norm_counts_each_parameter_once(void **state)
     }
 }
 
-/* ---- operations a token ---------------------------------------------------------------------- */
+/* ---- floating-point operations per token ----------------------------------------------------- */
 
-/* Six for each weight of a product, the head's padded rows included, and six for each block, column
- * of its heads and key. Reports compute GFLOP/s from this number. */
-static void test_operations_by_hand(void **state)
+/* Six operations for each weight in a product, including the head's padding rows, and six per block
+ * for each pair of a head column and a key. GFLOP/s in reports are computed from this number. */
+static void test_flops_per_token_equal_a_count_in_this_test(void **state)
 {
     (void)state;
     GptShape gpt2 = fixture_gpt2_shape();
     double block = 768.0 * 2304 + 768.0 * 768 + 2 * 768.0 * 3072;
     assert_true(gpt_flops_per_token(&gpt2, 1024) ==
                 6 * (12 * block + 50304.0 * 768) + 6.0 * 12 * 768 * 1024);
-    /* Two kv heads of eight, heads wider than the model, three products in the mlp, a head of its
-     * own; the embedding's rows are looked up, not multiplied. */
+    /* Two kv heads for eight heads, heads wider than the hidden size, three MLP products, an untied
+     * head. The embedding is a lookup, not a product. */
     GptShape llama = {.L = 3,
                       .C = 256,
                       .H = 8,
@@ -318,19 +320,19 @@ static void test_operations_by_hand(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_13_14_norm_counts_each_parameter_once),
-        cmocka_unit_test(test_gradients_gpt2),
-        cmocka_unit_test(test_gradients_llama),
-        cmocka_unit_test(test_gradients_mqa_relu2_chunked_head),
-        cmocka_unit_test(test_gradients_accumulated_and_recomputed),
-        cmocka_unit_test(test_gradients_one_layer_biased_swiglu),
-        cmocka_unit_test(test_bug_12_rerun_is_bitwise_equal),
-        cmocka_unit_test(test_fused_gelu),
-        cmocka_unit_test(test_bug_1_3_accumulation_is_one_batch),
+        cmocka_unit_test(test_bug_13_14_the_norm_counts_each_parameter_once),
+        cmocka_unit_test(test_gradients_of_gpt2_match_finite_differences),
+        cmocka_unit_test(test_gradients_of_llama_match_finite_differences),
+        cmocka_unit_test(test_gradients_with_mqa_relu2_and_chunked_head_match_differences),
+        cmocka_unit_test(test_accumulated_and_recomputed_gradients_match_differences),
+        cmocka_unit_test(test_gradients_of_one_biased_swiglu_layer_match_differences),
+        cmocka_unit_test(test_bug_12_a_rerun_gives_the_same_bits),
+        cmocka_unit_test(test_fused_gelu_equals_gelu_in_f32_and_is_close_in_16_bits),
+        cmocka_unit_test(test_bug_1_3_several_micro_batches_equal_one_large_batch),
         cmocka_unit_test(test_bug_23_vocabulary_padding_changes_nothing),
-        cmocka_unit_test(test_bug_31_poisoned_activations_change_nothing),
-        cmocka_unit_test(test_gaps_are_zero_after_backward),
-        cmocka_unit_test(test_operations_by_hand),
+        cmocka_unit_test(test_bug_31_stale_activations_and_scratch_are_never_read),
+        cmocka_unit_test(test_gaps_between_packs_are_zero_after_backward),
+        cmocka_unit_test(test_flops_per_token_equal_a_count_in_this_test),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_param.c -- the parameter table: its rows, who owns which element, what is drawn for it. */
+/* test_param.c -- tests the parameter table: its rows, which rank owns which element, and initial
+ * weights. Bug numbers are those of tests/README.md. */
 #include "model/core/check.h"
 #include "model/param/extents.h"
 #include "tests/support/model/model_fixture.h"
@@ -11,7 +12,8 @@
 
 #include <cmocka.h>
 
-/* Elements of a unit: which parameter covers each (-1: gap). No element twice. */
+/* Returns, for each element of a unit, the parameter that it belongs to (-1: gap). No element may
+ * belong to two. */
 static int *cover(const ParamTable *table, int unit)
 {
     const Unit *u = &table->unit[unit];
@@ -29,7 +31,7 @@ static int *cover(const ParamTable *table, int unit)
     return owner;
 }
 
-/* The i-th variant's layers and table over `tp` ranks: 4 heads, and 2 or 4 of keys and values. */
+/* Builds the i-th variant's layers and table over `tp` ranks: 4 heads, and 2 or 4 kv heads. */
 static void build_variant(GptLayers *layers, ParamTable *table, int i, int tp)
 {
     GptShape s = fixture_variant(i);
@@ -46,8 +48,8 @@ static void drop_variant(GptLayers *layers, ParamTable *table)
     param_table_free(table);
 }
 
-/* Ranges tile the unit. All rows of a range have one group and one way of summing their
- * gradients. */
+/* Checks that the ranges cover the unit without gaps or overlaps, and that all rows of a range have
+ * the same group and the same way of summing gradients. */
 static void check_ranges(const ParamTable *table, const Unit *unit, const int *owner)
 {
     int64_t at = 0;
@@ -65,7 +67,7 @@ static void check_ranges(const ParamTable *table, const Unit *unit, const int *o
     assert_int_equal(at, unit->size);
 }
 
-static void test_bug_35_every_element_owned_once(void **state)
+static void test_bug_35_every_element_belongs_to_one_parameter(void **state)
 {
     (void)state;
     for (int i = 0; i < 3 * FIXTURE_VARIANTS; i++) {
@@ -81,8 +83,9 @@ static void test_bug_35_every_element_owned_once(void **state)
     }
 }
 
-/* Names are unique; packs lie gap-free from an aligned start; only matrices decay (bug 37). */
-static void test_bug_37_rows(void **state)
+/* Checks that names are unique, that packs are aligned and have no gaps inside, and that only
+ * matrices have weight decay (bug 37). */
+static void test_bug_37_names_are_unique_and_only_matrices_decay(void **state)
 {
     (void)state;
     for (int i = 0; i < 3 * FIXTURE_VARIANTS; i++) {
@@ -102,11 +105,11 @@ static void test_bug_37_rows(void **state)
     }
 }
 
-/* What a rank of four has of each row of a block with biases and QK-norm, by hand. It has a quarter
- * of the heads, of the mlp and of the padded vocabulary. Of two heads of keys and values, each
- * shared by two ranks that sum its gradients, it has one. It has all of norms and of biases that
- * are added after a sum. */
-static void test_rows_of_a_rank_by_hand(void **state)
+/* Lists, for each row of a block with biases and QK-norm, the part that one rank of four must have:
+ * a quarter of the heads, of the MLP and of the padded vocabulary; one of the two kv heads, which
+ * it shares with another rank and whose gradients the two sum; and the whole of norms and of biases
+ * that are added after a sum over ranks. */
+static void test_a_rank_of_four_has_the_expected_part_of_each_row(void **state)
 {
     (void)state;
     static const struct {
@@ -154,7 +157,7 @@ static void test_rows_of_a_rank_by_hand(void **state)
     drop_variant(&layers, &table);
 }
 
-static void test_decay_on_all(void **state)
+static void test_decay_on_all_gives_every_parameter_weight_decay(void **state)
 {
     (void)state;
     GptShape s = fixture_shape();
@@ -168,8 +171,8 @@ static void test_decay_on_all(void **state)
     param_table_free(&table);
 }
 
-/* Parameters of GPT-2 124M, counted by hand: V C + P C + L (12 C^2 + 13 C) + 2 C. */
-static void test_count_of_gpt2(void **state)
+/* The number of parameters of GPT-2 124M is V C + P C + L (12 C^2 + 13 C) + 2 C. */
+static void test_gpt2_124m_has_124439808_parameters(void **state)
 {
     (void)state;
     GptShape s = fixture_gpt2_shape();
@@ -181,9 +184,9 @@ static void test_count_of_gpt2(void **state)
     param_table_free(&table);
 }
 
-/* Each tensor-parallel rank has an equal share of the rows or columns that are cut, padding
- * included, and all of a row that is not cut. */
-static void test_cut_rows_are_divided_among_ranks(void **state)
+/* Each tensor-parallel rank must have an equal share of the rows or columns that are split,
+ * including padding, and the whole of a parameter that is not split. */
+static void test_split_rows_are_divided_equally_among_ranks(void **state)
 {
     (void)state;
     ParamTable table = {.tp = 4};
@@ -203,9 +206,9 @@ static void test_cut_rows_are_divided_among_ranks(void **state)
     param_table_free(&table);
 }
 
-/* A weight depends on seed, name and index only: not on the other parameters, the dtype's layout or
- * threads. */
-static void test_init_by_global_index(void **state)
+/* A weight must depend only on seed, name and index: not on the other parameters, the layout of the
+ * dtype, or the number of threads. */
+static void test_initial_weights_depend_only_on_seed_name_and_index(void **state)
 {
     (void)state;
     Fixture a, b;
@@ -223,7 +226,7 @@ static void test_init_by_global_index(void **state)
     fixture_close(&b);
 }
 
-/* Counts each element of the whole row once for every rank that owns the part it lies in. */
+/* Counts, for each element of the whole parameter, the ranks that own the part that contains it. */
 static void count_owned(const ParamTable *table, GridPlace size, int row, int *times)
 {
     int u = table->param[row].unit;
@@ -238,9 +241,9 @@ static void count_owned(const ParamTable *table, GridPlace size, int row, int *t
     }
 }
 
-/* With fewer heads of keys and values than ranks, ranks share a head, and the first such rank
- * counts it. The first of all ranks counts what all hold, and each rank counts its part of what is
- * cut. */
+/* With fewer kv heads than ranks, several ranks share a head, and only the first of them may count
+ * it. Only the first rank counts what all ranks have, and each rank counts its part of what is
+ * split. */
 static void test_every_row_is_counted_once_over_tp_and_kv(void **state)
 {
     (void)state;
@@ -275,8 +278,9 @@ static void test_every_row_is_counted_once_over_tp_and_kv(void **state)
         }
 }
 
-/* 128 rows at a time on one rank, and on more a multiple of 8 for each. */
-static void test_the_vocabulary_is_padded_for_its_ranks(void **state)
+/* The vocabulary is padded to a multiple of 128 rows on one rank, and with more ranks also to a
+ * multiple of 8 rows on each. */
+static void test_the_vocabulary_is_padded_to_fit_the_number_of_ranks(void **state)
 {
     (void)state;
     static const struct {
@@ -295,15 +299,15 @@ static void test_the_vocabulary_is_padded_for_its_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_35_every_element_owned_once),
+        cmocka_unit_test(test_bug_35_every_element_belongs_to_one_parameter),
         cmocka_unit_test(test_every_row_is_counted_once_over_tp_and_kv),
-        cmocka_unit_test(test_the_vocabulary_is_padded_for_its_ranks),
-        cmocka_unit_test(test_bug_37_rows),
-        cmocka_unit_test(test_rows_of_a_rank_by_hand),
-        cmocka_unit_test(test_decay_on_all),
-        cmocka_unit_test(test_count_of_gpt2),
-        cmocka_unit_test(test_cut_rows_are_divided_among_ranks),
-        cmocka_unit_test(test_init_by_global_index),
+        cmocka_unit_test(test_the_vocabulary_is_padded_to_fit_the_number_of_ranks),
+        cmocka_unit_test(test_bug_37_names_are_unique_and_only_matrices_decay),
+        cmocka_unit_test(test_a_rank_of_four_has_the_expected_part_of_each_row),
+        cmocka_unit_test(test_decay_on_all_gives_every_parameter_weight_decay),
+        cmocka_unit_test(test_gpt2_124m_has_124439808_parameters),
+        cmocka_unit_test(test_split_rows_are_divided_equally_among_ranks),
+        cmocka_unit_test(test_initial_weights_depend_only_on_seed_name_and_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_recompute.c -- what the backward pass computes again instead of keeping it: no bit of loss
- * or gradients may change by it, in no variant of the model, and the memory it saves is the memory
- * the plan says. */
+/* test_recompute.c -- tests recomputation of activations in the backward pass: it must not change
+ * any bit of loss or gradients in any variant of the model, and the memory used must equal the
+ * plan. */
 #include "model/core/check.h"
 #include "model/generate.h"
 #include "parallel/pipeline/pipeline.h"
@@ -20,8 +20,7 @@
 static const DType all_dtypes[] = {F64, F32, BF16, F16};
 static const char *const policy_name[] = {"none", "selective", "full"};
 
-/* Every combination of what makes a block: norm, activation, biases, QK-norm, positions, kv heads,
- * tied head. */
+/* All combinations of the options of a block. */
 enum { VARIANTS = 2 * 3 * 2 * 2 * 2 * 2 * 2 };
 
 static GptShape variant(int i)
@@ -36,20 +35,21 @@ static GptShape variant(int i)
     s.G = i / 16 % 2 ? 2 : 4;
     s.tied = i / 32 % 2;
     s.activation = activations[i / 64];
-    s.head_chunk = 8; /* else the head would need more scratch than the blocks */
+    s.head_chunk = 8; /* otherwise the head would need more scratch than the blocks */
     return s;
 }
 
-/* ---- bits ------------------------------------------------------------------------------------ */
+/* ---- recompute changes no bit ---------------------------------------------------------------- */
 
-/* Losses and gradients of two micro-batches, the second added to the first. */
+/* Losses and gradients of two micro-batches; the second one's gradients are added to the
+ * first's. */
 typedef struct {
     double loss;
     unsigned char *gradients;
     size_t bytes;
 } Result;
 
-/* The plan is what the model has used, to the byte, in a step or in an evaluation. */
+/* Checks that the model has used exactly the planned bytes, in a training step or an evaluation. */
 static void check_plan(const Fixture *f, const Gpt *gpt, GptMode mode)
 {
     const GptShape *s = &f->layers.shape;
@@ -68,7 +68,7 @@ static GptBatch first_batch(void *context, const Action *action)
     return ((Fixture *)context)->batch;
 }
 
-/* The plan of a model that only evaluates, and of a decoder. */
+/* Checks the memory plans of a model that only evaluates, and of a decoder. */
 static void check_other_plans(Fixture *f)
 {
     Gpt *gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, f->B, f->T, GPT_EVALUATE, NULL);
@@ -84,12 +84,13 @@ static void check_other_plans(Fixture *f)
     size_t held = decoder_used(decoder);
     decoder_feed(decoder, f->tokens, f->T);
     assert_int_equal(decoder_used(decoder), decoder_bytes(&f->layers, f->T));
-    assert_true(held < decoder_used(decoder)); /* the pass was counted */
+    assert_true(held < decoder_used(decoder)); /* passes are counted, too */
     decoder_destroy(decoder);
     f->params->step_end(f->params);
 }
 
-/* Activations and scratch are poisoned before each micro-batch. Three threads share the rows. */
+/* Runs two micro-batches with three threads; activations and scratch are filled with NaN before
+ * each. */
 static Result run(const GptShape *shape, RecomputePolicy policy)
 {
     Fixture f;
@@ -100,7 +101,8 @@ static Result run(const GptShape *shape, RecomputePolicy policy)
     Result r = {.loss = fixture_backward(&f)};
     check_plan(&f, f.gpt, GPT_TRAIN);
     r.gradients = fixture_gradients(&f, &r.bytes);
-    if (policy == RECOMPUTE_NONE) check_other_plans(&f); /* which asks no policy */
+    /* These plans do not depend on the policy, so one check is enough. */
+    if (policy == RECOMPUTE_NONE) check_other_plans(&f);
     fixture_close(&f);
     return r;
 }
@@ -123,11 +125,10 @@ static void check_policies(const GptShape *s, int what)
     free(none.gradients);
 }
 
-/* A named device may be emulated, and a sample runs under a sanitizer: both are slow. Either gets
- * narrower rows and every seventh variant, which together have every pair of choices. With both
- * (the emulated device under a sanitizer, or in another order of threads) every 29th variant is
- * left, which together have every choice and call every kernel. TEST_EVERY is another distance; the
- * first variant goes by turns. */
+/* Returns whether to test fewer variants, because the device may be emulated (TEST_DEVICE) or the
+ * program runs under a sanitizer (TEST_SAMPLE), which is slow. Rows are then narrower, and every
+ * seventh variant is tested, which covers every pair of options. With both, every 29th variant
+ * covers every option and kernel. TEST_EVERY sets another distance; the first variant varies. */
 static bool thinned(void)
 {
     return getenv("TEST_DEVICE") != NULL || getenv("TEST_SAMPLE") != NULL;
@@ -140,14 +141,14 @@ static int variant_stride(void)
     return thinned() ? 7 : 1;
 }
 
-/* Whether shape n is tested in a type: on a named device in one type, and never in f64, which only
- * the CPU has. */
+/* Returns whether to test shape n in this type: on a named device only in one type, and never in
+ * f64, which only the CPU supports. */
 static bool asked_in(int n, DType dtype)
 {
     return getenv("TEST_DEVICE") == NULL || dtype == all_dtypes[1 + n % 3];
 }
 
-/* Bug 53: recompute must not change a bit. */
+/* Bug 53 of tests/README.md: recompute must not change a bit. */
 static void test_bug_53_recompute_changes_no_bit(void **state)
 {
     (void)state;
@@ -161,9 +162,9 @@ static void test_bug_53_recompute_changes_no_bit(void **state)
     }
 }
 
-/* The same where the heads' width is not the hidden size and one kv head serves all; and with rows
- * that are wide and numerous enough for vectors, tails and several tasks. */
-static void test_bug_53_recompute_of_other_sizes(void **state)
+/* Heads whose total width is not the hidden size, with one kv head; and enough wide rows for vector
+ * loops with remainders and for several tasks. */
+static void test_bug_53_recompute_changes_no_bit_with_other_sizes(void **state)
 {
     (void)state;
     int every = thinned() ? 3 : (int)turns_every(1);
@@ -171,7 +172,7 @@ static void test_bug_53_recompute_of_other_sizes(void **state)
         GptShape mqa = fixture_with_dtype(fixture_mqa_shape(), all_dtypes[t]);
         mqa.qk_norm = true;
         if (asked_in(0, all_dtypes[t])) check_policies(&mqa, VARIANTS);
-        /* Both norms, with everything they can be combined with. */
+        /* Both norms, combined with all other options. */
         for (int i = thinned() ? 0 : (int)turns_first(every); i < 6; i += every) {
             GptShape wide = fixture_with_dtype(variant(30 + i % 2 + 64 * (i / 2)), all_dtypes[t]);
             wide.C = 132;
@@ -182,9 +183,9 @@ static void test_bug_53_recompute_of_other_sizes(void **state)
     }
 }
 
-/* ---- what it rests on ------------------------------------------------------------------------ */
+/* ---- fused and separate ops have the same bits ----------------------------------------------- */
 
-/* A host tensor (rows, cols) of storage filled with drawn numbers around `mean`; and of zeros. */
+/* Return a host tensor (rows, cols) of random numbers around `mean`, or of zeros. */
 static Tensor drawn(DType dtype, int64_t rows, int64_t cols, uint64_t stream, double mean)
 {
     Tensor t = tensor_2d(must_calloc((size_t)(rows * cols), dtype_size(dtype)), dtype, rows, cols);
@@ -198,7 +199,8 @@ static Tensor zeros(DType dtype, int64_t rows, int64_t cols)
     return tensor_2d(must_calloc((size_t)(rows * cols), dtype_size(dtype)), dtype, rows, cols);
 }
 
-/* Fails unless `two` on the device has the bits of `one`; frees both host and device memory. */
+/* Fails unless `two` on the device has the same bits as `one`; frees both in host and device
+ * memory. */
 static void same_bits(TestDevice *d, const char *what, Tensor one, Tensor two, int64_t cols)
 {
     Tensor a = zeros(one.dtype, tensor_rows(one), tensor_cols(one)),
@@ -219,7 +221,8 @@ static Tensor put(TestDevice *d, Tensor host)
     return t;
 }
 
-/* Residual and norm in one op: y and stats are those of the norm of the sum it wrote. */
+/* Residual add and norm in one op: y and stats must be those of the norm of the sum that the op
+ * wrote. */
 static void check_fused_norm(TestDevice *d, DType dtype, int64_t C, NormKind kind)
 {
     Device *dev = &d->device;
@@ -242,7 +245,7 @@ static void check_fused_norm(TestDevice *d, DType dtype, int64_t C, NormKind kin
         device_drop(dev, rest[i]);
 }
 
-/* Product and GELU in one op: y is GELU of the rounded pre it wrote. */
+/* Product and GELU in one op: y must be GELU of the rounded `pre` that the op wrote. */
 static void check_fused_gelu(TestDevice *d, DType dtype, int64_t F)
 {
     Device *dev = &d->device;
@@ -258,9 +261,8 @@ static void check_fused_gelu(TestDevice *d, DType dtype, int64_t F)
         device_drop(dev, rest[i]);
 }
 
-/* ops.h promises it, and selective recompute calls the single ops where forward called the fused
- * ones. */
-static void test_fused_ops_have_the_bits_of_single_ones(void **state)
+/* ops.h promises this, and selective recompute relies on it. */
+static void test_fused_ops_give_the_bits_of_separate_ops(void **state)
 {
     (void)state;
     static const int64_t cols[] = {1, 7, 64, 136, 768, 1030, 3072};
@@ -274,7 +276,7 @@ static void test_fused_ops_have_the_bits_of_single_ones(void **state)
     }
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- recompute saves memory ------------------------------------------------------------------ */
 
 static size_t padded(int64_t elements, DType dtype)
 {
@@ -282,8 +284,8 @@ static size_t padded(int64_t elements, DType dtype)
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* Bytes of a block that selective recompute does not keep: norm outputs with their statistics, and
- * the activation. */
+/* Returns the bytes per block that selective recompute does not keep: norm outputs and statistics,
+ * and the activation. */
 static size_t not_kept(const GptShape *s, int64_t N)
 {
     DType compute = dtype_compute(s->dtype);
@@ -294,7 +296,7 @@ static size_t not_kept(const GptShape *s, int64_t N)
            padded(2 * N * s->G, compute);
 }
 
-/* Those of all layers on one rank. */
+/* Returns the bytes of all layers on one rank. */
 static GptBytes bytes_of(const GptShape *s, int64_t B, int64_t T, GptMode mode)
 {
     GptLayers layers;
@@ -306,8 +308,8 @@ static GptBytes bytes_of(const GptShape *s, int64_t B, int64_t T, GptMode mode)
     return bytes;
 }
 
-/* Activations: selective saves in every block exactly what it makes again; full saves more. */
-static void test_selective_keeps_less_than_none_and_more_than_full(void **state)
+/* Selective recompute must save exactly what it computes again; full recompute must save more. */
+static void test_selective_keeps_less_memory_than_none_and_more_than_full(void **state)
 {
     (void)state;
     for (int i = 0; i < 4 * VARIANTS; i++) {
@@ -320,15 +322,15 @@ static void test_selective_keeps_less_than_none_and_more_than_full(void **state)
         assert_int_equal(bytes[RECOMPUTE_NONE].activations - bytes[RECOMPUTE_SELECTIVE].activations,
                          (size_t)s.L * not_kept(&s, 21));
         assert_true(bytes[RECOMPUTE_FULL].activations < bytes[RECOMPUTE_SELECTIVE].activations);
-        /* What is made again lies in scratch once. */
+        /* Recomputed fields take memory in scratch only once, not once per block. */
         assert_true(bytes[RECOMPUTE_SELECTIVE].scratch <=
                     bytes[RECOMPUTE_NONE].scratch + not_kept(&s, 21));
         assert_true(bytes[RECOMPUTE_FULL].scratch >= bytes[RECOMPUTE_SELECTIVE].scratch);
     }
 }
 
-/* Activations and scratch of GPT-2 124M together; evaluation does not depend on the policy. */
-static void test_memory_of_gpt2(void **state)
+/* Activations plus scratch of GPT-2 124M; in an evaluation they must not depend on the policy. */
+static void test_memory_of_gpt2_124m_has_the_expected_size(void **state)
 {
     (void)state;
     size_t total[3], evaluated[3];
@@ -346,9 +348,9 @@ static void test_memory_of_gpt2(void **state)
     assert_int_equal(evaluated[RECOMPUTE_FULL], evaluated[RECOMPUTE_NONE]);
 }
 
-/* ---- that it is done ------------------------------------------------------------------------- */
+/* ---- recompute repeats the right ops --------------------------------------------------------- */
 
-/* Calls of each op in a backward pass over one micro-batch. */
+/* Counts the calls of each op in a backward pass over one micro-batch. */
 static void count_calls(RecomputePolicy policy, Profile *profile)
 {
     Fixture f;
@@ -358,16 +360,16 @@ static void count_calls(RecomputePolicy policy, Profile *profile)
     fixture_open(&f, &s, 3, 7, 1, 1, 0);
     f.dev.profile = profile;
     fixture_backward(&f);
-    check_plan(&f, f.gpt, GPT_TRAIN); /* here the head needs the most scratch */
+    check_plan(&f, f.gpt, GPT_TRAIN); /* with this shape the head needs the most scratch */
     f.dev.profile = NULL;
     profile_close(&f.dev, profile);
     free(profile->mark);
     fixture_close(&f);
 }
 
-/* Full calls the ops of a block's forward pass again, up to the down product; selective only the
- * norms and the activation. */
-static void test_ops_are_repeated_as_the_policy_says(void **state)
+/* Full recompute must call the ops of forward again, up to the down product; selective recompute
+ * only the norms and the activation. */
+static void test_backward_repeats_the_ops_that_the_policy_names(void **state)
 {
     (void)state;
     Profile none, selective, full;
@@ -388,12 +390,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_53_recompute_changes_no_bit),
-        cmocka_unit_test(test_bug_53_recompute_of_other_sizes),
-        cmocka_unit_test_setup_teardown(test_fused_ops_have_the_bits_of_single_ones, devices_setup,
+        cmocka_unit_test(test_bug_53_recompute_changes_no_bit_with_other_sizes),
+        cmocka_unit_test_setup_teardown(test_fused_ops_give_the_bits_of_separate_ops, devices_setup,
                                         devices_teardown),
-        cmocka_unit_test(test_selective_keeps_less_than_none_and_more_than_full),
-        cmocka_unit_test(test_memory_of_gpt2),
-        cmocka_unit_test(test_ops_are_repeated_as_the_policy_says),
+        cmocka_unit_test(test_selective_keeps_less_memory_than_none_and_more_than_full),
+        cmocka_unit_test(test_memory_of_gpt2_124m_has_the_expected_size),
+        cmocka_unit_test(test_backward_repeats_the_ops_that_the_policy_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

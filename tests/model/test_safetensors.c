@@ -1,5 +1,5 @@
-/* test_safetensors.c -- the header of a safetensors file, as pure functions: what is read, written
- * and refused. */
+/* test_safetensors.c -- tests which headers of safetensors files are read, written and refused; it
+ * needs no files. */
 #include "model/core/check.h"
 #include "model/weights/safetensors.h"
 #include "tests/fuzz/fuzz_checkpoint.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* The bytes of a file's header with this JSON text. */
+/* Returns the bytes of a file header with this JSON text. */
 static char *with_length(const char *json, size_t *n)
 {
     size_t length = strlen(json);
@@ -39,7 +39,7 @@ static bool parses(const char *json, int64_t data_bytes, char *err, size_t err_n
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" #from "," #to \
     "]}"
 
-static void valid_headers_are_read(void **state)
+static void test_valid_headers_are_read(void **state)
 {
     (void)state;
     static const struct {
@@ -68,7 +68,7 @@ static void valid_headers_are_read(void **state)
     }
 }
 
-static void header_bombs_are_refused_by_name(void **state)
+static void test_damaged_and_hostile_headers_are_refused_with_the_reason(void **state)
 {
     (void)state;
     static const struct {
@@ -126,7 +126,7 @@ static void header_bombs_are_refused_by_name(void **state)
     }
 }
 
-static void lengths_beyond_the_file_are_refused(void **state)
+static void test_header_lengths_beyond_the_file_are_refused(void **state)
 {
     (void)state;
     static const uint64_t length[] = {
@@ -145,7 +145,7 @@ static void lengths_beyond_the_file_are_refused(void **state)
     }
 }
 
-static void written_headers_are_aligned_and_read_back(void **state)
+static void test_written_headers_align_the_data_and_read_back(void **state)
 {
     (void)state;
     SafetensorsEntry entry[] = {
@@ -189,8 +189,8 @@ static void written_headers_are_aligned_and_read_back(void **state)
     free(file);
 }
 
-/* Replays the fuzz target. */
-static void damaged_headers_never_crash_the_reader(void **state)
+/* Runs the fuzz target on mutated headers. */
+static void test_randomly_damaged_headers_never_crash_the_reader(void **state)
 {
     (void)state;
     static const char *const seeds[] = {
@@ -209,17 +209,17 @@ static void damaged_headers_never_crash_the_reader(void **state)
             free(text);
         }
     }
-    assert_in_range(accepted, 100, 3 * rounds / 2); /* both sides of the door are visited */
+    assert_in_range(accepted, 100, 3 * rounds / 2); /* some headers are accepted and some refused */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(valid_headers_are_read),
-        cmocka_unit_test(header_bombs_are_refused_by_name),
-        cmocka_unit_test(lengths_beyond_the_file_are_refused),
-        cmocka_unit_test(written_headers_are_aligned_and_read_back),
-        cmocka_unit_test(damaged_headers_never_crash_the_reader),
+        cmocka_unit_test(test_valid_headers_are_read),
+        cmocka_unit_test(test_damaged_and_hostile_headers_are_refused_with_the_reason),
+        cmocka_unit_test(test_header_lengths_beyond_the_file_are_refused),
+        cmocka_unit_test(test_written_headers_align_the_data_and_read_back),
+        cmocka_unit_test(test_randomly_damaged_headers_never_crash_the_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_stages.c -- a model cut into chunks of layers: what each stage has of it; and chunks with
- * several micro-batches under way compute what the whole model computes. */
+/* test_stages.c -- tests a model that is split into chunks of layers: which units each stage has,
+ * and that chunks with several micro-batches in progress compute the same as the whole model. */
 #include "model/core/check.h"
 #include "tests/support/model/model_fixture.h"
 #include "tests/support/model/model_inside.h"
@@ -12,9 +12,10 @@
 
 #include <cmocka.h>
 
-/* ---- whose a layer is ------------------------------------------------------------------------ */
+/* ---- which stage has which layers ------------------------------------------------------------ */
 
-/* Five blocks: units 0 tokens, 1 positions, 2 ... 6 blocks, 7 final norm, 8 untied head. */
+/* A model with five blocks; its units are 0 tokens, 1 positions, 2 to 6 blocks, 7 final norm, 8
+ * untied head. */
 static GptShape five_blocks(bool tied)
 {
     GptShape s = fixture_shape();
@@ -32,8 +33,9 @@ static void check_home(const ParamTable *table, int unit, int first, int last)
                  home->stage[home->n - 1]);
 }
 
-/* Four chunks on two stages, by hand: embedding and block 0 | 1 | 2, 3 | 4 and the head. */
-static void test_units_live_where_their_layers_run(void **state)
+/* Four chunks on two stages: embedding and block 0 | block 1 | blocks 2, 3 | block 4 and the
+ * head. */
+static void test_units_are_stored_on_the_stages_of_their_layers(void **state)
 {
     (void)state;
     static const int border[] = {0, 2, 3, 5, 7}, home[] = {0, 0, 0, 1, 0, 0, 1, 1, 1};
@@ -61,8 +63,8 @@ static void test_units_live_where_their_layers_run(void **state)
     }
 }
 
-/* The layers' operations are the model's. */
-static void test_layers_share_the_operations(void **state)
+/* The operations of all layers must add up to the model's. */
+static void test_the_flops_of_all_layers_add_up_to_the_model(void **state)
 {
     (void)state;
     for (int i = 0; i < FIXTURE_VARIANTS; i++) {
@@ -77,7 +79,7 @@ static void test_layers_share_the_operations(void **state)
     }
 }
 
-/* ---- chunks ---------------------------------------------------------------------------------- */
+/* ---- chunks of layers ------------------------------------------------------------------------ */
 
 enum { RUNS = 3, MICROS = 2, B = 2, T = 3 };
 
@@ -86,7 +88,8 @@ typedef struct {
     GptBatch place[MICROS];
 } Batches;
 
-/* Every action of a micro-batch reads the tokens that its first forward has put in place. */
+/* Returns the tokens that the micro-batch's first forward stored; every later action of it reads
+ * the same. */
 static GptBatch batch_of(void *context, const Action *action)
 {
     const Batches *b = context;
@@ -110,9 +113,9 @@ static void forget(Tensor x)
     memset(x.data, 0xff, tensor_bytes(x));
 }
 
-/* All micro-batches forward through every chunk, then all backward: two under way, each in a slot
- * of its own. What an action has read is poisoned after it, and so is scratch. Slots are
- * given out last to first, so that a slot never has the number of its micro-batch. */
+/* Runs all micro-batches forward through every chunk, then all backward: two are in progress at a
+ * time, each in its own slot. After each action, what it has read and scratch are filled with NaN.
+ * Slots are assigned from last to first, so that a slot's number never equals its micro-batch's. */
 static void run_chunks(Fixture *f, const GptLayers *layers, Gpt *gpt)
 {
     Batches batches = {.f = f};
@@ -146,7 +149,8 @@ static void run_chunks(Fixture *f, const GptLayers *layers, Gpt *gpt)
     for (int i = 0; i < n; i++) {
         const Action *a = &actions[i];
         bool back = a->kind == ACT_BACKWARD;
-        int from = a->chunk + back, to = a->chunk + !back; /* of the borders between runs */
+        /* Indices of the borders between runs of layers. */
+        int from = a->chunk + back, to = a->chunk + !back;
         Tensor in = from > 0 && from < RUNS ? wire[a->micro][from] : NO_TENSOR,
                out = to > 0 && to < RUNS ? wire[a->micro][to] : NO_TENSOR;
         if (tensor_present(out)) forget(out);
@@ -166,9 +170,9 @@ static void run_chunks(Fixture *f, const GptLayers *layers, Gpt *gpt)
     }
 }
 
-/* Without biases the same ops see the same operands, so all bits equal the whole model's. The
- * column sums of a bias come from the norm that follows it, or at a border from a separate sum,
- * which rounds differently. */
+/* Without biases the same ops get the same operands, so all bits must equal the whole model's. With
+ * biases they may differ: their column sums come from the norm that follows, but at a border from a
+ * separate sum, which rounds differently. */
 static void check_chunks(const GptShape *shape, const int *border)
 {
     Fixture f;
@@ -204,7 +208,7 @@ static void check_chunks(const GptShape *shape, const int *border)
     fixture_close(&f);
 }
 
-static void test_chunks_equal_the_whole_model(void **state)
+static void test_chunks_compute_the_same_as_the_whole_model(void **state)
 {
     (void)state;
     static const int cut[][RUNS + 1] = {{0, 2, 4, 7}, {0, 1, 6, 7}, {0, 3, 6, 7}};
@@ -216,8 +220,8 @@ static void test_chunks_equal_the_whole_model(void **state)
     }
 }
 
-/* Slots add up, and scratch is one chunk's. */
-static void test_memory_of_slots(void **state)
+/* The memory of slots must add up, and scratch must be that of one chunk. */
+static void test_memory_grows_by_one_slot_per_micro_batch_kept(void **state)
 {
     (void)state;
     static const int border[] = {0, 2, 4, 7};
@@ -235,11 +239,11 @@ static void test_memory_of_slots(void **state)
                  many = gpt_bytes(&chunks, (const int[]){3, 2, 1}, B, T, GPT_TRAIN);
         size_t stream = (size_t)(B * T * s.C) * 8;
         stream = (stream + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-        /* Six streams in either case: the one after a chunk is the first of the next. */
+        /* Six streams in both cases: the stream after a chunk is the first of the next. */
         assert_int_equal(one.activations, cut.activations);
         assert_int_equal(cut.scratch, one.scratch);
         assert_int_equal(many.scratch, cut.scratch);
-        /* Chunks of one, two and two blocks, the last with the head's stream. */
+        /* Chunks of one, two and two blocks; the last one also has the head's input stream. */
         size_t block = (one.activations - stream) / 5;
         assert_int_equal(many.activations, one.activations + 2 * block + 2 * block);
         gpt_layers_free(&chunks);
@@ -252,10 +256,10 @@ static void test_memory_of_slots(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_units_live_where_their_layers_run),
-        cmocka_unit_test(test_layers_share_the_operations),
-        cmocka_unit_test(test_chunks_equal_the_whole_model),
-        cmocka_unit_test(test_memory_of_slots),
+        cmocka_unit_test(test_units_are_stored_on_the_stages_of_their_layers),
+        cmocka_unit_test(test_the_flops_of_all_layers_add_up_to_the_model),
+        cmocka_unit_test(test_chunks_compute_the_same_as_the_whole_model),
+        cmocka_unit_test(test_memory_grows_by_one_slot_per_micro_batch_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_tensor_gradients.c -- the gradient of a whole small GPT over tensor-parallel ranks against
- * finite differences of the loss, which know nothing of a single rank's backward; and the device
- * that the environment names (TEST_DEVICE), in f32, against one rank on it. */
+/* test_tensor_gradients.c -- compares the gradient of a whole small GPT on tensor-parallel ranks
+ * with finite differences of the loss, which do not depend on any backward code. Also compares
+ * ranks on the device named by TEST_DEVICE, in f32, with one rank on that device. */
 #include "model/core/check.h"
 #include "tests/support/model/tensor_ranks.h"
 #include "tests/support/support.h"
@@ -14,10 +14,11 @@
 
 /* ---- finite differences ---------------------------------------------------------------------- */
 
-/* A direction is drawn by row and element, so that copies on several ranks move alike. */
+/* A random direction is drawn by parameter and element, so that copies on several ranks move in the
+ * same way. */
 typedef struct {
     double step;          /* weights += step * direction */
-    double slope, square; /* of this rank's gradients: along the direction, of their size */
+    double slope, square; /* of this rank's gradients: slope along the direction, squared norm */
 } Along;
 
 static double direction(const ParamExtent *extent, int64_t i)
@@ -74,7 +75,8 @@ static void check_on_rank(Comm *world, void *context)
     visit_extents(&f, true, add_slope, &along);
     double sums[] = {along.slope, along.square};
     comm_all_reduce(world, NULL, tensor_1d(sums, F64, 2), REDUCE_SUM);
-    /* Fourth order: the error of the two-point rule would hide small gradients. */
+    /* A fourth-order formula, because the error of the two-point formula would hide small
+     * gradients. */
     double plus = loss_after(&f, h), minus = loss_after(&f, -2 * h);
     double plus2 = loss_after(&f, 3 * h), minus2 = loss_after(&f, -4 * h);
     double measured = (8 * (plus - minus) - (plus2 - minus2)) / (12 * h);
@@ -84,7 +86,7 @@ static void check_on_rank(Comm *world, void *context)
     fixture_close(&f);
 }
 
-static void test_gradients_over_ranks(void **state)
+static void test_gradients_on_ranks_match_finite_differences(void **state)
 {
     (void)state;
     for (int i = 0; i < 8; i++) {
@@ -96,8 +98,8 @@ static void test_gradients_over_ranks(void **state)
                         .micros = 2,
                         .what = i % 2 ? "sequence parallel" : "whole rows"};
         Checked job = {.c = &c, .shape = ranked_shape()};
-        job.shape.V = 300; /* every rank has columns */
-        if (i / 2 % 2) {   /* as Llama has it, and ranks share the head of keys and values */
+        job.shape.V = 300; /* every rank has some columns */
+        if (i / 2 % 2) {   /* like Llama; ranks share the kv head */
             job.shape.norm.kind = NORM_RMSNORM;
             job.shape.position = POSITION_ROPE;
             job.shape.activation = ACTIVATION_SWIGLU;
@@ -109,9 +111,9 @@ static void test_gradients_over_ranks(void **state)
     }
 }
 
-/* ---- in f32, on the device that is tested ---------------------------------------------------- */
+/* ---- f32 on the device named by TEST_DEVICE -------------------------------------------------- */
 
-static void test_ranks_of_a_device(void **state)
+static void test_ranks_on_the_tested_device_equal_one_rank(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -139,8 +141,8 @@ static void test_ranks_of_a_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients_over_ranks),
-        cmocka_unit_test(test_ranks_of_a_device),
+        cmocka_unit_test(test_gradients_on_ranks_match_finite_differences),
+        cmocka_unit_test(test_ranks_on_the_tested_device_equal_one_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_tensor_memory.c -- the activations and the scratch of a tensor-parallel rank, counted by
- * hand: everything inside regions is cut by heads or columns, and with sequence parallelism
- * everything outside by rows. */
+/* test_tensor_memory.c -- compares the activations and the scratch of a tensor-parallel rank with
+ * formulas in this file: everything inside regions is split by heads or columns, and with sequence
+ * parallelism everything outside is split by rows. */
 #include "model/gpt.h"
 #include "tests/support/model/tensor_ranks.h"
 
@@ -17,7 +17,7 @@ static size_t bytes_of(int64_t elements)
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* The sizes of a rank's part, worked out here and not by gpt_local_shape. */
+/* The sizes of a rank's part, computed here and not by gpt_local_shape. */
 typedef struct {
     int64_t rows, C, heads, kv_heads, D, F, up, Vp;
 } Local;
@@ -34,8 +34,8 @@ static Local local_of(const GptShape *s, int tp, bool sp)
                    .Vp = s->Vp / tp};
 }
 
-/* Bytes of a block: what recompute makes again, if the policy asks for it; and `kept`, the rest of
- * what backward reads. */
+/* Return bytes of a block: `remade` those that recompute computes again, if the policy asks for it;
+ * `kept` everything else that backward reads. */
 static size_t remade(const GptShape *s, const Local *l)
 {
     size_t bytes = 2 * bytes_of(l->rows * l->C) + 2 * bytes_of(2 * l->rows); /* both norms */
@@ -49,7 +49,7 @@ static size_t kept(const Local *l)
 {
     return bytes_of(TOKENS * (l->heads + 2 * l->kv_heads) * l->D) +
            bytes_of(TOKENS * l->heads * l->D) + bytes_of(TOKENS * l->heads) + /* o, lse */
-           bytes_of(l->rows * l->C) +                                         /* the middle */
+           bytes_of(l->rows * l->C) + /* the stream between the two halves */
            bytes_of(TOKENS * l->up);
 }
 
@@ -58,8 +58,8 @@ static size_t most(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Bytes of a block: the two products' outputs, whose memory a region's gathered input uses, too; in
- * backward one half's gradients follow them. */
+/* Returns the bytes of a block's scratch: the outputs of its two last products, whose memory also
+ * holds a region's gathered input, and after them, in backward, the gradients of one half. */
 static size_t block_scratch(const GptShape *s, const Local *l)
 {
     size_t mlp = bytes_of(TOKENS * l->up) + bytes_of(TOKENS * l->C);
@@ -74,7 +74,7 @@ static size_t head_scratch(const GptShape *s, const Local *l, int tp, bool sp)
     int64_t chunk = s->head_chunk == 5 ? 4 : s->head_chunk; /* 12 rows in three equal chunks */
     size_t bytes = bytes_of(l->rows * l->C) + bytes_of(2 * l->rows) + bytes_of(TOKENS * l->C) +
                    bytes_of(chunk * l->Vp) + bytes_of(TOKENS);
-    if (sp) bytes += bytes_of(TOKENS * l->C);                              /* all ranks' rows */
+    if (sp) bytes += bytes_of(TOKENS * l->C); /* the rows of all ranks */
     return tp > 1 ? bytes + bytes_of(chunk) + bytes_of(2 * chunk) : bytes; /* maxima, sums */
 }
 
@@ -106,7 +106,7 @@ static void check(const GptShape *whole, int tp, bool sp)
     }
 }
 
-static void test_memory_of_a_rank_by_hand(void **state)
+static void test_memory_of_a_rank_equals_the_formulas_of_this_file(void **state)
 {
     (void)state;
     for (int i = 0; i < 2 * 2 * 3 * 3; i++) {
@@ -115,7 +115,7 @@ static void test_memory_of_a_rank_by_hand(void **state)
         s.bias = s.qk_norm = i / 2 % 2;
         s.activation = i / 2 % 2 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
         s.G = i % 2 ? 1 : 12;
-        s.D = i / 12 == 1 ? 20 : 4; /* wide heads: where attention needs more than the mlp */
+        s.D = i / 12 == 1 ? 20 : 4; /* wide heads, so that attention needs more than the MLP */
         s.L = 1 + i / 12;
         for (int tp = 1; tp <= 4; tp++)
             for (int sp = 0; sp < 1 + (tp > 1); sp++)
@@ -125,6 +125,7 @@ static void test_memory_of_a_rank_by_hand(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory_of_a_rank_by_hand)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_of_a_rank_equals_the_formulas_of_this_file)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

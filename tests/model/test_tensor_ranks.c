@@ -1,6 +1,6 @@
-/* test_tensor_ranks.c -- the model over tensor-parallel ranks, with whole rows and with the
- * stream's rows cut (sequence parallelism): every loss and every gradient equals that of one
- * rank. */
+/* test_tensor_ranks.c -- tests the model on tensor-parallel ranks, without and with sequence
+ * parallelism: every loss and every gradient must equal that of one rank. Bug numbers are those of
+ * tests/README.md. */
 #include "model/core/check.h"
 #include "tests/support/model/tensor_ranks.h"
 
@@ -12,9 +12,10 @@
 
 #include <cmocka.h>
 
-/* ---- every combination ----------------------------------------------------------------------- */
+/* ---- every combination of ranks and models --------------------------------------------------- */
 
-/* The i-th of all combinations of ranks and models; digits of a number of mixed radix. */
+/* The i-th of all combinations of ranks and models; i is read as a number in mixed radix, with one
+ * digit per option. */
 enum { COMBINATIONS = 3 * 2 * 4 * 3 * 3 * 3 * 2 * 2 * 2 * 2 * 2 };
 
 static int digit(int *i, int radix)
@@ -26,8 +27,8 @@ static int digit(int *i, int radix)
 
 static GptShape combination(int i, RankedCase *c)
 {
-    /* Heads of keys and values: one for each query head, one for all, and in between fewer than
-     * ranks, as many, or several on each. */
+    /* Numbers of kv heads: one per query head, one for all, and between these fewer than ranks, as
+     * many as ranks, or several per rank. */
     static const int kv[3][4] = {{12, 1, 6, 2}, {12, 1, 3, 6}, {12, 1, 2, 4}};
     static const ActivationKind activations[] = {ACTIVATION_GELU, ACTIVATION_RELU2,
                                                  ACTIVATION_SWIGLU};
@@ -49,10 +50,10 @@ static GptShape combination(int i, RankedCase *c)
     return s;
 }
 
-static void test_every_kind_of_model_equals_one_rank(void **state)
+static void test_every_kind_of_model_on_ranks_equals_one_rank(void **state)
 {
     (void)state;
-    /* 41 shares no factor with the radices, so every combination of three choices occurs. */
+    /* 41 has no common factor with the radices, so every combination of three options occurs. */
     int stride = getenv("TEST_SAMPLE") ? 41 * 11 : 41;
     for (int i = 0; i < COMBINATIONS; i += stride) {
         RankedCase c = {.dp = 1, .B = 2, .T = 6, .micros = 2, .tolerance = 1e-12};
@@ -65,11 +66,11 @@ static void test_every_kind_of_model_equals_one_rank(void **state)
     }
 }
 
-/* ---- grids of both kinds --------------------------------------------------------------------- */
+/* ---- grids with data-parallel ranks ---------------------------------------------------------- */
 
-/* With data-parallel ranks, too, at every ZeRO stage: each rank has a shard of its part, and
+/* Also with data-parallel ranks, at every ZeRO stage: each rank has a shard of its part, and
  * partial gradients are summed on the shards. */
-static void test_with_data_parallel_ranks_and_shards(void **state)
+static void test_data_parallel_ranks_at_every_zero_stage_equal_one_rank(void **state)
 {
     (void)state;
     for (int i = 0; i < 8; i++) {
@@ -88,9 +89,9 @@ static void test_with_data_parallel_ranks_and_shards(void **state)
     }
 }
 
-/* ---- known ways to train wrongly ------------------------------------------------------------- */
+/* ---- known bugs (tests/README.md) ------------------------------------------------------------ */
 
-/* tp 2, 3 and 4, without and with sequence parallelism. */
+/* Checks tp 2, 3 and 4, without and with sequence parallelism. */
 static void check_all_ranks(const GptShape *s, const char *what,
                             void (*change)(const Param *row, double *weight))
 {
@@ -117,18 +118,19 @@ static void biases_are_one(const Param *row, double *weight)
     if (strcmp(row->name + n - 5, ".bias") == 0) *weight = 1;
 }
 
-/* Bug 20: the bias of a row-cut linear is added once, after the sum over the ranks. Added by each
- * rank, biases of 1 would make an output wrong by tp - 1. */
-static void test_bug_20_row_cut_biases_are_added_once(void **state)
+/* Bug 20: the bias of a linear whose input is split must be added once, after the sum over the
+ * ranks. If each rank added it, biases of 1 would make an output wrong by tp - 1. */
+static void test_bug_20_biases_after_a_sum_over_ranks_are_added_once(void **state)
 {
     (void)state;
     GptShape s = ranked_shape();
     check_all_ranks(&s, "biases of 1", biases_are_one);
 }
 
-/* Bugs 21, 22, 23: the columns of the vocabulary are divided among the ranks, some of which have
- * none, or one. Loss and gradients do not depend on where the cuts and the padding are. */
-static void test_bug_21_22_23_vocabularies_of_any_size(void **state)
+/* Bugs 21, 22, 23: the columns of the vocabulary are divided among the ranks, so that some ranks
+ * have only one real column, or none. Loss and gradients must not depend on where the splits and
+ * the padding are. */
+static void test_bug_21_22_23_vocabularies_of_any_size_equal_one_rank(void **state)
 {
     (void)state;
     static const struct {
@@ -146,15 +148,15 @@ static void test_bug_21_22_23_vocabularies_of_any_size(void **state)
     }
 }
 
-/* Rows of the head grow with the token in both directions, so logits reach some hundreds. */
+/* Scales the head's rows, so that logits reach several hundred. */
 static void head_is_steep(const Param *row, double *weight)
 {
     if (strcmp(row->name, "head.weight") == 0) *weight *= 300;
 }
 
-/* Bug 24: the largest logit of all ranks is subtracted, not the largest of the rank's own
+/* Bug 24: the largest logit of all ranks must be subtracted, not the largest of the rank's own
  * columns. */
-static void test_bug_24_steep_logits_across_shards(void **state)
+static void test_bug_24_large_logits_on_several_ranks_equal_one_rank(void **state)
 {
     (void)state;
     GptShape s = ranked_shape();
@@ -163,9 +165,9 @@ static void test_bug_24_steep_logits_across_shards(void **state)
     check_all_ranks(&s, "steep logits", head_is_steep);
 }
 
-/* Bug 27: the rows of q, k and v belong to heads, whatever the cut; logits of whole weights are the
- * same over 1, 2, 3 and 4 ranks. (check_ranked compares logits, too.) */
-static void test_bug_27_heads_keep_their_rows(void **state)
+/* Bug 27: the rows of q, k and v belong to heads, however they are split. So whole weights must
+ * give the same logits on 1, 2, 3 and 4 ranks. (check_ranked compares logits, too.) */
+static void test_bug_27_heads_keep_their_rows_on_any_number_of_ranks(void **state)
 {
     (void)state;
     static const int kv[] = {12, 1, 12};
@@ -178,7 +180,7 @@ static void test_bug_27_heads_keep_their_rows(void **state)
     }
 }
 
-/* Bug 19: rows that all ranks hold have the same bits of gradient on all ranks. */
+/* Bug 19: parameters that all ranks have must get gradients with the same bits on all ranks. */
 static void compare_copies(Fixture *f, const Shard *shard, const ParamExtent *extent, Tensor values,
                            void *context)
 {
@@ -208,7 +210,7 @@ static void on_rank_with_copies(Comm *world, void *context)
     fixture_close(&f);
 }
 
-static void test_bug_19_copies_have_the_same_gradients(void **state)
+static void test_bug_19_copies_on_all_ranks_get_the_same_gradient_bits(void **state)
 {
     (void)state;
     for (int tp = 2; tp <= 4; tp++)
@@ -219,7 +221,7 @@ static void test_bug_19_copies_have_the_same_gradients(void **state)
         }
 }
 
-/* ---- what moves ------------------------------------------------------------------------------ */
+/* ---- what ranks send ------------------------------------------------------------------------- */
 
 typedef struct {
     const RankedCase *c;
@@ -241,11 +243,11 @@ static void check_count(Comm *world, const char *what, CommCount is, int64_t cal
                    (long long)elements);
 }
 
-/* What a micro-batch sends. A layer with whole rows makes four sums, two in the forward pass. With
- * cut rows it makes six gathers and four scattered sums, two and two in the forward pass. Full
- * recompute goes forward twice, except for the sum after the down product. The embedding's and the
- * head's borders are one each way, and each chunk of logits has its maxima and, two numbers a row,
- * its sums. */
+/* Counts what a micro-batch sends. Without sequence parallelism a layer makes four sums, two of
+ * them in forward. With it, six gathers and four scattered sums, two and two of them in forward.
+ * Full recompute repeats forward, except for the sum after the down product. Embedding and head
+ * cross one border in each direction, and each chunk of logits sends its maxima and two sums per
+ * row. */
 static void count_on_rank(Comm *world, void *context)
 {
     const Counted *job = context;
@@ -269,7 +271,7 @@ static void count_on_rank(Comm *world, void *context)
                 gathers * rows);
     check_count(world, "scattered sums", added(&before, &trained, COMM_REDUCE_SCATTER), scatters,
                 scatters * rows);
-    if (!sp) /* else with the sums of gradients (tests/parallel) */
+    if (!sp) /* otherwise they are sent with the sums of gradients (tests/parallel) */
         check_count(world, "sums", added(&before, &trained, COMM_ALL_REDUCE), sums + loss,
                     sums * rows + numbers);
     check_count(world, "gathers of an evaluation", added(&trained, &all, COMM_ALL_GATHER),
@@ -281,7 +283,7 @@ static void count_on_rank(Comm *world, void *context)
     fixture_close(&f);
 }
 
-static void test_calls_of_a_layer_and_their_elements(void **state)
+static void test_a_layer_sends_the_expected_calls_and_elements(void **state)
 {
     (void)state;
     for (int i = 0; i < 12; i++) {
@@ -290,7 +292,7 @@ static void test_calls_of_a_layer_and_their_elements(void **state)
         Counted job = {.c = &c, .shape = ranked_shape()};
         job.shape.L = 1 + i % 4;
         job.shape.recompute = (RecomputePolicy)(i % 3);
-        job.shape.G = i / 6 ? 12 : 1; /* whose sums over kv are of another group */
+        job.shape.G = i / 6 ? 12 : 1; /* sums over ranks that share a kv head use another group */
         job.shape.head_chunk = i % 2 ? 5 : 0;
         thread_ranks(c.tp, 60, count_on_rank, &job);
     }
@@ -317,7 +319,7 @@ static void bits_on_rank(Comm *world, void *context)
     fixture_close(&f);
 }
 
-/* Bug 53: full recompute calls a region's collectives again. Neither kind of recompute changes a
+/* Bug 53: full recompute calls a region's collectives again. Neither kind of recompute may change a
  * bit. */
 static void test_bug_53_recompute_changes_no_bit_over_ranks(void **state)
 {
@@ -349,14 +351,14 @@ static void test_bug_53_recompute_changes_no_bit_over_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_kind_of_model_equals_one_rank),
-        cmocka_unit_test(test_with_data_parallel_ranks_and_shards),
-        cmocka_unit_test(test_bug_20_row_cut_biases_are_added_once),
-        cmocka_unit_test(test_bug_21_22_23_vocabularies_of_any_size),
-        cmocka_unit_test(test_bug_24_steep_logits_across_shards),
-        cmocka_unit_test(test_bug_27_heads_keep_their_rows),
-        cmocka_unit_test(test_bug_19_copies_have_the_same_gradients),
-        cmocka_unit_test(test_calls_of_a_layer_and_their_elements),
+        cmocka_unit_test(test_every_kind_of_model_on_ranks_equals_one_rank),
+        cmocka_unit_test(test_data_parallel_ranks_at_every_zero_stage_equal_one_rank),
+        cmocka_unit_test(test_bug_20_biases_after_a_sum_over_ranks_are_added_once),
+        cmocka_unit_test(test_bug_21_22_23_vocabularies_of_any_size_equal_one_rank),
+        cmocka_unit_test(test_bug_24_large_logits_on_several_ranks_equal_one_rank),
+        cmocka_unit_test(test_bug_27_heads_keep_their_rows_on_any_number_of_ranks),
+        cmocka_unit_test(test_bug_19_copies_on_all_ranks_get_the_same_gradient_bits),
+        cmocka_unit_test(test_a_layer_sends_the_expected_calls_and_elements),
         cmocka_unit_test(test_bug_53_recompute_changes_no_bit_over_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

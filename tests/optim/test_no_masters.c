@@ -33,7 +33,7 @@ static Config small_config(bool no_masters)
     return c;
 }
 
-/* ---- learning -------------------------------------------------------------------------------- */
+/* ---- training without masters ---------------------------------------------------------------- */
 
 enum { STEPS = 200, MEASURED = 20 };
 
@@ -83,7 +83,7 @@ static void test_stochastic_rounding_learns_about_as_well_as_masters(void **stat
                  masters, stochastic, nearest);
 }
 
-/* ---- state ----------------------------------------------------------------------------------- */
+/* ---- optimizer state without masters --------------------------------------------------------- */
 
 /* Makes a thousand updates far below bf16's spacing, all downwards. The mean of a parameter's
  * weights must move by their sum, to within five standard deviations. */

@@ -151,8 +151,7 @@ static void test_constant_and_wsd_give_the_expected_learning_rates(void **state)
         assert_true(table[i] == lr_schedule(&c, i));
 }
 
-/* ---- the step's constants and the loss scaler
- * ---------------------------------------------------- */
+/* ---- step constants and loss scaler ---------------------------------------------------------- */
 
 static Device open_device(void)
 {
@@ -261,8 +260,7 @@ static void test_step_constants_and_initial_state_follow_the_config(void **state
     assert_int_equal(step_constants(&c, 3).summed_ranks, 3);
 }
 
-/* ---- the table of optimizers ------------------------------------------------------------------
- */
+/* ---- the table of optimizers ----------------------------------------------------------------- */
 
 /* The config's optimizer name must select the row of that name, with constants from the config.
  * Only Adam uses adam_w_mode. */

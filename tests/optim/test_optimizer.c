@@ -34,7 +34,7 @@ static void close_optimizer(Optimizer *o, void *memory)
     free(memory);
 }
 
-/* ---- rules in double ------------------------------------------------------------------------- */
+/* ---- update rules as plain loops in double --------------------------------------------------- */
 
 static Config optimizer_config(OptimizerType type)
 {
@@ -173,7 +173,7 @@ static void test_sgd_equals_plain_loops_in_every_dtype(void **state)
     check_rule_in_all_dtypes(&c);
 }
 
-/* ---- bugs ------------------------------------------------------------------------------------ */
+/* ---- known bugs (tests/README.md) ------------------------------------------------------------ */
 
 /* Makes a thousand updates far below bf16's spacing. Without an f32 master the weight would not
  * move. */
@@ -273,7 +273,7 @@ static void test_bug_42_a_skipped_step_does_not_advance_bias_correction(void **s
     }
 }
 
-/* ---- bookkeeping ----------------------------------------------------------------------------- */
+/* ---- published units, slots and the norm ----------------------------------------------------- */
 
 static void test_a_step_publishes_every_unit_once_and_in_order(void **state)
 {

@@ -18,7 +18,7 @@ GptShape ranked_shape(void)
     return s;
 }
 
-/* ---- of one rank or of many ------------------------------------------------------------------ */
+/* ---- used with one rank and with several ----------------------------------------------------- */
 
 /* Called with the extents in a shard and the shard's values. */
 typedef void (*VisitShard)(Fixture *f, const Shard *shard, const ParamExtent *extent, int extents,
@@ -88,7 +88,7 @@ static Tensor logits_of(Fixture *f)
     return logits;
 }
 
-/* ---- one rank -------------------------------------------------------------------------------- */
+/* ---- reference on one rank ------------------------------------------------------------------- */
 
 /* Losses and gradients of a model on one rank. */
 typedef struct {
@@ -148,7 +148,7 @@ static void whole_model_free(WholeModel *m)
     param_table_free(&m->table);
 }
 
-/* ---- many ranks ------------------------------------------------------------------------------ */
+/* ---- comparison on several ranks ------------------------------------------------------------- */
 
 typedef struct {
     const GptShape *shape;
