@@ -7,11 +7,11 @@
  * is a complete save. No pointer file names the newest checkpoint. Tensors are identified by name
  * only.
  *
- * On disk every tensor is whole, even if many ranks hold parts of it. One rank, the tensor's
- * writer, receives the parts of the other ranks and writes the tensor. If there are several
- * writers, each writes one file of weights and one file of slots, and an index tells Hugging Face's
- * loaders which file has which tensor. A checkpoint can therefore be read on any grid: each rank
- * reads its own parts out of the files. */
+ * Each rank passes its part of every tensor as a Piece (pieces.h), but on disk every tensor is
+ * whole. One rank, the tensor's writer, receives the parts of the other ranks and writes the
+ * tensor. If there are several writers, each writes one file of weights and one file of slots, and
+ * an index tells Hugging Face's loaders which file has which tensor. A checkpoint can therefore be
+ * read on any grid: each rank reads its own parts out of the files. */
 #ifndef PARALLEL_CHECKPOINT_CHECKPOINT_H
 #define PARALLEL_CHECKPOINT_CHECKPOINT_H
 
@@ -26,9 +26,9 @@ typedef struct {
     int n_weights;
     const Piece *slots;
     int n_slots;
-    const StepState *state;                     /* in host memory */
-    const char *config, *machine, *code, *data; /* copied to the manifest */
-    GridPlace grid;                             /* sizes of the axes; all 0: one rank */
+    const StepState *state;                     /* StepState in host memory */
+    const char *config, *machine, *code, *data; /* texts for the manifest */
+    GridPlace grid;                             /* sizes of the grid's axes; all 0: one rank */
     int zero_stage;
     int writers; /* number of writers wanted, at most one per rank; 0 means 1 */
 } CheckpointContents;
@@ -37,7 +37,7 @@ typedef struct {
  * this size, so a rank never holds more than this of another rank's data. */
 #define CHECKPOINT_STAGING_BYTES ((size_t)4 << 20)
 
-/* What a rank needs to reach its tensors, its disk and the other ranks. */
+/* The device, disk and communicator through which a rank saves and loads, and its buffer. */
 typedef struct {
     Device *device; /* may be NULL if all tensors are in host memory */
     Comm *world;    /* NULL: a single rank */
@@ -88,9 +88,9 @@ int64_t checkpoint_bytes(const CheckpointContents *contents);
 
 typedef struct Checkpoint Checkpoint;
 
-/* Number of files that a rank keeps open if the checkpoint has no more than that. They stay
- * readable, with the content that was checked, even if a live run prunes the folder meanwhile. If
- * there are more files, they are opened one at a time when they are read. */
+/* Number of files that a rank keeps open, if the checkpoint has no more. They stay readable, with
+ * the content that was checked, even if another process prunes the folder meanwhile. If there are
+ * more files, they are opened one at a time when they are read. */
 enum { CHECKPOINT_OPEN_FILES = 8 };
 
 /* Sets *steps to the steps that have a folder below RUN/checkpoints, newest first; the caller frees
@@ -99,11 +99,12 @@ enum { CHECKPOINT_OPEN_FILES = 8 };
 int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n);
 /* Returns "RUN/checkpoints/step_00000123" for step 123; the caller frees it. */
 char *checkpoint_path(const char *run, int64_t step);
-/* Returns whether nothing exists at `path` any more. If `path` is from checkpoint_list, a live run
- * has pruned the checkpoint since then, which does not mean damage. */
+/* Returns whether nothing exists at `path` any more. If `path` is from checkpoint_list, another
+ * process that is still training has pruned the checkpoint since then, which does not mean
+ * damage. */
 bool checkpoint_gone(const char *path);
-/* How many times a reader lists the checkpoints. It lists them again if a live run has pruned
- * listed checkpoints before they could be read. */
+/* How many times a reader lists the checkpoints. It lists them again if another process, which is
+ * still training, has pruned listed checkpoints before they could be read. */
 enum { CHECKPOINT_LIST_ATTEMPTS = 100 };
 
 /* Opens a checkpoint folder. Reads the manifest and the headers of all files strictly, compares

@@ -1,4 +1,5 @@
-/* holdings.c -- exchanges the ranks' extents and sorts them by piece. See holdings.h. */
+/* holdings.c -- exchanges the ranks' extents, which say what elements of a tensor each rank has,
+ * and sorts them by tensor. See holdings.h. */
 #include "parallel/checkpoint/holdings.h"
 
 #include "model/core/check.h"

@@ -1,4 +1,5 @@
-/* io.c -- allocates the staging buffer and copies data between it and a rank's pieces. See io.h. */
+/* io.c -- allocates the staging buffer and copies data between it and a rank's pieces, which are
+ * its parts of tensors. io.h explains pieces, stretches and windows. */
 #include "parallel/checkpoint/io.h"
 
 #include "model/core/check.h"

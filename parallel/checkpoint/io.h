@@ -1,9 +1,10 @@
 /* io.h -- copies data between a rank's pieces and the staging buffer, and lets the ranks agree on
  * results. Private to parallel/checkpoint; other folders include checkpoint.h.
  *
- * A tensor is processed in windows: ranges of its elements that fit into the staging buffer. With
- * several ranks a window fits into half of it, because the other half receives data from other
- * ranks. */
+ * A piece is this rank's part of a tensor, and a stretch is a range of consecutive elements of it
+ * (pieces.h). A tensor is processed in windows: ranges of its elements that fit into the staging
+ * buffer. With several ranks a window fits into half of it, because the other half receives data
+ * from other ranks. */
 #ifndef PARALLEL_CHECKPOINT_IO_H
 #define PARALLEL_CHECKPOINT_IO_H
 

@@ -11,8 +11,8 @@
 
 typedef struct {
     int writer;   /* rank that writes the file */
-    int first, n; /* its tensors in manifest.tensor */
-    char *header; /* bytes before the data; their number is the manifest's header_bytes */
+    int first, n; /* range of its tensors in manifest.tensor */
+    char *header; /* header of the file; its size is the manifest's header_bytes */
 } LayoutFile;
 
 typedef struct {

@@ -53,22 +53,22 @@ typedef struct {
 /* The grid of ranks that saved the checkpoint. It is only printed for users; reading does not
  * depend on it. */
 typedef struct {
-    int64_t ranks, pp, dp, cp, tp; /* in all, and on each axis */
+    int64_t ranks, pp, dp, cp, tp; /* number of ranks in all, and on each axis */
     int64_t zero_stage, writers;
 } ManifestWorld;
 
 typedef struct {
     int version;
-    char save_id[SAVE_ID_DIGITS + 1]; /* also in the metadata of every file */
-    ManifestWorld world;              /* version 1: a single rank */
+    char save_id[SAVE_ID_DIGITS + 1]; /* random id of the save, also in every file's metadata */
+    ManifestWorld world;              /* a single rank if the version is 1 */
     StepState state;
     char *config;       /* complete config as JSON, with all defaults */
     char *machine;      /* CPU level, BLAS, threads */
     char *code;         /* version of the program */
     char *data;         /* identity of the training data: data/identity.h */
-    ManifestFile *file; /* the weights' files, then the slots'; at least one each */
+    ManifestFile *file; /* files of the weights, then of the slots; at least one each */
     int n_files;
-    ManifestTensor *tensor; /* in the order of the files, and of the data in each file */
+    ManifestTensor *tensor; /* sorted by file, and by position in the file */
     int n_tensors;
 } Manifest;
 

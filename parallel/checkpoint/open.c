@@ -23,8 +23,8 @@
 static bool open_manifest(Checkpoint *c, char *err, size_t n)
 {
     char *path = text_format("%s/manifest.json", c->path), *text = NULL, why[512];
-    /* Opened relative to the folder's descriptor, not by its path. A live run may rename or prune
-     * the folder meanwhile, and then the manifest and the files would come from two saves. */
+    /* Opened relative to the folder's descriptor, not by its path. Another process may rename or
+     * prune the folder meanwhile, and then the manifest and the files would come from two saves. */
     int64_t bytes = 0;
     int fd = fs_open_file(c->folder, "manifest.json", path, &bytes, err, n);
     bool good = fd >= 0;

@@ -1,5 +1,5 @@
-/* pieces.c -- fills in a rank's pieces of tensors, and finds the stretches of an extent. See
- * pieces.h. */
+/* pieces.c -- fills in a rank's pieces, which are its parts of tensors, and finds the stretches
+ * (consecutive elements) of an extent. See pieces.h. */
 #include "parallel/checkpoint/pieces.h"
 
 #include "model/core/check.h"
@@ -35,7 +35,7 @@ int64_t piece_elements(const Piece *piece)
 
 bool extent_stretch(const ParamExtent *extent, int64_t from, int64_t end, Stretch *out)
 {
-    if (extent->count == 0) return false; /* the other fields may be 0, too */
+    if (extent->count == 0) return false; /* the other fields may be 0 then */
     /* Index in this rank's part of its first element at or after `from`. */
     int64_t k = 0;
     if (from > extent->first) {

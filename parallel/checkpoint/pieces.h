@@ -16,7 +16,7 @@ typedef struct {
     int64_t dim[4];
     /* The elements that this rank has; `param` and `offset` are not used here. */
     ParamExtent extent;
-    Tensor data; /* their values: one dimension of extent.count */
+    Tensor data; /* values of these elements, as a 1-D tensor */
 } Piece;
 
 /* Returns a piece with the name, dtype and shape of a parameter or of one of its slots. Its extent
@@ -30,8 +30,8 @@ int64_t piece_elements(const Piece *piece);
 
 /* A range of elements that are consecutive both in the whole tensor and in an extent. */
 typedef struct {
-    int64_t at;     /* its first element in the whole tensor */
-    int64_t within; /* its first element in the extent */
+    int64_t at;     /* index of its first element in the whole tensor */
+    int64_t within; /* index of its first element in the extent */
     int64_t count;
 } Stretch;
 /* Finds the first stretch of the extent in elements [from, end) of the tensor; returns false if

@@ -99,8 +99,8 @@ static bool prune(CheckpointIo *io, const char *run, int64_t newest, int keep, c
     bool good = open_parent(io, run, &parent_fd, &steps, &n_steps, err, n);
     if (parent_fd < 0) return false;
     for (int i = 0; i < n_steps; i++) {
-        /* A step newer than the one just saved is damaged: the run resumed from an older one
-         * because of it. It stays as evidence until the run saves that step again. */
+        /* A step newer than the one just saved is damaged; the run has resumed from an older step
+         * because of that. It stays as evidence until the run saves that step again. */
         if (steps[i] > newest) continue;
         if (kept >= keep) {
             good &= remove_step(io, parent_fd, steps[i], err, n);

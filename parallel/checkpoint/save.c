@@ -36,7 +36,7 @@
 typedef struct {
     CheckpointIo *io;
     const CheckpointContents *contents;
-    char *run, *parent, *temporary, *final; /* paths */
+    char *run, *parent, *temporary, *final; /* paths of the run and of the folders below it */
     char *aside;         /* new name for an existing folder at `final`; else NULL */
     char *aside_warning; /* logged after that folder has been renamed */
     int parent_fd, fd;   /* RUN/checkpoints; the temporary folder; only on rank 0 */
@@ -216,7 +216,7 @@ static bool save_anew(Save *s)
 {
     char ignored[256];
     layout_build(&s->layout, s->contents, checkpoint_io_ranks(s->io), s->save_id);
-    remove_leftovers(s); /* they may be what fills the disk */
+    remove_leftovers(s); /* leftovers may be what fills the disk */
     bool good = write_content(s);
     good = agree(s, good && (!leads(s) || commit(s)));
     if (!good && leads(s))

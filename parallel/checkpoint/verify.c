@@ -105,9 +105,9 @@ typedef enum {
 
 /* Tries the steps of a list, newest first, and sets *out to the first checkpoint that verifies.
  * `why` is set to the reason why the last one tried was rejected. A listed folder that no longer
- * exists causes no warning: a live run prunes only after it has committed a newer checkpoint, which
- * a new list will contain. A checkpoint that may not be read ends the search. It may be intact, and
- * resuming from an older one would silently lose steps. */
+ * exists causes no warning: a process that is still training prunes only after it has committed a
+ * newer checkpoint, which a new list will contain. A checkpoint that may not be read ends the
+ * search. It may be intact, and resuming from an older one would silently lose steps. */
 static SearchResult search_newest(CheckpointIo *io, const char *run, const int64_t *steps,
                                   int n_steps, Checkpoint **out, char *why, size_t n)
 {

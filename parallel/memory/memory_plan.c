@@ -347,7 +347,7 @@ bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, c
 void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when)
 {
     if (!config->memory_breakdown) return;
-    size_t resident = kernel_number("/proc/self/status", "VmRSS:"); /* kB */
+    size_t resident = kernel_number("/proc/self/status", "VmRSS:"); /* in kB */
     size_t peak = kernel_number("/proc/self/status", "VmHWM:");
     if (resident == SIZE_MAX || peak == SIZE_MAX) return;
     /* Ranks are threads of one process, so these are the figures of all ranks together. */

@@ -33,7 +33,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device);
 /* The memory from which the plan will be allocated, and how much of it is available, in bytes. */
 typedef struct {
     bool device; /* the device has its own memory; else host memory is used */
-    int index;   /* of the device */
+    int index;   /* number of the device */
     size_t available, total;
 } MemoryRoom;
 

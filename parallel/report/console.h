@@ -10,7 +10,7 @@
 
 typedef struct {
     FILE *to;
-    bool terminal, colour, scale; /* scale: there is a column for the loss scale */
+    bool terminal, colour, scale; /* `scale`: show a column for the loss scale */
     int64_t train_steps;
     int64_t rows; /* rows since the header was printed */
 } Console;

@@ -47,7 +47,7 @@ typedef struct {
 typedef struct {
     int64_t step, targets, bytes; /* evaluated targets and bytes of text; bytes 0: unknown */
     double loss;                  /* mean nats per target */
-    double bits_per_byte;         /* negative: unknown */
+    double bits_per_byte;         /* negative if unknown */
     double seconds;
     bool final;
     bool cut; /* ended before its last micro-batch: the figures must not be used */
@@ -57,7 +57,7 @@ typedef struct {
     const char *run_folder; /* NULL: console only */
     bool json;              /* the console prints JSON lines */
     bool terminal;          /* stdout is a terminal: live line, and colours unless NO_COLOR */
-    Pace pace;              /* train_steps, and the cost of other work */
+    Pace pace;              /* length of the run, and cost of evaluations and saves */
     int64_t resumed_step;   /* lines after this step are dropped; -1: new run */
     int64_t tokens_per_step;
     int attempt;           /* number of this attempt, from 0; on every line */

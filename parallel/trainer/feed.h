@@ -26,10 +26,10 @@ enum { FEED_SLOTS = 4 };
 typedef struct {
     Device *dev;
     Loader *train, *val;    /* borrowed; may be NULL if never needed */
-    const int64_t *samples; /* samples consumed before this step; for training */
-    GptBatch *place;        /* on the device: micro-batches in use */
+    const int64_t *samples; /* number of samples before this step, for training */
+    GptBatch *place;        /* micro-batches in use, on the device */
     int places;
-    FeedWatch watch; /* or NULL */
+    FeedWatch watch; /* may be NULL */
     void *watch_context;
     int64_t micros;           /* micro-batches per step, for the watch */
     int64_t target_bytes;     /* bytes of text in the targets so far */

@@ -30,11 +30,11 @@ typedef struct {
 } PhaseClocks;
 
 typedef struct {
-    Event *border; /* before the first action, after each action, and after the update */
+    Event *border; /* events before the first action, after each one and after the update */
     PhaseClocks *at;
     int64_t n; /* number of borders; 0: nothing is timed */
     int64_t next;
-    PhaseSeconds seconds;           /* since the caller last reset it */
+    PhaseSeconds seconds;           /* sums since the caller last reset them */
     Exposed *exposed[EXPOSED_AXES]; /* NULL if the axis has one rank or the device has no streams */
 } Phases;
 

@@ -23,10 +23,10 @@ typedef struct {
     Region tp, uncut;
     ParamTable table;
     GptLayers layers;
-    StepPlan step;      /* of training; empty without gradients */
-    StepRoom room;      /* for steps, shorter steps and evaluations */
-    Pipeline *pipeline; /* between stages; NULL: a single stage */
-    StageRelay stages;  /* the same for a decoder's passes */
+    StepPlan step;      /* of a training step; empty without gradients */
+    StepRoom room;      /* memory needed by steps and evaluations */
+    Pipeline *pipeline; /* connection between stages; NULL: a single stage */
+    StageRelay stages;  /* connection between stages for a decoder's passes */
     Relay relay;
     ZeroStore *store;
     ParamStore *params;

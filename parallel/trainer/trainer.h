@@ -18,13 +18,13 @@ enum { TRAINER_HISTORY = 256 };
 typedef struct {
     StepState state;
     StepStats stats, eval_stats;
-    StepDecision decision; /* of the current step */
+    StepDecision decision; /* decision about the current step */
 } TrainerState;
 
 /* What the device reports of a step; a StepRecord is made from it. */
 typedef struct {
     StepDecision decision;
-    StepState after; /* the state after the step */
+    StepState after; /* state after the step */
 } TrainerRecord;
 
 typedef struct {
@@ -32,19 +32,19 @@ typedef struct {
     const DataSet *data;
     Session session;
     Gpt *gpt;
-    Decoder *decoder; /* for samples; NULL if there are none */
+    Decoder *decoder; /* draws samples; NULL if the run draws none */
     Optimizer optimizer;
     GradNorm norm;
     StepConstants constants;
     Loader *train, *val;    /* val is NULL if there are no validation data */
     TrainerState *state;    /* in device memory */
-    TrainerRecord *records; /* page-locked; step s is at s % TRAINER_HISTORY */
-    Event *recorded;        /* per place: reached when the record has arrived */
+    TrainerRecord *records; /* page-locked; step s has place s % TRAINER_HISTORY */
+    Event *recorded;        /* one event per place: its record has arrived */
     Tensor lr_table;        /* (train_steps) f64 on the device */
     Feed feed;
     int64_t steps, samples; /* steps issued and their samples, counted by the host */
     int64_t steps_read;     /* steps whose records have been read */
-    Phases phases;          /* for wall_clock_breakdown; since the last report */
+    Phases phases;          /* times since the last report, for wall_clock_breakdown */
     void *optimizer_memory, *lr_memory;
     size_t optimizer_bytes, lr_bytes;
     Piece *slots;   /* this rank's parts of the optimizer states */

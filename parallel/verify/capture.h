@@ -9,12 +9,12 @@
 /* The results of a step. The arrays hold all parameters in table order, each as its whole logical
  * tensor. */
 typedef struct {
-    int64_t step; /* from 1 */
+    int64_t step; /* number of the step, from 1 */
     double loss, grad_norm, loss_scale;
     bool applied;
     int64_t n;
     double *gradient; /* gradient of the loss, before clipping */
-    double *weight;   /* after the update, as read by the first data-parallel ranks */
+    double *weight;   /* weights after the update, on the first data-parallel ranks */
 } Capture;
 
 /* Allocates a capture for a model with this table. */

@@ -41,9 +41,9 @@ CompareWire compare_grid(const Config *config, bool each);
 /* Relative bounds. In f64, rounding stays below 1e-12, and any wrong scale, sum or element causes a
  * larger difference. */
 typedef struct {
-    double tolerance;        /* for the loss, the norm, gradients and weights */
+    double tolerance;        /* bound for the loss, the norm, gradients and weights */
     double lr;               /* how far an update moves a weight */
-    bool gradients, weights; /* whether they are compared */
+    bool gradients, weights; /* whether these are compared */
     CompareWire wire;
 } CompareBounds;
 
@@ -55,7 +55,7 @@ CompareBounds compare_bounds(DType dtype, double lr, int64_t step);
 /* The result of all comparisons so far. The initial value is {0}. */
 typedef struct {
     double worst;    /* largest deviation, in units of its scale */
-    char where[160]; /* its place: "gradient of block.0.mlp.up.weight[17], step 2" */
+    char where[160]; /* place of that deviation: "gradient of block.0.mlp.up.weight[17], step 2" */
     /* The first value outside its bound: name, step, element, both values, bound. */
     char difference[320];
     bool differs;

@@ -212,7 +212,7 @@ typedef struct {
     const VerifyOptions *options;
     Configs configs;
     DataSet data;
-    LocalWorld *patient; /* waits without a deadline; NULL: a single rank */
+    LocalWorld *patient; /* used to wait without a deadline; NULL: a single rank */
     Comparison comparison;
     char drifted[64]; /* first parameter whose replicas differ; "": none */
 } Proof;

@@ -9,7 +9,7 @@
 typedef enum { VERIFY_DEFAULT, VERIFY_F64, VERIFY_CONFIG } VerifyDtype;
 
 typedef struct {
-    const char *config; /* path */
+    const char *config; /* path of the config file */
     ArgList set;
     int64_t ranks;
     bool full;         /* use the config's own model instead of a small one of its kind */

@@ -125,7 +125,7 @@ static void device_tensors_pass_through_the_staging_buffer(void **state)
     assert_true(test_run_read(&r, c));
     assert_int_equal(device.index, 2 * N_ALL);
     assert_int_equal(device.waits, 2 * N_ALL);
-    assert_int_equal(device.allocations, 1); /* the staging buffer, at the start */
+    assert_int_equal(device.allocations, 1); /* only the staging buffer, at the start */
     checkpoint_close(c);
     free(path);
     TestRun expected;

@@ -214,8 +214,8 @@ static void a_save_completes_short_and_interrupted_writes(void **state)
     test_run_close(&r);
 }
 
-/* Saves step 1, then step 2 with a disk that fails at call `at`. Returns whether the save had so
- * many calls. */
+/* Saves step 1, then step 2 with a disk that fails at call `at`. Returns whether the second save
+ * made at least `at` calls. */
 static bool fail_at(Fault fault, int at, int error)
 {
     TestRun r;
@@ -230,8 +230,8 @@ static bool fail_at(Fault fault, int at, int error)
         fail_msg("call %d: no reason in '%s'", at, r.err);
     assert_true(saved || reached);
     int64_t step = test_run_newest(&r);
-    /* If the disk fails for good at the very last sync, the complete save cannot be undone
-     * either. */
+    /* If the disk keeps failing from the very last sync on, the complete save cannot be undone and
+     * stays. */
     if (step != (saved ? 2 : 1) && !(step == 2 && fault == FAULT_ALWAYS))
         fail_msg("call %d: step %lld is the newest (%s)", at, (long long)step,
                  saved ? "saved" : r.err);

@@ -80,8 +80,9 @@ static void a_save_fails_if_what_was_written_does_not_read_back(void **state)
     int seen = 0, call = 0;
     for (const char *at = log; *at; at = strchr(at, ' ') + 1) {
         call++;
-        bool first_write = *at == 'w' && strchr("sn", at[-2]) != NULL; /* after a file's name */
-        if (!first_write) continue; /* two headers and the manifest */
+        bool first_write =
+            *at == 'w' && strchr("sn", at[-2]) != NULL; /* the log has a file's name before it */
+        if (!first_write) continue;                     /* two headers and the manifest */
         faulty_fs_init(&fs, FAULT_FLIP, call, 0);
         assert_false(test_run_save(&r, 3));
         if (strstr(r.err, "does not read back") == NULL) fail_msg("call %d: %s", call, r.err);
@@ -155,8 +156,8 @@ static void a_folder_named_after_another_step_is_refused(void **state)
     test_run_close(&r);
 }
 
-/* Saves a step and returns in `said` what it has printed to stderr. `at`: the file system call that
- * fails; 0: none. */
+/* Saves a step and stores in `said` what the save has printed to stderr. File system call number
+ * `at` fails; 0: none. */
 static void save_aloud(TestRun *r, int64_t step, int at, char *said, size_t n)
 {
     FaultyFs fs;
@@ -278,7 +279,7 @@ static void fill_disk(TestRun *r, FaultyFs *fs, double checkpoints_of_room, bool
     fs->room_unknown = !tells;
     fs->capacity = INT64_MAX;
     int64_t used = fs->capacity - fs->ops.room(fs, r->run);
-    if (!tells) { /* measured while the disk reports it */
+    if (!tells) { /* measure the used space while the disk reports it */
         fs->room_unknown = false;
         used = fs->capacity - fs->ops.room(fs, r->run);
         fs->room_unknown = true;

@@ -139,7 +139,8 @@ static void no_rank_resumes_from_a_checkpoint_with_a_damaged_chunk(void **state)
     test_run_close(&r);
 }
 
-/* Each file of each part is truncated, removed, or replaced by another file of its part. */
+/* Each file of the weights and of the optimizer states is truncated, removed, or replaced by
+ * another one. */
 static void errors_name_a_truncated_missing_or_replaced_file(void **state)
 {
     (void)state;

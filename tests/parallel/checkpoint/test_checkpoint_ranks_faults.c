@@ -30,8 +30,8 @@ static int64_t newest(const TestRun *r)
     return reading.found[0];
 }
 
-/* Saves step 1, then step 2 with a disk that fails at call `at` of rank `bad`. Returns whether the
- * save had so many calls. */
+/* Saves step 1, then step 2 with a disk that fails at call `at` of rank `bad`. Returns whether rank
+ * `bad` made at least `at` calls. */
 static bool fail_at(Fault fault, int bad, int at, int error)
 {
     TestRun r;
@@ -48,8 +48,8 @@ static bool fail_at(Fault fault, int bad, int at, int error)
         fail_msg("rank %d, call %d: no reason in '%s'", bad, at, saving.err[0]);
     assert_true(saved || reached);
     int64_t step = newest(&r);
-    /* If the disk fails for good at the very last sync, the complete save cannot be undone
-     * either. */
+    /* If the disk keeps failing from the very last sync on, the complete save cannot be undone and
+     * stays. */
     if (step != (saved ? 2 : 1) && !(step == 2 && bad == 0 && fault == FAULT_ALWAYS))
         fail_msg("rank %d, call %d: step %lld is the newest (%s)", bad, at, (long long)step,
                  saved ? "saved" : saving.err[0]);
@@ -248,7 +248,7 @@ static void a_full_disk_removes_old_checkpoints_when_several_ranks_save(void **s
     for (int64_t step = 1; step <= 3; step++)
         test_run_must_save(&r, step);
     char *path = test_run_file(&r, 3, "model.safetensors");
-    file_flip(path, file_size(path) - 1, 1); /* found by one rank, reported to all */
+    file_flip(path, file_size(path) - 1, 1); /* one rank finds this, and all ranks must report it */
     free(path);
     TestRanks saving = three_ranks(&r, 5);
     saving.fs = fs;

@@ -35,7 +35,7 @@ int counted_strcmp(const char *a, const char *b)
 static GptShape deepest(void)
 {
     return (GptShape){.L = (int64_t)option_table[option_find("model.num_layers")].max,
-                      .C = 1000000, /* large sizes: the longest text */
+                      .C = 1000000, /* large sizes, which give the longest text */
                       .H = 1000,
                       .G = 1000,
                       .D = 1000,

@@ -294,7 +294,7 @@ static void a_save_neither_allocates_nor_waits_for_the_whole_device(void **state
     int64_t emu_allocations = emulated("emu_count_allocations");
     if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
     int64_t pieces = o.trainer.session.table.n_params + o.trainer.n_slots;
-    assert_in_range(dev->waits - waits, 1, 1 + pieces); /* some copies may be done */
+    assert_in_range(dev->waits - waits, 1, 1 + pieces); /* some copies may have finished */
     assert_int_equal(dev->allocations, allocations);
     assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
     /* The state is copied to pageable memory, and waiting for the device means one wait for each of

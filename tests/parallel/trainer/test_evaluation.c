@@ -18,7 +18,7 @@ enum { B = 4, T = 16 };
 typedef struct {
     Opened o;
     Fixture model;
-    OwnTokens tokens; /* of the validation data */
+    OwnTokens tokens; /* tokens of the validation data */
     int64_t windows;
 } Bench;
 

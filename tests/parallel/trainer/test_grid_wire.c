@@ -55,7 +55,7 @@ typedef struct {
     Wire *wire;
     const Trainer *t;
     const Case *c;
-    int64_t micros, rows, width; /* micro-batches; rows and columns of the whole residual stream */
+    int64_t micros, rows, width; /* number of micro-batches; size of the whole residual stream */
     DType storage, compute, grads;
 } Hand;
 

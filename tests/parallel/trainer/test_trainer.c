@@ -137,7 +137,7 @@ static void test_bug_26_50_evaluating_and_sampling_do_not_change_training(void *
         if (!(e.loss < 1.02 * guessing && (s % 2 || e.loss < last)))
             fail_msg("step %lld: validation loss %g after %g; guessing has %g", (long long)s,
                      e.loss, last, guessing);
-        if (s % 2 == 0) last = e.loss; /* of the same batch, two updates before */
+        if (s % 2 == 0) last = e.loss; /* loss of the same batch two updates earlier */
         free(trainer_sample(&o.trainer, "the water", 8));
     }
     trainer_run_read(&o, &with);

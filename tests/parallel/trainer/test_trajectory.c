@@ -323,7 +323,7 @@ static GptBatch masked_batch(void *context, const Action *action)
     Masked *m = context;
     GptBatch batch = feed_batch(&m->trainer->feed, action);
     int32_t none[2 * T];
-    memset(none, 0xFF, sizeof none); /* -1 */
+    memset(none, 0xFF, sizeof none); /* all bits set: -1, which is no target */
     if (m->without[action->micro])
         device_copy(&m->trainer->session.dev, batch.targets, tensor_1d(none, I32, 2 * T));
     return batch;

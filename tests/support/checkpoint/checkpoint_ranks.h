@@ -15,7 +15,7 @@ typedef struct {
     int writers;
     const char *run;
     int64_t step;
-    FaultyFs *fs;     /* of each rank; NULL: the real file system */
+    FaultyFs *fs;     /* file system of each rank; NULL: the real one */
     bool making_room; /* a full disk removes older checkpoints */
     int keep;         /* after a save, keep this many; 0: do not prune */
     /* Parts are on a device whose memory the host must not access. */
@@ -23,7 +23,7 @@ typedef struct {
     /* The result on each rank. */
     bool good[RANKS_MOST];
     char err[RANKS_MOST][1024];
-    int64_t found[RANKS_MOST]; /* of ranks_newest: the step; -1: none */
+    int64_t found[RANKS_MOST]; /* step found by ranks_newest; -1: none */
 } TestRanks;
 
 /* Saves the step on all ranks. */

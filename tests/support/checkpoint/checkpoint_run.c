@@ -154,7 +154,7 @@ int test_run_entries(const TestRun *r)
     int n = 0;
     free(path);
     for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
-        n += e->d_name[0] != '.' || e->d_name[1] == 't'; /* .trash-... counts */
+        n += e->d_name[0] != '.' || e->d_name[1] == 't'; /* .trash-... folders are counted */
     if (dir != NULL) closedir(dir);
     return n;
 }

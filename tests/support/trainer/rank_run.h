@@ -10,7 +10,7 @@ enum { RANK_RUN_MOST = 8 };
 typedef struct RankRun RankRun;
 struct RankRun {
     int ranks;
-    char name[500]; /* ranks and settings */
+    char name[500]; /* number of ranks and settings, for messages */
     Training training;
     /* Called instead of the steps in the middle; NULL: these are made like the others. */
     void (*take_middle)(Comm *world, Trainer *trainer, RankRun *run, int64_t steps);

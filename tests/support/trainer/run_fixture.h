@@ -22,18 +22,18 @@ typedef struct {
     WorkKind kind;
     int64_t round, at;
     void (*act)(Run *run);
-    bool each;           /* in this round and all later ones */
+    bool each;           /* also calls it in all later rounds */
     void (*first)(void); /* called first in the child; or NULL */
-    int columns;         /* of the terminal; 0: a pipe */
-    bool dry;            /* --dry-run */
-    int ranks;           /* --ranks; 0: without */
+    int columns;         /* width of the terminal; 0: a pipe */
+    bool dry;            /* passes --dry-run */
+    int ranks;           /* passes --ranks; 0: does not */
     int rank;            /* rank on which `act` is called */
     int64_t rounds;      /* rounds so far */
 } Disturbance;
 extern Disturbance disturbance;
 
-void ask_by_signal(Run *run); /* SIGTERM */
-void ask_by_file(Run *run);   /* RUN/STOP */
+void ask_by_signal(Run *run); /* raises SIGTERM */
+void ask_by_file(Run *run);   /* creates the file RUN/STOP */
 void interrupt_twice(Run *run);
 /* Prints "more than 3 other threads: yes; 0 hear". The first part says whether there are more than
  * three threads besides the main one. The number counts those of them that do not block all signals

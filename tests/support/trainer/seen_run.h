@@ -12,10 +12,10 @@ enum { SEEN_LOSSES = 64 };
 typedef struct {
     int code; /* exit code; 128 + N: ended by signal N */
     int n_losses;
-    double losses[SEEN_LOSSES]; /* of training, all digits; NAN if not a number */
+    double losses[SEEN_LOSSES]; /* training losses with all digits; NAN if not a number */
     char *samples;              /* content of samples.txt */
     char *plan;                 /* all figures of the memory plan, in bytes */
-    char *evaluations;          /* step and loss of each, all digits */
+    char *evaluations;          /* step and loss of each evaluation, all digits */
     char *files;                /* names in the run's folder, and the targets of each evaluation */
     char *wire;                 /* lines of comms_logger about the groups of the grid */
     char *console;              /* stdout and stderr, with runs of blanks as one */

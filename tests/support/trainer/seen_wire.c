@@ -10,7 +10,8 @@
 char *seen_rows(const Seen *seen)
 {
     char *rows = must_strdup(seen->wire);
-    const char *end = strstr(rows, " f64 "); /* "tp all-reduce f64 ...", the sum of the norm */
+    /* The first row "tp all-reduce f64 ..." counts the sum of the norm. */
+    const char *end = strstr(rows, " f64 ");
     char *first = text_format("\n%.*s f64", end ? (int)(end - rows) : 0, rows),
          *again = strstr(rows, first);
     if (again != NULL) again[1] = '\0';

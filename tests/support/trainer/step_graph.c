@@ -14,7 +14,7 @@
 typedef struct {
     Trainer *trainer;
     StepPlanted planted;
-    ParamStore store; /* its original functions */
+    ParamStore store; /* the store's original functions */
     Region region;
     int64_t step, action, entered, awaited;
     bool ended; /* the step's gradients are final */

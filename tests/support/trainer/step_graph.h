@@ -9,7 +9,7 @@
 
 /* What is recorded for each node: the state of its rank's host when the host issued it. */
 typedef enum {
-    STEP_USE,     /* uses of units begun, as a step_key */
+    STEP_USE,     /* number of uses of units that have begun, as a step_key */
     STEP_ACTION,  /* number of the action, counted over all steps */
     STEP_COMM,    /* group of grid_comms whose call issued it; -1: none */
     STEP_VERB,    /* operation of that call */
@@ -20,13 +20,13 @@ typedef enum {
 } StepNote;
 
 typedef struct {
-    const char *name; /* NULL: a wait */
+    const char *name; /* name of the work; NULL: a wait */
     int64_t note[LATE_NOTES];
 } StepNode;
 
 typedef struct {
     int rank;
-    const char *name; /* "compute", "comm", "p2p", "tp", "copy" */
+    const char *name; /* such as "compute", "comm", "p2p", "tp" or "copy" */
     StepNode *node;
     int64_t n;
     /* seen[i * streams + t]: number of nodes of stream t that are certainly done when node i
@@ -37,16 +37,16 @@ typedef struct {
 typedef struct {
     StepStream *stream;
     int streams, ranks;
-    const Session *session[8]; /* by rank */
+    const Session *session[8]; /* sessions by rank */
 } StepGraph;
 
 /* A needless wait that the test adds to a rank's steps. */
 typedef enum {
     STEP_AS_IT_IS,
-    STEP_WAITS_FOR_SUMS,      /* after each release of a gradient, for the comm stream */
-    STEP_WAITS_FOR_GATHERS,   /* after each release of weights */
-    STEP_WAITS_FOR_EXCHANGES, /* after each exchange, for the p2p stream */
-    STEP_WAITS_FOR_TP_SUMS,   /* after each sum on the tp stream, for it */
+    STEP_WAITS_FOR_SUMS,      /* after each release of a gradient, waits for the comm stream */
+    STEP_WAITS_FOR_GATHERS,   /* after each release of weights, waits for the comm stream */
+    STEP_WAITS_FOR_EXCHANGES, /* after each exchange, waits for the p2p stream */
+    STEP_WAITS_FOR_TP_SUMS,   /* after each sum on the tp stream, waits for it */
     STEP_STORE_WAITS          /* after each exchange, comm waits for p2p */
 } StepPlanted;
 

@@ -7,9 +7,9 @@
 #include "parallel/run/between_steps.h"
 
 typedef struct {
-    int (*program)(int argc, char **argv); /* instead of the whole program; or NULL */
-    const char *folder;                    /* where it runs; NULL: here */
-    int columns;                           /* of its terminal; 0: a pipe */
+    int (*program)(int argc, char **argv); /* runs this instead of the whole program; or NULL */
+    const char *folder;                    /* working folder of the child; NULL: this one */
+    int columns;                           /* width of its terminal; 0: a pipe */
     /* Called in the child on each rank when the run is open; or NULL. */
     void (*opened)(Run *run);
     void (*first)(void); /* called first in the child; or NULL */
@@ -27,9 +27,9 @@ ChildResult train_in_child(const ChildPlace *place, const char *const *arguments
  * SETS[0] ...`. */
 typedef struct {
     const char *config;
-    const char *run;    /* NULL: without --out */
-    int ranks;          /* 0: without --ranks */
-    const char *resume; /* NULL: without --resume */
+    const char *run;    /* argument of --out; NULL: none */
+    int ranks;          /* argument of --ranks; 0: none */
+    const char *resume; /* argument of --resume; NULL: none */
     bool dry;
     const char *const *sets, *const *more; /* "key=value", ended by NULL; or NULL */
 } ChildRun;

@@ -35,7 +35,7 @@ typedef enum {
 extern const char *const wait_rule_name[RULES];
 
 typedef struct {
-    int broken[RULES], held[RULES]; /* how often */
+    int broken[RULES], held[RULES]; /* number of violations, and of cases where the rule held */
     char example[RULES][256];
 } StepFindings;
 

@@ -23,12 +23,12 @@ typedef struct {
 /* Weights and last gradients of all parameters, in table order and in their own dtypes. They are
  * assembled from the extents that the ranks count, so each element comes from exactly one rank. */
 typedef struct {
-    double loss[ZERO_MOST_STEPS], sq_norm[ZERO_MOST_STEPS]; /* sums over the ranks */
+    double loss[ZERO_MOST_STEPS], sq_norm[ZERO_MOST_STEPS]; /* summed over the ranks */
     double after;                                           /* loss with the last weights */
     /* Logits of rank 0's first micro-batch with the last weights; n_logits. */
     double *logit;
     int64_t n_logits;
-    unsigned char *first, *weights, *gradients; /* first: weights before step 0 */
+    unsigned char *first, *weights, *gradients; /* `first` are the weights before step 0 */
     size_t weight_bytes, gradient_bytes;
     int64_t elements;
     ZeroBytes bytes[ZERO_MOST_RANKS];
