@@ -1,4 +1,4 @@
-/* arguments.c -- the command line of a training run. */
+/* arguments.c -- the command line options of a training run. */
 #include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/nearest.h"
@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The value of --resume; a slip in one of its words would be looked for as a path, later. */
+/* Parses the value of --resume: auto, never or a path. Suggests the word if the value is close to
+ * one and no such path exists; otherwise a typing error would be taken for a path. */
 static bool parse_resume(const char *text, void *field, char *err, size_t n)
 {
     static const struct {

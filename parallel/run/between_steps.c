@@ -1,4 +1,4 @@
-/* between_steps.c -- see between_steps.h. */
+/* between_steps.c -- the evaluations, samples and saves of a run, and their progress lines. */
 #include "parallel/run/between_steps.h"
 
 #include "model/core/clock.h"
@@ -17,11 +17,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A loss so many times that of uniform guessing is neither the start of a training nor the noise of
- * a batch: the run has diverged. */
+/* A loss more than this many times that of uniform guessing is neither the start of a training nor
+ * the noise of a batch: the run has diverged. */
 enum { MUCH_WORSE = 4 };
 
-/* Begins to print progress. The live line stays as it is until the first of it is due. */
+/* Starts a new progress line. The live line stays unchanged until the first progress text is due.
+ */
 static void begin_progress(Run *run)
 {
     progress_again(&run->work.progress);
@@ -40,8 +41,9 @@ static void end_work(Run *run)
     run_prepare_answers(run, NULL);
 }
 
-/* Prints how much of the work is done, and how long the rest will take at the pace so far. For a
- * step that is the pace of the host: asking the device, which may be slower, would mean waiting. */
+/* Prints how much of the work is done, and how long the rest will take at the speed so far. For a
+ * step that is the speed of the host. The device may be slower, but the host would have to wait for
+ * it to know. */
 static void print_work(Run *run, const Work *work)
 {
     double each = (seconds_now() - run->work.start) / (double)(work->done > 0 ? work->done : 1);
@@ -74,13 +76,13 @@ bool run_watch(void *context, const Work *work)
 bool run_evaluate(Run *run, bool final)
 {
     if (run->trainer.val == NULL) return true;
-    run_read_records(run); /* before the clock stops: what the device still does is step time */
+    run_read_records(run); /* before the clock stops: pending device work counts as step time */
     run_pause_clock(run);
     bool saved = run->saving.saved_step == run->trainer.steps;
     begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
     EvalRecord r = trainer_evaluate(&run->trainer, 0);
     end_work(run);
-    /* One that was cut short is no result: the next start makes it again, in full. */
+    /* An evaluation that was cut short is discarded; the next start makes it again, in full. */
     if (!r.cut) {
         run->records.eval = r;
         run->records.eval.final = final;
@@ -106,9 +108,9 @@ bool run_sample(Run *run)
                            c->eval.sample_prompt, text);
         free(run->records.sample);
         run->records.sample =
-            utf8_escaped(text); /* result.json is UTF-8, whatever the model has drawn */
+            utf8_escaped(text); /* result.json must be UTF-8, but the model may draw any bytes */
     }
-    /* No text and no stop: the run draws no samples, which is not an early end. */
+    /* Without text and without a request to stop, the run draws no samples: not an early end. */
     bool whole = text != NULL || !run_stop_asked(run);
     free(text);
     run_resume_clock(run);
@@ -127,12 +129,13 @@ bool run_is_healthy(const Run *run, char *why, size_t n)
     return true;
 }
 
-/* When a save that failed is tried again, if ever. */
+/* Returns text that says when a failed save is tried again, for the end of a warning; "" if never.
+ */
 static const char *next_try(const Run *run)
 {
     const Config *c = run->config;
     int64_t step = run->trainer.steps, interval = c->checkpoint.save_interval;
-    /* After these the process ends: there is no next try to promise. */
+    /* The process ends after this save, so there is no next try. */
     if (run->saving.last_try || run_stop_seen(run)) return "";
     if (step >= c->train_steps) return "; trying again before the run ends";
     bool again = interval > 0 && interval <= c->train_steps &&
@@ -140,8 +143,8 @@ static const char *next_try(const Run *run)
     return again ? "; trying again at the next interval" : "; trying again after the last step";
 }
 
-/* Warns that an older checkpoint stays which this save would otherwise remove. Once only, for as
- * long as the numbers stay bad. */
+/* Warns that this save does not remove older checkpoints, for the reason `why`. Warns only once
+ * until the training is healthy again, and only if there is an older checkpoint to remove. */
 static void warn_keeping(Run *run, const char *why)
 {
     char ignored[512];
@@ -162,18 +165,19 @@ void run_save(Run *run)
 {
     char err[2048], why[160];
     run_read_records(run);
-    /* While the numbers are bad the older checkpoints are the good ones: none is removed. */
+    /* While the training is unhealthy, the older checkpoints are the good ones, so none is removed.
+     */
     run->trainer.keep_all = !run_is_healthy(run, why, sizeof why);
     warn_keeping(run, why);
     double start = seconds_now();
     run_pause_clock(run);
     begin_work(run, "finishing this save");
-    /* If somebody removed the lock file, another run may have started here since: two runs that
-     * save here would prune each other's checkpoints. */
+    /* If somebody removed the lock file, another run may have started in this folder. Two runs that
+     * save here would remove each other's checkpoints. */
     bool ok = !run->lead || run_folder_hold(&run->folder, err, sizeof err);
     run_require(run, ok, EXIT_CANNOT_CREATE, err, sizeof err);
-    /* Metrics first: a resume cuts metrics.jsonl back to its checkpoint's step, and could not make
-     * up for lines that never reached the disk. */
+    /* The metrics are written before the checkpoint: a resume truncates metrics.jsonl to the
+     * checkpoint's step, but cannot restore lines that never reached the disk. */
     ok = !run->lead || metrics_flush(run->output.metrics, err, sizeof err);
     ok = control_agree(run->world, ok, err, sizeof err) &&
          trainer_save(&run->trainer, run->folder.path, run->origin.config_text, run->origin.machine,
@@ -220,7 +224,7 @@ void run_sample_if_due(Run *run)
 void run_catch_up(Run *run)
 {
     if (run->folder.state != RUN_RESUMED || run->trainer.steps == 0) return;
-    /* Rank 0 alone has the metrics, but all make an evaluation together. */
+    /* Only rank 0 has the metrics, but all ranks evaluate together. */
     MetricsTail tail = run->lead ? metrics_tail(run->output.metrics) : (MetricsTail){0};
     bool known = tail.last.step == run->trainer.steps;
     bool evaluated = known && tail.evaluated, sampled = known && tail.sampled;

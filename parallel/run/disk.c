@@ -1,4 +1,4 @@
-/* disk.c -- see disk.h. */
+/* disk.c -- compares the size of a run's checkpoints with the free disk space. */
 #include "parallel/run/disk.h"
 
 #include "model/core/check.h"
@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* How many checkpoints the run commits. */
+/* Returns how many checkpoints the run will save in total. */
 static int64_t count_saves(const Config *c)
 {
     int64_t interval = c->checkpoint.save_interval;
@@ -28,7 +28,7 @@ void disk_check(const Config *c, int64_t bytes, const char *path)
     int64_t at_once = keep > 0 && keep < saves ? keep + 1 : saves;
     int there = checkpoint_list(path, &steps, ignored, sizeof ignored);
     free(steps);
-    char *folder = text_format("%s/checkpoints", path); /* a link to another disk, perhaps */
+    char *folder = text_format("%s/checkpoints", path); /* may be a link to another disk */
     int64_t available = fs_room(&fs_system, folder);
     free(folder);
     if (there > 0) at_once -= there < at_once ? there : at_once;
@@ -48,7 +48,7 @@ void disk_check_first_save(const Config *c, int64_t bytes, const char *path, con
     int n = checkpoint_list(path, &steps, ignored, sizeof ignored);
     int64_t step = newest ? checkpoint_manifest(newest)->state.steps : 0;
     for (int i = 0; newest && c->checkpoint.keep > 0 && i < n; i++)
-        older += steps[i] < step; /* which may make room */
+        older += steps[i] < step; /* removing these may make room */
     free(steps);
     bool saves = newest == NULL || step < c->train_steps;
     if (saves && room >= 0 && older == 0 && room < bytes)

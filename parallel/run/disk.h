@@ -1,5 +1,5 @@
-/* disk.h -- whether a run's checkpoints will fit on its disk. `bytes` is one checkpoint's size
- * (MemoryPlan), `path` the run's folder, which need not be there yet. */
+/* disk.h -- checks that a run's checkpoints will fit on its disk. `bytes` is the size of one
+ * checkpoint (from MemoryPlan); `path` is the run's folder, which need not exist yet. */
 #ifndef PARALLEL_RUN_DISK_H
 #define PARALLEL_RUN_DISK_H
 
@@ -8,11 +8,12 @@
 
 /* Prints the size of a checkpoint and how many are kept. */
 void disk_print(const Config *config, int64_t bytes);
-/* Warns where there is no room for the checkpoints that will lie there at once: those kept, and the
- * one being written, less those that are there. */
+/* Warns if the free disk space is too small for the checkpoints that will exist at the same time:
+ * the ones that are kept, plus the one being written, minus the ones that already exist. */
 void disk_check(const Config *config, int64_t bytes, const char *path);
-/* A run that could not write a single checkpoint, starting from `newest` (NULL: from step 0), ends
- * before it trains (EXIT_INPUT_OUTPUT). */
+/* Ends the program (EXIT_INPUT_OUTPUT) before training starts if there is no room for even one more
+ * checkpoint and no older one that a save could remove. The run resumes from `newest`; NULL means
+ * that it starts at step 0. */
 void disk_check_first_save(const Config *config, int64_t bytes, const char *path, const FsOps *fs,
                            const Checkpoint *newest);
 

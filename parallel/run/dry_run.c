@@ -1,5 +1,5 @@
-/* dry_run.c -- `--dry-run`: one micro-batch with everything allocated, and how fast a run would be.
- */
+/* dry_run.c -- `--dry-run`: allocates everything, trains one micro-batch, and estimates the speed
+ * of the whole run. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "optim/step_constants.h"
@@ -8,8 +8,8 @@
 
 #include <math.h>
 
-/* How much slower a stage is when all work at once than when one does, on cores that do not suffice
- * for all ranks. */
+/* Returns by what factor a pipeline stage slows down when all stages work at once instead of one,
+ * if the ranks have more threads than there are cores. */
 static double crowding(const Trainer *t, int ranks)
 {
     double threads = pool_threads(t->session.dev.pool), cores = pool_allowed_cores();
@@ -17,15 +17,15 @@ static double crowding(const Trainer *t, int ranks)
     return fmax(all, 1) / fmax(one, 1);
 }
 
-/* Seconds that a step of the run takes, from the trainer's steps since the last time, of one
- * micro-batch each. */
+/* Estimates the seconds of a full step of the run from the trainer's step since the last call,
+ * which had one micro-batch. Resets the trainer's clocks. */
 static double take_seconds(Run *run)
 {
     Trainer *t = &run->trainer;
     const Config *c = run->config;
     PhaseSeconds *s = &t->phases.seconds;
     bool immediate = t->session.dev.backend->place == PLACE_HOST;
-    /* Elsewhere the phases have the wait for data. */
+    /* On a GPU the times of the phases already include the wait for data. */
     double data = immediate ? t->feed.seconds : 0;
     int stages = t->session.grid.size.pp;
     StepTimes one = phases_times(s, data);
@@ -35,12 +35,12 @@ static double take_seconds(Run *run)
     t->feed.seconds = 0;
     double seconds =
         pace_step_seconds(&one, c->gradient_accumulation_steps, c->zero_optimization.stage);
-    /* The slowest stage's. */
+    /* The slowest stage determines the time of a step. */
     return stages == 1 ? seconds : 1e-9 * (double)control_max(run->world, (int64_t)(1e9 * seconds));
 }
 
-/* How fast a run would be. The first step touches memory for the first time, so that a second one
- * is measured, unless the first took so long that it hardly matters. */
+/* Prints how fast a run would be. The first step also touches its memory for the first time.
+ * Therefore a second step is measured, unless the first took so long that this hardly matters. */
 static void print_speed(Run *run)
 {
     enum { LONG_ENOUGH = 10 };
@@ -50,7 +50,7 @@ static void print_speed(Run *run)
     const PhaseSeconds *s = &t->phases.seconds;
     bool again = s->forward + s->backward + s->optimizer < LONG_ENOUGH && c->train_steps > 1;
     double seconds = take_seconds(run);
-    /* A step is all ranks' or none's, and each has its own clock. */
+    /* All ranks must make the second step or none, but each has its own clock: so they agree. */
     if (control_max(run->world, again) != 0) {
         trainer_step(t);
         trainer_read_all(t, record);

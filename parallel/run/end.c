@@ -1,4 +1,4 @@
-/* end.c -- how a run ends: on request, at its goal, and what is shown when it is over. */
+/* end.c -- ends a run on request or after its last step, and prints its final figures. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Closes what the run holds. */
+/* Closes the run's files, trainer and folder, and frees its memory. */
 static void run_close(Run *run)
 {
     if (run->lead) ends_set_flush(NULL, NULL);
@@ -27,7 +27,7 @@ static void run_close(Run *run)
     free(run->records.sample);
 }
 
-/* What starting again leads to when the last step is not saved. */
+/* Returns text that says what the same command does if the last step is not saved. */
 static const char *way_on_unsaved(const Run *run)
 {
     return run->saving.saved_step >= 0
@@ -39,11 +39,11 @@ int run_leave(Run *run)
 {
     char err[512];
     run_read_records(run);
-    run->saving.last_try = true; /* the process ends after this save: no other follows */
+    run->saving.last_try = true; /* the process ends after this save */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
     bool saved = run->saving.error == EXIT_OK;
     run_print_comms(run);
-    /* If the disk refuses this line, too, the run leaves all the same. */
+    /* Errors are ignored: the run ends even if the disk refuses this line. */
     if (run->lead) {
         metrics_note(run->output.metrics, "end", run->trainer.steps,
                      saved ? "stopped on request" : "stopped, not saved");
@@ -63,7 +63,7 @@ int run_leave(Run *run)
     return (int)code;
 }
 
-/* What the run has come to; its texts are the caller's to free. */
+/* Returns the run's final figures and sample. The caller frees the texts. */
 static RunResult result_of(const Run *run)
 {
     RunResult r = {.steps = run->trainer.steps,
@@ -82,17 +82,17 @@ static RunResult result_of(const Run *run)
     return r;
 }
 
-/* What to try next, as commands that can be pasted. A prompt that is empty or would fill the screen
- * is left out: the config's own is the one that generate takes then. */
+/* Prints what the user may try next, as commands that can be pasted. Leaves the prompt out if it is
+ * empty or would fill the screen; generate then takes the prompt of the config. */
 static void print_next(const Run *run, const char *prompt)
 {
     enum { LONGEST = 400 };
-    struct stat info; /* of the config: standard input or a pipe cannot be read once more */
+    struct stat info; /* of the config: standard input or a pipe cannot be read a second time */
     const char *label = "next";
     bool shown = *prompt && strlen(prompt) <= LONGEST;
     char *folder = shell_quoted_path(run->folder.path), *quoted = shell_quoted(prompt);
     char *config = shell_quoted_path(run->arguments.config);
-    /* "--prompt --x" would be read as an option: an equals sign makes it a value. */
+    /* "--prompt --x" would be parsed as two options; "--prompt=--x" makes it a value. */
     if (run->data.tokenizer)
         log_info("next    ./train generate %s%s%s%s", folder, shown ? " --prompt" : "",
                  !shown                          ? ""
@@ -109,14 +109,14 @@ static void print_next(const Run *run, const char *prompt)
     free(folder);
 }
 
-/* The last lines of a run: figures, sample, and what to try next. */
+/* Prints the last lines of a run: its figures, its sample, and what to try next. */
 static void print_result(const Run *run, const RunResult *r, bool with_sample)
 {
     const char *given = r->prompt ? r->prompt : "";
     char loss[64] = "";
     if (!isnan(r->loss)) snprintf(loss, sizeof loss, ", training loss %.4f", r->loss);
     if (with_sample && r->sample && log_level() <= LOG_INFO) {
-        Console console; /* as the run itself has shown it */
+        Console console; /* prints the sample in the same form as a running training */
         console_open(&console, &(MetricsOptions){0});
         console_sample(&console, given, r->sample);
     }
@@ -141,8 +141,8 @@ int run_show_result(Run *run)
     return EXIT_OK;
 }
 
-/* Ends the run (EXIT_DIVERGED) when a last loss is not finite. Its checkpoints stay, and it has no
- * result. */
+/* Ends the run (EXIT_DIVERGED) if `loss` is not finite. Keeps its checkpoints and writes no result.
+ */
 static void check_last(Run *run, const char *what, double loss)
 {
     char err[512];
@@ -159,13 +159,13 @@ static void check_last(Run *run, const char *what, double loss)
         (long long)run->trainer.steps, what, run->folder.path);
 }
 
-/* Warns when most updates were skipped, or the last ones: the figures alone do not show it. */
+/* Warns if most updates or the last ones were skipped, which the final figures do not show. */
 static void warn_updates(const Run *run)
 {
     const StepRecord *r = &run->records.last;
     Figure skipped = figure_count((double)r->skipped);
     Figure in_row = figure_count((double)r->skips_in_row);
-    /* The worst first, and one only: each says more than those after it. */
+    /* Only the most serious of these warnings is printed. */
     if (r->skipped > 0 && r->updates == 0)
         log_warning("no update was applied: all %s were skipped, and the weights are those of the "
                     "start",
@@ -179,7 +179,8 @@ static void warn_updates(const Run *run)
                     figure_count((double)(r->skipped + r->updates)).text);
 }
 
-/* What makes the run a finished one for the next start, and so comes last; rank 0's part. */
+/* Writes result.json and prints the result, on rank 0. This comes last, because result.json marks
+ * the run as finished for the next start. */
 static void write_result(Run *run)
 {
     char err[2048];
@@ -197,9 +198,10 @@ int run_finish(Run *run)
 {
     char why[160];
     run_read_records(run);
-    /* Saved before all that takes time, so that a death in it loses no step. */
+    /* Save before the evaluation and the sample, so a crash in them loses no step. */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
-    /* A run that went on from its last step knows the loss from the metrics, or not at all. */
+    /* If this attempt resumed after the last step, it knows the loss from the metrics, or not at
+     * all. */
     if (run->records.last_known) check_last(run, "its loss", run->records.last.loss);
     if (!run_evaluate(run, true)) return run_leave(run);
     if (run->trainer.val) check_last(run, "the validation loss", run->records.eval.loss);
@@ -207,7 +209,7 @@ int run_finish(Run *run)
         log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
     if (!run_sample(run)) return run_leave(run);
     run->saving.last_try = true;
-    if (run->saving.error != EXIT_OK) run_save(run); /* a full disk may have room by now */
+    if (run->saving.error != EXIT_OK) run_save(run); /* the disk may have room by now */
     run_print_comms(run);
     if (run->lead)
         metrics_note(run->output.metrics, "end", run->trainer.steps, "train_steps reached");
@@ -217,7 +219,7 @@ int run_finish(Run *run)
                      "warning above); when that can be done, %s",
                      way_on_unsaved(run));
     if (run->lead) write_result(run);
-    comm_barrier(run->world); /* the others go when the run is a finished one */
+    comm_barrier(run->world); /* the others wait until rank 0 has written the result */
     run_close(run);
     return EXIT_OK;
 }

@@ -1,4 +1,4 @@
-/* folder.c -- see folder.h. */
+/* folder.c -- chooses, creates and locks the folder of a run, and reads and writes its files. */
 #include "parallel/run/folder.h"
 
 #include "model/core/files.h"
@@ -13,7 +13,8 @@
 
 enum { MAX_FOLDERS = 10000 };
 
-/* Whether FOLDER/NAME is there; what must not be looked at counts, so that reading it says why. */
+/* Returns true if FOLDER/NAME exists. A name that permissions hide counts as existing, so a later
+ * read of it reports the reason. */
 static bool exists(const char *folder, const char *name)
 {
     char *path = text_format("%s/%s", folder, name);
@@ -22,7 +23,8 @@ static bool exists(const char *folder, const char *name)
     return !absent;
 }
 
-/* The content of FOLDER/NAME, NULL when it cannot be read. The caller frees. */
+/* Returns the content of FOLDER/NAME, or NULL and sets err if it cannot be read. The caller frees
+ * it. */
 static char *read_text(const char *folder, const char *name, size_t *bytes, char *err, size_t n)
 {
     char *path = text_format("%s/%s", folder, name), *text = NULL;
@@ -43,8 +45,8 @@ static bool write_text(const char *folder, const char *name, const char *text, c
 
 typedef enum { FOLDER_FREE, FOLDER_RUN, FOLDER_FOREIGN, FOLDER_NONE } FolderKind;
 
-/* A folder without config.json is free as long as nothing in it has a name that a run would write;
- * FOLDER_NONE: something other than a folder. */
+/* Classifies `path`: a folder with config.json is a run; one without it is foreign if it has a file
+ * that a run would write, and free otherwise. FOLDER_NONE: `path` is not a folder. */
 static FolderKind folder_kind(const char *path)
 {
     static const char *const names[] = {"machine.json", "metrics.jsonl", "samples.txt",
@@ -56,7 +58,7 @@ static FolderKind folder_kind(const char *path)
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode) ? FOLDER_NONE : FOLDER_FREE;
 }
 
-/* Whether RUN/result.json can be read: then it is in run->result. */
+/* Reads RUN/result.json into run->result. Returns false if it is missing or damaged. */
 static bool read_result(RunFolder *run)
 {
     char ignored[512];
@@ -67,7 +69,8 @@ static bool read_result(RunFolder *run)
     return good;
 }
 
-/* A request to stop that an earlier run has followed. One that stays would stop every run here. */
+/* Removes FOLDER/STOP, the request that stopped an earlier run: it would stop every later run in
+ * this folder. Returns false and sets err if it cannot be removed. */
 static bool remove_stop(const char *folder, char *err, size_t n)
 {
     char *stop = text_format("%s/STOP", folder);
@@ -82,7 +85,8 @@ static bool remove_stop(const char *folder, char *err, size_t n)
     return good;
 }
 
-/* Makes `path` the run's folder, locks it and finds its state. Takes over `path`. */
+/* Creates the folder `path` if needed, locks it and determines the run's state. Takes ownership of
+ * `path`. Returns false and sets err on failure. */
 static bool enter_folder(RunFolder *run, char *path, const Config *config, char *err, size_t n)
 {
     run->path = path;
@@ -91,7 +95,7 @@ static bool enter_folder(RunFolder *run, char *path, const Config *config, char 
         return false;
     run->attempt = run->lock.attempt;
     run->state = exists(path, "config.json") ? RUN_RESUMED : RUN_NEW;
-    /* The result of fewer steps is that of an earlier end, before train_steps was raised. */
+    /* A result with fewer steps was written before train_steps was raised: the run continues. */
     if (run->state == RUN_RESUMED && read_result(run) && run->result.steps >= config->train_steps)
         run->state = RUN_FINISHED;
     return remove_stop(path, err, n);
@@ -99,8 +103,8 @@ static bool enter_folder(RunFolder *run, char *path, const Config *config, char 
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-/* The config's name as a folder name: letters, digits, '.', '_' and '-', and none that out/ uses
- * otherwise. */
+/* Makes a path out/NAME from the config's name. Replaces all characters but letters, digits, '.',
+ * '_' and '-', and avoids the names that out/ uses for other things. The caller frees it. */
 static char *folder_name(const char *name)
 {
     char *clean = text_format("%.100s", *name ? name : "run");
@@ -115,9 +119,9 @@ static char *folder_name(const char *name)
     return path;
 }
 
-/* The first of out/NAME, out/NAME-2, ... in which this config may start or go on; the caller frees.
- * NULL with a sentence when all are taken, or when one must not be read: that may be the run to go
- * on with, and to pass it over would start a second one. */
+/* Returns the first of out/NAME, out/NAME-2, ... in which this config may start or resume; the
+ * caller frees it. Returns NULL and sets err if all are taken, or if permissions hide the config in
+ * one of them: that may be the run to resume, and skipping it would start a second one. */
 static char *choose_folder(const Config *config, bool never_resume, char *err, size_t n)
 {
     char *base = folder_name(config->name);
@@ -126,14 +130,14 @@ static char *choose_folder(const Config *config, bool never_resume, char *err, s
         char *path = i == 1 ? must_strdup(base) : text_format("%s-%d", base, i);
         FolderKind kind = folder_kind(path);
         bool fits = kind == FOLDER_FREE, readable = true;
-        /* Not aloud, and nothing allowed: with a difference that matters this is another run, and
-         * the search goes on; --allow-config-change is for a folder that --out names. */
+        /* A difference that matters means that this is another run, so the search continues without
+         * a message. --allow-config-change applies only to a folder that --out names. */
         if (kind == FOLDER_RUN && !never_resume) {
             const Config *stored = run_folder_config(path, sentence, sizeof sentence);
             fits = stored != NULL && identity_may_resume(path, stored, config, false, false,
                                                          sentence, sizeof sentence);
-            /* A config that is damaged, or of another version, is none of ours; one that this user
-             * may not read can be. */
+            /* A config that is damaged or of another version belongs to another run. One that this
+             * user is not permitted to read may be the run to resume. */
             readable = stored != NULL || error_exit_code(sentence, EXIT_CONFIG) != EXIT_PERMISSION;
             if (stored == NULL && readable) log_notice("%s is passed over: %s", path, sentence);
             config_free(stored);
@@ -156,14 +160,14 @@ static char *choose_folder(const Config *config, bool never_resume, char *err, s
     return NULL;
 }
 
-/* Whether the folder named by --out may be used. */
+/* Returns true if the folder named by --out may be used; otherwise sets err and *code. */
 static bool check_given_folder(const Config *config, const RunRequest *request, char *err, size_t n,
                                ExitCode *code)
 {
     FolderKind kind = folder_kind(request->out);
     if (kind == FOLDER_FREE) return true;
-    /* The user has named this folder: each refusal says what is wrong with it, where the search for
-     * a folder without --out just goes on. */
+    /* The user has named this folder, so each refusal says what is wrong with it. Without --out the
+     * search would silently try the next name. */
     if (kind == FOLDER_NONE)
         return error_set(err, n, "%s is not a folder; choose another name with --out",
                          request->out);
@@ -219,8 +223,9 @@ bool run_folder_hold(RunFolder *run, char *err, size_t n)
 
 /* ---- content --------------------------------------------------------------------------------- */
 
-/* The folder's earlier config is kept under the number of this attempt. *same: it is equal to the
- * new one, and nothing was written. */
+/* Compares the config stored in the folder with the new one and sets *same. If they differ, copies
+ * the stored one to config.before-attempt-N.json, where N is the number of this attempt. Returns
+ * false and sets err on failure. */
 static bool keep_old_config(const RunFolder *run, const Config *config, bool *same, char *err,
                             size_t n)
 {
@@ -247,7 +252,8 @@ bool run_folder_describe(const RunFolder *run, const Config *config, const char 
     bool same = false;
     if (exists(run->path, "config.json") && !keep_old_config(run, config, &same, err, n))
         return false;
-    /* An equal config is not written again: its origins are those of the first start. */
+    /* An equal config is not rewritten, so the stored origins of its values stay those of the first
+     * start. */
     if (!same) {
         char *text = config_text(config);
         bool good = write_text(run->path, "config.json", text, err, n);

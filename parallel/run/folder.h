@@ -1,7 +1,8 @@
-/* folder.h -- out/NAME: where a run keeps all that a rerun needs, and who may write there.
+/* folder.h -- chooses, creates and locks the folder of a run (out/NAME), and writes its files.
  *
- * RUN/config.json (resolved, with origins), machine.json, metrics.jsonl, samples.txt, result.json
- * (once finished), checkpoints/, lock (folder_lock.h), logs/ with --log-ranks. */
+ * A run folder holds config.json (resolved, with the origin of each value), machine.json,
+ * metrics.jsonl, samples.txt, result.json (once finished), checkpoints/, lock (see folder_lock.h)
+ * and, with --log-ranks, logs/. */
 #ifndef PARALLEL_RUN_FOLDER_H
 #define PARALLEL_RUN_FOLDER_H
 
@@ -13,40 +14,43 @@
 typedef enum { RUN_NEW, RUN_RESUMED, RUN_FINISHED } RunState;
 
 typedef struct {
-    char *path, *stop; /* the folder; RUN/STOP */
+    char *path, *stop; /* path of the folder; path of RUN/STOP */
     RunState state;
     FolderLock lock;
-    int attempt;      /* 0 for the first start, then one more each time */
-    RunResult result; /* RUN_FINISHED: what it has come to */
+    int attempt;      /* number of earlier starts in this folder; 0 for the first start */
+    RunResult result; /* valid if state is RUN_FINISHED */
 } RunFolder;
 
 typedef struct {
-    const char *out;   /* --out DIR, or NULL: out/NAME, out/NAME-2, ... */
-    bool never_resume; /* --resume never: a new folder; with --out an existing run is refused */
+    const char *out;   /* --out DIR; NULL: choose from out/NAME, out/NAME-2, ... */
+    bool never_resume; /* --resume never: use a new folder; refuse an existing run in --out DIR */
     bool allow_config_change; /* --allow-config-change */
 } RunRequest;
 
-/* Chooses, creates and locks the folder. Without --out: the first of out/NAME, out/NAME-2, ... that
- * is new or was started with the same numbers-changing config. With --out: differences to the
- * stored config are logged as harmless, changing the run (refused unless allowed; more train_steps
- * is one of these) or impossible (refused). Nothing is overwritten. False with a sentence and an
- * exit code (EXIT_CANNOT_CREATE for a lock that is held or a folder that cannot be made,
- * EXIT_CONFIG for a refused difference). */
+/* Chooses, creates and locks the folder. Overwrites nothing.
+ * Without --out it takes the first of out/NAME, out/NAME-2, ... that is new, or that holds a run
+ * whose config has the same values for all keys that affect the numbers.
+ * With --out it compares the config with the stored one. Each difference is harmless (logged),
+ * changes the run (refused unless allowed; a larger train_steps is one of these) or makes the
+ * weights unusable (always refused).
+ * On failure returns false and sets err and *code: EXIT_CANNOT_CREATE if another process holds the
+ * lock or the folder cannot be created, EXIT_CONFIG for a refused difference. */
 bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *request, char *err,
                      size_t n, ExitCode *code);
-/* Writes config.json and machine.json (once the vocabulary is known); `machine` is JSON. False with
- * a sentence. */
+/* Writes config.json and machine.json; `machine` is JSON text. To be called once the vocabulary is
+ * known. Returns false and sets err on failure. */
 bool run_folder_describe(const RunFolder *run, const Config *config, const char *machine, char *err,
                          size_t n);
-/* Marks the run finished: result.json, atomically. False with a sentence. */
+/* Marks the run as finished by writing result.json atomically. Returns false and sets err on
+ * failure. */
 bool run_folder_finish(const RunFolder *run, const RunResult *result, char *err, size_t n);
-/* The config that is stored in a run folder; NULL with a sentence. The caller frees. Public
- * for tests: nobody else outside folder.c asks. */
+/* Reads the config that is stored in a run folder. Returns NULL and sets err on failure; the caller
+ * frees the result. Declared here only for tests; the program calls it only in folder.c. */
 const Config *run_folder_config(const char *path, char *err, size_t n);
-/* True if somebody asked for a stop by creating RUN/STOP. */
+/* Returns true if RUN/STOP exists, which requests a stop. */
 bool run_folder_stop_asked(const RunFolder *run);
-/* Whether the folder is still this run's, asked before something is added to it: folder_lock_hold.
- */
+/* Checks that this run still holds the folder's lock, before it adds files there. See
+ * folder_lock_hold. */
 bool run_folder_hold(RunFolder *run, char *err, size_t n);
 void run_folder_close(RunFolder *run);
 

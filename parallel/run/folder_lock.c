@@ -1,4 +1,4 @@
-/* folder_lock.c -- see folder_lock.h. */
+/* folder_lock.c -- locks a run folder with flock, and notices if its lock file was removed. */
 #include "parallel/run/folder_lock.h"
 
 #include "model/core/check.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What the lock file says, in a record of fixed size: rewriting it never leaves half of one. */
+/* LOCK_BYTES: the lock file holds one record of fixed size, so rewriting it leaves no old bytes. */
 enum { LOCK_BYTES = 160, MAX_TRIES = 100 };
 
 /* Reads the record without its padding. */
@@ -42,8 +42,8 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Whether the name is gone, or is another file's than the open one. A file system that gives no
- * answer has removed nothing. */
+/* Returns true if `file` no longer exists or is not the file that `fd` has open. If lstat fails for
+ * another reason, the file counts as still there. */
 static bool was_removed(int fd, const char *file)
 {
     struct stat held, there;
@@ -51,38 +51,42 @@ static bool was_removed(int fd, const char *file)
     return fstat(fd, &held) == 0 && !same_file(&held, &there);
 }
 
-/* Whether two descriptors are of one file; -1 is of none. */
+/* Returns true if two descriptors refer to the same file; false if one of them is -1. */
 static bool both_of_one(int a, int b)
 {
     struct stat of_a, of_b;
     return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && same_file(&of_a, &of_b);
 }
 
-/* The result of asking for a lock. */
+/* The result of an attempt to lock a file. */
 typedef enum { LOCKED, HELD_ALREADY, HELD_BY_ANOTHER, NOT_LOCKED } LockResult;
 
-/* Locks `file`, and sees that the name is still the locked file's then: a lock on a file that was
- * removed meanwhile keeps nobody out. `own`: the descriptor that has held the lock so far, -1 if
- * none; HELD_ALREADY: it still holds it. LOCKED: *fd is the new descriptor. Otherwise *fd is -1,
- * and with HELD_BY_ANOTHER and NOT_LOCKED there is a sentence about the folder `path`. */
+/* Locks `file`, and then checks that the name still refers to the locked file: a lock on a removed
+ * file would exclude nobody. `own` is the descriptor through which this process held the lock
+ * before, or -1. Returns
+ *   LOCKED           *fd is the new descriptor that holds the lock
+ *   HELD_ALREADY     `own` still holds the lock
+ *   HELD_BY_ANOTHER  another process holds it; sets err
+ *   NOT_LOCKED       opening or locking failed; sets err
+ * In all cases but LOCKED, *fd is -1. The messages name the folder `path`. */
 static LockResult lock_file(const char *path, const char *file, int own, int *fd, char *err,
                             size_t n)
 {
     for (int i = 0; i < MAX_TRIES; i++) {
         *fd = fs_open_output(file, O_RDWR, err, n);
         if (*fd < 0) return NOT_LOCKED;
-        /* Not waited for: a run takes days. The kernel drops the lock with the process that holds
-         * it, so that a killed run keeps nobody out. */
+        /* Does not wait for the holder, whose run may take days. The kernel releases the lock when
+         * its process ends, so a killed run leaves no lock. */
         bool locked = flock(*fd, LOCK_EX | LOCK_NB) == 0;
         int why = errno;
         if (locked && !was_removed(*fd, file)) return LOCKED;
         char holder[LOCK_BYTES + 1];
         read_record(*fd, holder);
-        /* flock refuses a second descriptor even to the process that holds the first. */
+        /* flock refuses a second descriptor even if this process holds the first. */
         bool ours = !locked && both_of_one(*fd, own);
         close(*fd);
         *fd = -1;
-        if (locked) continue; /* on a file without a name: again, with the one that has it now */
+        if (locked) continue; /* the locked file was removed: try the file that has the name now */
         if (ours) return HELD_ALREADY;
         if (why != EWOULDBLOCK) {
             error_set(err, n, "cannot lock %s: %s", path, strerror(why));
@@ -107,7 +111,7 @@ bool folder_lock_take(FolderLock *lock, const char *path, char *err, size_t n)
     if (!good) return false;
     lock->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lock->folder >= 0 && flock(lock->folder, LOCK_EX | LOCK_NB) != 0) {
-        /* Some network file systems lock no folders; there the file has to do. */
+        /* Some network file systems cannot lock folders; there only the file is locked. */
         if (errno == EWOULDBLOCK)
             return error_set(err, n,
                              "another run is writing to %s, although its lock file was removed; "
@@ -117,7 +121,7 @@ bool folder_lock_take(FolderLock *lock, const char *path, char *err, size_t n)
         lock->folder = -1;
     }
     read_record(lock->file, record);
-    /* Nine digits: whatever the record says, the next number fits in an int. */
+    /* At most nine digits are read, so the next number fits in an int whatever the file says. */
     if (sscanf(record, "attempt %9d", &lock->attempt) == 1) lock->attempt++;
     if (lock->attempt < 0) lock->attempt = 0;
     write_record(lock, path);

@@ -1,8 +1,8 @@
-/* folder_lock.h -- one run folder, one run: who may write there, however its files are handled.
+/* folder_lock.h -- a lock that lets only one process at a time write to a run folder.
  *
- * The lock is an flock on FOLDER/lock and, where the file system has that, on the folder itself: a
- * lock file that somebody removes lets no second run in. What is written into it is information
- * only. Both end with the process. */
+ * The lock is an flock on FOLDER/lock and also on the folder itself, if its file system supports
+ * that. So a second run is refused even if somebody removes the lock file. The file's content is
+ * only information for the user. The kernel releases both locks when the process ends. */
 #ifndef PARALLEL_RUN_FOLDER_LOCK_H
 #define PARALLEL_RUN_FOLDER_LOCK_H
 
@@ -11,16 +11,18 @@
 
 typedef struct {
     int file, folder; /* descriptors; -1: none */
-    int attempt;      /* how often the folder was locked before */
+    int attempt;      /* how many times the folder was locked before */
 } FolderLock;
 
 #define FOLDER_LOCK_NONE ((FolderLock){.file = -1, .folder = -1})
 
-/* Locks the folder `path`, counts the attempt and writes down who holds it. False with a sentence,
- * which names the holder where another process is it; folder_lock_release is due in any case. */
+/* Locks the folder `path`, sets lock->attempt, and writes the attempt, process and host to the lock
+ * file. On failure returns false and sets err, which names the holder if another process has the
+ * lock. The caller must call folder_lock_release in either case. */
 bool folder_lock_take(FolderLock *lock, const char *path, char *err, size_t n);
-/* Whether the lock is still this process's. A lock file that was removed is put back, with a
- * warning. False with a sentence when another process has taken the folder since. */
+/* Returns true if this process still holds the lock. If the lock file was removed, creates it again
+ * and prints a warning. Returns false and sets err if another process has locked the folder since.
+ */
 bool folder_lock_hold(FolderLock *lock, const char *path, char *err, size_t n);
 void folder_lock_release(FolderLock *lock);
 

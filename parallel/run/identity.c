@@ -1,4 +1,4 @@
-/* identity.c -- see identity.h. */
+/* identity.c -- compares the config, tokenizer and data of a run with the stored ones. */
 #include "parallel/run/identity.h"
 
 #include "data/identity.h"
@@ -15,8 +15,8 @@ static void print_difference(const ConfigDifference *d, const char *effect)
     log_info("config  %s was %s, is %s: %s", d->key, d->was, d->now, effect);
 }
 
-/* The beginning of what to do about a refusal: how the run keeps its batch where that only follows
- * from the number of ranks, else "". The caller frees. */
+/* Returns advice for a refused resume: how to keep the run's batch size, if it changed only because
+ * the number of ranks did. Returns "" otherwise. The caller frees it. */
 static char *batch_remedy(const Config *stored, const Config *config)
 {
     char advice[256] = "";
@@ -38,7 +38,7 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
             d[i].effect == EFFECT_IMPOSSIBLE || (d[i].effect == EFFECT_NUMBERS && !allow);
         impossible |= d[i].effect == EFFECT_IMPOSSIBLE;
         if (matters) {
-            /* All at once: whoever corrects one and starts again should not meet the next. */
+            /* List all refused differences, so the user can correct them in one go. */
             char *longer = text_format(
                 "%s%s%s was %s, is %s (%s)", list, refused++ ? "; " : "", d[i].key, d[i].was,
                 d[i].now, d[i].effect == EFFECT_IMPOSSIBLE ? "impossible" : "changes the run");
@@ -50,7 +50,7 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
                                                                      : "harmless");
         }
     }
-    /* Neither the batch nor a flag helps where the weights have other shapes. */
+    /* If the weights have other shapes, neither the batch size nor a flag helps. */
     char *remedy = impossible ? must_strdup("") : batch_remedy(stored, config);
     if (refused)
         error_set(err, n, "the run in %s was started with another config: %s; %s%s", folder, list,
@@ -105,14 +105,15 @@ void identity_check_tokenizer(const char *folder, const Tokenizer *tokenizer)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* *data: what the newest checkpoint that can be opened says of its data; NULL without one. The
- * caller frees. False with a sentence when the checkpoints cannot be listed. */
+/* Sets *data to the data identity stored in the newest checkpoint that can be opened, or to NULL if
+ * there is none; the caller frees it. Returns false and sets err if the checkpoints cannot be
+ * listed. */
 static bool stored_data(const char *folder, char **data, char *err, size_t n)
 {
     int64_t *steps;
     int count = checkpoint_list(folder, &steps, err, n);
     *data = NULL;
-    /* A newest one that is damaged will be passed over by the resume, too. */
+    /* Skip damaged checkpoints, as the resume does. */
     for (int i = 0; *data == NULL && i < count; i++) {
         char why[1024];
         Checkpoint *c = NULL;
@@ -126,8 +127,9 @@ static bool stored_data(const char *folder, char **data, char *err, size_t n)
     return count >= 0;
 }
 
-/* *change: how the data differ from those of the run's newest checkpoint; NULL: they do not, or
- * there is none. The caller frees. False with a sentence when the checkpoints cannot be listed. */
+/* Sets *change to text that says how the data `is` differ from those of the run's newest
+ * checkpoint, or to NULL if they are equal or there is no checkpoint; the caller frees it. Returns
+ * false and sets err if the checkpoints cannot be listed. */
 static bool data_change(const char *folder, const char *is, char **change, char *err, size_t n)
 {
     char *was;

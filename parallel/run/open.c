@@ -1,4 +1,5 @@
-/* open.c -- from a config to a trainer that is ready to step. */
+/* open.c -- opens a run: reads the config, opens the data, chooses the folder, and allocates a
+ * trainer that is ready for its first step. */
 #include "parallel/run/open.h"
 
 #include "model/core/clock.h"
@@ -34,7 +35,7 @@ void run_configure(Run *run, const RunArguments *a)
              "%s is a folder: give a config file, e.g. configs/demo.json; a run goes on "
              "by the command that started it",
              a->config);
-    /* Asked here, because the reader's own sentence has no advice for a newcomer. */
+    /* Checked here, because the config reader's message has no advice for a new user. */
     if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0) {
         if (errno != ENOENT)
             fail(EXIT_MISSING, "%s cannot be read: %s", a->config, strerror(errno));
@@ -58,8 +59,8 @@ void run_open_data(Run *run)
     ExitCode code = EXIT_MISSING;
     const Config *c = run->config;
     if (!data_open(c, &run->data, err, sizeof err, &code)) {
-        /* Memory and speed can be known without the data: a dry run says all it can, and ends with
-         * the code of what is missing. */
+        /* Memory and speed do not depend on the data. So a dry run continues without them, and ends
+         * with the exit code for the missing data. */
         if (!run->arguments.dry_run) fail(code, "%s", err);
         log_warning("%s (the dry run goes on with random tokens)", err);
         run->no_data = error_exit_code(err, code);
@@ -70,7 +71,7 @@ void run_open_data(Run *run)
         .json = run->arguments.json, .vocab_size = run->data.vocab_size, .vocab_of = tokenizer};
     run->config = config_settle(c, &facts, err, sizeof err);
     if (run->config == NULL) fail(EXIT_CONFIG, "%s", err);
-    /* Token files may come without a tokenizer, and then only the config can say it. */
+    /* Token files may have no tokenizer; then the config must give the vocabulary size. */
     if (run->config->model.vocab_size <= 0)
         fail(EXIT_CONFIG,
              "model.vocab_size is not known: these token files name no tokenizer; set it");
@@ -88,9 +89,10 @@ void run_allocate_trainer(Run *run, const Config *config)
 {
     char err[2048];
     Device *dev = &run->trainer.session.dev;
-    MemoryMark before = memory_mark(dev); /* what the device loses from here on is the run's */
+    MemoryMark before = memory_mark(dev); /* the run uses all memory taken from here on */
     run_take_place(run);
-    /* The ranks do not agree on this one: those whose data are whole wait for the others in it. */
+    /* The ranks need not agree on this failure: the failing rank ends the whole program, while the
+     * others wait for it in here. */
     if (!trainer_allocate(&run->trainer, config, &run->data, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
     trainer_warm_up(&run->trainer);
@@ -119,11 +121,12 @@ Pace run_pace(const Run *run, int64_t accumulation)
                  .save_seconds = -1};
     if (run->trainer.val == NULL) return pace;
     int64_t batches = loader_batches(run->trainer.val);
-    pace.eval_steps = (double)batches / (double)accumulation / 3; /* backward costs twice forward */
+    pace.eval_steps = (double)batches / (double)accumulation / 3; /* backward: twice the forward */
     return pace;
 }
 
-/* A checkpoint named by --resume is looked at before anything is written. */
+/* Checks the checkpoint that --resume names, before anything is written. Ends the program if it
+ * cannot be used. */
 static void check_resume_path(const Run *run)
 {
     char err[2048];
@@ -131,7 +134,7 @@ static void check_resume_path(const Run *run)
     Checkpoint *checkpoint = NULL;
     ConfigReport report = {0};
     if (path == NULL) return;
-    /* Every checkpoint has one: without it the path is something else. */
+    /* Every checkpoint has a manifest; without one, the path is not a checkpoint. */
     char *manifest = text_format("%s/manifest.json", path);
     if (access(manifest, F_OK) != 0 && errno == EACCES)
         fail(EXIT_PERMISSION, "--resume %s: %s", path, strerror(EACCES));
@@ -145,7 +148,7 @@ static void check_resume_path(const Run *run)
     const char *text = checkpoint_manifest(checkpoint)->config;
     const Config *stored =
         config_parse(&(ConfigContext){.stored = true}, path, text, strlen(text), 0, NULL, &report);
-    /* A config of a later version may not be understood; its weights still can be. */
+    /* The config of a later version may not parse, but its weights may still be usable. */
     if (stored) identity_check_start_config(path, stored, run->config);
     identity_check_start_data(path, checkpoint_manifest(checkpoint)->data, run->data.identity);
     config_free(stored);
@@ -153,7 +156,7 @@ static void check_resume_path(const Run *run)
     checkpoint_close(checkpoint);
 }
 
-/* Rank 0's part. */
+/* Chooses, creates and locks the folder, on rank 0. */
 static void choose_folder(Run *run)
 {
     const Config *c = run->config;
@@ -175,8 +178,8 @@ void run_choose_folder(Run *run)
     if (run->folder.state != RUN_FINISHED) run_open_log(run);
 }
 
-/* Opens the checkpoint to start from: the one asked for, or the newest of a resumed run. NULL: a
- * fresh start. */
+/* Opens the checkpoint to start from: the newest of a resumed run, or else the one that --resume
+ * names. Returns NULL if the run starts at step 0. */
 static Checkpoint *find_checkpoint(Run *run)
 {
     char err[2048];
@@ -184,8 +187,8 @@ static Checkpoint *find_checkpoint(Run *run)
     CheckpointIo *io = &run->trainer.io;
     const char *path = run->arguments.resume.path;
     bool ok = true;
-    /* The run's own checkpoints first: the same command, with its --resume, is what goes on after a
-     * stop, and must not begin again at the other run's step. */
+    /* The run's own checkpoints take precedence. After a stop the user repeats the same command
+     * with its --resume, which must not start again from the other run's step. */
     if (run->folder.state == RUN_RESUMED)
         ok = checkpoint_open_newest(io, run->folder.path, &checkpoint, err, sizeof err);
     if (ok && checkpoint && path)
@@ -197,7 +200,7 @@ static Checkpoint *find_checkpoint(Run *run)
     return checkpoint;
 }
 
-/* Of an end that comes from any rank: rank 0 may be writing just then. */
+/* Called when any rank ends the program, possibly while rank 0 is writing metrics. */
 static void flush_metrics(void *metrics)
 {
     metrics_end(metrics);
@@ -226,7 +229,8 @@ static void open_metrics(Run *run, int64_t resumed_step)
     ends_set_flush(flush_metrics, run->output.metrics);
 }
 
-/* What the folder must be and hold before anything is allocated; rank 0's part. */
+/* Checks the free disk space and, for a resumed run, its tokenizer and data, before anything is
+ * allocated. Called on rank 0. */
 static void check_folder(const Run *run)
 {
     disk_check(run->config, run->plan.checkpoint, run->folder.path);
@@ -235,7 +239,7 @@ static void check_folder(const Run *run)
     identity_check_data(run->folder.path, run->data.identity, run->arguments.allow_config_change);
 }
 
-/* Writes what the folder keeps of the run's beginning, and opens its metrics; rank 0's part. */
+/* Writes config, machine and tokenizer to the folder, and opens the metrics. Called on rank 0. */
 static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
 {
     char err[2048];
@@ -252,8 +256,8 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
     open_metrics(run, same_run ? run->trainer.steps : run->folder.state == RUN_RESUMED ? 0 : -1);
 }
 
-/* What a run that goes on from a checkpoint has come to. Its last loss is in the metrics, which
- * only rank 0 has. */
+/* Restores run->records after a resume: the totals from the checkpoint's state, and the last loss
+ * from the metrics, which only rank 0 has and shares. */
 static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
 {
     StepState s = trainer_state(&run->trainer);
@@ -278,9 +282,9 @@ void run_open_trainer(Run *run)
 {
     char err[2048];
     if (run->lead) check_folder(run);
-    comm_barrier(run->world); /* nobody allocates for a run that is refused */
+    comm_barrier(run->world); /* no rank allocates before rank 0 has accepted the run */
     run_allocate_trainer(run, run->config);
-    /* Nothing in the folder changes before it is known that the run can go on and save. */
+    /* The folder's files do not change until the checkpoint is loaded and a save would fit. */
     Checkpoint *checkpoint = find_checkpoint(run);
     bool ok = checkpoint == NULL || trainer_load(&run->trainer, checkpoint, err, sizeof err);
     run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
@@ -290,7 +294,7 @@ void run_open_trainer(Run *run)
     if (run->lead) describe_run(run, checkpoint, same_run);
     if (checkpoint) take_up(run, checkpoint, same_run);
     log_field("run", "%s", run->folder.path);
-    /* The checkpoint of another run is none of this one's: nothing is saved here yet. */
+    /* A checkpoint of another run does not count as saved in this folder. */
     run->saving.saved_step = same_run ? run->trainer.steps : -1;
     checkpoint_close(checkpoint);
     run->saving.first_step = run->trainer.steps;
@@ -300,7 +304,8 @@ void run_open_trainer(Run *run)
     run_take_place(run);
     run->clock.start = run->clock.shown_at = seconds_now();
     if (!run->lead) return;
-    /* Signals only now: before, the default action ends a start at once, and nothing is lost. */
+    /* Signals are handled only from here on. Before, their default action ends the program at once,
+     * and no training is lost. */
     run_prepare_answers(run, NULL);
     run_watch_signals();
 }

@@ -1,15 +1,18 @@
-/* open.h -- what a run's opening and a dry run have in common. */
+/* open.h -- opening functions that a training run and a dry run share: allocating the trainer, and
+ * estimating how long the run will take. */
 #ifndef PARALLEL_RUN_OPEN_H
 #define PARALLEL_RUN_OPEN_H
 
 #include "parallel/report/pace.h"
 #include "parallel/run/run.h"
 
-/* Allocates and warms up the trainer over the run's data, and prints the device and the windows.
- * `config` is the planned one, or a dry run's of one micro-batch. Ends the program where the data
- * are damaged (EXIT_DAMAGED) or memory is refused (EXIT_NO_MEMORY). All ranks call it. */
+/* Allocates and warms up the trainer for the run's data, and prints the device and the number of
+ * windows. `config` is the run's config or, for a dry run, its variant with one micro-batch. Ends
+ * the program if the data are damaged (EXIT_DAMAGED) or an allocation fails (EXIT_NO_MEMORY). All
+ * ranks call it. */
 void run_allocate_trainer(Run *run, const Config *config);
-/* What will take time besides steps of so many micro-batches, as far as the config says. */
+/* Returns how often the run evaluates, samples and saves, and estimates the cost of an evaluation
+ * in steps of `accumulation` micro-batches. */
 Pace run_pace(const Run *run, int64_t accumulation);
 
 #endif

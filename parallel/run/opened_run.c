@@ -1,4 +1,5 @@
-/* opened_run.c -- see opened_run.h. */
+/* opened_run.c -- opens a trained run's config, tokenizer, data and weights for generate and eval.
+ */
 #include "parallel/run/opened_run.h"
 
 #include "model/core/check.h"
@@ -11,7 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The run folder of a path that may be a run or one of its checkpoints (RUN/checkpoints/step_N). */
+/* Returns the run folder of `path`, which is a run folder or one of its checkpoints
+ * (RUN/checkpoints/step_N; then sets *is_checkpoint). The caller frees it. */
 static char *run_of(const char *path, bool *is_checkpoint)
 {
     char *run = must_strdup(path);
@@ -23,14 +25,15 @@ static char *run_of(const char *path, bool *is_checkpoint)
     return run;
 }
 
-/* The config that the run was started with, under `sets`, for so many ranks. */
+/* Reads the config that the run was started with, overridden by `sets`, for `ranks` ranks. Ends the
+ * program if that fails. */
 static const Config *read_config(const char *run, int64_t ranks, int n_sets,
                                  const char *const *sets)
 {
     char *path = text_format("%s/config.json", run);
     ConfigReport report = {0};
     struct stat info;
-    /* Asked before the config is read: a wrong folder is no config that cannot be opened. */
+    /* Checked before the config is read, so a wrong folder gets its own error message. */
     if (stat(path, &info) != 0 && errno == EACCES)
         fail(EXIT_PERMISSION, "cannot open %s: %s", path, strerror(EACCES));
     if (stat(path, &info) != 0)
@@ -46,13 +49,13 @@ static const Config *read_config(const char *run, int64_t ranks, int n_sets,
     return config;
 }
 
-/* Opens the data in the run's own tokens: a tokenizer trained anew, on a text that has changed or
- * keeps another part for validation, would give the model's ids to other words. */
+/* Opens the data with the run's own tokenizer. A tokenizer trained again, on a text that has
+ * changed or is split differently, would give the model's ids to other words. */
 static void open_own_data(OpenedRun *r, const char *run)
 {
     char err[2048];
     ExitCode code = EXIT_DAMAGED;
-    /* Token files are cut already; their tokenizer is only compared. */
+    /* Token files are tokenized already; their tokenizer is only compared below. */
     if (r->tokenizer && r->config->data.train.count == 0) {
         char *own = text_format("%s/tokenizer.json", run);
         r->config = config_settle(r->config, &(ConfigFacts){.tokenizer = own}, err, sizeof err);
@@ -75,7 +78,7 @@ void opened_run_open(OpenedRun *r, const char *path, int64_t ranks, bool with_da
     r->config = read_config(r->folder, ranks, n_sets, sets);
     r->tokenizer = identity_tokenizer(r->folder);
     if (with_data) open_own_data(r, r->folder);
-    /* Before any rank starts: a run without checkpoints is a mistake of the command. */
+    /* Checked before any rank starts: a run without checkpoints cannot be opened. */
     int n = r->is_checkpoint ? 1 : checkpoint_list(r->folder, &steps, err, sizeof err);
     if (n < 0) fail(EXIT_MISSING, "%s", err);
     if (n == 0) fail(EXIT_MISSING, "%s has no checkpoint yet", r->folder);
@@ -93,8 +96,8 @@ void opened_run_close(OpenedRun *r)
 
 /* ---- a rank's part --------------------------------------------------------------------------- */
 
-/* Ends the program with EXIT_CONFIG where a --set asks for another model than the checkpoint's:
- * nothing is wrong with that one. */
+/* Ends the program (EXIT_CONFIG) if a --set asks for a model with other shapes than the
+ * checkpoint's. Without this check the checkpoint would be reported as damaged. */
 static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *checkpoint)
 {
     char err[1024];
@@ -105,9 +108,8 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
                                 err, sizeof err);
     free(weights);
     if (fits) return;
-    /* The weights of the checkpoint's config and of this one differ. If a --set has changed a key
-     * on which shapes depend, that is the reason; otherwise reading the weights says what is wrong.
-     */
+    /* The weights do not fit this config. If a --set changed a key that determines shapes, that is
+     * the reason. Otherwise return: reading the weights will report what is wrong. */
     const char *path = checkpoint_folder(checkpoint),
                *text = checkpoint_manifest(checkpoint)->config;
     ConfigReport report;
@@ -118,7 +120,7 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
     int n = stored ? config_diff(stored, config, &d) : 0;
     for (int i = 0; i < n; i++)
         if (d[i].effect == EFFECT_IMPOSSIBLE &&
-            /* not a key that only follows from another one */
+            /* skip keys whose value was derived from another key */
             strcmp(config_origin(config, d[i].key), "--set") == 0)
             control_fail(world, EXIT_CONFIG,
                          "--set %s=%s: %s was trained with %s, and its weights fit no other; leave "
@@ -128,7 +130,8 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
     config_free(stored);
 }
 
-/* What it refuses, all ranks have found out alike or agreed on. */
+/* Opens a session on one rank and loads its weights from the checkpoint. On failure all ranks end
+ * the program together: each has found the same error, or they have agreed on it. */
 static void join(OpenedRank *r, Comm *world)
 {
     char err[2048];
@@ -146,8 +149,8 @@ static void join(OpenedRank *r, Comm *world)
     if (!ok) control_fail(world, EXIT_DAMAGED, "%s", err);
     if (checkpoint == NULL)
         control_fail(world, EXIT_MISSING, "%s has no checkpoint yet", run->folder);
-    /* Before the weights are read: a --set of another model is a mistake of the command, and would
-     * else be reported as a damaged checkpoint. */
+    /* Checked before the weights are read: otherwise a --set of another model would be reported as
+     * a damaged checkpoint. */
     if (run->changed) check_model_of(r, world, checkpoint);
     if (!session_load_weights(&r->session, &io, checkpoint, err, sizeof err))
         control_fail(world, EXIT_DAMAGED, "%s", err);

@@ -1,6 +1,6 @@
-/* opened_run.h -- a run's folder, or one of its checkpoints, opened to look at: what generating and
- * evaluating begin with. Any run opens on any number of ranks, whatever it was trained on: its
- * parallel.tensor and parallel.pipeline are kept where they go into those, and are 1 elsewhere. */
+/* opened_run.h -- opens a run folder, or one of its checkpoints, to generate text or to evaluate.
+ * A run can be opened on any number of ranks, whatever grid it was trained on: parallel.tensor and
+ * parallel.pipeline are kept if they divide that number, and are set to 1 otherwise. */
 #ifndef PARALLEL_RUN_OPENED_RUN_H
 #define PARALLEL_RUN_OPENED_RUN_H
 
@@ -8,34 +8,36 @@
 #include "parallel/grid/launch.h"
 #include "parallel/trainer/session.h"
 
-/* What all ranks share, and only read: a finished or running run's config and tokenizer; its data
- * set only `with_data`, so that text can be written where the corpus is not. Data from text are cut
- * into the run's own tokens even if the text has changed since. Ends the program with a sentence
- * when it cannot. */
+/* The state that all ranks share and only read: the config, the tokenizer and, on request, the data
+ * of a finished or running run. */
 typedef struct {
     const Config *config;
-    DataSet data;         /* opened only when asked for */
-    Tokenizer *tokenizer; /* the run's own copy; NULL without */
-    char *path, *folder;  /* as given; the run's */
-    bool is_checkpoint;   /* the path is one checkpoint's */
+    DataSet data;         /* empty unless opened with_data */
+    Tokenizer *tokenizer; /* the copy in the run folder; NULL if it has none */
+    char *path, *folder;  /* the path as given; the run folder */
+    bool is_checkpoint;   /* `path` names one checkpoint, not the run folder */
     bool changed;         /* --set was given */
 } OpenedRun;
+/* Opens the run or checkpoint at `path` for `ranks` ranks, with the --set options in `sets`. Opens
+ * the data only if `with_data`: text can be generated on a machine without the corpus. Text data
+ * are tokenized with the run's own tokenizer, even if the text has changed since training. On
+ * failure prints an error message and ends the program. */
 void opened_run_open(OpenedRun *run, const char *path, int64_t ranks, bool with_data, int n_sets,
                      const char *const *sets);
 void opened_run_close(OpenedRun *run);
 
-/* What a rank has of it: its session, with the weights of the newest checkpoint, or of the one that
- * was named. */
+/* One rank's part of an opened run: a session that holds the weights of the newest checkpoint, or
+ * of the checkpoint that `path` names. */
 typedef struct {
     const OpenedRun *run;
     Session session;
     int64_t step;
-    bool leads; /* rank 0, which prints */
+    bool leads; /* this is rank 0, which prints */
 } OpenedRank;
-/* What a rank does with its part; returns the exit code. */
+/* The work of one rank; returns the exit code. */
 typedef int (*OpenedBody)(OpenedRank *rank, void *context);
-/* Opens the run's part of each of its ranks, runs body(rank, context) on all at once, and returns
- * rank 0's exit code. */
+/* Starts the ranks, opens each rank's part, runs body(rank, context) on all of them concurrently,
+ * and returns rank 0's exit code. */
 int opened_run_on(const OpenedRun *run, OpenedBody body, void *context);
 
 #endif

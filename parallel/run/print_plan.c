@@ -1,6 +1,5 @@
-/* print_plan.c -- what a run will take, printed before anything is allocated: model, batch, memory,
- * disk.
- */
+/* print_plan.c -- prints the model, the batch, the memory and the disk space of a run before it
+ * allocates anything, and refuses a run that does not fit in memory. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/machine.h"
@@ -14,10 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A text read oftener than this is learnt by heart rather than from. */
+/* A model that reads its text more often than this memorizes it. */
 static const double many_passes = 10;
 
-/* "less than 0.01", "0.25", "1", "2.1". */
+/* Formats a number of passes over the data: "less than 0.01", "0.25", "1", "2.1". */
 static Figure passes_text(double passes)
 {
     Figure f = figure_count(passes);
@@ -25,15 +24,16 @@ static Figure passes_text(double passes)
     return passes < 0.01 ? (Figure){"less than 0.01"} : f;
 }
 
-/* Warns of a text that is read too often, and says at which step ten passes end, or that a single
- * step is more than ten. */
+/* Warns that the run reads its text too often. Says at which step ten passes end or, if a single
+ * step is more than ten passes, which batch key to lower. `step` and `there` are the tokens of a
+ * step and of the data. */
 static void warn_of_passes(const Config *c, double step, double there, double passes)
 {
     int64_t rows = c->train_micro_batch_size_per_gpu, times = c->gradient_accumulation_steps;
-    /* Fewer steps help, unless a single one is too many passes: then a smaller accumulation does,
-     * or, where one micro-batch is too many already, a smaller micro-batch. */
+    /* Fewer steps help, unless a single step is too many passes. Then less gradient accumulation
+     * helps or, if even one micro-batch is too many, a smaller micro-batch. */
     double last = floor(many_passes * there / step);
-    bool one_fits = step / (double)times <= many_passes * there; /* a micro-batch */
+    bool one_fits = step / (double)times <= many_passes * there; /* one micro-batch */
     char help[160];
     if (last >= 1)
         snprintf(help, sizeof help, "fewer train_steps (ten passes end with step %s)",
@@ -47,7 +47,8 @@ static void warn_of_passes(const Config *c, double step, double there, double pa
                 figure_count(there).text, figure_count(passes).text, help);
 }
 
-/* What a step and the run take of the data. */
+/* Prints how many tokens a step and the whole run read, and how many passes over the data that is.
+ */
 static void print_batch(const Config *c, const DataSet *data)
 {
     double step = (double)step_tokens(c);
@@ -89,14 +90,14 @@ void run_plan(Run *run)
     size_t host = memory_available();
     if (run->lead) memory_check_step(c);
     if (run->lead) run_check_schedules(c);
-    control_share(run->world, &host, sizeof host); /* as it was before any rank took some */
+    control_share(run->world, &host, sizeof host); /* the value before any rank allocated memory */
     bool good = trainer_open(&run->trainer, c, run->world, err, sizeof err);
     run_require(run, good, EXIT_UNAVAILABLE, err, sizeof err);
     const Device *dev = &run->trainer.session.dev;
-    comm_barrier(run->world); /* all have opened theirs: what is free now is free for their plans */
+    comm_barrier(run->world); /* all devices are open: memory that is free now is for the plans */
     MemoryRoom room = memory_room(&run->trainer.session.dev, host);
     MemoryPlan own =
-        memory_plan(&run->trainer, &run->data); /* before others count what it refuses */
+        memory_plan(&run->trainer, &run->data); /* refuses impossible sizes before they are added */
     if (!room.device) memory_add_host(&own);
     run->plan = memory_plan_of_ranks(run->world, &own, room.device ? dev->index : 0);
     print_model(&run->trainer.session);
@@ -113,7 +114,8 @@ void run_plan(Run *run)
             disk_check(c, run->plan.checkpoint, run->arguments.out ? run->arguments.out : "out");
     }
     free(largest);
-    /* Each looks at its own device: the lowest rank of one that is too small speaks for it. */
+    /* Each rank checks its own device. The message is that of the lowest rank whose device is too
+     * small. */
     good = memory_fits(&run->plan, &room, c, err, sizeof err);
     run_require(run, good, EXIT_NO_MEMORY, err, sizeof err);
 }

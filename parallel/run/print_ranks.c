@@ -1,4 +1,4 @@
-/* print_ranks.c -- see print_ranks.h. */
+/* print_ranks.c -- prints the grid of ranks and its pipeline schedule, and checks the schedule. */
 #include "parallel/run/print_ranks.h"
 
 #include "model/core/log.h"
@@ -38,12 +38,13 @@ void run_print_ranks(Run *run)
     const Device *dev = &run->trainer.session.dev;
     int ranks = run->world->size, threads = pool_threads(dev->pool), cores = pool_allowed_cores();
     if (ranks == 1) return;
-    /* Ranks that compute with other kernels would hold replicas that drift apart. */
+    /* Ranks with different kernels would round differently, so their replicas would drift apart. */
     control_require_alike(run->world, "computes on", device_describe(dev, text, sizeof text),
                           "set device, cpu.level, cpu.blas and cpu.threads so that all are alike");
     grid_size_text(run->trainer.session.grid.size, text, sizeof text);
     bool rows = config->parallel.sequence_parallel && config->parallel.tensor > 1,
-         stages = config->parallel.pipeline > 1 && run->lead; /* one plays all stages' schedules */
+         stages =
+             config->parallel.pipeline > 1 && run->lead; /* only rank 0 simulates the schedule */
     if (session_connects(&run->trainer.session)) nccl_version(transport, sizeof transport);
     log_field("ranks", "%d = %s (threads, %s%s%d thread%s each), ZeRO %lld%s%s%s", ranks, text,
               transport, transport[0] ? ", " : "", threads, threads == 1 ? "" : "s",
@@ -51,7 +52,7 @@ void run_print_ranks(Run *run)
               stages ? ", " : "",
               stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
     if (run->trainer.session.gpus == GPUS_ONE) log_field("", "ranks %s", gpus_shared);
-    /* Ranks of GPUs mostly wait for them: only those that compute on cores are slowed down. */
+    /* Ranks on GPUs mostly wait for them, so too few cores slow down only CPU ranks. */
     if (ranks > cores && dev->backend->place == PLACE_HOST)
         log_field("", "%d ranks on %d core%s take turns: slower than one rank with all of them",
                   ranks, cores, cores == 1 ? "" : "s");

@@ -1,12 +1,12 @@
-/* ranks_option.h -- the option --ranks, which several commands take. */
+/* ranks_option.h -- the table row and help text of --ranks, an option of several commands. */
 #ifndef PARALLEL_RUN_RANKS_OPTION_H
 #define PARALLEL_RUN_RANKS_OPTION_H
 
 #include "model/core/args.h"
 #include "parallel/grid/launch.h"
 
-/* The row of --ranks for a command whose values are an `arguments_` with an int64_t `ranks`, which
- * starts as 1. */
+/* The option table's row for --ranks. `arguments_` is the command's struct of values; it must have
+ * a field int64_t `ranks` with the default 1. */
 #define RANKS_OPTION(arguments_)                                                                   \
     {                                                                                              \
         .name = "--ranks", .value = "N",                                                           \
@@ -17,7 +17,7 @@
         .most = LAUNCH_MAX_RANKS,                                                                  \
     }
 
-/* The end of the help of a command that opens a run. */
+/* The last sentence of the help of each command that opens a trained run. */
 #define OPENED_GRID                                                                                \
     "Whatever grid\nit was trained on, it opens on one rank or on --ranks N: its "                 \
     "parallel.tensor\n"                                                                            \

@@ -1,4 +1,4 @@
-/* result.c -- see result.h. */
+/* result.c -- converts the final figures of a run to result.json and back. */
 #include "parallel/run/result.h"
 
 #include "model/core/check.h"
@@ -32,8 +32,8 @@ static double number_of(const cJSON *object, const char *key)
     return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
-/* A count; false for what is none, NaN and what a double does not hold exactly among them: casting
- * such a number to an integer would be undefined. */
+/* Reads a count into *out. Returns false for NaN and for a number that is negative, not whole or
+ * above 2^53: casting some of these to an integer would be undefined. */
 static bool count_of(const cJSON *object, const char *key, int64_t *out)
 {
     double x = number_of(object, key);

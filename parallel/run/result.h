@@ -1,4 +1,4 @@
-/* result.h -- what a finished run has come to, and RUN/result.json, which keeps it. */
+/* result.h -- the final figures of a finished run, and how RUN/result.json stores them. */
 #ifndef PARALLEL_RUN_RESULT_H
 #define PARALLEL_RUN_RESULT_H
 
@@ -7,18 +7,18 @@
 #include <stdint.h>
 
 typedef struct {
-    int64_t steps, tokens; /* trained on in all */
-    double loss;           /* of the last step; NaN: an attempt before this one made it */
-    double val_loss;       /* nats a token; NaN: the run has no validation data */
-    double bits_per_byte;  /* of the validation data; only with val_loss */
-    char *prompt, *sample; /* UTF-8; NULL: the run has sampled nothing */
+    int64_t steps, tokens; /* totals over the whole training */
+    double loss;           /* of the last step; NaN: not known, an earlier attempt made that step */
+    double val_loss;       /* nats per token; NaN: the run has no validation data */
+    double bits_per_byte;  /* on the validation data; valid only with val_loss */
+    char *prompt, *sample; /* UTF-8; NULL: the run drew no sample */
 } RunResult;
 
-/* The text of result.json; the caller frees. */
+/* Returns the text of result.json; the caller frees it. */
 char *run_result_text(const RunResult *result);
-/* Reads such a text. False, and *result holds nothing, for anything that is not one JSON object
- * with the integers "steps" and "tokens": a run whose result is damaged has none, and its last
- * steps are evaluated and sampled anew. */
+/* Parses the text of result.json. Returns false and clears *result unless the text is one JSON
+ * object with the integers "steps" and "tokens". The run then counts as unfinished, so the next
+ * start evaluates and samples once more. */
 bool run_result_parse(RunResult *result, const char *text, size_t bytes);
 void run_result_free(RunResult *result);
 

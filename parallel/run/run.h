@@ -1,8 +1,9 @@
-/* run.h -- the chapters of one training run, in the order in which train.c reads them. Each ends
- * the program with a sentence and its exit code when it cannot go on.
+/* run.h -- the phases of one training run, in the order in which train.c calls them. A phase that
+ * cannot continue prints an error message and ends the program with its exit code.
  *
- * From run_plan on, every rank runs the same chapters over a Run of its own. What one rank finds
- * out and all must follow, the ranks agree on, so that all go through the same calls. */
+ * From run_plan on, every rank runs the same phases, each with its own Run. If one rank finds
+ * something that affects all (such as a request to stop), the ranks agree on it first, so all of
+ * them make the same calls. */
 #ifndef PARALLEL_RUN_RUN_H
 #define PARALLEL_RUN_RUN_H
 
@@ -14,7 +15,7 @@
 /* The value of --resume. */
 typedef struct {
     enum { RESUME_AUTO, RESUME_NEVER, RESUME_PATH } kind;
-    const char *path; /* of a checkpoint; NULL without RESUME_PATH */
+    const char *path; /* of a checkpoint; NULL unless RESUME_PATH */
 } Resume;
 
 /* The command line of a training run. */
@@ -27,46 +28,46 @@ typedef struct {
     bool dry_run, allow_config_change, json, verbose, log_ranks;
 } RunArguments;
 
-/* The newest records of the run: how far it is and how it goes. */
+/* The newest records of the run: its progress and its losses. */
 typedef struct {
     StepRecord last;     /* the newest step's */
-    bool last_known;     /* `last` has its loss; false: totals only, from a checkpoint */
+    bool last_known;     /* `last` has the loss; false: only totals, read from a checkpoint */
     StepRecord diverged; /* the first record that ends the run; step 0: none so far */
     EvalRecord eval;     /* the newest evaluation's */
     char *sample;        /* the newest sample; NULL: none yet */
 } RunRecords;
 
-/* The clock of speed: of the steps since the last report. */
+/* The clock that measures speed: the time and number of the steps since the last report. */
 typedef struct {
-    double start, seconds; /* since when it runs, in seconds_now's time; seconds before that */
+    double start, seconds; /* seconds_now() at the last start; seconds measured before that */
     int64_t steps;
     double shown_at; /* when the live line was drawn last */
 } RunClock;
 
-/* What checkpoints the run has, and how its saves go. */
+/* The newest checkpoint of the run, and the outcome of its saves. */
 typedef struct {
-    int64_t first_step;  /* where this attempt began */
+    int64_t first_step;  /* the step at which this attempt began */
     int64_t saved_step;  /* of the newest checkpoint; -1: there is none */
-    ExitCode error;      /* why the last save failed; EXIT_OK: it did not */
+    ExitCode error;      /* why the last save failed; EXIT_OK: it succeeded */
     bool last_try;       /* the next save is the run's last */
-    bool keeping_warned; /* a warning has named the bad numbers for which older ones stay */
+    bool keeping_warned; /* the warning that no older checkpoint is removed has been printed */
 } RunSaving;
 
-/* The work under way: a step, an evaluation or a sample. */
+/* The work in progress: a step, an evaluation or a sample. */
 typedef struct {
     Progress progress;
     double start;
     double stop_looked_at; /* when RUN/STOP was looked for last */
 } RunWork;
 
-/* Where the run speaks. */
+/* Where the run writes its output. */
 typedef struct {
-    Metrics *metrics;  /* the console and metrics.jsonl, rank 0's; NULL on other ranks */
-    FILE *log;         /* --log-ranks: this rank's; NULL without */
-    bool console_lost; /* standard output cannot be written, and a warning has said so */
+    Metrics *metrics;  /* writes the console and metrics.jsonl on rank 0; NULL on other ranks */
+    FILE *log;         /* this rank's log with --log-ranks; else NULL */
+    bool console_lost; /* standard output cannot be written; a warning was printed */
 } RunOutput;
 
-/* What checkpoints keep of the run's origin. */
+/* The config and the description of the machine, which every checkpoint stores. */
 typedef struct {
     char *config_text, *machine;
 } RunOrigin;
@@ -76,11 +77,12 @@ typedef struct {
     RunArguments arguments;
     const Config *config;
     DataSet data;
-    ExitCode no_data; /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
+    ExitCode no_data; /* why a dry run uses random tokens; EXIT_OK: its data were opened */
 
     Comm *world; /* of all ranks; NULL before they start */
-    /* Rank 0: has the folder and its lock, writes all but its share of checkpoints, hears signals,
-     * speaks. The others' `folder` has path, state and attempt alone. */
+    /* This is rank 0, which holds the folder's lock, writes all files except the other ranks' parts
+     * of checkpoints, handles signals and prints. On other ranks only path, state and attempt of
+     * `folder` are set. */
     bool lead;
     MemoryPlan plan;
     RunFolder folder;
@@ -96,51 +98,54 @@ typedef struct {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Fills arguments from argv. False when the program is to end with *code: help or the version was
- * printed, or what is wrong with the line. */
+/* Fills arguments from argv. Returns false if the program is to end with *code, after printing
+ * help, the version or an error message about the command line. */
 bool run_arguments(RunArguments *arguments, int argc, char **argv, int *code);
 void run_arguments_free(RunArguments *arguments);
 /* Reads and checks the config. */
 void run_configure(Run *run, const RunArguments *arguments);
-/* Opens or prepares the data, which bring the vocabulary; the config is final from here on. */
+/* Opens the data, or prepares them first. The data determine the vocabulary, so the config is final
+ * after this call. */
 void run_open_data(Run *run);
-/* Runs `rank` on arguments.ranks ranks, of which each has a copy of the opened run, rank 0 the run
- * itself, and returns rank 0's exit code. Frees what they share. */
+/* Starts arguments.ranks ranks and calls `rank` on each. Rank 0 gets `run` itself, and the others a
+ * copy. Then frees what the ranks share and returns rank 0's exit code. */
 int run_on_ranks(Run *run, int (*rank)(Run *run));
-/* Opens the device and prints what the run will take; refuses what does not fit (EXIT_NO_MEMORY).
- * Nothing is allocated or written yet. */
+/* Opens the device and prints the model, the batch and the memory that the run needs. Ends the
+ * program (EXIT_NO_MEMORY) if they do not fit. Allocates and writes nothing for the run yet. */
 void run_plan(Run *run);
-/* One micro-batch on the real device with everything allocated; returns the exit code, which is
- * that of missing or damaged data where random tokens stood in for them. */
+/* Does the dry run: allocates everything and trains one micro-batch on the real device. Returns the
+ * exit code. If random tokens replaced missing or damaged data, it is the code of that failure. */
 int run_dry(Run *run);
 /* Chooses, creates and locks the folder. */
 void run_choose_folder(Run *run);
-/* A finished run again: its final figures and sample. */
+/* Prints the final figures and the sample of a run that was already finished. */
 int run_show_result(Run *run);
-/* Allocates the trainer, reads the checkpoint to go on from, and describes the run in its folder.
- */
+/* Allocates the trainer, reads the checkpoint to resume from, and writes the run's description to
+ * its folder. */
 void run_open_trainer(Run *run);
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/* The evaluation and the sample that an earlier attempt owes for the step that this one goes on
- * from: it had saved that step, and was stopped before them. */
+/* Makes the evaluation and the sample that are due at the step from which this attempt resumes, if
+ * the earlier attempt saved that step but was stopped before it made them. */
 void run_catch_up(Run *run);
-/* After a step: its records to metrics.jsonl, the live line, a row where one is due. */
+/* Reports after a step: writes its records to metrics.jsonl, updates the live line, and prints a
+ * row of the table if one is due. */
 void run_report(Run *run);
 void run_save_if_due(Run *run);
 void run_evaluate_if_due(Run *run);
 void run_sample_if_due(Run *run);
-/* Warns once where what the run prints gets lost. The run goes on: its product is its folder, whose
- * metrics.jsonl has every figure. */
+/* Warns once if standard output cannot be written. The run continues, because metrics.jsonl in its
+ * folder has every figure. */
 void run_check_console(Run *run);
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-/* Saves; returns EXIT_REQUEUE, or the exit code of the save's failure. */
+/* Ends the run after a request to stop: saves a checkpoint and returns EXIT_REQUEUE, or the exit
+ * code of the failed save. */
 int run_leave(Run *run);
-/* Saves, evaluates, samples and writes the result; returns the exit code. When a stop is asked for
- * meanwhile, it returns run_leave's. */
+/* Ends the run after its last step: saves, evaluates, samples, writes the result and returns the
+ * exit code. If a stop is requested meanwhile, ends by run_leave and returns its code. */
 int run_finish(Run *run);
 
 #endif

@@ -1,4 +1,4 @@
-/* run_ranks.c -- see run_ranks.h. */
+/* run_ranks.c -- starts the ranks of a run, lets them agree and share, and opens their logs. */
 #include "parallel/run/run_ranks.h"
 
 #include "model/core/log.h"
@@ -30,8 +30,8 @@ static int live(Comm *world, void *context)
 
 int run_on_ranks(Run *run, int (*rank)(Run *run))
 {
-    /* Each rank begins with a copy of what rank 0 has opened; folder and trainer come later, its
-     * own for each. */
+    /* Each rank starts with a copy of what rank 0 has opened so far. Folder and trainer follow
+     * later, and every rank has its own. */
     int n = (int)run->arguments.ranks;
     LaunchOptions options = {.timeout = run->config->parallel.timeout,
                              .size = config_grid(run->config, n)};
@@ -70,8 +70,7 @@ void run_share_folder(Run *run)
         .path = path, .state = chosen.state, .lock = FOLDER_LOCK_NONE, .attempt = chosen.attempt};
 }
 
-/* ---- speaking ---------------------------------------------------------------------------------
- */
+/* ---- messages and logs ----------------------------------------------------------------------- */
 
 void run_take_place(const Run *run)
 {

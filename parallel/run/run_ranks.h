@@ -1,22 +1,24 @@
-/* run_ranks.h -- a run on several ranks: how they start, what they agree on and share, and who of
- * them speaks (run_on_ranks is in run.h). */
+/* run_ranks.h -- helpers for a run on several ranks: agreeing on errors, sharing rank 0's folder,
+ * opening each rank's log, and marking messages with the rank's place. run_on_ranks, which starts
+ * the ranks, is in run.h. */
 #ifndef PARALLEL_RUN_RUN_RANKS_H
 #define PARALLEL_RUN_RUN_RANKS_H
 
 #include "parallel/run/run.h"
 
-/* Ends the program with `code` on all ranks unless all are `good`, with the sentence err[0..n) of
- * the lowest that is not. All ranks call it. */
+/* Ends the program with `code` on all ranks unless `good` is true on all of them. The error message
+ * is err[0..n) of the lowest rank on which it is false. All ranks call it. */
 void run_require(const Run *run, bool good, ExitCode code, char *err, size_t n);
-/* Sends the other ranks what rank 0 has chosen: the folder's path, state and attempt. All ranks
- * call it. */
+/* Sends the path, the state and the attempt of the folder that rank 0 has chosen to the other
+ * ranks. All ranks call it. */
 void run_share_folder(Run *run);
-/* --log-ranks: opens RUN/logs/rank_NNN.log, which gets this rank's messages from here on. All ranks
- * call it; where a file cannot be opened the program ends (EXIT_CANNOT_CREATE). */
+/* With --log-ranks, opens RUN/logs/rank_NNN.log, to which this rank's messages go from then on.
+ * Ends the program (EXIT_CANNOT_CREATE) if a rank cannot open its file. All ranks call it. */
 void run_open_log(Run *run);
 void run_close_log(Run *run);
-/* From here on rank 0's errors carry its place, or none, as at the start: what it does there it
- * does for all, except for what each rank allocates. */
+/* Choose whether rank 0's error messages are marked with its place in the grid. run_take_place
+ * marks them: used where every rank does its own work. run_speak_for_all removes the mark, as at
+ * the start: used where rank 0 works on behalf of all ranks. */
 void run_take_place(const Run *run);
 void run_speak_for_all(const Run *run);
 

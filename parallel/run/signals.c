@@ -1,4 +1,4 @@
-/* signals.c -- how a run is asked to stop, and what it answers: signals and RUN/STOP. */
+/* signals.c -- handles the signals that stop a run, and looks for the file RUN/STOP. */
 #include "parallel/run/signals.h"
 
 #include "model/core/clock.h"
@@ -11,14 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the handler sets and prints. Its texts are written beforehand, for a handler may not call
- * printf; there are two of each, and `place` names the pair that is whole while the other is being
- * written. The handler interrupts the very thread that writes them: no other takes signals
- * (signals_hold in pool.h). */
+/* The state that the signal handler sets, and the texts that it prints. The texts are formatted in
+ * advance, because a signal handler must not call printf. There are two copies of each: `place` is
+ * the index of the complete one while the other is being written. The handler always interrupts the
+ * thread that writes them, because all other threads block signals (signals_hold in pool.h). */
 typedef struct {
-    atomic_int asked; /* the first signal that asked for a stop; 0: none came */
-    atomic_int place; /* of the texts that hold */
-    bool terminal;    /* stderr is one: a live line may be where the answer goes */
+    atomic_int asked; /* the first signal that requested a stop; 0: none arrived */
+    atomic_int place; /* index of the complete texts */
+    bool terminal;    /* stderr is a terminal: a live line must be erased before a reply */
     char doing[2][64], lost[2][160];
 } StopSignals;
 
@@ -26,11 +26,11 @@ static StopSignals watch;
 
 static const struct {
     int number;
-    const char *name; /* what the answer begins with */
+    const char *name; /* the reply begins with this */
 } watched[] = {{SIGINT, ""}, {SIGTERM, "SIGTERM: "}, {SIGUSR1, "SIGUSR1: "}, {SIGHUP, "SIGHUP: "}};
 enum { N_WATCHED = sizeof watched / sizeof watched[0] };
 
-/* Writes the texts as one line, by a single call: other output cannot come between. */
+/* Writes the texts as one line with a single write call, so no other output can split it. */
 static void answer(const char *name, const char *text, const char *end)
 {
     const char *part[] = {watch.terminal ? "\r\033[K" : "", name, text, end};
@@ -39,7 +39,7 @@ static void answer(const char *name, const char *text, const char *end)
     for (int i = 0; i < 4; i++)
         for (const char *p = part[i]; *p && n < sizeof line; p++)
             line[n++] = *p;
-    ssize_t written = write(STDERR_FILENO, line, n); /* a terminal that is gone hears nothing */
+    ssize_t written = write(STDERR_FILENO, line, n); /* fails if the terminal is gone: ignored */
     (void)written;
 }
 
@@ -50,9 +50,9 @@ static const char *name_of(int number)
     return "";
 }
 
-/* The first signal asks for a stop; the second acts at once, by the default action, once this has
- * returned. SIGHUP never acts: a terminal that closes sends it twice, from the system and from the
- * shell. */
+/* The signal handler. The first signal requests a stop. The second one restores the default action
+ * and raises the signal again, which ends the program when the handler returns. A second SIGHUP is
+ * ignored, because a closing terminal sends it twice: once by the kernel and once by the shell. */
 static void on_signal(int number)
 {
     int kept = errno, none = 0, place = watch.place;
@@ -75,18 +75,19 @@ void run_watch_signals(void)
     watch.terminal = isatty(STDERR_FILENO);
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < N_WATCHED; i++)
-        sigaddset(&action.sa_mask, watched[i].number); /* one answer at a time */
+        sigaddset(&action.sa_mask, watched[i].number); /* handle one signal at a time */
     for (int i = 0; i < N_WATCHED; i++) {
         struct sigaction was;
         bool ignored = sigaction(watched[i].number, NULL, &was) == 0 && was.sa_handler == SIG_IGN;
-        if (ignored && watched[i].number == SIGHUP) continue; /* nohup's */
+        if (ignored && watched[i].number == SIGHUP) continue; /* started under nohup */
         sigaction(watched[i].number, &action, NULL);
     }
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* Formats what a second signal loses: "quit at once; steps 11 to 12 are not saved: the newest
- * checkpoint is of step 10", or else what is under way: a step, or other work. */
+/* Formats the reply to a second signal, which says what is lost: "quit at once; steps 11 to 12 are
+ * not saved: the newest checkpoint is of step 10". If every finished step is saved, it names the
+ * current step (if `step`) or other work as lost. */
 static void format_lost(char *out, size_t n, const Run *run, bool step)
 {
     bool any = run->saving.saved_step >= 0;
@@ -136,7 +137,8 @@ bool run_stop_asked_within(Run *run)
     if (watch.asked != 0) return true;
     if (!run->lead) return false;
     if (now < run->work.stop_looked_at + every) return false;
-    /* When the file is there the time is not noted, so that the next call sees it at once, too. */
+    /* If the file exists, the time is not stored, so the next call also finds it without a delay.
+     */
     if (run_folder_stop_asked(&run->folder)) return true;
     run->work.stop_looked_at = now;
     return false;

@@ -1,22 +1,25 @@
-/* signals.h -- how a run is asked to stop, and what it answers. */
+/* signals.h -- detects a request to stop the run (a signal or the file RUN/STOP), and prints a
+ * reply to each signal. */
 #ifndef PARALLEL_RUN_SIGNALS_H
 #define PARALLEL_RUN_SIGNALS_H
 
 #include "parallel/run/run.h"
 
-/* From here on SIGINT, SIGTERM, SIGUSR1 and, unless it was ignored before, SIGHUP ask for a stop.
- * The first is answered on stderr; a second one but SIGHUP ends the program at once. */
+/* Installs a handler for SIGINT, SIGTERM, SIGUSR1 and, unless it was ignored before, SIGHUP. The
+ * first signal requests a stop and prints a reply to stderr. A second one ends the program at once,
+ * unless it is SIGHUP. */
 void run_watch_signals(void);
-/* Writes down what the answers will be. To a first signal: what is finished before the run leaves,
- * `doing` (NULL: the step, then a save, as most of the time). To a second one: which steps are lost
- * since the newest checkpoint. */
+/* Formats the replies that the signal handler prints. The reply to a first signal says what the run
+ * still finishes before it ends: `doing`, or the current step and a save if NULL. The reply to a
+ * second one says which steps since the newest checkpoint are lost. */
 void run_prepare_answers(const Run *run, const char *doing);
-/* Whether a signal came or rank 0 finds RUN/STOP: what this rank knows of it. */
+/* Returns true if a signal has arrived or, on rank 0, RUN/STOP exists. Does not communicate. */
 bool run_stop_seen(const Run *run);
-/* Whether any rank has seen that: all ranks ask together, once a step, and leave together. */
+/* Returns true on all ranks if run_stop_seen is true on any of them. All ranks call it together,
+ * once per step, so they stop at the same step. */
 bool run_stop_asked(const Run *run);
-/* What this rank has seen within an evaluation or a sample, whose pieces may be short: looks for
- * RUN/STOP ten times a second at most. */
+/* Like run_stop_seen, for the frequent calls during an evaluation or a sample: looks for RUN/STOP
+ * at most ten times a second. */
 bool run_stop_asked_within(Run *run);
 
 #endif

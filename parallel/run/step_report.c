@@ -1,4 +1,4 @@
-/* step_report.c -- see step_report.h. */
+/* step_report.c -- reads the records of steps, ends a diverged run, and prints loss and speed. */
 #include "parallel/run/step_report.h"
 
 #include "model/core/clock.h"
@@ -18,24 +18,25 @@ bool run_is_due(int64_t step, int64_t interval)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Notes the first record that ends the run: gradients overflow at the smallest loss scale, or too
- * many steps in a row were skipped for gradients that are not finite. */
+/* Stores the first record that ends the run in records.diverged: its gradients overflow at the
+ * smallest loss scale, or too many steps in a row were skipped because their gradients were not
+ * finite. */
 static void note_divergence(Run *run, const StepRecord *r)
 {
     const Config *c = run->config;
-    /* With a dynamic loss scale skipped steps are how it finds its value: only an overflow at the
-     * smallest scale is an end, which the device notes as `stop`. */
+    /* A dynamic loss scale finds its value by skipping steps. There only an overflow at the
+     * smallest scale ends the run, and the device reports it in `stop`. */
     bool too_many = !c->fp16.enabled || c->fp16.loss_scale > 0;
     too_many = too_many && r->skips_in_row >= c->max_consecutive_skipped_steps;
     if (run->records.diverged.step == 0 && (r->stop || too_many)) run->records.diverged = *r;
 }
 
-/* Ends the run (EXIT_DIVERGED) by that record. */
+/* Ends the run (EXIT_DIVERGED) with a message about the record in records.diverged. */
 static void end_diverged(Run *run)
 {
     char err[512];
     const StepRecord *r = &run->records.diverged;
-    bool scaled = run->config->fp16.enabled && r->loss_scale > 1; /* and it cannot fall */
+    bool scaled = run->config->fp16.enabled && r->loss_scale > 1; /* a smaller scale may help */
     const char *scale =
         r->stop ? "write a smaller fp16.min_loss_scale, " : "write a smaller fp16.loss_scale, ";
     char *why =
@@ -54,7 +55,8 @@ static void end_diverged(Run *run)
         (long long)r->step, why, scaled ? scale : "", run->folder.path);
 }
 
-/* A step that was skipped although its norm is finite had no target that counts. */
+/* Warns if the update of a step was skipped. If its gradient norm is finite, the reason is that
+ * none of its targets counts for the loss. */
 static void warn_skipped(const StepRecord *r)
 {
     if (r->applied) return;
@@ -65,8 +67,8 @@ static void warn_skipped(const StepRecord *r)
                     (long long)r->step, (long long)r->skips_in_row);
 }
 
-/* Takes the records of the steps that have ended, or waits for all. Up to the one that ends the
- * run all go to metrics.jsonl. */
+/* Reads the records of the steps that the device has finished or, if `all`, waits for all steps.
+ * Writes them to metrics.jsonl, up to the first record that ends the run. */
 static void take_records(Run *run, bool all)
 {
     StepRecord record[TRAINER_HISTORY];
@@ -87,17 +89,17 @@ void run_read_records(Run *run)
     if (run->records.diverged.step > 0) end_diverged(run);
 }
 
-/* Reads the records that have come, on all ranks. A record is the same on all, but not every rank's
- * may have come: what one has found, the others wait for, and all end at the same step. How many a
- * rank has still to read is its own affair: it asks the others in any case. */
+/* Reads the records that have arrived, on all ranks. A step's record is the same on all ranks, but
+ * may arrive on some earlier than on others. If one rank reads a divergence, the others wait for
+ * that record, so all ranks end at the same step. Every rank takes part in this exchange, however
+ * many records it has read. */
 static void read_what_has_come(Run *run)
 {
     take_records(run, run->trainer.steps - run->trainer.steps_read == TRAINER_HISTORY);
     if (control_max(run->world, run->records.diverged.step > 0) != 0) run_read_records(run);
 }
 
-/* ---- speed -------------------------------------------------------------------------------------
- */
+/* ---- speed ----------------------------------------------------------------------------------- */
 
 void run_pause_clock(Run *run)
 {
@@ -109,7 +111,7 @@ void run_resume_clock(Run *run)
     run->clock.start = seconds_now();
 }
 
-/* The live line, between printed steps twice a second at most. */
+/* Updates the live line; between printed steps at most twice a second. */
 static void show_live(Run *run, bool print)
 {
     double now = seconds_now(), seconds = run->clock.seconds + now - run->clock.start;
@@ -144,7 +146,7 @@ static void report(Run *run)
     Trainer *t = &run->trainer;
     PhaseSeconds *phases = &t->phases.seconds;
     bool breakdown = c->wall_clock_breakdown;
-    /* The comparison of ranks and the printing are not the steps' time. */
+    /* The clock excludes the comparison of ranks and the printing. */
     run_pause_clock(run);
     SpeedRecord speed = {.seconds = run->clock.seconds,
                          .steps = run->clock.steps,
@@ -161,7 +163,7 @@ static void report(Run *run)
     memcpy(speed.exposed, phases->exposed, sizeof speed.exposed);
     if (breakdown && run->world->size > 1) run_compare_ranks(run, &speed);
     if (run->lead) metrics_report(run->output.metrics, &speed);
-    /* Each report is of the steps since the last one. */
+    /* The next report covers only the steps after this one. */
     *phases = (PhaseSeconds){0};
     t->feed.seconds = 0;
     run->clock.seconds = 0;
@@ -191,8 +193,8 @@ void run_report(Run *run)
     const Config *c = run->config;
     int64_t step = run->trainer.steps;
     bool print = run_is_due(step, c->steps_per_print) || step == c->train_steps;
-    /* The device is waited for when its step is to be printed, and else only where no further
-     * record would fit. */
+    /* Wait for the device only if this step is printed. Otherwise read_what_has_come waits only if
+     * there is no room for another record. */
     if (print)
         run_read_records(run);
     else
