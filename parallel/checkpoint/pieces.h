@@ -22,8 +22,8 @@ typedef struct {
 /* Returns a piece with the name, dtype and shape of a parameter or of one of its slots. Its extent
  * is empty until piece_fill sets it. */
 Piece piece_of_row(const char *name, const Param *row, DType dtype);
-/* Sets the piece's extent and data. The data are taken from `flat`, a range of the unit that begins
- * at the unit's element `offset`. */
+/* Sets the piece's extent and data. The data are taken from `flat`, a range of a unit (a flat
+ * buffer of several parameters) that begins at the unit's element `offset`. */
 void piece_fill(Piece *piece, const ParamExtent *extent, Tensor flat, int64_t offset);
 /* Returns the number of elements of the whole tensor. */
 int64_t piece_elements(const Piece *piece);

@@ -1,6 +1,7 @@
 /* step_plan.h -- plans a training step before anything is allocated: the schedule of this rank's
- * stage, and the order in which its actions use the units of parameters. Also determines how much
- * memory all schedules that run on a model need. */
+ * stage, and the order in which its actions use the units of parameters (a unit is the flat buffer
+ * of a block, a table or the head). Also determines how much memory all schedules that run on a
+ * model need. */
 #ifndef PARALLEL_TRAINER_STEP_PLAN_H
 #define PARALLEL_TRAINER_STEP_PLAN_H
 

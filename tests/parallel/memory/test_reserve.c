@@ -57,15 +57,15 @@ typedef struct {
 } GridComms;
 
 static const GridComms grids[] = {
-    {{1, 4, 1, 1}, {4, true}, 0, 0, 1, 1},  /* dp; shards have the same ranks */
-    {{1, 1, 1, 4}, {4, true}, 3, 0, 1, 1},  /* tp */
-    {{1, 1, 1, 4}, {2, true}, 3, 1, 1, 1},  /* tp, and the two ranks that share heads */
-    {{2, 1, 1, 1}, {4, false}, 1, 0, 0, 2}, /* pp */
-    {{2, 1, 1, 1}, {4, true}, 1, 1, 0, 2},  /* pp, and both ends of the tied table */
-    {{4, 1, 1, 1}, {4, true}, 0, 1, 0, 4},  /* the same with four stages */
-    {{4, 1, 1, 1}, {4, true}, 2, 0, 0, 4},  /* a stage in the middle of four */
-    {{2, 2, 1, 2}, {4, true}, 5, 3, 0, 2},  /* dp, tp, tie */
-    {{1, 2, 1, 4}, {1, false}, 6, 1, 2, 1}, /* dp, tp, kv of all four */
+    {{1, 4, 1, 1}, {4, true}, 0, 0, 1, 1}, /* a dp group of four, which is also the shards' group */
+    {{1, 1, 1, 4}, {4, true}, 3, 0, 1, 1}, /* a tp group of four */
+    {{1, 1, 1, 4}, {2, true}, 3, 1, 1, 1}, /* a tp group, and two ranks that share heads */
+    {{2, 1, 1, 1}, {4, false}, 1, 0, 0, 2}, /* two stages */
+    {{2, 1, 1, 1}, {4, true}, 1, 1, 0, 2},  /* two stages that share a tied table */
+    {{4, 1, 1, 1}, {4, true}, 0, 1, 0, 4},  /* first of four stages, shares the tied table */
+    {{4, 1, 1, 1}, {4, true}, 2, 0, 0, 4},  /* third of four stages, shares no table */
+    {{2, 2, 1, 2}, {4, true}, 5, 3, 0, 2},  /* groups of two: dp, tp and the tied table */
+    {{1, 2, 1, 4}, {1, false}, 6, 1, 2, 1}, /* a dp group of two; tp and kv groups of four */
 };
 
 static void add_up(Comm *world, void *context)

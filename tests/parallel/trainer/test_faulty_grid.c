@@ -81,9 +81,8 @@ static void run_ranks(void *context)
     const Job *job = context;
     LaunchOptions options = {.size = size, .timeout = job->row->code == EXIT_HANG ? PATIENCE : 0};
     int code = launch_ranks(4, &options, train, context);
-    (fail)((ExitCode)code,
-           /* All ranks have ended, so this reports the failure as a single rank does. */
-           "the fault did not show");
+    /* All ranks have ended, so this ends the program like a single rank. */
+    (fail)((ExitCode)code, "the fault did not show");
 }
 
 /* Returns whether the message begins with a rank's place and its call, "group tp, call 12, ...". */

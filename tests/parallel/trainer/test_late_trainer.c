@@ -69,8 +69,8 @@ static void test_bug_31_ranks_with_delayed_streams_train_the_same_bits_as_the_cp
     late_sites_check(&sites, by == 1);
 }
 
-/* The models and optimizers together call all ops, also in doubles. This checks that the device
- * stores the arguments of each call correctly. */
+/* The models and optimizers together call all ops, also in doubles. This checks that a late device,
+ * which runs ops later, has stored the arguments of each call correctly. */
 static void test_one_rank_with_delayed_streams_trains_the_same_bits_as_the_cpu(void **state)
 {
     static const char *const models[][4] = {

@@ -54,8 +54,7 @@ bool test_run_whole(TestRun *r, int64_t step);
  * code. */
 int test_ckpt(const char *command, const char *path, const char *output);
 
-/* Adds the world of one rank and its two files, as small as possible, to a manifest without
- * tensors. */
+/* Adds the files of one rank, as small as possible, and its grid to a manifest without tensors. */
 void manifest_two_files(Manifest *m);
 
 /* file_flip flips the bits of `mask` in one byte of a file; file_size returns the size of a

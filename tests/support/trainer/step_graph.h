@@ -1,6 +1,8 @@
 /* step_graph.h -- represents training steps of all ranks as a graph: ops, copies and the parts of
  * collectives on their streams, in the order that the streams and the events for which they wait
- * enforce. Taken from a burst of late devices (late_device.h), before any of its work is done. */
+ * enforce. It is taken from a burst (late_device.h), in which devices record their work instead of
+ * doing it. A unit is a flat buffer of parameters, and a use is the time from acquiring to
+ * releasing a unit's weights or gradient. */
 #ifndef TESTS_SUPPORT_TRAINER_STEP_GRAPH_H
 #define TESTS_SUPPORT_TRAINER_STEP_GRAPH_H
 

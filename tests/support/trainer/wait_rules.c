@@ -1,4 +1,6 @@
-/* wait_rules.c -- applies the rules to the paths in the graph of a step. See wait_rules.h. */
+/* wait_rules.c -- applies the rules of wait_rules.h to the paths in the graph of a step. A unit is
+ * a flat buffer of parameters (of a block, a table or the head), and a use is the time from
+ * acquiring to releasing a unit's weights or gradient. A step_key numbers the uses of all steps. */
 #include "tests/support/trainer/wait_rules.h"
 
 #include "parallel/zero/state.h"
@@ -41,8 +43,8 @@ static bool is_ended(const Session *s, const StepNode *node)
     return node->note[STEP_USE] % step_key(s, 1, 0) > s->step.n_uses;
 }
 
-/* Returns the key (step_key) of the first use of a gather's unit: a use whose acquire is in
- * progress, or a later one. */
+/* Returns the step_key of the first use of a gather's unit: a use that has begun to acquire it, or
+ * a later one. */
 static int64_t first_use(const Session *s, const StepNode *gather)
 {
     int64_t step = step_of(s, gather), begun = gather->note[STEP_USE] % step_key(s, 1, 0);
