@@ -1,5 +1,5 @@
-/* block.cc -- runs blocks: gives every ready fiber its turn until all threads have left, and hands
- * the blocks of a launch to OS threads. */
+/* block.cc -- runs blocks: lets every ready fiber run in turn until all threads have exited, and
+ * distributes the blocks of a launch to OS threads. */
 #include "tests/emu/device/emu.h"
 
 #include <pthread.h>
@@ -43,7 +43,7 @@ static char *stack_of(const EmuBlock *block, int i)
     return block->stacks + (size_t)i * EMU_STACK;
 }
 
-/* Lets the scheduler run until somebody makes the thread ready; `last`: it does not come back. */
+/* Lets the scheduler run until the thread is made ready again. `last`: it never is. */
 static void fiber_yield(EmuThread *thread, bool last)
 {
     EmuBlock *block = thread->block;
@@ -63,7 +63,7 @@ static int warps_of(const EmuBlock *block)
     return (block->threads + EMU_WARP - 1) / EMU_WARP;
 }
 
-/* All threads are at the barrier. */
+/* Releases all threads, which have reached the barrier. */
 static void barrier_release(EmuBlock *block)
 {
     for (int i = 0; i < warps_of(block); i++)
@@ -71,8 +71,8 @@ static void barrier_release(EmuBlock *block)
     block->at_barrier = 0;
 }
 
-/* A lane that leaves may be the one that others were waiting for. A copy that nothing has waited
- * for may land on whatever was put there since. */
+/* A lane that exits may be the last one that others waited for. A copy that was never waited for
+ * could overwrite newer data, so it is an error. */
 static void thread_exit(EmuThread *thread)
 {
     EmuWarp *warp = thread->warp;
@@ -104,7 +104,7 @@ static void fiber_resume(EmuBlock *block, int i)
     EmuThread *thread = &block->thread[i];
     char *stack = stack_of(block, i);
     if (!thread->started) {
-        sanitizer_allow(stack + EMU_STACK - EMU_PAGE, EMU_PAGE); /* what the last fiber left */
+        sanitizer_allow(stack + EMU_STACK - EMU_PAGE, EMU_PAGE); /* used by the previous fiber */
         thread->stack_pointer = emu_fresh_stack(stack, EMU_STACK, i, fiber_main);
         thread->started = true;
     }
@@ -143,7 +143,7 @@ void emu_wait_in_collective(EmuThread *thread)
     thread->in_collective = false;
 }
 
-/* Nobody can go on: names a thread that waits and what it waits in. */
+/* No thread can continue. The message names one that waits and its collective or barrier. */
 static void die_of_deadlock(EmuBlock *block)
 {
     int waiting = 0, first = -1;
@@ -183,7 +183,8 @@ static void block_start(EmuBlock *block)
     }
 }
 
-/* Each lane goes on as far as it can, in turn until none of them can; false: none could. */
+/* Lets each lane run as far as it can, in turn, until none can continue. Returns false if none
+ * could. */
 static bool warp_run(EmuBlock *block, Order order, int number)
 {
     const EmuWarp *warp = &block->warp[number];
@@ -199,7 +200,7 @@ static bool warp_run(EmuBlock *block, Order order, int number)
     return progress;
 }
 
-/* Warp after warp, each as far ahead of the others as barriers let it. */
+/* Runs warp after warp, each as far ahead of the others as barriers allow. */
 static bool warps_run(EmuBlock *block, Order order)
 {
     bool progress = false;
@@ -209,8 +210,8 @@ static bool warps_run(EmuBlock *block, Order order)
     return progress;
 }
 
-/* Every thread once, up to its next collective or barrier, so that warps keep step with each other;
- * with a stride that is prime to all sizes up to 1024. */
+/* Runs every thread once, up to its next collective or barrier, so that the warps keep step. The
+ * stride is a prime above 1024, so it visits every thread. */
 static bool threads_run(EmuBlock *block, uint32_t round)
 {
     enum { STRIDE = 1031 };
@@ -274,7 +275,7 @@ static void block_give_back(EmuBlock *block)
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* What the OS threads of a launch share. */
+/* Data shared by the OS threads of a launch. */
 typedef struct {
     const EmuLaunch *launch;
     Order order;

@@ -1,5 +1,5 @@
-/* collective.cc -- what the lanes of a warp do together: each call is a meeting of the living lanes
- * in its mask, and the lane that comes last does the work for all. */
+/* collective.cc -- collectives of a warp's lanes. Each call is a meeting of the living lanes in its
+ * mask, and the last lane to arrive does the work for all. */
 #include "tests/emu/device/emu.h"
 #include "tests/emu/include/cuda_runtime.h"
 
@@ -17,8 +17,8 @@ bool emu_meeting_check(EmuWarp *warp, int i)
     return true;
 }
 
-/* Lanes that wait for the caller and that the caller is going to wait for must meet it in this very
- * call: the same mask, the same operation. (Otherwise one side is only late.) */
+/* Lanes that wait for the caller, and that the caller will wait for, must be in this same call:
+ * same mask, same operation. (Otherwise one side is just late.) */
 static void check_agreement(const EmuMeeting *meeting, uint32_t mask, int lane, EmuPlace place)
 {
     if ((meeting->mask >> lane & 1) == 0 || (meeting->arrived & mask) == 0) return;
@@ -31,7 +31,7 @@ static void check_agreement(const EmuMeeting *meeting, uint32_t mask, int lane, 
                 meeting->arrived, meeting->place.what, meeting->place.file, meeting->place.line);
 }
 
-/* The number of the meeting that the caller joins, or of a free one. */
+/* Returns the index of the meeting that the caller joins, or of a free one. */
 static int meeting_of(const EmuWarp *warp, uint32_t mask, int lane, EmuPlace place)
 {
     int same = -1;

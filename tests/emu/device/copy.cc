@@ -1,6 +1,6 @@
-/* copy.cc -- pinned memory and copies: each end of a copy must be where its kind says it is, and
- * what is in device memory must be within reach of the stream's device. A stream of a device that
- * is not current takes copies, as CUDA's does. */
+/* copy.cc -- pinned memory and copies. Each end of a copy must be where its kind says, and device
+ * memory must be accessible to the stream's device. As in CUDA, a stream accepts copies when its
+ * device is not current. */
 #include "tests/emu/device/emu.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 
 enum { PINNED_MOST = 1024 };
 
-/* Page-locked host memory. */
+/* An allocation of page-locked host memory. */
 typedef struct {
     char *base;
     size_t bytes;
@@ -61,7 +61,7 @@ cudaError_t cudaMallocHost(void **p, size_t bytes)
     return pinned_add(*p, bytes) ? cudaSuccess : emu_error(cudaErrorMemoryAllocation);
 }
 
-/* Waits for the current device's streams. */
+/* Waits for the current device's streams first. */
 cudaError_t cudaFreeHost(void *p)
 {
     emu_count_allocation();
@@ -74,15 +74,15 @@ cudaError_t cudaFreeHost(void *p)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* Prints why, since CUDA only says that an argument is wrong. */
+/* Prints the reason, because CUDA's code says only that an argument is invalid. */
 static cudaError_t refuse(const char *call, const char *why, const void *p, size_t bytes)
 {
     fprintf(stderr, "emu: %s: %s: %zu bytes at %p\n", call, why, bytes, p);
     return emu_error(cudaErrorInvalidValue);
 }
 
-/* Where the bytes are: 1 in device memory, 0 in the host's, -1 across an allocation's end or in no
- * memory of the device any more. */
+/* Returns where the bytes are: 1 in device memory, 0 in host memory, -1 if they extend past an
+ * allocation or are in freed device memory. */
 static int place_of(const void *p, size_t bytes)
 {
     size_t left;
@@ -109,7 +109,7 @@ static cudaError_t check_kind(const char *call, const void *dst, size_t dst_byte
     return cudaSuccess;
 }
 
-/* Ends the program if p is memory of a device that the stream's may not use. */
+/* Ends the program if p is memory of another device that the stream's device may not use. */
 static void check_reach(const char *call, const void *p, cudaStream_t stream)
 {
     size_t left;
@@ -120,7 +120,8 @@ static void check_reach(const char *call, const void *p, cudaStream_t stream)
             call, device, p, owner, device);
 }
 
-/* A copy of `height` rows; `staged` is the source's own copy, to be freed, if there is one. */
+/* A copy of `height` rows. `staged` is a private copy of the source, to be freed; NULL if there is
+ * none. */
 typedef struct {
     char *dst;
     const char *src;
@@ -138,8 +139,8 @@ static void rows_copy(void *context)
     free(r->staged);
 }
 
-/* The driver reads pageable memory before the call returns, and has written it by then; what lies
- * in pinned memory or on the device may change until the stream is past the copy. */
+/* The driver reads a pageable source, and has written a pageable destination, before the call
+ * returns. Pinned and device memory may change until the stream has done the copy. */
 static cudaError_t rows_issue(Rows rows, cudaStream_t stream)
 {
     bool lag = emu_streams_mode() != EmuStreams::STRICT;
@@ -193,7 +194,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
     return copy("cudaMemcpyAsync", rows, kind, stream);
 }
 
-/* cudaDevAttrMaxPitch of every GPU so far. */
+/* cudaDevAttrMaxPitch of all GPUs so far. */
 static const size_t MOST_PITCH = 2147483647;
 
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,

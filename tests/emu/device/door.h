@@ -1,5 +1,6 @@
-/* door.h -- what the emulator offers to libraries outside the program, as the stand-in for NCCL is
- * one: the program exports these names (tests/emu/device/door.list) and no others of its own. */
+/* door.h -- the functions that the emulated CUDA device exports to libraries outside the program,
+ * such as the emulated NCCL. Apart from CUDA's own functions the program exports only the names in
+ * tests/emu/device/door.list. */
 #ifndef TESTS_EMU_DEVICE_DOOR_H
 #define TESTS_EMU_DEVICE_DOOR_H
 
@@ -9,32 +10,31 @@
 extern "C" {
 #endif
 
-/* Live device memory: where its allocation begins, how long it is, on which device. */
+/* An allocation of device memory: its start, its size and its device. */
 typedef struct {
     char *base;
     size_t bytes;
     int device;
 } EmuRange;
 
-/* Ends the program: "emu: " and the sentence, then kernel, block, thread and place where a kernel
- * runs. */
+/* Ends the program. Prints "emu: " and the message and, inside a kernel, the kernel, block, thread
+ * and source line. */
 void emu_die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
-/* The device that the calling thread has made current. */
+/* Returns the calling thread's current device. */
 int emu_current_device(void);
-/* The device of a stream; -1: it is none, or none any more. */
+/* Returns the stream's device, or -1 if the stream does not exist (any more). */
 int emu_stream_device(cudaStream_t stream);
-/* Puts a host function after all that the stream was asked for; it may wait for somebody,
- * and runs on a copy of the context in a thread that may be any: before the call returns where the
- * streams are strict. */
+/* Enqueues a host function on the stream. It may wait for other threads, gets a copy of the
+ * context, and may run in any thread. With strict streams it runs before this call returns. */
 void emu_stream_do_host(cudaStream_t stream, void (*work)(void *context), const void *context,
                         size_t bytes);
-/* Whether p is in live device memory. */
+/* Returns whether p is in live device memory, and describes the allocation in *range. */
 bool emu_memory_range(const void *p, EmuRange *range);
-/* From pin to unpin, which nest, it is an error to free the allocation that p lies in: cudaFree
- * ends the program, naming `what`. */
+/* Marks the allocation that contains p as in use. Until the matching unpin (calls may nest),
+ * cudaFree of it ends the program with a message that contains `what`. */
 void emu_memory_pin(const void *p, const char *what);
 void emu_memory_unpin(const void *p);
-/* Device memory answers the calling process only between these two, which nest. */
+/* The calling process can access device memory only between these two calls, which may nest. */
 void emu_memory_open(void);
 void emu_memory_close(void);
 

@@ -1,25 +1,24 @@
-/* emu.h -- the inside of the emulation: CUDA kernels on the CPU, one fiber per thread, one block at
- * a time on an OS thread.
+/* emu.h -- internal types and functions of the emulation, which runs CUDA kernels on the CPU: one
+ * fiber per thread, and one block at a time on each OS thread.
  *
- * A fiber runs until it has to wait: at a barrier for its block, at a collective for its warp. Who
- * has the next turn is for EMU_ORDER to say. forward, reverse: the lanes of one warp, as long as
- * any of them can go on, then the next warp, ascending or descending; so a warp is as far ahead of
- * others as barriers let it, and what a missing barrier leaves open comes out both ways. shuffled:
- * every thread of the block once, and again; so warps keep step. What a GPU answers with a wrong
- * result or an error code long after ends the program here, with a sentence that names kernel,
- * block, thread and line.
+ * A fiber runs until it has to wait: at a barrier for its block, at a collective for its warp.
+ * EMU_ORDER decides which fiber runs next. forward and reverse: the lanes of one warp run as long
+ * as any of them can continue, then those of the next warp, in ascending or descending order. Each
+ * warp gets as far ahead of the others as barriers allow, so both outcomes of a missing barrier
+ * occur. shuffled: every thread of the block runs once, then again, so the warps keep step. Where a
+ * GPU would give a wrong result or report an error code much later, the emulation ends the program
+ * with a message that names the kernel, block, thread and line.
  *
- * Not emulated: clusters, grid-wide waiting (blocks run to completion), weak memory order,
- * registers and timing. Streams do their work at once, as late as they may, or by chance
- * (stream.cc).
+ * Not emulated: clusters, grid-wide synchronization (blocks run to completion), weak memory order,
+ * registers and timing. Streams work at once, as late as possible, or randomly (stream.cc).
  *
- * There are EMU_DEVICES devices (1), with EMU_MEMORY MiB each (8192), or a number for each of the
- * first, with commas between them, of which the last is that of all others. Memory, streams, events
- * belong to the device that was current for the thread that made them, and what uses them on behalf
- * of another ends the program, but for what CUDA allows: whoever likes may wait for a stream or an
- * event, may ask about it and may free it; and a device that was given access to another's memory
- * (cudaDeviceEnablePeerAccess) uses it as its own. CUDA would also copy between devices without
- * such access, through the host; here that is taken for a mistake. */
+ * There are EMU_DEVICES devices (default 1). EMU_MEMORY gives the MiB of each (default 8192): one
+ * number, or a list with commas whose last number applies to all further devices. Memory, streams
+ * and events belong to the device that was current in the thread that created them. Using them on
+ * another device ends the program, except where CUDA allows it: any thread may wait for, query or
+ * free a stream or an event, and a device may use another's memory after
+ * cudaDeviceEnablePeerAccess. CUDA would also copy between devices without such access, through the
+ * host. The emulation treats that as an error. */
 #ifndef TESTS_EMU_DEVICE_EMU_H
 #define TESTS_EMU_DEVICE_EMU_H
 
@@ -36,21 +35,22 @@ enum {
     EMU_SHARED_MOST = 232448, /* bytes of dynamic shared memory per block: 227 KiB */
     EMU_SIGNAL_STACK = 64 << 10,
     EMU_PAGE = 4096,
-    EMU_GUARD = 1 << 20, /* bytes of nothing before memory and past it; they cost only addresses */
-    EMU_POISON = 0xff    /* every byte of fresh memory: NaN in all float types */
+    EMU_GUARD = 1 << 20, /* inaccessible bytes before and after memory; they use only address
+                          * space */
+    EMU_POISON = 0xff    /* value of every byte of fresh memory: NaN in all float types */
 };
 
 typedef struct {
     unsigned x, y, z;
 } EmuIndex;
 
-/* What a thread does, and where in the source. */
+/* What a thread is doing, and where in the source. */
 typedef struct {
     const char *what, *file;
     int line;
 } EmuPlace;
 
-/* A launch, as it was asked for. */
+/* The parameters of a launch. */
 typedef struct {
     const char *kernel, *file;
     int line;
@@ -58,12 +58,13 @@ typedef struct {
     dim3 grid, block;
     size_t shared;
     cudaStream_t stream;
-    void (*call)(const void *context); /* runs the kernel with its arguments, in each thread */
+    void (*call)(const void *context); /* runs the kernel with its arguments; called in each
+                                        * thread */
     const void *context;
     int device;
 } EmuLaunch;
 
-/* A copy into shared memory that was started and not waited for. */
+/* A copy into shared memory that has been started but not waited for. */
 typedef struct {
     void *shared;
     const void *global;
@@ -72,14 +73,14 @@ typedef struct {
 
 typedef struct {
     EmuCopy *copy;
-    int n, capacity, group; /* group: number of the group that is open */
+    int n, capacity, group; /* group: number of the open group */
 } EmuCopies;
 
 struct EmuBlock;
 struct EmuThread;
 struct EmuWarp;
 
-/* Lanes of a warp that wait for each other in a collective. */
+/* A collective in which lanes of a warp wait for each other. */
 typedef struct {
     uint32_t mask, arrived;
     EmuPlace place;
@@ -88,7 +89,7 @@ typedef struct {
 
 typedef struct EmuWarp {
     struct EmuThread *lane[EMU_WARP];
-    uint32_t alive, ready; /* bit i: lane i has not left; it can go on */
+    uint32_t alive, ready; /* bit i: lane i has not exited; lane i can continue */
     uint32_t meetings;     /* bit i: lanes wait in meeting[i] */
     EmuMeeting meeting[EMU_WARP];
 } EmuWarp;
@@ -99,13 +100,13 @@ typedef struct EmuThread {
     EmuPlace place;
     EmuWarp *warp;
     struct EmuBlock *block;
-    void *argument; /* of the collective it waits in */
+    void *argument; /* argument of the collective that it waits in */
     void *stack_pointer, *sanitizer_stack;
     bool started, in_collective;
     EmuCopies copies;
 } EmuThread;
 
-/* A block and what an OS thread needs to run blocks one after another. */
+/* A block, and what an OS thread needs to run blocks one after another. */
 typedef struct EmuBlock {
     EmuIndex index;
     const EmuLaunch *launch;
@@ -115,110 +116,114 @@ typedef struct EmuBlock {
     void *scheduler_stack_pointer, *sanitizer_stack;
     const void *scheduler_stack;
     size_t scheduler_stack_bytes;
-    char *stacks;       /* EMU_MAX_THREADS of EMU_STACK bytes */
-    char *shared_space; /* room for shared memory between two guards */
+    char *stacks;       /* EMU_MAX_THREADS stacks of EMU_STACK bytes */
+    char *shared_space; /* space for shared memory between two guards */
     void *signal_stack;
     struct EmuBlock *next_free;
     EmuThread thread[EMU_MAX_THREADS];
     EmuWarp warp[EMU_MAX_WARPS];
 } EmuBlock;
 
-/* The thread whose fiber runs on this OS thread; NULL in host code. */
+/* The thread whose fiber runs on this OS thread, or NULL in host code. */
 extern __thread EmuThread *emu_thread;
 
-/* ---- for kernels ----------------------------------------------------------------------------- */
+/* ---- called by kernels ----------------------------------------------------------------------- */
 
-/* Ends the program unless p is NULL or in (or right past) memory that the launch's device may
- * use: an argument of a kernel. */
+/* Checks a kernel's argument: ends the program unless p is NULL, or points into or right past
+ * memory that the launch's device may use. */
 void emu_check_pointer(const EmuLaunch *launch, const void *p);
-/* Ends the program when the launch asks for what no GPU grants. */
+/* Ends the program if no GPU could run the launch. */
 void emu_launch_check(const EmuLaunch *launch);
 /* Runs all blocks of the launch. */
 void emu_run(const EmuLaunch *launch);
-/* __syncthreads: all threads of the block must come to this same place. */
+/* __syncthreads: all threads of the block must reach this same place. */
 void emu_barrier(EmuPlace place);
-/* Waits until all living lanes of `mask` are in the same collective, then the last one runs
- * finish(warp, lanes), which finds each lane's `argument` in its thread. */
+/* Waits until all living lanes of `mask` are in the same collective. The last one runs finish(warp,
+ * lanes), which finds each lane's `argument` in its thread. */
 void emu_collective(uint32_t mask, EmuPlace place, void *argument,
                     void (*finish)(EmuWarp *warp, uint32_t lanes));
-/* The value that lane `source` of the warp brings to the same call. */
+/* Returns the value that lane `source` of the warp passes to the same call. */
 uint64_t emu_shuffle(uint32_t mask, uint64_t value, int source, EmuPlace place);
-/* A bit for each lane of the mask whose predicate is not 0. */
+/* Returns a bit for each lane of the mask whose predicate is not 0. */
 uint32_t emu_ballot(uint32_t mask, int predicate, EmuPlace place);
-/* The start of the block's dynamic shared memory. */
+/* Returns the start of the block's dynamic shared memory. */
 void *emu_shared_memory(void);
-/* cp.async and its kin: the copy happens at the wait that covers it, until then the target is
- * poisoned. */
+/* cp.async and related instructions: the copy happens in the wait that covers it. Until then its
+ * destination is poisoned. */
 void emu_copy_start(void *shared, const void *global, int bytes, EmuPlace place);
 void emu_copy_commit(void);
 void emu_copy_wait(int groups_under_way);
 
-/* ---- inside ---------------------------------------------------------------------------------- */
+/* ---- internal -------------------------------------------------------------------------------- */
 
-/* The last part of emu_die's sentence, where the calling thread is, into buf. */
+/* Writes where the calling thread is, as the last part of emu_die's message, to buf. */
 void emu_describe(char *buf, size_t n);
-/* Ends the program unless the bytes are in the block's shared memory, or in one allocation that the
- * device at work may use. */
+/* End the program unless the bytes are in the block's shared memory, or in one allocation that the
+ * current device may use. */
 void emu_check_shared(const void *p, size_t bytes, const char *what);
 void emu_check_device(const void *p, size_t bytes, const char *what);
 
 /* block.cc */
-int emu_workers(void); /* EMU_THREADS, or the allowed cores */
-/* Lets other fibers run until somebody makes this one ready. */
+int emu_workers(void); /* returns EMU_THREADS, or the number of allowed cores */
+/* Lets other fibers run until one of them makes this one ready. */
 void emu_wait_in_collective(EmuThread *thread);
-/* Ends meeting i of the warp if all living lanes of its mask are there; whether it did.
- * (collective.cc) */
+/* Completes meeting i of the warp if all living lanes of its mask have arrived. Returns whether it
+ * did. (collective.cc) */
 bool emu_meeting_check(EmuWarp *warp, int i);
 
 /* launch.cc */
-/* Threads per block that the kernel's __launch_bounds__ promise; 0: it promises nothing. */
+/* Returns the number of threads per block in the kernel's __launch_bounds__, or 0 if it has
+ * none. */
 int emu_launch_bounds(const void *function);
 
 /* shared.cc: a block's dynamic shared memory */
 char *emu_shared_space(void);
 void emu_shared_prepare(EmuBlock *block); /* places and poisons it */
-void emu_shared_check(EmuBlock *block);   /* ends the program if somebody wrote past it */
+void emu_shared_check(EmuBlock *block);   /* ends the program if it was written past its end */
 
-/* memory.cc: device memory answers only between open and close, which nest, across OS threads too.
- * Closes device memory until the next kernel or copy, whatever its size. */
+/* memory.cc: device memory can be accessed only between open and close, which nest, also across OS
+ * threads. This function closes it until the next kernel or copy, whatever its size. */
 void emu_memory_host_waits(void);
-/* Ends the program if the kernel wrote beside an allocation. */
+/* Ends the program if the kernel wrote outside an allocation. */
 void emu_memory_check(const EmuLaunch *launch);
-/* Whether p is in (or right past) device memory, of which device, and how many bytes there are
- * from it to the allocation's end. */
+/* Returns whether p is in (or right past) device memory, stores its device, and stores the number
+ * of bytes from p to the allocation's end. */
 bool emu_memory_find(const void *p, size_t *bytes, int *device);
-/* Whether p is in device memory that was freed, or in the guards around some. */
+/* Returns whether p is in freed device memory or in a guard. */
 bool emu_memory_beside(const void *p);
-/* What an address is, for the message of a fault; false: none of device memory's. */
+/* Describes an address for an error message. Returns false if it is not related to device
+ * memory. */
 bool emu_memory_describe(const void *p, char *buf, size_t n);
 
 /* stream.cc */
-cudaError_t emu_stream_check(cudaStream_t stream); /* whether it is one */
-/* Does work(context), now or when somebody waits for the stream; then on a copy of the context. */
+cudaError_t emu_stream_check(cudaStream_t stream); /* returns an error unless it is a stream */
+/* Does work(context) now, or later when somebody waits for the stream, then on a copy of the
+ * context. */
 void emu_stream_do(cudaStream_t stream, void (*work)(void *context), void *context, size_t bytes);
 enum class EmuStreams { STRICT, DEFERRED, RANDOM };
 EmuStreams emu_streams_mode(void);
-/* All that the stream, that any stream of the device was asked for is done. */
+/* Wait until the stream, or every stream of the device, has completed all its work so far. */
 void emu_stream_wait(cudaStream_t stream);
 void emu_streams_wait(int device);
 
 /* runtime.cc */
-cudaError_t emu_error(cudaError_t code); /* keeps it for cudaGetLastError, and returns it */
+cudaError_t emu_error(cudaError_t code); /* stores the code for cudaGetLastError and returns it */
 void emu_count_wait(void);
 void emu_count_allocation(void);
 void emu_set_current_device(int device);
-/* Whether the device may use another's memory, or it is its own. */
+/* Returns whether the device may use the other's memory. True for its own. */
 bool emu_device_reaches(int device, int other);
 
 /* faults.cc */
-void emu_faults_install(void); /* memory errors become sentences */
+void emu_faults_install(void); /* makes memory errors print a message */
 typedef stack_t EmuSignalStack;
-EmuSignalStack emu_signal_stack_enter(void *stack); /* EMU_SIGNAL_STACK bytes; the one before */
+EmuSignalStack emu_signal_stack_enter(void *stack); /* EMU_SIGNAL_STACK bytes; returns the previous
+                                                     * stack */
 void emu_signal_stack_leave(EmuSignalStack before);
 
-/* Switches stacks: saves the running fiber's stack pointer in *save and goes on at `to`. */
+/* Switches stacks: saves the running fiber's stack pointer in *save and continues at `to`. */
 extern "C" void emu_switch(void **save, void *to);
-/* A stack pointer from which emu_switch enters `entry`, at the top of a fresh stack. */
+/* Returns a stack pointer at the top of a fresh stack from which emu_switch enters `entry`. */
 void *emu_fresh_stack(char *stack, size_t bytes, int colour, void (*entry)(void));
 
 #endif

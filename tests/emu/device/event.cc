@@ -1,6 +1,6 @@
-/* event.cc -- events: points of streams that were recorded, for other streams and the host to wait
- * for. An event belongs to the device that was current when it was made, whose streams alone it can
- * be recorded on; whoever likes may wait for it. */
+/* event.cc -- events: recorded points of streams that other streams and the host can wait for. An
+ * event belongs to the device that was current at its creation, and can be recorded only on that
+ * device's streams. Anybody may wait for it. */
 #include "tests/emu/device/stream.h"
 
 #include <pthread.h>
@@ -9,17 +9,17 @@
 
 enum { ALIVE_EVENT = 0x45564e54 };
 
-/* The point of a stream that was last recorded. */
+/* The most recently recorded point of a stream. */
 struct CUevent_st {
     int alive, device;
     bool timing;
-    EmuPoint at;      /* stream NULL: not recorded yet */
+    EmuPoint at;      /* stream NULL: never recorded */
     int64_t recorder; /* the thread that recorded it */
-    int stamps;       /* that are still to be set in it */
+    int stamps;       /* number of time stamps still to be written to it */
     double seconds;
 };
 
-/* What is recorded, by whichever thread. */
+/* Protects all events, which any thread may record. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool is_event(cudaEvent_t event)
@@ -27,7 +27,7 @@ static bool is_event(cudaEvent_t event)
     return event != NULL && event->alive == ALIVE_EVENT;
 }
 
-/* An event that was destroyed meanwhile ends here. */
+/* Writes the time to the event, and frees the event if it was destroyed meanwhile. */
 static void stamp(void *context)
 {
     cudaEvent_t event = *(cudaEvent_t *)context;
@@ -40,7 +40,7 @@ static void stamp(void *context)
     if (last) free(event);
 }
 
-/* The point that was recorded last; stream NULL: none. */
+/* Returns the point that was recorded last; stream NULL: none. */
 static EmuPoint event_point(cudaEvent_t event, int64_t *recorder)
 {
     pthread_mutex_lock(&lock);
@@ -105,7 +105,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     return cudaSuccess;
 }
 
-/* An event that was never recorded has happened. */
+/* An event that was never recorded counts as complete. */
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);

@@ -1,7 +1,7 @@
-/* faults.cc -- a memory error becomes a sentence: which kernel, block and thread, and what lies at
- * the address. Then the error takes its course (a core, or AddressSanitizer's report with the
- * line). Kernels are compiled with -fsanitize=alignment, whose trap is an illegal instruction: a
- * GPU refuses what x86 reads without a word. */
+/* faults.cc -- prints a message for memory errors: the kernel, block and thread, and what is at the
+ * address. Then the error has its usual effect (a core dump, or AddressSanitizer's report with the
+ * line). Kernels are compiled with -fsanitize=alignment, which traps with an illegal instruction,
+ * because a GPU rejects misaligned accesses that x86 allows. */
 #include "tests/emu/device/emu.h"
 
 #include <pthread.h>
@@ -38,7 +38,8 @@ static void fault(int signal, siginfo_t *info, void *)
         if (SIGNALS[i] == signal) sigaction(signal, &handler_before[i], NULL);
 }
 
-/* Others may have put theirs in its place since the last launch: a test's framework does. */
+/* Other code, such as a test framework, may have installed its own handlers since the last
+ * launch. */
 void emu_faults_install(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,5 +1,5 @@
-/* fiber.cc -- stacks to switch between, for x86-64: only what a call preserves is saved, no signal
- * mask, which makes it forty times faster than ucontext. */
+/* fiber.cc -- switches between stacks, for x86-64. Only the registers that a call preserves are
+ * saved, and no signal mask, so it is forty times faster than ucontext. */
 #include "tests/emu/device/emu.h"
 
 asm(R"(
@@ -28,8 +28,8 @@ emu_switch:
     .text
 )");
 
-/* What emu_switch pops: six registers and the address to go to, then 0 where `entry` would find its
- * return address. The colour spreads the stacks' tops over the sets of the cache. */
+/* Stores what emu_switch pops: six registers and the address to jump to, then a 0 where `entry`
+ * expects its return address. The colour distributes the stacks' tops over the cache's sets. */
 void *emu_fresh_stack(char *stack, size_t bytes, int colour, void (*entry)(void))
 {
     enum { REGISTERS = 6, COLOURS = 61, LINE = 64 };

@@ -1,5 +1,5 @@
-/* last_words.h -- for tests of sentences that end the program: what runs in a process of its own
- * must die and say this. */
+/* last_words.h -- helpers for tests of fatal errors: run code in a child process, which must die
+ * and print a given message. */
 #ifndef TESTS_EMU_DEVICE_LAST_WORDS_H
 #define TESTS_EMU_DEVICE_LAST_WORDS_H
 
@@ -17,7 +17,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
-/* What `run` says on stderr in a process of its own, which must not end well. */
+/* Runs `run` in a child process, which must not end with 0, and stores what it prints on stderr. */
 static void last_words(const char *call, void (*run)(void), char *words, size_t n)
 {
     int ends[2], status = 0;
@@ -45,7 +45,8 @@ static void last_words(const char *call, void (*run)(void), char *words, size_t 
         fail_msg("%s ended well, saying \"%s\"", call, words);
 }
 
-/* Every part, up to a NULL, is in the last words; "|" separates two of which one is enough. */
+/* Checks that every part, up to a NULL, is in the child's last message; "|" separates two
+ * alternatives. */
 static void dies_saying(const char *call, void (*run)(void), const char *part, ...)
 {
     char words[16384], either[256];

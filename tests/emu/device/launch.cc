@@ -1,4 +1,4 @@
-/* launch.cc -- what a launch may ask for, and the attributes of kernels. */
+/* launch.cc -- checks the parameters of launches, and stores the attributes of kernels. */
 #include "tests/emu/device/emu.h"
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 
 enum { SHARED_AT_FIRST = 48 << 10, GRID_YZ_MOST = 65535, BLOCK_Z_MOST = 64, KERNELS = 4096 };
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- fatal errors ---------------------------------------------------------------------------- */
 
 void emu_describe(char *buf, size_t n)
 {
@@ -36,9 +36,9 @@ void emu_die(const char *format, ...)
     abort();
 }
 
-/* ---- bounds ---------------------------------------------------------------------------------- */
+/* ---- launch bounds --------------------------------------------------------------------------- */
 
-/* Where the empty instructions of functions with launch bounds start, collected by the linker. */
+/* Addresses of the NOPs before functions with launch bounds, collected by the linker. */
 extern "C" const unsigned char *const __start___patchable_function_entries[] __attribute__((weak));
 extern "C" const unsigned char *const __stop___patchable_function_entries[] __attribute__((weak));
 
@@ -57,7 +57,7 @@ int emu_launch_bounds(const void *function)
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
-/* A kernel that was launched, or asked about. */
+/* A kernel that has been launched or whose attributes were used. */
 typedef struct {
     const void *function;
     size_t shared;
@@ -68,7 +68,7 @@ static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 static Kernel kernels[KERNELS];
 static int n_kernels;
 
-/* The kernel's row, made when there is none; under the lock. */
+/* Returns the kernel's entry, and creates it if necessary. Called with the lock held. */
 static Kernel *kernel_of(const void *function)
 {
     for (int i = 0; i < n_kernels; i++)

@@ -1,11 +1,13 @@
-/* memory.cc -- device memory: pages of its own, guarded, poisoned, and out of the host's reach.
+/* memory.cc -- device memory: separate pages, surrounded by guards, filled with poison, and
+ * inaccessible to host code.
  *
- * An allocation ends at a guard, up to the slack that 256-byte alignment leaves; what is left
- * before and past it is checked after every kernel. Fresh pages are a private view of a file of
- * 0xff bytes and cost nothing until they are written. While no kernel and no copy runs the pages
- * answer nobody, so that host code which follows a device pointer dies as it does on a GPU. Closing
- * costs time in proportion to the memory: it is done after each of the first CLOSINGS kernels and
- * copies, and whenever the host has waited, for that is when it would look. */
+ * An allocation ends at a guard, except for slack from the 256-byte alignment. The bytes before and
+ * after it are checked after every kernel. Fresh pages are a private view of a file of 0xff bytes,
+ * and use no memory until they are written. While no kernel and no copy runs, the pages cannot be
+ * accessed, so that host code that follows a device pointer crashes as it would on a GPU. Closing
+ * them takes time proportional to the memory. It is done after each of the first CLOSINGS kernels
+ * and copies, and whenever the host has waited, because that is when host code would read
+ * results. */
 #include "tests/emu/device/emu.h"
 
 #include <pthread.h>
@@ -20,10 +22,10 @@ enum { ALIGNMENT = 256, FREED_KEPT = 64, CLOSINGS = 2000 };
 static const size_t POISON_FILE = 4 << 20; /* bytes */
 
 typedef struct {
-    char *base, *map; /* what the caller has; everything, guards included */
+    char *base, *map; /* the caller's pointer; the whole mapping with its guards */
     size_t bytes, map_bytes;
     int device;
-    bool freed; /* kept to name it in a message */
+    bool freed; /* kept, so that error messages can name it */
 } Allocation;
 
 static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
@@ -59,7 +61,7 @@ static int poison_file(void)
     return file;
 }
 
-/* Room for `bytes` (whole pages) of poison between two guards; NULL when there is none. */
+/* Maps `bytes` (whole pages) of poison between two guards. Returns NULL if there is no memory. */
 static char *map_guarded(size_t bytes)
 {
     int file = poison_file();
@@ -124,7 +126,7 @@ void emu_memory_host_waits(void)
 
 /* ---- pins ------------------------------------------------------------------------------------ */
 
-/* What somebody outside the program is at work on. */
+/* Memory that a library outside the program is using. */
 typedef struct {
     const char *p;
     char what[256];
@@ -150,7 +152,7 @@ void emu_memory_pin(const void *p, const char *what)
     pthread_mutex_unlock(&pins_lock);
 }
 
-/* The latest pin of that address. */
+/* Removes the latest pin of that address. */
 void emu_memory_unpin(const void *p)
 {
     pthread_mutex_lock(&pins_lock);
@@ -224,7 +226,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     return *p != NULL ? cudaSuccess : emu_error(cudaErrorMemoryAllocation);
 }
 
-/* The pages go back; the addresses stay taken for a while, so that a use after the free is seen. */
+/* Frees the pages. The addresses stay reserved for a while, so that a use after the free is
+ * noticed. */
 static void allocation_retire(int i)
 {
     bytes_used[table[i].device] -= table[i].bytes;
@@ -243,7 +246,7 @@ static void allocation_retire(int i)
     n_table--;
 }
 
-/* Whichever device is current; it waits for the streams of the one that the memory belongs to. */
+/* Works whichever device is current, and waits for the streams of the memory's device. */
 cudaError_t cudaFree(void *p)
 {
     EmuRange range;
@@ -272,7 +275,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
     return cudaSuccess;
 }
 
-/* ---- questions ------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 bool emu_memory_range(const void *p, EmuRange *range)
 {
@@ -316,7 +319,7 @@ void emu_check_device(const void *p, size_t bytes, const char *what)
                 device);
 }
 
-/* The first of n bytes that is not poison, or NULL. */
+/* Returns the first of n bytes that is not poison, or NULL. */
 static const char *unpoisoned(const char *p, size_t n)
 {
     if (n == 0 || ((unsigned char)*p == EMU_POISON && memcmp(p, p + 1, n - 1) == 0)) return NULL;
@@ -357,7 +360,7 @@ bool emu_memory_beside(const void *p)
     return beside;
 }
 
-/* Without the lock: called by a thread that has just failed. */
+/* Takes no lock, because the calling thread has just crashed. */
 bool emu_memory_describe(const void *p, char *buf, size_t n)
 {
     const char *at = (const char *)p;

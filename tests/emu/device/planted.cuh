@@ -1,6 +1,6 @@
-/* planted.cuh -- kernels with one bug each, and their sound sisters: what the emulation must catch,
- * and what it must let pass. RIGHT says which of the two a template is. Blocks are of 64 threads
- * unless said. */
+/* planted.cuh -- kernels with one bug each, and correct versions of them: the emulation must detect
+ * the bugs and accept the correct ones. The template parameter RIGHT selects the correct version.
+ * Blocks have 64 threads unless noted. */
 #ifndef TESTS_EMU_DEVICE_PLANTED_CUH
 #define TESTS_EMU_DEVICE_PLANTED_CUH
 
@@ -11,7 +11,7 @@ enum { THREADS = 64 };
 
 /* ---- barriers -------------------------------------------------------------------------------- */
 
-/* out = x from the last to the first element, by way of shared memory. */
+/* Reverses x through shared memory. */
 template <bool RIGHT>
 __global__ void __launch_bounds__(THREADS) reverse_kernel(float *out, const float *x)
 {
@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(THREADS) reverse_kernel(float *out, const floa
     out[i] = shared[THREADS - 1 - i];
 }
 
-/* Each thread sums what all wrote, twice: without the second barrier some already write anew. */
+/* Each thread sums what all threads wrote, in two rounds. Without the second barrier some threads
+ * already overwrite it. */
 template <bool RIGHT>
 __global__ void __launch_bounds__(THREADS) reuse_kernel(float *out, const float *x)
 {
@@ -38,9 +39,10 @@ __global__ void __launch_bounds__(THREADS) reuse_kernel(float *out, const float 
     out[threadIdx.x] = sum;
 }
 
-/* The sum over the block, twice, with the warps' own sums in shared memory: without the barrier at
- * a round's end a fast warp writes its second sum before a slow one has read the first. Collectives
- * lie between that read and that write, so turns from one to the next would hide it. */
+/* Sums over the block in two rounds, with the warps' sums in shared memory. Without the barrier at
+ * the end of a round, a fast warp writes its second sum before a slow one has read the first.
+ * Between them there are collectives, so a schedule that switches threads at each collective would
+ * hide the bug. */
 template <bool RIGHT>
 __global__ void __launch_bounds__(THREADS) run_ahead_kernel(float *out, const float *x)
 {
@@ -75,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS) early_exit_kernel(float *out, 
     out[threadIdx.x] = 1;
 }
 
-/* One warp waits for the block, half of the other for its warp. */
+/* One warp waits for the block, and half of the other waits for its warp. */
 static __global__ void __launch_bounds__(THREADS) deadlock_kernel(float *out)
 {
     if (threadIdx.x < WARP / 2)
@@ -92,7 +94,7 @@ static __global__ void __launch_bounds__(THREADS) mask_without_caller_kernel(flo
     out[threadIdx.x] = __shfl_xor_sync(0x0000ffffu, 1.0f, 1);
 }
 
-/* Lanes 0 to 7 wait for 8 to 15, and these for the whole warp. */
+/* Lanes 0 to 7 wait for lanes 8 to 15, which wait for the whole warp. */
 static __global__ void __launch_bounds__(THREADS) different_masks_kernel(float *out)
 {
     unsigned mask = threadIdx.x % WARP < 8 ? 0x0000ffffu : 0xffffffffu;
@@ -104,7 +106,7 @@ static __global__ void __launch_bounds__(THREADS) source_outside_kernel(float *o
     if (threadIdx.x % WARP < 16) out[threadIdx.x] = __shfl_xor_sync(0x0000ffffu, 1.0f, 16);
 }
 
-/* Lanes 24 to 31 have left. */
+/* Lanes 24 to 31 have exited. */
 static __global__ void __launch_bounds__(THREADS) source_gone_kernel(float *out)
 {
     if (threadIdx.x % WARP >= 24) return;
@@ -119,7 +121,7 @@ static __global__ void __launch_bounds__(THREADS) different_calls_kernel(float *
         out[threadIdx.x] = (float)__ballot_sync(0xffffffffu, 1);
 }
 
-/* Every collective once, in all lanes and in halves: bits of `wrong` say which failed. */
+/* Runs every collective once, in all lanes and in halves. The bits of `wrong` show which failed. */
 static __global__ void __launch_bounds__(THREADS) collectives_kernel(int *wrong)
 {
     int lane = threadIdx.x % WARP, bad = 0;
@@ -172,7 +174,7 @@ static __global__ void __launch_bounds__(THREADS) read_kernel(float *out, const 
     if (threadIdx.x == 5) out[0] = x[at];
 }
 
-/* Four floats at once from x + at. */
+/* Reads four floats at once from x + at. */
 static __global__ void __launch_bounds__(THREADS) vector_kernel(float *out, const float *x, int at)
 {
     float4 v = *reinterpret_cast<const float4 *>(x + at);
@@ -184,10 +186,10 @@ static __global__ void no_bounds_kernel(float *out)
     out[threadIdx.x] = 1;
 }
 
-/* ---- copies beside the computation ----------------------------------------------------------- */
+/* ---- asynchronous copies --------------------------------------------------------------------- */
 
-/* out = x (2, THREADS * 4) by two groups of copies; LEFT groups may be under way when the second is
- * read: 0 is right. */
+/* out = x (2, THREADS * 4) in two groups of copies. LEFT groups may be incomplete when the second
+ * is read; only 0 is correct. */
 template <int LEFT>
 __global__ void __launch_bounds__(THREADS) copy_kernel(float *out, const float *x)
 {
@@ -216,7 +218,7 @@ static __global__ void __launch_bounds__(THREADS) copy_forgotten_kernel(const fl
     cp_async_commit();
 }
 
-/* Copies of 0, 4, .. 16 bytes: the rest is zeros. */
+/* Copies 0, 4, .. 16 bytes each; the rest must be zeros. */
 static __global__ void __launch_bounds__(THREADS) copy_part_kernel(float *out, const float *x)
 {
     DYN_SHARED(float, shared);
@@ -264,7 +266,7 @@ __global__ void __launch_bounds__(WARP) fragment_kernel(float *d, const T *a, co
         d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = fd[i];
 }
 
-/* Half a warp multiplies. */
+/* Only half of the warp takes part in the product. */
 static __global__ void __launch_bounds__(WARP) half_product_kernel(float *d)
 {
     uint32_t a[4] = {0, 0, 0, 0};
@@ -273,7 +275,8 @@ static __global__ void __launch_bounds__(WARP) half_product_kernel(float *d)
     d[threadIdx.x] = sum[0];
 }
 
-/* An accumulator is an A fragment: d (16, 8) = (a b) c for a, b (16, 16), c (16, 8), row-major. */
+/* Uses an accumulator as an A fragment: d (16, 8) = (a b) c for a, b (16, 16), c (16, 8),
+ * row-major. */
 template <class T>
 __global__ void __launch_bounds__(WARP) chain_kernel(float *d, const T *a, const T *b, const T *c)
 {

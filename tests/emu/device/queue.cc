@@ -1,13 +1,13 @@
-/* queue.cc -- the work of streams that do not do it at once, and who does it: the thread that waits
- * for it, whichever thread asked for it. One stream has one thread at a time, others wait for that
- * one. No lock is held over a piece of work.
+/* queue.cc -- does the work of streams that do not work at once. The thread that waits for a piece
+ * of work does it, whichever thread issued it. Only one thread at a time works on a stream; others
+ * wait for it. No lock is held during a piece of work.
  *
- * Kernels and copies wait for nobody; a function of the host's may, for a peer's on any stream, or
- * in another process. As long as one runs, every stream that has such a function before it has a
- * thread of its own that does its work up to there, as a GPU would: in whatever order the ranks
- * wait for their streams, those functions meet. A stream gets such a thread, too, when its owner
- * asks for it again and again, and when a while has passed in which nothing was done anywhere: the
- * host may be waiting for somebody who waits for that stream. */
+ * Kernels and copies wait for nobody. A host function may wait for a host function of a peer, on
+ * any stream or in another process. While one runs, every stream with a pending host function has
+ * its own thread, which does the stream's work up to that function, as a GPU would. So these
+ * functions meet, whatever the order in which the ranks wait for their streams. A stream also gets
+ * a thread if its owner queries it again and again, and if no work was done anywhere for a while:
+ * the host may be waiting for a thread that waits for that stream. */
 #include "tests/emu/device/stream.h"
 
 #include <pthread.h>
@@ -17,21 +17,21 @@
 
 enum { PATIENCE = 400 }; /* milliseconds */
 
-/* A piece of work followed by its context. */
+/* A piece of work, followed by its context. */
 struct EmuOp {
-    void (*work)(void *context); /* NULL: waits for the EmuPoint that is its context */
+    void (*work)(void *context); /* NULL: waits for the EmuPoint in the context */
     struct EmuOp *next;
     bool host;
     alignas(16) unsigned char context[];
 };
 
-/* All that changes in streams; `moved` hears of all that streams have done. */
+/* Protects all streams. `moved` is signalled whenever a stream has completed work. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
-static int host_functions;    /* that are running */
-static int others;            /* the other work that is being done */
-static int64_t changes;       /* pieces of work that were issued and done */
-static bool somebody_watches; /* for streams that stand */
+static int host_functions;    /* number of host functions running */
+static int others;            /* number of other pieces of work running */
+static int64_t changes;       /* pieces of work issued plus pieces completed */
+static bool somebody_watches; /* the thread that looks for stalled streams exists */
 static __thread int64_t issued_here;
 static cudaStream_t last_closed;
 
@@ -60,8 +60,8 @@ void emu_on_device(int device, void (*work)(void *), void *context)
     emu_set_current_device(before);
 }
 
-/* The stream's first piece of work, under the lock, which is open while it is done. False when
- * somebody who only asks would have to wait for it. */
+/* Does the stream's first piece of work. Called with the lock held, which is released during the
+ * work. Returns false if the work would block a thread that only queries. */
 static bool do_first(cudaStream_t stream, bool asks)
 {
     EmuOp *op = stream->first;
@@ -91,9 +91,9 @@ static bool do_first(cudaStream_t stream, bool asks)
     return done;
 }
 
-/* Does what the stream was asked for, up to the point; under the lock. Somebody who only asks how
- * far it is must not be held up by the host's functions, nor by who is at work on a stream: the
- * rest is left to others, and the answer is false. */
+/* Does the stream's work up to the point. Called with the lock held. A thread that only queries
+ * (`asks`) must not be blocked by host functions or by another thread working on the stream: then
+ * the rest is left to others, and the result is false. */
 static bool advance(EmuPoint to, bool asks)
 {
     cudaStream_t stream = to.stream;
@@ -111,7 +111,7 @@ static bool advance(EmuPoint to, bool asks)
     return true;
 }
 
-/* ---- threads of streams ---------------------------------------------------------------------- */
+/* ---- threads for streams --------------------------------------------------------------------- */
 
 static bool wants_help(const struct CUstream_st *s)
 {
@@ -139,7 +139,7 @@ static void start_thread(void *(*body)(void *), void *context)
     pthread_detach(thread);
 }
 
-/* A thread for the stream if it wants one; under the lock. */
+/* Starts a thread for the stream if it needs one. Called with the lock held. */
 static void help(cudaStream_t stream)
 {
     if (stream->helped || !wants_help(stream)) return;
@@ -154,14 +154,15 @@ static void help_streams(void)
             help(s);
 }
 
-/* The stream goes on by itself up to the point. */
+/* Makes the stream work up to the point on its own thread. */
 static void send_on(cudaStream_t stream, int64_t point)
 {
     if (stream->wanted < point) stream->wanted = point;
     help(stream);
 }
 
-/* Sends all streams with functions of the host's on; whether there are any. */
+/* Returns whether any stream has pending host functions. If `really`, makes those streams work on
+ * their own threads. */
 static bool send_all_on(bool really)
 {
     bool any = false;
@@ -175,7 +176,8 @@ static bool send_all_on(bool really)
     return any;
 }
 
-/* As long as there are functions of the host's to do: lets them be done when nothing moves. */
+/* Runs while host functions are pending: makes their streams work if nothing has changed for a
+ * while. */
 static void *watch(void *)
 {
     struct timespec patience = {PATIENCE / 1000, PATIENCE % 1000 * 1000000L};
@@ -192,9 +194,9 @@ static void *watch(void *)
     return NULL;
 }
 
-/* ---- chance ---------------------------------------------------------------------------------- */
+/* ---- random streams -------------------------------------------------------------------------- */
 
-/* Of each device: the seed that its numbers come from, and how far they have come. */
+/* A device's random numbers: the seed and the state. */
 typedef struct {
     uint64_t seed, state;
     bool started;
@@ -202,7 +204,7 @@ typedef struct {
 
 static Chance chances[EMU_DEVICES_MOST];
 
-/* The device's chances, from the beginning where EMU_SEED is another than before. */
+/* Returns the device's random numbers. Restarts them if EMU_SEED has changed. */
 static Chance *chance_of(int device)
 {
     Chance *chance = &chances[device];
@@ -218,7 +220,7 @@ static Chance *chance_of(int device)
     return chance;
 }
 
-/* A number below n, the next of those. */
+/* Returns the next random number below n. */
 static uint64_t draw(Chance *chance, uint64_t n)
 {
     uint64_t x = chance->state += 0x9e3779b97f4a7c15;
@@ -227,7 +229,7 @@ static uint64_t draw(Chance *chance, uint64_t n)
     return (x ^ x >> 31) % n;
 }
 
-/* How much of what is left to it the stream does now. */
+/* Returns how much of its remaining work the stream does now. */
 static int64_t drawn_length(Chance *chance, cudaStream_t stream, int64_t left)
 {
     enum { MOODS = 3, STEPS_IN_A_MOOD = 64 };
@@ -238,7 +240,7 @@ static int64_t drawn_length(Chance *chance, cudaStream_t stream, int64_t left)
     return draw(chance, 2) ? (int64_t)draw(chance, (uint64_t)left + 1) : 0;
 }
 
-/* Lets chance say which of the device's streams go on, and how far; under the lock. */
+/* Decides randomly which of the device's streams work, and how far. Called with the lock held. */
 static void go_on_by_chance(int device)
 {
     Chance *chance = chance_of(device);
@@ -250,7 +252,7 @@ static void go_on_by_chance(int device)
     }
 }
 
-/* ---- for streams and events ------------------------------------------------------------------ */
+/* ---- called by streams and events ------------------------------------------------------------ */
 
 void emu_queue_open(cudaStream_t stream)
 {
@@ -261,7 +263,7 @@ void emu_queue_open(cudaStream_t stream)
     pthread_mutex_unlock(&lock);
 }
 
-/* Its `next` stays, for who walks along the list meanwhile. */
+/* The stream's `next` is kept for threads that are walking along the list. */
 void emu_queue_close(cudaStream_t stream)
 {
     pthread_mutex_lock(&lock);

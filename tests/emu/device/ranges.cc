@@ -1,4 +1,4 @@
-/* ranges.cc -- named ranges for a profiler: counted. */
+/* ranges.cc -- the profiler's named ranges (NVTX): only counted. */
 #include <nvtx3/nvToolsExt.h>
 
 static long begun, open;

@@ -1,11 +1,14 @@
-/* runtime.cc -- the device and the errors of CUDA's host interface. */
+/* runtime.cc -- the device management and error functions of the CUDA runtime. */
 #include "tests/emu/device/emu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MULTIPROCESSORS = 6 }; /* few, and no power of two: work does not divide evenly */
+enum {
+    MULTIPROCESSORS = 6
+}; /* small, and not a power of two, so that work does not divide
+    * evenly */
 
 static __thread cudaError_t last_error;
 static int64_t allocations, waits;
@@ -94,7 +97,7 @@ const char *cudaGetErrorString(cudaError_t code)
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-/* EMU_DRIVER: "none", "old" or "broken" instead of one that works. */
+/* EMU_DRIVER ("none", "old" or "broken") replaces the working driver. */
 static bool driver_is(const char *state)
 {
     const char *word = getenv("EMU_DRIVER");
@@ -159,7 +162,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->maxThreadsDim[2] = 64;
     p->maxGridSize[0] = 0x7fffffff;
     p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-    const char *capability = getenv("EMU_CAPABILITY"); /* "75" for 7.5 */
+    const char *capability = getenv("EMU_CAPABILITY"); /* for example "75" for 7.5 */
     p->major = capability != NULL ? atoi(capability) / 10 : 9;
     p->minor = capability != NULL ? atoi(capability) % 10 : 0;
     p->multiProcessorCount = MULTIPROCESSORS;
@@ -204,7 +207,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     return cudaSuccess;
 }
 
-/* EMU_BUS=same: all devices are one and the same. */
+/* With EMU_BUS=same all devices report the same bus id. */
 cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int device)
 {
     const char *word = getenv("EMU_BUS");
@@ -213,7 +216,8 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int device)
     return cudaSuccess;
 }
 
-static int enabled[EMU_DEVICES_MOST]; /* of each device: a bit per peer whose memory it may use */
+static int enabled[EMU_DEVICES_MOST]; /* per device: one bit for each peer whose memory it may
+                                       * use */
 
 bool emu_device_reaches(int device, int other)
 {
@@ -221,8 +225,8 @@ bool emu_device_reaches(int device, int other)
            (__atomic_load_n(&enabled[device], __ATOMIC_RELAXED) >> other & 1) != 0;
 }
 
-/* EMU_PEERS=none: devices that cannot read each other's memory; pairs: 0 and 1 can, 2 and 3, and so
- * on; later: each can read that of higher numbers alone. */
+/* EMU_PEERS=none: no device can access another's memory. pairs: devices 0 and 1 can, 2 and 3, and
+ * so on. later: a device can access only those with higher numbers. */
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
     const char *word = getenv("EMU_PEERS");

@@ -1,5 +1,5 @@
-/* sanitizer.h -- AddressSanitizer's functions, which are there only in a program built with it: it
- * has to know which stack runs, and which bytes nobody may touch. */
+/* sanitizer.h -- AddressSanitizer's functions, which exist only in a program built with it. It must
+ * know which stack is running and which bytes are forbidden. */
 #ifndef TESTS_EMU_DEVICE_SANITIZER_H
 #define TESTS_EMU_DEVICE_SANITIZER_H
 
@@ -14,13 +14,13 @@ void __asan_poison_memory_region(const volatile void *p, size_t bytes) __attribu
 void __asan_unpoison_memory_region(const volatile void *p, size_t bytes) __attribute__((weak));
 }
 
-/* Before a switch to `stack`. save NULL: this stack is finished with. */
+/* Call before a switch to `stack`. save NULL: the current stack will not be used again. */
 static inline void sanitizer_leave(void **save, const void *stack, size_t bytes)
 {
     if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(save, stack, bytes);
 }
 
-/* After a switch; the stack that it came from into *from. */
+/* Call after a switch. Stores the previous stack in *from. */
 static inline void sanitizer_enter(void *saved, const void **from, size_t *from_bytes)
 {
     if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(saved, from, from_bytes);

@@ -1,9 +1,8 @@
-/* shared.cc -- a block's dynamic shared memory, and the copies into it that run beside the
- * computation.
+/* shared.cc -- a block's dynamic shared memory, and asynchronous copies into it.
  *
- * The memory ends where a guard begins, up to a slack that is looked at after the block. It
- * starts at an odd multiple of 128 bytes: a kernel must not rely on more. Each block finds it
- * poisoned: on a GPU it holds what another kernel left. */
+ * The memory ends at a guard, except for slack that is checked after the block. It starts at an odd
+ * multiple of 128 bytes, because a kernel must not rely on more alignment. It is poisoned for each
+ * block; on a GPU it contains what another kernel left. */
 #include "tests/emu/device/emu.h"
 
 #include <stdlib.h>
@@ -73,7 +72,7 @@ void emu_check_shared(const void *p, size_t bytes, const char *what)
                 what, bytes, p, block->launch->shared, (void *)block->shared);
 }
 
-/* ---- copies beside the computation ----------------------------------------------------------- */
+/* ---- asynchronous copies --------------------------------------------------------------------- */
 
 static void copies_grow(EmuCopies *copies)
 {

@@ -1,22 +1,22 @@
-/* stream.cc -- streams, of which each belongs to a device. EMU_STREAMS says when their work is
+/* stream.cc -- streams, each of which belongs to a device. EMU_STREAMS decides when their work is
  * done:
  *
- * - strict: (the default) when it is asked for, in the thread that asks: the
- *   device does all in the order of the host. A program that hangs here launches in an order in
- *   which its devices may wait for each other.
- * - deferred: only when somebody has to wait for it, each stream by itself and no further than the
- *   wait reaches. Then host code that looks or overwrites too early, and streams that forget to
- *   wait for each other, see what they would see at worst on a GPU.
- * - random: whenever something is asked for, asked about or waited for, chance says which streams
- *   of that device go on before they must, and how far: for a while a stream is as far ahead as
- *   order and events allow, for a while it does only what somebody waits for, for a while it is in
- *   between. EMU_SEED, a number, begins each device's chances: the same calls in the same order see
- *   the same, as long as one thread makes all of a device's and no function of the host's (a
- *   collective) waits for another thread.
+ * - strict (the default): at once, in the calling thread. A device does everything in the host's
+ *   order. A program that hangs in this mode launches its work in an order in which devices may
+ *   wait for each other.
+ * - deferred: only when somebody waits for it, each stream separately and only as far as the wait
+ *   requires. Host code that reads or overwrites too early, and streams that lack a wait for each
+ *   other, then see the worst result that a GPU could give.
+ * - random: at each call, query or wait it is decided randomly which streams of that device work
+ *   before they have to, and how far. A stream works for a while as early as possible, for a
+ *   while only when somebody waits, and for a while in between. EMU_SEED, a number, starts each
+ *   device's random numbers. The same calls in the same order give the same result, as long as
+ *   one thread makes all calls of a device and no host function (a collective) waits for another
+ *   thread.
  *
- * The word may change while no work is left. Who only asks (cudaStreamQuery, cudaEventQuery) from a
- * thread other than the one that asked for the work gets an answer and moves nothing: a watchdog
- * looks at a program without helping it. queue.cc has the work of the last two. */
+ * The mode may change while no work is pending. A query (cudaStreamQuery, cudaEventQuery) from a
+ * thread that did not issue the work changes nothing, so a watchdog does not advance the program
+ * that it observes. queue.cc does the work in the last two modes. */
 #include "tests/emu/device/stream.h"
 
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static bool is_default(cudaStream_t stream)
     return stream == &default_streams[stream->device];
 }
 
-/* The default stream is the current device's. */
+/* The default stream is that of the current device. */
 cudaStream_t emu_stream_of(cudaStream_t stream)
 {
     if ((uintptr_t)stream <= 2) return &default_streams[emu_current_device()];
@@ -72,8 +72,8 @@ int emu_stream_device(cudaStream_t stream)
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-/* Before work is given to the stream: the default stream and those of its device that block wait
- * for each other. */
+/* Called before work is added to the stream: the default stream and the device's blocking streams
+ * wait for each other. */
 static void join_default(cudaStream_t stream)
 {
     cudaStream_t standard = &default_streams[stream->device];
@@ -173,7 +173,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     return emu_queue_reached(emu_queue_now(s), s->asker) ? cudaSuccess : cudaErrorNotReady;
 }
 
-/* Of the current device's streams. */
+/* Waits for the current device's streams. */
 cudaError_t cudaDeviceSynchronize(void)
 {
     emu_streams_wait(emu_current_device());
@@ -192,7 +192,7 @@ static void call_host(void *context)
     call->function(call->data);
 }
 
-/* In the thread of who waits for the stream, or one of its own. */
+/* The function runs in the thread that waits for the stream, or in the stream's own thread. */
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data)
 {
     HostCall call = {function, data};

@@ -1,5 +1,5 @@
-/* stream.h -- what streams are inside the emulation: queues of work (queue.cc) that calls fill
- * (stream.cc), points of which are recorded by events (event.cc). */
+/* stream.h -- internal structure of streams in the emulation: queues of work (queue.cc), filled by
+ * CUDA calls (stream.cc). Events record points in them (event.cc). */
 #ifndef TESTS_EMU_DEVICE_STREAM_H
 #define TESTS_EMU_DEVICE_STREAM_H
 
@@ -9,26 +9,28 @@ enum { EMU_STREAM_ALIVE = 0x53545245 };
 
 typedef struct EmuOp EmuOp; /* a piece of work */
 
-/* How willing a stream is to go on before anybody waits for it, where that is left to chance. */
+/* How early a random stream does its work before anybody waits for it. */
 enum class EmuMood { UNKNOWN, LAZY, STEADY, EAGER };
 
 struct CUstream_st {
     int alive, device;
-    bool blocking; /* waits for the default stream, and it for this one */
+    bool blocking; /* waits for the default stream, and is waited for by it */
     EmuOp *first, *last;
-    int64_t issued, done; /* pieces of work; all below are numbers of those, from 1 on */
-    int64_t last_host;    /* the last function of the host's */
-    int64_t wanted;       /* how far a thread of its own is to do it, whoever waits */
-    int64_t asker, asked; /* who issued last; how much that thread had issued when it asked last */
+    int64_t issued, done; /* numbers of pieces of work; all below count the same way, from 1 */
+    int64_t last_host;    /* number of its last host function */
+    int64_t wanted;       /* its own thread should do the work up to here, whether or not anybody
+                           * waits */
+    int64_t asker, asked; /* thread that issued last; how much that thread had issued at its last
+                           * query */
     EmuMood mood;
-    bool runs;   /* `runner` is at its first piece of work */
+    bool runs;   /* `runner` is doing its first piece of work */
     bool helped; /* it has a thread of its own */
     pthread_t runner;
-    struct CUstream_st *next;          /* of the same device */
-    struct CUstream_st *closed_before; /* streams are never freed, as points refer to them */
+    struct CUstream_st *next;          /* next stream of the same device */
+    struct CUstream_st *closed_before; /* streams are never freed, because points refer to them */
 };
 
-/* How far a stream has come: its point-th piece of work is done. */
+/* A stream's progress: its point-th piece of work is complete. */
 typedef struct {
     cudaStream_t stream;
     int64_t point;
@@ -36,32 +38,34 @@ typedef struct {
 
 /* ---- queue.cc -------------------------------------------------------------------------------- */
 
-void emu_queue_open(cudaStream_t stream);  /* takes part from here on */
-void emu_queue_close(cudaStream_t stream); /* which is done */
-/* Puts work at the stream's end, with a copy of its context. NULL: waits for the EmuPoint that is
- * the context. `host`: a function of the host's, which may wait for somebody. */
+void emu_queue_open(cudaStream_t stream);  /* adds the stream to its device's list */
+void emu_queue_close(cudaStream_t stream); /* removes it; its work must be complete */
+/* Appends work to the stream, with a copy of its context. work NULL: wait for the EmuPoint in the
+ * context. `host`: a host function, which may wait for other threads. */
 void emu_queue_add(cudaStream_t stream, void (*work)(void *context), const void *context,
                    size_t bytes, bool host);
-/* What the stream is asked for from here on is done after all that `other` was asked for. */
+/* Makes all later work of the stream wait for all work of `other` so far. */
 void emu_queue_join(cudaStream_t stream, cudaStream_t other);
-/* All that the stream has been asked for so far. */
+/* Returns the point after all work issued to the stream so far. */
 EmuPoint emu_queue_now(cudaStream_t stream);
-/* Does the work up to there. */
+/* Completes the work up to that point. */
 void emu_queue_reach(EmuPoint to);
-/* Whether it is done. The thread that asked for it last, number `asker`, helps it on. */
+/* Returns whether that point is reached. If the calling thread, `asker`, issued the work, the query
+ * also advances the stream. */
 bool emu_queue_reached(EmuPoint to, int64_t asker);
-/* The calling thread's number, from 1 on. */
+/* Returns the calling thread's number, from 1. */
 int64_t emu_host_thread(void);
-/* Does work(context) on behalf of the device, in the calling thread. */
+/* Runs work(context) in the calling thread with that device as the current one. */
 void emu_on_device(int device, void (*work)(void *context), void *context);
 
 /* ---- stream.cc ------------------------------------------------------------------------------- */
 
-/* A device's default stream, from which `next` leads to its others. */
+/* Returns a device's default stream. Its `next` leads to the device's other streams. */
 cudaStream_t emu_default_stream(int device);
-/* The default streams have small numbers instead of addresses. NULL: no stream. */
+/* Returns the stream's structure; CUDA's default streams are small numbers instead of addresses.
+ * NULL: no such stream. */
 cudaStream_t emu_stream_of(cudaStream_t stream);
-/* What the stream is asked for from here on is done once that work is. */
+/* Makes all later work of the stream wait for that point. */
 void emu_stream_wait_for(cudaStream_t stream, EmuPoint to);
 
 #endif

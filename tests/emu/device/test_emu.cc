@@ -1,6 +1,6 @@
-/* test_emu.cc -- what the emulation is trusted with: sound kernels give the right answer in every
- * order of threads, and each planted bug is caught, by a wrong result or by a sentence that says
- * what is wrong and where. */
+/* test_emu.cc -- tests of the emulated device itself: correct kernels give the right result in
+ * every order of threads, and each planted bug is detected, by a wrong result or by an error
+ * message that says what is wrong and where. */
 #include "tests/emu/device/planted.cuh"
 
 #include "tests/emu/device/last_words.h"
@@ -28,7 +28,8 @@ static float number(int i)
     return (float)((i * 37 + 11) % 23 - 9);
 }
 
-/* In how many of the orders `out` after run(out, x) differs from want(i), of n elements. */
+/* Returns the number of thread orders in which the n elements of `out`, after run(out, x), differ
+ * from want(i). */
 static int wrong_orders(int n, void (*run)(float *out, const float *x), float (*want)(int i))
 {
     float x[FLOATS], got[FLOATS];
@@ -79,7 +80,7 @@ template <bool RIGHT> static void run_run_ahead(float *out, const float *x)
     LAUNCH(run_ahead_kernel<RIGHT>, 1, THREADS, THREADS / WARP * sizeof(float), 0, out, x);
 }
 
-static void test_barriers(void **)
+static void test_missing_divergent_or_unreachable_barriers_are_detected(void **)
 {
     auto reversed = [](int i) { return number(THREADS - 1 - i); };
     auto sum = [](int) {
@@ -93,7 +94,8 @@ static void test_barriers(void **)
     assert_int_equal(wrong_orders(THREADS, run_reuse<true>, sum), 0);
     assert_true(wrong_orders(THREADS, run_reuse<false>, sum) > 0);
     assert_int_equal(wrong_orders(THREADS, run_run_ahead<true>, sum), 0);
-    assert_int_equal(wrong_orders(THREADS, run_run_ahead<false>, sum), 2); /* not in step */
+    /* not with EMU_ORDER=shuffled, where the warps keep step */
+    assert_int_equal(wrong_orders(THREADS, run_run_ahead<false>, sum), 2);
     DIES(LAUNCH(divergent_barrier_kernel, 1, THREADS, 0, 0, out), "a barrier in divergent code",
          "divergent_barrier_kernel", "planted.cuh");
     DIES(LAUNCH(early_exit_kernel, 1, THREADS, 0, 0, out, 60), "__syncthreads", "early_exit_kernel",
@@ -104,7 +106,7 @@ static void test_barriers(void **)
 
 /* ---- warps ----------------------------------------------------------------------------------- */
 
-static void test_collectives(void **)
+static void test_wrong_masks_and_lanes_of_warp_collectives_are_detected(void **)
 {
     for (const char *order : ORDERS) {
         int wrong = 0;
@@ -133,7 +135,7 @@ template <bool RIGHT> static void run_fresh_sum(float *out, const float *)
     LAUNCH(fresh_sum_kernel<RIGHT>, 3, THREADS, sizeof(float), 0, out);
 }
 
-static void test_shared_memory(void **)
+static void test_shared_memory_used_uninitialized_or_past_its_end_is_detected(void **)
 {
     auto one = [](int) { return 1.0f; };
     assert_int_equal(wrong_orders(THREADS, run_fresh_sum<true>, one), 0);
@@ -148,7 +150,7 @@ static void test_shared_memory(void **)
          "shared_write_kernel");
 }
 
-static void test_device_memory(void **)
+static void test_accesses_outside_device_memory_are_detected(void **)
 {
     DIES(LAUNCH(write_kernel, 1, THREADS, 0, 0, out, FLOATS),
          "0 bytes past device memory of 2048 bytes", "write_kernel", "thread (5,0,0)");
@@ -172,8 +174,8 @@ static void test_device_memory(void **)
     CUDA_CHECK(cudaFree(p));
 }
 
-/* Fresh memory is NaN; copies go where their kind says and stay inside. */
-static void test_copies(void **)
+/* Fresh memory must be NaN. A copy must match its kind and stay inside its allocations. */
+static void test_copies_in_the_wrong_direction_or_past_the_end_are_refused(void **)
 {
     float x[4] = {1, 2, 3, 4}, y[4] = {0, 0, 0, 0};
     float *p = device_copy_of<float>(NULL, 4);
@@ -202,7 +204,7 @@ static void test_copies(void **)
     cudaGetLastError();
 }
 
-static void test_refused_memory(void **)
+static void test_an_allocation_larger_than_the_device_is_refused(void **)
 {
     void *p;
     setenv("EMU_MEMORY", "1", 1);
@@ -214,8 +216,8 @@ static void test_refused_memory(void **)
     cudaGetLastError();
 }
 
-/* What a step must not do is counted. */
-static void test_counts(void **)
+/* Calls that a training step must not make are counted. */
+static void test_allocations_and_host_waits_are_counted(void **)
 {
     float x = 1, *pinned = NULL, *p = device_copy_of<float>(NULL, 1);
     CUDA_CHECK(cudaMallocHost(&pinned, sizeof x));
@@ -233,7 +235,7 @@ static void test_counts(void **)
     CUDA_CHECK(cudaFreeHost(pinned));
 }
 
-/* ---- copies beside the computation ----------------------------------------------------------- */
+/* ---- asynchronous copies --------------------------------------------------------------------- */
 
 template <int LEFT> static void run_copy(float *out, const float *x)
 {
@@ -245,7 +247,7 @@ static void run_copy_part(float *out, const float *x)
     LAUNCH(copy_part_kernel, 1, THREADS, THREADS * 16, 0, out, x);
 }
 
-static void test_copies_beside(void **)
+static void test_misused_asynchronous_copies_are_detected(void **)
 {
     auto same = [](int i) { return number(i); };
     auto part = [](int i) { return i % 4 < i / 4 % 5 ? number(i) : 0.0f; };
@@ -268,12 +270,12 @@ template <class T> static void numbers_fill(T *x, float *exact, int n, int seed)
 {
     for (int i = 0; i < n; i++) {
         exact[i] = (float)((uint32_t)(i * 16 + seed) * 2654435761u >> 8) / 0x1p24f;
-        exact[i] = floorf(exact[i] * 13) - 6; /* small integers, of no pattern */
+        exact[i] = floorf(exact[i] * 13) - 6; /* small integers without a pattern */
         x[i] = from_float<T>(exact[i]);
     }
 }
 
-/* c (16, n) = a (16, 16) b (16, n). */
+/* Computes c (16, n) = a (16, 16) b (16, n). */
 static void multiply(float *c, const float *a, const float *b, int n)
 {
     for (int i = 0; i < 16 * n; i++) {
@@ -308,7 +310,8 @@ template <class T> static bool chain_right(void)
     numbers_fill(b, xb, 256, 3);
     numbers_fill(c, xc, 128, 11);
     for (int i = 0; i < 256; i++)
-        b[i] = from_float<T>(xb[i] = i % 17 == 0 ? xb[i] : 0); /* few terms: exact in 8 bits */
+        /* few terms, so that 8 bits are exact */
+        b[i] = from_float<T>(xb[i] = i % 17 == 0 ? xb[i] : 0);
     multiply(ab, xa, xb, 16);
     multiply(want, ab, xc, 8);
     T *d_a = device_copy_of(a, 256), *d_b = device_copy_of(b, 256), *d_c = device_copy_of(c, 128);
@@ -318,7 +321,7 @@ template <class T> static bool chain_right(void)
     return memcmp(got, want, sizeof got) == 0;
 }
 
-static void test_fragments(void **)
+static void test_wrong_fragment_layouts_of_matrix_products_are_detected(void **)
 {
     for (const char *order : ORDERS) {
         setenv("EMU_ORDER", order, 1);
@@ -337,14 +340,14 @@ static void test_fragments(void **)
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* A launch past LAUNCH, which asks for more shared memory where it is needed. */
+/* Launches without LAUNCH, which would request more shared memory where needed. */
 static void launch_unasked(float *out, size_t shared)
 {
     emu_launch(EmuLaunch{"unasked", __FILE__, __LINE__, NULL, 1, THREADS, shared, 0, NULL, NULL},
                fresh_sum_kernel<false>, out);
 }
 
-static void test_launch_limits(void **)
+static void test_launches_that_no_gpu_could_run_are_refused(void **)
 {
     float *p = device_copy_of<float>(NULL, FLOATS);
     LAUNCH(write_kernel, dim3(2, 3, 4), dim3(4, 4, 4), 0, 0, p, 0);
@@ -368,11 +371,16 @@ static void test_launch_limits(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barriers),      cmocka_unit_test(test_collectives),
-        cmocka_unit_test(test_shared_memory), cmocka_unit_test(test_device_memory),
-        cmocka_unit_test(test_copies),        cmocka_unit_test(test_refused_memory),
-        cmocka_unit_test(test_counts),        cmocka_unit_test(test_copies_beside),
-        cmocka_unit_test(test_fragments),     cmocka_unit_test(test_launch_limits),
+        cmocka_unit_test(test_missing_divergent_or_unreachable_barriers_are_detected),
+        cmocka_unit_test(test_wrong_masks_and_lanes_of_warp_collectives_are_detected),
+        cmocka_unit_test(test_shared_memory_used_uninitialized_or_past_its_end_is_detected),
+        cmocka_unit_test(test_accesses_outside_device_memory_are_detected),
+        cmocka_unit_test(test_copies_in_the_wrong_direction_or_past_the_end_are_refused),
+        cmocka_unit_test(test_an_allocation_larger_than_the_device_is_refused),
+        cmocka_unit_test(test_allocations_and_host_waits_are_counted),
+        cmocka_unit_test(test_misused_asynchronous_copies_are_detected),
+        cmocka_unit_test(test_wrong_fragment_layouts_of_matrix_products_are_detected),
+        cmocka_unit_test(test_launches_that_no_gpu_could_run_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

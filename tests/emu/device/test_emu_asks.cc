@@ -1,6 +1,6 @@
-/* test_emu_asks.cc -- streams that do not work at once, and hosts that do not wait for them: a
- * watchdog that asks moves nothing, a loop of the owner's that asks comes to an end, functions of
- * the host's are done while hosts wait beside their streams. */
+/* test_emu_asks.cc -- queries of deferred and random streams: a watchdog's query advances nothing,
+ * a loop of queries by the stream's owner ends, and host functions run while hosts wait for
+ * something else than their streams. */
 #include "tests/emu/device/turns.h"
 
 #include <initializer_list>
@@ -22,8 +22,7 @@ enum { PATIENCE = 60 /* seconds */ };
 
 static const char *const LATE[] = {"deferred", "random"};
 
-/* ---- who only asks ---------------------------------------------------------------------------
- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 typedef struct {
     cudaStream_t stream;
@@ -41,7 +40,7 @@ static void *watch(void *context)
     return NULL;
 }
 
-static void test_a_watchdog_moves_nothing(void **)
+static void test_queries_by_a_watchdog_thread_do_not_advance_a_stream(void **)
 {
     int *next, *turn, waited = 0;
     CUDA_CHECK(cudaMalloc(&next, 2 * sizeof *next));
@@ -82,7 +81,7 @@ static void test_a_watchdog_moves_nothing(void **)
 
 /* ---- other work ------------------------------------------------------------------------------ */
 
-/* A thread that keeps another device busy: nothing is done for the reason that nothing moves. */
+/* A thread that keeps another device busy, so that the rule for stalled streams does not apply. */
 typedef struct {
     pthread_t thread;
     bool stop;
@@ -118,15 +117,15 @@ static void busy_stop(Busy *busy)
     alarm(0);
 }
 
-/* ---- functions of the host's ----------------------------------------------------------------- */
+/* ---- host functions -------------------------------------------------------------------------- */
 
 static void post(void *semaphore)
 {
     sem_post((sem_t *)semaphore);
 }
 
-/* A loop that asks gets past a function of the host's, which asking does not wait for. */
-static void test_loops_end(void **)
+/* A loop of queries must end although queries do not wait for a host function. */
+static void test_a_loop_of_queries_ends_despite_a_host_function(void **)
 {
     Busy busy;
     sem_t called;
@@ -146,8 +145,8 @@ static void test_loops_end(void **)
     unsetenv("EMU_STREAMS");
 }
 
-/* Some seeds start a function of the host's before anybody waits, some do not. */
-static void test_functions_by_chance(void **)
+/* With some seeds a host function starts before anybody waits, with others it does not. */
+static void test_the_seed_decides_whether_a_host_function_starts_early(void **)
 {
     Busy busy;
     int started = 0, waiting = 0;
@@ -173,8 +172,8 @@ static void test_functions_by_chance(void **)
     unsetenv("EMU_SEED");
 }
 
-/* Two ranks' functions that end only together; `over` is where both hosts come once one has waited
- * for its stream. */
+/* Two ranks' functions that end only together. Both hosts wait for `over` after one of them has
+ * waited for its stream. */
 typedef struct {
     pthread_barrier_t inside, over;
     sem_t begun;
@@ -198,9 +197,10 @@ static void *wait_for_stream(void *context)
     return NULL;
 }
 
-/* A rank whose host waits for the other's host, not for its own stream, is not what the other's
- * stream waits for: asked for before that one's function begins, or after. */
-static void test_hosts_wait_for_each_other(void **)
+/* One rank's stream waits for the other rank's host function. The other rank's host waits only for
+ * the first host, not for its own stream. Its function is issued before or after the first one has
+ * begun. */
+static void test_a_host_function_runs_though_its_host_waits_for_another_host(void **)
 {
     for (int i = 0; i < 4; i++) {
         Busy busy;
@@ -227,10 +227,9 @@ static void test_hosts_wait_for_each_other(void **)
     unsetenv("EMU_STREAMS");
 }
 
-/* ---- a host that waits for another process ---------------------------------------------------
- */
+/* ---- hosts that wait for another process ----------------------------------------------------- */
 
-/* Ends of two pipes. */
+/* One end of each of two pipes. */
 typedef struct {
     int in, out;
 } Ends;
@@ -248,7 +247,7 @@ static void hear(void *context)
     if (read(ends->in, &c, 1) != 1) _exit(2);
 }
 
-/* Tells by its stream, for which it waits only once the other's host has said so. */
+/* Sends a byte from its stream, but waits for the stream only after the other host has replied. */
 static void teller(Ends ends)
 {
     cudaStream_t stream = stream_create();
@@ -281,8 +280,8 @@ static void assert_ends_well(pid_t child)
     assert_int_equal(status, 0);
 }
 
-/* Runs first: nobody has called CUDA before. */
-static void test_hosts_wait_beside_streams(void **)
+/* This test runs first, before any CUDA call. */
+static void test_a_host_function_runs_though_its_host_waits_for_a_process(void **)
 {
     for (const char *mode : LATE) {
         int there[2], back[2];
@@ -306,11 +305,11 @@ static int setup(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hosts_wait_beside_streams),
-        cmocka_unit_test(test_a_watchdog_moves_nothing),
-        cmocka_unit_test(test_loops_end),
-        cmocka_unit_test(test_functions_by_chance),
-        cmocka_unit_test(test_hosts_wait_for_each_other),
+        cmocka_unit_test(test_a_host_function_runs_though_its_host_waits_for_a_process),
+        cmocka_unit_test(test_queries_by_a_watchdog_thread_do_not_advance_a_stream),
+        cmocka_unit_test(test_a_loop_of_queries_ends_despite_a_host_function),
+        cmocka_unit_test(test_the_seed_decides_whether_a_host_function_starts_early),
+        cmocka_unit_test(test_a_host_function_runs_though_its_host_waits_for_another_host),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

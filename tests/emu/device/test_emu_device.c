@@ -1,5 +1,6 @@
-/* test_emu_device.c -- what is said of a GPU that cannot be used: the emulated one can be taken
- * away, grow old and break. And how ranks share GPUs, and what a view of a device is refused. */
+/* test_emu_device.c -- error messages about GPUs that cannot be used (missing, too old or broken,
+ * as the emulated GPU can be made to be), how ranks share GPUs, and what a view of a device must
+ * not do. */
 #include "model/core/check.h"
 #include "model/core/device.h"
 #include "model/core/pool.h"
@@ -17,13 +18,14 @@
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 
-/* "auto" goes on with the CPU and says why, unless there simply is no GPU; "cuda" says it, too. */
-static void a_gpu_that_cannot_be_used_is_said(void **state)
+/* "auto" falls back to the CPU and reports why, unless there is no GPU at all. "cuda" reports it
+ * too. */
+static void test_a_gpu_that_cannot_be_used_is_reported_with_the_reason(void **state)
 {
     static const struct {
         const char *variable, *value;
         bool trouble;
-        bool late; /* it shows in opening alone */
+        bool late; /* noticed only when the device is opened */
         const char *words;
     } list[] = {
         {"EMU_DEVICES", "0", false, false, "shows no GPU"},
@@ -63,8 +65,9 @@ static void a_gpu_that_cannot_be_used_is_said(void **state)
     }
 }
 
-/* To ask which device would be opened takes nothing of it: a GPU that is full answers, too. */
-static void asking_takes_nothing(void **state)
+/* Asking which device would be opened must not allocate on it, so it also works if the GPU is
+ * full. */
+static void test_asking_for_the_device_choice_allocates_nothing(void **state)
 {
     Device device;
     char err[512];
@@ -84,9 +87,9 @@ static void asking_takes_nothing(void **state)
     device_close(&device);
 }
 
-/* Ranks of a machine are dealt out over its GPUs, each in its own thread's context, and several
- * share one; each has streams and counts of its own. */
-static void ranks_share_the_gpus(void **state)
+/* The ranks of a machine are distributed over its GPUs, each in its own thread's context. Several
+ * ranks may share a GPU. Each has its own streams and counts. */
+static void test_ranks_are_distributed_over_gpus_with_separate_streams(void **state)
 {
     enum { RANKS = 5, GPUS = 2 };
     Device device[RANKS];
@@ -117,8 +120,8 @@ static void ranks_share_the_gpus(void **state)
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
 }
 
-/* The host's threads are as many as were asked for, or this rank's share of the cores. */
-static void ranks_share_the_cores(void **state)
+/* The number of host threads is the requested one, or this rank's share of the cores. */
+static void test_each_rank_gets_the_requested_threads_or_its_share_of_cores(void **state)
 {
     int cores = pool_allowed_cores();
     const struct {
@@ -136,7 +139,7 @@ static void ranks_share_the_cores(void **state)
     }
 }
 
-/* Exit code of a child that runs `body` with a device of its own. */
+/* Returns the exit code of a child process that runs `body` with a device. */
 static int ends_with(void (*body)(Device *))
 {
     int status = 0;
@@ -184,8 +187,8 @@ static void wait_through_view(Device *dev)
     device_synchronize(&view);
 }
 
-/* A view gives work and nothing else: counts and scratch are the device's. */
-static void a_view_has_its_limits(void **state)
+/* A view can only enqueue work: counts and scratch memory belong to the device. */
+static void test_using_a_view_for_more_than_enqueuing_work_is_refused(void **state)
 {
     (void)state;
     assert_int_equal(ends_with(scratch_on_compute), 0);
@@ -197,11 +200,11 @@ static void a_view_has_its_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(asking_takes_nothing),
-        cmocka_unit_test(a_gpu_that_cannot_be_used_is_said),
-        cmocka_unit_test(a_view_has_its_limits),
-        cmocka_unit_test(ranks_share_the_gpus),
-        cmocka_unit_test(ranks_share_the_cores),
+        cmocka_unit_test(test_asking_for_the_device_choice_allocates_nothing),
+        cmocka_unit_test(test_a_gpu_that_cannot_be_used_is_reported_with_the_reason),
+        cmocka_unit_test(test_using_a_view_for_more_than_enqueuing_work_is_refused),
+        cmocka_unit_test(test_ranks_are_distributed_over_gpus_with_separate_streams),
+        cmocka_unit_test(test_each_rank_gets_the_requested_threads_or_its_share_of_cores),
     };
     return cmocka_run_group_tests_name("emulated devices that fail", tests, NULL, NULL);
 }

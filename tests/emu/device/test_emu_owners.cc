@@ -1,5 +1,5 @@
-/* test_emu_owners.cc -- two emulated devices: whose memory, streams and events are, who may use
- * them, and that every other use ends the program. */
+/* test_emu_owners.cc -- two emulated devices: which device owns memory, streams and events, which
+ * other device may use them, and that any other use ends the program. */
 #include "model/kernels/cuda/kernel.cuh"
 #include "tests/emu/device/emu.h"
 #include "tests/emu/device/last_words.h"
@@ -11,7 +11,7 @@
 enum { THREADS = 32, DEVICES = 2 };
 static const size_t BYTES = THREADS * sizeof(float);
 
-/* What each device has: device 0 is current when this is made. */
+/* The objects of each device. Device 0 is current after they are created. */
 typedef struct {
     float *x;
     cudaStream_t stream;
@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(THREADS) set_kernel(float *x, float y)
     x[threadIdx.x] = y;
 }
 
-/* Copies 16 bytes through a pointer that no launch sees. */
+/* Copies 16 bytes through a pointer that is not an argument of the launch. */
 static __global__ void __launch_bounds__(THREADS) follow_kernel(float *const *table)
 {
     DYN_SHARED(float, shared);
@@ -91,8 +91,8 @@ static void work_of_a_process(void)
     _exit(got[1] == 3 ? 0 : 1);
 }
 
-/* Runs first: nobody has called CUDA before. */
-static void test_processes(void **)
+/* This test runs first, before any CUDA call. */
+static void test_each_forked_process_can_use_the_devices(void **)
 {
     pid_t child[DEVICES];
     for (pid_t &c : child)
@@ -106,7 +106,7 @@ static void test_processes(void **)
 
 /* ---- wrong uses ------------------------------------------------------------------------------ */
 
-/* By a handle of one device on a stream of another, while one of them is current. */
+/* Multiplies with one device's handle on another device's stream, while one of them is current. */
 static void multiply(int of, int on, int current)
 {
     cublasLtHandle_t handle;
@@ -117,7 +117,7 @@ static void multiply(int of, int on, int current)
                    NULL, 0, own[on].stream);
 }
 
-static void test_streams_of_another_device(void **)
+static void test_using_another_devices_stream_or_event_ends_the_program(void **)
 {
     DIES(LAUNCH(set_kernel, 1, THREADS, 0, own[1].stream, own[0].x, 1.0f), "set_kernel",
          "its stream is device 1's, and device 0 is current");
@@ -135,7 +135,7 @@ static void test_streams_of_another_device(void **)
     DIES(multiply(0, 0, 1), "by a handle of device 0 on a stream of device 0, while device 1 is");
 }
 
-static void test_memory_of_another_device(void **)
+static void test_using_another_devices_memory_without_access_is_refused(void **)
 {
     DIES(LAUNCH(set_kernel, 1, THREADS, 0, own[0].stream, own[1].x, 1.0f), "set_kernel",
          "is memory of device 1, to which device 0 was given no access");
@@ -151,13 +151,13 @@ static void test_memory_of_another_device(void **)
          "cudaMemcpy2DAsync on a stream of device 0", "is memory of device 1");
     DIES(cudaMemsetAsync(own[1].x, 0, BYTES, own[0].stream), "cudaMemset on a stream of device 0",
          "is memory of device 1");
-    /* Access goes one way. */
+    /* Access is one-directional. */
     DIES(cudaDeviceEnablePeerAccess(1, 0); cudaSetDevice(1);
          LAUNCH(set_kernel, 1, THREADS, 0, own[1].stream, own[0].x, 1.0f),
          "is memory of device 0, to which device 1 was given no access");
 }
 
-static void test_words(void **)
+static void test_invalid_values_of_emu_streams_and_emu_seed_are_refused(void **)
 {
     DIES(set_mode("now"); cudaMemsetAsync(own[0].x, 0, BYTES, own[0].stream),
                           "EMU_STREAMS is strict, deferred or random, not \"now\"");
@@ -166,10 +166,11 @@ static void test_words(void **)
          "EMU_SEED is a number, not \"seven\"");
 }
 
-/* ---- what is allowed ------------------------------------------------------------------------- */
+/* ---- allowed uses ---------------------------------------------------------------------------- */
 
-/* To wait for, to ask about, to free; to copy on a stream whose device is not current. */
-static void test_allowed(void **)
+/* Waiting for, querying and freeing another device's objects, and copying on a stream whose device
+ * is not current. */
+static void test_waiting_for_another_devices_event_and_freeing_are_allowed(void **)
 {
     float got[THREADS] = {0};
     make_both();
@@ -187,7 +188,7 @@ static void test_allowed(void **)
     free_both();
 }
 
-/* In a process of its own, as access cannot be taken back. */
+/* Runs in a child process, because access cannot be withdrawn. */
 static void use_a_peer(void)
 {
     float got[THREADS] = {0};
@@ -200,7 +201,7 @@ static void use_a_peer(void)
     emu_die("access gave %g", (double)got[0]);
 }
 
-static void test_peers(void **)
+static void test_memory_of_another_device_can_be_used_after_enabling_access(void **)
 {
     dies_saying("use_a_peer", use_a_peer, "emu: access gave 4", NULL);
 }
@@ -216,7 +217,7 @@ static size_t free_mib(int device, size_t of)
     return available >> 20;
 }
 
-static void test_memory_of_each(void **)
+static void test_each_device_has_its_own_amount_of_memory(void **)
 {
     void *p[DEVICES], *more;
     setenv("EMU_MEMORY", "90", 1);
@@ -240,8 +241,8 @@ static void test_memory_of_each(void **)
     unsetenv("EMU_MEMORY");
 }
 
-/* A kernel and a copy to got[i] on each device's stream (NULL: the default stream), not waited for.
- */
+/* Enqueues a kernel and a copy to got[i] on each device's stream (`standard`: its default stream)
+ * and does not wait. */
 static void ask_both(float *got[DEVICES], bool standard)
 {
     for (int i = DEVICES - 1; i >= 0; i--) {
@@ -253,8 +254,8 @@ static void ask_both(float *got[DEVICES], bool standard)
     }
 }
 
-/* Waits of device 0 leave device 1 where it is. */
-static void test_waits_of_each(void **)
+/* Waits for device 0 must not advance device 1. */
+static void test_waiting_for_one_device_does_not_advance_the_other(void **)
 {
     float *got[DEVICES];
     set_mode("deferred");
@@ -298,8 +299,9 @@ static void *device_of_a_thread(void *answer)
     return NULL;
 }
 
-/* What is current is a thread's; a function that a stream calls finds the stream's. */
-static void test_current(void **)
+/* The current device belongs to a thread. Inside a host function of a stream it is the stream's
+ * device. */
+static void test_each_thread_and_each_host_function_has_its_own_current_device(void **)
 {
     make_both();
     for (const char *mode : {"strict", "deferred", "random"}) {
@@ -325,9 +327,9 @@ static void test_current(void **)
     unsetenv("EMU_STREAMS");
 }
 
-/* ---- for libraries --------------------------------------------------------------------------- */
+/* ---- exported functions ---------------------------------------------------------------------- */
 
-static void test_door(void **)
+static void test_exported_functions_identify_streams_and_protect_pinned_memory(void **)
 {
     EmuRange range;
     make_both();
@@ -365,16 +367,16 @@ static int setup(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_processes),
-        cmocka_unit_test(test_streams_of_another_device),
-        cmocka_unit_test(test_memory_of_another_device),
-        cmocka_unit_test(test_words),
-        cmocka_unit_test(test_allowed),
-        cmocka_unit_test(test_peers),
-        cmocka_unit_test(test_memory_of_each),
-        cmocka_unit_test(test_waits_of_each),
-        cmocka_unit_test(test_current),
-        cmocka_unit_test(test_door),
+        cmocka_unit_test(test_each_forked_process_can_use_the_devices),
+        cmocka_unit_test(test_using_another_devices_stream_or_event_ends_the_program),
+        cmocka_unit_test(test_using_another_devices_memory_without_access_is_refused),
+        cmocka_unit_test(test_invalid_values_of_emu_streams_and_emu_seed_are_refused),
+        cmocka_unit_test(test_waiting_for_another_devices_event_and_freeing_are_allowed),
+        cmocka_unit_test(test_memory_of_another_device_can_be_used_after_enabling_access),
+        cmocka_unit_test(test_each_device_has_its_own_amount_of_memory),
+        cmocka_unit_test(test_waiting_for_one_device_does_not_advance_the_other),
+        cmocka_unit_test(test_each_thread_and_each_host_function_has_its_own_current_device),
+        cmocka_unit_test(test_exported_functions_identify_streams_and_protect_pinned_memory),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

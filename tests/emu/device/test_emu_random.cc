@@ -1,5 +1,5 @@
-/* test_emu_random.cc -- streams that go on by chance: every order that streams and events allow
- * comes with some seed, none that they forbid, and a seed's again with that seed. */
+/* test_emu_random.cc -- random streams: every order that streams and events allow occurs with some
+ * seed, forbidden orders never occur, and the same seed gives the same order. */
 #include "tests/emu/device/turns.h"
 
 #include <initializer_list>
@@ -17,22 +17,22 @@ enum { STREAMS = 3, ROUNDS = 8, SEEDS = 300 };
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-/* When each stream had its turns, in numbers from 0 on; and how many turns were over when the host
- * first looked, which waited for none of them. */
+/* The turn numbers of each stream's work, from 0, and how much work was done when the host first
+ * looked, without having waited for any. */
 typedef struct {
     int turn[STREAMS][ROUNDS];
     int ahead;
 } Turns;
 
-/* Each stream's turns, asked for round by round; event: stream 2's turns from the middle on wait
- * for all of stream 0's before it. */
+/* Issues each stream's work, round by round. If `event`, stream 2's work from the middle on waits
+ * for all of stream 0's work before it. */
 static Turns turns_of(int seed, bool event)
 {
     static cudaStream_t stream[STREAMS];
     Turns got;
     cudaEvent_t middle;
     int *next, *turns;
-    set_seed(seed - 1); /* the seed's chances begin anew */
+    set_seed(seed - 1); /* restarts the seed's random numbers below */
     for (cudaStream_t &s : stream)
         if (s == NULL) s = stream_create();
     CUDA_CHECK(cudaEventCreateWithFlags(&middle, cudaEventDisableTiming));
@@ -58,7 +58,7 @@ static Turns turns_of(int seed, bool event)
     return got;
 }
 
-/* No stream overtakes itself, whatever the seed. */
+/* Checks that the work of each stream is done in order. */
 static void assert_in_order(const Turns *t)
 {
     for (int s = 0; s < STREAMS; s++)
@@ -66,7 +66,7 @@ static void assert_in_order(const Turns *t)
             assert_true(t->turn[s][i - 1] < t->turn[s][i]);
 }
 
-/* Whether all turns came in the order in which they were asked for. */
+/* Returns whether all work was done in the order in which it was issued. */
 static bool is_as_asked(const Turns *t)
 {
     bool same = true;
@@ -76,7 +76,8 @@ static bool is_as_asked(const Turns *t)
     return same;
 }
 
-/* Whether stream a was two turns before b, and later two after it, all in the first half. */
+/* Returns whether stream a was two turns ahead of b, and later two behind, beginning in the first
+ * half. */
 static bool lead_changes(const Turns *t, int a, int b)
 {
     int n = 0;
@@ -87,7 +88,7 @@ static bool lead_changes(const Turns *t, int a, int b)
     return n > 0;
 }
 
-static void test_orders(void **)
+static void test_random_streams_take_every_allowed_order_and_no_other(void **)
 {
     enum { LAST = ROUNDS - 1 };
     int before[STREAMS][STREAMS] = {}, ready = 0, waiting = 0, as_asked = 0, early = 0, leads = 0;
@@ -106,8 +107,9 @@ static void test_orders(void **)
         as_asked += is_as_asked(&loose);
         leads += lead_changes(&loose, 0, 1);
     }
-    /* Any stream all ahead of any other; the device done with all, and with nothing, when the host
-     * first looks; the host's order from one end to the other; streams that overtake each other. */
+    /* Each of these must occur: any stream completely ahead of any other, all work or no work done
+     * when the host first looks, the host's order from beginning to end, and streams that overtake
+     * each other. */
     for (int a = 0; a < STREAMS; a++)
         for (int b = 0; b < STREAMS; b++)
             assert_true(a == b || before[a][b] > 0);
@@ -117,7 +119,7 @@ static void test_orders(void **)
     unsetenv("EMU_SEED");
 }
 
-static void test_seeds(void **)
+static void test_the_same_seed_gives_the_same_order(void **)
 {
     int same = 0;
     setenv("EMU_STREAMS", "random", 1);
@@ -135,8 +137,8 @@ static void test_seeds(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_random_streams_take_every_allowed_order_and_no_other),
+        cmocka_unit_test(test_the_same_seed_gives_the_same_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

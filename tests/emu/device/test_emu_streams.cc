@@ -1,5 +1,5 @@
-/* test_emu_streams.cc -- deferred streams show what a GPU may do at worst: host code and other
- * streams that do not wait see the state before. And several host threads may launch at once. */
+/* test_emu_streams.cc -- deferred streams show the worst that a GPU may do: host code and streams
+ * that do not wait see the old data. Also tests ranks as host threads, and random streams. */
 #include "model/kernels/cuda/kernel.cuh"
 
 #include <initializer_list>
@@ -59,9 +59,9 @@ static int setup(void **)
     return setenv("EMU_STREAMS", "deferred", 1);
 }
 
-/* A result is there after the wait, not before; an event's covers what came before it. An event's
- * end is no wait. */
-static void test_host_waits(void **)
+/* A result appears after the wait and not before. An event covers the work before it. Destroying an
+ * event does not wait. */
+static void test_a_result_appears_only_after_the_host_has_waited(void **)
 {
     cudaStream_t stream = stream_create();
     cudaEvent_t event, brief;
@@ -85,8 +85,9 @@ static void test_host_waits(void **)
     CUDA_CHECK(cudaFree(x));
 }
 
-/* A pinned source is read when the stream comes to it, a pageable one before the call returns. */
-static void test_sources(void **)
+/* A pinned source is read when the stream reaches the copy, a pageable one before the call
+ * returns. */
+static void test_a_pinned_source_is_read_late_and_a_pageable_one_at_once(void **)
 {
     cudaStream_t stream = stream_create();
     float *x = device_zeros(), *pinned = pinned_floats(1), pageable[THREADS] = {1}, got[THREADS];
@@ -103,7 +104,7 @@ static void test_sources(void **)
     CUDA_CHECK(cudaFree(x));
 }
 
-/* Two streams, one of which may forget to wait for the other's event. */
+/* Uses two streams; the second waits for the first one's event only if `waits`. */
 static float sum_of_two_streams(bool waits)
 {
     cudaStream_t one = stream_create(), two = stream_create();
@@ -121,14 +122,14 @@ static float sum_of_two_streams(bool waits)
     return got[0];
 }
 
-static void test_streams_wait(void **)
+static void test_a_stream_without_a_wait_for_the_other_reads_old_data(void **)
 {
     assert_true(sum_of_two_streams(true) == 3);
     assert_true(sum_of_two_streams(false) == 0);
 }
 
-/* The default stream does not wait for one that was made not to block. */
-static void test_default_stream(void **)
+/* The default stream does not wait for a non-blocking stream. */
+static void test_the_default_stream_waits_for_blocking_streams_only(void **)
 {
     cudaStream_t stream = stream_create(), blocking;
     float *x = device_zeros(), got[THREADS];
@@ -192,8 +193,8 @@ static __global__ void __launch_bounds__(THREADS) next_kernel(float *to, const f
 
 enum { ROUNDS = 10, RANKS = 2 };
 
-/* A number goes back and forth between two host threads, each with a stream on a device of its own:
- * who has the turn adds 1 to what the other has left, once the other's event is reached. */
+/* Two host threads, each with a stream on its own device, pass a number back and forth. The one
+ * whose turn it is waits for the other's event and adds 1 to the other's number. */
 typedef struct {
     pthread_barrier_t host;
     float *x[RANKS], got[RANKS];
@@ -214,7 +215,7 @@ static void *ring_run(void *argument)
     int rank = self->rank, other = 1 - rank;
     CUDA_CHECK(cudaSetDevice(rank));
     cudaDeviceEnablePeerAccess(other, 0);
-    cudaGetLastError(); /* it has succeeded before */
+    cudaGetLastError(); /* it was enabled in an earlier run */
     cudaStream_t stream = stream_create();
     ring->x[rank] = device_zeros();
     CUDA_CHECK(cudaEventCreate(&ring->event[rank]));
@@ -237,7 +238,7 @@ static void *ring_run(void *argument)
     return NULL;
 }
 
-/* What the number has become. */
+/* Returns the final number. */
 static float ring_turns(int forgotten, int first)
 {
     Ring ring = {};
@@ -259,18 +260,19 @@ static float ring_turns(int forgotten, int first)
     return ring.got[1];
 }
 
-static void test_ring_of_events(void **)
+static void test_a_missing_wait_for_an_event_between_ranks_changes_the_result(void **)
 {
     setenv("EMU_DEVICES", "2", 1);
     for (int i = 0; i < 20; i++)
         assert_true(ring_turns(-1, i % (RANKS + 1) - 1) == ROUNDS);
-    /* The stream of who forgets goes ahead as far as it can: its thread waits first. */
+    /* The rank that lacks a wait also waits for its stream first, so that this stream gets as far
+     * ahead as it can. */
     for (int forgotten = 1; forgotten < ROUNDS; forgotten++)
         assert_true(ring_turns(forgotten, forgotten % RANKS) < ROUNDS);
     unsetenv("EMU_DEVICES");
 }
 
-/* Pieces of work that come to an end only together, as those of a collective do. */
+/* A host function that ends only together with the other rank's, like a collective. */
 static void meet(void *barrier)
 {
     pthread_barrier_wait((pthread_barrier_t *)barrier);
@@ -287,7 +289,7 @@ static void *meeting_run(void *barrier)
     return NULL;
 }
 
-static void test_streams_meet_inside(void **)
+static void test_host_functions_of_two_ranks_that_wait_for_each_other_end(void **)
 {
     pthread_barrier_t barrier;
     pthread_t thread[RANKS];
@@ -301,13 +303,13 @@ static void test_streams_meet_inside(void **)
 
 enum { MEETINGS = 3 };
 
-/* A rank's streams, and where the work of each meets the peers'. */
+/* A rank's streams meet those of its peers at these barriers. */
 typedef struct {
-    pthread_barrier_t *barrier; /* MEETINGS of them */
+    pthread_barrier_t *barrier; /* MEETINGS barriers */
     int rank;
 } Crossing;
 
-/* Each rank waits for its streams in an order of its own. */
+/* Each rank waits for its streams in a different order. */
 static void *crossing_run(void *context)
 {
     const Crossing *c = (const Crossing *)context;
@@ -325,7 +327,7 @@ static void *crossing_run(void *context)
     return NULL;
 }
 
-static void test_streams_meet_in_any_order(void **)
+static void test_ranks_may_wait_for_their_streams_in_different_orders(void **)
 {
     pthread_barrier_t barrier[MEETINGS];
     pthread_t thread[RANKS];
@@ -342,15 +344,15 @@ static void test_streams_meet_in_any_order(void **)
         pthread_barrier_destroy(&barrier[i]);
 }
 
-static void test_host_threads(void **)
+static void test_several_host_threads_may_launch_at_once(void **)
 {
     hosts_run();
     unsetenv("EMU_STREAMS");
     hosts_run();
 }
 
-/* By chance, too, what waits for each other comes to its end, and right. */
-static void test_by_chance(void **state)
+/* With random streams, too, work that waits for other work must complete with the right result. */
+static void test_random_streams_complete_waiting_work_with_the_right_result(void **state)
 {
     setenv("EMU_STREAMS", "random", 1);
     setenv("EMU_DEVICES", "2", 1);
@@ -359,8 +361,8 @@ static void test_by_chance(void **state)
         for (int i = 0; i < 5; i++)
             assert_true(ring_turns(-1, i % (RANKS + 1) - 1) == ROUNDS);
         assert_true(sum_of_two_streams(true) == 3);
-        test_streams_meet_inside(state);
-        test_streams_meet_in_any_order(state);
+        test_host_functions_of_two_ranks_that_wait_for_each_other_end(state);
+        test_ranks_may_wait_for_their_streams_in_different_orders(state);
         hosts_run();
     }
     unsetenv("EMU_DEVICES");
@@ -370,15 +372,15 @@ static void test_by_chance(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host_waits),
-        cmocka_unit_test(test_sources),
-        cmocka_unit_test(test_streams_wait),
-        cmocka_unit_test(test_default_stream),
-        cmocka_unit_test(test_ring_of_events),
-        cmocka_unit_test(test_streams_meet_inside),
-        cmocka_unit_test(test_streams_meet_in_any_order),
-        cmocka_unit_test(test_by_chance),
-        cmocka_unit_test(test_host_threads),
+        cmocka_unit_test(test_a_result_appears_only_after_the_host_has_waited),
+        cmocka_unit_test(test_a_pinned_source_is_read_late_and_a_pageable_one_at_once),
+        cmocka_unit_test(test_a_stream_without_a_wait_for_the_other_reads_old_data),
+        cmocka_unit_test(test_the_default_stream_waits_for_blocking_streams_only),
+        cmocka_unit_test(test_a_missing_wait_for_an_event_between_ranks_changes_the_result),
+        cmocka_unit_test(test_host_functions_of_two_ranks_that_wait_for_each_other_end),
+        cmocka_unit_test(test_ranks_may_wait_for_their_streams_in_different_orders),
+        cmocka_unit_test(test_random_streams_complete_waiting_work_with_the_right_result),
+        cmocka_unit_test(test_several_host_threads_may_launch_at_once),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

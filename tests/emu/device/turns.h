@@ -1,4 +1,5 @@
-/* turns.h -- work of streams that shows in which order it was done. */
+/* turns.h -- a kernel that records in which order the work of several streams is done, and
+ * helpers. */
 #ifndef TESTS_EMU_DEVICE_TURNS_H
 #define TESTS_EMU_DEVICE_TURNS_H
 
@@ -7,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Of streams that go on by chance. */
+/* Sets the seed of random streams. */
 static void set_seed(int seed)
 {
     char word[16];
@@ -15,7 +16,7 @@ static void set_seed(int seed)
     setenv("EMU_SEED", word, 1);
 }
 
-/* One that the default stream does not wait for. */
+/* Creates a stream that the default stream does not wait for. */
 static cudaStream_t stream_create(void)
 {
     cudaStream_t stream;
@@ -23,7 +24,7 @@ static cudaStream_t stream_create(void)
     return stream;
 }
 
-/* Takes the next number. */
+/* Stores the next number in *turn. */
 static __global__ void __launch_bounds__(32) turn_kernel(int *next, int *turn)
 {
     *turn = (*next)++;
