@@ -45,8 +45,8 @@ static const Row rows[] = {
     {{.kind = COMM_LEAVE, COMM_ALL_REDUCE, "tie", 2, 1},
      EXIT_PEER_LOST,
      ", which has left the group\n"},
-    /* Its peer prints the message, or a rank that has waited longer, which then names the rank for
-     * which it waits. */
+    /* The peer of the hanging rank prints the message, or a rank that has waited longer, which then
+     * names the rank for which it waits. */
     {{.kind = COMM_HANG, COMM_SEND, "pp", 0, 2}, EXIT_HANG, ", which has not arrived"},
     {{.kind = COMM_HANG, COMM_RECEIVE, "pp", 1, 3}, EXIT_HANG, ", which has not arrived"},
     {{.kind = COMM_HANG, COMM_REDUCE_SCATTER, "tp", 3, 5}, EXIT_HANG, ", which has not arrived"},

@@ -1,6 +1,6 @@
 /* own_training.h -- an independent training loop for tests: a fixture's model, norm, decision and
  * optimizer in a plain loop, over windows cut from the token files. Trainer, session, feed and
- * loader are compared with it; it shares no code with them. */
+ * loader are compared with it; it uses none of their code. */
 #ifndef TESTS_SUPPORT_TRAINER_OWN_TRAINING_H
 #define TESTS_SUPPORT_TRAINER_OWN_TRAINING_H
 

@@ -141,8 +141,8 @@ static bool buffer_is_due(const Session *s, const StepStream *comm, const StepNo
     return made < INT64_MAX && at->note[STEP_USE] > made + ZERO_SLOTS;
 }
 
-/* Returns the same for this sum, or for the copies that belong to it, or for a later sum among the
- * first `seen` nodes. */
+/* Returns whether buffer_is_due holds for this sum, for the copies that belong to it, or for a
+ * later sum among the first `seen` nodes. */
 static bool sum_is_due(const Session *s, const StepStream *comm, const StepNode *sum, int64_t seen,
                        const StepNode *at)
 {
