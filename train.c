@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Flushes stdout and returns the exit code of a command whose result is its output. If the output
- * cannot be written, the command has failed and the program ends; otherwise returns `code`. */
+/* Flushes stdout and returns `code`, for a command that is run for its output. If the output cannot
+ * be written, the program ends with an error. */
 static int printed(int code)
 {
     bool lost = fflush(stdout) != 0;

@@ -23,8 +23,8 @@ typedef struct {
     NormParams q_norm, k_norm; /* norms over one head, shared by all heads; only with qk_norm */
 } AttentionParams;
 
-/* What forward computes for backward. Each field is either saved in the micro-batch's slot or
- * placed in scratch that all blocks share, as the recompute policy says. attention_recompute
+/* Results of forward that backward reads. Each field is either saved in the micro-batch's slot or
+ * placed in scratch that all blocks share, depending on the recompute policy. attention_recompute
  * computes the fields marked [r] again. */
 typedef struct {
     Tensor normed; /* (S, C) [r] */

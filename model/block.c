@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* What is the same for all parameters of a block while they are added. */
+/* Values that are the same for all parameters of a block while they are added. */
 typedef struct {
     ParamTable *table;
     const GptShape *shape;

@@ -36,9 +36,9 @@ void block_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 /* Computes y (S, C) = block(x (S, C)). The caller has acquired the block's weights from the
  * store. */
 void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y);
-/* Call before block_backward: computes again, from the same x as forward, what backward reads and
- * the recompute policy did not keep. With the policy `full`, it stops before the MLP's down
- * product. The caller has acquired the block's weights. */
+/* Computes again, before block_backward and from the same x as forward, the activations that
+ * backward reads and the recompute policy did not keep. With the policy `full`, it stops before the
+ * MLP's down product. The caller has acquired the block's weights. */
 void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x);
 /* On entry, grad is dy; on return, dx. The caller has acquired the block's weights and gradients;
  * acts are as forward or recompute left them. Weight gradients are added (+=) if `accumulate`, else

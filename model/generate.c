@@ -1,8 +1,8 @@
 /* generate.c -- implements generate.h: decoding with a cache of keys and values, and sampling.
  *
  * The decoder runs the same layers as training, except that attention reads all keys and values in
- * the cache. Each pass places its activations anew in the same memory, so it may have any number of
- * rows up to the capacity. */
+ * the cache. Each pass places its activations again in the same memory, so it may have any number
+ * of rows up to the capacity. */
 #include "model/generate.h"
 
 #include "model/core/check.h"

@@ -12,9 +12,9 @@
 typedef struct {
     int slots, first, blocks;
     bool begins, ends; /* whether it has the embedding, and the head */
-    Tensor *x;         /* slots * (blocks + 1) */
-    BlockActs *acts;   /* slots * blocks */
-    size_t *border;    /* slots + 1: where each slot begins in the arena, and the end */
+    Tensor *x;         /* residual streams: slots * (blocks + 1) */
+    BlockActs *acts;   /* activations: slots * blocks */
+    size_t *border;    /* slots + 1 arena offsets: start of each slot, and the end */
 } Chunk;
 
 /* Tensors whose memory is placed once for the whole run. */

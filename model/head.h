@@ -20,7 +20,7 @@ typedef struct {
     /* (N, C): the same as normed, or the gathered rows of all ranks under sequence parallelism. */
     Tensor in;
     Tensor dnormed; /* (N, C): gradient of `in` */
-    Tensor logits;  /* (chunk, Vp) */
+    Tensor logits;  /* (chunk, Vp), where Vp is the padded vocabulary */
     /* (chunk) and (chunk, 2) in the compute dtype, for the vocabulary-parallel loss; absent if
      * the rank has all columns. */
     Tensor most, terms;

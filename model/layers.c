@@ -73,8 +73,8 @@ static int add_embedding(GptLayers *m, ParamTable *table, int unit)
 {
     Embedding *e = &m->embedding;
     int next = embedding_add_params(e, table, &m->whole, unit);
-    /* Computing a table's gradient does not read its weights, so backward does not acquire them: at
-     * ZeRO stage 3 that would gather them once more. */
+    /* Computing a table's gradient does not read its weights, so backward does not acquire them. At
+     * ZeRO stage 3 that would cost another gather. */
     m->row[m->n_rows++] = (Layer){.unit = {e->token_unit, e->position_unit},
                                   .n_units = e->position >= 0 ? 2 : 1,
                                   .block = -1,
@@ -180,8 +180,8 @@ void gpt_layers_free(GptLayers *layers)
     *layers = (GptLayers){0};
 }
 
-/* Returns the i-th layer that an action of this kind visits in a chunk, and sets *run to what it
- * does there (NULL: nothing). */
+/* Returns the i-th layer that an action of this kind visits in a chunk, and sets *run to the
+ * function to call (NULL: none). */
 static const Layer *row_met(const GptLayers *m, ActionKind kind, int chunk, int i, LayerRun *run)
 {
     const LayerRange *rows = &m->chunk[chunk];

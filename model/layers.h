@@ -27,8 +27,8 @@ typedef struct {
     Tensor logits;      /* (n, Vp): output of layers_logits for the last n rows */
 } LayerWork;
 
-/* Runs one layer while its units are acquired. accumulate[i] says whether the gradients of its i-th
- * unit are added (+=) or written (=); only backward reads it. */
+/* Runs one layer while its units are acquired. accumulate[i] is true if the gradients of its i-th
+ * unit are added (+=), false if they are written (=); only backward reads it. */
 typedef void (*LayerRun)(const LayerWork *work, const Layer *layer, const bool *accumulate);
 
 struct Layer {

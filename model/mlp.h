@@ -12,7 +12,7 @@ typedef struct {
     LinearParams up, down; /* up covers gate | up with SwiGLU */
 } MlpParams;
 
-/* What forward computes for backward; see attention.h for N, C, S and [r]. F is the MLP size of
+/* Results of forward that backward reads; see attention.h for N, C, S and [r]. F is the MLP size of
  * this rank. mlp_recompute computes the fields marked [r] again. */
 typedef struct {
     Tensor normed; /* (S, C) [r] */

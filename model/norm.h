@@ -19,8 +19,8 @@ typedef struct {
 /* Gets the norm's tensors from the store; with `grads` also their gradients. */
 NormTensors norm_bind(ParamStore *store, const NormParams *params, bool grads);
 
-/* Computes y (N, C) = norm of x (N, C), of the kind that the model's shape says, and stats (N, 2)
- * in the compute dtype as in op_norm_forward. */
+/* Computes y (N, C) = the model's kind of norm of x (N, C), and stats (N, 2) in the compute dtype
+ * as in op_norm_forward. */
 void norm_forward(const Pass *pass, const NormParams *params, Tensor y, Tensor stats, Tensor x);
 
 #endif

@@ -54,7 +54,7 @@ typedef struct {
     int64_t length; /* rows filled before this pass */
 } KvCache;
 
-/* What a layer uses during one pass over N = B*T rows; it owns none of it. */
+/* The data that a layer uses during one pass over N = B*T rows; a layer owns none of it. */
 typedef struct {
     Device *dev;
     ParamStore *store;

@@ -21,8 +21,8 @@ void *arena_take(Arena *arena, size_t bytes)
     if (over) beyond_memory(arena);
     CHECK(arena->base == NULL || end <= arena->size, "%zu of %zu bytes used, %zu more asked for",
           arena->used, arena->size, bytes);
-    /* While measuring, the address is aligned and not NULL, so the tensor counts as present, but
-     * nobody may read or write it. */
+    /* While measuring, return an aligned address that is not NULL, so that the tensor counts as
+     * present. It must not be read or written. */
     char *p = (arena->base ? arena->base : (char *)ARENA_ALIGNMENT) + arena->used;
     arena->used = end;
     if (end > arena->peak) arena->peak = end;

@@ -30,7 +30,7 @@ typedef struct {
     int count;
 } ArgList;
 
-/* What an option takes as its value, and the C type of its field. */
+/* The kind of value that an option takes, and the C type of its field. */
 typedef enum {
     ARG_FLAG,     /* no value: a bool, which becomes true */
     ARG_TEXT,     /* any text: const char * */

@@ -38,7 +38,7 @@ static void print_options(FILE *to, const ArgCommand *c)
     }
 }
 
-/* Prints what the command is for: its `about` text, or its summary turned into a sentence. */
+/* Prints the purpose of the command: its `about` text, or its summary turned into a sentence. */
 static void print_about(FILE *to, const ArgCommand *c)
 {
     if (c->about)

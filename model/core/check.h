@@ -28,7 +28,7 @@ int error_print(ExitCode code, const char *fmt, ...) __attribute__((format(print
  * rank's place in the grid, call the flush hook, and end the process with _exit. A thread that
  * fails later prints nothing and never returns from fail or CHECK. */
 void ends_share(bool shared);
-/* Waits for ever. For a rank that knows that another rank is ending the process. */
+/* Waits for ever. Called by a rank when another rank is already ending the process. */
 void ends_wait(void) __attribute__((noreturn));
 /* Sets the hook that saves data to disk before the process ends in this way; NULL removes it. The
  * hook runs once, in the thread that failed, while the other threads keep running, so it must not
@@ -56,8 +56,8 @@ bool error_set(char *err, size_t n, const char *fmt, ...) __attribute__((format(
  * Messages about failed system calls end with that text, and every layer keeps it when it passes
  * the message on. */
 bool error_says(const char *err, int error);
-/* Returns the exit code for the error message: EXIT_PERMISSION if it says that the system refused
- * permission, otherwise `code`. fail does this by itself. */
+/* Returns the exit code for the error message: EXIT_PERMISSION if the system refused permission
+ * according to the message, otherwise `code`. fail does this by itself. */
 ExitCode error_exit_code(const char *err, ExitCode code);
 
 /* Like malloc, calloc, realloc and strdup, but if memory is exhausted they end the program with

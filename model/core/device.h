@@ -37,7 +37,7 @@ typedef struct {
 } Event;
 
 typedef struct {
-    int threads;     /* of the thread pool; 0: the cores this process may use / local_ranks */
+    int threads;     /* size of the thread pool; 0: process cores / local_ranks */
     int local_ranks; /* number of ranks on this machine that share its cores */
     int index;       /* index of this rank among them; CUDA uses GPU number (index mod GPU count) */
     CpuLevel level;
@@ -86,7 +86,7 @@ typedef struct Backend {
      * cached. */
     int64_t (*plans)(const Device *device);
     const char *(*describe)(const Device *device, char *buf,
-                            size_t n); /* "avx512, OpenBLAS 0.3.21, 2 threads" */
+                            size_t n); /* for example "avx512, OpenBLAS 0.3.21, 2 threads" */
     /* Writes the bus address of the device with this index, such as "0000:17:00.0", to buf and
      * returns buf. No two devices have the same address. NULL: no bus address. */
     const char *(*bus_id)(int index, char *buf, size_t n);
@@ -112,7 +112,7 @@ struct Device {
     bool view; /* made by device_on */
     /* Messages that device_warn prints; "" if there is nothing to print. */
     char trouble[512];       /* why "auto" could not use a better device */
-    char lacking[384];       /* what this device lacks, and why: for example OpenBLAS */
+    char lacking[384];       /* a missing library and its effect, for example OpenBLAS */
     struct Profile *profile; /* seconds and calls per op while profiling, else NULL */
     void *impl;
     int index; /* number of the GPU */
@@ -125,8 +125,9 @@ struct Device {
 };
 
 /* Opens the backend called `name` ("cpu", "cuda"; "auto": the best one that is linked and usable).
- * With "auto", device->trouble tells which better device is present but unusable. Returns false and
- * sets err; the same message is in device->trouble, unless the device is simply not there. */
+ * With "auto", device->trouble names a better device that is present but unusable, and the reason.
+ * Returns false and sets err; the same message is in device->trouble, unless the device is simply
+ * not there. */
 bool device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
                  size_t n);
 /* Returns the backend that device_open(name) would try first, or NULL if none is usable. Opens

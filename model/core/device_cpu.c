@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 
 extern const struct OpTable cpu_table_baseline_f32, cpu_table_baseline_f64;
-/* Weak, because programs built with sanitizers contain only the baseline kernels. */
+/* Weak symbols, because programs built with sanitizers contain only the baseline kernels. */
 extern const struct OpTable cpu_table_v3_f32 __attribute__((weak)),
     cpu_table_v3_f64 __attribute__((weak));
 extern const struct OpTable cpu_table_v4_f32 __attribute__((weak)),
@@ -69,10 +69,10 @@ static void cpu_close(Device *device)
 /* Address space that a pool thread needs in addition to its workspace. */
 #define STACK_OF_THREAD ((size_t)16 << 20)
 
-/* Opens OpenBLAS, or falls back to the built-in products. Called after the pool has been created,
- * because OpenBLAS takes its memory from what is left. Each of the `ranks` may call it from all of
- * its threads at the same time. Returns false and sets err if the config demands OpenBLAS and it
- * cannot be used. */
+/* Opens OpenBLAS, or falls back to the built-in products. Called after the thread pool has been
+ * created, so that OpenBLAS is opened only if its memory still fits. Each of the `ranks` may call
+ * it from all of its threads at the same time. Returns false and sets err if the config demands
+ * OpenBLAS and it cannot be used. */
 static bool open_products(Device *device, CpuDevice *cpu, BlasChoice choice, int ranks, char *err,
                           size_t n)
 {

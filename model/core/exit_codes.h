@@ -1,5 +1,5 @@
-/* exit_codes.h -- the program's exit codes, from which a batch script can decide what to do
- * next. */
+/* exit_codes.h -- the program's exit codes, which tell a batch script whether to retry, resume or
+ * give up. */
 #ifndef MODEL_CORE_EXIT_CODES_H
 #define MODEL_CORE_EXIT_CODES_H
 

@@ -250,7 +250,7 @@ static bool denied(const char *pattern)
     if (access(pattern, F_OK) != 0 && errno == EACCES) return true;
     int result = glob(pattern, GLOB_BRACE | GLOB_ERR, NULL, &found);
     bool refused = result == GLOB_ABORTED && errno == EACCES;
-    globfree(&found); /* also frees what it found before the error */
+    globfree(&found); /* also frees names that were found before the error */
     return refused;
 }
 
@@ -260,7 +260,7 @@ bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
     for (int i = 0; i < patterns->count; i++) {
         const char *pattern = patterns->item[i];
         glob_t found = {0};
-        /* An existing path stands for itself, even if its name contains brackets. */
+        /* Treat an existing path as a name, not as a pattern, even if it contains brackets. */
         if (access(pattern, F_OK) == 0) {
             string_list_add(out, pattern);
             continue;

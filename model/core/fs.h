@@ -19,13 +19,13 @@
 /* System calls that change the file system, with the results and errno of the originals. `self` is
  * passed to each of them. */
 typedef struct FsOps {
-    int (*open)(void *self, int folder, const char *name, int flags, mode_t mode); /* openat */
+    int (*open)(void *self, int folder, const char *name, int flags, mode_t mode); /* like openat */
     ssize_t (*write)(void *self, int fd, const void *data, size_t n);
-    int (*sync)(void *self, int fd); /* fsync */
+    int (*sync)(void *self, int fd); /* like fsync */
     int (*close)(void *self, int fd);
     int (*rename)(void *self, int from_folder, const char *from, int to_folder, const char *to);
     int (*make_folder)(void *self, int folder, const char *name, mode_t mode);
-    int (*remove)(void *self, int folder, const char *name, int flags); /* unlinkat */
+    int (*remove)(void *self, int folder, const char *name, int flags); /* like unlinkat */
     /* Returns how many bytes may still be written in the folder `path`, or -1 with errno set. */
     int64_t (*room)(void *self, const char *path);
     void *self;

@@ -54,7 +54,7 @@ void json_place(Json *json, size_t offset, int *line, int *column);
  * the object `parent`. */
 bool json_duplicate(const Json *json, int parent, int node);
 /* Reads the value as an integer. Returns false unless it is integral, at most 2^53 in magnitude,
- * and exactly what the text says. */
+ * and converted without losing a digit. */
 bool json_integer(const Json *json, int node, int64_t *out);
 /* Returns the kind of a value for messages: "a string", "null", ... */
 const char *json_kind(const cJSON *item);

@@ -10,7 +10,7 @@
 /* Prints `text` in quotes as valid JSON whatever its bytes are. Each invalid UTF-8 byte (in a path,
  * a host name or a cut sample) becomes U+FFFD. */
 void json_print_string(FILE *to, const char *text);
-/* Returns what json_print_string prints; the caller frees. */
+/* Like json_print_string, but returns the text; the caller frees. */
 char *json_string(const char *text);
 /* Writes the quoted text to out[0..n), n >= 8, and returns out. A text that is too long is cut
  * between two characters and ends in "..." inside the quotes. Invalid UTF-8 bytes are kept. 6 *

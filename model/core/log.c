@@ -56,8 +56,8 @@ void log_set_clear_line(void (*clear)(void))
     atomic_store(&clear_line, clear);
 }
 
-/* Makes the next message on `to` begin on its own line. Only rank 0 knows what the live line
- * contains, so only rank 0 clears it. */
+/* Makes the next message on `to` begin on its own line. Only rank 0 draws the live line, so only
+ * rank 0 clears it. */
 static void leave_live_line(FILE *to)
 {
     void (*clear)(void) = atomic_load(&clear_line);

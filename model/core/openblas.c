@@ -27,7 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* CPU time limit of a trial: twenty times what it needs if memory is available. */
+/* CPU time limit of a trial: twenty times the usual duration. */
 enum { TRIAL_MICROSECONDS = 250000 };
 /* Address space that must be left after a trial: for files, thread stacks and a small model. */
 #define TRIAL_LEAVES ((size_t)64 << 20)

@@ -197,9 +197,9 @@ void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context)
     uint64_t generation = generation_of(atomic_load(&pool->word)) + 1;
     generation &= ((uint64_t)1 << (64 - TASK_BITS)) - 1;
     pthread_mutex_lock(&pool->mutex);
-    /* Set a word without tasks while the region changes: a late thread may still have the last
-     * region's word and must not take a new task with it. It can see the new n_tasks only after
-     * this word. */
+    /* Set the atomic word to "no task" while the region changes: a late thread may still hold the
+     * last region's word and must not take a new task with it. It can see the new n_tasks only
+     * after this store. */
     atomic_store_explicit(&pool->word, generation << TASK_BITS | NO_TASK, memory_order_release);
     atomic_store_explicit(&pool->n_tasks, n_tasks, memory_order_release);
     atomic_store_explicit(&pool->body, body, memory_order_relaxed);

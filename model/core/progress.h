@@ -28,8 +28,8 @@ Progress progress_begin(void);
 /* Begins another piece of work with the same Progress; its first line is delayed as after
  * progress_begin. */
 void progress_again(Progress *progress);
-/* Prints the progress of the work; the text should begin with what is being done. If the next line
- * is not due yet, only reads the clock. Does nothing if `progress` is NULL. */
+/* Prints a line of progress, which should begin with the name of the work. If the next line is not
+ * due yet, only reads the clock. Does nothing if `progress` is NULL. */
 void progress_print(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Returns whether the next line is due. For callers whose text is expensive to make. */
 bool progress_due(const Progress *progress);

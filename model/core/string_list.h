@@ -10,7 +10,7 @@ typedef struct {
 
 /* Appends a copy of the string. */
 void string_list_add(StringList *list, const char *item);
-/* Frees the items and leaves an empty list. Not for lists whose items belong to somebody else. */
+/* Frees the items and leaves an empty list. Not for lists that do not own their items. */
 void string_list_free(StringList *list);
 
 #endif

@@ -66,7 +66,7 @@ void utf8_format(char *out, size_t n, const char *fmt, va_list args)
 /* Prints arbitrary text so that it cannot control the terminal: control characters (also the 8-bit
  * ones) and invalid bytes are printed as \xNN; line feeds and tabs are kept. */
 void utf8_print_escaped(FILE *to, const char *text);
-/* Returns what utf8_print_escaped prints; the caller frees. */
+/* Like utf8_print_escaped, but returns the text; the caller frees. */
 char *utf8_escaped(const char *text);
 
 #endif

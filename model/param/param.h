@@ -1,4 +1,4 @@
-/* param.h -- the table of parameters: what each parameter is, and where it is stored.
+/* param.h -- the table of parameters: a description of each parameter and its place in memory.
  *
  * One table, the same on every rank, describes each parameter in one row: name, unit, shape, dtype,
  * how tensor parallelism splits it, optimizer group, initialisation, offset. Parameters are stored
@@ -14,8 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How the ranks of a tensor-parallel group compute the gradient of a row, and what must be summed
- * over them. */
+/* How the ranks of a tensor-parallel group compute the gradient of a row, and which sum over the
+ * ranks it needs. */
 typedef enum {
     TP_GRAD_CUT,           /* each rank has its own part: nothing to sum */
     TP_GRAD_WHOLE,         /* every rank computes the whole, equal gradient; not used yet */

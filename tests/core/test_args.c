@@ -165,7 +165,7 @@ static Outcome run_line(const char *const *words, int count)
     if (err_bytes > 0) {
         static const char prefix[] = "error[64] ";
         assert_memory_equal(err, prefix, sizeof prefix - 1);
-        err[err_bytes - 1] = '\0'; /* removes the line feed */
+        err[err_bytes - 1] = '\0'; /* cuts off the line feed */
         snprintf(o.text, sizeof o.text, "%s! %s", out, err + sizeof prefix - 1);
     } else {
         snprintf(o.text, sizeof o.text, "%s", out);
@@ -257,7 +257,7 @@ static const struct {
      "  ./x plain\n      nothing\n  ./x only\n      options\nNotes.\n"},
 };
 
-static void test_lines_are_parsed_print_help_or_are_refused_with_a_message(void **state)
+static void test_each_known_line_is_parsed_prints_help_or_is_refused(void **state)
 {
     (void)state;
     static const char many_help[] =
@@ -334,7 +334,7 @@ static void check_taken(const Values *v, char *const *line, int count)
 
 /* Builds random lines from known words: each must be accepted, print help, or be refused with an
  * error message. */
-static void test_random_lines_are_accepted_print_help_or_are_refused(void **state)
+static void test_each_random_line_is_accepted_prints_help_or_is_refused(void **state)
 {
     (void)state;
     static const char *const piece[] = {"--",   "-", "=", "name", "text", "set", "flag",
@@ -370,15 +370,15 @@ static void test_random_lines_are_accepted_print_help_or_are_refused(void **stat
         wrong += code == EXIT_USAGE;
         free(printed);
     }
-    assert_in_range(taken, LINES / 20, LINES); /* many lines are accepted and many are refused */
+    assert_in_range(taken, LINES / 20, LINES); /* both outcomes must be frequent */
     assert_in_range(wrong, LINES / 20, LINES);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines_are_parsed_print_help_or_are_refused_with_a_message),
-        cmocka_unit_test(test_random_lines_are_accepted_print_help_or_are_refused),
+        cmocka_unit_test(test_each_known_line_is_parsed_prints_help_or_is_refused),
+        cmocka_unit_test(test_each_random_line_is_accepted_prints_help_or_is_refused),
         cmocka_unit_test(test_misspelt_names_get_a_suggestion_and_distant_ones_none),
     };
     return cmocka_run_group_tests_name("args", tests, NULL, NULL);

@@ -21,7 +21,7 @@
 
 enum { RANKS = 4, TIMES = 50 };
 
-/* What each rank of the child process does once all have started. */
+/* The action of each rank in the child process once all have started. */
 typedef void (*Act)(int rank);
 static pthread_barrier_t met;
 static Act act;
@@ -66,8 +66,8 @@ static void ranks_main(void *context)
     fail(EXIT_MISSING, "one rank alone");
 }
 
-/* Runs ranks with this action in a child process. Returns its exit code and stores what it printed
- * in text. */
+/* Runs ranks with this action in a child process. Returns its exit code and stores its output in
+ * text. */
 static int child(Act acts, void (*flush)(void *), char *text, size_t n)
 {
     return child_run(ranks_main, &(Does){acts, flush}, text, n);

@@ -46,7 +46,7 @@ static void test_comments_and_trailing_commas_are_accepted(void **state)
     json_free(&json);
 }
 
-/* Each node's end must be the first node after its own children, whatever comes before it. */
+/* Each node's end must be the first node after its own children, whatever precedes the node. */
 static void test_each_node_ends_after_its_own_children(void **state)
 {
     (void)state;

@@ -58,18 +58,18 @@ static void test_only_an_exceeded_time_limit_is_reported_as_lack_of_memory(void 
 }
 
 /* Some callers leave SIGCHLD ignored. Waiting for the child must still return. */
-static void test_the_trial_ends_even_if_sigchld_is_ignored(void **state)
+static void test_the_openblas_trial_ends_even_if_sigchld_is_ignored(void **state)
 {
     (void)state;
     CpuDevice cpu = {0};
     char why[256] = "";
     signal(SIGCHLD, SIG_IGN);
     arrives = SIGPROF;
-    alarm(60); /* ends the test if waiting hangs */
+    alarm(60); /* SIGALRM ends the test if the wait hangs */
     assert_false(openblas_open(&cpu, 1, 0, why, sizeof why));
     arrives = 0;
     assert_non_null(strstr(why, "does not get its memory"));
-    openblas_open(&cpu, 1, 0, why, sizeof why); /* whether or not OpenBLAS is installed */
+    openblas_open(&cpu, 1, 0, why, sizeof why); /* succeeds or finds no OpenBLAS */
     assert_string_equal(why, "");
     alarm(0);
     assert_ptr_equal(signal(SIGCHLD, SIG_DFL), SIG_IGN);
@@ -92,7 +92,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_only_an_exceeded_time_limit_is_reported_as_lack_of_memory),
-        cmocka_unit_test(test_the_trial_ends_even_if_sigchld_is_ignored),
+        cmocka_unit_test(test_the_openblas_trial_ends_even_if_sigchld_is_ignored),
         cmocka_unit_test(test_more_threads_than_openblas_supports_are_refused),
     };
     return cmocka_run_group_tests(tests, limit_address_space, NULL);

@@ -58,8 +58,8 @@ static void test_failures_print_a_message_and_exit_with_its_code(void **state)
     char text[1024];
     assert_int_equal(child(fail_with_data, text, sizeof text), EXIT_DAMAGED);
     assert_string_equal(
-        text, "error[65] rank 3 dp1: tokens.bin: torn\\x1b[2J\n"); /* the escape sequence is printed
-                                                                      as text */
+        /* The escape sequence must be printed as text. */
+        text, "error[65] rank 3 dp1: tokens.bin: torn\\x1b[2J\n");
     assert_int_equal(child(fail_a_check, text, sizeof text), EXIT_BUG);
     assert_non_null(strstr(text, "CHECK(a == b) failed"));
     assert_non_null(strstr(text, "3 and 4"));

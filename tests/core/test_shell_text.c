@@ -90,7 +90,7 @@ static void test_a_shell_reads_special_characters_back_from_quotes(void **state)
         {"\xc3\xa9t\xc3\xa9", "\"\xc3\xa9t\xc3\xa9\""},
         {"\xc2\x9b"
          "1m",
-         "$'\\302\\2331m'"}, /* a terminal control character in UTF-8 */
+         "$'\\302\\2331m'"}, /* an 8-bit terminal control character */
         {"~", "\"~\""},
         {"~root/x", NULL},
         {"*", NULL},
@@ -100,7 +100,7 @@ static void test_a_shell_reads_special_characters_back_from_quotes(void **state)
         {"--out", "--out"},
         {"\n", NULL},
         {"\\\n'\"$x`\n", NULL},
-        {"1\n23", NULL}, /* a digit after an escape */
+        {"1\n23", NULL}, /* a digit right after a line feed */
         {"\x01"
          "23",
          NULL},

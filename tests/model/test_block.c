@@ -98,7 +98,7 @@ static double alone_forward(Alone *a, double step)
     return sum;
 }
 
-/* Runs backward for that sum. */
+/* Runs the block's backward pass for the sum that alone_forward returns. */
 static void alone_backward(Alone *a)
 {
     double *d = a->grad.d.data;
@@ -150,7 +150,7 @@ static void test_backward_uses_valid_column_sums_and_ignores_stale_ones(void **s
     for (int64_t j = 0; j < s.C; j++)
         assert_true(fabs(columns[j] - sums[j]) < 1e-13);
     Tensor bias = fixture_grad(&a.f, a.block->mlp.down.bias);
-    for (int known = 0; known < 2; known++) { /* correct sums first, then wrong ones */
+    for (int known = 0; known < 2; known++) { /* first valid sums, then stale ones */
         for (int64_t j = 0; j < s.C; j++) {
             columns[j] = known;
             for (int64_t n = 0; !known && n < ALONE_ROWS; n++)

@@ -71,14 +71,14 @@ static void test_gradients_of_llama_match_finite_differences(void **state)
     check_gradients(&s, 1);
 }
 
-static void test_gradients_with_mqa_relu2_and_chunked_head_match_differences(void **state)
+static void test_gradients_with_mqa_relu2_and_chunked_head_match_finite_differences(void **state)
 {
     (void)state;
     GptShape s = fixture_mqa_shape();
     check_gradients(&s, 1);
 }
 
-static void test_accumulated_and_recomputed_gradients_match_differences(void **state)
+static void test_accumulated_and_recomputed_gradients_match_finite_differences(void **state)
 {
     (void)state;
     GptShape s = fixture_llama_shape();
@@ -88,7 +88,7 @@ static void test_accumulated_and_recomputed_gradients_match_differences(void **s
     check_gradients(&s, 3);
 }
 
-static void test_gradients_of_one_biased_swiglu_layer_match_differences(void **state)
+static void test_gradients_of_one_biased_swiglu_layer_match_finite_differences(void **state)
 {
     (void)state;
     GptShape s = fixture_shape();
@@ -186,7 +186,7 @@ static void test_bug_1_3_several_micro_batches_equal_one_large_batch(void **stat
 }
 
 /* Bug 23: padding rows of the vocabulary must not affect loss or gradients. */
-static void test_bug_23_vocabulary_padding_changes_nothing(void **state)
+static void test_bug_23_vocabulary_padding_does_not_change_loss_or_gradients(void **state)
 {
     (void)state;
     int64_t vocab[] = {17, 127, 128, 129};
@@ -292,7 +292,7 @@ static void test_bug_13_14_the_norm_counts_each_parameter_once(void **state)
 
 /* Six operations for each weight in a product, including the head's padding rows, and six per block
  * for each pair of a head column and a key. GFLOP/s in reports are computed from this number. */
-static void test_flops_per_token_equal_a_count_in_this_test(void **state)
+static void test_flops_per_token_equal_a_separate_count(void **state)
 {
     (void)state;
     GptShape gpt2 = fixture_gpt2_shape();
@@ -323,16 +323,16 @@ int main(void)
         cmocka_unit_test(test_bug_13_14_the_norm_counts_each_parameter_once),
         cmocka_unit_test(test_gradients_of_gpt2_match_finite_differences),
         cmocka_unit_test(test_gradients_of_llama_match_finite_differences),
-        cmocka_unit_test(test_gradients_with_mqa_relu2_and_chunked_head_match_differences),
-        cmocka_unit_test(test_accumulated_and_recomputed_gradients_match_differences),
-        cmocka_unit_test(test_gradients_of_one_biased_swiglu_layer_match_differences),
+        cmocka_unit_test(test_gradients_with_mqa_relu2_and_chunked_head_match_finite_differences),
+        cmocka_unit_test(test_accumulated_and_recomputed_gradients_match_finite_differences),
+        cmocka_unit_test(test_gradients_of_one_biased_swiglu_layer_match_finite_differences),
         cmocka_unit_test(test_bug_12_a_rerun_gives_the_same_bits),
         cmocka_unit_test(test_fused_gelu_equals_gelu_in_f32_and_is_close_in_16_bits),
         cmocka_unit_test(test_bug_1_3_several_micro_batches_equal_one_large_batch),
-        cmocka_unit_test(test_bug_23_vocabulary_padding_changes_nothing),
+        cmocka_unit_test(test_bug_23_vocabulary_padding_does_not_change_loss_or_gradients),
         cmocka_unit_test(test_bug_31_stale_activations_and_scratch_are_never_read),
         cmocka_unit_test(test_gaps_between_packs_are_zero_after_backward),
-        cmocka_unit_test(test_flops_per_token_equal_a_count_in_this_test),
+        cmocka_unit_test(test_flops_per_token_equal_a_separate_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

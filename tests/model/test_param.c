@@ -242,9 +242,9 @@ static void count_owned(const ParamTable *table, GridPlace size, int row, int *t
 }
 
 /* With fewer kv heads than ranks, several ranks share a head, and only the first of them may count
- * it. Only the first rank counts what all ranks have, and each rank counts its part of what is
- * split. */
-static void test_every_row_is_counted_once_over_tp_and_kv(void **state)
+ * it. Only the first rank counts parameters that are on all ranks, and each rank counts its part of
+ * a split parameter. */
+static void test_every_row_is_counted_once_however_ranks_share_kv_heads(void **state)
 {
     (void)state;
     for (int tp = 1; tp <= 8; tp *= 2)
@@ -265,7 +265,7 @@ static void test_every_row_is_counted_once_over_tp_and_kv(void **state)
             }
             param_table_layout(&table);
             assert_int_equal(table.param[3].local[0],
-                             tp > kv ? 8 : kv * 8 / tp); /* never half a head */
+                             tp > kv ? 8 : kv * 8 / tp); /* a rank never has half a head */
             for (int p = 0; p < table.n_params; p++) {
                 int times[512] = {0};
                 count_owned(&table, size, p, times);
@@ -300,7 +300,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_35_every_element_belongs_to_one_parameter),
-        cmocka_unit_test(test_every_row_is_counted_once_over_tp_and_kv),
+        cmocka_unit_test(test_every_row_is_counted_once_however_ranks_share_kv_heads),
         cmocka_unit_test(test_the_vocabulary_is_padded_to_fit_the_number_of_ranks),
         cmocka_unit_test(test_bug_37_names_are_unique_and_only_matrices_decay),
         cmocka_unit_test(test_a_rank_of_four_has_the_expected_part_of_each_row),

@@ -84,7 +84,7 @@ static void check_other_plans(Fixture *f)
     size_t held = decoder_used(decoder);
     decoder_feed(decoder, f->tokens, f->T);
     assert_int_equal(decoder_used(decoder), decoder_bytes(&f->layers, f->T));
-    assert_true(held < decoder_used(decoder)); /* passes are counted, too */
+    assert_true(held < decoder_used(decoder)); /* decoder_used counts the pass, too */
     decoder_destroy(decoder);
     f->params->step_end(f->params);
 }
@@ -162,8 +162,7 @@ static void test_bug_53_recompute_changes_no_bit(void **state)
     }
 }
 
-/* Heads whose total width is not the hidden size, with one kv head; and enough wide rows for vector
- * loops with remainders and for several tasks. */
+/* Tests heads whose total width is not the hidden size, with one kv head; and many wide rows. */
 static void test_bug_53_recompute_changes_no_bit_with_other_sizes(void **state)
 {
     (void)state;
@@ -172,7 +171,7 @@ static void test_bug_53_recompute_changes_no_bit_with_other_sizes(void **state)
         GptShape mqa = fixture_with_dtype(fixture_mqa_shape(), all_dtypes[t]);
         mqa.qk_norm = true;
         if (asked_in(0, all_dtypes[t])) check_policies(&mqa, VARIANTS);
-        /* Both norms, combined with all other options. */
+        /* Test both norms with all other options. */
         for (int i = thinned() ? 0 : (int)turns_first(every); i < 6; i += every) {
             GptShape wide = fixture_with_dtype(variant(30 + i % 2 + 64 * (i / 2)), all_dtypes[t]);
             wide.C = 132;
@@ -261,7 +260,7 @@ static void check_fused_gelu(TestDevice *d, DType dtype, int64_t F)
         device_drop(dev, rest[i]);
 }
 
-/* ops.h promises this, and selective recompute relies on it. */
+/* ops.h promises equal bits, and selective recompute relies on it. */
 static void test_fused_ops_give_the_bits_of_separate_ops(void **state)
 {
     (void)state;
@@ -309,7 +308,7 @@ static GptBytes bytes_of(const GptShape *s, int64_t B, int64_t T, GptMode mode)
 }
 
 /* Selective recompute must save exactly what it computes again; full recompute must save more. */
-static void test_selective_keeps_less_memory_than_none_and_more_than_full(void **state)
+static void test_selective_recompute_uses_less_memory_than_none_and_more_than_full(void **state)
 {
     (void)state;
     for (int i = 0; i < 4 * VARIANTS; i++) {
@@ -329,7 +328,7 @@ static void test_selective_keeps_less_memory_than_none_and_more_than_full(void *
     }
 }
 
-/* Activations plus scratch of GPT-2 124M; in an evaluation they must not depend on the policy. */
+/* Checks activations plus scratch of GPT-2 124M; in evaluation they do not depend on the policy. */
 static void test_memory_of_gpt2_124m_has_the_expected_size(void **state)
 {
     (void)state;
@@ -393,7 +392,7 @@ int main(void)
         cmocka_unit_test(test_bug_53_recompute_changes_no_bit_with_other_sizes),
         cmocka_unit_test_setup_teardown(test_fused_ops_give_the_bits_of_separate_ops, devices_setup,
                                         devices_teardown),
-        cmocka_unit_test(test_selective_keeps_less_memory_than_none_and_more_than_full),
+        cmocka_unit_test(test_selective_recompute_uses_less_memory_than_none_and_more_than_full),
         cmocka_unit_test(test_memory_of_gpt2_124m_has_the_expected_size),
         cmocka_unit_test(test_backward_repeats_the_ops_that_the_policy_names),
     };

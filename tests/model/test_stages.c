@@ -33,7 +33,7 @@ static void check_home(const ParamTable *table, int unit, int first, int last)
                  home->stage[home->n - 1]);
 }
 
-/* Four chunks on two stages: embedding and block 0 | block 1 | blocks 2, 3 | block 4 and the
+/* Checks four chunks on two stages: embedding and block 0 | block 1 | blocks 2, 3 | block 4 and the
  * head. */
 static void test_units_are_stored_on_the_stages_of_their_layers(void **state)
 {
@@ -113,9 +113,9 @@ static void forget(Tensor x)
     memset(x.data, 0xff, tensor_bytes(x));
 }
 
-/* Runs all micro-batches forward through every chunk, then all backward: two are in progress at a
- * time, each in its own slot. After each action, what it has read and scratch are filled with NaN.
- * Slots are assigned from last to first, so that a slot's number never equals its micro-batch's. */
+/* Runs all micro-batches forward through every chunk, then all backward, with two in progress at a
+ * time, each in its own slot. After each action, its inputs and scratch are filled with NaN. Slots
+ * are assigned from last to first, so that a slot's number never equals its micro-batch's. */
 static void run_chunks(Fixture *f, const GptLayers *layers, Gpt *gpt)
 {
     Batches batches = {.f = f};
@@ -239,11 +239,13 @@ static void test_memory_grows_by_one_slot_per_micro_batch_kept(void **state)
                  many = gpt_bytes(&chunks, (const int[]){3, 2, 1}, B, T, GPT_TRAIN);
         size_t stream = (size_t)(B * T * s.C) * 8;
         stream = (stream + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-        /* Six streams in both cases: the stream after a chunk is the first of the next. */
+        /* Both models keep six residual streams: the one after a chunk is also the first of the
+         * next chunk. */
         assert_int_equal(one.activations, cut.activations);
         assert_int_equal(cut.scratch, one.scratch);
         assert_int_equal(many.scratch, cut.scratch);
-        /* Chunks of one, two and two blocks; the last one also has the head's input stream. */
+        /* The chunks have one, two and two blocks; the last one also has the head's input
+         * stream. */
         size_t block = (one.activations - stream) / 5;
         assert_int_equal(many.activations, one.activations + 2 * block + 2 * block);
         gpt_layers_free(&chunks);

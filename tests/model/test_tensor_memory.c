@@ -39,7 +39,7 @@ static Local local_of(const GptShape *s, int tp, bool sp)
 static size_t remade(const GptShape *s, const Local *l)
 {
     size_t bytes = 2 * bytes_of(l->rows * l->C) + 2 * bytes_of(2 * l->rows); /* both norms */
-    bytes += bytes_of(TOKENS * l->F);                                        /* the activation */
+    bytes += bytes_of(TOKENS * l->F); /* output of the activation */
     if (!s->qk_norm) return bytes;
     return bytes + bytes_of(TOKENS * (l->heads + l->kv_heads) * l->D) +
            bytes_of(2 * TOKENS * l->heads) + bytes_of(2 * TOKENS * l->kv_heads);
@@ -49,7 +49,7 @@ static size_t kept(const Local *l)
 {
     return bytes_of(TOKENS * (l->heads + 2 * l->kv_heads) * l->D) +
            bytes_of(TOKENS * l->heads * l->D) + bytes_of(TOKENS * l->heads) + /* o, lse */
-           bytes_of(l->rows * l->C) + /* the stream between the two halves */
+           bytes_of(l->rows * l->C) + /* the residual stream between the two halves */
            bytes_of(TOKENS * l->up);
 }
 
@@ -74,7 +74,7 @@ static size_t head_scratch(const GptShape *s, const Local *l, int tp, bool sp)
     int64_t chunk = s->head_chunk == 5 ? 4 : s->head_chunk; /* 12 rows in three equal chunks */
     size_t bytes = bytes_of(l->rows * l->C) + bytes_of(2 * l->rows) + bytes_of(TOKENS * l->C) +
                    bytes_of(chunk * l->Vp) + bytes_of(TOKENS);
-    if (sp) bytes += bytes_of(TOKENS * l->C); /* the rows of all ranks */
+    if (sp) bytes += bytes_of(TOKENS * l->C); /* the gathered rows of all ranks */
     return tp > 1 ? bytes + bytes_of(chunk) + bytes_of(2 * chunk) : bytes; /* maxima, sums */
 }
 
@@ -115,7 +115,7 @@ static void test_memory_of_a_rank_equals_the_formulas_of_this_file(void **state)
         s.bias = s.qk_norm = i / 2 % 2;
         s.activation = i / 2 % 2 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
         s.G = i % 2 ? 1 : 12;
-        s.D = i / 12 == 1 ? 20 : 4; /* wide heads, so that attention needs more than the MLP */
+        s.D = i / 12 == 1 ? 20 : 4; /* wide heads: attention needs more scratch than the MLP */
         s.L = 1 + i / 12;
         for (int tp = 1; tp <= 4; tp++)
             for (int sp = 0; sp < 1 + (tp > 1); sp++)

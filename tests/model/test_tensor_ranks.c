@@ -243,11 +243,11 @@ static void check_count(Comm *world, const char *what, CommCount is, int64_t cal
                    (long long)elements);
 }
 
-/* Counts what a micro-batch sends. Without sequence parallelism a layer makes four sums, two of
- * them in forward. With it, six gathers and four scattered sums, two and two of them in forward.
- * Full recompute repeats forward, except for the sum after the down product. Embedding and head
- * cross one border in each direction, and each chunk of logits sends its maxima and two sums per
- * row. */
+/* Counts the collective calls and elements of a micro-batch. Without sequence parallelism a layer
+ * makes four sums, two of them in forward. With sequence parallelism it makes six gathers and four
+ * scattered sums, two and two of them in forward. Full recompute repeats forward, except for the
+ * sum after the down product. Embedding and head cross one border in each direction, and each chunk
+ * of logits sends its maxima and two sums per row. */
 static void count_on_rank(Comm *world, void *context)
 {
     const Counted *job = context;
@@ -283,7 +283,7 @@ static void count_on_rank(Comm *world, void *context)
     fixture_close(&f);
 }
 
-static void test_a_layer_sends_the_expected_calls_and_elements(void **state)
+static void test_a_layer_makes_the_expected_collective_calls(void **state)
 {
     (void)state;
     for (int i = 0; i < 12; i++) {
@@ -303,7 +303,7 @@ static void test_a_layer_sends_the_expected_calls_and_elements(void **state)
 typedef struct {
     const RankedCase *c;
     GptShape shape;
-    unsigned char *gradients[4]; /* of each rank */
+    unsigned char *gradients[4]; /* the gradients of each rank */
     size_t bytes[4];
     double loss;
 } Bits;
@@ -321,7 +321,7 @@ static void bits_on_rank(Comm *world, void *context)
 
 /* Bug 53: full recompute calls a region's collectives again. Neither kind of recompute may change a
  * bit. */
-static void test_bug_53_recompute_changes_no_bit_over_ranks(void **state)
+static void test_bug_53_recompute_on_ranks_changes_no_bit(void **state)
 {
     (void)state;
     static const DType dtypes[] = {F64, F32, BF16, F16};
@@ -358,8 +358,8 @@ int main(void)
         cmocka_unit_test(test_bug_24_large_logits_on_several_ranks_equal_one_rank),
         cmocka_unit_test(test_bug_27_heads_keep_their_rows_on_any_number_of_ranks),
         cmocka_unit_test(test_bug_19_copies_on_all_ranks_get_the_same_gradient_bits),
-        cmocka_unit_test(test_a_layer_sends_the_expected_calls_and_elements),
-        cmocka_unit_test(test_bug_53_recompute_changes_no_bit_over_ranks),
+        cmocka_unit_test(test_a_layer_makes_the_expected_collective_calls),
+        cmocka_unit_test(test_bug_53_recompute_on_ranks_changes_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

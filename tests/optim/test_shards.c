@@ -82,7 +82,7 @@ static void update_part(CutStore *s, Device *dev, const Config *config)
     free(memory);
 }
 
-/* Returns a store whose pieces have all been updated. */
+/* Returns a store in which all pieces have been updated. */
 static CutStore *updated(const ParamTable *table, GridPlace at, int parts, const Way *way)
 {
     Config config = config_of(way);
@@ -164,8 +164,8 @@ static void test_updates_are_the_same_however_parameters_are_split(void **state)
     }
 }
 
-/* A shard of padding only has a table of segments, too. Its weights must stay zero whatever random
- * bits it draws. */
+/* A shard that contains only padding has a table of segments, too. Its weights must stay zero
+ * whatever random bits are used. */
 static void test_a_shard_of_only_padding_stays_zero(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* cut_store.c -- implements cut_store.h. */
+/* cut_store.c -- implements cut_store.h: a parameter store that is split into pieces at odd
+ * elements. */
 #include "tests/support/model/cut_store.h"
 
 #include "model/core/check.h"

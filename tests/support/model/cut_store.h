@@ -13,7 +13,8 @@ enum { CUT_MOST_UNITS = 16 };
 
 typedef struct {
     ParamStore base; /* first, so that a ParamStore pointer is also a CutStore pointer */
-    Tensor weight[CUT_MOST_UNITS], grad[CUT_MOST_UNITS]; /* followed by a tail */
+    /* Each has extra elements after the unit, because pieces may extend past it. */
+    Tensor weight[CUT_MOST_UNITS], grad[CUT_MOST_UNITS];
     int parts, part;
     int published; /* units published so far; they must come in order; reset it to 0 */
 } CutStore;

@@ -1,4 +1,5 @@
-/* fake_store.c -- implements fake_store.h. */
+/* fake_store.c -- implements fake_store.h: a parameter store of two small units for tests of the
+ * optimizer. */
 #include "tests/support/model/fake_store.h"
 
 #include "model/core/check.h"

@@ -1,4 +1,4 @@
-/* golden.c -- implements golden.h. */
+/* golden.c -- implements golden.h: reads the reference values that PyTorch computed. */
 #include "tests/support/model/golden.h"
 
 #include "model/core/check.h"

@@ -1,4 +1,4 @@
-/* gradcheck.c -- implements gradcheck.h. */
+/* gradcheck.c -- implements gradcheck.h: compares gradients with finite differences. */
 #include "tests/support/model/gradcheck.h"
 
 #include "model/core/check.h"

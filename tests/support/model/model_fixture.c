@@ -1,4 +1,4 @@
-/* model_fixture.c -- implements model_fixture.h. */
+/* model_fixture.c -- implements model_fixture.h: opens and runs a small GPT for tests. */
 #include "tests/support/model/model_fixture.h"
 
 #include "model/core/check.h"
@@ -67,7 +67,7 @@ GptShape fixture_mqa_shape(void)
 {
     GptShape s = fixture_shape();
     s.G = 1;
-    s.D = 8; /* H D differs from C */
+    s.D = 8; /* heads times head size is not the hidden size */
     s.position = POSITION_ROPE;
     s.activation = ACTIVATION_RELU2;
     s.head_chunk = 5;

@@ -16,7 +16,7 @@ typedef struct {
     size_t store_bytes; /* device memory held by the store */
     ParamStore *params;
     Gpt *gpt;
-    StepStats stats; /* of the last run */
+    StepStats stats; /* statistics of the last run */
     double scale;    /* the factor that multiplies the loss before backward */
     int64_t B, T, micros;
     int32_t *tokens, *targets, *positions; /* (micros, B*T), on the host */

@@ -1,4 +1,5 @@
-/* model_inside.c -- implements model_inside.h. */
+/* model_inside.c -- implements model_inside.h: fills a model's unused memory with NaN, and measures
+ * it. */
 #include "tests/support/model/model_inside.h"
 
 #include "model/core/check.h"

@@ -1,4 +1,4 @@
-/* param_rows.c -- implements param_rows.h. */
+/* param_rows.c -- implements param_rows.h: finds rows of the parameter table. */
 #include "tests/support/model/param_rows.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* plain_sampling.c -- implements plain_sampling.h. */
+/* plain_sampling.c -- implements plain_sampling.h: samples a token with simple loops. */
 #include "tests/support/model/plain_sampling.h"
 
 #include "model/core/check.h"

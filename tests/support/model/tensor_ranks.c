@@ -1,4 +1,5 @@
-/* tensor_ranks.c -- implements tensor_ranks.h. */
+/* tensor_ranks.c -- implements tensor_ranks.h: runs a small GPT on tensor-parallel ranks and
+ * compares it with one rank. */
 #include "tests/support/model/tensor_ranks.h"
 
 #include "model/core/check.h"
@@ -93,7 +94,7 @@ static Tensor logits_of(Fixture *f)
 /* Losses and gradients of a model on one rank. */
 typedef struct {
     double loss, evaluated;
-    ParamTable table;    /* of that rank */
+    ParamTable table;    /* of the single rank */
     double **gradient;   /* logical elements, one array per row of the table */
     double rms, largest; /* over all rows */
     double *logits;      /* (B T, V) of the first micro-batch */
@@ -236,7 +237,7 @@ static void check_logits(Fixture *f, const Seen *seen)
     free(logits.data);
 }
 
-/* Checks that the memory plan equals what was used, to the byte. */
+/* Checks that the model used exactly the planned bytes. */
 static void check_plan(const Fixture *f, const Seen *seen, const Gpt *gpt, GptMode mode)
 {
     GptBytes plan = gpt_bytes(&f->layers, NULL, f->B, f->T, mode), used = model_used(gpt);

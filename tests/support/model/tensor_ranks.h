@@ -33,8 +33,8 @@ void visit_extents(Fixture *f, bool gradients, VisitExtent extent_of, void *cont
 void ranked_open(Fixture *f, Comm *world, const GptShape *shape, const RankedCase *c);
 /* Trains and evaluates on the ranks of the case, with scratch filled with NaN before each
  * micro-batch. Losses, logits, and every element of every gradient, on each rank that has it, must
- * equal those of one rank; gradients of padding rows must be zero, and the memory plan must equal
- * what was used. Fails the test otherwise. */
+ * equal those of one rank; gradients of padding rows must be zero, and the bytes used must equal
+ * the memory plan. Fails the test otherwise. */
 void check_ranked(const GptShape *shape, const RankedCase *c);
 
 #endif
