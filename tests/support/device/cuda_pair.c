@@ -1,4 +1,4 @@
-/* cuda_pair.c -- see cuda_pair.h. */
+/* cuda_pair.c -- opens a CPU and a CUDA device and compares tensors from both. */
 #include "tests/support/device/cuda_pair.h"
 
 #include "model/core/check.h"

@@ -1,5 +1,5 @@
-/* cuda_pair.h -- for tests that hold the CUDA device to the CPU's bits: one device of each, tensors
- * in host memory, and the comparison. */
+/* cuda_pair.h -- helpers for tests that compare the CUDA device's results with the CPU's, bit for
+ * bit: one device of each kind, tensors in host memory, and the comparison. */
 #ifndef TESTS_SUPPORT_DEVICE_CUDA_PAIR_H
 #define TESTS_SUPPORT_DEVICE_CUDA_PAIR_H
 
@@ -7,18 +7,19 @@
 
 extern Device pair_cpu, pair_cuda;
 
-/* Setup of a group of tests: opens both (the CPU with two threads); teardown closes them. */
+/* Setup of a group of tests: opens both devices (the CPU with two threads). The teardown closes
+ * them. */
 int pair_setup(void **state);
 int pair_teardown(void **state);
-/* Skips the test where no CUDA device is built in and there. */
+/* Skips the test if CUDA is not built in or there is no GPU. */
 void pair_needed(void);
 
-/* n elements: spread * normal i of the stream, or its absolute value. The caller frees the
- * data. */
+/* Returns n elements: spread * normal number i of the random stream, or its absolute value if
+ * `positive`. The caller frees the data. */
 Tensor pair_drawn(DType dtype, int64_t n, uint64_t stream, double spread, bool positive);
-/* The same tensor in memory of its own, absent if t is. */
+/* Returns a copy of the tensor in new memory, or an absent tensor if t is absent. */
 Tensor pair_copy(Tensor t);
-/* Fails with `what` and the first element unless both have the same bits. */
+/* Fails with `what` and the first differing element unless both tensors have the same bits. */
 void pair_same_bits(Tensor expected, Tensor found, const char *what);
 
 #endif

@@ -1,5 +1,5 @@
-/* kernel_test.cuh -- what tests that are kernels share: the device or a skip, memory there and
- * back, drawn numbers. */
+/* kernel_test.cuh -- helpers for tests that launch their own kernels: skipping without a GPU,
+ * copying data to and from the device, and pseudo-random numbers. */
 #ifndef TESTS_SUPPORT_DEVICE_KERNEL_TEST_CUH
 #define TESTS_SUPPORT_DEVICE_KERNEL_TEST_CUH
 
@@ -13,7 +13,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
-/* Skips the running test where no CUDA device is. */
+/* Skips the running test if there is no CUDA device. */
 static inline void need_gpu(void)
 {
     int count = 0;
@@ -23,7 +23,7 @@ static inline void need_gpu(void)
     skip();
 }
 
-/* A copy of n elements in device memory, or room for them (NULL). */
+/* Returns a copy of n elements in device memory, or uninitialized memory if host is NULL. */
 template <class X> static inline X *on_device(const X *host, int n)
 {
     X *p = NULL;
@@ -32,14 +32,14 @@ template <class X> static inline X *on_device(const X *host, int n)
     return p;
 }
 
-/* The elements at p, which it releases. */
+/* Copies the elements at p to the host and frees p. */
 template <class X> static inline void back(X *host, X *p, int n)
 {
     CUDA_CHECK(cudaMemcpy(host, p, (size_t)n * sizeof *p, cudaMemcpyDeviceToHost));
     CUDA_CHECK(cudaFree(p));
 }
 
-/* A number in [0, 1) of no pattern. */
+/* Returns a pseudo-random number in [0, 1). */
 static inline double drawn(uint32_t i)
 {
     i = (i ^ i >> 16) * 0x7feb352du;

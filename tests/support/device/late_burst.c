@@ -1,5 +1,6 @@
-/* late_burst.c -- a burst of the late device's work done again and again, in other orders and with
- * waits left out, from the same memory. See late_device.h. */
+/* late_burst.c -- repeats a burst of the late device's work from the same memory, in different
+ * orders and with waits left out, to find waits that are missing or unnecessary. See
+ * late_device.h. */
 #include "tests/support/device/late_inside.h"
 
 #include "model/core/check.h"
@@ -11,15 +12,15 @@
 enum { MOST_STREAMS = 64 };
 
 typedef struct {
-    LateStream *stream[MOST_STREAMS]; /* that have work */
+    LateStream *stream[MOST_STREAMS]; /* streams with work */
     int n;
-    /* clock[s] + i * n + t: of stream t, how many works of the burst are done for certain when
-     * stream s has done i of its own. reals[t][c]: how many of the first c are no waits. */
+    /* clock[s] + i * n + t: how many works of stream t are certainly done when stream s has done i
+     * works of the burst. reals[t][c]: how many of the first c works of stream t are not waits. */
     int64_t *clock[MOST_STREAMS], *kept[MOST_STREAMS], *reals[MOST_STREAMS];
     char text[256];
 } Burst;
 
-/* ---- the program ----------------------------------------------------------------------------- */
+/* ---- the work -------------------------------------------------------------------------------- */
 
 static int64_t count_of(const LateStream *s)
 {
@@ -39,7 +40,7 @@ static int number_of(const Burst *b, const LateStream *s)
     return i;
 }
 
-/* The point that a wait is for, as a number of works of the burst; 0 or less: done before it. */
+/* Returns what the wait waits for, as a number of works of the burst; 0 or less: work before it. */
 static int64_t point_of(const LateWork *work)
 {
     return work->wait.point - work->wait.stream->first;
@@ -52,7 +53,7 @@ static const char *neighbour(const LateStream *s, int64_t i, int64_t step)
     return step < 0 ? "its beginning" : "its end";
 }
 
-/* "rank 0 comm between copy and sum, for rank 1 compute after fill" */
+/* Writes, for example, "rank 0 comm between copy and sum, for rank 1 compute after fill". */
 static const char *describe(Burst *b, const LateStream *s, int64_t i)
 {
     const LateWork *wait = work_of(s, i);
@@ -63,7 +64,7 @@ static const char *describe(Burst *b, const LateStream *s, int64_t i)
     return b->text;
 }
 
-/* ---- doing it -------------------------------------------------------------------------------- */
+/* ---- repeating the work ---------------------------------------------------------------------- */
 
 static void memory_restore(void)
 {
@@ -81,7 +82,7 @@ static void memory_keep(void)
     }
 }
 
-/* The first memory that is not as it should end, or NULL. */
+/* Returns the first memory whose contents differ from the expected ones, or NULL. */
 static const LateMemory *memory_differs(void)
 {
     for (int i = 0; i < late_all.memories; i++) {
@@ -91,7 +92,7 @@ static const LateMemory *memory_differs(void)
     return NULL;
 }
 
-/* Does the stream's next work if it may; false if it has none or must wait. */
+/* Does the stream's next work. Returns false if there is none or it must wait. */
 static bool step(LateStream *s, const LateWork *left_out)
 {
     if (s->done == s->issued) return false;
@@ -103,8 +104,8 @@ static bool step(LateStream *s, const LateWork *left_out)
     return true;
 }
 
-/* All of it from the memory that it began with; `last`, if any, does a piece of work only where no
- * other stream can. False when no stream can go on. */
+/* Does all work from the initial memory. `last`, if not NULL, works only when no other stream can.
+ * Returns false if some streams wait for each other and cannot finish. */
 static bool replay(Burst *b, const LateWork *left_out, LateStream *last)
 {
     bool all = true, moved = true;
@@ -123,9 +124,10 @@ static bool replay(Burst *b, const LateWork *left_out, LateStream *last)
     return all;
 }
 
-/* ---- what is ordered ------------------------------------------------------------------------- */
+/* ---- the order of the work ------------------------------------------------------------------- */
 
-/* Fills in the clocks of stream s after its work i - 1, if those that it needs are there. */
+/* Computes the clocks of stream s after its work i - 1. Returns false if the clocks that it needs
+ * are not computed yet. */
 static bool tick(Burst *b, int s, int64_t i, const LateWork *left_out, const int64_t *have)
 {
     const LateWork *work = work_of(b->stream[s], i - 1);
@@ -157,8 +159,8 @@ static void clocks(Burst *b, const LateWork *left_out)
     }
 }
 
-/* Of which streams some work need no longer be done before some other work once the wait is left
- * out; false: of none. */
+/* Finds the streams that have work which, without the wait, need no longer be done before some
+ * other work. Returns false if there are none. */
 static bool order_is_lost(Burst *b, const LateWork *left_out, bool of[MOST_STREAMS])
 {
     bool any = false;
@@ -176,7 +178,7 @@ static bool order_is_lost(Burst *b, const LateWork *left_out, bool of[MOST_STREA
     return any;
 }
 
-/* ---- beginning and end ----------------------------------------------------------------------- */
+/* ---- begin and end --------------------------------------------------------------------------- */
 
 void late_burst_begin(void)
 {
@@ -209,11 +211,11 @@ void late_mark(Device *device)
 static Burst *burst_open(LateVerdict *v)
 {
     Burst *b = must_calloc(1, sizeof *b);
-    /* Nothing has run: device memory is as at the beginning, and the host has written what it
-     * gives to the device. */
+    /* Nothing has run yet, so device memory has its initial contents. The host has already written
+     * the memory that it gives to the device. */
     for (int i = 0; i < late_all.memories; i++) {
         LateMemory *m = &late_all.memory[i];
-        if (m->host && !m->copied) continue; /* nothing but copies reaches it */
+        if (m->host && !m->copied) continue; /* only copies access it */
         m->before = memcpy(must_alloc(m->bytes), m->data, m->bytes);
         m->after = must_alloc(m->bytes);
     }
@@ -241,8 +243,8 @@ static Burst *burst_open(LateVerdict *v)
     return b;
 }
 
-/* Counts work of the compute streams that may run while their device's stream `which` still has
- * what it was given earlier. */
+/* Counts work of the compute streams that may run while earlier work of their device's stream
+ * `which` is pending. */
 static int count_overlaps(Burst *b, int which, LateVerdict *v)
 {
     int found = 0;
@@ -284,7 +286,7 @@ static void burst_close(Burst *b)
     late_all.burst = false;
 }
 
-/* With every wait in place all orders end in the same memory, that of the first. */
+/* Checks that, with all waits in place, every order gives the same memory as the first one. */
 static bool orders_agree(Burst *b, LateVerdict *v)
 {
     for (int s = -1; s < b->n; s++) {

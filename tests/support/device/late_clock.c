@@ -1,4 +1,5 @@
-/* late_clock.c -- notes on a late device's work, and its own clock. See late_device.h. */
+/* late_clock.c -- the test's notes on a late device's work, and the simulated clock. See
+ * late_device.h. */
 #include "tests/support/device/late_inside.h"
 
 #include "model/core/check.h"
@@ -26,7 +27,7 @@ void late_clock(double (*seconds)(const LateSeen *work))
     pthread_mutex_unlock(&late_all.mutex);
 }
 
-/* A stream that was never given work has no times. */
+/* A stream without any work has no array of times. */
 static double ended_at(LatePoint at)
 {
     return at.point == 0 ? 0 : at.stream->ended[at.point];

@@ -1,8 +1,9 @@
-/* late_device.c -- the late device's backend: what it is asked for is noted stream by stream, and
- * done when somebody waits, by the thread that waits, in whatever streams that takes.
+/* late_device.c -- the backend of the late device, which delays its work to reveal missing waits.
+ * Each stream's work is queued. A thread that waits does it, including the work of other streams
+ * that it depends on.
  *
- * One lock is held while work is done: it never waits for anything but work noted before it, since
- * ranks meet in the host. */
+ * One lock is held while work is done. Work only ever waits for work that was queued before it,
+ * because ranks wait for each other on the host; so holding the lock cannot cause a deadlock. */
 #include "tests/support/device/late_inside.h"
 
 #include "model/core/check.h"
@@ -18,7 +19,7 @@ static const Backend backend_late;
 
 LateAll late_all = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* The point of a stream that an event was last recorded at. */
+/* The point of a stream at which the event was last recorded. */
 typedef struct {
     LatePoint at;
 } LateEvent;
@@ -98,7 +99,7 @@ void late_issue(Stream stream, LateWork *work)
     unlock();
 }
 
-/* Does the stream's work up to the point, and of other streams what it waits for. */
+/* Does the stream's work up to the point, and the work of other streams that it waits for. */
 static void advance(LatePoint to)
 {
     LateStream *s = to.stream;
@@ -144,7 +145,8 @@ static void forget(const void *p)
     unlock();
 }
 
-/* Whether one end of a copy is memory of a device, or page-locked. */
+/* Returns whether the address is in device memory or page-locked memory, and marks that memory as
+ * used in a copy. */
 static bool is_remembered(const void *p)
 {
     const unsigned char *at = p;
@@ -164,7 +166,7 @@ static void *late_alloc(Device *device, size_t bytes)
     return remember(backend_cpu.alloc(&late_of(device)->cpu, bytes), bytes, false);
 }
 
-/* As CUDA does, once everybody's work is done. */
+/* Waits for all devices first, as CUDA does. */
 static void late_release(Device *device, void *p, size_t bytes)
 {
     lock();
@@ -199,14 +201,13 @@ static void run_copy(Device *cpu, const OpTable *table, void *arguments)
     backend_cpu.copy(cpu, cpu->compute, copy->dst, copy->src);
 }
 
-/* Bytes from the first element to the last. */
+/* Returns the bytes from the first element to the last. */
 static size_t span(Tensor t)
 {
     return (size_t)((tensor_rows(t) - 1) * t.ld + tensor_cols(t)) * dtype_size(t.dtype);
 }
 
-/* Memory of the host that is not page-locked is read before the call returns, and has been written
- * by then. */
+/* Pageable host memory is read, and is written, before the call returns. */
 static void late_copy(Device *device, Stream stream, Tensor dst, Tensor src)
 {
     LateCopy copy = {dst, src};
@@ -236,7 +237,8 @@ static void late_event_record(Device *device, Event *event, Stream stream)
     event->seconds = seconds_now();
 }
 
-/* Who has called device_event_wait, which some compilers leave by a jump. */
+/* Returns the address from which device_event_wait was called. Some compilers end device_event_wait
+ * with a jump, so it may be missing in the backtrace. */
 static __attribute__((noinline)) const void *caller(void)
 {
     enum { HERE, BACKEND, FRONT, CALLER, FRAMES };
@@ -341,7 +343,8 @@ bool late_device_open(Device *device, const DeviceOptions *options, char *err, s
     return true;
 }
 
-/* Under the mutex: when all are closed, there is nobody left to ask for a stream. */
+/* Frees all devices once all are closed, because their streams may be referred to until then.
+ * Called with the mutex held. */
 static void free_closed(void)
 {
     for (const LateDevice *d = late_all.devices; d != NULL; d = d->next)

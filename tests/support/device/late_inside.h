@@ -1,4 +1,5 @@
-/* late_inside.h -- what the files of the late device share. */
+/* late_inside.h -- internal types and functions of the late device, which delays its work to reveal
+ * missing waits (late_device.h). */
 #ifndef TESTS_SUPPORT_DEVICE_LATE_INSIDE_H
 #define TESTS_SUPPORT_DEVICE_LATE_INSIDE_H
 
@@ -20,53 +21,54 @@ enum {
 typedef struct LateDevice LateDevice;
 typedef struct LateStream LateStream;
 
-/* A stream's point-th piece of work is done. */
+/* A stream's progress: its point-th piece of work is complete. */
 typedef struct {
     LateStream *stream;
     int64_t point;
 } LatePoint;
 
-/* A piece of work, or, where `run` is NULL, a wait. */
+/* A piece of work or, if `run` is NULL, a wait. */
 typedef struct LateWork {
     const char *name;
     void (*run)(Device *cpu, const OpTable *table, void *arguments);
-    bool wide; /* of the table for f64 */
+    bool wide; /* uses the ops table for f64 */
     void *arguments, *kept[LATE_KEPT];
     LatePoint wait;
-    const void *site; /* of a wait */
+    const void *site; /* for a wait: where the program requested it */
     int64_t note[LATE_NOTES];
-    int64_t sent[LATE_STREAMS]; /* what its device's streams had been given when it was asked for */
+    int64_t sent[LATE_STREAMS]; /* how much work each stream of its device had when it was queued */
 } LateWork;
 
 struct LateStream {
     LateDevice *device;
     const char *name;
-    LateWork **work; /* every one that was asked for; NULL once it is done and no burst's */
+    LateWork **work; /* all work ever queued; an entry is NULL once it is done, except in a burst */
     int64_t issued, done, capacity;
-    double *ended; /* by late_clock: ended[i]: when the first i pieces of work were done */
-    int64_t first; /* of the burst */
-    int64_t mark[LATE_MARKS]; /* of the burst */
+    double *ended; /* for late_clock: ended[i] is when the first i pieces of work were done */
+    int64_t first; /* first work of the burst */
+    int64_t mark[LATE_MARKS]; /* marks of the burst */
 };
 
 struct LateDevice {
-    Device cpu; /* that computes */
+    Device cpu; /* does the computations */
     LateStream stream[LATE_STREAMS];
     int index, marks;
     bool closed;
     LateDevice *next;
 };
 
-/* Memory of a device, or page-locked. */
+/* Device memory or page-locked host memory. */
 typedef struct {
-    unsigned char *data, *before, *after; /* of a burst: as it began, as it should end */
+    unsigned char *data, *before, *after; /* for a burst: the contents at its beginning, and as they
+                                           * should be at its end */
     size_t bytes;
-    bool host, copied; /* page-locked; copied to or from, as yet */
+    bool host, copied; /* page-locked; already used in a copy */
 } LateMemory;
 
 enum { LATE_MEMORIES = 4096 };
 typedef struct {
-    pthread_mutex_t mutex; /* held over all that follows, and while work is done */
-    LateDevice *devices;   /* kept until all are closed: events may tell of any stream */
+    pthread_mutex_t mutex; /* protects everything below; also held while work is done */
+    LateDevice *devices;   /* kept until all are closed, because events may refer to any stream */
     LateMemory memory[LATE_MEMORIES];
     int memories;
     bool burst;
@@ -77,19 +79,19 @@ extern LateAll late_all;
 
 extern const OpTable late_table_f32, late_table_f64;
 
-/* A piece of work with a copy of its arguments, to be noted by late_issue on the compute stream of
- * a device or view; in between, *at, a pointer inside the arguments, may be made to point to a copy
- * of its `bytes` bytes (NULL stays). */
+/* late_work makes a piece of work with a copy of its arguments. late_keep then copies the `bytes`
+ * bytes that *at, a pointer in these arguments, points to, and makes it point to the copy (NULL
+ * stays). late_issue queues the work on the compute stream of a device or view. */
 LateWork *late_work(LateWork work, const void *arguments, size_t bytes);
 void late_keep(LateWork *work, void *at, size_t bytes);
 void late_issue(Stream stream, LateWork *work);
-/* Under the mutex: does the work, which is no wait. */
+/* Does a piece of work that is not a wait. Called with the mutex held. */
 void late_do(const LateStream *stream, LateWork *work);
 void late_free(LateWork *work);
 
-/* Under the mutex. late_clock.c: the stream's next piece of work ends. */
+/* late_clock.c: computes when the stream's next piece of work ends. Called with the mutex held. */
 void late_tick(LateStream *stream, const LateWork *work);
-/* Seconds between two points of streams. */
+/* Returns the seconds between two points of streams. */
 double late_between(LatePoint from, LatePoint to);
 
 #endif

@@ -1,5 +1,6 @@
-/* late_open.c -- late devices in place of the CPU: the linker sends the program's calls of
- * device_open here where a test asks for it (--wrap). */
+/* late_open.c -- lets tests replace device_open: it can open late devices, which delay their work,
+ * instead of CPU devices, or fail, hang or be slow. The linker redirects calls of device_open here
+ * (--wrap). */
 #include "model/core/check.h"
 #include "tests/support/device/late_device.h"
 
@@ -46,7 +47,8 @@ static void own_memory(Device *device, size_t *available, size_t *total)
     *available = device->index == small ? small_bytes : *total;
 }
 
-/* Gives an opened device memory of its own, where that is asked for. Ranks have one backend. */
+/* Gives an opened device its own memory if late_devices_memory was called. All ranks use the same
+ * backend. */
 static bool with_memory(Device *device)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,4 +1,5 @@
-/* late_run.c -- see late_run.h. */
+/* late_run.c -- trains on late devices, which delay their work, and on the CPU, leaves out waits,
+ * and compares the results. */
 #include "tests/support/device/late_run.h"
 
 #include "model/core/check.h"
@@ -59,7 +60,7 @@ static void count_wait(void *context, const LateWait *wait)
                  run->name);
 }
 
-/* The waits of the last step but one are left out: what comes too early is seen in the last. */
+/* Leaves out waits of the last step but one. The last step shows what has then run too early. */
 static void take_burst(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 {
     LateJury jury = {choose_wait, count_wait, run};

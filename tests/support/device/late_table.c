@@ -1,9 +1,9 @@
-/* late_table.c -- the late device's table of ops: each notes its arguments. What a pointer to the
- * host's memory points to is copied, as a kernel's arguments are; tensors, states and decisions lie
- * in the device's memory.
+/* late_table.c -- the late device's table of ops: each op queues a copy of its arguments. Data in
+ * host memory that an argument points to is copied too, as a kernel's arguments are. Tensors,
+ * states and decisions are in device memory and are not copied.
  *
- * All is generated from the list of ops, and from the names of their arguments, which a macro
- * cannot take out of it: a new op adds its row here. */
+ * All functions are generated from the list of ops and from the names of their arguments below,
+ * which a macro cannot extract from that list. A new op needs a row here. */
 #include "tests/support/device/late_inside.h"
 
 #define ARGUMENTS_fill                  x, value
@@ -42,7 +42,8 @@
 #define ARGUMENTS_adamw       weight, grad, master, exp_avg, exp_avg_sq, decision, hyper, rounding
 #define ARGUMENTS_sgd         weight, grad, master, momentum, decision, hyper, rounding
 
-/* EACH(do, a, b, ...): do(a) do(b) ... of up to 16; EACH_LISTED with commas between. */
+/* EACH(do, a, b, ...) expands to do(a) do(b) ... for up to 16 arguments, LISTED to the same with
+ * commas. */
 #define NTH(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, n, ...) n
 #define EACH_1(between, do, a)                                                                     \
     do                                                                                             \
@@ -114,15 +115,15 @@
 #undef OP
 #undef OP_WITHOUT_CUDA
 
-/* How many tensors an argument `const Tensor *` points to. */
+/* Returns how many tensors an argument of type `const Tensor *` points to. */
 static size_t tensors_of(OpId op, const void *arguments)
 {
     if (op == OP_sum) return (size_t)((const Arguments_sum *)arguments)->n;
     return op == OP_maximum ? (size_t)((const Arguments_maximum *)arguments)->n : 0;
 }
 
-/* Bytes that an argument points to in the host's memory. Every type of an argument has its row, so
- * that none is forgotten; values of enumerations are unsigned. */
+/* Bytes of host memory that an argument points to. Every argument type must have a row, so that
+ * none is forgotten. Enumerations count as unsigned. */
 #define POINTED(op, name)                                                                          \
     _Generic(a->name,                     \
         const Tensor *: tensors_of(op, a) * sizeof(Tensor),     \

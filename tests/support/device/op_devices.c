@@ -1,4 +1,5 @@
-/* op_devices.c -- see op_devices.h. */
+/* op_devices.c -- opens the devices on which the tests of ops run, and copies test data to and from
+ * them. */
 #include "tests/support/device/op_devices.h"
 
 #include "model/core/check.h"

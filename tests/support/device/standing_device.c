@@ -1,4 +1,5 @@
-/* standing_device.c -- see standing_device.h. */
+/* standing_device.c -- devices that stall in an NCCL call: a backend whose events are complete only
+ * up to a limit. */
 #include "tests/support/device/standing_device.h"
 
 #include "model/core/check.h"
@@ -9,8 +10,8 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-/* A device whose work is its marks, one after the other: those from `most` on it does not reach. A
- * communicator makes two for each call that it remembers. */
+/* State of each rank's device. Events are numbered as they are recorded; those from number `most`
+ * on are never reached. A communicator uses two events for each call that it remembers. */
 enum {
     MOST_RANKS = 4,
     MOST_COMMS = 4,
@@ -19,7 +20,7 @@ enum {
 };
 static struct {
     atomic_int marks, most, events;
-    atomic_int mark_of[MOST_MARKS]; /* by event, as it was last recorded */
+    atomic_int mark_of[MOST_MARKS]; /* by event: its number when it was last recorded */
 } line[MOST_RANKS];
 static Backend slow;
 static atomic_bool silent;

@@ -1,5 +1,5 @@
-/* wait_sites.c -- see wait_sites.h. The linker sends what the program calls of device_event_wait
- * and device_event_record here. */
+/* wait_sites.c -- replaces the program's calls of device_event_wait and device_event_record (the
+ * linker redirects them here) to record where streams wait. */
 #include "tests/support/device/wait_sites.h"
 
 #include "model/core/check.h"
@@ -9,10 +9,10 @@ enum { MOST_EVENTS = 2048 };
 
 const char *const wait_stream_name[] = {"compute", "copy", "comm", "p2p", "tp"};
 
-/* Where and on which stream this thread recorded an event last, since its waits are noted. */
+/* Where and on which stream this thread last recorded an event since it started to record waits. */
 typedef struct {
     const Event *event;
-    const void *at; /* NULL: not since then */
+    const void *at; /* NULL: not recorded since then */
     int stream;
 } Record;
 static _Thread_local Record recorded[MOST_EVENTS];
@@ -48,7 +48,7 @@ static int stream_of(const Device *d)
     return 0;
 }
 
-/* Notes that this wait is met; whether it is the one that is left out. */
+/* Counts the wait. Returns whether it is the one to be left out. */
 static bool is_left_out(const WaitSite *wait)
 {
     pthread_mutex_lock(&noted->mutex);
@@ -70,7 +70,7 @@ void __wrap_device_event_wait(Device *device, Event *event);
 void __real_device_event_record(Device *device, Event *event) __attribute__((weak));
 void __wrap_device_event_record(Device *device, Event *event);
 
-/* A stream need not wait for itself. */
+/* Waits of a stream for itself are not counted. */
 void __wrap_device_event_wait(Device *device, Event *event)
 {
     const Record none = {NULL}, *record = noted != NULL ? record_of(event) : &none;

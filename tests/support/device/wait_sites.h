@@ -1,5 +1,5 @@
-/* wait_sites.h -- the places where a stream waits for another, noted as they are met, and one of
- * them left out: in programs that are linked with --wrap=device_event_wait and
+/* wait_sites.h -- records the places in the program where one stream waits for another, and can
+ * leave out the waits of one place. For programs that are linked with --wrap=device_event_wait and
  * --wrap=device_event_record. */
 #ifndef TESTS_SUPPORT_DEVICE_WAIT_SITES_H
 #define TESTS_SUPPORT_DEVICE_WAIT_SITES_H
@@ -7,15 +7,16 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* Where the wait is asked for, and where the event was recorded last: a place that waits for two
- * events is two. Addresses are the same in all children of a process. */
+/* A place is identified by where the wait is requested and where the event was last recorded, so a
+ * line that waits for two events counts as two places. The addresses are the same in all child
+ * processes. */
 typedef struct {
     const void *wait, *record;
-    int stream, other; /* that waits; that recorded */
-    int met;           /* how often */
+    int stream, other; /* the waiting stream; the stream that recorded the event */
+    int met;           /* number of times */
 } WaitSite;
-extern const char *const wait_stream_name[]; /* of both */
-/* Whether it is the same place, however often it was met. */
+extern const char *const wait_stream_name[]; /* names of the stream numbers above */
+/* Returns whether both are the same place, ignoring how often they were met. */
 bool wait_site_same(const WaitSite *a, const WaitSite *b);
 
 enum { MOST_WAIT_SITES = 96 };
@@ -23,11 +24,11 @@ typedef struct {
     pthread_mutex_t mutex;
     WaitSite site[MOST_WAIT_SITES];
     int n;
-    const WaitSite *left_out; /* of these; NULL: none */
+    const WaitSite *left_out; /* one of `site`, or NULL: none is left out */
 } WaitSites;
 
-/* The calling thread's waits are noted in `sites` from here on, but for those for what was recorded
- * before; NULL: no longer. */
+/* From now on records the calling thread's waits in `sites`, except waits for events that were
+ * recorded earlier. NULL: stops recording. */
 void wait_sites_note(WaitSites *sites);
 
 #endif
