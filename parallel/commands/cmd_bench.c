@@ -1,4 +1,4 @@
-/* cmd_bench.c -- `./train bench`: what can be measured. */
+/* cmd_bench.c -- `./train bench`: the table of its subcommands. */
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/commands/commands.h"
 

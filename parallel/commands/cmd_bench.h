@@ -1,4 +1,5 @@
-/* cmd_bench.h -- the commands of `./train bench`, and how they measure. */
+/* cmd_bench.h -- declares the commands of `./train bench` and the helpers that they share: device
+ * timers, medians, memory loops, and the operands of ops. */
 #ifndef PARALLEL_COMMANDS_CMD_BENCH_H
 #define PARALLEL_COMMANDS_CMD_BENCH_H
 
@@ -9,21 +10,23 @@
 extern const ArgCommand cmd_bench_step, cmd_bench_ops, cmd_bench_gemm, cmd_bench_comm,
     cmd_bench_parallel;
 
-/* Between two marks on the device's time line. */
+/* Measures the time between two events on the device. */
 typedef struct {
     Event from, to;
 } Stopwatch;
 
-/* Seconds of the device's time since stopwatch_start; waits for what was asked for in between. */
+/* stopwatch_stop returns the device time in seconds since stopwatch_start, and waits for the work
+ * that was enqueued in between. */
 void stopwatch_start(Device *dev, Stopwatch *w);
 double stopwatch_stop(Device *dev, Stopwatch *w);
 void stopwatch_close(Device *dev, Stopwatch *w);
 
-/* Median of x[0..n), which it sorts. */
+/* Returns the median of x[0..n); sorts x. */
 double bench_median(double *x, int n);
 
-/* Four reads and three writes of n floats, as AdamW has them in f32: MEMORY_LOOP_BYTES an element.
- * Where the host computes, in place by its threads; elsewhere as copies of as many bytes. */
+/* A loop over n elements with four float reads and three float writes each, which is the memory
+ * traffic of AdamW in f32: MEMORY_LOOP_BYTES per element. On the CPU, its threads run the loop in
+ * place. On a GPU, it is replaced by device copies of as many bytes. */
 enum { MEMORY_LOOP_BYTES = 28 };
 typedef struct {
     float *a, *b, *c, *d;
@@ -33,9 +36,9 @@ typedef struct {
 MemoryLoop memory_loop_open(Device *dev, int64_t n);
 void memory_loop_run(Device *dev, MemoryLoop *l);
 
-/* A copy between two blocks of device memory: by all the host's threads where it computes, else by
- * the device. Timed, it is the ceiling of what moves data; run before a call, it leaves none of the
- * call's operands in the caches. */
+/* A copy between two blocks of device memory: by all CPU threads on the CPU, by a device copy on a
+ * GPU. Its measured rate is the upper limit for ops that move data. If it runs before a call, it
+ * evicts the call's operands from the caches. */
 typedef struct {
     char *to, *from;
     int64_t bytes, tasks;
@@ -45,7 +48,7 @@ MemoryCopy memory_copy_open(Device *dev, int64_t bytes);
 void memory_copy_run(Device *dev, MemoryCopy *s);
 void memory_copy_close(Device *dev, MemoryCopy *s);
 
-/* What ops and gemm take: gemm the first three options of ops. */
+/* The options of `bench ops`; `bench gemm` takes the first three. */
 typedef struct {
     DType dtype;
     int64_t repetitions, threads, tokens;
@@ -55,15 +58,15 @@ enum { BENCH_GEMM_OPTIONS = 3, BENCH_OPS_OPTIONS = 5, BENCH_MOST_REPETITIONS = 1
 extern const ArgOption bench_options[BENCH_OPS_OPTIONS];
 extern const BenchArguments bench_defaults;
 
-/* Device memory of one call. */
+/* The device memory for the operands of one call. */
 typedef struct {
     Tensor tensor[CASE_OPERANDS];
     StepDecision *decision;
     int count;
 } Operands;
 
-/* Operands of the case's shapes, of which `storage` is the type that a model would keep, filled
- * with ordinary numbers. */
+/* Allocates operands with the shapes of case `c` and fills them with ordinary numbers. `storage` is
+ * the dtype of the model's weights and activations. */
 Operands operands_create(Device *dev, const OpCase *c, DType storage);
 void operands_release(Device *dev, Operands *o);
 

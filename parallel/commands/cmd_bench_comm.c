@@ -1,7 +1,9 @@
-/* cmd_bench_comm.c -- `./train bench comm`: the communicator's verbs on ranks that are threads,
- * each beside what memory allows: the streams that it must read and write, at the rate of a long
- * addition in place that all ranks make at once in the same run. Through NCCL links carry them, for
- * which memory is no measure. */
+/* cmd_bench_comm.c -- `./train bench comm`: measures the collectives and messages between ranks,
+ * which are threads.
+ *
+ * Each call is compared with the time that memory bandwidth allows: the bytes that the call must
+ * read and write, at the rate of a long in-place addition on all ranks at once in the same run. If
+ * NCCL carries the calls over GPU links, memory bandwidth is no limit and the table omits it. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/figures.h"
@@ -24,17 +26,18 @@ typedef struct {
 
 enum { SIZES = 5, SMALLEST = 1 << 10, LARGEST = 64 << 20 };
 
-/* What is measured: collectives by their verb; messages from every rank to the next and from that
- * before, in one group; and from every other rank to the next alone. */
+/* The calls that are measured. The collectives have the numbers of their CommVerb. BOTH_WAYS: every
+ * rank sends to the next and receives from the previous rank, in one group. ONE_WAY: every even
+ * rank sends to the next rank. */
 enum { BOTH_WAYS = COMM_SEND, ONE_WAY, VERBS };
 
-/* What rank 0 measured. */
+/* The measurements of rank 0. */
 typedef struct {
     const Arguments *a;
     char device[160];
-    char transport[32]; /* NCCL with its version, or "local": by the memory that all share */
+    char transport[32]; /* NCCL with its version, or "local": through shared memory */
     Gpus gpus;
-    double memory;                /* bytes per second, of all ranks together */
+    double memory;                /* bytes per second of all ranks together */
     double seconds[VERBS][SIZES]; /* of one call */
 } Result;
 
@@ -42,7 +45,7 @@ typedef struct {
 typedef struct {
     Device dev;
     float *x; /* LARGEST bytes */
-    float *y; /* as many: what messages bring */
+    float *y; /* LARGEST bytes; receives messages */
 } Mine;
 
 static int64_t bytes_of(int size)
@@ -50,7 +53,7 @@ static int64_t bytes_of(int size)
     return (int64_t)SMALLEST << (4 * size);
 }
 
-/* Streams of the tensor's size that all ranks together read and write, in place. */
+/* Returns how many times the tensor's size all n ranks together must read and write in a call. */
 static double streams_of(int verb, int n)
 {
     switch (verb) {
@@ -65,8 +68,8 @@ static double streams_of(int verb, int n)
 static void call(Comm *world, Mine *p, int verb, int64_t bytes)
 {
     int n = world->size;
-    /* All ranks get parts of equal size: slightly fewer bytes in total if n is not a power of two.
-     */
+    /* All ranks get parts of equal size. If n is not a power of two, the total is slightly smaller
+     * than `bytes`. */
     int64_t part = bytes / (int64_t)sizeof(float) / n;
     Tensor whole = tensor_1d(p->x, F32, part * n), other = tensor_1d(p->y, F32, part * n);
     Tensor own = tensor_slice_rows(whole, world->rank * part, part);
@@ -89,10 +92,10 @@ static void call(Comm *world, Mine *p, int verb, int64_t bytes)
     }
 }
 
-/* Seconds of one call, of so many one after the other. */
+/* Makes `calls` calls in a row and returns the mean seconds per call. */
 static double time_calls(Comm *world, Mine *p, int verb, int64_t bytes, int64_t calls)
 {
-    /* All begin together: who comes late would count as the others' communication. */
+    /* All ranks start together; otherwise the others' wait for a late rank would be measured. */
     comm_barrier(world);
     double from = seconds_now();
     for (int64_t c = 0; c < calls; c++)
@@ -101,22 +104,24 @@ static double time_calls(Comm *world, Mine *p, int verb, int64_t bytes, int64_t 
     return (seconds_now() - from) / (double)calls;
 }
 
-/* Median seconds of one call. Small ones are timed many at a time, unless they take long. */
+/* Returns the median seconds of one call. Calls on small tensors are timed many at a time, unless
+ * they are slow. */
 static double call_seconds(Comm *world, Mine *p, int verb, int64_t bytes, int repetitions)
 {
     const double takes_long = 0.01;
     double seconds[BENCH_MOST_REPETITIONS];
-    /* Enough calls for the clock to be exact; one where a call is already long. */
+    /* Enough calls for an exact time; a single one if it is long enough by itself. */
     int64_t calls = bytes < 1 << 20 ? 100 : bytes < LARGEST ? 10 : 1;
-    time_calls(world, p, verb, bytes, 1); /* the first of its kind */
+    time_calls(world, p, verb, bytes, 1); /* warms up */
     if (control_max(world, time_calls(world, p, verb, bytes, 1) > takes_long) != 0) calls = 1;
     for (int i = 0; i < repetitions; i++)
         seconds[i] = time_calls(world, p, verb, bytes, calls);
     return bench_median(seconds, repetitions);
 }
 
-/* Bytes per second of all ranks' memory, by x = x + y: two streams read and one written, which are
- * in the caches by then, as the verbs' are. */
+/* Returns the memory bandwidth of all ranks together in bytes per second, measured by x = x + y,
+ * which reads two streams and writes one. As with the measured calls, what fits in the caches is
+ * already there. */
 static double memory_rate(Comm *world, Mine *p, int repetitions)
 {
     double seconds[BENCH_MOST_REPETITIONS];
@@ -150,8 +155,8 @@ static int rank_main(Comm *world, void *context)
     op_fill(&p.dev, tensor_1d(p.x, F32, 2 * LARGEST / (int64_t)sizeof(float)), 0);
     int repetitions = (int)r->a->repetitions;
     double memory = memory_rate(world, &p, repetitions);
-    Comm all = comm_split(world, "all", 0, world->rank); /* it ends before the device does */
-    /* Where ranks have a GPU each the same calls go through NCCL, as in a run. */
+    Comm all = comm_split(world, "all", 0, world->rank); /* closed before the device */
+    /* If each rank has its own GPU, the same calls go through NCCL, as in a training run. */
     if (gpus == GPUS_EACH) nccl_connect(&all, &p.dev, true, (double)r->a->timeout);
     for (int verb = 0; verb < VERBS; verb++)
         for (int s = 0; s < SIZES; s++) {
@@ -163,10 +168,10 @@ static int rank_main(Comm *world, void *context)
         device_describe(&p.dev, r->device, sizeof r->device);
         r->gpus = gpus;
         snprintf(r->transport, sizeof r->transport, "%s", all.ops->name);
-        /* Numbers of different versions of NCCL cannot be compared. */
+        /* The version is part of the result, as different versions of NCCL differ in speed. */
         if (gpus == GPUS_EACH) nccl_version(r->transport, sizeof r->transport);
     }
-    comm_barrier(world); /* peers read this rank's memory */
+    comm_barrier(world); /* other ranks may still be reading this rank's memory */
     device_synchronize(&p.dev);
     comm_close(&all);
     device_release(&p.dev, p.x, 2 * (size_t)LARGEST);
@@ -174,7 +179,7 @@ static int rank_main(Comm *world, void *context)
     return EXIT_OK;
 }
 
-/* One call's row; `shared`: its ranks reach each other's memory. */
+/* Prints the row of one call. `shared`: the ranks communicate through shared memory, not NCCL. */
 static void print_row(const Result *r, bool shared, int verb, int size)
 {
     const char *name = verb == BOTH_WAYS ? "send + receive"
@@ -182,7 +187,7 @@ static void print_row(const Result *r, bool shared, int verb, int size)
                                          : comm_verb_name[verb];
     double bytes = (double)bytes_of(size), seconds = r->seconds[verb][size];
     double rate = 1e-9 * bytes / seconds;
-    /* Of the fastest that memory allows: a call that moves no bytes twice reaches 1. */
+    /* The share of memory bandwidth that the call reaches; 1 if it moves each byte only once. */
     double share = streams_of(verb, (int)r->a->ranks) * bytes / r->memory / seconds;
     if (r->a->json) {
         printf("%s{\"verb\":\"%s\",\"bytes\":%.0f,\"us\":%.6g,\"gb_per_s\":%.6g,"

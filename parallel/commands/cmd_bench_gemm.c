@@ -1,11 +1,12 @@
-/* cmd_bench_gemm.c -- `./train bench gemm`: the matrix products of a GPT-2 124M step by OpenBLAS
- * and by the program itself, in turns on the same operands. */
+/* cmd_bench_gemm.c -- `./train bench gemm`: compares OpenBLAS with the built-in matrix products, on
+ * the products of a GPT-2 124M step. Both run alternately on the same operands. */
 #include "model/core/check.h"
 #include "parallel/commands/cmd_bench.h"
 
 #include <stdio.h>
 
-/* Opens the CPU with OpenBLAS, which may not be there, or with the built-in products. */
+/* Opens the CPU device with OpenBLAS or with the built-in products. Returns false if OpenBLAS is
+ * not installed. */
 static bool open_cpu(Device *dev, const BenchArguments *a, BlasChoice blas)
 {
     DeviceOptions options = {.threads = a->threads, .local_ranks = 1, .blas = blas};
@@ -16,7 +17,7 @@ static bool open_cpu(Device *dev, const BenchArguments *a, BlasChoice blas)
     return false;
 }
 
-/* Seconds of one call. */
+/* Runs the case once and returns its seconds. */
 static double timed_run(Device *dev, const OpCase *c, const Operands *o)
 {
     Stopwatch watch = {0};
@@ -25,15 +26,15 @@ static double timed_run(Device *dev, const OpCase *c, const Operands *o)
     return stopwatch_stop(dev, &watch);
 }
 
-/* One line: both devices in turns on operands of the same shape. The first may be closed (no
- * OpenBLAS). Returns the second's rate as a share of the first's, 0 without a first. */
+/* Measures both devices alternately on the same operands and prints one line. dev[0] (OpenBLAS) may
+ * be closed. Returns the rate of dev[1] divided by that of dev[0], or 0 if dev[0] is closed. */
 static double gemm_line(Device dev[2], const OpCase *c, const BenchArguments *a)
 {
     double seconds[2][BENCH_MOST_REPETITIONS], rate[2] = {0, 0};
     Operands o = operands_create(&dev[1], c, a->dtype);
     char text[160];
-    /* In turns, so that whatever else the machine does slows both alike; the first round warms up.
-     */
+    /* The devices take turns, so other load on the machine slows both alike. The first round warms
+     * up. */
     for (int i = -1; i < a->repetitions; i++) {
         for (int d = 0; d < 2; d++) {
             if (dev[d].backend == NULL) continue;
@@ -67,7 +68,7 @@ static int bench_gemm(const void *values)
     double share[SHAPES * OPS * ROWS];
     char text[160];
     int lines = 0;
-    /* Without OpenBLAS the built-in products are still worth a table. */
+    /* Without OpenBLAS the table still shows the built-in products. */
     bool openblas = open_cpu(&dev[0], a, BLAS_OPENBLAS);
     open_cpu(&dev[1], a, BLAS_BUILTIN);
     printf("%s, %s, medians of %lld, in turns\n",

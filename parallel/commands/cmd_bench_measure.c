@@ -1,5 +1,5 @@
-/* cmd_bench_measure.c -- what the benchmarks share: the device's clock, medians, the ceilings of
- * memory. */
+/* cmd_bench_measure.c -- helpers that the benchmarks share: device timers, medians, and loops that
+ * measure memory bandwidth. */
 #include "model/kernels/ops.h"
 #include "parallel/commands/cmd_bench.h"
 
@@ -31,7 +31,7 @@ static int ascending(const void *a, const void *b)
 
 double bench_median(double *x, int n)
 {
-    /* A median, because a machine that does something else now and then only makes calls slower. */
+    /* The median ignores the few calls that other load on the machine slows down. */
     qsort(x, (size_t)n, sizeof *x, ascending);
     return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
 }
@@ -45,7 +45,8 @@ MemoryLoop memory_loop_open(Device *dev, int64_t n)
     l.b = l.a + n;
     l.c = l.b + n;
     l.d = l.c + n;
-    /* Memory that was only ever read is one shared page of zeros, and comes from the cache. */
+    /* Write the memory first: pages that were never written all map to one shared page of zeros,
+     * which would be read from the cache. */
     op_normal(dev, tensor_1d(l.a, F32, 4 * n), 1, &(Segment){.stream = 4}, 1.0);
     return l;
 }
@@ -70,7 +71,7 @@ void memory_loop_run(Device *dev, MemoryLoop *l)
         pool_run(dev->pool, l->tasks, memory_loop_body, l);
         return;
     }
-    for (int half = 0; half < 7; half++) /* seven halves of n floats read, and written */
+    for (int half = 0; half < 7; half++) /* reads and writes n / 2 floats, seven times */
         device_copy(dev, tensor_1d(l->a, F32, l->n / 2), tensor_1d(l->c, F32, l->n / 2));
 }
 
@@ -79,7 +80,7 @@ MemoryCopy memory_copy_open(Device *dev, int64_t bytes)
     MemoryCopy s = {.bytes = bytes};
     s.to = device_alloc(dev, 2 * (size_t)bytes, "the copied blocks");
     s.from = s.to + bytes;
-    op_fill(dev, tensor_1d(s.to, U8, 2 * bytes), 1); /* pages of its own, not the shared zeros */
+    op_fill(dev, tensor_1d(s.to, U8, 2 * bytes), 1); /* replaces the shared page of zeros */
     return s;
 }
 

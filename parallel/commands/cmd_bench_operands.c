@@ -1,5 +1,5 @@
-/* cmd_bench_operands.c -- what `./train bench ops` and `./train bench gemm` have in common: the
- * options, and the operands of a call. */
+/* cmd_bench_operands.c -- the options that `./train bench ops` and `./train bench gemm` share, and
+ * the allocation of a call's operands. */
 #include "model/core/check.h"
 #include "parallel/commands/cmd_bench.h"
 
@@ -63,9 +63,10 @@ static Tensor words_of(StepDecision *decision)
     return tensor_1d(decision, I64, sizeof *decision / sizeof(int64_t));
 }
 
-/* What integers start as: steps by a prime, so that rows of a table are visited out of order; zero
- * for first keys; a table of segments. Doubles are one number. By way of the host, which has every
- * type. */
+/* Fills integers and doubles on the host, which supports every dtype, and copies them to the
+ * device. Integers are multiples of a prime modulo their range, so the rows of a table are visited
+ * out of order; a table of segments gets valid segments, and other integers are 0. Doubles are all
+ * the middle of their range. */
 static void fill_from_host(Device *dev, const OpCase *c, const OperandSpec *s, Tensor t)
 {
     int64_t n = tensor_count(t), range = (int64_t)(s->high - s->low);

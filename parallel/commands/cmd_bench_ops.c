@@ -1,6 +1,6 @@
-/* cmd_bench_ops.c -- `./train bench ops`: medians of single ops, each beside a ceiling measured in
- * the same run: a copy for ops that move data, a large product for those that compute. Times are
- * the device's own, between two events. */
+/* cmd_bench_ops.c -- `./train bench ops`: the median time of each op, compared with a limit
+ * measured in the same run: a memory copy for ops that move data, a large matrix product for ops
+ * that compute. Times are device times between two events. */
 #include "model/core/check.h"
 #include "parallel/commands/cmd_bench.h"
 
@@ -8,7 +8,7 @@
 
 enum { MEMORY_COPY_BYTES = 64 << 20 };
 
-/* Opens the device asked for; "auto" may pass over one with a warning. */
+/* Opens the requested device. "auto" may skip a GPU that cannot be used, with a warning. */
 static void open_device(Device *dev, const BenchArguments *a)
 {
     DeviceOptions options = {.threads = a->threads, .local_ranks = 1};
@@ -20,7 +20,7 @@ static void open_device(Device *dev, const BenchArguments *a)
              dev->backend->name);
 }
 
-/* Bytes per second of the copy, read and written. */
+/* Returns the bytes per second that the copy reads and writes. */
 static double copy_rate(Device *dev, MemoryCopy *blocks, int repetitions)
 {
     double seconds[BENCH_MOST_REPETITIONS];
@@ -36,17 +36,17 @@ static double copy_rate(Device *dev, MemoryCopy *blocks, int repetitions)
     return 2.0 * (double)blocks->bytes / bench_median(seconds, repetitions);
 }
 
-/* Median seconds of the call with cold caches, of the device's time. */
+/* Returns the median device time of the call in seconds, with cold caches. */
 static double case_seconds(Device *dev, const OpCase *c, const BenchArguments *a,
                            MemoryCopy *blocks)
 {
     Operands o = operands_create(dev, c, a->dtype);
     double seconds[BENCH_MOST_REPETITIONS];
     Stopwatch watch = {0};
-    /* The first call of an op may load code or choose an algorithm: it does not count. */
+    /* The first call of an op is not timed: it may load code or choose an algorithm. */
     op_case_run(dev, c, o.tensor, o.decision);
     for (int i = 0; i < a->repetitions; i++) {
-        memory_copy_run(dev, blocks); /* takes the operands out of the caches */
+        memory_copy_run(dev, blocks); /* evicts the operands from the caches */
         stopwatch_start(dev, &watch);
         op_case_run(dev, c, o.tensor, o.decision);
         seconds[i] = stopwatch_stop(dev, &watch);
@@ -56,14 +56,14 @@ static double case_seconds(Device *dev, const OpCase *c, const BenchArguments *a
     return bench_median(seconds, (int)a->repetitions);
 }
 
-/* One line: the time, the least time that the ceilings allow, and the share of it that was reached.
- */
+/* Prints one line: the time of the call, the least time that the limits `copy` (bytes per second)
+ * and `product` (operations per second) allow, and the ratio of the two. */
 static void case_line(Device *dev, const OpCase *c, const BenchArguments *a, MemoryCopy *blocks,
                       double copy, double product)
 {
     char text[160];
     double seconds = case_seconds(dev, c, a, blocks);
-    /* A call is bound by its arithmetic or by what it moves, not by both. */
+    /* An op that computes is compared with the product, any other op with the copy. */
     double bytes = op_case_bytes(c, a->dtype, op_case_grad(c, a->dtype)), flops = op_case_flops(c);
     double floor = flops > 0 ? flops / product : bytes / copy;
     printf("%-62s %10.3f %10.3f %9.2f %9.1f %10.1f\n", op_case_describe(c, text, sizeof text),
@@ -81,7 +81,8 @@ static int bench_ops(const void *values)
     open_device(&dev, a);
     MemoryCopy blocks = memory_copy_open(&dev, op_bench_scaled(MEMORY_COPY_BYTES, a->tokens));
     double copy = copy_rate(&dev, &blocks, a->repetitions);
-    /* The ceiling of arithmetic: a product large enough to keep the device busy. */
+    /* The arithmetic limit is measured with a product that is large enough to keep the device busy.
+     */
     int64_t width = op_bench_scaled(dev.backend->place == PLACE_HOST ? 768 : 4096, a->tokens);
     const OpCase large = {OP_linear_forward, .n = a->tokens, .cols = width, .outputs = 4 * width};
     double product = op_case_flops(&large) / case_seconds(&dev, &large, a, &blocks);
@@ -95,7 +96,7 @@ static int bench_ops(const void *values)
            "% ceiling");
     for (int i = 0; i < count; i++) {
         OpCase c = op_case_at(&cases[i], a->tokens);
-        /* Only bf16 weights are rounded at random. */
+        /* Only bf16 weights are rounded stochastically. */
         if (c.stochastic && a->dtype != BF16) continue;
         case_line(&dev, &c, a, &blocks, copy, product);
     }

@@ -1,8 +1,9 @@
-/* cmd_bench_parallel.c -- `./train bench parallel`: a step of one rank with all threads beside the
- * same step on several ranks that share them, in one run.
+/* cmd_bench_parallel.c -- `./train bench parallel`: compares a step on one rank with all threads
+ * with the same step on several ranks that share the threads, for several kinds of parallelism.
  *
- * Each round measures each way once, so that whatever else the machine does falls on every way. A
- * way is opened, makes a step to touch its memory, and then one that is timed. */
+ * Each round measures each kind ("way") once, so other load on the machine slows all of them alike.
+ * To measure a way, the benchmark opens a trainer, makes one step that touches its memory, and
+ * times a second one. */
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
@@ -18,12 +19,12 @@
 
 enum { MOST_ROUNDS = 101, MOST_OWN_SETS = 16 };
 
-/* The ways to train, and the axis on which all ranks are. */
+/* The ways to train, and the axis over which all ranks are split. */
 typedef enum { ALONE, DATA, TENSOR, PIPELINE } Axis;
 static const struct {
-    const char *name, *key; /* for people, and for programs */
+    const char *name, *key; /* in the table; in JSON */
     Axis axis;
-    int stage; /* of ZeRO */
+    int stage; /* ZeRO stage */
     bool sequence;
 } ways[] = {
     {"one rank", "one", ALONE, 0, false},        {"DDP", "ddp", DATA, 0, false},
@@ -39,11 +40,11 @@ typedef struct {
     bool json;
 } Arguments;
 
-/* One way in one round. */
+/* The measurement of one way in one round. */
 typedef struct {
     const Config *config;
     DataSet data;
-    double seconds, communication; /* of the timed step; in calls between ranks, on rank 0 */
+    double seconds, communication; /* of the timed step; of its communication calls, on rank 0 */
     char device[256];
 } Measured;
 
@@ -57,7 +58,8 @@ static int64_t ranks_on(const Arguments *a, int way, Axis axis)
     return ways[way].axis == axis ? a->ranks : 1;
 }
 
-/* Of a step: so many that the stages stand still little, where the batch has as many. */
+/* Returns the micro-batches of a step. With a pipeline it is up to four per stage, so the stages
+ * are rarely idle, but always a number that divides the batch. */
 static int64_t micro_batches(const Arguments *a, int way)
 {
     if (ways[way].axis != PIPELINE) return 1;
@@ -67,7 +69,7 @@ static int64_t micro_batches(const Arguments *a, int way)
     return n;
 }
 
-/* NULL: this model cannot be trained that way. */
+/* Loads the config for one way to train. Returns NULL if the model cannot be trained that way. */
 static const Config *load_config(const Arguments *a, int way)
 {
     int64_t ranks = ways[way].axis == ALONE ? 1 : a->ranks, micros = micro_batches(a, way);
@@ -91,7 +93,7 @@ static const Config *load_config(const Arguments *a, int way)
                  {"zero_optimization.stage", ways[way].stage}};
     char cleared[MOST_OWN_SETS][96];
     const char *key;
-    /* Whatever the config says of a grid goes; what this way needs of one comes after it. */
+    /* First unset all keys of the config that describe a grid; then set those of this way. */
     for (int i = 0; (key = config_grid_key(i)) != NULL; i++) {
         CHECK(i < MOST_OWN_SETS, "%d keys make a grid", i);
         snprintf(cleared[i], sizeof cleared[i], "%s=null", key);
@@ -107,8 +109,8 @@ static const Config *load_config(const Arguments *a, int way)
                                 : config_parse(&context, "GPT-2 124M", gpt2_124m, strlen(gpt2_124m),
                                                n, sets, &report);
     free(sets);
-    /* Heads and layers need not divide by the ranks; data-parallel ranks always fit, so there a
-     * refusal is about the config. */
+    /* The heads or layers may not be divisible by the ranks. Data-parallel ranks always fit, so in
+     * that case the error is in the config. */
     if (c == NULL && ways[way].axis > DATA) {
         config_report_free(&report);
         return NULL;
@@ -143,11 +145,11 @@ static int measure_rank(Comm *world, void *context)
     if (!trainer_open(&t, m->config, world, err, sizeof err))
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);
     if (!trainer_allocate(&t, m->config, &m->data, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
-    step(&t); /* touches the memory */
+    step(&t); /* touches the memory for the first time */
     comm_barrier(world);
     double start = seconds_now(), communication = comm_seconds(&t.session);
     step(&t);
-    comm_barrier(world); /* the step of all is that of the slowest */
+    comm_barrier(world); /* the step ends when the slowest rank ends it */
     if (world->rank == 0) {
         m->seconds = seconds_now() - start;
         m->communication = comm_seconds(&t.session) - communication;
@@ -157,7 +159,8 @@ static int measure_rank(Comm *world, void *context)
     return EXIT_OK;
 }
 
-/* Seconds of each way's steps, and of those in calls between ranks, by round; and their medians. */
+/* For each way: the seconds of a step and of its communication calls in each round, and the medians
+ * of both (`step` and `calls`). */
 typedef struct {
     bool possible[WAYS];
     double seconds[WAYS][MOST_ROUNDS], communication[WAYS][MOST_ROUNDS];
@@ -166,7 +169,7 @@ typedef struct {
     DType dtype;
 } Result;
 
-/* What is trained. */
+/* Stores the dtype and a description of the model in the result. */
 static void name_model(const Config *c, Result *r)
 {
     r->dtype = config_dtype(c);

@@ -1,10 +1,10 @@
-/* cmd_bench_step.c -- `./train bench step`: a whole training step beside the matrix products it is
- * made of, in one run, on the config's device.
+/* cmd_bench_step.c -- `./train bench step`: compares a whole training step with its matrix products
+ * alone, on the config's device.
  *
- * Step, the same step with marks around its ops, replay of its list of products, and a memory loop
- * like AdamW's take turns, so that a noisy machine slows all of them alike; the medians' ratios are
- * the result. Times are the device's own, between two events. One micro-batch of random tokens,
- * whatever the config says. */
+ * Each round measures a step, the same step with marks around its ops, a replay of its list of
+ * matrix products, and a memory loop like AdamW's. They take turns, so a noisy machine slows all of
+ * them alike, and the result is the ratios of their medians. Times are device times between two
+ * events. The step has one micro-batch of random tokens, whatever the config says. */
 #include "parallel/commands/cmd_bench.h"
 
 #include "model/core/json_write.h"
@@ -23,8 +23,8 @@ typedef struct {
     bool json;
 } Arguments;
 
-/* Buffers on which the list of products is replayed: as many bytes of weights as the model has,
- * walked through. */
+/* The buffers for the replay of the products. The weights have the size of the model's weights, and
+ * the products use them one range after another. */
 typedef struct {
     float *x, *y, *w;
     int64_t n_weights, at;
@@ -32,23 +32,24 @@ typedef struct {
     DType dtype;
 } Replay;
 
-/* What every round measures, in seconds; the ops come last. */
+/* The rows that every round measures, in seconds. From ROW_OP on there is one row per op. */
 enum { ROW_STEP, ROW_FORWARD, ROW_BACKWARD, ROW_UPDATE, ROW_PRODUCTS, ROW_LOOP, ROW_OP };
 enum { ROWS = ROW_OP + OP_COUNT };
 
-/* Medians of one measurement. */
+/* The medians of all rounds. */
 typedef struct {
     double seconds[ROWS];
     double optimizer, attention;
     double product_flops;
-    double update_bytes; /* an element */
-    double held;         /* bytes of the device's memory that training has */
+    double update_bytes; /* per element */
+    double held;         /* bytes of device memory that training allocates */
 } Result;
 
-/* The next O x I weights of the walk. */
+/* Returns the next outputs x inputs weights of the buffer; starts again at its beginning if it is
+ * used up. */
 static Tensor next_weight(Replay *r, int64_t outputs, int64_t inputs)
 {
-    /* As in a step, no weight is used twice in a row: it would come from the cache. */
+    /* As in a step, no weight is used twice in a row, where it would be read from the cache. */
     if (r->at + outputs * inputs > r->n_weights) r->at = 0;
     Tensor t =
         tensor_2d((char *)r->w + (size_t)r->at * dtype_size(r->dtype), r->dtype, outputs, inputs);
@@ -69,7 +70,8 @@ static void replay_product(Replay *r, const Product *p)
         op_linear_backward_weight(r->dev, w, NO_TENSOR, y, x, NO_TENSOR, p->accumulate);
 }
 
-/* Sizes the buffers by the list and fills them with ordinary numbers. */
+/* Allocates the buffers in the size that the list of products needs, and fills them with ordinary
+ * numbers. */
 static void replay_open(Replay *r, Device *dev, DType dtype, const Profile *list, int64_t n_weights)
 {
     int64_t x = 0, y = 0;
@@ -108,7 +110,8 @@ static double product_flops(const Profile *list)
     return flops;
 }
 
-/* One step; with a profile its seconds per op. Returns the whole step's. */
+/* Makes one step and returns its seconds. If `profile` is not NULL, also stores the seconds of each
+ * op there. */
 static double timed_step(Trainer *t, Stopwatch *watch, Profile *profile)
 {
     Device *dev = &t->session.dev;
@@ -117,7 +120,8 @@ static double timed_step(Trainer *t, Stopwatch *watch, Profile *profile)
         memset(profile->seconds, 0, sizeof profile->seconds);
         profile->n_products = 0;
     }
-    /* A profile puts two marks around every op, which take time: the step that counts has none. */
+    /* A profile records two events around every op, which takes time. So the step that is reported
+     * has no profile. */
     dev->profile = profile;
     stopwatch_start(dev, watch);
     trainer_step(t);
@@ -128,7 +132,7 @@ static double timed_step(Trainer *t, Stopwatch *watch, Profile *profile)
     return seconds;
 }
 
-/* One round: a step and its phases, its ops, its products, the loop. */
+/* Measures one round into x: a step and its phases, its ops, its products, and the memory loop. */
 static void measure_round(Trainer *t, Profile *profile, Replay *replay, MemoryLoop *loop,
                           double x[ROWS])
 {
@@ -151,7 +155,7 @@ static void measure_round(Trainer *t, Profile *profile, Replay *replay, MemoryLo
     stopwatch_close(dev, &watch);
 }
 
-/* The median of every row over `n` rounds; `update` is the optimizer's op. */
+/* Returns the median of every row over `n` rounds. `update` is the optimizer's op. */
 static Result medians(double (*round)[ROWS], int n, OpId update)
 {
     Result r = {0};
@@ -168,7 +172,7 @@ static Result medians(double (*round)[ROWS], int n, OpId update)
     return r;
 }
 
-/* What the optimizer must read and write for n elements, in bytes. */
+/* Returns the bytes that the optimizer must read and write to update n elements. */
 static double update_bytes(const Trainer *t, int64_t n)
 {
     const GptShape *s = &t->session.layers.shape;
@@ -186,14 +190,14 @@ static Result measure(Trainer *t, int steps)
     Replay replay;
     Stopwatch watch = {0};
     double(*round)[ROWS] = must_calloc((size_t)steps, sizeof *round);
-    timed_step(t, &watch, profile); /* warm: pages, plans */
+    timed_step(t, &watch, profile); /* warms up: touches pages, lets libraries make their plans */
     stopwatch_close(dev, &watch);
     double held = (double)dev->held; /* before the benchmark's own buffers */
     int64_t n = param_table_count(&t->session.table);
     replay_open(&replay, dev, t->session.layers.shape.dtype, profile, n);
     double bytes = update_bytes(t, n);
     MemoryLoop loop = memory_loop_open(dev, (int64_t)(bytes / MEMORY_LOOP_BYTES));
-    measure_round(t, profile, &replay, &loop, round[0]); /* only touches the pages */
+    measure_round(t, profile, &replay, &loop, round[0]); /* warms up; overwritten below */
     for (int i = 0; i < steps; i++)
         measure_round(t, profile, &replay, &loop, round[i]);
     Result r = medians(round, steps, t->optimizer.rule->op);
@@ -205,13 +209,13 @@ static Result measure(Trainer *t, int steps)
     free(profile->product);
     free(profile);
     free(round);
-    return r; /* the replay's memory goes with the process */
+    return r; /* the replay's memory is freed when the process ends */
 }
 
-/* Operations of the step, and rates of what it is made of, a second. */
+/* The tokens and operations of a step, and the rates of its parts in operations per second. */
 typedef struct {
-    double tokens, flops, flops12; /* causal attention counted once (MFU6); as a square (MFU12) */
-    double products, attention;
+    double tokens, flops, flops12; /* flops: causal attention (MFU6); flops12: unmasked (MFU12) */
+    double products, attention;    /* operations per second */
     char device[256];
 } Rates;
 
@@ -220,8 +224,8 @@ static Rates rates_of(const Trainer *t, const Result *r)
     const Config *c = t->config;
     const GptShape *s = &t->session.layers.shape;
     Rates rates = {.tokens = (double)(c->train_micro_batch_size_per_gpu * c->data.seq_length)};
-    /* Attention's products over the pairs of a query and a key that it may see; the masked pairs,
-     * which MFU12 counts as well, are as many again. */
+    /* The operations of attention over the pairs of a query and a key that the causal mask allows.
+     * MFU12 also counts the masked pairs, which are as many. */
     double square = 6.0 * (double)(s->L * s->H * s->D * c->data.seq_length) * rates.tokens;
     rates.flops = gpt_flops_per_token(&t->session.layers.whole, c->data.seq_length) * rates.tokens;
     rates.flops12 = rates.flops + square;
@@ -275,8 +279,8 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
     printf(
         "products    %.1f ms   %.1f GFLOP/s   the step's own list of matrix products, replayed\n",
         1e3 * x[ROW_PRODUCTS], rates.products / 1e9);
-    /* Against a rate measured in the same run, not a data sheet's: how good the library is, and
-     * what else the machine does, cancel out. */
+    /* The ratio uses a rate measured in the same run, not one from a data sheet. So the quality of
+     * the library and other load on the machine cancel out. */
     printf(
         "ratio       %.1f %%   the step's products at the whole step's time, of the list's rate\n",
         100 * r->product_flops / step / rates.products);
@@ -287,14 +291,16 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
         "optimizer   %.1f ms   %.1f %% of a loop that moves as many bytes, %.0f an element (%.1f "
         "ms)\n",
         1e3 * r->optimizer, 100 * x[ROW_LOOP] / r->optimizer, r->update_bytes, 1e3 * x[ROW_LOOP]);
-    /* Of a step of their own, as marks around ops take time: they need not add up to the step. */
+    /* The times of ops come from a separate step with a profile, so they need not add up to the
+     * time of the step above. */
     for (int o = 0; o < OP_COUNT; o++)
         if (x[ROW_OP + o] > 0)
             printf("  %-24s%9.2f ms  %5.1f %%\n", op_name[o], 1e3 * x[ROW_OP + o],
                    100 * x[ROW_OP + o] / step);
 }
 
-/* The config with the vocabulary of the tokenizer that it would train. */
+/* Loads the config. If its vocabulary is not known, takes the size of the tokenizer that a run
+ * would train. */
 static const Config *bench_config(const Arguments *a)
 {
     ConfigReport report = {0};
@@ -305,8 +311,7 @@ static const Config *bench_config(const Arguments *a)
         exit(config_report_code(&report));
     }
     config_report_free(&report);
-    /* The data are not opened: a tokenizer that is still to be trained has the size that is asked
-     * for. */
+    /* The data are not opened, so assume that the tokenizer will have the requested size. */
     ConfigFacts facts = {.vocab_size = c->data.tokenizer_vocab_size};
     return c->model.vocab_size > 0 ? c : config_settle(c, &facts, NULL, 0);
 }

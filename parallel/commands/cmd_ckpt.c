@@ -1,5 +1,5 @@
-/* cmd_ckpt.c -- `./train ckpt list|inspect|verify`: what a run has saved, what is in it, and
- * whether it is whole. */
+/* cmd_ckpt.c -- `./train ckpt list|inspect|verify`: lists a run's checkpoints, prints the content
+ * of one, and verifies checksums. */
 #include "model/core/check.h"
 #include "model/core/figures.h"
 #include "model/core/utf8.h"
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 
 typedef struct {
-    const char *path; /* of a run, or of one of its checkpoints */
+    const char *path; /* a run folder, or one of its checkpoints */
 } Arguments;
 
 static int64_t total_bytes(const Manifest *m)
@@ -26,18 +26,18 @@ static int64_t total_bytes(const Manifest *m)
     return bytes;
 }
 
-/* A command returns this to be called again with a new list: every checkpoint that it was to look
- * at has been pruned since the list was made. */
+/* A command returns this if a running training has removed all checkpoints in its list since the
+ * list was made. It is then called again with a new list. */
 enum { LIST_IS_OLD = -1 };
 
-/* Which of two exit codes to end with. Missing permission goes first: a checkpoint that must not be
+/* Combines two exit codes. EXIT_PERMISSION takes precedence: a checkpoint that this user must not
  * read cannot be called damaged. */
 static int worse(int code, int next)
 {
     return code == EXIT_PERMISSION ? code : next;
 }
 
-/* Whether PATH/BELOW is there. False with a sentence. */
+/* Returns true if PATH/BELOW exists; otherwise sets err. */
 static bool is_there(const char *path, const char *below, char *err, size_t n)
 {
     char *full = text_format("%s/%s", path, below);
@@ -48,13 +48,14 @@ static bool is_there(const char *path, const char *below, char *err, size_t n)
     return there;
 }
 
-/* The checkpoint folders that `path` means: its own, or those of the run, newest first. Returns how
- * many; the caller frees them and the list. 0 after a complaint, with its code. */
+/* Finds the checkpoint folders for `path`: all checkpoints of a run, newest first, or `path` itself
+ * if it is a checkpoint. Returns their number; the caller frees *found with free_found. If there
+ * are none, prints an error message, sets *code and returns 0. */
 static int find(const char *path, char ***found, int *code)
 {
     char err[1024];
     int64_t *steps;
-    /* The path of a run, or else of one of its checkpoints. */
+    /* First treat the path as a run folder, then as a checkpoint. */
     int n = checkpoint_list(path, &steps, err, sizeof err);
     *found = must_calloc(n > 0 ? (size_t)n : 1, sizeof **found);
     for (int i = 0; i < n; i++)
@@ -65,7 +66,7 @@ static int find(const char *path, char ***found, int *code)
         (*found)[0] = must_strdup(path);
         return 1;
     }
-    /* What must not be read keeps its own sentence, and so its exit code. */
+    /* A missing permission keeps its error message, and so its exit code. */
     if (n == 0 && !error_says(err, EACCES)) {
         bool folder = is_there(path, ".", err, sizeof err);
         error_set(err, sizeof err, folder ? "%s holds no checkpoint" : "there is no folder %s",
@@ -89,7 +90,7 @@ static int run_list(char **found, int n)
         char err[1024];
         Checkpoint *c;
         bool good = checkpoint_open(found[i], &c, err, sizeof err);
-        /* Pruned since the list was made, by a run that is going on: no damage. */
+        /* A running training has removed this checkpoint since the list was made: not an error. */
         if (!good && checkpoint_gone(found[i])) continue;
         if (shown++ == 0)
             printf("%8s %9s %8s %10s  %s\n", "step", "samples", "updates", "size", "folder");
@@ -113,7 +114,7 @@ static void print_tensors(const Manifest *m, int file)
     for (int i = 0; i < m->n_tensors; i++) {
         const SafetensorsEntry *e = &m->tensor[i].entry;
         char shape[96] = "()";
-        /* With several writers a checkpoint has several files. */
+        /* If several ranks write a checkpoint, it has several files. */
         if (m->tensor[i].file != file) continue;
         for (int d = 0, at = 0; d < e->ndim; d++)
             at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64 "%s", d ? ", " : "(",
@@ -127,7 +128,7 @@ static void print_tensors(const Manifest *m, int file)
            figure_bytes((double)bytes).text);
 }
 
-/* A line of what the manifest says: another program's, perhaps, and not to be believed. */
+/* Prints a line with text from the manifest, escaped because it may come from another program. */
 static void print_origin(const char *what, const char *text)
 {
     printf("%-12s", what);
@@ -135,7 +136,7 @@ static void print_origin(const char *what, const char *text)
     putchar('\n');
 }
 
-/* The ranks that wrote it. */
+/* Prints the grid of ranks that wrote the checkpoint. */
 static void print_world(const Manifest *m)
 {
     const ManifestWorld *w = &m->world;
@@ -156,7 +157,7 @@ static int run_inspect(char **found, int n)
         return checkpoint_gone(found[0]) ? LIST_IS_OLD : error_print(EXIT_DAMAGED, "%s", err);
     const Manifest *m = checkpoint_manifest(c);
     const StepState *s = &m->state;
-    /* The texts come from the manifest: they are escaped, for a terminal obeys control bytes. */
+    /* print_origin escapes text from the manifest, because a terminal would obey control bytes. */
     print_origin("checkpoint", found[0]);
     print_origin("save", m->save_id);
     print_origin("program", m->code);
@@ -178,7 +179,7 @@ static int run_verify(char **found, int n)
 {
     int code = EXIT_OK, shown = 0;
     CheckpointIo io;
-    checkpoint_io_open(&io, NULL, NULL); /* no device: files are only compared */
+    checkpoint_io_open(&io, NULL, NULL); /* no device: files are only compared with checksums */
     for (int i = 0; i < n; i++) {
         char err[1024];
         Checkpoint *c = NULL;
@@ -200,9 +201,8 @@ static int run_verify(char **found, int n)
     return shown ? code : LIST_IS_OLD;
 }
 
-/* Looks at what `path` means with `command`, and lists it anew where a run has pruned it in
- * between.
- */
+/* Calls `command` on the checkpoints that `path` names. Lists them again and repeats the call if a
+ * running training has removed them all in between. */
 static int on_checkpoints(const char *path, int (*command)(char **found, int n))
 {
     int code = LIST_IS_OLD;
@@ -231,7 +231,7 @@ static int ckpt_verify(const void *values)
     return on_checkpoints(((const Arguments *)values)->path, run_verify);
 }
 
-/* The folder of the command line; `which`: what is asked for where it is missing. */
+/* Describes the one folder argument of a command; `which` is the message if it is missing. */
 #define ONE_FOLDER(which)                                                                          \
     {                                                                                              \
         .least = 1, .most = 1, .at = offsetof(Arguments, path), .missing = which,                  \

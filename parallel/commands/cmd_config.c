@@ -1,5 +1,5 @@
-/* cmd_config.c -- ./train config check|show|explain|defaults|diff: the config room from the command
- * line. */
+/* cmd_config.c -- `./train config check|show|explain|defaults|diff`: checks, prints, explains and
+ * compares configs. */
 #include "configs/config.h"
 #include "data/dataset.h"
 #include "model/core/check.h"
@@ -13,16 +13,16 @@
 #include <stdlib.h>
 
 typedef struct {
-    const char *config; /* of show */
-    ArgList words;      /* configs or keys of the others */
+    const char *config; /* for show */
+    ArgList words;      /* configs or keys, for the other commands */
     ArgList set;
     int64_t world; /* ranks; 0: not given */
     bool verbose;
-    bool schedule; /* of show */
+    bool schedule; /* for show */
 } Arguments;
 
-/* Loads and says what was found wrong or noticed; NULL, and the exit code, if it is not a good
- * config. */
+/* Loads a config and prints its errors and warnings. Returns NULL and sets *code if it has errors.
+ */
 static const Config *load_aloud(const char *path, const Arguments *a, int *code)
 {
     ConfigReport report;
@@ -37,7 +37,8 @@ static const Config *load_aloud(const char *path, const Arguments *a, int *code)
     return config;
 }
 
-/* For which ranks a config was looked at: "on 4 ranks", ... */
+/* Writes to out[0..n) for how many ranks a config was checked, such as "on 4 ranks", and returns
+ * out. */
 static const char *looked_at(const Config *config, int64_t asked, char *out, size_t n)
 {
     long long world = config->world, least = grid_ranks(config_grid(config, 0));
@@ -57,7 +58,7 @@ static const char *looked_at(const Config *config, int64_t asked, char *out, siz
     return out;
 }
 
-/* What only a run finds out, which opens the model. */
+/* Returns text about a check that only a run can make, because it opens the model; else "". */
 static const char *left_open(const Config *config)
 {
     if (config->zero_optimization.stage < 3 || config->world < 2) return "";
@@ -88,7 +89,8 @@ static int run_check(const void *values)
     return code;
 }
 
-/* The layers of a run, rows [from, to) of the model's: "embedding, blocks 0 to 2". */
+/* Prints the layers [from, to) of the model, such as "embedding, blocks 0 to 2". Layer 0 is the
+ * embedding; the layer after the last block is the head. */
 static void print_layers(int64_t blocks, int from, int to)
 {
     int64_t first = from > 0 ? from - 1 : 0, last = to - 2 < blocks ? to - 2 : blocks - 1;
@@ -100,8 +102,8 @@ static void print_layers(int64_t blocks, int from, int to)
     if (to == blocks + 2) printf(", head");
 }
 
-/* The stages' layers and a step's schedule. Before the data are there a vocabulary may be missing,
- * which costs of the head depend on. */
+/* Prints the layers of each stage and the schedule of a step. If the vocabulary is not known before
+ * the data are opened, assumes a likely size, because the cost of the head depends on it. */
 static int show_schedule(const Config *config)
 {
     enum { WIDTH = 80 };
@@ -109,12 +111,12 @@ static int show_schedule(const Config *config)
     bool known = config->model.vocab_size > 0;
     const Config *c = config;
     if (!known) c = config_settle(c, &(ConfigFacts){.vocab_size = config_likely_vocab(c)}, NULL, 0);
-    /* From here on as a run does it, so that what is shown is what a run with this config takes. */
+    /* The code below calls the same functions as a run, so it prints the schedule of that run. */
     const ScheduleSpec spec = step_spec(c);
     int runs = spec.stages * spec.chunks, *border = session_borders(c, runs),
         digits = snprintf(NULL, 0, "%d", spec.stages - 1);
     printf("%s\n", run_schedule_text(c, text, sizeof text));
-    /* Runs of layers go round the stages: stage s has s, s + stages, ... */
+    /* The chunks of layers are assigned round-robin: stage s has chunks s, s + stages, ... */
     for (int stage = 0; stage < spec.stages; stage++) {
         printf("stage %-*d  ", digits, stage);
         for (int run = stage; run < runs; run += spec.stages) {
@@ -214,7 +216,7 @@ static int run_diff(const void *values)
     }
 
 static const ArgOption options[] = {SHARED_OPTIONS};
-/* Those of all commands, and one of show. */
+/* The shared options, and one that only show takes. */
 static const ArgOption show_options[] = {
     SHARED_OPTIONS,
     {.name = "--schedule",

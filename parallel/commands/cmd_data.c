@@ -1,4 +1,5 @@
-/* cmd_data.c -- ./train data: train a tokenizer, make token shards, look into them. */
+/* cmd_data.c -- `./train data`: trains a tokenizer, writes token shards, inspects and decodes them.
+ */
 #include "data/text/meta.h"
 #include "data/text/shards.h"
 #include "data/text/text.h"
@@ -21,20 +22,22 @@ typedef struct {
     ArgList files;
 } Arguments;
 
-/* The files of the command line, as the data's readers take them. */
+/* Returns the file names of the command line as a StringList. */
 static StringList files_of(const Arguments *a)
 {
     return (StringList){.count = a->files.count, .item = (char **)(uintptr_t)a->files.item};
 }
 
-/* The text of the files of the command line. */
+/* Reads the text of the files of the command line. Returns false and sets err and *code on failure.
+ */
 static bool read_text(const Arguments *a, Text *text, char *err, size_t n, ExitCode *code)
 {
     StringList given = files_of(a);
     return text_read_files(text, &given, a->text_key, err, n, code);
 }
 
-/* The token files that its patterns name; string_list_free is due. */
+/* Lists the token files that the patterns of the command line match. The caller frees `files` with
+ * string_list_free. */
 static bool list_tokens(const Arguments *a, StringList *files, char *err, size_t n)
 {
     StringList given = files_of(a);
@@ -51,13 +54,13 @@ static int train_bpe(const void *values)
     Tokenizer *t = NULL;
     bool good = read_text(a, &text, err, n, &code);
     if (good) {
-        code = EXIT_DAMAGED; /* a text that yields no such vocabulary */
+        code = EXIT_DAMAGED; /* if the text is too small for this vocabulary */
         Progress progress = progress_begin();
         good = tokenizer_train(text.bytes, text.size, a->vocab, &t, &progress, NULL, err, n);
         progress_end(&progress);
     }
     if (good) {
-        code = EXIT_CANNOT_CREATE; /* from here on the output's fault */
+        code = EXIT_CANNOT_CREATE; /* if the output cannot be written */
         good = tokenizer_save(t, &fs_system, a->out, err, n);
     }
     if (good)
@@ -77,8 +80,8 @@ static bool load_tokenizer(const char *path, Tokenizer **t, char *err, size_t n,
     return good;
 }
 
-/* Refuses to write into a folder that has shards already: if the new ones are fewer, the rest of
- * the old ones would be read along with them. */
+/* Returns false and sets err if the folder already has shards. If the new shards were fewer, a
+ * reader would mix them with the remaining old ones. */
 static bool check_no_shards(const char *folder, char *err, size_t n)
 {
     for (Split k = 0; k < SPLITS; k++) {
@@ -94,7 +97,7 @@ static bool check_no_shards(const char *folder, char *err, size_t n)
 static bool write_shards(const Arguments *a, const Tokenizer *t, const Text *text, char *err,
                          size_t n)
 {
-    /* The last share of the text is held out, as in a run's own preparation. */
+    /* The last part of the text is kept for validation, as when a run prepares its own data. */
     int64_t end = text_split(text, a->val_fraction);
     const TextRange range[SPLITS] = {[SPLIT_TRAIN] = {.text = text, .to = end},
                                      [SPLIT_VAL] = {.text = text, .from = end, .to = text->size}};
@@ -131,7 +134,8 @@ static int tokenize(const void *values)
     return good ? EXIT_OK : error_print(code, "%s", err);
 }
 
-/* What one shard holds; false if an id is outside the vocabulary. */
+/* Prints the number and range of a shard's tokens. Returns false and sets err if an id is outside
+ * the vocabulary. */
 static bool inspect_file(const TokenSet *s, int64_t vocab, bool verified, char *err, size_t n)
 {
     enum { CHUNK = 1 << 14 };
@@ -156,7 +160,7 @@ static int inspect(const void *values)
     const Arguments *a = values;
     char err[1024] = "";
     size_t n = sizeof err;
-    /* Without a vocabulary any id that fits the file's type is taken. */
+    /* Without a vocabulary, any id that fits in the file's integer type is accepted. */
     int64_t vocab = a->vocab > 0 ? a->vocab : INT64_C(1) << 31;
     ExitCode code = EXIT_OK;
     if (a->tokenizer) {
@@ -170,7 +174,8 @@ static int inspect(const void *values)
     bool good = true, known = true;
     for (int i = 0; good && i < files.count; i++) {
         TokenSet s = {0};
-        /* One file at a time: the first that is wrong is named, and those before it are printed. */
+        /* Open one file at a time: the message names the first bad file, and those before it are
+         * printed. */
         StringList one = {.count = 1, .item = &files.item[i]};
         good = (!a->verify || meta_verify(files.item[i], &known, err, n)) &&
                token_set_open(&s, &one, err, n) && inspect_file(&s, vocab, a->verify, err, n);
@@ -180,13 +185,15 @@ static int inspect(const void *values)
     return good ? EXIT_OK : error_print(known ? EXIT_DAMAGED : EXIT_MISSING, "%s", err);
 }
 
-/* Tokens [from, from + count) as text on stdout; count < 0: to the end. */
+/* Prints the tokens [from, from + count) as text to stdout. If count < 0, prints all from `from`
+ * on.
+ */
 static bool decode_tokens(const Arguments *a, const Tokenizer *t, const TokenSet *s, char *err,
                           size_t n)
 {
     int64_t from = a->from < s->n_tokens ? a->from : s->n_tokens, left = s->n_tokens - from;
     if (a->count >= 0 && a->count < left) left = a->count;
-    /* Piece by piece: a shard may be larger than memory. */
+    /* Decode in pieces, because a shard may be larger than memory. */
     int32_t ids[4096];
     while (left > 0) {
         int64_t some = left < 4096 ? left : 4096, size;
@@ -227,7 +234,7 @@ static int decode(const void *values)
 
 static const Arguments defaults = {.count = -1, .text_key = "text"};
 
-/* An option that several commands have; what it means to each is in its help. */
+/* Options that several commands share; each command has its own help text for them. */
 #define TOKENIZER(text)                                                                            \
     .name = "--tokenizer", .value = "FILE", .help = (text), .kind = ARG_NAME,                      \
     .at = offsetof(Arguments, tokenizer)
@@ -283,7 +290,7 @@ static const ArgOption decode_options[] = {
      .at = offsetof(Arguments, count)},
 };
 
-/* The rest of a command's table. */
+/* The fields that all command tables below share. */
 #define DATA_COMMAND(title, rows, function)                                                        \
     .name = (title), .call = "./train data " title, .options = (rows),                             \
     .n_options = ARG_ROWS(rows),                                                                   \

@@ -1,5 +1,5 @@
-/* cmd_doctor.c -- ./train doctor: what this machine has, and which Debian package turns on the
- * rest. */
+/* cmd_doctor.c -- `./train doctor`: prints what this machine has (CPU, GPUs, libraries, memory),
+ * and which Debian package provides what is missing. */
 #include "model/core/check.h"
 #include "model/core/child.h"
 #include "model/core/device_cpu.h"
@@ -19,7 +19,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* One finding: "ok" there, "--" not there and not needed, "!!" trouble. */
+/* Prints one finding. `mark` is "ok" (present), "--" (absent, but not needed) or "!!" (a problem).
+ */
 static void print_finding(const char *mark, const char *what, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 static void print_finding(const char *mark, const char *what, const char *fmt, ...)
@@ -32,11 +33,11 @@ static void print_finding(const char *mark, const char *what, const char *fmt, .
     va_end(args);
 }
 
-/* What a child that ended early left on stderr, without its code: its last line, or how it ended.
- */
+/* Prints the error of a child process that ended early: the last line of its stderr without the
+ * error code, or how the process ended if it printed no error. */
 static void print_ending(const char *what, char *text, int status)
 {
-    /* The last line is the cause; those before it are warnings. */
+    /* The last line is the error; the lines before it are warnings. */
     char *line = text + strcspn(text, "\n");
     while (*line && line[1])
         text = line + 1, line = text + strcspn(text, "\n");
@@ -48,8 +49,8 @@ static void print_ending(const char *what, char *text, int status)
         print_finding("!!", what, "looking at it %s", figure_ending(status).text);
 }
 
-/* Findings of a device, made in a child: one that ends the program there, for want of memory or by
- * a signal, is a finding, too, and the others follow. */
+/* Runs `finding` in a child process. If a device check ends the child by an error or a signal, that
+ * is printed as a finding, and the checks after it still run. */
 static void look(const char *what, void (*finding)(void))
 {
     Child child;
@@ -57,7 +58,7 @@ static void look(const char *what, void (*finding)(void))
     char text[4096];
     size_t at = 0;
     ssize_t got;
-    /* Else the child would print what is still buffered a second time. */
+    /* Otherwise the child would print the buffered output a second time. */
     fflush(stdout);
     if (pipe(ends) != 0) fail(EXIT_SYSTEM, "no pipe to a child: %s", strerror(errno));
     pid_t pid = child_fork(&child);
@@ -68,7 +69,7 @@ static void look(const char *what, void (*finding)(void))
         fflush(stdout);
         _exit(EXIT_OK);
     }
-    /* The read below ends when the last writer has closed its end: this one, too. */
+    /* The read below ends only when all writers, including this process, have closed their end. */
     close(ends[1]);
     while (at < sizeof text - 1 && (got = read(ends[0], text + at, sizeof text - 1 - at)) > 0)
         at += (size_t)got;
@@ -82,7 +83,7 @@ static void look(const char *what, void (*finding)(void))
         print_ending(what, text, status);
 }
 
-/* The instruction levels of CpuLevel, those that open on this CPU. */
+/* Prints the instruction levels (CpuLevel) whose kernels this CPU can run. */
 static void print_levels(void)
 {
     static const char *const name[CPU_LEVEL_COUNT] = {
@@ -110,7 +111,7 @@ static void print_device(void)
         return;
     }
     print_finding("ok", "device", "%s", device_describe(&device, buf, sizeof buf));
-    /* A library that is there but cannot be used is trouble; none at all is a choice. */
+    /* An installed library that cannot be used is a problem; a missing one is not. */
     const CpuDevice *cpu = device.impl;
     if (cpu->library != NULL)
         print_finding("ok", "blas", "%s", cpu->blas_name);
@@ -131,7 +132,7 @@ static const Backend *cuda_backend(void)
     return NULL;
 }
 
-/* Whether the CUDA backend is there, and its device. */
+/* Prints whether the CUDA backend is built in, and which device it opens. */
 static void print_cuda(void)
 {
     if (cuda_backend() == NULL) {
@@ -151,13 +152,14 @@ static void print_cuda(void)
     device_close(&device);
 }
 
-/* Which GPUs reach each other's memory: in a word where all or none do, else what each one sees. */
+/* Prints which GPUs can access each other's memory: one line if all or none can, otherwise the list
+ * of peers of each GPU. */
 static void print_peers(const Backend *cuda, int count)
 {
     char seen[1024];
     size_t used = 0;
     int pairs = 0;
-    /* Asked in both directions: a GPU may reach another that does not reach it. */
+    /* Check both directions: GPU a may access GPU b although b cannot access a. */
     for (int i = 0; i < count; i++) {
         used += (size_t)snprintf(seen + used, sizeof seen - used, "%s%d:", i ? "; " : "", i);
         for (int peer = 0; peer < count && used < sizeof seen; peer++) {
@@ -175,7 +177,8 @@ static void print_peers(const Backend *cuda, int count)
         print_finding("--", "peers", "GPUs see these, others through the host's memory: %s", seen);
 }
 
-/* GPUs that are one under two numbers, which ranks with a GPU each are refused. */
+/* Reports a GPU that CUDA lists under two numbers. A run with one GPU per rank would be refused
+ * then. */
 static void print_doubles(const Backend *cuda, int count)
 {
     char one[32], other[32];
@@ -191,7 +194,7 @@ static void print_doubles(const Backend *cuda, int count)
         }
 }
 
-/* Of several GPUs where they are, and who sees whom. */
+/* Prints the PCI bus ids of the GPUs and, if there are several, which can access each other. */
 static void print_gpus(void)
 {
     char places[1024] = "", place[32];
@@ -207,8 +210,8 @@ static void print_gpus(void)
     if (count > 1) print_peers(cuda, count);
 }
 
-/* NCCL, which several ranks with a GPU each need: where there are several GPUs it is trouble not to
- * have it, and the reason is printed; elsewhere nobody misses it. */
+/* Prints whether NCCL can be used. Ranks with one GPU each need it, so its absence is a problem,
+ * printed with the reason, only if the machine has several GPUs. */
 static void print_nccl(void)
 {
     char text[1536];
@@ -236,7 +239,7 @@ static void print_memory(void)
 
 static void print_disk(void)
 {
-    /* out/ may be a link to another disk, and need not be there yet. */
+    /* out/ may be a link to another disk, and may not exist yet. */
     const char *folder = access("out", F_OK) == 0 ? "out" : ".";
     struct statvfs fs;
     if (statvfs(folder, &fs) != 0) {
@@ -249,7 +252,7 @@ static void print_disk(void)
                   writable ? "" : ", but nothing can be written there");
 }
 
-/* Programs that are good to have; none is needed to train on own text. */
+/* Prints which helpful programs are installed. None is needed to train on one's own text. */
 static void print_programs(void)
 {
     static const struct {

@@ -1,4 +1,5 @@
-/* cmd_eval.c -- `./train eval RUN`: the newest checkpoint's loss on all validation data. */
+/* cmd_eval.c -- `./train eval RUN`: computes the loss of a checkpoint, by default the newest, on
+ * all validation data. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"
@@ -26,7 +27,7 @@ static void print_result(const OpenedRank *rank, const EvalRecord *r)
     printf("\n");
 }
 
-/* Each rank evaluates its share of every batch; their sums are rank 0's to print. */
+/* Evaluates this rank's share of every batch. Rank 0 prints the result over all ranks. */
 static int evaluate_on(OpenedRank *rank, void *context)
 {
     (void)context;
@@ -34,7 +35,8 @@ static int evaluate_on(OpenedRank *rank, void *context)
     const Config *c = run->config;
     Session *s = &rank->session;
     char err[1024];
-    /* No max_windows: all validation data, where a run's own evaluation stops after eval.steps. */
+    /* max_windows is not set: evaluates all validation data, while the evaluation during training
+     * stops after eval.steps micro-batches. */
     int64_t B = c->train_micro_batch_size_per_gpu, T = c->data.seq_length;
     LoaderOptions options = {.split = SPLIT_VAL,
                              .B = B,
@@ -51,7 +53,8 @@ static int evaluate_on(OpenedRank *rank, void *context)
     Gpt *gpt =
         gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE, s->room.slots);
     gpt_connect(gpt, feed_batch, &feed, stats, NULL);
-    /* Rank 0 watches; the watch never ends the evaluation, so the ranks need not agree. */
+    /* Only rank 0 prints progress. The callback never ends the evaluation, so the ranks need not
+     * agree on its result. */
     Progress progress = progress_begin();
     if (rank->leads) feed.watch = print_progress;
     feed.watch_context = &progress;
@@ -67,7 +70,8 @@ static int evaluate_on(OpenedRank *rank, void *context)
     return EXIT_OK;
 }
 
-/* What gives validation data to a run that has none: it goes with what the run was trained on. */
+/* Returns the --set value that adds validation data to a run without any. It depends on the kind of
+ * data that the run was trained on. */
 static const char *other_data(const Config *c)
 {
     if (c->data.train.count > 0) return "data.val=FILE";

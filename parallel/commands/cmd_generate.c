@@ -1,5 +1,5 @@
-/* cmd_generate.c -- `./train generate RUN`: text from the newest checkpoint of a run, as it is
- * made. */
+/* cmd_generate.c -- `./train generate RUN`: generates text with a checkpoint, by default the
+ * newest, and prints each token as soon as it is drawn. */
 #include "model/core/log.h"
 #include "model/generate.h"
 #include "parallel/commands/commands.h"
@@ -20,8 +20,8 @@ typedef struct {
     int32_t end;
 } Printer;
 
-/* Prints a token's bytes; the end-of-text token ends the text, and so does a full disk. Terminal
- * control bytes are shown, not sent. */
+/* Prints a token's bytes, with control bytes escaped. Returns false, which ends the text, for the
+ * end-of-text token or if the output cannot be written. */
 static bool print_token(const Printer *p, int32_t token)
 {
     int64_t size = 0;
@@ -36,8 +36,8 @@ static bool print_token(const Printer *p, int32_t token)
     return fflush(stdout) == 0;
 }
 
-/* All ranks make the same text, which rank 0 prints, and which ends on all when it does on rank 0.
- */
+/* Called for each token. All ranks draw the same tokens, and rank 0 prints them. Returns false on
+ * all ranks when rank 0 ends the text. */
 static bool take_token(void *context, int32_t token)
 {
     const Printer *p = context;
@@ -57,7 +57,7 @@ static int generate_on(OpenedRank *rank, void *context)
     tokenizer_encode_prompt(tokenizer, begin, &prompt);
     Decoder *decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                       s->layers.shape.P);
-    /* No uses: how many tokens there will be is not known. */
+    /* No list of uses is given, because the number of tokens is not known in advance. */
     s->params->step_begin(s->params, NULL, 0);
     if (rank->leads) printf("%s", begin);
     generate(decoder, &a->sampling, prompt.id, prompt.count, a->tokens, take_token, &printer);

@@ -1,4 +1,5 @@
-/* cmd_verify.c -- `./train verify CONFIG`: whether the config's grid trains as a single rank. */
+/* cmd_verify.c -- `./train verify CONFIG`: checks that the config's grid of ranks trains like a
+ * single rank. */
 #include "parallel/commands/commands.h"
 #include "parallel/run/ranks_option.h"
 #include "parallel/verify/verify.h"

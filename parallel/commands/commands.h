@@ -1,5 +1,5 @@
-/* commands.h -- the subcommands of ./train, one file each in this folder: the table of each, for
- * args_run. */
+/* commands.h -- declares the command table (ArgCommand) of each subcommand of ./train, for
+ * args_run. Each subcommand is a file in this folder. */
 #ifndef PARALLEL_COMMANDS_COMMANDS_H
 #define PARALLEL_COMMANDS_COMMANDS_H
 
