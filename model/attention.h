@@ -27,8 +27,8 @@ typedef struct {
  * placed in scratch that all blocks share, depending on the recompute policy. attention_recompute
  * computes the fields marked [r] again. */
 typedef struct {
-    Tensor normed; /* (S, C) [r] */
-    Tensor stats;  /* (S, 2) in the compute dtype [r] */
+    Tensor normed; /* (S, C): output of the norm [r] */
+    Tensor stats;  /* (S, 2): statistics of the norm, in the compute dtype [r] */
     /* (N, C): the input of the tensor-parallel region. Without sequence parallelism, the same as
      * normed; with it, the gathered rows of all ranks, in the memory of `out`; backward gathers
      * them again. */
@@ -39,8 +39,8 @@ typedef struct {
      * columns of qkv; with it [r]. */
     Tensor qk;
     Tensor q_stats, k_stats; /* (N*H, 2) and (N*G, 2) in the compute dtype; with qk_norm [r] */
-    Tensor o;                /* (N, H D) */
-    Tensor lse;              /* (B, H, T) in the compute dtype */
+    Tensor o;                /* (N, H D): output of attention */
+    Tensor lse;              /* (B, H, T): log-sum-exp of the scores, in the compute dtype */
     /* (N, C): output of the projection without bias. At the end, this rank's rows hold the sum
      * over the tensor-parallel ranks. The residual add reads it at once. */
     Tensor out;
@@ -54,7 +54,7 @@ void attention_layout(AttentionActs *acts, const GptShape *shape, int64_t B, int
 /* Gradients that backward keeps in the layer's scratch; nothing reads them afterwards. */
 typedef struct {
     Tensor dout; /* (N, H D): gradient of o */
-    Tensor dqkv; /* (N, (H+2G) D) */
+    Tensor dqkv; /* (N, (H+2G) D): gradient of qkv */
     /* (N, C): gradient of `in`. Before that, under sequence parallelism, the gathered gradient
      * of the residual stream. */
     Tensor dnormed;

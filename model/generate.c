@@ -22,7 +22,7 @@ struct Decoder {
     /* The layers' shape, but each rank has all rows of the residual stream. */
     GptShape shape;
     const Relay *relay; /* NULL if there is only one pipeline stage */
-    LayerWork work;     /* points to the fields above */
+    LayerWork work;     /* its pointers refer to the fields above */
     int64_t length, capacity;
     Arena fixed, scratch;
     void *fixed_memory, *scratch_memory;
@@ -259,7 +259,7 @@ int32_t sample_token(const Sampling *sampling, Tensor logits, uint64_t index, in
             exp((dtype_get(logits.dtype, logits.data, order[last]) - top) / sampling->temperature);
         if (mass >= sampling->top_p * total) break;
     }
-    if (last == n - 1) mass = total; /* nothing was cut off */
+    if (last == n - 1) mass = total; /* no token was cut off */
     double draw = rng_uniform(sampling->seed, rng_stream("generate"), index) * mass, sum = 0;
     for (int64_t i = 0; i < last; i++) {
         sum += exp((dtype_get(logits.dtype, logits.data, order[i]) - top) / sampling->temperature);

@@ -22,7 +22,7 @@ typedef struct {
     Chunk *chunk;
     int n_chunks;
     HeadActs head;
-    ResidualGrad grad; /* of the residual stream */
+    ResidualGrad grad; /* gradient of the residual stream */
 } Layout;
 
 struct Gpt {
@@ -32,7 +32,7 @@ struct Gpt {
     GptFeed feed;
     void *feed_context;
     Layout layout;
-    LayerWork work; /* points to the fields above */
+    LayerWork work; /* its pointers refer to the fields above */
     Arena slot, scratch, angles;
     void *slot_memory, *scratch_memory, *rope_memory;
     GptBytes bytes;
@@ -49,7 +49,7 @@ double gpt_flops_per_token(const GptShape *s, int64_t T)
 double gpt_layer_flops(const GptShape *s, int64_t T, int row)
 {
     GptShape one = *s;
-    one.L = row == 0 || row == s->L + 1 ? 0 : 1; /* embedding, head, or one block */
+    one.L = row == 0 || row == s->L + 1 ? 0 : 1; /* no block for embedding and head, else one */
     double head = 6.0 * (double)s->Vp * (double)s->C, all = gpt_flops_per_token(&one, T);
     return row == 0 ? 0 : row == s->L + 1 ? head : all - head;
 }

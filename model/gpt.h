@@ -55,7 +55,7 @@ int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use 
 /* For tests: the model's memory as byte tensors on the device, and the work of one chunk on one
  * slot. */
 typedef struct {
-    LayerWork work;              /* without a batch */
+    LayerWork work;              /* the chunk's work on the slot, without a batch */
     Tensor slots, slot, scratch; /* all slots; the requested slot */
     GptBytes used;               /* how much of gpt_bytes has been used so far */
 } GptInside;

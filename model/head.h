@@ -24,8 +24,8 @@ typedef struct {
     /* (chunk) and (chunk, 2) in the compute dtype, for the vocabulary-parallel loss; absent if
      * the rank has all columns. */
     Tensor most, terms;
-    Tensor losses; /* (N) in the compute dtype */
-    int64_t chunk; /* rows of a chunk */
+    Tensor losses; /* (N): loss of each row, in the compute dtype */
+    int64_t chunk; /* number of rows in a chunk */
 } HeadActs;
 
 /* Adds the final norm as a unit and, if the head is untied, its table as another. If it is tied,

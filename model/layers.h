@@ -19,9 +19,9 @@ typedef struct {
     int first;
     /* The residual stream before each block, and one more after the last. */
     Tensor *x;
-    BlockActs *acts; /* one for each block */
+    BlockActs *acts; /* activations of each block */
     HeadActs *head;
-    ResidualGrad *grad; /* of the residual stream; NULL without backward */
+    ResidualGrad *grad; /* gradient of the residual stream; NULL without backward */
     Tensor stats;       /* (2) f64: loss and number of targets are added */
     Tensor scale;       /* (1) f64: factor of the loss, for backward */
     Tensor logits;      /* (n, Vp): output of layers_logits for the last n rows */

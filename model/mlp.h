@@ -1,5 +1,8 @@
 /* mlp.h -- the MLP half of a block: up -> activation -> down. The norm before it is fused with the
- * attention half's residual add (block.c). */
+ * attention half's residual add (block.c).
+ *
+ * Shapes use the letters of attention.h: N rows of the pass, S rows of the residual stream on this
+ * rank, C hidden size; F is the MLP size of this rank. */
 #ifndef MODEL_MLP_H
 #define MODEL_MLP_H
 
@@ -12,14 +15,13 @@ typedef struct {
     LinearParams up, down; /* up covers gate | up with SwiGLU */
 } MlpParams;
 
-/* Results of forward that backward reads; see attention.h for N, C, S and [r]. F is the MLP size of
- * this rank. mlp_recompute computes the fields marked [r] again. */
+/* Results of forward that backward reads. mlp_recompute computes the fields marked [r] again. */
 typedef struct {
-    Tensor normed; /* (S, C) [r] */
-    Tensor stats;  /* (S, 2) in the compute dtype [r] */
+    Tensor normed; /* (S, C): output of the norm [r] */
+    Tensor stats;  /* (S, 2): statistics of the norm, in the compute dtype [r] */
     Tensor in;     /* (N, C): the region's input: normed itself, or in the memory of down */
     Tensor pre;    /* (N, F), with SwiGLU (N, 2F): values before the activation */
-    Tensor act;    /* (N, F) [r] */
+    Tensor act;    /* (N, F): output of the activation [r] */
     /* (N, C): output of the down product without bias. At the end, this rank's rows hold the sum
      * over the tensor-parallel ranks. The residual add reads it at once. */
     Tensor down;
@@ -31,8 +33,8 @@ void mlp_layout(MlpActs *acts, const GptShape *shape, int64_t N, Arena *saved, A
 
 /* Gradients that backward keeps in the layer's scratch, as in attention.h. */
 typedef struct {
-    Tensor dpre; /* as pre */
-    Tensor dact; /* (N, F); the same memory as dpre if both have the same width */
+    Tensor dpre; /* gradient of pre; same shape */
+    Tensor dact; /* (N, F): gradient of act; in the memory of dpre if both have the same width */
     /* (N, C): gradient of `in`. Before that, under sequence parallelism, the gathered gradient
      * of the residual stream. */
     Tensor dnormed;

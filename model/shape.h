@@ -21,7 +21,7 @@ typedef struct {
     double init_std;
     WeightDecayOn decay_on;
     RecomputePolicy recompute;
-    DType dtype, grad_dtype; /* of weights and activations; of gradient buffers */
+    DType dtype, grad_dtype; /* dtype of weights and activations, and of gradients */
     int64_t head_chunk;      /* rows of logits per chunk; 0: limited by memory (head.c) */
     int64_t tp; /* number of tensor-parallel ranks if this is one rank's part, else 1 */
     /* Sequence parallelism: number of ranks that split the rows of the residual stream outside

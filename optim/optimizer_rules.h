@@ -25,7 +25,7 @@ typedef struct {
     Tensor weight, grad;
     const Tensor *slot; /* SLOT_MAX tensors; absent if there is no such state */
     const OptimizerConstants *constants;
-    const StepDecision *decision; /* on the device */
+    const StepDecision *decision; /* in device memory */
     const Rounding *rounding;     /* NULL: weights are rounded to nearest */
 } OptimizerUpdate;
 

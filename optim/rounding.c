@@ -17,8 +17,8 @@ int rounding_segments(const ParamTable *table, const GridPlace *at, int unit, in
          * that begin at or after its end. A parameter that begins before the range is listed even
          * if it also ends there, because the range may start in the gap after it. */
         if ((next != NULL && next->offset <= offset) || p->offset >= offset + count) continue;
-        /* The element's index is part of the random number's counter, which has only so many
-         * bits. */
+        /* The element's index is part of the random number's counter, in which it has a limited
+         * number of bits. */
         if (elements > ROUNDING_ELEMENTS)
             fail(EXIT_CONFIG,
                  "%s has %lld elements, and stochastic rounding tells at most %lld apart; write "

@@ -10,7 +10,7 @@ typedef struct {
     char *base;  /* NULL while the arena only measures */
     size_t size; /* bytes at base; ignored while measuring */
     size_t used, peak;
-    Place place; /* where the block is, and so its tensors */
+    Place place; /* host or device, for the block and its tensors */
 } Arena;
 
 /* Alignment of every tensor: enough for the widest vector loads and for cuBLASLt's heuristics. */

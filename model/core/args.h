@@ -69,8 +69,8 @@ typedef struct {
 } ArgWords;
 
 struct ArgCommand {
-    const char *name;    /* "tokenize" */
-    const char *call;    /* "./train data tokenize" */
+    const char *name;    /* for example "tokenize" */
+    const char *call;    /* for example "./train data tokenize" */
     const char *see;     /* how to call the help; NULL: `call` with --help */
     const char *usage;   /* arguments in the usage line, after `call`; NULL: none */
     const char *summary; /* one line for the help of its group; begins with a small letter */

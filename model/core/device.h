@@ -19,8 +19,8 @@
 /* The advice that ends an error message about a device whose memory is full. */
 #define MEMORY_ADVICE "lower train_micro_batch_size_per_gpu or the model's size"
 
-struct OpTable; /* model/kernels/ops.h */
-struct Profile; /* model/kernels/ops.h */
+struct OpTable; /* defined in model/kernels/ops.h */
+struct Profile; /* defined in model/kernels/ops.h */
 typedef struct Device Device;
 
 /* An ordered queue of work. On the CPU `impl` is NULL, because each call finishes before it
@@ -47,7 +47,7 @@ typedef struct {
 } DeviceOptions;
 
 typedef struct Backend {
-    const char *name; /* "cpu" */
+    const char *name; /* for example "cpu" */
     Place place;      /* of device memory: PLACE_HOST if it is host memory */
     /* Returns whether the device and everything that `open` needs are present. Takes no device
      * memory and starts nothing on the device. Returns false and writes an error message to err, as
@@ -60,15 +60,15 @@ typedef struct Backend {
      * well. */
     bool (*open)(Device *device, const DeviceOptions *options, char *err, size_t n);
     void (*close)(Device *device);
-    void *(*alloc)(Device *device, size_t bytes); /* zeroed; NULL on failure */
+    void *(*alloc)(Device *device, size_t bytes); /* returns zeroed memory; NULL on failure */
     void (*release)(Device *device, void *p, size_t bytes);
     void (*copy)(Device *device, Stream stream, Tensor dst,
-                 Tensor src); /* same shape and dtype, any places */
+                 Tensor src); /* same shape and dtype; host or device */
     void (*event_record)(Device *device, Event *event, Stream stream);
     /* Makes work that is queued on the stream from now on wait for the event's latest record. The
      * host does not wait. Another device of this backend may have recorded the event. */
     void (*event_wait)(Device *device, Event *event, Stream stream);
-    bool (*event_reached)(Device *device, Event *event); /* never waits */
+    bool (*event_reached)(Device *device, Event *event); /* returns at once */
     void (*event_synchronize)(Device *device, Event *event);
     double (*event_seconds)(Device *device, Event *from, Event *to);
     void (*event_destroy)(Device *device, Event *event);
@@ -76,7 +76,7 @@ typedef struct Backend {
      * there is no profiler. */
     void (*range_begin)(const char *name);
     void (*range_end)(void);
-    void *(*host_alloc)(Device *device, size_t bytes); /* page-locked; NULL on failure */
+    void *(*host_alloc)(Device *device, size_t bytes); /* page-locked memory; NULL on failure */
     void (*host_release)(Device *device, void *p);
     void (*synchronize)(Device *device);
     /* Reports free and total bytes of device memory. NULL if device memory is host memory. */
@@ -109,7 +109,7 @@ struct Device {
      * whole weights and gradients, `p2p` for sends between pipeline stages, and `tp` for sums
      * inside a layer, which has the highest priority. */
     Stream compute, copy, comm, p2p, tp;
-    bool view; /* made by device_on */
+    bool view; /* true if device_on made it */
     /* Messages that device_warn prints; "" if there is nothing to print. */
     char trouble[512];       /* why "auto" could not use a better device */
     char lacking[384];       /* a missing library and its effect, for example OpenBLAS */

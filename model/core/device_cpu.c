@@ -23,7 +23,7 @@ extern const struct OpTable cpu_table_v4_f32 __attribute__((weak)),
 extern const Backend backend_cpu;
 
 typedef struct {
-    const char *name; /* of the vector extension and of the level */
+    const char *name; /* name of the vector extension and the level */
     const struct OpTable *f32, *f64;
 } LevelTables;
 

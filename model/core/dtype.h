@@ -28,9 +28,9 @@ typedef enum {
 } DType;
 
 typedef struct {
-    size_t size;             /* bytes */
-    const char *name;        /* in configs and logs */
-    const char *safetensors; /* in checkpoint headers */
+    size_t size;             /* size of an element in bytes */
+    const char *name;        /* name in configs and logs */
+    const char *safetensors; /* name in checkpoint headers */
     double roundoff;         /* largest relative error of rounding to nearest */
 } DTypeInfo;
 

@@ -214,9 +214,9 @@ bool file_write(const FsOps *fs, const char *path, const void *data, size_t byte
 /* ---- file names and patterns ----------------------------------------------------------------- */
 
 enum {
-    MAX_BRACES = 8,           /* nested pairs of braces */
+    MAX_BRACES = 8,           /* deepest nesting of braces */
     MAX_ALTERNATIVES = 10000, /* names that the braces of one pattern may expand to */
-    MAX_PATTERN = 64 << 10,   /* bytes */
+    MAX_PATTERN = 64 << 10,   /* longest pattern, in bytes */
 };
 
 /* Returns whether the braces of a pattern expand to few enough names, because glob(3) tries them
@@ -234,7 +234,8 @@ static bool braces_bounded(const char *pattern)
         } else if (*p == ',' && depth > 0) {
             commas[depth - 1]++;
         } else if (*p == '}' && depth > 0) {
-            alternatives *= commas[--depth] + 1; /* at most MAX_ALTERNATIVES * MAX_PATTERN */
+            /* Cannot overflow: the product is at most MAX_ALTERNATIVES * MAX_PATTERN. */
+            alternatives *= commas[--depth] + 1;
             if (alternatives > MAX_ALTERNATIVES) return false;
         }
     }

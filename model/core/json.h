@@ -20,7 +20,7 @@
 
 #define JSON_MAX_BYTES ((size_t)1 << 20)
 #define JSON_MAX_DEPTH 64
-#define JSON_MAX_KEYS  1000 /* in one object */
+#define JSON_MAX_KEYS  1000 /* most keys in one object */
 
 /* One value. Nodes are stored in the order of the text: the first child of node i is i + 1, and
  * `end` is the node after all of its children. */

@@ -276,7 +276,7 @@ static bool scan_value(Scan *s)
                          "a text of several lines in ''' is Hjson, not JSON; write \"...\\n...\"");
     if (c == '\'') return SCAN_FAIL(s, s->at, "single quotes are Hjson, not JSON; write \"...\"");
     if (c == '-' && s->at + 1 < s->json->length && s->json->text[s->at + 1] == 'I') {
-        s->at++; /* -Infinity */
+        s->at++; /* skip the sign of -Infinity */
         return scan_word(s);
     }
     if (c == '-' || c == '+' || c == '.' || (c >= '0' && c <= '9')) return scan_number(s);

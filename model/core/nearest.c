@@ -19,9 +19,9 @@ int edit_distance(const char *a, const char *b)
         int *row = d[i % 3], *above = d[(i + 2) % 3], *above2 = d[(i + 1) % 3];
         row[0] = i;
         for (int j = 1; j <= nb; j++) {
-            int best = above[j - 1] + (a[i - 1] != b[j - 1]); /* kept or replaced */
-            best = LESSER(best, above[j] + 1);                /* deleted */
-            best = LESSER(best, row[j - 1] + 1);              /* inserted */
+            int best = above[j - 1] + (a[i - 1] != b[j - 1]); /* letter kept or replaced */
+            best = LESSER(best, above[j] + 1);                /* letter deleted */
+            best = LESSER(best, row[j - 1] + 1);              /* letter inserted */
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
                 best = LESSER(best, above2[j - 2] + 1);
             row[j] = best;

@@ -84,7 +84,7 @@ static void *library_open(char *why, size_t n)
             continue;
         }
         int (*parallel)(void) = (int (*)(void))dlsym(library, "openblas_get_parallel");
-        if (parallel != NULL && parallel() != 0) return library; /* 0: built without locks */
+        if (parallel != NULL && parallel() != 0) return library; /* nonzero: thread-safe */
         dlclose(library);
     }
     return NULL;

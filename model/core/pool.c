@@ -21,13 +21,13 @@
 
 struct Pool {
     int threads;
-    pthread_t *thread; /* threads - 1 */
+    pthread_t *thread; /* the threads - 1 that were started */
     char *workspace;
     pthread_mutex_t mutex;
     pthread_cond_t start, done;
     int stop; /* guarded by mutex */
     int rank;
-    char place[64];        /* of the rank, for messages */
+    char place[64];        /* the rank's place, for messages */
     _Atomic uint64_t word; /* generation << TASK_BITS | next task */
     _Atomic int64_t n_tasks, completed;
     _Atomic(PoolBody)

@@ -19,7 +19,7 @@ static const double first_after = 1, terminal_every = 0.5, message_every = 60;
 static int terminal_width(FILE *to)
 {
     struct winsize size;
-    int fd = fileno(to); /* -1 for a memory stream */
+    int fd = fileno(to); /* is -1 for a memory stream */
     return fd >= 0 && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
 }
 

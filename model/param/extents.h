@@ -16,7 +16,7 @@
  * on. */
 typedef struct {
     int param;
-    int64_t offset, count;           /* in elements of the unit */
+    int64_t offset, count;           /* position and length in elements of the unit */
     int64_t from;                    /* elements of this rank's part before the extent */
     int64_t first, cols, whole_cols; /* position of this rank's part in the whole, as in Segment */
 } ParamExtent;

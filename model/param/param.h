@@ -48,7 +48,7 @@ typedef struct {
     int sharers;       /* if split: number of adjacent ranks that have the same part */
     TpGrad tp_grad;
     ParamGroup group;
-    int64_t offset; /* in elements of its unit */
+    int64_t offset; /* position in its unit, in elements */
     Init init;
     float std;
 } Param;
@@ -71,10 +71,10 @@ static inline bool home_is(const Home *home, int stage)
 }
 
 typedef struct {
-    int first, count; /* rows of the table */
+    int first, count; /* first row and number of rows in the table */
     Home home;
     DType dtype;
-    int64_t size; /* in elements, padded to PARAM_ALIGNMENT */
+    int64_t size; /* size in elements, padded to PARAM_ALIGNMENT */
     Range *range;
     int n_ranges;
 } Unit;

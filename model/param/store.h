@@ -28,7 +28,7 @@ typedef enum { PURPOSE_COUNT, PURPOSE_UPDATE } Purpose;
  * The unit's last range includes its padding, so a shard may contain no parameter at all. */
 typedef struct {
     int unit;
-    int64_t offset, count; /* in elements of the unit */
+    int64_t offset, count; /* position and length in elements of the unit */
     ParamGroup group;
     Tensor weight, grad;
 } Shard;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_METADATA 256 /* pairs */
+#define MAX_METADATA 256 /* key-value pairs in one header */
 
 bool safetensors_name_valid(const char *name)
 {

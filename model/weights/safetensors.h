@@ -12,15 +12,15 @@
 
 #include <stdio.h>
 
-#define SAFETENSORS_MAX_HEADER ((int64_t)64 << 20) /* bytes */
+#define SAFETENSORS_MAX_HEADER ((int64_t)64 << 20) /* largest header that is read, in bytes */
 #define SAFETENSORS_MAX_NAME   255
 
 typedef struct {
-    char *name; /* [A-Za-z0-9._-]+ */
+    char *name; /* matches [A-Za-z0-9._-]+ */
     DType dtype;
     int ndim; /* 0 to 4; a tensor with 0 dimensions has one element */
     int64_t dim[4];
-    int64_t offset, bytes; /* from the start of the data */
+    int64_t offset, bytes; /* position from the start of the data, and size */
 } SafetensorsEntry;
 
 typedef struct {

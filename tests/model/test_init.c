@@ -122,7 +122,7 @@ static void check_table(const Asked *a, const ParamTable *table)
     }
 }
 
-/* Checks every parameter of every model that the switches can make. */
+/* Checks every parameter of every model that combinations of the config's switches can make. */
 static void test_every_parameter_has_the_expected_initialisation(void **state)
 {
     static const int layers[] = {1, 2, 5};

@@ -35,7 +35,7 @@ static GptShape variant(int i)
     s.G = i / 16 % 2 ? 2 : 4;
     s.tied = i / 32 % 2;
     s.activation = activations[i / 64];
-    s.head_chunk = 8; /* otherwise the head would need more scratch than the blocks */
+    s.head_chunk = 8; /* else the head would need more scratch than the blocks */
     return s;
 }
 

@@ -154,8 +154,8 @@ static void head_is_steep(const Param *row, double *weight)
     if (strcmp(row->name, "head.weight") == 0) *weight *= 300;
 }
 
-/* Bug 24: the largest logit of all ranks must be subtracted, not the largest of the rank's own
- * columns. */
+/* Bug 24: before exponentials are taken, the largest logit of all ranks must be subtracted, not the
+ * largest of the rank's own columns. */
 static void test_bug_24_large_logits_on_several_ranks_equal_one_rank(void **state)
 {
     (void)state;

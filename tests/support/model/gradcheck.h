@@ -22,7 +22,8 @@ struct Function {
     } input[INPUTS];
     double (*loss)(const Function *);
     const void *options;
-    double *weight; /* weights of the outputs in the sum; also dy */
+    /* Weights of the outputs in the sum, and so also the outputs' gradient dy. */
+    double *weight;
     double *scratch[6];
     int32_t index[MOST];
 };
