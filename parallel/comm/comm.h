@@ -68,7 +68,7 @@ struct Comm {
     const CommOps *ops;
     void *impl;
     Comm *host;         /* owned; carries host calls. NULL: this communicator carries them */
-    CommCounts *counts; /* owned */
+    CommCounts *counts; /* owned; freed by comm_close */
     bool carried;       /* since group_begin, a device has carried a call; so it also carries
                          * group_end */
     double waited;      /* seconds that calls have waited for peers so far; updated by the

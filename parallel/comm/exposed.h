@@ -8,7 +8,7 @@
 
 /* The axes of the rank grid, measured separately. */
 typedef enum { EXPOSED_DP, EXPOSED_TP, EXPOSED_PP, EXPOSED_AXES } ExposedAxis;
-extern const char *const exposed_axis_name[EXPOSED_AXES]; /* "dp", "tp", "pp" */
+extern const char *const exposed_axis_name[EXPOSED_AXES]; /* names of the axes: "dp", "tp", "pp" */
 
 typedef struct Exposed Exposed;
 

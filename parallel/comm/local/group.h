@@ -12,7 +12,7 @@
 typedef struct LocalGroup LocalGroup;
 
 struct LocalWorld {
-    double timeout; /* seconds; 0: none */
+    double timeout; /* limit of each wait, in seconds; 0: no limit */
     int yields;     /* number of times that a member polls before it sleeps */
     pthread_mutex_t mutex;
     LocalGroup *all;    /* the group of all ranks */
@@ -78,7 +78,7 @@ typedef struct {
                        * them */
     Event before, after;
     Device device; /* the first device that it named: needed to destroy its events */
-    bool noting;   /* between group_begin and group_end */
+    bool noting;   /* true between group_begin and group_end */
     LocalMessage *note;
     int notes, room;
 } LocalMember;

@@ -38,7 +38,7 @@ struct NcclGroup {
     int rank, size;
     int *world_rank; /* world rank of each member */
     NcclId id;       /* the same on all members, and different from all other communicators */
-    double timeout;  /* seconds; 0: none */
+    double timeout;  /* limit of each call, in seconds; 0: no limit */
     char place[64];  /* this rank's place in the grid, for messages */
     FILE *log;       /* this rank's log file; NULL: none */
     Device *device;

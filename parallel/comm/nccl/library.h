@@ -14,8 +14,8 @@
 enum { NCCL_LEAST = 22809 };
 #define NCCL_LEAST_TEXT "2.28.9"
 
-typedef struct NcclHandle NcclHandle; /* ncclComm_t points to it */
-typedef void *NcclStream;             /* cudaStream_t */
+typedef struct NcclHandle NcclHandle; /* ncclComm_t is a pointer to this */
+typedef void *NcclStream;             /* stands for cudaStream_t */
 /* ncclUniqueId: one rank creates it, and all ranks that pass it form one communicator. */
 typedef struct {
     char internal[128];

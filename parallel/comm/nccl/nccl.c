@@ -14,7 +14,7 @@ typedef struct {
     const char *name; /* name of the Comm's group, for messages */
     NcclGroup *group;
     bool shared; /* the group belongs to another Comm */
-    bool noting; /* between group_begin and group_end */
+    bool noting; /* true between group_begin and group_end */
     Device on;   /* device of the first call in the group; no backend: no call yet */
 } Member;
 
@@ -85,7 +85,7 @@ static void begin(Member *m, Device *on, NcclCall call)
     require(g, nccl_library()->group_start());
 }
 
-/* Called after it. */
+/* Called after each NCCL call that a device carries. */
 static void end(Member *m, Device *on, NcclResult result)
 {
     require(m->group, result);
@@ -330,7 +330,7 @@ static void use_first(Comm *comm, Device *dev, bool messages)
         nccl_receive(comm, dev, in, way ? next : before);
         nccl_group_end(comm);
     }
-    device_release(dev, memory, bytes); /* this also waits for the device */
+    device_release(dev, memory, bytes); /* releasing the memory also waits for the device */
 }
 
 void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout)

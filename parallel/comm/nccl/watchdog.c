@@ -176,7 +176,7 @@ void nccl_watch(NcclGroup *g)
     pthread_mutex_lock(&watch.mutex);
     g->next = watch.groups;
     watch.groups = g;
-    pthread_cond_signal(&watch.woken); /* its timeout may be shorter */
+    pthread_cond_signal(&watch.woken); /* the new group may need shorter sleeps */
     pthread_mutex_unlock(&watch.mutex);
     pthread_mutex_unlock(&watch.life);
 }

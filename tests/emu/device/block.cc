@@ -104,7 +104,8 @@ static void fiber_resume(EmuBlock *block, int i)
     EmuThread *thread = &block->thread[i];
     char *stack = stack_of(block, i);
     if (!thread->started) {
-        sanitizer_allow(stack + EMU_STACK - EMU_PAGE, EMU_PAGE); /* used by the previous fiber */
+        /* the previous fiber used this page */
+        sanitizer_allow(stack + EMU_STACK - EMU_PAGE, EMU_PAGE);
         thread->stack_pointer = emu_fresh_stack(stack, EMU_STACK, i, fiber_main);
         thread->started = true;
     }

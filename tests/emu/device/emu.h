@@ -163,7 +163,7 @@ void emu_describe(char *buf, size_t n);
 void emu_check_shared(const void *p, size_t bytes, const char *what);
 void emu_check_device(const void *p, size_t bytes, const char *what);
 
-/* block.cc */
+/* ---- block.cc -------------------------------------------------------------------------------- */
 int emu_workers(void); /* returns EMU_THREADS, or the number of allowed cores */
 /* Lets other fibers run until one of them makes this one ready. */
 void emu_wait_in_collective(EmuThread *thread);
@@ -171,7 +171,7 @@ void emu_wait_in_collective(EmuThread *thread);
  * did. (collective.cc) */
 bool emu_meeting_check(EmuWarp *warp, int i);
 
-/* launch.cc */
+/* ---- launch.cc ------------------------------------------------------------------------------- */
 /* Returns the number of threads per block in the kernel's __launch_bounds__, or 0 if it has
  * none. */
 int emu_launch_bounds(const void *function);
@@ -195,7 +195,7 @@ bool emu_memory_beside(const void *p);
  * memory. */
 bool emu_memory_describe(const void *p, char *buf, size_t n);
 
-/* stream.cc */
+/* ---- stream.cc ------------------------------------------------------------------------------- */
 cudaError_t emu_stream_check(cudaStream_t stream); /* returns an error unless it is a stream */
 /* Does work(context) now, or later when somebody waits for the stream, then on a copy of the
  * context. */
@@ -206,7 +206,7 @@ EmuStreams emu_streams_mode(void);
 void emu_stream_wait(cudaStream_t stream);
 void emu_streams_wait(int device);
 
-/* runtime.cc */
+/* ---- runtime.cc ------------------------------------------------------------------------------ */
 cudaError_t emu_error(cudaError_t code); /* stores the code for cudaGetLastError and returns it */
 void emu_count_wait(void);
 void emu_count_allocation(void);
@@ -214,7 +214,7 @@ void emu_set_current_device(int device);
 /* Returns whether the device may use the other's memory. True for its own. */
 bool emu_device_reaches(int device, int other);
 
-/* faults.cc */
+/* ---- faults.cc ------------------------------------------------------------------------------- */
 void emu_faults_install(void); /* makes memory errors print a message */
 typedef stack_t EmuSignalStack;
 EmuSignalStack emu_signal_stack_enter(void *stack); /* EMU_SIGNAL_STACK bytes; returns the previous

@@ -19,7 +19,7 @@
 
 enum { ALIGNMENT = 256, FREED_KEPT = 64, CLOSINGS = 2000 };
 
-static const size_t POISON_FILE = 4 << 20; /* bytes */
+static const size_t POISON_FILE = 4 << 20; /* size of the file in bytes */
 
 typedef struct {
     char *base, *map; /* the caller's pointer; the whole mapping with its guards */

@@ -227,7 +227,8 @@ static void test_allocations_and_host_waits_are_counted(void **)
     CUDA_CHECK(cudaMemsetAsync(p, 0, sizeof x, 0));
     assert_int_equal(emu_count_waits() - waits, 0);
     assert_int_equal(emu_count_allocations() - allocations, 0);
-    CUDA_CHECK(cudaMemcpyAsync(&x, p, sizeof x, cudaMemcpyDeviceToHost, 0)); /* pageable */
+    /* a copy to pageable memory, which waits */
+    CUDA_CHECK(cudaMemcpyAsync(&x, p, sizeof x, cudaMemcpyDeviceToHost, 0));
     CUDA_CHECK(cudaStreamSynchronize(0));
     CUDA_CHECK(cudaFree(p));
     assert_int_equal(emu_count_waits() - waits, 2);

@@ -200,7 +200,7 @@ static void *wait_for_stream(void *context)
 /* One rank's stream waits for the other rank's host function. The other rank's host waits only for
  * the first host, not for its own stream. Its function is issued before or after the first one has
  * begun. */
-static void test_a_host_function_runs_though_its_host_waits_for_another_host(void **)
+static void test_a_host_function_runs_while_its_host_waits_for_another_host(void **)
 {
     for (int i = 0; i < 4; i++) {
         Busy busy;
@@ -281,7 +281,7 @@ static void assert_ends_well(pid_t child)
 }
 
 /* This test runs first, before any CUDA call. */
-static void test_a_host_function_runs_though_its_host_waits_for_a_process(void **)
+static void test_a_host_function_runs_while_its_host_waits_for_a_process(void **)
 {
     for (const char *mode : LATE) {
         int there[2], back[2];
@@ -305,11 +305,11 @@ static int setup(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_host_function_runs_though_its_host_waits_for_a_process),
+        cmocka_unit_test(test_a_host_function_runs_while_its_host_waits_for_a_process),
         cmocka_unit_test(test_queries_by_a_watchdog_thread_do_not_advance_a_stream),
         cmocka_unit_test(test_a_loop_of_queries_ends_despite_a_host_function),
         cmocka_unit_test(test_the_seed_decides_whether_a_host_function_starts_early),
-        cmocka_unit_test(test_a_host_function_runs_though_its_host_waits_for_another_host),
+        cmocka_unit_test(test_a_host_function_runs_while_its_host_waits_for_another_host),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -215,7 +215,7 @@ static void *ring_run(void *argument)
     int rank = self->rank, other = 1 - rank;
     CUDA_CHECK(cudaSetDevice(rank));
     cudaDeviceEnablePeerAccess(other, 0);
-    cudaGetLastError(); /* it was enabled in an earlier run */
+    cudaGetLastError(); /* ignore the error if access is already enabled */
     cudaStream_t stream = stream_create();
     ring->x[rank] = device_zeros();
     CUDA_CHECK(cudaEventCreate(&ring->event[rank]));
@@ -305,7 +305,7 @@ enum { MEETINGS = 3 };
 
 /* A rank's streams meet those of its peers at these barriers. */
 typedef struct {
-    pthread_barrier_t *barrier; /* MEETINGS barriers */
+    pthread_barrier_t *barrier; /* an array of MEETINGS barriers */
     int rank;
 } Crossing;
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-/* Bytes that a call reads or writes. */
+/* A range of bytes that a call reads or writes. */
 struct Bytes {
     const char *from, *to;
     bool written;

@@ -185,7 +185,7 @@ static ncclResult_t init(ncclComm_t *made, int ranks, ncclUniqueId unique, int r
     code = join(comm, &id);
     if (code == ncclSuccess) code = take_memory(comm);
     if (code != ncclSuccess) {
-        comm->async = code; /* the peers are not informed */
+        comm->async = code; /* close the connections without telling the peers */
         mesh_close(comm);
         release(comm);
         return code;

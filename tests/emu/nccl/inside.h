@@ -45,11 +45,11 @@ struct Call {
     size_t count;              /* as passed by the caller */
     int type, reduction, peer; /* peer: peer of a message or root; else -1 */
     cudaStream_t stream;
-    uint64_t number; /* as in Header */
+    uint64_t number; /* same meaning as in Header */
 
     int place, collectives;
     size_t send_bytes, recv_bytes;
-    char *input, *result; /* private copies */
+    char *input, *result; /* private copies of the data */
     bool first;           /* first use of its kind: the host waits for its peers */
 };
 
@@ -80,7 +80,7 @@ struct ncclComm {
     std::atomic<int> inside; /* number of threads that use its connections */
     int wake;                /* eventfd that interrupts all waits */
     bool late;
-    Link *link;                    /* one per rank */
+    Link *link;                    /* one link per rank */
     int *ring, position;           /* ranks in the ring's order, and this rank's index in it */
     uint64_t issued;               /* number of collectives issued */
     bool used[KINDS];              /* kinds of collectives that were called before */
@@ -94,7 +94,7 @@ struct ncclComm {
 /* The work of one launch on one communicator. */
 typedef struct Plan {
     ncclComm *comm;
-    Call **call; /* collectives first */
+    Call **call; /* the calls, collectives first */
     int n, collectives;
     cudaStream_t *stream; /* all streams that its calls name, each once */
     int n_streams;

@@ -47,7 +47,7 @@ static bool be_greeted(ncclComm *comm, int listener)
         link_set(comm, greeting.rank, greeting.control != 0, s);
         return true;
     }
-    close(s); /* not from this communicator */
+    close(s); /* the connection is not from this communicator */
     return false;
 }
 

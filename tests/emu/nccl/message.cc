@@ -15,7 +15,7 @@ typedef struct {
     Link *link;
     Call **send, **receive;
     int sends, receives;
-    Header *headers;       /* of all messages */
+    Header *headers;       /* headers of all messages */
     int asked, sent;       /* sends for which the peer has made its call; sends that are complete */
     int offered, received; /* receives for which the peer has made its call; receives that are
                             * complete */

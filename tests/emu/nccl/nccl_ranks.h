@@ -86,7 +86,7 @@ typedef struct Rank {
     int rank, ranks;
     bool planted;              /* copy of world->planted */
     ncclComm_t comm, other;    /* two communicators of all ranks */
-    cudaStream_t stream, side; /* of the rank's device */
+    cudaStream_t stream, side; /* two streams of the rank's device */
     float *x, *y;              /* device memory: x is filled with rank + 1, y with 0 */
     float *host;               /* pinned memory for copies */
 } Rank;

@@ -214,7 +214,7 @@ static void order_inside_a_group(Rank *r)
 static void order_of_three(Rank *r)
 {
     enum { PAIRS = 3 };
-    ncclComm_t pair[PAIRS] = {NULL}; /* of ranks i and i + 1 */
+    ncclComm_t pair[PAIRS] = {NULL}; /* pair[i] is the communicator of ranks i and i + 1 */
     int before = (r->rank + 2) % PAIRS;
     rank_open(r);
     rank_ids(r, PAIRS);

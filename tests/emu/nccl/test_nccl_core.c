@@ -70,7 +70,7 @@ static double reduced(ncclDataType_t type, ncclRedOp_t reduction, int ranks, siz
 /* ---- collectives ----------------------------------------------------------------------------- */
 
 enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, VERBS };
-enum { MOST = 300, GUARD = 3, ROOM = (4 * MOST + GUARD) * 8 /* bytes of a buffer */ };
+enum { MOST = 300, GUARD = 3, ROOM = (4 * MOST + GUARD) * 8 /* size of a buffer in bytes */ };
 
 typedef struct {
     int verb;
@@ -207,7 +207,7 @@ static void test_each_collective_gives_exact_results_for_all_types_and_reduction
 
 /* A call with count 0 concerns only the rank that makes it. A large count is sent in many
  * pieces. */
-static void counts_body(Rank *r) /* for 3 ranks */
+static void counts_body(Rank *r) /* runs on 3 ranks */
 {
     enum { LARGE = 3000001 };
     float *x, *host, *got;
@@ -259,7 +259,7 @@ static void sum_of_unlike(Rank *r, ncclDataType_t type, int n, double *sum)
  * get the same bits. Rank 0 prints them. */
 static void rounding_body(Rank *r)
 {
-    static double first[4][8]; /* of each rank */
+    static double first[4][8]; /* the sums of each rank */
     static const ncclDataType_t types[] = {ncclBfloat16, ncclFloat16};
     rank_open(r);
     for (int t = 0; t < 2; t++) {
@@ -301,7 +301,7 @@ static void test_the_seed_decides_how_a_ring_rounds_16_bit_sums(void **state)
 static void nearest_body(Rank *r)
 {
     static const float mine[2][3] = {{256, 258, 256}, {1, 1, 1.5f}}, sums[3] = {256, 260, 258};
-    static const float more = 2048 - 256; /* for float16 */
+    static const float more = 2048 - 256; /* added to rank 0's numbers in float16 */
     uint16_t got[6], *bits;
     rank_open(r);
     bits = (uint16_t *)r->host;

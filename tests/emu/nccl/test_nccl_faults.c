@@ -38,7 +38,7 @@ static void second_fails(Rank *r)
              ncclInternalError);
         _exit(7);
     }
-    rank_meet(r); /* never returns */
+    rank_meet(r); /* never returns: rank 1 has ended the process */
 }
 
 static void *open_and_run(void *argument)
@@ -142,7 +142,7 @@ static void init_never_ends(Rank *r)
     }
 }
 
-static void test_a_call_with_the_fault_never_does_not_complete(void **state)
+static void test_a_call_with_a_planted_never_fault_does_not_complete(void **state)
 {
     (void)state;
     run_with("1:AllReduce:2:never", "EMU_STREAMS=deferred", call_never_completes, 7, "never");
@@ -179,7 +179,7 @@ static void peer_vanishes(Rank *r)
     _exit(7);
 }
 
-static void test_a_planted_kill_or_vanish_ends_the_peer_with_a_remote_error(void **state)
+static void test_a_planted_kill_ends_the_process_and_vanish_is_a_remote_error(void **state)
 {
     (void)state;
     run_with("1:AllReduce:2:kill", NULL, all_goes_well, 0, "");
@@ -205,7 +205,7 @@ static void function_missing(void *context)
     _exit(!loaded && missing && strcmp(missing, "ncclGroupEnd") == 0 ? 7 : loaded ? 8 : 9);
 }
 
-static void test_a_planted_version_or_missing_function_is_what_programs_see(void **state)
+static void test_programs_see_a_planted_version_or_missing_function(void **state)
 {
     char text[256];
     (void)state;
@@ -237,9 +237,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_planted_error_is_returned_by_that_call_only),
         cmocka_unit_test(test_a_planted_asynchronous_error_is_reported_for_its_communicator),
-        cmocka_unit_test(test_a_call_with_the_fault_never_does_not_complete),
-        cmocka_unit_test(test_a_planted_kill_or_vanish_ends_the_peer_with_a_remote_error),
-        cmocka_unit_test(test_a_planted_version_or_missing_function_is_what_programs_see),
+        cmocka_unit_test(test_a_call_with_a_planted_never_fault_does_not_complete),
+        cmocka_unit_test(test_a_planted_kill_ends_the_process_and_vanish_is_a_remote_error),
+        cmocka_unit_test(test_programs_see_a_planted_version_or_missing_function),
         cmocka_unit_test(test_an_invalid_fault_setting_ends_the_program),
     };
     return cmocka_run_group_tests_name("planted faults of NCCL", tests, NULL, NULL);

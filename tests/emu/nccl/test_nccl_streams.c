@@ -267,7 +267,7 @@ static void test_the_bits_of_a_sum_change_with_the_seed(void **state)
         Violation one = {"", "", sum_in_16_bits, RANKS, "", {seed[s]}};
         ViolationRun run = {&one, false};
         assert_int_equal(child_run(violation_child, &run, text[s > 0], sizeof text[0]), 0);
-        assert_null(strstr(text[s > 0], " 0 others")); /* rounded at hops */
+        assert_null(strstr(text[s > 0], " 0 others")); /* sums are rounded at each hop */
         different += s > 0 && strcmp(text[0], text[1]) != 0;
         if (s > 0) continue;
         assert_int_equal(child_run(violation_child, &run, again, sizeof again), 0);

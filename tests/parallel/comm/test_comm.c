@@ -226,7 +226,7 @@ static void run_cases(Comm *world, void *context)
     char err[256];
     if (cases->on_device && !device_open(&device, name ? name : "cpu", &options, err, sizeof err))
         _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
-    Comm all = comm_split(world, "all", 0, world->rank); /* is closed before the device */
+    Comm all = comm_split(world, "all", 0, world->rank); /* is closed before the device is */
     bool nccl = cases->on_device && gpus_agree(world, &device) == GPUS_EACH;
     if (nccl) nccl_connect(&all, &device, true, 60);
     for (int d = 0; d < cases->n_dtypes; d++)

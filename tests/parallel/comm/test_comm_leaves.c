@@ -43,7 +43,7 @@ static void leaves_a_group(Comm *world, void *context)
     Comm part = comm_split(world, "part", 0, 0);
     if (world->rank == 1) {
         comm_close(&part);
-        for (;;) /* it never leaves the world */
+        for (;;) /* the rank never leaves the world */
             pause();
     }
     comm_barrier(&part);

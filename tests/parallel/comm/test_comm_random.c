@@ -25,7 +25,7 @@ typedef struct {
     DType dtype;
     ReduceOp op;
     bool in_place;
-    int letters, from[LETTERS], to[LETTERS]; /* world ranks */
+    int letters, from[LETTERS], to[LETTERS]; /* world ranks of each message */
 } Call;
 
 typedef struct {

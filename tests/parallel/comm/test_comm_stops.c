@@ -71,7 +71,7 @@ static const RankEnd stops[] = {
     {"send", wait_in_send, 2, 0, {NULL}},
 };
 
-static void test_time_in_which_the_process_is_stopped_is_no_waiting_time(void **state)
+static void test_time_while_the_process_is_stopped_does_not_count_as_waiting(void **state)
 {
     enum { N = sizeof stops / sizeof *stops };
     Pipes pipes[N];
@@ -109,7 +109,7 @@ static void test_time_in_which_the_process_is_stopped_is_no_waiting_time(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_time_in_which_the_process_is_stopped_is_no_waiting_time),
+        cmocka_unit_test(test_time_while_the_process_is_stopped_does_not_count_as_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -274,10 +274,10 @@ static void test_a_library_older_than_2_28_9_is_refused(void **state)
     assert_true(nccl_open(text, sizeof text));
     assert_string_equal(nccl_version(text, sizeof text), "NCCL 2.30.7");
     assert_int_equal(strncmp(nccl_describe(text, sizeof text), "NCCL 2.30.7, ", 13), 0);
-    /* Values that the user has set are kept, ... */
+    /* Values that the user has set are kept, except for NCCL_COMM_BLOCKING. */
     assert_string_equal(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
     assert_string_equal(getenv("NCCL_RAS_ENABLE"), "0");
-    assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "1"); /* ... except this one */
+    assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "1"); /* always set to 1 */
     unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     fake_nccl_use();
     assert_true(nccl_open(text, sizeof text));

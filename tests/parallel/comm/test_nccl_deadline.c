@@ -83,7 +83,7 @@ static void a_watchdog_that_stands(Comm *world, void *context)
 
 /* Rank 0 waits on the host for a rank that is in an NCCL call. The watchdog, which knows the cause,
  * must end the program at that call's deadline. */
-static void test_a_host_waiting_for_a_rank_in_nccl_leaves_it_the_deadline(void **state)
+static void test_nccls_deadline_ends_a_host_that_waits_for_a_rank_in_nccl(void **state)
 {
     double limit = 0.4, none = 0;
     (void)state;
@@ -124,7 +124,7 @@ static void test_a_host_waiting_for_a_rank_in_nccl_leaves_it_the_deadline(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_host_waiting_for_a_rank_in_nccl_leaves_it_the_deadline),
+        cmocka_unit_test(test_nccls_deadline_ends_a_host_that_waits_for_a_rank_in_nccl),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

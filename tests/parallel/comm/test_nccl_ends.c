@@ -96,7 +96,7 @@ static void test_a_failed_nccl_call_ends_all_ranks_with_nccls_error_text(void **
 }
 
 /* NCCL has one code for all CUDA errors, so its text decides. */
-static void test_a_full_gpu_is_told_apart_from_other_nccl_errors(void **state)
+static void test_out_of_gpu_memory_is_distinguished_from_other_nccl_errors(void **state)
 {
     static const struct {
         NcclResult result;
@@ -212,7 +212,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_failed_nccl_call_ends_all_ranks_with_nccls_error_text),
-        cmocka_unit_test(test_a_full_gpu_is_told_apart_from_other_nccl_errors),
+        cmocka_unit_test(test_out_of_gpu_memory_is_distinguished_from_other_nccl_errors),
         cmocka_unit_test(test_a_failure_in_a_process_of_one_rank_runs_no_exit_handlers),
         cmocka_unit_test(test_a_call_inside_another_communicators_group_is_refused),
     };

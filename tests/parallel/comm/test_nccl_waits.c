@@ -369,7 +369,7 @@ static void test_with_timeout_0_a_rank_waits_without_limit(void **state)
     wait_with(0, false);
 }
 
-static void test_time_in_which_the_process_is_stopped_is_no_waiting_time(void **state)
+static void test_time_while_the_process_is_stopped_does_not_count_as_waiting(void **state)
 {
     (void)state;
     wait_with(2 * WAIT / 1e3, true);
@@ -380,7 +380,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_call_that_takes_too_long_ends_all_ranks_and_names_the_cause),
         cmocka_unit_test(test_with_timeout_0_a_rank_waits_without_limit),
-        cmocka_unit_test(test_time_in_which_the_process_is_stopped_is_no_waiting_time),
+        cmocka_unit_test(test_time_while_the_process_is_stopped_does_not_count_as_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,7 +50,7 @@ struct LateStream {
 };
 
 struct LateDevice {
-    Device cpu; /* does the computations */
+    Device cpu; /* the CPU device that computes */
     LateStream stream[LATE_STREAMS];
     int index, marks;
     bool closed;

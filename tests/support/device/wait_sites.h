@@ -13,7 +13,7 @@
 typedef struct {
     const void *wait, *record;
     int stream, other; /* the waiting stream; the stream that recorded the event */
-    int met;           /* number of times */
+    int met;           /* how often the place was reached */
 } WaitSite;
 extern const char *const wait_stream_name[]; /* names of the stream numbers above */
 /* Returns whether both are the same place, ignoring how often they were met. */
