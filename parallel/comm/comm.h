@@ -69,8 +69,8 @@ struct Comm {
     void *impl;
     Comm *host;         /* owned; carries host calls. NULL: this communicator carries them */
     CommCounts *counts; /* owned; freed by comm_close */
-    bool carried;       /* since group_begin, a device has carried a call; so it also carries
-                         * group_end */
+    bool carried;       /* a device has carried a call since group_begin, so group_end is counted as
+                         * a device call */
     double waited;      /* seconds that calls have waited for peers so far; updated by the
                          * transport */
     Exposed *exposed;   /* of the axis that the group belongs to; NULL: not measured */

@@ -23,7 +23,7 @@ struct LocalWorld {
 /* One member's call. The first fields must be the same on all members. The rest is the member's
  * own. */
 typedef struct {
-    const char *name; /* of the operation: "all-reduce", "send", ... */
+    const char *name; /* name of the operation: "all-reduce", "send", ... */
     const char *made; /* for a split: name of the new groups */
     int64_t count;    /* in elements; -1: the call moves no data */
     DType dtype;
@@ -66,12 +66,12 @@ typedef bool (*LocalWaitingFor)(const LocalGroup *group, int rank, int peer);
 typedef struct {
     int world_rank;
     bool closed;                 /* the member has left the group */
-    atomic_bool asleep;          /* or about to sleep: it checks the counter again before it
+    atomic_bool asleep;          /* set before the member checks the counter a last time and
                                   * sleeps */
     LocalWaitingFor waiting_for; /* set while asleep; guarded by the mutex */
     pthread_cond_t woken;
     int64_t arrived;  /* number of meetings that it has arrived at */
-    int64_t calls;    /* number of its calls so far, for messages */
+    int64_t calls;    /* number of its calls so far, for error messages */
     int64_t finished; /* collectives that it has completed; guarded by the mutex */
     LocalCall call;   /* written before the call's first meeting; others read it until the last */
     LocalGroup *made; /* group made by its last split: written between its meetings, read after

@@ -36,8 +36,8 @@ static void check_calls(const LocalGroup *group)
 }
 
 /* Sleeps until another member wakes this one or a slice of time has passed, and subtracts the time
- * from *patience. Ends the program if the wait is in vain. Called with the mutex held, while the
- * awaited event has not happened. */
+ * from *patience. Ends the program if a rank that it waits for has left, or the timeout has passed.
+ * Called with the mutex held, while the counter is below its target. */
 static void sleep_a_while(Comm *comm, double *patience)
 {
     LocalGroup *group = local_group(comm);

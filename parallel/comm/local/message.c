@@ -77,7 +77,7 @@ static void take(Comm *comm, const LocalMessage *m)
     local_await(comm, &pair->sent, pair->taken + 1, is_peer);
     check_message(comm, pair, m);
     pair->reader = m->on ? m->on->compute.impl : NULL;
-    /* once for all messages of the peer's group */
+    /* wait once for all messages of the peer's group */
     if (pair->seen == pair->taken) local_wait(m->on, &pair->before);
     local_copy(m->on, m->x, pair->first->x);
     local_record(comm, m->on, &pair->after);

@@ -1,5 +1,5 @@
 /* waits.c -- reports in which call a thread rank waits and for which ranks, through the functions
- * of blame.h, and ends the program when a wait is in vain. */
+ * of blame.h, and ends the program when a wait takes too long or a rank has left. */
 #include "model/core/check.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/local/group.h"

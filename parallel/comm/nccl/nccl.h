@@ -40,7 +40,7 @@ const char *nccl_version(char *buf, size_t n);
  * closed, and waits for the device first. */
 void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout);
 /* Makes `comm` use the NCCL communicator of `connected`, a group of the same ranks in the same
- * order. `comm` must be closed first. */
+ * order. `comm` must be closed before `connected`. */
 void nccl_share(Comm *comm, const Comm *connected);
 
 /* Estimates the bytes of device memory that a communicator of this many ranks takes; 0 for one

@@ -1,5 +1,5 @@
-/* queue.cc -- does the work of streams that do not work at once. The thread that waits for a piece
- * of work does it, whichever thread issued it. Only one thread at a time works on a stream; others
+/* queue.cc -- does the work of deferred and random streams. The thread that waits for a piece of
+ * work does it, whichever thread issued it. Only one thread at a time works on a stream; others
  * wait for it. No lock is held during a piece of work.
  *
  * Kernels and copies wait for nobody. A host function may wait for a host function of a peer, on

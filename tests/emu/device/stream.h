@@ -16,7 +16,8 @@ struct CUstream_st {
     int alive, device;
     bool blocking; /* waits for the default stream, and is waited for by it */
     EmuOp *first, *last;
-    int64_t issued, done; /* numbers of pieces of work; all below count the same way, from 1 */
+    int64_t issued, done; /* pieces of work issued and done; the fields below also count pieces of
+                           * work, from 1 */
     int64_t last_host;    /* number of its last host function */
     int64_t wanted;       /* its own thread should do the work up to here, whether or not anybody
                            * waits */

@@ -197,9 +197,9 @@ static void *wait_for_stream(void *context)
     return NULL;
 }
 
-/* One rank's stream waits for the other rank's host function. The other rank's host waits only for
- * the first host, not for its own stream. Its function is issued before or after the first one has
- * begun. */
+/* Two ranks' host functions wait for each other. One rank's host waits for its stream. The other
+ * rank's host waits only for the first host, yet its stream must run its function too. That
+ * function is issued before or after the first one has begun. */
 static void test_a_host_function_runs_while_its_host_waits_for_another_host(void **)
 {
     for (int i = 0; i < 4; i++) {

@@ -19,8 +19,7 @@
 enum Verb { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECEIVE, VERBS };
 enum {
     KINDS = 2 * VERBS
-}; /* a verb's first use with little data and its first use with much are
-    * separate (first.cc) */
+}; /* an operation's first uses with little data and with much data are separate kinds (first.cc) */
 
 /* A call as its peers see it. It is sent over a data connection as a frame, before the bytes. */
 typedef struct {

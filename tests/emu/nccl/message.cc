@@ -1,5 +1,5 @@
-/* message.cc -- carries out all messages of a plan at once. A message is sent when its receiver has
- * made its call, in order between two ranks. */
+/* message.cc -- carries out all messages of a plan at once. Data is sent once the receiver has made
+ * its call. Messages between two ranks keep their order. */
 #include "tests/emu/nccl/inside.h"
 
 #include <errno.h>

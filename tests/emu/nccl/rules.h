@@ -1,6 +1,6 @@
-/* rules.h -- rules that a program must follow although the real library does not check them:
- * without them it hangs, mixes up data, or reads freed memory. The emulated NCCL ends the program
- * with a message instead.
+/* rules.h -- rules that a program must follow although the real library does not check them. A
+ * program that breaks them hangs, mixes up data, or sends freed memory. The emulated NCCL ends it
+ * with an error message instead.
  *
  * Functions of this file take only their own locks. "Ends the program" means emu_die(). */
 #ifndef TESTS_EMU_NCCL_RULES_H

@@ -1,6 +1,7 @@
 /* test_nccl_agree.c -- violations of what ranks must agree on before any data is transferred: the
  * same calls, in the same order, of the same shape, and one order of launches on all devices. The
- * emulated NCCL must refuse each of them. */
+ * emulated NCCL must refuse each of them. Each function breaks its rule if rank->planted, else it
+ * follows the rule. */
 #include "tests/emu/nccl/nccl_ranks.h"
 
 enum { N = 8 };

@@ -1,5 +1,6 @@
 /* test_nccl_buffers.c -- violations of the rules for buffers, which the emulated NCCL must refuse.
- * The real library would read or write whatever is at the address. */
+ * The real library would read or write whatever is at the address. Each function breaks its rule if
+ * rank->planted, else it follows the rule. */
 #include "tests/emu/nccl/nccl_ranks.h"
 
 enum { N = 8 };

@@ -1,6 +1,6 @@
 /* test_nccl_misuse.c -- violations of the rules for creating communicators and for which thread may
- * call NCCL when. The emulated NCCL must refuse each, or return the error code of the real
- * library. */
+ * call NCCL when. The emulated NCCL must refuse each, or return the error code of the real library.
+ * Each function breaks its rule if rank->planted, else it follows the rule. */
 #include "tests/emu/nccl/nccl_ranks.h"
 
 enum { N = 8 };
@@ -191,7 +191,7 @@ static void destroyed_twice(Rank *r)
     rank_close(r);
 }
 
-/* If planted, the call is not complete when the communicator is destroyed. */
+/* If rank->planted, the call is not complete when the communicator is destroyed. */
 static void destroyed_under_way(Rank *r)
 {
     rank_open(r);

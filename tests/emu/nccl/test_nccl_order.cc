@@ -58,7 +58,7 @@ static void test_a_launch_between_the_parts_of_a_group_forms_a_cycle(void **stat
                         "");
     assert_string_equal(graph.add(launch(1, "D", {collective(1, 1)})).c_str(), "");
     assert_string_equal(graph.add(launch(1, "E", {collective(2, 1)})).c_str(), "");
-    /* and launches another operation in between */
+    /* device 1 also launches H between the two parts of the group F+G */
     assert_string_equal(graph.add(launch(0, "F+G", {collective(1, 2), collective(2, 2)})).c_str(),
                         "");
     assert_string_equal(graph.add(launch(0, "H", {collective(3, 1)})).c_str(), "");

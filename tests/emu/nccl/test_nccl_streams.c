@@ -1,5 +1,6 @@
 /* test_nccl_streams.c -- when NCCL calls start, read and write, and in which order they add. The
- * emulated NCCL must break programs that rely on more than the real library promises. */
+ * emulated NCCL must break programs that rely on more than the real library promises. rank->planted
+ * selects the second variant of a test. */
 #include "tests/emu/nccl/nccl_ranks.h"
 
 enum { N = 8, LONG = 100 /* ms after which a call that waits for nobody has certainly returned */ };
@@ -111,8 +112,8 @@ static void test_only_the_first_use_waits_for_the_peers_host(void **state)
 
 /* ---- rule (ii): nothing is buffered ---------------------------------------------------------- */
 
-/* Even a small send ends only when its receive has been called. If planted, the receive waits for
- * the end of the send. */
+/* Even a small send ends only when its receive has been called. If rank->planted, the receiver
+ * makes its call late. */
 static void late_receiver(Rank *r)
 {
     pthread_t waits;
@@ -145,8 +146,8 @@ static void stop_until_mark(void *argument)
 }
 
 /* The first call of the group reads what the second call's stream writes, and that stream is
- * blocked before the write. Only the group orders the two. If planted, there is no group and the
- * old value is sent. */
+ * blocked before the write. Only the group orders the two. If rank->planted, there is no group and
+ * the old value is sent. */
 static void group_of_two_streams(Rank *r)
 {
     rank_open(r);
@@ -179,8 +180,8 @@ static void *wait_for_stream(void *argument)
     return NULL;
 }
 
-/* While a call waits for its peer, its output contains poison. If planted, its input is overwritten
- * meanwhile, which changes the result only if the call reads late. */
+/* While a call waits for its peer, its output contains poison. If rank->planted, its input is
+ * overwritten meanwhile, which changes the result only if the call reads late. */
 static void under_way(Rank *r)
 {
     const char *read = getenv("EMU_NCCL_READ");

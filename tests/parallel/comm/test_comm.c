@@ -332,7 +332,7 @@ static void test_messages_along_a_chain_and_around_a_ring_arrive_intact(void **s
     each_world((Cases){run_messages, any, 2, false, REDUCE_SUM, true});
 }
 
-/* Each rank has NaNs at other elements. At every fourth element no rank has a NaN. */
+/* The ranks have NaNs at different elements. At every fourth element no rank has a NaN. */
 static void run_largest_of_nans(Comm *world, void *context)
 {
     enum { N = 200 };

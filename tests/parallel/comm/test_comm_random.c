@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 enum { MOST_RANKS = 6, SPLITS = 4, CALLS = 40, LETTERS = 10, LONGEST = 50 };
-/* A rank's numbers of one type: the first half is the data of in-place calls, the second half holds
- * results of out-of-place calls. */
+/* A rank's numbers of one type. Calls work on the first half; results that are not in place go to
+ * the second half. */
 enum { HALF = MOST_RANKS * LONGEST, MEMORY = 2 * HALF };
 enum { BARRIER = COMM_SEND, MESSAGES = COMM_RECEIVE, KINDS = COMM_VERBS };
 
