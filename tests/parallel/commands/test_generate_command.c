@@ -1,6 +1,6 @@
-/* test_generate_command.c -- `./train generate` and the samples of training over a model whose
- * logits are the same whatever came before: each text follows from a few numbers, the options and
- * the seed, and ends at the end of text. */
+/* test_generate_command.c -- tests `./train generate` and the samples during training with a model
+ * that has the same logits at every position. So the expected text can be computed from the logits,
+ * the options and the seed alone. */
 #include "model/core/check.h"
 #include "parallel/commands/commands.h"
 #include "tests/support/checkpoint/whole_pieces.h"
@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-/* Ten letters and the end of text have some probability, everything else has none. */
+/* Only ten letters and the end-of-text token have a probability above zero. */
 enum { LETTERS = 10, MOST_ARGUMENTS = 24, TOKENS = 60 };
 #define NEVER (-1e4)
 
@@ -37,7 +37,8 @@ typedef struct {
 ZeroStore *__real_zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
 ZeroStore *__wrap_zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
 
-/* Steps of all stores: begun, of these within another one, and ended. */
+/* Counts the steps of all stores: how many were begun, how many of these during another step, and
+ * how many were ended. */
 static struct {
     bool seen;
     int begun, within, ended;
@@ -58,7 +59,7 @@ static void seen_end(ParamStore *params)
     steps.end(params);
 }
 
-/* All test programs of this folder have it; only this one looks. */
+/* All test programs of this folder link this wrapper; only this test uses the counts. */
 ZeroStore *__wrap_zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options)
 {
     ZeroStore *store = __real_zero_create(table, grid, options);
@@ -72,7 +73,7 @@ ZeroStore *__wrap_zero_create(const ParamTable *table, Grid *grid, const ZeroOpt
     return store;
 }
 
-/* Whoever began steps has ended them. */
+/* Fails unless every step that was begun was also ended, before the next one began. */
 static void steps_are_ended(void)
 {
     assert_true(steps.begun > 0);
@@ -80,7 +81,8 @@ static void steps_are_ended(void)
     assert_int_equal(steps.ended, steps.begun);
 }
 
-/* Logits of ten letters at most 1.8 apart, and of the end of text below them. */
+/* Chooses the logits: those of ten letters differ by at most 1.8, and that of the end-of-text token
+ * is among them. */
 static void logits_choose(Model *m)
 {
     int n = 0;
@@ -104,7 +106,8 @@ static Tensor weight_of(Opened *o, const char *name)
     return piece_tensor(&o->trainer.weights[at]);
 }
 
-/* The final norm gives (1, 0, 0, ...) whatever comes: column 0 of the head is the logits. */
+/* Sets the final norm so its output is always (1, 0, 0, ...), and column 0 of the head to the
+ * logits. So the model returns these logits for any input. */
 static void logits_set(Opened *o, const Model *m)
 {
     Tensor head = weight_of(o, "head.weight"), w = weight_of(o, "final_norm.weight"),
@@ -117,7 +120,7 @@ static void logits_set(Opened *o, const Model *m)
         dtype_set(head.dtype, tensor_row(head, v), 0, m->logits[v]);
 }
 
-/* What `sampling` writes, by the logits alone. */
+/* Writes the text that `sampling` must produce to `out`, computed from the logits alone. */
 static void text_expect(const Model *m, const Sampling *sampling, int64_t tokens, char *out)
 {
     for (int64_t i = 0; i < tokens; i++) {
@@ -129,7 +132,7 @@ static void text_expect(const Model *m, const Sampling *sampling, int64_t tokens
     *out = '\0';
 }
 
-/* Runs the command with these words after the run, and reads what it prints. */
+/* Runs `generate RUN` with these further arguments, and stores its output in out[0..n). */
 static void command_run(const Model *m, const char *const *words, char *out, size_t n)
 {
     char *argv[MOST_ARGUMENTS] = {"generate", m->run};
@@ -152,7 +155,7 @@ static void command_run(const Model *m, const char *const *words, char *out, siz
     out[got] = '\0';
 }
 
-/* Options, and the sampling that they ask for; the seed of a command that does not say is 1337. */
+/* Options of the command, and the sampling that they must select. The default seed is 1337. */
 static const struct {
     const char *word[11];
     Sampling sampling;
@@ -187,7 +190,7 @@ static void check_command(const Model *m)
         snprintf(all, sizeof all, "%s%s\n", prompt, text[i]);
         assert_string_equal(printed, all);
         ended += (int64_t)strlen(text[i]) < asked[i].tokens;
-        for (int k = 0; k < i; k++) /* no two are asked for the same */
+        for (int k = 0; k < i; k++) /* every case must give another text */
             assert_string_not_equal(text[i], text[k]);
     }
     assert_true(ended >= 3 && ended < ASKED);
@@ -197,7 +200,7 @@ static void check_command(const Model *m)
     assert_string_equal(printed, all);
 }
 
-/* The samples of a run: by eval.sample_* and the run's seed. */
+/* Checks the sample of a training run, which uses eval.sample_* and the run's seed. */
 static void check_sample(const Model *m, Opened *o)
 {
     char want[TOKENS + 1];
@@ -219,7 +222,7 @@ static void config_write(const Opened *o, const char *run)
     free(path);
 }
 
-static void test_texts_follow_from_options_and_seed(void **state)
+static void test_generated_texts_are_determined_by_the_options_and_the_seed(void **state)
 {
     Opened o;
     char err[1024];
@@ -252,7 +255,7 @@ static void test_texts_follow_from_options_and_seed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts_follow_from_options_and_seed),
+        cmocka_unit_test(test_generated_texts_are_determined_by_the_options_and_the_seed),
     };
     return cmocka_run_group_tests_name("generate", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

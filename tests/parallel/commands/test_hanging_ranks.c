@@ -1,6 +1,6 @@
-/* test_hanging_ranks.c -- a rank that hangs in any command that starts ranks: the others end the
- * program at parallel.timeout, and say for whom they have waited. What training itself does then is
- * in tests/parallel/trainer/test_faulty_grid.c. */
+/* test_hanging_ranks.c -- tests every command that starts ranks with a rank that hangs: the others
+ * end the program after parallel.timeout, with an error message that names the hanging rank.
+ * tests/parallel/trainer/test_faulty_grid.c tests ranks that hang during training. */
 #include "model/core/clock.h"
 #include "parallel/verify/capture.h"
 #include "tests/support/device/late_device.h"
@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-/* Seconds: the deadline of the commands below, how much later they may end, and after which a
- * command without a deadline is ended. */
+/* In seconds: the deadline of the commands below, how much later they may end, and the time after
+ * which an alarm ends a command that ignores its deadline. */
 enum { TIMEOUT = 1, MARGIN = 10, NO_DEADLINE = 20 };
 
 static void rank_1_hangs(void)
@@ -29,7 +29,7 @@ static void a_run_of_one_rank(void)
     free(run_expecting("run", NULL, 0));
 }
 
-/* The command ends at its deadline, with an error message about rank 1. */
+/* Fails unless the command ends at its deadline with an error message about rank 1. */
 static void expect_deadline_of(void (*hang)(void), const char *const *arguments)
 {
     double start = seconds_now();
@@ -47,34 +47,34 @@ static void expect_deadline(const char *const *arguments)
 
 #define TWO_RANKS "--ranks", "2", "--set", "parallel.timeout=1"
 
-static void test_train(void **state)
+static void test_train_ends_at_its_deadline_if_a_rank_hangs(void **state)
 {
     (void)state;
     expect_deadline((const char *[]){"tiny.json", "--out", "hung", TWO_RANKS, NULL});
 }
 
-static void test_eval(void **state)
+static void test_eval_ends_at_its_deadline_if_a_rank_hangs(void **state)
 {
     (void)state;
     a_run_of_one_rank();
     expect_deadline((const char *[]){"eval", "run", TWO_RANKS, NULL});
 }
 
-static void test_generate(void **state)
+static void test_generate_ends_at_its_deadline_if_a_rank_hangs(void **state)
 {
     (void)state;
     a_run_of_one_rank();
     expect_deadline((const char *[]){"generate", "run", TWO_RANKS, NULL});
 }
 
-static void test_verify(void **state)
+static void test_verify_ends_at_its_deadline_if_a_rank_hangs(void **state)
 {
     (void)state;
     expect_deadline((const char *[]){"verify", "tiny.json", TWO_RANKS, NULL});
 }
 
-/* A deadline that the grid's own ranks meet on a busy machine, too; and how long the single rank
- * takes at least, in seconds. */
+/* A deadline that the grid's own ranks meet even on a busy machine. SLOW: the single rank takes at
+ * least this many seconds. */
 #define PATIENT_RANKS "--ranks", "2", "--set", "parallel.timeout=5"
 enum { SLOW = 6 };
 
@@ -83,9 +83,9 @@ static void the_single_rank_is_slow(void)
     late_devices_delay(3, SLOW);
 }
 
-/* The ranks of verify's grid open two devices; then rank 0 opens one for the steps of the single
- * rank, for which the others wait as long as it takes. */
-static void test_verify_waits_for_the_single_rank(void **state)
+/* The ranks of verify's grid open two devices. Then rank 0 opens a third one for the steps of the
+ * single rank. The other ranks wait for it however long it takes. */
+static void test_verify_waits_without_deadline_for_the_single_rank(void **state)
 {
     (void)state;
     double start = seconds_now();
@@ -96,12 +96,12 @@ static void test_verify_waits_for_the_single_rank(void **state)
     free(said);
 }
 
-/* ---- capture_step: the linker sends its calls here (--wrap) ---------------------------------- */
+/* ---- capture_step: the linker redirects its calls to this function (--wrap) ------------------ */
 
 void __real_capture_step(Capture *out, Trainer *trainer);
 void __wrap_capture_step(Capture *out, Trainer *trainer);
 
-/* Rank 1 hangs once a step is captured. */
+/* Makes rank 1 hang after it has captured a step. */
 static bool hangs_after_a_step;
 
 void __wrap_capture_step(Capture *out, Trainer *trainer)
@@ -118,22 +118,22 @@ static void rank_1_hangs_after_a_step(void)
     hangs_after_a_step = true;
 }
 
-/* The wait for the single rank has no deadline, but a rank that hangs after the last collective
- * call of a step must not get the others to that wait. */
-static void test_verify_misses_a_rank_that_hangs_after_a_step(void **state)
+/* The wait for the single rank has no deadline. If a rank hangs after the last collective call of a
+ * step, the others must notice it before they begin that wait. */
+static void test_verify_ends_at_its_deadline_if_a_rank_hangs_after_a_step(void **state)
 {
     (void)state;
     expect_deadline_of(rank_1_hangs_after_a_step,
                        (const char *[]){"verify", "tiny.json", TWO_RANKS, NULL});
 }
 
-static void test_bench_parallel(void **state)
+static void test_bench_parallel_ends_at_its_deadline_if_a_rank_hangs(void **state)
 {
     (void)state;
     expect_deadline((const char *[]){"bench", "parallel", "tiny.json", TWO_RANKS, NULL});
 }
 
-static void test_bench_comm(void **state)
+static void test_bench_comm_ends_at_its_deadline_if_a_rank_hangs(void **state)
 {
     (void)state;
     expect_deadline((const char *[]){"bench", "comm", "--ranks", "2", "--device", "cpu",
@@ -143,14 +143,14 @@ static void test_bench_comm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_train),
-        cmocka_unit_test(test_eval),
-        cmocka_unit_test(test_generate),
-        cmocka_unit_test(test_verify),
-        cmocka_unit_test(test_verify_waits_for_the_single_rank),
-        cmocka_unit_test(test_verify_misses_a_rank_that_hangs_after_a_step),
-        cmocka_unit_test(test_bench_parallel),
-        cmocka_unit_test(test_bench_comm),
+        cmocka_unit_test(test_train_ends_at_its_deadline_if_a_rank_hangs),
+        cmocka_unit_test(test_eval_ends_at_its_deadline_if_a_rank_hangs),
+        cmocka_unit_test(test_generate_ends_at_its_deadline_if_a_rank_hangs),
+        cmocka_unit_test(test_verify_ends_at_its_deadline_if_a_rank_hangs),
+        cmocka_unit_test(test_verify_waits_without_deadline_for_the_single_rank),
+        cmocka_unit_test(test_verify_ends_at_its_deadline_if_a_rank_hangs_after_a_step),
+        cmocka_unit_test(test_bench_parallel_ends_at_its_deadline_if_a_rank_hangs),
+        cmocka_unit_test(test_bench_comm_ends_at_its_deadline_if_a_rank_hangs),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

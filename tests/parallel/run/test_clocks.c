@@ -1,5 +1,5 @@
-/* test_clocks.c -- runs whose ranks have unlike clocks: what a rank measures for itself decides
- * nothing that all must do together, and no second is counted twice. */
+/* test_clocks.c -- tests of runs whose ranks measure different times: the ranks still make the same
+ * steps together, and no time is counted twice. */
 #include "model/core/log.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -14,7 +14,7 @@
 double __real_seconds_now(void);
 double __wrap_seconds_now(void);
 
-/* The rank on which every look at the clock takes a minute; negative: none. */
+/* The rank on which every call of seconds_now advances its clock by a minute; negative: none. */
 static int slow_rank = -1;
 static _Thread_local double seconds_ahead;
 
@@ -27,7 +27,7 @@ double __wrap_seconds_now(void)
 int __real_trainer_read(Trainer *trainer, StepRecord *out);
 int __wrap_trainer_read(Trainer *trainer, StepRecord *out);
 
-/* The rank to which no record comes before it waits for it; negative: none. */
+/* The rank that gets a record only if it waits for it; negative: none. */
 static int late_rank = -1;
 
 int __wrap_trainer_read(Trainer *trainer, StepRecord *out)
@@ -38,7 +38,7 @@ int __wrap_trainer_read(Trainer *trainer, StepRecord *out)
 bool __real_loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n);
 bool __wrap_loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n);
 
-/* Seconds that every micro-batch is waited for. */
+/* Seconds by which each call of loader_next advances the clock, as if it had waited for data. */
 static double loader_seconds;
 
 bool __wrap_loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n)
@@ -52,9 +52,9 @@ static void slow_down_rank_1(void)
     slow_rank = 1;
 }
 
-/* To this rank alone the first step has been long enough to tell the speed: the others make a
- * second one, and cannot without it. */
-static void test_a_dry_run_of_unlike_ranks(void **state)
+/* On rank 1 the first step seems long enough to estimate the speed. The others need a second step,
+ * so rank 1 must make it, too. */
+static void test_a_dry_run_finishes_if_the_ranks_measure_different_times(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.ranks = 3, .dry = true, .first = slow_down_rank_1};
@@ -68,9 +68,9 @@ static void make_rank_1_late(void)
     late_rank = 1;
 }
 
-/* Only this rank runs out of room for records, and waits for them; the run has the same losses as
- * ever, and all ranks come to its end. */
-static void test_records_that_come_late_on_one_rank(void **state)
+/* Only rank 1 runs out of room for unread records and waits for them. The run has the same losses
+ * as an undisturbed one, and all ranks finish. */
+static void test_a_run_is_unchanged_if_records_arrive_late_on_one_rank(void **state)
 {
     (void)state;
     char steps[32];
@@ -97,9 +97,9 @@ static void slow_down_loaders(void)
     loader_seconds = 100;
 }
 
-/* The wait for two micro-batches is data's, and no phase's: what is left of the step is not less
- * than nothing. */
-static void test_the_wait_for_data_counts_once(void **state)
+/* The wait for two micro-batches is reported as data and in no other phase, so the remaining time
+ * ("other") is not negative. */
+static void test_the_breakdown_counts_the_wait_for_data_only_once(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
@@ -118,9 +118,9 @@ static void test_the_wait_for_data_counts_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_dry_run_of_unlike_ranks),
-        cmocka_unit_test(test_records_that_come_late_on_one_rank),
-        cmocka_unit_test(test_the_wait_for_data_counts_once),
+        cmocka_unit_test(test_a_dry_run_finishes_if_the_ranks_measure_different_times),
+        cmocka_unit_test(test_a_run_is_unchanged_if_records_arrive_late_on_one_rank),
+        cmocka_unit_test(test_the_breakdown_counts_the_wait_for_data_only_once),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -1,5 +1,5 @@
-/* test_folder_lock.c -- one run folder, one run: a lock file that is removed lets nobody in, and
- * one that is a link, a pipe or a folder is refused. */
+/* test_folder_lock.c -- tests of the lock on a run folder: a second process is refused even if the
+ * lock file is removed, and a lock file that is a link, a pipe or a folder is refused. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/run/folder_lock.h"
@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* In place of the C library's: `failures` calls fail with `error`. */
+/* Replaces the C library's lstat: the next `failures` calls fail with `error`. */
 static int error, failures;
 /* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name) */
 int lstat(const char *restrict path, struct stat *restrict st)
@@ -31,8 +31,8 @@ int lstat(const char *restrict path, struct stat *restrict st)
     return -1;
 }
 
-/* What happens to another process that wants the folder: it gets the lock, or is refused in one of
- * two ways. */
+/* Lets a child process try to lock the folder. Returns whether it got the lock, or was refused, or
+ * was refused with the message that the lock file was removed. */
 enum { GOT_IT, REFUSED, REFUSED_WITHOUT_FILE };
 static int ask_from_outside(const char *path)
 {
@@ -52,7 +52,8 @@ static int ask_from_outside(const char *path)
     return WEXITSTATUS(status);
 }
 
-/* The refusal names this process as the lock file does, without the padding of its record. */
+/* Fails unless a refused process names this process as the holder, as in the lock file but without
+ * the padding of its record. */
 static void says_who_holds(const char *path, int attempt)
 {
     char host[65] = "", holder[160], err[512] = "";
@@ -70,7 +71,7 @@ static void says_who_holds(const char *path, int attempt)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static void a_removed_lock_lets_nobody_in(void **unused)
+static void test_a_second_process_is_refused_after_the_lock_file_was_removed(void **unused)
 {
     (void)unused;
     char err[512];
@@ -85,7 +86,7 @@ static void a_removed_lock_lets_nobody_in(void **unused)
     assert_true(folder_lock_hold(&lock, "a", err, sizeof err));
     assert_int_equal(unlink("a/lock"), 0);
     assert_int_equal(ask_from_outside("a"), REFUSED_WITHOUT_FILE);
-    /* The next save puts it back: it is held again, and counts the attempts. */
+    /* folder_lock_hold creates the file again, locked and with the number of the attempt. */
     for (int i = 0; i < 2; i++) {
         if (i == 1) assert_int_equal(unlink("a/lock"), 0);
         assert_true(folder_lock_hold(&lock, "a", err, sizeof err));
@@ -99,9 +100,9 @@ static void a_removed_lock_lets_nobody_in(void **unused)
     folder_lock_release(&lock);
 }
 
-/* Some file systems lock files only: there the first run learns at its next save that it has lost.
- */
-static void a_run_that_lost_its_folder_learns_it(void **unused)
+/* Some file systems can lock only files, not folders. There a second run gets the lock if the lock
+ * file is removed, and the first run notices it at its next save. */
+static void test_folder_lock_hold_fails_after_another_process_took_the_folder(void **unused)
 {
     (void)unused;
     char err[512];
@@ -117,15 +118,16 @@ static void a_run_that_lost_its_folder_learns_it(void **unused)
     assert_true(folder_lock_hold(&second, "b", err, sizeof err));
     folder_lock_release(&first);
     folder_lock_release(&second);
-    /* A folder that is gone as a whole is nobody else's. */
+    /* If the whole folder is gone, no other process can have locked it. */
     assert_true(folder_lock_take(&first, "b", err, sizeof err));
     assert_int_equal(unlink("b/lock") | rmdir("b"), 0);
     assert_true(folder_lock_hold(&first, "b", err, sizeof err));
     folder_lock_release(&first);
 }
 
-/* A file system that does not answer has removed nothing, and a run's own lock is not another's. */
-static void a_lock_that_cannot_be_looked_at_is_held(void **unused)
+/* If lstat fails, the lock file does not count as removed. If it is reported missing although this
+ * process holds it, the process's own lock is not taken for another's. */
+static void test_a_lock_counts_as_held_if_its_file_cannot_be_examined(void **unused)
 {
     (void)unused;
     static const int errors[] = {EIO, ESTALE, EACCES, ENOENT};
@@ -135,7 +137,7 @@ static void a_lock_that_cannot_be_looked_at_is_held(void **unused)
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
         error = errors[i];
         failures =
-            error == ENOENT ? 1 : 1000; /* a folder that is listed late, and one that is not */
+            error == ENOENT ? 1 : 1000; /* ENOENT passes after one call; other errors persist */
         if (!folder_lock_take(&lock, "d", err, sizeof err)) fail_msg("%s", err);
         int file = lock.file;
         failures = error == ENOENT ? 1 : 1000;
@@ -148,7 +150,7 @@ static void a_lock_that_cannot_be_looked_at_is_held(void **unused)
     }
 }
 
-static void a_lock_that_is_no_file_is_refused(void **unused)
+static void test_a_lock_that_is_a_link_a_pipe_or_a_folder_is_refused(void **unused)
 {
     (void)unused;
     char err[512];
@@ -176,12 +178,12 @@ static void a_lock_that_is_no_file_is_refused(void **unused)
 
 int main(void)
 {
-    log_set_level(LOG_ERROR); /* locks are removed here all the time */
+    log_set_level(LOG_ERROR); /* hides the warnings about removed lock files */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_removed_lock_lets_nobody_in),
-        cmocka_unit_test(a_run_that_lost_its_folder_learns_it),
-        cmocka_unit_test(a_lock_that_cannot_be_looked_at_is_held),
-        cmocka_unit_test(a_lock_that_is_no_file_is_refused),
+        cmocka_unit_test(test_a_second_process_is_refused_after_the_lock_file_was_removed),
+        cmocka_unit_test(test_folder_lock_hold_fails_after_another_process_took_the_folder),
+        cmocka_unit_test(test_a_lock_counts_as_held_if_its_file_cannot_be_examined),
+        cmocka_unit_test(test_a_lock_that_is_a_link_a_pipe_or_a_folder_is_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

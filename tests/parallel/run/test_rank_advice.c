@@ -1,6 +1,6 @@
-/* test_rank_advice.c -- what the start of a run says of ranks and cores, where a near twin of the
- * condition would say something else: ranks or threads, all ranks or data-parallel ranks, ranks of
- * a device or of the world. */
+/* test_rank_advice.c -- tests of the messages about ranks and cores at the start of a run, in cases
+ * where a slightly wrong condition would print something else: it might confuse ranks with threads,
+ * all ranks with data-parallel ranks, or the ranks of a device with all ranks. */
 #include "model/core/check.h"
 #include "parallel/memory/memory_plan.h"
 #include "tests/support/trainer/seen_run.h"
@@ -15,7 +15,8 @@
 
 #include <cmocka.h>
 
-/* The first cores that this process may use, as many as `n`; false where there are fewer. */
+/* Restricts this process to the first `n` of the cores that it may use. Returns false if there are
+ * fewer. */
 static bool keep_cores(int n)
 {
     cpu_set_t all, kept;
@@ -45,7 +46,7 @@ static int allowed_cores(void)
     return sched_getaffinity(0, sizeof all, &all) == 0 ? CPU_COUNT(&all) : 1;
 }
 
-/* What a dry run on so many ranks says, with blanks as they are; the caller frees. */
+/* Returns what a dry run on so many ranks and cores prints; 0 cores: all. The caller frees it. */
 static char *said(int cores, const char *ranks, const char *const *set)
 {
     const char *argv[24] = {"base.json", "--dry-run", "--ranks",
@@ -61,7 +62,7 @@ static char *said(int cores, const char *ranks, const char *const *set)
     return ended.text;
 }
 
-/* Whether it says a part of a sentence. */
+/* Fails unless the output of that dry run contains `part` (or, if not `wanted`, lacks it). */
 static void check(int cores, const char *ranks, const char *part, bool wanted,
                   const char *const *set)
 {
@@ -73,9 +74,10 @@ static void check(int cores, const char *ranks, const char *part, bool wanted,
 }
 #define SETS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* More ranks than cores take turns. More threads than cores, as many as cpu.threads asks for, is
- * not that; nor are more cores than data-parallel ranks the opposite. */
-static void ranks_and_not_threads_are_compared_with_cores(void **state)
+/* If there are more ranks than cores, the start says that they take turns. It does not say so if
+ * only the threads (cpu.threads) are more than the cores. It also counts ranks that are not
+ * data-parallel. */
+static void test_the_start_compares_ranks_and_not_threads_with_cores(void **state)
 {
     (void)state;
     check(1, "2", "2 ranks on 1 core take turns", true, SETS("cpu.threads=1"));
@@ -89,8 +91,8 @@ static void ranks_and_not_threads_are_compared_with_cores(void **state)
           SETS("parallel.tensor=2", "parallel.pipeline=2"));
 }
 
-/* The cores are divided by all ranks of the machine, on whatever axis these are. */
-static void cores_are_divided_by_all_ranks(void **state)
+/* The cores are divided among all ranks of the machine, whichever axis of the grid they are on. */
+static void test_cores_are_divided_among_all_ranks_of_every_axis(void **state)
 {
     (void)state;
     if (allowed_cores() < 2) {
@@ -105,8 +107,9 @@ static void cores_are_divided_by_all_ranks(void **state)
     check(2, "1", "2 threads", true, SETS("cpu.threads=0"));
 }
 
-/* A step has the micro-batches of data-parallel ranks. Where all ranks are, they are called so. */
-static void the_batch_is_of_data_parallel_ranks(void **state)
+/* A step consists of the micro-batches of all data-parallel ranks. If all ranks are data-parallel,
+ * the line says "ranks", otherwise "dp". */
+static void test_the_batch_line_counts_only_data_parallel_ranks(void **state)
 {
     (void)state;
     check(0, "2", "2 x 16 tokens x 1 accumulation x 2 ranks = 64 tokens a step", true,
@@ -121,9 +124,9 @@ static void the_batch_is_of_data_parallel_ranks(void **state)
           SETS("parallel.pipeline=2"));
 }
 
-/* A plan is of the ranks that share a device: fewer of them would help where there are several, and
- * not where each of many has its own. */
-static void a_plan_speaks_of_the_ranks_of_its_device(void **state)
+/* A plan counts the ranks that share a device. Fewer ranks would help only if several share it, not
+ * if each rank has its own. */
+static void test_a_refused_plan_advises_fewer_ranks_only_if_they_share_a_GPU(void **state)
 {
     (void)state;
     static const struct {
@@ -150,10 +153,10 @@ static void a_plan_speaks_of_the_ranks_of_its_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_and_not_threads_are_compared_with_cores),
-        cmocka_unit_test(cores_are_divided_by_all_ranks),
-        cmocka_unit_test(the_batch_is_of_data_parallel_ranks),
-        cmocka_unit_test(a_plan_speaks_of_the_ranks_of_its_device),
+        cmocka_unit_test(test_the_start_compares_ranks_and_not_threads_with_cores),
+        cmocka_unit_test(test_cores_are_divided_among_all_ranks_of_every_axis),
+        cmocka_unit_test(test_the_batch_line_counts_only_data_parallel_ranks),
+        cmocka_unit_test(test_a_refused_plan_advises_fewer_ranks_only_if_they_share_a_GPU),
     };
     return cmocka_run_group_tests(tests, seen_folder_setup, leave_scratch);
 }

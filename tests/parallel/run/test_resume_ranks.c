@@ -1,4 +1,5 @@
-/* test_resume_ranks.c -- a run goes on with any number of ranks, and with the batch that it has. */
+/* test_resume_ranks.c -- tests of resuming on another number of ranks: the run must keep its batch
+ * size. */
 #include "parallel/run/identity.h"
 
 #include <setjmp.h>
@@ -19,8 +20,8 @@ static const Config *config_in(ConfigContext context, const char *text)
     return config;
 }
 
-/* Whether a run that was started on `was` ranks may go on with `is`, as its folder keeps the
- * config; the sentence if not. */
+/* Returns true if a run that was started on `was` ranks may resume on `is` ranks, with the config
+ * as its folder stores it; otherwise sets err. */
 static bool may_resume(const char *text, int64_t was, int64_t is, char *err, size_t n)
 {
     const Config *started = config_in((ConfigContext){.world = was}, text);
@@ -35,7 +36,7 @@ static bool may_resume(const char *text, int64_t was, int64_t is, char *err, siz
     return may;
 }
 
-static void a_batch_that_is_given_outlives_the_ranks(void **unused)
+static void test_a_run_with_a_given_batch_size_resumes_on_any_number_of_ranks(void **unused)
 {
     (void)unused;
     static const char given[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 24, "
@@ -47,8 +48,9 @@ static void a_batch_that_is_given_outlives_the_ranks(void **unused)
                 fail_msg("from %d ranks to %d: %s", (int)was, (int)is, err);
 }
 
-/* One that follows from the ranks would change: refused, with what to write. */
-static void a_batch_that_follows_is_refused_with_what_to_write(void **unused)
+/* A batch size that follows from the number of ranks would change. So the resume is refused, and
+ * the message says what to write in the config to keep it. */
+static void test_a_batch_size_that_would_change_with_the_ranks_is_refused_with_advice(void **unused)
 {
     (void)unused;
     static const char open[] =
@@ -77,8 +79,8 @@ static void a_batch_that_follows_is_refused_with_what_to_write(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_batch_that_is_given_outlives_the_ranks),
-        cmocka_unit_test(a_batch_that_follows_is_refused_with_what_to_write),
+        cmocka_unit_test(test_a_run_with_a_given_batch_size_resumes_on_any_number_of_ranks),
+        cmocka_unit_test(test_a_batch_size_that_would_change_with_the_ranks_is_refused_with_advice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

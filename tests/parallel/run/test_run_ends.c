@@ -1,5 +1,5 @@
-/* test_run_ends.c -- signals and what a run answers them, how a run ends whose numbers have left
- * it, and how it goes on after a step without targets. */
+/* test_run_ends.c -- tests of a run's replies to signals, of runs that diverge, and of a run with a
+ * step without targets. */
 #include "tests/support/trainer/run_fixture.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ static void hang_up(Run *run)
 
 static void hear_hang_up(void)
 {
-    signal(SIGHUP, SIG_DFL); /* the tests may be under nohup themselves */
+    signal(SIGHUP, SIG_DFL); /* the tests themselves may run under nohup */
 }
 
 static void ignore_hang_up(void)
@@ -39,15 +39,15 @@ static void ignore_hang_up(void)
     signal(SIGHUP, SIG_IGN);
 }
 
-/* Within the second micro-batch of step `step`. */
+/* Calls `act` before the second micro-batch of step `step`. */
 static void disturb_step(int64_t step, void (*act)(Run *))
 {
     disturbance = (Disturbance){.kind = WORK_STEP, .round = step - 1, .at = 1, .act = act};
 }
 
-/* The main thread prepares the answers, so none but it may give them: neither the pool's threads,
- * nor the loader's, nor those of a library. */
-static void test_signals_are_the_main_threads(void **state)
+/* The main thread formats the replies to signals. So all other threads must block these signals:
+ * the threads of the pool, of the loader and of libraries. */
+static void test_only_the_main_thread_accepts_signals(void **state)
 {
     (void)state;
     disturb_step(2, count_who_hears);
@@ -56,7 +56,7 @@ static void test_signals_are_the_main_threads(void **state)
     free(said);
 }
 
-static void test_the_first_signal_is_answered(void **state)
+static void test_the_first_signal_prints_what_the_run_finishes_before_it_stops(void **state)
 {
     (void)state;
     disturb_step(3, interrupt_once);
@@ -80,7 +80,7 @@ static void test_the_first_signal_is_answered(void **state)
     free(said);
 }
 
-/* A stop, and no save from here on: where the checkpoints were lies a file. */
+/* Stops the run, and makes every further save fail: replaces the folder checkpoints by a file. */
 static void stop_and_block(Run *run)
 {
     (void)run;
@@ -89,8 +89,9 @@ static void stop_and_block(Run *run)
     raise(SIGTERM);
 }
 
-/* Stopped in the last step: what the same command will do hangs on what is saved. */
-static void test_a_stop_in_the_last_step(void **state)
+/* The run stops in its last step. What the same command does next depends on whether that step was
+ * saved. */
+static void test_a_stop_in_the_last_step_says_what_the_same_command_will_do(void **state)
 {
     (void)state;
     disturb_step(7, ask_by_signal);
@@ -105,7 +106,7 @@ static void test_a_stop_in_the_last_step(void **state)
     free(said);
 }
 
-static void test_the_second_signal_says_what_is_lost(void **state)
+static void test_a_second_signal_prints_which_steps_are_lost(void **state)
 {
     (void)state;
     disturb_step(4, interrupt_twice);
@@ -121,14 +122,15 @@ static void test_the_second_signal_says_what_is_lost(void **state)
                          128 + SIGINT);
     says(said, "quit at once; steps 1 to 5 are not saved: there is no checkpoint\n");
     free(said);
-    disturb_step(2, interrupt_twice); /* counted from where the attempt began */
+    disturb_step(2, interrupt_twice); /* the second step of this attempt */
     said = run_expecting("twice", NULL, 128 + SIGINT);
     says(said, "quit at once; step 3 is not saved: the newest checkpoint is of step 2\n");
     free(said);
 }
 
-/* Right before the first micro-batch of a start or of a resume: the step is ended and saved. */
-static void test_a_signal_in_the_first_step(void **state)
+/* The signal arrives right before the first micro-batch of a start or of a resume. The run finishes
+ * and saves that step. */
+static void test_a_signal_in_the_first_step_saves_that_step_and_stops(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.kind = WORK_STEP, .act = interrupt_once};
@@ -144,8 +146,9 @@ static void test_a_signal_in_the_first_step(void **state)
     free(said);
 }
 
-/* A terminal that closes is a stop, however often it says so; under nohup it is nothing. */
-static void test_a_hang_up(void **state)
+/* A closing terminal may send SIGHUP twice, which stops the run only once. Under nohup SIGHUP is
+ * ignored. */
+static void test_SIGHUP_stops_a_run_unless_it_was_started_under_nohup(void **state)
 {
     (void)state;
     disturb_step(3, hang_up);
@@ -161,9 +164,9 @@ static void test_a_hang_up(void **state)
 
 /* ---- divergence ------------------------------------------------------------------------------ */
 
-enum { ROWS = 256, WIDTH = 16 }; /* of the tied table: as many rows as every text has bytes */
+enum { ROWS = 256, WIDTH = 16 }; /* the rows of all byte tokens in the tied table, and its width */
 
-/* NaN in a column of the tied table while steps 4 and 5 are made; then as before. */
+/* Sets a column of the tied table to NaN for steps 4 and 5, and restores it afterwards. */
 static void be_sick_for_two_steps(Run *run)
 {
     static float kept[ROWS];
@@ -186,7 +189,8 @@ static void be_sick(Run *run)
             weight[i] = NAN;
 }
 
-/* The last steps' losses are finite and mean nothing. */
+/* Multiplies the weights by 1e6 before step 5: the losses from there on are finite but very high.
+ */
 static void blow_up(Run *run)
 {
     float *weight = run->trainer.weights[0].data.data;
@@ -202,7 +206,7 @@ static void disturb_weights(void (*act)(Run *))
 
 static const char *const keep_one[] = {"checkpoint.keep=1", NULL};
 
-static void test_skipped_updates_remove_no_checkpoint(void **state)
+static void test_no_checkpoint_is_removed_while_updates_are_skipped(void **state)
 {
     (void)state;
     disturb_weights(be_sick_for_two_steps);
@@ -215,7 +219,7 @@ static void test_skipped_updates_remove_no_checkpoint(void **state)
     assert_true(is_there("sick-1/checkpoints/step_00000004"));
     assert_true(is_there("sick-1/checkpoints/step_00000005"));
     assert_false(is_there("sick-1/result.json"));
-    assert_int_equal(lines_of("sick-1", "val"), 2); /* that of step 4 is of no number */
+    assert_int_equal(lines_of("sick-1", "val"), 2); /* of steps 2 and 4; the latter has no loss */
     free(said);
     disturb_weights(be_sick_for_two_steps);
     free(run_expecting("well-again", keep_one, 0));
@@ -224,11 +228,13 @@ static void test_skipped_updates_remove_no_checkpoint(void **state)
     assert_true(is_there("well-again/checkpoints/step_00000007"));
 }
 
-/* It ends with 88, and again when it is started again, where no step is left to make. */
-static void test_a_last_loss_that_is_no_number(void **state)
+/* The run ends with exit code 88. Started again, it has no step left to make and ends with 88
+ * again.
+ */
+static void test_a_run_whose_last_loss_is_NaN_ends_with_88_also_when_restarted(void **state)
 {
     (void)state;
-    /* Nothing is evaluated, so that training's own loss is all there is. */
+    /* Without validation data only the training loss can be checked. */
     static const char *const sets[] = {"checkpoint.keep=1", "data.val_fraction=0", NULL};
     disturb_weights(be_sick);
     free(run_expecting("sick", sets, EXIT_DIVERGED));
@@ -241,7 +247,7 @@ static void test_a_last_loss_that_is_no_number(void **state)
     free(said);
 }
 
-static void test_a_loss_far_above_guessing(void **state)
+static void test_a_loss_far_above_uniform_guessing_warns_and_keeps_checkpoints(void **state)
 {
     (void)state;
     disturb_weights(blow_up);
@@ -257,7 +263,7 @@ static void test_a_loss_far_above_guessing(void **state)
 
 /* ---- a step without targets ------------------------------------------------------------------ */
 
-/* The run's feed, which hides all targets of the third step. */
+/* Replaces the run's feed: hides all targets of the third step. */
 static GptBatch hide_targets(void *context, const Action *action)
 {
     Run *run = context;
@@ -273,8 +279,8 @@ static void take_feed(Run *run)
     gpt_connect(t->gpt, hide_targets, run, &t->state->stats, &t->state->state.loss_seed);
 }
 
-/* Its update is skipped, which is no sign of divergence, and the run goes on. */
-static void test_a_step_without_targets(void **state)
+/* The update of the step is skipped. This is no sign of divergence, so the run continues. */
+static void test_a_step_without_targets_is_skipped_and_the_run_continues(void **state)
 {
     (void)state;
     disturb_step(2, take_feed);
@@ -296,16 +302,16 @@ static void test_a_step_without_targets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_signals_are_the_main_threads),
-        cmocka_unit_test(test_the_first_signal_is_answered),
-        cmocka_unit_test(test_a_stop_in_the_last_step),
-        cmocka_unit_test(test_the_second_signal_says_what_is_lost),
-        cmocka_unit_test(test_a_signal_in_the_first_step),
-        cmocka_unit_test(test_a_hang_up),
-        cmocka_unit_test(test_skipped_updates_remove_no_checkpoint),
-        cmocka_unit_test(test_a_last_loss_that_is_no_number),
-        cmocka_unit_test(test_a_loss_far_above_guessing),
-        cmocka_unit_test(test_a_step_without_targets),
+        cmocka_unit_test(test_only_the_main_thread_accepts_signals),
+        cmocka_unit_test(test_the_first_signal_prints_what_the_run_finishes_before_it_stops),
+        cmocka_unit_test(test_a_stop_in_the_last_step_says_what_the_same_command_will_do),
+        cmocka_unit_test(test_a_second_signal_prints_which_steps_are_lost),
+        cmocka_unit_test(test_a_signal_in_the_first_step_saves_that_step_and_stops),
+        cmocka_unit_test(test_SIGHUP_stops_a_run_unless_it_was_started_under_nohup),
+        cmocka_unit_test(test_no_checkpoint_is_removed_while_updates_are_skipped),
+        cmocka_unit_test(test_a_run_whose_last_loss_is_NaN_ends_with_88_also_when_restarted),
+        cmocka_unit_test(test_a_loss_far_above_uniform_guessing_warns_and_keeps_checkpoints),
+        cmocka_unit_test(test_a_step_without_targets_is_skipped_and_the_run_continues),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

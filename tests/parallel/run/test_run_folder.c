@@ -1,5 +1,5 @@
-/* test_run_folder.c -- which folder a run gets, who may write there, and what a changed config may
- * do. */
+/* test_run_folder.c -- tests of how a run chooses its folder, locks it, stores its config there,
+ * and compares it with a changed config. */
 #include "model/core/machine.h"
 #include "parallel/run/folder.h"
 #include "tests/support/files/nobody.h"
@@ -19,7 +19,7 @@
 
 static const char machine[] = "{\"cpu\": \"test\"}";
 
-/* A config called `name` with the settings given, the vocabulary known. */
+/* Returns a config from file `name` with a known vocabulary, overridden by `set` unless NULL. */
 static const Config *config_of(const char *name, const char *set)
 {
     static const char text[] =
@@ -33,7 +33,8 @@ static const Config *config_of(const char *name, const char *set)
     return config;
 }
 
-/* Opens, describes, and closes unless `keep`; "" or the sentence of the refusal. */
+/* Opens the run's folder, writes its description, and closes it unless `keep`. Returns "" or the
+ * error message. */
 static const char *start(RunFolder *run, const Config *config, RunRequest request, ExitCode *code,
                          bool keep)
 {
@@ -45,7 +46,7 @@ static const char *start(RunFolder *run, const Config *config, RunRequest reques
     return err;
 }
 
-static void names_are_made_safe(void **unused)
+static void test_a_config_name_becomes_a_safe_folder_name(void **unused)
 {
     (void)unused;
     static const struct {
@@ -69,7 +70,7 @@ static void names_are_made_safe(void **unused)
     }
 }
 
-static void the_first_folder_that_fits(void **unused)
+static void test_a_start_without_out_takes_the_first_new_or_matching_folder(void **unused)
 {
     (void)unused;
     static const struct {
@@ -83,7 +84,7 @@ static void the_first_folder_that_fits(void **unused)
         {"seed=2", "out/base-2", false, RUN_RESUMED},
         {NULL, "out/base", false, RUN_RESUMED},
         {"checkpoint.keep=9", "out/base", false, RUN_RESUMED}, /* harmless */
-        {"train_steps=20", "out/base-3", false, RUN_NEW},      /* more steps are another run */
+        {"train_steps=20", "out/base-3", false, RUN_NEW},      /* more steps: another run */
         {"model.num_layers=3", "out/base-4", false, RUN_NEW},
         {NULL, "out/base-5", true, RUN_NEW},
         {NULL, "out/base", false, RUN_RESUMED},
@@ -103,7 +104,7 @@ static void the_first_folder_that_fits(void **unused)
     }
 }
 
-static void bug_43_what_may_change(void **unused)
+static void test_bug_43_a_changed_config_is_accepted_or_refused_by_its_effect(void **unused)
 {
     (void)unused;
     static const struct {
@@ -150,7 +151,7 @@ static void bug_43_what_may_change(void **unused)
     }
 }
 
-static void the_stored_config_is_the_config(void **unused)
+static void test_the_stored_config_equals_the_config_of_the_run(void **unused)
 {
     (void)unused;
     RunFolder run;
@@ -170,8 +171,8 @@ static void the_stored_config_is_the_config(void **unused)
     assert_non_null(strstr(err, "absent/config.json"));
 }
 
-/* Paths are bytes of anybody's; the origins in config.json name them in comments. */
-static void a_config_from_any_path_is_read_again(void **unused)
+/* The path of a config may contain any bytes, and comments in config.json name it as an origin. */
+static void test_the_stored_config_can_be_read_whatever_bytes_its_path_had(void **unused)
 {
     (void)unused;
     static const char *const paths[] = {"d\xe9/demo.json", "a\n} b\xff.json", "\r\n\x1b/demo.json",
@@ -190,7 +191,7 @@ static void a_config_from_any_path_is_read_again(void **unused)
     }
 }
 
-static void a_second_process_is_refused(void **unused)
+static void test_a_locked_folder_refuses_a_second_process_until_the_first_ends(void **unused)
 {
     (void)unused;
     RunFolder run, second;
@@ -203,7 +204,7 @@ static void a_second_process_is_refused(void **unused)
     assert_int_equal(code, EXIT_CANNOT_CREATE);
     assert_non_null(strstr(said, holder));
     run_folder_close(&run);
-    /* A process that dies lets go of it. */
+    /* The lock is released when its process ends. */
     pid_t child = fork();
     if (child == 0) {
         start(&run, config, (RunRequest){.out = "locked"}, &code, true);
@@ -213,7 +214,7 @@ static void a_second_process_is_refused(void **unused)
     assert_string_equal(start(&run, config, (RunRequest){.out = "locked"}, &code, true), "");
     assert_int_equal(run.attempt, 2);
     run_folder_close(&run);
-    /* Numbers that somebody has written there do not run over. */
+    /* Numbers in the lock file that do not fit in an int cause no overflow. */
     static const char *const records[] = {"attempt 2147483647, process 1", "attempt 99999999999999",
                                           "attempt -7"};
     for (int i = 0; i < 3; i++) {
@@ -228,7 +229,7 @@ static void a_second_process_is_refused(void **unused)
     config_free(config);
 }
 
-static void foreign_folders_are_left_alone(void **unused)
+static void test_a_folder_with_foreign_files_is_refused_and_not_changed(void **unused)
 {
     (void)unused;
     RunFolder run;
@@ -248,8 +249,8 @@ static void foreign_folders_are_left_alone(void **unused)
         strstr(start(&run, config, (RunRequest){.out = "foreign/tokenizer.json"}, &code, false),
                "foreign/tokenizer.json is not a folder; "));
     assert_int_equal(code, EXIT_CANNOT_CREATE);
-    /* A log that a batch system opened there first is no obstacle, and --resume never refuses a
-     * run. */
+    /* A folder with a log file of a batch system is accepted. With --resume never, a folder that
+     * holds a run is refused. */
     assert_int_equal(mkdir("batch", 0777), 0);
     f = fopen("batch/slurm-1.out", "w");
     fclose(f);
@@ -260,7 +261,7 @@ static void foreign_folders_are_left_alone(void **unused)
     config_free(config);
 }
 
-static void a_finished_run_says_so(void **unused)
+static void test_a_run_with_a_whole_result_for_all_its_steps_counts_as_finished(void **unused)
 {
     (void)unused;
     RunFolder run;
@@ -278,7 +279,7 @@ static void a_finished_run_says_so(void **unused)
     assert_int_equal(run.result.tokens, 640);
     assert_true(run.result.loss == 1.5);
     run_folder_close(&run);
-    /* A damaged result is none: the run goes on from its checkpoint and writes it anew. */
+    /* A damaged result is ignored: the run resumes from its checkpoint and writes a new result. */
     put_text("finished/result.json", "{\"steps\": 10, \"tokens\": 640");
     assert_string_equal(start(&run, config, (RunRequest){.out = "finished"}, &code, true), "");
     assert_int_equal(run.state, RUN_RESUMED);
@@ -295,7 +296,7 @@ static void a_finished_run_says_so(void **unused)
     config_free(longer);
 }
 
-static void stop_is_asked_once(void **unused)
+static void test_a_STOP_file_is_seen_and_removed_by_the_next_start(void **unused)
 {
     (void)unused;
     RunFolder run;
@@ -313,7 +314,7 @@ static void stop_is_asked_once(void **unused)
     config_free(config);
 }
 
-static void a_stop_that_is_a_folder_goes_or_is_refused(void **unused)
+static void test_an_empty_STOP_folder_is_removed_and_a_full_one_is_refused(void **unused)
 {
     (void)unused;
     RunFolder run;
@@ -330,7 +331,7 @@ static void a_stop_that_is_a_folder_goes_or_is_refused(void **unused)
     config_free(config);
 }
 
-/* The exit code of a start, as the program would end. */
+/* Returns the exit code with which the program would end. */
 static ExitCode start_code(const Config *config, const char *out)
 {
     RunFolder run;
@@ -339,7 +340,8 @@ static ExitCode start_code(const Config *config, const char *out)
     return *said ? error_exit_code(said, code) : EXIT_OK;
 }
 
-/* What a user meets whose folders have lost their permissions; 0 or the number of what is wrong. */
+/* Starts runs whose files and folders have no permissions. Returns 0, or the number of the check
+ * that failed. */
 static int without_permission(void *unused)
 {
     (void)unused;
@@ -353,14 +355,14 @@ static int without_permission(void *unused)
     return access("out/mine-2", F_OK) == 0 ? 7 : 0;
 }
 
-static void missing_permission_is_reported_as_such(void **state)
+static void test_missing_permissions_end_a_start_with_exit_code_77(void **state)
 {
     (void)state;
     assert_int_equal(mkdir("shared", 0777) | chmod("shared", 0777) | chdir("shared"), 0);
     assert_int_equal(chmod("..", 0777) | as_nobody(without_permission, NULL) | chdir(".."), 0);
 }
 
-static void the_machine_is_described(void **unused)
+static void test_machine_json_names_kernel_and_commit_in_one_line(void **unused)
 {
     (void)unused;
     char *text = machine_json(NULL);
@@ -375,18 +377,18 @@ static void the_machine_is_described(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_are_made_safe),
-        cmocka_unit_test(the_first_folder_that_fits),
-        cmocka_unit_test(bug_43_what_may_change),
-        cmocka_unit_test(the_stored_config_is_the_config),
-        cmocka_unit_test(a_config_from_any_path_is_read_again),
-        cmocka_unit_test(a_second_process_is_refused),
-        cmocka_unit_test(foreign_folders_are_left_alone),
-        cmocka_unit_test(a_finished_run_says_so),
-        cmocka_unit_test(stop_is_asked_once),
-        cmocka_unit_test(a_stop_that_is_a_folder_goes_or_is_refused),
-        cmocka_unit_test(missing_permission_is_reported_as_such),
-        cmocka_unit_test(the_machine_is_described),
+        cmocka_unit_test(test_a_config_name_becomes_a_safe_folder_name),
+        cmocka_unit_test(test_a_start_without_out_takes_the_first_new_or_matching_folder),
+        cmocka_unit_test(test_bug_43_a_changed_config_is_accepted_or_refused_by_its_effect),
+        cmocka_unit_test(test_the_stored_config_equals_the_config_of_the_run),
+        cmocka_unit_test(test_the_stored_config_can_be_read_whatever_bytes_its_path_had),
+        cmocka_unit_test(test_a_locked_folder_refuses_a_second_process_until_the_first_ends),
+        cmocka_unit_test(test_a_folder_with_foreign_files_is_refused_and_not_changed),
+        cmocka_unit_test(test_a_run_with_a_whole_result_for_all_its_steps_counts_as_finished),
+        cmocka_unit_test(test_a_STOP_file_is_seen_and_removed_by_the_next_start),
+        cmocka_unit_test(test_an_empty_STOP_folder_is_removed_and_a_full_one_is_refused),
+        cmocka_unit_test(test_missing_permissions_end_a_start_with_exit_code_77),
+        cmocka_unit_test(test_machine_json_names_kernel_and_commit_in_one_line),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

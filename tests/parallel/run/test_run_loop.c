@@ -1,5 +1,6 @@
-/* test_run_loop.c -- what happens between steps and how a run ends: the program in a child process,
- * with what disturbs it put at a certain micro-batch of a certain evaluation. */
+/* test_run_loop.c -- tests of evaluations, samples and saves between steps. Each runs the program
+ * in a child process and stops or kills it before a certain micro-batch of a certain evaluation, or
+ * a certain token of a sample. */
 #include "tests/support/trainer/run_fixture.h"
 
 #include <errno.h>
@@ -21,8 +22,8 @@ static void die(Run *run)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* The run that the others must equal in the end. */
-static void test_an_undisturbed_run(void **state)
+/* The reference run: the runs of the other tests must have the same final results. */
+static void test_an_undisturbed_run_makes_its_steps_evaluations_samples_and_saves(void **state)
 {
     (void)state;
     disturbance.act = NULL;
@@ -30,14 +31,14 @@ static void test_an_undisturbed_run(void **state)
     assert_int_equal(lines_of("whole", "train"), 7);
     assert_int_equal(lines_of("whole", "val"), 4);
     assert_int_equal(lines_of("whole", "sample"), 4);
-    /* Each evaluation, the last one included, is of eval.steps micro-batches. */
+    /* Each evaluation, including the last one, has eval.steps micro-batches. */
     char *val = events("whole", "val");
     int n = 0;
     for (const char *at = val; (at = strstr(at, "\"targets\": 160,")) != NULL; at++)
         n++;
     assert_int_equal(n, 4);
     free(val);
-    /* A checkpoint is there before the evaluation of its step begins. */
+    /* The checkpoint of a step is saved before its evaluation begins. */
     char *saved = strstr(said, "saved   step 2"), *bits = strstr(said, "bits per byte");
     assert_true(saved != NULL && bits != NULL && saved < bits);
     saved = strstr(said, "saved   step 7");
@@ -49,9 +50,10 @@ static void test_an_undisturbed_run(void **state)
     free(said);
 }
 
-/* A stop within an evaluation or a sample, at an interval or at the end: 85, the step is saved, the
- * unfinished work is no result, and the next start makes it and ends as if nothing had been. */
-static void test_a_stop_within_an_evaluation(void **state)
+/* A stop during an evaluation or a sample, at an interval or after the last step. The run ends with
+ * exit code 85, its step is saved, and the unfinished work leaves no result. The next start repeats
+ * that work, and its results equal those of the undisturbed run. */
+static void test_a_stop_in_an_evaluation_or_sample_is_resumed_as_if_undisturbed(void **state)
 {
     (void)state;
     static const struct {
@@ -59,7 +61,7 @@ static void test_a_stop_within_an_evaluation(void **state)
         int64_t round, at;
         void (*act)(Run *);
         int64_t saved;
-        int evaluations, samples; /* that were whole */
+        int evaluations, samples; /* number of finished ones */
     } stops[] = {{WORK_EVALUATION, 0, 0, ask_by_signal, 2, 0, 0},
                  {WORK_EVALUATION, 1, 3, ask_by_signal, 4, 1, 1},
                  {WORK_EVALUATION, 1, 4, ask_by_file, 4, 1, 1},
@@ -89,9 +91,9 @@ static void test_a_stop_within_an_evaluation(void **state)
     }
 }
 
-/* A stop while the start makes what an earlier stop left out: no step follows it, and the run ends
- * as if nothing had been. */
-static void test_a_stop_while_catching_up_makes_no_step(void **state)
+/* A start first repeats the evaluation or the sample that an earlier stop interrupted. If it is
+ * stopped during that work, it makes no step. In the end the run equals the undisturbed one. */
+static void test_a_stop_while_a_resume_catches_up_makes_no_step(void **state)
 {
     (void)state;
     static const struct {
@@ -119,8 +121,8 @@ static void test_a_stop_while_catching_up_makes_no_step(void **state)
     }
 }
 
-/* A death within an evaluation loses nothing either: the step before it is saved. */
-static void test_a_death_within_an_evaluation(void **state)
+/* If the program is killed during an evaluation, nothing is lost: the step before it is saved. */
+static void test_a_run_killed_in_an_evaluation_resumes_from_the_step_before_it(void **state)
 {
     (void)state;
     for (int64_t round = 0; round < 4; round += 3) {
@@ -141,7 +143,8 @@ static void test_a_death_within_an_evaluation(void **state)
     }
 }
 
-/* From `begin` up to `end`, which are there; the caller frees. */
+/* Returns the text from the last `begin` up to the next `end`, and fails if it is not found; the
+ * caller frees it. */
 static char *between(const char *text, const char *begin, const char *end)
 {
     const char *from = NULL, *next = text;
@@ -152,8 +155,9 @@ static char *between(const char *text, const char *begin, const char *end)
     return strndup(from, (size_t)(to - from));
 }
 
-/* A finished run shows its sample as it has shown it before, bytes that are no UTF-8 included. */
-static void test_the_sample_of_a_finished_run(void **state)
+/* Started again, a finished run prints its sample as it did the first time, including bytes that
+ * are not UTF-8. */
+static void test_a_finished_run_prints_the_same_sample_again(void **state)
 {
     (void)state;
     static const char *const sets[] = {"eval.sample_tokens=60", "model.max_position_embeddings=128",
@@ -170,8 +174,9 @@ static void test_the_sample_of_a_finished_run(void **state)
     free(same);
 }
 
-/* The next command has no prompt where it would be empty or fill the screen. */
-static void test_the_next_command(void **state)
+/* The command that a finished run suggests next has no --prompt if the prompt is empty or would
+ * fill the screen. */
+static void test_the_suggested_command_omits_an_empty_or_very_long_prompt(void **state)
 {
     (void)state;
     static const char begin[] = "eval.sample_prompt=";
@@ -198,12 +203,12 @@ static void test_the_next_command(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_undisturbed_run),
-        cmocka_unit_test(test_a_stop_within_an_evaluation),
-        cmocka_unit_test(test_a_stop_while_catching_up_makes_no_step),
-        cmocka_unit_test(test_a_death_within_an_evaluation),
-        cmocka_unit_test(test_the_sample_of_a_finished_run),
-        cmocka_unit_test(test_the_next_command),
+        cmocka_unit_test(test_an_undisturbed_run_makes_its_steps_evaluations_samples_and_saves),
+        cmocka_unit_test(test_a_stop_in_an_evaluation_or_sample_is_resumed_as_if_undisturbed),
+        cmocka_unit_test(test_a_stop_while_a_resume_catches_up_makes_no_step),
+        cmocka_unit_test(test_a_run_killed_in_an_evaluation_resumes_from_the_step_before_it),
+        cmocka_unit_test(test_a_finished_run_prints_the_same_sample_again),
+        cmocka_unit_test(test_the_suggested_command_omits_an_empty_or_very_long_prompt),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

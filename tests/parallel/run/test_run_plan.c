@@ -1,5 +1,5 @@
-/* test_run_plan.c -- what a plan says: of a text that is read too often, and of a run that does not
- * fit. */
+/* test_run_plan.c -- tests of what a run prints before it allocates: warnings about a text that is
+ * read too often, and refusals of a run that does not fit in memory. */
 #include "tests/support/device/late_device.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* What "--dry-run" says under the sets. */
+/* Returns the output of a dry run with up to three --set options. */
 static char *dry(const char *a, const char *b, const char *c, int code)
 {
     disturbance = (Disturbance){.dry = true};
@@ -19,7 +19,7 @@ static char *dry(const char *a, const char *b, const char *c, int code)
 }
 
 /* If a single step is more than ten passes, fewer steps do not help. */
-static void test_a_step_of_many_passes(void **state)
+static void test_a_step_of_over_ten_passes_advises_a_smaller_batch(void **state)
 {
     (void)state;
     char *said =
@@ -28,15 +28,16 @@ static void test_a_step_of_many_passes(void **state)
          "give it more text, or a smaller gradient_accumulation_steps (now 20000: a step is ");
     assert_null(strstr(said, "fewer train_steps"));
     free(said);
-    /* Of micro-batches that are more than that, too: refused, but the warning comes first. */
+    /* A single micro-batch of more than ten passes does not fit in memory, so the run is refused,
+     * but the warning is printed first. */
     said = dry("train_micro_batch_size_per_gpu=4000000", NULL, NULL, EXIT_NO_MEMORY);
     says(said, "a smaller train_micro_batch_size_per_gpu (now 4000000: a step is ");
     free(said);
 }
 
-/* A plan that is refused names what can help: not what is at its least, nor the batch of a model
- * that is too large for itself. */
-static void test_a_refused_plan_says_what_helps(void **state)
+/* A refusal names the settings that can help. It does not name a setting that already has its
+ * smallest value, nor the batch size if the model alone is too large. */
+static void test_a_refused_plan_names_only_settings_that_help(void **state)
 {
     (void)state;
     static const char one[] = "train_micro_batch_size_per_gpu=1",
@@ -60,9 +61,9 @@ static void test_a_refused_plan_says_what_helps(void **state)
     free(said);
 }
 
-/* The parts of a plan are printed in the unit of their sum, and add up to it except for rounding.
- */
-static void test_the_parts_of_a_plan_make_its_sum(void **state)
+/* The parts of a memory plan are printed in the unit of their total, and add up to it except for
+ * rounding. */
+static void test_the_parts_of_a_memory_plan_add_up_to_its_total(void **state)
 {
     (void)state;
     static const char *const part[] = {"weights ",     "gradients ", "optimizer ",
@@ -87,7 +88,7 @@ static void all_have_room(void)
     late_devices_memory(3, 0);
 }
 
-/* 256 MiB are for the device itself. */
+/* The plan reserves 256 MiB for the device itself. */
 static void the_second_is_full(void)
 {
     late_devices_memory(1, ((size_t)256 << 20) + 1000);
@@ -98,9 +99,9 @@ static void the_last_is_full(void)
     late_devices_memory(2, 0);
 }
 
-/* Each rank checks its own device: a device that is too small is refused in one sentence, whichever
- * rank has it. */
-static void test_every_device_has_room(void **state)
+/* Each rank checks its own device. If one is too small, a single error message is printed,
+ * whichever rank has that device. */
+static void test_a_run_is_refused_if_any_rank_has_too_little_device_memory(void **state)
 {
     (void)state;
     static const struct {
@@ -122,9 +123,9 @@ static void test_every_device_has_room(void **state)
     }
 }
 
-/* How much disk a checkpoint takes, and how many are kept; how much of a step the stages are idle:
- * three quarters for four stages with a single micro-batch. */
-static void test_a_plan_prints_disk_and_bubble(void **state)
+/* The plan prints how much disk a checkpoint takes and how many are kept. With a pipeline it prints
+ * how much of a step the stages are idle: 75 % for four stages with a single micro-batch. */
+static void test_a_plan_prints_kept_checkpoints_and_the_pipeline_bubble(void **state)
 {
     (void)state;
     char *said = dry("checkpoint.keep=0", NULL, NULL, 0);
@@ -145,11 +146,11 @@ static void test_a_plan_prints_disk_and_bubble(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_step_of_many_passes),
-        cmocka_unit_test(test_a_refused_plan_says_what_helps),
-        cmocka_unit_test(test_the_parts_of_a_plan_make_its_sum),
-        cmocka_unit_test(test_every_device_has_room),
-        cmocka_unit_test(test_a_plan_prints_disk_and_bubble),
+        cmocka_unit_test(test_a_step_of_over_ten_passes_advises_a_smaller_batch),
+        cmocka_unit_test(test_a_refused_plan_names_only_settings_that_help),
+        cmocka_unit_test(test_the_parts_of_a_memory_plan_add_up_to_its_total),
+        cmocka_unit_test(test_a_run_is_refused_if_any_rank_has_too_little_device_memory),
+        cmocka_unit_test(test_a_plan_prints_kept_checkpoints_and_the_pipeline_bubble),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -1,6 +1,6 @@
-/* test_run_ranks.c -- a run on three ranks, one of which is disturbed at a certain piece of its
- * work: all end alike, at the same step, and the same command goes on to what the undisturbed run
- * comes to. */
+/* test_run_ranks.c -- tests of runs on three ranks, one of which is stopped or fails at a chosen
+ * point of its work: all ranks end in the same way at the same step, and the same command resumes
+ * the run to the results of an undisturbed one. */
 #include "tests/support/trainer/run_fixture.h"
 
 #include <fcntl.h>
@@ -15,17 +15,18 @@
 #include <cmocka.h>
 
 enum { RANKS = 3 };
-/* Five micro-batches of an evaluation on each. */
+/* An evaluation has five micro-batches on each rank. */
 static const char *const sets[] = {"eval.steps=15", NULL};
 
-/* Has `act` happen on a rank, before piece `at` of the round-th (from 0) work of a kind. */
+/* Arranges that `act` is called on a rank, before piece `at` (a micro-batch or a token) of the work
+ * of this kind in round `round`, counted from 0. */
 static void disturb(int rank, WorkKind kind, int64_t round, int64_t at, void (*act)(Run *))
 {
     disturbance = (Disturbance){
         .kind = kind, .round = round, .at = at, .act = act, .ranks = RANKS, .rank = rank};
 }
 
-/* The same command on undisturbed ranks comes to the end of the whole run. */
+/* Fails unless the same command, now undisturbed, resumes the run to the results of run "whole". */
 static void goes_on(const char *run)
 {
     disturbance.act = NULL;
@@ -33,7 +34,7 @@ static void goes_on(const char *run)
     same_runs("whole", run);
 }
 
-static void test_an_undisturbed_run(void **state)
+static void test_an_undisturbed_run_on_three_ranks_makes_all_its_steps(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.ranks = RANKS};
@@ -45,16 +46,16 @@ static void test_an_undisturbed_run(void **state)
 
 /* ---- stops ----------------------------------------------------------------------------------- */
 
-/* From any thread: the main one hears it. */
+/* Sends SIGTERM to the process from any thread; the main thread handles it. */
 static void ask_the_process(Run *run)
 {
     (void)run;
     kill(getpid(), SIGTERM);
 }
 
-/* Whatever rank 0 is asked within, and whatever the others have begun meanwhile: all leave after
- * the same step, and what was cut is made by the next start. */
-static void test_bug_50_a_stop_ends_all_at_one_piece(void **state)
+/* A stop is requested during any kind of work, on any rank. All ranks stop after the same step,
+ * whatever they have begun meanwhile, and the next start repeats the interrupted work. */
+static void test_bug_50_a_stop_on_any_rank_ends_all_ranks_after_the_same_step(void **state)
 {
     (void)state;
     static const struct {
@@ -62,7 +63,7 @@ static void test_bug_50_a_stop_ends_all_at_one_piece(void **state)
         WorkKind kind;
         int64_t round, at;
         void (*act)(Run *);
-        int64_t saved; /* 0: when the main thread hears it is left to chance */
+        int64_t saved; /* 0: depends on when the main thread handles the signal */
     } stops[] = {{0, WORK_STEP, 2, 1, ask_by_signal, 3},
                  {0, WORK_STEP, 2, 0, ask_by_file, 3},
                  {0, WORK_EVALUATION, 0, 0, ask_by_signal, 2},
@@ -84,7 +85,7 @@ static void test_bug_50_a_stop_ends_all_at_one_piece(void **state)
     }
 }
 
-static void test_a_second_signal_acts_at_once(void **state)
+static void test_a_second_signal_ends_all_ranks_at_once(void **state)
 {
     (void)state;
     disturb(0, WORK_STEP, 3, 1, interrupt_twice);
@@ -92,9 +93,9 @@ static void test_a_second_signal_acts_at_once(void **state)
     goes_on("twice");
 }
 
-/* ---- who hears what -------------------------------------------------------------------------- */
+/* ---- which thread accepts signals ------------------------------------------------------------ */
 
-static void test_signals_are_rank_0s(void **state)
+static void test_only_the_main_thread_on_rank_0_accepts_signals(void **state)
 {
     (void)state;
     disturb(0, WORK_STEP, 1, 1, count_who_hears);
@@ -122,9 +123,9 @@ static void break_a_check(Run *run)
     CHECK(run->trainer.steps < 0, "step %lld", (long long)run->trainer.steps);
 }
 
-/* In the midst of any work of any rank: its code is the program's, its sentence the only one, and
- * it has its place. What was saved before goes on. */
-static void test_a_rank_that_fails_ends_all(void **state)
+/* A rank fails during any kind of work. The program ends with its exit code and prints only its
+ * error message, with its place in the grid. The same command then resumes from the last save. */
+static void test_a_failing_rank_ends_all_ranks_with_one_error_message(void **state)
 {
     (void)state;
     static const struct {
@@ -163,8 +164,8 @@ static void hang(Run *run)
         pause();
 }
 
-/* A rank that comes no more is waited for as long as the config says, and named. */
-static void test_a_rank_that_hangs_is_named(void **state)
+/* The other ranks wait for a hanging rank as long as parallel.timeout says, and then name it. */
+static void test_the_error_names_a_rank_that_hangs(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 3; kind++) {
@@ -180,7 +181,7 @@ static void test_a_rank_that_hangs_is_named(void **state)
     }
 }
 
-/* A stop, and no save from here on: where the checkpoints were lies a file. */
+/* Stops the run, and makes every further save fail: replaces the folder checkpoints by a file. */
 static void stop_and_block(Run *run)
 {
     (void)run;
@@ -189,8 +190,8 @@ static void stop_and_block(Run *run)
     raise(SIGTERM);
 }
 
-/* No rank takes a save for whole that another could not make. */
-static void test_a_save_that_fails_fails_for_all(void **state)
+/* If a save fails on one rank, no rank treats it as complete. */
+static void test_a_failed_save_on_one_rank_fails_on_all_ranks(void **state)
 {
     (void)state;
     disturb(0, WORK_STEP, 4, 1, stop_and_block);
@@ -204,7 +205,7 @@ static void test_a_save_that_fails_fails_for_all(void **state)
     goes_on("blocked");
 }
 
-/* The disk takes no line of metrics.jsonl any more. */
+/* Redirects metrics.jsonl to /dev/full, so further writes to it fail. */
 static void fill_the_metrics(Run *run)
 {
     char path[64], target[512];
@@ -220,8 +221,8 @@ static void fill_the_metrics(Run *run)
     close(full);
 }
 
-/* Rank 0 alone finds out that there can be no save: the others do not begin one. */
-static void test_no_rank_saves_without_metrics(void **state)
+/* Only rank 0 notices that the metrics cannot be written. The other ranks must not begin a save. */
+static void test_no_rank_saves_if_the_metrics_cannot_be_written(void **state)
 {
     (void)state;
     disturb(0, WORK_STEP, 2, 1, fill_the_metrics);
@@ -237,14 +238,14 @@ static void test_no_rank_saves_without_metrics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_undisturbed_run),
-        cmocka_unit_test(test_bug_50_a_stop_ends_all_at_one_piece),
-        cmocka_unit_test(test_a_second_signal_acts_at_once),
-        cmocka_unit_test(test_signals_are_rank_0s),
-        cmocka_unit_test(test_a_rank_that_fails_ends_all),
-        cmocka_unit_test(test_a_rank_that_hangs_is_named),
-        cmocka_unit_test(test_a_save_that_fails_fails_for_all),
-        cmocka_unit_test(test_no_rank_saves_without_metrics),
+        cmocka_unit_test(test_an_undisturbed_run_on_three_ranks_makes_all_its_steps),
+        cmocka_unit_test(test_bug_50_a_stop_on_any_rank_ends_all_ranks_after_the_same_step),
+        cmocka_unit_test(test_a_second_signal_ends_all_ranks_at_once),
+        cmocka_unit_test(test_only_the_main_thread_on_rank_0_accepts_signals),
+        cmocka_unit_test(test_a_failing_rank_ends_all_ranks_with_one_error_message),
+        cmocka_unit_test(test_the_error_names_a_rank_that_hangs),
+        cmocka_unit_test(test_a_failed_save_on_one_rank_fails_on_all_ranks),
+        cmocka_unit_test(test_no_rank_saves_if_the_metrics_cannot_be_written),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

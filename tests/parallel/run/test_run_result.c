@@ -1,4 +1,4 @@
-/* test_run_result.c -- what result.json keeps, and what of it is believed. */
+/* test_run_result.c -- tests of writing and parsing result.json. */
 #include "parallel/run/result.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-static void a_damaged_result_is_none(void **unused)
+static void test_only_one_JSON_object_with_whole_counts_is_accepted_as_a_result(void **unused)
 {
     (void)unused;
     static const struct {
@@ -19,7 +19,7 @@ static void a_damaged_result_is_none(void **unused)
     } cases[] = {
         {"{\"steps\": 10, \"tokens\": 640}", true},
         {"{\"steps\": 10, \"tokens\": 640, \"loss\": null}\n", true},
-        {"{\"steps\": 10, \"tokens\": 640", false}, /* cut */
+        {"{\"steps\": 10, \"tokens\": 640", false}, /* truncated */
         {"{\"steps\": 10, \"tokens\": 640} {}", false},
         {"\"steps\": 10, \"tokens\": 640", false},
         {"[{\"steps\": 10, \"tokens\": 640}]", false},
@@ -41,8 +41,8 @@ static void a_damaged_result_is_none(void **unused)
     }
 }
 
-/* Figures and texts come back as they were written, and what is not there stays away. */
-static void a_result_is_read_as_it_was_written(void **unused)
+/* Figures and texts are read back as they were written, and absent ones stay absent. */
+static void test_a_result_is_read_back_as_it_was_written(void **unused)
 {
     (void)unused;
     char prompt[] = "\"the\"\n", sample[] = "\\x00 \xe2\x82\xac";
@@ -70,8 +70,8 @@ static void a_result_is_read_as_it_was_written(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_damaged_result_is_none),
-        cmocka_unit_test(a_result_is_read_as_it_was_written),
+        cmocka_unit_test(test_only_one_JSON_object_with_whole_counts_is_accepted_as_a_result),
+        cmocka_unit_test(test_a_result_is_read_back_as_it_was_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

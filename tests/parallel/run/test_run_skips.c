@@ -1,6 +1,5 @@
-/* test_run_skips.c -- what a run says whose updates are skipped: of its checkpoints, and at its
- * end.
- */
+/* test_run_skips.c -- tests of the warnings of a run with skipped updates: about its checkpoints,
+ * and at its end. */
 #include "tests/support/trainer/run_fixture.h"
 
 #include <setjmp.h>
@@ -20,7 +19,7 @@ static int count_of(const char *text, const char *pattern)
     return n;
 }
 
-/* A loss scale that no gradient fits, at these steps; else one that all do. */
+/* The steps at which the loss scale is so large that all gradients overflow; else it is 1. */
 static const bool *too_large;
 
 static void scale_up(Run *run)
@@ -30,7 +29,8 @@ static void scale_up(Run *run)
         run->trainer.state->state.loss_scale / run->trainer.constants.nominal_targets;
 }
 
-/* What a run of fp16 says whose updates are skipped at these steps. */
+/* Returns the output of an fp16 run in which these steps are skipped; `keep` and `save` are
+ * --set options. */
 static char *skip_updates(const char *run, const bool *at, const char *keep, const char *save)
 {
     too_large = at;
@@ -38,9 +38,9 @@ static char *skip_updates(const char *run, const bool *at, const char *keep, con
     return run_expecting(run, (const char *[]){"fp16.enabled=true", keep, save, NULL}, 0);
 }
 
-/* A warning that older checkpoints stay is printed once until the numbers are good again, and only
- * if one would have been removed. */
-static void test_keeping_is_warned_of_once(void **state)
+/* The warning that older checkpoints are kept is printed once until an update is applied again, and
+ * only if a checkpoint would otherwise have been removed. */
+static void test_the_warning_that_old_checkpoints_stay_is_printed_once(void **state)
 {
     (void)state;
     static const bool all[7] = {1, 1, 1, 1, 1, 1, 1}, twice[7] = {0, 1, 1, 0, 0, 1, 1};
@@ -60,8 +60,9 @@ static void test_keeping_is_warned_of_once(void **state)
     free(said);
 }
 
-/* Such a run ends with exit code 0, but prints a warning. */
-static void test_skipped_updates_are_warned_of_at_the_end(void **state)
+/* A run with skipped updates ends with exit code 0. It prints a warning if most of its updates or
+ * the last ones were skipped. */
+static void test_the_end_of_a_run_warns_of_skipped_updates(void **state)
 {
     (void)state;
     static const struct {
@@ -92,8 +93,8 @@ static void test_skipped_updates_are_warned_of_at_the_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keeping_is_warned_of_once),
-        cmocka_unit_test(test_skipped_updates_are_warned_of_at_the_end),
+        cmocka_unit_test(test_the_warning_that_old_checkpoints_stay_is_printed_once),
+        cmocka_unit_test(test_the_end_of_a_run_warns_of_skipped_updates),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

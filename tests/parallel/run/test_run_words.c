@@ -1,5 +1,5 @@
-/* test_run_words.c -- sentences and exit codes of a run that depend on its circumstances: each is
- * seen in both of them. */
+/* test_run_words.c -- tests of messages and exit codes of a run that depend on a condition: each is
+ * checked with the condition true and false. */
 #include "tests/support/trainer/run_fixture.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ static void says_not(const char *text, const char *what)
     if (strstr(text, what) != NULL) fail_msg("\"%s\" in:\n%s", what, text);
 }
 
-/* Joins wrapped lines: one space for each run of spaces and line ends. */
+/* Joins wrapped lines: replaces each sequence of spaces and line ends by one space, in place. */
 static char *unwrapped(char *text)
 {
     char *to = text;
@@ -32,7 +32,7 @@ static char *unwrapped(char *text)
     return text;
 }
 
-/* What a dry run on so many ranks prints under the sets, unwrapped. */
+/* Returns the output of a dry run on so many ranks with these settings, without line breaks. */
 static char *dry(int ranks, const char *const *sets, int code)
 {
     disturbance = (Disturbance){.dry = true, .ranks = ranks};
@@ -90,7 +90,7 @@ static void test_the_ranks_line_names_every_axis(void **state)
     free(said);
 }
 
-/* This process may run on so many cores, or as many as there are. */
+/* Restricts this process to at most this number of cores. */
 static void keep_cores(int cores)
 {
     cpu_set_t set;
@@ -112,8 +112,8 @@ static void two_cores(void)
     keep_cores(2);
 }
 
-/* More ranks than cores are slow, as many are not. */
-static void test_ranks_without_a_core_take_turns(void **state)
+/* More ranks than cores are reported as slow; as many ranks as cores are not. */
+static void test_a_start_with_more_ranks_than_cores_says_they_take_turns(void **state)
 {
     (void)state;
     static const struct {
@@ -138,8 +138,9 @@ static void test_ranks_without_a_core_take_turns(void **state)
     }
 }
 
-/* All but the data is ready: the exit code says what they lack, and the sentence, too. */
-static void test_a_dry_run_without_its_data(void **state)
+/* If only the data are missing or unusable, the dry run uses random tokens, and its exit code and
+ * its message say what is wrong with the data. */
+static void test_a_dry_run_without_usable_data_ends_with_the_code_of_that_error(void **state)
 {
     (void)state;
     put_text("short.txt", "the light was upon the water ");
@@ -157,7 +158,7 @@ static void test_a_dry_run_without_its_data(void **state)
     }
 }
 
-static void test_text_that_was_prepared_before_is_called_cached(void **state)
+static void test_text_that_was_prepared_before_is_reported_as_cached(void **state)
 {
     (void)state;
     static const char *const sets[] = {"data.tokenizer_vocab_size=264", NULL};
@@ -183,8 +184,8 @@ static void ask_by_usr1(Run *run)
     raise(SIGUSR1);
 }
 
-/* The answer names the work that is ended first, and whether a save follows. */
-static void test_a_stop_within_a_sample(void **state)
+/* The reply to the signal names the work that ends first, and says whether a save follows. */
+static void test_a_signal_during_a_sample_prints_what_is_finished_first(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.kind = WORK_SAMPLE, .at = 2, .act = interrupt_once};
@@ -199,8 +200,8 @@ static void test_a_stop_within_a_sample(void **state)
     free(said);
 }
 
-/* All steps are saved, and no step is under way. */
-static void test_a_second_signal_within_an_evaluation(void **state)
+/* All steps are saved, and the run is between two steps. */
+static void test_a_second_signal_in_an_evaluation_says_only_that_work_is_lost(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.kind = WORK_EVALUATION, .at = 1, .act = interrupt_twice};
@@ -211,7 +212,7 @@ static void test_a_second_signal_within_an_evaluation(void **state)
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-/* A stop, and no save from here on: there is a file where the checkpoints were. */
+/* Stops the run, and makes every further save fail: replaces the folder checkpoints by a file. */
 static void stop_and_block(Run *run)
 {
     (void)run;
@@ -221,7 +222,7 @@ static void stop_and_block(Run *run)
     raise(SIGTERM);
 }
 
-/* Of all weights of the tied table. */
+/* Sets all weights of the tied table to NaN. */
 static void be_sick(Run *run)
 {
     float *weight = run->trainer.weights[0].data.data;
@@ -229,8 +230,8 @@ static void be_sick(Run *run)
         weight[i] = NAN;
 }
 
-/* The last line of metrics.jsonl says how the attempt ended. */
-static void test_metrics_say_how_a_run_ended(void **state)
+/* metrics.jsonl gets one "end" line, which says how the attempt ended. */
+static void test_the_last_line_of_metrics_says_how_the_run_ended(void **state)
 {
     (void)state;
     static const struct {
@@ -258,8 +259,8 @@ static void test_metrics_say_how_a_run_ended(void **state)
     }
 }
 
-/* The training loss is a number, the validation loss after it is none. */
-static void test_a_last_evaluation_that_is_no_number(void **state)
+/* The last training loss is finite, but the validation loss after it is NaN. */
+static void test_a_run_whose_last_validation_loss_is_NaN_ends_with_88(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.kind = WORK_EVALUATION, .round = 3, .act = be_sick};
@@ -271,8 +272,8 @@ static void test_a_last_evaluation_that_is_no_number(void **state)
 
 /* ---- going on -------------------------------------------------------------------------------- */
 
-/* What has changed since is printed with what it does. */
-static void test_a_change_is_printed_with_its_effect(void **state)
+/* Each key that changed since the earlier start is printed with its effect. */
+static void test_a_resume_prints_each_config_change_with_its_effect(void **state)
 {
     (void)state;
     static const struct {
@@ -298,14 +299,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_batch_line_names_data_parallel_ranks),
         cmocka_unit_test(test_the_ranks_line_names_every_axis),
-        cmocka_unit_test(test_ranks_without_a_core_take_turns),
-        cmocka_unit_test(test_a_dry_run_without_its_data),
-        cmocka_unit_test(test_text_that_was_prepared_before_is_called_cached),
-        cmocka_unit_test(test_a_stop_within_a_sample),
-        cmocka_unit_test(test_a_second_signal_within_an_evaluation),
-        cmocka_unit_test(test_metrics_say_how_a_run_ended),
-        cmocka_unit_test(test_a_last_evaluation_that_is_no_number),
-        cmocka_unit_test(test_a_change_is_printed_with_its_effect),
+        cmocka_unit_test(test_a_start_with_more_ranks_than_cores_says_they_take_turns),
+        cmocka_unit_test(test_a_dry_run_without_usable_data_ends_with_the_code_of_that_error),
+        cmocka_unit_test(test_text_that_was_prepared_before_is_reported_as_cached),
+        cmocka_unit_test(test_a_signal_during_a_sample_prints_what_is_finished_first),
+        cmocka_unit_test(test_a_second_signal_in_an_evaluation_says_only_that_work_is_lost),
+        cmocka_unit_test(test_the_last_line_of_metrics_says_how_the_run_ended),
+        cmocka_unit_test(test_a_run_whose_last_validation_loss_is_NaN_ends_with_88),
+        cmocka_unit_test(test_a_resume_prints_each_config_change_with_its_effect),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

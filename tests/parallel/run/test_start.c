@@ -1,6 +1,6 @@
-/* test_start.c -- a start opens its device once and builds its table of parameters once: the memory
- * plan is made over the objects that are then allocated. And it checks the schedules of a pipeline.
- */
+/* test_start.c -- tests that a start opens each device only once and builds the parameter table
+ * only once, because the memory plan uses the same objects as the training. Also tests that a start
+ * checks the schedules of a pipeline. */
 #include "tests/support/device/late_device.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* ---- counted calls: the linker sends them here (--wrap) -------------------------------------- */
+/* ---- counted calls: the linker redirects them to these functions (--wrap) -------------------- */
 
 static _Atomic int n_devices, n_tables, n_checks; /* ranks are threads */
 
@@ -67,18 +67,18 @@ static void counts(char *said, const char *expected)
     free(said);
 }
 
-static void test_a_start_opens_once(void **state)
+static void test_a_start_opens_one_device_and_builds_one_parameter_table(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.first = count_until_exit};
     counts(run_expecting("run", NULL, 0), "counted: 1 devices, 1 tables\n");
-    /* Finished: nothing is allocated. */
+    /* The second start finds the run finished. */
     counts(run_expecting("run", NULL, 0), "counted: 1 devices, 1 tables\n");
     disturbance.dry = true;
     counts(run_expecting("dry", NULL, 0), "counted: 1 devices, 1 tables\n");
 }
 
-static void test_a_resume_opens_once(void **state)
+static void test_a_resume_opens_one_device_and_builds_one_parameter_table(void **state)
 {
     (void)state;
     disturbance = (Disturbance){
@@ -88,8 +88,8 @@ static void test_a_resume_opens_once(void **state)
     counts(run_expecting("stopped", NULL, 0), "counted: 1 devices, 1 tables\n");
 }
 
-/* One that does not fit is refused before its weights are there. */
-static void test_a_refused_plan_opens_once(void **state)
+/* A run that does not fit in memory is refused before its weights are allocated. */
+static void test_a_refused_run_opens_one_device_and_builds_one_parameter_table(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.first = count_until_exit};
@@ -103,8 +103,9 @@ static void refuse_one(void)
     late_devices_refuse(1);
 }
 
-/* Each rank opens its own; where one gets none, the others begin nothing that they do together. */
-static void test_a_start_on_three_ranks_opens_three(void **state)
+/* Each rank opens its own device. If one rank gets none, the run ends with that rank's error, and
+ * the other ranks do not hang in a collective call. */
+static void test_a_start_on_three_ranks_opens_one_device_per_rank_or_ends(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.first = count_until_exit, .ranks = 3};
@@ -118,9 +119,9 @@ static void test_a_start_on_three_ranks_opens_three(void **state)
     free(said);
 }
 
-/* That of a step, and those of evaluations of up to four times as many micro-batches as stages, by
- * one rank for all. One stage has nobody to wait for. */
-static void test_a_start_checks_the_schedules_of_stages(void **state)
+/* One rank checks the schedule of a step, and those of evaluations with 1 to 8 micro-batches (four
+ * per stage). With a single stage there is nothing to check. */
+static void test_a_start_checks_the_schedules_only_of_several_pipeline_stages(void **state)
 {
     (void)state;
     const char *sets[] = {"parallel.pipeline=2", "model.num_layers=2", NULL};
@@ -129,7 +130,7 @@ static void test_a_start_checks_the_schedules_of_stages(void **state)
     counts(run_expecting("no-stages", NULL, 0), "checked: 0 schedules\n");
 }
 
-static void test_generating_opens_once(void **state)
+static void test_generate_and_eval_open_one_device_and_build_one_table(void **state)
 {
     (void)state;
     disturbance = (Disturbance){0};
@@ -144,12 +145,12 @@ static void test_generating_opens_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_start_opens_once),
-        cmocka_unit_test(test_a_resume_opens_once),
-        cmocka_unit_test(test_a_refused_plan_opens_once),
-        cmocka_unit_test(test_a_start_on_three_ranks_opens_three),
-        cmocka_unit_test(test_a_start_checks_the_schedules_of_stages),
-        cmocka_unit_test(test_generating_opens_once),
+        cmocka_unit_test(test_a_start_opens_one_device_and_builds_one_parameter_table),
+        cmocka_unit_test(test_a_resume_opens_one_device_and_builds_one_parameter_table),
+        cmocka_unit_test(test_a_refused_run_opens_one_device_and_builds_one_parameter_table),
+        cmocka_unit_test(test_a_start_on_three_ranks_opens_one_device_per_rank_or_ends),
+        cmocka_unit_test(test_a_start_checks_the_schedules_only_of_several_pipeline_stages),
+        cmocka_unit_test(test_generate_and_eval_open_one_device_and_build_one_table),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -1,5 +1,5 @@
-/* test_terminal.c -- what a person sees of a run in a terminal of 80 columns: lines that fit it,
- * one live line that is erased at the end, and progress of work that takes long. */
+/* test_terminal.c -- tests of a run's output in a terminal of 80 columns: its lines fit, the live
+ * line is erased at the end, and long work shows its progress. */
 #include "model/core/log.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -15,14 +15,15 @@
 
 enum { COLUMNS = 80, MOST_LINES = 400, CELLS = 512 };
 
-/* What the screen and all that scrolled off it hold in the end. */
+/* The text on the screen, including the lines that have scrolled off it. */
 typedef struct {
     char line[MOST_LINES][CELLS];
-    int lines;   /* so many and the one of the cursor */
-    int redrawn; /* how often a line was begun anew */
+    int lines;   /* number of finished lines; the cursor is in line[lines] */
+    int redrawn; /* how many times a line was overwritten from its start */
 } Screen;
 
-/* Understands what the program sends: returns, line feeds, "erase to the end", colours. */
+/* Interprets the output of the program: carriage returns, line feeds, "erase to end of line" and
+ * colours. */
 static void screen_show(Screen *s, const char *text)
 {
     int column = 0;
@@ -54,7 +55,7 @@ static bool screen_has(const Screen *s, const char *text)
     return false;
 }
 
-/* Every line but warnings, which are sentences, is narrower than the terminal. */
+/* Fails unless every line is narrower than the terminal; warnings may be longer. */
 static void fits(const Screen *s)
 {
     for (int i = 0; i <= s->lines; i++)
@@ -62,7 +63,8 @@ static void fits(const Screen *s)
             fail_msg("%zu columns: %s", strlen(s->line[i]), s->line[i]);
 }
 
-/* A run in a terminal; *sent is all it sent, which the caller frees. */
+/* Runs the program in a terminal and returns the final screen. Sets *sent to its raw output. The
+ * caller frees both. */
 static Screen *watch_run(const char *run, const char *const *sets, int code, char **sent)
 {
     Screen *s = calloc(1, sizeof *s);
@@ -73,7 +75,7 @@ static Screen *watch_run(const char *run, const char *const *sets, int code, cha
     return s;
 }
 
-static void test_a_run_fits_the_terminal(void **state)
+static void test_the_lines_of_a_run_fit_a_terminal_of_80_columns(void **state)
 {
     (void)state;
     disturbance = (Disturbance){0};
@@ -115,9 +117,9 @@ static void count(void)
     puts("over");
 }
 
-/* Progress is printed when it is due, on a terminal, by rank 0 alone; at the end its line is
- * erased, whatever is printed next. */
-static void test_progress_ends(void **state)
+/* Progress is printed on a terminal when it is due, only by rank 0. At the end of the work its line
+ * is erased, whatever is printed next. */
+static void test_progress_is_printed_when_due_and_its_line_is_erased(void **state)
 {
     (void)state;
     char *sent;
@@ -136,8 +138,8 @@ static void be_due(Run *run)
     run->work.progress.next = 0;
 }
 
-/* The progress of long work is shown in the live line, which the next result erases. */
-static void test_progress_is_shown_and_erased(void **state)
+/* The progress of long work is shown in the live line, which the next result replaces. */
+static void test_progress_of_long_work_uses_the_live_line_only_on_a_terminal(void **state)
 {
     (void)state;
     static const struct {
@@ -162,7 +164,8 @@ static void test_progress_is_shown_and_erased(void **state)
         fits(s);
         free(sent);
         free(s);
-        /* In a pipe it is a line a minute: none here, and nothing that only a terminal takes. */
+        /* In a pipe progress is at most a line per minute. So this short run prints none, and no
+         * control characters for a terminal. */
         disturbance.columns = 0;
         disturbance.act = NULL;
         snprintf(run, sizeof run, "pipe-%d", i);
@@ -180,8 +183,8 @@ static void interrupt(Run *run)
     raise(SIGINT);
 }
 
-/* The answer to Ctrl-C has a line of its own, whatever was in that line before. */
-static void test_ctrl_c_message_has_its_own_line(void **state)
+/* The reply to Ctrl-C is on its own line, although the live line was drawn there before. */
+static void test_the_reply_to_ctrl_c_is_printed_on_its_own_line(void **state)
 {
     (void)state;
     char *sent;
@@ -199,7 +202,7 @@ static void test_ctrl_c_message_has_its_own_line(void **state)
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-static void test_the_plan_prints_passes_and_speed(void **state)
+static void test_a_dry_run_prints_the_passes_over_the_data_and_the_speed(void **state)
 {
     (void)state;
     char *sent;
@@ -227,11 +230,11 @@ static void test_the_plan_prints_passes_and_speed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_run_fits_the_terminal),
-        cmocka_unit_test(test_progress_is_shown_and_erased),
-        cmocka_unit_test(test_progress_ends),
-        cmocka_unit_test(test_ctrl_c_message_has_its_own_line),
-        cmocka_unit_test(test_the_plan_prints_passes_and_speed),
+        cmocka_unit_test(test_the_lines_of_a_run_fit_a_terminal_of_80_columns),
+        cmocka_unit_test(test_progress_of_long_work_uses_the_live_line_only_on_a_terminal),
+        cmocka_unit_test(test_progress_is_printed_when_due_and_its_line_is_erased),
+        cmocka_unit_test(test_the_reply_to_ctrl_c_is_printed_on_its_own_line),
+        cmocka_unit_test(test_a_dry_run_prints_the_passes_over_the_data_and_the_speed),
     };
     unsetenv("NO_COLOR");
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
