@@ -35,15 +35,16 @@ rows() {
     local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
 
     row emu "$device" tests/program/cuda.sh
-    row emu_asan "$device $sample" tests/model/test_recompute
+    row emu_asan "$device $sample TEST_EVERY=83" tests/model/test_recompute
     row emu_asan "$device $sample TEST_EVERY=4" tests/kernels/test_ops
-    row emu "$deferred" tests/parallel/trainer/test_trainer
+    row emu "$deferred $sample" tests/parallel/trainer/test_trainer
     row emu "$deferred $sample" tests/parallel/zero/test_zero
     # What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
     # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
-    row emu "$device" tests/kernels tests/model/test_golden tests/model/test_tensor_gradients
+    row emu "$device TEST_EVERY=2" tests/kernels/test_ops tests/cuda/test_nccl_grids
+    row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_golden tests/model/test_tensor_gradients
     row emu "$device TEST_EVERY=11" tests/model/test_recompute
-    row emu "$reverse TEST_EVERY=2" tests/kernels/test_ops
+    row emu "$reverse TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
     row emu "$reverse" tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
     row emu_asan "$device $sample" tests/parallel/trainer/test_device tests/model/test_golden 'tests/cuda/test_[!n]*' tests/emu
@@ -54,15 +55,15 @@ rows() {
     row emu "$deferred $sample" tests/equivalence/test_grid_checkpoints
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/equivalence/test_grid_checkpoints
     row emu "$deferred EMU_DEVICES=4 TEST_EVERY=11 TEST_ONLY=test_overlap_changes_no_bit" tests/equivalence/test_grid_bits
-    # Either row has every schedule and every dtype, whichever turn it is.
-    row emu "$device TEST_EVERY=120" tests/equivalence/test_grid_equal
-    row emu "$deferred TEST_EVERY=300" tests/equivalence/test_grid_equal
-    row emu "$device" tests/parallel/trainer/test_device tests/model/test_generate tests/cuda tests/emu tests/program/device.sh tests/program/nccl.sh \
+    # Whichever turn it is, one row has every dtype, the other, in which streams lag, every schedule.
+    row emu "$device TEST_EVERY=300 TEST_EACH=dtype" tests/equivalence/test_grid_equal
+    row emu "$deferred TEST_EVERY=300 TEST_LATER=150 TEST_EACH=schedule" tests/equivalence/test_grid_equal
+    row emu "$device" tests/parallel/trainer/test_device tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' tests/emu tests/program/device.sh tests/program/nccl.sh \
         tests/program/nccl_hosts.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
-    row tsan "$sample STEPS=40" tests/program/signals.sh
+    row tsan "$sample STEPS=16" tests/program/signals.sh
     row tsan "$sample STEPS=12" tests/program/ranks.sh
-    row tsan "$sample STEPS=8" tests/program/grids.sh
+    row tsan "$sample STEPS=5" tests/program/grids.sh
     row tsan "$sample" tests/parallel/trainer/test_trainer tests/parallel/report/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
     row tsan "$sample" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_random \

@@ -259,7 +259,7 @@ static void mutated_configs_are_accepted_or_refused_without_a_crash(void **state
                                        "bfloat16.enabled=false",
                                        "sparse_attention.mode=fixed",
                                        "parallel.tensor=1"};
-    int accepted = 0, rounds = 2000;
+    int accepted = 0, rounds = getenv("TEST_SAMPLE") ? 800 : 2000;
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         char *text = config_test_file(paths[i]);
         size_t length = strlen(text);
@@ -275,7 +275,7 @@ static void mutated_configs_are_accepted_or_refused_without_a_crash(void **state
         }
         free(text);
     }
-    assert_true(accepted > 500); /* otherwise the mutations only test the scanner */
+    assert_true(accepted > rounds / 4); /* otherwise the mutations only test the scanner */
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

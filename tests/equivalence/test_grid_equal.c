@@ -2,7 +2,8 @@
  * drawn from all combinations of grid_case.h.
  *
  * With a fixed seed a fixed number of them, or with TEST_EVERY every so manyth, and TEST_TURN says
- * from which on (turns.h); a schedule or dtype that these lack is added. `make grid` gives it
+ * from which on (turns.h); a schedule or dtype that these lack is added (TEST_EACH=schedule or
+ * TEST_EACH=dtype: only those). `make grid` gives it
  * GRID_SECONDS, and GRID_SEED or a new one: all combinations in a drawn order until the time is up.
  * GRID_CASE is a case's numbers, as they are printed with it: that one alone.
  */
@@ -15,6 +16,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -189,12 +191,16 @@ static void check_alone(const Alone *seen)
         assert_int_equal(seen->of[axis], (1U << grid_choice_values((GridChoice)axis)) - 1);
 }
 
-/* What every run must have, as bits: the schedules and the dtypes. */
+/* What every run must have, as bits: the schedules and the dtypes, or one of both kinds alone. */
 static unsigned features(const GridCase *c)
 {
+    const char *each = getenv("TEST_EACH");
     GridCase here = grid_case_here(*c);
     unsigned schedule = here.of[GRID_PIPELINE] ? 1U << here.of[GRID_SCHEDULE] : 0;
-    return schedule | 1U << (grid_choice_values(GRID_SCHEDULE) + here.of[GRID_DTYPE]);
+    unsigned dtype = 1U << (grid_choice_values(GRID_SCHEDULE) + here.of[GRID_DTYPE]);
+    if (each && strcmp(each, "schedule") == 0) return schedule;
+    if (each && strcmp(each, "dtype") == 0) return dtype;
+    return schedule | dtype;
 }
 
 /* Which cases this turn has: every so manyth, and, for each feature that these lack, the first that

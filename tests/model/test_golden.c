@@ -120,7 +120,7 @@ static void check_forward_backward(const char *name, const char *backend, bool f
  * (TEST_SAMPLE). */
 static int steps_made(void)
 {
-    return getenv("TEST_SAMPLE") != NULL ? 5 : STEPS;
+    return getenv("TEST_SAMPLE") != NULL ? 3 : STEPS;
 }
 
 /* Makes the recorded steps with norm, decision and optimizer, and compares the losses. */

@@ -83,7 +83,10 @@ cp -r "$(printf 'f32/checkpoints/step_%08d' "$half")" cut/checkpoints/
 run cut --set device=cuda
 same_run "cuda: a resumed run has the same bits" f32 cut
 
-for policy in selective full; do
+# One of them where cases go by turns.
+policies=(selective full)
+[ -z "${TEST_TURN:-}" ] || policies=("${policies[TEST_TURN % 2]}")
+for policy in "${policies[@]}"; do
     run "$policy" --set device=cuda --set activation_checkpointing.policy=$policy
     same_run "cuda: $policy recompute, the bits of none" f32 "$policy"
 done
@@ -114,10 +117,16 @@ cp -r "$(printf 'cpu/checkpoints/step_%08d' "$half")" moved/checkpoints/
 run moved --set device=cuda
 follows "cuda: a run that moves from the CPU to the GPU" moved cpu "${early[f32]}" "${late[f32]}"
 # Ranks as threads that share the GPU: the same batches, so the same curve.
-run tp --set device=cuda --ranks 2 --set parallel.tensor=2 --set parallel.sequence_parallel=true
-run pp --set device=cuda --ranks 2 --set parallel.pipeline=2
-run grid --set device=cuda --ranks 4 --set parallel.tensor=2 --set gradient_accumulation_steps=1 --set zero_optimization.stage=2
-for grid in tp pp grid; do
+declare -A options_of=(
+    [tp]='--ranks 2 --set parallel.tensor=2 --set parallel.sequence_parallel=true'
+    [pp]='--ranks 2 --set parallel.pipeline=2'
+    [grid]='--ranks 4 --set parallel.tensor=2 --set gradient_accumulation_steps=1 --set zero_optimization.stage=2'
+)
+grids=(tp pp grid) # one of them where cases go by turns
+[ -z "${TEST_TURN:-}" ] || grids=("${grids[TEST_TURN % 3]}")
+for grid in "${grids[@]}"; do
+    read -ra options <<<"${options_of[$grid]}"
+    run "$grid" --set device=cuda "${options[@]}"
     follows "cuda: ranks on one GPU follow the CPU's one ($grid)" "$grid" cpu "${early[f32]}" "${late[f32]}"
 done
 # The same weights on both devices: the most probable tokens, and the loss to rounding.

@@ -11,7 +11,7 @@ fi
 library=$(dirname "$TRAIN")/libnccl.so.2
 export EMU_DEVICES=4
 steps=4
-run=(--set device=cuda --set train_batch_size=16 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=auto
+run=(--set device=cuda --set train_batch_size=8 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=auto
     --set parallel.timeout=60 --set "train_steps=$steps" --set eval.interval=4 --set eval.steps=2 --set eval.sample_interval=0
     --set checkpoint.save_interval=2 --set checkpoint.keep=0 --set cpu.threads=1 --set scheduler.type=Constant)
 

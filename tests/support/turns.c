@@ -18,5 +18,5 @@ int64_t turns_every(int64_t sample)
 
 int64_t turns_first(int64_t every)
 {
-    return number_of("TEST_TURN", 0) % every;
+    return (number_of("TEST_TURN", 0) + number_of("TEST_LATER", 0)) % every;
 }

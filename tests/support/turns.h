@@ -4,11 +4,13 @@
 
 #include <stdint.h>
 
-/* Every so manyth case is tried: TEST_EVERY, or `sample` with TEST_SAMPLE, or 1: all of them. */
+/* Returns n if every n-th case is to be tried: TEST_EVERY, or `sample` if TEST_SAMPLE is set, or 1
+ * for all cases. */
 int64_t turns_every(int64_t sample);
-/* The first of them, below `every`: TEST_TURN modulo `every`. scripts/test.sh sets TEST_TURN to the
- * number of the commit, so that every case comes within `every` commits, and a commit always has
- * the same; 0 without it. */
+/* Returns the number of the first case to try: (TEST_TURN + TEST_LATER) modulo `every`; both are 0
+ * unless set. scripts/test.sh sets TEST_TURN to the number of commits, so a commit always tries the
+ * same cases, and `every` commits in a row try all. TEST_LATER=N tries the cases that the commit N
+ * commits later would try, for a second run of the same test. */
 int64_t turns_first(int64_t every);
 
 #endif
