@@ -1,4 +1,4 @@
-/* support.c -- see support.h. */
+/* support.c -- random numbers, guarded buffers, skips and comparisons for all tests. */
 #include "tests/support/support.h"
 
 #include "model/core/check.h"

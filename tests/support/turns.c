@@ -1,9 +1,9 @@
-/* turns.c -- which of many cases a run tries. */
+/* turns.c -- reads from the environment which of many cases a test tries. */
 #include "tests/support/turns.h"
 
 #include <stdlib.h>
 
-/* A positive number of the environment, or `otherwise`. */
+/* Returns the value of an environment variable if it is a positive number, else `otherwise`. */
 static int64_t number_of(const char *name, int64_t otherwise)
 {
     const char *text = getenv(name);

@@ -1,4 +1,4 @@
-/* child.c -- see child.h. */
+/* child.c -- starts a child process with fork and reads its output from a pipe. */
 #include "tests/support/files/child.h"
 
 #include <setjmp.h>
@@ -21,7 +21,7 @@ pid_t child_start(ChildBody body, void *context, int *said)
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        alarm(LONGEST); /* a hang is a failure, too */
+        alarm(LONGEST); /* a child that hangs is ended, which fails the test */
         dup2(ends[1], STDOUT_FILENO);
         dup2(ends[1], STDERR_FILENO);
         close(ends[0]);

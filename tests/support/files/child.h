@@ -1,4 +1,4 @@
-/* child.h -- a child process that runs a body: how it ends, and what it said. */
+/* child.h -- runs a function in a child process and reports its exit code and its output. */
 #ifndef TESTS_SUPPORT_FILES_CHILD_H
 #define TESTS_SUPPORT_FILES_CHILD_H
 
@@ -7,13 +7,14 @@
 
 typedef void (*ChildBody)(void *context);
 
-/* Starts a child that runs body(context) and then ends with 0; a minute later SIGALRM ends it. What
- * it says on stdout and stderr can be read from *said. child_end is due. */
+/* Starts a child process that calls body(context) and then exits with 0. SIGALRM ends it after a
+ * minute. Its stdout and stderr can be read from the descriptor *said. The caller must call
+ * child_end. */
 pid_t child_start(ChildBody body, void *context, int *said);
-/* Waits for its end. Returns its exit code, or minus the signal that has ended it; what it has said
- * is in text[n], as much of it as fits. */
+/* Waits until the child ends, and stores as much of its output as fits in text[0..n). Returns its
+ * exit code, or minus the number of the signal that ended it. */
 int child_end(pid_t child, int said, char *text, size_t n);
-/* Both. */
+/* Does both child_start and child_end. */
 int child_run(ChildBody body, void *context, char *text, size_t n);
 
 #endif

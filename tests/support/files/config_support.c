@@ -1,4 +1,4 @@
-/* config_support.c -- see config_support.h. */
+/* config_support.c -- makes and parses configs for tests. */
 #include "tests/support/files/config_support.h"
 
 #include "model/core/check.h"
@@ -62,7 +62,8 @@ const Config *config_test_says(const char *keys, const char *set, const char *no
     return c;
 }
 
-/* {"a": {"b": value}} for a.b, beside what a good config needs; the caller frees. */
+/* Returns a config with {"a": {"b": value}} for the key a.b, plus the keys that every valid config
+ * needs; the caller frees it. */
 static char *config_of(const char *key, const char *value)
 {
     bool data = strncmp(key, "data.", 5) == 0,

@@ -1,4 +1,4 @@
-/* data_support.c -- see data_support.h. */
+/* data_support.c -- makes temporary files, shards and texts for the tests of data/. */
 #include "tests/support/files/data_support.h"
 
 #include "data/tokens/token_writer.h"
@@ -95,7 +95,7 @@ void fuzz_replay(FuzzTarget *target, const void *valid, size_t size, uint64_t st
         size_t n;
         uint8_t *mutant = mutate(valid, size, stream, (uint64_t)round, &n);
         uint8_t *exact =
-            must_alloc(n ? n : 1); /* no byte longer, so that reading past the end is seen */
+            must_alloc(n ? n : 1); /* exact size, so a sanitizer reports reads past the end */
         memcpy(exact, mutant, n);
         target(exact, n);
         free(exact);

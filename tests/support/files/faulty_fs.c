@@ -1,4 +1,4 @@
-/* faulty_fs.c -- see faulty_fs.h. */
+/* faulty_fs.c -- wraps the file system calls and makes chosen ones fail. */
 #include "tests/support/files/faulty_fs.h"
 
 #include <dirent.h>
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Notes the call; true if it is to go wrong. */
+/* Counts and logs the call. Returns true if it must fail. */
 static bool goes_wrong(FaultyFs *fs, char letter, const char *name)
 {
     fs->calls++;
@@ -33,7 +33,7 @@ static int faulty_open(void *self, int folder, const char *name, int flags, mode
     return fs_system.open(NULL, folder, name, flags, mode);
 }
 
-/* Bytes of files below the folder `path`. */
+/* Returns the total size of all files below the folder `path`. */
 static int64_t bytes_below(const char *path)
 {
     int64_t bytes = 0;
@@ -97,7 +97,7 @@ static int faulty_sync(void *self, int fd)
 static int faulty_close(void *self, int fd)
 {
     bool wrong = goes_wrong(self, 'c', "");
-    int result = fs_system.close(NULL, fd); /* a close that reports an error has closed */
+    int result = fs_system.close(NULL, fd); /* on Linux, a failed close still closes the file */
     return wrong ? go_wrong(self) : result;
 }
 

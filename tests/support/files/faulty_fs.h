@@ -1,35 +1,35 @@
-/* faulty_fs.h -- file system calls that fail, stop the process or do half of what was asked at the
- * N-th of them. */
+/* faulty_fs.h -- a table of file system calls (FsOps) in which the N-th call fails, ends the
+ * process, or does only part of its work. It can also simulate a small disk. */
 #ifndef TESTS_SUPPORT_FILES_FAULTY_FS_H
 #define TESTS_SUPPORT_FILES_FAULTY_FS_H
 
 #include "model/core/fs.h"
 
 typedef enum {
-    FAULT_NONE,   /* count only */
-    FAULT_ONCE,   /* the N-th call fails with `error`; a write does half its work first */
-    FAULT_ALWAYS, /* so do all changes after it, removals excepted: a disk that is full */
-    FAULT_KILL,   /* the process ends at the N-th call, as by SIGKILL; a write does half its work
-                     first */
-    FAULT_FLIP,   /* the N-th call, a write, writes another first byte and says that all is well */
-    FAULT_SHORT   /* no faults, but writes of few bytes, and interruptions between them */
+    FAULT_NONE,   /* calls are only counted */
+    FAULT_ONCE,   /* the N-th call fails with `error`; a write first writes half of its bytes */
+    FAULT_ALWAYS, /* the N-th call and all later ones fail, except removals, as on a full disk */
+    FAULT_KILL,   /* the process exits at the N-th call; a write first writes half of its bytes */
+    FAULT_FLIP,   /* the N-th call, if a write, changes a bit of its first byte and succeeds */
+    FAULT_SHORT   /* no fault, but a write writes only 7 bytes or is interrupted (EINTR) */
 } Fault;
 
 enum { FAULTY_KILLED = 99 }; /* exit status of a process that FAULT_KILL ended */
 
 typedef struct {
     Fault fault;
-    int at, error; /* the N-th call, from 1; errno of failures */
-    int calls;     /* so far */
-    char *log; /* NULL, or 4096 bytes for one letter a call: o w s c r m u; with file names after o,
-                  r */
-    const char *disk; /* NULL, or a folder that takes no more than `capacity` bytes of files */
+    int at, error; /* N, counted from 1; errno of failures */
+    int calls;     /* number of calls so far */
+    char
+        *log; /* NULL, or 4096 bytes: a letter per call (o w s c r m u), file names after o and r */
+    const char *disk; /* NULL, or a folder that can hold at most `capacity` bytes of files */
     int64_t capacity;
-    bool room_unknown; /* this disk does not tell how much it takes still */
+    bool room_unknown; /* the simulated disk does not report its free space */
     FsOps ops;
 } FaultyFs;
 
-/* Sets up fs->ops; the fields above are the caller's. */
+/* Initializes *fs and its table fs->ops. The caller may then set `log`, `disk`, `capacity` and
+ * `room_unknown`. */
 void faulty_fs_init(FaultyFs *fs, Fault fault, int at, int error);
 
 #endif

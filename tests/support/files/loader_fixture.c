@@ -1,4 +1,4 @@
-/* loader_fixture.c -- see loader_fixture.h. */
+/* loader_fixture.c -- writes shards of consecutive numbers and opens loaders over them. */
 #include "tests/support/files/loader_fixture.h"
 
 #include "model/core/check.h"

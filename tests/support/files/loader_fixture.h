@@ -1,21 +1,24 @@
-/* loader_fixture.h -- a data set in which every token is its own number, and batches of it. */
+/* loader_fixture.h -- a data set in which the value of each token is its position, and loaders that
+ * make batches of it. */
 #ifndef TESTS_SUPPORT_FILES_LOADER_FIXTURE_H
 #define TESTS_SUPPORT_FILES_LOADER_FIXTURE_H
 
 #include "data/dataset.h"
 #include "data/loader.h"
 
-/* Over shards of consecutive numbers: token i is i. */
+/* A data set of shards with consecutive numbers: token i has the value i. */
 typedef struct {
     char *folder;
     DataSet data;
 } CountingSet;
 
-/* The training tokens lie in three files, one with a single token. counting_close is due. */
+/* Opens a data set with so many tokens. The training tokens are in three files, one of which has a
+ * single token. Close it with counting_close. */
 CountingSet counting_open(int64_t train_tokens, int64_t val_tokens);
 void counting_close(CountingSet *set);
-/* A loader over it, and its batch; what they are refused fails the test. Of the options a
- * vocabulary, ranks and micro-batches of 0 mean 60000, one and one. */
+/* Create a loader over the set, and load a batch. An error fails the test. If vocab_size, dp_size
+ * or micros is 0 in `options`, the loader gets a vocabulary of 60000, one rank or one micro-batch.
+ */
 Loader *counting_loader(const CountingSet *set, LoaderOptions options);
 Batch counting_next(Loader *loader, int64_t samples, int64_t micro);
 

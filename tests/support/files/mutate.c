@@ -1,4 +1,4 @@
-/* mutate.c -- see mutate.h. */
+/* mutate.c -- makes random changes to an input for fuzz targets. */
 #include "tests/support/files/mutate.h"
 
 #include "model/core/check.h"
@@ -25,7 +25,7 @@ static uint64_t draw(Mutant *m, uint64_t below)
 static void splice(Mutant *m, size_t at, size_t removed, const void *with, size_t length)
 {
     uint8_t *copy = must_alloc(length + 1);
-    if (length) memcpy(copy, with, length); /* `with` may lie in m->text */
+    if (length) memcpy(copy, with, length); /* `with` may point into m->text */
     size_t n = m->n - removed + length;
     if (n + 1 > m->capacity) m->text = must_realloc(m->text, m->capacity = 2 * n + 1);
     memmove(m->text + at + length, m->text + at + removed, m->n - at - removed);
@@ -34,7 +34,8 @@ static void splice(Mutant *m, size_t at, size_t removed, const void *with, size_
     free(copy);
 }
 
-/* Replaces a number near `at`, if there is one, by an extreme one. */
+/* Replaces the first number at or after `at` by an extreme one; without one, appends it at the end.
+ */
 static void replace_number(Mutant *m, size_t at)
 {
     static const char *const extreme[] = {"0",
@@ -76,7 +77,7 @@ static void change(Mutant *m)
     case 5: splice(m, at, at < m->n, &structure[byte % (sizeof structure - 1)], 1); break;
     case 6: replace_number(m, at); break;
     default:
-        if (byte < 32) m->n = at; /* rarely: most of what follows a cut is not reached */
+        if (byte < 32) m->n = at; /* rarely, because a parser cannot reach the bytes after a cut */
         break;
     }
 }

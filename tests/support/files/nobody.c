@@ -1,4 +1,4 @@
-/* nobody.c -- see nobody.h. */
+/* nobody.c -- runs a function in a child process without root's privileges. */
 #include "tests/support/files/nobody.h"
 
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* prepare_fixture.c -- see prepare_fixture.h. */
+/* prepare_fixture.c -- makes a text, a cache folder and a config for the tests of preparing text.
+ */
 #include "tests/support/files/prepare_fixture.h"
 
 #include "model/core/check.h"

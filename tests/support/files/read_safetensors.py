@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Reads a .safetensors file with the standard library alone, by the format's description and nothing of this program's:
+"""Reads a .safetensors file with Python's standard library, written from the format's description alone, to check this program's files:
 
     python3 tests/support/files/read_safetensors.py FILE|INDEX.json
 
-Eight bytes little-endian: the header's length, a multiple of 8 so that data are aligned; a JSON object of names, each with
-"dtype", "shape" and "data_offsets" in the bytes after it; "__metadata__" maps strings to strings. Tensors cover the data
-without gap or overlap. Of several files INDEX.json has "weight_map", which tensor is in which file beside it, and
-"metadata": {"total_size"}, the bytes of all. Prints NAME DTYPE SHAPE HEX for each, by name; exits with 1 and a sentence where the file differs.
+The format: eight little-endian bytes hold the length of the header, which must be a multiple of 8, so the data are aligned.
+The header is a JSON object. It maps each tensor's name to its "dtype", "shape" and "data_offsets" in the bytes after the header;
+"__metadata__" maps strings to strings. The tensors cover the data without gaps or overlaps. If there are several files,
+INDEX.json has a "weight_map", which maps each tensor to its file in the same folder, and "metadata": {"total_size"}, the bytes of
+all tensors. Prints NAME DTYPE SHAPE HEX for each tensor, sorted by name. If a file violates the format, prints an error message
+and exits with 1.
 """
 import json
 import os
@@ -24,7 +26,7 @@ def pairs_once(pairs):
 
 
 def read(path):
-    """The tensors of one file: {name: (dtype, shape, bytes)}."""
+    """Returns the tensors of one file: {name: (dtype, shape, bytes)}."""
     with open(path, "rb") as f:
         whole = f.read()
     (length,) = struct.unpack("<Q", whole[:8])
@@ -50,7 +52,7 @@ def read(path):
 
 
 def read_index(path):
-    """The tensors of all files of an index."""
+    """Returns the tensors of all files of an index."""
     with open(path, encoding="utf-8") as f:
         index = json.load(f, object_pairs_hook=pairs_once)
     files = {name: read(os.path.join(os.path.dirname(path), name)) for name in set(index["weight_map"].values())}

@@ -1,4 +1,5 @@
-/* scratch.c -- see scratch.h. */
+/* scratch.c -- creates and removes a test program's temporary folder; reads and writes text files.
+ */
 #include "tests/support/files/scratch.h"
 
 #include "model/core/check.h"

@@ -1,4 +1,4 @@
-/* source_places.c -- see source_places.h. */
+/* source_places.c -- finds the calls of a function in sources, and maps addresses to them. */
 #include "tests/support/files/source_places.h"
 
 #include "model/core/check.h"
@@ -16,7 +16,7 @@ enum { LINE = 512 };
 
 /* ---- calls in sources ------------------------------------------------------------------------ */
 
-/* Whether `text` has `function` before a parenthesis, as a whole word. */
+/* Returns true if `text` contains `function` as a whole word, followed by a parenthesis. */
 static bool calls(const char *text, const char *function)
 {
     size_t n = strlen(function);
@@ -27,7 +27,8 @@ static bool calls(const char *text, const char *function)
     return false;
 }
 
-/* A function's head begins in the first column: "static void reduce_bucket(ZeroStore *s)". */
+/* If `text` is the first line of a function definition, which begins in the first column, copies
+ * the function's name. Example: "static void reduce_bucket(ZeroStore *s)". */
 static void note_function(char *function, size_t n, const char *text)
 {
     const char *end = strchr(text, '('), *begin = end;
@@ -72,7 +73,7 @@ static int note_base(struct dl_phdr_info *info, size_t size, void *base)
     return 1; /* the program itself comes first */
 }
 
-/* Line `line` of the file; "" without one. */
+/* Reads line `line` of the file into text[0..n); "" if there is none. */
 static void read_line(const char *path, int line, char *text, size_t n)
 {
     FILE *f = fopen(path, "r");
@@ -82,7 +83,8 @@ static void read_line(const char *path, int line, char *text, size_t n)
     if (f != NULL) fclose(f);
 }
 
-/* The place on this line, or the last one in a function that is called there. */
+/* Returns the place on this line. If there is none, returns the last place in a function that this
+ * line calls, or NULL. */
 static const SourcePlace *place_on(const SourcePlaces *places, const char *path, int line)
 {
     const SourcePlace *found = NULL;
@@ -96,8 +98,8 @@ static const SourcePlace *place_on(const SourcePlaces *places, const char *path,
     return found;
 }
 
-/* addr2line's answer for many addresses: each, followed by the lines of the functions that are
- * inlined there, the innermost first. */
+/* Runs addr2line on all addresses and returns its output. For each address it prints the address
+ * and then the source lines of the functions that are inlined there, innermost first. */
 static FILE *ask(const void *const *address, int n)
 {
     uintptr_t base = 0;
@@ -107,7 +109,7 @@ static FILE *ask(const void *const *address, int n)
     command = text_format("addr2line -a -i -e '%s'", exe);
     for (int i = 0; i < n; i++) {
         char *before = command;
-        /* One before: the call, not what comes after it. */
+        /* The return address minus 1 belongs to the call, not to the instruction after it. */
         command = text_format("%s 0x%llx", before,
                               (unsigned long long)((uintptr_t)address[i] - base - 1));
         free(before);

@@ -1,12 +1,13 @@
-/* source_places.h -- the places of the program's sources where a function is called, and which of
- * them an address of the running program belongs to. Asks addr2line, so the program has line
- * numbers; sources are read below the folder that the test runs in. */
+/* source_places.h -- lists the places in the program's sources that call a function, and finds the
+ * place that a return address in the running program belongs to. Uses addr2line, so the program
+ * must be built with line numbers. Source paths are relative to the current folder. */
 #ifndef TESTS_SUPPORT_FILES_SOURCE_PLACES_H
 #define TESTS_SUPPORT_FILES_SOURCE_PLACES_H
 
 #include <stdbool.h>
 
-/* A call: "parallel/zero/reduce.c", 72, "reduce_bucket". */
+/* The place of a call: file, line and calling function, such as "parallel/zero/reduce.c", 72 and
+ * "reduce_bucket". */
 typedef struct {
     char file[64], function[48];
     int line;
@@ -17,10 +18,11 @@ typedef struct {
     int n;
 } SourcePlaces;
 
-/* Adds all calls of `function` in the files that the pattern fits. */
+/* Adds all calls of `function` in the files that match the pattern. */
 void source_places_add(SourcePlaces *places, const char *pattern, const char *function);
-/* out[i] = the one that returns to address[i]; NULL: none of them. A function's last call may be a
- * jump that returns to who called the function: then it is the last one of that. */
+/* Sets out[i] to the place of the call that returns to address[i], or to NULL if there is none. The
+ * compiler may turn a function's last call into a jump, which returns to the caller of the
+ * function. In that case out[i] is the last listed call in that function. */
 void source_places_of(const SourcePlaces *places, const void *const *address, int n,
                       const SourcePlace **out);
 

@@ -1,4 +1,4 @@
-/* checked_cases.c -- see checked_cases.h. */
+/* checked_cases.c -- the table of op calls that tests compare with the oracle. */
 #include "tests/support/oracle/checked_cases.h"
 
 #define ATTENTION(h, g, d, offset)                                                                 \
@@ -37,8 +37,8 @@ static const OpCase check_cases[] = {
     {OP_normal, .n = 1, .part = {.stream = 7}, .value = 0.02},
     {OP_normal, .n = 1029, .part = {7, 0, 17, 0, 0}, .value = 1},
     {OP_normal, .n = 300, .part = {7, -1, (int64_t)1 << 33, 0, 0}, .value = 0.02},
-    /* Columns of a parameter, begun within a row: in rows shorter and longer than a kernel's step,
-     * of odd and even numbers of elements; one column alone. */
+    /* Column slices of a parameter that begin in the middle of a row. Their rows are shorter and
+     * longer than a kernel's step, and have odd and even lengths; the last slice is one column. */
     {OP_normal, .n = 701, .part = {7, -5, 9, 7, 21}, .value = 1},
     {OP_normal, .n = 1200, .part = {(uint64_t)7 << 40, -601, 602, 600, 1202}, .value = 0.02},
     {OP_normal, .n = 33, .part = {7, 0, 4, 1, 5}, .value = 1},
@@ -103,7 +103,7 @@ static const OpCase check_cases[] = {
     {OP_linear_forward, .n = 65, .cols = 300, .outputs = 29, .epilogue = EPILOGUE_GELU,
      .option = true},
     {OP_linear_forward, .n = 1, .cols = 129, .outputs = 70, .bias = true},
-    /* Rows of pre in packs of 8, as cuBLASLt wants them, and others. */
+    /* Row lengths of `pre` that are multiples of 8, as cuBLASLt requires, and others. */
     {OP_linear_forward, .n = 1, .cols = 1, .outputs = 1, .bias = true,
      .epilogue = EPILOGUE_GELU_OF_SUM, .option = true},
     {OP_linear_forward, .n = 17, .cols = 3, .outputs = 33, .bias = true,
@@ -196,7 +196,7 @@ static const OpCase check_cases[] = {
     {OP_loss, .n = 9, .cols = 40, .vocab_size = 31, .value = 2, .option = true},
     {OP_loss, .n = 5, .cols = 40, .vocab_size = 31, .value = 2},
     {OP_loss, .n = 65, .cols = 640, .vocab_size = 601, .value = 3, .option = true},
-    /* A vocabulary of 17 over 4 ranks of 8 columns: all of them, some, one, none. */
+    /* A vocabulary of 17 over 4 ranks of 8 columns: ranks with 8, 1 and 0 columns of it. */
     {OP_loss_max, .n = 1, .cols = 1, .vocab_size = 1, .value = 1},
     {OP_loss_max, .n = 5, .cols = 8, .vocab_size = 17, .value = 2},
     {OP_loss_max, .n = 5, .cols = 8, .first = 16, .vocab_size = 17, .value = 2},
@@ -234,7 +234,7 @@ static const OpCase check_cases[] = {
     {OP_sgd, .n = 1028, .value = 0.9, .stochastic = true},
     {OP_sgd, .n = 67, .stochastic = true},
 
-    /* Large enough to be cut among threads, and longer than the kernels' inner blocks. */
+    /* Shapes that are large enough to be split among threads and to exceed the kernels' blocks. */
     {OP_fill, .n = 131, .cols = 1031, .value = 0.3},
     {OP_copy, .n = 131, .cols = 1031},
     {OP_add, .n = 131, .cols = 1031},

@@ -1,4 +1,5 @@
-/* oracle.c -- dispatch, and the ops that move, embed and activate. See oracle.h. */
+/* oracle.c -- calls the oracle of each op; has the oracles of copies, sums, random numbers,
+ * embeddings and activations. */
 #include "tests/support/oracle/oracle.h"
 
 #include "model/core/check.h"
@@ -43,8 +44,7 @@ double oracle_stochastic_at(double x, uint64_t seed, const Segment *segment, int
     return oracle_stochastic(x, seed, s->stream, update, s->first + row * s->whole_cols + col);
 }
 
-/* ---- memory -----------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 void oracle_memory(OracleCall *call)
 {
@@ -80,11 +80,12 @@ void oracle_sum(OracleCall *call)
     call->magnitude[0] = 1;
 }
 
-/* Pairs (2p, 2p + 1) by Box and Muller from the 64-bit halves of one Philox block, 52 bits each. */
+/* Draws normal numbers by the Box-Muller transform. Each pair of elements (2p, 2p + 1) uses one
+ * Philox block: the upper 52 bits of both of its 64-bit halves. */
 void oracle_normal(OracleCall *call)
 {
     const OpCase *c = call->c;
-    int64_t row = 0, col = -c->part.start; /* of the rank's part */
+    int64_t row = 0, col = -c->part.start; /* position in the rank's part of the parameter */
     for (int64_t i = 0; i < c->n; i++, col++) {
         for (; c->part.cols > 0 && col >= c->part.cols; row++)
             col -= c->part.cols;
@@ -103,8 +104,7 @@ void oracle_normal(OracleCall *call)
     call->magnitude[0] = c->value;
 }
 
-/* ---- embedding --------------------------------------------------------------------------------
- */
+/* ---- embedding ------------------------------------------------------------------------------- */
 
 void oracle_embedding(OracleCall *call)
 {
@@ -128,8 +128,7 @@ void oracle_embedding(OracleCall *call)
     call->magnitude[0] = 1;
 }
 
-/* ---- activation -------------------------------------------------------------------------------
- */
+/* ---- activation ------------------------------------------------------------------------------ */
 
 double oracle_gelu(double x)
 {
@@ -179,8 +178,7 @@ void oracle_activation(OracleCall *call)
     call->magnitude[0] = 1;
 }
 
-/* ---- dispatch ---------------------------------------------------------------------------------
- */
+/* ---- dispatch -------------------------------------------------------------------------------- */
 
 void oracle_derive(OracleCall *call)
 {

@@ -1,5 +1,5 @@
-/* oracle_attention.c -- rotation and attention in double, the whole T x T matrix row by row. See
- * oracle.h. */
+/* oracle_attention.c -- the oracles of rotary embeddings and attention, which compute the whole T x
+ * T score matrix row by row in double precision. */
 #include "tests/support/oracle/oracle.h"
 
 #include <math.h>
@@ -27,11 +27,11 @@ void oracle_rope(OracleCall *call)
     call->magnitude[0] = 1;
 }
 
-/* One query of one head: addresses of its row and of its keys' rows. */
+/* The offsets of one query of one head, and of its keys. */
 typedef struct {
-    int64_t first, last; /* keys seen */
+    int64_t first, last; /* the keys that the query attends to */
     int64_t row, lse;    /* offset of the query's D values; index of its lse */
-    int64_t key, stride; /* offset of key 0's D values; from key to key */
+    int64_t key, stride; /* offset of the D values of key 0; distance between keys */
 } Query;
 
 static Query query_at(const OpCase *c, const double *first_key, int64_t b, int64_t h, int64_t t)
@@ -134,6 +134,7 @@ void oracle_attention(OracleCall *call)
         memset(v[2], 0, keys * sizeof(double));
     }
     each_query(call, true, NULL, NULL, NULL, NULL, NULL, v[9]);
-    /* ds is a difference of terms of the order of dout . v, times scale times keys of order 1. */
+    /* dq and dk are sums of ds times scale times values of order 1, and ds is a difference of terms
+     * of the order of dout . v. */
     call->magnitude[0] = call->magnitude[1] = a->scale * sqrt((double)a->head_size);
 }

@@ -1,11 +1,11 @@
-/* oracle_layers.c -- norms, linear maps, losses and updates in double. See oracle.h. */
+/* oracle_layers.c -- the oracles of norms, linear layers, losses and optimizer updates, in double
+ * precision. */
 #include "tests/support/oracle/oracle.h"
 
 #include <math.h>
 #include <stddef.h>
 
-/* ---- norm -------------------------------------------------------------------------------------
- */
+/* ---- norm ------------------------------------------------------------------------------------ */
 
 static const double EPSILON = 1e-5;
 
@@ -34,8 +34,8 @@ static void normalise(const OpCase *c, double *y, double *stats, const double *x
     }
 }
 
-/* d(normalised)/dx for one group: with h = x normalised and g = dy w,
- * dx = (g - mean(g) - h mean(g h)) / std; rms has no mean(g) term. */
+/* The backward pass of a norm. For each group, with h = normalised x and g = dy w,
+ * dx = (g - mean(g) - h mean(g h)) / std; RMSNorm has no mean(g) term. */
 static void norm_backward(OracleCall *call)
 {
     const OpCase *c = call->c;
@@ -64,7 +64,7 @@ static void norm_backward(OracleCall *call)
         }
     }
     call->magnitude[0] = call->magnitude[1] = sqrt(magnitude);
-    call->magnitude[2] = call->magnitude[3] = 1; /* terms are of the order of dy */
+    call->magnitude[2] = call->magnitude[3] = 1; /* the terms of dw and db are of the order of dy */
 }
 
 void oracle_column_sums(double *sums, Tensor x)
@@ -101,8 +101,7 @@ void oracle_norm(OracleCall *call)
     }
 }
 
-/* ---- linear -----------------------------------------------------------------------------------
- */
+/* ---- linear ---------------------------------------------------------------------------------- */
 
 static void linear_forward(OracleCall *call)
 {
@@ -127,7 +126,7 @@ void oracle_linear(OracleCall *call)
     const OpCase *c = call->c;
     double **v = call->v;
     int64_t in = c->cols, out = c->outputs;
-    /* A sum of k products of standard normal numbers is of the order of sqrt(k). */
+    /* The sum of k products of standard normal numbers is of the order of sqrt(k). */
     int64_t terms = c->op == OP_linear_forward          ? in
                     : c->op == OP_linear_backward_input ? out
                                                         : c->n;
@@ -157,8 +156,7 @@ void oracle_linear(OracleCall *call)
     }
 }
 
-/* ---- loss -------------------------------------------------------------------------------------
- */
+/* ---- loss ------------------------------------------------------------------------------------ */
 
 void oracle_loss(OracleCall *call)
 {
@@ -184,17 +182,17 @@ void oracle_loss(OracleCall *call)
         }
     }
     if (c->op == OP_loss) call->magnitude[0] = 1;
-    if (c->op == OP_loss) call->magnitude[1] = 1 / sqrt((double)c->vocab_size); /* of p - onehot */
+    if (c->op == OP_loss) call->magnitude[1] = 1 / sqrt((double)c->vocab_size); /* p - onehot */
 }
 
-/* Where the vocabulary ends in a row, and the target's column there (negative, or beyond: another
- * rank's). */
+/* Returns how many columns of this rank belong to the vocabulary; the others are padding. */
 static int64_t vocabulary_here(const OpCase *c)
 {
     return (int64_t)fmax(0, fmin((double)c->cols, (double)(c->vocab_size - c->first)));
 }
 
-/* As if another rank had a larger logit in every other row, and terms of its own in all. */
+/* Simulates another rank that has a larger logit in every second row and contributes terms to the
+ * sum in all rows. */
 void oracle_cut_loss_derive(OracleCall *call)
 {
     const OpCase *c = call->c;
@@ -243,11 +241,10 @@ void oracle_cut_loss(OracleCall *call)
         }
     }
     call->magnitude[0] = c->op == OP_loss_max ? 0 : 1;
-    call->magnitude[1] = 1 / sqrt((double)c->vocab_size); /* of p - onehot */
+    call->magnitude[1] = 1 / sqrt((double)c->vocab_size); /* p - onehot */
 }
 
-/* ---- optimizer --------------------------------------------------------------------------------
- */
+/* ---- optimizer ------------------------------------------------------------------------------- */
 
 static void adamw_element(const OpCase *c, double *w, double g, double *m, double *s)
 {
