@@ -113,7 +113,7 @@ static void test_out_of_gpu_memory_is_distinguished_from_other_nccl_errors(void 
           {"error[90] rank 1 dp 1: group dp, call 1, all-reduce", "malloc 7 bytes; free some of ",
            "GPU's memory, or set NCCL_MAX_CTAS=8 in the environment\n"}}},
         {NCCL_UNHANDLED_CUDA_ERROR,
-         "Failed to CUDA calloc async 7 bytes",
+         "Failed to CUDA calloc async 7 bytes\nand a second line",
          "8",
          {"calloc",
           use_all,

@@ -53,6 +53,9 @@ static void test_the_warning_that_old_checkpoints_stay_is_printed_once(void **st
     said = skip_updates("keep-7", all, "checkpoint.keep=7", each);
     assert_int_equal(count_of(said, kept), 0);
     free(said);
+    said = skip_updates("keep-all", all, "checkpoint.keep=0", each); /* removes none in any case */
+    assert_int_equal(count_of(said, kept), 0);
+    free(said);
     said = skip_updates("keep-twice", twice, "checkpoint.keep=1", each);
     says(said, "step 2: updates");
     says(said, "step 6: updates");

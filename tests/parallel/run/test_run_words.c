@@ -294,6 +294,33 @@ static void test_a_resume_prints_each_config_change_with_its_effect(void **state
     }
 }
 
+/* ---- the table of communication -------------------------------------------------------------- */
+
+static void test_the_communication_table_has_every_group_of_ranks_that_was_used(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sets[5], *groups[5];
+    } runs[] = {{{"comms_logger.enabled=true", "parallel.pipeline=2", "model.num_layers=2", NULL},
+                 {"world", "pp", "dp", "shard", "tie"}},
+                {{"comms_logger.enabled=true", "parallel.tensor=4", "model.num_attention_heads=4",
+                  "model.num_key_value_heads=2", NULL},
+                 {"world", "tp", "kv"}}};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "comms%zu", i);
+        disturbance = (Disturbance){.ranks = 4};
+        free(run_expecting(name, runs[i].sets, 0));
+        char *table = events(name, "comms");
+        for (int g = 0; g < 5 && runs[i].groups[g]; g++) {
+            char group[32];
+            snprintf(group, sizeof group, "{\"group\": \"%s\"", runs[i].groups[g]);
+            says(table, group);
+        }
+        free(table);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_the_last_line_of_metrics_says_how_the_run_ended),
         cmocka_unit_test(test_a_run_whose_last_validation_loss_is_NaN_ends_with_88),
         cmocka_unit_test(test_a_resume_prints_each_config_change_with_its_effect),
+        cmocka_unit_test(test_the_communication_table_has_every_group_of_ranks_that_was_used),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }
