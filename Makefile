@@ -1,15 +1,21 @@
-# train.c -- `make` builds ./train; `make help` lists the targets. Needs gcc, make and cJSON; for tests cmocka, for GPUs nvcc.
+# Makefile of train.c -- `make` builds ./train; `make help` lists the targets. Needs gcc, make and cJSON; tests also need
+# cmocka, and the CUDA backend needs nvcc.
 #
-# Variables: DEBUG=1, CJSON_PREFIX=/path and CMOCKA_PREFIX=/path (where neither pkg-config nor the compiler finds them), CC,
-# BUILD (folder of a flavour's objects).
-# CCACHE=ccache: what gcc, g++ and nvcc are run by when they compile; scripts/test.sh sets it where ccache is installed.
-# CUDA=0|1|emu: without the CUDA backend; with it (what is chosen where there is an nvcc: $CUDA_HOME/bin, PATH,
-# /usr/local/cuda); with it, its kernels executed on the CPU by tests/emu, for tests. ARCH="80 90a 100": what kernels are
-# compiled for, besides PTX of compute capability 8.0 for every other GPU (default: this machine's GPUs; without one "80 90a
-# 100", less what nvcc does not know).
+# Variables:
+#   DEBUG=1, CC            build for debugging; the C compiler
+#   BUILD=folder           the folder of the objects
+#   CJSON_PREFIX=/path     where cJSON is installed, if neither pkg-config nor the compiler finds it
+#   CMOCKA_PREFIX=/path    the same for cmocka
+#   CCACHE=ccache          runs gcc, g++ and nvcc when they compile; scripts/test.sh sets it if ccache is installed
+#   FLAVOUR=release        optimized build (default); asan: with AddressSanitizer and UBSan; tsan: with ThreadSanitizer
+#   CUDA=0|1|emu           0: without the CUDA backend; 1: with it (default if nvcc is in $CUDA_HOME/bin, PATH or
+#                          /usr/local/cuda); emu: with it, its kernels executed on the CPU by tests/emu, for tests
+#   ARCH="80 90a 100"      the GPU architectures that kernels are compiled for, in addition to PTX of compute capability 8.0 for
+#                          all other GPUs (default: this machine's GPUs; without a GPU all that are named here and that nvcc
+#                          supports)
 
 SHELL    := /bin/bash
-# No rules of make's own: searching them for each of hundreds of files took seconds.
+# Disable make's built-in rules: searching them for hundreds of files takes seconds.
 MAKEFLAGS += --no-builtin-rules
 comma    := ,
 space    := $(subst ,, )
@@ -18,14 +24,14 @@ CC       := gcc
 endif
 PKG_CONFIG ?= pkg-config
 FLAVOUR  ?= release
-# A CC that is ccache's already does not go through it twice.
+# Runs the compiler $(1) through CCACHE, unless it is a ccache wrapper already.
 cached    = $(if $(findstring ccache,$(1)),,$(CCACHE)) $(1)
-# For nvcc it reads the list of headers that nvcc writes: what nvcc's preprocessor prints lacks the code for other GPUs.
+# For nvcc, ccache uses the list of headers that nvcc writes: nvcc's preprocessor output lacks the code for other GPUs.
 cached_nvcc = $(if $(CCACHE),CCACHE_DEPEND=1 $(CCACHE)) $(NVCC)
 
-# ---- what is there ---------------------------------------------------------------------------------------------------
-# Where pkg-config is missing or does not know a library, its header is asked of the compiler: $(call header,cjson/cJSON.h) is
-# that file's path, or nothing.
+# ---- libraries -------------------------------------------------------------------------------------------------------
+# If pkg-config is missing or does not know a library, the compiler searches its header: $(call header,cjson/cJSON.h) gives the
+# path of that file, or nothing.
 header   = $(filter %/$(1),$(shell printf '\043include <$(1)>' | $(CC) -M -x c - 2>/dev/null))
 knows    = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes)
 ifdef CJSON_PREFIX
@@ -54,13 +60,13 @@ else
 HAVE_CMOCKA  := $(if $(call header,cmocka.h),yes)
 CMOCKA_LIBS  := -lcmocka
 endif
-# Commands are shown with V=1; otherwise a word per file.
+# V=1 prints the full commands; otherwise one short line per file is printed.
 Q        := $(if $(V),,@)
 COMMIT       := $(shell git describe --always --dirty --abbrev=10 2>/dev/null || echo unknown)
 
 # ---- CUDA ------------------------------------------------------------------------------------------------------------
 NVCC     := $(shell . scripts/cuda_lib.sh && CUDA_HOME='$(CUDA_HOME)' find_nvcc)
-# Sanitizers see through the emulator only, and nvcc's objects would be all that is new in their programs.
+# By default sanitizer builds have no CUDA backend: sanitizers can check kernels only in the emulator (CUDA=emu), not on a GPU.
 CUDA     ?= $(if $(filter release,$(FLAVOUR)),$(if $(NVCC),1,0),0)
 ifeq ($(filter 0 1 emu,$(CUDA)),)
 $(error CUDA is 0, 1 or emu, not "$(CUDA)")
@@ -76,28 +82,28 @@ ifeq ($(NVCC),)
 $(error CUDA=1 asks for nvcc, which is not in $$CUDA_HOME/bin, PATH or /usr/local/cuda/bin)
 endif
 CUDA_ROOT := $(patsubst %/bin/nvcc,%,$(NVCC))
-# Of what nvcc knows, all from compute capability 8.0 on: bf16 products and asynchronous copies begin there.
+# The architectures that nvcc supports, from compute capability 8.0 on, the first with bf16 products and asynchronous copies.
 NVCC_KNOWS := $(filter-out 5% 6% 7%,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
 GPU_FOUND := $(shell . scripts/cuda_lib.sh && gpu_capabilities '$(CUDA_ROOT)')
-# 9.0 -> 90a: Hopper's own instructions are had under that name alone.
+# 90 is replaced by 90a: only this name enables Hopper's special instructions.
 ARCH     ?= $(patsubst 90,90a,$(or $(filter $(NVCC_KNOWS),$(GPU_FOUND)),$(filter $(NVCC_KNOWS),80 90 100)))
-# No kernel asks for more than compute capability 8.0: one pass of the front end makes the PTX from which come all plain
-# names, and which is embedded; a GPU that no name fits translates it at the first start. Names with a letter have
-# instructions of their own and a pass of their own.
+# Kernels for plain architectures (80, 100) need no more than compute capability 8.0, so they are all compiled from the same
+# PTX. This PTX is also embedded, and the driver compiles it at the first start on any other GPU. Architectures with a letter
+# (90a) have special instructions and are compiled separately.
 ARCH_OWN := $(filter %a %f,$(ARCH))
 CUDA_CODE := -gencode arch=compute_80,code=[$(subst $(space),$(comma),$(strip $(patsubst %,sm_%,$(filter-out $(ARCH_OWN),$(ARCH))) compute_80))] \
              $(foreach a,$(ARCH_OWN),-gencode arch=compute_$(a),code=sm_$(a))
-# On the generations that kernels are tuned for, registers in memory are an error.
+# On the architectures that kernels are tuned for, spilled registers and use of local memory are errors.
 CUDA_STRICT := $(if $(filter-out 80 90a 100,$(ARCH)),,--ptxas-options=--warn-on-spills$(comma)--warn-on-local-memory-usage$(comma)--warning-as-error)
 CUDA_CPPFLAGS := -isystem $(CUDA_ROOT)/include
 CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -L$(CUDA_ROOT)/lib -lcudart_static -lrt
 CUDA_TEXT := 1 ($(NVCC), code for $(ARCH:%=sm_%), PTX compute_80)
 endif
 ifeq ($(CUDA),emu)
-# The emulator's folder comes first: it has files of the toolkit's and of the backend's names.
+# The emulator's folder comes first: it replaces headers of the CUDA toolkit and of the backend.
 CUDA_CPPFLAGS := -Itests/emu/include
-# Programs export what libraries may ask of the emulator, and find the stand-in for NCCL in the build's folder before any other:
-# by DT_RPATH, which comes before LD_LIBRARY_PATH. $(call find_in,folder) is the folder from the program's.
+# Programs export the emulator's functions that libraries call. They must load the emulated libnccl from the build folder, not
+# an installed one: DT_RPATH is searched before LD_LIBRARY_PATH. $(call find_in,folder) adds a folder relative to the program's.
 CUDA_LIBS := -lstdc++ -Wl,--dynamic-list=tests/emu/device/door.list -Wl,--disable-new-dtags
 find_in   = -Wl,-rpath,'$$ORIGIN$(1)'
 CUDA_TEXT := emu (kernels run on the CPU)
@@ -109,8 +115,8 @@ endif
 # ---- flags -----------------------------------------------------------------------------------------------------------
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
 CPPFLAGS := -I. -D_GNU_SOURCE $(strip $(CJSON_CFLAGS) $(CMOCKA_CFLAGS))
-# Of what debuggers ask for, profiles and reports need the lines alone (-g1), which cost the compiler half as much: so it is for
-# kernels, of which each file is compiled six times, and under sanitizers.
+# Profiles and sanitizer reports need only line numbers (-g1), which take half the time to compile. Therefore kernels, each
+# compiled six times, and sanitizer builds use -g1 instead of -g.
 OPT      := $(if $(DEBUG),-O0 -g,-O2 -g)
 KOPT     := $(if $(DEBUG),-O0 -g,-O3 -g1 -fno-math-errno -fno-trapping-math)
 SAN      :=
@@ -121,8 +127,8 @@ SAN      := $(if $(filter tsan,$(FLAVOUR)),-fsanitize=thread,-fsanitize=address$
 endif
 KCC      := $(CC)
 KSAN     := $(SAN)
-# clang, for its fuzzer; `make fuzz` sets CC. Kernels are gcc's, which has the vectors that they are written in. clang 14 has
-# no _Float16 on x86, but a type that is as good for conversions.
+# Fuzzing uses clang for its libFuzzer; `make fuzz` sets CC. Kernels are compiled by gcc, whose vector extensions they use.
+# clang 14 has no _Float16 on x86; __fp16 replaces it, as only conversions are needed.
 ifeq ($(FLAVOUR),fuzz)
 SAN      := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 OPT      := -O1 -g $(shell echo '_Float16 x;' | $(CC) -fsyntax-only -x c - 2>/dev/null || echo -D_Float16=__fp16 -mf16c)
@@ -133,18 +139,19 @@ endif
 CFLAGS   := -std=c11 $(OPT) $(WARN) $(SAN)
 LDLIBS   := $(CJSON_LIBS) $(CUDA_LIBS) -ldl -lpthread -lm
 CXX_WARN := -Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-pragmas
-# C with templates needs no C++ library: the program links none, and starts where there is none.
+# The CUDA sources use templates but no C++ library, so the program runs on machines without libstdc++.
 CXX_BARE := -fno-exceptions -fno-rtti -fno-threadsafe-statics
 NVFLAGS  := -I. -D_GNU_SOURCE$(addprefix $() ,$(CMOCKA_CFLAGS)) -std=c++17 $(if $(DEBUG),-O1 -g,-O3) -lineinfo $(CUDA_CODE) -Werror all-warnings \
             $(CUDA_STRICT) -Xcompiler $(subst $(space),$(comma),$(CXX_WARN) $(CXX_BARE))
 EMUFLAGS := -Itests/emu/include -I. -D_GNU_SOURCE $(CMOCKA_CFLAGS) -std=c++17 $(if $(DEBUG),-O0 -g,$(if $(SAN),-O1 -g1,-O2 -g1)) -ffp-contract=off \
             $(CXX_WARN) -Wno-maybe-uninitialized -Wno-enum-compare -Werror \
-            $(or $(SAN),-fsanitize=alignment -fsanitize-undefined-trap-on-error) # a GPU refuses what is not aligned
+            $(or $(SAN),-fsanitize=alignment -fsanitize-undefined-trap-on-error) # a GPU rejects misaligned accesses
 
 # ---- sources ---------------------------------------------------------------------------------------------------------
 KERNELS  := $(wildcard model/kernels/cpu/*.c)
 SOURCES  := $(filter-out $(KERNELS),$(wildcard train.c $(foreach r,configs data model optim parallel,$(r)/*.c $(r)/*/*.c) parallel/*/*/*.c))
-# A level is what the compiler makes of one and the same source: sanitizers, which watch the source's accesses, get one.
+# CPU levels: the same kernel sources, compiled for different instruction sets. Sanitizer builds have only one level, because
+# the memory accesses of the source are the same at every level.
 LEVELS   := baseline $(if $(SAN),,v3 v4)
 FLAGS_baseline :=
 FLAGS_v3 := -march=x86-64-v3
@@ -156,21 +163,22 @@ endif
 EMU_TESTS := $(wildcard tests/emu/*/test_*.c tests/emu/*/test_*.cc)
 ifeq ($(CUDA),emu)
 EMULATOR := $(filter-out $(EMU_TESTS),$(wildcard tests/emu/device/*.cc tests/emu/lt/*.cc))
-# Opened at run time: what a program needs beside its objects.
+# The emulated NCCL, a shared library that programs load at run time.
 NCCL     := $(BUILD)/libnccl.so.2
 NCCL_OBJECTS := $(patsubst %.cc,$(BUILD)/%.o,$(filter-out $(EMU_TESTS),$(wildcard tests/emu/nccl/*.cc)))
 DOOR     := tests/emu/device/door.list
 endif
 CUDA_C_OBJECTS := $(CUDA_C:%.c=$(BUILD)/%.o)
 CUDA_OBJECTS := $(CUDA_C_OBJECTS) $(CUDA_CU:%.cu=$(BUILD)/%.cu.o) $(EMULATOR:%.cc=$(BUILD)/%.o)
-# What does not know of CUDA is the same object with and without it, compiled once for each flavour.
+# Sources that do not depend on CUDA are compiled once per flavour, into COMMON, and shared by builds with and without CUDA.
 COMMON   := $(if $(filter emu,$(CUDA)),build/$(FLAVOUR),$(BUILD))
 OBJECTS  := $(SOURCES:%.c=$(COMMON)/%.o) $(CUDA_OBJECTS)
 KOBJECTS := $(foreach l,$(LEVELS),$(foreach r,f32 f64,$(KERNELS:%.c=$(COMMON)/%.$(l).$(r).o)))
 PROGRAM_OBJECTS := $(OBJECTS) $(KOBJECTS)
 LIB_OBJECTS := $(filter-out $(COMMON)/train.o,$(PROGRAM_OBJECTS))
 
-# A test lies in the folder of its subject. Those of the emulator are built where it is, those of tests/cuda where the backend is.
+# A test is in the folder of its subject. The emulator's tests are built only with CUDA=emu, and tests/cuda only with the
+# backend.
 CUDA_TESTS := $(wildcard tests/cuda/test_*.c tests/cuda/test_*.cu)
 TEST_SOURCES := $(filter-out $(EMU_TESTS) $(CUDA_TESTS),$(wildcard tests/*/test_*.c tests/*/*/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS)) \
                 $(if $(filter-out 0,$(CUDA)),$(CUDA_TESTS))
@@ -178,7 +186,7 @@ TEST_HELPERS := $(wildcard tests/support/*.c tests/support/*/*.c tests/fuzz/fuzz
 TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
 TEST_ROOMS := $(sort $(patsubst tests/%/,%,$(dir $(TEST_SOURCES))))
 TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
-# The objects of these sources: what knows of CUDA lies where the backend is, the rest is the same with and without it.
+# The object files of the test sources $(1): in BUILD if they depend on CUDA, else in COMMON.
 test_objects = $(patsubst %.c,$(if $(filter tests/emu/% tests/cuda/%,$(1)),$(BUILD),$(COMMON))/%.o,$(filter %.c,$(1))) \
                $(patsubst %.cc,$(BUILD)/%.o,$(filter %.cc,$(1))) $(patsubst %.cu,$(BUILD)/%.cu.o,$(filter %.cu,$(1)))
 
@@ -188,7 +196,7 @@ test_objects = $(patsubst %.c,$(if $(filter tests/emu/% tests/cuda/%,$(1)),$(BUI
 
 all: print-config train
 
-# ./train is the release program; other flavours stay in their folders.
+# ./train is a link to the release program; the programs of other flavours stay in their folders.
 train: $(BUILD)/train
 	@[ $(BUILD) != build/release ] || ln -sf $< $@
 
@@ -198,7 +206,7 @@ $(BUILD)/train: $(PROGRAM_OBJECTS) $(BUILD)/cuda $(NCCL) $(DOOR)
 
 CJSON_MISSING := cJSON is missing: apt-get install libcjson-dev, or make CJSON_PREFIX=/where/it/is
 CMOCKA_MISSING := cmocka is missing: apt-get install libcmocka-dev, or make CMOCKA_PREFIX=/where/it/is
-# What the program and its tests lack, in a line
+# Prints in one line which libraries the program and its tests lack.
 missing:
 	@echo "$(if $(HAVE_CJSON),,$(CJSON_MISSING))$(if $(HAVE_CJSON)$(HAVE_CMOCKA),,; )$(if $(HAVE_CMOCKA),,$(CMOCKA_MISSING))"
 
@@ -207,7 +215,7 @@ print-config:
 	@echo "build $(BUILD): $(CC) $$($(CC) -dumpversion), cJSON $$($(PKG_CONFIG) --modversion libcjson 2>/dev/null || echo from $(or $(CJSON_PREFIX),$(CJSON_HEADER))), cmocka $(or $(HAVE_CMOCKA),no), CPU levels $(LEVELS)"
 	@echo "CUDA $(CUDA_TEXT)"
 
-# main() of a test program: test_NAME_main() from here on, beside others in the program of a room.
+# Renames main() of a test to test_NAME_main(), because all tests of a folder are linked into one program.
 OBJCOPY  ?= objcopy
 NAME_MAIN = $(if $(filter test_%,$(@F)),$(Q)$(OBJCOPY) --redefine-sym main=$(firstword $(subst ., ,$(@F)))_main $@)
 
@@ -220,7 +228,7 @@ $(1)/%.o: %.c
 endef
 $(foreach folder,$(sort $(COMMON) $(BUILD)),$(eval $(call C_RULE,$(folder))))
 
-# The commit is part of the program's answer to --version and of every run folder: one file is compiled again when it moves.
+# The commit is printed by --version and stored in every run folder. Only version.c is compiled again when the commit changes.
 $(COMMON)/commit: force
 	@mkdir -p $(@D)
 	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
@@ -241,7 +249,8 @@ endef
 $(foreach l,$(LEVELS),$(eval $(call KERNEL_RULES,$(l))))
 
 # ---- CUDA objects ----------------------------------------------------------------------------------------------------
-# What is linked, for which GPUs and how: other answers than the last time compile and link again.
+# $(BUILD)/cuda holds the CUDA settings of the last build. If they change, the file changes, and objects and programs are
+# rebuilt.
 CUDA_ANSWERS := $(CUDA) $(if $(filter 1,$(CUDA)),$(NVFLAGS))
 $(BUILD)/cuda: force
 	@mkdir -p $(@D)
@@ -249,7 +258,7 @@ $(BUILD)/cuda: force
 
 $(CUDA_C_OBJECTS) $(BUILD)/tests/emu/%.o $(BUILD)/tests/cuda/%.o: CPPFLAGS := $(CUDA_CPPFLAGS) $(CPPFLAGS)
 
-# Their arithmetic equals the CPU's bit for bit: no product and sum is contracted.
+# These kernels must give the same bits as the CPU, so multiply and add must not be contracted to a fused multiply-add.
 UNCONTRACTED := $(BUILD)/model/kernels/cuda/init.cu.o $(BUILD)/model/kernels/cuda/optimizer.cu.o
 ifeq ($(CUDA),1)
 $(UNCONTRACTED): NVFLAGS += -fmad=false
@@ -266,7 +275,8 @@ $(BUILD)/%.cu.o: %.cu
 	$(Q)$(call cached,g++) $(EMUFLAGS) -include tests/emu/include/cuda_runtime.h -MMD -MP -c -o $@ -x c++ $<
 	$(NAME_MAIN)
 
-# What plays the device is no kernel: it takes most of the tests' time, and alignment is the kernels'.
+# The emulator itself is compiled with -O3, because it takes most of the tests' time, and without the alignment check, which is
+# meant for kernels.
 $(EMULATOR:%.cc=$(BUILD)/%.o): EMUFLAGS := $(if $(DEBUG),$(EMUFLAGS),$(patsubst -O%,-O3,$(if $(SAN),$(EMUFLAGS),$(filter-out -fsanitize%,$(EMUFLAGS)))))
 $(BUILD)/%.o: %.cc
 	@mkdir -p $(@D)
@@ -281,12 +291,13 @@ $(NCCL): $(NCCL_OBJECTS)
 endif
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
-# The test programs of a room are one file under all their names: it runs the main() of the name it is called by. Linking is
-# most of what a small program costs. It changes with its folder, too: a test that comes or goes.
+# All tests of a folder are linked into one file, to save time for linking. Every test program is a link to this file, which
+# runs the main() that belongs to the name it is called by. programs.o also depends on the folder, so it is rebuilt if a test is
+# added or removed.
 define ROOM_RULE
 room_sources := $$(filter tests/$(1)/%,$(TEST_SOURCES))
 room_names := $$(basename $$(notdir $$(room_sources)))
-# Objects whose main() has no name of its own yet, from an older Makefile, would not link.
+# Objects from an older Makefile, whose main() was not renamed, would not link; so they are rebuilt if the Makefile changes.
 $$(call test_objects,$$(room_sources)): Makefile
 $(BUILD)/tests/$(1)/programs.o: PROGRAMS := $$(patsubst %,PROGRAM(%),$$(room_names))
 $(BUILD)/tests/$(1)/programs.o: tests/programs.c tests/$(1)
@@ -303,15 +314,16 @@ $$(addprefix $(BUILD)/tests/$(1)/,$$(room_names)): $(BUILD)/tests/$(1)/programs
 endef
 $(foreach room,$(TEST_ROOMS),$(eval $(call ROOM_RULE,$(room))))
 
-# It asks for functions by name.
+# The replay of fuzz targets finds functions by name.
 $(BUILD)/tests/fuzz/programs: LDLIBS += -rdynamic
-# Calls of these go to tests: late devices in place of the CPU (device_open), the actions of a step for its graph (pipeline_run);
-# test_start counts calls; test_clocks has ranks of unlike clocks, records that come late, and slow loaders; test_generate_command
-# sees the steps of stores; test_hanging_ranks has a rank that hangs after capture_step.
+# The linker redirects calls of these functions to the tests (--wrap). device_open: to open late devices instead of the CPU.
+# pipeline_run: to record a step's actions as a graph. test_start counts calls. test_clocks simulates ranks with different
+# clocks, late records and slow loaders. test_generate_command counts the steps of stores. test_hanging_ranks makes a rank hang
+# after capture_step.
 $(BUILD)/tests/parallel/%/programs: LDLIBS += -Wl,--wrap=device_open,--wrap=pipeline_run
 $(BUILD)/tests/parallel/run/programs: LDLIBS += -Wl,--wrap=gpt_layers_build,--wrap=seconds_now,--wrap=trainer_read,--wrap=loader_next,--wrap=schedule_check
 $(BUILD)/tests/parallel/commands/programs: LDLIBS += -Wl,--wrap=zero_create,--wrap=capture_step
-# test_nccl_streams leaves out waits; test_nccl_grids looks at streams where masters begin.
+# test_nccl_streams omits waits between streams; test_nccl_grids checks the streams when optimizer_init creates master weights.
 $(BUILD)/tests/cuda/programs: LDLIBS += -Wl,--wrap=device_event_wait,--wrap=device_event_record,--wrap=optimizer_init
 
 test-programs: $(TESTS)
@@ -331,8 +343,9 @@ tsan:
 emu:
 	$(MAKE) CUDA=emu all test
 
-# Grids of up to GRID_MOST_RANKS ranks against a single rank, drawn from all combinations for GRID_SECONDS. Another order each
-# time, unless GRID_SEED says which; a case that fails is made as small as it can be. Before them schedules of up to as many stages.
+# Compares randomly chosen grids of up to GRID_MOST_RANKS ranks with a single rank, for GRID_SECONDS. The order differs each
+# time unless GRID_SEED is set. A failing case is reduced to the smallest one that still fails. First tests pipeline schedules
+# of up to GRID_MOST_RANKS stages.
 GRID_SECONDS ?= 1800
 GRID_MOST_RANKS ?= 64
 export GRID_SEED
@@ -344,8 +357,8 @@ grid: $(BUILD)/tests/equivalence/test_grid_equal $(SCHEDULES)
 	GRID_SECONDS=$(GRID_SECONDS) GRID_MOST_RANKS=$(GRID_MOST_RANKS) $<
 
 # ---- fuzzing ---------------------------------------------------------------------------------------------------------
-# Each tests/fuzz/fuzz_NAME.c and the program's code as a libFuzzer program, run one after the other from the inputs in
-# tests/fuzz/corpus/NAME; what they find stays in build/fuzz.
+# Builds each tests/fuzz/fuzz_NAME.c with the program's code as a libFuzzer program, and runs them one after the other on the
+# inputs in tests/fuzz/corpus/NAME. Findings are stored in build/fuzz.
 FUZZ_SECONDS ?= 60
 FUZZ_CC  ?= clang
 FUZZ_KERNEL_CC := gcc
@@ -364,7 +377,7 @@ $(FUZZERS): $(BUILD)/%: $(COMMON)/tests/fuzz/%.o $(LIB_OBJECTS)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(SAN) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-# ---- habits ----------------------------------------------------------------------------------------------------------
+# ---- benchmarks, checks, sizes ---------------------------------------------------------------------------------------
 bench: all
 	scripts/bench.sh
 

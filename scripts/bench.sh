@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench.sh -- `make bench`: matrix products, ops and a whole training step, as CSV and Markdown under out/bench.
-# CONFIG: the config of the step (default configs/gpt2_124m.json). OPTIONS: for the step.
+# bench.sh -- `make bench`: measures matrix products, ops and a whole training step, and writes text, CSV and Markdown to
+# out/bench. CONFIG: the config of the training step (default configs/gpt2_124m.json). OPTIONS: further options of `bench step`.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 config=${CONFIG:-configs/gpt2_124m.json}
@@ -8,7 +8,8 @@ read -ra options <<<"${OPTIONS:---set train_micro_batch_size_per_gpu=4 --set dat
 folder=out/bench/$(date +%Y%m%d-%H%M%S)
 mkdir -p "$folder" || exit 73
 
-# run NAME ARGUMENT...: shows and keeps the output as text, CSV (columns are two blanks apart) and Markdown
+# run NAME ARGUMENT...: runs ./train, prints its output, and stores it as text, CSV (columns are separated by two spaces) and
+# Markdown
 run() {
     local name=$1 code
     shift

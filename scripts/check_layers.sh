@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# check_layers.sh -- who may include whom: a folder is a floor. A file includes files of lower floors, of its own folder and,
-# without cycles, of other folders of its floor; a folder and those inside it that are on its floor are one room and know each
-# other. The model (3a) and what drives it (3b) do not see each other, model/ includes nothing of parallel/, nobody but the tests
-# (8) includes the program (7), whose file has a name without a folder. Transports do not include each
-# other (parallel/comm/local, parallel/comm/nccl). Says what is wrong, one line each.
+# check_layers.sh -- checks that includes follow the layers of the program, and prints each violation on a line. Each folder
+# belongs to a layer, called a floor and numbered from 0 (the lowest). A file may include files of lower floors, of its own
+# folder and of other folders on its floor, but folders must not include each other in a cycle. A folder and its subfolders on
+# the same floor count as one here. The model (3a) and the code that drives it (3b) must not include each other. model/ includes
+# nothing from parallel/. Only tests (8) include the program (7), train.c. The transports (parallel/comm/local and nccl) do not
+# include each other.
 #
 #   scripts/check_layers.sh [--floors]
 #
-# --floors: prints folders and their floors, and checks nothing.
+# --floors: only prints the folders and their floors.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 mapfile -t files < <(find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print | sed 's|^\./||' | sort)
@@ -38,11 +39,12 @@ awk -v only_floors=$only_floors '
     }
     function wrong(from, to) { return from + 0 < to + 0 || (from + 0 == 3 && to + 0 == 3 && from != to) }
     function inside(folder, room) { return index(folder "/", room "/") == 1 }
-    # Notes that folder a includes b, which is on the same floor.
+    # Stores that folder a includes folder b, which is on the same floor.
     function neighbour(a, b) {
         if (!inside(a, b) && !inside(b, a) && !((a, b) in edges)) edges[a, b] = FILENAME ":" FNR
     }
-    # Takes away, again and again, edges to folders that include no other of their floor: what stays is a cycle, or leads to one.
+    # Repeatedly removes edges to folders that include no other folder of their floor. The remaining edges are in a cycle or
+    # lead to one.
     function find_cycles(   edge, ends, more, going) {
         do {
             more = 0
@@ -85,7 +87,7 @@ awk -v only_floors=$only_floors '
         printf "%s:%d: a vendor header\n", FILENAME, FNR
         bad = 1
     }
-    # A config is written in its own room alone; config_settle is how a command adds what it finds out.
+    # Only the folder configs may modify a Config. A command uses config_settle to add values that it finds out later.
     /(^|[^A-Za-z_])Config \*/ && !/const Config \*/ && FILENAME !~ /^(configs|tests)\// {
         printf "%s:%d: a Config that may be written; make it const\n", FILENAME, FNR
         bad = 1

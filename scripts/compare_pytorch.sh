@@ -1,6 +1,7 @@
 #!/bin/sh
-# Times a GPT-2 124M training step here and in PyTorch on this machine's CPU and prints both and the ratio.
-# PYTHON=/path/to/python chooses the interpreter; all arguments go to compare_pytorch.py (--help lists them).
+# compare_pytorch.sh -- times a GPT-2 124M training step of this program and of PyTorch on this machine's CPU, and prints both
+# times and their ratio. PYTHON=/path/to/python selects the interpreter. All arguments are passed to compare_pytorch.py (see its
+# --help).
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -11,8 +12,8 @@ imports() {
     "$python" -c 'import torch' 2>"$error"
 }
 
-# PyTorch's wheel for CUDA wants CUDA's libraries even on the CPU. Where they came as wheels of their own, or with a
-# toolkit, the loader has to be told.
+# add_libraries: adds the folders of CUDA's libraries to LD_LIBRARY_PATH. A PyTorch wheel for CUDA needs these libraries even on
+# the CPU, and the loader does not find them if they were installed as separate wheels or with a toolkit.
 add_libraries() {
     folders=$("$python" -c '
 import glob, os, site, sysconfig

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# compile_commands.sh -- turns what `make -n` prints (on stdin) into compile_commands.json (on stdout). Of a file that is
-# compiled more than once (the kernels, per CPU level) the first command counts.
+# compile_commands.sh -- converts the output of `make -n` (on stdin) to compile_commands.json (on stdout). If a file is compiled
+# more than once (as the kernels are, once per CPU level), the first command is used.
 set -u
 awk -v folder="$PWD" '
     function quoted(s) { gsub(/\\/, "\\\\", s); gsub(/"/, "\\\"", s); return "\"" s "\"" }

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# fuzz.sh -- runs libFuzzer programs, each for a time, and says a line about each; `make fuzz` builds them and calls it.
+# fuzz.sh -- runs each libFuzzer program for a given time and prints a line about it. `make fuzz` builds the programs and calls
+# this.
 #
 #   scripts/fuzz.sh SECONDS build/fuzz/fuzz_NAME...
 #
-# Inputs come from tests/fuzz/corpus/NAME and from earlier runs (build/fuzz/corpus/NAME, which grows). An input that crashes a
-# program, leaks, or takes longer than 25 s is kept as build/fuzz/findings/NAME-*, and the exit code is 1. Once its cause is
-# mended it belongs into tests/fuzz/corpus/NAME, which the ordinary tests replay.
+# The inputs are in tests/fuzz/corpus/NAME and in build/fuzz/corpus/NAME, to which each run adds. An input that crashes a
+# program, leaks memory, or takes longer than 25 s is stored as build/fuzz/findings/NAME-*, and the exit code is 1. After the
+# bug is fixed, add the input to tests/fuzz/corpus/NAME, which the ordinary tests replay.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# gpu_probe.sh -- asks a GPU what it really does: builds tests/probe/*.cu, runs them, writes their answers as one Markdown file.
+# gpu_probe.sh -- measures how a GPU behaves: builds and runs tests/probe/*.cu and writes the results to a Markdown file.
 #
-#   scripts/gpu_probe.sh              answers go to build/probe/probe.md
-#   scripts/gpu_probe.sh --out FILE   answers go to FILE
-#   scripts/gpu_probe.sh --notes      also between the markers in model/kernels/cuda/NOTES.md
-#   scripts/gpu_probe.sh --only A,B   these probes only
-#   scripts/gpu_probe.sh --build      only compiles them, into build/probe
+#   scripts/gpu_probe.sh              writes the results to build/probe/probe.md
+#   scripts/gpu_probe.sh --out FILE   writes the results to FILE
+#   scripts/gpu_probe.sh --notes      also writes them between the markers in model/kernels/cuda/NOTES.md
+#   scripts/gpu_probe.sh --only A,B   builds and runs only these probes
+#   scripts/gpu_probe.sh --build      only compiles the probes, into build/probe
 #
-# Needs nvcc (PATH or CUDA_HOME, default /usr/local/cuda) and nothing else built or installed; to be answered, one H100 or
-# H200 and at most six minutes. nccl is built where there is an nccl.h, pytorch_step.py runs where python3 has torch. Exit
-# codes: 0 all answered or skipped, 1 a probe failed or does not compile, 69 no nvcc or (after compiling everything) no Hopper.
-# PROBE_BIN=FOLDER runs the programs of that folder instead of building; PROBE_SHARE: seconds for each. A probe is told its
-# seconds by the same name.
+# Building needs only nvcc (PATH or CUDA_HOME, default /usr/local/cuda). Running needs an H100 or H200 and at most six minutes.
+# The probe nccl is built only if there is an nccl.h; pytorch_step.py runs only if python3 has torch. Exit codes: 0 all probes
+# succeeded or were skipped, 1 a probe failed or does not compile, 69 no nvcc or (found after compiling) no Hopper GPU.
+# PROBE_BIN=FOLDER runs the programs in that folder instead of building; PROBE_SHARE sets the time limit of each probe in
+# seconds. The script passes each probe its limit in the variable PROBE_SHARE.
 set -u
 here=$PWD
 cd "$(dirname "$0")/.." || exit 71
@@ -39,7 +39,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-whole=345 # seconds for everything, so that six minutes hold, killing what hangs and writing included
+whole=345 # seconds for all probes; with killing hanging ones and writing the file it stays within six minutes
 nvcc=$(find_nvcc) || nvcc=''
 cuda=${nvcc%/bin/nvcc}
 folder=${PROBE_BIN:-build/probe}
@@ -51,7 +51,7 @@ rm -f "$results"/*
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# share NAME: the most seconds a probe may take
+# share NAME: prints the time limit of a probe in seconds
 share() {
     [ -z "${PROBE_SHARE:-}" ] || { echo "$PROBE_SHARE"; return; }
     case $1 in
@@ -67,10 +67,10 @@ share() {
     esac
 }
 
-# chosen NAME: whether it is to run
+# chosen NAME: succeeds if the probe is to run
 chosen() { [ -z "$only" ] || [[ $only == *",$1,"* ]]; }
 
-# nccl_folder: where nccl.h is; the toolkit need not have it, PyTorch's wheel does. Nothing where there is none.
+# nccl_folder: prints the folder of nccl.h, or nothing if there is none. PyTorch's wheel has it; the toolkit may not.
 nccl_folder() {
     local folder
     for folder in "$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/include")' 2>/dev/null)" \
@@ -79,7 +79,7 @@ nccl_folder() {
     done
 }
 
-# sources: the probes to build, each ended by a NUL
+# sources: prints the source files of the probes to build, each followed by a NUL
 sources() {
     local file name
     for file in tests/probe/*.cu; do
@@ -89,16 +89,17 @@ sources() {
     done
 }
 
-# build_one FILE: into build/probe; what nvcc says is kept beside it
+# build_one FILE: compiles a probe into build/probe and stores nvcc's output next to it
 build_one() {
     local name options=()
     name=$(basename "$1" .cu)
     case $name in
-    bits) options=(-fmad=false) ;; # as the backend compiles the same rules
+    bits) options=(-fmad=false) ;; # the flag that the backend compiles the same code with
     nccl) options=(-I"$nccl_include") ;;
     esac
-    rm -f "build/probe/$name" # one of another day answers for nothing
-    # Compiled by ccache where the Makefile is (CCACHE); linked apart, which ccache does not keep.
+    rm -f "build/probe/$name" # an old program must not be run instead
+    # Compiles through ccache if CCACHE is set, as the Makefile does. Links in a separate command, because ccache cannot cache
+    # linking.
     # shellcheck disable=SC2086 # no word or one
     { CCACHE_DEPEND=1 ${CCACHE:-} "$nvcc" -std=c++17 -O2 -I. -gencode arch=compute_90a,code=sm_90a "${options[@]}" \
         -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -MMD -MF "build/probe/$name.d" -c -o "build/probe/$name.o" "$1" &&
@@ -106,7 +107,7 @@ build_one() {
         { echo "gpu_probe: $1 does not compile:"; cat "build/probe/$name.log"; exit 1; }
 }
 
-# build_all: every probe, one nvcc a core
+# build_all: compiles all probes, one nvcc per core
 build_all() {
     if [ -z "$nvcc" ]; then
         echo "gpu_probe: there is no nvcc here (PATH, CUDA_HOME), so no probe can be built" >&2
@@ -118,11 +119,11 @@ build_all() {
     sources | xargs -0 -n 1 -P "$(nproc)" bash -c 'build_one "$1"' build_one >&2 || exit 1
 }
 
-# cuda_program NAME: runs a probe, which is told how many seconds it has
+# cuda_program NAME: runs a probe and passes it its time limit
 cuda_program() { LD_LIBRARY_PATH=$libraries PROBE_SHARE=$limit exec timeout -k 5 "$limit" "$folder/$1"; }
 
 answered=0 failed=0 skipped=0 first=yes ran=()
-# skip NAME WHY: says so in the probe's place
+# skip NAME WHY: reports the probe as skipped
 skip() {
     skipped=$((skipped + 1))
     ran+=("$1")
@@ -130,7 +131,8 @@ skip() {
     echo "gpu_probe: $1 skipped: $2"
 }
 
-# run NAME COMMAND...: within its share and what is left of the whole; keeps output, time and how it ended
+# run NAME COMMAND...: runs a probe within its limit and the remaining total time; stores its output, its time and its exit
+# status
 run() {
     local name=$1 code from=$SECONDS limit left=$((whole - SECONDS))
     shift
@@ -155,14 +157,14 @@ run() {
     sed "s/^/gpu_probe: $name /" "$results/$name.end"
 }
 
-# answer NAME: the value that some probe printed under the name, or a dash
+# answer NAME: prints the value that a probe printed under this name, or a dash
 answer() {
     local value
     value=$(cat "$results"/*.out 2>/dev/null | sed -n "s/^$1 = //p" | head -n 1)
     echo "${value:--}"
 }
 
-# driver: the kernel module's version
+# driver: prints the version of the NVIDIA driver
 driver() {
     local found
     found=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
@@ -170,7 +172,7 @@ driver() {
     echo "${found:--}"
 }
 
-# table FILE: the `name = value unit` lines as a table; `map.` lines and any other as they are, folded
+# table FILE: prints the `name = value unit` lines as a table, and all other lines (also `map.` lines) in a collapsed block
 table() {
     awk '
         /^[a-zA-Z0-9_.+\/-]+ = / && !/^map\./ {
@@ -198,7 +200,7 @@ table() {
         }' "$1"
 }
 
-# body: everything but the title
+# body: prints the file without its title
 body() {
     local name
     echo "| | |"
@@ -222,7 +224,7 @@ body() {
     done
 }
 
-# write_notes: replaces what stands between the markers by the answers, one heading level lower
+# write_notes: replaces the text between the markers by the results, with lower-level headings
 write_notes() {
     if ! { grep -q '^<!-- probe:begin -->$' "$notes" && grep -q '^<!-- probe:end -->$' "$notes"; } 2>/dev/null; then
         echo "gpu_probe: $notes has not the two marker lines" >&2
@@ -259,7 +261,7 @@ done
 if [ -z "${PROBE_BIN:-}" ] && [ -z "$nccl_include" ] && chosen nccl; then
     skip nccl "there is no nccl.h here, in the toolkit or in a python package"
 fi
-# PyTorch stops on its own a little before its limit, so that compiling cannot overrun
+# pytorch: runs the PyTorch step, which stops by itself 8 seconds before its limit, because compiling may overrun
 pytorch() { exec timeout -k 5 "$limit" python3 tests/probe/pytorch_step.py --seconds "$((limit - 8))"; }
 if has python3 && chosen pytorch_step; then run pytorch_step pytorch; fi
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# kernel_table.sh -- what nvcc made of each kernel: registers a thread, static shared memory, stack, spills; from the logs
-# beside the objects.
+# kernel_table.sh -- prints for each CUDA kernel its registers per thread, static shared memory, stack and spills, as reported
+# in nvcc's logs next to the object files.
 #
 #   scripts/kernel_table.sh [BUILD [SOURCES]]     default build/release, model/kernels/cuda
 #
-# Exit 1 if a kernel has what no launch reckons with: static shared memory (the emulated device could not poison it), or, for
-# sm_80, sm_90a and sm_100, a stack frame or spills. nvcc itself holds registers to an SM's 65,536: __launch_bounds__(threads,
-# blocks) leaves each thread no more than so many blocks have room for, and what does not fit then spills. So a launch that sizes
-# its grid by the blocks that are resident, a multiple of the multiprocessors, must name what its kernel says there, or exit 1.
-# That launches keep to their bounds and to a device's shared memory, the emulated device sees. Exit 69 where nvcc built nothing.
+# Exits with 1 if a kernel has static shared memory (which the emulated device could not poison) or, for sm_80, sm_90a and
+# sm_100, a stack frame or spills. With __launch_bounds__(threads, blocks), nvcc limits each thread's registers so that this
+# number of blocks fits on an SM (65,536 registers); values that do not fit are spilled. A launch whose grid is a multiple of
+# the multiprocessors assumes that this many blocks are resident. So it must use a constant that its kernel's __launch_bounds__
+# names; otherwise exits with 1. The emulated device checks that launches respect these bounds and the shared memory. Exits with
+# 69 if nvcc built nothing.
 set -u
 folder=${1:-$(dirname "$0")/../build/release}/model/kernels/cuda
 compgen -G "$folder/*.cu.o.log" >/dev/null || { echo "kernel_table: nvcc built nothing in $folder" >&2; exit 69; }
@@ -42,7 +43,8 @@ cat "$folder"/*.cu.o.log | c++filt | awk '
     }'
 code=$?
 
-# Every statement about the multiprocessors shares a name with the blocks of some __launch_bounds__ of its file.
+# Checks that each statement that mentions the multiprocessors shares a constant with the number of blocks in a
+# __launch_bounds__ of its file.
 for source in "$sources"/*.cu; do
     sed 's|/\*.*\*/||' "$source" | tr '\n' ' ' | awk -v file="${source##*/}" '
         function names(text, into,    n, word, i) {

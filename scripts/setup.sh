@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# setup.sh -- installs the Debian packages that are missing, and nothing when none is; then no network is touched.
+# setup.sh -- installs the Debian packages that are missing. If none is missing, it does not use the network.
 #
-#   scripts/setup.sh           what building, the demo, the tests and `make check` need
-#   scripts/setup.sh --run     what building and the demo need
-#   scripts/setup.sh --check   only says what is missing (may follow --run); exit 1 if something is
+#   scripts/setup.sh           installs what building, the demo, the tests and `make check` need
+#   scripts/setup.sh --run     installs what building and the demo need
+#   scripts/setup.sh --check   only prints what is missing and exits with 1 if something is (may be combined with --run)
 #
-# Works as root or with a sudo that asks for no password; otherwise says what to ask for and exits with 77.
+# Must run as root or with a sudo that needs no password; otherwise prints the command to run as root and exits with 77.
 # CJSON_PREFIX=/path names a cJSON that pkg-config does not know.
 set -u
 
@@ -26,7 +26,7 @@ has_cjson() { [ -n "${CJSON_PREFIX:-}" ] || has_module libcjson; }
 has_openblas() { compgen -G '/usr/lib/*/openblas-pthread/libopenblas.so.0' >/dev/null || compgen -G '/usr/l*/*/libopenblas.so.0' >/dev/null; }
 
 missing=()
-# need PACKAGE TEST...: notes the package unless the test succeeds
+# need PACKAGE TEST...: adds the package to the missing ones unless the test succeeds
 need() {
     local package=$1
     shift

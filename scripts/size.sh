@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# size.sh -- `make size`: lines per room, lowest floor first, and how many of them are neither blank nor comment; then which files
-# have more than 400 lines and which functions more than 60.
+# size.sh -- `make size`: prints for each folder its number of lines, and of lines that are neither blank nor comment, sorted by
+# layer (see check_layers.sh). Then lists the files of more than 400 lines and the functions of more than 60.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 {
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit 71
     git ls-files '*.sh' '*.py' .ci/run | sed 's/^/script /'
 } | awk '
     function room_of(file) { return sub(/\/[^\/]*$/, "", file) ? file : "train.c" }
-    # The lines are sorted by it.
+    # The output is sorted by the result.
     function floor_of(room) { return room in floors ? floors[room] : room ~ /^tests/ ? floors["tests"] : room == "train.c" ? "7" : "-" }
     function measure(file, room,   line, n, inside, opened, start) {
         files[room]++
