@@ -38,10 +38,10 @@ typedef struct {
     char transport[32]; /* NCCL with its version, or "local": through shared memory */
     Gpus gpus;
     double memory;                /* bytes per second of all ranks together */
-    double seconds[VERBS][SIZES]; /* of one call */
+    double seconds[VERBS][SIZES]; /* median seconds of one call */
 } Result;
 
-/* One rank's memory. */
+/* The device and the buffers of one rank. */
 typedef struct {
     Device dev;
     float *x; /* LARGEST bytes */
@@ -127,7 +127,7 @@ static double memory_rate(Comm *world, Mine *p, int repetitions)
     double seconds[BENCH_MOST_REPETITIONS];
     int64_t n = LARGEST / (int64_t)sizeof(float);
     Tensor x = tensor_1d(p->x, F32, n), y = tensor_1d(p->y, F32, n);
-    /* The first round only touches the pages. */
+    /* The first round is not counted; it only touches the pages. */
     for (int i = -1; i < repetitions; i++) {
         comm_barrier(world);
         double from = seconds_now();

@@ -25,7 +25,7 @@ static double copy_rate(Device *dev, MemoryCopy *blocks, int repetitions)
 {
     double seconds[BENCH_MOST_REPETITIONS];
     Stopwatch watch = {0};
-    /* The first round only touches the pages. */
+    /* The first round is not counted; it only touches the pages. */
     for (int i = -1; i < repetitions; i++) {
         stopwatch_start(dev, &watch);
         memory_copy_run(dev, blocks);

@@ -78,7 +78,7 @@ static void look(const char *what, void (*finding)(void))
     if (child_wait(&child, &status, 0) < 0)
         fail(EXIT_SYSTEM, "the child is gone: %s", strerror(errno));
     if (status == 0)
-        fputs(text, stderr); /* warnings */
+        fputs(text, stderr); /* the child's warnings */
     else
         print_ending(what, text, status);
 }

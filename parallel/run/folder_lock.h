@@ -10,7 +10,7 @@
 #include <stddef.h>
 
 typedef struct {
-    int file, folder; /* descriptors; -1: none */
+    int file, folder; /* file descriptors that hold the locks; -1: none */
     int attempt;      /* how many times the folder was locked before */
 } FolderLock;
 

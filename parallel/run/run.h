@@ -20,9 +20,9 @@ typedef struct {
 
 /* The command line of a training run. */
 typedef struct {
-    const char *config; /* path */
-    ArgList set;        /* "key=value", in order */
-    const char *out;    /* --out, or NULL */
+    const char *config; /* path of the config */
+    ArgList set;        /* "key=value" of each --set, in order */
+    const char *out;    /* value of --out, or NULL */
     Resume resume;
     int64_t ranks;
     bool dry_run, allow_config_change, json, verbose, log_ranks;
@@ -30,10 +30,10 @@ typedef struct {
 
 /* The newest records of the run: its progress and its losses. */
 typedef struct {
-    StepRecord last;     /* the newest step's */
+    StepRecord last;     /* of the newest step */
     bool last_known;     /* `last` has the loss; false: only totals, read from a checkpoint */
     StepRecord diverged; /* the first record that ends the run; step 0: none so far */
-    EvalRecord eval;     /* the newest evaluation's */
+    EvalRecord eval;     /* of the newest evaluation */
     char *sample;        /* the newest sample; NULL: none yet */
 } RunRecords;
 
@@ -49,7 +49,7 @@ typedef struct {
     int64_t first_step;  /* the step at which this attempt began */
     int64_t saved_step;  /* of the newest checkpoint; -1: there is none */
     ExitCode error;      /* why the last save failed; EXIT_OK: it succeeded */
-    bool last_try;       /* the next save is the run's last */
+    bool last_try;       /* the next save is the run's last one */
     bool keeping_warned; /* the warning that no older checkpoint is removed has been printed */
 } RunSaving;
 
@@ -57,7 +57,7 @@ typedef struct {
 typedef struct {
     Progress progress;
     double start;
-    double stop_looked_at; /* when RUN/STOP was looked for last */
+    double stop_looked_at; /* time of the last check for RUN/STOP */
 } RunWork;
 
 /* Where the run writes its output. */

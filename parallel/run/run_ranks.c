@@ -13,7 +13,7 @@
 /* ---- starting -------------------------------------------------------------------------------- */
 
 typedef struct {
-    Run *run; /* by rank */
+    Run *run; /* indexed by rank; element 0 is not used */
     int (*rank)(Run *run);
     Run *opened;
 } Ranks;

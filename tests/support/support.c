@@ -24,7 +24,7 @@ void skip_because(const char *fmt, ...)
     va_end(args);
     print_message("skipped: %s\n", why);
     skip();
-    abort(); /* skip does not return */
+    abort(); /* never reached: skip does not return */
 }
 
 void cuda_needed(void)

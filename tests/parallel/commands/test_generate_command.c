@@ -27,7 +27,7 @@ static const char prompt[] = "of the water";
 typedef struct {
     const Folder *folder;
     char *run;
-    double *logits; /* (V) */
+    double *logits; /* V logits, the same at every position */
     int64_t V;
     const Tokenizer *tokenizer;
 } Model;

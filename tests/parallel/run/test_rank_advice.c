@@ -146,7 +146,7 @@ static void test_a_refused_plan_advises_fewer_ranks_only_if_they_share_a_GPU(voi
         snprintf(all, sizeof all, "for all %d ranks", cases[i].ranks);
         assert_int_equal(strstr(err, ", or fewer --ranks") != NULL, cases[i].fewer);
         assert_int_equal(strstr(err, all) != NULL, cases[i].fewer);
-        assert_null(strstr(err, "rank 0's GPU")); /* each rank speaks of its own */
+        assert_null(strstr(err, "rank 0's GPU")); /* a rank's message is about its own GPU */
     }
 }
 

@@ -269,7 +269,7 @@ static GptBatch hide_targets(void *context, const Action *action)
     Run *run = context;
     GptBatch batch = feed_batch(&run->trainer.feed, action);
     if (action->kind != ACT_EVALUATE && run->trainer.steps == 2)
-        memset(batch.targets.data, 0xFF, tensor_bytes(batch.targets)); /* -1 */
+        memset(batch.targets.data, 0xFF, tensor_bytes(batch.targets)); /* all -1 */
     return batch;
 }
 

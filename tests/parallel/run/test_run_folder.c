@@ -70,7 +70,7 @@ static void test_a_config_name_becomes_a_safe_folder_name(void **unused)
     }
 }
 
-static void test_a_start_without_out_takes_the_first_new_or_matching_folder(void **unused)
+static void test_a_start_without_option_out_takes_the_first_new_or_matching_folder(void **unused)
 {
     (void)unused;
     static const struct {
@@ -83,7 +83,7 @@ static void test_a_start_without_out_takes_the_first_new_or_matching_folder(void
         {"seed=2", "out/base-2", false, RUN_NEW},
         {"seed=2", "out/base-2", false, RUN_RESUMED},
         {NULL, "out/base", false, RUN_RESUMED},
-        {"checkpoint.keep=9", "out/base", false, RUN_RESUMED}, /* harmless */
+        {"checkpoint.keep=9", "out/base", false, RUN_RESUMED}, /* a harmless change */
         {"train_steps=20", "out/base-3", false, RUN_NEW},      /* more steps: another run */
         {"model.num_layers=3", "out/base-4", false, RUN_NEW},
         {NULL, "out/base-5", true, RUN_NEW},
@@ -378,7 +378,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_config_name_becomes_a_safe_folder_name),
-        cmocka_unit_test(test_a_start_without_out_takes_the_first_new_or_matching_folder),
+        cmocka_unit_test(test_a_start_without_option_out_takes_the_first_new_or_matching_folder),
         cmocka_unit_test(test_bug_43_a_changed_config_is_accepted_or_refused_by_its_effect),
         cmocka_unit_test(test_the_stored_config_equals_the_config_of_the_run),
         cmocka_unit_test(test_the_stored_config_can_be_read_whatever_bytes_its_path_had),

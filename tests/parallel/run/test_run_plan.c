@@ -78,7 +78,7 @@ static void test_the_parts_of_a_memory_plan_add_up_to_its_total(void **state)
         assert_non_null(at);
         sum += strtod(at + strlen(part[i]), NULL);
     }
-    if (!(sum > whole - 0.36 && sum < whole + 0.36)) /* seven figures of one decimal */
+    if (!(sum > whole - 0.36 && sum < whole + 0.36)) /* seven numbers rounded to one decimal */
         fail_msg("parts of %g in all:\n%s", sum, text);
     free(text);
 }
@@ -129,7 +129,7 @@ static void test_a_plan_prints_kept_checkpoints_and_the_pipeline_bubble(void **s
 {
     (void)state;
     char *said = dry("checkpoint.keep=0", NULL, NULL, 0);
-    says(said, " a checkpoint, all 4 kept"); /* of steps 2, 4, 6 and 7 */
+    says(said, " a checkpoint, all 4 kept"); /* the run saves steps 2, 4, 6 and 7 */
     free(said);
     said = dry("checkpoint.keep=3", NULL, NULL, 0);
     says(said, " a checkpoint, 3 kept");

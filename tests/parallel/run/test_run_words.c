@@ -119,7 +119,7 @@ static void test_a_start_with_more_ranks_than_cores_says_they_take_turns(void **
     static const struct {
         void (*first)(void);
         int ranks;
-        const char *line; /* NULL: none */
+        const char *line; /* expected line; NULL: no such line */
     } is[] = {{one_core, 1, NULL},
               {one_core, 2, "2 ranks on 1 core take turns: slower than one rank with all of them"},
               {two_cores, 2, NULL},

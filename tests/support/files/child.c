@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { LONGEST = 60 /* seconds */ };
+enum { LONGEST = 60 /* time limit of a child in seconds */ };
 
 pid_t child_start(ChildBody body, void *context, int *said)
 {

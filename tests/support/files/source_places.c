@@ -70,7 +70,7 @@ static int note_base(struct dl_phdr_info *info, size_t size, void *base)
 {
     (void)size;
     *(uintptr_t *)base = info->dlpi_addr;
-    return 1; /* the program itself comes first */
+    return 1; /* stop after the first object, which is the program itself */
 }
 
 /* Reads line `line` of the file into text[0..n); "" if there is none. */

@@ -25,7 +25,8 @@ double oracle_stochastic(double x, uint64_t seed, uint64_t stream, int64_t updat
     int exponent;
     philox4x32(ctr, key, word);
     uint32_t pair = word[element % 8 / 2], random = element % 2 ? pair / 65536 : pair % 65536;
-    frexp(x, &exponent); /* |x| in [2^(exponent - 1), 2^exponent): bf16 has steps of 2^-7 there */
+    /* |x| is in [2^(exponent - 1), 2^exponent), where the spacing of bf16 is 2^(exponent - 8). */
+    frexp(x, &exponent);
     double step = ldexp(1, (exponent < -125 ? -125 : exponent) - 8), steps = fabs(x) / step;
     double up = floor((steps - floor(steps)) * 65536) + random >= 65536;
     return copysign((floor(steps) + up) * step, x);
