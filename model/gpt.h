@@ -52,10 +52,10 @@ Stage gpt_stage(Gpt *gpt);
  * in `uses` unless it is NULL. Returns their number. */
 int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses);
 
-/* For tests: the model's memory as byte tensors on the device, and the work of one chunk on one
- * slot. */
+/* For tests: the model's memory as byte tensors on the device, and the buffers that one chunk of
+ * layers uses for one micro-batch. */
 typedef struct {
-    LayerWork work;              /* the chunk's work on the slot, without a batch */
+    LayerWork work;              /* what the chunk's layers are given, but for the batch */
     Tensor slots, slot, scratch; /* all slots; the requested slot */
     GptBytes used;               /* how much of gpt_bytes has been used so far */
 } GptInside;

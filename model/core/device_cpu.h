@@ -1,4 +1,4 @@
-/* device_cpu.h -- the CPU backend's own data (Device.impl), mainly the matrix product library. */
+/* device_cpu.h -- the CPU backend's own data (Device.impl), mainly the BLAS library. */
 #ifndef MODEL_CORE_DEVICE_CPU_H
 #define MODEL_CORE_DEVICE_CPU_H
 

@@ -63,7 +63,7 @@ static bool parse_double(JsonCursor *j, double *out)
  * counts, and the sums must not overflow. */
 #define MOST_COUNTED (INT64_C(1) << 53)
 
-/* Returns whether a run can have saved this state. The manifest's checksum detects flipped bits;
+/* Returns whether a run could have saved this state. The manifest's checksum detects flipped bits;
  * this check detects impossible values that somebody wrote with a matching checksum. */
 static bool state_possible(const StepState *s)
 {

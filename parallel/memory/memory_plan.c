@@ -54,8 +54,8 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     const Session *s = &trainer->session;
     const GptShape *shape = &s->layers.shape;
     int64_t B = config->train_micro_batch_size_per_gpu, T = config->data.seq_length;
-    /* Each of these functions runs the code that will lay out the memory, with an arena that has
-     * none and only measures. Separate formulas would in time no longer agree with what is
+    /* Each of these functions runs the code that will lay out the memory, with an arena that only
+     * measures. Separate formulas would in time no longer agree with what is
      * allocated. */
     ZeroBytes zero = zero_bytes(s->store);
     GptBytes gpt = gpt_bytes(&s->layers, s->room.slots, B, T, GPT_TRAIN);

@@ -37,9 +37,9 @@ typedef struct {
     size_t available, total;
 } MemoryRoom;
 
-/* Returns how much memory is free on the open device, after its context, product library and
- * scratch have been allocated. If the device has no memory of its own, `available` is `host`, which
- * was measured before the device was opened. */
+/* Returns how much memory is free on the open device, after its context, its BLAS library and
+ * its scratch have been allocated. If the device has no memory of its own, `available` is `host`,
+ * which was measured before the device was opened. */
 MemoryRoom memory_room(Device *device, size_t host);
 /* Prints the parts of the plan, all in the unit of their sum, and for which ranks it is. */
 void memory_print(const MemoryPlan *plan, const MemoryRoom *room);

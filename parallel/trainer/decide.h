@@ -9,7 +9,7 @@
 
 #include "parallel/trainer/trainer.h"
 
-/* Allocates the page-locked ring buffer of TRAINER_HISTORY records and one event per place. Call it
+/* Allocates the page-locked ring buffer of TRAINER_HISTORY records and one event per entry. Call it
  * once the device is open. */
 void decide_open(Trainer *trainer);
 void decide_close(Trainer *trainer);

@@ -31,8 +31,8 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     device_copy_words(dev, stats, &sums, sizeof sums);
     gpt_set_stats(gpt, stats);
     f->target_bytes = 0;
-    /* No uses of units are announced (NULL): an evaluation only reads weights, and its number of
-     * micro-batches is not known in advance because the feed's watch may end it early. */
+    /* NULL: the uses of units are not announced. An evaluation only reads weights, and the number
+     * of its micro-batches is not known in advance, because a stop signal may end it early. */
     session->params->step_begin(session->params, NULL, 0);
     int64_t done = 0;
     while (done < batches &&

@@ -119,8 +119,8 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
         t->decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                     s->layers.shape.P);
     session_init_weights(s);
-    /* Master weights are copied from shards that may still be being gathered in place into the
-     * whole weights. */
+    /* Master weights are copied from the shards. A gather that has not ended yet may still be
+     * writing these, because it assembles the whole weights in the same memory. */
     device_synchronize(&s->dev);
     open_optimizer(t);
     optimizer_init(&t->optimizer, &t->session.dev);

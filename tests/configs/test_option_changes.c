@@ -221,7 +221,7 @@ static void test_every_option_changes_exactly_what_its_row_lists(void **state)
     bool thin = getenv("TEST_SAMPLE") != NULL;
     const char *const large[] = {"data.tokenizer_vocab_size=400", NULL};
     assert_int_equal(mkdir("kept", 0777), 0);
-    /* a run whose tokenizer the case of data.tokenizer uses */
+    /* This run leaves a tokenizer, which the case of data.tokenizer uses. */
     seen_run(&base[0].seen, "large", 0, large, NULL);
     seen_free(&base[0].seen);
     for (int i = 0; i < option_case_count; i += thin ? 11 : 1) {

@@ -257,7 +257,7 @@ static const struct {
      "  ./x plain\n      nothing\n  ./x only\n      options\nNotes.\n"},
 };
 
-static void test_each_known_line_is_parsed_prints_help_or_is_refused(void **state)
+static void test_command_lines_are_parsed_refused_or_answered_with_help(void **state)
 {
     (void)state;
     static const char many_help[] =
@@ -377,7 +377,7 @@ static void test_each_random_line_is_accepted_prints_help_or_is_refused(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_known_line_is_parsed_prints_help_or_is_refused),
+        cmocka_unit_test(test_command_lines_are_parsed_refused_or_answered_with_help),
         cmocka_unit_test(test_each_random_line_is_accepted_prints_help_or_is_refused),
         cmocka_unit_test(test_misspelt_names_get_a_suggestion_and_distant_ones_none),
     };

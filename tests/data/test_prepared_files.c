@@ -155,8 +155,8 @@ static void test_a_meta_json_without_checksums_can_be_read(void **state)
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-/* Returns what preparing prints on stdout if every progress line is printed; the caller frees
- * it. */
+/* Prepares the text with every progress line printed; sets *said to what appears on stdout, which
+ * the caller frees. */
 static void said_while_preparing(const PrepareRequest *request, char **said)
 {
     char err[512], *path = text_format("%s/said", request->cache);

@@ -1,4 +1,4 @@
-/* device.c -- the CUDA backend: finds the GPU, opens its streams, scratch and product library, and
+/* device.c -- the CUDA backend: finds the GPU, opens its streams, scratch and cuBLASLt, and
  * moves memory. Without a driver or a GPU it says so, and "auto" goes on to the CPU; a GPU that is
  * there and cannot be used is trouble, of which "auto" warns.
  *

@@ -51,8 +51,8 @@ void emu_queue_join(cudaStream_t stream, cudaStream_t other);
 EmuPoint emu_queue_now(cudaStream_t stream);
 /* Completes the work up to that point. */
 void emu_queue_reach(EmuPoint to);
-/* Returns whether that point is reached. If the calling thread, `asker`, issued the work, the query
- * also advances the stream. */
+/* Returns whether all work up to the point `to` has been done. If the calling thread, `asker`,
+ * issued the work, the query also advances the stream. */
 bool emu_queue_reached(EmuPoint to, int64_t asker);
 /* Returns the calling thread's number, from 1. */
 int64_t emu_host_thread(void);

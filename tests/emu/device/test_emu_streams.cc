@@ -352,7 +352,7 @@ static void test_several_host_threads_may_launch_at_once(void **)
 }
 
 /* With random streams, too, work that waits for other work must complete with the right result. */
-static void test_random_streams_complete_waiting_work_with_the_right_result(void **state)
+static void test_streams_in_random_order_still_give_the_right_result(void **state)
 {
     setenv("EMU_STREAMS", "random", 1);
     setenv("EMU_DEVICES", "2", 1);
@@ -379,7 +379,7 @@ int main(void)
         cmocka_unit_test(test_a_missing_wait_for_an_event_between_ranks_changes_the_result),
         cmocka_unit_test(test_host_functions_of_two_ranks_that_wait_for_each_other_end),
         cmocka_unit_test(test_ranks_may_wait_for_their_streams_in_different_orders),
-        cmocka_unit_test(test_random_streams_complete_waiting_work_with_the_right_result),
+        cmocka_unit_test(test_streams_in_random_order_still_give_the_right_result),
         cmocka_unit_test(test_several_host_threads_may_launch_at_once),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -214,7 +214,7 @@ static void test_two_ranks_on_one_device_of_a_host_are_refused(void **state)
 }
 
 /* Rank 0, whose process runs the root, ends as soon as it is refused. */
-static void test_all_processes_get_the_refusal_although_the_root_exits(void **state)
+static void test_a_refused_init_reaches_all_processes_before_the_root_exits(void **state)
 {
     static const char *const lazy[WORLD_MOST][3] = {{"LAZY_ROOT=1"}};
     Ends ends;
@@ -346,7 +346,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_operations_between_processes_give_exact_results),
         cmocka_unit_test(test_two_ranks_on_one_device_of_a_host_are_refused),
-        cmocka_unit_test(test_all_processes_get_the_refusal_although_the_root_exits),
+        cmocka_unit_test(test_a_refused_init_reaches_all_processes_before_the_root_exits),
         cmocka_unit_test(test_launches_in_different_orders_in_two_processes_are_refused),
         cmocka_unit_test(test_a_killed_peer_process_causes_a_remote_error),
     };

@@ -291,7 +291,7 @@ static void fill_disk(TestRun *r, FaultyFs *fs, double checkpoints_of_room, bool
     r->io.fs = &fs->ops;
 }
 
-static void a_full_disk_removes_old_checkpoints_but_never_the_last_good_one(void **state)
+static void a_save_on_a_full_disk_removes_old_checkpoints_but_never_the_last_good_one(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -357,7 +357,7 @@ int main(void)
         cmocka_unit_test(a_folder_named_after_another_step_is_refused),
         cmocka_unit_test(a_save_warns_after_it_has_moved_an_existing_folder),
         cmocka_unit_test(pruning_removes_only_leftovers_of_this_program),
-        cmocka_unit_test(a_full_disk_removes_old_checkpoints_but_never_the_last_good_one),
+        cmocka_unit_test(a_save_on_a_full_disk_removes_old_checkpoints_but_never_the_last_good_one),
         cmocka_unit_test(free_space_is_measured_at_the_nearest_existing_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -239,7 +239,7 @@ static void all_ranks_learn_when_pruning_on_rank_0_fails(void **state)
 
 /* The disk is full for all ranks: the oldest checkpoint is removed, and the newest that verifies
  * stays. */
-static void a_full_disk_removes_old_checkpoints_when_several_ranks_save(void **state)
+static void several_ranks_remove_old_checkpoints_to_save_on_a_full_disk(void **state)
 {
     (void)state;
     TestRun r;
@@ -288,7 +288,7 @@ int main(void)
         cmocka_unit_test(rank_0_writes_the_manifest_after_all_writers_have_synced),
         cmocka_unit_test(saving_an_existing_step_keeps_replaces_or_moves_it_on_all_ranks),
         cmocka_unit_test(all_ranks_learn_when_pruning_on_rank_0_fails),
-        cmocka_unit_test(a_full_disk_removes_old_checkpoints_when_several_ranks_save),
+        cmocka_unit_test(several_ranks_remove_old_checkpoints_to_save_on_a_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

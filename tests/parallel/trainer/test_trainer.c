@@ -65,8 +65,8 @@ static int64_t resume_stride(void)
     return device && sample ? STEPS - 1 : device || sample ? STEPS / 2 : 1;
 }
 
-/* Resumes after every step, or after some: the first of these depends on `mode` and goes by turns
- * (turns.h). */
+/* Resumes after every step, or only after every resume_stride()-th. In the second case the first
+ * one depends on `mode` and on the commit (turns.h). */
 static void check_resume(const Folder *p, const char *const *sets, int64_t mode, const char *what)
 {
     Trained whole, parts;

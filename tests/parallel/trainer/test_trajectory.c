@@ -331,7 +331,7 @@ static GptBatch masked_batch(void *context, const Action *action)
 
 /* A step without any target changes only the position in the data, and causes no NaN. A step with
  * half of its targets uses the mean over those. */
-static void test_a_step_averages_over_its_valid_targets_and_skips_without_any(void **state)
+static void test_a_step_averages_over_valid_targets_and_is_skipped_if_there_are_none(void **state)
 {
     Pair p;
     Trained out = {0}, before, after;
@@ -373,7 +373,7 @@ int main(void)
         cmocka_unit_test(test_a_resume_with_another_batch_size_matches_an_independent_loop),
         cmocka_unit_test(test_the_seed_determines_initial_weights_and_data_order),
         cmocka_unit_test(test_every_epoch_visits_each_window_once_in_another_order),
-        cmocka_unit_test(test_a_step_averages_over_its_valid_targets_and_skips_without_any),
+        cmocka_unit_test(test_a_step_averages_over_valid_targets_and_is_skipped_if_there_are_none),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }
