@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# bench_gpu.sh -- on a machine with one GPU: how fast the program is there. `bench step` and `bench ops` of GPT-2 124M in bf16
-# at 64 x 1024 tokens, or as many sequences as fit, and PyTorch's step on the same GPU where torch is installed, as one
-# Markdown table.
+# bench_gpu.sh -- measures the program's speed on a machine with one GPU: `bench step` and `bench ops` of GPT-2 124M in bf16 at
+# 64 x 1024 tokens, or fewer sequences if memory is too small, and PyTorch's step on the same GPU if torch is installed. The
+# result is one Markdown table.
 #
-#   scripts/bench_gpu.sh [FILE]        default out/bench/gpu.md; it is shown, too
+#   scripts/bench_gpu.sh [FILE]        writes the table to FILE (default out/bench/gpu.md) and prints it
 #
-# PYTHON: the interpreter that has torch (default python3). Exit codes: 0 measured, 1 something failed, 69 no nvcc or no GPU.
-# BENCH_TRAIN=PROGRAM: measures that program instead of building (how the script itself is tested).
+# PYTHON: the interpreter that has torch (default python3). Exit codes: 0 success, 1 a measurement failed, 69 no nvcc or no GPU.
+# BENCH_TRAIN=PROGRAM: measures that program instead of building one (for tests of this script).
 set -u
 cd "$(dirname "$0")/.." || exit 71
 . scripts/cuda_lib.sh
@@ -36,12 +36,12 @@ scratch=$(mktemp -d) || exit 71
 trap 'rm -rf "$scratch"' EXIT
 bad=0
 
-# step BATCH: a step of that many sequences, as JSON
+# step BATCH: measures a step with that many sequences and stores its JSON output
 step() {
     "$train" bench step "$config" --set device=cuda --set bf16.enabled=true --set "data.seq_length=$length" \
         --set "train_micro_batch_size_per_gpu=$1" --json >"$scratch/step" </dev/null
 }
-# value KEY [FACTOR]: a number of the step's, one decimal
+# value KEY [FACTOR]: prints a number of the step's JSON output, times FACTOR, with one decimal
 value() { sed -nE "s/.*\"$1\":([0-9.e+-]+).*/\1/p" "$scratch/step" | awk -v f="${2:-1}" '{ printf "%.1f", $1 * f }'; }
 
 step_rows() {
@@ -55,7 +55,7 @@ step_rows() {
     echo "| memory of weights, gradients, optimizer, activations | $(value memory_mib) MiB | | |"
     grep -oE '"op_[a-z_]+_ms":[0-9.e+-]+' "$scratch/step" | sed -E 's/"op_(.*)_ms":(.*)/| in the step: \1 | \2 ms | | |/'
 }
-# peak: dense bf16 TFLOP/s that the maker states for this GPU; nothing where no figure is kept here
+# peak: prints the dense bf16 TFLOP/s that the manufacturer states for this GPU; nothing if the GPU is not listed here
 peak() {
     case $device in
     *H200* | *"H100 80GB HBM3"*) echo 989.4 ;;
@@ -68,7 +68,7 @@ utilisation() {
     [ -z "$of" ] || awk -v a="$(value gflops 0.001)" -v b="$(value gflops12 0.001)" -v p="$of" \
         'BEGIN { printf "MFU6 %.1f %%, MFU12 %.1f %% of %s TFLOP/s", 100 * a / p, 100 * b / p, p }'
 }
-# The table of `bench ops`: after the name, columns are separated by blanks
+# ops_rows: converts the output of `bench ops` to table rows; its columns after the name are separated by spaces
 ops_rows() {
     sed -nE 's/^ceilings: copy loop ([0-9.]+ GB\/s); (.*) ([0-9.]+ GFLOP\/s)$/| copy | | \1 | ceiling |\n| \2 | | \3 | ceiling |/p' "$scratch/ops"
     sed -nE 's/^(.*[^ ]) +([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.]+)$/| \1 | \2 ms | \4 GB\/s, \5 GFLOP\/s | \6 % |/p' "$scratch/ops"
@@ -77,7 +77,7 @@ ops_rows() {
 batch=64
 until step $batch; do
     [ $? -eq 90 ] && [ $batch -gt 1 ] || { echo "bench_gpu: no step could be measured" >&2; bad=1 batch=0; break; }
-    batch=$((batch / 2)) # memory was too small
+    batch=$((batch / 2)) # exit code 90: the GPU's memory is too small
 done
 "$train" bench ops --device cuda --dtype bf16 --tokens $((64 * length)) >"$scratch/ops" </dev/null || bad=1
 if "${PYTHON:-python3}" -c 'import torch' 2>/dev/null; then

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# check.sh -- `make check`: format, layers, habits, scripts, clang-tidy. A tool that is not installed is named and left out;
-# with CI=true that is an error. Arguments: only these C files go to clang-tidy.
+# check.sh -- `make check`: checks format, layers, text rules, links, shell scripts, and runs clang-tidy. If a tool is not
+# installed, prints its name and skips its check; with CI=true this is an error. Arguments: clang-tidy checks only these C
+# files.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 bad=0
 
-# part NAME COMMAND...
+# part NAME COMMAND...: runs one check and prints whether it passed
 part() {
     local name=$1 start=$SECONDS
     shift
     if "$@"; then echo "ok   $name ($((SECONDS - start)) s)"; else echo "FAIL $name"; bad=1; fi
 }
 
-# tool NAME: whether it is there
+# tool NAME: succeeds if the tool is installed
 tool() {
     command -v "$1" >/dev/null && return 0
     echo "--   $1 is not installed"

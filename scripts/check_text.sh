@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# check_text.sh -- habits that no compiler checks: no conditional compilation but include guards, files of at most 400 lines
-# and functions of at most 60 in the program (in tests a remark), no words that promise work for later. Headers may ask
-# whether C++ reads them.
+# check_text.sh -- checks rules that no compiler checks: no conditional compilation except include guards and `#ifdef
+# __cplusplus` in headers; no words that promise later work; no spaces at the end of a line; at most 400 lines in a file and 60
+# in a function. Tests that are longer only get a remark.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print | sed 's|^\./||' | sort | xargs awk '
@@ -12,7 +12,7 @@ find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name 
     }
     function guard(   g) {
         g = toupper(FILENAME)
-        sub(/^TESTS\/EMU\/INCLUDE\/MODEL/, "MODEL", g) # takes the place of that header
+        sub(/^TESTS\/EMU\/INCLUDE\/MODEL/, "MODEL", g) # this header replaces the one in model/ and has its guard
         sub(/^TESTS\/EMU\/INCLUDE\//, "TESTS/EMU/", g)
         gsub(/[^A-Z0-9]/, "_", g)
         return g

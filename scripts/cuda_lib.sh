@@ -1,8 +1,8 @@
-# cuda_lib.sh -- what scripts and the Makefile ask about CUDA: where nvcc, the GPUs and the toolkit's libraries are. Sourced.
+# cuda_lib.sh -- functions that find nvcc, the GPUs and the CUDA libraries. Sourced by scripts and by the Makefile.
 # shellcheck shell=bash
 
-# find_nvcc: $CUDA_HOME's, PATH's or /usr/local/cuda's, as TOOLKIT/bin/nvcc; fails where there is none. A link such as
-# /usr/bin/nvcc is followed, because nvcc looks for its parts beside itself; one to another program (ccache) is not.
+# find_nvcc: prints the path TOOLKIT/bin/nvcc, searched in $CUDA_HOME, PATH and /usr/local/cuda; fails if there is none. Follows
+# a link such as /usr/bin/nvcc, because nvcc looks for its other programs in its own folder, but not a link to ccache.
 find_nvcc() {
     local path real
     for path in "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "$(command -v nvcc 2>/dev/null)" /usr/local/cuda/bin/nvcc; do
@@ -16,16 +16,17 @@ find_nvcc() {
     return 1
 }
 
-# has_gpu: whether the driver tells of one, or of its device files
+# has_gpu: succeeds if nvidia-smi lists a GPU or its device files exist
 has_gpu() { nvidia-smi -L >/dev/null 2>&1 || compgen -G '/dev/nvidia[0-9]*' >/dev/null; }
 
-# gpu_capabilities ROOT: of this machine's GPUs, as 80 or 90, one a line: of nvidia-smi, or of the toolkit's own question
+# gpu_capabilities ROOT: prints the compute capabilities of this machine's GPUs, such as 80 or 90, one per line. Uses
+# nvidia-smi, or the program of the toolkit in ROOT
 gpu_capabilities() {
     { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || "$1/bin/__nvcc_device_query" 2>/dev/null; } |
         tr -s ', ' '\n\n' | sed -nE 's/^([0-9]+)\.?([0-9])$/\1\2/p' | sort -u
 }
 
-# cuda_wheels: where python's packages keep libnccl and libcublasLt, each followed by a colon
+# cuda_wheels: prints the folders of Python packages that hold libnccl or libcublasLt, each followed by a colon
 cuda_wheels() {
     python3 - 2>/dev/null <<'END'
 import glob, os, site, sys
@@ -35,7 +36,7 @@ print("".join(f + ":" for f in sorted(folders)), end="")
 END
 }
 
-# cuda_library_path ROOT: LD_LIBRARY_PATH with the toolkit's libraries first, then the wheels'
+# cuda_library_path ROOT: prints LD_LIBRARY_PATH preceded by the folders of the toolkit's libraries and of the wheels
 cuda_library_path() {
     local wheels
     wheels=$(cuda_wheels)

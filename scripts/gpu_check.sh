@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# gpu_check.sh -- on a machine with a GPU, or several: builds the program for them and checks whatever the CPU cannot vouch for.
+# gpu_check.sh -- builds the program on a machine with one or more GPUs and checks everything that cannot be checked on the CPU.
 #
-#   scripts/gpu_check.sh               everything, in at most eight minutes
-#   scripts/gpu_check.sh ITEM...       the build and these items only; nccl: all that begin with "nccl."
-#   scripts/gpu_check.sh --list        what the items are, and how many seconds each may take
+#   scripts/gpu_check.sh               runs all items, in at most eight minutes
+#   scripts/gpu_check.sh ITEM...       only builds and runs these items; nccl: all items that begin with "nccl."
+#   scripts/gpu_check.sh --list        lists the items and their time limits in seconds
 #
-# Needs gcc, g++, make, the CUDA toolkit, cJSON and cmocka; no network, OpenBLAS or MPI; its data is made. One line per item;
-# an item that fails does not stop the others; the last line is "N passed, N failed, N skipped". What each item said lies in
-# build/gpu_check/NAME.log, and all of it that is worth keeping (model/kernels/cuda/NOTES.md) in build/gpu_check/results.md.
-# Exit codes: 0 nothing failed, 1 something did (a GPU that cannot be used, too), 69 no GPU, or a tool or library is missing.
-# CHECK_TRAIN=PROGRAM CHECK_TESTS=FOLDER: checks that program and those tests instead of building; CHECK_LIMIT: seconds for
-# every item (how the script itself is tested).
+# Needs gcc, g++, make, the CUDA toolkit, cJSON and cmocka, but no network, OpenBLAS, MPI or data. Prints one line per item. If
+# an item fails, the others still run; the last line is "N passed, N failed, N skipped". The output of an item is stored in
+# build/gpu_check/NAME.log, and the results to keep (for model/kernels/cuda/NOTES.md) in build/gpu_check/results.md.
+# Exit codes: 0 nothing failed, 1 an item failed or the GPU cannot be used, 69 there is no GPU, or a tool or library is missing.
+# CHECK_TRAIN=PROGRAM CHECK_TESTS=FOLDER: checks that program and those tests instead of building; CHECK_LIMIT: the time limit
+# of every item in seconds (these are for tests of this script).
 set -u
 cd "$(dirname "$0")/.." || exit 71
 . scripts/cuda_lib.sh
 
-# Ranks that train as one: nccl.GPUS.NAME is so many ranks on so many GPUs, with these keys.
+# Grids of ranks that must train like one rank. nccl.GPUS.NAME runs this number of ranks on GPUS GPUs, with these config keys.
 grids=( # item | ranks | keys
     "nccl.1.ddp|2|"
     "nccl.1.zero1|2|zero_optimization.stage=1"
@@ -50,8 +50,9 @@ add_grids() {
     done
 }
 
-# The cheapest and most telling first. Limits, in seconds, are for 16 cores and one H100, several times what is expected;
-# together with the build they exceed the whole, which is enforced: what comes too late is skipped, and its line says so.
+# The cheapest and most informative items come first. The limits, in seconds, are several times the expected time on 16 cores
+# and one H100. Their sum and the build exceed the total limit. Items for which no time is left are skipped, and their lines say
+# so.
 whole=470 # so that eight minutes hold
 logs=build/gpu_check
 small_probes=cublaslt_gelu,cublaslt_bias_gradient,cublaslt_operands,cublaslt_splitk,cublaslt_repeat
@@ -87,7 +88,7 @@ for word in "${wanted[@]}"; do
     printf '%s\n' "${items[@]}" | grep -q "^${word}[|.]" || { echo "gpu_check: there is no item $word (see --list)" >&2; exit 64; }
 done
 
-# asked NAME: whether the item is wanted: all are where none is named
+# asked NAME: succeeds if the item was requested; without arguments all items are
 asked() {
     local word
     [ ${#wanted[@]} -gt 0 ] || return 0
@@ -115,11 +116,11 @@ mkdir -p "$logs" || exit 73
 rm -rf "$logs"/*.log "$logs"/*.md "$logs/grids"
 
 passed=0 failed=0 skipped=0 emulated=''
-# say WORD NAME SECONDS WHAT
+# say WORD NAME SECONDS WHAT: prints the line of an item
 say() { printf '%-5s %-13s %6s s  %s\n' "$@" | tee -a "$logs/lines.log"; }
 
-# item NAME LIMIT COMMAND...: runs it within its limit and what is left of the whole. Exit 69 of the command is a skip; a line
-# "found: WORDS" of its output is what its own line says instead of how many tests there were.
+# item NAME LIMIT COMMAND...: runs the command within its limit and the remaining total time. If the command exits with 69, the
+# item is skipped. If its output has a line "found: WORDS", the item's line shows WORDS instead of the number of tests.
 item() {
     local name=$1 limit=$2 code from=$SECONDS left=$((whole - SECONDS)) tests found
     shift 2
@@ -148,8 +149,8 @@ item() {
     esac
 }
 
-# build: the program and the tests, for this GPU only (Hopper where nobody tells which it is: three would take too long); beside
-# them the probes, whose failure is that of their own items
+# build: builds the program and the tests for this GPU only (for Hopper if its type is unknown, as all three would take too
+# long). At the same time builds the probes; if that fails, only their own items fail
 build() {
     local code targets arch=()
     mapfile -t targets <<<"$test_names"
@@ -161,12 +162,12 @@ build() {
     return $code
 }
 
-# doctor: what the program says of its device; exit 69 where it says that there is none
+# doctor: prints how the program describes its device; exits with 69 if it finds none
 doctor() {
     local line words
     "$CHECK_TRAIN" doctor >"$logs/doctor.txt"
     line=$(grep -m 1 -E '^(ok|--|!!) +cuda ' "$logs/doctor.txt")
-    # shellcheck disable=SC2001 # a class of blanks and their number
+    # shellcheck disable=SC2001 # the pattern needs sed
     words=$(sed 's/^.. *cuda *//' <<<"$line")
     case $line in
     ok*) echo "found: $words" ;;
@@ -175,8 +176,8 @@ doctor() {
     esac
 }
 
-# programs NAME...: test programs, all of them; fails if one did, or if one skipped what it was asked for: the GPU. Exit 69 where
-# none failed, but one is missing that somebody else should have built.
+# programs NAME...: runs all these test programs. Fails if one fails, or if one skips a test that needs the GPU. Exits with 69
+# if none fails but one is missing from CHECK_TESTS
 programs() {
     local bad=0 missing='' name out
     out=$(mktemp)
@@ -200,10 +201,11 @@ programs() {
     return $bad
 }
 
-# losses FILE: of the steps in a run's metrics.jsonl, one a line
+# losses FILE: prints the losses of the steps in a run's metrics.jsonl, one per line
 losses() { sed -nE 's/.*"event": "train".*"loss": ([0-9.e+-]+).*/\1/p' "$1"; }
 
-# short NAME OPTION...: some steps of the tests' small model on GPUs in $logs/grids/NAME; what it says goes to NAME.txt there
+# short NAME OPTION...: trains the tests' small model for six steps on GPUs in $logs/grids/NAME; its output goes to NAME.txt
+# there
 short() {
     local name=$1
     shift
@@ -216,7 +218,7 @@ short() {
         >"$logs/grids/$name.txt" 2>&1 || { tail -n 20 "$logs/grids/$name.txt"; return 1; }
 }
 
-# each GPUS COMMAND...: with the first so many of the GPUs that are visible; exit 69 where there are fewer
+# each GPUS COMMAND...: runs the command with only the first GPUS visible GPUs; exits with 69 if there are fewer
 each() {
     local gpus=$1 there
     local -a first
@@ -227,8 +229,8 @@ each() {
     CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${first[*]:0:gpus}") EMU_DEVICES=$gpus "$@"
 }
 
-# grid GPUS RANKS KEY...: so many ranks on so many GPUs, each with its own, or all with the only one; they reach each other as they
-# must, and their losses are one rank's.
+# grid GPUS RANKS KEY...: trains with these ranks on these GPUs: one GPU per rank, or a single GPU for all. Checks that the
+# ranks communicate by NCCL or share the GPU, as expected, and that their losses equal those of one rank.
 grid() { each "$1" losses_of_one "$@"; }
 losses_of_one() {
     local gpus=$1 ranks=$2 name key means way off
@@ -251,7 +253,7 @@ losses_of_one() {
 
 runs() { TRAIN=$CHECK_TRAIN STEPS=300 RERUNS="again third" tests/program/cuda.sh; }
 
-# probes NAMES: the programs of the probe of these names, which share the item's time; answers in probes_FIRST.md
+# probes NAMES: runs the probe programs of these names, which share the item's time; the results go to probes_FIRST.md
 probes() {
     local names name code bad=0
     IFS=, read -ra names <<<"$1"
@@ -265,8 +267,8 @@ probes() {
     return $code
 }
 
-# sanitizer TOOL OPTION...: the ops under compute-sanitizer, only the GPU's part of the test: few cases of every op, then more of
-# them while time is left. Exit 69 where it did not suffice for the few.
+# sanitizer TOOL OPTION...: runs the GPU part of the test of ops under compute-sanitizer: first a few cases of every op, then
+# more if time is left. Exits with 69 if the time was too short for the first few.
 sanitizer() {
     local program out=$logs/$1.out code tool=$1 every share='' left until=$((SECONDS + limit - 4))
     shift
@@ -274,7 +276,7 @@ sanitizer() {
     command -v "$program" >/dev/null || { echo "compute-sanitizer is not installed"; exit 69; }
     for every in 24 8 3; do
         left=$((until - SECONDS))
-        if [ $left -lt 1 ]; then # something is tried in any case
+        if [ $left -lt 1 ]; then # the first round is tried in any case
             [ -z "$share" ] || break
             left=1
         fi
@@ -296,7 +298,7 @@ sanitizer() {
     echo "found: $share"
 }
 
-# results: what there is to keep, in one file
+# results: prints all results to keep as one Markdown file
 results() {
     echo "# What scripts/gpu_check.sh found"
     echo
@@ -309,7 +311,7 @@ results() {
     cat "$logs"/probes_*.md 2>/dev/null
 }
 
-# close: the last line, what is worth keeping, and the exit code
+# close: prints the last line, writes the results file, and exits
 close() {
     echo "$passed passed, $failed failed, $skipped skipped" | tee -a "$logs/lines.log"
     results >"$logs/results.md"
@@ -318,7 +320,7 @@ close() {
 
 export logs test_names small_probes complaints CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
 export -f gpu_capabilities build doctor programs losses short each grid losses_of_one runs probes sanitizer
-export given=${CHECK_TRAIN:-} # else what is checked is built here
+export given=${CHECK_TRAIN:-} # if empty, this script builds the program that it checks
 if [ -z "$given" ]; then
     item build $build_limit build
     if [ $failed -ne 0 ]; then
@@ -330,10 +332,10 @@ fi
 LD_LIBRARY_PATH=$(cuda_library_path "$CUDA_HOME")
 export LD_LIBRARY_PATH
 item doctor "${CHECK_LIMIT:-20}" doctor
-[ $failed -eq 0 ] || close # nothing else could be asked
+[ $failed -eq 0 ] || close # without a device no other item can run
 
 ! grep -q '^ok  *cuda .*emulated' "$logs/doctor.txt" || emulated="; an emulated device: no GPU has run this"
-# One GPU for all but those that take several.
+# All items see one GPU, except those that need several.
 export visible=${CUDA_VISIBLE_DEVICES:-} CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
 export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*} EMU_DEVICES=1
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# run_tests.sh -- runs test programs and scripts, each under a time limit, and adds up their results.
+# run_tests.sh -- runs test programs and test scripts, each with a time limit, and adds up their results.
 #
 #   scripts/run_tests.sh ['NAME=VALUE... ']PROGRAM|SCRIPT...
 #
-# LIMIT: seconds for each (default 300). JOBS: how many at a time (default 1); each tells its results when it ends. RESULTS: a
-# file that gets "SECONDS PROCESSOR_SECONDS PASSED FAILED SKIPPED NAME" per program; with it no closing line is printed, because
-# somebody else adds up. LABEL: put before the names; settings before a program are its environment, and their values follow its name.
-# WAITS=yes among them: the program waits much more than it computes; those run one after the other beside the JOBS others.
-# A program is a cmocka program, whose own counts are read, and which prints "skipped: why" for each test that it skips (a skip
-# without its reason is a failure); a script prints "ok NAME", "not ok NAME" or "ok NAME # SKIP why" lines, one per test.
+# LIMIT: the time limit of each program in seconds (default 300). JOBS: the number of programs that run at a time (default 1).
+# RESULTS: a file that gets a line "SECONDS PROCESSOR_SECONDS PASSED FAILED SKIPPED NAME" per program; with it the total is not
+# printed, because the caller computes it. LABEL: a prefix of the printed names. The settings before a program are environment
+# variables for it; their values are appended to its name. WAITS=yes marks a program that waits much more than it computes; such
+# programs run one at a time, in addition to the JOBS others. A test program uses cmocka, whose counts are read from its output.
+# For each skipped test it prints "skipped: why"; a skip without a reason is a failure. A test script prints a line "ok NAME",
+# "not ok NAME" or "ok NAME # SKIP why" per test.
 set -u
 [ $# -gt 0 ] || { echo "run_tests.sh: no test is named"; exit 64; }
 
@@ -16,7 +17,7 @@ folder=$(mktemp -d) || exit 71
 trap 'rm -rf "$folder"' EXIT
 export folder limit=${LIMIT:-300} label=${LABEL:-} results=${RESULTS:-$folder/results}
 
-# sum LOG PATTERN: of the numbers captured by the first group, over the lines of the log
+# sum LOG PATTERN: prints the sum of the numbers that the pattern's first group captures in the lines of the log
 sum() { sed -nE "s/$2/\1/p" "$1" | awk '{ s += $1 } END { print s + 0 }'; }
 
 count_program() {
@@ -31,17 +32,17 @@ count_script() {
     failed=$(grep -c '^not ok ' "$1")
 }
 
-# reasons LOG: why tests were skipped, each with how many
+# reasons LOG: prints the reasons of skipped tests, each with the number of tests
 reasons() {
     grep -E '^ok .*# SKIP' "$1"
     grep -E '^skipped: ' "$1" | sort | uniq -c | sed -E 's/^ *([0-9]+) (.*)/\2 (\1)/'
 }
 
-# tell LOG CODE SECONDS PROCESSOR_SECONDS NAME PROGRAM: its line, with its last words if it failed
+# tell LOG CODE SECONDS PROCESSOR_SECONDS NAME PROGRAM: prints the program's result and, if it failed, the end of its output
 tell() {
     local log=$1 code=$2 seconds=$3 busy=$4 name=$5 word=ok passed failed skipped
     if [[ $6 == *.sh ]]; then count_script "$log"; else count_program "$log"; fi
-    # A crash, a time-out or a sanitizer's report counts as a failure of its own.
+    # A crash, a time-out or a sanitizer's report counts as one failed test.
     if [ "$code" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
     if [ "$code" -eq 0 ] && [ $((passed + failed + skipped)) -eq 0 ]; then failed=1; echo "no test was run" >>"$log"; fi
     if [[ $6 != *.sh ]] && [ "$skipped" -gt "$(grep -c '^skipped: ' "$log")" ]; then
@@ -60,7 +61,7 @@ tell() {
     [ "$failed" -eq 0 ]
 }
 
-# run_one ENTRY: a program with its settings
+# run_one ENTRY: runs one program; ENTRY is its settings and its path
 run_one() {
     local words name values='' log code seconds busy text setting TIMEFORMAT='%R %U %S'
     read -ra words <<<"$1"
@@ -81,13 +82,13 @@ run_one() {
     read -r seconds busy < <(tail -n 1 "$log.times" | awk '{ printf "%.1f %.1f\n", $1, $2 + $3 }')
     text=$(tell "$log" $code "$seconds" "$busy" "$name" "$program")
     code=$?
-    printf '%s\n' "$text" # at once: others tell, too
+    printf '%s\n' "$text" # a single write, because other jobs print at the same time
     return $code
 }
 
 export -f sum count_program count_script reasons tell run_one
 bad=0
-# run_all JOBS ENTRY...
+# run_all JOBS ENTRY...: runs the programs, JOBS at a time
 run_all() {
     local jobs=$1
     shift

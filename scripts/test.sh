@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# test.sh -- every test there is: packages, build, test programs (release, ASan + UBSan, part of them under TSan; what computes,
-# again on the CUDA backend with its kernels executed on the CPU), end-to-end tests. Its last line is "N passed, N failed, N
-# skipped". About eleven minutes on two cores, less where
-# ccache has most objects.
+# test.sh -- installs packages, builds everything and runs all tests: test programs in release, under ASan + UBSan and partly
+# under TSan; tests of computations also on the CUDA backend, with its kernels executed on the CPU; and end-to-end tests. The
+# last line is "N passed, N failed, N skipped". Takes about eleven minutes on two cores, less if ccache has most objects.
 #
 #   scripts/test.sh [--list] [quick] [ROOM|FOLDER|PROGRAM|SCRIPT...]
 #
-# quick: a first answer, two minutes on two cores after the build: the release program without the CUDA backend, most tests of
-# every room, thinned. Names choose among the tests: parallel/zero (or tests/parallel/zero), model/test_golden, program/cli.sh
-# (default: all). --list: prints what would run.
+# quick: runs most tests of every folder, each with a part of its cases, on the release program without the CUDA backend. Takes
+# two minutes on two cores after the build. Names select tests: parallel/zero (or tests/parallel/zero), model/test_golden,
+# program/cli.sh (default: all). --list: only prints which tests would run.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 only_list='' tier=rows wanted=()
@@ -24,12 +23,12 @@ done
 [ ${#wanted[@]} -gt 0 ] || wanted=(tests)
 
 # ---- which tests run in which flavour --------------------------------------------------------------------------------
-# row FLAVOUR SETTINGS TESTS...: these run in that flavour with these settings (NAME=VALUE...). A folder means all its tests. What
-# an earlier row runs with the same settings does not run again; what begins with ! is left out. Rows run in this order: the long
-# ones come first, so that no core waits for one of them in the end.
+# row FLAVOUR SETTINGS TESTS...: runs these tests in a build flavour with these settings (NAME=VALUE...). A folder stands for
+# all its tests; a name with ! before it is left out. A test that an earlier row runs with the same settings does not run again.
+# The rows run in this order. Long ones come first, so no core waits for one of them at the end.
 rows() {
     local device='TEST_DEVICE=cuda' reverse='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1'
-    # Half of their cases at each commit, the other half at the next.
+    # Each commit runs half of the cases of these tests; the next commit runs the other half.
     local halved='tests/equivalence/test_grid_equal tests/equivalence/test_grid_bits tests/parallel/verify/test_verify'
     halved+=' tests/equivalence/test_grid_checkpoints'
     local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
@@ -39,8 +38,8 @@ rows() {
     row emu_asan "$device $sample TEST_EVERY=4" tests/kernels/test_ops
     row emu "$deferred $sample" tests/parallel/trainer/test_trainer
     row emu "$deferred $sample" tests/parallel/zero/test_zero
-    # What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
-    # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
+    # Tests that compute on a device, including whole models and resumed runs. They run on the emulated device with its threads
+    # in forward order; in reverse order without cuBLASLt, or with streams as far behind the host as possible; and under ASan.
     row emu "$device TEST_EVERY=2" tests/kernels/test_ops tests/cuda/test_nccl_grids
     row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_golden tests/model/test_tensor_gradients
     row emu "$device TEST_EVERY=11" tests/model/test_recompute
@@ -55,12 +54,12 @@ rows() {
     row emu "$deferred $sample" tests/equivalence/test_grid_checkpoints
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/equivalence/test_grid_checkpoints
     row emu "$deferred EMU_DEVICES=4 TEST_EVERY=11 TEST_ONLY=test_overlap_changes_no_bit" tests/equivalence/test_grid_bits
-    # Whichever turn it is, one row has every dtype, the other, in which streams lag, every schedule.
+    # At every commit, the first of these rows covers every dtype, and the second one, with lagging streams, every schedule.
     row emu "$device TEST_EVERY=300 TEST_EACH=dtype" tests/equivalence/test_grid_equal
     row emu "$deferred TEST_EVERY=300 TEST_LATER=150 TEST_EACH=schedule" tests/equivalence/test_grid_equal
     row emu "$device" tests/parallel/trainer/test_device tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' tests/emu tests/program/device.sh tests/program/nccl.sh \
         tests/program/nccl_hosts.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
-    # What uses threads or signals: what ThreadSanitizer can say something about.
+    # Tests that use threads or signals, which ThreadSanitizer can check.
     row tsan "$sample STEPS=16" tests/program/signals.sh
     row tsan "$sample STEPS=12" tests/program/ranks.sh
     row tsan "$sample STEPS=5" tests/program/grids.sh
@@ -76,9 +75,9 @@ rows() {
     row release '' tests/program tests/kernels
     # shellcheck disable=SC2086 # words
     row release TEST_EVERY=2 $halved
-    # Distances that share no factor with the number of variants: each turn has both sides of every choice.
+    # TEST_EVERY shares no factor with the number of variants, so every commit covers both sides of every choice.
     row release TEST_EVERY=5 tests/model/test_recompute
-    # Under sanitizers: what they see once they do not see better in a second run.
+    # Under ASan + UBSan tests run with a part of their cases: more cases of the same code would reveal no more errors.
     row asan "$sample" tests/program/cli.sh tests/program/bad_config.sh tests/program/learns.sh tests/program/signals.sh tests/program/pipe.sh \
         tests/program/device.sh tests/program/data.sh tests/program/folder.sh tests/program/numbers.sh 'tests/[!e]*/test_*' \
         'tests/equivalence/test_grid_[cerst]*' '!tests/kernels/test_ops'
@@ -87,7 +86,8 @@ rows() {
     row release '' tests ${halved//tests/!tests} '!tests/model/test_recompute'
 }
 
-# Left out: what waits more than it computes, what checks the scripts for GPUs, and most grids, of which a few are of every kind.
+# Leaves out tests that wait more than they compute, tests of the scripts for GPUs, and most grids, except for a few of each
+# kind.
 quick_rows() {
     local name
     for name in resume cli worlds harness bench folder ranks grids learns bad_config layers lock opened origins output pipe \
@@ -97,8 +97,9 @@ quick_rows() {
     row cpu TEST_SAMPLE=1 'tests/[!e]*/test_*' tests/equivalence
 }
 
-# For one architecture of GPUs is enough where no kernel has changed since the commit before and no GPU asks for its own; continuous
-# integration (CI=true) compiles for all three. Headers that kernels share with the program count as kernels.
+# one_architecture: succeeds if it is enough to compile kernels for one GPU architecture: no kernel has changed since the
+# previous commit, and this machine has no GPU. Headers that kernels share with the program count as kernels. Continuous
+# integration (CI=true) always compiles for all three.
 one_architecture() {
     [ "${CI:-}" != true ] && [ -z "${ARCH:-}" ] && [ -d model/kernels/cuda ] || return
     # shellcheck source=scripts/cuda_lib.sh
@@ -108,11 +109,11 @@ one_architecture() {
 release_settings=FLAVOUR=release
 ! one_architecture || release_settings+=' ARCH=80'
 
-# make_settings FLAVOUR: those of its build
+# make_settings FLAVOUR: prints the settings of make for this flavour
 make_settings() {
     case $1 in
     release) echo "$release_settings" ;;
-    # What does not know of CUDA is compiled once, whether CUDA is built in or not.
+    # Shares the objects that do not depend on CUDA with the release build.
     cpu) echo CUDA=0 FLAVOUR=release COMMON=build/release ;;
     emu) echo CUDA=emu FLAVOUR=release ;;
     emu_asan) echo CUDA=emu FLAVOUR=asan ;;
@@ -120,28 +121,29 @@ make_settings() {
     esac
 }
 
-# make_flavour FLAVOUR ARGUMENT...
+# make_flavour FLAVOUR ARGUMENT...: runs make for this flavour
 make_flavour() {
     local flavour=$1 words
     read -ra words < <(make_settings "$flavour")
     make -s "${words[@]}" BUILD="build/$flavour" "${@:2}" </dev/null
 }
 
-# By flavour: the names of its tests, the programs to build; which entries there are; which wanted words fitted a test.
+# known and programs: for each flavour, the names of its tests and the programs to build. listed: the entries added so far.
+# found: the names on the command line that matched a test.
 declare -A known=() programs=() listed=() found=()
 flavours=() entries=()
 
-# fits TEST SELECTION: whether the selection, which may be a pattern, is that test or a folder of it
+# fits TEST SELECTION: succeeds if the selection, which may be a pattern, matches the test or a folder that contains it
 fits() {
     # shellcheck disable=SC2053
     [[ $1 == $2 || $1 == $2/* || $1 == $2.sh ]]
 }
 
-# Tests of deadlines and of ends: most of their time they wait.
+# Tests of deadlines and of runs that end, which wait most of the time.
 waiting=' tests/program/gpu_check.sh tests/program/nccl_faults.sh tests/program/kill.sh tests/parallel/trainer/test_faulty_grid'
 waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends '
 
-# add FLAVOUR SETTINGS TEST: its entry, "FLAVOUR SETTINGS PROGRAM", unless there is one
+# add FLAVOUR SETTINGS TEST: adds an entry for run_tests.sh, unless the same one exists
 add() {
     local path=build/$1/$3 waits=''
     [[ $3 == *.sh ]] && path=$3
@@ -153,8 +155,8 @@ add() {
     [[ $3 == *.sh ]] || programs[$1]+="$path "
 }
 
-# row FLAVOUR SETTINGS TESTS...: lists those that are wanted. A word that fits no test of the flavour is an error: a test that
-# was moved or renamed would silently run no more.
+# row FLAVOUR SETTINGS TESTS...: adds the tests that are wanted. A name that matches no test of the flavour is an error:
+# otherwise a test that was moved or renamed would silently no longer run.
 row() {
     local flavour=$1 settings=$2 selection name want fitting out=''
     shift 2
@@ -182,9 +184,9 @@ row() {
     done
 }
 
-# First of all: on a bare machine there is no make yet, which knows the tests.
+# Packages are installed first, because make, which lists the tests, may be missing.
 [ -n "$only_list" ] || scripts/setup.sh || echo "test.sh: going on with what is there"
-set -f # patterns are tests', not files'
+set -f # patterns match names of tests, not files
 $tier
 set +f
 for name in $waiting; do
@@ -198,8 +200,8 @@ if [ -n "$only_list" ]; then
     exit 0
 fi
 
-# Where ccache is installed, a second run on this machine, in whichever folder, compiles what has changed and no more. The objects
-# are copies: the Makefile renames the main() of tests in them.
+# use_cache: compiles through ccache if it is installed, so a second run on this machine, in any folder, compiles only what has
+# changed. Objects are copied from the cache, not linked, because the Makefile renames the main() of tests in them.
 use_cache() {
     command -v ccache >/dev/null || return
     export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/train.c-tests} CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-1G}
@@ -215,8 +217,8 @@ bad=0
 
 use_cache
 
-# All are built before any is run: a core that is done with one flavour's tests goes on with the next one's. A build that fails
-# is a test that fails.
+# All flavours are built before any test runs, so a core that has finished the tests of one flavour continues with the next. A
+# failed build counts as a failed test.
 for flavour in "${flavours[@]}"; do
     echo "== build $flavour"
     read -ra targets <<<"build/$flavour/train ${programs[$flavour]:-}"
@@ -226,12 +228,12 @@ for flavour in "${flavours[@]}"; do
     mapfile -t entries < <(printf '%s\n' "${entries[@]}" | grep -v "^LABEL=$flavour:")
 done
 
-# Thinned tests go through their cases by turns: the commit says which are tried, and the same commit always tries the same.
+# Tests that run only a part of their cases select it by the number of commits, so the same commit always tries the same cases.
 export TEST_TURN=${TEST_TURN:-$(git rev-list --count HEAD 2>/dev/null || echo 0)}
 echo "== run, TEST_TURN=$TEST_TURN"
 export OMP_NUM_THREADS=2
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 atexit_sleep_ms=0"
-# One more than cores: some tests wait.
+# One job more than cores, because some tests wait.
 JOBS=$(($(nproc) + 1)) scripts/run_tests.sh "${entries[@]}" || bad=1
 
 echo "== slowest"
