@@ -1,21 +1,24 @@
-/* attention.cu -- attention forward in float, without tensor cores; and the doors of both
- * directions, which choose the way. */
+/* attention.cu -- computes attention forward in float, without tensor cores. It also contains the
+ * two ops, forward and backward, which choose between this implementation and the one on tensor
+ * cores. */
 #include "model/kernels/cuda/attention_tiles.cuh"
 
-/* Owned queries and walked keys of a block, in sixteens, so that 99 KB of shared memory do. */
+/* Queries that a block owns and keys of a tile, in units of 16, chosen to fit in 99 KB of shared
+ * memory. */
 template <int D> struct ForwardTiles {
     enum { RA = D <= 128 ? 4 : 2, RB = D <= 64 ? 4 : D <= 128 ? 2 : 1 };
     enum { QUERIES = SIDE * RA, KEYS = SIDE * RB };
     enum { FLOATS = (QUERIES + 2 * KEYS) * TILE_LD(D) + QUERIES * TILE_LD(KEYS) };
 };
 
-/* The thread's rows so far: the largest score, the sum of exponentials relative to it. */
+/* State of the softmax for the thread's rows: the largest score so far, and the sum of exponentials
+ * relative to it. */
 template <int RA> struct SoftmaxRows {
     float top[RA], sum[RA];
 };
 
-/* Scores of a tile of keys from `key` become weights; what was gathered from earlier keys is
- * rescaled. */
+/* Turns the scores of a tile, whose keys start at `key`, into weights relative to the row's largest
+ * score so far. If that has grown, rescales the sums of earlier keys. */
 template <int RA, int RB, int COLS>
 static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], SoftmaxRows<RA> &x,
                                                     float (&out)[RA][COLS], const int (&first)[RA],
@@ -31,7 +34,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], SoftmaxR
             top = fmaxf(top, s[i][j]);
         }
         top = fmaxf(lanes_max(top, SIDE), x.top[i]);
-        /* -infinity less itself is NaN: a query that has seen no key yet is measured from 0. */
+        /* -infinity minus itself is NaN, so a query that has not seen a key yet uses base 0. */
         float base = top > -INFINITY ? top : 0, rescale = expf(x.top[i] - base);
 #pragma unroll
         for (int j = 0; j < RB; j++) {
@@ -46,9 +49,10 @@ static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], SoftmaxR
     }
 }
 
-/* o (B, Tq, H*D) = softmax(scale q k^T) v, lse (B, H, Tq) = log sum exp of the scores.
- * Milakov, Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135. A block owns QUERIES queries
- * of one head and walks over the keys that they see: each sum has one owner and a fixed order. */
+/* Computes o (B, Tq, H*D) = softmax(scale q k^T) v and lse (B, H, Tq) = log sum exp of the scores.
+ * Milakov, Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135. Each block owns QUERIES
+ * queries of one head and loops over the keys that they see, so every sum has one owner and a fixed
+ * order. */
 template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
     attention_forward_kernel(T *o, int64_t o_ld, float *lse, const T *q, int64_t q_ld, const T *k,
@@ -78,8 +82,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     keys_seen_by(s, at.b, t, QUERIES, &start, &stop);
     for (int key = start; key < stop; key += KEYS) {
-        /* All threads are done with the tiles before; the second barrier: all have filled the
-         * new ones. */
+        /* The first barrier waits until no thread reads the previous tiles, the second until all
+         * threads have filled the new ones. */
         __syncthreads();
         tile_load<T, N, D>(k_tile, KEYS, k + key * k_ld, k_ld, s.tk - key, s.head_size);
         tile_load<T, N, D>(v_tile, KEYS, v + key * v_ld, v_ld, s.tk - key, s.head_size);

@@ -1,5 +1,5 @@
-/* attention.cuh -- what all attention kernels share: the shape of a call, which keys a query sees,
- * the order of blocks. */
+/* attention.cuh -- contains what all attention kernels share: the shape of a call, the keys that a
+ * query sees, and the assignment of work to blocks. */
 #ifndef MODEL_KERNELS_CUDA_ATTENTION_CUH
 #define MODEL_KERNELS_CUDA_ATTENTION_CUH
 
@@ -10,16 +10,17 @@
 
 /* ---- shape ----------------------------------------------------------------------------------- */
 
-/* What every kernel knows of a call. Query t sees keys first_key[t] (0 without) up to and without
- * min(t + offset + 1, tk). */
+/* Shape and masks of one call. Query t sees the keys from first_key[t] (0 if first_key is NULL) up
+ * to, but not including, min(t + offset + 1, tk). */
 typedef struct {
     int heads, kv_heads, head_size, tq, tk, offset;
     float scale;
     const int32_t *first_key;
-    int section; /* pairs (batch row, head) whose blocks run side by side */
+    int section; /* (batch row, head) pairs whose blocks run at the same time */
 } AttentionShape;
 
-/* A section's keys and values are to stay in L2 while its blocks pass over them. */
+/* A section is a number of pairs that are processed together: as many as have at most this many
+ * bytes of keys and values, which then stay in the L2 cache. */
 #define SECTION_BYTES ((int64_t)16 << 20)
 
 static inline AttentionShape shape_of(Tensor q, Tensor k, Attention a, Tensor first_key)
@@ -43,7 +44,8 @@ static inline AttentionShape shape_of(Tensor q, Tensor k, Attention a, Tensor fi
     return s;
 }
 
-/* Keys [first, end) that query t of batch row b sees; none for t >= tq. */
+/* Sets [*first, *end) to the keys that query t of batch row b sees. The range is empty if t >= tq.
+ */
 static __device__ __forceinline__ void keys_seen(const AttentionShape &s, int64_t b, int t,
                                                  int *first, int *end)
 {
@@ -52,8 +54,8 @@ static __device__ __forceinline__ void keys_seen(const AttentionShape &s, int64_
     *end = real ? min(t + s.offset + 1, s.tk) : 0;
 }
 
-/* Keys [first, end) that any of the queries [t, t + n) of batch row b sees. All lanes of a warp
- * call it and get the same. */
+/* Sets [*first, *end) to the smallest range that holds every key seen by any of the queries [t, t +
+ * n) of batch row b. All lanes of a warp must call it; all get the same result. */
 static __device__ __forceinline__ void keys_seen_by(const AttentionShape &s, int64_t b, int t,
                                                     int n, int *first, int *end)
 {
@@ -67,8 +69,8 @@ static __device__ __forceinline__ void keys_seen_by(const AttentionShape &s, int
     *first = max(-warp_max(-least), 0);
 }
 
-/* Keys [first, end) that every one of the queries [t, t + n) of batch row b sees, if any. All lanes
- * of a warp call it and get the same. */
+/* Sets [*first, *end) to the keys that all of the queries [t, t + n) of batch row b see; the range
+ * may be empty. All lanes of a warp must call it; all get the same result. */
 static __device__ __forceinline__ void keys_seen_by_all(const AttentionShape &s, int64_t b, int t,
                                                         int n, int *first, int *end)
 {
@@ -84,16 +86,18 @@ static __device__ __forceinline__ void keys_seen_by_all(const AttentionShape &s,
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-/* Where a block works. Pairs are of batch row and head, or kv head for blocks that own keys. */
+/* The part of the work that a block does. A pair is (batch row, head), or (batch row, kv head) for
+ * blocks that own keys. */
 typedef struct {
-    int local, pair; /* counted from the launch's first pair, from the call's */
+    int local, pair; /* index of the pair within the launch; within the call */
     int64_t b;
-    int head, kv_head; /* for blocks that own keys, head is the first of the group */
+    int head, kv_head; /* blocks that own keys: head is the first of the group */
     int row;           /* first query or key that the block owns */
 } BlockPlace;
 
-/* What block x of a grid of pairs * blocks does: pairs by sections, in a section all pairs' first
- * blocks first. */
+/* Maps block x of a grid of pairs * blocks to its pair and its block number within the pair.
+ * Sections run one after the other. Within a section, the first blocks of all its pairs come before
+ * the second blocks, and so on. */
 static __device__ __forceinline__ void block_place(int64_t x, int pairs, int blocks, int section,
                                                    int *pair, int *block)
 {
@@ -103,7 +107,8 @@ static __device__ __forceinline__ void block_place(int64_t x, int pairs, int blo
     *pair = base + at % n;
 }
 
-/* Block x of those that own `owned` queries each, last queries first: they see the most keys. */
+/* Returns the work of block x when each block owns `owned` queries. The last queries come first:
+ * they see the most keys, so they take the longest. */
 static __device__ __forceinline__ BlockPlace queries_place(const AttentionShape &s, int64_t x,
                                                            int pair0, int pairs, int owned)
 {
@@ -118,7 +123,8 @@ static __device__ __forceinline__ BlockPlace queries_place(const AttentionShape 
     return at;
 }
 
-/* Block x of those that own `owned` keys each, first keys first: the most queries see them. */
+/* Returns the work of block x when each block owns `owned` keys. The first keys come first: the
+ * most queries see them, so they take the longest. */
 static __device__ __forceinline__ BlockPlace keys_place(const AttentionShape &s, int64_t x,
                                                         int pair0, int pairs, int owned)
 {
@@ -133,7 +139,7 @@ static __device__ __forceinline__ BlockPlace keys_place(const AttentionShape &s,
     return at;
 }
 
-/* Row 0 of a head of batch row b in a tensor (B, length, heads * D). */
+/* Returns a pointer to row 0 of a head of batch row b in a tensor (B, length, heads * D). */
 template <class T>
 __device__ __forceinline__ T *head_at(T *x, int64_t ld, int64_t b, int length, int head,
                                       const AttentionShape &s)
@@ -143,7 +149,7 @@ __device__ __forceinline__ T *head_at(T *x, int64_t ld, int64_t b, int length, i
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-/* The smallest width of tiles that holds the head. */
+/* Returns the smallest tile width that is at least head_size. */
 static inline int tile_width(int64_t head_size)
 {
     int64_t step = head_size <= 128 ? 32 : 64;
@@ -156,7 +162,7 @@ static inline int tile_width(int64_t head_size)
         __VA_ARGS__;                                                                               \
     } break;
 
-/* Runs the statements with D as tile_width of the head. */
+/* Runs the statements with D = tile_width(head_size). */
 #define WITH_WIDTH(head_size, D, ...)                                                              \
     do {                                                                                           \
         switch (tile_width(head_size)) {                                                           \
@@ -169,7 +175,8 @@ static inline int tile_width(int64_t head_size)
         }                                                                                          \
     } while (0)
 
-/* Whether every head's rows of all operands are whole packs of 16 bytes. */
+/* Returns true if, in all n tensors, every row of every head starts on a 16-byte boundary and is a
+ * multiple of 16 bytes long. */
 static inline bool heads_in_packs(const Tensor *t, int n, int64_t head_size)
 {
     int pack = pack_size(t[0].dtype);
@@ -179,7 +186,8 @@ static inline bool heads_in_packs(const Tensor *t, int n, int64_t head_size)
     return fit;
 }
 
-/* The operands of a backward pass, and what its kernels read. */
+/* Tensors of a call of backward. BackwardOperands below holds the pointers and strides that its
+ * kernels read. */
 typedef struct {
     Tensor dq, dk, dv, dout, q, k, v, o, lse;
     bool accumulate;

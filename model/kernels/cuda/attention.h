@@ -1,7 +1,8 @@
-/* attention.h -- the two ways to compute attention on CUDA, and the choice between them.
+/* attention.h -- declares the two implementations of attention on CUDA and chooses between them.
  *
- * Plain: float arithmetic, any head size up to 256, all storage types; what f32 runs on and what
- * the other is held to. Flash: tensor cores, 16-bit storage. */
+ * "Plain" computes in float and accepts head sizes up to 256 and all storage types. It is used for
+ * f32, and the tests compare the other implementation with it. "Flash" uses tensor cores and needs
+ * 16-bit storage. */
 #ifndef MODEL_KERNELS_CUDA_ATTENTION_H
 #define MODEL_KERNELS_CUDA_ATTENTION_H
 
@@ -11,10 +12,11 @@
 extern "C" {
 #endif
 
-/* Largest head that either way takes. */
+/* Largest head size that both implementations accept. */
 enum { ATTENTION_MAX_HEAD = 256 };
 
-/* Contracts of all three: op_attention_forward and op_attention_backward in ops.h. */
+/* For the contracts of these three functions see op_attention_forward and op_attention_backward in
+ * ops.h. */
 void plain_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
                               Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
                               Attention attention, Tensor first_key);
@@ -25,8 +27,9 @@ void flash_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool
                               Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
                               Attention attention, Tensor first_key);
 
-/* Whether these operands, of which the first is q, take the tensor cores: 16-bit elements, heads
- * and rows in packs of 16 bytes. */
+/* Returns true if attention with these operands can use the tensor cores: the scale is positive,
+ * the elements have 16 bits, and every head and row starts on a 16-byte boundary. operand[0] is q.
+ */
 static inline bool attention_is_flash(const Tensor *operand, int n, Attention attention)
 {
     enum { PACK = 8 };
@@ -40,8 +43,8 @@ static inline bool attention_is_flash(const Tensor *operand, int n, Attention at
     return true;
 }
 
-/* How many pairs (batch row, kv head), of `pairs`, a backward pass may take at once so that `each`
- * floats of every one of them fit the workspace. */
+/* Returns how many of `pairs` (batch row, kv head) pairs one pass of backward can process. Each
+ * pair needs `each` floats of workspace. Ends the program if not even one pair fits. */
 static inline int64_t attention_portion(const Device *dev, int64_t each, int64_t pairs)
 {
     int64_t fitting = (int64_t)(cuda_device(dev)->workspace_bytes / sizeof(float)) / each;

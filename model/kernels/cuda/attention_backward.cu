@@ -1,20 +1,25 @@
-/* attention_backward.cu -- attention backward in float, without tensor cores. With S the scores,
- * P = exp(S - lse) the weights and delta = rowsum(dO o):
- *   dV = P^T dO    dP = dO V^T    dS = P (dP - delta) scale    dQ = dS K    dK = dS^T Q
- * P is computed anew, tile by tile (Dao et al., arXiv:2205.14135).
+/* attention_backward.cu -- computes the gradients of attention in float, without tensor cores. With
+ * S the scores, P = exp(S - lse) the weights and delta = rowsum(dO o):
  *
- * Two kernels, seven products instead of five: blocks of the first own queries and make dQ, blocks
- * of the second own keys and make dK and dV over all query heads of their group. So every element
- * has one owner and a fixed order of summation: no atomics, no sums in global memory. */
+ *   dV = P^T dO    dP = dO V^T    dS = P (dP - delta) scale    dQ = dS K    dK = dS^T Q
+ *
+ * P is computed again, tile by tile (Dao et al., arXiv:2205.14135).
+ *
+ * There are two kernels. Blocks of the first own queries and compute dQ. Blocks of the second own
+ * keys and compute dK and dV, over all query heads of their group. This takes seven matrix products
+ * instead of five. In return every element has one owner and a fixed order of summation, without
+ * atomics or sums in global memory. */
 #include "model/kernels/cuda/attention_tiles.cuh"
 
-/* Owned and walked rows of a block, in sixteens, so that 99 KB of shared memory do. */
+/* Rows that a block owns and rows of the tiles that it loops over, in units of 16, chosen to fit in
+ * 99 KB of shared memory. */
 template <int D> struct BackwardTiles {
     enum { RA = D <= 64 ? 4 : D <= 128 ? 2 : 1, RB = RA, OWNED = SIDE * RA, WALKED = SIDE * RB };
     enum { FLOATS = 2 * (OWNED + WALKED) * TILE_LD(D) + OWNED * TILE_LD(WALKED) };
 };
 
-/* A score becomes its weight P, dP becomes dS. */
+/* Replaces *score by its weight P and *dp by dS. Both become 0 if the query does not see the key.
+ */
 static __device__ __forceinline__ void score_gradient(float *score, float *dp, bool seen, float lse,
                                                       float delta, float scale)
 {
@@ -23,7 +28,8 @@ static __device__ __forceinline__ void score_gradient(float *score, float *dp, b
     *dp = seen ? p * (*dp - delta) * scale : 0;
 }
 
-/* The same for a thread's queries, rows, and keys, columns, from `key` on. */
+/* Applies score_gradient to all of the thread's scores. Rows are queries, columns are the keys from
+ * `key` on. */
 template <int RA, int RB>
 static __device__ __forceinline__ void tile_gradient(float (&score)[RA][RB], float (&dp)[RA][RB],
                                                      const int (&first)[RA], const int (&end)[RA],
@@ -40,7 +46,8 @@ static __device__ __forceinline__ void tile_gradient(float (&score)[RA][RB], flo
         }
 }
 
-/* delta of the thread's rows of a tile of queries: dout from its tile, o from memory. */
+/* Computes delta for the thread's queries. dout points to their rows of a tile, o to global memory.
+ */
 template <class T, int RA, int D>
 static __device__ __forceinline__ void deltas(float (&delta)[RA], const float *dout, const T *o,
                                               int64_t o_ld, int real, int cols)
@@ -54,8 +61,9 @@ static __device__ __forceinline__ void deltas(float (&delta)[RA], const float *d
     }
 }
 
-/* dq (B, Tq, H*D) =/+= dS K, delta (pairs, Tq) = rowsum(dO o), both for pairs (batch row, head)
- * from `pair0` on. A block owns OWNED queries of one head and walks over the keys that they see. */
+/* Computes dq (B, Tq, H*D) = dS K, or += with accumulate, and delta (pairs, Tq) = rowsum(dO o), for
+ * (batch row, head) pairs from `pair0` on. Each block owns OWNED queries of one head and loops over
+ * the keys that they see. */
 template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
     attention_backward_query_kernel(T *dq, int64_t dq_ld, bool accumulate, float *delta_of,
@@ -92,10 +100,12 @@ __global__ void __launch_bounds__(THREADS, 1)
                      s.tq - t - y, s.head_size);
 #pragma unroll
     for (int i = 0; i < RA; i++)
-        /* Written for the kernel of the keys, which runs after this one on the same stream. */
+        /* delta is stored for attention_backward_key_kernel, which runs next on this stream. */
         if (x == 0 && t + y + i < s.tq) delta_of[y + i] = delta[i];
     keys_seen_by(s, at.b, t, OWNED, &start, &stop);
     for (int key = start; key < stop; key += WALKED) {
+        /* The first barrier waits until no thread reads the previous tiles, the second until all
+         * threads have filled the new ones. */
         __syncthreads();
         tile_load<T, N, D>(k_tile, WALKED, k + key * in.k_ld, in.k_ld, s.tk - key, s.head_size);
         tile_load<T, N, D>(v_tile, WALKED, v + key * in.v_ld, in.v_ld, s.tk - key, s.head_size);
@@ -113,8 +123,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             row_store<T, N, D>(dq + (y + i) * dq_ld, sum[i], 1, s.head_size, accumulate);
 }
 
-/* What a block of keys takes from WALKED queries of one head: dV += P^T dO, dK += dS^T Q. Rows are
- * the block's keys from `key` on, columns the queries from t on. */
+/* Adds the contribution of WALKED queries of one head to the gradients of the block's keys: dV +=
+ * P^T dO and dK += dS^T Q. Rows are the keys from `key` on, columns the queries from t on. */
 template <class T, int D, class Tiles>
 static __device__ __forceinline__ void
 keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], const float *k_tile,
@@ -139,7 +149,8 @@ keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], co
             score_gradient(&score[i][j], &dp[i][j], me >= first && me < end, lse, delta, s.scale);
         }
     }
-    /* One tile of weights serves P, then dS: half a warp writes and reads its own rows of it. */
+    /* The same tile holds first P, then dS. Each half warp writes and reads only its own rows of
+     * it, so no barrier is needed. */
     weights += y * TILE_LD(Tiles::WALKED);
     weights_share(weights, score);
     tiles_weigh<RA, RB, D>(dv, weights, dout_tile);
@@ -147,9 +158,10 @@ keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], co
     tiles_weigh<RA, RB, D>(dk, weights, q_tile);
 }
 
-/* dk, dv (B, Tk, G*D) =/+= for pairs (batch row, kv head) from `pair0` on; delta (pairs * H / G,
- * Tq) from the kernel before. A block owns OWNED keys and walks over the query heads of its group
- * and their queries, both in ascending order. */
+/* Computes dk and dv (B, Tk, G*D), or adds to them with accumulate, for (batch row, kv head) pairs
+ * from `pair0` on. Reads delta (pairs * H / G, Tq), which the query kernel has stored. Each block
+ * owns OWNED keys and loops over the query heads of its group and their queries, both in ascending
+ * order. */
 template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
     attention_backward_key_kernel(T *dk, int64_t dk_ld, T *dv, int64_t dv_ld, bool accumulate,
@@ -168,6 +180,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     tile_load<T, N, D>(k_tile, OWNED, k, in.k_ld, s.tk - key, s.head_size);
     tile_load<T, N, D>(v_tile, OWNED, v, in.v_ld, s.tk - key, s.head_size);
     float dk_sum[RA][D / SIDE] = {}, dv_sum[RA][D / SIDE] = {};
+    /* Query heads and queries are visited in ascending order, which fixes the order of the sums. */
     for (int h = 0; h < group; h++) {
         const T *q = head_at(in.q, in.q_ld, at.b, s.tq, at.head + h, s);
         const T *dout = head_at(in.dout, in.dout_ld, at.b, s.tq, at.head + h, s);
@@ -176,7 +189,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int t = max(key - s.offset, 0) / WALKED * WALKED; t < s.tq; t += WALKED) {
             int start, stop;
             keys_seen_by(s, at.b, t, WALKED, &start, &stop);
-            /* The whole block skips the tile, so that the barriers below are met by all or none. */
+            /* start and stop are the same for all threads, so the whole block skips the tile, and
+             * no thread misses a barrier below. */
             if (start >= key + OWNED || stop <= key) continue;
             __syncthreads();
             tile_load<T, N, D>(q_tile, WALKED, q + t * in.q_ld, in.q_ld, s.tq - t, s.head_size);
@@ -197,7 +211,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* In portions of pairs (batch row, kv head) whose delta the workspace holds. */
+/* Launches the two kernels for as many (batch row, kv head) pairs at a time as have room for their
+ * delta in the workspace. */
 template <class T, int N, int D>
 static void backward_launch(Device *dev, const BackwardTensors *c, AttentionShape s)
 {

@@ -1,9 +1,10 @@
-/* attention_tiles.cuh -- products of tiles in shared memory, in float, for attention without tensor
+/* attention_tiles.cuh -- multiplies tiles in shared memory in float, for attention without tensor
  * cores.
  *
- * A block is 16 x 16 threads. It owns 16 RA rows (queries, or keys for dk and dv) and walks over
- * tiles of 16 RB rows of the other side. Thread (y, x) has scores of the owned rows y RA + i with
- * the walked rows x + 16 j: a row's scores lie in half a warp, so its sums need no barrier. */
+ * A block has 16 x 16 threads. It owns 16 RA rows (queries, or keys when it computes dk and dv) and
+ * loops over tiles of 16 RB rows of the other side, called the walked rows. Thread (y, x) computes
+ * the scores of the owned rows y RA + i with the walked rows x + 16 j. So all scores of an owned
+ * row are in the same half of a warp, and summing over the row needs no barrier. */
 #ifndef MODEL_KERNELS_CUDA_ATTENTION_TILES_CUH
 #define MODEL_KERNELS_CUDA_ATTENTION_TILES_CUH
 
@@ -11,33 +12,35 @@
 
 enum { SIDE = 16, THREADS = SIDE * SIDE };
 
-/* Floats from row to row of a tile of `cols` columns: 16-byte aligned, and rows that threads of a
- * warp read at once start 4 banks apart. */
+/* Row stride of a tile of `cols` columns, in floats. Rows are 16-byte aligned, and adjacent rows
+ * start 4 banks apart, because the threads of a warp read them at the same time. */
 #define TILE_LD(cols) ((cols) + 4)
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* to (rows, D) = `real` rows of `cols` columns at `from`, zero beyond both. All threads call it. */
+/* Loads `real` rows of `cols` columns from `from` into the tile `to` (rows, D), and fills the rest
+ * of the tile with zeros. All threads must call it. */
 template <class T, int N, int D>
 __device__ __forceinline__ void tile_load(float *to, int rows, const T *from, int64_t ld, int real,
                                           int cols)
 {
     for (int i = threadIdx.x; i < rows * (D / N); i += THREADS) {
         int row = i / (D / N), col = i % (D / N) * N;
-        /* Zeros where there is nothing: such rows take part with weight 0, and 0 times what the
-         * memory happened to hold may be NaN. */
+        /* Rows beyond the matrix take part in products with weight 0. They are zeroed because stale
+         * memory may hold a NaN, and 0 times NaN is NaN. */
         float x[N] = {0};
         if (row < real && col < cols) load(x, from + row * ld + col);
         store(to + row * TILE_LD(D) + col, x);
     }
 }
 
-/* s[i][j] += a's row i times b's row 16 j; a and b are the thread's first rows. */
+/* Adds the dot product of a's row i and b's row 16 j to s[i][j]. a and b point to the thread's
+ * first rows. */
 template <int RA, int RB, int D>
 __device__ __forceinline__ void tiles_product(float (&s)[RA][RB], const float *a, const float *b)
 {
-    /* RA + RB loads serve RA RB products. b's rows are 16 apart, so that neighbouring threads read
-     * neighbouring rows, 4 banks from each other. */
+    /* Each round of RA + RB loads is used for RA RB products. A thread's rows of b are 16 apart, so
+     * that adjacent threads read adjacent rows, which start 4 banks apart. */
 #pragma unroll 2
     for (int d = 0; d < D; d += 4) {
         float x[RA][4], y[RB][4];
@@ -57,20 +60,20 @@ __device__ __forceinline__ void tiles_product(float (&s)[RA][RB], const float *a
     }
 }
 
-/* Columns that thread x has of a row of D: packs of PACK columns, at x * PACK and every STEP
- * columns from there. */
+/* The columns of a row of D that thread x holds: packs of PACK columns, the first at x * PACK, the
+ * others at intervals of STEP. */
 template <int D> struct Columns {
     enum { ALL = D / SIDE, PACK = ALL < 4 ? ALL : 4, PACKS = ALL / PACK, STEP = SIDE * PACK };
 };
 
-/* sum[i] += row i of weights p (RA, 16 RB; the thread's first row) times b (16 RB, D), in the
- * thread's columns. */
+/* Adds row i of the weights p (RA, 16 RB) times b (16 RB, D) to sum[i], for the thread's columns. p
+ * points to the thread's first row of weights. */
 template <int RA, int RB, int D>
 __device__ __forceinline__ void tiles_weigh(float (&sum)[RA][D / SIDE], const float *p,
                                             const float *b)
 {
-    /* Half a warp reads a row of b from end to end, and its other half the same row: no bank is
-     * asked for two words. Its four weights of a row are one address for all of it. */
+    /* Both halves of a warp read the same full row of b, so no bank has to deliver two different
+     * words. The four weights of a row are at the same address for every thread of a half warp. */
     typedef Columns<D> C;
     const float *column = b + threadIdx.x % SIDE * C::PACK;
 #pragma unroll 1
@@ -94,11 +97,12 @@ __device__ __forceinline__ void tiles_weigh(float (&sum)[RA][D / SIDE], const fl
     }
 }
 
-/* The thread's share of weights p (RA, 16 RB) = s, for tiles_weigh by the same half warp. */
+/* Stores s, the thread's elements of the weights p (RA, 16 RB). The same half warp reads the
+ * weights in tiles_weigh. */
 template <int RA, int RB>
 __device__ __forceinline__ void weights_share(float *p, const float (&s)[RA][RB])
 {
-    __syncwarp(); /* the warp may still read the weights before these */
+    __syncwarp(); /* the warp may still be reading the previous weights */
 #pragma unroll
     for (int i = 0; i < RA; i++)
 #pragma unroll
@@ -107,8 +111,9 @@ __device__ __forceinline__ void weights_share(float *p, const float (&s)[RA][RB]
     __syncwarp();
 }
 
-/* The thread's columns of one row of `cols` at `to` =/+= factor * sum, rounded once. N as in
- * tile_load. */
+/* Stores the thread's columns of one row, rounded once: to = factor * sum, or += with accumulate.
+ * The row has `cols` columns. N is the number of elements that are stored at once, as in tile_load.
+ */
 template <class T, int N, int D>
 __device__ __forceinline__ void row_store(T *to, const float (&sum)[D / SIDE], float factor,
                                           int cols, bool accumulate)
@@ -117,7 +122,8 @@ __device__ __forceinline__ void row_store(T *to, const float (&sum)[D / SIDE], f
     enum { STORE = N == 1 ? 1 : C::PACK };
 #pragma unroll
     for (int c = 0; c < C::ALL; c += STORE) {
-        /* A pack is before `cols` or past it as a whole: with N > 1 rows hold whole packs. */
+        /* A pack is entirely before or entirely after column `cols`, because rows consist of whole
+         * packs if N > 1. */
         int col = c / C::PACK * C::STEP + threadIdx.x % SIDE * C::PACK + c % C::PACK;
         if (col >= cols) continue;
         float x[STORE] = {0};
@@ -129,9 +135,9 @@ __device__ __forceinline__ void row_store(T *to, const float (&sum)[D / SIDE], f
     }
 }
 
-/* Runs the statements with T as the storage type, D as the smallest width of these tiles that holds
- * the head, and N as what moves at once: packs for f32 alone, since 16-bit types come here only for
- * heads that hold no packs, or in tests. */
+/* Runs the statements with T as the storage type, D as the smallest tile width that is at least
+ * head_size, and N as the number of elements to load or store at once. Only f32 uses packs. 16-bit
+ * types reach these kernels only in tests, or if the tensors are not aligned for packs. */
 #define WITH_TILES(dtype, head_size, packs, T, N, D, ...)                                          \
     WITH_STORAGE(dtype, T, WITH_WIDTH(head_size, WIDTH, {                                          \
                      enum { D = WIDTH == 96 ? 128 : WIDTH == 192 ? 256 : WIDTH };                  \

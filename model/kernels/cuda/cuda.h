@@ -1,10 +1,11 @@
-/* cuda.h -- what the files of the CUDA backend share: the device's state, errors, scratch, and the
- * ops that the table hands out. Included by C files and, inside kernel.cuh, by .cu files.
+/* cuda.h -- declares what the files of the CUDA backend share: the device's state, error checks,
+ * scratch memory, and the ops of the backend's table. C files include it directly, .cu files
+ * through kernel.cuh.
  *
- * All work of an op is put on the compute stream of the Device that it is given, which may be a
- * view on another stream (device_on), and nobody waits for it: an op neither allocates nor
- * synchronises. Several Devices, each of its own thread, may share a GPU and its context; nothing
- * here is shared between them. */
+ * Every op queues its work on the compute stream of the Device that it is given and returns without
+ * waiting; that Device may be a view of the GPU on another stream (device_on). An op neither
+ * allocates memory nor synchronises. Several Devices, each with its own thread, may use the same
+ * GPU and CUDA context; they share none of the state declared here. */
 #ifndef MODEL_KERNELS_CUDA_CUDA_H
 #define MODEL_KERNELS_CUDA_CUDA_H
 
@@ -17,8 +18,8 @@ extern "C" {
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 
-/* Most scratch that one op may take, unless the device was opened with another amount; products and
- * kernels share it, one op after another. */
+/* Default size of a device's scratch memory in bytes; DeviceOptions.scratch overrides it. Library
+ * products and kernels share it, one op at a time. */
 #define CUDA_WORKSPACE ((size_t)128 << 20)
 
 enum { CUDA_COMPUTE, CUDA_COPY, CUDA_COMM, CUDA_P2P, CUDA_TP, CUDA_STREAMS };
@@ -28,8 +29,8 @@ typedef struct CudaDevice {
     void *workspace; /* device memory, 256-byte aligned */
     size_t workspace_bytes;
     int multiprocessors;
-    size_t shared_bytes; /* most dynamic shared memory that a block may ask for */
-    struct Lt *lt;       /* cuBLASLt and its plans: lt.h */
+    size_t shared_bytes; /* largest dynamic shared memory of one block */
+    struct Lt *lt;       /* cuBLASLt and its plans; see lt.h */
     char name[128];      /* "NVIDIA H100 80GB HBM3" */
     int major, minor;    /* compute capability */
 } CudaDevice;
@@ -44,13 +45,15 @@ static inline cudaStream_t cuda_stream(const Device *dev)
     return (cudaStream_t)dev->compute.impl;
 }
 
-/* Scratch of the running op, valid until the next op's kernels; contents undefined. More than the
- * device's workspace_bytes is a bug: ops cut their work so that it suffices. So is a call on a
- * stream other than the device's own compute stream, where it would be two ops' at once. */
+/* Returns the scratch memory for the op that is being queued. Its contents are undefined, and the
+ * next op's kernels overwrite it. Ends the program if `bytes` exceeds the device's workspace_bytes
+ * (ops split their work so that it fits), or if dev is a view on a stream other than the compute
+ * stream: two ops could then use the scratch memory at the same time. */
 void *cuda_workspace(const Device *dev, size_t bytes);
 
-/* Ends the run with EXIT_SYSTEM (EXIT_NO_MEMORY for memory, and what to lower), the call and CUDA's
- * words. */
+/* Ends the program when a CUDA call fails: with EXIT_NO_MEMORY and advice on saving memory when it
+ * ran out of memory, otherwise with EXIT_SYSTEM. The message names the call and quotes CUDA's
+ * description of the error. */
 #define CUDA_CHECK(call) cuda_check((call), #call, __FILE__, __LINE__)
 void cuda_check(cudaError_t code, const char *call, const char *file, int line);
 
@@ -62,20 +65,22 @@ void cuda_check(cudaError_t code, const char *call, const char *file, int line);
 #undef OP
 #undef OP_WITHOUT_CUDA
 
-/* db (O) grad =/+= column sums of dy (N, O): the bias gradient of a linear layer. Partial sums of
- * fixed blocks of rows, added in order: deterministic. (reduce.cu) */
+/* Computes the bias gradient of a linear layer: the column sums of dy (N, O). Overwrites db (O) or,
+ * with accumulate, adds to it. Sums fixed blocks of rows, then adds these partial sums in order, so
+ * the result is deterministic. (reduce.cu) */
 void cuda_bias_sums(Device *dev, Tensor db, Tensor dy, bool accumulate);
-/* y = each row a copy of bias (O); y (N, O), same type. (elementwise.cu) */
+/* Sets every row of y (N, O) to bias (O); both have the same type. (elementwise.cu) */
 void cuda_rows_fill(Device *dev, Tensor y, Tensor bias);
-/* y (N, O) storage = gelu(sum (N, O) f32 + bias (O, if present)), rounded once; pre (N, O, if
- * present) = sum + bias, rounded. (elementwise.cu) */
+/* Computes y (N, O) = gelu(sum (N, O) f32 + bias (O)), rounded once to y's type. If pre (N, O) is
+ * present, stores sum + bias in it, rounded. The bias may be absent. (elementwise.cu) */
 void cuda_gelu_of_sum(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias);
-/* dx (N, I) storage = product (N, I) f32 * gelu'(pre (N, I) storage), rounded once; for f32 dx may
- * be the product itself. (elementwise.cu) */
+/* Computes dx (N, I) = product (N, I) f32 * gelu'(pre (N, I)), rounded once. dx and pre have the
+ * storage type; if that is f32, dx may be the product itself. (elementwise.cu) */
 void cuda_gelu_multiply(Device *dev, Tensor dx, Tensor product, Tensor pre);
-/* d (M, N) =/+= op(a) op(b) in f32, rounded once; a (M, K), or (K, M) when transposed; b (K, N), or
- * (N, K); d storage or f32; any strides. The plain kernel that replaces the library. (gemm_simt.cu)
- */
+/* Computes d (M, N) = op(a) op(b), or adds the product to d with accumulate. Sums in f32 and rounds
+ * once. a is (M, K), or (K, M) when transposed; b is (K, N), or (N, K). d has the storage type or
+ * f32. Accepts any strides. This plain kernel is used when cuBLASLt refuses a product.
+ * (gemm_simt.cu) */
 void cuda_product(Device *dev, Tensor d, Tensor a, bool a_transposed, Tensor b, bool b_transposed,
                   bool accumulate);
 

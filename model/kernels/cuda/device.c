@@ -1,9 +1,11 @@
-/* device.c -- the CUDA backend: finds the GPU, opens its streams, scratch and cuBLASLt, and
- * moves memory. Without a driver or a GPU it says so, and "auto" goes on to the CPU; a GPU that is
- * there and cannot be used is trouble, of which "auto" warns.
+/* device.c -- implements the CUDA backend's device: finds the GPU, opens its streams, scratch
+ * memory and cuBLASLt, and allocates and copies memory. If there is no driver or GPU, device "auto"
+ * falls back to the CPU silently. If there is a GPU that cannot be used, "auto" also prints a
+ * warning.
  *
- * Host memory of copies may be pageable: the driver then stages it, so that a source may be changed
- * as soon as the call returns; a page-locked source only once the stream is past the copy. */
+ * The host side of a copy may be pageable. The driver then stages the data, so the caller may
+ * change the source as soon as the call returns. A page-locked source may be changed only after the
+ * stream has finished the copy. */
 #include "model/kernels/cuda/cuda.h"
 #include "model/kernels/cuda/lt.h"
 
@@ -14,7 +16,8 @@
 extern const OpTable cuda_table;
 extern const Backend backend_cuda;
 
-/* The oldest generation that the kernels are written for: bf16 and asynchronous copies. */
+/* Lowest compute capability (major version) that the kernels support: it introduced bf16 and
+ * asynchronous copies. */
 enum { CAPABILITY_LEAST = 8 };
 
 void cuda_check(cudaError_t code, const char *call, const char *file, int line)
@@ -35,7 +38,8 @@ void *cuda_workspace(const Device *dev, size_t bytes)
     return cuda->workspace;
 }
 
-/* False with a sentence when there is no driver that this program can speak to. */
+/* Returns false and sets err if there is no driver, or if the driver is too old for this program.
+ * Then sets *there to whether there is a driver at all. */
 static bool driver_serves(cudaError_t code, bool *there, char *err, size_t n)
 {
     int version = 0;
@@ -50,7 +54,7 @@ static bool driver_serves(cudaError_t code, bool *there, char *err, size_t n)
                      CUDART_VERSION % 1000 / 10);
 }
 
-/* False with a sentence when a GPU does not answer. */
+/* Returns false and sets err if `code` is an error of a GPU. */
 static bool answers(cudaError_t code, char *err, size_t n)
 {
     if (code == cudaSuccess) return true;
@@ -60,9 +64,10 @@ static bool answers(cudaError_t code, char *err, size_t n)
                      cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
-/* The GPU for rank *index of this machine, whose number *index becomes. False with a sentence when
- * there is no GPU, or none that the kernels run on; *there tells the two apart. What is asked here
- * makes no context on the GPU. */
+/* Finds the GPU for the rank that is number *index on this machine, stores its properties in cuda,
+ * and sets *index to the number of the GPU. Returns false and sets err if there is no GPU, or if
+ * the GPU cannot run the kernels; *there is true in the second case. None of these queries creates
+ * a CUDA context on the GPU. */
 static bool find(CudaDevice *cuda, int *index, bool *there, char *err, size_t n)
 {
     int count = 0;
@@ -96,8 +101,9 @@ static bool device_cuda_usable(Device *device, char *err, size_t n)
     return false;
 }
 
-/* Every rank waits for what the communication streams do, so they go before the compute stream; the
- * sums inside a layer, which nothing can hide, go first. */
+/* Creates the streams with their priorities. Communication has priority over compute, because other
+ * ranks wait for it. The tensor-parallel sums have the highest priority, because nothing can
+ * overlap them. */
 static void open_streams(Device *device, CudaDevice *cuda)
 {
     int least, greatest;
@@ -120,8 +126,9 @@ static void open_streams(Device *device, CudaDevice *cuda)
     }
 }
 
-/* The scratch of all ops. A GPU that has no room for it has none for any model; where it is shared,
- * each rank has its own. */
+/* Allocates the scratch memory that all ops use. Ends the program if that fails: a GPU without room
+ * for the scratch memory has no room for a model either. When ranks share a GPU (`shared`), each
+ * rank allocates its own. */
 static void open_workspace(CudaDevice *cuda, size_t bytes, bool shared)
 {
     size_t available = 0, total = 0;
@@ -139,12 +146,12 @@ static void open_workspace(CudaDevice *cuda, size_t bytes, bool shared)
                : ": another program holds its memory; wait for it");
 }
 
-/* 0 where there is no driver either. */
+/* Returns the number of GPUs; 0 also when there is no driver. */
 static int device_cuda_count(void)
 {
     int count = 0;
     if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-    cudaGetLastError(); /* or the next check would find it */
+    cudaGetLastError(); /* clears the error, which the next check would report otherwise */
     return 0;
 }
 
@@ -189,13 +196,14 @@ static void device_cuda_close(Device *device)
     free(cuda);
 }
 
-/* Zeroed before it returns, for every stream. */
+/* Allocates memory and waits until it is zeroed, so every stream can use it. Returns NULL if there
+ * is not enough memory. */
 static void *device_cuda_alloc(Device *device, size_t bytes)
 {
     void *p = NULL;
     cudaError_t code = cudaMalloc(&p, bytes);
     if (code == cudaErrorMemoryAllocation) {
-        cudaGetLastError(); /* or the next check would find it */
+        cudaGetLastError(); /* clears the error, which the next check would report otherwise */
         return NULL;
     }
     CUDA_CHECK(code);
@@ -211,8 +219,9 @@ static void device_cuda_release(Device *device, void *p, size_t bytes)
     CUDA_CHECK(cudaFree(p));
 }
 
-/* The direction follows from the addresses, which are unique among host and devices. Rows that lie
- * farther apart than the runtime's largest pitch are copied one by one. */
+/* Copies src to dst on the stream. The runtime derives the direction from the addresses, which are
+ * unique across the host and all devices. If the stride of a matrix exceeds the runtime's largest
+ * pitch, its rows are copied one by one. */
 static void device_cuda_copy(Device *device, Stream stream, Tensor dst, Tensor src)
 {
     const size_t MOST_PITCH = INT32_MAX;
@@ -232,7 +241,7 @@ static void device_cuda_copy(Device *device, Stream stream, Tensor dst, Tensor s
                                        cudaMemcpyDefault, on));
 }
 
-/* An event is made when it is first recorded. */
+/* Records the event on the stream; creates the CUDA event at its first recording. */
 static void device_cuda_event_record(Device *device, Event *event, Stream stream)
 {
     (void)device;
@@ -242,7 +251,7 @@ static void device_cuda_event_record(Device *device, Event *event, Stream stream
     CUDA_CHECK(cudaEventRecord(made, (cudaStream_t)stream.impl));
 }
 
-/* An event that was never recorded holds up nobody. */
+/* Makes the stream wait for the event. Does nothing if the event was never recorded. */
 static void device_cuda_event_wait(Device *device, Event *event, Stream stream)
 {
     (void)device;
@@ -256,7 +265,7 @@ static bool device_cuda_event_reached(Device *device, Event *event)
     if (event->impl == NULL) return true;
     cudaError_t code = cudaEventQuery((cudaEvent_t)event->impl);
     if (code == cudaErrorNotReady)
-        cudaGetLastError(); /* or the next check would find it */
+        cudaGetLastError(); /* clears the error, which the next check would report otherwise */
     else
         CUDA_CHECK(code);
     return code == cudaSuccess;
@@ -287,7 +296,7 @@ static void *device_cuda_host_alloc(Device *device, size_t bytes)
     void *p = NULL;
     (void)device;
     if (cudaMallocHost(&p, bytes) == cudaSuccess) return p;
-    cudaGetLastError(); /* or the next check would find it */
+    cudaGetLastError(); /* clears the error, which the next check would report otherwise */
     return NULL;
 }
 
@@ -297,7 +306,8 @@ static void device_cuda_host_release(Device *device, void *p)
     CUDA_CHECK(cudaFreeHost(p));
 }
 
-/* Ranges cost a call through a null pointer where no profiler listens. */
+/* Opens a named range for profilers. Without a profiler this costs one call through a function
+ * pointer. */
 static void device_cuda_range_begin(const char *name)
 {
     nvtxRangePushA(name);

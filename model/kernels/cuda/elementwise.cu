@@ -1,32 +1,35 @@
-/* elementwise.cu -- activations, residual sums, rotary positions: what has no sums over a row.
+/* elementwise.cu -- contains the ops without sums over a row: activations, residual sums, rotary
+ * positions.
  *
- * Each thread reads its own packs before it writes them, so outputs may be inputs where ops.h says
- * so. Memory-bound: every element passes once. */
+ * Each thread reads its own packs before it writes them, so an output may be the same tensor as an
+ * input where ops.h allows it. All kernels are limited by memory bandwidth: every element is read
+ * and written once. */
 #include "model/kernels/cuda/rows.cuh"
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
-/* The forms of model/kernels/cpu/gelu.h: one exponential and one division each. The exponential is
- * that of 2, which the hardware has, so log2(e) goes into the constants. */
+/* The same formulas as in model/kernels/cpu/gelu.h, with one exponential and one division each. The
+ * hardware computes powers of 2, so the constants include log2(e). */
 #define LOG2_E 1.4426950408889634
-/* 2u of gelu's tanh form 0.5 x (1 + tanh u): 2 sqrt(2 / pi) (x + 0.044715 x^3). */
+/* Coefficients of 2u in GELU's tanh form 0.5 x (1 + tanh u): 2u = 2 sqrt(2 / pi) (x + 0.044715
+ * x^3). */
 #define GELU_LINEAR 1.5957691216057307
 #define GELU_CUBIC  0.07135481627260025
 
-/* 1 / (1 + 2^-v) */
+/* Returns 1 / (1 + 2^-v). */
 static __device__ __forceinline__ float logistic(float v)
 {
     return 1 / (1 + exp2f(-v));
 }
 
-/* The derivative of x / (1 + 2^-v) by x, where v depends on x and u = x dv/dx / log2(e). 2^-v is
- * kept finite so that its product with logistic(v)^2 is. */
+/* Returns the derivative of x / (1 + 2^-v) with respect to x, where v depends on x and u = x dv/dx
+ * / log2(e). 2^-v is limited so that its product with logistic(v)^2 is finite. */
 static __device__ __forceinline__ float gated_derivative(float v, float u)
 {
     float e = exp2f(-v);
     e = e > 1e34f ? 1e34f : e;
     float s = 1 / (1 + e); /* 1 - s = e s */
-    /* Not s (1 - s): where s is close to 1 the difference has lost the digits that e s has. */
+    /* s (1 - s) would lose digits when s is close to 1; e s does not. */
     return s + s * (e * s) * u;
 }
 
@@ -40,21 +43,21 @@ static __device__ __forceinline__ float silu_derivative(float x)
     return gated_derivative((float)LOG2_E * x, x);
 }
 
-/* 2u log2(e) / x of gelu. */
+/* Returns 2u log2(e) / x of GELU's tanh form, given x^2. */
 static __device__ __forceinline__ float gelu_gate(float x2)
 {
     return (float)(LOG2_E * GELU_LINEAR) + (float)(LOG2_E * GELU_CUBIC) * x2;
 }
 
-/* f(x) of gelu or relu2. */
+/* Returns f(x) for GELU or squared ReLU. */
 template <ActivationKind KIND> static __device__ __forceinline__ float activate(float x)
 {
     if (KIND == ACTIVATION_GELU) return x * logistic(x * gelu_gate(x * x));
-    float r = x < 0 ? 0 : x; /* a NaN stays one */
+    float r = x < 0 ? 0 : x; /* a NaN stays a NaN */
     return r * r;
 }
 
-/* f'(x) of gelu or relu2. */
+/* Returns f'(x) for GELU or squared ReLU. */
 template <ActivationKind KIND> static __device__ __forceinline__ float derivative(float x)
 {
     if (KIND == ACTIVATION_RELU2) return 2 * (x < 0 ? 0 : x);
@@ -65,7 +68,7 @@ template <ActivationKind KIND> static __device__ __forceinline__ float derivativ
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* y = f(x), y and x (N, F). */
+/* Computes y = f(x); y and x are (N, F). */
 template <class T, int N, ActivationKind KIND>
 __global__ void __launch_bounds__(CUT_THREADS)
     activation_forward_kernel(Cut cut, DeviceRows<T> y, DeviceRows<T> x)
@@ -80,7 +83,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
     store<N>(row_at(y, row, pack * N), v);
 }
 
-/* y (N, F) = silu(gate) * up, x (N, 2F) = gate | up. */
+/* Computes y (N, F) = silu(gate) * up, where x (N, 2F) = gate | up. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
     swiglu_forward_kernel(Cut cut, DeviceRows<T> y, DeviceRows<T> x, int64_t cols)
@@ -96,8 +99,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
     store<N>(row_at(y, row, pack * N), gate);
 }
 
-/* dx = dy * f'(x), dx and x (N, F) storage, dy (N, F) of any type: storage, or the float sums of a
- * product. */
+/* Computes dx = dy * f'(x). dx and x (N, F) have the storage type. dy (N, F) has the storage type
+ * too, or is the f32 sum of a product. */
 template <class T, class D, int N, ActivationKind KIND>
 __global__ void __launch_bounds__(CUT_THREADS)
     activation_backward_kernel(Cut cut, DeviceRows<T> dx, DeviceRows<D> dy, DeviceRows<T> x)
@@ -113,7 +116,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
     store<N>(row_at(dx, row, pack * N), d);
 }
 
-/* dx (N, 2F) = dgate | dup of dy (N, F) and x (N, 2F); dx may be x. */
+/* Computes dx (N, 2F) = dgate | dup from dy (N, F) and x (N, 2F); dx may be x. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
     swiglu_backward_kernel(Cut cut, DeviceRows<T> dx, DeviceRows<T> dy, DeviceRows<T> x,
@@ -127,8 +130,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
     load<N>(d, row_at(dy, row, pack * N));
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        /* silu(gate) anew: forward saved x alone, and an exponential costs less than the memory
-         * traffic of one more matrix. */
+        /* Computes silu(gate) again: forward saved only x, and an exponential costs less than the
+         * memory traffic of another matrix. */
         float g = gate[i];
         gate[i] = d[i] * up[i] * silu_derivative(g);
         up[i] = d[i] * silu(g);
@@ -137,8 +140,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
     store<N>(row_at(dx, row, cols + pack * N), up);
 }
 
-/* y (N, O) = gelu(sum (N, O) + bias (O; NULL: absent)) of the unrounded value; pre (N, O; data
- * NULL: absent) = that value, rounded. */
+/* Computes y (N, O) = gelu(sum (N, O) + bias (O)) of the unrounded sum, and stores the rounded sum
+ * in pre (N, O). bias may be NULL, and so may pre's data. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
     gelu_of_sum_kernel(Cut cut, DeviceRows<T> y, DeviceRows<T> pre, DeviceRows<float> sum,
@@ -154,7 +157,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
         for (int i = 0; i < N; i++)
             v[i] += b[i];
     }
-    /* v itself stays unrounded: gelu is of the sum, only backward sees the rounded copy. */
+    /* v itself stays unrounded: GELU is applied to the unrounded sum, and only backward sees the
+     * rounded copy. */
     if (pre.data) store<N>(row_at(pre, row, pack * N), v);
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -162,18 +166,19 @@ __global__ void __launch_bounds__(CUT_THREADS)
     store<N>(row_at(y, row, pack * N), v);
 }
 
-/* Whether both halves of x (N, 2F) and all of y (N, F) are packs. */
+/* Returns true if y (N, F) and x are aligned for full packs. If x is (N, 2F), both of its halves
+ * then are, too. */
 static bool halves_fit(Tensor y, Tensor x)
 {
     int64_t full = pack_size(y.dtype);
     return packs_fit(y, full) && packs_fit(x, full);
 }
 
-/* y = f(x) of type T; the kind is gelu or relu2. */
+/* Launches y = f(x) for type T; KIND is GELU or squared ReLU. */
 template <class T, ActivationKind KIND> static void forward_as(Device *dev, Tensor y, Tensor x)
 {
-    /* Rows without gaps are one long row, in which packs may reach across their ends: so rows of an
-     * odd width move in packs, too. */
+    /* Dense matrices are treated as one long row, in which a pack may cross the end of a row of the
+     * matrix. So rows of an odd width also move in full packs. */
     if (tensor_is_dense(y) && tensor_is_dense(x)) {
         y = tensor_flat(y);
         x = tensor_flat(x);
@@ -200,7 +205,8 @@ void cuda_activation_forward(Device *dev, Tensor y, Tensor x, ActivationKind kin
     });
 }
 
-/* dx = dy * f'(x); dx and x of type T, dy of type D; the kind is gelu or relu2. */
+/* Launches dx = dy * f'(x), where dx and x have type T and dy has type D; KIND is GELU or squared
+ * ReLU. */
 template <class T, class D, ActivationKind KIND>
 static void backward_as(Device *dev, Tensor dx, Tensor dy, Tensor x)
 {
@@ -265,7 +271,7 @@ void cuda_gelu_of_sum(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias
 
 /* ---- sums and copies of rows ----------------------------------------------------------------- */
 
-/* y (N, C) = x + a + bias (C; NULL: absent), added in this order; y may be x or a. */
+/* Computes y (N, C) = x + a + bias (C), added in this order. bias may be NULL; y may be x or a. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
     bias_residual_kernel(Cut cut, DeviceRows<T> y, DeviceRows<T> a, const T *__restrict__ bias,
@@ -276,7 +282,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
     float sum[N], v[N];
     load<N>(sum, row_at(x, row, pack * N));
     load<N>(v, row_at(a, row, pack * N));
-    /* In float, and rounded once by the store: a 16-bit sum between would lose what bias adds. */
+    /* Adds in float and rounds once, when storing: a 16-bit intermediate sum would lose what the
+     * bias adds. */
 #pragma unroll
     for (int i = 0; i < N; i++)
         sum[i] += v[i];
@@ -311,14 +318,14 @@ void cuda_add(Device *dev, Tensor y, Tensor a, Tensor b)
     cuda_bias_residual(dev, y, b, NO_TENSOR, a);
 }
 
-/* Every row of y (N, O) = bias (O). */
+/* Sets every row of y (N, O) to bias (O). */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
     rows_fill_kernel(Cut cut, DeviceRows<T> y, const T *__restrict__ bias)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
-    /* Moved, not converted: a NaN keeps its bits. */
+    /* Copies bits without conversion, so a NaN keeps its bits. */
     *reinterpret_cast<Pack<T, N> *>(row_at(y, row, pack * N)) = raw_load<N>(bias + pack * N);
 }
 
@@ -335,9 +342,9 @@ void cuda_rows_fill(Device *dev, Tensor y, Tensor bias)
 
 /* ---- rotary positions ------------------------------------------------------------------------ */
 
-/* x (N, K*D) in place: N pairs (i, i + D/2) of one head per thread, turned by the angles of the
- * row's position; sign -1 turns back. table (P, D) float: cosines, then sines. A position outside
- * the table makes NaN. */
+/* Rotates x (N, K*D) in place by the angles of each row's position. A thread rotates N pairs (i, i
+ * + D/2) of one head. sign -1 rotates back. table (P, D) holds cosines, then sines, in float. A
+ * position outside the table makes the elements NaN. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
     rope_kernel(Cut cut, DeviceRows<T> x, DeviceRows<float> table, int64_t positions_in_table,
@@ -345,8 +352,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
-    /* Both numbers of a pair are this thread's, so x can be turned in place. N divides half, so the
-     * pairs of a pack are of one head. */
+    /* This thread has both numbers of a pair, so x can be rotated in place. N divides half, so all
+     * pairs of a pack are in one head. */
     int pairs = (int)pack * N, head = pairs / half, first = pairs % half;
     int64_t position = positions[row];
     T *at = row_at(x, row, (int64_t)head * 2 * half + first);
@@ -356,15 +363,15 @@ __global__ void __launch_bounds__(CUT_THREADS)
     if (position >= 0 && position < positions_in_table) {
         load<N>(cosine, row_at(table, position, first));
         load<N>(sine, row_at(table, position, half + first));
-    } else { /* the host does not see positions, so a wrong one must show in the numbers */
+    } else { /* the host cannot check positions, so a wrong one must show in the results */
 #pragma unroll
         for (int i = 0; i < N; i++)
             cosine[i] = sine[i] = NAN;
     }
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        /* A rotation's transpose turns by the opposite angle: backward differs by the sine's
-         * sign alone. */
+        /* The transpose of a rotation rotates by the opposite angle, so backward differs only in
+         * the sign of the sine. */
         float a = low[i], b = high[i], s = sign * sine[i];
         low[i] = a * cosine[i] - b * s;
         high[i] = b * cosine[i] + a * s;

@@ -1,16 +1,19 @@
-/* embedding.cu -- rows of a table by index, and the sums of gradient rows per index.
+/* embedding.cu -- looks up rows of an embedding table, and sums gradient rows per table row.
  *
- * A sum of gradient rows is in ascending order of the rows, so the bits are the CPU's in f32: the
- * rows are sorted by index first, with integers only. Counts per table row, a stretch of a list for
- * each (where it lies depends on the order in which blocks run, what it holds does not), rows put
- * into their stretches in any order, and every row finds its place by counting the smaller ones. */
+ * The gradient rows of each table row are added in ascending order, so in f32 the bits are the
+ * CPU's. For this the gradient rows are first sorted by index, using integers only. A count per
+ * table row reserves a stretch of a list for it. The gradient rows are put into their stretches in
+ * any order. Then each row finds its final place by counting the smaller row numbers in its
+ * stretch. The position of a stretch in the list depends on the order in which blocks run, but its
+ * contents do not. */
 #include "model/kernels/cuda/rows.cuh"
 
-/* Gradient rows under way at a time, and the blocks that this leaves registers for: unasked, the
- * compiler gives up the former for more of the latter. */
+/* UNROLL: gradient rows that a thread loads at the same time. RESIDENT: blocks per multiprocessor;
+ * without this limit the compiler would use too few registers for UNROLL loads, in order to fit
+ * more blocks. */
 enum { UNROLL = 8, RESIDENT = 4 };
 
-/* The table row of gradient row n, or -1. */
+/* Returns the row of this table that index[n] selects, or -1 if the table does not have it. */
 static __device__ __forceinline__ int64_t table_row(const int32_t *index, int64_t n,
                                                     int64_t first_row, int64_t table_rows)
 {
@@ -21,7 +24,8 @@ static __device__ __forceinline__ int64_t table_row(const int32_t *index, int64_
 /* ---- forward ----------------------------------------------------------------------------------
  */
 
-/* x (N, C) = table row tokens[n] - first_row, or 0 where the table does not have it. Moves bits. */
+/* Copies table row tokens[n] - first_row to x (N, C), bit for bit, or writes zeros if the table
+ * does not have that row. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
     token_forward_kernel(Cut cut, DeviceRows<T> x, DeviceRows<T> table, int64_t table_rows,
@@ -51,7 +55,7 @@ void cuda_token_forward(Device *dev, Tensor x, Tensor table, Tensor tokens, int6
                  }));
 }
 
-/* x (N, C) += table row positions[n]. A position outside the table makes the row NaN. */
+/* Adds table row positions[n] to x (N, C). A position outside the table makes the row NaN. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
     position_add_kernel(Cut cut, DeviceRows<T> x, DeviceRows<T> table, int64_t table_rows,
@@ -84,17 +88,17 @@ void cuda_position_add(Device *dev, Tensor x, Tensor table, Tensor positions)
 /* ---- backward: rows sorted by index -----------------------------------------------------------
  */
 
-/* All in the workspace, int32. */
+/* State of the sort. All arrays except index are in the workspace; all hold int32. */
 typedef struct {
     const int32_t *index; /* (N) */
     int64_t rows, first_row, table_rows;
-    int32_t *length, *filled; /* (V') rows of an index; those put into its stretch so far */
-    int32_t *used;            /* (1) of the lists, by all stretches */
-    int32_t *start;           /* (V') of an index's stretch */
-    int32_t *list, *sorted;   /* (N) rows by index: in any order, ascending */
+    int32_t *length, *filled; /* (V') gradient rows of each table row: all, and those put so far */
+    int32_t *used;            /* (1) length of the list that is reserved so far */
+    int32_t *start;           /* (V') where each table row's stretch starts */
+    int32_t *list, *sorted;   /* (N) gradient rows by table row: in any order, ascending */
 } Sort;
 
-/* length = filled = used = 0. */
+/* Sets length, filled and used to 0; they are adjacent. */
 static __global__ void __launch_bounds__(CUT_THREADS) clear_kernel(int32_t *counts, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * CUT_THREADS + threadIdx.x;
@@ -108,7 +112,8 @@ static __global__ void __launch_bounds__(CUT_THREADS) count_kernel(Sort s)
     if (row >= 0) atomicAdd(&s.length[row], 1);
 }
 
-/* A stretch of the lists for every index; a warp asks for those of its 32 at once. */
+/* Reserves a stretch of the lists for every table row. A warp reserves those of its 32 table rows
+ * with one atomic addition. */
 static __global__ void __launch_bounds__(CUT_THREADS) stretch_kernel(Sort s)
 {
     int64_t row = (int64_t)blockIdx.x * CUT_THREADS + threadIdx.x;
@@ -118,7 +123,7 @@ static __global__ void __launch_bounds__(CUT_THREADS) stretch_kernel(Sort s)
         int before = __shfl_up_sync(0xffffffffu, end, step);
         if (lane >= step) end += before;
     }
-    /* Where a stretch lies depends on which warp asks first. That is no result: its rows are
+    /* The position of a stretch depends on which warp comes first. The result does not: rows are
      * read through `start`, and sorted. */
     int base = lane == WARP - 1 ? atomicAdd(s.used, end) : 0;
     base = __shfl_sync(0xffffffffu, base, WARP - 1);
@@ -132,8 +137,9 @@ static __global__ void __launch_bounds__(CUT_THREADS) put_kernel(Sort s)
     if (row >= 0) s.list[s.start[row] + atomicAdd(&s.filled[row], 1)] = (int32_t)n;
 }
 
-/* The work is the sum of the squares of the lengths; threads side by side mostly have the same
- * stretch, which they read together. */
+/* Sorts each stretch by counting, for every row in it, the rows with smaller numbers. The work is
+ * the sum of the squared lengths. Adjacent threads mostly belong to the same stretch, so they read
+ * the same addresses. */
 static __global__ void __launch_bounds__(CUT_THREADS) sort_kernel(Sort s)
 {
     int64_t i = (int64_t)blockIdx.x * CUT_THREADS + threadIdx.x;
@@ -151,7 +157,7 @@ static __global__ void __launch_bounds__(CUT_THREADS) sort_kernel(Sort s)
 /* ---- backward: sums ---------------------------------------------------------------------------
  */
 
-/* sum += the packs at column `col` of `length` rows of dx, in this order. */
+/* Adds the packs at column `col` of `length` rows of dx to sum, in the order of the list. */
 template <class T, int N>
 static __device__ __forceinline__ void rows_add(float (&sum)[N], DeviceRows<T> dx,
                                                 const int32_t *rows, int length, int64_t col)
@@ -179,8 +185,9 @@ static __device__ __forceinline__ void rows_add(float (&sum)[N], DeviceRows<T> d
     }
 }
 
-/* dtable (V', C) grad = or += the rows of dx (N, C) of each index, ascending: a pack of a row of
- * the table per thread. "=" stores 0 where there is none. */
+/* Computes dtable (V', C) = the sum of the gradient rows of dx (N, C) that belong to each table
+ * row, in ascending order; adds it to dtable with accumulate. Each thread computes one pack of a
+ * table row. Without accumulate, a table row without gradient rows becomes 0. */
 template <class T, class G, int N>
 __global__ void __launch_bounds__(CUT_THREADS, RESIDENT)
     table_sums_kernel(Cut cut, DeviceRows<G> dtable, DeviceRows<T> dx, Sort s, bool accumulate)
@@ -188,7 +195,7 @@ __global__ void __launch_bounds__(CUT_THREADS, RESIDENT)
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
     int length = s.length[row];
-    /* A row of the table without a token keeps what it has; most rows are such. */
+    /* A table row that no token uses keeps its gradient; most rows are such. */
     if (accumulate && length == 0) return;
     float sum[N] = {};
     G *out = row_at(dtable, row, pack * N);
@@ -197,12 +204,14 @@ __global__ void __launch_bounds__(CUT_THREADS, RESIDENT)
     store<N>(out, sum);
 }
 
-/* The rows of an index vector sorted by it, in the workspace. */
+/* Sorts the rows of an index vector by index. The result is in the workspace. */
 static Sort sort_rows(Device *dev, Tensor index, int64_t first_row, int64_t table_rows)
 {
     int64_t rows = tensor_count(index), counts = 2 * table_rows + 1;
     CHECK(rows <= INT32_MAX && table_rows <= INT32_MAX, "%lld rows for %lld", (long long)rows,
           (long long)table_rows);
+    /* length, filled and used come first and next to each other, so that one kernel can clear them.
+     */
     int32_t *scratch =
         (int32_t *)cuda_workspace(dev, sizeof(int32_t) * (size_t)(counts + table_rows + 2 * rows));
     Sort s = {.index = (const int32_t *)index.data,
@@ -219,7 +228,7 @@ static Sort sort_rows(Device *dev, Tensor index, int64_t first_row, int64_t tabl
         by_index((unsigned)ceil_div(table_rows, CUT_THREADS)),
         by_count((unsigned)ceil_div(counts, CUT_THREADS));
     cudaStream_t stream = cuda_stream(dev);
-    /* Five kernels, since each needs what all blocks of the last one have written. */
+    /* Five kernels, because each needs what all blocks of the previous one have written. */
     LAUNCH(clear_kernel, by_count, block, 0, stream, scratch, counts);
     LAUNCH(count_kernel, by_row, block, 0, stream, s);
     LAUNCH(stretch_kernel, by_index, block, 0, stream, s);
@@ -238,7 +247,7 @@ void cuda_token_backward(Device *dev, Tensor dtable, Tensor dx, Tensor tokens, i
     }
     Sort s = sort_rows(dev, tokens, first_row, tensor_rows(dtable));
     WITH_STORAGE(dx.dtype, T, WITH_GRADIENT(dtable.dtype, T, G, {
-                     /* 16 bytes of the wider type, the gradient's. */
+                     /* 16 bytes of the wider type, which is the gradient's */
                      int64_t full = pack_size(dtable.dtype);
                      WITH_PACKS(packs_fit(dtable, full) && packs_fit(dx, full), G, N, {
                          Cut cut = cut_of(tensor_rows(dtable), tensor_cols(dtable) / N);

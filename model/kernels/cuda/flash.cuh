@@ -1,54 +1,58 @@
-/* flash.cuh -- attention on tensor cores: tiles of 16-bit elements in shared memory and products of
- * a warp's rows with them. Dao, arXiv:2307.08691, in the form that needs no exchange between warps.
+/* flash.cuh -- contains the parts of attention on tensor cores: copying tiles of 16-bit elements to
+ * shared memory, and multiplying a warp's rows by such a tile. The algorithm is FlashAttention-2
+ * (Dao, arXiv:2307.08691), in the form in which warps exchange no data.
  *
- * A block owns rows (queries, or keys for dk and dv), 16 MT of them to each warp, and walks over
- * tiles of the other side's rows. A warp's scores, owned rows by walked rows, are accumulators of
- * one product; rounded to T they are the left operand of the next, which sums over the walked rows.
- * So both directions are made of two products:
+ * A block owns rows: queries, or keys when it computes dk and dv. Each of its warps owns 16 MT
+ * rows. The block loops over tiles of the other side's rows, called the walked rows here. A warp's
+ * scores (owned rows by walked rows) are the accumulators of one product. Rounded to T, they are
+ * the left operand of the next product, which sums over the walked rows. So forward and backward
+ * both consist of two kinds of product:
  *
  *   scores (owned, walked)  = owned (owned, D) times the walked tile's transpose
  *   sum    (owned, D)      += weights (owned, walked) times a walked tile
  *
- * With g = lane / 4 and t = lane % 4 a thread has, of each 8 columns of an accumulator, columns
- * 2t and 2t + 1 of rows g (elements 0, 1) and g + 8 (elements 2, 3). */
+ * Let g = lane / 4 and t = lane % 4. Of every 8 columns of an accumulator, a thread holds columns
+ * 2t and 2t + 1: those of row g in elements 0 and 1, those of row g + 8 in elements 2 and 3. */
 #ifndef MODEL_KERNELS_CUDA_FLASH_CUH
 #define MODEL_KERNELS_CUDA_FLASH_CUH
 
 #include "model/kernels/cuda/attention.cuh"
 #include "model/kernels/cuda/ptx.cuh"
 
-/* Elements that one asynchronous copy moves. */
+/* Number of 16-bit elements that one asynchronous copy moves. */
 enum { CHUNK = 8 };
 
-/* Elements from row to row of a tile: 16 bytes more than the row, so that 8 rows of a matrix start
- * in different banks. */
+/* Row stride of a tile in elements. Each row is padded by 16 bytes, so that 8 consecutive rows
+ * start in different banks of shared memory. */
 #define FLASH_LD(cols) ((cols) + CHUNK)
 
 #define LOG2E 1.4426950408889634f
 
-/* The lane's pointer into a 16 x 16 piece of a tile, for ldmatrix_4, which makes the piece a left
- * operand, and for ldmatrix_4_trans, which makes it two right operands of a product with the tile.
- */
+/* Returns the address that this lane passes to ldmatrix_4 or ldmatrix_4_trans to load a 16 x 16
+ * piece of a tile. ldmatrix_4 loads the piece as a left operand. ldmatrix_4_trans loads it as two
+ * right operands of a product with the tile. */
 template <class T> __device__ __forceinline__ const T *lane_rows(const T *tile, int ld)
 {
-    /* Lanes 8i to 8i + 7 name the rows of matrix i, which comes in register i; a left operand wants
-     * the upper rows, the lower rows, then both again 8 columns further. */
+    /* Lanes 8i to 8i + 7 give the row addresses of 8 x 8 matrix i, which is loaded into register i.
+     * A left operand needs the upper 8 rows, then the lower 8 rows, then the same rows 8 columns
+     * further right. */
     int lane = threadIdx.x % WARP;
     return tile + lane % 16 * ld + lane / 16 * 8;
 }
 
-/* The same for ldmatrix_4 where the piece is to be two right operands of a product with the tile's
- * transpose. */
+/* Returns the address that this lane passes to ldmatrix_4 to load a 16 x 16 piece of a tile as two
+ * right operands of a product with the tile's transpose. */
 template <class T> __device__ __forceinline__ const T *lane_columns(const T *tile, int ld)
 {
-    /* A right operand is two registers, 8 columns apart on the same 8 rows: so columns go first
-     * here. */
+    /* The two registers of a right operand hold the same 8 rows, 8 columns apart. So the addresses
+     * step through columns before rows. */
     int lane = threadIdx.x % WARP;
     return tile + (lane / 16 * 8 + lane % 8) * ld + lane / 8 % 2 * 8;
 }
 
-/* Starts to copy `rows` rows of `cols` columns, D with zeros after them, into a tile; rows from
- * `real` on are zeros. real > 0; cols is a multiple of CHUNK. All threads of the block call it. */
+/* Starts an asynchronous copy of ROWS rows of `cols` columns into a tile of D columns. Fills the
+ * columns from `cols` on and the rows from `real` on with zeros. `real` must be positive and `cols`
+ * a multiple of CHUNK. All threads of the block must call it. */
 template <class T, int D, int ROWS, int N_THREADS>
 __device__ __forceinline__ void tile_copy(T *tile, const T *from, int64_t ld, int real, int cols)
 {
@@ -57,20 +61,21 @@ __device__ __forceinline__ void tile_copy(T *tile, const T *from, int64_t ld, in
     for (int i = 0; i < (ROWS * CHUNKS + N_THREADS - 1) / N_THREADS; i++) {
         int at = i * N_THREADS + threadIdx.x, row = at / CHUNKS, col = at % CHUNKS * CHUNK;
         if (ROWS * CHUNKS % N_THREADS != 0 && row >= ROWS) break;
-        /* A copy of 0 bytes writes zeros, and its address, though not read, must be a valid one. */
+        /* A copy of 0 bytes fills 16 bytes with zeros. It does not read its source, but the source
+         * address must still be valid. */
         bool there = row < real && col < cols;
         cp_async_16(tile + row * FLASH_LD(D) + col, there ? from + row * ld + col : from,
                     there ? 16 : 0);
     }
 }
 
-/* s (16 MT, 8 NT) += a (16 MT, D) times the transpose of b (8 NT, D); a from lane_rows of the
- * warp's first row, b from lane_columns. */
+/* Adds a product to s (16 MT, 8 NT): a (16 MT, D) times the transpose of b (8 NT, D). `a` is the
+ * result of lane_rows for the warp's first row, `b` that of lane_columns. */
 template <class T, int D, int MT, int NT>
 __device__ __forceinline__ void product_transposed(float (&s)[MT][NT][4], const T *a, const T *b)
 {
-    /* a, too, is read anew for every walked tile: kept, it would take D MT / 4 registers. Each load
-     * of b serves the MT rows of tiles that the warp owns. */
+    /* Loads `a` again for every tile: keeping it would take D MT / 4 registers. Every load of b is
+     * used for all MT groups of 16 rows that the warp owns. */
 #pragma unroll 8
     for (int k = 0; k < D; k += 16) {
         uint32_t x[MT][4];
@@ -90,16 +95,17 @@ __device__ __forceinline__ void product_transposed(float (&s)[MT][NT][4], const 
     }
 }
 
-/* sum (16 MT, 8 CT) += weights (16 MT, 8 NT), rounded to T, times b (8 NT, 8 CT of D columns); b
- * from lane_rows. */
+/* Adds weights (16 MT, 8 NT), rounded to T, times b (8 NT, 8 CT of its D columns) to sum (16 MT, 8
+ * CT). `b` is the result of lane_rows. */
 template <class T, int D, int MT, int NT, int CT>
 __device__ __forceinline__ void product_weighed(float (&sum)[MT][CT][4],
                                                 const float (&weights)[MT][NT][4], const T *b)
 {
 #pragma unroll
     for (int n = 0; n < NT; n += 2) {
-        /* A lane's part of two accumulators side by side is its part of a left operand of 16
-         * columns: the weights need no exchange and no shared memory, only rounding. */
+        /* What a lane holds of two adjacent accumulators is just what it must hold of a left
+         * operand of 16 columns. So the weights need only rounding, no exchange between lanes and
+         * no shared memory. */
         uint32_t x[MT][4];
 #pragma unroll
         for (int m = 0; m < MT; m++)
@@ -120,15 +126,17 @@ __device__ __forceinline__ void product_weighed(float (&sum)[MT][CT][4],
     }
 }
 
-/* The sum over the four lanes that share rows, with the same bits in all of them: neighbours first,
- * and a + b is b + a. */
+/* Returns the sum of x over the four lanes that hold the same rows. All four get the same bits,
+ * because each step adds the same two numbers and addition is commutative. */
 static __device__ __forceinline__ float quad_sum(float x)
 {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* The warp's rows of a tile, 8 CT columns, to (real, cols) of memory, or from there. */
+/* Copies the warp's rows of a tile, 8 CT columns wide, to global memory if TO, otherwise from
+ * there. In memory the matrix has `real` rows and `cols` columns; elements outside it are skipped.
+ */
 template <class T, int D, int MT, int CT, bool TO>
 __device__ __forceinline__ void rows_move(T *memory, int64_t ld, int real, int cols, T *stage)
 {
@@ -146,15 +154,17 @@ __device__ __forceinline__ void rows_move(T *memory, int64_t ld, int real, int c
     __syncwarp();
 }
 
-/* The warp's rows of the result: to (real, cols) =/+= factor[row] * sum (16 MT, 8 CT), rounded
- * once, in whole rows by way of `stage`, 16 MT rows of a tile that only this warp still uses. */
+/* Stores the warp's rows of the result, rounded once: to (real, cols) = factor[row] * sum (16 MT, 8
+ * CT), or += with accumulate. The rows pass through `stage`: 16 MT rows of a tile in shared memory
+ * that no other warp uses any more. */
 template <class T, int D, int MT, int CT>
 __device__ __forceinline__ void rows_store(T *to, int64_t ld, int real, int cols, T *stage,
                                            const float (&sum)[MT][CT][4],
                                            const float (&factor)[MT][2], bool accumulate)
 {
-    /* A lane has 4 bytes of a row here and 4 there; by way of the tile rows leave in 16 bytes a
-     * lane. The barriers are the warp's: nobody else uses these rows. */
+    /* A lane's elements are scattered in pieces of 4 bytes. After passing through the tile, each
+     * lane stores 16 adjacent bytes. Synchronising the warp is enough, because no other warp uses
+     * these rows. */
     __syncwarp();
     if (accumulate) rows_move<T, D, MT, CT, false>(to, ld, real, cols, stage);
     T *mine = stage + threadIdx.x % WARP / 4 * FLASH_LD(D) + threadIdx.x % 4 * 2;

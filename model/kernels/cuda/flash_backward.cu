@@ -1,21 +1,25 @@
-/* flash_backward.cu -- attention backward on tensor cores, bf16 and f16: the formulas and the two
- * kernels of attention_backward.cu. Seven products where five would do, for sums that have one
- * owner and one order without atomics, semaphores or sums in global memory, at any number of heads:
- * a block that walks over all keys of a head itself makes five, but needs many heads to fill a GPU.
- */
+/* flash_backward.cu -- computes the gradients of attention on tensor cores, for bf16 and f16. It
+ * uses the formulas and the division into two kernels of attention_backward.cu.
+ *
+ * The two kernels compute seven matrix products where a single kernel would need five. In return,
+ * every sum has one owner and a fixed order, without atomics, semaphores or sums in global memory.
+ * A single kernel could also fix the order, if one block looped over all keys of a head, but it
+ * would need many heads to keep a GPU busy. */
 #include "model/kernels/cuda/flash_mask.cuh"
 
-/* Blocks that own queries: WARPS warps of 16 MT of them; tiles of 8 NT keys and values, two of
- * each: one in use, one arriving. All fit 99 KB of shared memory, the least that a GPU of compute
- * capability 8 gives a block. */
+/* Tile sizes of the kernel whose blocks own queries. A block has WARPS warps, and each warp owns 16
+ * MT queries. The block loops over tiles of 8 NT keys and their values. There are two tiles of
+ * each: one is used while the other is being loaded. Every variant fits in 99 KB of shared memory,
+ * the smallest limit per block among GPUs of compute capability 8. */
 template <int D> struct FlashQueries {
     enum { WARPS = 4, N_THREADS = WARPS * WARP, MT = D <= 96 ? 2 : 1, NT = D <= 128 ? 4 : 2 };
     enum { OWNED = WARPS * MT * 16, WALKED = NT * 8, CT = D / 8, LD = FLASH_LD(D) };
     enum { STAGE = 2 * WALKED * LD, ELEMENTS = 2 * OWNED * LD + 2 * STAGE };
 };
 
-/* Blocks that own keys: the same with tiles of queries and output gradients. They keep two sums of
- * D columns: above 128 columns a block makes one of PARTS parts of them. */
+/* Tile sizes of the kernel whose blocks own keys and loop over tiles of queries and output
+ * gradients. Each block sums dk and dv in registers. Heads of more than 128 columns would need too
+ * many registers, so they are split into PARTS ranges of columns, one per block. */
 template <int D> struct FlashKeys {
     enum { WARPS = D <= 192 ? 4 : 2, N_THREADS = WARPS * WARP };
     enum { MT = D <= 64 ? 2 : 1, NT = D <= 128 ? 4 : 2, PARTS = D <= 128 ? 1 : 2 };
@@ -23,14 +27,15 @@ template <int D> struct FlashKeys {
     enum { STAGE = 2 * WALKED * LD, ELEMENTS = 2 * OWNED * LD + 2 * STAGE };
 };
 
-/* What a tile of queries needs besides its elements. */
+/* Values that belong to the N queries of a tile. */
 template <int N> struct alignas(16) QueryStats {
-    float lse[N]; /* times log2 e; infinite, so that no key counts, where there is no query */
+    float lse[N]; /* times log2 e; infinity past the last query, which makes all weights 0 */
     float delta[N];
     int first[N];
 };
 
-/* delta of the thread's rows: dout from the warp's rows of a tile, o from memory. */
+/* Computes delta = rowsum(dO o) for the thread's rows. dout points to the warp's rows of a tile, o
+ * to global memory. */
 template <class T, int D, int MT>
 static __device__ __forceinline__ void deltas(float (&delta)[MT][2], const T *dout, const T *o,
                                               int64_t o_ld, int real, int cols)
@@ -53,8 +58,8 @@ static __device__ __forceinline__ void deltas(float (&delta)[MT][2], const T *do
         }
 }
 
-/* Starts to copy rows [at, at + ROWS) of two operands of a head into two tiles, one after the
- * other. */
+/* Starts an asynchronous copy of rows [at, at + ROWS) of x and of y, two operands of a head, into
+ * two consecutive tiles. */
 template <class T, int D, int ROWS, int N_THREADS>
 static __device__ __forceinline__ void tiles_copy(T *tile, const T *x, int64_t x_ld, const T *y,
                                                   int64_t y_ld, int at, int length, int cols)
@@ -64,7 +69,9 @@ static __device__ __forceinline__ void tiles_copy(T *tile, const T *x, int64_t x
                                      cols);
 }
 
-/* What the warp's queries take from a tile of keys: sum += dS / scale K. */
+/* Adds a tile's contribution to dq, except for the factor scale: sum += (dS / scale) K, for the
+ * warp's queries and the keys of the tile. `partial` says that some query of the warp does not see
+ * all keys of the tile. */
 template <class T, int D, int MT, int CT>
 static __device__ __forceinline__ void
 queries_step(float (&sum)[MT][CT][4], const float (&lse)[MT][2], const float (&delta)[MT][2],
@@ -74,8 +81,8 @@ queries_step(float (&sum)[MT][CT][4], const float (&lse)[MT][2], const float (&d
     enum { LD = FLASH_LD(D), NT = FlashQueries<D>::NT };
     float p[MT][NT][4] = {}, dp[MT][NT][4] = {}, scale = s.scale * LOG2E;
     product_transposed<T, D>(p, lane_rows(q, LD), lane_columns(k_tile, LD));
-    /* Hidden scores become -infinity, whose weight and gradient are 0. Only tiles that not all
-     * of the warp's queries see in full pay for it. */
+    /* Scores of hidden keys become -infinity, which makes their weight and gradient 0. This is
+     * skipped if all queries of the warp see the whole tile. */
     if (partial) scores_hide(p, s, b, t, key);
     product_transposed<T, D>(dp, lane_rows(dout, LD), lane_columns(v_tile, LD));
 #pragma unroll
@@ -89,8 +96,9 @@ queries_step(float (&sum)[MT][CT][4], const float (&lse)[MT][2], const float (&d
     product_weighed<T, D>(sum, dp, lane_rows(k_tile, LD));
 }
 
-/* dq (B, Tq, H*D) =/+= dS K, delta (pairs, Tq) = rowsum(dO o), both for pairs (batch row, head)
- * from `pair0` on. A block owns queries of one head and walks over the keys that they see. */
+/* Computes dq (B, Tq, H*D) = dS K, or += with accumulate, and delta (pairs, Tq) = rowsum(dO o), for
+ * (batch row, head) pairs from `pair0` on. Each block owns queries of one head and loops over the
+ * keys that they see. */
 template <class T, int D>
 __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
     flash_backward_query_kernel(T *dq, int64_t dq_ld, bool accumulate, float *delta_of,
@@ -127,7 +135,7 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
             int query = t + m * 16 + i * 8 + (int)(threadIdx.x % WARP / 4);
             bool real = query < s.tq;
             lse[m][i] = real ? lse_of[(int64_t)at.pair * s.tq + query] * LOG2E : 0;
-            /* Written for the kernel of the keys, which runs after this one on the same stream. */
+            /* delta is stored for flash_backward_key_kernel, which runs next on this stream. */
             if (real && threadIdx.x % 4 == 0)
                 delta_of[(int64_t)at.local * s.tq + query] = delta[m][i];
             factor[m][i] = s.scale;
@@ -136,8 +144,8 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
     for (int key = start; key < stop; key += WALKED, stage ^= 1) {
         cp_async_wait<0>();
         __syncthreads();
-        /* The next tiles go where the last ones were: the barrier above says that nobody reads
-         * those. */
+        /* The next tiles overwrite the previous ones. After the barrier above, no warp reads those
+         * any more. */
         if (key + WALKED < stop)
             tiles_copy<T, D, WALKED, N_THREADS>(walked + (stage ^ 1) * F::STAGE, k, in.k_ld, v,
                                                 in.v_ld, key + WALKED, s.tk, s.head_size);
@@ -151,8 +159,9 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
                      s.head_size, own, sum, factor, accumulate);
 }
 
-/* What the warp's keys take from a tile of queries: dV += P^T dO, dK += dS^T / scale Q. Rows are
- * keys from `key` on, columns queries from t on. */
+/* Adds a tile's contribution to the gradients of the warp's keys: dV += P^T dO and dK += (dS /
+ * scale)^T Q. Rows are the keys from `key` on, columns the queries from t on. `partial` says that
+ * some query of the tile does not see all of the warp's keys. */
 template <class T, int D, int MT, int NT, int CT>
 static __device__ __forceinline__ void
 keys_step(float (&dk)[MT][CT][4], float (&dv)[MT][CT][4], const T *k, const T *v, const T *q_tile,
@@ -177,8 +186,8 @@ keys_step(float (&dk)[MT][CT][4], float (&dv)[MT][CT][4], const T *k, const T *v
                 for (int i = 0; i < 2; i++) {
                     int me = key + m * 16 + i * 8;
                     float *x = &p[m][n][i * 2 + e], *y = &dp[m][n][i * 2 + e];
-                    /* lse is infinite where there is no query, which makes the weight 0 without
-                     * a condition. */
+                    /* Past the last query lse is infinite, so the weight becomes 0 without a
+                     * branch. */
                     *x = exp2_approx(*x * scale - lse);
                     if (partial && (me < first || me > last)) *x = 0;
                     *y = *x * (*y - delta);
@@ -188,16 +197,17 @@ keys_step(float (&dk)[MT][CT][4], float (&dv)[MT][CT][4], const T *k, const T *v
     product_weighed<T, D>(dk, dp, lane_rows(q_tile + column, LD));
 }
 
-/* What a block of keys knows of the tile of queries under way. */
+/* A block's position in its loop over tiles of queries, and this thread's values for the current
+ * tile. */
 typedef struct {
-    int head, t;      /* within the group; first query */
-    float lse, delta; /* of query t + threadIdx.x */
+    int head, t;      /* head within the group; first query of the tile */
+    float lse, delta; /* both for query t + threadIdx.x */
     int first;
 } QueryWalk;
 
-/* Moves on from (head, t), itself included, to a tile of queries that see any of the keys [key, key
- * + n): heads of the group and a head's queries in ascending order. False past the last. Warps
- * agree. */
+/* Finds the next tile of queries, starting with (head, t) itself, in which some query sees one of
+ * the keys [key, key + n). Goes through the heads of the group, and the queries of each head, in
+ * ascending order. Returns false if there is none. All warps get the same result. */
 template <int WALKED>
 static __device__ __forceinline__ bool walk_find(QueryWalk &w, const AttentionShape &s, int64_t b,
                                                  int key, int n)
@@ -213,7 +223,8 @@ static __device__ __forceinline__ bool walk_find(QueryWalk &w, const AttentionSh
     return false;
 }
 
-/* Starts to copy the tile's queries and reads what else is needed of them. */
+/* Starts an asynchronous copy of the tile's queries and output gradients, and loads the thread's
+ * lse, delta and first key into w. */
 template <class T, int D>
 static __device__ __forceinline__ void
 walk_copy(QueryWalk &w, T *tile, const BackwardOperands<T> &in, const float *lse_of,
@@ -240,9 +251,10 @@ static __device__ __forceinline__ void walk_put(const QueryWalk &w, QueryStats<N
     stats->first[threadIdx.x] = w.first;
 }
 
-/* dk, dv (B, Tk, G*D) =/+= for pairs (batch row, kv head) from `pair0` on; delta (pairs * H / G,
- * Tq) from the kernel before. A block owns keys and walks over the query heads of its group and
- * their queries, both in ascending order. */
+/* Computes dk and dv (B, Tk, G*D), or adds to them with accumulate, for (batch row, kv head) pairs
+ * from `pair0` on. Reads delta (pairs * H / G, Tq), which the query kernel has stored. Each block
+ * owns keys and loops over the query heads of its group and their queries, both in ascending order.
+ */
 template <class T, int D>
 __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
     flash_backward_key_kernel(T *dk, int64_t dk_ld, T *dv, int64_t dv_ld, bool accumulate,
@@ -262,8 +274,8 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
         head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s), in.v_ld, key, s.tk, s.head_size);
     QueryWalk w = {0, max(key - s.offset, 0) / WALKED * WALKED};
     bool more = walk_find<WALKED>(w, s, at.b, key, OWNED);
-    /* The first tile. From here on each is found while the one before is worked on, so that its
-     * copy is under way meanwhile. */
+    /* The first tile is loaded here. In the loop below, the copy of the next tile overlaps with the
+     * work on the current one. */
     if (more) {
         walk_copy<T, D>(w, walked, in, lse_of, delta_of, s, at);
         walk_put(w, stats);
@@ -286,8 +298,8 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
             keys_step<T, D, MT, F::NT>(dk_sum, dv_sum, k, v, q_tile, q_tile + WALKED * LD, part,
                                        stats + stage, s, me, t,
                                        me < all_first || me + MT * 16 > all_end);
-        /* Behind the products: loads of lse and delta had their time to arrive. The barrier of
-         * the next round shows them to all. */
+        /* lse and delta are stored only after the products, so that their loads had time to finish.
+         * The barrier of the next round makes them visible to all threads. */
         if (more) walk_put(w, stats + (stage ^ 1));
     }
     cp_async_wait<0>();
@@ -303,7 +315,8 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
     rows_store<T, D>(dv, dv_ld, s.tk - me, s.head_size - part, v, dv_sum, one, accumulate);
 }
 
-/* In portions of pairs (batch row, kv head) whose delta the workspace holds. */
+/* Launches the two kernels for as many (batch row, kv head) pairs at a time as have room for their
+ * delta in the workspace. */
 template <class T, int D>
 static void backward_launch(Device *dev, const BackwardTensors *c, AttentionShape s)
 {

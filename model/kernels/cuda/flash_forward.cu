@@ -1,17 +1,17 @@
-/* flash_forward.cu -- attention forward on tensor cores, bf16 and f16. */
+/* flash_forward.cu -- computes attention forward on tensor cores, for bf16 and f16. */
 #include "model/kernels/cuda/flash_mask.cuh"
 
-/* A block: WARPS warps of 16 MT queries, tiles of 8 NT keys. Two tiles of 16 rows to a warp halve
- * what it reads of keys and values per product; above 128 columns its sums leave no registers for
- * that. All fit 99 KB of shared memory. */
+/* Tile sizes. A block has WARPS warps, and each warp owns 16 MT queries; a tile holds 8 NT keys.
+ * With MT = 2, a warp reads half as many keys and values per product. Heads of more than 128
+ * columns have no registers left for that. Every variant fits in 99 KB of shared memory. */
 template <int D> struct FlashForward {
     enum { WARPS = 4, N_THREADS = WARPS * WARP, MT = D <= 128 ? 2 : 1, NT = D <= 64 ? 8 : 4 };
     enum { QUERIES = WARPS * MT * 16, KEYS = NT * 8, CT = D / 8 };
     enum { ELEMENTS = (QUERIES + 2 * KEYS) * FLASH_LD(D) };
 };
 
-/* The thread's rows: the largest score so far, and the thread's part of the sum of exponentials
- * relative to it. */
+/* State of the softmax for the thread's rows: the largest score so far, and the thread's part of
+ * the sum of exponentials relative to it. */
 template <int MT> struct FlashRows {
     float top[MT][2], sum[MT][2];
 };
@@ -27,8 +27,8 @@ template <int MT> static __device__ __forceinline__ void rows_begin(FlashRows<MT
         }
 }
 
-/* Scores become weights 2^(scale (score - top)), scale with log2 e in it; what was gathered from
- * earlier keys is rescaled. */
+/* Turns the scores s into weights 2^(scale (s - top)), where top is the row's largest score so far
+ * and `scale` includes log2(e). If top has grown, rescales the sums of earlier keys. */
 template <int MT, int NT, int CT>
 static __device__ __forceinline__ void softmax_step(float (&s)[MT][NT][4], FlashRows<MT> &rows,
                                                     float (&out)[MT][CT][4], float scale)
@@ -41,13 +41,13 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][NT][4], Flash
 #pragma unroll
             for (int n = 0; n < NT; n++)
                 top = fmaxf(top, fmaxf(s[m][n][i * 2], s[m][n][i * 2 + 1]));
-            /* Four lanes share a row; all of them must scale by the same maximum. */
+            /* The four lanes that share a row must all use the same maximum. */
             top = lanes_max(top, 4);
             float base = top > -INFINITY ? top * scale : 0;
             float rescale = exp2_approx(rows.top[m][i] * scale - base);
             rows.top[m][i] = top;
-            /* A lane's own columns alone: the four lanes' sums are added once, after the last
-             * tile. */
+            /* Sums only this lane's columns. The sums of the four lanes are added once, after the
+             * last tile. */
             rows.sum[m][i] *= rescale;
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -64,10 +64,11 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][NT][4], Flash
         }
 }
 
-/* o (B, Tq, H*D) = softmax(scale q k^T) v, lse (B, H, Tq) = log sum exp of the scores. Scores and
- * sums in f32; weights are rounded to T for their product with v. A block owns queries of one head
- * and walks over the keys that they see, so each sum has one owner and a fixed order. While scores
- * are computed the values arrive, while values are summed the next keys. */
+/* Computes o (B, Tq, H*D) = softmax(scale q k^T) v and lse (B, H, Tq) = log sum exp of the scores.
+ * Scores and sums are f32; weights are rounded to T for their product with v. Each block owns
+ * queries of one head and loops over the keys that they see, so every sum has one owner and a fixed
+ * order. The values are loaded while the scores are computed, and the next keys while the values
+ * are summed. */
 template <class T, int D>
 __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
     flash_forward_kernel(T *o, int64_t o_ld, float *lse, const T *q, int64_t q_ld, const T *k,
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
     keys_seen_by_all(s, at.b, t, MT * 16, &all_first, &all_end);
     float out[MT][F::CT][4] = {}, scale = s.scale * LOG2E;
     for (int key = start; key < stop; key += F::KEYS, v += F::KEYS * v_ld) {
-        /* The keys have arrived, and all warps are done with the values of the round before. */
+        /* The keys have arrived, and no warp still reads the values of the previous round. */
         cp_async_wait<0>();
         __syncthreads();
         tile_copy<T, D, F::KEYS, N_THREADS>(v_tile, v, v_ld, s.tk - key, s.head_size);
@@ -104,18 +105,21 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
         product_transposed<T, D>(score, lane_rows(own, LD), lane_columns(k_tile, LD));
         cp_async_wait<0>();
         __syncthreads();
-        /* The values have arrived, and all warps are done with the keys, whose tile the next
-         * ones take. */
+        /* The values have arrived, and no warp still reads the keys, so the next keys can overwrite
+         * them. */
         k += F::KEYS * k_ld;
         if (key + F::KEYS < stop)
             tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k, k_ld, s.tk - key - F::KEYS, s.head_size);
         cp_async_commit();
-        if (key >= t + MT * 16 + s.offset) continue; /* not even the warp's last query sees it */
+        if (key >= t + MT * 16 + s.offset)
+            continue; /* not even the warp's last query sees the tile
+                       */
         if (key < all_first || key + F::KEYS > all_end) scores_hide(score, s, at.b, t, key);
         softmax_step(score, rows, out, scale);
         product_weighed<T, D>(out, score, lane_rows(v_tile, LD));
     }
-    cp_async_wait<0>(); /* where no query sees a key, its own tile may still be arriving */
+    cp_async_wait<0>(); /* if no query sees a key, the copy of the queries may not have finished yet
+                         */
     __syncthreads();
     float factor[MT][2];
 #pragma unroll

@@ -1,14 +1,14 @@
-/* flash_mask.cuh -- the mask of flash attention, laid over a tile of scores: causal, and from the
- * first key that a query's document has. Which keys a query sees is decided by keys_seen
- * (attention.cuh), which the plain kernels share. */
+/* flash_mask.cuh -- applies the attention mask to a tile of scores in flash attention: the causal
+ * mask, and the first key of each query's document. keys_seen (attention.cuh) decides which keys a
+ * query sees; the plain kernels use it too. */
 #ifndef MODEL_KERNELS_CUDA_FLASH_MASK_CUH
 #define MODEL_KERNELS_CUDA_FLASH_MASK_CUH
 
 #include "model/kernels/cuda/flash.cuh"
 
-/* s: scores, rows are queries from t on, columns keys from `key` on. They become -infinity where
- * the query does not see the key. The masks are read anew each time, which saves registers: few
- * tiles need them. */
+/* Sets the scores in s to -infinity where the query does not see the key. Rows of s are the queries
+ * from t on, columns the keys from `key` on. Reads the masks again for every tile: only a few tiles
+ * need them, and keeping them would cost registers. */
 template <int MT, int NT>
 __device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const AttentionShape &shape,
                                             int64_t b, int t, int key)

@@ -1,22 +1,24 @@
-/* gemm.c -- the three products of a linear layer: by cuBLASLt where it has an algorithm for the
- * operands as they lie, else by a plain kernel of our own (gemm_simt.cu).
+/* gemm.c -- computes the three matrix products of a linear layer. It uses cuBLASLt if the library
+ * has an algorithm for the operands' shapes and alignment, otherwise the plain kernel in
+ * gemm_simt.cu.
  *
- * What follows a product keeps the contract's roundings. GELU of the rounded value, which backward
- * and recomputation see, is the activation's kernel; GELU of the sum is the library's epilogue, or
- * a kernel after the product in f32; so is gelu' of backward. The bias joins the sum before it is
- * rounded. */
+ * The operations after a product round as ops.h specifies. The default GELU is applied to the
+ * rounded value, which backward and recomputation also see; it runs as a separate activation
+ * kernel. GELU of the unrounded sum uses the library's epilogue, or a kernel that follows a product
+ * in f32. The same holds for gelu' in backward. The bias is added before the sum is rounded. */
 #include "model/kernels/cuda/lt.h"
 #include "model/kernels/cuda/reduce.h"
 
-/* Bytes of half the scratch. The f32 sums of a product that a kernel of our own finishes lie in the
- * second half, while the library works in the first. */
+/* Returns half of the scratch memory in bytes, aligned. The first half is the library's workspace.
+ * The second half holds the f32 sums of a product that one of our own kernels finishes. */
 static size_t half_of_scratch(const Device *dev)
 {
     enum { ALIGNMENT = 256 };
     return cuda_device(dev)->workspace_bytes / 2 / ALIGNMENT * ALIGNMENT;
 }
 
-/* d =/+= op(a) op(b), without bias or epilogue: by the library, else by the plain kernel. */
+/* Computes d = op(a) op(b), or += with p.accumulate, without bias or epilogue: with the library or,
+ * if it refuses, with the plain kernel. */
 static void product(Device *dev, LtProduct p)
 {
     p.epilogue = LT_PLAIN;
@@ -39,7 +41,8 @@ static LtProduct asked(Device *dev, Tensor d, Tensor a, bool a_transposed, Tenso
 
 /* ---- products in f32, and what follows them -------------------------------------------------- */
 
-/* Rows of `cols` f32 sums that the scratch holds at a time; whole tiles of them, if it can. */
+/* Returns how many rows of `cols` f32 sums fit in the scratch memory at a time, rounded down to
+ * whole tiles of GRAIN rows if possible. */
 static int64_t rows_at_once(const Device *dev, int64_t cols)
 {
     enum { GRAIN = 128 };
@@ -48,7 +51,8 @@ static int64_t rows_at_once(const Device *dev, int64_t cols)
     return fit < GRAIN ? fit : fit - fit % GRAIN;
 }
 
-/* The f32 sums of rows [row, row + n) of a with op(b) (cols columns), in the scratch. */
+/* Computes the f32 product of rows [row, row + n) of a with op(b), which has `cols` columns, and
+ * returns it. The result is in the scratch memory. */
 static Tensor sums_of(Device *dev, Tensor a, int64_t row, int64_t n, Tensor b, bool b_transposed,
                       int64_t cols)
 {
@@ -61,8 +65,8 @@ static Tensor sums_of(Device *dev, Tensor a, int64_t row, int64_t n, Tensor b, b
     return sum;
 }
 
-/* y (N, O) 16-bit = gelu(x (N, I) w (O, I)^T + bias (O)) of the f32 sum, rounded once; pre (N, O,
- * if present) = the sum, rounded. */
+/* Computes y (N, O), 16-bit, = gelu(x (N, I) w (O, I)^T + bias (O)) of the unrounded f32 sum,
+ * rounded once. If pre (N, O) is present, stores the rounded sum in it. */
 static void gelu_of_sum(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Tensor pre)
 {
     LtProduct p = asked(dev, y, x, false, w, true);
@@ -79,8 +83,8 @@ static void gelu_of_sum(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, 
     }
 }
 
-/* dx (N, I) = dy (N, O) w (O, I) * gelu'(pre (N, I)), rounded once. An f32 result is its own
- * scratch. */
+/* Computes dx (N, I) = dy (N, O) w (O, I) * gelu'(pre (N, I)), rounded once. If dx is f32, the
+ * product is computed in dx itself; otherwise in the scratch memory. */
 static void product_then_gelu(Device *dev, Tensor dx, Tensor dy, Tensor w, Tensor pre)
 {
     if (dx.dtype == F32) {
@@ -99,9 +103,10 @@ static void product_then_gelu(Device *dev, Tensor dx, Tensor dy, Tensor w, Tenso
 
 /* ---- the ops --------------------------------------------------------------------------------- */
 
-/* y (N, O) = f(x (N, I) w (O, I)^T + bias (O)), storage, one rounding before f, unless f is of the
- * sum. Without the library's bias epilogue the result starts as the bias, which is exact, and the
- * product is added before the rounding all the same. */
+/* Computes y (N, O) = f(x (N, I) w (O, I)^T + bias (O)), where f is GELU or nothing, of the storage
+ * type. The sum is rounded once before f, except with EPILOGUE_GELU_OF_SUM. If the library cannot
+ * add the bias in its epilogue, the result is first filled with the bias, which is exact, and the
+ * product is added to it; the sum is still rounded only once. */
 void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
                          Tensor pre)
 {
@@ -113,8 +118,8 @@ void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
     Tensor sum = tensor_present(pre) ? pre : y;
     LtProduct p = asked(dev, sum, x, false, w, true);
     p.bias = bias;
-    /* Bias as an epilogue costs nothing; where the library has none for these operands, the
-     * result starts as the bias, which is one pass over it more. */
+    /* The library's bias epilogue is free. Filling the result with the bias first costs another
+     * pass over it. */
     bool done = tensor_present(bias) && lt_product(dev, &p);
     if (!done && tensor_present(bias)) {
         cuda_rows_fill(dev, sum, bias);
@@ -124,9 +129,9 @@ void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
     if (epilogue != EPILOGUE_NONE) cuda_activation_forward(dev, y, sum, ACTIVATION_GELU);
 }
 
-/* dx (N, I) =/+= dy (N, O) w (O, I), times gelu'(pre (N, I)) where a gelu came before; one
- * rounding. In f32 gelu' is that of a kernel of our own, as gelu is forward; the library's is used
- * for 16-bit results only. */
+/* Computes dx (N, I) = dy (N, O) w (O, I), or += with accumulate. If a GELU preceded the layer,
+ * multiplies the product by gelu'(pre (N, I)). Rounds once. f32 uses our own kernel for gelu', as
+ * forward does for GELU; the library's epilogue is used only for 16-bit results. */
 void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
                                 Tensor pre, bool accumulate)
 {
@@ -139,15 +144,15 @@ void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
     }
     p.epilogue = LT_DGELU;
     p.aux = pre;
-    /* Refused, the product is made in f32 and gelu' by a kernel after it: the same single
-     * rounding. */
+    /* If the library refuses, the product is computed in f32 and a kernel applies gelu' to it, so
+     * there is still only one rounding. */
     bool done = dx.dtype != F32 && lt_product(dev, &p);
     if (!done) product_then_gelu(dev, dx, dy, w, pre);
 }
 
-/* dw (O, I) grad =/+= dy (N, O)^T x (N, I), added and rounded once. db (O) from `columns`, or else
- * from partial sums in a fixed order: the library's bias-gradient epilogue overwrites, and cannot
- * accumulate with dw. */
+/* Computes dw (O, I), of the gradient type, = dy (N, O)^T x (N, I), or += with accumulate; rounds
+ * once. Computes db (O) from `columns` or, without them, from the columns of dy in a fixed order.
+ * The library's bias-gradient epilogue is not used: it can only overwrite db, not add to it. */
 void cuda_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
                                  Tensor columns, bool accumulate)
 {
@@ -159,8 +164,8 @@ void cuda_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, T
     LtProduct p = asked(dev, dw, dy, true, x, false);
     p.accumulate = accumulate;
     product(dev, p);
-    /* Sums that the norm's backward made while it had dy in registers; else dy is read once
-     * more. */
+    /* `columns` are sums that the norm's backward computed while it had dy in registers. Without
+     * them dy is read again. */
     if (tensor_present(columns))
         cuda_partials_sum(dev, db, NO_TENSOR, NO_TENSOR, columns, accumulate);
     else if (tensor_present(db))

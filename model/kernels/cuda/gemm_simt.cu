@@ -1,19 +1,20 @@
-/* gemm_simt.cu -- a matrix product for operands that the library refuses, and what its results are
- * compared with on a GPU: any strides, any alignment, no tensor cores. */
+/* gemm_simt.cu -- computes matrix products that cuBLASLt refuses: any strides, any alignment, no
+ * tensor cores. On a GPU the tests also compare the library's results with it. */
 #include "model/kernels/cuda/kernel.cuh"
 
-/* A block computes TILE x TILE results, a thread SIDE x SIDE of them, DEPTH terms at a time. */
+/* A block computes TILE x TILE results and a thread SIDE x SIDE of them, in steps of DEPTH terms.
+ */
 enum { TILE = 64, SIDE = 4, DEPTH = 16, THREADS = (TILE / SIDE) * (TILE / SIDE) };
 
-/* An operand seen as vectors along the k dimension: element k of vector `line` is at line *
- * line_step + k * term_step. */
+/* An operand as a set of vectors along the k dimension: element k of vector `line` is at index line
+ * * line_step + k * term_step. */
 template <class T> struct Lines {
     const T *at;
     int64_t count, line_step, term_step;
 };
 
-/* Terms [first, first + DEPTH) of lines [line, line + TILE) into shared[DEPTH][TILE]; zeros beyond
- * the factor's ends. Neighbouring threads read along whichever side is contiguous. */
+/* Loads terms [first, first + DEPTH) of the vectors [line, line + TILE) into shared[DEPTH][TILE],
+ * with zeros beyond the operand. Adjacent threads read along the contiguous dimension. */
 template <class T>
 static __device__ __forceinline__ void load_tile(float *shared, const Lines<T> &f, int64_t line,
                                                  int64_t first, int64_t terms)
@@ -29,8 +30,9 @@ static __device__ __forceinline__ void load_tile(float *shared, const Lines<T> &
     }
 }
 
-/* d (M, N) =/+= the products of a's M lines with b's N lines, each the sum of its terms in
- * ascending order in f32, rounded once. d's rows lie d_step elements apart. */
+/* Computes d (M, N): element (i, j) is the dot product of vectors i of a and j of b, or is
+ * increased by it with accumulate. The terms are added in ascending order in f32; the result is
+ * rounded once. d's rows are d_step elements apart. */
 template <class T, class D>
 static __global__ void __launch_bounds__(THREADS)
     product_kernel(D *d, int64_t d_step, Lines<T> a, Lines<T> b, int64_t terms, bool accumulate)
@@ -42,8 +44,8 @@ static __global__ void __launch_bounds__(THREADS)
     int r = (int)threadIdx.x / (TILE / SIDE) * SIDE, c = (int)threadIdx.x % (TILE / SIDE) * SIDE;
     float sum[SIDE][SIDE] = {};
     for (int64_t first = 0; first < terms; first += DEPTH) {
-        /* Ascending terms, in one thread for each result: the order of the sum is fixed by the
-         * shape. */
+        /* One thread adds the terms of a result in ascending order, so the order depends only on
+         * the shape. */
         load_tile(shared_a, a, row, first, terms);
         load_tile(shared_b, b, col, first, terms);
         __syncthreads();
@@ -67,7 +69,7 @@ static __global__ void __launch_bounds__(THREADS)
         }
 }
 
-/* The rows of t as lines, or its columns. */
+/* Returns the rows of t as vectors if `rows`, otherwise its columns. */
 template <class T> static Lines<T> lines_of(Tensor t, bool rows)
 {
     Lines<T> f = {(const T *)t.data, rows ? tensor_rows(t) : tensor_cols(t), rows ? t.ld : 1,
@@ -88,8 +90,8 @@ static void product(Device *dev, Tensor d, Tensor a, bool a_transposed, Tensor b
            cuda_stream(dev), (D *)d.data, d.ld, lines_a, lines_b, terms, accumulate);
 }
 
-/* d (M, N) =/+= op(a) op(b); a (M, K), or (K, M) when transposed; b (K, N), or (N, K); a and b
- * storage, d storage or f32. Deterministic. */
+/* Computes d (M, N) = op(a) op(b), or += with accumulate. a is (M, K), or (K, M) when transposed; b
+ * is (K, N), or (N, K). a and b have the storage type; d has it or f32. Deterministic. */
 extern "C" void cuda_product(Device *dev, Tensor d, Tensor a, bool a_transposed, Tensor b,
                              bool b_transposed, bool accumulate)
 {

@@ -1,11 +1,11 @@
-/* init.cu -- normal numbers as a pure function of (seed, stream, element): normal.h's, which are
- * the CPU's bit for bit. Compiled without contraction. */
+/* init.cu -- draws the initial weights: normal numbers as a pure function of (seed, stream,
+ * element), computed by normal.h with the same bits as on the CPU. Compiled without contraction. */
 #include "model/kernels/cuda/kernel.cuh"
 
 #include <math.h>
 #include <string.h>
 
-/* The functions of these headers run on both sides. */
+/* The functions of these headers are compiled for both host and device. */
 #define inline inline __host__ __device__
 #include "model/kernels/normal.h"
 #include "model/kernels/segment_rule.h"
@@ -13,15 +13,16 @@
 
 enum { NORMAL_THREADS = 256 };
 
-/* x (n) = std * the normals of its places in the part, rounded to storage by way of f32. Two places
- * a thread, which in a whole row are the two numbers of one pair: the first thread's first place
- * and the last one's second may lie outside. */
+/* Sets x (n) to std times the normal numbers of its elements of the part, rounded to f32 and then
+ * to storage. Each thread computes two adjacent places, which in a whole row share one pair of
+ * normals. The first place of the first thread and the second place of the last may be outside x.
+ */
 template <class T>
 static __global__ void __launch_bounds__(NORMAL_THREADS)
     normal_kernel(T *x, uint64_t seed, Segment part, int64_t n, double std)
 {
-    /* Pairs are counted from the parameter's first element, not from x's: a rank that has a part of
-     * it draws the numbers which that part has on one rank. */
+    /* Pairs are counted from the first element of the whole parameter, not of x. So a rank that
+     * holds a part of the parameter draws the same numbers for it as a single rank would. */
     int64_t place =
         2 * ((int64_t)blockIdx.x * NORMAL_THREADS + threadIdx.x) - (segment_element(&part, 0) & 1);
     int64_t drawn = -1;
@@ -36,8 +37,8 @@ static __global__ void __launch_bounds__(NORMAL_THREADS)
             z = normal_pair((uint64_t)word[1] << 32 | word[0], (uint64_t)word[3] << 32 | word[2]);
             drawn = pair;
         }
-        /* Times std in double, then by way of f32, as on the CPU: another order rounds otherwise.
-         */
+        /* Multiplies by std in double and then rounds to f32, as on the CPU; another order would
+         * round differently. */
         x[i] = from_float<T>((float)(std * (element & 1 ? z.odd : z.even)));
     }
 }

@@ -1,9 +1,10 @@
-/* kernel.cuh -- what kernels are written with: storage types, vectors of elements, sums over a
- * warp and a block. Every .cu file includes it first.
+/* kernel.cuh -- contains the basics that all kernels use: storage types, packs of elements, sums
+ * over a warp or a block, and launches. Every .cu file includes it first.
  *
- * Kernels compute in float. A storage type T is float, bf16 or f16; a gradient type G is T or
- * float. Elements move in packs of up to 16 bytes where pointers and strides allow it, singly
- * otherwise: kernels are templates over the pack's size. */
+ * Kernels compute in float. The storage type T is float, bf16 or f16; the gradient type G is T or
+ * float. A pack is a group of adjacent elements that are loaded or stored together: up to 16 bytes
+ * if pointers and strides are aligned for it, otherwise a single element. Kernels are templates
+ * over the number of elements in a pack. */
 #ifndef MODEL_KERNELS_CUDA_KERNEL_CUH
 #define MODEL_KERNELS_CUDA_KERNEL_CUH
 
@@ -54,18 +55,18 @@ template <> __device__ __forceinline__ f16 from_float<f16>(float x)
     return __float2half_rn(x);
 }
 
-/* x as it will be read back from storage. */
+/* Returns x rounded to T, as it will be read back from storage. */
 template <class T> __device__ __forceinline__ float rounded(float x)
 {
     return to_float(from_float<T>(x));
 }
 
-/* N elements that move together. */
+/* N adjacent elements that one instruction loads or stores. */
 template <class T, int N> struct alignas(sizeof(T) * N) Pack {
     T at[N];
 };
 
-/* x = N elements at p, which is aligned to N elements. */
+/* Loads x from the N elements at p, which must be aligned to N elements. */
 template <int N, class T> __device__ __forceinline__ void load(float (&x)[N], const T *p)
 {
     Pack<T, N> pack = *reinterpret_cast<const Pack<T, N> *>(p);
@@ -74,7 +75,7 @@ template <int N, class T> __device__ __forceinline__ void load(float (&x)[N], co
         x[i] = to_float(pack.at[i]);
 }
 
-/* N elements at p = x, rounded to nearest even. */
+/* Stores x in the N elements at p, rounded to nearest even; p must be aligned to N elements. */
 template <int N, class T> __device__ __forceinline__ void store(T *p, const float (&x)[N])
 {
     Pack<T, N> pack;
@@ -86,8 +87,9 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const floa
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* The sum over each team of `lanes` neighbours of a warp (a power of two), in all of them: halves
- * of the team first, neighbours last. All 32 lanes call it. */
+/* Returns the sum of x over each team of `lanes` adjacent lanes of a warp (a power of two), in
+ * every lane of the team. The first step adds across the halves of the team, the last step adds
+ * adjacent lanes. All 32 lanes must call it. */
 template <class X> static __device__ __forceinline__ X lanes_sum(X x, int lanes)
 {
 #pragma unroll
@@ -96,7 +98,7 @@ template <class X> static __device__ __forceinline__ X lanes_sum(X x, int lanes)
     return x;
 }
 
-/* The maximum, likewise. */
+/* Returns the maximum of x over each team of lanes; called like lanes_sum. */
 template <class X> static __device__ __forceinline__ X lanes_max(X x, int lanes)
 {
 #pragma unroll
@@ -115,8 +117,8 @@ template <class X> static __device__ __forceinline__ X warp_max(X x)
     return lanes_max(x, WARP);
 }
 
-/* The sum over a block of whole warps (at most 32), in every thread. `shared` is 32 values that
- * nobody else uses between two barriers; it may be used again after the call. */
+/* Returns the sum of x over a block of whole warps (at most 32), in every thread. `shared` holds 32
+ * values that no other code uses during the call; it may be reused right after the call. */
 template <class X> static __device__ __forceinline__ X block_sum(X x, X *shared)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
@@ -143,11 +145,12 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* Dynamic shared memory beyond this must be asked for kernel by kernel. */
+/* Largest dynamic shared memory that a kernel can use without a special request. */
 #define SHARED_DEFAULT ((size_t)48 << 10)
 
-/* Starts kernel<<<grid, block, shared bytes, stream>>>(arguments). A kernel with several template
- * arguments is in parentheses. Every kernel says __launch_bounds__(threads). */
+/* Starts kernel<<<grid, block, shared bytes, stream>>>(arguments) and checks for launch errors. A
+ * kernel with several template arguments must be written in parentheses. Every kernel must declare
+ * __launch_bounds__(threads). */
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                           \
     do {                                                                                           \
         size_t launch_shared = (shared);                                                           \
@@ -159,7 +162,7 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
         CUDA_CHECK(cudaGetLastError());                                                            \
     } while (0)
 
-/* Runs the statements with T as the type that `dtype` names. */
+/* Runs the statements with T defined as the type that `dtype` names. */
 #define WITH_STORAGE(dtype, T, ...)                                                                \
     do {                                                                                           \
         switch (dtype) {                                                                           \
@@ -184,7 +187,8 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Whether every row of t starts on a pack of `n` elements and holds whole packs. Absent: yes. */
+/* Returns true if every row of t starts on a boundary of n elements and its length is a multiple of
+ * n. True for an absent tensor. */
 static inline bool packs_fit(Tensor t, int64_t n)
 {
     if (!tensor_present(t)) return true;
@@ -193,7 +197,7 @@ static inline bool packs_fit(Tensor t, int64_t n)
            (tensor_rows(t) == 1 || t.ld % n == 0);
 }
 
-/* Elements of a full pack of this type: 16 bytes. */
+/* Returns the number of elements of this type in 16 bytes, the largest pack. */
 static inline int pack_size(DType dtype)
 {
     return (int)(16 / dtype_size(dtype));

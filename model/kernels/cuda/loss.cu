@@ -1,9 +1,10 @@
-/* loss.cu -- cross entropy of rows of logits with the gradient in their place, and the sum of the
- * losses. */
+/* loss.cu -- computes the cross entropy of rows of logits, writes the gradient in place of the
+ * logits, and sums the losses. */
 #include "model/kernels/cuda/loss.cuh"
 #include "model/kernels/cuda/ordered_sum.cuh"
 
-/* s with N more logits, of which the first `real` count. Milakov, Gimelshein, arXiv:1805.02867. */
+/* Returns s extended by the logits of a pack, of which the first `real` count. Milakov, Gimelshein,
+ * arXiv:1805.02867. */
 template <class T, int N>
 static __device__ __forceinline__ SoftmaxSum softmax_add(SoftmaxSum s, Pack<T, N> pack, int real)
 {
@@ -13,14 +14,16 @@ static __device__ __forceinline__ SoftmaxSum softmax_add(SoftmaxSum s, Pack<T, N
         x[i] = i < real ? to_float(pack.at[i]) : -INFINITY;
         most = fmaxf(most, x[i]);
     }
-    float from = most == -INFINITY ? 0.0f : most; /* nothing but -infinity so far adds nothing */
+    float from = most == -INFINITY ? 0.0f : most; /* if all logits so far are -infinity, the sum
+                                                   * stays 0 */
 #pragma unroll
     for (int i = 0; i < N; i++)
         sum += exponential<T>(x[i] - from);
     return {most, s.sum * exponential<T>(s.most - from) + sum};
 }
 
-/* This thread's part of the softmax of the row x, of which vocab elements count. */
+/* Returns the running maximum and sum over this thread's part of row x, of which the first vocab
+ * elements count. */
 template <class T, int N> static __device__ SoftmaxSum part_read(const T *x, int vocab)
 {
     SoftmaxSum s = {-INFINITY, 0.0f};
@@ -29,8 +32,8 @@ template <class T, int N> static __device__ SoftmaxSum part_read(const T *x, int
     return s;
 }
 
-/* The same with packs of 16 bytes that pass through shared memory, where the thread finds them
- * again in `kept`. */
+/* Like part_read, but also copies the row to shared memory, in packs of 16 bytes. Each thread later
+ * finds its own packs in `kept`. */
 template <class T, int N> static __device__ SoftmaxSum part_keep(const T *x, T *kept, int vocab)
 {
     SoftmaxSum s = {-INFINITY, 0.0f};
@@ -38,9 +41,9 @@ template <class T, int N> static __device__ SoftmaxSum part_keep(const T *x, T *
     for (int at = next - LOSS_BATCH * stride; at < vocab; at += stride, next += stride) {
         if (next < vocab) cp_async_16(kept + next, x + next);
         cp_async_commit();
-        /* The first rounds only start copies: LOSS_BATCH of them are under way from then on.
-         * Each thread waits for its own alone and reads what it copied itself, so there is no
-         * barrier. */
+        /* The first rounds only start copies; from then on LOSS_BATCH of them are in progress. No
+         * barrier is needed, because each thread waits only for its own copies and reads only what
+         * it copied. */
         if (at < 0) continue;
         cp_async_wait<LOSS_BATCH>();
         Pack<T, N> pack = *reinterpret_cast<const Pack<T, N> *>(kept + at);
@@ -49,9 +52,10 @@ template <class T, int N> static __device__ SoftmaxSum part_keep(const T *x, T *
     return s;
 }
 
-/* One block a row (cols, ld apart) of logits: its loss, and with a scale its gradient in place.
- * With KEEP the row lies in shared memory meanwhile and is read once and written once: 2 x cols
- * elements move; otherwise it is read again. A target beyond the vocabulary gives a NaN. */
+/* Computes the loss of a row of logits and, with a scale, replaces the row by its gradient. One
+ * block per row; rows have `cols` elements and are ld apart. With KEEP the row is kept in shared
+ * memory, so it is read and written once: 2 x cols elements in all. Otherwise it is read twice. A
+ * target beyond the vocabulary makes the loss NaN. */
 template <class T, int N, bool KEEP>
 static __global__ void __launch_bounds__(LOSS_THREADS)
     loss_kernel(float *losses, T *logits, const int32_t *targets, int64_t ld, int cols, int vocab,
@@ -65,14 +69,15 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
         if (scale) row_gradient<T, N>(x, x, cols, 0, -1, {0.0f, 1.0f}, 0.0f);
         return;
     }
-    float chosen = target < vocab ? to_float(x[target]) : NAN; /* before the gradient is there */
+    float chosen = target < vocab ? to_float(x[target]) : NAN; /* read before the gradient
+                                                                * overwrites it */
     SoftmaxSum s;
     if constexpr (KEEP)
         s = part_keep<T, N>(x, kept, vocab);
     else
         s = part_read<T, N>(x, vocab);
-    /* Every thread has its own maximum so far; its sum is brought to the block's before they are
-     * added. */
+    /* Each thread's sum is relative to its own maximum, so it is rescaled to the block's maximum
+     * before the sums are added. */
     float most = block_max(s.most, sums);
     s = {most, block_sum(s.sum * expf(s.most - most), sums + WARP)};
     if (threadIdx.x == 0) losses[blockIdx.x] = (s.most - chosen) + logf(s.sum);

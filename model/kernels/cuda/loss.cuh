@@ -1,5 +1,5 @@
-/* loss.cuh -- what the losses of whole and of cut rows of logits share: exponentials, the reading
- * and the gradient of a row, and how a block is cut. */
+/* loss.cuh -- contains what loss.cu (whole rows of logits) and loss_cut.cu (rows split among ranks)
+ * share: the exponential, reading a row, a row's gradient, and the block size. */
 #ifndef MODEL_KERNELS_CUDA_LOSS_CUH
 #define MODEL_KERNELS_CUDA_LOSS_CUH
 
@@ -8,18 +8,19 @@
 
 #define LOG2_E 1.44269504f
 
-/* Threads of a block at most, packs under way at a time, floats for the sums of a block. */
+/* LOSS_THREADS: most threads of a block. LOSS_BATCH: packs that a thread loads at the same time.
+ * LOSS_SUMS: floats of shared memory for the sums of a block. */
 enum { LOSS_THREADS = 512, LOSS_BATCH = 4, LOSS_SUMS = 2 * WARP };
 
-/* Threads of the block of a row of packs of n elements. */
+/* Returns the number of threads for a row of `cols` elements that is read in packs of n. */
 static inline int loss_threads(int64_t cols, int n)
 {
     int64_t warps = ceil_div(ceil_div(cols, n), WARP);
     return warps < LOSS_THREADS / WARP ? (int)warps * WARP : (int)LOSS_THREADS;
 }
 
-/* e^x for x <= 0: exact to an ulp where the result stays f32, one multiplication and one
- * instruction where it is rounded to 16 bits. */
+/* Computes e^x for x <= 0. In f32 the error is about one ulp. For 16-bit types, whose results are
+ * rounded anyway, it takes one multiplication and one instruction. */
 template <class T> __device__ __forceinline__ float exponential(float x);
 
 template <> __device__ __forceinline__ float exponential<float>(float x)
@@ -37,13 +38,14 @@ template <> __device__ __forceinline__ float exponential<f16>(float x)
     return exp2_approx(x * LOG2_E);
 }
 
-/* A running maximum, and the sum of e^(x - most) over what went in. */
+/* Running maximum of the elements seen so far, and the sum of e^(x - most) over them. */
 typedef struct {
     float most, sum;
 } SoftmaxSum;
 
-/* Calls visit(pack, how many of its elements count) for this thread's packs of the first n elements
- * of x; a batch of packs is under way at a time. */
+/* Calls visit(pack, count) for each of this thread's packs among the first n elements of x, where
+ * `count` is the number of elements left from the start of the pack. Loads LOSS_BATCH packs before
+ * the first is used. */
 template <class T, int N, class Visit>
 static __device__ __forceinline__ void packs_read(const T *x, int n, Visit visit)
 {
@@ -60,8 +62,8 @@ static __device__ __forceinline__ void packs_read(const T *x, int n, Visit visit
     }
 }
 
-/* x (cols) = factor e^(from - most), less scale at the target; 0 from vocab on. `from` is the row
- * itself, or its copy. */
+/* Writes the gradient of a row: x[i] = scale / s.sum * e^(from[i] - s.most), minus scale at the
+ * target, and 0 from column vocab on. `from` is x itself or a copy of it. */
 template <class T, int N>
 static __device__ void row_gradient(T *x, const T *from, int cols, int vocab, int target,
                                     SoftmaxSum s, float scale)

@@ -1,19 +1,20 @@
-/* loss_cut.cu -- cross entropy of rows of logits of which each rank has some columns: the largest
- * of them, their terms of the sum, and the losses and gradients once both are those of all ranks.
- * One block a row; every kernel reads the row once. */
+/* loss_cut.cu -- computes the cross entropy when the columns of the logits are split among ranks,
+ * in three kernels: the largest logit of each row, the row's sum of exponentials, and the losses
+ * and gradients. The caller combines the results of the first two over all ranks. Every kernel uses
+ * one block per row and reads the row once. */
 #include "model/kernels/cuda/loss.cuh"
 #include "model/kernels/cuda/rows.cuh"
 
-/* A rank's logits inside a kernel: rows of `cols`, ld apart, of which the first `own` are columns
- * of the vocabulary, from column `first` on. */
+/* A rank's part of the logits inside a kernel: rows of `cols` elements, ld apart. The first `own`
+ * of them are columns of the vocabulary, which start at column `first` of it. */
 template <class T> struct CutRows {
     T *at;
     int64_t ld;
     int cols, own, first, vocab;
 };
 
-/* The row's target as a column of this rank's; negative where it has none or another rank has it.
- */
+/* Returns the row's target as a column of this rank, or a negative number if the row has no target
+ * or another rank has it. */
 template <class T>
 static __device__ __forceinline__ int own_target(const CutRows<T> &logits, int target)
 {
@@ -21,8 +22,8 @@ static __device__ __forceinline__ int own_target(const CutRows<T> &logits, int t
     return target >= 0 && own < logits.own ? own : -1;
 }
 
-/* most = the largest of the row's columns of the vocabulary. A NaN may go unseen here, the sum of
- * exponentials finds it. */
+/* Computes `most`, the largest logit of this rank's vocabulary columns of each row. It may miss a
+ * NaN; the sum of exponentials then becomes NaN. */
 template <class T, int N>
 static __global__ void __launch_bounds__(LOSS_THREADS)
     loss_max_kernel(float *most, CutRows<const T> logits)
@@ -39,8 +40,8 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
     if (threadIdx.x == 0) most[blockIdx.x] = x;
 }
 
-/* terms = {sum of e^(x - most), x of the target - most}. A target beyond the vocabulary gives a
- * NaN. */
+/* Computes terms = {sum of e^(x - most), target's x - most} for each row. A target beyond the
+ * vocabulary makes the second term NaN. */
 template <class T, int N>
 static __global__ void __launch_bounds__(LOSS_THREADS)
     loss_terms_kernel(float *terms, CutRows<const T> logits, const int32_t *targets,
@@ -63,7 +64,8 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
     terms[1] = own >= 0 ? to_float(x[own]) - most : target < logits.vocab ? 0.0f : NAN;
 }
 
-/* The row's loss, and with a scale its gradient in place. */
+/* Computes each row's loss from the terms of all ranks and, with a scale, replaces the row by its
+ * gradient. */
 template <class T, int N>
 static __global__ void __launch_bounds__(LOSS_THREADS)
     loss_finish_kernel(float *losses, CutRows<T> logits, const int32_t *targets, const float *mosts,
@@ -85,7 +87,8 @@ template <class T> static CutRows<T> cut_rows(Tensor logits, int64_t first_col, 
     return {(T *)logits.data, logits.ld, (int)cols, (int)own, (int)first_col, (int)vocab_size};
 }
 
-/* Starts kernel<T, N> with a block for each row of the logits, whose type and place say T and N. */
+/* Launches kernel<T, N> with one block per row of the logits. T is their type; N is the pack size
+ * that their alignment allows. */
 #define LAUNCH_ROWS(kernel, dev, logits, ...)                                                      \
     do {                                                                                           \
         if (tensor_rows(logits) == 0) break;                                                       \

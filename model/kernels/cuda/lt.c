@@ -1,4 +1,4 @@
-/* lt.c -- finding and opening cuBLASLt; lt_product.c asks it for products. */
+/* lt.c -- finds and opens cuBLASLt. The products are in lt_product.c. */
 #include "model/kernels/cuda/lt.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@ void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char 
          lt->GetStatusName(status), full ? "; " MEMORY_ADVICE : "");
 }
 
-/* False, naming the first that is missing. */
+/* Looks up all functions of the library. Returns false and names the first missing one in err. */
 static bool find_functions(Lt *lt, char *err, size_t n)
 {
     void *from = lt->library ? lt->library : RTLD_DEFAULT;
@@ -34,8 +34,9 @@ static bool find_functions(Lt *lt, char *err, size_t n)
     return true;
 }
 
-/* Opens the library by the loader's rules, then in the toolkit's folders; false with a sentence.
- * Where the program has its functions already (the emulated one), nothing is opened. */
+/* Opens the library: first by the loader's search rules, then in the toolkit's folders. Returns
+ * false and sets err if it is not found. Opens nothing if the program itself contains the
+ * functions, as the test programs with the emulated cuBLASLt do. */
 static bool load(Lt *lt, char *err, size_t n)
 {
     static const char *const name[] = {"libcublasLt.so.13", "libcublasLt.so"};
@@ -60,7 +61,9 @@ bool lt_find(char *err, size_t n)
 {
     Lt lt = {0};
     bool found = load(&lt, err, n) && find_functions(&lt, err, n);
-    if (lt.library) dlclose(lt.library); /* it stays, for the next who opens it */
+    if (lt.library)
+        dlclose(lt.library); /* the library stays loaded (RTLD_NODELETE), so lt_open
+                              * does not load it again */
     return found;
 }
 

@@ -1,6 +1,6 @@
-/* lt.h -- cuBLASLt, opened at run time: its functions by the toolkit's own prototypes, without a
- * link dependency (a linked one costs every start 0.1 s and 90 MB), and the products that the ops
- * ask of it. Private to the CUDA backend. */
+/* lt.h -- opens cuBLASLt at run time and runs the matrix products of the ops through it. The
+ * function pointers take their types from the toolkit's header. The program does not link against
+ * the library, because that would cost every start 0.1 s and 90 MB. Private to the CUDA backend. */
 #ifndef MODEL_KERNELS_CUDA_LT_H
 #define MODEL_KERNELS_CUDA_LT_H
 
@@ -8,7 +8,8 @@
 
 #include <cublasLt.h>
 
-/* The functions that are used, as the API calls them after "cublasLt". */
+/* The library's functions that this program uses; each name is preceded by "cublasLt" in the API.
+ */
 #define LT_FUNCTIONS(F)                                                                            \
     F(Create)                                                                                      \
     F(Destroy)                                                                                     \
@@ -29,28 +30,31 @@ typedef struct Lt {
 #define F(name) __typeof__(cublasLt##name) *name;
     LT_FUNCTIONS(F)
 #undef F
-    void *library; /* handle of dlopen; NULL where the functions are part of the program */
+    void *library; /* from dlopen; NULL if the functions are linked into the program */
     cublasLtHandle_t handle;
     bool tf32;           /* f32 products may round their factors to tf32 */
-    struct LtPlan *plan; /* LT_PLANS of them; NULL until the first product */
+    struct LtPlan *plan; /* array of LT_PLANS plans; NULL until the first product */
     int n_plans;
 } Lt;
 
-/* Kinds of products that are remembered. A training run has some dozens; what asks for ever new
- * shapes (prompts of any length) forgets them all now and then and asks the library again. */
+/* Largest number of plans that are kept. A training run needs a few dozen. Work with ever-changing
+ * shapes, such as prompts of any length, can exceed the limit: then all plans are dropped and the
+ * library's heuristics are queried again. */
 enum { LT_PLANS = 1024 };
 
-/* Whether the library is there with all its functions; false with a sentence. */
+/* Checks that the library can be loaded and has all functions listed above. Returns false and sets
+ * err if not. */
 bool lt_find(char *err, size_t n);
-/* Opens the library and a handle. NULL with a sentence. */
+/* Opens the library and creates a handle. Returns NULL and sets err on failure. */
 Lt *lt_open(bool tf32, char *err, size_t n);
-/* Closes plans, handle and library; NULL is fine. */
+/* Frees the plans, destroys the handle and closes the library. Accepts NULL. */
 void lt_close(Lt *lt);
-/* "13.1.0" */
+/* Writes the library's version, such as "13.1.0", to buf and returns buf. */
 const char *lt_version(const Lt *lt, char *buf, size_t n);
 
-/* Ends the run with EXIT_SYSTEM (EXIT_NO_MEMORY for memory, and what to lower), the call and the
- * library's word for the failure. */
+/* Ends the program when a cuBLASLt call fails: with EXIT_NO_MEMORY and advice on saving memory when
+ * an allocation failed, otherwise with EXIT_SYSTEM. The message names the call and the library's
+ * name for the error. */
 #define LT_CHECK(lt, call) lt_check((lt), (call), #call, __FILE__, __LINE__)
 void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char *file, int line);
 
@@ -58,33 +62,38 @@ void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char 
 
 typedef enum {
     LT_PLAIN, /* d = sum */
-    LT_GELU,  /* d = gelu(sum), of the unrounded sum; aux = the sum, rounded */
+    LT_GELU,  /* d = gelu(unrounded sum); aux = the sum, rounded */
     LT_DGELU  /* d = sum * gelu'(aux) */
 } LtEpilogue;
 
-/* d (M, N) =/+= op(a) op(b) in row-major terms, sums in f32, rounded once. a is (M, K), or (K, M)
- * when a_transposed; b is (K, N), or (N, K). a and b share one type; d has it or is f32. bias (N),
- * if present, joins the sum before all else; not with LT_DGELU. aux (M, N) is written under
- * LT_GELU, where it may be absent, and read under LT_DGELU. Both have d's type. */
+/* Describes a product of row-major matrices: d (M, N) = op(a) op(b), or d += op(a) op(b) with
+ * accumulate. Sums are in f32 and are rounded once. a is (M, K), or (K, M) when a_transposed; b is
+ * (K, N), or (N, K) when b_transposed. a and b share one type; d has that type or f32. bias (N), if
+ * present, is added to the sum before the epilogue; LT_DGELU does not allow a bias. aux (M, N) is
+ * written with LT_GELU, where it is optional, and read with LT_DGELU. bias and aux have d's type.
+ */
 typedef struct {
     Tensor d, a, b;
     bool a_transposed, b_transposed;
     bool accumulate;
     LtEpilogue epilogue;
     Tensor bias, aux;
-    void *workspace; /* 256-byte aligned device memory */
+    void *workspace; /* device memory, 256-byte aligned */
     size_t workspace_bytes;
 } LtProduct;
 
-/* Puts the product on the compute stream. False, and nothing is done, when bias or aux do not lie
- * in whole packs of 16 bytes, or when the library has no algorithm for the product, refuses to run
- * it, or calls its epilogue invalid. A product that it calls invalid although there is neither bias
- * nor epilogue ends the run, as every other failure does. The algorithm is the first that the
- * heuristics name for shapes, strides, types and alignments. It is never chosen by timing, so every
- * run on one kind of GPU has the same bits. */
+/* Queues the product on the device's stream and returns true. Returns false without doing anything
+ * if bias or aux is not aligned to 16 bytes, if aux rows are not a multiple of 8 elements, or if
+ * the library has no algorithm for the product, refuses to run it, or rejects its epilogue as
+ * invalid. A product without bias and epilogue that the library calls invalid ends the program, as
+ * does any other failure.
+ *
+ * The algorithm is the first one that the library's heuristics return for the shapes, strides,
+ * types and alignments. It is never chosen by timing, so every run on the same kind of GPU has the
+ * same bits. */
 bool lt_product(const Device *dev, const LtProduct *p);
 
-/* Frees what lt_product keeps. */
+/* Frees all plans that lt_product has stored in lt. */
 void lt_plans_free(Lt *lt);
 
 #endif

@@ -1,9 +1,9 @@
-/* lt_product.c -- products through cuBLASLt: row-major operands described in its column-major
- * terms, and one plan (descriptors and an algorithm) per kind of product, kept for the life of the
- * device.
+/* lt_product.c -- computes products with cuBLASLt. It describes row-major operands in the library's
+ * column-major terms, and keeps one plan (descriptors and an algorithm) per kind of product for the
+ * life of the device.
  *
- * A row-major matrix (R, C) is a column-major one of C rows. So d = a b becomes d^T = b^T a^T: the
- * library's A is our b, its B is our a, its m is d's columns. */
+ * A row-major matrix (R, C) is a column-major matrix with C rows. So d = a b becomes d^T = b^T a^T:
+ * the library's A is our b, its B is our a, and its m is the number of d's columns. */
 #include "model/kernels/cuda/lt.h"
 
 #include "model/core/log.h"
@@ -12,9 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All that a plan depends on. Of one size throughout: compared as bytes. */
+/* Everything that a plan depends on. All members have the same size, so there is no padding and
+ * keys can be compared as bytes. */
 typedef struct {
-    int64_t m, n, k; /* in the library's terms */
+    int64_t m, n, k; /* in the library's column-major terms */
     int64_t a_transposed, b_transposed;
     int64_t type, d_type;
     int64_t lda, ldb, ldd;
@@ -43,23 +44,25 @@ static cudaDataType_t library_type(DType t)
     return CUDA_R_32F;
 }
 
-/* The largest power of two that divides an address, up to 256: the most that algorithms ask for.
- * An alignment that is not given is taken to be 256. 0 for an absent tensor. */
+/* Returns the largest power of two that divides the tensor's address, but at most 256, the largest
+ * alignment that algorithms require and the one that the library assumes by default. Returns 0 for
+ * an absent tensor. */
 static int64_t alignment_of(Tensor t)
 {
-    /* x & -x is the lowest set bit of x; 256 set beforehand is the limit. */
+    /* x & -x is the lowest set bit of x; setting bit 256 first limits the result. */
     uintptr_t at = (uintptr_t)t.data | 256;
     return tensor_present(t) ? (int64_t)(at & -at) : 0;
 }
 
-/* The row stride; of a single row it is never used, but must not be less than the row. */
+/* Returns the row stride. The stride of a single row is never used, but the library requires that
+ * it is not less than the row. */
 static int64_t stride_of(Tensor t)
 {
     return t.ld < tensor_cols(t) ? tensor_cols(t) : t.ld;
 }
 
-/* Whether what an epilogue reads and writes lies as the library wants it: in whole packs of 16
- * bytes, rows of aux in whole packs of 8. */
+/* Returns true if bias and aux meet the library's requirements: both start on a 16-byte boundary,
+ * and the stride of aux is a multiple of 8 elements. */
 static bool epilogue_fits(const LtProduct *p)
 {
     bool bias = !tensor_present(p->bias) || alignment_of(p->bias) >= 16;
@@ -68,8 +71,8 @@ static bool epilogue_fits(const LtProduct *p)
     return bias && aux;
 }
 
-/* The product as the library sees it: transposed, with a and b exchanged (see the head of this
- * file). */
+/* Returns the key of the product as the library sees it: transposed, with a and b exchanged (see
+ * the top of this file). */
 static PlanKey key_of(const LtProduct *p)
 {
     return (PlanKey){
@@ -101,7 +104,7 @@ static void set(const Lt *lt, const LtPlan *plan, cublasLtMatmulDescAttributes_t
     LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, which, value, bytes));
 }
 
-/* The places of bias and aux are set at each call. */
+/* Stores the addresses of bias and aux in the plan; they can differ from call to call. */
 static void set_pointers(const Lt *lt, const LtPlan *plan, const LtProduct *p)
 {
     const void *bias = p->bias.data, *aux = p->aux.data;
@@ -139,7 +142,7 @@ static void describe_product(const Lt *lt, LtPlan *plan, const LtProduct *p)
     set(lt, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (tensor_present(p->aux))
         set(lt, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &key->aux_ld, sizeof key->aux_ld);
-    set_pointers(lt, plan, p); /* the heuristics read their alignment off their values */
+    set_pointers(lt, plan, p); /* the heuristics derive the alignments from these addresses */
     uint64_t m = (uint64_t)key->m, n = (uint64_t)key->n;
     LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->a, type, (uint64_t)tensor_cols(p->b),
                                         (uint64_t)tensor_rows(p->b), key->lda));
@@ -148,7 +151,8 @@ static void describe_product(const Lt *lt, LtPlan *plan, const LtProduct *p)
     LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->d, library_type(p->d.dtype), m, n, key->ldd));
 }
 
-/* "(1024, 768) by (768, 3072) in bf16" */
+/* Writes the product's shapes and type to buf, such as "(1024, 768) by (768, 3072) in bf16", and
+ * returns buf. */
 static const char *product_text(const LtProduct *p, const PlanKey *key, char *buf, size_t n)
 {
     snprintf(buf, n, "(%lld, %lld) by (%lld, %lld) in %s", (long long)key->n, (long long)key->k,
@@ -156,8 +160,9 @@ static const char *product_text(const LtProduct *p, const PlanKey *key, char *bu
     return buf;
 }
 
-/* False where the library says that it does not compute this, or calls an epilogue invalid, which
- * can be done without; every other failure ends the run. */
+/* Returns true if status is success. Returns false if the library does not support the product, or
+ * calls its epilogue invalid: then the product can be computed without that epilogue. Any other
+ * error ends the program. */
 static bool accepted(const Lt *lt, const LtProduct *p, const PlanKey *key, cublasStatus_t status,
                      const char *call)
 {
@@ -180,8 +185,9 @@ static bool accepted(const Lt *lt, const LtProduct *p, const PlanKey *key, cubla
     return false;
 }
 
-/* Partial sums of a product cut along k are added in f32 and outside the result: the default would
- * also allow the result's own type, with a rounding per part. */
+/* Asks the library's heuristics for an algorithm for the plan. If the algorithm splits the product
+ * along k, the partial sums must be f32 and stored outside the result. The library's default would
+ * also allow them in the result's own type, with one rounding per part. */
 static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
 {
     const PlanKey *key = &plan->key;
@@ -197,9 +203,9 @@ static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->d_alignment},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->d_alignment},
     };
-    /* The alignments that these tensors have, since the library would take 256 bytes for granted.
-     * They are part of the plan's key: a plan serves only calls that are aligned likewise. The
-     * result is C as well, so C's alignment is D's. */
+    /* Passes the tensors' actual alignments, because the library would otherwise assume 256 bytes.
+     * The alignments are part of the plan's key, so a plan is used only for calls with the same
+     * ones. The result is also operand C, so C's alignment is D's. */
     LT_CHECK(lt, lt->MatmulPreferenceCreate(&wish));
     LT_CHECK(lt, lt->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                   &bytes, sizeof bytes));
@@ -209,8 +215,8 @@ static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
     cublasLtMatmulHeuristicResult_t result;
     memset(&result, 0, sizeof result);
     int n = 0;
-    /* The library's first proposal, unmeasured: an algorithm chosen by timing could differ from
-     * run to run, and with it the order of sums. */
+    /* Takes the library's first proposal without measuring. An algorithm chosen by timing could
+     * differ from run to run, and with it the order of the sums. */
     cublasStatus_t status = lt->MatmulAlgoGetHeuristic(lt->handle, plan->product, plan->a, plan->b,
                                                        plan->d, plan->d, wish, 1, &result, &n);
     plan->found = accepted(lt, p, key, status, "cublasLtMatmulAlgoGetHeuristic") && n > 0 &&
@@ -219,8 +225,8 @@ static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
     LT_CHECK(lt, lt->MatmulPreferenceDestroy(wish));
 }
 
-/* Warns, once for each kind, of a product that only the plain kernel is left for. One with an
- * epilogue is not warned of: it is tried again without. */
+/* Prints a warning, once per kind of product, when only the plain kernel is left. Products with an
+ * epilogue cause no warning here, because they are tried again without it. */
 static void warn_refused(const LtProduct *p, const PlanKey *key)
 {
     char text[128];
@@ -234,8 +240,8 @@ static LtPlan *plan_of(Lt *lt, const LtProduct *p)
     PlanKey key = key_of(p);
     for (int i = 0; i < lt->n_plans; i++)
         if (memcmp(&lt->plan[i].key, &key, sizeof key) == 0) return &lt->plan[i];
-    /* A linear search, and all gone when full: a run has a few dozen kinds of product, and has met
-     * them all when it has warmed up. */
+    /* A linear search is fast enough: a run has a few dozen kinds of products, all of which occur
+     * during the warm-up. If the array is full, all plans are dropped. */
     if (lt->n_plans == LT_PLANS) lt_plans_free(lt);
     if (lt->plan == NULL) lt->plan = must_calloc(LT_PLANS, sizeof *lt->plan);
     LtPlan *plan = &lt->plan[lt->n_plans++];
@@ -255,15 +261,15 @@ bool lt_product(const Device *dev, const LtProduct *p)
     LtPlan *plan = plan_of(lt, p);
     if (!plan->found) return false;
     set_pointers(lt, plan, p);
-    /* The result serves as C, too: with beta 1 the product is added to it before the one
+    /* The result is also operand C: with beta 1 the product is added to it before the only
      * rounding. */
     float one = 1, beta = p->accumulate ? 1 : 0;
     cublasStatus_t status =
         lt->Matmul(lt->handle, plan->product, &one, p->b.data, plan->a, p->a.data, plan->b, &beta,
                    p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm, p->workspace,
                    p->workspace_bytes, cuda_stream(dev));
-    /* A plan that is refused when it is to run is never tried again: a rerun and every later
-     * step then take the same way, and have the same bits. */
+    /* A plan that the library refuses at the call is never tried again. So all later steps, and
+     * every rerun, compute the product in the same way and have the same bits. */
     plan->found = accepted(lt, p, &plan->key, status, "cublasLtMatmul");
     if (!plan->found) warn_refused(p, &plan->key);
     return plan->found;

@@ -1,11 +1,11 @@
-/* memory.cu -- fill and copy: tensors of any stride, any mixture of float types; sum and maximum:
- * many dense ones. */
+/* memory.cu -- implements fill and copy, for any strides and mixtures of float types, and the
+ * elementwise sum and maximum of several dense tensors. */
 #include "model/kernels/cuda/rows.cuh"
 
-/* 16 bytes that are only moved. */
+/* 16 bytes that are moved without being interpreted. */
 typedef Pack<uint32_t, 4> Chunk;
 
-/* x = value, elements of 1 to 16 bytes. Writes each byte once. */
+/* Sets every element of x to value; elements have 1 to 16 bytes. Writes each byte once. */
 template <class E>
 __global__ void __launch_bounds__(CUT_THREADS) fill_kernel(Cut cut, DeviceRows<E> x, E value)
 {
@@ -13,13 +13,15 @@ __global__ void __launch_bounds__(CUT_THREADS) fill_kernel(Cut cut, DeviceRows<E
     if (cut_place(cut, &row, &col)) *row_at(x, row, col) = value;
 }
 
-/* x, whose elements have `size` bytes, as elements E of which the pattern is the first. */
+/* Fills x in units of E. The elements of x have `size` bytes, and `pattern` holds the bytes of one
+ * unit. */
 template <class E>
 static void fill_as(Device *dev, Tensor x, size_t size, const unsigned char *pattern)
 {
     E value;
     memcpy(&value, pattern, sizeof value);
-    /* Columns and stride count E from here on; cuda_fill chose E so that both divide. */
+    /* From here on, columns and strides count units of E; cuda_fill chose E so that both are
+     * divisible. */
     int64_t step = (int64_t)(sizeof value / size);
     Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / step);
     LAUNCH_CUT(fill_kernel<E>, cut, dev, (DeviceRows<E>{(E *)x.data, x.ld / step}), value);
@@ -27,8 +29,8 @@ static void fill_as(Device *dev, Tensor x, size_t size, const unsigned char *pat
 
 void cuda_fill(Device *dev, Tensor x, double value)
 {
-    /* Bits, not numbers: what fills 2 bytes fills bf16 and f16 alike. Each byte is a copy of the
-     * one an element before it, which repeats the element over the chunk. */
+    /* Works on bits, so bf16 and f16 use the same kernel. The loop copies each byte from the one an
+     * element before it, which repeats the element over the whole chunk. */
     size_t size = dtype_size(x.dtype);
     unsigned char pattern[sizeof(Chunk)];
     dtype_set(x.dtype, pattern, 0, value);
@@ -47,8 +49,8 @@ void cuda_fill(Device *dev, Tensor x, double value)
         fill_as<uint8_t>(dev, x, size, pattern);
 }
 
-/* N elements of one type keep their bits, NaNs included, which a way through float would change.
- */
+/* Copies N elements of the same type bit for bit. A conversion through float would change the bits
+ * of NaNs. */
 template <int N, class T> static __device__ __forceinline__ void convert(T *y, const T *x)
 {
     *reinterpret_cast<Pack<T, N> *>(y) = raw_load<N>(x);
@@ -61,7 +63,7 @@ template <int N, class Y, class X> static __device__ __forceinline__ void conver
     store<N>(y, value);
 }
 
-/* y = x, rounded to nearest even. Reads and writes each element once. */
+/* Computes y = x, rounded to nearest even. Reads and writes each element once. */
 template <class Y, class X, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
     copy_kernel(Cut cut, DeviceRows<Y> y, DeviceRows<X> x)
@@ -73,8 +75,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
 
 template <class Y, class X> static void copy_as(Device *dev, Tensor y, Tensor x)
 {
-    /* Both sides move the same N elements, so that no thread needs another's: the wider type fills
-     * 16 bytes, the narrower one a part of them. */
+    /* A thread reads and writes the same N elements: 16 bytes of the wider type, fewer of the
+     * narrower one. */
     typedef Pack<unsigned char, (sizeof(Y) > sizeof(X) ? sizeof(Y) : sizeof(X))> Wider;
     int64_t full = 16 / (int64_t)sizeof(Wider);
     WITH_PACKS(packs_fit(y, full) && packs_fit(x, full), Wider, N, {
@@ -92,16 +94,15 @@ void cuda_copy(Device *dev, Tensor y, Tensor x)
     WITH_STORAGE(y.dtype, Y, WITH_STORAGE(x.dtype, X, (copy_as<Y, X>(dev, y, x))));
 }
 
-/* The sources of a sum or maximum: 512 bytes of a kernel's parameters, so that nothing is copied
- * for a call.
- */
+/* The sources of a sum or maximum. They are passed as 512 bytes of kernel parameters, so no call
+ * has to copy them to the device. */
 template <class S> struct Sources {
     const S *at[SUM_SOURCES];
     int n;
 };
 
-/* dst = the sources, added in order in float, rounded to nearest even. A thread reads its pack of
- * every source before it writes it: dst may be one of them. */
+/* Computes dst = the sum of the sources, added in order in float and rounded to nearest even. A
+ * thread reads its pack of every source before it writes, so dst may be one of the sources. */
 template <class D, class S, int N>
 __global__ void __launch_bounds__(CUT_THREADS) sum_kernel(Cut cut, D *dst, Sources<S> src)
 {
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(CUT_THREADS) sum_kernel(Cut cut, D *dst, Sourc
 template <class D, class S> static void sum_as(Device *dev, Tensor dst, const Tensor *src, int n)
 {
     Sources<S> sources = {{NULL}, n};
-    /* As copy_as: the wider type fills 16 bytes. */
+    /* As in copy_as, a pack has 16 bytes of the wider type. */
     typedef Pack<unsigned char, (sizeof(D) > sizeof(S) ? sizeof(D) : sizeof(S))> Wider;
     int64_t full = 16 / (int64_t)sizeof(Wider);
     bool whole = packs_fit(tensor_flat(dst), full);
@@ -137,7 +138,8 @@ template <class D, class S> static void sum_as(Device *dev, Tensor dst, const Te
     });
 }
 
-/* The same of doubles, added in double: the sums of a step, of which there are few. */
+/* Computes dst = the sum of the sources, added in double. Only the few sums of a training step are
+ * double. */
 __global__ void __launch_bounds__(CUT_THREADS)
     sum_doubles_kernel(Cut cut, double *dst, Sources<double> src)
 {
@@ -171,7 +173,7 @@ void cuda_sum(Device *dev, Tensor dst, const Tensor *src, int n)
     WITH_STORAGE(dst.dtype, D, WITH_STORAGE(src[0].dtype, S, (sum_as<D, S>(dev, dst, src, n))));
 }
 
-/* x in a type that has comparisons. */
+/* Returns x in a type that the GPU can compare. */
 static __device__ __forceinline__ double comparable(double x)
 {
     return x;
@@ -182,8 +184,9 @@ template <class T> static __device__ __forceinline__ float comparable(T x)
     return to_float(x);
 }
 
-/* dst = the largest of the sources, the first of equal ones, a NaN where one has it. A thread reads
- * its pack of every source before it writes it, as in a sum. */
+/* Computes dst = the largest of the sources, bit for bit. Among equal elements the first is kept,
+ * and a NaN in any source makes the result NaN. A thread reads its pack of every source before it
+ * writes, so dst may be one of the sources. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS) maximum_kernel(Cut cut, T *dst, Sources<T> src)
 {

@@ -1,17 +1,17 @@
-/* norm.cu -- LayerNorm and RMSNorm over groups of a row, alone and fused with the residual sum
- * before them; forward. */
+/* norm.cu -- computes the forward pass of LayerNorm and RMSNorm over groups of a row (see
+ * norm.cuh), alone or fused with the residual sum that precedes them. */
 #include "model/kernels/cuda/norm.cuh"
 
-/* Packs of N elements of a group that a thread holds: 32 elements, or, of single ones, as many as
- * have room for their addresses. */
+/* Number of packs of N elements that a thread holds of a group: 32 elements. With N = 1 only 16,
+ * because the addresses of single elements need registers too. */
 #define HELD(N) ((N) == 1 ? 16 : 32 / (N))
 
-/* Threads of a block that has one group. */
+/* Most threads of a block that works on a single group. */
 enum { MOST_THREADS = 1024 };
 
 template <class T> struct NormForward {
     DeviceRows<T> y, x;
-    DeviceRows<T> sum, a;  /* residual: sum = x + a + bias, then the norm of sum */
+    DeviceRows<T> sum, a;  /* with a residual: sum = x + a + bias, and the norm is that of sum */
     const T *bias, *w, *b; /* bias and b may be NULL */
     float *stats;
     float epsilon;
@@ -24,8 +24,8 @@ template <bool BLOCK> static __device__ __forceinline__ float team_sum(float x, 
     return BLOCK ? block_sum(x, shared) : lanes_sum(x, lanes);
 }
 
-/* v = N elements of the row that is normalised, at [row, col]: x's, or those of the residual sum,
- * made and stored here, as rounded to storage. */
+/* Loads N elements at [row, col] of the input of the norm. That is x or, with RESIDUAL, x + a +
+ * bias; this sum is computed and stored here, and v gets its value as rounded to storage. */
 template <class T, int N, bool RESIDUAL>
 static __device__ __forceinline__ void input_load(float (&v)[N], const NormForward<T> &p,
                                                   int64_t row, int64_t col)
@@ -49,7 +49,8 @@ static __device__ __forceinline__ void input_load(float (&v)[N], const NormForwa
         v[i] = rounded<T>(v[i]);
 }
 
-/* y = (v - mean) / std * w + b, one pack, in place; at column `col` of the group. */
+/* Computes (v - mean) / std * w + b in place for one pack, which starts at column `col` of the
+ * group. */
 template <class T, int N>
 static __device__ __forceinline__ void normalise(float (&v)[N], const NormForward<T> &p,
                                                  int64_t col, float mean, float inverse)
@@ -66,8 +67,9 @@ static __device__ __forceinline__ void normalise(float (&v)[N], const NormForwar
         v[i] += w[i];
 }
 
-/* y (N, K*W), stats (N*K, 2) and, if RESIDUAL, sum (N, W), as ops.h says. Every element is read and
- * written once; mean and variance are two sums over registers. y may be x, sum may be x or a. */
+/* Computes y (N, K*W), stats (N*K, 2) and, if RESIDUAL, sum (N, W), as specified in ops.h. Every
+ * element is read and written once; mean and variance are summed from registers. y may be x; sum
+ * may be x or a. */
 template <class T, int N, bool RESIDUAL, bool BLOCK>
 __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : TEAM_BLOCK)
     norm_forward_kernel(Teams t, NormForward<T> p)
@@ -89,9 +91,9 @@ __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : TEAM_BLOCK)
                 sum += x[k][i];
         }
     }
-    /* Two sums one after the other, mean first: squares of deviations do not cancel, as a sum of
-     * squares less the squared mean would. The row is in registers, so that the second sum costs no
-     * memory. */
+    /* Computes the mean first and then the sum of squared deviations. This avoids the cancellation
+     * that a sum of squares minus the squared mean would have. The second sum reads no memory,
+     * because the row is in registers. */
     float mean = p.center ? team_sum<BLOCK>(sum, t.lanes) / t.width : 0;
 #pragma unroll
     for (int k = 0; k < HELD(N); k++)

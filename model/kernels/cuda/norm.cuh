@@ -1,25 +1,27 @@
-/* norm.cuh -- how the norms give groups to threads, shared by forward and backward.
+/* norm.cuh -- assigns the groups of a norm to threads, for forward and backward.
  *
- * A group (a row, or a head of it) has a team of threads that hold it in registers: a power of two
- * of lanes, several teams to a warp, where a warp can hold it, else a whole block. */
+ * A group is what is normalised together: a row, or one head of a row. A team of threads holds a
+ * group in registers. If a warp is large enough for a group, the team is a power of two of the
+ * warp's lanes, and a warp may hold several teams. Otherwise the team is a whole block. */
 #ifndef MODEL_KERNELS_CUDA_NORM_CUH
 #define MODEL_KERNELS_CUDA_NORM_CUH
 
 #include "model/kernels/cuda/rows.cuh"
 
 typedef struct {
-    int64_t groups; /* N * K */
-    int per_row;    /* K */
-    int width;      /* W, elements of a group */
-    int packs;      /* of a group */
-    int lanes;      /* of a team */
-    int threads;    /* of a block: a whole number of teams and of warps */
+    int64_t groups; /* N * K: groups of the whole tensor */
+    int per_row;    /* K: groups per row */
+    int width;      /* W: elements of a group */
+    int packs;      /* packs of a group */
+    int lanes;      /* threads of a team */
+    int threads;    /* threads of a block: a multiple of the team and of the warp */
 } Teams;
 
 enum { TEAM_BLOCK = 256 };
 
-/* Teams for groups of w's length in the rows of x: packs of n elements, `held` packs a thread, at
- * most `most` threads a group. */
+/* Returns the teams for the rows of x, with groups as long as w. n is the number of elements in a
+ * pack, `held` the packs that a thread holds, `most` the most threads of a team. Ends the program
+ * if a group is too long for that. */
 static inline Teams teams_of(Tensor x, Tensor w, int n, int held, int most)
 {
     int64_t width = tensor_count(w), packs = width / n;
@@ -45,7 +47,7 @@ static inline bool team_is_block(Teams t)
     return t.lanes > WARP;
 }
 
-/* The row and first column of a group. */
+/* Sets *row and *col to the row and the first column of a group. */
 static __device__ __forceinline__ void group_place(Teams t, int64_t group, int64_t *row,
                                                    int64_t *col)
 {

@@ -1,20 +1,22 @@
-/* norm_backward.cu -- the gradients of LayerNorm and RMSNorm. */
+/* norm_backward.cu -- computes the gradients of LayerNorm and RMSNorm. */
 #include "model/kernels/cuda/norm.cuh"
 #include "model/kernels/cuda/reduce.h"
 
-/* A thread holds `held` packs of N elements: of the gradient, the input, dw and db each. Groups up
- * to 2048 elements have 8 of them to a thread, and registers for the next group besides the one
- * being worked on; wider ones have 16, and add into dx late. */
+/* Elements of a group that a thread holds, and threads of a team. A thread holds packs of N
+ * elements of the gradient, the input, dw and db. In groups of up to 2048 elements a thread holds 8
+ * elements of each, which leaves registers to load the next group while it works on the current
+ * one. In wider groups it holds 16 and reads the old dx only just before it adds to it. */
 enum { NARROW = 8, WIDE = 16, NARROW_THREADS = 256, WIDE_THREADS = 512 };
 
-/* A block of a thread's `ELEMENTS`: how many threads it has at most, and how many such blocks an SM
- * keeps: 512 threads either way, which leaves 128 registers to each. */
+/* Largest number of threads in a block whose threads hold ELEMENTS elements, and the number of such
+ * blocks per multiprocessor. Both cases have 512 threads per multiprocessor, which leaves 128
+ * registers to each. */
 template <int ELEMENTS> struct NormBlock {
     enum { THREADS = ELEMENTS == NARROW ? NARROW_THREADS : WIDE_THREADS };
     enum { BLOCKS = ELEMENTS == NARROW ? 2 : 1 };
 };
 
-/* What is summed over rows. */
+/* Outputs that are summed over rows. `columns` are the column sums of dx. */
 typedef struct {
     Tensor w, b, columns;
     bool accumulate;
@@ -24,27 +26,27 @@ template <class T> struct NormBackward {
     DeviceRows<T> dx, dy, x;
     const T *w;
     const float *stats;
-    DeviceRows<float>
-        partials; /* of each block: dw, then db, then columns, those that are wanted */
+    DeviceRows<float> partials; /* one row per block: dw, then db and columns if present */
     bool accumulate_dx, center, want_db, want_columns;
-    int outputs;  /* how many these are */
-    int own_sums; /* floats of shared memory before the threads' column sums */
+    int outputs;  /* number of outputs in a row of partials */
+    int own_sums; /* floats of shared memory in front of the column sums */
 };
 
-/* A thread's column sums of dx lie in shared memory, which nobody else touches: registers are all
- * taken. Element i of pack k: neighbours in a warp are neighbours in memory. */
+/* Returns the address of this thread's sum of dx for element i of pack k. The sums are in shared
+ * memory, because all registers are taken; each thread uses only its own. Adjacent lanes of a warp
+ * have adjacent addresses. */
 template <int N> static __device__ __forceinline__ float *own_sum(float *sums, int k, int i)
 {
     return sums + (k * N + i) * blockDim.x + threadIdx.x;
 }
 
-/* A lane's part of a group as it comes from memory. */
+/* A lane's part of a group, as loaded from memory. */
 template <class T, int N, int HELD> struct Fetched {
     Pack<T, N> dy[HELD], x[HELD], dx[HELD];
     float mean, inverse;
 };
 
-/* Nothing is read past the last group. */
+/* Loads this lane's part of a group into f. Reads nothing if the group is past the last one. */
 template <class T, int N, int HELD>
 static __device__ __forceinline__ void fetch(Fetched<T, N, HELD> &f, const Teams &t,
                                              const NormBackward<T> &p, int64_t group, int lane)
@@ -65,8 +67,9 @@ static __device__ __forceinline__ void fetch(Fetched<T, N, HELD> &f, const Teams
     f.inverse = p.stats[2 * group + 1];
 }
 
-/* a and b summed over the team, in every lane. A block's sums go through `shared`, 64 floats that
- * nobody writes before the next but one barrier. */
+/* Sums a and b over the team; every thread of the team gets the sums. If the team is a block, they
+ * pass through `shared`: 64 floats that no thread may overwrite before the barrier of the next
+ * call. */
 template <bool BLOCK>
 static __device__ __forceinline__ void team_sums(float &a, float &b, int lanes, float *shared)
 {
@@ -89,8 +92,8 @@ static __device__ __forceinline__ void team_sums(float &a, float &b, int lanes, 
     }
 }
 
-/* The block's row of partials from its threads' dw, db and columns. Teams of a warp are added in
- * order. */
+/* Writes the block's row of partial sums from the dw, db and columns of its threads. The block's
+ * teams are added in order. */
 template <class T, int N, int HELD, bool BLOCK>
 static __device__ __forceinline__ void partials_store(const Teams &t, const NormBackward<T> &p,
                                                       const float (&dw)[HELD][N],
@@ -110,8 +113,8 @@ static __device__ __forceinline__ void partials_store(const Teams &t, const Norm
             if (p.want_columns)
                 own[(p.outputs - 1) * t.width + col] = *own_sum<N>(shared + p.own_sums, k, i);
         }
-    /* A block that has one group writes its sums itself; teams of a warp go through shared
-     * memory and are added in order. */
+    /* If the team is the whole block, it has written its sums directly. Otherwise the sums of the
+     * teams are in shared memory and are added in order. */
     if (BLOCK) return;
     __syncthreads();
     for (int col = threadIdx.x; col < p.outputs * t.width; col += TEAM_BLOCK) {
@@ -122,10 +125,12 @@ static __device__ __forceinline__ void partials_store(const Teams &t, const Norm
     }
 }
 
-/* dx (N, K*W) = or += (g - mean(g) - xhat mean(g xhat)) / std with g = dy w, xhat = (x - mean) /
- * std; for RMSNorm without mean(g). Partial sums of dw = dy xhat, db = dy and columns = dx as
- * rounded over the groups of a block, which are every gridDim-th: their order is fixed by the grid.
- * Reads dy and x (and dx for +=) and writes dx once. dx may be dy: a thread has read its elements
+/* Computes dx (N, K*W) = (g - mean(g) - xhat mean(g xhat)) / std, or += with accumulate_dx, where g
+ * = dy w and xhat = (x - mean) / std; RMSNorm has no mean(g). Also writes each block's partial sums
+ * of dw = dy xhat, db = dy and columns = the rounded dx. A block processes every gridDim-th set of
+ * groups, so the grid fixes the order of the sums.
+ *
+ * Reads dy and x (and dx for +=) and writes dx once each. dx may be dy: a thread reads its elements
  * before it writes them. */
 template <class T, int N, int HELD, bool BLOCK>
 __global__ void __launch_bounds__(NormBlock<HELD * N>::THREADS, NormBlock<HELD * N>::BLOCKS)
@@ -144,8 +149,8 @@ __global__ void __launch_bounds__(NormBlock<HELD * N>::THREADS, NormBlock<HELD *
     for (int64_t round = 0; round < rounds; round++, group += step) {
         if (!ahead) fetch(f, t, p, group, lane);
         float g[HELD][N], xhat[HELD][N], old[HELD][N], sum_g = 0, sum_gx = 0;
-        /* A team without a group goes through the motions: its lanes are needed by shuffles and
-         * barriers. */
+        /* A team without a group still runs the loop, because the shuffles and barriers need all
+         * its threads. */
         int packs = group < t.groups ? t.packs : 0;
         float inverse = f.inverse;
 #pragma unroll
@@ -167,11 +172,11 @@ __global__ void __launch_bounds__(NormBlock<HELD * N>::THREADS, NormBlock<HELD *
                 sum_gx += g[k][i] * xhat[k][i];
             }
         }
-        /* The next group's loads go out before this one's sums are waited for: the barrier hides
-         * them. */
+        /* Loads the next group before waiting for this group's sums, so that the loads overlap with
+         * the barrier. */
         if (ahead) fetch(f, t, p, group + step, lane);
-        /* Two halves in turn: a thread that is late reads the last round's while others write
-         * the next. */
+        /* Alternates between two halves of `shared`: a slow thread may still read the previous
+         * round's sums while others write those of the next. */
         team_sums<BLOCK>(sum_g, sum_gx, t.lanes, shared + round % 2 * 2 * WARP);
         float mean_g = p.center ? sum_g / t.width : 0, mean_gx = sum_gx / t.width;
         int64_t row, col;
@@ -197,7 +202,7 @@ template <class T, int N, int HELD, bool BLOCK>
 static void launch(Device *dev, NormBackward<T> p, Teams t, NormGradients d)
 {
     typedef NormBlock<HELD * N> Most;
-    /* As many blocks as are resident; each leaves a row of partials. */
+    /* Launches as many blocks as can be resident at once; each writes one row of partials. */
     int64_t resident =
         (int64_t)(Most::BLOCKS * Most::THREADS / t.threads) * cuda_device(dev)->multiprocessors;
     int64_t needed = ceil_div(t.groups, t.threads / t.lanes);
@@ -215,7 +220,8 @@ template <class T, int N>
 static void backward_as(Device *dev, NormBackward<T> p, Tensor dx, Tensor w, NormGradients d)
 {
     if (tensor_count(w) > NARROW * NARROW_THREADS) {
-        constexpr int held = N == 1 ? 12 : WIDE / N; /* single ones: their addresses take room */
+        constexpr int held = N == 1 ? 12 : WIDE / N; /* 12 single elements: their addresses need
+                                                      * registers too */
         Teams t = teams_of(dx, w, N, held, WIDE_THREADS);
         launch<T, N, held, true>(dev, p, t, d);
         return;

@@ -1,8 +1,9 @@
-/* optimizer.cu -- the gradient norm, the step's decision, AdamW and SGD. The bits are the CPU's:
- * arithmetic comes from headers that both share, and this file is compiled without contraction. */
+/* optimizer.cu -- computes the gradient norm, the decision on each step, AdamW and SGD. The bits
+ * are the same as on the CPU: the arithmetic is in headers that both backends share, and this file
+ * is compiled without contraction. */
 #include "model/kernels/cuda/ordered_sum.cuh"
 
-/* What the shared rules ask for; their functions run on both sides. */
+/* Definitions that the shared headers need; their functions are compiled for host and device. */
 typedef float real;
 #define real_sqrt(x) sqrtf(x)
 #define inline inline __host__ __device__
@@ -15,10 +16,11 @@ typedef float real;
 
 enum { SUMS = 16, SQ_NORM_THREADS = 128, SQ_NORM_BATCH = 16 };
 
-/* partial[b] = sum of the squares of x's elements b SQ_NORM_BLOCK and on. As on the CPU: sixteen
- * sums in double over every sixteenth element, added in halves, then the elements that make no
- * whole sixteen. Sixteen threads a block of elements, a batch of loads under way in each; squares
- * of floats are exact in double, so that a fused addition changes no bit. */
+/* Computes partial[b] = the sum of the squares of elements b SQ_NORM_BLOCK up to the next block's.
+ * As on the CPU, it keeps sixteen sums in double, each over every sixteenth element, and adds them
+ * in halves. Then it adds the elements left over when the count is not a multiple of sixteen.
+ * Sixteen threads process a block of elements, and each loads a batch of elements at a time. The
+ * square of a float is exact in double, so fused additions do not change any bit. */
 template <class T>
 static __global__ void __launch_bounds__(SQ_NORM_THREADS)
     sq_norm_kernel(double *partial, const T *x, int64_t n)
@@ -30,7 +32,8 @@ static __global__ void __launch_bounds__(SQ_NORM_THREADS)
     int whole = count - count % SUMS;
     double sum = 0.0;
     x += block * SQ_NORM_BLOCK;
-    /* Loads first, then additions: a thread's chain of additions would else wait for each load. */
+    /* Loads a whole batch before adding, because otherwise each addition would wait for its load.
+     */
     for (int first = lane; first < whole; first += SUMS * SQ_NORM_BATCH) {
         float a[SQ_NORM_BATCH];
 #pragma unroll
@@ -64,7 +67,8 @@ extern "C" void cuda_sq_norm(Device *dev, Tensor stats, Tensor x)
 
 /* ---- decision -------------------------------------------------------------------------------- */
 
-/* One thread: the step's few numbers, where the next kernels find them. */
+/* Applies decision_rule and resets the statistics. One thread is enough for these few numbers; they
+ * stay on the device for the next kernels. */
 static __global__ void __launch_bounds__(1)
     step_decide_kernel(StepState *state, StepStats *stats, StepDecision *decision, const double *lr,
                        int64_t updates, StepConstants constants)
@@ -83,26 +87,28 @@ extern "C" void cuda_step_decide(Device *dev, StepState *state, StepStats *stats
 
 /* ---- how weights are stored ------------------------------------------------------------------ */
 
-/* To nearest even. */
+/* Rounds weights to nearest even. */
 struct ToNearest {
 };
 
-/* Stochastically; `at` is the segment that the thread has come to: a thread's places ascend. */
+/* Rounds weights stochastically. `at` is the segment of the place that the thread has reached; a
+ * thread's places only ascend. */
 struct Stochastic {
     uint64_t seed;
     const Segment *at, *end;
 };
 
-/* at = the segment of place i. */
+/* Advances r.at to the segment that contains place i. */
 static __device__ __forceinline__ void segment_find(Stochastic &r, int64_t i)
 {
     while (r.at + 1 < r.end && r.at[1].start <= i)
         r.at++;
 }
 
-/* 16 random bits for each of places i .. i + N, the first place's lowest. From one Philox block
- * where the pack lies within a segment, a row and half a block; else, at borders and where rows are
- * odd, an element at a time. */
+/* Returns 16 random bits for each of the places i .. i + N - 1; those of the first place are the
+ * lowest. One Philox block is enough if all places are in one segment, one row and one half of a
+ * Philox block. Otherwise, at borders and in rows of odd width, the bits are drawn one element at a
+ * time. */
 template <int N>
 static __device__ __forceinline__ uint64_t noise_of(Stochastic &r, int64_t i, int64_t update)
 {
@@ -127,7 +133,7 @@ static __device__ __forceinline__ uint64_t noise_of(Stochastic &r, int64_t i, in
     return noise;
 }
 
-/* N weights from place i on = p, in the way that the last argument's type says. */
+/* Stores p as the N weights from place i on, rounded as the type of the last argument says. */
 template <class T, int N>
 static __device__ __forceinline__ void store_weights(T *weight, const float (&p)[N], int64_t i,
                                                      int64_t, ToNearest &)
@@ -150,14 +156,14 @@ static __device__ __forceinline__ void store_weights(bf16 *weight, const float (
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* An update has as many blocks as run at a time, and each loops over the range: so the constants,
- * which only the device knows, are worked out once a block. */
+/* An update launches only as many blocks as can run at once, and each loops over its part of the
+ * range. So the constants of the step, which only the device knows, are computed once per block. */
 enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4 };
 
-/* AdamW over n elements, N at a time; masters are optional; R says how weights are rounded. Reads
- * grad, value, m, v and writes value, m, v and the weight, each once: with f32 masters and
- * gradients and a 16-bit weight 30 bytes an element, without masters and with 16-bit gradients 22.
- */
+/* Updates n elements with AdamW, N at a time. Masters are optional; R selects how weights are
+ * rounded. Reads grad, value, m and v and writes value, m, v and the weight, once each. With f32
+ * masters and gradients and 16-bit weights that is 30 bytes per element; without masters and with
+ * 16-bit gradients, 22. */
 template <class T, class G, int N, class R>
 static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     adamw_kernel(T *weight, const G *grad, float *master, float *exp_avg, float *exp_avg_sq,
@@ -165,7 +171,7 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
 {
     DYN_SHARED(UpdateConstants, constants);
     if (!decision->apply) return;
-    /* Powers of beta in double are slow on a GPU: one thread of a block makes them. */
+    /* Powers of beta in double are slow on a GPU, so only one thread of a block computes them. */
     if (threadIdx.x == 0) *constants = adamw_constants(decision, &hyper);
     __syncthreads();
     const UpdateConstants k = *constants;
@@ -189,7 +195,7 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     }
 }
 
-/* SGD the same way; without momentum plain. */
+/* Updates n elements with SGD, in the same way as adamw_kernel. Plain SGD if momentum is NULL. */
 template <class T, class G, int N, class R>
 static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     sgd_kernel(T *weight, const G *grad, float *master, float *momentum, int64_t n,
@@ -197,7 +203,7 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
 {
     DYN_SHARED(UpdateConstants, constants);
     if (!decision->apply) return;
-    /* As in adamw_kernel: by one thread, in double. */
+    /* Computed by one thread in double, as in adamw_kernel. */
     if (threadIdx.x == 0) *constants = sgd_constants(decision, &hyper);
     __syncthreads();
     const UpdateConstants k = *constants;
@@ -220,7 +226,8 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     }
 }
 
-/* What an update is made of; `slot` are m and v, or the momentum; of adamw and sgd one is there. */
+/* Operands of an update. slot[] holds m and v, or the momentum. Exactly one of adamw and sgd is not
+ * NULL. */
 typedef struct {
     Tensor weight, grad, master, slot[2];
     const StepDecision *decision;
@@ -248,7 +255,7 @@ static void update_launch(Device *dev, const UpdateOperands *u, R rounding)
                cuda_stream(dev), weight, grad, master, slot0, n, u->decision, *u->sgd, rounding);
 }
 
-/* Chooses the kernel by the gradient's type and by whether all ranges fall on packs. */
+/* Selects the kernel by the gradient's type and by whether all tensors are aligned for packs. */
 template <class T, class R>
 static void update_typed(Device *dev, const UpdateOperands *u, R rounding)
 {
@@ -271,8 +278,8 @@ static void update(Device *dev, const UpdateOperands *u)
     if (tensor_count(u->weight) == 0) return;
     if (u->rounding) {
         const Segment *segment = (const Segment *)u->rounding->segments.data;
-        /* Weights that are rounded stochastically are bf16 (the front door checks it): one
-         * instance. */
+        /* Stochastically rounded weights are always bf16 (op_adamw and op_sgd check it), so one
+         * instance is enough. */
         Stochastic rounding = {u->rounding->seed, segment,
                                segment + tensor_rows(u->rounding->segments)};
         update_typed<bf16>(dev, u, rounding);

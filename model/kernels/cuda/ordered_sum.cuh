@@ -1,13 +1,16 @@
-/* ordered_sum.cuh -- sums of doubles in ascending order, rounded after every addition, by a whole
- * block: the bits of one thread that adds number after number, without waiting for each. So a sum
- * does not depend on how its numbers are cut into calls, and equals the CPU's.
+/* ordered_sum.cuh -- sums doubles in ascending order, rounding after every addition, with a whole
+ * block. The result has the same bits as a single thread that adds one number after the other, but
+ * does not wait for each addition. So the sum equals the CPU's and does not depend on how the
+ * numbers are split into calls.
  *
- * A total in [2^e, 2^(e + 1)) is T u with u = 2^(e - 52) and T an integer of 53 bits, and stays one
- * while it stays in that binade. Adding x >= 0 moves T by x / u, rounded; only where that lies
- * halfway between two integers does the step depend on T: the new T is even. So a number is a
- * function from T's parity to a step, and functions are composed in any grouping, here as a tree,
- * in exact integers. A tile of numbers that leaves the binade, or in which one is negative or not
- * finite, is added one by one: sums that grow do so for one tile in each power of two. */
+ * A total in the binade [2^e, 2^(e + 1)) equals T u, where u = 2^(e - 52) and T is an integer of 53
+ * bits. While the total stays in the binade, adding x >= 0 increases T by x / u, rounded to an
+ * integer. This step depends on T only if x / u is halfway between two integers: then the new T is
+ * even. So a number acts as a function from the parity of T to a step. Such functions can be
+ * composed in any grouping: here as a tree, in exact integers.
+ *
+ * A tile of numbers is added one by one if the total leaves the binade, or if a number is negative
+ * or not finite. A growing sum leaves a binade once for each power of two. */
 #ifndef MODEL_KERNELS_CUDA_ORDERED_SUM_CUH
 #define MODEL_KERNELS_CUDA_ORDERED_SUM_CUH
 
@@ -18,47 +21,50 @@
 
 enum { ORDERED_THREADS = 1024 };
 
-/* How far T moves from an even and from an odd T. */
+/* Step by which T increases if it is even, and if it is odd. */
 typedef struct {
     int64_t even, odd;
 } Steps;
 
-/* Shared memory of the kernel: a tile of numbers, the steps of its warps, sums over the block. */
+/* Shared memory of the kernel: a tile of numbers, sums over the block, and the steps of its warps.
+ */
 typedef struct {
     double number[ORDERED_THREADS], sums[WARP];
     Steps steps[WARP];
 } OrderedShared;
 
-/* First a, then b. */
+/* Returns the composition of two functions: a is applied first, then b. */
 static __device__ __forceinline__ Steps steps_then(Steps a, Steps b)
 {
-    /* An odd step leaves the parity that b meets changed. */
+    /* If a's step is odd, it changes the parity of the T to which b is applied. */
     Steps both;
     both.even = a.even + (a.even % 2 ? b.odd : b.even);
     both.odd = a.odd + (a.odd % 2 ? b.even : b.odd);
     return both;
 }
 
-/* The steps of a number of y units; out of the binade when there are no such. */
+/* Returns the steps of a number that equals y units. If the number cannot be represented as steps,
+ * returns a step that is certain to leave the binade. */
 static __device__ __forceinline__ Steps steps_of(double y)
 {
-    /* T is 2^52 at least, so this step takes it to 2^53 or beyond; and a whole tile of such steps
-     * is below 2^63. */
+    /* T is at least 2^52, so this step takes it to 2^53 or beyond. The sum of a whole tile of such
+     * steps is still below 2^63. */
     Steps steps = {(int64_t)1 << 52, (int64_t)1 << 52};
     if (!(y >= 0.0 && y < 0x1p52)) return steps;
     int64_t whole = (int64_t)y, up = y - (double)whole > 0.5;
     bool half = y - (double)whole == 0.5;
-    /* Halfway: to the even sum, which is up from an odd one. */
+    /* Halfway cases round to the even sum: if T + whole is odd, the step rounds up. */
     steps.even = whole + (half ? whole % 2 : up);
     steps.odd = whole + (half ? 1 - whole % 2 : up);
     return steps;
 }
 
-/* The steps of the warp's lanes one after the other, in lane 0. */
+/* Composes the steps of the warp's lanes in order. Lane 0 gets the result. */
 static __device__ __forceinline__ Steps warp_steps(Steps mine)
 {
-    /* Composition is associative but keeps its order: a lane takes what follows it, never what goes
-     * before. Lanes near the end have no such followers, and lane 0 alone is complete. */
+    /* Composition is associative, but its order matters: a lane appends the steps of later lanes,
+     * never those of earlier ones. The last lanes have no later lanes, so only lane 0 gets the
+     * complete result. */
 #pragma unroll
     for (int step = 1; step < WARP; step *= 2) {
         Steps next;
@@ -69,10 +75,12 @@ static __device__ __forceinline__ Steps warp_steps(Steps mine)
     return mine;
 }
 
-/* 2^52 / 2^e = 1 / u of a total in the binade e; 0 where it is in none, or far out. */
+/* Returns 1 / u = 2^52 / 2^e for a total in the binade e. Returns 0 if the total is not positive
+ * and finite, or is extremely large or small. */
 static __device__ __forceinline__ double units_per_one(double total)
 {
-    /* Bounds far from the range's ends: the scale and its inverse are then normal numbers. */
+    /* These bounds are far from the limits of double, so the scale and its inverse are normal
+     * numbers. */
     if (!(total > 0x1p-900 && total < 0x1p900)) return 0.0;
     uint64_t bits;
     memcpy(&bits, &total, sizeof bits);
@@ -82,12 +90,13 @@ static __device__ __forceinline__ double units_per_one(double total)
     return scale;
 }
 
-/* The total after adding the threads' numbers x, of which `count` are there, in order; in every
- * thread. */
+/* Returns the total after adding the threads' numbers x in order, in every thread. `count` of the
+ * numbers are valid. */
 static __device__ double ordered_tile(double total, double x, int count, OrderedShared *shared)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    /* A power of two: x scale is exact, or so large or so small that it does not matter. */
+    /* The scale is a power of two. So x scale is exact, unless it is so large or so small that the
+     * error does not matter. */
     double scale = units_per_one(total);
     Steps steps = warp_steps(steps_of(x * scale));
     if (lane == 0) shared->steps[warp] = steps;
@@ -96,12 +105,12 @@ static __device__ double ordered_tile(double total, double x, int count, Ordered
     if (warp == 0) {
         steps = warp_steps(shared->steps[lane]);
         if (lane == 0) {
-            /* In units of its last bit the total is an integer, and so is every step: exact, as
-             * long as it stays below 2^53. Else this thread adds the tile's numbers as a CPU would.
-             */
+            /* In units of its last bit the total is an integer, and so is every step. The sum is
+             * exact while it stays below 2^53. Otherwise this thread adds the numbers of the tile
+             * one by one, as a CPU would. */
             int64_t t = scale != 0.0 ? (int64_t)(total * scale) : 0;
             t += t % 2 ? steps.odd : steps.even;
-            /* What was added never takes T down, so if it ends in the binade it never left it. */
+            /* T never decreases. So if it ends in the binade, it has never left it. */
             bool stays = scale != 0.0 && t < (int64_t)1 << 53;
             for (int i = 0; !stays && i < count; i++)
                 total += shared->number[i];
@@ -110,11 +119,12 @@ static __device__ double ordered_tile(double total, double x, int count, Ordered
     }
     __syncthreads();
     total = shared->sums[0];
-    __syncthreads(); /* all have read it before the next tile writes */
+    __syncthreads(); /* all threads have read the total before the next tile overwrites it */
     return total;
 }
 
-/* x[i] where it counts, else 0, which moves no total. */
+/* Returns x[i] and increments *counted. If i is out of range or the target is negative, returns 0,
+ * which does not change the total. */
 template <class X>
 static __device__ __forceinline__ double ordered_number(const X *x, const int32_t *targets,
                                                         int64_t i, int64_t n, int64_t *counted)
@@ -124,9 +134,9 @@ static __device__ __forceinline__ double ordered_number(const X *x, const int32_
     return (double)x[i];
 }
 
-/* sum[0] += x[0] + ... + x[n - 1] in ascending order. With targets those x whose target is negative
- * are left out, and sum[1] += the number of the others. One block, the next tile's numbers under
- * way meanwhile; bound by latency. */
+/* Adds x[0], ..., x[n - 1] to sum[0] in ascending order. If there are targets, skips every x with a
+ * negative target and adds the number of the others to sum[1]. Runs in one block, whose speed is
+ * limited by latency; it therefore loads the next tile while it adds the current one. */
 template <class X>
 static __global__ void __launch_bounds__(ORDERED_THREADS)
     ordered_sum_kernel(double *sum, const X *x, const int32_t *targets, int64_t n)
@@ -137,7 +147,7 @@ static __global__ void __launch_bounds__(ORDERED_THREADS)
     double next = ordered_number(x, targets, threadIdx.x, n, &counted);
     for (int64_t first = 0; first < n; first += ORDERED_THREADS) {
         int count = n - first < ORDERED_THREADS ? (int)(n - first) : (int)ORDERED_THREADS;
-        double number = next; /* loads of the next tile run while this one is added */
+        double number = next; /* the next tile is loaded while this one is added */
         next = ordered_number(x, targets, first + ORDERED_THREADS + threadIdx.x, n, &counted);
         total = ordered_tile(total, number, count, shared);
     }

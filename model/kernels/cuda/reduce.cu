@@ -1,16 +1,19 @@
-/* reduce.cu -- column sums: of partial rows, and of a gradient for the bias of a linear layer. */
+/* reduce.cu -- computes column sums: of rows of partial sums, and of a gradient, for the bias of a
+ * linear layer. */
 #include "model/kernels/cuda/reduce.h"
 
 #include "model/kernels/cuda/rows.cuh"
 
-/* Threads of a block along the columns, and rows of them; rows under way at a time in a thread, and
- * the blocks that this leaves registers for (unasked, the compiler gives up the former for more of
- * the latter). */
+/* Shape of the blocks. ACROSS: threads along the columns. FINAL_ROWS, SUM_ROWS: rows of threads in
+ * the two kernels. UNROLL: rows that a thread loads at the same time. RESIDENT: blocks per
+ * multiprocessor; without this limit the compiler would use too few registers for UNROLL loads, in
+ * order to fit more blocks. */
 enum { ACROSS = WARP, FINAL_ROWS = 32, SUM_ROWS = 8, UNROLL = 4, RESIDENT = 4 };
 
-/* d, e (W) = or += and f (W) = column sums of partials, those of the y-th that is present (NULL:
- * absent) from column y W on. One column per thread of the first warp: warp i takes rows i, i + 32,
- * ..., then the warps' sums are added in order. */
+/* Sums the columns of partials into d, e and f (W each; NULL if absent). The partials of output y,
+ * counting only those present, start at column y W. d and e are set or added to; f is set. Each
+ * column is summed by 32 threads, one per warp: warp i takes rows i, i + 32, ..., and then the sums
+ * of the warps are added in order. */
 template <class G>
 __global__ void __launch_bounds__(ACROSS *FINAL_ROWS)
     partials_sum_kernel(G *d, G *e, float *f, int64_t width, DeviceRows<const float> partials,
@@ -25,7 +28,7 @@ __global__ void __launch_bounds__(ACROSS *FINAL_ROWS)
             sum += *row_at(partials, p, blockIdx.y * width + col);
     shared[threadIdx.y * ACROSS + threadIdx.x] = sum;
     __syncthreads();
-    /* One thread a column adds the warps' sums, in order: the bits are the same in every run. */
+    /* One thread per column adds the sums of the warps in order, so every run has the same bits. */
     if (threadIdx.y > 0 || col >= width) return;
     for (int i = 1; i < FINAL_ROWS; i++)
         sum += shared[i * ACROSS + threadIdx.x];
@@ -60,9 +63,10 @@ Tensor cuda_partials(const Device *dev, int64_t most, int64_t cols)
     return tensor_2d(cuda_workspace(dev, sizeof(float) * (size_t)(rows * cols)), F32, rows, cols);
 }
 
-/* partials[block y] (O) = sums of `share` rows of dy (N, O) from row y * share. A thread walks down
- * its pack of columns, every eighth row, four of them under way at a time; the eight threads of a
- * column are added in order. Reads every element once. */
+/* Writes partials[blockIdx.y] (O) = the column sums of `share` rows of dy (N, O), starting at row
+ * blockIdx.y * share. A thread sums one pack of columns over every eighth row and loads four rows
+ * at a time; then the sums of the eight threads of a column are added in order. Reads every element
+ * once. */
 template <class T, int N>
 __global__ void __launch_bounds__(ACROSS *SUM_ROWS, RESIDENT)
     column_sums_kernel(float *partials, DeviceRows<T> dy, int64_t rows, int64_t cols, int64_t share)
@@ -72,7 +76,7 @@ __global__ void __launch_bounds__(ACROSS *SUM_ROWS, RESIDENT)
     int64_t begin = blockIdx.y * share, end = begin + share < rows ? begin + share : rows;
     int64_t row = begin + threadIdx.y;
     float sum[N] = {0}, v[N];
-    /* Threads beside the matrix have nothing to add, and are needed at the barrier. */
+    /* Threads outside the matrix have nothing to add, but must take part in the barrier. */
     if (col >= cols) row = end;
     for (; row + (UNROLL - 1) * SUM_ROWS < end; row += UNROLL * SUM_ROWS) {
         Pack<T, N> raw[UNROLL];
@@ -99,14 +103,17 @@ __global__ void __launch_bounds__(ACROSS *SUM_ROWS, RESIDENT)
     __syncthreads();
     int c = threadIdx.y * ACROSS + threadIdx.x;
     if (c >= ACROSS * N || first + c >= cols) return;
+    /* One thread per column adds the sums of the eight threads in order, so every run has the same
+     * bits. */
     float total = 0;
     for (int i = 0; i < SUM_ROWS; i++)
         total += shared[i * ACROSS * N + c];
     partials[blockIdx.y * cols + first + c] = total;
 }
 
-/* Two blocks for each that is resident, so that late ones fill gaps; fewer than 64 rows are not
- * worth one. */
+/* Launches two blocks for each that can be resident, so that later blocks fill the gaps when
+ * earlier ones end. Uses fewer if a block would get fewer than 64 rows, which is not worth a block.
+ */
 template <class T, int N>
 static void column_sums_as(Device *dev, Tensor db, Tensor dy, bool accumulate)
 {

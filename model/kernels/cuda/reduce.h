@@ -1,5 +1,5 @@
-/* reduce.h -- sums of partial sums, in a fixed order: how a gradient that many blocks add to comes
- * together without atomics. */
+/* reduce.h -- adds partial sums in a fixed order. Blocks that contribute to the same gradient write
+ * partial sums, which are then added without atomics. */
 #ifndef MODEL_KERNELS_CUDA_REDUCE_H
 #define MODEL_KERNELS_CUDA_REDUCE_H
 
@@ -9,13 +9,14 @@
 extern "C" {
 #endif
 
-/* d (W) and e (W, if present), one float type, =/+= as `accumulate`, and f (W, if present) f32 =,
- * the column sums of partials f32: rows of W for each one that is present, in this order. The
- * order of the sum is fixed by the number of rows. */
+/* Adds up the rows of `partials` (f32). Each row holds W columns for d, then W for e if e is
+ * present, then W for f if f is present. d (W) and e (W) have the same float type and are set or
+ * added to, depending on `accumulate`; f (W) is f32 and always set. The number of rows fixes the
+ * order of the additions. */
 void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor f, Tensor partials, bool accumulate);
 
-/* Scratch for partial sums: (rows, cols) f32, rows at most `most`, but at least 1 and no more than
- * the workspace holds. */
+/* Returns scratch memory for partial sums as an f32 tensor (rows, cols). rows is the smaller of
+ * `most` and what the workspace can hold, but at least 1. */
 Tensor cuda_partials(const Device *dev, int64_t most, int64_t cols);
 
 #ifdef __cplusplus

@@ -1,8 +1,10 @@
-/* rows.cuh -- how kernels without sums cut a matrix: every thread has one pack of one row.
+/* rows.cuh -- divides a matrix among threads for kernels without sums over a row: each thread
+ * processes one pack of one row.
  *
- * The matrix is rows of packs (of N elements, 16 bytes where pointers and strides allow). A block
- * covers `across` packs of each of several rows; consecutive blocks go along a row first. The only
- * division is of the block's number, the same for all of its threads. */
+ * A pack is N adjacent elements: 16 bytes if pointers and strides allow it, otherwise one element.
+ * A block covers `across` packs in each of several rows. Consecutive blocks continue along the row
+ * before they go on to the next rows. Only the block's number is divided, which has the same result
+ * for all threads of the block. */
 #ifndef MODEL_KERNELS_CUDA_ROWS_CUH
 #define MODEL_KERNELS_CUDA_ROWS_CUH
 
@@ -11,12 +13,13 @@
 enum { CUT_THREADS = 256 };
 
 typedef struct {
-    int64_t rows, packs;    /* packs: of a row */
-    unsigned column_blocks; /* blocks side by side along a row */
-    unsigned across;        /* threads side by side along a row, a power of two */
+    int64_t rows, packs;    /* packs: packs per row */
+    unsigned column_blocks; /* blocks along a row */
+    unsigned across;        /* threads of a block along a row, a power of two */
 } Cut;
 
-/* Rows of few packs share a block; few rows stretch it. */
+/* Returns how to divide a matrix of `rows` rows of `packs` packs. Short rows share a block. If
+ * there are few rows, a block covers more of each row. */
 static inline Cut cut_of(int64_t rows, int64_t packs)
 {
     unsigned across = CUT_THREADS;
@@ -40,14 +43,15 @@ static inline dim3 cut_grid(Cut cut)
     return dim3((unsigned)blocks);
 }
 
-/* Starts a kernel whose first argument is the cut. Nothing for an empty matrix. */
+/* Starts a kernel whose first argument is the cut. Does nothing if the matrix is empty. */
 #define LAUNCH_CUT(kernel, cut, dev, ...)                                                          \
     do {                                                                                           \
         if ((cut).rows > 0 && (cut).packs > 0)                                                     \
             LAUNCH(kernel, cut_grid(cut), cut_block(cut), 0, cuda_stream(dev), cut, __VA_ARGS__);  \
     } while (0)
 
-/* The calling thread's row and pack; false when it has none. */
+/* Sets *row and *pack to those of the calling thread. Returns false if the thread is outside the
+ * matrix. */
 static __device__ __forceinline__ bool cut_place(Cut cut, int64_t *row, int64_t *pack)
 {
     *row = (int64_t)(blockIdx.x / cut.column_blocks) * blockDim.y + threadIdx.y;
@@ -55,7 +59,7 @@ static __device__ __forceinline__ bool cut_place(Cut cut, int64_t *row, int64_t 
     return *row < cut.rows && *pack < cut.packs;
 }
 
-/* The rows of a tensor inside a kernel; data is NULL for an absent one. */
+/* A tensor's rows as a kernel sees them; data is NULL if the tensor is absent. */
 template <class T> struct DeviceRows {
     T *data;
     int64_t ld;
@@ -72,7 +76,8 @@ static __device__ __forceinline__ T *row_at(DeviceRows<T> t, int64_t row, int64_
     return t.data + row * t.ld + col;
 }
 
-/* N elements as they lie at p, for loads that should be under way before the first is used. */
+/* Loads N elements at p without converting them. Several such loads can be in progress before the
+ * first result is used. */
 template <int N, class T> static __device__ __forceinline__ Pack<T, N> raw_load(const T *p)
 {
     return *reinterpret_cast<const Pack<T, N> *>(p);
@@ -86,7 +91,8 @@ static __device__ __forceinline__ void unpack(float (&x)[N], const Pack<T, N> &p
         x[i] = to_float(pack.at[i]);
 }
 
-/* Runs the statements with N as the elements of 16 bytes of T if `whole`, else as 1. */
+/* Runs the statements with N = the number of elements of T in 16 bytes if `whole`, else with N = 1.
+ */
 #define WITH_PACKS(whole, T, N, ...)                                                               \
     do {                                                                                           \
         if (whole) {                                                                               \
@@ -98,7 +104,7 @@ static __device__ __forceinline__ void unpack(float (&x)[N], const Pack<T, N> &p
         }                                                                                          \
     } while (0)
 
-/* Runs the statements with G as a gradient's type: T, or float. */
+/* Runs the statements with G as the type of a gradient: float if dtype is F32, otherwise T. */
 #define WITH_GRADIENT(dtype, T, G, ...)                                                            \
     do {                                                                                           \
         if ((dtype) == F32) {                                                                      \

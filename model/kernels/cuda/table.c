@@ -1,4 +1,4 @@
-/* table.c -- the table of ops of the CUDA backend. */
+/* table.c -- defines the CUDA backend's table of ops. Ops without a CUDA kernel are NULL. */
 #include "model/kernels/cuda/cuda.h"
 
 extern const OpTable cuda_table;
