@@ -1,6 +1,6 @@
-/* test_cuda_ahead.c -- the host orders steps that the device cannot begin yet: a function that
- * waits for the host's word lies in front of them in the compute stream, so that a step which waits
- * for the device never returns. The same on a GPU and where the runtime is emulated. */
+/* test_cuda_ahead.c -- tests that the host can queue training steps before the device can start
+ * them. A host function blocks the compute stream in front of the steps until the test releases it.
+ * A step that waited for the device would never return. Runs on a GPU and on emulated devices. */
 #include "tests/support/support.h"
 #include "tests/support/trainer/trainer_fixture.h"
 
@@ -22,7 +22,7 @@ typedef struct {
     atomic_bool passed;
 } Gate;
 
-/* In the stream: holds up what comes after. */
+/* Runs in the stream and blocks it until the gate opens. */
 static void stand_at(void *context)
 {
     Gate *gate = context;
@@ -38,14 +38,14 @@ static void on_alarm(int number)
     _exit(written > 0 ? number : 1);
 }
 
-/* Of one layer, for a GPU takes a thousand orders in advance. */
+/* Opens a trainer with one layer, because a GPU's queue holds about a thousand launches. */
 static void open_warm(Opened *o, const Folder *p)
 {
     trainer_run_open(o, p, (const char *const[]){"device=cuda", "model.num_layers=1", NULL});
     trainer_warm_up(&o->trainer);
 }
 
-static void steps_are_ordered_while_the_device_stands(void **state)
+static void test_steps_are_queued_while_the_device_is_blocked(void **state)
 {
     Opened o;
     Trained ahead = {0}, plain = {0};
@@ -69,7 +69,8 @@ static void steps_are_ordered_while_the_device_stands(void **state)
         came += trainer_read(&o.trainer, ahead.record);
     }
     bool passed = atomic_load(&gate.passed);
-    assert_int_equal(sem_post(&gate.go), 0); /* a failure with the gate shut would hang in exit */
+    assert_int_equal(sem_post(&gate.go), 0); /* a failed assertion with the gate closed would hang
+                                              * in exit */
     assert_int_equal(came, 0);
     assert_false(passed);
     assert_int_equal(dev->waits, waits);
@@ -86,14 +87,14 @@ static void steps_are_ordered_while_the_device_stands(void **state)
 
 static int setup(void **state)
 {
-    setenv("EMU_STREAMS", "deferred", 1); /* or the emulated runtime's streams run at once */
+    setenv("EMU_STREAMS", "deferred", 1); /* otherwise emulated streams do their work at once */
     return trainer_folder_setup(state);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_are_ordered_while_the_device_stands),
+        cmocka_unit_test(test_steps_are_queued_while_the_device_is_blocked),
     };
     return cmocka_run_group_tests_name("ahead", tests, setup, trainer_folder_teardown);
 }

@@ -1,5 +1,5 @@
-/* test_cuda_gpus.c -- ranks with a GPU each: collectives and messages over NCCL on three streams at
- * once, in emulation whatever way streams do their work. */
+/* test_cuda_gpus.c -- tests ranks with a GPU each: collectives and messages through NCCL on three
+ * streams at once. On emulated devices it runs with every mode of the streams. */
 #include "model/core/device.h"
 #include "tests/support/grid/busy_ranks.h"
 #include "tests/support/support.h"
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-static void test_ranks_with_a_gpu_each_use_three_streams_at_once(void **state)
+static void test_ranks_with_a_gpu_each_can_use_three_streams_at_once(void **state)
 {
     static const char *const streams[] = {"strict", "deferred", "random"};
     (void)state;
@@ -28,7 +28,7 @@ static void test_ranks_with_a_gpu_each_use_three_streams_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_with_a_gpu_each_use_three_streams_at_once),
+        cmocka_unit_test(test_ranks_with_a_gpu_each_can_use_three_streams_at_once),
     };
     return cmocka_run_group_tests_name("ranks with a GPU each", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* test_cuda_ranks.c -- ranks that share one GPU: their collectives, on several streams at once too,
- * and training by grids of ranks. In emulation streams lag, or do not, and memory stays the same
- * bit for bit; on a GPU the second run is a rerun. The CPU's losses and norms are near. */
+/* test_cuda_ranks.c -- tests ranks that share one GPU: their collectives, also on several streams
+ * at once, and training by grids of ranks. On emulated devices, runs with delayed streams and with
+ * immediate ones must have the same bits; on a GPU the second run is a repetition of the first.
+ * Losses and gradient norms must also be close to the CPU's. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/grid/busy_ranks.h"
@@ -19,8 +20,9 @@ enum { N = 1000, ROUNDS = 4 };
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* A step's sums are doubles, which no model on CUDA is. */
-static void test_doubles_are_summed_in_order(void **state)
+/* Tests op_sum with doubles: the sums of a training step are doubles, although no tensor of a model
+ * on CUDA is. */
+static void test_op_sum_adds_doubles_in_order(void **state)
 {
     enum { SOURCES = 5, COUNT = 300 };
     char err[512];
@@ -60,8 +62,9 @@ static void test_doubles_are_summed_in_order(void **state)
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* Rounds of: all ranks add their number to what they have, and all get the sum of it, on the comm
- * stream and on the compute stream in turn; then each makes what it has its part of a whole. */
+/* In each round, every rank adds its number to its tensor, and an all-reduce sums the tensors of
+ * all ranks, on the comm stream and on the compute stream in turn. At the end all ranks gather the
+ * tensors of all others. */
 static void rank_sums(Comm *comm, void *context)
 {
     Device dev;
@@ -106,7 +109,7 @@ static void rank_sums(Comm *comm, void *context)
     device_close(&dev);
 }
 
-static void test_ranks_sum_in_one_gpu(void **state)
+static void test_ranks_on_one_gpu_get_correct_sums_and_gathers(void **state)
 {
     (void)state;
     cuda_needed();
@@ -116,7 +119,7 @@ static void test_ranks_sum_in_one_gpu(void **state)
 
 /* ---- three streams at once ------------------------------------------------------------------- */
 
-static void test_ranks_use_three_streams_at_once(void **state)
+static void test_ranks_on_one_gpu_can_use_three_streams_at_once(void **state)
 {
     (void)state;
     cuda_needed();
@@ -126,7 +129,8 @@ static void test_ranks_use_three_streams_at_once(void **state)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* f32 of the CPU and of a GPU differ in the order of sums alone. */
+/* Checks that losses and gradient norms are close to the CPU's. In f32 the two differ only in the
+ * order of sums. */
 static void near_the_cpu(const RankRun *on_gpu, const Folder *folder, const char *const *sets)
 {
     const char *with_device[16];
@@ -152,10 +156,11 @@ static void near_the_cpu(const RankRun *on_gpu, const Folder *folder, const char
     rank_run_close(&on_cpu);
 }
 
-/* How emulated streams lag: as EMU_STREAMS says, or as far as they may. */
+/* Mode of the emulated streams: EMU_STREAMS if it is set, else "deferred". */
 static char *lag;
 
-/* On `ranks` ranks, with the first setting "device=cuda". */
+/* Trains twice on `ranks` ranks, with delayed and with immediate streams, and compares the bits.
+ * The first setting must be "device=cuda". */
 static void trains_alike(const Folder *folder, int ranks, const char *const *sets)
 {
     RankRun lagging = {0}, again = {0};
@@ -172,7 +177,7 @@ static void trains_alike(const Folder *folder, int ranks, const char *const *set
     rank_run_close(&again);
 }
 
-static void test_ranks_train_on_one_gpu(void **state)
+static void test_data_parallel_training_on_one_gpu_is_reproducible(void **state)
 {
     cuda_needed();
     trains_alike(
@@ -187,7 +192,7 @@ static void test_ranks_train_on_one_gpu(void **state)
                                        "gradient_accumulation_steps=2", NULL});
 }
 
-static void test_tensor_parallel_ranks_train_on_one_gpu(void **state)
+static void test_tensor_parallel_training_on_one_gpu_is_reproducible(void **state)
 {
     cuda_needed();
     trains_alike(*state, 2,
@@ -197,14 +202,14 @@ static void test_tensor_parallel_ranks_train_on_one_gpu(void **state)
     trains_alike(
         *state, 2,
         (const char *const[]){"device=cuda", "parallel.tensor=2", "bf16.enabled=true", NULL});
-    /* One head of keys and values for two ranks. */
+    /* One kv head for two ranks. */
     trains_alike(*state, 4,
                  (const char *const[]){"device=cuda", "parallel.tensor=2",
                                        "zero_optimization.stage=2", "model.num_key_value_heads=1",
                                        NULL});
 }
 
-static void test_pipelines_train_on_one_gpu(void **state)
+static void test_pipeline_training_on_one_gpu_is_reproducible(void **state)
 {
     cuda_needed();
     trains_alike(*state, 2,
@@ -234,12 +239,12 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_doubles_are_summed_in_order),
-        cmocka_unit_test(test_ranks_sum_in_one_gpu),
-        cmocka_unit_test(test_ranks_use_three_streams_at_once),
-        cmocka_unit_test(test_ranks_train_on_one_gpu),
-        cmocka_unit_test(test_tensor_parallel_ranks_train_on_one_gpu),
-        cmocka_unit_test(test_pipelines_train_on_one_gpu),
+        cmocka_unit_test(test_op_sum_adds_doubles_in_order),
+        cmocka_unit_test(test_ranks_on_one_gpu_get_correct_sums_and_gathers),
+        cmocka_unit_test(test_ranks_on_one_gpu_can_use_three_streams_at_once),
+        cmocka_unit_test(test_data_parallel_training_on_one_gpu_is_reproducible),
+        cmocka_unit_test(test_tensor_parallel_training_on_one_gpu_is_reproducible),
+        cmocka_unit_test(test_pipeline_training_on_one_gpu_is_reproducible),
     };
     return cmocka_run_group_tests_name("ranks on one GPU", tests, setup, teardown);
 }

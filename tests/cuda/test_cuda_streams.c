@@ -1,6 +1,6 @@
-/* test_cuda_streams.c -- work given to views of a device runs on their streams: in order with the
- * rest by events alone. The same on a GPU and where the runtime is emulated; there streams lag as
- * far as events let them. */
+/* test_cuda_streams.c -- tests that ops on a view of a device run on the view's stream, and that
+ * only events order the streams. Runs on a GPU and on emulated devices, whose streams delay their
+ * work as long as the events allow. */
 #include "model/kernels/ops.h"
 #include "tests/support/support.h"
 
@@ -26,8 +26,9 @@ static void open_device(Device *dev)
     if (!device_open(dev, "cuda", &options, err, sizeof err)) fail_msg("%s", err);
 }
 
-/* A number goes round the five streams, and each adds 1 to what the one before it left; what comes
- * back. `waits`: each waits for the one before. */
+/* Passes a number around the five streams; each stream adds 1 to the result of the previous one.
+ * Returns the final number. With `waits`, each stream waits for the previous stream's event first.
+ */
 static float round_the_streams(bool waits)
 {
     Device dev, view[STREAMS];
@@ -62,7 +63,7 @@ static float round_the_streams(bool waits)
     return got;
 }
 
-static void streams_wait_for_events(void **state)
+static void test_streams_are_ordered_only_by_events(void **state)
 {
     (void)state;
     assert_true(round_the_streams(true) == ROUNDS * STREAMS);
@@ -72,13 +73,14 @@ static void streams_wait_for_events(void **state)
 static int setup(void **state)
 {
     (void)state;
-    return setenv("EMU_STREAMS", "deferred", 1); /* or the emulated runtime's streams run at once */
+    return setenv("EMU_STREAMS", "deferred", 1); /* otherwise emulated streams do their work at once
+                                                  */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_wait_for_events),
+        cmocka_unit_test(test_streams_are_ordered_only_by_events),
     };
     return cmocka_run_group_tests_name("streams", tests, setup, NULL);
 }

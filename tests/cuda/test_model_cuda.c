@@ -1,12 +1,12 @@
-/* test_model_cuda.c -- loss and gradients of whole models on the CUDA device beside the CPU's, in
- * every storage type it has.
+/* test_model_cuda.c -- compares the loss and the gradients of whole models on the CUDA device with
+ * the CPU's, in every storage type that CUDA supports. Skipped if there is no CUDA device.
  *
- * The measure is the exact gradient: the same weights (those of the storage type) in f64 on the
- * CPU. A 16-bit gradient is off by a percent or so from rounded activations on either device; what
- * is asked is that CUDA's is not off by more than the CPU's, parameter by parameter. The two round
- * at the same places but for softmax's weights and their gradients, which the tensor-core kernels
- * round before products; and where one sums in another order, another rounding follows. Skipped
- * where no CUDA device is. */
+ * The reference is the exact gradient: the same weights, as rounded to the storage type, in f64 on
+ * the CPU. On either device, rounded activations make a 16-bit gradient inexact by about a percent.
+ * The test requires that CUDA's error is not much larger than the CPU's for any parameter. Both
+ * devices round at the same places, except that the tensor-core kernels also round the softmax
+ * weights and their gradients before products. A different order of summation also leads to
+ * different roundings. */
 #include "model/core/check.h"
 #include "tests/support/model/model_fixture.h"
 #include "tests/support/support.h"
@@ -22,7 +22,7 @@
 
 enum { B = 2, T = 40, MICROS = 2, SHAPES = 4 };
 
-/* Heads of 16 and 32 go through the tensor cores in 16 bits, heads of 6 do not. */
+/* In 16-bit types, heads of size 16 and 32 use the tensor cores; heads of size 6 do not. */
 static GptShape shape_of(int i)
 {
     GptShape s = i == 0 || i == 3 ? fixture_shape()
@@ -49,7 +49,8 @@ static void copy_weights(Fixture *to, Fixture *from)
     }
 }
 
-/* The length of the difference of parameter p's gradient from the exact one, and of that one. */
+/* Returns the norm of the difference between parameter p's gradient and the exact one, and sets
+ * *size to the norm of the exact one. */
 static double distance(Fixture *f, Fixture *exact, int p, double *size)
 {
     Tensor g = fixture_fetch(f, fixture_grad(f, p)), e = fixture_grad(exact, p);
@@ -64,7 +65,7 @@ static double distance(Fixture *f, Fixture *exact, int p, double *size)
     return sqrt(sum);
 }
 
-/* The root mean square of all exact gradients. */
+/* Returns the root mean square of all elements of the exact gradients. */
 static double global_rms(Fixture *exact)
 {
     double sum = 0, count = 0;
@@ -77,10 +78,14 @@ static double global_rms(Fixture *exact)
     return sqrt(sum / count);
 }
 
-/* Each of CUDA's gradients is at most FACTOR times as far from the exact one as the CPU's.
- * (Emulated the largest such factor is 1.7, most are near 1; a wrong gradient has 10 and more.)
- * Where the exact gradient is zero in theory (a key's bias without RoPE), less than NOTHING of the
- * rms of all, either is noise of its own; CUDA's may be that NOTHING, or a rounding of that rms. */
+/* Checks that the error of each CUDA gradient is at most FACTOR times the CPU's error. (On emulated
+ * devices the largest ratio is 1.7 and most are near 1; a wrong gradient has a ratio of 10 or
+ * more.)
+ *
+ * Some exact gradients are zero in theory, such as that of a key's bias without RoPE. There both
+ * devices compute only noise. If the exact gradient is smaller than NOTHING times the rms of all
+ * gradients, CUDA's error may be up to that rms times NOTHING or times one rounding, whichever is
+ * larger. */
 static void check_gradients(Fixture *cuda, Fixture *cpu, Fixture *exact, DType dtype,
                             const char *name)
 {
@@ -97,7 +102,8 @@ static void check_gradients(Fixture *cuda, Fixture *cpu, Fixture *exact, DType d
     }
 }
 
-/* The loss is a mean over all targets, whose own errors are about a rounding of storage each. */
+/* Checks that both losses are within one rounding of the exact loss. The loss is a mean over all
+ * targets, each with an error of about one rounding of storage. */
 static void check_loss(double there, double here, double want, DType dtype, const char *name)
 {
     double bound = dtype_info[dtype].roundoff * want;
@@ -126,7 +132,7 @@ static void check_shape(int i, DType dtype)
     fixture_close(&cpu);
 }
 
-static void test_gradients(void **state)
+static void test_model_gradients_on_cuda_are_as_accurate_as_on_the_cpu(void **state)
 {
     (void)state;
     cuda_needed();
@@ -137,6 +143,7 @@ static void test_gradients(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_model_gradients_on_cuda_are_as_accurate_as_on_the_cpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

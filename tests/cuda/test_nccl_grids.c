@@ -1,10 +1,9 @@
-/* test_nccl_grids.c -- grids whose ranks have a GPU each are the training of a single rank: what
- * their devices carry goes through NCCL.
+/* test_nccl_grids.c -- tests that a grid of ranks with a GPU each trains like a single rank. The
+ * ranks communicate through NCCL.
  *
- * On emulated devices that is the stand-in for NCCL (tests/emu/nccl), and each case is trained with
- * streams that do their work at once, with streams that put it off as long as they may, and with
- * streams that do it in a drawn order, while NCCL reads what it is given as early or as late as it
- * may. */
+ * On emulated devices this is the emulated NCCL (tests/emu/nccl). Each case is then trained with
+ * streams that do their work at once, that delay it as long as they may, and that run in a random
+ * order, while NCCL reads its inputs as early or as late as it may. */
 #include "model/core/check.h"
 #include "parallel/zero/state.h"
 #include "tests/support/grid/grid_run.h"
@@ -21,27 +20,29 @@
 
 enum { MOST_RANKS = 4 };
 
-/* Few heads and small tables: the emulated device takes its time for each thread of a kernel.
- * Each number of ranks of each axis, each pair of axes, each schedule, stage of ZeRO and dtype. */
+/* The models have few heads and small tables, because the emulated device is slow. The cases cover
+ * each number of ranks of each axis, each pair of axes, each schedule, each ZeRO stage and each
+ * dtype. */
 static const char *const cases[] = {
     /* data, tensor, pipeline, schedule, split, sequence, ZeRO, micros, blocks, model, recompute,
      * dtype, clip, optimizer, masked, keys */
     "3,0,0,0,0,0,0,0,0,6,0,1,1,0,0,1",  /* dp 4: all-reduce of whole gradients */
     "1,0,0,0,0,0,1,1,0,13,0,2,0,0,0,1", /* dp 2: reduce-scatter and all-gather once a step */
-    "3,0,0,0,0,0,2,1,0,13,0,4,1,1,0,1", /* dp 4: sums in bf16 at every release */
-    "2,0,0,0,0,0,3,0,1,13,0,3,0,0,0,1", /* dp 3: weights gathered for their uses, ahead */
-    "0,3,0,0,0,0,0,0,0,17,0,2,0,0,0,0", /* tp 4: two ranks share a head of keys and values */
-    "0,2,0,0,0,1,0,0,0,9,0,1,0,0,0,0",  /* tp 3: rows are cut */
-    "0,0,1,0,0,0,0,2,1,6,0,1,1,0,0,3",  /* pp 2: a tied table at both ends */
+    "3,0,0,0,0,0,2,1,0,13,0,4,1,1,0,1", /* dp 4: bf16 sums each time gradients are released */
+    "2,0,0,0,0,0,3,0,1,13,0,3,0,0,0,1", /* dp 3: weights are prefetched for each use */
+    "0,3,0,0,0,0,0,0,0,17,0,2,0,0,0,0", /* tp 4: two ranks share a kv head */
+    "0,2,0,0,0,1,0,0,0,9,0,1,0,0,0,0",  /* tp 3: rows are split (sequence parallel) */
+    "0,0,1,0,0,0,0,2,1,6,0,1,1,0,0,3",  /* pp 2: a tied table on both stages */
     "0,0,3,1,0,0,0,3,3,13,0,2,0,0,0,3", /* pp 4: gpipe */
-    "1,1,0,0,0,1,3,0,0,7,2,1,1,0,0,0",  /* dp 2 x tp 2: one after the other, full recompute */
+    "1,1,0,0,0,1,3,0,0,7,2,1,1,0,0,0",  /* dp 2 x tp 2: no overlap, full recompute */
     "1,0,1,2,0,0,2,1,3,13,0,1,0,1,0,1", /* dp 2 x pp 2: interleaved chunks */
-    "0,1,1,0,0,1,0,1,1,7,1,2,0,0,0,0",  /* tp 2 x pp 2: rows are cut, in bf16 */
-    "1,0,1,0,0,0,3,1,1,13,0,1,0,0,0,2", /* dp 2 x pp 2: gradients summed whole, no prefetch */
+    "0,1,1,0,0,1,0,1,1,7,1,2,0,0,0,0",  /* tp 2 x pp 2: rows are split, in bf16 */
+    "1,0,1,0,0,0,3,1,1,13,0,1,0,0,0,2", /* dp 2 x pp 2: whole gradients are summed, no prefetch */
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* How emulated streams and NCCL take their time. A GPU has its own ways: one of them is enough. */
+/* When emulated streams do their work and when NCCL reads its inputs. On a real GPU these modes
+ * have no effect. */
 static const struct {
     const char *streams, *read;
 } modes[] = {{"strict", "early"}, {"deferred", "late"}, {"random", "late"}, {"random", "early"}};
@@ -57,20 +58,20 @@ static void set_mode(int mode, int seed)
     setenv("EMU_NCCL_READ", modes[mode].read, 1);
 }
 
-/* Of the last two modes every second case. */
+/* Leaves out every second case in the last two modes. */
 static bool left_out(int mode, int i)
 {
     return mode >= 2 && i % 2 != mode % 2;
 }
 
-/* Else the ranks would share a GPU. */
+/* Ends the program if the ranks do not each have their own GPU. */
 static void check_connected(Trainer *t, void *context)
 {
     (void)context;
     CHECK(session_connects(&t->session), "the ranks have no GPU each");
 }
 
-static void test_bug_16_31_a_gpu_for_each_rank(void **state)
+static void test_bug_16_31_ranks_with_a_gpu_each_train_like_a_single_rank(void **state)
 {
     (void)state;
     char text[512];
@@ -103,7 +104,7 @@ static void test_bug_16_31_a_gpu_for_each_rank(void **state)
 void __real_optimizer_init(Optimizer *optimizer, Device *dev) __attribute__((weak));
 void __wrap_optimizer_init(Optimizer *optimizer, Device *dev);
 
-static _Thread_local Trainer *trainer; /* of the rank, if it is looked at */
+static _Thread_local Trainer *trainer; /* the rank's trainer; NULL if it is not observed */
 static atomic_int gathers, early;
 
 static void look_at(Trainer *t, void *context)
@@ -112,8 +113,8 @@ static void look_at(Trainer *t, void *context)
     trainer = t;
 }
 
-/* Masters are copied on the compute stream: each gather of weights must be done when that has come
- * so far. */
+/* Masters are copied on the compute stream. Counts the weight gathers, and those that are not
+ * finished when the compute stream reaches this point. */
 void __wrap_optimizer_init(Optimizer *optimizer, Device *dev)
 {
     ZeroStore *store = trainer ? trainer->session.store : NULL;
@@ -130,9 +131,9 @@ void __wrap_optimizer_init(Optimizer *optimizer, Device *dev)
     __real_optimizer_init(optimizer, dev);
 }
 
-/* A gather writes the whole weights, the shards in them too, from which masters are copied: in
- * streams that put off their work it would be under way then. */
-static void test_masters_are_copied_after_the_first_gather(void **state)
+/* A gather writes the whole weights, including the shards from which the masters are copied. On
+ * streams that delay their work, a missing wait would leave the gather unfinished here. */
+static void test_masters_are_copied_after_the_first_weight_gather(void **state)
 {
     (void)state;
     GridCase c;
@@ -151,8 +152,8 @@ static void test_masters_are_copied_after_the_first_gather(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_masters_are_copied_after_the_first_gather),
-        cmocka_unit_test(test_bug_16_31_a_gpu_for_each_rank),
+        cmocka_unit_test(test_masters_are_copied_after_the_first_weight_gather),
+        cmocka_unit_test(test_bug_16_31_ranks_with_a_gpu_each_train_like_a_single_rank),
     };
     setenv("TEST_DEVICE", "cuda", 1);
     setenv("EMU_DEVICES", "4", 0);

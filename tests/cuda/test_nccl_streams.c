@@ -1,9 +1,9 @@
-/* test_nccl_streams.c -- ranks with a GPU each, whose streams forget to wait for each other: every
- * place of the program where a stream waits for an event is left out, one at a time, on emulated
- * devices whose streams put off their work as long as they may, or do it in a drawn order. Then
- * training or a drawn text must come to other numbers than with all of them, which are a single
- * rank's, or the emulator must end it. A place that is never met is a failure, too.
- */
+/* test_nccl_streams.c -- tests that every wait of a stream for an event is necessary and tested.
+ * Ranks with a GPU each run on emulated devices whose streams delay their work as long as they may,
+ * or run in a random order. One wait of the program at a time is left out. Then training or
+ * sampling must give other numbers than with all waits, or the emulator must end the run. With all
+ * waits the numbers must be those of a single rank. A wait that is never reached also fails the
+ * test. */
 #include "model/core/check.h"
 #include "model/core/hash.h"
 #include "parallel/trainer/evaluate.h"
@@ -29,14 +29,14 @@
 
 enum { MOST_RANKS = 4, STEPS = 3, TOKENS = 3, WINDOWS = 24, SAID = 2000 };
 
-/* What a run comes to. */
+/* Results of a run. */
 typedef struct {
     double loss[STEPS], norm[STEPS], evaluated;
     uint64_t weights;
     int32_t token[TOKENS];
 } Numbers;
 
-/* What children share with the test. */
+/* Memory that the child processes share with the test. */
 typedef struct {
     WaitSites waits;
     Numbers numbers;
@@ -48,7 +48,7 @@ static Shared *shared;
 typedef struct {
     GridCase grid;
     Training training;
-    int64_t windows; /* of an evaluation */
+    int64_t windows; /* windows of an evaluation */
 } Run;
 
 static bool take_token(void *context, int32_t token)
@@ -58,7 +58,7 @@ static bool take_token(void *context, int32_t token)
     return true;
 }
 
-/* Over drawn tokens, several micro-batches through the stages at once. */
+/* Evaluates on random tokens, with several micro-batches in the pipeline at once. */
 static double evaluate(Trainer *t, int64_t windows)
 {
     char err[512];
@@ -93,8 +93,7 @@ static uint64_t hash_weights(Trainer *t)
     return hash;
 }
 
-/* Steps one after the other, at which no host looks before the last; an evaluation; a drawn text.
- */
+/* Runs STEPS steps without reading any result in between, then an evaluation and a sample. */
 static void train(Comm *world, void *context)
 {
     const Run *run = context;
@@ -128,8 +127,8 @@ static void run_ranks(void *context)
     thread_ranks(ranks, 20, train, run);
 }
 
-/* On its ranks, or on one alone. Stages alone have more to evaluate: nothing but the waits for
- * buffers keeps them apart there. */
+/* Opens a run of the case, on its ranks or on a single one. Cases with only pipeline stages
+ * evaluate more windows: there, only the waits for buffers keep the micro-batches apart. */
 static Run run_open(const GridCase *of, bool alone)
 {
     bool stages = of->of[GRID_PIPELINE] + 1 == grid_case_ranks(of);
@@ -146,7 +145,7 @@ static void run_close(Run *run)
     training_close(&run->training);
 }
 
-/* How emulated streams and NCCL take their time. */
+/* When emulated streams do their work and when NCCL reads its inputs. */
 typedef struct {
     const char *streams, *seed, *read;
 } Mode;
@@ -155,26 +154,27 @@ static const Mode modes[] = {
     {"deferred", "1", "late"}, {"random", "1", "early"}, {"random", "2", "late"}};
 enum { MODES = sizeof modes / sizeof *modes };
 
-/* In a child, with one wait left out (or none). Returns its exit code. */
+/* Runs in a child process with one wait left out (none if NULL). Returns the exit code of the
+ * child. */
 static int run_in(Run *run, const Mode *mode, const WaitSite *left_out, char *said)
 {
     setenv("EMU_STREAMS", mode->streams, 1);
     setenv("EMU_SEED", mode->seed, 1);
     setenv("EMU_NCCL_READ", mode->read, 1);
-    pthread_mutex_init(&shared->waits.mutex, NULL); /* who held it may be dead */
+    pthread_mutex_init(&shared->waits.mutex, NULL); /* a child may have died while holding it */
     shared->waits.left_out = left_out;
     memset(&shared->numbers, 0, sizeof shared->numbers);
     return child_run(run_ranks, run, said, SAID);
 }
 
-/* ---- each wait left out ---------------------------------------------------------------------- */
+/* ---- leaving out each wait ------------------------------------------------------------------- */
 
-/* What has come of leaving out a wait in all grids. */
+/* Result of leaving out one wait in all grids. */
 typedef struct {
-    WaitSite site; /* met in all of them */
+    WaitSite site; /* site.met: how often it was reached in all grids */
     const SourcePlace *wait, *record;
-    bool overlap;   /* in a grid with overlap_comm */
-    char seen[120]; /* in which mode, and how; "": nobody has missed it */
+    bool overlap;   /* it was reached in a grid with overlap_comm */
+    char seen[120]; /* mode and difference when left out; "": no difference so far */
 } Row;
 typedef struct {
     SourcePlaces waits, records;
@@ -197,7 +197,7 @@ static Row *row_of(Table *table, const WaitSite *site)
     return r;
 }
 
-/* With all waits the numbers are the same in this mode as at once. */
+/* Checks that with all waits this mode gives the same numbers as immediate streams. */
 static void check_mode(Run *run, const Mode *mode, const Numbers *want)
 {
     char said[SAID];
@@ -206,7 +206,8 @@ static void check_mode(Run *run, const Mode *mode, const Numbers *want)
         fail_msg("streams %s %s come to other numbers", mode->streams, mode->seed);
 }
 
-/* The numbers of the grid, which are a single rank's. */
+/* Returns the numbers of the grid with immediate streams, after checking them against a single
+ * rank's. */
 static Numbers check_whole(Run *run)
 {
     char said[SAID];
@@ -269,14 +270,15 @@ static void find_places(Table *table)
     }
 }
 
-/* Whether no one has to miss it: without overlap_comm compute waits at once for what later waits
- * would have it wait for, too. */
+/* Returns true if leaving out this wait need not make a difference: without overlap_comm the
+ * compute stream waits at once for events that other calls would make it wait for later. */
 static bool is_covered(const Row *r)
 {
     return !r->overlap && strncmp(r->wait->function, "zero_await_", 11) == 0;
 }
 
-/* Waits of test aids, and of ranks that share a GPU. */
+/* Returns true for waits that these runs never reach: those of test helpers, and those of ranks
+ * that share a GPU. */
 static bool is_no_run_s(const SourcePlace *p)
 {
     return strstr(p->function, "_poison") || strstr(p->file, "comm/local");
@@ -292,7 +294,7 @@ static void print_row(const Row *r)
                                   : "missed by nobody");
 }
 
-/* Every place that waits has been met, and been missed. */
+/* Checks that every wait in the sources was reached, and that leaving it out was detected. */
 static void check_table(const Table *table)
 {
     int bad = 0;
@@ -311,15 +313,15 @@ static void check_table(const Table *table)
     assert_int_equal(bad, 0);
 }
 
-/* The last without overlap. */
+/* The last grid has no overlap. */
 static const char *const grids[] = {
     "0,0,1,1,0,0,0,3,1,13,0,1,0,0,0,1", /* pp 2, gpipe, four micro-batches */
-    "0,1,1,0,0,1,0,1,1,7,0,1,0,0,0,1",  /* tp 2 x pp 2: rows are cut, a tied table */
+    "0,1,1,0,0,1,0,1,1,7,0,1,0,0,0,1",  /* tp 2 x pp 2: rows are split, a tied table */
     "3,0,0,0,0,0,3,1,1,13,0,1,0,0,0,1", /* dp 4, ZeRO 3: small buckets, prefetch */
     "1,0,0,0,0,0,2,1,0,13,0,1,0,0,0,0", /* dp 2, ZeRO 2 */
 };
 
-static void test_bug_31_every_wait_is_missed(void **state)
+static void test_bug_31_leaving_out_any_stream_wait_is_detected(void **state)
 {
     (void)state;
     static Table table;
@@ -339,7 +341,7 @@ static void test_bug_31_every_wait_is_missed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_31_every_wait_is_missed),
+        cmocka_unit_test(test_bug_31_leaving_out_any_stream_wait_is_detected),
     };
     setenv("TEST_DEVICE", "cuda", 1);
     setenv("EMU_DEVICES", "4", 0);

@@ -1,6 +1,7 @@
-/* test_ops_cuda.c -- what the CUDA backend promises beyond test_ops.c: the step's end has the CPU's
- * bits (updates, norms, sums, decisions, random numbers), and losses of rows as long as a
- * vocabulary. Skipped where no CUDA device is built in and there. */
+/* test_ops_cuda.c -- tests what the CUDA backend promises beyond test_ops.c. All ops at the end of
+ * a training step have the same bits as on the CPU: updates, norms, sums, decisions, random
+ * numbers. Also tests losses of rows as long as a real vocabulary. Skipped if there is no CUDA
+ * device or the program is built without CUDA. */
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/ops.h"
@@ -51,9 +52,8 @@ static void update_run(Device *dev, const Update *u, const StepDecision *decisio
         op_sgd(dev, t[0], t[1], t[2], t[3], decision, &sgd, NULL);
 }
 
-/* Rules 0, 1: AdamW, Adam with L2; 2, 3, 4: SGD plain, with momentum and dampening, with
- * Nesterov's.
- */
+/* Rules 0 and 1 are AdamW and Adam with L2; rules 2, 3 and 4 are SGD: plain, with momentum and
+ * dampening, and with Nesterov momentum. */
 static void check_update(DType storage, DType grad, bool master, int rule, int64_t n,
                          int64_t update)
 {
@@ -78,7 +78,7 @@ static void check_update(DType storage, DType grad, bool master, int rule, int64
     }
 }
 
-static void updates_have_the_cpu_s_bits(void **state)
+static void test_optimizer_updates_match_the_cpu_bit_for_bit(void **state)
 {
     (void)state;
     pair_needed();
@@ -95,7 +95,7 @@ static void updates_have_the_cpu_s_bits(void **state)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-static void squared_norms_have_the_cpu_s_bits(void **state)
+static void test_squared_norms_match_the_cpu_bit_for_bit(void **state)
 {
     (void)state;
     pair_needed();
@@ -113,7 +113,7 @@ static void squared_norms_have_the_cpu_s_bits(void **state)
         for (int k = 0; k < 50; k++) {
             Tensor x = pair_drawn(storage, count[k % 10], 100 + (uint64_t)k, 0.1, false),
                    there = device_put(&pair_cuda, x);
-            /* From the large number on the sum stays between two powers of two. */
+            /* starting from the large number, the sum stays between two powers of two */
             double here = k < 10 ? 66666.6 : 0, back = here;
             Tensor sum = device_put(&pair_cuda, tensor_1d(&back, F64, 1));
             for (int twice = 0; twice < 2; twice++) {
@@ -129,8 +129,8 @@ static void squared_norms_have_the_cpu_s_bits(void **state)
 
 enum { LOSSES = 5003 };
 
-/* Losses as a model has them, and such as make rounding in order hard: of all sizes, halfway
- * between two totals, infinite, negative, close to nothing. */
+/* Losses as a model has them, and losses that make in-order rounding hard: of all sizes, halfway
+ * between two totals, infinite, negative, close to zero. */
 static float drawn_loss(int kind, int64_t i)
 {
     double u = drawn_uniform(11, i);
@@ -144,7 +144,7 @@ static float drawn_loss(int kind, int64_t i)
     }
 }
 
-static void losses_add_up_in_ascending_order(void **state)
+static void test_losses_are_summed_in_ascending_order(void **state)
 {
     (void)state;
     pair_needed();
@@ -184,8 +184,8 @@ static StepStats drawn_stats(int i)
     return s;
 }
 
-/* Overflows, steps without targets, every move of the loss scale: state and decision, step after
- * step. */
+/* Compares state and decision of every step. The statistics include overflows, steps without
+ * targets, and every change of the loss scale. */
 static void check_decisions(StepConstants constants, int steps)
 {
     double lr[] = {0.1, 0.2, 0.3};
@@ -204,7 +204,7 @@ static void check_decisions(StepConstants constants, int steps)
         device_take_bytes(&pair_cuda, &cleared, sums, sizeof cleared);
         assert_memory_equal(&stats, &cleared, sizeof stats);
         if (isnan(decision.grad_norm) && isnan(found.grad_norm))
-            found.grad_norm = decision.grad_norm; /* a NaN's other bits are nobody's */
+            found.grad_norm = decision.grad_norm; /* the other bits of a NaN are unspecified */
         if (isnan(decision.grad_scale) && isnan(found.grad_scale))
             found.grad_scale = decision.grad_scale;
         assert_memory_equal(&decision, &found, sizeof decision);
@@ -214,7 +214,7 @@ static void check_decisions(StepConstants constants, int steps)
     assert_memory_equal(&here, &back, sizeof here);
 }
 
-static void decisions_have_the_cpu_s_bits(void **state)
+static void test_step_decisions_match_the_cpu_bit_for_bit(void **state)
 {
     (void)state;
     pair_needed();
@@ -239,7 +239,7 @@ static void decisions_have_the_cpu_s_bits(void **state)
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
-static void normals_have_the_cpu_s_bits(void **state)
+static void test_normal_numbers_match_the_cpu_bit_for_bit(void **state)
 {
     (void)state;
     pair_needed();
@@ -261,8 +261,8 @@ static void normals_have_the_cpu_s_bits(void **state)
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
-/* Rows of several packs a thread, padded, one target missing; the first logits are minus infinity.
- */
+/* Compares losses and gradients of rows with several packs per thread and padding. One target is
+ * missing, and the first logits are minus infinity. */
 static void check_long_rows(DType storage, int64_t cols, int64_t vocab, double tolerance)
 {
     enum { ROWS = 3 };
@@ -294,22 +294,22 @@ static void check_long_rows(DType storage, int64_t cols, int64_t vocab, double t
     free(back.data);
 }
 
-static void long_rows_agree_with_the_cpu(void **state)
+static void test_losses_of_long_rows_agree_with_the_cpu(void **state)
 {
     (void)state;
     pair_needed();
     check_long_rows(F32, 9000, 8999, 1e-5);
     check_long_rows(BF16, 50304, 50257, 0x1p-7);
-    check_long_rows(F32, 60000, 59973, 1e-5); /* shared memory does not hold these */
+    check_long_rows(F32, 60000, 59973, 1e-5); /* too long for shared memory */
     check_long_rows(BF16, 120064, 120001, 0x1p-7);
     check_long_rows(F16, 120001, 120001, 0x1p-9);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Whatever first_key says: queries that see no key, a whole block of them, wait for what they asked
- * for all the same, and leave other queries' results alone. */
-static void queries_without_keys_disturb_no_other(void **state)
+/* Queries that see no key, here a whole block of them, must still wait for the copies that they
+ * started, and must not change the results of other queries. */
+static void test_queries_without_keys_do_not_change_other_queries(void **state)
 {
     (void)state;
     enum { T = 256, BLIND = 128, D = 64 };
@@ -345,13 +345,13 @@ static void queries_without_keys_disturb_no_other(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(updates_have_the_cpu_s_bits),
-        cmocka_unit_test(squared_norms_have_the_cpu_s_bits),
-        cmocka_unit_test(losses_add_up_in_ascending_order),
-        cmocka_unit_test(decisions_have_the_cpu_s_bits),
-        cmocka_unit_test(normals_have_the_cpu_s_bits),
-        cmocka_unit_test(long_rows_agree_with_the_cpu),
-        cmocka_unit_test(queries_without_keys_disturb_no_other),
+        cmocka_unit_test(test_optimizer_updates_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_squared_norms_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_losses_are_summed_in_ascending_order),
+        cmocka_unit_test(test_step_decisions_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_normal_numbers_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_losses_of_long_rows_agree_with_the_cpu),
+        cmocka_unit_test(test_queries_without_keys_do_not_change_other_queries),
     };
     return cmocka_run_group_tests_name("step's end on cuda", tests, pair_setup, pair_teardown);
 }

@@ -1,8 +1,8 @@
-/* test_ops_cuda_attention.c -- attention at the edges of its tiles on CUDA, held to the CPU's: keys
- * that end one short of a tile, causal borders that fall there for the first or the last query of a
- * warp, first keys around them. Whether a tile needs its mask, or is needed at all, is decided by
- * comparisons that only such shapes can tell from their neighbours. Skipped where no CUDA device is
- * built in and there. */
+/* test_ops_cuda_attention.c -- compares attention on CUDA with the CPU's at the borders of tiles:
+ * keys that end one short of a tile, causal borders there for the first or last query of a warp,
+ * and first keys around them. Comparisons in the kernels decide whether a tile needs a mask or can
+ * be skipped, and only such shapes reveal an off-by-one error in them. Skipped if there is no CUDA
+ * device or the program is built without CUDA. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/cuda_pair.h"
@@ -15,10 +15,11 @@
 
 #include <cmocka.h>
 
-/* Tiles of keys and the queries of a warp are multiples of this, or half of it. */
+/* The number of keys in a tile, and of queries in a warp, is a multiple of this or half of it. */
 enum { GRAIN = 32, QUERIES = 2 * GRAIN + 1 };
 
-/* Queries before `from` see keys from 0 on, the others from `first` on (or their last key). */
+/* Shape of a call. Queries before `from` see keys from 0 on; the others see keys from `first` on,
+ * but at least their last key. */
 typedef struct {
     DType storage;
     int64_t head_size, keys, offset;
@@ -35,8 +36,9 @@ static int32_t first_of(const Call *c, int64_t t)
     return (int32_t)(c->first < last ? c->first : last);
 }
 
-/* Element 0 makes a key's score e^(1/2) times its neighbour's, on the side on which keys are not
- * seen: one key too many, or one too few, is most of the sum. */
+/* Sets element 0 of q and k so that each key's weight is e^(1/2) times its neighbour's, increasing
+ * towards the border of the visible keys. One key too many or too few then changes the result by a
+ * large part. */
 static void keys_tilt(const Call *c, Tensor q, Tensor k)
 {
     for (int64_t t = 0; t < QUERIES; t++)
@@ -82,8 +84,8 @@ static void backward(Device *dev, const Call *c, const Tensor *t)
                           t[LSE_READ], attention_of(c), t[FIRST]);
 }
 
-/* Within `tolerance` of the largest element. Where `tilted`, element 0
- * of each row is a small sum of large terms, and is left out. */
+/* Checks that all elements are within `tolerance` of the largest. If `tilted`, skips element 0 of
+ * each row, which is a small sum of large terms. */
 static void check_close(const Call *c, const char *what, Tensor want, Tensor got, bool tilted,
                         double tolerance)
 {
@@ -102,7 +104,7 @@ static void check_close(const Call *c, const char *what, Tensor want, Tensor got
     }
 }
 
-/* Forward and backward; backward reads the CPU's o and lse on both. */
+/* Runs forward and backward on both devices; backward reads the CPU's o and lse on both. */
 static void check_call(Call c)
 {
     static const char *const name[] = {"o", "lse", "dq", "dk", "dv"};
@@ -127,18 +129,21 @@ static void check_call(Call c)
     }
 }
 
-/* Whether the next call with this head size and type is to be made: with TEST_SAMPLE, every second
- * of each, from its first or from its second on, so that sizes share the edges. */
+/* Returns true if the next call with this head size and type should run. With TEST_SAMPLE every
+ * second call of each combination runs; different sizes start with the first or the second, so that
+ * together they cover all borders. */
 static bool worth_making(int calls[3][2], int size, DType storage)
 {
     return (size + calls[size][storage == F16]++) % 2 == 0 || devices_calls() > 1;
 }
 
-/* Tiles of 64 keys and 32 queries to a warp; of 32 and 32; of 32 and 16. */
+/* Head sizes whose kernels have tiles of 64 keys and 32 queries per warp, of 32 and 32, and of 32
+ * and 16. */
 static const int64_t head_size[] = {64, 128, 192};
 
-/* Keys that end one short of a tile, and causal borders one before, at and after one. */
-static void keys_end_where_tiles_do(void **state)
+/* Keys end one short of a tile, and causal borders are one before, at and one after the end of a
+ * tile. */
+static void test_attention_is_right_when_keys_end_at_a_tile_border(void **state)
 {
     static const int64_t keys[] = {2 * GRAIN - 1, 3 * GRAIN - 1};
     static const int64_t offset[] = {GRAIN - 2, 2 * GRAIN - 2, GRAIN + 1, GRAIN / 2 - 2, 0};
@@ -157,9 +162,9 @@ static void keys_end_where_tiles_do(void **state)
             }
 }
 
-/* First keys one before, at and one after a tile, for all queries or from the last of a warp on.
- */
-static void keys_begin_where_tiles_do(void **state)
+/* First keys are one before, at and one after the start of a tile, for all queries or from the last
+ * query of a warp on. */
+static void test_attention_is_right_when_keys_begin_at_a_tile_border(void **state)
 {
     static const int32_t first[] = {1, GRAIN - 1, GRAIN, GRAIN + 1, 2 * GRAIN - 1};
     static const int64_t from[] = {0, GRAIN - 1};
@@ -183,8 +188,8 @@ static void keys_begin_where_tiles_do(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_end_where_tiles_do),
-        cmocka_unit_test(keys_begin_where_tiles_do),
+        cmocka_unit_test(test_attention_is_right_when_keys_end_at_a_tile_border),
+        cmocka_unit_test(test_attention_is_right_when_keys_begin_at_a_tile_border),
     };
     return cmocka_run_group_tests_name("attention on cuda", tests, pair_setup, pair_teardown);
 }

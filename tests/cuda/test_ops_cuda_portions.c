@@ -1,8 +1,8 @@
-/* test_ops_cuda_portions.c -- ops whose scratch does not hold all of their work at once, which goes
- * on in portions then: pairs of attention's backward pass, slices of rows after a product, partial
- * sums. A device opened with little scratch answers as one with enough, which test_ops.c holds to
- * the oracle: where the order of sums is the same, with the same bits. Skipped where no CUDA device
- * is built in and there. */
+/* test_ops_cuda_portions.c -- tests ops that work in several portions when the scratch memory
+ * cannot hold everything: pairs of attention backward, slices of rows after a product, and partial
+ * sums. A device with little scratch memory must give the same results as one with enough, which
+ * test_ops.c compares with an exact reference. The bits must be equal if the order of the sums is
+ * the same. Skipped if there is no CUDA device or the program is built without CUDA. */
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
 #include "tests/support/device/cuda_pair.h"
@@ -17,7 +17,8 @@
 
 #include <cmocka.h>
 
-/* Above what any operand holds: poison shows, and two wrong runs do not agree. */
+/* Larger than any correct result. Values from uninitialised memory exceed it, so two wrong results
+ * cannot pass by being equal. */
 #define MODEST 1e4
 
 /* A case with operands in host memory. */
@@ -37,7 +38,7 @@ static double drawn_operand(const Call *call, int operand, int64_t i)
     switch (s->fill) {
     case FILL_NORMAL: return s->low + s->high * drawn_normal(stream, i);
     case FILL_UNIFORM: return s->low + (s->high - s->low) * u;
-    default: /* FILL_FIRST_KEY: the query's own key is the last that it sees */
+    default: /* FILL_FIRST_KEY: at most the query's own key, the last one that it sees */
         return (double)(int64_t)((double)(i % call->c->tq + 1) * u);
     }
 }
@@ -69,7 +70,7 @@ static void call_free(Call *call)
         free(call->start[i].data);
 }
 
-/* What the device leaves in each operand; the caller frees. */
+/* Runs the op and copies each operand as it is afterwards to left[i]; the caller frees these. */
 static void call_run(Device *dev, const Call *call, Tensor *left)
 {
     StepDecision decision = op_case_decision();
@@ -83,7 +84,8 @@ static void call_run(Device *dev, const Call *call, Tensor *left)
         device_take(dev, left[i], far[i]);
 }
 
-/* Sums in another order: within both roundings, and what the case allows its sums. */
+/* Compares results whose sums have a different order. Allows the roundings of both, plus the error
+ * that the case allows for its sums. */
 static void check_close(const Call *call, int i, Tensor enough, Tensor little, const char *what)
 {
     int64_t n = tensor_count(enough);
@@ -124,9 +126,9 @@ static void check_portions(const OpCase *c, DType storage, size_t scratch, bool 
     call_free(&call);
 }
 
-/* Six pairs of a batch row and a kv head: one by one, by two, by four and two. The first has f32
- * and odd heads, which go without tensor cores. */
-static void attention_goes_pair_by_pair(void **state)
+/* Six (batch row, kv head) pairs, processed one at a time, two at a time, and as four and two. The
+ * first case has f32 and heads of an odd size, which do not use the tensor cores. */
+static void test_attention_backward_in_portions_has_the_same_bits(void **state)
 {
     enum { T = 33, GROUP = 2, EACH = GROUP * T * sizeof(float) };
     static const size_t scratch[] = {EACH, 2 * EACH + 4, 4 * EACH};
@@ -143,9 +145,9 @@ static void attention_goes_pair_by_pair(void **state)
     }
 }
 
-/* Odd rows of pre, which the library's epilogues refuse: the product comes in slices of as many
- * rows as half of the scratch holds, or of 128 and the rest. */
-static void gelu_follows_products_in_slices(void **state)
+/* `pre` has rows of an odd length, which the library's epilogues refuse. The product is then
+ * computed in slices: as many rows as half of the scratch memory holds, or 128 at a time. */
+static void test_gelu_after_products_in_slices_has_the_same_bits(void **state)
 {
     enum { COLS = 33, ROW = COLS * sizeof(float) };
     static const struct {
@@ -165,10 +167,10 @@ static void gelu_follows_products_in_slices(void **state)
     }
 }
 
-/* One, two or five rows of partial sums instead of as many as there are blocks: fewer blocks, which
- * go over the rows several times. Groups that share a warp, that have a block each, and wide ones;
- * the columns of a bias gradient. */
-static void partial_sums_make_do_with_few_rows(void **state)
+/* The scratch memory holds one, two or five rows of partial sums, so fewer blocks run, and each
+ * processes several sets of rows. Covers norms whose groups share a warp, have a block each, or are
+ * wide, and the column sums of a bias gradient. */
+static void test_partial_sums_are_right_with_little_scratch_memory(void **state)
 {
     static const OpCase cases[] = {
         {OP_norm_backward, .n = 61, .cols = 72, .bias = true, .option = true,
@@ -191,9 +193,9 @@ static void partial_sums_make_do_with_few_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_goes_pair_by_pair),
-        cmocka_unit_test(gelu_follows_products_in_slices),
-        cmocka_unit_test(partial_sums_make_do_with_few_rows),
+        cmocka_unit_test(test_attention_backward_in_portions_has_the_same_bits),
+        cmocka_unit_test(test_gelu_after_products_in_slices_has_the_same_bits),
+        cmocka_unit_test(test_partial_sums_are_right_with_little_scratch_memory),
     };
     return cmocka_run_group_tests_name("portions on cuda", tests, pair_setup, pair_teardown);
 }

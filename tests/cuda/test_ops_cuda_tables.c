@@ -1,6 +1,6 @@
-/* test_ops_cuda_tables.c -- gradients of tables have the CPU's bits on CUDA: rows of one index are
- * added in ascending order, wherever they are and however the device sorts them. Skipped where no
- * CUDA device is built in and there. */
+/* test_ops_cuda_tables.c -- tests that gradients of embedding tables on CUDA have the same bits as
+ * on the CPU: rows with the same index are added in ascending order, wherever they are. Skipped if
+ * there is no CUDA device or the program is built without CUDA. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/cuda_pair.h"
@@ -14,11 +14,12 @@
 
 #include <cmocka.h>
 
-/* More gradient rows, and more rows of a table, than a block has threads. */
+/* ROWS and MANY exceed the number of threads of a block. */
 enum { ROWS = 600, FEW = 61, MANY = 300, FREQUENT = 3, ABSENT = 7 };
 
-/* Index n of a table of `table` rows that begins at first_row: half are one frequent row, one in
- * ABSENT of the table's rows never comes, and with `outside` some lie before it or past it. */
+/* Returns index n for a table of `table` rows that begins at first_row. Half of the indices are one
+ * frequent row. One in ABSENT of the table's rows never occurs. With `outside`, some indices are
+ * before or past the table. */
 static int32_t drawn_index(int64_t n, int64_t table, int64_t first_row, bool outside)
 {
     int64_t around = outside ? 9 : 0;
@@ -69,7 +70,8 @@ static void check_sums(Sums s)
     free(back.data);
 }
 
-/* Every type, single elements and packs, "=" and "+="; tables that begin elsewhere, for tokens. */
+/* Covers every type, rows of single elements and of packs, "=" and "+=", and for tokens also tables
+ * that do not begin at row 0. */
 static void check_all(bool positions)
 {
     const int64_t cols[] = {1, 5, 16};
@@ -85,14 +87,14 @@ static void check_all(bool positions)
                                   .positions = positions});
 }
 
-static void token_gradients_have_the_cpu_s_bits(void **state)
+static void test_token_table_gradients_match_the_cpu_bit_for_bit(void **state)
 {
     (void)state;
     pair_needed();
     check_all(false);
 }
 
-static void position_gradients_have_the_cpu_s_bits(void **state)
+static void test_position_table_gradients_match_the_cpu_bit_for_bit(void **state)
 {
     (void)state;
     pair_needed();
@@ -102,8 +104,8 @@ static void position_gradients_have_the_cpu_s_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(token_gradients_have_the_cpu_s_bits),
-        cmocka_unit_test(position_gradients_have_the_cpu_s_bits),
+        cmocka_unit_test(test_token_table_gradients_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_position_table_gradients_match_the_cpu_bit_for_bit),
     };
     return cmocka_run_group_tests_name("tables on cuda", tests, pair_setup, pair_teardown);
 }

@@ -1,8 +1,8 @@
-/* test_ptx.cu -- the products of model/kernels/cuda/ptx.cuh: which lane and register holds which
- * element, written down here from the index formulas of the PTX ISA (mma.m16n8k16), and what the
- * arithmetic promises. On a GPU it asks the instructions, emulated the twin in tests/emu. Elements
- * carry distinct values, so that no two can change places unseen. Skipped where no CUDA device is.
- */
+/* test_ptx.cu -- tests the matrix products (mma) of model/kernels/cuda/ptx.cuh: which lane and
+ * register holds which element, and the accuracy of the arithmetic. The layouts are written down
+ * here again, from the index formulas of the PTX ISA for mma.m16n8k16. On a GPU this tests the
+ * instructions, on emulated devices the file of the same name in tests/emu. All elements have
+ * different values, so swapped elements are detected. Skipped if there is no CUDA device. */
 #include "model/kernels/cuda/ptx.cuh"
 #include "tests/support/device/kernel_test.cuh"
 
@@ -11,7 +11,7 @@
 
 enum { M = 16, N = 8, K = 16, A_SLOTS = 8, B_SLOTS = 4, D_SLOTS = 4 };
 
-/* The types of 16 bits, as model/core/dtype.h converts them. */
+/* The DType of each 16-bit type; conversions are those of model/core/dtype.h. */
 template <class T> static DType dtype_of(void);
 template <> DType dtype_of<bf16>(void)
 {
@@ -37,7 +37,7 @@ template <class T> static double value_of(uint32_t bits)
 
 /* ---- products: layout ------------------------------------------------------------------------ */
 
-/* One product: the matrices, and the registers of 32 lanes. */
+/* Operands of one product, and below the registers of 32 lanes that hold them. */
 typedef struct {
     double a[M][K], b[K][N], c[M][N];
 } Matrices;
@@ -51,7 +51,8 @@ typedef struct {
     int row, column;
 } Element;
 
-/* The ISA's formulas for .f16 and .bf16: groupID = laneid >> 2, threadID_in_group = laneid % 4. */
+/* The ISA's formulas for .f16 and .bf16, with groupID = laneid >> 2 and threadID_in_group = laneid
+ * % 4. */
 static Element a_place(int lane, int i)
 {
     int group = lane >> 2, in_group = lane % 4;
@@ -91,7 +92,7 @@ template <class T> static void spread(Registers *r, const Matrices *m)
     }
 }
 
-/* c + a b, and the sum of the terms' magnitudes. */
+/* Returns c + a b, and sets *magnitude to the sum of the absolute values of the terms. */
 static double product_at(const Matrices *m, Element p, double *magnitude)
 {
     double sum = m->c[p.row][p.column], most = fabs(sum);
@@ -103,7 +104,7 @@ static double product_at(const Matrices *m, Element p, double *magnitude)
     return sum;
 }
 
-/* Block i multiplies r[i]. */
+/* Block i computes the product whose registers are r[i]. */
 template <class T> __global__ void __launch_bounds__(WARP) mma_kernel(Registers *r)
 {
     Registers *own = r + blockIdx.x;
@@ -119,7 +120,8 @@ template <class T> __global__ void __launch_bounds__(WARP) mma_kernel(Registers 
         own->d[lane][i] = d[i];
 }
 
-/* Every D of `runs` products is within `ulps` units of 2^-23 of its terms' magnitudes. */
+/* Checks that every element of D in `runs` products is exact to `ulps` units of 2^-23 times the sum
+ * of its terms' magnitudes. */
 template <class T> static void check_products(const Matrices *m, int runs, double ulps)
 {
     Registers *r = (Registers *)malloc((size_t)runs * sizeof *r);
@@ -140,8 +142,9 @@ template <class T> static void check_products(const Matrices *m, int runs, doubl
     free(r);
 }
 
-/* One element of A at a time, against B of 128 distinct integers and C of 128 others: the products
- * are linear in A, so these runs name, for every element of A, each partner and each target. */
+/* Sets one element of A at a time to 1, with 128 distinct integers in B and 128 others in C.
+ * Products are linear in A, so these runs show, for every element of A, which elements of B it is
+ * multiplied by and which elements of D it is added to. */
 template <class T> static void check_layout(void)
 {
     Matrices *m = (Matrices *)calloc(M * K, sizeof *m);
@@ -156,7 +159,7 @@ template <class T> static void check_layout(void)
     free(m);
 }
 
-static void test_mma_layout(void **)
+static void test_mma_lanes_hold_the_elements_that_the_isa_specifies(void **)
 {
     need_gpu();
     check_layout<bf16>();
@@ -165,7 +168,7 @@ static void test_mma_layout(void **)
 
 /* ---- products: arithmetic -------------------------------------------------------------------- */
 
-/* `low` <= values <= `high`, integers where asked for. */
+/* Draws all elements from low to high, as integers if `integers`. */
 static void draw(Matrices *m, double low, double high, bool integers, uint32_t seed)
 {
     double *x = &m->a[0][0], span = high - low;
@@ -184,10 +187,11 @@ template <class T> static void round_factors(Matrices *m)
         m->c[i / N][i % N] = (double)(float)m->c[i / N][i % N];
 }
 
-/* Products of factors of at most 11 bits are exact in f32. Their sums are f32's, in any order, and
- * may cut off instead of rounding (the ISA: "at least single precision", order and rounding not
- * said): an addition of 17 terms loses less than one unit of the largest for each, and one more for
- * the result. Handling of subnormal factors is not said either, so none is asked for. */
+/* Tests the accuracy. Products of factors of at most 11 bits are exact in f32. They may be added in
+ * any order and truncated instead of rounded: the ISA promises "at least single precision" and
+ * specifies neither order nor rounding. Each of the 17 additions therefore loses less than one unit
+ * of the largest term, and the result one more. The ISA does not specify subnormal factors either,
+ * so they are not tested. */
 template <class T> static void check_arithmetic(void)
 {
     enum { RUNS = 24, TERMS = K + 1 };
@@ -197,19 +201,20 @@ template <class T> static void check_arithmetic(void)
     check_products<T>(m, RUNS, 0);
     for (int run = 0; run < RUNS; run++) {
         draw(&m[run], -2, 2, false, (uint32_t)run);
-        if (run % 2) /* a large sum before: what is added is not lost */
+        if (run % 2) /* the products added to a large sum must not be lost */
             for (int i = 0; i < M * N; i++)
                 m[run].c[i / N][i % N] *= 300;
         round_factors<T>(&m[run]);
     }
     check_products<T>(m, RUNS, TERMS + 1);
-    /* Sums that f16 could not hold. */
+    /* sums that f16 could not hold */
     draw(&m[0], 500, 2000, true, 7);
     round_factors<T>(&m[0]);
     check_products<T>(m, 1, TERMS + 1);
 }
 
-/* What is not finite stays visible, in its row alone: loss scaling rests on it. */
+/* Checks that a non-finite element of A makes exactly its own row of D non-finite. Loss scaling
+ * relies on this to detect overflows. */
 template <class T> static void check_not_finite(double x)
 {
     Matrices m;
@@ -227,7 +232,7 @@ template <class T> static void check_not_finite(double x)
                          (double)r.d[lane][i]);
 }
 
-static void test_mma_arithmetic(void **)
+static void test_mma_sums_in_f32_and_keeps_non_finite_values(void **)
 {
     need_gpu();
     check_arithmetic<bf16>();
@@ -239,7 +244,7 @@ static void test_mma_arithmetic(void **)
     }
 }
 
-/* ---- two elements in a register -------------------------------------------------------------- */
+/* ---- pairs of elements in a register --------------------------------------------------------- */
 
 template <class T>
 __global__ void __launch_bounds__(WARP)
@@ -255,7 +260,8 @@ template <class T> static bool is_rounded(uint32_t bits, float x)
     return isnan(x) ? isnan(got) : bits == bits_of<T>(x);
 }
 
-/* Every 16-bit value's neighbourhood: itself, the tie above it, and an f32 to either side. */
+/* Tests pair() around every 16-bit value: the value itself, the tie above it, and the f32 numbers
+ * on both sides of the tie. */
 template <class T> static void check_pair(void)
 {
     enum { COUNT = 4 * 65536 };
@@ -282,7 +288,7 @@ template <class T> static void check_pair(void)
     free(out);
 }
 
-static void test_pair(void **)
+static void test_pair_rounds_both_elements_to_nearest_even(void **)
 {
     need_gpu();
     check_pair<bf16>();
@@ -292,9 +298,9 @@ static void test_pair(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mma_layout),
-        cmocka_unit_test(test_mma_arithmetic),
-        cmocka_unit_test(test_pair),
+        cmocka_unit_test(test_mma_lanes_hold_the_elements_that_the_isa_specifies),
+        cmocka_unit_test(test_mma_sums_in_f32_and_keeps_non_finite_values),
+        cmocka_unit_test(test_pair_rounds_both_elements_to_nearest_even),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

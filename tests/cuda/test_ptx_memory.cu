@@ -1,14 +1,14 @@
-/* test_ptx_memory.cu -- the rest of model/kernels/cuda/ptx.cuh: ldmatrix against the index formulas
- * of the PTX ISA, copies that run beside the computation, 2^x. See test_ptx.cu. */
+/* test_ptx_memory.cu -- tests the rest of model/kernels/cuda/ptx.cuh: ldmatrix against the index
+ * formulas of the PTX ISA, asynchronous copies, and exp2_approx. See test_ptx.cu. */
 #include "model/kernels/cuda/ptx.cuh"
 #include "tests/support/device/kernel_test.cuh"
 
 #include <string.h>
 
-/* ---- fragments out of shared memory ---------------------------------------------------------- */
+/* ---- loading fragments from shared memory ---------------------------------------------------- */
 
-/* Shared memory of ROWS rows of 8 elements, each with a value of its own. Lanes point to rows in no
- * order, so that an address taken from another lane shows. */
+/* Shared memory holds ROWS rows of 8 elements, all with different values. The lanes' rows are in no
+ * order, so using another lane's address is detected. */
 enum { ROWS = 128, SIDE = 8 };
 
 static __host__ __device__ int row_of_lane(int lane)
@@ -44,8 +44,9 @@ __global__ void __launch_bounds__(WARP) ldmatrix_kernel(uint32_t *out)
         out[lane * COUNT + i] = r[i];
 }
 
-/* The ISA: thread l holds of matrix i the elements 2 (l % 4), 2 (l % 4) + 1 of row l / 4, rows at
- * the addresses of threads 8 i to 8 i + 7; with .trans of column l / 4. */
+/* Checks ldmatrix against the ISA: of matrix i, thread l holds elements 2 (l % 4) and 2 (l % 4) + 1
+ * of row l / 4 (with .trans: of column l / 4). Threads 8 i to 8 i + 7 pass the addresses of its
+ * rows. */
 template <int COUNT, bool TRANS> static void check_ldmatrix(void)
 {
     uint32_t got[WARP * COUNT], *on = on_device<uint32_t>(NULL, WARP * COUNT);
@@ -62,7 +63,7 @@ template <int COUNT, bool TRANS> static void check_ldmatrix(void)
     }
 }
 
-static void test_ldmatrix(void **)
+static void test_ldmatrix_loads_the_elements_that_the_isa_specifies(void **)
 {
     need_gpu();
     check_ldmatrix<4, false>();
@@ -71,12 +72,12 @@ static void test_ldmatrix(void **)
     check_ldmatrix<2, true>();
 }
 
-/* ---- copies beside the computation ----------------------------------------------------------- */
+/* ---- asynchronous copies --------------------------------------------------------------------- */
 
 enum { COPIERS = 64, STAGES = 4, CELL = 16 };
 
-/* Thread i copies its first i % 17 bytes into every other cell of shared memory; out is all of it.
- */
+/* Thread i copies i % 17 of its bytes into every other cell of shared memory; out receives all
+ * cells. */
 static __global__ void __launch_bounds__(COPIERS) copy_part_kernel(uint8_t *out, const uint8_t *x)
 {
     DYN_SHARED(uint8_t, cells);
@@ -92,7 +93,7 @@ static __global__ void __launch_bounds__(COPIERS) copy_part_kernel(uint8_t *out,
         out[at] = cells[at];
 }
 
-static void test_copies_of_part(void **)
+static void test_partial_async_copies_fill_the_rest_with_zeros(void **)
 {
     need_gpu();
     uint8_t x[COPIERS * CELL], out[2 * COPIERS * CELL];
@@ -111,13 +112,14 @@ static void test_copies_of_part(void **)
     }
 }
 
-/* After the wait that covers stage s, a thread sees its own copy of it, and after a barrier the
- * others' too: out[s][0] own, out[s][1] that of the thread opposite. One group is empty. */
+/* After the wait that covers stage s, a thread must see its own copy (stored in out[s][0]), and
+ * after a barrier also those of other threads (the opposite thread's is stored in out[s][1]). One
+ * group is empty. */
 template <int S>
 static __device__ __forceinline__ void look_at_stage(uint4 *out, const uint4 *stages)
 {
     int i = threadIdx.x;
-    cp_async_wait<STAGES - S>(); /* the groups of the later stages, and the empty one */
+    cp_async_wait<STAGES - S>(); /* leaves the groups of the later stages and the empty one */
     out[2 * S * COPIERS + i] = stages[S * COPIERS + i];
     __syncthreads();
     out[(2 * S + 1) * COPIERS + i] = stages[S * COPIERS + COPIERS - 1 - i];
@@ -138,7 +140,7 @@ static __global__ void __launch_bounds__(COPIERS) copy_stages_kernel(uint4 *out,
     look_at_stage<3>(out, stages);
 }
 
-static void test_copies_in_stages(void **)
+static void test_async_copies_are_visible_after_the_wait_for_their_group(void **)
 {
     need_gpu();
     static uint4 x[STAGES * COPIERS], out[2 * STAGES * COPIERS];
@@ -165,9 +167,9 @@ static __global__ void __launch_bounds__(WARP) exp2_kernel(float *y, const float
         y[i] = exp2_approx(x[i]);
 }
 
-/* The header's two units in the last place are a relative error of at most 2^-22. 1 at 0, 0 at
- * -infinity, and 0 for what would be subnormal. */
-static void test_exp2(void **)
+/* Two units in the last place, which the header promises, are a relative error of at most 2^-22.
+ * The result must be 1 at 0, and 0 at -infinity and where it would be subnormal. */
+static void test_exp2_approx_is_accurate_to_two_ulp(void **)
 {
     need_gpu();
     enum { COUNT = 1 << 16, SPECIAL = 6 };
@@ -190,10 +192,10 @@ static void test_exp2(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ldmatrix),
-        cmocka_unit_test(test_copies_of_part),
-        cmocka_unit_test(test_copies_in_stages),
-        cmocka_unit_test(test_exp2),
+        cmocka_unit_test(test_ldmatrix_loads_the_elements_that_the_isa_specifies),
+        cmocka_unit_test(test_partial_async_copies_fill_the_rest_with_zeros),
+        cmocka_unit_test(test_async_copies_are_visible_after_the_wait_for_their_group),
+        cmocka_unit_test(test_exp2_approx_is_accurate_to_two_ulp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,7 +84,7 @@ static __device__ __forceinline__ void keys_seen_by_all(const AttentionShape &s,
     *first = warp_max(most);
 }
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- assignment of work to blocks ------------------------------------------------------------ */
 
 /* The part of the work that a block does. A pair is (batch row, head), or (batch row, kv head) for
  * blocks that own keys. */

@@ -39,7 +39,7 @@ static LtProduct asked(Device *dev, Tensor d, Tensor a, bool a_transposed, Tenso
                        .workspace_bytes = cuda_device(dev)->workspace_bytes};
 }
 
-/* ---- products in f32, and what follows them -------------------------------------------------- */
+/* ---- products in f32 and the kernels after them ---------------------------------------------- */
 
 /* Returns how many rows of `cols` f32 sums fit in the scratch memory at a time, rounded down to
  * whole tiles of GRAIN rows if possible. */

@@ -143,7 +143,7 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
     return x;
 }
 
-/* ---- launching ------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------- */
 
 /* Largest dynamic shared memory that a kernel can use without a special request. */
 #define SHARED_DEFAULT ((size_t)48 << 10)

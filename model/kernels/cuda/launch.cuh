@@ -8,8 +8,8 @@
     (kernel)<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
 
 /* Declares `name`, a pointer to the block's dynamic shared memory, which is 128-byte aligned.
- * Kernels must not use static __shared__ variables: the emulator in tests/emu could not fill those
- * with NaNs to detect uninitialised reads. */
+ * Kernels must not use static __shared__ variables: the emulator in tests/emu could not fill them
+ * with the pattern that exposes reads of uninitialised memory. */
 #define DYN_SHARED(type, name)                                                                     \
     extern __shared__ __align__(128) unsigned char shared_bytes_of_block[];                        \
     type *name = reinterpret_cast<type *>(shared_bytes_of_block)

@@ -69,7 +69,7 @@ template <> __device__ __forceinline__ uint32_t pair<__half>(float low, float hi
     return bits;
 }
 
-/* ---- fragments out of shared memory ---------------------------------------------------------- */
+/* ---- loading fragments from shared memory ---------------------------------------------------- */
 
 /* Loads four (ldmatrix_2: two) 8 x 8 matrices M of 16-bit elements from shared memory; r[i] gets
  * this lane's part of matrix i. With g = lane / 4 and t = lane % 4 that part is M[g][2t, 2t+1], or
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void ldmatrix_2_trans(uint32_t (&r)[2], const 
                  : "memory");
 }
 
-/* ---- copies beside the computation ----------------------------------------------------------- */
+/* ---- asynchronous copies --------------------------------------------------------------------- */
 
 /* Starts an asynchronous copy of `bytes` bytes from global to shared memory and fills the rest of
  * the 16 bytes with zeros: 16 copies everything, 0 reads nothing. Both pointers must be aligned to

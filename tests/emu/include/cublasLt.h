@@ -1,5 +1,5 @@
-/* cublasLt.h -- the part of cuBLASLt's interface that the project uses, served by the emulation.
- * Names and numbers are the library's (13.1); readable by C and C++. */
+/* cublasLt.h -- declares the part of cuBLASLt's interface that the project uses, as implemented by
+ * the emulation. Names and numbers are the library's (13.1). Usable from C and C++. */
 #ifndef TESTS_EMU_CUBLASLT_H
 #define TESTS_EMU_CUBLASLT_H
 

@@ -1,5 +1,6 @@
-/* cuda_bf16.h -- bfloat16 on the CPU: storage and conversions, none of CUDA's arithmetic, since
- * kernels compute in float. No implicit conversions: CUDA's would hide a rounding. */
+/* cuda_bf16.h -- implements bfloat16 on the CPU: storage and conversions. CUDA's arithmetic is left
+ * out, because kernels compute in float. So are CUDA's implicit conversions, because they would
+ * hide a rounding. */
 #ifndef TESTS_EMU_CUDA_BF16_H
 #define TESTS_EMU_CUDA_BF16_H
 
@@ -14,7 +15,7 @@ static inline float __bfloat162float(__nv_bfloat16 x)
     return __uint_as_float((unsigned)x.bits << 16);
 }
 
-/* To nearest even; every NaN becomes 0x7fff, as on a GPU. */
+/* Rounds to nearest even; every NaN becomes 0x7fff, as on a GPU. */
 static inline __nv_bfloat16 __float2bfloat16_rn(float x)
 {
     unsigned bits = __float_as_uint(x);
@@ -27,7 +28,7 @@ static inline __nv_bfloat16 __float2bfloat16(float x)
     return __float2bfloat16_rn(x);
 }
 
-/* Double to bfloat16 in one rounding: by way of a float rounded to odd. */
+/* Converts double to bfloat16 with a single rounding, by way of a float that is rounded to odd. */
 static inline __nv_bfloat16 __double2bfloat16(double x)
 {
     float near = (float)x;

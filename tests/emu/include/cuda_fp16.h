@@ -1,5 +1,6 @@
-/* cuda_fp16.h -- half precision on the CPU: storage and conversions, none of CUDA's arithmetic,
- * since kernels compute in float. No implicit conversions: CUDA's would hide a rounding. */
+/* cuda_fp16.h -- implements half precision on the CPU: storage and conversions. CUDA's arithmetic
+ * is left out, because kernels compute in float. So are CUDA's implicit conversions, because they
+ * would hide a rounding. */
 #ifndef TESTS_EMU_CUDA_FP16_H
 #define TESTS_EMU_CUDA_FP16_H
 
@@ -14,7 +15,7 @@ static inline float __half2float(__half x)
     return (float)emu_bits<_Float16>(x.bits);
 }
 
-/* To nearest even; every NaN becomes 0x7fff, as on a GPU. */
+/* Rounds to nearest even; every NaN becomes 0x7fff, as on a GPU. */
 static inline __half __float2half_rn(float x)
 {
     if (x != x) return __half{0x7fff};

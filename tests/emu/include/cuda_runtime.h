@@ -1,6 +1,6 @@
-/* cuda_runtime.h -- CUDA C++ for kernels that run on the CPU: qualifiers, indices, barriers, warp
- * collectives, atomics. Static __shared__ memory has no definition on purpose: it does not compile.
- * Included before every .cu file of the emulated build. */
+/* cuda_runtime.h -- provides CUDA C++ for kernels that run on the CPU: qualifiers, indices,
+ * barriers, warp collectives, atomics. Static __shared__ memory is deliberately undefined, so that
+ * it does not compile. The emulated build includes this file before every .cu file. */
 #ifndef TESTS_EMU_CUDA_RUNTIME_H
 #define TESTS_EMU_CUDA_RUNTIME_H
 
@@ -20,8 +20,8 @@
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
-/* The kernel's bound survives compilation as that many empty instructions before its first one:
- * emu_launch_bounds counts them. */
+/* Records the kernel's bound in the compiled code as that many empty instructions before its first
+ * one. emu_launch_bounds counts them. */
 #define __launch_bounds__(threads, ...)                                                            \
     __attribute__((patchable_function_entry((int)(threads), (int)(threads))))
 
@@ -31,7 +31,7 @@
 #define gridDim   (emu_thread->block->launch->grid)
 #define warpSize  32
 
-/* Default arguments evaluated at the place of the call. */
+/* Default arguments that give the file and line of the call. */
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define EMU_PLACE(what)                                                                            \
     EmuPlace                                                                                       \
@@ -127,7 +127,7 @@ static inline int __all_sync(uint32_t mask, int predicate, EMU_HERE)
     return emu_ballot(mask, !predicate, EMU_PLACE("__all_sync")) == 0;
 }
 
-/* Integers only, as in CUDA. */
+/* Reduces integers over the lanes of the mask. Like CUDA, it has no version for floats. */
 enum class EmuReduce { ADD, MIN, MAX, AND, OR, XOR };
 uint32_t emu_reduce(uint32_t mask, uint32_t x, EmuReduce how, bool is_signed, EmuPlace place);
 
@@ -147,7 +147,7 @@ EMU_REDUCE(__reduce_or_sync, OR, unsigned, false)
 EMU_REDUCE(__reduce_xor_sync, XOR, unsigned, false)
 #undef EMU_REDUCE
 
-/* ---- atomics, of integers alone: floats would be added in any order -------------------------- */
+/* ---- atomics, for integers only: float sums would depend on the order ------------------------ */
 
 #define EMU_ATOMICS(type)                                                                          \
     static inline type atomicAdd(type *p, type x)                                                  \

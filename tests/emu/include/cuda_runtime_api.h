@@ -1,6 +1,6 @@
-/* cuda_runtime_api.h -- the part of CUDA's host interface that the project uses, served by the
- * emulation. Names and numbers are CUDA's (13.0), so that code compiled against this header means
- * the same against the real one; readable by C and C++. */
+/* cuda_runtime_api.h -- declares the part of CUDA's host interface that the project uses, as
+ * implemented by the emulation. Names and numbers are CUDA's (13.0), so code compiled against this
+ * header has the same meaning with the real one. Usable from C and C++. */
 #ifndef TESTS_EMU_CUDA_RUNTIME_API_H
 #define TESTS_EMU_CUDA_RUNTIME_API_H
 
@@ -83,7 +83,7 @@ typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 typedef void (*cudaHostFn_t)(void *data);
 
-/* What the project reads of a device. */
+/* The device properties that the project reads. */
 typedef struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerMultiprocessor, sharedMemPerBlockOptin;
@@ -141,22 +141,23 @@ cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorName(cudaError_t code);
 const char *cudaGetErrorString(cudaError_t code);
 
-/* ---- what a test may ask the emulation ------------------------------------------------------- */
+/* ---- counters that tests read ---------------------------------------------------------------- */
 
-/* Calls of cudaMalloc, cudaMallocHost and their frees, events made, and calls that make the host
- * wait for the device, since the program started. A step makes neither. */
+/* Return counts since the program started: of allocations and releases of device and page-locked
+ * memory and of created events; and of calls that make the host wait for the device. A training
+ * step makes none of these calls. */
 int64_t emu_count_allocations(void);
 int64_t emu_count_waits(void);
 
-/* How many kernels were launched, each counted once, since the program started or they were
- * forgotten; forgetting returns 0. */
+/* emu_count_kernels returns the number of different kernels launched since the program started or
+ * since emu_forget_kernels was called. emu_forget_kernels resets the count and returns 0. */
 int64_t emu_count_kernels(void);
 int64_t emu_forget_kernels(void);
 
 #ifdef __cplusplus
 }
 
-/* CUDA's C++ side lets these two take any pointer. */
+/* CUDA's C++ interface lets these two functions take any pointer. */
 template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes)
 {
     return cudaMalloc((void **)p, bytes);

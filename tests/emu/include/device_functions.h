@@ -1,6 +1,7 @@
-/* device_functions.h -- CUDA's intrinsics in C. Those that CUDA rounds as IEEE says are exact here
- * too; the fast ones (__expf, rsqrtf, __fdividef) are the exact functions, so that the last digits
- * differ from a GPU's. Compile with -ffp-contract=off: what is contracted is said. */
+/* device_functions.h -- implements CUDA's intrinsics in C. Functions that CUDA rounds as IEEE
+ * requires are exact here too. The fast ones (__expf, rsqrtf, __fdividef) are the exact functions
+ * here, so their last digits differ from a GPU's. Must be compiled with -ffp-contract=off: only
+ * explicit fused operations are fused. */
 #ifndef TESTS_EMU_DEVICE_FUNCTIONS_H
 #define TESTS_EMU_DEVICE_FUNCTIONS_H
 
@@ -34,7 +35,7 @@ EMU_FUNCTION(double, rsqrt, (double a), return 1.0 / sqrt(a);)
 EMU_FUNCTION(float, __fdividef, (float a, float b), return a / b;)
 EMU_FUNCTION(float, __saturatef, (float a), return a >= 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f;)
 
-/* The C library declares these names for itself. */
+/* These are macros, because the C library declares functions of the same names. */
 #define __expf  expf
 #define __exp2f exp2f
 #define __logf  logf
@@ -82,7 +83,7 @@ EMU_FUNCTION(float, __double2float_rn, (double x), return (float)x;)
 EMU_FUNCTION(double, __int2double_rn, (int x), return (double)x;)
 EMU_FUNCTION(double, __uint2double_rn, (unsigned x), return (double)x;)
 
-/* ---- smaller and larger ---------------------------------------------------------------------- */
+/* ---- minimum and maximum --------------------------------------------------------------------- */
 
 #define EMU_MIN_MAX(type)                                                                          \
     EMU_FUNCTION(type, min, (type a, type b), return b < a ? b : a;)                               \

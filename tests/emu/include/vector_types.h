@@ -1,4 +1,5 @@
-/* vector_types.h -- the vectors of CUDA C++, aligned as there, and how they are made. */
+/* vector_types.h -- defines CUDA's vector types, with the same alignment as in CUDA, and the
+ * functions that make them. */
 #ifndef TESTS_EMU_VECTOR_TYPES_H
 #define TESTS_EMU_VECTOR_TYPES_H
 

@@ -1,10 +1,11 @@
-/* lt.cc -- the descriptors of the stand-in for cuBLASLt: made, given attributes, destroyed. */
+/* lt.cc -- implements the handles and descriptors of the emulated cuBLASLt: creation, attributes,
+ * destruction. */
 #include "tests/emu/lt/lt.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Where an attribute is kept and how many bytes it has. */
+/* Offset and size of an attribute in its descriptor. */
 typedef struct {
     int attribute;
     size_t offset, bytes;
@@ -173,7 +174,8 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
     return set(layout, LAYOUT_FIELDS, COUNT(LAYOUT_FIELDS), attribute, value, bytes);
 }
 
-/* What is not said about pointers is taken to be 256 bytes, about workspace none. */
+/* Defaults of the library: pointers are assumed to be aligned to 256 bytes, and no workspace is
+ * allowed. */
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *wish)
 {
     if (!make(wish)) return CUBLAS_STATUS_ALLOC_FAILED;

@@ -1,7 +1,7 @@
-/* lt_compute.cc -- the arithmetic of the stand-in for cuBLASLt: a panel of D's columns at a time,
- * sums in f32 in ascending order of k, then the epilogue on the unrounded sums. Under TF32 the
- * factors keep 10 bits of their mantissas. GELU is the tanh form. A bias gradient overwrites its
- * vector whatever beta says. */
+/* lt_compute.cc -- computes the products of the emulated cuBLASLt: sums in f32 in ascending order
+ * of k, then the epilogue on the unrounded sums. OS threads compute one column of D at a time. With
+ * TF32 the factors keep 10 bits of their mantissas. GELU is the tanh form. A bias gradient always
+ * overwrites its vector, even if beta is 1. */
 #include "tests/emu/lt/lt.h"
 
 #include "tests/emu/include/cuda_bf16.h"
@@ -59,20 +59,21 @@ static float gelu_slope(float x)
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner_slope;
 }
 
-/* A factor as the product takes it. */
+/* Returns a factor as the product uses it: rounded to TF32 if that is requested. */
 static float factor(const EmuLtProblem *problem, float x)
 {
     if (problem->product->compute != CUBLAS_COMPUTE_32F_FAST_TF32) return x;
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    bits = (bits + 0x1000) & ~0x1fffu; /* to the nearest, away from zero between two */
+    bits = (bits + 0x1000) & ~0x1fffu; /* to nearest, ties away from zero */
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
 /* ---- one product ----------------------------------------------------------------------------- */
 
-/* What the OS threads of a product share. op(A) is kept as strips of STRIP rows, k after k. */
+/* Data that the OS threads of a product share. op(A) is stored in strips of STRIP rows; within a
+ * strip, the STRIP elements of each k are adjacent. */
 typedef struct {
     const EmuLtProblem *problem;
     float alpha, beta;
@@ -96,7 +97,7 @@ static float *strips_of(const EmuLtProblem *problem, const void *a, int64_t batc
     return strips;
 }
 
-/* The sum after alpha, beta and the epilogue. */
+/* Applies alpha, beta and the epilogue to a sum and returns the result. */
 static float finish(const Task *task, float sum, int64_t row, int64_t col)
 {
     const EmuLtProduct *p = task->problem->product;
@@ -154,7 +155,8 @@ static void *columns_run(void *argument)
 
 /* ---- bias gradients -------------------------------------------------------------------------- */
 
-/* Vectors of D's type: sums of op(A) over k, of op(B) over k, or of D over its columns. */
+/* Writes the bias gradient, a vector of D's type: the sums over k of op(A) or of op(B), or the sums
+ * over the columns of D. */
 static void bias_gradient(const EmuLtProblem *problem, const void *a, const void *b, const void *d,
                           int64_t batch)
 {
@@ -177,7 +179,7 @@ static void bias_gradient(const EmuLtProblem *problem, const void *a, const void
 void emu_lt_compute(const EmuLtProblem *problem, float alpha, const void *a, const void *b,
                     float beta, const void *c, void *d)
 {
-    const int64_t WORTH_A_WORKER = 1 << 20; /* multiplications */
+    const int64_t WORTH_A_WORKER = 1 << 20; /* work of one thread, in multiplications */
     int64_t workers = emu_workers(), work = problem->m * problem->n * problem->k;
     uint32_t epilogue = problem->product->epilogue;
     if (workers > 1 + work / WORTH_A_WORKER) workers = 1 + work / WORTH_A_WORKER;

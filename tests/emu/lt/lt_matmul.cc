@@ -1,12 +1,12 @@
-/* lt_matmul.cc -- which products the stand-in for cuBLASLt computes, the algorithm it names for
- * them, and the checks before it runs one.
+/* lt_matmul.cc -- decides which products the emulated cuBLASLt supports, returns an algorithm for
+ * them, and checks each call before it computes the product.
  *
- * What it refuses is what the library documents as unsupported, and to run what the library may
- * answer by rounding parts of a sum to 16 bits; whether the library has a kernel for everything
- * else only a GPU can say. EMU_LT=plain makes it refuse all epilogues, EMU_LT=none everything, so
- * that what its callers fall back to is tested; EMU_LT=invalid calls all epilogues invalid instead,
- * EMU_LT=all_invalid everything; EMU_LT=broken does not even start, EMU_LT=full has no memory for a
- * product. */
+ * It refuses what the library documents as unsupported. It also refuses to run algorithms that
+ * could round partial sums to 16 bits. Only a GPU can show whether the library really has a kernel
+ * for everything else. Tests select other behaviour with the environment variable EMU_LT: "plain"
+ * refuses all epilogues and "none" all products, so that the callers' fallbacks are tested.
+ * "invalid" reports all epilogues as invalid, "all_invalid" all products. With "broken" the library
+ * cannot be opened, and with "full" creating a product fails for lack of memory. */
 #include "tests/emu/lt/lt.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@
 enum {
     MARK = 0x454d554c,
     AUX_PACK = 8,
-    EPILOGUE_ALIGNMENT = 16, /* of bias and aux */
+    EPILOGUE_ALIGNMENT = 16, /* alignment of bias and aux */
     WORKSPACE_MOST = 1 << 20,
     WORKSPACE_ALIGNMENT = 256
 };
@@ -56,7 +56,7 @@ static bool epilogue_known(uint32_t epilogue)
     }
 }
 
-/* ---- which products -------------------------------------------------------------------------- */
+/* ---- supported products ---------------------------------------------------------------------- */
 
 static bool layout_valid(const EmuLtLayout *l)
 {
@@ -77,7 +77,7 @@ static bool types_supported(const EmuLtProduct *p, const EmuLtProblem *problem)
            l[LT_C]->order == l[LT_D]->order && p->transpose_c == CUBLAS_OP_N;
 }
 
-/* Whether EMU_LT is this word. */
+/* Returns true if EMU_LT is this word. */
 static bool asked_to_be(const char *word)
 {
     const char *given = getenv("EMU_LT");
@@ -89,8 +89,8 @@ static bool pointer_fits(const void *p)
     return p != NULL && (uintptr_t)p % EPILOGUE_ALIGNMENT == 0;
 }
 
-/* What the attributes of an epilogue must be; the pointers' values count here, not what is there.
- */
+/* Returns true if the attributes of the epilogue are valid. Only the values of the pointers are
+ * checked, not the memory that they point to. */
 static bool epilogue_complete(const EmuLtProduct *p)
 {
     if (asked_to_be("all_invalid")) return false;
@@ -111,7 +111,8 @@ static bool epilogue_supported(const EmuLtProduct *p, const EmuLtProblem *proble
     return emu_lt_type(p->bias_type, d) == d->type && emu_lt_type(p->aux_type, d) == d->type;
 }
 
-/* Whether the library computes this; SUCCESS fills the problem. */
+/* Returns SUCCESS and fills *problem if the product is supported, otherwise the library's error for
+ * it. */
 static cublasStatus_t find_problem(EmuLtProblem *problem, const EmuLtProduct *product,
                                    const EmuLtLayout *a, const EmuLtLayout *b, const EmuLtLayout *c,
                                    const EmuLtLayout *d)
@@ -136,7 +137,8 @@ static cublasStatus_t find_problem(EmuLtProblem *problem, const EmuLtProduct *pr
                : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* FNV-1a over all that an algorithm depends on: not pointers, which change from call to call. */
+/* Returns an FNV-1a hash of everything that an algorithm depends on. Pointers are excluded, because
+ * they change from call to call. */
 static uint64_t hash_of(const EmuLtProblem *problem)
 {
     uint64_t hash = 0xcbf29ce484222325ull;
@@ -168,15 +170,16 @@ static void algorithm_put(cublasLtMatmulHeuristicResult_t *result, const EmuLtAl
     result->wavesCount = 1;
 }
 
-/* The epilogue's pointers tell by their values what they are aligned to; that is all that is read
- * of them. */
+/* Returns the largest power of two, up to 256, that divides the address. Nothing else about the
+ * epilogue's pointers is used. */
 static uint32_t alignment_of(const void *p)
 {
     uintptr_t at = (uintptr_t)p | 256;
     return (uint32_t)(at & -at);
 }
 
-/* One algorithm, which claims as much workspace as it may, up to D in f32 or WORKSPACE_MOST. */
+/* Returns a single algorithm. It requires as much workspace as is allowed, but at most the size of
+ * D in f32 and at most WORKSPACE_MOST. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -253,7 +256,8 @@ static size_t layout_bytes(const EmuLtLayout *l)
     return elements * emu_lt_size(l->type);
 }
 
-/* Operands in device memory, as aligned as the algorithm was promised. */
+/* Returns an error message if an operand is less aligned than the algorithm requires, else NULL.
+ * Ends the program if an operand is not in device memory. */
 static const char *operand_wrong(const EmuLtProblem *problem, const EmuLtAlgorithm *algorithm,
                                  const void *const pointer[LT_OPERANDS], bool reads_c)
 {
@@ -281,8 +285,8 @@ static const char *operand_wrong(const EmuLtProblem *problem, const EmuLtAlgorit
     return NULL;
 }
 
-/* Whether parts of a sum may be added in D's 16 bits: the library may then, and nobody would see.
- */
+/* Returns true if the algorithm may add partial sums in D's 16-bit type: the real library could
+ * then do so without anyone noticing. */
 static bool sums_may_be_rounded(const EmuLtProblem *problem, const EmuLtAlgorithm *algorithm)
 {
     const uint32_t in_output =
@@ -300,7 +304,8 @@ static const char *workspace_wrong(const EmuLtAlgorithm *algorithm, const void *
     return NULL;
 }
 
-/* A product that was asked for, with descriptors of its own: the caller's may change. */
+/* A queued product, with its own copies of the descriptors, because the caller may change its own
+ * after the call. */
 typedef struct {
     EmuLtProduct product;
     EmuLtLayout layout[LT_OPERANDS];
@@ -334,8 +339,8 @@ static void check_device(cublasLtHandle_t handle, cudaStream_t stream)
                 handle->device, on, current);
 }
 
-/* The algorithm's workspace is poisoned before and after: nobody may count on what was there, and
- * no operand or result may lie in it. */
+/* Queues the product. The workspace is filled with NaNs before and after the product, so code that
+ * relies on its contents, or places an operand or result in it, gets NaNs. */
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                               const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
                               const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,

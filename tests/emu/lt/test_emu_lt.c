@@ -1,5 +1,5 @@
-/* test_emu_lt.c -- the stand-in for cuBLASLt: products against sums in double, epilogues, and what
- * it must refuse. It is C, as the host code that uses the emulation's headers is. */
+/* test_emu_lt.c -- tests the emulated cuBLASLt: products against sums in double, epilogues, and
+ * refusals. It is written in C, like the host code that uses the emulation's headers. */
 #include <cublasLt.h>
 
 #include <math.h>
@@ -31,7 +31,7 @@ static int teardown(void **state)
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
-/* A column-major matrix: exact values as stored, and its device memory. */
+/* A column-major matrix: its exact values as stored, and its device memory. */
 typedef struct {
     int rows, cols, ld;
     DType type;
@@ -147,7 +147,7 @@ static void run_open(Run *r, const Case *t)
     r->c = matrix(M, N, t->d_type, 3);
     r->d = matrix(M, N, t->d_type, 4);
     r->bias = matrix(M, 1, t->d_type, 5);
-    r->aux = matrix(M + 2, N, t->d_type, 6); /* a leading dimension of whole packs of 8 */
+    r->aux = matrix(M + 2, N, t->d_type, 6); /* its leading dimension is a multiple of 8 */
     run_describe(r, t);
 }
 
@@ -213,7 +213,8 @@ static void close_to(double got, double want, DType type)
         fail_msg("%.9g instead of %.9g (%s)", got, want, dtype_name(type));
 }
 
-/* What is written to aux: the sum that gelu sees, rounded; gaps stay. */
+/* Checks aux after an epilogue that writes it: the rounded sum to which GELU is applied. The
+ * padding must be unchanged. */
 static void check_aux(Run *r, Case t)
 {
     static double got[MOST];
@@ -227,7 +228,7 @@ static void check_aux(Run *r, Case t)
     }
 }
 
-/* Runs it and holds every element of D, gaps included, to what it must be. */
+/* Runs the case and checks every element of D, including the padding. */
 static void check_case(Case t)
 {
     static double got[MOST];
@@ -244,7 +245,7 @@ static void check_case(Case t)
     run_close(&r);
 }
 
-static void test_products(void **state)
+static void test_products_agree_with_sums_in_double(void **state)
 {
     (void)state;
     const DType types[][2] = {{F32, F32}, {BF16, BF16}, {BF16, F32}, {F16, F16}, {F16, F32}};
@@ -260,7 +261,7 @@ static void test_products(void **state)
                                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT});
 }
 
-static void test_epilogues(void **state)
+static void test_epilogues_agree_with_their_formulas(void **state)
 {
     (void)state;
     const cublasLtEpilogue_t list[] = {CUBLASLT_EPILOGUE_BIAS,          CUBLASLT_EPILOGUE_GELU,
@@ -273,8 +274,8 @@ static void test_epilogues(void **state)
     }
 }
 
-/* A bias gradient replaces its vector even where the product is added. */
-static void test_bias_gradient_overwrites(void **state)
+/* A bias gradient overwrites its vector even if the product is added to C. */
+static void test_a_bias_gradient_overwrites_its_vector(void **state)
 {
     (void)state;
     static double got[MOST];
@@ -305,7 +306,7 @@ static void refused(Case t, cublasStatus_t at_search, cublasStatus_t at_run)
     run_close(&r);
 }
 
-static void test_refusals(void **state)
+static void test_unsupported_and_invalid_products_are_refused(void **state)
 {
     (void)state;
     Case t = {.type = BF16, .d_type = BF16, .alpha = 1, .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
@@ -352,8 +353,8 @@ static void test_refusals(void **state)
     unsetenv("EMU_LT");
 }
 
-/* An algorithm serves the product that it was found for. */
-static void test_foreign_algorithm(void **state)
+/* An algorithm is accepted only for the product that it was found for. */
+static void test_an_algorithm_found_for_another_product_is_refused(void **state)
 {
     (void)state;
     Case t = {.type = F32, .d_type = F32, .alpha = 1, .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
@@ -373,11 +374,11 @@ static void test_foreign_algorithm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_epilogues),
-        cmocka_unit_test(test_bias_gradient_overwrites),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_foreign_algorithm),
+        cmocka_unit_test(test_products_agree_with_sums_in_double),
+        cmocka_unit_test(test_epilogues_agree_with_their_formulas),
+        cmocka_unit_test(test_a_bias_gradient_overwrites_its_vector),
+        cmocka_unit_test(test_unsupported_and_invalid_products_are_refused),
+        cmocka_unit_test(test_an_algorithm_found_for_another_product_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

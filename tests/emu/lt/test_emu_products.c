@@ -1,5 +1,6 @@
-/* test_emu_products.c -- what lt_product.c makes of the library's answers: refusals at any time,
- * ever new shapes, tf32. Over the stand-in, whose answers can be chosen. */
+/* test_emu_products.c -- tests how lt_product.c handles the library's responses: refusals at any
+ * time, ever-changing shapes, tf32. Uses the emulated cuBLASLt, whose responses a test can choose.
+ */
 #include "model/core/check.h"
 #include "model/kernels/cuda/lt.h"
 #include "parallel/trainer/session.h"
@@ -21,7 +22,8 @@
 
 enum { ROWS = 37, TERMS = 40, COLS = 24 };
 
-/* x (ROWS, TERMS), w (COLS, TERMS), bias (COLS) on a device, exact values as stored beside them. */
+/* Operands x (ROWS, TERMS), w (COLS, TERMS) and bias (COLS) on a device, and their exact values as
+ * stored. */
 typedef struct {
     Device dev;
     DType dtype;
@@ -72,8 +74,8 @@ static double itself(double x)
     return x;
 }
 
-/* The largest error of got (ROWS, COLS) against f(x w^T + bias), in units of the sum of the terms'
- * sizes; infinite where it has no number. */
+/* Returns the largest error of got (ROWS, COLS) relative to f(x w^T + bias), in units of the sum of
+ * the terms' magnitudes; infinity if an element is NaN. */
 static double worst(Bench *b, Tensor got, double (*f)(double))
 {
     Tensor y = tensor_2d(must_calloc(ROWS * COLS, 4), b->dtype, ROWS, COLS);
@@ -95,7 +97,8 @@ static double worst(Bench *b, Tensor got, double (*f)(double))
     return most;
 }
 
-/* What one call makes of y and, after a gelu, of pre; both held NaN before. */
+/* Runs op_linear_forward and returns the largest error of y and, with a GELU, of pre. Both are NaN
+ * before the call. */
 static double forward(Bench *b, Epilogue epilogue)
 {
     bool gelu = epilogue != EPILOGUE_NONE;
@@ -108,16 +111,16 @@ static double forward(Bench *b, Epilogue epilogue)
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* What the stand-in answers from now on; NULL: what it can. */
+/* Selects how the emulated library responds from now on; NULL means normally. */
 static void answer(const char *word)
 {
     if (word) setenv("EMU_LT", word, 1);
     if (!word) unsetenv("EMU_LT");
 }
 
-/* An algorithm was found, and then the library does not run it: the product is made without its
- * epilogue, then without the library, now and whenever it is asked for again. */
-static void test_a_product_refused_when_it_is_to_run(void **state)
+/* The library returns an algorithm, but then refuses to run it. The product must then be computed
+ * without the epilogue, or without the library, in this call and all later ones. */
+static void test_a_product_that_the_library_refuses_later_is_still_right(void **state)
 {
     (void)state;
     static const char *const answers[] = {NULL, "invalid", "plain", "none", NULL};
@@ -149,13 +152,14 @@ static bool asked(Bench *b, Tensor bias, Tensor aux, LtEpilogue epilogue)
                    .workspace = cuda_workspace(&b->dev, 1 << 16),
                    .workspace_bytes = 1 << 16};
     bool done = lt_product(&b->dev, &p);
-    device_synchronize(&b->dev); /* the stand-in's answers may change from here on */
+    device_synchronize(&b->dev); /* the caller may change the emulated library's responses after
+                                  * this */
     return done;
 }
 
-/* An epilogue that the library calls invalid, from the first or from now on, is not had; a product
- * without one that it calls so ends the run with a sentence. */
-static void test_an_epilogue_is_invalid(void **state)
+/* If the library calls an epilogue invalid, from the start or only later, lt_product returns false.
+ * A product without an epilogue still works. */
+static void test_lt_product_returns_false_for_an_invalid_epilogue(void **state)
 {
     (void)state;
     const char *before = getenv("EMU_LT");
@@ -177,7 +181,9 @@ static void test_an_epilogue_is_invalid(void **state)
     free(kept);
 }
 
-static void test_a_product_is_invalid(void **state)
+/* If the library calls a product without an epilogue invalid, the program ends with an error
+ * message that describes the product. */
+static void test_an_invalid_product_without_epilogue_ends_the_program(void **state)
 {
     (void)state;
     char words[1024] = "";
@@ -201,9 +207,9 @@ static void test_a_product_is_invalid(void **state)
     bench_close(b);
 }
 
-/* The second matrix of an epilogue lies in whole packs of 8 elements and 16 bytes, a bias in whole
- * packs of 16 bytes, or the library is not asked. */
-static void test_what_does_not_fit_is_not_asked_for(void **state)
+/* aux must have rows of a multiple of 8 elements and be aligned to 16 bytes, and the bias must be
+ * aligned to 16 bytes. Otherwise lt_product returns false and creates no plan. */
+static void test_a_misaligned_bias_or_aux_is_refused_without_a_plan(void **state)
 {
     (void)state;
     bool epilogues = getenv("EMU_LT") == NULL;
@@ -232,8 +238,9 @@ static void test_what_does_not_fit_is_not_asked_for(void **state)
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-/* More kinds of products than are remembered: each is right, and the memory does not grow. */
-static void test_more_shapes_than_plans(void **state)
+/* More kinds of products than LT_PLANS: every result is right, and the number of plans stays within
+ * the limit. */
+static void test_more_shapes_than_plans_are_right_and_plans_stay_bounded(void **state)
 {
     (void)state;
     enum { SHAPES = LT_PLANS + 100, SIDE = 40 };
@@ -256,8 +263,8 @@ static void test_more_shapes_than_plans(void **state)
 
 /* ---- tf32 ------------------------------------------------------------------------------------ */
 
-/* Factors of 11 bits where f32 is asked to be fast, all bits elsewhere. */
-static void test_tf32_is_for_f32_alone_and_when_asked(void **state)
+/* f32 factors are rounded to 11 bits if tf32 is requested; all others keep all their bits. */
+static void test_tf32_is_used_only_for_f32_and_only_on_request(void **state)
 {
     (void)state;
     bool library = getenv("EMU_LT") == NULL || strcmp(getenv("EMU_LT"), "none") != 0;
@@ -275,12 +282,12 @@ static void test_tf32_is_for_f32_alone_and_when_asked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_product_refused_when_it_is_to_run),
-        cmocka_unit_test(test_an_epilogue_is_invalid),
-        cmocka_unit_test(test_a_product_is_invalid),
-        cmocka_unit_test(test_what_does_not_fit_is_not_asked_for),
-        cmocka_unit_test(test_more_shapes_than_plans),
-        cmocka_unit_test(test_tf32_is_for_f32_alone_and_when_asked),
+        cmocka_unit_test(test_a_product_that_the_library_refuses_later_is_still_right),
+        cmocka_unit_test(test_lt_product_returns_false_for_an_invalid_epilogue),
+        cmocka_unit_test(test_an_invalid_product_without_epilogue_ends_the_program),
+        cmocka_unit_test(test_a_misaligned_bias_or_aux_is_refused_without_a_plan),
+        cmocka_unit_test(test_more_shapes_than_plans_are_right_and_plans_stay_bounded),
+        cmocka_unit_test(test_tf32_is_used_only_for_f32_and_only_on_request),
     };
     return cmocka_run_group_tests_name("products by cuBLASLt", tests, NULL, NULL);
 }

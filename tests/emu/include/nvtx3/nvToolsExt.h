@@ -1,5 +1,5 @@
-/* nvToolsExt.h -- named ranges for a profiler that is not there: their depth is kept, so that a
- * test can see every range end. */
+/* nvToolsExt.h -- replaces NVTX, which names ranges for a profiler. Only counts the ranges, so that
+ * a test can check that every range ends. */
 #ifndef TESTS_EMU_NVTX3_NVTOOLSEXT_H
 #define TESTS_EMU_NVTX3_NVTOOLSEXT_H
 
@@ -7,10 +7,11 @@
 extern "C" {
 #endif
 
-/* Both return the depth outside of the range, from 0; negative when none was open. */
+/* Both return the number of ranges that are open around this one; nvtxRangePop returns a negative
+ * number if no range was open. */
 int nvtxRangePushA(const char *message);
 int nvtxRangePop(void);
-/* Ranges begun so far by this process, and how many of them are open. */
+/* Return the number of ranges begun so far by this process, and of those still open. */
 long emu_ranges_begun(void);
 long emu_ranges_open(void);
 

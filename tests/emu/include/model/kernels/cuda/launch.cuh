@@ -1,5 +1,5 @@
-/* launch.cuh -- the emulated twin of model/kernels/cuda/launch.cuh: a launch runs all threads
- * before it returns. */
+/* launch.cuh -- replaces model/kernels/cuda/launch.cuh on the emulated device: queues a launch on
+ * its stream; when the stream runs it, all threads run on the CPU. */
 #ifndef MODEL_KERNELS_CUDA_LAUNCH_CUH
 #define MODEL_KERNELS_CUDA_LAUNCH_CUH
 
@@ -12,7 +12,8 @@
 
 #define DYN_SHARED(type, name) type *name = reinterpret_cast<type *>(emu_shared_memory())
 
-/* Sizes that do not fit 32 bits would be cut silently by dim3; here they stay too large. */
+/* Converts a grid or block size to dim3. dim3 would silently truncate a size that does not fit in
+ * 32 bits; here it becomes 0xffffffff, which the launch check refuses. */
 static inline dim3 emu_dims(dim3 size)
 {
     return size;
@@ -23,7 +24,8 @@ template <class Integer> static inline dim3 emu_dims(Integer size)
     return dim3(size < 0 || size > (Integer)0x7fffffff ? 0xffffffffu : (unsigned)size);
 }
 
-/* A pointer handed to a kernel must be one into device memory: on a GPU others fault. */
+/* Checks that a pointer argument points to device memory: on a GPU any other pointer would cause a
+ * fault. */
 template <class T> static inline void emu_check_argument(const EmuLaunch *, const T &)
 {
 }
@@ -33,7 +35,7 @@ template <class T> static inline void emu_check_argument(const EmuLaunch *launch
     emu_check_pointer(launch, (const void *)p);
 }
 
-/* A launch with its own copy of the arguments. */
+/* A queued launch with its own copy of the arguments. */
 template <class Body> struct EmuLaunched {
     EmuLaunch launch;
     Body body;
@@ -52,7 +54,8 @@ template <class Body> static inline void emu_launched_run(void *context)
     emu_run(&launched->launch);
 }
 
-/* Arguments are converted to the parameters' types once; each thread then gets its own copy. */
+/* Queues a launch. The arguments are converted to the parameters' types once; each thread then gets
+ * its own copy. */
 template <class... Parameters, class... Arguments>
 static inline void emu_launch(EmuLaunch launch, void (*kernel)(Parameters...),
                               const Arguments &...arguments)

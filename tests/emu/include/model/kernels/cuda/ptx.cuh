@@ -1,6 +1,6 @@
-/* ptx.cuh -- the emulated twin of model/kernels/cuda/ptx.cuh, which has the contracts. Layouts are
- * written down here a second time, element by element; tests/cuda/test_ptx*.cu hold both
- * to the ISA. */
+/* ptx.cuh -- replaces model/kernels/cuda/ptx.cuh on the emulated device; see that file for the
+ * contracts. The fragment layouts are implemented here independently, element by element.
+ * tests/cuda/test_ptx*.cu check both files against the PTX ISA. */
 #ifndef MODEL_KERNELS_CUDA_PTX_CUH
 #define MODEL_KERNELS_CUDA_PTX_CUH
 
@@ -40,7 +40,7 @@ typedef struct {
     uint32_t b[2];
 } EmuProduct;
 
-/* d += a b over the whole warp, in float, in ascending order of the inner index. */
+/* Computes d += a b for the whole warp, in float, in ascending order of the inner index. */
 template <class T> static inline void emu_mma_finish(EmuWarp *warp, uint32_t lanes)
 {
     float a[16][16], b[16][8], d[16][8];
@@ -80,15 +80,15 @@ template <class T> static inline uint32_t pair(float low, float high)
     return EmuElement<T>::bits(low) | EmuElement<T>::bits(high) << 16;
 }
 
-/* ---- fragments out of shared memory ---------------------------------------------------------- */
+/* ---- loading fragments from shared memory ---------------------------------------------------- */
 
 typedef struct {
     uint32_t *r;
     const unsigned char *row;
 } EmuMatrices;
 
-/* The element at (line, along) of matrix i, whose rows are at the pointers of lanes 8 i to 8 i + 7.
- */
+/* Returns the element at (line, along) of matrix i, whose rows are at the addresses passed by lanes
+ * 8 i to 8 i + 7. */
 static inline uint32_t emu_matrix_element(const EmuWarp *warp, int i, int line, int along)
 {
     uint16_t bits;
@@ -142,7 +142,7 @@ static inline void ldmatrix_2_trans(uint32_t (&r)[2], const void *row, EMU_HERE)
     emu_ldmatrix<2, true>(r, row, EMU_PLACE("ldmatrix_2_trans"));
 }
 
-/* ---- copies beside the computation ----------------------------------------------------------- */
+/* ---- asynchronous copies --------------------------------------------------------------------- */
 
 static inline void cp_async_16(void *shared, const void *global, int bytes = 16, EMU_HERE)
 {
