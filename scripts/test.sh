@@ -54,10 +54,11 @@ rows() {
     row emu "$deferred $sample" tests/equivalence/test_grid_checkpoints
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/equivalence/test_grid_checkpoints
     row emu "$deferred EMU_DEVICES=4 TEST_EVERY=11 TEST_ONLY=test_overlap_changes_no_bit" tests/equivalence/test_grid_bits
-    # At every commit, the first of these rows covers every dtype, and the second one, with lagging streams, every schedule.
+    # At every commit, the first of these rows covers every dtype, and the second one, with lagging streams, one more schedule.
     row emu "$device TEST_EVERY=300 TEST_EACH=dtype" tests/equivalence/test_grid_equal
     row emu "$deferred TEST_EVERY=300 TEST_LATER=150 TEST_EACH=schedule" tests/equivalence/test_grid_equal
-    row emu "$device" tests/parallel/trainer/test_device tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' tests/emu tests/program/device.sh tests/program/nccl.sh \
+    row emu "$device $sample" tests/parallel/trainer/test_device
+    row emu "$device" tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' tests/emu tests/program/device.sh tests/program/nccl.sh \
         tests/program/nccl_hosts.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # Tests that use threads or signals, which ThreadSanitizer can check.
     row tsan "$sample STEPS=16" tests/program/signals.sh
@@ -206,7 +207,10 @@ use_cache() {
     command -v ccache >/dev/null || return
     export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/train.c-tests} CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-1G}
     mkdir -p "$CCACHE_DIR" 2>/dev/null && [ -w "$CCACHE_DIR" ] || return
-    export CCACHE=ccache CCACHE_NOHASHDIR=1 CCACHE_NOHARDLINK=1
+    # The compiler's own list of headers takes the place of a run of the preprocessor, which saves a fifth of the time. It lacks
+    # the headers of packages; the list of installed packages stands for them.
+    export CCACHE=ccache CCACHE_NOHASHDIR=1 CCACHE_NOHARDLINK=1 CCACHE_DEPEND=1
+    [ ! -r /var/lib/dpkg/status ] || export CCACHE_EXTRAFILES=/var/lib/dpkg/status
 }
 
 # ---- build, then run -------------------------------------------------------------------------------------------------

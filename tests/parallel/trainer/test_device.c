@@ -5,6 +5,7 @@
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer/trainer_fixture.h"
+#include "tests/support/turns.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -100,7 +101,7 @@ static void resumed(const Folder *p, const char *mode, Trained *out)
 static void the_warm_up_changes_no_bit_of_a_run(void **state)
 {
     cuda_needed();
-    for (int i = 0; i < TIMED; i += stride(2)) {
+    for (int i = (int)turns_first(stride(TIMED)); i < TIMED; i += stride(TIMED)) {
         const char *what = modes[i] ? modes[i] : "f32";
         Opened o;
         Trained cold = {0}, warm = {0}, again = {0};
@@ -215,8 +216,9 @@ static void after_the_warm_up_a_step_of_several_stages_allocates_nothing(void **
         {4, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence_parallel=true", NULL}},
         {4, {"parallel.pipeline=2", "zero_optimization.stage=3", "train_batch_size=12", NULL}},
     };
+    enum { GRIDS = sizeof grids / sizeof *grids };
     cuda_needed();
-    for (size_t i = 0; i < sizeof grids / sizeof *grids; i += (size_t)stride(2)) {
+    for (size_t i = (size_t)turns_first(stride(GRIDS)); i < GRIDS; i += (size_t)stride(GRIDS)) {
         Training t;
         const char *const *set = grids[i].set;
         training_of_text(&t, *state, grids[i].ranks,
