@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { AHEAD = 2, PATIENCE = 20 }; /* steps; seconds */
+enum { AHEAD = 2, PATIENCE = 20 }; /* AHEAD: steps; PATIENCE: seconds */
 
 typedef struct {
     sem_t go;

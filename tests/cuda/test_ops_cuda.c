@@ -90,7 +90,8 @@ static void test_optimizer_updates_match_the_cpu_bit_for_bit(void **state)
                     for (int k = 0; k < 3; k++)
                         check_update(storage, wide ? F32 : storage, master, rule, count[k],
                                      update[(k + rule) % 4]);
-    check_update(BF16, F32, true, 0, 140004, 3); /* more than one round of every block */
+    check_update(BF16, F32, true, 0, 140004, 3); /* enough elements for several rounds of every
+                                                  * block */
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */

@@ -31,7 +31,7 @@ typedef struct CudaDevice {
     int multiprocessors;
     size_t shared_bytes; /* largest dynamic shared memory of one block */
     struct Lt *lt;       /* cuBLASLt and its plans; see lt.h */
-    char name[128];      /* "NVIDIA H100 80GB HBM3" */
+    char name[128];      /* such as "NVIDIA H100 80GB HBM3" */
     int major, minor;    /* compute capability */
 } CudaDevice;
 

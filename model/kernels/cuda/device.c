@@ -65,9 +65,9 @@ static bool answers(cudaError_t code, char *err, size_t n)
 }
 
 /* Finds the GPU for the rank that is number *index on this machine, stores its properties in cuda,
- * and sets *index to the number of the GPU. Returns false and sets err if there is no GPU, or if
- * the GPU cannot run the kernels; *there is true in the second case. None of these queries creates
- * a CUDA context on the GPU. */
+ * and sets *index to the number of the GPU. Returns false and sets err if there is no GPU or it
+ * cannot be used; *there tells these two cases apart. None of these queries creates a CUDA context
+ * on the GPU. */
 static bool find(CudaDevice *cuda, int *index, bool *there, char *err, size_t n)
 {
     int count = 0;
@@ -102,8 +102,8 @@ static bool device_cuda_usable(Device *device, char *err, size_t n)
 }
 
 /* Creates the streams with their priorities. Communication has priority over compute, because other
- * ranks wait for it. The tensor-parallel sums have the highest priority, because nothing can
- * overlap them. */
+ * ranks wait for it. The tensor-parallel sums inside a layer have the highest priority, because
+ * little or no work can overlap with them. */
 static void open_streams(Device *device, CudaDevice *cuda)
 {
     int least, greatest;

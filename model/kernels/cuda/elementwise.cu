@@ -28,7 +28,7 @@ static __device__ __forceinline__ float gated_derivative(float v, float u)
 {
     float e = exp2f(-v);
     e = e > 1e34f ? 1e34f : e;
-    float s = 1 / (1 + e); /* 1 - s = e s */
+    float s = 1 / (1 + e); /* note that 1 - s = e s */
     /* s (1 - s) would lose digits when s is close to 1; e s does not. */
     return s + s * (e * s) * u;
 }

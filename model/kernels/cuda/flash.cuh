@@ -103,9 +103,9 @@ __device__ __forceinline__ void product_weighed(float (&sum)[MT][CT][4],
 {
 #pragma unroll
     for (int n = 0; n < NT; n += 2) {
-        /* What a lane holds of two adjacent accumulators is just what it must hold of a left
-         * operand of 16 columns. So the weights need only rounding, no exchange between lanes and
-         * no shared memory. */
+        /* Two adjacent accumulators are distributed over the lanes in the same way as a left
+         * operand of 16 columns. So the weights only need to be rounded: no exchange between lanes
+         * and no shared memory. */
         uint32_t x[MT][4];
 #pragma unroll
         for (int m = 0; m < MT; m++)

@@ -30,7 +30,8 @@ typedef struct Lt {
 #define F(name) __typeof__(cublasLt##name) *name;
     LT_FUNCTIONS(F)
 #undef F
-    void *library; /* from dlopen; NULL if the functions are linked into the program */
+    void *library; /* library handle from dlopen; NULL if the functions are linked into the program
+                    */
     cublasLtHandle_t handle;
     bool tf32;           /* f32 products may round their factors to tf32 */
     struct LtPlan *plan; /* array of LT_PLANS plans; NULL until the first product */
@@ -61,9 +62,9 @@ void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char 
 /* ---- products -------------------------------------------------------------------------------- */
 
 typedef enum {
-    LT_PLAIN, /* d = sum */
+    LT_PLAIN, /* d = the sum */
     LT_GELU,  /* d = gelu(unrounded sum); aux = the sum, rounded */
-    LT_DGELU  /* d = sum * gelu'(aux) */
+    LT_DGELU  /* d = the sum * gelu'(aux) */
 } LtEpilogue;
 
 /* Describes a product of row-major matrices: d (M, N) = op(a) op(b), or d += op(a) op(b) with

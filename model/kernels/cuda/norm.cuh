@@ -11,10 +11,10 @@
 typedef struct {
     int64_t groups; /* N * K: groups of the whole tensor */
     int per_row;    /* K: groups per row */
-    int width;      /* W: elements of a group */
-    int packs;      /* packs of a group */
-    int lanes;      /* threads of a team */
-    int threads;    /* threads of a block: a multiple of the team and of the warp */
+    int width;      /* W: elements per group */
+    int packs;      /* packs per group */
+    int lanes;      /* threads per team */
+    int threads;    /* threads of a block: whole teams and whole warps */
 } Teams;
 
 enum { TEAM_BLOCK = 256 };

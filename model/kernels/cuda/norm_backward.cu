@@ -28,7 +28,7 @@ template <class T> struct NormBackward {
     const float *stats;
     DeviceRows<float> partials; /* one row per block: dw, then db and columns if present */
     bool accumulate_dx, center, want_db, want_columns;
-    int outputs;  /* number of outputs in a row of partials */
+    int outputs;  /* outputs in a row of partials: dw, db, columns */
     int own_sums; /* floats of shared memory in front of the column sums */
 };
 

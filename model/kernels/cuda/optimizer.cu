@@ -91,8 +91,9 @@ extern "C" void cuda_step_decide(Device *dev, StepState *state, StepStats *stats
 struct ToNearest {
 };
 
-/* Rounds weights stochastically. `at` is the segment of the place that the thread has reached; a
- * thread's places only ascend. */
+/* Rounds weights stochastically. A place is the index of a weight in the updated range; a segment
+ * is a part of that range that belongs to one parameter. `at` is the segment of the place that the
+ * thread has reached; a thread's places only ascend. */
 struct Stochastic {
     uint64_t seed;
     const Segment *at, *end;

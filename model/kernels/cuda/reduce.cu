@@ -10,10 +10,11 @@
  * order to fit more blocks. */
 enum { ACROSS = WARP, FINAL_ROWS = 32, SUM_ROWS = 8, UNROLL = 4, RESIDENT = 4 };
 
-/* Sums the columns of partials into d, e and f (W each; NULL if absent). The partials of output y,
- * counting only those present, start at column y W. d and e are set or added to; f is set. Each
- * column is summed by 32 threads, one per warp: warp i takes rows i, i + 32, ..., and then the sums
- * of the warps are added in order. */
+/* Sums the columns of partials into d, e and f (W each; NULL if absent). Block (x, y) computes
+ * columns of the y-th output that is present; the partials of that output start at column y W. d
+ * and e are overwritten or, with accumulate, added to; f is overwritten. Each column is summed by
+ * 32 threads, one per warp: warp i takes rows i, i + 32, ..., and then the sums of the warps are
+ * added in order. */
 template <class G>
 __global__ void __launch_bounds__(ACROSS *FINAL_ROWS)
     partials_sum_kernel(G *d, G *e, float *f, int64_t width, DeviceRows<const float> partials,

@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 /* Adds up the rows of `partials` (f32). Each row holds W columns for d, then W for e if e is
- * present, then W for f if f is present. d (W) and e (W) have the same float type and are set or
- * added to, depending on `accumulate`; f (W) is f32 and always set. The number of rows fixes the
- * order of the additions. */
+ * present, then W for f if f is present. d (W) and e (W) have the same float type; they are
+ * overwritten or, with accumulate, added to. f (W) is f32 and always overwritten. The number of
+ * rows fixes the order of the additions. */
 void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor f, Tensor partials, bool accumulate);
 
 /* Returns scratch memory for partial sums as an f32 tensor (rows, cols). rows is the smaller of

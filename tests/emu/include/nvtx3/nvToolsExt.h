@@ -11,7 +11,8 @@ extern "C" {
  * number if no range was open. */
 int nvtxRangePushA(const char *message);
 int nvtxRangePop(void);
-/* Return the number of ranges begun so far by this process, and of those still open. */
+/* Returns the number of ranges that this process has begun so far; the second function, the number
+ * of those still open. */
 long emu_ranges_begun(void);
 long emu_ranges_open(void);
 
