@@ -96,6 +96,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 #pragma unroll
     for (int i = 0; i < RA; i++) {
+        /* Rows past the last query were computed from zeros and have no place in o. */
         if (t + y + i >= s.tq) continue;
         row_store<T, N, D>(o + (y + i) * o_ld, out[i], 1 / state.sum[i], s.head_size, false);
         if (x == 0) lse[(int64_t)at.pair * s.tq + t + y + i] = state.top[i] + logf(state.sum[i]);

@@ -193,6 +193,7 @@ keys_step(float (&dk)[MT][CT][4], float (&dv)[MT][CT][4], const T *k, const T *v
                     *y = *x * (*y - delta);
                 }
         }
+    /* dp still lacks the factor scale: it is applied once, when dk is stored. */
     product_weighed<T, D>(dv, p, lane_rows(dout_tile + column, LD));
     product_weighed<T, D>(dk, dp, lane_rows(q_tile + column, LD));
 }

@@ -63,6 +63,7 @@ static __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < SIDE; i++)
 #pragma unroll
         for (int j = 0; j < SIDE; j++) {
+            /* Tiles at the lower and right border may extend beyond d. */
             if (row + r + i >= a.count || col + c + j >= b.count) continue;
             D *to = d + (row + r + i) * d_step + col + c + j;
             *to = from_float<D>(accumulate ? to_float(*to) + sum[i][j] : sum[i][j]);

@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : TEAM_BLOCK)
                 squares += (x[k][i] - mean) * (x[k][i] - mean);
     float variance = team_sum<BLOCK>(squares, t.lanes) / t.width;
     float inverse = 1 / sqrtf(variance + p.epsilon);
+    /* Backward reads the mean and 1 / std, so that it need not compute them again. */
     if (lane == 0 && packs > 0) {
         p.stats[2 * group] = mean;
         p.stats[2 * group + 1] = inverse;

@@ -46,6 +46,7 @@ static __global__ void __launch_bounds__(SQ_NORM_THREADS)
 #pragma unroll
     for (int half = SUMS / 2; half > 0; half /= 2)
         sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    /* One thread adds the remaining elements in order, as the CPU does after its sixteen sums. */
     if (lane != 0 || count == 0) return;
     for (int i = whole; i < count; i++)
         sum += (double)to_float(x[i]) * (double)to_float(x[i]);
