@@ -6,12 +6,12 @@
 # shellcheck disable=SC2154 # lib.sh says where
 script=$here/../../scripts/bench_gpu.sh
 if nvidia-smi -L >/dev/null 2>&1; then
-    skip "bench_gpu: without a GPU" "there is one"
+    skip "bench_gpu: a missing GPU ends with 69" "there is one"
 else
-    expect_code "bench_gpu: without a GPU" 69 "$script"
-    check "bench_gpu: one sentence" test "$(wc -l <output)" -eq 1
+    expect_code "bench_gpu: a missing GPU ends with 69" 69 "$script"
+    check "bench_gpu: a missing GPU is reported in one sentence" test "$(wc -l <output)" -eq 1
 fi
-expect_code "bench_gpu: an unknown option" 64 "$script" --fast
+expect_code "bench_gpu: an unknown option is refused" 64 "$script" --fast
 
 # stand_in SIZE: a program for a GPU that takes steps of less than SIZE sequences
 stand_in() {
@@ -33,19 +33,26 @@ END
 }
 stand_in 33
 export BENCH_TRAIN=$PWD/train PYTHON=/none
-expect_code "bench_gpu: measures" 0 "$script" "$PWD/gpu.md"
-check "bench_gpu: device, commit" grep -q '^Paper H200 (sm_90), cuBLASLt 13; driver .*; 20.*; train 0.1 (commit 1a2b3c4)$' gpu.md
-check "bench_gpu: half of what was too large" grep -qxF '| step, 32 x 1024 tokens, bf16 | 106.2 ms | 616000.0 tokens/s, 494.7 TFLOP/s | 85.0 % of its products'"'"' rate |' gpu.md
-check "bench_gpu: phases" grep -qxF '| backward | 70.0 ms | | |' gpu.md
-check "bench_gpu: utilisation" grep -qF '| 494.7, 519.4 TFLOP/s | MFU6 50.0 %, MFU12 52.5 % of 989.4 TFLOP/s |' gpu.md
-check "bench_gpu: idle" grep -qxF '| idle: the step less all its ops | 2.0 ms | | |' gpu.md
-check "bench_gpu: memory" grep -q '^| memory .* | 61000.0 MiB |' gpu.md
-check "bench_gpu: each op of the step" grep -qxF '| in the step: adamw | 1.1 ms | | |' gpu.md
-check "bench_gpu: ceilings" grep -qxF '| product 65536x4096x16384 | | 637000.0 GFLOP/s | ceiling |' gpu.md
-check "bench_gpu: ops" grep -qxF '| copy n 65536 cols 3072 | 0.215 ms | 3600.00 GB/s, 0.0 GFLOP/s | 96.5 % |' gpu.md
-check "bench_gpu: one table" test "$(grep -c '^|---' gpu.md)" -eq 1
-check "bench_gpu: without PyTorch" grep -q '^| PyTorch | not installed' gpu.md
+expect_code "bench_gpu: all measurements succeed" 0 "$script" "$PWD/gpu.md"
+check "bench_gpu: the table names the device and the commit" \
+    grep -q '^Paper H200 (sm_90), cuBLASLt 13; driver .*; 20.*; train 0.1 (commit 1a2b3c4)$' gpu.md
+check "bench_gpu: a batch that does not fit is halved" \
+    grep \
+    -qxF '| step, 32 x 1024 tokens, bf16 | 106.2 ms | 616000.0 tokens/s, 494.7 TFLOP/s | 85.0 % of its products'"'"' rate |' \
+    gpu.md
+check "bench_gpu: the table has the phases of a step" grep -qxF '| backward | 70.0 ms | | |' gpu.md
+check "bench_gpu: the table has the model FLOP/s utilisation" \
+    grep -qF '| 494.7, 519.4 TFLOP/s | MFU6 50.0 %, MFU12 52.5 % of 989.4 TFLOP/s |' gpu.md
+check "bench_gpu: the table has the idle time of a step" grep -qxF '| idle: the step less all its ops | 2.0 ms | | |' gpu.md
+check "bench_gpu: the table has the memory in use" grep -q '^| memory .* | 61000.0 MiB |' gpu.md
+check "bench_gpu: the table has each op of a step" grep -qxF '| in the step: adamw | 1.1 ms | | |' gpu.md
+check "bench_gpu: the table has the ceilings of matrix multiplication" \
+    grep -qxF '| product 65536x4096x16384 | | 637000.0 GFLOP/s | ceiling |' gpu.md
+check "bench_gpu: the table has each op measured alone" \
+    grep -qxF '| copy n 65536 cols 3072 | 0.215 ms | 3600.00 GB/s, 0.0 GFLOP/s | 96.5 % |' gpu.md
+check "bench_gpu: all results are in one table" test "$(grep -c '^|---' gpu.md)" -eq 1
+check "bench_gpu: the table reports that PyTorch is not installed" grep -q '^| PyTorch | not installed' gpu.md
 stand_in 0
-expect_code "bench_gpu: no step fits" 1 "$script" "$PWD/gpu.md"
-check "bench_gpu: the ops stand there all the same" grep -q '^| copy n 65536' gpu.md
+expect_code "bench_gpu: a step that fits with no batch ends with 1" 1 "$script" "$PWD/gpu.md"
+check "bench_gpu: ops are measured although no step fits" grep -q '^| copy n 65536' gpu.md
 finish

@@ -16,8 +16,8 @@ helps() {
     local command=$1
     shift
     help "$*" "$@"
-    check "cli: $*: in 80 columns" test -z "$(awk 'length > 80' out)"
-    check "cli: $*: its usage" grep -qE "^(usage:)? +\./train $command( |\$)" out
+    check "cli: $*: the help fits 80 columns" test -z "$(awk 'length > 80' out)"
+    check "cli: $*: the help shows the usage" grep -qE "^(usage:)? +\./train $command( |\$)" out
 }
 
 # misuse NAME ARGUMENT...: exit code 64, text on stderr, nothing on stdout
@@ -34,7 +34,7 @@ said() {
     local name=$1 words=$2
     shift 2
     misuse "$name" "$@"
-    check "cli: $name: says so" test "$(grep -F -- "$words" err | cut -c 1-10)" = "error[64] "
+    check "cli: $name (exit code 64 and message)" test "$(grep -F -- "$words" err | cut -c 1-10)" = "error[64] "
 }
 
 helps CONFIG.json --help
@@ -52,7 +52,7 @@ for command in $("$TRAIN" --help | sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p'); do
     mapfile -t actions < <("$TRAIN" "$command" --help | sed -nE "s|^  \\./train $command ([a-z-]+).*|$command \1|p")
     if [ ${#actions[@]} -gt 0 ]; then every+=("${actions[@]}"); else every+=("$command"); fi
 done
-check "cli: the help names the commands" test ${#every[@]} -ge 16
+check "cli: the help lists every command" test ${#every[@]} -ge 16
 
 # refused_next ARGUMENT...: an unknown option after these arguments is the first that is wrong with the line
 refused_next() { "$TRAIN" "$@" --nope 2>&1 >/dev/null </dev/null | grep -q '^error\[64\] --nope: .* has no such option'; }
@@ -65,7 +65,7 @@ both_forms() {
         refused_next "$@" "$option" $value && apart+=" $value"
         refused_next "$@" "$option=$value" && joined+=" $value"
     done
-    check "cli: ${*:-train} $option: both forms" test "$joined" = "${apart:-none}"
+    check "cli: ${*:-train} $option: the value may follow a space or an equals sign" test "$joined" = "${apart:-none}"
 }
 
 for command in "${every[@]}"; do
@@ -77,7 +77,8 @@ for command in "${every[@]}"; do
         for form in --help -h; do helps "$command" "${words[@]}" $form; done
     fi
     sed -nE 's/^  (--[a-z-]+)( [^ ]+)?  .*/\1 \2/p' out | sort -u -k 1,1 >options
-    check "cli: $command: what its usage names is explained" test -z "$(sed '/^$/q' out | grep -oE -- '--[a-z-]+' | grep -vxFf <(cut -d ' ' -f 1 options))"
+    check "cli: $command: the help explains every option of its usage" \
+        test -z "$(sed '/^$/q' out | grep -oE -- '--[a-z-]+' | grep -vxFf <(cut -d ' ' -f 1 options))"
     if sed '/^$/q' out | grep -q 'CONFIG'; then check "cli: $command: takes --set" grep -q -- '^--set ' options; fi
     while read -r option value <&9; do
         [ -z "${TEST_SAMPLE:-}" ] || [ "$option" = --set ] || continue # one grammar: a sanitizer sees no more in every option
@@ -86,9 +87,10 @@ for command in "${every[@]}"; do
     done 9<options
     help "$command: help after a word" "${words[@]}" x.json --help
     help "$command: help after a mistake" "${words[@]}" --nope -h
-    said "$command: a slip in --help" 'did you mean "--help"?' "${words[@]}" --hlep
-    said "$command: an unknown option" "has no such option; see ./train" "${words[@]}" --nope --
-    check "cli: $command: -- ends the options" test -z "$("$TRAIN" "${words[@]}" -- --nope --nope 2>&1 </dev/null | grep -- 'no such option')"
+    said "$command: a misspelt --help is answered with a suggestion" 'did you mean "--help"?' "${words[@]}" --hlep
+    said "$command: an unknown option is refused" "has no such option; see ./train" "${words[@]}" --nope --
+    check "cli: $command: words after -- are not read as options" \
+        test -z "$("$TRAIN" "${words[@]}" -- --nope --nope 2>&1 </dev/null | grep -- 'no such option')"
 done
 
 help "--help exit-codes" --help exit-codes
@@ -105,66 +107,68 @@ while read -r code_name code; do
     if used "$code_name"; then check "cli: exit code $code, which something ends with, is not marked" test $marked -eq 0
     else check "cli: exit code $code, which nothing ends with, is marked" test $marked -eq 1; fi
 done < <(sed -nE 's/^ *X\((EXIT_[A-Z_]+), ([0-9]+), .*/\1 \2/p' "$here/../../model/core/exit_codes.h")
-check "cli: all exit codes are looked at" test $rows -eq "$(wc -l <out)"
+check "cli: all exit codes are checked" test $rows -eq "$(wc -l <out)"
 help "--version" --version
-check "cli: --version names the commit" grep -q commit out
+check "cli: --version prints the commit" grep -q commit out
 help "doctor" doctor
-check "cli: every finding of doctor has its mark" test -z "$(grep -vE '^(ok|--|!!) ' out)"
+check "cli: every line of doctor begins with a mark" test -z "$(grep -vE '^(ok|--|!!) ' out)"
 help "config defaults" config defaults
 cp out defaults.json
 "$TRAIN" config explain optimizer.params.lr >out 2>&1
-check "cli: config explain" grep -q lr out
+check "cli: config explain explains a key" grep -q lr out
 "$TRAIN" config explain activation_checkpointing.policy >out 2>&1
-check "cli: config explain: recomputing changes no result" grep -q 'resume   may change when a run is resumed$' out
+check "cli: config explain lists the effect of a change on a resume" grep -q 'resume   may change when a run is resumed$' out
 
-check "cli: bug 52: the sources are there" test "$(grep -rl 'CHECK(' --include='*.[ch]' "${rooms[@]}" | wc -l)" -gt 20
-check "cli: bug 52: no check is an assert, which NDEBUG would take away" \
+check "cli: bug 52: the source files are found" test "$(grep -rl 'CHECK(' --include='*.[ch]' "${rooms[@]}" | wc -l)" -gt 20
+check "cli: bug 52: no check is an assert, which NDEBUG would remove" \
     test -z "$(grep -rlE 'assert\.h|\<assert *\(' --include='*.[ch]' "${rooms[@]}")"
 
-misuse "an unknown command" trian
-misuse "an unknown option" "$TINY" --sett a=1
-misuse "a missing value" "$TINY" --set
-misuse "two configs" "$TINY" "$TINY"
-misuse "an unknown help topic" --help nonsense
+misuse "an unknown command is refused" trian
+misuse "an unknown option is refused" "$TINY" --sett a=1
+misuse "a missing value is refused" "$TINY" --set
+misuse "two configs are refused" "$TINY" "$TINY"
+misuse "an unknown help topic is refused" --help nonsense
 for command in config data ckpt bench doctor; do misuse "$command nonsense" $command nonsense; done
 for command in config data ckpt bench generate eval; do misuse "$command without arguments" $command; done
 
-said "a slip in a command" 'did you mean "generate"?' genrate out/demo --prompt x
-said "a slip in a command after an option" 'did you mean "generate"?' --dry-run genrate
-said "a path to nothing" 'is neither a command nor a config file' configs/nothing
-said "train is no command" './train CONFIG.json trains' train "$TINY"
-said "a folder for a config" '. is a folder: give a config file' .
-said "a slip in a help topic" 'did you mean "doctor"?' --help dcotor
-said "a help topic like no other" 'topics are train, exit-codes and the commands' --help zebra
-said "a slip in an action" 'did you mean "show"?' config shwo "$TINY"
-said "a slip in a data command" 'did you mean "tokenize"?' data tokenise x
-said "a slip in a ckpt command" 'did you mean "verify"?' ckpt verfiy x
-said "a slip in a bench mode" 'did you mean "gemm"?' bench gem
-said "a slip in an option of train" 'did you mean "--allow-config-change"?' "$TINY" --alow-config-change
-said "a slip in a word of --resume" 'did you mean "never"?' "$TINY" --resume nevr
-said "a slip in the other word of --resume" 'did you mean "auto"?' "$TINY" --resume=atuo
-said "a slip in an option of config" 'did you mean "--verbose"?' config check --vebose "$TINY"
-said "a slip in an option of data" 'did you mean "--from"?' data decode --form=3 x
-said "a slip in an option of generate" 'did you mean "--prompt"?' generate x --promt y
-said "a slip in an option of eval" 'did you mean "--set"?' eval x --sett a=1
-said "a slip in an option of bench step" 'did you mean "--steps"?' bench step "$TINY" --step 3
-said "a slip in an option of bench comm" 'did you mean "--ranks"?' bench comm --rank 3
-said "a slip in an option of bench ops" 'did you mean "--tokens"?' bench ops --token 3
-said "an option of ckpt" 'see ./train ckpt list --help' ckpt list --json x
-said "an option of doctor" 'see ./train doctor --help' doctor --json
-said "a prompt without quotes" 'give one' generate run the king
+said "a misspelt command is answered with a suggestion" 'did you mean "generate"?' genrate out/demo --prompt x
+said "a misspelt command after an option is answered with a suggestion" 'did you mean "generate"?' --dry-run genrate
+said "a path to no file is refused" 'is neither a command nor a config file' configs/nothing
+said "train as a command is refused" './train CONFIG.json trains' train "$TINY"
+said "a folder as a config is refused" '. is a folder: give a config file' .
+said "a misspelt help topic is answered with a suggestion" 'did you mean "doctor"?' --help dcotor
+said "an unknown help topic is answered with the list of topics" 'topics are train, exit-codes and the commands' --help zebra
+said "a misspelt config command is answered with a suggestion" 'did you mean "show"?' config shwo "$TINY"
+said "a misspelt data command is answered with a suggestion" 'did you mean "tokenize"?' data tokenise x
+said "a misspelt ckpt command is answered with a suggestion" 'did you mean "verify"?' ckpt verfiy x
+said "a misspelt bench mode is answered with a suggestion" 'did you mean "gemm"?' bench gem
+said "a misspelt option of train is answered with a suggestion" 'did you mean "--allow-config-change"?' "$TINY" \
+    --alow-config-change
+said "a misspelt value of --resume is answered with never" 'did you mean "never"?' "$TINY" --resume nevr
+said "a misspelt value of --resume is answered with auto" 'did you mean "auto"?' "$TINY" --resume=atuo
+said "a misspelt option of config is answered with a suggestion" 'did you mean "--verbose"?' config check --vebose "$TINY"
+said "a misspelt option of data is answered with a suggestion" 'did you mean "--from"?' data decode --form=3 x
+said "a misspelt option of generate is answered with a suggestion" 'did you mean "--prompt"?' generate x --promt y
+said "a misspelt option of eval is answered with a suggestion" 'did you mean "--set"?' eval x --sett a=1
+said "a misspelt option of bench step is answered with a suggestion" 'did you mean "--steps"?' bench step "$TINY" --step 3
+said "a misspelt option of bench comm is answered with a suggestion" 'did you mean "--ranks"?' bench comm --rank 3
+said "a misspelt option of bench ops is answered with a suggestion" 'did you mean "--tokens"?' bench ops --token 3
+said "an option that ckpt does not have is refused" 'see ./train ckpt list --help' ckpt list --json x
+said "an option that doctor does not have is refused" 'see ./train doctor --help' doctor --json
+said "a prompt without quotes is refused" 'give one' generate run the king
 for line in "$TINY --out" "config check --set" "data tokenize --out" "generate x --prompt" "eval x --set" "bench step x --steps" \
     "bench gemm --dtype"; do
     read -ra words <<<"$line"
-    said "${words[0]##*/} ${words[-1]} without its value" 'its value is missing; see ./train' "${words[@]}"
-    said "${words[0]##*/} ${words[-1]} before an option" 'its value is missing, an option follows: --json' "${words[@]}" --json
+    said "${words[0]##*/} ${words[-1]} without a value is refused" 'its value is missing; see ./train' "${words[@]}"
+    said "${words[0]##*/} ${words[-1]} followed by an option is refused" 'its value is missing, an option follows: --json' \
+        "${words[@]}" --json
 done
 check "cli: no folder is named like an option" test -z "$(find . -name '*--*')"
 for line in "$TINY" "config check x" "generate x" "eval x" "bench step x"; do
     read -ra words <<<"$line"
-    said "${words[0]##*/} --set without =" '--set seed: this is not key=value' "${words[@]}" --set seed
+    said "${words[0]##*/} --set without = is refused" '--set seed: this is not key=value' "${words[@]}" --set seed
 done
-said "a flag with a value" '--dry-run takes no value' "$TINY" --dry-run=yes
+said "a value for an option that takes none is refused" '--dry-run takes no value' "$TINY" --dry-run=yes
 help "-h after a config" "$TINY" -h
 
 # Commands that a run prints are run as printed; both forms of an option are one.
@@ -178,28 +182,29 @@ pasted() {
     line=$(sed -nE "s/^$1(\\.\\/train .*)/\\1/p" output)
     test -n "$line" && bash -c "$line" >pasted 2>err </dev/null
 }
-expect_code "cli: --name=value" 0 "$TRAIN" "$TINY" "${few[@]}" --out=equal
-check "cli: --name=value: every --set is heeded" test "$(losses equal/metrics.jsonl | wc -l)" -eq 6
-check "cli: the next command" pasted 'next    '
-check "cli: the next command goes on from the prompt" grep -q '^the king' pasted
-expect_code "cli: a finished run" 0 "$TRAIN" "$TINY" "${few[@]}" --out equal
-check "cli: a finished run in a folder of one's own: another folder" grep -q 'is finished; another --out starts another' output
-expect_code "cli: a run in out/" 0 "$TRAIN" "$TINY" "${few[@]}"
-expect_code "cli: a finished run in out/" 0 "$TRAIN" "$TINY" "${few[@]}"
-check "cli: a finished run in out/: --resume never" grep -q 'is finished; --resume never starts another' output
-expect_code "cli: ... which does" 0 "$TRAIN" "$TINY" "${few[@]}" --resume=never
-check "cli: ... start another" test -s out/tiny-2/result.json
+expect_code "cli: --name=value is accepted" 0 "$TRAIN" "$TINY" "${few[@]}" --out=equal
+check "cli: every --set=value has its effect" test "$(losses equal/metrics.jsonl | wc -l)" -eq 6
+check "cli: the suggested next command runs" pasted 'next    '
+check "cli: the suggested next command continues the prompt" grep -q '^the king' pasted
+expect_code "cli: starting a finished run again ends with 0" 0 "$TRAIN" "$TINY" "${few[@]}" --out equal
+check "cli: a finished run with --out suggests another --out" grep -q 'is finished; another --out starts another' output
+expect_code "cli: a run in out/ succeeds" 0 "$TRAIN" "$TINY" "${few[@]}"
+expect_code "cli: starting a finished run in out/ again ends with 0" 0 "$TRAIN" "$TINY" "${few[@]}"
+check "cli: a finished run in out/ suggests --resume never" grep -q 'is finished; --resume never starts another' output
+expect_code "cli: --resume=never starts another run" 0 "$TRAIN" "$TINY" "${few[@]}" --resume=never
+check "cli: another run gets a folder of its own" test -s out/tiny-2/result.json
 # shellcheck disable=SC2016 # nothing is to be expanded
 prompts=('say "$HOME" `id` \\ !' "it's" $'two\nlines "$5"' '--the king')
 cp "$TINY" "a config's.json"
 tr 'a-m' 'n-z' <text.txt >my.txt
 for i in "${!prompts[@]}"; do
     folder="a b'\$i \"$i\"" prompt=${prompts[i]}
-    expect_code "cli: prompt $i" 0 "$TRAIN" "a config's.json" "${few[@]}" --out "$folder" --set "eval.sample_prompt=$prompt"
-    check "cli: prompt $i: the next command" pasted 'next    '
-    check "cli: prompt $i: the same prompt" test "$(head -c ${#prompt} pasted)" = "$prompt"
+    expect_code "cli: a run with prompt $i succeeds" 0 "$TRAIN" "a config's.json" "${few[@]}" --out "$folder" \
+        --set "eval.sample_prompt=$prompt"
+    check "cli: the suggested command with prompt $i runs" pasted 'next    '
+    check "cli: the suggested command has prompt $i unchanged" test "$(head -c ${#prompt} pasted)" = "$prompt"
 done
 sed -i 's/--set/--set train_steps=5 --set/' output # not all 40
-check "cli: the next command but one" pasted '        '
-check "cli: the next command but one: trains on the other text" grep -q '^data    my.txt' pasted
+check "cli: the second suggested command runs" pasted '        '
+check "cli: the second suggested command trains on the other text" grep -q '^data    my.txt' pasted
 finish

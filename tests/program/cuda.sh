@@ -32,7 +32,7 @@ common=(--set eval.interval=0 --set eval.steps=2 --set eval.sample_interval=0 --
 run() {
     local name=$1
     shift
-    expect_code "cuda: $name" 0 "$TRAIN" "$TINY" "${common[@]}" "$@" --out "$name"
+    expect_code "cuda: run $name ends with 0" 0 "$TRAIN" "$TINY" "${common[@]}" "$@" --out "$name"
 }
 
 # apart A B EARLY LATE: fails if the losses of the first 16 steps differ by more than EARLY, relative, or the means over any
@@ -71,7 +71,7 @@ awk -v last="\"step\": $steps," '/"train"/ && index($0, last) {
     match($0, /"loss": [0-9.e+-]+/); l = substr($0, RSTART + 8, RLENGTH - 8)
     sub(/"loss": [0-9.e+-]+/, "\"loss\": " l * 1.1) } { print }' cpu/metrics.jsonl >off/metrics.jsonl
 apart off cpu 1 "${late[f32]}"
-check "cuda: a last loss that is off is seen" test $? -eq 1
+check "cuda: a wrong last loss is detected" test $? -eq 1
 for again in ${RERUNS:-}; do
     run "$again" --set device=cuda
     same_run "cuda: a rerun has the same bits ($again)" f32 "$again"
@@ -88,7 +88,7 @@ policies=(selective full)
 [ -z "${TEST_TURN:-}" ] || policies=("${policies[TEST_TURN % 2]}")
 for policy in "${policies[@]}"; do
     run "$policy" --set device=cuda --set activation_checkpointing.policy=$policy
-    same_run "cuda: $policy recompute, the bits of none" f32 "$policy"
+    same_run "cuda: recompute policy $policy changes no bit" f32 "$policy"
 done
 for dtype in bf16 fp16; do
     options=(--set "$dtype.enabled=true")
@@ -98,10 +98,10 @@ for dtype in bf16 fp16; do
     follows "cuda: $dtype losses follow the CPU's" "$dtype" "cpu-$dtype" "${early[$dtype]}" "${late[$dtype]}"
     for again in ${RERUNS:-}; do
         run "$dtype-$again" --set device=cuda "${options[@]}"
-        same_run "cuda: $dtype, a rerun has the same bits ($again)" "$dtype" "$dtype-$again"
+        same_run "cuda: a rerun in $dtype has the same bits ($again)" "$dtype" "$dtype-$again"
     done
 done
-follows "cuda: bf16 losses follow the CPU's f32" bf16 cpu "${early[bf16]}" "${late[bf16]}"
+follows "cuda: bf16 losses follow the CPU's f32 losses" bf16 cpu "${early[bf16]}" "${late[bf16]}"
 # A model of GPT-2's kind, which has all that tiny.json has not, at a head size that GPUs are used for. Over 16 pairs of CPU
 # variants and seeds its six losses part by at most 8.9e-5; a learning rate 1 % too large parts them by 1.6e-3.
 other=(--set model.norm=layernorm --set model.position=learned --set model.activation=gelu --set model.bias=true
@@ -115,7 +115,7 @@ mkdir -p moved/checkpoints
 cp -r cpu/config.json cpu/metrics.jsonl cpu/tokenizer.json moved/
 cp -r "$(printf 'cpu/checkpoints/step_%08d' "$half")" moved/checkpoints/
 run moved --set device=cuda
-follows "cuda: a run that moves from the CPU to the GPU" moved cpu "${early[f32]}" "${late[f32]}"
+follows "cuda: a run moved from the CPU to the GPU follows the CPU's losses" moved cpu "${early[f32]}" "${late[f32]}"
 # Ranks as threads that share the GPU: the same batches, so the same curve.
 declare -A options_of=(
     [tp]='--ranks 2 --set parallel.tensor=2 --set parallel.sequence_parallel=true'
@@ -127,32 +127,37 @@ grids=(tp pp grid) # one of them where cases go by turns
 for grid in "${grids[@]}"; do
     read -ra options <<<"${options_of[$grid]}"
     run "$grid" --set device=cuda "${options[@]}"
-    follows "cuda: ranks on one GPU follow the CPU's one ($grid)" "$grid" cpu "${early[f32]}" "${late[f32]}"
+    follows "cuda: losses of several ranks on one GPU follow one CPU rank's ($grid)" "$grid" cpu "${early[f32]}" "${late[f32]}"
 done
 # The same weights on both devices: the most probable tokens, and the loss to rounding.
 for device in cuda cpu; do
-    expect_code "cuda: generate, $device" 0 "$TRAIN" generate f32 --prompt "the king" --tokens 8 --temperature 0 --set device=$device
+    expect_code "cuda: generate runs on $device" 0 "$TRAIN" generate f32 --prompt "the king" --tokens 8 --temperature 0 \
+        --set device=$device
     cp output "text-$device"
-    expect_code "cuda: eval, $device" 0 "$TRAIN" eval f32 --set device=$device
+    expect_code "cuda: eval runs on $device" 0 "$TRAIN" eval f32 --set device=$device
     sed -nE 's/.*val loss ([0-9.]+) nats.*/\1/p' output >"loss-$device"
 done
-check "cuda: generate goes on from the prompt" grep -q '^the king.' text-cuda
-check "cuda: generate's text is the CPU's" cmp text-cuda text-cpu
-check "cuda: eval's loss is the CPU's" awk -v early="${early[f32]}" '{ x[NR] = $1 } END { d = x[1] / x[2] - 1; exit !(NR == 2 && d <= early && d >= -early) }' \
+check "cuda: generate continues the prompt" grep -q '^the king.' text-cuda
+check "cuda: generate gives the CPU's text" cmp text-cuda text-cpu
+check "cuda: eval gives the CPU's loss up to rounding" awk -v early="${early[f32]}" \
+    '{ x[NR] = $1 } END { d = x[1] / x[2] - 1; exit !(NR == 2 && d <= early && d >= -early) }' \
     loss-cuda loss-cpu
 # Whether everything runs; how fast is another question.
-expect_code "cuda: bench ops" 0 "$TRAIN" bench ops --device cuda --dtype bf16 --tokens 4 --repetitions 1
-check "cuda: bench ops times every op, to the last" grep -qE '^sgd .* [0-9]+\.[0-9]{3} +[0-9]+\.[0-9]{3} +[0-9.]+ +[0-9.]+ +[0-9.]+$' output
-check "cuda: bench ops, those rounded stochastically, too" grep -qE '^adamw .* stochastic +[0-9]+\.[0-9]{3} ' output
-check "cuda: bench ops, at as many tokens" grep -qE '^fill 4x3072 ' output
-expect_code "cuda: bench ops in f64" 64 "$TRAIN" bench ops --device cuda --dtype f64
-expect_code "cuda: bench step" 0 "$TRAIN" bench step "$TINY" --set device=cuda --steps 1
-check "cuda: bench step, on the device" grep -q '^device *cuda: ' output
-check "cuda: bench step, beside what AdamW moves" grep -q '^optimizer .* as many bytes, 28 an element' output
-check "cuda: bench step, phases" grep -qE '^phases +forward [0-9.]+ ms +backward [0-9.]+ ms +update [0-9.]+ ms$' output
-check "cuda: bench step, ops" grep -qE '^ +attention_backward +[0-9]+\.[0-9]{2} ms' output
-expect_code "cuda: bench step for programs" 0 "$TRAIN" bench step "$TINY" --set device=cuda --steps 1 --json
+expect_code "cuda: bench ops runs" 0 "$TRAIN" bench ops --device cuda --dtype bf16 --tokens 4 --repetitions 1
+check "cuda: bench ops times every op to the last" \
+    grep -qE '^sgd .* [0-9]+\.[0-9]{3} +[0-9]+\.[0-9]{3} +[0-9.]+ +[0-9.]+ +[0-9.]+$' output
+check "cuda: bench ops also times stochastic rounding" grep -qE '^adamw .* stochastic +[0-9]+\.[0-9]{3} ' output
+check "cuda: bench ops uses the requested number of tokens" grep -qE '^fill 4x3072 ' output
+expect_code "cuda: bench ops refuses f64" 64 "$TRAIN" bench ops --device cuda --dtype f64
+expect_code "cuda: bench step runs" 0 "$TRAIN" bench step "$TINY" --set device=cuda --steps 1
+check "cuda: bench step prints the CUDA device" grep -q '^device *cuda: ' output
+check "cuda: bench step compares the update with a copy of as many bytes" grep -q '^optimizer .* as many bytes, 28 an element' \
+    output
+check "cuda: bench step prints the phases" grep -qE '^phases +forward [0-9.]+ ms +backward [0-9.]+ ms +update [0-9.]+ ms$' \
+    output
+check "cuda: bench step prints each op" grep -qE '^ +attention_backward +[0-9]+\.[0-9]{2} ms' output
+expect_code "cuda: bench step --json runs" 0 "$TRAIN" bench step "$TINY" --set device=cuda --steps 1 --json
 for key in tokens_per_s gflops12 op_attention_backward_ms ops_ms memory_mib; do # what bench_gpu.sh reads
-    check "cuda: bench step, $key" grep -qE "\"$key\":[0-9.e+]+[,}]" output
+    check "cuda: bench step --json has $key" grep -qE "\"$key\":[0-9.e+]+[,}]" output
 done
 finish

@@ -3,8 +3,9 @@
 . "$(dirname "$0")/lib.sh"
 make_text
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
-expect_code "data: shards are made" 0 "$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 text.txt
-check "data: ... of the whole text, each byte in one split" \
+expect_code "data: a text is made into shards" 0 "$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 \
+    text.txt
+check "data: the two splits contain each byte of the text once" \
     test "$(awk '/^(train|val) /{bytes += $2} END {print bytes}' output)" -eq "$(wc -c <text.txt)"
 cp shards/train_000000.bin whole.bin
 
@@ -24,33 +25,35 @@ wait $child
 code=$?
 exec 3<&-
 wait $drain
-check "data: a shard that is cut ends the run with 65" test $code -eq 65
-check "data: ... and is named" grep -q 'shards/train_000000.bin has been cut since it was opened' err
-check "data: ... and the last checkpoint stays" test "$(checkpoint_steps run | tail -n 1)" -ge 10
+check "data: a shard truncated during a run ends it with 65" test $code -eq 65
+check "data: a truncated shard is named" grep -q 'shards/train_000000.bin has been cut since it was opened' err
+check "data: a truncated shard leaves the last checkpoint in place" test "$(checkpoint_steps run | tail -n 1)" -ge 10
 cp whole.bin shards/train_000000.bin
-expect_code "data: ... from which the run goes on" 0 "${run[@]}" --allow-config-change --set train_steps="$(($(checkpoint_steps run | tail -n 1) + 1))"
+expect_code "data: the run resumes from that checkpoint" 0 "${run[@]}" \
+    --allow-config-change --set train_steps="$(($(checkpoint_steps run | tail -n 1) + 1))"
 
 # A byte that has changed is seen with --verify alone, which needs meta.json.
-expect_code "data: shards as they were written" 0 "$TRAIN" data inspect --verify shards/train_000000.bin
-check "data: ... which is said" grep -q ', as meta.json says$' output
-expect_code "data: ... without --verify" 0 "$TRAIN" data inspect shards/train_000000.bin
-check "data: ... is not said" grep -qE ' bits, ids from [0-9]+ to [0-9]+$' output
+expect_code "data: inspect --verify accepts unchanged shards" 0 "$TRAIN" data inspect --verify shards/train_000000.bin
+check "data: inspect --verify reports that shards match meta.json" grep -q ', as meta.json says$' output
+expect_code "data: inspect runs without --verify" 0 "$TRAIN" data inspect shards/train_000000.bin
+check "data: inspect without --verify reports no comparison" grep -qE ' bits, ids from [0-9]+ to [0-9]+$' output
 cp -r shards spoilt
 printf '\041\000' | dd of=spoilt/train_000000.bin bs=1 seek=2000 conv=notrunc status=none
-expect_code "data: a byte that has changed" 65 "$TRAIN" data inspect --verify spoilt/train_000000.bin
+expect_code "data: inspect --verify reports a changed byte with 65" 65 "$TRAIN" data inspect --verify spoilt/train_000000.bin
 rm spoilt/meta.json
-expect_code "data: nothing to compare with" 66 "$TRAIN" data inspect --verify spoilt/train_000000.bin
-expect_code "data: ... and ids that are all known" 0 "$TRAIN" data inspect --tokenizer tok.json spoilt/train_000000.bin
-expect_code "data: no tokenizer beside the shards" 66 "$TRAIN" data decode whole.bin
+expect_code "data: inspect --verify without a meta.json ends with 66" 66 "$TRAIN" data inspect --verify spoilt/train_000000.bin
+expect_code "data: inspect accepts a changed byte if all ids are known" 0 "$TRAIN" data inspect --tokenizer tok.json \
+    spoilt/train_000000.bin
+expect_code "data: decode without a tokenizer ends with 66" 66 "$TRAIN" data decode whole.bin
 echo '{}' >tokenizer.json
-expect_code "data: a tokenizer beside them that is damaged" 65 "$TRAIN" data decode whole.bin
+expect_code "data: decode with a damaged tokenizer ends with 65" 65 "$TRAIN" data decode whole.bin
 
 # Paths that are no files: a sentence, and no wait.
 mkfifo pipe
-expect_code "data: a pipe that nobody writes to is no config" 78 timeout 20 "$TRAIN" pipe
-expect_code "data: a pipe is no text" 66 timeout 20 "$TRAIN" "$TINY" --set data.text=pipe
-check "data: ... and is called one" grep -q 'pipe cannot be opened: it is a pipe' output
-expect_code "data: a pipe is no tokenizer" 66 timeout 20 "$TRAIN" "$TINY" --set data.tokenizer=pipe
-expect_code "data: a pipe is no shard" 65 timeout 20 "$TRAIN" data inspect pipe
-expect_code "data: a config comes out of a shell's pipe" 0 "$TRAIN" config check <(cat "$TINY")
+expect_code "data: a pipe without a writer is refused as a config" 78 timeout 20 "$TRAIN" pipe
+expect_code "data: a pipe is refused as a text" 66 timeout 20 "$TRAIN" "$TINY" --set data.text=pipe
+check "data: a refused pipe is called a pipe" grep -q 'pipe cannot be opened: it is a pipe' output
+expect_code "data: a pipe is refused as a tokenizer" 66 timeout 20 "$TRAIN" "$TINY" --set data.tokenizer=pipe
+expect_code "data: a pipe is refused as a shard" 65 timeout 20 "$TRAIN" data inspect pipe
+expect_code "data: a config can be read from a process substitution" 0 "$TRAIN" config check <(cat "$TINY")
 finish

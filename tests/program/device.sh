@@ -15,12 +15,14 @@ case $(grep -E '^(ok|--|!!)  cuda ' doctor) in
 "!!"*"built in; trouble"*) state=idle sentence='GPU' ;;
 *) state=unknown sentence='?' ;;
 esac
-check "device: doctor says whether CUDA is built in and has a device" test $state != unknown
+check "device: doctor reports whether CUDA is built in and has a device" test $state != unknown
 if [ $state = absent ]; then
-    check "device: doctor asks for no GPU's libraries then" bash -c "! grep -qE '^(ok|--|!!)  (gpus|peers|nccl) ' doctor"
+    check "device: doctor does not look for the libraries of GPUs in a build without CUDA" bash \
+        -c "! grep -qE '^(ok|--|!!)  (gpus|peers|nccl) ' doctor"
 else
-    check "device: doctor says what there is of NCCL" grep -qE '^(ok|--|!!)  nccl ' doctor
-    [ $state = present ] || check "device: doctor: without a GPU NCCL is no trouble" grep -qE '^(ok|--)  nccl ' doctor
+    check "device: doctor reports whether NCCL was found" grep -qE '^(ok|--|!!)  nccl ' doctor
+    [ $state = present ] || check "device: doctor does not report NCCL as a problem without a GPU" grep -qE '^(ok|--)  nccl ' \
+        doctor
 fi
 
 # refused NAME CODE SENTENCE COMMAND...: the exit code and the sentence
@@ -31,35 +33,45 @@ refused() {
 }
 
 short=(--set device=auto --set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0)
-expect_code "device: auto" 0 "$TRAIN" "$TINY" "${short[@]}" --out auto
+expect_code "device: device=auto trains" 0 "$TRAIN" "$TINY" "${short[@]}" --out auto
 if [ $state = present ]; then
-    skip "device: a GPU that is not there" "there is one"
+    skip "device: device=cuda is refused without a GPU" "there is one"
 else
-    refused "cuda where there is none" 69 "$sentence" "$TRAIN" "$TINY" --set device=cuda --out missing
-    check "device: cuda where there is none: what to write" grep -qF 'write device "cpu" or "auto"' output
-    refused "cuda where there is none, dry run" 69 "$sentence" "$TRAIN" "$TINY" --set device=cuda --dry-run
-    refused "cuda where there is none, generate" 69 "$sentence" "$TRAIN" generate auto --prompt x --set device=cuda
-    refused "cuda where there is none, eval" 69 "$sentence" "$TRAIN" eval auto --set device=cuda
-    check "device: nothing is left of a run without its device" test ! -e missing
+    refused "device=cuda is refused without a GPU" 69 "$sentence" "$TRAIN" "$TINY" --set device=cuda --out missing
+    check "device: the message about a missing GPU says what to write" grep -qF 'write device "cpu" or "auto"' output
+    refused "a dry run with device=cuda is refused without a GPU" 69 "$sentence" "$TRAIN" "$TINY" --set device=cuda --dry-run
+    refused "generate with device=cuda is refused without a GPU" 69 "$sentence" "$TRAIN" generate auto --prompt x \
+        --set device=cuda
+    refused "eval with device=cuda is refused without a GPU" 69 "$sentence" "$TRAIN" eval auto --set device=cuda
+    check "device: a refused run leaves no run folder" test ! -e missing
 fi
 
 # The emulated device can be taken away, break, and be too small.
 if [ -n "$emulated" ]; then
-    EMU_DEVICES=0 refused "no GPU" 69 "shows no GPU" "$TRAIN" "$TINY" --set device=cuda --out missing
-    EMU_DEVICES=0 expect_code "device: auto without a GPU" 0 "$TRAIN" "$TINY" "${short[@]}" --out plain
-    check "device: auto without a GPU is no reason to warn" bash -c "grep -q '^done' output && ! grep -i warning output"
-    EMU_CAPABILITY=75 expect_code "device: auto with a GPU that is too old" 0 "$TRAIN" "$TINY" "${short[@]}" --out old
-    check "device: auto with a GPU that is too old warns" grep -q 'warning.* going on with the CPU: .*capability 7.5' output
+    EMU_DEVICES=0 refused "device=cuda is refused if the driver shows no GPU" 69 "shows no GPU" "$TRAIN" "$TINY" \
+        --set device=cuda --out missing
+    EMU_DEVICES=0 expect_code "device: device=auto trains without a GPU" 0 "$TRAIN" "$TINY" "${short[@]}" --out plain
+    check "device: device=auto gives no warning without a GPU" bash -c "grep -q '^done' output && ! grep -i warning output"
+    EMU_CAPABILITY=75 expect_code "device: device=auto trains with a GPU that is too old" 0 "$TRAIN" "$TINY" "${short[@]}" \
+        --out old
+    check "device: device=auto warns about a GPU that is too old" grep -q 'warning.* going on with the CPU: .*capability 7.5' \
+        output
     # bf16 "auto" is what the device that is opened can do, not what the config calls it.
-    expect_code "device: bf16 auto with a GPU" 0 "$TRAIN" config show "$TINY" --set device=auto --set bf16.enabled=auto
-    check "device: ... is on" grep -qF '"enabled": true,' output
-    EMU_DEVICES=0 expect_code "device: bf16 auto without a GPU" 0 "$TRAIN" config show "$TINY" --set device=auto --set bf16.enabled=auto
-    check "device: ... is off" bash -c "! grep -qF '\"enabled\": true,' output"
-    EMU_CAPABILITY=75 expect_code "device: bf16 auto with a GPU that is too old" 0 "$TRAIN" "$TINY" "${short[@]}" --set bf16.enabled=auto --dry-run
-    check "device: ... trains in f32" grep -q ', f32: ' output
-    EMU_CAPABILITY=75 expect_code "device: bench ops, auto with a GPU that is too old" 0 "$TRAIN" bench ops --tokens 1 --repetitions 1
-    check "device: bench ops warns, too" grep -q 'warning.* going on with the CPU: .*capability 7.5' output
-    check "device: doctor marks trouble" bash -c "EMU_LT=broken '$TRAIN' doctor | grep -q '^!!  cuda .*cuBLASLt cannot start'"
+    expect_code "device: bf16.enabled=auto is accepted with a GPU" 0 "$TRAIN" config show "$TINY" --set device=auto \
+        --set bf16.enabled=auto
+    check "device: bf16.enabled=auto means true with a GPU" grep -qF '"enabled": true,' output
+    EMU_DEVICES=0 expect_code "device: bf16.enabled=auto is accepted without a GPU" 0 "$TRAIN" config show "$TINY" \
+        --set device=auto --set bf16.enabled=auto
+    check "device: bf16.enabled=auto means false without a GPU" bash -c "! grep -qF '\"enabled\": true,' output"
+    EMU_CAPABILITY=75 expect_code "device: bf16.enabled=auto is accepted with a GPU that is too old" 0 "$TRAIN" "$TINY" \
+        "${short[@]}" --set bf16.enabled=auto --dry-run
+    check "device: bf16.enabled=auto means f32 with a GPU that is too old" grep -q ', f32: ' output
+    EMU_CAPABILITY=75 expect_code "device: bench ops runs on the CPU if the GPU is too old" 0 "$TRAIN" bench ops --tokens 1 \
+        --repetitions 1
+    check "device: bench ops warns about a GPU that is too old" grep -q 'warning.* going on with the CPU: .*capability 7.5' \
+        output
+    check "device: doctor reports a cuBLASLt that cannot start" bash \
+        -c "EMU_LT=broken '$TRAIN' doctor | grep -q '^!!  cuda .*cuBLASLt cannot start'"
     # doctor's findings on several GPUs: where they are, and which see each other
     # found NAME LINE: doctor says so, in a line of its own (blanks are one)
     found() { check "device: doctor: $1" grep -qxF -- "$2" findings; }
@@ -67,7 +79,7 @@ if [ -n "$emulated" ]; then
     findings() { env "$@" "$TRAIN" doctor | sed 's/  */ /g' >findings; }
     findings EMU_DEVICES=1
     found "where the GPU is" "ok gpus 1: 0000:01:00.0"
-    check "device: doctor: one GPU has no peers" bash -c "! grep -q ' peers ' findings"
+    check "device: doctor lists no peers of a single GPU" bash -c "! grep -q ' peers ' findings"
     findings EMU_DEVICES=2
     found "two GPUs" "ok gpus 2: 0000:01:00.0, 0000:02:00.0"
     found "two that see each other" "ok peers all GPUs see each other"
@@ -81,10 +93,11 @@ if [ -n "$emulated" ]; then
     findings EMU_DEVICES=3 EMU_PEERS=later
     found "one way" "-- peers GPUs see these, others through the host's memory: 0: 1 2; 1: 2; 2:"
     findings EMU_DRIVER=none
-    check "device: doctor: no driver, no GPUs" bash -c "grep -q '^-- cuda .*no NVIDIA driver' findings && ! grep -qE ' (gpus|peers) ' findings"
+    check "device: doctor lists no GPUs without a driver" bash \
+        -c "grep -q '^-- cuda .*no NVIDIA driver' findings && ! grep -qE ' (gpus|peers) ' findings"
     # NCCL beside the program, and one that cannot be opened, beside a program that has none
     findings EMU_DEVICES=2
-    check "device: doctor: NCCL's version, and where it was found" \
+    check "device: doctor prints NCCL's version and path" \
         grep -qxE "ok nccl NCCL [0-9]+\.[0-9]+\.[0-9]+, $(dirname "$TRAIN")/libnccl\.so\.2" findings
     mkdir -p alone broken
     cp "$TRAIN" alone/train
@@ -93,47 +106,54 @@ if [ -n "$emulated" ]; then
         EMU_DEVICES=$count LD_LIBRARY_PATH=$PWD/broken alone/train doctor | sed 's/  */ /g' >findings.$count
     done
     for count in 0 1; do
-        check "device: doctor: no NCCL, and none needed with $count GPUs" grep -qx -- \
+        check "device: doctor says that $count GPUs need no NCCL" grep -qx -- \
             '-- nccl none that can be used, and none needed: only several GPUs reach each other through it' findings.$count
     done
-    check "device: doctor: two GPUs do not" grep -q '^!! nccl .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer' findings.2
-    EMU_DRIVER=old refused "a driver that is too old" 69 "update the driver" "$TRAIN" "$TINY" --set device=cuda --out missing
-    EMU_MEMORY=300 refused "a GPU that is too small" 90 "0 bytes of GPU 0's memory are available for it; no model fits" \
+    check "device: doctor reports a damaged NCCL if there are two GPUs" \
+        grep -q '^!! nccl .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer' findings.2
+    EMU_DRIVER=old refused "a driver that is too old is refused" 69 "update the driver" "$TRAIN" "$TINY" --set device=cuda \
+        --out missing
+    EMU_MEMORY=300 refused "a GPU that is too small for any model is refused" 90 \
+        "0 bytes of GPU 0's memory are available for it; no model fits" \
         "$TRAIN" "$TINY" --set device=cuda --out missing
-    EMU_MEMORY=500 refused "a batch that is too large for a GPU" 90 "of GPU 0's memory are available for it; lower train_micro_batch" \
+    EMU_MEMORY=500 refused "a batch that is too large for a GPU is refused" 90 \
+        "of GPU 0's memory are available for it; lower train_micro_batch" \
         "$TRAIN" "$TINY" --set device=cuda --set train_batch_size=4096 --set train_micro_batch_size_per_gpu=4096 \
         --set gradient_accumulation_steps=1 --out missing
-    EMU_MEMORY=100 refused "a GPU that is full" 90 "before any model: another program holds its memory" "$TRAIN" "$TINY" --set device=cuda --out missing
-    EMU_MEMORY=280 refused "a GPU that is full of its ranks" 90 \
+    EMU_MEMORY=100 refused "a GPU whose memory other programs use is refused" 90 \
+        "before any model: another program holds its memory" "$TRAIN" "$TINY" --set device=cuda --out missing
+    EMU_MEMORY=280 refused "a GPU that is too small for all ranks that share it is refused" 90 \
         "128 MiB are needed before any model by each rank that shares it: write fewer --ranks, wait for other programs" \
         "$TRAIN" "$TINY" --ranks 4 --set train_batch_size=4 --set train_micro_batch_size_per_gpu=1 \
         --set gradient_accumulation_steps=1 --set device=cuda --out missing
-    EMU_MEMORY=100 expect_code "device: a config is checked whatever the GPU has free" 0 "$TRAIN" config check "$TINY" \
+    EMU_MEMORY=100 expect_code "device: config check does not depend on a GPU's free memory" 0 "$TRAIN" config check "$TINY" \
         --set device=auto --set bf16.enabled=auto
-    EMU_LT=full refused "a GPU that fills up in the first products" 90 "CUBLAS_STATUS_ALLOC_FAILED" \
+    EMU_LT=full refused "a GPU that fills up in the first matrix multiplications is refused" 90 "CUBLAS_STATUS_ALLOC_FAILED" \
         "$TRAIN" "$TINY" --set device=cuda --dry-run
-    check "device: what to lower then" grep -q 'lower train_micro_batch_size_per_gpu' output
+    check "device: the message about a full GPU says which key to lower" grep -q 'lower train_micro_batch_size_per_gpu' output
     # Streams that lag change neither what is recorded nor its order.
     head -c 20000 text.txt >short.txt
     for streams in strict deferred random; do
-        EMU_STREAMS=$streams expect_code "device: a run whose streams are $streams" 0 "$TRAIN" "$TINY" --set device=cuda --set data.text=short.txt \
+        EMU_STREAMS=$streams expect_code "device: a run with $streams streams ends with 0" 0 "$TRAIN" "$TINY" \
+            --set device=cuda --set data.text=short.txt \
             --set train_steps=5 --set steps_per_print=4 --set model.num_layers=1 --set train_micro_batch_size_per_gpu=1 \
             --set eval.sample_interval=2 --set eval.sample_tokens=2 --set eval.interval=3 --set eval.steps=1 --out $streams
         sed -E 's/, "(t|seconds|tokens_per_second|gflops|eta|path)": ("[^"]*"|[0-9.e+-]+)//g' $streams/metrics.jsonl >$streams.records
     done
-    check "device: the same records with and without lag" diff strict.records deferred.records
-    check "device: the same records by chance" diff strict.records random.records
-    check "device: a step's sample comes after its line" \
+    check "device: streams that lag give the same records" diff strict.records deferred.records
+    check "device: streams in random order give the same records" diff strict.records random.records
+    check "device: the sample after a step is printed after the step's line" \
         bash -c "grep -oE '\"(train|sample)\", \"step\": [0-9]+' strict.records | grep -B1 sample | grep -q 'train.* 2$'"
-    check "device: nothing is left of these runs" test ! -e missing
+    check "device: refused runs leave no run folder" test ! -e missing
 fi
 
 # No library of a device or of products is opened before a device is: the start would wait for it.
 LD_DEBUG=files "$TRAIN" --version >version 2>opened
-check "device: LD_DEBUG=files lists the libraries that are opened" grep -q 'file=libc\.so' opened
+check "device: LD_DEBUG=files lists the libraries that are loaded" grep -q 'file=libc\.so' opened
 libraries=$(grep -oE 'file=[^ ]*(cuda|cublas|nvidia|nccl|blas)[^ ]*' opened | sort -u)
-check "device: nothing of them at the start: ${libraries//$'\n'/ }" test -z "$libraries"
+check "device: no CUDA library is loaded at the start: ${libraries//$'\n'/ }" test -z "$libraries"
 LD_DEBUG=files "$TRAIN" "$TINY" "${short[@]}" --set cpu.blas=builtin --out builtin >output 2>opened
 libraries=$(grep -oE 'file=[^ ]*blas[^ ]*' opened | sort -u)
-check "device: nor OpenBLAS beside the built-in products: ${libraries//$'\n'/ }" test -s builtin/result.json -a -z "$libraries"
+check "device: OpenBLAS is not loaded with cpu.blas=builtin: ${libraries//$'\n'/ }" test -s builtin/result.json \
+    -a -z "$libraries"
 finish

@@ -16,24 +16,24 @@ closed() {
         exec "$TRAIN" "$TINY" "${short[@]}" --out "$name"
     ) >console 2>err </dev/null
     code=$?
-    check "environment: $name: exit code $code" test $code -eq 0
-    check "environment: $name: metrics.jsonl holds events alone" \
+    check "environment: $name: the run ends with 0 (exit code $code)" test $code -eq 0
+    check "environment: $name: metrics.jsonl contains only events" \
         test "$(grep -cE '^\{"event": .*\}$' "$name/metrics.jsonl")" = "$(wc -l <"$name/metrics.jsonl")"
-    check "environment: $name: of every step" test "$(losses "$name/metrics.jsonl" | wc -l)" -eq 6
-    check "environment: $name: the lock holds its record" grep -qxE 'attempt 0, process [0-9]+ on .*' "$name/lock"
-    check "environment: $name: and nothing else" test "$(wc -c <"$name/lock")" -eq 160
+    check "environment: $name: metrics.jsonl has an event for every step" test "$(losses "$name/metrics.jsonl" | wc -l)" -eq 6
+    check "environment: $name: the lock file contains its record" grep -qxE 'attempt 0, process [0-9]+ on .*' "$name/lock"
+    check "environment: $name: the lock file contains nothing else" test "$(wc -c <"$name/lock")" -eq 160
 }
 closed stdin 0
-check "environment: stdin: the console speaks" grep -q '^done' console
+check "environment: a closed stdin does not affect the console" grep -q '^done' console
 closed stdout 1
 closed stderr 2
-check "environment: stderr: the console speaks" grep -q '^done' console
+check "environment: a closed stderr does not affect the console" grep -q '^done' console
 closed all 0 1 2
 for name in stdout stderr all; do same_run "environment: $name: the bits of the others" stdin $name; done
 "$TRAIN" "$TINY" --set train_steps=0 >&- 2>err
-check "environment: stdout closed: errors are said with their code" test $? -eq 78 -a -s err
+check "environment: with a closed stdout an error still gives its exit code" test $? -eq 78 -a -s err
 "$TRAIN" - <&- >console 2>&1
-check "environment: stdin closed: a config from there is empty, not another file" test $? -eq 78
+check "environment: with a closed stdin a config from - is empty" test $? -eq 78
 
 # ---- limits on address space (ulimit -v, in KiB): from what holds nothing to what holds all, a run trains or says why not.
 # A thread takes 256 MiB, OpenBLAS another 128 for it; in between the built-in products serve.
@@ -44,21 +44,22 @@ for size in 100000 280000 300000 360000 440000 2000000; do
     limited >output 2>err </dev/null
     code=$?
     if [ $code -eq 90 ]; then
-        check "environment: $size KiB: refused with a sentence" grep -qE '^error\[90\] .*(bytes|memory|[KM]iB of address space)' err
+        check "environment: a limit of $size KiB is reported with an error message" \
+            grep -qE '^error\[90\] .*(bytes|memory|[KM]iB of address space)' err
     else
-        check "environment: $size KiB: trains (exit code $code)" test $code -eq 0
+        check "environment: a limit of $size KiB lets the run train (exit code $code)" test $code -eq 0
         losses "limit-$size/metrics.jsonl" | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/' >limited.losses
-        check "environment: $size KiB: the losses, to rounding" awk -v all="$unlimited" 'BEGIN { split(all, a, "\n") }
+        check "environment: a limit of $size KiB changes losses only by rounding" awk -v all="$unlimited" 'BEGIN { split(all, a, "\n") }
             { n++; d = $1 / a[n] - 1; if (!($1 > 0) || d > 1e-5 || d < -1e-5) bad = 1 } END { exit bad || n != 6 }' limited.losses
         grep -q 'warning: OpenBLAS does not get its memory' err && grep -q '^device .*built-in products' output && served=1
     fi
-    [ $size -ne 100000 ] || check "environment: $size KiB is too little for anything" test $code -eq 90
-    [ $size -ne 2000000 ] || check "environment: $size KiB is enough for all" test $code -eq 0 -a ! -s err
+    [ $size -ne 100000 ] || check "environment: a limit of $size KiB is too small for any run" test $code -eq 90
+    [ $size -ne 2000000 ] || check "environment: a limit of $size KiB is enough without a warning" test $code -eq 0 -a ! -s err
 done
 if "$TRAIN" doctor | grep -q '^ok  blas '; then
-    check "environment: without OpenBLAS's memory the built-in products serve, with a warning" test $served -eq 1
+    check "environment: if OpenBLAS gets no memory, the built-in products are used with a warning" test $served -eq 1
 else
-    skip "environment: OpenBLAS without its memory" "there is no OpenBLAS"
+    skip "environment: OpenBLAS gets no memory" "there is no OpenBLAS"
 fi
 
 # ---- SIGCHLD ignored, as some callers leave it, with address space limited: the trial's end is known all the same
@@ -70,17 +71,18 @@ def before():
 sys.exit(subprocess.call(sys.argv[1:], preexec_fn=before))' "$TRAIN" "$TINY" "${short[@]}" --set cpu.threads=1 --out ignored 2>err
 }
 if command -v python3 >/dev/null; then
-    expect_code "environment: SIGCHLD ignored, and address space limited" 0 ignored
-    same_run "environment: ... changes nothing" limit-2000000 ignored
+    expect_code "environment: a run with SIGCHLD ignored and a limit on address space ends with 0" 0 ignored
+    same_run "environment: an ignored SIGCHLD changes no bit" limit-2000000 ignored
 else
-    skip "environment: SIGCHLD ignored" "there is no python3"
+    skip "environment: SIGCHLD is ignored" "there is no python3"
 fi
 
 # ---- doctor finds what a limit takes away, and goes on
 (ulimit -v 100000 && exec "$TRAIN" doctor) >output 2>err </dev/null
-check "environment: doctor within 100000 KiB" test $? -eq 0 -a ! -s err
-check "environment: doctor's trouble is a finding" grep -qE '^!!  device  +the system refused .* of address space for .*; raise ulimit -v' output
-check "environment: ... of the levels, in MiB, with what one thread can do" \
+check "environment: doctor runs within 100000 KiB" test $? -eq 0 -a ! -s err
+check "environment: doctor reports that a device cannot be opened" \
+    grep -qE '^!!  device  +the system refused .* of address space for .*; raise ulimit -v' output
+check "environment: doctor reports the levels, in MiB, with one thread" \
     grep -qE '^!!  levels  +the system refused 256\.0 MiB of address space for 1 thread; raise ulimit -v$' output
-check "environment: ... and it goes on to the last" grep -qE '^(ok|--)  python3 ' output
+check "environment: doctor goes on to its last check" grep -qE '^(ok|--)  python3 ' output
 finish

@@ -13,9 +13,9 @@ script=$copy/scripts/gpu_check.sh results=$copy/build/gpu_check/results.md
 # stand_in NAME TEXT
 stand_in() { mkdir -p "$(dirname "$1")" && printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
 
-expect_code "gpu_check: an unknown item" 64 "$script" nonsense
-expect_code "gpu_check: the list" 0 "$script" --list
-check "gpu_check: cuBLASLt is asked early" test "$(sed -n 2p output | cut -d ' ' -f 1)" = probe
+expect_code "gpu_check: an unknown item is refused" 64 "$script" nonsense
+expect_code "gpu_check: --list succeeds" 0 "$script" --list
+check "gpu_check: the probes of cuBLASLt are the second item" test "$(sed -n 2p output | cut -d ' ' -f 1)" = probe
 
 # ---- what is there
 # bare COMMAND...: with the stand-ins in bin, and a toolkit of them
@@ -23,18 +23,20 @@ bare() { env -u CHECK_TRAIN -u CHECK_TESTS -u CUDA_HOME PATH="$PWD/bin:$PATH" CH
 stand_in bin/nvidia-smi 'exit 9'
 sed -i "s|/dev/nvidia\[0-9\]\*|$PWD/nodes/nvidia[0-9]*|" "$copy/scripts/cuda_lib.sh"
 stand_in bin/nvcc 'exit 0'
-expect_code "gpu_check: without a GPU" 69 bare "$script"
-check "gpu_check: one sentence" grep -qx 'gpu_check: there is no GPU here; nothing was checked' output
+expect_code "gpu_check: a machine without a GPU ends with 69" 69 bare "$script"
+check "gpu_check: a missing GPU is reported in one sentence" grep -qx 'gpu_check: there is no GPU here; nothing was checked' \
+    output
 stand_in bin/nvidia-smi 'echo 9.0'
 # shellcheck disable=SC2016 # the stand-in expands it
 stand_in bin/make 'case $* in *missing) echo "cmocka is missing: say so" ;; esac'
-expect_code "gpu_check: a library is missing" 69 bare "$script"
-check "gpu_check: it is named in a line" grep -qx 'gpu_check: cmocka is missing: say so; nothing was checked' output
+expect_code "gpu_check: a missing library ends with 69" 69 bare "$script"
+check "gpu_check: a missing library is named in one line" grep -qx 'gpu_check: cmocka is missing: say so; nothing was checked' \
+    output
 stand_in bin/make "echo \"\$@\" \"\$CUDA_HOME\" >>$PWD/made; case \$* in *missing) ;; *) echo 'x.cu: Error: no'; exit 2 ;; esac"
-expect_code "gpu_check: a build fails" 1 bare "$script"
-check "gpu_check: and it is said" grep -q '^FAIL *build .*exit 2' output
-check "gpu_check: with a closing line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
-check "gpu_check: and kept" grep -q '^FAIL *build .*exit 2' "$results"
+expect_code "gpu_check: a failed build ends with 1" 1 bare "$script"
+check "gpu_check: a failed build is printed" grep -q '^FAIL *build .*exit 2' output
+check "gpu_check: a failed build is counted in the last line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
+check "gpu_check: a failed build is kept in the results" grep -q '^FAIL *build .*exit 2' "$results"
 # The toolkit through a link; no nvidia-smi, but a device's file: Hopper is built for, and nothing else.
 mkdir -p toolkit/bin nodes
 mv bin/nvcc toolkit/bin/ && ln -s "$PWD/toolkit/bin/nvcc" bin/nvcc
@@ -42,15 +44,15 @@ touch nodes/nvidia0
 stand_in bin/nvidia-smi 'exit 9'
 rm made
 bare "$script" >output 2>&1
-check "gpu_check: one architecture" grep -q 'ARCH=90a .*build/gpu/train' made
-check "gpu_check: the toolkit's folder is passed on" grep -q "build/gpu/train.* $PWD/toolkit$" made
+check "gpu_check: kernels are built for this machine's architecture only" grep -q 'ARCH=90a .*build/gpu/train' made
+check "gpu_check: the toolkit's folder is passed to make" grep -q "build/gpu/train.* $PWD/toolkit$" made
 for name in train tests/cuda/test_ptx tests/cuda/test_model_cuda tests/parallel/trainer/test_trainer; do
     check "gpu_check: $name is built" grep -q "build/gpu/$name " made
 done
 stand_in "$copy/build/gpu/train" 'echo "ok    cuda          cuda: a stand-in"'
 stand_in bin/make 'exit 0'
-expect_code "gpu_check: a test that its own build has not made" 1 bare "$script" goldens
-check "gpu_check: is a failure" grep -q '^FAIL *goldens ' output
+expect_code "gpu_check: a test that the build did not produce ends with 1" 1 bare "$script" goldens
+check "gpu_check: a test that the build did not produce is a failed item" grep -q '^FAIL *goldens ' output
 rm -r "$copy/build/gpu"
 # A test that skips fails its item, so that nothing but a missing GPU (cuda_needed, pair_needed) may make one skip, or a second one,
 # without which its item is not run.
@@ -58,7 +60,7 @@ mapfile -t sources < <(grep -o 'gpu/tests/[a-z/]*/test_[a-z_]*' made | sort -u |
 for source in "${sources[@]}"; do [ -f "$source" ] || echo "${source}u"; done >cu
 mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//' cu); cat cu)
 grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" | grep -v 'if (gpus < 2) skip_because' >skips
-check "gpu_check: tests skip for want of a GPU alone: $(head -n 1 skips)" test "${#sources[@]}" -gt 10 -a ! -s skips
+check "gpu_check: the items' tests skip only if GPUs are missing: $(head -n 1 skips)" test "${#sources[@]}" -gt 10 -a ! -s skips
 
 # ---- items
 good='case $1 in doctor) echo "ok    cuda          cuda: a stand-in" ;; esac'
@@ -67,23 +69,24 @@ stand_in tests/kernels/test_ops 'echo "[       OK ] one"; exit 1'
 # shellcheck disable=SC2016 # the stand-in expands it
 stand_in tests/model/test_golden 'echo "[       OK ] one"; echo "[       OK ] two"; test "$TEST_DEVICE" = cuda && test "${LD_LIBRARY_PATH%%:*}" = /toolkit/lib64'
 export CHECK_TRAIN=$PWD/train CHECK_TESTS=$PWD/tests CUDA_HOME=/toolkit
-expect_code "gpu_check: an item fails" 1 "$script" ops goldens
-check "gpu_check: it is said" grep -q '^FAIL *ops .*exit 1' output
-check "gpu_check: the next one is run" grep -q '^ok *goldens .*2 tests' output
-check "gpu_check: the device" grep -q '^ok *doctor .* cuda: a stand-in$' output
-check "gpu_check: every line an item's" test "$(grep -cvE '^(ok|FAIL) |^      \|' output)" -eq 1
-check "gpu_check: the closing line" test "$(tail -n 1 output)" = "2 passed, 1 failed, 0 skipped"
-check "gpu_check: the results are kept" grep -q '^ok *goldens .*2 tests' "$results"
+expect_code "gpu_check: a failing item ends with 1" 1 "$script" ops goldens
+check "gpu_check: a failing item is printed with its exit code" grep -q '^FAIL *ops .*exit 1' output
+check "gpu_check: the item after a failing one runs" grep -q '^ok *goldens .*2 tests' output
+check "gpu_check: the device is printed" grep -q '^ok *doctor .* cuda: a stand-in$' output
+check "gpu_check: each line of output belongs to an item" test "$(grep -cvE '^(ok|FAIL) |^      \|' output)" -eq 1
+check "gpu_check: the last line counts a failing and two passing items" test "$(tail -n 1 output)" = \
+    "2 passed, 1 failed, 0 skipped"
+check "gpu_check: the results of passing items are kept" grep -q '^ok *goldens .*2 tests' "$results"
 stand_in tests/model/test_golden 'echo "[  SKIPPED ] one"'
-expect_code "gpu_check: a test that skips the GPU fails" 1 "$script" goldens
-check "gpu_check: and is named" grep -q 'test_golden did not use the GPU' output
+expect_code "gpu_check: a test that skips on a GPU ends with 1" 1 "$script" goldens
+check "gpu_check: a test that skips on a GPU is named" grep -q 'test_golden did not use the GPU' output
 rm tests/model/test_golden
-expect_code "gpu_check: a test that nobody has built is skipped" 0 "$script" goldens
-check "gpu_check: and what builds it is named" \
+expect_code "gpu_check: a test program that is not built is skipped" 0 "$script" goldens
+check "gpu_check: a skipped item names the command that builds its test" \
     grep -q "^skip *goldens .* $PWD/tests/model/test_golden is not built: make CUDA=emu test-programs$" output
 stand_in tests/model/test_golden 'sleep 60'
-expect_code "gpu_check: a test that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
-check "gpu_check: and it is said" grep -q '^FAIL *goldens .*stopped after 5 s' output
+expect_code "gpu_check: an item that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
+check "gpu_check: an item that hangs is reported with its time limit" grep -q '^FAIL *goldens .*stopped after 5 s' output
 
 # ---- grids of ranks: a stand-in that trains, on as many GPUs as it says
 # trains GPUS WORDS FACTOR: doctor knows so many; with --ranks it says WORDS of them, and its last loss is FACTOR times one rank's
@@ -101,31 +104,35 @@ trains() {
         done >\$1/metrics.jsonl"
 }
 trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' 1.000001
-expect_code "gpu_check: a grid on two GPUs" 0 "$script" nccl.2.ddp
-check "gpu_check: how far its losses are off" grep -qx "ok *nccl.2.ddp .* 6 steps' losses within 1.0e-06 of one rank's; NCCL 2.28.9" output
-expect_code "gpu_check: grids for which GPUs are missing" 0 "$script" nccl.4
-check "gpu_check: each is skipped, and says why" \
+expect_code "gpu_check: a grid on two GPUs passes" 0 "$script" nccl.2.ddp
+check "gpu_check: a grid's line has the deviation of its losses" \
+    grep -qx "ok *nccl.2.ddp .* 6 steps' losses within 1.0e-06 of one rank's; NCCL 2.28.9" output
+expect_code "gpu_check: grids that need more GPUs end with 0" 0 "$script" nccl.4
+check "gpu_check: each grid that needs more GPUs is skipped with a reason" \
     test "$(grep -c 'skip *nccl\.4\.[a-z0-9]* .* it takes 4 GPUs, and there are 2$' output)" -eq 7 -a "$(tail -n 1 output)" = "1 passed, 0 failed, 7 skipped"
 rm -f visible
-expect_code "gpu_check: on the first of chosen GPUs" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" nccl.2.tp2
-check "gpu_check: ... as many as there are ranks" test "$(sort -u visible)" = 7,5
+expect_code "gpu_check: a grid uses the first of the chosen GPUs" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" nccl.2.tp2
+check "gpu_check: a grid sees as many GPUs as it has ranks" test "$(sort -u visible)" = 7,5
 trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' 1.0001
-expect_code "gpu_check: a grid that trains otherwise" 1 "$script" nccl.2.ddp
-check "gpu_check: it is said" grep -q "^ *| ERROR: in 6 steps losses are off one rank's by 1.0e-04" output
+expect_code "gpu_check: a grid with other losses ends with 1" 1 "$script" nccl.2.ddp
+check "gpu_check: a grid with other losses is reported with the deviation" \
+    grep -q "^ *| ERROR: in 6 steps losses are off one rank's by 1.0e-04" output
 trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' nan
-expect_code "gpu_check: a grid whose loss is no number" 1 "$script" nccl.2.ddp
+expect_code "gpu_check: a grid with a NaN loss ends with 1" 1 "$script" nccl.2.ddp
 trains 2 '2 = dp 2 (threads, 1 thread each)' 1
-expect_code "gpu_check: a grid without NCCL" 1 "$script" nccl.2.zero3
-check "gpu_check: it should have had it" grep -q '^ *| ERROR: the run does not say: NCCL' output
+expect_code "gpu_check: a grid that should use NCCL and does not ends with 1" 1 "$script" nccl.2.zero3
+check "gpu_check: a grid that does not use NCCL is reported" grep -q '^ *| ERROR: the run does not say: NCCL' output
 trains 1 'ranks share the GPU, and reach each other through its memory' 1
-expect_code "gpu_check: all grids of one GPU, and none of more" 0 "$script" nccl
-check "gpu_check: ranks that share it" grep -qE "^ok *nccl.1.tp2pp2 .* of one rank's; ranks share the GPU$" output
-check "gpu_check: seven grids on one GPU, and what takes more" test "$(tail -n 1 output)" = "8 passed, 0 failed, 14 skipped"
+expect_code "gpu_check: on one GPU all grids of one GPU pass" 0 "$script" nccl
+check "gpu_check: ranks that share a GPU are reported as such" \
+    grep -qE "^ok *nccl.1.tp2pp2 .* of one rank's; ranks share the GPU$" output
+check "gpu_check: on one GPU seven grids run and the others are skipped" test "$(tail -n 1 output)" = \
+    "8 passed, 0 failed, 14 skipped"
 
 # Whatever shares a GPU sees one.
 # shellcheck disable=SC2016 # the stand-in expands it
 stand_in tests/model/test_golden 'echo "[       OK ] one"; test "$CUDA_VISIBLE_DEVICES" = 7'
-expect_code "gpu_check: other items have one of the GPUs" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" goldens
+expect_code "gpu_check: other items see one of the chosen GPUs" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" goldens
 # shellcheck disable=SC2016 # the stand-in expands it
 stand_in tests/cuda/test_cuda_gpus 'echo "[       OK ] one"; test "$CUDA_VISIBLE_DEVICES" = 7,5'
 trains 3 unasked 1
@@ -140,28 +147,33 @@ expect_code "gpu_check: a test that needs two GPUs sees two" 0 env CUDA_VISIBLE_
 # checked SLOW CODE: memcheck of tests that hang where more than every SLOW-th case is tried
 checked() { expect_code "gpu_check: memcheck, slow from $1 on" "$2" env SLOW="$1" PATH="$PWD/bin:$PATH" CHECK_LIMIT=6 "$script" memcheck; }
 checked 0 0
-check "gpu_check: memcheck says how far it came" grep -q '^ok *memcheck .* no complaint over one case in 3 of every op$' output
+check "gpu_check: memcheck reports how many cases it has checked" \
+    grep -q '^ok *memcheck .* no complaint over one case in 3 of every op$' output
 checked 8 0
-check "gpu_check: cut short, the few count" \
+check "gpu_check: a stopped memcheck counts the cases that it has checked" \
     grep -q '^ok *memcheck .* one case in 24 of every op; no complaint over one case in 8 of the first 1 ops' output
 checked 24 0
-check "gpu_check: not even the few" grep -q '^skip *memcheck .* one case in 24 of the first 1 ops, then the time was over$' output
+check "gpu_check: a memcheck stopped in its first part is skipped with a reason" \
+    grep -q '^skip *memcheck .* one case in 24 of the first 1 ops, then the time was over$' output
 stand_in tests/kernels/test_ops "trap '' TERM; echo '[       OK ] op'; sleep 60"
 checked 24 0
-check "gpu_check: a test that must be killed" grep -q '^skip *memcheck .* first 1 ops' output
+check "gpu_check: a memcheck that must be killed is skipped" grep -q '^skip *memcheck .* first 1 ops' output
 stand_in tests/kernels/test_ops "echo '========= Invalid __global__ read of size 4'; exec sleep 60"
 checked 24 1
-check "gpu_check: a complaint before the time is over" grep -q '^ *| ========= Invalid __global__ read' output
+check "gpu_check: an error that memcheck found before its time limit is reported" \
+    grep -q '^ *| ========= Invalid __global__ read' output
 
 # ---- a device that cannot be used
 stand_in train 'echo "--    cuda          built in; no device: none here"'
-expect_code "gpu_check: the program finds no GPU" 69 "$script" ops
-check "gpu_check: it says so" grep -qx 'gpu_check: built in; no device: none here; nothing was checked' output
+expect_code "gpu_check: a program that finds no GPU ends with 69" 69 "$script" ops
+check "gpu_check: a program that finds no GPU is quoted" \
+    grep -qx 'gpu_check: built in; no device: none here; nothing was checked' output
 stand_in train 'echo "!!    cuda          built in; trouble: no cuBLASLt; the CPU path is ready"'
-expect_code "gpu_check: the program finds trouble" 1 "$script" ops
-check "gpu_check: trouble is a failed item" grep -q '^FAIL *doctor ' output
-check "gpu_check: its sentence" grep -q '^ *| ERROR: built in; trouble: no cuBLASLt' output
-check "gpu_check: trouble, closing line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
+expect_code "gpu_check: a program that finds an unusable GPU ends with 1" 1 "$script" ops
+check "gpu_check: an unusable GPU is a failed item" grep -q '^FAIL *doctor ' output
+check "gpu_check: the error message about an unusable GPU is printed" grep -q '^ *| ERROR: built in; trouble: no cuBLASLt' \
+    output
+check "gpu_check: an unusable GPU is counted in the last line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
 stand_in train 'echo "--    cuda          not built into this program"'
-expect_code "gpu_check: a build without CUDA is no absent GPU" 1 "$script" ops
+expect_code "gpu_check: a build without CUDA ends with 1 and not with 69" 1 "$script" ops
 finish

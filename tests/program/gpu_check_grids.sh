@@ -14,9 +14,12 @@ mkdir -p project/tests
 cp -r "$root/scripts" project/
 cp -r "$root/tests/program" project/tests/
 export EMU_DEVICES=4 CHECK_TRAIN=$TRAIN CHECK_TESTS=$PWD/none
-expect_code "gpu_check: grids on the emulated device" 0 project/scripts/gpu_check.sh nccl.1.pp2 nccl.2.zero3 nccl.4.tp2pp2
-check "gpu_check: three grids" test "$(tail -n 1 output)" = "4 passed, 0 failed, 0 skipped"
-check "gpu_check: no GPU has run them, and it is said" test "$(grep -c '^ok *nccl.*; an emulated device: no GPU has run this$' output)" -eq 3
-check "gpu_check: two of them by NCCL" test "$(grep -c "of one rank's; NCCL 2" output)" -eq 2
-check "gpu_check: ... and kept" grep -q '^ok *nccl.4.tp2pp2 ' project/build/gpu_check/results.md
+expect_code "gpu_check: three grids pass on the emulated device" 0 project/scripts/gpu_check.sh nccl.1.pp2 nccl.2.zero3 \
+    nccl.4.tp2pp2
+check "gpu_check: all three grids on the emulated device are counted" test "$(tail -n 1 output)" = \
+    "4 passed, 0 failed, 0 skipped"
+check "gpu_check: the lines of emulated grids say that no GPU has run them" \
+    test "$(grep -c '^ok *nccl.*; an emulated device: no GPU has run this$' output)" -eq 3
+check "gpu_check: two of the emulated grids use NCCL" test "$(grep -c "of one rank's; NCCL 2" output)" -eq 2
+check "gpu_check: results of emulated grids are kept" grep -q '^ok *nccl.4.tp2pp2 ' project/build/gpu_check/results.md
 finish

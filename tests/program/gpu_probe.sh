@@ -21,41 +21,46 @@ fake() {
 fake bits "device.name = a card | of paper" "philox.mismatches = 0" "copy.1MiB = 3.91e+12 B/s" "map.a.lane0 = r0:(0,0)"
 echo 'echo "the last word" >&2; exit 1' >other.then
 fake other "before.the.end = 1 ms"
-expect_code "gpu_probe: a failing probe fails the whole" 1 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/a.md" --notes
-check "gpu_probe: counts" grep -Eq '^1 answered, 1 failed, [01] skipped$|^1 answered, 2 failed' output
-check "gpu_probe: a number has its unit" grep -qxF '| copy.1MiB | 3.91e+12 | B/s |' a.md
-check "gpu_probe: a word, and a bar in it" grep -qxF '| device.name | a card \| of paper |  |' a.md
-check "gpu_probe: maps stand apart" grep -qx 'map.a.lane0 = r0:(0,0)' a.md
-check "gpu_probe: what a failing probe said is kept" grep -qxF '| before.the.end | 1 | ms |' a.md
-check "gpu_probe: and its last word" grep -qx 'the last word' a.md
-check "gpu_probe: the notes have the table" grep -qxF '| copy.1MiB | 3.91e+12 | B/s |' "$notes"
-check "gpu_probe: the notes keep their markers" test "$(grep -c '^<!-- probe:\(begin\|end\) -->$' "$notes")" -eq 2
+expect_code "gpu_probe: a failing probe ends the script with 1" 1 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" \
+    --out "$PWD/a.md" --notes
+check "gpu_probe: probes that answered and failed are counted" \
+    grep -Eq '^1 answered, 1 failed, [01] skipped$|^1 answered, 2 failed' output
+check "gpu_probe: a measured number is printed with its unit" grep -qxF '| copy.1MiB | 3.91e+12 | B/s |' a.md
+check "gpu_probe: a bar in a text value is escaped" grep -qxF '| device.name | a card \| of paper |  |' a.md
+check "gpu_probe: lines of maps are listed apart from the table" grep -qx 'map.a.lane0 = r0:(0,0)' a.md
+check "gpu_probe: values of a failing probe are kept" grep -qxF '| before.the.end | 1 | ms |' a.md
+check "gpu_probe: the last line of a failing probe is kept" grep -qx 'the last word' a.md
+check "gpu_probe: --notes copies the table into NOTES.md" grep -qxF '| copy.1MiB | 3.91e+12 | B/s |' "$notes"
+check "gpu_probe: --notes keeps the markers in NOTES.md" test "$(grep -c '^<!-- probe:\(begin\|end\) -->$' "$notes")" -eq 2
 rm bin/other
 fake bits "a.value = 1"
-expect_code "gpu_probe: all answered" 0 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/b.md" --notes
-check "gpu_probe: an old table goes" test "$(grep -c 'copy.1MiB' "$notes")" -eq 0
+expect_code "gpu_probe: probes that all answer end with 0" 0 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" \
+    --out "$PWD/b.md" --notes
+check "gpu_probe: --notes removes the old table" test "$(grep -c 'copy.1MiB' "$notes")" -eq 0
 
 rm other.then
 fake other "b.value = 2"
-expect_code "gpu_probe: only those named" 0 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/b.md" --only other
-check "gpu_probe: and no other" grep -q '^1 answered, 0 failed, 0 skipped' output
+expect_code "gpu_probe: --only succeeds" 0 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/b.md" --only other
+check "gpu_probe: --only runs only the named probe" grep -q '^1 answered, 0 failed, 0 skipped' output
 rm bin/other
 # shellcheck disable=SC2016 # the probe expands it
 echo 'echo "told.share = $PROBE_SHARE s"' >told.then
 fake told
-expect_code "gpu_probe: a probe ends within its share" 0 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/d.md"
-check "gpu_probe: which it is told" grep -qxF '| told.share | 20 | s |' d.md
+expect_code "gpu_probe: a probe that ends within its time limit answers" 0 env PROBE_BIN="$PWD/bin" \
+    "$copy/scripts/gpu_probe.sh" --out "$PWD/d.md"
+check "gpu_probe: a probe is given its time limit" grep -qxF '| told.share | 20 | s |' d.md
 rm bin/told
 echo 'sleep 60' >slow.then
 fake slow "begun.value = 1"
-expect_code "gpu_probe: a hanging probe is stopped" 1 env PROBE_BIN="$PWD/bin" PROBE_SHARE=1 "$copy/scripts/gpu_probe.sh" --out "$PWD/c.md"
-check "gpu_probe: and named" grep -q 'slow failed: stopped after its 1 s' output
+expect_code "gpu_probe: a probe that hangs is stopped" 1 env PROBE_BIN="$PWD/bin" PROBE_SHARE=1 "$copy/scripts/gpu_probe.sh" \
+    --out "$PWD/c.md"
+check "gpu_probe: a probe that hangs is named" grep -q 'slow failed: stopped after its 1 s' output
 rm bin/slow
 echo 'echo "no GPU to ask: none is visible" >&2; exit 69' >bits.then
 fake bits "nothing = 0"
-expect_code "gpu_probe: no GPU" 69 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh"
-check "gpu_probe: says so" grep -q 'no GPU to ask' output
-expect_code "gpu_probe: an unknown option" 64 "$copy/scripts/gpu_probe.sh" --fast
+expect_code "gpu_probe: a missing GPU ends with 69" 69 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh"
+check "gpu_probe: a missing GPU is reported" grep -q 'no GPU to ask' output
+expect_code "gpu_probe: an unknown option is refused" 64 "$copy/scripts/gpu_probe.sh" --fast
 
 if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
     # A third of the probes by turns, unless this commit changes what they are made of.
@@ -71,6 +76,6 @@ if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]
     check "gpu_probe: every probe compiles" test $code -ne 1 -o -s "$copy/build/probe/probe.md"
 else
     skip "gpu_probe: every probe compiles" "there is no nvcc"
-    expect_code "gpu_probe: no nvcc" 69 "$copy/scripts/gpu_probe.sh"
+    expect_code "gpu_probe: a missing nvcc ends with 69" 69 "$copy/scripts/gpu_probe.sh"
 fi
 finish

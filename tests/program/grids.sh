@@ -18,36 +18,38 @@ on() {
 }
 
 # ---- the losses of one rank ------------------------------------------------------------------------------------------
-expect_code "grids: a run on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
+expect_code "grids: a run on one rank succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
 # as NAME LINE PP TP RANKS SETTING...: a run on that grid, which begins with that line
 as() {
     local name=$1 line=$2
     shift 2
     on "$@"
-    expect_code "grids: on $line" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out "$name"
+    expect_code "grids: a run on $line succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out "$name"
     # The line is wrapped at the width of the console.
-    check "grids: ... says how" grep -qF "ranks $line" <(tr -s ' \n' ' ' <output)
-    alike "grids: ... has the losses of one rank" one "$name"
-    check "grids: ... and its sample" test "$(text one)" = "$(text "$name")"
+    check "grids: the grid is printed: $line" grep -qF "ranks $line" <(tr -s ' \n' ' ' <output)
+    alike "grids: the losses of one rank are those on $line" one "$name"
+    check "grids: the sample of one rank is that on $line" test "$(text one)" = "$(text "$name")"
 }
 as pp2tp2 "4 = pp 2 x tp 2 (threads, 1 thread each), ZeRO 0, 1f1b, 6 micro-batches, bubble 14 %" 2 2 4
 as gpipe "4 = pp 2 x tp 2 (threads, 1 thread each), ZeRO 0, gpipe, 6 micro-batches, bubble 14 %" 2 2 4 parallel.schedule=gpipe
-same_run "grids: ... to the bits of 1f1b" pp2tp2 gpipe
+same_run "grids: gpipe has the bits of 1f1b" pp2tp2 gpipe
 as stages3 "3 = pp 3 (threads, 1 thread each), ZeRO 0, 1f1b, 6 micro-batches, bubble 25 %" 3 1 3 "parallel.pipeline_split=[2,1,1]"
 as rows "4 = dp 2 x tp 2 (threads, 1 thread each), ZeRO 3, sequence parallel" 1 2 4 parallel.sequence_parallel=true \
     zero_optimization.stage=3 activation_checkpointing.policy=full
 as chunks "4 = pp 2 x dp 2 (threads, 1 thread each), ZeRO 1, interleaved x 2, 3 micro-batches, bubble 14 %" 2 1 4 \
     parallel.pipeline_chunks=2 zero_optimization.stage=1
 on 2 2 4 parallel.schedule=gpipe
-expect_code "grids: a dry run" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --dry-run --out dry
-check "grids: ... is printed once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
+expect_code "grids: a dry run on a grid succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --dry-run --out dry
+check "grids: a dry run on a grid prints one line and leaves no folder" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
 for how in " on 2 ranks; --world N looks whether its batch fits N of them" "--world=6 on 6 ranks" "--world=2 on 2 ranks"; do
     read -ra options <<<"${how%% on *}"
-    expect_code "grids: a check${how%% on *}" 0 "$TRAIN" config check "$TINY" --set parallel.tensor=2 "${options[@]}"
-    check "grids: ... says on which ranks" grep -qx ".*tiny.json: good on ${how#* on }" output
+    expect_code "grids: config check${how%% on *} accepts the config" 0 "$TRAIN" config check "$TINY" --set parallel.tensor=2 \
+        "${options[@]}"
+    check "grids: config check${how%% on *} prints the number of ranks" grep -qx ".*tiny.json: good on ${how#* on }" output
 done
 show=(config show "$TINY" --set model.num_layers=5 --set gradient_accumulation_steps=3 --schedule)
-expect_code "grids: a schedule" 0 "$TRAIN" "${show[@]}" --world 4 --set parallel.pipeline=2 --set "parallel.pipeline_split=[3,2]"
+expect_code "grids: config show --schedule succeeds" 0 "$TRAIN" "${show[@]}" --world 4 --set parallel.pipeline=2 \
+    --set "parallel.pipeline_split=[3,2]"
 cat >expected <<'END'
 1f1b, 3 micro-batches, bubble 25 %
 stage 0  embedding, blocks 0 to 2
@@ -55,33 +57,40 @@ stage 1  blocks 3 to 4, head
 stage 0  F0 F1       B0--- F2 B1---    B2---
 stage 1     F0 B0--- F1 B1--- F2 B2---
 END
-check "grids: ... is drawn, with the layers of its stages" diff expected <(sed 's/ *$//' output)
-expect_code "grids: a schedule of chunks" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 --set parallel.pipeline_chunks=2 \
+check "grids: a schedule is drawn with the layers of its stages" diff expected <(sed 's/ *$//' output)
+expect_code "grids: the schedule of interleaved chunks is shown" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 \
+    --set parallel.pipeline_chunks=2 \
     --set "parallel.pipeline_split=[1,2,1,1]" --set model.vocab_size=300
-check "grids: ... names them" test "$(sed -n 2,3p output)" = \
+check "grids: the schedule of chunks names the layers of each chunk" test "$(sed -n 2,3p output)" = \
     $'stage 0  a: embedding, block 0; b: block 3\nstage 1  a: blocks 1 to 2; b: block 4, head'
-check "grids: ... which follow from no vocabulary" test "$(grep -c vocabulary output)" -eq 0
-expect_code "grids: a schedule of one micro-batch" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 \
+check "grids: a split that does not depend on the vocabulary does not mention it" test "$(grep -c vocabulary output)" -eq 0
+expect_code "grids: the schedule of one micro-batch is shown" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 \
     --set gradient_accumulation_steps=1
-check "grids: ... is called that" test "$(head -n 1 output)" = "1f1b, 1 micro-batch, bubble 50 %"
-expect_code "grids: a schedule of one stage" 0 "$TRAIN" "${show[@]}"
-check "grids: ... which no vocabulary cuts" test "$(grep -c vocabulary output)" -eq 0
-expect_code "grids: a schedule of 16 stages" 0 "$TRAIN" "${show[@]}" --world 16 --set parallel.pipeline=16 --set model.num_layers=16 \
+check "grids: the schedule of one micro-batch is written in the singular" test "$(head -n 1 output)" = \
+    "1f1b, 1 micro-batch, bubble 50 %"
+expect_code "grids: the schedule of one stage is shown" 0 "$TRAIN" "${show[@]}"
+check "grids: the schedule of one stage does not mention the vocabulary" test "$(grep -c vocabulary output)" -eq 0
+expect_code "grids: the schedule of 16 stages is shown" 0 "$TRAIN" "${show[@]}" --world 16 --set parallel.pipeline=16 \
+    --set model.num_layers=16 \
     --set gradient_accumulation_steps=40
-check "grids: ... fits a terminal" test "$(wc -L <output)" -eq 80
-check "grids: ... is drawn beyond its first backward" grep -qxE 'stage 0   F{16} +B-F.*[.]{3}' output
-check "grids: ... with its names in one column" grep -qx 'stage 9   block 9' output
-expect_code "grids: a schedule of more chunks than letters" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 --set parallel.pipeline_chunks=28 \
+check "grids: the schedule of 16 stages fits a terminal" test "$(wc -L <output)" -eq 80
+check "grids: the schedule of 16 stages reaches its first backward passes" grep -qxE 'stage 0   F{16} +B-F.*[.]{3}' output
+check "grids: the names of 16 stages are aligned" grep -qx 'stage 9   block 9' output
+expect_code "grids: a schedule with more chunks than letters is shown" 0 "$TRAIN" "${show[@]}" --world 2 \
+    --set parallel.pipeline=2 --set parallel.pipeline_chunks=28 \
     --set model.num_layers=56
-check "grids: ... begins the letters anew" grep -qE '^stage 0  a: embedding.*; y: block 48; z: block 50; a: block 52; b: block 54$' output
+check "grids: a schedule with more chunks than letters starts again at a" \
+    grep -qE '^stage 0  a: embedding.*; y: block 48; z: block 50; a: block 52; b: block 54$' output
 for by in best:7 uniform:3 parameters:4; do # the head's product is worth seven blocks' operations
-    expect_code "grids: layers cut by ${by%:*}" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 \
+    expect_code "grids: a split by ${by%:*} is shown" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 \
         --set "pipeline.partition=${by%:*}" --set model.num_layers=9 --set model.vocab_size=100000
-    check "grids: ... as they cost" grep -qx "stage 0  embedding, blocks 0 to ${by#*:}" output
+    check "grids: a split by ${by%:*} assigns blocks by their cost" grep -qx "stage 0  embedding, blocks 0 to ${by#*:}" output
 done
 on 2 2 6
-expect_code "grids: ranks that are no whole pipelines" 78 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out six
-check "grids: ... hear which are" grep -qF 'parallel.tensor: 2 x pipeline 2 = 4, but there are 6 ranks; write --ranks 4 or 8, or 1 here' output
+expect_code "grids: a number of ranks that is not a multiple of the pipeline is refused" 78 "$TRAIN" "$TINY" "${run[@]}" \
+    "${on[@]}" --out six
+check "grids: a refused number of ranks is answered with possible ones" \
+    grep -qF 'parallel.tensor: 2 x pipeline 2 = 4, but there are 6 ranks; write --ranks 4 or 8, or 1 here' output
 
 
 # Step 2 reads windows 4 to 7 in their order, the ranks of dp 1 the last two: the sixth has a token that no vocabulary has.
@@ -89,48 +98,54 @@ check "grids: ... hear which are" grep -qF 'parallel.tensor: 2 x pipeline 2 = 4,
 "$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 text.txt >output 2>&1
 printf '\377\377' | dd of=shards/train_000000.bin bs=1 seek=$((1024 + 2 * (6 * 32 + 5))) conv=notrunc status=none
 on 2 1 4 'data.train=shards/train_*.bin' data.text=null data.shuffle=false train_batch_size=4
-expect_code "grids: a rank that finds damage" 65 timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out damaged
-check "grids: ... is named by its place" grep -Eq '^error\[65\] rank (1 pp 0|3 pp 1) dp 1: .*shards/train_000000.bin: token id 65535 ' output
-check "grids: ... alone" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
+expect_code "grids: a rank that reads damaged data ends with 65" 65 timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" \
+    --out damaged
+check "grids: a rank that reads damaged data prints its coordinates" \
+    grep -Eq '^error\[65\] rank (1 pp 0|3 pp 1) dp 1: .*shards/train_000000.bin: token id 65535 ' output
+check "grids: only one rank prints the damage" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
 
 # ---- runs that go on on other grids ----------------------------------------------------------------------------------
 on 2 2 4
 held 5 stop "${run[@]}" "${on[@]}"
 kill -TERM "$child"
 let_go
-check "grids: a signal ends all with 85 (got $code)" test "$code" -eq 85
+check "grids: a signal ends all ranks with 85 (got $code)" test "$code" -eq 85
 cp -r stop stop-4
 cp -r stop stop-2
-expect_code "grids: a stopped run goes on on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out stop
-check "grids: ... and says so" grep -q '^resume  step [0-9]* from stop/checkpoints' output
-alike "grids: ... to the losses of the whole one" one stop
-expect_code "grids: ... on dp 4" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set zero_optimization.stage=2 \
+expect_code "grids: a stopped run resumes on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out stop
+check "grids: a resume on one rank is printed" grep -q '^resume  step [0-9]* from stop/checkpoints' output
+alike "grids: a resume on one rank has the losses of the whole run" one stop
+expect_code "grids: a stopped run resumes on dp 4" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set zero_optimization.stage=2 \
     --set train_micro_batch_size_per_gpu=3 --out stop-4
-alike "grids: ... to the losses of the whole one" one stop-4
-expect_code "grids: ... where it was stopped" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out stop-2
-same_run "grids: ... to the bits of the whole one" pp2tp2 stop-2
+alike "grids: a resume on dp 4 has the losses of the whole run" one stop-4
+expect_code "grids: a stopped run resumes on its own grid" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out stop-2
+same_run "grids: a resume on its own grid has the bits of the whole run" pp2tp2 stop-2
 
 # ---- opened to look at -----------------------------------------------------------------------------------------------
 generate=(generate pp2tp2 --prompt "the king" --tokens 30)
-expect_code "grids: text of a run of pp 2 x tp 2, on one rank" 0 "$TRAIN" "${generate[@]}"
+expect_code "grids: generate opens a run of pp 2 x tp 2 on one rank" 0 "$TRAIN" "${generate[@]}"
 cp output text.one
-expect_code "grids: its loss" 0 "$TRAIN" eval pp2tp2
+expect_code "grids: eval opens a run of pp 2 x tp 2 on one rank" 0 "$TRAIN" eval pp2tp2
 cp output loss.one
 for how in "--ranks 2" "--ranks 3" "--ranks 4" "--ranks 2 --set parallel.pipeline=2" "--ranks 4 --set parallel.tensor=1" \
     "--ranks 4 --set parallel.pipeline=4 --set parallel.tensor=1"; do
     read -ra options <<<"$how"
-    expect_code "grids: text with $how" 0 "$TRAIN" "${generate[@]}" "${options[@]}"
-    check "grids: ... is that of one rank" cmp -s text.one output
-    expect_code "grids: loss with $how" 0 "$TRAIN" eval pp2tp2 "${options[@]}"
-    check "grids: ... is that of one rank" awk '{ x[NR] = $5; n[NR] = $10 }
+    expect_code "grids: generate runs with $how" 0 "$TRAIN" "${generate[@]}" "${options[@]}"
+    check "grids: the text with $how is that of one rank" cmp -s text.one output
+    expect_code "grids: eval runs with $how" 0 "$TRAIN" eval pp2tp2 "${options[@]}"
+    check "grids: the loss with $how is that of one rank" awk '{ x[NR] = $5; n[NR] = $10 }
         END { d = x[1] - x[2]; exit !(NR == 2 && n[1] == n[2] && n[1] > 1000 && d <= 2e-6 && d >= -2e-6) }' loss.one output
 done
-expect_code "grids: ranks that a --set does not go into" 78 "$TRAIN" generate pp2tp2 --ranks 3 --set parallel.tensor=2
-check "grids: ... hear which do" grep -qF -- '--set parallel.tensor=2: parallel.tensor: 2, but there are 3 ranks; write --ranks 2 or 4, or 1 here' output
-expect_code "grids: ckpt verify" 0 "$TRAIN" ckpt verify pp2tp2
-expect_code "grids: ckpt inspect" 0 "$TRAIN" ckpt inspect pp2tp2
-check "grids: ... tells who saved" grep -qx 'world       4 ranks = pp 2 x tp 2, ZeRO 0, 1 writer' output
-expect_code "grids: bench step measures its model on one rank" 0 "$TRAIN" bench step pp2tp2/config.json --steps 1
-expect_code "grids: ... and on no more" 78 "$TRAIN" bench step pp2tp2/config.json --steps 1 --set parallel.tensor=2
-check "grids: ... and says what to write" grep -qF 'parallel.tensor: 2, but there is 1 rank here; write 1' output
+expect_code "grids: generate refuses ranks that the --set does not divide" 78 "$TRAIN" generate pp2tp2 --ranks 3 \
+    --set parallel.tensor=2
+check "grids: generate answers with numbers of ranks that fit" grep -qF -- \
+    '--set parallel.tensor=2: parallel.tensor: 2, but there are 3 ranks; write --ranks 2 or 4, or 1 here' output
+expect_code "grids: ckpt verify accepts a checkpoint of a grid" 0 "$TRAIN" ckpt verify pp2tp2
+expect_code "grids: ckpt inspect reads a checkpoint of a grid" 0 "$TRAIN" ckpt inspect pp2tp2
+check "grids: ckpt inspect prints the grid that saved" grep -qx 'world       4 ranks = pp 2 x tp 2, ZeRO 0, 1 writer' output
+expect_code "grids: bench step measures a grid's model on one rank" 0 "$TRAIN" bench step pp2tp2/config.json --steps 1
+expect_code "grids: bench step refuses more than one rank" 78 "$TRAIN" bench step pp2tp2/config.json --steps 1 \
+    --set parallel.tensor=2
+check "grids: bench step says what to write instead of a grid" \
+    grep -qF 'parallel.tensor: 2, but there is 1 rank here; write 1' output
 finish

@@ -12,8 +12,8 @@ unset RESULTS LABEL JOBS
 harness() {
     printf '#!/bin/sh\n%s\n' "$4" >"./$1"
     chmod +x "./$1"
-    expect_code "harness: $1" "$2" env LIMIT="${LIMIT:-60}" "$run_tests" "./$1"
-    check "harness: $1: $3" test "$(tail -n 1 output)" = "$3"
+    expect_code "harness: run_tests.sh ends with $2 for $1" "$2" env LIMIT="${LIMIT:-60}" "$run_tests" "./$1"
+    check "harness: the last line for $1 is: $3" test "$(tail -n 1 output)" = "$3"
 }
 harness good 0 "2 passed, 0 failed, 0 skipped" 'echo "[  PASSED  ] 2 test(s)."'
 harness bad 1 "1 passed, 1 failed, 0 skipped" 'echo "[  PASSED  ] 1 test(s)."; echo "[  FAILED  ] 1 test(s), listed below:"; exit 1'
@@ -22,68 +22,77 @@ harness silent 1 "0 passed, 1 failed, 0 skipped" 'exit 0'
 LIMIT=1 harness hung 1 "0 passed, 1 failed, 0 skipped" 'exec sleep 60'
 harness skips 0 "1 passed, 0 failed, 3 skipped" 'echo "skipped: no moon"; echo "skipped: no moon"; echo "skipped: no sun"
 echo "[  PASSED  ] 1 test(s)."; echo "[  SKIPPED ] 3 test(s), listed below:"'
-check "harness: skips: each reason with its count" test "$(grep -cxE ' +skipped: no (moon \(2\)|sun \(1\))' output)" -eq 2
+check "harness: each reason for a skip is printed with its count" \
+    test "$(grep -cxE ' +skipped: no (moon \(2\)|sun \(1\))' output)" -eq 2
 harness mute 1 "1 passed, 1 failed, 2 skipped" 'echo "skipped: no moon"
 echo "[  PASSED  ] 1 test(s)."; echo "[  SKIPPED ] 2 test(s), listed below:"'
 harness good.sh 0 "1 passed, 0 failed, 1 skipped" 'echo "ok one"; echo "ok two # SKIP no sun"'
-check "harness: good.sh: the reason" grep -qx ' *ok two # SKIP no sun' output
+check "harness: the reason for a skip in good.sh is printed" grep -qx ' *ok two # SKIP no sun' output
 harness bad.sh 1 "1 passed, 1 failed, 0 skipped" 'echo "ok one"; echo "not ok two"; exit 1'
 harness short.sh 1 "1 passed, 1 failed, 0 skipped" 'echo "ok one"; exit 3'
-expect_code "harness: no program" 64 "$run_tests"
-expect_code "harness: a program that is not there" 1 "$run_tests" ./nobody
-check "harness: ... is a failure" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
-expect_code "harness: programs with settings of their own" 0 "$run_tests" "LABEL=here: TRAIN=/bin/true ORDER=back ./good" ./good
-check "harness: ... are told by label and values" test "$(grep -cE '^ok +(here:good,back|good) ' output)" -eq 2
+expect_code "harness: run_tests.sh without a program ends with 64" 64 "$run_tests"
+expect_code "harness: a missing program ends with 1" 1 "$run_tests" ./nobody
+check "harness: a missing program counts as a failure" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
+expect_code "harness: programs can have settings of their own" 0 "$run_tests" "LABEL=here: TRAIN=/bin/true ORDER=back ./good" \
+    ./good
+check "harness: programs with settings are printed with label and values" \
+    test "$(grep -cE '^ok +(here:good,back|good) ' output)" -eq 2
 # One that waits has its own place: it begins beside the one job that computes, which waits for its end.
 stand_in=./waits
 printf '#!/bin/sh\ntouch begun; echo "[  PASSED  ] 1 test(s)."\n' >$stand_in && chmod +x $stand_in
 printf '#!/bin/sh\nfor i in $(seq 200); do [ -e begun ] && break; sleep 0.05; done\n[ -e begun ] && echo "[  PASSED  ] 1 test(s)."\n' >computes
 chmod +x computes
-expect_code "harness: what waits runs beside what computes" 0 env JOBS=1 "$run_tests" ./computes "WAITS=yes ORDER=back $stand_in"
-check "harness: ... and is counted" test "$(tail -n 1 output)" = "2 passed, 0 failed, 0 skipped"
-check "harness: ... under its own name" grep -qE '^ok +waits,back ' output
+expect_code "harness: a program that waits runs at the same time as one that computes" 0 env JOBS=1 "$run_tests" ./computes \
+    "WAITS=yes ORDER=back $stand_in"
+check "harness: a program that waits is counted" test "$(tail -n 1 output)" = "2 passed, 0 failed, 0 skipped"
+check "harness: a program that waits is printed under its own name" grep -qE '^ok +waits,back ' output
 printf '#!/bin/sh\necho "[  FAILED  ] 1 test(s)"; exit 1\n' >$stand_in
-expect_code "harness: ... and fails" 1 "$run_tests" "WAITS=yes $stand_in"
+expect_code "harness: a program that waits can fail" 1 "$run_tests" "WAITS=yes $stand_in"
 
 # ---- the choice of tests
 # shellcheck disable=SC2154
 root=$(realpath "$here/../..")
-expect_code "harness: every name in test.sh is a test's" 0 "$root/scripts/test.sh" --list
+expect_code "harness: every name in test.sh is that of a test" 0 "$root/scripts/test.sh" --list
 sed 's/.* //' output >listed
 (cd "$root" && find tests -name 'test_*.c' -o -name 'test_*.c[cu]' -o -path 'tests/program/*.sh') | sed -E 's/\.(c|cc|cu)$//' | grep -v '/lib\.sh$' >there
-check "harness: ... and every test is run: $(grep -vxFf listed there | head -n 1)" test "$(grep -cvxFf listed there)" -eq 0
-expect_code "harness: a folder's tests" 0 "$root/scripts/test.sh" --list tests/core
-check "harness: ... and no others" test "$(grep -c ' tests/core/test_args$' output)" -ge 2 -a "$(grep -vc ' tests/core/test_' output)" -eq 0
+check "harness: test.sh runs every test: $(grep -vxFf listed there | head -n 1)" test "$(grep -cvxFf listed there)" -eq 0
+expect_code "harness: test.sh accepts the name of a folder" 0 "$root/scripts/test.sh" --list tests/core
+check "harness: the name of a folder selects only its tests" test "$(grep -c ' tests/core/test_args$' output)" -ge 2 \
+    -a "$(grep -vc ' tests/core/test_' output)" -eq 0
 mv output folder
-expect_code "harness: the same folder without tests/" 0 "$root/scripts/test.sh" core/ --list
-check "harness: ... the same tests" cmp -s folder output
-expect_code "harness: an unknown option" 64 "$root/scripts/test.sh" --quick
-expect_code "harness: the quick tests" 0 "$root/scripts/test.sh" --list quick
-check "harness: ... need one build" test "$(cut -d : -f 1 output | sort -u)" = cpu
+expect_code "harness: test.sh accepts a folder without tests/ before it" 0 "$root/scripts/test.sh" core/ --list
+check "harness: a folder without tests/ before it selects the same tests" cmp -s folder output
+expect_code "harness: test.sh refuses an unknown option" 64 "$root/scripts/test.sh" --quick
+expect_code "harness: test.sh quick lists its tests" 0 "$root/scripts/test.sh" --list quick
+check "harness: test.sh quick needs one build" test "$(cut -d : -f 1 output | sort -u)" = cpu
 rooms_of() { sed -nE 's|.* (tests/.*)/[^/]*$|\1|p' "$1" | grep -vE '^tests/(cuda|emu)\b' | sort -u; }
 sed 's|^|- |' there >rooms
-check "harness: ... of every room but the emulated device's" test "$(rooms_of output)" = "$(rooms_of rooms)"
-expect_code "harness: the quick tests of a room" 0 "$root/scripts/test.sh" quick --list parallel/zero
-check "harness: ... and no others" test "$(grep -c '^cpu: .* tests/parallel/zero/test_' output)" -ge 5 -a "$(grep -vc ' tests/parallel/zero/test_' output)" -eq 0
+check "harness: test.sh quick has tests of every folder but those of the emulated device" test "$(rooms_of output)" = \
+    "$(rooms_of rooms)"
+expect_code "harness: test.sh quick accepts the name of a folder" 0 "$root/scripts/test.sh" quick --list parallel/zero
+check "harness: test.sh quick with the name of a folder selects only its tests" \
+    test "$(grep -c '^cpu: .* tests/parallel/zero/test_' output)" -ge 5 -a "$(grep -vc ' tests/parallel/zero/test_' output)" \
+    -eq 0
 # A test that a row leaves out is in another.
-check "harness: what release leaves out by ! it runs in turns" \
+check "harness: tests that a release row excludes run in another release row" \
     test "$(grep -c '^release: TEST_EVERY=2 ' <("$root/scripts/test.sh" --list equivalence parallel/verify))" -eq 4
-expect_code "harness: a word that fits no test" 64 "$root/scripts/test.sh" tests/nowhere
-check "harness: ... is named" grep -qx 'test.sh: no test is named tests/nowhere' output
+expect_code "harness: a name that matches no test ends with 64" 64 "$root/scripts/test.sh" tests/nowhere
+check "harness: a name that matches no test is printed" grep -qx 'test.sh: no test is named tests/nowhere' output
 mkdir -p project/tests
 cp -r "$root"/{Makefile,scripts} project/
 for room in "$root"/tests/*/; do
     [ "$(basename "$room")" = parallel ] || cp -r "$room" project/tests/
 done
-expect_code "harness: a row of test.sh whose tests are gone" 70 project/scripts/test.sh --list
-check "harness: ... is named" grep -qx 'test.sh: emu: no test is named tests/parallel/trainer/test_trainer' output
+expect_code "harness: a row of test.sh without a matching test ends with 70" 70 project/scripts/test.sh --list
+check "harness: a row of test.sh without a matching test is printed" \
+    grep -qx 'test.sh: emu: no test is named tests/parallel/trainer/test_trainer' output
 # On a bare machine there is no make before setup.sh was there.
 mkdir bin
 for tool in bin/make project/scripts/setup.sh; do
     printf '#!/bin/sh\necho "%s" >>"%s"\nexit 9\n' "$(basename "$tool")" "$PWD/called" >"$tool" && chmod +x "$tool"
 done
-expect_code "harness: test.sh where make does nothing" 70 env PATH="$PWD/bin:$PATH" project/scripts/test.sh
-check "harness: ... has called setup.sh before" test "$(head -n 1 called)" = setup.sh
+expect_code "harness: test.sh ends with 70 if make does not work" 70 env PATH="$PWD/bin:$PATH" project/scripts/test.sh
+check "harness: test.sh calls setup.sh before make" test "$(head -n 1 called)" = setup.sh
 
 # ---- the numbers in tests' names -------------------------------------------------------------------------------------
 # "NUMBER FILE": each number in a row of the table with each file that the row names, and each number in a test's name with its
@@ -93,5 +102,6 @@ sed -nE 's/^\| ([0-9, ]+) \|.*\|(.*)\|$/\1|\2/p' "$root/tests/README.md" | while
 done | sort -u >told
 (cd "$root/tests" && grep -roHE --include='test_*.c' --include='test_*.c[cu]' --include='*.sh' 'bug(_[0-9]+)+|"[a-z]+: bug [0-9]+' .) | sed -E 's/^\.\///; s/\.cc?:/:/' |
     while IFS=: read -r file name; do for number in ${name//[^0-9]/ }; do echo "$number $file"; done; done | sort -u >named
-check "harness: tests/README.md tells which tests see which mistake, and they do: $(comm -3 told named | xargs)" cmp -s told named
+check "harness: the table of mistakes in tests/README.md matches the names of tests: $(comm -3 told named | xargs)" cmp \
+    -s told named
 finish

@@ -8,25 +8,27 @@ build=$(dirname "$TRAIN")
 "$table" "$build" >table 2>&1
 code=$?
 if [ $code -eq 69 ]; then
-    skip "kernels: registers, stack, static shared memory" "$(cat table)"
+    skip "kernels: registers, stack and static shared memory are within bounds" "$(cat table)"
 else
-    check "kernels: no stack, spills or static shared memory" test $code -eq 0
+    check "kernels: no kernel uses stack, spills registers or has static shared memory" test $code -eq 0
     grep kernel_table: table | sed 's/^/    | /'
     check "kernels: doctor reports CUDA" bash -c "'$TRAIN' doctor | grep -Eq '^(ok|--) +cuda +(built in|cuda:)'"
     # What comes with a driver, a toolkit or a C++ compiler is not asked for: the program starts without.
-    check "kernels: no library of CUDA or C++ is linked" bash -c "! ldd '$TRAIN' | grep -Ei 'cuda|cublas|nccl|nvidia|stdc'"
+    check "kernels: the program links no library of CUDA or C++" bash \
+        -c "! ldd '$TRAIN' | grep -Ei 'cuda|cublas|nccl|nvidia|stdc'"
 fi
 
 # Each architecture has registers and spills of its own. scripts/test.sh compiles for one while no kernel changes.
 compiled=$(sed -nE "s/.*Compiling entry function .* for '(sm_[0-9a-z]+)'$/\1/p" "$build"/model/kernels/cuda/*.cu.o.log 2>/dev/null | sort -u | xargs)
 if [ $code -eq 69 ]; then
-    skip "kernels: compiled for every architecture" "no nvcc"
+    skip "kernels: kernels are compiled for every architecture" "no nvcc"
 else
     every=$(make -s -C "$here/../.." CUDA=1 BUILD="$PWD/every" print-config | sed -nE 's/^CUDA .*, code for (.*), PTX.*/\1/p' | xargs -n 1 | sort -u | xargs)
     if [ "$compiled" = "$every" ] || [ "${CI:-}" = true ]; then
-        check "kernels: compiled for every architecture: $every" test "$compiled" = "$every"
+        check "kernels: kernels are compiled for every architecture: $every" test "$compiled" = "$every"
     else
-        skip "kernels: compiled for every architecture: $every" "only for $compiled: no kernel has changed since the commit before"
+        skip "kernels: kernels are compiled for every architecture: $every" \
+            "only for $compiled: no kernel has changed since the commit before"
     fi
 fi
 
@@ -40,11 +42,11 @@ with_gpu() {
 # compiled_for CAPABILITY NAME: whether code for that GPU is of that name, and nothing but PTX beside it
 compiled_for() { with_gpu "$1" print-config | grep -q "code for $2, PTX"; }
 if [ $code -eq 69 ]; then
-    skip "kernels: built for the GPU that is there" "no nvcc"
+    skip "kernels: kernels are built for this machine's GPU" "no nvcc"
 else
-    check "kernels: a Hopper's code has its own name" compiled_for 9.0 sm_90a
-    check "kernels: and is all that nvcc makes" with_gpu 9.0 "$PWD/gpu/model/kernels/cuda/memory.cu.o"
-    check "kernels: another GPU's has its number" compiled_for 8.6 sm_86
+    check "kernels: code for a Hopper GPU has its own name" compiled_for 9.0 sm_90a
+    check "kernels: nvcc compiles only for a Hopper GPU if there is one" with_gpu 9.0 "$PWD/gpu/model/kernels/cuda/memory.cu.o"
+    check "kernels: code for another GPU has its number" compiled_for 8.6 sm_86
 fi
 
 # log STACK SPILLED SHARED [ARCH]: what nvcc says of a kernel
@@ -67,11 +69,11 @@ launch() {
 }
 log 0 0 0
 launch ", RESIDENT" "RESIDENT * cuda_device(dev)->multiprocessors"
-expect_code "kernels: a grid of resident blocks is one of the launch bounds" 0 "$table" made sources
+expect_code "kernels: a launch that matches its launch bounds is accepted" 0 "$table" made sources
 launch "" "RESIDENT * cuda_device(dev)->multiprocessors"
-expect_code "kernels: or it is found" 1 "$table" made sources
+expect_code "kernels: a launch without matching launch bounds is found" 1 "$table" made sources
 launch ", RESIDENT" "512 / THREADS * cuda_device(dev)->multiprocessors"
-expect_code "kernels: and so is another number of blocks" 1 "$table" made sources
+expect_code "kernels: another number of resident blocks is found" 1 "$table" made sources
 log 0 0 48 && expect_code "kernels: static shared memory is found" 1 "$table" made
-expect_code "kernels: nothing built" 69 "$table" nowhere
+expect_code "kernels: a folder without built kernels ends with 69" 69 "$table" nowhere
 finish

@@ -90,14 +90,15 @@ for ((i = 0; i < points; i++)); do
         killed_at_step $folder $n "${options[@]}" 2>/dev/null
     fi
     if ! "$TRAIN" "$TINY" "${options[@]}" --out $folder >output 2>&1 </dev/null; then
-        not_ok "kill: $dtype at $point: the run does not go on"
+        not_ok "kill: $dtype killed at $point: the run does not resume"
         tail -n 3 output | sed 's/^/    | /'
         continue
     fi
-    same_run "kill: $dtype at $point" whole-$dtype $folder
+    same_run "kill: $dtype killed at $point resumes with the same bits" whole-$dtype $folder
     rm -rf $folder corpora-$i
 done
 check "kill: $killed of $points runs were killed before their end" test $killed -ge $((points * 3 / 4))
-[ $traced = no ] || check "kill: $during of them in a save" test $during -ge $((points / 10)) -a $during -le $((killed - points / 5))
-[ $traced = yes ] || skip "kill: at calls" "strace cannot trace here"
+[ $traced = no ] || check "kill: $during of the killed runs were saving" test $during -ge $((points / 10)) -a $during \
+    -le $((killed - points / 5))
+[ $traced = yes ] || skip "kill: runs are killed at system calls" "strace cannot trace here"
 finish

@@ -13,8 +13,8 @@ file() {
 }
 # refused NAME WORDS: the check ends with 1 and says so; then the tree is sound again
 refused() {
-    expect_code "layers: $1" 1 scripts/check_layers.sh
-    check "layers: ... and it is said" grep -qF -- "$2" output
+    expect_code "layers: an include of $1 is refused" 1 scripts/check_layers.sh
+    check "layers: an include of $1 is named by file and line" grep -qF -- "$2" output
     sound
 }
 sound() {
@@ -33,38 +33,40 @@ sound() {
     file tests/support/files/child.c train.c tests/support/files/child.h
 }
 sound
-expect_code "layers: a sound tree" 0 scripts/check_layers.sh
-check "layers: ... has no remarks" test ! -s output
+expect_code "layers: valid includes are accepted" 0 scripts/check_layers.sh
+check "layers: valid includes cause no message" test ! -s output
 file model/core/fs.c model/kernels/ops.h
 refused "a higher floor" "model/core/fs.c:1: floor 0 includes model/kernels/ops.h of floor 1"
 file model/gpt.c model/core/check.h optim/optimizer.h
-refused "the strategy, from the model" "model/gpt.c:2: floor 3a includes optim/optimizer.h of floor 3b"
+refused "the optimizer by the model" "model/gpt.c:2: floor 3a includes optim/optimizer.h of floor 3b"
 file parallel/comm/local/local.c parallel/comm/nccl/nccl.h
-refused "a transport, from another one" "parallel/comm/local/local.c:1: a transport includes another one, parallel/comm/nccl/nccl.h"
+refused "one transport by another" "parallel/comm/local/local.c:1: a transport includes another one, parallel/comm/nccl/nccl.h"
 file optim/optimizer.c model/gpt.h
-refused "the model, from the strategy" "optim/optimizer.c:1: floor 3b includes model/gpt.h of floor 3a"
+refused "the model by the optimizer" "optim/optimizer.c:1: floor 3b includes model/gpt.h of floor 3a"
 file model/gpt.c parallel/grid/grid.h
-refused "parallel/, from the model" "model/gpt.c:1: model/ includes nothing of parallel/"
+refused "parallel/ by the model" "model/gpt.c:1: model/ includes nothing of parallel/"
 file configs/config.c data/loader.h
 file data/tokens/token_file.c configs/config.h
 file data/loader.h data/tokens/token_file.h configs/config.h
 file configs/config.c data/loader.h
-refused "a cycle of folders on one floor" "configs/config.c:1: configs includes data, of its own floor, in a cycle"
+refused "a cycle of two folders on one floor" "configs/config.c:1: configs includes data, of its own floor, in a cycle"
 file data/tokens/token_file.c data/text/prepare.h
 file data/tokenizer/tokenizer.h data/tokens/token_file.h
-refused "a cycle over three folders" "data/tokenizer/tokenizer.h:1: data/tokenizer includes data/tokens, of its own floor, in a cycle"
+refused "a cycle of three folders" \
+    "data/tokenizer/tokenizer.h:1: data/tokenizer includes data/tokens, of its own floor, in a cycle"
 file rooms/new.c model/core/check.h
-refused "a folder on no floor" "the folder rooms is on no floor"
+refused "a folder without a floor" "the folder rooms is on no floor"
 file parallel/run/open.c train.c
-refused "the program, from below" "floor 5 includes train.c of floor 7"
+refused "the program by a lower floor" "floor 5 includes train.c of floor 7"
 file train.c tests/support/files/child.h
-refused "a test, from the program" "train.c:1: floor 7 includes tests/support/files/child.h of floor 8"
+refused "a test by the program" "train.c:1: floor 7 includes tests/support/files/child.h of floor 8"
 file model/gpt.c gpt.h
 refused "a path that does not begin at the root" "include gpt.h from the root of the repository"
 file tests/support/files/child.c child.h
-refused "... in a test" "tests/support/files/child.c:1: include child.h from the root of the repository"
+refused "a path in a test that does not begin at the root" \
+    "tests/support/files/child.c:1: include child.h from the root of the repository"
 file train.h && file train.c train.h
-refused "a second file at the root, from the program" "train.c:1: include train.h from the root of the repository"
+refused "a second file at the root by the program" "train.c:1: include train.h from the root of the repository"
 file model/gpt.c model/core/check.h && printf '#include <cuda_runtime.h>\n' >>model/gpt.c
 refused "a vendor's header" "model/gpt.c:2: a vendor header"
 finish

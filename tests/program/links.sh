@@ -8,19 +8,20 @@ cp "$here/../../scripts/check_links.sh" scripts/
 printf 'See [a](a/README.md), [b](a/b), [there](https://example.org/x.md) and [here](#part).\n' >README.md
 printf '[up](../README.md#part), [file](b/c.h) and [none]\n' >a/README.md
 : >a/b/c.h
-expect_code "links: a sound tree" 0 scripts/check_links.sh
-check "links: ... has no remarks" test ! -s output
+expect_code "links: valid links are accepted" 0 scripts/check_links.sh
+check "links: valid links cause no message" test ! -s output
 
 # refused NAME PAGE TEXT WORDS: with this text in the page, the check ends with 1 and says so
 refused() {
     cp "$2" kept
     printf '%s\n' "$3" >>"$2"
-    expect_code "links: $1" 1 scripts/check_links.sh
-    check "links: ... and it names the line" grep -qxF -- "$4" output
+    expect_code "links: $1 is refused" 1 scripts/check_links.sh
+    check "links: $1 is named by file and line" grep -qxF -- "$4" output
     mv kept "$2"
 }
-refused "a file that is not there" README.md "[c](c.md)" "README.md:2: there is no c.md"
-refused "a file that is there from the root, but not from the page" a/README.md "[b](a/b/c.h)" "a/README.md:2: there is no a/b/c.h"
-refused "the second link of a line" README.md "[a](a/b) [c](a/c)" "README.md:2: there is no a/c"
-refused "a place in a page that is not there" README.md "[c](a/c.md#part)" "README.md:2: there is no a/c.md"
+refused "a link to a missing file" README.md "[c](c.md)" "README.md:2: there is no c.md"
+refused "a link that is valid from the root, but not from the page" a/README.md "[b](a/b/c.h)" \
+    "a/README.md:2: there is no a/b/c.h"
+refused "an invalid second link of a line" README.md "[a](a/b) [c](a/c)" "README.md:2: there is no a/c"
+refused "a link to a missing place in a page" README.md "[c](a/c.md#part)" "README.md:2: there is no a/c.md"
 finish

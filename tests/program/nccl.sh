@@ -27,79 +27,92 @@ near() {
 
 # failed_as NAME PATTERN: output has one sentence of a failure, and it is this one
 failed_as() {
-    check "$1: one sentence" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
-    check "$1: ... of its cause" grep -Eq "$2" output
+    check "$1: one error message is printed" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
+    check "$1: the error message names the cause" grep -Eq "$2" output
 }
 
 # ---- grids ---------------------------------------------------------------------------------------------------------------
-expect_code "nccl: a run on one GPU" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
+expect_code "nccl: a run on one GPU succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
 while read -r name how options; do
     read -ra options <<<"$options"
-    expect_code "nccl: $name" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 "${options[@]}" --out "$name"
-    check "nccl: $name: says how" grep -q "^ranks   4 = ${how//_/ } (threads, NCCL 2.28.9, 1 thread each)" output
-    near "nccl: $name: the losses of one rank" one "$name"
+    expect_code "nccl: a run with $name succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 "${options[@]}" --out "$name"
+    check "nccl: a run with $name prints its grid and NCCL" \
+        grep -q "^ranks   4 = ${how//_/ } (threads, NCCL 2.28.9, 1 thread each)" output
+    near "nccl: a run with $name has the losses of one rank" one "$name"
 done <<'ROWS'
 ddp dp_4 --set zero_optimization.stage=0
 zero3 dp_4 --set zero_optimization.stage=3
 cube pp_2_x_tp_2 --set parallel.pipeline=2 --set parallel.tensor=2 --set parallel.sequence_parallel=true
 ROWS
-EMU_STREAMS=deferred expect_code "nccl: late streams" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set parallel.pipeline=2 \
+EMU_STREAMS=deferred expect_code "nccl: a run with streams that lag succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 \
+    --set parallel.pipeline=2 \
     --set parallel.tensor=2 --set parallel.sequence_parallel=true --out late
-near "nccl: ... have the losses of one rank" one late
+near "nccl: a run with streams that lag has the losses of one rank" one late
 
 # ---- checkpoints, and who opens them -------------------------------------------------------------------------------------
 mkdir -p moves/checkpoints
 cp zero3/config.json zero3/metrics.jsonl zero3/tokenizer.json moves/
 cp -r zero3/checkpoints/step_00000002 moves/checkpoints/
-expect_code "nccl: a run of four GPUs goes on on one" 0 "$TRAIN" "$TINY" "${run[@]}" --set zero_optimization.stage=3 --out moves
-check "nccl: ... from its checkpoint" grep -q '^resume  step 2 from moves/checkpoints' output
-near "nccl: ... with the losses of one rank" one moves
-expect_code "nccl: eval" 0 "$TRAIN" eval cube --ranks 4
+expect_code "nccl: a run of four GPUs resumes on one" 0 "$TRAIN" "$TINY" "${run[@]}" --set zero_optimization.stage=3 --out moves
+check "nccl: a run of four GPUs resumes on one from its checkpoint" grep -q '^resume  step 2 from moves/checkpoints' output
+near "nccl: a run resumed on one GPU has the losses of one rank" one moves
+expect_code "nccl: eval runs on four GPUs" 0 "$TRAIN" eval cube --ranks 4
 one=$("$TRAIN" eval one | grep -Eo 'loss +[0-9]+\.[0-9]{3}' | head -n 1)
-check "nccl: eval: the loss of one rank, $one" grep -qF "$one" output
-expect_code "nccl: generate" 0 "$TRAIN" generate cube --ranks 4 --prompt "the king" --tokens 4 --temperature 0
-expect_code "nccl: ckpt" 0 "$TRAIN" ckpt verify cube
-expect_code "nccl: verify" 0 "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda --set parallel.pipeline=2
-check "nccl: verify: equal" grep -q '^equal ' output
-check "nccl: verify: says how" grep -qx 'ranks      NCCL 2.28.9, a GPU each' output
-EMU_DEVICES=1 expect_code "nccl: verify on one GPU, in f32 whatever cuda.tf32 says" 0 "$TRAIN" verify "$TINY" --ranks 2 --set device=cuda \
+check "nccl: eval on four GPUs gives the loss of one rank, $one" grep -qF "$one" output
+expect_code "nccl: generate runs on four GPUs" 0 "$TRAIN" generate cube --ranks 4 --prompt "the king" --tokens 4 --temperature 0
+expect_code "nccl: ckpt verify accepts a checkpoint of four GPUs" 0 "$TRAIN" ckpt verify cube
+expect_code "nccl: verify runs on four GPUs" 0 "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda --set parallel.pipeline=2
+check "nccl: verify finds four GPUs equal to one rank" grep -q '^equal ' output
+check "nccl: verify prints that ranks use NCCL" grep -qx 'ranks      NCCL 2.28.9, a GPU each' output
+EMU_DEVICES=1 expect_code "nccl: verify on one GPU compares in f32 although cuda.tf32 is set" 0 "$TRAIN" verify "$TINY" \
+    --ranks 2 --set device=cuda \
     --set parallel.tensor=2 --set cuda.tf32=true
-check "nccl: verify: ... says how" grep -qx 'ranks      share the GPU, and reach each other through its memory' output
+check "nccl: verify prints that ranks share one GPU" \
+    grep -qx 'ranks      share the GPU, and reach each other through its memory' output
 
 # ---- who has which GPU ---------------------------------------------------------------------------------------------------
-EMU_DEVICES=1 expect_code "nccl: one GPU for two" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out shared
-check "nccl: one GPU: says so once" test "$(grep -c 'ranks share the GPU, and reach each other through its memory' output)" -eq 1
-check "nccl: one GPU: needs no NCCL" grep -q '^ranks   2 = dp 2 (threads, 1 thread each)' output
-EMU_DEVICES=3 expect_code "nccl: three GPUs for four" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --out none
-failed_as "nccl: three GPUs" '^error\[78\] 4 ranks cannot be shared out to 3 GPUs: .* write --ranks 3 or less'
-EMU_DEVICES=3 expect_code "nccl: three GPUs: eval" 78 "$TRAIN" eval cube --ranks 4
-EMU_DEVICES=3 expect_code "nccl: three GPUs: verify" 78 "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda
-EMU_DEVICES=3 expect_code "nccl: three GPUs: bench" 78 "$TRAIN" bench comm --ranks 4 --device cuda --repetitions 1
-EMU_BUS=same expect_code "nccl: one GPU twice" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out none
-failed_as "nccl: one GPU twice" '^error\[78\] ranks 0 and 1 have the same GPU, 0000:01:00.0; name each GPU once'
+EMU_DEVICES=1 expect_code "nccl: two ranks on one GPU succeed" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out shared
+check "nccl: two ranks on one GPU print once that they share it" \
+    test "$(grep -c 'ranks share the GPU, and reach each other through its memory' output)" -eq 1
+check "nccl: two ranks on one GPU use no NCCL" grep -q '^ranks   2 = dp 2 (threads, 1 thread each)' output
+EMU_DEVICES=3 expect_code "nccl: four ranks on three GPUs end with 78" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --out none
+failed_as "nccl: four ranks on three GPUs" '^error\[78\] 4 ranks cannot be shared out to 3 GPUs: .* write --ranks 3 or less'
+EMU_DEVICES=3 expect_code "nccl: eval refuses four ranks on three GPUs" 78 "$TRAIN" eval cube --ranks 4
+EMU_DEVICES=3 expect_code "nccl: verify refuses four ranks on three GPUs" 78 "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda
+EMU_DEVICES=3 expect_code "nccl: bench comm refuses four ranks on three GPUs" 78 "$TRAIN" bench comm --ranks 4 --device cuda \
+    --repetitions 1
+EMU_BUS=same expect_code "nccl: a GPU that is listed twice ends with 78" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out none
+failed_as "nccl: a GPU that is listed twice" '^error\[78\] ranks 0 and 1 have the same GPU, 0000:01:00.0; name each GPU once'
 EMU_BUS=same "$TRAIN" doctor >output
-check "nccl: one GPU twice: doctor" grep -qE \
+check "nccl: doctor reports a GPU that is listed twice" grep -qE \
     '^!!  gpus +0 and 1 are the same GPU, 0000:01:00.0; name each GPU once in CUDA_VISIBLE_DEVICES$' output
-check "nccl: GPUs of their own: doctor" test "$("$TRAIN" doctor | grep gpus)" = \
+check "nccl: doctor lists four different GPUs" test "$("$TRAIN" doctor | grep gpus)" = \
     "ok  gpus          4: 0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0"
-EMU_BUS=same NCCL_MULTI_RANK_GPU_ENABLE=1 expect_code "nccl: ... where NCCL may" 0 "$TRAIN" "$TINY" "${run[@]}" \
+EMU_BUS=same NCCL_MULTI_RANK_GPU_ENABLE=1 expect_code "nccl: a GPU that is listed twice is accepted if NCCL allows it" 0 \
+    "$TRAIN" "$TINY" "${run[@]}" \
     --set train_steps=1 --ranks 2 --out twice
-expect_code "nccl: more GPUs than ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 --out two \
+expect_code "nccl: a run with more GPUs than ranks succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 \
+    --out two \
     --set parallel.pipeline=2 --set wall_clock_breakdown=true
-check "nccl: ... the breakdown has exposed communication" grep -Eq \
+check "nccl: wall_clock_breakdown prints exposed communication" grep -Eq \
     '^ +exposed communication, ms a step, the most of a rank:  pp ([1-9]|0\.0*[1-9])' output
-check "nccl: ... and so has the file" grep -Eq '"event": "speed".*, "exposed_pp": [0-9.e-]*[1-9]' two/metrics.jsonl
+check "nccl: metrics.jsonl contains exposed communication" grep -Eq '"event": "speed".*, "exposed_pp": [0-9.e-]*[1-9]' \
+    two/metrics.jsonl
 
 # ---- the library ---------------------------------------------------------------------------------------------------------
 mkdir bare
 cp "$TRAIN" bare/train
 : >bare/libnccl.so.2 # in front of all others that the machine has
-expect_code "nccl: no library" 69 bare/train "$TINY" "${run[@]}" --ranks 4 --out none
-failed_as "nccl: no library" '^error\[69\] .*NCCL.*cannot be opened: .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer'
-EMU_DEVICES=1 expect_code "nccl: no library, and none needed" 0 bare/train "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 --out bare/run
-EMU_NCCL_FAULT=version=21805 expect_code "nccl: an old library" 69 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --out none
-failed_as "nccl: an old library" '^error\[69\] NCCL here is 2.18.5 \(.*/libnccl.so.2\); install NCCL 2.28.9 or newer'
-EMU_NCCL_FAULT=missing=ncclGroupEnd expect_code "nccl: a function that is missing" 69 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --out none
-failed_as "nccl: a missing function" '^error\[69\] NCCL here \(.*/libnccl.so.2\) has no ncclGroupEnd; install'
-check "nccl: the library is the build's own" test -f "$library"
+expect_code "nccl: an unusable NCCL library ends with 69" 69 bare/train "$TINY" "${run[@]}" --ranks 4 --out none
+failed_as "nccl: an unusable NCCL library" \
+    '^error\[69\] .*NCCL.*cannot be opened: .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer'
+EMU_DEVICES=1 expect_code "nccl: an unusable NCCL library is ignored if NCCL is not needed" 0 bare/train "$TINY" "${run[@]}" \
+    --set train_steps=1 --ranks 2 --out bare/run
+EMU_NCCL_FAULT=version=21805 expect_code "nccl: an old NCCL library ends with 69" 69 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 \
+    --out none
+failed_as "nccl: an old NCCL library" '^error\[69\] NCCL here is 2.18.5 \(.*/libnccl.so.2\); install NCCL 2.28.9 or newer'
+EMU_NCCL_FAULT=missing=ncclGroupEnd expect_code "nccl: an NCCL library without a function ends with 69" 69 "$TRAIN" "$TINY" \
+    "${run[@]}" --ranks 4 --out none
+failed_as "nccl: an NCCL library without a function" '^error\[69\] NCCL here \(.*/libnccl.so.2\) has no ncclGroupEnd; install'
+check "nccl: the emulated NCCL lies next to the program" test -f "$library"
 finish

@@ -6,11 +6,15 @@ if ! EMU_DEVICES=2 "$TRAIN" doctor | grep -q 'emulated GPU'; then
     skip "nccl bench: two GPUs" "this is not the program of \`make CUDA=emu\`"
     finish
 fi
-EMU_DEVICES=1 expect_code "nccl bench: one GPU for two" 0 "$TRAIN" bench comm --ranks 2 --device cuda --repetitions 1
-check "nccl bench: ... says so" grep -q '^cuda: .*, shared by 2 ranks as threads' output
-check "nccl bench: ... compares with its memory" grep -qE '^verb .* % memory$' output
-EMU_DEVICES=2 expect_code "nccl bench: a GPU each" 0 "$TRAIN" bench comm --ranks 2 --device cuda --repetitions 1
-check "nccl bench: ... says how" grep -q '^cuda: .* each, 2 ranks as threads of one process, NCCL 2.28.9, f32' output
-check "nccl bench: ... thirty calls, and nothing of memory" test "$(grep -cE '^[a-z+ -]+ [0-9.]+ [KM]iB +[0-9.]+ +[0-9.]+$' output)" -eq 30 -a \
+EMU_DEVICES=1 expect_code "nccl bench: bench comm runs with two ranks on one GPU" 0 "$TRAIN" bench comm --ranks 2 \
+    --device cuda --repetitions 1
+check "nccl bench: bench comm prints that two ranks share a GPU" grep -q '^cuda: .*, shared by 2 ranks as threads' output
+check "nccl bench: bench comm compares a shared GPU with its memory bandwidth" grep -qE '^verb .* % memory$' output
+EMU_DEVICES=2 expect_code "nccl bench: bench comm runs with a GPU for each of two ranks" 0 "$TRAIN" bench comm --ranks 2 \
+    --device cuda --repetitions 1
+check "nccl bench: bench comm prints that ranks use NCCL" \
+    grep -q '^cuda: .* each, 2 ranks as threads of one process, NCCL 2.28.9, f32' output
+check "nccl bench: bench comm over NCCL prints thirty calls without memory bandwidth" \
+    test "$(grep -cE '^[a-z+ -]+ [0-9.]+ [KM]iB +[0-9.]+ +[0-9.]+$' output)" -eq 30 -a \
     "$(grep -ci -e memory -e 'above 100' output)" -eq 0
 finish

@@ -41,14 +41,15 @@ fault() {
     EMU_NCCL_FAULT=$which timeout 60 "$TRAIN" "$TINY" --ranks "$EMU_DEVICES" "${run[@]}" "${on[@]}" --set "parallel.timeout=$deadline" --out run \
         2>&1 </dev/null | stamped >output
     got=${PIPESTATUS[0]}
-    begun=$(sed -nE 's/^([0-9.]+) emu: EMU_NCCL_FAULT: device.*/\1/p' output | tail -n 1) # planted, or where its device stands
+    begun=$(sed -nE 's/^([0-9.]+) emu: EMU_NCCL_FAULT: device.*/\1/p' output | tail -n 1) # injected, or the point that its device has reached
     taken=$(echo "${begun:--99} $(now)" | awk '{ printf "%.1f", $2 - $1 }')
-    check "nccl faults: $name: code $got" test "$got" -eq "$code"
-    check "nccl faults: $name: $taken s with a deadline of $deadline" awk "BEGIN { exit !($taken <= $deadline + 2) }"
+    check "nccl faults: $name: ends with its exit code (got $got)" test "$got" -eq "$code"
+    check "nccl faults: $name: ends within two seconds after the deadline ($taken s with a deadline of $deadline)" awk \
+        "BEGIN { exit !($taken <= $deadline + 2) }"
     [ -n "$sentence" ] || return
     said=$(sed -nE 's/^[0-9.]+ (error|bug)/\1/p' output)
-    check "nccl faults: ... one sentence: $said" test "$(grep -Ec '^[0-9.]+ (error|bug)\[' output)" -eq 1
-    check "nccl faults: ... what it says" grep -Eq "^[0-9.]+ error\[$code\] $sentence" output
+    check "nccl faults: $name: one error message is printed: $said" test "$(grep -Ec '^[0-9.]+ (error|bug)\[' output)" -eq 1
+    check "nccl faults: $name: the error message names the cause" grep -Eq "^[0-9.]+ error\[$code\] $sentence" output
 }
 
 place='(rank [0-3]( (pp|dp|tp) [01])+: )?'
@@ -85,23 +86,28 @@ fault "a second init never ends" 1:CommInitRankConfig:2:never 1 86 \
 EMU_DEVICES=2
 
 # The sentence is the watchdog's, in the log of the rank whose call it is.
-EMU_NCCL_FAULT=1:AllReduce:9:never expect_code "nccl faults: --log-ranks" 86 timeout 60 "$TRAIN" "$TINY" --ranks 2 "${run[@]}" \
+EMU_NCCL_FAULT=1:AllReduce:9:never expect_code "nccl faults: a hanging call with --log-ranks ends with 86" 86 timeout 60 \
+    "$TRAIN" "$TINY" --ranks 2 "${run[@]}" \
     --set parallel.tensor=2 --set parallel.timeout=1 --log-ranks --out logged
 said=$(grep '^error\[86\] ' output)
 rank=$(sed -nE 's/.*: rank ([01]) has waited 1 s .*/\1/p' <<<"$said")
-check "nccl faults: --log-ranks: rank ${rank:-?} has it" grep -qxF "${said:-none}" "logged/logs/rank_00$rank.log"
+check "nccl faults: --log-ranks writes the error message of rank ${rank:-?} to its log" grep -qxF "${said:-none}" \
+    "logged/logs/rank_00$rank.log"
 
 # verify: rank 0 makes the steps of a single rank between those of the grid; a wait in NCCL has its deadline all the same
 while read -r name which sentence; do
-    EMU_NCCL_FAULT=$which expect_code "nccl faults: verify: ${name//_/ }" 86 timeout 60 "$TRAIN" verify "$TINY" --ranks 2 \
+    EMU_NCCL_FAULT=$which expect_code "nccl faults: verify ends with 86 on ${name//_/ }" 86 timeout 60 "$TRAIN" verify "$TINY" \
+        --ranks 2 \
         --set device=cuda --set parallel.timeout=2
-    check "nccl faults: ... what it says" grep -Eq "^error\[86\] ${place}group $sentence, .*: $(waited 2)" output
+    check "nccl faults: verify prints the call that hangs on ${name//_/ }" \
+        grep -Eq "^error\[86\] ${place}group $sentence, .*: $(waited 2)" output
 done <<'ROWS'
 an_init_never_ends 1:CommInitRankConfig:1:never dp, call 0
 a_collective_never_ends 1:AllReduce:9:never (dp|shard), call [0-9]+
 ROWS
-EMU_NCCL_FAULT=1:CommInitRankConfig:1:never expect_code "nccl faults: bench comm: an init never ends" 86 timeout 60 \
+EMU_NCCL_FAULT=1:CommInitRankConfig:1:never expect_code "nccl faults: bench comm ends with 86 if an init hangs" 86 timeout 60 \
     "$TRAIN" bench comm --device cuda --repetitions 1 --timeout 2
-check "nccl faults: ... what it says" grep -Eq "^error\[86\] ${place}group all, call 0, connect: $(waited 2)" output
-check "nccl faults: the clock has gone on" test "$(stat -c %s clock)" -gt 50
+check "nccl faults: bench comm names the init that hangs" \
+    grep -Eq "^error\[86\] ${place}group all, call 0, connect: $(waited 2)" output
+check "nccl faults: the clock of this test has run" test "$(stat -c %s clock)" -gt 50
 finish

@@ -7,7 +7,7 @@ program=$(dirname "$TRAIN")/tests/emu/test_nccl_processes
 hosts=train-nccl-$$ cable=tnc$$
 
 skip_all() {
-    skip "nccl: ranks on two hosts" "$1"
+    skip "nccl: ranks on two hosts communicate" "$1"
     finish
 }
 
@@ -74,15 +74,15 @@ make_hosts 2>trouble || skip_all "no network namespaces here: $(tr '\n' ' ' <tro
 
 for family in AF_INET AF_INET6; do
     before=$(carried)
-    check "nccl: two hosts, $family" two_ranks NCCL_SOCKET_IFNAME=cable NCCL_SOCKET_FAMILY=$family
-    check "nccl: two hosts, $family: both have carried all" test "$(cat rank0 rank1 | grep -c 'all carried')" -eq 2
-    check "nccl: two hosts, $family: over the cable" test $(($(carried) - before)) -gt 1000
+    check "nccl: two hosts communicate over $family" two_ranks NCCL_SOCKET_IFNAME=cable NCCL_SOCKET_FAMILY=$family
+    check "nccl: two hosts over $family receive all data" test "$(cat rank0 rank1 | grep -c 'all carried')" -eq 2
+    check "nccl: two hosts over $family send the data through their network interface" test $(($(carried) - before)) -gt 1000
 done
 # An interface that the other host does not reach: what the library takes silently, too.
 before=$(carried)
-check "nccl: two hosts on their loopbacks do not meet" eval '! two_ranks NCCL_SOCKET_IFNAME=lo'
-check "nccl: two hosts on their loopbacks: it is said" grep -q 'CommInitRankConfig' rank1
-check "nccl: two hosts on their loopbacks: nothing goes over the cable" test $(($(carried) - before)) -lt 1000
-expect_code "nccl: an interface that is not there" 99 on_host 0 NCCL_SOCKET_IFNAME=nosuch
-check "nccl: an interface that is not there: it is said" grep -q 'no socket interface found' output
+check "nccl: two hosts that use their loopbacks fail to connect" eval '! two_ranks NCCL_SOCKET_IFNAME=lo'
+check "nccl: two hosts that use their loopbacks report the failed init" grep -q 'CommInitRankConfig' rank1
+check "nccl: two hosts that use their loopbacks send nothing through the network" test $(($(carried) - before)) -lt 1000
+expect_code "nccl: an interface that does not exist ends with an error" 99 on_host 0 NCCL_SOCKET_IFNAME=nosuch
+check "nccl: an interface that does not exist is reported" grep -q 'no socket interface found' output
 finish

@@ -13,42 +13,44 @@ equal() { awk -v e="$1" -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !(d <= e * 
 
 steps=(--set train_steps=12 --set steps_per_print=5 --set eval.interval=4 --set eval.sample_interval=0)
 "$TRAIN" "$TINY" "${steps[@]}" --set eval.steps=0 --set checkpoint.save_interval=4 --set checkpoint.keep=2 --out all >console 2>&1
-check "numbers: a run of 12 steps" test $? -eq 0
+check "numbers: a run of 12 steps succeeds" test $? -eq 0
 tokens=$(sed -nE 's/.* tokens train, ([0-9,]+) val.*/\1/p' console | tr -d ,)
 windows=$(((tokens - 1) / 32))
-check "numbers: the text's size" grep -q "^ *$(awk -v n="$(wc -c <text.txt)" 'BEGIN { printf "%.2f", n / 1e6 }') MB text -> [0-9]" console
+check "numbers: the size of the text is printed" \
+    grep -q "^ *$(awk -v n="$(wc -c <text.txt)" 'BEGIN { printf "%.2f", n / 1e6 }') MB text -> [0-9]" console
 check "numbers: the last batch of $windows windows is not full" test $((windows % 8)) -ne 0
-check "numbers: evaluations at every fourth step" test "$(field all/metrics.jsonl val step | tr '\n' ' ')" = "4 8 12 "
-check "numbers: every evaluation has all targets" \
+check "numbers: the run evaluates at every fourth step" test "$(field all/metrics.jsonl val step | tr '\n' ' ')" = "4 8 12 "
+check "numbers: every evaluation counts all targets" \
     test "$(field all/metrics.jsonl val targets | tr '\n' ' ')" = "$((32 * windows)) $((32 * windows)) $((32 * windows)) "
-check "numbers: ... in the same bytes" test "$(field all/metrics.jsonl val bytes | sort -u | wc -l)" -eq 1
+check "numbers: every evaluation counts the same bytes" test "$(field all/metrics.jsonl val bytes | sort -u | wc -l)" -eq 1
 last=$(field all/metrics.jsonl val loss | tail -n 1)
 bits=$(field all/metrics.jsonl val bits_per_byte | tail -n 1)
 bytes=$(field all/metrics.jsonl val bytes | tail -n 1)
-check "numbers: bits per byte are nats over ln 2 and bytes" \
+check "numbers: bits per byte are nats divided by ln 2 and by bytes per token" \
     equal 1e-12 "$bits" "$(awk -v n="$last" -v t=$((32 * windows)) -v b="$bytes" 'BEGIN { printf "%.17g", n * t / log(2) / b }')"
 # Of the validation text one token is no target, and less than a window is left at its end.
 text=$(sed -nE 's/.*"val": \{"bytes": ([0-9]+),.*/\1/p' "$(find . -name meta.json | head -n 1)")
 check "numbers: $bytes of $text bytes are in the targets" test "$bytes" -lt "$text" -a "$bytes" -gt $((text - 40 * (text / tokens + 1)))
 check "numbers: result.json has the last evaluation" \
     equal 1e-14 "$(sed -nE 's/.*"val_loss":[[:space:]]*([0-9.e+-]+).*/\1/p' all/result.json)" "$last"
-expect_code "numbers: ./train eval" 0 "$TRAIN" eval all
-check "numbers: ... over the same targets, with the same loss" grep -qF \
+expect_code "numbers: eval of the run succeeds" 0 "$TRAIN" eval all
+check "numbers: eval gives the same loss over the same targets" grep -qF \
     "$(printf 'loss %.6f nats a token over %d targets   %.6f bits per byte over %d bytes' "$last" $((32 * windows)) "$bits" "$bytes")" output
-expect_code "numbers: ./train eval of an older checkpoint" 0 "$TRAIN" eval all/checkpoints/step_00000008
-check "numbers: ... has the loss of that step" grep -qF \
+expect_code "numbers: eval of an older checkpoint succeeds" 0 "$TRAIN" eval all/checkpoints/step_00000008
+check "numbers: eval of an older checkpoint gives the loss of that step" grep -qF \
     "$(printf 'step 8   val loss %.6f nats a token over %d targets' "$(field all/metrics.jsonl val loss | sed -n 2p)" $((32 * windows)))" output
 
-expect_code "numbers: evaluations of one batch" 0 "$TRAIN" "$TINY" "${steps[@]}" --set eval.steps=1 \
+expect_code "numbers: a run with evaluations of one batch succeeds" 0 "$TRAIN" "$TINY" "${steps[@]}" --set eval.steps=1 \
     --set checkpoint.save_interval=3 --set checkpoint.keep=0 --out one
-check "numbers: ... have one batch's targets, the last one, too" test "$(field one/metrics.jsonl val targets | tr '\n' ' ')" = "256 256 256 "
-expect_code "numbers: ./train eval of that run" 0 "$TRAIN" eval one
-check "numbers: ... over all targets" grep -qF " over $((32 * windows)) targets " output
+check "numbers: evaluations of one batch count one batch's targets" \
+    test "$(field one/metrics.jsonl val targets | tr '\n' ' ')" = "256 256 256 "
+expect_code "numbers: eval of the run with evaluations of one batch succeeds" 0 "$TRAIN" eval one
+check "numbers: eval covers all targets although evaluations had one batch" grep -qF " over $((32 * windows)) targets " output
 
 # ---- checkpoints kept ----------------------------------------------------------------------------------------------------
 
-check "numbers: keep 2 leaves the last two" test "$(checkpoint_steps all | tr '\n' ' ')" = "8 12 "
-check "numbers: keep 0 leaves all" test "$(checkpoint_steps one | tr '\n' ' ')" = "3 6 9 12 "
+check "numbers: checkpoint.keep 2 keeps the last two checkpoints" test "$(checkpoint_steps all | tr '\n' ' ')" = "8 12 "
+check "numbers: checkpoint.keep 0 keeps all checkpoints" test "$(checkpoint_steps one | tr '\n' ' ')" = "3 6 9 12 "
 
 # ---- speed ---------------------------------------------------------------------------------------------------------------
 
@@ -59,13 +61,15 @@ operations=$((6 * (2 * (64 * 32 + 32 * 32 + 3 * 128 * 32) + 384 * 32) + 6 * 2 * 
 mapfile -t seconds < <(field all/metrics.jsonl speed seconds)
 mapfile -t rates < <(field all/metrics.jsonl speed tokens_per_second)
 mapfile -t flops < <(field all/metrics.jsonl speed gflops)
-check "numbers: a report every five steps and at the end" test "${#seconds[@]}" -eq 3
+check "numbers: speed is reported every five steps and at the end" test "${#seconds[@]}" -eq 3
 window=(2560 2560 1024)
 for i in 0 1 2; do
-    check "numbers: tokens a second of report $i" equal 1e-12 "${rates[i]}" "$(awk -v n="${window[i]}" -v s="${seconds[i]}" 'BEGIN { printf "%.17g", n / s }')"
-    check "numbers: operations a second of report $i" equal 1e-12 "${flops[i]}" "$(awk -v n=$operations -v r="${rates[i]}" 'BEGIN { printf "%.17g", n * r / 1e9 }')"
+    check "numbers: report $i has tokens divided by seconds" equal 1e-12 "${rates[i]}" \
+        "$(awk -v n="${window[i]}" -v s="${seconds[i]}" 'BEGIN { printf "%.17g", n / s }')"
+    check "numbers: report $i has the FLOP/s that follow from the tokens" equal 1e-12 "${flops[i]}" \
+        "$(awk -v n=$operations -v r="${rates[i]}" 'BEGIN { printf "%.17g", n * r / 1e9 }')"
     row=$(grep -E "^ +$((i < 2 ? 5 * i + 5 : 12)) +[0-9,]+ " console | tr -d ,)
-    check "numbers: the console's row $i has both" grep -qE " $(printf '%.0f' "${rates[i]}") +$(printf '%.1f' "${flops[i]}") G " <<<"$row "
+    check "numbers: row $i on the console has the same speed" grep -qE " $(printf '%.0f' "${rates[i]}") +$(printf '%.1f' "${flops[i]}") G " <<<"$row "
 done
 
 # ---- skipped steps -------------------------------------------------------------------------------------------------------
@@ -76,29 +80,38 @@ quiet=(--set eval.interval=0 --set checkpoint.save_interval=0 --set eval.sample_
 fp16=("${quiet[@]}" --set fp16.enabled=true --set fp16.hysteresis=1)
 why=([1]="its gradients are not finite" [4]="4 steps in a row had gradients that are not finite")
 for limit in 1 4; do
-    expect_code "numbers: $limit skipped steps end the run" 88 "$TRAIN" "$TINY" "${fp16[@]}" --set fp16.loss_scale=1e30 \
+    expect_code "numbers: $limit skipped steps in a row end the run with 88" 88 "$TRAIN" "$TINY" "${fp16[@]}" \
+        --set fp16.loss_scale=1e30 \
         --set max_consecutive_skipped_steps=$limit --out skips$limit
-    check "numbers: ... the step of that number" test "$(losses skips$limit/metrics.jsonl | wc -l)" -eq $limit
-    check "numbers: ... which it says" grep -q "error.*step $limit: ${why[limit]}; write a smaller fp16.loss_scale, lower" output
+    check "numbers: $limit skipped steps end the run at that step" test "$(losses skips$limit/metrics.jsonl | wc -l)" -eq $limit
+    check "numbers: $limit skipped steps are reported with advice" \
+        grep -q "error.*step $limit: ${why[limit]}; write a smaller fp16.loss_scale, lower" output
 done
-expect_code "numbers: weights that overflow" 88 "$TRAIN" "$TINY" "${quiet[@]}" --set optimizer.params.lr=1e6 \
+expect_code "numbers: weights that overflow end the run with 88" 88 "$TRAIN" "$TINY" "${quiet[@]}" \
+    --set optimizer.params.lr=1e6 \
     --set scheduler.params.warmup_max_lr=1e6 --set max_consecutive_skipped_steps=5 --out huge
-check "numbers: ... end it after five steps in a row, too" test "$(skipped huge/metrics.jsonl)" -eq 5
-check "numbers: ... whatever the loss scale" grep -q 'error.*in a row .*; lower optimizer.params.lr' output
+check "numbers: weights that overflow end the run after five skipped steps" test "$(skipped huge/metrics.jsonl)" -eq 5
+check "numbers: weights that overflow are reported with advice on the learning rate" \
+    grep -q 'error.*in a row .*; lower optimizer.params.lr' output
 # A dynamic scale goes down as far as it must: those steps are no divergence.
-expect_code "numbers: skipped steps of a falling scale" 0 "$TRAIN" "$TINY" "${fp16[@]}" --set fp16.initial_scale_power=40 \
+expect_code "numbers: steps skipped while the loss scale falls do not end the run" 0 "$TRAIN" "$TINY" "${fp16[@]}" \
+    --set fp16.initial_scale_power=40 \
     --set max_consecutive_skipped_steps=2 --out falls
-check "numbers: ... were more than the limit" test "$(skipped falls/metrics.jsonl)" -gt 5
+check "numbers: more steps than the limit are skipped while the loss scale falls" test "$(skipped falls/metrics.jsonl)" -gt 5
 # Its forty reports are windows side by side: up to each report, they are together no longer than the time from the start
 # and its line, both of which the run has timed. A second in two reports is one too many in the first two already.
 grep -E '"event": "(start|speed)"' falls/metrics.jsonl |
     sed -E 's/.*"event": "([a-z]+)".*"t": ([0-9.]+).*/\1 \2 &/; s/^([a-z]+ [0-9.]+).*"seconds": ([0-9.e-]+).*/\1 \2/' >windows
-check "numbers: no second is in two reports" awk '$1 == "start" { start = $2 }
+check "numbers: the times of two reports do not overlap" awk '$1 == "start" { start = $2 }
     $1 == "speed" { n++; sum += $3; if (!($3 > 0) || sum > $2 - start + 0.001) bad = 1 }
     END { exit bad || n != 40 }' windows
-expect_code "numbers: an overflow at the smallest scale" 88 "$TRAIN" "$TINY" "${fp16[@]}" --set fp16.initial_scale_power=60 \
+expect_code "numbers: an overflow at the smallest loss scale ends with 88" 88 "$TRAIN" "$TINY" "${fp16[@]}" \
+    --set fp16.initial_scale_power=60 \
     --set fp16.min_loss_scale=2e17 --out floor
-check "numbers: ... ends the run there" test "$(field floor/metrics.jsonl train loss_scale | tr '\n' ' ')" = \
+check "numbers: the run ends when the loss scale cannot be lowered" \
+    test "$(field floor/metrics.jsonl train loss_scale | tr '\n' ' ')" = \
     "1.152921504606847e+18 5.7646075230342349e+17 2.8823037615171174e+17 2e+17 "
-check "numbers: ... which it says" grep -qF "step 4: gradients overflow at the smallest loss scale (2e+17); write a smaller fp16.min_loss_scale, lower" output
+check "numbers: an overflow at the smallest loss scale is reported with advice" \
+    grep -qF "step 4: gradients overflow at the smallest loss scale (2e+17); write a smaller fp16.min_loss_scale, lower" \
+    output
 finish

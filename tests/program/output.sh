@@ -8,34 +8,39 @@ one=(--set train_steps=1 --set scheduler.params.warmup_num_steps=1 --set eval.in
 
 # ---- few things, and little of a text ------------------------------------------------------------------------------------
 
-expect_code "output: a run of one step" 0 "$TRAIN" "$TINY" "${one[@]}" --out run
-check "output: one layer and one head" grep -qE '^model +1 layer, [0-9]+ wide, 1 head \(1 kv\)' output
-check "output: one step" grep -qE ' 1 step = .* tokens = 0\.[0-9]+ passes over ' output
-check "output: one step is done" grep -qE '^done +1 step, ' output
+expect_code "output: a run of one step succeeds" 0 "$TRAIN" "$TINY" "${one[@]}" --out run
+check "output: one layer and one head are printed in the singular" grep -qE '^model +1 layer, [0-9]+ wide, 1 head \(1 kv\)' \
+    output
+check "output: one step is printed in the singular" grep -qE ' 1 step = .* tokens = 0\.[0-9]+ passes over ' output
+check "output: the last line prints one step in the singular" grep -qE '^done +1 step, ' output
 read -r windows rest < <(sed -nE 's/^windows ([0-9,]+) of 32 tokens; ([0-9]+) tokens? at the end fills? none$/\1 \2/p' output | tr -d ,)
 length=$(awk -v n=$((32 * windows + rest)) 'BEGIN { for (i = 4; i < 999; i++) if (n % i == 1) { print i; exit } }')
-expect_code "output: a window of ${length:=none} tokens" 0 "$TRAIN" "$TINY" "${one[@]}" --set data.seq_length="$length" --dry-run
-check "output: ... leaves one over" grep -qE "^windows [0-9,]+ of $length tokens; 1 token at the end fills none$" output
+expect_code "output: a dry run with a window of ${length:=none} tokens succeeds" 0 "$TRAIN" "$TINY" "${one[@]}" \
+    --set data.seq_length="$length" --dry-run
+check "output: one token left over is printed in the singular (length $length)" \
+    grep -qE "^windows [0-9,]+ of $length tokens; 1 token at the end fills none$" output
 for _ in {1..40}; do cat text.txt; done >much.txt
-expect_code "output: little of much text" 0 "$TRAIN" "$TINY" "${one[@]}" --set train_batch_size=1 --set train_micro_batch_size_per_gpu=1 \
+expect_code "output: a run over little of the text succeeds" 0 "$TRAIN" "$TINY" "${one[@]}" --set train_batch_size=1 \
+    --set train_micro_batch_size_per_gpu=1 \
     --set gradient_accumulation_steps=1 --set data.text=much.txt --dry-run
-check "output: ... is less than 0.01 passes" grep -qE ' tokens = less than 0\.01 passes over ' output
+check "output: a small part of the text is printed as less than 0.01 passes" grep -qE ' tokens = less than 0\.01 passes over ' \
+    output
 
 # ---- amounts -------------------------------------------------------------------------------------------------------------
 
 size=$("$TRAIN" ckpt list run | sed -nE 's/.* ([0-9.]+ [KM]iB)  run.*/\1/p')
-check "output: ckpt list has a size" test -n "$size"
-check "output: ckpt verify has the same" bash -c "'$TRAIN' ckpt verify run | grep -qE 'whole \([0-9]+ tensors, $size\)'"
+check "output: ckpt list prints a size" test -n "$size"
+check "output: ckpt verify prints the same size" bash -c "'$TRAIN' ckpt verify run | grep -qE 'whole \([0-9]+ tensors, $size\)'"
 "$TRAIN" ckpt inspect run >inspected
-check "output: ckpt inspect: a row of weights" grep -qE '^  .*norm.* \(32\) +128 bytes$' inspected
-check "output: ckpt inspect: no small share of a large unit" test -z "$(grep -E ' 0\.[0-9]+ [KMG]iB' inspected)"
+check "output: ckpt inspect prints a row for each weight" grep -qE '^  .*norm.* \(32\) +128 bytes$' inspected
+check "output: ckpt inspect prints no size below one unit" test -z "$(grep -E ' 0\.[0-9]+ [KMG]iB' inspected)"
 
 # ---- a hint that can be pasted -------------------------------------------------------------------------------------------
 
 "$TRAIN" <(cat "$TINY") "${one[@]}" --out piped >output 2>&1
-check "output: a config from a pipe" test $? -eq 0
-check "output: ... is not to be named again" test -z "$(grep -F '/dev/fd/' output | grep -v '^config ')"
-check "output: ... the run is" grep -q '^next    ./train generate piped' output
+check "output: a config is read from a pipe" test $? -eq 0
+check "output: a config from a pipe is not suggested again" test -z "$(grep -F '/dev/fd/' output | grep -v '^config ')"
+check "output: a run whose config came from a pipe is suggested by its folder" grep -q '^next    ./train generate piped' output
 
 # ---- standard output that cannot be written ------------------------------------------------------------------------------
 
@@ -43,9 +48,9 @@ check "output: ... the run is" grep -q '^next    ./train generate piped' output
 # lost NAME ARGUMENT...: exit code 74 and one sentence
 lost() {
     "$TRAIN" "$@" >/dev/full 2>err </dev/null
-    check "output: lost: ${*:1:2}: exit code 74" test $? -eq 74
-    check "output: lost: ${*:1:2}: says so" grep -qE '^error\[74\] .*output .* written' err
-    check "output: lost: ${*:1:2}: once" test "$(wc -l <err)" -eq 1
+    check "output: if the output of ${*:1:2} is lost, it ends with 74" test $? -eq 74
+    check "output: if the output of ${*:1:2} is lost, that is reported" grep -qE '^error\[74\] .*output .* written' err
+    check "output: if the output of ${*:1:2} is lost, that is reported once" test "$(wc -l <err)" -eq 1
 }
 cp "$TINY" tiny.json
 lost config show tiny.json
@@ -66,10 +71,11 @@ lost tiny.json "${one[@]}" --dry-run
 # A run's product is its folder: it goes on, and says that its console is lost.
 for name in full again; do # trained, then finished
     "$TRAIN" "$TINY" "${one[@]}" --out full >/dev/full 2>err </dev/null
-    check "output: lost: a run, $name: goes on" test $? -eq 0
-    check "output: lost: a run, $name: says so once" test "$(grep -c '^warning: standard output cannot be written' err)" -eq 1
+    check "output: a run whose output is lost ($name) goes on" test $? -eq 0
+    check "output: a run whose output is lost ($name) says so once" \
+        test "$(grep -c '^warning: standard output cannot be written' err)" -eq 1
 done
-same_run "output: lost: the run is the same" run full
+same_run "output: a run whose output is lost has the same bits" run full
 "$TRAIN" config explain optimizer.params.lr nonsense >/dev/full 2>err </dev/null
-check "output: lost: a failure keeps its own exit code" test $? -eq 64
+check "output: a failing command whose output is lost keeps its exit code" test $? -eq 64
 finish

@@ -5,36 +5,36 @@ make_text
 cr=$'\r' esc=$'\033'
 
 "$TRAIN" "$TINY" --out plain </dev/null 2>err | cat >console
-check "pipe: no carriage return" test -z "$(grep -F "$cr" console)"
-check "pipe: no escape code" test -z "$(grep -F "$esc" console)"
-check "pipe: a row per printed step" test "$(grep -cE '^ +[0-9]+ +[0-9,]+ ' console)" -eq 40
-check "pipe: nothing on stderr" test ! -s err
+check "pipe: output to a pipe has no carriage return" test -z "$(grep -F "$cr" console)"
+check "pipe: output to a pipe has no escape code" test -z "$(grep -F "$esc" console)"
+check "pipe: output to a pipe has a row per printed step" test "$(grep -cE '^ +[0-9]+ +[0-9,]+ ' console)" -eq 40
+check "pipe: stderr is empty" test ! -s err
 check "pipe: metrics.jsonl has no escape code" test -z "$(grep -F "$esc" plain/metrics.jsonl)"
 
 "$TRAIN" - --set train_steps=5 --out standard <"$TINY" >console 2>&1
-check "pipe: the config itself may come through one" test $? -eq 0 -a -f standard/result.json
-check "pipe: ... and what cannot be read there is said" grep -q 'cannot be read: Is a directory' <("$TRAIN" - <. 2>&1)
+check "pipe: a config is read from standard input" test $? -eq 0 -a -f standard/result.json
+check "pipe: an unreadable standard input is reported" grep -q 'cannot be read: Is a directory' <("$TRAIN" - <. 2>&1)
 
 "$TRAIN" "$TINY" --json --out json </dev/null 2>err | cat >lines
-check "pipe: --json prints objects only" test -z "$(grep -vE '^\{"event": "[a-z]+", "step": [0-9]+, .*\}$' lines)"
+check "pipe: --json prints only objects" test -z "$(grep -vE '^\{"event": "[a-z]+", "step": [0-9]+, .*\}$' lines)"
 for event in start train speed val sample ckpt end; do check "pipe: --json has $event" grep -q "\"event\": \"$event\"" lines; done
 # steps FILE: every line is JSON; the steps of the training lines
 steps() {
     python3 -c 'import json, sys
 print(*(e["step"] for e in map(json.loads, open(sys.argv[1], encoding="utf-8")) if e["event"] == "train"))' "$1"
 }
-check "pipe: --json parses" test "$(steps lines)" = "$(echo {1..40})"
-check "pipe: metrics.jsonl parses" test "$(steps plain/metrics.jsonl)" = "$(echo {1..40})"
+check "pipe: --json prints every step as valid JSON" test "$(steps lines)" = "$(echo {1..40})"
+check "pipe: metrics.jsonl has every step as valid JSON" test "$(steps plain/metrics.jsonl)" = "$(echo {1..40})"
 
 if command -v script >/dev/null; then
     terminal() { TERM=xterm script -qec "$*" /dev/null </dev/null >console 2>&1; }
     terminal "$TRAIN" "$TINY" --set steps_per_print=20 --out terminal
-    check "pipe: a terminal gets a live line" grep -qF "$cr" console
-    check "pipe: ... and a bold header" grep -qF "${esc}[1m" console
+    check "pipe: a terminal gets a progress line" grep -qF "$cr" console
+    check "pipe: a terminal gets a bold header" grep -qF "${esc}[1m" console
     NO_COLOR=1 terminal "$TRAIN" "$TINY" --set steps_per_print=20 --out terminal2
-    check "pipe: NO_COLOR: a live line" grep -qF "$cr" console
-    check "pipe: NO_COLOR: no bold header" test -z "$(grep -F "${esc}[1m" console)"
+    check "pipe: a terminal with NO_COLOR gets a progress line" grep -qF "$cr" console
+    check "pipe: a terminal with NO_COLOR gets no bold header" test -z "$(grep -F "${esc}[1m" console)"
 else
-    skip "pipe: terminal" "there is no program script"
+    skip "pipe: output to a terminal" "there is no program script"
 fi
 finish

@@ -28,17 +28,17 @@ said() {
     shift 2
     expect_code "quickstart: $name" 0 "$@" && check "quickstart: $name: said" grep -qxF "$line" output
 }
-said "a GPU" "make CUDA=default" scripts/quickstart.sh
-said "arguments" "train configs/demo.json --set seed=2" scripts/quickstart.sh --set seed=2
-said "packages" "setup --run" scripts/quickstart.sh
+said "a machine with a GPU builds with CUDA" "make CUDA=default" scripts/quickstart.sh
+said "arguments are passed to ./train" "train configs/demo.json --set seed=2" scripts/quickstart.sh --set seed=2
+said "packages are installed first" "setup --run" scripts/quickstart.sh
 export NO_GPU=1
 if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
-    skip "quickstart: nvcc and no GPU" "there is one"
+    skip "quickstart: a machine with nvcc and no GPU builds without CUDA" "there is one"
 else
-    said "nvcc and no GPU" "make CUDA=0" scripts/quickstart.sh
-    check "quickstart: nvcc and no GPU: a line" grep -q '^quickstart: .*building for the CPU only' output
+    said "a machine with nvcc and no GPU builds without CUDA" "make CUDA=0" scripts/quickstart.sh
+    check "quickstart: a build without CUDA is announced" grep -q '^quickstart: .*building for the CPU only' output
 fi
-CUDA=1 said "CUDA=1 is heeded" "make CUDA=1" scripts/quickstart.sh
+CUDA=1 said "CUDA=1 is passed to make" "make CUDA=1" scripts/quickstart.sh
 stand_in bin/make 'exit 3'
-expect_code "quickstart: a build that fails ends it" 3 scripts/quickstart.sh
+expect_code "quickstart: a failing build ends with its exit code" 3 scripts/quickstart.sh
 finish

@@ -13,48 +13,54 @@ run=(--set train_batch_size=12 --set train_micro_batch_size_per_gpu=1 --set grad
 
 # failed_as NAME CODE PATTERN: output has one sentence of a failure, with that code, and it is this one
 failed_as() {
-    check "$1: one sentence" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
-    check "$1: ... of its cause" grep -Eq "^error\[$2\] $3" output
+    check "$1: one error message is printed" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
+    check "$1: the error message names the cause" grep -Eq "^error\[$2\] $3" output
 }
 
 # ---- the losses of one rank ------------------------------------------------------------------------------------------
-expect_code "ranks: a run on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
-check "ranks: one rank has no line on ranks" test "$(grep -c '^ranks' output)" -eq 0
+expect_code "ranks: a run on one rank succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
+check "ranks: a run on one rank prints no line about ranks" test "$(grep -c '^ranks' output)" -eq 0
 for world in "2 0" "3 1" "4 3"; do
     read -r n stage <<<"$world"
     on=(--ranks "$n" --set "zero_optimization.stage=$stage")
-    expect_code "ranks: on $n, ZeRO $stage" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out "on-$n"
-    check "ranks: ... says how" grep -q "^ranks   $n = dp $n (threads, 1 thread each), ZeRO $stage\$" output
-    check "ranks: ... once" test "$(grep -c '^run  ' output)" -eq 1
-    alike "ranks: ... has the losses of one rank" one "on-$n"
-    check "ranks: ... and its sample" test "$(text one)" = "$(text "on-$n")"
-    check "ranks: ... counts all ranks' tokens" test "$(grep -c "\"tokens\": $((steps * 12 * 32))," "on-$n/metrics.jsonl")" -ge 1
+    expect_code "ranks: a run on $n ranks at ZeRO $stage succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out "on-$n"
+    check "ranks: a run on $n ranks at ZeRO $stage prints its ranks" \
+        grep -q "^ranks   $n = dp $n (threads, 1 thread each), ZeRO $stage\$" output
+    check "ranks: a run on $n ranks prints its folder once" test "$(grep -c '^run  ' output)" -eq 1
+    alike "ranks: a run on $n ranks at ZeRO $stage has the losses of one rank" one "on-$n"
+    check "ranks: a run on $n ranks at ZeRO $stage has the sample of one rank" test "$(text one)" = "$(text "on-$n")"
+    check "ranks: a run on $n ranks counts the tokens of all ranks" \
+        test "$(grep -c "\"tokens\": $((steps * 12 * 32))," "on-$n/metrics.jsonl")" -ge 1
 done
-expect_code "ranks: a rerun" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out again
-same_run "ranks: ... has the same bits" on-2 again
-check "ranks: nobody asked for logs" test ! -e on-2/logs
-expect_code "ranks: a finished run again" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out again
-check "ranks: ... says so once" test "$(grep -c 'again is finished' output)" -eq 1
-expect_code "ranks: a dry run" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --dry-run --out dry --set memory_breakdown=true
-check "ranks: ... whose plan is of all" grep -qE '^memory  plan [0-9.]+ MiB for all 3 ranks: weights' output
-check "ranks: ... and so is what is held" bash -c \
+expect_code "ranks: a rerun succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out again
+same_run "ranks: a rerun has the same bits" on-2 again
+check "ranks: no logs are written without --log-ranks" test ! -e on-2/logs
+expect_code "ranks: starting a finished run again ends with 0" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out again
+check "ranks: a finished run says so once" test "$(grep -c 'again is finished' output)" -eq 1
+expect_code "ranks: a dry run on three ranks succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --dry-run --out dry \
+    --set memory_breakdown=true
+check "ranks: the plan of a dry run is for all ranks" grep -qE '^memory  plan [0-9.]+ MiB for all 3 ranks: weights' output
+check "ranks: the memory of a dry run is that of all ranks" bash -c \
     "tr -s ' \n' ' ' <output | grep -qE 'resident [0-9.]+ MiB, peak [0-9.]+ MiB, plan [0-9.]+ MiB for all 3 ranks'"
-check "ranks: ... is printed once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
+check "ranks: a dry run prints one line and leaves no folder" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
-expect_code "ranks: with --log-ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 --set wall_clock_breakdown=true \
+expect_code "ranks: a run with --log-ranks succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 \
+    --set wall_clock_breakdown=true \
     --ranks 3 --log-ranks --out logged
-check "ranks: ... and the work of each" grep -Eq '^ +a rank: .* tok/s .* work [0-9.]+ ms a step' output
-check "ranks: ... and the slowest" grep -Eq '"ranks": 3, "slowest_rank": [0-2], "slowest": ' logged/metrics.jsonl
-check "ranks: ... and communication" grep -Eq ' communication [0-9.]+' output
+check "ranks: wall_clock_breakdown prints the work of each rank" grep -Eq '^ +a rank: .* tok/s .* work [0-9.]+ ms a step' output
+check "ranks: metrics.jsonl names the slowest rank" grep -Eq '"ranks": 3, "slowest_rank": [0-2], "slowest": ' \
+    logged/metrics.jsonl
+check "ranks: wall_clock_breakdown prints communication" grep -Eq ' communication [0-9.]+' output
 for rank in 0 1 2; do
-    check "ranks: ... rank $rank has its own" grep -q '^run     logged$' "logged/logs/rank_00$rank.log"
+    check "ranks: rank $rank writes its own log" grep -q '^run     logged$' "logged/logs/rank_00$rank.log"
 done
 cp -r logged blocked && rm -rf blocked/logs blocked/result.json && : >blocked/logs
-expect_code "ranks: a file in the way of the logs" 73 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 --set wall_clock_breakdown=true \
+expect_code "ranks: a file instead of the folder logs ends with 73" 73 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 \
+    --set wall_clock_breakdown=true \
     --ranks 3 --log-ranks --out blocked
-check "ranks: ... is named, not the logs in it" grep -qxF 'error[73] blocked/logs is there and is not a folder' output
-check "ranks: ... and nobody else" test "$(find logged/logs -type f | wc -l)" -eq 3
+check "ranks: a file instead of the folder logs is named" grep -qxF 'error[73] blocked/logs is there and is not a folder' output
+check "ranks: --log-ranks writes one log per rank" test "$(find logged/logs -type f | wc -l)" -eq 3
 
 # ---- stops -----------------------------------------------------------------------------------------------------------
 # stopped NAME HOW: a run on three ranks that is stopped after a step, in the folder NAME
@@ -62,30 +68,33 @@ stopped() {
     held 3 "$1" "${run[@]}" --ranks 3 --set zero_optimization.stage=2
     if [ "$2" = STOP ]; then touch "$1/STOP"; else kill "-$2" "$child"; fi
     let_go
-    check "ranks: $2 ends all with 85 (got $code)" test "$code" -eq 85
-    check "ranks: $2 leaves a checkpoint" test "$(checkpoint_steps "$1" | wc -l)" -eq 1
+    check "ranks: $2 ends all ranks with 85 (got $code)" test "$code" -eq 85
+    check "ranks: $2 leaves one checkpoint" test "$(checkpoint_steps "$1" | wc -l)" -eq 1
 }
 stopped stop STOP
 stopped term TERM
 cp -r stop stop-2
-expect_code "ranks: a stopped run goes on on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out stop
-check "ranks: ... and says so" grep -q '^resume  step [0-9]* from stop/checkpoints' output
-alike "ranks: ... with the losses of the uninterrupted run" one stop
-expect_code "ranks: ... on four, in shards" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set zero_optimization.stage=3 --out stop-2
-alike "ranks: ... with the losses of the uninterrupted run" one stop-2
-expect_code "ranks: ... on as many" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --set zero_optimization.stage=2 --out term
-expect_code "ranks: the same run unstopped" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --set zero_optimization.stage=2 --out on-3-2
-same_run "ranks: ... to the bits of the whole one" on-3-2 term
+expect_code "ranks: a stopped run resumes on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out stop
+check "ranks: a resume on one rank is printed" grep -q '^resume  step [0-9]* from stop/checkpoints' output
+alike "ranks: a run resumed on one rank has the losses of the uninterrupted run" one stop
+expect_code "ranks: a stopped run resumes on four ranks at ZeRO 3" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 \
+    --set zero_optimization.stage=3 --out stop-2
+alike "ranks: a run resumed on four ranks has the losses of the uninterrupted run" one stop-2
+expect_code "ranks: a stopped run resumes on as many ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 \
+    --set zero_optimization.stage=2 --out term
+expect_code "ranks: the same run without a stop succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 \
+    --set zero_optimization.stage=2 --out on-3-2
+same_run "ranks: a run resumed on as many ranks has the bits of the uninterrupted run" on-3-2 term
 
 # Killed: what was saved before is there, and the rest is made again. Not under ThreadSanitizer, which queues signals.
 held 7 killed "${run[@]}" --ranks 2 --set checkpoint.save_interval=5
 kill -KILL "$child"
 let_go
-check "ranks: a killed run (got $code)" test "$code" -eq 137
-expect_code "ranks: ... goes on" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --set checkpoint.save_interval=5 --out killed
-same_run "ranks: ... to the bits of the whole one" on-2 killed
+check "ranks: SIGKILL kills a run on several ranks (got $code)" test "$code" -eq 137
+expect_code "ranks: a killed run resumes" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --set checkpoint.save_interval=5 --out killed
+same_run "ranks: a killed and resumed run has the bits of the uninterrupted run" on-2 killed
 if [[ $TRAIN == */tsan/* ]]; then
-    skip "ranks: two signals end all at once" "ThreadSanitizer queues signals"
+    skip "ranks: two signals end all ranks at once" "ThreadSanitizer queues signals"
 else
     held 2 twice "${run[@]}" --ranks 2
     kill -STOP "$child"
@@ -93,14 +102,14 @@ else
     kill -TERM "$child"
     kill -CONT "$child"
     let_go
-    check "ranks: two signals end all at once, by a signal (got $code)" test "$code" -eq 130 -o "$code" -eq 143
+    check "ranks: two signals end all ranks at once with a signal's code (got $code)" test "$code" -eq 130 -o "$code" -eq 143
 fi
 
 # ---- failures --------------------------------------------------------------------------------------------------------
 diverging=(--set fp64.enabled=false --set fp16.enabled=true --set fp16.loss_scale=1e30 --set max_consecutive_skipped_steps=3)
-expect_code "ranks: a run that diverges" 88 "$TRAIN" "$TINY" "${run[@]}" "${diverging[@]}" --ranks 3 --out diverged
-failed_as "ranks: divergence" 88 'step 3: 3 steps in a row had gradients that are not finite'
-check "ranks: ... is in the metrics" grep -q '"event": "end", "step": 3,' diverged/metrics.jsonl
+expect_code "ranks: a run that diverges ends with 88" 88 "$TRAIN" "$TINY" "${run[@]}" "${diverging[@]}" --ranks 3 --out diverged
+failed_as "ranks: a run that diverges" 88 'step 3: 3 steps in a row had gradients that are not finite'
+check "ranks: a run that diverges records its end in the metrics" grep -q '"event": "end", "step": 3,' diverged/metrics.jsonl
 
 # Step 2 reads windows 4 to 7 in their order, rank 1 the last two: the sixth has a token that no vocabulary has.
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
@@ -108,25 +117,30 @@ check "ranks: ... is in the metrics" grep -q '"event": "end", "step": 3,' diverg
 printf '\377\377' | dd of=shards/train_000000.bin bs=1 seek=$((1024 + 2 * (6 * 32 + 5))) conv=notrunc status=none
 shards=(--set 'data.train=shards/train_*.bin' --set data.text=null --set data.shuffle=false --set train_batch_size=4
     --set train_micro_batch_size_per_gpu=2)
-expect_code "ranks: a rank that finds damage" 65 timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${shards[@]}" --ranks 2 --out damaged
-failed_as "ranks: damage" 65 'rank 1 dp 1: .*shards/train_000000.bin: token id 65535 '
-check "ranks: ... the step before is in the metrics" grep -q '"event": "train", "step": 1,' damaged/metrics.jsonl
-expect_code "ranks: a machine that is too small" 90 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --set model.hidden_size=400000 --out huge
-failed_as "ranks: memory" 90 'the plan needs .* for all 2 ranks and .*, or fewer --ranks$'
-check "ranks: ... before a folder is made" test ! -e huge
+expect_code "ranks: a rank that reads damaged data ends all with 65" 65 timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${shards[@]}" \
+    --ranks 2 --out damaged
+failed_as "ranks: a rank that reads damaged data" 65 'rank 1 dp 1: .*shards/train_000000.bin: token id 65535 '
+check "ranks: the step before the damaged data is in the metrics" grep -q '"event": "train", "step": 1,' damaged/metrics.jsonl
+expect_code "ranks: a model larger than the memory ends with 90" 90 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 \
+    --set model.hidden_size=400000 --out huge
+failed_as "ranks: a model larger than the memory" 90 'the plan needs .* for all 2 ranks and .*, or fewer --ranks$'
+check "ranks: a model larger than the memory leaves no run folder" test ! -e huge
 # Where address space is limited, all ranks have OpenBLAS or none has: what one is given the others do not take from it.
 if [[ $TRAIN == */release/* ]]; then
     for limit in 1500000 1700000 1900000 3000000; do
-        expect_code "ranks: within $limit KiB of address space" 0 timeout -k 5 60 bash -c 'ulimit -v "$0" && exec "$@"' "$limit" \
+        expect_code "ranks: a run within $limit KiB of address space succeeds" 0 timeout -k 5 60 bash \
+            -c 'ulimit -v "$0" && exec "$@"' "$limit" \
             "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 --ranks 4 --out "limited-$limit"
     done
-    check "ranks: ... with OpenBLAS, or the built-in products" grep -Eq '^device  cpu: .*(OpenBLAS|built-in)' output
+    check "ranks: a run within $limit KiB of address space prints its BLAS library" \
+        grep -Eq '^device  cpu: .*(OpenBLAS|built-in)' output
 else
-    skip "ranks: within limits of address space" "a sanitizer takes more"
+    skip "ranks: runs within limits of address space" "a sanitizer takes more"
 fi
-expect_code "ranks: a batch that they do not divide" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 5 --out odd
-expect_code "ranks: a folder that cannot be made" 73 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --out text.txt
-failed_as "ranks: no folder" 73 'text.txt is not a folder'
-expect_code "ranks: another run's folder" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --set model.num_layers=1 --out one
-failed_as "ranks: another model" 78 ''
+expect_code "ranks: a batch that the ranks do not divide is refused" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 5 --out odd
+expect_code "ranks: a run folder that cannot be created ends with 73" 73 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --out text.txt
+failed_as "ranks: a run folder that cannot be created" 73 'text.txt is not a folder'
+expect_code "ranks: the folder of another run is refused" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --set model.num_layers=1 \
+    --out one
+failed_as "ranks: the folder of another run" 78 ''
 finish

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 
 if ! "$TRAIN" doctor | grep -q '^ok .*cuda .*emulated'; then
-    skip "reserve: a plan of ranks with a GPU each" "the program is not built for the emulated device"
+    skip "reserve: the plan of ranks with a GPU each" "the program is not built for the emulated device"
     finish
 fi
 make_text
@@ -27,11 +27,11 @@ untold() { check "reserve: $1" bash -c '! grep -qF -- "$1" said' told "$2"; }
 
 planned "one communicator" 2 2 40
 told "its estimate is in the plan" " reserve 296.0; available"
-check "reserve: and whose plan that is" grep -qE \
+check "reserve: the plan names the rank that it is for" grep -qE \
     'memory plan 29[0-9]\.[0-9] MiB on rank 0.s GPU: weights .*; available [0-9.]+ GiB of 8\.0 GiB there' said
 told "what it took" "memory reserve: NCCL and the code of kernels take 40.0 MiB of rank 0's GPU, the most of any, plan 296.0 MiB"
 told "and the plan counts that from then on" "laid out: resident"
-check "reserve: a plan of 42 MiB, not of 298" grep -qE \
+check "reserve: the plan without NCCL has 42 MiB and not 298" grep -qE \
     "laid out: resident [0-9.]+ MiB, peak [0-9.]+ MiB on the host, plan 4[1-4]\.[0-9] MiB on rank 0's GPU" said
 untold "the estimate was enough" "warning: NCCL"
 planned "the code of kernels has its own part" 2 2 552
@@ -43,30 +43,41 @@ told "three communicators, one of them with messages" " reserve 1.2; available"
 told "each took its part" "NCCL and the code of kernels take 90.0 MiB of rank 0's GPU, the most of any, plan 1.2 GiB"
 planned "ranks that share a GPU" 1 2 40
 untold "have no reserve" " reserve "
-check "reserve: and one plan" grep -qE 'memory plan [0-9.]+ MiB for all 2 ranks: weights .* GiB of 8\.0 GiB on the GPU' said
-check "reserve: and one plan of the GPU" grep -qE 'MiB on the host, plan [0-9.]+ MiB on the GPU for all 2 ranks' said
-EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: a GPU in which all but NCCL has room" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
-check "reserve: is refused" grep -qE "the plan needs 29[0-9]\.[0-9] MiB and .* of GPU [01]'s memory are available" output
-check "reserve: and how NCCL takes less" grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 296.0 MiB of it" output
-NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: it is taken at its word" 0 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
+check "reserve: ranks that share a GPU have one plan" \
+    grep -qE 'memory plan [0-9.]+ MiB for all 2 ranks: weights .* GiB of 8\.0 GiB on the GPU' said
+check "reserve: ranks that share a GPU have one plan for the GPU's memory" \
+    grep -qE 'MiB on the host, plan [0-9.]+ MiB on the GPU for all 2 ranks' said
+EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: a GPU with room for all but NCCL ends with 90" 90 "$TRAIN" "$TINY" \
+    --dry-run --ranks 2 --set device=cuda
+check "reserve: a GPU with room for all but NCCL is refused with both sizes" \
+    grep -qE "the plan needs 29[0-9]\.[0-9] MiB and .* of GPU [01]'s memory are available" output
+check "reserve: the message says how NCCL needs less memory" \
+    grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 296.0 MiB of it" output
+NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: the suggested NCCL_MAX_CTAS is enough" 0 "$TRAIN" "$TINY" \
+    --dry-run --ranks 2 --set device=cuda
 # Of nine channels and of eight, with less room than either needs.
-NCCL_MAX_CTAS=9 EMU_DEVICES=2 EMU_MEMORY=440 expect_code "reserve: less room" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
-check "reserve: NCCL can take less" grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 116.0 MiB of it" output
-NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=440 expect_code "reserve: as little room" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
-check "reserve: NCCL takes as little already" bash -c '! grep -qF NCCL_MAX_CTAS output'
+NCCL_MAX_CTAS=9 EMU_DEVICES=2 EMU_MEMORY=440 expect_code "reserve: a smaller GPU with NCCL_MAX_CTAS=9 ends with 90" 90 \
+    "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
+check "reserve: NCCL_MAX_CTAS=8 is suggested instead of 9" \
+    grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 116.0 MiB of it" output
+NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=440 expect_code "reserve: a smaller GPU with NCCL_MAX_CTAS=8 ends with 90" 90 \
+    "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
+check "reserve: no smaller NCCL_MAX_CTAS than 8 is suggested" bash -c '! grep -qF NCCL_MAX_CTAS output'
 # One GPU has less than the other, and runs full only after the plan: what NCCL takes is more than its estimate.
 # full NAME MIB,MIB RESERVED PLACE SENTENCE: NCCL takes so many MiB; who says what
 full() {
-    expect_code "reserve: $1" 90 env EMU_DEVICES=2 EMU_MEMORY="$2" EMU_NCCL_RESERVE=$(($3 << 20)) timeout 60 "$TRAIN" "$TINY" --dry-run \
+    expect_code "reserve: $1 ends with 90" 90 env EMU_DEVICES=2 EMU_MEMORY="$2" EMU_NCCL_RESERVE=$(($3 << 20)) timeout 60 "$TRAIN" "$TINY" --dry-run \
         --ranks 2 --set device=cuda --set data.text=short.txt --set parallel.timeout=30
-    check "reserve: $1: rank and cause" grep -Eq "^error\[90\] $4: $5\$" output
-    check "reserve: $1: one sentence" test "$(grep -c '^error' output)" -eq 1
+    check "reserve: $1 is reported with rank and cause" grep -Eq "^error\[90\] $4: $5\$" output
+    check "reserve: $1 is reported once" test "$(grep -c '^error' output)" -eq 1
 }
 nccls='Failed to CUDA malloc [0-9]+ bytes; free some of the GPU.s memory, or set NCCL_MAX_CTAS=8 in the environment'
 trainers='[0-9]+ bytes for .+ were refused: [0-9]+ of the device.s 1048576000 are free; lower train_micro_batch_size_per_gpu .*'
 full "NCCL does not get its memory on one GPU" 8192,1000 900 "rank 1 dp 1" "group dp, call 0, connect of ranks 0, 1: NCCL on rank 1 says: .*: $nccls"
 full "it leaves too little on one GPU" 8192,1000 871 "rank 1 dp 1" "$trainers"
 full "it leaves too little on the first GPU" 1000,8192 871 "rank 0 dp 0" "$trainers"
-EMU_DEVICES=2 EMU_MEMORY=8192,500 expect_code "reserve: one GPU has no room for the plan" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
-check "reserve: it is named, without a place" grep -qE "^error\[90\] the plan needs 29[0-9]\.[0-9] MiB and .* of GPU 1's memory are available" output
+EMU_DEVICES=2 EMU_MEMORY=8192,500 expect_code "reserve: a plan that fits only one of two GPUs ends with 90" 90 "$TRAIN" \
+    "$TINY" --dry-run --ranks 2 --set device=cuda
+check "reserve: the GPU that is too small is named without a rank" \
+    grep -qE "^error\[90\] the plan needs 29[0-9]\.[0-9] MiB and .* of GPU 1's memory are available" output
 finish

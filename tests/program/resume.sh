@@ -14,7 +14,7 @@ for dtype in f32 bf16 fp16 fp64; do
     *) options=(--set "$dtype.enabled=true") ;;
     esac
     options+=("${common[@]}")
-    expect_code "resume: $dtype whole run" 0 "$TRAIN" "$TINY" "${options[@]}" --out whole-$dtype
+    expect_code "resume: a whole run in $dtype succeeds" 0 "$TRAIN" "$TINY" "${options[@]}" --out whole-$dtype
     # From a checkpoint of every tenth step, by starting again from copies of the run cut off there.
     for step in 10 30 50; do
         mkdir cut-$dtype-$step
@@ -22,44 +22,45 @@ for dtype in f32 bf16 fp16 fp64; do
         mkdir cut-$dtype-$step/checkpoints
         cp -r whole-$dtype/checkpoints/step_000000$step cut-$dtype-$step/checkpoints/
         printf '{"event": "train", "step": 5' >>cut-$dtype-$step/metrics.jsonl
-        expect_code "resume: $dtype from step $step" 0 "$TRAIN" "$TINY" "${options[@]}" --out cut-$dtype-$step
-        same_run "resume: $dtype from step $step, same bits" whole-$dtype cut-$dtype-$step
+        expect_code "resume: a run in $dtype resumes from step $step" 0 "$TRAIN" "$TINY" "${options[@]}" --out cut-$dtype-$step
+        same_run "resume: a run in $dtype resumed from step $step has the same bits" whole-$dtype cut-$dtype-$step
     done
     held 7 stopped-$dtype "${options[@]}"
     kill -TERM "$child"
     let_go
     if [ "$code" -ne 85 ]; then not_ok "resume: $dtype stopped: exit code $code, not 85"; continue; fi
-    expect_code "resume: $dtype stopped run goes on" 0 "$TRAIN" "$TINY" "${options[@]}" --out stopped-$dtype
-    same_run "resume: $dtype stopped, same bits" whole-$dtype stopped-$dtype
+    expect_code "resume: a stopped run in $dtype resumes" 0 "$TRAIN" "$TINY" "${options[@]}" --out stopped-$dtype
+    same_run "resume: a stopped run in $dtype has the same bits" whole-$dtype stopped-$dtype
 done
 # What backward computes again may change whenever a run starts, and no bit moves by it.
 for policy in selective full; do
     options=("${common[@]}" --set "activation_checkpointing.policy=$policy")
-    expect_code "resume: $policy recompute, whole run" 0 "$TRAIN" "$TINY" "${options[@]}" --out whole-$policy
-    same_run "resume: $policy recompute, the bits of none" whole-f32 whole-$policy
+    expect_code "resume: a whole run with $policy recompute succeeds" 0 "$TRAIN" "$TINY" "${options[@]}" --out whole-$policy
+    same_run "resume: $policy recompute has the bits of none" whole-f32 whole-$policy
     mkdir -p mixed-$policy/checkpoints
     cp -r whole-f32/config.json whole-f32/metrics.jsonl whole-f32/tokenizer.json mixed-$policy/
     cp -r whole-f32/checkpoints/step_00000030 mixed-$policy/checkpoints/
-    expect_code "resume: from none to $policy recompute" 0 "$TRAIN" "$TINY" "${options[@]}" --out mixed-$policy
-    check "resume: ... says what changed" grep -q 'activation_checkpointing.policy was "none", is "'$policy'"' output
-    same_run "resume: from none to $policy recompute, same bits" whole-f32 mixed-$policy
+    expect_code "resume: a run changes from no to $policy recompute" 0 "$TRAIN" "$TINY" "${options[@]}" --out mixed-$policy
+    check "resume: a change to $policy recompute is printed" \
+        grep -q 'activation_checkpointing.policy was "none", is "'$policy'"' output
+    same_run "resume: a change to $policy recompute keeps the bits" whole-f32 mixed-$policy
 done
 
-check "resume: the fp16 run skipped steps" grep -q '"applied": false' whole-fp16/metrics.jsonl
+check "resume: the fp16 run skips steps" grep -q '"applied": false' whole-fp16/metrics.jsonl
 
 # Damage in the newest checkpoint: said loudly, the one before serves.
 cp -r whole-f32 damaged
 rm damaged/result.json
 file=damaged/checkpoints/step_00000060/model.safetensors
 printf '\x55' | dd of=$file bs=1 seek=$(($(stat -c %s $file) - 100)) conv=notrunc status=none
-expect_code "resume: a damaged checkpoint is passed over" 0 "$TRAIN" "$TINY" "${common[@]}" --out damaged
-check "resume: ... by name" grep -q 'step_00000060' output
-check "resume: ... for the one before" grep -qE 'step 50 ' output
-same_run "resume: ... to the same bits" whole-f32 damaged
+expect_code "resume: a run with a damaged last checkpoint resumes" 0 "$TRAIN" "$TINY" "${common[@]}" --out damaged
+check "resume: the damaged checkpoint is named" grep -q 'step_00000060' output
+check "resume: the run resumes from the checkpoint before it" grep -qE 'step 50 ' output
+same_run "resume: the run after a damaged checkpoint has the same bits" whole-f32 damaged
 for step in damaged/checkpoints/step_*; do
     printf '\x55' | dd of="$step/model.safetensors" bs=1 seek=5000 conv=notrunc status=none
     printf '\xaa' | dd of="$step/optimizer.safetensors" bs=1 seek=5000 conv=notrunc status=none
 done
 rm damaged/result.json
-expect_code "resume: when none verifies the run is refused" 65 "$TRAIN" "$TINY" "${common[@]}" --out damaged
+expect_code "resume: a run whose checkpoints are all damaged ends with 65" 65 "$TRAIN" "$TINY" "${common[@]}" --out damaged
 finish

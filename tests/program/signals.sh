@@ -11,22 +11,22 @@ for signal in INT TERM USR1; do
     held 2 "run-$signal" "${long[@]}"
     kill -$signal "$child"
     let_go
-    check "signals: SIG$signal ends with 85 (got $code)" test "$code" -eq 85
-    check "signals: SIG$signal leaves a checkpoint" test "$(checkpoint_steps "run-$signal" | wc -l)" -eq 1
-    expect_code "signals: SIG$signal: the checkpoint verifies" 0 "$TRAIN" ckpt verify "run-$signal"
-    expect_code "signals: SIG$signal: the same command goes on" 0 "$TRAIN" "$TINY" "${long[@]}" --out "run-$signal"
-    same_run "signals: SIG$signal: to the bits of the whole run" whole "run-$signal"
+    check "signals: SIG$signal ends the run with 85 (got $code)" test "$code" -eq 85
+    check "signals: SIG$signal leaves one checkpoint" test "$(checkpoint_steps "run-$signal" | wc -l)" -eq 1
+    expect_code "signals: the checkpoint after SIG$signal is valid" 0 "$TRAIN" ckpt verify "run-$signal"
+    expect_code "signals: the same command resumes after SIG$signal" 0 "$TRAIN" "$TINY" "${long[@]}" --out "run-$signal"
+    same_run "signals: the run resumed after SIG$signal has the same bits" whole "run-$signal"
 done
 
 held 2 run-stop "${long[@]}"
 touch run-stop/STOP
 let_go
-check "signals: RUN/STOP ends with 85 (got $code)" test "$code" -eq 85
-expect_code "signals: RUN/STOP is forgotten by the next start" 0 "$TRAIN" "$TINY" "${long[@]}" --out run-stop
+check "signals: RUN/STOP ends the run with 85 (got $code)" test "$code" -eq 85
+expect_code "signals: RUN/STOP does not stop the next start" 0 "$TRAIN" "$TINY" "${long[@]}" --out run-stop
 
 # Both signals are pending before the run can act on the first. (ThreadSanitizer delivers signals itself, and drops the second.)
 if [[ $TRAIN == */tsan/* ]]; then
-    skip "signals: two signals end it at once" "ThreadSanitizer queues signals"
+    skip "signals: two signals end the run at once" "ThreadSanitizer queues signals"
     finish
 fi
 held 2 run-twice "${long[@]}"
@@ -35,5 +35,5 @@ kill -INT "$child"
 kill -TERM "$child"
 kill -CONT "$child"
 let_go
-check "signals: two signals end it at once, by a signal (got $code)" test "$code" -eq 130 -o "$code" -eq 143
+check "signals: two signals end the run at once with a signal's code (got $code)" test "$code" -eq 130 -o "$code" -eq 143
 finish

@@ -26,20 +26,21 @@ for i in "${!worlds[@]}"; do
     read -ra world <<<"$from"
     read -ra options < <(on "${world[@]}")
     whole=whole-${from// /-} cut=cut-$i
-    expect_code "worlds: a run on $from" 0 "$TRAIN" "$TINY" "${common[@]}" "${options[@]}" --out "$whole"
-    [ "$i" -eq 0 ] || check "worlds: bug 45: it has the losses of one rank" same_losses whole-1-0-1-8 "$whole"
+    expect_code "worlds: a run on $from succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" "${options[@]}" --out "$whole"
+    [ "$i" -eq 0 ] || check "worlds: bug 45: a run on several ranks ($from) has the losses of one rank" same_losses \
+        whole-1-0-1-8 "$whole"
     mkdir -p "$cut/checkpoints"
     cp "$whole"/{config.json,tokenizer.json} "$cut"
     awk '/"step": 11,/ { exit } { print }' "$whole/metrics.jsonl" >"$cut/metrics.jsonl"
     cp -r "$whole/checkpoints/step_00000010" "$cut/checkpoints"
     read -ra world <<<"$to"
     read -ra options < <(on "${world[@]}")
-    expect_code "worlds: from $from to $to" 0 "$TRAIN" "$TINY" "${common[@]}" "${options[@]}" --out "$cut"
-    check "worlds: bug 45: it goes on with the same losses" same_losses "$whole" "$cut"
+    expect_code "worlds: a run on $from resumes on $to" 0 "$TRAIN" "$TINY" "${common[@]}" "${options[@]}" --out "$cut"
+    check "worlds: bug 45: a run of $from resumed on $to has the same losses" same_losses "$whole" "$cut"
 done
 "$TRAIN" ckpt inspect whole-3-2-2-4 >output
-check "worlds: inspect tells who saved" grep -qx 'world       3 ranks = dp 3, ZeRO 2, 2 writers' output
-expect_code "worlds: all is whole" 0 "$TRAIN" ckpt verify whole-3-2-2-4
+check "worlds: ckpt inspect prints which ranks saved" grep -qx 'world       3 ranks = dp 3, ZeRO 2, 2 writers' output
+expect_code "worlds: ckpt verify finds all tensors" 0 "$TRAIN" ckpt verify whole-3-2-2-4
 
 # No file may be longer than 60 KiB: every save fails on some rank, all ranks go on, and end with what rank 0 has said once.
 full() {
@@ -47,8 +48,9 @@ full() {
     ulimit -f 60
     "$TRAIN" "$TINY" "${common[@]}" --ranks 3 --set zero_optimization.stage=1 --set checkpoint.writers=3 --out full
 }
-expect_code "worlds: no save goes well" 74 full
-check "worlds: ... which is said once" test "$(grep -c 'step 10 is not saved: .*safetensors: File too large' output)" -eq 1
-check "worlds: ... and leaves nothing" test -z "$(ls full/checkpoints)"
-check "worlds: ... and all steps are made" test "$(grep -c '"event": "train"' full/metrics.jsonl)" -eq 30
+expect_code "worlds: a run whose saves all fail ends with 74" 74 full
+check "worlds: a failed save is reported once" test "$(grep -c 'step 10 is not saved: .*safetensors: File too large' output)" \
+    -eq 1
+check "worlds: failed saves leave no checkpoint" test -z "$(ls full/checkpoints)"
+check "worlds: failed saves do not stop the training" test "$(grep -c '"event": "train"' full/metrics.jsonl)" -eq 30
 finish
