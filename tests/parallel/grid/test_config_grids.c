@@ -1,6 +1,6 @@
-/* test_config_grids.c -- every grid that a config may ask for can be cut: drawn grids of drawn
- * models, most of which are refused; of the others all ranks have their part of the model, every
- * element is one rank's to count, and the schedules fit each other. */
+/* test_config_grids.c -- draws random models on random grids. Most of these configs are refused.
+ * For the others it tests that every rank gets its part of the model, that exactly one rank counts
+ * each element, and that the schedules of the stages match. */
 #include "model/core/check.h"
 #include "parallel/trainer/session.h"
 #include "tests/support/support.h"
@@ -15,7 +15,7 @@
 
 enum { DRAWS = 4000 };
 
-/* Of the config that is looked at: a failed check ends the program. */
+/* The current config, printed if a failed check ends the program. */
 static char looking_at[1024];
 
 static void say_where(void)
@@ -23,19 +23,19 @@ static void say_where(void)
     if (*looking_at) fprintf(stderr, "%s\n", looking_at);
 }
 
-/* From `least` to `most`. */
+/* Returns a random number from `least` to `most`. */
 static long long draw(int *at, int least, int most)
 {
     return least + (int)((most - least + 1) * drawn_uniform(77, (*at)++));
 }
 
-/* Mostly a multiple of `unit`. */
+/* Returns a random number that is mostly a multiple of `unit`. */
 static long long draw_multiple(int *at, long long unit, int most)
 {
     return draw(at, 0, 7) ? unit * draw(at, 1, most) : draw(at, 1, most);
 }
 
-/* A config whose numbers are drawn, in the world of its grid; NULL where it is refused. */
+/* Returns a random config, read with as many ranks as its grid has; NULL if it is refused. */
 static const Config *draw_config(int *at)
 {
     static const char *const flag[] = {"false", "true"}, *const position[] = {"learned", "rope"},
@@ -67,7 +67,7 @@ static const Config *draw_config(int *at)
     return c;
 }
 
-/* Adds the elements that this rank counts, and its layers. */
+/* Adds the elements that this rank counts, and the layers that it has. */
 static void take_part(const Config *c, GridPlace size, GridPlace at, const int *border,
                       int64_t *counted, int64_t *layers, int64_t *all)
 {
@@ -100,7 +100,7 @@ static void take_part(const Config *c, GridPlace size, GridPlace at, const int *
     param_table_free(&table);
 }
 
-static void grids_that_are_accepted_can_be_cut(void **state)
+static void accepted_grids_divide_the_model_among_all_ranks(void **state)
 {
     (void)state;
     int at = 0, taken = 0, several = 0, draws = getenv("TEST_SAMPLE") ? DRAWS / 5 : DRAWS;
@@ -133,7 +133,7 @@ int main(void)
 {
     atexit(say_where);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grids_that_are_accepted_can_be_cut),
+        cmocka_unit_test(accepted_grids_divide_the_model_among_all_ranks),
     };
     return cmocka_run_group_tests_name("config grids", tests, NULL, NULL);
 }

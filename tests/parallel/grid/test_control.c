@@ -1,4 +1,5 @@
-/* test_control.c -- what the hosts of a world agree on. */
+/* test_control.c -- tests decisions that the CPU threads of all ranks make together: the largest
+ * value, the sum, and whether all ranks have succeeded. */
 #include "model/core/check.h"
 #include "parallel/grid/control.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -33,7 +34,7 @@ static void run_numbers(Comm *world, void *context)
     expect(world, "the sum", control_sum(world, world->rank + 1), n * (n + 1) / 2);
 }
 
-static void test_the_largest_and_the_sum(void **state)
+static void test_all_ranks_get_the_largest_value_and_the_sum(void **state)
 {
     (void)state;
     each_world(run_numbers);
@@ -62,7 +63,7 @@ static void test_all_get_what_rank_0_has(void **state)
     each_world(run_shares);
 }
 
-/* For every set of ranks that have failed, all ranks get the sentence of the lowest one. */
+/* For every set of failed ranks, all ranks get the error message of the lowest one. */
 static void run_agrees(Comm *world, void *context)
 {
     (void)context;
@@ -80,7 +81,7 @@ static void run_agrees(Comm *world, void *context)
     }
 }
 
-static void test_all_ranks_are_good_or_get_the_reason(void **state)
+static void test_all_ranks_get_the_error_message_of_a_failed_rank(void **state)
 {
     (void)state;
     each_world(run_agrees);
@@ -89,9 +90,9 @@ static void test_all_ranks_are_good_or_get_the_reason(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_largest_and_the_sum),
+        cmocka_unit_test(test_all_ranks_get_the_largest_value_and_the_sum),
         cmocka_unit_test(test_all_get_what_rank_0_has),
-        cmocka_unit_test(test_all_ranks_are_good_or_get_the_reason),
+        cmocka_unit_test(test_all_ranks_get_the_error_message_of_a_failed_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

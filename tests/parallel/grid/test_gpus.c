@@ -1,5 +1,5 @@
-/* test_gpus.c -- which GPU is whose, on devices that say they are GPUs: one for all, one for each,
- * or a sentence that ends the program. */
+/* test_gpus.c -- tests which GPU each rank gets, on devices that pretend to be GPUs: all ranks
+ * share one, each rank has its own, or an error message ends the program. */
 #include "model/core/check.h"
 #include "parallel/grid/gpus.h"
 #include "tests/support/grid/fake_nccl.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* A machine's GPUs: how many; those of numbers `twice` and 0 are one. */
+/* The GPUs of a machine: their number; GPU `twice` is the same device as GPU 0. */
 typedef struct {
     int count, twice;
     Gpus use;
@@ -62,7 +62,7 @@ static void test_ranks_share_one_gpu_or_have_one_each(void **state)
     thread_ranks(1, 60, agree, NULL);
 }
 
-static void test_other_numbers_are_refused(void **state)
+static void test_other_numbers_of_gpus_are_refused(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -109,7 +109,8 @@ static void test_other_numbers_are_refused(void **state)
                     60, NULL);
 }
 
-/* Whether the launching thread has opened it, for its environment. */
+/* Whether the launching thread has opened NCCL, whose environment variables must be set before
+ * other threads start. */
 static bool prepared(int gpus, int ranks)
 {
     const Backend backend = gpu_backend();
@@ -127,7 +128,7 @@ static void test_nccl_is_opened_before_ranks_start(void **state)
     assert_true(prepared(4, 4));
     assert_true(prepared(8, 2));
     assert_false(prepared(1, 4));
-    assert_false(prepared(3, 4)); /* will be refused */
+    assert_false(prepared(3, 4)); /* this number of GPUs will be refused */
     assert_false(prepared(8, 1));
     gpus_prepare(NULL, 4);
     gpus_prepare(&cpu, 4);
@@ -138,7 +139,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_share_one_gpu_or_have_one_each),
-        cmocka_unit_test(test_other_numbers_are_refused),
+        cmocka_unit_test(test_other_numbers_of_gpus_are_refused),
         cmocka_unit_test(test_nccl_is_opened_before_ranks_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* test_grid.c -- what a rank knows of its place: what it counts, the groups of its axes, and the
- * borders of its tensor-parallel region. */
+/* test_grid.c -- tests a rank's place in the grid: which elements it counts, the groups of its
+ * axes, and the beginning and end of its tensor-parallel region. */
 #include "model/core/check.h"
 #include "parallel/grid/tp.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-/* Of a row that is cut every rank of the group counts its part; a row that all hold is the first
- * one's, whatever its coordinates on the other axes. */
-static void test_a_row_that_all_hold_is_counted_by_the_first(void **state)
+/* If a row is split, every rank of the group counts its part. A row that all ranks hold is counted
+ * by the group's first rank, whatever its coordinates on the other axes. */
+static void test_a_row_that_all_ranks_hold_is_counted_by_the_first_one(void **state)
 {
     (void)state;
     Fixture f;
@@ -33,7 +33,7 @@ static void test_a_row_that_all_hold_is_counted_by_the_first(void **state)
     fixture_close(&f);
 }
 
-/* A tied table that the first and the last stage hold is the first's. */
+/* A tied table that the first and the last stage hold is counted by the first stage. */
 static void test_a_tied_table_is_counted_on_the_first_stage(void **state)
 {
     (void)state;
@@ -48,9 +48,9 @@ static void test_a_tied_table_is_counted_on_the_first_stage(void **state)
     fixture_close(&f);
 }
 
-/* The store's shards follow that rule when they are counted, not when they are updated: over both
- * ranks every row is counted as often as there are parts of it. */
-static void test_the_store_counts_by_the_owner_rule(void **state)
+/* The store applies that rule when it counts elements, not when it updates them: over both ranks
+ * every row is counted as often as it has parts. */
+static void test_the_store_counts_each_row_on_one_rank(void **state)
 {
     (void)state;
     Fixture f;
@@ -97,9 +97,9 @@ static int exit_of_border(int border, Tensor dst, Tensor src)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Nothing moves in a group of one, so a border between two tensors would lose what was written to
- * the first: that is a bug of the layout and ends the program. */
-static void test_a_border_of_one_rank_has_one_tensor(void **state)
+/* In a group of one rank nothing is sent. If the region's input and output were two tensors, the
+ * contents of the first would be lost: such a layout is a bug and ends the program. */
+static void test_a_region_of_one_rank_uses_a_single_tensor(void **state)
 {
     (void)state;
     double a[6] = {1, 2, 3, 4, 5, 6}, b[6];
@@ -113,7 +113,7 @@ static void test_a_border_of_one_rank_has_one_tensor(void **state)
 
 /* ---- many ranks ------------------------------------------------------------------------------ */
 
-/* A rank's coordinate on axis a. */
+/* Returns the rank's coordinate on axis a. */
 static int on_axis(GridPlace at, int a)
 {
     return a == 0 ? at.pp : a == 1 ? at.dp : a == 2 ? at.cp : at.tp;
@@ -134,7 +134,7 @@ typedef struct {
 enum { PP, DP, CP, TP, KV = GRID_COMMS - 2, TIE };
 static const struct {
     const char *name;
-    int axis; /* along which its members lie; -1: none */
+    int axis; /* the axis along which the group's members differ; -1: none */
 } group_of[GRID_COMMS] = {
     {"pp", PP},    {"dp", DP},        {"cp", CP}, {"tp", TP},
     {"shard", DP}, {"replicate", -1}, {"kv", TP}, {"tie", PP},
@@ -145,8 +145,9 @@ static bool at_an_end(GridPlace at, GridPlace size)
     return at.pp == 0 || at.pp == size.pp - 1;
 }
 
-/* Whether two ranks are in one group g. Head h of G is cut over tp ranks where there are as many,
- * and else is that of tp / G neighbours. */
+/* Returns whether two ranks are in the same group g. If there are at least as many key/value heads
+ * G as tp ranks, the heads are divided among the ranks; otherwise tp / G neighbours share a head.
+ */
 static bool together(const GridCase *c, int g, GridPlace a, GridPlace b)
 {
     bool same = memcmp(&a, &b, sizeof a) == 0;
@@ -158,7 +159,7 @@ static bool together(const GridCase *c, int g, GridPlace a, GridPlace b)
     return true;
 }
 
-/* The group's members are those that belong together, in the order of the world. */
+/* Checks that the group has the right members, in the order of their ranks. */
 static void check_group(Comm *world, const GridCase *c, int g, Comm *comm, const GridPlace *place)
 {
     int64_t mine = world->rank, all[16] = {0};
@@ -178,7 +179,7 @@ static void check_group(Comm *world, const GridCase *c, int g, Comm *comm, const
                        (long long)all[i - 1], r);
 }
 
-/* All ranks' coordinates are those that counting up gives, tp first. */
+/* Checks that the coordinates count up with the rank, tp fastest. */
 static void run_grid(Comm *world, void *context)
 {
     const GridCase *c = context;
@@ -207,8 +208,8 @@ static void run_grid(Comm *world, void *context)
     grid_close(&grid);
 }
 
-/* Without a model's groups, and for every number of heads that tp ranks can share or cut: 0, its
- * divisors, and twice itself. */
+/* Tests without the model's groups (0), and for every number of key/value heads that tp ranks can
+ * share or divide: the divisors of tp, and twice tp. */
 static int run_grids_of(GridPlace size, int ranks)
 {
     int cases = 0;
@@ -241,10 +242,10 @@ static void test_groups_of_all_grids_up_to_16_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_row_that_all_hold_is_counted_by_the_first),
+        cmocka_unit_test(test_a_row_that_all_ranks_hold_is_counted_by_the_first_one),
         cmocka_unit_test(test_a_tied_table_is_counted_on_the_first_stage),
-        cmocka_unit_test(test_the_store_counts_by_the_owner_rule),
-        cmocka_unit_test(test_a_border_of_one_rank_has_one_tensor),
+        cmocka_unit_test(test_the_store_counts_each_row_on_one_rank),
+        cmocka_unit_test(test_a_region_of_one_rank_uses_a_single_tensor),
         cmocka_unit_test(test_groups_of_all_grids_up_to_16_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* test_launch.c -- ranks as threads: who they are, how they are joined, and how all end when one
- * does. */
+/* test_launch.c -- tests ranks as threads: their coordinates, how they are joined, and how all end
+ * when one of them fails. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/grid/control.h"
@@ -18,11 +18,11 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-#undef fail /* check.h's is meant */
+#undef fail /* fail() of check.h is used here, not cmocka's */
 
 enum { LONGEST = 30 /* seconds */ };
 
-/* What ranks note of themselves. */
+/* What each rank records about itself. */
 typedef struct {
     atomic_int bodies;
     atomic_bool good[LAUNCH_MAX_RANKS];
@@ -51,8 +51,9 @@ static int look(Comm *world, void *context)
     return 40 + world->rank;
 }
 
-/* Every rank runs once, knows its place, and is joined; rank 0 is the caller, whose code counts. */
-static void test_ranks_know_their_places(void **state)
+/* Every rank runs once, with the right coordinates, and is joined. Rank 0 is the calling thread,
+ * and its exit code is the result. */
+static void test_every_rank_runs_once_with_its_coordinates(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 3, 5, LAUNCH_MAX_RANKS};
@@ -68,7 +69,7 @@ static void test_ranks_know_their_places(void **state)
     }
 }
 
-static void test_a_place_names_the_axes_there_are(void **state)
+static void test_a_ranks_place_names_only_axes_with_several_ranks(void **state)
 {
     (void)state;
     char text[64];
@@ -93,10 +94,11 @@ static void launch(void *context)
 {
     const Launch *l = context;
     int code = launch_ranks(3, &l->options, l->body, NULL);
-    fail((ExitCode)code, "after the ranks"); /* as a single rank again */
+    fail((ExitCode)code, "after the ranks"); /* there is only one rank again */
 }
 
-/* The exit code of a child that launches the body on three ranks, and what it said. */
+/* Returns the exit code of a child process that launches the body on three ranks, and its output.
+ */
 static int child(LaunchBody body, double timeout, char *text, size_t n)
 {
     return child_run(launch, &(Launch){body, {.timeout = timeout}}, text, n);
@@ -159,7 +161,7 @@ static void test_a_rank_that_fails_ends_all(void **state)
     assert_string_equal(text, "error[88] all of 3 saw it\n");
 }
 
-/* ---- alike ranks ----------------------------------------------------------------------------- */
+/* ---- equal ranks ----------------------------------------------------------------------------- */
 
 static int compare(Comm *world, const char *odd)
 {
@@ -180,7 +182,8 @@ static int compare_different(Comm *world, void *context)
     return compare(world, "avx512, 1 thread");
 }
 
-/* All ranks learn that one computes on something else; both values are printed, once. */
+/* All ranks get the error that one of them computes on another device; both values are printed
+ * once. */
 static void test_ranks_that_differ_are_refused(void **state)
 {
     (void)state;
@@ -209,8 +212,8 @@ static int open_a_device(Comm *world, void *context)
     return EXIT_OK;
 }
 
-/* All at once, as a run's ranks do: the library is one for them. */
-static void test_ranks_open_their_devices_together(void **state)
+/* All ranks open their devices at the same time, as in a run; they share one BLAS library. */
+static void test_ranks_can_open_their_devices_at_the_same_time(void **state)
 {
     (void)state;
     static const BlasChoice choice[] = {BLAS_AUTO, BLAS_BUILTIN};
@@ -222,11 +225,11 @@ static void test_ranks_open_their_devices_together(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_know_their_places),
-        cmocka_unit_test(test_a_place_names_the_axes_there_are),
+        cmocka_unit_test(test_every_rank_runs_once_with_its_coordinates),
+        cmocka_unit_test(test_a_ranks_place_names_only_axes_with_several_ranks),
         cmocka_unit_test(test_a_rank_that_fails_ends_all),
         cmocka_unit_test(test_ranks_that_differ_are_refused),
-        cmocka_unit_test(test_ranks_open_their_devices_together),
+        cmocka_unit_test(test_ranks_can_open_their_devices_at_the_same_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_region.c -- the borders of a tensor-parallel region over thread ranks, against sums by hand:
- * with whole rows and with the stream's rows cut, on the host and on the device that the
- * environment names (TEST_DEVICE). */
+/* test_region.c -- tests the beginning and end of a tensor-parallel region on thread ranks, against
+ * sums computed by the test: with whole rows and with sequence parallelism, on the CPU and on the
+ * device that TEST_DEVICE names. */
 #include "model/core/check.h"
 #include "parallel/grid/tp.h"
 #include "tests/support/device/op_devices.h"
@@ -21,7 +21,7 @@ typedef struct {
     DType dtype;
 } Case;
 
-/* A rank, its device and region. */
+/* A rank with its device and region. */
 typedef struct {
     Comm *world;
     Device dev;
@@ -29,7 +29,7 @@ typedef struct {
     const Case *c;
 } Here;
 
-/* Element i of what a rank brings: exact in every type, and so are sums of four. */
+/* Returns element i of a rank's input. It is exact in every dtype, and so are sums of four. */
 static double brought(int rank, int64_t i)
 {
     return (double)((i * 7 + rank * 13) % 31 - 15);
@@ -51,7 +51,7 @@ static double most_of(int ranks, int64_t i)
     return most;
 }
 
-/* Rows [first, first + n) of what rank `from` brings. */
+/* Fills rows [first, first + n) with the input of rank `from`. */
 static Tensor rows(Here *p, int64_t first, int64_t n, int from)
 {
     Tensor host = tensor_2d(must_calloc((size_t)(n * COLS), sizeof(double)), p->c->dtype, n, COLS);
@@ -62,7 +62,7 @@ static Tensor rows(Here *p, int64_t first, int64_t n, int from)
     return there;
 }
 
-/* Rows [first, ...) of the whole are what `want` says. */
+/* Fails unless rows [first, ...) of the whole tensor have the values that `want` gives. */
 static void check(Here *p, const char *border, Tensor x, int64_t first,
                   double (*want)(int rank, int64_t i), int rank)
 {
@@ -80,7 +80,8 @@ static void check(Here *p, const char *border, Tensor x, int64_t first,
     free(host.data);
 }
 
-/* What the stream holds between regions: the same numbers on all ranks, rank 0's, or a part. */
+/* Tests the way into a region: outside, all ranks have the numbers of rank 0, or each has a part.
+ */
 static void check_gathering(Here *p, const char *name,
                             void (*border)(const Region *, Tensor, Tensor))
 {
@@ -93,7 +94,7 @@ static void check_gathering(Here *p, const char *name,
     if (p->region.parts > 1) device_drop(&p->dev, stream);
 }
 
-/* Sums of what each rank has made in a region: into its own place there, and elsewhere. */
+/* Tests the sums at the end of a region, in place and into another tensor. */
 static void check_summing(Here *p, const char *name, bool backward, bool elsewhere)
 {
     int64_t n = ROWS / p->region.parts, first = n * p->region.part;
@@ -119,7 +120,7 @@ static void check_reductions(Here *p)
     check(p, "maximum", y, 0, most_of, p->world->size);
     device_drop(&p->dev, x);
     device_drop(&p->dev, y);
-    if (p->world->size == 1) return; /* who has all has nothing to gather */
+    if (p->world->size == 1) return; /* one rank has all rows and gathers nothing */
     int64_t n = ROWS / p->world->size;
     Tensor part = rows(p, n * p->world->rank, n, 0), whole = rows(p, 0, ROWS, 9);
     region_gather(&p->region, whole, part);
@@ -159,7 +160,7 @@ static void on_rank(Comm *world, void *context)
     close_here(&p);
 }
 
-static void test_borders_by_hand(void **state)
+static void test_a_region_sums_and_gathers_as_the_test_computes(void **state)
 {
     (void)state;
     static const DType dtypes[] = {F64, F32, BF16, F16};
@@ -169,9 +170,9 @@ static void test_borders_by_hand(void **state)
     }
 }
 
-/* ---- rows that are not cut, in a region of those that are ------------------------------------ */
+/* ---- whole rows although sequence parallelism is on ------------------------------------ */
 
-/* A decoding pass has all its few rows on every rank. */
+/* A decoding pass has its few rows on every rank. */
 static void whole_rows_on_rank(Comm *world, void *context)
 {
     Here p;
@@ -183,7 +184,7 @@ static void whole_rows_on_rank(Comm *world, void *context)
     close_here(&p);
 }
 
-static void test_whole_rows_in_a_region_of_cut_ones(void **state)
+static void test_decoding_keeps_whole_rows_under_sequence_parallelism(void **state)
 {
     (void)state;
     Case c = {.dtype = F32, .sequence_parallel = true};
@@ -191,7 +192,8 @@ static void test_whole_rows_in_a_region_of_cut_ones(void **state)
         thread_ranks(ranks, 60, whole_rows_on_rank, &c);
 }
 
-/* ---- what a step may not do ------------------------------------------------------------------ */
+/* ---- what a step must not do ------------------------------------------------------------------
+ */
 
 static void count_on_rank(Comm *world, void *context)
 {
@@ -216,7 +218,7 @@ static void count_on_rank(Comm *world, void *context)
     close_here(&p);
 }
 
-static void test_no_host_waits_or_allocates(void **state)
+static void test_a_region_neither_allocates_nor_makes_the_host_wait(void **state)
 {
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -225,7 +227,7 @@ static void test_no_host_waits_or_allocates(void **state)
     }
 }
 
-/* One sum at a time is on its way, and whoever awaits one has put it there. */
+/* Only one sum may be pending, and only a started sum may be awaited. */
 static void forget_on_rank(Comm *world, void *context)
 {
     Here p;
@@ -239,7 +241,7 @@ static void forget_on_rank(Comm *world, void *context)
         region_await(&p.region), region_await(&p.region);
 }
 
-static void test_a_forgotten_sum_ends_the_program(void **state)
+static void test_a_sum_that_is_never_awaited_ends_the_program(void **state)
 {
     (void)state;
     for (int twice = 0; twice < 2; twice++) {
@@ -260,10 +262,10 @@ static void test_a_forgotten_sum_ends_the_program(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_borders_by_hand),
-        cmocka_unit_test(test_whole_rows_in_a_region_of_cut_ones),
-        cmocka_unit_test(test_no_host_waits_or_allocates),
-        cmocka_unit_test(test_a_forgotten_sum_ends_the_program),
+        cmocka_unit_test(test_a_region_sums_and_gathers_as_the_test_computes),
+        cmocka_unit_test(test_decoding_keeps_whole_rows_under_sequence_parallelism),
+        cmocka_unit_test(test_a_region_neither_allocates_nor_makes_the_host_wait),
+        cmocka_unit_test(test_a_sum_that_is_never_awaited_ends_the_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_pipeline.c -- schedules carried out by thread ranks, on a stage that only counts: each run
- * of layers adds a number of its own to what it reads, so that a sum shows which runs it has
- * passed. Also the relay of decoding. */
+/* test_pipeline.c -- tests that thread ranks execute schedules correctly. The stage of the test
+ * only counts: each layer range adds its own number to its input, so a sum shows which ranges it
+ * has passed through. Also tests the relay of activations in decoding. */
 #include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/pipeline/relay.h"
@@ -20,34 +20,37 @@
 
 enum { ROWS = 3, COLS = 5, COUNT = ROWS * COLS, MOST_RUNS = 16 };
 
-/* The first element of each tensor is the clock of the stage that made it. */
+/* The first element of each tensor is the clock of the stage that computed it. */
 typedef struct {
     const ScheduleSpec *spec;
     Comm *pp;
     const Schedule *schedule;
-    int64_t *slot[MOST_RUNS], *batch; /* whose micro-batch is there; -1: nobody's */
+    int64_t *slot[MOST_RUNS], *batch; /* the micro-batch stored there; -1: none */
     double clock;
-    int wrong; /* values, slots and batches that were not the action's */
+    int wrong; /* number of values, slots and batches that were wrong for an action */
     char first[128];
     int64_t actions;
 } Counter;
 
-/* A schedule, and what came of it. */
+/* A schedule and the result of executing it. */
 typedef struct {
     ScheduleSpec spec;
-    bool swap; /* planted: stage 0 reads an activation for a gradient, and the other way round */
+    bool swap; /* injected fault: stage 0 reads activations as gradients, and gradients as
+                  activations */
     bool swapped;
     int wrong;
     double clock[16];
 } Case;
 
-/* What run r adds to a micro-batch: no sum of forward numbers equals one of backward numbers. */
+/* Returns what layer range r adds for a micro-batch. No sum of forward numbers equals a sum of
+ * backward numbers. */
 static double own_number(int run, int64_t micro, bool backward)
 {
     return (backward ? 1e6 : 1) * (double)((run * 37 + micro * 11) % 101 + 1);
 }
 
-/* What the run reads: the sum over the runs before it, backward over those after it. */
+/* Returns the expected input of a range: the sum over the ranges before it; in backward, over those
+ * after it. */
 static double expected(const ScheduleSpec *spec, int run, int64_t micro, bool backward)
 {
     double sum = 0;
@@ -64,7 +67,7 @@ static void check(Counter *c, bool good, const Action *a, const char *what)
              (int)a->kind, a->chunk, (long long)a->micro);
 }
 
-/* Checks the input of one action and makes its output. */
+/* Checks the input of one action and computes its output. */
 static void pass(Counter *c, const Action *a, Tensor in, Tensor out, bool backward)
 {
     const ScheduleSpec *spec = c->spec;
@@ -179,8 +182,8 @@ static double makespan(Case *t)
     return end;
 }
 
-/* By the clocks in the tensors, a stage is idle only until its first input has come and after its
- * last output. */
+/* According to the clocks in the tensors, a stage is idle only until its first input has arrived
+ * and after its last output. */
 static void check_size(ScheduleKind kind, int p, int chunks, int m, bool evaluates)
 {
     Case t = {.spec = {kind, p, chunks, m, evaluates}};
@@ -191,8 +194,8 @@ static void check_size(ScheduleKind kind, int p, int chunks, int m, bool evaluat
         fail_msg("%d stages of %d, %d micro-batches: %g, not %g", p, chunks, m, end, least);
 }
 
-/* One kind over 1 to 4 stages and 1 to 9 micro-batches, among them fewer than stages and numbers
- * that are no multiple of the stages. */
+/* Executes one kind of schedule on 1 to 4 stages with 1 to 9 micro-batches. Some have fewer
+ * micro-batches than stages, or a number that is not a multiple of the stages. */
 static void each_size(ScheduleKind kind, int chunks, bool evaluates)
 {
     for (int p = 1; p <= 4; p++)
@@ -200,7 +203,7 @@ static void each_size(ScheduleKind kind, int chunks, bool evaluates)
             check_size(kind, p, chunks, m, evaluates);
 }
 
-static void test_gpipe(void **state)
+static void test_gpipe_is_executed_correctly(void **state)
 {
     (void)state;
     each_size(SCHEDULE_GPIPE, 1, false);
@@ -212,7 +215,7 @@ static void test_1f1b(void **state)
     each_size(SCHEDULE_1F1B, 1, false);
 }
 
-static void test_interleaved(void **state)
+static void test_interleaved_is_executed_correctly(void **state)
 {
     (void)state;
     for (int chunks = 1; chunks <= 4; chunks++)
@@ -226,7 +229,7 @@ static void test_evaluation_has_the_least_idle_time(void **state)
     each_size(SCHEDULE_INTERLEAVED, 3, true);
 }
 
-static void test_many_stages(void **state)
+static void test_many_stages_execute_a_schedule_correctly(void **state)
 {
     (void)state;
     check_size(SCHEDULE_GPIPE, 16, 1, 21, false);
@@ -238,9 +241,8 @@ static void test_many_stages(void **state)
     check_size(SCHEDULE_INTERLEAVED, 16, 3, 19, true);
 }
 
-/* A planted mistake, to show that the counting stage sees it: an activation is read as a gradient.
- */
-static void test_swapped_inputs_are_seen(void **state)
+/* Shows that the counting stage detects a mistake: an activation is read as a gradient. */
+static void test_swapped_inputs_are_detected(void **state)
 {
     (void)state;
     int planted = 0;
@@ -257,7 +259,8 @@ static void test_swapped_inputs_are_seen(void **state)
 
 enum { RELAY_CHUNKS = 3 };
 
-/* Each run adds 1 + its number to the stream, n rows at a time; the last stage makes the logits. */
+/* Each layer range adds 1 + its number to the residual stream, n rows at a time; the last stage
+ * computes the logits. */
 static void run_relay(Comm *world, void *context)
 {
     (void)context;
@@ -290,7 +293,7 @@ static void run_relay(Comm *world, void *context)
     device_close(&dev);
 }
 
-static void test_relay(void **state)
+static void test_decoding_passes_through_all_stages_in_order(void **state)
 {
     (void)state;
     for (int p = 1; p <= 16; p += p < 4 ? 1 : 12)
@@ -300,13 +303,13 @@ static void test_relay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpipe),
+        cmocka_unit_test(test_gpipe_is_executed_correctly),
         cmocka_unit_test(test_1f1b),
-        cmocka_unit_test(test_interleaved),
+        cmocka_unit_test(test_interleaved_is_executed_correctly),
         cmocka_unit_test(test_evaluation_has_the_least_idle_time),
-        cmocka_unit_test(test_many_stages),
-        cmocka_unit_test(test_swapped_inputs_are_seen),
-        cmocka_unit_test(test_relay),
+        cmocka_unit_test(test_many_stages_execute_a_schedule_correctly),
+        cmocka_unit_test(test_swapped_inputs_are_detected),
+        cmocka_unit_test(test_decoding_passes_through_all_stages_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_schedule.c -- how long schedules of all kinds and sizes take, how they are drawn, and what
- * the check at a run's start finds. test_schedule_held tests what stages hold, test_schedule_played
- * that schedules complete. */
+/* test_schedule.c -- tests how long schedules of all kinds and sizes take, how they are drawn, and
+ * which faults the check at a run's start finds. test_schedule_held tests how much memory stages
+ * need, and test_schedule_played tests that schedules complete. */
 #include "parallel/pipeline/schedule_order.h"
 #include "tests/support/files/data_support.h"
 #include "tests/support/grid/schedule_faults.h"
@@ -15,8 +15,9 @@
 
 #include <cmocka.h>
 
-/* Whatever the kind, one stage goes backward at once, on one set of activations. */
-static void test_one_stage(void **state)
+/* With any kind of schedule, a single stage runs each backward pass at once and needs memory for
+ * one micro-batch. */
+static void test_one_stage_alternates_forward_and_backward(void **state)
 {
     (void)state;
     for (int kind = SCHEDULE_GPIPE; kind <= SCHEDULE_INTERLEAVED; kind++) {
@@ -36,10 +37,11 @@ static void test_one_stage(void **state)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* A stage begins when its first micro-batch has come, and works without a gap: (p - 1) / (v m) of
- * its work. With fewer micro-batches than stages one micro-batch's way through all runs is the
- * longer part. No schedule can take less time. This holds for all costs of actions; with several
- * chunks only for a backward that costs two forwards, for which the groups are timed. */
+/* A stage begins when its first micro-batch has arrived and then works without a pause, so its idle
+ * time is (p - 1) / (v m) of its work. With fewer micro-batches than stages, the path of one
+ * micro-batch through all layer ranges takes longer than that. No schedule can be faster. This
+ * holds for any cost of actions. With several chunks it holds only if a backward pass costs two
+ * forward passes, because the groups are arranged for that case. */
 static void check_bubble(const ScheduleSpec *spec)
 {
     static const double cost[][2] = {{1, 2}, {1, 1}, {1, 3}, {2, 3}};
@@ -51,14 +53,14 @@ static void check_bubble(const ScheduleSpec *spec)
             fail_msg("kind %d, %g stages of %g, %g micro-batches, costs %g and %g: %g, not %g",
                      (int)spec->kind, p, v, m, cost[i][0], cost[i][1], bubble, least_bubble);
     }
-    /* The program prints the share of the whole time. */
+    /* The program prints the bubble as a share of the whole time. */
     double share = schedule_bubble_share(spec);
     if (fabs(share - least_bubble / (1 + least_bubble)) > 1e-12)
         fail_msg("kind %d, %g stages of %g, %g micro-batches: %g of the time, not %g",
                  (int)spec->kind, p, v, m, share, least_bubble / (1 + least_bubble));
 }
 
-static void test_bubble(void **state)
+static void test_the_bubble_is_the_smallest_possible(void **state)
 {
     (void)state;
     schedules_each(check_bubble);
@@ -80,7 +82,7 @@ static void test_bubble(void **state)
 
 /* ---- the check at a run's start -------------------------------------------------------------- */
 
-/* What may be wrong with an action of a schedule. */
+/* Faults of an action in a schedule. */
 typedef enum {
     WRONG_MICRO,
     WRONG_KIND,
@@ -113,7 +115,7 @@ static bool swap_messages(Schedule *s, Transfer *t)
     return false;
 }
 
-/* Plants a fault. False where it cannot occur. */
+/* Injects a fault; returns false if it is impossible at this action. */
 static bool plant(Schedule *s, int64_t at, Fault fault, const ScheduleSpec *spec)
 {
     Action *a = &s->action[at];
@@ -172,9 +174,9 @@ static void test_bug_29_check_sees_every_fault(void **state)
     assert_true(planted > 1000);
 }
 
-/* Micro-batches 0 and 1 are exchanged consistently on all stages: the schedule completes, but
- * gradients are added up in another order. */
-static void test_check_sees_another_order(void **state)
+/* Micro-batches 0 and 1 are exchanged on all stages alike: the schedule completes, but gradients
+ * are added in another order. */
+static void test_the_check_detects_another_order_of_micro_batches(void **state)
 {
     (void)state;
     char err[256] = "";
@@ -186,7 +188,7 @@ static void test_check_sees_another_order(void **state)
         for (int64_t i = 0; i < s[stage].n; i++)
             if (s[stage].action[i].kind != ACT_EXCHANGE) s[stage].action[i].micro ^= 1;
         for (int64_t i = 0; i < s[stage].n_transfers; i++)
-            s[stage].transfer[i].tag ^= 4; /* two runs, two directions */
+            s[stage].transfer[i].tag ^= 4; /* two layer ranges, two directions */
     }
     assert_false(schedule_check_all(&spec, s, err, sizeof err));
     assert_non_null(strstr(err, "micro-batch 1 in place of 0"));
@@ -194,8 +196,8 @@ static void test_check_sees_another_order(void **state)
     schedule_free(&s[1]);
 }
 
-/* Random sizes beyond those that are all tried. */
-static void test_drawn_sizes(void **state)
+/* Random sizes beyond the range that is tested completely. */
+static void test_schedules_of_random_sizes_pass_the_check(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < 30; i++) {
@@ -207,9 +209,9 @@ static void test_drawn_sizes(void **state)
     }
 }
 
-/* Time and memory are linear in the micro-batches: with 100,000 of them a schedule takes a fraction
- * of a second, and holds no more than with 16. */
-static void test_many_micro_batches(void **state)
+/* The time to build a schedule is linear in the micro-batches: 100,000 take a fraction of a second.
+ * The stages then need no more memory than with 16. */
+static void test_100000_micro_batches_are_scheduled_quickly(void **state)
 {
     (void)state;
     enum { MANY = 100000 };
@@ -231,8 +233,8 @@ static int64_t most_memory(void)
     return usage.ru_maxrss * 1024;
 }
 
-/* Printing the bubble and drawing the beginning take no memory for the actions. */
-static void test_bubble_and_drawing_take_no_memory(void **state)
+/* Computing the bubble and drawing the beginning allocate no memory for the actions. */
+static void test_bubble_and_drawing_allocate_no_actions(void **state)
 {
     (void)state;
     enum { MANY = 300000, LITTLE = 4 << 20 };
@@ -260,7 +262,7 @@ static void check_drawing(const ScheduleSpec *spec, int width, const char *expec
     if (strcmp(text, expected) != 0) fail_msg("\n%snot\n%s", text, expected);
 }
 
-static void test_drawing(void **state)
+static void test_a_schedule_is_drawn_with_one_line_per_stage(void **state)
 {
     (void)state;
     ScheduleSpec spec = {SCHEDULE_1F1B, 3, 1, 4, false};
@@ -285,8 +287,9 @@ static void test_drawing(void **state)
                   "stage 2   ...\n");
 }
 
-/* Of many stages, where numbers would leave no room for a backward. */
-static void test_drawing_of_many_stages(void **state)
+/* With many stages the numbers of micro-batches are omitted, because otherwise no backward pass
+ * would fit into the line. */
+static void test_many_stages_are_drawn_without_numbers(void **state)
 {
     (void)state;
     check_drawing(&(ScheduleSpec){SCHEDULE_1F1B, 11, 1, 11, false}, 80,
@@ -315,7 +318,7 @@ static void test_drawing_of_many_stages(void **state)
                   "stage 2    EEEEEEEEEE...\n"
                   "stage 3     EEEEEEEEE...\n"
                   "stage 4      EEEEEEEE...\n");
-    /* Its first micro-batch is through at the last chunk's end. */
+    /* The first micro-batch has passed through all chunks at the end of the last one. */
     check_drawing(&(ScheduleSpec){SCHEDULE_INTERLEAVED, 2, 2, 8, true}, 26,
                   "(a column a tick; a letter a micro-batch)\n"
                   "stage 0  aabbaabbaabbaabb\n"
@@ -326,15 +329,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
-            test_bubble_and_drawing_take_no_memory), /* first: the peak is the process's */
-        cmocka_unit_test(test_one_stage),
-        cmocka_unit_test(test_bubble),
+            test_bubble_and_drawing_allocate_no_actions), /* first, because it measures the peak
+                                                             memory of the whole process */
+        cmocka_unit_test(test_one_stage_alternates_forward_and_backward),
+        cmocka_unit_test(test_the_bubble_is_the_smallest_possible),
         cmocka_unit_test(test_bug_29_check_sees_every_fault),
-        cmocka_unit_test(test_check_sees_another_order),
-        cmocka_unit_test(test_drawn_sizes),
-        cmocka_unit_test(test_many_micro_batches),
-        cmocka_unit_test(test_drawing),
-        cmocka_unit_test(test_drawing_of_many_stages),
+        cmocka_unit_test(test_the_check_detects_another_order_of_micro_batches),
+        cmocka_unit_test(test_schedules_of_random_sizes_pass_the_check),
+        cmocka_unit_test(test_100000_micro_batches_are_scheduled_quickly),
+        cmocka_unit_test(test_a_schedule_is_drawn_with_one_line_per_stage),
+        cmocka_unit_test(test_many_stages_are_drawn_without_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_schedule_held.c -- what each stage of a schedule holds at a time, counted from the order of
- * its actions alone, for all kinds and sizes. */
+/* test_schedule_held.c -- tests how many micro-batches and buffers each stage of a schedule holds
+ * at a time, for all kinds and sizes. The test derives these numbers only from the order of
+ * actions. */
 #include "model/core/check.h"
 #include "parallel/trainer/step_plan.h"
 #include "tests/support/files/data_support.h"
@@ -16,7 +17,8 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* How many groups of micro-batches there are: each has at least as many as there are stages. */
+/* Returns the number of groups of micro-batches: each group has at least as many as there are
+ * stages. */
 static int64_t groups_of(const ScheduleSpec *spec)
 {
     return spec->micros < spec->stages ? 1 : spec->micros / spec->stages;
@@ -27,8 +29,8 @@ static int64_t longest_group(const ScheduleSpec *spec)
     return (spec->micros + groups_of(spec) - 1) / groups_of(spec);
 }
 
-/* The chunks of a stage's forwards in order; backwards take them from the last to the first. The
- * caller frees. */
+/* Returns the chunks of a stage's forward passes in order; backward passes use them in reverse. The
+ * caller frees the result. */
 static int *chunks_in_order(const ScheduleSpec *spec)
 {
     int64_t m = spec->micros, groups = groups_of(spec), n = 0;
@@ -40,8 +42,8 @@ static int *chunks_in_order(const ScheduleSpec *spec)
     return chunk;
 }
 
-/* The most micro-batches that a stage holds of each chunk at a time: forwards until the first
- * gradient can be back, then one backward and one forward in turns. */
+/* Returns the largest number of micro-batches of each chunk that a stage holds at a time: it runs
+ * forward passes until the first gradient can arrive, then one backward and one forward in turn. */
 static void count_slots(const ScheduleSpec *spec, int stage, int64_t *slots)
 {
     int64_t all = spec->micros * spec->chunks, held[MOST_CHUNKS] = {0}, forwards = 0,
@@ -60,7 +62,8 @@ static void count_slots(const ScheduleSpec *spec, int stage, int64_t *slots)
     free(chunk);
 }
 
-/* The most micro-batches between their first chunk and their last, in an evaluation. */
+/* Returns the largest number of micro-batches that are between their first and their last chunk, in
+ * an evaluation. */
 static int64_t count_batches(const ScheduleSpec *spec)
 {
     int64_t most = 0, held = 0;
@@ -74,9 +77,9 @@ static int64_t count_batches(const ScheduleSpec *spec)
     return most;
 }
 
-/* A stage's slots, batches and buffers. Of a chunk it holds two groups at most, or parts of three
- * where there are more chunks than a group has micro-batches. Buffers: one is read and one is
- * written while all others of a group may have come and wait. */
+/* Checks the slots, batches and buffers of a stage. It holds at most two groups of a chunk, or
+ * parts of three if there are more chunks than micro-batches in a group. Of its buffers one is read
+ * and one is written; all others of a group may have arrived and wait. */
 static void check_stage(const ScheduleSpec *spec, int stage, const Schedule *s)
 {
     int64_t p = spec->stages, m = spec->micros, v = spec->chunks, longest = longest_group(spec),
@@ -103,15 +106,15 @@ static void check_held(const ScheduleSpec *spec)
     free(all);
 }
 
-static void test_slots_and_batches(void **state)
+static void test_slots_batches_and_buffers_match_the_order_of_actions(void **state)
 {
     (void)state;
     schedules_each(check_held);
 }
 
-/* What a step's schedule holds is enough for those of the warm-up (two micro-batches a stage) and
- * of a dry run (one). Other schedules of fewer micro-batches may need more: those whose last group
- * of interleaved micro-batches is longer. */
+/* The memory for a step's schedule is enough for the schedules of the warm-up (two micro-batches
+ * per stage) and of a dry run (one). Other schedules with fewer micro-batches may need more, if the
+ * last group of interleaved micro-batches is longer. */
 static void check_fewer(const ScheduleSpec *spec, int64_t micros)
 {
     ScheduleSpec few = *spec;
@@ -143,7 +146,7 @@ static void check_shorter(const ScheduleSpec *spec)
     check_fewer(spec, 1);
 }
 
-static void test_a_warm_up_needs_no_more_room(void **state)
+static void test_a_warm_up_needs_no_more_memory_than_a_step(void **state)
 {
     (void)state;
     schedules_each(check_shorter);
@@ -152,8 +155,8 @@ static void test_a_warm_up_needs_no_more_room(void **state)
             schedules_of(p, m, 4, check_shorter);
 }
 
-/* Random sizes beyond those that are all tried. */
-static void test_drawn_sizes(void **state)
+/* Random sizes beyond the range that is tested completely. */
+static void test_slots_of_random_sizes_match_the_order_of_actions(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < 30; i++) {
@@ -165,9 +168,9 @@ static void test_drawn_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slots_and_batches),
-        cmocka_unit_test(test_drawn_sizes),
-        cmocka_unit_test(test_a_warm_up_needs_no_more_room),
+        cmocka_unit_test(test_slots_batches_and_buffers_match_the_order_of_actions),
+        cmocka_unit_test(test_slots_of_random_sizes_match_the_order_of_actions),
+        cmocka_unit_test(test_a_warm_up_needs_no_more_memory_than_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

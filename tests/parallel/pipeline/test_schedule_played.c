@@ -1,5 +1,6 @@
-/* test_schedule_played.c -- schedules of all kinds and sizes, played by a simulation of the tests:
- * they complete, in the right order, and every slot, place and buffer holds what it should. */
+/* test_schedule_played.c -- runs schedules of all kinds and sizes in a simulation. Tests that they
+ * complete, in the right order, and that every slot and buffer always contains the right
+ * micro-batch. */
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
 #include "tests/support/grid/schedule_play.h"
@@ -28,15 +29,15 @@ static void check_played(const ScheduleSpec *spec)
     played_close(&p);
 }
 
-/* Bug 29: messages without a partner, or in an order that locks the stages. Bug 31: a place is used
- * again before its last reader is done. */
+/* Bug 29: messages without a partner, or in an order that causes a deadlock. Bug 31: a buffer is
+ * reused before its last reader has finished. */
 static void test_bug_29_31_every_schedule_runs(void **state)
 {
     (void)state;
     schedules_each(check_played);
 }
 
-/* Bug 34: fewer micro-batches than stages; the cheap check at a run's start, too. */
+/* Bug 34: fewer micro-batches than stages. Also runs the quick check of a run's start. */
 static void test_bug_34_fewer_micro_batches_than_stages(void **state)
 {
     (void)state;
@@ -49,7 +50,7 @@ static void test_bug_34_fewer_micro_batches_than_stages(void **state)
         }
 }
 
-/* Takes so many slots of a chunk, and so many batches. */
+/* Removes so many slots of a chunk and so many batches. */
 static void set_places(Schedule *s, int chunk, int slots, int batches)
 {
     for (int64_t i = 0; i < s->n; i++) {
@@ -61,7 +62,8 @@ static void set_places(Schedule *s, int chunk, int slots, int batches)
 
 static int too_few;
 
-/* One slot less of each chunk, and one batch less, where there are several; of many stages some. */
+/* Removes one slot of each chunk and one batch, if there are several; with many stages, only on
+ * some. */
 static void check_too_few(const ScheduleSpec *spec)
 {
     enum { LONG = 20000 };
@@ -88,7 +90,7 @@ static void check_too_few(const ScheduleSpec *spec)
     played_close(&p);
 }
 
-/* Bug 31 is seen; and so no stage has a place more than it needs. */
+/* Shows that the simulation detects bug 31, and that no stage has more slots than it needs. */
 static void test_bug_31_a_place_too_few_is_seen(void **state)
 {
     (void)state;
@@ -96,7 +98,7 @@ static void test_bug_31_a_place_too_few_is_seen(void **state)
     assert_true(too_few > 1000);
 }
 
-/* The naive order: every message by itself, sends before receives. */
+/* The simplest order: each message on its own, sends before receives. */
 static int64_t send_first(Schedule *s)
 {
     Action *action = must_alloc((size_t)(s->n + s->n_transfers) * sizeof *action);
@@ -146,9 +148,10 @@ static void test_bug_29_the_naive_order_locks(void **state)
     assert_true(locked > with_groups / 2);
 }
 
-/* ---- drawn changes --------------------------------------------------------------------------- */
+/* ---- random changes ---------------------------------------------------------------------------
+ */
 
-/* Splits a group into two, or joins two that follow each other. */
+/* Splits a group of messages into two, or joins two consecutive groups. */
 static bool split_or_join(Schedule *s, int64_t at)
 {
     Action *a = &s->action[at], *next = a + 1;
@@ -168,7 +171,7 @@ static bool split_or_join(Schedule *s, int64_t at)
     return true;
 }
 
-/* One random change to a stage's schedule. Some changes do no harm. */
+/* Makes one random change to a stage's schedule. Some changes are harmless. */
 static bool change(Schedule *s, uint64_t draw)
 {
     int64_t at = (int64_t)(draw >> 8) % s->n, n = s->n_transfers,

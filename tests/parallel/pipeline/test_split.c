@@ -1,5 +1,5 @@
-/* test_split.c -- a pipeline's cut of the model, against all possible cuts; and the costs of the
- * layers of a config's model. */
+/* test_split.c -- tests how a pipeline splits the model, against all possible splits; and the costs
+ * of the layers of a config's model. */
 #include "parallel/pipeline/split.h"
 #include "parallel/trainer/session.h"
 #include "tests/support/files/config_support.h"
@@ -14,12 +14,13 @@
 
 enum { MOST_BLOCKS = 12, MOST_RUNS = 6 };
 
-/* All cuts are tried, shortest first runs first: a later one is better only if it costs less. */
+/* Tries all splits, those with the shortest first range first. A later one is better only if it
+ * costs less. */
 typedef struct {
-    const int64_t *cost; /* of each block, embedding and head with theirs */
+    const int64_t *cost; /* of each block; the first includes the embedding, the last the head */
     int blocks, runs;
     int size[MOST_RUNS], best_size[MOST_RUNS];
-    int64_t best_most, best_squares; /* -1: none yet */
+    int64_t best_most, best_squares; /* -1: none found yet */
 } Search;
 
 static void try_all(Search *s, int run, int first, int64_t most, int64_t squares)
@@ -70,9 +71,9 @@ static void check(const LayerCost *cost, int blocks, int runs, Partition by)
     }
 }
 
-/* Random costs with few different values, so that many cuts are equally good; sometimes with a
- * costly embedding or head. */
-static void test_every_cut(void **state)
+/* Uses random costs with few different values, so many splits are equally good; sometimes with an
+ * expensive embedding or head. */
+static void test_the_split_is_the_best_of_all_possible_ones(void **state)
 {
     (void)state;
     uint64_t at = 0;
@@ -100,10 +101,10 @@ static void check_borders(const int *border, const int *expected, int n)
             fail_msg("border %d is %d, not %d", i, border[i], expected[i]);
 }
 
-/* A remainder goes to the last runs. A head that costs as much as five blocks shares its run with
- * one block, and the others are divided evenly. Squares of the costs of real models exceed 64 bits.
- */
-static void test_known_cuts(void **state)
+/* Remaining blocks go to the last ranges. A head that costs as much as five blocks shares its range
+ * with one block, and the other blocks are divided evenly. Squared costs of real models exceed 64
+ * bits. */
+static void test_known_costs_give_known_splits(void **state)
 {
     (void)state;
     LayerCost even[14], gpt2[14];
@@ -126,9 +127,9 @@ static void test_known_cuts(void **state)
     check_borders(border, (int[]){0, 14}, 2);
 }
 
-/* GPT-2 small on four stages. By operations the head costs as much as 5 of the 12 blocks and the
- * embedding costs nothing; by parameters the table that they share counts on both ends. */
-static void test_cuts_of_a_config(void **state)
+/* GPT-2 small on four stages. Counted by operations, the head costs as much as 5 of the 12 blocks
+ * and the embedding costs nothing. Counted by parameters, the tied table counts on both ends. */
+static void test_a_config_splits_by_operations_or_by_parameters(void **state)
 {
     (void)state;
     static const struct {
@@ -155,9 +156,9 @@ static void test_cuts_of_a_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_cut),
-        cmocka_unit_test(test_known_cuts),
-        cmocka_unit_test(test_cuts_of_a_config),
+        cmocka_unit_test(test_the_split_is_the_best_of_all_possible_ones),
+        cmocka_unit_test(test_known_costs_give_known_splits),
+        cmocka_unit_test(test_a_config_splits_by_operations_or_by_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_bucket.c -- which units share a bucket: up to its size, not past it, and a unit that is
- * larger than a bucket has one to itself. */
+/* test_bucket.c -- tests which units share a bucket: as many as fit into its size. A unit that is
+ * larger than a bucket gets a bucket of its own. */
 #include "parallel/zero/bucket.h"
 
 #include <setjmp.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-static void test_units_join_up_to_the_size_of_a_bucket(void **state)
+static void test_units_share_a_bucket_up_to_its_size(void **state)
 {
     (void)state;
     Bucket b = bucket_create(3, 100);
@@ -18,7 +18,7 @@ static void test_units_join_up_to_the_size_of_a_bucket(void **state)
     assert_false(bucket_is_full(&b));
     assert_true(bucket_has_room(&b, 40));
     assert_false(bucket_has_room(&b, 41));
-    /* A unit that would go far past the size has no more room than one that would by an element. */
+    /* A unit that exceeds the size by far is refused like one that exceeds it by one element. */
     assert_false(bucket_has_room(&b, 1000));
     bucket_add(&b, 3, 40);
     assert_true(bucket_is_full(&b));
@@ -30,7 +30,7 @@ static void test_units_join_up_to_the_size_of_a_bucket(void **state)
     bucket_free(&b);
 }
 
-static void test_a_large_unit_fills_a_bucket(void **state)
+static void test_a_unit_larger_than_a_bucket_is_alone_in_it(void **state)
 {
     (void)state;
     Bucket b = bucket_create(2, 100);
@@ -47,8 +47,8 @@ static void test_a_large_unit_fills_a_bucket(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_units_join_up_to_the_size_of_a_bucket),
-        cmocka_unit_test(test_a_large_unit_fills_a_bucket),
+        cmocka_unit_test(test_units_share_a_bucket_up_to_its_size),
+        cmocka_unit_test(test_a_unit_larger_than_a_bucket_is_alone_in_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_grid_homes.c -- a tied table that the first and the last pipeline stage hold has the same
- * bits on both, from the initial weights on and after every step. */
+/* test_grid_homes.c -- a tied token table is stored on the first and on the last pipeline stage.
+ * Tests that both copies have the same bits initially and after every step. */
 #include "model/core/check.h"
 #include "parallel/trainer/trainer.h"
 #include "tests/support/grid/grid_world.h"
@@ -25,7 +25,7 @@ static void run(const GridWorld *world, const GridModel *model, RankBody body)
 {
     Config *config = grid_world_config(world, model, BATCH);
     Job job = {.world = world, .model = model};
-    config->device = DEVICE_CPU; /* whose memory is compared */
+    config->device = DEVICE_CPU; /* the test compares memory, which the host must be able to read */
     training_of_tokens(&job.training, config, grid_world_ranks(world));
     training_run(&job.training, body, &job);
     training_close(&job.training);
@@ -56,7 +56,7 @@ static void compare_homes(const Job *job, Trainer *t, const Tensor *part, const 
     free(all);
 }
 
-/* Compares what both homes keep of the table, bit by bit: weights, gradients and slots. */
+/* Compares the weights, gradients and optimizer states of the table on both stages, bit by bit. */
 static void train_homes(Comm *world, void *context)
 {
     const Job *job = context;

@@ -1,6 +1,6 @@
-/* test_key_buckets.c -- how a config's bucket sizes group the calls of ZeRO on grids: which units
- * share a group, with and without overlap_comm, on every axis. Each rank's calls are seen as they
- * are made. */
+/* test_key_buckets.c -- tests how the bucket sizes of a config group ZeRO's collective calls on
+ * grids: which units share a group of calls, with and without overlap_comm, on every axis. The test
+ * records each rank's calls. */
 #include "model/core/check.h"
 #include "parallel/trainer/trainer.h"
 #include "tests/support/grid/comm_spy.h"
@@ -20,13 +20,13 @@ typedef struct {
     const DataSet *data;
 } Job;
 
-/* The calls of one verb in a step of one rank: elements, and the group each is in. */
+/* One rank's calls of one collective in a step: the elements and the group of each. */
 typedef struct {
     int n;
     int64_t elements[MOST_CALLS], group[MOST_CALLS];
 } Calls;
 
-/* What this rank has called on its data-parallel ranks' communicator. */
+/* The calls that this rank has made on its data-parallel communicator. */
 static _Thread_local Calls sums, gathers;
 static _Thread_local const Comm *shard;
 
@@ -38,8 +38,8 @@ static void note(const CommSpied *call)
     to->elements[to->n++] = tensor_count(call->x);
 }
 
-/* Units that follow each other share a group as long as they fit into a bucket, and a group goes
- * out only when the next does not fit, or nothing is left to come. */
+/* Consecutive units share a group as long as they fit into a bucket. A group is sent only when the
+ * next unit does not fit, or after the last unit. */
 static void check_groups(const Comm *world, const Calls *c, int64_t most, const char *what)
 {
     for (int i = 0; i < c->n; i++) {
@@ -70,12 +70,12 @@ static void train(Comm *world, void *context)
     comm_spy(&t.session.grid);
     shard = &t.session.grid.shard;
     comm_spy_note(note);
-    trainer_step(&t); /* gathers of the weights that were drawn are over */
+    trainer_step(&t); /* afterwards the gathers of the initial weights have ended */
     sums = gathers = (Calls){0};
     trainer_step(&t);
     trainer_read_all(&t, record);
     comm_spy_note(NULL);
-    /* Units here, padded to shards of whole alignments. */
+    /* The units of this rank, padded so that all shards are aligned. */
     const ParamTable *table = &t.session.table;
     int64_t grain = (int64_t)PARAM_ALIGNMENT * t.session.grid.size.dp, all = 0, units = 0;
     for (int u = 0; u < table->n_units; u++) {
@@ -96,7 +96,7 @@ static void train(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void keys_say_which_units_share_a_group(void **state)
+static void bucket_sizes_decide_which_units_share_a_group_of_calls(void **state)
 {
     (void)state;
     static const GridWorld worlds[] = {{1, 2, 1, false, 1, 0, 2, 1}, {1, 2, 2, false, 1, 1, 2, 1},
@@ -126,6 +126,7 @@ static void keys_say_which_units_share_a_group(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keys_say_which_units_share_a_group)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bucket_sizes_decide_which_units_share_a_group_of_calls)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

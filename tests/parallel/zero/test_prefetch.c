@@ -1,5 +1,6 @@
-/* test_prefetch.c -- the plan of gathers: every unit is there when it is used, no two units
- * share memory at the same time, and DeepSpeed's limits hold. */
+/* test_prefetch.c -- tests the plan of gathers of ZeRO stage 3: every unit has been gathered when
+ * it is used, no two units occupy the same memory at the same time, and DeepSpeed's limits are
+ * kept. */
 #include "model/core/check.h"
 #include "parallel/zero/prefetch.h"
 #include "tests/support/support.h"
@@ -13,7 +14,7 @@
 
 enum { UNITS = 9, MOST_USES = 400 };
 
-/* Units by point. */
+/* The unit used at each point of the step. */
 static int64_t points_of(const Use *uses, int64_t n, int *unit)
 {
     int64_t points = 0;
@@ -27,7 +28,7 @@ static bool lives(const Gather *g, int64_t point)
     return g->at <= point && point <= g->last + 1;
 }
 
-/* Point by point, as a store would meet it. */
+/* Walks through the plan point by point, as the store does. */
 static void check_plan(const GatherPlan *plan, const int64_t *size, const Use *uses, int64_t n,
                        const GatherLimits *limits)
 {
@@ -60,9 +61,9 @@ static void check_plan(const GatherPlan *plan, const int64_t *size, const Use *u
     }
 }
 
-/* The uses of a model: forward and backward over the units, `micros` times. The first layer has two
- * units, whose gradients need no weights. The last layer has two, one of which may be the first
- * unit (tied). */
+/* Returns the uses of a model's units: forward and backward, `micros` times. The first layer has
+ * two units, whose gradients need no weights. The last layer has two units, one of which may be the
+ * model's first unit (a tied table). */
 static int64_t model_uses(Use *uses, int64_t micros, bool tied)
 {
     int64_t n = 0;
@@ -114,9 +115,9 @@ static void test_bug_38_drawn_plans_hold(void **state)
 
 static const int64_t ten[UNITS] = {10, 10, 10, 10, 10, 10, 10, 10, 10};
 
-/* Without a limit a unit is gathered once a step, and with a reuse distance of 0 at every use. It
- * is gathered just before its use, or earlier if the bucket has room. */
-static void test_each_key_does_what_it_says(void **state)
+/* Without a limit a unit is gathered once per step; with a reuse distance of 0, at every use. It is
+ * gathered just before its use, or earlier if the prefetch bucket has room. */
+static void test_each_key_has_its_effect_on_the_plan(void **state)
 {
     (void)state;
     Use uses[MOST_USES];
@@ -133,25 +134,26 @@ static void test_each_key_does_what_it_says(void **state)
     for (int64_t i = 0; i < plan.n; i++)
         assert_int_equal(plan.gather[i].at, plan.gather[i].first);
     gathers_free(&plan);
-    limits.prefetch_bucket_size = 25; /* two units ahead; the buffer has these, the unit in use and
-                                       * the one before */
+    limits.prefetch_bucket_size = 25; /* two units ahead; the buffer holds these, the unit in use
+                                       * and the one before */
     plan = gathers_plan(ten, uses, n, &limits);
     assert_int_equal(plan.n, points);
     assert_int_equal(plan.elements, 40);
     for (int64_t i = 2; i < plan.n; i++) {
-        /* Three points after its last use the last block is needed again, and has just gone. */
+        /* The last block is needed again three points after its last use, just after it was
+         * dropped. */
         bool again = i > 3 && plan.gather[i].unit == plan.gather[i - 3].unit;
         assert_int_equal(plan.gather[i].at, plan.gather[i].first - (again ? 1 : 2));
     }
     gathers_free(&plan);
-    limits.max_live_parameters = 30; /* room for one ahead */
+    limits.max_live_parameters = 30; /* room for prefetching one unit */
     plan = gathers_plan(ten, uses, n, &limits);
     assert_int_equal(plan.elements, 30);
     assert_int_equal(plan.gather[5].at, plan.gather[5].first - 1);
     gathers_free(&plan);
 }
 
-/* The last block is used again after the head's two units: over a distance of 20. */
+/* Between two uses of the last block, the head's two units are used: a distance of 20 elements. */
 static void test_reuse_distance_is_counted_in_elements(void **state)
 {
     (void)state;
@@ -165,20 +167,20 @@ static void test_reuse_distance_is_counted_in_elements(void **state)
     plan = gathers_plan(ten, uses, n, &limits);
     assert_int_equal(plan.n, points - 1);
     gathers_free(&plan);
-    limits.max_live_parameters = 29; /* no room for it meanwhile */
+    limits.max_live_parameters = 29; /* no room to keep it until then */
     plan = gathers_plan(ten, uses, n, &limits);
     assert_int_equal(plan.n, points);
     gathers_free(&plan);
 }
 
-/* There must be room for the two largest units that are used in succession. That limit is enough:
- * no hole between places needs more. */
-static void test_the_least_limit_is_the_largest_pair(void **state)
+/* The limit must have room for the two largest units that are used in succession. That is enough:
+ * gaps between units never need more memory. */
+static void test_the_smallest_limit_is_the_largest_pair_of_successive_units(void **state)
 {
     (void)state;
     Use uses[MOST_USES];
     int64_t size[UNITS] = {70, 3, 11, 40, 12, 13, 14, 5, 60}, n = model_uses(uses, 2, false);
-    /* The first block's 11, then the first unit's 70 of the next micro-batch. */
+    /* The first block has 11 elements; the first unit of the next micro-batch has 70. */
     assert_int_equal(gathers_least(size, uses, n), 81);
     GatherLimits limits = {1000, 81, 1000};
     GatherPlan plan = gathers_plan(size, uses, n, &limits);
@@ -191,9 +193,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_38_drawn_plans_hold),
-        cmocka_unit_test(test_each_key_does_what_it_says),
+        cmocka_unit_test(test_each_key_has_its_effect_on_the_plan),
         cmocka_unit_test(test_reuse_distance_is_counted_in_elements),
-        cmocka_unit_test(test_the_least_limit_is_the_largest_pair),
+        cmocka_unit_test(test_the_smallest_limit_is_the_largest_pair_of_successive_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

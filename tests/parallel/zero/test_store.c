@@ -1,5 +1,5 @@
-/* test_store.c -- the store checks its contract: a call out of turn ends the program and says which
- * rule it broke. */
+/* test_store.c -- tests that the store checks how it is called: a call in the wrong order ends the
+ * program, and the message names the broken rule. */
 #include "model/core/check.h"
 #include "tests/support/model/model_fixture.h"
 
@@ -14,7 +14,7 @@
 
 static ParamStore *store;
 
-/* A step with two uses: the weights of unit 0, then weights and gradient of unit 1. */
+/* Begins a step with two uses: the weights of unit 0, then the weights and gradient of unit 1. */
 static void begin_step(void)
 {
     static const Use uses[] = {{.unit = 0, .weight = true},
@@ -118,7 +118,7 @@ static void gradient_released_without_acquire(void)
     store->grad_release(store, 1);
 }
 
-/* Another release than the step has: its sum would have begun without it. */
+/* Releases a gradient once more than announced: its sum over the ranks has already begun. */
 static void gradient_released_too_often(void)
 {
     use_first();
@@ -143,7 +143,8 @@ static void end_without_a_gradient(void)
     store->step_end(store);
 }
 
-/* Runs the body in a child, which must end as for a bug and say `sentence`. */
+/* Runs the body in a child process, which must end with the exit code of a bug and print
+ * `sentence`. */
 static void expect_bug(void (*body)(void), const char *sentence)
 {
     int status = 0, ends[2];
@@ -166,7 +167,7 @@ static void expect_bug(void (*body)(void), const char *sentence)
         fail_msg("\"%s\" expected with code %d, status %d: %s", sentence, EXIT_BUG, status, said);
 }
 
-static void test_calls_out_of_turn_end_the_program(void **state)
+static void test_calls_in_the_wrong_order_end_the_program(void **state)
 {
     (void)state;
     Fixture f;
@@ -195,7 +196,7 @@ static void test_calls_out_of_turn_end_the_program(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls_out_of_turn_end_the_program),
+        cmocka_unit_test(test_calls_in_the_wrong_order_end_the_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

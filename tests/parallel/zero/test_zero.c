@@ -1,5 +1,5 @@
-/* test_zero.c -- ranks that share weights, gradients and updates compute what a single rank
- * computes, and the stages of ZeRO have the same bits. */
+/* test_zero.c -- tests that ranks which shard weights, gradients and updates compute the same as a
+ * single rank, and that the stages of ZeRO give the same bits. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -19,13 +19,13 @@
 static const int worlds[] = {1, 2, 3, 5};
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
-/* Every how-many-th case is run: fewer cases where a run is slow. */
+/* Returns the step by which tests go through their cases; larger if runs are slow (TEST_SAMPLE). */
 static int sample_step(int all, int sample)
 {
     return getenv("TEST_SAMPLE") ? sample : all;
 }
 
-/* The same numbers up to a relative difference: sums are made in another order. */
+/* Fails unless the numbers agree up to a relative difference: the order of sums differs. */
 static void assert_close(const ZeroResult *a, const ZeroResult *b, const ZeroCase *c,
                          double tolerance, const char *what)
 {
@@ -43,7 +43,7 @@ static void assert_close(const ZeroResult *a, const ZeroResult *b, const ZeroCas
 
 /* Several ranks with one micro-batch each equal one rank with as many micro-batches, for every
  * shape. */
-static void test_many_ranks_equal_one(void **state)
+static void test_several_ranks_give_the_results_of_one(void **state)
 {
     (void)state;
     for (int i = 0; i < ZERO_SHAPES; i++) {
@@ -62,7 +62,8 @@ static void test_many_ranks_equal_one(void **state)
     }
 }
 
-/* Some rank updates every weight: with decay on all rows, each has changed after a step. */
+/* Every weight is updated by some rank: with weight decay on all rows, each one has changed after a
+ * step. */
 static void test_bug_35_36_every_weight_moves(void **state)
 {
     (void)state;
@@ -83,7 +84,8 @@ static void test_bug_35_36_every_weight_moves(void **state)
 
 /* ---- the stages ------------------------------------------------------------------------------ */
 
-/* All shapes and worlds, in f64 and f32: the stages from `from` to 3 against stage `against`. */
+/* Compares the stages from `from` to 3 with stage `against`, for all shapes and numbers of ranks,
+ * in f64 and f32. */
 static void compare_stages(int against, int from, int to, int64_t micros, double tolerance)
 {
     for (int i = 0; i < ZERO_SHAPES; i++) {
@@ -124,7 +126,8 @@ static void test_stages_have_the_same_bits_with_one_micro_batch(void **state)
     compare_stages(0, 2, 3, 1, 0);
 }
 
-/* Added up over micro-batches first, or over ranks. */
+/* Stages 0 and 1 first add over micro-batches and then over ranks; stages 2 and 3 the other way
+ * round. */
 static void test_stages_are_close_with_several_micro_batches(void **state)
 {
     (void)state;
@@ -132,7 +135,7 @@ static void test_stages_are_close_with_several_micro_batches(void **state)
     compare_stages(2, 3, 3, 3, 0);
 }
 
-/* Runs the case with a change, and expects the same bits. */
+/* Runs the case with a change and expects the same bits. */
 static void check_no_bit(const ZeroCase *c, const ZeroResult *want, const char *what)
 {
     char all[96];
@@ -143,8 +146,8 @@ static void check_no_bit(const ZeroCase *c, const ZeroResult *want, const char *
     zero_result_free(&got);
 }
 
-/* Bits do not depend on how collectives are grouped and delayed, or on which verb is used. Bug 39:
- * the end of a bucket must not lose or repeat elements. */
+/* The bits do not depend on how collectives are grouped and delayed, or on which collective is
+ * used. Bug 39: no element is lost or repeated at the end of a bucket. */
 static void test_bug_39_buckets_and_overlap_change_no_bit(void **state)
 {
     (void)state;
@@ -171,7 +174,7 @@ static void test_bug_39_buckets_and_overlap_change_no_bit(void **state)
 
 /* ---- stage 3 --------------------------------------------------------------------------------- */
 
-/* Elements of the largest two padded units, and of all. */
+/* Sets the number of elements of the two largest padded units together, and of all units. */
 static int64_t largest_two(const GptShape *shape, int ranks)
 {
     GptLayers layers;
@@ -190,8 +193,8 @@ static int64_t largest_two(const GptShape *shape, int ranks)
     return first + second;
 }
 
-/* Bits do not depend on what is gathered ahead, kept for the next use, or kept whole. Bug 38:
- * weights that were gathered before an update, or have been dropped, are not used. */
+/* The bits do not depend on which weights are prefetched, kept for the next use, or never sharded.
+ * Bug 38: weights that were gathered before an update, or have been dropped, are not used. */
 static void test_bug_38_gathers_change_no_bit(void **state)
 {
     (void)state;
@@ -256,7 +259,7 @@ static void look_for_idle_buffers(Comm *world, void *context)
     fixture_close(&f);
 }
 
-/* Tests fill idle buffers with NaN. One that is never called idle would be tested by nothing. */
+/* Tests fill idle buffers with NaN. A buffer that is never reported as idle would escape them. */
 static void test_the_gather_buffer_is_idle_between_uses(void **state)
 {
     (void)state;
@@ -288,9 +291,9 @@ static void publish_one_unit(Comm *world, void *context)
     fixture_close(&f);
 }
 
-/* A unit's update is gathered when the unit is used, also while its bucket waits for other units,
- * which may not be published at all. */
-static void test_queued_update_is_gathered_when_its_unit_is_used(void **state)
+/* The updated weights of a unit are gathered when the unit is used, even if its bucket still waits
+ * for other units. Those may never be published. */
+static void test_queued_updates_of_a_unit_are_gathered_when_it_is_used(void **state)
 {
     (void)state;
     ZeroCase c = zero_case(zero_shape(0), 2, 1);
@@ -299,13 +302,12 @@ static void test_queued_update_is_gathered_when_its_unit_is_used(void **state)
     thread_ranks(c.ranks, 60, publish_one_unit, &c);
 }
 
-/* A limit that is too small for two units in use is refused with a sentence before anything
- * runs. */
-static void test_too_small_a_limit_is_refused(void **state)
+/* A limit that is too small for two units in use is refused with an error message at the start. */
+static void test_a_limit_too_small_for_two_units_is_refused(void **state)
 {
     (void)state;
     ZeroCase c = zero_case(fixture_shape(), 2, 3);
-    /* Blocks are the largest units, and are used in succession. */
+    /* The blocks are the largest units, and they are used in succession. */
     int64_t pair = largest_two(&c.shape, 2);
     c.zero.gather.max_live_parameters = pair;
     assert_int_equal(exit_of(&c), 0);
@@ -316,7 +318,7 @@ static void test_too_small_a_limit_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_ranks_equal_one),
+        cmocka_unit_test(test_several_ranks_give_the_results_of_one),
         cmocka_unit_test(test_bug_35_36_every_weight_moves),
         cmocka_unit_test(test_stages_0_and_1_have_the_same_bits),
         cmocka_unit_test(test_stages_have_the_same_bits_with_one_micro_batch),
@@ -324,8 +326,8 @@ int main(void)
         cmocka_unit_test(test_bug_39_buckets_and_overlap_change_no_bit),
         cmocka_unit_test(test_bug_38_gathers_change_no_bit),
         cmocka_unit_test(test_the_gather_buffer_is_idle_between_uses),
-        cmocka_unit_test(test_queued_update_is_gathered_when_its_unit_is_used),
-        cmocka_unit_test(test_too_small_a_limit_is_refused),
+        cmocka_unit_test(test_queued_updates_of_a_unit_are_gathered_when_it_is_used),
+        cmocka_unit_test(test_a_limit_too_small_for_two_units_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

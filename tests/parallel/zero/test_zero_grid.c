@@ -1,6 +1,6 @@
-/* test_zero_grid.c -- the store on grids of pipeline, data and tensor-parallel ranks, over a table
- * made by hand: every gradient equals a naive sum, wherever it is kept, and the elements that
- * travel and the bytes that are kept equal a naive count. */
+/* test_zero_grid.c -- tests the store on grids of pipeline, data and tensor-parallel ranks, with a
+ * parameter table written for the test. Every gradient equals a simple sum, on whichever rank it is
+ * stored. The elements sent and the bytes stored equal a simple count. */
 #include "model/core/check.h"
 #include "tests/support/files/child.h"
 #include "tests/support/grid/zero_grid.h"
@@ -13,13 +13,13 @@
 
 #include <cmocka.h>
 
-/* Every how-many-th case is run: fewer cases where a run is slow. */
+/* Returns the step by which tests go through their cases; larger if runs are slow (TEST_SAMPLE). */
 static int sample_step(int all, int sample)
 {
     return getenv("TEST_SAMPLE") ? sample : all;
 }
 
-/* Nothing is wrong; returns what came of it. */
+/* Runs the case, fails if anything is wrong, and returns the result. */
 static ZeroGridResult expect_right(const ZeroGridCase *c)
 {
     ZeroGridResult r = zero_grid_run(c);
@@ -36,8 +36,9 @@ static void run_right(const ZeroGridCase *c)
     zero_grid_free(&r);
 }
 
-/* The i-th of all grids up to 5 x 4 x 4 that have at most 16 ranks; false after the last. Units are
- * small, so some shards are padding alone, and some ranks have nothing of a range. */
+/* Sets the i-th of all grids up to 5 x 4 x 4 with at most 16 ranks; returns false after the last.
+ * The units are small, so some shards contain only padding and some ranks hold no part of a
+ * range. */
 static bool grid_number(int i, GridPlace *size)
 {
     for (int n = 0; n < 4 * 5 * 4; n++) {
@@ -62,9 +63,9 @@ static void test_bug_13_14_15_every_grid_sums_and_counts_once(void **state)
     assert_int_equal(grids, 49);
 }
 
-/* Every number of heads of keys and values that 4 ranks can cut or share, tied and untied, with and
- * without sequence parallelism. */
-static void test_partial_sums_of_every_kind_of_row(void **state)
+/* Tests every number of key/value heads that 4 ranks can split or share, with tied and untied
+ * tables, with and without sequence parallelism. */
+static void test_partial_gradients_of_every_kind_of_row_are_summed(void **state)
 {
     (void)state;
     static const int kv[] = {1, 2, 4, 8};
@@ -78,8 +79,9 @@ static void test_partial_sums_of_every_kind_of_row(void **state)
     }
 }
 
-/* How units share collectives, and in which type gradients travel between data-parallel ranks. */
-static void test_buckets_and_types_on_the_wire(void **state)
+/* Tests how units share collectives, and in which dtype gradients are sent between data-parallel
+ * ranks. */
+static void test_gradients_are_right_with_every_bucket_size_and_dtype_sent(void **state)
 {
     (void)state;
     for (int i = 0; i < 32; i += sample_step(1, 9)) {
@@ -109,8 +111,8 @@ static void compare_bits(ZeroGridCase c, int from, int to)
     zero_grid_free(&a);
 }
 
-/* A tied table on two stages: both have the sum of both uses' gradients, and make the same
- * update. */
+/* If two stages hold a tied table, both have the sum of the gradients of both uses, and make the
+ * same update. */
 static void test_bug_30_both_homes_have_the_same_sum(void **state)
 {
     (void)state;
@@ -121,7 +123,7 @@ static void test_bug_30_both_homes_have_the_same_sum(void **state)
     }
 }
 
-/* Sums of real numbers, whose bits depend on the order of addition. */
+/* Uses gradients whose sum depends on the order of addition. */
 static void test_stages_have_the_same_bits(void **state)
 {
     (void)state;
@@ -137,7 +139,7 @@ static void test_stages_have_the_same_bits(void **state)
 
 /* ---- stages with different needs ------------------------------------------------------------- */
 
-/* Elements of the two largest units that layers of a stage use in succession. */
+/* Returns the elements of the two largest units that the layers of a stage use in succession. */
 static int64_t largest_pair(const ZeroGridCase *c, int stage)
 {
     ParamTable table;
@@ -161,9 +163,9 @@ static void run_case(void *context)
     zero_grid_free(&r);
 }
 
-/* The limit of gathered weights holds for all pipeline stages: the sentence asks for the largest
- * need, on stages that need less, too. */
-static void test_the_limit_is_the_largest_of_all_stages(void **state)
+/* The limit of gathered weights is the same for all pipeline stages, so the error message gives the
+ * largest requirement, also on stages that need less. */
+static void test_a_refused_limit_names_the_largest_need_of_all_stages(void **state)
 {
     (void)state;
     ZeroGridCase c = zero_grid_case((GridPlace){3, 2, 1, 1}, 3);
@@ -189,7 +191,7 @@ static void no_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
     (void)comm, (void)on, (void)x, (void)op;
 }
 
-/* The group's sums do not happen. */
+/* Injected fault: the sums of this group are omitted. */
 static void leave_out(Comm *comm)
 {
     static _Thread_local CommOps ops;
@@ -214,7 +216,7 @@ static void leave_out_tie(Grid *grid, ParamTable *table)
     leave_out(&grid->tie);
 }
 
-/* Rows of one kind are declared to be of another. */
+/* Injected fault: rows of one kind are declared to be of another. */
 static void declare(ParamTable *table, TpGrad kind, TpGrad other)
 {
     for (int u = 0; u < table->n_units; u++)
@@ -233,14 +235,14 @@ static void declare_norms_partial(Grid *grid, ParamTable *table)
     declare(table, TP_GRAD_PARTIAL_IF_SP, TP_GRAD_PARTIAL);
 }
 
-/* Each of two homes takes itself for the first. */
+/* Injected fault: each of the two stages that hold the tied table counts it. */
 static void count_both_homes(Grid *grid, ParamTable *table)
 {
     Home *home = &table->unit[0].home;
     if (grid->at.pp == home->stage[1]) *home = (Home){{home->stage[1], home->stage[0]}, 2};
 }
 
-static void test_faults_are_seen(void **state)
+static void test_injected_faults_are_detected(void **state)
 {
     (void)state;
     static const struct {
@@ -269,9 +271,8 @@ static void test_faults_are_seen(void **state)
     }
 }
 
-/* A norm of what each rank updates counts a row once for each tensor-parallel rank that holds
- * it. */
-static void test_a_row_counted_by_all_is_seen(void **state)
+/* Injected fault: the norm counts a row once for each tensor-parallel rank that holds it. */
+static void test_a_row_that_several_ranks_count_is_detected(void **state)
 {
     (void)state;
     for (int tp = 1; tp <= 2; tp++) {
@@ -287,13 +288,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_13_14_15_every_grid_sums_and_counts_once),
-        cmocka_unit_test(test_partial_sums_of_every_kind_of_row),
-        cmocka_unit_test(test_buckets_and_types_on_the_wire),
+        cmocka_unit_test(test_partial_gradients_of_every_kind_of_row_are_summed),
+        cmocka_unit_test(test_gradients_are_right_with_every_bucket_size_and_dtype_sent),
         cmocka_unit_test(test_bug_30_both_homes_have_the_same_sum),
         cmocka_unit_test(test_stages_have_the_same_bits),
-        cmocka_unit_test(test_the_limit_is_the_largest_of_all_stages),
-        cmocka_unit_test(test_faults_are_seen),
-        cmocka_unit_test(test_a_row_counted_by_all_is_seen),
+        cmocka_unit_test(test_a_refused_limit_names_the_largest_need_of_all_stages),
+        cmocka_unit_test(test_injected_faults_are_detected),
+        cmocka_unit_test(test_a_row_that_several_ranks_count_is_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_zero_wire.c -- what travels between ranks that share a model, and what each rank keeps,
- * counted by hand; and gradients that travel in fewer bits. */
+/* test_zero_wire.c -- tests how many elements data-parallel ranks send and how many bytes each rank
+ * stores, against formulas of the test; and gradients that are sent in 16 bits. */
 #include "model/core/check.h"
 #include "tests/support/trainer/zero_run.h"
 
@@ -11,11 +11,12 @@
 
 #include <cmocka.h>
 
-/* ---- gradients that travel in 16 bits -------------------------------------------------------- */
+/* ---- gradients that are sent in 16 bits --------------------------------------------------------
+ */
 
-/* Gradients of about 1e-6 and of about 1e4 keep their leading digits, for nothing is divided on the
- * way. Each is within two roundings to bf16, of what travelled and of the sum, and with one micro-
- * batch the same at every stage. */
+/* Gradients of about 1e-6 and of about 1e4 keep their leading digits, because nothing is divided
+ * before or after the sum. Each is within two roundings to bf16: one when it is sent, one of the
+ * sum. With one micro-batch it is the same at every stage. */
 static void check_bf16_on_the_wire(GptShape shape, double factor)
 {
     ZeroCase c = zero_case(fixture_with_dtype(shape, F32), 5, 0);
@@ -53,8 +54,8 @@ static void test_bug_40_gradients_travel_in_bf16(void **state)
         check_bf16_on_the_wire(zero_shape(i), factor[i]);
 }
 
-/* The norm is that of the gradients that the update reads: summed over the ranks, rounded on the
- * wire, and every element counted once. */
+/* The norm is that of the gradients that the update reads: summed over the ranks, rounded when they
+ * were sent, and with every element counted once. */
 static void test_bug_18_the_norm_is_of_the_sums_as_kept(void **state)
 {
     (void)state;
@@ -73,22 +74,22 @@ static void test_bug_18_the_norm_is_of_the_sums_as_kept(void **state)
     }
 }
 
-/* ---- what travels, and what is kept ---------------------------------------------------------- */
+/* ---- elements sent and bytes stored ---------------------------------------------------------- */
 
-/* The volumes of a step by hand: every unit is a multiple of 128 elements per rank. */
+/* The expected volumes of a step: every unit is a multiple of 128 elements per rank. */
 typedef struct {
-    int64_t reduced, gathered;  /* elements on the wire in one step */
-    int64_t weights, gradients; /* elements kept */
-    int64_t transient, room;    /* of buffers: for gradients, for weights that stay */
-    int64_t wire;               /* of the buffer for gradients that travel in another type */
+    int64_t reduced, gathered;  /* elements sent in one step */
+    int64_t weights, gradients; /* elements stored */
+    int64_t transient, room; /* elements of buffers: for gradients, for weights kept between uses */
+    int64_t wire; /* elements of the buffer for gradients that are sent in another dtype */
 } Volume;
 
-/* How stage 3 keeps weights: never, from the first use of a step to the last, or whole.
+/* How long stage 3 keeps gathered weights: not after a use, until the step's last use, or always.
  */
 enum { KEEP_NOTHING, KEEP_GATHERED, KEEP_WHOLE, KEEP_WAYS };
 
-/* How gradients travel: in the type in which they are kept, in bf16 where f32 is kept, and without
- * reduce-scatter. */
+/* How gradients are sent: in the dtype in which they are stored, in bf16 although f32 is stored,
+ * and without reduce-scatter. */
 enum { SEND_KEPT, SEND_BF16, SEND_ALL, SEND_BF16_ALL, SEND_WAYS };
 
 static void keep(ZeroCase *c, int way)
@@ -115,7 +116,8 @@ static Volume volume_by_hand(const ZeroCase *c, int way)
         int64_t size = (end + grain - 1) / grain * grain, part = size / c->ranks;
         bool tied = c->shape.tied && u == 0,
              block = strncmp(table.param[unit->first].name, "block", 5) == 0;
-        /* Blocks in both passes, a tied table in embedding and head, in every micro-batch. */
+        /* Blocks are gathered in both passes, and the tied table for the embedding and the head, in
+         * every micro-batch. */
         int64_t uses = c->micros * (block || tied ? 2 : 1);
         bool sharded = c->zero.stage == 3 && way != KEEP_WHOLE;
         v.reduced += c->zero.stage >= 2 && !tied ? c->micros * size : size;
@@ -131,7 +133,7 @@ static Volume volume_by_hand(const ZeroCase *c, int way)
     return v;
 }
 
-/* Only these travel in a step: sums of gradients, and gathers of weights. */
+/* A step sends nothing but sums of gradients and gathers of weights. */
 static void check_travelled(const CommCounts *counts, CommVerb sum, DType wire, int64_t reduced,
                             DType weight, int64_t gathered)
 {
@@ -178,7 +180,7 @@ static void check_volumes(int shape, int stage, int ranks, int way, int send)
     zero_result_free(&r);
 }
 
-static void test_volumes_and_bytes_match_a_count_by_hand(void **state)
+static void test_elements_sent_and_bytes_stored_match_formulas(void **state)
 {
     (void)state;
     for (int i = 0; i < ZERO_SHAPES; i++) {
@@ -192,8 +194,8 @@ static void test_volumes_and_bytes_match_a_count_by_hand(void **state)
     }
 }
 
-/* What a config says of the wire is what the store does. */
-static void test_keys_choose_how_gradients_travel(void **state)
+/* The store sends gradients as the config's keys say. */
+static void test_config_keys_choose_how_gradients_are_sent(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -211,8 +213,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_40_gradients_travel_in_bf16),
         cmocka_unit_test(test_bug_18_the_norm_is_of_the_sums_as_kept),
-        cmocka_unit_test(test_volumes_and_bytes_match_a_count_by_hand),
-        cmocka_unit_test(test_keys_choose_how_gradients_travel),
+        cmocka_unit_test(test_elements_sent_and_bytes_stored_match_formulas),
+        cmocka_unit_test(test_config_keys_choose_how_gradients_are_sent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
