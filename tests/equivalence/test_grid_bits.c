@@ -1,6 +1,6 @@
-/* test_grid_bits.c -- what changes no bit on one grid: a rerun, recompute, schedules (but that
- * interleaved chunks round the norm otherwise), the keys of ZeRO, its stages 0 and 1, and 2 and 3;
- * with one micro-batch all its stages. */
+/* test_grid_bits.c -- tests choices that change no bit of the results on a grid: a rerun,
+ * recompute, schedules (interleaved chunks round the norm differently), the keys of ZeRO, stage 0
+ * instead of 1 and 2 instead of 3, and with one micro-batch any stage. */
 #include "tests/support/grid/grid_run.h"
 #include "tests/support/turns.h"
 
@@ -14,7 +14,7 @@
 
 enum { CASES = 11, FIXED_SEED = 141 };
 
-/* Trains both and compares; their norms may differ by `norm`. */
+/* Trains both cases and compares them; their norms may differ by the relative amount `norm`. */
 static void same_bits(const GridCase *a, const GridCase *b, double norm)
 {
     GridRun x, y;
@@ -34,16 +34,16 @@ static bool is_legal(const GridCase *c)
     return memcmp(&legal, c, sizeof legal) == 0;
 }
 
-/* What a pair of cases must have, besides. */
+/* Further conditions on the cases of a pair. */
 typedef struct {
-    int micros;    /* so many micro-batches; 0: any number */
+    int micros;    /* number of micro-batches; 0: any */
     bool tensor;   /* several tensor-parallel ranks */
     bool pipeline; /* several stages */
-    double norm;   /* by how much of it norms may differ, and then nothing is clipped by them */
+    double norm; /* allowed relative difference of the norms; if not 0, gradients are not clipped */
 } Wanted;
 
-/* Drawn cases of several ranks, each beside itself with these choices; both as they are legal. A
- * run that leaves out cases draws them all the same: the others stay what they are. */
+/* Draws cases of several ranks and compares each with itself changed by these choices, if both are
+ * legal. Omitted cases are drawn, too, so that the others do not depend on TEST_EVERY. */
 static void each_beside(GridChoice choice, const int *values, int n_values, Wanted wanted)
 {
     int64_t drawn = 0, every = turns_every(12), first = turns_first(every);
@@ -81,32 +81,33 @@ static void test_bug_36_zero_0_and_1_have_the_same_bits(void **state)
     each_beside(GRID_STAGE, (const int[]){0, 1}, 2, (Wanted){0});
 }
 
-/* On one micro-batch; on several, stages 2 and 3 add what they have reduced, and 0 and 1 reduce
- * what they have added. */
-static void test_bug_36_stages_of_one_micro_batch_have_the_same_bits(void **state)
+/* With one micro-batch. With several, stages 2 and 3 reduce first and then add over micro-batches,
+ * and stages 0 and 1 add first and then reduce. */
+static void test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch(void **state)
 {
     (void)state;
     each_beside(GRID_STAGE, (const int[]){0, 2, 3}, 3, (Wanted){.micros = 1});
     each_beside(GRID_STAGE, (const int[]){1, 3, 2}, 3, (Wanted){.micros = 1});
 }
 
-/* And 2 and 3 on any number. */
+/* With any number of micro-batches. */
 static void test_zero_2_and_3_have_the_same_bits(void **state)
 {
     (void)state;
     each_beside(GRID_STAGE, (const int[]){2, 3}, 2, (Wanted){0});
 }
 
-/* Where the runs of layers are the same: within each run micro-batches go backward in the same
- * order, whatever the schedule. (Interleaved chunks are other runs: see below.) */
+/* If the layer ranges are the same: within each range the backward passes of the micro-batches have
+ * the same order in both schedules. (Interleaved chunks are other ranges: see below.) */
 static void test_gpipe_and_1f1b_have_the_same_bits(void **state)
 {
     (void)state;
     each_beside(GRID_SCHEDULE, (const int[]){0, 1}, 2, (Wanted){.pipeline = true});
 }
 
-/* A weight's gradient is a sum over micro-batches in their order, whichever stage has its layer.
- * The norm alone is not: squares are added up by stages, which have other layers here. */
+/* The gradient of a weight is a sum over micro-batches in their order, on whichever stage its layer
+ * is. Only the norm differs: each stage adds the squares of its layers, and these are other layers.
+ */
 static void test_interleaved_chunks_have_the_same_bits_but_the_norm(void **state)
 {
     (void)state;
@@ -114,15 +115,16 @@ static void test_interleaved_chunks_have_the_same_bits_but_the_norm(void **state
                 (Wanted){.pipeline = true, .norm = 1e-13});
 }
 
-/* Buckets, overlap, prefetch and what stays whole, at every stage. */
+/* Varies buckets, overlap, prefetch and the size below which units are not sharded, at every stage.
+ */
 static void test_bug_39_keys_of_zero_change_no_bit(void **state)
 {
     (void)state;
     each_beside(GRID_KEYS, (const int[]){0, 1, 2, 3}, 4, (Wanted){0});
 }
 
-/* What is on its way beside the computation, and what is waited for at once, on all axes; the
- * schedule of collectives is another, too. */
+/* With overlap, collectives run during computation; without it, the computation waits for each of
+ * them. Tests all axes; the order of collectives also differs. */
 static void test_overlap_changes_no_bit(void **state)
 {
     enum { SMALL = 1, SMALL_ALONE = 4, OVERLAP, ALONE };
@@ -137,14 +139,14 @@ int main(void)
         cmocka_unit_test(test_a_rerun_has_the_same_bits),
         cmocka_unit_test(test_bug_53_recompute_has_the_same_bits),
         cmocka_unit_test(test_bug_36_zero_0_and_1_have_the_same_bits),
-        cmocka_unit_test(test_bug_36_stages_of_one_micro_batch_have_the_same_bits),
+        cmocka_unit_test(test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch),
         cmocka_unit_test(test_zero_2_and_3_have_the_same_bits),
         cmocka_unit_test(test_gpipe_and_1f1b_have_the_same_bits),
         cmocka_unit_test(test_interleaved_chunks_have_the_same_bits_but_the_norm),
         cmocka_unit_test(test_bug_39_keys_of_zero_change_no_bit),
         cmocka_unit_test(test_overlap_changes_no_bit),
     };
-    const char *only = getenv("TEST_ONLY"); /* the name of one */
+    const char *only = getenv("TEST_ONLY"); /* the name of the only test to run */
     if (only) cmocka_set_test_filter(only);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_grid_checkpoints.c -- a run that was saved on one world goes on on any other: the same
- * tensors, the same samples, the same losses. */
+/* test_grid_checkpoints.c -- a run that was saved on one grid resumes on any other with the same
+ * tensors, the same samples and the same losses. */
 #include "data/sampler.h"
 #include "model/core/check.h"
 #include "parallel/memory/memory_plan.h"
@@ -34,12 +34,12 @@ static const GridWorld worlds[] = {
 };
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
-/* One run: goes on from the newest checkpoint below `load` or begins, makes steps up to BEFORE,
- * saves below `save`, and makes AFTER more where they are wanted. */
+/* One run: resumes from the newest checkpoint in `load`, or starts; runs steps up to BEFORE, saves
+ * in `save`, and runs AFTER more steps if asked to. */
 typedef struct {
     const char *load, *save;
     bool goes_on;
-    int64_t planned; /* bytes of a checkpoint */
+    int64_t planned; /* planned bytes of a checkpoint */
     double loss[STEPS];
     _Atomic int seen[STEPS][BATCH]; /* how often each sample of a step was read */
 } RunOf;
@@ -49,7 +49,7 @@ typedef struct {
     RunOf *run;
 } Rank;
 
-/* The trainer's feed; notes which samples a data-parallel rank trains on. */
+/* Calls the trainer's feed and records which samples a data-parallel rank trains on. */
 static GptBatch noted_batch(void *context, const Action *action)
 {
     Rank *r = context;
@@ -112,9 +112,10 @@ static void run_world(RunOf *run, const GridWorld *world, const GridModel *what)
     training_close(&job.training);
 }
 
-/* ---- what is in a checkpoint ----------------------------------------------------------------- */
+/* ---- contents of a checkpoint -----------------------------------------------------------------
+ */
 
-/* All tensors of a checkpoint by name, whole. */
+/* All tensors of a checkpoint, whole, by name. */
 typedef struct {
     Checkpoint *c;
     CheckpointIo io;
@@ -193,7 +194,7 @@ static void remove_folder(const char *folder)
     fs_remove_tree(&fs_system, AT_FDCWD, folder, err, sizeof err);
 }
 
-/* In doubles: the losses of an uninterrupted run are met to rounding, whatever the ranks. */
+/* In f64 the losses equal those of an uninterrupted run up to rounding, on any ranks. */
 static void check_steps(const RunOf *from, const RunOf *to, const char *what)
 {
     for (int s = BEFORE; s < STEPS; s++) {
@@ -225,7 +226,7 @@ static void name_pair(const GridWorld *a, const GridWorld *b, char *out, size_t 
              a->dp, a->tp, a->stage, b->pp, b->dp, b->tp, b->stage);
 }
 
-/* Another world loads what `saved` holds, saves what it has loaded below `again`, and goes on. */
+/* Another grid loads the checkpoint in `saved`, saves it again in `again`, and trains on. */
 static void check_pair(const RunOf *source, const Held *held, const GridWorld *from,
                        const GridWorld *to, const GridModel *what, const char *again)
 {
@@ -242,7 +243,7 @@ static void check_pair(const RunOf *source, const Held *held, const GridWorld *f
     held_close(&resaved);
 }
 
-/* From one world to all; every `every`-th of those, which go by turns. */
+/* Resumes from one grid on every `every`-th other; the first depends on the commit (turns.h). */
 static int check_from(const GridModel *what, int from, int every, const char *folder)
 {
     char saved[256], again[256];
@@ -270,7 +271,7 @@ static void check_pairs(const GridModel *what, int n, int every, int least)
     char *folder = text_format("%s/test_grid_checkpoints.XXXXXX", test_scratch_folder());
     int pairs = 0;
     assert_non_null(mkdtemp(folder));
-    /* With TEST_EVERY=N an N-th of the pairs. */
+    /* With TEST_EVERY=N, one of N pairs. */
     int share = getenv("TEST_SAMPLE") ? 1 : (int)turns_every(1);
     every = getenv("TEST_SAMPLE") ? WORLDS - 1 : every * share;
     for (int from = 0; from < WORLDS; from += getenv("TEST_SAMPLE") ? 5 : 1)
@@ -282,24 +283,25 @@ static void check_pairs(const GridModel *what, int n, int every, int least)
     free(folder);
 }
 
-static void test_bug_44_45_any_world_goes_on_from_any_other(void **state)
+static void test_bug_44_45_a_run_saved_on_any_grid_resumes_on_any_other(void **state)
 {
     (void)state;
     static const GridModel what[] = {{.model = 0}, {.model = 2}, {.model = 1}};
     check_pairs(what, 3, 3, 80);
 }
 
-/* In bf16 there are masters besides, and slots of another type than the weights. */
-static void test_16_bit_weights_and_masters_go_with_them(void **state)
+/* In bf16 there are also master weights, and optimizer states in another dtype than the weights. */
+static void test_bf16_weights_and_master_weights_resume_on_other_grids(void **state)
 {
     (void)state;
     static const GridModel what[] = {{0, 1}, {1, 2}, {2, 3}, {2, 1}};
     check_pairs(what, 4, 6, 40);
 }
 
-/* Layers are called by their number in the model, not in the stage: with other weights in each, and
- * the losses of a run that nobody stopped, from 1 stage to 2 and to 4, and back. */
-static void test_bug_33_layers_keep_their_names(void **state)
+/* Layers are saved with their number in the model, not in the stage. All layers have different
+ * weights, and the losses must equal those of an uninterrupted run, from 1 stage to 2 and to 4, and
+ * back. */
+static void test_bug_33_layers_keep_their_names_on_other_stages(void **state)
 {
     (void)state;
     static const GridWorld stages[] = {{1, 1, 1, false, 1, 0, 2, 1},
@@ -318,7 +320,7 @@ static void test_bug_33_layers_keep_their_names(void **state)
         source.save = folder[0];
         run_world(&source, &stages[0], &what);
         held_open(&held, folder[0]);
-        for (int i = 1; i < 5; i++) { /* each loads what the one before has saved */
+        for (int i = 1; i < 5; i++) { /* each run loads the checkpoint of the one before */
             source.save = folder[i - 1];
             check_pair(&source, &held, &stages[i - 1], &stages[i % 4], &what, folder[i]);
         }
@@ -330,8 +332,9 @@ static void test_bug_33_layers_keep_their_names(void **state)
     }
 }
 
-/* Ranks that have a GPU each, from and to one rank: each loads what the one before has saved. */
-static void test_a_gpu_each_and_back(void **state)
+/* From one rank to ranks with a GPU each, and back: each run loads the checkpoint of the one
+ * before. */
+static void test_a_run_resumes_on_ranks_with_a_gpu_each_and_back(void **state)
 {
     (void)state;
     static const GridWorld to[] = {{1, 2, 2, true, 1, 1, 2, 2},
@@ -364,13 +367,14 @@ static void test_a_gpu_each_and_back(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest gpus[] = {cmocka_unit_test(test_a_gpu_each_and_back)};
+    const struct CMUnitTest gpus[] = {
+        cmocka_unit_test(test_a_run_resumes_on_ranks_with_a_gpu_each_and_back)};
     if (getenv("TEST_DEVICE") && cuda_devices() >= 4)
         return cmocka_run_group_tests(gpus, NULL, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_44_45_any_world_goes_on_from_any_other),
-        cmocka_unit_test(test_16_bit_weights_and_masters_go_with_them),
-        cmocka_unit_test(test_bug_33_layers_keep_their_names),
+        cmocka_unit_test(test_bug_44_45_a_run_saved_on_any_grid_resumes_on_any_other),
+        cmocka_unit_test(test_bf16_weights_and_master_weights_resume_on_other_grids),
+        cmocka_unit_test(test_bug_33_layers_keep_their_names_on_other_stages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,6 @@
-/* test_grid_cube.c -- two ranks on every axis, the smallest grid in which all axes meet: eight
- * grids of dp 2 x tp 2 x pp 2 held to a single rank, with every schedule, sequence parallelism on
- * and off and every stage of ZeRO. Under sanitizers every second one, by
- * turns. */
+/* test_grid_cube.c -- compares eight grids of dp 2 x tp 2 x pp 2 with a single rank: the smallest
+ * grid that uses all axes, with every schedule, with and without sequence parallelism, and at every
+ * ZeRO stage. Under sanitizers only every second case runs; the first depends on the commit. */
 #include "tests/support/grid/grid_run.h"
 #include "tests/support/turns.h"
 
@@ -14,7 +13,8 @@
 
 enum { CASES = 8, SEED = 2022, STAGES = 4, SCHEDULES = 4 };
 
-/* Drawn, but for the choices that are counted through; the next drawing where that is not legal. */
+/* Draws a case and replaces the choices that must all occur; draws again if the result is not
+ * legal. */
 static GridCase cube_of(int i, int64_t *drawn)
 {
     GridCase c, legal;
@@ -30,7 +30,7 @@ static GridCase cube_of(int i, int64_t *drawn)
     return grid_case_here(c);
 }
 
-static void test_two_ranks_on_every_axis(void **state)
+static void test_two_ranks_on_every_axis_give_the_results_of_one_rank(void **state)
 {
     (void)state;
     int64_t drawn = 0, every = turns_every(2), first = turns_first(every);
@@ -51,6 +51,7 @@ static void test_two_ranks_on_every_axis(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_ranks_on_every_axis)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_two_ranks_on_every_axis_give_the_results_of_one_rank)};
     return cmocka_run_group_tests_name("grid cube", tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
-/* test_grid_equal.c -- any grid of ranks is the training of a single rank: cases
- * drawn from all combinations of grid_case.h.
+/* test_grid_equal.c -- tests that any grid of ranks trains like a single rank, on cases drawn from
+ * all combinations of grid_case.h.
  *
- * With a fixed seed a fixed number of them, or with TEST_EVERY every so manyth, and TEST_TURN says
- * from which on (turns.h); a schedule or dtype that these lack is added (TEST_EACH=schedule or
- * TEST_EACH=dtype: only those). `make grid` gives it
- * GRID_SECONDS, and GRID_SEED or a new one: all combinations in a drawn order until the time is up.
- * GRID_CASE is a case's numbers, as they are printed with it: that one alone.
+ * By default a fixed number of cases is drawn with a fixed seed. TEST_EVERY=N runs only every N-th
+ * of them, and TEST_TURN chooses the first (turns.h). If these lack a schedule or a dtype, a case
+ * is added for it; TEST_EACH restricts this to schedules or to dtypes. `make grid` sets
+ * GRID_SECONDS (and perhaps GRID_SEED): then all combinations run in random order until the time is
+ * up. GRID_CASE=NUMBERS, as printed with each case, runs that case alone.
  */
 #include "model/core/clock.h"
 #include "tests/support/grid/grid_run.h"
@@ -23,7 +23,8 @@
 
 enum { CASES = 300, FIXED_SEED = 14, MOST_SHRUNK = 3 };
 
-/* The worst that was seen, per dtype; of f64 by every value of a choice, and in how many cases. */
+/* The largest deviations so far: per dtype, and in f64 also per value of each choice, with the
+ * number of cases. */
 typedef struct {
     double size;
     char what[700];
@@ -56,8 +57,8 @@ static int size_of(const GridCase *c)
     return size;
 }
 
-/* The smallest case that still fails: each choice in turn gets the simplest value with which it
- * does, until none can be made simpler. */
+/* Returns the simplest case that still fails: gives each choice in turn the simplest value with
+ * which the case fails, until no choice can be simplified. */
 static GridCase shrink(GridCase c)
 {
     Comparison r;
@@ -68,7 +69,7 @@ static GridCase shrink(GridCase c)
                 GridCase simpler = c;
                 simpler.of[choice] = value;
                 simpler = grid_case_legal(simpler);
-                /* What is legal may be larger elsewhere, or what it was. */
+                /* Making it legal may have increased another choice, or undone the change. */
                 if (size_of(&simpler) >= size_of(&c) || grid_check(&simpler, NULL, &r)) continue;
                 c = simpler;
                 changed = true;
@@ -105,13 +106,13 @@ static void note_worst(Seen *seen, const GridCase *c, const char *text, const Co
     }
 }
 
-/* Holds one case to its single rank. */
+/* Compares one case with a single rank. */
 static bool check_case(const GridCase *c, Seen *seen)
 {
     static int shrunk;
     char text[512], numbers[128];
     Comparison r;
-    /* Before it runs: a rank may end the program, and then words printed later are lost. */
+    /* Prints the case before it runs, because a rank may end the program. */
     printf("%s (GRID_CASE=%s)", grid_case_text(c, text, sizeof text),
            grid_case_numbers(c, numbers, sizeof numbers));
     fflush(stdout);
@@ -123,13 +124,13 @@ static bool check_case(const GridCase *c, Seen *seen)
     return good;
 }
 
-/* Of f64: "dp: 1 5.1e-14 (20), 2 3e-14 (31), ..." */
+/* Prints the deviations in f64, for example "dp: 1 5.1e-14 (20), 2 3e-14 (31), ..." */
 static void print_axes(const Seen *seen)
 {
     static const struct {
         GridChoice choice;
         const char *name;
-        int from; /* what value 0 stands for */
+        int from; /* the number of ranks that value 0 means */
     } axis[] = {{GRID_DATA, "dp", 1},
                 {GRID_TENSOR, "tp", 1},
                 {GRID_PIPELINE, "pp", 1},
@@ -164,8 +165,8 @@ static void print_sum(int64_t n, const Seen *seen, double seconds)
     print_axes(seen);
 }
 
-/* Three of five cases are in f64, which sees most. What is drawn as a single rank has three
- * tensor-parallel ones, or as many fewer as its heads ask for: no other case has three alone. */
+/* Three of five cases are in f64, which detects most. A case drawn with a single rank gets three
+ * tensor-parallel ranks, or fewer if its heads require it, because no other case has only these. */
 static GridCase fixed_case(int64_t i)
 {
     GridCase c = grid_case_drawn(FIXED_SEED, i);
@@ -174,7 +175,8 @@ static GridCase fixed_case(int64_t i)
     return grid_case_legal(c);
 }
 
-/* Each number of ranks of an axis must have been there with no other axis: bit n is n + 1. */
+/* Records which numbers of ranks occurred on an axis while the other axes had one rank each. Bit n
+ * means n + 1 ranks. */
 typedef struct {
     unsigned of[3];
 } Alone;
@@ -205,8 +207,8 @@ static unsigned features(const GridCase *c)
     return schedule | dtype;
 }
 
-/* Which cases this turn has: every so manyth, and, for each feature that these lack, the first that
- * has it from the turn's first case on. */
+/* Chooses the cases of this run: every N-th and, for each feature that these lack, the next case
+ * that has it. */
 static void choose(bool *chosen)
 {
     int64_t every = turns_every(12), first = turns_first(every);
@@ -225,7 +227,7 @@ static void choose(bool *chosen)
     }
 }
 
-static void test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_is_a_single_rank(void **state)
+static void test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_trains_like_one_rank(void **state)
 {
     (void)state;
     static Seen seen;
@@ -247,8 +249,8 @@ static void test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_is_a_single_rank(void 
     assert_int_equal(bad, 0);
 }
 
-/* All combinations in a drawn order, until the time is up or one fails. */
-static void test_as_many_grids_as_there_is_time_for(void **state)
+/* Runs all combinations in random order, until the time is up or one fails. */
+static void test_random_grids_train_like_one_rank_until_the_time_is_up(void **state)
 {
     (void)state;
     static Seen seen;
@@ -267,8 +269,8 @@ static void test_as_many_grids_as_there_is_time_for(void **state)
     assert_true(good);
 }
 
-/* One case by its numbers, as a failing one is printed. */
-static void test_grid_case_from_environment(void **state)
+/* Runs one case given by its numbers, which are printed when a case fails. */
+static void test_the_grid_case_of_the_environment_trains_like_one_rank(void **state)
 {
     (void)state;
     static Seen seen;
@@ -282,9 +284,11 @@ static void test_grid_case_from_environment(void **state)
 int main(void)
 {
     const struct CMUnitTest fixed[] = {
-        cmocka_unit_test(test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_is_a_single_rank)};
-    const struct CMUnitTest timed[] = {cmocka_unit_test(test_as_many_grids_as_there_is_time_for)};
-    const struct CMUnitTest one[] = {cmocka_unit_test(test_grid_case_from_environment)};
+        cmocka_unit_test(test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_trains_like_one_rank)};
+    const struct CMUnitTest timed[] = {
+        cmocka_unit_test(test_random_grids_train_like_one_rank_until_the_time_is_up)};
+    const struct CMUnitTest one[] = {
+        cmocka_unit_test(test_the_grid_case_of_the_environment_trains_like_one_rank)};
     int failed = getenv("GRID_CASE")      ? cmocka_run_group_tests(one, NULL, NULL)
                  : getenv("GRID_SECONDS") ? cmocka_run_group_tests(timed, NULL, NULL)
                                           : cmocka_run_group_tests(fixed, NULL, NULL);

@@ -1,5 +1,6 @@
-/* test_grid_faults.c -- the gates see the mistakes that grids are prone to: each is planted on
- * every rank of a case that is good without it, and the case must fail. */
+/* test_grid_faults.c -- tests that the comparison with a single rank detects typical mistakes of
+ * grids. Each mistake is injected on every rank of a case that passes without it, and the case must
+ * fail. */
 #include "tests/support/grid/grid_faults.h"
 
 #include <setjmp.h>
@@ -9,7 +10,8 @@
 
 #include <cmocka.h>
 
-/* A case; what is not named is the simplest, but blocks are two. */
+/* A case. Choices that are not given have their simplest value, except that there are two blocks.
+ */
 #define ON(...)                                                                                    \
     {                                                                                              \
         {                                                                                          \
@@ -122,7 +124,8 @@ static const Planting plantings[] = {
      {ON(TENSOR(2)), ON(TENSOR(3), SEQUENCE, MODEL(10)),
       ON(DATA(2), TENSOR(4), MODEL(11), ZERO(3))},
      3},
-    /* Where no norm's backward has summed the columns: after a wire. */
+    /* After a conversion for sending, where no norm layer's backward pass has summed the columns.
+     */
     {FAULT_ALL_COLUMNS,
      {ON(TENSOR(2), SEQUENCE, STAGES(2)), ON(TENSOR(3), SEQUENCE, STAGES(2), MODEL(10), MICROS(2)),
       ON(TENSOR(2), SEQUENCE, STAGES(2), INTERLEAVED, BLOCKS(4), DTYPE(2))},
@@ -160,8 +163,8 @@ static void check(GridFault fault, const GridCase *on, bool good)
     if (!good) printf("  %s\n", r.difference);
 }
 
-/* The replaced tables themselves change nothing. */
-static void test_tables_that_do_the_same_are_good(void **state)
+/* Replacing the function tables alone changes nothing. */
+static void test_replaced_function_tables_without_a_fault_pass(void **state)
 {
     (void)state;
     for (int i = 0; i < PLANTINGS; i++)
@@ -169,9 +172,10 @@ static void test_tables_that_do_the_same_are_good(void **state)
             check(FAULT_NONE, &plantings[i].on[k], true);
 }
 
-/* Where every rank keeps its gradients whole their gaps are zero from the start: so what goes red
- * without zeroing is the gaps of buffers that change hands, and no other fill. */
-static void test_gaps_of_whole_gradients_stay_zero(void **state)
+/* If every rank stores whole gradients, the gaps between parameters are zero from the start. So a
+ * missing zeroing is only detected in buffers that are reused, which shows that the fault affects
+ * nothing else. */
+static void test_missing_zeroing_is_harmless_for_whole_gradients(void **state)
 {
     (void)state;
     check(FAULT_GAP, &(GridCase)ON(DATA(2), MODEL(2)), true);
@@ -179,7 +183,7 @@ static void test_gaps_of_whole_gradients_stay_zero(void **state)
           true);
 }
 
-static void test_bug_13_14_16_38_planted_faults_are_seen(void **state)
+static void test_bug_13_14_16_38_injected_faults_are_detected(void **state)
 {
     (void)state;
     bool seen[FAULT_COUNT] = {[FAULT_NONE] = true};
@@ -195,9 +199,9 @@ static void test_bug_13_14_16_38_planted_faults_are_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tables_that_do_the_same_are_good),
-        cmocka_unit_test(test_gaps_of_whole_gradients_stay_zero),
-        cmocka_unit_test(test_bug_13_14_16_38_planted_faults_are_seen),
+        cmocka_unit_test(test_replaced_function_tables_without_a_fault_pass),
+        cmocka_unit_test(test_missing_zeroing_is_harmless_for_whole_gradients),
+        cmocka_unit_test(test_bug_13_14_16_38_injected_faults_are_detected),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     grid_forget();

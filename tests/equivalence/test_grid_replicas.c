@@ -1,5 +1,5 @@
-/* test_grid_replicas.c -- short runs that learn, on ranks of every axis: after each of their steps
- * whatever several ranks hold is the same on every one, tensor by tensor. */
+/* test_grid_replicas.c -- runs short trainings on ranks of every axis. After each step, every
+ * tensor that several ranks hold must be the same on all of them. */
 #include "parallel/verify/capture.h"
 #include "tests/support/trainer/training.h"
 
@@ -15,10 +15,10 @@ enum { STEPS = 20, RANKS = 8 };
 typedef struct {
     Training shared;
     double first, last; /* losses */
-    int64_t clipped;    /* steps */
+    int64_t clipped;    /* number of clipped steps */
 } Run;
 
-/* Hashes of weights between two steps: those that were just updated. */
+/* Hashes of the weights between two steps, after an update. */
 static void check_replicas(Trainer *t, int step)
 {
     const char *drifted = capture_drift(t);
@@ -50,7 +50,7 @@ static void train(Comm *world, void *context)
     trainer_close(&t);
 }
 
-/* On eight ranks, most steps clipped. */
+/* Trains on eight ranks; most steps are clipped. */
 static void learns(void **state, const char *const *sets)
 {
     Run run = {0};
@@ -66,8 +66,9 @@ static void learns(void **state, const char *const *sets)
 #define CUBE                                                                                       \
     "parallel.tensor=2", "parallel.pipeline=2", "gradient_clipping=0.5", "train_batch_size=12"
 
-/* Data-parallel replicas, and what tensor-parallel ranks do not cut: norms, QK-norm's weights. */
-static void test_bug_16_replicas_stay_equal(void **state)
+/* Data-parallel replicas, and parameters that tensor-parallel ranks do not split: the weights of
+ * norms and of QK-norm. */
+static void test_bug_16_replicas_stay_equal_after_every_step(void **state)
 {
     learns(state, (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=2", NULL});
     learns(state, (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=2",
@@ -75,8 +76,8 @@ static void test_bug_16_replicas_stay_equal(void **state)
                                         "parallel.pipeline_chunks=2", "bf16.enabled=true", NULL});
 }
 
-/* Norms and biases that each rank has a gradient of by its own rows. */
-static void test_bug_19_norms_of_cut_rows_stay_equal(void **state)
+/* Norms and biases, of which each rank computes the gradient from its own rows only. */
+static void test_bug_19_norms_stay_equal_under_sequence_parallelism(void **state)
 {
     learns(state, (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=2",
                                         "parallel.sequence_parallel=true", "model.norm=layernorm",
@@ -88,7 +89,7 @@ static void test_bug_19_norms_of_cut_rows_stay_equal(void **state)
                                  "zero_optimization.stage=2", "parallel.schedule=gpipe", NULL});
 }
 
-/* A table of two stages, and heads of keys and values of two ranks. */
+/* A token table on two stages, and key/value heads on two ranks. */
 static void test_bug_30_tied_tables_and_shared_heads_stay_equal(void **state)
 {
     learns(state, (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=1",
@@ -102,8 +103,8 @@ static void test_bug_30_tied_tables_and_shared_heads_stay_equal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_16_replicas_stay_equal),
-        cmocka_unit_test(test_bug_19_norms_of_cut_rows_stay_equal),
+        cmocka_unit_test(test_bug_16_replicas_stay_equal_after_every_step),
+        cmocka_unit_test(test_bug_19_norms_stay_equal_under_sequence_parallelism),
         cmocka_unit_test(test_bug_30_tied_tables_and_shared_heads_stay_equal),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

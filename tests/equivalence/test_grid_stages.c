@@ -1,6 +1,6 @@
-/* test_grid_stages.c -- pipelines of every number of stages and micro-batches, with what no action
- * may read any more poisoned, beside one rank; which stage has which layers, and whose loss
- * counts. */
+/* test_grid_stages.c -- compares pipelines of every number of stages and micro-batches with one
+ * rank, while memory that no action may read any more is poisoned. Also tests which stage has which
+ * layers, and which ranks count the loss. */
 #include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/trainer/decide.h"
@@ -19,18 +19,18 @@
 
 enum { BLOCKS = 5, STEPS = 2, MOST_SETS = 8, MOST_ROWS = 96 };
 
-/* A run of a few steps: what each reports, and who has which rows. */
+/* A run of a few steps: the report of each step, and the rows of each rank. */
 typedef struct {
     Training shared;
     int ranks;
     StepRecord record[STEPS];
-    bool holds[8][MOST_ROWS]; /* by rank and row of the table */
+    bool holds[8][MOST_ROWS]; /* by rank and row of the parameter table */
     char name[MOST_ROWS][56];
     int rows;
 } Run;
 
-/* The feed of a trainer, which is asked at every action: nothing in scratch, in buffers that hold
- * nothing and in the slot that a forward will fill is read again. */
+/* The feed of a trainer, which is called at every action. It poisons scratch memory, empty buffers,
+ * and the slot that the next forward pass will fill, because none of these may be read again. */
 static GptBatch poisoning_feed(void *context, const Action *action)
 {
     Trainer *t = context;
@@ -65,7 +65,7 @@ static void train_rank(Comm *world, void *context)
     trainer_close(&t);
 }
 
-/* The sets are text, of which the last is NULL. */
+/* `sets` are --set texts and end with NULL. */
 static void train(Run *run, const Folder *folder, int ranks, int micros, const char *const *sets)
 {
     const char *all[MOST_SETS + 3] = {"model.num_layers=5", "fp64.enabled=true"};
@@ -93,8 +93,8 @@ static void check_equal(const Run *have, const Run *want, const char *what)
     }
 }
 
-/* One to five micro-batches, those of a step, by one to four stages in each order: micro-batches
- * fewer than stages, as many, and a number that no stages divide. */
+/* Runs one to five micro-batches on one to four stages with each schedule: fewer micro-batches than
+ * stages, as many, and a number that is not a multiple of the stages. */
 static void check_stages(const Folder *folder, int micros, int stages, const char *schedule,
                          int chunks)
 {
@@ -132,8 +132,8 @@ static void test_bug_34_fewer_micro_batches_than_stages_train(void **state)
     }
 }
 
-/* Whether a stage has row `name`, by hand: the embedding is the first's, final norm and head are
- * the last's, and a tied table both have. */
+/* Returns whether a stage should have row `name`: the first has the embedding, the last has the
+ * final norm and the head, and both have a tied table. */
 static bool belongs(const char *name, int stage, int stages, const int *first, bool tied)
 {
     int block;
@@ -143,11 +143,12 @@ static bool belongs(const char *name, int stage, int stages, const int *first, b
     return stage == stages - 1; /* final_norm, head */
 }
 
-/* Five blocks by two, three and four stages; each row is where its layer is, and the model trains
- * as one rank's does. */
-static void test_bug_32_five_blocks_on_any_stages(void **state)
+/* Splits five blocks into two, three and four stages. Each row is on the stage of its layer, and
+ * the model trains as on one rank. */
+static void test_bug_32_every_layer_is_on_exactly_one_stage(void **state)
 {
-    /* By hand: the head is cheaper than a block, and with it the last stage has fewer blocks. */
+    /* Expected: the head costs less than a block, and the last stage, which has it, has fewer
+     * blocks. */
     static const char *const cuts[] = {"[3,2]", "[2,2,1]", "[1,2,1,1]"};
     static const int first[3][5] = {{0, 3, 5}, {0, 2, 4, 5}, {0, 1, 3, 4, 5}};
     for (int i = 0; i < 6; i++) {
@@ -167,14 +168,14 @@ static void test_bug_32_five_blocks_on_any_stages(void **state)
                 if (many.holds[r][p] != belongs(many.name[p], r, stages, first[i % 3], tied))
                     fail_msg("%s %s on stage %d of %d", many.name[p],
                              many.holds[r][p] ? "is" : "is not", r, stages);
-        /* Cut by cost, too. */
+        /* Also split by cost. */
         train(&many, *state, stages, 2, (const char *const[]){tie, pipeline, NULL});
         check_equal(&many, &one, pipeline);
     }
 }
 
-/* The loss is that of all rows, whether tensor ranks cut them or not. */
-static void test_bug_4_cut_rows_scale_no_loss(void **state)
+/* The loss is that of all rows, with and without sequence parallelism. */
+static void test_bug_4_sequence_parallelism_does_not_scale_the_loss(void **state)
 {
     Run one, many;
     train(&one, *state, 1, 2, (const char *const[]){NULL});
@@ -192,8 +193,8 @@ static void test_bug_4_cut_rows_scale_no_loss(void **state)
 
 /* ---- sums of a step -------------------------------------------------------------------------- */
 
-/* Sixteen ranks, 2 on each axis: what they have are powers of two, so that a sum says whose
- * they are. */
+/* Sixteen ranks, 2 on each axis. The values of the ranks are powers of two, so a sum shows which
+ * ranks it contains. */
 static void sum_stats(Comm *world, void *context)
 {
     Session s = {0};
@@ -218,9 +219,9 @@ static void sum_stats(Comm *world, void *context)
     device_close(&s.dev);
 }
 
-/* Every rank's squares count; losses and targets are those of the first rank of a tensor-parallel
- * group, whose ranks all have the same. */
-static void test_losses_are_counted_once(void **state)
+/* The squares of every rank count. Losses and targets count once per tensor-parallel group, because
+ * all its ranks have the same ones. */
+static void test_losses_count_once_per_tensor_parallel_group(void **state)
 {
     (void)state;
     thread_ranks(16, 60, sum_stats, NULL);
@@ -229,10 +230,10 @@ static void test_losses_are_counted_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_losses_are_counted_once),
-        cmocka_unit_test(test_bug_4_cut_rows_scale_no_loss),
+        cmocka_unit_test(test_losses_count_once_per_tensor_parallel_group),
+        cmocka_unit_test(test_bug_4_sequence_parallelism_does_not_scale_the_loss),
         cmocka_unit_test(test_bug_31_every_micro_batch_has_its_own_activations),
-        cmocka_unit_test(test_bug_32_five_blocks_on_any_stages),
+        cmocka_unit_test(test_bug_32_every_layer_is_on_exactly_one_stage),
         cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages_train),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

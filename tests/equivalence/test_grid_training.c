@@ -1,5 +1,6 @@
-/* test_grid_training.c -- what a trainer does besides its steps, on several ranks: evaluations and
- * samples, together and cut together; steps that one rank alone cannot make; its clock. */
+/* test_grid_training.c -- tests what a trainer does besides normal steps on several ranks:
+ * evaluations and samples, and stopping them on all ranks together; steps that overflow on one
+ * rank; the times of its phases. */
 #include "parallel/trainer/evaluate.h"
 #include "parallel/verify/capture.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -17,22 +18,22 @@
 
 enum { MOST_RANKS = 8, STEPS = 4, STAGES = 4 };
 
-/* How far it is to the next case that is made: to the next of all, or to the `sample`-th where
- * every access is watched. Strides have no divisor in common with what is counted through. */
+/* Returns the step by which tests go through their cases: 1, or `sample` under sanitizers. It
+ * shares no divisor with the number of cases of a kind, so all kinds occur. */
 static int stride(int sample)
 {
     return getenv("TEST_SAMPLE") ? sample : 1;
 }
 
-/* What ranks do, with the config and the data of all, and what came of it. */
+/* What the ranks run, with the config and the data of all, and the results. */
 typedef struct Together Together;
 struct Together {
     Training shared;
     void (*body)(Trainer *, Together *);
     int ranks;
-    int64_t batches; /* of an evaluation */
-    bool disturbed;  /* evaluations and samples between steps */
-    int at;          /* the one rank to which something happens */
+    int64_t batches; /* number of micro-batches of an evaluation */
+    bool disturbed;  /* run evaluations and samples between steps */
+    int at;          /* the rank that is stopped or overflows */
     EvalRecord eval[MOST_RANKS];
     double bubble[MOST_RANKS];
     char *text[MOST_RANKS];
@@ -61,7 +62,7 @@ static void open_rank(Comm *world, void *context)
     trainer_close(&t);
 }
 
-/* Runs body on so many ranks. Free with together_free. */
+/* Runs `body` on so many ranks. Free the result with together_free. */
 static void together(Together *w, const Folder *p, int ranks, const char *const *sets,
                      void (*body)(Trainer *, Together *))
 {
@@ -85,10 +86,10 @@ static int rank_of(const Trainer *t)
     return t->session.world->rank;
 }
 
-/* STEPS sequences a step for any number of ranks that divides 12. */
+/* Options of a batch that any number of ranks which divides 12 can share. */
 #define BATCH "train_batch_size=12", "train_micro_batch_size_per_gpu=1", "fp64.enabled=true"
 
-/* Ranks that share a model of four blocks, whose vocabulary is padded alike. */
+/* Grids that divide a model of four blocks, all with the same padding of the vocabulary. */
 static const struct {
     int ranks;
     const char *tensor, *pipeline, *more;
@@ -114,8 +115,8 @@ static void evaluate(Trainer *t, Together *w)
     w->eval[rank_of(t)] = trainer_evaluate(t, w->batches);
 }
 
-/* Each rank has the whole figures, those of a single rank, also where the last windows are fewer
- * than the ranks, or eval.steps ends before them. */
+/* Every rank gets the complete results, equal to those of a single rank, even if the last windows
+ * are fewer than the ranks or eval.steps ends earlier. */
 static void test_bug_2_evaluations_are_those_of_a_single_rank(void **state)
 {
     static const char *const parts[][2] = {{"data.val_fraction=0.11", "eval.steps=0"},
@@ -154,7 +155,7 @@ static void sample(Trainer *t, Together *w)
     w->text[rank_of(t)] = trainer_sample(t, "the water", 12);
 }
 
-/* All ranks draw the text of a single one. */
+/* All ranks generate the same text as a single rank. */
 static void test_samples_are_those_of_a_single_rank(void **state)
 {
     Together single = {0};
@@ -172,9 +173,10 @@ static void test_samples_are_those_of_a_single_rank(void **state)
     together_free(&single);
 }
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- stops ------------------------------------------------------------------------------------
+ */
 
-/* Of one rank: a stop is asked for before the third micro-batch, and after the third token. */
+/* On one rank: a stop is requested before the third micro-batch, and after the third token. */
 static bool stop_early(void *context, const Work *work)
 {
     (void)context;
@@ -187,14 +189,14 @@ static void cut_and_go_on(Trainer *t, Together *w)
     w->eval[rank_of(t)] = trainer_evaluate(t, 0);
     w->text[rank_of(t)] = trainer_sample(t, "the water", 12);
     t->feed.watch = NULL;
-    /* All ranks are at the same place: else these would wait for each other for ever. */
+    /* All ranks must have stopped at the same point, or these calls would never end. */
     trainer_step(t);
     EvalRecord after = trainer_evaluate(t, 0);
     if (after.cut) rank_wrong(t->session.world, "an evaluation is cut that nobody stops");
     trainer_read_all(t, w->record[rank_of(t)]);
 }
 
-/* What one rank is asked to leave, all leave at the same micro-batch and the same token. */
+/* If one rank is asked to stop, all stop at the same micro-batch and the same token. */
 static void check_cut(const Folder *folder, int ranks, int at, const char *grid)
 {
     Together w = {.at = at};
@@ -210,7 +212,7 @@ static void check_cut(const Folder *folder, int ranks, int at, const char *grid)
     together_free(&w);
 }
 
-static void test_bug_50_one_rank_cuts_for_all(void **state)
+static void test_bug_50_a_stop_of_one_rank_stops_all_at_the_same_point(void **state)
 {
     for (int at = 0; at < 4; at++) {
         if (at < 3) check_cut(*state, 3, at, "parallel.pipeline=1");
@@ -226,14 +228,15 @@ static void train(Trainer *t, Together *w)
     for (int i = 0; i < STEPS; i++) {
         trainer_step(t);
         if (!w->disturbed) continue;
-        free(trainer_sample(t, "and the", 3)); /* with nothing between it and the step */
+        free(trainer_sample(t, "and the", 3)); /* directly after the step */
         trainer_evaluate(t, i);
     }
     trainer_read_all(t, w->record[rank_of(t)]);
 }
 
-/* Bugs 26 and 50: evaluations and samples leave the bits of training alone on ranks, too. */
-static void test_bug_26_50_evaluations_change_nothing(void **state)
+/* Bugs 26 and 50: evaluations and samples do not change the bits of the training on several ranks.
+ */
+static void test_bug_26_50_evaluations_do_not_change_the_training(void **state)
 {
     static const struct {
         int ranks;
@@ -264,7 +267,7 @@ static void test_bug_26_50_evaluations_change_nothing(void **state)
     }
 }
 
-/* One rank's gradients of the second step are infinite. */
+/* Makes the gradients of one rank infinite in the second step. */
 static void overflow_once(Trainer *t, Together *w)
 {
     double *scale = device_alloc(&t->session.dev, sizeof *scale, "a scale");
@@ -279,11 +282,11 @@ static void overflow_once(Trainer *t, Together *w)
     device_release(&t->session.dev, scale, sizeof *scale);
 }
 
-/* Bug 9: all ranks skip it, count it alike and go on with the same weights (together holds them
- * against each other). */
+/* Bug 9: all ranks skip the step, count it, and continue with the same weights, which together()
+ * compares. */
 static void test_bug_9_an_overflow_on_one_rank_is_skipped_by_all(void **state)
 {
-    /* Where there are stages it is a rank of the last, which has the loss. */
+    /* With several stages it is a rank of the last one, which computes the loss. */
     static const struct {
         int ranks, at;
         const char *set[2];
@@ -315,7 +318,8 @@ static void test_bug_9_an_overflow_on_one_rank_is_skipped_by_all(void **state)
     }
 }
 
-/* ---- the clock ------------------------------------------------------------------------------- */
+/* ---- times of phases
+ * ------------------------------------------------------------------------------- */
 
 static void look_at_clock(Trainer *t, Together *w)
 {
@@ -327,7 +331,7 @@ static void look_at_clock(Trainer *t, Together *w)
     double all =
         device_event_seconds(&t->session.dev, &t->phases.border[0], &t->phases.border[last]);
     double sum = s->forward + s->backward + s->optimizer;
-    sum += t->feed.seconds; /* of this step alone, and in none of the phases either */
+    sum += t->feed.seconds; /* of this step only, and in none of the phases */
     sum += s->layers + s->communication + s->exchange + s->bubble;
     GridPlace size = t->session.grid.size;
     bool stages = size.pp > 1;
@@ -342,11 +346,11 @@ static void look_at_clock(Trainer *t, Together *w)
     w->bubble[rank_of(t)] = s->bubble;
 }
 
-/* Communication is in none of the phases that it interrupts, and with them makes up the step: what
- * tensor-parallel ranks send in the layers by itself, and once a step the rest, of all grids. So
- * are, on several stages, what moves between them and the wait for others: some stage must wait,
- * for there is a single micro-batch, of which all have a part. */
-static void test_the_breakdown_has_communication(void **state)
+/* Communication time is not part of the phases that it interrupts, and together with them it makes
+ * up the step. The collectives of tensor-parallel layers are listed separately, the others once per
+ * step. With several stages the exchange between stages and the bubble are listed, too: some stage
+ * must wait, because all stages work on a single micro-batch. */
+static void test_the_breakdown_lists_communication_exchange_and_bubble(void **state)
 {
     static const struct {
         int ranks;
@@ -375,10 +379,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_2_evaluations_are_those_of_a_single_rank),
         cmocka_unit_test(test_samples_are_those_of_a_single_rank),
-        cmocka_unit_test(test_bug_50_one_rank_cuts_for_all),
-        cmocka_unit_test(test_bug_26_50_evaluations_change_nothing),
+        cmocka_unit_test(test_bug_50_a_stop_of_one_rank_stops_all_at_the_same_point),
+        cmocka_unit_test(test_bug_26_50_evaluations_do_not_change_the_training),
         cmocka_unit_test(test_bug_9_an_overflow_on_one_rank_is_skipped_by_all),
-        cmocka_unit_test(test_the_breakdown_has_communication),
+        cmocka_unit_test(test_the_breakdown_lists_communication_exchange_and_bubble),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

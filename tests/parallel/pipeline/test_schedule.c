@@ -141,7 +141,7 @@ static bool plant(Schedule *s, int64_t at, Fault fault, const ScheduleSpec *spec
     return true;
 }
 
-static void test_bug_29_check_sees_every_fault(void **state)
+static void test_bug_29_the_check_finds_every_injected_fault(void **state)
 {
     (void)state;
     static const ScheduleSpec specs[] = {{SCHEDULE_GPIPE, 3, 1, 4, false},
@@ -197,7 +197,7 @@ static void test_the_check_detects_another_order_of_micro_batches(void **state)
 }
 
 /* Random sizes beyond the range that is tested completely. */
-static void test_schedules_of_random_sizes_pass_the_check(void **state)
+static void test_the_bubble_of_random_sizes_is_the_smallest_possible(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < 30; i++) {
@@ -333,9 +333,9 @@ int main(void)
                                                              memory of the whole process */
         cmocka_unit_test(test_one_stage_alternates_forward_and_backward),
         cmocka_unit_test(test_the_bubble_is_the_smallest_possible),
-        cmocka_unit_test(test_bug_29_check_sees_every_fault),
+        cmocka_unit_test(test_bug_29_the_check_finds_every_injected_fault),
         cmocka_unit_test(test_the_check_detects_another_order_of_micro_batches),
-        cmocka_unit_test(test_schedules_of_random_sizes_pass_the_check),
+        cmocka_unit_test(test_the_bubble_of_random_sizes_is_the_smallest_possible),
         cmocka_unit_test(test_100000_micro_batches_are_scheduled_quickly),
         cmocka_unit_test(test_a_schedule_is_drawn_with_one_line_per_stage),
         cmocka_unit_test(test_many_stages_are_drawn_without_numbers),
