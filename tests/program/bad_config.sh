@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# bad_config.sh -- each mistake in a config or its inputs gives a sentence that names the place, and the right exit code.
+# bad_config.sh -- tests that each mistake in a config or its inputs gives an error message with its place, and the right
+# exit code.
 . "$(dirname "$0")/lib.sh"
 make_text
 
-# bad NAME CODE PATTERN ARGUMENT...: exit code and a line on stderr that matches
+# bad NAME CODE PATTERN ARGUMENT...: expects this exit code and a line on stderr that matches the pattern
 bad() {
     local name=$1 code=$2 pattern=$3 got
     shift 3
@@ -13,7 +14,7 @@ bad() {
     if ! grep -qE "$pattern" err; then not_ok "bad_config: $name: no line like /$pattern/"; head -n 3 err | sed 's/^/    | /'; return; fi
     ok "bad_config: $name"
 }
-# json NAME CODE PATTERN TEXT: the same for a config with this text
+# json NAME CODE PATTERN TEXT: expects the same of a config file with this text
 json() {
     printf '%s\n' "$4" >bad.json
     bad "$1" "$2" "$3" bad.json
@@ -60,7 +61,7 @@ for words in "--world 4: on 4 ranks" ": on one rank; --world N looks whether its
         "${batch[@]}" "${options[@]}"
     check "bad_config: config check with ${words%%:*} prints the ranks that it checked" grep -qF "good ${words#*: }" output
 done
-# Whether ZeRO 3's limit has room for the model's units only an opened model knows.
+# Whether ZeRO 3's limit of live parameters is large enough is known only after the model has been opened.
 live=(--set zero_optimization.stage=3 --set zero_optimization.stage3_max_live_parameters=1000
     --set zero_optimization.stage3_param_persistence_threshold=0)
 expect_code "bad_config: config check accepts a limit of ZeRO stage 3" 0 "$TRAIN" config check "$TINY" --world 2 "${live[@]}"
@@ -127,7 +128,7 @@ expect_code "bad_config: an output folder that cannot be created ends with 73" 7
 expect_code "bad_config: a model larger than the memory ends with 90" 90 "$TRAIN" "$TINY" \
     --dry-run --set model.num_layers=3000 \
     --set model.hidden_size=8192 --set model.head_dim=64 --set model.num_attention_heads=128
-# Too little text is not damage, and what to write is printed literally.
+# Too little text is not reported as damage, and the message prints the exact --set that helps.
 for set in data.tokenizer_vocab_size=60000 data.val_fraction=1e-9; do
     bad "a text too small for $set is refused with advice" 78 "error.78. text\.txt: .*write --set ${set%=*}=[0-9.]+," "$TINY" \
         --set "$set" --out little
@@ -138,7 +139,7 @@ head -c 300 text.txt >few.txt
 bad "a text shorter than a window is refused" 78 'few\.txt: the training text has .* fewer than the 301 of one window' "$TINY" \
     --set data.text=few.txt --set data.tokenizer_vocab_size=258 --set data.seq_length=300 --set data.val_fraction=0
 
-# A --set that asks for another model than the weights are of is not damage of theirs.
+# A --set that asks for a model that does not fit the checkpoint's weights must not be reported as damage of the checkpoint.
 short=(--set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0)
 expect_code "bad_config: a short run succeeds" 0 "$TRAIN" "$TINY" "${short[@]}" --out good
 for set in model.num_layers=3 model.hidden_size=48 model.bias=true bf16.enabled=true; do

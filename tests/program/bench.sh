@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench.sh -- `./train bench comm`, every verb at every size, and `./train bench parallel`, every way to train: for people and for
-# programs.
+# bench.sh -- tests `./train bench comm`, which times every collective at every size, and `./train bench parallel`, which
+# times every way to train, both with output for people and with --json.
 . "$(dirname "$0")/lib.sh"
 
 expect_code "bench comm: runs on the CPU" 0 "$TRAIN" bench comm --device cpu --repetitions 1
@@ -23,7 +23,8 @@ check "bench comm --json: gives the number of ranks and the memory bandwidth" \
 check "bench comm --json: names the transport" grep -qF ',"transport":"local","calls":[' output
 check "bench comm --json: no call has a time of zero" bash -c \
     "test \"\$(grep -oE '\"us\":[0-9.e+]+,\"gb_per_s\":[0-9.e+-]+,\"share\":[0-9.e+-]+\}' output | grep -cv '\"us\":0,')\" -eq 30"
-# Of three ranks, how often a call of each verb goes through the memory.
+# Checks rates and shares against the times. n is how often, with three ranks, a call of each collective reads or writes its
+# data.
 check "bench comm --json: rates and shares are consistent with the times" awk -v RS='{' -F '[:,}]' '
     BEGIN { n["all-reduce"] = n["send + receive"] = 6; n["send"] = 2; n["reduce-scatter"] = n["all-gather"] = n["broadcast"] = 4 }
     function off(x, y) { return x < 0.999 * y || x > 1.001 * y }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench_gpu.sh -- scripts/bench_gpu.sh itself: one sentence without a GPU; with a stand-in for the program, one table, with as
-# many sequences as fit.
+# bench_gpu.sh -- tests scripts/bench_gpu.sh: without a GPU it prints one error message; with a fake program in place of
+# train it prints one table, for the largest batch that fits.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where
@@ -13,7 +13,7 @@ else
 fi
 expect_code "bench_gpu: an unknown option is refused" 64 "$script" --fast
 
-# stand_in SIZE: a program for a GPU that takes steps of less than SIZE sequences
+# stand_in SIZE: writes a fake train for a GPU, whose steps fit if they have fewer than SIZE sequences
 stand_in() {
     cat >train <<END
 #!/bin/sh

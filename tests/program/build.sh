@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# build.sh -- what the Makefile finds: libraries with and without pkg-config, in folders given to it, and the toolkit
-# reached through a link. Nothing is built: make says what it would do.
+# build.sh -- tests what the Makefile finds: libraries with and without pkg-config or in given folders, and a toolkit that
+# is reached through a link. Nothing is built: make only prints its commands.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where
 root=$(realpath "$here/../..")
-# stand_in FILE TEXT
+# stand_in FILE TEXT: writes a fake program, a shell script with this text
 stand_in() { printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
 mkdir -p bin toolkit/bin
 stand_in bin/pkg-config 'exit 127' # as if there were none
@@ -30,7 +30,7 @@ check "build: only the missing library is named" grep -q '^cmocka is missing: ' 
 
 stand_in toolkit/bin/nvcc 'echo compute_80; echo compute_90'
 ln -s "$PWD/toolkit/bin/nvcc" bin/nvcc
-# The driver tells by nvidia-smi or, without it, by the toolkit's own question.
+# The GPU's architecture is reported by nvidia-smi or, without it, by the toolkit.
 stand_in bin/nvidia-smi 'exit 9'
 stand_in toolkit/bin/__nvcc_device_query 'echo 90'
 PATH=$PWD/bin:$PATH CUDA_HOME='' "${make[@]}" CUDA=1 CJSON_PREFIX=/far CMOCKA_PREFIX=/away -n \
@@ -46,7 +46,8 @@ check "build: the toolkit's headers are found through a symbolic link" grep -q -
     "-isystem $PWD/toolkit/include .*cuda/device.c" commands
 check "build: kernels are compiled for this machine's GPU" grep -q 'code for sm_90a, PTX' commands
 
-# Objects that builds share are made again when a header changes, whichever build asks for them: their lists of headers are read.
+# Objects that several builds share are compiled again when a header changes, whichever build needs them: every build reads
+# their lists of dependencies.
 mkdir -p common/tests/model build/tests/cuda
 touch common/tests/model/test_model.d build/tests/cuda/test_ops_cuda.d
 "${make[@]}" CUDA=emu COMMON="$PWD/common" -pn >commands 2>/dev/null

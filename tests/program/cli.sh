@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# cli.sh -- help on every level goes to stdout and ends with 0; what the command line does not know ends with 64 on stderr.
+# cli.sh -- tests the command line: help on every level is printed on stdout and exits with 0; unknown arguments give an
+# error message on stderr and exit code 64.
 . "$(dirname "$0")/lib.sh"
 
-# help NAME ARGUMENT...: exit code 0, text on stdout, nothing on stderr
+# help NAME ARGUMENT...: expects exit code 0, text on stdout and nothing on stderr
 help() {
     local name=$1 code
     shift
@@ -11,7 +12,7 @@ help() {
     if [ $code -eq 0 ] && [ -s out ] && ! [ -s err ]; then ok "cli: $name"; else not_ok "cli: $name: exit code $code, $(wc -c <out) bytes on stdout, $(wc -c <err) on stderr"; fi
 }
 
-# helps COMMAND ARGUMENT...: the same, and it is the usage of this command
+# helps COMMAND ARGUMENT...: expects the same, and that the text is the usage of this command
 helps() {
     local command=$1
     shift
@@ -20,7 +21,7 @@ helps() {
     check "cli: $*: the help shows the usage" grep -qE "^(usage:)? +\./train $command( |\$)" out
 }
 
-# misuse NAME ARGUMENT...: exit code 64, text on stderr, nothing on stdout
+# misuse NAME ARGUMENT...: expects exit code 64, text on stderr and nothing on stdout
 misuse() {
     local name=$1 code
     shift
@@ -29,7 +30,7 @@ misuse() {
     if [ $code -eq 64 ] && [ -s err ] && ! [ -s out ]; then ok "cli: $name"; else not_ok "cli: $name: exit code $code, $(wc -c <out) bytes on stdout, $(wc -c <err) on stderr"; fi
 }
 
-# said NAME WORDS ARGUMENT...: a usage error with these words in a line that begins with its code
+# said NAME WORDS ARGUMENT...: expects a usage error, with WORDS in the line that begins with error[64]
 said() {
     local name=$1 words=$2
     shift 2
@@ -45,8 +46,8 @@ for command in config data generate eval ckpt bench doctor; do
     helps "$command" --help $command
 done
 
-# Every command, by what the program's own help names: those of a group, or the group's name where it has none; `train` is the
-# run. Each has the same grammar.
+# Lists every command that the program's own help names: the commands of a group, or the group's name where it has none;
+# `train` stands for starting a run. All of them follow the same grammar.
 every=(train)
 for command in $("$TRAIN" --help | sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p'); do
     mapfile -t actions < <("$TRAIN" "$command" --help | sed -nE "s|^  \\./train $command ([a-z-]+).*|$command \1|p")
@@ -54,10 +55,10 @@ for command in $("$TRAIN" --help | sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p'); do
 done
 check "cli: the help lists every command" test ${#every[@]} -ge 16
 
-# refused_next ARGUMENT...: an unknown option after these arguments is the first that is wrong with the line
+# refused_next ARGUMENT...: succeeds if an unknown option after these arguments is the first error that the program reports
 refused_next() { "$TRAIN" "$@" --nope 2>&1 >/dev/null </dev/null | grep -q '^error\[64\] --nope: .* has no such option'; }
 
-# both_forms OPTION COMMAND...: it takes some value after it, and the same values after an equals sign
+# both_forms OPTION COMMAND...: checks that the option accepts the same values after a blank and after an equals sign
 both_forms() {
     local option=$1 value apart='' joined=''
     shift
@@ -96,7 +97,7 @@ done
 help "--help exit-codes" --help exit-codes
 rooms=()
 for room in configs data model optim parallel; do rooms+=("$here/../../$room"); done
-# used NAME: something in the sources ends with this exit code; comments and its row in the table do not count
+# used NAME: succeeds if some source file uses this exit code; comments and the code's row in the table do not count
 used() { grep -rwh "$1" --include='*.[ch]' --include='*.cu' --include='*.cuh' "${rooms[@]}" "$here/../../train.c" | grep -vqE '^ *(/?\*|X\()'; }
 rows=0
 while read -r code_name code; do
@@ -171,12 +172,13 @@ done
 said "a value for an option that takes none is refused" '--dry-run takes no value' "$TINY" --dry-run=yes
 help "-h after a config" "$TINY" -h
 
-# Commands that a run prints are run as printed; both forms of an option are one.
+# The commands that a run prints are executed exactly as printed; --name VALUE and --name=VALUE mean the same.
 make_text
 rm -r out
 ln -s "$TRAIN" train
 few=(--set=train_steps=6 --set eval.interval=0 --set=eval.sample_interval=0 --set eval.sample_tokens=2)
-# pasted LABEL: the line of "output" after this label, in a shell; its output goes to "pasted"
+# pasted LABEL: runs the command that follows this label in the file "output" in a shell; writes its output to the file
+# "pasted"
 pasted() {
     local line
     line=$(sed -nE "s/^$1(\\.\\/train .*)/\\1/p" output)

@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# cuda.sh -- a run on the CUDA device beside the same run on the CPU: the losses follow the CPU's, a rerun and a resumed run
-# have the same bits, recomputing changes none, 16-bit types learn. On a GPU, or emulated where the program is built so.
-# STEPS: length of the run (default 8, what the emulation does in seconds); RERUNS: names of the reruns of each type (default
-# none: where threads run in a fixed order, a rerun repeats the first, and the resumed run its second half).
+# cuda.sh -- compares a run on the CUDA device with the same run on the CPU: the losses follow the CPU's, a rerun and a
+# resumed run have the same bits, recomputation changes no bit, and 16-bit types learn. It runs on a GPU, or on the emulated
+# device if the program is built for that. STEPS: steps of each run (default 8, which take seconds on the emulated device).
+# RERUNS: names of additional reruns of each type (default none: where threads run in a fixed order, the resumed run already
+# repeats the second half of the first run).
 #
-# How closely losses follow. Two programs that add in other orders part by rounding, at first by little; later, at this high
-# learning rate, by chance, so that a whole run is compared by means over 20 steps. Measured over pairs of CPU variants (three
-# levels, OpenBLAS or built-in products, one or two threads; the emulated device as well) and this run's seed, largest relative
-# difference; in brackets over five more seeds:
+# How closely losses follow: two programs that add in different orders differ at first by a little rounding, later, at this
+# high learning rate, by chance. Whole runs are therefore compared by means over 20 steps. The table shows the largest
+# relative difference between pairs of CPU variants (three levels, OpenBLAS or built-in matrix multiplication, one or two
+# threads, and the emulated device) with this run's seed, and in parentheses with five more seeds:
 #           first 16 steps      means over 20 of 300 steps    single losses of 300 steps
 #   f32     7.4e-7 (3.5e-7)     3.6e-5 (1.5e-4)               3.0e-4 (1.3e-3)            (with f64 among the variants)
 #   bf16    2.4e-3 (0.3)        1.3e-2 (2.8e-2)               8.6e-2 (0.3)
 #   fp16    4.6e-5 (9.1e-5)     2.0e-2 (5.0e-2)               0.12 (0.17)
-# and of bf16 from f32 3.7e-3 and 2.4e-2. The bounds are three to six times what this seed shows. In f32 a learning rate 1 %
-# too large parts by 1.3e-2 and 1.7e-2, 10 % more weight decay by 4.6e-4 and 9e-3; in bf16 a learning rate 10 % too large by
-# 7.5e-2 and 7.2e-2. In 8 steps alone by 1.7e-3, 2.1e-5 and 1.7e-2: more than twice what is allowed, each.
+# bf16 differs from f32 by 3.7e-3 and 2.4e-2. The bounds are three to six times the values for this seed. In f32, a learning
+# rate that is 1 % too large changes the losses by 1.3e-2 and 1.7e-2, 10 % more weight decay by 4.6e-4 and 9e-3; in bf16, a
+# learning rate that is 10 % too large changes them by 7.5e-2 and 7.2e-2. In only 8 steps these changes are 1.7e-3, 2.1e-5
+# and 1.7e-2, each more than twice its bound.
 . "$(dirname "$0")/lib.sh"
 make_text
 
@@ -28,15 +30,16 @@ fi
 common=(--set eval.interval=0 --set eval.steps=2 --set eval.sample_interval=0 --set "train_steps=$steps" --set checkpoint.keep=0
     --set "checkpoint.save_interval=$half")
 
-# run NAME OPTION...: to its end in folder NAME
+# run NAME OPTION...: expects that a run in the folder NAME succeeds
 run() {
     local name=$1
     shift
     expect_code "cuda: run $name ends with 0" 0 "$TRAIN" "$TINY" "${common[@]}" "$@" --out "$name"
 }
 
-# apart A B EARLY LATE: fails if the losses of the first 16 steps differ by more than EARLY, relative, or the means over any
-# 20 steps in turn, the last 20 and all of a shorter run included, by more than LATE. How far they differ goes into "worst".
+# apart A B EARLY LATE: fails if the losses of the first 16 steps differ by more than the relative bound EARLY, or if the
+# means over any 20 consecutive steps that end at a multiple of 20 or at the last step differ by more than LATE. Writes the
+# largest differences to the file "worst".
 apart() {
     paste <(losses "$1/metrics.jsonl" | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/') \
         <(losses "$2/metrics.jsonl" | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/') |
@@ -57,7 +60,7 @@ apart() {
             }' >worst
 }
 
-# follows NAME A B EARLY LATE: a test
+# follows NAME A B EARLY LATE: reports as a test whether the losses of run A follow those of run B
 follows() {
     if apart "${@:2}"; then ok "$1 ($(cat worst))"; else not_ok "$1: $(cat worst); allowed $4 and $5"; fi
 }
@@ -83,7 +86,7 @@ cp -r "$(printf 'f32/checkpoints/step_%08d' "$half")" cut/checkpoints/
 run cut --set device=cuda
 same_run "cuda: a resumed run has the same bits" f32 cut
 
-# One of them where cases go by turns.
+# Where scripts/test.sh rotates the cases, only one of the policies is tested.
 policies=(selective full)
 [ -z "${TEST_TURN:-}" ] || policies=("${policies[TEST_TURN % 2]}")
 for policy in "${policies[@]}"; do
@@ -102,21 +105,22 @@ for dtype in bf16 fp16; do
     done
 done
 follows "cuda: bf16 losses follow the CPU's f32 losses" bf16 cpu "${early[bf16]}" "${late[bf16]}"
-# A model of GPT-2's kind, which has all that tiny.json has not, at a head size that GPUs are used for. Over 16 pairs of CPU
-# variants and seeds its six losses part by at most 8.9e-5; a learning rate 1 % too large parts them by 1.6e-3.
+# This model of GPT-2's kind has the features that tiny.json lacks, and a head size that is common on GPUs. Over 16 pairs of
+# CPU variants and seeds its six losses differ by at most 8.9e-5; a learning rate that is 1 % too large changes them by
+# 1.6e-3.
 other=(--set model.norm=layernorm --set model.position=learned --set model.activation=gelu --set model.bias=true
     --set model.num_layers=1 --set model.hidden_size=128 --set model.num_attention_heads=2 --set model.num_key_value_heads=2
     --set train_steps=6 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=1 --set bf16.enabled=true)
 run cpu-gpt2 --set device=cpu "${other[@]}"
 run gpt2 --set device=cuda "${other[@]}"
 steps=6 follows "cuda: a model of GPT-2's kind: losses follow the CPU's" gpt2 cpu-gpt2 4e-4 4e-4
-# A run may move from one device to the other.
+# A run may be moved from one device to the other.
 mkdir -p moved/checkpoints
 cp -r cpu/config.json cpu/metrics.jsonl cpu/tokenizer.json moved/
 cp -r "$(printf 'cpu/checkpoints/step_%08d' "$half")" moved/checkpoints/
 run moved --set device=cuda
 follows "cuda: a run moved from the CPU to the GPU follows the CPU's losses" moved cpu "${early[f32]}" "${late[f32]}"
-# Ranks as threads that share the GPU: the same batches, so the same curve.
+# Ranks that are threads sharing the GPU train on the same batches, so their loss curve is the same.
 declare -A options_of=(
     [tp]='--ranks 2 --set parallel.tensor=2 --set parallel.sequence_parallel=true'
     [pp]='--ranks 2 --set parallel.pipeline=2'
@@ -129,7 +133,7 @@ for grid in "${grids[@]}"; do
     run "$grid" --set device=cuda "${options[@]}"
     follows "cuda: losses of several ranks on one GPU follow one CPU rank's ($grid)" "$grid" cpu "${early[f32]}" "${late[f32]}"
 done
-# The same weights on both devices: the most probable tokens, and the loss to rounding.
+# With the same weights both devices must generate the same most probable tokens, and the same loss up to rounding.
 for device in cuda cpu; do
     expect_code "cuda: generate runs on $device" 0 "$TRAIN" generate f32 --prompt "the king" --tokens 8 --temperature 0 \
         --set device=$device
@@ -142,7 +146,7 @@ check "cuda: generate gives the CPU's text" cmp text-cuda text-cpu
 check "cuda: eval gives the CPU's loss up to rounding" awk -v early="${early[f32]}" \
     '{ x[NR] = $1 } END { d = x[1] / x[2] - 1; exit !(NR == 2 && d <= early && d >= -early) }' \
     loss-cuda loss-cpu
-# Whether everything runs; how fast is another question.
+# These checks only test that every benchmark runs, not how fast.
 expect_code "cuda: bench ops runs" 0 "$TRAIN" bench ops --device cuda --dtype bf16 --tokens 4 --repetitions 1
 check "cuda: bench ops times every op to the last" \
     grep -qE '^sgd .* [0-9]+\.[0-9]{3} +[0-9]+\.[0-9]{3} +[0-9.]+ +[0-9.]+ +[0-9.]+$' output

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# data.sh -- data that change under a run, paths that are no files, and what prepared files look like.
+# data.sh -- tests data files that change during a run, paths that are not regular files, and the files that tokenization
+# writes.
 . "$(dirname "$0")/lib.sh"
 make_text
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
@@ -9,7 +10,7 @@ check "data: the two splits contain each byte of the text once" \
     test "$(awk '/^(train|val) /{bytes += $2} END {print bytes}' output)" -eq "$(wc -c <text.txt)"
 cp shards/train_000000.bin whole.bin
 
-# A shard that is cut while it is trained on.
+# A shard is truncated while a run trains on it.
 mkfifo lines
 run=("$TRAIN" "$TINY" --json --set "data.train=shards/train_*.bin" --set data.text=null --set train_steps=100000 --set eval.interval=0
     --set eval.sample_interval=0 --set checkpoint.save_interval=5 --out run)
@@ -32,7 +33,7 @@ cp whole.bin shards/train_000000.bin
 expect_code "data: the run resumes from that checkpoint" 0 "${run[@]}" \
     --allow-config-change --set train_steps="$(($(checkpoint_steps run | tail -n 1) + 1))"
 
-# A byte that has changed is seen with --verify alone, which needs meta.json.
+# Only --verify notices a changed byte, and it needs meta.json.
 expect_code "data: inspect --verify accepts unchanged shards" 0 "$TRAIN" data inspect --verify shards/train_000000.bin
 check "data: inspect --verify reports that shards match meta.json" grep -q ', as meta.json says$' output
 expect_code "data: inspect runs without --verify" 0 "$TRAIN" data inspect shards/train_000000.bin
@@ -48,7 +49,7 @@ expect_code "data: decode without a tokenizer ends with 66" 66 "$TRAIN" data dec
 echo '{}' >tokenizer.json
 expect_code "data: decode with a damaged tokenizer ends with 65" 65 "$TRAIN" data decode whole.bin
 
-# Paths that are no files: a sentence, and no wait.
+# A path that is not a regular file gives an error message at once; the program does not wait for a writer.
 mkfifo pipe
 expect_code "data: a pipe without a writer is refused as a config" 78 timeout 20 "$TRAIN" pipe
 expect_code "data: a pipe is refused as a text" 66 timeout 20 "$TRAIN" "$TINY" --set data.text=pipe

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# device.sh -- what a run prints where the config asks for a GPU: a sentence and exit code 69 when there is none or CUDA is not
-# built in; "auto" goes on with what there is, with a warning where a GPU is there and cannot be used; doctor says which. A
-# plan that does not fit a GPU's memory is refused before anything is written. And the program starts without opening any library of theirs.
+# device.sh -- tests runs whose config asks for a GPU: without a GPU, or in a program without CUDA, they end with an error
+# message and exit code 69. With "auto" they continue on the CPU, with a warning if a GPU exists but cannot be used; doctor
+# tells which. A plan that does not fit a GPU's memory is refused before anything is written. The program starts without
+# loading any CUDA library.
 . "$(dirname "$0")/lib.sh"
 
 make_text
@@ -25,7 +26,7 @@ else
         doctor
 fi
 
-# refused NAME CODE SENTENCE COMMAND...: the exit code and the sentence
+# refused NAME CODE WORDS COMMAND...: expects this exit code and an error message with WORDS
 refused() {
     local name=$1 code=$2 words=$3
     shift 3
@@ -46,7 +47,7 @@ else
     check "device: a refused run leaves no run folder" test ! -e missing
 fi
 
-# The emulated device can be taken away, break, and be too small.
+# The emulated device can be removed, made to fail, or given too little memory.
 if [ -n "$emulated" ]; then
     EMU_DEVICES=0 refused "device=cuda is refused if the driver shows no GPU" 69 "shows no GPU" "$TRAIN" "$TINY" \
         --set device=cuda --out missing
@@ -56,7 +57,7 @@ if [ -n "$emulated" ]; then
         --out old
     check "device: device=auto warns about a GPU that is too old" grep -q 'warning.* going on with the CPU: .*capability 7.5' \
         output
-    # bf16 "auto" is what the device that is opened can do, not what the config calls it.
+    # bf16.enabled=auto follows from the device that is opened, not from the config's name for it.
     expect_code "device: bf16.enabled=auto is accepted with a GPU" 0 "$TRAIN" config show "$TINY" --set device=auto \
         --set bf16.enabled=auto
     check "device: bf16.enabled=auto means true with a GPU" grep -qF '"enabled": true,' output
@@ -72,10 +73,10 @@ if [ -n "$emulated" ]; then
         output
     check "device: doctor reports a cuBLASLt that cannot start" bash \
         -c "EMU_LT=broken '$TRAIN' doctor | grep -q '^!!  cuda .*cuBLASLt cannot start'"
-    # doctor's findings on several GPUs: where they are, and which see each other
-    # found NAME LINE: doctor says so, in a line of its own (blanks are one)
+    # What doctor prints about several GPUs: their addresses, and which of them can access each other's memory.
+    # found NAME LINE: expects this line in doctor's output, where repeated blanks count as one
     found() { check "device: doctor: $1" grep -qxF -- "$2" findings; }
-    # findings SETTING...: what doctor says with them
+    # findings SETTING...: writes doctor's output with these settings to the file "findings"
     findings() { env "$@" "$TRAIN" doctor | sed 's/  */ /g' >findings; }
     findings EMU_DEVICES=1
     found "where the GPU is" "ok gpus 1: 0000:01:00.0"
@@ -95,7 +96,7 @@ if [ -n "$emulated" ]; then
     findings EMU_DRIVER=none
     check "device: doctor lists no GPUs without a driver" bash \
         -c "grep -q '^-- cuda .*no NVIDIA driver' findings && ! grep -qE ' (gpus|peers) ' findings"
-    # NCCL beside the program, and one that cannot be opened, beside a program that has none
+    # One program has NCCL next to it, the other a file that cannot be opened as a library.
     findings EMU_DEVICES=2
     check "device: doctor prints NCCL's version and path" \
         grep -qxE "ok nccl NCCL [0-9]+\.[0-9]+\.[0-9]+, $(dirname "$TRAIN")/libnccl\.so\.2" findings
@@ -131,7 +132,7 @@ if [ -n "$emulated" ]; then
     EMU_LT=full refused "a GPU that fills up in the first matrix multiplications is refused" 90 "CUBLAS_STATUS_ALLOC_FAILED" \
         "$TRAIN" "$TINY" --set device=cuda --dry-run
     check "device: the message about a full GPU says which key to lower" grep -q 'lower train_micro_batch_size_per_gpu' output
-    # Streams that lag change neither what is recorded nor its order.
+    # Streams that run late change neither the recorded events nor their order.
     head -c 20000 text.txt >short.txt
     for streams in strict deferred random; do
         EMU_STREAMS=$streams expect_code "device: a run with $streams streams ends with 0" 0 "$TRAIN" "$TINY" \
@@ -147,7 +148,7 @@ if [ -n "$emulated" ]; then
     check "device: refused runs leave no run folder" test ! -e missing
 fi
 
-# No library of a device or of products is opened before a device is: the start would wait for it.
+# No device library or BLAS library may be opened before it is needed: the program's start would wait for it.
 LD_DEBUG=files "$TRAIN" --version >version 2>opened
 check "device: LD_DEBUG=files lists the libraries that are loaded" grep -q 'file=libc\.so' opened
 libraries=$(grep -oE 'file=[^ ]*(cuda|cublas|nvidia|nccl|blas)[^ ]*' opened | sort -u)

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# environment.sh -- what a caller may have taken away: standard streams that are closed, and address space.
+# environment.sh -- tests the program when the caller has closed its standard streams or limited its address space.
 . "$(dirname "$0")/lib.sh"
 make_text
 short=(--set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0 --set steps_per_print=1)
 
-# ---- closed streams: their numbers must not go to the run's own files, into which the console would then print
-# closed NAME STREAM...: a run without these streams
+# ---- closed streams: their descriptors must not be reused for the run's own files, or console output would be written into
+# them
+# closed NAME STREAM...: starts a run with these streams closed
 closed() {
     local name=$1 fd code
     shift
@@ -35,8 +36,8 @@ check "environment: with a closed stdout an error still gives its exit code" tes
 "$TRAIN" - <&- >console 2>&1
 check "environment: with a closed stdin a config from - is empty" test $? -eq 78
 
-# ---- limits on address space (ulimit -v, in KiB): from what holds nothing to what holds all, a run trains or says why not.
-# A thread takes 256 MiB, OpenBLAS another 128 for it; in between the built-in products serve.
+# ---- limits on address space (ulimit -v, in KiB), from too small to large enough: a run trains or reports why not. A
+# thread needs 256 MiB, OpenBLAS another 128 MiB per thread; in between, the built-in matrix multiplication is used.
 unlimited=$(losses all/metrics.jsonl | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/')
 served=0
 for size in 100000 280000 300000 360000 440000 2000000; do
@@ -62,7 +63,8 @@ else
     skip "environment: OpenBLAS gets no memory" "there is no OpenBLAS"
 fi
 
-# ---- SIGCHLD ignored, as some callers leave it, with address space limited: the trial's end is known all the same
+# ---- SIGCHLD is ignored, as some callers leave it, with limited address space: the trial process's exit status must still
+# be seen
 ignored() {
     timeout -k 1 20 python3 -c 'import resource, signal, subprocess, sys
 def before():
@@ -77,7 +79,7 @@ else
     skip "environment: SIGCHLD is ignored" "there is no python3"
 fi
 
-# ---- doctor finds what a limit takes away, and goes on
+# ---- doctor reports what a limit on address space prevents, and continues
 (ulimit -v 100000 && exec "$TRAIN" doctor) >output 2>err </dev/null
 check "environment: doctor runs within 100000 KiB" test $? -eq 0 -a ! -s err
 check "environment: doctor reports that a device cannot be opened" \

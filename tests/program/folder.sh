@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# folder.sh -- a run folder that somebody else has a hand in: names that are no UTF-8, checkpoints that cannot be listed or
-# read, a disk that is too small, links and folders where files are needed, a lock that is removed.
+# folder.sh -- tests run folders that something else has changed: names that are not UTF-8, checkpoints that cannot be
+# listed or read, a disk that is too small, links and folders in place of files, and a removed lock.
 . "$(dirname "$0")/lib.sh"
 make_text
 child='' code=''
@@ -21,7 +21,7 @@ for name in $'d\xe9' $'a\nb' 'q"\\uot'; do
     check "folder: name $n: the metrics are valid JSON" python3 \
         -c 'import json,sys; [json.loads(l) for l in open(sys.argv[1], encoding="utf-8")]' odd-$n/metrics.jsonl
 done
-# ---- checkpoints that cannot be listed, and none ----
+# ---- checkpoints that cannot be listed, and a run without checkpoints ----
 expect_code "folder: a run for the following checks succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --out run
 rm -r run/result.json run/checkpoints/step_00000020
 mv run/checkpoints elsewhere
@@ -80,7 +80,7 @@ check "folder: ckpt list says that a folder has no checkpoint" grep -qx 'error.6
 expect_code "folder: ckpt list of a missing folder ends with 66" 66 "$TRAIN" ckpt list nowhere
 check "folder: ckpt list says that a folder does not exist" grep -qx 'error.66. there is no folder nowhere' output
 
-# ---- saves that fail: what the run prints is what happens ----
+# ---- failed saves: the messages must say what the run does next ----
 cp -r run before
 rm -r before/result.json before/checkpoints before/metrics*
 mkdir before/checkpoints
@@ -101,7 +101,7 @@ expect_code "folder: a run whose later saves fail ends with 74" 74 limited --out
 check "folder: a run whose later saves fail names the checkpoint from which it resumes" \
     grep -q 'goes on from the checkpoint before it' output
 
-# ---- permission: root has all of it, so root is nobody here ----
+# ---- permissions: they do not restrict root, so if the test runs as root it starts the program as the user nobody ----
 as_nobody=()
 [ "$(id -u)" -eq 0 ] && as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
 denied() { # denied NAME COMMAND...: exit code 77
@@ -163,7 +163,8 @@ denied "an unreadable run of the same name" "$TRAIN" tiny.json "${common[@]}"
 check "folder: an unreadable run of the same name is reported as possibly the same run" \
     grep -q 'it cannot be told whether that run is this config' <(tr -s ' \n' ' ' <output)
 rm -r out/tiny
-# Of a damaged checkpoint and one that must not be read: whichever comes first, nothing is called damaged.
+# With one damaged checkpoint and one without read permission, in either order, the missing permission decides the exit
+# code.
 for closed in 10 20; do
     cp -rp run both
     printf x | dd of=both/checkpoints/step_000000$((30 - closed))/model.safetensors bs=1 seek=5000 conv=notrunc status=none
@@ -174,7 +175,7 @@ for closed in 10 20; do
     rm -r both
 done
 
-# ---- saves without permission: 77, where other failed saves end with 74 ----
+# ---- saves without permission end with 77, other failed saves with 74 ----
 longer=("${common[@]}" --set train_steps=22 --allow-config-change)
 cp -rp run refused
 chmod 500 refused/checkpoints
@@ -242,7 +243,7 @@ chmod 700 closed
 cd .. || exit 71
 TRAIN=$program
 
-# ---- a small disk: a file system of its own, where the system lets us mount one ----
+# ---- a small disk: a tmpfs, on systems that allow the test to mount one ----
 small() { # small KIB COMMAND: the command in a folder of that size
     unshare --mount --propagation private bash -c "mkdir -p small && mount -t tmpfs -o size=${1}k none small && { $2; }"
 }
@@ -263,7 +264,7 @@ if small 64 true 2>/dev/null; then
     expect_code "folder: a run with little room can be continued" 0 small 1300 \
         "$run && $run --set train_steps=24 --allow-config-change && ls small/run/checkpoints"
     check "folder: a continued run with little room saves" grep -q 'step_00000024' output
-    # Checkpoints that are there need no more room, in out/NAME as under --out.
+    # Existing checkpoints need no additional room, neither in out/NAME nor under --out.
     run="'$TRAIN' '$TINY' ${common[*]} --set data.text=../text.txt --set checkpoint.save_interval=4 --set checkpoint.keep=2"
     expect_code "folder: a run in out/NAME resumes on a small disk" 0 small 2000 \
         "cd small && $run && rm out/*/result.json && echo again && $run"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# gpu_check.sh -- scripts/gpu_check.sh itself: one sentence without a GPU; with stand-ins for the program, its tests and the
-# toolkit, one line per item, going on past one that fails or hangs. In a copy, so that a real run's results stay.
+# gpu_check.sh -- tests scripts/gpu_check.sh: without a GPU it prints one error message. With fake programs in place of
+# train, the tests and the toolkit, it prints one line per item and continues after an item that fails or hangs. The test
+# runs a copy of the script, so it does not overwrite the results of a real run.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where
@@ -10,15 +11,15 @@ mkdir -p "$copy/tests" bin tests
 cp -r "$root/scripts" "$copy/"
 cp -r "$root"/tests/{program,probe} "$copy/tests/"
 script=$copy/scripts/gpu_check.sh results=$copy/build/gpu_check/results.md
-# stand_in NAME TEXT
+# stand_in NAME TEXT: writes a fake program, a shell script with this text
 stand_in() { mkdir -p "$(dirname "$1")" && printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
 
 expect_code "gpu_check: an unknown item is refused" 64 "$script" nonsense
 expect_code "gpu_check: --list succeeds" 0 "$script" --list
 check "gpu_check: the probes of cuBLASLt are the second item" test "$(sed -n 2p output | cut -d ' ' -f 1)" = probe
 
-# ---- what is there
-# bare COMMAND...: with the stand-ins in bin, and a toolkit of them
+# ---- the machine's GPU, toolkit and libraries
+# bare COMMAND...: runs it with the fake programs in bin and a fake toolkit, without the variables that name built programs
 bare() { env -u CHECK_TRAIN -u CHECK_TESTS -u CUDA_HOME PATH="$PWD/bin:$PATH" CHECK_LIMIT=5 "$@"; }
 stand_in bin/nvidia-smi 'exit 9'
 sed -i "s|/dev/nvidia\[0-9\]\*|$PWD/nodes/nvidia[0-9]*|" "$copy/scripts/cuda_lib.sh"
@@ -37,7 +38,7 @@ expect_code "gpu_check: a failed build ends with 1" 1 bare "$script"
 check "gpu_check: a failed build is printed" grep -q '^FAIL *build .*exit 2' output
 check "gpu_check: a failed build is counted in the last line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
 check "gpu_check: a failed build is kept in the results" grep -q '^FAIL *build .*exit 2' "$results"
-# The toolkit through a link; no nvidia-smi, but a device's file: Hopper is built for, and nothing else.
+# nvcc is reached through a link and nvidia-smi fails, but a device file exists: only Hopper's code is built.
 mkdir -p toolkit/bin nodes
 mv bin/nvcc toolkit/bin/ && ln -s "$PWD/toolkit/bin/nvcc" bin/nvcc
 touch nodes/nvidia0
@@ -54,8 +55,8 @@ stand_in bin/make 'exit 0'
 expect_code "gpu_check: a test that the build did not produce ends with 1" 1 bare "$script" goldens
 check "gpu_check: a test that the build did not produce is a failed item" grep -q '^FAIL *goldens ' output
 rm -r "$copy/build/gpu"
-# A test that skips fails its item, so that nothing but a missing GPU (cuda_needed, pair_needed) may make one skip, or a second one,
-# without which its item is not run.
+# A skipped test fails its item. These tests may therefore skip only where there is no GPU (cuda_needed, pair_needed) or no
+# second GPU; without a second GPU the script does not run the item at all.
 mapfile -t sources < <(grep -o 'gpu/tests/[a-z/]*/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
 for source in "${sources[@]}"; do [ -f "$source" ] || echo "${source}u"; done >cu
 mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//' cu); cat cu)
@@ -88,8 +89,8 @@ stand_in tests/model/test_golden 'sleep 60'
 expect_code "gpu_check: an item that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
 check "gpu_check: an item that hangs is reported with its time limit" grep -q '^FAIL *goldens .*stopped after 5 s' output
 
-# ---- grids of ranks: a stand-in that trains, on as many GPUs as it says
-# trains GPUS WORDS FACTOR: doctor knows so many; with --ranks it says WORDS of them, and its last loss is FACTOR times one rank's
+# ---- grids of ranks, with a fake train. trains GPUS WORDS FACTOR: writes it. Its doctor reports GPUS devices; with --ranks
+# it prints WORDS about the ranks, and its last loss is FACTOR times that of one rank.
 trains() {
     stand_in train "
         case \$1 in doctor) echo 'ok    cuda          cuda: a stand-in'; echo 'ok    gpus          $1: a, b, c'; exit ;; esac
@@ -129,7 +130,7 @@ check "gpu_check: ranks that share a GPU are reported as such" \
 check "gpu_check: on one GPU seven grids run and the others are skipped" test "$(tail -n 1 output)" = \
     "8 passed, 0 failed, 14 skipped"
 
-# Whatever shares a GPU sees one.
+# An item that is not about several GPUs sees only one.
 # shellcheck disable=SC2016 # the stand-in expands it
 stand_in tests/model/test_golden 'echo "[       OK ] one"; test "$CUDA_VISIBLE_DEVICES" = 7'
 expect_code "gpu_check: other items see one of the chosen GPUs" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" goldens
@@ -138,13 +139,13 @@ stand_in tests/cuda/test_cuda_gpus 'echo "[       OK ] one"; test "$CUDA_VISIBLE
 trains 3 unasked 1
 expect_code "gpu_check: a test that needs two GPUs sees two" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" nccl.2.streams
 
-# ---- the sanitizer: few cases first, more while there is time
+# ---- the sanitizer tries few cases first, and more while there is time
 # shellcheck disable=SC2016 # the stand-ins expand it
 {
     stand_in bin/compute-sanitizer 'while [ "${1#*/tests/}" = "$1" ]; do shift; done; exec "$@"'
     stand_in tests/kernels/test_ops 'echo "[       OK ] op $TEST_EVERY"; test "$TEST_EVERY" -gt "$SLOW" || exec sleep 60'
 }
-# checked SLOW CODE: memcheck of tests that hang where more than every SLOW-th case is tried
+# checked SLOW CODE: expects exit code CODE from memcheck with tests that hang when more than every SLOW-th case is tried
 checked() { expect_code "gpu_check: memcheck, slow from $1 on" "$2" env SLOW="$1" PATH="$PWD/bin:$PATH" CHECK_LIMIT=6 "$script" memcheck; }
 checked 0 0
 check "gpu_check: memcheck reports how many cases it has checked" \
@@ -163,7 +164,7 @@ checked 24 1
 check "gpu_check: an error that memcheck found before its time limit is reported" \
     grep -q '^ *| ========= Invalid __global__ read' output
 
-# ---- a device that cannot be used
+# ---- a device that is present but cannot be used
 stand_in train 'echo "--    cuda          built in; no device: none here"'
 expect_code "gpu_check: a program that finds no GPU ends with 69" 69 "$script" ops
 check "gpu_check: a program that finds no GPU is quoted" \

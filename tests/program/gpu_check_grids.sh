@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# gpu_check_grids.sh -- scripts/gpu_check.sh with the program of the emulated build: grids of ranks train on emulated devices, one
-# that they share or one each, beside one rank; and the output says that no GPU has run them. In a copy, so that a real run's results
-# stay.
+# gpu_check_grids.sh -- runs scripts/gpu_check.sh with the program of the emulated build: grids of ranks, which share one
+# emulated device or have one each, are compared with one rank. The output must say that no GPU has run them. The test runs
+# a copy of the script, so it does not overwrite the results of a real run.
 . "$(dirname "$0")/lib.sh"
 
 if ! "$TRAIN" doctor | grep -q '^ok .*cuda .*emulated'; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# gpu_probe.sh -- scripts/gpu_probe.sh without a GPU: probes that are scripts, one that fails, one that hangs, one that finds
-# no GPU; the table made of their answers; and, where nvcc is, that every real probe compiles.
+# gpu_probe.sh -- tests scripts/gpu_probe.sh without a GPU. The probes are fake scripts: one fails, one hangs, one finds no
+# GPU. The test checks the table of their answers and, where nvcc is installed, that every real probe compiles.
 . "$(dirname "$0")/lib.sh"
 root=$(realpath "$(dirname "$TINY")/../..")
 copy=$PWD/project # the script writes below the folder it lies in
@@ -10,7 +10,7 @@ cp -r "$root/tests/probe" "$copy/tests/"
 cp -r "$root/model" "$copy/"
 notes=$copy/model/kernels/cuda/NOTES.md
 
-# fake NAME LINE...: a probe that prints the lines; then runs the file NAME.then
+# fake NAME LINE...: writes a probe that prints the lines and then runs the commands in the file NAME.then
 fake() {
     local name=$1
     shift
@@ -63,7 +63,7 @@ check "gpu_probe: a missing GPU is reported" grep -q 'no GPU to ask' output
 expect_code "gpu_probe: an unknown option is refused" 64 "$copy/scripts/gpu_probe.sh" --fast
 
 if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
-    # A third of the probes by turns, unless this commit changes what they are made of.
+    # Compiles a third of the probes, chosen by the commit's number, or all of them if this commit changes their sources.
     only=()
     if [ -n "${TEST_TURN:-}" ] && [ "${CI:-}" != true ] &&
         git -C "$root" diff --quiet HEAD~1 -- tests/probe model scripts/gpu_probe.sh 2>/dev/null; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# grids.sh -- whole runs on tensor-parallel ranks and stages: the losses of one rank, runs that go on on other grids, and what
-# opens a run of any grid on any other. STEPS: of each run (24).
+# grids.sh -- tests whole runs on tensor-parallel ranks and pipeline stages: they have the losses of one rank, they can be
+# resumed on other grids, and generate and eval open them on any grid. STEPS: steps of each run (24).
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/lib.sh"
 make_text
@@ -11,7 +11,7 @@ run=(--set model.num_layers=4 --set train_batch_size=12 --set train_micro_batch_
     --set fp64.enabled=true --set cpu.threads=1 --set parallel.timeout=60 --set "train_steps=$steps" --set eval.interval=10
     --set eval.sample_interval=10 --set checkpoint.save_interval=0)
 
-# on PP TP RANKS SETTING...: the options of a grid, in the list `on`
+# on PP TP RANKS SETTING...: stores the options of a grid in the list `on`
 on() {
     on=(--set "parallel.pipeline=$1" --set "parallel.tensor=$2" --ranks "$3")
     for setting in "${@:4}"; do on+=(--set "$setting"); done
@@ -19,7 +19,7 @@ on() {
 
 # ---- the losses of one rank ------------------------------------------------------------------------------------------
 expect_code "grids: a run on one rank succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
-# as NAME LINE PP TP RANKS SETTING...: a run on that grid, which begins with that line
+# as NAME LINE PP TP RANKS SETTING...: starts a run on that grid and expects that its console has LINE
 as() {
     local name=$1 line=$2
     shift 2
@@ -93,7 +93,8 @@ check "grids: a refused number of ranks is answered with possible ones" \
     grep -qF 'parallel.tensor: 2 x pipeline 2 = 4, but there are 6 ranks; write --ranks 4 or 8, or 1 here' output
 
 
-# Step 2 reads windows 4 to 7 in their order, the ranks of dp 1 the last two: the sixth has a token that no vocabulary has.
+# In step 2 the ranks of dp 1 read windows 6 and 7 (windows 4 to 7 in their order); window 6 has a token beyond the
+# vocabulary.
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
 "$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 text.txt >output 2>&1
 printf '\377\377' | dd of=shards/train_000000.bin bs=1 seek=$((1024 + 2 * (6 * 32 + 5))) conv=notrunc status=none
@@ -104,7 +105,8 @@ check "grids: a rank that reads damaged data prints its coordinates" \
     grep -Eq '^error\[65\] rank (1 pp 0|3 pp 1) dp 1: .*shards/train_000000.bin: token id 65535 ' output
 check "grids: only one rank prints the damage" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
 
-# ---- runs that go on on other grids ----------------------------------------------------------------------------------
+# ---- runs that are resumed on other grids
+# ----------------------------------------------------------------------------------
 on 2 2 4
 held 5 stop "${run[@]}" "${on[@]}"
 kill -TERM "$child"
@@ -121,7 +123,8 @@ alike "grids: a resume on dp 4 has the losses of the whole run" one stop-4
 expect_code "grids: a stopped run resumes on its own grid" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out stop-2
 same_run "grids: a resume on its own grid has the bits of the whole run" pp2tp2 stop-2
 
-# ---- opened to look at -----------------------------------------------------------------------------------------------
+# ---- generate, eval and ckpt on a grid's run
+# -----------------------------------------------------------------------------------
 generate=(generate pp2tp2 --prompt "the king" --tokens 30)
 expect_code "grids: generate opens a run of pp 2 x tp 2 on one rank" 0 "$TRAIN" "${generate[@]}"
 cp output text.one

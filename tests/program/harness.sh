@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# harness.sh -- scripts/run_tests.sh itself, with stand-ins for programs: what fails, crashes, hangs, runs nothing or skips
-# without a reason is seen, and a skip is printed with its reason. scripts/test.sh: a name that no test has is an error.
+# harness.sh -- tests scripts/run_tests.sh with fake test programs: it notices those that fail, crash, hang, run nothing or
+# skip without a reason, and prints the reason of each skip. Also tests that scripts/test.sh refuses names that fit no test.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where
 run_tests=$here/../../scripts/run_tests.sh
 unset RESULTS LABEL JOBS
 
-# harness NAME CODE LAST STATEMENTS: a program (or, with a name that ends in .sh, a script) that does this ends the run with CODE,
-# and LAST is the closing line
+# harness NAME CODE LAST STATEMENTS: runs run_tests.sh on a program (or, if NAME ends in .sh, a script) with these
+# statements; expects the exit code CODE and the closing line LAST
 harness() {
     printf '#!/bin/sh\n%s\n' "$4" >"./$1"
     chmod +x "./$1"
@@ -37,7 +37,8 @@ expect_code "harness: programs can have settings of their own" 0 "$run_tests" "L
     ./good
 check "harness: programs with settings are printed with label and values" \
     test "$(grep -cE '^ok +(here:good,back|good) ' output)" -eq 2
-# One that waits has its own place: it begins beside the one job that computes, which waits for its end.
+# A program that mostly waits does not count as one of the JOBS: it starts beside the one computing job, which waits for its
+# end.
 stand_in=./waits
 printf '#!/bin/sh\ntouch begun; echo "[  PASSED  ] 1 test(s)."\n' >$stand_in && chmod +x $stand_in
 printf '#!/bin/sh\nfor i in $(seq 200); do [ -e begun ] && break; sleep 0.05; done\n[ -e begun ] && echo "[  PASSED  ] 1 test(s)."\n' >computes
@@ -73,7 +74,7 @@ expect_code "harness: test.sh quick accepts the name of a folder" 0 "$root/scrip
 check "harness: test.sh quick with the name of a folder selects only its tests" \
     test "$(grep -c '^cpu: .* tests/parallel/zero/test_' output)" -ge 5 -a "$(grep -vc ' tests/parallel/zero/test_' output)" \
     -eq 0
-# A test that a row leaves out is in another.
+# A test that one row of the table in test.sh leaves out is in another row.
 check "harness: tests that a release row excludes run in another release row" \
     test "$(grep -c '^release: TEST_EVERY=2 ' <("$root/scripts/test.sh" --list equivalence parallel/verify))" -eq 4
 expect_code "harness: a name that matches no test ends with 64" 64 "$root/scripts/test.sh" tests/nowhere
@@ -86,7 +87,7 @@ done
 expect_code "harness: a row of test.sh without a matching test ends with 70" 70 project/scripts/test.sh --list
 check "harness: a row of test.sh without a matching test is printed" \
     grep -qx 'test.sh: emu: no test is named tests/parallel/trainer/test_trainer' output
-# On a bare machine there is no make before setup.sh was there.
+# On a bare machine make may be missing until setup.sh has run.
 mkdir bin
 for tool in bin/make project/scripts/setup.sh; do
     printf '#!/bin/sh\necho "%s" >>"%s"\nexit 9\n' "$(basename "$tool")" "$PWD/called" >"$tool" && chmod +x "$tool"
@@ -95,8 +96,8 @@ expect_code "harness: test.sh ends with 70 if make does not work" 70 env PATH="$
 check "harness: test.sh calls setup.sh before make" test "$(head -n 1 called)" = setup.sh
 
 # ---- the numbers in tests' names -------------------------------------------------------------------------------------
-# "NUMBER FILE": each number in a row of the table with each file that the row names, and each number in a test's name with its
-# file.
+# Collects pairs "NUMBER FILE": from the table, each number of a row with each file that the row names; from the tests, each
+# number in a test's name with the test's file.
 sed -nE 's/^\| ([0-9, ]+) \|.*\|(.*)\|$/\1|\2/p' "$root/tests/README.md" | while IFS='|' read -r numbers files; do
     for number in ${numbers//,/ }; do for file in ${files//[,\`]/ }; do echo "$number $file"; done; done
 done | sort -u >told

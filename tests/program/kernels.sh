@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# kernels.sh -- what nvcc made of the kernels is what their launches assume; and the check of it finds what it should.
+# kernels.sh -- tests that nvcc's registers, stack and shared memory for the kernels are what their launches assume, and
+# that the script that checks this finds planted faults.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where
@@ -13,12 +14,13 @@ else
     check "kernels: no kernel uses stack, spills registers or has static shared memory" test $code -eq 0
     grep kernel_table: table | sed 's/^/    | /'
     check "kernels: doctor reports CUDA" bash -c "'$TRAIN' doctor | grep -Eq '^(ok|--) +cuda +(built in|cuda:)'"
-    # What comes with a driver, a toolkit or a C++ compiler is not asked for: the program starts without.
+    # The program starts without the libraries that come with a driver, a toolkit or a C++ compiler, so it must not link
+    # them.
     check "kernels: the program links no library of CUDA or C++" bash \
         -c "! ldd '$TRAIN' | grep -Ei 'cuda|cublas|nccl|nvidia|stdc'"
 fi
 
-# Each architecture has registers and spills of its own. scripts/test.sh compiles for one while no kernel changes.
+# Registers and spills differ between architectures. scripts/test.sh compiles for only one while no kernel has changed.
 compiled=$(sed -nE "s/.*Compiling entry function .* for '(sm_[0-9a-z]+)'$/\1/p" "$build"/model/kernels/cuda/*.cu.o.log 2>/dev/null | sort -u | xargs)
 if [ $code -eq 69 ]; then
     skip "kernels: kernels are compiled for every architecture" "no nvcc"
@@ -32,14 +34,14 @@ else
     fi
 fi
 
-# with_gpu CAPABILITY TARGET: make's answer where a driver shows one GPU of that capability
+# with_gpu CAPABILITY TARGET: runs make TARGET where a fake nvidia-smi reports one GPU of that capability
 with_gpu() {
     mkdir -p driver
     printf '#!/bin/sh\necho %s\n' "$1" >driver/nvidia-smi
     chmod +x driver/nvidia-smi
     PATH=$PWD/driver:$PATH make -s -C "$here/../.." CUDA=1 BUILD="$PWD/gpu" "$2"
 }
-# compiled_for CAPABILITY NAME: whether code for that GPU is of that name, and nothing but PTX beside it
+# compiled_for CAPABILITY NAME: succeeds if make compiles code named NAME for that GPU, and otherwise only PTX
 compiled_for() { with_gpu "$1" print-config | grep -q "code for $2, PTX"; }
 if [ $code -eq 69 ]; then
     skip "kernels: kernels are built for this machine's GPU" "no nvcc"
@@ -49,7 +51,7 @@ else
     check "kernels: code for another GPU has its number" compiled_for 8.6 sm_86
 fi
 
-# log STACK SPILLED SHARED [ARCH]: what nvcc says of a kernel
+# log STACK SPILLED SHARED [ARCH]: writes a log of nvcc for one kernel with these numbers
 log() {
     mkdir -p made/model/kernels/cuda
     printf '%s\n' "ptxas info    : Compiling entry function '_Z5k_onev' for '${4:-sm_90a}'" "ptxas info    : Function properties for _Z5k_onev" \
@@ -61,7 +63,7 @@ log 16 0 0 && expect_code "kernels: a stack frame is found" 1 "$table" made
 log 0 12 0 && expect_code "kernels: spills are found" 1 "$table" made
 log 0 12 0 sm_100 && expect_code "kernels: for sm_100, too" 1 "$table" made
 log 0 12 0 sm_120 && expect_code "kernels: where none is tuned for, they may be" 0 "$table" made
-# launch BLOCKS STATEMENT: a kernel of so many blocks, and what its launch says
+# launch BLOCKS STATEMENT: writes a kernel with launch bounds of BLOCKS blocks, and a launch with the STATEMENT
 launch() {
     mkdir -p sources
     printf '%s\n' "enum { RESIDENT = 4 };" "__global__ void __launch_bounds__(THREADS$1)" "k_one(void) {}" \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# kill.sh -- a run killed by SIGKILL at twenty drawn points, then started again, ends with the bits of one that was left
-# alone. Half of the points are a drawn write, fsync or rename (with strace), the others a drawn step; fp16 with skipped steps
-# among them. Each is drawn in its own part of the run, so that saves and the time between saves are met early and late. The
-# points are the same every time, so that a failure comes again; SEED=n draws others.
+# kill.sh -- tests that a run that is killed by SIGKILL and restarted ends with the bits of an uninterrupted run, at twenty
+# random points. Half of the points are a random write, fsync or rename (with strace), the others a random step; some runs
+# are in fp16 with skipped steps. Each point is drawn from its own part of the run, so that kills during and between saves
+# occur early and late. The points are the same every time, so that a failure can be repeated; SEED=n draws others.
 . "$(dirname "$0")/lib.sh"
 make_text
 mkfifo lines
@@ -14,7 +14,7 @@ fp16=(--set fp16.enabled=true --set fp16.initial_scale_power=40 --set fp16.loss_
 traced=no
 strace -f -o /dev/null -e trace=write true 2>/dev/null && traced=yes
 
-# calls KIND OPTION...: how often a whole run makes this system call, in the thread that makes most of them
+# calls KIND OPTION...: prints how often a whole run makes this system call, in the thread that makes it most often
 calls() {
     local kind=$1
     shift
@@ -23,21 +23,22 @@ calls() {
     awk '{ n[$1]++ } END { for (i in n) if (n[i] > most) most = n[i]; print most + 0 }' trace
 }
 
-# draw_part I PARTS N: a number of the I-th (from 0) of equal parts of 1..N, in $n
+# draw_part I PARTS N: draws a number from the I-th (from 0) of PARTS equal parts of 1..N, into $n
 draw_part() {
     local from=$(($1 * $3 / $2)) upto=$((($1 + 1) * $3 / $2))
     n=$((from + 1 + RANDOM % (upto > from ? upto - from : 1)))
 }
 
 killed=0 during=0
-# count_killed FOLDER: after a run, counts whether it was killed (137) or had come to its end before, and whether in a save
+# count_killed FOLDER: after a run, counts whether it was killed (137) or had ended before, and whether a save was in
+# progress
 count_killed() {
     [ $? -eq 137 ] || return
     killed=$((killed + 1))
     [ -z "$(find "$1/checkpoints" -maxdepth 1 \( -name '*.tmp-*' -o -name '.trash-*' \) 2>/dev/null)" ] || during=$((during + 1))
 }
 
-# killed_at_call FOLDER KIND N OPTION...
+# killed_at_call FOLDER KIND N OPTION...: starts a run and kills it at its N-th system call of this kind
 killed_at_call() {
     local folder=$1 kind=$2 n=$3
     shift 3
@@ -46,7 +47,7 @@ killed_at_call() {
     count_killed "$folder"
 }
 
-# killed_at_step FOLDER STEP OPTION...
+# killed_at_step FOLDER STEP OPTION...: starts a run and kills it after this step
 killed_at_step() {
     local folder=$1 step=$2 child
     shift 2

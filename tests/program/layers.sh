@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# layers.sh -- scripts/check_layers.sh refuses each kind of wrong include, planted in a small tree, and nothing else.
+# layers.sh -- tests that scripts/check_layers.sh refuses each kind of wrong include, planted in a small tree, and nothing
+# else.
 . "$(dirname "$0")/lib.sh"
 
 mkdir scripts
 # shellcheck disable=SC2154 # lib.sh says where
 cp "$here/../../scripts/check_layers.sh" scripts/
 
-# file PATH INCLUDE...: a file that includes these
+# file PATH INCLUDE...: writes a file that includes these files
 file() {
     mkdir -p "$(dirname "$1")"
     printf '#include "%s"\n' "${@:2}" >"$1"
 }
-# refused NAME WORDS: the check ends with 1 and says so; then the tree is sound again
+# refused NAME WORDS: expects that the check ends with 1 and prints WORDS; then makes the tree valid again
 refused() {
     expect_code "layers: an include of $1 is refused" 1 scripts/check_layers.sh
     check "layers: an include of $1 is named by file and line" grep -qF -- "$2" output

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# learns.sh -- a tiny model learns a generated text: its losses are those that were measured, it writes sentences of the text's
-# grammar, and everything a run leaves is there.
+# learns.sh -- tests that a tiny model learns a generated text: its losses are the recorded ones, it writes sentences of the
+# text's grammar, and the run folder is complete.
 . "$(dirname "$0")/lib.sh"
 make_text
 
@@ -8,17 +8,18 @@ expect_code "learns: the run ends with 0" 0 "$TRAIN" "$TINY" --set train_steps=1
     --set eval.interval=50 --set checkpoint.save_interval=100 --out run
 cp output console
 
-# mean FROM TO: of the training losses of these steps
+# mean FROM TO: prints the mean of the training losses of these steps
 mean() { losses run/metrics.jsonl | sed -nE "$1,$2s/.*\"loss\": ([0-9.e+-]+).*/\1/p" | awk '{ s += $1 } END { printf "%.6f", s / NR }'; }
-# near NAME VALUE EXPECTED SHARE: not farther than this share of what is expected
+# near NAME VALUE EXPECTED SHARE: expects that VALUE differs from EXPECTED by at most this share of it
 near() { check "learns: $1: $2 is $3, to $4" awk "BEGIN { d = ($2) / $3 - 1; exit !(d <= $4 && d >= -$4) }"; }
 final=$(grep '"final": true' run/metrics.jsonl)
 val=$(sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/' <<<"$final")
-# Uniform guessing costs ln 300 = 5.704 (of nine seeds none was farther from it than 0.021), the grammar itself 6.21 a
-# sentence, which is 0.24 a token. The figures are this seed's: every CPU level, with OpenBLAS and without, one thread or two,
-# f32 or f64, gives them to 1e-6. What should not pass moves one of them by more than 1 %: steps 41 to 50 by 1.8 % without
-# weight decay, by 5 % with beta2 0.999 or without clipping, by 14 % with one layer of two, by 11 % or more with 1.5 times or
-# half the learning rate; the last losses by 3 % and more with one layer or another learning rate.
+# Uniform guessing has a loss of ln 300 = 5.704 (nine seeds differed from it by at most 0.021); the grammar itself has 6.21
+# nats a sentence, which is 0.24 a token. The recorded losses are those of this seed: every CPU level, with and without
+# OpenBLAS, with one or two threads, in f32 or f64, reproduces them to 1e-6. A mistake moves one of them by more than 1 %:
+# steps 41 to 50 change by 1.8 % without weight decay, by 5 % with beta2 0.999 or without clipping, by 14 % with one layer
+# instead of two, and by at least 11 % with 1.5 times or half the learning rate; the last losses change by at least 3 % with
+# one layer or another learning rate.
 near "the first loss is that of uniform guessing" "$(mean 1 1)" 5.7038 0.005
 near "the training loss of steps 41 to 50 is as recorded" "$(mean 41 50)" 1.21936 0.01
 near "the training loss of steps 141 to 150 is as recorded" "$(mean 141 150)" 0.305239 0.01
@@ -38,8 +39,8 @@ check "learns: a finished run prints its result with bits per byte again" test "
     "$(grep '^val' console)"
 check "learns: a finished run that is started again makes no step" test "$(losses run/metrics.jsonl | wc -l)" -eq 150
 
-# ---- generate: the prompt, then text that the options and the seed decide
-# said FILE OPTION...: what generate prints
+# ---- generate prints the prompt, then text that depends on the options and the seed
+# said FILE OPTION...: writes the output of generate to FILE
 said() {
     local file=$1
     shift

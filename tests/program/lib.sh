@@ -1,4 +1,4 @@
-# lib.sh -- what the end-to-end tests share. Each runs in a folder of its own, with the program in $TRAIN.
+# lib.sh -- helpers that all end-to-end tests share. Each test runs in a folder of its own, with the program in $TRAIN.
 # shellcheck shell=bash
 set -u
 
@@ -26,14 +26,15 @@ not_ok() {
 }
 finish() { exit $((failures > 0)); }
 
-# check NAME COMMAND...: one test, true when the command is
+# check NAME COMMAND...: reports one test, which passes if the command succeeds
 check() {
     local name=$1
     shift
     if "$@"; then ok "$name"; else not_ok "$name: $*"; fi
 }
 
-# expect_code NAME CODE COMMAND...: the exit code; output is left in the file "output"
+# expect_code NAME CODE COMMAND...: reports one test, which passes if the command exits with CODE; its output is left in the
+# file "output"
 expect_code() {
     local name=$1 code=$2 got
     shift 2
@@ -45,7 +46,7 @@ expect_code() {
     return 1
 }
 
-# Writes text.txt: sentences of a small grammar, the same every time.
+# Writes text.txt: sentences of a small grammar, the same ones every time.
 make_text() {
     awk 'function draw(n) { seed = (seed * 16807) % 2147483647; return int(seed / 2147483647 * n) + 1 }
          BEGIN {
@@ -59,13 +60,14 @@ make_text() {
          }' >text.txt
 }
 
-# losses FILE: the training lines of a metrics file without what differs between any two runs
+# losses FILE: prints the training lines of a metrics file without the fields that differ between any two runs
 losses() { grep '"event": "train"' "$1" | sed -E 's/"attempt": [0-9]+, "t": [0-9.]+, //'; }
 
-# figures RUN: losses of the steps and of the evaluations of whole sets
+# figures RUN: prints the losses of the steps and of the evaluations of the whole validation set
 figures() { sed -nE 's/.*"event": "(train|val)", "step": ([0-9]+),.*"loss": ([^,]*),.*/\1 \2 \3/p' "$1/metrics.jsonl"; }
 
-# alike NAME A B: the same evaluations and $steps steps, with losses in doubles that differ by rounding
+# alike NAME A B: expects that both runs have the same evaluations and $steps steps, with losses in f64 that differ only by
+# rounding
 alike() {
     figures "$2" >figures.a
     figures "$3" >figures.b
@@ -75,16 +77,17 @@ alike() {
               if (bad) { print "not ok " name bad; exit 1 } else print "ok " name }' || failures=$((failures + 1))
 }
 
-# text RUN: its last sample
+# text RUN: prints the run's last sample
 text() { grep '"event": "sample"' "$1/metrics.jsonl" | tail -n 1 | sed 's/.*"prompt"//'; }
 
-# checkpoint_steps RUN: the step numbers of its checkpoints, oldest first
+# checkpoint_steps RUN: prints the step numbers of its checkpoints, oldest first
 checkpoint_steps() { find "$1/checkpoints" -maxdepth 1 -name 'step_*' 2>/dev/null | sed 's/.*step_0*//; s/^$/0/' | sort -n; }
 
-# tensors FILE: where the data of a safetensors file begin
+# tensors FILE: prints the offset at which the tensor data of a safetensors file begin
 tensors() { echo $((8 + $(od -An -t u8 -N 8 "$1"))); }
 
-# same_run NAME A B: losses of all steps, weights and optimizer of the last checkpoint, bit for bit. Prints the first that differs.
+# same_run NAME A B: expects that the losses of all steps and the weights and optimizer state of the last checkpoint are the
+# same, bit for bit. Prints the first difference.
 same_run() {
     local name=$1 a=$2 b=$3 last file
     last=$(checkpoint_steps "$a" | tail -n 1)
@@ -106,7 +109,7 @@ same_run() {
     ok "$name"
 }
 
-# until_step STEP: reads JSON lines on stdin up to the training line of that step, then goes on copying nothing
+# until_step STEP: reads JSON lines from stdin until the training line of that step; returns 1 if it does not come
 until_step() {
     local line
     while read -r line; do
@@ -115,8 +118,8 @@ until_step() {
     return 1
 }
 
-# fill_but BYTES: fills the pipe held.lines, open as 3 and 4, but for so many bytes, without waiting: it may hold less than the
-# usual 64 KiB, but not less than three pages. A line goes into a page that has room for all of it.
+# fill_but BYTES: fills the pipe held.lines (open as descriptors 3 and 4) except for so many bytes, without blocking. The
+# pipe may hold less than the usual 64 KiB, but at least three pages. A line goes into a page that has room for all of it.
 fill_but() {
     local pages empty=$((($1 + 4095) / 4096))
     pages=$(LC_ALL=C dd if=/dev/zero of=held.lines oflag=nonblock bs=4096 2>&1 | sed -nE 's/^([0-9]+)\+.* records out$/\1/p')
@@ -128,9 +131,9 @@ fill_but() {
     head -c $((empty * 4096 - $1)) /dev/zero >&4
 }
 
-# held STEP RUN OPTION...: a run of $TINY in the background, its number in $child, once it has made that step. Its console is a
-# pipe that nobody reads before `let_go` and that has room for the JSON lines up to this step and one or two more: however long
-# the test takes to disturb it, the run makes no more of them.
+# held STEP RUN OPTION...: starts a run of $TINY in the background, stores its process number in $child, and returns after
+# that step. The run's console is a pipe that nobody reads before `let_go`; it has room for the JSON lines up to this step
+# and one or two more. So the run cannot get further, however long the test takes to disturb it.
 held() {
     local step=$1 run=$2
     shift 2
@@ -148,7 +151,7 @@ held() {
     done
 }
 
-# let_go: waits for the held run to end; its exit code in $code
+# let_go: waits until the held run ends; stores its exit code in $code
 let_go() {
     cat <&3 >/dev/null
     wait "$child" 2>/dev/null

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# links.sh -- scripts/check_links.sh finds each kind of link that leads nowhere, planted in a small tree, and no others.
+# links.sh -- tests that scripts/check_links.sh reports each kind of broken link, planted in a small tree, and no other
+# link.
 . "$(dirname "$0")/lib.sh"
 
 mkdir -p scripts a/b
@@ -11,7 +12,7 @@ printf '[up](../README.md#part), [file](b/c.h) and [none]\n' >a/README.md
 expect_code "links: valid links are accepted" 0 scripts/check_links.sh
 check "links: valid links cause no message" test ! -s output
 
-# refused NAME PAGE TEXT WORDS: with this text in the page, the check ends with 1 and says so
+# refused NAME PAGE TEXT WORDS: with this text in the page, expects that the check ends with 1 and prints WORDS
 refused() {
     cp "$2" kept
     printf '%s\n' "$3" >>"$2"

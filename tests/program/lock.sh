@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# lock.sh -- one run folder, one run: a second is refused while the first lives, and goes on when it is gone. And which folder
-# a run chooses, what of a changed config it accepts, and what it never overwrites.
+# lock.sh -- tests that a run folder has one run at a time: a second one is refused while the first is alive and resumes
+# after it has died. Also tests which folder a run chooses, which config changes it accepts, and that it never overwrites
+# foreign files.
 . "$(dirname "$0")/lib.sh"
 make_text
 mkfifo lines
@@ -19,7 +20,7 @@ expect_code "lock: a second run is refused although the lock file was removed" 7
     --set train_steps=100000 --set eval.interval=0 --set eval.sample_interval=0 --out run
 check "lock: the message says that the lock file was removed" grep -q 'although its lock file was removed' output
 kill -CONT $first
-# A pipe holds a few hundred lines, and a save comes every ten steps.
+# The pipe holds a few hundred lines, and the run saves every ten steps.
 for ((lines = 0; lines < 5000; lines++)); do
     grep -q "process $first" run/lock && break
     read -r _ <&3 || break

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# nccl.sh -- ranks with a GPU each, whose devices reach each other through NCCL: runs on four emulated GPUs beside a single rank,
-# their checkpoints, the commands that open them, what is refused, and ends. Needs the program of the emulated build, and the
-# stand-in for the library beside it.
+# nccl.sh -- tests ranks with a GPU each, which communicate through NCCL: runs on four emulated GPUs are compared with a
+# single rank; their checkpoints, the commands that open them, refused settings and failures are tested. Needs the program
+# of the emulated build and its emulated NCCL.
 . "$(dirname "$0")/lib.sh"
 make_text
 if ! EMU_DEVICES=4 "$TRAIN" doctor | grep -q 'emulated GPU'; then
@@ -15,7 +15,7 @@ run=(--set device=cuda --set train_batch_size=8 --set train_micro_batch_size_per
     --set parallel.timeout=60 --set "train_steps=$steps" --set eval.interval=4 --set eval.steps=2 --set eval.sample_interval=0
     --set checkpoint.save_interval=2 --set checkpoint.keep=0 --set cpu.threads=1 --set scheduler.type=Constant)
 
-# near NAME A B: the same steps and evaluations, with losses that differ by the rounding of f32
+# near NAME A B: expects the same steps and evaluations, with losses that differ only by the rounding of f32
 near() {
     figures "$2" >figures.a
     figures "$3" >figures.b
@@ -25,7 +25,7 @@ near() {
               if (bad) { print "not ok " name bad; exit 1 } else print "ok " name }' || failures=$((failures + 1))
 }
 
-# failed_as NAME PATTERN: output has one sentence of a failure, and it is this one
+# failed_as NAME PATTERN: expects exactly one error message in the output, and that it matches the pattern
 failed_as() {
     check "$1: one error message is printed" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
     check "$1: the error message names the cause" grep -Eq "$2" output
@@ -49,7 +49,8 @@ EMU_STREAMS=deferred expect_code "nccl: a run with streams that lag succeeds" 0 
     --set parallel.tensor=2 --set parallel.sequence_parallel=true --out late
 near "nccl: a run with streams that lag has the losses of one rank" one late
 
-# ---- checkpoints, and who opens them -------------------------------------------------------------------------------------
+# ---- checkpoints, and the commands that open them
+# -------------------------------------------------------------------------
 mkdir -p moves/checkpoints
 cp zero3/config.json zero3/metrics.jsonl zero3/tokenizer.json moves/
 cp -r zero3/checkpoints/step_00000002 moves/checkpoints/
@@ -70,7 +71,8 @@ EMU_DEVICES=1 expect_code "nccl: verify on one GPU compares in f32 although cuda
 check "nccl: verify prints that ranks share one GPU" \
     grep -qx 'ranks      share the GPU, and reach each other through its memory' output
 
-# ---- who has which GPU ---------------------------------------------------------------------------------------------------
+# ---- assignment of GPUs to ranks
+# ------------------------------------------------------------------------------------------
 EMU_DEVICES=1 expect_code "nccl: two ranks on one GPU succeed" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out shared
 check "nccl: two ranks on one GPU print once that they share it" \
     test "$(grep -c 'ranks share the GPU, and reach each other through its memory' output)" -eq 1

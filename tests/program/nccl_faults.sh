@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# nccl_faults.sh -- what NCCL may do to ranks with a GPU each, on emulated GPUs: calls that fail, errors that no call returns, calls
-# that never end, a peer that goes. The process ends within parallel.timeout and two seconds of it, with the code and one sentence:
-# NCCL's own words, or who has waited how long; the group, the operation, its number, elements and ranks.
+# nccl_faults.sh -- tests failures of NCCL on emulated GPUs, one for each rank: calls that fail, errors that no call
+# returns, calls that never end, and a peer that disappears. The process must end within two seconds after parallel.timeout,
+# with the right exit code and one error message: NCCL's own, or which rank has waited how long. The message has the group,
+# the operation, its number, elements and ranks.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/lib.sh"
 make_text
@@ -14,7 +15,8 @@ run=(--set device=cuda --set train_batch_size=4 --set train_micro_batch_size_per
     --set train_steps=2 --set scheduler.type=Constant --set eval.interval=0 --set eval.sample_interval=0 --set cpu.threads=1
     --set checkpoint.save_interval=0 --set zero_optimization.stage=1)
 
-# A clock of tenths of a second, a byte each, which is late where the machine is: time in which a busy machine runs nothing does not count.
+# A clock with one byte in the file "clock" for each tenth of a second. It runs slow on a busy machine, so that time in
+# which the machine runs nothing of this test does not count.
 mkfifo nobody
 exec 5<>nobody
 : >clock
@@ -26,14 +28,14 @@ children+=($!)
 disown # no word of its end
 now() { awk -v n="$(stat -c %s clock)" 'BEGIN { print n / 10 }'; }
 
-# stamped: copies lines, each after the time at which it comes
+# stamped: copies lines from stdin and puts the time of arrival before each
 stamped() {
     local line
     while IFS= read -r line; do echo "$(now) $line"; done
 }
 
-# fault NAME FAULT DEADLINE CODE SENTENCE SETTING...: a run with that fault (nccl_emu.h) ends with this code and a sentence that
-# fits
+# fault NAME FAULT DEADLINE CODE WORDS SETTING...: expects that a run with that fault (nccl_emu.h) ends in time with this
+# exit code and one error message that matches WORDS
 fault() {
     local name=$1 which=$2 deadline=$3 code=$4 sentence=$5 got setting begun taken said on=()
     for setting in "${@:6}"; do on+=(--set "$setting"); done
@@ -57,7 +59,7 @@ in_tp='group tp, call [0-9]+, all-reduce( \(max\))? of [0-9]+ f32 of ranks 0, 1'
 in_dp='group shard, call [0-9]+, reduce-scatter of [0-9]+ f32( and [0-9]+ more)? of ranks 0, 1'
 in_pp='group pp, call [0-9]+, (send|receive) of [0-9]+ f32 (to|from) rank [01]( and 1 more)?'
 remote='remote process exited or there was a network error'
-# waited SECONDS: who has, in a regular expression
+# waited SECONDS: prints a regular expression for the part of the message that says which rank has waited
 waited() { echo "rank [0-3] has waited $1 s \\(parallel.timeout\\); "; }
 all_came='ranks LIST and their GPUs have all come to it, and it does not end; run with NCCL_DEBUG=INFO for details$'
 fault "a call fails" 1:AllReduce:9:error=3 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: internal error - " parallel.tensor=2
@@ -67,7 +69,7 @@ fault "an error that no call returns" 1:AllReduce:9:async=2 1 71 \
 fault "a peer lost after a call" 1:ReduceScatter:4:async=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
 fault "an init never ends" 1:CommInitRankConfig:1:never 2 86 "${place}group dp, call 0, connect: $(waited 2)"
 fault "a collective never ends" 1:AllReduce:9:never 1 86 "$place${in_tp% of ranks*}: $(waited 1)" parallel.tensor=2
-# The hosts are a micro-batch ahead, about 100 calls.
+# The hosts are one micro-batch ahead of their devices, about 100 calls.
 EMU_STREAMS=deferred fault "a collective of which the host is far ahead" 1:AllReduce:60:never 1 86 \
     "${place}group tp, call 63, all-reduce of 1024 f32: $(waited 1)${all_came/LIST/0, 1}" \
     parallel.tensor=2 model.num_layers=12
@@ -76,7 +78,8 @@ fault "a message never ends" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" par
 fault "a peer vanishes" 1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
 fault "the process is killed" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
 
-# Two of four ranks connect for ever. The others are through with their connects and wait on the host; the sentence is not theirs.
+# Two of the four ranks hang in connect. The other two have connected and wait on the host; the message must not be about
+# them.
 EMU_DEVICES=4
 stuck="connect: $(waited 1)$all_came"
 fault "an init of two of four never ends" 1:CommInitRankConfig:1:never 1 86 \
@@ -85,7 +88,7 @@ fault "a second init never ends" 1:CommInitRankConfig:2:never 1 86 \
     "${place}group dp, call 0, ${stuck/LIST/0, 1}" parallel.pipeline=2
 EMU_DEVICES=2
 
-# The sentence is the watchdog's, in the log of the rank whose call it is.
+# The watchdog's error message is also in the log of the rank whose call hangs.
 EMU_NCCL_FAULT=1:AllReduce:9:never expect_code "nccl faults: a hanging call with --log-ranks ends with 86" 86 timeout 60 \
     "$TRAIN" "$TINY" --ranks 2 "${run[@]}" \
     --set parallel.tensor=2 --set parallel.timeout=1 --log-ranks --out logged
@@ -94,7 +97,7 @@ rank=$(sed -nE 's/.*: rank ([01]) has waited 1 s .*/\1/p' <<<"$said")
 check "nccl faults: --log-ranks writes the error message of rank ${rank:-?} to its log" grep -qxF "${said:-none}" \
     "logged/logs/rank_00$rank.log"
 
-# verify: rank 0 makes the steps of a single rank between those of the grid; a wait in NCCL has its deadline all the same
+# In verify, rank 0 alternates between the steps of a single rank and those of the grid; a wait in NCCL must still time out.
 while read -r name which sentence; do
     EMU_NCCL_FAULT=$which expect_code "nccl faults: verify ends with 86 on ${name//_/ }" 86 timeout 60 "$TRAIN" verify "$TINY" \
         --ranks 2 \

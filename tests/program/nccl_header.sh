@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# nccl_header.sh -- the program's own declarations of NCCL are those of the stand-in's header, and of nccl.h where one is found,
-# number by number and type by type; a copy in which one thing is changed is refused.
+# nccl_header.sh -- tests that the program's own declarations of NCCL agree with the header of the emulated NCCL and with
+# nccl.h, if one is found, in every number and type, and that a copy with one change is refused.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where
 root=$(realpath "$here/../..")
 . "$root/scripts/cuda_lib.sh"
 
-# alike HEADER FOLDER...: compiles the comparison with it, includes from these folders, and runs it; output in "output"
+# alike HEADER FOLDER...: compiles the comparison with this header and these include folders, and runs it; leaves its
+# messages in the file "output"
 alike() {
     local header=$1 folder
     local -a from=()
@@ -17,7 +18,7 @@ alike() {
     ${CC:-gcc} -std=c11 "${from[@]}" "-DNCCL_HEADER=\"$header\"" -o alike "$root/tests/probe/nccl_header.c" >output 2>&1 && ./alike >output 2>&1
 }
 
-# changed NAME WORDS SED HEADER FOLDER...: whether a copy of library.h, changed by SED, is refused with the words
+# changed NAME WORDS SED HEADER FOLDER...: expects that a copy of library.h, changed by SED, is refused with WORDS
 changed() {
     local name=$1 words=$2 edit=$3 at=parallel/comm/nccl/library.h
     shift 3
@@ -32,7 +33,7 @@ changed() {
     fi
 }
 
-# compared NAME HEADER FOLDER...: that one is alike, and that changes are seen
+# compared NAME HEADER FOLDER...: expects that the header agrees with library.h, and that changes in library.h are noticed
 compared() {
     local name=$1
     shift
@@ -56,7 +57,7 @@ compared() {
 }
 
 compared "the stand-in's" "$root/tests/emu/nccl/nccl_emu.h" "$root"
-# nccl.h is no part of the toolkit; what it includes is.
+# nccl.h is not part of the CUDA toolkit, but the files that it includes are.
 home=$(find_nvcc) && home=${home%/bin/nvcc} || home=${CUDA_HOME:-/usr/local/cuda}
 IFS=: read -ra folders <<<"${CPATH:-}"
 folders+=("${CUDA_HOME:-$home}/include" "$home/include" /usr/local/cuda/include /usr/local/include /usr/include

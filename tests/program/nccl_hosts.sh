@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# nccl_hosts.sh -- two ranks on two hosts, over the stand-in for NCCL: network namespaces with a cable between them, which it makes
-# (as root, with ip) and takes away. The interface is the one that NCCL_SOCKET_IFNAME names. Needs the emulated build's
-# tests/emu/nccl/test_nccl_processes.
+# nccl_hosts.sh -- tests two ranks on two hosts over the emulated NCCL. The hosts are network namespaces with a virtual
+# cable between them, which the script creates (as root, with ip) and removes. NCCL_SOCKET_IFNAME names the interface. Needs
+# test_nccl_processes of the emulated build.
 . "$(dirname "$0")/lib.sh"
 program=$(dirname "$TRAIN")/tests/emu/test_nccl_processes
 hosts=train-nccl-$$ cable=tnc$$
@@ -11,7 +11,7 @@ skip_all() {
     finish
 }
 
-# Those of runs that were killed.
+# Removes the network namespaces that killed runs of this script have left.
 remove_leftovers() {
     local old pid
     for old in $(ip netns list 2>/dev/null | awk '$1 ~ /^train-nccl-/ { print $1 }'); do
@@ -20,7 +20,7 @@ remove_leftovers() {
     done
 }
 
-# The cable goes with its ends.
+# Removing the namespaces also removes the cable between them.
 remove_hosts() {
     for child in "${children[@]}"; do kill -KILL "$child" 2>/dev/null; done
     wait 2>/dev/null
@@ -41,7 +41,7 @@ make_hosts() {
     done
 }
 
-# on_host RANK SETTING...: the rank, on its host
+# on_host RANK SETTING...: runs the rank on its host
 on_host() {
     local rank=$1
     shift
@@ -51,8 +51,8 @@ on_host() {
 
 carried() { ip netns exec "$hosts-0" cat /sys/class/net/cable/statistics/tx_bytes; }
 
-# two_ranks SETTING...: both, with their words in the files rank0 and rank1; the exit code of the second, after which the first has
-# no more to wait for
+# two_ranks SETTING...: runs both ranks, with their output in the files rank0 and rank1; returns the exit code of the second
+# rank, or of the first if the second succeeds. If the second fails, the first is killed, because it would wait for ever.
 two_ranks() {
     rm -f ids.ready
     on_host 0 "$@" >rank0 2>&1 &
@@ -78,7 +78,7 @@ for family in AF_INET AF_INET6; do
     check "nccl: two hosts over $family receive all data" test "$(cat rank0 rank1 | grep -c 'all carried')" -eq 2
     check "nccl: two hosts over $family send the data through their network interface" test $(($(carried) - before)) -gt 1000
 done
-# An interface that the other host does not reach: what the library takes silently, too.
+# An interface that the other host cannot reach: the real library accepts it without a warning, too.
 before=$(carried)
 check "nccl: two hosts that use their loopbacks fail to connect" eval '! two_ranks NCCL_SOCKET_IFNAME=lo'
 check "nccl: two hosts that use their loopbacks report the failed init" grep -q 'CommInitRankConfig' rank1

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# numbers.sh -- figures that a run writes, against sums made here: targets and bytes of evaluations, tokens and operations a
-# second, checkpoints kept, and the skipped steps that end it.
+# numbers.sh -- compares the numbers that a run writes with values computed here: targets and bytes of evaluations, tokens
+# and operations per second, the checkpoints kept, and the skipped steps that end a run.
 . "$(dirname "$0")/lib.sh"
 make_text
 
-# field FILE EVENT KEY: the values of a key, in order, in the lines of one event
+# field FILE EVENT KEY: prints the values of a key, in order, from the lines of one event
 field() { grep "\"event\": \"$2\"" "$1" | sed -nE "s/.*\"$3\": ([0-9.e+-]+|null).*/\1/p"; }
-# equal TOLERANCE A B: A is B up to a share of it
+# equal TOLERANCE A B: succeeds if A differs from B by at most this share of B
 equal() { awk -v e="$1" -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !(d <= e * b && -d <= e * b) }'; }
 
 # ---- evaluations: interval, last, and ./train eval -----------------------------------------------------------------------
@@ -28,7 +28,7 @@ bits=$(field all/metrics.jsonl val bits_per_byte | tail -n 1)
 bytes=$(field all/metrics.jsonl val bytes | tail -n 1)
 check "numbers: bits per byte are nats divided by ln 2 and by bytes per token" \
     equal 1e-12 "$bits" "$(awk -v n="$last" -v t=$((32 * windows)) -v b="$bytes" 'BEGIN { printf "%.17g", n * t / log(2) / b }')"
-# Of the validation text one token is no target, and less than a window is left at its end.
+# One token of the validation text is not a target, and the remainder at its end is shorter than a window.
 text=$(sed -nE 's/.*"val": \{"bytes": ([0-9]+),.*/\1/p' "$(find . -name meta.json | head -n 1)")
 check "numbers: $bytes of $text bytes are in the targets" test "$bytes" -lt "$text" -a "$bytes" -gt $((text - 40 * (text / tokens + 1)))
 check "numbers: result.json has the last evaluation" \
@@ -54,9 +54,9 @@ check "numbers: checkpoint.keep 0 keeps all checkpoints" test "$(checkpoint_step
 
 # ---- speed ---------------------------------------------------------------------------------------------------------------
 
-# A window of steps has 16 rows of 32 tokens a step. Operations a token: six for every weight that is multiplied (two blocks of
-# q, k, v of 64 and the output of 32 rows, three products of 128 in the mlp, and a head padded to 384 rows, each 32 wide), and
-# six for each of two blocks, 32 columns and 32 keys.
+# A step has 16 rows of 32 tokens. Operations per token: six for every weight of a matrix (two blocks with q, k, v of 64
+# rows together, an output of 32 rows and three matrices of 128 in the MLP, and a head padded to 384 rows, each 32 wide),
+# and six for each of two blocks, 32 columns and 32 keys.
 operations=$((6 * (2 * (64 * 32 + 32 * 32 + 3 * 128 * 32) + 384 * 32) + 6 * 2 * 32 * 32))
 mapfile -t seconds < <(field all/metrics.jsonl speed seconds)
 mapfile -t rates < <(field all/metrics.jsonl speed tokens_per_second)
@@ -74,7 +74,7 @@ done
 
 # ---- skipped steps -------------------------------------------------------------------------------------------------------
 
-# skipped FILE: how many of its steps were
+# skipped FILE: prints how many steps were skipped
 skipped() { grep -c '"applied": false' "$1"; }
 quiet=(--set eval.interval=0 --set checkpoint.save_interval=0 --set eval.sample_interval=0)
 fp16=("${quiet[@]}" --set fp16.enabled=true --set fp16.hysteresis=1)
@@ -93,13 +93,13 @@ expect_code "numbers: weights that overflow end the run with 88" 88 "$TRAIN" "$T
 check "numbers: weights that overflow end the run after five skipped steps" test "$(skipped huge/metrics.jsonl)" -eq 5
 check "numbers: weights that overflow are reported with advice on the learning rate" \
     grep -q 'error.*in a row .*; lower optimizer.params.lr' output
-# A dynamic scale goes down as far as it must: those steps are no divergence.
+# A dynamic loss scale may be halved many times; the steps skipped meanwhile are not divergence.
 expect_code "numbers: steps skipped while the loss scale falls do not end the run" 0 "$TRAIN" "$TINY" "${fp16[@]}" \
     --set fp16.initial_scale_power=40 \
     --set max_consecutive_skipped_steps=2 --out falls
 check "numbers: more steps than the limit are skipped while the loss scale falls" test "$(skipped falls/metrics.jsonl)" -gt 5
-# Its forty reports are windows side by side: up to each report, they are together no longer than the time from the start
-# and its line, both of which the run has timed. A second in two reports is one too many in the first two already.
+# The run's forty speed reports cover adjacent windows. Up to each report, the windows together may not be longer than the
+# time between the start event and the report. A second that is counted twice shows in the first two reports already.
 grep -E '"event": "(start|speed)"' falls/metrics.jsonl |
     sed -E 's/.*"event": "([a-z]+)".*"t": ([0-9.]+).*/\1 \2 &/; s/^([a-z]+ [0-9.]+).*"seconds": ([0-9.e-]+).*/\1 \2/' >windows
 check "numbers: the times of two reports do not overlap" awk '$1 == "start" { start = $2 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# opened.sh -- generate and eval open any run on one rank, and with --ranks on many: the same text, the same loss.
+# opened.sh -- tests that generate and eval open any run on one rank, and with --ranks on several, with the same text and
+# loss.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/lib.sh"
 
@@ -15,14 +16,14 @@ for stage in 0 1 3; do
         expect_code "opened: eval on $ranks ranks at ZeRO $stage succeeds" 0 "$TRAIN" eval run/checkpoints/step_00000040 \
             "${on[@]}"
         cp output "loss.$ranks.$stage"
-        # Sums over ranks differ in the last bits; six digits are shown.
+        # Sums over ranks differ in the last bits; the output shows six digits.
         check "opened: the loss on $ranks ranks at ZeRO $stage is that of one rank" awk '{ x[NR] = $5; n[NR] = $10 }
             END { d = x[1] - x[2]; exit !(NR == 2 && n[1] == n[2] && n[1] > 1000 && d <= 2e-6 && d >= -2e-6) }' loss.1.0 "loss.$ranks.$stage"
     done
 done
 check "opened: three ranks print the text once" test "$(wc -l <text.3.1)" -eq "$(wc -l <text.1.0)"
 
-# The batch of a run that is only looked at is nobody's: neither its own ranks' nor those that look.
+# When generate or eval opens a run, its batch size is ignored: it need not fit the ranks of the run or of the command.
 expect_code "opened: a run on three ranks succeeds" 0 "$TRAIN" "$TINY" --ranks 3 --set train_batch_size=null \
     --set train_steps=5 --set eval.interval=0 --set eval.sample_interval=0 \
     --set data.val_fraction=0.2 --out three
@@ -33,7 +34,7 @@ done
 expect_code "opened: eval with another model is refused on two ranks" 78 "$TRAIN" eval run --ranks 2 --set model.num_layers=3
 check "opened: two ranks print a refused --set once" test "$(grep -c 'num_layers=3: ' output)" -eq 1
 check "opened: a refused --set is reported without a rank" grep -q '^error\[78\] --set model.num_layers=3: ' output
-# Validation data go with what the run was trained on: what is advised is taken.
+# Where validation data are missing, the error message's advice must work for the kind of data that the run was trained on.
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
 "$TRAIN" data tokenize --tokenizer tok.json --out shards text.txt >output 2>&1
 short=(--set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0 --set data.val_fraction=0)
@@ -46,7 +47,7 @@ for source in text.txt:text=text.txt:val_text shards/train_000000.bin:train=shar
         grep -qx "error\[66\] no-$key has no validation data; write --set data.$key=FILE" output
     expect_code "opened: eval with data.$key succeeds" 0 "$TRAIN" eval "no-$key" --ranks 2 --set "data.$key=$file"
 done
-# Bare token files: a run of theirs has no tokenizer, and its text has no bytes.
+# A run of bare token files has no tokenizer, so the bytes of its text are not known.
 mkdir bare
 cp shards/train_000000.bin bare/
 bare=("${short[@]}" --set data.text=null --set data.train=bare/train_000000.bin)

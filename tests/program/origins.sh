@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# origins.sh -- what a run depends on and what becomes of it: a text that changes or vanishes, a checkpoint named by
-# --resume, a disk without room at the end, numbers that leave their range, an attempt with nothing left to train.
+# origins.sh -- tests changes in what a run depends on: a text that changes or vanishes, a checkpoint given with --resume, a
+# disk that is full at the end, losses that become infinite, and an attempt with no steps left to train.
 . "$(dirname "$0")/lib.sh"
 make_text
 common=(--set train_steps=20 --set eval.sample_tokens=100 --set eval.interval=0 --set eval.sample_interval=0 --set cpu.threads=1)
@@ -12,10 +12,10 @@ check "origins: eval prints the loss" test -s whole
 check "origins: generate continues the prompt" grep -q '^the king.' spoken
 cp text.txt kept.txt
 sha256sum run/tokenizer.json >sum
-# A model of a few steps draws bytes that are no UTF-8.
+# A model trained for a few steps generates bytes that are not valid UTF-8.
 check "origins: result.json is valid UTF-8" iconv -f UTF-8 -t UTF-8 -o /dev/null run/result.json
 
-# Two lines change places: the same tokenizer and as many tokens, but other data.
+# Two lines are swapped: the tokenizer and the number of tokens stay the same, but the data differ.
 awk 'NR == 1000 { kept = $0; next } NR == 1100 { print; print kept; next } { print }' kept.txt >text.txt
 expect_code "origins: a finished run whose data have changed ends with 0" 0 "$TRAIN" "$TINY" "${common[@]}" --out run
 check "origins: a finished run reports that its data have changed" \
@@ -58,7 +58,8 @@ cp kept.txt other.txt
 "$TRAIN" eval run >again 2>err
 check "origins: eval of the old text gives the old loss" cmp whole again
 expect_code "origins: eval accepts another text" 0 "$TRAIN" eval run --set data.val_text=other.txt
-# The training text itself: were it cut into other tokens than the run's, the loss would be that of guessing (5.7).
+# This is the training text itself. If eval cut it into other tokens than the run's, the loss would be that of guessing
+# (5.7).
 loss=$(sed -E 's/.*val loss ([0-9.]+).*/\1/' output)
 check "origins: eval of another text uses the run's tokenizer: $loss < 4.5" awk "BEGIN { exit !($loss < 4.5) }"
 
@@ -72,7 +73,7 @@ expect_code "origins: --resume of a missing folder named like a word ends with 6
     --resume nevr --out new
 check "origins: --resume of a missing folder named like a word suggests no other word" \
     grep -q '^error.66. --resume nevr: no checkpoint is there' output
-# What helps: a flag where the numbers change, no flag where the weights fit no longer.
+# The message must advise a flag where a change alters the results, and no flag where the weights no longer fit.
 for change in "optimizer.params.weight_decay=0.3 changes.the.run , or say --allow-config-change" "model.num_layers=3 impossible "; do
     read -r set effect advice <<<"$change"
     expect_code "origins: a run with $set is refused" 78 "$TRAIN" "$TINY" "${common[@]}" --set "$set" --out run

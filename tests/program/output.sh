@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# output.sh -- what the program prints: nothing is lost in silence, amounts have one unit rule, few things are counted as few,
-# and commands in its messages can be pasted.
+# output.sh -- tests what the program prints: lost output is reported, amounts follow one rule for units, singulars are
+# right, and the commands in its messages can be pasted into a shell.
 . "$(dirname "$0")/lib.sh"
 make_text
 one=(--set train_steps=1 --set scheduler.params.warmup_num_steps=1 --set eval.interval=0 --set eval.sample_interval=0 --set eval.sample_tokens=2 --set checkpoint.save_interval=1
     --set model.num_layers=1 --set model.num_attention_heads=1 --set model.num_key_value_heads=1)
 
-# ---- few things, and little of a text ------------------------------------------------------------------------------------
+# ---- singulars, and a small part of a text
+# --------------------------------------------------------------------------------
 
 expect_code "output: a run of one step succeeds" 0 "$TRAIN" "$TINY" "${one[@]}" --out run
 check "output: one layer and one head are printed in the singular" grep -qE '^model +1 layer, [0-9]+ wide, 1 head \(1 kv\)' \
@@ -45,7 +46,7 @@ check "output: a run whose config came from a pipe is suggested by its folder" g
 # ---- standard output that cannot be written ------------------------------------------------------------------------------
 
 "$TRAIN" data train-bpe text.txt --vocab-size 300 --out made.json >/dev/null 2>&1
-# lost NAME ARGUMENT...: exit code 74 and one sentence
+# lost ARGUMENT...: expects exit code 74 and one error message from a command whose output cannot be written
 lost() {
     "$TRAIN" "$@" >/dev/full 2>err </dev/null
     check "output: if the output of ${*:1:2} is lost, it ends with 74" test $? -eq 74
@@ -68,7 +69,7 @@ lost data --help
 lost --help exit-codes
 lost --version
 lost tiny.json "${one[@]}" --dry-run
-# A run's product is its folder: it goes on, and says that its console is lost.
+# A run's result is its folder, so the run continues and warns that its console output is lost.
 for name in full again; do # trained, then finished
     "$TRAIN" "$TINY" "${one[@]}" --out full >/dev/full 2>err </dev/null
     check "output: a run whose output is lost ($name) goes on" test $? -eq 0

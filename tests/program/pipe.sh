@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# pipe.sh -- what a run prints: plain lines into a pipe, one live line on a terminal, JSON lines when asked.
+# pipe.sh -- tests that a run prints plain lines into a pipe, one live line on a terminal, and JSON lines with --json.
 . "$(dirname "$0")/lib.sh"
 make_text
 cr=$'\r' esc=$'\033'
@@ -18,7 +18,7 @@ check "pipe: an unreadable standard input is reported" grep -q 'cannot be read: 
 "$TRAIN" "$TINY" --json --out json </dev/null 2>err | cat >lines
 check "pipe: --json prints only objects" test -z "$(grep -vE '^\{"event": "[a-z]+", "step": [0-9]+, .*\}$' lines)"
 for event in start train speed val sample ckpt end; do check "pipe: --json has $event" grep -q "\"event\": \"$event\"" lines; done
-# steps FILE: every line is JSON; the steps of the training lines
+# steps FILE: parses every line as JSON and prints the steps of the training lines
 steps() {
     python3 -c 'import json, sys
 print(*(e["step"] for e in map(json.loads, open(sys.argv[1], encoding="utf-8")) if e["event"] == "train"))' "$1"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# quickstart.sh -- scripts/quickstart.sh with stand-ins for all it calls: kernels are compiled where there is a GPU or where
-# CUDA asks for it, arguments reach the program, and what fails ends it.
+# quickstart.sh -- tests scripts/quickstart.sh with fake programs in place of all that it calls: kernels are compiled if
+# there is a GPU or CUDA asks for it, arguments are passed to train, and a failing command ends the script.
 . "$(dirname "$0")/lib.sh"
 
-# stand_in FILE TEXT
+# stand_in FILE TEXT: writes a fake program, a shell script with this text
 stand_in() {
     mkdir -p "$(dirname "$1")"
     printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"
@@ -22,7 +22,7 @@ cp "$here"/../../scripts/{quickstart,cuda_lib}.sh scripts/
 export PATH=$PWD/bin:$PATH CUDA_HOME=$PWD/cuda
 unset CUDA
 
-# said NAME LINE COMMAND...: the command's output has this line
+# said NAME LINE COMMAND...: expects that the command succeeds and that its output has this line
 said() {
     local name=$1 line=$2
     shift 2

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# ranks.sh -- whole runs on several ranks: the losses of one rank, ends of every kind that end all ranks alike, and runs that go
-# on on other worlds. STEPS: of each run (24).
+# ranks.sh -- tests whole runs on several data-parallel ranks: they have the losses of one rank, all ranks end together
+# however the run ends, and runs can be resumed on other numbers of ranks. STEPS: steps of each run (24).
 . "$(dirname "$0")/lib.sh"
 make_text
 child='' code=''
 set -m # else the shell would have its children ignore SIGINT
 steps=${STEPS:-24}
-# One batch for any number of ranks, in doubles: what differs between worlds is the order of sums.
+# The batch is the same for any number of ranks, in f64: runs on different ranks differ only by the order of sums.
 run=(--set train_batch_size=12 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=auto --set fp64.enabled=true
     --set cpu.threads=1 --set parallel.timeout=60 --set "train_steps=$steps" --set eval.interval=10 --set eval.sample_interval=10
     --set checkpoint.save_interval=0)
 
-# failed_as NAME CODE PATTERN: output has one sentence of a failure, with that code, and it is this one
+# failed_as NAME CODE PATTERN: expects exactly one error message in the output, with that code and matching the pattern
 failed_as() {
     check "$1: one error message is printed" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
     check "$1: the error message names the cause" grep -Eq "^error\[$2\] $3" output
@@ -63,7 +63,7 @@ check "ranks: a file instead of the folder logs is named" grep -qxF 'error[73] b
 check "ranks: --log-ranks writes one log per rank" test "$(find logged/logs -type f | wc -l)" -eq 3
 
 # ---- stops -----------------------------------------------------------------------------------------------------------
-# stopped NAME HOW: a run on three ranks that is stopped after a step, in the folder NAME
+# stopped NAME HOW: starts a run on three ranks in the folder NAME and stops it after a step
 stopped() {
     held 3 "$1" "${run[@]}" --ranks 3 --set zero_optimization.stage=2
     if [ "$2" = STOP ]; then touch "$1/STOP"; else kill "-$2" "$child"; fi
@@ -86,7 +86,7 @@ expect_code "ranks: the same run without a stop succeeds" 0 "$TRAIN" "$TINY" "${
     --set zero_optimization.stage=2 --out on-3-2
 same_run "ranks: a run resumed on as many ranks has the bits of the uninterrupted run" on-3-2 term
 
-# Killed: what was saved before is there, and the rest is made again. Not under ThreadSanitizer, which queues signals.
+# A killed run keeps its saved steps and runs the others again.
 held 7 killed "${run[@]}" --ranks 2 --set checkpoint.save_interval=5
 kill -KILL "$child"
 let_go
@@ -111,7 +111,7 @@ expect_code "ranks: a run that diverges ends with 88" 88 "$TRAIN" "$TINY" "${run
 failed_as "ranks: a run that diverges" 88 'step 3: 3 steps in a row had gradients that are not finite'
 check "ranks: a run that diverges records its end in the metrics" grep -q '"event": "end", "step": 3,' diverged/metrics.jsonl
 
-# Step 2 reads windows 4 to 7 in their order, rank 1 the last two: the sixth has a token that no vocabulary has.
+# In step 2 rank 1 reads windows 6 and 7 (windows 4 to 7 in their order); window 6 has a token beyond the vocabulary.
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
 "$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 text.txt >output 2>&1
 printf '\377\377' | dd of=shards/train_000000.bin bs=1 seek=$((1024 + 2 * (6 * 32 + 5))) conv=notrunc status=none
@@ -125,7 +125,8 @@ expect_code "ranks: a model larger than the memory ends with 90" 90 "$TRAIN" "$T
     --set model.hidden_size=400000 --out huge
 failed_as "ranks: a model larger than the memory" 90 'the plan needs .* for all 2 ranks and .*, or fewer --ranks$'
 check "ranks: a model larger than the memory leaves no run folder" test ! -e huge
-# Where address space is limited, all ranks have OpenBLAS or none has: what one is given the others do not take from it.
+# Where address space is limited, either all ranks have OpenBLAS or none: memory given to one rank is not taken from
+# another.
 if [[ $TRAIN == */release/* ]]; then
     for limit in 1500000 1700000 1900000 3000000; do
         expect_code "ranks: a run within $limit KiB of address space succeeds" 0 timeout -k 5 60 bash \

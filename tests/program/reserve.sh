@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# reserve.sh -- NCCL's memory in the plan of a run whose ranks have a GPU each: an estimate for each communicator, which what the
-# run measures takes the place of; a warning where it was too little; nothing of it where ranks share a GPU. On the emulated
-# device, where the stand-in for NCCL takes as much as the test asks for.
+# reserve.sh -- tests NCCL's memory in the plan of a run whose ranks have a GPU each: an estimate for each communicator,
+# which the measured amount replaces, and a warning if the estimate was too small. Ranks that share a GPU have no such part
+# in their plan. Runs on the emulated device, where the emulated NCCL allocates as much as the test asks for.
 . "$(dirname "$0")/lib.sh"
 
 if ! "$TRAIN" doctor | grep -q '^ok .*cuda .*emulated'; then
@@ -11,7 +11,8 @@ fi
 make_text
 head -c 20000 text.txt >short.txt
 
-# planned NAME DEVICES RANKS MIB OPTION...: a dry run; what it says, blanks are one, goes to "said"
+# planned NAME DEVICES RANKS MIB OPTION...: expects that a dry run succeeds; writes its output to "said", with repeated
+# blanks as one
 planned() {
     local name=$1 devices=$2 ranks=$3 mib=$4
     shift 4
@@ -21,7 +22,7 @@ planned() {
         --set memory_breakdown=true "$@"
     tr -s ' \n' ' ' <output >said
 }
-# told NAME WORDS, untold NAME WORDS: whether the run says so
+# told NAME WORDS, untold NAME WORDS: expects that the output of the run has, or does not have, these words
 told() { check "reserve: $1" grep -qF -- "$2" said; }
 untold() { check "reserve: $1" bash -c '! grep -qF -- "$1" said' told "$2"; }
 
@@ -55,7 +56,7 @@ check "reserve: the message says how NCCL needs less memory" \
     grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 296.0 MiB of it" output
 NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: the suggested NCCL_MAX_CTAS is enough" 0 "$TRAIN" "$TINY" \
     --dry-run --ranks 2 --set device=cuda
-# Of nine channels and of eight, with less room than either needs.
+# Estimates with nine channels and with eight, where there is less memory than either needs.
 NCCL_MAX_CTAS=9 EMU_DEVICES=2 EMU_MEMORY=440 expect_code "reserve: a smaller GPU with NCCL_MAX_CTAS=9 ends with 90" 90 \
     "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
 check "reserve: NCCL_MAX_CTAS=8 is suggested instead of 9" \
@@ -63,8 +64,10 @@ check "reserve: NCCL_MAX_CTAS=8 is suggested instead of 9" \
 NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=440 expect_code "reserve: a smaller GPU with NCCL_MAX_CTAS=8 ends with 90" 90 \
     "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
 check "reserve: no smaller NCCL_MAX_CTAS than 8 is suggested" bash -c '! grep -qF NCCL_MAX_CTAS output'
-# One GPU has less than the other, and runs full only after the plan: what NCCL takes is more than its estimate.
-# full NAME MIB,MIB RESERVED PLACE SENTENCE: NCCL takes so many MiB; who says what
+# One GPU has less memory than the other and becomes full only after the plan, because NCCL allocates more than its
+# estimate.
+# full NAME MIB,MIB RESERVED PLACE PATTERN: NCCL allocates RESERVED MiB; expects one error message from the rank PLACE that
+# matches
 full() {
     expect_code "reserve: $1 ends with 90" 90 env EMU_DEVICES=2 EMU_MEMORY="$2" EMU_NCCL_RESERVE=$(($3 << 20)) timeout 60 "$TRAIN" "$TINY" --dry-run \
         --ranks 2 --set device=cuda --set data.text=short.txt --set parallel.timeout=30

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# resume.sh -- a run that is stopped and goes on ends with the losses, weights and optimizer of one that was never stopped,
-# bit for bit, in every dtype; and what it does with damaged checkpoints and torn lines.
+# resume.sh -- tests that a stopped and resumed run ends with the losses, weights and optimizer state of an uninterrupted
+# run, bit for bit, in every dtype, and how damaged checkpoints and torn lines of metrics are handled.
 . "$(dirname "$0")/lib.sh"
 make_text
 child='' code=''
@@ -15,7 +15,7 @@ for dtype in f32 bf16 fp16 fp64; do
     esac
     options+=("${common[@]}")
     expect_code "resume: a whole run in $dtype succeeds" 0 "$TRAIN" "$TINY" "${options[@]}" --out whole-$dtype
-    # From a checkpoint of every tenth step, by starting again from copies of the run cut off there.
+    # Resumes from checkpoints of several steps, in copies of the run that are cut off at that step.
     for step in 10 30 50; do
         mkdir cut-$dtype-$step
         cp -r whole-$dtype/config.json whole-$dtype/metrics.jsonl whole-$dtype/tokenizer.json cut-$dtype-$step/
@@ -32,7 +32,7 @@ for dtype in f32 bf16 fp16 fp64; do
     expect_code "resume: a stopped run in $dtype resumes" 0 "$TRAIN" "$TINY" "${options[@]}" --out stopped-$dtype
     same_run "resume: a stopped run in $dtype has the same bits" whole-$dtype stopped-$dtype
 done
-# What backward computes again may change whenever a run starts, and no bit moves by it.
+# The recomputation policy may change whenever a run is resumed, without changing a bit of the results.
 for policy in selective full; do
     options=("${common[@]}" --set "activation_checkpointing.policy=$policy")
     expect_code "resume: a whole run with $policy recompute succeeds" 0 "$TRAIN" "$TINY" "${options[@]}" --out whole-$policy
@@ -48,7 +48,7 @@ done
 
 check "resume: the fp16 run skips steps" grep -q '"applied": false' whole-fp16/metrics.jsonl
 
-# Damage in the newest checkpoint: said loudly, the one before serves.
+# Damage in the newest checkpoint is reported, and the run resumes from the one before it.
 cp -r whole-f32 damaged
 rm damaged/result.json
 file=damaged/checkpoints/step_00000060/model.safetensors

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# signals.sh -- SIGINT, SIGTERM, SIGUSR1 and RUN/STOP end a run after its step with a checkpoint and 85; two signals end it at
-# once; afterwards the run goes on to the bits of one that nobody stopped. STEPS: of each run (60).
+# signals.sh -- tests that SIGINT, SIGTERM, SIGUSR1 and the file RUN/STOP end a run after its step with a checkpoint and
+# exit code 85, that two signals end it at once, and that the resumed run has the bits of an uninterrupted one. STEPS: steps
+# of each run (60).
 . "$(dirname "$0")/lib.sh"
 make_text
 child='' code=''

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# verify.sh -- `./train verify`: what it prints, and its exit codes.
+# verify.sh -- tests what `./train verify` prints, and its exit codes.
 . "$(dirname "$0")/lib.sh"
 
 configs=${TINY%/*}/../../configs

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# worlds.sh -- a run that was saved by some ranks goes on on others: the losses of the run that was never stopped, no step left out
-# and none twice, whatever the ranks, ZeRO's stages and the writers were.
+# worlds.sh -- tests that a run saved by some ranks can be resumed on others, with any number of ranks, ZeRO stage and
+# number of checkpoint writers: it has the losses of an uninterrupted run, and each step exactly once.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/lib.sh"
 
-# In doubles, where another order of sums is all that ranks change.
+# In f64, so that losses on different ranks differ only by the order of sums.
 common=(--set fp64.enabled=true --set train_batch_size=48 --set gradient_accumulation_steps=null --set train_steps=30
     --set eval.interval=0 --set eval.sample_interval=0 --set checkpoint.keep=0)
 make_text
-# on RANKS STAGE WRITERS MICRO: a world's options
+# on RANKS STAGE WRITERS MICRO: prints the options of a world
 on() { echo --ranks "$1" --set "zero_optimization.stage=$2" --set "checkpoint.writers=$3" --set "train_micro_batch_size_per_gpu=$4"; }
 worlds=("1 0 1 8" "2 1 1 12" "3 2 2 4" "2 3 2 6")
 
-# same_losses FOLDER FOLDER: 30 steps each, the same to twelve digits
+# same_losses FOLDER FOLDER: succeeds if both runs have 30 steps with losses that differ by at most 1e-11, relative
 same_losses() {
     awk -F'"loss": ' '/"event": "train"/ { split($2, x, ","); n[FILENAME]++; split($1, s, /"step": |,/); loss[FILENAME, s[3] + 0] = x[1] }
         END { for (i = 1; i <= 30; i++) { a = loss[ARGV[1], i]; b = loss[ARGV[2], i]; d = a / b - 1
@@ -20,7 +20,7 @@ same_losses() {
               exit bad || n[ARGV[1]] != 30 || n[ARGV[2]] != 30 }' "$1/metrics.jsonl" "$2/metrics.jsonl"
 }
 
-# Each world goes on where another has stopped.
+# Each world resumes from a checkpoint of another.
 for i in "${!worlds[@]}"; do
     from=${worlds[i]} to=${worlds[(i + 1) % ${#worlds[@]}]}
     read -ra world <<<"$from"
@@ -42,7 +42,8 @@ done
 check "worlds: ckpt inspect prints which ranks saved" grep -qx 'world       3 ranks = dp 3, ZeRO 2, 2 writers' output
 expect_code "worlds: ckpt verify finds all tensors" 0 "$TRAIN" ckpt verify whole-3-2-2-4
 
-# No file may be longer than 60 KiB: every save fails on some rank, all ranks go on, and end with what rank 0 has said once.
+# No file may be longer than 60 KiB: every save fails on some rank, all ranks continue, and rank 0 reports each failure
+# once.
 full() {
     trap '' XFSZ
     ulimit -f 60
