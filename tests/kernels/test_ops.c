@@ -1,9 +1,10 @@
-/* test_ops.c -- every op over every case of op_cases.h against the oracle: all storage and gradient
- * types, dense and strided rows, every CPU level, both products, one to three threads, and the GPU
- * (or the emulated one). Inputs are rounded to storage before the oracle sees them; outputs start
- * as NaN, updates from known values; bands around and inside buffers must stay, and so must inputs;
- * a second run must give the same bits, and other thread counts too where the contract says so.
- * TEST_EVERY=n tries every n-th case of each op, those of TEST_TURN: enough for what is slow. */
+/* test_ops.c -- compares every op on every case of op_cases.h with the oracle: all storage and
+ * gradient types, dense and strided rows, every CPU level, both matrix multiplications, one to
+ * three threads, and the GPU (or the emulated one). Inputs are rounded to storage before the oracle
+ * reads them. Outputs start as NaN, updated tensors with known values. Inputs and the guard bands
+ * around and inside buffers must not change. A second run must give the same bits, and so must
+ * other numbers of threads if the op promises it. TEST_EVERY=n runs every n-th case of each op;
+ * TEST_TURN chooses the first. */
 #include "model/core/check.h"
 #include "tests/support/device/op_devices.h"
 #include "tests/support/oracle/checked_cases.h"
@@ -20,7 +21,7 @@
 
 #include <cmocka.h>
 
-/* One call made ready: exact values before and after, and guarded tensors to make it with. */
+/* A prepared call: the exact values before and after it, and guarded tensors for its operands. */
 typedef struct {
     const OpCase *c;
     DType storage, grad;
@@ -51,7 +52,7 @@ static bool operand_present(const Trial *t, int i)
     return i < t->count && t->spec[i].role != ROLE_ABSENT;
 }
 
-/* Element i of operand `operand` before rounding. */
+/* Returns element i of operand `operand` before rounding. */
 static double draw(const OpCase *c, const OperandSpec *s, int operand, int64_t i)
 {
     uint64_t stream = (uint64_t)(operand + 1) * 1000003u + (uint64_t)c->op;
@@ -69,7 +70,7 @@ static double draw(const OpCase *c, const OperandSpec *s, int operand, int64_t i
     }
 }
 
-/* The inputs of a case, which all its trials round to their types. */
+/* Computes the inputs of a case; each trial rounds them to its types. */
 typedef struct {
     double *v[CASE_OPERANDS];
 } Draws;
@@ -102,7 +103,7 @@ static void round_operand(Trial *t, int i)
         t->oracle.v[i][k] = oracle_round(dtype, t->oracle.v[i][k]);
 }
 
-/* Rounds the inputs, lets the oracle answer. */
+/* Rounds the inputs and computes the expected outputs with the oracle. */
 static void trial_prepare(Trial *t, const OpCase *c, const Draws *draws, DType storage, DType grad)
 {
     *t = (Trial){.c = c, .storage = storage, .grad = grad, .oracle = {.c = c, .storage = storage}};
@@ -132,7 +133,8 @@ static void trial_free(Trial *t)
     }
 }
 
-/* Guarded buffers with the starting values, rows `gap` elements apart where the op allows it. */
+/* Creates guarded buffers with the initial values; their rows are `gap` elements apart if the op
+ * allows it. */
 static void buffers_create(Trial *t, int64_t gap)
 {
     for (int i = 0; i < t->count; i++) {
@@ -170,7 +172,7 @@ static bool shared(const Trial *t, int i)
     return false;
 }
 
-/* Bands, inputs and outputs after a run; `factors`: by a device that may round factors. */
+/* Checks guard bands, inputs and outputs after a run. `factors`: the device may round factors. */
 static void check_after(const Trial *t, bool factors)
 {
     char err[512];
@@ -193,7 +195,7 @@ static void check_after(const Trial *t, bool factors)
     }
 }
 
-/* The bytes of all buffers, one after another; the caller frees. */
+/* Returns the bytes of all buffers, one after another; the caller frees them. */
 static unsigned char *snapshot(const Trial *t, size_t *bytes)
 {
     *bytes = 0;
@@ -207,8 +209,8 @@ static unsigned char *snapshot(const Trial *t, size_t *bytes)
     return all;
 }
 
-/* Ops whose sums do not depend on the number of threads: elementwise, by row, or in ascending order
- * by contract. */
+/* Returns whether the op's sums do not depend on the number of threads: it is elementwise, works by
+ * row, or promises to add in ascending order. */
 static bool same_bits_for_all_threads(OpId op)
 {
     switch (op) {
@@ -222,7 +224,7 @@ static bool same_bits_for_all_threads(OpId op)
     }
 }
 
-/* The call on a device with memory of its own: blocks go there and come back whole. */
+/* Runs the call on a device with its own memory; whole blocks are copied to it and back. */
 static void run_far(Trial *t, Device *dev, const StepDecision *decision)
 {
     Tensor far[CASE_OPERANDS] = {{0}};
@@ -256,14 +258,14 @@ static void run_on(Trial *t, TestDevice *d, int64_t gap)
     device_release(&d->device, far, sizeof decision);
 }
 
-/* Gives back what run_far made. */
+/* Frees what run_far allocated. */
 static void buffers_release(Trial *t, Device *dev)
 {
     for (int i = 0; i < t->count; i++)
         if (t->guarded[i].on_device) guarded_release(&t->guarded[i], dev);
 }
 
-/* Whether this trial on that device can differ from the others, and is asked for. */
+/* Returns whether this trial on this device is selected and can differ from the other trials. */
 static bool worth_running(const Trial *t, const TestDevice *d)
 {
     bool products = op_case_flops(t->c) > 0 && t->c->batch == 0;
@@ -271,7 +273,7 @@ static bool worth_running(const Trial *t, const TestDevice *d)
            device_has_storage(&d->device, t->storage);
 }
 
-/* The call once more, when it is to be made twice: the same bits. */
+/* Repeats the call, if it is to run twice, and expects the same bits. */
 static void run_again(Trial *t, TestDevice *d, int64_t gap, const unsigned char *once)
 {
     size_t bytes;
@@ -282,8 +284,8 @@ static void run_again(Trial *t, TestDevice *d, int64_t gap, const unsigned char 
     free(again);
 }
 
-/* Runs on every device that can differ; how many there were. Buffers that are, bands and all, the
- * bits of a run that passed have passed too. */
+/* Runs on every device that can differ and returns how many there were. Buffers with the same bits
+ * as those of a run that has passed, guard bands included, pass without further checks. */
 static int trial_on_devices(Trial *t, int64_t gap)
 {
     unsigned char *passed = NULL, *single = NULL;
@@ -333,16 +335,16 @@ static bool somebody_has(DType storage)
     return false;
 }
 
-/* Whether a case takes as long as all small ones of its op: it is there for loops that go round
- * more than once and work that is cut, not for the edges of shapes. */
+/* Returns whether the case is large. Large cases test loops with several iterations and divided
+ * work, not the edges of shapes; each takes as long as all small cases of its op. */
 static bool is_large(const OpCase *c)
 {
     return op_case_flops(c) > 8e6 || op_case_bytes(c, F32, F32) > 4e5;
 }
 
-/* Every storage and gradient type that somebody has, rows close together and apart; the number of
- * runs. With TEST_SAMPLE a large case has in each storage type one gradient type and one distance
- * of rows, in turns: all of them meet it in some type, and all types the small cases. */
+/* Runs the case with every storage and gradient type that some device has, with dense and strided
+ * rows, and returns the number of runs. With TEST_SAMPLE a large case runs with one gradient type
+ * and one row distance per storage type; these rotate, so each occurs with some type. */
 static int check_case(const OpCase *c, int number)
 {
     Draws draws = draws_make(c);
@@ -374,7 +376,7 @@ static void check_op(void **state)
     int count = checked_cases(&cases), runs = 0, found = 0, all = 0;
     for (int k = 0; k < count; k++)
         all += cases[k].op == op;
-    /* An op of few cases has one in every turn. */
+    /* At least one case of each op runs, even if the op has few cases. */
     int64_t every = turns_every(1);
     if (every > all && all > 0) every = all;
     int64_t first = turns_first(every);
@@ -389,7 +391,7 @@ int main(void)
     struct CMUnitTest tests[OP_COUNT];
     size_t n = 0;
     for (int op = 0; op < OP_COUNT; op++) {
-        if (op == OP_step_decide) continue; /* no tensors: test_ops_step.c */
+        if (op == OP_step_decide) continue; /* it has no tensors; test_ops_step.c tests it */
         id[n] = (OpId)op;
         tests[n] = (struct CMUnitTest){
             .name = op_name[op], .test_func = check_op, .initial_state = &id[n]};

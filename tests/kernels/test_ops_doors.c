@@ -1,5 +1,5 @@
-/* test_ops_doors.c -- what the front doors refuse and by which words, what the profile keeps, and
- * the ops that take any type. */
+/* test_ops_doors.c -- tests the checks on every call of an op and their error messages, the
+ * contents of the profile, and the ops that accept any dtype. */
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
 #include "tests/support/device/op_devices.h"
@@ -19,7 +19,8 @@
 /* ---- conversions ------------------------------------------------------------------------------
  */
 
-/* Between any two float types as the scalar conversions say, special values and halves included. */
+/* Copies between any two float types give the results of the scalar conversions, including special
+ * values and ties. */
 static void copy_converts_between_all_types(void **state)
 {
     (void)state;
@@ -67,7 +68,7 @@ static void copy_converts_between_all_types(void **state)
             }
 }
 
-static void fill_knows_every_type(void **state)
+static void fill_writes_every_type(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++)
@@ -83,10 +84,11 @@ static void fill_knows_every_type(void **state)
         }
 }
 
-/* ---- front doors ------------------------------------------------------------------------------
+/* ---- checks of calls
+ * ------------------------------------------------------------------------------
  */
 
-/* Runs body in a child; it must end with this code and say both texts. */
+/* Runs the body in a child process, which must end with this code and print both texts. */
 static void expect_end(Device *dev, void (*body)(Device *), int code, const char *op,
                        const char *what)
 {
@@ -190,7 +192,7 @@ static Tensor row(int i, int64_t n)
     return tensor_1d(spare[i], F32, n);
 }
 
-/* Column sums of heads would mix them. */
+/* Column sums would mix the heads. */
 static void columns_of_heads(Device *dev)
 {
     op_norm_backward(dev, here(0, 2, 6), false, row(1, 6), row(1, 3), NO_TENSOR, false,
@@ -217,7 +219,7 @@ static void short_columns(Device *dev)
                               row(1, 3), false);
 }
 
-/* The device's own table, less one row. */
+/* The device's table of ops without one row. */
 static void missing_op(Device *dev)
 {
     OpTable table = *dev->ops;
@@ -298,7 +300,7 @@ static void a_part_wider_than_the_whole(Device *dev)
     op_normal(dev, here(0, 1, 4), 1, &(Segment){.cols = 3, .whole_cols = 2}, 1);
 }
 
-static void front_doors_refuse_by_name(void **state)
+static void invalid_operands_are_refused_with_op_and_operand(void **state)
 {
     (void)state;
     expect_refusal(wrong_shape, "op_add", "b is (4, 2) f32");
@@ -328,8 +330,8 @@ static void front_doors_refuse_by_name(void **state)
     expect_refusal(short_columns, "op_linear_backward_weight", "columns is (3) f32");
 }
 
-/* A table may have no body for an op: a run that calls it ends with a sentence. */
-static void an_op_without_a_body_is_said(void **state)
+/* A backend may lack an op: a run that calls it ends with an error message. */
+static void an_op_that_a_backend_lacks_ends_the_program_with_its_name(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -340,8 +342,9 @@ static void an_op_without_a_body_is_said(void **state)
     }
 }
 
-/* The profile counts calls and lists products; without one nothing is kept. */
-static void the_profile_lists_products(void **state)
+/* The profile counts calls and lists matrix multiplications; without a profile nothing is stored.
+ */
+static void the_profile_counts_calls_and_lists_matrix_multiplications(void **state)
 {
     (void)state;
     Product list[2];
@@ -366,8 +369,8 @@ static void the_profile_lists_products(void **state)
                 p.accumulate);
 }
 
-/* The calls of the benchmark grow with the tokens, and shrink whole. */
-static void bench_calls_are_scaled(void **state)
+/* The sizes of the benchmark's calls are proportional to the number of tokens. */
+static void benchmark_calls_scale_with_the_number_of_tokens(void **state)
 {
     (void)state;
     const OpCase copy = {OP_copy, .n = 1024, .cols = 3072}, adamw = {OP_adamw, .n = 1 << 23},
@@ -388,11 +391,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copy_converts_between_all_types),
-        cmocka_unit_test(fill_knows_every_type),
-        cmocka_unit_test(front_doors_refuse_by_name),
-        cmocka_unit_test(an_op_without_a_body_is_said),
-        cmocka_unit_test(the_profile_lists_products),
-        cmocka_unit_test(bench_calls_are_scaled),
+        cmocka_unit_test(fill_writes_every_type),
+        cmocka_unit_test(invalid_operands_are_refused_with_op_and_operand),
+        cmocka_unit_test(an_op_that_a_backend_lacks_ends_the_program_with_its_name),
+        cmocka_unit_test(the_profile_counts_calls_and_lists_matrix_multiplications),
+        cmocka_unit_test(benchmark_calls_scale_with_the_number_of_tokens),
     };
     return cmocka_run_group_tests_name("front doors of ops", tests, devices_setup,
                                        devices_teardown);

@@ -1,6 +1,6 @@
-/* test_ops_gelu.c -- the two gelus after a product, one of the rounded value, one of the sum, and
- * gelu' after the product of backward. What tells them from each other, or from other forms of
- * gelu, lies within test_ops.c's bounds, so here the sums are exact. */
+/* test_ops_gelu.c -- tests the two fused gelus, one of the rounded product and one of the unrounded
+ * sum, and the fused gelu' of the backward pass. The differences between them, and from other forms
+ * of gelu, are smaller than the bounds of test_ops.c, so the sums are exact here. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
@@ -18,7 +18,8 @@
 
 static const DType storages[] = {F64, F32, BF16, F16};
 
-/* Rows of whole packs of 8, which cuBLASLt's epilogues want, and others; PAIR terms a sum. */
+/* Row lengths that are multiples of 8, which cuBLASLt's epilogues require, and others; PAIR terms
+ * per sum. */
 enum { ROWS = 40, WIDE = 64, ODD = 61, PAIR = 2 };
 
 static Tensor host(DType dtype, int64_t rows, int64_t cols)
@@ -26,8 +27,8 @@ static Tensor host(DType dtype, int64_t rows, int64_t cols)
     return tensor_2d(must_calloc((size_t)(rows * cols), dtype_size(dtype)), dtype, rows, cols);
 }
 
-/* Parts of a sum that every storage type holds: sum (n, o) = fine n + coarse o + bias o, exact in
- * f32 in any order. */
+/* Addends that every storage type represents exactly: sum (n, o) = fine n + coarse o + bias o,
+ * which is exact in f32 in any order. */
 static double fine(int64_t n)
 {
     return (double)n / 4096;
@@ -43,7 +44,7 @@ static double bias_at(int64_t o)
     return (double)(o * 5 % 16 - 8) / 8;
 }
 
-/* What one call made, in host memory; pre has no data where it was not asked for. */
+/* The outputs of one call, in host memory; pre has no data if it was not requested. */
 typedef struct {
     Tensor y, pre;
 } Made;
@@ -69,8 +70,8 @@ static Made run(Device *dev, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
     return m;
 }
 
-/* Every y is the gelu of the sum rounded once, every pre the sum rounded; counts the elements that
- * gelu of the rounded sum would have got wrong. */
+/* Checks that every y is the gelu of the sum, rounded once, and every pre the rounded sum. Counts
+ * the elements for which gelu of the rounded sum would be wrong. */
 static int check_elements(const char *name, Made m, bool with_bias)
 {
     DType dtype = m.y.dtype;
@@ -137,8 +138,7 @@ static Tensor drawn(DType dtype, int64_t rows, int64_t cols, uint64_t stream)
     return t;
 }
 
-/* Where storage is the compute type there is nothing to round before: y and pre have the same bits.
- */
+/* If storage has the compute type, nothing is rounded before gelu, so both give the same bits. */
 static void the_two_gelus_are_one_in_f32_and_f64(void **state)
 {
     (void)state;
@@ -163,15 +163,16 @@ static void the_two_gelus_are_one_in_f32_and_f64(void **state)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Where gelu' is taken: values of the storage type over the stretch in which it bends. */
+/* The arguments of gelu': values of the storage type over the range in which it is curved. */
 static double pre_at(DType dtype, int64_t n, int64_t i)
 {
     return oracle_round(dtype, (double)((n * 67 + i * 29) % 1201 - 600) / 128);
 }
 
-/* Every dx is the sum, exact in f32, times gelu' of the tanh form, rounded once: f32's own errors
- * are allowed and no more. A gelu' by erf is up to 1e-3 off, one by the hardware's approximate tanh
- * 2^-11: some of the elements then round otherwise in 16 bits, and in f32 all differ. */
+/* Every dx is the sum, exact in f32, times gelu' of the tanh form, rounded once; only rounding
+ * errors of f32 are allowed. A gelu' computed with erf is wrong by up to 1e-3, one with the
+ * hardware's approximate tanh by 2^-11. Then some elements round differently in 16 bits, and all
+ * differ in f32. */
 static void check_slopes(const char *name, Tensor dx, Tensor pre)
 {
     DType dtype = dx.dtype;

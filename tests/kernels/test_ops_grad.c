@@ -1,4 +1,4 @@
-/* test_ops_grad.c -- every backward op against its forward op, both as they are, in f64
+/* test_ops_grad.c -- compares every backward op with finite differences of its forward op, in f64
  * (gradcheck.h). */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
@@ -52,7 +52,7 @@ static double norm_loss(const Function *f)
     return weighted(f, y, s->n * s->cols, 0);
 }
 
-static void norm_gradients(void **state)
+static void norm_backward_matches_finite_differences(void **state)
 {
     (void)state;
     static const NormShape shape[] = {
@@ -78,8 +78,8 @@ static void norm_gradients(void **state)
     }
 }
 
-/* L = sum of y's and of the residual stream itself: its gradient adds to what norm_backward finds,
- * and the column sums of both are the bias's. */
+/* L is the sum of the y and of the residual stream itself. The stream's own gradient is added to
+ * that of norm_backward, and the column sums of both are the gradient of the bias. */
 static double residual_norm_loss(const Function *f)
 {
     const NormShape *s = f->options;
@@ -92,7 +92,7 @@ static double residual_norm_loss(const Function *f)
     return weighted(f, f->scratch[0], n, 0) + weighted(f, f->scratch[2], n, n);
 }
 
-static void residual_norm_gradients(void **state)
+static void residual_norm_backward_matches_finite_differences(void **state)
 {
     (void)state;
     static const NormShape shape[] = {{{NORM_LAYERNORM, 1e-5}, 5, 17, 1},
@@ -122,7 +122,7 @@ static void residual_norm_gradients(void **state)
 
 enum { ROWS = 7, IN = 11, MIDDLE = 13, OUT = 5 };
 
-/* y = gelu(x w^T + b) v^T: both epilogues and all three products. */
+/* y = gelu(x w^T + b) v^T: uses both epilogues and all three matrix multiplications. */
 static double mlp_loss(const Function *f)
 {
     Tensor middle = matrix(f->scratch[0], ROWS, MIDDLE), y = matrix(f->scratch[2], ROWS, OUT);
@@ -134,7 +134,7 @@ static double mlp_loss(const Function *f)
     return weighted(f, f->scratch[2], ROWS * OUT, 0);
 }
 
-static void linear_gradients(void **state)
+static void linear_backward_matches_finite_differences(void **state)
 {
     (void)state;
     Function *f = function_create(mlp_loss, NULL);
@@ -163,7 +163,7 @@ static double activation_loss(const Function *f)
     return weighted(f, f->scratch[0], 6 * 9, 0);
 }
 
-static void activation_gradients(void **state)
+static void activation_backward_matches_finite_differences(void **state)
 {
     (void)state;
     static const ActivationKind kind[] = {ACTIVATION_GELU, ACTIVATION_RELU2, ACTIVATION_SWIGLU};
@@ -171,7 +171,8 @@ static void activation_gradients(void **state)
         int64_t cols = kind[i] == ACTIVATION_SWIGLU ? 18 : 9;
         Function *f = function_create(activation_loss, &kind[i]);
         double *x = function_input(f, "x", 6 * cols);
-        /* Away from relu2's kink, where differences across it mean nothing. */
+        /* Arguments away from relu2's kink, because finite differences across it are meaningless.
+         */
         for (int64_t k = 0; k < 6 * cols; k++)
             x[k] += x[k] < 0 ? -0.1 : 0.1;
         op_activation_backward(&cpu, matrix(f->input[0].dx, 6, cols), matrix(f->weight, 6, 9),
@@ -192,9 +193,9 @@ static double rope_loss(const Function *f)
     return weighted(f, y, 8 * 18, 0);
 }
 
-/* A table of rotations, so that inverse is the transpose: dx = inverse(dy), and inverse(rope(x)) =
+/* For a table of rotations the inverse is the transpose: dx = inverse(dy), and inverse(rope(x)) =
  * x. */
-static void rope_inverse_is_the_transpose(void **state)
+static void the_inverse_of_rope_is_its_transpose(void **state)
 {
     (void)state;
     Function *f = function_create(rope_loss, NULL);
@@ -247,7 +248,7 @@ static double attention_loss(const Function *f)
     return weighted(f, f->scratch[0], s->batch * s->tq * hd, 0);
 }
 
-static void attention_gradients(void **state)
+static void attention_backward_matches_finite_differences(void **state)
 {
     (void)state;
     static const AttentionCase shape[] = {
@@ -281,7 +282,7 @@ static void attention_gradients(void **state)
 
 enum { TARGETS = 9, COLUMNS = 24, VOCABULARY = 19 };
 
-/* scale times the sum of losses; the columns beyond the vocabulary and masked rows must not matter.
+/* Returns scale times the sum of losses, which must not depend on padding columns and masked rows.
  */
 static double loss_loss(const Function *f)
 {
@@ -294,7 +295,7 @@ static double loss_loss(const Function *f)
     return 0.3 * sum;
 }
 
-static void loss_gradients(void **state)
+static void loss_backward_matches_finite_differences(void **state)
 {
     (void)state;
     Function *f = function_create(loss_loss, NULL);
@@ -319,9 +320,9 @@ static double embedding_loss(const Function *f)
     return weighted(f, f->scratch[0], 15 * 6, 0);
 }
 
-/* Rows 2 .. 6 of a table in parts: indices outside give and take nothing; positions use all nine
- * rows. */
-static void embedding_gradients(void **state)
+/* Uses rows 2 to 6 of a table as the local part: indices outside it contribute nothing; positions
+ * use all nine rows. */
+static void embedding_backward_matches_finite_differences(void **state)
 {
     (void)state;
     Function *f = function_create(embedding_loss, NULL);
@@ -355,14 +356,14 @@ static int close_cpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm_gradients),
-        cmocka_unit_test(residual_norm_gradients),
-        cmocka_unit_test(linear_gradients),
-        cmocka_unit_test(activation_gradients),
-        cmocka_unit_test(rope_inverse_is_the_transpose),
-        cmocka_unit_test(attention_gradients),
-        cmocka_unit_test(loss_gradients),
-        cmocka_unit_test(embedding_gradients),
+        cmocka_unit_test(norm_backward_matches_finite_differences),
+        cmocka_unit_test(residual_norm_backward_matches_finite_differences),
+        cmocka_unit_test(linear_backward_matches_finite_differences),
+        cmocka_unit_test(activation_backward_matches_finite_differences),
+        cmocka_unit_test(the_inverse_of_rope_is_its_transpose),
+        cmocka_unit_test(attention_backward_matches_finite_differences),
+        cmocka_unit_test(loss_backward_matches_finite_differences),
+        cmocka_unit_test(embedding_backward_matches_finite_differences),
     };
     return cmocka_run_group_tests_name("gradients of ops", tests, open_cpu, close_cpu);
 }

@@ -1,7 +1,7 @@
-/* test_ops_loss.c -- the loss of rows in which one logit is far above all others, or is not a
- * number, at every place in turn: whoever looks for the largest logit in vectors, packs or strides
- * must look at every place, the odd ones at the end too. A largest logit that is passed over lets
- * its exponential overflow; a NaN must come out as one wherever it is. */
+/* test_ops_loss.c -- tests the loss of rows in which one logit is NaN or far larger than all
+ * others, at every position in turn. Code that searches the largest logit in vectors, packs or
+ * strides must read every position, including the odd ones at the end. If it misses the largest
+ * logit, the exponential overflows. A NaN anywhere must give a NaN loss. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
@@ -15,26 +15,27 @@
 
 #include <cmocka.h>
 
-/* Beyond the range of exp in doubles, too. */
+/* Outside the range of exp in f64 as well. */
 #define SPIKE 1000.0
 #define SCALE 0.5
 
-/* Rows of logits (rows, cols), of which `vocabulary` count; row r has its spike at place[r]. */
+/* Rows of logits (rows, cols), of which the first `vocabulary` columns count; row r has its extreme
+ * value at place[r]. */
 typedef struct {
     DType storage;
     int64_t rows, cols, vocabulary;
     const int32_t *place;
-    double value; /* of the spike: SPIKE or NaN */
+    double value; /* the extreme value: SPIKE or NaN */
     bool backward;
 } Spikes;
 
-/* A third of the rows ask for the spike itself. */
+/* In a third of the rows the target is the extreme logit itself. */
 static int32_t target_of(const Spikes *s, int64_t row)
 {
     return (int32_t)((s->place[row] + 5 * (row % 3)) % s->vocabulary);
 }
 
-/* As it is stored. */
+/* Returns the logit as it is stored. */
 static double logit_of(const Spikes *s, int64_t row, int64_t col)
 {
     uint64_t rounded;
@@ -43,7 +44,7 @@ static double logit_of(const Spikes *s, int64_t row, int64_t col)
     return dtype_get(s->storage, &rounded, 0);
 }
 
-/* Beside the spike no other logit weighs anything: softmax is 1 there and 0 elsewhere. */
+/* The extreme logit dominates: softmax is 1 there and 0 elsewhere. */
 static void check_row(const Spikes *s, int64_t row, double loss, const void *gradient,
                       const char *where)
 {
@@ -65,7 +66,7 @@ static void check_row(const Spikes *s, int64_t row, double loss, const void *gra
         assert_true(isnan(dtype_get(s->storage, gradient, row * s->cols + target)));
 }
 
-/* Padding holds what must not count. */
+/* The padding contains values that must not count. */
 static void check_spikes(TestDevice *d, const Spikes *s)
 {
     Device *dev = &d->device;
@@ -101,8 +102,8 @@ static void check_spikes(TestDevice *d, const Spikes *s)
     free(target);
 }
 
-/* On every device that was asked for, in every type that it has; rows as long as the vocabulary,
- * then padded to whole packs; with the gradient and without. */
+/* Runs on every selected device in every dtype that it has: with rows as long as the vocabulary and
+ * rows padded to whole packs, with and without the gradient. */
 static void check_on_devices(int64_t vocabulary, int64_t rows, const int32_t *place, double value)
 {
     for (int i = 0; i < devices.count; i++) {
@@ -123,7 +124,7 @@ static void check_on_devices(int64_t vocabulary, int64_t rows, const int32_t *pl
 }
 
 /* Odd lengths around whole vectors of every level, and around whole packs. */
-static void a_spike_is_seen_at_every_place(void **state)
+static void a_very_large_or_NaN_logit_is_found_at_every_position(void **state)
 {
     static const int64_t length[] = {1, 7, 31, 33, 71, 133};
     int32_t place[133];
@@ -136,8 +137,9 @@ static void a_spike_is_seen_at_every_place(void **state)
     }
 }
 
-/* Rows over which a block of threads passes several times: around the borders of its strides. */
-static void a_spike_is_seen_in_long_rows(void **state)
+/* Long rows, which a block of threads reads in several strides: positions around the ends of these.
+ */
+static void a_very_large_or_NaN_logit_is_found_in_long_rows(void **state)
 {
     enum { LONG = 4219, EVERY = 512 };
     int32_t place[3 * (LONG / EVERY + 2)];
@@ -153,8 +155,8 @@ static void a_spike_is_seen_in_long_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_spike_is_seen_at_every_place),
-        cmocka_unit_test(a_spike_is_seen_in_long_rows),
+        cmocka_unit_test(a_very_large_or_NaN_logit_is_found_at_every_position),
+        cmocka_unit_test(a_very_large_or_NaN_logit_is_found_in_long_rows),
     };
     return cmocka_run_group_tests_name("loss of rows with a spike", tests, devices_setup,
                                        devices_teardown);

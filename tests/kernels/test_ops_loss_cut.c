@@ -1,7 +1,7 @@
-/* test_ops_loss_cut.c -- the loss of logits whose columns are cut among ranks: from one to four
- * ranks, the three ops with the maximum and the sum over the ranks between them give op_loss of the
- * whole rows, losses on every rank and each rank's columns of the gradient, on every device; and
- * that gradient is the one of the losses. */
+/* test_ops_loss_cut.c -- tests the loss of logits whose columns are divided among one to four
+ * ranks. The three ops, with a maximum and a sum over the ranks between them, give the same as
+ * op_loss on whole rows: the losses on every rank, and each rank's columns of the gradient, on
+ * every device. The gradient also matches finite differences. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
@@ -20,7 +20,7 @@
 enum { MOST_RANKS = 4 };
 #define SCALE 0.625
 
-/* Rows of logits over a vocabulary, and how they are cut. */
+/* Rows of logits over a vocabulary, and how the columns are divided. */
 typedef struct {
     DType storage;
     int64_t rows, vocabulary, cols; /* cols: of a rank, padding included */
@@ -34,13 +34,14 @@ typedef struct {
     Tensor logits, losses, most, terms;
 } Part;
 
-/* Each fourth row has no target. */
+/* Every fourth row has no target. */
 static int32_t target_of(const Cut *c, int64_t row)
 {
     return row % 4 == 3 ? -1 : (int32_t)(row * 7 % c->vocabulary);
 }
 
-/* Element col of the row as it is stored. Padding holds what must not count. */
+/* Returns element col of the row as it is stored. The padding contains values that must not count.
+ */
 static double stored(const Cut *c, int64_t row, int64_t col)
 {
     uint64_t cell;
@@ -49,7 +50,7 @@ static double stored(const Cut *c, int64_t row, int64_t col)
     return dtype_get(c->storage, &cell, 0);
 }
 
-/* Columns [first, first + cols) on the device. */
+/* Copies columns [first, first + cols) to the device. */
 static Tensor logits_on(Device *dev, const Cut *c, int64_t first, int64_t cols)
 {
     void *host = must_calloc((size_t)(c->rows * cols), dtype_size(c->storage));
@@ -87,7 +88,7 @@ static void drop_part(Device *dev, const Part *p)
     device_drop(dev, p->terms);
 }
 
-/* What the ranks do, one after the other; the reductions go to all of them. */
+/* Runs the ops of the ranks one after another and gives the results of the reductions to all. */
 static void cut_loss(Device *dev, const Cut *c, Part *part, Tensor targets, Tensor scale)
 {
     Tensor most[MOST_RANKS], terms[MOST_RANKS];
@@ -109,7 +110,7 @@ static void cut_loss(Device *dev, const Cut *c, Part *part, Tensor targets, Tens
     }
 }
 
-/* A tensor of the device as doubles; the caller frees. */
+/* Returns a tensor of the device as doubles; the caller frees it. */
 static double *values_of(Device *dev, Tensor far)
 {
     int64_t n = tensor_count(far);
@@ -132,7 +133,8 @@ static void expect_near(const Cut *c, const char *where, const char *what, int r
              (long long)i, got, want, fabs(got - want));
 }
 
-/* In f64 1e-14 relative to the size of what is compared; elsewhere some roundings of the type. */
+/* Returns the bound: 1e-14 of the compared value in f64, otherwise a few rounding errors of the
+ * type. */
 static void check_rank(Device *dev, const Cut *c, const char *where, const Part *part, int rank,
                        const double *loss, const double *gradient)
 {
@@ -184,16 +186,16 @@ static void check_cut(TestDevice *d, const Cut *c)
     free(target);
 }
 
-/* On every device that was asked for, every type that it has, one to four ranks, with the gradient
- * and without. A rank's columns are a multiple of `grain`: 17 over four ranks leave the last none
- * where that is 8. */
+/* Runs on every selected device, in every dtype that it has, on one to four ranks, with and without
+ * the gradient. A rank's columns are a multiple of `grain`: if this is 8, 17 columns over four
+ * ranks leave none for the last. */
 static void check_on_devices(int64_t vocabulary, int64_t rows, int64_t grain,
                              double (*logit)(int64_t, int64_t, int64_t))
 {
     for (int i = 0; i < devices.count; i++) {
         TestDevice *d = &devices.item[i];
         if (!device_asked_for(d) || d->threads == 2 || d->openblas) continue;
-        /* Where a GPU's blocks pass over a row more than once. */
+        /* Rows so long that a block of a GPU reads them in several strides. */
         if (vocabulary > 10000 && !d->cuda) continue;
         for (DType storage = F64; storage <= F16; storage++)
             for (int k = 0; k < 2 * MOST_RANKS; k++) {
@@ -216,20 +218,20 @@ static double spread(int64_t row, int64_t col, int64_t vocabulary)
     return 3 * drawn_normal(61, row * vocabulary + col);
 }
 
-/* +80 and -80 here and there, so that ranks differ in their largest by up to 160. */
+/* Some logits are +80 and -80, so the largest logits of two ranks differ by up to 160. */
 static double far_apart(int64_t row, int64_t col, int64_t vocabulary)
 {
     double sign = (col * 4 / vocabulary + row) % 3 == 0 ? 1 : -1;
     return 80 * sign + drawn_normal(62, row * vocabulary + col);
 }
 
-/* Beyond the range of exp where the largest is not taken off: at row's own place. */
+/* One logit per row is outside the range of exp unless the largest is subtracted first. */
 static double spike(int64_t row, int64_t col, int64_t vocabulary)
 {
     return row % vocabulary == col ? 1000 : drawn_uniform(63, row * vocabulary + col);
 }
 
-/* Only a NaN shows it: it is at the row's own place. */
+/* One logit per row is NaN. */
 static double not_a_number(int64_t row, int64_t col, int64_t vocabulary)
 {
     return row % vocabulary == col ? (double)NAN : drawn_uniform(64, row * vocabulary + col);
@@ -246,7 +248,7 @@ static void bug_21_22_losses_and_gradients_are_those_of_whole_rows(void **state)
     check_on_devices(17, 0, 8, spread); /* no rows: nothing is launched */
 }
 
-static void bug_23_padding_takes_no_part(void **state)
+static void bug_23_padding_does_not_change_the_loss(void **state)
 {
     (void)state;
     check_on_devices(1, 5, 8, spread);
@@ -254,7 +256,7 @@ static void bug_23_padding_takes_no_part(void **state)
     check_on_devices(127, 9, 128, spread);
 }
 
-static void bug_24_the_largest_is_that_of_all_ranks(void **state)
+static void bug_24_the_largest_logit_of_all_ranks_is_subtracted(void **state)
 {
     (void)state;
     check_on_devices(17, 24, 8, far_apart);
@@ -262,8 +264,8 @@ static void bug_24_the_largest_is_that_of_all_ranks(void **state)
     check_on_devices(33, 66, 8, spike);
 }
 
-/* A row whose rank and whose peers have a NaN: the loss is one on all of them. */
-static void a_nan_reaches_every_rank(void **state)
+/* If one rank has a NaN in a row, the loss of the row is NaN on all ranks. */
+static void a_NaN_logit_of_one_rank_gives_a_NaN_loss_on_all(void **state)
 {
     enum { ROWS = 33 };
     (void)state;
@@ -299,7 +301,7 @@ static void a_nan_reaches_every_rank(void **state)
 
 enum { TARGETS = 9, COLUMNS = 24, VOCABULARY = 19, PARTS = 3, PART_COLUMNS = COLUMNS / PARTS };
 
-/* The columns of one rank of rows of logits. */
+/* One rank's columns of the logits. */
 static Tensor part_of(double *logits, int part)
 {
     Tensor columns = tensor_2d(logits + part * PART_COLUMNS, F64, TARGETS, PART_COLUMNS);
@@ -307,8 +309,9 @@ static Tensor part_of(double *logits, int part)
     return columns;
 }
 
-/* The losses (TARGETS) of logits of which each of three ranks has a third of the columns; what
- * follows them in `losses` is scratch. With a scale the logits become their gradient. */
+/* Computes the losses (TARGETS) of logits of which each of three ranks has a third of the columns.
+ * The elements after them in `losses` are scratch. With a scale the logits are replaced by their
+ * gradient. */
 static void parts_loss(double *losses, double *logits, const Function *f, Tensor scale)
 {
     Tensor targets = tensor_1d((void *)f->index, I32, TARGETS), most[PARTS], terms[PARTS];
@@ -338,7 +341,7 @@ static double cut_loss_loss(const Function *f)
     return 0.3 * sum;
 }
 
-static void cut_loss_gradients(void **state)
+static void gradients_of_divided_logits_match_finite_differences(void **state)
 {
     (void)state;
     Function *f = function_create(cut_loss_loss, NULL);
@@ -355,10 +358,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bug_21_22_losses_and_gradients_are_those_of_whole_rows),
-        cmocka_unit_test(bug_23_padding_takes_no_part),
-        cmocka_unit_test(bug_24_the_largest_is_that_of_all_ranks),
-        cmocka_unit_test(a_nan_reaches_every_rank),
-        cmocka_unit_test(cut_loss_gradients),
+        cmocka_unit_test(bug_23_padding_does_not_change_the_loss),
+        cmocka_unit_test(bug_24_the_largest_logit_of_all_ranks_is_subtracted),
+        cmocka_unit_test(a_NaN_logit_of_one_rank_gives_a_NaN_loss_on_all),
+        cmocka_unit_test(gradients_of_divided_logits_match_finite_differences),
     };
     return cmocka_run_group_tests_name("loss of logits cut by columns", tests, devices_setup,
                                        devices_teardown);

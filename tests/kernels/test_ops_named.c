@@ -1,5 +1,4 @@
-/* test_ops_named.c -- known ways for ops to be wrong, each as a test named after it, and what the
- * front doors refuse. */
+/* test_ops_named.c -- tests known mistakes of ops; each test is named after its mistake. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
@@ -20,7 +19,7 @@
 
 /* 1024 equal gradients of 1 in bf16 add up to 1024 in an f32 buffer; a bf16 one would stop at 256.
  */
-static void bug_6_equal_gradients_add_up(void **state)
+static void bug_6_many_equal_gradients_are_added_without_loss(void **state)
 {
     enum { DW, DB, DTABLE, DNORM_W, DNORM_B, SUMS };
     (void)state;
@@ -53,7 +52,7 @@ static void bug_6_equal_gradients_add_up(void **state)
     }
 }
 
-/* op_loss with gradients, of host tensors. */
+/* Calls op_loss with gradients on host tensors. */
 static void loss_of(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocabulary,
                     double scale)
 {
@@ -66,7 +65,8 @@ static void loss_of(Device *dev, Tensor losses, Tensor logits, Tensor targets, i
     device_drop(dev, s);
 }
 
-/* Large logits: exp overflows unless the maximum is taken off first. Against closed forms. */
+/* With large logits exp overflows unless the maximum is subtracted first. Compared with closed
+ * forms. */
 static void bug_24_large_logits_stay_finite(void **state)
 {
     (void)state;
@@ -97,7 +97,7 @@ static void bug_24_large_logits_stay_finite(void **state)
             }
 }
 
-/* Scores of +-80 and beyond in attention: one key takes all. */
+/* With attention scores of +-80 and more, one key gets all the weight. */
 static void bug_24_large_scores_stay_finite(void **state)
 {
     (void)state;
@@ -124,8 +124,8 @@ static void bug_24_large_scores_stay_finite(void **state)
 /* ---- vocabulary padding -----------------------------------------------------------------------
  */
 
-/* Loss and gradient of `rows` rows over `columns` columns, those from `vocabulary` on filled with
- * `padding`. */
+/* Computes loss and gradient of `rows` rows with `columns` columns; those from `vocabulary` on
+ * contain `padding`. */
 static void padded_loss(Device *dev, float *losses, float *logits, int64_t rows, int64_t columns,
                         int64_t vocabulary, float padding)
 {
@@ -141,9 +141,9 @@ static void padded_loss(Device *dev, float *losses, float *logits, int64_t rows,
             tensor_1d(target, I32, rows), vocabulary, scale);
 }
 
-/* Whatever is in the padding, also NaN, changes no bit of losses and gradients; its own
+/* The contents of the padding, even NaN, change no bit of losses and gradients; the padding's own
  * gradient is 0. */
-static void bug_23_padded_vocabulary_takes_no_part(void **state)
+static void bug_23_padding_of_the_vocabulary_changes_no_bit(void **state)
 {
     (void)state;
     enum { ROWS = 2 };
@@ -176,8 +176,9 @@ static void bug_23_padded_vocabulary_takes_no_part(void **state)
 /* ---- order of sums ----------------------------------------------------------------------------
  */
 
-/* Many repeats of few tokens: 20 runs and all thread counts give the bits of the first. */
-static void bug_12_embedding_gradients_have_one_order(void **state)
+/* With few tokens that occur often, 20 runs with any number of threads give the bits of the first.
+ */
+static void bug_12_embedding_gradients_are_always_added_in_the_same_order(void **state)
 {
     (void)state;
     enum { N = 515, C = 67, TOKENS = 5 };
@@ -206,8 +207,9 @@ static void bug_12_embedding_gradients_have_one_order(void **state)
     }
 }
 
-/* Continued at a multiple of SQ_NORM_BLOCK the norm has the bits of one call. */
-static void the_norm_may_be_continued_at_its_blocks(void **state)
+/* A norm that is computed in parts, divided at multiples of SQ_NORM_BLOCK, has the bits of one
+ * call. */
+static void a_norm_computed_in_parts_has_the_bits_of_one_call(void **state)
 {
     (void)state;
     enum { N = 5 * SQ_NORM_BLOCK + 77 };
@@ -233,7 +235,7 @@ static void the_norm_may_be_continued_at_its_blocks(void **state)
 }
 
 /* Squares that overflow f32 are still finite in the norm: clipping must see 1e30, not infinity. */
-static void bug_18_the_norm_is_summed_in_double(void **state)
+static void bug_18_the_norm_is_accumulated_in_f64(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -254,8 +256,9 @@ static void bug_18_the_norm_is_summed_in_double(void **state)
 
 enum { ROWS = 3, COLS = 5 };
 
-/* `bytes` of device memory that are mostly never touched; NULL when there is no such room. The
- * emulated runtime is asked itself, for device_alloc writes zeros to all of it. */
+/* Returns `bytes` of device memory, most of which are never touched; NULL if there is not enough.
+ * On the emulated device it calls the runtime directly, because device_alloc would write zeros to
+ * all of it. */
 static void *memory_far(Device *dev, size_t bytes)
 {
     size_t available, total;
@@ -270,7 +273,7 @@ static void *memory_far(Device *dev, size_t bytes)
     return available > 2 * bytes ? device_alloc(dev, bytes, "rows far apart") : NULL;
 }
 
-/* Row by row: a pitch has no room for such a stride. */
+/* Copies row by row, because such a stride is too large for a pitch. */
 static void fetch_rows(Device *dev, float *out, Tensor wide)
 {
     for (int r = 0; r < ROWS; r++)
@@ -279,7 +282,8 @@ static void fetch_rows(Device *dev, float *out, Tensor wide)
     device_synchronize(dev);
 }
 
-/* Every op that takes strided rows, on rows so far apart, against what it makes of near ones. */
+/* Runs every op that accepts strided rows on rows that are far apart, and compares the result with
+ * that of dense rows. */
 static void check_far_rows(Device *dev, Tensor wide)
 {
     float near[ROWS * COLS], out[ROWS * COLS], direct[ROWS * COLS], ones[COLS] = {1, 1, 1, 1, 1};
@@ -328,7 +332,7 @@ static void check_far_rows(Device *dev, Tensor wide)
 }
 
 /* Rows 2^31 + 5 elements apart. */
-static void bug_48_rows_lie_beyond_2_to_the_31(void **state)
+static void bug_48_rows_beyond_2_to_the_31_elements_are_addressed(void **state)
 {
     (void)state;
     const int64_t ld = ((int64_t)1 << 31) + 5;
@@ -355,14 +359,14 @@ static void bug_48_rows_lie_beyond_2_to_the_31(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bug_6_equal_gradients_add_up),
+        cmocka_unit_test(bug_6_many_equal_gradients_are_added_without_loss),
         cmocka_unit_test(bug_24_large_logits_stay_finite),
         cmocka_unit_test(bug_24_large_scores_stay_finite),
-        cmocka_unit_test(bug_23_padded_vocabulary_takes_no_part),
-        cmocka_unit_test(bug_12_embedding_gradients_have_one_order),
-        cmocka_unit_test(the_norm_may_be_continued_at_its_blocks),
-        cmocka_unit_test(bug_18_the_norm_is_summed_in_double),
-        cmocka_unit_test(bug_48_rows_lie_beyond_2_to_the_31),
+        cmocka_unit_test(bug_23_padding_of_the_vocabulary_changes_no_bit),
+        cmocka_unit_test(bug_12_embedding_gradients_are_always_added_in_the_same_order),
+        cmocka_unit_test(a_norm_computed_in_parts_has_the_bits_of_one_call),
+        cmocka_unit_test(bug_18_the_norm_is_accumulated_in_f64),
+        cmocka_unit_test(bug_48_rows_beyond_2_to_the_31_elements_are_addressed),
     };
     return cmocka_run_group_tests_name("ops, bugs by name", tests, devices_setup, devices_teardown);
 }

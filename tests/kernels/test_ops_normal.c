@@ -1,5 +1,5 @@
-/* test_ops_normal.c -- the random numbers of initialisation: published vectors, the same bits on
- * every device and for every cut, and a normal distribution. */
+/* test_ops_normal.c -- tests the random numbers for initial weights: published test vectors, the
+ * same bits on every device and however a parameter is split, and their distribution. */
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/ops.h"
@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-static void philox_answers_its_published_vectors(void **state)
+static void philox_reproduces_its_published_test_vectors(void **state)
 {
     (void)state;
     static const uint32_t v[3][10] = {
@@ -33,7 +33,7 @@ static void philox_answers_its_published_vectors(void **state)
 
 enum { NORMALS = 5003 };
 
-/* Bits of normals 0 .. 7 of seed 42, stream 7, and a hash of the first NORMALS. */
+/* The bits of normals 0 to 7 of seed 42, stream 7, and a hash of the first NORMALS ones. */
 static const uint64_t golden_normal[8] = {
     0xbff1197f79546c8d, 0x3ffd6b7f681a4e08, 0x3fdc82780285efc3, 0x3feb92114e174f39,
     0x3ff0f2232f8bafbd, 0xc000d3834d0ef3b8, 0x3ff2992b801f0b6e, 0xbfb71a5d3a98249b};
@@ -48,7 +48,7 @@ static uint64_t hash_of(const void *data, size_t bytes)
     return h;
 }
 
-/* x = normals `first` and on of stream 7, computed on the device. */
+/* Computes x = normals of stream 7 from number `first` on, on the device. */
 static void normals(Device *dev, Tensor x, int64_t first)
 {
     Tensor far = device_put(dev, x);
@@ -56,7 +56,7 @@ static void normals(Device *dev, Tensor x, int64_t first)
     device_take(dev, x, far);
 }
 
-static void normals_have_the_same_bits_everywhere(void **state)
+static void normals_have_the_same_bits_on_every_device(void **state)
 {
     (void)state;
     static double wide[NORMALS];
@@ -64,7 +64,7 @@ static void normals_have_the_same_bits_everywhere(void **state)
     static uint16_t half[2][NORMALS];
     for (int i = 0; i < devices.count; i++) {
         Device *dev = &devices.item[i].device;
-        /* Without doubles, those of the CPU before it say what is right. */
+        /* A device without f64 is compared with the CPU's numbers. */
         if (dev->ops_f64) normals(dev, tensor_1d(wide, F64, NORMALS), 0);
         normals(dev, tensor_1d(narrow, F32, NORMALS), 0);
         normals(dev, tensor_1d(half[0], BF16, NORMALS), 0);
@@ -84,7 +84,7 @@ static void normals_have_the_same_bits_everywhere(void **state)
             assert_true(half[0][k] == bf16_from_f32((float)wide[k]));
             assert_true(half[1][k] == f16_from_f32((float)wide[k]));
         }
-        /* Any part alone, from an odd index on, is the same part. */
+        /* A part computed alone, even from an odd index on, has the same bits. */
         static float part[301];
         normals(dev, tensor_1d(part, F32, 301), 517);
         assert_memory_equal(part, narrow + 517, sizeof part);
@@ -97,8 +97,7 @@ static void normals_have_the_same_bits_everywhere(void **state)
 
 enum { ROWS = 23, WHOLE = 90, GUARD = 3 };
 
-/* Element e of the whole, in the type, by op_normal over the whole in double and scalar rounding.
- */
+/* Returns element e of the whole parameter in the type: op_normal in f64, then scalar rounding. */
 static double whole_normal(const double *whole, DType type, int64_t e)
 {
     double cell;
@@ -106,8 +105,8 @@ static double whole_normal(const double *whole, DType type, int64_t e)
     return dtype_get(type, &cell, 0);
 }
 
-/* The columns [first, first + cols) of a parameter of ROWS x WHOLE in runs of `step` elements, with
- * other memory before and after that must stay. */
+/* Computes columns [first, first + cols) of a parameter of ROWS x WHOLE in pieces of `step`
+ * elements. The memory before and after must not change. */
 static void check_part(TestDevice *d, DType type, const double *whole, int64_t first, int64_t cols,
                        int64_t step)
 {
@@ -134,9 +133,9 @@ static void check_part(TestDevice *d, DType type, const double *whole, int64_t f
     }
 }
 
-/* A rank that has some columns, in runs that begin and end within rows, has the numbers of one that
- * has all. */
-static void normals_do_not_depend_on_the_cut(void **state)
+/* A rank with some of the columns, computed in pieces that begin and end within rows, gets the same
+ * numbers as a rank with all columns. */
+static void normals_do_not_depend_on_how_a_parameter_is_split(void **state)
 {
     (void)state;
     static double whole[ROWS * WHOLE];
@@ -155,9 +154,9 @@ static void normals_do_not_depend_on_the_cut(void **state)
                 }
 }
 
-/* Mean, variance, fourth moment and neighbours' products within four deviations of what normals
- * give. */
-static void normals_are_normal(void **state)
+/* The mean, variance, fourth moment and products of neighbours are within four standard deviations
+ * of those of a normal distribution. */
+static void normals_have_the_moments_of_a_normal_distribution(void **state)
 {
     (void)state;
     enum { COUNT = 1 << 18 };
@@ -179,10 +178,10 @@ static void normals_are_normal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_answers_its_published_vectors),
-        cmocka_unit_test(normals_have_the_same_bits_everywhere),
-        cmocka_unit_test(normals_do_not_depend_on_the_cut),
-        cmocka_unit_test(normals_are_normal),
+        cmocka_unit_test(philox_reproduces_its_published_test_vectors),
+        cmocka_unit_test(normals_have_the_same_bits_on_every_device),
+        cmocka_unit_test(normals_do_not_depend_on_how_a_parameter_is_split),
+        cmocka_unit_test(normals_have_the_moments_of_a_normal_distribution),
     };
     return cmocka_run_group_tests_name("random numbers", tests, devices_setup, devices_teardown);
 }

@@ -1,6 +1,7 @@
-/* test_ops_rounding.c -- stochastic rounding of bf16 weights: the rule over all random bits, and
- * AdamW and SGD bit for bit against an oracle on every CPU level and the GPU (or the emulated one),
- * however a range is cut, packed and split over ranks; its mean, and what it is keyed by. */
+/* test_ops_rounding.c -- tests stochastic rounding of bf16 weights: the rounding rule for all
+ * random bits; AdamW and SGD bit for bit against an oracle on every CPU level and the GPU (or the
+ * emulated one), however a range is divided, packed and split over ranks; the mean; and the inputs
+ * of the random generator. */
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/rounding_rule.h"
@@ -19,9 +20,9 @@
 
 /* ---- the rule -------------------------------------------------------------------------------- */
 
-/* Of the 2^16 random bits exactly as many round away from zero as x is 2^-16 steps above its lower
- * neighbour: the mean of a rounding is x. */
-static void the_mean_is_exact(void **state)
+/* If x is k / 2^16 of a step above its lower neighbour, exactly k of the 2^16 random numbers round
+ * it away from zero, so the mean of the rounding is x. */
+static void the_mean_over_all_random_bits_is_exact(void **state)
 {
     (void)state;
     const float cases[] = {1.0f + 0x1p-20f, 0.3f,   -0.3f,      1e-3f, 3.1e38f,
@@ -42,9 +43,9 @@ static void the_mean_is_exact(void **state)
     }
 }
 
-/* What bf16 can hold stays whatever the random bits are, and so do infinities; a NaN stays a NaN.
+/* Values that bf16 represents, and infinities, do not change with any random bits; a NaN stays NaN.
  */
-static void exact_values_stay(void **state)
+static void values_that_bf16_represents_do_not_change(void **state)
 {
     (void)state;
     const uint32_t bits[] = {0, 1, 0x8000, 0xffff};
@@ -54,7 +55,7 @@ static void exact_values_stay(void **state)
             assert_int_equal(rounding_bf16(f32_from_bits(b << 16), bits[k]), nan ? 0x7fc0 : b);
     }
     assert_int_equal(rounding_bf16(f32_from_bits(0x7f800001u), 0xffff), 0x7fc0);
-    /* Above the largest finite number it is infinity or that number. */
+    /* Above the largest finite number the result is infinity or that number. */
     assert_int_equal(rounding_bf16(f32_from_bits(0x7f7fffffu), 0), 0x7f7f);
     assert_int_equal(rounding_bf16(f32_from_bits(0x7f7fffffu), 1), 0x7f80);
     assert_int_equal(rounding_bf16(f32_from_bits(0xff7fffffu), 1), 0xff80);
@@ -65,7 +66,7 @@ static void exact_values_stay(void **state)
 enum { PLACES = 700 };
 static const uint64_t SEED = 0x123456789abcdefu;
 
-/* Host numbers of a range, in f32; weights are such as bf16 holds. */
+/* A range of numbers in host memory, in f32; the weights are representable in bf16. */
 typedef struct {
     float weight[PLACES], grad[PLACES], m[PLACES], v[PLACES];
 } Range;
@@ -102,7 +103,7 @@ static void update(Device *dev, int rule, Tensor w, Tensor g, Tensor m, Tensor v
         op_sgd(dev, w, g, NO_TENSOR, rule == 2 ? m : NO_TENSOR, decision, &sgd, rounding);
 }
 
-/* What updated weights are before they are rounded: the same rule on f32 weights. */
+/* Computes the updated weights before rounding: the same update on f32 weights. */
 static void updated_exactly(int rule, const Range *before, int64_t t, float *after)
 {
     Range r = *before;
@@ -113,8 +114,8 @@ static void updated_exactly(int rule, const Range *before, int64_t t, float *aft
     memcpy(after, r.weight, sizeof r.weight);
 }
 
-/* Places from .. to of the range updated on a device, rounded stochastically by these segments,
- * into `out`. */
+/* Updates elements `from` to `to` of the range on a device, with stochastic rounding by these
+ * segments, into `out`. */
 static void updated_on(Device *dev, int rule, const Range *before, int64_t t,
                        const Segment *segment, int segments, int64_t from, int64_t to,
                        uint16_t *out)
@@ -142,14 +143,15 @@ static void updated_on(Device *dev, int rule, const Range *before, int64_t t,
     memcpy(out + from, weight, (size_t)n * sizeof *weight);
 }
 
-/* Begins inside a parameter; odd borders, a gap, a cut of columns, borders at multiples of 4. */
+/* Segments that begin inside a parameter, with odd borders, a gap, split columns, and borders at
+ * multiples of 4. */
 static const Segment mixed[] = {
     {101, -12, 0, 9, 9},          {102, 57, 0, 1, 1},
     {103, 64, 6, 5, 20},          {104, 251, 0, 3, 3},
     {105, 400, 1000003, 40, 120}, {(uint64_t)-5, 640, ((int64_t)1 << 34) + 1, 8, 8}};
 enum { MIXED = sizeof mixed / sizeof *mixed };
 
-static void bits_are_the_oracle_s(void **state)
+static void updates_have_the_bits_of_the_oracle(void **state)
 {
     (void)state;
     static Range r;
@@ -176,10 +178,11 @@ static void bits_are_the_oracle_s(void **state)
         }
 }
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- splits ------------------------------------------------------------------------------------
+ */
 
-/* A range in pieces, each with a table of its own places: the bits of one call. */
-static void the_cut_of_a_range_does_not_matter(void **state)
+/* A range updated in pieces, each with its own segments, gets the bits of one call. */
+static void a_range_updated_in_pieces_has_the_same_bits(void **state)
 {
     (void)state;
     static Range r;
@@ -204,9 +207,9 @@ static void the_cut_of_a_range_does_not_matter(void **state)
     }
 }
 
-/* A matrix of 20 x 35 as one rank has it, and as two ranks have it that cut its columns or its
- * rows; each with something else before it. */
-static void ranks_round_alike(void **state)
+/* A matrix of 20 x 35 on one rank, and on two ranks that split its columns or its rows; each with
+ * another parameter before it. */
+static void ranks_round_a_split_matrix_like_one_rank(void **state)
 {
     (void)state;
     enum { ROWS = 20, COLS = 35, LEFT = 15 };
@@ -237,7 +240,7 @@ static void ranks_round_alike(void **state)
 
 /* ---- noise ----------------------------------------------------------------------------------- */
 
-/* How many of n elements are rounded away from zero, all of them x, by SGD without a gradient. */
+/* Counts how many of n elements, all equal to x, SGD without a gradient rounds away from zero. */
 static int ups_of(Device *dev, uint64_t seed, uint64_t stream, int64_t t, uint16_t *out, int n)
 {
     static float grad[PLACES];
@@ -265,10 +268,10 @@ static int ups_of(Device *dev, uint64_t seed, uint64_t stream, int64_t t, uint16
     return ups;
 }
 
-/* 1 + 2^-9 is a quarter of a step above 1: of N draws N / 4 go up, give or take five standard
- * deviations. Two updates, seeds or parameters agree by chance alone: in 10 / 16 of all elements.
- */
-static void noise_is_keyed_and_unbiased(void **state)
+/* 1 + 2^-9 is a quarter of a step above 1, so of N elements N / 4 are rounded up, within five
+ * standard deviations. Two updates, seeds or parameters agree only by chance: in 10 / 16 of all
+ * elements. */
+static void noise_is_unbiased_and_differs_by_update_seed_and_parameter(void **state)
 {
     (void)state;
     enum { UPDATES = 40 };
@@ -294,7 +297,7 @@ static void noise_is_keyed_and_unbiased(void **state)
 }
 
 /* Initial weights and roundings of one parameter share no Philox block. */
-static void blocks_are_not_those_of_initial_weights(void **state)
+static void rounding_shares_no_philox_block_with_initial_weights(void **state)
 {
     (void)state;
     for (int64_t block = 0; block < 100; block++)
@@ -310,13 +313,13 @@ static void blocks_are_not_those_of_initial_weights(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_mean_is_exact),
-        cmocka_unit_test(exact_values_stay),
-        cmocka_unit_test(bits_are_the_oracle_s),
-        cmocka_unit_test(the_cut_of_a_range_does_not_matter),
-        cmocka_unit_test(ranks_round_alike),
-        cmocka_unit_test(noise_is_keyed_and_unbiased),
-        cmocka_unit_test(blocks_are_not_those_of_initial_weights),
+        cmocka_unit_test(the_mean_over_all_random_bits_is_exact),
+        cmocka_unit_test(values_that_bf16_represents_do_not_change),
+        cmocka_unit_test(updates_have_the_bits_of_the_oracle),
+        cmocka_unit_test(a_range_updated_in_pieces_has_the_same_bits),
+        cmocka_unit_test(ranks_round_a_split_matrix_like_one_rank),
+        cmocka_unit_test(noise_is_unbiased_and_differs_by_update_seed_and_parameter),
+        cmocka_unit_test(rounding_shares_no_philox_block_with_initial_weights),
     };
     return cmocka_run_group_tests_name("stochastic rounding", tests, devices_setup,
                                        devices_teardown);

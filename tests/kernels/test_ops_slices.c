@@ -1,7 +1,7 @@
-/* test_ops_slices.c -- a linear layer whose outputs lie in columns of one buffer, as q and k|v do
- * where they have weights of their own: each part's product writes and reads its columns alone, and
- * all of them together are the product of the stacked weights, forward and backward, on every
- * device. */
+/* test_ops_slices.c -- tests linear layers whose outputs are columns of one buffer, like q and k|v
+ * with separate weights. The matrix multiplication of each part reads and writes only its columns,
+ * and all parts together equal the multiplication with the stacked weights, forward and backward,
+ * on every device. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
@@ -16,12 +16,12 @@
 
 enum { PARTS = 2 };
 
-/* x (n, inputs), y (n, sum of widths + rest): the rest is nobody's. */
+/* x (n, inputs), y (n, sum of widths + rest); no part uses the rest. */
 typedef struct {
     int64_t n, inputs, width[PARTS], rest;
 } Shape;
 
-/* On whole packs of 16 bytes, and off them. */
+/* Widths that are multiples of 16 bytes, and others. */
 static const Shape shapes[] = {
     {24, 64, {64, 128}, 0}, {33, 40, {16, 24}, 8}, {19, 17, {5, 9}, 3}, {1, 8, {8, 16}, 0}};
 
@@ -36,7 +36,7 @@ static int64_t outputs_of(const Shape *s)
     return s->width[0] + s->width[1];
 }
 
-/* (rows, cols) drawn numbers on the device. */
+/* Returns (rows, cols) random numbers on the device. */
 static Tensor drawn(const Here *h, uint64_t stream, int64_t rows, int64_t cols)
 {
     void *host = must_alloc((size_t)(rows * cols) * sizeof(double));
@@ -139,7 +139,7 @@ static void check_backward(const Here *h)
     device_drop(dev, dy);
 }
 
-static void parts_are_the_whole(void **state)
+static void layers_in_columns_of_a_buffer_equal_the_stacked_layer(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++)
@@ -157,7 +157,7 @@ static void parts_are_the_whole(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_are_the_whole),
+        cmocka_unit_test(layers_in_columns_of_a_buffer_equal_the_stacked_layer),
     };
     return cmocka_run_group_tests_name("products of columns of a buffer", tests, devices_setup,
                                        devices_teardown);

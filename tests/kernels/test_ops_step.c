@@ -1,5 +1,5 @@
-/* test_ops_step.c -- what a step's end does: the decision (clipping, learning rate, DeepSpeed's
- * dynamic loss scale against recorded traces) and skipped updates. */
+/* test_ops_step.c -- tests the end of a step: the decision (clipping, learning rate, and the
+ * dynamic loss scale against recorded traces of DeepSpeed) and skipped updates. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
@@ -23,7 +23,7 @@ static StepConstants plain_constants(void)
         .max_norm = 1, .nominal_targets = 64, .samples = 4, .tokens = 64, .skip_nonfinite = true};
 }
 
-/* The first CPU device and the GPU, for tests that need not see every level. */
+/* The first CPU device and the GPU, for tests that do not need every CPU level. */
 static bool chosen(int i)
 {
     return i == 0 || devices.item[i].cuda;
@@ -66,8 +66,8 @@ static void decision_clips_and_counts(void **state)
                     d.loss_scale == 1);
         assert_true(near(d.grad_norm, 0.5) && near(d.grad_scale, 1));
         d = decide(dev, &s, (StepStats){.sq_norm = 16, .nats = 60, .targets = 32}, &constants);
-        /* Half of the targets counted: gradients were divided by twice too much, the norm is 8 and
-         * clips to 1. */
+        /* Only half of the targets counted, so gradients were divided by twice too much; the norm
+         * is 8 and clips to 1. */
         assert_true(d.update == 2 && d.lr == 0.2 && near(d.grad_norm, 8) &&
                     near(d.loss, 60.0 / 32));
         assert_true(near(d.grad_scale, 2 * (1 / (8 + 1e-6))));
@@ -82,9 +82,9 @@ static void decision_clips_and_counts(void **state)
     }
 }
 
-/* gradient_allreduce_op "sum": the gradient of three ranks' losses added, not averaged; the loss
- * itself stays the mean. */
-static void gradients_of_ranks_may_be_summed(void **state)
+/* With gradient_allreduce_op "sum" the gradients of three ranks are added, not averaged; the loss
+ * stays the mean. */
+static void gradient_allreduce_op_sum_adds_the_gradients_of_ranks(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -97,12 +97,12 @@ static void gradients_of_ranks_may_be_summed(void **state)
         assert_true(near(d.grad_norm, 0.3) && near(d.grad_scale, 3) && d.loss == 2);
         d = decide(dev, &s, (StepStats){.sq_norm = 0.25, .nats = 128, .targets = 64}, &constants);
         assert_true(near(d.grad_norm, 1.5) && near(d.grad_scale, 3 * (1 / (1.5 + 1e-6))));
-        assert_true(s.loss_seed == 1.0 / 64); /* the loss is divided as ever */
+        assert_true(s.loss_seed == 1.0 / 64); /* the loss is divided as usual */
     }
 }
 
-/* A skip advances samples and tokens, not t nor the learning rate; the step after it is as if it
- * had not been. */
+/* A skipped step advances the counts of samples and tokens, but neither t nor the learning rate.
+ * The step after it gives the same result as without it. */
 static void skipped_step_leaves_no_trace(Device *dev)
 {
     StepConstants constants = plain_constants();
@@ -134,8 +134,8 @@ static void bug_10_11_42_a_skipped_step_leaves_no_trace(void **state)
         if (chosen(i)) skipped_step_leaves_no_trace(&devices.item[i].device);
 }
 
-/* Steps through '0' (fine) and '1' (overflow); writes scale/hysteresis after each, "stop" where the
- * run must end. */
+/* Runs a sequence of steps, '0' (normal) or '1' (overflow); writes scale/hysteresis after each, and
+ * "stop" if the run must end. */
 static void scale_trace(Device *dev, char *out, size_t n, const char *overflow, double start,
                         int64_t window, int64_t hysteresis, bool consecutive)
 {
@@ -175,7 +175,7 @@ static void loss_scale_moves(Device *dev)
     assert_string_equal(trace, "2/1 1/1 stop ");
 }
 
-static void loss_scale_moves_as_deepspeed_s(void **state)
+static void the_loss_scale_follows_recorded_traces_of_deepspeed(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++)
@@ -187,7 +187,7 @@ static void loss_scale_moves_as_deepspeed_s(void **state)
 
 enum { ELEMENTS = 77 };
 
-/* Weights and slots of one update, and their bytes before it. */
+/* Weights and optimizer states of one update, and their bytes before it. */
 typedef struct {
     float master[ELEMENTS], grad[ELEMENTS], slot[2][ELEMENTS];
     uint16_t weight[ELEMENTS];
@@ -228,7 +228,7 @@ static void update(Device *dev, Slots *host, const StepDecision *decision, bool 
     device_release(dev, d, sizeof *d);
 }
 
-/* The sum of the squares of x (n). */
+/* Returns the sum of the squares of x (n). */
 static double squares(Device *dev, const float *x, int64_t n)
 {
     double sum = 0;
@@ -254,9 +254,9 @@ static void skipped_updates_change_no_bit(void **state)
         }
 }
 
-/* Gradients times 2^16 with that loss scale give the bits that they give without one, clipping
- * included. */
-static void bug_8_scaled_and_unscaled_runs_are_equal(void **state)
+/* Gradients multiplied by a loss scale of 2^16 give the same bits as without it, also with
+ * clipping. */
+static void bug_8_runs_with_and_without_loss_scale_have_the_same_bits(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -265,7 +265,7 @@ static void bug_8_scaled_and_unscaled_runs_are_equal(void **state)
         for (int k = 0; k < ELEMENTS; k++)
             scaled.grad[k] *= 65536;
         double sum[2] = {squares(dev, plain.grad, ELEMENTS), squares(dev, scaled.grad, ELEMENTS)};
-        assert_true(sum[0] > 1); /* so that clipping has work */
+        assert_true(sum[0] > 1); /* so gradients are clipped */
         StepConstants constants = plain_constants();
         StepState s = {.loss_scale = 1}, t = {.loss_scale = 65536};
         StepDecision d = decide(dev, &s, (StepStats){sum[0], 1, 64}, &constants);
@@ -278,7 +278,7 @@ static void bug_8_scaled_and_unscaled_runs_are_equal(void **state)
     }
 }
 
-/* A weight of 1 in bf16 cannot take 0.001; its master can. */
+/* Adding 0.001 does not change a bf16 weight of 1, but it changes the f32 master weight. */
 static void tiny_updates_move_a_bf16_weight(Device *dev)
 {
     Slots s = drawn_slots();
@@ -307,7 +307,7 @@ static void bug_7_tiny_updates_move_a_bf16_weight(void **state)
         if (chosen(i)) tiny_updates_move_a_bf16_weight(&devices.item[i].device);
 }
 
-/* The first update of momentum takes the gradient whole: dampening begins with the second. */
+/* The first update of the momentum uses the whole gradient; dampening begins with the second. */
 static void sgd_dampens_from_the_second_update(void **state)
 {
     (void)state;
@@ -328,11 +328,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decision_clips_and_counts),
-        cmocka_unit_test(gradients_of_ranks_may_be_summed),
+        cmocka_unit_test(gradient_allreduce_op_sum_adds_the_gradients_of_ranks),
         cmocka_unit_test(bug_10_11_42_a_skipped_step_leaves_no_trace),
-        cmocka_unit_test(loss_scale_moves_as_deepspeed_s),
+        cmocka_unit_test(the_loss_scale_follows_recorded_traces_of_deepspeed),
         cmocka_unit_test(skipped_updates_change_no_bit),
-        cmocka_unit_test(bug_8_scaled_and_unscaled_runs_are_equal),
+        cmocka_unit_test(bug_8_runs_with_and_without_loss_scale_have_the_same_bits),
         cmocka_unit_test(bug_7_tiny_updates_move_a_bf16_weight),
         cmocka_unit_test(sgd_dampens_from_the_second_update),
     };

@@ -1,6 +1,6 @@
-/* test_ops_sum.c -- op_sum, the sum over ranks: added in the given order and rounded once, bit for
- * bit on every device, between any two types, in place, and of as many sources as it takes; what
- * op_maximum does with numbers that do not compare; and op_column_sum's bits. */
+/* test_ops_sum.c -- tests op_sum, the sum over ranks: the addends are added in the given order and
+ * rounded once, with the same bits on every device, between any two types, in place, and for every
+ * number of sources. Also tests op_maximum with NaN and zeros, and the bits of op_column_sum. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
@@ -16,7 +16,7 @@
 
 enum { LONGEST = 5003 };
 
-/* The addends in memory of the host, as doubles of which each is a value of `type`. */
+/* The addends in host memory, as doubles that are representable in `type`. */
 typedef struct {
     DType type;
     int n;
@@ -24,7 +24,7 @@ typedef struct {
     double *value; /* (n, count) */
 } Addends;
 
-/* Of magnitudes from 1e-3 to 1e3 and both signs: another order gives other bits. */
+/* Magnitudes from 1e-3 to 1e3 and both signs, so another order of addition gives other bits. */
 static Addends addends_make(DType type, int n, int64_t count)
 {
     Addends a = {.type = type, .n = n, .count = count};
@@ -37,7 +37,8 @@ static Addends addends_make(DType type, int n, int64_t count)
     return a;
 }
 
-/* Element i of the sum in order of the sources, in the type that ops.h says, as `to`. */
+/* Returns element i of the sum, added in the order of the sources in the type that ops.h
+ * prescribes, rounded to `to`. */
 static double sum_in_order(const Addends *a, DType to, int64_t i)
 {
     double wide = a->value[i], cell;
@@ -51,7 +52,7 @@ static double sum_in_order(const Addends *a, DType to, int64_t i)
     return dtype_get(to, &cell, 0);
 }
 
-/* A device's copy of addend k, `offset` elements into its own memory. */
+/* Returns a copy of addend k on the device, `offset` elements into its memory. */
 static Tensor addend_on(Device *dev, const Addends *a, int k, int64_t offset)
 {
     double *host = must_calloc((size_t)(offset + a->count), sizeof *host);
@@ -69,8 +70,8 @@ static void drop_addend(Device *dev, Tensor t, int64_t offset)
     device_drop(dev, tensor_1d(t.data, t.dtype, tensor_count(t) + offset));
 }
 
-/* The sum on this device into a tensor of type `to` (target < 0) or into source `target`; the
- * sources that are not written must stay. */
+/* Computes the sum on this device into a tensor of type `to` (target < 0) or into source `target`.
+ * The other sources must not change. */
 static void check_sum(TestDevice *d, const Addends *a, DType to, int target, int64_t offset)
 {
     Device *dev = &d->device;
@@ -100,7 +101,7 @@ static void check_sum(TestDevice *d, const Addends *a, DType to, int target, int
     free(host);
 }
 
-/* Between any two float types, of few and many sources, of odd sizes and places. */
+/* Tests any two float types, few and many sources, and odd sizes and offsets. */
 static void sums_are_added_in_order_and_rounded_once(void **state)
 {
     (void)state;
@@ -120,7 +121,7 @@ static void sums_are_added_in_order_and_rounded_once(void **state)
         }
 }
 
-/* Into each of its own sources. */
+/* Writes the sum to each of its sources in turn. */
 static void a_sum_may_be_written_to_any_source(void **state)
 {
     (void)state;
@@ -135,9 +136,9 @@ static void a_sum_may_be_written_to_any_source(void **state)
         }
 }
 
-/* 1024 gradients of 1 are 1024, and 256 and 63 ones are 319, nearest 320 in bf16: sums in bf16
- * stand still at 256, sums in f16 at 2048. */
-static void bug_6_ranks_with_small_gradients_add_up(void **state)
+/* 1024 gradients of 1 add up to 1024; 256 plus 63 ones is 319, which rounds to 320 in bf16. A sum
+ * in bf16 would stop growing at 256, one in f16 at 2048. */
+static void bug_6_many_small_gradients_of_ranks_are_added_without_loss(void **state)
 {
     (void)state;
     enum { N = 37, ONES = 1024, GROUPS = ONES / SUM_SOURCES };
@@ -175,7 +176,7 @@ static void bug_6_ranks_with_small_gradients_add_up(void **state)
         }
 }
 
-/* The sum of n ranks' gradients, `a` of the first half and `b` of the others, in 16 bits. */
+/* Returns the sum of n ranks' gradients in 16 bits: `a` on the first half, `b` on the others. */
 static double sum_of_halves(Device *dev, DType type, int n, double a, double b)
 {
     double cell = 0;
@@ -191,9 +192,9 @@ static double sum_of_halves(Device *dev, DType type, int n, double a, double b)
     return dtype_get(type, &cell, 0);
 }
 
-/* Nothing is divided before the sum, so that 1e-6 does not vanish in f16, whose smallest number is
- * 6e-8; and a partial sum of 1.6e5, beyond f16's 65504, is none that must be stored. */
-static void bug_40_sums_neither_vanish_nor_overflow_on_the_way(void **state)
+/* Nothing is divided before the sum, so 1e-6 does not underflow in f16, whose smallest number is
+ * 6e-8. A partial sum of 1.6e5, beyond f16's 65504, is not stored in f16. */
+static void bug_40_partial_sums_neither_underflow_nor_overflow(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++)
@@ -212,8 +213,8 @@ static void bug_40_sums_neither_vanish_nor_overflow_on_the_way(void **state)
         }
 }
 
-/* Of three ranks' numbers: a NaN of any rank remains, and the first of two zeros. */
-static void a_maximum_keeps_what_does_not_compare(void **state)
+/* The maximum over three ranks is NaN if any rank has a NaN; of two zeros it is the first. */
+static void a_maximum_keeps_NaN_and_the_first_of_two_zeros(void **state)
 {
     (void)state;
     enum { N = 9, RANKS = 3 };
@@ -226,7 +227,8 @@ static void a_maximum_keeps_what_does_not_compare(void **state)
             Device *dev = &devices.item[i].device;
             double host[N];
             Tensor src[RANKS], here = tensor_1d(host, type, N);
-            /* f64 everywhere: a step's numbers have it on devices without models in f64, too. */
+            /* f64 on every device: the numbers of a step use it even if the device has no models in
+             * f64. */
             for (int r = 0; r < RANKS; r++) {
                 for (int k = 0; k < N; k++)
                     dtype_set(type, host, k, held[r][k]);
@@ -247,8 +249,8 @@ static void a_maximum_keeps_what_does_not_compare(void **state)
         }
 }
 
-/* One source, or none, begins an element after where a pack of them would. */
-static void a_maximum_reads_sources_from_any_place(void **state)
+/* At most one source begins one element after an aligned address. */
+static void a_maximum_reads_unaligned_sources(void **state)
 {
     (void)state;
     enum { N = 64, RANKS = 3 };
@@ -278,8 +280,9 @@ static void a_maximum_reads_sources_from_any_place(void **state)
         }
 }
 
-/* A bias gradient of sums made before is the one that the weight's gradient makes itself. */
-static void column_sums_are_those_of_a_bias_gradient(void **state)
+/* The gradient of a bias from separate column sums has the bits of the one that the gradient of the
+ * weight computes itself. */
+static void column_sums_have_the_bits_of_a_bias_gradient(void **state)
 {
     (void)state;
     enum { ROWS = 777, COLS = 305, INPUTS = 3 };
@@ -318,11 +321,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_added_in_order_and_rounded_once),
         cmocka_unit_test(a_sum_may_be_written_to_any_source),
-        cmocka_unit_test(a_maximum_keeps_what_does_not_compare),
-        cmocka_unit_test(a_maximum_reads_sources_from_any_place),
-        cmocka_unit_test(column_sums_are_those_of_a_bias_gradient),
-        cmocka_unit_test(bug_6_ranks_with_small_gradients_add_up),
-        cmocka_unit_test(bug_40_sums_neither_vanish_nor_overflow_on_the_way),
+        cmocka_unit_test(a_maximum_keeps_NaN_and_the_first_of_two_zeros),
+        cmocka_unit_test(a_maximum_reads_unaligned_sources),
+        cmocka_unit_test(column_sums_have_the_bits_of_a_bias_gradient),
+        cmocka_unit_test(bug_6_many_small_gradients_of_ranks_are_added_without_loss),
+        cmocka_unit_test(bug_40_partial_sums_neither_underflow_nor_overflow),
     };
     return cmocka_run_group_tests_name("sums of many tensors", tests, devices_setup,
                                        devices_teardown);

@@ -1,6 +1,6 @@
-/* test_vmath.c -- the errors that vmath.h states for its exp, tanh and log, in units of the last
- * place of the exact result, and what they do at the ends of their ranges. f32 against the double
- * library, f64 against the long double one. */
+/* test_vmath.c -- tests that the errors of exp, tanh and log are at most those stated in vmath.h,
+ * in units in the last place of the exact result, and the results at the ends of their ranges. f32
+ * is compared with the double functions of the C library, f64 with the long double ones. */
 #include "model/kernels/vmath.h"
 
 #include "tests/support/support.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* Distance from x to the next larger number of the type. */
+/* Returns the distance from x to the next larger number of the type. */
 static double ulp_f32(double x)
 {
     float a = fabsf((float)x);
@@ -31,7 +31,7 @@ typedef struct {
     double (*wide)(double);
     double (*exact_f32)(double);
     long double (*exact_f64)(long double);
-    double low, high, bound; /* arguments; ulp */
+    double low, high, bound; /* the range of arguments; the bound in ulp */
 } Claim;
 
 static const Claim claims[] = {
@@ -42,8 +42,8 @@ static const Claim claims[] = {
 
 enum { CLAIMS = 3, DRAWN = 100000 };
 
-/* Every 1009th f32 of the range. */
-static void f32_errors_are_as_stated(void **state)
+/* Tests every 1009th f32 of the range. */
+static void f32_errors_are_at_most_those_stated(void **state)
 {
     (void)state;
     for (int c = 0; c < CLAIMS; c++) {
@@ -63,9 +63,9 @@ static void f32_errors_are_as_stated(void **state)
     }
 }
 
-/* Drawn over the range, and at drawn exponents for the functions that have interesting small
- * arguments. */
-static void f64_errors_are_as_stated(void **state)
+/* Tests random arguments of the range, and random exponents for functions that are delicate at
+ * small arguments. */
+static void f64_errors_are_at_most_those_stated(void **state)
 {
     (void)state;
     for (int c = 0; c < CLAIMS; c++) {
@@ -87,7 +87,7 @@ static void f64_errors_are_as_stated(void **state)
     }
 }
 
-static void ends_of_ranges(void **state)
+static void results_at_the_ends_of_ranges_are_right(void **state)
 {
     (void)state;
     const double inf = (double)INFINITY, nan = (double)NAN;
@@ -113,9 +113,9 @@ static void ends_of_ranges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f32_errors_are_as_stated),
-        cmocka_unit_test(f64_errors_are_as_stated),
-        cmocka_unit_test(ends_of_ranges),
+        cmocka_unit_test(f32_errors_are_at_most_those_stated),
+        cmocka_unit_test(f64_errors_are_at_most_those_stated),
+        cmocka_unit_test(results_at_the_ends_of_ranges_are_right),
     };
     return cmocka_run_group_tests_name("vector functions", tests, NULL, NULL);
 }
