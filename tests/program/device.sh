@@ -30,7 +30,7 @@ fi
 refused() {
     local name=$1 code=$2 words=$3
     shift 3
-    expect_code "device: $name" "$code" "$@" && check "device: $name: a sentence" grep -qF "$words" output
+    expect_code "device: $name" "$code" "$@" && check "device: $name with the right error message" grep -qF "$words" output
 }
 
 short=(--set device=auto --set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0)
@@ -75,24 +75,26 @@ if [ -n "$emulated" ]; then
         -c "EMU_LT=broken '$TRAIN' doctor | grep -q '^!!  cuda .*cuBLASLt cannot start'"
     # What doctor prints about several GPUs: their addresses, and which of them can access each other's memory.
     # found NAME LINE: expects this line in doctor's output, where repeated blanks count as one
-    found() { check "device: doctor: $1" grep -qxF -- "$2" findings; }
+    found() { check "device: doctor prints $1" grep -qxF -- "$2" findings; }
     # findings SETTING...: writes doctor's output with these settings to the file "findings"
     findings() { env "$@" "$TRAIN" doctor | sed 's/  */ /g' >findings; }
     findings EMU_DEVICES=1
-    found "where the GPU is" "ok gpus 1: 0000:01:00.0"
+    found "the address of one GPU" "ok gpus 1: 0000:01:00.0"
     check "device: doctor lists no peers of a single GPU" bash -c "! grep -q ' peers ' findings"
     findings EMU_DEVICES=2
-    found "two GPUs" "ok gpus 2: 0000:01:00.0, 0000:02:00.0"
-    found "two that see each other" "ok peers all GPUs see each other"
+    found "the addresses of two GPUs" "ok gpus 2: 0000:01:00.0, 0000:02:00.0"
+    found "that two GPUs see each other" "ok peers all GPUs see each other"
     findings EMU_DEVICES=4
-    found "four GPUs" "ok gpus 4: 0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0"
-    found "four that see each other" "ok peers all GPUs see each other"
+    found "the addresses of four GPUs" "ok gpus 4: 0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0"
+    found "that four GPUs see each other" "ok peers all GPUs see each other"
     findings EMU_DEVICES=4 EMU_PEERS=none
-    found "none that sees another" "-- peers no GPU sees another: NCCL goes through the host's memory"
+    found "that no GPU sees another" "-- peers no GPU sees another: NCCL goes through the host's memory"
     findings EMU_DEVICES=4 EMU_PEERS=pairs
-    found "pairs that see each other" "-- peers GPUs see these, others through the host's memory: 0: 1; 1: 0; 2: 3; 3: 2"
+    found "which pairs of GPUs see each other" \
+        "-- peers GPUs see these, others through the host's memory: 0: 1; 1: 0; 2: 3; 3: 2"
     findings EMU_DEVICES=3 EMU_PEERS=later
-    found "one way" "-- peers GPUs see these, others through the host's memory: 0: 1 2; 1: 2; 2:"
+    found "which GPUs see another one in one direction only" \
+        "-- peers GPUs see these, others through the host's memory: 0: 1 2; 1: 2; 2:"
     findings EMU_DRIVER=none
     check "device: doctor lists no GPUs without a driver" bash \
         -c "grep -q '^-- cuda .*no NVIDIA driver' findings && ! grep -qE ' (gpus|peers) ' findings"

@@ -45,13 +45,13 @@ fault() {
     got=${PIPESTATUS[0]}
     begun=$(sed -nE 's/^([0-9.]+) emu: EMU_NCCL_FAULT: device.*/\1/p' output | tail -n 1) # injected, or the point that its device has reached
     taken=$(echo "${begun:--99} $(now)" | awk '{ printf "%.1f", $2 - $1 }')
-    check "nccl faults: $name: ends with its exit code (got $got)" test "$got" -eq "$code"
-    check "nccl faults: $name: ends within two seconds after the deadline ($taken s with a deadline of $deadline)" awk \
+    check "nccl faults: $name with its exit code (got $got)" test "$got" -eq "$code"
+    check "nccl faults: $name within two seconds after the deadline ($taken s with a deadline of $deadline)" awk \
         "BEGIN { exit !($taken <= $deadline + 2) }"
     [ -n "$sentence" ] || return
     said=$(sed -nE 's/^[0-9.]+ (error|bug)/\1/p' output)
-    check "nccl faults: $name: one error message is printed: $said" test "$(grep -Ec '^[0-9.]+ (error|bug)\[' output)" -eq 1
-    check "nccl faults: $name: the error message names the cause" grep -Eq "^[0-9.]+ error\[$code\] $sentence" output
+    check "nccl faults: $name with one error message: $said" test "$(grep -Ec '^[0-9.]+ (error|bug)\[' output)" -eq 1
+    check "nccl faults: $name with an error message that names the cause" grep -Eq "^[0-9.]+ error\[$code\] $sentence" output
 }
 
 place='(rank [0-3]( (pp|dp|tp) [01])+: )?'
@@ -62,29 +62,32 @@ remote='remote process exited or there was a network error'
 # waited SECONDS: prints a regular expression for the part of the message that says which rank has waited
 waited() { echo "rank [0-3] has waited $1 s \\(parallel.timeout\\); "; }
 all_came='ranks LIST and their GPUs have all come to it, and it does not end; run with NCCL_DEBUG=INFO for details$'
-fault "a call fails" 1:AllReduce:9:error=3 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: internal error - " parallel.tensor=2
-fault "a call has lost a peer" 1:ReduceScatter:4:error=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
-fault "an error that no call returns" 1:AllReduce:9:async=2 1 71 \
+fault "a call that fails ends the run" \
+    1:AllReduce:9:error=3 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: internal error - " parallel.tensor=2
+fault "a call that has lost a peer ends the run" \
+    1:ReduceScatter:4:error=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
+fault "an asynchronous error ends the run" 1:AllReduce:9:async=2 1 71 \
     "rank 1 tp 1: $in_tp: NCCL on rank 1 says: unhandled system error" parallel.tensor=2
-fault "a peer lost after a call" 1:ReduceScatter:4:async=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
-fault "an init never ends" 1:CommInitRankConfig:1:never 2 86 "${place}group dp, call 0, connect: $(waited 2)"
-fault "a collective never ends" 1:AllReduce:9:never 1 86 "$place${in_tp% of ranks*}: $(waited 1)" parallel.tensor=2
+fault "a peer lost after a call ends the run" 1:ReduceScatter:4:async=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
+fault "an init that hangs ends the run" 1:CommInitRankConfig:1:never 2 86 "${place}group dp, call 0, connect: $(waited 2)"
+fault "a collective that hangs ends the run" 1:AllReduce:9:never 1 86 "$place${in_tp% of ranks*}: $(waited 1)" parallel.tensor=2
 # The hosts are one micro-batch ahead of their devices, about 100 calls.
-EMU_STREAMS=deferred fault "a collective of which the host is far ahead" 1:AllReduce:60:never 1 86 \
+EMU_STREAMS=deferred fault "a hanging collective that the host is far ahead of ends the run" 1:AllReduce:60:never 1 86 \
     "${place}group tp, call 63, all-reduce of 1024 f32: $(waited 1)${all_came/LIST/0, 1}" \
     parallel.tensor=2 model.num_layers=12
-fault "a group never ends" 0:GroupEnd:4:never 1 86 "$place${in_dp% of ranks*}: $(waited 1)"
-fault "a message never ends" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" parallel.pipeline=2
-fault "a peer vanishes" 1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
-fault "the process is killed" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
+fault "a group call that hangs ends the run" 0:GroupEnd:4:never 1 86 "$place${in_dp% of ranks*}: $(waited 1)"
+fault "a message that hangs ends the run" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" parallel.pipeline=2
+fault "a peer that vanishes ends the run" \
+    1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
+fault "a SIGKILL ends the run" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
 
 # Two of the four ranks hang in connect. The other two have connected and wait on the host; the message must not be about
 # them.
 EMU_DEVICES=4
 stuck="connect: $(waited 1)$all_came"
-fault "an init of two of four never ends" 1:CommInitRankConfig:1:never 1 86 \
+fault "an init that hangs on two of four ranks ends the run" 1:CommInitRankConfig:1:never 1 86 \
     "${place}group pp, call 0, ${stuck/LIST/1, 3}" parallel.tensor=2 parallel.pipeline=2
-fault "a second init never ends" 1:CommInitRankConfig:2:never 1 86 \
+fault "a second init that hangs ends the run" 1:CommInitRankConfig:2:never 1 86 \
     "${place}group dp, call 0, ${stuck/LIST/0, 1}" parallel.pipeline=2
 EMU_DEVICES=2
 

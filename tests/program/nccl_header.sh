@@ -29,7 +29,7 @@ changed() {
     elif alike "$1" copy "${@:2}"; then
         not_ok "nccl_header: $name: not seen"
     else
-        check "nccl_header: $name is refused" grep -qF "$words" output
+        check "nccl_header: $name in library.h is refused" grep -qF "$words" output
     fi
 }
 
@@ -42,21 +42,25 @@ compared() {
         grep -m 5 -E 'error|other' output | sed 's/^/    | /'
         return
     fi
-    ok "nccl_header: $(sed "s|$root/||" output)"
-    changed "a number ($name)" ncclRemoteError 's/^( *)NCCL_INTERNAL_ERROR,$/\1NCCL_ODD, NCCL_INTERNAL_ERROR,/' "$@"
-    changed "a data type ($name)" ncclFloat16 's/^( *)NCCL_UINT64,$/\1NCCL_ODD, NCCL_UINT64,/' "$@"
-    changed "a reduction ($name)" ncclMax 's/NCCL_PRODUCT, NCCL_MAX/NCCL_MAX, NCCL_PRODUCT/' "$@"
-    changed "an order of fields ($name)" 'where minCTAs lies' 's/min_ctas, max_ctas;/max_ctas, min_ctas;/' "$@"
-    changed "a field's type ($name)" 'the type of magic' 's/unsigned magic, version/int magic, version/' "$@"
-    changed "a length ($name)" 'the size of ncclConfig_t' 's/, nvlink_centric;/, nvlink_centric, odd[64];/' "$@"
-    changed "an id ($name)" 'the size of ncclUniqueId' 's/internal\[128\]/internal[64]/' "$@"
-    changed "a count ($name)" ncclRecv 's/\(void \*to, size_t count, NcclType type, int from/(void *to, int count, NcclType type, int from/' "$@"
-    changed "a lost const ($name)" ncclSend 's/\(const void \*from, size_t count, NcclType type, int to/(void *from, size_t count, NcclType type, int to/' "$@"
-    changed "an order of arguments ($name)" ncclAllReduce '/all_reduce,/,/stream/s/NcclType type, NcclOp op/NcclOp op, NcclType type/' "$@"
-    changed "magic ($name)" 'other values' 's/0xcafebeef/0xcafebabe/' "$@"
+    ok "nccl_header: library.h agrees with $name: $(sed "s|$root/||" output)"
+    changed "a changed number ($name)" ncclRemoteError 's/^( *)NCCL_INTERNAL_ERROR,$/\1NCCL_ODD, NCCL_INTERNAL_ERROR,/' "$@"
+    changed "a changed data type ($name)" ncclFloat16 's/^( *)NCCL_UINT64,$/\1NCCL_ODD, NCCL_UINT64,/' "$@"
+    changed "a changed reduction ($name)" ncclMax 's/NCCL_PRODUCT, NCCL_MAX/NCCL_MAX, NCCL_PRODUCT/' "$@"
+    changed "a changed order of fields ($name)" 'where minCTAs lies' 's/min_ctas, max_ctas;/max_ctas, min_ctas;/' "$@"
+    changed "a changed type of a field ($name)" 'the type of magic' 's/unsigned magic, version/int magic, version/' "$@"
+    changed "a changed length of ncclConfig_t ($name)" \
+        'the size of ncclConfig_t' 's/, nvlink_centric;/, nvlink_centric, odd[64];/' "$@"
+    changed "a changed length of the unique id ($name)" 'the size of ncclUniqueId' 's/internal\[128\]/internal[64]/' "$@"
+    changed "a changed type of a count ($name)" \
+        ncclRecv 's/\(void \*to, size_t count, NcclType type, int from/(void *to, int count, NcclType type, int from/' "$@"
+    changed "a missing const ($name)" \
+        ncclSend 's/\(const void \*from, size_t count, NcclType type, int to/(void *from, size_t count, NcclType type, int to/' "$@"
+    changed "a changed order of arguments ($name)" \
+        ncclAllReduce '/all_reduce,/,/stream/s/NcclType type, NcclOp op/NcclOp op, NcclType type/' "$@"
+    changed "a changed magic number ($name)" 'other values' 's/0xcafebeef/0xcafebabe/' "$@"
 }
 
-compared "the stand-in's" "$root/tests/emu/nccl/nccl_emu.h" "$root"
+compared "the emulated NCCL's header" "$root/tests/emu/nccl/nccl_emu.h" "$root"
 # nccl.h is not part of the CUDA toolkit, but the files that it includes are.
 home=$(find_nvcc) && home=${home%/bin/nvcc} || home=${CUDA_HOME:-/usr/local/cuda}
 IFS=: read -ra folders <<<"${CPATH:-}"
@@ -68,9 +72,9 @@ for folder in "${folders[@]}"; do
     [ -n "$runtime" ] || [ ! -f "$folder/cuda_runtime.h" ] || runtime=$folder
 done
 if [ -z "$found" ]; then
-    skip "nccl_header: nccl.h" "there is no nccl.h here (CPATH, CUDA_HOME, /usr/local/cuda, /usr/local/include, /usr/include)"
+    skip "nccl_header: library.h agrees with nccl.h"
 elif [ -z "$runtime" ]; then
-    skip "nccl_header: nccl.h" "$found/nccl.h includes CUDA's cuda_runtime.h, which is not here"
+    skip "nccl_header: library.h agrees with nccl.h" "$found/nccl.h includes CUDA's cuda_runtime.h, which is not here"
 else
     compared nccl.h "$found/nccl.h" "$root" "$runtime"
 fi

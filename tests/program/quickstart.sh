@@ -26,7 +26,8 @@ unset CUDA
 said() {
     local name=$1 line=$2
     shift 2
-    expect_code "quickstart: $name" 0 "$@" && check "quickstart: $name: said" grep -qxF "$line" output
+    expect_code "quickstart: $name (exit code 0)" 0 \
+        "$@" && check "quickstart: $name (command line printed)" grep -qxF "$line" output
 }
 said "a machine with a GPU builds with CUDA" "make CUDA=default" scripts/quickstart.sh
 said "arguments are passed to ./train" "train configs/demo.json --set seed=2" scripts/quickstart.sh --set seed=2

@@ -16,7 +16,8 @@ head -c 20000 text.txt >short.txt
 planned() {
     local name=$1 devices=$2 ranks=$3 mib=$4
     shift 4
-    expect_code "reserve: $name" 0 env EMU_DEVICES="$devices" EMU_NCCL_RESERVE=$((mib << 20)) "$TRAIN" "$TINY" --dry-run --ranks "$ranks" \
+    expect_code "reserve: a dry run with $name succeeds" 0 \
+        env EMU_DEVICES="$devices" EMU_NCCL_RESERVE=$((mib << 20)) "$TRAIN" "$TINY" --dry-run --ranks "$ranks" \
         --set device=cuda --set data.text=short.txt --set train_batch_size=4 --set train_micro_batch_size_per_gpu=1 \
         --set gradient_accumulation_steps=null --set model.tie_word_embeddings=true --set eval.interval=0 --set eval.sample_interval=0 \
         --set memory_breakdown=true "$@"
@@ -26,24 +27,27 @@ planned() {
 told() { check "reserve: $1" grep -qF -- "$2" said; }
 untold() { check "reserve: $1" bash -c '! grep -qF -- "$1" said' told "$2"; }
 
-planned "one communicator" 2 2 40
-told "its estimate is in the plan" " reserve 296.0; available"
+planned "one NCCL communicator" 2 2 40
+told "the estimate for one communicator is in the plan" " reserve 296.0; available"
 check "reserve: the plan names the rank that it is for" grep -qE \
     'memory plan 29[0-9]\.[0-9] MiB on rank 0.s GPU: weights .*; available [0-9.]+ GiB of 8\.0 GiB there' said
-told "what it took" "memory reserve: NCCL and the code of kernels take 40.0 MiB of rank 0's GPU, the most of any, plan 296.0 MiB"
-told "and the plan counts that from then on" "laid out: resident"
+told "the measured memory of NCCL is printed with its estimate" \
+    "memory reserve: NCCL and the code of kernels take 40.0 MiB of rank 0's GPU, the most of any, plan 296.0 MiB"
+told "the plan after the measurement is printed" "laid out: resident"
 check "reserve: the plan without NCCL has 42 MiB and not 298" grep -qE \
     "laid out: resident [0-9.]+ MiB, peak [0-9.]+ MiB on the host, plan 4[1-4]\.[0-9] MiB on rank 0's GPU" said
-untold "the estimate was enough" "warning: NCCL"
-planned "the code of kernels has its own part" 2 2 552
-untold "so it was enough" "warning: NCCL"
-planned "too little" 2 2 553
-told "is a warning" "warning: NCCL and the code of kernels take 553.0 MiB of the memory of rank 0's GPU, and the plan had 296.0 MiB for NCCL and 256.0 MiB for code:"
-planned "tensor and pipeline ranks, and a tied table" 4 4 30 --set parallel.tensor=2 --set parallel.pipeline=2
-told "three communicators, one of them with messages" " reserve 1.2; available"
-told "each took its part" "NCCL and the code of kernels take 90.0 MiB of rank 0's GPU, the most of any, plan 1.2 GiB"
+untold "a sufficient estimate gives no warning" "warning: NCCL"
+planned "552 MiB for NCCL and kernels" 2 2 552
+untold "552 MiB for NCCL and kernels give no warning" "warning: NCCL"
+planned "553 MiB for NCCL and kernels" 2 2 553
+told "553 MiB for NCCL and kernels give a warning" \
+    "warning: NCCL and the code of kernels take 553.0 MiB of the memory of rank 0's GPU, and the plan had 296.0 MiB for NCCL and 256.0 MiB for code:"
+planned "tensor and pipeline ranks and tied embeddings" 4 4 30 --set parallel.tensor=2 --set parallel.pipeline=2
+told "the estimate for three communicators is in the plan" " reserve 1.2; available"
+told "the measured memory of three communicators is printed" \
+    "NCCL and the code of kernels take 90.0 MiB of rank 0's GPU, the most of any, plan 1.2 GiB"
 planned "ranks that share a GPU" 1 2 40
-untold "have no reserve" " reserve "
+untold "ranks that share a GPU have no memory reserved for NCCL" " reserve "
 check "reserve: ranks that share a GPU have one plan" \
     grep -qE 'memory plan [0-9.]+ MiB for all 2 ranks: weights .* GiB of 8\.0 GiB on the GPU' said
 check "reserve: ranks that share a GPU have one plan for the GPU's memory" \
@@ -76,9 +80,10 @@ full() {
 }
 nccls='Failed to CUDA malloc [0-9]+ bytes; free some of the GPU.s memory, or set NCCL_MAX_CTAS=8 in the environment'
 trainers='[0-9]+ bytes for .+ were refused: [0-9]+ of the device.s 1048576000 are free; lower train_micro_batch_size_per_gpu .*'
-full "NCCL does not get its memory on one GPU" 8192,1000 900 "rank 1 dp 1" "group dp, call 0, connect of ranks 0, 1: NCCL on rank 1 says: .*: $nccls"
-full "it leaves too little on one GPU" 8192,1000 871 "rank 1 dp 1" "$trainers"
-full "it leaves too little on the first GPU" 1000,8192 871 "rank 0 dp 0" "$trainers"
+full "an NCCL that gets no memory on one GPU" \
+    8192,1000 900 "rank 1 dp 1" "group dp, call 0, connect of ranks 0, 1: NCCL on rank 1 says: .*: $nccls"
+full "an NCCL that leaves too little memory on one GPU" 8192,1000 871 "rank 1 dp 1" "$trainers"
+full "an NCCL that leaves too little memory on the first GPU" 1000,8192 871 "rank 0 dp 0" "$trainers"
 EMU_DEVICES=2 EMU_MEMORY=8192,500 expect_code "reserve: a plan that fits only one of two GPUs ends with 90" 90 "$TRAIN" \
     "$TINY" --dry-run --ranks 2 --set device=cuda
 check "reserve: the GPU that is too small is named without a rank" \
