@@ -16,7 +16,7 @@ help() {
 helps() {
     local command=$1
     shift
-    help "$*" "$@"
+    help "$* prints help" "$@"
     check "cli: $*: the help fits 80 columns" test -z "$(awk 'length > 80' out)"
     check "cli: $*: the help shows the usage" grep -qE "^(usage:)? +\./train $command( |\$)" out
 }
@@ -80,21 +80,21 @@ for command in "${every[@]}"; do
     sed -nE 's/^  (--[a-z-]+)( [^ ]+)?  .*/\1 \2/p' out | sort -u -k 1,1 >options
     check "cli: $command: the help explains every option of its usage" \
         test -z "$(sed '/^$/q' out | grep -oE -- '--[a-z-]+' | grep -vxFf <(cut -d ' ' -f 1 options))"
-    if sed '/^$/q' out | grep -q 'CONFIG'; then check "cli: $command: takes --set" grep -q -- '^--set ' options; fi
+    if sed '/^$/q' out | grep -q 'CONFIG'; then check "cli: $command takes --set" grep -q -- '^--set ' options; fi
     while read -r option value <&9; do
         [ -z "${TEST_SAMPLE:-}" ] || [ "$option" = --set ] || continue # one grammar: a sanitizer sees no more in every option
         if [ -n "$value" ]; then both_forms "$option" "${words[@]}"
-        else said "$command: $option=1" "$option takes no value" "${words[@]}" "$option=1"; fi
+        else said "$command $option=1 is refused" "$option takes no value" "${words[@]}" "$option=1"; fi
     done 9<options
-    help "$command: help after a word" "${words[@]}" x.json --help
-    help "$command: help after a mistake" "${words[@]}" --nope -h
+    help "$command prints help if --help follows a word" "${words[@]}" x.json --help
+    help "$command prints help if -h follows an unknown option" "${words[@]}" --nope -h
     said "$command: a misspelt --help is answered with a suggestion" 'did you mean "--help"?' "${words[@]}" --hlep
     said "$command: an unknown option is refused" "has no such option; see ./train" "${words[@]}" --nope --
     check "cli: $command: words after -- are not read as options" \
         test -z "$("$TRAIN" "${words[@]}" -- --nope --nope 2>&1 </dev/null | grep -- 'no such option')"
 done
 
-help "--help exit-codes" --help exit-codes
+help "--help exit-codes prints the exit codes" --help exit-codes
 rooms=()
 for room in configs data model optim parallel; do rooms+=("$here/../../$room"); done
 # used NAME: succeeds if some source file uses this exit code; comments and the code's row in the table do not count
@@ -109,11 +109,11 @@ while read -r code_name code; do
     else check "cli: exit code $code, which nothing ends with, is marked" test $marked -eq 1; fi
 done < <(sed -nE 's/^ *X\((EXIT_[A-Z_]+), ([0-9]+), .*/\1 \2/p' "$here/../../model/core/exit_codes.h")
 check "cli: all exit codes are checked" test $rows -eq "$(wc -l <out)"
-help "--version" --version
+help "--version prints the version" --version
 check "cli: --version prints the commit" grep -q commit out
-help "doctor" doctor
+help "doctor prints its findings" doctor
 check "cli: every line of doctor begins with a mark" test -z "$(grep -vE '^(ok|--|!!) ' out)"
-help "config defaults" config defaults
+help "config defaults prints a config" config defaults
 cp out defaults.json
 "$TRAIN" config explain optimizer.params.lr >out 2>&1
 check "cli: config explain explains a key" grep -q lr out
@@ -129,8 +129,8 @@ misuse "an unknown option is refused" "$TINY" --sett a=1
 misuse "a missing value is refused" "$TINY" --set
 misuse "two configs are refused" "$TINY" "$TINY"
 misuse "an unknown help topic is refused" --help nonsense
-for command in config data ckpt bench doctor; do misuse "$command nonsense" $command nonsense; done
-for command in config data ckpt bench generate eval; do misuse "$command without arguments" $command; done
+for command in config data ckpt bench doctor; do misuse "$command nonsense is refused" $command nonsense; done
+for command in config data ckpt bench generate eval; do misuse "$command without arguments is refused" $command; done
 
 said "a misspelt command is answered with a suggestion" 'did you mean "generate"?' genrate out/demo --prompt x
 said "a misspelt command after an option is answered with a suggestion" 'did you mean "generate"?' --dry-run genrate
@@ -170,7 +170,7 @@ for line in "$TINY" "config check x" "generate x" "eval x" "bench step x"; do
     said "${words[0]##*/} --set without = is refused" '--set seed: this is not key=value' "${words[@]}" --set seed
 done
 said "a value for an option that takes none is refused" '--dry-run takes no value' "$TINY" --dry-run=yes
-help "-h after a config" "$TINY" -h
+help "-h after a config prints help" "$TINY" -h
 
 # The commands that a run prints are executed exactly as printed; --name VALUE and --name=VALUE mean the same.
 make_text
@@ -194,7 +194,7 @@ expect_code "cli: a run in out/ succeeds" 0 "$TRAIN" "$TINY" "${few[@]}"
 expect_code "cli: starting a finished run in out/ again ends with 0" 0 "$TRAIN" "$TINY" "${few[@]}"
 check "cli: a finished run in out/ suggests --resume never" grep -q 'is finished; --resume never starts another' output
 expect_code "cli: --resume=never starts another run" 0 "$TRAIN" "$TINY" "${few[@]}" --resume=never
-check "cli: another run gets a folder of its own" test -s out/tiny-2/result.json
+check "cli: --resume=never gives the new run a folder of its own" test -s out/tiny-2/result.json
 # shellcheck disable=SC2016 # nothing is to be expanded
 prompts=('say "$HOME" `id` \\ !' "it's" $'two\nlines "$5"' '--the king')
 cp "$TINY" "a config's.json"

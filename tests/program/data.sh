@@ -30,7 +30,7 @@ check "data: a shard truncated during a run ends it with 65" test $code -eq 65
 check "data: a truncated shard is named" grep -q 'shards/train_000000.bin has been cut since it was opened' err
 check "data: a truncated shard leaves the last checkpoint in place" test "$(checkpoint_steps run | tail -n 1)" -ge 10
 cp whole.bin shards/train_000000.bin
-expect_code "data: the run resumes from that checkpoint" 0 "${run[@]}" \
+expect_code "data: the run resumes after its truncated shard is restored" 0 "${run[@]}" \
     --allow-config-change --set train_steps="$(($(checkpoint_steps run | tail -n 1) + 1))"
 
 # Only --verify notices a changed byte, and it needs meta.json.

@@ -30,7 +30,7 @@ closed stdout 1
 closed stderr 2
 check "environment: a closed stderr does not affect the console" grep -q '^done' console
 closed all 0 1 2
-for name in stdout stderr all; do same_run "environment: $name: the bits of the others" stdin $name; done
+for name in stdout stderr all; do same_run "environment: $name: the run has the bits of the other runs" stdin $name; done
 "$TRAIN" "$TINY" --set train_steps=0 >&- 2>err
 check "environment: with a closed stdout an error still gives its exit code" test $? -eq 78 -a -s err
 "$TRAIN" - <&- >console 2>&1
@@ -58,9 +58,9 @@ for size in 100000 280000 300000 360000 440000 2000000; do
     [ $size -ne 2000000 ] || check "environment: a limit of $size KiB is enough without a warning" test $code -eq 0 -a ! -s err
 done
 if "$TRAIN" doctor | grep -q '^ok  blas '; then
-    check "environment: if OpenBLAS gets no memory, the built-in products are used with a warning" test $served -eq 1
+    check "environment: a run without memory for OpenBLAS warns and uses the built-in matrix multiplication" test $served -eq 1
 else
-    skip "environment: OpenBLAS gets no memory" "there is no OpenBLAS"
+    skip "environment: a run without memory for OpenBLAS warns" "there is no OpenBLAS"
 fi
 
 # ---- SIGCHLD is ignored, as some callers leave it, with limited address space: the trial process's exit status must still
@@ -76,7 +76,7 @@ if command -v python3 >/dev/null; then
     expect_code "environment: a run with SIGCHLD ignored and a limit on address space ends with 0" 0 ignored
     same_run "environment: an ignored SIGCHLD changes no bit" limit-2000000 ignored
 else
-    skip "environment: SIGCHLD is ignored" "there is no python3"
+    skip "environment: a run with SIGCHLD ignored ends with 0" "there is no python3"
 fi
 
 # ---- doctor reports what a limit on address space prevents, and continues

@@ -159,7 +159,7 @@ chmod 700 run/checkpoints/step_00000010
 mkdir -p out/tiny
 cp -p run/config.json out/tiny/
 chmod 0 out/tiny/config.json
-denied "an unreadable run of the same name" "$TRAIN" tiny.json "${common[@]}"
+denied "a new run with an unreadable run of the same name" "$TRAIN" tiny.json "${common[@]}"
 check "folder: an unreadable run of the same name is reported as possibly the same run" \
     grep -q 'it cannot be told whether that run is this config' <(tr -s ' \n' ' ' <output)
 rm -r out/tiny

@@ -27,8 +27,8 @@ as() {
     expect_code "grids: a run on $line succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out "$name"
     # The line is wrapped at the width of the console.
     check "grids: the grid is printed: $line" grep -qF "ranks $line" <(tr -s ' \n' ' ' <output)
-    alike "grids: the losses of one rank are those on $line" one "$name"
-    check "grids: the sample of one rank is that on $line" test "$(text one)" = "$(text "$name")"
+    alike "grids: a run on $line has the losses of one rank" one "$name"
+    check "grids: a run on $line has the sample of one rank" test "$(text one)" = "$(text "$name")"
 }
 as pp2tp2 "4 = pp 2 x tp 2 (threads, 1 thread each), ZeRO 0, 1f1b, 6 micro-batches, bubble 14 %" 2 2 4
 as gpipe "4 = pp 2 x tp 2 (threads, 1 thread each), ZeRO 0, gpipe, 6 micro-batches, bubble 14 %" 2 2 4 parallel.schedule=gpipe

@@ -46,9 +46,9 @@ compiled_for() { with_gpu "$1" print-config | grep -q "code for $2, PTX"; }
 if [ $code -eq 69 ]; then
     skip "kernels: kernels are built for this machine's GPU" "no nvcc"
 else
-    check "kernels: code for a Hopper GPU has its own name" compiled_for 9.0 sm_90a
+    check "kernels: code for a Hopper GPU is compiled as sm_90a" compiled_for 9.0 sm_90a
     check "kernels: nvcc compiles only for a Hopper GPU if there is one" with_gpu 9.0 "$PWD/gpu/model/kernels/cuda/memory.cu.o"
-    check "kernels: code for another GPU has its number" compiled_for 8.6 sm_86
+    check "kernels: code for a GPU of capability 8.6 is compiled as sm_86" compiled_for 8.6 sm_86
 fi
 
 # log STACK SPILLED SHARED [ARCH]: writes a log of nvcc for one kernel with these numbers

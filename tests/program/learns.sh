@@ -37,7 +37,7 @@ expect_code "learns: a finished run that is started again ends with 0" 0 "$TRAIN
     --set eval.interval=50 --set checkpoint.save_interval=100 --out run
 check "learns: a finished run prints its result with bits per byte again" test "$(grep '^val' output)" = \
     "$(grep '^val' console)"
-check "learns: a finished run that is started again makes no step" test "$(losses run/metrics.jsonl | wc -l)" -eq 150
+check "learns: a finished run that is started again runs no step" test "$(losses run/metrics.jsonl | wc -l)" -eq 150
 
 # ---- generate prints the prompt, then text that depends on the options and the seed
 # said FILE OPTION...: writes the output of generate to FILE

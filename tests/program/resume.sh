@@ -55,7 +55,7 @@ file=damaged/checkpoints/step_00000060/model.safetensors
 printf '\x55' | dd of=$file bs=1 seek=$(($(stat -c %s $file) - 100)) conv=notrunc status=none
 expect_code "resume: a run with a damaged last checkpoint resumes" 0 "$TRAIN" "$TINY" "${common[@]}" --out damaged
 check "resume: the damaged checkpoint is named" grep -q 'step_00000060' output
-check "resume: the run resumes from the checkpoint before it" grep -qE 'step 50 ' output
+check "resume: a run resumes from the checkpoint before the damaged one" grep -qE 'step 50 ' output
 same_run "resume: the run after a damaged checkpoint has the same bits" whole-f32 damaged
 for step in damaged/checkpoints/step_*; do
     printf '\x55' | dd of="$step/model.safetensors" bs=1 seek=5000 conv=notrunc status=none
