@@ -3,7 +3,7 @@
 # train it prints one table, for the largest batch that fits.
 . "$(dirname "$0")/lib.sh"
 
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 script=$here/../../scripts/bench_gpu.sh
 if nvidia-smi -L >/dev/null 2>&1; then
     skip "bench_gpu: a missing GPU ends with 69" "there is one"

@@ -3,12 +3,12 @@
 # is reached through a link. Nothing is built: make only prints its commands.
 . "$(dirname "$0")/lib.sh"
 
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 root=$(realpath "$here/../..")
 # stand_in FILE TEXT: writes a fake program, a shell script with this text
 stand_in() { printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
 mkdir -p bin toolkit/bin
-stand_in bin/pkg-config 'exit 127' # as if there were none
+stand_in bin/pkg-config 'exit 127' # as if pkg-config were not installed
 make=(make -s -k -C "$root" BUILD="$PWD/build" PKG_CONFIG="$PWD/bin/pkg-config" CUDA=0)
 
 if [ -f /usr/include/cjson/cJSON.h ] && [ -f /usr/include/cmocka.h ]; then

@@ -82,7 +82,7 @@ for command in "${every[@]}"; do
         test -z "$(sed '/^$/q' out | grep -oE -- '--[a-z-]+' | grep -vxFf <(cut -d ' ' -f 1 options))"
     if sed '/^$/q' out | grep -q 'CONFIG'; then check "cli: $command takes --set" grep -q -- '^--set ' options; fi
     while read -r option value <&9; do
-        [ -z "${TEST_SAMPLE:-}" ] || [ "$option" = --set ] || continue # one grammar: a sanitizer sees no more in every option
+        [ -z "${TEST_SAMPLE:-}" ] || [ "$option" = --set ] || continue # all options share one parser: one is enough under a sanitizer
         if [ -n "$value" ]; then both_forms "$option" "${words[@]}"
         else said "$command $option=1 is refused" "$option takes no value" "${words[@]}" "$option=1"; fi
     done 9<options
@@ -206,7 +206,7 @@ for i in "${!prompts[@]}"; do
     check "cli: the suggested command with prompt $i runs" pasted 'next    '
     check "cli: the suggested command has prompt $i unchanged" test "$(head -c ${#prompt} pasted)" = "$prompt"
 done
-sed -i 's/--set/--set train_steps=5 --set/' output # not all 40
+sed -i 's/--set/--set train_steps=5 --set/' output # five steps instead of 40
 check "cli: the second suggested command runs" pasted '        '
 check "cli: the second suggested command trains on the other text" grep -q '^data    my.txt' pasted
 finish

@@ -45,7 +45,7 @@ apart() {
         <(losses "$2/metrics.jsonl" | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/') |
         awk -v early="$3" -v late="$4" -v steps="$steps" '
             function off(a, b) { return a > b ? (a - b) / b : (b - a) / b }
-            function window(    i, x, y, d) { # means over the last 20
+            function window(    i, x, y, d) { # compares the means over the last 20 steps
                 for (i = n > 20 ? n - 19 : 1; i <= n; i++) { x += a[i]; y += b[i] }
                 d = off(x, y)
                 if (d > mean) mean = d
@@ -69,7 +69,7 @@ declare -A early=([f32]=3e-6 [bf16]=7.5e-3 [fp16]=2e-4) late=([f32]=2e-4 [bf16]=
 run cpu --set device=cpu
 run f32 --set device=cuda
 follows "cuda: f32 losses follow the CPU's" f32 cpu "${early[f32]}" "${late[f32]}"
-mkdir off # the last loss, a tenth too large
+mkdir off # a copy of the metrics whose last loss is a tenth too large
 awk -v last="\"step\": $steps," '/"train"/ && index($0, last) {
     match($0, /"loss": [0-9.e+-]+/); l = substr($0, RSTART + 8, RLENGTH - 8)
     sub(/"loss": [0-9.e+-]+/, "\"loss\": " l * 1.1) } { print }' cpu/metrics.jsonl >off/metrics.jsonl
@@ -126,7 +126,7 @@ declare -A options_of=(
     [pp]='--ranks 2 --set parallel.pipeline=2'
     [grid]='--ranks 4 --set parallel.tensor=2 --set gradient_accumulation_steps=1 --set zero_optimization.stage=2'
 )
-grids=(tp pp grid) # one of them where cases go by turns
+grids=(tp pp grid) # only one of them where scripts/test.sh rotates the cases
 [ -z "${TEST_TURN:-}" ] || grids=("${grids[TEST_TURN % 3]}")
 for grid in "${grids[@]}"; do
     read -ra options <<<"${options_of[$grid]}"
@@ -161,7 +161,7 @@ check "cuda: bench step prints the phases" grep -qE '^phases +forward [0-9.]+ ms
     output
 check "cuda: bench step prints each op" grep -qE '^ +attention_backward +[0-9]+\.[0-9]{2} ms' output
 expect_code "cuda: bench step --json runs" 0 "$TRAIN" bench step "$TINY" --set device=cuda --steps 1 --json
-for key in tokens_per_s gflops12 op_attention_backward_ms ops_ms memory_mib; do # what bench_gpu.sh reads
+for key in tokens_per_s gflops12 op_attention_backward_ms ops_ms memory_mib; do # the keys that bench_gpu.sh reads
     check "cuda: bench step --json has $key" grep -qE "\"$key\":[0-9.e+]+[,}]" output
 done
 finish

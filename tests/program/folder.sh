@@ -57,7 +57,7 @@ check "folder: samples.txt as a symbolic link is named" grep -q 'linked/samples.
 check "folder: samples.txt as a symbolic link is not followed" test "$(cat precious)" = precious
 
 # ---- files and folders in the way ----
-in_the_way() { # in_the_way NAME CODE WORDS OPTION...: a resumed run in the folder NAME
+in_the_way() { # in_the_way NAME CODE WORDS OPTION...: expects CODE and WORDS from a run resumed in NAME
     local name=$1 code=$2 words=$3
     shift 3
     expect_code "folder: $name in the way ends with $code" "$code" "$TRAIN" "$TINY" "${common[@]}" "$@" --out "$name"
@@ -104,7 +104,7 @@ check "folder: a run whose later saves fail names the checkpoint from which it r
 # ---- permissions: they do not restrict root, so if the test runs as root it starts the program as the user nobody ----
 as_nobody=()
 [ "$(id -u)" -eq 0 ] && as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
-denied() { # denied NAME COMMAND...: exit code 77
+denied() { # denied NAME COMMAND...: expects exit code 77 from the unprivileged user's command
     local name=$1
     shift
     expect_code "folder: $name ends with 77" 77 "${as_nobody[@]}" "$@"
@@ -244,7 +244,7 @@ cd .. || exit 71
 TRAIN=$program
 
 # ---- a small disk: a tmpfs, on systems that allow the test to mount one ----
-small() { # small KIB COMMAND: the command in a folder of that size
+small() { # small KIB COMMAND: runs the command with a file system of KIB KiB in the folder "small"
     unshare --mount --propagation private bash -c "mkdir -p small && mount -t tmpfs -o size=${1}k none small && { $2; }"
 }
 if small 64 true 2>/dev/null; then

@@ -4,7 +4,7 @@
 # runs a copy of the script, so it does not overwrite the results of a real run.
 . "$(dirname "$0")/lib.sh"
 
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 root=$(realpath "$here/../..")
 copy=$PWD/project
 mkdir -p "$copy/tests" bin tests

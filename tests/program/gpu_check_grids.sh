@@ -8,7 +8,7 @@ if ! "$TRAIN" doctor | grep -q '^ok .*cuda .*emulated'; then
     skip "gpu_check: grids on the emulated device" "the program is not built for it"
     finish
 fi
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 root=$(realpath "$here/../..")
 mkdir -p project/tests
 cp -r "$root/scripts" project/

@@ -3,7 +3,7 @@
 # GPU. The test checks the table of their answers and, where nvcc is installed, that every real probe compiles.
 . "$(dirname "$0")/lib.sh"
 root=$(realpath "$(dirname "$TINY")/../..")
-copy=$PWD/project # the script writes below the folder it lies in
+copy=$PWD/project # gpu_probe.sh writes into the tree that it is part of
 mkdir -p "$copy/scripts" "$copy/tests" bin
 cp "$root"/scripts/{gpu_probe,cuda_lib}.sh "$copy/scripts/"
 cp -r "$root/tests/probe" "$copy/tests/"

@@ -5,7 +5,7 @@
 source "$(dirname "$0")/lib.sh"
 make_text
 child='' code=''
-set -m # else the shell would have its children ignore SIGINT
+set -m # without job control, background processes would ignore SIGINT
 steps=${STEPS:-24}
 run=(--set model.num_layers=4 --set train_batch_size=12 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=auto
     --set fp64.enabled=true --set cpu.threads=1 --set parallel.timeout=60 --set "train_steps=$steps" --set eval.interval=10
@@ -81,7 +81,7 @@ expect_code "grids: a schedule with more chunks than letters is shown" 0 "$TRAIN
     --set model.num_layers=56
 check "grids: a schedule with more chunks than letters starts again at a" \
     grep -qE '^stage 0  a: embedding.*; y: block 48; z: block 50; a: block 52; b: block 54$' output
-for by in best:7 uniform:3 parameters:4; do # the head's product is worth seven blocks' operations
+for by in best:7 uniform:3 parameters:4; do # the head takes as many operations as seven blocks
     expect_code "grids: a split by ${by%:*} is shown" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 \
         --set "pipeline.partition=${by%:*}" --set model.num_layers=9 --set model.vocab_size=100000
     check "grids: a split by ${by%:*} assigns blocks by their cost" grep -qx "stage 0  embedding, blocks 0 to ${by#*:}" output

@@ -3,7 +3,7 @@
 # skip without a reason, and prints the reason of each skip. Also tests that scripts/test.sh refuses names that fit no test.
 . "$(dirname "$0")/lib.sh"
 
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 run_tests=$here/../../scripts/run_tests.sh
 unset RESULTS LABEL JOBS
 

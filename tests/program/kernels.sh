@@ -3,7 +3,7 @@
 # that the script that checks this finds planted faults.
 . "$(dirname "$0")/lib.sh"
 
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 table=$here/../../scripts/kernel_table.sh
 build=$(dirname "$TRAIN")
 "$table" "$build" >table 2>&1

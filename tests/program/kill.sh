@@ -83,7 +83,7 @@ for ((i = 0; i < points; i++)); do
     if ((i % 2 == 0 && n > 0)); then
         draw_part $((i / 6)) $(((points + 5) / 6)) $n
         point="$kind $n"
-        options+=(--set "data.cache=corpora-$i") # the preparation of the data may die as well
+        options+=(--set "data.cache=corpora-$i") # so that the run may also be killed while it prepares its data
         killed_at_call $folder "$kind" $n "${options[@]}" 2>/dev/null
     else
         draw_part $((i / 2)) $(((points + 1) / 2)) 29

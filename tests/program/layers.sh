@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 mkdir scripts
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 cp "$here/../../scripts/check_layers.sh" scripts/
 
 # file PATH INCLUDE...: writes a file that includes these files

@@ -49,7 +49,7 @@ said() {
     check "learns: generate continues the prompt" test "$(head -c 9 "$file")" = "the king "
 }
 said first
-if [ -z "${TEST_SAMPLE:-}" ]; then # a sanitizer sees no more in a second text
+if [ -z "${TEST_SAMPLE:-}" ]; then # skipped under a sanitizer, which would find nothing more in a second text
     said again
     check "learns: generate gives the same text again" cmp first again
     said other --seed 2
@@ -79,7 +79,7 @@ near "eval counts the targets of the training" "$(sed -nE 's/.* over ([0-9]+) ta
 expect_code "learns: ckpt verify succeeds" 0 "$TRAIN" ckpt verify run
 check "learns: ckpt verify checks both checkpoints" \
     test "$(grep -c '^run/checkpoints/step_00000[0-9]*: whole (60 tensors, ' output)" -eq 2
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 python3 "$here/../support/files/read_safetensors.py" run/checkpoints/step_00000150/model.safetensors >weights
 check "learns: Python reads the weights" test "$(wc -l <weights)" -eq 20
 expect_code "learns: config check accepts the stored config" 0 "$TRAIN" config check run/config.json

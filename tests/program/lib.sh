@@ -140,7 +140,7 @@ held() {
     [ -p held.lines ] || mkfifo held.lines
     exec 4<>held.lines
     exec 3<held.lines
-    fill_but $((700 + 500 * step)) # at the start 490 bytes, 440 a step, 190 a save
+    fill_but $((700 + 500 * step)) # a run prints 490 bytes at its start, 440 for each step and 190 for each save
     "$TRAIN" "$TINY" --json "$@" --out "$run" >&4 2>err </dev/null 3<&- 4>&- &
     child=$!
     children+=("$child")

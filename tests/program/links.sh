@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 mkdir -p scripts a/b
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 cp "$here/../../scripts/check_links.sh" scripts/
 printf 'See [a](a/README.md), [b](a/b), [there](https://example.org/x.md) and [here](#part).\n' >README.md
 printf '[up](../README.md#part), [file](b/c.h) and [none]\n' >a/README.md

@@ -104,7 +104,7 @@ check "nccl: metrics.jsonl contains exposed communication" grep -Eq '"event": "s
 # ---- the library ---------------------------------------------------------------------------------------------------------
 mkdir bare
 cp "$TRAIN" bare/train
-: >bare/libnccl.so.2 # in front of all others that the machine has
+: >bare/libnccl.so.2 # it is found before any other NCCL of this machine
 expect_code "nccl: an unusable NCCL library ends with 69" 69 bare/train "$TINY" "${run[@]}" --ranks 4 --out none
 failed_as "nccl: an unusable NCCL library" \
     '^error\[69\] .*NCCL.*cannot be opened: .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer'

@@ -25,7 +25,7 @@ while :; do
     printf . >>clock
 done &
 children+=($!)
-disown # no word of its end
+disown # the shell must print no message when it ends
 now() { awk -v n="$(stat -c %s clock)" 'BEGIN { print n / 10 }'; }
 
 # stamped: copies lines from stdin and puts the time of arrival before each
@@ -43,7 +43,7 @@ fault() {
     EMU_NCCL_FAULT=$which timeout 60 "$TRAIN" "$TINY" --ranks "$EMU_DEVICES" "${run[@]}" "${on[@]}" --set "parallel.timeout=$deadline" --out run \
         2>&1 </dev/null | stamped >output
     got=${PIPESTATUS[0]}
-    begun=$(sed -nE 's/^([0-9.]+) emu: EMU_NCCL_FAULT: device.*/\1/p' output | tail -n 1) # injected, or the point that its device has reached
+    begun=$(sed -nE 's/^([0-9.]+) emu: EMU_NCCL_FAULT: device.*/\1/p' output | tail -n 1) # when the fault was injected or its device reached it
     taken=$(echo "${begun:--99} $(now)" | awk '{ printf "%.1f", $2 - $1 }')
     check "nccl faults: $name with its exit code (got $got)" test "$got" -eq "$code"
     check "nccl faults: $name within two seconds after the deadline ($taken s with a deadline of $deadline)" awk \

@@ -3,7 +3,7 @@
 # nccl.h, if one is found, in every number and type, and that a copy with one change is refused.
 . "$(dirname "$0")/lib.sh"
 
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 root=$(realpath "$here/../..")
 . "$root/scripts/cuda_lib.sh"
 

@@ -70,7 +70,7 @@ lost --help exit-codes
 lost --version
 lost tiny.json "${one[@]}" --dry-run
 # A run's result is its folder, so the run continues and warns that its console output is lost.
-for name in full again; do # trained, then finished
+for name in full again; do # the first run trains, the second finds it finished
     "$TRAIN" "$TINY" "${one[@]}" --out full >/dev/full 2>err </dev/null
     check "output: a run whose output is lost ($name) goes on" test $? -eq 0
     check "output: a run whose output is lost ($name) says so once" \

@@ -9,7 +9,7 @@ stand_in() {
     printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"
 }
 mkdir scripts
-# shellcheck disable=SC2154 # lib.sh says where
+# shellcheck disable=SC2154 # lib.sh sets it
 cp "$here"/../../scripts/{quickstart,cuda_lib}.sh scripts/
 # shellcheck disable=SC2016 # the stand-ins expand it
 {

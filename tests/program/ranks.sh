@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 make_text
 child='' code=''
-set -m # else the shell would have its children ignore SIGINT
+set -m # without job control, background processes would ignore SIGINT
 steps=${STEPS:-24}
 # The batch is the same for any number of ranks, in f64: runs on different ranks differ only by the order of sums.
 run=(--set train_batch_size=12 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=auto --set fp64.enabled=true

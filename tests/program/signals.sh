@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 make_text
 child='' code=''
-set -m # else the shell would have its children ignore SIGINT
+set -m # without job control, background processes would ignore SIGINT
 long=(--set "train_steps=${STEPS:-60}" --set eval.interval=0 --set eval.sample_interval=0 --set checkpoint.save_interval=0 --set checkpoint.keep=0)
 "$TRAIN" "$TINY" "${long[@]}" --out whole >/dev/null 2>&1 </dev/null
 for signal in INT TERM USR1; do
