@@ -82,7 +82,8 @@ for command in "${every[@]}"; do
         test -z "$(sed '/^$/q' out | grep -oE -- '--[a-z-]+' | grep -vxFf <(cut -d ' ' -f 1 options))"
     if sed '/^$/q' out | grep -q 'CONFIG'; then check "cli: $command takes --set" grep -q -- '^--set ' options; fi
     while read -r option value <&9; do
-        [ -z "${TEST_SAMPLE:-}" ] || [ "$option" = --set ] || continue # all options share one parser: one is enough under a sanitizer
+        # All options share one parser: testing one of them is enough under a sanitizer.
+        [ -z "${TEST_SAMPLE:-}" ] || [ "$option" = --set ] || continue
         if [ -n "$value" ]; then both_forms "$option" "${words[@]}"
         else said "$command $option=1 is refused" "$option takes no value" "${words[@]}" "$option=1"; fi
     done 9<options

@@ -43,7 +43,8 @@ fault() {
     EMU_NCCL_FAULT=$which timeout 60 "$TRAIN" "$TINY" --ranks "$EMU_DEVICES" "${run[@]}" "${on[@]}" --set "parallel.timeout=$deadline" --out run \
         2>&1 </dev/null | stamped >output
     got=${PIPESTATUS[0]}
-    begun=$(sed -nE 's/^([0-9.]+) emu: EMU_NCCL_FAULT: device.*/\1/p' output | tail -n 1) # when the fault was injected or its device reached it
+    # The time at which the fault was injected or, where the device hangs later, at which it began to hang.
+    begun=$(sed -nE 's/^([0-9.]+) emu: EMU_NCCL_FAULT: device.*/\1/p' output | tail -n 1)
     taken=$(echo "${begun:--99} $(now)" | awk '{ printf "%.1f", $2 - $1 }')
     check "nccl faults: $name with its exit code (got $got)" test "$got" -eq "$code"
     check "nccl faults: $name within two seconds after the deadline ($taken s with a deadline of $deadline)" awk \
