@@ -74,7 +74,7 @@ for way in tensor pipeline; do
     check "bench parallel: explains that 8 ranks cannot split the model by $way" \
         grep -qE "^$way +-   \(8 ranks do not divide the model so\)$" output
 done
-# Rows in bf16 are refused beside weights in f32 where sequence_parallel is on, which the row tensor has off.
+# With sequence_parallel on, activations sent in bf16 are refused if weights are f32. The row tensor turns it off.
 sed 's/"seed": 7,/"seed": 7, "seq_parallel_communication_data_type": "bf16", "parallel": { "data": 2, "tensor": 2, "pipeline": 2, "pipeline_chunks": 1, "pipeline_split": [1, 1],\n  "schedule": "gpipe", "sequence_parallel": true },/' "$TINY" >grid.json
 check "bench parallel: the test's config has a grid" grep -q pipeline_split grid.json
 expect_code "bench parallel: accepts a config that has a grid" 0 "$TRAIN" bench parallel grid.json --rounds 1 --length 15 \

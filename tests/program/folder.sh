@@ -107,7 +107,7 @@ as_nobody=()
 denied() { # denied NAME COMMAND...: expects exit code 77 from the unprivileged user's command
     local name=$1
     shift
-    expect_code "folder: $name ends with 77" 77 "${as_nobody[@]}" "$@"
+    expect_code "folder: $name" 77 "${as_nobody[@]}" "$@"
 }
 mkdir mine
 cp -r run text.txt "$TINY" mine/
@@ -122,44 +122,45 @@ expect_code "folder: an unprivileged user's own run resumes" 0 "${as_nobody[@]}"
     --allow-config-change
 rm run/result.json
 "${as_nobody[@]}" chmod 0 run/checkpoints/step_00000020/manifest.json
-denied "a manifest without permission" "$TRAIN" tiny.json "${common[@]}" --out run
-denied "ckpt verify of a manifest without permission" "$TRAIN" ckpt verify run
+denied "a manifest without permission ends with 77" "$TRAIN" tiny.json "${common[@]}" --out run
+denied "ckpt verify of a manifest without permission ends with 77" "$TRAIN" ckpt verify run
 deep=$(printf '%0220d/' 1 2 3 4 5)
 mkdir -p "$deep"
 mv run "$deep"
-denied "ckpt verify of a path longer than an error message" "$TRAIN" ckpt verify "${deep}run"
+denied "ckpt verify of a path longer than an error message ends with 77" "$TRAIN" ckpt verify "${deep}run"
 mv "${deep}run" .
-denied "generate with a manifest without permission" "$TRAIN" generate run --tokens 3
+denied "generate with a manifest without permission ends with 77" "$TRAIN" generate run --tokens 3
 chmod 600 run/checkpoints/step_00000020/manifest.json
 chmod 0 run/checkpoints
 cp run/metrics.jsonl lines
-denied "a folder checkpoints without permission" "$TRAIN" tiny.json "${common[@]}" --out run
+denied "a folder checkpoints without permission ends with 77" "$TRAIN" tiny.json "${common[@]}" --out run
 check "folder: checkpoints without permission leave the metrics unchanged" cmp lines run/metrics.jsonl
-denied "ckpt list of a folder checkpoints without permission" "$TRAIN" ckpt list run
+denied "ckpt list of a folder checkpoints without permission ends with 77" "$TRAIN" ckpt list run
 chmod 700 run/checkpoints
 chmod 0 run/config.json
-denied "a run's config without permission" "$TRAIN" tiny.json "${common[@]}" --out run
-denied "eval with a config without permission" "$TRAIN" eval run
+denied "a run's config without permission ends with 77" "$TRAIN" tiny.json "${common[@]}" --out run
+denied "eval with a config without permission ends with 77" "$TRAIN" eval run
 chmod 600 run/config.json
 chmod 0 run/metrics.jsonl
-denied "a metrics.jsonl without permission" "$TRAIN" tiny.json "${common[@]}" --out run
+denied "a metrics.jsonl without permission ends with 77" "$TRAIN" tiny.json "${common[@]}" --out run
 chmod 600 run/metrics.jsonl
 chmod 0 run/tokenizer.json
-denied "a tokenizer without permission" "$TRAIN" tiny.json "${common[@]}" --out run
-denied "generate with a tokenizer without permission" "$TRAIN" generate run --tokens 3
+denied "a tokenizer without permission ends with 77" "$TRAIN" tiny.json "${common[@]}" --out run
+denied "generate with a tokenizer without permission ends with 77" "$TRAIN" generate run --tokens 3
 chmod 600 run/tokenizer.json
 chmod 500 run
-denied "a run folder in which no file can be created" "$TRAIN" tiny.json "${common[@]}" --out run
+denied "a run folder in which no file can be created ends with 77" "$TRAIN" tiny.json "${common[@]}" --out run
 chmod 700 run
 chmod 0 run/checkpoints/step_00000010
-denied "--resume of a checkpoint without permission" "$TRAIN" tiny.json "${common[@]}" --resume run/checkpoints/step_00000010 --out new
+denied "--resume of a checkpoint without permission ends with 77" "$TRAIN" tiny.json "${common[@]}" \
+    --resume run/checkpoints/step_00000010 --out new
 check "folder: --resume of a checkpoint without permission names the option" \
     grep -q '^error.77. --resume run/checkpoints/step_00000010: Permission denied$' output
 chmod 700 run/checkpoints/step_00000010
 mkdir -p out/tiny
 cp -p run/config.json out/tiny/
 chmod 0 out/tiny/config.json
-denied "a new run with an unreadable run of the same name" "$TRAIN" tiny.json "${common[@]}"
+denied "a new run with an unreadable run of the same name ends with 77" "$TRAIN" tiny.json "${common[@]}"
 check "folder: an unreadable run of the same name is reported as possibly the same run" \
     grep -q 'it cannot be told whether that run is this config' <(tr -s ' \n' ' ' <output)
 rm -r out/tiny
@@ -171,7 +172,7 @@ for closed in 10 20; do
     expect_code "folder: verify reports a damaged checkpoint, step $((30 - closed))" 65 "${as_nobody[@]}" "$TRAIN" ckpt verify \
         both
     chmod 0 both/checkpoints/step_000000$closed/manifest.json
-    denied "a damaged checkpoint and one without permission at step $closed" "$TRAIN" ckpt verify both
+    denied "a damaged checkpoint and one without permission at step $closed ends with 77" "$TRAIN" ckpt verify both
     rm -r both
 done
 
@@ -179,7 +180,7 @@ done
 longer=("${common[@]}" --set train_steps=22 --allow-config-change)
 cp -rp run refused
 chmod 500 refused/checkpoints
-denied "a last save without permission" "$TRAIN" tiny.json "${longer[@]}" --out refused
+denied "a last save without permission ends with 77" "$TRAIN" tiny.json "${longer[@]}" --out refused
 check "folder: a last save without permission is reported with its reason" grep -q 'step 22 is not saved: .*Permission denied' \
     output
 check "folder: a run says that its last checkpoint is missing" \
@@ -207,24 +208,24 @@ check "folder: a stop without permission to save says which steps are lost" \
     grep -q 'stopped after step [0-9]*, which is not saved; no checkpoint was written' err
 
 chmod 0 tiny.json
-denied "a config without permission" "$TRAIN" tiny.json --out new
-denied "config check of a config without permission" "$TRAIN" config check tiny.json
+denied "a config without permission ends with 77" "$TRAIN" tiny.json --out new
+denied "config check of a config without permission ends with 77" "$TRAIN" config check tiny.json
 chmod 600 tiny.json text.txt
 chmod 0 text.txt
-denied "a text without permission" "$TRAIN" tiny.json --out new
-denied "a dry run with a text without permission" "$TRAIN" tiny.json --dry-run
-denied "data train-bpe of a text without permission" "$TRAIN" data train-bpe text.txt --vocab 300 --out t.json
+denied "a text without permission ends with 77" "$TRAIN" tiny.json --out new
+denied "a dry run with a text without permission ends with 77" "$TRAIN" tiny.json --dry-run
+denied "data train-bpe of a text without permission ends with 77" "$TRAIN" data train-bpe text.txt --vocab 300 --out t.json
 chmod 600 text.txt
 chmod 500 out/corpora
-denied "a cache without permission" "$TRAIN" tiny.json --set data.tokenizer_vocab_size=299 --out new
+denied "a cache without permission ends with 77" "$TRAIN" tiny.json --set data.tokenizer_vocab_size=299 --out new
 chmod 700 out/corpora
 chmod 0 out/corpora/*/meta.json
-denied "prepared text without permission" "$TRAIN" tiny.json --out new
+denied "prepared text without permission ends with 77" "$TRAIN" tiny.json --out new
 check "folder: unreadable prepared text gives no advice to remove its folder" bash -c '! grep -q "remove that folder" output'
 chmod 600 out/corpora/*/meta.json
 chmod 0 out/corpora/*/train_000000.bin
-denied "data inspect of a token shard without permission" "$TRAIN" data inspect out/corpora/*/train_000000.bin
-denied "a token shard without permission as data.train" "$TRAIN" tiny.json --set data.text=null \
+denied "data inspect of a token shard without permission ends with 77" "$TRAIN" data inspect out/corpora/*/train_000000.bin
+denied "a token shard without permission as data.train ends with 77" "$TRAIN" tiny.json --set data.text=null \
     --set 'data.train="out/corpora/*/train_*.bin"' --out new
 chmod 600 out/corpora/*/train_000000.bin
 chmod 500 out
@@ -238,7 +239,7 @@ check "folder: doctor does not complain where files can be written" grep -qE '^(
 mkdir closed
 chmod 500 closed
 [ "$(id -u)" -eq 0 ] && chown 65534 closed
-denied "a run folder that cannot be created" "$TRAIN" tiny.json "${common[@]}" --out closed/run
+denied "a run folder that cannot be created ends with 77" "$TRAIN" tiny.json "${common[@]}" --out closed/run
 chmod 700 closed
 cd .. || exit 71
 TRAIN=$program

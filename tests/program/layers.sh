@@ -14,8 +14,8 @@ file() {
 }
 # refused NAME WORDS: expects that the check ends with 1 and prints WORDS; then makes the tree valid again
 refused() {
-    expect_code "layers: an include of $1 is refused" 1 scripts/check_layers.sh
-    check "layers: an include of $1 is named by file and line" grep -qF -- "$2" output
+    expect_code "layers: $1" 1 scripts/check_layers.sh
+    check "layers: $1 with its file and line" grep -qF -- "$2" output
     sound
 }
 sound() {
@@ -37,37 +37,37 @@ sound
 expect_code "layers: valid includes are accepted" 0 scripts/check_layers.sh
 check "layers: valid includes cause no message" test ! -s output
 file model/core/fs.c model/kernels/ops.h
-refused "a higher floor" "model/core/fs.c:1: floor 0 includes model/kernels/ops.h of floor 1"
+refused "an include of a higher floor is refused" "model/core/fs.c:1: floor 0 includes model/kernels/ops.h of floor 1"
 file model/gpt.c model/core/check.h optim/optimizer.h
-refused "the optimizer by the model" "model/gpt.c:2: floor 3a includes optim/optimizer.h of floor 3b"
+refused "an include of the optimizer by the model is refused" "model/gpt.c:2: floor 3a includes optim/optimizer.h of floor 3b"
 file parallel/comm/local/local.c parallel/comm/nccl/nccl.h
-refused "one transport by another" "parallel/comm/local/local.c:1: a transport includes another one, parallel/comm/nccl/nccl.h"
+refused "an include of one transport by another is refused" "parallel/comm/local/local.c:1: a transport includes another one, parallel/comm/nccl/nccl.h"
 file optim/optimizer.c model/gpt.h
-refused "the model by the optimizer" "optim/optimizer.c:1: floor 3b includes model/gpt.h of floor 3a"
+refused "an include of the model by the optimizer is refused" "optim/optimizer.c:1: floor 3b includes model/gpt.h of floor 3a"
 file model/gpt.c parallel/grid/grid.h
-refused "parallel/ by the model" "model/gpt.c:1: model/ includes nothing of parallel/"
+refused "an include of parallel/ by the model is refused" "model/gpt.c:1: model/ includes nothing of parallel/"
 file configs/config.c data/loader.h
 file data/tokens/token_file.c configs/config.h
 file data/loader.h data/tokens/token_file.h configs/config.h
 file configs/config.c data/loader.h
-refused "a cycle of two folders on one floor" "configs/config.c:1: configs includes data, of its own floor, in a cycle"
+refused "an include of a cycle of two folders on one floor is refused" "configs/config.c:1: configs includes data, of its own floor, in a cycle"
 file data/tokens/token_file.c data/text/prepare.h
 file data/tokenizer/tokenizer.h data/tokens/token_file.h
-refused "a cycle of three folders" \
+refused "an include of a cycle of three folders is refused" \
     "data/tokenizer/tokenizer.h:1: data/tokenizer includes data/tokens, of its own floor, in a cycle"
 file rooms/new.c model/core/check.h
-refused "a folder without a floor" "the folder rooms is on no floor"
+refused "an include of a folder without a floor is refused" "the folder rooms is on no floor"
 file parallel/run/open.c train.c
-refused "the program by a lower floor" "floor 5 includes train.c of floor 7"
+refused "an include of the program by a lower floor is refused" "floor 5 includes train.c of floor 7"
 file train.c tests/support/files/child.h
-refused "a test by the program" "train.c:1: floor 7 includes tests/support/files/child.h of floor 8"
+refused "an include of a test by the program is refused" "train.c:1: floor 7 includes tests/support/files/child.h of floor 8"
 file model/gpt.c gpt.h
-refused "a path that does not begin at the root" "include gpt.h from the root of the repository"
+refused "an include of a path that does not begin at the root is refused" "include gpt.h from the root of the repository"
 file tests/support/files/child.c child.h
-refused "a path in a test that does not begin at the root" \
+refused "an include of a path in a test that does not begin at the root is refused" \
     "tests/support/files/child.c:1: include child.h from the root of the repository"
 file train.h && file train.c train.h
-refused "a second file at the root by the program" "train.c:1: include train.h from the root of the repository"
+refused "an include of a second file at the root by the program is refused" "train.c:1: include train.h from the root of the repository"
 file model/gpt.c model/core/check.h && printf '#include <cuda_runtime.h>\n' >>model/gpt.c
-refused "a vendor's header" "model/gpt.c:2: a vendor header"
+refused "an include of a vendor's header is refused" "model/gpt.c:2: a vendor header"
 finish

@@ -16,13 +16,13 @@ check "links: valid links cause no message" test ! -s output
 refused() {
     cp "$2" kept
     printf '%s\n' "$3" >>"$2"
-    expect_code "links: $1 is refused" 1 scripts/check_links.sh
-    check "links: $1 is named by file and line" grep -qxF -- "$4" output
+    expect_code "links: $1" 1 scripts/check_links.sh
+    check "links: $1 with its file and line" grep -qxF -- "$4" output
     mv kept "$2"
 }
-refused "a link to a missing file" README.md "[c](c.md)" "README.md:2: there is no c.md"
-refused "a link that is valid from the root, but not from the page" a/README.md "[b](a/b/c.h)" \
+refused "a link to a missing file is refused" README.md "[c](c.md)" "README.md:2: there is no c.md"
+refused "a link that is valid from the root, but not from the page is refused" a/README.md "[b](a/b/c.h)" \
     "a/README.md:2: there is no a/b/c.h"
-refused "an invalid second link of a line" README.md "[a](a/b) [c](a/c)" "README.md:2: there is no a/c"
-refused "a link to a missing place in a page" README.md "[c](a/c.md#part)" "README.md:2: there is no a/c.md"
+refused "an invalid second link of a line is refused" README.md "[a](a/b) [c](a/c)" "README.md:2: there is no a/c"
+refused "a link to a missing place in a page is refused" README.md "[c](a/c.md#part)" "README.md:2: there is no a/c.md"
 finish
