@@ -147,8 +147,8 @@ expect_code "gpu_check: a test that needs two GPUs sees two" 0 env CUDA_VISIBLE_
 }
 # checked SLOW CODE: expects exit code CODE from memcheck with tests that hang when more than every SLOW-th case is tried
 checked() {
-    expect_code "gpu_check: memcheck ends with $2 if its test hangs at TEST_EVERY=$1 and below" "$2" env SLOW="$1" PATH="$PWD/bin:$PATH" CHECK_LIMIT=6 \
-        "$script" memcheck
+    expect_code "gpu_check: memcheck ends with $2 if its test hangs at TEST_EVERY=$1 and below" "$2" \
+        env SLOW="$1" PATH="$PWD/bin:$PATH" CHECK_LIMIT=6 "$script" memcheck
 }
 checked 0 0
 check "gpu_check: memcheck reports how many cases it has checked" \

@@ -41,7 +41,8 @@ refused "an include of a higher floor is refused" "model/core/fs.c:1: floor 0 in
 file model/gpt.c model/core/check.h optim/optimizer.h
 refused "an include of the optimizer by the model is refused" "model/gpt.c:2: floor 3a includes optim/optimizer.h of floor 3b"
 file parallel/comm/local/local.c parallel/comm/nccl/nccl.h
-refused "an include of one transport by another is refused" "parallel/comm/local/local.c:1: a transport includes another one, parallel/comm/nccl/nccl.h"
+refused "an include of one transport by another is refused" \
+    "parallel/comm/local/local.c:1: a transport includes another one, parallel/comm/nccl/nccl.h"
 file optim/optimizer.c model/gpt.h
 refused "an include of the model by the optimizer is refused" "optim/optimizer.c:1: floor 3b includes model/gpt.h of floor 3a"
 file model/gpt.c parallel/grid/grid.h
@@ -50,24 +51,27 @@ file configs/config.c data/loader.h
 file data/tokens/token_file.c configs/config.h
 file data/loader.h data/tokens/token_file.h configs/config.h
 file configs/config.c data/loader.h
-refused "an include of a cycle of two folders on one floor is refused" "configs/config.c:1: configs includes data, of its own floor, in a cycle"
+refused "a cycle of includes between two folders of one floor is refused" \
+    "configs/config.c:1: configs includes data, of its own floor, in a cycle"
 file data/tokens/token_file.c data/text/prepare.h
 file data/tokenizer/tokenizer.h data/tokens/token_file.h
-refused "an include of a cycle of three folders is refused" \
+refused "a cycle of includes between three folders is refused" \
     "data/tokenizer/tokenizer.h:1: data/tokenizer includes data/tokens, of its own floor, in a cycle"
 file rooms/new.c model/core/check.h
-refused "an include of a folder without a floor is refused" "the folder rooms is on no floor"
+refused "a folder without a floor is refused" "the folder rooms is on no floor"
 file parallel/run/open.c train.c
 refused "an include of the program by a lower floor is refused" "floor 5 includes train.c of floor 7"
 file train.c tests/support/files/child.h
-refused "an include of a test by the program is refused" "train.c:1: floor 7 includes tests/support/files/child.h of floor 8"
+refused "an include of a test header by the program is refused" \
+    "train.c:1: floor 7 includes tests/support/files/child.h of floor 8"
 file model/gpt.c gpt.h
 refused "an include of a path that does not begin at the root is refused" "include gpt.h from the root of the repository"
 file tests/support/files/child.c child.h
-refused "an include of a path in a test that does not begin at the root is refused" \
+refused "an include in a test of a path that does not begin at the root is refused" \
     "tests/support/files/child.c:1: include child.h from the root of the repository"
 file train.h && file train.c train.h
-refused "an include of a second file at the root by the program is refused" "train.c:1: include train.h from the root of the repository"
+refused "an include of a second file at the root by the program is refused" \
+    "train.c:1: include train.h from the root of the repository"
 file model/gpt.c model/core/check.h && printf '#include <cuda_runtime.h>\n' >>model/gpt.c
 refused "an include of a vendor's header is refused" "model/gpt.c:2: a vendor header"
 finish
