@@ -38,10 +38,10 @@ char *control_share_text(Comm *world, const char *text)
 
 bool control_agree(Comm *world, bool good, char *err, size_t n)
 {
-    /* The largest is of the lowest rank that is not good. */
+    /* The largest of these values belongs to the lowest rank that has failed. */
     int64_t first = control_max(world, good ? 0 : world->size - world->rank);
     if (first == 0) return true;
-    /* A fixed size, because each rank may have another n. */
+    /* A fixed size, because n may differ between ranks. */
     char sentence[4096] = "";
     int root = world->size - (int)first;
     if (world->rank == root) error_set(sentence, sizeof sentence, "%s", err);
@@ -53,11 +53,11 @@ void control_fail(const Comm *world, ExitCode code, const char *fmt, ...)
 {
     char text[4096];
     va_list args;
-    if (world->rank != 0) ends_wait(); /* the sentence must come once */
+    if (world->rank != 0) ends_wait(); /* the message must be printed only once */
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    log_set_rank(0, NULL); /* what all have found out has no place */
+    log_set_rank(0, NULL); /* an error that all ranks have found is printed without a rank */
     fail(code, "%s", text);
 }
 

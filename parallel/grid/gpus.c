@@ -16,7 +16,7 @@ void gpus_prepare(const Backend *backend, int ranks)
     if (backend->count() >= ranks) nccl_open(err, sizeof err);
 }
 
-/* Ends the program where a GPU has two ranks. */
+/* Ends the program if two ranks have the same GPU. */
 static void require_own(Comm *world, const Device *dev)
 {
     enum { BUS_ID = 32 };
@@ -25,7 +25,7 @@ static void require_own(Comm *world, const Device *dev)
     device_bus_id(dev, own, sizeof own);
     comm_all_gather(world, NULL, tensor_1d(all, U8, (int64_t)BUS_ID * world->size),
                     tensor_1d(own, U8, BUS_ID));
-    /* Two numbers may be one GPU: CUDA_VISIBLE_DEVICES may list it twice. */
+    /* Two device numbers may be the same GPU, because CUDA_VISIBLE_DEVICES may list it twice. */
     bool free_choice = several && strcmp(several, "1") == 0;
     for (int a = 0; a < world->size && !free_choice; a++)
         for (int b = a + 1; b < world->size; b++)
@@ -44,7 +44,7 @@ Gpus gpus_agree(Comm *world, const Device *dev)
     char err[1024] = "";
     if (world->size == 1) return GPUS_NONE;
     int64_t there = dev->backend->place == PLACE_DEVICE ? device_count(dev) : 0;
-    /* Where a rank has fallen back to its CPU, control_require_alike will report it. */
+    /* If a rank has fallen back to its CPU, control_require_alike will report it. */
     int64_t least = -control_max(world, -there);
     if (least == 0) return GPUS_NONE;
     if (least == 1) return GPUS_ONE;
@@ -54,7 +54,8 @@ Gpus gpus_agree(Comm *world, const Device *dev)
                      "all share a single one; write --ranks %lld or less, or name one GPU in "
                      "CUDA_VISIBLE_DEVICES",
                      world->size, (long long)least, (long long)least);
-    /* One rank may fail to open what the others can, and all must take the same way. */
+    /* One rank may fail to load NCCL although the others succeed; all ranks must decide the same.
+     */
     bool open = nccl_open(err, sizeof err);
     if (!control_agree(world, open, err, sizeof err))
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);

@@ -1,6 +1,6 @@
-/* gpus.h -- which GPU is whose, and what the ranks of this machine reach each other through: rank r
- * computes on GPU r, and NCCL carries what devices send each other; where there is one GPU all
- * share it, and its memory carries that (parallel/comm/local). */
+/* gpus.h -- assigns GPUs to the ranks of this machine and decides how they exchange data. Rank r
+ * computes on GPU r, and GPUs exchange data through NCCL. If there is only one GPU, all ranks share
+ * it and exchange data through its memory (parallel/comm/local). */
 #ifndef PARALLEL_GRID_GPUS_H
 #define PARALLEL_GRID_GPUS_H
 
@@ -8,20 +8,20 @@
 
 typedef enum {
     GPUS_NONE, /* a single rank, or ranks on CPUs */
-    GPUS_ONE,  /* that all ranks share */
-    GPUS_EACH  /* a GPU each: nccl_open has been called */
+    GPUS_ONE,  /* all ranks share one GPU */
+    GPUS_EACH  /* each rank has a GPU; nccl_open has been called */
 } Gpus;
 
-/* The end of a sentence that begins with "ranks": how those that share a GPU reach each other. */
+/* The end of a sentence that begins with "ranks": says how ranks that share a GPU exchange data. */
 extern const char gpus_shared[];
 
-/* Before ranks are started that will open `backend` (device_choice; NULL: none): opens NCCL where
- * they will need it, since that sets variables of the environment, which threads must not. Says
- * nothing: gpus_agree will. */
+/* To be called before ranks are started that will open `backend` (device_choice; NULL: none). Opens
+ * NCCL if they will need it, because that sets environment variables, which is unsafe once there
+ * are threads. Reports no errors; gpus_agree does. */
 void gpus_prepare(const Backend *backend, int ranks);
-/* What it is for these ranks, which call it together, each with its open device; the same on all.
- * Ends the program where there are more ranks than GPUs and more GPUs than one, where two ranks
- * have one GPU under two numbers (unless NCCL_MULTI_RANK_GPU_ENABLE=1), and without NCCL. */
+/* Returns which case applies to these ranks, the same on all. All ranks call it together, each with
+ * its open device. Ends the program if there are several GPUs but fewer than ranks, if two ranks
+ * have the same GPU (unless NCCL_MULTI_RANK_GPU_ENABLE=1), or if NCCL is missing. */
 Gpus gpus_agree(Comm *world, const Device *dev);
 
 #endif

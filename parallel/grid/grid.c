@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* The axes, tp innermost: their sizes and coordinates in a GridPlace, their communicators in a
- * Grid. */
+/* The axes, tp innermost: where a GridPlace has their sizes and coordinates, and a Grid their
+ * communicators. */
 static const struct {
     const char *name;
     size_t number, comm;
@@ -38,7 +38,7 @@ GridPlace grid_place(GridPlace size, int rank)
     return at;
 }
 
-/* The numbers of `place` on the axes that have several ranks. */
+/* Writes the numbers of `place` for the axes that have several ranks. */
 static char *format_axes(GridPlace size, GridPlace place, const char *between, char *text, size_t n)
 {
     size_t used = 0;
@@ -60,8 +60,8 @@ char *grid_size_text(GridPlace size, char *text, size_t n)
     return format_axes(size, size, " x ", text, n);
 }
 
-/* The number of the line along axis `a` that the rank lies on: its coordinates without that
- * axis'. */
+/* Returns the number of the group along axis `a` that the rank belongs to, from its coordinates on
+ * the other axes. */
 static int line_of(GridPlace size, GridPlace at, int a)
 {
     int line = 0;
@@ -71,7 +71,7 @@ static int line_of(GridPlace size, GridPlace at, int a)
     return line;
 }
 
-/* Neighbours in the tensor-parallel group that hold the same heads of keys and values. */
+/* Opens the communicator of neighbouring tensor-parallel ranks that share a key/value head. */
 static Comm open_kv(Comm *tp, const GridGroups *groups)
 {
     int kv = groups ? groups->kv : 0, sharers = kv > 0 && kv < tp->size ? tp->size / kv : 1;
@@ -81,7 +81,7 @@ static Comm open_kv(Comm *tp, const GridGroups *groups)
 
 static Comm open_tie(Comm *pp, const GridGroups *groups)
 {
-    /* A stage between the two ends is a group of its own. */
+    /* A stage between the first and the last one is a group of one rank. */
     bool end = pp->rank == 0 || pp->rank == pp->size - 1;
     if (groups == NULL || !groups->tied) return comm_self("tie");
     return comm_split(pp, "tie", end ? 0 : pp->rank, pp->rank);
@@ -93,7 +93,7 @@ Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups)
     CHECK(ranks == world->size, "a grid of %d ranks in a world of %d", ranks, world->size);
     GridPlace at = grid_place(size, world->rank);
     Grid grid = {.size = size, .at = at};
-    /* The ranks of one line along an axis are a group, in the order of their coordinates there. */
+    /* Ranks that differ only on one axis form a group, in the order of their coordinates there. */
     for (int a = 0; a < AXES; a++)
         *axis_comm(&grid, a) =
             comm_split(world, axis[a].name, line_of(size, at, a), *number(&at, a));
@@ -114,8 +114,8 @@ Grid grid_single(void)
 
 void grid_connect(Grid *grid, Device *dev, double timeout)
 {
-    /* In one order on all ranks: each call waits for the peers. Only stages exchange messages,
-     * whose connections take much memory. */
+    /* All ranks open them in the same order, because each call waits for the peers. Only stages
+     * exchange messages, and connections for messages need much memory. */
     for (int a = 0; a < AXES; a++)
         nccl_connect(axis_comm(grid, a), dev, axis_comm(grid, a) == &grid->pp, timeout);
     nccl_share(&grid->shard, &grid->dp);
@@ -141,7 +141,7 @@ size_t grid_reserve(const Grid *grid)
     size_t bytes = 0;
     grid_comms(grid, comm);
     for (int i = 0; i < GRID_COMMS; i++)
-        if (comm[i] != &grid->shard) /* it goes through dp's */
+        if (comm[i] != &grid->shard) /* it uses the communicator of dp */
             bytes += nccl_reserve(comm[i]->size, comm[i] == &grid->pp);
     return bytes;
 }
@@ -150,7 +150,8 @@ void grid_close(Grid *grid)
 {
     const Comm *comm[GRID_COMMS];
     grid_comms(grid, comm);
-    /* Backwards: groups that were split from a group, or share its communicator, before it. */
+    /* In reverse order: groups that were split from a group, or share its communicator, are closed
+     * before it. */
     for (int i = GRID_COMMS; i-- > 0;)
         comm_close((Comm *)comm[i]);
 }

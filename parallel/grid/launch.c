@@ -58,18 +58,19 @@ int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void 
     char place[64];
     snprintf(place, sizeof place, "%s", log_place());
     if (launch.size.dp == 0) launch.size = (GridPlace){.pp = 1, .dp = ranks, .cp = 1, .tp = 1};
-    openblas_prepare(); /* it changes the environment, which no thread may do beside others */
+    openblas_prepare(); /* it sets environment variables, which is unsafe once there are other
+                           threads */
     ends_share(true);
     for (int i = 0; i < ranks; i++)
         rank[i] = (Rank){.launch = &launch, .rank = i};
     for (int i = 1; i < ranks; i++)
         thread_start(&rank[i].thread, rank_main, &rank[i], "a rank");
-    /* In this thread, which has the signals. */
+    /* Rank 0 runs in this thread, which receives the signals. */
     live(&rank[0]);
     for (int i = 1; i < ranks; i++)
         pthread_join(rank[i].thread, NULL);
     ends_share(false);
-    /* The calling thread gets back the place that it had. */
+    /* Restores the log prefix of the calling thread. */
     log_set_rank(before, place);
     local_world_destroy(launch.world);
     return rank[0].code;

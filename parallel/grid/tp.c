@@ -1,6 +1,6 @@
-/* tp.c -- see tp.h. Megatron-LM's operators f and g and their transposes (arXiv:1909.08053): sums
- * over the ranks where a region's rows are those of the stream; where the stream's rows are cut,
- * all-gathers and reduce-scatters in their place (arXiv:2205.05198). */
+/* tp.c -- see tp.h. Megatron-LM's operators f and g and their transposes (arXiv:1909.08053). They
+ * sum over the ranks. With sequence parallelism, where each rank has a part of the rows outside
+ * regions, they are all-gathers and reduce-scatters instead (arXiv:2205.05198). */
 #include "parallel/grid/tp.h"
 
 #include "model/core/check.h"
@@ -10,12 +10,13 @@
 typedef struct {
     Comm *comm;
     Device *dev, tp;   /* the device, and its view on the tp stream */
-    Event ready, done; /* on the compute stream: what the sum reads is there; on the tp stream: it
-                          is made */
+    Event ready, done; /* on the compute stream: the sum's input is written; on the tp stream: the
+                          sum is computed */
     bool on_its_way;
 } Group;
 
-/* Where nothing moves: in a group of one each border, in others those whose transpose is a sum. */
+/* The operator if nothing is sent: every operator in a group of one rank; in larger groups those
+ * whose transpose is a sum. */
 static void same(void *self, Tensor dst, Tensor src)
 {
     (void)self;
@@ -24,7 +25,7 @@ static void same(void *self, Tensor dst, Tensor src)
           (long long)tensor_count(src));
 }
 
-/* dst (all rows) = src on all ranks, or the rows of all ranks, one rank's after the other's. */
+/* dst (all rows) = src, which is the same on all ranks, or the concatenated rows of all ranks. */
 static void whole_rows(void *self, Tensor dst, Tensor src)
 {
     Group *g = self;
@@ -54,7 +55,8 @@ static void exit_forward(void *self, Tensor dst, Tensor src)
 static void enter_backward(void *self, Tensor dst, Tensor src)
 {
     Group *g = self;
-    /* On the tp stream, so that the compute stream can make the gradients of weights meanwhile. */
+    /* Runs on the tp stream, so that the compute stream can compute gradients of weights meanwhile.
+     */
     CHECK(!g->on_its_way, "a sum is on its way that nobody has awaited");
     device_event_record(g->dev, &g->ready);
     device_event_wait(&g->tp, &g->ready);
@@ -106,7 +108,7 @@ Region tp_region_open(Comm *comm, Device *dev, bool sequence_parallel)
                         .parts = 1};
     Group *g = must_calloc(1, sizeof *g);
     *g = (Group){.comm = comm, .dev = dev, .tp = device_on(dev, dev->tp)};
-    /* The first record makes an event, which a step must not. */
+    /* The first record creates the event, which must not happen within a step. */
     device_event_record(dev, &g->ready);
     device_event_record(&g->tp, &g->done);
     return (Region){.enter_forward = whole_rows,

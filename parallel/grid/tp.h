@@ -1,4 +1,4 @@
-/* tp.h -- the tensor-parallel group of a grid as the Region that the model asks for. */
+/* tp.h -- implements the model's Region interface for the tensor-parallel group of a grid. */
 #ifndef PARALLEL_GRID_TP_H
 #define PARALLEL_GRID_TP_H
 
@@ -6,14 +6,14 @@
 #include "model/param/region.h"
 #include "parallel/comm/comm.h"
 
-/* The region of the ranks of `comm`; with sequence_parallel each has its part of the stream's rows.
- * A border sees by its tensors whether rows are cut there, so that a copy of the region with one
- * part serves a pass whose rows are not (decoding). Sums that are awaited run on the device's tp
- * stream, all else on its compute stream. In a group of one nothing moves, and that the layout made
- * dst and src one tensor is checked at every border. comm and dev, which is open, must outlive the
- * region. */
+/* Returns the region of the ranks of `comm`. With sequence_parallel each rank has a part of the
+ * rows outside regions. Each operator derives from its tensors whether rows are divided, so a copy
+ * of the region with one part can be used for a pass with whole rows (decoding). Sums that are
+ * awaited run on the device's tp stream, everything else on its compute stream. In a group of one
+ * rank nothing is sent; each operator checks that dst and src are the same tensor. comm and dev,
+ * which must be open, must outlive the region. */
 Region tp_region_open(Comm *comm, Device *dev, bool sequence_parallel);
-/* Nothing of it is on its way. A zeroed region is left alone. */
+/* No sum may be pending. Does nothing for a zeroed region. */
 void tp_region_close(Region *region);
 
 #endif

@@ -1,5 +1,5 @@
-/* pipeline.c -- see pipeline.h. Actions run on the compute stream, exchanges on the p2p stream; the
- * two events of a buffer hand its tensor from one stream to the other. */
+/* pipeline.c -- see pipeline.h. Actions run on the compute stream, exchanges on the p2p stream.
+ * Each buffer has two events, by which one stream waits until the other has finished with it. */
 #include "parallel/pipeline/pipeline.h"
 
 #include "model/core/check.h"
@@ -10,9 +10,9 @@
 
 typedef struct {
     Tensor x;
-    Event ready; /* x was written: it may be sent, or read */
-    Event free;  /* x was sent, or read: it may be written */
-    bool holds;  /* written, and neither sent nor read */
+    Event ready; /* x has been written and may be sent or read */
+    Event free;  /* x has been sent or read and may be written */
+    bool holds;  /* x has been written, but not yet sent or read */
 } Buffer;
 
 struct Pipeline {
@@ -35,7 +35,8 @@ static void lay_out(Arena *arena, Buffer *buffer, int n, DType dtype, int64_t ro
 
 size_t pipeline_bytes(int buffers, DType dtype, int64_t rows, int64_t cols)
 {
-    /* The same layout over an arena without memory: the plan cannot differ from what is taken. */
+    /* Runs the same layout code over an arena that only measures, so the plan equals the
+     * allocation. */
     Arena arena = arena_measuring();
     lay_out(&arena, NULL, buffers, dtype, rows, cols);
     return arena.peak;
@@ -52,7 +53,7 @@ Pipeline *pipeline_create(Device *dev, Comm *pp, int buffers, DType dtype, int64
     p->memory = device_alloc(dev, p->bytes, "tensors on their way between stages");
     Arena arena = device_arena(dev, p->memory, p->bytes);
     lay_out(&arena, p->buffer, buffers, dtype, rows, cols);
-    /* The first record creates the event: here, so that no step does. */
+    /* The first record creates an event. This happens here so that it does not happen in a step. */
     for (int i = 0; i < buffers; i++) {
         device_event_record(dev, &p->buffer[i].ready);
         device_event_record(dev, &p->buffer[i].free);
@@ -72,18 +73,18 @@ void pipeline_destroy(Pipeline *p)
     free(p);
 }
 
-/* Begins to read a buffer on a stream, or to write it. */
+/* Makes a stream wait until it may read or write the buffer. */
 static Tensor open_buffer(const Pipeline *p, Device *on, Buffer *b, bool reads)
 {
-    /* The host's own order must be right, too: an event says that a buffer was written once, not
-     * that it was written since it was last read. */
+    /* The host's order of calls must be right, too: an event only shows that a buffer was written
+     * at some time, not that it was written after it was last read. */
     CHECK(b->holds == reads, "a buffer is %s %s", reads ? "read" : "written",
           reads ? "before it is written" : "before it was read");
     comm_await(p->pp, on, reads ? &b->ready : &b->free);
     return b->x;
 }
 
-/* The stream has read, or written, it. */
+/* Records that the stream has read or written the buffer. */
 static void close_buffer(Device *on, Buffer *b, bool reads)
 {
     device_event_record(on, reads ? &b->free : &b->ready);
@@ -108,17 +109,17 @@ static void run_action(Pipeline *p, const Stage *stage, const Action *action)
     case ACT_EVALUATE: stage->evaluate(stage->self, action, x, y); break;
     case ACT_EXCHANGE: break;
     }
-    /* After the whole action: which of its kernels is the last to touch x or y is the layers'
-     * business. */
+    /* The buffers are released after the whole action, because only the layers know which of their
+     * kernels is the last one to use x or y. */
     if (in) close_buffer(p->dev, in, true);
     if (out) close_buffer(p->dev, out, false);
 }
 
-/* A fused group: all of it is noted before any of it goes. */
+/* Exchanges a fused group: all transfers are queued before the first one starts. */
 static void exchange(Pipeline *p, const Transfer *transfer, int n)
 {
-    /* One group for sends and receives: two stages that both send first, and receive when that is
-     * done, wait for each other for ever. */
+    /* Sends and receives are in one group. Otherwise two stages that both send first would wait for
+     * each other forever. */
     comm_group_begin(p->pp);
     for (int i = 0; i < n; i++) {
         const Transfer *t = &transfer[i];
@@ -129,8 +130,9 @@ static void exchange(Pipeline *p, const Transfer *transfer, int n)
             comm_receive(p->pp, &p->p2p, x, t->peer);
     }
     comm_group_end(p->pp);
-    /* Only now: up to the end of the group its transfers are not on the stream, and an event that
-     * was recorded among them would let the buffers go before they have been sent. */
+    /* The buffers are released only now. Before the end of the group its transfers are not on the
+     * stream, and an event recorded earlier would release the buffers before they have been sent.
+     */
     for (int i = 0; i < n; i++)
         close_buffer(&p->p2p, buffer_at(p, transfer[i].buffer), transfer[i].send);
 }
@@ -153,7 +155,7 @@ void pipeline_poison(Pipeline *p)
     for (int i = 0; p && i < p->n; i++) {
         Buffer *b = &p->buffer[i];
         if (b->holds) continue;
-        /* As the next writer does: what was sent may still be on its way. */
+        /* Waits like the next writer, because the buffer may still be being sent. */
         device_event_wait(p->dev, &b->free);
         op_fill(p->dev, b->x, NAN);
         device_event_record(p->dev, &b->free);

@@ -1,5 +1,5 @@
-/* pipeline.h -- carries out a schedule on a stage: runs its actions, and moves tensors between
- * stages. */
+/* pipeline.h -- executes a schedule on a stage: runs its actions and sends tensors between stages.
+ */
 #ifndef PARALLEL_PIPELINE_PIPELINE_H
 #define PARALLEL_PIPELINE_PIPELINE_H
 
@@ -8,24 +8,24 @@
 
 typedef struct Pipeline Pipeline;
 
-/* Buffers for what travels, each a residual stream (rows, cols) in the storage type, on the p2p
- * stream; as many as the largest schedule that it will run asks for. NULL without any. Memory that
- * is refused ends the run (EXIT_NO_MEMORY). `dev` and `pp`, whose rank is the stage, must outlive
- * it. */
+/* Allocates `buffers` buffers for exchanged tensors, each a residual stream (rows, cols) in the
+ * storage dtype: as many as the largest schedule needs that will be run. Returns NULL for 0
+ * buffers. Ends the run if there is not enough memory (EXIT_NO_MEMORY). `dev` and `pp`, whose rank
+ * is the stage, must outlive the pipeline. */
 Pipeline *pipeline_create(Device *dev, Comm *pp, int buffers, DType dtype, int64_t rows,
                           int64_t cols);
-/* Bytes of those buffers, for the memory plan. */
+/* Returns the bytes of those buffers, for the memory plan. */
 size_t pipeline_bytes(int buffers, DType dtype, int64_t rows, int64_t cols);
 void pipeline_destroy(Pipeline *pipeline);
 
-/* Runs n actions of a schedule in order; transfers: the schedule's. They are only put on the
- * device's streams: the host waits for none. The actions of a step may be run in several calls, one
- * after the other. Pipeline NULL: of a schedule without buffers. */
+/* Runs n actions of a schedule in order; `transfers` are those of the schedule. The work is only
+ * put on the device's streams; the host does not wait. The actions of a step may be run in several
+ * consecutive calls. `pipeline` is NULL for a schedule without buffers. */
 void pipeline_run(Pipeline *pipeline, const Stage *stage, const Action *actions, int64_t n,
                   const Transfer *transfers);
 
-/* For tests: fills all buffers that hold nothing, by the actions run so far, with NaN. They are
- * written anew before they are read, so no result may change by it. */
+/* For tests: fills all buffers that are empty after the actions run so far with NaN. They are
+ * written before they are read again, so this must not change any result. */
 void pipeline_poison(Pipeline *pipeline);
 
 #endif

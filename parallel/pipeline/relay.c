@@ -1,10 +1,10 @@
-/* relay.c -- see relay.h. Tensors go on the p2p stream, as those of training do, between what the
- * compute stream did before and what it does next. */
+/* relay.c -- see relay.h. Tensors are sent on the p2p stream, as in training: after the earlier
+ * work of the compute stream and before its later work. */
 #include "parallel/pipeline/relay.h"
 
 #include "model/core/check.h"
 
-/* The device on its p2p stream, which waits for all that compute was given. */
+/* Returns the device on its p2p stream, which waits for all work issued to the compute stream. */
 static Device begin(StageRelay *r)
 {
     Device p2p = device_on(r->dev, r->dev->p2p);
@@ -13,7 +13,7 @@ static Device begin(StageRelay *r)
     return p2p;
 }
 
-/* Compute waits for what was moved. */
+/* Makes the compute stream wait for the transfer. */
 static void end(StageRelay *r, Device *p2p)
 {
     device_event_record(p2p, &r->moved);
@@ -24,7 +24,7 @@ static void receive(void *self, int chunk, Tensor x)
 {
     StageRelay *r = self;
     int p = r->pp->size, run = chunk * p + r->pp->rank;
-    /* The embedding makes the first run's stream itself, from the token. */
+    /* The embedding computes the first range's input itself, from the token. */
     if (p == 1 || run == 0) return;
     Device p2p = begin(r);
     comm_receive(r->pp, &p2p, x, (run - 1) % p);
@@ -38,17 +38,17 @@ static void send(void *self, int chunk, Tensor x)
     if (p == 1 || run == p * r->chunks - 1) return;
     Device p2p = begin(r);
     comm_send(r->pp, &p2p, x, (run + 1) % p);
-    /* No end(), so that compute goes on while x is sent: it writes to x again only after the next
-     * receive or share, which waits for the p2p stream and with it for this send. */
+    /* end() is not called, so that the compute stream continues while x is sent. It writes to x
+     * only after the next receive or share, which waits for the p2p stream and so for this send. */
 }
 
 static void share(void *self, Tensor logits)
 {
     StageRelay *r = self;
     if (r->pp->size == 1) return;
-    /* All stages choose the next token themselves, from the same logits and the same random
-     * numbers: so it has to be sent to nobody. The last stage has the last run, whatever the
-     * chunks. */
+    /* All stages choose the next token themselves from the same logits and the same random numbers,
+     * so the token need not be sent. The last stage always has the last range, whatever the number
+     * of chunks. */
     Device p2p = begin(r);
     comm_broadcast(r->pp, &p2p, logits, r->pp->size - 1);
     end(r, &p2p);

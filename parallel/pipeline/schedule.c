@@ -1,8 +1,8 @@
-/* schedule.c -- a stage's list of actions with its exchanges, buffers and slots; the order of the
- * actions (1F1B, GPipe, interleaved) is schedule_order.c's.
+/* schedule.c -- computes a stage's list of actions with its exchanges, buffers and slots. The order
+ * of the actions (1F1B, GPipe, interleaved) is computed in schedule_order.c.
  *
- * The list is made from the events of all stages: an action where one of this stage begins, and a
- * group of transfers at every tick in which something ends that goes from this stage or to it. */
+ * The list is built from the events of all stages: an action when one of this stage begins, and a
+ * group of transfers at every tick in which a tensor from or for this stage is finished. */
 #include "parallel/pipeline/schedule.h"
 
 #include "model/core/check.h"
@@ -11,26 +11,27 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* A schedule as it grows. */
+/* A schedule while it is being built. */
 typedef struct {
     const ScheduleSpec *spec;
     int stage;
     Schedule made;
     int64_t room, transfer_room;
-    int64_t group, group_tick; /* the first transfer of the group under way, and when it goes */
-    /* Per chunk and micro-batch: the buffer of the tensor that its forward, or backward, reads. */
+    int64_t group, group_tick; /* the first transfer of the current group, and the group's tick */
+    /* For each chunk and micro-batch, the buffer that its forward or backward pass reads. */
     int *activation, *gradient;
-    int *free_buffer; /* those that may be written, used longest ago first; a ring */
+    int *free_buffer; /* ring of the buffers that may be written, least recently used first */
     int n_free, first_free, free_room;
-    int in, out, sent;  /* buffers of the action under way; sent since the last one began; or -1 */
-    int64_t *in_flight; /* per chunk: micro-batches between first and last action there */
+    int in, out, sent;  /* buffers of the current action; the one sent since the last action began;
+                           -1: none */
+    int64_t *in_flight; /* per chunk: micro-batches between their first and last action there */
     int64_t batches_in_flight;
 } Builder;
 
 static int take_buffer(Builder *b)
 {
-    /* The one that has been free the longest, so that the event that its writer waits for has most
-     * likely come. */
+    /* Takes the buffer that has been free for longest, because the event that its writer waits for
+     * has most likely been reached. */
     if (b->n_free == 0) return b->made.buffers++;
     int buffer = b->free_buffer[b->first_free];
     b->first_free = (b->first_free + 1) % b->free_room;
@@ -74,7 +75,7 @@ static void add_transfer(Builder *b, Transfer transfer)
     s->transfer[s->n_transfers++] = transfer;
 }
 
-/* What has been noted for one moment becomes a group. */
+/* Makes a group of the transfers collected for one tick. */
 static void close_group(Builder *b)
 {
     int64_t n = b->made.n_transfers - b->group;
@@ -93,27 +94,28 @@ static int *input(const Builder *b, ActionKind kind, int chunk, int64_t micro)
     return &all[chunk * b->spec->micros + micro];
 }
 
-/* The run that reads what an action of this run makes; -1: none. */
+/* Returns the layer range that reads the output of an action of this range; -1: none. */
 static int reader(const ScheduleSpec *spec, ActionKind kind, int run)
 {
     if (kind == ACT_BACKWARD) return run - 1;
     return run + 1 < spec->stages * spec->chunks ? run + 1 : -1;
 }
 
-/* The run that makes what an action of this run reads; -1: none. */
+/* Returns the layer range that computes the input of an action of this range; -1: none. */
 static int writer(const ScheduleSpec *spec, ActionKind kind, int run)
 {
     if (kind != ACT_BACKWARD) return run - 1;
     return run + 1 < spec->stages * spec->chunks ? run + 1 : -1;
 }
 
-/* Counts the micro-batches that wait for their last action: of a chunk, for its slots, and of the
- * stage, for its batches. They leave in the order in which they came, so that place i % places is
- * free for the i-th. */
+/* Counts the micro-batches that wait for their last action: per chunk, to find its number of slots,
+ * and per stage, to find its number of batches. They finish in the order in which they began, so
+ * slot i % slots is free for the i-th micro-batch. */
 static void count_places(Builder *b, ActionKind kind, int chunk)
 {
     Schedule *s = &b->made;
-    /* Up before the most is taken and down after it: an action has its place while it runs. */
+    /* Counted up before the maximum is taken and down afterwards, because an action occupies its
+     * slot while it runs. */
     bool last_chunk = chunk == b->spec->chunks - 1;
     b->in_flight[chunk] += kind == ACT_FORWARD;
     if (s->slots[chunk] < b->in_flight[chunk]) s->slots[chunk] = (int)b->in_flight[chunk];
@@ -127,11 +129,12 @@ static void begin(Builder *b, const ScheduleEvent *e)
 {
     int run = e->chunk * b->spec->stages + b->stage;
     Action action = {.kind = e->kind, .chunk = e->chunk, .micro = e->micro, .in = -1, .out = -1};
-    /* The output's buffer is taken while the input's is not yet free, which it is at the end: so an
-     * action never writes to what it reads. */
+    /* The output's buffer is taken before the input's is released, so an action never overwrites
+     * its own input. */
     if (reader(b->spec, e->kind, run) >= 0) action.out = take_buffer(b);
     if (writer(b->spec, e->kind, run) >= 0) action.in = *input(b, e->kind, e->chunk, e->micro);
-    /* What was sent before this action may still be on its way while it computes. */
+    /* A buffer sent before this action may still be being sent while the action runs, so it is
+     * released only now. */
     give_buffer(b, b->sent);
     b->sent = -1;
     b->in = action.in;
@@ -147,15 +150,15 @@ static void end(Builder *b, const ScheduleEvent *e)
     bool mine = e->stage == b->stage;
     if (mine) give_buffer(b, b->in);
     if (to < 0) return;
-    /* The receiver's buffer is taken when the message comes and not when it is read: from then on
-     * it is occupied. */
+    /* The receiver's buffer is taken when the message arrives and not when it is read, because it
+     * is occupied from then on. */
     bool to_me = to % spec->stages == b->stage;
     int buffer = mine ? b->out : take_buffer(b);
     if (to_me) *input(b, e->kind, to / spec->stages, e->micro) = buffer;
-    /* Between two chunks of one stage nothing moves: the reader reads where it was written. */
+    /* Between two chunks of the same stage nothing is sent: the reader uses the writer's buffer. */
     if (mine && to_me) return;
     if (mine) b->sent = buffer;
-    /* A function of what is sent alone, so that both sides come to the same one. */
+    /* The tag depends only on the tensor, so both sides compute the same one. */
     int64_t tag = (e->micro * spec->stages * spec->chunks + run) * 2 + (e->kind == ACT_BACKWARD);
     add_transfer(b, (Transfer){.peer = mine ? to % spec->stages : e->stage,
                                .send = mine,
@@ -165,8 +168,9 @@ static void end(Builder *b, const ScheduleEvent *e)
 
 static void build(Builder *b, const ScheduleEvent *event)
 {
-    /* A group is what ends in one tick. If it went on past one of this stage's actions, a partner's
-     * group of the earlier tick would wait for that action, and the stages could lock. */
+    /* A group contains what ends in one tick. If it continued after one of this stage's actions, a
+     * partner's group of the earlier tick would wait for that action, and the stages could
+     * deadlock. */
     if (!event->ends || event->tick != b->group_tick) close_group(b);
     b->group_tick = event->tick;
     if (event->ends)
@@ -183,7 +187,7 @@ static void open_builder(Builder *b, const ScheduleSpec *spec, int stage)
     b->gradient = must_calloc(inputs, sizeof *b->gradient);
     b->in_flight = must_calloc((size_t)spec->chunks, sizeof *b->in_flight);
     b->made.slots = must_calloc((size_t)spec->chunks, sizeof *b->made.slots);
-    /* An evaluation keeps nothing for a backward, but its forwards need a slot to compute in. */
+    /* An evaluation stores nothing for a backward pass, but its forward passes need one slot. */
     for (int i = 0; i < spec->chunks; i++)
         b->made.slots[i] = 1;
 }
@@ -192,7 +196,8 @@ static Schedule close_builder(Builder *b)
 {
     Schedule *s = &b->made;
     close_group(b);
-    /* Only the whole list says how many places there are, and so which one a micro-batch gets. */
+    /* The number of slots is known only now, at the end of the list; it determines which slot each
+     * micro-batch gets. */
     for (int64_t i = 0; i < s->n; i++) {
         Action *a = &s->action[i];
         if (a->kind == ACT_EXCHANGE) continue;
@@ -206,7 +211,7 @@ static Schedule close_builder(Builder *b)
     return *s;
 }
 
-/* Those of stages [first, first + n). */
+/* The builders of stages [first, first + n). */
 typedef struct {
     Builder *builder;
     int first, n;
@@ -218,7 +223,8 @@ static void tell(const Builders *all, int stage, const ScheduleEvent *event)
         build(&all->builder[stage - all->first], event);
 }
 
-/* An event is its stage's, and its end also that of the stage that reads what was made. */
+/* Passes an event to its own stage, and the end of an action also to the stage that reads its
+ * output. */
 static bool build_all(void *context, const ScheduleEvent *event)
 {
     const Builders *all = context;

@@ -1,4 +1,4 @@
-/* schedule_check.c -- plays the schedules of all stages against each other, to check them. */
+/* schedule_check.c -- checks the schedules of all stages by simulating them together. */
 #include "model/core/check.h"
 #include "parallel/pipeline/schedule.h"
 
@@ -9,19 +9,19 @@
 
 enum { MOST_TRANSFERS = 3, RING = MOST_TRANSFERS + 1, EMPTY = -1 };
 
-/* Messages from one stage to another. A sender is at most a group ahead of the receiver. */
+/* Messages from one stage to another. A sender is at most one group ahead of the receiver. */
 typedef struct {
-    int64_t sends, receives; /* posted */
+    int64_t sends, receives; /* begun */
     int tag[RING];
 } Channel;
 
-/* How far a stage is, and what it holds: slots and batches a micro-batch, buffers a tag, or EMPTY.
- */
+/* The progress of a stage and its contents: the micro-batch in each slot and batch, the tag in each
+ * buffer, or EMPTY. */
 typedef struct {
     const Schedule *s;
     int64_t at;
-    bool posted;                    /* the group at `at` */
-    int64_t number[MOST_TRANSFERS]; /* of the group's messages, each in its channel */
+    bool posted;                    /* the group at `at` has begun */
+    int64_t number[MOST_TRANSFERS]; /* the number of each message of the group in its channel */
     int64_t *forwards, *backwards;  /* per chunk */
     int64_t **slot, *batch;
     int64_t *buffer;
@@ -35,7 +35,7 @@ typedef struct {
     size_t err_size;
 } Game;
 
-/* Says what is wrong with the action that a stage is at; returns false. */
+/* Sets the error message about the current action of a stage and returns false. */
 __attribute__((format(printf, 3, 4))) static bool wrong(Game *g, int stage, const char *fmt, ...)
 {
     Player *p = &g->player[stage];
@@ -56,7 +56,7 @@ static int last_run(const Game *g)
     return g->spec->stages * g->spec->chunks - 1;
 }
 
-/* Which tensor: what this run makes of a micro-batch. */
+/* Returns the tag of the tensor that a layer range computes for a micro-batch. */
 static int64_t tag_of(const Game *g, ActionKind kind, int run, int64_t micro)
 {
     return ((micro * (last_run(g) + 1) + run) * 2 + (kind == ACT_BACKWARD)) & INT_MAX;
@@ -65,8 +65,9 @@ static int64_t tag_of(const Game *g, ActionKind kind, int run, int64_t micro)
 static bool use_buffers(Game *g, int stage, const Action *a, int run)
 {
     Player *p = &g->player[stage];
-    /* The first run reads tokens and the last one makes losses, neither of which is in a buffer;
-     * backward the last run begins, and the first one's gradient goes nowhere. */
+    /* The first range reads tokens and the last one computes losses, neither of which is in a
+     * buffer. In backward the last range is the first to run, and the gradient of the first one is
+     * not used. */
     int back = a->kind == ACT_BACKWARD, from = back ? run + 1 : run - 1;
     bool reads = run != (back ? last_run(g) : 0), writes = run != (back ? 0 : last_run(g));
     if (a->in >= p->s->buffers || a->out >= p->s->buffers || reads != (a->in >= 0) ||
@@ -78,13 +79,14 @@ static bool use_buffers(Game *g, int stage, const Action *a, int run)
     if (writes && p->buffer[a->out] != EMPTY)
         return wrong(g, stage, "writes buffer %d, which holds %lld", a->out,
                      (long long)p->buffer[a->out]);
-    /* Empty from now on: whoever reads it a second time, or sends it, is found. */
+    /* The buffer is empty from now on, so a second read, or a send, is detected. */
     if (reads) p->buffer[a->in] = EMPTY;
     if (writes) p->buffer[a->out] = tag_of(g, a->kind, run, a->micro);
     return true;
 }
 
-/* A slot from forward to backward; a batch from the first to the last action of the stage. */
+/* Uses a slot from the forward to the backward pass, and a batch from the first to the last action
+ * of the stage. */
 static bool use_places(Game *g, int stage, const Action *a)
 {
     Player *p = &g->player[stage];
@@ -93,7 +95,7 @@ static bool use_places(Game *g, int stage, const Action *a)
         a->batch >= p->s->batches)
         return wrong(g, stage, "slot %d of %d, batch %d of %d", a->slot, p->s->slots[a->chunk],
                      a->batch, p->s->batches);
-    /* An evaluation keeps nothing in its slot; a batch it has as training does, from the first
+    /* An evaluation stores nothing in its slot. It uses a batch like training does, from the first
      * chunk to the last. */
     int64_t *slot = &p->slot[a->chunk][a->slot], *batch = &p->batch[a->batch];
     if (!evaluates && *slot != (back ? a->micro : EMPTY))
@@ -114,8 +116,8 @@ static bool compute(Game *g, int stage, const Action *a)
     if (a->chunk < 0 || a->chunk >= g->spec->chunks ||
         (a->kind == ACT_EVALUATE) != g->spec->evaluate)
         return wrong(g, stage, "kind %d, chunk %d", (int)a->kind, a->chunk);
-    /* In ascending order, backward, too: by that gradients are added up in the same order, and are
-     * the same bits, whatever the schedule. */
+    /* Backward passes must also run in ascending order, so that gradients are added in the same
+     * order and have the same bits with every schedule. */
     int64_t *next = back ? &p->backwards[a->chunk] : &p->forwards[a->chunk];
     if (a->micro != *next)
         return wrong(g, stage, "micro-batch %lld in place of %lld", (long long)a->micro,
@@ -142,8 +144,8 @@ static bool post(Game *g, int stage, const Action *a)
             t->buffer >= p->s->buffers || p->buffer[t->buffer] != (t->send ? t->tag : EMPTY))
             return wrong(g, stage, "transfer %d: peer %d, buffer %d, tag %d", i, t->peer, t->buffer,
                          t->tag);
-        /* Its number in the channel is what pairs it: a communicator matches messages of a pair by
-         * their order alone. */
+        /* Messages are paired by their number in the channel, because a communicator matches the
+         * messages of two ranks only by their order. */
         Channel *c = channel(g, stage, t);
         p->number[i] = t->send ? c->sends : c->receives;
         if (t->send) c->tag[c->sends % RING] = t->tag;
@@ -153,7 +155,7 @@ static bool post(Game *g, int stage, const Action *a)
     return true;
 }
 
-/* Whether the partners' groups are there. */
+/* Returns whether the groups of all partners have begun. */
 static bool met(Game *g, int stage, const Action *a)
 {
     Player *p = &g->player[stage];
@@ -171,8 +173,8 @@ static bool finish(Game *g, int stage, const Action *a)
     for (int i = 0; i < a->n_transfers; i++) {
         const Transfer *t = &p->s->transfer[a->transfer + i];
         const Channel *c = channel(g, stage, t);
-        /* Not before the group is through: until then a buffer that is sent must not be written,
-         * and one that is received not read. */
+        /* This happens only after the group has completed: until then a buffer that is sent must
+         * not be written, and one that is received must not be read. */
         p->buffer[t->buffer] = t->send ? EMPTY : t->tag;
         if (t->send) continue;
         int at = (int)(p->number[i] % RING);
@@ -184,7 +186,7 @@ static bool finish(Game *g, int stage, const Action *a)
     return true;
 }
 
-/* Runs a stage as far as it comes; *moved: it did something. */
+/* Runs a stage until it must wait; sets *moved if it did anything. */
 static bool play(Game *g, int stage, bool *moved)
 {
     Player *p = &g->player[stage];
@@ -193,8 +195,8 @@ static bool play(Game *g, int stage, bool *moved)
         if (a->kind != ACT_EXCHANGE) {
             if (!compute(g, stage, a)) return false;
         } else {
-            /* Posted first and met later, maybe in another round: a group waits for partners whose
-             * groups are posted, not for partners whose groups are through. */
+            /* A group begins first and completes later, perhaps in another round: it waits until
+             * its partners' groups have begun, not until they have completed. */
             if (!p->posted) {
                 if (!post(g, stage, a)) return false;
                 *moved = true;
@@ -242,14 +244,14 @@ static bool check_done(Game *g, int stage)
 {
     Player *p = &g->player[stage];
     const ScheduleSpec *spec = g->spec;
-    /* Nobody moved in the last round, so what has not come by now will never come. */
+    /* No stage progressed in the last round, so a stage that still waits would wait forever. */
     if (p->at < p->s->n) return wrong(g, stage, "waits for ever");
     for (int i = 0; i < spec->chunks; i++)
         if (p->forwards[i] != spec->micros ||
             p->backwards[i] != (spec->evaluate ? 0 : spec->micros))
             return wrong(g, stage, "chunk %d has gone %lld times forward, %lld backward", i,
                          (long long)p->forwards[i], (long long)p->backwards[i]);
-    /* What is left was made or received and never used: some action has gone without it. */
+    /* A buffer that is not empty was written or received, but never used. */
     for (int i = 0; i < p->s->buffers; i++)
         if (p->buffer[i] != EMPTY)
             return wrong(g, stage, "buffer %d still holds %lld", i, (long long)p->buffer[i]);

@@ -1,4 +1,4 @@
-/* schedule_draw.c -- a schedule as text. */
+/* schedule_draw.c -- draws a schedule as text. */
 #include "model/core/check.h"
 #include "parallel/pipeline/schedule_order.h"
 
@@ -8,9 +8,9 @@
 
 typedef struct {
     const ScheduleSpec *spec;
-    bool letters;  /* alone, without numbers: a column a tick */
-    int cell;      /* columns of a tick */
-    int64_t ticks; /* that are drawn */
+    bool letters;  /* draw only letters, one column per tick */
+    int cell;      /* columns per tick */
+    int64_t ticks; /* number of ticks that are drawn */
     char *line;    /* [stage][ticks * cell] */
 } Drawing;
 
@@ -24,8 +24,8 @@ static char *place(const Drawing *d, int stage, int64_t tick)
     return d->line + (size_t)((stage * d->ticks + tick) * d->cell);
 }
 
-/* "F12", or with its chunk, where there are several, "F12b"; as a letter "F", or that of the chunk,
- * a capital where it goes backward. */
+/* Writes an action: "F12", or "F12b" with its chunk if there are several. As a single letter it is
+ * "F", or the chunk's letter, which is a capital in backward. */
 static int write_action(const Drawing *d, const ScheduleEvent *e, char *text, size_t n)
 {
     bool chunks = d->spec->chunks > 1;
@@ -36,7 +36,7 @@ static int write_action(const Drawing *d, const ScheduleEvent *e, char *text, si
                   : snprintf(text, n, "%c%lld", kind, (long long)e->micro);
 }
 
-/* An action from its beginning on; of one that goes on after the last tick its beginning. */
+/* Draws an action from its beginning on; only its beginning if it ends after the last tick. */
 static bool draw(void *context, const ScheduleEvent *e)
 {
     Drawing *d = context;
@@ -108,8 +108,8 @@ void schedule_draw(const ScheduleSpec *spec, FILE *to, int width)
     schedule_play(spec, draw, &d);
     for (int i = 0; i < spec->stages; i++) {
         size_t n = columns;
-        /* Trailing space goes where a line ends with the step; before dots it stays, so that they
-         * are below each other. */
+        /* Trailing spaces are removed if a line ends with the step. Before dots they are kept, so
+         * that the dots are aligned. */
         while (all && n > 0 && place(&d, i, 0)[n - 1] == ' ')
             n--;
         fprintf(to, "stage %-*d%.*s%s\n", label - (int)strlen("stage "), i, (int)n, place(&d, i, 0),

@@ -1,11 +1,11 @@
-/* schedule_order.c -- 1F1B, GPipe, interleaved: which action a stage does next (next_action), and
- * the clock of all stages (schedule_play).
+/* schedule_order.c -- 1F1B, GPipe, interleaved: computes the next action of a stage (next_action),
+ * and simulates all stages on one clock (schedule_play).
  *
- * A stage's order is fixed, and follows from how many forwards and backwards it has begun: warm-up,
- * forwards alone; steady state, one forward and one backward in turns; cool-down, the backwards
- * that are left. A stage begins its next action as soon as what it reads is there, and never
- * another one in its place: an order that depended on arrival times would add up gradients
- * differently from run to run. */
+ * The order of a stage's actions is fixed. It depends only on how many forward and backward passes
+ * the stage has begun. In the warm-up it runs only forward passes, in the steady state one forward
+ * and one backward pass in turn, in the cool-down the remaining backward passes. A stage begins its
+ * next action as soon as the input is there, and never another action instead: an order that
+ * depended on arrival times would add gradients differently in each run. */
 #include "parallel/pipeline/schedule_order.h"
 
 #include "model/core/check.h"
@@ -13,16 +13,16 @@
 #include <stdlib.h>
 
 typedef struct {
-    int64_t forwards, backwards; /* begun, in all chunks */
-    int64_t end;                 /* tick; of the action under way */
+    int64_t forwards, backwards; /* number begun, over all chunks */
+    int64_t end;                 /* tick at which the current action ends */
     bool busy;
     ActionKind kind;
     int chunk;
     int64_t micro;
 } StageClock;
 
-/* Micro-batches of one run of layers. They go in ascending order, so that these numbers are also
- * the next ones. */
+/* How many micro-batches of one layer range have begun and ended. They run in ascending order, so
+ * these counts are also the numbers of the next ones. */
 typedef struct {
     int64_t begun, ended;
 } RunClock;
@@ -30,8 +30,8 @@ typedef struct {
 typedef struct {
     const ScheduleSpec *spec;
     int runs;
-    /* Micro-batches of a group, of the longest, and a stage's forwards before the longer ones,
-     * which come last. */
+    /* Micro-batches of a group and of the longest group, and the number of a stage's forward passes
+     * before the longer groups, which are the last ones. */
     int64_t group, longest_group, first_longer;
     int64_t tick;
     StageClock *stage;
@@ -43,10 +43,11 @@ int schedule_ticks(ActionKind kind)
     return kind == ACT_BACKWARD ? 2 : 1;
 }
 
-/* Micro-batches go in groups, each through all chunks before the next group begins: groups of as
- * many as there are stages, or as few more as come out even, so that the first of a group is back
- * from the last stage when its last has left the first one. Megatron-LM refuses numbers of
- * micro-batches that are no multiple of the stages; with groups of two lengths any number goes. */
+/* Divides the micro-batches into groups. Each group passes through all chunks before the next group
+ * begins. A group has as many micro-batches as there are stages, or slightly more if the number is
+ * not a multiple. So the first micro-batch of a group returns from the last stage when the group's
+ * last one has left the first stage. Megatron-LM refuses numbers of micro-batches that are not a
+ * multiple of the stages; with groups of two lengths any number is possible. */
 static void find_groups(Simulation *t)
 {
     const ScheduleSpec *spec = t->spec;
@@ -56,7 +57,7 @@ static void find_groups(Simulation *t)
     t->first_longer = (groups - m % groups) * t->group * spec->chunks;
 }
 
-/* The chunk of a stage's k-th forward. */
+/* Returns the chunk of a stage's k-th forward pass. */
 static int chunk_in_turn(const Simulation *t, int64_t k)
 {
     if (t->spec->chunks == 1) return 0;
@@ -64,10 +65,10 @@ static int chunk_in_turn(const Simulation *t, int64_t k)
     return (int)((k - t->first_longer) / t->longest_group % t->spec->chunks);
 }
 
-/* Forwards of the warm-up. GPipe: all. 1F1B: as many as it takes until the first gradient is back,
- * so that no stage waits once it has begun to go backward; one more would cost a slot of
- * activations and gain nothing. With chunks the first gradient has all other chunks of a group to
- * go through first. */
+/* Returns the number of forward passes in the warm-up. GPipe: all. 1F1B: as many as are possible
+ * until the first gradient arrives, so that no stage waits after its first backward pass. One more
+ * would need another slot of activations without saving time. With chunks, the first gradient
+ * arrives only after all other chunks of the group. */
 static int64_t warm_up_forwards(const Simulation *t, int stage)
 {
     const ScheduleSpec *spec = t->spec;
@@ -77,13 +78,14 @@ static int64_t warm_up_forwards(const Simulation *t, int stage)
     return n < all ? n : all;
 }
 
-/* Whether the next action of a stage is a forward, when `all` is its number of forwards. */
+/* Returns whether the next action of a stage is a forward pass; `all` is its total number of
+ * forward passes. */
 static bool goes_forward(const Simulation *t, int at, int64_t all)
 {
     const StageClock *stage = &t->stage[at];
     int64_t warm_up = warm_up_forwards(t, at), ahead = stage->forwards - stage->backwards;
-    /* One stage has no one to wait for: backward follows its own forward at once, so that one slot
-     * of activations serves all micro-batches, whatever the kind. */
+    /* A single stage waits for no other. Each backward pass directly follows its forward pass, so
+     * one slot of activations is enough for all micro-batches, with every kind of schedule. */
     if (t->spec->stages == 1)
         return (stage->forwards + stage->backwards) % (2 * t->spec->chunks) < t->spec->chunks;
     if (stage->forwards < warm_up) return true;         /* warm-up */
@@ -91,7 +93,7 @@ static bool goes_forward(const Simulation *t, int at, int64_t all)
     return false;                                       /* cool-down */
 }
 
-/* What a stage does next; false: it has done all. */
+/* Sets the next action of a stage; returns false if there is none left. */
 static bool next_action(const Simulation *t, int at, ActionKind *kind, int *chunk)
 {
     const ScheduleSpec *spec = t->spec;
@@ -104,18 +106,18 @@ static bool next_action(const Simulation *t, int at, ActionKind *kind, int *chun
     }
     bool forward = goes_forward(t, at, all);
     *kind = forward ? ACT_FORWARD : ACT_BACKWARD;
-    /* Backward the chunks come in the opposite order: the last run of layers is the first to have a
-     * gradient. */
+    /* In backward the chunks have the opposite order, because the last layer range is the first to
+     * have a gradient. */
     *chunk = forward ? chunk_in_turn(t, stage->forwards)
                      : spec->chunks - 1 - chunk_in_turn(t, stage->backwards);
     return stage->backwards < all;
 }
 
-/* Whether what the next action of a run reads is there. */
+/* Returns whether the input of the next action of a layer range is there. */
 static bool ready(const Simulation *t, ActionKind kind, int run)
 {
-    /* Counts are enough, because each run takes its micro-batches in ascending order: the next one
-     * is there when its neighbour has ended more than this run has begun. */
+    /* Counts are sufficient, because each range processes its micro-batches in ascending order: the
+     * next input is there if the neighbouring range has ended more than this range has begun. */
     if (kind != ACT_BACKWARD) return run == 0 || t->forward[run - 1].ended > t->forward[run].begun;
     int64_t micro = t->backward[run].begun;
     return (run == t->runs - 1 ? t->forward[run].ended : t->backward[run + 1].ended) > micro;
@@ -137,9 +139,9 @@ static ScheduleEvent event_of(const Simulation *t, int at, bool ends)
                            .micro = stage->micro};
 }
 
-/* Ends what ends in this tick. False: the watch has seen enough. Comes before begin_actions, so
- * that what one stage has made is read by another in the same tick, whichever has the lower number.
- */
+/* Ends the actions that end in this tick; returns false if the watch wants no further events. It is
+ * called before begin_actions, so that another stage can read the output in the same tick,
+ * whichever stage has the lower number. */
 static bool end_actions(Simulation *t, ScheduleWatch watch, void *context)
 {
     for (int i = 0; i < t->spec->stages; i++) {
@@ -153,7 +155,7 @@ static bool end_actions(Simulation *t, ScheduleWatch watch, void *context)
     return true;
 }
 
-/* Begins what can begin in this tick; *busy: stages at work. */
+/* Begins the actions that can begin in this tick; sets *busy to the number of working stages. */
 static bool begin_actions(Simulation *t, ScheduleWatch watch, void *context, int *busy)
 {
     *busy = 0;
@@ -163,8 +165,8 @@ static bool begin_actions(Simulation *t, ScheduleWatch watch, void *context, int
             ready(t, stage->kind, stage->chunk * t->spec->stages + i)) {
             stage->micro = run_clock(t, stage->kind, stage->chunk * t->spec->stages + i)->begun++;
             stage->busy = true;
-            /* forwards and backwards count beginnings: the order of a stage must not depend on when
-             * its actions end. */
+            /* forwards and backwards count actions that have begun, because the order of a stage
+             * must not depend on when its actions end. */
             stage->end = t->tick + schedule_ticks(stage->kind);
             if (stage->kind == ACT_BACKWARD)
                 stage->backwards++;
@@ -192,12 +194,12 @@ void schedule_play(const ScheduleSpec *spec, ScheduleWatch watch, void *context)
                     .backward = must_calloc((size_t)runs, sizeof *t.backward)};
     find_groups(&t);
     bool more = true;
-    /* When nobody is at work after all that could begin has begun, nothing will ever change again:
-     * the schedule is done, or locked. */
+    /* If no stage is working after all possible actions have begun, nothing can change any more:
+     * the schedule is finished or deadlocked. */
     for (; busy > 0 && more; t.tick++)
         more = end_actions(&t, watch, context) && begin_actions(&t, watch, context, &busy);
-    /* Run 0 is the last to go backward, the last run the last to evaluate; a schedule that stops
-     * early would otherwise be a step that trains on a part of its batch. */
+    /* Range 0 ends the last backward pass; in an evaluation the last range ends last. Without this
+     * check a schedule that stops early would train on only a part of the batch. */
     int64_t left = spec->micros - (spec->evaluate ? t.forward[runs - 1] : t.backward[0]).ended;
     CHECK(!more || left == 0, "%lld micro-batches wait for ever", (long long)left);
     free(t.stage);
@@ -220,7 +222,7 @@ int64_t schedule_length(const ScheduleSpec *spec)
 
 double schedule_bubble_share(const ScheduleSpec *spec)
 {
-    /* All stages have the same work, so one stage's work is compared with the length. */
+    /* All stages have the same amount of work, so the work of one is compared with the length. */
     int micro = spec->evaluate ? schedule_ticks(ACT_EVALUATE)
                                : schedule_ticks(ACT_FORWARD) + schedule_ticks(ACT_BACKWARD);
     return 1 - (double)(micro * spec->micros * spec->chunks) / (double)schedule_length(spec);

@@ -1,9 +1,9 @@
 /* schedule_order.h -- 1F1B, GPipe, interleaved: the order of every stage's actions, and the tick at
  * which each begins and ends.
  *
- * Time is in ticks: a forward takes one, a backward two, and what an action has made can be read by
- * the other stages from its end on. All stages are played on one clock, and schedule.c makes the
- * action list of each stage from what happened, so that the lists of all stages fit each other.
+ * Time is measured in ticks: a forward pass takes one, a backward pass two. Other stages can read
+ * the output of an action from its end on. All stages are simulated on one clock, and schedule.c
+ * builds the action list of each stage from this simulation, so the lists of all stages match.
  *
  * GPipe: arXiv:1811.06965. 1F1B is PipeDream's schedule with a flush at the end of the step
  * (arXiv:2006.09503); its interleaved form is Megatron-LM's (arXiv:2104.04473, section 2.2). */
@@ -12,28 +12,30 @@
 
 #include "parallel/pipeline/schedule.h"
 
-/* An action of a stage begins, or ends. */
+/* The beginning or the end of an action. */
 typedef struct {
     int64_t tick;
-    bool ends; /* or begins */
+    bool ends; /* otherwise it begins */
     int stage;
     ActionKind kind; /* never ACT_EXCHANGE */
     int chunk;
     int64_t micro;
 } ScheduleEvent;
 
-/* Is called with every event in its order; in one tick all ends come before all beginnings. Returns
- * whether to go on. */
+/* Called with every event in order; within a tick, all ends precede all beginnings. Returns whether
+ * to continue. */
 typedef bool (*ScheduleWatch)(void *context, const ScheduleEvent *event);
 
-/* Plays the schedule. Takes time linear in the micro-batches, and memory that does not depend on
- * them. In every chunk micro-batches go forward in ascending order, and backward, too. */
+/* Simulates the schedule. Time is linear in the micro-batches, and the memory does not depend on
+ * them. In every chunk the forward passes run in ascending order of micro-batches, and so do the
+ * backward passes. */
 void schedule_play(const ScheduleSpec *spec, ScheduleWatch watch, void *context);
-/* Ticks that an action takes. */
+/* Returns the number of ticks that an action takes. */
 int schedule_ticks(ActionKind kind);
-/* Ticks of the whole schedule: up to the end of its last action. */
+/* Returns the length of the schedule in ticks, up to the end of the last action. */
 int64_t schedule_length(const ScheduleSpec *spec);
-/* The bubble: the share of these ticks in which a stage is idle, as 0.25 for a quarter. */
+/* Returns the bubble: the share of the ticks in which a stage is idle, such as 0.25 for a quarter.
+ */
 double schedule_bubble_share(const ScheduleSpec *spec);
 
 #endif

@@ -1,18 +1,19 @@
-/* split.c -- see split.h. Two tables over (runs left, first block): what the costliest run costs at
- * least, and with that for a limit, the least sum of squares. */
+/* split.c -- see split.h. Uses dynamic programming with two tables over (ranges left, first block):
+ * the smallest possible cost of the most expensive range, and, with that as a limit, the smallest
+ * sum of squares. */
 #include "parallel/pipeline/split.h"
 
 #include "model/core/check.h"
 
 #include <stdlib.h>
 
-/* Exact: ties are found by equality. */
+/* An exact type, so that equal splits are recognised by equality. */
 typedef unsigned __int128 Square;
 
 typedef struct {
-    int64_t *before; /* cost of the layers before block i, counted in blocks */
+    int64_t *before; /* cost of all layers before block i */
     int blocks, runs;
-    Square *best; /* [runs left][first block] */
+    Square *best; /* [ranges left][first block] */
 } Split;
 
 static int64_t cost_of(const LayerCost *cost, int layer, int layers, Partition by)
@@ -21,11 +22,12 @@ static int64_t cost_of(const LayerCost *cost, int layer, int layers, Partition b
     return by == PARTITION_PARAMETERS ? cost[layer].parameters : cost[layer].flops;
 }
 
-/* Costs by blocks: the embedding counts as part of the first, the head of the last. */
+/* Adds up the costs of blocks; the embedding counts as part of the first, the head as part of the
+ * last. */
 static void add_up(Split *s, const LayerCost *cost, int layers, Partition by)
 {
-    /* The embedding and the head are no blocks, but the stages that have them do their work, too: a
-     * large vocabulary's head costs as much as several blocks. */
+    /* The embedding and the head are not blocks, but their stages also do their work: the head of a
+     * large vocabulary costs as much as several blocks. */
     s->before[0] = 0;
     for (int i = 0; i < s->blocks; i++) {
         int64_t c = cost_of(cost, i + 1, layers, by);
@@ -42,13 +44,13 @@ static Square *best_at(const Split *s, int runs, int first)
 
 static const Square NEVER = ~(Square)0;
 
-/* Fills the tables' entries for `runs` runs of blocks [first, end): of all ends of the first run.
- * limit < 0: the least that the costliest must cost; else the least sum of squares of runs that
- * cost no more than that. */
+/* Fills the table entry for splitting the blocks from `first` on into `runs` ranges, trying all
+ * ends of the first range. limit < 0: computes the smallest possible cost of the most expensive
+ * range; otherwise the smallest sum of squares of ranges that cost at most `limit`. */
 static void fill(const Split *s, int runs, int first, int64_t limit)
 {
     Square best = NEVER;
-    /* Ends late enough to leave a block to each of the runs after it are no cuts. */
+    /* Each of the remaining ranges needs at least one block. */
     for (int end = first + 1; end <= s->blocks - (runs - 1); end++) {
         Square run = (Square)(s->before[end] - s->before[first]), rest = *best_at(s, runs - 1, end);
         if (rest == NEVER || (limit >= 0 && run > (Square)limit)) continue;
@@ -74,15 +76,16 @@ void pipeline_split(const LayerCost *cost, int layers, int runs, Partition by, i
     s.before = must_calloc((size_t)s.blocks + 1, sizeof *s.before);
     s.best = must_calloc((size_t)(runs + 1) * (size_t)(s.blocks + 1), sizeof *s.best);
     add_up(&s, cost, layers, by);
-    /* First the bottleneck: a pipeline is as fast as its slowest stage. Then, among the cuts that
-     * do not make it worse, the even one, in which the other stages do not wait for each other. */
+    /* First minimises the cost of the most expensive range, because a pipeline is as fast as its
+     * slowest stage. Then takes the most even of these splits, in which the other stages wait
+     * least. */
     fill_all(&s, -1);
     int64_t limit = (int64_t)*best_at(&s, runs, 0);
     fill_all(&s, limit);
     border[0] = 0;
     for (int r = 0, first = 0; r < runs; r++) {
-        /* From the shortest run on, so that of equal cuts the one with short first runs is taken.
-         */
+        /* Tries short ranges first, so that among equal splits the one with short first ranges is
+         * taken. */
         int end = first + 1;
         for (;; end++) {
             Square run = (Square)(s.before[end] - s.before[first]),

@@ -1,5 +1,5 @@
-/* split.h -- which layers belong to which run: a pipeline's cut of the model into stages and
- * chunks, from costs alone. */
+/* split.h -- splits the model's layers into ranges for the stages and chunks of a pipeline, from
+ * the costs of the layers. */
 #ifndef PARALLEL_PIPELINE_SPLIT_H
 #define PARALLEL_PIPELINE_SPLIT_H
 
@@ -7,21 +7,22 @@
 
 #include <stdint.h>
 
-/* Of one layer, in the order of the model: embedding, blocks, head. Not negative. */
+/* The costs of one layer; they must not be negative. Layers are in the order of the model:
+ * embedding, blocks, head. */
 typedef struct {
-    int64_t flops; /* of a token */
+    int64_t flops; /* per token */
     int64_t parameters;
 } LayerCost;
 
-/* Cuts the layers into runs of neighbours: run r is layers [border[r], border[r + 1]); border has
- * room for runs + 1. Each run has at least one block, the first also the embedding, the last also
- * the head; so there must be as many blocks as runs. The cost of the costliest run is minimal, by
- * flops (best), parameters, or number of blocks (uniform). Among such cuts the most even one is
- * taken (with the least sum of squares of the runs' costs), and among equally even ones that with
- * the shortest first run, then the shortest second, and so on: earlier stages hold more
+/* Splits the layers into ranges: range r is layers [border[r], border[r + 1]); border has room for
+ * runs + 1. Each range has at least one block, the first also the embedding, the last also the
+ * head, so there must be at least as many blocks as ranges. The cost of the most expensive range is
+ * minimal, counted by flops (best), parameters, or number of blocks (uniform). Among such splits it
+ * takes the most even one (smallest sum of squared costs), and among equally even ones the one with
+ * the shortest first range, then the shortest second, and so on, because earlier stages store more
  * micro-batches. */
 void pipeline_split(const LayerCost *cost, int layers, int runs, Partition by, int *border);
-/* The same for runs of so many blocks each. */
+/* Does the same for ranges with the given numbers of blocks. */
 void pipeline_split_blocks(const int64_t *blocks, int runs, int *border);
 
 #endif
