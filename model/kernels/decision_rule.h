@@ -1,6 +1,9 @@
-/* decision_rule.h -- what op_step_decide does, once for every backend: double arithmetic in this
- * order, each operation rounded once. The .cu file that includes it turns its functions into device
- * functions and is compiled without contraction, as -std=c11 does on the CPU. */
+/* decision_rule.h -- the arithmetic of op_step_decide, shared by all backends: clipping, skipping
+ * and loss scaling.
+ *
+ * All arithmetic is in double, in the order written here, and each operation is rounded once. The
+ * .cu file that includes this header turns its functions into device functions and is compiled
+ * without contraction of products and sums, as -std=c11 does on the CPU. */
 #ifndef MODEL_KERNELS_DECISION_RULE_H
 #define MODEL_KERNELS_DECISION_RULE_H
 
@@ -8,9 +11,9 @@
 
 #include <math.h>
 
-/* DeepSpeed's dynamic loss scaler, one step. After an overflow that the hysteresis does not forgive
- * the scale halves; `scale_window` steps after the last overflow, and every window from there, it
- * doubles. */
+/* Advances DeepSpeed's dynamic loss scaler by one step. An overflow first uses up the hysteresis;
+ * once that is used up, each overflow halves the scale. The scale doubles scale_window steps after
+ * the last overflow, and again after every further scale_window steps. */
 static inline void scale_advance(StepState *state, const StepConstants *constants, bool overflow)
 {
     if (overflow) {
@@ -33,18 +36,18 @@ static inline void scale_advance(StepState *state, const StepConstants *constant
     state->scale_steps++;
 }
 
-/* The decision on a step with these sums; advances the state. lr[0 .. updates] as op_step_decide's
- * table. Every step counts in samples, tokens and steps. steps = updates + skipped; skips_in_row
- * counts non-finite steps since the last update: a step without a single target is skipped too, but
- * is no sign of divergence. */
+/* Decides on a step from its sums and advances the state. lr[0 .. updates) is the table described
+ * at op_step_decide. Samples, tokens and steps are counted even if the update is skipped, and steps
+ * = updates + skipped. skips_in_row counts the non-finite steps since the last update: a step
+ * without any target is also skipped, but is no sign of divergence. */
 static inline StepDecision decision_rule(StepState *state, const StepStats *stats, const double *lr,
                                          int64_t updates, const StepConstants *constants)
 {
     int64_t last = updates - 1;
-    /* A single gradient that is not finite makes the sum of squares so. The gradients carry the
-     * loss scale and were divided by the nominal number of targets: `correction` takes both back,
-     * so that the norm, and with it clipping, is that of the true mean, or of as many times that
-     * as ranks are summed. */
+    /* One non-finite gradient makes the sum of squares non-finite. The gradients were multiplied by
+     * the loss scale and divided by the nominal number of targets. `correction` undoes both, so the
+     * norm, and with it clipping, applies to the true mean, or to summed_ranks times the mean if
+     * the gradients of ranks are added rather than averaged. */
     bool overflow = !isfinite(stats->sq_norm), empty = !(stats->targets > 0.0);
     double correction =
         empty ? 0.0 : constants->nominal_targets / stats->targets / state->loss_scale;

@@ -1,20 +1,22 @@
-/* normal.h -- op_normal's numbers, once for every backend: the same bits on every level and device.
+/* normal.h -- the random numbers of op_normal, shared by all backends: the same bits on every CPU
+ * level and device.
  *
- * Elements 2p and 2p + 1 come from the one Philox block with counter (p low, p high, stream low,
- * stream high) and key (seed low, seed high): words 1:0 are the 64-bit draw a, words 3:2 the draw
- * b. u = 1 - (a >> 12) / 2^52 in (0, 1], v = (b >> 12) / 2^52 in [0, 1), radius = sqrt(-2 ln u);
- * element 2p is radius cos(2 pi v), 2p + 1 radius sin(2 pi v).
+ * Elements 2p and 2p + 1 are computed from one Philox block with counter (p low, p high, stream
+ * low, stream high) and key (seed low, seed high). Words 1:0 of the block are the 64-bit draw a,
+ * words 3:2 the draw b. u = 1 - (a >> 12) / 2^52 in (0, 1], v = (b >> 12) / 2^52 in [0, 1), radius
+ * = sqrt(-2 ln u). Element 2p is radius cos(2 pi v), and element 2p + 1 is radius sin(2 pi v).
  *
- * All in double from + - x / and the square root, each rounded once: -std=c11 keeps gcc from
- * contracting, -fmad=false nvcc, and a test with golden bits holds every level to it. A .cu file
- * turns these functions, and those of the two headers below, into device functions. */
+ * The arithmetic uses only + - x / and the square root in double, each rounded once. -std=c11 keeps
+ * gcc from contracting them, -fmad=false keeps nvcc from it, and a test compares every level with
+ * golden bits. A .cu file turns these functions, and those of the two headers included below, into
+ * device functions. */
 #ifndef MODEL_KERNELS_NORMAL_H
 #define MODEL_KERNELS_NORMAL_H
 
 #include "model/core/rng.h"
 #include "model/kernels/vmath.h"
 
-/* The four words of pair p: draws a = 1:0, b = 3:2. */
+/* Computes the four Philox words of pair p: draw a is words 1:0, draw b is words 3:2. */
 static inline void normal_words(uint64_t seed, uint64_t stream, uint64_t p, uint32_t word[4])
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
@@ -23,14 +25,14 @@ static inline void normal_words(uint64_t seed, uint64_t stream, uint64_t p, uint
     philox4x32(ctr, key, word);
 }
 
-/* The 52 high bits as a number in [1, 2). */
+/* Returns the 52 high bits as a number in [1, 2). */
 static inline double normal_one_to_two(uint64_t bits)
 {
     return vmath_from_f64(bits >> 12 | 0x3ff0000000000000u);
 }
 
-/* sin t and cos t for |t| <= pi / 4 by Taylor's series; the first terms left out are below 5e-17
- * and 3e-18. */
+/* Compute sin t and cos t for |t| <= pi / 4 by Taylor series; the first omitted terms are below
+ * 5e-17 and 3e-18. */
 static inline double normal_sine(double t, double t2)
 {
     double p = -1.0 / 1307674368000.0;
@@ -56,7 +58,7 @@ static inline double normal_cosine(double t2)
     return 1.0 + t2 * p;
 }
 
-/* Two normals of draws a, b. */
+/* The two normal numbers computed from the draws a and b. */
 typedef struct {
     double even, odd;
 } NormalPair;
@@ -64,12 +66,13 @@ typedef struct {
 static inline NormalPair normal_pair(uint64_t a, uint64_t b)
 {
     double radius = sqrt(-2.0 * log_f64(2.0 - normal_one_to_two(a)));
-    double turns = 4.0 * (normal_one_to_two(b) - 1.0); /* quarter turns, exact */
+    double turns = 4.0 * (normal_one_to_two(b) - 1.0); /* angle in quarter turns, exact */
     double shifted = turns + VMATH_ROUND_F64;
     double t = (turns - (shifted - VMATH_ROUND_F64)) * 0x1.921fb54442d18p+0, t2 = t * t;
     uint64_t quarter = vmath_bits_f64(shifted);
     uint64_t s = vmath_bits_f64(normal_sine(t, t2)), c = vmath_bits_f64(normal_cosine(t2));
-    uint64_t swap = (s ^ c) & (0 - (quarter & 1)); /* an odd quarter exchanges sine and cosine */
+    uint64_t swap =
+        (s ^ c) & (0 - (quarter & 1)); /* an odd quarter turn exchanges sine and cosine */
     s = s ^ swap ^ ((quarter & 2) << 62);
     c = c ^ swap ^ (((quarter + 1) & 2) << 62);
     NormalPair z;

@@ -1,5 +1,5 @@
-/* op_cases.c -- operands of each op: names, roles, types, shapes, fills and error bounds.
- * op_cases.h says what they mean. */
+/* op_cases.c -- describes the operands of each op for tests and benchmarks: names, roles, types,
+ * shapes, initial values and error bounds. The fields are explained in op_cases.h. */
 #include "model/core/check.h"
 #include "model/kernels/op_specs.h"
 
@@ -31,13 +31,16 @@ static int memory_operands(const OpCase *c, OperandSpec *s)
         break;
     case OP_sum:
         *p++ = deep(vector("dst", ROLE_OUT, c->n), 1, 1 + sum_depth(c->groups));
+        /* Sums convert from gradient to storage type or back, but a destination that is also a
+         * source has the type of the sources. */
         s[0].type = c->option || c->alias ? TYPE_STORAGE : TYPE_GRAD;
         s[0].alias_of = c->alias ? 1 + c->alias : 0;
         while (p - s <= c->groups)
             *p++ = typed(vector("src", ROLE_IN, c->n), c->option ? TYPE_GRAD : TYPE_STORAGE);
         break;
     default:
-        /* An angle of up to 2 pi carries that many roundoffs. */
+        /* op_normal: an angle of up to 2 pi carries about that many roundoff errors, hence a bound
+         * of 16. */
         *p++ = deep(vector("x", ROLE_OUT, c->n), 1, 16);
         break;
     }
@@ -69,9 +72,9 @@ static int embedding_operands(const OpCase *c, OperandSpec *s)
 static int norm_operands(const OpCase *c, OperandSpec *s)
 {
     int64_t groups = c->groups ? c->groups : 1, width = c->cols / groups;
-    /* Beside the sum over a row some 10 operations lie on the way of an element, forward or
-     * backward: mean, difference, square, variance, epsilon, root, quotient, the products with
-     * that and with w, and b. 16 leaves room for backends that take more. */
+    /* Besides the sum over a row, about 10 operations affect an element, forward or backward: mean,
+     * difference, square, variance, epsilon, root, quotient, the multiplications by the quotient
+     * and by w, and the addition of b. A bound of 16 leaves room for backends that use more. */
     double depth = sum_depth(width) + 16;
     bool layernorm = c->norm == NORM_LAYERNORM;
     OperandSpec stats = shaped(vector("stats", ROLE_OUT, 1), 2, c->n * groups, 2, 0);
@@ -88,12 +91,13 @@ static int norm_operands(const OpCase *c, OperandSpec *s)
         return 5;
     }
     if (c->op == OP_residual_norm_forward) {
-        /* The oracle's sum is rounded to storage, too: a rounding of either. */
+        /* The oracle's sum is rounded to storage, too, so two roundings are allowed: one by the op
+         * and one by the oracle. */
         s[0] = deep(matrix("sum", ROLE_OUT, c->n, c->cols), 2, 2);
         s[0].alias_of = c->alias ? 4 : 0;
-        /* y is rounded once. The sum that it is made of was rounded to storage before, by op and
-         * oracle from slightly different values: to two neighbours, now and then, which are 2 u
-         * apart. The fourth is for weights above 1. */
+        /* y is rounded once. Before, op and oracle each rounded the residual sum to storage, from
+         * slightly different values. Occasionally they round to two neighbouring numbers, which are
+         * 2 u apart. The fourth rounding allows for weights above 1. */
         s[1] = deep(matrix("y", ROLE_OUT, c->n, c->cols), 4, depth);
         s[2] = stats;
         s[3] = matrix("x", ROLE_IN, c->n, c->cols);
@@ -108,7 +112,7 @@ static int norm_operands(const OpCase *c, OperandSpec *s)
     s[1] = deep(typed(vector("columns", ROLE_OUT, c->cols), TYPE_COMPUTE), 0, 1 + sum_depth(c->n));
     s[1].sums_of = 1;
     s[1] = optional(s[1], c->option);
-    /* A term of dw takes 3 operations, and += one more: twice as many are allowed. */
+    /* A term of dw takes 3 operations and `+=` one more; the bound allows twice as many. */
     s[2] = deep(typed(vector("dw", output(c->accumulate), width), TYPE_GRAD), 1,
                 sum_depth(c->n * groups) + 8);
     s[3] = s[2];
@@ -138,8 +142,8 @@ static int linear_operands(const OpCase *c, OperandSpec *s)
     bool gelu = c->epilogue == EPILOGUE_GELU;
     switch (c->op) {
     case OP_linear_forward:
-        /* With gelu a value is rounded before and after; its slope is at most 1.13. With gelu of
-         * the sum only after. */
+        /* With gelu the value is rounded before and after it, and the slope of gelu is at most
+         * 1.13. With gelu of the sum it is rounded only after. */
         s[0] = deep(matrix("y", ROLE_OUT, n, o), gelu ? 3 : 1, 8 + 2 * sum_depth(i));
         s[1] = matrix("x", ROLE_IN, n, i);
         s[2] = matrix("w", ROLE_IN, o, i);
@@ -160,7 +164,8 @@ static int linear_operands(const OpCase *c, OperandSpec *s)
         s[1] = optional(deep(typed(s[1], TYPE_GRAD), 1, 2 + sum_depth(n)), c->bias);
         s[2] = matrix("dy", ROLE_IN, n, o);
         s[3] = matrix("x", ROLE_IN, n, i);
-        /* Not dy's: so it shows whose sums were taken. */
+        /* The columns are not the column sums of dy, so the result shows whether the op used the
+         * given sums or computed its own. */
         s[4] = optional(typed(vector("columns", ROLE_IN, o), TYPE_COMPUTE), c->option);
         return 5;
     }
@@ -201,8 +206,8 @@ static int attention_operands(const OpCase *c, OperandSpec *s)
 {
     const Attention *a = &c->attention;
     int64_t d = a->head_size, hd = a->heads * d, gd = a->kv_heads * d;
-    /* An error of a score is one of the exponent: scores are of the order of 4, their errors count
-     * 4 times. */
+    /* An error of a score is an error of the exponent. Scores are of the order of 4, so their
+     * errors count 4 times. */
     double depth = 16 + 4 * sum_depth(d) + 2 * sum_depth(c->tk);
     OperandSpec lse = shaped(vector("lse", ROLE_OUT, 1), 3, c->batch, a->heads, c->tq);
     lse = deep(typed(lse, TYPE_COMPUTE), 0, depth);
@@ -211,7 +216,8 @@ static int attention_operands(const OpCase *c, OperandSpec *s)
     int i = 0;
     if (c->op == OP_attention_backward) {
         depth = 2 * depth + 2 * sum_depth(c->tq * (a->heads / a->kv_heads));
-        /* An error of a factor is one of a term, and the terms of dv exceed its sums the most. */
+        /* An error of a factor is an error of a term of the sum, and dv has the largest terms
+         * relative to its sums. */
         s[i++] =
             factored(deep(cube("dq", output(c->accumulate), c->batch, c->tq, hd), 1, depth), 3);
         s[i++] =
@@ -237,8 +243,8 @@ static int attention_operands(const OpCase *c, OperandSpec *s)
 
 int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
 {
-    /* No default but the failure: an op that is added without a case here is found by the first
-     * test that walks over all ops. */
+    /* The default case fails, so the first test that loops over all ops finds an op that was added
+     * without a case here. */
     switch (c->op) {
     case OP_fill:
     case OP_copy:
@@ -263,7 +269,7 @@ int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
     case OP_rope: return rope_operands(c, spec);
     case OP_attention_forward:
     case OP_attention_backward: return attention_operands(c, spec);
-    /* What ends a step has a file of its own, op_cases_step.c. */
+    /* The operands of the ops that end a step are in op_cases_step.c. */
     case OP_loss:
     case OP_loss_max:
     case OP_loss_terms:

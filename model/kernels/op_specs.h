@@ -1,5 +1,5 @@
-/* op_specs.h -- what op_cases.c and op_cases_step.c build the operands of cases with. Private to
- * them. */
+/* op_specs.h -- helpers with which op_cases.c and op_cases_step.c build the operands of test and
+ * benchmark cases. Private to those two files. */
 #ifndef MODEL_KERNELS_OP_SPECS_H
 #define MODEL_KERNELS_OP_SPECS_H
 
@@ -82,7 +82,7 @@ static inline OperandSpec optional(OperandSpec s, bool present)
     return s;
 }
 
-/* Worst error of a sum of k terms, in units of u. */
+/* Returns the error allowed for a sum of k terms, in units of the unit roundoff u. */
 static inline double sum_depth(int64_t k)
 {
     return 4 * sqrt((double)k);
@@ -93,7 +93,7 @@ static inline Role output(bool accumulate)
     return accumulate ? ROLE_UPDATE : ROLE_OUT;
 }
 
-/* Operands of the losses and of the optimizer. */
+/* Fill s with the operands of a loss op or of an optimizer op; return their number. */
 int op_case_loss_operands(const OpCase *c, OperandSpec *s);
 int op_case_optimizer_operands(const OpCase *c, OperandSpec *s);
 

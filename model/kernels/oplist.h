@@ -1,12 +1,12 @@
-/* oplist.h -- the list of ops as rows: OP(name, (arguments)). The table of pointers, the names and
- * the front doors' dispatch are generated from it; the contracts are in ops.h. Adding an op: a
- * row here, a contract and a front door in ops.{h,c}, a CPU body, a case in op_cases.c with its
- * oracle.
+/* oplist.h -- the list of all ops as a macro: one row OP(name, (arguments)) per op. The tables of
+ * function pointers, the names and the dispatch in ops.c are generated from it; the contracts are
+ * in ops.h. To add an op, add a row here, a contract and a checking function in ops.{h,c}, a CPU
+ * implementation, and a case in op_cases.c with its oracle.
  *
- * A CUDA body may follow later: until it does, the row is OP_WITHOUT_CUDA(name, (arguments)). The
- * CUDA table then has NULL for it, and a run on CUDA that calls the op ends at its start with a
- * sentence that names both. A file that includes the list defines both macros, and takes them back.
- */
+ * A CUDA implementation may follow later. Until then the row is OP_WITHOUT_CUDA(name, (arguments)),
+ * and the CUDA table holds NULL for the op. A run on CUDA that needs the op then ends at its start
+ * with an error message that names the op and the device. A file that includes this list defines
+ * both macros before and undefines them after. */
 OP(fill, (Device * dev, Tensor x, double value))
 OP(copy, (Device * dev, Tensor y, Tensor x))
 OP(add, (Device * dev, Tensor y, Tensor a, Tensor b))

@@ -1,8 +1,8 @@
-/* ops.c -- the front doors: every op checks its operands here, once for all devices, and runs from
- * the device's table.
+/* ops.c -- the public functions of the ops on memory, embeddings, norms and linear layers: each
+ * checks its operands, once for all devices, and calls the implementation in the device's table.
  *
- * A kernel may rely on what is checked here: presence, shapes, types, density. Contracts are in
- * ops.h. */
+ * An implementation may rely on the checks made here: presence, shapes, types, density. The
+ * contracts are in ops.h. */
 #include "model/kernels/ops.h"
 
 #include "model/core/check.h"
@@ -11,8 +11,8 @@
 /* ---- memory -----------------------------------------------------------------------------------
  */
 
-/* The table that fills and sums this type: a step's sums are f64 on every device, also on one
- * without ops for models in f64. */
+/* Returns the storage type whose table fills and sums this type. A step's sums are f64 on every
+ * device, even on one without ops for models in f64. */
 static DType sums_storage(const Device *dev, DType storage)
 {
     return storage == F64 && dev->ops_f64 == NULL ? F32 : storage;
@@ -43,7 +43,7 @@ void op_add(Device *dev, Tensor y, Tensor a, Tensor b)
     RUN(add, y.dtype, dev, y, a, b);
 }
 
-/* 1 to SUM_SOURCES dense sources of one type, as long as dst. */
+/* Requires 1 to SUM_SOURCES dense sources of one type, each as long as dst. */
 static void check_sources(OpId op, Operand dst, const Tensor *src, int n)
 {
     expect_argument(op, n >= 1 && n <= SUM_SOURCES, "there are 1 to 64 sources", n);
@@ -62,7 +62,7 @@ void op_sum(Device *dev, Tensor dst, const Tensor *src, int n)
 {
     check_sources(OP_sum, OPERAND(dst), src, n);
     Operand first = {.name = "the first source", .tensor = src[0]};
-    /* Without f64 ops there is no conversion from or to f64 either. */
+    /* A device without f64 ops cannot convert from or to f64 either. */
     expect(OP_sum,
            dst.dtype == src[0].dtype || dev->ops_f64 != NULL ||
                (dst.dtype != F64 && src[0].dtype != F64),
@@ -105,7 +105,8 @@ void op_normal(Device *dev, Tensor x, uint64_t seed, const Segment *part, double
 /* ---- embedding --------------------------------------------------------------------------------
  */
 
-/* x (N, C) and table (P, C) with one index a row, as all four embedding ops have them. */
+/* Checks x (N, C), table (P, C) and one index per row of x, the operands common to all four
+ * embedding ops. */
 static void check_embedding(OpId op, Operand table, Operand x, Operand indices)
 {
     Tensor t = table.tensor, r = x.tensor;
@@ -147,7 +148,8 @@ void op_position_backward(Device *dev, Tensor dtable, Tensor dx, Tensor position
 /* ---- norm -------------------------------------------------------------------------------------
  */
 
-/* stats (N*K, 2) compute and w (W) storage, where K groups of W make a row of x. */
+/* Checks stats (N*K, 2) in the compute type and w (W) in the storage type, where a row of x
+ * consists of K groups of length W. */
 static void check_norm(OpId op, Operand x, Operand stats, Operand w, Norm norm)
 {
     int64_t width = tensor_count(w.tensor), rows = tensor_rows(x.tensor),
@@ -161,7 +163,7 @@ static void check_norm(OpId op, Operand x, Operand stats, Operand w, Norm norm)
                     "the norm is layernorm or rmsnorm", norm.kind);
 }
 
-/* An optional bias of the columns of `like`. */
+/* Checks an optional bias: one element per column of `like`. */
 static void check_bias(OpId op, Operand bias, Operand like)
 {
     if (!tensor_present(bias.tensor)) return;
@@ -245,7 +247,8 @@ static void record_product(const Device *dev, Product product)
     if (p && p->product && p->n_products < p->max_products) p->product[p->n_products++] = product;
 }
 
-/* The value before the epilogue, there exactly when backward will need it. */
+/* Checks pre, the tensor of values before the epilogue. It is allowed only with an epilogue, and
+ * `required` says that backward needs it. */
 static void check_pre(OpId op, Epilogue epilogue, bool required, Operand pre, Operand like)
 {
     bool present = tensor_present(pre.tensor);

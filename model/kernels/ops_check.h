@@ -1,12 +1,12 @@
-/* ops_check.h -- what the front doors of ops.c share: checks of operands that name the op, the
- * operand and both shapes, the choice of the table, and the clock. Private to ops.c and
- * ops_model.c. */
+/* ops_check.h -- helpers shared by the checking functions of ops.c and ops_model.c: checks of
+ * operands whose messages name the op, the operand and both shapes; the choice of the backend's
+ * table; timing of calls. Private to those two files. */
 #ifndef MODEL_KERNELS_OPS_CHECK_H
 #define MODEL_KERNELS_OPS_CHECK_H
 
 #include "model/kernels/ops.h"
 
-/* A tensor with the name its op gives it. */
+/* A tensor with the name of the op's argument, for error messages. */
 typedef struct {
     const char *name;
     Tensor tensor;
@@ -14,42 +14,45 @@ typedef struct {
 
 #define OPERAND(t) ((Operand){.name = #t, .tensor = (t)})
 
-/* Ends the program with both operands unless ok; `rule` says what a should be to b. */
+/* Ends the program with an error message that shows both operands unless ok. `rule` describes the
+ * required relation of a and b. */
 void expect(OpId op, bool ok, const char *rule, Operand a, Operand b);
-/* a is there and has rows x cols (leading dimensions flattened); `like` is the operand the numbers
- * come from. */
+/* Requires that a is present and has rows x cols elements (leading dimensions flattened). `like` is
+ * the operand from which the numbers were taken. */
 void expect_matrix(OpId op, Operand a, int64_t rows, int64_t cols, Operand like);
-/* a is there, dense and has n elements. */
+/* Requires that a is present, dense and has n elements. */
 void expect_vector(OpId op, Operand a, int64_t n, Operand like);
-/* As expect_vector, of exactly this type. */
+/* Like expect_vector; also requires exactly this type. */
 void expect_typed(OpId op, Operand a, DType dtype, int64_t n, Operand like);
-/* a has the type of `like`, which is a float type. */
+/* Requires that `like` has a float type and that a has the same type. */
 void expect_storage(OpId op, Operand a, Operand like);
-/* a's type is that of `like` or the one in which it is computed. */
+/* Requires that a has the type of `like` or the compute type of that type. */
 void expect_gradient(OpId op, Operand a, Operand like);
-/* a does not start where b does. Overlap in general is not looked for: slices of one buffer
- * interleave. */
+/* Requires that a and b do not start at the same address. Partial overlap is not checked, because
+ * slices of one buffer legitimately interleave. */
 void expect_apart(OpId op, Operand a, Operand b);
-/* `ok`, or the program ends saying what an argument that is no tensor must be. */
+/* Ends the program unless ok, with an error message that gives the rule for a non-tensor argument
+ * and the argument's value. */
 void expect_argument(OpId op, bool ok, const char *rule, long long value);
 
-/* One running call and its table. */
+/* A call in progress and the table of functions that serves it. */
 typedef struct {
     const OpTable *table;
     OpId op;
 } OpCall;
 
-/* Chooses the table by the storage type and marks the beginning, if somebody measures. */
+/* Chooses the table by the storage type and, if a profile is attached to the device, records the
+ * start of the call. */
 OpCall call_begin(Device *dev, OpId op, DType storage);
-/* Ends the program with EXIT_UNAVAILABLE, naming the op and the device, unless `present`: the
- * table's entry is not NULL. Only rows of oplist.h that say so have no body on CUDA; what a run
- * will need is called once at its start (trainer_warm_up), so that it ends there. */
+/* Ends the program with EXIT_UNAVAILABLE and a message that names the op and the device, unless
+ * `present`: whether the table's entry is non-NULL. Only ops that are OP_WITHOUT_CUDA in oplist.h
+ * lack a CUDA implementation. trainer_warm_up calls each op that a run needs once, so such a run
+ * ends at its start. */
 void call_require(const Device *dev, OpCall call, bool present);
 void call_end(Device *dev, OpCall call);
 
-/* Runs `name` from the table for this storage type, between the marks; `dev` is the caller's
- * device.
- */
+/* Runs the implementation of `name` for this storage type between call_begin and call_end. `dev` is
+ * taken from the caller's scope. */
 #define RUN(name, storage, ...)                                                                    \
     do {                                                                                           \
         OpCall call = call_begin(dev, OP_##name, storage);                                         \

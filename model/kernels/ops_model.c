@@ -1,4 +1,5 @@
-/* ops_model.c -- front doors of activation, attention, loss and optimizer; ops.c has the others. */
+/* ops_model.c -- the public, checking functions of the activation, attention, loss and optimizer
+ * ops; the other ops are in ops.c. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "model/kernels/ops_check.h"
@@ -6,7 +7,7 @@
 /* ---- activation -------------------------------------------------------------------------------
  */
 
-/* y (N, F) of x (N, F), or of x (N, 2F) for swiglu. */
+/* Checks y (N, F) against x (N, F), or against x (N, 2F) for swiglu. */
 static void check_activation(OpId op, Operand y, Operand x, ActivationKind kind)
 {
     expect_argument(op, kind >= ACTIVATION_GELU && kind <= ACTIVATION_SWIGLU,
@@ -51,7 +52,8 @@ void op_rope(Device *dev, Tensor x, Tensor table, Tensor positions, bool inverse
     RUN(rope, x.dtype, dev, x, table, positions, inverse);
 }
 
-/* t (B, T, heads * D) of the storage of `like`, whose B and T count. */
+/* Requires that t has shape (B, T, heads * D) and the storage type of `like`, with B and T equal to
+ * those of `like`. */
 static void check_heads(OpId op, Operand t, int64_t heads, Attention a, Operand like)
 {
     expect(op, t.tensor.ndim == 3 && like.tensor.ndim == 3, "both are (B, T, columns)", t, like);
@@ -129,7 +131,8 @@ void op_loss(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t 
     RUN(loss, logits.dtype, dev, losses, logits, targets, vocab_size, scale, backward);
 }
 
-/* logits (n, Vl), whose column 0 is column first_col of the vocabulary, and `most` (n). */
+/* Checks logits (n, Vl), whose column 0 is column first_col of the vocabulary, and the row maxima
+ * `most` (n). */
 static void check_cut_logits(OpId op, Operand logits, Operand most, int64_t first_col,
                              int64_t vocab_size)
 {
@@ -202,12 +205,12 @@ void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecisio
     expect_argument(op, state && stats && decision && constants, "all four records are there", 0);
     expect_typed(op, OPERAND(lr_table), F64, n, OPERAND(lr_table));
     expect_argument(op, n > 0, "the table has a learning rate", n);
-    /* Its numbers are double by contract, so it runs also on a device without a double path for
-     * tensors. */
+    /* Its numbers are double by contract, so it must also run on a device without f64 tensor ops:
+     * call_begin is given F32. */
     RUN(step_decide, F32, dev, state, stats, decision, lr_table, constants);
 }
 
-/* A slot of the optimizer: compute type, as long as the weight. */
+/* Checks an optimizer slot: it has the compute type and as many elements as the weight. */
 static void check_slot(OpId op, Operand slot, bool required, Operand weight)
 {
     if (!required && !tensor_present(slot.tensor)) return;
@@ -215,7 +218,8 @@ static void check_slot(OpId op, Operand slot, bool required, Operand weight)
     expect_apart(op, slot, weight);
 }
 
-/* Stochastic rounding: of bf16 weights without masters, by a table of segments. */
+/* Checks the operands of stochastic rounding: bf16 weights without master weights, and a table of
+ * segments. */
 static void check_rounding(OpId op, const Rounding *rounding, Operand weight, Operand master)
 {
     if (rounding == NULL) return;

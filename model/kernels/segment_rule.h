@@ -1,6 +1,6 @@
-/* segment_rule.h -- which element of its parameter lies at a place of a range (Segment in ops.h),
- * once for every backend and for all that depends on the element alone: initial weights and
- * stochastic rounding.
+/* segment_rule.h -- maps an index within a rank's range of elements to the index of the element in
+ * the whole parameter (Segment in ops.h). Shared by all backends, and used where a result depends
+ * on the element's index alone: initial weights and stochastic rounding.
  *
  * A .cu file turns these functions into device functions. */
 #ifndef MODEL_KERNELS_SEGMENT_RULE_H
@@ -8,15 +8,16 @@
 
 #include "model/kernels/ops.h"
 
-/* Element of a whole parameter, whose rows have `whole_cols` columns, that is the k-th of a part of
- * it: of rows of `cols`, the first of which begins with element `first`. */
+/* Returns the index, in a parameter whose rows have `whole_cols` columns, of the k-th element of a
+ * part of it. The part has rows of `cols` columns and begins at element `first` of the parameter.
+ */
 static inline int64_t part_element(int64_t first, int64_t cols, int64_t whole_cols, int64_t k)
 {
     if (cols == whole_cols) return first + k;
     return first + k / cols * whole_cols + k % cols;
 }
 
-/* Element of the whole parameter at place i of the range; i is in this segment. */
+/* Returns the index in the whole parameter of element i of the range; i lies in this segment. */
 static inline int64_t segment_element(const Segment *s, int64_t i)
 {
     return part_element(s->first, s->cols, s->whole_cols, i - s->start);

@@ -1,9 +1,9 @@
-/* update_rule.h -- AdamW's and SGD's arithmetic on one element, once for every backend: products
- * and sums in this order, each rounded once, so that equal inputs give equal bits. -std=c11 keeps
- * gcc from contracting them, -fmad=false nvcc.
+/* update_rule.h -- the arithmetic of AdamW and SGD on one element, shared by all backends. Products
+ * and sums are in the order written here and each is rounded once, so equal inputs give equal bits.
+ * -std=c11 keeps gcc from contracting them, and -fmad=false keeps nvcc from it.
  *
- * A file that includes it has the type `real` in which updates are computed and its square root
- * `real_sqrt`; a .cu file turns these functions into device functions. */
+ * A file that includes this header must define the type `real`, in which updates are computed, and
+ * its square root `real_sqrt`. A .cu file turns these functions into device functions. */
 #ifndef MODEL_KERNELS_UPDATE_RULE_H
 #define MODEL_KERNELS_UPDATE_RULE_H
 
@@ -11,22 +11,23 @@
 
 #include <math.h>
 
-/* Constants of one update, rounded to reals once.
+/* Constants of one update, each rounded to `real` once.
  *
- * AdamW's weight decay is taken off as lr x weight_decay x p, not by a factor 1 - lr x decay, which
- * f32 would round by as much as a part in a thousand of the decay. SGD's step is nesterov_gradient
- * x g + nesterov_buffer x buffer: the buffer alone without Nesterov's momentum, g + momentum x
- * buffer with it. */
+ * AdamW's weight decay subtracts lr x weight_decay x p. A factor 1 - lr x decay would have to be
+ * rounded to f32, with an error of up to a thousandth of the decay. SGD's step is nesterov_gradient
+ * x g + nesterov_buffer x buffer: without Nesterov momentum it is the buffer alone, with it g +
+ * momentum x buffer. */
 typedef struct {
-    real grad_scale, l2; /* of both optimizers: g = grad x grad_scale + l2 x p */
-    /* AdamW: step and root_correction hold lr and the two bias corrections. */
+    real grad_scale, l2; /* used by both optimizers: g = grad x grad_scale + l2 x p */
+    /* AdamW only: step and root_correction include lr and the two bias corrections. */
     real beta1, one_minus_beta1, beta2, one_minus_beta2;
     real step, root_correction, epsilon, decay;
-    /* SGD */
+    /* SGD only */
     real lr, momentum, one_minus_dampening, nesterov_gradient, nesterov_buffer;
 } UpdateConstants;
 
-/* base^n to half an ulp (in pairs of doubles): the C library's power is not the same everywhere. */
+/* Returns base^n to half an ulp, computed in pairs of doubles. The C library's pow is not used
+ * because its results differ between libraries. */
 static inline double update_power(double base, int64_t n)
 {
     double high = 1.0, low = 0.0, square = base, square_low = 0.0;
@@ -64,8 +65,8 @@ static inline UpdateConstants adamw_constants(const StepDecision *decision, cons
     return k;
 }
 
-/* As torch.optim.SGD: the buffer begins as the first gradient, so the first update has neither
- * momentum nor dampening. */
+/* Computes the constants of SGD, like torch.optim.SGD: the momentum buffer is initialised with the
+ * first gradient, so the first update uses neither momentum nor dampening. */
 static inline UpdateConstants sgd_constants(const StepDecision *decision, const Sgd *hyper)
 {
     bool first = decision->update == 1;
@@ -83,7 +84,7 @@ static inline UpdateConstants sgd_constants(const StepDecision *decision, const 
     return k;
 }
 
-/* p after the update; m and v, the two averages (exp_avg, exp_avg_sq), in place. */
+/* Returns p after the update; updates the two averages m and v (exp_avg, exp_avg_sq) in place. */
 static inline real adamw_element(real p, real grad, real *m, real *v, const UpdateConstants *k)
 {
     real g = grad * k->grad_scale + k->l2 * p;
@@ -95,7 +96,7 @@ static inline real adamw_element(real p, real grad, real *m, real *v, const Upda
     return p - (update + k->decay * p);
 }
 
-/* p after the update; the momentum's buffer in place. */
+/* Returns p after the update; updates the momentum buffer in place. */
 static inline real sgd_element(real p, real grad, real *buffer, const UpdateConstants *k)
 {
     real g = grad * k->grad_scale + k->l2 * p;

@@ -1,10 +1,10 @@
-/* vmath.h -- exp, tanh and log that the compiler can vectorise: inline, branch-free, no library, no
- * tables.
+/* vmath.h -- exp, tanh and log that the compiler can vectorise: inline functions without branches,
+ * library calls or tables.
  *
- * Argument reduction by Cody and Waite, then a polynomial. Errors below bound the largest found
- * against the C library in a wider type (f32: 84 million arguments over the whole range; f64: two
- * million drawn ones). A NaN gives a NaN everywhere. Where a result would be denormal, exp gives 0.
- */
+ * Each uses Cody and Waite argument reduction, then a polynomial. The stated error bounds cover the
+ * largest errors found against the C library in a wider type (f32: 84 million arguments over the
+ * whole range; f64: two million random arguments). A NaN argument gives a NaN. Where the result
+ * would be denormal, exp returns 0. */
 #ifndef MODEL_KERNELS_VMATH_H
 #define MODEL_KERNELS_VMATH_H
 
@@ -13,8 +13,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The bits of a number, and back. Not dtype.h's: normal.h's numbers are made on a GPU as well,
- * where this file is compiled for both sides and dtype.h for the host alone. */
+/* Convert a number to its bits and back. The functions of dtype.h cannot be used: normal.h also
+ * runs on a GPU, so this file is compiled for host and device, but dtype.h for the host only. */
 static inline uint32_t vmath_bits_f32(float x)
 {
     uint32_t u;
@@ -43,16 +43,17 @@ static inline double vmath_from_f64(uint64_t u)
     return x;
 }
 
-/* ln 2 in two parts; the first has so few bits that its product with an exponent is exact. */
+/* ln 2 split into two parts; the high part has so few bits that its product with an exponent is
+ * exact. */
 #define VMATH_LN2_HIGH_F32 0x1.62e4p-1f
 #define VMATH_LN2_LOW_F32  0x1.7f7d1cp-20f
 #define VMATH_LN2_HIGH_F64 0x1.62e42feep-1
 #define VMATH_LN2_LOW_F64  0x1.a39ef35793c76p-33
-/* Adding it leaves the nearest integer in the low bits of the sum. */
+/* Adding this constant to a number leaves the nearest integer in the low bits of the sum. */
 #define VMATH_ROUND_F32 0x1.8p23f
 #define VMATH_ROUND_F64 0x1.8p52
 
-/* exp(r) - 1 - r for |r| <= ln(2) / 2, relative error of exp 3.1e-9. */
+/* Returns exp(r) - 1 - r for |r| <= ln(2) / 2; the relative error of exp is 3.1e-9. */
 static inline float vmath_exp_tail_f32(float r)
 {
     float p = 0x1.6a23f2p-10f;
@@ -63,7 +64,7 @@ static inline float vmath_exp_tail_f32(float r)
     return p * r * r;
 }
 
-/* The same in double: Taylor's series to r^13, relative error 1e-17. */
+/* Same as vmath_exp_tail_f32 in double: Taylor series to r^13, relative error 1e-17. */
 static inline double vmath_exp_tail_f64(double r)
 {
     double p = 1.0 / 6227020800.0;
@@ -81,8 +82,8 @@ static inline double vmath_exp_tail_f64(double r)
     return p * r * r;
 }
 
-/* e^x, error <= 1 ulp; infinity above 88.72, 0 below -87.33 (where the result would be denormal).
- */
+/* Returns e^x, error <= 1 ulp; infinity above 88.72, and 0 below -87.33, where the result would be
+ * denormal. */
 static inline float exp_f32(float x)
 {
     float shifted = x * 0x1.715476p+0f + VMATH_ROUND_F32;
@@ -96,7 +97,7 @@ static inline float exp_f32(float x)
     return x != x ? x : y;
 }
 
-/* e^x, error <= 1 ulp; infinity above 709.78, 0 below -708.39. */
+/* Returns e^x in double, error <= 1 ulp; infinity above 709.78, and 0 below -708.39. */
 static inline double exp_f64(double x)
 {
     double shifted = x * 0x1.71547652b82fep+0 + VMATH_ROUND_F64;
@@ -110,8 +111,8 @@ static inline double exp_f64(double x)
     return x != x ? x : y;
 }
 
-/* tanh x = (e - 1) / (e + 1), e = exp(2|x|), with e - 1 found without cancellation; error <= 3 ulp.
- */
+/* Returns tanh x = (e - 1) / (e + 1) with e = exp(2|x|), where e - 1 is computed without
+ * cancellation; error <= 3 ulp. */
 static inline float tanh_f32(float x)
 {
     float a = vmath_from_f32(vmath_bits_f32(x) & 0x7fffffffu);
@@ -128,7 +129,7 @@ static inline float tanh_f32(float x)
     return x != x ? x : y;
 }
 
-/* tanh x in double, error <= 3 ulp. */
+/* Returns tanh x in double, error <= 3 ulp. */
 static inline double tanh_f64(double x)
 {
     double a = vmath_from_f64(vmath_bits_f64(x) & 0x7fffffffffffffffu);
@@ -145,8 +146,9 @@ static inline double tanh_f64(double x)
     return x != x ? x : y;
 }
 
-/* ln x, error <= 1 ulp; -infinity at 0, NaN below. x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m
- * - 1, s = f / (2 + f): ln m = f - s (f - series(s^2)), the series that of 2 atanh(s). */
+/* Returns ln x, error <= 1 ulp; -infinity for 0, NaN for negative x. With x = 2^k m, m in
+ * [sqrt(1/2), sqrt(2)), f = m - 1 and s = f / (2 + f): ln m = f - s (f - series(s^2)), where the
+ * series is that of 2 atanh(s). */
 static inline float log_f32(float x)
 {
     bool small = x < 0x1p-126f;
@@ -165,7 +167,7 @@ static inline float log_f32(float x)
     return x >= 0.0f ? y : NAN;
 }
 
-/* ln x in double, error <= 1 ulp. */
+/* Returns ln x in double, error <= 1 ulp. */
 static inline double log_f64(double x)
 {
     bool small = x < 0x1p-1022;
@@ -193,7 +195,7 @@ static inline double log_f64(double x)
     return x >= 0.0 ? y : (double)NAN;
 }
 
-/* By the type of the argument, for code that is compiled for both. */
+/* Choose the function by the argument's type, for code that is compiled for both types. */
 #define real_exp(x)  _Generic((x), float : exp_f32, double : exp_f64)(x)
 #define real_log(x)  _Generic((x), float : log_f32, double : log_f64)(x)
 #define real_sqrt(x) _Generic((x), float : __builtin_sqrtf, double : __builtin_sqrt)(x)

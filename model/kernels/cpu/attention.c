@@ -1,7 +1,7 @@
-/* attention.c -- attention forward. A task is a block of queries of one head: it walks over blocks
- * of the keys they see and keeps, per query, the largest score so far, the sum of exponentials and
- * the weighted values (the online softmax of Milakov, Gimelshein, arXiv:1805.02867, blocked as in
- * Dao et al., arXiv:2205.14135). */
+/* attention.c -- attention forward on the CPU. A task is a block of queries of one head. It loops
+ * over the blocks of keys that they attend to and keeps, per query, the largest score so far, the
+ * sum of exponentials and the weighted sum of values (the online softmax of Milakov, Gimelshein,
+ * arXiv:1805.02867, blocked as in Dao et al., arXiv:2205.14135). */
 #include "model/kernels/cpu/attention.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ typedef struct {
     int64_t query_block, key_block, n_blocks;
 } ForwardCall;
 
-/* A task's place and its scratch. */
+/* A task's block of queries and its scratch memory. */
 typedef struct {
     int64_t b, head, kv_head, t, n; /* queries [t, t + n) */
     real *rows, *transposed;        /* the queries: converted, (D, SCORES_LD) transposed */
@@ -27,8 +27,8 @@ typedef struct {
     Window window;
 } QueryBlock;
 
-/* Scales the scores of keys [from, to) with a group of queries and hides those that the query does
- * not see; top[l] becomes the largest if larger. */
+/* Scales the scores of keys [from, to) with a group of queries and sets those that a query may not
+ * attend to to -infinity. Raises top[l] to the largest score. */
 static void group_mask(real *restrict scores, const int32_t *restrict first,
                        const int32_t *restrict end, int64_t from, int64_t to, real scale,
                        real *restrict top)
@@ -43,7 +43,7 @@ static void group_mask(real *restrict scores, const int32_t *restrict first,
     }
 }
 
-/* Scores of keys [from, to) become exp(score - top), added to sum. */
+/* Replaces the scores of keys [from, to) by exp(score - top) and adds them to sum. */
 static void group_exp(real *restrict scores, int64_t from, int64_t to, const real *restrict top,
                       real *restrict sum)
 {
@@ -57,8 +57,8 @@ static void group_exp(real *restrict scores, int64_t from, int64_t to, const rea
     }
 }
 
-/* Turns the scores of the group of queries from i on into weights and rescales what it has gathered
- * from earlier keys. */
+/* Turns the scores of the group of queries that starts at i into weights. Rescales the group's sums
+ * over earlier keys to the new maximum; `gathered` says that there are such keys. */
 static void group_softmax(const ForwardCall *f, QueryBlock *x, int64_t i, bool gathered)
 {
     const AttentionCall *h = &f->call;
@@ -69,9 +69,9 @@ static void group_softmax(const ForwardCall *f, QueryBlock *x, int64_t i, bool g
     group_mask(x->scores + i, x->window.first + i, x->window.end + i, from, to,
                (real)h->shape.scale, top);
     for (int l = 0; l < GROUP; l++) {
-        /* A query that has seen no key yet has the largest score -infinity, and -infinity less
-         * itself is NaN: such a query is measured from 0, which makes its weights and its factor
-         * 0. */
+        /* A query that has attended to no key yet has the maximum -infinity, and -infinity minus
+         * itself is NaN. Such a query uses the base 0, which makes its weights and its rescaling
+         * factor 0. */
         real base = top[l] > -(real)INFINITY ? top[l] : 0;
         rescale[l] = real_exp(x->top[i + l] - base);
         x->top[i + l] = top[l];
@@ -80,26 +80,26 @@ static void group_softmax(const ForwardCall *f, QueryBlock *x, int64_t i, bool g
     group_exp(x->scores + i, from, to, top, sum);
     for (int l = 0; l < GROUP; l++)
         x->sum[i + l] = x->sum[i + l] * rescale[l] + sum[l];
-    /* The sums of earlier keys were relative to a smaller maximum. Padding queries have no row
-     * of out. */
+    /* The sums over earlier keys were relative to a smaller maximum. Padding queries have no row in
+     * out. */
     for (int64_t l = 0; gathered && l < min_i64(GROUP, x->n - i); l++)
         for (int64_t c = 0; c < h->shape.head_size; c++)
             x->out[(i + l) * heads_ld(h) + c] *= rescale[l];
 }
 
-/* What the block's queries make of keys [key, key + n). */
+/* Adds the contribution of keys [key, key + n) to the results of the block's queries. */
 static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64_t n, bool gathered)
 {
     const AttentionCall *h = &f->call;
     int64_t d = h->shape.head_size, ld = heads_ld(h), wide = groups_up(x->n);
     HeadRows k = head_load(h, h->k, h->tk, x->b, x->kv_head, key, n, x->k);
     HeadRows v = head_load(h, h->v, h->tk, x->b, x->kv_head, key, n, x->v);
-    /* The window is per query, so that documents and the diagonal need no case of their own
-     * below. */
+    /* The window is per query, so document boundaries and the diagonal need no special case below.
+     */
     window_make(h, x->b, x->t, x->n, key, n, &x->window);
     for (int64_t j = 0; j < n; j += STRIP_ROWS) {
-        /* Queries before the first one that sees this strip are left out, in whole groups:
-         * scores are in groups, and group_softmax does not read what its group cannot see. */
+        /* Queries before the first one that attends to this strip are skipped in whole groups:
+         * group_softmax does not read scores outside its group's window. */
         int64_t i = causal_first(h, x->t, x->n, key + j) / GROUP * GROUP;
         Strip a = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
         CPU(strips_product)
@@ -109,8 +109,8 @@ static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64
     for (int64_t i = 0; i < x->n; i += GROUP)
         group_softmax(f, x, i, gathered);
     for (int64_t i = 0, rows; i < x->n; i += rows) {
-        /* A strip stays within a group of queries: outside the keys that the group sees, scores
-         * were not made into weights. */
+        /* A strip must not cross groups of queries: outside a group's window its scores were not
+         * turned into weights. */
         rows = min_i64(min_i64(STRIP_ROWS, GROUP - i % GROUP), x->n - i);
         int64_t from, to = window_span(&x->window, i, rows, &from);
         Strip p = {.at = x->scores + from * SCORES_LD + i, .row = 1, .step = SCORES_LD};
@@ -123,9 +123,12 @@ static void block_take(const ForwardCall *f, QueryBlock *x, int64_t task, int wo
 {
     const AttentionCall *h = &f->call;
     int64_t heads = h->shape.heads, pairs = h->batch * heads;
-    /* Pairs of batch row and head run fastest, so that tasks of one moment are of equal length. */
+    /* The pair of batch row and head varies fastest, so tasks that run at the same time take
+     * equally long. */
     int64_t pair = head_of_task(h, task % pairs, pairs);
-    int64_t block = f->n_blocks - 1 - task / pairs; /* the last see the most keys */
+    int64_t block =
+        f->n_blocks - 1 -
+        task / pairs; /* blocks are taken from the last, which attends to the most keys */
     x->b = pair / heads;
     x->head = pair % heads;
     x->kv_head = x->head / (heads / h->shape.kv_heads);
@@ -158,7 +161,7 @@ static void forward_task(void *context, int64_t task, int worker)
     head_prefetch(h, h->q, h->tq, x.b, x.head, x.t, x.n);
     head_prefetch(h, h->k, h->tk, x.b, x.kv_head, start, keys);
     head_prefetch(h, h->v, h->tk, x.b, x.kv_head, start, keys);
-    /* Transposed once: every block of keys meets the same queries. */
+    /* The queries are transposed once and used with every block of keys. */
     rows_transpose(h, head_load(h, h->q, h->tq, x.b, x.head, x.t, x.n, x.rows), x.n, x.transposed);
     for (int64_t key = start; key < end; key += f->key_block)
         keys_forward(f, &x, key, min_i64(f->key_block, end - key), key > start);
@@ -166,7 +169,8 @@ static void forward_task(void *context, int64_t task, int worker)
     for (int64_t i = 0; i < x.n; i++)
         lse[i] = x.top[i] + real_log(x.sum[i]);
     for (int64_t i = 0; i < x.n; i++) {
-        /* Divided once, at the end: until then out is relative to the largest score, as sum is. */
+        /* The division by the sum happens once, at the end; until then out and sum are both
+         * relative to the largest score. */
         real *out = x.out + i * heads_ld(h), scale = 1 / x.sum[i];
         for (int64_t c = 0; c < h->shape.head_size; c++)
             out[c] *= scale;

@@ -1,9 +1,10 @@
-/* attention.h -- what forward and backward attention share: operands of one head, which keys a
- * query sees, blocks.
+/* attention.h -- helpers shared by forward and backward attention: access to the operands of one
+ * head, the range of keys that a query attends to, and blocks of scores.
  *
- * Scores exist one block at a time, in the workspace of a thread, and transposed: a row is a key,
- * its elements are queries. So a vector holds one key's scores with several queries: softmax needs
- * no sum within a vector, and a block of queries is transposed once for all keys it meets. */
+ * Scores exist for one block at a time, in a thread's workspace, and are stored transposed: a row
+ * is a key, its elements are queries. A vector therefore holds the scores of one key with several
+ * queries, so softmax needs no sum within a vector, and a block of queries is transposed once for
+ * all the keys it is multiplied with. */
 #ifndef MODEL_KERNELS_CPU_ATTENTION_H
 #define MODEL_KERNELS_CPU_ATTENTION_H
 
@@ -11,13 +12,13 @@
 #include "model/kernels/cpu/strips.h"
 #include "model/kernels/vmath.h"
 
-/* Largest block of scores. Queries come in groups: a group's scores are side by side, and what
- * lies above the diagonal is left out in groups by strips of keys. Rows of scores are padded by a
- * group so that columns of them do not fall on a few sets of a cache. */
+/* Largest block of scores. Queries are processed in groups: a group's scores are adjacent, and
+ * scores above the diagonal are skipped per group and strip of keys. Rows of scores are padded by
+ * one group so that a column of scores does not map to only a few sets of a cache. */
 enum { QUERY_BLOCK = 64, KEY_BLOCK = 256, GROUP = 16, SCORES_LD = QUERY_BLOCK + GROUP };
 _Static_assert(GROUP % LANES == 0, "a group is whole vectors");
 
-/* What both directions know of a call. */
+/* Arguments of a call that forward and backward both need. */
 typedef struct {
     Device *dev;
     Attention shape;
@@ -39,7 +40,8 @@ static inline AttentionCall attention_call(Device *dev, Tensor q, Tensor k, Tens
                            .tk = k.dim[1]};
 }
 
-/* Keys [first, end) that query t of batch row b sees. */
+/* keys_first and keys_end return the range [first, end) of keys that query t of batch row b attends
+ * to. */
 static inline int64_t keys_first(const AttentionCall *h, int64_t b, int64_t t)
 {
     return tensor_present(h->first_key) ? ((const int32_t *)h->first_key.data)[b * h->tq + t] : 0;
@@ -51,7 +53,7 @@ static inline int64_t keys_end(const AttentionCall *h, int64_t t)
     return end < 0 ? 0 : end < h->tk ? end : h->tk;
 }
 
-/* The first key that any of the queries [t, t + n) sees. */
+/* Returns the first key that any of the queries [t, t + n) attends to. */
 static inline int64_t block_keys_first(const AttentionCall *h, int64_t b, int64_t t, int64_t n)
 {
     int64_t first = keys_first(h, b, t);
@@ -62,9 +64,9 @@ static inline int64_t block_keys_first(const AttentionCall *h, int64_t b, int64_
     return first;
 }
 
-/* The head of 0 .. n - 1 that comes up task-th, so that tasks of the same moment work on heads far
- * from each other: rows of neighbouring heads touch, and a prefetcher that runs past the end of one
- * takes lines from the thread that is writing the next. */
+/* Returns which of n heads task number `task` works on. Tasks that run at the same time get heads
+ * that are far apart: rows of neighbouring heads are adjacent in memory, and a prefetcher that runs
+ * past the end of one row would take cache lines away from the thread that writes the next. */
 static inline int64_t head_of_task(const AttentionCall *h, int64_t task, int64_t n)
 {
     int64_t threads = pool_threads(h->dev->pool);
@@ -72,19 +74,21 @@ static inline int64_t head_of_task(const AttentionCall *h, int64_t task, int64_t
     return column * base + min_i64(column, longer) + task / threads;
 }
 
-/* n rounded up to whole groups. */
+/* Returns n rounded up to a multiple of GROUP. */
 static inline int64_t groups_up(int64_t n)
 {
     return (n + GROUP - 1) / GROUP * GROUP;
 }
 
-/* Elements between rows of a copied operand and of sums: the head size in whole vectors. */
+/* Returns the row stride of copied operands and of sums: the head size rounded up to whole vectors.
+ */
 static inline int64_t heads_ld(const AttentionCall *h)
 {
     return (h->shape.head_size + LANES - 1) / LANES * LANES;
 }
 
-/* Address of query or key t's part of such a tensor. */
+/* Returns the address of a head's elements for query or key t in a (B, T, heads * D) tensor with T
+ * = length. */
 static inline void *head_at(const AttentionCall *h, Tensor x, int64_t length, int64_t b,
                             int64_t head, int64_t t)
 {
@@ -92,14 +96,14 @@ static inline void *head_at(const AttentionCall *h, Tensor x, int64_t length, in
            (size_t)(head * h->shape.head_size) * dtype_size(x.dtype);
 }
 
-/* Whether a head's rows of x can be read and written as whole vectors of reals where they are. */
+/* Returns whether a head's rows of x can be read and written in place as whole vectors of reals. */
 static inline bool head_in_place(const AttentionCall *h, Tensor x)
 {
     return x.dtype == REAL_DTYPE && h->shape.head_size == heads_ld(h);
 }
 
-/* Asks for rows [t, t + n) of a head ahead of their use: a head's rows are short and far apart, no
- * prefetcher of the machine sees them coming. */
+/* Prefetches rows [t, t + n) of a head. A head's rows are short and far apart, so the hardware
+ * prefetchers do not predict them. */
 static inline void head_prefetch(const AttentionCall *h, Tensor x, int64_t length, int64_t b,
                                  int64_t head, int64_t t, int64_t n)
 {
@@ -111,14 +115,15 @@ static inline void head_prefetch(const AttentionCall *h, Tensor x, int64_t lengt
     }
 }
 
-/* Rows of an operand of one head as reals, `ld` apart. */
+/* Rows of one head of an operand as reals, `ld` elements apart. */
 typedef struct {
     const real *at;
     int64_t ld;
 } HeadRows;
 
-/* Rows [t, t + n) of batch row b and head `head` of a (B, T, heads * D) tensor with T = length, in
- * whole vectors: in place, or copied to buffer (n, heads_ld) followed by zeros. */
+/* Returns rows [t, t + n) of batch row b and head `head` of a (B, T, heads * D) tensor with T =
+ * length, as whole vectors: in place if possible, otherwise copied to buffer (n, heads_ld) and
+ * padded with zeros. */
 static inline HeadRows head_load(const AttentionCall *h, Tensor x, int64_t length, int64_t b,
                                  int64_t head, int64_t t, int64_t n, real *buffer)
 {
@@ -131,7 +136,8 @@ static inline HeadRows head_load(const AttentionCall *h, Tensor x, int64_t lengt
     return (HeadRows){.at = buffer, .ld = ld};
 }
 
-/* Row t of a head of x = D reals, rounded to its type. Ends a task's work on the row. */
+/* Writes D reals, rounded to x's type, to row t of a head of x. The row must be final: it may be
+ * written past the caches (reals_stream). */
 static inline void head_store(const AttentionCall *h, Tensor x, int64_t length, int64_t b,
                               int64_t head, int64_t t, const real *row)
 {
@@ -142,7 +148,8 @@ static inline void head_store(const AttentionCall *h, Tensor x, int64_t length, 
         reals_store(x.dtype, to, row, h->shape.head_size);
 }
 
-/* to (D, SCORES_LD) = n rows transposed; what is left of the last group repeats the last row. */
+/* Writes n rows, transposed, to `to` (D, SCORES_LD); the rest of the last group repeats the last
+ * row. */
 static inline void rows_transpose(const AttentionCall *h, HeadRows rows, int64_t n, real *to)
 {
     for (int64_t i = 0; i < groups_up(n); i += LANES) {
@@ -152,13 +159,13 @@ static inline void rows_transpose(const AttentionCall *h, HeadRows rows, int64_t
     }
 }
 
-/* For each query of a block, whole groups of them, the keys [first, end) of a key block that it
- * sees; [KEY_BLOCK, 0) where it sees none. */
+/* For each query of a block (a whole number of groups), the range [first, end) of keys in a key
+ * block that it attends to; [KEY_BLOCK, 0) if it attends to none of them. */
 typedef struct {
     int32_t first[QUERY_BLOCK], end[QUERY_BLOCK];
 } Window;
 
-/* Queries [t, t + n) and keys [key, key + n_keys) of batch row b. */
+/* Computes the window of queries [t, t + n) and keys [key, key + n_keys) of batch row b. */
 static inline void window_make(const AttentionCall *h, int64_t b, int64_t t, int64_t n, int64_t key,
                                int64_t n_keys, Window *w)
 {
@@ -174,7 +181,8 @@ static inline void window_make(const AttentionCall *h, int64_t b, int64_t t, int
     }
 }
 
-/* The keys that any of the queries [i, i + n) of the window sees, from *first; returns the end. */
+/* Sets *first to the first key that any of the queries [i, i + n) of the window attends to and
+ * returns the end of the range. */
 static inline int64_t window_span(const Window *w, int64_t i, int64_t n, int64_t *first)
 {
     int32_t from = w->first[i], to = w->end[i];
@@ -186,7 +194,8 @@ static inline int64_t window_span(const Window *w, int64_t i, int64_t n, int64_t
     return to;
 }
 
-/* The first of the queries [t, t + n) that sees key `key` or a later one, counted from t. */
+/* Returns the first of the queries [t, t + n), counted from t, that attends to key `key` or a later
+ * one. */
 static inline int64_t causal_first(const AttentionCall *h, int64_t t, int64_t n, int64_t key)
 {
     return min_i64(max_i64(key - h->shape.causal_offset - t, 0), n);

@@ -1,18 +1,19 @@
-/* attention_backward.c -- attention backward. With S the scores, P = exp(S - lse) the weights and
- * delta = rowsum(dO o): dV = P^T dO    dP = dO V^T    dS = P (dP - delta) scale    dQ = dS K    dK
- * = dS^T Q P is computed anew, block by block, from q, k and lse (Dao et al., arXiv:2205.14135).
+/* attention_backward.c -- attention backward on the CPU. With the scores S, the weights P = exp(S -
+ * lse) and delta = rowsum(dO o): dV = P^T dO, dP = dO V^T, dS = P (dP - delta) scale, dQ = dS K, dK
+ * = dS^T Q. P is recomputed block by block from q, k and lse (Dao et al., arXiv:2205.14135).
  *
- * Normally a task is one kv head of one batch row and makes all three gradients. Where there are
- * too few of them to go round, tasks are parts of a head: some own queries and make dQ, others own
- * keys and make dK and dV, each computing the blocks of P and dS that it needs: seven products
- * instead of five, but as many tasks as wanted. Either way an element has one owner and a fixed
- * order of summation. */
+ * Normally a task is one key/value head of one batch row and computes all three gradients. If there
+ * are fewer such heads than threads need, a head is split into tasks: some own queries and compute
+ * dQ, others own keys and compute dK and dV. Each recomputes the blocks of P and dS that it needs,
+ * which takes seven matrix multiplications instead of five but allows any number of tasks. Either
+ * way, every element is computed by one task in a fixed order of summation. */
 #include "model/kernels/cpu/attention.h"
 
 /* Where the level has a fused multiply-add, use it (ISO mode keeps products and sums apart). */
 #pragma GCC optimize("fp-contract=fast")
 
-/* Keys per owner, so that the sums for dk and dv fit a workspace: elements of each. */
+/* Largest number of elements in each of a task's sums for dk and dv, so that both fit a workspace.
+ */
 #define OWNED_ELEMENTS ((int64_t)2 << 20)
 
 typedef struct {
@@ -20,11 +21,12 @@ typedef struct {
     Tensor dq, dk, dv, dout, o, lse;
     bool accumulate, split;
     int64_t query_block, key_block;
-    int64_t query_parts, key_parts; /* of a head, where split */
-    int64_t owned_keys;             /* most keys of a task */
+    int64_t query_parts, key_parts; /* number of parts of a head, if split */
+    int64_t owned_keys;             /* largest number of keys of a task */
 } BackwardCall;
 
-/* A task: a kv head, its queries and keys, what it makes of them, and its scratch. */
+/* A task: its key/value head, its ranges of queries and keys, which gradients it computes, and its
+ * scratch memory. */
 typedef struct {
     int64_t b, kv_head;
     int64_t query, query_end, key, key_end;
@@ -46,17 +48,17 @@ typedef struct {
     real lse[QUERY_BLOCK], delta[QUERY_BLOCK];
 } Queries;
 
-/* Scores of key `key` of the window with a group of queries become weights, dP in ds becomes dS;
- * zero where the query does not look. */
+/* Turns the scores of key `key` with a group of queries into weights, and dP (in ds) into dS. Both
+ * become zero where the query does not attend to the key. */
 static inline void group_gradient(real *restrict p, real *restrict ds, int32_t key,
                                   const int32_t *restrict first, const int32_t *restrict end,
                                   const real *restrict lse, const real *restrict delta, real scale)
 {
     for (int l = 0; l < GROUP; l++) {
         bool seen = (key >= first[l]) & (key < end[l]);
-        /* exp(score - lse) is the weight itself, with forward's sum in it: no maximum is looked
-         * for again. Hidden keys are computed, too, and thrown away, which keeps the loop free
-         * of branches. */
+        /* exp(score - lse) is the weight itself, because lse already includes forward's sum; no
+         * maximum is needed. Hidden keys are also computed and then discarded, which keeps the loop
+         * free of branches. */
         real e = real_exp(p[l] * scale - lse[l]);
         real s = e * (ds[l] - delta[l]) * scale;
         ds[l] = seen ? s : 0;
@@ -64,15 +66,15 @@ static inline void group_gradient(real *restrict p, real *restrict ds, int32_t k
     }
 }
 
-/* A strip of `n` keys from `key` of the block on: computes its rows of dS, and adds its part to dK
- * and dV. */
+/* Processes a strip of n keys, starting at key j of the block: computes its rows of dS and adds its
+ * contribution to dK and dV. */
 static void strip_backward(const BackwardCall *f, const Part *x, const Queries *qs, const Window *w,
                            int64_t at, int64_t j, int64_t n, HeadRows k, HeadRows v)
 {
     const AttentionCall *h = &f->call;
     int64_t d = h->shape.head_size, ld = heads_ld(h), wide = groups_up(qs->n);
-    /* Scores are made in whole groups from `from` on; the sums below leave out the queries
-     * before i, which see none of the strip's keys. */
+    /* Scores are computed in whole groups starting at `from`. The sums below skip the queries
+     * before i, which attend to none of the strip's keys. */
     int64_t i = causal_first(h, qs->t, qs->n, at + j), from = i / GROUP * GROUP;
     real *p = x->p, *ds = x->ds + j * SCORES_LD;
     Strip ks = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
@@ -90,16 +92,16 @@ static void strip_backward(const BackwardCall *f, const Part *x, const Queries *
     int64_t row = at + j - x->key;
     Strip ps = {.at = p + i, .row = SCORES_LD, .step = 1};
     Strip dss = {.at = ds + i, .row = SCORES_LD, .step = 1};
-    /* dV += P^T dO and dK += dS^T Q, while P and dS of the strip are in the first-level cache.
-     * Rows of scores are keys already, so nothing is transposed. */
+    /* Computes dV += P^T dO and dK += dS^T Q while P and dS of the strip are in the first-level
+     * cache. Rows of scores are already keys, so nothing is transposed. */
     CPU(strips_product)
     (n, ld, qs->n - i, ps, qs->dout.at + i * qs->dout.ld, qs->dout.ld, true, x->dv + row * ld, ld);
     CPU(strips_product)
     (n, ld, qs->n - i, dss, qs->q.at + i * qs->q.ld, qs->q.ld, true, x->dk + row * ld, ld);
 }
 
-/* One block of scores: adds to the gradients what comes from queries `qs` and keys [key, key + n).
- */
+/* Processes one block of scores: adds the contribution of queries `qs` and keys [key, key + n) to
+ * the gradients. */
 static void block_backward(const BackwardCall *f, const Part *x, const Queries *qs, int64_t key,
                            int64_t n, bool gathered)
 {
@@ -111,7 +113,7 @@ static void block_backward(const BackwardCall *f, const Part *x, const Queries *
     window_make(h, x->b, qs->t, qs->n, key, n, &w);
     for (int64_t j = 0; j < n; j += STRIP_ROWS)
         strip_backward(f, x, qs, &w, key, j, min_i64(STRIP_ROWS, n - j), k, v);
-    /* dQ sums over keys, so it waits for the whole block: dS of all its strips. */
+    /* dQ is a sum over keys, so it is computed after dS of all strips of the block. */
     for (int64_t i = 0, rows; x->want_dq && i < qs->n; i += rows) {
         rows = min_i64(min_i64(STRIP_ROWS, GROUP - i % GROUP), qs->n - i);
         int64_t from, to = window_span(&w, i, rows, &from);

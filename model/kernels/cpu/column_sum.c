@@ -1,4 +1,4 @@
-/* column_sum.c -- see column_sum.h; and the op that sums all columns. */
+/* column_sum.c -- op_column_sum and the function that sums a strip of columns (column_sum.h). */
 #include "model/kernels/cpu/column_sum.h"
 
 #include "model/core/min_max.h"

@@ -1,10 +1,10 @@
-/* cpu.h -- what the CPU kernels share: how one source becomes six tables, and rows of any storage
- * as rows of reals.
+/* cpu.h -- common definitions of the CPU kernels: how one source file is compiled into six tables
+ * of ops, and conversion of rows of any storage type to rows of reals.
  *
  * Every kernel source is compiled once per CPU level (baseline, v3 = AVX2 and FMA, v4 = AVX-512)
  * and once per compute type (float, double): the build passes CPU_LEVEL, REAL, REAL_DTYPE and
- * REAL_SUFFIX. Kernels compute in `real`; f32 rows (f64 rows in the double build) are used in
- * place, other storage goes through a row buffer in the workspace. */
+ * REAL_SUFFIX. Kernels compute in `real`. f32 rows (f64 rows in the double build) are used in
+ * place, and rows of other types go through a row buffer in the workspace. */
 #ifndef MODEL_KERNELS_CPU_CPU_H
 #define MODEL_KERNELS_CPU_CPU_H
 
@@ -25,7 +25,7 @@ typedef REAL real;
 #undef OP
 #undef OP_WITHOUT_CUDA
 
-/* n elements of storage at `from` as reals in `to`. */
+/* Converts n elements at `from` to reals in `to`. */
 static inline void reals_load(real *restrict to, DType dtype, const void *restrict from, int64_t n)
 {
     switch (dtype) {

@@ -1,22 +1,23 @@
-/* linear.c -- the three products of a linear layer, each cut into tiles of its result over the
- * pool's threads. What follows the product (bias, GELU) happens to a tile while it is in the cache.
- */
+/* linear.c -- the three matrix multiplications of a linear layer (forward, input gradient, weight
+ * gradient), each divided into tiles of the result that the pool's threads compute. Bias and GELU
+ * are applied to a tile while it is in the cache. */
 #include "model/kernels/cpu/column_sum.h"
 #include "model/kernels/cpu/gelu.h"
 #include "model/kernels/cpu/gemm.h"
 
-/* A tile is worth a task from this many floating-point operations on: about 40 us. */
+/* Smallest amount of work for which a tile is its own task, in floating-point operations: about 40
+ * us. */
 #define TASK_FLOPS 4e6
-/* Tasks per thread: enough that a thread held up by a neighbour leaves its share to the others. */
+/* Tasks per thread: enough that other threads can take over the share of a delayed thread. */
 #define TASKS_PER_THREAD 3
-/* Sides of a tile, and the depth at which factors that need converting are cut, are bounded by
- * these, so that the scratch of any shape fits the workspace. */
+/* Upper bounds of the sides of a tile, and of the depth processed at a time when factors need
+ * converting, so that the scratch memory of any shape fits the workspace. */
 #define TILE_MAX  2048
 #define DEPTH_MAX 1024
-/* Borders of tiles fall on multiples of this. */
+/* Tile borders are multiples of this. */
 #define TILE_GRAIN 16
 
-/* A result (m, n) cut into rows x cols tiles. */
+/* A result (m, n) divided into rows x cols tiles. */
 typedef struct {
     int64_t m, n, rows, cols;
 } TileGrid;
@@ -30,31 +31,32 @@ static int64_t parts_max(int64_t n)
     return (n + TILE_GRAIN - 1) / TILE_GRAIN;
 }
 
-/* Cuts so that the factors are read (and packed by the product) as few times as possible: of all
- * grids with the wanted number of tiles the one with the least n x rows + m x cols. Depends on the
- * shape and the number of threads only. */
+/* Chooses the grid of tiles for which the factors are read (and packed) as few times as possible:
+ * among all grids with the wanted number of tiles, the one with the smallest n x rows + m x cols.
+ * The result depends only on the shape and the number of threads. */
 static TileGrid grid_cut(int64_t m, int64_t n, int64_t k, int threads)
 {
     double flops = 2.0 * (double)m * (double)n * (double)k;
     double most = flops / TASK_FLOPS;
     int64_t tiles = TASKS_PER_THREAD * (int64_t)threads;
     if (most < (double)tiles) tiles = (int64_t)most;
-    /* Whole rounds: a last round of fewer tiles than threads would leave some idle. */
+    /* Uses whole rounds of tasks: a last round with fewer tiles than threads would leave some idle.
+     */
     if (tiles > threads) tiles -= tiles % threads;
     TileGrid best = {.m = m, .n = n, .rows = 1, .cols = 1};
     for (bool found = false; tiles > 1 && !found; tiles--) {
         for (int64_t rows = 1; rows <= tiles && rows <= parts_max(m); rows++) {
             int64_t cols = tiles / rows;
             if (tiles % rows != 0 || cols > parts_max(n)) continue;
-            /* A row of tiles reads all of b, a column of tiles all of a: n x rows + m x cols is
-             * what is read in all, in units of k elements. */
+            /* A row of tiles reads all of b and a column of tiles all of a, so the total read is n
+             * x rows + m x cols, in units of k elements. */
             if (found && n * rows + m * cols >= n * best.rows + m * best.cols) continue;
             best.rows = rows;
             best.cols = cols;
             found = true;
         }
     }
-    /* A tile may end up a grain longer than the mean, and must not exceed TILE_MAX then. */
+    /* A tile can be TILE_GRAIN longer than the mean, and even then must not exceed TILE_MAX. */
     int64_t rows_min = (m + TILE_MAX - TILE_GRAIN - 1) / (TILE_MAX - TILE_GRAIN);
     int64_t cols_min = (n + TILE_MAX - TILE_GRAIN - 1) / (TILE_MAX - TILE_GRAIN);
     if (best.rows < rows_min) best.rows = rows_min;
@@ -64,7 +66,8 @@ static TileGrid grid_cut(int64_t m, int64_t n, int64_t k, int threads)
 
 static Tile grid_tile(const TileGrid *g, int64_t task)
 {
-    /* Tasks go down a column of tiles first: tiles of the same moment share their part of b. */
+    /* Consecutive tasks go down a column of tiles, so tiles computed at the same time share their
+     * part of b. */
     int64_t i = task % g->rows, j = task / g->rows;
     Tile t = {.row = pool_cut(g->m, g->rows, TILE_GRAIN, i),
               .col = pool_cut(g->n, g->cols, TILE_GRAIN, j)};
@@ -73,9 +76,9 @@ static Tile grid_tile(const TileGrid *g, int64_t task)
     return t;
 }
 
-/* One call of an op: result (m, n) = a b. a and b are the stored tensors; `transposed` says that
- * the product reads the transpose of what is stored. What the ops do besides is in the fields
- * below. */
+/* One call of an op: result (m, n) = a b. a and b are the stored tensors; a_transposed and
+ * b_transposed say that the multiplication reads the transpose of the stored tensor. The remaining
+ * fields describe the op's epilogue. */
 typedef struct {
     Device *dev;
     TileGrid grid;
@@ -84,12 +87,12 @@ typedef struct {
     bool a_transposed, b_transposed;
     Tensor out, pre,
         bias; /* forward: y, pre, bias; backward input: dx, pre; backward weight: dw, db as bias */
-    Tensor columns; /* backward weight: of dy, if they are known */
+    Tensor columns; /* backward weight: the column sums of dy, if the caller has them */
     Epilogue epilogue;
     bool accumulate;
 } ProductJob;
 
-/* Scratch of one tile. */
+/* Scratch memory of one tile. */
 typedef struct {
     real *a, *b, *c; /* converted factors, result */
     real *row;
@@ -104,8 +107,8 @@ static TileScratch scratch_take(const ProductJob *job, int worker, Tile t)
     return (TileScratch){.a = p, .b = p + a, .c = p + a + b, .row = p + a + b + c};
 }
 
-/* Part [line, line + lines) x [depth, depth + depths) of a factor; lines are the result's rows or
- * columns. `deep`: depth runs along the stored rows' elements. */
+/* Returns the part [line, line + lines) x [depth, depth + depths) of a factor, where lines are rows
+ * or columns of the result. `deep` says that depth runs along the elements of a stored row. */
 static Factor job_factor(Tensor t, bool deep, int64_t line, int64_t lines, int64_t depth,
                          int64_t depths, real *buffer)
 {
@@ -113,13 +116,13 @@ static Factor job_factor(Tensor t, bool deep, int64_t line, int64_t lines, int64
                 : factor_load(t, depth, depths, line, lines, buffer);
 }
 
-/* c = (beta c +) the product of a tile. Factors stored as reals are read in place, the depth in one
- * piece. */
+/* Computes c = (beta c +) the matrix multiplication of a tile. Factors stored as reals are read in
+ * place, in one piece over the whole depth. */
 static void job_product(const ProductJob *job, int worker, Tile t, const TileScratch *s, real beta,
                         real *c, int64_t ldc)
 {
-    /* In one piece where nothing is converted: the product itself cuts its depth to fit the caches.
-     */
+    /* One piece is enough if nothing is converted: the multiplication itself splits its depth to
+     * fit the caches. */
     bool in_place = job->a.dtype == REAL_DTYPE && job->b.dtype == REAL_DTYPE;
     int64_t step = in_place ? job->k : DEPTH_MAX;
     for (int64_t p = 0; p < job->k; p += step) {
@@ -132,25 +135,26 @@ static void job_product(const ProductJob *job, int worker, Tile t, const TileScr
     }
 }
 
-/* Address of element [row, col]. */
+/* Returns the address of element [row, col]. */
 static void *element(Tensor t, int64_t row, int64_t col)
 {
     return (char *)tensor_row(t, row) + (size_t)col * dtype_size(t.dtype);
 }
 
-/* values (n) rounded to t's type, stored at [row, col] and read back as rounded; in place when t
- * holds reals. */
+/* Rounds values (n) to t's type, stores them at [row, col] and reads the rounded values back. Does
+ * nothing if values are t's own elements. */
 static void round_through(Tensor t, int64_t row, int64_t col, real *values, int64_t n)
 {
     void *to = element(t, row, col);
-    /* Epilogues see what was stored, not what was computed: only then has recomputation from the
-     * stored value the same bits. */
+    /* Epilogues use the stored value, not the computed one: otherwise recomputation from the stored
+     * value would not give the same bits. */
     if (to == (void *)values) return;
     reals_store(t.dtype, to, values, n);
     if (t.dtype != REAL_DTYPE) reals_load(values, t.dtype, to, n);
 }
 
-/* Bias, epilogue and rounding of one row of a tile; value (cols) is the product. */
+/* Applies bias, epilogue and rounding to one row of a tile; value (cols) holds the result of the
+ * multiplication. */
 static void forward_row(const ProductJob *job, int64_t row, const Tile *t, real *restrict value,
                         const real *restrict bias)
 {
@@ -180,8 +184,8 @@ static void forward_task(void *context, int64_t task, int worker)
     const ProductJob *job = context;
     Tile t = grid_tile(&job->grid, task);
     TileScratch s = scratch_take(job, worker, t);
-    /* The product is written where its value is kept, if that holds reals: no copy and no
-     * scratch. */
+    /* The result is written directly to the tensor that keeps it, if that tensor holds reals: no
+     * copy and no scratch memory are needed. */
     Tensor target = tensor_present(job->pre) ? job->pre : job->out;
     bool in_place = target.dtype == REAL_DTYPE;
     real *c = in_place ? element(target, t.row, t.col) : s.c;
@@ -215,7 +219,7 @@ void CPU(linear_forward)(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
     pool_run(dev->pool, job.grid.rows * job.grid.cols, forward_task, &job);
 }
 
-/* Elements [row, col ..] of t = or += values (n), rounded once. */
+/* Sets elements [row, col ..] of t to values (n), or adds the values to them; rounds once. */
 static void rounded_store(Tensor t, int64_t row, int64_t col, const real *values, int64_t n,
                           bool accumulate, real *restrict scratch)
 {
@@ -272,7 +276,8 @@ void CPU(linear_backward_input)(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
     pool_run(dev->pool, job.grid.rows * job.grid.cols, backward_input_task, &job);
 }
 
-/* The bias gradient in columns [col, col + n): of the sums that the caller has, or made here. */
+/* Computes the bias gradient in columns [col, col + n), from the column sums that the caller has or
+ * from sums computed here. */
 static void bias_gradient(const ProductJob *job, int64_t col, int64_t n)
 {
     real sum[STRIP], old[STRIP];
@@ -290,9 +295,9 @@ static void backward_weight_task(void *context, int64_t task, int worker)
     const ProductJob *job = context;
     Tile t = grid_tile(&job->grid, task);
     TileScratch s = scratch_take(job, worker, t);
-    if (tensor_present(job->bias)) { /* the tiles of one row of the grid share its part of db */
-        /* Each tile of a row of tiles sums its share of the columns, so that the bias adds
-         * nothing to the number of tasks and no task sums more than another. */
+    if (tensor_present(job->bias)) { /* the tiles in one row of the grid share their part of db */
+        /* Each tile in a row of tiles sums its share of the columns, so the bias gradient adds no
+         * tasks and the tasks sum equally many columns. */
         int64_t parts = job->grid.cols, part = task / job->grid.rows;
         int64_t first = pool_cut(t.rows, parts, TILE_GRAIN, part);
         bias_gradient(job, t.row + first, pool_cut(t.rows, parts, TILE_GRAIN, part + 1) - first);

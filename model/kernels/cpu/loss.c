@@ -1,5 +1,5 @@
-/* loss.c -- cross entropy of rows of logits, the gradient in their place, and the sum of the
- * losses. */
+/* loss.c -- the cross-entropy loss of rows of logits, its gradient, which overwrites the logits,
+ * and the sum of the losses. */
 #include "model/kernels/cpu/loss.h"
 
 typedef struct {
@@ -10,15 +10,15 @@ typedef struct {
     Pool *pool;
 } LossJob;
 
-/* The loss of one row of n real (not padded) logits; with backward x becomes the gradient. Three
- * passes over a row that stays in the second-level cache: largest, exponentials and their sum,
- * scaling. */
+/* Returns the loss of one row of n logits (padding excluded); with `backward`, x becomes the
+ * gradient. Makes three passes over a row that stays in the second-level cache: maximum,
+ * exponentials and their sum, scaling. */
 static real loss_row(real *x, int64_t n, int64_t target, real scale, bool backward)
 {
     real most = reals_max(x, n), chosen = x[target], scratch[SPAN];
-    /* Sums of SPAN exponentials in reals, those in double: float alone would lose digits over a
-     * vocabulary of 50000. The largest logit is taken off first, so that no exponential overflows.
-     */
+    /* SPAN exponentials at a time are summed in reals, and these sums are added in double: float
+     * alone would lose digits over a vocabulary of 50000. The maximum is subtracted first, so no
+     * exponential overflows. */
     double sum = 0.0;
     for (int64_t begin = 0; begin < n; begin += SPAN)
         sum += exponentials(backward ? x + begin : scratch, x + begin, most,
@@ -27,7 +27,7 @@ static real loss_row(real *x, int64_t n, int64_t target, real scale, bool backwa
         real factor = (real)(scale / sum);
         for (int64_t i = 0; i < n; i++)
             x[i] *= factor;
-        /* softmax - onehot, both times scale: the exponentials are in x already. */
+        /* The gradient is scale * (softmax - onehot). x already holds scale * softmax. */
         x[target] -= scale;
     }
     return (most - chosen) + real_log((real)sum);
@@ -49,8 +49,8 @@ static void loss_body(void *context, int64_t task, int worker)
             *loss = loss_row(x, n, target[row], job->scale, job->backward);
         }
         if (!job->backward) continue;
-        /* Padding columns, and all of a row without a target, get the gradient 0: the products
-         * after it read whole rows. */
+        /* Padding columns, and whole rows without a target, get the gradient 0, because the matrix
+         * multiplications that follow read whole rows. */
         int64_t kept = target[row] >= 0 ? n : 0;
         memset(x + kept, 0, sizeof(real) * (size_t)(cols - kept));
         row_store(job->logits, row, x);

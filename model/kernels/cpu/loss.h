@@ -1,12 +1,12 @@
-/* loss.h -- what the losses of whole and of cut rows of logits share: the largest element, and the
- * exponentials with their sum. */
+/* loss.h -- helpers shared by loss.c (whole rows of logits) and loss_cut.c (rows whose columns are
+ * split among ranks): the maximum of a row, and its exponentials with their sum. */
 #ifndef MODEL_KERNELS_CPU_LOSS_H
 #define MODEL_KERNELS_CPU_LOSS_H
 
 #include "model/kernels/cpu/spans.h"
 #include "model/kernels/vmath.h"
 
-typedef __typeof__((Vector){0} > (Vector){0}) Mask; /* per lane all ones or zero */
+typedef __typeof__((Vector){0} > (Vector){0}) Mask; /* all ones or all zeros in each lane */
 
 static inline Vector vector_max(Vector a, Vector b)
 {
@@ -14,7 +14,8 @@ static inline Vector vector_max(Vector a, Vector b)
     return (Vector)((greater & (Mask)a) | (~greater & (Mask)b));
 }
 
-/* Largest of n elements; a NaN may go unseen here, the sum of exponentials finds it. */
+/* Returns the largest of n elements. It may miss a NaN, which then shows up in the sum of
+ * exponentials. */
 static inline real reals_max(const real *x, int64_t n)
 {
     real most = x[0];
@@ -34,7 +35,7 @@ static inline real reals_max(const real *x, int64_t n)
     return most;
 }
 
-/* Sum of e[i] = exp(x[i] - most). e may be x. */
+/* Sets e[i] = exp(x[i] - most) and returns the sum. e may be x. */
 static inline real exponentials(real *e, const real *x, real most, int64_t n)
 {
 #pragma GCC ivdep

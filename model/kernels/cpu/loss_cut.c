@@ -1,5 +1,6 @@
-/* loss_cut.c -- cross entropy of rows of logits of which each rank has some columns: the largest of
- * them, their terms of the sum, and the losses and gradients once both are those of all ranks. */
+/* loss_cut.c -- the cross-entropy loss of rows of logits whose columns are split among ranks: each
+ * rank's maximum and its terms of the sum, then the losses and gradients once both have been
+ * reduced over all ranks. */
 #include "model/kernels/cpu/loss.h"
 
 typedef struct {
@@ -10,14 +11,16 @@ typedef struct {
     Pool *pool;
 } CutJob;
 
-/* Columns of the vocabulary among this rank's: the others are padding. */
+/* Returns how many of this rank's columns belong to the vocabulary: the remaining ones are padding.
+ */
 static int64_t real_columns(const CutJob *job)
 {
     int64_t cols = tensor_cols(job->logits), left = job->vocab_size - job->first_col;
     return left < 0 ? 0 : left < cols ? left : cols;
 }
 
-/* The row's target as a column of this rank's, or -1. */
+/* Returns the row's target as a column index of this rank, or -1 if the target is on another rank
+ * or missing. */
 static int64_t own_target(const CutJob *job, int64_t row)
 {
     int64_t target = ((const int32_t *)job->targets.data)[row];
@@ -32,7 +35,7 @@ static bool has_target(const CutJob *job, int64_t row)
     return ((const int32_t *)job->targets.data)[row] >= 0;
 }
 
-/* The first n logits of a row as reals, in place or in the buffer. */
+/* Returns the first n logits of a row as reals, in place or converted into the buffer. */
 static const real *logits_load(const CutJob *job, int64_t row, int64_t n, real *buffer)
 {
     const void *x = tensor_row(job->logits, row);
@@ -72,7 +75,7 @@ void CPU(loss_max)(Device *dev, Tensor most, Tensor logits, int64_t first_col, i
 
 /* ---- the terms ------------------------------------------------------------------------------- */
 
-/* The sum of exp(x[i] - most), added as op_loss adds it. */
+/* Returns the sum of exp(x[i] - most), added in the same order as in op_loss. */
 static real sum_of(const real *x, int64_t n, real most)
 {
     real scratch[SPAN];
@@ -111,7 +114,8 @@ void CPU(loss_terms)(Device *dev, Tensor terms, Tensor logits, Tensor targets, T
 
 /* ---- losses and gradients -------------------------------------------------------------------- */
 
-/* x = scale * (softmax - onehot) of n columns; own < 0: the target is another rank's. */
+/* Sets x = scale * (softmax - onehot) in n columns; own < 0 means that the target is not among this
+ * rank's columns. */
 static void gradient_row(real *x, int64_t n, real most, real sum, int64_t own, real scale)
 {
     real factor = scale / sum;

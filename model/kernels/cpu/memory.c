@@ -1,14 +1,14 @@
-/* memory.c -- fill, copy and add: tensors of any stride, any mixture of types; sum and maximum:
- * many dense ones. */
+/* memory.c -- fill, copy and add for tensors of any row stride and any mixture of types; sum and
+ * maximum of many dense tensors. */
 #include "model/kernels/cpu/spans.h"
 
 typedef struct {
     Tensor y, a, b;
     int64_t tasks;
-    uint8_t pattern[8]; /* of fill: one element */
+    uint8_t pattern[8]; /* fill only: the bytes of one element */
 } MemoryJob;
 
-/* n elements of `size` bytes, each the pattern's first bytes. */
+/* Writes n elements of `size` bytes, each equal to the first bytes of the pattern. */
 static void fill_span(void *to, size_t size, const uint8_t *pattern, int64_t n)
 {
     uint64_t u64;
@@ -74,7 +74,7 @@ static void copy_body(void *context, int64_t task, int worker)
     }
 }
 
-/* From f64 to 16 bits the value is rounded to f32 on the way, as torch does. */
+/* Copies with conversion. From f64 to 16 bits the value is first rounded to f32, as torch does. */
 void CPU(copy)(Device *dev, Tensor y, Tensor x)
 {
     MemoryJob job = {.y = y, .a = x, .tasks = tasks_for(dev, tensor_count(y))};
@@ -126,11 +126,12 @@ typedef struct {
     int64_t tasks;
 } SumJob;
 
-/* From here on a result goes past the caches: writing it there would read it first. */
+/* Results of at least this size are written past the caches: a normal store would read each cache
+ * line first. */
 enum { STREAM_BYTES = 1 << 19 };
 
-/* to = the sum of the sources' span, which are reals: all are read at once, so that partial sums
- * never leave the registers. `to` may be a source's span. */
+/* Writes the sum of the sources' span to `to`; the sources are stored as reals. All sources are
+ * read in one pass, so partial sums stay in registers. `to` may be one of the sources' spans. */
 static void reals_sum_of(real *to, const SumJob *job, Span s)
 {
     const real *x[SUM_SOURCES];
@@ -155,7 +156,7 @@ static void reals_sum_of(real *to, const SumJob *job, Span s)
     }
 }
 
-/* The same of sources that must be converted; `to` is no source's. */
+/* Same as reals_sum_of for sources that must be converted; `to` must not overlap a source. */
 static void loaded_sum_of(real *restrict to, const SumJob *job, Span s)
 {
     real term[SPAN];
@@ -190,7 +191,7 @@ static void sum_body(void *context, int64_t task, int worker)
     streams_end();
 }
 
-/* Reads each source once and writes dst once: bound by memory. */
+/* Reads each source once and writes dst once, so memory bandwidth limits it. */
 void CPU(sum)(Device *dev, Tensor dst, const Tensor *src, int n)
 {
     if (n == 1) {
@@ -219,7 +220,7 @@ static void maximum_body(void *context, int64_t task, int worker)
         reals_load(most, job->src[0].dtype, span_address(job->src[0], s), s.n);
         for (int k = 1; k < job->n; k++) {
             const real *x = span_load(job->src[k], s, buffer);
-            /* x != x: a NaN, which no comparison would let through. */
+            /* x != x detects a NaN, for which x > most is false; a NaN must be kept. */
             for (int64_t i = 0; i < s.n; i++)
                 most[i] = x[i] > most[i] || x[i] != x[i] ? x[i] : most[i];
         }

@@ -1,11 +1,12 @@
-/* norm.c -- LayerNorm and RMSNorm over groups of a row, alone and fused with the residual sum
- * before them. */
+/* norm.c -- LayerNorm and RMSNorm over groups of a row, alone or fused with the residual addition
+ * before the norm. */
 #include "model/kernels/cpu/spans.h"
 #include "model/kernels/vmath.h"
 
 typedef struct {
     Tensor y, stats, x, w, b;
-    Tensor sum, a, bias; /* residual_norm_forward: x + a + bias, then the norm of it */
+    Tensor sum, a,
+        bias; /* residual_norm_forward only: the sum is x + a + bias, and its norm is y */
     Norm norm;
     int64_t tasks;
     Pool *pool;
@@ -16,10 +17,10 @@ typedef struct {
     size_t shared;  /* bytes of partials: every worker's own rows come after them */
 } NormJob;
 
-/* What backward sums over rows. */
+/* The three sums over rows that backward computes. */
 enum { SUM_DW, SUM_DB, SUM_COLUMNS, SUMS };
 
-/* Sum of (x - mean)^2. */
+/* Returns the sum of (x - mean)^2. */
 static real reals_square_sum(const real *x, real mean, int64_t n)
 {
     Vector s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
@@ -40,7 +41,8 @@ static real reals_square_sum(const real *x, real mean, int64_t n)
     return sum;
 }
 
-/* Every group of one row: y and stats (two per group) from x. b may be NULL; y may be x. */
+/* Computes y and stats (two numbers per group) from x for every group of one row. b may be NULL; y
+ * may be x. */
 static void norm_row(real *y, real *stats, const real *x, const real *w, const real *b,
                      int64_t cols, int64_t width, Norm norm)
 {
@@ -48,8 +50,9 @@ static void norm_row(real *y, real *stats, const real *x, const real *w, const r
         const real *xg = x + first;
         real *yg = y + first;
         real mean = norm.kind == NORM_LAYERNORM ? reals_sum(xg, width) / (real)width : (real)0;
-        /* A second pass over a row that is in the cache: the sum of squares less the squared
-         * mean would cancel where the mean is large beside the deviation. RMSNorm's mean is 0. */
+        /* Makes a second pass over the row, which is in the cache. The sum of squares minus the
+         * squared mean would cancel where the mean is much larger than the deviation. RMSNorm uses
+         * the mean 0. */
         real variance = reals_square_sum(xg, mean, width) / (real)width;
         real inverse = (real)1 / real_sqrt(variance + (real)norm.epsilon);
         stats[0] = mean;
@@ -66,13 +69,14 @@ static void norm_row(real *y, real *stats, const real *x, const real *w, const r
     }
 }
 
-/* A one-dimensional operand as reals: in place, in the buffer, or NULL when absent. */
+/* Returns a one-dimensional operand as reals: in place, converted into the buffer, or NULL if
+ * absent. */
 static const real *optional_load(Tensor t, real *buffer)
 {
     return tensor_present(t) ? row_load(t, 0, buffer) : NULL;
 }
 
-/* sum = x + a + bias; sum may be x or a. bias may be NULL. */
+/* Computes sum = x + a + bias; sum may be x or a, and bias may be NULL. */
 static void residual_row(real *sum, const real *x, const real *a, const real *bias, int64_t n)
 {
     if (bias) {
@@ -86,8 +90,8 @@ static void residual_row(real *sum, const real *x, const real *a, const real *bi
     }
 }
 
-/* The row that is normalised: x's, or the residual sum, made and stored here, as rounded to
- * storage. */
+/* Returns the row to normalise: the row of x, or the residual sum, which is computed and stored
+ * here and read back as rounded to storage. */
 static const real *input_row(const NormJob *job, int64_t row, const real *bias, real *buffer,
                              real *buffer2)
 {
@@ -95,7 +99,7 @@ static const real *input_row(const NormJob *job, int64_t row, const real *bias, 
     const real *x = row_load(job->x, row, buffer), *a = row_load(job->a, row, buffer2);
     real *sum = row_out(job->sum, row, buffer);
     residual_row(sum, x, a, bias, tensor_cols(job->sum));
-    /* The norm reads what later layers will read: the sum as rounded to storage. */
+    /* Later layers read the rounded sum, so the norm must read the same values. */
     row_store(job->sum, row, sum);
     return row_load(job->sum, row, buffer);
 }
@@ -142,8 +146,8 @@ void CPU(residual_norm_forward)(Device *dev, Tensor sum, Tensor y, Tensor stats,
     pool_run(dev->pool, job.tasks, forward_body, &job);
 }
 
-/* One group: dw += dy xhat and db += dy (if not NULL); returns the means of g and g xhat, g = dy w.
- */
+/* Processes one group: dw += dy xhat and db += dy (if db is not NULL). Returns the means of g and g
+ * xhat, where g = dy w. */
 static void group_sums(real *restrict dw, real *restrict db, const real *dy, const real *x,
                        const real *w, real mean, real inverse, int64_t n, real *mean_g,
                        real *mean_gx)

@@ -155,7 +155,7 @@ static void weights_store(const UpdateJob *job, Span s, const real *q)
 
 /* ---- rules over a range ---------------------------------------------------------------------- */
 
-/* m and v in place, p (which may be q) to q. */
+/* Updates p to q by AdamW, and m and v in place; q may be p. */
 static void adamw_run(real *q, const real *p, const real *grad, real *m, real *v,
                       const UpdateConstants *c, int64_t n)
 {
@@ -183,7 +183,8 @@ static void sgd_plain_run(real *q, const real *p, const real *grad, const Update
         q[i] = sgd_plain_element(p[i], grad[i], &k);
 }
 
-/* The masters, or the weights where those are their own, from p to q; `run` is the rule's loop. */
+/* Updates the master weights, or the weights themselves if there are none, and the optimizer slots;
+ * then stores the new weights. */
 static void update_body(void *context, int64_t task, int worker, bool adam)
 {
     const UpdateJob *job = context;
@@ -196,6 +197,8 @@ static void update_body(void *context, int64_t task, int worker, bool adam)
     while (span_next(&at, end, n, &s)) {
         const real *grad = span_load(job->grad, s, grad_buffer),
                    *p = span_load(values, s, value_buffer);
+        /* p and q may be the same memory: each element is read before it is written, so an update
+         * in place needs no second buffer. */
         real *q = span_out(values, s, value_buffer), *slot1 = NULL;
         if (tensor_present(job->slot1)) slot1 = (real *)span_load(job->slot1, s, buffer1);
         if (adam) {
@@ -209,7 +212,7 @@ static void update_body(void *context, int64_t task, int worker, bool adam)
         }
         if (slot1) span_store(job->slot1, s, slot1);
         if (tensor_present(job->master)) span_store(job->master, s, q);
-        /* Weights that are reals and have no master were updated in place. */
+        /* Weights stored as reals without masters were already updated in place. */
         if (job->weight.dtype != REAL_DTYPE || tensor_present(job->master))
             weights_store(job, s, q);
     }
@@ -225,8 +228,8 @@ static void sgd_body(void *context, int64_t task, int worker)
     update_body(context, task, worker, false);
 }
 
-/* Reads weight or master, grad, m, v; writes weight, master, m, v: bound by memory, without masters
- * by their random bits. */
+/* Reads weight or master, grad, m and v; writes weight, master, m and v. Memory bandwidth limits
+ * it, or, with stochastic rounding, the generation of random bits. */
 void CPU(adamw)(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
                 Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
                 const Rounding *rounding)

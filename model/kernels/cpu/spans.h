@@ -1,13 +1,13 @@
-/* spans.h -- how the elementwise and row kernels share their work: cuts of shapes into tasks, runs
- * of elements within a row as reals, sums in fixed lanes. */
+/* spans.h -- helpers of the elementwise and row kernels: the number of tasks for an amount of work,
+ * ranges of elements within a row (spans) converted to reals, and sums in a fixed order. */
 #ifndef MODEL_KERNELS_CPU_SPANS_H
 #define MODEL_KERNELS_CPU_SPANS_H
 
 #include "model/kernels/cpu/vectors.h"
 
-/* Work of `elements` visits as a number of tasks: 1 while waking a thread costs more than it saves
- * (some 20 us), a few per thread where there is much, so that a busy core does not hold up the
- * rest. */
+/* Returns the number of tasks for work on `elements` elements: 1 while waking a thread (about 20
+ * us) costs more than it saves, and a few per thread for large work, so that a busy core does not
+ * delay the others. */
 enum { TASK_ELEMENTS = 32768, TASKS_PER_THREAD = 4 };
 static inline int64_t tasks_for(const Device *dev, int64_t elements)
 {
@@ -16,14 +16,14 @@ static inline int64_t tasks_for(const Device *dev, int64_t elements)
     return tasks < 1 ? 1 : tasks > most ? most : tasks;
 }
 
-/* A run of at most SPAN elements within one row. */
+/* A range of at most SPAN elements within one row. */
 enum { SPAN = 1024 };
 typedef struct {
     int64_t row, col, n;
 } Span;
 
-/* The span at element *at of a (rows, cols) shape seen as one line, not beyond `end`; advances *at.
- * False at the end. */
+/* Sets *span to the next span of a (rows, cols) shape seen as one sequence, from element *at up to
+ * `end`, and advances *at. Returns false at the end. */
 static inline bool span_next(int64_t *at, int64_t end, int64_t cols, Span *span)
 {
     if (*at >= end) return false;
@@ -34,8 +34,8 @@ static inline bool span_next(int64_t *at, int64_t end, int64_t cols, Span *span)
     return true;
 }
 
-/* A dense tensor as one long row, so that short rows make no short spans; a strided one as it is.
- */
+/* Returns a dense tensor as a single row, so that short rows do not give short spans; a strided
+ * tensor is returned unchanged. */
 static inline Tensor tensor_widest(Tensor t)
 {
     return tensor_present(t) && tensor_is_dense(t) ? tensor_flat(t) : t;
@@ -46,7 +46,8 @@ static inline void *span_address(Tensor t, Span s)
     return (char *)t.data + (size_t)(s.row * t.ld + s.col) * dtype_size(t.dtype);
 }
 
-/* The span's elements of t as reals: in place when stored so, else converted into buffer. */
+/* Returns the span's elements of t as reals: in place if stored as such, otherwise converted into
+ * buffer. */
 static inline const real *span_load(Tensor t, Span s, real *buffer)
 {
     if (t.dtype == REAL_DTYPE) return span_address(t, s);
@@ -54,7 +55,8 @@ static inline const real *span_load(Tensor t, Span s, real *buffer)
     return buffer;
 }
 
-/* Where to compute the span's elements of an output: in place, or in buffer until span_store. */
+/* Returns where to compute the span's elements of an output: in place, or in buffer, from which
+ * span_store writes them. */
 static inline real *span_out(Tensor t, Span s, real *buffer)
 {
     return t.dtype == REAL_DTYPE ? span_address(t, s) : buffer;
@@ -65,7 +67,7 @@ static inline void span_store(Tensor t, Span s, const real *values)
     if (t.dtype != REAL_DTYPE) reals_store(t.dtype, span_address(t, s), values, s.n);
 }
 
-/* Sum of n elements; four sums side by side hide the latency of an addition. */
+/* Returns the sum of n elements; four partial sums hide the latency of an addition. */
 static inline real reals_sum(const real *x, int64_t n)
 {
     Vector s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};

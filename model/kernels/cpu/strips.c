@@ -1,17 +1,18 @@
-/* strips.c -- the small matrix products of attention: a strip of rows of c, one or two vectors
- * wide, stays in registers while elements of a meet rows of b. */
+/* strips.c -- the small matrix multiplications of attention: a strip of rows of the result c, one
+ * or two vectors wide, stays in registers while elements of a are multiplied with rows of b. */
 #include "model/kernels/cpu/strips.h"
 
 /* Where the level has a fused multiply-add, use it (ISO mode keeps products and sums apart). */
 #pragma GCC optimize("fp-contract=fast")
 
-/* c (rows, width vectors) of one strip; rows, width and one of a's strides are constants. */
+/* Computes one strip of c, `rows` rows of `width` vectors. The callers pass constants for rows,
+ * width and one of a's strides, so the loops unroll. */
 static inline __attribute__((always_inline)) void
 block_product(int rows, int width, int64_t k, const real *restrict a, int64_t row, int64_t step,
               const real *restrict b, int64_t ldb, bool add, real *restrict c, int64_t ldc)
 {
-    /* The sums are all that has to stay in registers, beside vectors of b and broadcast elements of
-     * a: 8 rows of 2 are 16 of AVX-512's 32 registers, 6 rows of 2 are 12 of AVX2's 16. */
+    /* Only the sums must stay in registers besides vectors of b and broadcast elements of a: 8 rows
+     * of 2 vectors use 16 of AVX-512's 32 registers, 6 rows of 2 use 12 of AVX2's 16. */
     Vector acc[STRIP_ROWS][2] = {{{0}}};
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
@@ -34,7 +35,7 @@ block_product(int rows, int width, int64_t k, const real *restrict a, int64_t ro
             *(Vector *)(c + i * ldc + w * LANES) = acc[i][w];
 }
 
-/* `rows` rows of c, of any width. */
+/* Computes `rows` rows of c of any width. */
 static inline __attribute__((always_inline)) void strip_product(int rows, int64_t n, int64_t k,
                                                                 Strip a, const real *b, int64_t ldb,
                                                                 bool add, real *c, int64_t ldc)
@@ -60,8 +61,8 @@ void CPU(strips_product)(int64_t m, int64_t n, int64_t k, Strip a, const real *b
 {
     int64_t rows;
     for (; m > 0; m -= rows) {
-        /* The number of rows must be a constant for the sums to stay in registers: what is left
-         * over goes in powers of two. */
+        /* The number of rows must be a constant for the sums to stay in registers: the remaining
+         * rows are split into powers of two. */
         rows = m >= STRIP_ROWS ? STRIP_ROWS : m >= 4 ? 4 : m >= 2 ? 2 : 1;
         switch (rows) {
         case 1: strip_product(1, n, k, a, b, ldb, add, c, ldc); break;

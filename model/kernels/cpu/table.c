@@ -1,4 +1,5 @@
-/* table.c -- the table of ops of this level and compute type. */
+/* table.c -- the table of all ops for the CPU level and compute type that this file is compiled
+ * for. */
 #include "model/kernels/cpu/cpu.h"
 
 extern const OpTable CPU(table);

@@ -1,5 +1,5 @@
-/* vectors.h -- a register full of reals at the level compiled for, and transposing blocks of rows
- * of them. */
+/* vectors.h -- a SIMD vector of reals for the CPU level that is compiled for, stores past the
+ * caches, and transposition of blocks of rows. */
 #ifndef MODEL_KERNELS_CPU_VECTORS_H
 #define MODEL_KERNELS_CPU_VECTORS_H
 
@@ -24,7 +24,7 @@ static inline void vector_store(real *x, Vector v)
     *(Vector *)x = v;
 }
 
-/* Sum of the lanes, in an order that depends on level and type only. */
+/* Returns the sum of the lanes, in an order that depends only on the CPU level and the type. */
 static inline real vector_sum(const Vector *v)
 {
     real s[LANES];
@@ -35,14 +35,13 @@ static inline real vector_sum(const Vector *v)
     return s[0];
 }
 
-/* An integer as wide as a real, for the indices of a shuffle. */
+/* An integer with the width of a real, used as the index type of shuffles. */
 typedef __typeof__(_Generic((real)0, float : (int32_t)0, double : (int64_t)0)) Integer;
 typedef Integer Indices __attribute__((vector_size(VECTOR_BYTES)));
 
-/* to = n reals, past the caches where both fall on 16 bytes: for results that other threads read
- * next. A plain store to a line that another core has read first takes it away from there, which
- * costs ten times the store where the cores share no cache. Until streams_end no other thread may
- * rely on it. */
+/* Copies n reals past the caches where `to` is aligned to 16 bytes. It is meant for results that
+ * other threads read next: a normal store to a line that another core has read costs ten times as
+ * much if the cores share no cache. Other threads may rely on the data only after streams_end. */
 static inline void reals_stream(real *restrict to, const real *restrict from, int64_t n)
 {
     const int64_t step = 16 / (int64_t)sizeof(real);
@@ -58,7 +57,7 @@ static inline void streams_end(void)
     _mm_sfence();
 }
 
-/* v = its transpose. Each round interleaves the first half of the rows with the second. */
+/* Transposes v in place. Each round interleaves the first half of the rows with the second. */
 static inline void transpose(Vector v[LANES])
 {
     Indices low, high;
@@ -79,8 +78,9 @@ static inline void transpose(Vector v[LANES])
     }
 }
 
-/* n <= LANES rows of `from` (n x depth, ld apart) into to[p * width + r]. Stores whole vectors:
- * what lies past the rows repeats the last one, and is overwritten by the rows packed next. */
+/* Packs n <= LANES rows of `from` (n x depth, ld apart) into to[p * width + r]. It stores whole
+ * vectors: elements past the last row repeat that row and are overwritten by the rows packed next.
+ */
 static inline void rows_pack(real *restrict to, const real *restrict from, int64_t ld, int64_t n,
                              int64_t depth, int width)
 {
