@@ -1,7 +1,7 @@
-/* op_cases.h -- one description per call worth checking or timing: the op, its shapes and options,
- * its operands with their types and roles, how exact the answer must be, and what it costs.
- * tests/kernels/test_ops.c holds every op to its oracle over these cases; `./train bench ops` times
- * the large ones. */
+/* op_cases.h -- descriptions of op calls for tests and benchmarks: the op, its shapes and options,
+ * its operands with types and roles, the error allowed in the result, and its cost.
+ * tests/kernels/test_ops.c compares every op with its oracle over such cases; `./train bench ops`
+ * times the large ones. */
 #ifndef MODEL_KERNELS_OP_CASES_H
 #define MODEL_KERNELS_OP_CASES_H
 
@@ -12,18 +12,18 @@ enum { CASE_OPERANDS = 12 };
 typedef enum {
     ROLE_ABSENT, /* NO_TENSOR */
     ROLE_IN,     /* read, never written */
-    ROLE_OUT,    /* "=": whatever stood there does not matter */
+    ROLE_OUT,    /* "=": the previous content does not matter */
     ROLE_UPDATE  /* "+=" or in place: read and written */
 } Role;
 
-/* TYPE_GRAD is whatever gradient type the call is made with: the storage or the compute type. */
+/* TYPE_GRAD is the gradient type of the call: the storage or the compute type. */
 typedef enum { TYPE_STORAGE, TYPE_COMPUTE, TYPE_GRAD, TYPE_I32, TYPE_I64, TYPE_F64 } TypeClass;
 
 typedef enum {
     FILL_NORMAL,    /* low + high * normal */
     FILL_UNIFORM,   /* [low, high) */
     FILL_INTEGER,   /* low .. high - 1 */
-    FILL_FIRST_KEY, /* per query an integer up to the last key it sees */
+    FILL_FIRST_KEY, /* per query an integer up to the last key it attends to */
     FILL_SEGMENTS   /* a table of CASE_SEGMENTS segments, which the caller chooses */
 } FillKind;
 
@@ -42,15 +42,15 @@ typedef struct {
     int64_t dim[3];
     FillKind fill;
     double low, high;
-    bool derived; /* what a forward op left: stats, o, lse, losses */
+    bool derived; /* result of a forward op: stats, o, lse, losses */
     int alias_of; /* 1 + the operand whose memory it shares, 0 none */
-    int sums_of;  /* 1 + the output whose columns it holds the sums of, as they came out; 0 none */
+    int sums_of;  /* 1 + the output whose stored columns it sums; 0 none */
     double roundings, depth;
     double factors; /* further roundings where 16-bit factors of products are rounded on their way:
                        tensor cores take the weights of attention and their gradients so */
 } OperandSpec;
 
-/* A call. Fields an op does not have stay zero. */
+/* A call of an op. Fields that the op does not use are zero. */
 typedef struct {
     OpId op;
     int64_t n, cols;       /* rows and columns of the main operand; linear: N and inputs */
@@ -66,49 +66,53 @@ typedef struct {
     ActivationKind activation;
     Epilogue epilogue;
     bool accumulate, accumulate_dx;
-    bool bias;       /* the optional vector is there */
+    bool bias;       /* the optional vector is present */
     bool option;     /* pre, first_key, inverse, backward, master, columns; sum: the sources, not
                         dst, have the gradient's type */
     bool variant;    /* adamw: not decoupled, no bias correction; sgd: nesterov */
     bool stochastic; /* adamw, sgd: stochastic rounding, so bf16 storage only */
-    int alias;       /* 0 none, else which of the permitted ones */
+    int alias;       /* 0 none, else the number of a permitted alias */
     double value;    /* fill; logits: spread; normal: std; sgd: momentum */
 } OpCase;
 
-/* Writes the operands in the order of the op's tensor arguments; returns their number. */
+/* Writes the descriptions of the operands in the order of the op's tensor arguments; returns their
+ * number. */
 int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS]);
-/* Type of an operand of class `type` in a call with this storage and gradient type. */
+/* Returns the type of an operand of class `type` in a call with this storage and gradient type. */
 DType op_case_dtype(TypeClass type, DType storage, DType grad);
-/* Makes the call with these operands; `decision` is op_case_decision() in the device's memory. */
+/* Calls the op with these operands; `decision` is op_case_decision() in device memory. */
 void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
                  const StepDecision *decision);
-/* Compulsory memory traffic of a call: every operand read or written once, updates twice. */
+/* Returns the compulsory memory traffic of a call in bytes: every operand is read or written once,
+ * updates are counted twice. */
 double op_case_bytes(const OpCase *c, DType storage, DType grad);
-/* Multiplications and additions of products and attention; 0 for ops that move data. */
+/* Returns the multiplications and additions of matrix multiplications and attention; 0 for other
+ * ops. */
 double op_case_flops(const OpCase *c);
-/* "norm_backward n 17 cols 48 k 3 acc", for messages. Returns buf. */
+/* Writes a description such as "norm_backward n 17 cols 48 k 3 acc" for messages. Returns buf. */
 const char *op_case_describe(const OpCase *c, char *buf, size_t n);
 
-/* The numbers adamw and sgd cases run with. */
+/* Return the step decision and the hyperparameters of adamw and sgd cases. */
 StepDecision op_case_decision(void);
 AdamW op_case_adamw(const OpCase *c);
 Sgd op_case_sgd(const OpCase *c);
-/* The seed of stochastic cases, and how many segments their table has. */
+/* The seed of stochastic cases, and the number of segments in their table. */
 enum { CASE_SEED = 4242, CASE_SEGMENTS = 3 };
-/* Word `word` of a table as one rank has it, for timing: whole parameters, begun at multiples of
- * 128. */
+/* Returns word `word` of a segment table for timing, with whole parameters that begin at multiples
+ * of 128. */
 int64_t op_bench_segment_word(const OpCase *c, int64_t word);
-/* The gradient's type that a case is timed with: the compute type, but storage where there are no
- * masters to add up for. */
+/* Returns the gradient type that a case is timed with: the compute type, or the storage type if
+ * there are no masters. */
 DType op_case_grad(const OpCase *c, DType storage);
 
-/* Calls of a GPT-2 124M step for timing, at 1024 tokens. */
+/* Sets *cases to the calls of a GPT-2 124M step at 1024 tokens, for timing; returns their number.
+ */
 int op_cases_bench(const OpCase **cases);
-/* One of these at other counts of tokens: as many rows, sequences of attention, logits. Below 1024
- * all that is large shrinks in proportion, sequences, tables and ranges of parameters too, so that
- * everything can be tried in a moment. */
+/* Returns one of these calls scaled to another number of tokens: rows, sequences of attention and
+ * logits grow with it. Below 1024 tokens all large sizes shrink in proportion, also sequence
+ * lengths, tables and parameter ranges, so all cases can be tried quickly. */
 OpCase op_case_at(const OpCase *c, int64_t tokens);
-/* `at_1024` below 1024 tokens, at least 1. */
+/* Returns `at_1024` scaled down for fewer than 1024 tokens, at least 1. */
 int64_t op_bench_scaled(int64_t at_1024, int64_t tokens);
 
 #endif

@@ -1,4 +1,4 @@
-/* op_cases_run.c -- making the call of a case, its cost, and its name. */
+/* op_cases_run.c -- calls the op of a case, and computes the case's cost and its description. */
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
 
@@ -120,7 +120,7 @@ static void run_loss(Device *dev, const OpCase *c, const Tensor t[])
 void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
                  const StepDecision *decision)
 {
-    /* The tensors come in the order in which op_case_operands describes them. */
+    /* The tensors are in the order in which op_case_operands describes them. */
     switch (c->op) {
     case OP_fill: op_fill(dev, t[0], c->value); break;
     case OP_copy: op_copy(dev, t[0], t[1]); break;
@@ -171,7 +171,7 @@ double op_case_bytes(const OpCase *c, DType storage, DType grad)
         double size = (double)dtype_size(op_case_dtype(spec[i].type, storage, grad));
         bytes += n * size * (spec[i].role == ROLE_UPDATE ? 2 : 1);
     }
-    /* Of a table only the rows of the tokens are read, or read and written. */
+    /* Only the table rows of the tokens are read, or read and written. */
     double rows = (double)(c->n * c->cols);
     if (c->op == OP_token_forward) bytes += rows * (double)dtype_size(storage);
     if (c->accumulate && c->table) bytes += 2 * rows * (double)dtype_size(grad);
@@ -191,7 +191,7 @@ double op_case_flops(const OpCase *c)
         double seen = 0;
         for (int64_t t = 0; t < c->tq; t++)
             seen += (double)(t + a->causal_offset < c->tk ? t + a->causal_offset + 1 : c->tk);
-        /* Two products forward; backward five, one of them the scores again. */
+        /* Two matrix multiplications forward; five backward, one of which recomputes the scores. */
         double products = c->op == OP_attention_forward ? 2 : 5;
         return 2 * products * seen * (double)(c->batch * a->heads * a->head_size);
     }

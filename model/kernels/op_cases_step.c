@@ -1,10 +1,11 @@
-/* op_cases_step.c -- operands of the ops after a model's layers: losses and optimizers. */
+/* op_cases_step.c -- describes the operands of the ops that follow a model's layers: losses and
+ * optimizers. */
 #include "model/kernels/op_specs.h"
 
-/* The losses of logits of which this rank has columns from c->first on. */
+/* Describes the losses of logits of which this rank has the columns from c->first on. */
 static int cut_loss_operands(const OpCase *c, OperandSpec *s)
 {
-    /* As for the whole vocabulary: the parts of a cut row are held to the same bound. */
+    /* The bound is the same as for the whole vocabulary. */
     double depth = 16 + 4 * c->value + sum_depth(c->vocab_size);
     OperandSpec logits = filled(matrix("logits", ROLE_IN, c->n, c->cols), FILL_NORMAL, 0, c->value),
                 targets = integers("targets", c->n, -1, c->vocab_size),
@@ -14,7 +15,7 @@ static int cut_loss_operands(const OpCase *c, OperandSpec *s)
     int i = 0;
     switch (c->op) {
     case OP_loss_max:
-        /* A maximum rounds nothing. */
+        /* A maximum involves no rounding. */
         s[i] = deep(most, 0, 0);
         s[i++].role = ROLE_OUT;
         s[i++] = logits;
@@ -67,7 +68,7 @@ int op_case_optimizer_operands(const OpCase *c, OperandSpec *s)
         s[1] = vector("x", ROLE_IN, c->n);
         return 2;
     }
-    /* Stochastic rounding errs by up to a step, twice what rounding to nearest does. */
+    /* Stochastic rounding has an error of up to one step, twice that of rounding to nearest. */
     s[0] =
         deep(vector("weight", c->option ? ROLE_OUT : ROLE_UPDATE, c->n), c->stochastic ? 2 : 1, 16);
     s[1] = typed(vector("grad", ROLE_IN, c->n), TYPE_GRAD);
@@ -84,7 +85,7 @@ int op_case_optimizer_operands(const OpCase *c, OperandSpec *s)
         s[4] = segments;
         return 5;
     }
-    /* Squares have no sign: a root of them is taken. */
+    /* Averages of squares are not negative, and the op takes their root. */
     s[4] = filled(s[3], FILL_UNIFORM, 0, 1);
     s[4].name = "exp_avg_sq";
     s[5] = segments;

@@ -1,4 +1,5 @@
-/* op_cases_table.c -- the cases to time: those of a GPT-2 124M step (B 1, T 1024). */
+/* op_cases_table.c -- the cases that `./train bench ops` times: the op calls of a GPT-2 124M step
+ * (B 1, T 1024). */
 #include "model/kernels/op_cases.h"
 
 #define ATTENTION(h, g, d, offset)                                                                 \

@@ -1,4 +1,5 @@
-/* ops_check.c -- see ops_check.h. */
+/* ops_check.c -- checks of operands with their error messages, and timing of op calls
+ * (ops_check.h). */
 #include "model/kernels/ops_check.h"
 
 #include "model/core/check.h"

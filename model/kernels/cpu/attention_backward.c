@@ -211,8 +211,8 @@ static void part_scratch(const BackwardCall *f, Part *x, int worker)
     x->dv = x->dk + owned;
 }
 
-/* The task's share: a whole kv head, or, where split, a part of its keys (the first parts) or of
- * its queries. */
+/* Returns the task's work: a whole key/value head or, with split, a part of its keys (the first
+ * parts) or of its queries. */
 static Part part_take(const BackwardCall *f, int64_t task, int worker)
 {
     const AttentionCall *h = &f->call;
@@ -246,8 +246,8 @@ static void backward_task(void *context, int64_t task, int worker)
         memset(x.dk, 0, bytes);
         memset(x.dv, 0, bytes);
     }
-    /* The heads of a group pass over the same keys and add to the same dK and dV: in a fixed
-     * order, block by block, so that the keys' rows are met again soon. */
+    /* The heads of a group read the same keys and add to the same dK and dV. They do so in a fixed
+     * order, block by block, so that the keys are soon read again while in the cache. */
     for (int64_t t = x.query; t < x.query_end; t += f->query_block)
         for (int64_t head = x.kv_head * group; head < (x.kv_head + 1) * group; head++)
             queries_backward(f, &x, head, t, min_i64(f->query_block, x.query_end - t));
@@ -268,9 +268,9 @@ static void backward_plan(BackwardCall *f)
     int64_t rounds = (pairs + threads - 1) / threads;
     f->query_block = min_i64(QUERY_BLOCK, h->tq);
     f->key_block = min_i64(KEY_BLOCK, h->tk);
-    /* Split where the last round of whole heads leaves threads idle for longer than the two extra
-     * products cost, with a margin; or where the sums for dK and dV of a whole head exceed the
-     * workspace. */
+    /* Splits heads if the last round of whole heads would leave threads idle for longer than the
+     * two extra multiplications cost, with a margin, or if the sums for dK and dV of a whole head
+     * exceed the workspace. */
     bool idle = 5 * rounds * threads > 8 * pairs && h->tq > QUERY_BLOCK && h->tk > QUERY_BLOCK;
     f->split = idle || h->tk * d > OWNED_ELEMENTS;
     f->owned_keys = h->tk;
@@ -280,7 +280,7 @@ static void backward_plan(BackwardCall *f)
     f->query_parts = max_i64(1, min_i64(parts, (h->tq + QUERY_BLOCK - 1) / QUERY_BLOCK));
     f->key_parts =
         max_i64(fitting, max_i64(1, min_i64(parts, (h->tk + QUERY_BLOCK - 1) / QUERY_BLOCK)));
-    /* Cuts fall on whole groups, so a part may be longer than the mean. */
+    /* Parts consist of whole groups, so one may be longer than the mean. */
     f->owned_keys = h->tk / f->key_parts + 2 * GROUP;
 }
 

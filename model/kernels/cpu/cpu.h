@@ -49,7 +49,7 @@ static inline void reals_load(real *restrict to, DType dtype, const void *restri
     }
 }
 
-/* n reals as storage at `to`, rounded to nearest even. */
+/* Stores n reals at `to` in the given type, rounded to nearest even. */
 static inline void reals_store(DType dtype, void *restrict to, const real *restrict from, int64_t n)
 {
     switch (dtype) {
@@ -73,7 +73,8 @@ static inline void reals_store(DType dtype, void *restrict to, const real *restr
     }
 }
 
-/* Row `row` of t as reals: in place when stored so, else converted into buffer (cols elements). */
+/* Returns row `row` of t as reals: in place if stored as such, else converted into buffer (cols
+ * elements). */
 static inline const real *row_load(Tensor t, int64_t row, real *buffer)
 {
     if (t.dtype == REAL_DTYPE) return tensor_row(t, row);
@@ -81,13 +82,15 @@ static inline const real *row_load(Tensor t, int64_t row, real *buffer)
     return buffer;
 }
 
-/* Where to compute row `row` of an output: in place, or in buffer until row_store. */
+/* Returns where to compute row `row` of an output: in place, or in buffer, from which row_store
+ * writes it. */
 static inline real *row_out(Tensor t, int64_t row, real *buffer)
 {
     return t.dtype == REAL_DTYPE ? tensor_row(t, row) : buffer;
 }
 
-/* Brings a row computed at row_out's address home. */
+/* Writes a row that was computed in row_out's buffer to the tensor; does nothing if it was computed
+ * in place. */
 static inline void row_store(Tensor t, int64_t row, const real *values)
 {
     if (t.dtype != REAL_DTYPE) reals_store(t.dtype, tensor_row(t, row), values, tensor_cols(t));

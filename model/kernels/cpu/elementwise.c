@@ -1,9 +1,10 @@
-/* elementwise.c -- activations and rotary positions. */
+/* elementwise.c -- activation ops (gelu, relu2, swiglu) and rotary position embedding on the CPU.
+ */
 #include "model/kernels/cpu/gelu.h"
 #include "model/kernels/cpu/spans.h"
 
 typedef struct {
-    Tensor y, x, dy; /* y: output, dx of backward included */
+    Tensor y, x, dy; /* y: the output, which is dx in backward */
     ActivationKind kind;
     int64_t tasks;
     /* rope */
@@ -19,7 +20,7 @@ static void gelu_run(real *y, const real *x, int64_t n)
         y[i] = gelu(x[i]);
 }
 
-/* max(x, 0)^2; a NaN stays one. */
+/* Computes max(x, 0)^2; a NaN stays NaN. */
 static void relu2_run(real *y, const real *x, int64_t n)
 {
 #pragma GCC ivdep
@@ -65,8 +66,8 @@ void CPU(activation_forward)(Device *dev, Tensor y, Tensor x, ActivationKind kin
     ElementwiseJob job = {
         .y = y, .x = x, .kind = kind, .tasks = tasks_for(dev, 4 * tensor_count(y))};
     if (kind != ACTIVATION_SWIGLU && tensor_is_dense(y) && tensor_is_dense(x)) {
-        /* One long row, so that short rows make no short spans. SwiGLU's halves are found by
-         * columns and need the rows. */
+        /* Treats the tensors as one long row, so that short rows do not give short spans. SwiGLU
+         * needs the rows, because its halves are ranges of columns. */
         job.y = tensor_flat(y);
         job.x = tensor_flat(x);
     }
@@ -87,7 +88,7 @@ static void relu2_backward_run(real *dx, const real *dy, const real *x, int64_t 
         dx[i] = dy[i] * ((real)2 * (x[i] < (real)0 ? (real)0 : x[i]));
 }
 
-/* Both halves of dx at once, each element read before it is written: dx may be x. */
+/* Computes both halves of dx; each element is read before it is written, because dx may be x. */
 static void swiglu_backward_run(real *dgate, real *dup, const real *dy, const real *gate,
                                 const real *up, int64_t n)
 {
@@ -116,8 +117,8 @@ static void backward_body(void *context, int64_t task, int worker)
         } else if (job->kind == ACTIVATION_RELU2) {
             relu2_backward_run(dx, dy, x, s.n);
         } else {
-            /* The halves of x, gate and up, lie `cols` columns apart in a row; so do those of dx.
-             */
+            /* The halves of x, gate and up, are `cols` columns apart in a row, and so are those of
+             * dx. */
             Span second = {.row = s.row, .col = s.col + cols, .n = s.n};
             real *dup = span_out(job->y, second, dup_buffer);
             swiglu_backward_run(dx, dup, dy, x, span_load(job->x, second, up_buffer), s.n);
@@ -140,7 +141,7 @@ void CPU(activation_backward)(Device *dev, Tensor dx, Tensor dy, Tensor x, Activ
     pool_run(dev->pool, job.tasks, backward_body, &job);
 }
 
-/* One head: the pairs (low[i], high[i]) turned by angle i; sign -1 turns back. */
+/* Rotates one head: each pair (low[i], high[i]) by angle i, or by -angle if sign is -1. */
 static void rotate(real *restrict low, real *restrict high, const real *restrict cosine,
                    const real *restrict sine, real sign, int64_t half)
 {

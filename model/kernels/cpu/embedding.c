@@ -1,4 +1,5 @@
-/* embedding.c -- rows of a table by index, and the sums of gradient rows per index. */
+/* embedding.c -- embedding ops on the CPU: look up rows of a table by index, and sum gradient rows
+ * per index. */
 #include "model/kernels/cpu/spans.h"
 
 typedef struct {
@@ -66,7 +67,7 @@ void CPU(position_add)(Device *dev, Tensor x, Tensor table, Tensor positions)
     pool_run(dev->pool, job.tasks, position_body, &job);
 }
 
-/* Sums the chains in a range of columns. */
+/* Sums, for each index, the chain of gradient rows in a range of columns. */
 static void chain_body(void *context, int64_t task, int worker)
 {
     const EmbeddingJob *job = context;
@@ -83,7 +84,7 @@ static void chain_body(void *context, int64_t task, int worker)
             memset(sum, 0, sizeof(real) * (size_t)to.n);
             if (job->accumulate)
                 reals_load(sum, job->table.dtype, span_address(job->table, to), to.n);
-            /* Summed in reals and rounded once, however long the chain. */
+            /* The sum is in reals and rounded once, however long the chain. */
             for (int64_t n = job->head[h]; n >= 0; n = job->next[n]) {
                 Span from = {.row = n, .col = to.col, .n = to.n};
                 const real *x = span_load(job->x, from, buffer);
@@ -95,8 +96,8 @@ static void chain_body(void *context, int64_t task, int worker)
     }
 }
 
-/* dtable =/+= rows of dx summed per index. Cut by columns: frequent tokens would make cuts by rows
- * uneven. */
+/* Computes dtable =/+= rows of dx summed per index. Tasks are ranges of columns, because frequent
+ * tokens would make tasks by rows uneven. */
 static void scatter(Device *dev, Tensor dtable, Tensor dx, Tensor index, int64_t first_row,
                     bool accumulate)
 {
@@ -104,8 +105,8 @@ static void scatter(Device *dev, Tensor dtable, Tensor dx, Tensor index, int64_t
     size_t bytes = sizeof(int32_t) * (size_t)(2 * rows + table_rows);
     int32_t *head = pool_workspace(dev->pool, 0, bytes), *next = head + rows, *last = next + rows;
     if (!accumulate) CPU(fill)(dev, dtable, 0.0);
-    /* One chain per table row that occurs, made in ascending n: the contract's order of summation.
-     *  */
+    /* Builds one chain per table row that occurs, in ascending n: the order of summation that ops.h
+     * requires. */
     memset(last, 0xff, sizeof(int32_t) * (size_t)table_rows);
     for (int64_t n = 0; n < rows; n++) {
         int64_t row = ((const int32_t *)index.data)[n] - first_row;

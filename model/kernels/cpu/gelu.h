@@ -10,7 +10,7 @@
 #include "model/kernels/cpu/cpu.h"
 #include "model/kernels/vmath.h"
 
-/* exp(-x), kept finite so that its product with 1 / (1 + exp(-x)) is. */
+/* Returns exp(-x), limited so that its product with 1 / (1 + exp(-x)) is finite. */
 static inline real exp_of_minus(real x)
 {
     const real most = sizeof(real) == sizeof(float) ? (real)1e34 : (real)1e300;
@@ -18,7 +18,7 @@ static inline real exp_of_minus(real x)
     return e > most ? most : e;
 }
 
-/* 2u of the tanh form: 2 sqrt(2 / pi) (x + 0.044715 x^3). */
+/* Coefficients of 2u, the tanh form's argument doubled: 2 sqrt(2 / pi) (x + 0.044715 x^3). */
 #define GELU_LINEAR ((real)1.5957691216057307)
 #define GELU_CUBIC  ((real)0.07135481627260025)
 

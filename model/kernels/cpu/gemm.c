@@ -1,11 +1,12 @@
-/* gemm.c -- the product of a tile: OpenBLAS's when the device found it, else our own. */
+/* gemm.c -- matrix multiplication of one tile: by OpenBLAS if the device has loaded it, otherwise
+ * by the built-in code. */
 #include "model/kernels/cpu/gemm.h"
 
 #include "model/core/device_cpu.h"
 
 #include <limits.h>
 
-/* The C ABI of cblas: CblasRowMajor, CblasNoTrans, CblasTrans. */
+/* Constants of the cblas C interface: CblasRowMajor, CblasNoTrans, CblasTrans. */
 enum { ROW_MAJOR = 101, NOT_TRANSPOSED = 111, TRANSPOSED = 112 };
 
 void CPU(gemm)(Device *dev, int worker, int64_t m, int64_t n, int64_t k, real alpha, Factor a,

@@ -1,39 +1,39 @@
-/* gemm.h -- the matrix product of one tile on one thread, what linear layers and attention are made
- * of. */
+/* gemm.h -- matrix multiplication of one tile on one thread, the building block of linear layers.
+ */
 #ifndef MODEL_KERNELS_CPU_GEMM_H
 #define MODEL_KERNELS_CPU_GEMM_H
 
 #include "model/kernels/cpu/cpu.h"
 
-/* An operand: rows `ld` elements apart; transposed: the product reads its transpose. */
+/* An operand: rows are `ld` elements apart; transposed: its transpose is multiplied. */
 typedef struct {
     const real *at;
     int64_t ld;
     bool transposed;
 } Factor;
 
-/* The front of every worker's workspace belongs to the built-in product; callers' scratch lies
- * after it. */
+/* The first GEMM_SCRATCH bytes of every worker's workspace are used by the built-in multiplication;
+ * callers' scratch memory follows. */
 #define GEMM_SCRATCH ((size_t)8 << 20)
 
-/* Scratch of `bytes` for a task that also calls gemm. */
+/* Returns `bytes` of scratch memory for a task that also calls gemm. */
 static inline void *gemm_workspace(Device *dev, int worker, size_t bytes)
 {
     return (char *)pool_workspace(dev->pool, worker, GEMM_SCRATCH + bytes) + GEMM_SCRATCH;
 }
 
-/* c (m, n) = alpha a (m, k) b (k, n) + beta c, rows of c `ldc` apart; beta 0 overwrites whatever c
- * held. Through OpenBLAS where the device has it. Single-threaded; called from tasks of the
- * device's pool, as `worker`. */
+/* Computes c (m, n) = alpha a (m, k) b (k, n) + beta c, with rows of c `ldc` apart; beta 0
+ * overwrites whatever c held. Uses OpenBLAS if the device has it. Single-threaded; called from
+ * tasks of the device's pool with the task's worker number. */
 void CPU(gemm)(Device *dev, int worker, int64_t m, int64_t n, int64_t k, real alpha, Factor a,
                Factor b, real beta, real *c, int64_t ldc);
 
-/* The same without a library; scratch has GEMM_SCRATCH bytes, 64-byte aligned. */
+/* Same computation without OpenBLAS; scratch has GEMM_SCRATCH bytes, 64-byte aligned. */
 void CPU(gemm_builtin)(int64_t m, int64_t n, int64_t k, real alpha, Factor a, Factor b, real beta,
                        real *c, int64_t ldc, void *scratch);
 
-/* Rows [row, row + rows) and columns [col, col + cols) of t as reals: in place when stored so, else
- * converted into buffer (rows x cols). The caller sets `transposed`. */
+/* Returns rows [row, row + rows) and columns [col, col + cols) of t as reals: in place if stored as
+ * such, else converted into buffer (rows x cols). The caller sets `transposed`. */
 static inline Factor factor_load(Tensor t, int64_t row, int64_t rows, int64_t col, int64_t cols,
                                  real *buffer)
 {

@@ -1,5 +1,5 @@
-/* init.c -- normal numbers as a pure function of (seed, stream, element): normal.h, many pairs at a
- * time so that the compiler can vectorise each step. */
+/* init.c -- op_normal on the CPU: normal numbers as a function of (seed, stream, element) by
+ * normal.h, for many pairs at a time so that the compiler can vectorise each step. */
 #include "model/kernels/cpu/spans.h"
 #include "model/kernels/normal.h"
 #include "model/kernels/segment_rule.h"
@@ -14,7 +14,7 @@ typedef struct {
 
 enum { PAIRS = 256 };
 
-/* The draws a, b of pairs first .. first + n, n <= PAIRS. */
+/* Computes the draws a, b of pairs first .. first + n - 1, n <= PAIRS. */
 static void draw_pairs(uint64_t seed, uint64_t stream, uint64_t first, int n, uint64_t *restrict a,
                        uint64_t *restrict b)
 {
@@ -33,7 +33,7 @@ static void draw_pairs(uint64_t seed, uint64_t stream, uint64_t first, int n, ui
         b[i] = (uint64_t)word[3][i] << 32 | word[2][i];
 }
 
-/* z[2i], z[2i + 1] = std times the two normals of each of n draws a[i], b[i]. */
+/* Sets z[2i], z[2i + 1] to std times the two normal numbers of each of n draws a[i], b[i]. */
 static void box_muller(double *restrict z, const uint64_t *restrict a, const uint64_t *restrict b,
                        int n, double std)
 {
@@ -49,7 +49,7 @@ static void box_muller(double *restrict z, const uint64_t *restrict a, const uin
     }
 }
 
-/* n doubles as storage; 16-bit types are rounded by way of f32. */
+/* Stores n doubles in the given type; 16-bit types are rounded through f32. */
 static void doubles_store(DType dtype, void *restrict to, const double *restrict from, int64_t n)
 {
     if (dtype == F64) {
@@ -74,10 +74,10 @@ static void normal_body(void *context, int64_t task, int worker)
     double z[2 * PAIRS];
     (void)worker;
     while (at < end) {
-        /* A run may begin in the middle of a pair: the pair is drawn whole and its first number
-         * left out, so that an element's value does not depend on where a run begins. Elements
-         * follow each other within a row of this rank's part; where that has whole rows, all the
-         * way. */
+        /* A run of elements may begin in the middle of a pair. The whole pair is then drawn and its
+         * first number skipped, so an element's value does not depend on where a run begins.
+         * Elements are consecutive within a row of this rank's part, or in the whole part if it has
+         * whole rows. */
         int64_t element = segment_element(part, at), skip = element & 1, run = 2 * PAIRS - skip;
         if (part->cols != part->whole_cols) {
             int64_t row_rest = part->cols - (at - part->start) % part->cols;

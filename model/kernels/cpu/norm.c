@@ -196,7 +196,7 @@ static void backward_row(const NormJob *job, real *dx, const real *dy, const rea
     }
 }
 
-/* sum += x. */
+/* Computes sum += x. */
 static void row_add(real *restrict sum, const real *restrict x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -212,8 +212,8 @@ static void backward_body(void *context, int64_t task, int worker)
         (real *)((char *)pool_workspace(job->pool, worker, job->shared + own) + job->shared);
     real *x_buffer = dy_buffer + cols, *dx_buffer = x_buffer + cols;
     const real *w = optional_load(job->w, dx_buffer + cols);
-    /* A task's own partial sums: how many tasks there are depends on the shape and the number of
-     * threads only, and they are added in order, so that no bit depends on who is faster. */
+    /* Each task has its own partial sums. The number of tasks depends only on the shape and the
+     * number of threads, and the sums are added in order, so the bits do not depend on timing. */
     real *sums = job->partials + task * SUMS * width, *dw = sums + SUM_DW * width;
     real *db = job->want_db ? sums + SUM_DB * width : NULL;
     int64_t end = pool_cut(rows, job->tasks, 1, task + 1);
@@ -231,7 +231,8 @@ static void backward_body(void *context, int64_t task, int worker)
     }
 }
 
-/* d (W) grad =/+= the sum `which` over the tasks, in ascending order; nothing where d is absent. */
+/* Computes d (W) grad =/+= the sum `which` over the tasks, in ascending order; does nothing if d is
+ * absent. */
 static void partials_sum(const NormJob *job, int which, Tensor d, bool accumulate)
 {
     if (!tensor_present(d)) return;
@@ -249,8 +250,8 @@ static void partials_sum(const NormJob *job, int which, Tensor d, bool accumulat
     reals_store(d.dtype, d.data, partials, n);
 }
 
-/* Sums over rows go through one partial per task, added in ascending order; cost: reads 3 N K W,
- * writes N K W elements. The column sums take a row of dx while it is in the cache. */
+/* Each task sums its rows separately, and these sums are added in ascending order. Reads 3 N K W
+ * and writes N K W elements. The column sums read a row of dx while it is in the cache. */
 void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor columns, Tensor dw,
                         Tensor db, bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w,
                         Norm norm)
@@ -269,9 +270,9 @@ void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor colum
     job.tasks = tasks_for(dev, tensor_count(dx));
     job.shared = sizeof(real) * (size_t)(job.tasks * SUMS * width);
     job.shared = (job.shared + 63) / 64 * 64;
-    /* Partials lie at the start of worker 0's workspace, where all tasks write to them; each
-     * worker's own rows come after as many bytes of its own workspace, so that worker 0 does not
-     * overwrite them. */
+    /* The partial sums are at the start of worker 0's workspace, where all tasks write to them.
+     * Every worker skips as many bytes of its own workspace, so worker 0 does not overwrite them.
+     */
     job.partials = pool_workspace(dev->pool, 0, job.shared);
     pool_run(dev->pool, job.tasks, backward_body, &job);
     partials_sum(&job, SUM_DW, dw, accumulate);

@@ -1,7 +1,7 @@
-/* optimizer.c -- the gradient norm, the step's decision, AdamW and SGD, each in one pass over flat
- * ranges. */
+/* optimizer.c -- the optimizer ops on the CPU: gradient norm, step decision, AdamW and SGD, each in
+ * one pass over a flat range. */
 #include "model/kernels/cpu/spans.h"
-/* Before update_rule.h, which asks for real_sqrt. */
+/* Included before update_rule.h, which requires real_sqrt. */
 #include "model/kernels/vmath.h"
 
 #include "model/kernels/decision_rule.h"
@@ -16,8 +16,8 @@ typedef struct {
     int64_t tasks;
 } SquareSumJob;
 
-/* Sixteen sums in double, as many registers as that takes: the order is the same for every type and
- * level. */
+/* Sixteen sums in double, in as many registers as needed: the order of addition is the same for
+ * every type and level. */
 enum { SUMS = 16, DOUBLES = __BIGGEST_ALIGNMENT__ / sizeof(double), REGISTERS = SUMS / DOUBLES };
 typedef double Doubles __attribute__((vector_size(DOUBLES * sizeof(double))));
 typedef real Reals
@@ -66,8 +66,7 @@ void CPU(sq_norm)(Device *dev, Tensor stats, Tensor x)
     SquareSumJob job = {.x = tensor_flat(x), .tasks = tasks_for(dev, n)};
     job.partial = pool_workspace(dev->pool, 0, sizeof(double) * (size_t)blocks);
     pool_run(dev->pool, job.tasks, sq_norm_body, &job);
-    /* Here and not in the tasks: the order of the partial sums is fixed, whatever the threads
-     * do. */
+    /* Added here rather than in the tasks, so that the order does not depend on the threads. */
     for (int64_t i = 0; i < blocks; i++)
         *sum += job.partial[i];
 }
@@ -95,7 +94,7 @@ typedef struct {
 
 enum { NOISE_BLOCKS = SPAN / ROUNDING_BLOCK + 1 };
 
-/* The random bits of n <= SPAN elements of a parameter from `element` on. */
+/* Computes the random bits of n <= SPAN elements of a parameter, starting at `element`. */
 static void noise_run(uint32_t *restrict noise, uint64_t seed, uint64_t stream, int64_t update,
                       int64_t element, int64_t n)
 {
@@ -117,8 +116,8 @@ static void noise_run(uint32_t *restrict noise, uint64_t seed, uint64_t stream, 
     }
 }
 
-/* The random bits of elements at .. at + n of the range, through segments and rows of their part.
- */
+/* Computes the random bits of elements at .. at + n of the range, through segments and rows of
+ * their part. */
 static void noise_of(uint32_t *noise, const Rounding *rounding, int64_t update, int64_t at,
                      int64_t n)
 {
