@@ -1,5 +1,5 @@
-/* test_ops_doors.c -- tests the checks on every call of an op and their error messages, the
- * contents of the profile, and the ops that accept any dtype. */
+/* test_ops_doors.c -- tests of the op_ functions: rejected operands and their error messages, what
+ * the profile records, and the ops that accept any type. */
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
 #include "tests/support/device/op_devices.h"

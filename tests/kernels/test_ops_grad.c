@@ -1,5 +1,5 @@
-/* test_ops_grad.c -- compares every backward op with finite differences of its forward op, in f64
- * (gradcheck.h). */
+/* test_ops_grad.c -- compares every backward op with numerical derivatives of its forward op, in
+ * f64 (gradcheck.h). */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/model/gradcheck.h"

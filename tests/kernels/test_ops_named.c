@@ -1,4 +1,5 @@
-/* test_ops_named.c -- tests known mistakes of ops; each test is named after its mistake. */
+/* test_ops_named.c -- regression tests for known kinds of errors in ops: precision, padding, order
+ * of sums, large sizes. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"

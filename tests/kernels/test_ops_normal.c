@@ -1,5 +1,5 @@
-/* test_ops_normal.c -- tests the random numbers for initial weights: published test vectors, the
- * same bits on every device and however a parameter is split, and their distribution. */
+/* test_ops_normal.c -- tests of the random numbers for initial weights: published test vectors, the
+ * same bits on every device and for every split, and a normal distribution. */
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/ops.h"

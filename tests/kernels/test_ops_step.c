@@ -1,5 +1,5 @@
-/* test_ops_step.c -- tests the end of a step: the decision (clipping, learning rate, and the
- * dynamic loss scale against recorded traces of DeepSpeed) and skipped updates. */
+/* test_ops_step.c -- tests of the end of a step: the decision (clipping, learning rate, DeepSpeed's
+ * dynamic loss scale against recorded traces) and skipped updates. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
