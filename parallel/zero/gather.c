@@ -1,6 +1,6 @@
-/* gather.c -- weights that are kept as shards are gathered for their uses. In a step with planned
- * uses they are gathered ahead of time, as prefetch.c has planned it; in any other pass they are
- * gathered when they are acquired and dropped when they are released. */
+/* gather.c -- gathers sharded weights for their uses. In a step with planned uses they are gathered
+ * ahead of time, as planned by prefetch.c. In any other pass they are gathered when they are
+ * acquired and dropped when they are released. */
 #include "model/core/check.h"
 #include "parallel/grid/control.h"
 #include "parallel/zero/state.h"
@@ -15,8 +15,8 @@ static void choose_sharded(ZeroStore *s)
     for (int i = 0; i < table->n_units; i++) {
         int64_t size = table->unit[i].size;
         if (!s->unit[i].at_home) continue;
-        /* A small unit's gather is mostly latency, and its shards save little memory. The first in
-         * the table stay whole, as many as fit the bound together. */
+        /* The gather of a small unit is mostly latency, and sharding it saves little memory. The
+         * first small units of the table stay whole, as many as the limit allows together. */
         bool small = size <= s->options.param_persistence_threshold &&
                      whole + size <= s->options.model_persistence_threshold;
         s->unit[i].sharded = s->options.stage == 3 && !small;
@@ -25,7 +25,8 @@ static void choose_sharded(ZeroStore *s)
     }
 }
 
-/* Room for a pass whose uses are not known: any two units may be held at once. */
+/* Returns the room needed by a pass whose uses are unknown: any two units may be held at the same
+ * time. */
 static int64_t largest_pair(const int64_t *size, int n)
 {
     int64_t most = 0, second = 0;
@@ -54,8 +55,8 @@ void zero_plan_gathers(ZeroStore *s)
     if (o->n_uses == 0) {
         s->room = largest_pair(size, units);
     } else {
-        /* Stages have different units. The largest need of all goes into the sentence, so that the
-         * value it names is right for every stage. */
+        /* Stages have different units. The error message contains the largest need of all stages,
+         * so that the value it names is right for each of them. */
         int64_t least = control_max(&s->grid->pp, gathers_least(size, o->uses, o->n_uses));
         if (o->gather.max_live_parameters < least)
             control_fail(
@@ -64,7 +65,8 @@ void zero_plan_gathers(ZeroStore *s)
                 "that are used one behind the other have %lld elements; write at least that",
                 (long long)o->gather.max_live_parameters, (long long)least);
         s->plan = gathers_plan(size, o->uses, o->n_uses, &o->gather);
-        /* The caller may free its uses, and every later step is compared with them. */
+        /* Copies the uses, because the caller may free them and every later step is compared with
+         * them. */
         s->planned = must_calloc((size_t)o->n_uses, sizeof *s->planned);
         memcpy(s->planned, o->uses, (size_t)o->n_uses * sizeof *s->planned);
         s->n_planned = o->n_uses;
@@ -96,7 +98,7 @@ void zero_begin_plan(ZeroStore *s, const Use *uses, int64_t n)
         if (s->unit[i].sharded) zero_drop_weights(&s->unit[i]);
 }
 
-/* Asks for the unit's weights at this place in the buffer of gathered weights. */
+/* Requests the gather of the unit's weights to this position in the buffer. */
 static void ask_at(ZeroStore *s, int unit, int64_t offset)
 {
     UnitState *u = &s->unit[unit];
@@ -106,11 +108,11 @@ static void ask_at(ZeroStore *s, int unit, int64_t offset)
     zero_queue_gather(s, &s->gathering, unit);
 }
 
-/* Asks for the stays that the plan begins at this point; without `ahead` only for those whose unit
- * is used at this point. Their places were last used before it, and the comm stream waits for all
- * that the compute stream has been given so far, so nothing that is still read is overwritten.
- * What is used now and what is gathered ahead go out as separate groups, so that the use does not
- * wait for both. */
+/* Requests the gathers of the stays that begin at this point of the plan; without `ahead` only
+ * those whose unit is used at this point. Their memory was last used before this point, and the
+ * comm stream waits for all work issued to the compute stream so far, so nothing is overwritten
+ * while it is still read. Weights used now and prefetched weights are separate groups, so the use
+ * does not wait for both. */
 static void ask_by_plan(ZeroStore *s, bool ahead)
 {
     for (; s->next_stay < s->plan.n && s->plan.gather[s->next_stay].at <= s->point;
@@ -141,7 +143,8 @@ void zero_ask_ahead(ZeroStore *s)
     ask_between_uses(s, true);
 }
 
-/* Asks for the unit's weights at one end of the buffer; the other end may have another unit's. */
+/* Requests the gather of the unit's weights to one end of the buffer; the other end may contain
+ * another unit's weights. */
 static void ask_at_an_end(ZeroStore *s, int unit)
 {
     int64_t size = s->unit[unit].size;

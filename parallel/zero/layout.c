@@ -1,21 +1,22 @@
-/* layout.c -- how the store lays out units: padding and shards, gaps, memory, and the pieces of
- * units that this rank counts and updates. */
+/* layout.c -- lays out units: computes padding and shards, gaps, memory, and the pieces of units
+ * that this rank counts and updates. */
 #include "model/core/check.h"
 #include "model/core/min_max.h"
 #include "parallel/zero/state.h"
 
 #include <stdlib.h>
 
-/* Lists the holes of a unit: what no parameter covers, its padding to equal shards included. */
+/* Lists the gaps of a unit: the elements that belong to no parameter, including its padding to
+ * equal shards. */
 static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)
 {
     const ParamTable *table = s->base.table;
     int64_t at = 0;
     u->first_gap = s->n_gaps;
     while (at < u->size) {
-        /* Rows lie in the unit in another order than in the table, so the row that begins here, and
-         * else the next one, is looked for among all. Padding rows belong to their parameter, which
-         * writes their gradients. */
+        /* Rows have another order in the unit than in the table, so all rows are searched for the
+         * one that begins here, or else for the next one. Padding rows belong to their parameter,
+         * whose gradient includes them. */
         int64_t next = u->size, end = at;
         for (int i = unit->first; i < unit->first + unit->count; i++) {
             const Param *p = &table->param[i];
@@ -28,10 +29,11 @@ static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)
     u->n_gaps = s->n_gaps - u->first_gap;
 }
 
-/* Chooses the units whose gradients are transient: made in a slot and summed at every release. That
- * needs a single release in a micro-batch. A tied table with embedding and head on this stage has
- * two and would hold a slot from the first to the last, so it is kept whole. Every unit has at
- * least one release in a micro-batch, so the units with the fewest in the step have exactly one. */
+/* Chooses the units whose gradients are transient: computed in a slot and summed at every release.
+ * This requires a single release per micro-batch. A tied table with embedding and head on this
+ * stage has two and would occupy a slot between them, so it is stored whole. Every unit has at
+ * least one release per micro-batch, so the units with the fewest releases in the step have exactly
+ * one. */
 static void choose_transient(ZeroStore *s)
 {
     const ZeroOptions *o = &s->options;
@@ -49,9 +51,9 @@ static void choose_transient(ZeroStore *s)
     free(releases);
 }
 
-/* A sum or a gather is waited for together with all of its bucket. With overlap_comm buckets are
- * small enough, on a model of any size, that most of the sums are under way while other gradients
- * are still made, and most of the gathers while other weights are already used. */
+/* Waiting for a sum or a gather means waiting for its whole bucket. With overlap_comm the buckets
+ * are small enough, for models of any size, that most sums run while other gradients are still
+ * computed, and most gathers while other weights are already used. */
 static void create_buckets(ZeroStore *s)
 {
     const int64_t AT_LEAST = 8; /* buckets, with overlap_comm */
@@ -68,16 +70,16 @@ static void create_buckets(ZeroStore *s)
     s->gathering = bucket_create(units, min_i64(o->allgather_bucket_size, most));
 }
 
-/* Updated weights are gathered in the order of the table, and gathers are done in the order in
- * which they are issued. A unit that a step uses late must not be in front of those it uses first:
- * on the last stage a tied table is the first unit of the table and the last that is used. */
+/* Updated weights are gathered in the order of the table, and gathers are executed in the order in
+ * which they are issued. A unit that a step uses late must not come before those that it uses
+ * first: on the last stage a tied table is the first unit of the table, but the last one used. */
 static void find_used_late(ZeroStore *s)
 {
     bool *used = must_calloc((size_t)s->base.table->n_units, sizeof *used);
     int highest = -1; /* of the units used so far */
     for (int64_t i = 0; i < s->options.n_uses; i++) {
         const Use *use = &s->options.uses[i];
-        /* Only the first use decides when the weights must be there. */
+        /* Only the first use determines when the weights are needed. */
         if (!use->weight || used[use->unit]) continue;
         used[use->unit] = true;
         s->unit[use->unit].used_late = use->unit < highest;
@@ -89,7 +91,7 @@ static void find_used_late(ZeroStore *s)
 void zero_layout_units(ZeroStore *s)
 {
     const ParamTable *table = s->base.table;
-    /* Every rank's shard begins at an aligned element and has as many as every other's. */
+    /* The shards of all ranks begin at aligned elements and have equal sizes. */
     int64_t grain = PARAM_ALIGNMENT * s->grid->shard.size;
     s->gap = must_calloc((size_t)(table->n_params + table->n_units), sizeof *s->gap);
     for (int i = 0; i < table->n_units; i++) {
@@ -106,7 +108,7 @@ void zero_layout_units(ZeroStore *s)
     zero_plan_gathers(s);
 }
 
-/* Elements of the largest unit, or of the largest whose gradient is transient. */
+/* Returns the size of the largest unit, or of the largest one with a transient gradient. */
 static int64_t largest_unit(const ZeroStore *s, bool transient)
 {
     int64_t largest = 0;
@@ -115,15 +117,15 @@ static int64_t largest_unit(const ZeroStore *s, bool transient)
     return largest;
 }
 
-/* Elements of the largest bucket of gradients that travel in another type. */
+/* Returns the size of the largest bucket of gradients that are sent in another dtype. */
 static int64_t wire_elements(const ZeroStore *s)
 {
     int64_t largest = largest_unit(s, false), all = 0;
     for (int i = 0; i < s->base.table->n_units; i++)
         all += s->unit[i].size;
-    /* From stage 2 on a bucket is issued at the end of each layer, which has two units at most. */
+    /* From stage 2 on a bucket is issued at the end of each layer, which has at most two units. */
     if (s->options.stage >= 2) all = min_i64(all, 2 * largest);
-    /* A unit that is larger than a bucket has one to itself. */
+    /* A unit larger than a bucket gets a bucket of its own. */
     return max_i64(largest, min_i64(s->summing.most, all));
 }
 
@@ -135,7 +137,8 @@ static void layout_gradients(ZeroStore *s, ZeroArenas *arenas)
         if (!u->at_home) continue;
         Tensor kept =
             arena_tensor(&arenas->gradients, dtype, 1, u->transient ? u->part : u->size, 0, 0);
-        /* A transient gradient gets a slot when it is made; what stays is the sum's shard. */
+        /* A transient gradient gets a slot when it is computed; only the shard of its sum is kept.
+         */
         u->grad = u->transient ? NO_TENSOR : kept;
         u->grad_part = u->transient ? kept : zero_part(s, kept);
     }
@@ -154,7 +157,7 @@ void zero_layout_memory(ZeroStore *s, ZeroArenas *arenas)
         if (!u->at_home) continue;
         Tensor kept = arena_tensor(&arenas->weights, table->unit[i].dtype, 1,
                                    u->sharded ? u->part : u->size, 0, 0);
-        /* Whole weights have their shard in them, so an update of the shard needs no copy. */
+        /* The shard is a part of the whole weights, so an updated shard need not be copied. */
         u->weight_state = u->sharded ? WEIGHTS_AWAY : WEIGHTS_HERE;
         u->weight = u->sharded ? NO_TENSOR : kept;
         u->weight_part = u->sharded ? kept : zero_part(s, kept);
@@ -170,8 +173,8 @@ Tensor zero_part(const ZeroStore *s, Tensor whole)
     return tensor_slice_rows(whole, part * s->grid->shard.rank, part);
 }
 
-/* Whether this rank counts a range of a unit. All rows of a range are cut alike, so its first row
- * answers for all. */
+/* Returns whether this rank counts a range of a unit. All rows of a range are split in the same
+ * way, so the first row is enough to decide. */
 static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *range)
 {
     const ParamTable *table = s->base.table;
@@ -181,13 +184,13 @@ static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *rang
     return param_owned_here(table, i, &s->grid->size, &s->grid->at);
 }
 
-/* ParamStore.shards. Every piece of a range is a shard of its own, for it has one optimizer group.
- */
+/* Implements ParamStore.shards. Every piece of a range is a separate shard, because each range has
+ * one optimizer group. */
 int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
 {
     const ZeroStore *s = (ZeroStore *)base;
-    /* At stage 0 a rank updates everything. It counts what it would own at stage 1, so that both
-     * stages add up the same numbers in the same order. */
+    /* At stage 0 a rank updates everything. For the norm it counts the shard that it would own at
+     * stage 1, so that both stages add the same numbers in the same order. */
     bool all = s->options.stage == 0 && purpose == PURPOSE_UPDATE;
     int n = 0;
     for (int i = 0; i < base->table->n_units; i++) {
@@ -198,14 +201,15 @@ int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
         int64_t end = all ? u->size : begin + u->part;
         for (int r = 0; r < unit->n_ranges; r++) {
             const Range *range = &unit->range[r];
-            /* The last range has the unit's tail, so that every element has an owner, on a rank
-             * whose shard is padding alone, too. */
+            /* The last range includes the unit's tail, so every element belongs to a range, even on
+             * a rank whose shard is only padding. */
             bool last = r + 1 == unit->n_ranges;
             int64_t from = max_i64(begin, range->offset);
             int64_t to = min_i64(end, last ? u->size : range->offset + range->count);
             if (from >= to) continue;
             if (purpose == PURPOSE_COUNT && !counted_here(s, unit, range)) continue;
-            /* Past `max` shards are only counted: the caller asks for their number first. */
+            /* Beyond `max` shards are only counted, because callers first call this for their
+             * number. */
             if (n++ >= max) continue;
             Tensor weight = all ? u->weight : u->weight_part;
             Tensor grad = all ? u->grad : u->grad_part;

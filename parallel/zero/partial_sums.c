@@ -1,18 +1,20 @@
-/* partial_sums.c -- gradients of tied tables and tensor-parallel partial gradients are summed, once
- * a step.
+/* partial_sums.c -- sums gradients of tied tables and tensor-parallel partial gradients, once per
+ * step.
  *
- * Ranks that hold the same weights may each have a part of the gradient. Tensor-parallel ranks do
- * where rows are whole on all of them, for each has seen other tokens or other heads (TpGrad). The
- * first and the last stage do where a table is tied, for each has one of its two uses.
+ * Ranks that hold the same weights may each have only a part of their gradient. On tensor-parallel
+ * ranks this happens for rows that all of them hold, because each rank has processed other tokens
+ * or other heads (TpGrad). On the first and the last stage it happens for a tied table, because
+ * each stage has one of its two uses.
  *
- * These sums follow the sum over the data-parallel ranks and are made on this rank's shard. The
- * ranks of such a group have units of one layout and the same shard of each, so their shards line
- * up, and only what a rank will update travels. At stage 0, where gradients are whole, the same
- * sums are made of the whole: element by element, so the bits are those of the shards. */
+ * These sums follow the sum over the data-parallel ranks, and only this rank's shard is summed. The
+ * ranks of such a group have the same layout of units and the same shard of each, so corresponding
+ * elements are added, and only elements that the rank will update are sent. At stage 0 gradients
+ * are whole, and whole tensors are summed; the bits are the same, because sums are elementwise. */
 #include "model/core/min_max.h"
 #include "parallel/zero/state.h"
 
-/* The ranks that have the addends of rows of this kind; NULL: each rank has the sum. */
+/* Returns the ranks that have the addends of rows of this kind; NULL if each rank has the whole
+ * gradient. */
 static Comm *addends(const ZeroStore *s, TpGrad kind)
 {
     Grid *grid = s->grid;
@@ -26,7 +28,8 @@ static Comm *addends(const ZeroStore *s, TpGrad kind)
     return NULL;
 }
 
-/* What this rank keeps of elements [from, to) of a unit's gradient; NO_TENSOR: none of them. */
+/* Returns the part of elements [from, to) of a unit's gradient that this rank stores; NO_TENSOR if
+ * it stores none of them. */
 static Tensor kept_between(const ZeroStore *s, const UnitState *u, int64_t from, int64_t to)
 {
     bool whole = s->options.stage == 0;
@@ -38,8 +41,8 @@ static Tensor kept_between(const ZeroStore *s, const UnitState *u, int64_t from,
                      : NO_TENSOR;
 }
 
-/* Sums the unit's rows whose addends are on these ranks. Ranges of one kind follow each other and
- * go out as one tensor. */
+/* Sums those rows of the unit whose addends are on these ranks. Ranges of the same kind are
+ * consecutive and are sent as one tensor. */
 static void sum_rows(ZeroStore *s, int unit, Comm *comm)
 {
     const Unit *rows = &s->base.table->unit[unit];
@@ -60,7 +63,7 @@ static void sum_over(ZeroStore *s, Comm *comm)
     for (int i = 0; i < s->base.table->n_units; i++) {
         const UnitState *u = &s->unit[i];
         if (!u->at_home) continue;
-        /* Of a tied table both homes have a part of every row; elsewhere only some rows have
+        /* Both homes of a tied table have a part of every row; in other units only some rows have
          * several addends. */
         if (comm != &s->grid->tie)
             sum_rows(s, i, comm);

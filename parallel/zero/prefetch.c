@@ -1,10 +1,11 @@
 /* prefetch.c -- see prefetch.h.
  *
- * First every use is a stay of its own, of two points. Then stays of a unit are joined over short
- * gaps, shortest first, where that keeps within what may live at once; then each is begun earlier,
- * in order, as far as that and the bucket allow. Places are given first come, first fit. Holes
- * between places may make the buffer longer than what lives in it: then all is done again for a
- * smaller limit, at last with no more than two stays at a time, at either end of the buffer. */
+ * At first every use is a separate stay of two points. Then stays of the same unit are joined over
+ * short gaps, shortest first, if this does not exceed the limit of live elements. Then each stay,
+ * in order, begins as early as the limit and the bucket allow. Positions in the buffer are assigned
+ * first come, first fit. Gaps between positions may make the buffer longer than the limit. Then
+ * everything is repeated with a smaller limit, and in the last attempt with at most two stays at a
+ * time, one at each end of the buffer. */
 #include "parallel/zero/prefetch.h"
 
 #include "model/core/check.h"
@@ -12,16 +13,16 @@
 
 #include <stdlib.h>
 
-/* What is being planned. */
+/* A plan while it is being made. */
 typedef struct {
     const int64_t *size;
     const GatherLimits *limits;
-    int64_t n;      /* points */
-    int *unit;      /* used at each point */
-    int64_t *next;  /* point of the same unit's next use; n: none */
-    int64_t *live;  /* elements in the buffer at each point, and at one more */
-    int64_t *ahead; /* of these, gathered and not used yet */
-    bool *joined;   /* the unit stays from this use to the next */
+    int64_t n;      /* number of points */
+    int *unit;      /* the unit used at each point */
+    int64_t *next;  /* the point of the same unit's next use; n: none */
+    int64_t *live;  /* elements in the buffer at each point, and at one point after the last */
+    int64_t *ahead; /* of these, elements gathered but not used yet */
+    bool *joined;   /* whether the unit is kept from this use to its next one */
 } Draft;
 
 static int64_t size_at(const Draft *d, int64_t point)
@@ -67,14 +68,14 @@ static void draft_free(Draft *d)
 
 /* ---- joining stays --------------------------------------------------------------------------- */
 
-/* Every use alone: held at its point and the next one. */
+/* Makes every use a separate stay, of its own point and the next one. */
 static void start_alone(Draft *d)
 {
     for (int64_t p = 0; p <= d->n; p++) {
         bool again = p > 0 && p < d->n && d->unit[p] == d->unit[p - 1];
         d->live[p] = (p < d->n ? size_at(d, p) : 0) + (p > 0 && !again ? size_at(d, p - 1) : 0);
         d->ahead[p] = 0;
-        if (p < d->n) d->joined[p] = d->next[p] == p + 1; /* it has not been released before */
+        if (p < d->n) d->joined[p] = d->next[p] == p + 1; /* the unit is not released in between */
     }
 }
 
@@ -89,7 +90,7 @@ static int shorter_first(const void *a, const void *b)
     return x->point < y->point ? -1 : 1;
 }
 
-/* Joins the use at `point` to the unit's next one if `limit` has room for it in between. */
+/* Joins the use at `point` with the unit's next use if `limit` has room for the unit in between. */
 static void join(Draft *d, int64_t point, int64_t limit)
 {
     int64_t size = size_at(d, point);
@@ -119,7 +120,8 @@ static void join_stays(Draft *d, int64_t limit)
 
 /* ---- gathering ahead ------------------------------------------------------------------------- */
 
-/* The point at which the stay that begins with `first` may be gathered, `earliest` or later. */
+/* Returns the earliest point, not before `earliest`, at which the stay whose first use is `first`
+ * can be gathered. */
 static int64_t begin_earlier(Draft *d, int64_t first, int64_t earliest, int64_t limit)
 {
     int64_t size = size_at(d, first), at = first;
@@ -132,10 +134,11 @@ static int64_t begin_earlier(Draft *d, int64_t first, int64_t earliest, int64_t 
     return at;
 }
 
-/* Lists the stays in order of their first use; `ahead`: begun as early as may be. */
+/* Lists the stays in order of their first use; with `ahead` they begin as early as possible. */
 static void list_stays(Draft *d, GatherPlan *plan, bool ahead, int64_t limit)
 {
-    int64_t *free_at = must_calloc((size_t)d->n + 1, sizeof *free_at); /* by a stay's first point */
+    int64_t *free_at =
+        must_calloc((size_t)d->n + 1, sizeof *free_at); /* indexed by a stay's first point */
     bool *begun = must_calloc((size_t)d->n + 1, sizeof *begun);
     int64_t earliest = 0;
     plan->n = 0;
@@ -146,7 +149,7 @@ static void list_stays(Draft *d, GatherPlan *plan, bool ahead, int64_t limit)
             g.last = d->next[g.last];
             begun[g.last] = true;
         }
-        /* The unit's next stay must not begin before this one has ended. */
+        /* The unit's next stay must not begin before this one ends. */
         if (d->next[g.last] < d->n) free_at[d->next[g.last]] = g.last + 2;
         if (earliest < free_at[i]) earliest = free_at[i];
         if (ahead) g.at = begin_earlier(d, i, earliest, limit);
@@ -157,14 +160,15 @@ static void list_stays(Draft *d, GatherPlan *plan, bool ahead, int64_t limit)
     free(free_at);
 }
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- positions ----------------------------------------------------------------------------------
+ */
 
-/* The stays that are in the buffer, in order of their places. */
+/* The stays that are in the buffer, in order of their positions. */
 typedef struct {
     int64_t *stay, n;
 } Placed;
 
-/* Of those that have ended when `point` begins the places are free. */
+/* Removes the stays that have ended when `point` begins. */
 static void take_out_ended(const GatherPlan *plan, Placed *placed, int64_t point)
 {
     int64_t n = 0;
@@ -173,7 +177,7 @@ static void take_out_ended(const GatherPlan *plan, Placed *placed, int64_t point
     placed->n = n;
 }
 
-/* Gives each stay the first place that is long enough. */
+/* Assigns each stay the first free range that is long enough. */
 static void place_all(const Draft *d, GatherPlan *plan)
 {
     Placed placed = {.stay = must_calloc((size_t)plan->n + 1, sizeof(int64_t))};
@@ -196,7 +200,7 @@ static void place_all(const Draft *d, GatherPlan *plan)
     free(placed.stay);
 }
 
-/* Two stays at most at a time: one from the buffer's beginning, the other to its end. */
+/* Places at most two stays at a time: one at the beginning of the buffer, the other at its end. */
 static void place_at_the_ends(const Draft *d, GatherPlan *plan, int64_t elements)
 {
     const Gather *low = NULL;
@@ -230,7 +234,7 @@ GatherPlan gathers_plan(const int64_t *size, const Use *uses, int64_t n_uses,
     GatherPlan plan = {.gather = must_calloc((size_t)d.n + 1, sizeof *plan.gather)};
     CHECK(most >= least, "%lld elements for gathers that need %lld", (long long)most,
           (long long)least);
-    /* No more can live than all units together, so a larger limit changes nothing. */
+    /* At most all units together can be live, so a larger limit has no effect. */
     int64_t all = 0;
     for (int64_t i = 0; i < d.n; i++)
         if (d.next[i] == d.n) all += size_at(&d, i);
@@ -238,7 +242,8 @@ GatherPlan gathers_plan(const int64_t *size, const Use *uses, int64_t n_uses,
     for (int eighths = 8; eighths >= 0; eighths--) {
         int64_t limit = least + (most - least) / 8 * eighths;
         if (eighths == 8) limit = most;
-        /* The last attempt, without joining or gathering ahead, has two stays at a time at most. */
+        /* The last attempt neither joins stays nor prefetches, so it has at most two stays at a
+         * time. */
         start_alone(&d);
         if (eighths > 0) join_stays(&d, limit);
         list_stays(&d, &plan, eighths > 0, limit);

@@ -1,5 +1,5 @@
-/* publish.c -- whole weights are gathered from the ranks that own their shards, in buckets, on the
- * comm stream: updated weights while the next forward pass begins, and sharded weights before a use
+/* publish.c -- gathers whole weights from the ranks that own the shards, in buckets, on the comm
+ * stream: updated weights while the next forward pass begins, and sharded weights before a use
  * (gather.c). */
 #include "model/core/check.h"
 #include "parallel/zero/state.h"
@@ -7,7 +7,8 @@
 void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
 {
     if (bucket->n == 0) return;
-    /* The shards must be written, and the places of the whole weights must be read no more. */
+    /* The shards must have been written, and earlier reads of the whole weights' memory must have
+     * ended. */
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
     comm_group_begin(&s->grid->shard);
@@ -35,7 +36,8 @@ void zero_queue_gather(ZeroStore *s, Bucket *bucket, int unit)
     if (bucket_is_full(bucket)) zero_issue_gathers(s, bucket);
 }
 
-/* Asks for the updated weights of a unit that is kept whole, if nobody has yet. */
+/* Requests the gather of the updated weights of a unit that is stored whole, if not yet requested.
+ */
 static void ask_for_update(ZeroStore *s, int unit)
 {
     const UnitState *u = &s->unit[unit];
@@ -49,18 +51,18 @@ void zero_publish(ParamStore *base, int unit)
     UnitState *u = &s->unit[unit];
     CHECK(u->weight_state != WEIGHTS_HELD, "unit %d published while acquired", unit);
     if (u->sharded)
-        zero_drop_weights(u); /* what was gathered is out of date */
+        zero_drop_weights(u); /* the gathered weights are out of date */
     else if (u->at_home && s->options.stage > 0 && u->weight_state != WEIGHTS_QUEUED)
-        /* At stage 0 every rank has made the same update. Where a gather is queued already it is
-         * issued after this update, too, and brings it. */
+        /* At stage 0 every rank has made the same update. If a gather is already queued, it is
+         * issued after this update and includes it. */
         u->weight_state = WEIGHTS_AWAY;
-    /* Gathers are done in the order in which they are issued. A unit that is used late would keep
-     * those waiting that the next forward pass needs first. */
+    /* Gathers are executed in the order in which they are issued. A unit that is used late would
+     * delay those that the next forward pass needs first. */
     if (!u->used_late) ask_for_update(s, unit);
     if (unit < base->table->n_units - 1) return;
     for (int i = 0; i <= unit; i++)
         ask_for_update(s, i);
-    /* After the table's last unit no other will come to fill the bucket. */
+    /* After the table's last unit the bucket will not become fuller. */
     zero_issue_gathers(s, &s->publishing);
 }
 

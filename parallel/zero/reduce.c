@@ -1,12 +1,12 @@
-/* reduce.c -- gradients are summed over the data-parallel ranks, in buckets, on the comm stream.
- * Those that are kept whole are summed once a step, after the last release; transient ones at every
- * release, into this rank's shard. */
+/* reduce.c -- sums gradients over the data-parallel ranks, in buckets, on the comm stream.
+ * Gradients that are stored whole are summed once per step, after the last release; transient ones
+ * at every release, into this rank's shard. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
 
-/* What goes between ranks for the i-th unit of the bucket: its gradient, or its place in the wire
- * buffer, after those of the units before it. */
+/* Returns the tensor that is sent for the i-th unit of the bucket: its gradient, or its part of the
+ * wire buffer, after the parts of the earlier units. */
 static Tensor travelling(const ZeroStore *s, int i)
 {
     const Bucket *bucket = &s->summing;
@@ -17,22 +17,22 @@ static Tensor travelling(const ZeroStore *s, int i)
     return tensor_slice_rows(s->wire, before, s->unit[bucket->unit[i]].size);
 }
 
-/* Whether a transient gradient, which is released and summed once a micro-batch, has had a sum in
- * this step: then its shard is added to. */
+/* Returns whether a transient gradient, which is released and summed once per micro-batch, has
+ * already been summed in this step. Then the next sum is added to its shard. */
 static bool has_sum(const UnitState *u)
 {
     return u->released > 1;
 }
 
-/* Whether the reduce-scatter can write the sum where it is kept: nothing is there yet that it must
- * be added to, and it has the type that is kept. */
+/* Returns whether the reduce-scatter can write the sum directly to the shard: it has the stored
+ * dtype, and there is no earlier sum to which it must be added. */
 static bool sums_in_place(const ZeroStore *s, const UnitState *u)
 {
     return u->transient && !has_sum(u) && !tensor_present(s->wire) && !s->options.all_reduce;
 }
 
-/* The sum over the ranks, of the whole or of this rank's part of it; in place but for
- * sums_in_place. */
+/* Sums over the ranks: the whole gradient, or this rank's part of it. The result is written in
+ * place, except if sums_in_place. */
 static void sum_over_ranks(ZeroStore *s, const UnitState *u, Tensor whole)
 {
     Comm *comm = &s->grid->shard;
@@ -43,7 +43,7 @@ static void sum_over_ranks(ZeroStore *s, const UnitState *u, Tensor whole)
                             sums_in_place(s, u) ? u->grad_part : zero_part(s, whole), whole);
 }
 
-/* Brings the sum from where it was made to where it is kept. */
+/* Copies the sum, or adds it, to the memory in which it is stored. */
 static void keep_sum(ZeroStore *s, const UnitState *u, Tensor whole)
 {
     Tensor sum = zero_part(s, whole);
@@ -54,7 +54,7 @@ static void keep_sum(ZeroStore *s, const UnitState *u, Tensor whole)
         else
             op_copy(&s->comm, u->grad_part, sum);
     } else if (has_sum(u)) {
-        /* Micro-batches add up in the type that is kept, whatever type the sum has come in. */
+        /* Micro-batches are accumulated in the stored dtype, whatever dtype was sent. */
         Tensor staged = zero_part(s, u->grad);
         if (sum.data != staged.data) op_copy(&s->comm, staged, sum);
         op_add(&s->comm, u->grad_part, u->grad_part, staged);
@@ -63,7 +63,7 @@ static void keep_sum(ZeroStore *s, const UnitState *u, Tensor whole)
     }
 }
 
-/* The unit's sum is on the comm stream: when that is done its slot is free. */
+/* Marks the unit's sum as issued to the comm stream; its slot becomes free after the sum. */
 static void end_sum(ZeroStore *s, UnitState *u)
 {
     u->grad_state = GRAD_SUMMED;
@@ -73,7 +73,7 @@ static void end_sum(ZeroStore *s, UnitState *u)
     device_event_record(&s->comm, &s->slot[u->slot].free);
 }
 
-/* Puts the sums of the bucket on the comm stream, and empties it. */
+/* Issues the sums of the bucket to the comm stream and empties the bucket. */
 static void issue_sums(ZeroStore *s)
 {
     Bucket *bucket = &s->summing;
@@ -88,10 +88,10 @@ static void issue_sums(ZeroStore *s)
     for (int i = 0; i < bucket->n; i++)
         sum_over_ranks(s, &s->unit[bucket->unit[i]], travelling(s, i));
     comm_group_end(&s->grid->shard);
-    /* No sum is there before its group has ended. */
+    /* Sums are complete only after the end of their group. */
     for (int i = 0; i < bucket->n; i++)
         keep_sum(s, &s->unit[bucket->unit[i]], travelling(s, i));
-    /* Only now, for `travelling` and `keep_sum` read the gradients of the slots. */
+    /* The slots are released only now, because `travelling` and `keep_sum` read their gradients. */
     for (int i = 0; i < bucket->n; i++)
         end_sum(s, &s->unit[bucket->unit[i]]);
     if (!s->options.overlap_comm) zero_await_sums(s, &s->grid->shard);
@@ -124,12 +124,12 @@ void zero_end_sums(ZeroStore *s)
     bool shared = s->grid->shard.size > 1, partial = zero_has_partial_sums(s);
     if (shared) {
         issue_sums(s);
-        /* The waits for partial sums are waits for these sums, too, but are counted on other axes:
-         * where waiting is measured, this one has a wait of its own. */
+        /* Waiting for partial sums includes waiting for these sums, but is counted on other axes.
+         * So if waiting times are measured, these sums get a separate wait. */
         if (!partial || s->grid->shard.exposed) zero_await_sums(s, &s->grid->shard);
     } else if (partial) {
-        /* Partial sums follow sums on the comm stream; without any it waits for the gradients
-         * here. */
+        /* Partial sums normally follow other sums on the comm stream. If there are none, the comm
+         * stream must wait for the gradients here. */
         device_event_record(s->dev, &s->computed);
         device_event_wait(&s->comm, &s->computed);
     }

@@ -1,80 +1,81 @@
-/* state.h -- what the files of this folder share: the store and the state of its units.
+/* state.h -- declares the store and the state of its units, for the files of this folder.
  *
- * A unit has facts that hold for the whole run and two states that change within a step: where its
- * weights are, and where its gradient is. README.md draws both. */
+ * Some fields of a unit are constant for the whole run. Two states change within a step: where its
+ * weights are, and where its gradient is. README.md has a figure of each. */
 #ifndef PARALLEL_ZERO_STATE_H
 #define PARALLEL_ZERO_STATE_H
 
 #include "parallel/zero/bucket.h"
 #include "parallel/zero/zero.h"
 
-/* A hole between packs, or a unit's tail: zero at every reduction. */
+/* A gap between packs, or a unit's tail. It must be zero at every reduction. */
 typedef struct {
     int64_t offset, count; /* elements into the unit */
 } Gap;
 
-/* Where the whole, current weights of a unit are. */
+/* Where the whole, up-to-date weights of a unit are. */
 typedef enum {
-    WEIGHTS_AWAY,     /* on the ranks that own their shards; nobody has asked for them yet */
+    WEIGHTS_AWAY,     /* only on the ranks that own the shards; no gather has been requested */
     WEIGHTS_QUEUED,   /* their gather is in a bucket */
     WEIGHTS_ARRIVING, /* their gather is on the comm stream; `ready` is its event */
-    WEIGHTS_HERE,     /* in `weight`, for all that the compute stream is given from now on */
-    WEIGHTS_HELD,     /* likewise, between acquire and release */
+    WEIGHTS_HERE,     /* in `weight`, for all work issued to the compute stream from now on */
+    WEIGHTS_HELD,     /* also in `weight`, between acquire and release */
 } WeightState;
 
 /* Where a unit's gradient is. */
 typedef enum {
-    GRAD_NONE,    /* none has been made in this step */
+    GRAD_NONE,    /* no gradient has been computed in this step */
     GRAD_HELD,    /* in `grad`, between grad_acquire and grad_release */
-    GRAD_IN_SLOT, /* transient: a micro-batch's, complete, waits in its slot for the sum */
-    GRAD_KEPT,    /* not transient: what this rank has added up so far, in `grad` */
+    GRAD_IN_SLOT, /* transient: one micro-batch's gradient is complete and waits in its slot for the
+                     sum */
+    GRAD_KEPT,    /* not transient: the sum of this rank's micro-batches so far, in `grad` */
     GRAD_SUMMED,  /* the sum over the data-parallel ranks is on the comm stream */
 } GradState;
 
 typedef struct {
-    /* Facts of the run, from layout.c and gather.c. */
+    /* Constant for the run; set by layout.c and gather.c. */
     bool at_home;   /* this stage is a home of the unit; else all sizes are 0 */
     bool sharded;   /* weights are kept as shards and gathered for a use */
-    bool transient; /* whole gradients are made in a slot and summed at every release */
-    bool used_late; /* a step uses a unit that comes later in the table before this one */
+    bool transient; /* whole gradients are computed in a slot and summed at every release */
+    bool used_late; /* a step uses a later unit of the table before this one */
     int64_t size;   /* elements of the padded unit */
-    int64_t part;   /* elements of a rank's shard of it */
-    int first_gap;  /* in the store's list of gaps */
-    int n_gaps;     /* how many the unit has */
-    /* Flat, this rank's shards: what it updates, and the sum over the ranks. Where a whole is kept
-     * they lie in it. */
+    int64_t part;   /* elements of one rank's shard */
+    int first_gap;  /* index of its first gap in the store's list */
+    int n_gaps;     /* number of its gaps */
+    /* This rank's shards, flat: the weights that it updates, and the gradients summed over the
+     * ranks. If the whole tensor is stored, they are part of it. */
     Tensor weight_part, grad_part;
 
     /* The weights. */
     WeightState weight_state;
-    Tensor weight; /* flat, of `size` elements; of a sharded unit absent while it is away */
-    Event ready;   /* on the comm stream: the weights have arrived */
-    int64_t used;  /* sharded: the point of its latest use (prefetch.h) */
+    Tensor weight; /* flat, of `size` elements; absent while a sharded unit is away */
+    Event ready;   /* recorded on the comm stream after the gather */
+    int64_t used;  /* sharded: the point of its most recent use (prefetch.h) */
     int64_t last;  /* sharded: the last point of its stay */
 
     /* The gradient. */
     GradState grad_state;
-    Tensor grad;  /* flat, of `size` elements; transient: in its slot, absent without one */
+    Tensor grad;  /* flat, of `size` elements; transient: in its slot, absent if it has none */
     int slot;     /* transient: which slot, while it has one */
-    int releases; /* how many the step has */
-    int released; /* how many there have been */
+    int releases; /* how many times the step releases it */
+    int released; /* how many times it has been released so far */
 } UnitState;
 
-/* Where transient gradients are made. There are two slots: a layer has up to two units, and one is
- * summed over the ranks while the next is filled. */
+/* A slot, in which transient gradients are computed. There are two: a layer has up to two units,
+ * and one gradient is summed over the ranks while the next is computed. */
 enum { ZERO_SLOTS = 2 };
 typedef struct {
-    Tensor memory; /* flat, room for the largest such unit */
+    Tensor memory; /* flat, with room for the largest transient unit */
     bool taken;    /* from a unit's grad_acquire until its sum is on the comm stream */
-    Event free;    /* on the comm stream: that sum is done */
+    Event free;    /* recorded on the comm stream after that sum */
 } Slot;
 
 struct ZeroStore {
-    ParamStore base; /* first: the contract's pointer is the store's */
-    Device *dev;     /* NULL: laid out, not allocated */
+    ParamStore base; /* first, so that a ParamStore pointer is also a ZeroStore pointer */
+    Device *dev;     /* NULL: laid out, but not allocated */
     Device comm;     /* the device's comm stream, on which collectives run */
     Grid *grid;
-    ZeroOptions options; /* its stage is 0 where there is one rank */
+    ZeroOptions options; /* the stage is 0 if there is only one rank */
     UnitState *unit;
     Gap *gap;
     int n_gaps;
@@ -82,103 +83,104 @@ struct ZeroStore {
     /* The step. */
     const Use *uses;
     int64_t n_uses, next_use;
-    int held;             /* how many weights and gradients are held */
-    bool makes_gradients; /* some use of the step has a gradient */
+    int held;             /* number of weights and gradients that are held now */
+    bool makes_gradients; /* whether some use of the step has a gradient */
 
-    /* Collectives that are not on the comm stream yet. */
+    /* Collectives that have not been issued to the comm stream yet. */
     Bucket summing;    /* gradients */
-    Bucket publishing; /* updated weights of units that are kept whole */
+    Bucket publishing; /* updated weights of units that are stored whole */
     Bucket gathering;  /* weights of sharded units */
-    Event computed;    /* on the compute stream: what the comm stream reads is there */
-    Event reduced;     /* on the comm stream: sums have arrived */
+    Event computed; /* recorded on the compute stream: the inputs of the comm stream are complete */
+    Event reduced;  /* recorded on the comm stream after sums */
     Slot slot[ZERO_SLOTS];
     int next_slot;
 
-    /* Stage 3: the buffer of gathered weights, and the plan for it. */
-    GatherPlan plan; /* for the uses that the store was laid out for: */
+    /* Stage 3: the buffer of gathered weights and its plan. */
+    GatherPlan plan; /* the plan for the uses that the store was laid out for: */
     Use *planned;
     int64_t n_planned;
-    bool by_plan;      /* the step's uses are those of the plan, or the first of them */
-    int64_t point;     /* how many uses of weights the step has had */
-    int64_t next_stay; /* the first stay of the plan that has not been asked for */
+    bool by_plan;      /* whether the step's uses are those of the plan, or its first ones */
+    int64_t point;     /* number of uses of weights in the step so far */
+    int64_t next_stay; /* the first stay of the plan whose gather has not been requested */
     int64_t room;      /* elements of the buffer */
     Tensor gathered;   /* the buffer */
-    int low, high;     /* without a plan: the units at the buffer's ends; -1: none */
+    int low, high;     /* without a plan: the units at the two ends of the buffer; -1: none */
 
-    Tensor wire; /* flat; absent where gradients travel as they are kept */
+    Tensor wire; /* flat; absent if gradients are sent in the dtype in which they are stored */
     void *weights, *gradients, *gathered_memory, *transient, *wire_memory;
     ZeroBytes bytes;
 };
 
 /* ---- layout.c: sizes, memory, gaps ----------------------------------------------------------- */
 
-/* Fills in the facts of all units: sizes, gaps, and how weights and gradients are kept. */
+/* Sets the constants of all units: sizes, gaps, and how weights and gradients are stored. */
 void zero_layout_units(ZeroStore *store);
-/* Gives all tensors their places: over measuring arenas for the plan, over the device's when there
- * is memory. */
+/* Places all tensors: over measuring arenas for the memory plan, and over the device's arenas for
+ * the allocation. */
 typedef struct {
     Arena weights, gradients, gathered, transient, wire;
 } ZeroArenas;
 void zero_layout_memory(ZeroStore *store, ZeroArenas *arenas);
-/* This rank's shard of a flat tensor of a whole unit. */
+/* Returns this rank's shard of a flat tensor of a whole unit. */
 Tensor zero_part(const ZeroStore *store, Tensor whole);
 int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max);
 
 /* ---- reduce.c: sums of gradients over the data-parallel ranks -------------------------------- */
 
-/* Gives the unit's gradient of this micro-batch a slot. The compute stream waits until the slot's
- * former gradient has been summed. */
+/* Assigns a slot to the unit's gradient of this micro-batch. The compute stream waits until the
+ * slot's previous gradient has been summed. */
 void zero_take_slot(ZeroStore *store, int unit);
-/* The unit's gradient, of this step or of this micro-batch, is complete on this rank: its sum joins
- * the bucket, which is issued when it is full. */
+/* Adds the sum of the unit's gradient to the bucket, and issues the bucket if it is full. The
+ * gradient of this step, or of this micro-batch, must be complete on this rank. */
 void zero_queue_sum(ZeroStore *store, int unit);
-/* Puts the sums of transient gradients on the comm stream: their slots are needed again soon, so
- * they do not wait for a bucket to fill. */
+/* Issues the sums of transient gradients to the comm stream. Their slots are needed again soon, so
+ * the sums do not wait until a bucket is full. */
 void zero_issue_layer_sums(ZeroStore *store);
-/* The compute stream waits for all sums on the comm stream so far. The wait is counted on the axis
- * of `comm`, the communicator of the last ones. */
+/* Makes the compute stream wait for all sums issued to the comm stream so far. The wait is counted
+ * on the axis of `comm`, the communicator of the last sums. */
 void zero_await_sums(ZeroStore *store, Comm *comm);
-/* The end of a step: all sums that are left, then those of partial_sums.c, are put on the comm
- * stream, and the compute stream waits for them. */
+/* To be called at the end of a step: issues all remaining sums to the comm stream, then those of
+ * partial_sums.c, and makes the compute stream wait for them. */
 void zero_end_sums(ZeroStore *store);
 
 /* ---- partial_sums.c: sums of gradients over the other axes of the grid ----------------------- */
 
-/* Whether this step has gradients that are partial sums on another axis. */
+/* Returns whether this step has gradients that are partial sums on another axis. */
 bool zero_has_partial_sums(const ZeroStore *store);
-/* Puts their sums on the comm stream; the compute stream waits for each group of them. */
+/* Issues their sums to the comm stream; the compute stream waits for each group. */
 void zero_sum_partials(ZeroStore *store);
 
 /* ---- publish.c: gathers of weights, and updated weights -------------------------------------- */
 
-/* The gather of the unit's weights joins the bucket, which is issued when it is full. */
+/* Adds the gather of the unit's weights to the bucket, and issues the bucket if it is full. */
 void zero_queue_gather(ZeroStore *store, Bucket *bucket, int unit);
-/* Puts the gathers of the bucket on the comm stream, and empties it. */
+/* Issues the gathers of the bucket to the comm stream and empties the bucket. */
 void zero_issue_gathers(ZeroStore *store, Bucket *bucket);
-/* The compute stream waits until the unit's weights have arrived, if they were asked for; updated
- * weights that were not are asked for first. */
+/* Makes the compute stream wait until the unit's weights have arrived, if their gather was
+ * requested. If the unit has updated weights and no gather was requested, requests it first. */
 void zero_await_weights(ZeroStore *store, int unit);
-/* ParamStore.publish: all ranks have put the update of their shards of the unit on their streams.
- * What is kept whole is gathered, in the order of the table but for units that are used late; what
- * was gathered for a use is out of date and dropped. */
+/* Implements ParamStore.publish: all ranks have issued the update of their shards of the unit.
+ * Weights that are stored whole are gathered, in the order of the table except for units that are
+ * used late. Weights that were gathered for a use are out of date and are dropped. */
 void zero_publish(ParamStore *base, int unit);
 
 /* ---- gather.c: sharded weights for their uses ------------------------------------------------ */
 
 /* Chooses the units that are sharded, and plans their gathers for options.uses. */
 void zero_plan_gathers(ZeroStore *store);
-/* A step with these uses begins: all sharded weights are dropped, for they may be out of date, and
- * the plan is followed from its beginning if it is for these uses. */
+/* Begins a step with these uses: drops all sharded weights, because they may be out of date, and
+ * follows the plan from its beginning if it was made for these uses. */
 void zero_begin_plan(ZeroStore *store, const Use *uses, int64_t n);
-/* Between two uses, where the plan is followed with overlap_comm: asks for the weights of the next
- * use; or for these and for what the plan gathers ahead of its use. */
+/* Called between two uses if the plan is followed with overlap_comm. zero_ask_for_next_use requests
+ * the weights of the next use; zero_ask_ahead also requests those that the plan prefetches. */
 void zero_ask_for_next_use(ZeroStore *store);
 void zero_ask_ahead(ZeroStore *store);
-/* A use of a unit's weights begins: those that have not been asked for are. */
+/* Begins a use of a unit's weights: requests their gather if that has not happened yet. */
 void zero_ask_for_use(ZeroStore *store, int unit);
-/* A use of a unit's weights has ended: their place is free unless they stay for another use. */
+/* Ends a use of a unit's weights: their memory becomes free unless they are kept for another use.
+ */
 void zero_drop_after_use(ZeroStore *store, int unit);
-/* The weights of a sharded unit lose their place in the buffer. */
+/* Removes the weights of a sharded unit from the buffer. */
 void zero_drop_weights(UnitState *unit);
 
 #endif

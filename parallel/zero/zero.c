@@ -1,6 +1,5 @@
-/* zero.c -- the store's contract: every call is checked against the uses that step_begin was given.
- * How gradients are summed is in reduce.c and partial_sums.c, how weights are gathered in publish.c
- * and gather.c. */
+/* zero.c -- implements the ParamStore interface; every call is checked against the uses given to
+ * step_begin. reduce.c and partial_sums.c sum gradients; publish.c and gather.c gather weights. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
@@ -30,17 +29,19 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
         s->unit[uses[i].unit].releases += uses[i].gradient;
         s->makes_gradients |= uses[i].gradient;
     }
-    /* The step may begin with a wait for another stage; its first weights come meanwhile. */
+    /* The step may begin with a wait for another stage; meanwhile its first weights are gathered.
+     */
     zero_ask_ahead(s);
 }
 
-/* Advances over the uses given to step_begin: the next one must be of this unit and kind. Without
- * any, weights are read in any order. */
+/* Advances in the uses given to step_begin: the next use must be of this unit and kind. If no uses
+ * were given, weights may be read in any order. */
 static void follow(ZeroStore *s, int unit, bool gradient)
 {
     if (s->n_uses == 0) return;
     if (gradient && s->next_use > 0) {
-        /* A use of both weights and gradient was advanced over when its weights were acquired. */
+        /* A use of both weights and gradient has already been passed when its weights were
+         * acquired. */
         const Use *last = &s->uses[s->next_use - 1];
         if (last->weight && last->gradient && s->unit[unit].weight_state == WEIGHTS_HELD) return;
     }
@@ -64,12 +65,12 @@ static void zero_acquire(ParamStore *base, int unit)
     s->held++;
 }
 
-/* A layer is done when nothing of it is held any more. Its sums are issued then, and the gathers
- * for the next layer, and not when the next layer begins: by then the compute stream may have been
- * given a wait for another stage, and collectives wait for all that it has been given. Collectives
- * are done in the order in which they are issued. What the next use needs was issued first
- * (zero_grad_release). Then come the sums, whose slots are filled again two uses later, and then
- * what the plan gathers ahead. */
+/* Called when nothing of a layer is held any more. Issues the layer's sums and the gathers for
+ * later layers now, and not when the next layer begins: by then the compute stream may have got a
+ * wait for another stage, and collectives wait for all work issued to it. Collectives are executed
+ * in the order in which they are issued. The weights of the next use were requested first
+ * (zero_grad_release). Then come the sums, whose slots are needed again two uses later, and then
+ * the prefetched weights. */
 static void end_layer(ZeroStore *s)
 {
     if (s->held > 0) return;
@@ -87,7 +88,7 @@ static void zero_release(ParamStore *base, int unit)
     end_layer(s);
 }
 
-/* Rows [param, param + n) of a flat unit buffer as one tensor. */
+/* Returns rows [param, param + n) of a flat unit buffer as one tensor. */
 static Tensor rows_of(const ParamTable *table, Tensor flat, int param, int n)
 {
     const Param *p = &table->param[param];
@@ -127,9 +128,9 @@ static bool zero_grad_acquire(ParamStore *base, int unit)
     u->grad_state = GRAD_HELD;
     s->held++;
     if (add) return true;
-    /* A slot's former gradient was another micro-batch's or another unit's: it is written anew. */
+    /* The slot contains the gradient of another micro-batch or unit, which is overwritten. */
     if (u->transient) zero_take_slot(s, unit);
-    /* No layer writes what no parameter covers, and it is summed all the same. */
+    /* Gaps are summed, too, although no layer writes to them, so they are set to zero. */
     for (const Gap *g = s->gap + u->first_gap; g < s->gap + u->first_gap + u->n_gaps; g++)
         op_fill(s->dev, tensor_slice_rows(u->grad, g->offset, g->count), 0.0);
     return false;
@@ -153,12 +154,12 @@ static void zero_grad_release(ParamStore *base, int unit)
     u->grad_state = u->transient ? GRAD_IN_SLOT : GRAD_KEPT;
     u->released++;
     s->held--;
-    /* Where only this unit's weights are still held, the layer has computed all it will: the
-     * weights of the next use are asked for before this layer's sums, which that use need not wait
-     * for. */
+    /* If only this unit's weights are still held, the layer has finished computing. The weights of
+     * the next use are requested before this layer's sums, because that use need not wait for the
+     * sums. */
     if (s->held == (int)(u->weight_state == WEIGHTS_HELD)) zero_ask_for_next_use(s);
-    /* A gradient that is kept whole grows with every release: once or twice a micro-batch, for each
-     * micro-batch of the step. Only the last release makes it complete. */
+    /* A gradient that is stored whole is accumulated with every release, once or twice per
+     * micro-batch. It is complete only after the last release of the step. */
     if (u->released == u->releases || u->transient) zero_queue_sum(s, unit);
     end_layer(s);
 }
@@ -172,8 +173,8 @@ static void zero_step_end(ParamStore *base)
         CHECK(s->unit[u].released == s->unit[u].releases, "unit %d lacks %d gradient releases", u,
               s->unit[u].releases - s->unit[u].released);
     zero_end_sums(s);
-    /* Weights that were asked for and never used: the update may write their shards only when no
-     * gather reads them any more. */
+    /* Waits for weights that were requested but never used: the update may write their shards only
+     * after the gathers have read them. */
     for (int u = 0; u < base->table->n_units; u++)
         zero_await_weights(s, u);
 }
@@ -201,7 +202,7 @@ ZeroOptions zero_options(const Config *config, bool gradients)
 ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options)
 {
     size_t units = (size_t)table->n_units;
-    ZeroArenas arenas = {0}; /* all measuring */
+    ZeroArenas arenas = {0}; /* all arenas only measure */
     ZeroStore *s = must_calloc(1, sizeof *s);
     s->base = (ParamStore){.table = table,
                            .at = grid->at,
@@ -221,7 +222,7 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
     s->unit = must_calloc(units, sizeof *s->unit);
     zero_layout_units(s);
     zero_layout_memory(s, &arenas);
-    s->options.uses = NULL; /* the caller's */
+    s->options.uses = NULL; /* they belong to the caller, who may free them */
     s->bytes = (ZeroBytes){.weights = arenas.weights.peak,
                            .gradients = arenas.gradients.peak,
                            .gathered = arenas.gathered.peak,
@@ -255,7 +256,7 @@ void zero_allocate(ZeroStore *s, Device *dev)
         .transient = allocated(dev, &s->transient, s->bytes.transient, "gradients in the making"),
         .wire = allocated(dev, &s->wire_memory, s->bytes.wire, "gradients that travel")};
     zero_layout_memory(s, &arenas);
-    /* The first record makes an event, which a step must not. */
+    /* The first record creates an event, which must not happen within a step. */
     device_event_record(dev, &s->computed);
     device_event_record(dev, &s->reduced);
     for (int i = 0; i < ZERO_SLOTS; i++)
@@ -297,7 +298,7 @@ void zero_destroy(ZeroStore *s)
 int zero_idle_buffers(ZeroStore *s, Tensor idle[ZERO_MOST_IDLE])
 {
     int gathered = 0, n = 0;
-    /* Slots and the wire buffer hold nothing once their sums are done. */
+    /* Slots and the wire buffer are empty after their sums. */
     zero_issue_layer_sums(s);
     zero_await_sums(s, &s->grid->shard);
     for (int u = 0; u < s->base.table->n_units; u++)
