@@ -1,5 +1,5 @@
-/* busy_ranks.h -- ranks on CUDA devices whose collectives and messages run on three streams at
- * once, beside the same in plain loops. */
+/* busy_ranks.h -- runs collectives and messages of ranks on CUDA devices on three streams at the
+ * same time, and compares the results with simple loops. */
 #ifndef TESTS_SUPPORT_GRID_BUSY_RANKS_H
 #define TESTS_SUPPORT_GRID_BUSY_RANKS_H
 
@@ -7,8 +7,8 @@
 
 enum { BUSY_MOST_RANKS = 4 };
 
-/* Fails the test where a number is not what it must be. The ranks share one GPU, or have one
- * `each`, connected by NCCL. */
+/* Fails the test if a number is wrong. The ranks share one GPU or, with `each`, have one GPU each,
+ * connected by NCCL. */
 void busy_ranks(int ranks, bool each);
 
 #endif

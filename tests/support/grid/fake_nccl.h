@@ -1,5 +1,5 @@
-/* fake_nccl.h -- a table of NCCL's functions for tests: communicators in host memory, over
- * comm_local, which record their calls and fail where a test asks for it. */
+/* fake_nccl.h -- a table of NCCL functions for tests. Its communicators work in host memory through
+ * comm_local, record their calls, and fail if a test asks for it. */
 #ifndef TESTS_SUPPORT_GRID_FAKE_NCCL_H
 #define TESTS_SUPPORT_GRID_FAKE_NCCL_H
 
@@ -7,29 +7,29 @@
 
 #include <stdatomic.h>
 
-/* What it does otherwise than NCCL would: set while no rank runs, but for the atomics. */
+/* How it differs from NCCL. All fields but the atomic ones must be set while no rank runs. */
 typedef struct {
     int version;
-    const char *fails; /* the function of this name, on this rank (log_rank): with this result.
-                          GetVersion: on any */
+    const char *fails; /* the function of this name fails on this rank (log_rank) with this result;
+                          GetVersion fails on any rank */
     int fails_on;
     NcclResult result;
-    const char *blocks; /* the function of this name, on this rank, never returns */
+    const char *blocks; /* the function of this name never returns on this rank */
     int blocks_on;
-    const char *last_error; /* what ncclGetLastError says */
-    bool detached;          /* verbs return at once, and move nothing */
-    atomic_int async;       /* a NcclResult, for every communicator */
-    atomic_int asked;       /* how often somebody has asked for it */
+    const char *last_error; /* the text that ncclGetLastError returns */
+    bool detached;          /* collectives return at once and send nothing */
+    atomic_int async;       /* the asynchronous NcclResult of every communicator */
+    atomic_int asked;       /* how often it has been queried */
     atomic_int connect;     /* a bit for each rank (log_rank) that has called CommInitRankConfig */
 } FakeNccl;
 extern FakeNccl fake_nccl;
 
-/* From here on the process uses it, with settings as of a sound library and an empty log. */
+/* From now on the process uses this table, without faults and with an empty log. */
 void fake_nccl_use(void);
-/* What that rank has asked for, a line each: "AllReduce 3 type 7 op 0 in place". */
+/* Returns the calls of that rank, one per line: "AllReduce 3 type 7 op 0 in place". */
 const char *fake_nccl_log(int rank);
 void fake_nccl_forget(int rank);
-/* Communicators that are not destroyed yet. */
+/* Returns the number of communicators that have not been destroyed yet. */
 int fake_nccl_open(void);
 
 #endif

@@ -1,30 +1,31 @@
-/* faulty_comm.h -- a communicator around another, whose calls come late or never, are left out,
- * fail or add up wrongly where a table says so. Groups split from it are like it. */
+/* faulty_comm.h -- wraps a communicator. A table selects calls that are late, hang, are omitted,
+ * fail or add wrongly. Groups split from it have the same faults. */
 #ifndef TESTS_SUPPORT_GRID_FAULTY_COMM_H
 #define TESTS_SUPPORT_GRID_FAULTY_COMM_H
 
 #include "parallel/comm/comm.h"
 
 typedef enum {
-    COMM_LATE,  /* the rank comes after others: it gives its core away many times first */
-    COMM_SKIP,  /* the call is not made; on all ranks, or those that make it wait for ever */
+    COMM_LATE,  /* the rank calls later than the others: it yields its core many times first */
+    COMM_SKIP,  /* the call is omitted; it must be omitted on all ranks, or the others wait forever
+                 */
     COMM_FAIL,  /* the rank ends with EXIT_UNAVAILABLE */
-    COMM_HANG,  /* it does nothing any more */
-    COMM_LEAVE, /* nor then, but it leaves all groups first */
+    COMM_HANG,  /* the rank does nothing any more */
+    COMM_LEAVE, /* the same, but the rank leaves all groups first */
     COMM_SUM_IN_STORAGE /* reductions on a device round after each addition, to the tensor's type */
 } CommFaultKind;
 
-/* One row: what is wrong with which calls. */
+/* A fault and the calls that it affects. */
 typedef struct {
     CommFaultKind kind;
     CommVerb verb;
-    const char *group;     /* its name; NULL: every group */
-    int rank;              /* in the outermost group; -1: all */
-    int64_t call;          /* of that verb, group and rank, from 1; 0: every one */
-    _Atomic int64_t *hits; /* counts the calls that it changed; NULL: nobody asks */
+    const char *group; /* its name; NULL: every group */
+    int rank;          /* rank in the outermost group; -1: all */
+    int64_t call;      /* number of the call of that verb, group and rank, from 1; 0: every call */
+    _Atomic int64_t *hits; /* counts the affected calls; may be NULL */
 } CommFault;
 
-/* `inner` and the table must outlive it; comm_close is due before those of `inner`. */
+/* Returns the wrapper. `inner` and the table must outlive it; close it before `inner`. */
 Comm faulty_comm(Comm *inner, const CommFault *faults, int n);
 
 #endif

@@ -1,6 +1,6 @@
-/* grid_case.h -- every combination of what a grid of ranks must not change: its axes, schedule, how
- * layers are split among stages, sequence parallelism, ZeRO stage, recompute, accumulation; on
- * models, dtypes, clipping, optimizers, masked targets, keys. */
+/* grid_case.h -- all combinations of choices under which a grid of ranks must train like a single
+ * rank: axes, schedule, the split of layers among stages, sequence parallelism, ZeRO stage,
+ * recompute, accumulation, models, dtypes, clipping, optimizers, masked targets and keys. */
 #ifndef TESTS_SUPPORT_GRID_GRID_CASE_H
 #define TESTS_SUPPORT_GRID_GRID_CASE_H
 
@@ -9,15 +9,16 @@
 
 #include <stddef.h>
 
-/* What is chosen. Of each, 0 is the simplest, to which a failing case is shrunk. */
+/* The choices. Value 0 of each is the simplest; failing cases are simplified towards it. */
 typedef enum {
     GRID_DATA,     /* d: d + 1 data-parallel ranks */
     GRID_TENSOR,   /* t: t + 1 tensor-parallel ranks */
     GRID_PIPELINE, /* p: p + 1 stages */
     GRID_SCHEDULE, /* 1f1b, gpipe, interleaved in 2 chunks, in 3 */
-    GRID_SPLIT,    /* of layers among stages: best, parameters, uniform, by hand and uneven */
+    GRID_SPLIT, /* split of layers among stages: best, parameters, uniform, uneven by pipeline_split
+                 */
     GRID_SEQUENCE, /* sequence parallelism */
-    GRID_STAGE,    /* of ZeRO */
+    GRID_STAGE,    /* ZeRO stage */
     GRID_MICROS,   /* m: m + 1 micro-batches a step */
     GRID_BLOCKS,   /* b: b + 1 blocks */
     GRID_MODEL,    /* a row of grid_models.c */
@@ -25,7 +26,7 @@ typedef enum {
     GRID_DTYPE, /* f64, f32, bf16, f16, bf16 without masters */
     GRID_CLIP,
     GRID_OPTIMIZER, /* AdamW with eps 1e-2, SGD with momentum, AdamW with eps 1e-8 */
-    GRID_MASKED,    /* targets left out, of some micro-batches all */
+    GRID_MASKED,    /* some targets are masked, in some micro-batches all */
     GRID_KEYS,      /* buckets and thresholds of ZeRO: a row of `keys` */
     GRID_CHOICES
 } GridChoice;
@@ -33,48 +34,51 @@ typedef struct {
     int of[GRID_CHOICES];
 } GridCase;
 
-/* The rate of AdamW; weights of tensors that are smaller are compared as if they were of its size.
- */
+/* The learning rate of AdamW. Deviations of weights smaller than this are compared with bounds for
+ * weights of this size. */
 #define GRID_RATE 0.001
 
 /* A model without its number of blocks, as part of a config. */
 typedef struct {
     const char *name, *json;
     int seq_length;
-    int tensor; /* bit t: t + 1 tensor-parallel ranks may share it */
+    int tensor; /* bit t: t + 1 tensor-parallel ranks can divide it */
 } GridModel;
 enum { GRID_MODELS = 20 };
 extern const GridModel grid_model[GRID_MODELS];
 
-/* How many values of a choice are drawn, and how many combinations there are. */
+/* Return the number of values of a choice, and the number of combinations. */
 int grid_choice_values(GridChoice choice);
 int64_t grid_cases(void);
-/* Case `i` of all in an order that the seed shuffles; its nearest legal one. */
+/* Returns the legal case nearest to combination `i`, in an order shuffled by the seed. */
 GridCase grid_case_drawn(uint64_t seed, int64_t i);
-/* The nearest case that a config may ask for, on at most GRID_MOST_RANKS ranks (16; the variable of
- * that name): fewer tensor-parallel ranks where heads are too few, more blocks where stages are too
- * many, and so on. A legal case is left as it is. */
+/* Returns the nearest case that a config may ask for, on at most GRID_MOST_RANKS ranks (the
+ * environment variable; default 16): fewer tensor-parallel ranks if there are too few heads, more
+ * blocks if there are too many stages, and so on. A legal case is unchanged. */
 GridCase grid_case_legal(GridCase c);
-/* The nearest case that TEST_DEVICE can run: no device but the CPU has f64, or targets where the
- * test can mask them; an emulated one has time for 8 ranks and few blocks; of several devices
- * each rank takes one. */
+/* Returns the nearest case that TEST_DEVICE can run. Only the CPU has f64, and only on the CPU can
+ * the test mask targets. Emulated devices are slow and get at most 8 ranks and few blocks; if there
+ * are several devices, each rank uses one. */
 GridCase grid_case_here(GridCase c);
 
-/* Ranks in all. */
+/* Returns the number of all ranks. */
 int grid_case_ranks(const GridCase *c);
 DType grid_case_dtype(const GridCase *c);
-/* Whether noise in gradients that are zero in theory becomes updates, or in all of them other
- * roundings of weights: weights are not compared, nor gradients after the first step. */
+/* Returns whether rounding errors become large updates: because the optimizer amplifies gradients
+ * that are zero in theory, or because weights are rounded stochastically. Then weights, and
+ * gradients after the first step, are not compared. */
 bool grid_case_noisy(const GridCase *c);
-/* The same training on one rank without recompute, in one micro-batch, in this dtype. */
+/* Returns the same training on one rank, without recompute, in one micro-batch and in this dtype.
+ */
 GridCase grid_case_single(const GridCase *c, int dtype);
-/* Sequences of a step, the same for a case and its single rank. */
+/* Returns the number of sequences per step, the same for a case and its single rank. */
 int64_t grid_case_batch(const GridCase *c);
-/* The config of its ranks; to be freed by config_free. */
+/* Returns the config of the case's ranks; free it with config_free. */
 Config *grid_case_config(const GridCase *c, int64_t batch);
-/* "dp 2 x tp 2, ZeRO 2, 3 micro-batches, 2 blocks of llama, ..." */
+/* Describes the case: "dp 2 x tp 2, ZeRO 2, 3 micro-batches, 2 blocks of llama, ..." */
 const char *grid_case_text(const GridCase *c, char *out, size_t n);
-/* Its numbers, "1,0,2,...", and back: false where that is none. */
+/* Write a case as numbers, "1,0,2,...", and read it back; reading returns false if the text is not
+ * a case. */
 const char *grid_case_numbers(const GridCase *c, char *out, size_t n);
 bool grid_case_read(GridCase *c, const char *numbers);
 

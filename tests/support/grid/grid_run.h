@@ -1,4 +1,4 @@
-/* grid_run.h -- a case of grid_case.h trained on its ranks, and held to a single rank. */
+/* grid_run.h -- trains a case of grid_case.h on its ranks and compares it with a single rank. */
 #ifndef TESTS_SUPPORT_GRID_GRID_RUN_H
 #define TESTS_SUPPORT_GRID_GRID_RUN_H
 
@@ -7,28 +7,28 @@
 
 enum {
     GRID_COMPARED = 3,  /* steps compared tensor by tensor */
-    GRID_STEPS = 20,    /* steps after which replicas are compared, of every GRID_LONG-th case */
-    GRID_FEW_STEPS = 5, /* of the others, and of all where steps are slow */
+    GRID_STEPS = 20,    /* steps of every GRID_LONG-th case, after which replicas are compared */
+    GRID_FEW_STEPS = 5, /* steps of the other cases, and of all cases if steps are slow */
     GRID_LONG = 4,
 };
 
-/* Changes a rank's trainer before anything is allocated, to plant a fault, and takes back what that
- * took once the trainer is closed. */
+/* `opened` may change a rank's trainer before anything is allocated, to inject a fault; `closed`
+ * frees what that needed, after the trainer has been closed. */
 typedef struct {
     void (*opened)(Trainer *trainer, void *context);
     void (*closed)(Trainer *trainer, void *context);
     void *context;
 } GridHooks;
 
-/* What the ranks have made. */
+/* The results of the ranks. */
 typedef struct {
     Capture step[GRID_COMPARED];
     StepState state;  /* after the last step */
     double loss;      /* of the last step */
-    char drifted[64]; /* a parameter that replicas have with other bits after it; "": none */
+    char drifted[64]; /* a parameter whose replicas differ after the last step; "": none */
     ParamTable table; /* names and shapes, without units */
     uint64_t hash;    /* of all weights after the last step */
-    bool each;        /* in 16 bits sums are rounded at each addition */
+    bool each;        /* ranks have a device each, so 16-bit sums are rounded at each addition */
     CompareWire wire;
 } GridRun;
 
@@ -37,14 +37,14 @@ typedef struct {
 void grid_run(GridRun *out, const GridCase *c, int64_t batch, int steps, const GridHooks *hooks);
 void grid_run_free(GridRun *run);
 
-/* Whether the case agrees with its single rank, and its replicas with each other after the last
- * step; *c gets deviations and the first difference. Single ranks are kept for the next case that
- * asks for them. */
+/* Returns whether the case agrees with its single rank, and its replicas with each other after the
+ * last step; sets *c to the deviations and the first difference. Runs of single ranks are kept for
+ * later cases. */
 bool grid_check(const GridCase *case_, const GridHooks *hooks, Comparison *c);
-/* Whether two runs are the same bits in all that was captured, but for the norm, which may differ
- * by `norm` of it. */
+/* Returns whether two runs have the same bits in everything that was captured, except that the
+ * norms may differ by the relative amount `norm`. */
 bool grid_runs_equal(const GridRun *a, const GridRun *b, double norm, char *why, size_t n);
-/* Forgets the kept single ranks. */
+/* Frees the kept runs of single ranks. */
 void grid_forget(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* thread_ranks.h -- a body on the ranks of a local world, each a thread of its own. */
+/* thread_ranks.h -- runs code on ranks that are threads of this process. */
 #ifndef TESTS_SUPPORT_GRID_THREAD_RANKS_H
 #define TESTS_SUPPORT_GRID_THREAD_RANKS_H
 
@@ -6,12 +6,11 @@
 
 typedef void (*RankBody)(Comm *world, void *context);
 
-/* Runs body(world, context) on `ranks` ranks at once; no wait is longer than `timeout` seconds.
- * Rank 0 is the calling thread. In bodies no assertion of cmocka's may fail: they report with
- * rank_wrong. */
+/* Runs body(world, context) on `ranks` ranks at the same time; no wait of a rank is longer than
+ * `timeout` seconds. Rank 0 is the calling thread. The body must not use assertions of cmocka; it
+ * reports errors with rank_wrong. */
 void thread_ranks(int ranks, double timeout, RankBody body, void *context);
-/* Notes what a rank found wrong; the first is kept, and fails the test when all ranks have ended.
- */
+/* Reports an error of a rank. The first one fails the test when all ranks have ended. */
 void rank_wrong(const Comm *comm, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif
