@@ -219,9 +219,9 @@ void op_activation_backward(Device *dev, Tensor dx, Tensor dy, Tensor x, Activat
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Rotates x (N, K*D) in place, half-split pairs (i, i + D/2): Su et al., arXiv:2104.09864. table
- * (P, D) compute: cosines of the D/2 angles, then sines, of each position; positions (N) i32;
- * inverse: the transpose, for backward. */
+/* Rotates the pairs (i, i + D/2) of each head of x (N, K*D) in place (Su et al., arXiv:2104.09864).
+ * table (P, D), compute dtype: for each position the cosines of the D/2 angles, then the sines;
+ * positions (N) i32. inverse: applies the transpose, for backward. */
 void op_rope(Device *dev, Tensor x, Tensor table, Tensor positions, bool inverse);
 /* Computes o (B, Tq, H*D) = softmax(scale q k^T, causal) v; q (B, Tq, H*D), k and v (B, Tk, G*D),
  * each strided by ld. lse (B, H, Tq) compute dense = log sum exp of the scores. first_key (B*Tq)

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* Where the level has a fused multiply-add, use it (ISO mode keeps products and sums apart). */
+/* Uses fused multiply-adds if the level has them; in ISO mode the compiler would not. */
 #pragma GCC optimize("fp-contract=fast")
 
 typedef struct {

@@ -9,7 +9,7 @@
  * way, every element is computed by one task in a fixed order of summation. */
 #include "model/kernels/cpu/attention.h"
 
-/* Where the level has a fused multiply-add, use it (ISO mode keeps products and sums apart). */
+/* Uses fused multiply-adds if the level has them; in ISO mode the compiler would not. */
 #pragma GCC optimize("fp-contract=fast")
 
 /* Largest number of elements in each of a task's sums for dk and dv, so that both fit a workspace.

@@ -1,9 +1,10 @@
 /* gelu.h -- GELU in its tanh form and its derivative, for the activation ops and for the epilogues
- * of the products.
+ * of matrix multiplications.
  *
- * One home, so that fused and unfused agree bitwise (the sources must be compiled with the same
- * contraction of products and sums: none). 0.5 (1 + tanh u) is the logistic function of 2u: one
- * exponential, one division, and no cancellation where the result is small. Vectorises. */
+ * Fused and unfused ops use the same code, so they give the same bits. (All files that include it
+ * must be compiled without contraction of products and sums.) 0.5 (1 + tanh u) is the logistic
+ * function of 2u: one exponential, one division, and no cancellation where the result is small.
+ * Vectorises. */
 #ifndef MODEL_KERNELS_CPU_GELU_H
 #define MODEL_KERNELS_CPU_GELU_H
 

@@ -1,18 +1,18 @@
-/* gemm_builtin.c -- our own matrix product, for machines without OpenBLAS: blocked for the caches
- * and packed, around a kernel that keeps a block of c in vector registers (Goto, van de Geijn,
- * doi:10.1145/1356052.1356053).
+/* gemm_builtin.c -- the built-in matrix multiplication, for machines without OpenBLAS. It is
+ * blocked for the caches and packs its operands; its inner kernel keeps a block of c in vector
+ * registers (Goto, van de Geijn, doi:10.1145/1356052.1356053).
  *
- * Vector width and block follow from what the level's compiler flags allow: 14 x 2 vectors fill the
- * 32 registers of AVX-512, 6 x 2 the 16 of AVX2 and SSE2. */
+ * The vector width and the register block depend on the level's compiler flags: 14 x 2 vectors fill
+ * the 32 registers of AVX-512, 6 x 2 the 16 registers of AVX2 and SSE2. */
 #include "model/kernels/cpu/gemm.h"
 #include "model/kernels/cpu/vectors.h"
 
-/* Where the level has a fused multiply-add, use it (ISO mode keeps products and sums apart). */
+/* Uses fused multiply-adds if the level has them; in ISO mode the compiler would not. */
 #pragma GCC optimize("fp-contract=fast")
 
 enum {
     MR = VECTOR_BYTES == 64 ? 14 : 6, /* rows of the register block */
-    NR = 2 * LANES,                   /* and columns */
+    NR = 2 * LANES,                   /* columns of the register block */
     KC = 384,                         /* depth of a packed block */
     MC = 12 * MR,                     /* rows of a packed a: MC x KC stays in L2 */
     NC = 1920,                        /* columns of a packed b, a multiple of every NR; in L3 */
@@ -22,13 +22,13 @@ _Static_assert(NC % NR == 0, "packed b is whole panels");
 _Static_assert(((size_t)MC * KC + (size_t)NC * KC + 64) * sizeof(real) <= GEMM_SCRATCH,
                "scratch holds both packs");
 
-/* n <= width columns of `from` (depth x n, ld apart) into to[p * width + r]. */
+/* Packs n <= width columns of `from` (depth x n, rows ld apart) into to[p * width + r]. */
 static inline void columns_pack(real *restrict to, const real *restrict from, int64_t ld, int64_t n,
                                 int64_t depth, int width)
 {
     if (n == width) {
-        /* A whole panel of columns: rows are copied as they are, which the compiler turns into a
-         * few vector moves, since width is a constant where this is inlined. */
+        /* A whole panel of columns: rows are copied unchanged. Because width is a constant after
+         * inlining, the compiler uses a few vector moves. */
         for (int64_t p = 0; p < depth; p++)
             memcpy(to + p * width, from + p * ld, (size_t)width * sizeof *to);
         return;
@@ -39,8 +39,8 @@ static inline void columns_pack(real *restrict to, const real *restrict from, in
 }
 
 /* Packs lines (rows of a, columns of b) [0, lines) of f (lines x depth) into panels of `width` of
- * them, each panel depth-major: panel[p][line]; what is past the last line does not matter.
- * Writes up to a vector past the end. */
+ * them, each panel depth-major: panel[p][line]; elements after the last line are undefined.
+ * Writes up to one vector past the end. */
 static inline __attribute__((always_inline)) void
 lines_pack(real *restrict to, Factor f, int64_t lines, int64_t depth, int width)
 {
@@ -50,29 +50,29 @@ lines_pack(real *restrict to, Factor f, int64_t lines, int64_t depth, int width)
             columns_pack(to, f.at + r0, f.ld, n, depth, width);
             continue;
         }
-        /* Backwards: the last vector of a line may run into the next line of the panel, whose
-         * beginning is written after it. */
+        /* From the end to the beginning: the last vector of a line may overlap the next line of the
+         * panel, whose beginning is written later. */
         for (int64_t r = (n - 1) / LANES * LANES; r >= 0; r -= LANES)
             rows_pack(to + r, f.at + (r0 + r) * f.ld, f.ld, n - r < LANES ? n - r : LANES, depth,
                       width);
     }
 }
 
-/* The part of a factor that starts at [line, p] of what the product reads. */
+/* Returns the part of a factor that starts at line `line` and depth `p`. */
 static Factor factor_at(Factor f, int64_t line, int64_t p)
 {
     f.at += f.transposed ? p * f.ld + line : line * f.ld + p;
     return f;
 }
 
-/* A block of b. Where its stored rows run along the panels, the first `direct` columns are read
- * where they are: packing them would cost more than it brings. The rest is packed. */
+/* A block of b. If its stored rows run along the panels, the first `direct` columns are read in
+ * place, because packing them would cost more than it saves. The rest is packed. */
 typedef struct {
     const real *stored, *packed;
     int64_t ld, direct;
 } Panels;
 
-/* One panel: element (p, column) at `at[p * step + column]`. */
+/* One panel; element (p, column) is at[p * step + column]. */
 typedef struct {
     const real *at;
     int64_t step;
@@ -84,8 +84,8 @@ static inline Panel panel_at(const Panels *x, int64_t column, int64_t depth)
     return (Panel){.at = x->packed + (column - x->direct) * depth, .step = NR};
 }
 
-/* f: the block of b, its columns as lines. Rows a multiple of 2 KiB apart would fall on a few sets
- * of a cache and push each other out: those are packed. */
+/* Prepares the panels of a block of b; f has its columns as lines. If rows are a multiple of 2 KiB
+ * apart, they are packed, because they would share few cache sets and evict each other. */
 static Panels panels_make(Factor f, int64_t columns, int64_t depth, real *packed)
 {
     Panels x = {.stored = f.at, .packed = packed, .ld = f.ld};
@@ -95,8 +95,9 @@ static Panels panels_make(Factor f, int64_t columns, int64_t depth, real *packed
     return x;
 }
 
-/* c (rows, cols) = alpha a b + beta c for one packed panel of a and one of b, of which `rows` <= MR
- * and `cols` <= NR count. `held` rows, a constant >= rows, are held in registers. */
+/* Computes c (rows, cols) = alpha a b + beta c for one packed panel of a and one of b, of which the
+ * first `rows` <= MR rows and `cols` <= NR columns are used. `held`, a constant >= rows, is the
+ * number of rows kept in registers. */
 static inline __attribute__((always_inline)) void
 block_product(int held, int64_t depth, const real *restrict a, Panel panel, real alpha, real beta,
               real *restrict c, int64_t ldc, int64_t rows, int64_t cols)
@@ -113,8 +114,8 @@ block_product(int held, int64_t depth, const real *restrict a, Panel panel, real
         a += MR;
         b += panel.step;
     }
-    /* At the borders of c the whole register block goes through a copy: the loop over depth
-     * stays without conditions, and nothing beyond c is written. */
+    /* At the borders of c the whole register block is written to a copy, so that the loop over
+     * depth needs no conditions and nothing outside c is written. */
     real edge[MR * NR];
     bool whole = rows == held && cols == NR;
     real *to = whole ? c : edge;
@@ -131,8 +132,8 @@ block_product(int held, int64_t depth, const real *restrict a, Panel panel, real
         memcpy(c + i * ldc, edge + i * NR, (size_t)cols * sizeof(real));
 }
 
-/* One packed a against one block of b. The last rows take a smaller register block, rounded up to
- * an even number. */
+/* Multiplies one packed block of a with one block of b. The last rows use a smaller register block,
+ * with an even number of rows. */
 static void packed_product(int64_t rows, int64_t cols, int64_t depth, real alpha,
                            const real *packed_a, const Panels *b, real beta, real *c, int64_t ldc)
 {
@@ -143,8 +144,8 @@ static void packed_product(int64_t rows, int64_t cols, int64_t depth, real alpha
             int64_t ni = rows - i < MR ? rows - i : MR;
             const real *a = packed_a + i * depth;
             real *to = c + i * ldc + j;
-            /* The number of rows held must be a constant for the sums to stay in registers. Even
-             * numbers alone: half the code, and at most one row computed for nothing. */
+            /* The number of rows must be a constant so that the sums stay in registers. Using only
+             * even numbers halves the code and wastes at most one row. */
             switch ((ni + 1) / 2 * 2) {
             case 2: block_product(2, depth, a, pb, alpha, beta, to, ldc, ni, nj); break;
             case 4: block_product(4, depth, a, pb, alpha, beta, to, ldc, ni, nj); break;
@@ -168,9 +169,9 @@ void CPU(gemm_builtin)(int64_t m, int64_t n, int64_t k, real alpha, Factor a, Fa
                        real *c, int64_t ldc, void *scratch)
 {
     real *packed_b = scratch, *packed_a = packed_b + (size_t)NC * KC + LANES;
-    /* Loops in Goto's order: a block of b for the third-level cache, blocks of a for the second,
-     * the panels of a register block for the first. Each p but the first adds to what the ones
-     * before left in c. */
+    /* The loops have Goto's order: a block of b for the third-level cache, blocks of a for the
+     * second, the panels of a register block for the first. Each p but the first adds to the
+     * results of the previous ones in c. */
     int64_t parts = (k + KC - 1) / KC; /* of even depth */
     for (int64_t j = 0; j < n; j += NC) {
         int64_t nj = n - j < NC ? n - j : NC;

@@ -2,7 +2,7 @@
  * or two vectors wide, stays in registers while elements of a are multiplied with rows of b. */
 #include "model/kernels/cpu/strips.h"
 
-/* Where the level has a fused multiply-add, use it (ISO mode keeps products and sums apart). */
+/* Uses fused multiply-adds if the level has them; in ISO mode the compiler would not. */
 #pragma GCC optimize("fp-contract=fast")
 
 /* Computes one strip of c, `rows` rows of `width` vectors. The callers pass constants for rows,
