@@ -108,7 +108,7 @@ static void test_gpipe_and_1f1b_have_the_same_bits(void **state)
 /* The gradient of a weight is a sum over micro-batches in their order, on whichever stage its layer
  * is. Only the norm differs: each stage adds the squares of its layers, and these are other layers.
  */
-static void test_interleaved_chunks_have_the_same_bits_but_the_norm(void **state)
+static void test_interleaved_chunks_change_only_the_bits_of_the_norm(void **state)
 {
     (void)state;
     each_beside(GRID_SCHEDULE, (const int[]){0, 2, 3}, 3,
@@ -142,7 +142,7 @@ int main(void)
         cmocka_unit_test(test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch),
         cmocka_unit_test(test_zero_2_and_3_have_the_same_bits),
         cmocka_unit_test(test_gpipe_and_1f1b_have_the_same_bits),
-        cmocka_unit_test(test_interleaved_chunks_have_the_same_bits_but_the_norm),
+        cmocka_unit_test(test_interleaved_chunks_change_only_the_bits_of_the_norm),
         cmocka_unit_test(test_bug_39_keys_of_zero_change_no_bit),
         cmocka_unit_test(test_overlap_changes_no_bit),
     };

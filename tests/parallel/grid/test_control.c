@@ -57,7 +57,7 @@ static void run_shares(Comm *world, void *context)
         rank_wrong(world, "rank 0 has no text, and this rank has got one");
 }
 
-static void test_all_get_what_rank_0_has(void **state)
+static void test_all_ranks_get_the_value_of_rank_0(void **state)
 {
     (void)state;
     each_world(run_shares);
@@ -91,7 +91,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_ranks_get_the_largest_value_and_the_sum),
-        cmocka_unit_test(test_all_get_what_rank_0_has),
+        cmocka_unit_test(test_all_ranks_get_the_value_of_rank_0),
         cmocka_unit_test(test_all_ranks_get_the_error_message_of_a_failed_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -222,7 +222,7 @@ static int run_grids_of(GridPlace size, int ranks)
     return cases;
 }
 
-static void test_groups_of_all_grids_up_to_16_ranks(void **state)
+static void test_groups_are_right_on_all_grids_up_to_16_ranks(void **state)
 {
     (void)state;
     int grids = 0, cases = 0;
@@ -246,7 +246,7 @@ int main(void)
         cmocka_unit_test(test_a_tied_table_is_counted_on_the_first_stage),
         cmocka_unit_test(test_the_store_counts_each_row_on_one_rank),
         cmocka_unit_test(test_a_region_of_one_rank_uses_a_single_tensor),
-        cmocka_unit_test(test_groups_of_all_grids_up_to_16_ranks),
+        cmocka_unit_test(test_groups_are_right_on_all_grids_up_to_16_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,7 +143,7 @@ static int fail_together(Comm *world, void *context)
     control_fail(world, EXIT_DIVERGED, "all of %d saw it", world->size);
 }
 
-static void test_a_rank_that_fails_ends_all(void **state)
+static void test_a_rank_that_fails_ends_all_ranks(void **state)
 {
     (void)state;
     char text[4096];
@@ -227,7 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_rank_runs_once_with_its_coordinates),
         cmocka_unit_test(test_a_ranks_place_names_only_axes_with_several_ranks),
-        cmocka_unit_test(test_a_rank_that_fails_ends_all),
+        cmocka_unit_test(test_a_rank_that_fails_ends_all_ranks),
         cmocka_unit_test(test_ranks_that_differ_are_refused),
         cmocka_unit_test(test_ranks_can_open_their_devices_at_the_same_time),
     };

@@ -209,7 +209,7 @@ static void test_gpipe_is_executed_correctly(void **state)
     each_size(SCHEDULE_GPIPE, 1, false);
 }
 
-static void test_1f1b(void **state)
+static void test_1f1b_is_executed_correctly(void **state)
 {
     (void)state;
     each_size(SCHEDULE_1F1B, 1, false);
@@ -304,7 +304,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpipe_is_executed_correctly),
-        cmocka_unit_test(test_1f1b),
+        cmocka_unit_test(test_1f1b_is_executed_correctly),
         cmocka_unit_test(test_interleaved_is_executed_correctly),
         cmocka_unit_test(test_evaluation_has_the_least_idle_time),
         cmocka_unit_test(test_many_stages_execute_a_schedule_correctly),

@@ -31,14 +31,14 @@ static void check_played(const ScheduleSpec *spec)
 
 /* Bug 29: messages without a partner, or in an order that causes a deadlock. Bug 31: a buffer is
  * reused before its last reader has finished. */
-static void test_bug_29_31_every_schedule_runs(void **state)
+static void test_bug_29_31_every_schedule_runs_to_its_end(void **state)
 {
     (void)state;
     schedules_each(check_played);
 }
 
 /* Bug 34: fewer micro-batches than stages. Also runs the quick check of a run's start. */
-static void test_bug_34_fewer_micro_batches_than_stages(void **state)
+static void test_bug_34_fewer_micro_batches_than_stages_run_to_the_end(void **state)
 {
     (void)state;
     char err[256];
@@ -91,7 +91,7 @@ static void check_too_few(const ScheduleSpec *spec)
 }
 
 /* Shows that the simulation detects bug 31, and that no stage has more slots than it needs. */
-static void test_bug_31_a_place_too_few_is_seen(void **state)
+static void test_bug_31_one_slot_or_batch_too_few_is_detected(void **state)
 {
     (void)state;
     schedules_each(check_too_few);
@@ -140,7 +140,7 @@ static void check_naive(const ScheduleSpec *spec)
     played_close(&p);
 }
 
-static void test_bug_29_the_naive_order_locks(void **state)
+static void test_bug_29_sending_before_receiving_deadlocks(void **state)
 {
     (void)state;
     schedules_each(check_naive);
@@ -228,10 +228,10 @@ static void test_the_check_and_the_simulation_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_29_31_every_schedule_runs),
-        cmocka_unit_test(test_bug_31_a_place_too_few_is_seen),
-        cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages),
-        cmocka_unit_test(test_bug_29_the_naive_order_locks),
+        cmocka_unit_test(test_bug_29_31_every_schedule_runs_to_its_end),
+        cmocka_unit_test(test_bug_31_one_slot_or_batch_too_few_is_detected),
+        cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages_run_to_the_end),
+        cmocka_unit_test(test_bug_29_sending_before_receiving_deadlocks),
         cmocka_unit_test(test_the_check_and_the_simulation_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,7 +85,7 @@ static void train_homes(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void test_bug_30_two_homes_have_the_same_bits(void **state)
+static void test_bug_30_a_unit_on_two_stages_has_the_same_bits_on_both(void **state)
 {
     (void)state;
     static const GridWorld worlds[] = {
@@ -100,7 +100,7 @@ static void test_bug_30_two_homes_have_the_same_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_30_two_homes_have_the_same_bits),
+        cmocka_unit_test(test_bug_30_a_unit_on_two_stages_has_the_same_bits_on_both),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

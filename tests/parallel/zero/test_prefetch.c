@@ -85,7 +85,7 @@ static int64_t drawn(uint64_t stream, int64_t i, int64_t below)
     return (int64_t)(drawn_uniform(stream, i) * (double)below);
 }
 
-static void test_bug_38_drawn_plans_hold(void **state)
+static void test_bug_38_random_gather_plans_are_valid(void **state)
 {
     (void)state;
     for (int64_t i = 0; i < 3000; i++) {
@@ -192,7 +192,7 @@ static void test_the_smallest_limit_is_the_largest_pair_of_successive_units(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_38_drawn_plans_hold),
+        cmocka_unit_test(test_bug_38_random_gather_plans_are_valid),
         cmocka_unit_test(test_each_key_has_its_effect_on_the_plan),
         cmocka_unit_test(test_reuse_distance_is_counted_in_elements),
         cmocka_unit_test(test_the_smallest_limit_is_the_largest_pair_of_successive_units),

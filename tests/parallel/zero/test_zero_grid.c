@@ -48,7 +48,7 @@ static bool grid_number(int i, GridPlace *size)
     return false;
 }
 
-static void test_bug_13_14_15_every_grid_sums_and_counts_once(void **state)
+static void test_bug_13_14_15_every_grid_counts_each_gradient_once(void **state)
 {
     (void)state;
     GridPlace size;
@@ -113,7 +113,7 @@ static void compare_bits(ZeroGridCase c, int from, int to)
 
 /* If two stages hold a tied table, both have the sum of the gradients of both uses, and make the
  * same update. */
-static void test_bug_30_both_homes_have_the_same_sum(void **state)
+static void test_bug_30_both_stages_of_a_tied_table_get_the_same_sum(void **state)
 {
     (void)state;
     for (int i = 0; i < 3 * 2 * 4; i += sample_step(1, 7)) {
@@ -287,10 +287,10 @@ static void test_a_row_that_several_ranks_count_is_detected(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_13_14_15_every_grid_sums_and_counts_once),
+        cmocka_unit_test(test_bug_13_14_15_every_grid_counts_each_gradient_once),
         cmocka_unit_test(test_partial_gradients_of_every_kind_of_row_are_summed),
         cmocka_unit_test(test_gradients_are_right_with_every_bucket_size_and_dtype_sent),
-        cmocka_unit_test(test_bug_30_both_homes_have_the_same_sum),
+        cmocka_unit_test(test_bug_30_both_stages_of_a_tied_table_get_the_same_sum),
         cmocka_unit_test(test_stages_have_the_same_bits),
         cmocka_unit_test(test_a_refused_limit_names_the_largest_need_of_all_stages),
         cmocka_unit_test(test_injected_faults_are_detected),

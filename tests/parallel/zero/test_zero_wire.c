@@ -56,7 +56,7 @@ static void test_bug_40_gradients_travel_in_bf16(void **state)
 
 /* The norm is that of the gradients that the update reads: summed over the ranks, rounded when they
  * were sent, and with every element counted once. */
-static void test_bug_18_the_norm_is_of_the_sums_as_kept(void **state)
+static void test_bug_18_the_norm_is_computed_from_the_stored_sums(void **state)
 {
     (void)state;
     for (int i = 0; i < ZERO_SHAPES * 8; i++) {
@@ -212,7 +212,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_40_gradients_travel_in_bf16),
-        cmocka_unit_test(test_bug_18_the_norm_is_of_the_sums_as_kept),
+        cmocka_unit_test(test_bug_18_the_norm_is_computed_from_the_stored_sums),
         cmocka_unit_test(test_elements_sent_and_bytes_stored_match_formulas),
         cmocka_unit_test(test_config_keys_choose_how_gradients_are_sent),
     };

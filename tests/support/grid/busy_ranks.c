@@ -1,4 +1,4 @@
-/* busy_ranks.c -- see busy_ranks.h. */
+/* busy_ranks.c -- runs collectives of all ranks on three streams at once and checks the results. */
 #include "tests/support/grid/busy_ranks.h"
 
 #include "model/core/check.h"
@@ -10,13 +10,14 @@
 #include <math.h>
 #include <string.h>
 
-/* Four numbers of a rank go round: a sum over all ranks on the comm stream; a sum and a maximum
- * over pairs of neighbours on the tp stream; a message around the ring on the p2p stream. Then the
- * compute stream mixes them. */
+/* Each rank has four numbers, which every round updates. The first is summed over all ranks on the
+ * comm stream. The second and third are the sum and the maximum over a pair of ranks on the tp
+ * stream. The fourth is sent to the next rank on the p2p stream. Then the compute stream combines
+ * the four. */
 enum { SUM_OF_ALL, SUM_OF_PAIR, MOST_OF_PAIR, FROM_BEFORE, NUMBERS };
 enum { CARRIERS = 3, N = 1000, ROUNDS = 4 };
 
-/* The same in plain loops. */
+/* Computes the same round for all ranks in plain loops. */
 static void plain_round(int ranks, float number[BUSY_MOST_RANKS][NUMBERS])
 {
     float was[BUSY_MOST_RANKS][NUMBERS], all = 0;
@@ -35,7 +36,7 @@ static void plain_round(int ranks, float number[BUSY_MOST_RANKS][NUMBERS])
 }
 
 typedef struct {
-    Device *dev, carrier[CARRIERS]; /* its views on the comm, tp and p2p stream */
+    Device *dev, carrier[CARRIERS]; /* the device's comm, tp and p2p streams */
     Comm all, pair, ring;
     Tensor number[NUMBERS], own, before;
     Event ready, done[CARRIERS];
@@ -82,7 +83,8 @@ static void busy_check(const Busy *b, const Comm *world)
         }
 }
 
-/* On one GPU; with a context on one each, connected by NCCL. */
+/* The body of a rank. All ranks share one GPU; if there is a context, each rank has its own GPU,
+ * and NCCL connects them. */
 static void rank_busy(Comm *world, void *context)
 {
     Device dev;

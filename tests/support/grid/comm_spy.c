@@ -1,9 +1,9 @@
-/* comm_spy.c -- see comm_spy.h. */
+/* comm_spy.c -- records the collective that each rank is executing (see comm_spy.h). */
 #include "tests/support/grid/comm_spy.h"
 
 #include "model/core/check.h"
 
-/* The table of the transport, whose calls are passed on. */
+/* The original function table of the transport, to which every call is forwarded. */
 static const CommOps *_Atomic inner;
 static _Thread_local CommSpied now;
 static _Thread_local int64_t bundle;

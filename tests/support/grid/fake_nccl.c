@@ -1,4 +1,4 @@
-/* fake_nccl.c -- see fake_nccl.h. */
+/* fake_nccl.c -- implements the functions of NCCL on threads of one process (see fake_nccl.h). */
 #include "tests/support/grid/fake_nccl.h"
 
 #include "model/core/check.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A group of those that have its id. */
+/* A group of ranks that open a communicator with the same id. */
 typedef struct Meeting {
     int number, open;
     LocalWorld *world;
@@ -29,13 +29,14 @@ FakeNccl fake_nccl;
 
 enum { MOST_RANKS = 8, LOG_BYTES = 65536 };
 static struct {
-    pthread_mutex_t mutex; /* guards the rest */
+    pthread_mutex_t mutex; /* protects the other fields */
     Meeting *meetings;
     int ids, open;
     char log[MOST_RANKS][LOG_BYTES];
 } fake = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* Of this thread, between GroupStart and GroupEnd: the communicator of its calls. */
+/* Whether this thread is between GroupStart and GroupEnd, and the communicator that it has called
+ * there. */
 static _Thread_local bool grouping;
 static _Thread_local NcclHandle *grouped;
 
@@ -54,7 +55,8 @@ int fake_nccl_open(void)
     return fake.open;
 }
 
-/* Notes the call; what it returns without being done, or -1: it is done. */
+/* Logs the call. Returns -1 if the call is to be executed; otherwise the result that the test has
+ * chosen for it, which the caller returns instead. */
 static int called(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static int called(const char *name, const char *format, ...)
 {
@@ -78,7 +80,7 @@ static int called(const char *name, const char *format, ...)
 
 /* ---- communicators --------------------------------------------------------------------------- */
 
-/* In no rank's log, since any rank may be the one that opens the library. */
+/* This call is not logged, because any rank may be the one that opens the library. */
 static NcclResult fake_get_version(int *version)
 {
     *version = fake_nccl.version;
@@ -197,7 +199,8 @@ static Tensor tensor(const void *data, size_t count, NcclType type)
     return tensor_1d((void *)(uintptr_t)data, dtype_of(type), (int64_t)count);
 }
 
-/* The communicator's group begins with its first call of a group of NCCL's. */
+/* Returns whether the call transfers data. The first call after GroupStart also begins a group of
+ * the communicator below. */
 static bool moves(NcclHandle *comm)
 {
     if (fake_nccl.detached) return false;

@@ -1,4 +1,4 @@
-/* faulty_comm.c -- see faulty_comm.h. */
+/* faulty_comm.c -- implements the communicator with injected faults of faulty_comm.h. */
 #include "tests/support/grid/faulty_comm.h"
 
 #include "model/core/check.h"
@@ -11,21 +11,22 @@
 #include <unistd.h>
 
 typedef struct {
-    Comm *world;      /* inside the outermost */
-    Comm *inner, own; /* own: what a split made, where inner points to it */
+    Comm *world;      /* the communicator that the outermost wrapper wraps */
+    Comm *inner, own; /* own: the result of a split; then inner points to it */
     const CommFault *fault;
-    int n, rank; /* rank: in the outermost group */
+    int n, rank; /* n: number of rows of `fault`; rank: in the outermost group */
     int64_t calls[COMM_VERBS];
 } Faulty;
 
-/* The end of a rank that neither goes on nor ends. */
+/* Blocks the rank forever. */
 static void stay(void)
 {
     for (;;)
         pause();
 }
 
-/* The first row that means this call, after those that only delay it; NULL: the call is sound. */
+/* Counts the call, and applies the rows of the table that affect it: delays it, ends the rank or
+ * blocks it. Returns the first row that replaces the call, or NULL if the call is to run. */
 static const CommFault *fault_of(Comm *comm, CommVerb verb)
 {
     Faulty *f = comm->impl;
@@ -42,7 +43,7 @@ static const CommFault *fault_of(Comm *comm, CommVerb verb)
         if (row->kind == COMM_LEAVE) comm_close(f->world);
         if (row->kind == COMM_LEAVE || row->kind == COMM_HANG) stay();
         if (row->kind != COMM_LATE) return row;
-        /* On a busy core each time may last milliseconds. */
+        /* On a busy core each yield may last milliseconds, so the time is limited, too. */
         double end = seconds_now() + 0.01;
         for (int yields = 0; yields < 1000 && seconds_now() < end; yields++)
             sched_yield();
@@ -55,7 +56,8 @@ static Comm *inner_of(Comm *comm)
     return ((Faulty *)comm->impl)->inner;
 }
 
-/* to = the sum of all ranks' x, of as many elements, by additions that each round to its type. */
+/* Computes to = the sum of all ranks' x, and rounds to x's dtype after each addition. `to` and x
+ * have the same number of elements. */
 static void sum_in_storage(Comm *inner, Device *on, Tensor to, Tensor x)
 {
     size_t bytes = tensor_bytes(x);

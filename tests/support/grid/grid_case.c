@@ -1,4 +1,5 @@
-/* grid_case.c -- see grid_case.h. */
+/* grid_case.c -- draws combinations of a grid and a model, makes them valid, and writes their
+ * configs. */
 #include "tests/support/grid/grid_case.h"
 
 #include "data/sampler.h"
@@ -8,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An update of AdamW is lr / eps times as wrong as its gradient, which the next gradients are then
- * computed from. With a tenth, three steps are as exact as their first; with eps 1e-8 weights are
- * so wrong that they are not compared (grid_case_noisy). */
+/* AdamW multiplies an error of the gradient by up to lr / eps, and the next gradients are computed
+ * from the resulting weights. If the ratio is 1/10, three steps are as exact as the first one. With
+ * eps 1e-8 the errors are so large that weights are not compared (grid_case_noisy). */
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 static const char *const optimizers[][2] = {
@@ -22,8 +23,8 @@ static const char *const optimizers[][2] = {
                             GRID_RATE) ",\"eps\":1e-8,\"weight_decay\":0.1}}"}};
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
-/* Units of these models are far below DeepSpeed's thresholds, which would keep every unit whole:
- * only the last row has those. */
+/* DeepSpeed's default thresholds would keep every unit of these small models whole, so most rows
+ * set other thresholds. */
 static const char *const keys[][2] = {
     {"units one by one",
      ",\"reduce_bucket_size\":1,\"allgather_bucket_size\":1,\"overlap_comm\":false,"
@@ -35,7 +36,8 @@ static const char *const keys[][2] = {
      ",\"reduce_scatter\":false,\"overlap_comm\":true,\"stage3_prefetch_bucket_size\":0,"
      "\"stage3_param_persistence_threshold\":0,\"stage3_max_reuse_distance\":3000"},
     {"DeepSpeed's", ""},
-    /* Not drawn: overlap alone, on small groups and on those of DeepSpeed's sizes. */
+    /* Random cases do not use the rows below. They show the effect of overlap alone, with
+     * small buckets and with buckets of DeepSpeed's sizes. */
     {"small buckets, no overlap",
      ",\"reduce_bucket_size\":700,\"allgather_bucket_size\":900,\"overlap_comm\":false,"
      "\"stage3_param_persistence_threshold\":200,\"stage3_prefetch_bucket_size\":1500"},
@@ -43,7 +45,7 @@ static const char *const keys[][2] = {
      ",\"overlap_comm\":true,\"stage3_param_persistence_threshold\":0"},
     {"DeepSpeed's, all sharded, no overlap",
      ",\"overlap_comm\":false,\"stage3_param_persistence_threshold\":0"}};
-enum { KEYS = 4 }; /* that are drawn */
+enum { KEYS = 4 }; /* random cases use so many rows, from the first */
 
 static const struct {
     const char *name, *json;
@@ -56,7 +58,8 @@ static const struct {
                "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true}", BF16}};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
-/* GELU of the unrounded sum is not made again from rounded values. */
+/* Returns the recomputation policy. Fused GELU in 16-bit dtypes cannot be recomputed from rounded
+ * values, so `selective` is replaced by `full` there. */
 static const char *recompute(const GridCase *c)
 {
     static const char *const name[] = {"none", "selective", "full"};
@@ -77,7 +80,7 @@ enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 static const char *const splits[] = {"best", "parameters", "uniform", "by hand"};
 enum { SPLITS = sizeof splits / sizeof *splits, BY_HAND = 3 };
 
-/* More blocks than these where stages ask for them. */
+/* the most blocks of a model, unless its stages need more */
 enum { BLOCKS = 5 };
 
 static const int values[GRID_CHOICES] = {[GRID_DATA] = 5,        [GRID_TENSOR] = 4,
@@ -111,7 +114,7 @@ GridCase grid_case_drawn(uint64_t seed, int64_t i)
     return grid_case_legal(c);
 }
 
-/* ---- what is legal --------------------------------------------------------------------------- */
+/* ---- valid cases ----------------------------------------------------------------------------- */
 
 static int most_ranks(void)
 {
@@ -119,7 +122,7 @@ static int most_ranks(void)
     return most ? atoi(most) : 16;
 }
 
-/* Runs of layers: one of each chunk of each stage. */
+/* Returns the number of layer ranges: one for each chunk of each stage. */
 static int runs_of(const GridCase *c)
 {
     return (c->of[GRID_PIPELINE] + 1) * schedules[c->of[GRID_SCHEDULE]].chunks;
@@ -131,7 +134,7 @@ static void fit_heads(GridCase *c)
         c->of[GRID_TENSOR]--;
 }
 
-/* Rows of a micro-batch of a rank. */
+/* Returns the number of rows (sequences x length) of a rank's micro-batch. */
 static int64_t micro_rows(const GridCase *c)
 {
     int64_t mine = grid_case_batch(c) / (c->of[GRID_DATA] + 1);
@@ -151,7 +154,7 @@ GridCase grid_case_legal(GridCase c)
     if (*tensor == 0) c.of[GRID_SEQUENCE] = 0;
     while (c.of[GRID_SEQUENCE] && micro_rows(&c) % (*tensor + 1) != 0)
         c.of[GRID_MICROS]--;
-    /* By hand some stage has more blocks than the others. */
+    /* With the split "by hand" one layer range has more blocks than the others. */
     int least = runs_of(&c) + (c.of[GRID_SPLIT] == BY_HAND);
     if (c.of[GRID_BLOCKS] + 1 < least) c.of[GRID_BLOCKS] = least - 1;
     return c;
@@ -162,8 +165,8 @@ GridCase grid_case_here(GridCase c)
     if (getenv("TEST_DEVICE") == NULL) return c;
     if (grid_case_dtype(&c) == F64) c.of[GRID_DTYPE] = 1;
     c.of[GRID_MASKED] = 0;
-    /* Emulated kernels are slow, and their threads many: few ranks, few blocks. Of several devices
-     * each rank has its own. */
+    /* Emulated kernels are slow and use many threads, so a case has few ranks and few blocks. If
+     * there are several devices, each rank needs its own. */
     int most = c.of[GRID_SCHEDULE] > 1 ? 1 : 2, *data = &c.of[GRID_DATA];
     int devices = cuda_devices(), ranks = devices > 1 ? devices : 8;
     if (c.of[GRID_SCHEDULE] > 1) c.of[GRID_SCHEDULE] = 2;
@@ -175,7 +178,7 @@ GridCase grid_case_here(GridCase c)
     return grid_case_legal(c);
 }
 
-/* The sizes of its grid. */
+/* Returns the number of ranks on each axis of the case's grid. */
 static GridPlace grid_case_size(const GridCase *c)
 {
     return (GridPlace){.pp = c->of[GRID_PIPELINE] + 1,
@@ -210,7 +213,8 @@ GridCase grid_case_single(const GridCase *c, int dtype)
     return single;
 }
 
-/* As many a rank as its micro-batches divide, and where rows are cut, for any number of ranks. */
+/* Returns the batch size. Each rank's part is a multiple of its number of micro-batches. With
+ * sequence parallelism it is 12, so that more numbers of ranks divide the rows. */
 int64_t grid_case_batch(const GridCase *c)
 {
     int64_t mine = c->of[GRID_SEQUENCE] ? 12 : c->of[GRID_MICROS] == 3 ? 8 : 6;
@@ -219,8 +223,8 @@ int64_t grid_case_batch(const GridCase *c)
 
 /* ---- configs --------------------------------------------------------------------------------- */
 
-/* Keys of the pipeline, to be freed; "" without one. By hand a run has a block, and the one that
- * the number of blocks picks has the rest. */
+/* Returns the config's pipeline keys as text, which the caller frees; "" without a pipeline. With
+ * the split "by hand" each layer range has one block, except one range that has all the others. */
 static char *pipeline_keys(const GridCase *c)
 {
     int split = c->of[GRID_SPLIT], runs = runs_of(c), blocks = c->of[GRID_BLOCKS] + 1;
@@ -274,11 +278,11 @@ Config *grid_case_config(const GridCase *c, int64_t batch)
     if (config == NULL) fail(EXIT_CONFIG, "%s\n%s", text, report.error[0]);
     config_report_free(&report);
     free(text);
-    config->eval.sample_tokens = 0; /* no room for samples */
+    config->eval.sample_tokens = 0; /* the sequences are too short for samples */
     return config;
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- cases as text --------------------------------------------------------------------------- */
 
 const char *grid_case_text(const GridCase *c, char *out, size_t n)
 {

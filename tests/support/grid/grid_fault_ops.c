@@ -1,9 +1,10 @@
-/* grid_fault_ops.c -- the faults of grid_faults.h that are planted in ops. */
+/* grid_fault_ops.c -- injects those faults of grid_faults.h that change the result of an op. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/grid/grid_fault_state.h"
 
-/* Of gradients: the three numbers of a step's decision stay as they are. */
+/* Rounds a sum of gradients to bf16. Sums in F64, such as the three sums from which a step's
+ * decision is computed, are not rounded. */
 static void narrow_sum(Device *dev, Tensor dst, const Tensor *src, int n)
 {
     planted.ops_real[dst.dtype == F64]->sum(dev, dst, src, n);
@@ -15,13 +16,15 @@ static void narrow_sum(Device *dev, Tensor dst, const Tensor *src, int n)
     }
 }
 
-/* Zeros are only written to gaps, and at the start to fresh memory, which has them. */
+/* Omits every fill with zeros. The program fills only gaps with zeros and, at the start, newly
+ * allocated memory, which already contains zeros. */
 static void no_zeros(Device *dev, Tensor x, double value)
 {
     if (value != 0) planted.ops_real[x.dtype == F64]->fill(dev, x, value);
 }
 
-/* Whether the last rank is about to update its part of the faulty unit. */
+/* Returns whether this rank is the last data-parallel rank, and `weight` its shard of the faulty
+ * unit. That update is omitted. */
 static bool forgotten(Tensor weight)
 {
     const Trainer *t = planted.trainer;
@@ -51,8 +54,8 @@ static void some_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Ten
                                                    hyper, rounding);
 }
 
-/* Each rank's part of a row-cut product has the bias, and so the sum over the ranks has it as often
- * as there are ranks. */
+/* Returns the bias multiplied by the number of tensor-parallel ranks. This has the same effect as
+ * adding the bias to each rank's partial product before the sum over the ranks. */
 static Tensor early_bias(Tensor bias)
 {
     const Grid *grid = &planted.trainer->session.grid;
@@ -81,7 +84,7 @@ static void early_residual_norm(Device *dev, Tensor sum, Tensor y, Tensor stats,
                                              norm);
 }
 
-/* The sums of all ranks' rows are the sum of the ranks' sums. */
+/* Sums the columns over the rows of all tensor-parallel ranks, by adding the ranks' column sums. */
 static void all_columns(Device *dev, Tensor columns, Tensor x)
 {
     real_ops(x.dtype)->column_sum(dev, columns, x);

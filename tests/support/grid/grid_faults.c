@@ -1,4 +1,5 @@
-/* grid_faults.c -- see grid_faults.h. Each rank is a thread and has tables of its own. */
+/* grid_faults.c -- injects the faults of grid_faults.h. Each rank is a thread, and its replaced
+ * function tables are thread-local. */
 #include "tests/support/grid/grid_fault_state.h"
 
 #include "model/core/check.h"
@@ -45,7 +46,8 @@ static void pass_step_begin(ParamStore *s, const Use *uses, int64_t n)
     planted.real->step_begin(planted.real, uses, n);
 }
 
-/* Whether this rank is to have another weight of the row than its replicas have. */
+/* Returns whether the fault changes a weight of this row on this rank, but not on the other ranks
+ * that hold a replica of the row. */
 static bool drifts(const Param *row)
 {
     const Grid *grid = &planted.trainer->session.grid;
@@ -60,8 +62,9 @@ static bool drifts(const Param *row)
     }
 }
 
-/* A drifted replica: the first weight of its first such row, whenever weights are read between two
- * steps, once all that is compared element by element has been computed. */
+/* Acquires a unit and, for a drifted replica, changes the first weight of the first row that
+ * drifts. It does so whenever weights are read outside a training step, but not before the last
+ * step that is compared element by element. */
 static void pass_acquire(ParamStore *s, int unit)
 {
     const Unit *of = &s->table->unit[unit];
@@ -100,8 +103,7 @@ static void pass_grad_release(ParamStore *s, int unit)
     planted.real->grad_release(planted.real, unit);
 }
 
-/* Stale weights: every unit is published here, when the gradients are there, and not after its
- * update. */
+/* Ends a step. For FAULT_STALE it publishes every unit here, before the update, not after it. */
 static void pass_step_end(ParamStore *s)
 {
     planted.real->step_end(planted.real);
@@ -109,7 +111,8 @@ static void pass_step_end(ParamStore *s)
         planted.real->publish(planted.real, u);
 }
 
-/* What is counted often: as if this rank were the first of its tensor-parallel group. */
+/* Returns the shards of a purpose. For FAULT_COUNTED_OFTEN every rank counts its elements as if it
+ * were the first rank of its tensor-parallel group. */
 static int pass_shards(ParamStore *s, Purpose purpose, Shard *shards, int max)
 {
     GridPlace *at = &planted.trainer->session.grid.at, real = *at;
@@ -123,7 +126,7 @@ static int pass_shards(ParamStore *s, Purpose purpose, Shard *shards, int max)
 static void pass_publish(ParamStore *s, int unit)
 {
     (void)s;
-    /* In trainer_allocate initial weights are published: no fault yet. */
+    /* trainer_allocate publishes the initial weights; no fault is injected there. */
     bool training = planted.trainer->steps > 0 || planted.reductions > 0;
     if (training && planted.fault == FAULT_STALE) return;
     if (training && planted.fault == FAULT_UNPUBLISHED && unit == FAULTY_UNIT) return;
@@ -167,7 +170,8 @@ static void shard_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor who
     if (!left_out()) planted.shard_real->reduce_scatter(comm, on, part, whole);
 }
 
-/* Keeps what is gathered for the same use of the next step, which gets it. */
+/* Gathers weights. For FAULT_OLD_GATHER it returns the result that the same gather had in the
+ * previous step, and stores the new result for the next step. */
 static void shard_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
 {
     planted.shard_real->all_gather(comm, on, whole, part);
@@ -182,8 +186,8 @@ static void shard_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
     planted.gathered[at].size = size;
 }
 
-/* An axis' sums; the numbers of a decision and maxima of logits are recognised by where they are.
- */
+/* Reduces over an axis, unless the fault omits this reduction. The address of x identifies the sums
+ * of a step's decision. A maximum on the device is a maximum of logits. */
 static void all_reduce_over(int axis, Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     const TrainerState *state = planted.trainer->state;
@@ -205,7 +209,8 @@ static void tp_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
     all_reduce_over(2, comm, on, x, op);
 }
 
-/* Host and device call on kv and tie: what drifts is still compared. */
+/* Both host and device reduce over kv and tie. Only the device's sums are omitted: the host uses
+ * these groups to compare replicas. */
 static void kv_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     if (on == NULL || planted.fault != FAULT_LOCAL_KV) planted.kv_real->all_reduce(comm, on, x, op);
@@ -216,7 +221,7 @@ static void tie_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
         planted.tie_real->all_reduce(comm, on, x, op);
 }
 
-/* comm gets a copy of its table with another all_reduce. Returns its own. */
+/* Gives comm a copy of its function table with another all_reduce. Returns the original table. */
 static const CommOps *replace_all_reduce(Comm *comm, CommOps *copy,
                                          void (*all_reduce)(Comm *, Device *, Tensor, ReduceOp))
 {

@@ -1,11 +1,13 @@
-/* grid_models.c -- the models of grid_case.h: sizes that nothing divides, units smaller than a
- * rank's alignment, every layer there is, heads for every number of tensor-parallel ranks.
+/* grid_models.c -- defines the models of grid_case.h. They have vocabulary sizes that no
+ * number of ranks divides, units smaller than a rank's alignment, every kind of layer, and heads
+ * for every number of tensor-parallel ranks.
  *
- * QK-norm divides by the length of a head's vector. Of two numbers that is almost zero now and
- * then, which amplifies rounding by as much; of eight it is not. */
+ * QK-norm divides by the length of a head's vector. With two elements this length is sometimes
+ * almost zero, which amplifies rounding errors. Models with QK-norm therefore have eight elements
+ * per head. */
 #include "tests/support/grid/grid_case.h"
 
-/* Bits of GridModel.tensor, by number of ranks. */
+/* Bits of GridModel.tensor: T2 is set if two tensor-parallel ranks can split the model. */
 #define T1 1
 #define T2 2
 #define T3 4

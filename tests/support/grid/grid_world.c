@@ -1,4 +1,4 @@
-/* grid_world.c -- see grid_world.h. */
+/* grid_world.c -- makes a config from a GridWorld and a GridModel. */
 #include "tests/support/grid/grid_world.h"
 
 #include "tests/support/files/config_support.h"
@@ -10,8 +10,8 @@ int grid_world_ranks(const GridWorld *w)
     return w->pp * w->dp * w->tp;
 }
 
-/* Sizes that tensor-parallel ranks can cut into 2, 3 and 4, vocabularies that nothing divides, five
- * layers; heads of keys and values that ranks must share. */
+/* The models: 2, 3 and 4 tensor-parallel ranks can split their sizes, but no number of ranks
+ * divides their vocabularies. Some have so few key/value heads that ranks must share them. */
 static const struct {
     int kv;
     const char *model, *optimizer;
@@ -62,7 +62,7 @@ Config *grid_world_config(const GridWorld *w, const GridModel *what, int64_t bat
         dtypes[what->dtype].json, w->writers, device ? device : "cpu");
     Config *config = (Config *)config_test_parse(text, 0, NULL);
     free(text);
-    config->eval.sample_tokens = 0; /* no room for samples */
+    config->eval.sample_tokens = 0; /* the sequences are too short for samples */
     config->train_batch_size = batch;
     config->parallel.data = w->dp;
     config->parallel.tensor = w->tp;

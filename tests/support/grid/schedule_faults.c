@@ -1,7 +1,7 @@
-/* schedule_faults.c -- see schedule_faults.h. */
+/* schedule_faults.c -- injects faults into the actions of a pipeline schedule. */
 #include "tests/support/grid/schedule_faults.h"
 
-/* Whether a buffer is written by an exchange of the schedule between two actions. */
+/* Returns whether an exchange among the actions [first, end) sends or receives the buffer. */
 static bool received_between(const Schedule *s, int64_t first, int64_t end, int buffer)
 {
     for (int64_t i = first; i < end; i++) {

@@ -1,4 +1,4 @@
-/* schedule_play.c -- see schedule_play.h. */
+/* schedule_play.c -- simulates the schedules of all pipeline stages and checks every action. */
 #include "tests/support/grid/schedule_play.h"
 
 #include "model/core/check.h"
@@ -34,14 +34,16 @@ static bool same(Content a, Content b)
     return a.run == b.run && a.kind == b.kind && a.micro == b.micro;
 }
 
-/* The run whose output an action of this one reads; -1: none. */
+/* Returns the number of the layer range whose output an action on layer range `run` reads, or -1 if
+ * it reads none. */
 static int source(const ScheduleSpec *spec, ActionKind kind, int run)
 {
     if (kind != ACT_BACKWARD) return run - 1;
     return run + 1 == spec->stages * spec->chunks ? -1 : run + 1;
 }
 
-/* Places that belong to a micro-batch from its first action to its last. */
+/* Marks a slot or batch as used by a micro-batch, from its first action to its last. Reports an
+ * error if another micro-batch still uses it. */
 static void hold(Played *p, int stage, int64_t *place, bool first, bool last, int64_t micro,
                  const char *what)
 {
@@ -84,7 +86,8 @@ static void act(Played *p, int at, const Action *a)
          evaluates ? a->chunk == spec->chunks - 1 : back && a->chunk == 0, a->micro, "batch");
 }
 
-/* What a group sends goes while it receives. */
+/* Checks that the transfers of a group use different buffers, because a group sends and receives at
+ * the same time. */
 static void check_apart(Played *p, int stage, const Action *a)
 {
     const Transfer *first = &p->stage[stage].s.transfer[a->transfer];
@@ -94,7 +97,8 @@ static void check_apart(Played *p, int stage, const Action *a)
                 wrong(p, stage, "two transfers of a group have buffer %d", first[i].buffer);
 }
 
-/* False: a partner's group is not there yet. */
+/* Lets the stage start its group of transfers. Returns false if a partner has not reached its
+ * matching group yet, or if a transfer has no partner. */
 static bool meet(Played *p, int stage, const Action *a)
 {
     check_apart(p, stage, a);
@@ -116,7 +120,7 @@ static bool meet(Played *p, int stage, const Action *a)
     return true;
 }
 
-/* Whoever receives goes on no earlier than the sender reached its group. */
+/* Advances the stage's clock to the time at which the last of its senders reached its group. */
 static void await_senders(Played *p, int stage, const Action *a)
 {
     PlayedStage *here = &p->stage[stage];
@@ -127,8 +131,8 @@ static void await_senders(Played *p, int stage, const Action *a)
     }
 }
 
-/* Moves the tensors of a complete group from buffer to buffer; the receiver's must be free.
- * Whichever side continues first does it. */
+/* Moves a tensor from the sender's buffer to the receiver's, which must be free. Of the two stages,
+ * the one that continues first does this. */
 static void deliver(Played *p, int from, int64_t sent, int to, int64_t received)
 {
     PlayedStage *sender = &p->stage[from], *receiver = &p->stage[to];
@@ -155,13 +159,14 @@ static void deliver_group(Played *p, int stage, const Action *a)
     }
 }
 
-/* ---- from the beginning ---------------------------------------------------------------------- */
+/* ---- opening and running --------------------------------------------------------------------- */
 
-/* Messages of a pair of stages match by their order: the n-th sent is the n-th received. */
+/* Finds the partner of each transfer of a stage. Between two stages the n-th send matches the n-th
+ * receive. */
 static void find_partners(Played *p, int at)
 {
     PlayedStage *stage = &p->stage[at];
-    int64_t *from[2]; /* of a peer's transfers, those already met: of receives, of sends */
+    int64_t *from[2]; /* by peer: where to search on among its receives [0] and sends [1] */
     for (int send = 0; send < 2; send++)
         from[send] = must_calloc((size_t)p->spec->stages, sizeof *from[send]);
     for (int64_t i = 0; i < stage->s.n_transfers; i++) {
@@ -194,7 +199,7 @@ static void reset(Played *p)
         for (int c = 0; c < spec->chunks; c++)
             memset(stage->slot[c], 0xFF, (size_t)s->slots[c] * sizeof *stage->slot[c]);
         for (int64_t k = 0; k < s->n_transfers; k++)
-            stage->group[k] = s->n; /* of none: never */
+            stage->group[k] = s->n; /* in no group, so never reached */
         for (int64_t k = 0; k < s->n; k++)
             for (int t = 0; s->action[k].kind == ACT_EXCHANGE && t < s->action[k].n_transfers; t++)
                 stage->group[s->action[k].transfer + t] = k;
@@ -317,8 +322,8 @@ void schedules_each(ScheduleVisit visit)
             schedules_of(p, m, MOST_CHUNKS, visit);
     for (size_t i = 0; i < sizeof large / sizeof *large; i++)
         schedules_of(large[i].stages, large[i].micros, large[i].chunks, visit);
-    /* 10, 16, 25, 40 and 64 stages; micro-batches near multiples of the stages, and some between.
-     */
+    /* 10, 16, 25, 40 and 64 stages. The numbers of micro-batches are near multiples of the number
+     * of stages, with a few in between. */
     for (int p = 10; most && p <= atoi(most); p = p * 8 / 5)
         for (int m = 1; m <= 4 * p + 1; m += m % p > 1 && m % p < p - 2 ? p / 2 : 1)
             schedules_of(p, m, MOST_CHUNKS, visit);

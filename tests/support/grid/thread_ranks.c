@@ -1,4 +1,4 @@
-/* thread_ranks.c -- see thread_ranks.h. */
+/* thread_ranks.c -- runs a function on several ranks, which are threads of the test. */
 #include "tests/support/grid/thread_ranks.h"
 
 #include "model/core/check.h"
@@ -44,7 +44,8 @@ static void *rank_main(void *arg)
     Comm comm = local_world_join(rank->world, rank->rank);
     rank->body(&comm, rank->context);
     comm_close(&comm);
-    /* Where another rank ends the program a thread that has ended is a leak to ThreadSanitizer. */
+    /* If another rank ended the program now, ThreadSanitizer would report an ended thread that is
+     * not joined yet as a leak. So every thread waits until all have closed. */
     pthread_barrier_wait(rank->all_closed);
     return NULL;
 }

@@ -1,4 +1,4 @@
-/* zero_grid.c -- see zero_grid.h. */
+/* zero_grid.c -- runs the parameter store on a grid and checks its results (see zero_grid.h). */
 #include "tests/support/grid/zero_grid.h"
 
 #include "model/core/check.h"
@@ -19,12 +19,12 @@ enum { MOST_ROWS = 64, MOST_USES = 256, STEPS = 2 };
 typedef struct {
     const ZeroGridCase *c;
     ZeroGridResult *result;
-    unsigned char *seen; /* per element: how often this rank has counted it, ... */
-    double *gradient;    /* ... and its last gradient */
+    unsigned char *seen; /* per element: how often this rank has counted it */
+    double *gradient;    /* per element: its gradient when it was last counted */
     char wrong[512];
 } Rank;
 
-/* What one rank works with. */
+/* The state of one rank. */
 typedef struct {
     const ZeroGridCase *c;
     Rank *rank;
@@ -32,7 +32,7 @@ typedef struct {
     Device dev;
     Grid grid;
     ParamTable table;
-    int64_t before[MOST_ROWS]; /* logical elements of the rows before */
+    int64_t before[MOST_ROWS]; /* number of logical elements in all earlier rows */
     Use use[MOST_USES];
     int64_t n_uses;
     ZeroStore *store;
@@ -50,7 +50,8 @@ __attribute__((format(printf, 2, 3))) static void wrong(Work *w, const char *fmt
     va_end(args);
 }
 
-/* Every micro-batch forward and then backward, as if this stage were the only one. */
+/* Lists the uses of a step: for every micro-batch, the layers of this stage forward and then
+ * backward. */
 static void list_uses(Work *w)
 {
     int layer[16], n = zero_grid_layers(w->c, &w->table, w->grid.at.pp, layer);
@@ -64,7 +65,8 @@ static void list_uses(Work *w)
 
 /* ---- gradients by element -------------------------------------------------------------------- */
 
-/* The tensor-parallel ranks whose addends a row's gradient has: [first, first + n). */
+/* Sets the range [first, first + n) of tensor-parallel ranks whose addends are summed in a row's
+ * gradient. */
 static void addends_of(const Work *w, const Param *p, int tp, int *first, int *n)
 {
     bool partial = p->tp_grad == TP_GRAD_PARTIAL ||
@@ -77,8 +79,8 @@ static void addends_of(const Work *w, const Param *p, int tp, int *first, int *n
     *n = sharers;
 }
 
-/* The addend of an element of a row: of a data-parallel rank, a micro-batch, a use of the unit
- * (0: the embedding's; 1: the head's) and a tensor-parallel rank. */
+/* Returns one addend of an element's gradient: that of a data-parallel rank, a micro-batch, a use
+ * of the unit (0: by the embedding; 1: by the head) and a tensor-parallel rank. */
 static double addend(const Work *w, int param, int64_t element, int dp, int64_t micro, int use,
                      int tp)
 {
@@ -101,7 +103,7 @@ static double sum_of(const Work *w, int param, int64_t element, int tp)
     return sum;
 }
 
-/* One release of a unit's gradient. */
+/* Writes or accumulates the unit's gradient of one micro-batch and one use. */
 static void write_gradient(Work *w, int unit, int64_t micro, int use, bool accumulate)
 {
     const Unit *rows = &w->table.unit[unit];
@@ -132,7 +134,7 @@ static void train(Work *w)
         const Use *use = &w->use[i];
         s->acquire(s, use->unit);
         if (use->gradient) {
-            /* The head's is the first of a backward pass. */
+            /* The head is the first layer of a backward pass. */
             bool head = use->unit == 0 && w->grid.at.pp == w->c->size.pp - 1 && i % n == n / 2;
             bool accumulate = s->grad_acquire(s, use->unit);
             write_gradient(w, use->unit, i / n, head && w->c->tied, accumulate);
@@ -143,7 +145,7 @@ static void train(Work *w)
     s->step_end(s);
 }
 
-/* ---- what comes out -------------------------------------------------------------------------- */
+/* ---- checks of gradients, weights and norm --------------------------------------------------- */
 
 typedef void (*SeeElement)(Work *w, const Shard *shard, int64_t at, int param, int64_t element);
 
@@ -179,7 +181,7 @@ static void see_counted(Work *w, const Shard *shard, int64_t at, int param, int6
     w->rank->gradient[to] = dtype_get(shard->grad.dtype, shard->grad.data, at);
 }
 
-/* An update: the weights were 0. */
+/* Updates a weight by storing its gradient in it. */
 static void update(Work *w, const Shard *shard, int64_t at, int param, int64_t element)
 {
     (void)w, (void)param, (void)element;
@@ -187,7 +189,8 @@ static void update(Work *w, const Shard *shard, int64_t at, int param, int64_t e
               dtype_get(shard->grad.dtype, shard->grad.data, at));
 }
 
-/* Reads weights as an evaluation does, without gradients. */
+/* Publishes the updated weights and compares them with the expected sums. It reads them as an
+ * evaluation does, without gradients. */
 static void check_weights(Work *w)
 {
     ParamStore *s = w->params;
@@ -226,7 +229,8 @@ static void check_norm(Work *w)
     double exact = 0;
     for (int i = 0; i < w->table.n_params; i++) {
         const Param *p = &w->table.param[i];
-        /* Element e of a row that is cut by heads belongs to its part's ranks. */
+        /* Element e of a row that is cut is in part e / part, which `sharers` successive ranks
+         * hold. */
         int64_t part = p->tp_dim < 0 ? INT64_MAX : p->local[0] * p->local[1];
         for (int64_t e = 0; e < param_count(p); e++)
             exact += pow(sum_of(w, i, e, (int)(e / part) * p->sharers), 2);
@@ -237,7 +241,7 @@ static void check_norm(Work *w)
     grad_norm_free(&norm);
 }
 
-/* ---- what travels, and what is kept ---------------------------------------------------------- */
+/* ---- elements sent and bytes stored ---------------------------------------------------------- */
 
 static void check_count(Work *w, const Comm *comm, ZeroGridSent want)
 {
@@ -262,8 +266,8 @@ static void check_wire(Work *w)
     check_count(w, &w->grid.kv, wire.kv);
     check_count(w, &w->grid.tie, wire.tie);
     if (w->c->size.dp == 1 || w->c->zero.stage == 0) return;
-    /* Elements gathered after the update; or, with what training gathers, for reading the weights
-     * once then. */
+    /* At stages 1 and 2 each unit is gathered once, after the update. At stage 3 check_weights
+     * gathers each unit once, and training gathers the units that it uses. */
     int64_t got = comm_counts(&w->grid.shard)->of[COMM_ALL_GATHER][w->c->dtype].elements,
             uses = zero_grid_gathered(w->c, &w->table, w->use, w->n_uses),
             want = wire.units + (w->c->zero.stage == 3 ? uses : 0);
@@ -271,8 +275,8 @@ static void check_wire(Work *w)
     if (got != want) wrong(w, "%lld elements gathered, not %lld", (long long)got, (long long)want);
 }
 
-/* The bytes by ZeRO's formulas over padded units. The gradient of a tied table with both uses on
- * one stage is kept whole. */
+/* Compares the bytes of weights and gradients with ZeRO's formulas, computed over padded units. If
+ * one stage has both uses of a tied table, the table's gradient is stored whole. */
 static void check_bytes(Work *w)
 {
     ZeroBytes b = zero_bytes(w->store);
@@ -323,7 +327,7 @@ static void rank_body(Comm *world, void *context)
         walk(&w, PURPOSE_UPDATE, update);
         check_weights(&w);
         check_wire(&w);
-        comm_barrier(world); /* no rank writes what another still reads */
+        comm_barrier(world); /* no rank writes gradients while another still reads them */
     }
     zero_destroy(w.store);
     param_table_free(&w.table);

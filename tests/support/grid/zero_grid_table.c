@@ -1,5 +1,5 @@
-/* zero_grid_table.c -- a table with a row of every kind, for any grid, and what of it travels
- * in a step. */
+/* zero_grid_table.c -- builds a parameter table with a row of every kind for any grid, and computes
+ * how many of its elements are sent in a step. */
 #include "tests/support/grid/zero_grid.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ static void add(ParamTable *table, const ZeroGridCase *c, int unit, const char *
     param_table_add(table, unit, c->dtype, &row);
 }
 
-/* Rows of packs carry the unit's number. */
+/* Adds the rows of block u. The rows k and v form a pack, whose number is that of the unit. */
 static void add_block(ParamTable *t, const ZeroGridCase *c, int u)
 {
     ParamSpec norm = {.pack = -1, .rows = 7, .tp_dim = -1, .tp_grad = TP_GRAD_PARTIAL_IF_SP},
@@ -80,7 +80,7 @@ int64_t zero_grid_padded(const ZeroGridCase *c, const ParamTable *table, int uni
     return (table->unit[unit].size + grain - 1) / grain * grain;
 }
 
-/* The kind of the row that element `e` of a unit belongs to. */
+/* Returns the TpGrad of the row that contains element `e` of the unit. */
 static TpGrad kind_at(const Unit *unit, int64_t e)
 {
     for (int r = 0; r < unit->n_ranges; r++)
