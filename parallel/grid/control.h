@@ -25,7 +25,7 @@ bool control_agree(Comm *world, bool good, char *err, size_t n);
 void control_fail(const Comm *world, ExitCode code, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
 /* Ends the program (EXIT_CONFIG) if `value` is not the same on all ranks. The message contains
- * `what` the ranks do with it ("compute on"), both values, and `advice`, which says what to write.
+ * `what`, the verb of the message ("compute on"), both values, and `advice` on what to write.
  */
 void control_require_alike(Comm *world, const char *what, const char *value, const char *advice);
 

@@ -90,8 +90,8 @@ void schedule_draw(const ScheduleSpec *spec, FILE *to, int width)
 {
     Drawing d = {.spec = spec, .cell = cell_columns(spec)};
     int label = snprintf(NULL, 0, "stage %d  ", spec->stages - 1);
-    /* A drawing that ends before stage 0 goes backward shows neither the bubble nor the steady
-     * state: then letters alone, several times as many to a line. */
+    /* If the line ends before the first backward pass of stage 0, the drawing shows neither the
+     * bubble nor the steady state. Then only letters are drawn, several times as many per line. */
     bool all = fit(&d, width > 0 ? width - label : INT_MAX);
     if (!all && d.ticks < first_ticks(spec)) {
         d.letters = true;

@@ -95,7 +95,7 @@ void pipeline_split(const LayerCost *cost, int layers, int runs, Partition by, i
                 break;
         }
         first = end;
-        border[r + 1] = first + 1; /* after the embedding */
+        border[r + 1] = first + 1; /* + 1: the embedding is layer 0 */
     }
     border[runs] = layers;
     free(s.before);

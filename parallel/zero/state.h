@@ -15,7 +15,7 @@ typedef struct {
 
 /* Where the whole, up-to-date weights of a unit are. */
 typedef enum {
-    WEIGHTS_AWAY,     /* only on the ranks that own the shards; no gather has been requested */
+    WEIGHTS_AWAY,     /* only on the ranks that own the shards; no gather was requested yet */
     WEIGHTS_QUEUED,   /* their gather is in a bucket */
     WEIGHTS_ARRIVING, /* their gather is on the comm stream; `ready` is its event */
     WEIGHTS_HERE,     /* in `weight`, for all work issued to the compute stream from now on */
@@ -147,7 +147,8 @@ void zero_end_sums(ZeroStore *store);
 
 /* Returns whether this step has gradients that are partial sums on another axis. */
 bool zero_has_partial_sums(const ZeroStore *store);
-/* Issues their sums to the comm stream; the compute stream waits for each group. */
+/* Issues the sums of these gradients to the comm stream. The compute stream waits for each group of
+ * sums. */
 void zero_sum_partials(ZeroStore *store);
 
 /* ---- publish.c: gathers of weights, and updated weights -------------------------------------- */

@@ -29,7 +29,7 @@ typedef struct {
     DType grad_dtype;
     DType wire_dtype; /* dtype in which gradients are sent; the communicator defines how they are
                          summed */
-    int stage;        /* of ZeRO, 0 to 3 */
+    int stage;        /* the ZeRO stage, 0 to 3 */
     bool all_reduce;  /* gradients are all-reduced at every stage */
     bool sequence_parallel; /* gradients of TP_GRAD_PARTIAL_IF_SP rows are partial sums */
     bool overlap_comm;

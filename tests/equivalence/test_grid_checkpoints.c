@@ -271,7 +271,7 @@ static void check_pairs(const GridModel *what, int n, int every, int least)
     char *folder = text_format("%s/test_grid_checkpoints.XXXXXX", test_scratch_folder());
     int pairs = 0;
     assert_non_null(mkdtemp(folder));
-    /* With TEST_EVERY=N, one of N pairs. */
+    /* With TEST_EVERY=N, only one of N pairs is tested. */
     int share = getenv("TEST_SAMPLE") ? 1 : (int)turns_every(1);
     every = getenv("TEST_SAMPLE") ? WORLDS - 1 : every * share;
     for (int from = 0; from < WORLDS; from += getenv("TEST_SAMPLE") ? 5 : 1)

@@ -124,8 +124,8 @@ static const Planting plantings[] = {
      {ON(TENSOR(2)), ON(TENSOR(3), SEQUENCE, MODEL(10)),
       ON(DATA(2), TENSOR(4), MODEL(11), ZERO(3))},
      3},
-    /* After a conversion for sending, where no norm layer's backward pass has summed the columns.
-     */
+    /* Several stages: on a gradient received from another stage, no norm layer's backward pass
+     * has summed the columns. */
     {FAULT_ALL_COLUMNS,
      {ON(TENSOR(2), SEQUENCE, STAGES(2)), ON(TENSOR(3), SEQUENCE, STAGES(2), MODEL(10), MICROS(2)),
       ON(TENSOR(2), SEQUENCE, STAGES(2), INTERLEAVED, BLOCKS(4), DTYPE(2))},

@@ -133,7 +133,7 @@ static Volume volume_by_hand(const ZeroCase *c, int way)
     return v;
 }
 
-/* A step sends nothing but sums of gradients and gathers of weights. */
+/* Checks that a step sends only gradients, to be summed, and weights, to be gathered. */
 static void check_travelled(const CommCounts *counts, CommVerb sum, DType wire, int64_t reduced,
                             DType weight, int64_t gathered)
 {
