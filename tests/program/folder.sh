@@ -95,7 +95,7 @@ check "folder: a failed last save announces no further try" grep -qE 'step 20 is
 check "folder: a run without a checkpoint says that it will start again" grep -q 'begins anew' output
 expect_code "folder: a run without save intervals whose last save fails ends with 74" 74 limited --out end \
     --set checkpoint.save_interval=0
-check "folder: a run without save intervals announces no try at an interval" bash -c '! grep -q "next interval" output'
+check "folder: a failed save of a run without save intervals promises no retry at an interval" bash -c '! grep -q "next interval" output'
 expect_code "folder: a run whose later saves fail ends with 74" 74 limited --out before --set train_steps=25 \
     --allow-config-change
 check "folder: a run whose later saves fail names the checkpoint from which it resumes" \

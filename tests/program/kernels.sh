@@ -77,5 +77,5 @@ expect_code "kernels: a launch without matching launch bounds is found" 1 "$tabl
 launch ", RESIDENT" "512 / THREADS * cuda_device(dev)->multiprocessors"
 expect_code "kernels: another number of resident blocks is found" 1 "$table" made sources
 log 0 0 48 && expect_code "kernels: static shared memory is found" 1 "$table" made
-expect_code "kernels: a folder without built kernels ends with 69" 69 "$table" nowhere
+expect_code "kernels: the script exits with 69 if the folder has no built kernels" 69 "$table" nowhere
 finish

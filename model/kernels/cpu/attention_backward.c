@@ -145,7 +145,7 @@ static void deltas(const BackwardCall *f, const Part *x, Queries *qs)
     }
 }
 
-/* Brings n rows of sums home: = or += as the call says. */
+/* Stores n rows of sums in the gradient g, or adds them to it if the call accumulates. */
 static void sums_store(const BackwardCall *f, const Part *x, Tensor g, int64_t length, int64_t head,
                        int64_t t, int64_t n, real *sums)
 {

@@ -137,7 +137,8 @@ const char *local_describe(const LocalGroup *group, const LocalCall *call, char 
 /* Makes the member check its counter again. Called without the mutex, after the counter was
  * changed. */
 void local_wake(LocalGroup *group, LocalMember *member);
-/* Does the same for all members. Called with the mutex held. */
+/* Does the same for all members. Called without the mutex, which the caller has held since the
+ * change. */
 void local_wake_all(LocalGroup *group);
 
 /* Record an event on the stream of `on`, and make that stream wait for an event. Both do nothing if

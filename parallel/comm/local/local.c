@@ -68,8 +68,9 @@ LocalWorld *local_world_create(int size, double timeout)
     LocalWorld *world = must_calloc(1, sizeof *world);
     world->timeout = timeout;
     /* If each rank has its own core, a peer often arrives sooner than a thread could sleep and wake
-     * up. */
-    world->yields = size <= pool_allowed_cores() ? 64 : 0;
+     * up. If ranks share cores, a few yields let the peers on this core run and arrive, which costs
+     * less than a sleep; more yields would take time from the peers. */
+    world->yields = size <= pool_allowed_cores() ? 64 : 4;
     pthread_mutex_init(&world->mutex, NULL);
     world->all = group_create(world, "world", size);
     return world;
@@ -215,8 +216,8 @@ static void leave(LocalGroup *group, int world_rank)
     pthread_mutex_lock(&group->mutex);
     for (int i = 0; i < group->size; i++)
         if (group->member[i].world_rank == world_rank) group->member[i].closed = true;
-    local_wake_all(group);
     pthread_mutex_unlock(&group->mutex);
+    local_wake_all(group);
 }
 
 static void local_close(Comm *comm)

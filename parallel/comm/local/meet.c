@@ -87,6 +87,8 @@ void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
     comm->waited += seconds_now() - start;
 }
 
+/* Called without the group's mutex, so that the woken member finds it free. The caller has held the
+ * mutex since the change that it reports, so the member already sleeps or has seen the change. */
 static void wake(LocalMember *member)
 {
     if (atomic_load(&member->asleep)) pthread_cond_signal(&member->woken);
@@ -96,8 +98,8 @@ void local_wake(LocalGroup *group, LocalMember *member)
 {
     if (!atomic_load(&member->asleep)) return;
     pthread_mutex_lock(&group->mutex);
-    wake(member);
     pthread_mutex_unlock(&group->mutex);
+    wake(member);
 }
 
 void local_wake_all(LocalGroup *group)
@@ -131,8 +133,8 @@ void local_meet(Comm *comm)
         check_calls(group);
         group->here = 0;
         atomic_store(&group->meetings, meeting + 1);
-        local_wake_all(group);
         pthread_mutex_unlock(&group->mutex);
+        local_wake_all(group);
         return;
     }
     pthread_mutex_unlock(&group->mutex);

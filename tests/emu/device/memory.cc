@@ -6,8 +6,8 @@
  * and use no memory until they are written. While no kernel and no copy runs, the pages cannot be
  * accessed, so that host code that follows a device pointer crashes as it would on a GPU. Closing
  * them takes time proportional to the memory. It is done after each of the first CLOSINGS kernels
- * and copies, and whenever the host has waited, because that is when host code would read
- * results. */
+ * and copies, until CLOSED_BYTES have been closed, and whenever the host has waited, because that
+ * is when host code would read results. */
 #include "tests/emu/device/emu.h"
 
 #include <pthread.h>
@@ -17,9 +17,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ALIGNMENT = 256, FREED_KEPT = 64, CLOSINGS = 2000 };
+enum { ALIGNMENT = 256, FREED_KEPT = 64, CLOSINGS = 500 };
 
 static const size_t POISON_FILE = 4 << 20; /* size of the file in bytes */
+static const size_t CLOSED_BYTES = (size_t)8 << 30;
 
 typedef struct {
     char *base, *map; /* the caller's pointer; the whole mapping with its guards */
@@ -35,6 +36,7 @@ static size_t bytes_used[EMU_DEVICES_MOST];
 
 static pthread_mutex_t door_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users, closings;
+static size_t closed_bytes; /* of all closings */
 static bool closed;
 
 static size_t pages(size_t bytes)
@@ -79,13 +81,19 @@ static char *map_guarded(size_t bytes)
     return map;
 }
 
-static void table_protect(int how)
+/* Returns the number of bytes whose protection was changed. */
+static size_t table_protect(int how)
 {
+    size_t sum = 0;
     pthread_rwlock_rdlock(&table_lock);
-    for (int i = 0; i < n_table; i++)
-        if (!table[i].freed)
-            mprotect(table[i].map + EMU_GUARD, table[i].map_bytes - 2 * EMU_GUARD, how);
+    for (int i = 0; i < n_table; i++) {
+        size_t bytes = table[i].map_bytes - 2 * EMU_GUARD;
+        if (table[i].freed) continue;
+        mprotect(table[i].map + EMU_GUARD, bytes, how);
+        sum += bytes;
+    }
     pthread_rwlock_unlock(&table_lock);
+    return sum;
 }
 
 void emu_memory_open(void)
@@ -101,7 +109,7 @@ void emu_memory_open(void)
 static void close_now(void)
 {
     if (users == 0 && !closed) {
-        table_protect(PROT_NONE);
+        closed_bytes += table_protect(PROT_NONE);
         closed = true;
     }
 }
@@ -110,7 +118,7 @@ void emu_memory_close(void)
 {
     pthread_mutex_lock(&door_lock);
     users--;
-    if (closings < CLOSINGS) {
+    if (closings < CLOSINGS && closed_bytes < CLOSED_BYTES) {
         closings++;
         close_now();
     }

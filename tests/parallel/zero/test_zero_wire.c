@@ -76,7 +76,8 @@ static void test_bug_18_the_norm_is_computed_from_the_stored_sums(void **state)
 
 /* ---- elements sent and bytes stored ---------------------------------------------------------- */
 
-/* The expected volumes of a step: every unit is a multiple of 128 elements per rank. */
+/* The expected volumes of a step. Each unit is padded so that every rank has a multiple of 128
+ * elements. */
 typedef struct {
     int64_t reduced, gathered;  /* elements sent in one step */
     int64_t weights, gradients; /* elements stored */

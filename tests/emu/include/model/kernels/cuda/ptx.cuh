@@ -40,29 +40,41 @@ typedef struct {
     uint32_t b[2];
 } EmuProduct;
 
-/* Computes d += a b for the whole warp, in float, in ascending order of the inner index. */
+typedef float EmuRow __attribute__((vector_size(8 * sizeof(float)))); /* a row of b or d */
+
+/* Computes d += a b for the whole warp, in float, in ascending order of the inner index. Reads and
+ * writes each lane's elements at fixed places and keeps a row of d in registers, because tests of
+ * attention spend much of their time here. */
 template <class T> static inline void emu_mma_finish(EmuWarp *warp, uint32_t lanes)
 {
-    float a[16][16], b[16][8], d[16][8];
+    float a[16][16];
+    EmuRow b[16], d[16];
     if (lanes != 0xffffffffu) emu_die("mma by a part of a warp (lanes %08x)", lanes);
     for (int lane = 0; lane < EMU_WARP; lane++) {
         const EmuProduct *p = (const EmuProduct *)warp->lane[lane]->argument;
         int group = lane / 4, quad = lane % 4;
+#pragma GCC unroll 8
         for (int i = 0; i < 8; i++)
             a[group + i / 2 % 2 * 8][quad * 2 + i % 2 + i / 4 * 8] =
                 EmuElement<T>::value(p->a[i / 2] >> i % 2 * 16);
+#pragma GCC unroll 4
         for (int i = 0; i < 4; i++)
             b[quad * 2 + i % 2 + i / 2 * 8][group] =
                 EmuElement<T>::value(p->b[i / 2] >> i % 2 * 16);
+#pragma GCC unroll 4
         for (int i = 0; i < 4; i++)
             d[group + i / 2 * 8][quad * 2 + i % 2] = p->d[i];
     }
-    for (int row = 0; row < 16; row++)
+    for (int row = 0; row < 16; row++) {
+        EmuRow sum = d[row];
+#pragma GCC unroll 16
         for (int k = 0; k < 16; k++)
-            for (int column = 0; column < 8; column++)
-                d[row][column] += a[row][k] * b[k][column];
+            sum += a[row][k] * b[k];
+        d[row] = sum;
+    }
     for (int lane = 0; lane < EMU_WARP; lane++) {
         const EmuProduct *p = (const EmuProduct *)warp->lane[lane]->argument;
+#pragma GCC unroll 4
         for (int i = 0; i < 4; i++)
             p->d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
     }
