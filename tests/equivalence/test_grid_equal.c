@@ -207,21 +207,45 @@ static unsigned features(const GridCase *c)
     return schedule | dtype;
 }
 
+/* Returns a number that is about proportional to the time of the case on an emulated device. */
+static int64_t work(const GridCase *c)
+{
+    GridCase here = grid_case_here(*c);
+    return grid_case_batch(&here) * grid_model[here.of[GRID_MODEL]].seq_length *
+           (here.of[GRID_BLOCKS] + 1);
+}
+
+/* Returns the case with the least work among the next `most` cases, from `first` on, that have a
+ * feature not yet in `seen`; or -1 if no case has one. */
+static int64_t lacking_case(int64_t first, unsigned seen, int most)
+{
+    int64_t best = -1, least = 0;
+    for (int64_t k = 0; k < CASES && most > 0; k++) {
+        int64_t i = (first + k) % CASES;
+        GridCase c = fixed_case(i);
+        if ((features(&c) & ~seen) == 0) continue;
+        most--;
+        if (best >= 0 && work(&c) >= least) continue;
+        best = i;
+        least = work(&c);
+    }
+    return best;
+}
+
 /* Chooses the cases of this run: every N-th and, for each feature that these lack, the next case
- * that has it. */
+ * that has it. With TEST_EACH, which is for slow devices, it chooses the smallest of the next eight
+ * instead. */
 static void choose(bool *chosen)
 {
-    int64_t every = turns_every(12), first = turns_first(every);
+    int64_t every = turns_every(12), first = turns_first(every), i;
     unsigned seen = 0;
-    for (int64_t i = 0; i < CASES; i++) {
+    for (i = 0; i < CASES; i++) {
         GridCase c = fixed_case(i);
         chosen[i] = i % every == first;
         if (chosen[i]) seen |= features(&c);
     }
-    for (int64_t k = 0; k < CASES; k++) {
-        int64_t i = (first + k) % CASES;
+    while ((i = lacking_case(first, seen, getenv("TEST_EACH") ? 8 : 1)) >= 0) {
         GridCase c = fixed_case(i);
-        if ((features(&c) & ~seen) == 0) continue;
         chosen[i] = true;
         seen |= features(&c);
     }
