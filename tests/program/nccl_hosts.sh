@@ -3,7 +3,7 @@
 # cable between them, which the script creates (as root, with ip) and removes. NCCL_SOCKET_IFNAME names the interface. Needs
 # test_nccl_processes of the emulated build.
 . "$(dirname "$0")/lib.sh"
-program=$(dirname "$TRAIN")/tests/emu/test_nccl_processes
+program=$(dirname "$TRAIN")/tests/emu/nccl/test_nccl_processes
 hosts=train-nccl-$$ cable=tnc$$
 
 skip_all() {
@@ -65,7 +65,9 @@ two_ranks() {
     return $code
 }
 
-[ -x "$program" ] || skip_all "there is no $program: make CUDA=emu test-programs builds it"
+EMU_DEVICES=1 "$TRAIN" doctor | grep -q 'emulated GPU' || skip_all "this is not the program of \`make CUDA=emu\`"
+expect_code "nccl: the test program of the ranks is built" 0 test -x "$program"
+[ -x "$program" ] || finish
 command -v ip >/dev/null || skip_all "there is no ip (apt-get install iproute2)"
 [ "$(id -u)" -eq 0 ] || skip_all "only root makes network namespaces"
 trap remove_hosts EXIT
