@@ -30,14 +30,13 @@ rows() {
     local device='TEST_DEVICE=cuda' reverse='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1'
     # Each commit runs half of the cases of these tests; the next commit runs the other half.
     local halved='tests/equivalence/test_grid_equal tests/equivalence/test_grid_bits tests/parallel/verify/test_verify'
-    halved+=' tests/equivalence/test_grid_checkpoints'
+    halved+=' tests/equivalence/test_grid_checkpoints tests/kernels/test_ops'
     local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
 
     row emu "$device" tests/program/cuda.sh
     row emu_asan "$device $sample TEST_EVERY=83" tests/model/test_recompute
     row emu_asan "$device $sample TEST_EVERY=4" tests/kernels/test_ops
-    row emu "$deferred $sample" tests/parallel/trainer/test_trainer
-    row emu "$deferred $sample" tests/parallel/zero/test_zero
+    row emu "$deferred $sample TEST_EVERY=3" tests/parallel/trainer/test_trainer tests/parallel/zero/test_zero
     # Tests that compute on a device, including whole models and resumed runs. They run on the emulated device with its threads
     # in forward order; in reverse order without cuBLASLt, or with streams as far behind the host as possible; and under ASan.
     row emu "$device TEST_EVERY=2" tests/kernels/test_ops tests/cuda/test_nccl_grids
@@ -73,7 +72,7 @@ rows() {
         tests/parallel/grid/test_gpus tests/parallel/grid/test_region tests/model/test_tensor_gradients
     row tsan "$sample" tests/equivalence/test_grid_cube tests/equivalence/test_grid_training tests/equivalence/test_grid_checkpoints \
         tests/equivalence/test_grid_replicas
-    row release '' tests/program tests/kernels
+    row release '' tests/program tests/kernels '!tests/kernels/test_ops'
     # shellcheck disable=SC2086 # words
     row release TEST_EVERY=2 $halved
     # TEST_EVERY shares no factor with the number of variants, so every commit covers both sides of every choice.
@@ -82,7 +81,7 @@ rows() {
     row asan "$sample" tests/program/cli.sh tests/program/bad_config.sh tests/program/learns.sh tests/program/signals.sh tests/program/pipe.sh \
         tests/program/device.sh tests/program/data.sh tests/program/folder.sh tests/program/numbers.sh 'tests/[!e]*/test_*' \
         'tests/equivalence/test_grid_[cerst]*' '!tests/kernels/test_ops'
-    row asan "$sample TEST_EVERY=2" tests/kernels/test_ops
+    row asan "$sample TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
     # shellcheck disable=SC2086 # words
     row release '' tests ${halved//tests/!tests} '!tests/model/test_recompute'
 }

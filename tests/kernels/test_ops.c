@@ -133,8 +133,7 @@ static void trial_free(Trial *t)
     }
 }
 
-/* Creates guarded buffers with the initial values; their rows are `gap` elements apart if the op
- * allows it. */
+/* Creates guarded buffers with the initial values, with rows `gap` elements apart if allowed. */
 static void buffers_create(Trial *t, int64_t gap)
 {
     for (int i = 0; i < t->count; i++) {
@@ -189,9 +188,9 @@ static void check_after(const Trial *t, bool factors)
         double unit = dtype_info[s->type == TYPE_F64 ? F64 : compute].roundoff;
         double roundings = s->roundings + (factors ? s->factors : 0);
         double tolerance = roundings * dtype_info[dtype].roundoff + s->depth * unit;
-        bool close = tensor_close(t->tensor[i], t->oracle.v[i], tolerance, t->oracle.magnitude[i],
-                                  err, sizeof err);
-        if (!close) fail_msg("%s: %s %s", t->name, s->name, err);
+        if (!tensor_close(t->tensor[i], t->oracle.v[i], tolerance, t->oracle.magnitude[i], err,
+                          sizeof err))
+            fail_msg("%s: %s %s", t->name, s->name, err);
     }
 }
 
@@ -224,15 +223,14 @@ static bool same_bits_for_all_threads(OpId op)
     }
 }
 
-/* Runs the call on a device with its own memory; whole blocks are copied to it and back. */
+/* Runs the call on a device with its own memory; copies whole blocks to it and back. */
 static void run_far(Trial *t, Device *dev, const StepDecision *decision)
 {
     Tensor far[CASE_OPERANDS] = {{0}};
     for (int i = 0; i < t->count; i++) {
-        const OperandSpec *s = &t->spec[i];
-        if (!operand_present(t, i)) continue;
-        if (!s->alias_of) guarded_upload(&t->guarded[i], dev);
-        if (!s->alias_of) far[i] = guarded_twin(&t->guarded[i]);
+        if (!operand_present(t, i) || t->spec[i].alias_of) continue;
+        guarded_upload(&t->guarded[i], dev);
+        far[i] = guarded_twin(&t->guarded[i]);
     }
     for (int i = 0; i < t->count; i++)
         if (operand_present(t, i) && t->spec[i].alias_of) far[i] = far[t->spec[i].alias_of - 1];
@@ -276,9 +274,9 @@ static bool worth_running(const Trial *t, const TestDevice *d)
 /* Repeats the call, if it is to run twice, and expects the same bits. */
 static void run_again(Trial *t, TestDevice *d, int64_t gap, const unsigned char *once)
 {
-    size_t bytes;
     if (devices_calls() < 2) return;
     run_on(t, d, gap);
+    size_t bytes;
     unsigned char *again = snapshot(t, &bytes);
     if (memcmp(once, again, bytes) != 0) fail_msg("%s: two runs differ in bits", t->name);
     free(again);

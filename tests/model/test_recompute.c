@@ -19,7 +19,6 @@
 
 static const DType all_dtypes[] = {F64, F32, BF16, F16};
 static const char *const policy_name[] = {"none", "selective", "full"};
-
 /* All combinations of the options of a block. */
 enum { VARIANTS = 2 * 3 * 2 * 2 * 2 * 2 * 2 };
 
@@ -41,8 +40,7 @@ static GptShape variant(int i)
 
 /* ---- recompute changes no bit ---------------------------------------------------------------- */
 
-/* Losses and gradients of two micro-batches; the second one's gradients are added to the
- * first's. */
+/* The loss of two micro-batches, and the sum of their gradients. */
 typedef struct {
     double loss;
     unsigned char *gradients;
@@ -89,8 +87,8 @@ static void check_other_plans(Fixture *f)
     f->params->step_end(f->params);
 }
 
-/* Runs two micro-batches with three threads; activations and scratch are filled with NaN before
- * each. */
+/* Runs two micro-batches with three threads; before each, fills activations and scratch with NaN.
+ */
 static Result run(const GptShape *shape, RecomputePolicy policy)
 {
     Fixture f;
@@ -142,8 +140,7 @@ static bool thinned_twice(void)
 static int variant_stride(void)
 {
     if (getenv("TEST_EVERY") != NULL) return (int)turns_every(1);
-    if (thinned_twice()) return 29;
-    return thinned() ? 7 : 1;
+    return thinned_twice() ? 29 : thinned() ? 7 : 1;
 }
 
 /* Returns whether to test shape n in this type: on a named device only in one type, and never in
@@ -203,8 +200,7 @@ static Tensor zeros(DType dtype, int64_t rows, int64_t cols)
     return tensor_2d(must_calloc((size_t)(rows * cols), dtype_size(dtype)), dtype, rows, cols);
 }
 
-/* Fails unless `two` on the device has the same bits as `one`; frees both in host and device
- * memory. */
+/* Fails unless `one` and `two`, both on the device, have the same bits. Frees them. */
 static void same_bits(TestDevice *d, const char *what, Tensor one, Tensor two, int64_t cols)
 {
     Tensor a = zeros(one.dtype, tensor_rows(one), tensor_cols(one)),
@@ -225,8 +221,7 @@ static Tensor put(TestDevice *d, Tensor host)
     return t;
 }
 
-/* Residual add and norm in one op: y and stats must be those of the norm of the sum that the op
- * wrote. */
+/* Residual add and norm in one op: y and stats must be those of the norm of the written sum. */
 static void check_fused_norm(TestDevice *d, DType dtype, int64_t C, NormKind kind)
 {
     Device *dev = &d->device;

@@ -50,8 +50,7 @@ __attribute__((format(printf, 2, 3))) static void wrong(Work *w, const char *fmt
     va_end(args);
 }
 
-/* Lists the uses of a step: for every micro-batch, the layers of this stage forward and then
- * backward. */
+/* Lists a step's uses: for every micro-batch, the layers of this stage forward, then backward. */
 static void list_uses(Work *w)
 {
     int layer[16], n = zero_grid_layers(w->c, &w->table, w->grid.at.pp, layer);
@@ -65,8 +64,7 @@ static void list_uses(Work *w)
 
 /* ---- gradients by element -------------------------------------------------------------------- */
 
-/* Sets the range [first, first + n) of tensor-parallel ranks whose addends are summed in a row's
- * gradient. */
+/* Sets the tensor-parallel ranks [first, first + n) whose addends make up a row's gradient. */
 static void addends_of(const Work *w, const Param *p, int tp, int *first, int *n)
 {
     bool partial = p->tp_grad == TP_GRAD_PARTIAL ||
@@ -229,8 +227,7 @@ static void check_norm(Work *w)
     double exact = 0;
     for (int i = 0; i < w->table.n_params; i++) {
         const Param *p = &w->table.param[i];
-        /* Element e of a row that is cut is in part e / part, which `sharers` successive ranks
-         * hold. */
+        /* Element e of a cut row is in part e / part, which `sharers` successive ranks hold. */
         int64_t part = p->tp_dim < 0 ? INT64_MAX : p->local[0] * p->local[1];
         for (int64_t e = 0; e < param_count(p); e++)
             exact += pow(sum_of(w, i, e, (int)(e / part) * p->sharers), 2);
@@ -385,12 +382,10 @@ void zero_grid_free(ZeroGridResult *r)
 
 ZeroGridCase zero_grid_case(GridPlace size, int stage)
 {
-    int even = (size.pp + size.dp + size.tp) % 2;
+    int even = (size.pp + size.dp + size.tp) % 2, kv = even ? 1 : size.tp;
     return (ZeroGridCase){
         .size = size,
-        .kv = size.tp == 4 ? 2
-              : even       ? 1
-                           : size.tp,
+        .kv = size.tp == 4 ? 2 : kv,
         .tied = size.dp % 2 == 1,
         .micros = 2,
         .dtype = F64,
