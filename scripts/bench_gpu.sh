@@ -11,7 +11,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 71
 . scripts/cuda_lib.sh
 case ${1:-} in
---help | -h) sed -n '2,9s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
+--help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
 -*) echo "bench_gpu: unknown option $1 (see --help)" >&2; exit 64 ;;
 esac
 file=${1:-out/bench/gpu.md}

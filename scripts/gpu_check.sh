@@ -79,7 +79,7 @@ complaints='^========= .*(Invalid|Misaligned|out of bounds|Race reported)' # com
 test_names=$(printf '%s\n' "${items[@]}" | grep -oE '[a-z]+(/[a-z]+)?/test_[a-z_]+' | sort -u)
 
 case ${1:-} in
---help | -h) sed -n '2,14s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
+--help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
 --list) printf '%s\n' "${items[@]}" | awk -F '|' '{ printf "%-13s %4d s  %s\n", $1, $2, $4 }'; exit 0 ;;
 -*) echo "gpu_check: unknown option $1 (see --help)" >&2; exit 64 ;;
 esac

@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
         only=,$2,
         shift
         ;;
-    --help | -h) sed -n '2,14s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
+    --help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
     *) echo "gpu_probe: unknown option $1 (see --help)" >&2; exit 64 ;;
     esac
     shift

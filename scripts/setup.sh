@@ -14,7 +14,7 @@ for word in "$@"; do
     case $word in
     --run) mode=run ;;
     --check) only_check=yes ;;
-    --help | -h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown option $word (see --help)" >&2; exit 64 ;;
     esac
 done
