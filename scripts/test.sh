@@ -28,9 +28,9 @@ done
 # The rows run in this order. Long ones come first, so no core waits for one of them at the end.
 rows() {
     local device='TEST_DEVICE=cuda' reverse='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1'
-    # Each commit runs half of the cases of these tests; the next commit runs the other half.
-    local halved='tests/equivalence/test_grid_equal tests/equivalence/test_grid_bits tests/parallel/verify/test_verify'
-    halved+=' tests/equivalence/test_grid_checkpoints tests/kernels/test_ops'
+    # Each commit runs a third of the cases of these tests; the next two commits run the others.
+    local by_turns='tests/equivalence/test_grid_equal tests/equivalence/test_grid_bits tests/parallel/verify/test_verify'
+    by_turns+=' tests/equivalence/test_grid_checkpoints tests/kernels/test_ops'
     local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
 
     row emu "$device" tests/program/cuda.sh
@@ -40,7 +40,8 @@ rows() {
     # Tests that compute on a device, including whole models and resumed runs. They run on the emulated device with its threads
     # in forward order; in reverse order without cuBLASLt, or with streams as far behind the host as possible; and under ASan.
     row emu "$device TEST_EVERY=2" tests/kernels/test_ops tests/cuda/test_nccl_grids
-    row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_golden tests/model/test_tensor_gradients
+    row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_tensor_gradients
+    row emu "$device $sample" tests/model/test_golden
     row emu "$device TEST_EVERY=11" tests/model/test_recompute
     row emu "$reverse TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
     row emu "$reverse" tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
@@ -74,7 +75,7 @@ rows() {
         tests/equivalence/test_grid_replicas
     row release '' tests/program tests/kernels '!tests/kernels/test_ops'
     # shellcheck disable=SC2086 # words
-    row release TEST_EVERY=2 $halved
+    row release TEST_EVERY=3 $by_turns
     # TEST_EVERY shares no factor with the number of variants, so every commit covers both sides of every choice.
     row release TEST_EVERY=5 tests/model/test_recompute
     # Under ASan + UBSan tests run with a part of their cases: more cases of the same code would reveal no more errors.
@@ -83,7 +84,7 @@ rows() {
         'tests/equivalence/test_grid_[cerst]*' '!tests/kernels/test_ops'
     row asan "$sample TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
     # shellcheck disable=SC2086 # words
-    row release '' tests ${halved//tests/!tests} '!tests/model/test_recompute'
+    row release '' tests ${by_turns//tests/!tests} '!tests/model/test_recompute'
 }
 
 # Leaves out tests that wait more than they compute, tests of the scripts for GPUs, and most grids, except for a few of each
