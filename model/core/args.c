@@ -43,11 +43,17 @@ bool args_is_help(const char *argument)
 
 /* ---- options --------------------------------------------------------------------------------- */
 
+/* Returns whether the name, which may be NULL, is the first n bytes of the argument. */
+static bool is_name(const char *name, const char *argument, size_t n)
+{
+    return name && strlen(name) == n && memcmp(name, argument, n) == 0;
+}
+
 static bool is_named(const ArgOption *o, const char *argument, size_t n)
 {
     if (o->kind == ARG_ALSO) return false;
-    if (strlen(o->name) == n && memcmp(o->name, argument, n) == 0) return true;
-    return o->short_name && strlen(o->short_name) == n && memcmp(o->short_name, argument, n) == 0;
+    return is_name(o->name, argument, n) || is_name(o->short_name, argument, n) ||
+           is_name(o->also, argument, n);
 }
 
 /* Returns the option that is named by the first n bytes of the argument, or NULL. */
@@ -71,9 +77,6 @@ static LineState unknown_option(CommandLine *l, const char *argument, size_t n)
     char advice[128], end[256], name[EDIT_FAR + 1];
     snprintf(name, sizeof name, "%.*s", (int)n, argument);
     const char *near = nearest_name(name, c->options, (size_t)c->n_options, sizeof *c->options);
-    for (int i = 0; i < c->n_options; i++)
-        if (c->options[i].elsewhere && strcmp(name, c->options[i].elsewhere) == 0)
-            near = c->options[i].name;
     if (near == NULL) near = nearest_name(name, &help_option, 1, sizeof help_option);
     error_set(l->error, sizeof l->error, "%.*s: %s has no such option%s", n > 80 ? 80 : (int)n,
               argument, c->call,

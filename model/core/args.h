@@ -46,10 +46,9 @@ typedef enum {
 typedef struct {
     const char *name;       /* with its hyphens: "--out" */
     const char *short_name; /* "-h", or NULL */
-    /* A similar option's name in other commands, used for suggestions; or NULL */
-    const char *elsewhere;
-    const char *value; /* the value's name in the help: "DIR"; NULL if there is none */
-    const char *help;  /* description for the help; may have several lines */
+    const char *also;       /* another accepted name, which the help leaves out, or NULL */
+    const char *value;      /* the value's name in the help: "DIR"; NULL if there is none */
+    const char *help;       /* description for the help; may have several lines */
     ArgKind kind;
     bool required;
     size_t at;          /* offset of the field in the command's struct */

@@ -14,6 +14,7 @@
 #include "parallel/grid/control.h"
 #include "parallel/grid/gpus.h"
 #include "parallel/grid/launch.h"
+#include "parallel/run/ranks_option.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -247,6 +248,7 @@ static bool parse_device(const char *text, void *field, char *err, size_t n)
 
 static const ArgOption options[] = {
     {.name = "--ranks",
+     .also = RANKS_ALSO,
      .value = "N",
      .help = "that take part; default 2",
      .kind = ARG_INTEGER,

@@ -7,6 +7,7 @@
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
+#include "parallel/run/ranks_option.h"
 #include "parallel/trainer/trainer.h"
 
 #include "model/core/check.h"
@@ -253,6 +254,7 @@ static int bench_parallel(const void *values)
 
 static const ArgOption options[] = {
     {.name = "--ranks",
+     .also = RANKS_ALSO,
      .value = "N",
      .help = "that share the cores, except for one rank's; default 2",
      .kind = ARG_INTEGER,

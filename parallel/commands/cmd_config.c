@@ -202,7 +202,7 @@ static int run_diff(const void *values)
      .kind = ARG_SETTINGS,                                                                         \
      .at = offsetof(Arguments, set)},                                                              \
         {.name = "--world",                                                                        \
-         .elsewhere = "--ranks",                                                                   \
+         .also = "--ranks",                                                                        \
          .value = "N",                                                                             \
          .help = "read the config for so many ranks, as a run with --ranks N\n"                    \
                  "does; without it for one, unless it says how many",                              \

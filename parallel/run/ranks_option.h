@@ -5,11 +5,14 @@
 #include "model/core/args.h"
 #include "parallel/grid/launch.h"
 
+/* Commands that only read a config call this option --world. Every command accepts both names. */
+#define RANKS_ALSO "--world"
+
 /* The option table's row for --ranks. `arguments_` is the command's struct of values; it must have
  * a field int64_t `ranks` with the default 1. */
 #define RANKS_OPTION(arguments_)                                                                   \
     {                                                                                              \
-        .name = "--ranks", .value = "N",                                                           \
+        .name = "--ranks", .also = RANKS_ALSO, .value = "N",                                       \
         .help = "run on so many ranks, threads of this process: 1\n"                               \
                 "(default) to 64; with a GPU each, over NCCL, or all on\n"                         \
                 "the only one; on CPUs, more ranks than cores are slow",                           \

@@ -50,7 +50,17 @@ bad "parallel.data that contradicts --ranks is refused with advice" 78 \
     "$TINY" --set parallel.data=2
 bad "zero ranks are refused" 64 '[-]-ranks 0: give a whole number from 1 to 64' "$TINY" --ranks 0
 bad "too many ranks are refused" 64 '[-]-ranks 65: give a whole number from 1 to 64' "$TINY" --ranks 65
-bad "config check refuses --ranks and suggests --world" 64 'did you mean "--world"[?]' config check "$TINY" --ranks 3
+# Commands that only read a config call it --world, commands that run call it --ranks; all accept both names.
+for option in --ranks --world; do
+    expect_code "bad_config: config check accepts $option" 0 "$TRAIN" config check "$TINY" --set train_batch_size=48 $option 3
+    check "bad_config: config check looks at the batch of $option" grep -q 'on 3 ranks' output
+    expect_code "bad_config: a dry run accepts $option" 0 "$TRAIN" "$TINY" --dry-run --set train_batch_size=48 $option 3
+    check "bad_config: a dry run has the ranks of $option" grep -q '^ranks *3 = dp 3' output
+done
+for words in "bench parallel" "bench comm"; do
+    # shellcheck disable=SC2086 # words
+    bad "$words accepts --world for --ranks" 64 '[-]-ranks 65: give a whole number from 2 to 64' $words --world 65
+done
 bad "config check refuses too many ranks" 64 '[-]-world 65: give a whole number from 1 to 64' config check "$TINY" --world 65
 bad "a number of ranks in words is refused" 64 '[-]-ranks two' "$TINY" --ranks two
 for words in "--world 4: on 4 ranks" ": on one rank; --world N looks whether its batch fits N of them" \
