@@ -227,3 +227,13 @@ double schedule_bubble_share(const ScheduleSpec *spec)
                                : schedule_ticks(ACT_FORWARD) + schedule_ticks(ACT_BACKWARD);
     return 1 - (double)(micro * spec->micros * spec->chunks) / (double)schedule_length(spec);
 }
+
+int64_t schedule_micros_for_half_bubble(const ScheduleSpec *spec)
+{
+    static const double rounding = 1e-9;
+    double half = schedule_bubble_share(spec) / 2;
+    ScheduleSpec more = *spec;
+    while (schedule_bubble_share(&more) > half + rounding)
+        more.micros++;
+    return more.micros;
+}

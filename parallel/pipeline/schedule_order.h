@@ -37,5 +37,7 @@ int64_t schedule_length(const ScheduleSpec *spec);
 /* Returns the bubble: the share of the ticks in which a stage is idle, such as 0.25 for a quarter.
  */
 double schedule_bubble_share(const ScheduleSpec *spec);
+/* Returns the smallest number of micro-batches whose bubble is at most half of this schedule's. */
+int64_t schedule_micros_for_half_bubble(const ScheduleSpec *spec);
 
 #endif

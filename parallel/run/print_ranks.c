@@ -31,6 +31,18 @@ char *run_schedule_text(const Config *config, char *text, size_t n)
     return text;
 }
 
+/* Prints how to shorten the idle time of the stages, if it is long. */
+static void print_bubble_advice(const Config *config)
+{
+    static const double long_share = 0.3;
+    const ScheduleSpec spec = step_spec(config);
+    double share = schedule_bubble_share(&spec);
+    if (share <= long_share) return;
+    log_field("",
+              "stages wait %.0f %% of the time; gradient_accumulation_steps %lld would halve it",
+              100 * share, (long long)schedule_micros_for_half_bubble(&spec));
+}
+
 void run_print_ranks(Run *run)
 {
     char text[256], schedule[96], transport[32] = "";
@@ -51,6 +63,7 @@ void run_print_ranks(Run *run)
               (long long)config->zero_optimization.stage, rows ? ", sequence parallel" : "",
               stages ? ", " : "",
               stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
+    if (stages) print_bubble_advice(config);
     if (run->trainer.session.gpus == GPUS_ONE) log_field("", "ranks %s", gpus_shared);
     /* Ranks on GPUs mostly wait for them, so too few cores slow down only CPU ranks. */
     if (ranks > cores && dev->backend->place == PLACE_HOST)

@@ -86,6 +86,17 @@ for by in best:7 uniform:3 parameters:4; do # the head takes as many operations 
         --set "pipeline.partition=${by%:*}" --set model.num_layers=9 --set model.vocab_size=100000
     check "grids: a split by ${by%:*} assigns blocks by their cost" grep -qx "stage 0  embedding, blocks 0 to ${by#*:}" output
 done
+# idle MICRO-BATCHES: prints the advice that a dry run with 2 stages and so many micro-batches gives about the bubble
+idle() {
+    "$TRAIN" "$TINY" --dry-run "${run[@]}" --ranks 2 --set parallel.pipeline=2 --set train_batch_size=auto \
+        --set "gradient_accumulation_steps=$1" 2>&1 | tr -s ' \n' ' ' | grep -o 'stages wait .* would halve it'
+}
+# The bubble is 1 / (micro-batches + 1).
+check "grids: a bubble of a half is answered with a number of micro-batches that halves it" \
+    test "$(idle 1)" = "stages wait 50 % of the time; gradient_accumulation_steps 3 would halve it"
+check "grids: a bubble of a third is answered with a number of micro-batches that halves it" \
+    test "$(idle 2)" = "stages wait 33 % of the time; gradient_accumulation_steps 5 would halve it"
+check "grids: a bubble of a quarter is not mentioned" test -z "$(idle 3)"
 on 2 2 6
 expect_code "grids: a number of ranks that is not a multiple of the pipeline is refused" 78 "$TRAIN" "$TINY" "${run[@]}" \
     "${on[@]}" --out six

@@ -197,6 +197,24 @@ static void test_the_check_detects_another_order_of_micro_batches(void **state)
 }
 
 /* Random sizes beyond the range that is tested completely. */
+/* No fewer micro-batches than the returned number halve the bubble. */
+static void test_the_bubble_is_halved_by_the_fewest_micro_batches(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3 * 4 * 5; i++) {
+        ScheduleSpec spec = {.kind = (ScheduleKind)(i % 3),
+                             .stages = 2 + i / 3 % 4,
+                             .chunks = i % 3 == SCHEDULE_INTERLEAVED ? 2 : 1,
+                             .micros = 1 + i / 12};
+        double half = schedule_bubble_share(&spec) / 2;
+        int64_t enough = schedule_micros_for_half_bubble(&spec);
+        assert_true(enough > spec.micros);
+        for (; spec.micros < enough; spec.micros++)
+            assert_true(schedule_bubble_share(&spec) > half + 1e-9);
+        assert_true(schedule_bubble_share(&spec) <= half + 1e-9);
+    }
+}
+
 static void test_the_bubble_of_random_sizes_is_the_smallest_possible(void **state)
 {
     (void)state;
@@ -333,6 +351,7 @@ int main(void)
                                                              memory of the whole process */
         cmocka_unit_test(test_one_stage_alternates_forward_and_backward),
         cmocka_unit_test(test_the_bubble_is_the_smallest_possible),
+        cmocka_unit_test(test_the_bubble_is_halved_by_the_fewest_micro_batches),
         cmocka_unit_test(test_bug_29_the_check_finds_every_injected_fault),
         cmocka_unit_test(test_the_check_detects_another_order_of_micro_batches),
         cmocka_unit_test(test_the_bubble_of_random_sizes_is_the_smallest_possible),
