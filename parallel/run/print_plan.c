@@ -1,8 +1,9 @@
-/* print_plan.c -- prints the model, the batch, the memory and the disk space of a run before it
- * allocates anything, and refuses a run that does not fit in memory. */
+/* print_plan.c -- prints the model, the batch, the update of the weights, the memory and the disk
+ * space of a run before it allocates anything, and refuses a run that does not fit in memory. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/machine.h"
+#include "optim/lr_schedule.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/disk.h"
@@ -72,6 +73,57 @@ static void print_batch(const Config *c, const DataSet *data)
     if (passes > many_passes) warn_of_passes(c, step, there, passes);
 }
 
+/* Describes the learning rates of the run in text[0..n) and returns `text`: the highest, and the
+ * last one if it is lower. In long runs only some steps are looked at. */
+static char *learning_rates_text(const Config *c, char *text, size_t n)
+{
+    enum { MOST_LOOKS = 100000 };
+    int64_t stride = c->train_steps / MOST_LOOKS + 1;
+    double last = lr_schedule(c, c->train_steps - 1), highest = last;
+    for (int64_t update = 0; update < c->train_steps; update += stride)
+        highest = fmax(highest, lr_schedule(c, update));
+    if (last < highest)
+        snprintf(text, n, "up to %.3g, %.3g at the end", highest, last);
+    else
+        snprintf(text, n, "%s%.3g", c->scheduler.type == SCHEDULER_CONSTANT ? "" : "up to ",
+                 highest);
+    return text;
+}
+
+/* Describes the 16-bit types of the training in text[0..n), with a comma before, and returns
+ * `text`; in other types it is empty. */
+static char *precision_text(const Config *c, char *text, size_t n)
+{
+    DType dtype = config_dtype(c);
+    double scale = c->fp16.loss_scale, first = ldexp(1, (int)c->fp16.initial_scale_power);
+    char loss_scale[64] = "";
+    if (dtype == F16)
+        snprintf(loss_scale, sizeof loss_scale, ", loss scale %s%s", scale > 0 ? "" : "from ",
+                 figure_count(scale > 0 ? scale : first).text);
+    *text = '\0';
+    if (dtype == BF16 || dtype == F16)
+        snprintf(text, n, ", %s weights with %s%s", dtype_name(dtype),
+                 c->bf16.bf16_master_weights_and_grads ? "stochastic rounding"
+                                                       : "f32 master weights",
+                 loss_scale);
+    return text;
+}
+
+/* Prints what determines the update of the weights. */
+static void print_update(const Config *c)
+{
+    char rates[96], decay[64] = "no weight decay", clip[64] = "no gradient clipping",
+                    precision[128];
+    if (c->optimizer.params.weight_decay > 0)
+        snprintf(decay, sizeof decay, "weight decay %.3g on %s", c->optimizer.params.weight_decay,
+                 c->optimizer.weight_decay_on == DECAY_ON_ALL ? "all weights" : "matrices");
+    if (c->gradient_clipping > 0)
+        snprintf(clip, sizeof clip, "gradients clipped to norm %.3g", c->gradient_clipping);
+    log_field("update", "%s, learning rate %s (%s), %s, %s%s", config_word(c, "optimizer.type"),
+              learning_rates_text(c, rates, sizeof rates), config_word(c, "scheduler.type"), decay,
+              clip, precision_text(c, precision, sizeof precision));
+}
+
 static void print_model(const Session *session)
 {
     const GptShape *s = &session->layers.whole;
@@ -102,6 +154,7 @@ void run_plan(Run *run)
     run->plan = memory_plan_of_ranks(run->world, &own, room.device ? dev->index : 0);
     print_model(&run->trainer.session);
     print_batch(c, &run->data);
+    print_update(c);
     run_print_ranks(run);
     GridPlace size = run->trainer.session.grid.size;
     MemoryPlan *largest = must_calloc((size_t)size.pp, sizeof *largest);

@@ -27,6 +27,36 @@ expect_code "output: a run over little of the text succeeds" 0 "$TRAIN" "$TINY" 
 check "output: a small part of the text is printed as less than 0.01 passes" grep -qE ' tokens = less than 0\.01 passes over ' \
     output
 
+# ---- what determines the update of the weights ---------------------------------------------------------------------------
+
+# update LINE OPTION...: checks the line about the update that a dry run of 20 steps with these options prints
+update() {
+    local line=$1
+    shift
+    "$TRAIN" "$TINY" --dry-run --set train_steps=20 --set optimizer.params.lr=0.01 "$@" >output 2>&1
+    check "output: a dry run prints: $line" grep -qF "update $line memory " <(tr -s ' \n' ' ' <output)
+}
+plain=(--set 'scheduler={"type":"Constant"}' --set optimizer.params.weight_decay=0 --set gradient_clipping=0)
+update "AdamW, learning rate 0.01 (Constant), no weight decay, no gradient clipping" "${plain[@]}"
+update "AdamW, learning rate 0.01 (Constant), weight decay 0.1 on matrices, gradients clipped to norm 0.5" "${plain[@]}" \
+    --set optimizer.params.weight_decay=0.1 --set gradient_clipping=0.5
+update "SGD, learning rate 0.01 (Constant), weight decay 0.1 on all weights, no gradient clipping" "${plain[@]}" \
+    --set optimizer.type=SGD --set optimizer.params.weight_decay=0.1 --set optimizer.weight_decay_on=all
+# WSD warms up to the peak in 5 updates and ends one update above 0: of its 10 last updates the last has a tenth of the peak.
+update "AdamW, learning rate up to 0.01, 0.001 at the end (WSD), no weight decay, no gradient clipping" "${plain[@]}" \
+    --set 'scheduler={"type":"WSD","params":{"warmup_num_steps":5,"decay_num_steps":10}}'
+update "AdamW, learning rate up to 0.01 (WarmupLR), no weight decay, no gradient clipping" "${plain[@]}" \
+    --set 'scheduler={"type":"WarmupLR","params":{"warmup_num_steps":5}}'
+masters="16 weights with f32 master weights"
+update "AdamW, learning rate 0.01 (Constant), no weight decay, no gradient clipping, bf$masters" "${plain[@]}" \
+    --set bf16.enabled=true
+update "AdamW, learning rate 0.01 (Constant), no weight decay, no gradient clipping, bf16 weights with stochastic rounding" \
+    "${plain[@]}" --set bf16.enabled=true --set bf16.bf16_master_weights_and_grads=true
+update "AdamW, learning rate 0.01 (Constant), no weight decay, no gradient clipping, f$masters, loss scale from 65,536" \
+    "${plain[@]}" --set fp16.enabled=true
+update "AdamW, learning rate 0.01 (Constant), no weight decay, no gradient clipping, f$masters, loss scale 128" \
+    "${plain[@]}" --set fp16.enabled=true --set fp16.loss_scale=128
+
 # ---- amounts -------------------------------------------------------------------------------------------------------------
 
 size=$("$TRAIN" ckpt list run | sed -nE 's/.* ([0-9.]+ [KM]iB)  run.*/\1/p')
