@@ -73,7 +73,7 @@ static RunResult result_of(const Run *run)
                    .bits_per_byte = NAN};
     if (run->trainer.val) {
         r.val_loss = run->records.eval.loss;
-        r.bits_per_byte = run->records.eval.bits_per_byte;
+        if (run->records.eval.bits_per_byte >= 0) r.bits_per_byte = run->records.eval.bits_per_byte;
     }
     if (run->records.sample) {
         r.prompt = must_strdup(run->config->eval.sample_prompt);
@@ -113,7 +113,9 @@ static void print_next(const Run *run, const char *prompt)
 static void print_result(const Run *run, const RunResult *r, bool with_sample)
 {
     const char *given = r->prompt ? r->prompt : "";
-    char loss[64] = "";
+    char loss[64] = "", bits[64] = "";
+    if (!isnan(r->bits_per_byte))
+        snprintf(bits, sizeof bits, ", %.4f bits per byte", r->bits_per_byte);
     if (!isnan(r->loss)) snprintf(loss, sizeof loss, ", training loss %.4f", r->loss);
     if (with_sample && r->sample && log_level() <= LOG_INFO) {
         Console console; /* prints the sample in the same form as a running training */
@@ -122,9 +124,7 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
     }
     log_info("done    %s, %s tokens%s", figure_of(r->steps, "step").text,
              figure_short((double)r->tokens).text, loss);
-    if (!isnan(r->val_loss))
-        log_info("val     loss %.4f nats a token, %.4f bits per byte", r->val_loss,
-                 r->bits_per_byte);
+    if (!isnan(r->val_loss)) log_info("val     loss %.4f nats a token%s", r->val_loss, bits);
     print_next(run, given);
 }
 

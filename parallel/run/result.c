@@ -13,10 +13,8 @@ char *run_result_text(const RunResult *r)
     cJSON_AddNumberToObject(o, "steps", (double)r->steps);
     cJSON_AddNumberToObject(o, "tokens", (double)r->tokens);
     cJSON_AddNumberToObject(o, "loss", r->loss);
-    if (!isnan(r->val_loss)) {
-        cJSON_AddNumberToObject(o, "val_loss", r->val_loss);
-        cJSON_AddNumberToObject(o, "bits_per_byte", r->bits_per_byte);
-    }
+    if (!isnan(r->val_loss)) cJSON_AddNumberToObject(o, "val_loss", r->val_loss);
+    if (!isnan(r->bits_per_byte)) cJSON_AddNumberToObject(o, "bits_per_byte", r->bits_per_byte);
     if (r->sample) {
         cJSON_AddStringToObject(o, "prompt", r->prompt);
         cJSON_AddStringToObject(o, "sample", r->sample);
@@ -54,6 +52,8 @@ bool run_result_parse(RunResult *r, const char *text, size_t bytes)
     *r = (RunResult){.loss = number_of(o, "loss"),
                      .val_loss = number_of(o, "val_loss"),
                      .bits_per_byte = number_of(o, "bits_per_byte")};
+    /* Older programs wrote -1 if the number was unknown. */
+    if (r->bits_per_byte < 0) r->bits_per_byte = NAN;
     bool good = count_of(o, "steps", &r->steps) && count_of(o, "tokens", &r->tokens);
     if (good) {
         r->prompt = copy_of(o, "prompt");

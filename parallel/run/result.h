@@ -10,7 +10,7 @@ typedef struct {
     int64_t steps, tokens; /* totals over the whole training */
     double loss;           /* of the last step; NaN: not known, an earlier attempt made that step */
     double val_loss;       /* nats per token; NaN: the run has no validation data */
-    double bits_per_byte;  /* on the validation data; valid only with val_loss */
+    double bits_per_byte;  /* on the validation data; NaN: unknown, as their bytes are */
     char *prompt, *sample; /* UTF-8; NULL: the run drew no sample */
 } RunResult;
 

@@ -57,7 +57,8 @@ static void test_a_result_is_read_back_as_it_was_written(void **unused)
     assert_string_equal(r.sample, sample);
     run_result_free(&r);
     free(text);
-    text = run_result_text(&(RunResult){.steps = 7, .loss = NAN, .val_loss = NAN});
+    text = run_result_text(
+        &(RunResult){.steps = 7, .loss = NAN, .val_loss = NAN, .bits_per_byte = NAN});
     assert_string_equal(text, "{\n\t\"steps\":\t7,\n\t\"tokens\":\t0,\n\t\"loss\":\tnull\n}");
     assert_true(run_result_parse(&r, text, strlen(text)));
     assert_true(isnan(r.loss) && isnan(r.val_loss) && isnan(r.bits_per_byte));
@@ -67,11 +68,27 @@ static void test_a_result_is_read_back_as_it_was_written(void **unused)
     free(text);
 }
 
+/* Token files without a tokenizer have a validation loss, but no bits per byte. */
+static void test_unknown_bits_per_byte_are_left_out(void **unused)
+{
+    (void)unused;
+    RunResult r;
+    char *text = run_result_text(&(RunResult){.loss = 2, .val_loss = 3, .bits_per_byte = NAN});
+    assert_non_null(strstr(text, "\"val_loss\":\t3\n}"));
+    free(text);
+    static const char old[] =
+        "{\"steps\": 1, \"tokens\": 2, \"val_loss\": 3, \"bits_per_byte\": -1}";
+    assert_true(run_result_parse(&r, old, strlen(old)));
+    assert_true(r.val_loss == 3 && isnan(r.bits_per_byte));
+    run_result_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_only_one_JSON_object_with_whole_counts_is_accepted_as_a_result),
         cmocka_unit_test(test_a_result_is_read_back_as_it_was_written),
+        cmocka_unit_test(test_unknown_bits_per_byte_are_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
