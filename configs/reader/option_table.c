@@ -2,18 +2,17 @@
  * resumed run, what it changes, help.
  *
  * The key is the name of the field: struct Config has the sections and names of the JSON. */
-#include "configs/reader/choices.h"
+#include "configs/reader/option_rows.h"
 
-#define ADAMS      (1u << OPTIMIZER_ADAMW | 1u << OPTIMIZER_ADAM)
-#define SGD        (1u << OPTIMIZER_SGD)
-#define WARM       (1u << SCHEDULER_WARMUP_LR | 1u << SCHEDULER_WARMUP_DECAY_LR)
-#define COSINE     (1u << SCHEDULER_WARMUP_COSINE_LR)
-#define RANGE      (1u << SCHEDULER_LR_RANGE_TEST)
-#define CYCLE      (1u << SCHEDULER_ONE_CYCLE)
-#define WSD        (1u << SCHEDULER_WSD)
-#define TOTAL      (1u << SCHEDULER_WARMUP_DECAY_LR | COSINE | WSD)
-#define EXACT      9007199254740992.0 /* 2^53: up to here, a double holds every integer */
-#define HUGE_COUNT 1e12
+#define ADAMS  (1u << OPTIMIZER_ADAMW | 1u << OPTIMIZER_ADAM)
+#define SGD    (1u << OPTIMIZER_SGD)
+#define WARM   (1u << SCHEDULER_WARMUP_LR | 1u << SCHEDULER_WARMUP_DECAY_LR)
+#define COSINE (1u << SCHEDULER_WARMUP_COSINE_LR)
+#define RANGE  (1u << SCHEDULER_LR_RANGE_TEST)
+#define CYCLE  (1u << SCHEDULER_ONE_CYCLE)
+#define WSD    (1u << SCHEDULER_WSD)
+#define TOTAL  (1u << SCHEDULER_WARMUP_DECAY_LR | COSINE | WSD)
+#define EXACT  9007199254740992.0 /* 2^53: up to here, a double holds every integer */
 
 #define NOTHING CHANGES_NOTHING
 #define LOSSES  CHANGES_LOSSES
@@ -22,46 +21,6 @@
 #define FILES   CHANGES_FILES
 #define CONSOLE CHANGES_CONSOLE
 #define WIRE    CHANGES_WIRE
-
-#define ROW(field, kind) .key = #field, .offset = offsetof(Config, field), .type = OPTION_##kind
-#define FLAG(field, fallback_, effect_, changes_, ...)                                             \
-    {                                                                                              \
-        ROW(field, BOOL), .fallback = fallback_, .effect = EFFECT_##effect_,                       \
-                          .changes = (changes_), .help = __VA_ARGS__                               \
-    }
-#define INT(field, fallback_, min_, max_, effect_, changes_, ...)                                  \
-    {                                                                                              \
-        ROW(field, INT), .fallback = fallback_, .min = min_, .max = max_,                          \
-                         .effect = EFFECT_##effect_, .changes = (changes_), .help = __VA_ARGS__    \
-    }
-#define NUMBER(field, fallback_, min_, max_, effect_, changes_, ...)                               \
-    {                                                                                              \
-        ROW(field, NUMBER), .fallback = fallback_, .min = min_, .max = max_,                       \
-                            .effect = EFFECT_##effect_, .changes = (changes_), .help = __VA_ARGS__ \
-    }
-#define CHOICE(field, fallback_, choices_, effect_, changes_, ...)                                 \
-    {                                                                                              \
-        ROW(field, CHOICE), .fallback = fallback_, .choices = choices_,                            \
-                            .effect = EFFECT_##effect_, .changes = (changes_), .help = __VA_ARGS__ \
-    }
-#define TEXT(field, fallback_, effect_, changes_, ...)                                             \
-    {                                                                                              \
-        ROW(field, STRING), .fallback = fallback_, .effect = EFFECT_##effect_,                     \
-                            .changes = (changes_), .help = __VA_ARGS__                             \
-    }
-#define PATHS(field, effect_, changes_, ...)                                                       \
-    {                                                                                              \
-        ROW(field, STRINGS), .effect = EFFECT_##effect_, .changes = (changes_), .derived = "none", \
-                             .help = __VA_ARGS__                                                   \
-    }
-
-/* A number of elements. DeepSpeed writes "no limit" as the largest integer of the machine. */
-#define ELEMENTS(field, fallback_, changes_, ...)                                                  \
-    {                                                                                              \
-        ROW(field, INT), .fallback = fallback_, .min = 0, .max = HUGE_COUNT,                       \
-                         .flags = OPTION_AUTO | OPTION_CLAMPED, .effect = EFFECT_NONE,             \
-                         .changes = (changes_), .help = __VA_ARGS__                                \
-    }
 
 const Option option_table[] = {
     /* With at most this many layers, a checkpoint's header and manifest, with one line per tensor,

@@ -1,0 +1,52 @@
+/* option_rows.h -- the macros for the rows of option_table.c: one for each type of value, with the
+ * columns that every key has. Further columns follow as designated initializers. */
+#ifndef CONFIGS_READER_OPTION_ROWS_H
+#define CONFIGS_READER_OPTION_ROWS_H
+
+#include "configs/reader/choices.h"
+
+#include <stddef.h>
+
+#define HUGE_COUNT 1e12 /* the largest count of steps, samples or elements that a key accepts */
+
+#define ROW(field, kind) .key = #field, .offset = offsetof(Config, field), .type = OPTION_##kind
+#define FLAG(field, fallback_, effect_, changes_, ...)                                             \
+    {                                                                                              \
+        ROW(field, BOOL), .fallback = fallback_, .effect = EFFECT_##effect_,                       \
+                          .changes = (changes_), .help = __VA_ARGS__                               \
+    }
+#define INT(field, fallback_, min_, max_, effect_, changes_, ...)                                  \
+    {                                                                                              \
+        ROW(field, INT), .fallback = fallback_, .min = min_, .max = max_,                          \
+                         .effect = EFFECT_##effect_, .changes = (changes_), .help = __VA_ARGS__    \
+    }
+#define NUMBER(field, fallback_, min_, max_, effect_, changes_, ...)                               \
+    {                                                                                              \
+        ROW(field, NUMBER), .fallback = fallback_, .min = min_, .max = max_,                       \
+                            .effect = EFFECT_##effect_, .changes = (changes_), .help = __VA_ARGS__ \
+    }
+#define CHOICE(field, fallback_, choices_, effect_, changes_, ...)                                 \
+    {                                                                                              \
+        ROW(field, CHOICE), .fallback = fallback_, .choices = choices_,                            \
+                            .effect = EFFECT_##effect_, .changes = (changes_), .help = __VA_ARGS__ \
+    }
+#define TEXT(field, fallback_, effect_, changes_, ...)                                             \
+    {                                                                                              \
+        ROW(field, STRING), .fallback = fallback_, .effect = EFFECT_##effect_,                     \
+                            .changes = (changes_), .help = __VA_ARGS__                             \
+    }
+#define PATHS(field, effect_, changes_, ...)                                                       \
+    {                                                                                              \
+        ROW(field, STRINGS), .effect = EFFECT_##effect_, .changes = (changes_), .derived = "none", \
+                             .help = __VA_ARGS__                                                   \
+    }
+
+/* A number of elements. DeepSpeed writes "no limit" as the largest integer of the machine. */
+#define ELEMENTS(field, fallback_, changes_, ...)                                                  \
+    {                                                                                              \
+        ROW(field, INT), .fallback = fallback_, .min = 0, .max = HUGE_COUNT,                       \
+                         .flags = OPTION_AUTO | OPTION_CLAMPED, .effect = EFFECT_NONE,             \
+                         .changes = (changes_), .help = __VA_ARGS__                                \
+    }
+
+#endif
