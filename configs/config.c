@@ -42,6 +42,17 @@ static char *run_name(const char *path)
     return text_format("%.*s", (int)dot, base);
 }
 
+/* Returns the key that was given instead of option `row` and determines its value, as train_tokens
+ * determines train_steps; NULL if there is none. */
+static const char *settled_by(const Load *load, int row)
+{
+    for (int i = 0; i < option_count; i++)
+        if (option_table[i].settles != NULL && load_given(load, option_table[i].key) &&
+            strcmp(option_table[i].settles, option_table[row].key) == 0)
+            return option_table[i].key;
+    return NULL;
+}
+
 /* Writes the strings that config_origin returns. config_print puts them into // comments, so the
  * path must not contain a line break. */
 static void name_origins(Load *load)
@@ -49,9 +60,12 @@ static void name_origins(Load *load)
     char *path = utf8_line(load->path ? load->path : "");
     for (int i = 0; i < option_count; i++) {
         Origin *o = &load->origin[i];
+        const char *key = o->kind == ORIGIN_DERIVED ? settled_by(load, i) : NULL;
         switch (o->kind) {
         case ORIGIN_DEFAULT: o->text = must_strdup("default"); break;
-        case ORIGIN_DERIVED: o->text = must_strdup("derived"); break;
+        case ORIGIN_DERIVED:
+            o->text = key ? text_format("derived from %s", key) : must_strdup("derived");
+            break;
         case ORIGIN_SET: o->text = must_strdup("--set"); break;
         case ORIGIN_FILE: o->text = text_format("%s:%d", path, o->place.line); break;
         }

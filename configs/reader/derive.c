@@ -91,6 +91,38 @@ static void displace_steps(Load *load)
     }
 }
 
+/* Converts train_tokens to whole steps, rounded up. If that is not possible, train_steps counts as
+ * refused, so the rules about the length of the run are skipped. */
+static void derive_steps(Load *load)
+{
+    static const char tokens_key[] = "train_tokens", steps_key[] = "train_steps";
+    static const char *const read[] = {tokens_key,
+                                       "data.seq_length",
+                                       "train_batch_size",
+                                       "parallel.data",
+                                       "train_micro_batch_size_per_gpu",
+                                       "gradient_accumulation_steps",
+                                       NULL};
+    Config *c = load->config;
+    int row = option_find(steps_key);
+    int64_t batch = c->train_batch_size, length = c->data.seq_length,
+            most = (int64_t)option_table[row].max;
+    if (!load_given(load, tokens_key) || load_given(load, steps_key)) return;
+    load->origin[row].wrong = true;
+    /* A batch that was derived from other keys may be 0 or huge; it has an error of its own. */
+    if (load_any_wrong(load, read) || batch <= 0 || batch > INT64_MAX / length) return;
+    int64_t steps = (c->train_tokens - 1) / (batch * length) + 1;
+    if (steps > most) {
+        load_error(load, load_place(load, tokens_key), tokens_key,
+                   "%lld steps of %lld tokens are more than %lld; write at most %lld",
+                   (long long)steps, (long long)(batch * length), (long long)most,
+                   (long long)(most * batch * length));
+        return;
+    }
+    load->origin[row].wrong = false;
+    load_follow(load, steps_key, &c->train_steps, steps);
+}
+
 /* Returns whether the tensors will be on a CUDA device. Looking for a device takes time and may
  * print warnings, so for a config that already has errors only the key `device` is considered. */
 static bool is_on_cuda(const Load *load)
@@ -158,7 +190,6 @@ void derive_values(Load *load)
     displace_steps(load);
     displace_cuts(load);
     derive_model(load);
-    derive_scheduler(load);
     /* The grid is derived before the batch: parallel.data is the number of ranks / (tensor x
      * pipeline), and the batch is shared by all data-parallel ranks. */
     fit_opened(load);
@@ -166,6 +197,9 @@ void derive_values(Load *load)
     derive_world(load);
     derive_batch(load);
     fit_opened_rows(load);
+    /* The number of steps may follow from the batch, and schedules follow from that number. */
+    derive_steps(load);
+    derive_scheduler(load);
     derive_precision(load);
     derive_zero(load);
 }

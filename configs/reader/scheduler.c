@@ -148,6 +148,9 @@ static void check_lengths(Load *load)
             warmup = c->scheduler.params.warmup_num_steps,
             decay = c->scheduler.type == SCHEDULER_WSD ? c->scheduler.params.decay_num_steps : 0;
     bool ratio = load_given(load, warmup_ratio_key);
+    /* Nothing trains in a run that is opened only to be looked at. If its number of steps follows
+     * from train_tokens, that number may differ on other ranks. */
+    if (load->context.opened > 0) return;
     /* A default is not in the file. The error then points at what makes it too long:
      * total_num_steps if that was given, otherwise the scheduler type. */
     const char *by_default = load_given(load, warmup_key) ? "" : " (the default)";
