@@ -89,7 +89,7 @@ static void assign_node(const Walk *w, int node, const char *path)
     else if (!section && enclosing_tree(path) >= 0)
         check_inside(w, node, path, enclosing_tree(path));
     else if (!section)
-        refuse_unknown(w, node, path);
+        check_unknown(w, node, path);
 }
 
 /* If `path` is the section "bfloat16" (the old name of bf16) or a key in it, replaces that name by
@@ -150,6 +150,20 @@ static void refuse_duplicates(const Walk *w, int node, const char *path)
     }
 }
 
+/* Returns whether the document has no key of the section "model". DeepSpeed has none, so the
+ * document was written for DeepSpeed. */
+static bool lacks_model(const Json *json)
+{
+    static const char model[] = "model";
+    for (const cJSON *key = json->root->child; key != NULL; key = key->next) {
+        size_t n = sizeof model - 1;
+        if (strncmp(key->string, model, n) == 0 &&
+            (key->string[n] == '\0' || key->string[n] == '.'))
+            return false;
+    }
+    return true;
+}
+
 /* Returns the number of ranks the config was printed for ("_world", see config_print); 0 if it has
  * none. */
 static int64_t printed_world(const Json *json)
@@ -175,6 +189,7 @@ void assign_document(Load *load, Json *json)
     /* Set this before any key is read: values that a stored config leaves out are derived for its
      * own number of ranks. */
     if (load->context.stored) load->context.world = printed_world(json);
+    load->foreign = lacks_model(json);
     assign_members(&w, 0, "");
     check_other_names(&w);
 }

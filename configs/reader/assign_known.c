@@ -7,9 +7,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-void refuse_unknown(const Walk *w, int node, const char *path)
+/* Like DeepSpeed, accepts an unknown key at the top level of a file that was written for DeepSpeed,
+ * unless it may be misspelt: launchers and trainers keep their own keys there. */
+static bool is_of_others(const Walk *w, const char *path)
+{
+    char near[PATH_SIZE];
+    return w->load->foreign && w->set == 0 && strchr(path, '.') == NULL &&
+           !suggest_sibling(path, near, sizeof near);
+}
+
+void check_unknown(const Walk *w, int node, const char *path)
 {
     char near[PATH_SIZE] = "";
+    const char *own = suggest_alias(path);
+    if (is_of_others(w, path) && own != NULL) {
+        load_notice(w->load, walk_key(w, node), path,
+                    "unknown key, without effect (DeepSpeed does not read it either); here it is "
+                    "\"%s\"",
+                    own);
+        return;
+    }
+    if (is_of_others(w, path)) {
+        load_notice(w->load, walk_key(w, node), path,
+                    "unknown key, without effect (DeepSpeed does not read it either)");
+        return;
+    }
     suggest_key(path, near, sizeof near);
     if (*near)
         load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\"?", near);
@@ -20,7 +42,8 @@ void refuse_unknown(const Walk *w, int node, const char *path)
 
 static bool is_switch(const KnownKey *known)
 {
-    return known->kind == KNOWN_SWITCH || known->kind == KNOWN_ON_SWITCH;
+    return known->kind == KNOWN_SWITCH || known->kind == KNOWN_ON_SWITCH ||
+           known->kind == KNOWN_TOOL || known->kind == KNOWN_DEEP_SWITCH;
 }
 
 /* Returns whether the key, usually a section, is refused with any value. */
@@ -34,12 +57,38 @@ static bool is_off(const cJSON *item)
     return cJSON_IsFalse(item) || cJSON_IsNull(item);
 }
 
+static void notice_ignored(const Walk *w, int node, const char *path, const KnownKey *known)
+{
+    load_notice(w->load, walk_key(w, node), path, "accepted, without effect here (%s)",
+                known_why(known));
+}
+
+/* Refuses a key or section as a whole. */
+static void refuse_present(const Walk *w, int node, const char *path, const KnownKey *known)
+{
+    load_error(w->load, walk_key(w, node), path, "known, not built yet (%s); remove it",
+               known_why(known));
+}
+
 static void refuse_enabled(const Walk *w, int node, const KnownKey *known)
 {
     char path[PATH_SIZE];
     walk_join(path, known->key, "enabled");
-    load_error(w->load, walk_value(w, node), path, "known, not built yet (%s); write false",
-               known_why(known));
+    if (known->kind == KNOWN_TOOL)
+        notice_ignored(w, node, path, known);
+    else
+        load_error(w->load, walk_value(w, node), path, "known, not built yet (%s); write false",
+                   known_why(known));
+}
+
+/* Returns whether the value is an "enabled" that is true, or contains one at any depth. */
+static bool enables(const cJSON *item)
+{
+    bool named = item->string != NULL && strcmp(item->string, "enabled") == 0;
+    if (named && !cJSON_IsObject(item) && !is_off(item)) return true;
+    for (const cJSON *child = item->child; child != NULL; child = child->next)
+        if (enables(child)) return true;
+    return false;
 }
 
 /* Checks a feature that is off unless its "enabled" is true. If it is off, its other keys do not
@@ -49,11 +98,19 @@ static void check_switch(const Walk *w, int node, const KnownKey *known)
     const cJSON *item = w->json->node[node].item;
     bool named = false; /* the section contains "enabled" */
     if (is_off(item)) return;
+    if (known->kind == KNOWN_DEEP_SWITCH && cJSON_IsObject(item)) {
+        if (enables(item)) refuse_present(w, node, known->key, known);
+        return;
+    }
     /* DeepSpeed ignores a feature whose value is not an object, so the user meant something
      * else. */
     if (!cJSON_IsObject(item)) {
-        load_error(w->load, walk_value(w, node), known->key,
-                   "%s is known, not built yet (%s); remove it", json_kind(item), known_why(known));
+        if (known->kind == KNOWN_TOOL)
+            notice_ignored(w, node, known->key, known);
+        else
+            load_error(w->load, walk_value(w, node), known->key,
+                       "%s is known, not built yet (%s); remove it", json_kind(item),
+                       known_why(known));
         return;
     }
     for (int i = node + 1; i < w->json->node[node].end; i = w->json->node[i].end) {
@@ -116,6 +173,8 @@ static void check_unbuilt(const Walk *w, int node, const KnownKey *known, const 
         load_routine(w->load, walk_key(w, node), known->key,
                      "\"auto\" is read as the default, which is %.*s (%s is not built yet)",
                      known->inert ? n : 6, known->inert ? first : "absent", known_why(known));
+    else if (value[0] == '{' || value[0] == '[')
+        refuse_present(w, node, known->key, known);
     else
         load_error(w->load, walk_value(w, node), known->key,
                    "%.60s is known, not built yet (%s); %s", value, known_why(known), instead);
@@ -133,8 +192,7 @@ static void check_ignored(const Walk *w, int node, const KnownKey *known, const 
                    cJSON_IsObject(item) || cJSON_IsArray(item) ? json_kind(item) : value,
                    type_name(example));
     else
-        load_notice(w->load, walk_key(w, node), known->key, "accepted, without effect here (%s)",
-                    known_why(known));
+        notice_ignored(w, node, known->key, known);
 }
 
 void check_known(const Walk *w, int node, const KnownKey *known)
@@ -148,7 +206,9 @@ void check_known(const Walk *w, int node, const KnownKey *known)
     case KNOWN_QUIET:
     case KNOWN_ALIAS: break;
     case KNOWN_SWITCH:
-    case KNOWN_ON_SWITCH: check_switch(w, node, known); break;
+    case KNOWN_ON_SWITCH:
+    case KNOWN_TOOL:
+    case KNOWN_DEEP_SWITCH: check_switch(w, node, known); break;
     case KNOWN_WRONG:
         load_error(w->load, walk_key(w, node), known->key, "%s", known_why(known));
         break;
@@ -195,18 +255,20 @@ void check_inside(const Walk *w, int node, const char *path, int tree)
     bool enabled = strcmp(name, "enabled") == 0, off = is_off(w->json->node[node].item);
     char near[PATH_SIZE];
     if (enabled && off && !is_unbuilt_section(known)) return;
-    if (enabled && is_switch(known))
+    if (known->kind == KNOWN_DEEP_SWITCH) {
+        const char *last = strrchr(name, '.');
+        bool named = strcmp(last ? last + 1 : name, "enabled") == 0 && !off;
+        if (named || enables(w->json->node[node].item)) refuse_present(w, node, path, known);
+    } else if (enabled && is_switch(known))
         refuse_enabled(w, node, known);
     else if (!enabled && !is_unbuilt_section(known) &&
              (suggest_is_near(name, "enabled") || suggest_sibling(path, near, sizeof near)))
         load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\"?",
                    suggest_is_near(name, "enabled") ? "enabled" : near);
     else if (known->kind == KNOWN_ON_SWITCH || is_unbuilt_section(known))
-        load_error(w->load, walk_key(w, node), path, "known, not built yet (%s); remove it",
-                   known_why(known));
+        refuse_present(w, node, path, known);
     else
-        load_notice(w->load, walk_key(w, node), path, "accepted, without effect here (%s)",
-                    known_why(known));
+        notice_ignored(w, node, path, known);
 }
 
 /* Returns whether this value of an alias is ignored, as if the alias were absent. */

@@ -69,6 +69,21 @@ static void displace_params(Load *load)
     }
 }
 
+/* Drops the errors about the file's params of an optimizer that is not implemented, if the error
+ * about its type says enough, or if a --set has chosen another type. */
+static void forget_params(Load *load)
+{
+    static const char type[] = "optimizer.type", params[] = "optimizer.params.";
+    if (!load_wrong(load, type) && !by_set(load, type)) return;
+    for (int i = 0; i < known_count; i++) {
+        const KnownKey *known = &known_table[i];
+        bool of_file = load->seen[option_count + i].place.line > 0;
+        if (known->feature != FEATURE_NONE && of_file &&
+            strncmp(known->key, params, sizeof params - 1) == 0)
+            load_forget(load, known->key);
+    }
+}
+
 /* An explicit split of the layers given by --set replaces the file's partition rule, and a rule
  * given by --set replaces the file's explicit split. */
 static void displace_cuts(Load *load)
@@ -187,6 +202,7 @@ void derive_values(Load *load)
      * them. */
     displace_sources(load);
     displace_params(load);
+    forget_params(load);
     displace_steps(load);
     displace_cuts(load);
     derive_model(load);

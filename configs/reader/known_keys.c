@@ -1,9 +1,9 @@
 /* known_keys.c -- lists DeepSpeed keys that are known but not implemented here: which values are
  * accepted, and which are refused with the key's name.
  *
- * A value is refused if it would change numbers, memory or files. It is accepted with a notice if
- * it only concerns PyTorch internals or is always so here, and silently if it belongs to a feature
- * that is off. */
+ * A value is refused if it would change numbers. It is accepted with a notice if it only says where
+ * or how DeepSpeed does its work, asks for a tool beside the training, or is always so here; and
+ * silently if it belongs to a feature that is off or has no effect. */
 #include "configs/reader/options.h"
 
 #define IGNORED(key_, inert_, ...)                                                                 \
@@ -26,9 +26,17 @@
     {                                                                                              \
         .key = key_, .kind = KNOWN_SWITCH, .why = why_                                             \
     }
+#define TOOL(key_, why_)                                                                           \
+    {                                                                                              \
+        .key = key_, .kind = KNOWN_TOOL, .why = why_                                               \
+    }
 #define ON_SWITCH(key_, why_)                                                                      \
     {                                                                                              \
         .key = key_, .kind = KNOWN_ON_SWITCH, .why = why_                                          \
+    }
+#define DEEP_SWITCH(key_, why_)                                                                    \
+    {                                                                                              \
+        .key = key_, .kind = KNOWN_DEEP_SWITCH, .why = why_                                        \
     }
 #define SHORT(key_, name_, why_)                                                                   \
     {                                                                                              \
@@ -63,17 +71,14 @@
         .key = key_, .kind = KNOWN_QUIET, .feature = FEATURE_##feature_                            \
     }
 
-/* One row for each feature that is not implemented and has several keys: what a key asks for that
- * only this feature could do, and why its other keys have no effect while it is off. Anyone who
- * implements a feature changes its row and finds its keys by its name. */
+/* One row for each feature that is not implemented and has several keys: what a refused key asks
+ * for that only this feature could do, and why its other keys have no effect. Anyone who implements
+ * a feature changes its row and finds its keys by its name. */
 const KnownFeature known_feature[] = {
-    [FEATURE_OFFLOAD] = {.asks = "offload to host or NVMe", .idle = "offload"},
-    [FEATURE_CHECKPOINT_WRITER] = {.asks = "saving beside the training",
-                                   .idle = "writers of DeepSpeed's"},
-    [FEATURE_MONITOR] = {.asks = "a monitor; metrics.jsonl in the run folder has every number",
-                         .idle = "the monitor is off"},
-    [FEATURE_FLOPS_PROFILER] = {.asks = "the tree of FLOPs; GFLOP/s are always printed",
-                                .idle = "the profiler is off"},
+    [FEATURE_OFFLOAD] = {.idle = "kept on the device; the plan says whether it fits"},
+    [FEATURE_CHECKPOINT_WRITER] = {.idle = "training waits until a checkpoint is written"},
+    [FEATURE_MONITOR] = {.idle = "metrics.jsonl in the run folder has every number"},
+    [FEATURE_FLOPS_PROFILER] = {.idle = "FLOP/s are always printed"},
     [FEATURE_MUON] = {.asks = "Muon"},
     [FEATURE_LAMB] = {.asks = "Lamb"},
     [FEATURE_ONE_BIT_ADAM] = {.asks = "1-bit Adam"},
@@ -124,7 +129,8 @@ const KnownKey known_table[] = {
     UNBUILT_OF(MOMENTUM_CYCLING, "scheduler.params.decay_mom_rate", "|0|"),
     /* Communication between ranks. */
     ALIAS("seq_parallel_comm_data_type", "seq_parallel_communication_data_type"),
-    UNBUILT("sparse_gradients", "|false|", "sparse gradients of embeddings"),
+    IGNORED("sparse_gradients", "|false|",
+            "gradients of embeddings are dense; the sums are the same"),
     IGNORED("disable_allgather", "|false|", "DeepSpeed does not use it either"),
     IGNORED("zero_allow_untested_optimizer", "|false|", "every optimizer here is tested"),
     IGNORED_OF(OFFLOAD, "zero_force_ds_cpu_optimizer", "|true|",
@@ -144,8 +150,9 @@ const KnownKey known_table[] = {
     SWITCH("amp", "NVIDIA Apex; bf16 does without"),
     SWITCH("torch_autocast", "autocast of PyTorch"),
     /* ZeRO. Keys that only tell DeepSpeed how to arrange memory are accepted without effect,
-     * because units are flat buffers here. Keys that move states elsewhere (offload, ZeRO++, MiCS)
-     * are refused. */
+     * because units are flat buffers here. So are keys that only say where states lie (offload,
+     * hpZ, MiCS): the plan refuses a run whose states do not fit. Keys that store anything in fewer
+     * bits are refused. */
     SHORT("zero_optimization", "zero_optimization.stage", "true is stage 1, false stage 0"),
     IGNORED("zero_optimization.contiguous_gradients", "|true|",
             "the gradients of a unit always lie side by side"),
@@ -202,13 +209,12 @@ const KnownKey known_table[] = {
     IGNORED("zero_optimization.enable_sanity_checks", "|false|", "checks are always on"),
     IGNORED("zero_optimization.save_muon_momentum_buffer_in_memory", "|false|",
             "no optimizer here is Muon"),
-    UNBUILT("zero_optimization.legacy_stage1", "|false|", "the old stage 1"),
-    /* With device "none", DeepSpeed does not read the other keys of the section. */
-    UNBUILT_OF(OFFLOAD, "zero_optimization.offload_optimizer.device", "|\"none\"|"),
+    IGNORED("zero_optimization.legacy_stage1", "|false|", "stage 1 has one form here"),
+    IGNORED_OF(OFFLOAD, "zero_optimization.offload_optimizer.device", "|\"none\"|"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.nvme_path"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.buffer_count"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.pin_memory"),
-    UNBUILT_OF(OFFLOAD, "zero_optimization.offload_param.device", "|\"none\"|"),
+    IGNORED_OF(OFFLOAD, "zero_optimization.offload_param.device", "|\"none\"|"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_param.nvme_path"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_param.buffer_count"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_param.pin_memory"),
@@ -221,26 +227,22 @@ const KnownKey known_table[] = {
     QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.cpuadam_cores_perc"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_param.buffer_size"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_param.max_in_cpu"),
-    UNBUILT_OF(OFFLOAD, "zero_optimization.cpu_offload", "|false|",
-               .why =
-                   "offload to host; DeepSpeed now calls it offload_optimizer and offload_param"),
-    UNBUILT_OF(OFFLOAD, "zero_optimization.cpu_offload_param", "|false|",
-               .why =
-                   "offload to host; DeepSpeed now calls it offload_optimizer and offload_param"),
-    UNBUILT_OF(OFFLOAD, "zero_optimization.cpu_offload_params", "|false|",
-               .why =
-                   "offload to host; DeepSpeed now calls it offload_optimizer and offload_param"),
-    IGNORED_OF(OFFLOAD, "zero_optimization.cpu_offload_use_pin_memory", "|false|",
-               .why = "nothing is offloaded"),
-    UNBUILT("zero_optimization.zero_hpz_partition_size", "|1|", "ZeRO++ secondary shards"),
+    IGNORED_OF(OFFLOAD, "zero_optimization.cpu_offload", "|false|"),
+    IGNORED_OF(OFFLOAD, "zero_optimization.cpu_offload_param", "|false|"),
+    IGNORED_OF(OFFLOAD, "zero_optimization.cpu_offload_params", "|false|"),
+    QUIET_OF(OFFLOAD, "zero_optimization.cpu_offload_use_pin_memory"),
+    IGNORED("zero_optimization.zero_hpz_partition_size", "|1|",
+            "weights are sharded over all data-parallel ranks; no node keeps a second copy"),
     UNBUILT("zero_optimization.zero_quantized_weights", "|false|", "ZeRO++ weight quantisation"),
     UNBUILT("zero_optimization.zero_quantized_nontrainable_weights", "|false|",
             "ZeRO++ weight quantisation"),
     UNBUILT("zero_optimization.zero_quantized_gradients", "|false|",
             "ZeRO++ gradient quantisation"),
     UNBUILT("zero_optimization.zeropp_loco_param", 0, "ZeRO++ error feedback"),
-    UNBUILT("zero_optimization.mics_shard_size", "|-1|", "MiCS sharding"),
-    UNBUILT("zero_optimization.mics_hierarchical_params_gather", "|false|", "MiCS sharding"),
+    IGNORED("zero_optimization.mics_shard_size", "|-1|",
+            "states are sharded over all data-parallel ranks"),
+    IGNORED("zero_optimization.mics_hierarchical_params_gather", "|false|",
+            "weights are gathered in one step"),
     TREE("zero_optimization.leaf_module", "modules of Hugging Face models"),
     UNBUILT("zero_optimization.zenflow", 0, "asynchronous offload"),
     WRONG("zero_optimization.grad_hooks", "documented by DeepSpeed, and refused by it; remove it"),
@@ -264,18 +266,17 @@ const KnownKey known_table[] = {
     SWITCH("expert_parallel", "mixture of experts"),
     ALIAS("pipeline.stages", "parallel.pipeline", .inert = "|\"auto\"|"),
     IGNORED("pipeline.seed_layers", "|false|", "random numbers are counted, not drawn in turn"),
-    UNBUILT("pipeline.activation_checkpoint_interval", "|0|",
-            "recompute of every n-th layer; activation_checkpointing.policy is for all layers"),
+    IGNORED("pipeline.activation_checkpoint_interval", "|0|",
+            "activation_checkpointing.policy says for all layers what is computed again"),
     IGNORED("pipeline.pipe_partitioned", "|true|",
             "with parallel.sequence_parallel each rank sends the rows that it has, else all"),
     IGNORED("pipeline.grad_partitioned", "|true|",
             "with parallel.sequence_parallel each rank sends the rows that it has, else all"),
     IGNORED("pipeline.use_reentrant", "|true|", "a detail of PyTorch"),
     /* Recomputation. This program's own key for it is activation_checkpointing.policy. */
-    UNBUILT("activation_checkpointing.partition_activations", "|false|",
-            "saved activations cut over tensor-parallel ranks; parallel.sequence_parallel does it"),
-    UNBUILT_OF(OFFLOAD, "activation_checkpointing.cpu_checkpointing", "|false|",
-               .why = "saved activations on the host"),
+    IGNORED("activation_checkpointing.partition_activations", "|false|",
+            "parallel.sequence_parallel cuts activations over tensor-parallel ranks"),
+    IGNORED_OF(OFFLOAD, "activation_checkpointing.cpu_checkpointing", "|false|"),
     IGNORED("activation_checkpointing.contiguous_memory_optimization", "|false|",
             "memory is always contiguous"),
     IGNORED_LIKE("activation_checkpointing.number_checkpoints", "0", "memory is always contiguous"),
@@ -286,11 +287,12 @@ const KnownKey known_table[] = {
     IGNORED("checkpoint.tag_validation", "|\"Warn\"|\"WARN\"|\"warn\"|",
             "rank 0 names a checkpoint for all"),
     IGNORED("checkpoint.load_universal", "|false|", "every checkpoint loads on every layout"),
-    UNBUILT("checkpoint.use_node_local_storage", "|false|", "checkpoints on each node"),
+    IGNORED("checkpoint.use_node_local_storage", "|false|",
+            "all ranks are on one node, and the run folder has the checkpoints"),
     IGNORED("checkpoint.parallel_write.pipeline_stage", "|false|",
             "checkpoint.writers says how many ranks write"),
     IGNORED("checkpoint.checkpoint_serialization", "|true|", "checkpoints are safetensors"),
-    UNBUILT_OF(CHECKPOINT_WRITER, "checkpoint.writer.decoupled", "|false|"),
+    IGNORED_OF(CHECKPOINT_WRITER, "checkpoint.writer.decoupled", "|false|"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.type"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.io_buffer_size"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.io_buffer_double"),
@@ -302,20 +304,20 @@ const KnownKey known_table[] = {
     WRONG("checkpoint.dir",
           "the run folder holds the checkpoints; write --out DIR on the command line"),
     WRONG("checkpoint.resume", "write --resume auto|never|PATH on the command line"),
-    SWITCH("nebula", "checkpoints in Azure"),
-    UNBUILT("datastates_ckpt", 0, "DataStates checkpoints"),
-    /* Monitors and profilers. While they are off, their keys are accepted silently. */
-    UNBUILT_OF(MONITOR, "tensorboard.enabled", "|false|"),
+    TOOL("nebula", "the run folder has the checkpoints"),
+    TREE("datastates_ckpt", "the run folder has the checkpoints"),
+    /* Monitors and profilers. Only "enabled" gives a notice. */
+    IGNORED_OF(MONITOR, "tensorboard.enabled", "|false|"),
     QUIET_OF(MONITOR, "tensorboard.output_path"),
     QUIET_OF(MONITOR, "tensorboard.job_name"),
-    UNBUILT_OF(MONITOR, "csv_monitor.enabled", "|false|"),
+    IGNORED_OF(MONITOR, "csv_monitor.enabled", "|false|"),
     QUIET_OF(MONITOR, "csv_monitor.output_path"),
     QUIET_OF(MONITOR, "csv_monitor.job_name"),
-    UNBUILT_OF(MONITOR, "wandb.enabled", "|false|"),
+    IGNORED_OF(MONITOR, "wandb.enabled", "|false|"),
     QUIET_OF(MONITOR, "wandb.group"),
     QUIET_OF(MONITOR, "wandb.team"),
     QUIET_OF(MONITOR, "wandb.project"),
-    UNBUILT_OF(MONITOR, "comet.enabled", "|false|"),
+    IGNORED_OF(MONITOR, "comet.enabled", "|false|"),
     QUIET_OF(MONITOR, "comet.samples_log_interval"),
     QUIET_OF(MONITOR, "comet.project"),
     QUIET_OF(MONITOR, "comet.workspace"),
@@ -328,15 +330,16 @@ const KnownKey known_table[] = {
     IGNORED("comms_logger.prof_all", "|true|", "every operation is counted"),
     QUIET("comms_logger.prof_ops", "every operation is counted"),
     IGNORED("comms_logger.debug", "|false|", "a debugging aid of DeepSpeed's"),
-    UNBUILT_OF(FLOPS_PROFILER, "flops_profiler.enabled", "|false|"),
+    IGNORED_OF(FLOPS_PROFILER, "flops_profiler.enabled", "|false|"),
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.recompute_fwd_factor"),
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.profile_step"),
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.module_depth"),
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.top_modules"),
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.detailed"),
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.output_file"),
+    TOOL("autotuning", "nothing is searched; the config is taken as it is"),
+    TOOL("hybrid_engine", "./train generate writes text from any checkpoint"),
     /* Features that change what is trained: they must be off. */
-    SWITCH("autotuning", "a search over configs"),
     SWITCH("elasticity", "batch sizes from the number of ranks"),
     SWITCH("curriculum_learning", "sequence-length warmup"),
     SWITCH("progressive_layer_drop", "dropping of layers"),
@@ -344,16 +347,15 @@ const KnownKey known_table[] = {
     SWITCH("quantize_training", "quantised training"),
     /* The only feature that DeepSpeed turns on if its section is merely present. */
     ON_SWITCH("weight_quantization", "quantised weights"),
-    SWITCH("hybrid_engine", "generation inside DeepSpeed"),
     SWITCH("data_efficiency.data_sampling", "curriculum sampling"),
     SWITCH("data_efficiency.data_routing", "random layer-token drop"),
-    UNBUILT("data_efficiency.enabled", "|false|", "data efficiency"),
-    QUIET("data_efficiency.seed", "data efficiency is off"),
-    UNBUILT("compression_training", 0, "compression"),
+    /* DeepSpeed reads them only for the two features above. */
+    QUIET("data_efficiency.enabled", "its features are off"),
+    QUIET("data_efficiency.seed", "its features are off"),
+    DEEP_SWITCH("compression_training", "compression"),
     UNBUILT("sparse_attention", 0, "sparse attention"),
-    /* torch.compile changes no number, so its whole section is accepted. DeepCompile is a feature
-     * that is not implemented. */
-    UNBUILT("compile.deepcompile", "|false|", "DeepCompile"),
+    /* torch.compile changes no number, so its whole section is accepted. */
+    IGNORED("compile.deepcompile", "|false|", "torch.compile"),
     TREE("compile", "torch.compile"),
 };
 const int known_count = sizeof known_table / sizeof *known_table;

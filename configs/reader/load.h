@@ -57,6 +57,7 @@ typedef struct {
     Seen *seen;       /* one per option and per known key */
     ConfigPlace root; /* where the config begins: the position reported for a missing key */
     bool unreadable;  /* the file is not JSON, so rules between keys are skipped */
+    bool foreign;     /* the file has no section "model": it was written for DeepSpeed */
     Finding *finding;
     int n_findings, capacity, n_errors;
     /* an error has already told the user to change pipeline_chunks and the schedule that goes with

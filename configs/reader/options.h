@@ -85,13 +85,18 @@ extern const Option option_table[];
 extern const int option_count;
 
 typedef enum {
-    KNOWN_IGNORED,   /* any value of the right type passes; one not in `inert` gives a notice */
-    KNOWN_QUIET,     /* any value passes silently, because it belongs to a feature that is off */
+    KNOWN_IGNORED, /* any value of the right type passes; one not in `inert` gives a notice */
+    /* any value passes silently: it belongs to a feature that is off or whose main key gives the
+     * notice */
+    KNOWN_QUIET,
     KNOWN_UNBUILT,   /* only the values in `inert` pass */
     KNOWN_SWITCH,    /* an object with any content passes if its "enabled" is false or absent */
     KNOWN_ON_SWITCH, /* the same, but "enabled" is true by default */
-    KNOWN_TREE,      /* an object with any content passes with a notice */
-    KNOWN_WRONG,     /* no value passes; `why` says what to write instead */
+    KNOWN_TOOL,      /* the same, but if "enabled" is true it passes with a notice */
+    /* an object with any content passes if no "enabled" at any depth in it is true */
+    KNOWN_DEEP_SWITCH,
+    KNOWN_TREE,  /* an object with any content passes with a notice */
+    KNOWN_WRONG, /* no value passes; `why` says what to write instead */
     /* a section that may also be true or false, which then sets the key `stands_for` in it */
     KNOWN_SHORT,
     KNOWN_ALIAS, /* another name of the option `stands_for`; values in `inert` are ignored */
@@ -170,6 +175,9 @@ bool option_hides_limit(const Option *option);
 /* suggest.c: writes to `out` the key that a misspelt one probably meant: a sibling, the key for an
  * alias, or the same name in another section; "" if there is none. */
 void suggest_key(const char *key, char *out, size_t n);
+/* Returns the key of this program for a name that another trainer uses; NULL if it is no such
+ * name. */
+const char *suggest_alias(const char *key);
 /* Returns whether `word` is probably a misspelling of `name`. */
 bool suggest_is_near(const char *word, const char *name);
 /* Considers only keys in the same section; returns false if none is similar. */

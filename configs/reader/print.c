@@ -155,6 +155,8 @@ static void explain_known(const KnownKey *known, FILE *to)
         [KNOWN_UNBUILT] = "not built yet",
         [KNOWN_SWITCH] = "not built yet; passes as long as its \"enabled\" is false",
         [KNOWN_ON_SWITCH] = "not built yet; passes when its \"enabled\" is false",
+        [KNOWN_TOOL] = "accepted, without effect here",
+        [KNOWN_DEEP_SWITCH] = "not built yet; passes as long as every \"enabled\" in it is false",
         [KNOWN_SHORT] = "read",
         [KNOWN_ALIAS] = "read",
         [KNOWN_TREE] = "accepted, without effect here",

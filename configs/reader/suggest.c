@@ -134,6 +134,15 @@ bool suggest_sibling(const char *key, char *out, size_t n)
     return nearest_sibling(key, (size_t)(word - key), out, n) <= edit_tolerance(word);
 }
 
+const char *suggest_alias(const char *key)
+{
+    const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (strcmp(aliases[i].alias, word) == 0 || strcmp(aliases[i].alias, key) == 0)
+            return aliases[i].key;
+    return NULL;
+}
+
 void suggest_key(const char *key, char *out, size_t n)
 {
     const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
@@ -141,12 +150,9 @@ void suggest_key(const char *key, char *out, size_t n)
     /* A typing error in the right section is most likely, then another program's name for the key,
      * then the right name in the wrong section. */
     if (nearest_sibling(key, section, out, n) <= edit_tolerance(word)) return;
-    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
-        if (strcmp(aliases[i].alias, word) == 0 || strcmp(aliases[i].alias, key) == 0) {
-            snprintf(out, n, "%s", aliases[i].key);
-            return;
-        }
-    out[0] = '\0';
+    const char *own = suggest_alias(key);
+    snprintf(out, n, "%s", own ? own : "");
+    if (own != NULL) return;
     /* Compare with the last parts of all keys, in any section. */
     int best = edit_tolerance(word) + 1;
     for (int i = 0; i < option_count + known_count && best > 0; i++) {

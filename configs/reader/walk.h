@@ -30,6 +30,7 @@ int enclosing_tree(const char *key);
 void check_inside(const Walk *w, int node, const char *path, int tree);
 /* Reports keys that the file gives under two different names. */
 void check_other_names(const Walk *w);
-void refuse_unknown(const Walk *w, int node, const char *path);
+/* Handles a key that no table has: an error with a suggestion, or a notice. */
+void check_unknown(const Walk *w, int node, const char *path);
 
 #endif

@@ -33,7 +33,8 @@ static void expect_error(const char *text, bool whole, int n_sets, const char *c
     ConfigReport report;
     const char *join = text[0] ? ",\n" : "";
     char *full = whole ? must_strdup(text)
-                       : text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s%s}",
+                       : text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
+                                     "\"model.tie_word_embeddings\": true%s%s}",
                                      join, text);
     const Config *config = config_parse(&(ConfigContext){.world = world}, "c.json", full,
                                         strlen(full), n_sets, sets, &report);
@@ -90,13 +91,13 @@ static void several_mistakes_are_all_reported_sorted_by_position(void **state)
     config_report_free(&report);
 }
 
-static void a_config_with_1000_mistakes_reports_100_errors(void **state)
+static void a_config_with_990_mistakes_reports_100_errors(void **state)
 {
     (void)state;
     char *text = must_alloc(1 << 16), *at = text;
-    at += sprintf(at, "{");
-    for (int i = 0; i < 1000; i++)
-        at += sprintf(at, "%s\"key%d\": 1", i ? "," : "", i);
+    at += sprintf(at, "{\"model\": {}, \"key\": 1");
+    for (int i = 0; i < 989; i++)
+        at += sprintf(at, ", \"key%d\": 1", i);
     sprintf(at, "}");
     ConfigReport report;
     assert_null(config_parse(NULL, "c.json", text, strlen(text), 0, NULL, &report));
@@ -205,17 +206,14 @@ static void deepspeed_and_hugging_face_files_load_or_list_what_to_change(void **
     text = config_test_file("tests/golden/config_auto.json");
     ConfigReport report;
     assert_null(config_parse(NULL, "a.json", text, strlen(text), 0, NULL, &report));
-    assert_int_equal(report.n_errors, 4);
-    assert_true(mentions(report.error, 4, "a.json:1:1: data: nothing to train on"));
-    assert_true(mentions(report.error, 4, "a.json:4:53: optimizer.params.lr: \"auto\""));
-    assert_true(mentions(report.error, 4, "scheduler.params.warmup_num_steps: \"auto\""));
-    assert_true(
-        mentions(report.error, 4, "a.json:8:38: zero_optimization.offload_optimizer.device"));
+    assert_int_equal(report.n_errors, 3);
+    assert_true(mentions(report.error, 3, "a.json:1:1: data: nothing to train on"));
+    assert_true(mentions(report.error, 3, "a.json:4:53: optimizer.params.lr: \"auto\""));
+    assert_true(mentions(report.error, 3, "scheduler.params.warmup_num_steps: \"auto\""));
     config_report_free(&report);
     const char *sets[] = {"data.text=a", "optimizer.params.lr=5e-5",
-                          "scheduler.params.warmup_num_steps=10",
-                          "zero_optimization.offload_optimizer.device=none"};
-    const Config *c = config_test_parse(text, 4, sets);
+                          "scheduler.params.warmup_num_steps=10"};
+    const Config *c = config_test_parse(text, 3, sets);
     assert_int_equal(c->zero_optimization.stage, 3);
     assert_true(c->scheduler.params.warmup_max_lr == 5e-5 &&
                 c->scheduler.params.total_num_steps == 1000);
@@ -224,20 +222,14 @@ static void deepspeed_and_hugging_face_files_load_or_list_what_to_change(void **
     free(text);
 
     static const char *const refused[] = {
-        "train_batch_size: 512 is not micro 4 x accum 16 x dp 1 = 64",
-        "max_grad_norm",
-        "fp16.type",
-        "tensorboard.enabled",
-        "csv_monitor.enabled",
-        "wandb.enabled",
-        "comet.enabled",
-        "flops_profiler.enabled"};
+        "train_batch_size: 512 is not micro 4 x accum 16 x dp 1 = 64", "max_grad_norm",
+        "fp16.type"};
     text = config_test_file("tests/golden/config_monitors.json");
     const ConfigContext one = {.world = 1};
     assert_null(config_parse(&one, "m.json", text, strlen(text), 0, NULL, &report));
-    assert_int_equal(report.n_errors, 8);
-    for (int i = 0; i < 8; i++)
-        if (!mentions(report.error, 8, refused[i])) fail_msg("nothing about %s", refused[i]);
+    assert_int_equal(report.n_errors, 3);
+    for (int i = 0; i < 3; i++)
+        if (!mentions(report.error, 3, refused[i])) fail_msg("nothing about %s", refused[i]);
     config_report_free(&report);
     free(text);
 }
@@ -329,7 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_listed_mistake_gives_its_error_message_and_position),
         cmocka_unit_test(several_mistakes_are_all_reported_sorted_by_position),
-        cmocka_unit_test(a_config_with_1000_mistakes_reports_100_errors),
+        cmocka_unit_test(a_config_with_990_mistakes_reports_100_errors),
         cmocka_unit_test(bug_28_kv_heads_that_do_not_divide_the_heads_are_refused),
         cmocka_unit_test(fused_gelu_with_selective_recompute_is_accepted_in_f32_and_f64),
         cmocka_unit_test(config_likely_vocab_guesses_the_vocabulary_from_the_config),

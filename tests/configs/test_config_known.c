@@ -73,6 +73,31 @@ static void keys_without_effect_are_accepted_with_a_notice(void **state)
         {"\"seed\": null", NULL, "c.json:2:9: notice: seed: null is read as the default, 1337"},
         {"\"seed\": 3", "seed=null", ""},
         {"\"data_efficiency\": {\"seed\": \"x\"}", NULL, ""},
+        {"\"compression_training\": {\"layer_reduction\": {\"enabled\": false}}", NULL, ""},
+        {"\"compression_training\": {}", "compression_training.x.y=1", ""},
+        {"\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
+         "\"/n\"}}",
+         NULL,
+         "c.json:2:41: notice: zero_optimization.offload_param.device: accepted, without effect "
+         "here (kept on the device; the plan says whether it fits)"},
+        {"\"wandb\": {\"enabled\": true, \"project\": \"p\"}", NULL,
+         "c.json:2:11: notice: wandb.enabled: accepted, without effect here (metrics.jsonl in the "
+         "run folder has every number)"},
+        {"\"autotuning\": {\"enabled\": true, \"fast\": true}", NULL,
+         "c.json:2:16: notice: autotuning.enabled: accepted, without effect here (nothing is "
+         "searched; the config is taken as it is)"},
+        {"", "autotuning.enabled=true",
+         "--set autotuning.enabled=true: notice: autotuning.enabled: accepted, without effect here "
+         "(nothing is searched; the config is taken as it is)"},
+        /* The file has no section "model", so it was written for DeepSpeed. */
+        {"\"cuda_visible_devices\": 0", NULL,
+         "c.json:2:1: notice: cuda_visible_devices: unknown key, without effect (DeepSpeed does "
+         "not "
+         "read it either)"},
+        {"\"learning_rate\": 1", NULL,
+         "c.json:2:1: notice: learning_rate: unknown key, without effect (DeepSpeed does not read "
+         "it either); here it is \"optimizer.params.lr\""},
+        {"\"optimizer\": {\"params\": {\"freeze_step\": 4}}", "optimizer.type=AdamW", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         config_free(config_test_says(cases[i].keys, cases[i].set, cases[i].notice));
@@ -198,15 +223,17 @@ static void known_keys_pass_with_inert_values_and_are_refused_with_others(void *
         with_null = config_test_errors(k->key, "null", &n_notices);
         /* every_alias_of_a_zero_key_sets_the_key covers aliases */
         if (k->kind == KNOWN_ALIAS) continue;
-        bool is_switch = k->kind == KNOWN_SWITCH || k->kind == KNOWN_ON_SWITCH;
+        bool passes = k->kind == KNOWN_TOOL;
+        bool is_switch = k->kind == KNOWN_SWITCH || k->kind == KNOWN_ON_SWITCH || passes ||
+                         k->kind == KNOWN_DEEP_SWITCH;
         with_odd = config_test_errors(k->key,
                                       is_switch                  ? "{\"enabled\": true}"
                                       : k->kind == KNOWN_TREE    ? "{\"x\": 1}"
                                       : k->kind == KNOWN_IGNORED ? odd_value(k)
                                                                  : "77",
                                       &n_notices);
-        bool refuses = k->kind == KNOWN_UNBUILT || is_switch || k->kind == KNOWN_WRONG ||
-                       k->kind == KNOWN_SHORT;
+        bool refuses = k->kind == KNOWN_UNBUILT || (is_switch && !passes) ||
+                       k->kind == KNOWN_WRONG || k->kind == KNOWN_SHORT;
         if (with_null != (k->kind == KNOWN_WRONG)) fail_msg("%s: null", k->key);
         /* the keys of this section have rows of their own */
         if (strcmp(k->key, "compile") == 0) continue;

@@ -87,7 +87,7 @@ expect_code "bad_config: config check accepts stage 3 on one rank" 0 "$TRAIN" co
 check "bad_config: config check does not refer to --dry-run on one rank" test "$(grep -c 'dry-run says' output)" -eq 0
 bad "fp16 with bf16 is refused" 78 'fp16' "$TINY" --set fp16.enabled=true --set bf16.enabled=true
 bad "a DeepSpeed feature that is not built is refused" 78 'zero_optimization' "$TINY" \
-    --set zero_optimization.offload_optimizer.device=cpu
+    --set zero_optimization.zero_quantized_gradients=true
 bad "a --set without = is refused" 64 '[-]-set train_steps: this is not key=value' "$TINY" --set train_steps
 bad "a missing text is refused" 66 'absent\.txt' "$TINY" --set data.text=absent.txt
 bad "an unknown corpus is refused" 66 'atlantis' "$TINY" --set data.text=null --set data.corpus=atlantis
