@@ -76,6 +76,9 @@ typedef struct Config {
         char *tokenizer; /* path of a tokenizer; NULL: train a byte-level BPE on the text */
         /* vocabulary size of that BPE, including the end-of-text token */
         int64_t tokenizer_vocab_size;
+        /* tokenizer_vocab_size was not given: it is model.vocab_size, or its default, and a short
+         * text gives a smaller tokenizer; a size that was given is exact. No key of its own. */
+        bool tokenizer_vocab_at_most;
         double val_fraction; /* share at the end of the text that is held out */
         int64_t seq_length;
         bool shuffle;
@@ -324,8 +327,13 @@ typedef struct {
 /* Returns the config with these facts added; the origin of a vocabulary size set here is "derived".
  * Takes ownership of `config`. No other function changes a validated Config. If model.vocab_size
  * was given and differs from the data's vocabulary, it returns NULL and sets `err`, and the caller
- * still owns `config`. */
+ * still owns `config`. Where the tokenizer is trained on the text (config_trains_tokenizer),
+ * model.vocab_size is a limit: a smaller vocabulary replaces it, and only a larger one is refused.
+ */
 const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n);
+/* Returns whether a run trains its tokenizer on its text: no token shards or tokenizer are given.
+ */
+bool config_trains_tokenizer(const Config *config);
 /* Returns the vocabulary size that the data are expected to have, judging from the config alone. */
 int64_t config_likely_vocab(const Config *config);
 /* Returns a copy of a config for measuring, after config_settle: one step is one micro-batch, and

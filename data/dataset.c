@@ -140,6 +140,7 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
                         .val_text = c->data.val_text.count > 0 ? val_text : NULL,
                         .tokenizer = c->data.tokenizer,
                         .vocab_size = c->data.tokenizer_vocab_size,
+                        .vocab_at_most = c->data.tokenizer_vocab_at_most,
                         .val_fraction = c->data.val_fraction,
                         .progress = &progress,
                         .min_tokens = c->data.seq_length + 1};

@@ -138,6 +138,33 @@ static void derive_steps(Load *load)
     load_follow(load, steps_key, &c->train_steps, steps);
 }
 
+/* Of the two vocabulary sizes, the one given by --set replaces the file's where they contradict
+ * each other: the tokenizer must not have more ids than the model. */
+static void displace_vocabulary(Load *load)
+{
+    static const char model[] = "model.vocab_size", trained[] = "data.tokenizer_vocab_size";
+    const Config *c = load->config;
+    if (!load_given(load, model) || !load_given(load, trained) ||
+        c->data.tokenizer_vocab_size <= c->model.vocab_size)
+        return;
+    if (by_set(load, trained)) displace(load, model, trained);
+    if (by_set(load, model)) displace(load, trained, model);
+}
+
+/* The tokenizer that is trained on the text gets as many ids as the model has, up to the largest
+ * size that the key takes, unless its own size is given. */
+static void derive_vocabulary(Load *load)
+{
+    static const char model[] = "model.vocab_size", trained[] = "data.tokenizer_vocab_size";
+    Config *c = load->config;
+    const Option *option = &option_table[option_find(trained)];
+    c->data.tokenizer_vocab_at_most = !load_given(load, trained);
+    if (!load_given(load, model) || c->model.vocab_size < option->min) return;
+    int64_t most = (int64_t)option->max;
+    load_follow(load, trained, &c->data.tokenizer_vocab_size,
+                c->model.vocab_size < most ? c->model.vocab_size : most);
+}
+
 /* Returns whether the tensors will be on a CUDA device. Looking for a device takes time and may
  * print warnings, so for a config that already has errors only the key `device` is considered. */
 static bool is_on_cuda(const Load *load)
@@ -201,11 +228,13 @@ void derive_values(Load *load)
     /* Values that the command line displaces are removed first, so that nothing is derived from
      * them. */
     displace_sources(load);
+    displace_vocabulary(load);
     displace_params(load);
     forget_params(load);
     displace_steps(load);
     displace_cuts(load);
     derive_model(load);
+    derive_vocabulary(load);
     /* The grid is derived before the batch: parallel.data is the number of ranks / (tensor x
      * pipeline), and the batch is shared by all data-parallel ranks. */
     fit_opened(load);

@@ -42,7 +42,8 @@ const Option option_table[] = {
         .derived = "4 x hidden_size; for swiglu 8/3 x hidden_size, rounded up to a multiple of 64",
         .flags = OPTION_AUTO),
     INT(model.vocab_size, 0, 2, 16777216, IMPOSSIBLE, LOSSES | PLAN,
-        "number of token ids; padding for speed is added inside and never enters the loss",
+        "number of token ids, at most that where the tokenizer is trained on the text; padding for "
+        "speed is added inside and never enters the loss",
         .derived = "the tokenizer's", .flags = OPTION_AUTO),
     INT(model.max_position_embeddings, 0, 1, 1e9, IMPOSSIBLE, PLAN,
         "rows of the learned position table; the longest sequence the model takes",
@@ -85,7 +86,8 @@ const Option option_table[] = {
     TEXT(data.tokenizer, 0, IMPOSSIBLE, LOSSES | PLAN, "path of a tokenizer for the text",
          .derived = "none: a byte-level BPE is trained on the text"),
     INT(data.tokenizer_vocab_size, "1024", 258, 65536, IMPOSSIBLE, LOSSES | PLAN,
-        "vocabulary of the BPE that is trained on the text, end-of-text included"),
+        "vocabulary of the BPE that is trained on the text, end-of-text included; left out: "
+        "model.vocab_size or 1024, or fewer where the text has no more pairs that occur twice"),
     NUMBER(data.val_fraction, "0.05", 0, 0.5, NUMBERS, LOSSES,
            "the last share of the text, held out for validation when no data.val_text is given; "
            "token shards are taken whole"),

@@ -10,13 +10,20 @@ static Origin *vocab_origin(const Config *config)
     return (Origin *)config->provenance + option_find("model.vocab_size");
 }
 
-/* A vocabulary size that was given must equal the data's. A larger model would have embedding rows
- * for ids that never occur; a smaller one would be given ids that it has no row for. */
+bool config_trains_tokenizer(const Config *config)
+{
+    return config->data.train.count == 0 && config->data.tokenizer == NULL;
+}
+
+/* A vocabulary size that was given must equal that of given data. A larger model would have
+ * embedding rows for ids that never occur; a smaller one would be given ids that it has no row for.
+ * Of a tokenizer that is trained here it is the largest size, so that a preset fits every text. */
 static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err, size_t n)
 {
     const Origin *origin = vocab_origin(config);
     long long given = config->model.vocab_size, there = facts->vocab_size;
     if (there == 0 || !origin_given(origin) || given == there) return true;
+    if (there < given && config_trains_tokenizer(config)) return true;
     return error_set(
         err, n,
         "%s: model.vocab_size: %lld, but %s has %lld tokens; write %lld, or leave the key out",
@@ -35,9 +42,12 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
         free(settled->data.tokenizer);
         settled->data.tokenizer = must_strdup(facts->tokenizer);
     }
-    /* A given size equals the data's, as checked above, so it keeps its origin. */
+    /* Both keys get the size that the text gave, so the stored config describes the model. */
+    if (facts->vocab_size != 0 && settled->data.tokenizer_vocab_at_most)
+        settled->data.tokenizer_vocab_size = facts->vocab_size;
+    /* A given size that equals the data's keeps its origin. */
     Origin *origin = vocab_origin(settled);
-    if (facts->vocab_size != 0 && !origin_given(origin)) {
+    if (facts->vocab_size != 0 && settled->model.vocab_size != facts->vocab_size) {
         settled->model.vocab_size = facts->vocab_size;
         free(origin->text);
         origin->kind = ORIGIN_DERIVED;
@@ -48,9 +58,9 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
 
 int64_t config_likely_vocab(const Config *config)
 {
-    bool trained = config->data.train.count == 0 && config->data.tokenizer == NULL;
-    if (config->model.vocab_size > 0) return config->model.vocab_size;
-    return trained ? config->data.tokenizer_vocab_size : 50257; /* size of GPT-2's vocabulary */
+    int64_t model = config->model.vocab_size, trained = config->data.tokenizer_vocab_size;
+    if (config_trains_tokenizer(config)) return model > 0 && model < trained ? model : trained;
+    return model > 0 ? model : 50257; /* size of GPT-2's vocabulary */
 }
 
 Config config_of_one_micro_batch(const Config *config, bool samples)

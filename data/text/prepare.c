@@ -42,7 +42,7 @@ static uint64_t hash_text(uint64_t h, const Text *text)
 static uint64_t request_hash(const PrepareRequest *r, const Tokenizer *given)
 {
     uint64_t h = hash_mix(META_FORMAT, given ? tokenizer_hash(given) : (uint64_t)r->vocab_size);
-    h = hash_mix(h, given != NULL);
+    h = hash_mix(h, given != NULL ? 1 : r->vocab_at_most ? 2 : 0);
     h = hash_text(h, r->text);
     if (r->val_text) return hash_text(hash_mix(h, 1), r->val_text);
     return hash_bytes(hash_mix(h, 0), &r->val_fraction, sizeof r->val_fraction);
@@ -136,9 +136,15 @@ static bool make_tokenizer(const PrepareRequest *r, const Tokenizer *given, int6
     int64_t most;
     *out = NULL;
     if (given != NULL) return true;
-    if (tokenizer_train(r->text->bytes, split, r->vocab_size, out, r->progress, &most, why,
-                        sizeof why))
+    if (r->vocab_at_most) {
+        most = 0;
+        if (tokenizer_train_up_to(r->text->bytes, split, r->vocab_size, out, r->progress, why,
+                                  sizeof why))
+            return true;
+    } else if (tokenizer_train(r->text->bytes, split, r->vocab_size, out, r->progress, &most, why,
+                               sizeof why)) {
         return true;
+    }
     if (most > 0)
         snprintf(smaller, sizeof smaller, "write --set data.tokenizer_vocab_size=%lld, or ",
                  (long long)most);

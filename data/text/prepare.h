@@ -27,6 +27,7 @@ typedef struct {
     const Text *val_text;  /* NULL: use the last val_fraction of `text` */
     const char *tokenizer; /* path; NULL: train a BPE on the training part */
     int64_t vocab_size;    /* vocabulary size of that BPE */
+    bool vocab_at_most;    /* a short text may give fewer: tokenizer_train_up_to */
     double val_fraction;
     Progress *progress; /* reports progress; may be NULL */
     int64_t min_tokens; /* a split with fewer tokens is an error: one window and its last target */

@@ -218,38 +218,73 @@ static void apply_merge(BpeTraining *t, int32_t pair, int32_t id)
         offer_pair(t, &t->pair[p]);
 }
 
+/* Makes at most n_merges merges of pairs that occur at least `least` times. Returns how many. */
+static int64_t make_merges(BpeTraining *t, Merge *merge, int64_t n_merges, int64_t least,
+                           int64_t size, Progress *progress)
+{
+    int64_t made = 0;
+    int32_t pair;
+    for (; made < n_merges && next_merge(t, &pair) && t->pair[pair].count >= least; made++) {
+        progress_print(progress, "tokenizer: %lld ids from %.1f MB of text, %d %%",
+                       (long long)n_merges + N_BYTES + 1, 1e-6 * (double)size,
+                       percent(made, n_merges));
+        merge[made] = t->pair[pair].pair;
+        apply_merge(t, pair, (int32_t)(N_BYTES + made));
+    }
+    return made;
+}
+
+/* Learns at most as many merges as vocab_size asks for. Sets *merge, which the caller frees, and
+ * returns their number; -1, with `err` set, if vocab_size is out of range. */
+static int64_t learn(const uint8_t *text, int64_t size, int64_t vocab_size, int64_t least,
+                     Merge **merge, Progress *progress, char *err, size_t n)
+{
+    int64_t n_merges = vocab_size - N_BYTES - 1;
+    *merge = NULL;
+    if (n_merges < 1 || vocab_size > MAX_VOCAB) {
+        error_set(err, n, "a byte-level vocabulary has between %d and %d ids, not %lld",
+                  N_BYTES + 2, (int)MAX_VOCAB, (long long)vocab_size);
+        return -1;
+    }
+    BpeTraining t;
+    training_start(&t, text, size, vocab_size, progress);
+    *merge = must_alloc((size_t)n_merges * sizeof **merge);
+    int64_t made = make_merges(&t, *merge, n_merges, least, size, progress);
+    /* Free this first, so that counts and tokenizer are not in memory at the same time. */
+    training_free(&t);
+    return made;
+}
+
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
                      Progress *progress, int64_t *most, char *err, size_t n)
 {
     *out = NULL;
     if (most) *most = 0;
-    int64_t n_merges = vocab_size - N_BYTES - 1;
-    if (n_merges < 1 || vocab_size > MAX_VOCAB)
-        return error_set(err, n, "a byte-level vocabulary has between %d and %d ids, not %lld",
-                         N_BYTES + 2, (int)MAX_VOCAB, (long long)vocab_size);
-    BpeTraining t;
-    training_start(&t, text, size, vocab_size, progress);
-    Merge *merge = must_alloc((size_t)n_merges * sizeof *merge);
-    int64_t made = 0;
-    int32_t pair;
+    Merge *merge;
+    int64_t made = learn(text, size, vocab_size, 1, &merge, progress, err, n);
+    if (made < 0) return false;
     /* A short text runs out of pairs before the vocabulary is full. Filling it up with ids that
      * never occur would train useless embeddings, so this is an error that says how many ids are
      * possible. */
-    for (; made < n_merges && next_merge(&t, &pair); made++) {
-        progress_print(progress, "tokenizer: %lld ids from %.1f MB of text, %d %%",
-                       (long long)vocab_size, 1e-6 * (double)size, percent(made, n_merges));
-        merge[made] = t.pair[pair].pair;
-        apply_merge(&t, pair, (int32_t)(N_BYTES + made));
-    }
-    /* Free this first, so that counts and tokenizer are not in memory at the same time. */
-    training_free(&t);
-    bool good = made == n_merges;
-    if (good)
-        good = tokenizer_from_merges(merge, n_merges, out, err, n);
+    bool full = made == vocab_size - N_BYTES - 1, good = full;
+    if (full)
+        good = tokenizer_from_merges(merge, made, out, err, n);
     else
         error_set(err, n, "the text has pairs for a vocabulary of at most %lld ids, not %lld",
                   (long long)made + N_BYTES + 1, (long long)vocab_size);
-    if (most && made > 0 && made < n_merges) *most = made + N_BYTES + 1;
+    if (most && made > 0 && !full) *most = made + N_BYTES + 1;
+    free(merge);
+    return good;
+}
+
+bool tokenizer_train_up_to(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
+                           Progress *progress, char *err, size_t n)
+{
+    *out = NULL;
+    Merge *merge;
+    int64_t made = learn(text, size, vocab_size, 2, &merge, progress, err, n);
+    bool good = made > 0 && tokenizer_from_merges(merge, made, out, err, n);
+    if (made == 0) error_set(err, n, "no two neighbouring bytes of the text occur twice");
     free(merge);
     return good;
 }

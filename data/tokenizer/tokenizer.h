@@ -39,6 +39,12 @@ typedef struct {
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
                      Progress *progress, int64_t *most, char *err, size_t n);
 
+/* Does the same, but vocab_size is a limit: it stops where no pair of the text occurs twice,
+ * because a token that occurs once teaches a model nothing. Returns false only if vocab_size < 258
+ * or there is no such pair at all. */
+bool tokenizer_train_up_to(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
+                           Progress *progress, char *err, size_t n);
+
 /* Makes a tokenizer from its merges, in order of rank. Single bytes are numbered as in GPT-2;
  * end-of-text is the last id. Returns false if a merge names an id that does not exist yet or makes
  * a token that already exists. */

@@ -53,6 +53,25 @@ void run_configure(Run *run, const RunArguments *a)
     log_field("config", "%s", a->config);
 }
 
+/* Says that the tokenizer which was trained on the text has fewer ids than the config allows. */
+static void print_vocabulary(const Preparation *p, int64_t model, int64_t trained, bool at_most)
+{
+    if (p->vocab_size >= trained && p->vocab_size >= model) return;
+    const char *why = p->vocab_size < trained ? "the text has no more pairs that occur twice"
+                      : at_most               ? "a tokenizer trained here has no more"
+                                              : "data.tokenizer_vocab_size says so";
+    log_field("", "vocabulary of %s ids, not %s: %s", figure_count((double)p->vocab_size).text,
+              figure_count((double)(model > 0 ? model : trained)).text, why);
+}
+
+static void print_preparation(const Preparation *p)
+{
+    log_field("", "%.2f MB text -> %s tokens train, %s val%s",
+              (double)(p->train_bytes + p->val_bytes) / 1e6,
+              figure_count((double)p->train_tokens).text, figure_count((double)p->val_tokens).text,
+              p->cached ? "   (cached)" : "");
+}
+
 void run_open_data(Run *run)
 {
     char err[2048];
@@ -69,6 +88,7 @@ void run_open_data(Run *run)
     const char *tokenizer = run->data.tokenizer_path ? run->data.tokenizer_path : run->data.title;
     ConfigFacts facts = {
         .json = run->arguments.json, .vocab_size = run->data.vocab_size, .vocab_of = tokenizer};
+    int64_t model = c->model.vocab_size, trained = c->data.tokenizer_vocab_size;
     run->config = config_settle(c, &facts, err, sizeof err);
     if (run->config == NULL) fail(EXIT_CONFIG, "%s", err);
     /* Token files may have no tokenizer; then the config must give the vocabulary size. */
@@ -76,13 +96,11 @@ void run_open_data(Run *run)
         fail(EXIT_CONFIG,
              "model.vocab_size is not known: these token files name no tokenizer; set it");
     log_field("data", "%s", run->data.title);
-    if (run->data.prepared) {
-        const Preparation *p = &run->data.preparation;
-        log_field("", "%.2f MB text -> %s tokens train, %s val%s",
-                  (double)(p->train_bytes + p->val_bytes) / 1e6,
-                  figure_count((double)p->train_tokens).text,
-                  figure_count((double)p->val_tokens).text, p->cached ? "   (cached)" : "");
-    }
+    if (!run->data.prepared) return;
+    print_preparation(&run->data.preparation);
+    if (config_trains_tokenizer(run->config))
+        print_vocabulary(&run->data.preparation, model, trained,
+                         run->config->data.tokenizer_vocab_at_most);
 }
 
 void run_allocate_trainer(Run *run, const Config *config)

@@ -139,7 +139,8 @@ static void fused_gelu_with_selective_recompute_is_accepted_in_f32_and_f64(void 
 }
 
 /* Before the data are opened, the vocabulary is guessed: a tokenizer that will be trained on the
- * text has the configured size; a named tokenizer, or token files, are assumed to be GPT-2's. */
+ * text has the configured size, or the model's; a named tokenizer, or token files, are assumed to
+ * be GPT-2's. */
 static void config_likely_vocab_guesses_the_vocabulary_from_the_config(void **state)
 {
     (void)state;
@@ -151,6 +152,9 @@ static void config_likely_vocab_guesses_the_vocabulary_from_the_config(void **st
         {"{\"data\": {\"text\": \"x\", \"tokenizer\": \"t.json\"}}", 50257},
         {"{\"data\": {\"train\": \"x.bin\", \"val_fraction\": 0.1}}", 50257},
         {"{\"data\": {\"text\": \"x\"}, \"model\": {\"vocab_size\": 500}}", 500},
+        {"{\"data\": {\"text\": \"x\"}, \"model\": {\"vocab_size\": 128256}}", 65536},
+        {"{\"data\": {\"text\": \"x\"}, \"model\": {\"vocab_size\": 17}}", 17},
+        {"{\"data\": {\"train\": \"x\"}, \"model\": {\"vocab_size\": 128256}}", 128256},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *batch = "train_batch_size=8";

@@ -1,5 +1,5 @@
 /* test_config_values.c -- tests the values of valid configs: defaults, derived values, --set,
- * config_settle, and properties of every row of the option tables. */
+ * and properties of every row of the option tables. */
 #include "configs/config.h"
 #include "configs/reader/options.h"
 #include "model/core/check.h"
@@ -211,54 +211,6 @@ static void a_set_option_replaces_conflicting_values_and_errors_of_the_file(void
     config_free(c);
 }
 
-static void config_settle_takes_the_vocabulary_of_the_data_or_refuses(void **state)
-{
-    (void)state;
-    char err[300];
-    ConfigFacts facts = {.vocab_size = 1024, .vocab_of = "t.json"};
-    const Config *c = config_settle(config_test_set("seed=1"), &facts, err, sizeof err);
-    assert_int_equal(c->model.vocab_size, 1024);
-    assert_string_equal(config_origin(c, "model.vocab_size"), "derived");
-    config_free(c);
-    c = config_test_keys("\"model\": {\"vocab_size\": 500}");
-    c = config_settle(c, &(ConfigFacts){.vocab_size = 500}, err, sizeof err);
-    assert_string_equal(config_origin(c, "model.vocab_size"), "c.json:2");
-    assert_null(config_settle(c, &facts, err, sizeof err));
-    assert_int_equal(c->model.vocab_size, 500);
-    assert_string_equal(err, "c.json:2: model.vocab_size: 500, but t.json has 1024 tokens; write "
-                             "1024, or leave the key out");
-    config_free(c);
-}
-
-static void config_settle_changes_only_the_given_facts(void **state)
-{
-    (void)state;
-    char err[300];
-    const char *sets[] = {"data.tokenizer=a.json", "model.vocab_size=7"};
-    const char *text = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}";
-    ConfigDifference *d;
-    const Config *was = config_test_parse(text, 2, sets), *now = config_test_parse(text, 2, sets);
-    now = config_settle(now, &(ConfigFacts){.json = false}, err, sizeof err);
-    assert_int_equal(config_diff(was, now, &d), 0);
-    config_diff_free(d, 0);
-    now =
-        config_settle(now, &(ConfigFacts){.json = true, .tokenizer = "own.json"}, err, sizeof err);
-    int n = config_diff(was, now, &d);
-    assert_int_equal(n, 2);
-    assert_string_equal(d[0].key, "data.tokenizer");
-    assert_string_equal(d[0].now, "\"own.json\"");
-    assert_string_equal(d[1].key, "logging.json");
-    config_diff_free(d, n);
-    config_free(was);
-    was = config_test_set("seed=1337");
-    now = config_settle(now, &(ConfigFacts){0}, err, sizeof err);
-    assert_true(now->logging.json);
-    was = config_settle(was, &(ConfigFacts){0}, err, sizeof err);
-    assert_string_equal(config_origin(was, "model.vocab_size"), "default");
-    config_free(was);
-    config_free(now);
-}
-
 /* A config of one micro-batch, used for measuring, keeps the batch keys consistent and changes
  * nothing else. */
 static void config_of_one_micro_batch_keeps_the_batch_keys_consistent(void **state)
@@ -384,8 +336,6 @@ int main(void)
         cmocka_unit_test(missing_batch_keys_are_derived_from_the_given_ones),
         cmocka_unit_test(set_options_are_applied_in_order_and_parsed_by_the_key_type),
         cmocka_unit_test(a_set_option_replaces_conflicting_values_and_errors_of_the_file),
-        cmocka_unit_test(config_settle_takes_the_vocabulary_of_the_data_or_refuses),
-        cmocka_unit_test(config_settle_changes_only_the_given_facts),
         cmocka_unit_test(config_of_one_micro_batch_keeps_the_batch_keys_consistent),
         cmocka_unit_test(config_diff_lists_every_changed_key_with_its_effect),
         cmocka_unit_test(config_explain_describes_every_option),

@@ -202,6 +202,11 @@ static void test_opening_bad_data_gives_an_error_message_and_exit_code(void **st
     check_open_fails(&f, EXIT_CONFIG,
                      "short.txt: a tokenizer cannot be trained: the text has pairs");
     check_open_fails(&f, EXIT_CONFIG, "; write --set data.tokenizer_vocab_size=2");
+    /* A limit is lowered instead; the folder of an exact size is another one. */
+    f.config.data.tokenizer_vocab_at_most = true;
+    check_open_fails(&f, EXIT_CONFIG, "short.txt: the training text has 16 tokens");
+    f.config.data.tokenizer_vocab_at_most = false;
+    check_open_fails(&f, EXIT_CONFIG, "a tokenizer cannot be trained");
     f.config.data.tokenizer_vocab_size = 258;
     check_open_fails(&f, EXIT_CONFIG, "short.txt: the validation text has");
     check_open_fails(&f, EXIT_CONFIG, "fewer than the 17 of one window (data.seq_length + 1)");

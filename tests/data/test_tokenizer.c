@@ -212,6 +212,27 @@ static void test_training_reports_the_largest_possible_vocabulary(void **state)
     tokenizer_free(t);
 }
 
+/* A vocabulary that is a limit ends with the last pair that occurs twice. */
+static void test_a_limit_on_the_vocabulary_stops_at_pairs_that_occur_once(void **state)
+{
+    (void)state;
+    static const uint8_t text[] = "the cat the cat sat";
+    const int64_t size = sizeof text - 1;
+    char err[256];
+    Tokenizer *t;
+    assert_true(tokenizer_train_up_to(text, size, 5000, &t, NULL, err, sizeof err));
+    Tokenizer *same = train((const char *)text, tokenizer_vocab_size(t));
+    assert_true(tokenizer_hash(t) == tokenizer_hash(same));
+    assert_int_equal(tokenizer_vocab_size(t), 257 + 5); /* "at", "he", "t" + "he", " c", " cat" */
+    tokenizer_free(same);
+    tokenizer_free(t);
+    assert_true(tokenizer_train_up_to(text, size, 259, &t, NULL, err, sizeof err));
+    assert_int_equal(tokenizer_vocab_size(t), 259);
+    tokenizer_free(t);
+    assert_false(tokenizer_train_up_to(text, 4, 5000, &t, NULL, err, sizeof err));
+    assert_string_equal(err, "no two neighbouring bytes of the text occur twice");
+}
+
 /* Applies all merges in order of rank, each from left to right, in a naive loop, and compares the
  * ids of random words of `letters` with the encoder's. */
 static void check_encoding(const char *text, int64_t vocab, const char *letters)
@@ -359,6 +380,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_words_are_split_as_by_gpt2s_regular_expression),
     cmocka_unit_test(test_training_gives_the_merges_of_naive_training),
     cmocka_unit_test(test_training_reports_the_largest_possible_vocabulary),
+    cmocka_unit_test(test_a_limit_on_the_vocabulary_stops_at_pairs_that_occur_once),
     cmocka_unit_test(test_encoding_gives_the_ids_of_naive_encoding),
     cmocka_unit_test(test_decoding_gives_back_any_encoded_bytes),
     cmocka_unit_test(test_cached_words_get_the_same_ids),

@@ -49,6 +49,21 @@ expect_code "data: decode without a tokenizer ends with 66" 66 "$TRAIN" data dec
 echo '{}' >tokenizer.json
 expect_code "data: decode with a damaged tokenizer ends with 65" 65 "$TRAIN" data decode whole.bin
 
+# A preset trains on a text of the user's: its vocabulary is a limit for the tokenizer that is trained on it.
+own=("$here/../../configs/gpt2_124m.json" --set data.text=text.txt --set train_batch_size=16 --set train_micro_batch_size_per_gpu=1
+    --set data.seq_length=64 --set model.num_layers=1 --set model.hidden_size=48 --set device=cpu --out own)
+expect_code "data: a preset trains on a text" 0 "$TRAIN" "${own[@]}" --set train_steps=2
+check "data: a smaller vocabulary than the preset's is reported" grep -qE '^ +vocabulary of [0-9]+ ids, not 50,257:' output
+check "data: the config of the run has the vocabulary of the text" \
+    test "$(grep -cE '"(tokenizer_)?vocab_size": [0-9]{3},' own/config.json)" -eq 2
+expect_code "data: the run on a text resumes on another grid" 0 "$TRAIN" "${own[@]}" --set train_steps=3 --allow-config-change \
+    --ranks 2 --set parallel.tensor=2
+check "data: the vocabulary is no change at the resume" test "$(grep -c 'vocab_size' output)" -eq 0
+expect_code "data: the run on a text is evaluated" 0 "$TRAIN" eval own
+expect_code "data: the run on a text generates" 0 "$TRAIN" generate own --tokens 4
+expect_code "data: a tokenizer that is given must have the preset's vocabulary" 78 "$TRAIN" "${own[@]}" --set data.tokenizer=tok.json
+check "data: the other vocabulary is named" grep -q 'model.vocab_size: 50257, but .* has 300 tokens; write 300' output
+
 # A path that is not a regular file gives an error message at once; the program does not wait for a writer.
 mkfifo pipe
 expect_code "data: a pipe without a writer is refused as a config" 78 timeout 20 "$TRAIN" pipe

@@ -1,0 +1,122 @@
+/* test_settle.c -- tests config_settle, which adds the facts that are known only when a command
+ * starts, and the two vocabulary sizes: the model's and that of a tokenizer trained on the text. */
+#include "tests/support/files/config_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static void config_settle_takes_the_vocabulary_of_the_data_or_refuses(void **state)
+{
+    (void)state;
+    char err[300];
+    ConfigFacts facts = {.vocab_size = 1024, .vocab_of = "t.json"};
+    const Config *c = config_settle(config_test_set("seed=1"), &facts, err, sizeof err);
+    assert_int_equal(c->model.vocab_size, 1024);
+    assert_string_equal(config_origin(c, "model.vocab_size"), "derived");
+    config_free(c);
+    c = config_test_keys("\"model\": {\"vocab_size\": 500}");
+    c = config_settle(c, &(ConfigFacts){.vocab_size = 500}, err, sizeof err);
+    assert_string_equal(config_origin(c, "model.vocab_size"), "c.json:2");
+    assert_null(config_settle(c, &facts, err, sizeof err));
+    assert_int_equal(c->model.vocab_size, 500);
+    assert_string_equal(err, "c.json:2: model.vocab_size: 500, but t.json has 1024 tokens; write "
+                             "1024, or leave the key out");
+    config_free(c);
+}
+
+static void config_settle_changes_only_the_given_facts(void **state)
+{
+    (void)state;
+    char err[300];
+    const char *sets[] = {"data.tokenizer=a.json", "model.vocab_size=7"};
+    const char *text = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}";
+    ConfigDifference *d;
+    const Config *was = config_test_parse(text, 2, sets), *now = config_test_parse(text, 2, sets);
+    now = config_settle(now, &(ConfigFacts){.json = false}, err, sizeof err);
+    assert_int_equal(config_diff(was, now, &d), 0);
+    config_diff_free(d, 0);
+    now =
+        config_settle(now, &(ConfigFacts){.json = true, .tokenizer = "own.json"}, err, sizeof err);
+    int n = config_diff(was, now, &d);
+    assert_int_equal(n, 2);
+    assert_string_equal(d[0].key, "data.tokenizer");
+    assert_string_equal(d[0].now, "\"own.json\"");
+    assert_string_equal(d[1].key, "logging.json");
+    config_diff_free(d, n);
+    config_free(was);
+    was = config_test_set("seed=1337");
+    now = config_settle(now, &(ConfigFacts){0}, err, sizeof err);
+    assert_true(now->logging.json);
+    was = config_settle(was, &(ConfigFacts){0}, err, sizeof err);
+    assert_string_equal(config_origin(was, "model.vocab_size"), "default");
+    config_free(was);
+    config_free(now);
+}
+
+/* A preset's vocabulary is a limit for the tokenizer that is trained on the text. */
+static void a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, \n"
+                               "\"model\": {\"vocab_size\": 50257}}";
+    char err[300];
+    const ConfigFacts facts = {.vocab_size = 900, .vocab_of = "t.json"};
+    const Config *c = config_test_parse(text, 0, NULL);
+    assert_int_equal(c->data.tokenizer_vocab_size, 50257);
+    assert_string_equal(config_origin(c, "data.tokenizer_vocab_size"), "derived");
+    assert_true(c->data.tokenizer_vocab_at_most);
+    c = config_settle(c, &facts, err, sizeof err);
+    assert_int_equal(c->model.vocab_size, 900);
+    assert_int_equal(c->data.tokenizer_vocab_size, 900);
+    assert_string_equal(config_origin(c, "model.vocab_size"), "derived");
+    /* Read back, the sizes are exact. */
+    char *stored = config_text(c);
+    const Config *again = config_test_parse(stored, 0, NULL);
+    assert_int_equal(again->model.vocab_size, 900);
+    assert_false(again->data.tokenizer_vocab_at_most);
+    config_free(again);
+    free(stored);
+    config_free(c);
+    /* A given tokenizer must have the model's size. */
+    const char *given = "data.tokenizer=t.json";
+    c = config_test_parse(text, 1, &given);
+    assert_null(config_settle(c, &facts, err, sizeof err));
+    assert_string_equal(err, "c.json:2: model.vocab_size: 50257, but t.json has 900 tokens; write "
+                             "900, or leave the key out");
+    config_free(c);
+}
+
+/* Where the two vocabulary sizes contradict each other, --set replaces the file's. */
+static void a_set_vocabulary_replaces_a_contradicting_one_of_the_file(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"data\": {\"text\": \"x\", \"tokenizer_vocab_size\": 400}, "
+                               "\"train_batch_size\": 8, \"model\": {\"vocab_size\": 500}}";
+    static const struct {
+        const char *set;
+        int64_t model, trained;
+    } cases[] = {{"data.tokenizer_vocab_size=600", 0, 600},
+                 {"data.tokenizer_vocab_size=450", 500, 450},
+                 {"model.vocab_size=300", 300, 300},
+                 {"model.vocab_size=401", 401, 400}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const Config *c = config_test_parse(text, 1, &cases[i].set);
+        assert_int_equal(c->model.vocab_size, cases[i].model);
+        assert_int_equal(c->data.tokenizer_vocab_size, cases[i].trained);
+        config_free(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(config_settle_takes_the_vocabulary_of_the_data_or_refuses),
+        cmocka_unit_test(config_settle_changes_only_the_given_facts),
+        cmocka_unit_test(a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model),
+        cmocka_unit_test(a_set_vocabulary_replaces_a_contradicting_one_of_the_file),
+    };
+    return cmocka_run_group_tests_name("settle", tests, NULL, NULL);
+}
