@@ -68,8 +68,9 @@ static int train(int argc, char **argv)
     return code;
 }
 
-static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,   &cmd_generate, &cmd_eval,
-                                             &cmd_ckpt,   &cmd_verify, &cmd_bench,    &cmd_doctor};
+static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,  &cmd_generate,
+                                             &cmd_eval,   &cmd_ckpt,  &cmd_report,
+                                             &cmd_verify, &cmd_bench, &cmd_doctor};
 enum { N_COMMANDS = ARG_ROWS(commands) };
 
 static void print_help(void)

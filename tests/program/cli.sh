@@ -41,7 +41,7 @@ said() {
 helps CONFIG.json --help
 helps CONFIG.json -h
 helps CONFIG.json
-for command in config data generate eval ckpt bench doctor; do
+for command in config data generate eval ckpt report bench doctor; do
     helps "$command" $command --help
     helps "$command" --help $command
 done
@@ -131,7 +131,7 @@ misuse "a missing value is refused" "$TINY" --set
 misuse "two configs are refused" "$TINY" "$TINY"
 misuse "an unknown help topic is refused" --help nonsense
 for command in config data ckpt bench doctor; do misuse "$command nonsense is refused" $command nonsense; done
-for command in config data ckpt bench generate eval; do misuse "$command without arguments is refused" $command; done
+for command in config data ckpt report bench generate eval; do misuse "$command without arguments is refused" $command; done
 
 said "a misspelt command is answered with a suggestion" 'did you mean "generate"?' genrate out/demo --prompt x
 said "a misspelt command after an option is answered with a suggestion" 'did you mean "generate"?' --dry-run genrate
@@ -155,6 +155,7 @@ said "a misspelt option of eval is answered with a suggestion" 'did you mean "--
 said "a misspelt option of bench step is answered with a suggestion" 'did you mean "--steps"?' bench step "$TINY" --step 3
 said "a misspelt option of bench comm is answered with a suggestion" 'did you mean "--ranks"?' bench comm --rank 3
 said "a misspelt option of bench ops is answered with a suggestion" 'did you mean "--tokens"?' bench ops --token 3
+said "a misspelt option of report is answered with a suggestion" 'did you mean "--csv"?' report x --cvs
 said "an option that ckpt does not have is refused" 'see ./train ckpt list --help' ckpt list --json x
 said "an option that doctor does not have is refused" 'see ./train doctor --help' doctor --json
 said "a prompt without quotes is refused" 'give one' generate run the king

@@ -1,0 +1,229 @@
+/* history.c -- reads metrics.jsonl line by line into lists of points. See history.h. */
+#include "parallel/report/history.h"
+
+#include "model/core/check.h"
+#include "model/core/fs.h"
+#include "model/core/json_tree.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A longer line is not one of this program. */
+enum { LINE_BYTES_MOST = 1 << 20 };
+
+/* ---- lists of points --------------------------------------------------------------------------
+ */
+
+/* Makes room for one more item behind `n` items; the capacity is the next power of two. */
+static void *with_room(void *items, int64_t n, size_t size)
+{
+    if (n & (n - 1)) return items;
+    return must_realloc(items, (n > 0 ? 2 * (size_t)n : 1) * size);
+}
+
+/* Returns how many of the `n` items come before `step`. */
+static int64_t count_before(const void *items, int64_t n, size_t size, int64_t step)
+{
+    for (; n > 0; n--) {
+        int64_t at;
+        memcpy(&at, (const char *)items + (size_t)(n - 1) * size, sizeof at);
+        if (at < step) break;
+    }
+    return n;
+}
+
+/* Drops the points of a list from `step` on; `list` is the name of a member of History. */
+#define DROP_FROM(h, list, step)                                                                   \
+    ((h)->n_##list = count_before((h)->list, (h)->n_##list, sizeof *(h)->list, step))
+
+/* Appends a point, in place of those that the list has from its step on. */
+#define ADD_POINT(h, list, point)                                                                  \
+    (DROP_FROM(h, list, (point).step),                                                             \
+     (h)->list = with_room((h)->list, (h)->n_##list, sizeof *(h)->list),                           \
+     (h)->list[(h)->n_##list++] = (point))
+
+static void drop_samples_from(History *h, int64_t step)
+{
+    int64_t all = h->n_sample;
+    DROP_FROM(h, sample, step);
+    for (int64_t i = h->n_sample; i < all; i++) {
+        free(h->sample[i].prompt);
+        free(h->sample[i].text);
+    }
+}
+
+/* Drops everything from `step` on, because it is being repeated. */
+static void drop_from(History *h, int64_t step)
+{
+    DROP_FROM(h, train, step);
+    DROP_FROM(h, eval, step);
+    DROP_FROM(h, speed, step);
+    drop_samples_from(h, step);
+}
+
+/* ---- members of a line ------------------------------------------------------------------------
+ */
+
+static double number(const cJSON *line, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(line, key);
+    return cJSON_IsNumber(item) && isfinite(item->valuedouble) ? item->valuedouble : NAN;
+}
+
+/* Reads a count: a whole number from 0 to 2^53. Returns false if the line has none. */
+static bool count(const cJSON *line, const char *key, int64_t *out)
+{
+    double value = number(line, key);
+    if (!(value >= 0 && value <= 0x1p53) || value != floor(value)) return false;
+    *out = (int64_t)value;
+    return true;
+}
+
+static const char *text(const cJSON *line, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(line, key);
+    return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+/* Returns the seconds under a key that is left out where they are zero. */
+static double seconds(const cJSON *line, const char *key)
+{
+    double value = number(line, key);
+    return value > 0 ? value : 0;
+}
+
+/* ---- events -----------------------------------------------------------------------------------
+ */
+
+static bool add_train(History *h, const cJSON *line, int64_t step)
+{
+    TrainPoint p = {.step = step,
+                    .loss = number(line, "loss"),
+                    .lr = number(line, "lr"),
+                    .grad_norm = number(line, "grad_norm"),
+                    .loss_scale = number(line, "loss_scale")};
+    if (!count(line, "samples", &p.samples) || !count(line, "tokens", &p.tokens) ||
+        !count(line, "skipped", &h->skipped))
+        return false;
+    drop_from(h, step);
+    ADD_POINT(h, train, p);
+    return true;
+}
+
+static void add_eval(History *h, const cJSON *line, int64_t step)
+{
+    EvalPoint p = {
+        .step = step, .loss = number(line, "loss"), .bits_per_byte = number(line, "bits_per_byte")};
+    ADD_POINT(h, eval, p);
+}
+
+/* Returns the part of the time in which rank 0 only communicated. Lines of a run on one rank, or
+ * without wall_clock_breakdown, do not say it: NaN. */
+static double exposed_part(const cJSON *line)
+{
+    static const char *const keys[] = {"communication", "exchange", "exposed_dp", "exposed_tp",
+                                       "exposed_pp"};
+    double all = number(line, "seconds"), sum = 0;
+    if (!(number(line, "ranks") > 1) || !(all > 0)) return NAN;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        sum += seconds(line, keys[i]);
+    return sum < all ? sum / all : 1;
+}
+
+static void add_speed(History *h, const cJSON *line, int64_t step)
+{
+    SpeedPoint p = {.step = step,
+                    .tokens_per_second = number(line, "tokens_per_second"),
+                    .exposed = exposed_part(line)};
+    ADD_POINT(h, speed, p);
+}
+
+static void add_sample(History *h, const cJSON *line, int64_t step)
+{
+    SamplePoint p = {.step = step,
+                     .prompt = must_strdup(text(line, "prompt")),
+                     .text = must_strdup(text(line, "text"))};
+    drop_samples_from(h, step);
+    ADD_POINT(h, sample, p);
+}
+
+/* Adds the figures of a line. Returns false if it is not a line of metrics.jsonl. */
+static bool add_event(History *h, const cJSON *line)
+{
+    int64_t step;
+    const char *event = text(line, "event");
+    if (*event == '\0' || !count(line, "step", &step)) return false;
+    if (strcmp(event, "train") == 0) return add_train(h, line, step);
+    if (strcmp(event, "start") == 0) {
+        drop_from(h, step + 1);
+        count(line, "train_steps", &h->train_steps);
+    }
+    if (strcmp(event, "val") == 0) add_eval(h, line, step);
+    if (strcmp(event, "speed") == 0) add_speed(h, line, step);
+    if (strcmp(event, "sample") == 0) add_sample(h, line, step);
+    return true;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------
+ */
+
+void history_read_stream(History *h, FILE *from)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t bytes;
+    *h = (History){0};
+    while ((bytes = getline(&line, &capacity, from)) > 0 && line[bytes - 1] == '\n') {
+        cJSON *tree = bytes > LINE_BYTES_MOST ? NULL : json_tree_parse(line, (size_t)bytes - 1);
+        if (!add_event(h, tree)) h->bad_lines++;
+        cJSON_Delete(tree);
+    }
+    free(line);
+}
+
+/* Opens FOLDER/metrics.jsonl; returns NULL and sets err on failure. */
+static FILE *open_metrics(const char *folder, const char *path, char *err, size_t n)
+{
+    struct stat st;
+    int64_t bytes;
+    if (stat(folder, &st) != 0 && errno == ENOENT) {
+        error_set(err, n, "there is no folder %s", folder);
+        return NULL;
+    }
+    if (access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+        error_set(err, n, "%s has no metrics.jsonl; it is not the folder of a run", folder);
+        return NULL;
+    }
+    int fd = fs_open_file(AT_FDCWD, path, path, &bytes, err, n);
+    return fd < 0 ? NULL : fdopen(fd, "r");
+}
+
+bool history_read(History *h, const char *folder, char *err, size_t n)
+{
+    char *path = text_format("%s/metrics.jsonl", folder);
+    FILE *from = open_metrics(folder, path, err, n);
+    bool good = from != NULL;
+    *h = (History){0};
+    if (good) {
+        history_read_stream(h, from);
+        good = !ferror(from) || error_set(err, n, "cannot read %s: %s", path, strerror(errno));
+        fclose(from);
+    }
+    free(path);
+    return good;
+}
+
+void history_free(History *h)
+{
+    drop_from(h, 0);
+    free(h->train);
+    free(h->eval);
+    free(h->speed);
+    free(h->sample);
+    *h = (History){0};
+}
