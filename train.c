@@ -52,7 +52,7 @@ static int train_rank(Run *run)
     return run_finish(run);
 }
 
-/* Implements `./train CONFIG.json`. */
+/* Implements `./train CONFIG.json` and `./train RUN`. */
 static int train(int argc, char **argv)
 {
     RunArguments arguments;
@@ -76,6 +76,7 @@ enum { N_COMMANDS = ARG_ROWS(commands) };
 static void print_help(void)
 {
     printf("usage: ./train CONFIG.json [--set key=value]... [--out DIR] [--ranks N] ...\n"
+           "       ./train RUN ...          goes on with the run in this folder\n"
            "       ./train COMMAND ...\n\n"
            "Trains a GPT as CONFIG.json says; try: ./train configs/demo.json\n\n");
     for (int i = 0; i < N_COMMANDS; i++)
@@ -116,14 +117,14 @@ static int help(const char *topic)
                       "topics are train, exit-codes and the commands of ./train --help"));
 }
 
-/* Ends the program with an error if a word is neither a command nor an existing file and does not
- * look like a config's name, which contains a dot. */
+/* Ends the program with an error if a word is neither a command nor an existing file or folder and
+ * does not look like a config's name, which contains a dot. */
 static void check_command(const char *word)
 {
     char end[256];
     if (word[0] == '-' || strchr(word, '.') != NULL || access(word, F_OK) == 0) return;
     const char *near = args_nearest(commands, N_COMMANDS, word);
-    fail(EXIT_USAGE, "%s is neither a command nor a config file%s", word,
+    fail(EXIT_USAGE, "%s is neither a command nor a config file nor a run's folder%s", word,
          did_you_mean(end, sizeof end, near,
                       "./train CONFIG.json trains, ./train --help lists the commands"));
 }

@@ -249,6 +249,9 @@ typedef struct {
     /* The file is the stored config of an earlier run, opened only to inspect it. It is read for
      * the number of ranks it was written for, `world` is ignored, and its batch need not fit. */
     bool stored;
+    /* The file is the stored config of a run that goes on. If `world` is 0, it is read for the
+     * number of ranks it was written for. */
+    bool resumed;
     /* For a stored config: the number of ranks that open it now. Its parallel.tensor and
      * parallel.pipeline are kept if they divide that number and replaced by 1 if not; parallel.data
      * is derived. 0: the config is only inspected. */
@@ -281,7 +284,7 @@ void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
  * "derived"), as JSON with comments. config_load reads this text back to the same Config. Values
  * that were computed from train_steps, the number of ranks or other batch keys are printed as
  * comments, so that they are computed again if one of those changes. The key "_world" holds the
- * number of ranks, for ConfigContext.stored. */
+ * number of ranks, for ConfigContext.stored and .resumed. */
 void config_print(const Config *config, FILE *to);
 /* Returns the output of config_print as a malloc'ed string. Run folders and checkpoints store this
  * text. */
@@ -304,6 +307,7 @@ typedef enum { EFFECT_NONE, EFFECT_ROUNDING, EFFECT_NUMBERS, EFFECT_IMPOSSIBLE }
 typedef struct {
     const char *key;
     ConfigEffect effect;
+    bool derived;    /* the value is now computed from other keys */
     char *was, *now; /* both values as JSON */
 } ConfigDifference;
 /* Finds all keys whose values differ, in table order. A ratio and a step count that mean the same

@@ -91,7 +91,7 @@ rows() {
 # kind.
 quick_rows() {
     local name
-    for name in resume cli worlds harness bench folder ranks grids learns bad_config layers lock opened origins output pipe \
+    for name in resume longer cli worlds harness bench folder ranks grids learns bad_config layers lock opened origins output pipe \
         quickstart signals verify numbers data build links report; do
         row cpu 'TEST_SAMPLE=1 STEPS=8' tests/program/$name.sh
     done

@@ -188,7 +188,8 @@ void assign_document(Load *load, Json *json)
     refuse_duplicates(&w, 0, "");
     /* Set this before any key is read: values that a stored config leaves out are derived for its
      * own number of ranks. */
-    if (load->context.stored) load->context.world = printed_world(json);
+    if (load->context.stored || (load->context.resumed && load->context.world == 0))
+        load->context.world = printed_world(json);
     load->foreign = lacks_model(json);
     assign_members(&w, 0, "");
     check_other_names(&w);

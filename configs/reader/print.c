@@ -215,8 +215,12 @@ int config_diff(const Config *was, const Config *now, ConfigDifference **out)
         if (!option_applies(option, was) && !option_applies(option, now)) continue;
         char *a = option_text(option, was), *b = option_text(option, now);
         if (strcmp(a, b) != 0 && !comes_to_the_same(option, was, now)) {
-            (*out)[n++] = (ConfigDifference){
-                .key = option->key, .effect = option->effect, .was = a, .now = b};
+            const Origin *origin = (const Origin *)now->provenance + i;
+            (*out)[n++] = (ConfigDifference){.key = option->key,
+                                             .effect = option->effect,
+                                             .derived = origin->kind == ORIGIN_DERIVED,
+                                             .was = a,
+                                             .now = b};
             continue;
         }
         free(a);

@@ -5,8 +5,10 @@
 #include "model/core/version.h"
 #include "parallel/run/ranks_option.h"
 #include "parallel/run/run.h"
+#include "parallel/run/run_path.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -58,7 +60,8 @@ static const ArgOption options[] = {
     {.name = "--resume", .value = "never", .help = "start a new run", .kind = ARG_ALSO},
     {.name = "--resume",
      .value = "PATH",
-     .help = "start from the checkpoint in folder PATH",
+     .help = "start from the checkpoint in folder PATH, or from the\nnewest one of the run in "
+             "folder PATH; without a config,\n--resume RUN does the same as ./train RUN",
      .kind = ARG_ALSO},
     {.name = "--allow-config-change",
      .help = "resume although the config changed in a way that\nchanges the run",
@@ -94,29 +97,86 @@ static const ArgCommand command = {
     .name = "train",
     .call = "./train",
     .see = "./train --help train",
-    .usage = "CONFIG.json [options]",
-    .about = "CONFIG.json may be - for standard input.",
+    .usage = "CONFIG.json [options], or ./train RUN [options]",
+    .about = "CONFIG.json may be - for standard input. RUN, the folder of a run, goes on with\n"
+             "that run: with its own config and on as many ranks, unless options change them.",
     .notes = "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after the\n"
              "current step or within an evaluation, with a checkpoint and exit code 85; the\n"
              "same command goes on from there. A second signal ends it at once.",
     .options = options,
     .n_options = ARG_ROWS(options),
-    .words = {.least = 1,
+    .words = {.least = 0, /* --resume RUN needs no config */
               .most = 1,
               .at = offsetof(RunArguments, config),
-              .missing = "no config is given; try ./train configs/demo.json",
               .plural = "configs",
               .advice = ", and --set for what differs"},
     .size = sizeof(RunArguments),
-    .defaults = &(const RunArguments){.ranks = 1},
 };
+
+/* Ends the program because the folder `path`, given instead of a config, is not a run. */
+static void refuse_folder(const char *path)
+{
+    if (!run_path_has(path, "manifest.json"))
+        fail(EXIT_USAGE,
+             "%s is a folder without config.json, so it is no run: give the folder of a run, such "
+             "as out/demo, or a config file, e.g. configs/demo.json",
+             path);
+    bool within_run;
+    char *run = run_path_of(path, &within_run);
+    char *newest = within_run
+                       ? text_format("./train %s goes on from the newest one of its run, and ", run)
+                       : must_strdup("");
+    fail(EXIT_USAGE,
+         "%s is a checkpoint: %s./train CONFIG.json --resume %s starts another run from it", path,
+         newest, path);
+}
+
+/* Handles a run folder that was given instead of a config: its config is read, and the run goes on
+ * in this folder. */
+static void take_run(RunArguments *a, const char *path)
+{
+    a->run = run_path_trimmed(path);
+    if (!run_path_is_run(a->run)) refuse_folder(a->run);
+    char *config = a->run_config = text_format("%s/config.json", a->run);
+    if (a->out != NULL)
+        fail(EXIT_USAGE,
+             "%s goes on in its own folder, without --out; ./train %s --resume %s --out %s starts "
+             "another run from its newest checkpoint",
+             a->run, config, a->run, a->out);
+    if (a->resume.kind == RESUME_NEVER)
+        fail(EXIT_USAGE,
+             "%s goes on from its newest checkpoint, without --resume never; ./train %s --out "
+             "ANOTHER starts another run with its config",
+             a->run, config);
+    a->config = config;
+    a->out = a->run;
+}
 
 bool run_arguments(RunArguments *a, int argc, char **argv, int *code)
 {
-    return args_read(&command, argc, argv, a, code);
+    if (!args_read(&command, argc, argv, a, code)) return false;
+    const char *from = a->resume.path;
+    if (from != NULL) a->resume.path = a->resume_path = run_path_trimmed(from);
+    if (a->config != NULL && run_path_is_folder(a->config)) {
+        take_run(a, a->config);
+    } else if (a->config == NULL && from != NULL && run_path_is_folder(from)) {
+        a->resume = (Resume){.kind = RESUME_AUTO};
+        take_run(a, from);
+    } else if (a->config == NULL && from != NULL) {
+        fail(EXIT_USAGE,
+             "--resume %s: there is no such run; without a config, give the folder of a "
+             "run, such as out/demo",
+             from);
+    } else if (a->config == NULL) {
+        fail(EXIT_USAGE, "no config is given; try ./train configs/demo.json");
+    }
+    return true;
 }
 
 void run_arguments_free(RunArguments *a)
 {
+    free(a->run);
+    free(a->run_config);
+    free(a->resume_path);
     args_free(&command, a);
 }

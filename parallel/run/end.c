@@ -27,17 +27,38 @@ static void run_close(Run *run)
     free(run->records.sample);
 }
 
-/* Returns text that says what the same command does if the last step is not saved. */
-static const char *way_on_unsaved(const Run *run)
+/* Returns whether the config can be read again: standard input and a pipe cannot. */
+static bool config_stays(const Run *run)
 {
-    return run->saving.saved_step >= 0
-               ? "the same command goes on from the checkpoint before it"
-               : "no checkpoint was written, so the same command begins anew";
+    struct stat info;
+    return stat(run->arguments.config, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* Returns what goes on with the run: the same command or, if that one cannot read its config again,
+ * the one with the run's folder. The caller frees it. */
+static char *way_on(const Run *run)
+{
+    if (config_stays(run)) return must_strdup("the same command");
+    char *folder = shell_quoted_path(run->folder.path);
+    char *command = text_format("./train %s", folder);
+    free(folder);
+    return command;
+}
+
+/* Writes what that command does if the last step is not saved. */
+static const char *way_on_unsaved(const Run *run, const char *command, char *out, size_t n)
+{
+    if (run->saving.saved_step >= 0)
+        snprintf(out, n, "%s goes on from the checkpoint before it", command);
+    else
+        snprintf(out, n, "no checkpoint was written, so %s begins anew", command);
+    return out;
 }
 
 int run_leave(Run *run)
 {
-    char err[512];
+    char err[512], unsaved[1024];
+    char *command = way_on(run);
     run_read_records(run);
     run->saving.last_try = true; /* the process ends after this save */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
@@ -50,14 +71,16 @@ int run_leave(Run *run)
         metrics_flush(run->output.metrics, err, sizeof err);
     }
     if (saved && run->trainer.steps >= run->config->train_steps)
-        log_info("stopped after the last step, %lld; the same command evaluates and ends the run",
-                 (long long)run->trainer.steps);
+        log_info("stopped after the last step, %lld; %s evaluates and ends the run",
+                 (long long)run->trainer.steps, command);
     else if (saved)
-        log_info("stopped after step %lld; the same command goes on from there",
-                 (long long)run->trainer.steps);
+        log_info("stopped after step %lld; %s goes on from there", (long long)run->trainer.steps,
+                 command);
     else
         log_warning("stopped after step %lld, which is not saved; %s",
-                    (long long)run->trainer.steps, way_on_unsaved(run));
+                    (long long)run->trainer.steps,
+                    way_on_unsaved(run, command, unsaved, sizeof unsaved));
+    free(command);
     ExitCode code = saved ? EXIT_REQUEUE : run->saving.error;
     run_close(run);
     return (int)code;
@@ -87,7 +110,6 @@ static RunResult result_of(const Run *run)
 static void print_next(const Run *run, const char *prompt)
 {
     enum { LONGEST = 400 };
-    struct stat info; /* of the config: standard input or a pipe cannot be read a second time */
     const char *label = "next";
     bool shown = *prompt && strlen(prompt) <= LONGEST;
     char *folder = shell_quoted_path(run->folder.path), *quoted = shell_quoted(prompt);
@@ -102,7 +124,7 @@ static void print_next(const Run *run, const char *prompt)
     else if (run->data.val.n_files > 0)
         log_info("next    ./train eval %s", folder);
     if (run->data.tokenizer || run->data.val.n_files > 0) label = "";
-    if (stat(run->arguments.config, &info) == 0 && S_ISREG(info.st_mode))
+    if (run->arguments.run == NULL && config_stays(run))
         log_info("%-8s./train %s --set data.text=my.txt   # your own text", label, config);
     free(config);
     free(quoted);
@@ -128,11 +150,24 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
     print_next(run, given);
 }
 
+/* Says that the run was finished before, and how to make it longer or to start another one. */
+static void print_finished(const Run *run)
+{
+    char *folder = shell_quoted_path(run->folder.path);
+    if (run->arguments.run)
+        log_info("run     %s is finished; --set train_steps=N makes it longer", run->folder.path);
+    else
+        log_info("run     %s is finished; %s starts another", run->folder.path,
+                 run->arguments.out ? "another --out" : "--resume never");
+    if (run->arguments.run == NULL)
+        log_info("        ./train %s --set train_steps=N makes it longer", folder);
+    free(folder);
+}
+
 int run_show_result(Run *run)
 {
     if (run->lead) {
-        log_info("run     %s is finished; %s starts another", run->folder.path,
-                 run->arguments.out ? "another --out" : "--resume never");
+        print_finished(run);
         identity_warn_data_change(run->folder.path, run->data.identity);
         print_result(run, &run->folder.result, true);
     }
@@ -196,7 +231,7 @@ static void write_result(Run *run)
 
 int run_finish(Run *run)
 {
-    char why[160];
+    char why[1024];
     run_read_records(run);
     /* Save before the evaluation and the sample, so a crash in them loses no step. */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
@@ -213,11 +248,13 @@ int run_finish(Run *run)
     run_print_comms(run);
     if (run->lead)
         metrics_note(run->output.metrics, "end", run->trainer.steps, "train_steps reached");
-    if (run->saving.error != EXIT_OK)
+    if (run->saving.error != EXIT_OK) {
+        char *command = way_on(run);
         control_fail(run->world, run->saving.error,
                      "the run reached its goal, but its last checkpoint is not written (see the "
                      "warning above); when that can be done, %s",
-                     way_on_unsaved(run));
+                     way_on_unsaved(run, command, why, sizeof why));
+    }
     if (run->lead) write_result(run);
     comm_barrier(run->world); /* the others wait until rank 0 has written the result */
     run_close(run);

@@ -4,24 +4,16 @@
 #include "model/core/files.h"
 #include "model/core/log.h"
 #include "parallel/run/identity.h"
+#include "parallel/run/run_path.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_FOLDERS = 10000 };
-
-/* Returns true if FOLDER/NAME exists. A name that permissions hide counts as existing, so a later
- * read of it reports the reason. */
-static bool exists(const char *folder, const char *name)
-{
-    char *path = text_format("%s/%s", folder, name);
-    bool absent = access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
-    free(path);
-    return !absent;
-}
 
 /* Returns the content of FOLDER/NAME, or NULL and sets err if it cannot be read. The caller frees
  * it. */
@@ -51,9 +43,9 @@ static FolderKind folder_kind(const char *path)
 {
     static const char *const names[] = {"machine.json", "metrics.jsonl", "samples.txt",
                                         "result.json",  "checkpoints",   "tokenizer.json"};
-    if (exists(path, "config.json")) return FOLDER_RUN;
+    if (run_path_has(path, "config.json")) return FOLDER_RUN;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (exists(path, names[i])) return FOLDER_FOREIGN;
+        if (run_path_has(path, names[i])) return FOLDER_FOREIGN;
     struct stat st;
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode) ? FOLDER_NONE : FOLDER_FREE;
 }
@@ -94,7 +86,7 @@ static bool enter_folder(RunFolder *run, char *path, const Config *config, char 
     if (!fs_make_folders(&fs_system, path, err, n) || !folder_lock_take(&run->lock, path, err, n))
         return false;
     run->attempt = run->lock.attempt;
-    run->state = exists(path, "config.json") ? RUN_RESUMED : RUN_NEW;
+    run->state = run_path_has(path, "config.json") ? RUN_RESUMED : RUN_NEW;
     /* A result with fewer steps was written before train_steps was raised: the run continues. */
     if (run->state == RUN_RESUMED && read_result(run) && run->result.steps >= config->train_steps)
         run->state = RUN_FINISHED;
@@ -246,11 +238,26 @@ static bool keep_old_config(const RunFolder *run, const Config *config, bool *sa
     return good;
 }
 
+/* Renames RUN/result.json, the result of a run that is now made longer, to
+ * result.before-attempt-N.json, so that only a finished run has a result.json. Returns false and
+ * sets err on failure. */
+static bool keep_old_result(const RunFolder *run, char *err, size_t n)
+{
+    if (run->result.steps == 0) return true; /* there is none */
+    char *result = text_format("%s/result.json", run->path);
+    char *old = text_format("%s/result.before-attempt-%d.json", run->path, run->attempt);
+    bool good = rename(result, old) == 0 ||
+                error_set(err, n, "cannot rename %s: %s", result, strerror(errno));
+    free(old);
+    free(result);
+    return good;
+}
+
 bool run_folder_describe(const RunFolder *run, const Config *config, const char *machine, char *err,
                          size_t n)
 {
     bool same = false;
-    if (exists(run->path, "config.json") && !keep_old_config(run, config, &same, err, n))
+    if (run_path_has(run->path, "config.json") && !keep_old_config(run, config, &same, err, n))
         return false;
     /* An equal config is not rewritten, so the stored origins of its values stay those of the first
      * start. */
@@ -260,6 +267,7 @@ bool run_folder_describe(const RunFolder *run, const Config *config, const char 
         free(text);
         if (!good) return false;
     }
+    if (!keep_old_result(run, err, n)) return false;
     char *name = run->attempt == 0 ? must_strdup("machine.json")
                                    : text_format("machine.attempt-%d.json", run->attempt);
     char *line = text_format("%s\n", machine);

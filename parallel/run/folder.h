@@ -30,15 +30,16 @@ typedef struct {
 /* Chooses, creates and locks the folder. Overwrites nothing.
  * Without --out it takes the first of out/NAME, out/NAME-2, ... that is new, or that holds a run
  * whose config has the same values for all keys that affect the numbers.
- * With --out it compares the config with the stored one. Each difference is harmless (logged),
- * changes the run (refused unless allowed; a larger train_steps is one of these) or makes the
- * weights unusable (always refused).
+ * With --out it compares the config with the stored one. Each difference is harmless (logged; so
+ * is another train_steps if no learning rate depends on it), changes the run (refused unless
+ * allowed) or makes the weights unusable (always refused).
  * On failure returns false and sets err and *code: EXIT_CANNOT_CREATE if another process holds the
  * lock or the folder cannot be created, EXIT_CONFIG for a refused difference. */
 bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *request, char *err,
                      size_t n, ExitCode *code);
-/* Writes config.json and machine.json; `machine` is JSON text. To be called once the vocabulary is
- * known. Returns false and sets err on failure. */
+/* Writes config.json and machine.json; `machine` is JSON text. Renames the result.json of a run
+ * that is made longer. To be called once the vocabulary is known. Returns false and sets err on
+ * failure. */
 bool run_folder_describe(const RunFolder *run, const Config *config, const char *machine, char *err,
                          size_t n);
 /* Marks the run as finished by writing result.json atomically. Returns false and sets err on

@@ -4,11 +4,70 @@
 #include "data/identity.h"
 #include "model/core/check.h"
 #include "model/core/log.h"
-#include "parallel/checkpoint/checkpoint.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- config ---------------------------------------------------------------------------------- */
+
+/* Two configs in which at least one key differs. */
+typedef struct {
+    const Config *stored, *config;
+    ConfigDifference *d;
+    int n;
+} Changes;
+
+static bool begins_with(const char *key, const char *prefix)
+{
+    return strncmp(key, prefix, strlen(prefix)) == 0;
+}
+
+static bool is_length(const char *key)
+{
+    return strcmp(key, "train_steps") == 0 || strcmp(key, "train_tokens") == 0;
+}
+
+/* Returns whether the value of a derived key may be computed from another key: the two are in one
+ * section, or the first depends on the second across sections. */
+static bool depends_on(const char *derived, const char *key)
+{
+    static const struct {
+        const char *derived, *key; /* beginnings of keys */
+    } across[] = {
+        {"scheduler.", "train_steps"},
+        {"scheduler.", "train_tokens"},
+        {"scheduler.", "optimizer."},
+        {"train_steps", "train_tokens"},
+        {"train_steps", "train_batch_size"},
+        {"train_batch_size", "train_micro_batch_size_per_gpu"},
+        {"train_batch_size", "gradient_accumulation_steps"},
+    };
+    const char *dot = strchr(derived, '.');
+    if (dot && strncmp(derived, key, (size_t)(dot + 1 - derived)) == 0) return true;
+    for (size_t i = 0; i < sizeof across / sizeof *across; i++)
+        if (begins_with(derived, across[i].derived) && begins_with(key, across[i].key)) return true;
+    return false;
+}
+
+/* Returns whether the i-th difference only follows from a given key that differs, too. That key is
+ * reported instead. A key with a more serious effect is always reported itself. */
+static bool follows(const Changes *c, int i)
+{
+    const ConfigDifference *d = &c->d[i];
+    for (int k = 0; d->derived && k < c->n; k++)
+        if (!c->d[k].derived && c->d[k].effect >= d->effect && depends_on(d->key, c->d[k].key))
+            return true;
+    return false;
+}
+
+/* Returns whether the learning rate of every step stays as it was: a run of another length then
+ * trains the same steps, only more or fewer. */
+static bool keeps_schedule(const Changes *c)
+{
+    for (int i = 0; i < c->n; i++)
+        if (begins_with(c->d[i].key, "scheduler.")) return false;
+    return true;
+}
 
 static void print_difference(const ConfigDifference *d, const char *effect)
 {
@@ -26,54 +85,107 @@ static char *batch_remedy(const Config *stored, const Config *config)
     return text_format("to go on with its batch, %s; or ", advice);
 }
 
+bool identity_is_before_end(const char *path, int64_t step, const Config *config, char *err,
+                            size_t n)
+{
+    if (step <= config->train_steps) return true;
+    return error_set(err, n,
+                     "%s: its newest checkpoint, step %lld, is past train_steps %lld; write at "
+                     "least %lld, or give --resume an earlier checkpoint and --out another folder",
+                     path, (long long)step, (long long)config->train_steps, (long long)step);
+}
+
+/* Returns false and sets err if the run in `folder` has trained more steps than this config asks
+ * for; otherwise sets *step to the step of its newest checkpoint, or 0. */
+static bool read_step(const char *folder, const Config *config, int64_t *step, char *err, size_t n)
+{
+    Checkpoint *newest;
+    if (!identity_newest_checkpoint(folder, &newest, err, n)) return false;
+    *step = newest ? checkpoint_manifest(newest)->state.steps : 0;
+    checkpoint_close(newest);
+    return identity_is_before_end(folder, *step, config, err, n);
+}
+
+/* Prints a difference that does not end the run. */
+static void print_accepted(const Changes *c, const ConfigDifference *d)
+{
+    if (is_length(d->key) && keeps_schedule(c))
+        print_difference(d, "the learning rate does not depend on it");
+    else
+        print_difference(d, d->effect == EFFECT_NUMBERS    ? "changes the run, as allowed"
+                            : d->effect == EFFECT_ROUNDING ? "changes rounding only"
+                                                           : "harmless");
+}
+
+/* Sets err to the message for the refused differences, which `list` names. */
+static void refuse(const char *folder, const Changes *c, const char *list, bool impossible,
+                   char *err, size_t n)
+{
+    /* If the weights have other shapes, neither the batch size nor a flag helps. */
+    char *remedy = impossible ? must_strdup("") : batch_remedy(c->stored, c->config);
+    error_set(err, n, "the run in %s was started with another config: %s; %s%s", folder, list,
+              remedy,
+              impossible ? "choose another folder with --out"
+                         : "choose another folder with --out, or say --allow-config-change");
+    free(remedy);
+}
+
 bool identity_may_resume(const char *folder, const Config *stored, const Config *config, bool allow,
                          bool aloud, char *err, size_t n)
 {
-    ConfigDifference *d;
-    int count = config_diff(stored, config, &d), refused = 0;
+    Changes c = {.stored = stored, .config = config};
+    c.n = config_diff(stored, config, &c.d);
+    int refused = 0, lengths = 0;
+    int64_t step = 0;
     bool impossible = false;
+    long long was = stored->train_steps, now = config->train_steps;
     char *list = must_strdup("");
-    for (int i = 0; i < count; i++) {
+    bool good = !aloud || was == now || read_step(folder, config, &step, err, n);
+    for (int i = 0; good && i < c.n; i++) {
+        const ConfigDifference *d = &c.d[i];
+        /* A run that the user names may become longer. If the run is searched for, another length
+         * means another run. */
+        bool harmless = aloud && is_length(d->key) && keeps_schedule(&c);
         bool matters =
-            d[i].effect == EFFECT_IMPOSSIBLE || (d[i].effect == EFFECT_NUMBERS && !allow);
-        impossible |= d[i].effect == EFFECT_IMPOSSIBLE;
+            d->effect == EFFECT_IMPOSSIBLE || (d->effect == EFFECT_NUMBERS && !allow && !harmless);
+        if (follows(&c, i)) continue;
+        impossible |= d->effect == EFFECT_IMPOSSIBLE;
         if (matters) {
             /* List all refused differences, so the user can correct them in one go. */
             char *longer = text_format(
-                "%s%s%s was %s, is %s (%s)", list, refused++ ? "; " : "", d[i].key, d[i].was,
-                d[i].now, d[i].effect == EFFECT_IMPOSSIBLE ? "impossible" : "changes the run");
+                "%s%s%s was %s, is %s (%s)", list, refused++ ? "; " : "", d->key, d->was, d->now,
+                d->effect == EFFECT_IMPOSSIBLE ? "impossible" : "changes the run");
             free(list);
             list = longer;
+            lengths += is_length(d->key);
         } else if (aloud) {
-            print_difference(&d[i], d[i].effect == EFFECT_NUMBERS    ? "changes the run, as allowed"
-                                    : d[i].effect == EFFECT_ROUNDING ? "changes rounding only"
-                                                                     : "harmless");
+            print_accepted(&c, d);
         }
     }
-    /* If the weights have other shapes, neither the batch size nor a flag helps. */
-    char *remedy = impossible ? must_strdup("") : batch_remedy(stored, config);
-    if (refused)
-        error_set(err, n, "the run in %s was started with another config: %s; %s%s", folder, list,
-                  remedy,
-                  impossible ? "choose another folder with --out"
-                             : "choose another folder with --out, or say --allow-config-change");
-    free(remedy);
+    if (refused > 0 && refused == lengths && aloud)
+        error_set(err, n,
+                  "%s: %s than before (%lld -> %lld): --allow-config-change goes on from step %lld "
+                  "with the new schedule",
+                  folder, now > was ? "longer" : "shorter", was, now, (long long)step);
+    else if (refused > 0)
+        refuse(folder, &c, list, impossible, err, n);
     free(list);
-    config_diff_free(d, count);
-    return refused == 0;
+    config_diff_free(c.d, c.n);
+    return good && refused == 0;
 }
 
 void identity_check_start_config(const char *path, const Config *stored, const Config *config)
 {
-    ConfigDifference *d;
-    int n = config_diff(stored, config, &d);
-    for (int i = 0; i < n; i++) {
-        if (d[i].effect == EFFECT_IMPOSSIBLE)
+    Changes c = {.stored = stored, .config = config};
+    c.n = config_diff(stored, config, &c.d);
+    for (int i = 0; i < c.n; i++) {
+        const ConfigDifference *d = &c.d[i];
+        if (d->effect == EFFECT_IMPOSSIBLE)
             fail(EXIT_CONFIG, "--resume %s: %s was %s there and is %s now, which cannot go on",
-                 path, d[i].key, d[i].was, d[i].now);
-        if (d[i].effect == EFFECT_NUMBERS) print_difference(&d[i], "changes the run");
+                 path, d->key, d->was, d->now);
+        if (d->effect == EFFECT_NUMBERS && !follows(&c, i)) print_difference(d, "changes the run");
     }
-    config_diff_free(d, n);
+    config_diff_free(c.d, c.n);
 }
 
 /* ---- tokenizer ------------------------------------------------------------------------------- */
@@ -105,22 +217,15 @@ void identity_check_tokenizer(const char *folder, const Tokenizer *tokenizer)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* Sets *data to the data identity stored in the newest checkpoint that can be opened, or to NULL if
- * there is none; the caller frees it. Returns false and sets err if the checkpoints cannot be
- * listed. */
-static bool stored_data(const char *folder, char **data, char *err, size_t n)
+bool identity_newest_checkpoint(const char *run, Checkpoint **out, char *err, size_t n)
 {
     int64_t *steps;
-    int count = checkpoint_list(folder, &steps, err, n);
-    *data = NULL;
-    /* Skip damaged checkpoints, as the resume does. */
-    for (int i = 0; *data == NULL && i < count; i++) {
+    int count = checkpoint_list(run, &steps, err, n);
+    *out = NULL;
+    for (int i = 0; *out == NULL && i < count; i++) {
         char why[1024];
-        Checkpoint *c = NULL;
-        char *path = checkpoint_path(folder, steps[i]);
-        if (checkpoint_open(path, &c, why, sizeof why))
-            *data = must_strdup(checkpoint_manifest(c)->data);
-        checkpoint_close(c);
+        char *path = checkpoint_path(run, steps[i]);
+        checkpoint_open(path, out, why, sizeof why);
         free(path);
     }
     free(steps);
@@ -132,11 +237,11 @@ static bool stored_data(const char *folder, char **data, char *err, size_t n)
  * false and sets err if the checkpoints cannot be listed. */
 static bool data_change(const char *folder, const char *is, char **change, char *err, size_t n)
 {
-    char *was;
+    Checkpoint *newest;
     *change = NULL;
-    if (!stored_data(folder, &was, err, n)) return false;
-    if (was) *change = data_identity_difference(was, is);
-    free(was);
+    if (!identity_newest_checkpoint(folder, &newest, err, n)) return false;
+    if (newest) *change = data_identity_difference(checkpoint_manifest(newest)->data, is);
+    checkpoint_close(newest);
     return true;
 }
 

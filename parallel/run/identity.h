@@ -5,13 +5,26 @@
 
 #include "configs/config.h"
 #include "data/tokenizer/tokenizer.h"
+#include "parallel/checkpoint/checkpoint.h"
+
+/* Opens the newest checkpoint of a run whose manifest and headers are whole; damaged ones are
+ * skipped, as in a resume, and data are not read. Sets *out to NULL if there is none; the caller
+ * closes it. Returns false and sets err if the checkpoints cannot be listed. */
+bool identity_newest_checkpoint(const char *run, Checkpoint **out, char *err, size_t n);
 
 /* Returns true if the run in `folder`, which was started with `stored`, may continue with `config`.
  * Otherwise returns false and lists all refused differences in err: those that change the run
- * (unless `allow`) and those that make its weights unusable. The other differences are printed if
- * `aloud`. */
+ * (unless `allow`) and those that make its weights unusable. Values that only follow from another
+ * key that differs are not listed.
+ * `aloud`: the user has named this folder. The other differences are printed, and another length of
+ * the run is accepted if the learning rate of no step depends on it, unless the run's newest
+ * checkpoint is past the new end. */
 bool identity_may_resume(const char *folder, const Config *stored, const Config *config, bool allow,
                          bool aloud, char *err, size_t n);
+/* Returns false and sets err if `step`, of the newest checkpoint in `path`, is past the end of the
+ * run that `config` describes. */
+bool identity_is_before_end(const char *path, int64_t step, const Config *config, char *err,
+                            size_t n);
 /* Compares the configs when a new run starts from `path`, a checkpoint of another run. Prints the
  * differences that change the run. Ends the program (EXIT_CONFIG) if a difference makes the
  * checkpoint's weights unusable. */

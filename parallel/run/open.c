@@ -4,6 +4,7 @@
 
 #include "model/core/clock.h"
 #include "model/core/figures.h"
+#include "model/core/files.h"
 #include "model/core/json_write.h"
 #include "model/core/log.h"
 #include "model/core/machine.h"
@@ -11,9 +12,11 @@
 #include "model/core/version.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/launch.h"
 #include "parallel/run/between_steps.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/identity.h"
+#include "parallel/run/run_path.h"
 #include "parallel/run/run_ranks.h"
 #include "parallel/run/signals.h"
 #include "parallel/trainer/save.h"
@@ -22,19 +25,23 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+/* Sets the number of ranks: the one that was given, or else that of the run that goes on, or 1. */
+static void settle_ranks(RunArguments *a, const Config *config)
+{
+    if (a->ranks == 0 && a->run == NULL) a->ranks = 1;
+    if (a->ranks > 0) return;
+    if (config->world > LAUNCH_MAX_RANKS)
+        fail(EXIT_CONFIG, "%s: _world: %lld ranks are more than %d; give --ranks", a->config,
+             (long long)config->world, LAUNCH_MAX_RANKS);
+    a->ranks = config->world > 0 ? config->world : 1;
+}
 
 void run_configure(Run *run, const RunArguments *a)
 {
     ConfigReport report = {0};
-    struct stat info;
     *run = (Run){.arguments = *a};
-    if (stat(a->config, &info) == 0 && S_ISDIR(info.st_mode))
-        fail(EXIT_USAGE,
-             "%s is a folder: give a config file, e.g. configs/demo.json; a run goes on "
-             "by the command that started it",
-             a->config);
     /* Checked here, because the config reader's message has no advice for a new user. */
     if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0) {
         if (errno != ENOENT)
@@ -42,12 +49,15 @@ void run_configure(Run *run, const RunArguments *a)
         fail(EXIT_MISSING, "%s cannot be read: give the path of a config, e.g. configs/demo.json",
              a->config);
     }
-    const ConfigContext context = {.on_cuda = session_on_cuda, .world = a->ranks};
+    const ConfigContext context = {.on_cuda = session_on_cuda,
+                                   .world = a->ranks > 0 || a->run != NULL ? a->ranks : 1,
+                                   .resumed = a->run != NULL};
     run->config = config_load(a->config, a->set.count, a->set.item, &context, &report);
     config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
     int code = config_report_code(&report);
     config_report_free(&report);
     if (run->config == NULL) exit(code);
+    settle_ranks(&run->arguments, run->config);
     if (run->config->logging.json || a->json) log_set_level(LOG_WARNING);
     log_info("%s", program_version());
     log_field("config", "%s", a->config);
@@ -143,26 +153,45 @@ Pace run_pace(const Run *run, int64_t accumulation)
     return pace;
 }
 
+/* Opens the checkpoint that --resume names, or the newest one of the run that it names, without
+ * reading its data. Ends the program if there is none. */
+static Checkpoint *open_resume_path(const char *path)
+{
+    char err[2048];
+    Checkpoint *checkpoint = NULL;
+    /* Every checkpoint has a manifest; without one, the path is a run or nothing to resume from. */
+    char *manifest = text_format("%s/manifest.json", path);
+    bool there = access(manifest, F_OK) == 0;
+    if (!there && errno == EACCES) fail(EXIT_PERMISSION, "--resume %s: %s", path, strerror(EACCES));
+    free(manifest);
+    if (there) {
+        if (!checkpoint_open(path, &checkpoint, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
+    } else if (run_path_is_run(path)) {
+        if (!identity_newest_checkpoint(path, &checkpoint, err, sizeof err))
+            fail(EXIT_MISSING, "--resume %s: %s", path, err);
+        if (checkpoint == NULL)
+            fail(EXIT_MISSING, "--resume %s: this run has no checkpoint that can be opened", path);
+    } else {
+        fail(EXIT_MISSING,
+             "--resume %s: no checkpoint is there; give one such as RUN/checkpoints/step_00000100 "
+             "(./train ckpt list RUN), or the folder of a run, such as out/demo",
+             path);
+    }
+    return checkpoint;
+}
+
 /* Checks the checkpoint that --resume names, before anything is written. Ends the program if it
  * cannot be used. */
 static void check_resume_path(const Run *run)
 {
-    char err[2048];
     const char *path = run->arguments.resume.path;
-    Checkpoint *checkpoint = NULL;
     ConfigReport report = {0};
     if (path == NULL) return;
-    /* Every checkpoint has a manifest; without one, the path is not a checkpoint. */
-    char *manifest = text_format("%s/manifest.json", path);
-    if (access(manifest, F_OK) != 0 && errno == EACCES)
-        fail(EXIT_PERMISSION, "--resume %s: %s", path, strerror(EACCES));
-    if (access(manifest, F_OK) != 0)
-        fail(EXIT_MISSING,
-             "--resume %s: no checkpoint is there; give one such as "
-             "RUN/checkpoints/step_00000100 (./train ckpt list RUN)",
-             path);
-    free(manifest);
-    if (!checkpoint_open(path, &checkpoint, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
+    Checkpoint *checkpoint = open_resume_path(path);
+    char err[2048];
+    if (!identity_is_before_end(path, checkpoint_manifest(checkpoint)->state.steps, run->config,
+                                err, sizeof err))
+        fail(EXIT_CONFIG, "--resume %s", err);
     const char *text = checkpoint_manifest(checkpoint)->config;
     const Config *stored =
         config_parse(&(ConfigContext){.stored = true}, path, text, strlen(text), 0, NULL, &report);
@@ -209,11 +238,13 @@ static Checkpoint *find_checkpoint(Run *run)
      * with its --resume, which must not start again from the other run's step. */
     if (run->folder.state == RUN_RESUMED)
         ok = checkpoint_open_newest(io, run->folder.path, &checkpoint, err, sizeof err);
-    if (ok && checkpoint && path)
+    if (ok && checkpoint && path && strcmp(path, run->folder.path) != 0)
         log_warning("--resume %s is passed over: %s goes on from its own newest checkpoint", path,
                     run->folder.path);
     if (ok && checkpoint == NULL && path)
-        ok = checkpoint_open_everywhere(io, path, &checkpoint, err, sizeof err);
+        ok = run_path_is_run(path)
+                 ? checkpoint_open_newest(io, path, &checkpoint, err, sizeof err)
+                 : checkpoint_open_everywhere(io, path, &checkpoint, err, sizeof err);
     run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
     return checkpoint;
 }
@@ -238,7 +269,8 @@ static void open_metrics(Run *run, int64_t resumed_step)
                               .loss_scale_shown = c->fp16.enabled};
     if (!metrics_open(&run->output.metrics, &options, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "%s", err);
-    char *name = json_string(c->name);
+    /* The stored config of a run that goes on is always called config.json. */
+    char *name = json_string(run->arguments.run ? path_name(run->arguments.run) : c->name);
     char *fields = text_format("\"name\":%s,\"commit\":\"%s\",\"machine\":%s", name,
                                program_commit(), run->origin.machine);
     metrics_start(run->output.metrics, fields);

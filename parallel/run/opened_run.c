@@ -5,25 +5,13 @@
 #include "model/core/check.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/identity.h"
+#include "parallel/run/run_path.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-/* Returns the run folder of `path`, which is a run folder or one of its checkpoints
- * (RUN/checkpoints/step_N; then sets *is_checkpoint). The caller frees it. */
-static char *run_of(const char *path, bool *is_checkpoint)
-{
-    char *run = must_strdup(path);
-    for (size_t n = strlen(run); n > 1 && run[n - 1] == '/'; n--)
-        run[n - 1] = '\0';
-    char *at = strstr(run, "/checkpoints/step_");
-    *is_checkpoint = at != NULL;
-    if (at) *at = '\0';
-    return run;
-}
 
 /* Reads the config that the run was started with, overridden by `sets`, for `ranks` ranks. Ends the
  * program if that fails. */
@@ -74,7 +62,7 @@ void opened_run_open(OpenedRun *r, const char *path, int64_t ranks, bool with_da
     char err[2048];
     int64_t *steps = NULL;
     *r = (OpenedRun){.path = must_strdup(path), .changed = n_sets > 0};
-    r->folder = run_of(path, &r->is_checkpoint);
+    r->folder = run_path_of(path, &r->is_checkpoint);
     r->config = read_config(r->folder, ranks, n_sets, sets);
     r->tokenizer = identity_tokenizer(r->folder);
     if (with_data) open_own_data(r, r->folder);

@@ -15,16 +15,19 @@
 /* The value of --resume. */
 typedef struct {
     enum { RESUME_AUTO, RESUME_NEVER, RESUME_PATH } kind;
-    const char *path; /* of a checkpoint; NULL unless RESUME_PATH */
+    const char *path; /* of a checkpoint or a run folder; NULL unless RESUME_PATH */
 } Resume;
 
 /* The command line of a training run. */
 typedef struct {
-    const char *config; /* path of the config */
+    const char *config; /* path of the config; RUN/config.json if a run folder was given instead */
     ArgList set;        /* "key=value" of each --set, in order */
-    const char *out;    /* value of --out, or NULL */
+    const char *out;    /* value of --out, or the run folder that was given, or NULL */
     Resume resume;
-    int64_t ranks;
+    int64_t ranks; /* 0: not given */
+    /* The run folder that was given instead of a config; NULL: a config was given. */
+    char *run;
+    char *run_config, *resume_path; /* texts behind `config` and `resume.path`; may be NULL */
     bool dry_run, allow_config_change, json, verbose, log_ranks;
 } RunArguments;
 

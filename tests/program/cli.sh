@@ -137,7 +137,7 @@ said "a misspelt command is answered with a suggestion" 'did you mean "generate"
 said "a misspelt command after an option is answered with a suggestion" 'did you mean "generate"?' --dry-run genrate
 said "a path to no file is refused" 'is neither a command nor a config file' configs/nothing
 said "train as a command is refused" './train CONFIG.json trains' train "$TINY"
-said "a folder as a config is refused" '. is a folder: give a config file' .
+said "a folder without a run is refused" '. is a folder without config.json, so it is no run: give' .
 said "a misspelt help topic is answered with a suggestion" 'did you mean "doctor"?' --help dcotor
 said "an unknown help topic is answered with the list of topics" 'topics are train, exit-codes and the commands' --help zebra
 said "a misspelt config command is answered with a suggestion" 'did you mean "show"?' config shwo "$TINY"

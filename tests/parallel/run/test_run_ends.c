@@ -106,6 +106,27 @@ static void test_a_stop_in_the_last_step_says_what_the_same_command_will_do(void
     free(said);
 }
 
+static void read_config_from_stdin(void)
+{
+    CHECK(freopen("tiny.json", "r", stdin) != NULL, "no tiny.json");
+}
+
+/* The same command would read the config from standard input again, so the message names the run's
+ * folder instead. */
+static void test_a_stopped_run_whose_config_came_from_stdin_goes_on_from_its_folder(void **state)
+{
+    (void)state;
+    disturb_step(3, ask_by_signal);
+    disturbance.first = read_config_from_stdin;
+    char *said = command_expecting((const char *[]){"-", "--out", "piped", NULL}, EXIT_REQUEUE);
+    says(said, "stopped after step 3; ./train piped goes on from there\n");
+    free(said);
+    disturbance = (Disturbance){0};
+    free(command_expecting((const char *[]){"piped/", NULL}, EXIT_OK));
+    free(run_expecting("unstopped", NULL, EXIT_OK));
+    same_runs("unstopped", "piped");
+}
+
 static void test_a_second_signal_prints_which_steps_are_lost(void **state)
 {
     (void)state;
@@ -305,6 +326,7 @@ int main(void)
         cmocka_unit_test(test_only_the_main_thread_accepts_signals),
         cmocka_unit_test(test_the_first_signal_prints_what_the_run_finishes_before_it_stops),
         cmocka_unit_test(test_a_stop_in_the_last_step_says_what_the_same_command_will_do),
+        cmocka_unit_test(test_a_stopped_run_whose_config_came_from_stdin_goes_on_from_its_folder),
         cmocka_unit_test(test_a_second_signal_prints_which_steps_are_lost),
         cmocka_unit_test(test_a_signal_in_the_first_step_saves_that_step_and_stops),
         cmocka_unit_test(test_SIGHUP_stops_a_run_unless_it_was_started_under_nohup),

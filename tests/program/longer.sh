@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# longer.sh -- tests runs that go on by the name of their folder: with their own config and ranks, with more steps than
+# before, and from the newest checkpoint of another run.
+. "$(dirname "$0")/lib.sh"
+make_text
+common=(--set eval.interval=0 --set eval.sample_interval=0 --set cpu.threads=1)
+constant=(--set scheduler.type=Constant --set 'scheduler.params={}' --ranks 2)
+
+# refused NAME CODE MESSAGE ARGUMENT...: expects that the command ends with exactly this error message
+refused() {
+    local name=$1 code=$2 message=$3
+    shift 3
+    expect_code "longer: $name ends with $code" "$code" "$TRAIN" "$@"
+    check "longer: $name is answered in one sentence" test "$(tail -n 1 output)" = "error[$code] $message"
+}
+
+# ---- the learning rate does not depend on the number of steps ----
+expect_code "longer: a run of 24 steps succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" "${constant[@]}" --set train_steps=24 \
+    --out whole
+expect_code "longer: a run of 14 steps succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" "${constant[@]}" --set train_steps=14 \
+    --out short
+expect_code "longer: a finished run shows its result" 0 "$TRAIN" short
+check "longer: a finished run says how to make it longer" \
+    grep -qx 'run     short is finished; --set train_steps=N makes it longer' output
+check "longer: a finished run prints its figures" grep -q '^done    14 steps' output
+expect_code "longer: a finished run goes on with more steps" 0 "$TRAIN" short/ --set train_steps=24
+check "longer: more steps that change no learning rate are accepted" \
+    grep -qx 'config  train_steps was 14, is 24: the learning rate does not depend on it' output
+check "longer: the run goes on on its own number of ranks" grep -q '^ranks   2 ' output
+check "longer: only one result is called result.json" test -s short/result.before-attempt-2.json
+same_run "longer: the run that became longer has the bits of a long one" whole short
+refused "a checkpoint past train_steps" 78 "short: its newest checkpoint, step 24, is past train_steps 20; write at least 24, \
+or give --resume an earlier checkpoint and --out another folder" short --set train_steps=20 --allow-config-change
+refused "--resume with a checkpoint past train_steps" 78 "--resume short: its newest checkpoint, step 24, is past \
+train_steps 20; write at least 24, or give --resume an earlier checkpoint and --out another folder" "$TINY" --resume short/ \
+    --set train_steps=20 --out other
+expect_code "longer: a run goes on on another number of ranks" 0 "$TRAIN" short --ranks 1 --set train_steps=26 \
+    --set gradient_accumulation_steps=4
+
+# ---- the learning rate depends on it ----
+expect_code "longer: a run with a decaying learning rate succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --set train_steps=10 \
+    --out decay
+refused "a longer run with a decaying learning rate" 78 "decay: longer than before (10 -> 14): --allow-config-change goes on \
+from step 10 with the new schedule" decay --set train_steps=14
+refused "a longer run with another weight decay, too," 78 "the run in decay was started with another config: train_steps was \
+10, is 14 (changes the run); optimizer.params.weight_decay was 0.1, is 0.2 (changes the run); choose another folder with \
+--out, or say --allow-config-change" decay --set train_steps=14 --set optimizer.params.weight_decay=0.2
+expect_code "longer: an allowed run goes on with the new schedule" 0 "$TRAIN" --resume decay --set train_steps=14 \
+    --allow-config-change
+check "longer: only the key that was changed is reported" test "$(grep '^config  [^ ]* was ' output)" = \
+    'config  train_steps was 10, is 14: changes the run, as allowed'
+check "longer: an allowed run trains the steps that were added" test "$(losses decay/metrics.jsonl | wc -l)" -eq 14
+cp -r decay cut
+rm -r cut/checkpoints/step_00000014
+refused "a shorter run with a decaying learning rate" 78 "cut: shorter than before (14 -> 12): --allow-config-change goes on \
+from step 10 with the new schedule" cut --set train_steps=12
+
+# ---- another run from the newest checkpoint ----
+expect_code "longer: --resume RUN starts another run" 0 "$TRAIN" "$TINY" "${common[@]}" --resume decay --set train_steps=16 \
+    --out another
+check "longer: --resume RUN starts from the newest checkpoint" \
+    grep -qx 'resume  step 14 from decay/checkpoints/step_00000014' output
+
+# ---- what is no run ----
+refused "a run folder with --out" 64 "decay goes on in its own folder, without --out; ./train decay/config.json --resume decay \
+--out other starts another run from its newest checkpoint" decay --out other
+refused "a run folder with --resume never" 64 "decay goes on from its newest checkpoint, without --resume never; ./train \
+decay/config.json --out ANOTHER starts another run with its config" decay --resume never
+refused "a checkpoint in place of a config" 64 "decay/checkpoints/step_00000014 is a checkpoint: ./train decay goes on from \
+the newest one of its run, and ./train CONFIG.json --resume decay/checkpoints/step_00000014 starts another run from it" \
+    decay/checkpoints/step_00000014
+refused "a folder that is no run" 64 "decay/checkpoints is a folder without config.json, so it is no run: give the folder of \
+a run, such as out/demo, or a config file, e.g. configs/demo.json" decay/checkpoints/
+refused "--resume of no run and no config" 64 "--resume nowhere: there is no such run; without a config, give the folder of a \
+run, such as out/demo" --resume nowhere
+rm -r another/checkpoints
+refused "--resume of a run without checkpoints" 66 "--resume another: this run has no checkpoint that can be opened" "$TINY" \
+    --resume another --out other
+check "longer: a refused start leaves no run folder" test ! -e other
+finish
