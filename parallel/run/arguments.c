@@ -2,6 +2,7 @@
 #include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/nearest.h"
+#include "model/core/shell_text.h"
 #include "model/core/version.h"
 #include "parallel/run/ranks_option.h"
 #include "parallel/run/run.h"
@@ -152,9 +153,23 @@ static void take_run(RunArguments *a, const char *path)
     a->out = a->run;
 }
 
+/* Returns the command line as a shell reads it; the caller frees it. */
+static char *command_line(int argc, char **argv)
+{
+    char *line = shell_quoted_path(argv[0]);
+    for (int i = 1; i < argc; i++) {
+        char *word = shell_quoted(argv[i]), *longer = text_format("%s %s", line, word);
+        free(word);
+        free(line);
+        line = longer;
+    }
+    return line;
+}
+
 bool run_arguments(RunArguments *a, int argc, char **argv, int *code)
 {
     if (!args_read(&command, argc, argv, a, code)) return false;
+    a->command = command_line(argc, argv);
     const char *from = a->resume.path;
     if (from != NULL) a->resume.path = a->resume_path = run_path_trimmed(from);
     if (a->config != NULL && run_path_is_folder(a->config)) {
@@ -178,5 +193,6 @@ void run_arguments_free(RunArguments *a)
     free(a->run);
     free(a->run_config);
     free(a->resume_path);
+    free(a->command);
     args_free(&command, a);
 }

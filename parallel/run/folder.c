@@ -3,6 +3,7 @@
 
 #include "model/core/files.h"
 #include "model/core/log.h"
+#include "model/core/utf8.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_path.h"
 
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MAX_FOLDERS = 10000 };
@@ -274,6 +276,28 @@ bool run_folder_describe(const RunFolder *run, const Config *config, const char 
     bool good = write_text(run->path, name, line, err, n);
     free(line);
     free(name);
+    return good;
+}
+
+bool run_folder_note_command(const RunFolder *run, const char *command, char *err, size_t n)
+{
+    static const char name[] = "commands.txt";
+    char when[32] = "", where[4096], *old = NULL;
+    size_t bytes;
+    time_t now = time(NULL);
+    struct tm utc;
+    if (gmtime_r(&now, &utc)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &utc);
+    if (getcwd(where, sizeof where) == NULL) snprintf(where, sizeof where, "an unknown folder");
+    if (run_path_has(run->path, name) && (old = read_text(run->path, name, &bytes, err, n)) == NULL)
+        return false;
+    /* A line feed in the folder's name would end the comment. */
+    char *folder = utf8_line(where);
+    char *text = text_format("%s# attempt %d, %s, in %s\n%s\n", old ? old : "", run->attempt, when,
+                             folder, command);
+    bool good = write_text(run->path, name, text, err, n);
+    free(text);
+    free(folder);
+    free(old);
     return good;
 }
 

@@ -1,8 +1,8 @@
 /* folder.h -- chooses, creates and locks the folder of a run (out/NAME), and writes its files.
  *
- * A run folder holds config.json (resolved, with the origin of each value), machine.json,
- * metrics.jsonl, samples.txt, result.json (once finished), checkpoints/, lock (see folder_lock.h)
- * and, with --log-ranks, logs/. */
+ * A run folder holds config.json (resolved, with the origin of each value), commands.txt,
+ * machine.json, metrics.jsonl, samples.txt, result.json (once finished), checkpoints/, lock (see
+ * folder_lock.h) and, with --log-ranks, logs/. */
 #ifndef PARALLEL_RUN_FOLDER_H
 #define PARALLEL_RUN_FOLDER_H
 
@@ -42,6 +42,9 @@ bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *req
  * failure. */
 bool run_folder_describe(const RunFolder *run, const Config *config, const char *machine, char *err,
                          size_t n);
+/* Appends the command line of this start to commands.txt, after a comment line with the attempt,
+ * the time and the working folder. Returns false and sets err on failure. */
+bool run_folder_note_command(const RunFolder *run, const char *command, char *err, size_t n);
 /* Marks the run as finished by writing result.json atomically. Returns false and sets err on
  * failure. */
 bool run_folder_finish(const RunFolder *run, const RunResult *result, char *err, size_t n);

@@ -295,7 +295,8 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
     char err[2048];
     disk_check_first_save(run->config, run->plan.checkpoint, run->folder.path, run->trainer.io.fs,
                           checkpoint);
-    if (!run_folder_describe(&run->folder, run->config, run->origin.machine, err, sizeof err))
+    if (!run_folder_describe(&run->folder, run->config, run->origin.machine, err, sizeof err) ||
+        !run_folder_note_command(&run->folder, run->arguments.command, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "%s", err);
     if (run->data.tokenizer) {
         char *path = text_format("%s/tokenizer.json", run->folder.path);

@@ -28,6 +28,7 @@ typedef struct {
     /* The run folder that was given instead of a config; NULL: a config was given. */
     char *run;
     char *run_config, *resume_path; /* texts behind `config` and `resume.path`; may be NULL */
+    char *command;                  /* the whole command line, quoted for a shell */
     bool dry_run, allow_config_change, json, verbose, log_ranks;
 } RunArguments;
 

@@ -37,6 +37,14 @@ train_steps 20; write at least 24, or give --resume an earlier checkpoint and --
 expect_code "longer: a run goes on on another number of ranks" 0 "$TRAIN" short --ranks 1 --set train_steps=26 \
     --set gradient_accumulation_steps=4
 
+# ---- the commands ----
+check "longer: the folder has the command of each start" test "$(grep -c '^# attempt [0-3], 20..-.* UTC, in /' short/commands.txt)" \
+    -eq 3
+check "longer: the commands are those that were given" test "$(grep -v '^#' short/commands.txt | sed -n '2p;$p')" = \
+    "$TRAIN short/ --set train_steps=24
+$TRAIN short --ranks 1 --set train_steps=26 --set gradient_accumulation_steps=4"
+check "longer: the commands are quoted for a shell" grep -q ' --set "scheduler.params={}" --ranks 2 ' short/commands.txt
+
 # ---- the learning rate depends on it ----
 expect_code "longer: a run with a decaying learning rate succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --set train_steps=10 \
     --out decay
