@@ -176,42 +176,62 @@ int run_show_result(Run *run)
     return EXIT_OK;
 }
 
-/* Ends the run (EXIT_DIVERGED) if `loss` is not finite. Keeps its checkpoints and writes no result.
- */
-static void check_last(Run *run, const char *what, double loss)
+/* Ends the run (EXIT_DIVERGED) after its last step; `why` says what has gone wrong. Keeps its
+ * checkpoints and writes no result. */
+static void refuse_result(Run *run, const char *why)
 {
     char err[512];
-    if (isfinite(loss)) return;
     if (run->lead) {
         metrics_note(run->output.metrics, "end", run->trainer.steps, "diverged");
         metrics_flush(run->output.metrics, err, sizeof err);
     }
     control_fail(
         run->world, EXIT_DIVERGED,
-        "step %lld is the last, and %s is not finite: the run has diverged and has no result. Its "
+        "step %lld is the last, and %s: the run has diverged and has no result. Its "
         "checkpoints stay; lower optimizer.params.lr, or start from one that was saved before "
         "with --resume %s/checkpoints/STEP --out ANOTHER",
-        (long long)run->trainer.steps, what, run->folder.path);
+        (long long)run->trainer.steps, why, run->folder.path);
 }
 
-/* Warns if most updates or the last ones were skipped, which the final figures do not show. */
-static void warn_updates(const Run *run)
+/* Ends the run (EXIT_DIVERGED) if `loss` is not finite; `what` is its name in the message. */
+static void check_loss(Run *run, const char *what, double loss)
 {
+    char why[64];
+    if (isfinite(loss)) return;
+    snprintf(why, sizeof why, "%s is not finite", what);
+    refuse_result(run, why);
+}
+
+/* Ends the run (EXIT_DIVERGED) if no update was applied, if the last ones were skipped because
+ * their gradients were not finite, or if more than half of all were skipped: the final figures show
+ * none of this. The skips by which a dynamic loss scale finds its value are normal and only cause a
+ * warning: at the start it is halved until the gradients fit; later it is doubled once in a while,
+ * and then up to `hysteresis` updates in a row are skipped. */
+static void check_updates(Run *run)
+{
+    const Config *c = run->config;
     const StepRecord *r = &run->records.last;
+    bool dynamic = c->fp16.enabled && c->fp16.loss_scale == 0;
+    int64_t in_row = dynamic ? c->fp16.hysteresis : 0;
+    int64_t at_start = dynamic ? c->fp16.initial_scale_power + c->fp16.hysteresis - 1 : 0;
+    char why[128];
     Figure skipped = figure_count((double)r->skipped);
-    Figure in_row = figure_count((double)r->skips_in_row);
-    /* Only the most serious of these warnings is printed. */
-    if (r->skipped > 0 && r->updates == 0)
-        log_warning("no update was applied: all %s were skipped, and the weights are those of the "
-                    "start",
-                    skipped.text);
+    if (r->skipped == 0) return;
+    if (r->updates == 0)
+        snprintf(why, sizeof why, "all %s updates were skipped", skipped.text);
     else if (r->skips_in_row > 1)
-        log_warning("the last %s updates were skipped", in_row.text);
+        snprintf(why, sizeof why, "the last %s updates were skipped",
+                 figure_count((double)r->skips_in_row).text);
     else if (r->skips_in_row == 1)
-        log_warning("the last update was skipped");
+        snprintf(why, sizeof why, "the last update was skipped");
     else if (r->skipped > r->updates)
-        log_warning("%s of %s updates were skipped", skipped.text,
-                    figure_count((double)(r->skipped + r->updates)).text);
+        snprintf(why, sizeof why, "%s of %s updates were skipped", skipped.text,
+                 figure_count((double)(r->skipped + r->updates)).text);
+    else
+        return;
+    if (r->updates == 0 || r->skips_in_row > in_row || r->skipped - at_start > r->updates)
+        refuse_result(run, why);
+    if (run->lead) log_warning("%s", why);
 }
 
 /* Writes result.json and prints the result, on rank 0. This comes last, because result.json marks
@@ -224,7 +244,6 @@ static void write_result(Run *run)
         !run_folder_finish(&run->folder, &result, err, sizeof err))
         control_fail(run->world, EXIT_INPUT_OUTPUT,
                      "the run reached its goal, but its result is not written: %s", err);
-    warn_updates(run);
     print_result(run, &result, false);
     run_result_free(&result);
 }
@@ -237,9 +256,10 @@ int run_finish(Run *run)
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
     /* If this attempt resumed after the last step, it knows the loss from the metrics, or not at
      * all. */
-    if (run->records.last_known) check_last(run, "its loss", run->records.last.loss);
+    if (run->records.last_known) check_loss(run, "its loss", run->records.last.loss);
+    check_updates(run);
     if (!run_evaluate(run, true)) return run_leave(run);
-    if (run->trainer.val) check_last(run, "the validation loss", run->records.eval.loss);
+    if (run->trainer.val) check_loss(run, "the validation loss", run->records.eval.loss);
     if (run->records.last.skips_in_row == 0 && !run_is_healthy(run, why, sizeof why))
         log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
     if (!run_sample(run)) return run_leave(run);
