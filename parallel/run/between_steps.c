@@ -174,11 +174,12 @@ void run_save(Run *run)
     begin_work(run, "finishing this save");
     /* If somebody removed the lock file, another run may have started in this folder. Two runs that
      * save here would remove each other's checkpoints. */
-    bool ok = !run->lead || run_folder_hold(&run->folder, err, sizeof err);
+    bool in_place = !run->lead || run_folder_in_place(&run->folder, err, sizeof err);
+    bool ok = !run->lead || !in_place || run_folder_hold(&run->folder, err, sizeof err);
     run_require(run, ok, EXIT_CANNOT_CREATE, err, sizeof err);
     /* The metrics are written before the checkpoint: a resume truncates metrics.jsonl to the
      * checkpoint's step, but cannot restore lines that never reached the disk. */
-    ok = !run->lead || metrics_flush(run->output.metrics, err, sizeof err);
+    ok = in_place && (!run->lead || metrics_flush(run->output.metrics, err, sizeof err));
     ok = control_agree(run->world, ok, err, sizeof err) &&
          trainer_save(&run->trainer, run->folder.path, run->origin.config_text, run->origin.machine,
                       err, sizeof err);

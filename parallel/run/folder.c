@@ -215,6 +215,11 @@ bool run_folder_hold(RunFolder *run, char *err, size_t n)
     return folder_lock_hold(&run->lock, run->path, err, n);
 }
 
+bool run_folder_in_place(const RunFolder *run, char *err, size_t n)
+{
+    return folder_lock_in_place(&run->lock, run->path, err, n);
+}
+
 /* ---- content --------------------------------------------------------------------------------- */
 
 /* Compares the config stored in the folder with the new one and sets *same. If they differ, copies

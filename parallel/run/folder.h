@@ -56,6 +56,8 @@ bool run_folder_stop_asked(const RunFolder *run);
 /* Checks that this run still holds the folder's lock, before it adds files there. See
  * folder_lock_hold. */
 bool run_folder_hold(RunFolder *run, char *err, size_t n);
+/* Checks that the folder was not renamed, removed or replaced. See folder_lock_in_place. */
+bool run_folder_in_place(const RunFolder *run, char *err, size_t n);
 void run_folder_close(RunFolder *run);
 
 #endif

@@ -108,7 +108,12 @@ bool folder_lock_take(FolderLock *lock, const char *path, char *err, size_t n)
     *lock = FOLDER_LOCK_NONE;
     bool good = lock_file(path, file, -1, &lock->file, err, n) == LOCKED;
     free(file);
+    struct stat info;
     if (!good) return false;
+    if (stat(path, &info) != 0)
+        return error_set(err, n, "cannot enter the folder %s: %s", path, strerror(errno));
+    lock->device = info.st_dev;
+    lock->inode = info.st_ino;
     lock->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lock->folder >= 0 && flock(lock->folder, LOCK_EX | LOCK_NB) != 0) {
         /* Some network file systems cannot lock folders; there only the file is locked. */
@@ -147,6 +152,18 @@ bool folder_lock_hold(FolderLock *lock, const char *path, char *err, size_t n)
     }
     free(file);
     return good;
+}
+
+bool folder_lock_in_place(const FolderLock *lock, const char *path, char *err, size_t n)
+{
+    struct stat info;
+    bool there = stat(path, &info) == 0;
+    /* If stat fails for another reason, such as a network that is down, nothing is known. */
+    if (there ? info.st_dev == lock->device && info.st_ino == lock->inode : errno != ENOENT)
+        return true;
+    return error_set(err, n,
+                     "the folder %s was %s while this run writes to it; rename it back to %s", path,
+                     there ? "replaced" : "renamed or removed", path);
 }
 
 void folder_lock_release(FolderLock *lock)

@@ -8,10 +8,13 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 typedef struct {
     int file, folder; /* file descriptors that hold the locks; -1: none */
-    int attempt;      /* how many times the folder was locked before */
+    dev_t device;     /* with `inode`: the folder that was locked, whatever its path is later */
+    ino_t inode;
+    int attempt; /* how many times the folder was locked before */
 } FolderLock;
 
 #define FOLDER_LOCK_NONE ((FolderLock){.file = -1, .folder = -1})
@@ -24,6 +27,9 @@ bool folder_lock_take(FolderLock *lock, const char *path, char *err, size_t n);
  * and prints a warning. Returns false and sets err if another process has locked the folder since.
  */
 bool folder_lock_hold(FolderLock *lock, const char *path, char *err, size_t n);
+/* Returns true if `path` is still the locked folder. If it was renamed, removed or replaced,
+ * returns false and sets err: files written there would form a second, incomplete run. */
+bool folder_lock_in_place(const FolderLock *lock, const char *path, char *err, size_t n);
 void folder_lock_release(FolderLock *lock);
 
 #endif
