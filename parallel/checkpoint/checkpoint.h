@@ -103,6 +103,9 @@ char *checkpoint_path(const char *run, int64_t step);
  * process that is still training has pruned the checkpoint since then, which does not mean
  * damage. */
 bool checkpoint_gone(const char *path);
+/* Returns true unless `path`, a step's folder in RUN/checkpoints, is a symbolic link; otherwise
+ * sets err. What a link there leads to was not saved by this run. */
+bool checkpoint_not_linked(const char *path, char *err, size_t n);
 /* How many times a reader lists the checkpoints. It lists them again if another process, which is
  * still training, has pruned listed checkpoints before they could be read. */
 enum { CHECKPOINT_LIST_ATTEMPTS = 100 };

@@ -49,6 +49,13 @@ bool checkpoint_gone(const char *path)
     return lstat(path, &st) != 0 && errno == ENOENT;
 }
 
+bool checkpoint_not_linked(const char *path, char *err, size_t n)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0 || !S_ISLNK(st.st_mode)) return true;
+    return error_set(err, n, "%s is a symbolic link and not a checkpoint of this run", path);
+}
+
 /* ---- the list -------------------------------------------------------------------------------- */
 
 static int newest_first(const void *a, const void *b)

@@ -168,8 +168,9 @@ static bool inspect_final(Save *s, bool *saved)
     bool there = !leads(s) || !checkpoint_gone(s->final);
     checkpoint_io_share(s->io, &there, sizeof there);
     if (!there) return true;
-    bool opens = checkpoint_io_agree(s->io, checkpoint_open_unnamed(s->final, &c, why, sizeof why),
-                                     why, sizeof why);
+    bool opens = checkpoint_not_linked(s->final, why, sizeof why) &&
+                 checkpoint_open_unnamed(s->final, &c, why, sizeof why);
+    opens = checkpoint_io_agree(s->io, opens, why, sizeof why);
     int64_t step = opens ? checkpoint_manifest(c)->state.steps : -1;
     *saved =
         opens && step == s->contents->state->steps && checkpoint_verify(s->io, c, why, sizeof why);

@@ -115,8 +115,9 @@ static SearchResult search_newest(CheckpointIo *io, const char *run, const int64
     for (int i = 0; i < n_steps; i++) {
         char *path = checkpoint_path(run, steps[i]);
         Checkpoint *c = NULL;
-        bool whole =
-            checkpoint_open_everywhere(io, path, &c, why, n) && checkpoint_verify(io, c, why, n);
+        bool whole = checkpoint_io_agree(io, checkpoint_not_linked(path, why, n), why, n) &&
+                     checkpoint_open_everywhere(io, path, &c, why, n) &&
+                     checkpoint_verify(io, c, why, n);
         bool gone = !whole && checkpoint_gone(path);
         checkpoint_io_share(io, &gone, sizeof gone);
         free(path);

@@ -246,6 +246,8 @@ static Checkpoint *find_checkpoint(Run *run)
                  ? checkpoint_open_newest(io, path, &checkpoint, err, sizeof err)
                  : checkpoint_open_everywhere(io, path, &checkpoint, err, sizeof err);
     run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
+    if (checkpoint && run->lead && !checkpoint_verify_indexes(checkpoint, err, sizeof err))
+        log_warning("%s", err);
     return checkpoint;
 }
 

@@ -6,6 +6,7 @@
 #include "parallel/grid/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,9 +93,10 @@ void run_open_log(Run *run)
     char *path = text_format("%s/rank_%03d.log", folder, run->world->rank);
     bool good = !run->lead || fs_make_folders(&fs_system, folder, err, sizeof err);
     run_require(run, good, EXIT_CANNOT_CREATE, err, sizeof err);
-    run->output.log = fopen(path, "a");
-    good = run->output.log != NULL ||
-           error_set(err, sizeof err, "cannot open %s: %s", path, strerror(errno));
+    int fd = fs_open_output(path, O_WRONLY | O_APPEND, err, sizeof err);
+    run->output.log = fd >= 0 ? fdopen(fd, "a") : NULL;
+    good = run->output.log != NULL;
+    if (fd >= 0 && !good) error_set(err, sizeof err, "cannot open %s: %s", path, strerror(errno));
     run_require(run, good, EXIT_CANNOT_CREATE, err, sizeof err);
     log_set_file(run->output.log);
     free(path);

@@ -46,7 +46,7 @@ check "ranks: a dry run prints one line and leaves no folder" test "$(grep -c '^
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
 expect_code "ranks: a run with --log-ranks succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 \
-    --set wall_clock_breakdown=true \
+    --set wall_clock_breakdown=true --set checkpoint.writers=3 \
     --ranks 3 --log-ranks --out logged
 check "ranks: wall_clock_breakdown prints the work of each rank" grep -Eq '^ +a rank: .* tok/s .* work [0-9.]+ ms a step' output
 check "ranks: metrics.jsonl names the slowest rank" grep -Eq '"ranks": 3, "slowest_rank": [0-2], "slowest": ' \
@@ -60,6 +60,16 @@ expect_code "ranks: a file instead of the folder logs ends with 73" 73 "$TRAIN" 
     --set wall_clock_breakdown=true \
     --ranks 3 --log-ranks --out blocked
 check "ranks: a file instead of the folder logs is named" grep -qxF 'error[73] blocked/logs is there and is not a folder' output
+rm blocked/logs && mkdir blocked/logs && : >outside && ln -s ../../outside blocked/logs/rank_001.log
+expect_code "ranks: a link instead of a log ends with 73" 73 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 \
+    --set wall_clock_breakdown=true --set checkpoint.writers=3 --ranks 3 --log-ranks --out blocked
+check "ranks: a link instead of a log is not followed" test ! -s outside
+# Resuming does not read the index, but other programs do.
+newest=$(find blocked/checkpoints -name "step_*" | sort | tail -n 1) && echo '{}' >"$newest/model.safetensors.index.json"
+expect_code "ranks: a damaged index does not prevent resuming" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 \
+    --set wall_clock_breakdown=true --set checkpoint.writers=3 --ranks 3 --out blocked
+check "ranks: a damaged index is named" grep -qF "warning: $newest/model.safetensors.index.json is damaged: it is not the index" \
+    output
 check "ranks: --log-ranks writes one log per rank" test "$(find logged/logs -type f | wc -l)" -eq 3
 
 # ---- stops -----------------------------------------------------------------------------------------------------------

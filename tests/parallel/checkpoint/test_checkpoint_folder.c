@@ -95,6 +95,30 @@ static void a_save_fails_if_what_was_written_does_not_read_back(void **state)
     test_run_close(&r);
 }
 
+/* A link under the name of a step leads to what this run has not saved. It is neither resumed nor
+ * taken for a save of that step. */
+static void a_link_in_place_of_a_checkpoint_is_not_followed(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    test_run_must_save(&r, 2);
+    char *two = checkpoint_path(r.run, 2), *away = text_format("%s/away", r.run);
+    assert_int_equal(rename(two, away), 0);
+    assert_int_equal(symlink("../away", two), 0);
+    assert_int_equal(test_run_newest(&r), 1);
+    test_run_must_save(&r, 2);
+    struct stat st;
+    assert_int_equal(lstat(two, &st), 0);
+    assert_true(S_ISDIR(st.st_mode));
+    assert_int_equal(test_run_newest(&r), 2);
+    assert_int_equal(access(away, F_OK), 0);
+    free(two);
+    free(away);
+    test_run_close(&r);
+}
+
 static void saved_files_and_folders_respect_the_umask(void **state)
 {
     (void)state;
@@ -353,6 +377,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_with_invalid_utf8_are_saved_and_read_back),
         cmocka_unit_test(a_save_fails_if_what_was_written_does_not_read_back),
+        cmocka_unit_test(a_link_in_place_of_a_checkpoint_is_not_followed),
         cmocka_unit_test(saved_files_and_folders_respect_the_umask),
         cmocka_unit_test(a_folder_named_after_another_step_is_refused),
         cmocka_unit_test(a_save_warns_after_it_has_moved_an_existing_folder),
