@@ -9,6 +9,7 @@
 
 #include "model/core/check.h"
 #include "model/core/nearest.h"
+#include "model/core/pool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -146,6 +147,7 @@ static void fill_standard_streams(void)
 int main(int argc, char **argv)
 {
     fill_standard_streams();
+    stack_prepare();
     signal(SIGXFSZ, SIG_IGN); /* exceeding a file size limit becomes an error of write */
     if (argc < 2) {
         print_help();

@@ -165,6 +165,9 @@ static bool refuse_name(const char *name, char *err, size_t n)
 
 static bool refuse_program(const Corpus *c, int error, char *err, size_t n)
 {
+    if (error == EMFILE || error == ENFILE)
+        return error_set(err, n, "the program \"%s\" cannot be run: %s", c->command[0],
+                         strerror(error));
     return error_set(
         err, n,
         "the program \"%s\" cannot be run (%s): install it with apt-get install %s, or train "

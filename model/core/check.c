@@ -90,8 +90,16 @@ static void end_shared(ExitCode code)
 
 /* ---- error messages -------------------------------------------------------------------------- */
 
-/* Prints the error message with its exit code. Returns that code, which is EXIT_PERMISSION if the
- * message says that the system refused permission. */
+static void print_error(ExitCode code, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    log_prefixed(stderr, "error", (int)code, fmt, args);
+    va_end(args);
+}
+
+/* Prints the error message with its exit code. Returns that code, which error_exit_code may have
+ * changed. */
 static ExitCode print_sentence(ExitCode code, const char *fmt, va_list args)
 {
     flush_output();
@@ -101,7 +109,10 @@ static ExitCode print_sentence(ExitCode code, const char *fmt, va_list args)
     utf8_format(text, sizeof text, fmt, again);
     va_end(again);
     code = error_exit_code(text, code);
-    log_prefixed(stderr, "error", (int)code, fmt, args);
+    if (error_says(text, EMFILE))
+        print_error(code, "%s; raise ulimit -n", text);
+    else
+        log_prefixed(stderr, "error", (int)code, fmt, args);
     return code;
 }
 
@@ -158,7 +169,8 @@ bool error_says(const char *err, int error)
 
 ExitCode error_exit_code(const char *err, ExitCode code)
 {
-    return error_says(err, EACCES) || error_says(err, EPERM) ? EXIT_PERMISSION : code;
+    if (error_says(err, EACCES) || error_says(err, EPERM)) return EXIT_PERMISSION;
+    return error_says(err, EMFILE) || error_says(err, ENFILE) ? EXIT_SYSTEM : code;
 }
 
 static void *require(void *p, size_t bytes)

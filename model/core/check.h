@@ -56,8 +56,9 @@ bool error_set(char *err, size_t n, const char *fmt, ...) __attribute__((format(
  * Messages about failed system calls end with that text, and every layer keeps it when it passes
  * the message on. */
 bool error_says(const char *err, int error);
-/* Returns the exit code for the error message: EXIT_PERMISSION if the system refused permission
- * according to the message, otherwise `code`. fail does this by itself. */
+/* Returns the exit code for the error message: according to the message, EXIT_PERMISSION if the
+ * system refused permission, EXIT_SYSTEM if no file can be opened because too many are open;
+ * otherwise `code`. fail does this by itself. */
 ExitCode error_exit_code(const char *err, ExitCode code);
 
 /* Like malloc, calloc, realloc and strdup, but if memory is exhausted they end the program with

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 struct Pool {
     int threads;
@@ -115,6 +116,25 @@ void signals_hold(sigset_t *before)
 void signals_release(const sigset_t *before)
 {
     pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+void stack_prepare(void)
+{
+    enum { NEEDED = 1 << 20 };
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= NEEDED) return;
+    bool allowed = limit.rlim_max >= NEEDED;
+    limit.rlim_cur = NEEDED;
+    if (!allowed || setrlimit(RLIMIT_STACK, &limit) != 0)
+        fail(EXIT_SYSTEM, "the limit on the stack is %s, and %s are needed; raise ulimit -s to %d",
+             figure_bytes((double)limit.rlim_max).text, figure_bytes(NEEDED).text, NEEDED / 1024);
+    /* At the start of the process, the C library set the size of new threads' stacks to the old
+     * limit. */
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, NEEDED);
+    pthread_setattr_default_np(&attributes);
+    pthread_attr_destroy(&attributes);
 }
 
 void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what)

@@ -40,6 +40,10 @@ void *pool_workspace(Pool *pool, int worker, size_t bytes);
 void signals_hold(sigset_t *before);
 void signals_release(const sigset_t *before);
 
+/* Raises a limit on the stack (ulimit -s) that is too low, for this thread and for threads that are
+ * started later. Ends the program with EXIT_SYSTEM if the system forbids it. */
+void stack_prepare(void);
+
 /* Starts a thread with signals blocked as described above; `what` names it in error messages. Ends
  * the program with EXIT_NO_MEMORY if there is no room for its stack, and with EXIT_SYSTEM on other
  * errors. */

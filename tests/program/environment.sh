@@ -63,6 +63,20 @@ else
     skip "environment: a run without memory for OpenBLAS warns" "there is no OpenBLAS"
 fi
 
+# ---- limits on the stack (ulimit -s, in KiB) and on open files (ulimit -n) -----------------------------------------------
+# A limit that may be raised is raised: verify on four ranks needs more in the main thread and in each rank's.
+on_small_stack() { (ulimit "$1" -s 64 && exec "$TRAIN" verify "$TINY" --ranks 4 --set parallel.tensor=2 "${short[@]:2}"); }
+expect_code "environment: a low limit on the stack is raised" 0 on_small_stack -S
+expect_code "environment: a low limit on the stack that cannot be raised is refused" 71 on_small_stack -SH
+check "environment: a low limit on the stack is named" grep -qxF \
+    'error[71] the limit on the stack is 64.0 KiB, and 1.0 MiB are needed; raise ulimit -s to 1024' output
+for files in 6 8 10; do
+    few_files() { (ulimit -n $files && exec "$TRAIN" "$TINY" "${short[@]}" --out "files-$files"); }
+    expect_code "environment: $files open files are too few" 71 few_files
+    check "environment: $files open files: the error message names the limit" grep -qE \
+        '^error\[71\] .*(: Too many open files; raise ulimit -n|see the warning above)' output
+done
+
 # ---- SIGCHLD is ignored, as some callers leave it, with limited address space: the trial process's exit status must still
 # be seen
 ignored() {
