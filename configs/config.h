@@ -209,6 +209,7 @@ typedef struct Config {
     } eval;
     struct {
         int64_t save_interval, keep; /* keep: newest checkpoints to keep; 0: all */
+        bool keep_best; /* where there is validation data: keep the one with the lowest loss, too */
         /* maximum number of ranks that write; never more than there are ranks */
         int64_t writers;
     } checkpoint;

@@ -66,6 +66,19 @@ char *data_identity_difference(const char *was, const char *is)
     return text;
 }
 
+/* Returns the part about the validation data, which is the last one; "" if there is none. */
+static const char *val_part(const char *identity)
+{
+    static const char begin[] = "; val ";
+    const char *at = strstr(identity, begin);
+    return at ? at + strlen(begin) : "";
+}
+
+bool data_identity_same_val(const char *was, const char *is)
+{
+    return strcmp(val_part(was), val_part(is)) == 0;
+}
+
 bool data_identity_other_tokenizer(const char *was, const char *is)
 {
     const char *next;

@@ -16,6 +16,8 @@ char *data_identity(const DataSet *data, char *err, size_t n);
 /* Returns the parts in which two identities differ, as "train 9 tokens ... -> train 10 tokens ...";
  * NULL if they are equal. Both may be any text. The caller frees the result. */
 char *data_identity_difference(const char *was, const char *is);
+/* Returns whether both identities name the same validation data. */
+bool data_identity_same_val(const char *was, const char *is);
 /* Returns whether both identities name a tokenizer, but different ones. */
 bool data_identity_other_tokenizer(const char *was, const char *is);
 

@@ -355,6 +355,11 @@ const Option option_table[] = {
     INT(checkpoint.save_interval, "500", 0, HUGE_COUNT, NONE, FILES,
         "save every so many steps; 0: only at the end"),
     INT(checkpoint.keep, "2", 0, 1e6, NONE, FILES, "newest checkpoints to keep; 0: all"),
+    FLAG(
+        checkpoint.keep_best, "true", NONE, FILES,
+        "where there is validation data, keep the checkpoint with the lowest validation loss, too, "
+        "from a tenth of the run on; saved for it alone at most once per quarter of "
+        "save_interval"),
     INT(checkpoint.writers, "1", 1, 64, NONE, FILES,
         "ranks that write a checkpoint, each a file of weights and one of moments; as many as "
         "ranks at most"),

@@ -74,8 +74,9 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
  * that verifies, oldest first, and tries again. */
 bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
                                   const CheckpointContents *contents, char *err, size_t n);
-/* Removes old checkpoints; call it after step `newest` has been committed. Keeps `newest` and the
- * `keep` - 1 newest readable checkpoints before it. Removes all older ones, and leftovers of saves
+/* Removes old checkpoints; call it after step `newest` has been committed. Keeps `newest`, the
+ * `keep` - 1 newest readable checkpoints before it, and the best one, which best.json names; if
+ * that file cannot be read, keeps all. Removes all other older ones, and leftovers of saves
  * and removals that crashed. Damaged checkpoints newer than the oldest kept one stay as
  * evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
@@ -84,7 +85,7 @@ bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int kee
  * little. */
 int64_t checkpoint_bytes(const CheckpointContents *contents);
 
-/* ---- finding and reading --------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 typedef struct Checkpoint Checkpoint;
 
@@ -132,6 +133,36 @@ bool checkpoint_verify_indexes(const Checkpoint *c, char *err, size_t n);
  * sets `err` if it has some and none verifies, or if they cannot be listed. */
 bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
                             size_t n);
+/* ---- the best -------------------------------------------------------------------------------- */
+
+/* The checkpoint with the lowest validation loss, as RUN/checkpoints/best.json records it. */
+typedef struct {
+    int64_t step;    /* 0: none is recorded */
+    double val_loss; /* mean nats per target */
+    /* of the checkpoint: another save of the same step may have another loss */
+    char save_id[SAVE_ID_DIGITS + 1];
+} CheckpointBest;
+
+/* Reads the record. Returns true and step 0 if there is none. Returns false and sets `err` if it is
+ * damaged or cannot be read. */
+bool checkpoint_best_read(const char *run, CheckpointBest *best, char *err, size_t n);
+/* Records the checkpoint of step best->step, which must have been saved, as the best, and sets
+ * best->save_id. The file is replaced atomically and synced. All ranks return the same result. */
+bool checkpoint_best_write(CheckpointIo *io, const char *run, CheckpointBest *best, char *err,
+                           size_t n);
+/* Removes the record; its checkpoint becomes an ordinary one. */
+bool checkpoint_best_forget(const char *run, char *err, size_t n);
+/* Reads the record and opens its checkpoint, without reading the data. Returns true and sets *out,
+ * which is NULL if none is recorded. Returns false and sets `err` if the record or the checkpoint
+ * cannot be used. */
+bool checkpoint_best_find(const char *run, CheckpointBest *best, Checkpoint **out, char *err,
+                          size_t n);
+/* Does the same on all ranks, and verifies the data. */
+bool checkpoint_best_open(CheckpointIo *io, const char *run, Checkpoint **out, CheckpointBest *best,
+                          char *err, size_t n);
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
 /* Returns whether the checkpoint's weights or slots agree with dst[0..n_dst) in name, dtype and
  * shape, as checkpoint_read requires; sets `err` if not. Reads no data. */
 bool checkpoint_fits(const Checkpoint *c, CheckpointPart part, const Piece *dst, int n_dst,

@@ -94,15 +94,20 @@ static bool open_parent(CheckpointIo *io, const char *run, int *parent_fd, int64
 static bool prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err, size_t n)
 {
     CHECK(keep >= 1, "%d checkpoints to keep", keep);
+    CheckpointBest best;
     int64_t *steps;
     int parent_fd, n_steps, kept = 0;
-    bool good = open_parent(io, run, &parent_fd, &steps, &n_steps, err, n);
+    bool known = checkpoint_best_read(run, &best, err, n);
+    bool good = open_parent(io, run, &parent_fd, &steps, &n_steps, err, n) && known;
     if (parent_fd < 0) return false;
+    /* Any of them may be the best, so none is removed. */
+    if (!known) n_steps = 0;
     for (int i = 0; i < n_steps; i++) {
         /* A step newer than the one just saved is damaged; the run has resumed from an older step
          * because of that. It stays as evidence until the run saves that step again. */
         if (steps[i] > newest) continue;
         if (kept >= keep) {
+            if (steps[i] == best.step) continue;
             good &= remove_step(io, parent_fd, steps[i], err, n);
             continue;
         }
@@ -142,13 +147,16 @@ static bool verifies(CheckpointIo *io, const char *run, int64_t step)
 }
 
 /* Removes checkpoints from the end of steps[0..n_steps), which is sorted newest first, until
- * `bytes` bytes are free. Returns how many it removed. */
+ * `bytes` bytes are free, but never the best one. Returns how many it removed. */
 static int remove_oldest(CheckpointIo *io, const char *run, int parent_fd, const int64_t *steps,
                          int n_steps, int64_t bytes)
 {
     char why[512], *parent = checkpoint_parent(run);
+    CheckpointBest best;
     int removed = 0;
+    if (!checkpoint_best_read(run, &best, why, sizeof why)) n_steps = 0; /* any may be the best */
     for (int i = n_steps - 1; i >= 0; i--) {
+        if (steps[i] == best.step) continue;
         int64_t room = fs_room(io->fs, parent);
         /* The first one is removed without checking the free space: the save has just failed for
          * lack of space, and statvfs does not report quotas. */

@@ -83,9 +83,26 @@ static void free_found(char **found, int n)
     free(found);
 }
 
-static int run_list(char **found, int n)
+/* Returns the column that marks the best checkpoint by its validation loss. It is empty for the
+ * others, and absent if none is recorded. */
+static Figure best_column(const CheckpointBest *best, const Manifest *m)
+{
+    Figure f = {""};
+    bool is = best->step == m->state.steps && strcmp(best->save_id, m->save_id) == 0;
+    if (is)
+        snprintf(f.text, sizeof f.text, " %8.4f", best->val_loss);
+    else if (best->step > 0)
+        snprintf(f.text, sizeof f.text, "%9s", "");
+    return f;
+}
+
+static int run_list(const char *path, char **found, int n)
 {
     int code = EXIT_OK, shown = 0;
+    char why[1024];
+    CheckpointBest best;
+    if (!checkpoint_best_read(path, &best, why, sizeof why))
+        code = error_print(EXIT_DAMAGED, "%s", why);
     for (int i = 0; i < n; i++) {
         char err[1024];
         Checkpoint *c;
@@ -93,15 +110,16 @@ static int run_list(char **found, int n)
         /* A running training has removed this checkpoint since the list was made: not an error. */
         if (!good && checkpoint_gone(found[i])) continue;
         if (shown++ == 0)
-            printf("%8s %9s %8s %10s  %s\n", "step", "samples", "updates", "size", "folder");
+            printf("%8s %9s %8s %10s%s  %s\n", "step", "samples", "updates", "size",
+                   best.step > 0 ? " best val" : "", "folder");
         if (!good) {
             code = worse(code, error_print(EXIT_DAMAGED, "%s", err));
             continue;
         }
         const Manifest *m = checkpoint_manifest(c);
-        printf("%8" PRId64 " %9" PRId64 " %8" PRId64 " %10s  %s\n", m->state.steps,
+        printf("%8" PRId64 " %9" PRId64 " %8" PRId64 " %10s%s  %s\n", m->state.steps,
                m->state.samples, m->state.updates, figure_bytes((double)total_bytes(m)).text,
-               found[i]);
+               best_column(&best, m).text, found[i]);
         checkpoint_close(c);
     }
     return shown ? code : LIST_IS_OLD;
@@ -148,8 +166,9 @@ static void print_world(const Manifest *m)
     printf(", %s\n", figure_of(w->writers, "writer").text);
 }
 
-static int run_inspect(char **found, int n)
+static int run_inspect(const char *path, char **found, int n)
 {
+    (void)path;
     (void)n;
     char err[1024];
     Checkpoint *c;
@@ -175,8 +194,9 @@ static int run_inspect(char **found, int n)
     return EXIT_OK;
 }
 
-static int run_verify(char **found, int n)
+static int run_verify(const char *path, char **found, int n)
 {
+    (void)path;
     int code = EXIT_OK, shown = 0;
     CheckpointIo io;
     checkpoint_io_open(&io, NULL, NULL); /* no device: files are only compared with checksums */
@@ -203,13 +223,13 @@ static int run_verify(char **found, int n)
 
 /* Calls `command` on the checkpoints that `path` names. Lists them again and repeats the call if a
  * running training has removed them all in between. */
-static int on_checkpoints(const char *path, int (*command)(char **found, int n))
+static int on_checkpoints(const char *path, int (*command)(const char *path, char **found, int n))
 {
     int code = LIST_IS_OLD;
     for (int i = 0; code == LIST_IS_OLD && i < CHECKPOINT_LIST_ATTEMPTS; i++) {
         char **found;
         int n = find(path, &found, &code);
-        if (n > 0) code = command(found, n);
+        if (n > 0) code = command(path, found, n);
         free_found(found, n);
     }
     if (code != LIST_IS_OLD) return code;
@@ -244,8 +264,9 @@ static const ArgCommand list = {
     .usage = "RUN",
     .summary = "the checkpoints of a run folder, newest first",
     .about = "One line for each checkpoint below RUN/checkpoints, newest first: step, samples,\n"
-             "updates, size. Headers are read, data is not (verify does that). Exit 66 if\n"
-             "there is none, 65 if one of them is damaged, 77 if one must not be read.",
+             "updates, size; the best, by validation loss, is marked. Headers are read, data\n"
+             "is not (verify does that). Exit 66 if there is none, 65 if one of them is\n"
+             "damaged, 77 if one must not be read.",
     .words = ONE_FOLDER("./train ckpt list: which run or checkpoint? ./train ckpt list out/demo"),
     .size = sizeof(Arguments),
     .run = ckpt_list,

@@ -1,5 +1,5 @@
-/* cmd_eval.c -- `./train eval RUN`: computes the loss of a checkpoint, by default the newest, on
- * all validation data. */
+/* cmd_eval.c -- `./train eval RUN`: computes the loss of a checkpoint, by default the best, on all
+ * validation data. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"
@@ -78,17 +78,11 @@ static const char *other_data(const Config *c)
     return c->data.corpus ? "data.val_fraction=0.05" : "data.val_text=FILE";
 }
 
-typedef struct {
-    const char *run;
-    ArgList set;
-    int64_t ranks;
-} Arguments;
-
 static int eval(const void *values)
 {
-    const Arguments *a = values;
+    const OpenedArguments *a = values;
     OpenedRun run;
-    opened_run_open(&run, a->run, a->ranks, true, a->set.count, a->set.item);
+    opened_run_open(&run, a, true);
     if (run.data.val.n_files == 0)
         fail(EXIT_MISSING, "%s has no validation data; write --set %s", a->run,
              other_data(run.config));
@@ -102,14 +96,15 @@ static const ArgOption options[] = {
      .value = "key=value",
      .help = "override a key of the config, e.g. another text:\n--set data.val_text=other.txt",
      .kind = ARG_SETTINGS,
-     .at = offsetof(Arguments, set)},
-    RANKS_OPTION(Arguments),
+     .at = offsetof(OpenedArguments, set)},
+    OPENED_CHOICES,
+    RANKS_OPTION(OpenedArguments),
 };
 
 const ArgCommand cmd_eval = {
     .name = "eval",
     .call = "./train eval",
-    .usage = "RUN [--set key=value]... [--ranks N]",
+    .usage = "RUN [--set key=value]... [--best | --newest] [--ranks N]",
     .summary = "validation loss and bits per byte of a run",
     .about = "RUN is a run folder, or one of its checkpoints. Prints the loss in nats a token\n"
              "and bits per byte over all windows of the validation data. " OPENED_GRID,
@@ -117,10 +112,10 @@ const ArgCommand cmd_eval = {
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,
               .most = 1,
-              .at = offsetof(Arguments, run),
+              .at = offsetof(OpenedArguments, run),
               .missing = "which run? ./train eval out/demo",
               .plural = "runs"},
-    .size = sizeof(Arguments),
-    .defaults = &(const Arguments){.ranks = 1},
+    .size = sizeof(OpenedArguments),
+    .defaults = &(const OpenedArguments){.ranks = 1},
     .run = eval,
 };

@@ -1,5 +1,5 @@
-/* cmd_generate.c -- `./train generate RUN`: generates text with a checkpoint, by default the
- * newest, and prints each token as soon as it is drawn. */
+/* cmd_generate.c -- `./train generate RUN`: generates text with a checkpoint, by default the best,
+ * and prints each token as soon as it is drawn. */
 #include "model/core/log.h"
 #include "model/generate.h"
 #include "parallel/commands/commands.h"
@@ -7,9 +7,8 @@
 #include "parallel/run/ranks_option.h"
 
 typedef struct {
-    const char *run, *prompt;
-    ArgList set;
-    int64_t ranks;
+    OpenedArguments opened; /* the first field: OPENED_CHOICES */
+    const char *prompt;
     int64_t tokens;
     Sampling sampling;
 } Arguments;
@@ -72,9 +71,9 @@ static int generate_text(const void *values)
 {
     Arguments a = *(const Arguments *)values;
     OpenedRun run;
-    opened_run_open(&run, a.run, a.ranks, false, a.set.count, a.set.item);
+    opened_run_open(&run, &a.opened, false);
     if (run.tokenizer == NULL)
-        fail(EXIT_MISSING, "%s has no tokenizer: its data were bare token files", a.run);
+        fail(EXIT_MISSING, "%s has no tokenizer: its data were bare token files", a.opened.run);
     int code = opened_run_on(&run, generate_on, &a);
     opened_run_close(&run);
     return code;
@@ -121,8 +120,9 @@ static const ArgOption options[] = {
      .value = "key=value",
      .help = "override a key of the config, e.g. --set cpu.threads=1",
      .kind = ARG_SETTINGS,
-     .at = offsetof(Arguments, set)},
-    RANKS_OPTION(Arguments),
+     .at = offsetof(Arguments, opened.set)},
+    OPENED_CHOICES,
+    RANKS_OPTION(OpenedArguments),
 };
 
 const ArgCommand cmd_generate = {
@@ -135,12 +135,12 @@ const ArgCommand cmd_generate = {
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,
               .most = 1,
-              .at = offsetof(Arguments, run),
+              .at = offsetof(Arguments, opened.run),
               .missing = "which run? ./train generate out/demo --prompt \"In the beginning\"",
               .plural = "runs",
               .advice = " (a prompt goes behind --prompt, in quotes)"},
     .size = sizeof(Arguments),
-    .defaults = &(const Arguments){.ranks = 1,
+    .defaults = &(const Arguments){.opened.ranks = 1,
                                    .tokens = 200,
                                    .sampling = {.temperature = 0.8, .top_p = 1.0, .seed = 1337}},
     .run = generate_text,

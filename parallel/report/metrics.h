@@ -80,6 +80,10 @@ void metrics_end(Metrics *metrics);
 typedef struct {
     StepRecord last;                  /* totals, and the loss if `trained`; other fields are zero */
     bool trained, evaluated, sampled; /* which kinds of lines that step has */
+    EvalRecord eval;                  /* that step's evaluation, if `evaluated`: step and loss */
+    /* The evaluation with the lowest loss in the whole file, or since the last line "data"; only
+     * step and loss. Step 0: none. */
+    EvalRecord lowest;
 } MetricsTail;
 MetricsTail metrics_tail(const Metrics *metrics);
 
@@ -105,7 +109,8 @@ void metrics_saved(Metrics *metrics, int64_t step, double seconds, const char *p
 /* Reports how much data was sent between ranks so far: a table on the console and a line
  * {"event":"comms"}. */
 void metrics_comms(Metrics *metrics, int64_t step, const Comm *const *group, int n_groups);
-/* Writes one line with a message; `event` is "warn", "resume" or "end". */
+/* Writes one line with a message; `event` is "warn", "resume", "data" (from here on, losses are of
+ * other validation data), "best" (this step's checkpoint is the best so far) or "end". */
 void metrics_note(Metrics *metrics, const char *event, int64_t step, const char *text);
 /* Flushes and fsyncs metrics.jsonl; returns false and sets `err` if that fails, for example on a
  * full disk. Call it before a checkpoint is committed. */

@@ -41,18 +41,34 @@ static bool is_event(const char *line, size_t bytes, const char *event)
     return bytes > (size_t)length && memcmp(line, pattern, (size_t)length) == 0;
 }
 
+/* Returns the loss in a line; NaN if it has none, or if it was not finite. */
+static double read_loss(const char *line, size_t bytes)
+{
+    static const char key[] = "\"loss\": ";
+    const char *at = memmem(line, bytes, key, sizeof key - 1);
+    return at == NULL || at[sizeof key - 1] == 'n' ? NAN : strtod(at + sizeof key - 1, NULL);
+}
+
+/* Updates `tail` for the line of an evaluation. */
+static void note_evaluation(const char *line, size_t bytes, int64_t step, MetricsTail *tail)
+{
+    tail->evaluated = true;
+    tail->eval = (EvalRecord){.step = step, .loss = read_loss(line, bytes)};
+    bool first = tail->lowest.step == 0 && isfinite(tail->eval.loss);
+    if (first || tail->eval.loss < tail->lowest.loss) tail->lowest = tail->eval;
+}
+
 /* Updates `tail` for a line that is kept: its totals `r`, and its kind (train, val or sample). */
 static void note_line(const char *line, size_t bytes, StepRecord r, MetricsTail *tail)
 {
-    static const char key[] = "\"loss\": ";
-    if (r.step != tail->last.step) *tail = (MetricsTail){0};
+    if (r.step != tail->last.step) *tail = (MetricsTail){.lowest = tail->lowest};
     r.loss = tail->last.loss;
     if (is_event(line, bytes, "train")) {
-        const char *at = memmem(line, bytes, key, sizeof key - 1);
-        tail->trained = at != NULL;
-        r.loss = at == NULL || at[sizeof key - 1] == 'n' ? NAN : strtod(at + sizeof key - 1, NULL);
+        r.loss = read_loss(line, bytes);
+        tail->trained = memmem(line, bytes, "\"loss\": ", 8) != NULL;
     }
-    tail->evaluated |= is_event(line, bytes, "val");
+    if (is_event(line, bytes, "val")) note_evaluation(line, bytes, r.step, tail);
+    if (is_event(line, bytes, "data")) tail->lowest = (EvalRecord){0};
     tail->sampled |= is_event(line, bytes, "sample");
     tail->last = r;
 }

@@ -7,6 +7,7 @@
 #include "model/core/progress.h"
 #include "model/core/utf8.h"
 #include "parallel/grid/control.h"
+#include "parallel/run/best.h"
 #include "parallel/run/run_ranks.h"
 #include "parallel/run/signals.h"
 #include "parallel/run/step_report.h"
@@ -90,6 +91,7 @@ bool run_evaluate(Run *run, bool final)
         memory_print_use(run->config, &run->plan, "after an evaluation");
     }
     run_resume_clock(run);
+    if (!r.cut) best_consider(run);
     return !r.cut;
 }
 
@@ -232,6 +234,8 @@ void run_catch_up(Run *run)
     control_share(run->world, &evaluated, sizeof evaluated);
     control_share(run->world, &sampled, sizeof sampled);
     if (evaluation_due(run) && !evaluated) run_evaluate(run, false);
+    /* The earlier attempt may have ended before it recorded this step as the best. */
+    if (evaluated && run->records.eval.step == run->trainer.steps) best_consider(run);
     if (sample_due(run) && !sampled) run_sample(run);
 }
 

@@ -4,28 +4,37 @@
 #include "model/core/check.h"
 #include "model/core/figures.h"
 #include "model/core/log.h"
+#include "parallel/run/best.h"
 
 #include <stdlib.h>
 
-/* Returns how many checkpoints the run will save in total. */
-static int64_t count_saves(const Config *c)
+/* Returns how many checkpoints the run will save in total, at most. `best`: it keeps its best
+ * checkpoint, too. */
+static int64_t count_saves(const Config *c, bool best)
 {
     int64_t interval = c->checkpoint.save_interval;
-    return interval > 0 ? (c->train_steps - 1) / interval + 1 : 1;
+    return (interval > 0 ? (c->train_steps - 1) / interval + 1 : 1) +
+           (best ? best_most_saves(c) : 0);
 }
 
-void disk_print(const Config *config, int64_t bytes)
+void disk_print(const Config *config, bool best, int64_t bytes)
 {
+    Figure size = figure_bytes((double)bytes);
     int64_t keep = config->checkpoint.keep;
-    log_field("disk", keep > 0 ? "%s a checkpoint, %lld kept" : "%s a checkpoint, all %lld kept",
-              figure_bytes((double)bytes).text, (long long)(keep > 0 ? keep : count_saves(config)));
+    if (keep > 0)
+        log_field("disk", "%s a checkpoint, %lld kept%s", size.text, (long long)keep,
+                  best ? " and the best" : "");
+    else
+        log_field("disk", "%s a checkpoint, all %lld kept", size.text,
+                  (long long)count_saves(config, best));
 }
 
-void disk_check(const Config *c, int64_t bytes, const char *path)
+void disk_check(const Config *c, bool best, int64_t bytes, const char *path)
 {
     char ignored[512];
-    int64_t saves = count_saves(c), keep = c->checkpoint.keep, *steps;
-    int64_t at_once = keep > 0 && keep < saves ? keep + 1 : saves;
+    int64_t saves = count_saves(c, best), keep = c->checkpoint.keep, *steps;
+    /* During a save the checkpoint that it will replace is still there. */
+    int64_t most = keep + best + 1, at_once = keep > 0 && most < saves ? most : saves;
     int there = checkpoint_list(path, &steps, ignored, sizeof ignored);
     free(steps);
     char *folder = text_format("%s/checkpoints", path); /* may be a link to another disk */

@@ -6,11 +6,11 @@
 #include "configs/config.h"
 #include "parallel/checkpoint/checkpoint.h"
 
-/* Prints the size of a checkpoint and how many are kept. */
-void disk_print(const Config *config, int64_t bytes);
+/* Prints the size of a checkpoint and how many are kept. `best`: the best one is kept, too. */
+void disk_print(const Config *config, bool best, int64_t bytes);
 /* Warns if the free disk space is too small for the checkpoints that will exist at the same time:
  * the ones that are kept, plus the one being written, minus the ones that already exist. */
-void disk_check(const Config *config, int64_t bytes, const char *path);
+void disk_check(const Config *config, bool best, int64_t bytes, const char *path);
 /* Ends the program (EXIT_INPUT_OUTPUT) before training starts if there is no room for even one more
  * checkpoint and no older one that a save could remove. The run resumes from `newest`; NULL means
  * that it starts at step 0. */

@@ -4,6 +4,7 @@
 #include "model/core/shell_text.h"
 #include "parallel/grid/control.h"
 #include "parallel/report/console.h"
+#include "parallel/run/best.h"
 #include "parallel/run/between_steps.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_ranks.h"
@@ -93,10 +94,15 @@ static RunResult result_of(const Run *run)
                    .tokens = run->records.last.tokens,
                    .loss = run->records.last.loss,
                    .val_loss = NAN,
-                   .bits_per_byte = NAN};
+                   .bits_per_byte = NAN,
+                   .best_val_loss = NAN};
     if (run->trainer.val) {
         r.val_loss = run->records.eval.loss;
         if (run->records.eval.bits_per_byte >= 0) r.bits_per_byte = run->records.eval.bits_per_byte;
+    }
+    if (best_has_risen(run)) {
+        r.best_step = run->best.lowest.step;
+        r.best_val_loss = run->best.lowest.loss;
     }
     if (run->records.sample) {
         r.prompt = must_strdup(run->config->eval.sample_prompt);
@@ -131,6 +137,20 @@ static void print_next(const Run *run, const char *prompt)
     free(folder);
 }
 
+/* Says that the validation loss was lower before, and where the best checkpoint is of another
+ * step. */
+static void print_best(const Run *run, const RunResult *r)
+{
+    const CheckpointBest *kept = &run->best.kept;
+    char other[96] = "";
+    if (r->best_step == 0) return;
+    if (kept->step > 0 && kept->step != r->best_step)
+        snprintf(other, sizeof other, "; the best checkpoint is that of step %lld (%.4f)",
+                 (long long)kept->step, kept->val_loss);
+    log_field("best", "validation was best at step %lld (%.4f) and has risen since%s",
+              (long long)r->best_step, r->best_val_loss, other);
+}
+
 /* Prints the last lines of a run: its figures, its sample, and what to try next. */
 static void print_result(const Run *run, const RunResult *r, bool with_sample)
 {
@@ -147,6 +167,7 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
     log_info("done    %s, %s tokens%s", figure_of(r->steps, "step").text,
              figure_short((double)r->tokens).text, loss);
     if (!isnan(r->val_loss)) log_info("val     loss %.4f nats a token%s", r->val_loss, bits);
+    print_best(run, r);
     print_next(run, given);
 }
 
@@ -169,6 +190,8 @@ int run_show_result(Run *run)
     if (run->lead) {
         print_finished(run);
         identity_warn_data_change(run->folder.path, run->data.identity);
+        char ignored[512];
+        checkpoint_best_read(run->folder.path, &run->best.kept, ignored, sizeof ignored);
         print_result(run, &run->folder.result, true);
     }
     trainer_close(&run->trainer);

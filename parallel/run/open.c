@@ -13,6 +13,7 @@
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
+#include "parallel/run/best.h"
 #include "parallel/run/between_steps.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/identity.h"
@@ -285,7 +286,8 @@ static void open_metrics(Run *run, int64_t resumed_step)
  * allocated. Called on rank 0. */
 static void check_folder(const Run *run)
 {
-    disk_check(run->config, run->plan.checkpoint, run->folder.path);
+    disk_check(run->config, best_takes_disk(run->config, &run->data), run->plan.checkpoint,
+               run->folder.path);
     if (run->folder.state != RUN_RESUMED) return;
     identity_check_tokenizer(run->folder.path, run->data.tokenizer);
     identity_check_data(run->folder.path, run->data.identity, run->arguments.allow_config_change);
@@ -349,6 +351,7 @@ void run_open_trainer(Run *run)
     log_field("run", "%s", run->folder.path);
     /* A checkpoint of another run does not count as saved in this folder. */
     run->saving.saved_step = same_run ? run->trainer.steps : -1;
+    best_open(run, same_run ? checkpoint : NULL);
     checkpoint_close(checkpoint);
     run->saving.first_step = run->trainer.steps;
     run->trainer.feed.watch = run_watch;

@@ -3,6 +3,7 @@
 #include "parallel/run/opened_run.h"
 
 #include "model/core/check.h"
+#include "model/core/log.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_path.h"
@@ -56,14 +57,18 @@ static void open_own_data(OpenedRun *r, const char *run)
              r->data.tokenizer_path, run);
 }
 
-void opened_run_open(OpenedRun *r, const char *path, int64_t ranks, bool with_data, int n_sets,
-                     const char *const *sets)
+void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
 {
     char err[2048];
     int64_t *steps = NULL;
-    *r = (OpenedRun){.path = must_strdup(path), .changed = n_sets > 0};
-    r->folder = run_path_of(path, &r->is_checkpoint);
-    r->config = read_config(r->folder, ranks, n_sets, sets);
+    *r = (OpenedRun){.path = must_strdup(a->run), .changed = a->set.count > 0};
+    r->choice = a->best ? OPEN_BEST : a->newest ? OPEN_NEWEST : OPEN_BEST_OR_NEWEST;
+    r->folder = run_path_of(a->run, &r->is_checkpoint);
+    if (a->best && a->newest) fail(EXIT_USAGE, "--best and --newest contradict each other");
+    if (r->is_checkpoint && r->choice != OPEN_BEST_OR_NEWEST)
+        fail(EXIT_USAGE, "%s is one checkpoint; %s chooses one of a run: give %s, or leave it out",
+             a->run, a->best ? "--best" : "--newest", r->folder);
+    r->config = read_config(r->folder, a->ranks, a->set.count, a->set.item);
     r->tokenizer = identity_tokenizer(r->folder);
     if (with_data) open_own_data(r, r->folder);
     /* Checked before any rank starts: a run without checkpoints cannot be opened. */
@@ -118,6 +123,40 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
     config_free(stored);
 }
 
+/* Opens the best checkpoint, as far as the choice allows it. Returns true and NULL in *out if the
+ * newest is to be opened instead. */
+static bool open_best(const OpenedRank *r, CheckpointIo *io, Checkpoint **out, char *err, size_t n)
+{
+    const OpenedRun *run = r->run;
+    CheckpointBest best;
+    *out = NULL;
+    if (run->choice == OPEN_NEWEST) return true;
+    bool good = checkpoint_best_open(io, run->folder, out, &best, err, n);
+    if (*out != NULL && r->leads)
+        fprintf(stderr, "best: step %lld, val %.4f\n", (long long)best.step, best.val_loss);
+    if (run->choice == OPEN_BEST && good && *out == NULL)
+        control_fail(io->world, EXIT_MISSING,
+                     "%s keeps no best checkpoint; leave --best out to open the newest",
+                     run->folder);
+    if (run->choice == OPEN_BEST || good) return good;
+    if (r->leads) log_warning("%s; the newest checkpoint is opened instead of the best", err);
+    return true;
+}
+
+/* Opens the checkpoint that was named or chosen; *out is NULL if the run has none. */
+static bool open_chosen(const OpenedRank *r, CheckpointIo *io, Checkpoint **out, char *err,
+                        size_t n)
+{
+    const OpenedRun *run = r->run;
+    if (run->is_checkpoint) return checkpoint_open_everywhere(io, run->path, out, err, n);
+    if (!open_best(r, io, out, err, n)) return false;
+    if (*out != NULL) return true;
+    if (!checkpoint_open_newest(io, run->folder, out, err, n)) return false;
+    if (*out != NULL && r->leads)
+        fprintf(stderr, "newest: step %lld\n", (long long)checkpoint_manifest(*out)->state.steps);
+    return true;
+}
+
 /* Opens a session on one rank and loads its weights from the checkpoint. On failure all ranks end
  * the program together: each has found the same error, or they have agreed on it. */
 static void join(OpenedRank *r, Comm *world)
@@ -131,10 +170,8 @@ static void join(OpenedRank *r, Comm *world)
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);
     session_allocate(&r->session);
     checkpoint_io_open(&io, &r->session.dev, world);
-    bool ok = run->is_checkpoint
-                  ? checkpoint_open_everywhere(&io, run->path, &checkpoint, err, sizeof err)
-                  : checkpoint_open_newest(&io, run->folder, &checkpoint, err, sizeof err);
-    if (!ok) control_fail(world, EXIT_DAMAGED, "%s", err);
+    if (!open_chosen(r, &io, &checkpoint, err, sizeof err))
+        control_fail(world, EXIT_DAMAGED, "%s", err);
     if (checkpoint == NULL)
         control_fail(world, EXIT_MISSING, "%s has no checkpoint yet", run->folder);
     /* Checked before the weights are read: otherwise a --set of another model would be reported as

@@ -5,8 +5,16 @@
 #define PARALLEL_RUN_OPENED_RUN_H
 
 #include "data/dataset.h"
+#include "model/core/args.h"
 #include "parallel/grid/launch.h"
 #include "parallel/trainer/session.h"
+
+/* Which checkpoint of a run to open. */
+typedef enum {
+    OPEN_BEST_OR_NEWEST, /* the best, or the newest if no best one is kept or it is damaged */
+    OPEN_BEST,
+    OPEN_NEWEST
+} OpenedChoice;
 
 /* The state that all ranks share and only read: the config, the tokenizer and, on request, the data
  * of a finished or running run. */
@@ -17,17 +25,40 @@ typedef struct {
     char *path, *folder;  /* the path as given; the run folder */
     bool is_checkpoint;   /* `path` names one checkpoint, not the run folder */
     bool changed;         /* --set was given */
+    OpenedChoice choice;  /* ignored if is_checkpoint */
 } OpenedRun;
-/* Opens the run or checkpoint at `path` for `ranks` ranks, with the --set options in `sets`. Opens
- * the data only if `with_data`: text can be generated on a machine without the corpus. Text data
- * are tokenized with the run's own tokenizer, even if the text has changed since training. On
- * failure prints an error message and ends the program. */
-void opened_run_open(OpenedRun *run, const char *path, int64_t ranks, bool with_data, int n_sets,
-                     const char *const *sets);
+
+/* The options of the commands that open a run: which run, its --set, the ranks, and the choice of
+ * the checkpoint. */
+typedef struct {
+    const char *run;
+    ArgList set;
+    int64_t ranks;
+    bool best, newest;
+} OpenedArguments;
+/* The option table's rows for the choice of the checkpoint. A command's struct of values must begin
+ * with an OpenedArguments. */
+#define OPENED_CHOICES                                                                             \
+    {.name = "--best",                                                                             \
+     .help = "open the checkpoint with the lowest validation loss\n"                               \
+             "(default where the run has kept one)",                                               \
+     .kind = ARG_FLAG,                                                                             \
+     .at = offsetof(OpenedArguments, best)},                                                       \
+    {                                                                                              \
+        .name = "--newest", .help = "open the newest checkpoint", .kind = ARG_FLAG,                \
+        .at = offsetof(OpenedArguments, newest)                                                    \
+    }
+
+/* Opens the run or checkpoint that the arguments name. Opens the data only if `with_data`: text can
+ * be generated on a machine without the corpus. Text data are tokenized with the run's own
+ * tokenizer, even if the text has changed since training. On failure prints an error message and
+ * ends the program. */
+void opened_run_open(OpenedRun *run, const OpenedArguments *arguments, bool with_data);
 void opened_run_close(OpenedRun *run);
 
-/* One rank's part of an opened run: a session that holds the weights of the newest checkpoint, or
- * of the checkpoint that `path` names. */
+/* One rank's part of an opened run: a session that holds the weights of the chosen checkpoint, or
+ * of the one that `path` names. Rank 0 has printed to stderr which one was chosen: "best: step 25,
+ * val 5.0624". */
 typedef struct {
     const OpenedRun *run;
     Session session;

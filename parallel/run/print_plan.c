@@ -6,6 +6,7 @@
 #include "optim/lr_schedule.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
+#include "parallel/run/best.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/print_ranks.h"
 #include "parallel/run/run_ranks.h"
@@ -162,9 +163,11 @@ void run_plan(Run *run)
     if (run->lead) {
         memory_print(&run->plan, &room);
         if (size.pp > 1) memory_print_stages(largest, size.pp, most);
-        disk_print(c, run->plan.checkpoint);
+        bool best = best_takes_disk(c, &run->data);
+        disk_print(c, best, run->plan.checkpoint);
         if (run->arguments.dry_run)
-            disk_check(c, run->plan.checkpoint, run->arguments.out ? run->arguments.out : "out");
+            disk_check(c, best, run->plan.checkpoint,
+                       run->arguments.out ? run->arguments.out : "out");
     }
     free(largest);
     /* Each rank checks its own device. The message is that of the lowest rank whose device is too

@@ -15,6 +15,10 @@ char *run_result_text(const RunResult *r)
     cJSON_AddNumberToObject(o, "loss", r->loss);
     if (!isnan(r->val_loss)) cJSON_AddNumberToObject(o, "val_loss", r->val_loss);
     if (!isnan(r->bits_per_byte)) cJSON_AddNumberToObject(o, "bits_per_byte", r->bits_per_byte);
+    if (r->best_step > 0) {
+        cJSON_AddNumberToObject(o, "best_step", (double)r->best_step);
+        cJSON_AddNumberToObject(o, "best_val_loss", r->best_val_loss);
+    }
     if (r->sample) {
         cJSON_AddStringToObject(o, "prompt", r->prompt);
         cJSON_AddStringToObject(o, "sample", r->sample);
@@ -55,6 +59,12 @@ bool run_result_parse(RunResult *r, const char *text, size_t bytes)
     /* Older programs wrote -1 if the number was unknown. */
     if (r->bits_per_byte < 0) r->bits_per_byte = NAN;
     bool good = count_of(o, "steps", &r->steps) && count_of(o, "tokens", &r->tokens);
+    /* Both or none: older programs wrote neither. */
+    r->best_val_loss = number_of(o, "best_val_loss");
+    if (isnan(r->best_val_loss) || !count_of(o, "best_step", &r->best_step)) {
+        r->best_step = 0;
+        r->best_val_loss = NAN;
+    }
     if (good) {
         r->prompt = copy_of(o, "prompt");
         r->sample = copy_of(o, "sample");

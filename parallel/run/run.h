@@ -57,6 +57,12 @@ typedef struct {
     bool keeping_warned; /* the warning that no older checkpoint is removed has been printed */
 } RunSaving;
 
+/* The validation loss of the run so far. All ranks have the same values. */
+typedef struct {
+    CheckpointBest kept; /* the checkpoint kept for its loss; step 0: none */
+    EvalRecord lowest;   /* the evaluation with the lowest loss; step 0: none */
+} RunBest;
+
 /* The work in progress: a step, an evaluation or a sample. */
 typedef struct {
     Progress progress;
@@ -96,6 +102,7 @@ typedef struct {
     RunRecords records;
     RunClock clock;
     RunSaving saving;
+    RunBest best;
     RunWork work;
     RunOutput output;
 } Run;

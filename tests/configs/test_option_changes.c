@@ -300,8 +300,8 @@ static void test_gradient_sum_of_two_ranks_is_twice_their_mean(void **state)
     }
 }
 
-/* Returns what `generate` prints with these options (the list ends with NULL). The caller frees
- * it. */
+/* Returns what `generate` prints with these options (the list ends with NULL), after the line that
+ * names the checkpoint. The caller frees it. */
 static char *generated(const char *const *options)
 {
     const char *argv[16] = {"generate", "large", "--prompt", "of"};
@@ -309,7 +309,11 @@ static char *generated(const char *const *options)
         argv[4 + i] = options[i];
     ChildResult ended = train_in_child(&(ChildPlace){0}, argv);
     if (ended.code != EXIT_OK) fail_msg("generate ends with %d: %s", ended.code, ended.text);
-    return ended.text;
+    char *text = strchr(ended.text, '\n');
+    assert_true(strncmp(ended.text, "best: ", 6) == 0 && text != NULL);
+    text = must_strdup(text + 1);
+    free(ended.text);
+    return text;
 }
 #define GENERATED(...) generated((const char *const[]){__VA_ARGS__, NULL})
 

@@ -7,9 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Both return 1 if the input was accepted and 0 if it was refused. They abort if what was accepted
+/* All return 1 if the input was accepted and 0 if it was refused. They abort if what was accepted
  * is inconsistent. */
 int fuzz_safetensors(const uint8_t *data, size_t n);
 int fuzz_manifest(const uint8_t *data, size_t n);
+int fuzz_best(const uint8_t *data, size_t n);
 
 #endif

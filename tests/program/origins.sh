@@ -60,7 +60,7 @@ check "origins: eval of the old text gives the old loss" cmp whole again
 expect_code "origins: eval accepts another text" 0 "$TRAIN" eval run --set data.val_text=other.txt
 # This is the training text itself. If eval cut it into other tokens than the run's, the loss would be that of guessing
 # (5.7).
-loss=$(sed -E 's/.*val loss ([0-9.]+).*/\1/' output)
+loss=$(sed -nE 's/.*val loss ([0-9.]+).*/\1/p' output)
 check "origins: eval of another text uses the run's tokenizer: $loss < 4.5" awk "BEGIN { exit !($loss < 4.5) }"
 
 expect_code "origins: --resume of a missing checkpoint ends with 66" 66 "$TRAIN" "$TINY" "${common[@]}" --resume nowhere \

@@ -197,6 +197,39 @@ static void opening_metrics_finds_out_which_lines_the_last_step_has(void **unuse
     }
 }
 
+#define VAL(step, loss)                                                                            \
+    "{\"event\": \"val\", \"step\": " step ", \"updates\": 1, \"samples\": 2, \"tokens\": 3, "     \
+    "\"skipped\": 0, \"loss\": " loss "}\n"
+
+/* The lowest validation loss is that of the lines that are kept. */
+static void opening_metrics_finds_the_lowest_validation_loss(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int64_t upto, step;
+        const char *text;
+    } cases[] = {
+        {9, 4, VAL("2", "5.5") VAL("4", "5.25") VAL("6", "5.75")},
+        {3, 2, VAL("2", "5.5") VAL("4", "5.25") VAL("6", "5.75")},
+        {9, 4, VAL("2", "null") VAL("4", "5.25") TRAINED("5") VAL("6", "5.25")},
+        {9, 6, VAL("2", "5.5") VAL("4", "5.25") LINE("data", "4") VAL("6", "5.75")},
+        {9, 0, VAL("2", "null") TRAINED("3")},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char err[512];
+        MetricsFile f;
+        MetricsTail tail = {0};
+        put_text("metrics.jsonl", cases[i].text);
+        if (!metrics_file_open(&f, &fs_system, ".", "metrics.jsonl", cases[i].upto, 1, &tail, err,
+                               sizeof err))
+            fail_msg("%s", err);
+        metrics_file_close(&f);
+        if (tail.lowest.step != cases[i].step)
+            fail_msg("%s: %lld", cases[i].text, (long long)tail.lowest.step);
+        if (tail.evaluated) assert_int_equal(tail.eval.step, tail.last.step);
+    }
+}
+
 static void links_pipes_and_folders_in_place_of_files_are_refused(void **unused)
 {
     (void)unused;
@@ -233,6 +266,7 @@ int main(void)
         cmocka_unit_test(a_line_that_could_not_be_written_is_written_later),
         cmocka_unit_test(metrics_file_end_writes_pending_lines_unless_the_lock_is_held),
         cmocka_unit_test(opening_metrics_finds_out_which_lines_the_last_step_has),
+        cmocka_unit_test(opening_metrics_finds_the_lowest_validation_loss),
         cmocka_unit_test(links_pipes_and_folders_in_place_of_files_are_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

@@ -140,8 +140,10 @@ static void test_a_second_signal_prints_which_steps_are_lost(void **state)
     says(said, "quit at once; only step 3, which is under way, is lost\n");
     free(said);
     disturb_step(6, interrupt_twice);
-    said = run_expecting("unsaved", (const char *[]){"checkpoint.save_interval=0", NULL},
-                         128 + SIGINT);
+    said = run_expecting(
+        "unsaved",
+        (const char *[]){"checkpoint.save_interval=0", "checkpoint.keep_best=false", NULL},
+        128 + SIGINT);
     says(said, "quit at once; steps 1 to 5 are not saved: there is no checkpoint\n");
     free(said);
     disturb_step(2, interrupt_twice); /* the second step of this attempt */

@@ -193,8 +193,10 @@ static void test_a_signal_during_a_sample_prints_what_is_finished_first(void **s
     says(said, "ending this sample; Ctrl-C again quits at once\n");
     free(said);
     disturbance = (Disturbance){.kind = WORK_SAMPLE, .at = 2, .act = ask_by_usr1};
-    said = run_expecting("sample-unsaved", (const char *[]){"checkpoint.save_interval=0", NULL},
-                         EXIT_REQUEUE);
+    said = run_expecting(
+        "sample-unsaved",
+        (const char *[]){"checkpoint.save_interval=0", "checkpoint.keep_best=false", NULL},
+        EXIT_REQUEUE);
     says(said, "SIGUSR1: ending this sample, then saving; a second signal ends the run at once\n");
     assert_true(is_there("sample-unsaved/checkpoints/step_00000002"));
     free(said);

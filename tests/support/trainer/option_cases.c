@@ -210,6 +210,7 @@ const OptionCase option_cases[] = {
     SEE("eval.sample_top_k", "2"),
     SEE("checkpoint.save_interval", "3", "checkpoint.keep=0"),
     SEE("checkpoint.keep", "1"),
+    SEE("checkpoint.keep_best", "false"),
     ON_RANKS("checkpoint.writers", "2"),
     {.key = "comms_logger.enabled", .value = "true", .ranks = 2, .shows = "all-reduce"},
     {.key = "logging.json", .value = "true", .shows = "\"event\""},

@@ -1,0 +1,14 @@
+/* best.h -- reads and writes the content of RUN/checkpoints/best.json. Private to
+ * parallel/checkpoint; other folders include checkpoint.h. */
+#ifndef PARALLEL_CHECKPOINT_BEST_H
+#define PARALLEL_CHECKPOINT_BEST_H
+
+#include "parallel/checkpoint/checkpoint.h"
+
+/* Parses the text of best.json. Returns false and clears *best unless it is one JSON object with
+ * all members of the struct, and their values are possible. */
+bool best_parse(CheckpointBest *best, const char *text, size_t bytes);
+/* Returns the text of best.json; the caller frees it. */
+char *best_text(const CheckpointBest *best);
+
+#endif

@@ -1,0 +1,150 @@
+/* best.c -- follows the validation loss of a run, and keeps the checkpoint with the lowest one. See
+ * best.h.
+ *
+ * The record of the best checkpoint is a file beside the checkpoints. The lowest loss is not stored
+ * anywhere else: metrics.jsonl, which is cut back to the checkpoint at a resume, has every
+ * evaluation. */
+#include "parallel/run/best.h"
+
+#include "data/identity.h"
+#include "model/core/log.h"
+#include "model/core/min_max.h"
+#include "parallel/grid/control.h"
+#include "parallel/run/between_steps.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* The best checkpoint is saved from this fraction of the run on, 1 / FIRST, because before it
+ * nearly every evaluation is the best so far; and at most EACH times per save_interval. */
+enum { FIRST = 10, EACH = 4 };
+
+bool best_is_kept(const Config *c, const DataSet *data)
+{
+    return c->checkpoint.keep_best && data->val.n_files > 0;
+}
+
+bool best_takes_disk(const Config *c, const DataSet *data)
+{
+    return best_is_kept(c, data) && c->eval.interval > 0 && c->eval.interval < c->train_steps;
+}
+
+/* Returns the least number of steps between two saves of a best checkpoint. */
+static int64_t least_distance(const Config *c)
+{
+    int64_t interval = c->checkpoint.save_interval;
+    if (interval <= 0 || interval > c->train_steps) interval = c->train_steps;
+    return (interval + EACH - 1) / EACH;
+}
+
+int64_t best_most_saves(const Config *c)
+{
+    int64_t save = c->checkpoint.save_interval, interval = c->eval.interval;
+    if (save > 0 && interval % save == 0) return 0;
+    int64_t distance = least_distance(c);
+    return (c->train_steps - 1) / max_i64(interval, distance);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Returns the record of the best checkpoint, on rank 0; step 0 if there is none that counts. A
+ * record that cannot be used is removed. One that was made with other validation data stays, so
+ * that its checkpoint stays, but its loss is not compared: the next evaluation replaces it. */
+static CheckpointBest read_record(const Run *run, const Checkpoint *resumed)
+{
+    char err[1024];
+    CheckpointBest best;
+    Checkpoint *c = NULL;
+    bool good = checkpoint_best_find(run->folder.path, &best, &c, err, sizeof err), same = true;
+    if (!good) log_warning("%s; the best checkpoint is chosen anew", err);
+    if (c) same = data_identity_same_val(checkpoint_manifest(c)->data, run->data.identity);
+    checkpoint_close(c);
+    if (good && best.step == 0) return best;
+    /* A run resumes from a step before its best only if the best is damaged. */
+    bool ahead = resumed == NULL || best.step > checkpoint_manifest(resumed)->state.steps;
+    if (good && !ahead && best_is_kept(run->config, &run->data))
+        return same ? best : (CheckpointBest){0};
+    if (!checkpoint_best_forget(run->folder.path, err, sizeof err)) log_warning("%s", err);
+    return (CheckpointBest){0};
+}
+
+/* Restores the lowest loss and the newest evaluation from the metrics, on rank 0. */
+static void take_metrics(Run *run, const Checkpoint *resumed)
+{
+    MetricsTail tail = metrics_tail(run->output.metrics);
+    if (!data_identity_same_val(checkpoint_manifest(resumed)->data, run->data.identity)) {
+        metrics_note(run->output.metrics, "data", run->trainer.steps, "other validation data");
+        return;
+    }
+    run->best.lowest = tail.lowest;
+    if (tail.evaluated && tail.last.step == run->trainer.steps) run->records.eval = tail.eval;
+    /* The metrics may be lost. */
+    if (run->best.lowest.step == 0 && run->best.kept.step > 0)
+        run->best.lowest =
+            (EvalRecord){.step = run->best.kept.step, .loss = run->best.kept.val_loss};
+}
+
+void best_open(Run *run, const Checkpoint *resumed)
+{
+    if (run->folder.state != RUN_RESUMED) return;
+    if (run->lead) run->best.kept = read_record(run, resumed);
+    if (run->lead && resumed) take_metrics(run, resumed);
+    control_share(run->world, &run->best, sizeof run->best);
+    control_share(run->world, &run->records.eval, sizeof run->records.eval);
+}
+
+/* ---- after an evaluation --------------------------------------------------------------------- */
+
+/* Returns whether the newest evaluation makes this step the best checkpoint. */
+static bool is_best(const Run *run)
+{
+    const Config *c = run->config;
+    const CheckpointBest *kept = &run->best.kept;
+    int64_t step = run->trainer.steps;
+    if (!best_is_kept(c, &run->data) || step * FIRST < c->train_steps) return false;
+    if (kept->step > 0 && !(run->records.eval.loss < kept->val_loss)) return false;
+    return run->saving.saved_step == step || kept->step == 0 ||
+           step - kept->step >= least_distance(c);
+}
+
+/* Removes the checkpoint that was the best until now, unless it is among those kept anyway. */
+static void remove_former(Run *run)
+{
+    char err[1024];
+    int64_t keep = run->config->checkpoint.keep;
+    if (keep > 0 && !run->trainer.keep_all &&
+        !checkpoint_prune(&run->trainer.io, run->folder.path, run->saving.saved_step, (int)keep,
+                          err, sizeof err))
+        log_warning("%s; older checkpoints stay", err);
+}
+
+void best_consider(Run *run)
+{
+    char err[1024];
+    const EvalRecord *e = &run->records.eval;
+    RunBest *b = &run->best;
+    if (isfinite(e->loss) && (b->lowest.step == 0 || e->loss < b->lowest.loss)) b->lowest = *e;
+    /* All ranks have the same loss; they still take rank 0's decision, because a save that only
+     * some of them make would never end. */
+    bool best = isfinite(e->loss) && is_best(run);
+    control_share(run->world, &best, sizeof best);
+    if (!best) return;
+    if (run->saving.saved_step != run->trainer.steps) run_save(run);
+    if (run->saving.saved_step != run->trainer.steps) return;
+    CheckpointBest record = {.step = run->trainer.steps, .val_loss = e->loss};
+    if (!checkpoint_best_write(&run->trainer.io, run->folder.path, &record, err, sizeof err)) {
+        log_warning("step %lld is not recorded as the best: %s", (long long)record.step, err);
+        return;
+    }
+    b->kept = record;
+    remove_former(run);
+    char text[64];
+    snprintf(text, sizeof text, "val %.4f", e->loss);
+    if (run->lead) metrics_note(run->output.metrics, "best", record.step, text);
+}
+
+bool best_has_risen(const Run *run)
+{
+    const EvalRecord *e = &run->records.eval, *lowest = &run->best.lowest;
+    return lowest->step > 0 && lowest->step < e->step && e->loss > lowest->loss + 5e-5;
+}

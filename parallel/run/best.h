@@ -1,0 +1,30 @@
+/* best.h -- follows the validation loss of a run, and keeps the checkpoint of the step at which it
+ * was lowest. */
+#ifndef PARALLEL_RUN_BEST_H
+#define PARALLEL_RUN_BEST_H
+
+#include "parallel/run/run.h"
+
+/* Returns whether the run keeps its best checkpoint: the config asks for it, and there is
+ * validation data. */
+bool best_is_kept(const Config *config, const DataSet *data);
+/* Returns whether the best checkpoint may be another one than the newest, so that it takes disk
+ * space of its own: there are evaluations before the end of the run. */
+bool best_takes_disk(const Config *config, const DataSet *data);
+/* Returns how many checkpoints a run with such evaluations saves only because they are the best so
+ * far, at most: those of evaluations that fall on no save of checkpoint.save_interval. */
+int64_t best_most_saves(const Config *config);
+
+/* Restores run->best when the run is opened, from best.json and from the metrics of the steps up to
+ * the checkpoint from which the run resumes (NULL: it starts at step 0 or from another run). All
+ * ranks call it. */
+void best_open(Run *run, const Checkpoint *resumed);
+/* Takes the newest evaluation into account. If its loss is the lowest so far, saves this step,
+ * unless it is saved or too little time has passed since the last best checkpoint, and records it
+ * as the best. All ranks call it. */
+void best_consider(Run *run);
+/* Returns whether the newest validation loss is above that of an earlier step by more than the four
+ * printed digits hide. */
+bool best_has_risen(const Run *run);
+
+#endif

@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# best.sh -- tests that the checkpoint with the lowest validation loss is kept, also across kills, damage and grids, and that
+# generate and eval open it.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+
+# Random letters can only be learned by heart, so the validation loss soon rises.
+awk 'BEGIN { seed = 7
+             for (i = 1; i <= 3000; i++) {
+                 seed = (seed * 16807) % 2147483647
+                 printf "%c%s", 97 + int(seed / 2147483647 * 26), i % 60 ? "" : "\n"
+             } }' >all.txt
+head -n 35 all.txt >letters.txt
+tail -n 15 all.txt >held_out.txt
+cat >letters.json <<'END'
+{
+  "model": { "num_layers": 2, "hidden_size": 64, "num_attention_heads": 4 },
+  "data": { "text": "letters.txt", "val_text": "held_out.txt", "tokenizer_vocab_size": 300, "seq_length": 32 },
+  "seed": 7, "device": "cpu", "cpu": { "threads": 1, "blas": "builtin" },
+  "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "train_steps": 40, "steps_per_print": 20,
+  "optimizer": { "type": "AdamW", "params": { "lr": 1e-2 } },
+  "eval": { "interval": 5, "sample_tokens": 4 },
+  "checkpoint": { "save_interval": 20, "keep": 1 }
+}
+END
+
+# best RUN: prints step and loss of its best checkpoint
+best() { sed -nE 's/^\{"step": ([0-9]+), "val_loss": ([0-9.]+), .*/\1 \2/p' "$1/checkpoints/best.json"; }
+# lowest RUN FIRST: prints the step of its lowest validation loss from step FIRST on
+lowest() { figures "$1" | awk -v first="$2" '$1 == "val" && $2 >= first && (!best || $3 < best) { best = $3; step = $2 } END { print step }'; }
+
+expect_code "best: a run that learns its text by heart succeeds" 0 "$TRAIN" letters.json --out run
+check "best: the plan counts the best checkpoint" grep -q '^disk .* a checkpoint, 1 kept and the best$' output
+low=$(lowest run 4)
+check "best: the validation loss has risen since" test "$low" -lt 40
+risen="best    validation was best at step $low ($(best run | awk '{ printf "%.4f", $2 }')) and has risen since"
+check "best: the end of the run says so" grep -qxF "$risen" output
+expect_code "best: a finished run shows its result again" 0 "$TRAIN" letters.json --out run
+check "best: it says so again" grep -qxF "$risen" output
+expect_code "best: a run that saves rarely succeeds" 0 "$TRAIN" letters.json --set checkpoint.save_interval=100 --out rarely
+near=$(best rarely | awk '{ printf "step %d (%.4f)", $1, $2 }')
+check "best: a step that was not saved is told from the best checkpoint" test "$(sed -n '/^best /,/^next /p' output | sed '$d' | tr -s ' \n' ' ')" = "$(tr -s ' ' <<<"$risen"); the best checkpoint is that of $near "
+check "best: the best checkpoint is that of the lowest loss" test "$(best run | cut -d' ' -f1)" = "$low"
+check "best: nothing else is kept besides the newest" test "$(checkpoint_steps run | tr '\n' ' ')" = "$low 40 "
+val=$(best run | awk '{ printf "%.4f", $2 }')
+expect_code "best: ckpt list succeeds" 0 "$TRAIN" ckpt list run
+check "best: ckpt list marks the best" test "$(awk '/ MiB |KiB / && NF == 7 { print $1, $6 }' output)" = "$low $val"
+expect_code "best: eval opens the best" 0 "$TRAIN" eval run
+check "best: eval says so" grep -qx "best: step $low, val $val" output
+check "best: eval computes the recorded loss" test "$(sed -nE 's/.* val loss ([0-9.]+) .*/\1/p' output | xargs printf %.4f)" = "$val"
+expect_code "best: generate opens the best" 0 "$TRAIN" generate run --tokens 2
+check "best: generate says so" grep -qx "best: step $low, val $val" output
+expect_code "best: --newest opens the newest" 0 "$TRAIN" eval run --newest
+check "best: eval says that it is the newest" grep -qx 'newest: step 40' output
+expect_code "best: --best and --newest together are refused" 64 "$TRAIN" eval run --best --newest
+expect_code "best: --best with one checkpoint is refused" 64 "$TRAIN" eval run/checkpoints/step_00000040 --best
+
+expect_code "best: a run without keep_best succeeds" 0 "$TRAIN" letters.json --set checkpoint.keep_best=false --out plain
+expect_code "best: --best is refused where none is kept" 66 "$TRAIN" eval plain --best
+check "best: without keep_best there is no record" test ! -e plain/checkpoints/best.json
+
+# spoil RUN STEP: damages the last byte of the weights of a checkpoint
+spoil() {
+    local file bytes
+    file=$1/checkpoints/step_$(printf %08d "$2")/model.safetensors
+    bytes=$(stat -c %s "$file")
+    printf x | dd of="$file" bs=1 seek=$((bytes - 1)) conv=notrunc status=none
+}
+cp -r run damaged
+spoil damaged "$low"
+expect_code "best: where the best is damaged, the newest is opened" 0 "$TRAIN" eval damaged
+check "best: the damage and the newest are reported" \
+    test "$(grep -c -e 'is damaged.*the newest checkpoint is opened' -e '^newest: step 40$' output)" -eq 2
+expect_code "best: --best refuses a damaged one" 65 "$TRAIN" eval damaged --best
+
+# A run that was killed leaves its checkpoints and no result. Whatever is lost, and on every grid, it goes on to the same best
+# checkpoint.
+expect_code "best: a run that keeps all checkpoints succeeds" 0 "$TRAIN" letters.json --set checkpoint.keep=0 \
+    --set checkpoint.save_interval=5 --out all
+# resumed NAME STEP OPTION...: goes on from this step of the run, and checks the result; `prepare` has changed the folder
+resumed() {
+    local name=$1 step=$2 later
+    shift 2
+    rm -rf killed
+    cp -r all killed
+    rm killed/result.json
+    for later in $(checkpoint_steps killed); do
+        [ "$later" -le "$step" ] || rm -r "killed/checkpoints/step_$(printf %08d "$later")"
+    done
+    prepare
+    expect_code "best: a killed run goes on ($name)" 0 "$TRAIN" letters.json --set checkpoint.keep=1 --out killed "$@"
+    check "best: the checkpoint of the lowest loss is kept ($name)" \
+        test "$(best killed | cut -d' ' -f1) $(checkpoint_steps killed | tr '\n' ' ')" = "$(lowest killed 4) $low 40 "
+    expect_code "best: it is whole ($name)" 0 "$TRAIN" eval killed --best
+}
+prepare() { :; }
+resumed "after the best" $((low + 5))
+resumed "before the best" 10
+prepare() { rm killed/checkpoints/best.json; }
+resumed "between the best checkpoint and its record" "$low"
+prepare() { spoil killed $((low + 5)); }
+resumed "the newest checkpoint is damaged" $((low + 5))
+prepare() { spoil killed "$low" && spoil killed $((low + 5)); }
+resumed "the best and the newest checkpoint are damaged" $((low + 5))
+prepare() { echo '{' >killed/checkpoints/best.json; }
+resumed "the record is damaged" "$low"
+prepare() { :; }
+resumed "2 data-parallel ranks" 10 --ranks 2
+resumed "2 tensor-parallel ranks" "$low" --ranks 2 --set parallel.tensor=2
+resumed "2 stages" 10 --ranks 2 --set parallel.pipeline=2
+resumed "4 ranks, ZeRO 1" 10 --ranks 4 --set parallel.tensor=2 --set zero_optimization.stage=1 --set train_micro_batch_size_per_gpu=1
+
+# Other validation data: the old best loss is not compared with losses of the new data.
+tac held_out.txt | rev >other.txt
+rm -rf killed
+cp -r all killed
+rm killed/result.json
+expect_code "best: a run goes on with other validation data" 0 "$TRAIN" letters.json --set data.val_text=other.txt \
+    --set checkpoint.keep=1 --set train_steps=60 --allow-config-change --out killed
+check "best: the best is chosen anew" test "$(best killed | cut -d' ' -f1)" -gt 40
+check "best: the former best is removed" test "$(checkpoint_steps killed | tr '\n' ' ')" = "$(best killed | cut -d' ' -f1) 60 "
+finish
