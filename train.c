@@ -42,7 +42,7 @@ static int train_rank(Run *run)
     run_open_trainer(run);
     run_catch_up(run);
     if (run_stop_asked(run)) return run_leave(run);
-    while (run->trainer.steps < run->config->train_steps) {
+    while (!run_is_over(run)) {
         trainer_step(&run->trainer);
         run_report(run);
         run_save_if_due(run); /* save first: nothing is lost if a later line fails */

@@ -202,6 +202,8 @@ typedef struct Config {
     struct {
         /* steps: micro-batches per evaluation, over all ranks; 0: all data */
         int64_t interval, steps;
+        /* evaluations in a row without a lower loss that end the run; 0: none do */
+        int64_t patience;
         int64_t sample_interval, sample_tokens;
         char *sample_prompt;
         double sample_temperature;

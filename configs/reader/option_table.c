@@ -343,6 +343,9 @@ const Option option_table[] = {
     INT(eval.steps, "100", 0, HUGE_COUNT, NONE, FILES,
         "micro-batches of every evaluation, of all ranks together, the last one included, and the "
         "same ones each time; 0: all of the validation data"),
+    INT(eval.patience, "0", 0, HUGE_COUNT, NONE, LOSSES,
+        "the run ends when so many evaluations in a row bring no lower validation loss; 0: it goes "
+        "on to train_steps"),
     INT(eval.sample_interval, "0", 0, HUGE_COUNT, NONE, SAMPLES,
         "print a sample every so many steps; 0: none"),
     INT(eval.sample_tokens, "100", 1, 1e6, NONE, SAMPLES, "tokens of a sample"),

@@ -265,6 +265,22 @@ static void check_writers(Load *load)
                     "%lld, but there are %lld ranks, so %lld write", writers, world, world);
 }
 
+/* Reports a patience that nothing can end. */
+static void check_patience(Load *load)
+{
+    static const char key[] = "eval.patience";
+    const Config *c = load->config;
+    bool text = c->data.train.count == 0;
+    bool val =
+        c->data.val.count > 0 || c->data.val_text.count > 0 || (text && c->data.val_fraction > 0);
+    if (c->eval.patience == 0 || UNUSABLE(load, key, "eval.interval", "data.val_fraction")) return;
+    if (c->eval.interval == 0 || !val)
+        load_notice(load, load_place(load, key), key, "%lld, without effect: %s",
+                    (long long)c->eval.patience,
+                    val ? "eval.interval is 0, so only the end is evaluated"
+                        : "there is no validation data");
+}
+
 void validate_config(Load *load)
 {
     check_batch(load);
@@ -278,4 +294,5 @@ void validate_config(Load *load)
     check_scheduler(load);
     check_zero(load);
     check_writers(load);
+    check_patience(load);
 }

@@ -80,10 +80,11 @@ void metrics_end(Metrics *metrics);
 typedef struct {
     StepRecord last;                  /* totals, and the loss if `trained`; other fields are zero */
     bool trained, evaluated, sampled; /* which kinds of lines that step has */
-    EvalRecord eval;                  /* that step's evaluation, if `evaluated`: step and loss */
-    /* The evaluation with the lowest loss in the whole file, or since the last line "data"; only
-     * step and loss. Step 0: none. */
-    EvalRecord lowest;
+    /* That step's evaluation, if `evaluated`, and the evaluation with the lowest loss in the whole
+     * file, or since the last line "data" (step 0: none). Both have only step, loss and bits per
+     * byte. */
+    EvalRecord eval, lowest;
+    int64_t since_lowest; /* number of evaluations after `lowest` */
 } MetricsTail;
 MetricsTail metrics_tail(const Metrics *metrics);
 

@@ -41,34 +41,44 @@ static bool is_event(const char *line, size_t bytes, const char *event)
     return bytes > (size_t)length && memcmp(line, pattern, (size_t)length) == 0;
 }
 
-/* Returns the loss in a line; NaN if it has none, or if it was not finite. */
-static double read_loss(const char *line, size_t bytes)
+/* Returns the number after `"key": ` in a line; NaN if there is none, or if it was not finite. */
+static double read_number(const char *line, size_t bytes, const char *key)
 {
-    static const char key[] = "\"loss\": ";
-    const char *at = memmem(line, bytes, key, sizeof key - 1);
-    return at == NULL || at[sizeof key - 1] == 'n' ? NAN : strtod(at + sizeof key - 1, NULL);
+    char pattern[40];
+    int length = snprintf(pattern, sizeof pattern, "\"%s\": ", key);
+    const char *at = memmem(line, bytes, pattern, (size_t)length);
+    return at == NULL || at[length] == 'n' ? NAN : strtod(at + length, NULL);
 }
 
 /* Updates `tail` for the line of an evaluation. */
 static void note_evaluation(const char *line, size_t bytes, int64_t step, MetricsTail *tail)
 {
+    double loss = read_number(line, bytes, "loss"),
+           bits = read_number(line, bytes, "bits_per_byte");
     tail->evaluated = true;
-    tail->eval = (EvalRecord){.step = step, .loss = read_loss(line, bytes)};
-    bool first = tail->lowest.step == 0 && isfinite(tail->eval.loss);
-    if (first || tail->eval.loss < tail->lowest.loss) tail->lowest = tail->eval;
+    tail->eval = (EvalRecord){.step = step, .loss = loss, .bits_per_byte = isnan(bits) ? -1 : bits};
+    tail->since_lowest++;
+    bool first = tail->lowest.step == 0 && isfinite(loss);
+    if (!first && !(loss < tail->lowest.loss)) return;
+    tail->lowest = tail->eval;
+    tail->since_lowest = 0;
 }
 
 /* Updates `tail` for a line that is kept: its totals `r`, and its kind (train, val or sample). */
 static void note_line(const char *line, size_t bytes, StepRecord r, MetricsTail *tail)
 {
-    if (r.step != tail->last.step) *tail = (MetricsTail){.lowest = tail->lowest};
+    if (r.step != tail->last.step)
+        *tail = (MetricsTail){.lowest = tail->lowest, .since_lowest = tail->since_lowest};
     r.loss = tail->last.loss;
     if (is_event(line, bytes, "train")) {
-        r.loss = read_loss(line, bytes);
+        r.loss = read_number(line, bytes, "loss");
         tail->trained = memmem(line, bytes, "\"loss\": ", 8) != NULL;
     }
     if (is_event(line, bytes, "val")) note_evaluation(line, bytes, r.step, tail);
-    if (is_event(line, bytes, "data")) tail->lowest = (EvalRecord){0};
+    if (is_event(line, bytes, "data")) {
+        tail->lowest = (EvalRecord){0};
+        tail->since_lowest = 0;
+    }
     tail->sampled |= is_event(line, bytes, "sample");
     tail->last = r;
 }

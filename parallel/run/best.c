@@ -77,6 +77,7 @@ static void take_metrics(Run *run, const Checkpoint *resumed)
         return;
     }
     run->best.lowest = tail.lowest;
+    run->best.since = tail.since_lowest;
     if (tail.evaluated && tail.last.step == run->trainer.steps) run->records.eval = tail.eval;
     /* The metrics may be lost. */
     if (run->best.lowest.step == 0 && run->best.kept.step > 0)
@@ -118,14 +119,32 @@ static void remove_former(Run *run)
         log_warning("%s; older checkpoints stay", err);
 }
 
-void best_consider(Run *run)
+void best_compare(Run *run)
+{
+    RunBest *b = &run->best;
+    const EvalRecord *e = &run->records.eval;
+    bool lower = isfinite(e->loss) && (b->lowest.step == 0 || e->loss < b->lowest.loss);
+    /* The loss is the same on all ranks. They still take rank 0's answer, because it decides when
+     * all of them end. */
+    control_share(run->world, &lower, sizeof lower);
+    b->since++;
+    if (!lower) return;
+    b->lowest = *e;
+    b->since = 0;
+}
+
+bool best_has_stalled(const Run *run)
+{
+    int64_t patience = run->config->eval.patience;
+    return patience > 0 && run->best.since >= patience;
+}
+
+void best_keep(Run *run)
 {
     char err[1024];
     const EvalRecord *e = &run->records.eval;
     RunBest *b = &run->best;
-    if (isfinite(e->loss) && (b->lowest.step == 0 || e->loss < b->lowest.loss)) b->lowest = *e;
-    /* All ranks have the same loss; they still take rank 0's decision, because a save that only
-     * some of them make would never end. */
+    /* Rank 0 decides here, too: a save that only some ranks make would never end. */
     bool best = isfinite(e->loss) && is_best(run);
     control_share(run->world, &best, sizeof best);
     if (!best) return;

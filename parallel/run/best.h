@@ -19,10 +19,15 @@ int64_t best_most_saves(const Config *config);
  * the checkpoint from which the run resumes (NULL: it starts at step 0 or from another run). All
  * ranks call it. */
 void best_open(Run *run, const Checkpoint *resumed);
-/* Takes the newest evaluation into account. If its loss is the lowest so far, saves this step,
- * unless it is saved or too little time has passed since the last best checkpoint, and records it
- * as the best. All ranks call it. */
-void best_consider(Run *run);
+/* Compares the newest evaluation with the lowest one so far. All ranks call it once after each
+ * evaluation. */
+void best_compare(Run *run);
+/* If the newest evaluation has the lowest loss so far, saves this step, unless it is saved or too
+ * little time has passed since the last best checkpoint, and records it as the best. All ranks call
+ * it after best_compare. */
+void best_keep(Run *run);
+/* Returns whether the last eval.patience evaluations brought no lower loss. */
+bool best_has_stalled(const Run *run);
 /* Returns whether the newest validation loss is above that of an earlier step by more than the four
  * printed digits hide. */
 bool best_has_risen(const Run *run);

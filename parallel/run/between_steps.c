@@ -91,7 +91,8 @@ bool run_evaluate(Run *run, bool final)
         memory_print_use(run->config, &run->plan, "after an evaluation");
     }
     run_resume_clock(run);
-    if (!r.cut) best_consider(run);
+    if (!r.cut) best_compare(run);
+    if (!r.cut) best_keep(run);
     return !r.cut;
 }
 
@@ -139,7 +140,7 @@ static const char *next_try(const Run *run)
     int64_t step = run->trainer.steps, interval = c->checkpoint.save_interval;
     /* The process ends after this save, so there is no next try. */
     if (run->saving.last_try || run_stop_seen(run)) return "";
-    if (step >= c->train_steps) return "; trying again before the run ends";
+    if (run_is_over(run)) return "; trying again before the run ends";
     bool again = interval > 0 && interval <= c->train_steps &&
                  step - step % interval <= c->train_steps - interval;
     return again ? "; trying again at the next interval" : "; trying again after the last step";
@@ -201,17 +202,20 @@ void run_save(Run *run)
     run_resume_clock(run);
 }
 
+bool run_is_over(const Run *run)
+{
+    return run->trainer.steps >= run->config->train_steps || best_has_stalled(run);
+}
+
+/* The last step is evaluated and sampled by run_finish. */
 static bool evaluation_due(const Run *run)
 {
-    const Config *c = run->config;
-    return run_is_due(run->trainer.steps, c->eval.interval) && run->trainer.steps < c->train_steps;
+    return run_is_due(run->trainer.steps, run->config->eval.interval) && !run_is_over(run);
 }
 
 static bool sample_due(const Run *run)
 {
-    const Config *c = run->config;
-    return run_is_due(run->trainer.steps, c->eval.sample_interval) &&
-           run->trainer.steps < c->train_steps;
+    return run_is_due(run->trainer.steps, run->config->eval.sample_interval) && !run_is_over(run);
 }
 
 void run_evaluate_if_due(Run *run)
@@ -235,7 +239,7 @@ void run_catch_up(Run *run)
     control_share(run->world, &sampled, sizeof sampled);
     if (evaluation_due(run) && !evaluated) run_evaluate(run, false);
     /* The earlier attempt may have ended before it recorded this step as the best. */
-    if (evaluated && run->records.eval.step == run->trainer.steps) best_consider(run);
+    if (evaluated && run->records.eval.step == run->trainer.steps) best_keep(run);
     if (sample_due(run) && !sampled) run_sample(run);
 }
 

@@ -71,7 +71,7 @@ int run_leave(Run *run)
                      saved ? "stopped on request" : "stopped, not saved");
         metrics_flush(run->output.metrics, err, sizeof err);
     }
-    if (saved && run->trainer.steps >= run->config->train_steps)
+    if (saved && run_is_over(run))
         log_info("stopped after the last step, %lld; %s evaluates and ends the run",
                  (long long)run->trainer.steps, command);
     else if (saved)
@@ -100,6 +100,7 @@ static RunResult result_of(const Run *run)
         r.val_loss = run->records.eval.loss;
         if (run->records.eval.bits_per_byte >= 0) r.bits_per_byte = run->records.eval.bits_per_byte;
     }
+    if (run->trainer.steps < run->config->train_steps) r.patience = run->config->eval.patience;
     if (best_has_risen(run)) {
         r.best_step = run->best.lowest.step;
         r.best_val_loss = run->best.lowest.loss;
@@ -168,6 +169,10 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
              figure_short((double)r->tokens).text, loss);
     if (!isnan(r->val_loss)) log_info("val     loss %.4f nats a token%s", r->val_loss, bits);
     print_best(run, r);
+    if (r->patience > 0)
+        log_field("ended",
+                  "before step %lld: %s in a row brought no lower validation loss (eval.patience)",
+                  (long long)run->config->train_steps, figure_of(r->patience, "evaluation").text);
     print_next(run, given);
 }
 
@@ -281,7 +286,9 @@ int run_finish(Run *run)
      * all. */
     if (run->records.last_known) check_loss(run, "its loss", run->records.last.loss);
     check_updates(run);
-    if (!run_evaluate(run, true)) return run_leave(run);
+    /* A run that ends early has just evaluated this step. */
+    bool evaluated = best_has_stalled(run) && run->records.eval.step == run->trainer.steps;
+    if (!evaluated && !run_evaluate(run, true)) return run_leave(run);
     if (run->trainer.val) check_loss(run, "the validation loss", run->records.eval.loss);
     if (run->records.last.skips_in_row == 0 && !run_is_healthy(run, why, sizeof why))
         log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
@@ -290,7 +297,9 @@ int run_finish(Run *run)
     if (run->saving.error != EXIT_OK) run_save(run); /* the disk may have room by now */
     run_print_comms(run);
     if (run->lead)
-        metrics_note(run->output.metrics, "end", run->trainer.steps, "train_steps reached");
+        metrics_note(run->output.metrics, "end", run->trainer.steps,
+                     run->trainer.steps < run->config->train_steps ? "eval.patience reached"
+                                                                   : "train_steps reached");
     if (run->saving.error != EXIT_OK) {
         char *command = way_on(run);
         control_fail(run->world, run->saving.error,

@@ -63,6 +63,15 @@ static bool read_result(RunFolder *run)
     return good;
 }
 
+/* Returns whether a run with this result has reached the goal of the config. A result with fewer
+ * steps was written before train_steps was raised, or by a run that eval.patience ended; the latter
+ * is finished unless the config has more patience now. */
+static bool is_finished(const RunResult *r, const Config *config)
+{
+    int64_t patience = config->eval.patience;
+    return r->steps >= config->train_steps || (patience > 0 && patience <= r->patience);
+}
+
 /* Removes FOLDER/STOP, the request that stopped an earlier run: it would stop every later run in
  * this folder. Returns false and sets err if it cannot be removed. */
 static bool remove_stop(const char *folder, char *err, size_t n)
@@ -89,8 +98,7 @@ static bool enter_folder(RunFolder *run, char *path, const Config *config, char 
         return false;
     run->attempt = run->lock.attempt;
     run->state = run_path_has(path, "config.json") ? RUN_RESUMED : RUN_NEW;
-    /* A result with fewer steps was written before train_steps was raised: the run continues. */
-    if (run->state == RUN_RESUMED && read_result(run) && run->result.steps >= config->train_steps)
+    if (run->state == RUN_RESUMED && read_result(run) && is_finished(&run->result, config))
         run->state = RUN_FINISHED;
     return remove_stop(path, err, n);
 }

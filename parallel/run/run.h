@@ -61,6 +61,7 @@ typedef struct {
 typedef struct {
     CheckpointBest kept; /* the checkpoint kept for its loss; step 0: none */
     EvalRecord lowest;   /* the evaluation with the lowest loss; step 0: none */
+    int64_t since;       /* number of evaluations after it */
 } RunBest;
 
 /* The work in progress: a step, an evaluation or a sample. */
@@ -143,6 +144,9 @@ void run_catch_up(Run *run);
 /* Reports after a step: writes its records to metrics.jsonl, updates the live line, and prints a
  * row of the table if one is due. */
 void run_report(Run *run);
+/* Returns whether the run has made its last step: train_steps is reached, or the last eval.patience
+ * evaluations brought no lower loss. All ranks get the same answer. */
+bool run_is_over(const Run *run);
 void run_save_if_due(Run *run);
 void run_evaluate_if_due(Run *run);
 void run_sample_if_due(Run *run);

@@ -113,7 +113,7 @@ void run_prepare_answers(const Run *run, const char *doing)
 {
     if (!run->lead) return;
     int place = !watch.place;
-    bool step = doing == NULL && run->trainer.steps < run->config->train_steps;
+    bool step = doing == NULL && !run_is_over(run);
     snprintf(watch.doing[place], sizeof watch.doing[place], "%s",
              doing ? doing : "finishing this step, then saving");
     format_lost(watch.lost[place], sizeof watch.lost[place], run, step);

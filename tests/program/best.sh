@@ -77,16 +77,21 @@ expect_code "best: --best refuses a damaged one" 65 "$TRAIN" eval damaged --best
 # checkpoint.
 expect_code "best: a run that keeps all checkpoints succeeds" 0 "$TRAIN" letters.json --set checkpoint.keep=0 \
     --set checkpoint.save_interval=5 --out all
-# resumed NAME STEP OPTION...: goes on from this step of the run, and checks the result; `prepare` has changed the folder
-resumed() {
-    local name=$1 step=$2 later
-    shift 2
+# killed_at STEP: makes the folder of a run that was killed after it had saved this step
+killed_at() {
+    local later
     rm -rf killed
     cp -r all killed
     rm killed/result.json
     for later in $(checkpoint_steps killed); do
-        [ "$later" -le "$step" ] || rm -r "killed/checkpoints/step_$(printf %08d "$later")"
+        [ "$later" -le "$1" ] || rm -r "killed/checkpoints/step_$(printf %08d "$later")"
     done
+}
+# resumed NAME STEP OPTION...: goes on from this step of the run, and checks the result; `prepare` has changed the folder
+resumed() {
+    local name=$1 step=$2
+    shift 2
+    killed_at "$step"
     prepare
     expect_code "best: a killed run goes on ($name)" 0 "$TRAIN" letters.json --set checkpoint.keep=1 --out killed "$@"
     check "best: the checkpoint of the lowest loss is kept ($name)" \
@@ -110,11 +115,39 @@ resumed "2 tensor-parallel ranks" "$low" --ranks 2 --set parallel.tensor=2
 resumed "2 stages" 10 --ranks 2 --set parallel.pipeline=2
 resumed "4 ranks, ZeRO 1" 10 --ranks 4 --set parallel.tensor=2 --set zero_optimization.stage=1 --set train_micro_batch_size_per_gpu=1
 
+# ---- patience ------------------------------------------------------------------------------------------------------------
+
+# The loss of the evaluations 3 and 4 is above that of the second one.
+patient=(--set eval.patience=2)
+# ended NAME: expects that the run has ended after step 20 with a result
+ended() {
+    check "best: patience ends a run after step 20 ($1)" grep -q '^done    20 steps, ' output
+    check "best: the end says why ($1)" \
+        test "$(sed -n '/^ended /,/^next /p' output | sed '$d' | tr -s ' \n' ' ')" = \
+        "ended before step 40: 2 evaluations in a row brought no lower validation loss (eval.patience) "
+}
+expect_code "best: a run with patience succeeds" 0 "$TRAIN" letters.json "${patient[@]}" --out patient
+ended "at once"
+check "best: the last step is evaluated once" test "$(figures patient | grep -c '^val 20 ')" -eq 1
+check "best: the result says so" grep -q '"patience":	2' patient/result.json
+expect_code "best: a run that patience ended is finished" 0 "$TRAIN" letters.json "${patient[@]}" --out patient
+ended "shown again"
+for step in 10 15 20; do
+    killed_at $step
+    expect_code "best: a run with patience goes on from step $step" 0 "$TRAIN" letters.json "${patient[@]}" --out killed
+    ended "resumed at step $step"
+done
+for on in "2" "2 --set parallel.tensor=2" "2 --set parallel.pipeline=2" "4 --set parallel.tensor=2 --set train_micro_batch_size_per_gpu=1"; do
+    read -ra options <<<"--ranks $on"
+    expect_code "best: a run with patience succeeds (--ranks $on)" 0 "$TRAIN" letters.json "${patient[@]}" "${options[@]}" --out "patient-${on// /}"
+    ended "--ranks $on"
+done
+expect_code "best: without patience the run goes on" 0 "$TRAIN" letters.json --out patient
+same_run "best: it is the run that was never ended" run patient
+
 # Other validation data: the old best loss is not compared with losses of the new data.
 tac held_out.txt | rev >other.txt
-rm -rf killed
-cp -r all killed
-rm killed/result.json
+killed_at 40
 expect_code "best: a run goes on with other validation data" 0 "$TRAIN" letters.json --set data.val_text=other.txt \
     --set checkpoint.keep=1 --set train_steps=60 --allow-config-change --out killed
 check "best: the best is chosen anew" test "$(best killed | cut -d' ' -f1)" -gt 40

@@ -203,6 +203,8 @@ const OptionCase option_cases[] = {
     SEE("activation_checkpointing.policy", "full"),
     SEE("eval.interval", "3"),
     SEE("eval.steps", "3"),
+    /* Without a learning rate no evaluation brings a lower loss than the first. */
+    SEE("eval.patience", "1", "optimizer.params.lr=0"),
     SEE("eval.sample_interval", "3"),
     SEE("eval.sample_tokens", "9"),
     SEE("eval.sample_prompt", "king"),
