@@ -112,6 +112,7 @@ typedef struct Config {
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     int64_t train_steps;
     int64_t train_tokens; /* < 1: not given; otherwise it determines train_steps */
+    double max_time; /* seconds after which a start of the run stops (exit code 85); 0: no limit */
     int64_t steps_per_print;
     bool wall_clock_breakdown, memory_breakdown, dump_state;
     /* this many non-finite steps in a row end the run (exit code 88) */

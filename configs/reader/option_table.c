@@ -154,6 +154,9 @@ const Option option_table[] = {
     INT(train_tokens, 0, 1, EXACT, NUMBERS, LOSSES | PLAN,
         "instead of train_steps: tokens of the whole run, rounded up to whole steps",
         .derived = "none", .settles = "train_steps"),
+    NUMBER(max_time, "0", 0, 1e9, NONE, LOSSES,
+           "seconds from the start of the program after which the run saves and ends with code 85, "
+           "as after Ctrl-C; the same command goes on, with as many seconds again; 0: no limit"),
     INT(steps_per_print, "10", 0, HUGE_COUNT, NONE, CONSOLE,
         "a progress line every so many steps; 0: quiet"),
     FLAG(wall_clock_breakdown, "false", NONE, CONSOLE,

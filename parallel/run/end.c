@@ -8,6 +8,7 @@
 #include "parallel/run/between_steps.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_ranks.h"
+#include "parallel/run/signals.h"
 #include "parallel/run/step_report.h"
 
 #include <math.h>
@@ -58,8 +59,10 @@ static const char *way_on_unsaved(const Run *run, const char *command, char *out
 
 int run_leave(Run *run)
 {
-    char err[512], unsaved[1024];
+    char err[512], unsaved[1024], by_time[64] = "";
     char *command = way_on(run);
+    if (run_time_is_over(run))
+        snprintf(by_time, sizeof by_time, " (max_time: %.6g s)", run->config->max_time);
     run_read_records(run);
     run->saving.last_try = true; /* the process ends after this save */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
@@ -68,15 +71,17 @@ int run_leave(Run *run)
     /* Errors are ignored: the run ends even if the disk refuses this line. */
     if (run->lead) {
         metrics_note(run->output.metrics, "end", run->trainer.steps,
-                     saved ? "stopped on request" : "stopped, not saved");
+                     !saved     ? "stopped, not saved"
+                     : *by_time ? "max_time reached"
+                                : "stopped on request");
         metrics_flush(run->output.metrics, err, sizeof err);
     }
     if (saved && run_is_over(run))
-        log_info("stopped after the last step, %lld; %s evaluates and ends the run",
-                 (long long)run->trainer.steps, command);
+        log_info("stopped after the last step, %lld%s; %s evaluates and ends the run",
+                 (long long)run->trainer.steps, by_time, command);
     else if (saved)
-        log_info("stopped after step %lld; %s goes on from there", (long long)run->trainer.steps,
-                 command);
+        log_info("stopped after step %lld%s; %s goes on from there", (long long)run->trainer.steps,
+                 by_time, command);
     else
         log_warning("stopped after step %lld, which is not saved; %s",
                     (long long)run->trainer.steps,

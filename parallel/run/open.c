@@ -42,7 +42,7 @@ static void settle_ranks(RunArguments *a, const Config *config)
 void run_configure(Run *run, const RunArguments *a)
 {
     ConfigReport report = {0};
-    *run = (Run){.arguments = *a};
+    *run = (Run){.arguments = *a, .started = seconds_now()};
     /* Checked here, because the config reader's message has no advice for a new user. */
     if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0) {
         if (errno != ENOENT)

@@ -88,6 +88,7 @@ typedef struct {
     RunArguments arguments;
     const Config *config;
     DataSet data;
+    double started;   /* seconds_now() when the program started the run */
     ExitCode no_data; /* why a dry run uses random tokens; EXIT_OK: its data were opened */
 
     Comm *world; /* of all ranks; NULL before they start */

@@ -1,4 +1,5 @@
-/* signals.c -- handles the signals that stop a run, and looks for the file RUN/STOP. */
+/* signals.c -- handles the signals that stop a run, and looks for the file RUN/STOP and at the
+ * clock. */
 #include "parallel/run/signals.h"
 
 #include "model/core/clock.h"
@@ -120,9 +121,17 @@ void run_prepare_answers(const Run *run, const char *doing)
     watch.place = place;
 }
 
+bool run_time_is_over(const Run *run)
+{
+    double most = run->config->max_time;
+    return run->lead && most > 0 && run->trainer.steps > run->saving.first_step &&
+           seconds_now() - run->started >= most;
+}
+
 bool run_stop_seen(const Run *run)
 {
-    return watch.asked != 0 || (run->lead && run_folder_stop_asked(&run->folder));
+    return watch.asked != 0 || run_time_is_over(run) ||
+           (run->lead && run_folder_stop_asked(&run->folder));
 }
 
 bool run_stop_asked(const Run *run)
@@ -136,6 +145,7 @@ bool run_stop_asked_within(Run *run)
     double now = seconds_now();
     if (watch.asked != 0) return true;
     if (!run->lead) return false;
+    if (run_time_is_over(run)) return true;
     if (now < run->work.stop_looked_at + every) return false;
     /* If the file exists, the time is not stored, so the next call also finds it without a delay.
      */

@@ -112,6 +112,7 @@ const OptionCase option_cases[] = {
     SEE("gradient_accumulation_steps", "2", "train_micro_batch_size_per_gpu=auto"),
     SEE("train_steps", "5"),
     SEE("train_tokens", "257"),
+    {.key = "max_time", .value = "1e-9", .code = EXIT_REQUEUE},
     {.key = "steps_per_print", .value = "2", .shows = "\n3 "},
     {.key = "wall_clock_breakdown", .value = "true", .shows = "backward"},
     {.key = "memory_breakdown", .value = "true", .shows = "after a step"},
