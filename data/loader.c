@@ -266,6 +266,13 @@ int64_t loader_batches(const Loader *l)
     return (validation_windows(l) + rows - 1) / rows;
 }
 
+int64_t loader_micro_batches(const Loader *l, int64_t *all)
+{
+    int64_t rows = l->options.B;
+    *all = (l->sampler.n_windows + rows - 1) / rows;
+    return (validation_windows(l) + rows - 1) / rows;
+}
+
 void loader_free(Loader *l)
 {
     if (l == NULL) return;

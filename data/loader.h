@@ -54,6 +54,9 @@ int64_t loader_dropped_tokens(const Loader *l);
 /* Returns how often each rank calls loader_next for one evaluation: ceil(windows / (B x dp_size)),
  * where windows is at most max_windows. */
 int64_t loader_batches(const Loader *l);
+/* Returns how many micro-batches an evaluation reads, over all ranks, and sets *all to how many the
+ * whole validation data have. Neither depends on the number of ranks. */
+int64_t loader_micro_batches(const Loader *l, int64_t *all);
 /* Stops the thread, waits for it and frees the loader. NULL is allowed. */
 void loader_free(Loader *l);
 

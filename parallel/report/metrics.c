@@ -258,6 +258,9 @@ void metrics_eval(Metrics *m, const EvalRecord *r)
     print_number(to, "loss", r->loss, &odd);
     if (r->bits_per_byte >= 0) print_number(to, "bits_per_byte", r->bits_per_byte, &odd);
     fprintf(to, ", \"targets\": %lld, \"bytes\": %lld", (long long)r->targets, (long long)r->bytes);
+    if (r->batches < r->all_batches)
+        fprintf(to, ", \"batches\": %lld, \"all_batches\": %lld", (long long)r->batches,
+                (long long)r->all_batches);
     print_number(to, "seconds", r->seconds, &odd);
     if (r->final) fputs(", \"final\": true", to);
     line_end(&line, m, odd);

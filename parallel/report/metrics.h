@@ -46,8 +46,10 @@ typedef struct {
 
 typedef struct {
     int64_t step, targets, bytes; /* evaluated targets and bytes of text; bytes 0: unknown */
-    double loss;                  /* mean nats per target */
-    double bits_per_byte;         /* negative if unknown */
+    /* micro-batches evaluated, over all ranks, and those of the whole validation data */
+    int64_t batches, all_batches;
+    double loss;          /* mean nats per target */
+    double bits_per_byte; /* negative if unknown */
     double seconds;
     bool final;
     bool cut; /* ended before its last micro-batch: the figures must not be used */

@@ -103,6 +103,7 @@ static RunResult result_of(const Run *run)
                    .best_val_loss = NAN};
     if (run->trainer.val) {
         r.val_loss = run->records.eval.loss;
+        r.batches = loader_micro_batches(run->trainer.val, &r.all_batches);
         if (run->records.eval.bits_per_byte >= 0) r.bits_per_byte = run->records.eval.bits_per_byte;
     }
     if (run->trainer.steps < run->config->train_steps) r.patience = run->config->eval.patience;
@@ -161,7 +162,7 @@ static void print_best(const Run *run, const RunResult *r)
 static void print_result(const Run *run, const RunResult *r, bool with_sample)
 {
     const char *given = r->prompt ? r->prompt : "";
-    char loss[64] = "", bits[64] = "";
+    char loss[64] = "", bits[64] = "", part[96] = "";
     if (!isnan(r->bits_per_byte))
         snprintf(bits, sizeof bits, ", %.4f bits per byte", r->bits_per_byte);
     if (!isnan(r->loss)) snprintf(loss, sizeof loss, ", training loss %.4f", r->loss);
@@ -172,7 +173,11 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
     }
     log_info("done    %s, %s tokens%s", figure_of(r->steps, "step").text,
              figure_short((double)r->tokens).text, loss);
-    if (!isnan(r->val_loss)) log_info("val     loss %.4f nats a token%s", r->val_loss, bits);
+    if (r->batches < r->all_batches)
+        snprintf(part, sizeof part, ", on %s of %s micro-batches",
+                 figure_count((double)r->batches).text, figure_count((double)r->all_batches).text);
+    if (!isnan(r->val_loss))
+        log_field("val", "loss %.4f nats a token%s%s", r->val_loss, bits, part);
     print_best(run, r);
     if (r->patience > 0)
         log_field("ended",

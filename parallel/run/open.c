@@ -136,6 +136,11 @@ void run_allocate_trainer(Run *run, const Config *config)
               figure_count((double)loader_windows(train)).text,
               figure_of(run->config->data.seq_length, "token").text,
               figure_of(dropped, "token").text, dropped == 1 ? "s" : "");
+    if (run->trainer.val == NULL) return;
+    int64_t all, some = loader_micro_batches(run->trainer.val, &all);
+    if (some < all)
+        log_field("val", "each evaluation covers %s of %s micro-batches (eval.steps)",
+                  figure_count((double)some).text, figure_count((double)all).text);
 }
 
 Pace run_pace(const Run *run, int64_t accumulation)

@@ -15,6 +15,10 @@ char *run_result_text(const RunResult *r)
     cJSON_AddNumberToObject(o, "loss", r->loss);
     if (!isnan(r->val_loss)) cJSON_AddNumberToObject(o, "val_loss", r->val_loss);
     if (!isnan(r->bits_per_byte)) cJSON_AddNumberToObject(o, "bits_per_byte", r->bits_per_byte);
+    if (r->batches < r->all_batches) {
+        cJSON_AddNumberToObject(o, "val_batches", (double)r->batches);
+        cJSON_AddNumberToObject(o, "val_all_batches", (double)r->all_batches);
+    }
     if (r->patience > 0) cJSON_AddNumberToObject(o, "patience", (double)r->patience);
     if (r->best_step > 0) {
         cJSON_AddNumberToObject(o, "best_step", (double)r->best_step);
@@ -67,6 +71,9 @@ bool run_result_parse(RunResult *r, const char *text, size_t bytes)
         r->best_val_loss = NAN;
     }
     if (!count_of(o, "patience", &r->patience)) r->patience = 0;
+    if (!count_of(o, "val_batches", &r->batches) ||
+        !count_of(o, "val_all_batches", &r->all_batches))
+        r->batches = r->all_batches = 0;
     if (good) {
         r->prompt = copy_of(o, "prompt");
         r->sample = copy_of(o, "sample");

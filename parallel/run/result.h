@@ -11,6 +11,7 @@ typedef struct {
     double loss;           /* of the last step; NaN: not known, an earlier attempt made that step */
     double val_loss;       /* nats per token; NaN: the run has no validation data */
     double bits_per_byte;  /* on the validation data; NaN: unknown, as their bytes are */
+    int64_t batches, all_batches; /* micro-batches that val_loss covers, and all; 0: all of them */
     int64_t patience;     /* eval.patience, which ended the run before train_steps; 0: it did not */
     int64_t best_step;    /* with the lowest validation loss, if that was lower; 0: none was */
     double best_val_loss; /* of that step; NaN: none */

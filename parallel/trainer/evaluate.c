@@ -52,6 +52,7 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
                     .bits_per_byte = -1,
                     .seconds = seconds_now() - start,
                     .cut = done < batches};
+    r.batches = loader_micro_batches(f->val, &r.all_batches);
     /* Bits per byte can be compared between tokenizers, unlike the loss. They are unknown if the
      * number of bytes is. */
     if (r.bytes > 0) r.bits_per_byte = sums.nats / log(2.0) / (double)r.bytes;

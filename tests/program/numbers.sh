@@ -44,6 +44,12 @@ expect_code "numbers: a run with evaluations of one batch succeeds" 0 "$TRAIN" "
     --set checkpoint.save_interval=3 --set checkpoint.keep=0 --set checkpoint.keep_best=false --out one
 check "numbers: evaluations of one batch count one batch's targets" \
     test "$(field one/metrics.jsonl val targets | tr '\n' ' ')" = "256 256 256 "
+all=$(((windows + 7) / 8))
+check "numbers: the header says that evaluations have one batch of $all" \
+    grep -qx "val     each evaluation covers 1 of $all micro-batches (eval.steps)" output
+check "numbers: the end says so" grep -qE "^val     loss [0-9.]+ nats a token, [0-9.]+ bits per byte, on 1 of $all( |\$)" output
+check "numbers: metrics.jsonl says so" test "$(field one/metrics.jsonl val all_batches | tr '\n' ' ')" = "$all $all $all "
+check "numbers: evaluations of all batches say nothing" test -z "$(field all/metrics.jsonl val all_batches)"
 expect_code "numbers: eval of the run with evaluations of one batch succeeds" 0 "$TRAIN" eval one
 check "numbers: eval covers all targets although evaluations had one batch" grep -qF " over $((32 * windows)) targets " output
 

@@ -66,7 +66,7 @@ expect_code "opened: a run of token files evaluates" 0 "$TRAIN" "$TINY" "${bare[
 check "opened: evaluations of token files print nats and no bits per byte" bash \
     -c "grep -Eq '^ +6 +val +[0-9.]+   [(]' output && ! grep -q 'bits per byte   ' output"
 check "opened: the final loss of token files is printed without bits per byte" \
-    grep -qxE 'val     loss [0-9.]+ nats a token' output
+    grep -qxE 'val     loss [0-9.]+ nats a token(, on [0-9]+ of [0-9,]+ micro-batches)?' output
 check "opened: result.json of token files has a validation loss and no bits per byte" \
     bash -c "grep -q '\"val_loss\":' bare-val/result.json && ! grep -q bits bare-val/result.json"
 check "opened: a run of token files suggests eval" grep -qx 'next    ./train eval bare-val' output

@@ -46,7 +46,7 @@ static void test_a_result_is_read_back_as_it_was_written(void **unused)
 {
     (void)unused;
     char prompt[] = "\"the\"\n", sample[] = "\\x00 \xe2\x82\xac";
-    RunResult full = {7, 1 << 20, 0.1, 1.0 / 3, 2.5, 2, 3, 0.3, prompt, sample}, r;
+    RunResult full = {7, 1 << 20, 0.1, 1.0 / 3, 2.5, 5, 9, 2, 3, 0.3, prompt, sample}, r;
     char *text = run_result_text(&full);
     assert_true(run_result_parse(&r, text, strlen(text)));
     assert_int_equal(r.steps, full.steps);
@@ -54,6 +54,7 @@ static void test_a_result_is_read_back_as_it_was_written(void **unused)
     assert_true(r.loss == full.loss && r.val_loss == full.val_loss);
     assert_true(r.bits_per_byte == full.bits_per_byte);
     assert_int_equal(r.patience, full.patience);
+    assert_true(r.batches == full.batches && r.all_batches == full.all_batches);
     assert_true(r.best_step == full.best_step && r.best_val_loss == full.best_val_loss);
     assert_string_equal(r.prompt, prompt);
     assert_string_equal(r.sample, sample);
