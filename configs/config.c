@@ -7,6 +7,7 @@
 
 #include "configs/reader/load.h"
 #include "model/core/files.h"
+#include "model/core/terminal.h"
 #include "model/core/utf8.h"
 
 #include <stdio.h>
@@ -206,14 +207,14 @@ void config_report_print(const ConfigReport *report, bool verbose, FILE *to)
     bool alone = report->n_errors > 0 && !verbose; /* errors are printed without notices */
     for (int i = 0; !alone && i < report->n_notices; i++) {
         if (report->routine[i] && !verbose) continue;
-        fprintf(to, "%s\n", report->notice[i]);
+        terminal_message(to, report->notice[i], MARK_NONE, 0);
         shown++;
     }
     int more = report->n_notices - shown;
     if (shown > 0 && more > 0)
         fprintf(to, "%d more notice%s (--verbose)\n", more, more == 1 ? "" : "s");
     for (int i = 0; i < report->n_errors; i++)
-        fprintf(to, "%s\n", report->error[i]);
+        terminal_message(to, report->error[i], MARK_NONE, 0);
     if (report->n_errors == LOAD_MAX_ERRORS)
         fprintf(to, "... there may be more: only %d are listed\n", LOAD_MAX_ERRORS);
 }

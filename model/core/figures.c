@@ -1,4 +1,4 @@
-/* figures.c -- implements figures.h: formats numbers for people and wraps text into lines. */
+/* figures.c -- implements figures.h: formats numbers for people. */
 #include "model/core/figures.h"
 
 #include "model/core/check.h"
@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
-
-/* ---- numbers --------------------------------------------------------------------------------- */
 
 Figure figure_count(double value)
 {
@@ -113,50 +111,4 @@ Figure figure_duration(double seconds)
     else
         snprintf(f.text, sizeof f.text, "%lld:%02lld", s / 60, s % 60);
     return f;
-}
-
-/* ---- wrapping text into lines ---------------------------------------------------------------- */
-
-/* Returns the end of the first line of `text` if the line has `room` columns: the end of the text,
- * a line feed, or the place where the next line has to begin. */
-static const char *end_of_line(const char *text, int room, Wrap wrap)
-{
-    const char *good = NULL, *any = NULL, *p = text;
-    int columns = 0;
-    for (; *p && *p != '\n'; p++) {
-        if (*p == ' ' && p > text && columns <= room) {
-            any = p;
-            bool between = p[1] == ' ' || p[-1] == ' ' || strchr(",:;", p[-1]) != NULL;
-            if (between && wrap == WRAP_FIGURES) good = p;
-        }
-        columns += ((unsigned char)*p & 0xC0) != 0x80; /* UTF-8 continuation bytes take no column */
-        if (columns > room && (good || any)) return good ? good : any;
-        if (columns > room && wrap == WRAP_HARD && p > text) return p;
-    }
-    return p;
-}
-
-char *text_wrap(const char *text, int used, int indent, Wrap wrap)
-{
-    /* Count every place where a line may end, so that the buffer is large enough from the start. */
-    size_t lines = 1;
-    for (const char *p = text; *p; p++)
-        lines += *p == ' ' || *p == '\n' || wrap == WRAP_HARD;
-    char *out = must_alloc(strlen(text) + lines * ((size_t)indent + 1) + 1), *at = out;
-    for (int room = LINE_COLUMNS - used;; room = LINE_COLUMNS - indent) {
-        const char *end = end_of_line(text, room, wrap), *last = end;
-        while (last > text && last[-1] == ' ')
-            last--;
-        at = mempcpy(at, text, (size_t)(last - text));
-        bool broken = *end == '\n';
-        while (!broken && *end == ' ')
-            end++;
-        if (*end == '\0') break;
-        *at++ = '\n';
-        memset(at, ' ', (size_t)indent);
-        at += indent;
-        text = end + broken;
-    }
-    *at = '\0';
-    return out;
 }

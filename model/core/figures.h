@@ -1,5 +1,4 @@
-/* figures.h -- formats numbers for people ("12,100", "1.28 M", "62.6 MiB") and wraps text into
- * lines. */
+/* figures.h -- formats numbers for people ("12,100", "1.28 M", "62.6 MiB"). */
 #ifndef MODEL_CORE_FIGURES_H
 #define MODEL_CORE_FIGURES_H
 
@@ -29,13 +28,5 @@ double figure_bytes_unit(double bytes);
 Figure figure_ending(int status);
 /* Formats like "0:42", "12:07", "3:05:09", "2d 21h", "412 d"; "-" if unknown (negative or NaN). */
 Figure figure_duration(double seconds);
-
-/* Breaks the text into lines of at most LINE_COLUMNS columns. The first line starts after `used`
- * columns, and the others are indented by `indent`. Lines break at spaces. WRAP_FIGURES prefers to
- * break at two spaces in a row, or after a comma, colon or semicolon. A word longer than a line
- * stays whole, so that it can be copied; WRAP_HARD breaks it. The caller frees the result. */
-enum { LINE_COLUMNS = 79 };
-typedef enum { WRAP_PROSE, WRAP_FIGURES, WRAP_HARD } Wrap;
-char *text_wrap(const char *text, int used, int indent, Wrap wrap);
 
 #endif

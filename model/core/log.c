@@ -1,11 +1,10 @@
 /* log.c -- implements log.h: prints messages with their rank, also while a live line is shown. */
 #include "model/core/log.h"
 
-#include "model/core/figures.h"
+#include "model/core/terminal.h"
 #include "model/core/utf8.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -64,50 +63,52 @@ static void leave_live_line(FILE *to)
     if (clear == NULL) return;
     if (thread_rank == 0)
         clear();
-    else if (isatty(fileno(to)))
+    else if (terminal_is(to))
         fputc('\n', to);
 }
 
-static void print_formatted(FILE *to, const char *fmt, va_list args)
+/* The longest message, and the longest text before it: "warning: [rank 2 dp 2] ". */
+enum { TEXT = 4096, BEFORE = 128 };
+
+/* Appends the rank and its place in the grid to `text`: "[rank 2 dp 2] " with brackets, or "rank 2
+ * dp 2: " after the code of an error message. Returns the new length. */
+static size_t add_place(char *text, size_t used, const char *begin, const char *end)
 {
-    char text[4096];
-    utf8_format(text, sizeof text, fmt, args);
-    utf8_print_escaped(to, text);
-    fputc('\n', to);
-    fflush(to);
+    if (thread_rank == 0 && thread_place[0] == '\0') return used;
+    return used + (size_t)snprintf(text + used, BEFORE - used, "%srank %d%s%s%s", begin,
+                                   thread_rank, thread_place[0] ? " " : "", thread_place, end);
 }
 
-/* Prints the rank and its place in the grid: "[rank 2 dp 2] " with brackets, or "rank 2 dp 2: "
- * after the code of an error message. */
-static void print_place(FILE *to, const char *begin, const char *end)
-{
-    if (thread_rank != 0 || thread_place[0])
-        fprintf(to, "%srank %d%s%s%s", begin, thread_rank, thread_place[0] ? " " : "", thread_place,
-                end);
-}
-
-/* Hold the stream's lock for the whole line, so that prefix and text of different threads do not
- * mix. */
 static void print_message(FILE *to, LogLevel level, bool place, const char *fmt, va_list args)
 {
-    flockfile(to);
-    if (level == LOG_WARNING) fputs("warning: ", to);
-    if (level == LOG_NOTICE) fputs("notice: ", to);
-    if (place) print_place(to, "[", "] ");
-    print_formatted(to, fmt, args);
-    funlockfile(to);
+    static const char *const before[] = {
+        [LOG_INFO] = "", [LOG_NOTICE] = "notice: ", [LOG_WARNING] = "warning: ", [LOG_ERROR] = ""};
+    char text[BEFORE + TEXT];
+    size_t used = (size_t)snprintf(text, sizeof text, "%s", before[level]);
+    size_t marked = level == LOG_WARNING ? used : 0;
+    if (place) used = add_place(text, used, "[", "] ");
+    utf8_format(text + used, TEXT, fmt, args);
+    terminal_message(to, text, level == LOG_WARNING ? MARK_WARNING : MARK_NONE, marked);
+}
+
+/* Returns whether this thread prints messages of this level on the console, and sets *to. */
+static bool is_printed(LogLevel level, FILE **to)
+{
+    if (level < current_level || (thread_rank != 0 && level < LOG_ERROR)) return false;
+    *to = level >= LOG_WARNING ? stderr : stdout;
+    return true;
 }
 
 void log_message(LogLevel level, const char *fmt, ...)
 {
     va_list args;
+    FILE *to;
     if (thread_file) {
         va_start(args, fmt);
         print_message(thread_file, level, false, fmt, args);
         va_end(args);
     }
-    if (level < current_level || (thread_rank != 0 && level < LOG_ERROR)) return;
-    FILE *to = level >= LOG_WARNING ? stderr : stdout;
+    if (!is_printed(level, &to)) return;
     leave_live_line(to);
     va_start(args, fmt);
     print_message(to, level, thread_rank != 0, fmt, args);
@@ -117,24 +118,24 @@ void log_message(LogLevel level, const char *fmt, ...)
 void log_field(const char *label, const char *fmt, ...)
 {
     enum { COLUMN = 8 };
-    char text[4096];
+    char text[TEXT];
+    FILE *to;
     va_list args;
     va_start(args, fmt);
     utf8_format(text, sizeof text, fmt, args);
     va_end(args);
-    int used = strlen(label) > COLUMN ? (int)strlen(label) : COLUMN;
-    char *lines = text_wrap(text, used, COLUMN, WRAP_FIGURES);
-    log_info("%-*s%s", COLUMN, label, lines);
-    free(lines);
+    if (thread_file) terminal_field(thread_file, label, text, COLUMN);
+    if (!is_printed(LOG_INFO, &to)) return;
+    leave_live_line(to);
+    terminal_field(to, label, text, COLUMN);
 }
 
 static void print_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args)
 {
-    flockfile(to);
-    fprintf(to, "%s[%d] ", kind, code);
-    print_place(to, "", ": ");
-    print_formatted(to, fmt, args);
-    funlockfile(to);
+    char text[BEFORE + TEXT];
+    size_t marked = (size_t)snprintf(text, sizeof text, "%s[%d] ", kind, code);
+    utf8_format(text + add_place(text, marked, "", ": "), TEXT, fmt, args);
+    terminal_message(to, text, MARK_ERROR, marked);
 }
 
 void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args)

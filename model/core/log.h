@@ -25,11 +25,12 @@ void log_set_file(FILE *to);
 /* Returns the file set by log_set_file. */
 FILE *log_file(void);
 
-/* Prints one line, on stderr for warnings and errors, otherwise on stdout. Prints nothing if the
- * level is too low, and on ranks > 0 prints only errors. Control characters are escaped. */
+/* Prints one line, on stderr for warnings and errors, otherwise on stdout; a terminal folds it
+ * (terminal_message). Prints nothing if the level is too low, and on ranks > 0 prints only errors.
+ * Control characters are escaped. */
 void log_message(LogLevel level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Prints "label text" at LOG_INFO. The text begins at column 8 and is wrapped to 80 columns
- * (text_wrap). */
+/* Prints "label text" at LOG_INFO. The text begins at column 8 and is folded everywhere
+ * (terminal_field). */
 void log_field(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define log_info(...)    log_message(LOG_INFO, __VA_ARGS__)
 #define log_notice(...)  log_message(LOG_NOTICE, __VA_ARGS__)

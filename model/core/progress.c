@@ -4,24 +4,15 @@
 
 #include "model/core/clock.h"
 #include "model/core/log.h"
+#include "model/core/terminal.h"
 
 #include <stdarg.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 static const double first_after = 1, terminal_every = 0.5, message_every = 60;
 
 /* ---- the live line --------------------------------------------------------------------------- */
-
-/* Returns the number of columns of the terminal `to`, or 80 if it is not a terminal or the width is
- * unknown. */
-static int terminal_width(FILE *to)
-{
-    struct winsize size;
-    int fd = fileno(to); /* is -1 for a memory stream */
-    return fd >= 0 && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
-}
 
 static void clear_stdout(void)
 {
@@ -34,7 +25,7 @@ void live_line_show(FILE *to, const char *text)
     /* Use one column less than the terminal has: a text of the full width would start a new line.
      * The rest of the old line is cleared after the new text is printed, not before, to avoid
      * flicker. */
-    fprintf(to, "\r%.*s\033[K", terminal_width(to) - 1, text);
+    fprintf(to, "\r%.*s\033[K", (int)text_cut(text, terminal_columns(to) - 1), text);
     fflush(to);
     log_set_clear_line(clear_stdout);
 }

@@ -69,28 +69,41 @@ void utf8_format(char *out, size_t n, const char *fmt, va_list args)
     va_end(again);
 }
 
+/* Writes the character at `text`, which has `left` bytes, escaped to out[0..4]. Returns the length
+ * of the result and stores that of the character in *taken. */
+static size_t escape(char *out, const char *text, int64_t left, int *taken)
+{
+    uint32_t code = 0;
+    int length = utf8_decode((const uint8_t *)text, left, &code);
+    bool plain = length > 0 && code >= 32 && (code < 127 || code >= 160);
+    *taken = plain ? length : 1;
+    if (!plain && *text != '\t' && *text != '\n')
+        return (size_t)snprintf(out, 5, "\\x%02x", (unsigned char)*text);
+    memcpy(out, text, (size_t)*taken);
+    return (size_t)*taken;
+}
+
+size_t utf8_escape(char *out, const char *text)
+{
+    char *end = out;
+    int taken;
+    for (int64_t left = (int64_t)strlen(text); left > 0; left -= taken, text += taken)
+        end += escape(end, text, left, &taken);
+    *end = '\0';
+    return (size_t)(end - out);
+}
+
 void utf8_print_escaped(FILE *to, const char *text)
 {
-    int64_t left = (int64_t)strlen(text);
-    while (left > 0) {
-        uint32_t code = 0;
-        int length = utf8_decode((const uint8_t *)text, left, &code);
-        bool plain = length > 0 && code >= 32 && (code < 127 || code >= 160);
-        if (plain || *text == '\t' || *text == '\n')
-            fwrite(text, 1, (size_t)(plain ? length : 1), to);
-        else
-            fprintf(to, "\\x%02x", (unsigned char)*text);
-        text += plain ? length : 1;
-        left -= plain ? length : 1;
-    }
+    char out[5];
+    int taken;
+    for (int64_t left = (int64_t)strlen(text); left > 0; left -= taken, text += taken)
+        fwrite(out, 1, escape(out, text, left, &taken), to);
 }
 
 char *utf8_escaped(const char *text)
 {
-    char *escaped;
-    size_t n;
-    FILE *to = text_stream(&escaped, &n);
-    utf8_print_escaped(to, text);
-    fclose(to);
+    char *escaped = must_alloc(4 * strlen(text) + 1);
+    utf8_escape(escaped, text);
     return escaped;
 }

@@ -68,5 +68,8 @@ void utf8_format(char *out, size_t n, const char *fmt, va_list args)
 void utf8_print_escaped(FILE *to, const char *text);
 /* Like utf8_print_escaped, but returns the text; the caller frees. */
 char *utf8_escaped(const char *text);
+/* Like utf8_escaped, but writes to out, which has room for 4 * strlen(text) + 1 bytes, and
+ * allocates nothing. Returns the length. */
+size_t utf8_escape(char *out, const char *text);
 
 #endif

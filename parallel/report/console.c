@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/figures.h"
 #include "model/core/progress.h"
+#include "model/core/terminal.h"
 #include "model/core/utf8.h"
 
 #include <math.h>
@@ -44,10 +45,9 @@ void console_live(Console *c, const StepRecord *r, double tokens_per_second, dou
 
 void console_open(Console *c, const MetricsOptions *options)
 {
-    const char *no_color = getenv("NO_COLOR");
     *c = (Console){.to = options->to ? options->to : stdout,
                    .terminal = options->terminal,
-                   .colour = options->terminal && (no_color == NULL || *no_color == '\0'),
+                   .colour = options->terminal && terminal_colours(),
                    .scale = options->loss_scale_shown,
                    .train_steps = options->pace.train_steps};
 }
@@ -70,7 +70,7 @@ static void print_header(Console *c)
 /* Prints indented lines below the row of a result. */
 static void print_lines(const Console *c, const char *text, int indent)
 {
-    char *lines = text_wrap(text, indent, indent, WRAP_FIGURES);
+    char *lines = text_wrap_to(terminal_line(c->to), text, indent, indent, WRAP_FIGURES);
     fprintf(c->to, "%*s%s\n", indent, "", lines);
     free(lines);
 }
@@ -193,7 +193,7 @@ static void print_labelled(Console *c, const char *label, const char *text, cons
     utf8_print_escaped(to, text);
     utf8_print_escaped(to, more);
     fclose(to);
-    char *lines = text_wrap(whole, COLUMN, COLUMN, wrap);
+    char *lines = text_wrap_to(terminal_line(c->to), whole, COLUMN, COLUMN, wrap);
     clear_live_line(c);
     fprintf(c->to, "  %-*s%s\n", COLUMN - 2, label, lines);
     fflush(c->to);

@@ -280,45 +280,6 @@ static void test_figures_are_printed_short_with_a_fitting_unit(void **state)
     assert_true(figure_bytes_unit(3.5e15) == 1125899906842624);
 }
 
-/* Wraps texts whose words are from 1 character to longer than a line: lines must not be too long,
- * and no character may be lost. */
-static void test_wrapped_lines_fit_and_lose_no_character(void **state)
-{
-    (void)state;
-    char *lines = text_wrap("model of 4 layers, with a head  of its own", 60, 8, WRAP_FIGURES);
-    assert_string_equal(lines, "model of 4 layers,\n        with a head  of its own");
-    free(lines);
-    lines = text_wrap("model of 4 layers, with a head  of its own", 60, 8, WRAP_PROSE);
-    assert_string_equal(lines, "model of 4 layers,\n        with a head  of its own");
-    free(lines);
-    lines = text_wrap("a, b c d e f g", 68, 2, WRAP_FIGURES);
-    assert_string_equal(lines, "a,\n  b c d e f g");
-    free(lines);
-    lines = text_wrap("a, b c d e f g", 68, 2, WRAP_PROSE);
-    assert_string_equal(lines, "a, b c d e\n  f g");
-    free(lines);
-    lines = text_wrap("\xc3\xa9\xc3\xa9 \xc3\xa9\xc3\xa9\nx", 74, 1, WRAP_PROSE);
-    assert_string_equal(lines, "\xc3\xa9\xc3\xa9 \xc3\xa9\xc3\xa9\n x");
-    free(lines);
-    for (int length = 1; length < 200; length++) {
-        char text[2048] = "";
-        for (int i = 0; i < 400; i++)
-            text[i] = i % (length % 23 + 2) == 0 && i > 0 ? ' ' : (char)('a' + (i * length) % 26);
-        memset(text + 400, 'x', (size_t)length); /* a word that may be longer than a line */
-        lines = text_wrap(text, 8, 8, WRAP_PROSE);
-        size_t at = 0;
-        for (char *line = strtok(lines, "\n"); line; line = strtok(NULL, "\n")) {
-            size_t n = strlen(line), skip = at == 0 ? 0 : 8;
-            if (n + 8 - skip > LINE_COLUMNS && strchr(line + skip, ' ')) fail_msg("long: %s", line);
-            at += text[at] == ' ';
-            assert_memory_equal(line + skip, text + at, n - skip);
-            at += n - skip;
-        }
-        assert_int_equal(at, strlen(text));
-        free(lines);
-    }
-}
-
 /* A hash must have exactly the requested number of digits, and nothing may follow them. */
 static void test_a_hash_with_missing_or_extra_characters_is_refused(void **state)
 {
@@ -350,7 +311,6 @@ int main(void)
         cmocka_unit_test(test_a_hash_with_missing_or_extra_characters_is_refused),
         cmocka_unit_test(test_a_missing_cpu_level_is_refused_and_auto_suggested),
         cmocka_unit_test(test_figures_are_printed_short_with_a_fitting_unit),
-        cmocka_unit_test(test_wrapped_lines_fit_and_lose_no_character),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -227,6 +227,7 @@ static void a_terminal_gets_a_live_line_and_colours_unless_no_color(void **unuse
     Bench b;
     bench_open(&b);
     unsetenv("NO_COLOR");
+    setenv("TERM", "xterm", 1);
     bench_metrics(&b,
                   (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1, .terminal = true});
     all_events(b.metrics);

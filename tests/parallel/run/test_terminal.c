@@ -1,5 +1,5 @@
-/* test_terminal.c -- tests of a run's output in a terminal of 80 columns: its lines fit, the live
- * line is erased at the end, and long work shows its progress. */
+/* test_terminal.c -- tests of a run's output in a terminal: its lines fit, messages are folded and
+ * coloured, the live line is erased at the end, and long work shows its progress. */
 #include "model/core/log.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { COLUMNS = 80, MOST_LINES = 400, CELLS = 512 };
+enum { COLUMNS = 80, MOST_LINES = 400, CELLS = 2048 };
 
 /* The text on the screen, including the lines that have scrolled off it. */
 typedef struct {
@@ -55,11 +55,33 @@ static bool screen_has(const Screen *s, const char *text)
     return false;
 }
 
-/* Fails unless every line is narrower than the terminal; warnings may be longer. */
+/* Returns the text on the screen with single spaces instead of the folds; the caller frees. */
+static char *unfolded(const Screen *s)
+{
+    char *text = calloc(MOST_LINES, CELLS), *to = text;
+    assert_non_null(text);
+    for (int i = 0; i <= s->lines; i++)
+        for (const char *p = s->line[i] + strspn(s->line[i], " "); *p || p[-1] != ' '; p++) {
+            *to++ = *p ? *p : ' ';
+            if (*p == '\0') break;
+        }
+    return text;
+}
+
+/* Returns whether the text is on the screen, possibly folded. */
+static bool screen_says(const Screen *s, const char *text)
+{
+    char *all = unfolded(s);
+    bool found = strstr(all, text) != NULL;
+    free(all);
+    return found;
+}
+
+/* Fails unless every line is narrower than the terminal. */
 static void fits(const Screen *s)
 {
     for (int i = 0; i <= s->lines; i++)
-        if (strlen(s->line[i]) >= COLUMNS && strncmp(s->line[i], "warning: ", 9) != 0)
+        if (strlen(s->line[i]) >= (size_t)disturbance.columns)
             fail_msg("%zu columns: %s", strlen(s->line[i]), s->line[i]);
 }
 
@@ -199,6 +221,72 @@ static void test_the_reply_to_ctrl_c_is_printed_on_its_own_line(void **state)
     free(s);
 }
 
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* Runs the program with a mistake in its command line, in a terminal with so many columns. Returns
+ * the screen; sets *sent to its raw output. The caller frees both. */
+static Screen *watch_mistake(int columns, char **sent)
+{
+    Screen *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    disturbance = (Disturbance){.columns = columns};
+    *sent =
+        command_expecting((const char *[]){"generate", "--tokens", "--prompt", NULL}, EXIT_USAGE);
+    screen_show(s, *sent);
+    return s;
+}
+
+/* A message is folded to the terminal's width, at least 40 and at most 140 columns; further lines
+ * are indented. Without its folds it is the text that a pipe gets. */
+static void test_messages_are_folded_to_the_width_of_the_terminal(void **state)
+{
+    (void)state;
+    static const struct {
+        int columns, lines, first; /* lines on the screen, and the length of the first one */
+    } cases[] = {{30, 4, 32}, {40, 4, 32}, {80, 2, 69}, {140, 1, 110}, {1000, 1, 110}};
+    char *sent, *piped;
+    Screen *s = watch_mistake(0, &piped);
+    assert_int_equal(s->lines, 1);
+    free(s);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        s = watch_mistake(cases[i].columns, &sent);
+        char *text = unfolded(s);
+        assert_memory_equal(text, piped, strlen(piped) - 1);
+        assert_int_equal(strlen(s->line[0]), cases[i].first);
+        assert_int_equal(s->lines, cases[i].lines);
+        for (int k = 1; k < s->lines; k++)
+            assert_int_equal(strspn(s->line[k], " "), 4);
+        if (cases[i].columns >= 40) fits(s);
+        free(text);
+        free(sent);
+        free(s);
+    }
+    free(piped);
+}
+
+static void test_only_a_terminal_that_shows_colours_gets_them(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *value;
+        bool colour;
+        int columns;
+    } cases[] = {{"TERM", "xterm", true, 80},
+                 {"NO_COLOR", "", true, 80},
+                 {"NO_COLOR", "1", false, 80},
+                 {"TERM", "dumb", false, 80},
+                 {"TERM", "xterm", false, 0}}; /* the last row leaves TERM as it was */
+    char *sent;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv(cases[i].name, cases[i].value, 1);
+        free(watch_mistake(cases[i].columns, &sent));
+        assert_int_equal(strncmp(sent, "\033[1;31merror[64]", 16) == 0, cases[i].colour);
+        assert_int_equal(strchr(sent, '\033') != NULL, cases[i].colour);
+        free(sent);
+        unsetenv("NO_COLOR");
+    }
+}
+
 /* ---- the plan -------------------------------------------------------------------------------- */
 
 static void test_a_dry_run_prints_the_passes_over_the_data_and_the_speed(void **state)
@@ -221,7 +309,7 @@ static void test_a_dry_run_prints_the_passes_over_the_data_and_the_speed(void **
     fits(s);
     assert_true(screen_has(s, "        1,000,000 steps = 64.00 M tokens = "));
     assert_true(screen_has(s, "warning: the run reads its "));
-    assert_true(screen_has(s, "fewer train_steps (ten passes end with step "));
+    assert_true(screen_says(s, "fewer train_steps (ten passes end with step "));
     free(sent);
     free(s);
 }
@@ -233,8 +321,11 @@ int main(void)
         cmocka_unit_test(test_progress_of_long_work_uses_the_live_line_only_on_a_terminal),
         cmocka_unit_test(test_progress_is_printed_when_due_and_its_line_is_erased),
         cmocka_unit_test(test_the_reply_to_ctrl_c_is_printed_on_its_own_line),
+        cmocka_unit_test(test_messages_are_folded_to_the_width_of_the_terminal),
+        cmocka_unit_test(test_only_a_terminal_that_shows_colours_gets_them),
         cmocka_unit_test(test_a_dry_run_prints_the_passes_over_the_data_and_the_speed),
     };
     unsetenv("NO_COLOR");
+    setenv("TERM", "xterm", 1);
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -1,0 +1,37 @@
+/* terminal.h -- prints text so that it fits a terminal. In a pipe or a file, messages are not
+ * folded, and there are no colours. */
+#ifndef MODEL_CORE_TERMINAL_H
+#define MODEL_CORE_TERMINAL_H
+
+#include "model/core/text_wrap.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Returns whether the stream writes to a terminal. */
+bool terminal_is(FILE *to);
+/* Returns the terminal's columns: those that it reports, else COLUMNS of the environment, else
+ * 80. */
+int terminal_columns(FILE *to);
+/* Returns the columns of folded lines on `to`: one less than the terminal has, between 39 and 139.
+ * LINE_COLUMNS if `to` is not a terminal. */
+int terminal_line(FILE *to);
+/* Returns whether terminals get colours: unless NO_COLOR is set in the environment or TERM is
+ * "dumb". */
+bool terminal_colours(void);
+
+typedef enum { MARK_NONE, MARK_WARNING, MARK_ERROR } Mark;
+
+/* Prints a message and a line feed with one write, so that messages of different threads do not
+ * mix. Control characters are escaped. The first `marked` bytes are printed in the colour of
+ * `mark`. The message is folded on a terminal; its further lines are indented by 4, or aligned with
+ * the text after a label such as "done    ". Still prints if the memory is exhausted. */
+void terminal_message(FILE *to, const char *text, Mark mark, size_t marked);
+/* Prints a label, which is at most `indent` columns wide, and a text that begins at column `indent`
+ * and is folded everywhere: on a terminal to its columns, elsewhere to LINE_COLUMNS. */
+void terminal_field(FILE *to, const char *label, const char *text, int indent);
+/* Prints the text and a line feed. On a terminal it is folded; `used` columns of its first line are
+ * printed already, and further lines are indented by `indent`. */
+void terminal_text(FILE *to, const char *text, int used, int indent);
+
+#endif
