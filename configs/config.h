@@ -293,6 +293,9 @@ void config_print(const Config *config, FILE *to);
 /* Returns the output of config_print as a malloc'ed string. Run folders and checkpoints store this
  * text. */
 char *config_text(const Config *config);
+/* Prints the same values as strict JSON, without comments: values that config_print prints as
+ * comments are left out. config_load reads this text back to the same Config. */
+void config_print_json(const Config *config, FILE *to);
 /* Prints every key with its default and help, as JSON with comments (`./train config defaults`). */
 void config_print_defaults(FILE *to);
 /* Returns the origin of a key's value, e.g. "configs/demo.json:12". CHECKs that the key exists. */
@@ -315,7 +318,8 @@ typedef struct {
     char *was, *now; /* both values as JSON */
 } ConfigDifference;
 /* Finds all keys whose values differ, in table order. A ratio and a step count that mean the same
- * number of steps are equal. Returns the number of differences; *out is malloc'ed (free it with
+ * number of steps are equal, and a vocabulary size that is not known yet equals any other. Returns
+ * the number of differences; *out is malloc'ed (free it with
  * config_diff_free). */
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);

@@ -3,6 +3,7 @@
  * runs. */
 #include "configs/config.h"
 #include "model/core/check.h"
+#include "model/core/json.h"
 #include "optim/lr_schedule.h"
 #include "tests/support/files/config_support.h"
 
@@ -186,6 +187,35 @@ static void a_stored_schedule_is_derived_again_for_other_train_steps(void **stat
     free(text);
 }
 
+/* `config show --json`: strict JSON, from which nothing is missing when it is read again, and in
+ * which no derived length of the schedule is fixed. */
+static void plain_json_of_every_preset_is_strict_and_reads_back(void **state)
+{
+    (void)state;
+    glob_t found;
+    assert_int_equal(glob("configs/*.json", 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        const Config *c = preset(found.gl_pathv[i], "parallel.data=2", NULL, NULL);
+        char *text;
+        size_t size;
+        FILE *to = text_stream(&text, &size);
+        config_print_json(c, to);
+        fclose(to);
+        cJSON *strict = cJSON_ParseWithOpts(text, NULL, true);
+        if (strict == NULL || strstr(text, "total_num_steps") != NULL) fail_msg("%s", text);
+        const Config *again = config_test_parse(text, 0, NULL);
+        ConfigDifference *d;
+        int n = config_diff(c, again, &d);
+        if (n > 0) fail_msg("%s: %s: %s -> %s", found.gl_pathv[i], d->key, d->was, d->now);
+        config_diff_free(d, n);
+        config_free(again);
+        config_free(c);
+        cJSON_Delete(strict);
+        free(text);
+    }
+    globfree(&found);
+}
+
 /* Returns the number of keys that differ. *found says whether `key` is one of them, with an effect
  * on the numbers. */
 static int differences(const Config *was, const Config *now, const char *key, bool *found)
@@ -332,6 +362,7 @@ int main(void)
         cmocka_unit_test(schedule_ratios_are_rounded_to_the_nearest_step),
         cmocka_unit_test(a_set_option_with_steps_replaces_a_ratio_and_the_reverse),
         cmocka_unit_test(a_stored_schedule_is_derived_again_for_other_train_steps),
+        cmocka_unit_test(plain_json_of_every_preset_is_strict_and_reads_back),
         cmocka_unit_test(a_schedule_in_steps_equals_the_same_schedule_in_ratios),
         cmocka_unit_test(warmup_and_decay_may_fill_the_run_but_not_exceed_it),
         cmocka_unit_test(a_warmup_longer_than_the_run_gives_a_notice),

@@ -1,0 +1,93 @@
+/* help.c -- prints the help of each key, and every key with its default. */
+#include "configs/reader/options.h"
+#include "configs/reader/print.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void config_print_defaults(FILE *to)
+{
+    Printer p = {.to = to, .last = ""};
+    fprintf(to, "// Every key with its default. Lines after // depend on optimizer.type and "
+                "scheduler.type.\n{\n");
+    for (int i = 0; i < option_count; i++) {
+        const Option *option = &option_table[i];
+        int indent = print_section(&p, option->key);
+        int width = fprintf(to, "%*s%s\"%s\": %s,", indent, "", option->types ? "// " : "",
+                            print_leaf(option->key), option->fallback ? option->fallback : "null");
+        fprintf(to, "%*s // ", width < 48 ? 48 - width : 0, "");
+        if (option->derived != NULL) fprintf(to, "default: %s; ", option->derived);
+        fprintf(to, "%s\n", option->help);
+    }
+    print_end(&p);
+}
+
+/* Returns how `config explain` describes the effect on a resumed run. */
+static const char *effect_sentence(ConfigEffect effect)
+{
+    static const char *const sentence[] = {
+        [EFFECT_NONE] = "may change when a run is resumed",
+        [EFFECT_ROUNDING] = "may change when a run is resumed; results differ by rounding",
+        [EFFECT_NUMBERS] = "changes the numbers of a resumed run",
+        [EFFECT_IMPOSSIBLE] = "cannot change when a run is resumed",
+    };
+    return sentence[effect];
+}
+
+static void explain_option(const Option *option, FILE *to)
+{
+    char expects[512];
+    option_expects(option, expects, sizeof expects);
+    fprintf(to, "%s\n    %s\n    takes    %s%s\n", option->key, option->help, expects,
+            option->flags & OPTION_AUTO ? ", or \"auto\"" : "");
+    fprintf(to, "    default  %s\n", option->derived ? option->derived : option->fallback);
+    /* The list above omits known values that are not implemented, so print them here. */
+    for (const Choice *c = option->choices; c != NULL && c->name != NULL; c++)
+        if (c->value < 0) fprintf(to, "    known, not built yet: \"%s\"\n", c->name);
+    if (option->built != NULL)
+        fprintf(to, "    built so far: %.*s\n", option_first(option->built), option->built + 1);
+    fprintf(to, "    resume   %s\n", effect_sentence(option->effect));
+}
+
+static void explain_known(const KnownKey *known, FILE *to)
+{
+    static const char *const verdict[] = {
+        [KNOWN_IGNORED] = "accepted, without effect here",
+        [KNOWN_QUIET] = "accepted, without effect here",
+        [KNOWN_UNBUILT] = "not built yet",
+        [KNOWN_SWITCH] = "not built yet; passes as long as its \"enabled\" is false",
+        [KNOWN_ON_SWITCH] = "not built yet; passes when its \"enabled\" is false",
+        [KNOWN_TOOL] = "accepted, without effect here",
+        [KNOWN_DEEP_SWITCH] = "not built yet; passes as long as every \"enabled\" in it is false",
+        [KNOWN_SHORT] = "read",
+        [KNOWN_ALIAS] = "read",
+        [KNOWN_TREE] = "accepted, without effect here",
+        [KNOWN_WRONG] = "refused",
+    };
+    fprintf(to, "%s\n    a key of DeepSpeed's: %s (%s)\n", known->key, verdict[known->kind],
+            known_why(known));
+    if (known->kind == KNOWN_UNBUILT && known->inert != NULL)
+        fprintf(to, "    passes   %.*s\n", option_first(known->inert), known->inert + 1);
+}
+
+bool config_explain(const char *key, FILE *to, char *suggestion, size_t n)
+{
+    size_t length = strlen(key);
+    int found = 0;
+    /* A section explains every key in it, this program's own keys first. */
+    for (int i = 0; i < option_count + known_count; i++) {
+        const char *other =
+            i < option_count ? option_table[i].key : known_table[i - option_count].key;
+        bool below =
+            strncmp(other, key, length) == 0 && (other[length] == '.' || other[length] == '\0');
+        if (!below) continue;
+        found++;
+        if (i < option_count)
+            explain_option(&option_table[i], to);
+        else
+            explain_known(&known_table[i - option_count], to);
+    }
+    if (n > 0) suggestion[0] = '\0';
+    if (found == 0) suggest_path(key, suggestion, n);
+    return found > 0;
+}
