@@ -290,12 +290,16 @@ void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
  * comments, so that they are computed again if one of those changes. The key "_world" holds the
  * number of ranks, for ConfigContext.stored and .resumed. */
 void config_print(const Config *config, FILE *to);
-/* Returns the output of config_print as a malloc'ed string. Run folders and checkpoints store this
- * text. */
+/* Returns the output of config_print as a malloc'ed string. Checkpoints store this text. */
 char *config_text(const Config *config);
 /* Prints the same values as strict JSON, without comments: values that config_print prints as
- * comments are left out. config_load reads this text back to the same Config. */
+ * comments are left out. config_load reads this text back to the same Config. Run
+ * folders store it. */
 void config_print_json(const Config *config, FILE *to);
+/* Prints the value and the origin of every key as strict JSON, one key in a line, with the values
+ * that config_print_json leaves out. `earlier` is `bytes` of text that this function printed before
+ * for the same run, or NULL: a value that has not changed since keeps its origin there. */
+void config_print_origins(const Config *config, const char *earlier, size_t bytes, FILE *to);
 /* Prints every key with its default and help, as JSON with comments (`./train config defaults`). */
 void config_print_defaults(FILE *to);
 /* Returns the origin of a key's value, e.g. "configs/demo.json:12". CHECKs that the key exists. */

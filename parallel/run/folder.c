@@ -268,6 +268,32 @@ static bool keep_old_result(const RunFolder *run, char *err, size_t n)
     return good;
 }
 
+/* Writes config.json, and the origins of its values to config.origins.json. A value that has not
+ * changed keeps the origin that it had at an earlier start. Returns false and sets err on
+ * failure. */
+static bool write_config(const RunFolder *run, const Config *config, char *err, size_t n)
+{
+    static const char origins[] = "config.origins.json";
+    char *text, ignored[512];
+    size_t bytes;
+    /* A run folder of an older program has no such file. */
+    char *earlier = read_text(run->path, origins, &bytes, ignored, sizeof ignored);
+    size_t size;
+    FILE *to = text_stream(&text, &size);
+    config_print_origins(config, earlier, earlier ? bytes : 0, to);
+    fclose(to);
+    bool good = write_text(run->path, origins, text, err, n);
+    free(text);
+    free(earlier);
+    if (!good) return false;
+    to = text_stream(&text, &size);
+    config_print_json(config, to);
+    fclose(to);
+    good = write_text(run->path, "config.json", text, err, n);
+    free(text);
+    return good;
+}
+
 bool run_folder_describe(const RunFolder *run, const Config *config, const char *machine, char *err,
                          size_t n)
 {
@@ -276,12 +302,7 @@ bool run_folder_describe(const RunFolder *run, const Config *config, const char 
         return false;
     /* An equal config is not rewritten, so the stored origins of its values stay those of the first
      * start. */
-    if (!same) {
-        char *text = config_text(config);
-        bool good = write_text(run->path, "config.json", text, err, n);
-        free(text);
-        if (!good) return false;
-    }
+    if (!same && !write_config(run, config, err, n)) return false;
     if (!keep_old_result(run, err, n)) return false;
     char *name = run->attempt == 0 ? must_strdup("machine.json")
                                    : text_format("machine.attempt-%d.json", run->attempt);

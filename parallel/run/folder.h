@@ -1,6 +1,7 @@
 /* folder.h -- chooses, creates and locks the folder of a run (out/NAME), and writes its files.
  *
- * A run folder holds config.json (resolved, with the origin of each value), commands.txt,
+ * A run folder holds config.json (plain JSON, without values that follow from others),
+ * config.origins.json (all values and their origins), commands.txt,
  * machine.json, metrics.jsonl, samples.txt, result.json (once finished), checkpoints/, lock (see
  * folder_lock.h) and, with --log-ranks, logs/. */
 #ifndef PARALLEL_RUN_FOLDER_H
@@ -37,9 +38,9 @@ typedef struct {
  * lock or the folder cannot be created, EXIT_CONFIG for a refused difference. */
 bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *request, char *err,
                      size_t n, ExitCode *code);
-/* Writes config.json and machine.json; `machine` is JSON text. Renames the result.json of a run
- * that is made longer. To be called once the vocabulary is known. Returns false and sets err on
- * failure. */
+/* Writes config.json, config.origins.json and machine.json; `machine` is JSON text. Renames the
+ * result.json of a run that is made longer. To be called once the vocabulary is known. Returns
+ * false and sets err on failure. */
 bool run_folder_describe(const RunFolder *run, const Config *config, const char *machine, char *err,
                          size_t n);
 /* Appends the command line of this start to commands.txt, after a comment line with the attempt,

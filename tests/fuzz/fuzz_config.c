@@ -3,6 +3,7 @@
 
 #include "configs/config.h"
 #include "model/core/check.h"
+#include "model/core/json_tree.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,11 +46,33 @@ static void check_sound(const Config *c, bool looked_at)
     CHECK(c->data.train.count > 0 || c->data.text.count > 0 || c->data.corpus != NULL, "no data");
 }
 
-/* Prints the config and reads the text again. Read for the same number of ranks, or only to be
- * inspected, it must give the same config. Any number of ranks may open it, with a grid of its own;
- * read for another number of ranks it may be refused. Besides the first context, one in four inputs
- * also tries one of the others, chosen by `draw`. */
-static void check_round_trip(const Config *config, int64_t world, size_t draw)
+/* Returns the config as plain JSON. Also prints its origins, as if `text` were the earlier ones,
+ * which must give JSON whatever that text is. */
+static char *plain_text(const Config *config, const char *text, size_t length)
+{
+    char *plain, *origins;
+    size_t n;
+    FILE *to = text_stream(&origins, &n);
+    config_print_origins(config, text, length, to);
+    fclose(to);
+    cJSON *tree = json_tree_parse(origins, n);
+    CHECK(tree != NULL, "%s", origins);
+    cJSON_Delete(tree);
+    free(origins);
+    to = text_stream(&plain, &n);
+    config_print_json(config, to);
+    fclose(to);
+    tree = json_tree_parse(plain, n);
+    CHECK(tree != NULL, "%s", plain);
+    cJSON_Delete(tree);
+    return plain;
+}
+
+/* Prints the config, every second time as plain JSON, and reads the text again. Read for the same
+ * number of ranks, or only to be inspected, it must give the same config. Any number of ranks may
+ * open it, with a grid of its own; read for another number of ranks it may be refused. Besides the
+ * first context, one in four inputs also tries one of the others, chosen by `draw`. */
+static void check_round_trip(const Config *config, int64_t world, const char *input, size_t draw)
 {
     const ConfigContext context[] = {{.world = world},
                                      {.stored = true, .world = world + 1},
@@ -57,7 +80,7 @@ static void check_round_trip(const Config *config, int64_t world, size_t draw)
                                      {.stored = true, .opened = 6},
                                      {.world = 1},
                                      {.world = 6}};
-    char *text = config_text(config);
+    char *text = draw / 20 % 2 ? plain_text(config, input, draw) : config_text(config);
     int last = draw % 4 == 0 ? 1 + (int)(draw / 4 % 5) : 0;
     for (int i = 0; i <= last; i += last > 0 ? last : 1) {
         ConfigReport report;
@@ -86,7 +109,7 @@ static bool fuzz_in_world(int64_t world, const char *text, size_t length, const 
     bool accepted = config != NULL;
     CHECK(accepted == (report.n_errors == 0), "%d errors", report.n_errors);
     if (accepted) check_sound(config, false);
-    if (accepted) check_round_trip(config, world, length);
+    if (accepted) check_round_trip(config, world, text, length);
     config_report_free(&report);
     config_free(config);
     return accepted;

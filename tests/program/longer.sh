@@ -63,6 +63,25 @@ rm -r cut/checkpoints/step_00000014
 refused "a shorter run with a decaying learning rate" 78 "cut: shorter than before (14 -> 12): --allow-config-change goes on \
 from step 10 with the new schedule" cut --set train_steps=12
 
+# ---- the stored config ----
+# origin KEY: prints the value of a key of the run "decay" and where it came from
+origin() {
+    python3 -c 'import json, sys; x = json.load(open("decay/config.origins.json"))[sys.argv[1]]; print(x["value"], x["origin"])' "$1"
+}
+check "longer: config.json is plain JSON" python3 -c 'import json; c = json.load(open("decay/config.json"))
+assert c["train_steps"] == 14 and "total_num_steps" not in c["scheduler"]["params"]'
+check "longer: a changed value has its new origin" test "$(origin train_steps)" = "14 --set"
+check "longer: an unchanged value keeps its origin" test "$(origin optimizer.params.lr)" = "0.01 $TINY:$(sed -n '/"lr":/=' "$TINY")"
+check "longer: a value that follows from others is listed" test "$(origin scheduler.params.total_num_steps)" = "14 derived"
+# Older programs stored the config with comments and without a file of origins.
+cp -r decay older
+"$TRAIN" config show decay/config.json | sed 's/^{/{ "_world": 1,/' >older/config.json
+rm older/config.origins.json
+check "longer: the config of the older run has comments" grep -q '"lr": 0.01, *// ' older/config.json
+expect_code "longer: the run of an older program goes on" 0 "$TRAIN" older --set train_steps=15 --allow-config-change
+check "longer: the run of an older program has trained the steps that were added" \
+    test "$(losses older/metrics.jsonl | wc -l)" -eq 15
+
 # ---- another run from the newest checkpoint ----
 expect_code "longer: --resume RUN starts another run" 0 "$TRAIN" "$TINY" "${common[@]}" --resume decay --set train_steps=16 \
     --out another

@@ -1,5 +1,6 @@
 /* test_run_folder.c -- tests of how a run chooses its folder, locks it, stores its config there,
  * and compares it with a changed config. */
+#include "model/core/json_tree.h"
 #include "model/core/machine.h"
 #include "parallel/run/folder.h"
 #include "tests/support/files/nobody.h"
@@ -172,7 +173,7 @@ static void test_the_stored_config_equals_the_config_of_the_run(void **unused)
     assert_non_null(strstr(err, "absent/config.json"));
 }
 
-/* The path of a config may contain any bytes, and comments in config.json name it as an origin. */
+/* The path of a config may contain any bytes, and config.origins.json names it as an origin. */
 static void test_the_stored_config_can_be_read_whatever_bytes_its_path_had(void **unused)
 {
     (void)unused;
@@ -187,6 +188,13 @@ static void test_the_stored_config_can_be_read_whatever_bytes_its_path_had(void 
         assert_string_equal(start(&run, config, (RunRequest){.out = out}, &code, false), "");
         const Config *stored = run_folder_config(out, err, sizeof err);
         if (stored == NULL) fail_msg("path %zu: %s", i, err);
+        char *name = text_format("%s/config.origins.json", out), *text = take_text(name);
+        cJSON *origins = json_tree_parse(text, strlen(text));
+        assert_true(cJSON_IsString(
+            cJSON_GetObjectItem(cJSON_GetObjectItem(origins, "train_steps"), "origin")));
+        cJSON_Delete(origins);
+        free(text);
+        free(name);
         config_free(stored);
         config_free(config);
     }
