@@ -127,6 +127,7 @@ static void refuse_folder(const char *path)
     char *newest = within_run
                        ? text_format("./train %s goes on from the newest one of its run, and ", run)
                        : must_strdup("");
+    free(run);
     fail(EXIT_USAGE,
          "%s is a checkpoint: %s./train CONFIG.json --resume %s starts another run from it", path,
          newest, path);
