@@ -31,6 +31,7 @@ typedef struct {
     GridPlace grid;                             /* sizes of the grid's axes; all 0: one rank */
     int zero_stage;
     int writers; /* number of writers wanted, at most one per rank; 0 means 1 */
+    bool trial;  /* writes everything, and removes it instead of committing it */
 } CheckpointContents;
 
 /* Size of the staging buffer below in bytes. Tensors are written and read in windows of at most

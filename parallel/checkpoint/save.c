@@ -212,15 +212,16 @@ static void remove_leftovers(Save *s)
     if (leads(s)) checkpoint_remove_leftovers(s->io, s->parent_fd, ignored, sizeof ignored);
 }
 
-/* Writes and commits the save. If either fails on any rank, removes everything that was written. */
+/* Writes and commits the save. If either fails on any rank, or if this is a trial, removes
+ * everything that was written. */
 static bool save_anew(Save *s)
 {
     char ignored[256];
     layout_build(&s->layout, s->contents, checkpoint_io_ranks(s->io), s->save_id);
     remove_leftovers(s); /* leftovers may be what fills the disk */
     bool good = write_content(s);
-    good = agree(s, good && (!leads(s) || commit(s)));
-    if (!good && leads(s))
+    good = agree(s, good && (s->contents->trial || !leads(s) || commit(s)));
+    if ((!good || s->contents->trial) && leads(s))
         fs_remove_tree(s->io->fs, s->parent_fd, path_name(s->temporary), ignored, sizeof ignored);
     if (good) remove_leftovers(s);
     return good;
@@ -240,7 +241,7 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
     s.final = checkpoint_path(run, contents->state->steps);
     s.temporary = text_format("%s.tmp-%s", s.final, s.save_id);
     bool good = agree(&s, !leads(&s) || open_parent(&s));
-    if (good) good = inspect_final(&s, &saved);
+    if (good && !contents->trial) good = inspect_final(&s, &saved);
     if (good && !saved) good = save_anew(&s);
     if (s.fd >= 0) close(s.fd);
     if (s.parent_fd >= 0) close(s.parent_fd);

@@ -228,8 +228,27 @@ void run_sample_if_due(Run *run)
     if (sample_due(run)) run_sample(run);
 }
 
+/* Writes a checkpoint and removes it again, if the run saves only at its end: an end without a save
+ * would lose all its steps. Ends the program if that fails. */
+static void try_save(Run *run)
+{
+    char err[2048];
+    int64_t first = run->trainer.steps, last = run->config->train_steps;
+    int64_t interval = run->config->checkpoint.save_interval;
+    if (run->saving.saved_step == first || first >= last) return;
+    if (interval > 0 && first - first % interval < last - interval) return;
+    begin_work(run, "finishing this save");
+    bool ok = trainer_try_save(&run->trainer, run->folder.path, run->origin.config_text,
+                               run->origin.machine, err, sizeof err);
+    end_work(run);
+    if (ok) return;
+    control_fail(run->world, error_exit_code(err, EXIT_INPUT_OUTPUT),
+                 "this run saves only at its end, and a trial at its start failed: %s", err);
+}
+
 void run_catch_up(Run *run)
 {
+    try_save(run);
     if (run->folder.state != RUN_RESUMED || run->trainer.steps == 0) return;
     /* Only rank 0 has the metrics, but all ranks evaluate together. */
     MetricsTail tail = run->lead ? metrics_tail(run->output.metrics) : (MetricsTail){0};

@@ -139,8 +139,9 @@ void run_open_trainer(Run *run);
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/* Makes the evaluation and the sample that are due at the step from which this attempt resumes, if
- * the earlier attempt saved that step but was stopped before it made them. */
+/* Tries a save if the run saves only at its end. Makes the evaluation and the sample that are due
+ * at the step from which this attempt resumes, if the earlier attempt saved that step but was
+ * stopped before it made them. */
 void run_catch_up(Run *run);
 /* Reports after a step: writes its records to metrics.jsonl, updates the live line, and prints a
  * row of the table if one is due. */

@@ -75,20 +75,27 @@ static bool write_checkpoint(Trainer *t, const char *run, CheckpointContents *co
     return saved;
 }
 
+/* Returns what a checkpoint of `state` holds besides its tensors. */
+static CheckpointContents contents_of(const Trainer *t, const StepState *state,
+                                      const char *config_text, const char *machine)
+{
+    return (CheckpointContents){.n_weights = t->session.table.n_params,
+                                .n_slots = t->n_slots,
+                                .state = state,
+                                .config = config_text,
+                                .machine = machine,
+                                .code = program_version(),
+                                .data = t->data->identity,
+                                .grid = t->session.grid.size,
+                                .zero_stage = (int)t->config->zero_optimization.stage,
+                                .writers = (int)t->config->checkpoint.writers};
+}
+
 bool trainer_save(Trainer *t, const char *run, const char *config_text, const char *machine,
                   char *err, size_t n)
 {
     StepState state = trainer_state(t);
-    CheckpointContents contents = {.n_weights = t->session.table.n_params,
-                                   .n_slots = t->n_slots,
-                                   .state = &state,
-                                   .config = config_text,
-                                   .machine = machine,
-                                   .code = program_version(),
-                                   .data = t->data->identity,
-                                   .grid = t->session.grid.size,
-                                   .zero_stage = (int)t->config->zero_optimization.stage,
-                                   .writers = (int)t->config->checkpoint.writers};
+    CheckpointContents contents = contents_of(t, &state, config_text, machine);
     /* If all checkpoints are kept (keep is 0), none is removed to make room for this one. */
     int keep = t->keep_all ? 0 : (int)t->config->checkpoint.keep;
     if (!write_checkpoint(t, run, &contents, keep, err, n)) return false;
@@ -98,6 +105,15 @@ bool trainer_save(Trainer *t, const char *run, const char *config_text, const ch
     if (!pruned && (t->session.world == NULL || t->session.world->rank == 0))
         log_warning("%s; older checkpoints stay", err);
     return true;
+}
+
+bool trainer_try_save(Trainer *t, const char *run, const char *config_text, const char *machine,
+                      char *err, size_t n)
+{
+    StepState state = trainer_state(t);
+    CheckpointContents contents = contents_of(t, &state, config_text, machine);
+    contents.trial = true;
+    return write_checkpoint(t, run, &contents, 0, err, n);
 }
 
 bool trainer_load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)

@@ -15,6 +15,10 @@ void save_close(Trainer *trainer);
  * older checkpoints as config->checkpoint.keep says. All ranks return the same result. */
 bool trainer_save(Trainer *trainer, const char *run, const char *config_text, const char *machine,
                   char *err, size_t n);
+/* Writes a checkpoint of the present state below `run` like trainer_save, and removes it again. All
+ * ranks return the same result. */
+bool trainer_try_save(Trainer *trainer, const char *run, const char *config_text,
+                      const char *machine, char *err, size_t n);
 /* Loads weights, optimizer states and StepState from a checkpoint, so that training continues from
  * there. */
 bool trainer_load(Trainer *trainer, Checkpoint *checkpoint, char *err, size_t n);

@@ -93,9 +93,16 @@ check "folder: a failed save at the last interval announces a last try at the en
     grep -q 'step 20 is not saved: .*; trying again before the run ends' output
 check "folder: a failed last save announces no further try" grep -qE 'step 20 is not saved: .*File too large$' output
 check "folder: a run without a checkpoint says that it will start again" grep -q 'begins anew' output
-expect_code "folder: a run without save intervals whose last save fails ends with 74" 74 limited --out end \
+for interval in 0 20; do
+    expect_code "folder: a run that saves only at its end and cannot save ends with 74" 74 limited --out end \
+        --set checkpoint.save_interval=$interval
+    check "folder: a run that saves only at its end and cannot save ends before its first step" grep -qE \
+        '^error\[74\] this run saves only at its end, and a trial at its start failed: cannot write .*: File too large$' output
+    check "folder: a failed trial leaves no checkpoint" test -z "$(checkpoint_steps end)"
+done
+expect_code "folder: a run that saves only at its end and can save succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --out end \
     --set checkpoint.save_interval=0
-check "folder: a failed save of a run without save intervals promises no retry at an interval" bash -c '! grep -q "next interval" output'
+check "folder: a trial leaves nothing" test "$(find end/checkpoints -mindepth 1 -maxdepth 1)" = end/checkpoints/step_00000020
 expect_code "folder: a run whose later saves fail ends with 74" 74 limited --out before --set train_steps=25 \
     --allow-config-change
 check "folder: a run whose later saves fail names the checkpoint from which it resumes" \
