@@ -116,6 +116,7 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
     load->config = must_calloc(1, sizeof *load->config);
     load->origin = must_calloc((size_t)option_count, sizeof *load->origin);
     load->seen = must_calloc((size_t)(option_count + known_count), sizeof *load->seen);
+    load->dropped = must_calloc((size_t)load->n_sets + 1, sizeof *load->dropped);
     load->config->provenance = load->origin;
     load->config->path = must_strdup(load->path ? load->path : "");
     load->config->name = run_name(load->path);
@@ -136,8 +137,7 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
         }
         json_free(&json);
     }
-    for (int i = 1; i <= load->n_sets; i++)
-        assign_set(load, i);
+    assign_sets(load);
     /* If the file is not JSON, the rules are skipped: each would only report that its keys are
      * missing. */
     if (!load->unreadable) {
@@ -146,6 +146,7 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
     }
     name_origins(load);
     free(load->seen);
+    free(load->dropped);
     bool good = load->n_errors == 0;
     report_findings(load, report);
     if (good) return load->config;

@@ -124,6 +124,7 @@ typedef struct Config {
         struct {
             double lr, betas[2], eps, weight_decay, momentum, dampening;
             bool bias_correction, adam_w_mode, nesterov;
+            bool torch_adam; /* only decides the default of weight_decay */
         } params;
     } optimizer;
     struct {

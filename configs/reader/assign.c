@@ -119,6 +119,22 @@ static bool take_old_name(const Walk *w, int parent, int node)
     return !both;
 }
 
+/* Returns whether a --set KEY=null drops this key of the file. */
+static bool is_dropped(const Walk *w, const char *path)
+{
+    Load *load = w->load;
+    bool dropped = false;
+    for (int i = 0; w->set == 0 && i < load->n_sets; i++) {
+        const char *text = load->sets[i], *equals = strchr(text, '=');
+        size_t n = equals ? (size_t)(equals - text) : 0;
+        if (n == 0 || strcmp(equals, "=null") != 0 || strncmp(path, text, n) != 0 ||
+            (path[n] != '\0' && path[n] != '.'))
+            continue;
+        load->dropped[i] = dropped = true;
+    }
+    return dropped;
+}
+
 static void assign_members(const Walk *w, int node, const char *path)
 {
     for (int i = node + 1; i < w->json->node[node].end && w->load->n_errors < LOAD_MAX_ERRORS;
@@ -129,6 +145,7 @@ static void assign_members(const Walk *w, int node, const char *path)
          * key. */
         if (key[0] == '_' || json_duplicate(w->json, node, i)) continue;
         walk_join(child, path, key);
+        if (is_dropped(w, child)) continue;
         if (rename_old(child) && !take_old_name(w, node, i)) continue;
         assign_node(w, i, child);
     }
@@ -144,6 +161,7 @@ static void refuse_duplicates(const Walk *w, int node, const char *path)
         char child[PATH_SIZE];
         const char *key = w->json->node[i].item->string;
         walk_join(child, path, key ? key : "[]");
+        if (is_dropped(w, child)) continue;
         if (key != NULL && json_duplicate(w->json, node, i))
             load_error(w->load, walk_key(w, i), child, "given twice; keep one of them");
         refuse_duplicates(w, i, child);
@@ -192,7 +210,7 @@ void assign_document(Load *load, Json *json)
         load->context.world = printed_world(json);
     load->foreign = lacks_model(json);
     assign_members(&w, 0, "");
-    check_other_names(&w);
+    check_other_names(load, false);
 }
 
 /* Parses the value of a --set: as JSON if it is valid JSON, else as a string. For keys that take
@@ -232,12 +250,12 @@ static bool read_set_value(Load *load, ConfigPlace at, const char *key, const ch
     return false;
 }
 
-void assign_set(Load *load, int set)
+static void assign_set(Load *load, int set)
 {
     const char *text = load->sets[set - 1], *equals = strchr(text, '=');
     ConfigPlace at = {.set = set};
     char key[PATH_SIZE];
-    Json json;
+    Json *json = &load->set_value[set - 1];
     if (equals == NULL || equals == text || equals - text >= PATH_SIZE) {
         load_error(load, at, "",
                    "this is not KEY=VALUE; write for example --set optimizer.params.lr=6e-4");
@@ -245,9 +263,21 @@ void assign_set(Load *load, int set)
     }
     snprintf(key, sizeof key, "%.*s", (int)(equals - text), text);
     if (rename_old(key)) load_routine(load, at, "bfloat16", "the old name of bf16, read as such");
-    if (!read_set_value(load, at, key, equals + 1, &json)) return;
-    Walk w = {.load = load, .json = &json, .set = set};
-    assign_node(&w, 0, key);
+    if (!read_set_value(load, at, key, equals + 1, json)) return;
+    Walk w = {.load = load, .json = json, .set = set};
+    /* The file's key has not been read. An option is assigned nevertheless, because an earlier
+     * --set may have given it. */
+    if (!load->dropped[set - 1] || option_find(key) >= 0) assign_node(&w, 0, key);
     refuse_duplicates(&w, 0, key);
-    json_free(&json);
+}
+
+void assign_sets(Load *load)
+{
+    load->set_value = must_calloc((size_t)load->n_sets + 1, sizeof *load->set_value);
+    for (int i = 1; i <= load->n_sets; i++)
+        assign_set(load, i);
+    check_other_names(load, true);
+    for (int i = 0; i < load->n_sets; i++)
+        json_free(&load->set_value[i]);
+    free(load->set_value);
 }

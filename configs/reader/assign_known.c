@@ -11,14 +11,15 @@
  * unless it may be misspelt: launchers and trainers keep their own keys there. */
 static bool is_of_others(const Walk *w, const char *path)
 {
-    char near[PATH_SIZE];
+    Suggestion near;
     return w->load->foreign && w->set == 0 && strchr(path, '.') == NULL &&
-           !suggest_sibling(path, near, sizeof near);
+           !suggest_sibling(path, NULL, &near);
 }
 
 void check_unknown(const Walk *w, int node, const char *path)
 {
-    char near[PATH_SIZE] = "";
+    const cJSON *item = w->json->node[node].item;
+    Suggestion near;
     const char *own = suggest_alias(path);
     if (is_of_others(w, path) && own != NULL) {
         load_notice(w->load, walk_key(w, node), path,
@@ -32,9 +33,12 @@ void check_unknown(const Walk *w, int node, const char *path)
                     "unknown key, without effect (DeepSpeed does not read it either)");
         return;
     }
-    suggest_key(path, near, sizeof near);
-    if (*near)
-        load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\"?", near);
+    suggest_key(path, item, &near);
+    if (near.other[0] != '\0')
+        load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\" or \"%s\"?",
+                   near.key, near.other);
+    else if (near.key[0] != '\0')
+        load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\"?", near.key);
     else
         load_error(w->load, walk_key(w, node), path,
                    "unknown key; ./train config defaults lists all keys");
@@ -253,7 +257,7 @@ void check_inside(const Walk *w, int node, const char *path, int tree)
     const KnownKey *known = &known_table[tree];
     const char *name = path + strlen(known->key) + 1;
     bool enabled = strcmp(name, "enabled") == 0, off = is_off(w->json->node[node].item);
-    char near[PATH_SIZE];
+    Suggestion near;
     if (enabled && off && !is_unbuilt_section(known)) return;
     if (known->kind == KNOWN_DEEP_SWITCH) {
         const char *last = strrchr(name, '.');
@@ -262,9 +266,9 @@ void check_inside(const Walk *w, int node, const char *path, int tree)
     } else if (enabled && is_switch(known))
         refuse_enabled(w, node, known);
     else if (!enabled && !is_unbuilt_section(known) &&
-             (suggest_is_near(name, "enabled") || suggest_sibling(path, near, sizeof near)))
+             (suggest_is_near(name, "enabled") || suggest_sibling(path, NULL, &near)))
         load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\"?",
-                   suggest_is_near(name, "enabled") ? "enabled" : near);
+                   suggest_is_near(name, "enabled") ? "enabled" : near.key);
     else if (known->kind == KNOWN_ON_SWITCH || is_unbuilt_section(known))
         refuse_present(w, node, path, known);
     else
@@ -277,38 +281,49 @@ static bool says_nothing(const KnownKey *known, const cJSON *value)
     return known->kind == KNOWN_ALIAS && value != NULL && known_is_inert(known, value);
 }
 
-/* Reports two names of one key with different values: row `i` of the known keys, and the name
- * `other` that is given at `there`. */
-static void check_names(const Walk *w, int i, const Seen *there, const char *other)
+/* Returns whether the document gave the key: the file, or with `sets` one of the --set options. In
+ * a
+ * --set, null only takes back what was given before. */
+static bool is_given_by(const Seen *seen, bool sets)
 {
-    Load *load = w->load;
-    const KnownKey *known = &known_table[i];
-    const Seen *here = &load->seen[option_count + i];
-    /* A later --set overrides an earlier one, also under another name, so only the file is
-     * checked. */
-    if (here->place.line == 0 || there->place.line == 0) return;
-    if (says_nothing(known, here->value) || cJSON_Compare(here->value, there->value, true)) return;
-    load_error(load, here->place, known->key,
-               "another name of %s, which is given at %s:%d:%d; keep one of them", other,
-               load->path, there->place.line, there->place.column);
+    return sets ? seen->place.set > 0 && !cJSON_IsNull(seen->value) : seen->place.line > 0;
 }
 
-void check_other_names(const Walk *w)
+/* Reports two names of one key with different values: row `i` of the known keys, and the name
+ * `other` that is given at `there`. A --set replaces the file's value under any name, so a name in
+ * the file and one in a --set are no contradiction. */
+static void check_names(Load *load, bool sets, int i, const Seen *there, const char *other)
 {
-    const Load *load = w->load;
+    const KnownKey *known = &known_table[i];
+    const Seen *here = &load->seen[option_count + i];
+    char where[PATH_SIZE];
+    if (!is_given_by(here, sets) || !is_given_by(there, sets)) return;
+    if (says_nothing(known, here->value) || cJSON_Compare(here->value, there->value, true)) return;
+    if (sets)
+        snprintf(where, sizeof where, "by --set %.200s", load->sets[there->place.set - 1]);
+    else
+        snprintf(where, sizeof where, "at %.200s:%d:%d", load->path, there->place.line,
+                 there->place.column);
+    load_error(load, here->place, known->key,
+               "another name of %s, which is given %s; keep one of them", other, where);
+}
+
+void check_other_names(Load *load, bool sets)
+{
     for (int i = 0; i < known_count; i++) {
         const char *key = known_table[i].stands_for;
         if (known_table[i].kind == KNOWN_SHORT || key == NULL) continue;
         int row = option_find(key);
-        check_names(w, i, &load->seen[row >= 0 ? row : option_count + known_find(key)], key);
-        /* Two aliases of one key contradict each other even if the key itself is not in the
-         * file. */
+        check_names(load, sets, i, &load->seen[row >= 0 ? row : option_count + known_find(key)],
+                    key);
+        /* Two aliases of one key contradict each other even if the key itself is not given. */
         for (int j = 0; j < i; j++) {
             const KnownKey *other = &known_table[j];
             if (other->stands_for == NULL || other->kind == KNOWN_SHORT) continue;
             const Seen *there = &load->seen[option_count + j];
-            if (strcmp(other->stands_for, key) == 0 && !says_nothing(other, there->value))
-                check_names(w, i, there, other->key);
+            if (strcmp(other->stands_for, key) == 0 && is_given_by(there, sets) &&
+                !says_nothing(other, there->value))
+                check_names(load, sets, i, there, other->key);
         }
     }
 }

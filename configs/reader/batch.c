@@ -56,10 +56,10 @@ void derive_batch(Load *load)
             *times = &c->gradient_accumulation_steps, dp = c->parallel.data;
     bool train = load_given(load, train_key), micro = load_given(load, micro_key),
          accum = load_given(load, accum_key);
-    /* The micro-batch is chosen here for files that leave it to a trainer and for runs without a
-     * file. Otherwise it is given or follows from the other two keys. */
-    bool automatic = load_automatic(load, micro_key) ||
-                     (load_automatic(load, train_key) && !train) || load->path == NULL;
+    /* The micro-batch is chosen here if nothing else says what the batch is, and for files that
+     * leave it to a trainer. Otherwise it is given or follows from the other two keys. */
+    bool absent = !train && !load_automatic(load, micro_key) && !load_automatic(load, train_key);
+    bool automatic = !train || load_automatic(load, micro_key) || load->path == NULL;
     if (batch_unusable(load)) return;
     if (!micro && automatic) {
         /* `share` limits the micro-batch. If both other keys are given, it is exactly the
@@ -69,8 +69,9 @@ void derive_batch(Load *load)
         load_follow(load, micro_key, rows,
                     train && accum && share > 0 ? share : automatic_micro_batch(share));
         if (load->path != NULL)
-            load_routine(load, load_place(load, micro_key), micro_key,
-                         "no trainer fills it in here; %lld taken", (long long)*rows);
+            load_routine(load, load_place(load, micro_key), micro_key, "%s; %lld taken",
+                         absent ? "no batch is given" : "no trainer fills it in here",
+                         (long long)*rows);
         /* config_print prints it as "auto" again */
         load->origin[option_find(micro_key)].automatic = true;
         micro = true; /* from here on, treat it as given */
@@ -225,14 +226,6 @@ void check_batch(Load *load)
     bool train = load_given(load, train_key), micro = load_given(load, micro_key),
          accum = load_given(load, accum_key);
     if (batch_unusable(load)) return;
-    /* No key was given from which the batch could be derived. If the accumulation was given, the
-     * error points at it, otherwise at the config as a whole. */
-    if (batch == 0 && rows == 0) {
-        load_error(load, accum ? load_place(load, accum_key) : load->root, train_key,
-                   "the batch is not given; write %s or %s (two of %s, %s, %s settle the third)",
-                   train_key, micro_key, train_key, micro_key, accum_key);
-        return;
-    }
     double most = option_table[option_find(train_key)].max;
     /* Each factor is within its range, but their product is above the limit. */
     if (!train && batch > 0 && (double)batch > most)

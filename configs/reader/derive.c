@@ -197,6 +197,27 @@ static void derive_precision(Load *load)
                      "1.0 taken, DeepSpeed's default since mid-2026 (before: off)");
 }
 
+/* Derives what Hugging Face's trainer substitutes for a learning rate of "auto", and PyTorch's
+ * default of weight_decay for files that ask for PyTorch's Adam. */
+static void derive_optimizer(Load *load)
+{
+    static const char lr[] = "optimizer.params.lr", decay[] = "optimizer.params.weight_decay";
+    Config *c = load->config;
+    if (load_automatic(load, lr)) {
+        c->optimizer.params.lr = 5e-5;
+        load_derived(load, lr);
+        load_notice(load, load_place(load, lr), lr,
+                    "no trainer fills it in here; 5e-5 taken, Hugging Face's default");
+    }
+    bool decoupled = c->optimizer.type == OPTIMIZER_ADAMW ||
+                     (c->optimizer.type == OPTIMIZER_ADAM && c->optimizer.params.adam_w_mode);
+    if (!c->optimizer.params.torch_adam || !decoupled || load_given(load, decay) ||
+        load_automatic(load, decay))
+        return;
+    c->optimizer.params.weight_decay = 0.01;
+    load_derived(load, decay);
+}
+
 /* Derives a key that was given as "auto" from the width of the model. If the key was left out, it
  * has DeepSpeed's default, which does not depend on the model. */
 static void follow_width(Load *load, const char *key, int64_t *field, int64_t value)
@@ -235,6 +256,7 @@ void derive_values(Load *load)
     displace_cuts(load);
     derive_model(load);
     derive_vocabulary(load);
+    derive_optimizer(load);
     /* The grid is derived before the batch: parallel.data is the number of ranks / (tensor x
      * pipeline), and the batch is shared by all data-parallel ranks. */
     fit_opened(load);

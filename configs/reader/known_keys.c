@@ -101,12 +101,9 @@ const KnownKey known_table[] = {
      * even if optimizer.type does not ask for it, because they show that it is wanted. */
     IGNORED("optimizer.legacy_fusion", "|false|", "fusion of optimizer kernels"),
     UNBUILT("optimizer.params.amsgrad", "|false|", "AMSGrad"),
-    IGNORED("optimizer.params.torch_adam", "|false|", "which of PyTorch's Adams runs"),
     IGNORED("optimizer.params.set_grad_none", "|true|", "how PyTorch clears gradients"),
     UNBUILT("optimizer.params.fp32_optimizer_states", "|true|", "moments below fp32"),
-    /* Ignoring this key would train without the clipping that it asks for. */
-    WRONG("optimizer.params.max_grad_norm",
-          "no optimizer takes it; write the top-level key gradient_clipping instead"),
+    ALIAS("optimizer.params.max_grad_norm", "gradient_clipping"),
     UNBUILT_OF(MUON, "optimizer.params.muon_lr", 0),
     UNBUILT_OF(MUON, "optimizer.params.adam_lr", 0),
     UNBUILT_OF(MUON, "optimizer.params.ns_method", 0),

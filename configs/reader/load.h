@@ -57,6 +57,8 @@ typedef struct {
     Seen *seen;       /* one per option and per known key */
     ConfigPlace root; /* where the config begins: the position reported for a missing key */
     bool unreadable;  /* the file is not JSON, so rules between keys are skipped */
+    Json *set_value;  /* per --set: its value, while the --set options are read */
+    bool *dropped;    /* per --set: it is KEY=null, and the file has KEY, which is not read */
     bool foreign;     /* the file has no section "model": it was written for DeepSpeed */
     Finding *finding;
     int n_findings, capacity, n_errors;
@@ -93,9 +95,9 @@ void load_derived(Load *load, const char *key);
  * if value <= 0, which means that one of those keys was refused. */
 void load_follow(Load *load, const char *key, int64_t *field, int64_t value);
 
-/* assign.c: stores all keys of a document, or the value of one --set. */
+/* assign.c: stores all keys of a document, or the values of all --set options. */
 void assign_document(Load *load, Json *json);
-void assign_set(Load *load, int set);
+void assign_sets(Load *load);
 /* value.c: checks one JSON value and stores it in the option's field. If it is refused, adds an
  * error at position `at` and returns false. */
 bool assign_field(Load *load, const Json *json, int node, int row, ConfigPlace at);

@@ -29,7 +29,7 @@ typedef enum {
     OPTION_BELOW = 4, /* the maximum itself is not allowed */
     /* true and false are accepted for 1 and 0 (an obsolete form in DeepSpeed) */
     OPTION_BOOL_INT = 8,
-    OPTION_NO_NULL = 16, /* null is refused, because the key has no sensible default */
+    OPTION_QUOTED = 16,  /* "true" and "false" are accepted with quotes, too */
     OPTION_CLAMPED = 32, /* an integer above the maximum is read as the maximum */
     /* A derived value is printed only as a comment (or as "auto", if that was given). So it is
      * derived again when the printed config is read with other values. */
@@ -172,17 +172,22 @@ void option_expects(const Option *option, char *out, size_t n);
 /* Returns whether the upper limit only guards against absurd values, so that messages omit it. */
 bool option_hides_limit(const Option *option);
 
-/* suggest.c: writes to `out` the key that a misspelt one probably meant: a sibling, the key for an
- * alias, or the same name in another section; "" if there is none. */
-void suggest_key(const char *key, char *out, size_t n);
+/* suggest.c: keys that a misspelt one probably meant. */
+typedef struct {
+    char key[128];   /* "" if there is none */
+    char other[128]; /* another key that is equally similar; "" if there is none */
+} Suggestion;
+/* Suggests a sibling, the key for an alias, or the same name in another section; never `key`
+ * itself. Keys that take a value like `value` (NULL: any) are preferred. */
+void suggest_key(const char *key, const cJSON *value, Suggestion *near);
 /* Returns the key of this program for a name that another trainer uses; NULL if it is no such
  * name. */
 const char *suggest_alias(const char *key);
 /* Returns whether `word` is probably a misspelling of `name`. */
 bool suggest_is_near(const char *word, const char *name);
 /* Considers only keys in the same section; returns false if none is similar. */
-bool suggest_sibling(const char *key, char *out, size_t n);
-/* Does the same as suggest_key, but writes the whole dotted key. */
+bool suggest_sibling(const char *key, const cJSON *value, Suggestion *near);
+/* Does the same as suggest_key, but writes the whole dotted key to `out`; "" if there is none. */
 void suggest_path(const char *key, char *out, size_t n);
 /* Returns the name of the choice most similar to `value`, or NULL if none is similar. */
 const char *suggest_choice(const Choice *choices, const char *value);

@@ -66,6 +66,13 @@ void derive_scheduler(Load *load)
     if (type == SCHEDULER_WSD)
         load_follow(load, decay_key, &c->scheduler.params.decay_num_steps,
                     (c->scheduler.params.total_num_steps + 4) / 5);
+    /* Hugging Face's trainer substitutes its own default for "auto". */
+    if (load_automatic(load, warmup_key)) {
+        c->scheduler.params.warmup_num_steps = 0;
+        load_derived(load, warmup_key);
+        load_routine(load, load_place(load, warmup_key), warmup_key,
+                     "no trainer fills it in here; 0 taken, Hugging Face's default");
+    }
     /* Ratios are converted after the default lengths were set, because a ratio replaces a
      * default. */
     derive_ratios(load);

@@ -102,23 +102,78 @@ static const char *key_of(int i)
     return i < option_count ? option_table[i].key : known_table[i - option_count].key;
 }
 
-/* Writes the most similar name among the keys and sections directly inside a section, which is the
- * first n bytes of `key`. Returns the edit distance. */
-static int nearest_sibling(const char *key, size_t n, char *out, size_t size)
+/* Kinds of JSON values, as a bit set. */
+enum { BOOLS = 1, NUMBERS = 2, STRINGS = 4, LISTS = 8, OBJECTS = 16, ANY_KIND = 31 };
+
+static unsigned kind_of_value(const cJSON *value)
+{
+    return value == NULL || cJSON_IsNull(value) ? ANY_KIND
+           : cJSON_IsBool(value)                ? BOOLS
+           : cJSON_IsNumber(value)              ? NUMBERS
+           : cJSON_IsString(value)              ? STRINGS
+           : cJSON_IsArray(value)               ? LISTS
+                                                : OBJECTS;
+}
+
+static unsigned kinds_of_option(const Option *option)
+{
+    static const unsigned kinds[] = {
+        [OPTION_BOOL] = BOOLS,     [OPTION_INT] = NUMBERS,    [OPTION_NUMBER] = NUMBERS,
+        [OPTION_BETAS] = LISTS,    [OPTION_STRING] = STRINGS, [OPTION_STRINGS] = STRINGS | LISTS,
+        [OPTION_INTEGERS] = LISTS, [OPTION_CHOICE] = STRINGS,
+    };
+    return kinds[option->type] | (option->flags & OPTION_AUTO ? STRINGS : 0) |
+           (option->flags & OPTION_BOOL_INT ? BOOLS : 0);
+}
+
+/* Returns the kinds of values that key number `i` of both tables takes. */
+static unsigned kinds_of_key(int i)
+{
+    if (i < option_count) return kinds_of_option(&option_table[i]);
+    const KnownKey *known = &known_table[i - option_count];
+    char example = known_example(known)[0];
+    switch (known->kind) {
+    case KNOWN_SWITCH:
+    case KNOWN_ON_SWITCH:
+    case KNOWN_TOOL:
+    case KNOWN_DEEP_SWITCH:
+    case KNOWN_TREE: return OBJECTS;
+    case KNOWN_SHORT: return OBJECTS | BOOLS;
+    case KNOWN_ALIAS: return kinds_of_option(&option_table[option_find(known->stands_for)]);
+    case KNOWN_IGNORED:
+        return example == '"' ? STRINGS : example == 't' || example == 'f' ? BOOLS : NUMBERS;
+    case KNOWN_QUIET:
+    case KNOWN_UNBUILT:
+    case KNOWN_WRONG: break;
+    }
+    return ANY_KIND;
+}
+
+/* Finds the most similar names among the keys and sections directly inside a section, which is the
+ * first n bytes of `key`, that take a value of these kinds. Two equally similar names are both
+ * returned. Returns the edit distance. */
+static int nearest_sibling(const char *key, size_t n, unsigned kinds, Suggestion *near)
 {
     const char *word = key + n;
     int best = EDIT_FAR;
+    *near = (Suggestion){{0}, {0}};
     /* DeepSpeed keys that are not implemented count, too: once spelt correctly, they get an error
      * of their own. */
     for (int i = 0; i < option_count + known_count; i++) {
         const char *other = key_of(i);
         if (strncmp(other, key, n) != 0) continue;
         char name[EDIT_FAR];
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(other + n, "."), other + n);
+        size_t length = strcspn(other + n, ".");
+        unsigned takes = other[n + length] == '.' ? OBJECTS : kinds_of_key(i);
+        snprintf(name, sizeof name, "%.*s", (int)length, other + n);
         int d = edit_distance(word, name);
-        if (d >= best) continue;
+        if (d > best || d == 0 || (takes & kinds) == 0) continue;
+        if (d < best) {
+            snprintf(near->key, sizeof near->key, "%s", name);
+            near->other[0] = '\0';
+        } else if (near->other[0] == '\0' && strcmp(near->key, name) != 0)
+            snprintf(near->other, sizeof near->other, "%s", name);
         best = d;
-        snprintf(out, size, "%s", name);
     }
     return best;
 }
@@ -128,10 +183,13 @@ bool suggest_is_near(const char *word, const char *name)
     return edit_distance(word, name) <= edit_tolerance(word);
 }
 
-bool suggest_sibling(const char *key, char *out, size_t n)
+bool suggest_sibling(const char *key, const cJSON *value, Suggestion *near)
 {
     const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
-    return nearest_sibling(key, (size_t)(word - key), out, n) <= edit_tolerance(word);
+    size_t section = (size_t)(word - key);
+    /* A key that takes such a value is more likely. */
+    return nearest_sibling(key, section, kind_of_value(value), near) <= edit_tolerance(word) ||
+           nearest_sibling(key, section, ANY_KIND, near) <= edit_tolerance(word);
 }
 
 const char *suggest_alias(const char *key)
@@ -143,32 +201,31 @@ const char *suggest_alias(const char *key)
     return NULL;
 }
 
-void suggest_key(const char *key, char *out, size_t n)
+void suggest_key(const char *key, const cJSON *value, Suggestion *near)
 {
-    const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
-    size_t section = (size_t)(word - key);
+    const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key, *own = suggest_alias(key);
     /* A typing error in the right section is most likely, then another program's name for the key,
      * then the right name in the wrong section. */
-    if (nearest_sibling(key, section, out, n) <= edit_tolerance(word)) return;
-    const char *own = suggest_alias(key);
-    snprintf(out, n, "%s", own ? own : "");
+    if (suggest_sibling(key, value, near)) return;
+    *near = (Suggestion){{0}, {0}};
+    snprintf(near->key, sizeof near->key, "%s", own ? own : "");
     if (own != NULL) return;
-    /* Compare with the last parts of all keys, in any section. */
+    /* Compare with the last parts of all keys that take such a value, in any section. */
     int best = edit_tolerance(word) + 1;
     for (int i = 0; i < option_count + known_count && best > 0; i++) {
         const char *other = key_of(i), *last = strrchr(other, '.');
         int d = edit_distance(word, last ? last + 1 : other);
-        if (d >= best) continue;
+        if (d >= best || (kinds_of_key(i) & kind_of_value(value)) == 0) continue;
         best = d;
-        snprintf(out, n, "%s", other);
+        snprintf(near->key, sizeof near->key, "%s", other);
     }
 }
 
 void suggest_path(const char *key, char *out, size_t n)
 {
-    char near[EDIT_FAR * 2];
-    const char *dot = strrchr(key, '.');
-    suggest_key(key, near, sizeof near);
+    Suggestion found;
+    const char *dot = strrchr(key, '.'), *near = found.key;
+    suggest_key(key, NULL, &found);
     /* suggest_key returns either the last part of a sibling or a whole key. Only one of these two
      * readings is an existing key. */
     snprintf(out, n, "%.*s%s", dot && near[0] ? (int)(dot + 1 - key) : 0, key, near);

@@ -159,11 +159,9 @@ static void check_precision(Load *load)
 static void check_optimizer(Load *load)
 {
     const Config *c = load->config;
-    /* "auto" has already been refused: this program does not choose a learning rate for the
-     * user. */
-    if (load_automatic(load, "optimizer.params.lr")) return;
     if (load_wrong(load, "optimizer.type")) return;
-    if (c->optimizer.type == OPTIMIZER_SGD && !load_given(load, "optimizer.params.lr"))
+    if (c->optimizer.type == OPTIMIZER_SGD && !load_given(load, "optimizer.params.lr") &&
+        !load_automatic(load, "optimizer.params.lr"))
         WRONG(load, "optimizer.type",
               "SGD has no default learning rate; write optimizer.params.lr");
     if (c->optimizer.type == OPTIMIZER_SGD && c->optimizer.params.nesterov &&

@@ -88,6 +88,17 @@ static bool set_integer(const Assign *a, int64_t *field)
     return true;
 }
 
+static bool set_bool(const Assign *a, bool *field)
+{
+    const cJSON *item = a->json->node[a->node].item;
+    bool quoted = a->option->flags & OPTION_QUOTED && cJSON_IsString(item), yes = false;
+    if (quoted) yes = strcmp(item->valuestring, "true") == 0;
+    if (quoted && !yes && strcmp(item->valuestring, "false") != 0) return refuse(a);
+    if (!quoted && !cJSON_IsBool(item)) return refuse(a);
+    *field = quoted ? yes : cJSON_IsTrue(item);
+    return true;
+}
+
 static bool set_betas(const Assign *a, double *field)
 {
     const cJSON *item = a->json->node[a->node].item;
@@ -176,10 +187,7 @@ static bool set_field(const Assign *a)
     const cJSON *item = a->json->node[a->node].item;
     void *field = option_field(a->option, a->load->config);
     switch (a->option->type) {
-    case OPTION_BOOL:
-        if (!cJSON_IsBool(item)) return refuse(a);
-        *(bool *)field = cJSON_IsTrue(item);
-        return true;
+    case OPTION_BOOL: return set_bool(a, field);
     case OPTION_INT: return set_integer(a, field);
     case OPTION_NUMBER:
         if (!cJSON_IsNumber(item) || !in_range(a->option, item->valuedouble)) return refuse(a);
@@ -232,9 +240,7 @@ void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace k
     bool null = cJSON_IsNull(item);
     /* null and "auto" reset the key to what it is if the file leaves it out. Its position is kept
      * for messages. */
-    if (null && a.option->flags & OPTION_NO_NULL) {
-        origin->wrong = !refuse(&a);
-    } else if (automatic || null) {
+    if (automatic || null) {
         if (null && key_at.set == 0 && a.option->fallback != NULL)
             load_notice(load, value_at, a.option->key, "null is read as the default, %s",
                         a.option->fallback);

@@ -28,8 +28,8 @@ int enclosing_tree(const char *key);
 /* Handles a key inside such a section that has no row of its own and was given directly: by --set,
  * with dots in its name, or next to keys that have rows. */
 void check_inside(const Walk *w, int node, const char *path, int tree);
-/* Reports keys that the file gives under two different names. */
-void check_other_names(const Walk *w);
+/* Reports keys that the file, or several --set options, give under two different names. */
+void check_other_names(Load *load, bool sets);
 /* Handles a key that no table has: an error with a suggestion, or a notice. */
 void check_unknown(const Walk *w, int node, const char *path);
 

@@ -131,6 +131,33 @@ static size_t skip_digits(Scan *s)
     return s->at - from;
 }
 
+/* Writes the number at `from` without the blanks inside it to `out`. Returns whether there are such
+ * blanks and the result looks like one number. */
+static bool has_blanks(const Scan *s, size_t from, char out[40])
+{
+    const char *text = s->json->text;
+    size_t n = 0, end = s->json->length, blanks = 0, kept = 0;
+    bool dot = false, exponent = false;
+    for (size_t i = from; i < end && n < 39; i++) {
+        char c = text[i];
+        if (c == ' ' || c == '\t') {
+            blanks++;
+            continue;
+        }
+        bool digit = c >= '0' && c <= '9', sign = c == '-' || c == '+';
+        bool starts = (c == '.' && !dot && !exponent) || ((c == 'e' || c == 'E') && !exponent) ||
+                      (sign && (n == 0 || out[n - 1] == 'e' || out[n - 1] == 'E'));
+        if (!digit && !starts && strchr(".eE+-", c) != NULL) return false;
+        if (!digit && !starts) break;
+        dot |= c == '.';
+        exponent |= c == 'e' || c == 'E';
+        kept = blanks; /* blanks after the last digit are not inside the number */
+        out[n++] = c;
+    }
+    out[n] = '\0';
+    return kept > 0 && n > 0 && out[n - 1] >= '0' && out[n - 1] <= '9';
+}
+
 static bool scan_number(Scan *s)
 {
     size_t from = s->at;
@@ -138,6 +165,10 @@ static bool scan_number(Scan *s)
     word_here(s, word);
     if (peek(s) == '-') s->at++;
     bool zero = peek(s) == '0';
+    char whole[40];
+    if (has_blanks(s, from, whole))
+        return SCAN_FAIL(
+            s, from, "a blank inside a number; write %s, or a comma between two numbers", whole);
     size_t digits = skip_digits(s);
     if (zero && digits > 1)
         return SCAN_FAIL(s, from, "%s: JSON numbers have no leading zeros", word);
@@ -180,7 +211,10 @@ static bool scan_word(Scan *s)
         return SCAN_FAIL(s, s->at, "%s is not a number in JSON, and no key takes it", word);
     if (peek(s) < 0) return SCAN_FAIL(s, s->at, "the text ends here, but a value is missing");
     if (word[0] == '\0') return SCAN_FAIL(s, s->at, "a value is missing here");
-    return SCAN_FAIL(s, s->at, "a string without quotes is Hjson, not JSON; write \"%s\"", word);
+    return SCAN_FAIL(s, s->at,
+                     "a word without quotes is Hjson, not JSON; write a value in its place, or "
+                     "\"%s\" if a string is meant",
+                     word);
 }
 
 /* Appends a node and returns its index. An index stays valid when the array is reallocated. */

@@ -210,14 +210,11 @@ static void deepspeed_and_hugging_face_files_load_or_list_what_to_change(void **
     text = config_test_file("tests/golden/config_auto.json");
     ConfigReport report;
     assert_null(config_parse(NULL, "a.json", text, strlen(text), 0, NULL, &report));
-    assert_int_equal(report.n_errors, 3);
-    assert_true(mentions(report.error, 3, "a.json:1:1: data: nothing to train on"));
-    assert_true(mentions(report.error, 3, "a.json:4:53: optimizer.params.lr: \"auto\""));
-    assert_true(mentions(report.error, 3, "scheduler.params.warmup_num_steps: \"auto\""));
+    assert_int_equal(report.n_errors, 1);
+    assert_true(mentions(report.error, 1, "a.json:1:1: data: nothing to train on"));
     config_report_free(&report);
-    const char *sets[] = {"data.text=a", "optimizer.params.lr=5e-5",
-                          "scheduler.params.warmup_num_steps=10"};
-    const Config *c = config_test_parse(text, 3, sets);
+    const char *set = "data.text=a";
+    const Config *c = config_test_parse(text, 1, &set);
     assert_int_equal(c->zero_optimization.stage, 3);
     assert_true(c->scheduler.params.warmup_max_lr == 5e-5 &&
                 c->scheduler.params.total_num_steps == 1000);
@@ -226,14 +223,13 @@ static void deepspeed_and_hugging_face_files_load_or_list_what_to_change(void **
     free(text);
 
     static const char *const refused[] = {
-        "train_batch_size: 512 is not micro 4 x accum 16 x dp 1 = 64", "max_grad_norm",
-        "fp16.type"};
+        "train_batch_size: 512 is not micro 4 x accum 16 x dp 1 = 64", "fp16.type"};
     text = config_test_file("tests/golden/config_monitors.json");
     const ConfigContext one = {.world = 1};
     assert_null(config_parse(&one, "m.json", text, strlen(text), 0, NULL, &report));
-    assert_int_equal(report.n_errors, 3);
-    for (int i = 0; i < 3; i++)
-        if (!mentions(report.error, 3, refused[i])) fail_msg("nothing about %s", refused[i]);
+    assert_int_equal(report.n_errors, 2);
+    for (int i = 0; i < 2; i++)
+        if (!mentions(report.error, 2, refused[i])) fail_msg("nothing about %s", refused[i]);
     config_report_free(&report);
     free(text);
 }

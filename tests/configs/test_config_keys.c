@@ -43,7 +43,7 @@ static void print_bits(FILE *to, unsigned set, const Bit *bit, int n)
 static void print_option(FILE *to, const Option *option)
 {
     static const Bit flags[] = {{OPTION_AUTO, "auto"},       {OPTION_BOOL_INT, "true_is_1"},
-                                {OPTION_NO_NULL, "no_null"}, {OPTION_CLAMPED, "clamped"},
+                                {OPTION_QUOTED, "quoted"},   {OPTION_CLAMPED, "clamped"},
                                 {OPTION_FOLLOWS, "follows"}, {OPTION_GRID, "grid"}};
     static const Bit changes[] = {{CHANGES_LOSSES, "losses"}, {CHANGES_SAMPLES, "samples"},
                                   {CHANGES_PLAN, "plan"},     {CHANGES_FILES, "files"},

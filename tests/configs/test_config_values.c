@@ -297,11 +297,7 @@ static void every_key_accepts_its_default_and_null(void **state)
         const Option *o = &option_table[i];
         bool alone = o->types == 0 ||
                      (o->types & 1u << OPTIMIZER_ADAMW && strncmp(o->key, "optimizer", 9) == 0);
-        if (strcmp(o->key, "train_batch_size") != 0 && !(o->flags & OPTION_NO_NULL) &&
-            strncmp(o->key, "data.", 5) != 0 &&
-            config_test_errors(o->key, "null", &n_notices) !=
-                (strstr(o->key, "batch_size") ||
-                 strcmp(o->key, "gradient_accumulation_steps") == 0))
+        if (strncmp(o->key, "data.", 5) != 0 && config_test_errors(o->key, "null", &n_notices) != 0)
             fail_msg("%s: null", o->key);
         if (o->fallback == NULL || !alone || strncmp(o->key, "data.", 5) == 0) continue;
         if (config_test_errors(o->key, o->fallback, &n_notices) != 0)

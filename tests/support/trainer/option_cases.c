@@ -133,6 +133,7 @@ const OptionCase option_cases[] = {
     SEE("optimizer.params.dampening", "0.5", SGD, "optimizer.params.momentum=0.9"),
     SEE("optimizer.params.bias_correction", "false"),
     SEE("optimizer.params.adam_w_mode", "false", ADAM),
+    SEE("optimizer.params.torch_adam", "true", "optimizer.params.weight_decay=null"),
     SEE("optimizer.params.nesterov", "true", SGD, "optimizer.params.momentum=0.9"),
     SEE("scheduler.type", "WarmupLR"),
     SEE("scheduler.params.warmup_min_lr", "0.001", WARMUP),
