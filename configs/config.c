@@ -93,12 +93,14 @@ static void report_findings(Load *load, ConfigReport *report)
     }
     qsort(load->finding, (size_t)load->n_findings, sizeof *load->finding, compare_findings);
     report->error = must_calloc((size_t)load->n_findings, sizeof(char *));
+    report->remedy = must_calloc((size_t)load->n_findings, sizeof(char *));
     report->notice = must_calloc((size_t)load->n_findings, sizeof(char *));
     report->routine = must_calloc((size_t)load->n_findings, sizeof(bool));
     for (int i = 0; i < load->n_findings; i++) {
         const Finding *f = &load->finding[i];
         free(f->key);
         if (f->kind == FINDING_ERROR) {
+            report->remedy[report->n_errors] = f->remedy;
             report->error[report->n_errors++] = f->text;
         } else {
             report->routine[report->n_notices] = f->kind == FINDING_ROUTINE;
@@ -192,11 +194,14 @@ ExitCode config_report_code(const ConfigReport *report)
 
 void config_report_free(ConfigReport *report)
 {
-    for (int i = 0; i < report->n_errors; i++)
+    for (int i = 0; i < report->n_errors; i++) {
         free(report->error[i]);
+        free(report->remedy[i]);
+    }
     for (int i = 0; i < report->n_notices; i++)
         free(report->notice[i]);
     free(report->error);
+    free(report->remedy);
     free(report->notice);
     free(report->routine);
     *report = (ConfigReport){0};

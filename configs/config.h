@@ -236,6 +236,9 @@ typedef struct Config {
 typedef struct {
     int n_errors, n_notices;
     char **error, **notice;
+    /* Per error: the command-line options that mend it, one on each line: "KEY=VALUE" for --set, or
+     * "--ranks N". NULL: none are known, or the user must choose. */
+    char **remedy;
     bool missing;  /* the file could not be opened or read */
     bool *routine; /* per notice: it only reports which default was used (shown with --verbose) */
 } ConfigReport;
@@ -275,6 +278,12 @@ const Config *config_load(const char *path, int n_sets, const char *const *sets,
 const Config *config_parse(const ConfigContext *context, const char *path, const char *text,
                            size_t length, int n_sets, const char *const *sets,
                            ConfigReport *report);
+/* Returns further options for a command line with which the config is valid, for a config that has
+ * errors: --set and --ranks, quoted for a shell, each with a blank before it, `sets` included. They
+ * do what the errors suggest, and the config has been loaded with them. NULL if an error does not
+ * say what to do, or if the user must choose. The caller frees. */
+char *config_remedy(const char *path, int n_sets, const char *const *sets,
+                    const ConfigContext *context);
 void config_free(const Config *config);
 void config_report_free(ConfigReport *report);
 /* Returns the exit code for a load that failed: EXIT_CONFIG for mistakes in the config,

@@ -64,6 +64,24 @@ static void assign_alias(const Walk *w, int node, const KnownKey *known)
     assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
 }
 
+/* Refuses a value that is not an object for a section. true and false are probably meant for its
+ * key "enabled", a string for its key "type". */
+static void refuse_section(const Walk *w, int node, const char *path)
+{
+    const cJSON *item = w->json->node[node].item;
+    char key[PATH_SIZE];
+    load_error(w->load, walk_value(w, node), path, "%s does not fit; write an object: { ... }",
+               json_kind(item));
+    walk_join(key, path, cJSON_IsString(item) ? "type" : "enabled");
+    if (option_find(key) < 0 || !(cJSON_IsBool(item) || cJSON_IsString(item))) {
+        load_remedy(w->load, "%s=null", path);
+        return;
+    }
+    char *value = cJSON_PrintUnformatted(item);
+    load_remedy(w->load, "%s=null\n%s=%s", path, key, value);
+    cJSON_free(value);
+}
+
 /* Handles one key and its value; `path` is the key's full dotted name. */
 static void assign_node(const Walk *w, int node, const char *path)
 {
@@ -84,8 +102,7 @@ static void assign_node(const Walk *w, int node, const char *path)
     else if (known >= 0)
         check_known(w, node, &known_table[known]);
     else if (section && !cJSON_IsNull(item))
-        load_error(w->load, walk_value(w, node), path, "%s does not fit; write an object: { ... }",
-                   json_kind(item));
+        refuse_section(w, node, path);
     else if (!section && enclosing_tree(path) >= 0)
         check_inside(w, node, path, enclosing_tree(path));
     else if (!section)

@@ -16,10 +16,54 @@ static bool is_of_others(const Walk *w, const char *path)
            !suggest_sibling(path, NULL, &near);
 }
 
-void check_unknown(const Walk *w, int node, const char *path)
+/* Returns whether the object that contains this value also has a key of this name. */
+static bool has_sibling(const cJSON *item, const char *name)
+{
+    for (; item != NULL; item = item->next)
+        if (item->string != NULL && strcmp(item->string, name) == 0) return true;
+    return false;
+}
+
+/* Adds the remedy for an unknown key: the value under the name that was probably meant, or nothing
+ * instead of the key where DeepSpeed would ignore or refuse it. The user must choose if the file is
+ * this program's own, or if two names are equally similar. */
+static void mend_unknown(const Walk *w, int node, const char *path)
 {
     const cJSON *item = w->json->node[node].item;
+    const char *dot = strrchr(path, '.');
+    int section = dot ? (int)(dot + 1 - path) : 0;
     Suggestion near;
+    const cJSON *first = item;
+    while (first->prev != NULL && first->prev->next != NULL)
+        first = first->prev;
+    if (w->set > 0) return;
+    bool misspelt = suggest_sibling(path, item, &near);
+    if (misspelt && near.other[0] != '\0') return;
+    if (misspelt && !has_sibling(first, near.key)) {
+        char *value = cJSON_PrintUnformatted(item);
+        load_remedy(w->load, "%s=null\n%.*s%s=%s", path, section, path, near.key, value);
+        cJSON_free(value);
+    } else if (misspelt || w->load->foreign || suggest_alias(path) == NULL)
+        load_remedy(w->load, "%s=null", path);
+}
+
+static void refuse_unknown(const Walk *w, int node, const char *path)
+{
+    Suggestion near;
+    suggest_key(path, w->json->node[node].item, &near);
+    if (near.other[0] != '\0')
+        load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\" or \"%s\"?",
+                   near.key, near.other);
+    else if (near.key[0] != '\0')
+        load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\"?", near.key);
+    else
+        load_error(w->load, walk_key(w, node), path,
+                   "unknown key; ./train config defaults lists all keys");
+    mend_unknown(w, node, path);
+}
+
+void check_unknown(const Walk *w, int node, const char *path)
+{
     const char *own = suggest_alias(path);
     if (is_of_others(w, path) && own != NULL) {
         load_notice(w->load, walk_key(w, node), path,
@@ -33,15 +77,7 @@ void check_unknown(const Walk *w, int node, const char *path)
                     "unknown key, without effect (DeepSpeed does not read it either)");
         return;
     }
-    suggest_key(path, item, &near);
-    if (near.other[0] != '\0')
-        load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\" or \"%s\"?",
-                   near.key, near.other);
-    else if (near.key[0] != '\0')
-        load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\"?", near.key);
-    else
-        load_error(w->load, walk_key(w, node), path,
-                   "unknown key; ./train config defaults lists all keys");
+    refuse_unknown(w, node, path);
 }
 
 static bool is_switch(const KnownKey *known)
@@ -72,17 +108,20 @@ static void refuse_present(const Walk *w, int node, const char *path, const Know
 {
     load_error(w->load, walk_key(w, node), path, "known, not built yet (%s); remove it",
                known_why(known));
+    load_remedy(w->load, "%s=null", path);
 }
 
 static void refuse_enabled(const Walk *w, int node, const KnownKey *known)
 {
     char path[PATH_SIZE];
     walk_join(path, known->key, "enabled");
-    if (known->kind == KNOWN_TOOL)
+    if (known->kind == KNOWN_TOOL) {
         notice_ignored(w, node, path, known);
-    else
-        load_error(w->load, walk_value(w, node), path, "known, not built yet (%s); write false",
-                   known_why(known));
+        return;
+    }
+    load_error(w->load, walk_value(w, node), path, "known, not built yet (%s); write false",
+               known_why(known));
+    load_remedy(w->load, "%s=false", path);
 }
 
 /* Returns whether the value is an "enabled" that is true, or contains one at any depth. */
@@ -109,12 +148,13 @@ static void check_switch(const Walk *w, int node, const KnownKey *known)
     /* DeepSpeed ignores a feature whose value is not an object, so the user meant something
      * else. */
     if (!cJSON_IsObject(item)) {
-        if (known->kind == KNOWN_TOOL)
+        if (known->kind == KNOWN_TOOL) {
             notice_ignored(w, node, known->key, known);
-        else
-            load_error(w->load, walk_value(w, node), known->key,
-                       "%s is known, not built yet (%s); remove it", json_kind(item),
-                       known_why(known));
+            return;
+        }
+        load_error(w->load, walk_value(w, node), known->key,
+                   "%s is known, not built yet (%s); remove it", json_kind(item), known_why(known));
+        load_remedy(w->load, "%s=null", known->key);
         return;
     }
     for (int i = node + 1; i < w->json->node[node].end; i = w->json->node[i].end) {
@@ -135,6 +175,7 @@ static void check_switch(const Walk *w, int node, const KnownKey *known)
     load_error(w->load, walk_value(w, node), path,
                "true is its default, and it is known, not built yet (%s); write false",
                known_why(known));
+    load_remedy(w->load, "%s=false", path);
 }
 
 /* Returns whether the value has the type that the key takes. */
@@ -179,9 +220,11 @@ static void check_unbuilt(const Walk *w, int node, const KnownKey *known, const 
                      known->inert ? n : 6, known->inert ? first : "absent", known_why(known));
     else if (value[0] == '{' || value[0] == '[')
         refuse_present(w, node, known->key, known);
-    else
+    else {
         load_error(w->load, walk_value(w, node), known->key,
                    "%.60s is known, not built yet (%s); %s", value, known_why(known), instead);
+        load_remedy(w->load, "%s=null", known->key);
+    }
 }
 
 static void check_ignored(const Walk *w, int node, const KnownKey *known, const char *value)
@@ -191,12 +234,23 @@ static void check_ignored(const Walk *w, int node, const KnownKey *known, const 
     if (known->kind == KNOWN_IGNORED && strcmp(value, "\"auto\"") == 0) return;
     /* A value of the wrong type was probably meant for another key, so it is an error, not just a
      * notice. */
-    if (known->kind == KNOWN_IGNORED && !is_of_type(item, example))
-        load_error(w->load, walk_value(w, node), known->key, "%.60s does not fit; write %s",
-                   cJSON_IsObject(item) || cJSON_IsArray(item) ? json_kind(item) : value,
-                   type_name(example));
-    else
+    if (known->kind != KNOWN_IGNORED || is_of_type(item, example)) {
         notice_ignored(w, node, known->key, known);
+        return;
+    }
+    load_error(w->load, walk_value(w, node), known->key, "%.60s does not fit; write %s",
+               cJSON_IsObject(item) || cJSON_IsArray(item) ? json_kind(item) : value,
+               type_name(example));
+    load_remedy(w->load, "%s=null", known->key);
+}
+
+/* Refuses a key that has no valid value. GPT-NeoX's files name the 16-bit type in fp16.type. */
+static void refuse_wrong(const Walk *w, int node, const KnownKey *known)
+{
+    const char *word = cJSON_GetStringValue(w->json->node[node].item);
+    bool bf16 = strcmp(known->key, "fp16.type") == 0 && word != NULL && strncmp(word, "bf", 2) == 0;
+    load_error(w->load, walk_key(w, node), known->key, "%s", known_why(known));
+    load_remedy(w->load, bf16 ? "fp16=null\nbf16.enabled=true" : "%s=null", known->key);
 }
 
 void check_known(const Walk *w, int node, const KnownKey *known)
@@ -213,9 +267,7 @@ void check_known(const Walk *w, int node, const KnownKey *known)
     case KNOWN_ON_SWITCH:
     case KNOWN_TOOL:
     case KNOWN_DEEP_SWITCH: check_switch(w, node, known); break;
-    case KNOWN_WRONG:
-        load_error(w->load, walk_key(w, node), known->key, "%s", known_why(known));
-        break;
+    case KNOWN_WRONG: refuse_wrong(w, node, known); break;
     /* true and false were already stored as the key inside the section, and an object was read like
      * any other section. Other values are refused. */
     case KNOWN_SHORT:
@@ -306,6 +358,7 @@ static void check_names(Load *load, bool sets, int i, const Seen *there, const c
                  there->place.column);
     load_error(load, here->place, known->key,
                "another name of %s, which is given %s; keep one of them", other, where);
+    if (!sets) load_remedy(load, "%s=null", known->key);
 }
 
 void check_other_names(Load *load, bool sets)

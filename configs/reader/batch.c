@@ -138,6 +138,19 @@ static bool near_ranks(const Config *c, int64_t total, char *out, size_t n)
     return true;
 }
 
+/* Adds the remedy that keeps the batch: the accumulation, and if need be the micro-batch, follow
+ * from it. If the ranks cannot share the batch, the user must choose another one. */
+static void mend_batch(Load *load, int64_t batch, int64_t rows, int64_t dp)
+{
+    int64_t share = batch / dp;
+    if (share < 1 || share * dp != batch) return;
+    if (rows > 0 && share % rows == 0)
+        load_remedy(load, "%s=null", accum_key);
+    else
+        load_remedy(load, "%s=null\n%s=%lld", accum_key, micro_key,
+                    (long long)automatic_micro_batch(share));
+}
+
 /* Reports that all three keys were given but do not multiply to the batch. The message always
  * suggests the product of the other keys as the batch. If changing one other key, or the number of
  * ranks, would also fit, it suggests that too. */
@@ -174,6 +187,7 @@ static void refuse_three(Load *load)
     WRONG(load, train_key, "%lld is not micro %lld x accum %lld x dp %lld = %lld; write %s %lld%s",
           (long long)batch, (long long)rows, (long long)times, (long long)dp, made, train_key, made,
           remedy);
+    mend_batch(load, batch, rows, dp);
 }
 
 /* Reports that the batch is not a multiple of the data-parallel ranks times the value of the key
@@ -208,6 +222,7 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
           : beside == NULL ? "fewer than"
                            : "less than",
           what, train_key, multiples, other);
+    if (beside != NULL) mend_batch(load, batch, c->train_micro_batch_size_per_gpu, dp);
 }
 
 /* A stored run that is only inspected takes no step. Its batch need not fit the ranks; only the

@@ -309,6 +309,8 @@ bool check_cut(Load *load)
     else
         WRONG(load, key, "%s, but there %s %lld rank%s; write %s", product,
               world == 1 ? "is" : "are", (long long)world, world == 1 ? "" : "s", remedy);
+    if (!load->context.alone && tp * stages <= CONFIG_MAX_RANKS)
+        load_remedy(load, "--ranks %lld", (long long)(tp * stages));
     load->origin[option_find(key)].wrong = true; /* one mistake gives one error */
     return false;
 }

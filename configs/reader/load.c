@@ -75,6 +75,23 @@ void load_routine(Load *load, ConfigPlace place, const char *key, const char *fm
     va_end(args);
 }
 
+void load_remedy(Load *load, const char *fmt, ...)
+{
+    char *text;
+    size_t size;
+    va_list args;
+    Finding *last = load->n_findings > 0 ? &load->finding[load->n_findings - 1] : NULL;
+    /* The last errors of very many are not recorded, so this may be an earlier one. */
+    if (last == NULL || last->kind != FINDING_ERROR || load->n_errors == LOAD_MAX_ERRORS) return;
+    FILE *to = text_stream(&text, &size);
+    va_start(args, fmt);
+    vfprintf(to, fmt, args);
+    va_end(args);
+    fclose(to);
+    free(last->remedy);
+    last->remedy = text;
+}
+
 void load_forget(Load *load, const char *key)
 {
     int kept = 0;
@@ -89,6 +106,7 @@ void load_forget(Load *load, const char *key)
         load->n_errors -= f->kind == FINDING_ERROR;
         free(f->key);
         free(f->text);
+        free(f->remedy);
     }
     load->n_findings = kept;
 }

@@ -37,6 +37,7 @@ typedef struct {
     FindingKind kind;
     ConfigPlace place;
     char *key, *text;
+    char *remedy; /* see load_remedy; NULL: none is known */
 } Finding;
 
 /* Position and value of a key in the document that is being read. */
@@ -74,6 +75,9 @@ void load_notice(Load *load, ConfigPlace place, const char *key, const char *fmt
     __attribute__((format(printf, 4, 5)));
 void load_routine(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* Gives the error that was added last the command-line options that mend it: one on each line,
+ * "KEY=VALUE" for --set, or "--ranks N". */
+void load_remedy(Load *load, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Removes the errors and notices recorded for this key, because a later --set has replaced its
  * value. */
 void load_forget(Load *load, const char *key);

@@ -104,10 +104,12 @@ static void check_one_cycle(Load *load)
             load_error(load, type, keys[i], "OneCycle needs it; write a learning rate");
     /* This is refused even if it was not given, because DeepSpeed cycles the momentum by
      * default. */
-    if (!load_given(load, "scheduler.params.cycle_momentum"))
+    if (!load_given(load, "scheduler.params.cycle_momentum")) {
         load_error(load, type, "scheduler.params.cycle_momentum",
                    "true is the default of OneCycle, and cycling of momentum is known, not built "
                    "yet; write false");
+        load_remedy(load, "scheduler.params.cycle_momentum=false");
+    }
     if (is_given(load, keys[0]) && is_given(load, keys[1]) &&
         c->scheduler.params.cycle_max_lr < c->scheduler.params.cycle_min_lr)
         load_error(load, load_place(load, keys[1]), keys[1], "below cycle_min_lr; swap the two");
@@ -171,14 +173,15 @@ static void check_lengths(Load *load)
         load_error(load, load_place(load, place), key,
                    "%lld steps of warmup are more than total_num_steps %lld; write a smaller share",
                    (long long)warmup, (long long)total);
-    else if (warmup > total)
+    else if (warmup > total) {
         load_error(
             load, load_place(load, place), key,
             "%lld%s is more than total_num_steps %lld%s; write at most that, such as %lld, or "
             "warmup_ratio instead, a share of train_steps",
             (long long)warmup, by_default, (long long)total,
             load_given(load, total_key) ? "" : " (= train_steps)", (long long)total / 100 + 1);
-    else if (warmup + decay > total)
+        load_remedy(load, "%s=%lld", key, (long long)total / 100 + 1);
+    } else if (warmup + decay > total)
         load_error(load, load_place(load, place), key,
                    "%lld%s and decay_num_steps %lld together are more than total_num_steps %lld; "
                    "shorten one of them",

@@ -87,10 +87,12 @@ static void check_data(Load *load)
     int sources = train + text + corpus;
     if (UNUSABLE(load, "data.train", "data.text", "data.corpus")) return;
     /* Without a config file no data are needed: benchmarks use random tokens. */
-    if (sources == 0 && load->path != NULL)
+    if (sources == 0 && load->path != NULL) {
         load_error(load, load->root, "data",
                    "nothing to train on; write one of data.text (text files), data.train (token "
                    "shards), data.corpus");
+        load_remedy(load, "data.text=my.txt");
+    }
     if (sources > 1) {
         const char *second = corpus ? "data.corpus" : "data.text",
                    *first = train ? "data.train" : "data.text";
@@ -121,20 +123,27 @@ static void check_precision(Load *load)
     for (int i = 0, last = -1; i < 3; i++) {
         /* A refused value already has an error, and what it would contradict is not known. */
         if (!on[i] || load_wrong(load, keys[i])) continue;
-        if (last >= 0)
+        if (last >= 0) {
             WRONG(load, keys[i], "%s is true too; only one of fp16, bf16 and fp64 can be",
                   keys[last]);
+            /* bf16 needs no loss scale */
+            if (on[0] && on[1] && !on[2]) load_remedy(load, "%s=false", keys[0]);
+        }
         last = i;
     }
     /* The ranges of both keys include 0, because a fixed scale reads neither. The rules are checked
      * without fp16, too, so that a config stays valid when fp16 is turned on. */
     bool dynamic = c->fp16.loss_scale == 0;
-    if (dynamic && c->fp16.loss_scale_window == 0 && !load_wrong(load, "fp16.loss_scale_window"))
+    if (dynamic && c->fp16.loss_scale_window == 0 && !load_wrong(load, "fp16.loss_scale_window")) {
         WRONG(load, "fp16.loss_scale_window",
               "0 with a dynamic loss scale; write a number of steps, such as 1000");
-    if (dynamic && c->fp16.min_loss_scale == 0 && !load_wrong(load, "fp16.min_loss_scale"))
+        load_remedy(load, "fp16.loss_scale_window=1000");
+    }
+    if (dynamic && c->fp16.min_loss_scale == 0 && !load_wrong(load, "fp16.min_loss_scale")) {
         WRONG(load, "fp16.min_loss_scale",
               "0 with a dynamic loss scale; write a floor above 0, such as 1");
+        load_remedy(load, "fp16.min_loss_scale=1");
+    }
     if (c->bf16.bf16_master_weights_and_grads && !c->bf16.enabled &&
         !load_wrong(load, "bf16.enabled"))
         WRONG(load, "bf16.bf16_master_weights_and_grads",
@@ -195,6 +204,7 @@ static void check_types(Load *load)
                          *takers ? ", " : "", t->name);
         WRONG(load, option->key, "%s does not take it (only %s); remove it, or change %s",
               option_choice_name(types, option_type(option, c)), takers, type_key);
+        load_remedy(load, "%s=null", option->key);
     }
 }
 
@@ -216,6 +226,8 @@ static void check_scaling(Load *load)
                 "it does not go with reduce_scatter at stage %lld, in DeepSpeed either; write %s, "
                 "or zero_optimization.reduce_scatter false",
                 (long long)c->zero_optimization.stage, i == 0 ? "false" : "1");
+        if (scattered)
+            load_remedy(load, "%s=%s", keys[i], i == 0 ? "false" : "1");
         else
             load_notice(load, load_place(load, keys[i]), keys[i],
                         "accepted, without effect: the loss is divided by the whole batch where it "

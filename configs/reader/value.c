@@ -34,6 +34,27 @@ static char *shown(const Assign *a, char out[72])
     return out;
 }
 
+/* Adds the remedy for a value that does not fit: the value that was probably meant, or the default
+ * where it was left to a trainer or does not change the numbers. */
+static void mend_value(const Assign *a)
+{
+    const cJSON *item = a->json->node[a->node].item;
+    const char *key = a->option->key, *text = cJSON_GetStringValue(item);
+    bool number = a->option->type == OPTION_INT || a->option->type == OPTION_NUMBER,
+         flag = a->option->type == OPTION_BOOL;
+    char *end = NULL;
+    if (text != NULL && number) strtod(text, &end);
+    if (end != NULL && end != text && *end == '\0')
+        load_remedy(a->load, "%s=%s", key, text);
+    else if (flag && text != NULL && strcasecmp(text, "true") == 0)
+        load_remedy(a->load, "%s=true", key);
+    else if (flag && cJSON_IsNumber(item))
+        load_remedy(a->load, "%s=%s", key, item->valuedouble != 0 ? "true" : "false");
+    else if (flag || a->option->effect == EFFECT_NONE ||
+             (text != NULL && strcmp(text, "auto") == 0))
+        load_remedy(a->load, "%s=null", key);
+}
+
 /* Reports that the value is not what this key takes, and what to write instead. */
 static bool refuse(const Assign *a)
 {
@@ -59,6 +80,7 @@ static bool refuse(const Assign *a)
     }
     load_error(a->load, a->at, a->option->key, "%s does not fit; write %s%s", shown(a, given),
                expects, remark);
+    mend_value(a);
     return false;
 }
 
@@ -157,6 +179,17 @@ static bool is_choice(const Choice *choice, const char *text)
     return (choice->any_case ? strcasecmp : strcmp)(choice->name, text) == 0;
 }
 
+/* Adds the remedy for a choice that is not implemented. 1-bit Adam and 0/1 Adam are Adam with fewer
+ * bits on the wire; of other optimizers and schedulers the user must choose one. */
+static void mend_choice(const Assign *a, const char *text)
+{
+    bool adam = strcasecmp(text, "OneBitAdam") == 0 || strcasecmp(text, "ZeroOneAdam") == 0;
+    if (adam)
+        load_remedy(a->load, "%s=Adam", a->option->key);
+    else if (a->option->effect < EFFECT_NUMBERS)
+        load_remedy(a->load, "%s=null", a->option->key);
+}
+
 static bool set_choice(const Assign *a, int *field)
 {
     const cJSON *item = a->json->node[a->node].item;
@@ -172,6 +205,7 @@ static bool set_choice(const Assign *a, int *field)
         option_expects(a->option, expects, sizeof expects);
         load_error(a->load, a->at, a->option->key, "%s is known, not built yet; write %s",
                    shown(a, given), expects);
+        mend_choice(a, text);
         return false;
     }
     const char *near = suggest_choice(a->option->choices, text);
@@ -179,6 +213,7 @@ static bool set_choice(const Assign *a, int *field)
     char given[72];
     load_error(a->load, a->at, a->option->key, "there is no %s; did you mean \"%s\"?",
                shown(a, given), near);
+    load_remedy(a->load, "%s=%s", a->option->key, near);
     return false;
 }
 
@@ -215,6 +250,8 @@ static bool is_built(const Assign *a)
     if (!built) {
         load_error(a->load, a->at, a->option->key, "%s is known, not built yet; write %.*s", value,
                    option_first(a->option->built), a->option->built + 1);
+        load_remedy(a->load, "%s=%.*s", a->option->key, option_first(a->option->built),
+                    a->option->built + 1);
     }
     free(value);
     return built;

@@ -4,6 +4,7 @@
 #include "data/dataset.h"
 #include "model/core/check.h"
 #include "model/core/nearest.h"
+#include "model/core/shell_text.h"
 #include "parallel/commands/commands.h"
 #include "parallel/grid/launch.h"
 #include "parallel/run/print_ranks.h"
@@ -11,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct {
     const char *config; /* for show */
@@ -65,6 +67,20 @@ static const char *left_open(const Config *config)
     return "; --dry-run says whether stage3_max_live_parameters has room for the model's units";
 }
 
+/* Prints the command with which a config that has errors trains, if its errors say enough. */
+static void print_remedy(const char *path, const Arguments *a)
+{
+    const ConfigContext context = {.on_cuda = session_on_cuda, .world = a->world};
+    if (strcmp(path, "-") == 0) return; /* standard input can be read only once */
+    char *words = config_remedy(path, a->set.count, a->set.item, &context);
+    char *file = shell_quoted_path(path);
+    if (words != NULL)
+        fprintf(stderr, "with what is suggested above, it trains:\n    ./train %s%s\n", file,
+                words);
+    free(file);
+    free(words);
+}
+
 static int run_check(const void *values)
 {
     const Arguments *a = values;
@@ -82,6 +98,8 @@ static int run_check(const void *values)
             fprintf(stderr, "%s: the config is good, its data are not: %s\n", a->words.item[i],
                     err);
             trouble = error_exit_code(err, data_trouble);
+        } else if (trouble == EXIT_CONFIG) {
+            print_remedy(a->words.item[i], a);
         }
         if (code == EXIT_OK || trouble == EXIT_CONFIG) code = trouble;
         config_free(config);

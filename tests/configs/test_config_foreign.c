@@ -1,9 +1,11 @@
-/* test_config_foreign.c -- tests what is chosen for files that were written for DeepSpeed: the
- * values that a trainer would fill in or that PyTorch would choose, other names of keys, and
- * --set KEY=null, which drops a key of the file. */
+/* test_config_foreign.c -- tests files that were written for DeepSpeed: which of them train, with
+ * which options others train, and which are refused; the values that a trainer would fill in or
+ * that PyTorch would choose; other names of keys; and --set KEY=null, which drops a key of the
+ * file. */
 #include "configs/config.h"
 #include "model/core/check.h"
 #include "tests/support/files/config_support.h"
+#include "tests/support/files/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -185,9 +187,67 @@ static void a_set_of_null_drops_a_key_or_a_section_of_the_file(void **state)
     config_free(c);
 }
 
+/* ---- a table of files ------------------------------------------------------------------------ */
+
+static char *golden; /* the text of golden/config_foreign.txt */
+
+/* Returns what becomes of a file, in the words of the table. */
+static char *outcome(const char *text)
+{
+    static const char *const sets[] = {"data.text=x", "train_steps=1000"};
+    const ConfigContext context = {.world = 1};
+    ConfigReport report;
+    put_text("f.json", text);
+    const Config *c = config_load("f.json", 2, sets, &context, &report);
+    char *words = c ? NULL : config_remedy("f.json", 2, sets, &context), *out;
+    if (c != NULL || words != NULL) {
+        out = text_format("%s%s", c ? "trains" : "paste", c ? "" : words);
+    } else {
+        out = must_strdup("refused");
+        for (int i = 0; i < report.n_errors; i++) {
+            char *more = text_format("%s%s%s", out, i ? "\n" : " ", report.error[i]);
+            free(out);
+            out = more;
+        }
+    }
+    free(words);
+    config_free(c);
+    config_report_free(&report);
+    return out;
+}
+
+static void each_file_of_the_table_ends_as_it_says(void **state)
+{
+    (void)state;
+    int n_files = 0;
+    assert_non_null(golden);
+    char *text = NULL, *wanted = NULL, *rest = golden;
+    /* The verdict begins with "= " and may have several lines; an empty line ends it. */
+    for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
+        if (strncmp(line, "> ", 2) == 0) text = line + 2;
+        if (strncmp(line, "= ", 2) == 0)
+            wanted = must_strdup(line + 2);
+        else if (wanted != NULL && *line != '\0') {
+            char *more = text_format("%s\n%s", wanted, line);
+            free(wanted);
+            wanted = more;
+        }
+        if (wanted == NULL || (rest != NULL && *rest != '\n' && *rest != '\0')) continue;
+        char *is = outcome(text);
+        if (strcmp(is, wanted) != 0) fail_msg("%s\nis:  %s\nnot: %s", text, is, wanted);
+        free(is);
+        free(wanted);
+        wanted = NULL;
+        n_files++;
+    }
+    assert_true(n_files >= 60);
+}
+
 int main(void)
 {
+    golden = take_text("tests/golden/config_foreign.txt");
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_file_of_the_table_ends_as_it_says),
         cmocka_unit_test(a_learning_rate_and_a_warmup_of_auto_are_those_of_hugging_face),
         cmocka_unit_test(without_a_batch_the_micro_batch_is_that_of_auto),
         cmocka_unit_test(torch_adam_brings_the_weight_decay_of_pytorch),
@@ -195,5 +255,7 @@ int main(void)
         cmocka_unit_test(max_grad_norm_of_an_optimizer_is_gradient_clipping),
         cmocka_unit_test(a_set_of_null_drops_a_key_or_a_section_of_the_file),
     };
-    return cmocka_run_group_tests_name("config foreign", tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("config foreign", tests, enter_scratch, leave_scratch);
+    free(golden);
+    return failed;
 }

@@ -1,0 +1,89 @@
+/* remedy.c -- finds command-line options with which a config that has errors is valid; see
+ * config_remedy in config.h. */
+#include "configs/config.h"
+#include "model/core/check.h"
+#include "model/core/shell_text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An error may hide another one, so the options are tried and completed so many times. */
+enum { ROUNDS = 4 };
+
+typedef struct {
+    StringList set;
+    int64_t ranks; /* 0: not given */
+} Options;
+
+static bool has(const StringList *list, const char *item)
+{
+    for (int i = 0; i < list->count; i++)
+        if (strcmp(list->item[i], item) == 0) return true;
+    return false;
+}
+
+/* Adds the options of one error's remedy. */
+static void add_remedy(Options *options, const char *remedy)
+{
+    static const char ranks[] = "--ranks ";
+    char *text = must_strdup(remedy), *rest = text;
+    for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
+        if (strncmp(line, ranks, sizeof ranks - 1) == 0)
+            options->ranks = strtoll(line + sizeof ranks - 1, NULL, 10);
+        else if (!has(&options->set, line))
+            string_list_add(&options->set, line);
+    }
+    free(text);
+}
+
+/* Loads the config with these options. If it has errors, adds what mends them. Sets *known to false
+ * if an error has no remedy. Returns whether the config is valid. */
+static bool try_options(const char *path, const ConfigContext *context, Options *options,
+                        bool *known)
+{
+    ConfigReport report;
+    ConfigContext tried = *context;
+    tried.world = options->ranks;
+    const Config *config = config_load(path, options->set.count,
+                                       (const char *const *)options->set.item, &tried, &report);
+    /* `./train CONFIG` runs one rank if the command line does not say how many. */
+    if (config != NULL && options->ranks == 0 && config->world > 1) options->ranks = config->world;
+    for (int i = 0; i < report.n_errors; i++) {
+        *known &= report.remedy != NULL && report.remedy[i] != NULL;
+        if (*known) add_remedy(options, report.remedy[i]);
+    }
+    bool good = config != NULL;
+    config_free(config);
+    config_report_free(&report);
+    return good;
+}
+
+static char *words_of(const Options *options)
+{
+    char *text;
+    size_t size;
+    FILE *to = text_stream(&text, &size);
+    for (int i = 0; i < options->set.count; i++) {
+        char *word = shell_quoted(options->set.item[i]);
+        fprintf(to, " --set %s", word);
+        free(word);
+    }
+    if (options->ranks > 1) fprintf(to, " --ranks %lld", (long long)options->ranks);
+    fclose(to);
+    return text;
+}
+
+char *config_remedy(const char *path, int n_sets, const char *const *sets,
+                    const ConfigContext *context)
+{
+    Options options = {.ranks = context->world};
+    bool good = false, known = true;
+    for (int i = 0; i < n_sets; i++)
+        string_list_add(&options.set, sets[i]);
+    for (int round = 0; round < ROUNDS && known && !good; round++)
+        good = try_options(path, context, &options, &known);
+    char *words = good ? words_of(&options) : NULL;
+    string_list_free(&options.set);
+    return words;
+}
