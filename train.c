@@ -10,6 +10,7 @@
 #include "model/core/check.h"
 #include "model/core/nearest.h"
 #include "model/core/pool.h"
+#include "model/core/terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -82,13 +83,14 @@ static void print_help(void)
            "Trains a GPT as CONFIG.json says; try: ./train configs/demo.json\n\n");
     for (int i = 0; i < N_COMMANDS; i++)
         printf("  %-10s%s\n", commands[i]->name, commands[i]->summary);
-    printf("\n./train --help train shows all options of a run, ./train COMMAND --help those of\n"
-           "a command, ./train --help exit-codes what a script may learn from the exit code.\n");
+    printf("\n./train --help train shows all options of a run, ./train COMMAND --help those\n"
+           "of a command, ./train --help exit-codes what a script may learn from the exit\n"
+           "code.\n");
 }
 
 static void print_exit_codes(void)
 {
-#define X(name, number, meaning) printf("%4d  %s\n", number, meaning);
+#define X(name, number, meaning) terminal_print(stdout, 6, "%4d  %s", number, meaning);
     EXIT_CODE_LIST(X)
 #undef X
 }

@@ -1,18 +1,41 @@
 /* args_help.c -- prints the help of a command or of a group of commands from its table. */
 #include "model/core/args.h"
 
+#include "model/core/check.h"
+#include "model/core/terminal.h"
+
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Column at which descriptions of options begin; longer option names push them to the right. */
 enum { LEFT = 2, GAP = 2, COLUMN = 21, SUMMARY = 6 };
 
-/* Prints the text and indents every line but the first by `indent` spaces. */
-static void print_indented(FILE *to, const char *text, int indent)
+/* Prints the text as one paragraph that begins at column `indent`, folded to the width of the
+ * terminal. Line feeds in the text are taken as spaces. */
+static void print_paragraph(FILE *to, const char *text, int indent)
 {
-    for (const char *at = text; *at; at++) {
-        fputc(*at, to);
-        if (*at == '\n') fprintf(to, "%*s", indent, "");
+    char *words = must_strdup(text);
+    for (char *at = words; (at = strchr(at, '\n')) != NULL;)
+        *at = ' ';
+    char *lines = text_wrap_to(terminal_line(to), words, indent, indent, WRAP_MESSAGE);
+    fprintf(to, "%s\n", lines);
+    free(lines);
+    free(words);
+}
+
+/* Prints the text and a line feed. Its own lines are kept, and those that are too long are folded.
+ */
+static void print_lines(FILE *to, const char *text)
+{
+    for (const char *at = text, *end; at != NULL; at = *end ? end + 1 : NULL) {
+        end = at + strcspn(at, "\n");
+        char *line = text_format("%.*s", (int)(end - at), at);
+        int indent = (int)strspn(line, " ");
+        char *lines = text_wrap_to(terminal_line(to), line, 0, indent, WRAP_MESSAGE);
+        fprintf(to, "%s\n", lines);
+        free(lines);
+        free(line);
     }
 }
 
@@ -33,8 +56,7 @@ static void print_options(FILE *to, const ArgCommand *c)
         int used = LEFT + option_width(o);
         fprintf(to, "%*s%s%s%s%*s", LEFT, "", o->name, o->value ? " " : "",
                 o->value ? o->value : "", column - used, "");
-        print_indented(to, o->help, column);
-        fputc('\n', to);
+        print_paragraph(to, o->help, column);
     }
 }
 
@@ -42,27 +64,30 @@ static void print_options(FILE *to, const ArgCommand *c)
 static void print_about(FILE *to, const ArgCommand *c)
 {
     if (c->about)
-        fprintf(to, "%s\n", c->about);
+        print_lines(to, c->about);
     else
         fprintf(to, "%c%s.\n", toupper((unsigned char)c->summary[0]), c->summary + 1);
 }
 
-static void print_usage(FILE *to, const ArgCommand *c)
+static void print_usage(FILE *to, const char *before, const ArgCommand *c)
 {
-    fprintf(to, "%s%s%s\n", c->call, c->usage ? " " : "", c->usage ? c->usage : "");
+    char *line =
+        text_format("%s%s%s%s", before, c->call, c->usage ? " " : "", c->usage ? c->usage : "");
+    char *lines = text_wrap_to(terminal_line(to), line, 0, 2 * SUMMARY, WRAP_PROSE);
+    fprintf(to, "%s\n", lines);
+    free(lines);
+    free(line);
 }
 
 static void print_group(FILE *to, const ArgCommand *group)
 {
     fprintf(to, "usage:\n");
     for (int i = 0; i < group->n_commands; i++) {
-        fprintf(to, "%*s", LEFT, "");
-        print_usage(to, group->commands[i]);
+        print_usage(to, "  ", group->commands[i]);
         fprintf(to, "%*s", SUMMARY, "");
-        print_indented(to, group->commands[i]->summary, SUMMARY);
-        fputc('\n', to);
+        print_paragraph(to, group->commands[i]->summary, SUMMARY);
     }
-    if (group->notes) fprintf(to, "%s\n", group->notes);
+    if (group->notes) print_lines(to, group->notes);
 }
 
 void args_print_help(FILE *to, const ArgCommand *c)
@@ -71,11 +96,11 @@ void args_print_help(FILE *to, const ArgCommand *c)
         print_group(to, c);
         return;
     }
-    fprintf(to, "usage: ");
-    print_usage(to, c);
+    print_usage(to, "usage: ", c);
     fputc('\n', to);
     print_about(to, c);
     if (c->n_options > 0) fputc('\n', to);
     print_options(to, c);
-    if (c->notes) fprintf(to, "\n%s\n", c->notes);
+    if (c->notes) fputc('\n', to);
+    if (c->notes) print_lines(to, c->notes);
 }

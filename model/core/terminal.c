@@ -6,6 +6,7 @@
 #include "model/core/min_max.h"
 #include "model/core/utf8.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -132,9 +133,19 @@ void terminal_field(FILE *to, const char *label, const char *text, int indent)
     free(line);
 }
 
-void terminal_text(FILE *to, const char *text, int used, int indent)
+void terminal_print(FILE *to, int indent, const char *fmt, ...)
 {
-    Style style = {0};
-    if (terminal_is(to)) style.fold = (Fold){terminal_line(to), used, indent, WRAP_MESSAGE};
+    va_list args;
+    char *text;
+    size_t n;
+    FILE *memory = text_stream(&text, &n);
+    va_start(args, fmt);
+    vfprintf(memory, fmt, args);
+    va_end(args);
+    fclose(memory);
+    int head = (int)min_i64(indent, (int64_t)n);
+    Style style = {.head = (size_t)head};
+    if (terminal_is(to)) style.fold = (Fold){terminal_line(to), head, indent, WRAP_MESSAGE};
     if (!print_styled(to, text, &style)) fprintf(to, "%s\n", text);
+    free(text);
 }

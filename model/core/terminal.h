@@ -30,8 +30,9 @@ void terminal_message(FILE *to, const char *text, Mark mark, size_t marked);
 /* Prints a label, which is at most `indent` columns wide, and a text that begins at column `indent`
  * and is folded everywhere: on a terminal to its columns, elsewhere to LINE_COLUMNS. */
 void terminal_field(FILE *to, const char *label, const char *text, int indent);
-/* Prints the text and a line feed. On a terminal it is folded; `used` columns of its first line are
- * printed already, and further lines are indented by `indent`. */
-void terminal_text(FILE *to, const char *text, int used, int indent);
+/* Prints a formatted text and a line feed, as it is. On a terminal it is folded, and further lines
+ * are indented by `indent`, the width of the label with which the text may begin. */
+void terminal_print(FILE *to, int indent, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

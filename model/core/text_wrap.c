@@ -158,7 +158,9 @@ static bool is_preferred(const Line *l, const char *p)
 {
     /* An option and its value belong together. */
     if (p < l->command_end) return p[1] == '-';
-    return l->wrap == WRAP_FIGURES && (p[1] == ' ' || p[-1] == ' ' || strchr(",:;", p[-1]) != NULL);
+    bool two_spaces = p[1] == ' ' || p[-1] == ' ';
+    if (l->wrap == WRAP_FIGURES) return two_spaces || strchr(",:;", p[-1]) != NULL;
+    return l->wrap == WRAP_MESSAGE && two_spaces;
 }
 
 /* Returns the end of the line: the end of the text, a line feed, or the place where the next line
@@ -227,9 +229,10 @@ size_t text_fold(char *out, size_t n, const char *text, Fold fold)
         if (*end == '\0') break;
         put(&r, " \\\n", inside ? 3 : 0);
         put(&r, "\n", inside ? 0 : 1);
-        for (int i = 0; i < fold.indent; i++)
-            put(&r, " ", 1);
         l.at = end + feed;
+        bool blank = *l.at == '\n' || *l.at == '\0';
+        for (int i = 0; i < fold.indent && !blank; i++)
+            put(&r, " ", 1);
     }
     if (n > 0) out[r.used < n ? r.used : n - 1] = '\0';
     return r.used;

@@ -46,7 +46,7 @@ static double gemm_line(Device dev[2], const OpCase *c, const BenchArguments *a)
         if (dev[d].backend)
             rate[d] = 1e-9 * op_case_flops(c) / bench_median(seconds[d], (int)a->repetitions);
     double share = rate[0] > 0 ? rate[1] / rate[0] : 0;
-    printf("%-48s %10.1f %10.1f %9.1f\n", op_case_describe(c, text, sizeof text), rate[0], rate[1],
+    printf("%-45s %10.1f %10.1f %9.1f\n", op_case_describe(c, text, sizeof text), rate[0], rate[1],
            100 * share);
     fflush(stdout);
     operands_release(&dev[1], &o);
@@ -74,7 +74,7 @@ static int bench_gemm(const void *values)
     printf("%s, %s, medians of %lld, in turns\n",
            device_describe(&dev[openblas ? 0 : 1], text, sizeof text), dtype_name(a->dtype),
            (long long)a->repetitions);
-    printf("%-48s %10s %10s %9s\n", "N x inputs x outputs", "OpenBLAS", "built-in", "% (GFLOP/s)");
+    printf("%-45s %10s %10s %9s\n", "N x inputs x outputs", "OpenBLAS", "built-in", "% (GFLOP/s)");
     for (int r = 0; r < ROWS; r++)
         for (int s = 0; s < SHAPES; s++)
             for (int i = 0; i < OPS; i++) {

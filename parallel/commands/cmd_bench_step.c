@@ -9,6 +9,7 @@
 
 #include "model/core/json_write.h"
 #include "model/core/log.h"
+#include "model/core/terminal.h"
 #include "parallel/trainer/trainer.h"
 
 #include <stdlib.h>
@@ -287,9 +288,10 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
     printf(
         "attention   %.1f ms   %.1f GFLOP/s   %.1f %% of the list's rate (causal counted once)\n",
         1e3 * r->attention, rates.attention / 1e9, 100 * rates.attention / rates.products);
-    printf(
+    terminal_print(
+        stdout, 12,
         "optimizer   %.1f ms   %.1f %% of a loop that moves as many bytes, %.0f an element (%.1f "
-        "ms)\n",
+        "ms)",
         1e3 * r->optimizer, 100 * x[ROW_LOOP] / r->optimizer, r->update_bytes, 1e3 * x[ROW_LOOP]);
     /* The times of ops come from a separate step with a profile, so they need not add up to the
      * time of the step above. */

@@ -2,6 +2,7 @@
  * of one, and verifies checksums. */
 #include "model/core/check.h"
 #include "model/core/figures.h"
+#include "model/core/terminal.h"
 #include "model/core/utf8.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/commands/commands.h"
@@ -125,10 +126,21 @@ static int run_list(const char *path, char **found, int n)
     return shown ? code : LIST_IS_OLD;
 }
 
+/* Returns the length of the longest name of a tensor in the file. */
+static int longest_name(const Manifest *m, int file)
+{
+    size_t most = 0;
+    for (int i = 0; i < m->n_tensors; i++) {
+        size_t n = strlen(m->tensor[i].entry.name);
+        if (m->tensor[i].file == file && n > most) most = n;
+    }
+    return (int)most;
+}
+
 static void print_tensors(const Manifest *m, int file)
 {
     int64_t bytes = 0;
-    int n = 0;
+    int n = 0, names = longest_name(m, file);
     for (int i = 0; i < m->n_tensors; i++) {
         const SafetensorsEntry *e = &m->tensor[i].entry;
         char shape[96] = "()";
@@ -137,7 +149,7 @@ static void print_tensors(const Manifest *m, int file)
         for (int d = 0, at = 0; d < e->ndim; d++)
             at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64 "%s", d ? ", " : "(",
                            e->dim[d], d + 1 == e->ndim ? ")" : "");
-        printf("  %-48s %-5s %-18s %12s\n", e->name, dtype_name(e->dtype), shape,
+        printf("  %-*s %-5s %-14s %10s\n", names, e->name, dtype_name(e->dtype), shape,
                figure_bytes((double)e->bytes).text);
         bytes += e->bytes;
         n++;
@@ -149,9 +161,9 @@ static void print_tensors(const Manifest *m, int file)
 /* Prints a line with text from the manifest, escaped because it may come from another program. */
 static void print_origin(const char *what, const char *text)
 {
-    printf("%-12s", what);
-    utf8_print_escaped(stdout, text);
-    putchar('\n');
+    char *escaped = utf8_escaped(text);
+    terminal_print(stdout, 12, "%-12s%s", what, escaped);
+    free(escaped);
 }
 
 /* Prints the grid of ranks that wrote the checkpoint. */
@@ -187,7 +199,9 @@ static int run_inspect(const char *path, char **found, int n)
            s->updates, s->skipped);
     printf("samples     %" PRId64 "   tokens %" PRId64 "   loss scale %g\n", s->samples, s->tokens,
            s->loss_scale);
-    printf("config      %zu bytes of JSON, in %s/manifest.json\n\n", strlen(m->config), found[0]);
+    terminal_print(stdout, 12, "config      %zu bytes of JSON, in %s/manifest.json",
+                   strlen(m->config), found[0]);
+    putchar('\n');
     for (int f = 0; f < m->n_files; f++)
         print_tensors(m, f);
     checkpoint_close(c);
@@ -263,10 +277,10 @@ static const ArgCommand list = {
     .call = "./train ckpt list",
     .usage = "RUN",
     .summary = "the checkpoints of a run folder, newest first",
-    .about = "One line for each checkpoint below RUN/checkpoints, newest first: step, samples,\n"
-             "updates, size; the best, by validation loss, is marked. Headers are read, data\n"
-             "is not (verify does that). Exit 66 if there is none, 65 if one of them is\n"
-             "damaged, 77 if one must not be read.",
+    .about = "One line for each checkpoint below RUN/checkpoints, newest first: step,\n"
+             "samples, updates, size; the best, by validation loss, is marked. Headers\n"
+             "are read, data is not (verify does that). Exit 66 if there is none, 65 if\n"
+             "one of them is damaged, 77 if one must not be read.",
     .words = ONE_FOLDER("./train ckpt list: which run or checkpoint? ./train ckpt list out/demo"),
     .size = sizeof(Arguments),
     .run = ckpt_list,
@@ -277,8 +291,8 @@ static const ArgCommand inspect = {
     .call = "./train ckpt inspect",
     .usage = "CKPT",
     .summary = "state, origin and tensors of a checkpoint, or a run's newest",
-    .about = "Prints the state of the run at that step, which program, machine and ranks it is\n"
-             "from, and the name, type, shape and size of every tensor. The config is\n"
+    .about = "Prints the state of the run at that step, which program, machine and ranks it\n"
+             "is from, and the name, type, shape and size of every tensor. The config is\n"
              "printed by `./train config show RUN/config.json`; the manifest holds it, too.",
     .words =
         ONE_FOLDER("./train ckpt inspect: which run or checkpoint? ./train ckpt inspect out/demo"),

@@ -5,6 +5,8 @@
 #include "model/core/device_cpu.h"
 #include "model/core/figures.h"
 #include "model/core/machine.h"
+#include "model/core/terminal.h"
+#include "model/core/utf8.h"
 #include "model/core/version.h"
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/commands/commands.h"
@@ -25,12 +27,13 @@ static void print_finding(const char *mark, const char *what, const char *fmt, .
     __attribute__((format(printf, 3, 4)));
 static void print_finding(const char *mark, const char *what, const char *fmt, ...)
 {
+    enum { COLUMN = 18 };
+    char text[2048];
     va_list args;
     va_start(args, fmt);
-    printf("%s  %-14s", mark, what);
-    vprintf(fmt, args);
-    putchar('\n');
+    utf8_format(text, sizeof text, fmt, args);
     va_end(args);
+    terminal_print(stdout, COLUMN, "%s  %-14s%s", mark, what, text);
 }
 
 /* Prints the error of a child process that ended early: the last line of its stderr without the

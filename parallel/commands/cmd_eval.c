@@ -3,6 +3,7 @@
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"
+#include "model/core/terminal.h"
 #include "parallel/commands/commands.h"
 #include "parallel/run/opened_run.h"
 #include "parallel/run/ranks_option.h"
@@ -20,11 +21,12 @@ static bool print_progress(void *progress, const Work *work)
 
 static void print_result(const OpenedRank *rank, const EvalRecord *r)
 {
-    printf("step %lld   val loss %.6f nats a token over %lld targets", (long long)rank->step,
-           r->loss, (long long)r->targets);
+    char bits[80] = "";
     if (r->bytes > 0)
-        printf("   %.6f bits per byte over %lld bytes", r->bits_per_byte, (long long)r->bytes);
-    printf("\n");
+        snprintf(bits, sizeof bits, "   %.6f bits per byte over %lld bytes", r->bits_per_byte,
+                 (long long)r->bytes);
+    terminal_print(stdout, 4, "step %lld   val loss %.6f nats a token over %lld targets%s",
+                   (long long)rank->step, r->loss, (long long)r->targets, bits);
 }
 
 /* Evaluates this rank's share of every batch. Rank 0 prints the result over all ranks. */

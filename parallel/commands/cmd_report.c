@@ -92,9 +92,9 @@ const ArgCommand cmd_report = {
     .usage = "RUN [RUN2 ...] [--csv] > FILE",
     .summary = "curves and samples of runs as an HTML page, or as CSV",
     .about = "RUN is a run folder, also of a run that is still training. Prints one HTML page\n"
-             "that needs no other file: loss, validation, learning rate, gradient norm, speed,\n"
-             "exposed communication (of several ranks with wall_clock_breakdown) and samples.\n"
-             "Several runs are drawn over each other.",
+             "that needs no other file: loss, validation, learning rate, gradient norm,\n"
+             "speed, exposed communication (of several ranks with wall_clock_breakdown) and\n"
+             "samples. Several runs are drawn over each other.",
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,

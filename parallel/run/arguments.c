@@ -101,9 +101,9 @@ static const ArgCommand command = {
     .usage = "CONFIG.json [options], or ./train RUN [options]",
     .about = "CONFIG.json may be - for standard input. RUN, the folder of a run, goes on with\n"
              "that run: with its own config and on as many ranks, unless options change them.",
-    .notes = "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after the\n"
-             "current step or within an evaluation, with a checkpoint and exit code 85; the\n"
-             "same command goes on from there. A second signal ends it at once.",
+    .notes = "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after\n"
+             "the current step or within an evaluation, with a checkpoint and exit code 85;\n"
+             "the same command goes on from there. A second signal ends it at once.",
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 0, /* --resume RUN needs no config */

@@ -256,7 +256,7 @@ static const struct {
     {{"mny"}, "! ./x has no command \"mny\"; did you mean \"many\"?"},
     {{"--flag"}, "! ./x has no command \"--flag\"; it has many, one, plain and only"},
     {{"-h"},
-     "usage:\n  ./x many WORD...\n      does this\n      and that\n  ./x one WORD\n      does\n"
+     "usage:\n  ./x many WORD...\n      does this and that\n  ./x one WORD\n      does\n"
      "  ./x plain\n      nothing\n  ./x only\n      options\nNotes.\n"},
 };
 
@@ -265,7 +265,7 @@ static void test_command_lines_are_parsed_refused_or_answered_with_help(void **s
     (void)state;
     static const char many_help[] =
         "usage: ./x many WORD...\n\nDoes this\nand that.\n\n"
-        "  --name N           h\n  --name M           another\n                     value\n"
+        "  --name N           h\n  --name M           another value\n"
         "  --text N           h\n  --set K=V          h\n  --flag             h\n"
         "  --count N          h\n  --real N           h\n  --own C            h\n"
         "  --show             h\n";

@@ -55,4 +55,5 @@ check "build: an emulated build reads the dependencies of shared tests" \
     grep -q "^MAKEFILE_LIST := .*$PWD/common/tests/model/test_model.d" commands
 check "build: an emulated build reads the dependencies of its own tests" \
     grep -q "^MAKEFILE_LIST := .*$PWD/build/tests/cuda/test_ops_cuda.d" commands
+check "build: the lines of make help fit 80 columns" test -z "$("${make[@]}" help | awk 'length > 79')"
 finish

@@ -121,6 +121,33 @@ static void test_the_lines_of_a_run_fit_a_terminal_of_80_columns(void **state)
     free(s);
 }
 
+/* What a command prints for a run, with the labels of lines that are folded. */
+static void test_the_lines_of_commands_fit_a_terminal_of_80_columns(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *const arguments[4];
+        const char *label, *next; /* the beginnings of a folded line and of the line after it */
+    } cases[] = {{{"ckpt", "inspect", "seen"}, "machine     {", "            "},
+                 {{"doctor"}, "ok  ranks         threads", "                  "},
+                 {{"--help", "exit-codes"}, "  76  a peer ", "      "}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Screen *s = calloc(1, sizeof *s);
+        assert_non_null(s);
+        disturbance = (Disturbance){.columns = COLUMNS};
+        char *sent = command_expecting(cases[i].arguments, 0);
+        screen_show(s, sent);
+        fits(s);
+        int at = 0;
+        while (at < s->lines && strncmp(s->line[at], cases[i].label, strlen(cases[i].label)) != 0)
+            at++;
+        assert_memory_equal(s->line[at + 1], cases[i].next, strlen(cases[i].next));
+        assert_int_not_equal(s->line[at + 1][strlen(cases[i].next)], ' ');
+        free(sent);
+        free(s);
+    }
+}
+
 static void count(void)
 {
     Progress p = progress_begin();
@@ -318,6 +345,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_lines_of_a_run_fit_a_terminal_of_80_columns),
+        cmocka_unit_test(test_the_lines_of_commands_fit_a_terminal_of_80_columns),
         cmocka_unit_test(test_progress_of_long_work_uses_the_live_line_only_on_a_terminal),
         cmocka_unit_test(test_progress_is_printed_when_due_and_its_line_is_erased),
         cmocka_unit_test(test_the_reply_to_ctrl_c_is_printed_on_its_own_line),
