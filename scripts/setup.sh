@@ -48,6 +48,7 @@ if [ $mode = all ]; then
     need clang-format has clang-format
     need clang-tidy has clang-tidy
     need strace has strace
+    need tmux has tmux
     need iproute2 has ip
     need python3 has python3
     need shellcheck has shellcheck

@@ -265,6 +265,7 @@ static void print_programs(void)
         {"clang-format", "clang-format", "make check"},
         {"clang-tidy", "clang-tidy", "make check"},
         {"strace", "strace", "tests that kill at a chosen write"},
+        {"tmux", "tmux", "tests of what a terminal shows"},
         {"shellcheck", "shellcheck", "make check looks at scripts"},
         {"python3", "python3",
          "tests that read what a run writes; scripts/compare_pytorch.sh (with PyTorch)"},
