@@ -3,9 +3,11 @@
 #include "parallel/run/signals.h"
 
 #include "model/core/clock.h"
+#include "model/core/terminal.h"
 #include "parallel/grid/control.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,6 +22,7 @@ typedef struct {
     atomic_int asked; /* the first signal that requested a stop; 0: none arrived */
     atomic_int place; /* index of the complete texts */
     bool terminal;    /* stderr is a terminal: a live line must be erased before a reply */
+    int columns;      /* the answers are folded to so many */
     char doing[2][64], lost[2][160];
 } StopSignals;
 
@@ -34,12 +37,17 @@ enum { N_WATCHED = sizeof watched / sizeof watched[0] };
 /* Writes the texts as one line with a single write call, so no other output can split it. */
 static void answer(const char *name, const char *text, const char *end)
 {
-    const char *part[] = {watch.terminal ? "\r\033[K" : "", name, text, end};
-    char line[256];
-    size_t n = 0;
-    for (int i = 0; i < 4; i++)
-        for (const char *p = part[i]; *p && n < sizeof line; p++)
-            line[n++] = *p;
+    const char *part[] = {name, text, end}, *clear = watch.terminal ? "\r\033[K" : "";
+    char whole[256], line[320];
+    size_t n = 0, used = strlen(clear);
+    for (int i = 0; i < 3; i++)
+        for (const char *p = part[i]; *p && n + 1 < sizeof whole; p++)
+            whole[n++] = *p;
+    whole[n] = '\0';
+    memcpy(line, clear, used);
+    Fold fold = {.columns = watch.columns, .indent = 4, .wrap = WRAP_PROSE};
+    n = used + text_fold(line + used, sizeof line - used, whole, fold);
+    if (n >= sizeof line) n = sizeof line - 1;
     ssize_t written = write(STDERR_FILENO, line, n); /* fails if the terminal is gone: ignored */
     (void)written;
 }
@@ -74,6 +82,7 @@ void run_watch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     watch.terminal = isatty(STDERR_FILENO);
+    watch.columns = INT_MAX;
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < N_WATCHED; i++)
         sigaddset(&action.sa_mask, watched[i].number); /* handle one signal at a time */
@@ -113,6 +122,7 @@ static void format_lost(char *out, size_t n, const Run *run, bool step)
 void run_prepare_answers(const Run *run, const char *doing)
 {
     if (!run->lead) return;
+    watch.columns = watch.terminal ? terminal_line(stderr) : INT_MAX;
     int place = !watch.place;
     bool step = doing == NULL && !run_is_over(run);
     snprintf(watch.doing[place], sizeof watch.doing[place], "%s",

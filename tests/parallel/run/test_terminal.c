@@ -91,7 +91,7 @@ static Screen *watch_run(const char *run, const char *const *sets, int code, cha
 {
     Screen *s = calloc(1, sizeof *s);
     assert_non_null(s);
-    disturbance.columns = COLUMNS;
+    if (disturbance.columns == 0) disturbance.columns = COLUMNS;
     *sent = run_expecting(run, sets, code);
     screen_show(s, *sent);
     return s;
@@ -231,21 +231,34 @@ static void interrupt(Run *run)
     raise(SIGINT);
 }
 
-/* The reply to Ctrl-C is on its own line, although the live line was drawn there before. */
+/* The reply to Ctrl-C is on its own line, although the live line was drawn there before; a narrow
+ * terminal folds it. */
 static void test_the_reply_to_ctrl_c_is_printed_on_its_own_line(void **state)
 {
     (void)state;
-    char *sent;
-    disturbance = (Disturbance){.kind = WORK_EVALUATION, .round = 1, .at = 3, .act = interrupt};
-    Screen *s = watch_run("answer", NULL, EXIT_REQUEUE, &sent);
-    int found = 0;
-    for (int i = 0; i <= s->lines; i++)
-        found += strcmp(s->line[i], "ending this evaluation; Ctrl-C again quits at once") == 0;
-    assert_int_equal(found, 1);
-    assert_false(screen_has(s, " left"));
-    fits(s);
-    free(sent);
-    free(s);
+    static const struct {
+        int columns;
+        const char *run, *first, *second;
+    } cases[] = {{80, "answer", "ending this evaluation; Ctrl-C again quits at once", NULL},
+                 {40, "narrow", "ending this evaluation; Ctrl-C again", "    quits at once"}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char *sent;
+        disturbance = (Disturbance){.kind = WORK_EVALUATION, .round = 1, .at = 3};
+        disturbance.act = interrupt;
+        disturbance.columns = cases[c].columns;
+        Screen *s = watch_run(cases[c].run, NULL, EXIT_REQUEUE, &sent);
+        int found = 0;
+        for (int i = 0; i < s->lines; i++)
+            if (strcmp(s->line[i], cases[c].first) == 0) {
+                found++;
+                if (cases[c].second) assert_string_equal(s->line[i + 1], cases[c].second);
+            }
+        assert_int_equal(found, 1);
+        assert_false(screen_has(s, " left"));
+        if (cases[c].columns >= COLUMNS) fits(s);
+        free(sent);
+        free(s);
+    }
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
