@@ -70,9 +70,10 @@ typedef struct Config {
     } model;
     struct {
         StringList train, val;     /* token shards: file names or globs */
-        StringList text, val_text; /* text or JSONL: file names or globs */
+        StringList text, val_text; /* text or JSONL: file names, globs, folders, "-" for stdin */
         char *corpus;              /* a corpus installed as a system package: "bible-kjv" */
         char *text_key;            /* key of the text in a JSONL line */
+        bool skip_bad_lines;       /* JSONL lines without a text are counted and left out */
         char *tokenizer; /* path of a tokenizer; NULL: train a byte-level BPE on the text */
         /* vocabulary size of that BPE, including the end-of-text token */
         int64_t tokenizer_vocab_size;

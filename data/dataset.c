@@ -21,6 +21,7 @@ void data_close(DataSet *d)
     free(d->tokenizer_path);
     free(d->title);
     free(d->identity);
+    free(d->notes.first_bad);
     preparation_free(&d->preparation);
     *d = (DataSet){0};
 }
@@ -100,6 +101,7 @@ static bool open_token_files(DataSet *d, const Config *c, char *err, size_t n, E
 /* Returns the name of the prepared folder: "My_text" for "dir/My text.txt". */
 static char *folder_name(const char *path)
 {
+    if (strcmp(path, "-") == 0) return must_strdup("stdin");
     char *name = must_strdup(path_name(path)), *dot = strrchr(name, '.');
     if (dot != NULL && dot != name) *dot = 0;
     for (char *p = name; *p; p++)
@@ -134,7 +136,8 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
     Progress progress = progress_begin();
     PrepareRequest r = {.fs = &fs_system,
                         .name = name,
-                        .source = c->data.text.count > 0 ? c->data.text.item[0] : c->data.corpus,
+                        .source = c->data.text.count > 0 ? text_file_shown(c->data.text.item[0])
+                                                         : c->data.corpus,
                         .cache = c->data.cache,
                         .text = text,
                         .val_text = c->data.val_text.count > 0 ? val_text : NULL,
@@ -149,22 +152,38 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
     return good && open_prepared(d, err, n, code);
 }
 
+/* Reads what the config names: data.text or the corpus, and data.val_text. */
+static bool read_texts(const Config *c, Text *text, Text *val_text, char *err, size_t n,
+                       ExitCode *code)
+{
+    if (c->data.text.count == 0)
+        return corpus_read(text, c->data.corpus, &corpus_limits, err, n, code);
+    Progress progress = progress_begin();
+    const TextOptions options = {.text_key = c->data.text_key,
+                                 .skip_bad_lines = c->data.skip_bad_lines,
+                                 .progress = &progress};
+    bool good = text_read_files(text, &c->data.text, &options, err, n, code) &&
+                text_read_files(val_text, &c->data.val_text, &options, err, n, code);
+    progress_end(&progress);
+    return good;
+}
+
 /* Reads text files or a corpus and prepares their tokens. The text is read at every start, because
  * its contents determine which prepared folder belongs to it; it is tokenized only once. */
 static bool open_text(DataSet *d, const Config *c, char *err, size_t n, ExitCode *code)
 {
-    Text text = {0}, val_text = {0};
+    Text text = {.folder = c->data.cache}, val_text = {.folder = c->data.cache};
     bool from_corpus = c->data.text.count == 0;
     char *name = from_corpus ? must_strdup(c->data.corpus) : folder_name(c->data.text.item[0]);
-    bool good = from_corpus ? corpus_read(&text, c->data.corpus, &corpus_limits, err, n, code)
-                            : text_read_files(&text, &c->data.text, c->data.text_key, err, n, code);
-    good = good && text_read_files(&val_text, &c->data.val_text, c->data.text_key, err, n, code) &&
-           prepare_config(d, c, &text, &val_text, name, err, n, code);
+    bool good = read_texts(c, &text, &val_text, err, n, code) &&
+                prepare_config(d, c, &text, &val_text, name, err, n, code);
+    text_notes_take(&d->notes, &text);
+    text_notes_take(&d->notes, &val_text);
     if (good && from_corpus)
         d->title = must_strdup(corpus_title(c->data.corpus));
     else if (good)
         d->title = c->data.text.count == 1
-                       ? must_strdup(c->data.text.item[0])
+                       ? must_strdup(text_file_shown(c->data.text.item[0]))
                        : text_format("%lld documents", (long long)d->preparation.documents);
     free(name);
     text_free(&text);

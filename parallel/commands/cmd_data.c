@@ -18,7 +18,7 @@ typedef struct {
     int64_t vocab, from, count;
     double val_fraction;
     const char *out, *tokenizer, *text_key;
-    bool verify;
+    bool verify, skip_bad_lines;
     ArgList files;
 } Arguments;
 
@@ -33,7 +33,23 @@ static StringList files_of(const Arguments *a)
 static bool read_text(const Arguments *a, Text *text, char *err, size_t n, ExitCode *code)
 {
     StringList given = files_of(a);
-    return text_read_files(text, &given, a->text_key, err, n, code);
+    Progress progress = progress_begin();
+    const TextOptions options = {.text_key = a->text_key,
+                                 .key_option = "--text-key ",
+                                 .skip_option = "--skip-bad-lines",
+                                 .skip_bad_lines = a->skip_bad_lines,
+                                 .progress = &progress};
+    /* A large text is kept in a file where the result is written. */
+    char *folder = path_beside(a->out, ".");
+    text->folder = folder;
+    bool good = text_read_files(text, &given, &options, err, n, code);
+    text->folder = NULL;
+    free(folder);
+    progress_end(&progress);
+    char *notes = text_notes_line(&text->notes);
+    if (good && notes) printf("%s\n", notes);
+    free(notes);
+    return good;
 }
 
 /* Lists the token files that the patterns of the command line match. The caller frees `files` with
@@ -249,11 +265,16 @@ static const Arguments defaults = {.count = -1, .text_key = "text"};
     .help = "key of the text in .jsonl and .json lines (text)", .kind = ARG_NAME,                  \
     .at = offsetof(Arguments, text_key)
 
+#define SKIP_BAD_LINES                                                                             \
+    .name = "--skip-bad-lines", .help = "leave out .jsonl and .json lines that have no text",      \
+    .kind = ARG_FLAG, .at = offsetof(Arguments, skip_bad_lines)
+
 static const ArgOption train_bpe_options[] = {
     {VOCAB("ids in all: 256 bytes, merges, <|endoftext|>; at least 258"), .required = true,
      .least = 258, .most = INT32_MAX},
     {OUT("FILE", "the tokenizer.json to write")},
     {TEXT_KEY},
+    {SKIP_BAD_LINES},
 };
 
 static const ArgOption tokenize_options[] = {
@@ -265,6 +286,7 @@ static const ArgOption tokenize_options[] = {
      .kind = ARG_REAL,
      .at = offsetof(Arguments, val_fraction)},
     {TEXT_KEY},
+    {SKIP_BAD_LINES},
 };
 
 static const ArgOption inspect_options[] = {

@@ -30,7 +30,7 @@ static void check_text(const char *name, const char *contents, size_t size, cons
 {
     char err[512];
     Text t = {0};
-    if (!text_add_file(&t, name, contents, size, "text", err, sizeof err)) fail_msg("%s", err);
+    if (!text_add_file(&t, name, contents, size, NULL, err, sizeof err)) fail_msg("%s", err);
     if (t.size != (int64_t)strlen(want) || memcmp(t.bytes, want, strlen(want)) != 0)
         fail_msg("\"%.*s\", want \"%s\"", (int)t.size, (char *)t.bytes, want);
     text_free(&t);
@@ -40,7 +40,7 @@ static void check_refused(const char *name, const char *contents, size_t size, c
 {
     char err[512] = "accepted";
     Text t = {0};
-    text_add_file(&t, name, contents, size, "text", err, sizeof err);
+    text_add_file(&t, name, contents, size, NULL, err, sizeof err);
     check_sentence(err, sentence);
     text_free(&t);
 }
@@ -95,15 +95,18 @@ static void test_text_files_are_read_in_the_order_of_their_patterns(void **state
     char *items[] = {glob, c, missing};
     Text t = {0};
     ExitCode code;
-    if (!text_read_files(&t, &(StringList){2, items}, "body", err, sizeof err, &code))
+    if (!text_read_files(&t, &(StringList){2, items}, &(TextOptions){.text_key = "body"}, err,
+                         sizeof err, &code))
         fail_msg("%s", err);
     assert_int_equal(t.n_documents, 4);
     assert_memory_equal(t.bytes, "first\nsecond\nthirdfourth", 24);
     assert_int_equal(t.document_end[2], 18);
-    assert_false(text_read_files(&t, &(StringList){3, items}, "body", err, sizeof err, &code));
+    assert_false(text_read_files(&t, &(StringList){3, items}, &(TextOptions){.text_key = "body"},
+                                 err, sizeof err, &code));
     assert_int_equal(code, EXIT_MISSING);
     check_sentence(err, "no file matches");
-    assert_false(text_read_files(&t, &(StringList){2, items}, "text", err, sizeof err, &code));
+    assert_false(text_read_files(&t, &(StringList){2, items}, &(TextOptions){.text_key = "text"},
+                                 err, sizeof err, &code));
     assert_int_equal(code, EXIT_DAMAGED);
     text_free(&t);
     free(a);
@@ -123,8 +126,8 @@ static void test_a_text_that_begins_with_an_empty_document_is_accepted(void **st
     assert_true(text_add_document(&t, "a", 0, (const uint8_t *)"", 0, err, sizeof err));
     assert_non_null(t.bytes);
     assert_int_equal(t.size, 0);
-    assert_true(text_add_file(&t, "a.jsonl", BYTES("{\"text\":\"\"}\n{\"text\":\"b\"}"), "text",
-                              err, sizeof err));
+    assert_true(text_add_file(&t, "a.jsonl", BYTES("{\"text\":\"\"}\n{\"text\":\"b\"}"), NULL, err,
+                              sizeof err));
     assert_int_equal(t.n_documents, 3);
     assert_int_equal(t.size, 1);
     text_free(&t);
@@ -135,7 +138,7 @@ static int64_t split_of(const char *text, double fraction)
     char err[256];
     Text t = {0};
     int64_t at;
-    assert_true(text_add_file(&t, "a.txt", text, strlen(text), "text", err, sizeof err));
+    assert_true(text_add_file(&t, "a.txt", text, strlen(text), NULL, err, sizeof err));
     at = text_split(&t, fraction);
     text_free(&t);
     return at;
@@ -154,13 +157,13 @@ static void test_text_split_falls_on_the_end_of_a_line_or_document(void **state)
     char err[256];
     Text t = {0};
     assert_true(text_add_file(&t, "a.jsonl", BYTES("{\"text\":\"aaaa\"}\n{\"text\":\"bbbbbb\"}"),
-                              "text", err, sizeof err));
+                              NULL, err, sizeof err));
     assert_int_equal(text_split(&t, 0.8), 4); /* the split moves to the end of the document */
     assert_int_equal(text_split(&t, 0.6), 4); /* this byte is the end of the document */
     /* inside the last document, which is one line: exactly at this byte */
     assert_int_equal(text_split(&t, 0.5), 5);
     assert_true(
-        text_add_file(&t, "b.jsonl", BYTES("{\"text\":\"c\\ncc\\n\"}"), "text", err, sizeof err));
+        text_add_file(&t, "b.jsonl", BYTES("{\"text\":\"c\\ncc\\n\"}"), NULL, err, sizeof err));
     /* the end of a document comes before the next end of a line */
     assert_int_equal(text_split(&t, 0.66), 10);
     assert_int_equal(text_split(&t, 0.2), 12);

@@ -73,7 +73,7 @@ static void corpus_open(Corpus *c)
     Preparation p;
     *c = (Corpus){.bytes = drawn_text(61, 1000)};
     assert_true(
-        text_add_file(&c->text, "a.txt", c->bytes, strlen(c->bytes), "text", err, sizeof err));
+        text_add_file(&c->text, "a.txt", c->bytes, strlen(c->bytes), NULL, err, sizeof err));
     c->request = (PrepareRequest){
         .name = "a", .cache = "cache", .text = &c->text, .vocab_size = 270, .val_fraction = 0.25};
     if (!prepare(c, &fs_system, &p, err, sizeof err)) fail_msg("%s", err);

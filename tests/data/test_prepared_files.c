@@ -234,7 +234,7 @@ static void test_preparing_prints_progress_for_each_piece_and_merge(void **state
     char *long_text = drawn_text(62, 150000), err[512];
     Text whole = {0};
     assert_true(
-        text_add_file(&whole, "a.txt", long_text, strlen(long_text), "text", err, sizeof err));
+        text_add_file(&whole, "a.txt", long_text, strlen(long_text), NULL, err, sizeof err));
     PrepareRequest r = {.fs = &fs_system,
                         .name = "a",
                         .cache = f.cache,

@@ -64,6 +64,32 @@ expect_code "data: the run on a text generates" 0 "$TRAIN" generate own --tokens
 expect_code "data: a tokenizer that is given must have the preset's vocabulary" 78 "$TRAIN" "${own[@]}" --set data.tokenizer=tok.json
 check "data: the other vocabulary is named" grep -q 'model.vocab_size: 50257, but .* has 300 tokens; write 300' output
 
+# A text may come packed, in a folder, or through standard input; what is changed in it is reported.
+mkdir -p texts/more
+gzip -c text.txt >texts/one.txt.gz
+sed 's/$/\r/' text.txt >texts/more/two.txt
+awk '{printf "{\"id\": %d, \"body\": \"%s\"}\n", NR, $0} NR % 500 == 0 {print "{"}' text.txt >lines.jsonl
+dry=("$TRAIN" "$TINY" --dry-run)
+expect_code "data: a folder with a packed text is read" 0 "${dry[@]}" --set data.text=texts
+check "data: changed line ends are reported" grep -q 'CR LF became LF at 1,500 line ends' output
+check "data: both texts of the folder are read" grep -qF "$(awk '{n += 2 * (length($0) + 1)} END {printf "%.2f MB text", n / 1e6}' text.txt)" output
+if gzip -c text.txt | "${dry[@]}" --set data.text=- >output 2>&1; then ok "data: a packed text comes through standard input"
+else not_ok "data: a packed text comes through standard input"; fi
+check "data: standard input is named" grep -q '^data    standard input$' output
+expect_code "data: a missing data.text_key ends with 65" 65 "${dry[@]}" --set data.text=lines.jsonl
+check "data: the key of the text is suggested" \
+    grep -q 'lines.jsonl:1 has no string called "text"; it has "id", "body": write --set data.text_key=body' output
+body=(--set data.text=lines.jsonl --set data.text_key=body)
+expect_code "data: a bad line ends with 65" 65 "${dry[@]}" "${body[@]}"
+check "data: the remedy for a bad line is printed" grep -q 'lines.jsonl:501 is .*write --set data.skip_bad_lines=true' output
+expect_code "data: bad lines are skipped" 0 "${dry[@]}" "${body[@]}" --set data.skip_bad_lines=true
+check "data: skipped lines are counted" grep -q ' 3 of 1,503 lines skipped; ' output
+expect_code "data: tokenize has its own option for the key" 65 "$TRAIN" data tokenize --tokenizer tok.json --out new lines.jsonl
+check "data: tokenize names its option" grep -q 'write --text-key body' output
+expect_code "data: tokenize skips bad lines" 0 "$TRAIN" data tokenize --tokenizer tok.json --out new --text-key body --skip-bad-lines \
+    lines.jsonl
+check "data: tokenize counts skipped lines" grep -q '^3 of 1,503 lines skipped' output
+
 # A path that is not a regular file gives an error message at once; the program does not wait for a writer.
 mkfifo pipe
 expect_code "data: a pipe without a writer is refused as a config" 78 timeout 20 "$TRAIN" pipe

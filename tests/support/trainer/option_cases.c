@@ -65,6 +65,7 @@ const OptionCase option_cases[] = {
     SEE("data.val_text", "other.txt"),
     {.key = "data.corpus", .value = "none-such", .code = EXIT_MISSING},
     SEE("data.text_key", "loud", "data.text=lines.jsonl"),
+    {.key = "data.skip_bad_lines", .elsewhere = "data.sh"},
     SEE("data.tokenizer", "large/tokenizer.json"),
     SEE("data.tokenizer_vocab_size", "400"),
     SEE("data.val_fraction", "0.2"),
