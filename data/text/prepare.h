@@ -19,16 +19,17 @@
 
 /* The arguments of prepare_text. */
 typedef struct {
-    const FsOps *fs;    /* file system functions used to create the folder */
-    const char *name;   /* first part of the folder's name */
-    const char *cache;  /* folder of prepared corpora */
-    const char *source; /* how error messages name the text: its file or corpus */
-    const Text *text;
+    const FsOps *fs;       /* file system functions used to create the folder */
+    const char *name;      /* first part of the folder's name */
+    const char *cache;     /* folder of prepared corpora */
+    const char *source;    /* how error messages name the text: its file or corpus */
+    const Text *text;      /* may be empty if `val_only` and val_text is given */
     const Text *val_text;  /* NULL: use the last val_fraction of `text` */
     const char *tokenizer; /* path; NULL: train a BPE on the training part */
     int64_t vocab_size;    /* vocabulary size of that BPE */
     bool vocab_at_most;    /* a short text may give fewer: tokenizer_train_up_to */
     double val_fraction;
+    bool val_only;      /* only the validation text is wanted; `tokenizer` is given */
     Progress *progress; /* reports progress; may be NULL */
     int64_t min_tokens; /* a split with fewer tokens is an error: one window and its last target */
 } PrepareRequest;
@@ -47,8 +48,9 @@ typedef struct {
     uint64_t tokenizer_hash;
 } Preparation;
 
-/* Finds the folder of these tokens and checks it, or creates it. On failure it returns false and
- * sets `err` and *code, and *out is {0}. EXIT_MISSING: the given tokenizer is missing.
+/* Finds the folder of these tokens, or another folder in the cache that has them, and checks it, or
+ * creates it. With val_only, the folder need not have the training tokens. On failure it returns
+ * false and sets `err` and *code, and *out is {0}. EXIT_MISSING: the given tokenizer is missing.
  * EXIT_DAMAGED: the tokenizer or the folder is damaged. EXIT_CONFIG: a split has fewer than
  * min_tokens, or the text is too short for the vocabulary. EXIT_CANNOT_CREATE, EXIT_INPUT_OUTPUT:
  * the folder cannot be created or written. EXIT_PERMISSION: the folder may not be read. */

@@ -1,5 +1,6 @@
 /* cmd_data.c -- `./train data`: trains a tokenizer, writes token shards, inspects and decodes them.
  */
+#include "parallel/commands/cmd_data.h"
 #include "data/text/meta.h"
 #include "data/text/shards.h"
 #include "data/text/text.h"
@@ -8,7 +9,6 @@
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/fs.h"
-#include "parallel/commands/commands.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -349,7 +349,8 @@ static const ArgCommand command_decode = {
 };
 
 static const ArgCommand *const commands[] = {&command_train_bpe, &command_tokenize,
-                                             &command_inspect, &command_decode};
+                                             &command_inspect, &command_decode,
+                                             &command_data_corpora};
 
 const ArgCommand cmd_data = {
     .name = "data",

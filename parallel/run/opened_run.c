@@ -50,7 +50,7 @@ static void open_own_data(OpenedRun *r, const char *run)
         r->config = config_settle(r->config, &(ConfigFacts){.tokenizer = own}, err, sizeof err);
         free(own);
     }
-    if (!data_open(r->config, &r->data, err, sizeof err, &code)) fail(code, "%s", err);
+    if (!data_open_validation(r->config, &r->data, err, sizeof err, &code)) fail(code, "%s", err);
     if (r->tokenizer && r->data.tokenizer &&
         tokenizer_hash(r->tokenizer) != tokenizer_hash(r->data.tokenizer))
         fail(EXIT_CONFIG, "%s is not the tokenizer that %s was trained with",

@@ -112,11 +112,24 @@ static void test_prepared_tokens_are_reused_only_if_nothing_changed(void **state
     f.config.data.val_fraction = 0.3; /* has no effect together with data.val_text */
     assert_true(was_cached(&f));
     DataSet d = prepare_fixture_data(&f);
+    /* The same tokenizer, given instead of trained, gives the same tokens. */
     f.config.data.tokenizer = d.tokenizer_path;
-    assert_false(was_cached(&f));
     assert_true(was_cached(&f));
-    assert_int_equal(count_folders(&f), 6);
+    assert_int_equal(count_folders(&f), 5);
     data_close(&d);
+    /* A size that a tokenizer reached under a limit gives the same one, but not the reverse. */
+    f.config.data.tokenizer = NULL;
+    f.config.data.tokenizer_vocab_at_most = true;
+    assert_false(was_cached(&f));
+    f.config.data.tokenizer_vocab_size = 9000;
+    assert_false(was_cached(&f));
+    d = prepare_fixture_data(&f);
+    f.config.data.tokenizer_vocab_at_most = false;
+    f.config.data.tokenizer_vocab_size = d.vocab_size;
+    assert_true(d.vocab_size < 9000 && was_cached(&f));
+    data_close(&d);
+    f.config.data.tokenizer_vocab_size--;
+    assert_false(was_cached(&f));
     free(val);
     prepare_fixture_close(&f);
 }

@@ -90,6 +90,27 @@ expect_code "data: tokenize skips bad lines" 0 "$TRAIN" data tokenize --tokenize
     lines.jsonl
 check "data: tokenize counts skipped lines" grep -q '^3 of 1,503 lines skipped' output
 
+# An evaluation tokenizes the validation text alone, and not again what the training has tokenized. Every prepared text is listed.
+cache=(--set data.cache=cache)
+expect_code "data: a run prepares its text" 0 "$TRAIN" "$TINY" "${cache[@]}" --set train_steps=10 --out trained
+expect_code "data: the run is evaluated" 0 "$TRAIN" eval trained
+check "data: an evaluation uses the tokens of the training" test "$(find cache -name '*.bin' | wc -l)" -eq 2
+head -n 200 text.txt >other.txt
+evaluate=("$TRAIN" eval trained --set data.val_text=other.txt)
+expect_code "data: the run is evaluated on another text" 0 "${evaluate[@]}"
+expect_code "data: the run is evaluated on it again" 0 "${evaluate[@]}"
+check "data: of the other text only the validation tokens are kept" test "$(find cache -path '*/other-*' -name '*.bin')" = \
+    "$(echo cache/other-*/val_000000.bin)"
+expect_code "data: prepared texts are listed" 0 "$TRAIN" data corpora --cache cache
+check "data: the list has both texts and their size" \
+    test "$(grep -cE '^cache/(text|other)-[0-9a-f]{16}$|^2 prepared texts in cache, .* KiB; ' output)" -eq 3
+expect_code "data: one prepared text is removed" 0 "$TRAIN" data corpora --cache cache --clear "$(basename cache/other-*)"
+check "data: the other prepared text remains" test "$(echo cache/*)" = "$(echo cache/text-*)"
+expect_code "data: a prepared text that is not there ends with 66" 66 "$TRAIN" data corpora --cache cache --clear none
+mkdir cache/mine
+expect_code "data: all prepared texts are removed" 0 "$TRAIN" data corpora --cache cache --clear
+check "data: a folder of the user's remains" test "$(echo cache/*)" = cache/mine
+
 # A path that is not a regular file gives an error message at once; the program does not wait for a writer.
 mkfifo pipe
 expect_code "data: a pipe without a writer is refused as a config" 78 timeout 20 "$TRAIN" pipe
