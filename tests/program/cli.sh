@@ -211,4 +211,16 @@ done
 sed -i 's/--set/--set train_steps=5 --set/' output # five steps instead of 40
 check "cli: the second suggested command runs" pasted '        '
 check "cli: the second suggested command trains on the other text" grep -q '^data    my.txt' pasted
+
+# ---- the pages: the config and the options of each command that starts a run or verify must be accepted. A preset without a
+# text ends with 66, because its token files are not there.
+root=$here/../.. commands=0
+while read -r line; do
+    read -ra words <<<"$line"
+    commands=$((commands + 1))
+    [[ $line == configs/demo* || $line == *data.text* ]] && expected=0 || expected=66
+    expect_code "cli: the pages' command is accepted: $line" $expected "$TRAIN" config check "$root/${words[0]}" "${words[@]:1}"
+done < <(sed -nE 's/ *#.*//; s/ --(out [^ ]+|dry-run)//g; s/^ +\.\/train (verify )?(configs\/[a-z0-9_]+\.json.*)/\2/p' "$root"/README.md \
+    "$root"/parallel/README.md "$root"/configs/README.md)
+check "cli: the pages show commands ($commands)" test "$commands" -ge 10
 finish
