@@ -100,7 +100,8 @@ static bool print_styled(FILE *to, const char *text, const Style *style)
 static void print_escaped(FILE *to, const char *text, const Style *style)
 {
     char *escaped = malloc(4 * strlen(text) + 1);
-    if (escaped) utf8_escape(escaped, text);
+    /* A message is one line: names in it may contain line feeds. */
+    if (escaped) utf8_escape(escaped, text, false);
     flockfile(to);
     if (escaped == NULL || !print_styled(to, escaped, style)) {
         utf8_print_escaped(to, text);

@@ -69,26 +69,26 @@ void utf8_format(char *out, size_t n, const char *fmt, va_list args)
     va_end(again);
 }
 
-/* Writes the character at `text`, which has `left` bytes, escaped to out[0..4]. Returns the length
- * of the result and stores that of the character in *taken. */
-static size_t escape(char *out, const char *text, int64_t left, int *taken)
+/* Writes the character at `text`, which has `left` bytes, escaped to out[0..4]; a line feed too,
+ * unless `lines`. Returns the length of the result and stores that of the character in *taken. */
+static size_t escape(char *out, const char *text, int64_t left, bool lines, int *taken)
 {
     uint32_t code = 0;
     int length = utf8_decode((const uint8_t *)text, left, &code);
     bool plain = length > 0 && code >= 32 && (code < 127 || code >= 160);
     *taken = plain ? length : 1;
-    if (!plain && *text != '\t' && *text != '\n')
+    if (!plain && *text != '\t' && !(lines && *text == '\n'))
         return (size_t)snprintf(out, 5, "\\x%02x", (unsigned char)*text);
     memcpy(out, text, (size_t)*taken);
     return (size_t)*taken;
 }
 
-size_t utf8_escape(char *out, const char *text)
+size_t utf8_escape(char *out, const char *text, bool lines)
 {
     char *end = out;
     int taken;
     for (int64_t left = (int64_t)strlen(text); left > 0; left -= taken, text += taken)
-        end += escape(end, text, left, &taken);
+        end += escape(end, text, left, lines, &taken);
     *end = '\0';
     return (size_t)(end - out);
 }
@@ -98,12 +98,12 @@ void utf8_print_escaped(FILE *to, const char *text)
     char out[5];
     int taken;
     for (int64_t left = (int64_t)strlen(text); left > 0; left -= taken, text += taken)
-        fwrite(out, 1, escape(out, text, left, &taken), to);
+        fwrite(out, 1, escape(out, text, left, true, &taken), to);
 }
 
 char *utf8_escaped(const char *text)
 {
     char *escaped = must_alloc(4 * strlen(text) + 1);
-    utf8_escape(escaped, text);
+    utf8_escape(escaped, text, true);
     return escaped;
 }

@@ -4,6 +4,7 @@
 #define MODEL_CORE_UTF8_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -69,7 +70,7 @@ void utf8_print_escaped(FILE *to, const char *text);
 /* Like utf8_print_escaped, but returns the text; the caller frees. */
 char *utf8_escaped(const char *text);
 /* Like utf8_escaped, but writes to out, which has room for 4 * strlen(text) + 1 bytes, and
- * allocates nothing. Returns the length. */
-size_t utf8_escape(char *out, const char *text);
+ * allocates nothing. Unless `lines`, line feeds are printed as \x0a, too. Returns the length. */
+size_t utf8_escape(char *out, const char *text, bool lines);
 
 #endif

@@ -162,7 +162,7 @@ static void test_control_characters_in_messages_are_printed_escaped(void **state
     char text[256];
     assert_int_equal(child(warn_of_bytes, text, sizeof text), EXIT_OK);
     assert_string_equal(text, "warning: a\tb\\x1b[2J\\x7f \xc3\xa4 \\xc2\\x9b31m \\x9b2J \\xff "
-                              "\\xe2\\x82\nend\n");
+                              "\\xe2\\x82\\x0aend\n");
 }
 
 int main(void)

@@ -212,6 +212,13 @@ sed -i 's/--set/--set train_steps=5 --set/' output # five steps instead of 40
 check "cli: the second suggested command runs" pasted '        '
 check "cli: the second suggested command trains on the other text" grep -q '^data    my.txt' pasted
 
+# ---- names with line feeds: a message stays one line
+for command in "" "generate " "eval " "ckpt list "; do
+    # shellcheck disable=SC2086 # words
+    "$TRAIN" $command$'no\nname' >output 2>&1
+    check "cli: ./train ${command}NAME escapes a line feed in the name" grep -qE '^error.6[46]. .*no\\x0aname' output
+done
+
 # ---- the pages: the config and the options of each command that starts a run or verify must be accepted. A preset without a
 # text ends with 66, because its token files are not there.
 root=$here/../.. commands=0
