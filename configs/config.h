@@ -223,6 +223,12 @@ typedef struct Config {
         bool enabled;
     } comms_logger;
     struct {
+        bool enabled;
+        /* The events are written to output_path/job_name, or to RUN/tensorboard/job_name if
+         * output_path is empty. */
+        char *output_path, *job_name;
+    } tensorboard;
+    struct {
         bool json; /* print JSON lines on the console */
     } logging;
 

@@ -6,6 +6,9 @@
 #   scripts/setup.sh --check   only prints what is missing and exits with 1 if something is (may be combined with --run); what
 #                              only some tests need does not count
 #
+# For some tests it also installs Chromium, and tbparse from PyPI in ~/.cache/train.c-tbparse. If that fails, only these tests are
+# skipped.
+#
 # Must run as root or with a sudo that needs no password; otherwise prints the command to run as root and exits with 77.
 # CJSON_PREFIX=/path names a cJSON that pkg-config does not know.
 set -u
@@ -56,46 +59,64 @@ if [ $mode = all ]; then
     need python3 has python3
     need shellcheck has shellcheck
 fi
-# Without these packages some tests are skipped, so it is no error if they cannot be installed.
-wanted=()
+# Without these some tests are skipped, so it is no error if they cannot be installed. tbparse comes from PyPI, into a virtual
+# environment.
+wanted=() tbparse=${XDG_CACHE_HOME:-${HOME:-}/.cache}/train.c-tbparse need_tbparse=''
 if [ $mode = all ]; then
     has chromium-headless-shell || has chromium || wanted+=(chromium-headless-shell)
+    [ -e "$tbparse/complete" ] || need_tbparse=tbparse
+    [ -z "$need_tbparse" ] || python3 -c 'import ensurepip' 2>/dev/null || wanted+=(python3-venv)
 fi
+optional=("${wanted[@]}" ${need_tbparse:+tbparse})
 
-if [ ${#missing[@]} -eq 0 ] && [ ${#wanted[@]} -eq 0 ]; then
+if [ ${#missing[@]} -eq 0 ] && [ ${#optional[@]} -eq 0 ]; then
     echo "setup: nothing is missing"
     exit 0
 fi
 [ ${#missing[@]} -eq 0 ] || echo "setup: missing: ${missing[*]}"
-[ ${#wanted[@]} -eq 0 ] || echo "setup: missing, for some tests only: ${wanted[*]}"
+[ ${#optional[@]} -eq 0 ] || echo "setup: missing, for some tests only: ${optional[*]}"
 [ $only_check = yes ] && exit $((${#missing[@]} > 0))
 
 as_root=()
-if [ "$(id -u)" -ne 0 ]; then
-    if has sudo && sudo -n true 2>/dev/null; then
-        as_root=(sudo -n)
-    elif [ ${#missing[@]} -eq 0 ]; then
-        echo "setup: not root, and sudo would ask; the tests that need these packages are skipped"
-        exit 0
-    else
-        echo "setup: not root, and sudo would ask; have somebody run:" >&2
-        echo "    apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
-        exit 77
-    fi
-fi
-if ! has apt-get; then
-    echo "setup: there is no apt-get here; install what these Debian packages hold by other means" >&2
-    exit $((${#missing[@]} > 0 ? 69 : 0))
-fi
 apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" </dev/null; }
-apt update
-if [ ${#missing[@]} -gt 0 ]; then
-    apt install -y --no-install-recommends "${missing[@]}"
-    code=$?
-    [ $code -eq 0 ] || { echo "setup: apt-get failed; see its messages above" >&2; exit 75; }
+
+# can_install: succeeds if packages can be installed; otherwise exits if one of them is needed
+can_install() {
+    if [ "$(id -u)" -ne 0 ]; then
+        if has sudo && sudo -n true 2>/dev/null; then
+            as_root=(sudo -n)
+        elif [ ${#missing[@]} -gt 0 ]; then
+            echo "setup: not root, and sudo would ask; have somebody run:" >&2
+            echo "    apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
+            exit 77
+        else
+            return 1
+        fi
+    fi
+    has apt-get && return
+    [ ${#missing[@]} -eq 0 ] && return 1
+    echo "setup: there is no apt-get here; install what these Debian packages hold by other means" >&2
+    exit 69
+}
+
+if [ ${#missing[@]} -gt 0 ] || [ ${#wanted[@]} -gt 0 ] && can_install; then
+    apt update
+    if [ ${#missing[@]} -gt 0 ]; then
+        apt install -y --no-install-recommends "${missing[@]}"
+        code=$?
+        [ $code -eq 0 ] || { echo "setup: apt-get failed; see its messages above" >&2; exit 75; }
+    fi
+    for package in "${wanted[@]}"; do apt install -y --no-install-recommends "$package"; done
 fi
-for package in "${wanted[@]}"; do
-    apt install -y --no-install-recommends "$package" ||
-        echo "setup: $package cannot be installed; the tests that need it are skipped"
-done
+# --no-deps leaves out what only TensorBoard's web server needs.
+if [ -n "$need_tbparse" ]; then
+    python3 -m venv "$tbparse" &&
+        "$tbparse/bin/python" -m pip install -q --disable-pip-version-check --no-compile --retries 1 --no-deps \
+            tbparse tensorboard pandas numpy protobuf python-dateutil six packaging absl-py &&
+        "$tbparse/bin/python" -c 'import tbparse' && touch "$tbparse/complete"
+fi
+if [ $mode = all ]; then
+    has chromium-headless-shell || has chromium || echo "setup: there is no Chromium; the test that needs it is skipped"
+    [ -e "$tbparse/complete" ] || echo "setup: there is no tbparse; the test that needs it is skipped"
+fi
 exit 0

@@ -197,9 +197,9 @@ static const char *type_name(const char *example)
  * is used. In other sections the string "auto" reaches code that cannot handle it. */
 static bool drops_auto(const char *key)
 {
-    static const char *const sections[] = {"zero_optimization", "fp16",   "bf16",   "tensorboard",
-                                           "csv_monitor",       "wandb",  "comet",  "comms_logger",
-                                           "tensor_parallel",   "timers", "compile"};
+    static const char *const sections[] = {
+        "zero_optimization", "fp16",   "bf16",   "csv_monitor", "wandb", "comet", "comms_logger",
+        "tensor_parallel",   "timers", "compile"};
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         size_t n = strlen(sections[i]);
         if (strncmp(key, sections[i], n) == 0 && key[n] == '.') return true;

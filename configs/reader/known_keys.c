@@ -304,9 +304,6 @@ const KnownKey known_table[] = {
     TOOL("nebula", "the run folder has the checkpoints"),
     TREE("datastates_ckpt", "the run folder has the checkpoints"),
     /* Monitors and profilers. Only "enabled" gives a notice. */
-    IGNORED_OF(MONITOR, "tensorboard.enabled", "|false|"),
-    QUIET_OF(MONITOR, "tensorboard.output_path"),
-    QUIET_OF(MONITOR, "tensorboard.job_name"),
     IGNORED_OF(MONITOR, "csv_monitor.enabled", "|false|"),
     QUIET_OF(MONITOR, "csv_monitor.output_path"),
     QUIET_OF(MONITOR, "csv_monitor.job_name"),

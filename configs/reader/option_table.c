@@ -385,6 +385,12 @@ const Option option_table[] = {
         "ranks at most"),
     FLAG(comms_logger.enabled, "false", NONE, CONSOLE,
          "print what rank 0 has called since the start, by operation: calls, elements and bytes"),
+    FLAG(tensorboard.enabled, "false", NONE, FILES,
+         "write the figures of the run as TensorBoard events", .flags = OPTION_AUTO),
+    TEXT(tensorboard.output_path, "\"\"", NONE, FILES,
+         "folder of the events; empty: the folder tensorboard of the run", .flags = OPTION_AUTO),
+    TEXT(tensorboard.job_name, "\"DeepSpeedJobName\"", NONE, FILES,
+         "folder inside it that holds the events of this run", .flags = OPTION_AUTO),
     FLAG(logging.json, "false", NONE, CONSOLE, "the console speaks JSON lines"),
 };
 const int option_count = sizeof option_table / sizeof *option_table;

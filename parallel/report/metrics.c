@@ -11,6 +11,7 @@
 #include "parallel/report/comms.h"
 #include "parallel/report/console.h"
 #include "parallel/report/metrics_file.h"
+#include "parallel/report/tensorboard.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ struct Metrics {
     Console console;
     MetricsFile file;    /* RUN/metrics.jsonl */
     MetricsFile samples; /* RUN/samples.txt */
+    EventFile events;    /* of TensorBoard */
     MetricsTail tail;    /* content of the file's last step when it was opened */
     StepRecord latest;
     int64_t first_step; /* step at which this attempt began */
@@ -30,11 +32,22 @@ struct Metrics {
     FILE *line_to;
 };
 
+static bool open_events(Metrics *m, char *err, size_t n)
+{
+    const EventRun run = {.folder = m->options.events_folder,
+                          .run_folder = m->options.run_folder,
+                          .attempt = m->options.attempt,
+                          .resumed_samples = m->options.resumed_samples};
+    char why[900];
+    return event_file_open(&m->events, &fs_system, &run, why, sizeof why) ||
+           error_set(err, n, "the TensorBoard events cannot be written: %s", why);
+}
+
 bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n)
 {
     Metrics *m = must_calloc(1, sizeof *m);
     m->options = *options;
-    m->file.fd = m->samples.fd = -1;
+    m->file.fd = m->samples.fd = m->events.file.fd = -1;
     console_open(&m->console, options);
     m->line_to = fmemopen(m->line, sizeof m->line, "w");
     CHECK(m->line_to != NULL, "no stream for %zu bytes of memory", sizeof m->line);
@@ -47,7 +60,8 @@ bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_
         good = metrics_file_open(&m->file, &fs_system, options->run_folder, "metrics.jsonl", upto,
                                  options->attempt, &m->tail, err, n) &&
                metrics_file_open(&m->samples, &fs_system, options->run_folder, "samples.txt", -1, 0,
-                                 NULL, err, n);
+                                 NULL, err, n) &&
+               (options->events_folder == NULL || open_events(m, err, n));
     }
     m->latest = m->tail.last;
     m->latest.step = m->first_step = options->resumed_step < 0 ? 0 : options->resumed_step;
@@ -62,6 +76,7 @@ void metrics_close(Metrics *m)
     console_close(&m->console);
     metrics_file_close(&m->file);
     metrics_file_close(&m->samples);
+    event_file_close(&m->events);
     fclose(m->line_to);
     free(m);
 }
@@ -70,6 +85,7 @@ void metrics_end(Metrics *m)
 {
     metrics_file_end(&m->file);
     metrics_file_end(&m->samples);
+    event_file_end(&m->events);
 }
 
 MetricsTail metrics_tail(const Metrics *m)
@@ -180,6 +196,11 @@ void metrics_step(Metrics *m, const StepRecord *record)
 {
     m->latest = *record;
     write_line(m, m->line, format_step(m), false);
+    const EventScalar scalar[] = {{"Train/Samples/train_loss", record->loss},
+                                  {"Train/Samples/lr", record->lr},
+                                  {"Train/Samples/grad_norm", record->grad_norm},
+                                  {"Train/Samples/loss_scale", record->loss_scale}};
+    event_file_put(&m->events, record->samples, scalar, m->options.loss_scale_shown ? 4 : 3);
 }
 
 /* Returns the seconds to the end of the run; negative if the time of a step is not known yet. */
@@ -202,6 +223,19 @@ static void print_exposed(FILE *to, const SpeedRecord *s, bool *odd)
         snprintf(key, sizeof key, "exposed_%s", exposed_axis_name[a]);
         print_number(to, key, s->exposed[a], odd);
     }
+}
+
+/* Writes the speed as events, with the times of a step under DeepSpeed's names. */
+static void put_speed_events(Metrics *m, const SpeedRecord *s, double rate)
+{
+    double each = s->steps > 0 ? 1e3 / (double)s->steps : 0;
+    const EventScalar scalar[] = {
+        {"Train/Samples/tokens_per_second", rate},
+        {"Train/Samples/elapsed_time_ms_forward", s->forward * each},
+        {"Train/Samples/elapsed_time_ms_backward", s->backward * each},
+        {"Train/Samples/elapsed_time_ms_step", s->optimizer * each},
+    };
+    event_file_put(&m->events, m->latest.samples, scalar, s->forward >= 0 ? 4 : 1);
 }
 
 void metrics_report(Metrics *m, const SpeedRecord *s)
@@ -240,6 +274,7 @@ void metrics_report(Metrics *m, const SpeedRecord *s)
         print_number(to, "data", s->data, &odd);
     }
     line_end(&line, m, odd);
+    put_speed_events(m, s, rate);
 }
 
 void metrics_live(Metrics *m, const StepRecord *latest, double seconds_per_step)
@@ -264,6 +299,9 @@ void metrics_eval(Metrics *m, const EvalRecord *r)
     print_number(to, "seconds", r->seconds, &odd);
     if (r->final) fputs(", \"final\": true", to);
     line_end(&line, m, odd);
+    const EventScalar scalar[] = {{"Validation/Samples/loss", r->loss},
+                                  {"Validation/Samples/bits_per_byte", r->bits_per_byte}};
+    event_file_put(&m->events, m->latest.samples, scalar, r->bits_per_byte >= 0 ? 2 : 1);
     if (!m->options.json) console_eval(&m->console, r);
 }
 
@@ -313,5 +351,6 @@ void metrics_note(Metrics *m, const char *event, int64_t step, const char *text)
 
 bool metrics_flush(Metrics *m, char *err, size_t n)
 {
+    event_file_sync(&m->events);
     return metrics_file_sync(&m->file, err, n) && metrics_file_sync(&m->samples, err, n);
 }

@@ -1,5 +1,5 @@
 /* metrics.h -- reports the events of a run on the console (a table or JSON lines) and in
- * RUN/metrics.jsonl.
+ * RUN/metrics.jsonl, and as TensorBoard events.
  *
  * Only rank 0 calls it. The caller passes all figures in records; nothing here computes them or
  * waits for the device. */
@@ -62,9 +62,11 @@ typedef struct {
     Pace pace;              /* length of the run, and cost of evaluations and saves */
     int64_t resumed_step;   /* lines after this step are dropped; -1: new run */
     int64_t tokens_per_step;
-    int attempt;           /* number of this attempt, from 0; on every line */
-    bool loss_scale_shown; /* show a column for the loss scale (fp16) */
-    FILE *to;              /* stream of the console; NULL: stdout */
+    const char *events_folder; /* folder of the TensorBoard events; NULL: none are written */
+    int64_t resumed_samples;   /* samples at `resumed_step`; -1: new run */
+    int attempt;               /* number of this attempt, from 0; on every line */
+    bool loss_scale_shown;     /* show a column for the loss scale (fp16) */
+    FILE *to;                  /* stream of the console; NULL: stdout */
 } MetricsOptions;
 
 typedef struct Metrics Metrics;

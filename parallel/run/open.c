@@ -266,20 +266,35 @@ static void flush_metrics(void *metrics)
     metrics_end(metrics);
 }
 
+/* Returns the folder of the TensorBoard events, which the caller frees; NULL: none are written. */
+static char *events_folder(const Run *run)
+{
+    const Config *c = run->config;
+    if (!c->tensorboard.enabled) return NULL;
+    if (*c->tensorboard.output_path == '\0')
+        return text_format("%s/tensorboard/%s", run->folder.path, c->tensorboard.job_name);
+    return text_format("%s/%s", c->tensorboard.output_path, c->tensorboard.job_name);
+}
+
 static void open_metrics(Run *run, int64_t resumed_step)
 {
     char err[1024];
     const Config *c = run->config;
+    char *events = events_folder(run);
+    int64_t samples = resumed_step <= 0 ? resumed_step : trainer_state(&run->trainer).samples;
     MetricsOptions options = {.run_folder = run->folder.path,
                               .json = c->logging.json,
                               .terminal = isatty(STDOUT_FILENO) && !c->logging.json,
                               .pace = run_pace(run, c->gradient_accumulation_steps),
                               .resumed_step = resumed_step,
                               .tokens_per_step = step_tokens(c),
+                              .events_folder = events,
+                              .resumed_samples = samples,
                               .attempt = run->folder.attempt,
                               .loss_scale_shown = c->fp16.enabled};
     if (!metrics_open(&run->output.metrics, &options, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "%s", err);
+    free(events);
     /* The stored config of a run that goes on is always called config.json. */
     char *name = json_string(run->arguments.run ? path_name(run->arguments.run) : c->name);
     char *fields = text_format("\"name\":%s,\"commit\":\"%s\",\"machine\":%s", name,

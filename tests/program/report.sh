@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # report.sh -- tests of `./train report`: the page and the table are well-formed and have the figures of the runs, and a browser
-# shows the page without an error on wide and on narrow screens.
+# shows the page without an error on wide and on narrow screens. Also tests that the TensorBoard events of a run have its
+# figures, even if it was killed and resumed.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/lib.sh"
 
 make_text
 short=(--set eval.interval=4 --set eval.sample_interval=6)
-expect_code "report: a run succeeds" 0 "$TRAIN" "$TINY" "${short[@]}" --set train_steps=12 --out run
+expect_code "report: a run succeeds" 0 "$TRAIN" "$TINY" "${short[@]}" --set train_steps=12 --set tensorboard.enabled=true --out run
 expect_code "report: a run on two ranks succeeds" 0 "$TRAIN" "$TINY" "${short[@]}" --set train_steps=8 --set train_batch_size=16 \
     --set gradient_accumulation_steps=null --set wall_clock_breakdown=true --ranks 2 --out 'a <i>&"b",'
 
@@ -90,10 +91,36 @@ head -n 1 run/metrics.jsonl >empty/metrics.jsonl
 refused "a run without a step is refused" 66 "empty/metrics.jsonl has no step yet" empty
 refused "too many runs on a page are refused" 64 "./train report: a page shows at most 16 runs, not 17; --csv takes any number" \
     run run run run run run run run run run run run run run run run run
-check "report: the page is not printed to a terminal" grep -q 'write it to a file: ./train report run > report.html' \
-    <(script -qec "'$TRAIN' report run" /dev/null </dev/null)
+# A message is folded on a terminal.
+script -qec "'$TRAIN' report run" /dev/null </dev/null | tr -s '\r\n ' ' ' >printed
+check "report: the page is not printed to a terminal" grep -q 'write it to a file: ./train report run > report.html' printed
 { echo nonsense; cat run/metrics.jsonl; } >empty/metrics.jsonl
 expect_code "report: a line that cannot be read is left out" 0 "$TRAIN" report empty
 check "report: a line that cannot be read is reported" \
     grep -q '^warning: empty/metrics.jsonl: 1 of its lines cannot be read and are left out$' output
+
+# ---- TensorBoard events ----------------------------------------------------------------------------------------------
+logs=(--set tensorboard.enabled=true --set tensorboard.output_path=logs/ --set tensorboard.job_name=job)
+few=(--set train_steps=14 --set checkpoint.save_interval=4 --set eval.interval=8 --set eval.sample_interval=0)
+held 7 events "${few[@]}" "${logs[@]}"
+kill -KILL "$child"
+let_go 2>/dev/null
+check "report: a killed run has a file of events in output_path/job_name" test "$(find logs/job -name 'events.out.tfevents.*' | wc -l)" -eq 1
+truncate -s -3 logs/job/* # as if the last record had been written only in part
+expect_code "report: a killed run with events resumes" 0 "$TRAIN" "$TINY" "${few[@]}" "${logs[@]}" --out events
+check "report: the events of a resumed run have every figure once" \
+    test "$(python3 "$here/../support/files/check_events.py" logs/job events/metrics.jsonl)" = "60 figures in 2 files"
+tbparse=${XDG_CACHE_HOME:-${HOME:-}/.cache}/train.c-tbparse
+name="report: tbparse reads every figure once"
+if [ -e "$tbparse/complete" ]; then
+    check "$name" test "$("$tbparse/bin/python" "$here/../support/files/check_events.py" logs/job events/metrics.jsonl tbparse)" = \
+        "60 figures in 2 files"
+else
+    skip "$name" "scripts/setup.sh has not installed tbparse"
+fi
+expect_code "report: a folder of events that cannot be made ends with 74" 74 "$TRAIN" "$TINY" --set tensorboard.enabled=true \
+    --set tensorboard.output_path=text.txt --out no-events
+check "report: a folder of events that cannot be made is named" grep -q \
+    '^error\[74\] the TensorBoard events cannot be written: cannot create the folder text.txt/DeepSpeedJobName: ' output
+check "report: without output_path the events are in the run folder" compgen -G 'run/tensorboard/DeepSpeedJobName/events.out.tfevents.*' >/dev/null
 finish

@@ -21,9 +21,10 @@
 /* In these runs, gradients fit fp16 at a loss scale of 2^20 and overflow at 2^22. */
 #define SCALE(power) FP16, ("fp16.initial_scale_power=" #power)
 
-#define ZERO2 "zero_optimization.stage=2"
-#define ZERO3 "zero_optimization={\"stage\": 3, \"stage3_param_persistence_threshold\": 0}"
-#define COMMS "comms_logger.enabled=true"
+#define ZERO2  "zero_optimization.stage=2"
+#define ZERO3  "zero_optimization={\"stage\": 3, \"stage3_param_persistence_threshold\": 0}"
+#define EVENTS "tensorboard.enabled=true"
+#define COMMS  "comms_logger.enabled=true"
 #define STAGES                                                                                     \
     "parallel.pipeline=2", "model.num_layers=4", "model.intermediate_size=32",                     \
         "train_micro_batch_size_per_gpu=1"
@@ -218,6 +219,9 @@ const OptionCase option_cases[] = {
     SEE("checkpoint.keep_best", "false"),
     ON_RANKS("checkpoint.writers", "2"),
     {.key = "comms_logger.enabled", .value = "true", .ranks = 2, .shows = "all-reduce"},
+    SEE("tensorboard.enabled", "true"),
+    SEE("tensorboard.output_path", "run/logs", EVENTS),
+    SEE("tensorboard.job_name", "job", EVENTS),
     {.key = "logging.json", .value = "true", .shows = "\"event\""},
 };
 const int option_case_count = sizeof option_cases / sizeof *option_cases;

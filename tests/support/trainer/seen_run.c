@@ -205,11 +205,13 @@ void seen_resume(Seen *out, const char *run, const char *from, int ranks, const 
                   .console = ended.text};
     char *checkpoints = text_format("%s/checkpoints", run),
          *samples = text_format("%s/samples.txt", run),
-         *metrics = text_format("%s/metrics.jsonl", run);
+         *metrics = text_format("%s/metrics.jsonl", run),
+         *events = text_format("%s/tensorboard", run);
     append_names(&out->files, ".");
     append_names(&out->files, run);
     append_names(&out->files, checkpoints);
     append_checkpoints(&out->files, checkpoints);
+    append_names(&out->files, events);
     out->samples = contents(samples);
     out->plan = contents("plan");
     squeeze_blanks(out->console);
@@ -223,6 +225,7 @@ void seen_resume(Seen *out, const char *run, const char *from, int ranks, const 
     free(records);
     free(metrics);
     free(samples);
+    free(events);
     free(checkpoints);
 }
 
