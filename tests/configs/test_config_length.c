@@ -1,5 +1,5 @@
-/* test_config_length.c -- tests the keys that set the length of a run: train_tokens, and how
- * train_steps follows from it. */
+/* test_config_length.c -- tests the keys that set the length of a run: train_tokens, how
+ * train_steps follows from it, and eval.patience. */
 #include "configs/config.h"
 #include "model/core/check.h"
 
@@ -116,6 +116,42 @@ static void a_stored_run_by_tokens_opens_on_more_ranks(void **state)
     config_free(c);
 }
 
+/* Patience is useless without evaluations before the end, or without validation data. */
+static void patience_that_nothing_can_end_gives_a_notice(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *notice; /* NULL: none */
+    } cases[] = {
+        {"\"data\": {\"text\": \"t\"}", NULL},
+        {"\"data\": {\"text\": \"t\", \"val_text\": \"v\", \"val_fraction\": 0}", NULL},
+        {"\"data\": {\"text\": \"t\", \"val_fraction\": 0}",
+         "config:1:3: notice: eval.patience: 3, without effect: there is no validation data"},
+        {"\"data\": {\"train\": \"t\"}",
+         "config:1:3: notice: eval.patience: 3, without effect: there is no validation data"},
+        {"\"data\": {\"train\": \"t\", \"val\": \"v\"}", NULL},
+        {"\"data\": {\"text\": \"t\"}, \"eval.interval\": 0",
+         "config:1:3: notice: eval.patience: 3, without effect: eval.interval is 0, so only the "
+         "end is "
+         "evaluated"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text =
+            text_format("{ \"eval.patience\": 3, %s, \"train_batch_size\": 1}", cases[i].keys);
+        ConfigReport report;
+        const char *found = NULL;
+        const Config *c = config_parse(NULL, NULL, text, strlen(text), 0, NULL, &report);
+        if (c == NULL) fail_msg("%s: %s", text, report.error[0]);
+        for (int k = 0; k < report.n_notices; k++)
+            if (strstr(report.notice[k], "patience") != NULL) found = report.notice[k];
+        if ((found != NULL) != (cases[i].notice != NULL)) fail_msg("%s", text);
+        if (found != NULL) assert_string_equal(found, cases[i].notice);
+        config_report_free(&report);
+        config_free(c);
+        free(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -123,6 +159,7 @@ int main(void)
         cmocka_unit_test(tokens_and_steps_that_come_to_the_same_are_one_run),
         cmocka_unit_test(tokens_that_no_run_can_have_are_refused),
         cmocka_unit_test(a_stored_run_by_tokens_opens_on_more_ranks),
+        cmocka_unit_test(patience_that_nothing_can_end_gives_a_notice),
     };
     return cmocka_run_group_tests_name("config length", tests, NULL, NULL);
 }
