@@ -180,8 +180,7 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
         log_field("val", "loss %.4f nats a token%s%s", r->val_loss, bits, part);
     print_best(run, r);
     if (r->patience > 0)
-        log_field("ended",
-                  "before step %lld: %s in a row brought no lower validation loss (eval.patience)",
+        log_field("ended", "before step %lld: %s in a row gained nothing (eval.patience)",
                   (long long)run->config->train_steps, figure_of(r->patience, "evaluation").text);
     print_next(run, given);
 }
@@ -190,13 +189,14 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
 static void print_finished(const Run *run)
 {
     char *folder = shell_quoted_path(run->folder.path);
+    const char *longer = run->folder.result.patience > 0 ? "eval.patience=0 goes on"
+                                                         : "train_steps=N makes it longer";
     if (run->arguments.run)
-        log_info("run     %s is finished; --set train_steps=N makes it longer", run->folder.path);
+        log_info("run     %s is finished; --set %s", run->folder.path, longer);
     else
         log_info("run     %s is finished; %s starts another", run->folder.path,
                  run->arguments.out ? "another --out" : "--resume never");
-    if (run->arguments.run == NULL)
-        log_info("        ./train %s --set train_steps=N makes it longer", folder);
+    if (run->arguments.run == NULL) log_info("        ./train %s --set %s", folder, longer);
     free(folder);
 }
 
@@ -299,6 +299,7 @@ int run_finish(Run *run)
     /* A run that ends early has just evaluated this step. */
     bool evaluated = best_has_stalled(run) && run->records.eval.step == run->trainer.steps;
     if (!evaluated && !run_evaluate(run, true)) return run_leave(run);
+    if (evaluated) best_keep(run); /* now that the step is saved, it may be the best */
     if (run->trainer.val) check_loss(run, "the validation loss", run->records.eval.loss);
     if (run->records.last.skips_in_row == 0 && !run_is_healthy(run, why, sizeof why))
         log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);

@@ -124,7 +124,7 @@ ended() {
     check "best: patience ends a run after step 20 ($1)" grep -q '^done    20 steps, ' output
     check "best: the end says why ($1)" \
         test "$(sed -n '/^ended /,/^next /p' output | sed '$d' | tr -s ' \n' ' ')" = \
-        "ended before step 40: 2 evaluations in a row brought no lower validation loss (eval.patience) "
+        "ended before step 40: 2 evaluations in a row gained nothing (eval.patience) "
 }
 expect_code "best: a run with patience succeeds" 0 "$TRAIN" letters.json "${patient[@]}" --out patient
 ended "at once"
@@ -132,6 +132,11 @@ check "best: the last step is evaluated once" test "$(figures patient | grep -c 
 check "best: the result says so" grep -q '"patience":	2' patient/result.json
 expect_code "best: a run that patience ended is finished" 0 "$TRAIN" letters.json "${patient[@]}" --out patient
 ended "shown again"
+check "best: it says how to go on" grep -qx '        ./train patient --set eval.patience=0 goes on' output
+# The best checkpoint is that of step 5, and save_interval keeps the next ones apart, except for the last step.
+expect_code "best: a run with patience that saves rarely succeeds" 0 "$TRAIN" letters.json --set eval.patience=1 \
+    --set checkpoint.save_interval=0 --set train_steps=45 --out last
+check "best: the last step is the best checkpoint if its loss is lower" test "$(best last | cut -d' ' -f1)" = 15
 for step in 10 15 20; do
     killed_at $step
     expect_code "best: a run with patience goes on from step $step" 0 "$TRAIN" letters.json "${patient[@]}" --out killed
