@@ -96,7 +96,7 @@ for columns in 80 140; do
 
     begin check config check foreign.json
     end 78
-    shows "foreign.json:6:117: optimizer.params.max_grad_norm: "
+    shows "foreign.json:8:30: fp16.type: "
 
     begin error generate "$run" --tokens --prompt
     end 64
