@@ -3,6 +3,7 @@
 
 #include "model/core/files.h"
 #include "model/core/log.h"
+#include "model/core/shell_text.h"
 #include "model/core/utf8.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_path.h"
@@ -121,6 +122,18 @@ static char *folder_name(const char *name)
     return path;
 }
 
+/* Says how to make the run in `path` longer, if this config is that run with more steps: without
+ * this hint a user may not expect that a new run begins. */
+static void suggest_longer(const char *path, const Config *stored, const Config *config)
+{
+    if (!identity_is_longer(stored, config)) return;
+    char *folder = shell_quoted_path(path);
+    log_info("run     %s is the same run with %lld steps;\n"
+             "        ./train %s --set train_steps=%lld would make it longer",
+             path, (long long)stored->train_steps, folder, (long long)config->train_steps);
+    free(folder);
+}
+
 /* Returns the first of out/NAME, out/NAME-2, ... in which this config may start or resume; the
  * caller frees it. Returns NULL and sets err if all are taken, or if permissions hide the config in
  * one of them: that may be the run to resume, and skipping it would start a second one. */
@@ -142,6 +155,7 @@ static char *choose_folder(const Config *config, bool never_resume, char *err, s
              * user is not permitted to read may be the run to resume. */
             readable = stored != NULL || error_exit_code(sentence, EXIT_CONFIG) != EXIT_PERMISSION;
             if (stored == NULL && readable) log_notice("%s is passed over: %s", path, sentence);
+            if (stored != NULL && !fits) suggest_longer(path, stored, config);
             config_free(stored);
         }
         if (!readable)

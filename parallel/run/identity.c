@@ -174,6 +174,17 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
     return good && refused == 0;
 }
 
+bool identity_is_longer(const Config *stored, const Config *config)
+{
+    Changes c = {.stored = stored, .config = config};
+    c.n = config_diff(stored, config, &c.d);
+    bool longer = config->train_steps > stored->train_steps;
+    for (int i = 0; i < c.n; i++)
+        longer &= c.d[i].effect < EFFECT_NUMBERS || is_length(c.d[i].key) || follows(&c, i);
+    config_diff_free(c.d, c.n);
+    return longer;
+}
+
 void identity_check_start_config(const char *path, const Config *stored, const Config *config)
 {
     Changes c = {.stored = stored, .config = config};

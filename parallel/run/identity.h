@@ -21,6 +21,9 @@ bool identity_newest_checkpoint(const char *run, Checkpoint **out, char *err, si
  * checkpoint is past the new end. */
 bool identity_may_resume(const char *folder, const Config *stored, const Config *config, bool allow,
                          bool aloud, char *err, size_t n);
+/* Returns whether `config` is that of a stored run with more steps, and else changes nothing in the
+ * training. */
+bool identity_is_longer(const Config *stored, const Config *config);
 /* Returns false and sets err if `step`, of the newest checkpoint in `path`, is past the end of the
  * run that `config` describes. */
 bool identity_is_before_end(const char *path, int64_t step, const Config *config, char *err,

@@ -83,6 +83,16 @@ static void print_preparation(const Preparation *p)
               p->cached ? "   (cached)" : "");
 }
 
+/* Returns the end of the message that the data are missing, for a run that goes on: its paths may
+ * be relative to another folder than this one. */
+static const char *where_data_were(const Run *run, const char *err, ExitCode code)
+{
+    bool missing = error_exit_code(err, code) == EXIT_MISSING;
+    return run->arguments.run != NULL && missing
+               ? "; this run looks for its data from the folder that its commands.txt names"
+               : "";
+}
+
 void run_open_data(Run *run)
 {
     char err[2048];
@@ -91,7 +101,7 @@ void run_open_data(Run *run)
     if (!data_open(c, &run->data, err, sizeof err, &code)) {
         /* Memory and speed do not depend on the data. So a dry run continues without them, and ends
          * with the exit code for the missing data. */
-        if (!run->arguments.dry_run) fail(code, "%s", err);
+        if (!run->arguments.dry_run) fail(code, "%s%s", err, where_data_were(run, err, code));
         log_warning("%s (the dry run goes on with random tokens)", err);
         run->no_data = error_exit_code(err, code);
         data_open_random(&run->data, config_likely_vocab(c));

@@ -82,6 +82,17 @@ expect_code "longer: the run of an older program goes on" 0 "$TRAIN" older --set
 check "longer: the run of an older program has trained the steps that were added" \
     test "$(losses older/metrics.jsonl | wc -l)" -eq 15
 
+# ---- hints ----
+expect_code "longer: a run in out/ succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --set train_steps=6
+expect_code "longer: the same config with more steps starts another run" 0 "$TRAIN" "$TINY" "${common[@]}" --set train_steps=8
+check "longer: the other run has a folder of its own" test -s out/tiny-2/result.json
+check "longer: a new run with more steps says how the old one is made longer" \
+    grep -qx '        ./train out/tiny --set train_steps=8 would make it longer' output
+mkdir elsewhere
+expect_code "longer: a run in another working folder does not find its data" 66 env -C elsewhere "$TRAIN" ../decay
+check "longer: missing data of a run are explained" test "$(tail -n 1 output)" = "error[66] no file matches text.txt; this \
+run looks for its data from the folder that its commands.txt names"
+
 # ---- another run from the newest checkpoint ----
 expect_code "longer: --resume RUN starts another run" 0 "$TRAIN" "$TINY" "${common[@]}" --resume decay --set train_steps=16 \
     --out another
