@@ -4,6 +4,7 @@
 #include "model/core/figures.h"
 #include "model/core/files.h"
 #include "model/core/fs.h"
+#include "model/core/terminal.h"
 #include "parallel/commands/cmd_data.h"
 
 #include <dirent.h>
@@ -101,11 +102,11 @@ static int corpora(const void *values)
     free(w.met);
     if (code == EXIT_OK && w.failed) code = EXIT_CANNOT_CREATE;
     if (code == EXIT_MISSING) return code;
-    printf("%s in %s, %s%s\n", figure_of(w.count, "prepared text").text, a->cache,
-           figure_bytes(w.bytes).text,
-           a->clear       ? ", removed"
-           : w.count == 0 ? ""
-                          : "; --clear removes them, and a run makes its own again");
+    terminal_print(stdout, 4, "%s in %s, %s%s", figure_of(w.count, "prepared text").text, a->cache,
+                   figure_bytes(w.bytes).text,
+                   a->clear       ? ", removed"
+                   : w.count == 0 ? ""
+                                  : "; --clear removes them, and a run makes its own again");
     return code;
 }
 

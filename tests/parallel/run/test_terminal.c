@@ -129,6 +129,7 @@ static void test_the_lines_of_commands_fit_a_terminal_of_80_columns(void **state
         const char *const arguments[4];
         const char *label, *next; /* the beginnings of a folded line and of the line after it */
     } cases[] = {{{"ckpt", "inspect", "seen"}, "machine     {", "            "},
+                 {{"data", "corpora"}, "1 prepared text in ", "    "},
                  {{"doctor"}, "ok  ranks         threads", "                  "},
                  {{"--help", "exit-codes"}, "  76  a peer ", "      "}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
