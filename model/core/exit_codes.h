@@ -8,6 +8,7 @@
  * it. */
 #define EXIT_CODE_LIST(X)                                                                          \
     X(EXIT_OK, 0, "the target was reached")                                                        \
+    X(EXIT_DIFFERENT, 1, "config diff found differences (no other command ends with 1)")           \
     X(EXIT_USAGE, 64, "the command line is wrong")                                                 \
     X(EXIT_DAMAGED, 65, "data or a checkpoint is damaged")                                         \
     X(EXIT_MISSING, 66, "an input is missing")                                                     \

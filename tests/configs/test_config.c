@@ -304,7 +304,8 @@ static void config_commands_exit_with_the_documented_codes(void **state)
         {{"explain", "optimizer"}, 0},
         {{"explain", "optimizr"}, 64},
         {{"defaults"}, 0},
-        {{"diff", "configs/demo.json", "configs/gpt2_124m.json"}, 0},
+        {{"diff", "configs/demo.json", "configs/demo.json"}, 0},
+        {{"diff", "configs/demo.json", "configs/gpt2_124m.json"}, 1},
         {{"diff", "configs/demo.json"}, 64},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -172,6 +172,8 @@ for line in "$TINY" "config check x" "generate x" "eval x" "bench step x"; do
     said "${words[0]##*/} --set without = is refused" '--set seed: this is not key=value' "${words[@]}" --set seed
 done
 said "a value for an option that takes none is refused" '--dry-run takes no value' "$TINY" --dry-run=yes
+said "config diff of one config without --set is refused" 'compared with what?' config diff "$TINY"
+said "a picture in JSON is refused" '--json prints the keys' config show "$TINY" --json --schedule
 help "-h after a config prints help" "$TINY" -h
 
 # The commands that a run prints are executed exactly as printed; --name VALUE and --name=VALUE mean the same.
@@ -190,6 +192,17 @@ expect_code "cli: --name=value is accepted" 0 "$TRAIN" "$TINY" "${few[@]}" --out
 check "cli: every --set=value has its effect" test "$(losses equal/metrics.jsonl | wc -l)" -eq 6
 check "cli: the suggested next command runs" pasted 'next    '
 check "cli: the suggested next command continues the prompt" grep -q '^the king' pasted
+expect_code "cli: config diff of a run folder and its config ends with 0" 0 "$TRAIN" config diff equal "$TINY" "${few[@]}"
+expect_code "cli: config diff of different configs ends with 1" 1 "$TRAIN" config diff equal "$TINY" "${few[@]}" --set seed=8
+check "cli: config diff applies --set to the second config only" grep -qx 'seed  *7 -> 8  (changes the numbers)' output
+check "cli: config diff prints the number of differences" grep -qx '1 difference' output
+expect_code "cli: config diff compares a config with itself changed by --set" 1 "$TRAIN" config diff "$TINY" --set seed=8
+check "cli: config diff of one config prints the changed key" grep -qx 'seed  *7 -> 8  (changes the numbers)' output
+expect_code "cli: config diff of a folder that is no run ends with 66" 66 "$TRAIN" config diff . "$TINY"
+check "cli: config diff names the folder that is no run" grep -q '^error.66. \. is not the folder of a run' output
+"$TRAIN" config show "$TINY" --json >plain.json
+expect_code "cli: config show --json prints JSON that other programs read" 0 python3 -m json.tool plain.json
+expect_code "cli: config show --json prints the whole config" 0 "$TRAIN" config diff "$TINY" plain.json
 expect_code "cli: starting a finished run again ends with 0" 0 "$TRAIN" "$TINY" "${few[@]}" --out equal
 check "cli: a finished run with --out suggests another --out" grep -q 'is finished; another --out starts another' output
 expect_code "cli: a run in out/ succeeds" 0 "$TRAIN" "$TINY" "${few[@]}"

@@ -1,0 +1,52 @@
+/* cmd_config.h -- declares the commands of `./train config`, and what they share: their options,
+ * and reading a config. */
+#ifndef PARALLEL_COMMANDS_CMD_CONFIG_H
+#define PARALLEL_COMMANDS_CMD_CONFIG_H
+
+#include "configs/config.h"
+#include "model/core/args.h"
+#include "parallel/grid/launch.h"
+
+extern const ArgCommand cmd_config_check, cmd_config_show, cmd_config_diff;
+
+typedef struct {
+    const char *config; /* for show */
+    ArgList words;      /* configs or keys, for the other commands */
+    ArgList set;
+    int64_t world; /* ranks; 0: not given */
+    bool verbose;
+    bool schedule, json; /* for show */
+} ConfigArguments;
+
+/* Returns whether the path is a folder, and so can only be a run folder. */
+bool cmd_config_is_folder(const char *path);
+/* Loads a config file, or the stored config of a run folder, with the --set values in `set`, for
+ * `world` ranks (0: not known; a stored config is read for the ranks of its run). Prints its errors
+ * and notices. Returns NULL and sets *code if it has errors. */
+const Config *cmd_config_load(const char *path, ArgList set, int64_t world, bool verbose,
+                              int *code);
+
+extern const char cmd_config_notes[];
+
+/* The options that check, show and diff share; `set_help` explains --set. */
+#define CONFIG_OPTIONS(set_help)                                                                   \
+    {.name = "--set",                                                                              \
+     .value = "KEY=VALUE",                                                                         \
+     .help = set_help,                                                                             \
+     .kind = ARG_SETTINGS,                                                                         \
+     .at = offsetof(ConfigArguments, set)},                                                        \
+        {.name = "--world",                                                                        \
+         .also = "--ranks",                                                                        \
+         .value = "N",                                                                             \
+         .help = "read the config for so many ranks, as a run with --ranks N\n"                    \
+                 "does; without it for one, unless it says how many",                              \
+         .kind = ARG_INTEGER,                                                                      \
+         .at = offsetof(ConfigArguments, world),                                                   \
+         .least = 1,                                                                               \
+         .most = LAUNCH_MAX_RANKS},                                                                \
+    {                                                                                              \
+        .name = "--verbose", .help = "print routine notices, too", .kind = ARG_FLAG,               \
+        .at = offsetof(ConfigArguments, verbose)                                                   \
+    }
+
+#endif
