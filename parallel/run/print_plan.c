@@ -110,19 +110,45 @@ static char *precision_text(const Config *c, char *text, size_t n)
     return text;
 }
 
+/* Names the optimizer in text[0..n) and returns `text`. The momentum of SGD is part of the name,
+ * since it is 0 by default. */
+static char *optimizer_text(const Config *c, char *text, size_t n)
+{
+    bool momentum = c->optimizer.type == OPTIMIZER_SGD && c->optimizer.params.momentum > 0;
+    snprintf(text, n, "%s", config_word(c, "optimizer.type"));
+    if (momentum)
+        snprintf(text, n, "%s with %smomentum %.3g", config_word(c, "optimizer.type"),
+                 c->optimizer.params.nesterov ? "Nesterov " : "", c->optimizer.params.momentum);
+    return text;
+}
+
+/* Describes the weight decay in text[0..n) and returns `text`. Only AdamW, and Adam unless
+ * adam_w_mode is false, take it from the weights themselves; elsewhere it is added to the
+ * gradient. */
+static char *decay_text(const Config *c, char *text, size_t n)
+{
+    double decay = c->optimizer.params.weight_decay;
+    bool decoupled = c->optimizer.type == OPTIMIZER_ADAMW ||
+                     (c->optimizer.type == OPTIMIZER_ADAM && c->optimizer.params.adam_w_mode);
+    snprintf(text, n, "no weight decay");
+    if (decay > 0)
+        snprintf(text, n, "weight decay %.3g on %s%s", decay,
+                 c->optimizer.weight_decay_on == DECAY_ON_ALL ? "all weights" : "matrices",
+                 decoupled ? "" : " (added to the gradient)");
+    return text;
+}
+
 /* Prints what determines the update of the weights. */
 static void print_update(const Config *c)
 {
-    char rates[96], decay[64] = "no weight decay", clip[64] = "no gradient clipping",
-                    precision[128];
-    if (c->optimizer.params.weight_decay > 0)
-        snprintf(decay, sizeof decay, "weight decay %.3g on %s", c->optimizer.params.weight_decay,
-                 c->optimizer.weight_decay_on == DECAY_ON_ALL ? "all weights" : "matrices");
+    char optimizer[64], rates[96], decay[96], clip[64] = "no gradient clipping", precision[128];
     if (c->gradient_clipping > 0)
         snprintf(clip, sizeof clip, "gradients clipped to norm %.3g", c->gradient_clipping);
-    log_field("update", "%s, learning rate %s (%s), %s, %s%s", config_word(c, "optimizer.type"),
-              learning_rates_text(c, rates, sizeof rates), config_word(c, "scheduler.type"), decay,
-              clip, precision_text(c, precision, sizeof precision));
+    log_field("update", "%s, learning rate %s (%s), %s, %s%s",
+              optimizer_text(c, optimizer, sizeof optimizer),
+              learning_rates_text(c, rates, sizeof rates), config_word(c, "scheduler.type"),
+              decay_text(c, decay, sizeof decay), clip,
+              precision_text(c, precision, sizeof precision));
 }
 
 static void print_model(const Session *session)

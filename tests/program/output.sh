@@ -40,8 +40,15 @@ plain=(--set 'scheduler={"type":"Constant"}' --set optimizer.params.weight_decay
 update "AdamW, learning rate 0.01 (Constant), no weight decay, no gradient clipping" "${plain[@]}"
 update "AdamW, learning rate 0.01 (Constant), weight decay 0.1 on matrices, gradients clipped to norm 0.5" "${plain[@]}" \
     --set optimizer.params.weight_decay=0.1 --set gradient_clipping=0.5
-update "SGD, learning rate 0.01 (Constant), weight decay 0.1 on all weights, no gradient clipping" "${plain[@]}" \
-    --set optimizer.type=SGD --set optimizer.params.weight_decay=0.1 --set optimizer.weight_decay_on=all
+update "SGD, learning rate 0.01 (Constant), weight decay 0.1 on all weights (added to the gradient), no gradient clipping" \
+    "${plain[@]}" --set optimizer.type=SGD --set optimizer.params.weight_decay=0.1 --set optimizer.weight_decay_on=all
+update "SGD with Nesterov momentum 0.9, learning rate 0.01 (Constant), no weight decay, no gradient clipping" "${plain[@]}" \
+    --set optimizer.type=SGD --set optimizer.params.momentum=0.9 --set optimizer.params.nesterov=true
+# As in DeepSpeed, Adam is AdamW unless adam_w_mode is false.
+update "Adam, learning rate 0.01 (Constant), weight decay 0.1 on matrices, no gradient clipping" "${plain[@]}" \
+    --set optimizer.type=Adam --set optimizer.params.weight_decay=0.1
+update "Adam, learning rate 0.01 (Constant), weight decay 0.1 on matrices (added to the gradient), no gradient clipping" \
+    "${plain[@]}" --set optimizer.type=Adam --set optimizer.params.weight_decay=0.1 --set optimizer.params.adam_w_mode=false
 # WSD warms up to the peak in 5 updates and ends one update above 0: of its 10 last updates the last has a tenth of the peak.
 update "AdamW, learning rate up to 0.01, 0.001 at the end (WSD), no weight decay, no gradient clipping" "${plain[@]}" \
     --set 'scheduler={"type":"WSD","params":{"warmup_num_steps":5,"decay_num_steps":10}}'
