@@ -96,6 +96,7 @@ static void report_findings(Load *load, ConfigReport *report)
     report->remedy = must_calloc((size_t)load->n_findings, sizeof(char *));
     report->notice = must_calloc((size_t)load->n_findings, sizeof(char *));
     report->routine = must_calloc((size_t)load->n_findings, sizeof(bool));
+    report->idle = must_calloc((size_t)load->n_findings, sizeof(bool));
     for (int i = 0; i < load->n_findings; i++) {
         const Finding *f = &load->finding[i];
         free(f->key);
@@ -104,6 +105,7 @@ static void report_findings(Load *load, ConfigReport *report)
             report->error[report->n_errors++] = f->text;
         } else {
             report->routine[report->n_notices] = f->kind == FINDING_ROUTINE;
+            report->idle[report->n_notices] = f->kind == FINDING_IDLE;
             report->notice[report->n_notices++] = f->text;
         }
     }
@@ -136,6 +138,7 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
             load_error(load, place, "", "%s", err);
         } else {
             assign_document(load, &json);
+            load->config->foreign = load->foreign;
         }
         json_free(&json);
     }
@@ -204,7 +207,24 @@ void config_report_free(ConfigReport *report)
     free(report->remedy);
     free(report->notice);
     free(report->routine);
+    free(report->idle);
     *report = (ConfigReport){0};
+}
+
+static int count_idle(const ConfigReport *report)
+{
+    int n = 0;
+    for (int i = 0; i < report->n_notices; i++)
+        n += report->idle[i];
+    return n;
+}
+
+void config_report_count_idle(const ConfigReport *report, FILE *to)
+{
+    int n = count_idle(report);
+    if (n > 0)
+        fprintf(to, "%d key%s no effect here; --verbose lists %s\n", n, n == 1 ? " has" : "s have",
+                n == 1 ? "it" : "them");
 }
 
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to)
@@ -212,11 +232,12 @@ void config_report_print(const ConfigReport *report, bool verbose, FILE *to)
     int shown = 0;
     bool alone = report->n_errors > 0 && !verbose; /* errors are printed without notices */
     for (int i = 0; !alone && i < report->n_notices; i++) {
-        if (report->routine[i] && !verbose) continue;
+        if ((report->routine[i] || report->idle[i]) && !verbose) continue;
         terminal_message(to, report->notice[i], MARK_NONE, 0);
         shown++;
     }
-    int more = report->n_notices - shown;
+    if (!alone && !verbose) config_report_count_idle(report, to);
+    int more = verbose ? 0 : report->n_notices - shown - count_idle(report);
     if (shown > 0 && more > 0)
         fprintf(to, "%d more notice%s (--verbose)\n", more, more == 1 ? "" : "s");
     for (int i = 0; i < report->n_errors; i++)

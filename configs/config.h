@@ -235,6 +235,7 @@ typedef struct Config {
     int64_t world;    /* number of ranks the config was read for; 0: not known */
     char *path;       /* the config file as given on the command line; "" if there was none */
     char *name;       /* file name without folder and extension; names the run */
+    bool foreign;     /* the file has no section "model": it was written for another program */
     void *provenance; /* the origin of every value; owned, read with config_origin */
 } Config;
 
@@ -248,6 +249,7 @@ typedef struct {
     char **remedy;
     bool missing;  /* the file could not be opened or read */
     bool *routine; /* per notice: it only reports which default was used (shown with --verbose) */
+    bool *idle;    /* per notice: a key has no effect here (counted; shown with --verbose) */
 } ConfigReport;
 
 /* Returns whether the tensors of this config will be on a CUDA device. It is called only if a value
@@ -285,21 +287,17 @@ const Config *config_load(const char *path, int n_sets, const char *const *sets,
 const Config *config_parse(const ConfigContext *context, const char *path, const char *text,
                            size_t length, int n_sets, const char *const *sets,
                            ConfigReport *report);
-/* Returns further options for a command line with which the config is valid, for a config that has
- * errors: --set and --ranks, quoted for a shell, each with a blank before it, `sets` included. They
- * do what the errors suggest, and the config has been loaded with them. NULL if an error does not
- * say what to do, or if the user must choose. The caller frees. */
-char *config_remedy(const char *path, int n_sets, const char *const *sets,
-                    const ConfigContext *context);
 void config_free(const Config *config);
 void config_report_free(ConfigReport *report);
 /* Returns the exit code for a load that failed: EXIT_CONFIG for mistakes in the config,
  * EXIT_MISSING or EXIT_PERMISSION if the file could not be read. */
 ExitCode config_report_code(const ConfigReport *report);
 /* Prints the errors to `to`, one per line. With `verbose`, all notices are printed before them.
- * Otherwise notices are printed only if there are no errors, and routine notices are only counted,
- * in a last line. */
+ * Otherwise notices are printed only if there are no errors; keys without effect and routine
+ * notices are only counted, in a line each. */
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
+/* Prints how many keys have no effect; nothing if there is none. */
+void config_report_count_idle(const ConfigReport *report, FILE *to);
 
 /* Prints every key with its value and origin ("configs/demo.json:12", "--set", "default",
  * "derived"), as JSON with comments. config_load reads this text back to the same Config. Values
@@ -317,8 +315,11 @@ void config_print_json(const Config *config, FILE *to);
  * that config_print_json leaves out. `earlier` is `bytes` of text that this function printed before
  * for the same run, or NULL: a value that has not changed since keeps its origin there. */
 void config_print_origins(const Config *config, const char *earlier, size_t bytes, FILE *to);
-/* Prints every key with its default and help, as JSON with comments (`./train config defaults`). */
+/* Prints every key with its default and help, as JSON with comments (`./train config defaults
+ * --all`). */
 void config_print_defaults(FILE *to);
+/* Prints the names of all keys by section. */
+void config_print_index(FILE *to);
 /* Returns the origin of a key's value, e.g. "configs/demo.json:12". CHECKs that the key exists. */
 const char *config_origin(const Config *config, const char *key);
 

@@ -73,8 +73,8 @@ void check_unknown(const Walk *w, int node, const char *path)
         return;
     }
     if (is_of_others(w, path)) {
-        load_notice(w->load, walk_key(w, node), path,
-                    "unknown key, without effect (DeepSpeed does not read it either)");
+        load_idle(w->load, walk_key(w, node), path,
+                  "unknown key, without effect (DeepSpeed does not read it either)");
         return;
     }
     refuse_unknown(w, node, path);
@@ -99,8 +99,8 @@ static bool is_off(const cJSON *item)
 
 static void notice_ignored(const Walk *w, int node, const char *path, const KnownKey *known)
 {
-    load_notice(w->load, walk_key(w, node), path, "accepted, without effect here (%s)",
-                known_why(known));
+    load_idle(w->load, walk_key(w, node), path, "accepted, without effect here (%s)",
+              known_why(known));
 }
 
 /* Refuses a key or section as a whole. */

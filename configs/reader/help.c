@@ -1,8 +1,11 @@
-/* help.c -- prints the help of each key, and every key with its default. */
+/* help.c -- prints the help of each key, every key with its default, and an index of keys. */
 #include "configs/reader/options.h"
 #include "configs/reader/print.h"
+#include "model/core/check.h"
+#include "model/core/text_wrap.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void config_print_defaults(FILE *to)
@@ -20,6 +23,60 @@ void config_print_defaults(FILE *to)
         fprintf(to, "%s\n", option->help);
     }
     print_end(&p);
+}
+
+/* Returns the length of the key's section: the part before the first dot; 0 if it has none. */
+static size_t section_of(const char *key)
+{
+    const char *dot = strchr(key, '.');
+    return dot ? (size_t)(dot - key) : 0;
+}
+
+/* Returns whether both keys are in the same section, or both in none. */
+static bool same_section(const char *a, const char *b)
+{
+    size_t n = section_of(a);
+    return section_of(b) == n && strncmp(a, b, n) == 0;
+}
+
+/* Prints one line about the section of option `first`: its name, the number of its keys, and as
+ * many of them as there is room for. The keys without a section are printed in full, since no other
+ * command lists them. */
+static void print_index_of(int first, FILE *to)
+{
+    enum { COLUMN = 35 };
+    const char *section = option_table[first].key;
+    size_t length = section_of(section), size;
+    int n = 0;
+    char *names;
+    FILE *list = text_stream(&names, &size);
+    for (int i = first; i < option_count; i++) {
+        const char *key = option_table[i].key;
+        if (!same_section(section, key)) continue;
+        fprintf(list, "%s%s", n++ > 0 ? ", " : "", length > 0 ? key + length + 1 : key);
+    }
+    fclose(list);
+    /* Four columns are kept for the dots. */
+    char *lines = text_wrap(names, COLUMN + (length > 0 ? 4 : 0), COLUMN, WRAP_PROSE),
+         *end = length > 0 ? strchr(lines, '\n') : NULL;
+    if (end != NULL) *end = '\0';
+    fprintf(to, "%-25.*s%3d key%s  %s%s\n", length > 0 ? (int)length : 12,
+            length > 0 ? section : "(no section)", n, n == 1 ? " " : "s", lines,
+            end != NULL ? " ..." : "");
+    free(lines);
+    free(names);
+}
+
+void config_print_index(FILE *to)
+{
+    for (int i = 0; i < option_count; i++) {
+        int first = 0;
+        while (!same_section(option_table[first].key, option_table[i].key))
+            first++;
+        if (first == i) print_index_of(i, to);
+    }
+    fprintf(to, "\n./train config explain SECTION (or KEY) says what the keys mean,\n"
+                "./train config defaults --all prints every key with its default, as a config\n");
 }
 
 /* Returns how `config explain` describes the effect on a resumed run. */

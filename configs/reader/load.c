@@ -67,6 +67,15 @@ void load_notice(Load *load, ConfigPlace place, const char *key, const char *fmt
     va_end(args);
 }
 
+void load_idle(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    /* What was written on the command line is always answered. */
+    add_finding(load, place.set > 0 ? FINDING_NOTICE : FINDING_IDLE, place, key, fmt, args);
+    va_end(args);
+}
+
 void load_routine(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
 {
     va_list args;

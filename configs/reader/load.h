@@ -29,10 +29,10 @@ static inline bool origin_given(const Origin *origin)
     return origin->kind == ORIGIN_FILE || origin->kind == ORIGIN_SET;
 }
 
-/* An error makes the config invalid. A notice reports a setting that has no effect, or perhaps not
- * the intended effect. A routine notice only reports which default was used; it is shown with
- * --verbose. */
-typedef enum { FINDING_ERROR, FINDING_NOTICE, FINDING_ROUTINE } FindingKind;
+/* An error makes the config invalid. A notice reports a setting that perhaps does not have the
+ * intended effect. An idle notice reports a key that has no effect here, and a routine notice which
+ * default was used; both are only counted, and shown with --verbose. */
+typedef enum { FINDING_ERROR, FINDING_NOTICE, FINDING_IDLE, FINDING_ROUTINE } FindingKind;
 typedef struct {
     FindingKind kind;
     ConfigPlace place;
@@ -72,6 +72,8 @@ typedef struct {
 void load_error(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void load_notice(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void load_idle(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void load_routine(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

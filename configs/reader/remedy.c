@@ -1,6 +1,6 @@
 /* remedy.c -- finds command-line options with which a config that has errors is valid; see
- * config_remedy in config.h. */
-#include "configs/config.h"
+ * config_remedy in advice.h. */
+#include "configs/advice.h"
 #include "model/core/check.h"
 #include "model/core/shell_text.h"
 
@@ -38,25 +38,23 @@ static void add_remedy(Options *options, const char *remedy)
 }
 
 /* Loads the config with these options. If it has errors, adds what mends them. Sets *known to false
- * if an error has no remedy. Returns whether the config is valid. */
-static bool try_options(const char *path, const ConfigContext *context, Options *options,
-                        bool *known)
+ * if an error has no remedy. Returns the config and its notices in `report`, NULL if it is not
+ * valid. */
+static const Config *try_options(const char *path, const ConfigContext *context, Options *options,
+                                 bool *known, ConfigReport *report)
 {
-    ConfigReport report;
     ConfigContext tried = *context;
     tried.world = options->ranks;
     const Config *config = config_load(path, options->set.count,
-                                       (const char *const *)options->set.item, &tried, &report);
+                                       (const char *const *)options->set.item, &tried, report);
     /* `./train CONFIG` runs one rank if the command line does not say how many. */
     if (config != NULL && options->ranks == 0 && config->world > 1) options->ranks = config->world;
-    for (int i = 0; i < report.n_errors; i++) {
-        *known &= report.remedy != NULL && report.remedy[i] != NULL;
-        if (*known) add_remedy(options, report.remedy[i]);
+    for (int i = 0; i < report->n_errors; i++) {
+        *known &= report->remedy != NULL && report->remedy[i] != NULL;
+        if (*known) add_remedy(options, report->remedy[i]);
     }
-    bool good = config != NULL;
-    config_free(config);
-    config_report_free(&report);
-    return good;
+    if (config == NULL) config_report_free(report);
+    return config;
 }
 
 static char *words_of(const Options *options)
@@ -75,15 +73,24 @@ static char *words_of(const Options *options)
 }
 
 char *config_remedy(const char *path, int n_sets, const char *const *sets,
-                    const ConfigContext *context)
+                    const ConfigContext *context, const Config **mended, ConfigReport *report)
 {
     Options options = {.ranks = context->world};
-    bool good = false, known = true;
+    ConfigReport notices;
+    const Config *config = NULL;
+    bool known = true;
     for (int i = 0; i < n_sets; i++)
         string_list_add(&options.set, sets[i]);
-    for (int round = 0; round < ROUNDS && known && !good; round++)
-        good = try_options(path, context, &options, &known);
-    char *words = good ? words_of(&options) : NULL;
+    for (int round = 0; round < ROUNDS && known && config == NULL; round++)
+        config = try_options(path, context, &options, &known, &notices);
+    char *words = config != NULL ? words_of(&options) : NULL;
     string_list_free(&options.set);
+    if (config != NULL && mended != NULL) {
+        *mended = config;
+        *report = notices;
+    } else if (config != NULL) {
+        config_free(config);
+        config_report_free(&notices);
+    }
     return words;
 }

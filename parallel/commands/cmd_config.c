@@ -19,11 +19,12 @@ bool cmd_config_is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-const Config *cmd_config_load(const char *path, ArgList set, int64_t world, bool verbose, int *code)
+const Config *cmd_config_read(const char *path, ArgList set, int64_t world, ConfigReport *report,
+                              int *code)
 {
-    ConfigReport report;
     char *stored = cmd_config_is_folder(path) ? text_format("%s/config.json", path) : NULL;
     struct stat info;
+    *report = (ConfigReport){0};
     /* Checked before the config is read, so a wrong folder gets its own error message. */
     if (stored != NULL && stat(stored, &info) != 0) {
         *code = error_print(EXIT_MISSING, "%s is not the folder of a run: %s: %s", path, stored,
@@ -34,14 +35,26 @@ const Config *cmd_config_load(const char *path, ArgList set, int64_t world, bool
     const ConfigContext context = {
         .on_cuda = session_on_cuda, .world = world, .stored = stored != NULL};
     const Config *config =
-        config_load(stored ? stored : path, set.count, set.item, &context, &report);
-    config_report_print(&report, verbose, stderr);
-    if (config == NULL)
-        fprintf(stderr, "%d error%s; nothing was started\n", report.n_errors,
-                report.n_errors == 1 ? "" : "s");
-    if (config == NULL) *code = config_report_code(&report);
-    config_report_free(&report);
+        config_load(stored ? stored : path, set.count, set.item, &context, report);
+    if (config == NULL) *code = config_report_code(report);
     free(stored);
+    return config;
+}
+
+void cmd_config_report(const ConfigReport *report, bool verbose)
+{
+    config_report_print(report, verbose, stderr);
+    if (report->n_errors > 0)
+        fprintf(stderr, "%d error%s; nothing was started\n", report->n_errors,
+                report->n_errors == 1 ? "" : "s");
+}
+
+const Config *cmd_config_load(const char *path, ArgList set, int64_t world, bool verbose, int *code)
+{
+    ConfigReport report;
+    const Config *config = cmd_config_read(path, set, world, &report, code);
+    cmd_config_report(&report, verbose);
+    config_report_free(&report);
     return config;
 }
 
@@ -49,6 +62,7 @@ static int run_explain(const void *values)
 {
     const ConfigArguments *a = values;
     int code = EXIT_OK;
+    if (a->words.count == 0) config_print_index(stdout);
     for (int i = 0; i < a->words.count; i++) {
         char near[200];
         if (config_explain(a->words.item[i], stdout, near, sizeof near)) continue;
@@ -62,8 +76,11 @@ static int run_explain(const void *values)
 
 static int run_defaults(const void *values)
 {
-    (void)values;
-    config_print_defaults(stdout);
+    const ConfigArguments *a = values;
+    if (a->all)
+        config_print_defaults(stdout);
+    else
+        config_print_index(stdout);
     return EXIT_OK;
 }
 
@@ -75,20 +92,29 @@ const char cmd_config_notes[] =
 static const ArgCommand explain = {
     .name = "explain",
     .call = "./train config explain",
-    .usage = "KEY...",
-    .summary = "what a key means, takes and does; a section explains all its keys",
-    .words = {.least = 1,
-              .most = ARGS_ANY,
-              .at = offsetof(ConfigArguments, words),
-              .missing = "which key? ./train config explain optimizer.params.lr"},
+    .usage = "[KEY...]",
+    .summary = "what a key means, takes and does; a section explains all its keys;\n"
+               "without KEY lists all keys by section",
+    .words = {.most = ARGS_ANY, .at = offsetof(ConfigArguments, words)},
     .size = sizeof(ConfigArguments),
     .run = run_explain,
+};
+
+static const ArgOption defaults_options[] = {
+    {.name = "--all",
+     .help = "every key with its default, as a config with comments",
+     .kind = ARG_FLAG,
+     .at = offsetof(ConfigArguments, all)},
 };
 
 static const ArgCommand defaults = {
     .name = "defaults",
     .call = "./train config defaults",
-    .summary = "every key with its default, as a config with comments",
+    .usage = "[--all]",
+    .summary = "all keys by section; with --all with their defaults, as a config",
+    .options = defaults_options,
+    .n_options = ARG_ROWS(defaults_options),
+    .size = sizeof(ConfigArguments),
     .run = run_defaults,
 };
 

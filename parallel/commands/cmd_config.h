@@ -16,13 +16,19 @@ typedef struct {
     int64_t world; /* ranks; 0: not given */
     bool verbose;
     bool schedule, json; /* for show */
+    bool all;            /* for defaults */
 } ConfigArguments;
 
 /* Returns whether the path is a folder, and so can only be a run folder. */
 bool cmd_config_is_folder(const char *path);
 /* Loads a config file, or the stored config of a run folder, with the --set values in `set`, for
- * `world` ranks (0: not known; a stored config is read for the ranks of its run). Prints its errors
- * and notices. Returns NULL and sets *code if it has errors. */
+ * `world` ranks (0: not known; a stored config is read for the ranks of its run). Returns NULL and
+ * sets *code if it has errors. The caller frees the report. */
+const Config *cmd_config_read(const char *path, ArgList set, int64_t world, ConfigReport *report,
+                              int *code);
+/* Prints the errors and notices, and how many errors there are. */
+void cmd_config_report(const ConfigReport *report, bool verbose);
+/* Does both. */
 const Config *cmd_config_load(const char *path, ArgList set, int64_t world, bool verbose,
                               int *code);
 

@@ -1,8 +1,11 @@
 /* cmd_config_check.c -- `./train config check`: reports all that is wrong with configs, and whether
- * their data exist. */
+ * their data exist. For a file that was written for another program also what is taken for the keys
+ * that it lacks, and the command that starts it. */
+#include "configs/advice.h"
 #include "data/dataset.h"
 #include "model/core/check.h"
 #include "model/core/shell_text.h"
+#include "model/core/terminal.h"
 #include "parallel/commands/cmd_config.h"
 #include "parallel/trainer/session.h"
 
@@ -38,18 +41,138 @@ static const char *left_open(const Config *config)
     return "; --dry-run says whether stage3_max_live_parameters has room for the model's units";
 }
 
-/* Prints the command with which a config that has errors trains, if its errors say enough. */
-static void print_remedy(const char *path, const ConfigArguments *a)
+/* ---- a file that was written for another program --------------------------------------------- */
+
+/* Prints what is taken for the keys that the file does not give. */
+static void print_taken(const Config *config)
 {
-    const ConfigContext context = {.on_cuda = session_on_cuda, .world = a->world};
-    if (strcmp(path, "-") == 0) return; /* standard input can be read only once */
-    char *words = config_remedy(path, a->set.count, a->set.item, &context);
-    char *file = shell_quoted_path(path);
-    if (words != NULL)
-        fprintf(stderr, "with what is suggested above, it trains:\n    ./train %s%s\n", file,
-                words);
+    ConfigTaken *taken;
+    int n = config_taken(config, &taken), column = 0;
+    for (int i = 0; i < n; i++)
+        if (column < (int)strlen(taken[i].key) + 2) column = (int)strlen(taken[i].key) + 2;
+    terminal_field(stdout, "not in the file", "taken here", column);
+    for (int i = 0; i < n; i++) {
+        const char *remark = taken[i].remark;
+        char *text = text_format(*remark != '\0' ? "%s (%s)" : "%s", taken[i].value, remark);
+        terminal_field(stdout, taken[i].key, text, column);
+        free(text);
+    }
+    config_taken_free(taken, n);
+    fflush(stdout); /* notices, which go to stderr, come after it */
+}
+
+/* Returns whether the config names data in its file, and they are not there. */
+static bool lacks_data(const Config *config)
+{
+    static const char *const source[] = {"data.train", "data.text", "data.corpus"};
+    char err[2048];
+    ExitCode code = EXIT_MISSING;
+    for (size_t i = 0; i < sizeof source / sizeof *source; i++)
+        if (strcmp(config_origin(config, source[i]), "--set") == 0) return false;
+    return !data_check(config, err, sizeof err, &code) && code == EXIT_MISSING;
+}
+
+/* Prints the heading, and the command that starts a run of this file: with these options (each with
+ * a blank before it), other data if those of the file are not there, and for a file of another
+ * program the size of the model and of the run. */
+static void print_command(const char *path, const char *options, const Config *config,
+                          const char *heading)
+{
+    StringList more = {0};
+    size_t size;
+    char *command, *file = shell_quoted_path(path);
+    FILE *to = text_stream(&command, &size);
+    if (lacks_data(config)) string_list_add(&more, "data.text=my.txt");
+    if (config->foreign) config_add_open(config, &more);
+    fprintf(to, "./train %s%s", file, options);
+    for (int i = 0; i < more.count; i++)
+        fprintf(to, " --set %s", more.item[i]);
+    fclose(to);
+    printf("%s\n", heading);
+    terminal_message(stdout, command, MARK_NONE, 0);
+    string_list_free(&more);
+    free(command);
     free(file);
-    free(words);
+}
+
+/* Explains how a file that has errors, or that is for more ranks than a run can have, can be read
+ * on `world` ranks (0: not given), if its errors say enough. */
+static void explain_refused(const char *path, const ConfigArguments *a, int64_t world)
+{
+    const ConfigContext context = {.on_cuda = session_on_cuda, .world = world};
+    const Config *mended;
+    ConfigReport notices;
+    if (strcmp(path, "-") == 0) return; /* standard input can be read only once */
+    char *options = config_remedy(path, a->set.count, a->set.item, &context, &mended, &notices);
+    if (options == NULL) return;
+    bool wide = mended->world > LAUNCH_MAX_RANKS;
+    if (mended->foreign && !wide) {
+        print_taken(mended);
+        if (!a->verbose) config_report_count_idle(&notices, stdout);
+    }
+    if (!wide)
+        print_command(path, options, mended, "with what is suggested above, it trains:");
+    else
+        explain_refused(path, a, 1);
+    config_report_free(&notices);
+    config_free(mended);
+    free(options);
+}
+
+/* Prints the command for a file that is valid, but whose data are not there. */
+static void explain_missing(const char *path, const ConfigArguments *a, const Config *config)
+{
+    size_t size;
+    char *options;
+    FILE *to = text_stream(&options, &size);
+    for (int i = 0; i < a->set.count; i++) {
+        char *quoted = shell_quoted(a->set.item[i]);
+        fprintf(to, " --set %s", quoted);
+        free(quoted);
+    }
+    if (config->world > 1) fprintf(to, " --ranks %lld", (long long)config->world);
+    fclose(to);
+    print_command(path, options, config, "with your text, it trains:");
+    free(options);
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+/* Checks the data of a valid config and reports them. Returns the exit code. */
+static int check_data(const Config *config, const char *path, const ConfigArguments *a)
+{
+    char err[2048], ranks[100];
+    ExitCode trouble = EXIT_MISSING;
+    if (data_check(config, err, sizeof err, &trouble)) {
+        printf("%s: good %s%s\n", path, looked_at(config, a->world, ranks, sizeof ranks),
+               left_open(config));
+        fflush(stdout);
+        return EXIT_OK;
+    }
+    fprintf(stderr, "%s: the config is good, its data are not: %s\n", path, err);
+    return error_exit_code(err, trouble);
+}
+
+/* Checks one config; returns the exit code. */
+static int check_one(const char *path, const ConfigArguments *a)
+{
+    ConfigReport report;
+    int code;
+    const Config *config = cmd_config_read(path, a->set, a->world, &report, &code);
+    bool foreign = config != NULL && config->foreign;
+    bool wide = config != NULL && config->world > LAUNCH_MAX_RANKS;
+    if (foreign && !wide) print_taken(config);
+    cmd_config_report(&report, a->verbose);
+    if (config != NULL) code = check_data(config, path, a);
+    if (config == NULL && code == EXIT_CONFIG)
+        explain_refused(path, a, a->world);
+    else if (foreign && wide)
+        explain_refused(path, a, 1);
+    else if (foreign && lacks_data(config))
+        explain_missing(path, a, config);
+    config_report_free(&report);
+    config_free(config);
+    return code;
 }
 
 static int run_check(const void *values)
@@ -57,24 +180,8 @@ static int run_check(const void *values)
     const ConfigArguments *a = values;
     int code = EXIT_OK;
     for (int i = 0; i < a->words.count; i++) {
-        int trouble;
-        ExitCode data_trouble = EXIT_MISSING;
-        const Config *config =
-            cmd_config_load(a->words.item[i], a->set, a->world, a->verbose, &trouble);
-        char err[2048], ranks[100];
-        if (config != NULL && data_check(config, err, sizeof err, &data_trouble)) {
-            printf("%s: good %s%s\n", a->words.item[i],
-                   looked_at(config, a->world, ranks, sizeof ranks), left_open(config));
-            trouble = EXIT_OK;
-        } else if (config != NULL) {
-            fprintf(stderr, "%s: the config is good, its data are not: %s\n", a->words.item[i],
-                    err);
-            trouble = error_exit_code(err, data_trouble);
-        } else if (trouble == EXIT_CONFIG) {
-            print_remedy(a->words.item[i], a);
-        }
+        int trouble = check_one(a->words.item[i], a);
         if (code == EXIT_OK || trouble == EXIT_CONFIG) code = trouble;
-        config_free(config);
     }
     return code;
 }

@@ -1,8 +1,10 @@
 /* cmd_config_diff.c -- `./train config diff`: compares two configs. */
 #include "model/core/check.h"
+#include "model/core/terminal.h"
 #include "parallel/commands/cmd_config.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* Prints the differences; returns their number. */
 static int print_differences(const Config *was, const Config *now)
@@ -14,10 +16,15 @@ static int print_differences(const Config *was, const Config *now)
         [EFFECT_IMPOSSIBLE] = "impossible in a resumed run",
     };
     ConfigDifference *difference;
-    int n = config_diff(was, now, &difference);
+    int n = config_diff(was, now, &difference), column = 0;
     for (int i = 0; i < n; i++)
-        printf("%-44s %s -> %s  (%s)\n", difference[i].key, difference[i].was, difference[i].now,
-               effect[difference[i].effect]);
+        if (column < (int)strlen(difference[i].key) + 2)
+            column = (int)strlen(difference[i].key) + 2;
+    for (int i = 0; i < n; i++) {
+        const ConfigDifference *d = &difference[i];
+        terminal_print(stdout, column, "%-*s%s -> %s  (%s)", column, d->key, d->was, d->now,
+                       effect[d->effect]);
+    }
     printf("%d difference%s\n", n, n == 1 ? "" : "s");
     config_diff_free(difference, n);
     return n;

@@ -2,7 +2,7 @@
  * which options others train, and which are refused; the values that a trainer would fill in or
  * that PyTorch would choose; other names of keys; and --set KEY=null, which drops a key of the
  * file. */
-#include "configs/config.h"
+#include "configs/advice.h"
 #include "model/core/check.h"
 #include "tests/support/files/config_support.h"
 #include "tests/support/files/scratch.h"
@@ -199,7 +199,7 @@ static char *outcome(const char *text)
     ConfigReport report;
     put_text("f.json", text);
     const Config *c = config_load("f.json", 2, sets, &context, &report);
-    char *words = c ? NULL : config_remedy("f.json", 2, sets, &context), *out;
+    char *words = c ? NULL : config_remedy("f.json", 2, sets, &context, NULL, NULL), *out;
     if (c != NULL || words != NULL) {
         out = text_format("%s%s", c ? "trains" : "paste", c ? "" : words);
     } else {

@@ -274,7 +274,7 @@ static char *printed(const char *keys, const char *set, bool verbose)
 }
 
 /* A notice about a given key is printed without --verbose; a notice that a default was used is
- * not. */
+ * not, and keys without effect are counted. */
 static void notices_about_given_keys_are_printed_without_verbose(void **state)
 {
     (void)state;
@@ -295,7 +295,8 @@ static void notices_about_given_keys_are_printed_without_verbose(void **state)
         {"", "data.train=x.bin", "set aside for --set data.train", true},
         {"\"seed\": null, \"gradient_clipping\": 1", NULL, "null is read as the default, 1337",
          false},
-        {"\"compile\": {\"enabled\": true}", NULL, "accepted, without effect here", true},
+        /* On the command line such a key is answered, in a file it is counted. */
+        {"", "compile.enabled=true", "accepted, without effect here", true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *quiet = printed(cases[i].keys, cases[i].set, false),
@@ -310,6 +311,12 @@ static void notices_about_given_keys_are_printed_without_verbose(void **state)
         free(quiet);
         free(all);
     }
+    char *counted = printed("\"compile\": {\"enabled\": true}", NULL, false),
+         *both = printed("\"compile\": {\"enabled\": true, \"backend\": \"x\"}", NULL, false);
+    assert_string_equal(counted, "1 key has no effect here; --verbose lists it\n");
+    assert_string_equal(both, "2 keys have no effect here; --verbose lists them\n");
+    free(counted);
+    free(both);
     char *all = printed("\"bf16\": {\"enabled\": \"auto\"}", NULL, true);
     assert_non_null(strstr(all, "\"auto\" is false here"));
     assert_non_null(strstr(all, "1.0 taken"));

@@ -114,8 +114,19 @@ help "--version prints the version" --version
 check "cli: --version prints the commit" grep -q commit out
 help "doctor prints its findings" doctor
 check "cli: every line of doctor begins with a mark" test -z "$(grep -vE '^(ok|--|!!) ' out)"
-help "config defaults prints a config" config defaults
-cp out defaults.json
+for words in "config defaults" "config explain"; do
+    read -ra index <<<"$words"
+    help "$words prints an index" "${index[@]}"
+    check "cli: the index of $words fits 80 columns" test -z "$(awk 'length > 80' out)"
+    check "cli: the index of $words has a line for a section" grep -qE '^optimizer +[0-9]+ keys  type, .* \.\.\.$' out
+    check "cli: the index of $words has all keys without a section" \
+        test "$(sed -nE '/^\(no section\)/,/^[a-z]/p' out | grep -cE '(device|gradient_predivide_factor)')" -eq 2
+done
+"$TRAIN" config defaults --all >defaults.json
+check "cli: the index counts the keys of config defaults --all" \
+    test "$(awk '$2 ~ /^[0-9]+$/ { n += $2 } $3 ~ /^[0-9]+$/ { n += $3 } END { print n }' out)" -eq \
+    "$(grep -cE '^ +(// )?"[^"]+": .*, +//' defaults.json)"
+expect_code "cli: config defaults --all prints a config that loads" 0 "$TRAIN" config check defaults.json --set data.text="$TINY"
 "$TRAIN" config explain optimizer.params.lr >out 2>&1
 check "cli: config explain explains a key" grep -q lr out
 "$TRAIN" config explain activation_checkpointing.policy >out 2>&1
@@ -224,6 +235,27 @@ done
 sed -i 's/--set/--set train_steps=5 --set/' output # five steps instead of 40
 check "cli: the second suggested command runs" pasted '        '
 check "cli: the second suggested command trains on the other text" grep -q '^data    my.txt' pasted
+
+# A file that was written for DeepSpeed: `config check` prints the command that starts it.
+printf '%s\n' '{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "my_own_key": 1,' \
+    '"sparse_attention": {"mode": "fixed"}, "wandb": {"enabled": true}}' >foreign.json
+expect_code "cli: config check refuses a foreign file" 78 "$TRAIN" config check foreign.json --set gradient_clipping=2
+check "cli: config check counts the keys without effect" grep -qx '2 keys have no effect here; --verbose lists them' output
+check "cli: config check lists what is taken" grep -qE '^scheduler.type  +Constant \(' output
+check "cli: config check does not list what is given" test -z "$(grep -E '^(optimizer.params.lr|gradient_clipping) ' output)"
+check "cli: config check prints one command" test "$(grep -c '^\./train ' output)" -eq 1
+sed -i 's/layers=12/layers=1/; s/size=768/size=16/; s/heads=12/heads=1/; s/steps=1000/steps=1/; s/$/ --set data.seq_length=16/' output
+check "cli: the command starts a run" pasted ''
+check "cli: the run of a foreign file ends" test -s out/foreign/result.json
+# A batch for 256 ranks, which a run cannot have, is accumulated on one.
+printf '%s\n' '{"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}' >wide.json
+expect_code "cli: config check refuses a file without data" 78 "$TRAIN" config check wide.json
+check "cli: config check prints a command for one rank" \
+    grep -qE '^\./train wide.json --set data.text=my.txt --set gradient_accumulation_steps=null --set model' output
+cp "$here/../golden/config_monitors.json" .
+expect_code "cli: config check refuses a file with a key of GPT-NeoX" 78 "$TRAIN" config check config_monitors.json
+if diff "$here/../golden/config_monitors.txt" output; then ok "cli: the screen of config check is the golden one"
+else not_ok "cli: the screen of config check differs from tests/golden/config_monitors.txt"; fi
 
 # ---- names with line feeds: a message stays one line
 for command in "" "generate " "eval " "ckpt list "; do
