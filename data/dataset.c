@@ -150,6 +150,7 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
                         .val_only = val_only,
                         .progress = &progress,
                         .min_tokens = c->data.seq_length + 1};
+    progress_print(&progress, "preparing the text");
     bool good = prepare_text(&r, &d->preparation, err, n, code);
     progress_end(&progress);
     free(name);

@@ -6,10 +6,9 @@
 
 #include <stdatomic.h>
 #include <string.h>
-#include <unistd.h>
 
 static LogLevel current_level = LOG_INFO;
-static void (*_Atomic clear_line)(void);
+static _Atomic LogMakeRoom make_room;
 static _Thread_local int thread_rank;
 static _Thread_local char thread_place[64];
 static _Thread_local FILE *thread_file;
@@ -50,21 +49,15 @@ FILE *log_file(void)
     return thread_file;
 }
 
-void log_set_clear_line(void (*clear)(void))
+void log_set_live_line(LogMakeRoom new_make_room)
 {
-    atomic_store(&clear_line, clear);
+    atomic_store(&make_room, new_make_room);
 }
 
-/* Makes the next message on `to` begin on its own line. Only rank 0 draws the live line, so only
- * rank 0 clears it. */
-static void leave_live_line(FILE *to)
+static void leave_live_line(FILE *to, bool ending)
 {
-    void (*clear)(void) = atomic_load(&clear_line);
-    if (clear == NULL) return;
-    if (thread_rank == 0)
-        clear();
-    else if (terminal_is(to))
-        fputc('\n', to);
+    LogMakeRoom function = atomic_load(&make_room);
+    if (function) function(to, ending);
 }
 
 /* The longest message, and the longest text before it: "warning: [rank 2 dp 2] ". */
@@ -109,10 +102,13 @@ void log_message(LogLevel level, const char *fmt, ...)
         va_end(args);
     }
     if (!is_printed(level, &to)) return;
-    leave_live_line(to);
+    /* With the lock, no live line is drawn between the two. */
+    flockfile(to);
+    leave_live_line(to, false);
     va_start(args, fmt);
     print_message(to, level, thread_rank != 0, fmt, args);
     va_end(args);
+    funlockfile(to);
 }
 
 void log_field(const char *label, const char *fmt, ...)
@@ -126,8 +122,10 @@ void log_field(const char *label, const char *fmt, ...)
     va_end(args);
     if (thread_file) terminal_field(thread_file, label, text, COLUMN);
     if (!is_printed(LOG_INFO, &to)) return;
-    leave_live_line(to);
+    flockfile(to);
+    leave_live_line(to, false);
     terminal_field(to, label, text, COLUMN);
+    funlockfile(to);
 }
 
 static void print_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args)
@@ -146,6 +144,8 @@ void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list
         print_prefixed(thread_file, kind, code, fmt, again);
         va_end(again);
     }
-    leave_live_line(to);
+    flockfile(to);
+    leave_live_line(to, true);
     print_prefixed(to, kind, code, fmt, args);
+    funlockfile(to);
 }

@@ -39,9 +39,10 @@ void log_field(const char *label, const char *fmt, ...) __attribute__((format(pr
 /* Prints "kind[code] rank R place: text\n", also to the thread's log file. Used by check.c. */
 void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args);
 
-/* Registers the function that clears the live line, a line of progress that rank 0 redraws on the
- * terminal. While one is registered, rank 0 clears the line before it prints a message; other ranks
- * print below it. */
-void log_set_clear_line(void (*clear)(void));
+/* Registers the function that is called before a message is printed on `to`, with that stream
+ * locked. It makes the message begin on a line of its own, although a live line (progress.h) may be
+ * on the terminal. `ending`: the message is an error, which may be the last line of the program. */
+typedef void (*LogMakeRoom)(FILE *to, bool ending);
+void log_set_live_line(LogMakeRoom new_make_room);
 
 #endif

@@ -1,82 +1,246 @@
-/* progress.c -- implements progress.h: the live line on a terminal and the messages about
- * progress. */
+/* progress.c -- implements progress.h: the live line on a terminal, the messages about progress,
+ * and the thread that prints both while their work goes on. */
 #include "model/core/progress.h"
 
 #include "model/core/clock.h"
+#include "model/core/figures.h"
 #include "model/core/log.h"
+#include "model/core/pool.h"
 #include "model/core/terminal.h"
+#include "model/core/utf8.h"
 
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
-static const double first_after = 1, terminal_every = 0.5, message_every = 60;
+static const double first_after = 1, terminal_every = 0.5, message_every = 30, never = 1e300;
 
-/* ---- the live line --------------------------------------------------------------------------- */
+/* What the ticker prints, and what is on the screen. A thread that holds the lock takes the streams
+ * only if they are free (take_streams): log.c holds a stream while it waits for the lock. */
+static struct {
+    pthread_mutex_t lock;
+    char text[256];         /* of the work in progress; "": there is none */
+    double began, left, at; /* `left` seconds of work were left at the time `at`; < 0: unknown */
+    double next, every;     /* when the next line is due, and the time between two lines */
+    double last;            /* when something was last printed; 0: not known yet */
+    bool terminal;
+    FILE *shown;      /* the stream whose last line is the live line; NULL: there is none */
+    bool of_work;     /* that line shows the work in progress */
+    pid_t ticking;    /* the process in which the ticker runs; a child of it has none */
+    atomic_bool over; /* an error has been printed, which may be the program's last line */
+} line = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void clear_stdout(void)
-{
-    live_line_clear(stdout);
-    fflush(stdout);
-}
+/* ---- printing, with the lock ----------------------------------------------------------------- */
 
-void live_line_show(FILE *to, const char *text)
+static void show(FILE *to, const char *text, bool of_work)
 {
     /* Use one column less than the terminal has: a text of the full width would start a new line.
      * The rest of the old line is cleared after the new text is printed, not before, to avoid
      * flicker. */
     fprintf(to, "\r%.*s\033[K", (int)text_cut(text, terminal_columns(to) - 1), text);
     fflush(to);
-    log_set_clear_line(clear_stdout);
+    line.shown = to;
+    line.of_work = of_work;
 }
 
-void live_line_clear(FILE *to)
+static void clear(void)
 {
-    log_set_clear_line(NULL);
-    fputs("\r\033[K", to);
+    if (line.shown) {
+        fputs("\r\033[K", line.shown);
+        fflush(line.shown);
+    }
+    line.shown = NULL;
+}
+
+/* Takes stdout and stderr. Returns false if another thread is printing. */
+static bool take_streams(void)
+{
+    if (ftrylockfile(stdout) != 0) return false;
+    if (ftrylockfile(stderr) == 0) return true;
+    funlockfile(stdout);
+    return false;
+}
+
+/* Prints the work's line if it is due, with the time that is left, or else the time so far. */
+static void print_if_due(double now)
+{
+    char text[320];
+    if (line.text[0] == '\0' || now < line.next || line.over || !take_streams()) return;
+    double left = line.left < 0 ? -1 : line.left - (now - line.at);
+    const char *what = line.left < 0 ? "so far" : "left";
+    Figure time = figure_duration(line.left < 0 ? now - line.began : left > 0 ? left : 0);
+    bool timed = line.left >= 0 || now - line.began >= first_after;
+    snprintf(text, sizeof text, timed ? "  %s, %s %s" : "  %s", line.text, time.text, what);
+    if (line.terminal) {
+        show(stdout, text, true);
+    } else {
+        utf8_print_escaped(stdout, text);
+        fputc('\n', stdout);
+        fflush(stdout);
+    }
+    line.last = now;
+    line.next = now + line.every;
+    funlockfile(stderr);
+    funlockfile(stdout);
+}
+
+/* ---- the ticker ------------------------------------------------------------------------------ */
+
+static void *tick(void *unused)
+{
+    enum { MICROSECONDS = 250000 };
+    for (;;) {
+        usleep(MICROSECONDS);
+        pthread_mutex_lock(&line.lock);
+        print_if_due(seconds_now());
+        pthread_mutex_unlock(&line.lock);
+    }
+    return unused;
+}
+
+/* Called by log.c before a message is printed on `to`. Does not wait for the lock for ever if the
+ * program may be about to end: its holder may wait for a reader that does not read. */
+static void make_room(FILE *to, bool ending)
+{
+    enum { TRIES = 20, MICROSECONDS = 1000 };
+    bool locked = false;
+    if (ending) line.over = true;
+    if (!ending && log_rank() == 0) locked = pthread_mutex_lock(&line.lock) == 0;
+    for (int i = 0; i < TRIES && !locked; i++)
+        if (!(locked = pthread_mutex_trylock(&line.lock) == 0)) usleep(MICROSECONDS);
+    if (!locked) return;
+    /* Only rank 0 draws the live line, so only rank 0 clears it. */
+    if (log_rank() == 0)
+        clear();
+    else if (line.shown && terminal_is(to))
+        fputc('\n', to);
+    line.last = seconds_now();
+    pthread_mutex_unlock(&line.lock);
+}
+
+/* Starts the ticker unless it runs already. If the system refuses another thread, lines are printed
+ * only when the work sets its text. */
+static void start_ticker(void)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t before;
+    if (line.ticking == getpid()) return;
+    /* In a child, the ticker of its parent may have held the lock when the child was made. */
+    if (line.ticking != 0) pthread_mutex_init(&line.lock, NULL);
+    line.ticking = getpid();
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    signals_hold(&before);
+    int error = pthread_create(&thread, &attributes, tick, NULL);
+    signals_release(&before);
+    pthread_attr_destroy(&attributes);
+    (void)error;
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-void progress_again(Progress *p)
+static bool is_silent(void)
 {
-    p->next = seconds_now() + (p->terminal ? first_after : message_every);
-    p->shown = false;
+    return log_rank() != 0 || log_level() > LOG_INFO;
 }
 
 Progress progress_begin(void)
 {
-    Progress p = {.terminal = isatty(STDOUT_FILENO)};
+    Progress p = {.terminal = terminal_is(stdout)};
     p.every = p.terminal ? terminal_every : message_every;
     progress_again(&p);
+    if (!is_silent()) start_ticker();
+    log_set_live_line(make_room);
     return p;
 }
 
-bool progress_due(const Progress *p)
+Progress progress_begin_quiet(void)
 {
-    return seconds_now() >= p->next;
+    Progress p = progress_begin();
+    if (!p.terminal) p.every = never;
+    return p;
+}
+
+void progress_again(Progress *p)
+{
+    p->began = seconds_now();
+    p->at_once = false;
+}
+
+void progress_hurry(Progress *p)
+{
+    p->at_once = p->terminal;
+}
+
+/* Sets the text; `left` is the time that the work still takes, or negative. */
+static void set_text(Progress *p, double now, double left, const char *fmt, va_list args)
+{
+    pthread_mutex_lock(&line.lock);
+    bool begins = line.text[0] == '\0' || line.began != p->began;
+    if (line.last == 0) line.last = p->began;
+    /* A terminal shows each piece of work that takes long. Elsewhere only a long silence counts,
+     * however many pieces of work it has. */
+    if (begins) line.next = p->terminal ? p->began + first_after : line.last + p->every;
+    vsnprintf(line.text, sizeof line.text, fmt, args);
+    line.began = p->began;
+    line.left = left;
+    line.at = now;
+    line.every = p->every;
+    line.terminal = p->terminal;
+    line.over = false;
+    if (p->at_once || p->every == 0) line.next = 0;
+    p->at_once = false;
+    print_if_due(now);
+    pthread_mutex_unlock(&line.lock);
 }
 
 void progress_print(Progress *p, const char *fmt, ...)
 {
-    char text[256] = "  "; /* indented like the rows of a table */
-    if (p == NULL) return;
-    double now = seconds_now();
-    if (now < p->next || log_rank() != 0 || log_level() > LOG_INFO) return;
-    p->next = now + p->every;
     va_list args;
+    if (p == NULL || is_silent()) return;
     va_start(args, fmt);
-    vsnprintf(text + 2, sizeof text - 2, fmt, args);
+    set_text(p, seconds_now(), -1, fmt, args);
     va_end(args);
-    p->shown = p->terminal;
-    if (p->terminal)
-        live_line_show(stdout, text);
-    else
-        log_info("%s", text);
+}
+
+void progress_count(Progress *p, int64_t done, int64_t all, const char *fmt, ...)
+{
+    va_list args;
+    if (p == NULL || is_silent()) return;
+    double now = seconds_now(), each = (now - p->began) / (double)(done > 0 ? done : 1);
+    va_start(args, fmt);
+    set_text(p, now, done > 0 ? each * (double)(all - done) : -1, fmt, args);
+    va_end(args);
 }
 
 void progress_end(Progress *p)
 {
-    if (p->shown) clear_stdout();
-    p->shown = false;
+    if (p == NULL || is_silent()) return;
+    pthread_mutex_lock(&line.lock);
+    line.text[0] = '\0';
+    if (line.of_work) clear();
+    pthread_mutex_unlock(&line.lock);
+}
+
+/* ---- the live line of others ----------------------------------------------------------------- */
+
+void live_line_show(FILE *to, const char *text)
+{
+    pthread_mutex_lock(&line.lock);
+    line.text[0] = '\0';
+    show(to, text, false);
+    pthread_mutex_unlock(&line.lock);
+    log_set_live_line(make_room);
+}
+
+void live_line_clear(FILE *to)
+{
+    pthread_mutex_lock(&line.lock);
+    line.text[0] = '\0';
+    line.last = seconds_now();
+    if (line.shown == to) clear();
+    pthread_mutex_unlock(&line.lock);
 }

@@ -3,42 +3,54 @@
  *
  *     Progress p = progress_begin();
  *     for (int64_t i = 0; i < n; i++) {
- *         progress_print(&p, "reading: %lld of %lld files", (long long)i, (long long)n);
+ *         progress_count(&p, i, n, "reading file %lld of %lld", (long long)i + 1, (long long)n);
  *         ...
  *     }
  *     progress_end(&p);
  *
- * On a terminal the live line is redrawn at most twice a second and is cleared before another
- * message is printed. Elsewhere a message is printed once a minute. Nothing is printed for work
- * that takes less than a second, on ranks other than 0, or if the log level is above LOG_INFO. */
+ * The caller only says what it is doing. A thread of this file then prints the newest text again
+ * and again, with the time that is left or has passed, also while the caller is busy for long: on a
+ * terminal it redraws the live line twice a second, elsewhere it prints a message every 30 seconds.
+ * The live line is cleared before another message is printed. Nothing is printed for work that
+ * takes less than a second, on ranks other than 0, or if the log level is above LOG_INFO. One piece
+ * of work has progress at a time. */
 #ifndef MODEL_CORE_PROGRESS_H
 #define MODEL_CORE_PROGRESS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 typedef struct {
-    double next;   /* seconds_now() from which the next line is due */
-    double every;  /* seconds between two lines */
+    double began;  /* seconds_now() at the begin of the work */
+    double every;  /* seconds between two lines; 0: each text is printed */
     bool terminal; /* stdout is a terminal */
-    bool shown;    /* the live line shows it, and progress_end must clear it */
+    bool at_once;  /* the next text is printed at once, even if the work has just begun */
 } Progress;
 
 Progress progress_begin(void);
-/* Begins another piece of work with the same Progress; its first line is delayed as after
- * progress_begin. */
+/* Like progress_begin, for a command whose stdout is its result: prints on a terminal only. */
+Progress progress_begin_quiet(void);
+/* Begins another piece of work with the same Progress. The line on the screen stays until the first
+ * text of this work is printed. */
 void progress_again(Progress *progress);
-/* Prints a line of progress, which should begin with the name of the work. If the next line is not
- * due yet, only reads the clock. Does nothing if `progress` is NULL. */
+/* Makes the next text appear at once on a terminal, for work that is known to be long. */
+void progress_hurry(Progress *progress);
+/* Sets the text, which should begin with the name of the work, and prints it if a line is due. Does
+ * nothing if `progress` is NULL. Allocates nothing. */
 void progress_print(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Returns whether the next line is due. For callers whose text is expensive to make. */
-bool progress_due(const Progress *progress);
+/* Like progress_print for work of which `done` of `all` equal parts are done. Once a part is done,
+ * the line ends with the time that the rest will take at the speed so far. */
+void progress_count(Progress *progress, int64_t done, int64_t all, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 /* Ends the work and clears its live line. */
 void progress_end(Progress *progress);
-/* Prints `text` over the cursor's line, cut to the terminal's width, and makes the next log message
- * clear it first. */
+
+/* Prints `text` as the live line over the cursor's line, cut to the terminal's width. It replaces
+ * the line of the work in progress, until that sets its next text. */
 void live_line_show(FILE *to, const char *text);
-/* Clears the live line and leaves the cursor at its start. Only for terminals. */
+/* Makes room for output on `to`: clears the live line if there is one, leaves the cursor at its
+ * start, and prints no more lines of the work in progress until it sets its next text. */
 void live_line_clear(FILE *to);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "model/core/args.h"
 #include "model/core/device.h"
+#include "model/core/progress.h"
 #include "model/kernels/op_cases.h"
 
 extern const ArgCommand cmd_bench_step, cmd_bench_ops, cmd_bench_gemm, cmd_bench_comm,

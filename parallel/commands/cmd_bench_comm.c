@@ -155,15 +155,20 @@ static int rank_main(Comm *world, void *context)
     p.y = p.x + LARGEST / sizeof(float);
     op_fill(&p.dev, tensor_1d(p.x, F32, 2 * LARGEST / (int64_t)sizeof(float)), 0);
     int repetitions = (int)r->a->repetitions;
+    Progress progress = progress_begin_quiet();
+    progress_print(&progress, "measuring the memory");
     double memory = memory_rate(world, &p, repetitions);
     Comm all = comm_split(world, "all", 0, world->rank); /* closed before the device */
     /* If each rank has its own GPU, the same calls go through NCCL, as in a training run. */
     if (gpus == GPUS_EACH) nccl_connect(&all, &p.dev, true, (double)r->a->timeout);
     for (int verb = 0; verb < VERBS; verb++)
         for (int s = 0; s < SIZES; s++) {
+            progress_count(&progress, verb * SIZES + s, VERBS * SIZES, "measuring %s of %s",
+                           comm_verb_name[verb], figure_bytes((double)bytes_of(s)).text);
             double seconds = call_seconds(&all, &p, verb, bytes_of(s), repetitions);
             if (world->rank == 0) r->seconds[verb][s] = seconds;
         }
+    progress_end(&progress);
     if (world->rank == 0) {
         r->memory = memory;
         device_describe(&p.dev, r->device, sizeof r->device);

@@ -33,6 +33,8 @@ static double gemm_line(Device dev[2], const OpCase *c, const BenchArguments *a)
     double seconds[2][BENCH_MOST_REPETITIONS], rate[2] = {0, 0};
     Operands o = operands_create(&dev[1], c, a->dtype);
     char text[160];
+    Progress progress = progress_begin_quiet();
+    progress_print(&progress, "measuring %s", op_case_describe(c, text, sizeof text));
     /* The devices take turns, so other load on the machine slows both alike. The first round warms
      * up. */
     for (int i = -1; i < a->repetitions; i++) {
@@ -46,6 +48,7 @@ static double gemm_line(Device dev[2], const OpCase *c, const BenchArguments *a)
         if (dev[d].backend)
             rate[d] = 1e-9 * op_case_flops(c) / bench_median(seconds[d], (int)a->repetitions);
     double share = rate[0] > 0 ? rate[1] / rate[0] : 0;
+    progress_end(&progress);
     printf("%-45s %10.1f %10.1f %9.1f\n", op_case_describe(c, text, sizeof text), rate[0], rate[1],
            100 * share);
     fflush(stdout);

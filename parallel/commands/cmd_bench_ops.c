@@ -62,7 +62,10 @@ static void case_line(Device *dev, const OpCase *c, const BenchArguments *a, Mem
                       double copy, double product)
 {
     char text[160];
+    Progress progress = progress_begin_quiet();
+    progress_print(&progress, "measuring %s", op_case_describe(c, text, sizeof text));
     double seconds = case_seconds(dev, c, a, blocks);
+    progress_end(&progress);
     /* An op that computes is compared with the product, any other op with the copy. */
     double bytes = op_case_bytes(c, a->dtype, op_case_grad(c, a->dtype)), flops = op_case_flops(c);
     double floor = flops > 0 ? flops / product : bytes / copy;
@@ -79,6 +82,8 @@ static int bench_ops(const void *values)
     char text[160];
     const OpCase *cases;
     open_device(&dev, a);
+    Progress progress = progress_begin_quiet();
+    progress_print(&progress, "measuring the ceilings");
     MemoryCopy blocks = memory_copy_open(&dev, op_bench_scaled(MEMORY_COPY_BYTES, a->tokens));
     double copy = copy_rate(&dev, &blocks, a->repetitions);
     /* The arithmetic limit is measured with a product that is large enough to keep the device busy.
@@ -86,6 +91,7 @@ static int bench_ops(const void *values)
     int64_t width = op_bench_scaled(dev.backend->place == PLACE_HOST ? 768 : 4096, a->tokens);
     const OpCase large = {OP_linear_forward, .n = a->tokens, .cols = width, .outputs = 4 * width};
     double product = op_case_flops(&large) / case_seconds(&dev, &large, a, &blocks);
+    progress_end(&progress);
     int count = op_cases_bench(&cases);
     printf("%s, %s, %lld tokens, medians of %lld, cold caches\n",
            device_describe(&dev, text, sizeof text), dtype_name(a->dtype), (long long)a->tokens,

@@ -179,9 +179,12 @@ static void name_model(const Config *c, Result *r)
              (long long)c->model.hidden_size, (long long)c->model.vocab_size);
 }
 
-static void measure_round(const Arguments *a, int round, Result *r)
+static void measure_round(const Arguments *a, int round, Result *r, Progress *progress)
 {
     for (int way = 0; way < WAYS; way++) {
+        progress_count(progress, (int64_t)round * WAYS + way, a->rounds * WAYS,
+                       "measuring %s, round %d of %lld", ways[way].name, round + 1,
+                       (long long)a->rounds);
         Measured m = {.config = load_config(a, way)};
         r->possible[way] = m.config != NULL;
         if (m.config == NULL) continue;
@@ -241,8 +244,10 @@ static int bench_parallel(const void *values)
         return error_print(EXIT_USAGE, "--batch %lld: write a multiple of the %lld ranks",
                            (long long)a->batch, (long long)a->ranks);
     Result *r = must_calloc(1, sizeof *r);
+    Progress progress = progress_begin_quiet();
     for (int round = 0; round < a->rounds; round++)
-        measure_round(a, round, r);
+        measure_round(a, round, r, &progress);
+    progress_end(&progress);
     for (int i = 0; i < WAYS; i++) {
         r->step[i] = bench_median(r->seconds[i], (int)a->rounds);
         r->calls[i] = bench_median(r->communication[i], (int)a->rounds);

@@ -184,13 +184,14 @@ static double update_bytes(const Trainer *t, int64_t n)
     return op_case_bytes(&update, s->dtype, s->grad_dtype);
 }
 
-static Result measure(Trainer *t, int steps)
+static Result measure(Trainer *t, int steps, Progress *progress)
 {
     Device *dev = &t->session.dev;
     Profile *profile = profile_create();
     Replay replay;
     Stopwatch watch = {0};
     double(*round)[ROWS] = must_calloc((size_t)steps, sizeof *round);
+    progress_print(progress, "warming up");
     timed_step(t, &watch, profile); /* warms up: touches pages, lets libraries make their plans */
     stopwatch_close(dev, &watch);
     double held = (double)dev->held; /* before the benchmark's own buffers */
@@ -199,8 +200,12 @@ static Result measure(Trainer *t, int steps)
     double bytes = update_bytes(t, n);
     MemoryLoop loop = memory_loop_open(dev, (int64_t)(bytes / MEMORY_LOOP_BYTES));
     measure_round(t, profile, &replay, &loop, round[0]); /* warms up; overwritten below */
-    for (int i = 0; i < steps; i++)
+    progress_again(progress);
+    for (int i = 0; i < steps; i++) {
+        progress_count(progress, i, steps, "measuring step %d of %d", i + 1, steps);
         measure_round(t, profile, &replay, &loop, round[i]);
+    }
+    progress_end(progress);
     Result r = medians(round, steps, t->optimizer.rule->op);
     r.product_flops = product_flops(profile);
     r.update_bytes = bytes / (double)n;
@@ -326,10 +331,12 @@ static int bench_step(const void *values)
     char err[1024];
     const Config *c = bench_config(a);
     const Config micro = config_of_one_micro_batch(c, false);
+    Progress progress = progress_begin_quiet();
+    progress_print(&progress, "allocating memory and initializing the weights");
     data_open_random(&data, c->model.vocab_size);
     if (!trainer_open(&t, &micro, NULL, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
     if (!trainer_allocate(&t, &micro, &data, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
-    Result r = measure(&t, (int)a->steps);
+    Result r = measure(&t, (int)a->steps, &progress);
     print_result(&t, &r, a);
     trainer_close(&t);
     data_close(&data);

@@ -2,6 +2,7 @@
  * of one, and verifies checksums. */
 #include "model/core/check.h"
 #include "model/core/figures.h"
+#include "model/core/progress.h"
 #include "model/core/terminal.h"
 #include "model/core/utf8.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -213,13 +214,16 @@ static int run_verify(const char *path, char **found, int n)
     (void)path;
     int code = EXIT_OK, shown = 0;
     CheckpointIo io;
+    Progress progress = progress_begin();
     checkpoint_io_open(&io, NULL, NULL); /* no device: files are only compared with checksums */
     for (int i = 0; i < n; i++) {
         char err[1024];
         Checkpoint *c = NULL;
+        progress_count(&progress, i, n, "verifying checkpoint %d of %d", i + 1, n);
         bool good = checkpoint_open(found[i], &c, err, sizeof err) &&
                     checkpoint_verify(&io, c, err, sizeof err) &&
                     checkpoint_verify_indexes(c, err, sizeof err);
+        progress_end(&progress);
         if (good) {
             const Manifest *m = checkpoint_manifest(c);
             printf("%s: whole (%s, %s)\n", found[i], figure_of(m->n_tensors, "tensor").text,

@@ -2,7 +2,6 @@
  * validation data. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
-#include "model/core/progress.h"
 #include "model/core/terminal.h"
 #include "parallel/commands/commands.h"
 #include "parallel/run/opened_run.h"
@@ -14,7 +13,8 @@
 
 static bool print_progress(void *progress, const Work *work)
 {
-    progress_print(progress, "evaluating %s of %s", figure_count((double)work->done).text,
+    progress_count(progress, work->done, work->all, "evaluating micro-batch %s of %s",
+                   figure_count((double)(work->done < work->all ? work->done + 1 : work->all)).text,
                    figure_count((double)work->all).text);
     return true;
 }
@@ -57,12 +57,13 @@ static int evaluate_on(OpenedRank *rank, void *context)
     gpt_connect(gpt, feed_batch, &feed, stats, NULL);
     /* Only rank 0 prints progress. The callback never ends the evaluation, so the ranks need not
      * agree on its result. */
-    Progress progress = progress_begin();
+    Progress *progress = &rank->progress;
+    progress_again(progress);
     if (rank->leads) feed.watch = print_progress;
-    feed.watch_context = &progress;
+    feed.watch_context = progress;
     EvalRecord r = evaluate_model(&feed, s, gpt, stats, 0);
     if (rank->leads) {
-        progress_end(&progress);
+        progress_end(progress);
         print_result(rank, &r);
     }
     gpt_destroy(gpt);

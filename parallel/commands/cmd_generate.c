@@ -16,6 +16,7 @@ typedef struct {
 typedef struct {
     OpenedRank *rank;
     const Tokenizer *tokenizer;
+    const char *prompt; /* still to be printed; NULL: it has been */
     int32_t end;
 } Printer;
 
@@ -35,11 +36,21 @@ static bool print_token(const Printer *p, int32_t token)
     return fflush(stdout) == 0;
 }
 
+/* Prints the prompt, once the model has read it: until then the live line has its place. */
+static void print_prompt(Printer *p)
+{
+    if (p->prompt == NULL) return;
+    progress_end(&p->rank->progress);
+    printf("%s", p->prompt);
+    p->prompt = NULL;
+}
+
 /* Called for each token. All ranks draw the same tokens, and rank 0 prints them. Returns false on
  * all ranks when rank 0 ends the text. */
 static bool take_token(void *context, int32_t token)
 {
-    const Printer *p = context;
+    Printer *p = context;
+    if (p->rank->leads) print_prompt(p);
     return session_all_go_on(&p->rank->session, !p->rank->leads || print_token(p, token));
 }
 
@@ -51,16 +62,20 @@ static int generate_on(OpenedRank *rank, void *context)
     const char *begin = a->prompt ? a->prompt : rank->run->config->eval.sample_prompt;
     TokenBuffer prompt = {0};
     if (begin == NULL) begin = ""; /* an empty prompt begins like a new document */
-    Printer printer = {
-        .rank = rank, .tokenizer = tokenizer, .end = tokenizer_end_of_text(tokenizer)};
+    Printer printer = {.rank = rank,
+                       .tokenizer = tokenizer,
+                       .prompt = begin,
+                       .end = tokenizer_end_of_text(tokenizer)};
     tokenizer_encode_prompt(tokenizer, begin, &prompt);
     Decoder *decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                       s->layers.shape.P);
     /* No list of uses is given, because the number of tokens is not known in advance. */
     s->params->step_begin(s->params, NULL, 0);
-    if (rank->leads) printf("%s", begin);
+    progress_again(&rank->progress);
+    progress_print(&rank->progress, "reading the prompt");
     generate(decoder, &a->sampling, prompt.id, prompt.count, a->tokens, take_token, &printer);
     s->params->step_end(s->params);
+    if (rank->leads) print_prompt(&printer);
     if (rank->leads) printf("\n");
     decoder_destroy(decoder);
     token_buffer_free(&prompt);

@@ -21,13 +21,6 @@ static double without_sign(double value)
 
 /* ---- the live line --------------------------------------------------------------------------- */
 
-/* Erases the live line. Call it before a result is printed, which would otherwise begin at the end
- * of the live line's text. */
-static void clear_live_line(const Console *c)
-{
-    if (c->terminal) live_line_clear(c->to);
-}
-
 void console_live(Console *c, const StepRecord *r, double tokens_per_second, double eta)
 {
     if (!c->terminal) return;
@@ -54,7 +47,7 @@ void console_open(Console *c, const MetricsOptions *options)
 
 void console_close(Console *c)
 {
-    clear_live_line(c);
+    live_line_clear(c->to);
     fflush(c->to);
 }
 
@@ -150,7 +143,7 @@ static Figure scale_text(double scale)
 void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double eta)
 {
     Figure speed = {"-"}, flops = {"-"};
-    clear_live_line(c);
+    live_line_clear(c->to);
     print_header(c);
     /* A resumed run may print a row before it has made a step. */
     if (s->seconds > 0) {
@@ -171,7 +164,7 @@ void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double e
 
 void console_eval(Console *c, const EvalRecord *r)
 {
-    clear_live_line(c);
+    live_line_clear(c->to);
     print_header(c);
     fprintf(c->to, "%8lld %8s %s%8s%s", (long long)r->step, "val", c->colour ? "\033[1m" : "",
             loss_text(r->loss).text, c->colour ? "\033[0m" : "");
@@ -194,7 +187,7 @@ static void print_labelled(Console *c, const char *label, const char *text, cons
     utf8_print_escaped(to, more);
     fclose(to);
     char *lines = text_wrap_to(terminal_line(c->to), whole, COLUMN, COLUMN, wrap);
-    clear_live_line(c);
+    live_line_clear(c->to);
     fprintf(c->to, "  %-*s%s\n", COLUMN - 2, label, lines);
     fflush(c->to);
     free(lines);

@@ -22,18 +22,18 @@
  * the noise of a batch: the run has diverged. */
 enum { MUCH_WORSE = 4 };
 
-/* Starts a new progress line. The live line stays unchanged until the first progress text is due.
- */
-static void begin_progress(Run *run)
+static void begin_work(Run *run, const char *doing)
 {
     progress_again(&run->work.progress);
     run->work.start = seconds_now();
+    run_prepare_answers(run, doing);
 }
 
-static void begin_work(Run *run, const char *doing)
+/* Begins the progress of a step. It appears at once for the first step, for which a user waits. */
+static void begin_step(Run *run)
 {
-    begin_progress(run);
-    run_prepare_answers(run, doing);
+    progress_again(&run->work.progress);
+    if (run->trainer.steps == run->saving.first_step) progress_hurry(&run->work.progress);
 }
 
 static void end_work(Run *run)
@@ -42,26 +42,28 @@ static void end_work(Run *run)
     run_prepare_answers(run, NULL);
 }
 
-/* Prints how much of the work is done, and how long the rest will take at the speed so far. For a
- * step that is the speed of the host. The device may be slower, but the host would have to wait for
- * it to know. */
-static void print_work(Run *run, const Work *work)
+/* Says which part of the work is under way, for the line that shows progress. The time that it
+ * shows for a step is that of the host. The device may be slower, but the host would have to wait
+ * for it to know. */
+static void say_work(Run *run, const Work *work)
 {
-    double each = (seconds_now() - run->work.start) / (double)(work->done > 0 ? work->done : 1);
-    Figure done = figure_count((double)work->done), all = figure_count((double)work->all);
-    Figure left = figure_duration(work->done > 0 ? each * (double)(work->all - work->done) : -1);
+    char loss[32] = "";
+    Progress *p = &run->work.progress;
+    Figure part = figure_count((double)(work->done < work->all ? work->done + 1 : work->all));
+    Figure all = figure_count((double)work->all);
     switch (work->kind) {
     case WORK_STEP:
-        progress_print(&run->work.progress, "step %lld: micro-batch %s of %s, %s left",
-                       (long long)run->trainer.steps + 1, done.text, all.text, left.text);
+        if (run->records.last_known)
+            snprintf(loss, sizeof loss, ", last loss %.4g", run->records.last.loss);
+        progress_count(p, work->done, work->all, "step %lld: micro-batch %s of %s%s",
+                       (long long)run->trainer.steps + 1, part.text, all.text, loss);
         break;
     case WORK_EVALUATION:
-        progress_print(&run->work.progress, "evaluating %s of %s, %s left", done.text, all.text,
-                       left.text);
+        progress_count(p, work->done, work->all, "evaluating micro-batch %s of %s", part.text,
+                       all.text);
         break;
     case WORK_SAMPLE:
-        progress_print(&run->work.progress, "sampling %s of %s tokens, %s left", done.text,
-                       all.text, left.text);
+        progress_count(p, work->done, work->all, "sampling token %s of %s", part.text, all.text);
         break;
     }
 }
@@ -69,8 +71,8 @@ static void print_work(Run *run, const Work *work)
 bool run_watch(void *context, const Work *work)
 {
     Run *run = context;
-    if (run->lead && work->kind == WORK_STEP && work->done == 0) begin_progress(run);
-    if (run->lead && progress_due(&run->work.progress)) print_work(run, work);
+    if (run->lead && work->kind == WORK_STEP && work->done == 0) begin_step(run);
+    if (run->lead) say_work(run, work);
     return work->kind == WORK_STEP || !run_stop_asked_within(run);
 }
 
@@ -103,6 +105,7 @@ bool run_sample(Run *run)
     run_pause_clock(run);
     bool saved = run->saving.saved_step == run->trainer.steps;
     begin_work(run, saved ? "ending this sample" : "ending this sample, then saving");
+    if (run->lead) say_work(run, &(Work){.kind = WORK_SAMPLE, .all = c->eval.sample_tokens});
     char *text = trainer_sample(&run->trainer, c->eval.sample_prompt, c->eval.sample_tokens);
     end_work(run);
     if (text) {
@@ -175,6 +178,7 @@ void run_save(Run *run)
     double start = seconds_now();
     run_pause_clock(run);
     begin_work(run, "finishing this save");
+    progress_print(&run->work.progress, "saving step %lld", (long long)run->trainer.steps);
     /* If somebody removed the lock file, another run may have started in this folder. Two runs that
      * save here would remove each other's checkpoints. */
     bool in_place = !run->lead || run_folder_in_place(&run->folder, err, sizeof err);

@@ -8,7 +8,6 @@
 #include "model/core/json_write.h"
 #include "model/core/log.h"
 #include "model/core/machine.h"
-#include "model/core/progress.h"
 #include "model/core/version.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
@@ -132,6 +131,8 @@ void run_allocate_trainer(Run *run, const Config *config)
     char err[2048];
     Device *dev = &run->trainer.session.dev;
     MemoryMark before = memory_mark(dev); /* the run uses all memory taken from here on */
+    progress_again(&run->work.progress);
+    progress_print(&run->work.progress, "allocating memory and initializing the weights");
     run_take_place(run);
     /* The ranks need not agree on this failure: the failing rank ends the whole program, while the
      * others wait for it in here. */
@@ -139,6 +140,7 @@ void run_allocate_trainer(Run *run, const Config *config)
         fail(EXIT_DAMAGED, "%s", err);
     trainer_warm_up(&run->trainer);
     run_speak_for_all(run);
+    progress_end(&run->work.progress);
     memory_measure_reserve(run->world, config, &run->plan, before, memory_mark(dev));
     memory_print_use(run->config, &run->plan, "weights, gradients and optimizer are laid out");
     log_field("device", "%s", device_describe(dev, err, sizeof err));
@@ -369,17 +371,24 @@ static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
 void run_open_trainer(Run *run)
 {
     char err[2048];
+    Progress *progress = &run->work.progress;
+    progress_again(progress);
+    progress_print(progress, "looking at the run folder");
     if (run->lead) check_folder(run);
     comm_barrier(run->world); /* no rank allocates before rank 0 has accepted the run */
     run_allocate_trainer(run, run->config);
     /* The folder's files do not change until the checkpoint is loaded and a save would fit. */
+    progress_again(progress);
+    progress_print(progress, "reading the checkpoint");
     Checkpoint *checkpoint = find_checkpoint(run);
     bool ok = checkpoint == NULL || trainer_load(&run->trainer, checkpoint, err, sizeof err);
     run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
     bool same_run = checkpoint && run->folder.state == RUN_RESUMED;
     run->origin.config_text = config_text(run->config);
     run->origin.machine = machine_json(&run->trainer.session.dev);
+    progress_print(progress, "preparing the run folder");
     if (run->lead) describe_run(run, checkpoint, same_run);
+    progress_end(progress);
     if (checkpoint) take_up(run, checkpoint, same_run);
     log_field("run", "%s", run->folder.path);
     /* A checkpoint of another run does not count as saved in this folder. */
@@ -389,7 +398,6 @@ void run_open_trainer(Run *run)
     run->saving.first_step = run->trainer.steps;
     run->trainer.feed.watch = run_watch;
     run->trainer.feed.watch_context = run;
-    run->work.progress = progress_begin();
     run_take_place(run);
     run->clock.start = run->clock.shown_at = seconds_now();
     if (!run->lead) return;

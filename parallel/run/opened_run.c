@@ -68,6 +68,8 @@ void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
     if (r->is_checkpoint && r->choice != OPEN_BEST_OR_NEWEST)
         fail(EXIT_USAGE, "%s is one checkpoint; %s chooses one of a run: give %s, or leave it out",
              a->run, a->best ? "--best" : "--newest", r->folder);
+    /* The text of generate is all of its output. */
+    r->progress = with_data ? progress_begin() : progress_begin_quiet();
     r->config = read_config(r->folder, a->ranks, a->set.count, a->set.item);
     r->tokenizer = identity_tokenizer(r->folder);
     if (with_data) open_own_data(r, r->folder);
@@ -132,8 +134,10 @@ static bool open_best(const OpenedRank *r, CheckpointIo *io, Checkpoint **out, c
     *out = NULL;
     if (run->choice == OPEN_NEWEST) return true;
     bool good = checkpoint_best_open(io, run->folder, out, &best, err, n);
-    if (*out != NULL && r->leads)
+    if (*out != NULL && r->leads) {
+        live_line_clear(stdout);
         fprintf(stderr, "best: step %lld, val %.4f\n", (long long)best.step, best.val_loss);
+    }
     if (run->choice == OPEN_BEST && good && *out == NULL)
         control_fail(io->world, EXIT_MISSING,
                      "%s keeps no best checkpoint; leave --best out to open the newest",
@@ -152,8 +156,10 @@ static bool open_chosen(const OpenedRank *r, CheckpointIo *io, Checkpoint **out,
     if (!open_best(r, io, out, err, n)) return false;
     if (*out != NULL) return true;
     if (!checkpoint_open_newest(io, run->folder, out, err, n)) return false;
-    if (*out != NULL && r->leads)
+    if (*out != NULL && r->leads) {
+        live_line_clear(stdout);
         fprintf(stderr, "newest: step %lld\n", (long long)checkpoint_manifest(*out)->state.steps);
+    }
     return true;
 }
 
@@ -166,6 +172,9 @@ static void join(OpenedRank *r, Comm *world)
     CheckpointIo io;
     Checkpoint *checkpoint = NULL;
     r->leads = world->rank == 0;
+    r->progress = run->progress;
+    progress_again(&r->progress);
+    progress_print(&r->progress, "reading the checkpoint");
     if (!session_open(&r->session, run->config, world, false, err, sizeof err))
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);
     session_allocate(&r->session);
@@ -174,6 +183,7 @@ static void join(OpenedRank *r, Comm *world)
         control_fail(world, EXIT_DAMAGED, "%s", err);
     if (checkpoint == NULL)
         control_fail(world, EXIT_MISSING, "%s has no checkpoint yet", run->folder);
+    progress_print(&r->progress, "reading the weights");
     /* Checked before the weights are read: otherwise a --set of another model would be reported as
      * a damaged checkpoint. */
     if (run->changed) check_model_of(r, world, checkpoint);
@@ -182,6 +192,7 @@ static void join(OpenedRank *r, Comm *world)
     r->step = checkpoint_manifest(checkpoint)->state.steps;
     checkpoint_close(checkpoint);
     checkpoint_io_close(&io);
+    progress_end(&r->progress);
 }
 
 typedef struct {

@@ -6,6 +6,7 @@
 
 #include "data/dataset.h"
 #include "model/core/args.h"
+#include "model/core/progress.h"
 #include "parallel/grid/launch.h"
 #include "parallel/trainer/session.h"
 
@@ -26,6 +27,7 @@ typedef struct {
     bool is_checkpoint;   /* `path` names one checkpoint, not the run folder */
     bool changed;         /* --set was given */
     OpenedChoice choice;  /* ignored if is_checkpoint */
+    Progress progress;    /* a copy for each rank; on a terminal only unless opened with_data */
 } OpenedRun;
 
 /* The options of the commands that open a run: which run, its --set, the ranks, and the choice of
@@ -64,6 +66,7 @@ typedef struct {
     Session session;
     int64_t step;
     bool leads; /* this is rank 0, which prints */
+    Progress progress;
 } OpenedRank;
 /* The work of one rank; returns the exit code. */
 typedef int (*OpenedBody)(OpenedRank *rank, void *context);

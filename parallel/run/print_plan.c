@@ -167,6 +167,7 @@ void run_plan(Run *run)
     const Config *c = run->config;
     char err[2048] = "";
     size_t host = memory_available();
+    run->work.progress = progress_begin();
     if (run->lead) memory_check_step(c);
     if (run->lead) run_check_schedules(c);
     control_share(run->world, &host, sizeof host); /* the value before any rank allocated memory */

@@ -1,6 +1,7 @@
 /* test_clocks.c -- tests of runs whose ranks measure different times: the ranks still make the same
  * steps together, and no time is counted twice. */
 #include "model/core/log.h"
+#include "tests/parallel/run/slow_rank.h"
 #include "tests/support/trainer/run_fixture.h"
 
 #include <setjmp.h>
@@ -14,8 +15,7 @@
 double __real_seconds_now(void);
 double __wrap_seconds_now(void);
 
-/* The rank on which every call of seconds_now advances its clock by a minute; negative: none. */
-static int slow_rank = -1;
+int slow_rank = -1;
 static _Thread_local double seconds_ahead;
 
 double __wrap_seconds_now(void)
