@@ -168,6 +168,7 @@ static bool read_texts(const Config *c, Text *text, Text *val_text, bool val_onl
     const TextOptions options = {.text_key = c->data.text_key,
                                  .skip_bad_lines = c->data.skip_bad_lines,
                                  .progress = &progress};
+    progress_print(&progress, "reading the text");
     bool needed = !val_only || c->data.val_text.count == 0;
     bool good = (!needed || text_read_files(text, &c->data.text, &options, err, n, code)) &&
                 text_read_files(val_text, &c->data.val_text, &options, err, n, code);

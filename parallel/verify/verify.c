@@ -59,6 +59,7 @@ static void open_side(Side *side, Proof *p, const char *name, const Config *conf
     char err[1024];
     *side = (Side){.proof = p, .name = name};
     if (config == NULL) return;
+    if (log_rank() == 0) progress_again(&p->progress);
     if (log_rank() == 0) progress_print(&p->progress, "preparing %s", name);
     if (!trainer_open(&side->trainer, config, world, err, sizeof err)) refuse(world, err);
     if (hooked && p->options->opened) p->options->opened(&side->trainer, p->options->context);
