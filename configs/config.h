@@ -374,6 +374,10 @@ int64_t config_likely_vocab(const Config *config);
  * its phases are timed. If `samples` is false, no memory is planned for drawing samples. The copy
  * shares the strings of `config`, which must outlive it; it must not be freed. */
 Config config_of_one_micro_batch(const Config *config, bool samples);
+/* Returns a copy of a config of one micro-batch in which all ranks together have about as many
+ * sequences as one rank has in `config`, and each at least one. For ranks that share the processors
+ * of a machine, where a whole micro-batch of every rank would take too long. */
+Config config_of_one_share(const Config *config);
 
 /* Returns the grid that the config asks for, as axis sizes, on this many ranks. dp is ranks / (pp x
  * tp), rounded down, so it is 0 if there are too few ranks. If `ranks` is 0, dp is parallel.data.

@@ -73,3 +73,17 @@ Config config_of_one_micro_batch(const Config *config, bool samples)
     if (!samples) one.eval.sample_tokens = 0;
     return one;
 }
+
+Config config_of_one_share(const Config *config)
+{
+    Config one = *config;
+    int64_t rows = config->train_micro_batch_size_per_gpu, share = rows / config->world;
+    if (share < 1) share = 1;
+    /* Tensor-parallel ranks that cut a micro-batch must get equal parts of it. */
+    while (config->parallel.sequence_parallel && share < rows &&
+           share * config->data.seq_length % config->parallel.tensor != 0)
+        share++;
+    one.train_micro_batch_size_per_gpu = share;
+    one.train_batch_size = config->train_batch_size / rows * share;
+    return one;
+}

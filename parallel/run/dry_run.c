@@ -1,5 +1,9 @@
-/* dry_run.c -- `--dry-run`: allocates everything, trains one micro-batch, and estimates the speed
- * of the whole run. */
+/* dry_run.c -- `--dry-run`: allocates everything as the run would, trains a micro-batch, and
+ * estimates the speed of the whole run.
+ *
+ * On the CPU the ranks share the processors. There each rank trains only its share of a
+ * micro-batch, so a dry run takes about as long for many ranks as for one. It still makes every
+ * call of a step on every rank. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "optim/step_constants.h"
@@ -18,7 +22,7 @@ static double crowding(const Trainer *t, int ranks)
 }
 
 /* Estimates the seconds of a full step of the run from the trainer's step since the last call,
- * which had one micro-batch. Resets the trainer's clocks. */
+ * which had one micro-batch or a share of it. Resets the trainer's clocks. */
 static double take_seconds(Run *run)
 {
     Trainer *t = &run->trainer;
@@ -31,6 +35,8 @@ static double take_seconds(Run *run)
     StepTimes one = phases_times(s, data);
     one.fill = (double)(stages - 1) / t->session.layers.n_chunks;
     if (immediate && stages > 1) one.micro_batch *= crowding(t, run->world->size);
+    one.micro_batch *= (double)c->train_micro_batch_size_per_gpu /
+                       (double)t->config->train_micro_batch_size_per_gpu;
     *s = (PhaseSeconds){0};
     t->feed.seconds = 0;
     double seconds =
@@ -43,7 +49,7 @@ static double take_seconds(Run *run)
  * Therefore a second step is measured, unless the first took so long that this hardly matters. */
 static void print_speed(Run *run)
 {
-    enum { LONG_ENOUGH = 10 };
+    enum { LONG_ENOUGH = 3 };
     StepRecord record[TRAINER_HISTORY];
     Trainer *t = &run->trainer;
     const Config *c = run->config;
@@ -63,18 +69,42 @@ static void print_speed(Run *run)
               figure_duration(pace_seconds_left(&pace, 0, seconds)).text);
 }
 
+/* Lets every rank train only its share of a micro-batch, if the ranks share the processors. */
+static void take_share(Run *run, const Config *share)
+{
+    char err[2048];
+    Trainer *t = &run->trainer;
+    if (t->session.dev.backend->place != PLACE_HOST) return;
+    if (share->train_micro_batch_size_per_gpu == t->config->train_micro_batch_size_per_gpu) return;
+    if (!trainer_shrink(t, share, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
+}
+
 int run_dry(Run *run)
 {
     StepRecord record[TRAINER_HISTORY];
     const Config *c = run->config;
-    const Config micro = config_of_one_micro_batch(c, true);
+    const Config micro = config_of_one_micro_batch(c, true), share = config_of_one_share(&micro);
+    Progress *progress = &run->work.progress;
     run_allocate_trainer(run, &micro);
+    take_share(run, &share);
+    int64_t rows = run->trainer.config->train_micro_batch_size_per_gpu;
+    progress_again(progress);
+    progress_hurry(progress);
+    progress_print(progress, "dry run: a step of %lld x %lld tokens%s", (long long)rows,
+                   (long long)c->data.seq_length, run->world->size > 1 ? " on every rank" : "");
     trainer_step(&run->trainer);
     trainer_read_all(&run->trainer, record);
+    progress_end(progress);
+    char part[96] = "";
+    if (rows < c->train_micro_batch_size_per_gpu)
+        snprintf(part, sizeof part, ", %lld of its %lld sequences on every rank", (long long)rows,
+                 (long long)c->train_micro_batch_size_per_gpu);
     log_field("dry run: ",
-              "one micro-batch of %s, loss %.4f (uniform guessing: %.4f); no run was started",
-              run->data.title, record[0].loss, log((double)c->model.vocab_size));
+              "one micro-batch of %s%s, loss %.4f (uniform guessing: %.4f); no run was started",
+              run->data.title, part, record[0].loss, log((double)c->model.vocab_size));
+    progress_print(progress, "dry run: a second step, without the cost of the first");
     print_speed(run);
+    progress_end(progress);
     trainer_close(&run->trainer);
     if (run->no_data != EXIT_OK && run->lead)
         return error_print(run->no_data,

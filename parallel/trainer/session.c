@@ -163,11 +163,19 @@ bool session_open(Session *s, const Config *config, Comm *world, bool gradients,
     return true;
 }
 
-void session_allocate(Session *s)
+/* Opens the connection between stages for micro-batches of the config's size. */
+static void open_pipeline(Session *s)
 {
     const Config *c = s->config;
     const GptShape *shape = &s->layers.shape;
     int64_t rows = c->train_micro_batch_size_per_gpu * c->data.seq_length;
+    s->pipeline = pipeline_create(&s->dev, &s->grid.pp, s->room.buffers, shape->dtype,
+                                  shape_stream_rows(shape, rows), shape->C);
+}
+
+void session_allocate(Session *s)
+{
+    const Config *c = s->config;
     device_warn(&s->dev);
     if (session_connects(s)) grid_connect(&s->grid, &s->dev, c->parallel.timeout);
     zero_allocate(s->store, &s->dev);
@@ -176,10 +184,17 @@ void session_allocate(Session *s)
     s->uncut.parts = 1;
     s->uncut.part = 0;
     if (s->grid.size.pp == 1) return;
-    s->pipeline = pipeline_create(&s->dev, &s->grid.pp, s->room.buffers, shape->dtype,
-                                  shape_stream_rows(shape, rows), shape->C);
+    open_pipeline(s);
     relay_open(&s->stages, &s->dev, &s->grid.pp, s->layers.n_chunks);
     s->relay = relay_of(&s->stages);
+}
+
+void session_shrink(Session *s, const Config *config)
+{
+    s->config = config;
+    if (s->pipeline == NULL) return;
+    pipeline_destroy(s->pipeline);
+    open_pipeline(s);
 }
 
 void session_close(Session *s)

@@ -66,6 +66,9 @@ bool session_open(Session *session, const Config *config, Comm *world, bool grad
  * other. First warns if device "auto" had to skip a device that exists. The warning is not given by
  * session_open, so a run prints its plan before it. */
 void session_allocate(Session *session);
+/* Replaces what depends on the size of a micro-batch, after session_allocate: `config` differs from
+ * the session's only in that. All ranks must call it together. */
+void session_shrink(Session *session, const Config *config);
 void session_close(Session *session);
 
 /* Returns the connection by which a decoder's passes go through the stages; NULL: a single

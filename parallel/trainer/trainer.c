@@ -11,18 +11,24 @@
 
 #include <stdlib.h>
 
+static LoaderOptions train_options(const Trainer *t)
+{
+    const Config *c = t->config;
+    return (LoaderOptions){.split = SPLIT_TRAIN,
+                           .B = c->train_micro_batch_size_per_gpu,
+                           .T = c->data.seq_length,
+                           .vocab_size = c->model.vocab_size,
+                           .seed = (uint64_t)c->seed,
+                           .shuffle = c->data.shuffle,
+                           .dp_rank = t->session.grid.at.dp,
+                           .dp_size = t->session.grid.size.dp,
+                           .micros = c->gradient_accumulation_steps};
+}
+
 static bool open_loaders(Trainer *t, char *err, size_t n)
 {
     const Config *c = t->config;
-    LoaderOptions options = {.split = SPLIT_TRAIN,
-                             .B = c->train_micro_batch_size_per_gpu,
-                             .T = c->data.seq_length,
-                             .vocab_size = c->model.vocab_size,
-                             .seed = (uint64_t)c->seed,
-                             .shuffle = c->data.shuffle,
-                             .dp_rank = t->session.grid.at.dp,
-                             .dp_size = t->session.grid.size.dp,
-                             .micros = c->gradient_accumulation_steps};
+    LoaderOptions options = train_options(t);
     if (!loader_create(&t->train, t->data, &options, err, n)) return false;
     if (t->data->val.n_files == 0) return true;
     options.split = SPLIT_VAL;
@@ -34,13 +40,26 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
     return loader_create(&t->val, t->data, &options, err, n);
 }
 
+/* Allocates micro-batches on the device, and computes the constants of a step of them. */
+static void open_feed(Trainer *t)
+{
+    const Config *c = t->config;
+    feed_open(&t->feed, &t->session.dev, c->train_micro_batch_size_per_gpu * c->data.seq_length,
+              t->session.room.batches);
+    t->feed.train = t->train;
+    t->feed.val = t->val;
+    t->feed.samples = &t->samples;
+    t->feed.micros = c->gradient_accumulation_steps;
+    t->constants = step_constants(c, t->session.grid.size.dp);
+}
+
 /* Allocates a step's data on the device besides the model: its state, the learning rate of every
  * update, and micro-batches. */
 static void open_state(Trainer *t)
 {
     Device *dev = &t->session.dev;
     const Config *c = t->config;
-    int64_t N = c->train_micro_batch_size_per_gpu * c->data.seq_length, n_lr = c->train_steps;
+    int64_t n_lr = c->train_steps;
     t->state = device_alloc(dev, sizeof *t->state, "the step's state");
     t->lr_memory = device_alloc(dev, t->lr_bytes, "the learning rates");
     t->lr_table = tensor_1d(t->lr_memory, F64, n_lr);
@@ -51,12 +70,16 @@ static void open_state(Trainer *t)
     device_copy(dev, t->lr_table, tensor_1d(lr, F64, n_lr));
     device_synchronize(dev);
     free(lr);
-    feed_open(&t->feed, dev, N, t->session.room.batches);
-    t->feed.train = t->train;
-    t->feed.val = t->val;
-    t->feed.samples = &t->samples;
-    t->feed.micros = c->gradient_accumulation_steps;
-    t->constants = step_constants(c, t->session.grid.size.dp);
+    open_feed(t);
+}
+
+static void open_model(Trainer *t)
+{
+    Session *s = &t->session;
+    const Config *c = t->config;
+    t->gpt = gpt_create(&s->dev, &s->layers, s->params, &s->tp, c->train_micro_batch_size_per_gpu,
+                        c->data.seq_length, GPT_TRAIN, s->room.slots);
+    gpt_connect(t->gpt, feed_batch, &t->feed, &t->state->stats, &t->state->state.loss_seed);
 }
 
 static void open_optimizer(Trainer *t)
@@ -111,10 +134,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     if (!open_loaders(t, err, n)) return false;
     open_state(t);
     decide_open(t);
-    t->gpt =
-        gpt_create(&s->dev, &s->layers, s->params, &s->tp, config->train_micro_batch_size_per_gpu,
-                   config->data.seq_length, GPT_TRAIN, s->room.slots);
-    gpt_connect(t->gpt, feed_batch, &t->feed, &t->state->stats, &t->state->state.loss_seed);
+    open_model(t);
     if (trainer_samples(config, data))
         t->decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                     s->layers.shape.P);
@@ -126,6 +146,22 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     optimizer_init(&t->optimizer, &t->session.dev);
     save_open(t);
     if (config->wall_clock_breakdown) phases_open(&t->phases, s, s->step.schedule.n);
+    trainer_set_state(t, step_state_initial(config));
+    return true;
+}
+
+bool trainer_shrink(Trainer *t, const Config *config, char *err, size_t n)
+{
+    gpt_destroy(t->gpt);
+    feed_close(&t->feed);
+    loader_free(t->train);
+    t->train = NULL;
+    t->config = config;
+    session_shrink(&t->session, config);
+    LoaderOptions options = train_options(t);
+    if (!loader_create(&t->train, t->data, &options, err, n)) return false;
+    open_feed(t);
+    open_model(t);
     trainer_set_state(t, step_state_initial(config));
     return true;
 }

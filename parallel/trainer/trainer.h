@@ -69,6 +69,11 @@ void trainer_measure(Trainer *trainer, const Config *config);
  * (EXIT_NO_MEMORY). */
 bool trainer_allocate(Trainer *trainer, const Config *config, const DataSet *data, char *err,
                       size_t n);
+/* Makes the micro-batch of an allocated trainer smaller: frees what depends on its size and
+ * allocates it again. `config` must differ from the trainer's only in the micro-batch, which must
+ * be smaller, and in train_batch_size. Only steps may follow: the validation data keep the former
+ * micro-batch. Returns false and sets `err` if the data are damaged. */
+bool trainer_shrink(Trainer *trainer, const Config *config, char *err, size_t n);
 /* Returns whether a trainer of `config` draws samples with these data, and so needs a decoder.
  * Random data stand in for data that are not there yet and are assumed to have a tokenizer. */
 bool trainer_samples(const Config *config, const DataSet *data);

@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
@@ -110,6 +111,37 @@ static void a_set_vocabulary_replaces_a_contradicting_one_of_the_file(void **sta
     }
 }
 
+/* All ranks together have the sequences of one rank's micro-batch, and each has at least one. */
+static void config_of_one_share_divides_a_micro_batch_among_the_ranks(void **state)
+{
+    (void)state;
+    /* Of 14 tokens, four ranks get equal parts of two sequences, but not of one. */
+    static const struct {
+        int world;
+        const char *grid;
+        int64_t rows;
+    } cases[] = {{1, "{}", 12},
+                 {4, "{}", 3},
+                 {5, "{}", 2},
+                 {16, "{}", 1},
+                 {16, "{\"tensor\": 4, \"sequence_parallel\": true}", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{\"data\": {\"text\": \"x\", \"seq_length\": 14}, \"train_batch_size\": 12,"
+                 " \"train_micro_batch_size_per_gpu\": 12, \"parallel\": %s}",
+                 cases[i].grid);
+        const Config *c = config_test_parse(text, 0, NULL);
+        Config micro = config_of_one_micro_batch(c, true);
+        int64_t whole = micro.train_batch_size;
+        micro.world = cases[i].world;
+        const Config share = config_of_one_share(&micro);
+        assert_int_equal(share.train_micro_batch_size_per_gpu, cases[i].rows);
+        assert_int_equal(share.train_batch_size, whole / 12 * cases[i].rows);
+        config_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -117,6 +149,7 @@ int main(void)
         cmocka_unit_test(config_settle_changes_only_the_given_facts),
         cmocka_unit_test(a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model),
         cmocka_unit_test(a_set_vocabulary_replaces_a_contradicting_one_of_the_file),
+        cmocka_unit_test(config_of_one_share_divides_a_micro_batch_among_the_ranks),
     };
     return cmocka_run_group_tests_name("settle", tests, NULL, NULL);
 }

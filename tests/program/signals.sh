@@ -25,6 +25,26 @@ let_go
 check "signals: RUN/STOP ends the run with 85 (got $code)" test "$code" -eq 85
 expect_code "signals: RUN/STOP does not stop the next start" 0 "$TRAIN" "$TINY" "${long[@]}" --out run-stop
 
+# A dry run saves nothing, so a signal ends it at once, also inside its step, which takes minutes here.
+for ranks in 1 2; do
+    for signal in TERM INT; do
+        : >dry
+        "$TRAIN" "$TINY" --dry-run --ranks $ranks --set train_micro_batch_size_per_gpu=20000 --set cpu.threads=1 >dry 2>&1 </dev/null &
+        child=$!
+        children+=("$child")
+        for _ in {1..600}; do
+            grep -q '^windows ' dry && break
+            sleep 0.1
+        done
+        check "signals: a dry run of $ranks rank(s) reaches its step" grep -q '^windows ' dry
+        kill -$signal "$child"
+        wait "$child"
+        code=$?
+        check "signals: SIG$signal ends a dry run of $ranks rank(s) by that signal (got $code)" \
+            test "$code" -eq "$((128 + $(kill -l $signal)))"
+    done
+done
+
 # Both signals are pending before the run can act on the first. (ThreadSanitizer delivers signals itself, and drops the second.)
 if [[ $TRAIN == */tsan/* ]]; then
     skip "signals: two signals end the run at once" "ThreadSanitizer queues signals"

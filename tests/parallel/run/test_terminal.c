@@ -305,11 +305,13 @@ static void test_all_long_work_says_what_it_does(void **state)
     (void)state;
     disturbance = (Disturbance){0};
     shows(LIST("tiny.json", "--resume", "never", "--set", "data.cache=fresh"), EVERYWHERE,
-          LIST("  preparing the text", "  allocating memory and initializing the weights",
-               "  step 1: micro-batch 1 of 2", "  step 3: micro-batch 2 of 2, last loss ",
-               "  saving step 2", "  evaluating micro-batch 5 of 5, ", "  sampling token 1 of 6"));
+          LIST("  reading the text", "  preparing the text",
+               "  allocating memory and initializing the weights", "  step 1: micro-batch 1 of 2",
+               "  step 3: micro-batch 2 of 2, last loss ", "  saving step 2",
+               "  evaluating micro-batch 5 of 5, ", "  sampling token 1 of 6"));
     shows(LIST("tiny.json", "--resume", "out/tiny/checkpoints/step_00000004", "--out", "on"), ONCE,
           LIST("  reading the checkpoint", "  step 5: micro-batch 1 of 2"));
+    shows(LIST("tiny.json", "--dry-run"), EVERYWHERE, LIST("  dry run: a step of 2 x 16 tokens,"));
     shows(LIST("eval", "out/tiny"), EVERYWHERE,
           LIST("  reading the checkpoint", "  evaluating micro-batch 1 of ", " left"));
     shows(LIST("ckpt", "verify", "out/tiny"), EVERYWHERE, LIST("  verifying checkpoint 2 of 4, "));
@@ -463,6 +465,37 @@ static void test_a_dry_run_prints_the_passes_over_the_data_and_the_speed(void **
     free(s);
 }
 
+/* Returns the loss that a dry run of four ranks prints, as text; the caller frees it. */
+static char *dry_loss(const char *rows, const char *grid, const char *words)
+{
+    char *sent = command_expecting(LIST("tiny.json", "--dry-run", "--ranks", "4", "--set", rows,
+                                        "--set", "model.num_layers=2", "--set", grid),
+                                   0);
+    char *loss = strstr(sent, "loss ");
+    if (strstr(sent, words) == NULL || loss == NULL) fail_msg("not \"%s\" in:\n%s", words, sent);
+    loss = strndup(loss, strcspn(loss, "("));
+    free(sent);
+    return loss;
+}
+
+/* On the CPU, each rank of a dry run trains its share of a micro-batch, and the same as if its
+ * micro-batch were that small. */
+static void test_the_ranks_of_a_dry_run_train_their_share_of_a_micro_batch(void **state)
+{
+    (void)state;
+    static const char *const grids[] = {"parallel.data=4", "parallel={\"tensor\":2,\"pipeline\":2}",
+                                        "parallel={\"tensor\":2,\"sequence_parallel\":true}"};
+    disturbance = (Disturbance){0};
+    for (int i = 0; i < 3; i++) {
+        char *share =
+                 dry_loss("train_micro_batch_size_per_gpu=5", grids[i], ", 1 of its 5 sequences"),
+             *whole = dry_loss("train_micro_batch_size_per_gpu=1", grids[i], ", loss ");
+        assert_string_equal(share, whole);
+        free(share);
+        free(whole);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -477,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_messages_are_folded_to_the_width_of_the_terminal),
         cmocka_unit_test(test_only_a_terminal_that_shows_colours_gets_them),
         cmocka_unit_test(test_a_dry_run_prints_the_passes_over_the_data_and_the_speed),
+        cmocka_unit_test(test_the_ranks_of_a_dry_run_train_their_share_of_a_micro_batch),
     };
     unsetenv("NO_COLOR");
     setenv("TERM", "xterm", 1);
