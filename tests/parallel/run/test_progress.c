@@ -1,0 +1,212 @@
+/* test_progress.c -- tests of the line that shows the progress of long work, on a terminal and in a
+ * pipe: every kind of work has it, and it goes on while the work is busy. */
+#include "model/core/log.h"
+#include "tests/parallel/run/slow_rank.h"
+#include "tests/support/trainer/run_fixture.h"
+#include "tests/support/trainer/screen.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void count(void)
+{
+    Progress p = progress_begin();
+    progress_print(&p, "too early");
+    p.every = 0;
+    log_set_level(LOG_NOTICE);
+    progress_print(&p, "too quiet");
+    log_set_level(LOG_INFO);
+    log_set_rank(1, NULL);
+    progress_print(&p, "another rank");
+    log_set_rank(0, NULL);
+    progress_print(&p, "counting %d of %d", 7, 9);
+    progress_end(&p);
+    puts("over");
+}
+
+static void work_long(void)
+{
+    enum { MICROSECONDS = 1700000 };
+    Progress p = progress_begin();
+    progress_print(&p, "reading all");
+    usleep(MICROSECONDS); /* as if one call took so long */
+    log_notice("a file is empty");
+    usleep(MICROSECONDS / 2);
+    error_print(EXIT_BUG, "a file is damaged");
+    usleep(MICROSECONDS / 2);
+    progress_end(&p);
+    exit(0);
+}
+
+/* The line is drawn again, with the time so far, while the work is busy, and after a message. It is
+ * not drawn after an error message, which may be the last line of the program. */
+static void test_the_live_line_goes_on_while_the_work_is_busy(void **state)
+{
+    (void)state;
+    char *sent;
+    disturbance = (Disturbance){.first = work_long, .dry = true};
+    Screen *s = screen_of_run("long", NULL, 0, &sent);
+    const char *notice = strstr(sent, "notice: a file is empty"),
+               *error = strstr(sent, "a file is damaged");
+    const char *drawn = strstr(sent, "  reading all, 0:0");
+    if (!drawn || !notice || !error || drawn > notice || strstr(notice, "reading all") == NULL ||
+        strstr(error, "reading all") != NULL)
+        fail_msg("%s", sent);
+    assert_string_equal(s->line[0], "notice: a file is empty");
+    assert_string_equal(s->line[1], "error[70] a file is damaged");
+    assert_string_equal(s->line[2], "");
+    free(sent);
+    free(s);
+    /* In a pipe so short a work shows nothing. */
+    disturbance.columns = 0;
+    sent = run_expecting("long", NULL, 0);
+    assert_null(strstr(sent, "reading all"));
+    free(sent);
+}
+
+/* Progress is printed on a terminal when it is due, only by rank 0. At the end of the work its line
+ * is erased, whatever is printed next. */
+static void test_progress_is_printed_when_due_and_its_line_is_erased(void **state)
+{
+    (void)state;
+    char *sent;
+    disturbance = (Disturbance){.first = count, .dry = true};
+    Screen *s = screen_of_run("counted", NULL, 0, &sent);
+    assert_non_null(strstr(sent, "  counting 7 of 9\033[K"));
+    assert_null(strstr(sent, "too "));
+    assert_null(strstr(sent, "another rank"));
+    assert_string_equal(s->line[0], "over");
+    free(sent);
+    free(s);
+}
+
+static void be_due(Run *run)
+{
+    run->work.progress.every = 0;
+}
+
+/* The progress of long work is shown in the live line, which the next result replaces. */
+static void test_progress_of_long_work_uses_the_live_line_only_on_a_terminal(void **state)
+{
+    (void)state;
+    static const struct {
+        WorkKind kind;
+        int64_t at;
+        const char *words;
+    } works[] = {{WORK_STEP, 1, "  step 1: micro-batch 2 of 2, "},
+                 {WORK_EVALUATION, 3, "  evaluating micro-batch 4 of 5, "},
+                 {WORK_SAMPLE, 4, "  sampling token 5 of 6, "}};
+    for (int i = 0; i < 3; i++) {
+        char run[32], *sent;
+        snprintf(run, sizeof run, "work-%d", i);
+        disturbance =
+            (Disturbance){.kind = works[i].kind, .at = works[i].at, .act = be_due, .each = true};
+        Screen *s = screen_of_run(run, NULL, 0, &sent);
+        if (strstr(sent, works[i].words) == NULL)
+            fail_msg("not \"%s\" in:\n%s", works[i].words, sent);
+        assert_non_null(strstr(sent, " left\033[K"));
+        assert_false(screen_has(s, " left"));
+        assert_false(screen_has(s, " of 7 ("));
+        assert_true(s->redrawn > 0);
+        screen_fits(s);
+        free(sent);
+        free(s);
+        /* In a pipe progress is at most a line in 30 seconds. So this short run prints none, and no
+         * control characters for a terminal. */
+        disturbance.columns = 0;
+        disturbance.act = NULL;
+        snprintf(run, sizeof run, "pipe-%d", i);
+        sent = run_expecting(run, NULL, 0);
+        assert_null(strstr(sent, " left"));
+        assert_null(strpbrk(sent, "\r\033"));
+        free(sent);
+    }
+}
+
+static void take_minutes(void)
+{
+    slow_rank = 0;
+}
+
+/* Where a command shows its progress. ONCE: on a terminal; it cannot be repeated in a pipe. */
+typedef enum { EVERYWHERE, ON_A_TERMINAL, ONCE } Where;
+
+/* Runs the command as if everything took minutes, on a terminal and then in a pipe, and fails
+ * unless its progress has all of the texts where it should be shown, and none elsewhere. No live
+ * line stays. */
+static void shows(const char *const *arguments, Where where, const char *const *texts)
+{
+    disturbance.first = take_minutes;
+    for (disturbance.columns = COLUMNS;; disturbance.columns = 0) {
+        bool terminal = disturbance.columns > 0;
+        char *sent = command_expecting(arguments, 0);
+        for (int i = 0; texts[i]; i++)
+            if ((strstr(sent, texts[i]) != NULL) != (terminal || where == EVERYWHERE))
+                fail_msg("%s on a %s: \"%s\" in:\n%s", arguments[0], terminal ? "terminal" : "pipe",
+                         texts[i], sent);
+        Screen *s = calloc(1, sizeof *s);
+        assert_non_null(s);
+        if (terminal) screen_show(s, sent);
+        assert_false(terminal && (screen_has(s, " so far") || screen_has(s, " left")));
+        if (!terminal) assert_null(strpbrk(sent, "\r\033"));
+        free(s);
+        free(sent);
+        if (!terminal || where == ONCE) return;
+    }
+}
+
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_all_long_work_says_what_it_does(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){0};
+    shows(LIST("tiny.json", "--resume", "never", "--set", "data.cache=fresh"), EVERYWHERE,
+          LIST("  reading the text", "  preparing the text",
+               "  allocating memory and initializing the weights", "  step 1: micro-batch 1 of 2",
+               "  step 3: micro-batch 2 of 2, last loss ", "  saving step 2",
+               "  evaluating micro-batch 5 of 5, ", "  sampling token 1 of 6"));
+    shows(LIST("tiny.json", "--resume", "out/tiny/checkpoints/step_00000004", "--out", "on"), ONCE,
+          LIST("  reading the checkpoint", "  step 5: micro-batch 1 of 2"));
+    shows(LIST("tiny.json", "--dry-run"), EVERYWHERE, LIST("  dry run: a step of 2 x 16 tokens,"));
+    shows(LIST("eval", "out/tiny"), EVERYWHERE,
+          LIST("  reading the checkpoint", "  evaluating micro-batch 1 of ", " left"));
+    shows(LIST("ckpt", "verify", "out/tiny"), EVERYWHERE, LIST("  verifying checkpoint 2 of 4, "));
+    shows(LIST("generate", "out/tiny", "--prompt", "light", "--tokens", "3"), ON_A_TERMINAL,
+          LIST("  reading the checkpoint", "  reading the prompt"));
+    shows(LIST("verify", "tiny.json", "--ranks", "2", "--set", "parallel.timeout=1e8"), EVERYWHERE,
+          LIST("  preparing the grid", "  preparing a single rank",
+               "  step 3 of 3 on the grid: micro-batch 2 of 2",
+               "  step 1 of 3 on a single rank: micro-batch 4 of 4"));
+}
+
+/* A user who waits for the first step sees at once what it does, and only on a terminal. */
+static void test_the_first_step_is_shown_at_once(void **state)
+{
+    (void)state;
+    char *sent;
+    disturbance = (Disturbance){0};
+    free(screen_of_run("first", NULL, 0, &sent));
+    assert_non_null(strstr(sent, "  step 1: micro-batch 1 of 2\033[K"));
+    assert_null(strstr(sent, "  step 2: micro-batch 1 of 2"));
+    free(sent);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_progress_is_printed_when_due_and_its_line_is_erased),
+        cmocka_unit_test(test_the_live_line_goes_on_while_the_work_is_busy),
+        cmocka_unit_test(test_progress_of_long_work_uses_the_live_line_only_on_a_terminal),
+        cmocka_unit_test(test_all_long_work_says_what_it_does),
+        cmocka_unit_test(test_the_first_step_is_shown_at_once),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}
