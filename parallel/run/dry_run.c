@@ -12,6 +12,22 @@
 
 #include <math.h>
 
+Pace run_pace(const Run *run, int64_t accumulation)
+{
+    const Config *c = run->config;
+    Pace pace = {.train_steps = c->train_steps,
+                 .eval_interval = c->eval.interval,
+                 .sample_interval = c->eval.sample_interval,
+                 .save_interval = c->checkpoint.save_interval,
+                 .eval_seconds = -1,
+                 .sample_seconds = -1,
+                 .save_seconds = -1};
+    if (run->trainer.val == NULL) return pace;
+    int64_t batches = loader_batches(run->trainer.val);
+    pace.eval_steps = (double)batches / (double)accumulation / 3; /* backward: twice the forward */
+    return pace;
+}
+
 /* Returns by what factor a pipeline stage slows down when all stages work at once instead of one,
  * if the ranks have more threads than there are cores. */
 static double crowding(const Trainer *t, int ranks)

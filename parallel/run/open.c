@@ -158,22 +158,6 @@ void run_allocate_trainer(Run *run, const Config *config)
                   figure_count((double)some).text, figure_count((double)all).text);
 }
 
-Pace run_pace(const Run *run, int64_t accumulation)
-{
-    const Config *c = run->config;
-    Pace pace = {.train_steps = c->train_steps,
-                 .eval_interval = c->eval.interval,
-                 .sample_interval = c->eval.sample_interval,
-                 .save_interval = c->checkpoint.save_interval,
-                 .eval_seconds = -1,
-                 .sample_seconds = -1,
-                 .save_seconds = -1};
-    if (run->trainer.val == NULL) return pace;
-    int64_t batches = loader_batches(run->trainer.val);
-    pace.eval_steps = (double)batches / (double)accumulation / 3; /* backward: twice the forward */
-    return pace;
-}
-
 /* Opens the checkpoint that --resume names, or the newest one of the run that it names, without
  * reading its data. Ends the program if there is none. */
 static Checkpoint *open_resume_path(const char *path)
