@@ -14,93 +14,94 @@
 
 #include <cmocka.h>
 
+static const struct {
+    const char *keys, *set, *notice;
+} without_effect[] = {
+    {"\"compile\": {\"enabled\": true}", NULL,
+     "c.json:2:13: notice: compile.enabled: accepted, without effect here (torch.compile)"},
+    {"\"compile\": {\"backend\": \"inductor\"}", NULL,
+     "c.json:2:13: notice: compile.backend: accepted, without effect here (torch.compile)"},
+    {"\"compile\": {\"enabled\": false, \"deepcompile\": false}", NULL, ""},
+    {"", "compile.passes=[1]",
+     "--set compile.passes=[1]: notice: compile.passes: accepted, without effect here "
+     "(torch.compile)"},
+    {"", "aio.block_size=4096",
+     "--set aio.block_size=4096: notice: aio.block_size: accepted, without effect here (no "
+     "NVMe offload)"},
+    {"\"aio.block_size\": 4096", NULL,
+     "c.json:2:1: notice: aio.block_size: accepted, without effect here (no NVMe offload)"},
+    {"", "zero_optimization.leaf_module.names=[\"a\"]",
+     "--set zero_optimization.leaf_module.names=[\"a\"]: notice: "
+     "zero_optimization.leaf_module.names: accepted, without effect here (modules of Hugging "
+     "Face models)"},
+    {"", "amp.opt_level=O2",
+     "--set amp.opt_level=O2: notice: amp.opt_level: accepted, without effect here (NVIDIA "
+     "Apex; bf16 does without)"},
+    {"\"amp\": {\"opt_level\": \"O2\"}", NULL, ""}, /* accepted silently, because amp is off */
+    {"\"amp\": {\"enabled\": false}", "amp.enabled=false", ""},
+    {"\"weight_quantization\": {\"enabled\": false, \"post_init_quant\": {}}", NULL, ""},
+    {"\"zero_optimization\": {\"zero_quantized_weights\": \"auto\"}", NULL,
+     "c.json:2:23: notice: zero_optimization.zero_quantized_weights: \"auto\" is read as the "
+     "default, which is false (ZeRO++ weight quantisation is not built yet)"},
+    {"\"zero_optimization\": {\"zenflow\": \"auto\"}", NULL,
+     "c.json:2:23: notice: zero_optimization.zenflow: \"auto\" is read as the default, which "
+     "is absent (asynchronous offload is not built yet)"},
+    {"\"pipeline\": {\"stages\": \"auto\"}", NULL, ""}, /* this is DeepSpeed's default */
+    {"\"zero_optimization\": {\"round_robin_gradients\": true}", NULL,
+     "c.json:2:23: notice: zero_optimization.round_robin_gradients: accepted, without effect "
+     "here (no gradients are copied to the host)"},
+    {"\"zero_optimization\": {\"sub_group_size\": 1e12}", NULL,
+     "c.json:2:23: notice: zero_optimization.sub_group_size: accepted, without effect here "
+     "(the update works in place and needs no room by the size of its group)"},
+    {"\"prescale_gradients\": true", NULL,
+     "c.json:2:1: notice: prescale_gradients: accepted, without effect: the loss is divided by "
+     "the whole batch where it is computed, so sums over ranks need no factor"},
+    {"\"gradient_predivide_factor\": 2", "zero_optimization.reduce_scatter=false",
+     "c.json:2:1: notice: gradient_predivide_factor: accepted, without effect: the loss is "
+     "divided by the whole batch where it is computed, so sums over ranks need no factor"},
+    {"\"gradient_predivide_factor\": 1.0, \"prescale_gradients\": false", NULL, ""},
+    {"\"communication_data_type\": null, \"gradient_allreduce_op\": \"sum\"", NULL, ""},
+    {"\"comms_logger\": {\"enabled\": true, \"verbose\": false, \"prof_ops\": []}", NULL,
+     "c.json:2:18: notice: comms_logger.enabled: one rank sends nothing, so there is nothing "
+     "to "
+     "print"},
+    {"\"zero_optimization\": {\"overlap_comm\": null, \"reduce_bucket_size\": \"auto\"}", NULL, ""},
+    {"\"seed\": null", NULL, "c.json:2:9: notice: seed: null is read as the default, 1337"},
+    {"\"seed\": 3", "seed=null", ""},
+    {"\"data_efficiency\": {\"seed\": \"x\"}", NULL, ""},
+    {"\"compression_training\": {\"layer_reduction\": {\"enabled\": false}}", NULL, ""},
+    {"\"compression_training\": {}", "compression_training.x.y=1", ""},
+    {"\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
+     "\"/n\"}}",
+     NULL,
+     "c.json:2:41: notice: zero_optimization.offload_param.device: accepted, without effect "
+     "here (kept on the device; the plan says whether it fits)"},
+    {"\"wandb\": {\"enabled\": true, \"project\": \"p\"}", NULL,
+     "c.json:2:11: notice: wandb.enabled: accepted, without effect here (metrics.jsonl in the "
+     "run folder has every number)"},
+    {"\"autotuning\": {\"enabled\": true, \"fast\": true}", NULL,
+     "c.json:2:16: notice: autotuning.enabled: accepted, without effect here (nothing is "
+     "searched; the config is taken as it is)"},
+    {"", "autotuning.enabled=true",
+     "--set autotuning.enabled=true: notice: autotuning.enabled: accepted, without effect here "
+     "(nothing is searched; the config is taken as it is)"},
+    /* The file has no section "model", so it was written for DeepSpeed. */
+    {"\"cuda_visible_devices\": 0", NULL,
+     "c.json:2:1: notice: cuda_visible_devices: unknown key, without effect (DeepSpeed does "
+     "not "
+     "read it either)"},
+    {"\"learning_rate\": 1", NULL,
+     "c.json:2:1: notice: learning_rate: unknown key, without effect (DeepSpeed does not read "
+     "it either); here it is \"optimizer.params.lr\""},
+    {"\"optimizer\": {\"params\": {\"freeze_step\": 4}}", "optimizer.type=AdamW", ""},
+};
+
 static void keys_without_effect_are_accepted_with_a_notice(void **state)
 {
     (void)state;
-    static const struct {
-        const char *keys, *set, *notice;
-    } cases[] = {
-        {"\"compile\": {\"enabled\": true}", NULL,
-         "c.json:2:13: notice: compile.enabled: accepted, without effect here (torch.compile)"},
-        {"\"compile\": {\"backend\": \"inductor\"}", NULL,
-         "c.json:2:13: notice: compile.backend: accepted, without effect here (torch.compile)"},
-        {"\"compile\": {\"enabled\": false, \"deepcompile\": false}", NULL, ""},
-        {"", "compile.passes=[1]",
-         "--set compile.passes=[1]: notice: compile.passes: accepted, without effect here "
-         "(torch.compile)"},
-        {"", "aio.block_size=4096",
-         "--set aio.block_size=4096: notice: aio.block_size: accepted, without effect here (no "
-         "NVMe offload)"},
-        {"\"aio.block_size\": 4096", NULL,
-         "c.json:2:1: notice: aio.block_size: accepted, without effect here (no NVMe offload)"},
-        {"", "zero_optimization.leaf_module.names=[\"a\"]",
-         "--set zero_optimization.leaf_module.names=[\"a\"]: notice: "
-         "zero_optimization.leaf_module.names: accepted, without effect here (modules of Hugging "
-         "Face models)"},
-        {"", "amp.opt_level=O2",
-         "--set amp.opt_level=O2: notice: amp.opt_level: accepted, without effect here (NVIDIA "
-         "Apex; bf16 does without)"},
-        {"\"amp\": {\"opt_level\": \"O2\"}", NULL, ""}, /* accepted silently, because amp is off */
-        {"\"amp\": {\"enabled\": false}", "amp.enabled=false", ""},
-        {"\"weight_quantization\": {\"enabled\": false, \"post_init_quant\": {}}", NULL, ""},
-        {"\"zero_optimization\": {\"zero_quantized_weights\": \"auto\"}", NULL,
-         "c.json:2:23: notice: zero_optimization.zero_quantized_weights: \"auto\" is read as the "
-         "default, which is false (ZeRO++ weight quantisation is not built yet)"},
-        {"\"zero_optimization\": {\"zenflow\": \"auto\"}", NULL,
-         "c.json:2:23: notice: zero_optimization.zenflow: \"auto\" is read as the default, which "
-         "is absent (asynchronous offload is not built yet)"},
-        {"\"pipeline\": {\"stages\": \"auto\"}", NULL, ""}, /* this is DeepSpeed's default */
-        {"\"zero_optimization\": {\"round_robin_gradients\": true}", NULL,
-         "c.json:2:23: notice: zero_optimization.round_robin_gradients: accepted, without effect "
-         "here (no gradients are copied to the host)"},
-        {"\"zero_optimization\": {\"sub_group_size\": 1e12}", NULL,
-         "c.json:2:23: notice: zero_optimization.sub_group_size: accepted, without effect here "
-         "(the update works in place and needs no room by the size of its group)"},
-        {"\"prescale_gradients\": true", NULL,
-         "c.json:2:1: notice: prescale_gradients: accepted, without effect: the loss is divided by "
-         "the whole batch where it is computed, so sums over ranks need no factor"},
-        {"\"gradient_predivide_factor\": 2", "zero_optimization.reduce_scatter=false",
-         "c.json:2:1: notice: gradient_predivide_factor: accepted, without effect: the loss is "
-         "divided by the whole batch where it is computed, so sums over ranks need no factor"},
-        {"\"gradient_predivide_factor\": 1.0, \"prescale_gradients\": false", NULL, ""},
-        {"\"communication_data_type\": null, \"gradient_allreduce_op\": \"sum\"", NULL, ""},
-        {"\"comms_logger\": {\"enabled\": true, \"verbose\": false, \"prof_ops\": []}", NULL,
-         "c.json:2:18: notice: comms_logger.enabled: one rank sends nothing, so there is nothing "
-         "to "
-         "print"},
-        {"\"zero_optimization\": {\"overlap_comm\": null, \"reduce_bucket_size\": \"auto\"}", NULL,
-         ""},
-        {"\"seed\": null", NULL, "c.json:2:9: notice: seed: null is read as the default, 1337"},
-        {"\"seed\": 3", "seed=null", ""},
-        {"\"data_efficiency\": {\"seed\": \"x\"}", NULL, ""},
-        {"\"compression_training\": {\"layer_reduction\": {\"enabled\": false}}", NULL, ""},
-        {"\"compression_training\": {}", "compression_training.x.y=1", ""},
-        {"\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
-         "\"/n\"}}",
-         NULL,
-         "c.json:2:41: notice: zero_optimization.offload_param.device: accepted, without effect "
-         "here (kept on the device; the plan says whether it fits)"},
-        {"\"wandb\": {\"enabled\": true, \"project\": \"p\"}", NULL,
-         "c.json:2:11: notice: wandb.enabled: accepted, without effect here (metrics.jsonl in the "
-         "run folder has every number)"},
-        {"\"autotuning\": {\"enabled\": true, \"fast\": true}", NULL,
-         "c.json:2:16: notice: autotuning.enabled: accepted, without effect here (nothing is "
-         "searched; the config is taken as it is)"},
-        {"", "autotuning.enabled=true",
-         "--set autotuning.enabled=true: notice: autotuning.enabled: accepted, without effect here "
-         "(nothing is searched; the config is taken as it is)"},
-        /* The file has no section "model", so it was written for DeepSpeed. */
-        {"\"cuda_visible_devices\": 0", NULL,
-         "c.json:2:1: notice: cuda_visible_devices: unknown key, without effect (DeepSpeed does "
-         "not "
-         "read it either)"},
-        {"\"learning_rate\": 1", NULL,
-         "c.json:2:1: notice: learning_rate: unknown key, without effect (DeepSpeed does not read "
-         "it either); here it is \"optimizer.params.lr\""},
-        {"\"optimizer\": {\"params\": {\"freeze_step\": 4}}", "optimizer.type=AdamW", ""},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        config_free(config_test_says(cases[i].keys, cases[i].set, cases[i].notice));
+    for (size_t i = 0; i < sizeof without_effect / sizeof *without_effect; i++)
+        config_free(config_test_says(without_effect[i].keys, without_effect[i].set,
+                                     without_effect[i].notice));
 }
 
 /* "bfloat16" is read as a section of the file, as a dotted key in the file, and in a --set. */

@@ -227,10 +227,7 @@ static void test_a_locked_folder_refuses_a_second_process_until_the_first_ends(v
     static const char *const records[] = {"attempt 2147483647, process 1", "attempt 99999999999999",
                                           "attempt -7"};
     for (int i = 0; i < 3; i++) {
-        FILE *f = fopen("locked/lock", "w");
-        assert_non_null(f);
-        fputs(records[i], f);
-        fclose(f);
+        put_text("locked/lock", records[i]);
         assert_string_equal(start(&run, config, (RunRequest){.out = "locked"}, &code, true), "");
         assert_in_range(run.attempt, i < 2 ? 1 : 0, 1000000000);
         run_folder_close(&run);
@@ -313,8 +310,7 @@ static void test_a_STOP_file_is_seen_and_removed_by_the_next_start(void **unused
     const Config *config = config_of("demo.json", NULL);
     assert_string_equal(start(&run, config, (RunRequest){.out = "stop"}, &code, true), "");
     assert_false(run_folder_stop_asked(&run));
-    FILE *f = fopen("stop/STOP", "w");
-    fclose(f);
+    put_text("stop/STOP", "");
     assert_true(run_folder_stop_asked(&run));
     run_folder_close(&run);
     assert_string_equal(start(&run, config, (RunRequest){.out = "stop"}, &code, true), "");
