@@ -112,7 +112,8 @@ fi
 if [ -n "$need_tbparse" ]; then
     python3 -m venv "$tbparse" &&
         "$tbparse/bin/python" -m pip install -q --disable-pip-version-check --no-compile --retries 1 --no-deps \
-            tbparse tensorboard pandas numpy protobuf python-dateutil six packaging absl-py &&
+            tbparse==0.0.9 tensorboard==2.21.0 pandas==3.1.1 numpy==2.4.6 protobuf==7.36.2 python-dateutil==4.0.0 six==1.17.0 \
+            packaging==26.3 absl-py==2.5.1 &&
         "$tbparse/bin/python" -c 'import tbparse' && touch "$tbparse/complete"
 fi
 if [ $mode = all ]; then
