@@ -2,6 +2,7 @@
  * hangs during an exchange between stages or a sum inside a layer: all ranks must end at once, with
  * an error message that names the group, the call and the missing rank. */
 #include "model/core/check.h"
+#include "model/core/log.h"
 #include "parallel/grid/launch.h"
 #include "tests/support/files/child.h"
 #include "tests/support/grid/faulty_comm.h"
@@ -142,6 +143,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_29_a_failing_or_hanging_rank_of_a_grid_ends_all_ranks),
     };
+    /* Without messages, preparing the text starts no thread that shows its progress: under
+     * ThreadSanitizer, children of a process with several threads cannot start threads. */
+    log_set_level(LOG_ERROR);
     return cmocka_run_group_tests_name("faulty grid", tests, trainer_folder_setup,
                                        trainer_folder_teardown);
 }
