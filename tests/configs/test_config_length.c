@@ -62,6 +62,7 @@ static void tokens_and_steps_that_come_to_the_same_are_one_run(void **state)
         char *text = text_format("{" BATCH_OF_48 ", \"%s}", keys[i]);
         c[i] = config_parse(NULL, NULL, text, strlen(text), 0, NULL, &report);
         assert_non_null(c[i]);
+        config_report_free(&report);
         free(text);
     }
     int n = config_diff(c[0], c[1], &d);

@@ -257,7 +257,7 @@ static void test_preparing_prints_progress_for_each_piece_and_merge(void **state
          *val = strstr(encoding + 1, "  tokenizing: 0 %");
     assert_non_null(val); /* the second split starts at 0 % again */
     *val = 0;
-    snprintf(begin, sizeof begin, " %% of %.1f MB of text\n", 1e-6 * (double)train);
+    snprintf(begin, sizeof begin, " %% of %.1f MB of text, ", 1e-6 * (double)train); /* the time */
     assert_in_range(shares(encoding, "  tokenizing: ", "tokenizing: ", &n), 50, 99);
     assert_int_equal(n, (train + (1 << 18) - 1) >> 18);
     check_sentence(encoding, begin);
