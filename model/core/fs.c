@@ -165,6 +165,12 @@ int64_t fs_room(const FsOps *fs, const char *path)
     return bytes;
 }
 
+bool fs_is_link(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
 /* ---- removing -------------------------------------------------------------------------------- */
 
 static bool remove_content(const FsOps *fs, int fd, char *err, size_t n)

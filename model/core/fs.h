@@ -48,6 +48,8 @@ bool fs_sync_folder(const FsOps *fs, const char *path, char *err, size_t n);
 /* Returns how many bytes may still be written at `path`. If it does not exist yet, its nearest
  * existing parent folder is used. Returns -1 if the system does not report it. */
 int64_t fs_room(const FsOps *fs, const char *path);
+/* Returns whether `path` itself is a symbolic link. */
+bool fs_is_link(const char *path);
 /* Removes `name` in `folder` with everything inside it. Symbolic links are removed, not followed.
  * Returns true if it is gone, also if it did not exist. */
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n);

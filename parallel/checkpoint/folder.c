@@ -51,8 +51,7 @@ bool checkpoint_gone(const char *path)
 
 bool checkpoint_not_linked(const char *path, char *err, size_t n)
 {
-    struct stat st;
-    if (lstat(path, &st) != 0 || !S_ISLNK(st.st_mode)) return true;
+    if (!fs_is_link(path)) return true;
     return error_set(err, n, "%s is a symbolic link and not a checkpoint of this run", path);
 }
 

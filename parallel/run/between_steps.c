@@ -242,6 +242,7 @@ static void try_save(Run *run)
     if (run->saving.saved_step == first || first >= last) return;
     if (interval > 0 && first - first % interval < last - interval) return;
     begin_work(run, "finishing this save");
+    progress_print(&run->work.progress, "trying a save");
     bool ok = trainer_try_save(&run->trainer, run->folder.path, run->origin.config_text,
                                run->origin.machine, err, sizeof err);
     end_work(run);

@@ -64,6 +64,10 @@ rm blocked/logs && mkdir blocked/logs && : >outside && ln -s ../../outside block
 expect_code "ranks: a link instead of a log ends with 73" 73 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 \
     --set wall_clock_breakdown=true --set checkpoint.writers=3 --ranks 3 --log-ranks --out blocked
 check "ranks: a link instead of a log is not followed" test ! -s outside
+rm -r blocked/logs && mkdir away && ln -s ../away blocked/logs
+expect_code "ranks: a link instead of the folder logs ends with 73" 73 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 \
+    --set wall_clock_breakdown=true --set checkpoint.writers=3 --ranks 3 --log-ranks --out blocked
+check "ranks: a link instead of the folder logs is not followed" test -z "$(ls away)"
 # Resuming does not read the index, but other programs do.
 newest=$(find blocked/checkpoints -name "step_*" | sort | tail -n 1) && echo '{}' >"$newest/model.safetensors.index.json"
 expect_code "ranks: a damaged index does not prevent resuming" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 \
