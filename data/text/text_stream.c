@@ -18,6 +18,7 @@ struct TextStream {
     bool standard; /* standard input, which is not closed */
     const char *name;
     Unpacker *unpacker; /* NULL: the bytes are the text */
+    bool begun;         /* unpacked bytes have been read */
     bool ended;         /* the end of the file has been read */
     int64_t at, size;   /* piece[at .. size) is not used yet */
     uint8_t piece[STREAM_PIECE];
@@ -79,6 +80,17 @@ TextStream *text_stream_open(const char *path, bool *missing, char *err, size_t 
     return NULL;
 }
 
+/* Returns whether the first unpacked bytes may be text; sets `err` if not. */
+static bool check_unpacked(TextStream *s, const uint8_t *bytes, int64_t size, char *err, size_t n)
+{
+    if (s->begun || size <= 0) return true;
+    s->begun = true;
+    char *name = text_format("%s, unpacked,", s->name);
+    bool good = unpack_may_be_text(name, bytes, size, err, n);
+    free(name);
+    return good;
+}
+
 int64_t text_stream_read(TextStream *s, void *to, int64_t room, char *err, size_t n)
 {
     int64_t got = 0;
@@ -93,6 +105,7 @@ int64_t text_stream_read(TextStream *s, void *to, int64_t room, char *err, size_
         }
         bool last = s->at == s->size;
         got = unpacker_run(s->unpacker, s->piece, s->size, &s->at, to, room, err, n);
+        if (!check_unpacked(s, to, got, err, n)) return -1;
         if (got == 0 && last && !unpacker_complete(s->unpacker)) {
             error_set(err, n, "%s ends within its compressed data, so a part of it is missing",
                       s->name);

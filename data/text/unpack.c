@@ -110,6 +110,7 @@ struct Unpacker {
     void *library;
     bool complete;
     /* gzip */
+    bool padding; /* zeros follow the last member */
     ZlibStream zlib;
     int (*inflate)(ZlibStream *, int);
     int (*inflate_reset)(ZlibStream *);
@@ -191,6 +192,17 @@ static bool refuse_damage(const Unpacker *u, const char *why, char *err, size_t 
                      why ? why : "no reason given");
 }
 
+/* Skips zeros after a complete member: tapes and some tools fill up files with them, and gunzip
+ * ignores them. Returns false if something else follows the zeros. */
+static bool skip_padding(Unpacker *u)
+{
+    ZlibStream *z = &u->zlib;
+    if (u->complete && z->avail_in > 0 && *z->next_in == 0) u->padding = true;
+    for (; u->padding && z->avail_in > 0 && *z->next_in == 0; z->avail_in--)
+        z->next_in++;
+    return !u->padding || z->avail_in == 0;
+}
+
 /* Returns the bytes written, or -1. A gzip file may consist of several members. */
 static int64_t run_gzip(Unpacker *u, const uint8_t *in, int64_t size, int64_t *at, uint8_t *out,
                         int64_t room, char *err, size_t n)
@@ -202,6 +214,11 @@ static int64_t run_gzip(Unpacker *u, const uint8_t *in, int64_t size, int64_t *a
     z->avail_out = (unsigned int)room;
     int code = ZLIB_OK;
     while (z->avail_out > 0 && z->avail_in > 0 && code == ZLIB_OK) {
+        if (!skip_padding(u)) {
+            refuse_damage(u, "other bytes follow the zeros after its end", err, n);
+            return -1;
+        }
+        if (z->avail_in == 0) break;
         code = u->inflate(z, 0);
         u->complete = code == ZLIB_STREAM_END;
         if (u->complete) code = u->inflate_reset(z);

@@ -77,6 +77,16 @@ static void a_file_that_is_not_text_is_named_as_what_it_is(void **state)
     REFUSED("a.txt", "caf\xE9 d", ": byte 3 (0xe9) is not valid UTF-8");
 }
 
+static void packed_bytes_are_checked_like_others(void **state)
+{
+    (void)state;
+    /* "caf\xE9" in UTF-16 with a mark, stored without compression. */
+    static const char utf16[] = "\x1F\x8B\x08\0\0\0\0\0\0\xFF\x01\x0A\0\xF5\xFF"
+                                "\xFF\xFE"
+                                "c\0a\0f\0\xE9\0";
+    REFUSED("a.gz", utf16, ", unpacked, is UTF-16, not UTF-8; convert it: iconv -f utf-16 -t");
+}
+
 static void check_packed(const char *path)
 {
     char err[512] = "";
@@ -135,6 +145,33 @@ static void packed_files_are_unpacked_and_must_be_complete(void **state)
         free(path);
         folder_drop(folder);
     }
+}
+
+/* As gunzip does. */
+static void zeros_after_a_gzip_member_are_ignored(void **state)
+{
+    (void)state;
+    enum { ZEROS = 300000 }; /* more than one piece of the stream */
+    char *folder = folder_new(), err[512];
+    size_t size;
+    char *bytes = repeated(packed_gz, 1, 0, &size);
+    bytes = must_realloc(bytes, size + ZEROS + 1);
+    memset(bytes + size, 0, ZEROS);
+    bytes[size + ZEROS] = 'x';
+    for (int more = 0; more < 2; more++) {
+        char *path = file_new(folder, more ? "more" : "a", bytes, size + ZEROS + (size_t)more);
+        ExitCode code;
+        Text t = {0};
+        bool good = read_one(&t, path, &(TextOptions){0}, err, sizeof err, &code);
+        if (!more && !good) fail_msg("%s", err);
+        if (more) check_sentence(err, "damaged (other bytes follow the zeros after its end)");
+        assert_true(good == !more);
+        text_free(&t);
+        free(path);
+    }
+    fuzz_replay(fuzz_text, bytes, size + 9, 34, 50);
+    free(bytes);
+    folder_drop(folder);
 }
 
 static void a_packed_file_without_its_library_is_named_as_what_it_is(void **state)
@@ -267,6 +304,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_that_is_not_text_is_named_as_what_it_is),
+        cmocka_unit_test(packed_bytes_are_checked_like_others),
+        cmocka_unit_test(zeros_after_a_gzip_member_are_ignored),
         cmocka_unit_test(packed_files_are_unpacked_and_must_be_complete),
         cmocka_unit_test(a_packed_file_without_its_library_is_named_as_what_it_is),
         cmocka_unit_test(a_folder_gives_all_files_in_it_in_the_order_of_their_names),
