@@ -2,7 +2,9 @@
 #include "data/text/text_parser.h"
 
 #include "model/core/check.h"
+#include "model/core/files.h"
 #include "model/core/json_tree.h"
+#include "model/core/shell_text.h"
 #include "model/core/utf8.h"
 
 #include <stdio.h>
@@ -67,6 +69,13 @@ static bool parse_plain(TextParser *p, bool last, char *err, size_t n)
 
 /* ---- JSON lines ------------------------------------------------------------------------------ */
 
+static bool is_blank(const uint8_t *line, int64_t size)
+{
+    for (int64_t i = 0; i < size; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
+    return true;
+}
+
 /* Sets `err` to a sentence with the keys that the line has, and how to name one of them. */
 static bool refuse_key(const TextParser *p, const char *place, const cJSON *object, char *err,
                        size_t n)
@@ -87,15 +96,53 @@ static bool refuse_key(const TextParser *p, const char *place, const cJSON *obje
     }
     /* Keys may be cut inside a character or have control characters. */
     char *shown = utf8_line(keys), *name = best ? utf8_line(best->string) : NULL;
+    bool printable = best && strcmp(name, best->string) == 0;
+    char *word = printable ? shell_quoted(name) : NULL; /* the name comes from the data */
     if (best)
-        error_set(err, n, "%s has no string called \"%s\"; it has %s: write %s%s", place,
-                  p->options.text_key, shown, p->options.key_option, name);
+        error_set(err, n, "%s has no string called \"%s\"; it has %s%s%s%s", place,
+                  p->options.text_key, shown, word ? ": write " : "",
+                  word ? p->options.key_option : "", word ? word : "");
     else
         error_set(err, n, "%s has no string called \"%s\"; it has %s%s", place, p->options.text_key,
                   count ? shown : "no keys", count ? ", none of them a string" : "");
     free(shown);
     free(name);
+    free(word);
     return false;
+}
+
+/* Returns jq's filter that writes the documents of a file with this first line as JSON lines; NULL
+ * if the line is not the beginning of an array of objects or of an indented object. */
+static const char *lines_filter(const uint8_t *line, int64_t size)
+{
+    int64_t at = 0;
+    while (at < size && is_blank(line + at, 1))
+        at++;
+    if (at == size || (line[at] != '[' && line[at] != '{')) return NULL;
+    const char *filter = line[at++] == '[' ? "'.[]'" : ".";
+    while (at < size && is_blank(line + at, 1))
+        at++;
+    return at == size || (*filter != '.' && line[at] == '{') ? filter : NULL;
+}
+
+/* Sets `err` to what a file is that has JSON, but not one object per line, and how to convert it.
+ */
+static void refuse_document(const TextParser *p, const char *place, const char *filter, char *err,
+                            size_t n)
+{
+    size_t size = strlen(p->name);
+    const char *unpack = take_ending(p->name, &size, ".gz")    ? "gunzip -c "
+                         : take_ending(p->name, &size, ".zst") ? "unzstd -c "
+                                                               : NULL;
+    /* The command must not overwrite the file that it reads. */
+    bool taken = strcmp(path_name(p->name), "lines.jsonl") == 0;
+    char *file = shell_quoted_path(p->name);
+    error_set(err, n,
+              "%s is not a JSON object, because the file is one JSON document; write one object "
+              "per line: %s%s%sjq -c %s%s%s > %s",
+              place, unpack ? unpack : "", unpack ? file : "", unpack ? " | " : "", filter,
+              unpack ? "" : " ", unpack ? "" : file, taken ? "documents.jsonl" : "lines.jsonl");
+    free(file);
 }
 
 /* Parses a line. Returns its object, and sets *found to the text in it; NULL, with `err` set, if
@@ -116,7 +163,10 @@ static cJSON *parse_line(const TextParser *p, const char *place, const uint8_t *
         return NULL;
     }
     cJSON *object = json_tree_parse((const char *)line, (size_t)size);
-    if (!cJSON_IsObject(object)) {
+    const char *filter = p->line == 1 ? lines_filter(line, size) : NULL;
+    if (!cJSON_IsObject(object) && filter) {
+        refuse_document(p, place, filter, err, n);
+    } else if (!cJSON_IsObject(object)) {
         error_set(err, n, "%s is not a JSON object%s%s", place,
                   p->options.skip_bad_lines ? "" : "; to leave such lines out, write ",
                   p->options.skip_bad_lines ? "" : p->options.skip_option);
@@ -135,13 +185,6 @@ static void skip_line(TextParser *p, const char *why)
     TextNotes *notes = &p->text->notes;
     p->skipped++;
     if (notes->bad_lines++ == 0) notes->first_bad = must_strdup(why);
-}
-
-static bool is_blank(const uint8_t *line, int64_t size)
-{
-    for (int64_t i = 0; i < size; i++)
-        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
-    return true;
 }
 
 /* Adds the document of a line that is not blank. */

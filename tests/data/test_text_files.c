@@ -248,6 +248,46 @@ static void bad_lines_are_errors_that_help_or_are_counted_and_skipped(void **sta
     text_free(&t);
 }
 
+static void check_line(const char *name, const char *line, const char *want)
+{
+    char err[512] = "";
+    Text t = {0};
+    assert_false(text_add_file(&t, name, line, strlen(line), NULL, err, sizeof err));
+    assert_string_equal(err, want);
+    text_free(&t);
+}
+
+/* The user pastes the command into a shell, and the key comes from the data. */
+static void a_key_in_a_command_is_one_word(void **state)
+{
+    (void)state;
+#define NO_TEXT(keys) "a.jsonl:1 has no string called \"text\"; it has " keys
+    check_line("a.jsonl", "{\"a;rm -rf $HOME\":\"x\"}",
+               NO_TEXT("\"a;rm -rf $HOME\": write --set data.text_key='a;rm -rf $HOME'"));
+    check_line("a.jsonl", "{\"my text\":\"x\"}",
+               NO_TEXT("\"my text\": write --set data.text_key=\"my text\""));
+    check_line("a.jsonl", "{\"a\\nb\":\"x\"}", NO_TEXT("\"a?b\""));
+}
+
+static void a_json_document_is_named_as_what_it_is(void **state)
+{
+    (void)state;
+#define DOCUMENT(place)                                                                            \
+    place ":1 is not a JSON object, because the file is one JSON document; write one object per "  \
+          "line: "
+    check_line("a.json", "[{\"text\":\"x\"}]\n",
+               DOCUMENT("a.json") "jq -c '.[]' a.json > lines.jsonl");
+    check_line("b/my a.json", " [\n {\"text\":\"x\"}\n]\n",
+               DOCUMENT("b/my a.json") "jq -c '.[]' \"b/my a.json\" > lines.jsonl");
+    check_line("a.json.gz", "[ {\r\n\"text\":\"x\"}]\n",
+               DOCUMENT("a.json.gz") "gunzip -c a.json.gz | jq -c '.[]' > lines.jsonl");
+    check_line("b/lines.jsonl", "{\n\"text\":\"x\"}\n",
+               DOCUMENT("b/lines.jsonl") "jq -c . b/lines.jsonl > documents.jsonl");
+#define BAD_LINE " is not a JSON object; to leave such lines out, write --set "
+    check_line("a.json", "[1]\n", "a.json:1" BAD_LINE "data.skip_bad_lines=true");
+    check_line("a.json", "{\"text\":\"x\"}\n[\n", "a.json:2" BAD_LINE "data.skip_bad_lines=true");
+}
+
 static void changes_of_the_text_are_counted(void **state)
 {
     (void)state;
@@ -306,6 +346,8 @@ int main(void)
         cmocka_unit_test(a_file_that_is_not_text_is_named_as_what_it_is),
         cmocka_unit_test(packed_bytes_are_checked_like_others),
         cmocka_unit_test(zeros_after_a_gzip_member_are_ignored),
+        cmocka_unit_test(a_key_in_a_command_is_one_word),
+        cmocka_unit_test(a_json_document_is_named_as_what_it_is),
         cmocka_unit_test(packed_files_are_unpacked_and_must_be_complete),
         cmocka_unit_test(a_packed_file_without_its_library_is_named_as_what_it_is),
         cmocka_unit_test(a_folder_gives_all_files_in_it_in_the_order_of_their_names),
