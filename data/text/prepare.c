@@ -164,9 +164,10 @@ typedef struct {
 
 /* Checks whether the folder has the tokens. A tokenizer that is trained to exactly the size which
  * another one reached under a limit has the same merges, because merges are made one by one. */
-static bool compare_folder(const char *folder, const Meta *m, void *context)
+static bool compare_folder(const char *folder, PreparedState state, const Meta *m, void *context)
 {
     Search *s = context;
+    if (state != PREPARED_WHOLE) return true;
     bool same = s->tokenizer ? m->tokenizer_hash == s->tokenizer
                              : m->at_most && m->vocab_size == s->vocab_size;
     for (Split k = 0; same && k < SPLITS; k++)

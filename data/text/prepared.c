@@ -5,13 +5,16 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 
-/* A folder under its temporary name is still being written, or its writer was killed. */
-static int is_finished(const struct dirent *entry)
+static int is_visible(const struct dirent *entry)
 {
-    return entry->d_name[0] != '.' && strstr(entry->d_name, ".tmp-") == NULL;
+    return entry->d_name[0] != '.';
 }
 
 static int by_bytes(const struct dirent **a, const struct dirent **b)
@@ -19,23 +22,68 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
+/* Returns whether name[0..size) ends like the name of a folder that prepare.c makes: "-" and a hash
+ * of 16 hexadecimal digits. */
+static bool ends_with_hash(const char *name, size_t size)
+{
+    enum { DIGITS = 16 };
+    return size > DIGITS + 1 && name[size - DIGITS - 1] == '-' &&
+           strspn(name + size - DIGITS, "0123456789abcdef") >= DIGITS;
+}
+
+/* Returns whether a folder under a temporary name is perhaps still being written: the process in
+ * its name runs, or the folder is new, since its writer may run on another machine. */
+static bool is_in_use(long process, const struct stat *info)
+{
+    enum { NEW = 3600 }; /* seconds */
+    return kill((pid_t)process, 0) == 0 || errno == EPERM || time(NULL) - info->st_mtime < NEW;
+}
+
+/* Returns whether the folder, which has no good meta.json, is one of this program, and sets *state.
+ */
+static bool find_state(const char *folder, const char *name, const char *meta, PreparedState *state)
+{
+    const char *temporary = strstr(name, ".tmp-");
+    struct stat info;
+    long process;
+    int attempt, end = 0;
+    if (!ends_with_hash(name, temporary ? (size_t)(temporary - name) : strlen(name))) return false;
+    *state = PREPARED_DAMAGED;
+    if (temporary == NULL) return lstat(meta, &info) == 0;
+    if (sscanf(temporary, ".tmp-%ld-%d%n", &process, &attempt, &end) != 2 || temporary[end] ||
+        process <= 0 || lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
+        return false;
+    *state = is_in_use(process, &info) ? PREPARED_IN_USE : PREPARED_UNFINISHED;
+    return true;
+}
+
+/* Calls `visit` for the folder `name` if it is one of prepared tokens. */
+static bool visit_one(const char *cache, const char *name, PreparedVisit *visit, void *context)
+{
+    char *folder = text_format("%s/%s", cache, name), *path = text_format("%s/meta.json", folder),
+         why[256];
+    Meta m = {0};
+    PreparedState state = PREPARED_WHOLE;
+    bool more = true;
+    if (strstr(name, ".tmp-") == NULL && meta_read(&m, path, why, sizeof why))
+        more = visit(folder, state, &m, context);
+    else if (find_state(folder, name, path, &state))
+        more = visit(folder, state, NULL, context);
+    meta_free(&m);
+    free(path);
+    free(folder);
+    return more;
+}
+
 bool prepared_visit(const char *cache, PreparedVisit *visit, void *context, char *err, size_t n)
 {
     struct dirent **entry;
-    int count = scandir(cache, &entry, is_finished, by_bytes);
+    int count = scandir(cache, &entry, is_visible, by_bytes);
     if (count < 0 && errno == ENOENT) return true;
     if (count < 0) return error_set(err, n, "cannot look into %s: %s", cache, strerror(errno));
     bool more = true;
     for (int i = 0; i < count; i++) {
-        char *folder = text_format("%s/%s", cache, entry[i]->d_name),
-             *path = text_format("%s/meta.json", folder), why[256];
-        Meta m;
-        if (more && meta_read(&m, path, why, sizeof why)) {
-            more = visit(folder, &m, context);
-            meta_free(&m);
-        }
-        free(path);
-        free(folder);
+        more = more && visit_one(cache, entry[i]->d_name, visit, context);
         free(entry[i]);
     }
     free(entry);

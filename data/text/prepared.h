@@ -4,11 +4,20 @@
 
 #include "data/text/meta.h"
 
-/* Called for one folder, with its path. Returns false to end the walk. */
-typedef bool PreparedVisit(const char *folder, const Meta *meta, void *context);
-/* Calls `visit` for each folder in `cache` that has a meta.json of this program, in the order of
- * their names. Folders of a preparation that is not finished are left out. A cache that does not
- * exist is empty. Returns false and sets `err` if the cache cannot be read. */
+typedef enum {
+    PREPARED_WHOLE,      /* it has a meta.json of this program */
+    PREPARED_DAMAGED,    /* its meta.json cannot be read or is another one */
+    PREPARED_UNFINISHED, /* its writer was killed */
+    PREPARED_IN_USE,     /* it is perhaps still being written */
+} PreparedState;
+
+/* Called for one folder, with its path. `meta` is NULL unless the folder is PREPARED_WHOLE. Returns
+ * false to end the walk. */
+typedef bool PreparedVisit(const char *folder, PreparedState state, const Meta *meta,
+                           void *context);
+/* Calls `visit` for each folder of prepared tokens in `cache`, in the order of their names. A
+ * folder that is not PREPARED_WHOLE counts only if its name is one that this program gives. A cache
+ * that does not exist is empty. Returns false and sets `err` if the cache cannot be read. */
 bool prepared_visit(const char *cache, PreparedVisit *visit, void *context, char *err, size_t n);
 
 #endif

@@ -52,12 +52,22 @@ static bool is_chosen(Walk *w, const char *folder)
 {
     const ArgList *names = &w->arguments->names;
     for (int i = 0; i < names->count; i++)
-        if (strcmp(path_name(names->item[i]), path_name(folder)) == 0) return w->met[i] = true;
+        if (strcmp(names->item[i], path_name(folder)) == 0) return w->met[i] = true;
     return names->count == 0;
 }
 
-static void print_folder(const char *folder, const Meta *m, double bytes)
+/* `m` is NULL unless the folder is whole. */
+static void print_folder(const char *folder, PreparedState state, const Meta *m, double bytes)
 {
+    static const char *const not_whole[] = {
+        [PREPARED_DAMAGED] = "damaged: its meta.json cannot be read",
+        [PREPARED_UNFINISHED] = "unfinished: the run that made it has ended",
+        [PREPARED_IN_USE] = "unfinished: perhaps a run is making it",
+    };
+    if (m == NULL) {
+        printf("%s\n  %s; %s\n", folder, not_whole[state], figure_bytes(bytes).text);
+        return;
+    }
     char day[20] = "";
     struct stat info;
     struct tm when;
@@ -69,14 +79,17 @@ static void print_folder(const char *folder, const Meta *m, double bytes)
            figure_count((double)m->vocab_size).text);
 }
 
-static bool visit(const char *folder, const Meta *m, void *context)
+static bool visit(const char *folder, PreparedState state, const Meta *m, void *context)
 {
     Walk *w = context;
     char err[1024];
     if (!is_chosen(w, folder)) return true;
     double bytes = folder_bytes(folder);
     if (!w->arguments->clear) {
-        print_folder(folder, m, bytes);
+        print_folder(folder, state, m, bytes);
+    } else if (state == PREPARED_IN_USE) {
+        print_folder(folder, state, m, bytes);
+        return true;
     } else if (!fs_remove_tree(&fs_system, AT_FDCWD, folder, err, sizeof err)) {
         error_print(EXIT_CANNOT_CREATE, "%s", err);
         w->failed = true;
@@ -91,6 +104,10 @@ static int corpora(const void *values)
 {
     const Arguments *a = values;
     char err[1024];
+    for (int i = 0; i < a->names.count; i++)
+        if (strchr(a->names.item[i], '/'))
+            return error_print(EXIT_USAGE, "%s is a path: write the name of a folder in %s alone",
+                               a->names.item[i], a->cache);
     Walk w = {.arguments = a, .met = must_calloc((size_t)a->names.count + 1, sizeof *w.met)};
     int code = EXIT_OK;
     if (!prepared_visit(a->cache, visit, &w, err, sizeof err))

@@ -107,9 +107,19 @@ check "data: the list has both texts and their size" \
 expect_code "data: one prepared text is removed" 0 "$TRAIN" data corpora --cache cache --clear "$(basename cache/other-*)"
 check "data: the other prepared text remains" test "$(echo cache/*)" = "$(echo cache/text-*)"
 expect_code "data: a prepared text that is not there ends with 66" 66 "$TRAIN" data corpora --cache cache --clear none
-mkdir cache/mine
+expect_code "data: a path of a prepared text is refused" 64 "$TRAIN" data corpora --cache cache --clear "/other/$(basename cache/text-*)"
+# A damaged folder, one of a killed run, one whose process runs, and later a new one, whose process may run on another machine.
+hash=0123456789abcdef
+mkdir -p cache/{mine,bad-$hash,old-$hash.tmp-4194305-0,runs-$hash.tmp-$$-0,new-$hash.tmp-4194305-0,mine.tmp-1-0}
+echo '{' | tee cache/bad-$hash/meta.json >cache/mine/meta.json
+touch -d '2 hours ago' cache/*.tmp-*
+expect_code "data: all folders of prepared texts are listed" 0 "$TRAIN" data corpora --cache cache
+check "data: the list has what is wrong with folders" \
+    test "$(grep -cE '^  damaged: |^  unfinished: the run that|^  unfinished: perhaps|^5 prepared texts' output)" -eq 5
+touch cache/new-*
 expect_code "data: all prepared texts are removed" 0 "$TRAIN" data corpora --cache cache --clear
-check "data: a folder of the user's remains" test "$(echo cache/*)" = cache/mine
+check "data: a folder of the user's remains" test "$(cd cache && echo *)" = \
+    "mine mine.tmp-1-0 new-$hash.tmp-4194305-0 runs-$hash.tmp-$$-0"
 
 # A path that is not a regular file gives an error message at once; the program does not wait for a writer.
 mkfifo pipe
