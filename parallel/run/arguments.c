@@ -124,13 +124,14 @@ static void refuse_folder(const char *path)
              path);
     bool within_run;
     char *run = run_path_of(path, &within_run);
-    char *newest = within_run
-                       ? text_format("./train %s goes on from the newest one of its run, and ", run)
-                       : must_strdup("");
+    char *folder = shell_quoted_path(run), *checkpoint = shell_quoted_path(path);
+    char *newest =
+        within_run ? text_format("./train %s goes on from the newest one of its run, and ", folder)
+                   : must_strdup("");
     free(run);
     fail(EXIT_USAGE,
          "%s is a checkpoint: %s./train CONFIG.json --resume %s starts another run from it", path,
-         newest, path);
+         newest, checkpoint);
 }
 
 /* Handles a run folder that was given instead of a config: its config is read, and the run goes on
@@ -140,16 +141,18 @@ static void take_run(RunArguments *a, const char *path)
     a->run = run_path_trimmed(path);
     if (!run_path_is_run(a->run)) refuse_folder(a->run);
     char *config = a->run_config = text_format("%s/config.json", a->run);
+    char *quoted = shell_quoted_path(config);
     if (a->out != NULL)
         fail(EXIT_USAGE,
              "%s goes on in its own folder, without --out; ./train %s --resume %s --out %s starts "
              "another run from its newest checkpoint",
-             a->run, config, a->run, a->out);
+             a->run, quoted, shell_quoted_path(a->run), shell_quoted_path(a->out));
     if (a->resume.kind == RESUME_NEVER)
         fail(EXIT_USAGE,
              "%s goes on from its newest checkpoint, without --resume never; ./train %s --out "
              "ANOTHER starts another run with its config",
-             a->run, config);
+             a->run, quoted);
+    free(quoted);
     a->config = config;
     a->out = a->run;
 }

@@ -7,11 +7,13 @@
 #include "parallel/run/best.h"
 
 #include "data/identity.h"
+#include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/min_max.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/between_steps.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -47,8 +49,22 @@ int64_t best_most_saves(const Config *c)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+/* Ends the program if `err` says that the system did not let the best checkpoint be read. The
+ * checkpoint may be whole, and without its record the next save would remove it. */
+static void require_readable(const Run *run, const char *err)
+{
+    bool failed = error_says(err, EIO) || error_says(err, ESTALE);
+    ExitCode code = error_exit_code(err, failed ? EXIT_INPUT_OUTPUT : EXIT_DAMAGED);
+    if (code == EXIT_DAMAGED) return;
+    fail(code,
+         "the best checkpoint may be whole, but cannot be read (to give it up, remove "
+         "%s/checkpoints/best.json): %s",
+         run->folder.path, err);
+}
+
 /* Returns the record of the best checkpoint, on rank 0; step 0 if there is none that counts. A
- * record that cannot be used is removed. One that was made with other validation data stays, so
+ * record of a checkpoint that is damaged or gone is removed. If the checkpoint cannot be read for
+ * another reason, the program ends. A record that was made with other validation data stays, so
  * that its checkpoint stays, but its loss is not compared: the next evaluation replaces it. */
 static CheckpointBest read_record(const Run *run, const Checkpoint *resumed)
 {
@@ -56,14 +72,15 @@ static CheckpointBest read_record(const Run *run, const Checkpoint *resumed)
     CheckpointBest best;
     Checkpoint *c = NULL;
     bool good = checkpoint_best_find(run->folder.path, &best, &c, err, sizeof err), same = true;
+    /* A run resumes from a step before its best only if the best is damaged. */
+    bool ahead = resumed == NULL || best.step > checkpoint_manifest(resumed)->state.steps;
+    bool kept = !ahead && best_is_kept(run->config, &run->data);
+    if (!good && kept) require_readable(run, err);
     if (!good) log_warning("%s; the best checkpoint is chosen anew", err);
     if (c) same = data_identity_same_val(checkpoint_manifest(c)->data, run->data.identity);
     checkpoint_close(c);
     if (good && best.step == 0) return best;
-    /* A run resumes from a step before its best only if the best is damaged. */
-    bool ahead = resumed == NULL || best.step > checkpoint_manifest(resumed)->state.steps;
-    if (good && !ahead && best_is_kept(run->config, &run->data))
-        return same ? best : (CheckpointBest){0};
+    if (good && kept) return same ? best : (CheckpointBest){0};
     if (!checkpoint_best_forget(run->folder.path, err, sizeof err)) log_warning("%s", err);
     return (CheckpointBest){0};
 }

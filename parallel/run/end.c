@@ -36,11 +36,12 @@ static bool config_stays(const Run *run)
     return stat(run->arguments.config, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* Returns what goes on with the run: the same command or, if that one cannot read its config again,
- * the one with the run's folder. The caller frees it. */
+/* Returns what goes on with the run: the same command or, if that one cannot read its config again
+ * or asks for a new run, the one with the run's folder. The caller frees it. */
 static char *way_on(const Run *run)
 {
-    if (config_stays(run)) return must_strdup("the same command");
+    bool same = config_stays(run) && run->arguments.resume.kind != RESUME_NEVER;
+    if (same) return must_strdup("the same command");
     char *folder = shell_quoted_path(run->folder.path);
     char *command = text_format("./train %s", folder);
     free(folder);
@@ -189,14 +190,17 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
 static void print_finished(const Run *run)
 {
     char *folder = shell_quoted_path(run->folder.path);
-    const char *longer = run->folder.result.patience > 0 ? "eval.patience=0 goes on"
-                                                         : "train_steps=N makes it longer";
+    char *longer =
+        run->folder.result.patience > 0
+            ? must_strdup("eval.patience=0 goes on")
+            : text_format("train_steps=N%s makes it longer", identity_length_option(run->config));
     if (run->arguments.run)
         log_info("run     %s is finished; --set %s", run->folder.path, longer);
     else
         log_info("run     %s is finished; %s starts another", run->folder.path,
                  run->arguments.out ? "another --out" : "--resume never");
     if (run->arguments.run == NULL) log_info("        ./train %s --set %s", folder, longer);
+    free(longer);
     free(folder);
 }
 

@@ -129,8 +129,8 @@ static void suggest_longer(const char *path, const Config *stored, const Config 
     if (!identity_is_longer(stored, config)) return;
     char *folder = shell_quoted_path(path);
     log_info("run     %s is the same run with %lld steps;", path, (long long)stored->train_steps);
-    log_info("        ./train %s --set train_steps=%lld would make it longer", folder,
-             (long long)config->train_steps);
+    log_info("        ./train %s --set train_steps=%lld%s would make it longer", folder,
+             (long long)config->train_steps, identity_length_option(config));
     free(folder);
 }
 

@@ -4,6 +4,7 @@
 #include "data/identity.h"
 #include "model/core/check.h"
 #include "model/core/log.h"
+#include "parallel/run/run_path.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -85,8 +86,16 @@ static char *batch_remedy(const Config *stored, const Config *config)
     return text_format("to go on with its batch, %s; or ", advice);
 }
 
-bool identity_is_before_end(const char *path, int64_t step, const Config *config, char *err,
-                            size_t n)
+const char *identity_length_option(const Config *config)
+{
+    /* A derived number of steps follows train_steps. */
+    const char *origin = config_origin(config, "scheduler.params.total_num_steps");
+    return begins_with(origin, "derived") ? " --allow-config-change" : "";
+}
+
+/* Returns false and sets err if `step`, of the newest checkpoint in `path`, is past the end of the
+ * run that `config` describes. */
+static bool is_before_end(const char *path, int64_t step, const Config *config, char *err, size_t n)
 {
     if (step <= config->train_steps) return true;
     return error_set(err, n,
@@ -103,7 +112,7 @@ static bool read_step(const char *folder, const Config *config, int64_t *step, c
     if (!identity_newest_checkpoint(folder, &newest, err, n)) return false;
     *step = newest ? checkpoint_manifest(newest)->state.steps : 0;
     checkpoint_close(newest);
-    return identity_is_before_end(folder, *step, config, err, n);
+    return is_before_end(folder, *step, config, err, n);
 }
 
 /* Prints a difference that does not end the run. */
@@ -183,6 +192,16 @@ bool identity_is_longer(const Config *stored, const Config *config)
         longer &= c.d[i].effect < EFFECT_NUMBERS || is_length(c.d[i].key) || follows(&c, i);
     config_diff_free(c.d, c.n);
     return longer;
+}
+
+void identity_check_start_step(const char *path, int64_t step, const Config *config)
+{
+    char err[2048];
+    if (is_before_end(path, step, config, err, sizeof err)) return;
+    if (run_path_is_run(path)) fail(EXIT_CONFIG, "--resume %s", err);
+    fail(EXIT_CONFIG,
+         "--resume %s: its step %lld is past train_steps %lld; write train_steps of at least %lld",
+         path, (long long)step, (long long)config->train_steps, (long long)step);
 }
 
 void identity_check_start_config(const char *path, const Config *stored, const Config *config)

@@ -24,10 +24,12 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
 /* Returns whether `config` is that of a stored run with more steps, and else changes nothing in the
  * training. */
 bool identity_is_longer(const Config *stored, const Config *config);
-/* Returns false and sets err if `step`, of the newest checkpoint in `path`, is past the end of the
- * run that `config` describes. */
-bool identity_is_before_end(const char *path, int64_t step, const Config *config, char *err,
-                            size_t n);
+/* Returns the option, with a space before it, that a command needs to give a run with this config
+ * another train_steps: --allow-config-change if the learning rate depends on it, otherwise "". */
+const char *identity_length_option(const Config *config);
+/* Ends the program (EXIT_CONFIG) if `step`, at which a new run starts from `path`, a checkpoint or
+ * a run whose newest checkpoint it is, is past the end of the run that `config` describes. */
+void identity_check_start_step(const char *path, int64_t step, const Config *config);
 /* Compares the configs when a new run starts from `path`, a checkpoint of another run. Prints the
  * differences that change the run. Ends the program (EXIT_CONFIG) if a difference makes the
  * checkpoint's weights unusable. */

@@ -193,10 +193,7 @@ static void check_resume_path(const Run *run)
     ConfigReport report = {0};
     if (path == NULL) return;
     Checkpoint *checkpoint = open_resume_path(path);
-    char err[2048];
-    if (!identity_is_before_end(path, checkpoint_manifest(checkpoint)->state.steps, run->config,
-                                err, sizeof err))
-        fail(EXIT_CONFIG, "--resume %s", err);
+    identity_check_start_step(path, checkpoint_manifest(checkpoint)->state.steps, run->config);
     const char *text = checkpoint_manifest(checkpoint)->config;
     const Config *stored =
         config_parse(&(ConfigContext){.stored = true}, path, text, strlen(text), 0, NULL, &report);

@@ -4,6 +4,7 @@
 
 #include "model/core/check.h"
 #include "model/core/log.h"
+#include "model/core/shell_text.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_path.h"
@@ -67,7 +68,7 @@ void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
     if (a->best && a->newest) fail(EXIT_USAGE, "--best and --newest contradict each other");
     if (r->is_checkpoint && r->choice != OPEN_BEST_OR_NEWEST)
         fail(EXIT_USAGE, "%s is one checkpoint; %s chooses one of a run: give %s, or leave it out",
-             a->run, a->best ? "--best" : "--newest", r->folder);
+             a->run, a->best ? "--best" : "--newest", shell_quoted_path(r->folder));
     /* The text of generate is all of its output. */
     r->progress = with_data ? progress_begin() : progress_begin_quiet();
     r->config = read_config(r->folder, a->ranks, a->set.count, a->set.item);

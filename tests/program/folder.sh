@@ -164,6 +164,17 @@ denied "--resume of a checkpoint without permission ends with 77" "$TRAIN" tiny.
 check "folder: --resume of a checkpoint without permission names the option" \
     grep -q '^error.77. --resume run/checkpoints/step_00000010: Permission denied$' output
 chmod 700 run/checkpoints/step_00000010
+cp -rp run best
+id=$(sed -nE 's/.*"save_id": *"([0-9a-f]+)".*/\1/p' best/checkpoints/step_00000010/manifest.json | head -n 1)
+printf '{"step": 10, "val_loss": 3.5, "save_id": "%s"}\n' "$id" >best/checkpoints/best.json
+cp best/checkpoints/best.json record
+chmod 0 best/checkpoints/step_00000010
+denied "a best checkpoint without permission ends with 77" "$TRAIN" tiny.json "${common[@]}" --set train_steps=30 \
+    --allow-config-change --set checkpoint.keep=1 --out best
+check "folder: a best checkpoint without permission is named" grep -q '^error.77. the best checkpoint may be whole' output
+check "folder: a best checkpoint without permission stays recorded" cmp record best/checkpoints/best.json
+check "folder: a best checkpoint without permission stays" test -d best/checkpoints/step_00000010
+chmod 700 best/checkpoints/step_00000010
 mkdir -p out/tiny
 cp -p run/config.json out/tiny/
 chmod 0 out/tiny/config.json

@@ -34,6 +34,8 @@ or give --resume an earlier checkpoint and --out another folder" short --set tra
 refused "--resume with a checkpoint past train_steps" 78 "--resume short: its newest checkpoint, step 24, is past \
 train_steps 20; write at least 24, or give --resume an earlier checkpoint and --out another folder" "$TINY" --resume short/ \
     --set train_steps=20 --out other
+refused "a named checkpoint past train_steps" 78 "--resume short/checkpoints/step_00000024: its step 24 is past train_steps 20; \
+write train_steps of at least 24" "$TINY" --resume short/checkpoints/step_00000024 --set train_steps=20 --out other
 expect_code "longer: a run goes on on another number of ranks" 0 "$TRAIN" short --ranks 1 --set train_steps=26 \
     --set gradient_accumulation_steps=4
 
@@ -87,7 +89,11 @@ expect_code "longer: a run in out/ succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" -
 expect_code "longer: the same config with more steps starts another run" 0 "$TRAIN" "$TINY" "${common[@]}" --set train_steps=8
 check "longer: the other run has a folder of its own" test -s out/tiny-2/result.json
 check "longer: a new run with more steps says how the old one is made longer" \
-    grep -qx '        ./train out/tiny --set train_steps=8 would make it longer' output
+    grep -qx '        ./train out/tiny --set train_steps=8 --allow-config-change would make it longer' output
+expect_code "longer: the hint's command succeeds" 0 "$TRAIN" out/tiny --set train_steps=8 --allow-config-change
+expect_code "longer: a finished run with a decaying learning rate shows its result" 0 "$TRAIN" out/tiny
+check "longer: making it longer needs the flag" \
+    grep -qx 'run     out/tiny is finished; --set train_steps=N --allow-config-change makes it longer' output
 mkdir elsewhere
 expect_code "longer: a run in another working folder does not find its data" 66 env -C elsewhere "$TRAIN" ../decay
 check "longer: missing data of a run are explained" test "$(tail -n 1 output)" = "error[66] no file matches text.txt; this \
@@ -111,6 +117,15 @@ refused "a folder that is no run" 64 "decay/checkpoints is a folder without conf
 a run, such as out/demo, or a config file, e.g. configs/demo.json" decay/checkpoints/
 refused "--resume of no run and no config" 64 "--resume nowhere: there is no such run; without a config, give the folder of a \
 run, such as out/demo" --resume nowhere
+cp -r decay 'two words'
+refused "a checkpoint with a space in its path" 64 "two words/checkpoints/step_00000014 is a checkpoint: ./train \"two words\" \
+goes on from the newest one of its run, and ./train CONFIG.json --resume \"two words/checkpoints/step_00000014\" starts another \
+run from it" 'two words/checkpoints/step_00000014'
+refused "a run folder with a space and --out" 64 "two words goes on in its own folder, without --out; ./train \"two \
+words/config.json\" --resume \"two words\" --out \"an other\" starts another run from its newest checkpoint" 'two words' \
+    --out 'an other'
+refused "--best with a checkpoint whose path has a space" 64 "two words/checkpoints/step_00000014 is one checkpoint; --best \
+chooses one of a run: give \"two words\", or leave it out" eval 'two words/checkpoints/step_00000014' --best
 rm -r another/checkpoints
 refused "--resume of a run without checkpoints" 66 "--resume another: this run has no checkpoint that can be opened" "$TINY" \
     --resume another --out other

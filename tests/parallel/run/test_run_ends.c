@@ -127,6 +127,17 @@ static void test_a_stopped_run_whose_config_came_from_stdin_goes_on_from_its_fol
     same_runs("unstopped", "piped");
 }
 
+/* The same command would be refused, because it asks for a new run in this folder. */
+static void test_a_stopped_run_with_resume_never_goes_on_from_its_folder(void **state)
+{
+    (void)state;
+    disturb_step(3, ask_by_signal);
+    const char *const never[] = {"tiny.json", "--resume", "never", "--out", "anew", NULL};
+    char *said = command_expecting(never, EXIT_REQUEUE);
+    says(said, "stopped after step 3; ./train anew goes on from there\n");
+    free(said);
+}
+
 static void test_a_second_signal_prints_which_steps_are_lost(void **state)
 {
     (void)state;
@@ -329,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_the_first_signal_prints_what_the_run_finishes_before_it_stops),
         cmocka_unit_test(test_a_stop_in_the_last_step_says_what_the_same_command_will_do),
         cmocka_unit_test(test_a_stopped_run_whose_config_came_from_stdin_goes_on_from_its_folder),
+        cmocka_unit_test(test_a_stopped_run_with_resume_never_goes_on_from_its_folder),
         cmocka_unit_test(test_a_second_signal_prints_which_steps_are_lost),
         cmocka_unit_test(test_a_signal_in_the_first_step_saves_that_step_and_stops),
         cmocka_unit_test(test_SIGHUP_stops_a_run_unless_it_was_started_under_nohup),
