@@ -57,24 +57,12 @@ static void end_begin(ExitCode code)
     ending_with = (int)code;
 }
 
-/* Flushes stdout before an error message is printed. With several ranks another thread may hold
- * stdout, blocked for ever by a reader that does not read, so this gives up after about half a
- * second. */
+/* Flushes stdout before an error message is printed, unless another thread holds it for long. */
 static void flush_output(void)
 {
-    if (!atomic_load(&ends.shared)) {
-        fflush(stdout);
-        return;
-    }
-    enum { TRIES = 500, MICROSECONDS = 1000 };
-    for (int i = 0; i < TRIES; i++) {
-        if (ftrylockfile(stdout) == 0) {
-            fflush(stdout);
-            funlockfile(stdout);
-            return;
-        }
-        usleep(MICROSECONDS);
-    }
+    if (!log_lock_soon(stdout)) return;
+    fflush(stdout);
+    funlockfile(stdout);
 }
 
 /* If ranks share the process, runs the flush hook and ends the process with _exit. exit() would run
@@ -140,7 +128,8 @@ void check_failed(const char *file, int line, const char *condition, const char 
 {
     end_begin(EXIT_BUG);
     flush_output();
-    fprintf(stderr, "%s:%d: CHECK(%s) failed\n", file, line, condition);
+    /* Without the lock of stderr, which another thread may hold for ever. */
+    dprintf(STDERR_FILENO, "%s:%d: CHECK(%s) failed\n", file, line, condition);
     va_list args;
     va_start(args, fmt);
     log_prefixed(stderr, "bug", (int)EXIT_BUG, fmt, args);

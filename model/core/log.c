@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 static LogLevel current_level = LOG_INFO;
 static _Atomic LogMakeRoom make_room;
@@ -128,24 +129,38 @@ void log_field(const char *label, const char *fmt, ...)
     funlockfile(to);
 }
 
-static void print_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args)
+bool log_lock_soon(FILE *to)
 {
-    char text[BEFORE + TEXT];
-    size_t marked = (size_t)snprintf(text, sizeof text, "%s[%d] ", kind, code);
-    utf8_format(text + add_place(text, marked, "", ": "), TEXT, fmt, args);
-    terminal_message(to, text, MARK_ERROR, marked);
+    enum { TRIES = 500, MICROSECONDS = 1000 };
+    for (int i = 0; i < TRIES; i++) {
+        if (ftrylockfile(to) == 0) return true;
+        usleep(MICROSECONDS);
+    }
+    return false;
+}
+
+/* Prints the text and a line feed with one write, without the stream and its lock. */
+static void print_past(FILE *to, const char *text)
+{
+    char out[4 * (BEFORE + TEXT) + 2];
+    utf8_escape(out, text, false);
+    size_t n = strlen(out);
+    out[n++] = '\n';
+    ssize_t written = write(fileno(to), out, n);
+    (void)written; /* there is no other place for the error */
 }
 
 void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args)
 {
-    va_list again;
-    if (thread_file) {
-        va_copy(again, args);
-        print_prefixed(thread_file, kind, code, fmt, again);
-        va_end(again);
+    char text[BEFORE + TEXT];
+    size_t marked = (size_t)snprintf(text, sizeof text, "%s[%d] ", kind, code);
+    utf8_format(text + add_place(text, marked, "", ": "), TEXT, fmt, args);
+    if (thread_file) terminal_message(thread_file, text, MARK_ERROR, marked);
+    if (!log_lock_soon(to)) {
+        print_past(to, text);
+        return;
     }
-    flockfile(to);
     leave_live_line(to, true);
-    print_prefixed(to, kind, code, fmt, args);
+    terminal_message(to, text, MARK_ERROR, marked);
     funlockfile(to);
 }

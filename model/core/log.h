@@ -36,7 +36,11 @@ void log_field(const char *label, const char *fmt, ...) __attribute__((format(pr
 #define log_notice(...)  log_message(LOG_NOTICE, __VA_ARGS__)
 #define log_warning(...) log_message(LOG_WARNING, __VA_ARGS__)
 
-/* Prints "kind[code] rank R place: text\n", also to the thread's log file. Used by check.c. */
+/* Takes the stream's lock. Gives up after about half a second and returns false: another thread may
+ * hold it, blocked for ever by a reader that does not read. */
+bool log_lock_soon(FILE *to);
+/* Prints "kind[code] rank R place: text\n", also to the thread's log file. Does not wait for
+ * another thread that holds the stream for long. Used by check.c. */
 void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args);
 
 /* Registers the function that is called before a message is printed on `to`, with that stream

@@ -18,7 +18,7 @@
 static const double first_after = 1, terminal_every = 0.5, message_every = 30, never = 1e300;
 
 /* What the ticker prints, and what is on the screen. A thread that holds the lock takes the streams
- * only if they are free (take_streams): log.c holds a stream while it waits for the lock. */
+ * only if they are free (take_stdout): log.c holds a stream while it waits for the lock. */
 static struct {
     pthread_mutex_t lock;
     char text[256];         /* of the work in progress; "": there is none */
@@ -54,11 +54,16 @@ static void clear(void)
     line.shown = NULL;
 }
 
-/* Takes stdout and stderr. Returns false if another thread is printing. */
-static bool take_streams(void)
+/* Takes stdout. Returns false if another thread is printing on stdout or stderr. Does not keep
+ * stderr: an error must be printed even while this thread's write to stdout blocks. A message that
+ * takes stderr from now on waits for the lock before it is printed. */
+static bool take_stdout(void)
 {
     if (ftrylockfile(stdout) != 0) return false;
-    if (ftrylockfile(stderr) == 0) return true;
+    if (ftrylockfile(stderr) == 0) {
+        funlockfile(stderr);
+        return true;
+    }
     funlockfile(stdout);
     return false;
 }
@@ -67,7 +72,7 @@ static bool take_streams(void)
 static void print_if_due(double now)
 {
     char text[320];
-    if (line.text[0] == '\0' || now < line.next || line.over || !take_streams()) return;
+    if (line.text[0] == '\0' || now < line.next || line.over || !take_stdout()) return;
     double left = line.left < 0 ? -1 : line.left - (now - line.at);
     const char *what = line.left < 0 ? "so far" : "left";
     Figure time = figure_duration(line.left < 0 ? now - line.began : left > 0 ? left : 0);
@@ -82,7 +87,6 @@ static void print_if_due(double now)
     }
     line.last = now;
     line.next = now + line.every;
-    funlockfile(stderr);
     funlockfile(stdout);
 }
 

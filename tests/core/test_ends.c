@@ -151,6 +151,37 @@ static void test_a_failing_rank_does_not_wait_for_one_that_holds_stdout(void **s
     assert_string_equal(text, "error[86] rank 2 dp 2: a cause\n");
 }
 
+/* Rank 0 holds the lock of stderr, as in a warning that waits for a blocked write to stdout. */
+static void hold_stderr_beside(int rank)
+{
+    if (rank == 0) flockfile(stderr);
+    pthread_barrier_wait(&met);
+    if (rank == 1) fail(EXIT_HANG, "a \n cause");
+    if (rank == 2) check_on_two(1);
+    for (;;)
+        pause();
+}
+
+static void check_beside(int rank)
+{
+    hold_stderr_beside(rank == 1 ? 3 : rank);
+}
+
+static void fail_beside(int rank)
+{
+    hold_stderr_beside(rank == 2 ? 3 : rank);
+}
+
+static void test_a_failing_rank_does_not_wait_for_one_that_holds_stderr(void **state)
+{
+    (void)state;
+    char text[4096];
+    assert_int_equal(child(fail_beside, NULL, text, sizeof text), EXIT_HANG);
+    assert_string_equal(text, "error[86] rank 1 dp 1: a \\x0a cause\n");
+    assert_int_equal(child(check_beside, NULL, text, sizeof text), EXIT_BUG);
+    assert_non_null(strstr(text, ": CHECK(rank == RANKS) failed\nbug[70] rank 2 dp 2: rank 1\n"));
+}
+
 static void fail_again(void *context)
 {
     (void)context;
@@ -247,6 +278,7 @@ int main(void)
         cmocka_unit_test(test_when_all_ranks_fail_only_the_first_error_is_printed),
         cmocka_unit_test(test_a_failed_check_on_one_rank_ends_all_ranks),
         cmocka_unit_test(test_a_failing_rank_does_not_wait_for_one_that_holds_stdout),
+        cmocka_unit_test(test_a_failing_rank_does_not_wait_for_one_that_holds_stderr),
         cmocka_unit_test(test_a_failure_in_the_flush_hook_keeps_the_first_exit_code),
         cmocka_unit_test(test_after_the_ranks_have_ended_fail_exits_as_usual),
         cmocka_unit_test(test_errors_in_pool_threads_show_the_place_of_their_rank),

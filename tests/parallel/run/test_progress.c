@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -69,6 +70,37 @@ static void test_the_live_line_goes_on_while_the_work_is_busy(void **state)
     sent = run_expecting("long", NULL, 0);
     assert_null(strstr(sent, "reading all"));
     free(sent);
+}
+
+/* The terminal is stopped, as by Ctrl-S, so that the thread that draws the live line blocks. */
+static void fail_on_a_stopped_terminal(void)
+{
+    enum { MICROSECONDS = 1700000 };
+    Progress p = progress_begin();
+    if (freopen("stopped", "w", stderr) == NULL || tcflow(STDOUT_FILENO, TCOOFF) != 0) exit(1);
+    progress_print(&p, "reading all");
+    usleep(MICROSECONDS);
+    if (ftrylockfile(stdout) == 0) _exit(1); /* the test needs the blocked thread */
+    if (ftrylockfile(stderr) != 0) _exit(2); /* that thread shall leave stderr free */
+    funlockfile(stderr);
+    alarm(10); /* ends the process if it hangs */
+    error_print(EXIT_BUG, "a file is damaged");
+    tcflow(STDOUT_FILENO, TCOON); /* ThreadSanitizer flushes stdout at the end */
+    _exit(0);
+}
+
+static void test_an_error_is_printed_while_the_live_line_is_blocked(void **state)
+{
+    (void)state;
+    char *sent, text[64] = "";
+    disturbance = (Disturbance){.first = fail_on_a_stopped_terminal, .dry = true};
+    free(screen_of_run("stop", NULL, 0, &sent));
+    free(sent);
+    FILE *from = fopen("stopped", "r");
+    assert_non_null(from);
+    assert_non_null(fgets(text, sizeof text, from));
+    fclose(from);
+    assert_string_equal(text, "error[70] a file is damaged\n");
 }
 
 /* Progress is printed on a terminal when it is due, only by rank 0. At the end of the work its line
@@ -204,6 +236,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_progress_is_printed_when_due_and_its_line_is_erased),
         cmocka_unit_test(test_the_live_line_goes_on_while_the_work_is_busy),
+        cmocka_unit_test(test_an_error_is_printed_while_the_live_line_is_blocked),
         cmocka_unit_test(test_progress_of_long_work_uses_the_live_line_only_on_a_terminal),
         cmocka_unit_test(test_all_long_work_says_what_it_does),
         cmocka_unit_test(test_the_first_step_is_shown_at_once),
