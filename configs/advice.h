@@ -21,6 +21,10 @@ void config_taken_free(ConfigTaken *taken, int n);
  * with what is taken for them, so that the user can change them. */
 void config_add_open(const Config *config, StringList *more);
 
+/* Returns the number of ranks that the command line of a run must give: config->world, or the ranks
+ * of the smallest grid if the config is valid for any number of data-parallel ranks. */
+int64_t config_ranks_needed(const Config *config);
+
 /* Returns further options for a command line with which the config is valid, for a config that has
  * errors: --set and --ranks, quoted for a shell, each with a blank before it, `sets` included. They
  * do what the errors suggest, and the config has been loaded with them: it is *mended, and its

@@ -19,8 +19,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The largest number of ranks that a run can have. Error messages never suggest more. */
-enum { CONFIG_MAX_RANKS = 64 };
+/* The most ranks and steps that a run can have. Error messages never suggest more. */
+enum { CONFIG_MAX_RANKS = 64, CONFIG_MAX_STEPS = 1000000000 };
 
 typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerType;

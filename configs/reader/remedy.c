@@ -16,6 +16,12 @@ typedef struct {
     int64_t ranks; /* 0: not given */
 } Options;
 
+int64_t config_ranks_needed(const Config *config)
+{
+    int64_t least = grid_ranks(config_grid(config, 0));
+    return config->world > least ? config->world : least;
+}
+
 static bool has(const StringList *list, const char *item)
 {
     for (int i = 0; i < list->count; i++)
@@ -48,7 +54,7 @@ static const Config *try_options(const char *path, const ConfigContext *context,
     const Config *config = config_load(path, options->set.count,
                                        (const char *const *)options->set.item, &tried, report);
     /* `./train CONFIG` runs one rank if the command line does not say how many. */
-    if (config != NULL && options->ranks == 0 && config->world > 1) options->ranks = config->world;
+    if (config != NULL && options->ranks == 0) options->ranks = config_ranks_needed(config);
     for (int i = 0; i < report->n_errors; i++) {
         *known &= report->remedy != NULL && report->remedy[i] != NULL;
         if (*known) add_remedy(options, report->remedy[i]);

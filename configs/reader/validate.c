@@ -9,6 +9,14 @@
 #define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
 #define UNUSABLE(load, ...)   load_any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
 
+/* Returns whether the user gave the key. A stored config has the values of keys that the user never
+ * wrote. */
+static bool user_wrote(const Load *load, const char *key)
+{
+    bool stored = load->context.stored || load->context.resumed;
+    return load_given(load, key) && (!stored || load_place(load, key).set > 0);
+}
+
 static void check_model(Load *load)
 {
     const Config *c = load->config;
@@ -54,7 +62,7 @@ static void check_model(Load *load)
               "data.seq_length %lld or less, or model.max_position_embeddings %lld or more",
               (long long)c->data.seq_length, (long long)c->model.max_position_embeddings,
               (long long)c->model.max_position_embeddings, (long long)c->data.seq_length);
-    if (load_given(load, "model.rope_theta") && c->model.position != POSITION_ROPE)
+    if (user_wrote(load, "model.rope_theta") && c->model.position != POSITION_ROPE)
         load_notice(load, load_place(load, "model.rope_theta"), "model.rope_theta",
                     "accepted, without effect: position is \"learned\"");
 }
@@ -109,7 +117,7 @@ static void check_data(Load *load)
     if (c->data.val_text.count > 0 && !text)
         WRONG(load, "data.val_text", "text to validate on goes with data.text; %s",
               train ? "write data.val beside data.train" : "a corpus has its own");
-    if (load_given(load, "data.tokenizer") && load_given(load, "data.tokenizer_vocab_size"))
+    if (load_given(load, "data.tokenizer") && user_wrote(load, "data.tokenizer_vocab_size"))
         load_notice(load, load_place(load, "data.tokenizer_vocab_size"),
                     "data.tokenizer_vocab_size",
                     "accepted, without effect: data.tokenizer is given");

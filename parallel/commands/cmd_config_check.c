@@ -17,11 +17,13 @@
  * out. */
 static const char *looked_at(const Config *config, int64_t asked, char *out, size_t n)
 {
-    long long world = config->world, least = grid_ranks(config_grid(config, 0));
+    long long world = config->world, least = config_ranks_needed(config);
     if (world > LAUNCH_MAX_RANKS)
         snprintf(out, n,
                  "on %lld ranks, as its batch or parallel.data says; a run has no more than %d yet",
                  world, LAUNCH_MAX_RANKS);
+    else if (least > LAUNCH_MAX_RANKS)
+        snprintf(out, n, "on %lld ranks; a run has no more than %d yet", least, LAUNCH_MAX_RANKS);
     else if (asked > 0)
         snprintf(out, n, "on %lld rank%s", world, world == 1 ? "" : "s");
     else if (world > 0)
@@ -105,14 +107,14 @@ static void explain_refused(const char *path, const ConfigArguments *a, int64_t 
     if (strcmp(path, "-") == 0) return; /* standard input can be read only once */
     char *options = config_remedy(path, a->set.count, a->set.item, &context, &mended, &notices);
     if (options == NULL) return;
-    bool wide = mended->world > LAUNCH_MAX_RANKS;
+    bool wide = config_ranks_needed(mended) > LAUNCH_MAX_RANKS;
     if (mended->foreign && !wide) {
         print_taken(mended);
         if (!a->verbose) config_report_count_idle(&notices, stdout);
     }
     if (!wide)
         print_command(path, options, mended, "with what is suggested above, it trains:");
-    else
+    else if (world != 1)
         explain_refused(path, a, 1);
     config_report_free(&notices);
     config_free(mended);
@@ -124,13 +126,14 @@ static void explain_missing(const char *path, const ConfigArguments *a, const Co
 {
     size_t size;
     char *options;
+    long long ranks = config_ranks_needed(config);
     FILE *to = text_stream(&options, &size);
     for (int i = 0; i < a->set.count; i++) {
         char *quoted = shell_quoted(a->set.item[i]);
         fprintf(to, " --set %s", quoted);
         free(quoted);
     }
-    if (config->world > 1) fprintf(to, " --ranks %lld", (long long)config->world);
+    if (ranks > 1) fprintf(to, " --ranks %lld", ranks);
     fclose(to);
     print_command(path, options, config, "with your text, it trains:");
     free(options);
@@ -160,7 +163,7 @@ static int check_one(const char *path, const ConfigArguments *a)
     int code;
     const Config *config = cmd_config_read(path, a->set, a->world, &report, &code);
     bool foreign = config != NULL && config->foreign;
-    bool wide = config != NULL && config->world > LAUNCH_MAX_RANKS;
+    bool wide = config != NULL && config_ranks_needed(config) > LAUNCH_MAX_RANKS;
     if (foreign && !wide) print_taken(config);
     cmd_config_report(&report, a->verbose);
     if (config != NULL) code = check_data(config, path, a);

@@ -1,6 +1,7 @@
 /* history.c -- reads metrics.jsonl line by line into lists of points. See history.h. */
 #include "parallel/report/history.h"
 
+#include "configs/config.h"
 #include "model/core/check.h"
 #include "model/core/fs.h"
 #include "model/core/json_tree.h"
@@ -157,7 +158,7 @@ static bool add_event(History *h, const cJSON *line)
 {
     int64_t step;
     const char *event = text(line, "event");
-    if (*event == '\0' || !count(line, "step", &step)) return false;
+    if (*event == '\0' || !count(line, "step", &step) || step > CONFIG_MAX_STEPS) return false;
     if (strcmp(event, "train") == 0) return add_train(h, line, step);
     if (strcmp(event, "start") == 0) {
         drop_from(h, step + 1);
@@ -172,14 +173,23 @@ static bool add_event(History *h, const cJSON *line)
 /* ---- the file ---------------------------------------------------------------------------------
  */
 
+/* Reads a line without its line feed. Sets *bytes to its length, and keeps no more than
+ * LINE_BYTES_MOST bytes in `line`. Returns false if the file ends first. */
+static bool read_line(FILE *from, char *line, int64_t *bytes)
+{
+    int c;
+    for (*bytes = 0; (c = getc_unlocked(from)) != EOF && c != '\n'; ++*bytes)
+        if (*bytes < LINE_BYTES_MOST) line[*bytes] = (char)c;
+    return c == '\n';
+}
+
 void history_read_stream(History *h, FILE *from)
 {
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t bytes;
+    char *line = must_alloc(LINE_BYTES_MOST);
+    int64_t bytes;
     *h = (History){0};
-    while ((bytes = getline(&line, &capacity, from)) > 0 && line[bytes - 1] == '\n') {
-        cJSON *tree = bytes > LINE_BYTES_MOST ? NULL : json_tree_parse(line, (size_t)bytes - 1);
+    while (read_line(from, line, &bytes)) {
+        cJSON *tree = bytes > LINE_BYTES_MOST ? NULL : json_tree_parse(line, (size_t)bytes);
         if (!add_event(h, tree)) h->bad_lines++;
         cJSON_Delete(tree);
     }

@@ -17,6 +17,9 @@ enum { WIDTH = 400, HEIGHT = 220, LEFT = 56, RIGHT = 388, TOP = 8, BOTTOM = 192 
 /* From this ratio of the largest to the smallest value on, the vertical axis may be logarithmic. */
 enum { LOG_RATIO = 30 };
 
+/* An axis has about 5 ticks. This bound ends the loop also where rounding errors are large. */
+enum { TICKS_MOST = 20 };
+
 /* A larger value is drawn as a gap: sums of such values would not be finite. */
 #define VALUE_MOST 1e60
 
@@ -197,8 +200,9 @@ static void print_axes(FILE *to, const Axis *x, const Axis *y)
         for (int i = 0; i <= (int)lrint((y->to - y->from) / y->tick); i++)
             print_tick_y(to, y, y->from + i * y->tick, y->tick);
     fprintf(to, "<text x=\"%d\" y=\"%d\" class=\"y\">step</text>\n", LEFT - 6, BOTTOM + 18);
-    for (double at = x->tick * ceil(x->from / x->tick); at <= x->to; at += x->tick)
-        print_tick_x(to, x, at);
+    double first = ceil(x->from / x->tick), ticks = floor(x->to / x->tick) - first;
+    for (int i = 0; i <= fmin(ticks, TICKS_MOST); i++)
+        print_tick_x(to, x, x->tick * (first + i));
 }
 
 /* ---- curves -----------------------------------------------------------------------------------

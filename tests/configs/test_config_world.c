@@ -167,6 +167,25 @@ static void the_default_config_prints_text_that_can_be_read_again(void **state)
     free(text);
 }
 
+/* A stored config has values that the user never wrote. */
+static void a_stored_config_has_no_notice_of_an_unused_value(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"data\": {\"text\": \"x\"}, \"model\": {\"rope_theta\": 10000}}";
+    for (int stored = 0; stored < 2; stored++) {
+        ConfigReport report;
+        const ConfigContext context = {.world = 1, .resumed = stored};
+        const Config *c = config_parse(&context, "c.json", text, strlen(text), 0, NULL, &report);
+        assert_non_null(c);
+        int n = 0;
+        for (int i = 0; i < report.n_notices; i++)
+            n += strstr(report.notice[i], "rope_theta") != NULL;
+        assert_int_equal(n, 1 - stored);
+        config_report_free(&report);
+        config_free(c);
+    }
+}
+
 /* Runs that were saved by versions without ranks have every value written out. */
 static void an_old_run_with_all_values_given_opens_and_resumes_on_more_ranks(void **state)
 {
@@ -361,6 +380,7 @@ int main(void)
         cmocka_unit_test(a_printed_config_can_be_read_on_any_number_of_ranks),
         cmocka_unit_test(values_derived_from_the_ranks_are_printed_as_comments),
         cmocka_unit_test(the_default_config_prints_text_that_can_be_read_again),
+        cmocka_unit_test(a_stored_config_has_no_notice_of_an_unused_value),
         cmocka_unit_test(an_old_run_with_all_values_given_opens_and_resumes_on_more_ranks),
         cmocka_unit_test(config_batch_advice_names_keys_that_keep_the_batch),
         cmocka_unit_test(following_config_batch_advice_gives_the_wanted_batch),

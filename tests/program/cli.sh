@@ -252,6 +252,18 @@ printf '%s\n' '{"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2, "g
 expect_code "cli: config check refuses a file without data" 78 "$TRAIN" config check wide.json
 check "cli: config check prints a command for one rank" \
     grep -qE '^\./train wide.json --set data.text=my.txt --set gradient_accumulation_steps=null --set model' output
+# A grid without a batch for it needs its ranks on the command line.
+for grid in '"tensor_parallel": {"autotp_size": 2}' '"pipeline": {"stages": 2}'; do
+    printf '%s\n' "{$grid, \"train_micro_batch_size_per_gpu\": 2, \"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}" >grid.json
+    expect_code "cli: config check refuses two precisions: $grid" 78 "$TRAIN" config check grid.json
+    check "cli: the command for a grid has its ranks: $grid" grep -qE '^\./train grid.json .* --ranks 2' output
+    printf '%s\n' "{$grid, \"train_micro_batch_size_per_gpu\": 2, \"data\": {\"text\": \"none.txt\"}, \"fp16\": {\"enabled\": false}}" >grid.json
+    "$TRAIN" config check grid.json >output 2>&1
+    check "cli: the command with a text has its ranks: $grid" grep -qE '^\./train grid.json --ranks 2' output
+done
+"$TRAIN" config check "$TINY" --set parallel.tensor=64 --set parallel.pipeline=64 --set model.num_layers=64 \
+    --set model.num_attention_heads=64 --set model.hidden_size=128 --set train_batch_size=null >output 2>&1
+check "cli: config check says that a run has no more than 64 ranks" grep -q 'no more than 64 yet' output
 cp "$here/../golden/config_monitors.json" .
 expect_code "cli: config check refuses a file with a key of GPT-NeoX" 78 "$TRAIN" config check config_monitors.json
 if diff "$here/../golden/config_monitors.txt" output; then ok "cli: the screen of config check is the golden one"

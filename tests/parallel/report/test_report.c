@@ -1,6 +1,7 @@
 /* test_report.c -- `./train report`: which lines of metrics.jsonl count, the table in CSV, and the
  * page: its size, its gaps, and text that must be escaped. */
 #include "model/core/check.h"
+#include "parallel/report/plot.h"
 #include "parallel/report/report_csv.h"
 #include "parallel/report/report_page.h"
 #include "tests/support/files/data_support.h"
@@ -10,6 +11,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -219,6 +222,61 @@ static void a_page_keeps_its_limit_however_long_the_runs_are(void **unused)
     history_free(&h);
 }
 
+/* A step that no run can have is not drawn: near 2^53, its axis would have no two ticks. */
+static void a_step_after_the_last_possible_one_is_a_bad_line(void **unused)
+{
+    (void)unused;
+    History h =
+        read_text(TRAIN("1000000000", "2") TRAIN("1000000001", "2") TRAIN("9007199254740992", "2"));
+    assert_int_equal(h.n_train, 1);
+    assert_int_equal(h.bad_lines, 2);
+    history_free(&h);
+}
+
+/* The largest steps of a double give a plot that ends. */
+static void a_plot_of_the_largest_steps_ends(void **unused)
+{
+    (void)unused;
+    TrainPoint point = {.step = (int64_t)1 << 53, .loss = 2};
+    Curve curve = {&point, 1, sizeof point, offsetof(TrainPoint, loss)};
+    Plot plot = {.title = "t",
+                 .unit = "u",
+                 .curve = &curve,
+                 .n_curves = 1,
+                 .most = 10,
+                 .first_step = point.step,
+                 .last_step = point.step};
+    char *text;
+    size_t bytes;
+    FILE *to = text_stream(&text, &bytes);
+    assert_true(plot_print(to, &plot));
+    fclose(to);
+    assert_true(bytes < 10000);
+    free(text);
+}
+
+/* A line of 64 MiB is passed over, and does not lie in memory. */
+static void a_very_long_line_takes_no_memory(void **unused)
+{
+    (void)unused;
+    struct rusage before, after;
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    assert_int_equal(ftruncate(fileno(file), 64 << 20), 0);
+    fseek(file, 0, SEEK_END);
+    fputs("\n" TRAIN("1", "2"), file);
+    rewind(file);
+    getrusage(RUSAGE_SELF, &before);
+    History h;
+    history_read_stream(&h, file);
+    getrusage(RUSAGE_SELF, &after);
+    assert_int_equal(h.bad_lines, 1);
+    assert_int_equal(h.n_train, 1);
+    assert_true(after.ru_maxrss - before.ru_maxrss < 32 << 10); /* in KiB */
+    history_free(&h);
+    fclose(file);
+}
+
 static void changed_metrics_break_neither_reader_nor_page(void **unused)
 {
     (void)unused;
@@ -230,6 +288,9 @@ static void changed_metrics_break_neither_reader_nor_page(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_very_long_line_takes_no_memory), /* first: memory is a maximum */
+        cmocka_unit_test(a_step_after_the_last_possible_one_is_a_bad_line),
+        cmocka_unit_test(a_plot_of_the_largest_steps_ends),
         cmocka_unit_test(the_table_joins_the_figures_of_a_step),
         cmocka_unit_test(the_name_of_a_run_is_quoted_where_a_table_needs_it),
         cmocka_unit_test(the_last_line_of_a_step_counts),
