@@ -151,11 +151,16 @@ static void test_a_failing_rank_does_not_wait_for_one_that_holds_stdout(void **s
     assert_string_equal(text, "error[86] rank 2 dp 2: a cause\n");
 }
 
-/* Rank 0 holds the lock of stderr, as in a warning that waits for a blocked write to stdout. */
+/* Rank 0 holds the lock of stderr, as in a warning that waits for a blocked write to stdout, until
+ * the error has been printed: ThreadSanitizer takes the lock when the process ends. */
 static void hold_stderr_beside(int rank)
 {
     if (rank == 0) flockfile(stderr);
     pthread_barrier_wait(&met);
+    if (rank == 0) {
+        sem_wait(&ended);
+        funlockfile(stderr);
+    }
     if (rank == 1) fail(EXIT_HANG, "a \n cause");
     if (rank == 2) check_on_two(1);
     for (;;)
@@ -176,9 +181,10 @@ static void test_a_failing_rank_does_not_wait_for_one_that_holds_stderr(void **s
 {
     (void)state;
     char text[4096];
-    assert_int_equal(child(fail_beside, NULL, text, sizeof text), EXIT_HANG);
+    sem_init(&ended, 0, 0);
+    assert_int_equal(child(fail_beside, note_end, text, sizeof text), EXIT_HANG);
     assert_string_equal(text, "error[86] rank 1 dp 1: a \\x0a cause\n");
-    assert_int_equal(child(check_beside, NULL, text, sizeof text), EXIT_BUG);
+    assert_int_equal(child(check_beside, note_end, text, sizeof text), EXIT_BUG);
     assert_non_null(strstr(text, ": CHECK(rank == RANKS) failed\nbug[70] rank 2 dp 2: rank 1\n"));
 }
 
