@@ -139,6 +139,7 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
         } else {
             assign_document(load, &json);
             load->config->foreign = load->foreign;
+            load->config->settled = load->context.stored || load->context.resumed;
         }
         json_free(&json);
     }

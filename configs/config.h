@@ -236,6 +236,7 @@ typedef struct Config {
     char *path;       /* the config file as given on the command line; "" if there was none */
     char *name;       /* file name without folder and extension; names the run */
     bool foreign;     /* the file has no section "model": it was written for another program */
+    bool settled;     /* its vocabulary sizes are those of the data; otherwise they may be limits */
     void *provenance; /* the origin of every value; owned, read with config_origin */
 } Config;
 
@@ -340,8 +341,8 @@ typedef struct {
     char *was, *now; /* both values as JSON */
 } ConfigDifference;
 /* Finds all keys whose values differ, in table order. A ratio and a step count that mean the same
- * number of steps are equal, and a vocabulary size that is not known yet equals any other. Returns
- * the number of differences; *out is malloc'ed (free it with
+ * number of steps are equal. A vocabulary size that is not known before the data are opened equals
+ * every size that they can give. Returns the number of differences; *out is malloc'ed (free it with
  * config_diff_free). */
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
@@ -353,7 +354,6 @@ void config_batch_advice(const Config *config, int64_t batch, char *out, size_t 
 /* Facts that are known only when a command starts and that no config file contains. A field that is
  * zero or NULL means "not known". */
 typedef struct {
-    bool json;             /* the command line asked for JSON lines on the console */
     const char *tokenizer; /* path of the tokenizer to use, overriding data.tokenizer */
     int64_t vocab_size;    /* vocabulary size of the data's tokenizer */
     const char *vocab_of;  /* the name of that tokenizer in error messages */

@@ -144,12 +144,20 @@ static bool comes_to_the_same(const Option *option, const Config *was, const Con
     return same;
 }
 
-/* Returns whether the option is the vocabulary size, and one config's data are not opened yet, so
- * that its size is not known. */
+/* Returns whether the option is a vocabulary size that one config does not know, because its data
+ * are not opened yet: it is not given, or it is only a limit for the tokenizer that will be trained
+ * on the text, and the other config has the smaller size that came of such a limit. */
 static bool is_not_known(const Option *option, const Config *was, const Config *now)
 {
-    return option->offset == offsetof(Config, model.vocab_size) &&
-           (was->model.vocab_size == 0 || now->model.vocab_size == 0);
+    bool trained = option->offset == offsetof(Config, data.tokenizer_vocab_size);
+    if (!trained && option->offset != offsetof(Config, model.vocab_size)) return false;
+    if (!trained && (was->model.vocab_size == 0 || now->model.vocab_size == 0)) return true;
+    if (was->settled == now->settled) return false;
+    const Config *asked = was->settled ? now : was, *got = was->settled ? was : now;
+    if (!config_trains_tokenizer(asked)) return false;
+    if (!trained) return got->model.vocab_size < asked->model.vocab_size;
+    return asked->data.tokenizer_vocab_at_most &&
+           got->data.tokenizer_vocab_size < asked->data.tokenizer_vocab_size;
 }
 
 int config_diff(const Config *was, const Config *now, ConfigDifference **out)

@@ -37,7 +37,7 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
     Config *settled = must_alloc(sizeof *settled);
     *settled = *config;
     free((void *)(uintptr_t)config);
-    settled->logging.json |= facts->json; /* the command line can turn JSON on, never off */
+    settled->settled = true;
     if (facts->tokenizer != NULL) {
         free(settled->data.tokenizer);
         settled->data.tokenizer = must_strdup(facts->tokenizer);

@@ -38,6 +38,13 @@ static void settle_ranks(RunArguments *a, const Config *config)
     a->ranks = config->world > 0 ? config->world : 1;
 }
 
+/* Returns whether the console prints JSON lines. --json holds for one start of the run and is not
+ * stored in its config; logging.json is. */
+static bool speaks_json(const Run *run)
+{
+    return run->config->logging.json || run->arguments.json;
+}
+
 void run_configure(Run *run, const RunArguments *a)
 {
     ConfigReport report = {0};
@@ -58,7 +65,7 @@ void run_configure(Run *run, const RunArguments *a)
     config_report_free(&report);
     if (run->config == NULL) exit(code);
     settle_ranks(&run->arguments, run->config);
-    if (run->config->logging.json || a->json) log_set_level(LOG_WARNING);
+    if (speaks_json(run)) log_set_level(LOG_WARNING);
     log_info("%s", program_version());
     log_field("config", "%s", a->config);
 }
@@ -106,8 +113,7 @@ void run_open_data(Run *run)
         data_open_random(&run->data, config_likely_vocab(c));
     }
     const char *tokenizer = run->data.tokenizer_path ? run->data.tokenizer_path : run->data.title;
-    ConfigFacts facts = {
-        .json = run->arguments.json, .vocab_size = run->data.vocab_size, .vocab_of = tokenizer};
+    ConfigFacts facts = {.vocab_size = run->data.vocab_size, .vocab_of = tokenizer};
     int64_t model = c->model.vocab_size, trained = c->data.tokenizer_vocab_size;
     run->config = config_settle(c, &facts, err, sizeof err);
     if (run->config == NULL) fail(EXIT_CONFIG, "%s", err);
@@ -211,7 +217,7 @@ static void choose_folder(Run *run)
     const Config *c = run->config;
     char err[2048];
     ExitCode code = EXIT_CANNOT_CREATE;
-    if (c->dump_state && !c->logging.json) config_print(c, stdout);
+    if (c->dump_state && !speaks_json(run)) config_print(c, stdout);
     check_resume_path(run);
     RunRequest request = {.out = run->arguments.out,
                           .never_resume = run->arguments.resume.kind == RESUME_NEVER,
@@ -276,8 +282,8 @@ static void open_metrics(Run *run, int64_t resumed_step)
     char *events = events_folder(run);
     int64_t samples = resumed_step <= 0 ? resumed_step : trainer_state(&run->trainer).samples;
     MetricsOptions options = {.run_folder = run->folder.path,
-                              .json = c->logging.json,
-                              .terminal = isatty(STDOUT_FILENO) && !c->logging.json,
+                              .json = speaks_json(run),
+                              .terminal = isatty(STDOUT_FILENO) && !speaks_json(run),
                               .pace = run_pace(run, c->gradient_accumulation_steps),
                               .resumed_step = resumed_step,
                               .tokens_per_step = step_tokens(c),

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -36,21 +37,17 @@ static void config_settle_changes_only_the_given_facts(void **state)
     const char *text = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}";
     ConfigDifference *d;
     const Config *was = config_test_parse(text, 2, sets), *now = config_test_parse(text, 2, sets);
-    now = config_settle(now, &(ConfigFacts){.json = false}, err, sizeof err);
+    now = config_settle(now, &(ConfigFacts){0}, err, sizeof err);
     assert_int_equal(config_diff(was, now, &d), 0);
     config_diff_free(d, 0);
-    now =
-        config_settle(now, &(ConfigFacts){.json = true, .tokenizer = "own.json"}, err, sizeof err);
+    now = config_settle(now, &(ConfigFacts){.tokenizer = "own.json"}, err, sizeof err);
     int n = config_diff(was, now, &d);
-    assert_int_equal(n, 2);
+    assert_int_equal(n, 1);
     assert_string_equal(d[0].key, "data.tokenizer");
     assert_string_equal(d[0].now, "\"own.json\"");
-    assert_string_equal(d[1].key, "logging.json");
     config_diff_free(d, n);
     config_free(was);
     was = config_test_set("seed=1337");
-    now = config_settle(now, &(ConfigFacts){0}, err, sizeof err);
-    assert_true(now->logging.json);
     was = config_settle(was, &(ConfigFacts){0}, err, sizeof err);
     assert_string_equal(config_origin(was, "model.vocab_size"), "default");
     config_free(was);
@@ -88,6 +85,63 @@ static void a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model(vo
     assert_string_equal(err, "c.json:2: model.vocab_size: 50257, but t.json has 900 tokens; write "
                              "900, or leave the key out");
     config_free(c);
+}
+
+/* A run's stored config has the vocabulary that a small text gave. The config that the run was
+ * started with allows that vocabulary, so the two do not differ in it. */
+static void a_vocabulary_that_a_text_has_lowered_is_no_difference(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set;
+        int n; /* differences to the stored config */
+    } cases[] = {
+        {"model.vocab_size=50257", 0},         /* the config of the run */
+        {"model.vocab_size=null", 0},          /* the tokenizer's default limit */
+        {"model.vocab_size=900", 0},           /* what the run has */
+        {"model.vocab_size=899", 2},           /* the run has more than this limit */
+        {"data.tokenizer_vocab_size=900", 0},  /* the model's size stays a limit */
+        {"data.tokenizer_vocab_size=1000", 1}, /* exactly this size */
+        {"data.tokenizer=t.json", 3},          /* exactly 50257, and not trained on the text */
+    };
+    static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
+                               "\"model\": {\"vocab_size\": 50257}}";
+    char err[300];
+    ConfigReport report;
+    const ConfigContext stored = {.stored = true};
+    const Config *run = config_test_parse(text, 0, NULL);
+    run = config_settle(run, &(ConfigFacts){.vocab_size = 900}, err, sizeof err);
+    char *kept = config_text(run);
+    const Config *read = config_parse(&stored, "c.json", kept, strlen(kept), 0, NULL, &report);
+    assert_non_null(read);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int turned = 0; turned < 2; turned++) {
+            ConfigDifference *d;
+            const Config *c = config_test_parse(text, 1, &cases[i].set);
+            int n = turned ? config_diff(c, read, &d) : config_diff(read, c, &d);
+            if (n != cases[i].n) print_message("%s: %s\n", cases[i].set, n ? d[0].key : "none");
+            assert_int_equal(n, cases[i].n);
+            config_diff_free(d, n);
+            config_free(c);
+        }
+    /* Two runs, and two configs that were not run, have the sizes that they say. */
+    const char *set = "model.vocab_size=1000";
+    const Config *asked = config_test_parse(text, 1, &set);
+    const Config *other = config_parse(&stored, "c.json", kept, strlen(kept), 1, &set, &report);
+    const Config *wide = config_test_parse(text, 0, NULL);
+    ConfigDifference *d;
+    int n = config_diff(read, other, &d);
+    assert_int_equal(n, 1);
+    config_diff_free(d, n);
+    n = config_diff(wide, asked, &d);
+    assert_int_equal(n, 2);
+    config_diff_free(d, n);
+    config_free(run);
+    config_free(read);
+    config_free(asked);
+    config_free(other);
+    config_free(wide);
+    free(kept);
 }
 
 /* Where the two vocabulary sizes contradict each other, --set replaces the file's. */
@@ -148,6 +202,7 @@ int main(void)
         cmocka_unit_test(config_settle_takes_the_vocabulary_of_the_data_or_refuses),
         cmocka_unit_test(config_settle_changes_only_the_given_facts),
         cmocka_unit_test(a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model),
+        cmocka_unit_test(a_vocabulary_that_a_text_has_lowered_is_no_difference),
         cmocka_unit_test(a_set_vocabulary_replaces_a_contradicting_one_of_the_file),
         cmocka_unit_test(config_of_one_share_divides_a_micro_batch_among_the_ranks),
     };

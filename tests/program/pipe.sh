@@ -24,6 +24,8 @@ steps() {
 print(*(e["step"] for e in map(json.loads, open(sys.argv[1], encoding="utf-8")) if e["event"] == "train"))' "$1"
 }
 check "pipe: --json prints every step as valid JSON" test "$(steps lines)" = "$(echo {1..40})"
+"$TRAIN" json </dev/null >console 2>&1
+check "pipe: --json holds for one start: the run's next start prints its result as text" grep -q '^done    40 steps' console
 check "pipe: metrics.jsonl has every step as valid JSON" test "$(steps plain/metrics.jsonl)" = "$(echo {1..40})"
 
 if command -v script >/dev/null; then
