@@ -103,7 +103,8 @@ static void explain_option(const Option *option, FILE *to)
         if (c->value < 0) fprintf(to, "    known, not built yet: \"%s\"\n", c->name);
     if (option->built != NULL)
         fprintf(to, "    built so far: %.*s\n", option_first(option->built), option->built + 1);
-    fprintf(to, "    resume   %s\n", effect_sentence(option->effect));
+    fprintf(to, "    resume   %s%s\n", effect_sentence(option->effect),
+            option->flags & OPTION_STATE ? ", and cannot change from or to 0" : "");
 }
 
 static void explain_known(const KnownKey *known, FILE *to)

@@ -191,7 +191,7 @@ const Option option_table[] = {
            .derived = "0; 0.01 where torch_adam is true and the decay is decoupled",
            .flags = OPTION_AUTO),
     NUMBER(optimizer.params.momentum, "0", 0, 1, NUMBERS, LOSSES | PLAN, "momentum of SGD",
-           .flags = OPTION_AUTO | OPTION_BELOW, .types = SGD),
+           .flags = OPTION_AUTO | OPTION_BELOW | OPTION_STATE, .types = SGD),
     NUMBER(optimizer.params.dampening, "0", 0, 1, NUMBERS, LOSSES, "dampening of SGD's momentum",
            .flags = OPTION_AUTO, .types = SGD),
     FLAG(optimizer.params.bias_correction, "true", NUMBERS, LOSSES,

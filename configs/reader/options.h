@@ -35,6 +35,9 @@ typedef enum {
      * derived again when the printed config is read with other values. */
     OPTION_FOLLOWS = 64,
     OPTION_GRID = 128, /* the key describes how several ranks share the work (the grid) */
+    /* A number above 0 gives the optimizer state tensors that it does not have at 0. A checkpoint
+     * of one does not fit the other, so a resumed run cannot change from or to 0. */
+    OPTION_STATE = 256,
 } OptionFlags;
 
 /* One accepted value of a choice; the list ends with name NULL. */

@@ -160,6 +160,14 @@ static bool is_not_known(const Option *option, const Config *was, const Config *
            got->data.tokenizer_vocab_size < asked->data.tokenizer_vocab_size;
 }
 
+/* Returns what this change of the option's value does to a run that is resumed. */
+static ConfigEffect effect_of_change(const Option *option, const Config *was, const Config *now)
+{
+    if ((option->flags & OPTION_STATE) == 0) return option->effect;
+    double a = *(double *)option_field(option, was), b = *(double *)option_field(option, now);
+    return (a > 0) != (b > 0) ? EFFECT_IMPOSSIBLE : option->effect;
+}
+
 int config_diff(const Config *was, const Config *now, ConfigDifference **out)
 {
     int n = 0;
@@ -173,7 +181,7 @@ int config_diff(const Config *was, const Config *now, ConfigDifference **out)
         if (strcmp(a, b) != 0 && !comes_to_the_same(option, was, now)) {
             const Origin *origin = (const Origin *)now->provenance + i;
             (*out)[n++] = (ConfigDifference){.key = option->key,
-                                             .effect = option->effect,
+                                             .effect = effect_of_change(option, was, now),
                                              .derived = origin->kind == ORIGIN_DERIVED,
                                              .was = a,
                                              .now = b};

@@ -121,17 +121,16 @@ static const char *contradiction(const Option *row, const OptionCase *c, const S
 /* Returns how a run resumed with the second value contradicts the row's effect, or NULL if it does
  * not. Sets *numbers if the results differ. An unchanged run would have the losses of the first run
  * from step RESUMED_AT on. */
-static const char *resume_contradiction(const Option *row, const Seen *was, const Seen *now,
-                                        bool *numbers)
+static const char *resume_contradiction(const OptionCase *c, const Option *row, const Seen *was,
+                                        const Seen *now, bool *numbers)
 {
     bool same = true, near = true, refused = strstr(now->console, "which cannot go on") != NULL;
-    if (row->effect == EFFECT_IMPOSSIBLE) return refused ? NULL : "the run is resumed";
+    if (row->effect == EFFECT_IMPOSSIBLE || c->impossible)
+        return refused ? NULL : "the run is resumed";
     if (refused) return "the run is not resumed";
     /* This machine has no such device, or the losses diverged. */
     if (now->code == EXIT_UNAVAILABLE || now->code == EXIT_DIVERGED) return NULL;
-    /* Another text has another tokenizer, and a momentum of 0 stored no momentum tensor to resume
-     * with. */
-    *numbers |= now->code == EXIT_CONFIG || now->code == EXIT_DAMAGED;
+    *numbers |= now->code == EXIT_CONFIG; /* another text has another tokenizer */
     if (row->effect == EFFECT_NUMBERS && *numbers) return NULL;
     if (now->code != EXIT_OK) return "the resumed run ends with another code";
     int expected = was->n_losses - RESUMED_AT;
@@ -174,7 +173,7 @@ static bool see_resumed(const OptionCase *c, const Option *row, const Base *base
     Seen now;
     char *set = text_format("%s=%s", c->key, c->value);
     seen_resume(&now, "run", base->checkpoint, c->ranks, c->set, (const char *const[]){set, NULL});
-    const char *what = resume_contradiction(row, &base->seen, &now, numbers);
+    const char *what = resume_contradiction(c, row, &base->seen, &now, numbers);
     if (what != NULL) print_error("%s: %s\n%s\n", set, what, now.console);
     seen_free(&now);
     free(set);

@@ -3,6 +3,8 @@
 #ifndef TESTS_SUPPORT_TRAINER_OPTION_CASES_H
 #define TESTS_SUPPORT_TRAINER_OPTION_CASES_H
 
+#include <stdbool.h>
+
 typedef struct {
     const char *key;
     const char *value; /* value in the second run */
@@ -12,6 +14,8 @@ typedef struct {
     /* Text that only one of the two runs prints. */
     const char *shows;
     int code; /* exit code of the second run */
+    /* A run cannot be resumed with this value, although its row allows other changes. */
+    bool impossible;
     /* The test that shows the effect, if no run here can show it. */
     const char *elsewhere;
 } OptionCase;
