@@ -5,6 +5,7 @@
 #include "model/core/clock.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"
+#include "model/core/terminal.h"
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
@@ -148,17 +149,19 @@ static int verify_rank(Comm *world, void *context)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
+enum { COLUMN = 11 }; /* where the text after a label begins */
+
 static void print_subject(const Proof *p)
 {
     const Config *c = p->configs.grid, *given = p->configs.given;
     GridPlace size = config_grid(c, 0);
     char axes[64];
     grid_size_text(size, axes, sizeof axes);
-    printf("grid       %lld rank%s = %s (threads), ZeRO %lld", (long long)p->options->ranks,
-           p->options->ranks == 1 ? "" : "s", axes[0] ? axes : "dp 1",
-           (long long)c->zero_optimization.stage);
-    if (size.pp > 1) printf(", %s", config_word(c, "parallel.schedule"));
-    printf("%s\n", c->parallel.sequence_parallel && size.tp > 1 ? ", sequence parallel" : "");
+    terminal_print(stdout, COLUMN, "grid       %lld rank%s = %s (threads), ZeRO %lld%s%s%s",
+                   (long long)p->options->ranks, p->options->ranks == 1 ? "" : "s",
+                   axes[0] ? axes : "dp 1", (long long)c->zero_optimization.stage,
+                   size.pp > 1 ? ", " : "", size.pp > 1 ? config_word(c, "parallel.schedule") : "",
+                   c->parallel.sequence_parallel && size.tp > 1 ? ", sequence parallel" : "");
     printf("model      %lld of %lld blocks, hidden size %lld of %lld, vocabulary %lld, %s\n",
            (long long)c->model.num_layers, (long long)given->model.num_layers,
            (long long)c->model.hidden_size, (long long)given->model.hidden_size,
@@ -197,12 +200,15 @@ static int print_verdict(const Proof *p, double seconds)
                            "after %d steps ranks have other weights than their replicas: %s",
                            VERIFY_STEPS, p->drifted);
     if (c->skipped || c->gradients == 0) return print_nothing(p);
-    printf("equal      to a single rank; worst deviation %.2g", c->worst);
+    char bound[64] = "";
     if (dtype_size(dtype) > 2 && compare_grid(p->configs.grid, false).absolute > 0)
-        printf(" (bound: %s's rounding)", dtype_name(config_communication_dtype(p->configs.grid)));
+        snprintf(bound, sizeof bound, " (bound: %s's rounding)",
+                 dtype_name(config_communication_dtype(p->configs.grid)));
     else if (dtype_size(dtype) > 2)
-        printf(" (bound %.0e)", compare_bounds(dtype, 0, 1).tolerance);
-    printf("%s%s   %.1f s\n", c->where[0] ? ": " : "", c->where, seconds);
+        snprintf(bound, sizeof bound, " (bound %.0e)", compare_bounds(dtype, 0, 1).tolerance);
+    terminal_print(stdout, COLUMN,
+                   "equal      to a single rank; worst deviation %.2g%s%s%s   %.1f s", c->worst,
+                   bound, c->where[0] ? ": " : "", c->where, seconds);
     return EXIT_OK;
 }
 

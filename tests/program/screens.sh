@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # screens.sh -- shows the program in terminals of 80 and 140 columns (in tmux): how a run prepares, evaluates, stops at Ctrl-C and
-# resumes, the check of a foreign config, errors. No line may be wider than the terminal, and the expected words must be on the
+# resumes, the check of a foreign config, verify, errors. No line may be wider than the terminal, and the expected words must be on the
 # screen, folded or not. Screens whose texts are alike on every machine are compared with tests/golden/screens.txt.
 #
 # After a change of these texts: SCREENS=write tests/program/screens.sh writes the golden file anew.
@@ -97,6 +97,10 @@ for columns in 80 140; do
     begin check config check foreign.json
     end 78
     shows "foreign.json:8:30: fp16.type: "
+
+    begin verify verify tiny.json --ranks 2 --set parallel.pipeline=2 --set zero_optimization.stage=1
+    end 0
+    shows "grid 2 ranks = pp 2 (threads), ZeRO 1, 1f1b" "equal to a single rank; worst deviation " " (bound 1e-12): " ", step "
 
     begin error generate "$run" --tokens --prompt
     end 64
