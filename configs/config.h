@@ -143,7 +143,6 @@ typedef struct Config {
             double cycle_min_lr, cycle_max_lr, decay_lr_rate;
             /* second < 0: equal to first */
             int64_t cycle_first_step_size, cycle_second_step_size;
-            /* second < 0: equal to first */
             int64_t cycle_first_stair_count, cycle_second_stair_count;
             int64_t decay_step_size;
             bool cycle_momentum;
@@ -277,6 +276,8 @@ typedef struct {
     /* The caller has exactly one rank (`world` is 1). A larger grid in the file is ignored; one
      * given by --set is an error. */
     bool alone;
+    /* The last so many of `sets` are the program's own. They replace a key under all its names. */
+    int own_sets;
 } ConfigContext;
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills in
  * defaults and derived values, and validates. `context` may be NULL. Returns NULL if
@@ -342,8 +343,7 @@ typedef struct {
 } ConfigDifference;
 /* Finds all keys whose values differ, in table order. A ratio and a step count that mean the same
  * number of steps are equal. A vocabulary size that is not known before the data are opened equals
- * every size that they can give. Returns the number of differences; *out is malloc'ed (free it with
- * config_diff_free). */
+ * every size that they can give. Returns their number; config_diff_free frees *out. */
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
 /* Writes to `out` how to change this config so that its train_batch_size is `batch`, as the middle

@@ -350,6 +350,8 @@ static void check_names(Load *load, bool sets, int i, const Seen *there, const c
     const Seen *here = &load->seen[option_count + i];
     char where[PATH_SIZE];
     if (!is_given_by(here, sets) || !is_given_by(there, sets)) return;
+    int by_user = load->n_sets - load->context.own_sets;
+    if (here->place.set > by_user || there->place.set > by_user) return;
     if (says_nothing(known, here->value) || cJSON_Compare(here->value, there->value, true)) return;
     if (sets)
         snprintf(where, sizeof where, "by --set %.200s", load->sets[there->place.set - 1]);

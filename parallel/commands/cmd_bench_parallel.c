@@ -75,7 +75,6 @@ static const Config *load_config(const Arguments *a, int way)
 {
     int64_t ranks = ways[way].axis == ALONE ? 1 : a->ranks, micros = micro_batches(a, way);
     ConfigReport report = {0};
-    const ConfigContext context = {.on_cuda = session_on_cuda, .world = ranks};
     char own[MOST_OWN_SETS][96];
     const char **sets = must_calloc((size_t)a->set.count + 2 * MOST_OWN_SETS, sizeof *sets);
     int n = 0;
@@ -106,6 +105,8 @@ static const Config *load_config(const Arguments *a, int way)
     }
     sets[n++] =
         ways[way].sequence ? "parallel.sequence_parallel=true" : "parallel.sequence_parallel=false";
+    const ConfigContext context = {
+        .on_cuda = session_on_cuda, .world = ranks, .own_sets = n - a->set.count};
     const Config *c = a->config ? config_load(a->config, n, sets, &context, &report)
                                 : config_parse(&context, "GPT-2 124M", gpt2_124m, strlen(gpt2_124m),
                                                n, sets, &report);

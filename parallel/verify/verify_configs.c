@@ -14,6 +14,7 @@ enum {
     MOST_VOCABULARY = 509,
     MOST_POSITIONS = 64,
     MOST_SETS = 80,
+    MOST_EPS = 1, /* the largest that the key takes */
     SCALE_POWER = 10
 };
 
@@ -101,17 +102,30 @@ static void set_no_16_bits(Settings *s)
     set_text(s, "seq_parallel_communication_data_type", "null");
 }
 
-static void set_f64(Settings *s, const Config *c)
+/* Returns false after printing an error message and setting *code if no eps fits the learning
+ * rate. */
+static bool set_f64(Settings *s, const Config *c, int *code)
 {
     set_text(s, "fp64.enabled", "true");
     set_no_16_bits(s);
     set_text(s, "device", "cpu");
     /* The error of an update is at most lr / eps, here ten times, that of its gradient. */
-    double eps = fmax(1e-4, c->optimizer.params.lr / 10);
-    if (c->optimizer.type == OPTIMIZER_SGD || c->optimizer.params.eps >= eps) return;
+    double lr = c->optimizer.params.lr, eps = fmax(1e-4, lr / 10);
+    if (c->optimizer.type == OPTIMIZER_SGD || c->optimizer.params.eps >= eps) return true;
+    if (eps > MOST_EPS) {
+        const char *key = "optimizer.params.lr";
+        *code =
+            error_print(EXIT_CONFIG,
+                        "%s: %s: %g is too large to compare in fp64, where verify takes an eps of "
+                        "lr / 10 and the largest eps is %d; write at most %d%s",
+                        config_origin(c, key), key, lr, MOST_EPS, 10 * MOST_EPS,
+                        c->fp64.enabled ? "" : ", or say --dtype config");
+        return false;
+    }
     char text[32];
     snprintf(text, sizeof text, "%g", eps);
     set_text(s, "optimizer.params.eps", text);
+    return true;
 }
 
 /* Loads the config for `world` ranks (0: any number). On failure returns NULL and sets *code;
@@ -120,7 +134,8 @@ static const Config *load(const VerifyOptions *o, const Settings *s, int64_t wor
                           int *code)
 {
     ConfigReport report = {0};
-    const ConfigContext context = {.on_cuda = session_on_cuda, .world = world};
+    const ConfigContext context = {
+        .on_cuda = session_on_cuda, .world = world, .own_sets = s->n - s->given};
     const Config *config = config_load(o->config, s->n, s->item, &context, &report);
     if (config == NULL && aloud) config_report_print(&report, false, stderr);
     if (config == NULL) *code = config_report_code(&report);
@@ -162,7 +177,7 @@ bool verify_configs_load(VerifyConfigs *c, const VerifyOptions *o, int *code)
         if (!o->full) set_small_model(&s, g);
         if (o->full && g->model.vocab_size == 0)
             set_number(&s, "model.vocab_size", g->data.tokenizer_vocab_size);
-        if (f64) set_f64(&s, g);
+        bool good = !f64 || set_f64(&s, g, code);
         /* The scale would begin high and decrease by steps that overflow; there are only three. */
         if (!f64 && g->fp16.initial_scale_power > SCALE_POWER)
             set_number(&s, "fp16.initial_scale_power", SCALE_POWER);
@@ -173,7 +188,7 @@ bool verify_configs_load(VerifyConfigs *c, const VerifyOptions *o, int *code)
         set_number(&s, "train_micro_batch_size_per_gpu", rows);
         set_number(&s, "gradient_accumulation_steps", micros);
         set_number(&s, "train_batch_size", rows * micros * dp);
-        c->grid = load(o, &s, o->ranks, true, code);
+        if (good) c->grid = load(o, &s, o->ranks, true, code);
         /* The single rank processes the micro-batches of all ranks one after another. */
         set_number(&s, "gradient_accumulation_steps", micros * dp);
         set_one_rank(&s);

@@ -58,7 +58,7 @@ expect_code "bench step: more than one rank is refused" 78 "$TRAIN" bench step "
 check "bench step: more than one rank is answered with what to write" \
     grep -qF 'parallel.data: 2, but there is 1 rank here; leave the key out' output
 expect_code "bench parallel --json: runs on four ranks" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --ranks 4 \
-    --set device=cpu --json
+    --set device=cpu --json --set pipeline.stages=2
 check "bench parallel --json: prints one line" test "$(wc -l <output)" -eq 1
 check "bench parallel --json: gives the ratio of each way" \
     grep \

@@ -29,5 +29,12 @@ expect_code "verify: an unknown dtype is refused" 64 "$TRAIN" verify "$TINY" --d
 check "verify: an unknown dtype is answered with the known ones" grep -qF 'write config or fp64' output
 expect_code "verify: parallel.data that contradicts --ranks is refused" 78 "$TRAIN" verify "$TINY" --ranks 2 \
     --set parallel.data=3
+expect_code "verify: another name of a key that verify sets is accepted" 0 "$TRAIN" verify "$TINY" \
+    --set zero_optimization.param_persistence_threshold=10
+expect_code "verify: a learning rate that is too large for fp64 is refused" 78 "$TRAIN" verify "$TINY" \
+    --set optimizer.params.lr=20
+check "verify: the refusal names the learning rate, which the user gave" test "$(cat output)" = "error[78] --set: \
+optimizer.params.lr: 20 is too large to compare in fp64, where verify takes an eps of lr / 10 and the largest eps is 1; write at \
+most 10, or say --dtype config"
 expect_code "verify: a missing config is refused" 64 "$TRAIN" verify
 finish
