@@ -34,7 +34,8 @@ enum { VERIFY_STEPS = 3 };
  *
  * In any case, a micro-batch has at most 2 sequences, a step has at most 2 micro-batches per stage,
  * and tokens are random. The dynamic scale of fp16 begins at 2^10 or below, so no step overflows.
- * In f64, AdamW's eps is at least 1e-4 and at least a tenth of lr. A smaller eps would turn the
+ * In f64, AdamW's eps is at least 1e-4 and at least a tenth of lr, so an lr above 10 is refused. A
+ * smaller eps would turn the
  * noise of gradients that are zero in theory into updates. */
 int verify_config(const VerifyOptions *options);
 
