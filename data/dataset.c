@@ -6,6 +6,7 @@
 #include "data/text/text.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
+#include "model/core/log.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -31,6 +32,13 @@ void data_open_random(DataSet *out, int64_t vocab_size)
     *out =
         (DataSet){.random = true, .vocab_size = vocab_size, .title = must_strdup("random tokens")};
     out->identity = data_identity(out, NULL, 0);
+}
+
+void data_print_notes(const DataSet *d, const char *label)
+{
+    char *notes = text_notes_line(&d->notes);
+    if (notes) log_field(label, "%s", notes);
+    free(notes);
 }
 
 /* Opens the shards of one split. If there are no patterns, the set stays empty. */

@@ -43,6 +43,9 @@ bool data_check(const Config *config, char *err, size_t n, ExitCode *code);
 /* Provides random tokens below vocab_size instead of files, for benchmarks and for dry runs without
  * data. */
 void data_open_random(DataSet *out, int64_t vocab_size);
+/* Prints, as a field of the console with this label, what was changed or left out when the text was
+ * read. Prints nothing if the text was taken as it is. */
+void data_print_notes(const DataSet *d, const char *label);
 void data_close(DataSet *d);
 
 #endif

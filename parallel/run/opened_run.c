@@ -52,6 +52,7 @@ static void open_own_data(OpenedRun *r, const char *run)
         free(own);
     }
     if (!data_open_validation(r->config, &r->data, err, sizeof err, &code)) fail(code, "%s", err);
+    data_print_notes(&r->data, "data");
     if (r->tokenizer && r->data.tokenizer &&
         tokenizer_hash(r->tokenizer) != tokenizer_hash(r->data.tokenizer))
         fail(EXIT_CONFIG, "%s is not the tokenizer that %s was trained with",
