@@ -261,6 +261,7 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
     char *temporary = temporary_folder(r->fs, p->folder, err, n);
     bool good = temporary != NULL;
     if (good) {
+        int lock = prepared_lock(temporary);
         good = fill_folder(r, given, temporary, hash, err, n, code);
         if (good && r->fs->rename(r->fs->self, AT_FDCWD, temporary, AT_FDCWD, p->folder) != 0) {
             good = errno == EEXIST || errno == ENOTEMPTY;
@@ -268,6 +269,7 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
         }
         char ignored[256]; /* the temporary folder no longer exists if it was renamed */
         fs_remove_tree(r->fs, AT_FDCWD, temporary, ignored, sizeof ignored);
+        if (lock >= 0) close(lock);
         if (good) good = fs_sync_folder(r->fs, r->cache, err, n);
     }
     free(temporary);

@@ -5,12 +5,14 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <signal.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 static int is_visible(const struct dirent *entry)
 {
@@ -31,12 +33,27 @@ static bool ends_with_hash(const char *name, size_t size)
            strspn(name + size - DIGITS, "0123456789abcdef") >= DIGITS;
 }
 
-/* Returns whether a folder under a temporary name is perhaps still being written: the process in
- * its name runs, or the folder is new, since its writer may run on another machine. */
-static bool is_in_use(long process, const struct stat *info)
+/* Sets errno to EWOULDBLOCK if another descriptor holds the lock. */
+int prepared_lock(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* Returns whether a folder under a temporary name is still being written: its writer holds a lock,
+ * which ends with its process. Where folders cannot be locked, such as on NFS, a folder that is
+ * less than an hour old counts as in use. */
+static bool is_in_use(const char *folder, const struct stat *info)
 {
     enum { NEW = 3600 }; /* seconds */
-    return kill((pid_t)process, 0) == 0 || errno == EPERM || time(NULL) - info->st_mtime < NEW;
+    int fd = prepared_lock(folder);
+    if (fd < 0) return errno == EWOULDBLOCK || time(NULL) - info->st_mtime < NEW;
+    close(fd);
+    return false;
 }
 
 /* Returns whether the folder, which has no good meta.json, is one of this program, and sets *state.
@@ -53,7 +70,7 @@ static bool find_state(const char *folder, const char *name, const char *meta, P
     if (sscanf(temporary, ".tmp-%ld-%d%n", &process, &attempt, &end) != 2 || temporary[end] ||
         process <= 0 || lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
         return false;
-    *state = is_in_use(process, &info) ? PREPARED_IN_USE : PREPARED_UNFINISHED;
+    *state = is_in_use(folder, &info) ? PREPARED_IN_USE : PREPARED_UNFINISHED;
     return true;
 }
 

@@ -62,7 +62,7 @@ static void print_folder(const char *folder, PreparedState state, const Meta *m,
     static const char *const not_whole[] = {
         [PREPARED_DAMAGED] = "damaged: its meta.json cannot be read",
         [PREPARED_UNFINISHED] = "unfinished: the run that made it has ended",
-        [PREPARED_IN_USE] = "unfinished: perhaps a run is making it",
+        [PREPARED_IN_USE] = "unfinished: a run is making it",
     };
     if (m == NULL) {
         printf("%s\n  %s; %s\n", folder, not_whole[state], figure_bytes(bytes).text);

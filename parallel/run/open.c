@@ -124,9 +124,7 @@ void run_open_data(Run *run)
     log_field("data", "%s", run->data.title);
     if (!run->data.prepared) return;
     print_preparation(&run->data.preparation);
-    char *notes = text_notes_line(&run->data.notes);
-    if (notes) log_field("", "%s", notes);
-    free(notes);
+    data_print_notes(&run->data, "");
     if (config_trains_tokenizer(run->config))
         print_vocabulary(&run->data.preparation, model, trained,
                          run->config->data.tokenizer_vocab_at_most);

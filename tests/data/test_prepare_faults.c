@@ -1,6 +1,7 @@
 /* test_prepare_faults.c -- tests that a prepared corpus is either complete or absent, whichever
  * file system call fails or kills the process. */
 #include "data/text/prepare.h"
+#include "data/text/prepared.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
 #include "tests/support/files/faulty_fs.h"
@@ -155,12 +156,61 @@ static void preparing_completes_short_writes(void **state)
     corpus_close(&c);
 }
 
+static bool count_in_use(const char *folder, PreparedState state, const Meta *meta, void *count)
+{
+    (void)folder;
+    (void)meta;
+    *(int *)count += state == PREPARED_IN_USE;
+    return true;
+}
+
+static int in_use(void)
+{
+    char err[300];
+    int count = 0;
+    if (!prepared_visit("cache", count_in_use, &count, err, sizeof err)) fail_msg("%s", err);
+    return count;
+}
+
+static int seen_in_use;
+
+static ssize_t look_and_write(void *self, int fd, const void *data, size_t bytes)
+{
+    seen_in_use += in_use();
+    return fs_system.write(self, fd, data, bytes);
+}
+
+static void a_folder_is_in_use_only_while_its_writer_runs(void **state)
+{
+    (void)state;
+    Corpus c;
+    FsOps fs = fs_system;
+    FaultyFs killing;
+    int temporary;
+    corpus_open(&c);
+    fs.write = look_and_write;
+    must_prepare(&c, &fs);
+    assert_true(seen_in_use > 0);
+    clear(&c);
+    pid_t pid = fork();
+    if (pid == 0) {
+        faulty_fs_init(&killing, FAULT_KILL, 5, 0);
+        must_prepare(&c, &killing.ops);
+    }
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    entries(c.request.cache, &temporary);
+    assert_int_equal(temporary, 1);
+    assert_int_equal(in_use(), 0); /* although it is new */
+    corpus_close(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_failing_call_leaves_no_partial_corpus),
         cmocka_unit_test(preparing_succeeds_after_a_process_was_killed_at_any_call),
         cmocka_unit_test(preparing_completes_short_writes),
+        cmocka_unit_test(a_folder_is_in_use_only_while_its_writer_runs),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

@@ -95,9 +95,10 @@ cache=(--set data.cache=cache)
 expect_code "data: a run prepares its text" 0 "$TRAIN" "$TINY" "${cache[@]}" --set train_steps=10 --out trained
 expect_code "data: the run is evaluated" 0 "$TRAIN" eval trained
 check "data: an evaluation uses the tokens of the training" test "$(find cache -name '*.bin' | wc -l)" -eq 2
-head -n 200 text.txt >other.txt
+head -n 200 text.txt | sed 's/$/\r/' >other.txt
 evaluate=("$TRAIN" eval trained --set data.val_text=other.txt)
 expect_code "data: the run is evaluated on another text" 0 "${evaluate[@]}"
+check "data: an evaluation reports changed line ends" grep -qx 'data    CR LF became LF at 200 line ends' output
 expect_code "data: the run is evaluated on it again" 0 "${evaluate[@]}"
 check "data: of the other text only the validation tokens are kept" test "$(find cache -path '*/other-*' -name '*.bin')" = \
     "$(echo cache/other-*/val_000000.bin)"
@@ -108,18 +109,20 @@ expect_code "data: one prepared text is removed" 0 "$TRAIN" data corpora --cache
 check "data: the other prepared text remains" test "$(echo cache/*)" = "$(echo cache/text-*)"
 expect_code "data: a prepared text that is not there ends with 66" 66 "$TRAIN" data corpora --cache cache --clear none
 expect_code "data: a path of a prepared text is refused" 64 "$TRAIN" data corpora --cache cache --clear "/other/$(basename cache/text-*)"
-# A damaged folder, one of a killed run, one whose process runs, and later a new one, whose process may run on another machine.
+# A damaged folder, two of killed runs, one of them new, and one that its maker has locked.
 hash=0123456789abcdef
 mkdir -p cache/{mine,bad-$hash,old-$hash.tmp-4194305-0,runs-$hash.tmp-$$-0,new-$hash.tmp-4194305-0,mine.tmp-1-0}
 echo '{' | tee cache/bad-$hash/meta.json >cache/mine/meta.json
-touch -d '2 hours ago' cache/*.tmp-*
+touch -d '2 hours ago' cache/{old,runs}-*
+exec 9<cache/runs-$hash.tmp-$$-0 && flock 9
 expect_code "data: all folders of prepared texts are listed" 0 "$TRAIN" data corpora --cache cache
 check "data: the list has what is wrong with folders" \
-    test "$(grep -cE '^  damaged: |^  unfinished: the run that|^  unfinished: perhaps|^5 prepared texts' output)" -eq 5
-touch cache/new-*
+    test "$(grep -E '^  damaged: |^  unfinished: |^5 prepared' output | cut -d ' ' -f 1-5 | sort | uniq -c | tr -s ' \n' ' ')" = \
+    " 1 damaged: its meta.json 1 unfinished: a run 2 unfinished: the run 1 5 prepared texts in cache, "
 expect_code "data: all prepared texts are removed" 0 "$TRAIN" data corpora --cache cache --clear
 check "data: a folder of the user's remains" test "$(cd cache && echo *)" = \
-    "mine mine.tmp-1-0 new-$hash.tmp-4194305-0 runs-$hash.tmp-$$-0"
+    "mine mine.tmp-1-0 runs-$hash.tmp-$$-0"
+exec 9<&-
 
 # A path that is not a regular file gives an error message at once; the program does not wait for a writer.
 mkfifo pipe
