@@ -98,11 +98,17 @@ typedef struct {
 } ZstdOutput;
 
 static const struct {
-    const char *what, *tool, *library, *package;
+    const char *what, *tool;
+    UnpackLibrary library;
 } kinds[] = {
-    [PACKED_GZIP] = {"gzip", "gunzip", "libz.so.1", "zlib1g"},
-    [PACKED_ZSTD] = {"zstd", "unzstd", "libzstd.so.1", "libzstd1"},
+    [PACKED_GZIP] = {"gzip", "gunzip", {"libz.so.1", "zlib1g"}},
+    [PACKED_ZSTD] = {"zstd", "unzstd", {"libzstd.so.1", "libzstd1"}},
 };
+
+UnpackLibrary unpack_library(Packed kind)
+{
+    return kinds[kind].library;
+}
 
 struct Unpacker {
     Packed kind;
@@ -150,13 +156,13 @@ static bool start_zstd(Unpacker *u)
 
 Unpacker *unpacker_open(Packed kind, const char *name, const char *library, char *err, size_t n)
 {
-    if (library == NULL) library = kinds[kind].library;
+    if (library == NULL) library = kinds[kind].library.name;
     void *opened = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (opened == NULL) {
         error_set(err, n,
                   "%s is compressed with %s, and %s is not installed: apt-get install %s, or "
                   "unpack it first: %s",
-                  name, kinds[kind].what, library, kinds[kind].package, kinds[kind].tool);
+                  name, kinds[kind].what, library, kinds[kind].library.package, kinds[kind].tool);
         return NULL;
     }
     Unpacker *u = must_calloc(1, sizeof *u);

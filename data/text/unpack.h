@@ -16,6 +16,12 @@ Packed unpack_kind(const uint8_t *head, int64_t size);
  * do. Bytes of no known kind are left to the check of each byte. */
 bool unpack_may_be_text(const char *name, const uint8_t *head, int64_t size, char *err, size_t n);
 
+/* The library that unpacks a kind of file, with the Debian package that has it. */
+typedef struct {
+    const char *name, *package; /* "libz.so.1", "zlib1g" */
+} UnpackLibrary;
+UnpackLibrary unpack_library(Packed kind);
+
 typedef struct Unpacker Unpacker;
 
 /* Opens the library `library`; NULL: the one of this kind that the system has. Returns NULL, with

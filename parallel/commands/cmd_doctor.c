@@ -1,5 +1,6 @@
 /* cmd_doctor.c -- `./train doctor`: prints what this machine has (CPU, GPUs, libraries, memory),
  * and which Debian package provides what is missing. */
+#include "data/text/unpack.h"
 #include "model/core/check.h"
 #include "model/core/child.h"
 #include "model/core/device_cpu.h"
@@ -230,6 +231,29 @@ static void print_nccl(void)
                       "through it");
 }
 
+/* Prints whether compressed text files can be read. */
+static void print_unpackers(void)
+{
+    static const struct {
+        Packed kind;
+        const char *label, *ending;
+    } list[] = {{PACKED_GZIP, "zlib", ".gz"}, {PACKED_ZSTD, "libzstd", ".zst"}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        char err[1024];
+        UnpackLibrary library = unpack_library(list[i].kind);
+        Unpacker *u = unpacker_open(list[i].kind, "", NULL, err, sizeof err);
+        if (u)
+            print_finding("ok", list[i].label, "%s: reads text files that end in %s", library.name,
+                          list[i].ending);
+        else
+            print_finding("--", list[i].label,
+                          "no %s that works: text files that end in %s cannot be read; apt-get "
+                          "install %s",
+                          library.name, list[i].ending, library.package);
+        unpacker_close(u);
+    }
+}
+
 static void print_memory(void)
 {
     size_t bytes = memory_available();
@@ -293,6 +317,7 @@ static int doctor(const void *values)
         "threads of one process: --ranks 1 to %d; each has cores / ranks threads of its own, and a "
         "GPU of its own where there are several",
         LAUNCH_MAX_RANKS);
+    look("zlib", print_unpackers);
     print_memory();
     print_disk();
     look("cuda", print_cuda);

@@ -113,6 +113,10 @@ check "cli: all exit codes are checked" test $rows -eq "$(wc -l <out)"
 help "--version prints the version" --version
 check "cli: --version prints the commit" grep -q commit out
 help "doctor prints its findings" doctor
+mkdir broken && echo >broken/libz.so.1
+check "cli: doctor says which text files cannot be read" test "$(LD_LIBRARY_PATH=$PWD/broken "$TRAIN" doctor | sed -nE 's/^(..)  (zlib|libzstd) .*/\1 \2/p')" = \
+    "-- zlib
+ok libzstd"
 check "cli: every line of doctor begins with a mark" test -z "$(grep -vE '^(ok|--|!!) ' out)"
 for words in "config defaults" "config explain"; do
     read -ra index <<<"$words"
