@@ -171,6 +171,12 @@ bool fs_is_link(const char *path)
     return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
 }
 
+bool fs_not_linked(const char *path, char *err, size_t n)
+{
+    return !fs_is_link(path) ||
+           error_set(err, n, "%s is a symbolic link and not followed; remove it", path);
+}
+
 /* ---- removing -------------------------------------------------------------------------------- */
 
 static bool remove_content(const FsOps *fs, int fd, char *err, size_t n)

@@ -50,6 +50,9 @@ bool fs_sync_folder(const FsOps *fs, const char *path, char *err, size_t n);
 int64_t fs_room(const FsOps *fs, const char *path);
 /* Returns whether `path` itself is a symbolic link. */
 bool fs_is_link(const char *path);
+/* Returns true unless `path`, a folder that this program makes inside another one of its own, is a
+ * symbolic link; otherwise sets err. */
+bool fs_not_linked(const char *path, char *err, size_t n);
 /* Removes `name` in `folder` with everything inside it. Symbolic links are removed, not followed.
  * Returns true if it is gone, also if it did not exist. */
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n);

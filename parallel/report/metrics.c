@@ -316,6 +316,9 @@ void metrics_sample(Metrics *m, int64_t step, double seconds, const char *prompt
     char *entry = text_format("--- step %lld ---\n%s%s\n\n", (long long)step, prompt, text);
     metrics_file_put(&m->samples, entry, strlen(entry));
     free(entry);
+    char *whole = text_format("%s%s", prompt, text);
+    event_file_put_text(&m->events, m->latest.samples, "Train/Samples/text", whole);
+    free(whole);
     if (!m->options.json) console_sample(&m->console, prompt, text);
 }
 

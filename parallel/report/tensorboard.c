@@ -6,6 +6,7 @@
 #include "model/core/crc32c.h"
 #include "model/core/files.h"
 #include "model/core/log.h"
+#include "model/core/utf8.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,30 +15,40 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Sizes of a record's parts before and after its data, and the most data of a record. */
+/* Sizes of a record's parts before and after its data, and the most data of a record of figures. */
 enum { HEAD_BYTES = 12, TAIL_BYTES = 4, DATA_MOST = 1024 };
 
 /* How the value of a field is encoded. */
 enum { WIRE_VARINT = 0, WIRE_8_BYTES = 1, WIRE_BYTES = 2, WIRE_4_BYTES = 5 };
 
-/* Fields of the messages Event, Summary, Summary.Value and SessionLog. */
+/* Fields of the messages Event, Summary, Summary.Value and SessionLog; of SummaryMetadata and its
+ * PluginData; of TensorProto, TensorShapeProto and its Dim. */
 enum { EVENT_TIME = 1, EVENT_STEP = 2, EVENT_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };
 enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, SESSION_STATUS = 1 };
 enum { SESSION_START = 1 };
+enum { VALUE_TENSOR = 8, VALUE_METADATA = 9, METADATA_PLUGIN = 1, PLUGIN_NAME = 1 };
+enum { TENSOR_TYPE = 1, TENSOR_SHAPE = 2, TENSOR_STRING = 8, SHAPE_DIM = 2, DIM_SIZE = 1 };
+enum { TYPE_STRING = 7 };
 
 static const char file_prefix[] = "events.out.tfevents.";
 
 /* ---- encoding ---------------------------------------------------------------------------------
  */
 
+/* A message that is being encoded, in memory of the caller. */
 typedef struct {
-    uint8_t data[DATA_MOST];
-    size_t n;
+    uint8_t *data;
+    size_t n, capacity;
 } Message;
+
+/* Declares a message with room for `bytes` bytes. */
+#define MESSAGE(name, bytes)                                                                       \
+    uint8_t name##_data[bytes];                                                                    \
+    Message name = {.data = name##_data, .capacity = (bytes)}
 
 static void put_bytes(Message *m, const void *bytes, size_t n)
 {
-    CHECK(n <= sizeof m->data - m->n, "%zu bytes after %zu", n, m->n);
+    CHECK(n <= m->capacity - m->n, "%zu bytes after %zu", n, m->n);
     memcpy(m->data + m->n, bytes, n);
     m->n += n;
 }
@@ -61,20 +72,20 @@ static void put_field(Message *m, int field, const void *bytes, size_t n)
     put_bytes(m, bytes, n);
 }
 
-/* Begins an event with the time of day and its place on the horizontal axis. */
-static void begin_event(Message *m, int64_t samples)
+/* Encodes a message with a single field that is a number. */
+static void put_number_message(Message *m, int field, int number_field, uint64_t number)
 {
-    double now = wall_seconds_now();
-    m->n = 0;
-    put_key(m, EVENT_TIME, WIRE_8_BYTES);
-    put_bytes(m, &now, sizeof now);
-    if (samples == 0) return; /* the default, which the format leaves out */
-    put_key(m, EVENT_STEP, WIRE_VARINT);
-    put_varint(m, (uint64_t)samples);
+    MESSAGE(inner, 16);
+    put_key(&inner, number_field, WIRE_VARINT);
+    put_varint(&inner, number);
+    put_field(m, field, inner.data, inner.n);
 }
 
 /* ---- records ----------------------------------------------------------------------------------
  */
+
+/* Declares an event whose record has room for `bytes` bytes of data. */
+#define EVENT(name, bytes) MESSAGE(name, HEAD_BYTES + (bytes) + TAIL_BYTES)
 
 static uint32_t masked_checksum(const void *data, size_t n)
 {
@@ -82,22 +93,37 @@ static uint32_t masked_checksum(const void *data, size_t n)
     return (c >> 15 | c << 17) + 0xa282ead8u;
 }
 
-static void write_record(EventFile *f, const Message *m)
+/* Begins an event with the time of day and its place on the horizontal axis. The head of its record
+ * comes first, and write_record fills it in. */
+static void begin_event(Message *m, int64_t samples)
 {
-    uint8_t record[HEAD_BYTES + DATA_MOST + TAIL_BYTES];
-    uint64_t length = m->n;
-    memcpy(record, &length, 8);
-    uint32_t sum = masked_checksum(record, 8);
-    memcpy(record + 8, &sum, 4);
-    memcpy(record + HEAD_BYTES, m->data, m->n);
-    sum = masked_checksum(m->data, m->n);
-    memcpy(record + HEAD_BYTES + m->n, &sum, 4);
-    metrics_file_put(&f->file, (const char *)record, HEAD_BYTES + m->n + TAIL_BYTES);
+    static const uint8_t head[HEAD_BYTES];
+    double now = wall_seconds_now();
+    m->n = 0;
+    put_bytes(m, head, sizeof head);
+    put_key(m, EVENT_TIME, WIRE_8_BYTES);
+    put_bytes(m, &now, sizeof now);
+    if (samples == 0) return; /* the default, which the format leaves out */
+    put_key(m, EVENT_STEP, WIRE_VARINT);
+    put_varint(m, (uint64_t)samples);
+}
+
+static void write_record(EventFile *f, Message *event)
+{
+    uint64_t length = event->n - HEAD_BYTES;
+    memcpy(event->data, &length, 8);
+    uint32_t sum = masked_checksum(event->data, 8);
+    memcpy(event->data + 8, &sum, 4);
+    sum = masked_checksum(event->data + HEAD_BYTES, length);
+    put_bytes(event, &sum, TAIL_BYTES);
+    metrics_file_put(&f->file, (const char *)event->data, event->n);
 }
 
 void event_file_put(EventFile *f, int64_t samples, const EventScalar *scalar, int n)
 {
-    Message event, summary = {.n = 0}, value;
+    EVENT(event, DATA_MOST);
+    MESSAGE(summary, DATA_MOST);
+    MESSAGE(value, DATA_MOST);
     if (f->file.fd < 0) return;
     CHECK(n > 0 && n <= EVENT_SCALARS_MOST, "%d figures", n);
     for (int i = 0; i < n; i++) {
@@ -113,21 +139,58 @@ void event_file_put(EventFile *f, int64_t samples, const EventScalar *scalar, in
     write_record(f, &event);
 }
 
+/* Encodes a tensor of one string. */
+static void put_text_tensor(Message *m, const char *text)
+{
+    MESSAGE(shape, 16);
+    put_number_message(&shape, SHAPE_DIM, DIM_SIZE, 1);
+    put_key(m, TENSOR_TYPE, WIRE_VARINT);
+    put_varint(m, TYPE_STRING);
+    put_field(m, TENSOR_SHAPE, shape.data, shape.n);
+    put_field(m, TENSOR_STRING, text, strlen(text));
+}
+
+void event_file_put_text(EventFile *f, int64_t samples, const char *tag, const char *text)
+{
+    static const char plugin[] = "text"; /* the part of TensorBoard that shows the tensor */
+    if (f->file.fd < 0) return;
+    char *clean = utf8_clean(text);
+    size_t most = strlen(clean) + DATA_MOST;
+    Message tensor = {.data = must_alloc(most), .capacity = most}, value = tensor, event = tensor;
+    value.data = must_alloc(most);
+    event.data = must_alloc(most);
+    MESSAGE(name, 16);
+    MESSAGE(metadata, 32);
+    put_field(&name, PLUGIN_NAME, plugin, sizeof plugin - 1);
+    put_field(&metadata, METADATA_PLUGIN, name.data, name.n);
+    put_text_tensor(&tensor, clean);
+    put_field(&value, VALUE_TAG, tag, strlen(tag));
+    put_field(&value, VALUE_METADATA, metadata.data, metadata.n);
+    put_field(&value, VALUE_TENSOR, tensor.data, tensor.n);
+    tensor.n = 0; /* from here on it holds the summary */
+    put_field(&tensor, SUMMARY_VALUE, value.data, value.n);
+    begin_event(&event, samples);
+    put_field(&event, EVENT_SUMMARY, tensor.data, tensor.n);
+    write_record(f, &event);
+    free(event.data);
+    free(value.data);
+    free(tensor.data);
+    free(clean);
+}
+
 /* Writes the first events of a file: the version of the format and, for a resumed run, the start of
  * a session, after which TensorBoard forgets the later events that it has read from other files. */
 static void write_first(EventFile *f, int64_t resumed_samples)
 {
     static const char version[] = "brain.Event:2";
-    Message m, session = {.n = 0};
-    begin_event(&m, 0);
-    put_field(&m, EVENT_VERSION, version, sizeof version - 1);
-    write_record(f, &m);
+    EVENT(event, DATA_MOST);
+    begin_event(&event, 0);
+    put_field(&event, EVENT_VERSION, version, sizeof version - 1);
+    write_record(f, &event);
     if (resumed_samples < 0) return;
-    begin_event(&m, resumed_samples + 1);
-    put_key(&session, SESSION_STATUS, WIRE_VARINT);
-    put_varint(&session, SESSION_START);
-    put_field(&m, EVENT_SESSION, session.data, session.n);
-    write_record(f, &m);
+    begin_event(&event, resumed_samples + 1);
+    put_number_message(&event, EVENT_SESSION, SESSION_STATUS, SESSION_START);
+    write_record(f, &event);
 }
 
 /* ---- cutting back -----------------------------------------------------------------------------
@@ -270,12 +333,31 @@ static char *file_name(const char *id, int attempt)
                        attempt);
 }
 
+/* Returns whether no folder between the run's folder and that of its events is a symbolic link. */
+static bool check_links(const EventRun *run, char *err, size_t n)
+{
+    size_t length = strlen(run->run_folder);
+    bool good = true;
+    if (strncmp(run->folder, run->run_folder, length) != 0 || run->folder[length] != '/')
+        return true; /* a folder that the user chose */
+    char *part = must_strdup(run->folder);
+    for (char *slash = strchr(part + length + 1, '/'); good && slash != NULL;
+         slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        good = fs_not_linked(part, err, n);
+        *slash = '/';
+    }
+    good = good && fs_not_linked(part, err, n);
+    free(part);
+    return good;
+}
+
 bool event_file_open(EventFile *f, const FsOps *fs, const EventRun *run, char *err, size_t n)
 {
     MetricsTail none;
     *f = (EventFile){.file.fd = -1};
     char *id = run_id(run->run_folder), *name = file_name(id, run->attempt);
-    bool good = fs_make_folders(fs, run->folder, err, n) &&
+    bool good = check_links(run, err, n) && fs_make_folders(fs, run->folder, err, n) &&
                 (run->resumed_samples < 0 || cut_files(fs, run, id, err, n)) &&
                 metrics_file_open(&f->file, fs, run->folder, name, -1, 0, &none, err, n);
     if (good) write_first(f, run->resumed_samples);

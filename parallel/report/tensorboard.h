@@ -24,7 +24,8 @@ typedef struct {
 /* The run whose events are written. */
 typedef struct {
     const char *folder;      /* the folder of the event files; created if it is missing */
-    const char *run_folder;  /* identifies the run among those that share `folder` */
+    const char *run_folder;  /* identifies the run among those that share `folder`; folders in it
+                              * may not be symbolic links */
     int attempt;             /* number of this attempt, from 0 */
     int64_t resumed_samples; /* samples at the checkpoint from which the run resumes; -1: new run */
 } EventRun;
@@ -38,6 +39,9 @@ void event_file_close(EventFile *file);
 /* Appends an event with 1 to EVENT_SCALARS_MOST figures; TensorBoard shows them at `samples` on the
  * horizontal axis, as those of DeepSpeed. Allocates nothing while the disk accepts the data. */
 void event_file_put(EventFile *file, int64_t samples, const EventScalar *scalar, int n);
+/* Appends an event with a text at most a few MB long, which TensorBoard shows as Markdown. Invalid
+ * UTF-8 in it becomes U+FFFD. Allocates memory. */
+void event_file_put_text(EventFile *file, int64_t samples, const char *tag, const char *text);
 /* Syncs the file. If the events cannot be written, warns once; metrics.jsonl has every figure. */
 void event_file_sync(EventFile *file);
 /* Does the work of metrics_end for the events. */

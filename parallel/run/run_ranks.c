@@ -92,9 +92,7 @@ void run_open_log(Run *run)
     char *folder = text_format("%s/logs", run->folder.path);
     char *path = text_format("%s/rank_%03d.log", folder, run->world->rank);
     bool good = !run->lead || fs_make_folders(&fs_system, folder, err, sizeof err);
-    if (good && fs_is_link(folder))
-        good =
-            error_set(err, sizeof err, "%s is a symbolic link and not followed; remove it", folder);
+    good = good && fs_not_linked(folder, err, sizeof err);
     run_require(run, good, EXIT_CANNOT_CREATE, err, sizeof err);
     int fd = fs_open_output(path, O_WRONLY | O_APPEND, err, sizeof err);
     run->output.log = fd >= 0 ? fdopen(fd, "a") : NULL;

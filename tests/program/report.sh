@@ -101,20 +101,20 @@ check "report: a line that cannot be read is reported" \
 
 # ---- TensorBoard events ----------------------------------------------------------------------------------------------
 logs=(--set tensorboard.enabled=true --set tensorboard.output_path=logs/ --set tensorboard.job_name=job)
-few=(--set train_steps=14 --set checkpoint.save_interval=4 --set eval.interval=8 --set eval.sample_interval=0)
+few=(--set train_steps=14 --set checkpoint.save_interval=4 --set eval.interval=8 --set eval.sample_interval=8)
 held 7 events "${few[@]}" "${logs[@]}"
 kill -KILL "$child"
 let_go 2>/dev/null
 check "report: a killed run has a file of events in output_path/job_name" test "$(find logs/job -name 'events.out.tfevents.*' | wc -l)" -eq 1
 truncate -s -3 logs/job/* # as if the last record had been written only in part
 expect_code "report: a killed run with events resumes" 0 "$TRAIN" "$TINY" "${few[@]}" "${logs[@]}" --out events
-check "report: the events of a resumed run have every figure once" \
-    test "$(python3 "$here/../support/files/check_events.py" logs/job events/metrics.jsonl)" = "60 figures in 2 files"
+check "report: the events of a resumed run have every figure and sample once" \
+    test "$(python3 "$here/../support/files/check_events.py" logs/job events/metrics.jsonl)" = "60 figures and 2 samples in 2 files"
 tbparse=${XDG_CACHE_HOME:-${HOME:-}/.cache}/train.c-tbparse
-name="report: tbparse reads every figure once"
+name="report: tbparse reads every figure and sample once"
 if [ -e "$tbparse/complete" ]; then
     check "$name" test "$("$tbparse/bin/python" "$here/../support/files/check_events.py" logs/job events/metrics.jsonl tbparse)" = \
-        "60 figures in 2 files"
+        "60 figures and 2 samples in 2 files"
 else
     skip "$name" "scripts/setup.sh has not installed tbparse"
 fi
@@ -122,5 +122,9 @@ expect_code "report: a folder of events that cannot be made ends with 74" 74 "$T
     --set tensorboard.output_path=text.txt --out no-events
 check "report: a folder of events that cannot be made is named" grep -q \
     '^error\[74\] the TensorBoard events cannot be written: cannot create the folder text.txt/DeepSpeedJobName: ' output
+mkdir linked away && ln -s ../away linked/tensorboard
+expect_code "report: a link instead of the folder tensorboard ends with 74" 74 "$TRAIN" "$TINY" --set tensorboard.enabled=true --out linked
+check "report: a link instead of the folder tensorboard is named and not followed" test -z "$(ls away)" -a \
+    "$(grep -c 'written: linked/tensorboard is a symbolic link and not followed; remove it$' output)" = 1
 check "report: without output_path the events are in the run folder" compgen -G 'run/tensorboard/DeepSpeedJobName/events.out.tfevents.*' >/dev/null
 finish

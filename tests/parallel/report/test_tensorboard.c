@@ -73,6 +73,32 @@ static void the_bytes_are_those_of_the_format(void **unused)
     free(data);
 }
 
+static void a_text_is_a_tensor_of_one_string(void **unused)
+{
+    (void)unused;
+    enum { LONG = 3000 };
+    static const char expected[] = "\x0a\x01t"
+                                   "\x4a\x08\x0a\x06\x0a\x04text"
+                                   "\x42\xc5\x17\x08\x07\x12\x04\x12\x02\x08\x01\x42\xba\x17"
+                                   "aaa";
+    size_t size;
+    char text[LONG + 1];
+    memset(text, 'a', LONG);
+    memcpy(text + LONG - 1, "\xc3", 2); /* half a character, which becomes three bytes */
+    EventFile f = open_events("text", ".", 0, -1);
+    event_file_put_text(&f, 10, "t", text);
+    event_file_put(&f, 10, &(EventScalar){"loss", 1}, 1);
+    event_file_close(&f);
+    uint8_t *data = only_file("text/events.out.tfevents.*.0", &size);
+    assert_int_equal(events_until(data, size, 10), size);
+    const uint8_t *event = data + FIRST + 12 + 9, *end = data + size - FIGURE - 4;
+    assert_memory_equal(event, "\x10\x0a\x2a\xd8\x17\x0a\xd5\x17", 8);
+    assert_memory_equal(event + 8, expected, sizeof expected - 1);
+    assert_int_equal(end - event, 8 + sizeof expected - 1 - 3 + LONG + 2);
+    assert_memory_equal(end - 4, "a\xef\xbf\xbd", 4);
+    free(data);
+}
+
 static void a_file_that_ends_at_any_byte_keeps_its_whole_records(void **unused)
 {
     (void)unused;
@@ -180,6 +206,7 @@ int main(void)
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bytes_are_those_of_the_format),
+        cmocka_unit_test(a_text_is_a_tensor_of_one_string),
         cmocka_unit_test(a_file_that_ends_at_any_byte_keeps_its_whole_records),
         cmocka_unit_test(a_resumed_run_cuts_its_own_events_back),
         cmocka_unit_test(a_run_that_begins_again_sets_its_events_aside),

@@ -1,4 +1,4 @@
-"""check_events.py FOLDER METRICS [tbparse]: checks that the TensorBoard event files of a run hold each figure of its
+"""check_events.py FOLDER METRICS [tbparse]: checks that the TensorBoard event files of a run hold each figure and sample of its
 metrics.jsonl once, at its number of samples. Reads the files by their definition, or with the module tbparse."""
 import glob
 import json
@@ -60,7 +60,7 @@ def records(path):
 
 
 def read(folder):
-    """Returns (tag, samples, value) of every figure."""
+    """Returns (tag, samples, value) of every figure and text."""
     found = []
     for path in sorted(glob.glob(folder + "/*tfevents*")):
         for number, body in enumerate(records(path)):
@@ -68,14 +68,21 @@ def read(folder):
             assert (number == 0) == (event.get(3) == b"brain.Event:2"), (path, number)
             for _, summary in fields(event.get(5, b"")):
                 value = dict(fields(summary))
-                found.append((value[1].decode(), event[2], struct.unpack("<f", value[2])[0]))
+                if 8 in value:  # a tensor of one string, for the plugin "text"
+                    assert value[9] == b"\x0a\x06\x0a\x04text"
+                    tensor = dict(fields(value[8]))
+                    assert (tensor[1], tensor[2]) == (7, b"\x12\x02\x08\x01")
+                    found.append((value[1].decode(), event[2], tensor[8].decode()))
+                else:
+                    found.append((value[1].decode(), event[2], struct.unpack("<f", value[2])[0]))
     return found
 
 
 def read_with_tbparse(folder):
     from tbparse import SummaryReader
 
-    return [(row.tag, row.step, row.value) for row in SummaryReader(folder).scalars.itertuples()]
+    reader = SummaryReader(folder)
+    return [(row.tag, row.step, row.value) for table in (reader.scalars, reader.text) for row in table.itertuples()]
 
 
 def expected(metrics):
@@ -88,6 +95,8 @@ def expected(metrics):
         for tag, key in tags.get(line["event"], {}).items():
             group = "Validation" if line["event"] == "val" else "Train"
             yield f"{group}/Samples/{tag}", line["samples"], struct.unpack("<f", struct.pack("<f", line[key]))[0]
+        if line["event"] == "sample":
+            yield "Train/Samples/text", line["samples"], line["prompt"] + line["text"]
 
 
 folder, metrics = sys.argv[1:3]
@@ -95,5 +104,6 @@ found = sorted((read_with_tbparse if sys.argv[3:] else read)(folder))
 wanted = sorted(expected(metrics))
 assert [f[:2] for f in found] == [w[:2] for w in wanted], (found, wanted)
 for f, w in zip(found, wanted):
-    assert math.isclose(f[2], w[2], rel_tol=1e-6), (f, w)
-print(len(found), "figures in", len(os.listdir(folder)), "files")
+    assert f[2] == w[2] if isinstance(w[2], str) else math.isclose(f[2], w[2], rel_tol=1e-6), (f, w)
+texts = sum(isinstance(f[2], str) for f in found)
+print(len(found) - texts, "figures and", texts, "samples in", len(os.listdir(folder)), "files")
