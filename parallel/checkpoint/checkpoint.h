@@ -75,6 +75,9 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
  * that verifies, oldest first, and tries again. */
 bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
                                   const CheckpointContents *contents, char *err, size_t n);
+/* Returns how many checkpoints that function could remove if step `newest` is the newest one that
+ * verifies. First removes what crashed saves have left, as each save does. Only rank 0 calls it. */
+int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest);
 /* Removes old checkpoints; call it after step `newest` has been committed. Keeps `newest`, the
  * `keep` - 1 newest readable checkpoints before it, and the best one, which best.json names; if
  * that file cannot be read, keeps all. Removes all other older ones, and leftovers of saves

@@ -38,7 +38,7 @@ static bool is_leftover(const char *name)
     return end == NULL || manifest_save_id_valid(end + (trash ? 1 : 5));
 }
 
-bool checkpoint_remove_leftovers(CheckpointIo *io, int parent_fd, char *err, size_t n)
+bool checkpoint_remove_leftovers(const FsOps *fs, int parent_fd, char *err, size_t n)
 {
     /* closedir closes this descriptor, so parent_fd cannot be used. A duplicate made by dup would
      * share parent_fd's read position. */
@@ -51,7 +51,7 @@ bool checkpoint_remove_leftovers(CheckpointIo *io, int parent_fd, char *err, siz
     }
     bool good = true;
     for (struct dirent *e; (e = readdir(dir)) != NULL;)
-        if (is_leftover(e->d_name)) good &= fs_remove_tree(io->fs, parent_fd, e->d_name, err, n);
+        if (is_leftover(e->d_name)) good &= fs_remove_tree(fs, parent_fd, e->d_name, err, n);
     closedir(dir);
     return good;
 }
@@ -74,7 +74,7 @@ static bool remove_step(CheckpointIo *io, int parent_fd, int64_t step, char *err
  * which both return false and set `err`. If the folder cannot be opened or listed, *parent_fd is -1
  * and there is no list. If only a leftover could not be removed, *parent_fd and the list are valid
  * and the caller may continue. */
-static bool open_parent(CheckpointIo *io, const char *run, int *parent_fd, int64_t **steps,
+static bool open_parent(const FsOps *fs, const char *run, int *parent_fd, int64_t **steps,
                         int *n_steps, char *err, size_t n)
 {
     char *parent = checkpoint_parent(run);
@@ -83,7 +83,7 @@ static bool open_parent(CheckpointIo *io, const char *run, int *parent_fd, int64
     *n_steps = 0;
     free(parent);
     if (*parent_fd < 0) return false;
-    bool good = checkpoint_remove_leftovers(io, *parent_fd, err, n);
+    bool good = checkpoint_remove_leftovers(fs, *parent_fd, err, n);
     *n_steps = checkpoint_list(run, steps, err, n);
     if (*n_steps >= 0) return good;
     close(*parent_fd);
@@ -98,7 +98,7 @@ static bool prune(CheckpointIo *io, const char *run, int64_t newest, int keep, c
     int64_t *steps;
     int parent_fd, n_steps, kept = 0;
     bool known = checkpoint_best_read(run, &best, err, n);
-    bool good = open_parent(io, run, &parent_fd, &steps, &n_steps, err, n) && known;
+    bool good = open_parent(io->fs, run, &parent_fd, &steps, &n_steps, err, n) && known;
     if (parent_fd < 0) return false;
     /* Any of them may be the best, so none is removed. */
     if (!known) n_steps = 0;
@@ -146,17 +146,43 @@ static bool verifies(CheckpointIo *io, const char *run, int64_t step)
     return whole;
 }
 
+/* Reads the step of the best checkpoint, 0 if there is none, which must not be removed. Returns
+ * false if it is not known: then any checkpoint may be the best. */
+static bool find_best(const char *run, int64_t *step)
+{
+    char why[512];
+    CheckpointBest best;
+    bool known = checkpoint_best_read(run, &best, why, sizeof why);
+    *step = best.step;
+    return known;
+}
+
+int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest)
+{
+    char ignored[512];
+    int64_t *steps, best;
+    int parent_fd, n_steps, count = 0;
+    open_parent(fs, run, &parent_fd, &steps, &n_steps, ignored, sizeof ignored);
+    if (parent_fd < 0) return 0;
+    bool known = find_best(run, &best);
+    for (int i = 0; known && i < n_steps; i++)
+        count += steps[i] < newest && steps[i] != best;
+    free(steps);
+    close(parent_fd);
+    return count;
+}
+
 /* Removes checkpoints from the end of steps[0..n_steps), which is sorted newest first, until
  * `bytes` bytes are free, but never the best one. Returns how many it removed. */
 static int remove_oldest(CheckpointIo *io, const char *run, int parent_fd, const int64_t *steps,
                          int n_steps, int64_t bytes)
 {
     char why[512], *parent = checkpoint_parent(run);
-    CheckpointBest best;
+    int64_t best;
     int removed = 0;
-    if (!checkpoint_best_read(run, &best, why, sizeof why)) n_steps = 0; /* any may be the best */
+    if (!find_best(run, &best)) n_steps = 0;
     for (int i = n_steps - 1; i >= 0; i--) {
-        if (steps[i] == best.step) continue;
+        if (steps[i] == best) continue;
         int64_t room = fs_room(io->fs, parent);
         /* The first one is removed without checking the free space: the save has just failed for
          * lack of space, and statvfs does not report quotas. */
@@ -176,7 +202,7 @@ int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes)
     int64_t *steps, *ignored;
     int parent_fd = -1, n_steps = 0, good = 0, removed = 0;
     if (checkpoint_io_leads(io)) {
-        open_parent(io, run, &parent_fd, &ignored, &n_steps, why, sizeof why);
+        open_parent(io->fs, run, &parent_fd, &ignored, &n_steps, why, sizeof why);
         free(ignored);
     }
     n_steps = checkpoint_list_everywhere(io, run, &steps, why, sizeof why);

@@ -209,7 +209,7 @@ static bool open_parent(Save *s)
 static void remove_leftovers(Save *s)
 {
     char ignored[256];
-    if (leads(s)) checkpoint_remove_leftovers(s->io, s->parent_fd, ignored, sizeof ignored);
+    if (leads(s)) checkpoint_remove_leftovers(s->io->fs, s->parent_fd, ignored, sizeof ignored);
 }
 
 /* Writes and commits the save. If either fails on any rank, or if this is a trial, removes

@@ -52,15 +52,14 @@ void disk_check(const Config *c, bool best, int64_t bytes, const char *path)
 void disk_check_first_save(const Config *c, int64_t bytes, const char *path, const FsOps *fs,
                            const Checkpoint *newest)
 {
-    char ignored[512], *folder = text_format("%s/checkpoints", path);
-    int64_t room = fs_room(fs, folder), *steps, older = 0;
-    int n = checkpoint_list(path, &steps, ignored, sizeof ignored);
     int64_t step = newest ? checkpoint_manifest(newest)->state.steps : 0;
-    for (int i = 0; newest && c->checkpoint.keep > 0 && i < n; i++)
-        older += steps[i] < step; /* removing these may make room */
-    free(steps);
+    int removable = checkpoint_removable(fs, path, step);
+    /* If all checkpoints are kept, a save removes none to make room. */
+    if (c->checkpoint.keep == 0) removable = 0;
+    char *folder = text_format("%s/checkpoints", path);
+    int64_t room = fs_room(fs, folder);
     bool saves = newest == NULL || step < c->train_steps;
-    if (saves && room >= 0 && older == 0 && room < bytes)
+    if (saves && room >= 0 && removable == 0 && room < bytes)
         fail(EXIT_INPUT_OUTPUT,
              "a checkpoint takes %s and %s are free for %s, so that nothing of this run could be "
              "saved; make room, or choose another disk with --out",

@@ -13,7 +13,7 @@ void disk_print(const Config *config, bool best, int64_t bytes);
 void disk_check(const Config *config, bool best, int64_t bytes, const char *path);
 /* Ends the program (EXIT_INPUT_OUTPUT) before training starts if there is no room for even one more
  * checkpoint and no older one that a save could remove. The run resumes from `newest`; NULL means
- * that it starts at step 0. */
+ * that it starts at step 0. Removes what crashed saves have left. */
 void disk_check_first_save(const Config *config, int64_t bytes, const char *path, const FsOps *fs,
                            const Checkpoint *newest);
 
