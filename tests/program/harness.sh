@@ -50,6 +50,13 @@ check "harness: a program that waits is printed under its own name" grep -qE '^o
 printf '#!/bin/sh\necho "[  FAILED  ] 1 test(s)"; exit 1\n' >$stand_in
 expect_code "harness: a program that waits can fail" 1 "$run_tests" "WAITS=yes $stand_in"
 
+# A run that prints more than `held` expects blocks; this fails its test instead of waiting for ever.
+printf '#!/bin/sh\nexec yes\n' >prints && chmod +x prints
+# shellcheck disable=SC2016 # the inner shell expands it
+expect_code "harness: a held run that prints too much fails its test" 1 timeout 20 env TRAIN="$PWD/prints" HELD_SECONDS=0 \
+    bash -c '. "$0"; held 2 run' "$here/lib.sh"
+check "harness: a held run that prints too much is named" grep -q '^not ok the held run run has not made step 2: ' output
+
 # ---- the choice of tests
 # shellcheck disable=SC2154
 root=$(realpath "$here/../..")

@@ -133,9 +133,10 @@ fill_but() {
 
 # held STEP RUN OPTION...: starts a run of $TINY in the background, stores its process number in $child, and returns after
 # that step. The run's console is a pipe that nobody reads before `let_go`; it has room for the JSON lines up to this step
-# and one or two more. So the run cannot get further, however long the test takes to disturb it.
+# and one or two more. So the run cannot get further, however long the test takes to disturb it. If the run has not made the
+# step after $HELD_SECONDS, the test fails: the run prints more than fits into the pipe, or it hangs.
 held() {
-    local step=$1 run=$2
+    local step=$1 run=$2 end=$((SECONDS + ${HELD_SECONDS:-180}))
     shift 2
     [ -p held.lines ] || mkfifo held.lines
     exec 4<>held.lines
@@ -147,6 +148,10 @@ held() {
     exec 4>&-
     until grep -qs '"event": "train", "step": '"$step," "$run/metrics.jsonl"; do
         kill -0 "$child" 2>/dev/null || return 1
+        if [ $SECONDS -ge $end ]; then
+            not_ok "the held run $run has not made step $step: it hangs, or prints more than held expects: $(tail -n 1 err)"
+            finish
+        fi
         sleep 0.02
     done
 }
