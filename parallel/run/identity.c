@@ -29,8 +29,8 @@ static bool is_length(const char *key)
 }
 
 /* Returns whether the value of a derived key may be computed from another key: the two are in one
- * section, or the first depends on the second across sections. */
-static bool depends_on(const char *derived, const char *key)
+ * section and the other one was given, or the first depends on the second across sections. */
+static bool depends_on(const char *derived, const char *key, bool given)
 {
     static const struct {
         const char *derived, *key; /* beginnings of keys */
@@ -44,19 +44,20 @@ static bool depends_on(const char *derived, const char *key)
         {"train_batch_size", "gradient_accumulation_steps"},
     };
     const char *dot = strchr(derived, '.');
-    if (dot && strncmp(derived, key, (size_t)(dot + 1 - derived)) == 0) return true;
+    if (given && dot && strncmp(derived, key, (size_t)(dot + 1 - derived)) == 0) return true;
     for (size_t i = 0; i < sizeof across / sizeof *across; i++)
         if (begins_with(derived, across[i].derived) && begins_with(key, across[i].key)) return true;
     return false;
 }
 
-/* Returns whether the i-th difference only follows from a given key that differs, too. That key is
- * reported instead. A key with a more serious effect is always reported itself. */
+/* Returns whether the i-th difference only follows from another key that differs, too. That key is
+ * reported instead, or is derived itself and follows from one that is: `across` has no circles. A
+ * key with a more serious effect is always reported itself. */
 static bool follows(const Changes *c, int i)
 {
     const ConfigDifference *d = &c->d[i];
     for (int k = 0; d->derived && k < c->n; k++)
-        if (!c->d[k].derived && c->d[k].effect >= d->effect && depends_on(d->key, c->d[k].key))
+        if (c->d[k].effect >= d->effect && depends_on(d->key, c->d[k].key, !c->d[k].derived))
             return true;
     return false;
 }

@@ -120,6 +120,16 @@ static void test_only_the_keys_that_were_changed_are_reported(void **unused)
          "to "
          "go on with its batch, write train_batch_size 2 and train_micro_batch_size_per_gpu 1; or "
          "choose another folder with --out, or say --allow-config-change"},
+        /* The steps follow from the tokens and the batch, and the schedule from the steps. */
+        {"{" DATA ", \"train_tokens\": 204800, \"train_batch_size\": 2" DECAY("") "}",
+         "{" DATA ", \"train_tokens\": 204800, \"train_batch_size\": 4" DECAY("") "}", 1, other,
+         "train_batch_size was 2, is 4 (changes the run); choose another folder with --out, or say "
+         "--allow-config-change"},
+        {"{" DATA ", \"train_tokens\": 204800" DECAY("") "}",
+         "{" DATA ", \"train_tokens\": 204800" DECAY("") "}", 2, other,
+         "train_batch_size was 2, is 4 (changes the run); to go on with its batch, write "
+         "train_batch_size 2 and train_micro_batch_size_per_gpu 1; or choose another folder with "
+         "--out, or say --allow-config-change"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char err[1024] = "";
