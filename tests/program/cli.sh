@@ -74,6 +74,8 @@ for command in "${every[@]}"; do
     if [ "$command" = train ]; then
         words=()
         helps CONFIG.json --help train
+        check "cli: the help of a run says what ends it, and with which code" \
+            test "$(tr '\n' ' ' <out | grep -cE 'creating RUN/STOP, ends .* with a checkpoint and exit code 85;')" -eq 1
     else
         for form in --help -h; do helps "$command" "${words[@]}" $form; done
     fi
