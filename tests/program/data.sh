@@ -70,7 +70,9 @@ gzip -c text.txt >texts/one.txt.gz
 sed 's/$/\r/' text.txt >texts/more/two.txt
 awk '{printf "{\"id\": %d, \"body\": \"%s\"}\n", NR, $0} NR % 500 == 0 {print "{"}' text.txt >lines.jsonl
 dry=("$TRAIN" "$TINY" --dry-run)
-expect_code "data: a folder with a packed text is read" 0 "${dry[@]}" --set data.text=texts
+expect_code "data: a folder with a packed text is read" 0 "${dry[@]}" --set data.text=texts --set model.vocab_size=400
+check "data: a tokenizer with fewer ids than the model is reported" \
+    grep -qE '^ +vocabulary of 300 ids, not 400: data.tokenizer_vocab_size says so$' output
 check "data: changed line ends are reported" grep -q 'CR LF became LF at 1,500 line ends' output
 check "data: both texts of the folder are read" grep -qF "$(awk '{n += 2 * (length($0) + 1)} END {printf "%.2f MB text", n / 1e6}' text.txt)" output
 if gzip -c text.txt | "${dry[@]}" --set data.text=- >output 2>&1; then ok "data: a packed text comes through standard input"
