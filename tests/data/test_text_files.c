@@ -77,6 +77,14 @@ static void a_file_that_is_not_text_is_named_as_what_it_is(void **state)
     REFUSED("a.txt", "caf\xE9 d", ": byte 3 (0xe9) is not valid UTF-8");
 }
 
+/* A process may open its own memory, but has none at address 0. */
+static void a_file_that_fails_while_it_is_read_is_refused(void **state)
+{
+    (void)state;
+    check_refused("/proc/self/mem", EXIT_DAMAGED,
+                  "/proc/self/mem cannot be read: Input/output error");
+}
+
 static void packed_bytes_are_checked_like_others(void **state)
 {
     (void)state;
@@ -344,6 +352,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_that_is_not_text_is_named_as_what_it_is),
+        cmocka_unit_test(a_file_that_fails_while_it_is_read_is_refused),
         cmocka_unit_test(packed_bytes_are_checked_like_others),
         cmocka_unit_test(zeros_after_a_gzip_member_are_ignored),
         cmocka_unit_test(a_key_in_a_command_is_one_word),
