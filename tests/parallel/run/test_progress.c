@@ -219,7 +219,8 @@ static void test_all_long_work_says_what_it_does(void **state)
                "  step 1 of 3 on a single rank: micro-batch 4 of 4"));
 }
 
-/* A user who waits for the first step sees at once what it does, and only on a terminal. */
+/* A user who waits for the first step sees at once what it does, and only on a terminal. Short
+ * work that is no step shows nothing, also before the first step. */
 static void test_the_first_step_is_shown_at_once(void **state)
 {
     (void)state;
@@ -228,6 +229,12 @@ static void test_the_first_step_is_shown_at_once(void **state)
     free(screen_of_run("first", NULL, 0, &sent));
     assert_non_null(strstr(sent, "  step 1: micro-batch 1 of 2\033[K"));
     assert_null(strstr(sent, "  step 2: micro-batch 1 of 2"));
+    free(sent);
+    /* Without its result, the run is evaluated and sampled again. */
+    assert_int_equal(unlink("first/result.json"), 0);
+    free(screen_of_run("first", NULL, 0, &sent));
+    assert_non_null(strstr(sent, "val     loss "));
+    assert_null(strstr(sent, "  evaluating micro-batch"));
     free(sent);
 }
 
