@@ -72,6 +72,34 @@ static void test_the_live_line_goes_on_while_the_work_is_busy(void **state)
     free(sent);
 }
 
+static void fail_on_another_rank(void)
+{
+    Progress p = progress_begin();
+    p.every = 0;
+    progress_print(&p, "counting %d of %d", 7, 9);
+    log_set_rank(1, NULL);
+    error_print(EXIT_BUG, "a file is damaged");
+    exit(0);
+}
+
+/* An error of another rank, which may be another process, leaves the live line and begins below. It
+ * begins no line of its own where there is no live line. */
+static void test_an_error_of_another_rank_is_printed_below_the_live_line(void **state)
+{
+    (void)state;
+    char *sent;
+    disturbance = (Disturbance){.first = fail_on_another_rank, .dry = true};
+    Screen *s = screen_of_run("below", NULL, 0, &sent);
+    assert_string_equal(s->line[0], "  counting 7 of 9");
+    assert_string_equal(s->line[1], "error[70] rank 1: a file is damaged");
+    free(sent);
+    free(s);
+    disturbance.columns = 0;
+    sent = run_expecting("below", NULL, 0);
+    assert_non_null(strstr(sent, "  counting 7 of 9\nerror[70] rank 1: a file is damaged\n"));
+    free(sent);
+}
+
 /* The terminal is stopped, as by Ctrl-S, so that the thread that draws the live line blocks. */
 static void fail_on_a_stopped_terminal(void)
 {
@@ -243,6 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_progress_is_printed_when_due_and_its_line_is_erased),
         cmocka_unit_test(test_the_live_line_goes_on_while_the_work_is_busy),
+        cmocka_unit_test(test_an_error_of_another_rank_is_printed_below_the_live_line),
         cmocka_unit_test(test_an_error_is_printed_while_the_live_line_is_blocked),
         cmocka_unit_test(test_progress_of_long_work_uses_the_live_line_only_on_a_terminal),
         cmocka_unit_test(test_all_long_work_says_what_it_does),
