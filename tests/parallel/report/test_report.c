@@ -172,6 +172,27 @@ static void a_plot_has_a_gap_where_a_loss_is_not_finite(void **unused)
     history_free(&run.history);
 }
 
+/* The ticks of an axis have as many decimals as the distance between them needs. */
+static void the_labels_of_an_axis_are_short(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *text, *label[2];
+    } cases[] = {
+        {TRAIN("1", "3.1") TRAIN("5", "3.4"), {">3.2</text>", ">4</text>"}},
+        {TRAIN("1", "2") TRAIN("60", "3"), {">2.5</text>", ">40</text>"}},
+        {TRAIN("1", "2") TRAIN("6000", "3"), {">2.5</text>", ">4,000</text>"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        PageRun run = {.name = "r", .history = read_text(cases[i].text)};
+        char *page = page_of(&run, 1);
+        for (int k = 0; k < 2; k++)
+            if (count(page, cases[i].label[k]) == 0) fail_msg("%s: %s", cases[i].label[k], page);
+        free(page);
+        history_free(&run.history);
+    }
+}
+
 /* Returns the metrics of `steps` noisy steps with gaps, and long samples full of characters that
  * must be escaped. */
 static History long_run(int64_t steps)
@@ -297,6 +318,7 @@ int main(void)
         cmocka_unit_test(lines_that_cannot_be_read_are_counted),
         cmocka_unit_test(the_exposed_communication_is_a_part_of_the_time),
         cmocka_unit_test(a_page_escapes_every_text_of_a_run),
+        cmocka_unit_test(the_labels_of_an_axis_are_short),
         cmocka_unit_test(a_plot_has_a_gap_where_a_loss_is_not_finite),
         cmocka_unit_test(a_page_keeps_its_limit_however_long_the_runs_are),
         cmocka_unit_test(changed_metrics_break_neither_reader_nor_page),
