@@ -107,6 +107,7 @@ check "data: of the other text only the validation tokens are kept" test "$(find
 expect_code "data: prepared texts are listed" 0 "$TRAIN" data corpora --cache cache
 check "data: the list has both texts and their size" \
     test "$(grep -cE '^cache/(text|other)-[0-9a-f]{16}$|^2 prepared texts in cache, .* KiB; ' output)" -eq 3
+check "data: the list has the day of each text" test "$(grep -cE '^  made 20[0-9]{2}-[01][0-9]-[0-3][0-9], [1-9]' output)" -eq 2
 expect_code "data: one prepared text is removed" 0 "$TRAIN" data corpora --cache cache --clear "$(basename cache/other-*)"
 check "data: the other prepared text remains" test "$(echo cache/*)" = "$(echo cache/text-*)"
 expect_code "data: a prepared text that is not there ends with 66" 66 "$TRAIN" data corpora --cache cache --clear none
