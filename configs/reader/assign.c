@@ -70,14 +70,18 @@ static void refuse_section(const Walk *w, int node, const char *path)
 {
     const cJSON *item = w->json->node[node].item;
     char key[PATH_SIZE];
-    load_error(w->load, walk_value(w, node), path, "%s does not fit; write an object: { ... }",
-               json_kind(item));
-    walk_join(key, path, cJSON_IsString(item) ? "type" : "enabled");
+    const char *leaf = cJSON_IsString(item) ? "type" : "enabled";
+    walk_join(key, path, leaf);
     if (option_find(key) < 0 || !(cJSON_IsBool(item) || cJSON_IsString(item))) {
+        load_error(w->load, walk_value(w, node), path, "%s does not fit; write an object: { ... }",
+                   json_kind(item));
         load_remedy(w->load, "%s=null", path);
         return;
     }
     char *value = cJSON_PrintUnformatted(item);
+    load_error(w->load, walk_value(w, node), path,
+               "%s does not fit; write an object, such as {\"%s\": %.60s}", json_kind(item), leaf,
+               value);
     load_remedy(w->load, "%s=null\n%s=%s", path, key, value);
     cJSON_free(value);
 }

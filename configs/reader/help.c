@@ -2,6 +2,7 @@
 #include "configs/reader/options.h"
 #include "configs/reader/print.h"
 #include "model/core/check.h"
+#include "model/core/terminal.h"
 #include "model/core/text_wrap.h"
 
 #include <stdio.h>
@@ -93,18 +94,23 @@ static const char *effect_sentence(ConfigEffect effect)
 
 static void explain_option(const Option *option, FILE *to)
 {
+    enum { COLUMN = 13 };
     char expects[512];
     option_expects(option, expects, sizeof expects);
-    fprintf(to, "%s\n    %s\n    takes    %s%s\n", option->key, option->help, expects,
-            option->flags & OPTION_AUTO ? ", or \"auto\"" : "");
-    fprintf(to, "    default  %s\n", option->derived ? option->derived : option->fallback);
+    fprintf(to, "%s\n", option->key);
+    terminal_print(to, 4, "    %s", option->help);
+    terminal_print(to, COLUMN, "    takes    %s%s", expects,
+                   option->flags & OPTION_AUTO ? ", or \"auto\"" : "");
+    terminal_print(to, COLUMN, "    default  %s",
+                   option->derived ? option->derived : option->fallback);
     /* The list above omits known values that are not implemented, so print them here. */
     for (const Choice *c = option->choices; c != NULL && c->name != NULL; c++)
         if (c->value < 0) fprintf(to, "    known, not built yet: \"%s\"\n", c->name);
     if (option->built != NULL)
-        fprintf(to, "    built so far: %.*s\n", option_first(option->built), option->built + 1);
-    fprintf(to, "    resume   %s%s\n", effect_sentence(option->effect),
-            option->flags & OPTION_STATE ? ", and cannot change from or to 0" : "");
+        terminal_print(to, 4, "    built so far: %.*s", option_first(option->built),
+                       option->built + 1);
+    terminal_print(to, COLUMN, "    resume   %s%s", effect_sentence(option->effect),
+                   option->flags & OPTION_STATE ? ", and cannot change from or to 0" : "");
 }
 
 static void explain_known(const KnownKey *known, FILE *to)
@@ -122,8 +128,9 @@ static void explain_known(const KnownKey *known, FILE *to)
         [KNOWN_TREE] = "accepted, without effect here",
         [KNOWN_WRONG] = "refused",
     };
-    fprintf(to, "%s\n    a key of DeepSpeed's: %s (%s)\n", known->key, verdict[known->kind],
-            known_why(known));
+    fprintf(to, "%s\n", known->key);
+    terminal_print(to, 4, "    a key of DeepSpeed's: %s (%s)", verdict[known->kind],
+                   known_why(known));
     if (known->kind == KNOWN_UNBUILT && known->inert != NULL)
         fprintf(to, "    passes   %.*s\n", option_first(known->inert), known->inert + 1);
 }

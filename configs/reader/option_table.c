@@ -386,7 +386,7 @@ const Option option_table[] = {
     FLAG(comms_logger.enabled, "false", NONE, CONSOLE,
          "print what rank 0 has called since the start, by operation: calls, elements and bytes"),
     FLAG(tensorboard.enabled, "false", NONE, FILES,
-         "write the figures of the run as TensorBoard events", .flags = OPTION_AUTO),
+         "write the figures and samples of the run as TensorBoard events", .flags = OPTION_AUTO),
     TEXT(tensorboard.output_path, "\"\"", NONE, FILES,
          "folder of the events; empty: the folder tensorboard of the run", .flags = OPTION_AUTO),
     TEXT(tensorboard.job_name, "\"DeepSpeedJobName\"", NONE, FILES,

@@ -98,6 +98,10 @@ for columns in 80 140; do
     end 78
     shows "foreign.json:8:30: fp16.type: "
 
+    begin explain config explain eval.steps tensorboard
+    end 0
+    shows "eval.steps micro-batches of every evaluation, "
+
     begin verify verify tiny.json --ranks 2 --set parallel.pipeline=2 --set zero_optimization.stage=1
     end 0
     shows "grid 2 ranks = pp 2 (threads), ZeRO 1, 1f1b" "equal to a single rank; worst deviation " " (bound 1e-12): " ", step "
