@@ -73,8 +73,8 @@ static void print_folder(const char *folder, PreparedState state, const Meta *m,
     struct tm when;
     if (stat(folder, &info) == 0 && localtime_r(&info.st_mtime, &when) != NULL)
         strftime(day, sizeof day, "%Y-%m-%d", &when);
-    printf("%s\n  made %s, %s: %s and %s tokens of %s ids\n", folder, day, figure_bytes(bytes).text,
-           figure_count((double)m->split[SPLIT_TRAIN].tokens).text,
+    printf("%s\n  made %s, %s: %s tokens train, %s val, %s ids\n", folder, day,
+           figure_bytes(bytes).text, figure_count((double)m->split[SPLIT_TRAIN].tokens).text,
            figure_count((double)m->split[SPLIT_VAL].tokens).text,
            figure_count((double)m->vocab_size).text);
 }
@@ -121,9 +121,10 @@ static int corpora(const void *values)
     if (code == EXIT_MISSING) return code;
     terminal_print(stdout, 4, "%s in %s, %s%s", figure_of(w.count, "prepared text").text, a->cache,
                    figure_bytes(w.bytes).text,
-                   a->clear       ? ", removed"
-                   : w.count == 0 ? ""
-                                  : "; --clear removes them, and a run makes its own again");
+                   a->clear ? ", removed"
+                   : w.count == 0
+                       ? ""
+                       : "; --clear removes them, and a run that needs one makes it again");
     return code;
 }
 

@@ -97,7 +97,8 @@ static int eval(const void *values)
 static const ArgOption options[] = {
     {.name = "--set",
      .value = "key=value",
-     .help = "override a key of the config, e.g. another text:\n--set data.val_text=other.txt",
+     .help = "override a key of the config, e.g. to evaluate\nanother text: --set "
+             "data.val_text=other.txt",
      .kind = ARG_SETTINGS,
      .at = offsetof(OpenedArguments, set)},
     OPENED_CHOICES,
@@ -110,7 +111,7 @@ const ArgCommand cmd_eval = {
     .usage = "RUN [--set key=value]... [--best | --newest] [--ranks N]",
     .summary = "validation loss and bits per byte of a run",
     .about = "RUN is a run folder, or one of its checkpoints. Prints the loss in nats a token\n"
-             "and bits per byte over all windows of the validation data. " OPENED_GRID,
+             "and bits per byte over all windows of the validation data.\n" OPENED_GRID,
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,

@@ -145,7 +145,7 @@ const ArgCommand cmd_generate = {
     .call = "./train generate",
     .usage = "RUN [options]",
     .summary = "write text with a trained run",
-    .about = "RUN is a run folder, or one of its checkpoints. " OPENED_GRID,
+    .about = "RUN is a run folder, or one of its checkpoints.\n" OPENED_GRID,
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,

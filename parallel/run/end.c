@@ -126,6 +126,7 @@ static void print_next(const Run *run, const char *prompt)
     enum { LONGEST = 400 };
     const char *label = "next";
     bool shown = *prompt && strlen(prompt) <= LONGEST;
+    bool own = strcmp(config_origin(run->config, "data.text"), "--set") == 0;
     char *folder = shell_quoted_path(run->folder.path), *quoted = shell_quoted(prompt);
     char *config = shell_quoted_path(run->arguments.config);
     /* "--prompt --x" would be parsed as two options; "--prompt=--x" makes it a value. */
@@ -138,8 +139,13 @@ static void print_next(const Run *run, const char *prompt)
     else if (run->data.val.n_files > 0)
         log_info("next    ./train eval %s", folder);
     if (run->data.tokenizer || run->data.val.n_files > 0) label = "";
-    if (run->arguments.run == NULL && config_stays(run))
+    if (run->arguments.run != NULL || !config_stays(run)) {
+        /* nothing: another run needs the config */
+    } else if (own) {
+        log_info("%-8s./train report %s > report.html   # its curves and samples", label, folder);
+    } else {
         log_info("%-8s./train %s --set data.text=my.txt   # your own text", label, config);
+    }
     free(config);
     free(quoted);
     free(folder);

@@ -22,8 +22,8 @@
 
 /* The last sentence of the help of each command that opens a trained run. */
 #define OPENED_GRID                                                                                \
-    "Whatever grid\nit was trained on, it opens on one rank or on --ranks N: its "                 \
-    "parallel.tensor\n"                                                                            \
-    "and parallel.pipeline are kept where they go into N, and are 1 elsewhere."
+    "Whatever grid it was trained on, it opens on one rank or on --ranks N: its\n"                 \
+    "parallel.tensor and parallel.pipeline are kept where they go into N, and are 1\n"             \
+    "elsewhere."
 
 #endif

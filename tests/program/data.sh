@@ -53,6 +53,7 @@ expect_code "data: decode with a damaged tokenizer ends with 65" 65 "$TRAIN" dat
 own=("$here/../../configs/gpt2_124m.json" --set data.text=text.txt --set train_batch_size=16 --set train_micro_batch_size_per_gpu=1
     --set data.seq_length=64 --set model.num_layers=1 --set model.hidden_size=48 --set device=cpu --out own)
 expect_code "data: a preset trains on a text" 0 "$TRAIN" "${own[@]}" --set train_steps=2
+check "data: a run on a text of the user's suggests its report" grep -q '^ *./train report own > report.html ' output
 check "data: a smaller vocabulary than the preset's is reported" grep -qE '^ +vocabulary of [0-9]+ ids, not 50,257:' output
 check "data: the config of the run has the vocabulary of the text" \
     test "$(grep -cE '"(tokenizer_)?vocab_size": [0-9]{3},' own/config.json)" -eq 2
