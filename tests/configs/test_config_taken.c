@@ -68,11 +68,26 @@ static void given_keys_are_not_listed_and_auto_is(void **state)
     free(rows);
 }
 
+static void an_automatic_learning_rate_is_that_of_hugging_face(void **state)
+{
+    (void)state;
+    char *rows =
+        taken("{\"data\": {\"text\": \"x\", \"seq_length\": 64}, \"train_batch_size\": 8, "
+              "\"train_steps\": 5, \"model\": {\"num_layers\": 2, \"hidden_size\": 64, "
+              "\"num_attention_heads\": 4}, \"gradient_clipping\": 0, \"zero_optimization\": "
+              "{\"stage\": \"auto\"}, \"fp16\": {\"enabled\": true}, "
+              "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": \"auto\", "
+              "\"weight_decay\": 0}}, \"scheduler\": {\"type\": \"Constant\"}}");
+    assert_string_equal(rows, "optimizer.params.lr 5e-05 (for \"auto\": Hugging Face's default)\n");
+    free(rows);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_that_says_nothing_leaves_everything_open),
         cmocka_unit_test(given_keys_are_not_listed_and_auto_is),
+        cmocka_unit_test(an_automatic_learning_rate_is_that_of_hugging_face),
     };
     return cmocka_run_group_tests_name("config taken", tests, NULL, NULL);
 }

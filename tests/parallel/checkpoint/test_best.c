@@ -42,6 +42,8 @@ static void only_a_whole_record_is_accepted(void **state)
         if (best_parse(&best, cases[i].text, strlen(cases[i].text)) != cases[i].good)
             fail_msg("%s", cases[i].text);
         assert_int_equal(best.step, cases[i].good ? 25 : 0);
+        assert_true(best.val_loss == (cases[i].good ? 5.0625 : 0));
+        assert_string_equal(best.save_id, cases[i].good ? "0123456789abcdef" : "");
     }
 }
 
