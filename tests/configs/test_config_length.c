@@ -26,6 +26,8 @@ static void tokens_of_a_run_are_rounded_up_to_whole_steps(void **state)
         {"\"train_tokens\": 480", NULL, 1, 10, 5, "derived from train_tokens"},
         {"\"train_tokens\": 481", NULL, 1, 11, 6, "derived from train_tokens"},
         {"\"train_tokens\": 1", NULL, 1, 1, 1, "derived from train_tokens"},
+        {"\"train_tokens\": 48000000000", NULL, 1, 1000000000, 500000000,
+         "derived from train_tokens"},
         {"\"train_tokens\": 480", NULL, 2, 5, 3, "derived from train_tokens"},
         {"\"train_tokens\": null, \"train_steps\": 7", NULL, 1, 7, 4, "config:1"},
         {"\"train_tokens\": 480", "train_steps=20", 1, 20, 10, "--set"},

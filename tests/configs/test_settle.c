@@ -154,6 +154,7 @@ static void a_set_vocabulary_replaces_a_contradicting_one_of_the_file(void **sta
         const char *set;
         int64_t model, trained;
     } cases[] = {{"data.tokenizer_vocab_size=600", 0, 600},
+                 {"data.tokenizer_vocab_size=500", 500, 500},
                  {"data.tokenizer_vocab_size=450", 500, 450},
                  {"model.vocab_size=300", 300, 300},
                  {"model.vocab_size=401", 401, 400}};
