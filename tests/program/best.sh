@@ -48,10 +48,10 @@ check "best: ckpt list marks the best" test "$(awk '/ MiB |KiB / && NF == 7 { pr
 expect_code "best: eval opens the best" 0 "$TRAIN" eval run
 check "best: eval says so" grep -qx "best: step $low, val $val" output
 check "best: eval computes the recorded loss" test "$(sed -nE 's/.* val loss ([0-9.]+) .*/\1/p' output | xargs printf %.4f)" = "$val"
-expect_code "best: generate opens the best" 0 "$TRAIN" generate run --tokens 2
-check "best: generate says so" grep -qx "best: step $low, val $val" output
-expect_code "best: --newest opens the newest" 0 "$TRAIN" eval run --newest
-check "best: eval says that it is the newest" grep -qx 'newest: step 40' output
+expect_code "best: generate opens the best" 0 "$TRAIN" generate run --tokens 2 --ranks 2
+check "best: generate says so once on two ranks" test "$(grep -cx "best: step $low, val $val" output)" -eq 1
+expect_code "best: --newest opens the newest" 0 "$TRAIN" eval run --newest --ranks 2
+check "best: eval says once on two ranks that it is the newest" test "$(grep -cx 'newest: step 40' output)" -eq 1
 expect_code "best: --best and --newest together are refused" 64 "$TRAIN" eval run --best --newest
 expect_code "best: --best with one checkpoint is refused" 64 "$TRAIN" eval run/checkpoints/step_00000040 --best
 

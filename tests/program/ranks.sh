@@ -63,6 +63,7 @@ check "ranks: a file instead of the folder logs is named" grep -qxF 'error[73] b
 rm blocked/logs && mkdir blocked/logs && : >outside && ln -s ../../outside blocked/logs/rank_001.log
 expect_code "ranks: a link instead of a log ends with 73" 73 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 \
     --set wall_clock_breakdown=true --set checkpoint.writers=3 --ranks 3 --log-ranks --out blocked
+check "ranks: a link instead of a log is named" grep -qE '^error\[73\] .*blocked/logs/rank_001.log is a symbolic link; ' output
 check "ranks: a link instead of a log is not followed" test ! -s outside
 rm -r blocked/logs && mkdir away && ln -s ../away blocked/logs
 expect_code "ranks: a link instead of the folder logs ends with 73" 73 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 \
