@@ -17,19 +17,20 @@ folder=$(mktemp -d) || exit 71
 trap 'rm -rf "$folder"' EXIT
 export folder limit=${LIMIT:-300} label=${LABEL:-} results=${RESULTS:-$folder/results}
 
-# sum LOG PATTERN: prints the sum of the numbers that the pattern's first group captures in the lines of the log
-sum() { sed -nE "s/$2/\1/p" "$1" | awk '{ s += $1 } END { print s + 0 }'; }
-
+# Each program costs these functions a few processes at most, because there are more than five hundred programs.
+# count_program, count_script LOG: print the numbers of passed, failed and skipped tests, and of reasons for skips
 count_program() {
-    passed=$(sum "$1" '^\[  PASSED  \] ([0-9]+) test.*')
-    failed=$(sum "$1" '^\[  FAILED  \] ([0-9]+) test.*')
-    skipped=$(sum "$1" '^\[  SKIPPED \] ([0-9]+) test.*')
+    awk '/^\[  PASSED  \] [0-9]+ test/ { p += $4 }
+         /^\[  FAILED  \] [0-9]+ test/ { f += $4 }
+         /^\[  SKIPPED \] [0-9]+ test/ { s += $4 }
+         /^skipped: / { why++ }
+         END { print p + 0, f + 0, s + 0, why + 0 }' "$1"
 }
 
 count_script() {
-    skipped=$(grep -cE '^ok .*# SKIP' "$1")
-    passed=$(($(grep -c '^ok ' "$1") - skipped))
-    failed=$(grep -c '^not ok ' "$1")
+    awk '/^ok / { if (/# SKIP/) s++; else p++ }
+         /^not ok / { f++ }
+         END { print p + 0, f + 0, s + 0, s + 0 }' "$1"
 }
 
 # reasons LOG: prints the reasons of skipped tests, each with the number of tests
@@ -40,18 +41,19 @@ reasons() {
 
 # tell LOG CODE SECONDS PROCESSOR_SECONDS NAME PROGRAM: prints the program's result and, if it failed, the end of its output
 tell() {
-    local log=$1 code=$2 seconds=$3 busy=$4 name=$5 word=ok passed failed skipped
-    if [[ $6 == *.sh ]]; then count_script "$log"; else count_program "$log"; fi
+    local log=$1 code=$2 seconds=$3 busy=$4 name=$5 word=ok passed failed skipped why
+    if [[ $6 == *.sh ]]; then why=$(count_script "$log"); else why=$(count_program "$log"); fi
+    read -r passed failed skipped why <<<"$why"
     # A crash, a time-out or a sanitizer's report counts as one failed test.
     if [ "$code" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
     if [ "$code" -eq 0 ] && [ $((passed + failed + skipped)) -eq 0 ]; then failed=1; echo "no test was run" >>"$log"; fi
-    if [[ $6 != *.sh ]] && [ "$skipped" -gt "$(grep -c '^skipped: ' "$log")" ]; then
+    if [ "$skipped" -gt "$why" ]; then
         failed=$((failed + 1))
         echo "tests are skipped without a line \"skipped: why\"" >>"$log"
     fi
     [ "$failed" -eq 0 ] || word=FAIL
     printf '%-4s %-34s %4d passed %3d failed %3d skipped %7s s %7s s busy\n' $word "$name" "$passed" "$failed" "$skipped" "$seconds" "$busy"
-    reasons "$log" | sed 's/^/     /'
+    [ "$why" -eq 0 ] || reasons "$log" | sed 's/^/     /'
     if [ "$failed" -ne 0 ]; then
         [ "$code" -eq 124 ] && echo "     stopped after $limit seconds"
         echo "     exit code $code; its last lines:"
@@ -74,7 +76,7 @@ run_one() {
         *) values+=,${setting#*=} ;;
         esac
     done
-    name+=$(basename "$program")$values
+    name+=${program##*/}$values
     [[ $program == */* ]] || program=./$program
     log=$(mktemp -p "$folder")
     { time env "${settings[@]}" timeout --kill-after=10 "$limit" "$program" >"$log" 2>&1 </dev/null; } 2>"$log.times"
@@ -86,7 +88,7 @@ run_one() {
     return $code
 }
 
-export -f sum count_program count_script reasons tell run_one
+export -f count_program count_script reasons tell run_one
 bad=0
 # run_all JOBS ENTRY...: runs the programs, JOBS at a time
 run_all() {
