@@ -82,7 +82,7 @@ done
 
 # skipped FILE: prints how many steps were skipped
 skipped() { grep -c '"applied": false' "$1"; }
-quiet=(--set eval.interval=0 --set checkpoint.save_interval=0 --set eval.sample_interval=0)
+quiet=(--set eval.interval=0 --set checkpoint.save_interval=0 --set eval.sample_interval=0 --set train_micro_batch_size_per_gpu=2)
 fp16=("${quiet[@]}" --set fp16.enabled=true --set fp16.hysteresis=1)
 why=([1]="its gradients are not finite" [4]="4 steps in a row had gradients that are not finite")
 for limit in 1 4; do

@@ -3,19 +3,20 @@
 . "$(dirname "$0")/lib.sh"
 make_text
 cr=$'\r' esc=$'\033'
+small=(--set data.seq_length=8 --set train_micro_batch_size_per_gpu=2)
 
-"$TRAIN" "$TINY" --out plain </dev/null 2>err | cat >console
+"$TRAIN" "$TINY" "${small[@]}" --out plain </dev/null 2>err | cat >console
 check "pipe: output to a pipe has no carriage return" test -z "$(grep -F "$cr" console)"
 check "pipe: output to a pipe has no escape code" test -z "$(grep -F "$esc" console)"
 check "pipe: output to a pipe has a row per printed step" test "$(grep -cE '^ +[0-9]+ +[0-9,]+ ' console)" -eq 40
 check "pipe: stderr is empty" test ! -s err
 check "pipe: metrics.jsonl has no escape code" test -z "$(grep -F "$esc" plain/metrics.jsonl)"
 
-"$TRAIN" - --set train_steps=5 --out standard <"$TINY" >console 2>&1
+"$TRAIN" - "${small[@]}" --set train_steps=5 --out standard <"$TINY" >console 2>&1
 check "pipe: a config is read from standard input" test $? -eq 0 -a -f standard/result.json
 check "pipe: an unreadable standard input is reported" grep -q 'cannot be read: Is a directory' <("$TRAIN" - <. 2>&1)
 
-"$TRAIN" "$TINY" --json --out json </dev/null 2>err | cat >lines
+"$TRAIN" "$TINY" --json "${small[@]}" --out json </dev/null 2>err | cat >lines
 check "pipe: --json prints only objects" test -z "$(grep -vE '^\{"event": "[a-z]+", "step": [0-9]+, .*\}$' lines)"
 for event in start train speed val sample ckpt end; do check "pipe: --json has $event" grep -q "\"event\": \"$event\"" lines; done
 # steps FILE: parses every line as JSON and prints the steps of the training lines
@@ -30,10 +31,10 @@ check "pipe: metrics.jsonl has every step as valid JSON" test "$(steps plain/met
 
 if command -v script >/dev/null; then
     terminal() { TERM=xterm script -qec "$*" /dev/null </dev/null >console 2>&1; }
-    terminal "$TRAIN" "$TINY" --set steps_per_print=20 --out terminal
+    terminal "$TRAIN" "$TINY" "${small[@]}" --set steps_per_print=20 --out terminal
     check "pipe: a terminal gets a progress line" grep -qF "$cr" console
     check "pipe: a terminal gets a bold header" grep -qF "${esc}[1m" console
-    NO_COLOR=1 terminal "$TRAIN" "$TINY" --set steps_per_print=20 --out terminal2
+    NO_COLOR=1 terminal "$TRAIN" "$TINY" "${small[@]}" --set steps_per_print=20 --out terminal2
     check "pipe: a terminal with NO_COLOR gets a progress line" grep -qF "$cr" console
     check "pipe: a terminal with NO_COLOR gets no bold header" test -z "$(grep -F "${esc}[1m" console)"
 else

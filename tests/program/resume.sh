@@ -6,7 +6,8 @@ make_text
 child='' code=''
 set -m
 
-common=(--set eval.interval=0 --set eval.sample_interval=0 --set train_steps=60 --set checkpoint.keep=0)
+common=(--set eval.interval=0 --set eval.sample_interval=0 --set train_steps=60 --set checkpoint.keep=0 --set data.seq_length=8
+    --set train_micro_batch_size_per_gpu=2)
 for dtype in f32 bf16 fp16 fp64; do
     case $dtype in
     f32) options=() ;;

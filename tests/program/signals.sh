@@ -6,7 +6,8 @@
 make_text
 child='' code=''
 set -m # without job control, background processes would ignore SIGINT
-long=(--set "train_steps=${STEPS:-60}" --set eval.interval=0 --set eval.sample_interval=0 --set checkpoint.save_interval=0 --set checkpoint.keep=0)
+long=(--set "train_steps=${STEPS:-60}" --set eval.interval=0 --set eval.sample_interval=0 --set checkpoint.save_interval=0
+    --set checkpoint.keep=0 --set data.seq_length=8 --set train_micro_batch_size_per_gpu=2)
 "$TRAIN" "$TINY" "${long[@]}" --out whole >/dev/null 2>&1 </dev/null
 for signal in INT TERM USR1; do
     held 2 "run-$signal" "${long[@]}"
