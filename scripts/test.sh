@@ -30,7 +30,7 @@ rows() {
     local device='TEST_DEVICE=cuda' reverse='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1'
     # Each commit runs a third of the cases of these tests; the next two commits run the others.
     local by_turns='tests/equivalence/test_grid_equal tests/equivalence/test_grid_bits tests/parallel/verify/test_verify'
-    by_turns+=' tests/equivalence/test_grid_checkpoints tests/kernels/test_ops'
+    by_turns+=' tests/equivalence/test_grid_checkpoints tests/kernels/test_ops tests/configs/test_config_runs'
     local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
 
     row emu "$device" tests/program/cuda.sh

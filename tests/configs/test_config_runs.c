@@ -1,10 +1,11 @@
 /* test_config_runs.c -- generates thousands of configs from the option table and checks that none
- * ends in a failed check: large ones are planned, small ones are run. The same configs are drawn in
- * every run. */
+ * ends in a failed check: large ones are planned, small ones are run. With
+ * TEST_EVERY each commit draws a part, always the same one. */
 #include "model/core/check.h"
 #include "parallel/memory/memory_plan.h"
 #include "tests/fuzz/fuzz_model.h"
 #include "tests/support/support.h"
+#include "tests/support/turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,6 +35,13 @@ static void draw(uint8_t *bytes, int number)
 {
     for (int i = 0; i < BYTES; i++)
         bytes[i] = (uint8_t)(256 * drawn_uniform((uint64_t)number, i));
+}
+
+/* Returns the number of the i-th config of this run's turn. */
+static int numbered(int i)
+{
+    int64_t every = turns_every(20);
+    return (int)(turns_first(every) + i * every);
 }
 
 static void run_small(const uint8_t *bytes, Told *p)
@@ -76,7 +84,7 @@ static int ends_in_children(int n, void (*one)(const uint8_t *, Told *), ModelSi
             if (freopen("/dev/null", "w", stderr) == NULL) _exit(126);
             for (; p->at < n; p->at++) {
                 alarm(PATIENCE); /* otherwise a child that hangs would block all other configs */
-                draw(bytes, p->at);
+                draw(bytes, numbered(p->at));
                 one(bytes, p);
             }
             _exit(0);
@@ -86,7 +94,7 @@ static int ends_in_children(int n, void (*one)(const uint8_t *, Told *), ModelSi
                                              WEXITSTATUS(status) == EXIT_CONFIG);
         if (p->at < n && !(refused && model == MODEL_LARGE)) {
             char shown[8192];
-            draw(bytes, p->at);
+            draw(bytes, numbered(p->at));
             config_free(fuzz_model_config(bytes, BYTES, model, shown, sizeof shown));
             print_error("config %d ends with %s %d:%s\n", p->at,
                         WIFEXITED(status) ? "exit code" : "signal",
@@ -102,7 +110,7 @@ static void check(int n, void (*one)(const uint8_t *, Told *), ModelSize model)
 {
     Told *p = mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(p != MAP_FAILED);
-    if (getenv("TEST_SAMPLE")) n /= 20;
+    n /= (int)turns_every(20);
     assert_int_equal(ends_in_children(n, one, model, p), 0);
     print_message("  %d configs, of which %d go together\n", n, p->accepted);
     assert_true(p->accepted > n / 5);

@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
 #include "tests/support/grid/schedule_play.h"
+#include "tests/support/turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,7 +96,7 @@ static void test_bug_31_one_slot_or_batch_too_few_is_detected(void **state)
 {
     (void)state;
     schedules_each(check_too_few);
-    assert_true(too_few > 1000);
+    assert_true(too_few > 1000 / turns_every(10));
 }
 
 /* The simplest order: each message on its own, sends before receives. */
@@ -203,8 +204,9 @@ static void test_the_check_and_the_simulation_agree(void **state)
 {
     (void)state;
     enum { CASES = 5000 };
+    int64_t every = turns_every(5);
     int good[2] = {0};
-    for (uint64_t i = 0; i < CASES; i++) {
+    for (uint64_t i = (uint64_t)turns_first(every); i < CASES; i += (uint64_t)every) {
         int kind = (int)(drawn(5, 6 * i) % 3), p = 2 + (int)(drawn(5, 6 * i + 1) % 15),
             v = kind == SCHEDULE_INTERLEAVED ? 1 + (int)(drawn(5, 6 * i + 2) % 4) : 1;
         ScheduleSpec spec = {(ScheduleKind)kind, p, v, 1 + (int)(drawn(5, 6 * i + 3) % 20),
@@ -222,7 +224,7 @@ static void test_the_check_and_the_simulation_agree(void **state)
         played_close(&played);
     }
     print_message("changed schedules: %d refused, %d taken\n", good[0], good[1]);
-    assert_true(good[0] > CASES / 3 && good[1] > CASES / 10);
+    assert_true(good[0] > CASES / every / 3 && good[1] > CASES / every / 10);
 }
 
 int main(void)

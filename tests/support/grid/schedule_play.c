@@ -1,5 +1,6 @@
 /* schedule_play.c -- simulates the schedules of all pipeline stages and checks every action. */
 #include "tests/support/grid/schedule_play.h"
+#include "tests/support/turns.h"
 
 #include "model/core/check.h"
 
@@ -300,7 +301,7 @@ void played_close(Played *p)
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-enum { ALL_STAGES = 8, ALL_MICROS = 16 };
+enum { ALL_STAGES = 8, ALL_MICROS = 16, SAMPLED = 5 };
 
 void schedules_of(int stages, int64_t micros, int chunks, ScheduleVisit visit)
 {
@@ -317,10 +318,13 @@ void schedules_each(ScheduleVisit visit)
     } large[] = {{12, 30, 5}, {16, 9, 3}, {16, 31, 3}, {16, 48, 3}, {16, 53, 2},
                  {24, 49, 2}, {32, 5, 4}, {33, 70, 2}, {64, 1, 2},  {64, 65, 2}};
     const char *most = getenv("GRID_MOST_RANKS");
+    int64_t every = turns_every(SAMPLED), number = turns_first(every);
+    /* A stage more changes the turn by one: so every number of stages and of micro-batches occurs
+     * in each turn. */
     for (int p = 1; p <= ALL_STAGES; p++)
         for (int m = 1; m <= ALL_MICROS; m++)
-            schedules_of(p, m, MOST_CHUNKS, visit);
-    for (size_t i = 0; i < sizeof large / sizeof *large; i++)
+            if ((p + m + number) % every == 0) schedules_of(p, m, MOST_CHUNKS, visit);
+    for (int64_t i = number; i < (int64_t)(sizeof large / sizeof *large); i += every)
         schedules_of(large[i].stages, large[i].micros, large[i].chunks, visit);
     /* 10, 16, 25, 40 and 64 stages. The numbers of micro-batches are near multiples of the number
      * of stages, with a few in between. */

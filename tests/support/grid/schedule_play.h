@@ -57,7 +57,8 @@ typedef void (*ScheduleVisit)(const ScheduleSpec *spec);
  * so many stages and micro-batches. */
 void schedules_of(int stages, int64_t micros, int chunks, ScheduleVisit visit);
 /* Calls `visit` for all sizes up to 8 stages, 16 micro-batches and MOST_CHUNKS chunks, and for some
- * of up to 64 stages. With GRID_MOST_RANKS (make grid) for many more of up to so many stages. */
+ * of up to 64 stages; with TEST_SAMPLE only for every fifth size, by turns (turns.h). With
+ * GRID_MOST_RANKS (make grid) for many more of up to so many stages. */
 void schedules_each(ScheduleVisit visit);
 
 #endif
