@@ -13,17 +13,15 @@
 
 __thread EmuThread *emu_thread;
 
-typedef enum { ORDER_FORWARD, ORDER_REVERSE, ORDER_SHUFFLED } Order;
-
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static EmuBlock *free_blocks;
 
-static Order order_from_environment(void)
+static EmuOrder order_from_environment(void)
 {
     const char *word = getenv("EMU_ORDER");
-    if (word == NULL || strcmp(word, "forward") == 0) return ORDER_FORWARD;
-    if (strcmp(word, "reverse") == 0) return ORDER_REVERSE;
-    if (strcmp(word, "shuffled") == 0) return ORDER_SHUFFLED;
+    if (word == NULL || strcmp(word, "forward") == 0) return EmuOrder::FORWARD;
+    if (strcmp(word, "reverse") == 0) return EmuOrder::REVERSE;
+    if (strcmp(word, "shuffled") == 0) return EmuOrder::SHUFFLED;
     emu_die("EMU_ORDER is forward, reverse or shuffled, not \"%s\"", word);
 }
 
@@ -43,19 +41,63 @@ static char *stack_of(const EmuBlock *block, int i)
     return block->stacks + (size_t)i * EMU_STACK;
 }
 
-/* Lets the scheduler run until the thread is made ready again. `last`: it never is. */
+static void fiber_main(void);
+
+/* Makes a thread that has not run yet start in fiber_main. */
+static inline void fiber_prepare(EmuBlock *block, EmuThread *thread)
+{
+    if (thread->started) return;
+    int i = (int)(thread - block->thread);
+    char *stack = stack_of(block, i);
+    sanitizer_allow(stack + EMU_STACK - EMU_PAGE, EMU_PAGE); /* the previous fiber used this page */
+    thread->stack_pointer = emu_fresh_stack(stack, EMU_STACK, i, fiber_main);
+    thread->started = true;
+}
+
+/* Called after each switch to a fiber. Notes the stack of the scheduler if it comes from there. */
+static inline void fiber_enter(EmuBlock *block, void *saved)
+{
+    const void *from;
+    size_t bytes;
+    sanitizer_enter(saved, &from, &bytes);
+    if (!block->from_scheduler) return;
+    block->scheduler_stack = from;
+    block->scheduler_stack_bytes = bytes;
+    block->from_scheduler = false;
+}
+
+/* Returns the warp's next lane that can continue: the first one after `lane` in this order, or
+ * else the first one. At least one lane can. */
+static inline int lane_after(const EmuWarp *warp, EmuOrder order, int lane)
+{
+    bool reverse = order == EmuOrder::REVERSE;
+    uint32_t ahead = warp->ready & (reverse ? (1u << lane) - 1 : ~1u << lane);
+    if (ahead == 0) ahead = warp->ready;
+    return reverse ? EMU_WARP - 1 - __builtin_clz(ahead) : __builtin_ctz(ahead);
+}
+
+/* Lets another fiber run until this thread is made ready again: the next lane of its warp that can
+ * continue, without a detour over the scheduler, or else the scheduler. `last`: it never is. */
 static void fiber_yield(EmuThread *thread, bool last)
 {
     EmuBlock *block = thread->block;
+    EmuWarp *warp = thread->warp;
     const char *here = (const char *)__builtin_frame_address(0);
     if (here < stack_of(block, (int)(thread - block->thread)))
         emu_die("the thread used more than %d bytes of stack", EMU_STACK);
-    thread->warp->ready &= ~(1u << thread->lane);
-    sanitizer_leave(last ? NULL : &thread->sanitizer_stack, block->scheduler_stack,
-                    block->scheduler_stack_bytes);
-    emu_switch(&thread->stack_pointer, block->scheduler_stack_pointer);
-    sanitizer_enter(thread->sanitizer_stack, &block->scheduler_stack,
-                    &block->scheduler_stack_bytes);
+    warp->ready &= ~(1u << thread->lane);
+    void **save = last ? NULL : &thread->sanitizer_stack;
+    if (warp->ready == 0 || block->order == EmuOrder::SHUFFLED) {
+        sanitizer_leave(save, block->scheduler_stack, block->scheduler_stack_bytes);
+        emu_switch(&thread->stack_pointer, block->scheduler_stack_pointer);
+    } else {
+        EmuThread *next = warp->lane[lane_after(warp, block->order, thread->lane)];
+        fiber_prepare(block, next);
+        emu_thread = next;
+        sanitizer_leave(save, stack_of(block, (int)(next - block->thread)), EMU_STACK);
+        emu_switch(&thread->stack_pointer, next->stack_pointer);
+    }
+    fiber_enter(block, thread->sanitizer_stack);
 }
 
 static int warps_of(const EmuBlock *block)
@@ -92,25 +134,22 @@ static void fiber_main(void)
 {
     EmuThread *thread = emu_thread;
     EmuBlock *block = thread->block;
-    sanitizer_enter(NULL, &block->scheduler_stack, &block->scheduler_stack_bytes);
+    fiber_enter(block, NULL);
     block->launch->call(block->launch->context);
     thread_exit(thread);
     fiber_yield(thread, true);
     abort();
 }
 
+/* Runs the thread, and lanes of its warp after it, until none can continue (in shuffled order: only
+ * the thread, until it has to wait). */
 static void fiber_resume(EmuBlock *block, int i)
 {
     EmuThread *thread = &block->thread[i];
-    char *stack = stack_of(block, i);
-    if (!thread->started) {
-        /* the previous fiber used this page */
-        sanitizer_allow(stack + EMU_STACK - EMU_PAGE, EMU_PAGE);
-        thread->stack_pointer = emu_fresh_stack(stack, EMU_STACK, i, fiber_main);
-        thread->started = true;
-    }
+    fiber_prepare(block, thread);
     emu_thread = thread;
-    sanitizer_leave(&block->sanitizer_stack, stack, EMU_STACK);
+    block->from_scheduler = true;
+    sanitizer_leave(&block->sanitizer_stack, stack_of(block, i), EMU_STACK);
     emu_switch(&block->scheduler_stack_pointer, thread->stack_pointer);
     sanitizer_enter(block->sanitizer_stack, NULL, NULL);
     emu_thread = NULL;
@@ -186,28 +225,22 @@ static void block_start(EmuBlock *block)
 
 /* Lets each lane run as far as it can, in turn, until none can continue. Returns false if none
  * could. */
-static bool warp_run(EmuBlock *block, Order order, int number)
+static bool warp_run(EmuBlock *block, int number)
 {
     const EmuWarp *warp = &block->warp[number];
-    bool progress = warp->ready != 0;
-    while (warp->ready != 0) {
-        for (uint32_t ahead = ~0u, ready; (ready = warp->ready & ahead) != 0;) {
-            bool reverse = order == ORDER_REVERSE;
-            int lane = reverse ? EMU_WARP - 1 - __builtin_clz(ready) : __builtin_ctz(ready);
-            ahead = reverse ? (1u << lane) - 1 : ~1u << lane;
-            fiber_resume(block, number * EMU_WARP + lane);
-        }
-    }
-    return progress;
+    if (warp->ready == 0) return false;
+    int last = block->order == EmuOrder::REVERSE ? 0 : EMU_WARP - 1;
+    fiber_resume(block, number * EMU_WARP + lane_after(warp, block->order, last));
+    return true;
 }
 
 /* Runs warp after warp, each as far ahead of the others as barriers allow. */
-static bool warps_run(EmuBlock *block, Order order)
+static bool warps_run(EmuBlock *block)
 {
     bool progress = false;
     int warps = warps_of(block);
     for (int k = 0; k < warps; k++)
-        progress |= warp_run(block, order, order == ORDER_REVERSE ? warps - 1 - k : k);
+        progress |= warp_run(block, block->order == EmuOrder::REVERSE ? warps - 1 - k : k);
     return progress;
 }
 
@@ -227,12 +260,12 @@ static bool threads_run(EmuBlock *block, uint32_t round)
     return progress;
 }
 
-static void block_run(EmuBlock *block, Order order, uint32_t seed)
+static void block_run(EmuBlock *block, uint32_t seed)
 {
     block_start(block);
     for (uint32_t round = seed; block->live > 0; round++) {
         bool progress =
-            order == ORDER_SHUFFLED ? threads_run(block, round) : warps_run(block, order);
+            block->order == EmuOrder::SHUFFLED ? threads_run(block, round) : warps_run(block);
         if (!progress && block->live > 0) die_of_deadlock(block);
     }
 }
@@ -279,7 +312,7 @@ static void block_give_back(EmuBlock *block)
 /* Data shared by the OS threads of a launch. */
 typedef struct {
     const EmuLaunch *launch;
-    Order order;
+    EmuOrder order;
     uint64_t blocks, next;
 } Work;
 
@@ -290,15 +323,16 @@ static void *work_run(void *argument)
     EmuBlock *block = block_take();
     EmuSignalStack before = emu_signal_stack_enter(block->signal_stack);
     block->launch = work->launch;
+    block->order = work->order;
     block->threads = (int)(work->launch->block.x * work->launch->block.y * work->launch->block.z);
     for (;;) {
         uint64_t i = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED);
         if (i >= work->blocks) break;
-        uint64_t n = work->order == ORDER_REVERSE ? work->blocks - 1 - i : i;
+        uint64_t n = work->order == EmuOrder::REVERSE ? work->blocks - 1 - i : i;
         block->index = {(unsigned)(n % grid->x), (unsigned)(n / grid->x % grid->y),
                         (unsigned)(n / grid->x / grid->y)};
         emu_shared_prepare(block);
-        block_run(block, work->order, (uint32_t)n);
+        block_run(block, (uint32_t)n);
         emu_shared_check(block);
     }
     emu_signal_stack_leave(before);

@@ -106,18 +106,22 @@ typedef struct EmuThread {
     EmuCopies copies;
 } EmuThread;
 
+enum class EmuOrder { FORWARD, REVERSE, SHUFFLED };
+
 /* A block, and what an OS thread needs to run blocks one after another. */
 typedef struct EmuBlock {
     EmuIndex index;
     const EmuLaunch *launch;
+    EmuOrder order;
     unsigned char *shared; /* launch->shared bytes */
     int threads, live, at_barrier;
     EmuPlace barrier;
     void *scheduler_stack_pointer, *sanitizer_stack;
     const void *scheduler_stack;
     size_t scheduler_stack_bytes;
-    char *stacks;       /* EMU_MAX_THREADS stacks of EMU_STACK bytes */
-    char *shared_space; /* space for shared memory between two guards */
+    bool from_scheduler; /* it is the scheduler that switches to a fiber, not another fiber */
+    char *stacks;        /* EMU_MAX_THREADS stacks of EMU_STACK bytes */
+    char *shared_space;  /* space for shared memory between two guards */
     void *signal_stack;
     struct EmuBlock *next_free;
     EmuThread thread[EMU_MAX_THREADS];

@@ -21,8 +21,7 @@ emu_switch:
     popq %r12
     popq %rbx
     popq %rbp
-    popq %rcx
-    jmp *%rcx /* not ret: the processor's stack of return addresses would guess wrong every time */
+    ret
     .size emu_switch, . - emu_switch
     .section .note.GNU-stack, "", @progbits
     .text

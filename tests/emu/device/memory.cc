@@ -7,7 +7,8 @@
  * accessed, so that host code that follows a device pointer crashes as it would on a GPU. Closing
  * them takes time proportional to the memory. Until CLOSED_BYTES have been closed, it is done after
  * each of the first CLOSINGS kernels and copies, and whenever the host has waited, because that is
- * when host code would read results; later only after every 16th wait. */
+ * when host code would read results; later only after every 16th wait, and ever fewer the more
+ * bytes have been closed. */
 #include "tests/emu/device/emu.h"
 
 #include <pthread.h>
@@ -129,7 +130,8 @@ void emu_memory_host_waits(void)
 {
     pthread_mutex_lock(&door_lock);
     waits++;
-    if (closed_bytes < CLOSED_BYTES || waits % 16 == 0) close_now();
+    size_t often = closed_bytes / CLOSED_BYTES;
+    if (often == 0 || waits % (16 << (often < 10 ? often - 1 : 9)) == 0) close_now();
     pthread_mutex_unlock(&door_lock);
 }
 
