@@ -39,7 +39,8 @@ rows() {
     row emu "$deferred $sample TEST_EVERY=3" tests/parallel/trainer/test_trainer tests/parallel/zero/test_zero
     # Tests that compute on a device, including whole models and resumed runs. They run on the emulated device with its threads
     # in forward order; in reverse order without cuBLASLt, or with streams as far behind the host as possible; and under ASan.
-    row emu "$device TEST_EVERY=2" tests/kernels/test_ops tests/cuda/test_nccl_grids
+    row emu "$device TEST_EVERY=2" tests/kernels/test_ops
+    row emu "$device TEST_EVERY=4" tests/cuda/test_nccl_grids
     row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_tensor_gradients
     row emu "$device $sample" tests/model/test_golden
     row emu "$device TEST_EVERY=11" tests/model/test_recompute

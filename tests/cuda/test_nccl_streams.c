@@ -27,7 +27,7 @@
 
 #include <cmocka.h>
 
-enum { MOST_RANKS = 4, STEPS = 3, TOKENS = 3, WINDOWS = 24, SAID = 2000 };
+enum { MOST_RANKS = 4, STEPS = 2, TOKENS = 2, WINDOWS = 12, SAID = 2000 };
 
 /* Results of a run. */
 typedef struct {

@@ -233,7 +233,7 @@ static int64_t lacking_case(int64_t first, unsigned seen, int most)
 }
 
 /* Chooses the cases of this run: every N-th and, for each feature that these lack, the next case
- * that has it. With TEST_EACH, which is for slow devices, it chooses the smallest of the next eight
+ * that has it. With TEST_EACH, which is for slow devices, it chooses the smallest of the next 20
  * instead. */
 static void choose(bool *chosen)
 {
@@ -244,7 +244,7 @@ static void choose(bool *chosen)
         chosen[i] = i % every == first;
         if (chosen[i]) seen |= features(&c);
     }
-    while ((i = lacking_case(first, seen, getenv("TEST_EACH") ? 8 : 1)) >= 0) {
+    while ((i = lacking_case(first, seen, getenv("TEST_EACH") ? 20 : 1)) >= 0) {
         GridCase c = fixed_case(i);
         chosen[i] = true;
         seen |= features(&c);

@@ -29,6 +29,8 @@ fi
 
 common=(--set eval.interval=0 --set eval.steps=2 --set eval.sample_interval=0 --set "train_steps=$steps" --set checkpoint.keep=0
     --set "checkpoint.save_interval=$half")
+# The emulated device is slow: half the sequences take half its time.
+[ -n "${STEPS:-}" ] || common+=(--set train_micro_batch_size_per_gpu=4)
 
 # run NAME OPTION...: expects that a run in the folder NAME succeeds
 run() {
