@@ -54,16 +54,15 @@ static inline void fiber_prepare(EmuBlock *block, EmuThread *thread)
     thread->started = true;
 }
 
-/* Called after each switch to a fiber. Notes the stack of the scheduler if it comes from there. */
+/* Called after each switch to a fiber. Notes the stack of the scheduler if it comes from there. It
+ * has no variables of its own in memory: AddressSanitizer would forbid the bytes around them, and
+ * the frame of a thread's last switch is never left. */
 static inline void fiber_enter(EmuBlock *block, void *saved)
 {
-    const void *from;
-    size_t bytes;
-    sanitizer_enter(saved, &from, &bytes);
-    if (!block->from_scheduler) return;
-    block->scheduler_stack = from;
-    block->scheduler_stack_bytes = bytes;
+    bool from_scheduler = block->from_scheduler;
     block->from_scheduler = false;
+    sanitizer_enter(saved, from_scheduler ? &block->scheduler_stack : NULL,
+                    from_scheduler ? &block->scheduler_stack_bytes : NULL);
 }
 
 /* Returns the warp's next lane that can continue: the first one after `lane` in this order, or
