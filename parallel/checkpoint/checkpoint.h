@@ -85,6 +85,10 @@ int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest);
  * evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
                       size_t n);
+/* Removes what crashed saves and interrupted removals have left in RUN/checkpoints; a symbolic link
+ * is removed itself, not what it leads to. Only rank 0 calls this, and it must hold the run's lock.
+ * Returns false and sets `err` if something could not be removed. */
+bool checkpoint_tidy(CheckpointIo *io, const char *run, char *err, size_t n);
 /* Returns the bytes on disk that one save of `contents` takes over all ranks, rounded up a
  * little. */
 int64_t checkpoint_bytes(const CheckpointContents *contents);

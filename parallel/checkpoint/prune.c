@@ -2,8 +2,8 @@
  * make room on a full disk. See prune.h and checkpoint.h.
  *
  * A checkpoint is first renamed to .trash-step_N and then removed file by file. If the process
- * crashes in between, the remaining folder is not taken for a checkpoint, and the next save or
- * removal deletes it. */
+ * crashes in between, the remaining folder is not taken for a checkpoint, and the next save,
+ * removal or start of the run deletes it. */
 #include "parallel/checkpoint/prune.h"
 
 #include "model/core/check.h"
@@ -53,6 +53,17 @@ bool checkpoint_remove_leftovers(const FsOps *fs, int parent_fd, char *err, size
     for (struct dirent *e; (e = readdir(dir)) != NULL;)
         if (is_leftover(e->d_name)) good &= fs_remove_tree(fs, parent_fd, e->d_name, err, n);
     closedir(dir);
+    return good;
+}
+
+bool checkpoint_tidy(CheckpointIo *io, const char *run, char *err, size_t n)
+{
+    char *parent = checkpoint_parent(run), why[512];
+    int fd = fs_open_folder(parent, why, sizeof why);
+    bool good = fd >= 0 && checkpoint_remove_leftovers(io->fs, fd, why, sizeof why);
+    if (fd >= 0) close(fd);
+    if (!good) error_set(err, n, "%s: %s", parent, why);
+    free(parent);
     return good;
 }
 

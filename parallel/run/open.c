@@ -322,6 +322,8 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
     if (!run_folder_describe(&run->folder, run->config, run->origin.machine, err, sizeof err) ||
         !run_folder_note_command(&run->folder, run->arguments.command, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "%s", err);
+    if (same_run && !checkpoint_tidy(&run->trainer.io, run->folder.path, err, sizeof err))
+        log_warning("%s", err);
     if (run->data.tokenizer) {
         char *path = text_format("%s/tokenizer.json", run->folder.path);
         if (!tokenizer_save(run->data.tokenizer, &fs_system, path, err, sizeof err))

@@ -47,6 +47,16 @@ check "longer: the commands are those that were given" test "$(grep -v '^#' shor
 $TRAIN short --ranks 1 --set train_steps=26 --set gradient_accumulation_steps=4"
 check "longer: the commands are quoted for a shell" grep -q ' --set "scheduler.params={}" --ranks 2 ' short/commands.txt
 
+# ---- leftovers ----
+# A removal of checkpoints that was interrupted leaves such folders. A start with no step to train saves nothing.
+rm short/result.json
+mkdir -p short/checkpoints/.trash-step_00000003/deep short/checkpoints/.trash-mine kept/checkpoint
+ln -s ../../kept short/checkpoints/.trash-step_00000004
+expect_code "longer: a run with no step left ends with its result" 0 "$TRAIN" short
+check "longer: a start of the run removes what an interrupted removal left" \
+    test "$(cd short/checkpoints && echo .t*)" = .trash-mine
+check "longer: a link is removed, and not what it leads to" test -d kept/checkpoint
+
 # ---- the learning rate depends on it ----
 expect_code "longer: a run with a decaying learning rate succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --set train_steps=10 \
     --out decay
