@@ -126,7 +126,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
 void memory_add_host(MemoryPlan *p)
 {
     p->total = plus(p->total, p->host);
-    p->other += p->host;
+    p->other = plus(p->other, p->host);
     p->on_host = true;
 }
 

@@ -114,6 +114,9 @@ static void test_the_largest_plan_of_each_stage_is_found(void **state)
 static void test_plans_of_ranks_on_one_device_add_up_without_overflow(void **state)
 {
     (void)state;
+    MemoryPlan cpu = {.host = SIZE_MAX - 1, .other = 2, .total = 2};
+    memory_add_host(&cpu);
+    assert_true(cpu.other == SIZE_MAX && cpu.total == SIZE_MAX);
     thread_ranks(3, 60, add_up, NULL);
 }
 
