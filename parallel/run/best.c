@@ -49,12 +49,17 @@ int64_t best_most_saves(const Config *c)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+ExitCode best_failure(const char *err)
+{
+    bool failed = error_says(err, EIO) || error_says(err, ESTALE);
+    return error_exit_code(err, failed ? EXIT_INPUT_OUTPUT : EXIT_DAMAGED);
+}
+
 /* Ends the program if `err` says that the system did not let the best checkpoint be read. The
  * checkpoint may be whole, and without its record the next save would remove it. */
 static void require_readable(const Run *run, const char *err)
 {
-    bool failed = error_says(err, EIO) || error_says(err, ESTALE);
-    ExitCode code = error_exit_code(err, failed ? EXIT_INPUT_OUTPUT : EXIT_DAMAGED);
+    ExitCode code = best_failure(err);
     if (code == EXIT_DAMAGED) return;
     fail(code,
          "the best checkpoint may be whole, but cannot be read (to give it up, remove "

@@ -15,6 +15,11 @@ bool best_takes_disk(const Config *config, const DataSet *data);
  * far, at most: those of evaluations that fall on no save of checkpoint.save_interval. */
 int64_t best_most_saves(const Config *config);
 
+/* Returns the exit code for the best checkpoint that could not be opened, for the reason that `err`
+ * ends with. EXIT_DAMAGED: it is damaged or gone, and the run goes on without it. With any other
+ * code it may be whole, and the start ends. */
+ExitCode best_failure(const char *err);
+
 /* Restores run->best when the run is opened, from best.json and from the metrics of the steps up to
  * the checkpoint from which the run resumes (NULL: it starts at step 0 or from another run). All
  * ranks call it. */

@@ -109,7 +109,26 @@ prepare() { spoil killed "$low" && spoil killed $((low + 5)); }
 resumed "the best and the newest checkpoint are damaged" $((low + 5))
 prepare() { echo '{' >killed/checkpoints/best.json; }
 resumed "the record is damaged" "$low"
+prepare() { rm killed/checkpoints/best.json && mkdir killed/checkpoints/best.json; }
+killed_at $((low + 5))
+prepare
+expect_code "best: a run whose record is a folder goes on" 0 "$TRAIN" letters.json --set checkpoint.keep=1 --out killed
+check "best: the folder in place of the record is named" grep -q 'killed/checkpoints/best.json' output
+check "best: where the record cannot be read or removed, no checkpoint is removed" test -d \
+    "killed/checkpoints/step_$(printf %08d "$low")" -a -d killed/checkpoints/best.json
 prepare() { :; }
+
+# With so few descriptors, the start fails at one file after another, and at last at the best checkpoint.
+killed_at 40
+cp killed/checkpoints/best.json record
+refusals=0
+for descriptors in {10..40}; do
+    (ulimit -n "$descriptors" && exec "$TRAIN" killed) >output 2>&1 </dev/null && break
+    ! grep -q '^error.71. the best checkpoint may be whole.*Too many open files; raise ulimit -n$' output || refusals=$((refusals + 1))
+    cmp -s record killed/checkpoints/best.json || refusals=-100
+done
+check "best: where descriptors are used up, the start ends and the record stays" test "$refusals" -gt 0
+
 resumed "2 data-parallel ranks" 10 --ranks 2
 resumed "2 tensor-parallel ranks" "$low" --ranks 2 --set parallel.tensor=2
 resumed "2 stages" 10 --ranks 2 --set parallel.pipeline=2

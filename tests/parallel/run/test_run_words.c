@@ -1,7 +1,10 @@
 /* test_run_words.c -- tests of messages and exit codes of a run that depend on a condition: each is
  * checked with the condition true and false. */
+#include "model/core/check.h"
+#include "parallel/run/best.h"
 #include "tests/support/trainer/run_fixture.h"
 
+#include <errno.h>
 #include <math.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -323,9 +326,28 @@ static void test_the_communication_table_has_every_group_of_ranks_that_was_used(
     }
 }
 
+/* A checkpoint that the system does not let the program read may be whole, and stays the best. */
+static void test_only_a_damaged_best_checkpoint_is_given_up(void **state)
+{
+    (void)state;
+    static const struct {
+        int error;
+        ExitCode code;
+    } cases[] = {{EIO, EXIT_INPUT_OUTPUT}, {ESTALE, EXIT_INPUT_OUTPUT}, {EMFILE, EXIT_SYSTEM},
+                 {ENFILE, EXIT_SYSTEM},    {EACCES, EXIT_PERMISSION},   {ENOENT, EXIT_DAMAGED}};
+    char err[200];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        error_set(err, sizeof err, "cannot read run/checkpoints/best.json: %s",
+                  strerror(cases[i].error));
+        assert_int_equal(best_failure(err), cases[i].code);
+    }
+    assert_int_equal(best_failure("run/checkpoints/best.json is damaged"), EXIT_DAMAGED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_only_a_damaged_best_checkpoint_is_given_up),
         cmocka_unit_test(test_the_batch_line_names_data_parallel_ranks),
         cmocka_unit_test(test_the_ranks_line_names_every_axis),
         cmocka_unit_test(test_a_start_with_more_ranks_than_cores_says_they_take_turns),
