@@ -25,6 +25,10 @@ void config_add_open(const Config *config, StringList *more);
  * of the smallest grid if the config is valid for any number of data-parallel ranks. */
 int64_t config_ranks_needed(const Config *config);
 
+/* Returns the options of a command line, quoted for a shell, each with a blank before it: --set for
+ * each of `sets`, and --ranks if `ranks` is above 1. The caller frees. */
+char *config_options(int n_sets, const char *const *sets, int64_t ranks);
+
 /* Returns further options for a command line with which the config is valid, for a config that has
  * errors: --set and --ranks, quoted for a shell, each with a blank before it, `sets` included. They
  * do what the errors suggest, and the config has been loaded with them: it is *mended, and its

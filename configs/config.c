@@ -277,6 +277,14 @@ const char *config_grid_key(int number)
     return NULL;
 }
 
+/* As in DeepSpeed: "AdamW" always uses decoupled weight decay, and so does "Adam" unless
+ * adam_w_mode is false. */
+bool config_decay_is_decoupled(const Config *config)
+{
+    return config->optimizer.type == OPTIMIZER_ADAMW ||
+           (config->optimizer.type == OPTIMIZER_ADAM && config->optimizer.params.adam_w_mode);
+}
+
 DType config_dtype(const Config *config)
 {
     return config->fp64.enabled   ? F64

@@ -310,8 +310,7 @@ void config_print(const Config *config, FILE *to);
 /* Returns the output of config_print as a malloc'ed string. Checkpoints store this text. */
 char *config_text(const Config *config);
 /* Prints the same values as strict JSON, without comments: values that config_print prints as
- * comments are left out. config_load reads this text back to the same Config. Run
- * folders store it. */
+ * comments are left out. config_load reads it back to the same Config. Run folders store it. */
 void config_print_json(const Config *config, FILE *to);
 /* Prints the value and the origin of every key as strict JSON, one key in a line, with the values
  * that config_print_json leaves out. `earlier` is `bytes` of text that this function printed before
@@ -362,8 +361,7 @@ typedef struct {
  * Takes ownership of `config`. No other function changes a validated Config. If model.vocab_size
  * was given and differs from the data's vocabulary, it returns NULL and sets `err`, and the caller
  * still owns `config`. Where the tokenizer is trained on the text (config_trains_tokenizer),
- * model.vocab_size is a limit: a smaller vocabulary replaces it, and only a larger one is refused.
- */
+ * model.vocab_size is a limit: a smaller vocabulary replaces it, and a larger one is refused. */
 const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n);
 /* Returns whether a run trains its tokenizer on its text: no token shards or tokenizer are given.
  */
@@ -388,6 +386,8 @@ GridPlace config_grid(const Config *config, int64_t ranks);
  * null) is for a single rank, or for data-parallel ranks at ZeRO stage 0. */
 const char *config_grid_key(int number);
 
+/* Returns whether weight decay is taken from the weights, and not added to the gradient. */
+bool config_decay_is_decoupled(const Config *config);
 /* Returns the dtype of weights and activations in training: F64 with fp64, BF16 with bf16, F16 with
  * fp16, else F32. */
 DType config_dtype(const Config *config);

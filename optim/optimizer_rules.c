@@ -12,17 +12,8 @@ static OptimizerConstants adamw_constants(const Config *config, double weight_de
                   .beta2 = config->optimizer.params.betas[1],
                   .epsilon = config->optimizer.params.eps,
                   .weight_decay = weight_decay,
-                  .decoupled = true,
+                  .decoupled = config_decay_is_decoupled(config),
                   .bias_correction = config->optimizer.params.bias_correction}};
-}
-
-/* As in DeepSpeed: "AdamW" always uses decoupled weight decay, and so does "Adam" unless
- * adam_w_mode is false. */
-static OptimizerConstants adam_constants(const Config *config, double weight_decay)
-{
-    OptimizerConstants k = adamw_constants(config, weight_decay);
-    k.adamw.decoupled = config->optimizer.params.adam_w_mode;
-    return k;
 }
 
 static void adamw_update(Device *dev, const OptimizerUpdate *u)
@@ -62,7 +53,7 @@ static const OptimizerRule rules[] = {
                          .update = adamw_update},
     [OPTIMIZER_ADAM] = {.name = "Adam",
                         .slot = {"exp_avg", "exp_avg_sq"},
-                        .constants = adam_constants,
+                        .constants = adamw_constants,
                         .op = OP_adamw,
                         .update = adamw_update},
     [OPTIMIZER_SGD] = {.name = "SGD",

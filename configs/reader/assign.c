@@ -2,8 +2,8 @@
  * comment, or an error. */
 #include "configs/reader/walk.h"
 #include "model/core/check.h"
+#include "model/core/json_tree.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,10 +207,8 @@ static bool lacks_model(const Json *json)
  * none. */
 static int64_t printed_world(const Json *json)
 {
-    const cJSON *world = cJSON_GetObjectItemCaseSensitive(json->root, "_world");
-    bool good = cJSON_IsNumber(world) && world->valuedouble >= 1 && world->valuedouble <= 1e6 &&
-                world->valuedouble == floor(world->valuedouble);
-    return good ? (int64_t)world->valuedouble : 0;
+    int64_t world;
+    return json_tree_count(json->root, "_world", &world) && world <= 1000000 ? world : 0;
 }
 
 void assign_document(Load *load, Json *json)

@@ -209,10 +209,8 @@ static void derive_optimizer(Load *load)
         load_notice(load, load_place(load, lr), lr,
                     "no trainer fills it in here; 5e-5 taken, Hugging Face's default");
     }
-    bool decoupled = c->optimizer.type == OPTIMIZER_ADAMW ||
-                     (c->optimizer.type == OPTIMIZER_ADAM && c->optimizer.params.adam_w_mode);
-    if (!c->optimizer.params.torch_adam || !decoupled || load_given(load, decay) ||
-        load_automatic(load, decay))
+    if (!c->optimizer.params.torch_adam || !config_decay_is_decoupled(c) ||
+        load_given(load, decay) || load_automatic(load, decay))
         return;
     c->optimizer.params.weight_decay = 0.01;
     load_derived(load, decay);

@@ -63,17 +63,17 @@ static const Config *try_options(const char *path, const ConfigContext *context,
     return config;
 }
 
-static char *words_of(const Options *options)
+char *config_options(int n_sets, const char *const *sets, int64_t ranks)
 {
     char *text;
     size_t size;
     FILE *to = text_stream(&text, &size);
-    for (int i = 0; i < options->set.count; i++) {
-        char *word = shell_quoted(options->set.item[i]);
+    for (int i = 0; i < n_sets; i++) {
+        char *word = shell_quoted(sets[i]);
         fprintf(to, " --set %s", word);
         free(word);
     }
-    if (options->ranks > 1) fprintf(to, " --ranks %lld", (long long)options->ranks);
+    if (ranks > 1) fprintf(to, " --ranks %lld", (long long)ranks);
     fclose(to);
     return text;
 }
@@ -89,7 +89,8 @@ char *config_remedy(const char *path, int n_sets, const char *const *sets,
         string_list_add(&options.set, sets[i]);
     for (int round = 0; round < ROUNDS && known && config == NULL; round++)
         config = try_options(path, context, &options, &known, &notices);
-    char *words = config != NULL ? words_of(&options) : NULL;
+    const char *const *set = (const char *const *)options.set.item;
+    char *words = config ? config_options(options.set.count, set, options.ranks) : NULL;
     string_list_free(&options.set);
     if (config != NULL && mended != NULL) {
         *mended = config;

@@ -117,15 +117,6 @@ bool meta_write(const Meta *m, const FsOps *fs, const char *path, char *err, siz
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static bool whole_number(const cJSON *object, const char *name, int64_t *out)
-{
-    const cJSON *found = cJSON_GetObjectItemCaseSensitive(object, name);
-    if (!cJSON_IsNumber(found) || !(found->valuedouble >= 0 && found->valuedouble < 0x1p53))
-        return false;
-    *out = (int64_t)found->valuedouble;
-    return true;
-}
-
 /* Parses a string of 16 hexadecimal digits. */
 static bool hash_number(const cJSON *found, uint64_t *out)
 {
@@ -144,8 +135,9 @@ static bool read_split(const cJSON *root, Split k, Meta *m)
     const cJSON *split = cJSON_GetObjectItemCaseSensitive(root, split_name[k]);
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(split, "checksums");
     SplitSize *s = &m->split[k];
-    if (!whole_number(split, "bytes", &s->bytes) || !whole_number(split, "tokens", &s->tokens) ||
-        !whole_number(split, "shards", &s->shards))
+    if (!json_tree_count(split, "bytes", &s->bytes) ||
+        !json_tree_count(split, "tokens", &s->tokens) ||
+        !json_tree_count(split, "shards", &s->shards))
         return false;
     if (cJSON_HasObjectItem(split, "text") && !hash_key(split, "text", &m->text[k])) return false;
     if (list == NULL) return true;
@@ -162,11 +154,11 @@ bool meta_parse(Meta *m, const char *text, size_t size)
     int64_t format = -1;
     *m = (Meta){0};
     cJSON *root = json_tree_parse(text, size);
-    bool good = whole_number(root, "format", &format) && format == META_FORMAT &&
+    bool good = json_tree_count(root, "format", &format) && format == META_FORMAT &&
                 hash_key(root, "hash", &m->key) &&
                 hash_key(root, "tokenizer_hash", &m->tokenizer_hash) &&
-                whole_number(root, "vocab_size", &m->vocab_size) &&
-                whole_number(root, "documents", &m->documents) &&
+                json_tree_count(root, "vocab_size", &m->vocab_size) &&
+                json_tree_count(root, "documents", &m->documents) &&
                 read_split(root, SPLIT_TRAIN, m) && read_split(root, SPLIT_VAL, m);
     m->at_most = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "vocab_at_most"));
     cJSON_Delete(root);

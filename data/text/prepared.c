@@ -2,6 +2,7 @@
 #include "data/text/prepared.h"
 
 #include "model/core/check.h"
+#include "model/core/fs.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,16 +14,6 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-static int is_visible(const struct dirent *entry)
-{
-    return entry->d_name[0] != '.';
-}
-
-static int by_bytes(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
 
 /* Returns whether name[0..size) ends like the name of a folder that prepare.c makes: "-" and a hash
  * of 16 hexadecimal digits. */
@@ -95,7 +86,7 @@ static bool visit_one(const char *cache, const char *name, PreparedVisit *visit,
 bool prepared_visit(const char *cache, PreparedVisit *visit, void *context, char *err, size_t n)
 {
     struct dirent **entry;
-    int count = scandir(cache, &entry, is_visible, by_bytes);
+    int count = fs_scan(cache, &entry);
     if (count < 0 && errno == ENOENT) return true;
     if (count < 0) return error_set(err, n, "cannot look into %s: %s", cache, strerror(errno));
     bool more = true;

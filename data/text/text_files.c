@@ -13,28 +13,12 @@
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-static int by_bytes(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
-static int is_shown(const struct dirent *entry)
-{
-    return entry->d_name[0] != '.';
-}
-
 /* Appends all files in the folder and in the folders in it. A link to a folder is not followed, so
  * that links cannot form a circle. */
 static bool list_folder(const char *folder, StringList *out, char *err, size_t n)
 {
     struct dirent **entry;
-    int count = scandir(folder, &entry, is_shown, by_bytes);
+    int count = fs_scan(folder, &entry);
     bool good = count >= 0;
     if (!good) error_set(err, n, "cannot look into %s: %s", folder, strerror(errno));
     for (int i = 0; i < count; i++) {
@@ -42,7 +26,7 @@ static bool list_folder(const char *folder, StringList *out, char *err, size_t n
         struct stat info;
         if (good && lstat(path, &info) == 0 && S_ISDIR(info.st_mode))
             good = list_folder(path, out, err, n);
-        else if (good && !is_folder(path))
+        else if (good && !fs_is_folder(path))
             string_list_add(out, path);
         free(path);
         free(entry[i]);
@@ -62,7 +46,7 @@ static bool list_pattern(const char *pattern, StringList *out, char *err, size_t
     bool good = file_list(&one, &found, err, n);
     for (int i = 0; good && i < found.count; i++) {
         int before = out->count;
-        if (!is_folder(found.item[i]))
+        if (!fs_is_folder(found.item[i]))
             string_list_add(out, found.item[i]);
         else if ((good = list_folder(found.item[i], out, err, n)) && out->count == before)
             good = error_set(err, n, "the folder %s has no files", found.item[i]);

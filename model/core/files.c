@@ -295,6 +295,14 @@ const char *path_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+char *path_trimmed(const char *path)
+{
+    char *trimmed = must_strdup(path);
+    for (size_t n = strlen(trimmed); n > 1 && trimmed[n - 1] == '/'; n--)
+        trimmed[n - 1] = '\0';
+    return trimmed;
+}
+
 char *path_beside(const char *path, const char *name)
 {
     const char *slash = strrchr(path, '/');

@@ -68,6 +68,8 @@ char *temporary_folder(const FsOps *fs, const char *path, char *err, size_t n);
 bool file_list(const StringList *patterns, StringList *out, char *err, size_t n);
 /* Returns the part of `path` after the last slash, as a pointer into `path`. */
 const char *path_name(const char *path);
+/* Returns a copy of the path without the slashes at its end; the caller frees. */
+char *path_trimmed(const char *path);
 /* Returns the path of the file `name` in the same folder as `path`; the caller frees. */
 char *path_beside(const char *path, const char *name);
 

@@ -177,6 +177,27 @@ bool fs_not_linked(const char *path, char *err, size_t n)
            error_set(err, n, "%s is a symbolic link and not followed; remove it", path);
 }
 
+bool fs_is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static int is_visible(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+int fs_scan(const char *folder, struct dirent ***entries)
+{
+    return scandir(folder, entries, is_visible, by_bytes);
+}
+
 /* ---- removing -------------------------------------------------------------------------------- */
 
 static bool remove_content(const FsOps *fs, int fd, char *err, size_t n)

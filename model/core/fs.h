@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct dirent;
+
 /* System calls that change the file system, with the results and errno of the originals. `self` is
  * passed to each of them. */
 typedef struct FsOps {
@@ -53,6 +55,11 @@ bool fs_is_link(const char *path);
 /* Returns true unless `path`, a folder that this program makes inside another one of its own, is a
  * symbolic link; otherwise sets err. */
 bool fs_not_linked(const char *path, char *err, size_t n);
+/* Returns whether `path` is a folder, or a symbolic link to one. */
+bool fs_is_folder(const char *path);
+/* Lists a folder like scandir, which sets errno and returns -1 on failure: without the names that
+ * begin with a dot, sorted by their bytes. The caller frees each of the entries and their list. */
+int fs_scan(const char *folder, struct dirent ***entries);
 /* Removes `name` in `folder` with everything inside it. Symbolic links are removed, not followed.
  * Returns true if it is gone, also if it did not exist. */
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n);

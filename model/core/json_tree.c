@@ -1,6 +1,7 @@
 /* json_tree.c -- implements json_tree.h: cJSON with stricter checks. */
 #include "model/core/json_tree.h"
 
+#include <math.h>
 #include <string.h>
 
 bool json_has_nul(const char *text, size_t size)
@@ -25,4 +26,13 @@ cJSON *json_tree_parse(const char *text, size_t size)
             return NULL;
         }
     return value;
+}
+
+bool json_tree_count(const cJSON *object, const char *key, int64_t *out)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    double x = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    if (!(x >= 0 && x <= 0x1p53) || x != floor(x)) return false;
+    *out = (int64_t)x;
+    return true;
 }

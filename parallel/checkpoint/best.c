@@ -24,25 +24,14 @@ static char *best_path(const char *run)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Reads a count of at least 1. Numbers above 2^53 are refused: a double does not hold all of
- * them. */
-static bool read_count(const cJSON *object, const char *key, int64_t *out)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    double x = cJSON_IsNumber(item) ? item->valuedouble : 0;
-    if (!(x >= 1 && x <= 0x1p53) || x != floor(x)) return false;
-    *out = (int64_t)x;
-    return true;
-}
-
 bool best_parse(CheckpointBest *best, const char *text, size_t bytes)
 {
     cJSON *o = json_tree_parse(text, bytes);
     const cJSON *loss = cJSON_GetObjectItemCaseSensitive(o, "val_loss"),
                 *id = cJSON_GetObjectItemCaseSensitive(o, "save_id");
     *best = (CheckpointBest){0};
-    bool good = read_count(o, "step", &best->step) && cJSON_IsNumber(loss) &&
-                isfinite(loss->valuedouble) && cJSON_IsString(id) &&
+    bool good = json_tree_count(o, "step", &best->step) && best->step >= 1 &&
+                cJSON_IsNumber(loss) && isfinite(loss->valuedouble) && cJSON_IsString(id) &&
                 manifest_save_id_valid(id->valuestring);
     if (good) {
         best->val_loss = loss->valuedouble;

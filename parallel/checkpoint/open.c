@@ -177,13 +177,10 @@ bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size
  * part of the name. */
 static bool check_name(const Checkpoint *c, char *err, size_t n)
 {
-    char *path = must_strdup(c->path);
-    for (size_t last = strlen(path); last > 1 && path[last - 1] == '/'; last--)
-        path[last - 1] = '\0';
-    const char *slash = strrchr(path, '/');
+    char *path = path_trimmed(c->path);
     /* A resume takes the newest step by name, so a folder that was renamed to a higher number would
      * make the run lose its real steps. */
-    int64_t named = checkpoint_step_of(slash ? slash + 1 : path), held = c->manifest.state.steps;
+    int64_t named = checkpoint_step_of(path_name(path)), held = c->manifest.state.steps;
     free(path);
     if (named < 0 || named == held) return true;
     return error_set(err, n, "%s holds step %lld, which is not what it is called", c->path,

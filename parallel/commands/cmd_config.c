@@ -3,6 +3,7 @@
 
 #include "configs/config.h"
 #include "model/core/check.h"
+#include "model/core/fs.h"
 #include "model/core/nearest.h"
 #include "parallel/commands/commands.h"
 #include "parallel/trainer/session.h"
@@ -13,16 +14,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-bool cmd_config_is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 const Config *cmd_config_read(const char *path, ArgList set, int64_t world, ConfigReport *report,
                               int *code)
 {
-    char *stored = cmd_config_is_folder(path) ? text_format("%s/config.json", path) : NULL;
+    char *stored = fs_is_folder(path) ? text_format("%s/config.json", path) : NULL;
     struct stat info;
     *report = (ConfigReport){0};
     /* Checked before the config is read, so a wrong folder gets its own error message. */

@@ -19,8 +19,6 @@ typedef struct {
     bool all;            /* for defaults */
 } ConfigArguments;
 
-/* Returns whether the path is a folder, and so can only be a run folder. */
-bool cmd_config_is_folder(const char *path);
 /* Loads a config file, or the stored config of a run folder, with the --set values in `set`, for
  * `world` ranks (0: not known; a stored config is read for the ranks of its run). Returns NULL and
  * sets *code if it has errors. The caller frees the report. */

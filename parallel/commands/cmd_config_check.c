@@ -124,17 +124,7 @@ static void explain_refused(const char *path, const ConfigArguments *a, int64_t 
 /* Prints the command for a file that is valid, but whose data are not there. */
 static void explain_missing(const char *path, const ConfigArguments *a, const Config *config)
 {
-    size_t size;
-    char *options;
-    long long ranks = config_ranks_needed(config);
-    FILE *to = text_stream(&options, &size);
-    for (int i = 0; i < a->set.count; i++) {
-        char *quoted = shell_quoted(a->set.item[i]);
-        fprintf(to, " --set %s", quoted);
-        free(quoted);
-    }
-    if (ranks > 1) fprintf(to, " --ranks %lld", ranks);
-    fclose(to);
+    char *options = config_options(a->set.count, a->set.item, config_ranks_needed(config));
     print_command(path, options, config, "with your text, it trains:");
     free(options);
 }

@@ -1,5 +1,6 @@
 /* cmd_config_diff.c -- `./train config diff`: compares two configs. */
 #include "model/core/check.h"
+#include "model/core/fs.h"
 #include "model/core/terminal.h"
 #include "parallel/commands/cmd_config.h"
 
@@ -44,7 +45,7 @@ static int run_diff(const void *values)
     int64_t world = a->world;
     /* A run folder is read first, and the other config for as many ranks. Otherwise a run on four
      * ranks would differ from the config that it was started with. */
-    int first = cmd_config_is_folder(path[1]) && !cmd_config_is_folder(path[0]);
+    int first = fs_is_folder(path[1]) && !fs_is_folder(path[0]);
     for (int k = 0; k < 2; k++) {
         int side = k == 0 ? first : 1 - first;
         config[side] = cmd_config_load(path[side], side == 1 ? a->set : (ArgList){0}, world,

@@ -1,5 +1,6 @@
 /* cmd_report.c -- `./train report RUN...`: prints the curves of runs as an HTML page, or as CSV. */
 #include "model/core/check.h"
+#include "model/core/files.h"
 #include "model/core/log.h"
 #include "parallel/commands/commands.h"
 #include "parallel/report/report_csv.h"
@@ -7,7 +8,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct {
@@ -67,11 +67,8 @@ static int report(const void *values)
 {
     const Arguments *a = values;
     char **name = must_calloc((size_t)a->runs.count, sizeof *name);
-    for (int r = 0; r < a->runs.count; r++) {
-        name[r] = must_strdup(a->runs.item[r]);
-        for (size_t n = strlen(name[r]); n > 1 && name[r][n - 1] == '/'; n--)
-            name[r][n - 1] = '\0';
-    }
+    for (int r = 0; r < a->runs.count; r++)
+        name[r] = path_trimmed(a->runs.item[r]);
     int code = a->csv ? print_csv(&a->runs, name) : print_page(&a->runs, name);
     for (int r = 0; r < a->runs.count; r++)
         free(name[r]);

@@ -76,15 +76,6 @@ static double number(const cJSON *line, const char *key)
     return cJSON_IsNumber(item) && isfinite(item->valuedouble) ? item->valuedouble : NAN;
 }
 
-/* Reads a count: a whole number from 0 to 2^53. Returns false if the line has none. */
-static bool count(const cJSON *line, const char *key, int64_t *out)
-{
-    double value = number(line, key);
-    if (!(value >= 0 && value <= 0x1p53) || value != floor(value)) return false;
-    *out = (int64_t)value;
-    return true;
-}
-
 static const char *text(const cJSON *line, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(line, key);
@@ -108,8 +99,9 @@ static bool add_train(History *h, const cJSON *line, int64_t step)
                     .lr = number(line, "lr"),
                     .grad_norm = number(line, "grad_norm"),
                     .loss_scale = number(line, "loss_scale")};
-    if (!count(line, "samples", &p.samples) || !count(line, "tokens", &p.tokens) ||
-        !count(line, "skipped", &h->skipped))
+    if (!json_tree_count(line, "samples", &p.samples) ||
+        !json_tree_count(line, "tokens", &p.tokens) ||
+        !json_tree_count(line, "skipped", &h->skipped))
         return false;
     drop_from(h, step);
     ADD_POINT(h, train, p);
@@ -158,11 +150,12 @@ static bool add_event(History *h, const cJSON *line)
 {
     int64_t step;
     const char *event = text(line, "event");
-    if (*event == '\0' || !count(line, "step", &step) || step > CONFIG_MAX_STEPS) return false;
+    if (*event == '\0' || !json_tree_count(line, "step", &step) || step > CONFIG_MAX_STEPS)
+        return false;
     if (strcmp(event, "train") == 0) return add_train(h, line, step);
     if (strcmp(event, "start") == 0) {
         drop_from(h, step + 1);
-        count(line, "train_steps", &h->train_steps);
+        json_tree_count(line, "train_steps", &h->train_steps);
     }
     if (strcmp(event, "val") == 0) add_eval(h, line, step);
     if (strcmp(event, "speed") == 0) add_speed(h, line, step);

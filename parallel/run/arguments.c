@@ -1,6 +1,7 @@
 /* arguments.c -- the command line options of a training run. */
 #include "model/core/args.h"
 #include "model/core/check.h"
+#include "model/core/files.h"
 #include "model/core/nearest.h"
 #include "model/core/shell_text.h"
 #include "model/core/version.h"
@@ -138,7 +139,7 @@ static void refuse_folder(const char *path)
  * in this folder. */
 static void take_run(RunArguments *a, const char *path)
 {
-    a->run = run_path_trimmed(path);
+    a->run = path_trimmed(path);
     if (!run_path_is_run(a->run)) refuse_folder(a->run);
     char *config = a->run_config = text_format("%s/config.json", a->run);
     char *quoted = shell_quoted_path(config);
@@ -175,10 +176,10 @@ bool run_arguments(RunArguments *a, int argc, char **argv, int *code)
     if (!args_read(&command, argc, argv, a, code)) return false;
     a->command = command_line(argc, argv);
     const char *from = a->resume.path;
-    if (from != NULL) a->resume.path = a->resume_path = run_path_trimmed(from);
-    if (a->config != NULL && run_path_is_folder(a->config)) {
+    if (from != NULL) a->resume.path = a->resume_path = path_trimmed(from);
+    if (a->config != NULL && fs_is_folder(a->config)) {
         take_run(a, a->config);
-    } else if (a->config == NULL && from != NULL && run_path_is_folder(from)) {
+    } else if (a->config == NULL && from != NULL && fs_is_folder(from)) {
         a->resume = (Resume){.kind = RESUME_AUTO};
         take_run(a, from);
     } else if (a->config == NULL && from != NULL) {

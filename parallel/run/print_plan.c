@@ -122,19 +122,15 @@ static char *optimizer_text(const Config *c, char *text, size_t n)
     return text;
 }
 
-/* Describes the weight decay in text[0..n) and returns `text`. Only AdamW, and Adam unless
- * adam_w_mode is false, take it from the weights themselves; elsewhere it is added to the
- * gradient. */
+/* Describes the weight decay in text[0..n) and returns `text`. */
 static char *decay_text(const Config *c, char *text, size_t n)
 {
     double decay = c->optimizer.params.weight_decay;
-    bool decoupled = c->optimizer.type == OPTIMIZER_ADAMW ||
-                     (c->optimizer.type == OPTIMIZER_ADAM && c->optimizer.params.adam_w_mode);
     snprintf(text, n, "no weight decay");
     if (decay > 0)
         snprintf(text, n, "weight decay %.3g on %s%s", decay,
                  c->optimizer.weight_decay_on == DECAY_ON_ALL ? "all weights" : "matrices",
-                 decoupled ? "" : " (added to the gradient)");
+                 config_decay_is_decoupled(c) ? "" : " (added to the gradient)");
     return text;
 }
 

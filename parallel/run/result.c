@@ -39,16 +39,6 @@ static double number_of(const cJSON *object, const char *key)
     return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
-/* Reads a count into *out. Returns false for NaN and for a number that is negative, not whole or
- * above 2^53: casting some of these to an integer would be undefined. */
-static bool count_of(const cJSON *object, const char *key, int64_t *out)
-{
-    double x = number_of(object, key);
-    if (!(x >= 0 && x <= 0x1p53) || x != floor(x)) return false;
-    *out = (int64_t)x;
-    return true;
-}
-
 static char *copy_of(const cJSON *object, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -63,16 +53,16 @@ bool run_result_parse(RunResult *r, const char *text, size_t bytes)
                      .bits_per_byte = number_of(o, "bits_per_byte")};
     /* Older programs wrote -1 if the number was unknown. */
     if (r->bits_per_byte < 0) r->bits_per_byte = NAN;
-    bool good = count_of(o, "steps", &r->steps) && count_of(o, "tokens", &r->tokens);
+    bool good = json_tree_count(o, "steps", &r->steps) && json_tree_count(o, "tokens", &r->tokens);
     /* Both or none: older programs wrote neither. */
     r->best_val_loss = number_of(o, "best_val_loss");
-    if (isnan(r->best_val_loss) || !count_of(o, "best_step", &r->best_step)) {
+    if (isnan(r->best_val_loss) || !json_tree_count(o, "best_step", &r->best_step)) {
         r->best_step = 0;
         r->best_val_loss = NAN;
     }
-    if (!count_of(o, "patience", &r->patience)) r->patience = 0;
-    if (!count_of(o, "val_batches", &r->batches) ||
-        !count_of(o, "val_all_batches", &r->all_batches))
+    if (!json_tree_count(o, "patience", &r->patience)) r->patience = 0;
+    if (!json_tree_count(o, "val_batches", &r->batches) ||
+        !json_tree_count(o, "val_all_batches", &r->all_batches))
         r->batches = r->all_batches = 0;
     if (good) {
         r->prompt = copy_of(o, "prompt");

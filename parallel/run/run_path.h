@@ -4,13 +4,9 @@
 
 #include <stdbool.h>
 
-/* Returns a copy of the path without the slashes at its end; the caller frees it. */
-char *run_path_trimmed(const char *path);
 /* Returns the run folder of `path`, which is a run folder or one of its checkpoints
  * (RUN/checkpoints/step_N; then sets *is_checkpoint). The caller frees it. */
 char *run_path_of(const char *path, bool *is_checkpoint);
-/* Returns whether `path` is a folder. */
-bool run_path_is_folder(const char *path);
 /* Returns whether `path` has the file `name`. A file that permissions hide counts as existing, so
  * that reading it reports the reason. */
 bool run_path_has(const char *path, const char *name);

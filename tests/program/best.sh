@@ -109,9 +109,9 @@ prepare() { spoil killed "$low" && spoil killed $((low + 5)); }
 resumed "the best and the newest checkpoint are damaged" $((low + 5))
 prepare() { echo '{' >killed/checkpoints/best.json; }
 resumed "the record is damaged" "$low"
-prepare() { rm killed/checkpoints/best.json && mkdir killed/checkpoints/best.json; }
 killed_at $((low + 5))
-prepare
+rm killed/checkpoints/best.json
+mkdir killed/checkpoints/best.json
 expect_code "best: a run whose record is a folder goes on" 0 "$TRAIN" letters.json --set checkpoint.keep=1 --out killed
 check "best: the folder in place of the record is named" grep -q 'killed/checkpoints/best.json' output
 check "best: where the record cannot be read or removed, no checkpoint is removed" test -d \
