@@ -8,6 +8,7 @@
 #ifndef CONFIGS_CONFIG_H
 #define CONFIGS_CONFIG_H
 
+#include "configs/context.h"
 #include "configs/grid_place.h"
 #include "model/core/check.h"
 #include "model/core/dtype.h"
@@ -49,7 +50,7 @@ typedef struct {
     int64_t *item; /* owned by the list */
 } IntegerList;
 
-typedef struct Config {
+struct Config {
     struct {
         int64_t num_layers, hidden_size, num_attention_heads;
         int64_t num_key_value_heads; /* default: num_attention_heads */
@@ -189,7 +190,8 @@ typedef struct Config {
         /* Consecutive units (see model/param) are communicated in one group of collectives until
          * the group has this many elements. A larger unit gets a group of its own. */
         int64_t reduce_bucket_size, allgather_bucket_size;
-        bool overlap_comm; /* default: true at stage 3, else false */
+        /* default: true at stage 3 and where each rank has a GPU of its own, else false */
+        bool overlap_comm;
         /* Stage 3: how many elements may be gathered before they are needed; how many may be
          * gathered at the same time; and a unit stays gathered if at most this many elements are
          * used before its next use. */
@@ -214,7 +216,8 @@ typedef struct Config {
     struct {
         int64_t save_interval, keep; /* keep: newest checkpoints to keep; 0: all */
         bool keep_best; /* where there is validation data: keep the one with the lowest loss, too */
-        /* maximum number of ranks that write; never more than there are ranks */
+        /* maximum number of ranks that write; never more than there are ranks. Default: 1, or where
+         * each rank has a GPU of its own min(8, ranks) */
         int64_t writers;
     } checkpoint;
     struct {
@@ -237,7 +240,7 @@ typedef struct Config {
     bool foreign;     /* the file has no section "model": it was written for another program */
     bool settled;     /* its vocabulary sizes are those of the data; otherwise they may be limits */
     void *provenance; /* the origin of every value; owned, read with config_origin */
-} Config;
+};
 
 /* The errors and notices of one load, sorted by position. Each is a complete message that starts
  * with its position. */
@@ -252,33 +255,6 @@ typedef struct {
     bool *idle;    /* per notice: a key has no effect here (counted; shown with --verbose) */
 } ConfigReport;
 
-/* Returns whether the tensors of this config will be on a CUDA device. It is called only if a value
- * depends on that (bf16.enabled "auto"). */
-typedef bool (*ConfigOnCuda)(const Config *config);
-/* What the caller of config_load knows in addition to the file. A field that is zero means "not
- * known". */
-typedef struct {
-    ConfigOnCuda on_cuda; /* NULL: tensors are on CUDA only if device is "cuda" */
-    /* Number of ranks. It determines parallel.data, and with that any missing batch key. If it is 0
-     * and all three batch keys are given, parallel.data is derived from them. Otherwise values are
-     * derived for one rank; they are valid for any number of ranks that divides the batch. */
-    int64_t world;
-    /* The file is the stored config of an earlier run, opened only to inspect it. It is read for
-     * the number of ranks it was written for, `world` is ignored, and its batch need not fit. */
-    bool stored;
-    /* The file is the stored config of a run that goes on. If `world` is 0, it is read for the
-     * number of ranks it was written for. */
-    bool resumed;
-    /* For a stored config: the number of ranks that open it now. Its parallel.tensor and
-     * parallel.pipeline are kept if they divide that number and replaced by 1 if not; parallel.data
-     * is derived. 0: the config is only inspected. */
-    int64_t opened;
-    /* The caller has exactly one rank (`world` is 1). A larger grid in the file is ignored; one
-     * given by --set is an error. */
-    bool alone;
-    /* The last so many of `sets` are the program's own. They replace a key under all its names. */
-    int own_sets;
-} ConfigContext;
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills in
  * defaults and derived values, and validates. `context` may be NULL. Returns NULL if
  * report->n_errors > 0; never exits. The caller frees the config and the report. */
@@ -342,7 +318,8 @@ typedef struct {
 } ConfigDifference;
 /* Finds all keys whose values differ, in table order. A ratio and a step count that mean the same
  * number of steps are equal. A vocabulary size that is not known before the data are opened equals
- * every size that they can give. Returns their number; config_diff_free frees *out. */
+ * every size that they can give, and defaults that depend on the devices of a machine are equal.
+ * Returns their number; config_diff_free frees *out. */
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
 /* Writes to `out` how to change this config so that its train_batch_size is `batch`, as the middle

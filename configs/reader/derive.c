@@ -1,6 +1,8 @@
 /* derive.c -- computes missing values from the given ones. */
 #include "configs/reader/load.h"
 
+#include "model/core/min_max.h"
+
 #include <stdlib.h>
 
 static void derive_model(Load *load)
@@ -223,17 +225,40 @@ static void follow_width(Load *load, const char *key, int64_t *field, int64_t va
     if (load_automatic(load, key)) load_follow(load, key, field, value);
 }
 
-/* Derives what DeepSpeed derives for overlap_comm, and what Hugging Face's trainer substitutes for
- * "auto" in the other keys. */
-static void derive_zero(Load *load)
+/* Returns whether each of several ranks will have a GPU of its own. Looking for GPUs takes time and
+ * may print warnings, so it is not done for a config that already has errors. */
+static bool has_own_gpus(const Load *load)
 {
-    static const char overlap[] = "zero_optimization.overlap_comm";
+    const Config *c = load->config;
+    bool asks = load->context.own_gpus != NULL && load->n_errors == 0 && c->world > 1;
+    return asks && load->context.own_gpus(c);
+}
+
+/* Derives overlap_comm and checkpoint.writers. DeepSpeed's default for overlap_comm depends on the
+ * stage alone. But GPUs exchange data while they compute, and can also save their shares of a
+ * checkpoint at the same time. Neither key changes a result. */
+static void derive_exchange(Load *load)
+{
+    static const char overlap[] = "zero_optimization.overlap_comm",
+                      writers[] = "checkpoint.writers";
+    const int64_t MOST_WRITERS = 8;
     Config *c = load->config;
-    int64_t hidden = c->model.hidden_size;
-    if (!load_given(load, overlap) || load_automatic(load, overlap)) {
-        c->zero_optimization.overlap_comm = c->zero_optimization.stage == 3;
+    bool overlap_open = !load_given(load, overlap) || load_automatic(load, overlap),
+         stage_3 = c->zero_optimization.stage == 3;
+    bool asked = (overlap_open && !stage_3) || !load_given(load, writers);
+    bool own = asked && has_own_gpus(load);
+    if (overlap_open) {
+        c->zero_optimization.overlap_comm = stage_3 || own;
         load_derived(load, overlap);
     }
+    load_follow(load, writers, &c->checkpoint.writers, own ? min_i64(c->world, MOST_WRITERS) : 1);
+}
+
+/* Derives what Hugging Face's trainer substitutes for "auto" in the sizes of ZeRO. */
+static void derive_zero(Load *load)
+{
+    Config *c = load->config;
+    int64_t hidden = c->model.hidden_size;
     follow_width(load, "zero_optimization.reduce_bucket_size",
                  &c->zero_optimization.reduce_bucket_size, hidden * hidden);
     follow_width(load, "zero_optimization.stage3_prefetch_bucket_size",
@@ -267,4 +292,5 @@ void derive_values(Load *load)
     derive_scheduler(load);
     derive_precision(load);
     derive_zero(load);
+    derive_exchange(load);
 }

@@ -338,9 +338,10 @@ const Option option_table[] = {
     ELEMENTS(zero_optimization.allgather_bucket_size, "500000000", NOTHING,
              "weights of neighbouring units are gathered together up to so many elements"),
     FLAG(zero_optimization.overlap_comm, 0, NONE, PLAN,
-         "sums and gathers run beside the computation, in groups of an eighth of a stage's "
-         "parameters at most, or of one unit",
-         .derived = "true at stage 3, else false", .flags = OPTION_AUTO | OPTION_FOLLOWS),
+         "sums and gathers run beside the computation, in groups of at most an eighth of a stage's "
+         "parameters and at most 40 million, or of one unit",
+         .derived = "true at stage 3, and where ranks have a GPU each; else false",
+         .flags = OPTION_AUTO | OPTION_FOLLOWS | OPTION_MACHINE),
     ELEMENTS(zero_optimization.stage3_prefetch_bucket_size, "50000000", PLAN,
              "stage 3: weights are gathered ahead of their use up to so many elements; \"auto\": "
              "0.9 hidden_size squared"),
@@ -380,9 +381,11 @@ const Option option_table[] = {
         "where there is validation data, keep the checkpoint with the lowest validation loss, too, "
         "from a tenth of the run on; saved for it alone at most once per quarter of "
         "save_interval"),
-    INT(checkpoint.writers, "1", 1, 64, NONE, FILES,
+    INT(checkpoint.writers, 0, 1, 64, NONE, FILES,
         "ranks that write a checkpoint, each a file of weights and one of moments; as many as "
-        "ranks at most"),
+        "ranks at most",
+        .derived = "1; where ranks have a GPU each, all of them, at most 8",
+        .flags = OPTION_FOLLOWS | OPTION_MACHINE),
     FLAG(comms_logger.enabled, "false", NONE, CONSOLE,
          "print what rank 0 has called since the start, by operation: calls, elements and bytes"),
     FLAG(tensorboard.enabled, "false", NONE, FILES,

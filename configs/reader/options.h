@@ -38,6 +38,8 @@ typedef enum {
     /* A number above 0 gives the optimizer state tensors that it does not have at 0. A checkpoint
      * of one does not fit the other, so a resumed run cannot change from or to 0. */
     OPTION_STATE = 256,
+    /* its default depends on the devices of the machine, and changes no result */
+    OPTION_MACHINE = 512,
 } OptionFlags;
 
 /* One accepted value of a choice; the list ends with name NULL. */

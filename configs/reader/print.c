@@ -168,6 +168,15 @@ static ConfigEffect effect_of_change(const Option *option, const Config *was, co
     return (a > 0) != (b > 0) ? EFFECT_IMPOSSIBLE : option->effect;
 }
 
+/* Returns whether both values follow from the devices of a machine. If they differ, the same config
+ * was read on other machines, or without looking for devices. */
+static bool is_of_machine(const Option *option, const Config *was, const Config *now)
+{
+    const Origin *a = (const Origin *)was->provenance + (option - option_table),
+                 *b = (const Origin *)now->provenance + (option - option_table);
+    return option->flags & OPTION_MACHINE && a->kind == ORIGIN_DERIVED && b->kind == ORIGIN_DERIVED;
+}
+
 int config_diff(const Config *was, const Config *now, ConfigDifference **out)
 {
     int n = 0;
@@ -176,7 +185,7 @@ int config_diff(const Config *was, const Config *now, ConfigDifference **out)
         const Option *option = &option_table[i];
         /* Skip keys that neither config's optimizer or scheduler reads. */
         if (!option_applies(option, was) && !option_applies(option, now)) continue;
-        if (is_not_known(option, was, now)) continue;
+        if (is_not_known(option, was, now) || is_of_machine(option, was, now)) continue;
         char *a = option_text(option, was), *b = option_text(option, now);
         if (strcmp(a, b) != 0 && !comes_to_the_same(option, was, now)) {
             const Origin *origin = (const Origin *)now->provenance + i;

@@ -9,11 +9,15 @@
 
 const char gpus_shared[] = "share the GPU, and reach each other through its memory";
 
+bool gpus_each(const Backend *backend, int64_t ranks)
+{
+    return ranks > 1 && backend != NULL && backend->count != NULL && backend->count() >= ranks;
+}
+
 void gpus_prepare(const Backend *backend, int ranks)
 {
     char err[1024];
-    if (ranks == 1 || backend == NULL || backend->count == NULL) return;
-    if (backend->count() >= ranks) nccl_open(err, sizeof err);
+    if (gpus_each(backend, ranks)) nccl_open(err, sizeof err);
 }
 
 /* Ends the program if two ranks have the same GPU. */

@@ -15,7 +15,10 @@ typedef enum {
 /* The end of a sentence that begins with "ranks": says how ranks that share a GPU exchange data. */
 extern const char gpus_shared[];
 
-/* To be called before ranks are started that will open `backend` (device_choice; NULL: none). Opens
+/* Returns whether ranks that open `backend` (device_choice; NULL: none) will have a GPU each: there
+ * are several, and at least as many GPUs. */
+bool gpus_each(const Backend *backend, int64_t ranks);
+/* To be called before ranks are started that will open `backend`. Opens
  * NCCL if they will need it, because that sets environment variables, which is unsafe once there
  * are threads. Reports no errors; gpus_agree does. */
 void gpus_prepare(const Backend *backend, int ranks);

@@ -57,6 +57,7 @@ void run_configure(Run *run, const RunArguments *a)
              a->config);
     }
     const ConfigContext context = {.on_cuda = session_on_cuda,
+                                   .own_gpus = session_own_gpus,
                                    .world = a->ranks > 0 || a->run != NULL ? a->ranks : 1,
                                    .resumed = a->run != NULL};
     run->config = config_load(a->config, a->set.count, a->set.item, &context, &report);

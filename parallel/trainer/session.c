@@ -41,6 +41,11 @@ bool session_on_cuda(const Config *config)
     return choice != NULL && strcmp(choice->name, "cuda") == 0;
 }
 
+bool session_own_gpus(const Config *config)
+{
+    return session_on_cuda(config) && gpus_each(device_choice("cuda"), config->world);
+}
+
 bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n)
 {
     DeviceOptions options = device_options(config, world);

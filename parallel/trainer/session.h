@@ -38,6 +38,9 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
 /* Returns whether session_open_device will open a CUDA device; looks for one if the config leaves
  * the choice open. config_load takes this function as ConfigContext.on_cuda. */
 bool session_on_cuda(const Config *config);
+/* Returns whether each of config->world ranks will have a GPU of its own. config_load takes this
+ * function as ConfigContext.own_gpus. */
+bool session_own_gpus(const Config *config);
 
 /* Prepares the GPUs (gpus_prepare). Call it before `ranks` ranks are started that will open a
  * session of the config. */

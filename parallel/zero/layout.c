@@ -53,17 +53,19 @@ static void choose_transient(ZeroStore *s)
 
 /* Waiting for a sum or a gather means waiting for its whole bucket. With overlap_comm the buckets
  * are small enough, for models of any size, that most sums run while other gradients are still
- * computed, and most gathers while other weights are already used. */
+ * computed, and most gathers while other weights are already used. The last sum of a step cannot
+ * overlap with anything, so large models have more buckets: 40 million elements (160 MB in f32) are
+ * still enough for the full rate of NVLink. */
 static void create_buckets(ZeroStore *s)
 {
-    const int64_t AT_LEAST = 8; /* buckets, with overlap_comm */
+    const int64_t AT_LEAST = 8, LARGEST = 40000000; /* buckets; elements; with overlap_comm */
     const ZeroOptions *o = &s->options;
     int units = s->base.table->n_units;
     int64_t all = 0, most = INT64_MAX;
     if (o->overlap_comm) {
         for (int i = 0; i < units; i++)
             all += s->unit[i].size;
-        most = all / AT_LEAST + 1;
+        most = min_i64(all / AT_LEAST + 1, LARGEST);
     }
     s->summing = bucket_create(units, min_i64(o->reduce_bucket_size, most));
     s->publishing = bucket_create(units, min_i64(o->allgather_bucket_size, most));

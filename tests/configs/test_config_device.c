@@ -118,12 +118,99 @@ static void session_on_cuda_agrees_with_the_opened_device(void **state)
     config_free(c);
 }
 
+static int asked_for_gpus;
+
+static bool gpus_for_all(const Config *config)
+{
+    assert_in_range(config->world, 2, 16); /* one rank needs no GPU of its own */
+    asked_for_gpus++;
+    return config->device != DEVICE_CPU;
+}
+
+static const Config *load_on_gpus(const char *keys, int64_t world, ConfigOwnGpus own_gpus)
+{
+    char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 16%s%s}",
+                             *keys ? ", " : "", keys);
+    const ConfigContext context = {.world = world, .own_gpus = own_gpus};
+    ConfigReport report;
+    const Config *c = config_parse(&context, "c.json", text, strlen(text), 0, NULL, &report);
+    config_report_free(&report);
+    free(text);
+    return c;
+}
+
+/* Ranks with a GPU each overlap communication, and as many as eight write a checkpoint, unless the
+ * file says otherwise. GPUs are looked for once, and only if a default depends on them. */
+static void overlap_comm_and_writers_follow_from_a_gpu_for_each_rank(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        int64_t world;
+        bool overlap;
+        int64_t writers;
+        int asked;
+    } cases[] = {
+        {"", 8, true, 8, 1},
+        {"", 16, true, 8, 1},
+        {"", 2, true, 2, 1},
+        {"", 1, false, 1, 0},
+        {"\"device\": \"cpu\"", 8, false, 1, 1},
+        {"\"zero_optimization\": {\"stage\": 3}", 4, true, 4, 1},
+        {"\"zero_optimization\": {\"overlap_comm\": \"auto\"}", 4, true, 4, 1},
+        {"\"zero_optimization\": {\"overlap_comm\": false}", 4, false, 4, 1},
+        {"\"checkpoint\": {\"writers\": 2}", 4, true, 2, 1},
+        {"\"checkpoint\": {\"writers\": 3}, \"zero_optimization\": {\"stage\": 3}", 4, true, 3, 0},
+        {"\"checkpoint\": {\"writers\": 1}, \"zero_optimization\": {\"overlap_comm\": false}", 4,
+         false, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        asked_for_gpus = 0;
+        const Config *c = load_on_gpus(cases[i].keys, cases[i].world, gpus_for_all);
+        assert_non_null(c);
+        if (c->zero_optimization.overlap_comm != cases[i].overlap ||
+            c->checkpoint.writers != cases[i].writers || asked_for_gpus != cases[i].asked)
+            fail_msg("case %zu: overlap_comm %d, writers %lld, asked %d times", i,
+                     c->zero_optimization.overlap_comm, (long long)c->checkpoint.writers,
+                     asked_for_gpus);
+        config_free(c);
+    }
+    asked_for_gpus = 0; /* a config with an error is not worth the time */
+    assert_null(load_on_gpus("\"seed\": -1", 4, gpus_for_all));
+    assert_int_equal(asked_for_gpus, 0);
+}
+
+/* The printed config shows both values and leaves them to be derived again, so a run may go on on
+ * another machine; and that is no change of its config. */
+static void values_that_follow_from_gpus_are_shown_and_make_no_difference(void **state)
+{
+    (void)state;
+    ConfigDifference *d;
+    const Config *gpus = load_on_gpus("", 4, gpus_for_all), *cpus = load_on_gpus("", 4, NULL),
+                 *given = load_on_gpus("\"zero_optimization\": {\"overlap_comm\": true}", 4, NULL);
+    char *text = config_text(gpus);
+    assert_non_null(strstr(text, "// \"overlap_comm\": true"));
+    assert_non_null(strstr(text, "// \"writers\": 4"));
+    assert_int_equal(config_diff(cpus, gpus, &d), 0);
+    config_diff_free(d, 0);
+    assert_int_equal(config_diff(cpus, given, &d), 1);
+    assert_string_equal(d[0].key, "zero_optimization.overlap_comm");
+    assert_int_equal(d[0].effect, EFFECT_NONE);
+    config_diff_free(d, 1);
+    free(text);
+    config_free(gpus);
+    config_free(cpus);
+    config_free(given);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_auto_is_true_if_the_device_is_cuda),
         cmocka_unit_test(rules_between_keys_see_the_value_derived_for_bf16_auto),
         cmocka_unit_test(session_on_cuda_agrees_with_the_opened_device),
+        cmocka_unit_test(overlap_comm_and_writers_follow_from_a_gpu_for_each_rank),
+        cmocka_unit_test(values_that_follow_from_gpus_are_shown_and_make_no_difference),
     };
     return cmocka_run_group_tests_name("config device", tests, NULL, NULL);
 }

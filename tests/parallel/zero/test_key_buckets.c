@@ -3,6 +3,7 @@
  * records each rank's calls. */
 #include "model/core/check.h"
 #include "parallel/trainer/trainer.h"
+#include "tests/support/files/config_support.h"
 #include "tests/support/grid/comm_spy.h"
 #include "tests/support/grid/grid_world.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -124,9 +125,63 @@ static void bucket_sizes_decide_which_units_share_a_group_of_calls(void **state)
         }
 }
 
+/* Without overlap_comm only the config's bucket size counts. With it, the buckets of a small model
+ * hold an eighth of its elements, and those of a large model 40 million. The wire buffer in bf16
+ * shows the size, because it holds one bucket. */
+static void measure_bucket(Comm *world, void *context)
+{
+    const Config *c = context;
+    GridGroups groups = {0};
+    Grid grid = grid_open(world, config_grid(c, world->size), &groups);
+    GptShape shape = gpt_shape(c, 1);
+    ParamTable table = {0};
+    GptLayers layers;
+    gpt_layers_build(&layers, &table, &shape, &LAYERS_WHOLE);
+    ZeroOptions options = zero_options(c, true);
+    ZeroStore *store = zero_create(&table, &grid, &options);
+    int64_t all = 0, largest = 0, elements = (int64_t)zero_bytes(store).wire / 2;
+    for (int u = 0; u < table.n_units; u++) {
+        all += table.unit[u].size;
+        if (table.unit[u].size > largest) largest = table.unit[u].size;
+    }
+    if (all > c->zero_optimization.reduce_bucket_size)
+        all = c->zero_optimization.reduce_bucket_size;
+    int64_t eighth = all / 8, most = eighth < 40000000 ? eighth : 40000000;
+    int64_t expected = !c->zero_optimization.overlap_comm ? all : most > largest ? most : largest;
+    if (elements < expected || elements > expected + 100000)
+        rank_wrong(world, "a bucket of %lld elements, %lld expected", (long long)elements,
+                   (long long)expected);
+    zero_destroy(store);
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+    grid_close(&grid);
+}
+
+static void overlapping_buckets_hold_at_most_40_million_elements(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t layers, hidden;
+        bool overlap;
+    } cases[] = {{48, 768, true}, {48, 768, false}, {96, 1024, true}, {96, 1024, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const Config *given = config_test_keys("\"communication_data_type\": \"bf16\"");
+        Config c = *given;
+        c.model.num_layers = cases[i].layers;
+        c.model.hidden_size = cases[i].hidden;
+        c.model.intermediate_size = 4 * cases[i].hidden;
+        c.model.head_dim = cases[i].hidden / c.model.num_attention_heads;
+        c.model.vocab_size = 1024;
+        c.zero_optimization.overlap_comm = cases[i].overlap;
+        thread_ranks(2, 60, measure_bucket, &c);
+        config_free(given);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bucket_sizes_decide_which_units_share_a_group_of_calls)};
+        cmocka_unit_test(bucket_sizes_decide_which_units_share_a_group_of_calls),
+        cmocka_unit_test(overlapping_buckets_hold_at_most_40_million_elements)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
