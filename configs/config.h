@@ -95,6 +95,10 @@ struct Config {
          * If empty, pipeline.partition decides where the layers are cut. */
         IntegerList pipeline_split;
         double timeout; /* seconds a rank waits for another before it ends the run (exit code 86) */
+        struct {
+            /* the most thread blocks that a call of the group takes on a GPU; 0: NCCL decides */
+            int64_t pp_max_ctas, dp_max_ctas, tp_max_ctas, kv_max_ctas, tie_max_ctas;
+        } nccl;
     } parallel;
     struct {
         /* rule that cuts the layers into ranges; pipeline_split overrides it */

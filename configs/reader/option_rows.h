@@ -49,4 +49,32 @@
                          .changes = (changes_), .help = __VA_ARGS__                                \
     }
 
+/* The most CTAs of a group of ranks in NCCL, which has at most 64 channels. */
+#define CTAS(field, fallback_, ...)                                                                \
+    {                                                                                              \
+        ROW(field, INT), .fallback = fallback_, .max = 64, .effect = EFFECT_ROUNDING,              \
+                         .changes = CHANGES_PLAN, .help = __VA_ARGS__                              \
+    }
+
+/* The optimizers or schedulers that a key belongs to (Option.types). */
+#define ADAMS  (1u << OPTIMIZER_ADAMW | 1u << OPTIMIZER_ADAM)
+#define SGD    (1u << OPTIMIZER_SGD)
+#define WARM   (1u << SCHEDULER_WARMUP_LR | 1u << SCHEDULER_WARMUP_DECAY_LR)
+#define COSINE (1u << SCHEDULER_WARMUP_COSINE_LR)
+#define RANGE  (1u << SCHEDULER_LR_RANGE_TEST)
+#define CYCLE  (1u << SCHEDULER_ONE_CYCLE)
+#define WSD    (1u << SCHEDULER_WSD)
+#define TOTAL  (1u << SCHEDULER_WARMUP_DECAY_LR | COSINE | WSD)
+
+#define EXACT 9007199254740992.0 /* 2^53: up to here, a double holds every integer */
+
+/* What a change of a key changes (Option.changes). */
+#define NOTHING CHANGES_NOTHING
+#define LOSSES  CHANGES_LOSSES
+#define SAMPLES CHANGES_SAMPLES
+#define PLAN    CHANGES_PLAN
+#define FILES   CHANGES_FILES
+#define CONSOLE CHANGES_CONSOLE
+#define WIRE    CHANGES_WIRE
+
 #endif

@@ -4,24 +4,6 @@
  * The key is the name of the field: struct Config has the sections and names of the JSON. */
 #include "configs/reader/option_rows.h"
 
-#define ADAMS  (1u << OPTIMIZER_ADAMW | 1u << OPTIMIZER_ADAM)
-#define SGD    (1u << OPTIMIZER_SGD)
-#define WARM   (1u << SCHEDULER_WARMUP_LR | 1u << SCHEDULER_WARMUP_DECAY_LR)
-#define COSINE (1u << SCHEDULER_WARMUP_COSINE_LR)
-#define RANGE  (1u << SCHEDULER_LR_RANGE_TEST)
-#define CYCLE  (1u << SCHEDULER_ONE_CYCLE)
-#define WSD    (1u << SCHEDULER_WSD)
-#define TOTAL  (1u << SCHEDULER_WARMUP_DECAY_LR | COSINE | WSD)
-#define EXACT  9007199254740992.0 /* 2^53: up to here, a double holds every integer */
-
-#define NOTHING CHANGES_NOTHING
-#define LOSSES  CHANGES_LOSSES
-#define SAMPLES CHANGES_SAMPLES
-#define PLAN    CHANGES_PLAN
-#define FILES   CHANGES_FILES
-#define CONSOLE CHANGES_CONSOLE
-#define WIRE    CHANGES_WIRE
-
 const Option option_table[] = {
     /* With at most this many layers, a checkpoint's header and manifest, with one line per tensor,
      * stay below their size limits (tests/parallel/checkpoint/test_deep.c). */
@@ -124,6 +106,13 @@ const Option option_table[] = {
            "seconds that a rank waits for the others; then it says who is missing, and all end "
            "with code 86; must be longer than the slowest save",
            .flags = OPTION_ABOVE),
+    CTAS(parallel.nccl.pp_max_ctas, "8",
+         "thread blocks that a message between stages takes on a GPU, where ranks have a GPU each; "
+         "0: NCCL decides, as in the next four; NCCL_MAX_CTAS in the environment replaces all"),
+    CTAS(parallel.nccl.dp_max_ctas, "16", "thread blocks of a sum or gather of the store"),
+    CTAS(parallel.nccl.tp_max_ctas, "0", "thread blocks of a sum of tensor-parallel ranks"),
+    CTAS(parallel.nccl.kv_max_ctas, "4", "thread blocks of a sum of a shared key/value head"),
+    CTAS(parallel.nccl.tie_max_ctas, "4", "thread blocks of a sum of a tied token table"),
     CHOICE(pipeline.partition, 0, partition_choices, ROUNDING, PLAN,
            "what is alike in a pipeline's runs of layers: operations (best), parameters, or blocks "
            "(uniform)",

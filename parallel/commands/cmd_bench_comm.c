@@ -160,7 +160,8 @@ static int rank_main(Comm *world, void *context)
     double memory = memory_rate(world, &p, repetitions);
     Comm all = comm_split(world, "all", 0, world->rank); /* closed before the device */
     /* If each rank has its own GPU, the same calls go through NCCL, as in a training run. */
-    if (gpus == GPUS_EACH) nccl_connect(&all, &p.dev, true, (double)r->a->timeout);
+    if (gpus == GPUS_EACH)
+        nccl_connect(&all, &p.dev, (NcclUse){NCCL_IN_RING, 0}, (double)r->a->timeout);
     for (int verb = 0; verb < VERBS; verb++)
         for (int s = 0; s < SIZES; s++) {
             progress_count(&progress, verb * SIZES + s, VERBS * SIZES, "measuring %s of %s",

@@ -112,16 +112,47 @@ Grid grid_single(void)
     return grid;
 }
 
-void grid_connect(Grid *grid, Device *dev, double timeout)
+GridNccl grid_nccl(const Config *config)
 {
-    /* All ranks open them in the same order, because each call waits for the peers. Only stages
-     * exchange messages, and connections for messages need much memory. */
-    for (int a = 0; a < AXES; a++)
-        nccl_connect(axis_comm(grid, a), dev, axis_comm(grid, a) == &grid->pp, timeout);
-    nccl_share(&grid->shard, &grid->dp);
-    nccl_connect(&grid->replicate, dev, false, timeout);
-    nccl_connect(&grid->kv, dev, false, timeout);
-    nccl_connect(&grid->tie, dev, false, timeout);
+    return (GridNccl){.pp = (int)config->parallel.nccl.pp_max_ctas,
+                      .dp = (int)config->parallel.nccl.dp_max_ctas,
+                      .tp = (int)config->parallel.nccl.tp_max_ctas,
+                      .kv = (int)config->parallel.nccl.kv_max_ctas,
+                      .tie = (int)config->parallel.nccl.tie_max_ctas,
+                      .chunks = config->parallel.pipeline_chunks > 1,
+                      .timeout = config->parallel.timeout};
+}
+
+/* Only stages exchange messages, and connections for messages need much memory. Without chunks no
+ * message passes between the last stage and the first. */
+static NcclUse use_of(const Grid *grid, const Comm *comm, const GridNccl *nccl)
+{
+    NcclUse use = {0};
+    if (comm == &grid->pp)
+        use = (NcclUse){nccl->chunks ? NCCL_IN_RING : NCCL_IN_LINE, nccl->pp};
+    else if (comm == &grid->dp)
+        use.max_ctas = nccl->dp;
+    else if (comm == &grid->tp)
+        use.max_ctas = nccl->tp;
+    else if (comm == &grid->kv)
+        use.max_ctas = nccl->kv;
+    else if (comm == &grid->tie)
+        use.max_ctas = nccl->tie;
+    return use;
+}
+
+void grid_connect(Grid *grid, Device *dev, const GridNccl *nccl)
+{
+    const Comm *comm[GRID_COMMS];
+    grid_comms(grid, comm);
+    /* All ranks open them in the same order, because each call waits for the peers. */
+    for (int i = 0; i < GRID_COMMS; i++) {
+        Comm *c = (Comm *)comm[i];
+        if (c == &grid->shard)
+            nccl_share(c, &grid->dp);
+        else
+            nccl_connect(c, dev, use_of(grid, c, nccl), nccl->timeout);
+    }
 }
 
 void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS])
@@ -135,15 +166,30 @@ void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS])
     comm[n++] = &grid->tie;
 }
 
-size_t grid_reserve(const Grid *grid)
+size_t grid_reserve(const Grid *grid, const GridNccl *nccl)
 {
     const Comm *comm[GRID_COMMS];
     size_t bytes = 0;
     grid_comms(grid, comm);
     for (int i = 0; i < GRID_COMMS; i++)
         if (comm[i] != &grid->shard) /* it uses the communicator of dp */
-            bytes += nccl_reserve(comm[i]->size, comm[i] == &grid->pp);
+            bytes += nccl_reserve(comm[i]->rank, comm[i]->size, use_of(grid, comm[i], nccl));
     return bytes;
+}
+
+int grid_fewer_channels(const Config *config)
+{
+    const GridNccl n = grid_nccl(config);
+    const struct {
+        int64_t ranks;
+        int max_ctas;
+    } group[] = {{config->parallel.data, n.dp},
+                 {config->parallel.tensor, n.tp > 0 && n.tp < n.kv ? n.kv : n.tp},
+                 {config->parallel.pipeline, n.pp > 0 && n.pp < n.tie ? n.tie : n.pp}};
+    int fewer = 0;
+    for (size_t i = 0; i < sizeof group / sizeof *group && fewer == 0; i++)
+        if (group[i].ranks > 1) fewer = nccl_fewer_channels(group[i].max_ctas);
+    return fewer;
 }
 
 void grid_close(Grid *grid)

@@ -3,6 +3,7 @@
 #ifndef PARALLEL_GRID_GRID_H
 #define PARALLEL_GRID_GRID_H
 
+#include "configs/config.h"
 #include "model/param/param.h"
 #include "parallel/comm/comm.h"
 
@@ -24,6 +25,15 @@ typedef struct {
     bool tied; /* embedding and head share a table */
 } GridGroups;
 
+/* How the groups use NCCL. */
+typedef struct {
+    int pp, dp, tp, kv, tie; /* NcclUse.max_ctas of each group */
+    bool chunks;             /* stages have several layer ranges: the last sends to the first */
+    double timeout;          /* in seconds */
+} GridNccl;
+/* Returns what the config says about NCCL. */
+GridNccl grid_nccl(const Config *config);
+
 /* Returns the grid of a single rank. */
 Grid grid_single(void);
 /* Returns this rank's grid in a world of size.pp x size.dp x size.cp x size.tp ranks, tp innermost.
@@ -33,11 +43,13 @@ Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups);
 /* If each rank has its own device: lets devices exchange data through NCCL (nccl.h), which must be
  * open. Creates an NCCL communicator for each axis and group of several ranks, in the same order on
  * all ranks; shard uses that of dp, because it has the same ranks. All ranks of the world call it
- * together, each with its open device. `timeout` is in seconds. */
-void grid_connect(Grid *grid, Device *dev, double timeout);
+ * together, each with its open device. */
+void grid_connect(Grid *grid, Device *dev, const GridNccl *nccl);
 /* Returns the approximate number of bytes of this rank's device memory that NCCL's communicators
  * will need. */
-size_t grid_reserve(const Grid *grid);
+size_t grid_reserve(const Grid *grid, const GridNccl *nccl);
+/* Returns a value for NCCL_MAX_CTAS that would reduce the reserve of the config's grid; 0: none. */
+int grid_fewer_channels(const Config *config);
 /* Returns the coordinates of a rank of the world. */
 GridPlace grid_place(GridPlace size, int rank);
 /* Writes the coordinates on the axes that have several ranks, such as "dp 2" or "pp 1 dp 0", and

@@ -76,7 +76,8 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
      * added. */
     if (trainer_samples(config, data))
         plan.other = plus(plan.other, decoder_bytes(&s->layers, shape->P));
-    plan.reserve = session_connects(s) ? grid_reserve(&s->grid) : 0;
+    GridNccl nccl = grid_nccl(config);
+    plan.reserve = session_connects(s) ? grid_reserve(&s->grid, &nccl) : 0;
     /* A part that is missing from this list would not count when the plan is compared with the free
      * memory. Tests compare the total with what the device has allocated. */
     const size_t parts[] = {plan.weights,     plan.gradients, plan.buffers, plan.optimizer,
@@ -332,10 +333,11 @@ bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, c
     if (p->ranks > 1) snprintf(fewer, sizeof fewer, ", or fewer --ranks");
     if (room->device) snprintf(where, sizeof where, " of GPU %d's memory", room->index);
     /* Fewer channels make NCCL slower, so this is suggested only if it would be enough. */
-    if (p->reserve > 0 && p->total - p->reserve <= most && nccl_fewer_channels() > 0)
+    int fewest = grid_fewer_channels(c);
+    if (p->reserve > 0 && p->total - p->reserve <= most && fewest > 0)
         snprintf(nccl, sizeof nccl,
-                 ", or set NCCL_MAX_CTAS=%d in the environment: NCCL has %s of it",
-                 nccl_fewer_channels(), figure_bytes((double)p->reserve).text);
+                 ", or set NCCL_MAX_CTAS=%d in the environment: NCCL has %s of it", fewest,
+                 figure_bytes((double)p->reserve).text);
     char *help = smaller_plan(p, c, most);
     error_set(err, n, "the plan needs %s%s and %s%s are available for it; %s%s%s",
               figure_bytes((double)p->total).text, p->ranks > 1 ? whose(p).text : "",

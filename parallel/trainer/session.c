@@ -181,8 +181,9 @@ static void open_pipeline(Session *s)
 void session_allocate(Session *s)
 {
     const Config *c = s->config;
+    GridNccl nccl = grid_nccl(c);
     device_warn(&s->dev);
-    if (session_connects(s)) grid_connect(&s->grid, &s->dev, c->parallel.timeout);
+    if (session_connects(s)) grid_connect(&s->grid, &s->dev, &nccl);
     zero_allocate(s->store, &s->dev);
     s->tp = tp_region_open(&s->grid.tp, &s->dev, s->config->parallel.sequence_parallel);
     s->uncut = s->tp;

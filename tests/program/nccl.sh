@@ -44,10 +44,14 @@ ddp dp_4 --set zero_optimization.stage=0
 zero3 dp_4 --set zero_optimization.stage=3
 cube pp_2_x_tp_2 --set parallel.pipeline=2 --set parallel.tensor=2 --set parallel.sequence_parallel=true
 ROWS
-EMU_STREAMS=deferred expect_code "nccl: a run with streams that lag succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 \
+EMU_STREAMS=deferred EMU_NCCL_COMMS=$PWD/comms expect_code "nccl: a run with streams that lag succeeds" 0 "$TRAIN" "$TINY" \
+    "${run[@]}" --ranks 4 \
     --set parallel.pipeline=2 \
     --set parallel.tensor=2 --set parallel.sequence_parallel=true --out late
 near "nccl: a run with streams that lag has the losses of one rank" one late
+# The stand-in refuses a communicator whose ranks have different limits.
+check "nccl: each communicator has its limit of CTAs" test "$(sort -u comms | tr '\n' ';')" = \
+    'pp of 2: at most 8 CTAs;tie of 2: at most 4 CTAs;tp of 2: at most 64 CTAs;'
 
 # ---- checkpoints, and the commands that open them
 # -------------------------------------------------------------------------
@@ -93,9 +97,13 @@ check "nccl: doctor lists four different GPUs" test "$("$TRAIN" doctor | grep gp
 EMU_BUS=same NCCL_MULTI_RANK_GPU_ENABLE=1 expect_code "nccl: a GPU that is listed twice is accepted if NCCL allows it" 0 \
     "$TRAIN" "$TINY" "${run[@]}" \
     --set train_steps=1 --ranks 2 --out twice
-expect_code "nccl: a run with more GPUs than ranks succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 \
+rm -f comms
+NCCL_MAX_CTAS=6 EMU_NCCL_COMMS=$PWD/comms \
+    expect_code "nccl: a run with more GPUs than ranks succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 \
     --out two \
     --set parallel.pipeline=2 --set wall_clock_breakdown=true
+check "nccl: NCCL_MAX_CTAS replaces the limits of the config" test \
+    "$(sort -u comms | tr '\n' ';')" = 'pp of 2: at most 6 CTAs;tie of 2: at most 6 CTAs;'
 check "nccl: wall_clock_breakdown prints exposed communication" grep -Eq \
     '^ +exposed communication, ms a step, the most of a rank:  pp ([1-9]|0\.0*[1-9])' output
 check "nccl: metrics.jsonl contains exposed communication" grep -Eq '"event": "speed".*, "exposed_pp": [0-9.e-]*[1-9]' \

@@ -28,24 +28,24 @@ told() { check "reserve: $1" grep -qF -- "$2" said; }
 untold() { check "reserve: $1" bash -c '! grep -qF -- "$1" said' told "$2"; }
 
 planned "one NCCL communicator" 2 2 40
-told "the estimate for one communicator is in the plan" " reserve 296.0; available"
+told "the estimate for one communicator is in the plan" " reserve 200.0; available"
 check "reserve: the plan names the rank that it is for" grep -qE \
-    'memory plan 29[0-9]\.[0-9] MiB on rank 0.s GPU: weights .*; available [0-9.]+ GiB of 8\.0 GiB there' said
+    'memory plan 20[0-9]\.[0-9] MiB on rank 0.s GPU: weights .*; available [0-9.]+ GiB of 8\.0 GiB there' said
 told "the measured memory of NCCL is printed with its estimate" \
-    "memory reserve: NCCL and the code of kernels take 40.0 MiB of rank 0's GPU, the most of any, plan 296.0 MiB"
+    "memory reserve: NCCL and the code of kernels take 40.0 MiB of rank 0's GPU, the most of any, plan 200.0 MiB"
 told "the plan after the measurement is printed" "laid out: resident"
-check "reserve: the plan without NCCL has 42 MiB and not 298" grep -qE \
+check "reserve: the plan without NCCL has 42 MiB and not 202" grep -qE \
     "laid out: resident [0-9.]+ MiB, peak [0-9.]+ MiB on the host, plan 4[1-4]\.[0-9] MiB on rank 0's GPU" said
 untold "a sufficient estimate gives no warning" "warning: NCCL"
-planned "552 MiB for NCCL and kernels" 2 2 552
-untold "552 MiB for NCCL and kernels give no warning" "warning: NCCL"
-planned "553 MiB for NCCL and kernels" 2 2 553
-told "553 MiB for NCCL and kernels give a warning" \
-    "warning: NCCL and the code of kernels take 553.0 MiB of the memory of rank 0's GPU, and the plan had 296.0 MiB for NCCL and 256.0 MiB for code:"
+planned "456 MiB for NCCL and kernels" 2 2 456
+untold "456 MiB for NCCL and kernels give no warning" "warning: NCCL"
+planned "457 MiB for NCCL and kernels" 2 2 457
+told "457 MiB for NCCL and kernels give a warning" \
+    "warning: NCCL and the code of kernels take 457.0 MiB of the memory of rank 0's GPU, and the plan had 200.0 MiB for NCCL and 256.0 MiB for code:"
 planned "tensor and pipeline ranks and tied embeddings" 4 4 30 --set parallel.tensor=2 --set parallel.pipeline=2
-told "the estimate for three communicators is in the plan" " reserve 1.2; available"
+told "the estimate for three communicators is in the plan" " reserve 552.0; available"
 told "the measured memory of three communicators is printed" \
-    "NCCL and the code of kernels take 90.0 MiB of rank 0's GPU, the most of any, plan 1.2 GiB"
+    "NCCL and the code of kernels take 90.0 MiB of rank 0's GPU, the most of any, plan 552.0 MiB"
 planned "ranks that share a GPU" 1 2 40
 untold "ranks that share a GPU have no memory reserved for NCCL" " reserve "
 check "reserve: ranks that share a GPU have one plan" \
@@ -55,9 +55,9 @@ check "reserve: ranks that share a GPU have one plan for the GPU's memory" \
 EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: a GPU with room for all but NCCL ends with 90" 90 "$TRAIN" "$TINY" \
     --dry-run --ranks 2 --set device=cuda
 check "reserve: a GPU with room for all but NCCL is refused with both sizes" \
-    grep -qE "the plan needs 29[0-9]\.[0-9] MiB and .* of GPU [01]'s memory are available" output
+    grep -qE "the plan needs 20[0-9]\.[0-9] MiB and .* of GPU [01]'s memory are available" output
 check "reserve: the message says how NCCL needs less memory" \
-    grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 296.0 MiB of it" output
+    grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 200.0 MiB of it" output
 NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: the suggested NCCL_MAX_CTAS is enough" 0 "$TRAIN" "$TINY" \
     --dry-run --ranks 2 --set device=cuda
 # Estimates with nine channels and with eight, where there is less memory than either needs.
@@ -87,5 +87,5 @@ full "an NCCL that leaves too little memory on the first GPU" 1000,8192 871 "ran
 EMU_DEVICES=2 EMU_MEMORY=8192,500 expect_code "reserve: a plan that fits only one of two GPUs ends with 90" 90 "$TRAIN" \
     "$TINY" --dry-run --ranks 2 --set device=cuda
 check "reserve: the GPU that is too small is named without a rank" \
-    grep -qE "^error\[90\] the plan needs 29[0-9]\.[0-9] MiB and .* of GPU 1's memory are available" output
+    grep -qE "^error\[90\] the plan needs 20[0-9]\.[0-9] MiB and .* of GPU 1's memory are available" output
 finish

@@ -39,6 +39,7 @@ struct NcclGroup {
     int *world_rank; /* world rank of each member */
     NcclId id;       /* the same on all members, and different from all other communicators */
     double timeout;  /* limit of each call, in seconds; 0: no limit */
+    int max_ctas;    /* NcclUse */
     char place[64];  /* this rank's place in the grid, for messages */
     FILE *log;       /* this rank's log file; NULL: none */
     Device *device;

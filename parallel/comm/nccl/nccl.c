@@ -215,13 +215,14 @@ static void set_handle(NcclGroup *g, NcclHandle *handle)
     pthread_mutex_unlock(&g->mutex);
 }
 
-static NcclGroup *group_create(Comm *comm, Device *dev, double timeout)
+static NcclGroup *group_create(Comm *comm, Device *dev, int max_ctas, double timeout)
 {
     NcclGroup *g = must_calloc(1, sizeof *g);
     CHECK(comm->size <= COMM_MAX_RANKS, "%d ranks", comm->size);
     *g = (NcclGroup){.rank = comm->rank,
                      .size = comm->size,
                      .timeout = timeout,
+                     .max_ctas = max_ctas,
                      .log = log_file(),
                      .device = dev,
                      .view = device_on(dev, dev->compute)};
@@ -252,6 +253,7 @@ static void group_open(NcclGroup *g, Comm *host)
     config.blocking = 1; /* in non-blocking mode the event after a call would be recorded too
                           * early */
     config.comm_name = g->name;
+    if (g->max_ctas > 0) config.max_ctas = g->max_ctas;
     host_call(g, "connect");
     if (g->rank == 0) require(g, nccl->get_unique_id(&g->id));
     host->ops->broadcast(host, NULL, tensor_1d(&g->id, U8, sizeof g->id), 0);
@@ -311,9 +313,11 @@ static void take_over(Comm *comm, NcclGroup *group, bool shared)
 }
 
 /* Uses each operation once, so that no training step waits until NCCL has set it up. */
-static void use_first(Comm *comm, Device *dev, bool messages)
+static void use_first(Comm *comm, Device *dev, NcclMessages messages)
 {
     int n = comm->size, next = (comm->rank + 1) % n, before = (comm->rank + n - 1) % n;
+    bool ring = messages == NCCL_IN_RING, has_next = ring || comm->rank < n - 1,
+         has_before = ring || comm->rank > 0;
     size_t bytes = (size_t)(n + 2) * sizeof(float);
     float *memory = device_alloc(dev, bytes, "the first uses of NCCL");
     Tensor whole = tensor_1d(memory, F32, n), part = tensor_slice_rows(whole, comm->rank, 1),
@@ -324,22 +328,22 @@ static void use_first(Comm *comm, Device *dev, bool messages)
     nccl_all_gather(comm, dev, whole, part);
     nccl_broadcast(comm, dev, whole, 0);
     /* Send both ways between neighbours: a pipeline's gradients go back from the last stage. */
-    for (int way = 0; way < 2 && messages; way++) {
+    for (int way = 0; way < 2 && messages != NCCL_NO_MESSAGES; way++) {
         nccl_group_begin(comm);
-        nccl_send(comm, dev, out, way ? before : next);
-        nccl_receive(comm, dev, in, way ? next : before);
+        if (way ? has_before : has_next) nccl_send(comm, dev, out, way ? before : next);
+        if (way ? has_next : has_before) nccl_receive(comm, dev, in, way ? next : before);
         nccl_group_end(comm);
     }
     device_release(dev, memory, bytes); /* releasing the memory also waits for the device */
 }
 
-void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout)
+void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout)
 {
     if (comm->size == 1) return;
-    NcclGroup *group = group_create(comm, dev, timeout);
+    NcclGroup *group = group_create(comm, dev, use.max_ctas, timeout);
     group_open(group, comm);
     take_over(comm, group, false);
-    use_first(comm, dev, messages);
+    use_first(comm, dev, use.messages);
 }
 
 void nccl_share(Comm *comm, const Comm *connected)

@@ -24,6 +24,21 @@ bool nccl_open(char *err, size_t n);
 const char *nccl_describe(char *buf, size_t n);
 const char *nccl_version(char *buf, size_t n);
 
+/* The messages that the ranks of a group send each other. */
+typedef enum {
+    NCCL_NO_MESSAGES,
+    NCCL_IN_LINE, /* between rank r and r + 1, in both directions */
+    NCCL_IN_RING, /* also between the last rank and the first */
+} NcclMessages;
+/* How a group uses NCCL. All ranks of the group must say the same. */
+typedef struct {
+    NcclMessages messages;
+    /* The most thread blocks of the GPU (CTAs) that a call takes, and the most channels that the
+     * communicator has; 0 leaves the number to NCCL. NCCL_MAX_CTAS in the environment replaces
+     * it. */
+    int max_ctas;
+} NcclUse;
+
 /* Creates an NCCL communicator between the devices of comm's ranks; from now on it carries the
  * device calls of `comm`. All ranks must call it, each with its open device, and the library must
  * be open. A group of one rank is left unchanged.
@@ -31,25 +46,23 @@ const char *nccl_version(char *buf, size_t n);
  * It uses each collective once before it returns, because NCCL's first use of an operation blocks
  * the host until the peers' hosts arrive, and later uses do not. (NCCL may still choose another
  * algorithm for another size; the trainer's warm-up therefore makes a step's calls in their real
- * sizes.) If `messages`, it also uses sends and receives between neighbours (rank + 1, and the last
- * with the first), which take a lot of memory.
+ * sizes.) It also uses the messages that `use` lists, which take a lot of memory.
  *
  * No wait, here or later, lasts longer than `timeout` seconds (0: no limit). After that the process
  * ends (EXIT_HANG) with the group, the operation, its number, its element count, and the ranks that
  * have not arrived. comm_close closes both communicators. It must be called before the device is
  * closed, and waits for the device first. */
-void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout);
+void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout);
 /* Makes `comm` use the NCCL communicator of `connected`, a group of the same ranks in the same
  * order. `comm` must be closed before `connected`. */
 void nccl_share(Comm *comm, const Comm *connected);
 
-/* Estimates the bytes of device memory that a communicator of this many ranks takes; 0 for one
- * rank. If `messages`, includes connections for messages to the next and the previous rank.
- * NCCL_MAX_CTAS and NCCL_BUFFSIZE in the environment reduce the estimate, as they reduce NCCL's
- * memory. */
-size_t nccl_reserve(int ranks, bool messages);
-/* Returns a value for NCCL_MAX_CTAS that would reduce this memory, or 0 if the environment's value
- * is already as small. */
-int nccl_fewer_channels(void);
+/* Estimates the bytes of device memory that rank `rank` of a communicator of this many ranks takes;
+ * 0 for one rank. NCCL_MAX_CTAS and NCCL_BUFFSIZE in the environment change the estimate as they
+ * change NCCL's memory. */
+size_t nccl_reserve(int rank, int ranks, NcclUse use);
+/* Returns a value for NCCL_MAX_CTAS that would reduce the memory of a communicator with this
+ * NcclUse.max_ctas, or 0 if it has as few channels already. */
+int nccl_fewer_channels(int max_ctas);
 
 #endif

@@ -11,9 +11,9 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* Number of channels of rings and trees on Hopper's NVLink (graph/connect.cc, after search and
- * doubling), and as many for multicast. NCCL_MAX_CTAS, set by the user, limits both. */
-enum { CHANNELS = 24 };
+/* Number of channels on Hopper's NVLink: of rings and trees (graph/connect.cc, after search and
+ * doubling), and of multicast (transport/nvls.cc). The limit of CTAs is a limit of both. */
+enum { CHANNELS = 24, MULTICAST_CHANNELS = 16 };
 /* Bytes of buffers (init.cc) for one direction of one channel to one peer: for the protocols LL and
  * LL128 together, and for Simple unless NCCL_BUFFSIZE is set. */
 static const size_t low_latency = 5439488, simple = 4 * MIB;
@@ -51,28 +51,44 @@ static size_t message_channels(size_t channels)
     return power;
 }
 
-static size_t most_channels(void)
+static size_t at_most(size_t a, size_t b)
 {
-    size_t channels = setting("NCCL_MAX_CTAS", CHANNELS);
-    return channels < CHANNELS ? channels : CHANNELS;
+    return a < b ? a : b;
 }
 
-int nccl_fewer_channels(void)
+/* Returns the number of channels that a communicator may have. Like NCCL, prefers the environment's
+ * limit to that of the communicator (init.cc). */
+static size_t channel_limit(int max_ctas)
+{
+    return setting("NCCL_MAX_CTAS", max_ctas > 0 ? (size_t)max_ctas : CHANNELS);
+}
+
+int nccl_fewer_channels(int max_ctas)
 {
     enum { FEW = 8 };
-    return most_channels() > FEW ? FEW : 0;
+    return channel_limit(max_ctas) > FEW ? FEW : 0;
 }
 
-size_t nccl_reserve(int ranks, bool messages)
+/* Returns the number of other ranks that this rank sends messages to or receives messages from. */
+static size_t correspondents(int rank, int ranks, NcclMessages messages)
+{
+    if (messages == NCCL_NO_MESSAGES) return 0;
+    if (ranks == 2) return 1;
+    return messages == NCCL_IN_LINE && (rank == 0 || rank == ranks - 1) ? 1 : 2;
+}
+
+size_t nccl_reserve(int rank, int ranks, NcclUse use)
 {
     if (ranks <= 1) return 0;
-    size_t channels = most_channels();
-    /* A rank has a neighbour on each side, for rings and trees as well as for messages. With two
-     * ranks both neighbours are the same rank. */
+    size_t limit = channel_limit(use.max_ctas), channels = at_most(limit, CHANNELS);
+    /* In rings and trees a rank has a neighbour on each side. With two ranks both neighbours are
+     * the same rank. */
     size_t neighbours = ranks > 2 ? 2 : 1, bytes = tables;
     bytes += channels * neighbours * connection();
     /* Two ranks exchange data directly. With three or more, NCCL uses multicast. */
-    if (ranks > 2) bytes += channels * multicast_part * (size_t)ranks + multicast_credits;
-    if (messages) bytes += message_channels(channels) * neighbours * connection();
+    if (ranks > 2)
+        bytes +=
+            at_most(limit, MULTICAST_CHANNELS) * multicast_part * (size_t)ranks + multicast_credits;
+    bytes += message_channels(channels) * correspondents(rank, ranks, use.messages) * connection();
     return bytes;
 }

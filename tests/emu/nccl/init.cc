@@ -51,7 +51,23 @@ static ncclResult_t config_check(const ncclConfig_t *config)
     if (config->blocking != NCCL_CONFIG_UNDEF_INT && config->blocking != 0 && config->blocking != 1)
         return last_error(ncclInvalidArgument, "Invalid config blocking attribute value %d",
                           config->blocking);
+    if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs <= 0)
+        return last_error(ncclInvalidArgument,
+                          "Invalid config min/max channels attribute value %d/%d", config->minCTAs,
+                          config->maxCTAs);
     return ncclSuccess;
+}
+
+/* Returns the most CTAs of the communicator's calls. The environment takes precedence over the
+ * config. */
+static int cta_limit(const ncclConfig_t *config)
+{
+    enum { MOST = 64 };
+    const char *word = getenv("NCCL_MAX_CTAS");
+    int given = word != NULL ? atoi(word) : 0;
+    if (given <= 0 && config != NULL && config->maxCTAs != NCCL_CONFIG_UNDEF_INT)
+        given = config->maxCTAs;
+    return given > 0 && given < MOST ? given : MOST;
 }
 
 /* ---- how ranks find each other --------------------------------------------------------------- */
@@ -100,6 +116,7 @@ static ncclResult_t join(ncclComm *comm, const IdContent *id)
     mine.id = id->id;
     mine.rank = comm->rank;
     mine.ranks = comm->ranks;
+    mine.max_ctas = comm->max_ctas;
     mine.version = rules_version(NCCL_VERSION_CODE);
     mine.host = host_number();
     mine.device = comm->device;
@@ -139,6 +156,7 @@ static ncclComm *comm_new(int ranks, int rank, const IdContent *id, const ncclCo
         emu_die("no memory for a communicator");
     for (int r = 0; r < ranks; r++)
         comm->link[r].data = comm->link[r].control = -1;
+    comm->max_ctas = cta_limit(config);
     if (config != NULL && config->commName != NULL)
         snprintf(comm->name, sizeof comm->name, "%s", config->commName);
     pthread_mutex_lock(&lock);
@@ -158,6 +176,16 @@ static ncclResult_t take_memory(ncclComm *comm)
     if (bytes > 0 && cudaMalloc(&comm->reserve, bytes) != cudaSuccess)
         return last_error(ncclUnhandledCudaError, "Failed to CUDA malloc %zu bytes", bytes);
     return ncclSuccess;
+}
+
+/* Appends a line about the communicator to the file EMU_NCCL_COMMS. */
+static void list_comm(const ncclComm *comm)
+{
+    const char *file = getenv("EMU_NCCL_COMMS");
+    FILE *to = file != NULL && comm->rank == 0 ? fopen(file, "a") : NULL;
+    if (to == NULL) return;
+    fprintf(to, "%s of %d: at most %d CTAs\n", comm->name, comm->ranks, comm->max_ctas);
+    fclose(to);
 }
 
 static void release(ncclComm *comm)
@@ -191,6 +219,7 @@ static ncclResult_t init(ncclComm_t *made, int ranks, ncclUniqueId unique, int r
         return code;
     }
     comm->alive = true;
+    list_comm(comm);
     rules_comm_made(comm);
     *made = comm;
     return ncclSuccess;

@@ -73,6 +73,7 @@ struct ncclComm {
     bool alive;
     uint64_t id; /* the same on all ranks */
     int rank, ranks, device;
+    int max_ctas;           /* config.maxCTAs, or that of the environment */
     char name[64];          /* config.commName, or "" */
     std::atomic<int> async; /* the result of ncclCommGetAsyncError */
     std::atomic<bool> aborted;
@@ -166,7 +167,7 @@ bool net_exchange(ncclComm *comm, Piece *piece, int n);
 /* What a rank sends to the root, and the root to all ranks. */
 typedef struct {
     uint64_t id;
-    int32_t rank, ranks, version, device;
+    int32_t rank, ranks, version, device, max_ctas;
     int32_t process; /* the process id */
     uint64_t host;
     char bus_id[32];

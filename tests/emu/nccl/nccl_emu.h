@@ -13,6 +13,8 @@
  *   EMU_NCCL_SEED     number: selects where rings start and in which direction they go (default 0)
  *   EMU_NCCL_RESERVE  bytes of device memory that each communicator allocates (default 0)
  *
+ *   EMU_NCCL_COMMS    a file, which gets a line for each communicator: its name, ranks and CTAs
+ *
  * These are read at any time:
  *
  *   EMU_NCCL_FAULT    faults, separated by commas. DEVICE:FUNCTION:N:KIND plants one at the
@@ -28,7 +30,8 @@
  *                     order of its launches there, and checks it together with those of the other
  *                     processes: no devices may wait for each other in a cycle
  *
- * Of the real library's variables it knows NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, NCCL_HOSTID, and
+ * Of the real library's variables it knows NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, NCCL_HOSTID,
+ * NCCL_MAX_CTAS, which replaces the limit of each communicator's config, and
  * NCCL_MULTI_RANK_GPU_ENABLE=1, which allows two ranks on one device. */
 #ifndef TESTS_EMU_NCCL_NCCL_EMU_H
 #define TESTS_EMU_NCCL_NCCL_EMU_H

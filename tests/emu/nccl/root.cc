@@ -41,6 +41,11 @@ static Welcome judge_newcomer(const Root *root, const Hello *come)
                        "communicator %llx: rank %d says it has %d ranks, rank %d says %d",
                        (unsigned long long)root->id, root->hello[0].rank, root->ranks, come->rank,
                        come->ranks);
+    if (root->n > 0 && come->max_ctas != root->hello[0].max_ctas)
+        return refusal(ncclInvalidUsage, true,
+                       "communicator %llx: rank %d has at most %d CTAs, rank %d has %d",
+                       (unsigned long long)root->id, root->hello[0].rank, root->hello[0].max_ctas,
+                       come->rank, come->max_ctas);
     for (int i = 0; i < root->n; i++)
         if (root->hello[i].rank == come->rank)
             return refusal(ncclInvalidUsage, true,

@@ -74,6 +74,24 @@ static void environment_not_blocking(Rank *r)
     init_with(r, 2, r->rank, &config, ncclSuccess);
 }
 
+static void no_ctas(Rank *r)
+{
+    ncclConfig_t config = rank_config("x");
+    OK(cudaSetDevice(r->rank));
+    config.maxCTAs = r->planted ? 0 : 1;
+    init_with(r, 2, r->rank, &config, ncclInvalidArgument);
+}
+
+/* The environment variable takes precedence over the config: with it the ranks agree. */
+static void unequal_ctas(Rank *r)
+{
+    ncclConfig_t config = rank_config("x");
+    OK(cudaSetDevice(r->rank));
+    config.maxCTAs = 4 + r->rank;
+    if (!r->planted) OK(setenv("NCCL_MAX_CTAS", "6", 1));
+    init_with(r, 2, r->rank, &config, ncclSuccess);
+}
+
 static void rank_out_of_range(Rank *r)
 {
     ncclConfig_t config = rank_config("x");
@@ -291,6 +309,13 @@ static const Violation violations[] = {
      2,
      "code 4: ncclConfig_t of version 0",
      {0}},
+    {"vii",
+     "a config without CTAs",
+     no_ctas,
+     2,
+     "code 4: Invalid config min/max channels attribute value",
+     {0}},
+    {"vii", "unequal CTAs", unequal_ctas, 2, "has at most 4 CTAs|has at most 5 CTAs", {0}},
     {"vii",
      "a rank out of range",
      rank_out_of_range,

@@ -228,7 +228,7 @@ static void run_cases(Comm *world, void *context)
         _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
     Comm all = comm_split(world, "all", 0, world->rank); /* is closed before the device is */
     bool nccl = cases->on_device && gpus_agree(world, &device) == GPUS_EACH;
-    if (nccl) nccl_connect(&all, &device, true, 60);
+    if (nccl) nccl_connect(&all, &device, (NcclUse){NCCL_IN_RING, 0}, 60);
     for (int d = 0; d < cases->n_dtypes; d++)
         for (int s = 0; s < SIZES; s++)
             for (int in_place = 0; in_place <= cases->either_place; in_place++) {

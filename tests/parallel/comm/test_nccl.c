@@ -46,21 +46,27 @@ static const char *const opened[] = {
 /* Each operation must be used once when the group connects; messages only if they are requested. */
 static void run_life(Comm *world, void *context)
 {
-    static const char *const messages[] = {"GroupStart\nSend 1 type 7 to 1\nRecv 1 type 7 from 1\n"
-                                           "GroupEnd\nGroupStart\nSend 1 type 7 to 1\n"
-                                           "Recv 1 type 7 from 1\nGroupEnd\n",
-                                           "GroupStart\nSend 1 type 7 to 0\nRecv 1 type 7 from 0\n"
-                                           "GroupEnd\nGroupStart\nSend 1 type 7 to 0\n"
-                                           "Recv 1 type 7 from 0\nGroupEnd\n"};
+    static const char *const messages[][2] = {
+        [NCCL_NO_MESSAGES] = {"", ""},
+        [NCCL_IN_LINE] = {"GroupStart\nSend 1 type 7 to 1\nGroupEnd\n"
+                          "GroupStart\nRecv 1 type 7 from 1\nGroupEnd\n",
+                          "GroupStart\nRecv 1 type 7 from 0\nGroupEnd\n"
+                          "GroupStart\nSend 1 type 7 to 0\nGroupEnd\n"},
+        [NCCL_IN_RING] = {"GroupStart\nSend 1 type 7 to 1\nRecv 1 type 7 from 1\n"
+                          "GroupEnd\nGroupStart\nSend 1 type 7 to 1\n"
+                          "Recv 1 type 7 from 1\nGroupEnd\n",
+                          "GroupStart\nSend 1 type 7 to 0\nRecv 1 type 7 from 0\n"
+                          "GroupEnd\nGroupStart\nSend 1 type 7 to 0\n"
+                          "Recv 1 type 7 from 0\nGroupEnd\n"}};
     Device dev;
     (void)context;
     if (!open_device(world, &dev)) return;
-    for (int with = 0; with < 2; with++) {
+    for (int with = NCCL_NO_MESSAGES; with <= NCCL_IN_RING; with++) {
         char expected[1024];
         Comm all = comm_split(world, "all", 0, world->rank);
-        nccl_connect(&all, &dev, with, 60);
+        nccl_connect(&all, &dev, (NcclUse){(NcclMessages)with, 0}, 60);
         snprintf(expected, sizeof expected, "%s%s", opened[world->rank],
-                 with ? messages[world->rank] : "");
+                 messages[with][world->rank]);
         expect_log(world, expected);
         if (strcmp(all.ops->name, "nccl") != 0 || dev.held > 0)
             rank_wrong(world, "%s, %zu bytes", all.ops->name, dev.held);
@@ -71,7 +77,7 @@ static void run_life(Comm *world, void *context)
         expect_log(world, "CommDestroy\n");
     }
     Comm own = comm_split(world, "own", world->rank, 0);
-    nccl_connect(&own, &dev, true, 60);
+    nccl_connect(&own, &dev, (NcclUse){NCCL_IN_RING, 0}, 60);
     nccl_share(&own, &own);
     comm_close(&own);
     expect_log(world, "");
@@ -83,6 +89,39 @@ static void test_connecting_uses_each_operation_once(void **state)
     (void)state;
     fake_nccl_use();
     thread_ranks(2, 60, run_life, NULL);
+    assert_int_equal(fake_nccl_open(), 0);
+}
+
+/* In a line the first and the last rank open no connection to each other. */
+static void run_line(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    if (!open_device(world, &dev)) return;
+    for (int with = NCCL_IN_LINE; with <= NCCL_IN_RING; with++) {
+        Comm all = comm_split(world, "all", 0, world->rank);
+        nccl_connect(&all, &dev, (NcclUse){(NcclMessages)with, 0}, 60);
+        for (int peer = 0; peer < world->size; peer++) {
+            char sent[32], received[32];
+            bool opens =
+                peer != world->rank && (with == NCCL_IN_RING || abs(peer - world->rank) == 1);
+            snprintf(sent, sizeof sent, "Send 1 type 7 to %d\n", peer);
+            snprintf(received, sizeof received, "Recv 1 type 7 from %d\n", peer);
+            if ((strstr(fake_nccl_log(world->rank), sent) != NULL) != opens ||
+                (strstr(fake_nccl_log(world->rank), received) != NULL) != opens)
+                rank_wrong(world, "messages with rank %d:\n%s", peer, fake_nccl_log(world->rank));
+        }
+        fake_nccl_forget(world->rank);
+        comm_close(&all);
+    }
+    device_close(&dev);
+}
+
+static void test_messages_in_a_line_do_not_connect_its_ends(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    thread_ranks(3, 60, run_line, NULL);
     assert_int_equal(fake_nccl_open(), 0);
 }
 
@@ -102,7 +141,7 @@ static void run_verbs(Comm *world, void *context)
     (void)context;
     if (!open_device(world, &dev)) return;
     Comm all = comm_split(world, "all", 0, world->rank);
-    nccl_connect(&all, &dev, true, 60);
+    nccl_connect(&all, &dev, (NcclUse){NCCL_IN_RING, 0}, 60);
     fake_nccl_forget(world->rank);
     for (int i = 0; i < RANKS; i++)
         x[i] = whole[i] = world->rank + 10 * i;
@@ -150,7 +189,7 @@ static void run_hosts(Comm *world, void *context)
     (void)context;
     if (!open_device(world, &dev)) return;
     Comm all = comm_split(world, "all", 0, world->rank);
-    nccl_connect(&all, &dev, true, 60);
+    nccl_connect(&all, &dev, (NcclUse){NCCL_IN_RING, 0}, 60);
     fake_nccl_forget(world->rank);
     comm_all_reduce(&all, NULL, tensor_1d(n, I64, 1), REDUCE_MAX);
     expect(&all, "the host's maximum", (double)n[0], 2);
@@ -195,11 +234,12 @@ static void test_host_calls_do_not_go_through_nccl(void **state)
 
 /* ---- a grid ---------------------------------------------------------------------------------- */
 
-static void count_inits(const Comm *world, const char *name, int *inits, int *places)
+static void count_inits(const Comm *world, const char *name, const char *limit, int *inits,
+                        int *places)
 {
     char line[64];
     const char *at = fake_nccl_log(world->rank);
-    snprintf(line, sizeof line, "blocking, %s\n", name);
+    snprintf(line, sizeof line, "blocking, %s%s\n", name, limit);
     *inits = 0;
     for (*places = -1; (at = strstr(at, line)) != NULL; at++) {
         (*inits)++;
@@ -208,22 +248,29 @@ static void count_inits(const Comm *world, const char *name, int *inits, int *pl
 }
 
 /* There must be one communicator for each axis and group with several ranks, created in the same
- * order everywhere. Only pp exchanges messages. `shard` uses the communicator of dp. */
+ * order everywhere, each with its own limit of CTAs. Only pp exchanges messages. `shard` uses the
+ * communicator of dp. */
 static void run_grid(Comm *world, void *context)
 {
-    static const char *const names[] = {"pp", "dp", "tp", "kv", "tie"};
+    static const char *const names[][2] = {{"pp", ", at most 8 CTAs"},
+                                           {"dp", ", at most 16 CTAs"},
+                                           {"tp", ""},
+                                           {"kv", ", at most 5 CTAs"},
+                                           {"tie", ", at most 4 CTAs"}};
+    const GridNccl nccl = {.pp = 8, .dp = 16, .kv = 5, .tie = 4, .timeout = 60};
     Device dev;
     int last = -1;
     (void)context;
     if (!open_device(world, &dev)) return;
     GridGroups groups = {.kv = 1, .tied = true};
     Grid grid = grid_open(world, (GridPlace){2, 2, 1, 2}, &groups);
-    grid_connect(&grid, &dev, 60);
+    grid_connect(&grid, &dev, &nccl);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int inits, place;
-        count_inits(world, names[i], &inits, &place);
+        count_inits(world, names[i][0], names[i][1], &inits, &place);
         if (inits != 1 || place <= last)
-            rank_wrong(world, "%s: %d communicators, at %d after %d", names[i], inits, place, last);
+            rank_wrong(world, "%s: %d communicators, at %d after %d", names[i][0], inits, place,
+                       last);
         last = place;
     }
     for (const char *at = fake_nccl_log(world->rank); (at = strstr(at, "Send")) != NULL; at++)
@@ -288,6 +335,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_connecting_uses_each_operation_once),
+        cmocka_unit_test(test_messages_in_a_line_do_not_connect_its_ends),
         cmocka_unit_test(test_each_collective_of_a_device_calls_its_nccl_function),
         cmocka_unit_test(test_host_calls_do_not_go_through_nccl),
         cmocka_unit_test(test_a_grid_has_one_nccl_communicator_per_axis),

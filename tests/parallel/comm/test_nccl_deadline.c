@@ -44,7 +44,7 @@ static void hosts_wait_for_a_connect(Comm *world, void *context)
     const double *timeout = context;
     standing_device_open(world, &dev);
     Comm all = hasty(world), high = comm_split(world, "high", world->rank < 2, world->rank);
-    if (world->rank > 1) nccl_connect(&high, &dev, false, *timeout);
+    if (world->rank > 1) nccl_connect(&high, &dev, (NcclUse){0}, *timeout);
     if (*timeout > 0) wait_for_next(&all);
     comm_receive(&all, NULL, tensor_1d(&x, F32, 1), world->rank + 1);
 }
@@ -58,7 +58,7 @@ static void a_host_after_its_calls(Comm *world, void *context)
     (void)context;
     standing_device_open(world, &dev);
     Comm all = hasty(world), dp = comm_split(world, "dp", world->rank > 1, world->rank);
-    nccl_connect(&dp, &dev, false, LONG);
+    nccl_connect(&dp, &dev, (NcclUse){0}, LONG);
     if (world->rank == 0) comm_receive(&all, NULL, tensor_1d(&x, F32, 1), 1);
     standing_device_hang();
 }
@@ -72,7 +72,7 @@ static void a_watchdog_that_stands(Comm *world, void *context)
     (void)context;
     standing_device_open(world, &dev);
     Comm all = hasty(world), dp = comm_split(world, "dp", world->rank > 0, world->rank);
-    nccl_connect(&dp, &dev, false, LONG);
+    nccl_connect(&dp, &dev, (NcclUse){0}, LONG);
     standing_device_stand(world, 6);
     standing_device_silence(true);
     if (world->rank > 0) comm_all_reduce(&dp, &dev, standing_device_numbers(8), REDUCE_SUM);

@@ -33,7 +33,7 @@ static void use_all(Comm *world, void *context)
     log_set_rank(world->rank, world->rank == 1 ? "dp 1" : "dp 0");
     open_device(world, &dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
-    nccl_connect(&all, &dev, true, LIMIT);
+    nccl_connect(&all, &dev, (NcclUse){NCCL_IN_RING, 0}, LIMIT);
     comm_all_reduce(&all, &dev, tensor_1d(x, F32, 5), REDUCE_SUM);
     comm_close(&all);
     device_close(&dev);
@@ -188,8 +188,8 @@ static void mix_groups(Comm *world, void *context)
     open_device(world, &dev);
     Comm one = comm_split(world, "one", 0, world->rank),
          two = comm_split(world, "two", 0, world->rank);
-    nccl_connect(&one, &dev, false, LIMIT);
-    nccl_connect(&two, &dev, false, LIMIT);
+    nccl_connect(&one, &dev, (NcclUse){0}, LIMIT);
+    nccl_connect(&two, &dev, (NcclUse){0}, LIMIT);
     comm_group_begin(&one);
     comm_all_reduce(&one, &dev, tensor_1d(x, F32, 1), REDUCE_SUM);
     comm_group_end(&one);

@@ -26,7 +26,7 @@ static void lose_a_peer(Comm *world, void *context)
     const bool *looked = context;
     standing_device_open(world, &dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
-    nccl_connect(&all, &dev, false, LONG);
+    nccl_connect(&all, &dev, (NcclUse){0}, LONG);
     if (*looked) standing_device_stand(world, 3);
     comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_SUM);
     comm_barrier(world);
@@ -77,7 +77,7 @@ static void device_breaks(Comm *world, int stands)
     comm_barrier(world);
     dev.backend = &broken;
     Comm all = comm_split(world, "dp", 0, world->rank);
-    nccl_connect(&all, &dev, false, SHORT);
+    nccl_connect(&all, &dev, (NcclUse){0}, SHORT);
     standing_device_stand(world, 1 << stands);
     comm_broadcast(&all, &dev, standing_device_numbers(7), 1);
     standing_device_stand(world, 0); /* the call has ended on the other device */

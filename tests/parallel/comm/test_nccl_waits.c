@@ -30,7 +30,7 @@ static void use_all(Comm *world, void *context)
     log_set_rank(world->rank, world->rank == 1 ? "dp 1" : "dp 0");
     standing_device_open(world, &dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
-    nccl_connect(&all, &dev, true, timeout ? *timeout : LONG);
+    nccl_connect(&all, &dev, (NcclUse){NCCL_IN_RING, 0}, timeout ? *timeout : LONG);
     comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_SUM);
     comm_close(&all);
     device_close(&dev);
@@ -42,7 +42,7 @@ static Comm connected(Comm *world, Device *dev, double timeout)
 {
     standing_device_open(world, dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
-    nccl_connect(&all, dev, false, timeout);
+    nccl_connect(&all, dev, (NcclUse){0}, timeout);
     return all;
 }
 
@@ -102,8 +102,8 @@ static void chain_of_devices(Comm *world, bool comes)
     standing_device_open(world, &dev);
     Comm dp = comm_split(world, "dp", world->rank == 1, world->rank);
     Comm tp = comm_split(world, "tp", world->rank == 2, world->rank);
-    nccl_connect(&dp, &dev, false, LONG);
-    nccl_connect(&tp, &dev, false, world->rank == 1 ? SHORT : LONG);
+    nccl_connect(&dp, &dev, (NcclUse){0}, LONG);
+    nccl_connect(&tp, &dev, (NcclUse){0}, world->rank == 1 ? SHORT : LONG);
     standing_device_stand(world, 7);
     if (world->rank == 0 || (world->rank == 2 && comes))
         comm_broadcast(&dp, &dev, standing_device_numbers(7), 0);
@@ -162,8 +162,8 @@ static void chain(Comm *world, void *context)
     standing_device_open(world, &dev);
     Comm low = comm_split(world, "low", world->rank == 2, world->rank);
     Comm high = comm_split(world, "high", world->rank == 0, world->rank);
-    nccl_connect(&low, &dev, false, world->rank == 0 ? SHORT : LONG);
-    nccl_connect(&high, &dev, false, LONG);
+    nccl_connect(&low, &dev, (NcclUse){0}, world->rank == 0 ? SHORT : LONG);
+    nccl_connect(&high, &dev, (NcclUse){0}, LONG);
     comm_barrier(world);
     if (world->rank == 1) comm_all_reduce(&high, &dev, standing_device_numbers(9), REDUCE_SUM);
     if (world->rank == 0) comm_all_reduce(&low, &dev, standing_device_numbers(8), REDUCE_SUM);
@@ -179,8 +179,8 @@ static void one_of_two_waits(Comm *world, void *context)
     standing_device_open(world, &dev);
     Comm three = comm_split(world, "three", world->rank == 3, world->rank);
     Comm pair = comm_split(world, "pair", world->rank % 2, world->rank);
-    nccl_connect(&three, &dev, false, world->rank == 0 ? SHORT : LONG);
-    nccl_connect(&pair, &dev, false, LONG);
+    nccl_connect(&three, &dev, (NcclUse){0}, world->rank == 0 ? SHORT : LONG);
+    nccl_connect(&pair, &dev, (NcclUse){0}, LONG);
     comm_barrier(world);
     if (world->rank == 1) comm_all_reduce(&pair, &dev, standing_device_numbers(9), REDUCE_SUM);
     if (world->rank == 0) comm_all_reduce(&three, &dev, standing_device_numbers(8), REDUCE_SUM);

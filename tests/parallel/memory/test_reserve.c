@@ -3,6 +3,7 @@
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/memory/memory_plan.h"
 #include "tests/support/files/child.h"
+#include "tests/support/files/config_support.h"
 #include "tests/support/grid/thread_ranks.h"
 
 #include <setjmp.h>
@@ -14,69 +15,133 @@
 
 #define MIB ((size_t)1 << 20)
 
+static const NcclUse silent = {0}, line = {NCCL_IN_LINE, 0}, ring = {NCCL_IN_RING, 0};
+
 /* With two ranks, the next and the previous rank are the same; multicast is used from three ranks
- * on. */
+ * on, with 16 channels on Hopper. In a line the ranks at the ends have one neighbour. */
 static void test_the_nccl_estimate_of_a_communicator_has_the_expected_size(void **state)
 {
     (void)state;
-    assert_int_equal(nccl_reserve(1, false), 0);
-    assert_int_equal(nccl_reserve(1, true), 0);
-    assert_int_equal(nccl_reserve(2, false), (8 + 24 * 12) * MIB);
-    assert_int_equal(nccl_reserve(2, true), (8 + 24 * 12 + 32 * 12) * MIB);
-    assert_int_equal(nccl_reserve(8, false), (8 + 2 * 24 * 12 + 24 * 2 * 8 + 2) * MIB);
-    assert_int_equal(nccl_reserve(8, true), (8 + 2 * 24 * 12 + 24 * 2 * 8 + 2 + 2 * 32 * 12) * MIB);
+    assert_int_equal(nccl_reserve(0, 1, silent), 0);
+    assert_int_equal(nccl_reserve(0, 1, ring), 0);
+    assert_int_equal(nccl_reserve(0, 2, silent), (8 + 24 * 12) * MIB);
+    assert_int_equal(nccl_reserve(0, 2, ring), (8 + 24 * 12 + 32 * 12) * MIB);
+    assert_int_equal(nccl_reserve(1, 2, line), (8 + 24 * 12 + 32 * 12) * MIB);
+    assert_int_equal(nccl_reserve(0, 8, silent), 842 * MIB);
+    assert_int_equal(nccl_reserve(7, 8, silent), (8 + 2 * 24 * 12 + 16 * 2 * 8 + 2) * MIB);
+    for (int r = 0; r < 8; r++) {
+        size_t each = 32 * 12 * MIB, neighbours = r == 0 || r == 7 ? 1 : 2;
+        assert_int_equal(nccl_reserve(r, 8, ring), 842 * MIB + 2 * each);
+        assert_int_equal(nccl_reserve(r, 8, line), 842 * MIB + neighbours * each);
+    }
+}
+
+/* A limit of CTAs is a limit of rings, multicast and messages; messages have a power of two
+ * channels. With 8 of them a stage between two others has 192 MiB for messages instead of 768. */
+static void test_a_limit_of_ctas_reduces_the_estimate(void **state)
+{
+    (void)state;
+    assert_int_equal(nccl_reserve(1, 4, (NcclUse){NCCL_IN_LINE, 8}),
+                     (8 + 2 * 8 * 12 + 8 * 2 * 4 + 2 + 192) * MIB);
+    assert_int_equal(nccl_reserve(0, 8, (NcclUse){NCCL_NO_MESSAGES, 16}),
+                     (8 + 2 * 16 * 12 + 16 * 2 * 8 + 2) * MIB);
+    assert_int_equal(nccl_reserve(0, 4, (NcclUse){NCCL_NO_MESSAGES, 20}),
+                     (8 + 2 * 20 * 12 + 16 * 2 * 4 + 2) * MIB);
+    assert_int_equal(nccl_reserve(0, 2, (NcclUse){NCCL_IN_LINE, 5}), (8 + 5 * 12 + 8 * 12) * MIB);
+    assert_int_equal(nccl_reserve(0, 2, (NcclUse){NCCL_IN_LINE, 64}), nccl_reserve(0, 2, line));
 }
 
 /* The user's settings reduce the estimate as they reduce NCCL's memory. Invalid settings are
- * ignored, since NCCL itself checks them. */
+ * ignored, since NCCL itself checks them. As in NCCL, the environment replaces a communicator's own
+ * limit, also by a larger one. */
 static void test_nccl_environment_settings_reduce_the_estimate(void **state)
 {
     (void)state;
     setenv("NCCL_MAX_CTAS", "8", 1);
-    assert_int_equal(nccl_reserve(2, false), (8 + 8 * 12) * MIB);
-    assert_int_equal(nccl_reserve(4, true), (8 + 2 * 8 * 12 + 8 * 2 * 4 + 2 + 2 * 8 * 12) * MIB);
+    assert_int_equal(nccl_reserve(0, 2, silent), (8 + 8 * 12) * MIB);
+    assert_int_equal(nccl_reserve(0, 2, (NcclUse){NCCL_NO_MESSAGES, 4}), (8 + 8 * 12) * MIB);
+    assert_int_equal(nccl_reserve(0, 2, (NcclUse){NCCL_NO_MESSAGES, 16}), (8 + 8 * 12) * MIB);
+    assert_int_equal(nccl_reserve(0, 4, ring), (8 + 2 * 8 * 12 + 8 * 2 * 4 + 2 + 2 * 8 * 12) * MIB);
     setenv("NCCL_BUFFSIZE", "1048576", 1); /* 6.2 MiB of buffers take 8 */
-    assert_int_equal(nccl_reserve(2, false), (8 + 8 * 10) * MIB);
+    assert_int_equal(nccl_reserve(0, 2, silent), (8 + 8 * 10) * MIB);
     setenv("NCCL_MAX_CTAS", "64", 1);
-    assert_int_equal(nccl_reserve(2, true), (8 + (24 + 32) * 10) * MIB);
+    assert_int_equal(nccl_reserve(0, 2, ring), (8 + (24 + 32) * 10) * MIB);
     setenv("NCCL_MAX_CTAS", "many", 1);
     setenv("NCCL_BUFFSIZE", "-1", 1);
-    assert_int_equal(nccl_reserve(2, false), (8 + 24 * 12) * MIB);
+    assert_int_equal(nccl_reserve(0, 2, silent), (8 + 24 * 12) * MIB);
+    assert_int_equal(nccl_reserve(0, 2, (NcclUse){NCCL_NO_MESSAGES, 4}), (8 + 4 * 12) * MIB);
     unsetenv("NCCL_MAX_CTAS");
     unsetenv("NCCL_BUFFSIZE");
 }
 
+/* Only a smaller number of channels than the grid's groups have is suggested. */
+static void test_fewer_channels_are_suggested_only_if_a_group_has_more(void **state)
+{
+    (void)state;
+    const Config *given = config_test_set("seed=1337");
+    Config c = *given;
+    assert_int_equal(c.parallel.nccl.pp_max_ctas, 8);
+    assert_int_equal(c.parallel.nccl.dp_max_ctas, 16);
+    assert_int_equal(c.parallel.nccl.tp_max_ctas, 0);
+    assert_int_equal(c.parallel.nccl.kv_max_ctas, 4);
+    assert_int_equal(c.parallel.nccl.tie_max_ctas, 4);
+    c.parallel.pipeline = 2;
+    assert_int_equal(grid_fewer_channels(&c), 0);
+    c.parallel.data = 2;
+    assert_int_equal(grid_fewer_channels(&c), 8);
+    c.parallel.nccl.dp_max_ctas = 8;
+    assert_int_equal(grid_fewer_channels(&c), 0);
+    c.parallel.tensor = 2;
+    assert_int_equal(grid_fewer_channels(&c), 8);
+    setenv("NCCL_MAX_CTAS", "8", 1);
+    assert_int_equal(grid_fewer_channels(&c), 0);
+    unsetenv("NCCL_MAX_CTAS");
+    config_free(given);
+}
+
 /* ---- of a grid ------------------------------------------------------------------------------- */
 
-/* A grid, and the number of communicators of two and of four ranks that its rank `rank` has, apart
- * from that of its stages. */
+/* A grid, and the groups of several ranks that its rank `rank` has: their sizes and limits. */
 typedef struct {
     GridPlace size;
     GridGroups groups;
-    int rank, of_two, of_four, stages;
+    int rank;
+    struct {
+        int ranks, max_ctas;
+    } silent[4]; /* all groups but that of the stages */
 } GridComms;
 
+enum { PP = 8, DP = 16, TP = 20, KV = 5, TIE = 4 };
+
 static const GridComms grids[] = {
-    {{1, 4, 1, 1}, {4, true}, 0, 0, 1, 1}, /* a dp group of four, which is also the shards' group */
-    {{1, 1, 1, 4}, {4, true}, 3, 0, 1, 1}, /* a tp group of four */
-    {{1, 1, 1, 4}, {2, true}, 3, 1, 1, 1}, /* a tp group, and two ranks that share heads */
-    {{2, 1, 1, 1}, {4, false}, 1, 0, 0, 2}, /* two stages */
-    {{2, 1, 1, 1}, {4, true}, 1, 1, 0, 2},  /* two stages that share a tied table */
-    {{4, 1, 1, 1}, {4, true}, 0, 1, 0, 4},  /* first of four stages, shares the tied table */
-    {{4, 1, 1, 1}, {4, true}, 2, 0, 0, 4},  /* third of four stages, shares no table */
-    {{2, 2, 1, 2}, {4, true}, 5, 3, 0, 2},  /* groups of two: dp, tp and the tied table */
-    {{1, 2, 1, 4}, {1, false}, 6, 1, 2, 1}, /* a dp group of two; tp and kv groups of four */
+    {{1, 4, 1, 1}, {4, true}, 0, {{4, DP}}}, /* a dp group of four, which is also the shards' */
+    {{1, 1, 1, 4}, {4, true}, 3, {{4, TP}}}, /* a tp group of four */
+    {{1, 1, 1, 4}, {2, true}, 3, {{4, TP}, {2, KV}}}, /* and two ranks that share heads */
+    {{2, 1, 1, 1}, {4, false}, 1, {{0}}},             /* two stages */
+    {{2, 1, 1, 1}, {4, true}, 1, {{2, TIE}}},         /* two stages that share a tied table */
+    {{4, 1, 1, 1}, {4, true}, 0, {{2, TIE}}}, /* first of four stages, shares the tied table */
+    {{4, 1, 1, 1}, {4, true}, 2, {{0}}},      /* third of four stages, shares no table */
+    {{2, 2, 1, 2}, {4, true}, 5, {{2, DP}, {2, TP}, {2, TIE}}},
+    {{1, 2, 1, 4}, {1, false}, 6, {{2, DP}, {4, TP}, {4, KV}}},
 };
 
 static void add_up(Comm *world, void *context)
 {
     const GridComms *g = context;
     Grid grid = grid_open(world, g->size, &g->groups);
-    size_t bytes = (size_t)g->of_two * nccl_reserve(2, false) +
-                   (size_t)g->of_four * nccl_reserve(4, false) + nccl_reserve(g->stages, true);
-    if (world->rank == g->rank && grid_reserve(&grid) != bytes)
-        rank_wrong(world, "%zu MiB in a grid of %d x %d x %d, by hand %zu",
-                   grid_reserve(&grid) / MIB, g->size.pp, g->size.dp, g->size.tp, bytes / MIB);
+    GridNccl nccl = {.pp = PP, .dp = DP, .tp = TP, .kv = KV, .tie = TIE};
+    for (int chunks = 0; chunks < 2; chunks++) {
+        nccl.chunks = chunks;
+        NcclUse stages = {chunks ? NCCL_IN_RING : NCCL_IN_LINE, PP};
+        size_t bytes = nccl_reserve(grid.at.pp, g->size.pp, stages);
+        for (int i = 0; i < 4; i++)
+            bytes += nccl_reserve(0, g->silent[i].ranks,
+                                  (NcclUse){NCCL_NO_MESSAGES, g->silent[i].max_ctas});
+        if (world->rank == g->rank && grid_reserve(&grid, &nccl) != bytes)
+            rank_wrong(world, "%zu MiB in a grid of %d x %d x %d, by hand %zu",
+                       grid_reserve(&grid, &nccl) / MIB, g->size.pp, g->size.dp, g->size.tp,
+                       bytes / MIB);
+    }
     comm_barrier(world);
     grid_close(&grid);
 }
@@ -160,7 +225,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_nccl_estimate_of_a_communicator_has_the_expected_size),
+        cmocka_unit_test(test_a_limit_of_ctas_reduces_the_estimate),
         cmocka_unit_test(test_nccl_environment_settings_reduce_the_estimate),
+        cmocka_unit_test(test_fewer_channels_are_suggested_only_if_a_group_has_more),
         cmocka_unit_test(test_the_reserve_of_a_grid_is_the_sum_over_its_communicators),
         cmocka_unit_test(test_the_measured_reserve_replaces_the_estimate_and_warns_if_larger),
     };

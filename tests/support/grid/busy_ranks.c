@@ -102,9 +102,9 @@ static void rank_busy(Comm *world, void *context)
         .pair = comm_split(world, "pair", world->rank / 2, world->rank),
         .ring = comm_split(world, "ring", 0, world->rank)};
     if (context && gpus_agree(world, &dev) == GPUS_EACH) {
-        nccl_connect(&b.all, &dev, false, 60);
-        nccl_connect(&b.pair, &dev, false, 60);
-        nccl_connect(&b.ring, &dev, true, 60);
+        nccl_connect(&b.all, &dev, (NcclUse){0}, 60);
+        nccl_connect(&b.pair, &dev, (NcclUse){0}, 60);
+        nccl_connect(&b.ring, &dev, (NcclUse){NCCL_IN_RING, 0}, 60);
     }
     size_t bytes = (size_t)(NUMBERS + 2) * N * sizeof(float);
     float *memory = device_alloc(&dev, bytes, "numbers");

@@ -124,10 +124,13 @@ static NcclResult fake_comm_init(NcclHandle **comm, int ranks, NcclId id, int ra
     const NcclConfig none = NCCL_CONFIG_NONE;
     bool sound = config->size == sizeof *config && config->magic == 0xcafebeef &&
                  config->version == 22809 && config->cta_policy == none.cta_policy;
+    char limit[32] = "";
     atomic_fetch_or(&fake_nccl.connect, 1 << log_rank());
-    int result = called("CommInitRankConfig", " %d of %d%s%s, %s", rank, ranks,
+    if (config->max_ctas != NCCL_UNDEFINED)
+        snprintf(limit, sizeof limit, ", at most %d CTAs", config->max_ctas);
+    int result = called("CommInitRankConfig", " %d of %d%s%s, %s%s", rank, ranks,
                         config->blocking == 1 ? ", blocking" : "", sound ? "" : ", bad config",
-                        config->comm_name);
+                        config->comm_name, limit);
     if (result >= 0) return (NcclResult)result;
     NcclHandle *made = must_calloc(1, sizeof *made);
     made->meeting = meeting_of((int)strtol(id.internal, NULL, 10), ranks);
