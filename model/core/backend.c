@@ -147,6 +147,13 @@ void device_event_record(Device *device, Event *event)
     device->backend->event_record(device, event, device->compute);
 }
 
+void device_event_record_timed(Device *device, Event *event)
+{
+    CHECK(event->timed || event->impl == NULL, "an event without times becomes one with times");
+    event->timed = true;
+    device->backend->event_record(device, event, device->compute);
+}
+
 void device_event_wait(Device *device, Event *event)
 {
     device->backend->event_wait(device, event, device->compute);
@@ -167,6 +174,7 @@ void device_event_synchronize(Device *device, Event *event)
 
 double device_event_seconds(Device *device, Event *from, Event *to)
 {
+    CHECK(from->timed && to->timed, "the time between events without times");
     device_event_synchronize(device, to);
     return device->backend->event_seconds(device, from, to);
 }

@@ -34,6 +34,7 @@ typedef struct {
 typedef struct {
     void *impl;
     double seconds; /* CPU only: the time at which it was recorded */
+    bool timed;     /* it was created by device_event_record_timed */
 } Event;
 
 typedef struct {
@@ -171,6 +172,10 @@ void device_synchronize(Device *device);
 
 /* Records the event at the end of the work that is now queued on the compute stream. */
 void device_event_record(Device *device, Event *event);
+/* Does the same for an event whose time device_event_seconds will read. On GPUs a time stamp keeps
+ * the work before it from overlapping with the work after it, so only stopwatches use it. The first
+ * record of the event decides whether it has times. */
+void device_event_record_timed(Device *device, Event *event);
 /* Makes work that is queued on the compute stream from now on wait for the event's latest record.
  * The host does not wait. An event that was never recorded is ignored. Another rank's device of the
  * same backend may have recorded the event; the caller must ensure that the record is made
@@ -182,7 +187,8 @@ bool device_event_reached(Device *device, Event *event);
 /* Makes the host wait until the device has finished all work before the event. Returns at once if
  * the event was never recorded. */
 void device_event_synchronize(Device *device, Event *event);
-/* Returns the device time between two events in seconds. The host waits for the later one. */
+/* Returns the device time between two events in seconds, both recorded by
+ * device_event_record_timed. The host waits for the later one. */
 double device_event_seconds(Device *device, Event *from, Event *to);
 void device_event_destroy(Device *device, Event *event);
 

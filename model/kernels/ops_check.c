@@ -105,7 +105,7 @@ OpCall call_begin(Device *dev, OpId op, DType storage)
     if (p == NULL) return call;
     if (p->n_marks == p->max_marks) profile_collect(dev, p);
     p->mark[p->n_marks].op = op;
-    device_event_record(dev, &p->mark[p->n_marks].from);
+    device_event_record_timed(dev, &p->mark[p->n_marks].from);
     return call;
 }
 
@@ -122,6 +122,6 @@ void call_end(Device *dev, OpCall call)
     if (dev->backend->range_end) dev->backend->range_end();
     Profile *p = dev->profile;
     if (p == NULL) return;
-    device_event_record(dev, &p->mark[p->n_marks++].to);
+    device_event_record_timed(dev, &p->mark[p->n_marks++].to);
     p->calls[call.op]++;
 }

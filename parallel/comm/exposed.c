@@ -30,8 +30,8 @@ Exposed *exposed_create(Device *dev)
     /* An event is created by its first record. Record all now, so that no training step creates
      * one. */
     for (int i = 0; i < PAIRS; i++) {
-        device_event_record(dev, &e->pair[i].before);
-        device_event_record(dev, &e->pair[i].after);
+        device_event_record_timed(dev, &e->pair[i].before);
+        device_event_record_timed(dev, &e->pair[i].after);
     }
     return e;
 }
@@ -65,7 +65,7 @@ void exposed_begin(Exposed *e)
     CHECK(!e->inside, "wait %lld begins inside another", (long long)e->begun);
     /* The slot is reused. Its pair is complete unless the device is PAIRS waits behind. */
     if (e->begun - e->read == PAIRS) read_oldest(e);
-    device_event_record(e->dev, &e->pair[e->begun % PAIRS].before);
+    device_event_record_timed(e->dev, &e->pair[e->begun % PAIRS].before);
     e->inside = true;
 }
 
@@ -73,7 +73,7 @@ void exposed_end(Exposed *e)
 {
     if (e == NULL || !e->on) return;
     CHECK(e->inside, "wait %lld ends that has not begun", (long long)e->begun);
-    device_event_record(e->dev, &e->pair[e->begun++ % PAIRS].after);
+    device_event_record_timed(e->dev, &e->pair[e->begun++ % PAIRS].after);
     e->inside = false;
 }
 

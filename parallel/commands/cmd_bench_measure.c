@@ -8,12 +8,12 @@
 
 void stopwatch_start(Device *dev, Stopwatch *w)
 {
-    device_event_record(dev, &w->from);
+    device_event_record_timed(dev, &w->from);
 }
 
 double stopwatch_stop(Device *dev, Stopwatch *w)
 {
-    device_event_record(dev, &w->to);
+    device_event_record_timed(dev, &w->to);
     return device_event_seconds(dev, &w->from, &w->to);
 }
 

@@ -44,7 +44,7 @@ void phases_open(Phases *p, Session *session, int64_t actions)
     p->border = must_calloc((size_t)p->n, sizeof *p->border);
     p->at = must_calloc((size_t)p->n, sizeof *p->at);
     for (int64_t i = 0; i < p->n; i++)
-        device_event_record(&session->dev, &p->border[i]);
+        device_event_record_timed(&session->dev, &p->border[i]);
     open_exposed(p, session);
 }
 
@@ -71,7 +71,7 @@ void phases_begin(Phases *p)
 
 void phases_mark(Phases *p, Session *session, double data)
 {
-    device_event_record(&session->dev, &p->border[p->next]);
+    device_event_record_timed(&session->dev, &p->border[p->next]);
     p->at[p->next++] = (PhaseClocks){.comm = session_comm_seconds(session), .data = data};
 }
 

@@ -241,12 +241,14 @@ static void device_cuda_copy(Device *device, Stream stream, Tensor dst, Tensor s
                                        cudaMemcpyDefault, on));
 }
 
-/* Records the event on the stream; creates the CUDA event at its first recording. */
+/* Records the event on the stream; creates the CUDA event at its first recording. Only events that
+ * a stopwatch reads have times. */
 static void device_cuda_event_record(Device *device, Event *event, Stream stream)
 {
     (void)device;
     cudaEvent_t made = (cudaEvent_t)event->impl;
-    if (made == NULL) CUDA_CHECK(cudaEventCreateWithFlags(&made, cudaEventDefault));
+    unsigned flags = event->timed ? cudaEventDefault : cudaEventDisableTiming;
+    if (made == NULL) CUDA_CHECK(cudaEventCreateWithFlags(&made, flags));
     event->impl = made;
     CUDA_CHECK(cudaEventRecord(made, (cudaStream_t)stream.impl));
 }

@@ -22,6 +22,16 @@ struct CUevent_st {
 /* Protects all events, which any thread may record. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+static int64_t timed; /* number of records that write a time stamp */
+
+int64_t emu_count_timed_records(void)
+{
+    pthread_mutex_lock(&lock);
+    int64_t n = timed;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
 static bool is_event(cudaEvent_t event)
 {
     return event != NULL && event->alive == ALIVE_EVENT;
@@ -95,6 +105,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
                 emu_stream_device(stream));
     pthread_mutex_lock(&lock);
     event->stamps += event->timing;
+    timed += event->timing;
     pthread_mutex_unlock(&lock);
     if (event->timing) emu_stream_do(stream, stamp, &event, sizeof event);
     EmuPoint now = emu_queue_now(emu_stream_of(stream));

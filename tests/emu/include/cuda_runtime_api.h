@@ -148,6 +148,8 @@ const char *cudaGetErrorString(cudaError_t code);
  * step makes none of these calls. */
 int64_t emu_count_allocations(void);
 int64_t emu_count_waits(void);
+/* Returns how often an event with a time stamp was recorded since the program started. */
+int64_t emu_count_timed_records(void);
 
 /* emu_count_kernels returns the number of different kernels launched since the program started or
  * since emu_forget_kernels was called. emu_forget_kernels resets the count and returns 0. */

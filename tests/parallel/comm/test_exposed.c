@@ -152,9 +152,9 @@ static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t step
     for (int64_t i = 0; i < steps; i++) {
         trainer_evaluate(t, 1);
         in_step = true;
-        device_event_record(dev, &before);
+        device_event_record_timed(dev, &before);
         trainer_step(t);
-        device_event_record(dev, &after);
+        device_event_record_timed(dev, &after);
         in_step = false;
         all->seconds[world->rank] += device_event_seconds(dev, &before, &after);
     }

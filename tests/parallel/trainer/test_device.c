@@ -126,9 +126,10 @@ static int64_t plans_of(const Device *dev)
 }
 
 /* After the warm-up, a step plans no product, allocates no memory, creates no event and launches no
- * kernel for the first time. The host waits for nothing, unless phases are timed. In a second step
- * it waits once for each micro-batch beyond the number of slots, and only if the device is behind.
- * A sample and an evaluation do not plan, allocate or load anything either. */
+ * kernel for the first time. The host waits for nothing and no event has a time stamp, unless
+ * phases are timed. In a second step it waits once for each micro-batch beyond the number of slots,
+ * and only if the device is behind. A sample and an evaluation do not plan, allocate or load
+ * anything either. */
 static void after_the_warm_up_a_step_plans_and_allocates_nothing(void **state)
 {
     cuda_needed();
@@ -144,6 +145,7 @@ static void after_the_warm_up_a_step_plans_and_allocates_nothing(void **state)
         int64_t plans = plans_of(dev), waits = dev->waits, allocations = dev->allocations;
         int64_t emu_waits = emulated("emu_count_waits");
         int64_t emu_allocations = emulated("emu_count_allocations");
+        int64_t timed = emulated("emu_count_timed_records");
         assert_true(plans > 0);
         assert_true(device_memory(dev, &before, &total));
         int64_t more = 2 * o.config->gradient_accumulation_steps - FEED_SLOTS;
@@ -162,6 +164,8 @@ static void after_the_warm_up_a_step_plans_and_allocates_nothing(void **state)
         assert_int_equal(plans_of(dev), plans);
         assert_int_equal(dev->allocations, allocations);
         assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
+        if (i != TIMED) assert_int_equal(emulated("emu_count_timed_records"), timed);
+        if (i == TIMED && is_emulated()) assert_true(emulated("emu_count_timed_records") > timed);
         if (is_emulated()) assert_int_equal(before, after); /* a GPU may have other users */
         assert_int_equal(emulated("emu_count_kernels"), kernels);
         trainer_run_close(&o);
