@@ -238,6 +238,7 @@ static int bench_comm(const void *values)
 {
     const Arguments *a = values;
     Result r = {.a = a};
+    gpus_prepare_driver(a->ranks);
     gpus_prepare(device_choice(a->device), (int)a->ranks);
     const LaunchOptions launch = {.timeout = (double)a->timeout};
     int code = launch_ranks((int)a->ranks, &launch, rank_main, &r);

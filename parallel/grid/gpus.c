@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 const char gpus_shared[] = "share the GPU, and reach each other through its memory";
 
@@ -14,10 +15,30 @@ bool gpus_each(const Backend *backend, int64_t ranks)
     return ranks > 1 && backend != NULL && backend->count != NULL && backend->count() >= ranks;
 }
 
+void gpus_prepare_driver(int64_t ranks)
+{
+    /* A rank has five streams, and NCCL adds a few for each communicator. With the default of eight
+     * hardware queues some of them share one, where computation may wait for communication that is
+     * not needed yet. */
+    if (ranks > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
+/* All ranks of a machine may be threads of this process: eight of them open several hundred sockets
+ * and device files, and the usual soft limit is 1024. */
+static void raise_file_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit); /* if that fails, NCCL reports a file that it cannot open */
+}
+
 void gpus_prepare(const Backend *backend, int ranks)
 {
     char err[1024];
-    if (gpus_each(backend, ranks)) nccl_open(err, sizeof err);
+    if (!gpus_each(backend, ranks)) return;
+    raise_file_limit();
+    nccl_open(err, sizeof err);
 }
 
 /* Ends the program if two ranks have the same GPU. */

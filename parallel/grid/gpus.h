@@ -18,9 +18,13 @@ extern const char gpus_shared[];
 /* Returns whether ranks that open `backend` (device_choice; NULL: none) will have a GPU each: there
  * are several, and at least as many GPUs. */
 bool gpus_each(const Backend *backend, int64_t ranks);
-/* To be called before ranks are started that will open `backend`. Opens
- * NCCL if they will need it, because that sets environment variables, which is unsafe once there
- * are threads. Reports no errors; gpus_agree does. */
+/* To be called before the process asks the driver about GPUs for the first time, because the driver
+ * reads its environment then. If there are several ranks, sets CUDA_DEVICE_MAX_CONNECTIONS=32
+ * unless the environment defines it. */
+void gpus_prepare_driver(int64_t ranks);
+/* To be called before ranks are started that will open `backend`. If they will need NCCL, opens it,
+ * because that sets environment variables, which is unsafe once there are threads; and raises the
+ * limit of open files to the hard limit. Reports no errors; gpus_agree and NCCL do. */
 void gpus_prepare(const Backend *backend, int ranks);
 /* Returns which case applies to these ranks, the same on all. All ranks call it together, each with
  * its open device. Ends the program if there are several GPUs but fewer than ranks, if two ranks

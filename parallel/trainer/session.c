@@ -36,7 +36,9 @@ static DeviceOptions device_options(const Config *config, const Comm *world)
 bool session_on_cuda(const Config *config)
 {
     const char *name = device_name(config);
-    if (strcmp(name, "auto") != 0) return strcmp(name, "cuda") == 0;
+    if (strcmp(name, "cpu") == 0) return false;
+    gpus_prepare_driver(config->world);
+    if (strcmp(name, "cuda") == 0) return true;
     const Backend *choice = device_choice(name);
     return choice != NULL && strcmp(choice->name, "cuda") == 0;
 }

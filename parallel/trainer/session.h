@@ -36,7 +36,8 @@ typedef struct {
  * share this machine's cores; NULL means a single rank. Returns false and sets `err` on failure. */
 bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n);
 /* Returns whether session_open_device will open a CUDA device; looks for one if the config leaves
- * the choice open. config_load takes this function as ConfigContext.on_cuda. */
+ * the choice open, and prepares the driver for config->world ranks. config_load takes this function
+ * as ConfigContext.on_cuda. */
 bool session_on_cuda(const Config *config);
 /* Returns whether each of config->world ranks will have a GPU of its own. config_load takes this
  * function as ConfigContext.own_gpus. */

@@ -32,7 +32,9 @@ failed_as() {
 }
 
 # ---- grids ---------------------------------------------------------------------------------------------------------------
-expect_code "nccl: a run on one GPU succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
+EMU_STARTED=$PWD/started expect_code "nccl: a run on one GPU succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
+check "nccl: the driver of one rank starts as it is" test "$(cat started)" = 'default connections'
+rm -f started
 while read -r name how options; do
     read -ra options <<<"$options"
     expect_code "nccl: a run with $name succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 "${options[@]}" --out "$name"
@@ -44,11 +46,14 @@ ddp dp_4 --set zero_optimization.stage=0
 zero3 dp_4 --set zero_optimization.stage=3
 cube pp_2_x_tp_2 --set parallel.pipeline=2 --set parallel.tensor=2 --set parallel.sequence_parallel=true
 ROWS
-EMU_STREAMS=deferred EMU_NCCL_COMMS=$PWD/comms expect_code "nccl: a run with streams that lag succeeds" 0 "$TRAIN" "$TINY" \
+ulimit -S -n 30 # fewer files than the ranks open
+EMU_STARTED=$PWD/started EMU_STREAMS=deferred EMU_NCCL_COMMS=$PWD/comms expect_code "nccl: a run with streams that lag succeeds" 0 "$TRAIN" "$TINY" \
     "${run[@]}" --ranks 4 \
     --set parallel.pipeline=2 \
     --set parallel.tensor=2 --set parallel.sequence_parallel=true --out late
 near "nccl: a run with streams that lag has the losses of one rank" one late
+ulimit -S -n "$(ulimit -H -n)"
+check "nccl: the driver starts with a queue for each stream" test "$(cat started)" = '32 connections'
 # The stand-in refuses a communicator whose ranks have different limits.
 check "nccl: each communicator has its limit of CTAs" test "$(sort -u comms | tr '\n' ';')" = \
     'pp of 2: at most 8 CTAs;tie of 2: at most 4 CTAs;tp of 2: at most 64 CTAs;'
@@ -97,11 +102,12 @@ check "nccl: doctor lists four different GPUs" test "$("$TRAIN" doctor | grep gp
 EMU_BUS=same NCCL_MULTI_RANK_GPU_ENABLE=1 expect_code "nccl: a GPU that is listed twice is accepted if NCCL allows it" 0 \
     "$TRAIN" "$TINY" "${run[@]}" \
     --set train_steps=1 --ranks 2 --out twice
-rm -f comms
-NCCL_MAX_CTAS=6 EMU_NCCL_COMMS=$PWD/comms \
+rm -f comms started
+CUDA_DEVICE_MAX_CONNECTIONS=4 EMU_STARTED=$PWD/started NCCL_MAX_CTAS=6 EMU_NCCL_COMMS=$PWD/comms \
     expect_code "nccl: a run with more GPUs than ranks succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 \
     --out two \
     --set parallel.pipeline=2 --set wall_clock_breakdown=true
+check "nccl: the user's CUDA_DEVICE_MAX_CONNECTIONS is kept" test "$(cat started)" = '4 connections'
 check "nccl: NCCL_MAX_CTAS replaces the limits of the config" test \
     "$(sort -u comms | tr '\n' ';')" = 'pp of 2: at most 6 CTAs;tie of 2: at most 6 CTAs;'
 check "nccl: wall_clock_breakdown prints exposed communication" grep -Eq \

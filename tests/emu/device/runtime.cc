@@ -1,6 +1,7 @@
 /* runtime.cc -- the device management and error functions of the CUDA runtime. */
 #include "tests/emu/device/emu.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,8 +105,20 @@ static bool driver_is(const char *state)
     return word != NULL && strcmp(word, state) == 0;
 }
 
+/* Appends the setting that a driver reads when a process calls it first to the file EMU_STARTED. */
+static void start_driver(void)
+{
+    const char *file = getenv("EMU_STARTED"), *word = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    FILE *to = file != NULL ? fopen(file, "a") : NULL;
+    if (to == NULL) return;
+    fprintf(to, "%s connections\n", word != NULL ? word : "default");
+    fclose(to);
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
+    static pthread_once_t started = PTHREAD_ONCE_INIT;
+    pthread_once(&started, start_driver);
     const char *word = getenv("EMU_DEVICES");
     *count = 0;
     if (driver_is("none") || driver_is("old")) return emu_error(cudaErrorInsufficientDriver);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -135,12 +136,59 @@ static void test_nccl_is_opened_before_ranks_start(void **state)
     assert_null(getenv("NCCL_RAS_ENABLE"));
 }
 
+static rlim_t file_limit(void)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    return limit.rlim_cur;
+}
+
+/* Ranks with a GPU each may open as many files as the machine allows. */
+static void test_the_file_limit_is_raised_for_ranks_with_a_gpu_each(void **state)
+{
+    (void)state;
+    Backend backend = gpu_backend();
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_true(limit.rlim_max > 400);
+    limit.rlim_cur = 400;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    fake_nccl_use();
+    machine = (Machine){1, -1, GPUS_ONE};
+    gpus_prepare(&backend, 4);
+    assert_int_equal(file_limit(), 400);
+    machine = (Machine){4, -1, GPUS_EACH};
+    gpus_prepare(NULL, 4);
+    gpus_prepare(&backend, 1);
+    assert_int_equal(file_limit(), 400);
+    gpus_prepare(&backend, 4);
+    assert_true(file_limit() == limit.rlim_max);
+}
+
+/* The driver reads this variable. The user's value is kept, and one rank needs no other. */
+static void test_several_ranks_ask_the_driver_for_more_queues(void **state)
+{
+    static const char name[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+    (void)state;
+    unsetenv(name);
+    gpus_prepare_driver(1);
+    assert_null(getenv(name));
+    gpus_prepare_driver(2);
+    assert_string_equal(getenv(name), "32");
+    setenv(name, "8", 1);
+    gpus_prepare_driver(8);
+    assert_string_equal(getenv(name), "8");
+    unsetenv(name);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_share_one_gpu_or_have_one_each),
         cmocka_unit_test(test_other_numbers_of_gpus_are_refused),
         cmocka_unit_test(test_nccl_is_opened_before_ranks_start),
+        cmocka_unit_test(test_the_file_limit_is_raised_for_ranks_with_a_gpu_each),
+        cmocka_unit_test(test_several_ranks_ask_the_driver_for_more_queues),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
