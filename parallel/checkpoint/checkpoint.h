@@ -47,6 +47,7 @@ typedef struct {
      * files that are verified. */
     void *staging;
     Event copied; /* recorded after the last copy from or to the staging buffer */
+    bool copying; /* nobody has waited for that event yet */
 } CheckpointIo;
 
 /* Allocates the staging buffer, page-locked if there is a device (`device` may be NULL). Call it

@@ -50,14 +50,9 @@ void checkpoint_io_share(CheckpointIo *io, void *data, size_t bytes)
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-size_t checkpoint_io_window(const CheckpointIo *io)
+void *checkpoint_io_half(const CheckpointIo *io, int half)
 {
-    return checkpoint_io_ranks(io) == 1 ? CHECKPOINT_STAGING_BYTES : CHECKPOINT_STAGING_BYTES / 2;
-}
-
-void *checkpoint_io_inbox(const CheckpointIo *io)
-{
-    return (char *)io->staging + CHECKPOINT_STAGING_BYTES / 2;
+    return (char *)io->staging + (size_t)half * CHECKPOINT_WINDOW;
 }
 
 int64_t extent_count(const ParamExtent *extent, int64_t from, int64_t end, Stretch *first,
@@ -95,12 +90,19 @@ static void copy(CheckpointIo *io, Tensor dst, Tensor src)
     device_copy(io->device, dst, src);
 }
 
-/* Waits until the copies so far have finished, by an event recorded after them. Waiting for the
- * whole device would also wait for steps that were enqueued since. */
-static void await_copies(CheckpointIo *io)
+/* Records an event after the copies so far. Waiting for the whole device would also wait for steps
+ * that were enqueued since. */
+static void end_copies(CheckpointIo *io)
 {
+    CHECK(!io->copying, "copies to a staging buffer that is in use");
     device_event_record(io->device, &io->copied);
-    device_event_synchronize(io->device, &io->copied);
+    io->copying = true;
+}
+
+void checkpoint_io_await(CheckpointIo *io)
+{
+    if (io->copying) device_event_synchronize(io->device, &io->copied);
+    io->copying = false;
 }
 
 const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *there)
@@ -110,7 +112,7 @@ const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s,
      * file. */
     if (data.place == PLACE_HOST) return data.data;
     copy(io, staged(piece, there, s.count), data);
-    await_copies(io);
+    end_copies(io);
     return there;
 }
 
@@ -129,9 +131,9 @@ void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int6
             copy(io, staged(piece, there, s.count), data_of(piece, s));
         used += bytes;
     }
-    /* One wait for all stretches: a wait per stretch would cost a device round trip for every
+    /* One event for all stretches: a wait per stretch would cost a device round trip for every
      * row. */
-    if (!host && used > 0) await_copies(io);
+    if (!host && used > 0) end_copies(io);
 }
 
 void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end,
@@ -149,7 +151,9 @@ void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64
         any = true;
     }
     /* The caller overwrites the window at once, so the copies from it must have finished. */
-    if (!host && any) await_copies(io);
+    if (host || !any) return;
+    end_copies(io);
+    checkpoint_io_await(io);
 }
 
 void checkpoint_io_spread(const ParamExtent *extent, int64_t from, int64_t end, size_t size,

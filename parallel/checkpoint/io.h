@@ -3,8 +3,8 @@
  *
  * A piece is this rank's part of a tensor, and a stretch is a range of consecutive elements of it
  * (pieces.h). A tensor is processed in windows: ranges of its elements that fit into the staging
- * buffer. With several ranks a window fits into half of it, because the other half receives data
- * from other ranks. */
+ * buffer. A save uses windows that fit into half of it. The other half receives data from other
+ * ranks, and then the next window's data from the device, while this window is written. */
 #ifndef PARALLEL_CHECKPOINT_IO_H
 #define PARALLEL_CHECKPOINT_IO_H
 
@@ -27,27 +27,30 @@ void checkpoint_io_share(CheckpointIo *io, void *data, size_t bytes);
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* Returns the maximum size of a window in bytes. */
-size_t checkpoint_io_window(const CheckpointIo *io);
-/* Returns the half of the staging buffer into which a writer receives data that consist of several
- * stretches. It has room for a window. */
-void *checkpoint_io_inbox(const CheckpointIo *io);
+/* The largest window of a save in bytes. */
+#define CHECKPOINT_WINDOW (CHECKPOINT_STAGING_BYTES / 2)
+/* Returns half 0 or 1 of the staging buffer, which has room for such a window. */
+void *checkpoint_io_half(const CheckpointIo *io, int half);
 
 /* Returns how many elements of [from, end) are in the extent, and sets *first to their first
  * stretch. *one says whether they are a single stretch. */
 int64_t extent_count(const ParamExtent *extent, int64_t from, int64_t end, Stretch *first,
                      bool *one);
-/* Returns a pointer through which the host can read stretch `s` of the piece. That is the piece's
- * own memory if the host can read it; otherwise the stretch is copied to `there`, which must have
- * room for it, and `there` is returned. */
+/* Returns a pointer through which the host can read stretch `s` of the piece after
+ * checkpoint_io_await. That is the piece's own memory if the host can read it; otherwise the device
+ * begins to copy the stretch to `there`, which must have room for it, and `there` is returned. */
 const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *there);
-/* Copies the elements of [from, end) that this rank has to `to`. If `packed`, the stretches are
+/* Begins to copy the elements of [from, end) that this rank has to `to`; checkpoint_io_await ends
+ * it. If `packed`, the stretches are
  * stored one after the other; otherwise each goes to its place in the window, whose first element
  * is to[0]. */
 void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end, void *to,
                         bool packed);
+/* Waits until the copies that checkpoint_io_fetch and checkpoint_io_take have begun have ended. It
+ * must be called before the next of these two. */
+void checkpoint_io_await(CheckpointIo *io);
 /* The reverse of checkpoint_io_take without `packed`: copies the elements of [from, end) that this
- * rank has from the window into the piece. */
+ * rank has from the window into the piece. The copies have ended when it returns. */
 void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end,
                        const void *window);
 /* Copies another rank's stretches in [from, end), packed as above, to their places in the window.

@@ -112,7 +112,7 @@ static bool next_window(const Writing *w, const LayoutFile *file, Window *at)
     const SafetensorsEntry *e = &m->tensor[at->tensor].entry;
     int64_t size = (int64_t)dtype_size(e->dtype), from = at->end * size,
             chunk = manifest_chunk_bytes(e), end = (from / chunk + 1) * chunk,
-            most = from + (int64_t)checkpoint_io_window(w->io);
+            most = from + (int64_t)CHECKPOINT_WINDOW;
     if (end > e->bytes) end = e->bytes;
     if (end > most) end = most;
     at->from = from / size;
@@ -125,105 +125,163 @@ static Tensor message(const void *data, int64_t count, size_t size)
     return tensor_1d((void *)(uintptr_t)data, U8, count * (int64_t)size);
 }
 
-/* Sends this rank's part of the window to the window's writer. */
-static void send_window(Writing *w, Window at, int writer)
+/* A window on its way to its file. */
+typedef struct {
+    int file;
+    Window at;
+    int half;         /* of the staging buffer */
+    bool own;         /* this rank writes the file */
+    int64_t count;    /* number of elements that this rank has */
+    const void *data; /* where the host finds them; for the writer, the window */
+} Turn;
+
+static const Piece *piece_of(const Writing *w, const Turn *t)
 {
-    const Piece *piece = contents_piece(w->contents, w->layout->piece[at.tensor]);
+    return contents_piece(w->contents, w->layout->piece[t->at.tensor]);
+}
+
+/* Begins to copy this rank's part of the window into its half of the staging buffer: for the writer
+ * to its place there, for others as one message. */
+static void fetch_part(Writing *w, Turn *t)
+{
+    const Piece *piece = piece_of(w, t);
     Stretch s;
     bool one;
-    int64_t count = extent_count(&piece->extent, at.from, at.end, &s, &one);
-    const void *data = w->io->staging;
+    t->count = extent_count(&piece->extent, t->at.from, t->at.end, &s, &one);
+    t->data = checkpoint_io_half(w->io, t->half);
+    if (t->count == 0) return;
+    /* The usual case, with one rank or an uncut tensor: the writer itself has the whole window. */
+    if (one && (!t->own || t->count == t->at.end - t->at.from))
+        t->data = checkpoint_io_fetch(w->io, piece, s, checkpoint_io_half(w->io, t->half));
+    else
+        checkpoint_io_take(w->io, piece, t->at.from, t->at.end, checkpoint_io_half(w->io, t->half),
+                           !t->own);
+}
+
+/* Sends this rank's part of the window to the window's writer. */
+static void send_part(Writing *w, const Turn *t)
+{
     /* The writer knows from the holdings how much each rank sends, and that this rank sends
      * nothing. Messages therefore need no header. */
-    if (count == 0) return;
-    if (one)
-        data = checkpoint_io_fetch(w->io, piece, s, w->io->staging);
-    else
-        checkpoint_io_take(w->io, piece, at.from, at.end, w->io->staging, true);
-    comm_send(w->io->world, NULL, message(data, count, dtype_size(piece->dtype)), writer);
+    if (t->count > 0)
+        comm_send(w->io->world, NULL, message(t->data, t->count, dtype_size(piece_of(w, t)->dtype)),
+                  w->layout->file[t->file].writer);
 }
 
 /* Receives the part of the window that rank h->rank has, and puts it in its place there. */
-static void receive_window(Writing *w, Window at, const Holding *h, size_t size)
+static void receive_part(Writing *w, const Turn *t, const Holding *h, size_t size)
 {
     Stretch s;
     bool one;
-    char *window = w->io->staging;
-    int64_t count = extent_count(&h->extent, at.from, at.end, &s, &one);
+    char *window = checkpoint_io_half(w->io, t->half);
+    int64_t count = extent_count(&h->extent, t->at.from, t->at.end, &s, &one);
     if (count == 0) return;
     /* A single stretch is received in place. Several stretches arrive packed, in the other half of
      * the staging buffer. */
-    void *to = one ? window + (size_t)(s.at - at.from) * size : checkpoint_io_inbox(w->io);
+    void *to =
+        one ? window + (size_t)(s.at - t->at.from) * size : checkpoint_io_half(w->io, 1 - t->half);
     comm_receive(w->io->world, NULL, message(to, count, size), h->rank);
-    if (!one) checkpoint_io_spread(&h->extent, at.from, at.end, size, to, window);
+    if (!one) checkpoint_io_spread(&h->extent, t->at.from, t->at.end, size, to, window);
 }
 
-/* Collects all ranks' parts of the window and returns a pointer to the complete window in host
- * memory. */
-static const void *gather_window(Writing *w, Window at)
+/* Completes the writer's window with the other ranks' parts. */
+static void receive_parts(Writing *w, const Turn *t)
 {
-    int p = w->layout->piece[at.tensor];
-    const Piece *piece = contents_piece(w->contents, p);
-    /* The usual case, with one rank or an uncut tensor: the writer itself has the whole window. */
-    Stretch s;
-    if (extent_stretch(&piece->extent, at.from, at.end, &s) && s.count == at.end - at.from)
-        return checkpoint_io_fetch(w->io, piece, s, w->io->staging);
+    int p = w->layout->piece[t->at.tensor];
+    if (t->count == t->at.end - t->at.from) return;
     for (int i = w->holdings.first[p]; i < w->holdings.first[p + 1]; i++) {
         const Holding *h = &w->holdings.of[i];
-        if (h->rank == checkpoint_io_rank(w->io))
-            checkpoint_io_take(w->io, piece, at.from, at.end, w->io->staging, false);
-        else
-            receive_window(w, at, h, dtype_size(piece->dtype));
+        if (h->rank != checkpoint_io_rank(w->io))
+            receive_part(w, t, h, dtype_size(piece_of(w, t)->dtype));
     }
-    return w->io->staging;
 }
 
 /* Appends the window to the file and updates the checksum of its chunk. */
-static void write_window(Writing *w, Window at)
+static void write_window(Writing *w, const Turn *t)
 {
-    ManifestTensor *t = &w->layout->manifest.tensor[at.tensor];
-    int64_t size = (int64_t)dtype_size(t->entry.dtype);
-    size_t bytes = (size_t)((at.end - at.from) * size);
-    uint32_t *crc = &t->chunk[at.from * size / manifest_chunk_bytes(&t->entry)];
-    /* Even if the disk has failed, the window is gathered: the other ranks send it in any case and
-     * would wait forever if the writer did not receive. */
-    const void *data = gather_window(w, at);
+    ManifestTensor *m = &w->layout->manifest.tensor[t->at.tensor];
+    int64_t size = (int64_t)dtype_size(m->entry.dtype);
+    size_t bytes = (size_t)((t->at.end - t->at.from) * size);
+    uint32_t *crc = &m->chunk[t->at.from * size / manifest_chunk_bytes(&m->entry)];
     if (!w->good) return;
-    *crc = crc32c(*crc, data, bytes);
-    put_bytes(w, data, bytes);
+    *crc = crc32c(*crc, t->data, bytes);
+    put_bytes(w, t->data, bytes);
+}
+
+/* Does this rank's part of the work for a window whose data are being fetched. Meanwhile the device
+ * fetches those of the next one, if there is one. */
+static void do_turn(Writing *w, const Turn *t, Turn *next)
+{
+    checkpoint_io_await(w->io);
+    /* Even if the disk has failed, the window is completed: the other ranks send it in any case and
+     * would wait forever if the writer did not receive. */
+    if (t->own) receive_parts(w, t);
+    /* Only now the other half of the staging buffer is free. */
+    if (next) fetch_part(w, next);
+    if (t->own)
+        write_window(w, t);
+    else
+        send_part(w, t);
 }
 
 /* ---- all files --------------------------------------------------------------------------------
  */
+
+/* The files of a part, and the window that each has reached. */
+typedef struct {
+    int first, end, file;
+    bool more; /* a file has had a window in this round */
+    Window at[CHECKPOINT_MAX_WRITERS];
+} Rounds;
+
+/* Sets *t to the next window of the part; returns false after the last one. */
+static bool next_turn(const Writing *w, Rounds *r, Turn *t)
+{
+    for (;;) {
+        if (r->file == r->end) {
+            if (!r->more) return false;
+            r->file = r->first;
+            r->more = false;
+        }
+        int f = r->file++;
+        Window *at = &r->at[f - r->first];
+        if (!next_window(w, &w->layout->file[f], at)) continue;
+        r->more = true;
+        *t = (Turn){.file = f,
+                    .at = *at,
+                    .half = 1 - t->half,
+                    .own = w->layout->file[f].writer == checkpoint_io_rank(w->io)};
+        return true;
+    }
+}
 
 /* Writes all files of a part in rounds, one window of each file per round. This rank may be the
  * writer of one of them. */
 static void write_part(Writing *w, CheckpointPart part)
 {
     const Layout *l = w->layout;
-    int own = -1, first = 0, end = l->manifest.n_files;
-    Window at[CHECKPOINT_MAX_WRITERS];
-    while (first < end && l->manifest.file[first].part != part)
-        first++;
-    while (l->manifest.file[end - 1].part != part)
-        end--;
-    for (int f = first; f < end; f++) {
-        at[f - first] = (Window){.tensor = l->file[f].first};
+    Rounds r = {.end = l->manifest.n_files};
+    int own = -1;
+    while (r.first < r.end && l->manifest.file[r.first].part != part)
+        r.first++;
+    while (l->manifest.file[r.end - 1].part != part)
+        r.end--;
+    r.file = r.first;
+    for (int f = r.first; f < r.end; f++) {
+        r.at[f - r.first] = (Window){.tensor = l->file[f].first};
         if (l->file[f].writer == checkpoint_io_rank(w->io)) own = f;
     }
     if (own >= 0) begin_file(w, own);
     /* While the disk of one writer is busy, its senders already serve the next writer. All ranks go
      * through the same list of windows, which prevents a deadlock. */
-    for (bool more = true; more;) {
-        more = false;
-        for (int f = first; f < end; f++) {
-            if (!next_window(w, &l->file[f], &at[f - first])) continue;
-            more = true;
-            if (f == own)
-                write_window(w, at[f - first]);
-            else
-                send_window(w, at[f - first], l->file[f].writer);
-        }
+    Turn now = {0}, next = {0};
+    bool more = next_turn(w, &r, &now);
+    if (more) fetch_part(w, &now);
+    while (more) {
+        next = now;
+        more = next_turn(w, &r, &next);
+        do_turn(w, &now, more ? &next : NULL);
+        now = next;
     }
     if (own >= 0) end_file(w);
 }

@@ -102,15 +102,33 @@ static void a_large_tensor_is_saved_in_several_chunks(void **state)
     test_run_close(&r);
 }
 
+/* The device of the test below, and the number of writes during which it was copying. */
+static const Device *copying_device;
+static int writes_beside_copies;
+
+static ssize_t write_and_look(void *self, int fd, const void *data, size_t bytes)
+{
+    /* The device counts its copies, and the waits for them. */
+    writes_beside_copies += copying_device->index > copying_device->waits;
+    return fs_system.write(self, fd, data, bytes);
+}
+
+/* While a window is written, the device copies the next one of the same part to the other half of
+ * the staging buffer. */
 static void device_tensors_pass_through_the_staging_buffer(void **state)
 {
     (void)state;
     Device device = {.backend = &test_offset_backend};
+    FsOps fs = fs_system;
     TestRun r;
     test_run_open(&r);
     test_run_must_save(&r, 1);
     checkpoint_io_close(&r.io);
     checkpoint_io_open(&r.io, &device, NULL);
+    copying_device = &device;
+    writes_beside_copies = 0;
+    fs.write = write_and_look;
+    r.io.fs = &fs;
     test_run_fill(&r, 2);
     CheckpointContents contents = test_run_contents(&r);
     for (int i = 0; i < N_ALL; i++) {
@@ -119,6 +137,7 @@ static void device_tensors_pass_through_the_staging_buffer(void **state)
     }
     assert_true(checkpoint_write(&r.io, r.run, &contents, r.err, sizeof r.err));
     assert_int_equal(device.index, N_ALL);
+    assert_in_range(writes_beside_copies, N_ALL - CHECKPOINT_PARTS, N_ALL);
     char *path = checkpoint_path(r.run, 1);
     Checkpoint *c = NULL;
     assert_true(checkpoint_open(path, &c, r.err, sizeof r.err));
