@@ -122,7 +122,7 @@ static int asked_for_gpus;
 
 static bool gpus_for_all(const Config *config)
 {
-    assert_in_range(config->world, 2, 16); /* one rank needs no GPU of its own */
+    assert_in_range(config->world, 2, 32); /* one rank needs no GPU of its own */
     asked_for_gpus++;
     return config->device != DEVICE_CPU;
 }
@@ -203,6 +203,28 @@ static void values_that_follow_from_gpus_are_shown_and_make_no_difference(void *
     config_free(given);
 }
 
+/* The preset for eight GPUs fills them: few micro-batches of many sequences, ZeRO 1, and all that
+ * GPUs do by default. On fewer ranks the same batch takes more micro-batches. */
+static void the_preset_for_eight_gpus_overlaps_and_takes_large_micro_batches(void **state)
+{
+    (void)state;
+    for (int64_t world = 1; world <= 32; world *= 2) {
+        const ConfigContext context = {.world = world, .own_gpus = gpus_for_all};
+        ConfigReport report;
+        const Config *c = config_load("configs/gpt2_1558m_8gpu.json", 0, NULL, &context, &report);
+        if (c == NULL) fail_msg("%lld ranks: %s", (long long)world, report.error[0]);
+        assert_int_equal(c->zero_optimization.stage, 1);
+        assert_int_equal(c->train_batch_size, 512);
+        assert_int_equal(c->train_micro_batch_size_per_gpu, 16);
+        assert_int_equal(c->gradient_accumulation_steps, 32 / world);
+        assert_int_equal(c->activation_checkpointing.policy, RECOMPUTE_SELECTIVE);
+        assert_int_equal(c->zero_optimization.overlap_comm, world > 1);
+        assert_int_equal(c->checkpoint.writers, world < 8 ? world : 8);
+        config_report_free(&report);
+        config_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -211,6 +233,7 @@ int main(void)
         cmocka_unit_test(session_on_cuda_agrees_with_the_opened_device),
         cmocka_unit_test(overlap_comm_and_writers_follow_from_a_gpu_for_each_rank),
         cmocka_unit_test(values_that_follow_from_gpus_are_shown_and_make_no_difference),
+        cmocka_unit_test(the_preset_for_eight_gpus_overlaps_and_takes_large_micro_batches),
     };
     return cmocka_run_group_tests_name("config device", tests, NULL, NULL);
 }

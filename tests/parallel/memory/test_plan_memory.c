@@ -215,6 +215,50 @@ static void test_each_data_parallel_rank_holds_exactly_its_planned_memory(void *
     }
 }
 
+/* ---- the preset for eight GPUs --------------------------------------------------------------- */
+
+enum { GPUS = 8 };
+
+/* Adds up what a rank of the preset needs on its GPU. */
+static void check_preset(Comm *world, void *context)
+{
+    const Config *c = context;
+    const size_t GIB = (size_t)1 << 30, gpu = 79 * GIB; /* an H100 of 80 GB shows 79.1 GiB */
+    const size_t beside = GIB / 2;                      /* CUDA's context and the code of kernels */
+    Trainer t = {.config = c};
+    session_build(&t.session, c, world, true);
+    GridNccl nccl = grid_nccl(c);
+    size_t reserve = grid_reserve(&t.session.grid, &nccl);
+    t.optimizer_bytes = optimizer_bytes(c, t.session.params);
+    DataSet data = {0};
+    MemoryPlan plan = memory_plan(&t, &data);
+    if (plan.total + reserve + beside > gpu || plan.activations < 10 * GIB)
+        rank_wrong(world, "%zu MiB, of them %zu for activations, and %zu for NCCL",
+                   plan.total >> 20, plan.activations >> 20, reserve >> 20);
+    if (world->rank == 0)
+        print_message("a rank of the preset needs %.1f GiB: weights %.1f, gradients %.1f, "
+                      "optimizer %.1f, activations %.1f; NCCL %zu MiB\n",
+                      (double)plan.total / (double)GIB, (double)plan.weights / (double)GIB,
+                      (double)plan.gradients / (double)GIB, (double)plan.optimizer / (double)GIB,
+                      (double)plan.activations / (double)GIB, reserve >> 20);
+    comm_barrier(world);
+    session_close(&t.session);
+}
+
+/* The preset for eight GPUs fits into GPUs of 80 GB, with large micro-batches. */
+static void test_the_preset_for_eight_gpus_fits_into_80_gb(void **state)
+{
+    static const char *const bf16[] = {"bf16.enabled=true"};
+    const ConfigContext eight = {.world = GPUS};
+    ConfigReport report;
+    (void)state;
+    const Config *c = config_load("configs/gpt2_1558m_8gpu.json", 1, bf16, &eight, &report);
+    assert_non_null(c);
+    config_report_free(&report);
+    thread_ranks(GPUS, 60, check_preset, (void *)c);
+    config_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_plans_of_ranks_on_one_device_add_up_without_overflow),
         cmocka_unit_test(test_the_largest_plan_of_each_stage_is_found),
         cmocka_unit_test(test_each_data_parallel_rank_holds_exactly_its_planned_memory),
+        cmocka_unit_test(test_the_preset_for_eight_gpus_fits_into_80_gb),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

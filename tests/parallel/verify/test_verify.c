@@ -60,10 +60,11 @@ static void expect_said(const Said *said, int code, const char *words)
                  said->text);
 }
 
-static const char *const presets[] = {"configs/demo.json",       "configs/gpt2_124m.json",
-                                      "configs/gpt2_350m.json",  "configs/gpt2_774m.json",
-                                      "configs/gpt2_1558m.json", "configs/llama_160m.json",
-                                      "configs/llama_1b.json",   "configs/llama_8b.json"};
+static const char *const presets[] = {
+    "configs/demo.json",      "configs/gpt2_124m.json",  "configs/gpt2_350m.json",
+    "configs/gpt2_774m.json", "configs/gpt2_1558m.json", "configs/llama_160m.json",
+    "configs/llama_1b.json",  "configs/llama_8b.json",   "configs/gpt2_1558m_8gpu.json"};
+enum { PRESETS = sizeof presets / sizeof *presets };
 
 /* Each preset is tried with another number of ranks and another ZeRO stage. Most batch sizes fit
  * these numbers of ranks, but they need not. */
@@ -71,7 +72,7 @@ static void test_every_preset_on_data_parallel_ranks_equals_a_single_rank(void *
 {
     (void)state;
     int every = (int)turns_every(5);
-    for (int i = (int)turns_first(every); i < 8; i += every) {
+    for (int i = (int)turns_first(every); i < PRESETS; i += every) {
         char stage[64];
         snprintf(stage, sizeof stage, "zero_optimization.stage=%d", i % VERIFIED_STAGES);
         Said said =
