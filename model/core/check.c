@@ -19,9 +19,11 @@
 /* Shared by all threads, so that the process ends only once, whichever threads fail. */
 static struct {
     atomic_bool shared, begun;
-    pthread_mutex_t mutex; /* guards the hook, and is held while it runs */
+    pthread_mutex_t mutex; /* guards the flush hook, and is held while it runs */
     void (*flush)(void *context);
     void *context;
+    _Atomic(bool (*)(void *context, ExitCode code)) claim;
+    _Atomic(void *) claim_context;
 } ends = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 /* In the thread whose failure ends the process: the exit code known so far. -1 in all other
  * threads. */
@@ -40,6 +42,13 @@ void ends_set_flush(void (*flush)(void *context), void *context)
     pthread_mutex_unlock(&ends.mutex);
 }
 
+void ends_set_claim(bool (*claim)(void *context, ExitCode code), void *context)
+{
+    atomic_store(&ends.claim, NULL);
+    atomic_store(&ends.claim_context, context);
+    atomic_store(&ends.claim, claim);
+}
+
 void ends_wait(void)
 {
     for (;;)
@@ -55,6 +64,8 @@ static void end_begin(ExitCode code)
     if (ending_with >= 0) _exit(ending_with);
     if (atomic_exchange(&ends.begun, true)) ends_wait();
     ending_with = (int)code;
+    bool (*claim)(void *context, ExitCode code) = atomic_load(&ends.claim);
+    if (claim && !claim(atomic_load(&ends.claim_context), code)) ends_wait();
 }
 
 /* Flushes stdout before an error message is printed, unless another thread holds it for long. */
@@ -73,6 +84,12 @@ static void end_shared(ExitCode code)
     ending_with = (int)code;
     pthread_mutex_lock(&ends.mutex);
     if (ends.flush) ends.flush(ends.context);
+    _exit((int)code);
+}
+
+void ends_now(ExitCode code)
+{
+    end_shared(code);
     _exit((int)code);
 }
 

@@ -35,6 +35,14 @@ void ends_wait(void) __attribute__((noreturn));
  * wait for them. When this function returns, the previous hook is not running. */
 void ends_set_flush(void (*flush)(void *context), void *context);
 
+/* Sets the hook for ranks that are processes; NULL removes it. fail and CHECK call it before they
+ * print anything. It returns whether this is the first failure of all ranks; if not, the process
+ * only waits for ends_now. */
+void ends_set_claim(bool (*claim)(void *context, ExitCode code), void *context);
+/* Ends the process without a message: runs the flush hook and calls _exit. For the thread that
+ * hears that another rank has failed. */
+void ends_now(ExitCode code) __attribute__((noreturn));
+
 /* Prints file, line, the condition and the operands, then exits with EXIT_BUG. */
 void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 4, 5)));

@@ -1,22 +1,12 @@
 /* collective.c -- collectives of thread ranks. All ranks publish their tensors and meet, each rank
  * does its part on its own stream, and all meet again. */
-#include "model/core/check.h"
 #include "model/core/min_max.h"
-#include "model/kernels/ops.h"
+#include "parallel/comm/combine.h"
 #include "parallel/comm/local/group.h"
 
 /* Sums are computed in blocks, so that a block is still in the core's cache when it is copied to
  * the peers. */
 enum { BLOCK_BYTES = 64 << 10 };
-
-_Static_assert((int)COMM_MAX_RANKS <= (int)SUM_SOURCES,
-               "op_sum and op_maximum take all ranks' tensors");
-
-/* Returns elements [first, first + n) of a dense tensor. */
-static Tensor slice(Tensor t, int64_t first, int64_t n)
-{
-    return tensor_slice_rows(tensor_flat(t), first, n);
-}
 
 static void publish(Comm *comm, LocalCall call)
 {
@@ -47,44 +37,14 @@ static void finish(Comm *comm, Device *on, bool wait)
     pthread_mutex_unlock(&group->mutex);
 }
 
-/* dst = src[0] combined with the other sources in order, on the host. dst may be a source. */
-#define COMBINE(type)                                                                              \
-    do {                                                                                           \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            type x = ((const type *)src[0].data)[i];                                               \
-            for (int r = 1; r < ranks; r++) {                                                      \
-                type y = ((const type *)src[r].data)[i];                                           \
-                x = op == REDUCE_SUM ? x + y : y > x || y != y ? y : x;                            \
-            }                                                                                      \
-            ((type *)dst.data)[i] = x;                                                             \
-        }                                                                                          \
-    } while (0)
-
-static void combine(Tensor dst, const Tensor *src, int ranks, ReduceOp op)
-{
-    int64_t n = tensor_count(dst);
-    switch (dst.dtype) {
-    case F64: COMBINE(double); break;
-    case F32: COMBINE(float); break;
-    case I64: COMBINE(int64_t); break;
-    case I32: COMBINE(int32_t); break;
-    default: CHECK(0, "a reduction of %s on the host", dtype_name(dst.dtype));
-    }
-}
-
 /* Reduces elements [first, first + n) of all members' `in` into dst, in rank order. */
 static void reduce(Comm *comm, Device *on, Tensor dst, int64_t first, int64_t n, ReduceOp op)
 {
     LocalGroup *group = local_group(comm);
     Tensor src[COMM_MAX_RANKS];
     for (int i = 0; i < comm->size; i++)
-        src[i] = slice(group->member[i].call.in, first, n);
-    if (on && op == REDUCE_SUM)
-        op_sum(on, dst, src, comm->size);
-    else if (on)
-        op_maximum(on, dst, src, comm->size);
-    else
-        combine(dst, src, comm->size, op);
+        src[i] = comm_slice(group->member[i].call.in, first, n);
+    comm_combine(on, dst, src, comm->size, op);
 }
 
 /* Returns how many elements to reduce at a time: a block if the CPU computes, else all of them. */
@@ -97,9 +57,7 @@ static int64_t block_of(const Device *on, DType dtype)
 void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     LocalGroup *group = local_group(comm);
-    /* Each member's slice is a multiple of whole cache lines. */
-    int64_t n = tensor_count(x), line = 64;
-    int64_t share = ((n + comm->size - 1) / comm->size + line - 1) / line * line;
+    int64_t n = tensor_count(x), share = comm_share(n, comm->size);
     int64_t first = min_i64(n, comm->rank * share), end = min_i64(n, first + share);
     publish(comm, (LocalCall){.name = "all-reduce",
                               .count = n,
@@ -114,10 +72,10 @@ void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
      * is summed once, by one rank, so all ranks get the same bits. */
     for (int64_t at = first, now; at < end; at += now) {
         now = min_i64(block_of(on, x.dtype), end - at);
-        Tensor sum = slice(x, at, now);
+        Tensor sum = comm_slice(x, at, now);
         reduce(comm, on, sum, at, now, op);
         for (int i = 0; i < comm->size; i++)
-            local_copy(on, slice(group->member[i].call.in, at, now), sum);
+            local_copy(on, comm_slice(group->member[i].call.in, at, now), sum);
     }
     finish(comm, on, n > 0);
 }
@@ -135,11 +93,11 @@ void local_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
         wait_before(comm, on, i);
     /* Out of place, op_sum uses stores that bypass the caches, so blocks would not help. In place,
      * the destination is already in the cache. */
-    bool in_place = part.data == slice(whole, comm->rank * n, n).data;
+    bool in_place = part.data == comm_slice(whole, comm->rank * n, n).data;
     int64_t block = in_place ? block_of(on, part.dtype) : n;
     for (int64_t at = 0, now; at < n; at += now) {
         now = min_i64(block, n - at);
-        reduce(comm, on, slice(part, at, now), comm->rank * n + at, now, REDUCE_SUM);
+        reduce(comm, on, comm_slice(part, at, now), comm->rank * n + at, now, REDUCE_SUM);
     }
     finish(comm, on, n > 0);
 }
@@ -156,7 +114,7 @@ void local_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
                               .in = part});
     for (int i = 0; i < comm->size && n > 0; i++) {
         wait_before(comm, on, i);
-        local_copy(on, slice(whole, i * n, n), group->member[i].call.in);
+        local_copy(on, comm_slice(whole, i * n, n), group->member[i].call.in);
     }
     finish(comm, on, n > 0);
 }

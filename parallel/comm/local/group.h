@@ -4,6 +4,7 @@
 #ifndef PARALLEL_COMM_LOCAL_GROUP_H
 #define PARALLEL_COMM_LOCAL_GROUP_H
 
+#include "parallel/comm/call.h"
 #include "parallel/comm/local/local.h"
 
 #include <pthread.h>
@@ -131,8 +132,9 @@ void local_end_waiting(Comm *comm, bool lost) __attribute__((noreturn));
  * transport's error message will name the cause. Called with the group's mutex held. Releases it
  * meanwhile. */
 bool local_leaves_deadline(Comm *comm);
-/* Writes, for example, "all-reduce (max) of 1 i64 in host memory", "receive of 12 f32 from rank 2"
- * or "barrier". Returns text. */
+/* Returns the call as error messages describe it. */
+CommCall local_call(const LocalGroup *group, const LocalCall *call);
+/* Does comm_call_text. */
 const char *local_describe(const LocalGroup *group, const LocalCall *call, char *text, size_t n);
 /* Makes the member check its counter again. Called without the mutex, after the counter was
  * changed. */

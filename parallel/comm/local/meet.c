@@ -7,17 +7,15 @@
 
 #include <math.h>
 #include <sched.h>
-#include <string.h>
 
 /* A wait is slept in at least this many slices of parallel.timeout, none longer than a second. If
  * the process is stopped meanwhile, at most one slice counts. */
 enum { SLICES = 16 };
 
-static bool same_call(const LocalCall *a, const LocalCall *b)
+static bool same_call(const LocalGroup *group, const LocalCall *a, const LocalCall *b)
 {
-    return strcmp(a->name, b->name) == 0 && a->count == b->count && a->dtype == b->dtype &&
-           a->op == b->op && a->root == b->root && a->backend == b->backend &&
-           (a->made == NULL || strcmp(a->made, b->made) == 0);
+    CommCall one = local_call(group, a), other = local_call(group, b);
+    return comm_call_same(&one, &other) && a->backend == b->backend;
 }
 
 /* Ends the program if the members' calls differ. The last member to arrive runs it, when all calls
@@ -28,7 +26,7 @@ static void check_calls(const LocalGroup *group)
     for (int i = 1; i < group->size; i++) {
         const LocalMember *other = &group->member[i];
         char a[128], b[128];
-        CHECK(same_call(&first->call, &other->call),
+        CHECK(same_call(group, &first->call, &other->call),
               "call %lld of group %s: rank %d makes %s, rank %d %s", (long long)first->calls,
               group->name, first->world_rank, local_describe(group, &first->call, a, sizeof a),
               other->world_rank, local_describe(group, &other->call, b, sizeof b));

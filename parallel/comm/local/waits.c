@@ -5,23 +5,22 @@
 #include "parallel/comm/local/group.h"
 
 #include <stdio.h>
-#include <string.h>
+
+CommCall local_call(const LocalGroup *group, const LocalCall *call)
+{
+    return (CommCall){.name = call->name,
+                      .made = call->made,
+                      .count = call->count,
+                      .dtype = call->dtype,
+                      .op = call->op,
+                      .root = call->root < 0 ? -1 : group->member[call->root].world_rank,
+                      .device = call->backend != NULL};
+}
 
 const char *local_describe(const LocalGroup *group, const LocalCall *call, char *text, size_t n)
 {
-    FILE *to = fmemopen(text, n, "w");
-    CHECK(to != NULL, "no stream over %zu bytes", n);
-    fputs(call->name, to);
-    if (call->op == REDUCE_MAX) fputs(" (max)", to);
-    if (call->made) fprintf(to, " into %s", call->made);
-    if (call->count >= 0)
-        fprintf(to, " of %lld %s%s", (long long)call->count, dtype_name(call->dtype),
-                call->backend ? "" : " in host memory");
-    if (call->root >= 0)
-        fprintf(to, " %s rank %d", strcmp(call->name, "send") == 0 ? "to" : "from",
-                group->member[call->root].world_rank);
-    fclose(to);
-    return text;
+    CommCall seen = local_call(group, call);
+    return comm_call_text(&seen, text, n);
 }
 
 /* ---- called with the group's mutex held ------------------------------------------------------ */

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -30,10 +31,12 @@ void rank_wrong(const Comm *comm, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    char whole[512];
+    snprintf(whole, sizeof whole, "rank %d of %d in %s: %s", comm->rank, comm->size, comm->name,
+             text);
+    if (process_rank_wrong(whole)) return;
     pthread_mutex_lock(&wrong_mutex);
-    if (wrong[0] == '\0')
-        snprintf(wrong, sizeof wrong, "rank %d of %d in %s: %s", comm->rank, comm->size, comm->name,
-                 text);
+    if (wrong[0] == '\0') memcpy(wrong, whole, sizeof wrong);
     pthread_mutex_unlock(&wrong_mutex);
 }
 
@@ -50,8 +53,20 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
+/* Does the same with ranks that are processes. */
+static void fork_ranks(int ranks, double timeout, RankBody body, void *context)
+{
+    int code = process_ranks(ranks, timeout, body, context, NULL, wrong, sizeof wrong);
+    if (code != 0) _exit(code);
+    if (wrong[0]) fail_msg("%s", wrong);
+}
+
 void thread_ranks(int ranks, double timeout, RankBody body, void *context)
 {
+    if (ranks_are_processes()) {
+        fork_ranks(ranks, timeout, body, context);
+        return;
+    }
     LocalWorld *world = local_world_create(ranks, timeout);
     Rank rank[COMM_MAX_RANKS];
     pthread_t thread[COMM_MAX_RANKS];

@@ -1,0 +1,139 @@
+/* drive.c -- sends and receives on all connections at once until a call has what it expects, so no
+ * order of sends and receives can deadlock the ranks. */
+#include "model/core/clock.h"
+#include "parallel/comm/socket/world.h"
+
+#include <poll.h>
+#include <stdio.h>
+
+/* A wait of this many milliseconds is reported to rank 0. Shorter ones cost nothing. After that the
+ * rank looks again each second. */
+enum { SHORT_WAIT = 20, LOOK_AGAIN = 1000, CONNECT_AGAIN = 2 };
+
+/* Rank 0 ends the program sooner than this many seconds after a connection was lost. */
+static const double LOST_SECONDS = 10;
+
+/* What one pass over the members has found. */
+typedef struct {
+    struct pollfd fd[COMM_MAX_RANKS + 1];
+    int member[COMM_MAX_RANKS + 1], n; /* member -1: the socket that accepts connections */
+    bool pending;                      /* something is still to be sent or received */
+    bool refused;                      /* a connection has to be tried again */
+    uint64_t who, gone; /* sets of world ranks: all that are pending; those that have closed */
+} Pass;
+
+static void add(Pass *pass, int fd, short events, int member)
+{
+    pass->fd[pass->n] = (struct pollfd){.fd = fd, .events = events};
+    pass->member[pass->n++] = member;
+}
+
+static void pass_member(Pass *pass, SocketGroup *group, int member, bool expects, bool *accepts)
+{
+    SocketWorld *world = group->world;
+    int rank = group->share.member[member];
+    SocketPeer *peer = &world->peer[rank];
+    if (!expects && queue_is_empty(&peer->out)) return;
+    socket_connect(world, rank);
+    socket_flush(peer);
+    bool sends = !queue_is_empty(&peer->out);
+    if (!expects && !sends) return;
+    pass->pending = true;
+    pass->who |= (uint64_t)1 << rank;
+    if (peer->gone)
+        pass->gone |= (uint64_t)1 << rank;
+    else if (peer->fd >= 0)
+        add(pass, peer->fd, (short)((expects ? POLLIN : 0) | (sends ? POLLOUT : 0)), member);
+    else if (rank > world->rank)
+        *accepts = true;
+    else
+        pass->refused = true;
+}
+
+static void pass_all(Pass *pass, SocketGroup *group, SocketExpects expects)
+{
+    SocketWorld *world = group->world;
+    bool accepts = false;
+    pass->n = 0;
+    pass->pending = pass->refused = false;
+    pass->who = pass->gone = 0;
+    for (int i = 0; i < group->share.size; i++)
+        if (i != group->rank) pass_member(pass, group, i, expects(group, i), &accepts);
+    if (!accepts) return;
+    add(pass, world->links->listener[world->rank], POLLIN, -1);
+    for (int i = 0; i < world->strangers && pass->n < COMM_MAX_RANKS + 1; i++)
+        add(pass, world->stranger[i].fd, POLLIN, -1);
+}
+
+/* Reports the wait to rank 0. */
+static void report(SocketGroup *group, const Pass *pass, uint64_t number)
+{
+    SocketWorld *world = group->world;
+    SocketFrame call = group->call;
+    char text[128];
+    SocketWait wait = {.waits = 1,
+                       .meets = world->messages == NULL && group->meeting,
+                       .wait = number,
+                       .group = group->share.id,
+                       .who = pass->who,
+                       .gone = pass->gone};
+    if (world->messages) wait.who = (uint64_t)1 << socket_awaited_message(group, &call);
+    CommCall seen = socket_seen(&call);
+    snprintf(wait.call, sizeof wait.call, "group %s, call %lld, %s", group->share.name,
+             (long long)group->share.calls, comm_call_text(&seen, text, sizeof text));
+    socket_service_waits(&world->service, &wait);
+}
+
+static void act(const Pass *pass, SocketGroup *group, SocketExpects expects)
+{
+    SocketWorld *world = group->world;
+    bool accepts = false;
+    for (int i = 0; i < pass->n; i++) {
+        int member = pass->member[i];
+        if (pass->fd[i].revents == 0) continue;
+        if (member < 0) {
+            accepts = true;
+            continue;
+        }
+        socket_peer(group, member)->blocked = false;
+        while (expects(group, member) && socket_receive(world, group->share.member[member]))
+            continue;
+    }
+    if (accepts) socket_accept(world);
+}
+
+void socket_drive(Comm *comm, SocketExpects expects)
+{
+    SocketGroup *group = socket_group(comm);
+    SocketService *service = &group->world->service;
+    Pass pass;
+    double lost = 0;
+    bool reported = false;
+    uint64_t number = ++group->world->waits;
+    for (pass_all(&pass, group, expects); pass.pending; pass_all(&pass, group, expects)) {
+        int limit = pass.refused ? CONNECT_AGAIN : reported ? LOOK_AGAIN : SHORT_WAIT;
+        double start = seconds_now();
+        if (reported || pass.gone) report(group, &pass, number);
+        reported = reported || pass.gone;
+        int ready = poll(pass.fd, (nfds_t)pass.n, limit);
+        double seconds = seconds_now() - start;
+        comm->waited += seconds;
+        lost = pass.gone ? lost + seconds : 0;
+        if (lost > LOST_SECONDS)
+            fail(EXIT_PEER_LOST, "group %s: rank %d has lost its connection to another rank",
+                 group->share.name, group->world->rank);
+        if (ready > 0) act(&pass, group, expects);
+        /* A transfer that goes on begins a new wait. A meeting waits for the last rank, whoever
+         * comes before. */
+        if (ready > 0 && !group->meeting) {
+            if (reported) socket_service_goes_on(service);
+            reported = false;
+            number = ++group->world->waits;
+        }
+        if (ready <= 0 && !reported && !pass.refused) {
+            report(group, &pass, number);
+            reported = true;
+        }
+    }
+    if (reported) socket_service_goes_on(service);
+}

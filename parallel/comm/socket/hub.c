@@ -1,0 +1,197 @@
+/* hub.c -- receives the reports of all ranks in rank 0's process and keeps them in a table. What
+ * follows from the table is in judge.c. */
+#include "parallel/comm/socket/hub.h"
+
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "parallel/comm/deadline.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Seconds between two looks at the table, at most, and while answers are awaited. A deadline is
+ * looked at this many times, so that at most one part of it counts while the process is stopped. */
+static const double LONGEST_LOOK = 1, SOON = 0.01;
+enum { LOOKS = 16 };
+
+SocketHub *socket_hub_create(SocketLinks *links, double timeout)
+{
+    SocketHub *hub = must_calloc(1, sizeof *hub);
+    hub->links = links;
+    hub->ranks = links->ranks;
+    hub->timeout = timeout;
+    hub->asked_for = -1;
+    atomic_store(&hub->claimed, -1);
+    return hub;
+}
+
+void socket_hub_destroy(SocketHub *hub)
+{
+    free(hub);
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+/* A packet that finds no room is lost: its receiver is stopped, or is about to find out that rank 0
+ * has ended. */
+static void tell(SocketHub *hub, int rank, SocketPacket packet)
+{
+    send(hub->links->star[rank][0], &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void socket_hub_ask(SocketHub *hub, bool anew)
+{
+    if (anew) hub->asked++;
+    for (int i = 1; i < hub->ranks; i++)
+        tell(hub, i, (SocketPacket){.kind = PACKET_ASK, .asked = hub->asked});
+}
+
+bool socket_hub_claim(SocketHub *hub, int rank, int code)
+{
+    int none = -1;
+    if (!atomic_compare_exchange_strong(&hub->claimed, &none, rank)) return false;
+    if (rank != 0) tell(hub, rank, (SocketPacket){.kind = PACKET_GRANT});
+    for (int i = 1; i < hub->ranks; i++)
+        if (i != rank) tell(hub, i, (SocketPacket){.kind = PACKET_VERDICT, .code = code});
+    return true;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static SocketHubGroup *find_group(SocketHub *hub, const SocketGroupReport *report)
+{
+    for (int i = 0; i < hub->groups; i++)
+        if (hub->group[i].id == report->id) return &hub->group[i];
+    CHECK(hub->groups < HUB_GROUPS, "more than %d groups", HUB_GROUPS);
+    SocketHubGroup *group = &hub->group[hub->groups++];
+    *group = (SocketHubGroup){.id = report->id, .size = report->size};
+    memcpy(group->name, report->name, sizeof group->name);
+    for (int i = 0; i < report->size; i++)
+        group->member[i] = report->member[i];
+    return group;
+}
+
+static void take_group(SocketHub *hub, int rank, const SocketGroupReport *report)
+{
+    SocketHubGroup *group = find_group(hub, report);
+    int open = 0;
+    for (int i = 0; i < group->size; i++) {
+        if (group->member[i] == rank) {
+            group->meetings[i] = report->meetings;
+            group->closed[i] = report->closed;
+        }
+        if (!group->closed[i] && !hub->rank[group->member[i]].left) open++;
+    }
+    if (report->id == 0 && report->closed) hub->rank[rank].left = true;
+    /* The last member has left. Nobody can wait there any more. */
+    if (open == 0) *group = hub->group[--hub->groups];
+}
+
+void socket_hub_take(SocketHub *hub, const SocketReport *report)
+{
+    SocketHubRank *rank = &hub->rank[report->rank];
+    memcpy(rank->place, report->place, sizeof rank->place);
+    rank->wait = report->wait;
+    rank->asked = report->rank == 0 ? hub->asked : report->asked;
+    rank->held = report->held;
+    for (int i = 0; i < report->groups; i++)
+        take_group(hub, report->rank, &report->group[i]);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+static void take_packet(SocketHub *hub, int rank, const SocketReport *packet, size_t bytes)
+{
+    SocketPacket small;
+    memcpy(&small, packet, sizeof small);
+    if (packet->kind == PACKET_REPORT && bytes == socket_report_bytes(packet) &&
+        packet->rank == rank)
+        socket_hub_take(hub, packet);
+    if (packet->kind == PACKET_CLAIM && socket_hub_claim(hub, rank, small.code))
+        ends_now((ExitCode)small.code);
+}
+
+/* Receives all that has come from a rank. */
+static void listen_to(SocketHub *hub, int rank, SocketReport *packet)
+{
+    ssize_t got = 1;
+    while (got > 0) {
+        got = recv(hub->links->star[rank][0], packet, sizeof *packet, MSG_DONTWAIT);
+        if (got >= (ssize_t)sizeof(SocketPacket)) take_packet(hub, rank, packet, (size_t)got);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+            hub->rank[rank].ended = true;
+    }
+}
+
+/* Receives the launcher's reports of ranks whose processes have ended. */
+static void listen_to_launcher(SocketHub *hub, SocketReport *buffer)
+{
+    SocketPacket packet;
+    while (recv(hub->links->launcher[1], &packet, sizeof packet, MSG_DONTWAIT) ==
+           (ssize_t)sizeof packet) {
+        if (packet.kind != PACKET_ENDED || packet.rank <= 0 || packet.rank >= hub->ranks) continue;
+        SocketHubRank *rank = &hub->rank[packet.rank];
+        listen_to(hub, packet.rank, buffer); /* its goodbye came before */
+        rank->ended = rank->known = true;
+        rank->status = packet.code;
+    }
+}
+
+static double look_after(const SocketHub *hub, bool soon)
+{
+    if (soon) return SOON;
+    return hub->timeout > 0 ? fmin(LONGEST_LOOK, hub->timeout / LOOKS) : LONGEST_LOOK;
+}
+
+static bool all_have_left(const SocketHub *hub)
+{
+    for (int i = 1; i < hub->ranks; i++)
+        if (!hub->rank[i].left) return false;
+    return true;
+}
+
+/* Waits for packets for at most `seconds`, and takes them. */
+static void listen_for(SocketHub *hub, SocketService *service, double seconds)
+{
+    struct pollfd fd[COMM_MAX_RANKS + 2];
+    uint64_t times;
+    int n = hub->ranks;
+    for (int i = 1; i < n; i++)
+        fd[i] = (struct pollfd){.fd = hub->rank[i].ended ? -1 : hub->links->star[i][0],
+                                .events = POLLIN};
+    fd[0] = (struct pollfd){.fd = service->wake, .events = POLLIN};
+    fd[n] = (struct pollfd){.fd = hub->links->launcher[1], .events = POLLIN};
+    if (poll(fd, (nfds_t)n + 1, (int)ceil(1000 * seconds)) <= 0) return;
+    if (fd[0].revents && read(service->wake, &times, sizeof times) < 0) return;
+    for (int i = 1; i < n; i++)
+        if (fd[i].revents) listen_to(hub, i, &service->report);
+    if (fd[n].revents & POLLIN) listen_to_launcher(hub, &service->report);
+}
+
+void socket_hub_main(SocketHub *hub, SocketService *service)
+{
+    bool soon = false, goodbye = false;
+    double since = 0;
+    while (!atomic_load(&service->stop) || !all_have_left(hub)) {
+        double seconds = look_after(hub, soon), start = seconds_now();
+        listen_for(hub, service, seconds);
+        /* After the process was stopped, at most one look counts: its peers may have been stopped,
+         * too. */
+        double passed = fmin(seconds_now() - start, seconds);
+        since += passed;
+        if (since >= LONGEST_LOOK) {
+            service->held = deadline_held_elsewhere(&service->rank, 1);
+            socket_hub_ask(hub, false); /* so that the others know that this process lives */
+            since = 0;
+        }
+        bool leaves = atomic_load(&service->stop);
+        if (!leaves || !goodbye) socket_service_report(service, leaves);
+        goodbye = leaves;
+        if (atomic_load(&hub->claimed) < 0) soon = socket_hub_judge(hub, passed);
+    }
+}

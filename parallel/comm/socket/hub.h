@@ -1,0 +1,64 @@
+/* hub.h -- inside parallel/comm/socket: what rank 0's process knows about all ranks. From their
+ * reports it finds out who keeps whom waiting, enforces parallel.timeout, and notices ranks that
+ * end. It lets one failure speak, and sends the verdict to all other ranks. */
+#ifndef PARALLEL_COMM_SOCKET_HUB_H
+#define PARALLEL_COMM_SOCKET_HUB_H
+
+#include "parallel/comm/socket/service.h"
+
+/* A group as all its members have reported it. */
+typedef struct {
+    uint64_t id;
+    char name[16];
+    int size, member[COMM_MAX_RANKS];
+    int64_t meetings[COMM_MAX_RANKS];
+    bool closed[COMM_MAX_RANKS];
+} SocketHubGroup;
+
+typedef struct {
+    char place[64];
+    SocketWait wait;
+    uint64_t asked; /* the question that its latest report answers */
+    bool held, left;
+    bool ended, known; /* its process has ended; with this wait status, if known */
+    int status;
+    double ended_for; /* seconds since then */
+    uint64_t timed;   /* the wait that `patience` belongs to */
+    double patience;  /* seconds that it may still take */
+    uint64_t suspect;  /* the wait that seems to be for a rank that has left, */
+    double suspected;  /* for so many seconds; */
+    uint64_t question; /* the question whose answer confirms it; 0: not asked yet */
+} SocketHubRank;
+
+enum { HUB_GROUPS = 1024 };
+
+struct SocketHub {
+    SocketLinks *links;
+    int ranks;
+    double timeout;
+    atomic_int claimed; /* the rank whose failure speaks; -1: none */
+    SocketHubRank rank[COMM_MAX_RANKS];
+    SocketHubGroup group[HUB_GROUPS];
+    int groups;
+    uint64_t asked;  /* number of questions */
+    double asked_for; /* seconds since the last one that waits for answers; < 0: none does */
+};
+
+SocketHub *socket_hub_create(SocketLinks *links, double timeout);
+void socket_hub_destroy(SocketHub *hub);
+/* Runs in the service thread until this rank has been stopped and all others have left. */
+void socket_hub_main(SocketHub *hub, SocketService *service);
+/* Takes a rank's report. */
+void socket_hub_take(SocketHub *hub, const SocketReport *report);
+/* Returns whether the rank's failure is the first, and then sends the verdict to all others. May be
+ * called from any thread of rank 0's process. */
+bool socket_hub_claim(SocketHub *hub, int rank, int code);
+
+/* judge.c. Ends the program if a rank has waited too long or waits for one that has left, or if a
+ * rank's process has ended. `passed`: seconds since the last call. Returns whether it waits for
+ * answers, which should be handled soon. */
+bool socket_hub_judge(SocketHub *hub, double passed);
+/* Asks all ranks for a report. `anew`: the answers can be told from those to earlier questions. */
+void socket_hub_ask(SocketHub *hub, bool anew);
+
+#endif

@@ -1,0 +1,231 @@
+/* judge.c -- decides from the table of all ranks' reports who keeps whom waiting, and ends the
+ * program when a wait takes too long, a rank has left, or a rank's process has ended. */
+#include "model/core/check.h"
+#include "model/core/log.h"
+#include "parallel/comm/deadline.h"
+#include "parallel/comm/socket/hub.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* Seconds for which answers are awaited before a rank counts as silent; for which the launcher's
+ * report about an ended process is awaited; and after which a rank that waits for one that has left
+ * its group cannot have overlooked its data. */
+static const double ANSWER = 0.8, REPORT = 1, OVERLOOKED = 1;
+
+/* ---- for blame.h ----------------------------------------------------------------------------- */
+
+static SocketHubGroup *group_of(SocketHub *hub, uint64_t id)
+{
+    for (int i = 0; i < hub->groups; i++)
+        if (hub->group[i].id == id) return &hub->group[i];
+    return NULL;
+}
+
+static bool has(uint64_t set, int rank)
+{
+    return set >> rank & 1;
+}
+
+/* Returns the meetings that the world rank has begun in the group. */
+static int64_t meetings_of(const SocketHubGroup *group, int rank)
+{
+    for (int i = 0; i < group->size; i++)
+        if (group->member[i] == rank) return group->meetings[i];
+    return 0;
+}
+
+/* Finds the ranks that the rank waits for according to its report. Returns whether the numbers of
+ * meetings prove it, so that even an old report suffices. */
+static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int rank, BlameWait *wait)
+{
+    const SocketWait *own = &hub->rank[rank].wait;
+    int64_t meetings = meetings_of(group, rank);
+    wait->rank = rank;
+    wait->lack = BLAME_HOSTS;
+    wait->n = 0;
+    snprintf(wait->call, sizeof wait->call, "%s", own->call);
+    for (int i = 0; i < group->size; i++) {
+        bool lacks = own->meets ? group->meetings[i] < meetings : has(own->who, group->member[i]);
+        if (lacks) wait->who[wait->n++] = group->member[i];
+    }
+    /* All have come. Then the answer of member 0 is missing. */
+    bool proven = own->meets && wait->n > 0;
+    if (wait->n == 0 && own->meets && group->member[0] != rank)
+        wait->who[wait->n++] = group->member[0];
+    return proven;
+}
+
+static const void *waits_in(void *of, int rank)
+{
+    SocketHub *hub = of;
+    const SocketHubRank *r = &hub->rank[rank];
+    /* A rank that has not answered is not known to wait: it may be stopped. */
+    bool silent = r->asked != hub->asked || r->left || r->ended;
+    return r->wait.waits && !silent ? group_of(hub, r->wait.group) : NULL;
+}
+
+static bool lacks(void *hub, const void *group, int rank, BlameWait *wait)
+{
+    find_lack(hub, group, rank, wait);
+    return wait->n > 0;
+}
+
+static void describe(void *of, const void *group, int rank, char *text, size_t n)
+{
+    const SocketHub *hub = of;
+    (void)group;
+    snprintf(text, n, "%s", hub->rank[rank].wait.call);
+}
+
+static const BlameTransport transport = {
+    .waits_in = waits_in, .lacks = lacks, .describe = describe};
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+/* Makes this thread print messages as that rank. */
+static void speak_for(const SocketHub *hub, int rank)
+{
+    log_set_rank(rank, hub->rank[rank].place);
+}
+
+static void end_for_ended(SocketHub *hub, int rank)
+{
+    const SocketHubRank *r = &hub->rank[rank];
+    speak_for(hub, rank);
+    if (r->known && WIFSIGNALED(r->status))
+        fail(EXIT_PEER_LOST, "the process of this rank was killed by signal %d (%s)",
+             WTERMSIG(r->status), strsignal(WTERMSIG(r->status)));
+    if (r->known)
+        fail(EXIT_PEER_LOST,
+             "the process of this rank ended with code %d while the other ranks still needed it",
+             WEXITSTATUS(r->status));
+    fail(EXIT_PEER_LOST, "the process of this rank has closed its connection to rank 0");
+}
+
+static void judge_ended(SocketHub *hub, double passed)
+{
+    for (int i = 1; i < hub->ranks; i++) {
+        SocketHubRank *r = &hub->rank[i];
+        if (!r->ended || r->left) continue;
+        r->ended_for += passed;
+        if (r->known || r->ended_for >= REPORT) end_for_ended(hub, i);
+    }
+}
+
+/* Returns whether the rank has been in the same wait for a while, although it waits for a rank that
+ * has left, and has confirmed it after that. */
+static bool is_confirmed(SocketHub *hub, SocketHubRank *r, double passed)
+{
+    if (r->suspect != r->wait.wait) {
+        r->suspect = r->wait.wait;
+        r->suspected = 0;
+        r->question = 0;
+    }
+    r->suspected += passed;
+    if (r->suspected >= OVERLOOKED && r->question == 0) {
+        socket_hub_ask(hub, true);
+        r->question = hub->asked;
+    }
+    return r->question > 0 && r->asked >= r->question;
+}
+
+/* Ends the program if the rank waits for ranks that have left the group. */
+static void judge_lost(SocketHub *hub, int rank, double passed)
+{
+    SocketHubRank *r = &hub->rank[rank];
+    const SocketHubGroup *group = r->wait.waits ? group_of(hub, r->wait.group) : NULL;
+    BlameWait wait = {.n = 0};
+    bool sure = group && find_lack(hub, group, rank, &wait);
+    int lost = 0;
+    for (int i = 0; i < wait.n; i++) {
+        bool left = hub->rank[wait.who[i]].left;
+        for (int m = 0; m < group->size; m++)
+            if (group->member[m] == wait.who[i]) left = left || group->closed[m];
+        if (!left) continue;
+        /* What it has sent before it left may not have been read yet, unless the end of the
+         * connection has. */
+        sure = sure || has(r->wait.gone, wait.who[i]);
+        wait.who[lost++] = wait.who[i];
+    }
+    wait.n = lost;
+    if (lost == 0 || (!sure && !is_confirmed(hub, r, passed))) return;
+    speak_for(hub, rank);
+    deadline_end_lost(&wait);
+}
+
+/* Returns whether some rank that this one waits for, directly or through other waits, is in a call
+ * of a transport that enforces its own deadline. */
+static bool is_held(SocketHub *hub, const BlameWait *wait)
+{
+    int rank[COMM_MAX_RANKS];
+    int n = blame_reach(&transport, hub, wait, rank);
+    for (int i = 0; i < n; i++)
+        if (hub->rank[rank[i]].held && hub->rank[rank[i]].asked == hub->asked) return true;
+    return false;
+}
+
+/* Ends the program if the rank's wait is still not over and nobody else enforces the deadline. */
+static void judge_late(SocketHub *hub, int rank)
+{
+    SocketHubRank *r = &hub->rank[rank];
+    const SocketHubGroup *group = group_of(hub, r->wait.group);
+    BlameWait wait = {.n = 0};
+    Blame blame;
+    if (r->wait.waits && r->wait.wait == r->timed && group) find_lack(hub, group, rank, &wait);
+    r->patience = hub->timeout;
+    if (wait.n == 0 || is_held(hub, &wait)) return;
+    blame_find(&transport, hub, &wait, &blame);
+    speak_for(hub, rank);
+    deadline_end_waiting(&wait, hub->timeout, &blame);
+}
+
+/* Returns the rank whose wait has lasted longest beyond the timeout; -1: none. */
+static int latest(SocketHub *hub, double passed)
+{
+    int late = -1;
+    for (int i = 0; i < hub->ranks; i++) {
+        SocketHubRank *r = &hub->rank[i];
+        if (!r->wait.waits || r->wait.wait != r->timed || r->left) r->patience = hub->timeout;
+        r->timed = r->wait.wait;
+        if (r->wait.waits) r->patience -= passed;
+        if (r->wait.waits && r->patience <= 0 && !r->left &&
+            (late < 0 || r->patience < hub->rank[late].patience))
+            late = i;
+    }
+    return late;
+}
+
+static bool all_have_answered(const SocketHub *hub)
+{
+    for (int i = 1; i < hub->ranks; i++)
+        if (hub->rank[i].asked != hub->asked && !hub->rank[i].left && !hub->rank[i].ended)
+            return false;
+    return true;
+}
+
+bool socket_hub_judge(SocketHub *hub, double passed)
+{
+    judge_ended(hub, passed);
+    for (int i = 0; i < hub->ranks; i++)
+        if (!hub->rank[i].left) judge_lost(hub, i, passed);
+    if (hub->timeout <= 0) return false;
+    int late = latest(hub, passed);
+    if (late < 0) {
+        hub->asked_for = -1;
+        return false;
+    }
+    if (hub->asked_for < 0) {
+        /* Reports may be a second old. */
+        socket_hub_ask(hub, true);
+        hub->asked_for = 0;
+        return true;
+    }
+    hub->asked_for += passed;
+    if (!all_have_answered(hub) && hub->asked_for < ANSWER) return true;
+    hub->asked_for = -1;
+    judge_late(hub, late);
+    return false;
+}

@@ -1,0 +1,275 @@
+/* service.c -- the thread with which each rank's process reports to rank 0 and hears from it. In
+ * rank 0's process the same thread runs the hub (hub.c). */
+#include "parallel/comm/socket/service.h"
+
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "model/core/log.h"
+#include "model/core/pool.h"
+#include "parallel/comm/deadline.h"
+#include "parallel/comm/socket/hub.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Milliseconds between two reports of a rank that has no news, and how long a failing rank waits
+ * for rank 0's word. */
+enum { HEARTBEAT = 1000, CLAIM_WAIT = 2000 };
+
+static _Thread_local bool in_service_thread;
+
+/* ---- reports --------------------------------------------------------------------------------- */
+
+static void pack_group(SocketReport *report, SocketGroupShare *group, bool goodbye)
+{
+    SocketGroupReport *packed = &report->group[report->groups++];
+    *packed = (SocketGroupReport){.id = group->id,
+                                  .size = group->size,
+                                  .closed = group->closed || goodbye,
+                                  .meetings = group->meetings};
+    memcpy(packed->name, group->name, sizeof packed->name);
+    for (int i = 0; i < group->size; i++)
+        packed->member[i] = (uint8_t)group->member[i];
+}
+
+/* Packs the groups of which rank 0 does not know the current state. Returns whether all fit. */
+static bool pack(SocketService *service, bool goodbye)
+{
+    SocketReport *report = &service->report;
+    bool fits = true;
+    pthread_mutex_lock(&service->mutex);
+    *report = (SocketReport){.kind = PACKET_REPORT,
+                             .rank = service->rank,
+                             .held = service->held,
+                             .asked = service->asked,
+                             .wait = service->wait};
+    memcpy(report->place, service->place, sizeof report->place);
+    for (SocketGroupShare *group = service->groups; group; group = group->next) {
+        if (!group->closed && !goodbye && group->reported == 1 + group->meetings) continue;
+        fits = report->groups < GROUPS_IN_REPORT;
+        if (!fits) break;
+        pack_group(report, group, goodbye);
+    }
+    pthread_mutex_unlock(&service->mutex);
+    return fits;
+}
+
+/* Notes what rank 0 knows now. Groups that this rank has left are not needed any more. */
+static void has_reported(SocketService *service, const SocketReport *report)
+{
+    pthread_mutex_lock(&service->mutex);
+    for (int i = 0; i < report->groups; i++) {
+        SocketGroupShare **at = &service->groups;
+        while ((*at)->id != report->group[i].id)
+            at = &(*at)->next;
+        SocketGroupShare *group = *at;
+        group->reported = 1 + report->group[i].meetings;
+        if (!report->group[i].closed) continue;
+        *at = group->next;
+        group->next = service->left;
+        service->left = group;
+    }
+    pthread_mutex_unlock(&service->mutex);
+}
+
+bool socket_service_report(SocketService *service, bool goodbye)
+{
+    const SocketReport *report = &service->report;
+    bool all = false;
+    while (!all) {
+        all = pack(service, goodbye);
+        if (service->hub)
+            socket_hub_take(service->hub, report);
+        else if (send(service->links->star[service->rank][1], report, socket_report_bytes(report),
+                      MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+            return false;
+        has_reported(service, report);
+    }
+    return true;
+}
+
+/* ---- a rank's thread ------------------------------------------------------------------------- */
+
+/* Acts on a packet from rank 0. */
+static void hear(SocketService *service, const SocketPacket *packet)
+{
+    service->silent = 0;
+    if (packet->kind == PACKET_ASK) service->asked = packet->asked;
+    if (packet->kind == PACKET_GRANT) atomic_store(&service->granted, true);
+    if (packet->kind == PACKET_VERDICT) ends_now((ExitCode)packet->code);
+}
+
+/* Receives what rank 0 has sent. If rank 0's process has ended without a verdict, this one ends,
+ * too, unless it is this rank that fails. The launcher reports the loss. */
+static void listen_to_rank_0(SocketService *service)
+{
+    SocketPacket packet;
+    ssize_t got = 1;
+    while (!service->lost && got > 0) {
+        got = recv(service->links->star[service->rank][1], &packet, sizeof packet, MSG_DONTWAIT);
+        if (got == (ssize_t)sizeof packet) hear(service, &packet);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) service->lost = true;
+    }
+    if (service->lost && !atomic_load(&service->granted)) ends_now(EXIT_PEER_LOST);
+}
+
+/* Rank 0 enforces all deadlines but those for itself. If its whole process does not answer, rank 1
+ * ends the program when its own wait is too long. */
+static void watch_rank_0(SocketService *service)
+{
+    if (service->rank != 1 || service->timeout <= 0 || service->silent < service->timeout + 1)
+        return;
+    BlameWait wait = {.rank = 1, .lack = BLAME_HOSTS, .n = 1};
+    Blame blame = {.kind = BLAME_THEMSELVES};
+    pthread_mutex_lock(&service->mutex);
+    bool waits = service->wait.waits;
+    snprintf(wait.call, sizeof wait.call, "%s", service->wait.call);
+    pthread_mutex_unlock(&service->mutex);
+    if (!waits) return;
+    atomic_store(&service->granted, true); /* there is nobody who could grant it */
+    log_set_rank(1, service->place);
+    deadline_end_waiting(&wait, service->timeout, &blame);
+}
+
+static void rank_main(SocketService *service)
+{
+    while (!atomic_load(&service->stop)) {
+        struct pollfd fd[] = {
+            {.fd = service->wake, .events = POLLIN},
+            {.fd = service->lost ? -1 : service->links->star[service->rank][1], .events = POLLIN}};
+        double start = seconds_now();
+        uint64_t times;
+        int ready = poll(fd, 2, HEARTBEAT);
+        /* After the process was stopped, at most one period counts. */
+        service->silent += fmin(seconds_now() - start, HEARTBEAT / 1000.0);
+        if (fd[0].revents && read(service->wake, &times, sizeof times) < 0) continue;
+        if (ready == 0) service->held = deadline_held_elsewhere(&service->rank, 1);
+        listen_to_rank_0(service);
+        watch_rank_0(service);
+        if (!atomic_load(&service->stop)) socket_service_report(service, false);
+    }
+    /* Rank 0 has no room for it only if it is stopped. */
+    while (!socket_service_report(service, true) && !service->lost) {
+        listen_to_rank_0(service);
+        usleep(10000);
+    }
+}
+
+static void *service_main(void *context)
+{
+    SocketService *service = context;
+    in_service_thread = true;
+    log_set_rank(service->rank, service->place);
+    if (service->hub)
+        socket_hub_main(service->hub, service);
+    else
+        rank_main(service);
+    return NULL;
+}
+
+/* ---- the first failure speaks ---------------------------------------------------------------- */
+
+/* Asks rank 0 whether this process's failure is the first of all ranks (ends_set_claim). */
+static bool claim(void *context, ExitCode code)
+{
+    SocketService *service = context;
+    SocketPacket packet = {.kind = PACKET_CLAIM, .rank = service->rank, .code = (int32_t)code};
+    if (service->hub) return socket_hub_claim(service->hub, 0, (int)code);
+    if (atomic_load(&service->granted)) return true;
+    send(service->links->star[service->rank][1], &packet, sizeof packet,
+         MSG_DONTWAIT | MSG_NOSIGNAL);
+    for (int i = 0; i < CLAIM_WAIT && !atomic_load(&service->granted); i++) {
+        if (in_service_thread) listen_to_rank_0(service);
+        usleep(1000);
+    }
+    /* Without an answer rank 0 is stopped or lost. Two messages are better than none. */
+    return true;
+}
+
+/* ---- starting, stopping, and news from the rank's own thread --------------------------------- */
+
+static void wake(SocketService *service)
+{
+    const uint64_t once = 1;
+    ssize_t written = write(service->wake, &once, sizeof once);
+    (void)written; /* it can only fail if the thread is to wake up already */
+}
+
+static void free_list(SocketGroupShare *group)
+{
+    while (group) {
+        SocketGroupShare *next = group->next;
+        free(group);
+        group = next;
+    }
+}
+
+void socket_service_start(SocketService *service, SocketLinks *links, int rank, double timeout,
+                          const char *place)
+{
+    service->links = links;
+    service->rank = rank;
+    service->timeout = timeout;
+    snprintf(service->place, sizeof service->place, "%s", place ? place : "");
+    pthread_mutex_init(&service->mutex, NULL);
+    service->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (service->wake < 0) fail(EXIT_SYSTEM, "no descriptor for rank %d: %s", rank, strerror(errno));
+    if (rank == 0) service->hub = socket_hub_create(links, timeout);
+    ends_set_claim(claim, service);
+    thread_start(&service->thread, service_main, service, "the service of a rank");
+}
+
+void socket_service_stop(SocketService *service)
+{
+    atomic_store(&service->stop, true);
+    wake(service);
+    pthread_join(service->thread, NULL);
+    ends_set_claim(NULL, NULL);
+    close(service->wake);
+    pthread_mutex_destroy(&service->mutex);
+    free_list(service->left);
+    free_list(service->groups);
+    socket_hub_destroy(service->hub);
+}
+
+void socket_service_opens(SocketService *service, SocketGroupShare *group)
+{
+    pthread_mutex_lock(&service->mutex);
+    SocketGroupShare *left = service->left;
+    service->left = NULL;
+    group->next = service->groups;
+    service->groups = group;
+    pthread_mutex_unlock(&service->mutex);
+    free_list(left);
+}
+
+void socket_service_closes(SocketService *service, SocketGroupShare *group)
+{
+    pthread_mutex_lock(&service->mutex);
+    group->closed = true;
+    pthread_mutex_unlock(&service->mutex);
+    wake(service);
+}
+
+void socket_service_waits(SocketService *service, const SocketWait *wait)
+{
+    pthread_mutex_lock(&service->mutex);
+    bool news = service->wait.wait != wait->wait || service->wait.gone != wait->gone;
+    service->wait = *wait;
+    pthread_mutex_unlock(&service->mutex);
+    if (news) wake(service);
+}
+
+void socket_service_goes_on(SocketService *service)
+{
+    pthread_mutex_lock(&service->mutex);
+    service->wait.waits = false;
+    pthread_mutex_unlock(&service->mutex);
+}

@@ -1,0 +1,68 @@
+/* service.h -- inside parallel/comm/socket: the thread with which each rank's process reports to
+ * rank 0 and hears from it. It makes no call that may block: no CUDA, no NCCL, no disk, no memory
+ * allocation. */
+#ifndef PARALLEL_COMM_SOCKET_SERVICE_H
+#define PARALLEL_COMM_SOCKET_SERVICE_H
+
+#include "parallel/comm/socket/links.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct SocketGroup SocketGroup;
+typedef struct SocketWorld SocketWorld;
+typedef struct SocketHub SocketHub;
+
+/* What the service thread reads of a group. */
+typedef struct SocketGroupShare {
+    struct SocketGroupShare *next; /* list of the service; guarded by its mutex */
+    uint64_t id;
+    char name[16];
+    int size, member[COMM_MAX_RANKS]; /* world ranks */
+    _Atomic int64_t calls, meetings;  /* that this rank has begun */
+    bool closed;                      /* this rank has left the group; guarded by the mutex */
+    int64_t reported;                 /* 1 + number of meetings that rank 0 knows; 0: none.
+                                       * Only the thread uses it */
+} SocketGroupShare;
+
+typedef struct SocketService {
+    SocketLinks *links;
+    int rank;
+    double timeout;
+    char place[64];
+    pthread_t thread;
+    int wake; /* an eventfd: the thread reports at once */
+    atomic_bool stop;
+    atomic_bool granted;   /* rank 0 lets this rank's failure speak */
+    pthread_mutex_t mutex; /* guards the next three */
+    SocketWait wait;
+    SocketGroupShare *groups, *left; /* left: groups of which the thread needs nothing more */
+    SocketHub *hub;                  /* in rank 0's process: what it knows of all ranks */
+    SocketReport report;             /* only the thread uses the rest */
+    uint64_t asked;                  /* number of rank 0's latest question */
+    double silent;                   /* seconds since rank 0 was last heard */
+    bool lost;                       /* the connection to rank 0 is closed */
+    int held;                        /* as in SocketReport */
+} SocketService;
+
+/* Starts the thread. */
+void socket_service_start(SocketService *service, SocketLinks *links, int rank, double timeout,
+                          const char *place);
+/* Says goodbye: reports that this rank has left the world, with the last state of its groups. In
+ * rank 0's process it waits until all ranks have done so. Then ends the thread. */
+void socket_service_stop(SocketService *service);
+/* Adds a group. Leaves it: the caller must not use it any more. It is freed later with free, so the
+ * share must be at the beginning of its block. */
+void socket_service_opens(SocketService *service, SocketGroupShare *group);
+void socket_service_closes(SocketService *service, SocketGroupShare *group);
+/* The rank has waited for a while, or waits for others than before; it waits no longer. */
+void socket_service_waits(SocketService *service, const SocketWait *wait);
+void socket_service_goes_on(SocketService *service);
+
+/* ---- for hub.c ------------------------------------------------------------------------------- */
+
+/* Reports this rank's state to rank 0, in one or several packets. `goodbye`: it has left the
+ * world. Returns false if it cannot be sent now: rank 0 is stopped, or has ended. */
+bool socket_service_report(SocketService *service, bool goodbye);
+
+#endif
