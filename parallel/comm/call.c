@@ -1,8 +1,7 @@
 /* call.c -- compares two ranks' calls and describes them. */
 #include "parallel/comm/call.h"
 
-#include "model/core/check.h"
-
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,19 +12,26 @@ bool comm_call_same(const CommCall *a, const CommCall *b)
            (a->made == NULL || strcmp(a->made, b->made) == 0);
 }
 
+/* Appends to text[0..n). What does not fit is cut off. */
+static void append(char *text, size_t n, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static void append(char *text, size_t n, const char *fmt, ...)
+{
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text + used, n - used, fmt, args);
+    va_end(args);
+}
+
 const char *comm_call_text(const CommCall *call, char *text, size_t n)
 {
-    /* A stream, because some parts are optional; it cuts off what does not fit. */
-    FILE *to = fmemopen(text, n, "w");
-    CHECK(to != NULL, "no stream over %zu bytes", n);
-    fputs(call->name, to);
-    if (call->op == REDUCE_MAX) fputs(" (max)", to);
-    if (call->made) fprintf(to, " into %s", call->made);
+    snprintf(text, n, "%s%s", call->name, call->op == REDUCE_MAX ? " (max)" : "");
+    if (call->made) append(text, n, " into %s", call->made);
     if (call->count >= 0)
-        fprintf(to, " of %lld %s%s", (long long)call->count, dtype_name(call->dtype),
-                call->device ? "" : " in host memory");
+        append(text, n, " of %lld %s%s", (long long)call->count, dtype_name(call->dtype),
+               call->device ? "" : " in host memory");
     if (call->root >= 0)
-        fprintf(to, " %s rank %d", strcmp(call->name, "send") == 0 ? "to" : "from", call->root);
-    fclose(to);
+        append(text, n, " %s rank %d", strcmp(call->name, "send") == 0 ? "to" : "from", call->root);
     return text;
 }

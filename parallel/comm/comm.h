@@ -5,8 +5,8 @@
  * names the Device `on` whose compute stream carries it. The call is enqueued there like any op,
  * and the host continues. (device_on gives a view of a device on another of its streams.) If `on`
  * is NULL, the tensors are in host memory, and the call is complete when it returns. Tensors are
- * dense. No function aborts a group: its ranks are threads of one process, and the first rank that
- * fails ends the process (ends_share in check.h). */
+ * dense. No function aborts a group: the first rank that fails ends all ranks (ends_share and
+ * ends_set_claim in check.h). */
 #ifndef PARALLEL_COMM_COMM_H
 #define PARALLEL_COMM_COMM_H
 
@@ -48,7 +48,7 @@ typedef struct {
 /* The functions that a transport provides. A transport that only carries device calls (comm_carry)
  * never gets a call with `on` NULL, and needs neither barrier nor split. */
 typedef struct {
-    const char *name; /* name of the transport: "self", "local" or "nccl" */
+    const char *name; /* name of the transport: "self", "local", "socket" or "nccl" */
     void (*all_reduce)(Comm *, Device *on, Tensor x, ReduceOp op);
     void (*reduce_scatter)(Comm *, Device *on, Tensor part, Tensor whole);
     void (*all_gather)(Comm *, Device *on, Tensor whole, Tensor part);

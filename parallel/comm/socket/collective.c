@@ -66,8 +66,7 @@ static void gather_block(Comm *comm, Tensor x, int64_t share, int64_t at, int64_
 
 static void make_staging(SocketWorld *world)
 {
-    if (world->staging == NULL)
-        world->staging = must_alloc((size_t)world->ranks * BLOCK_BYTES);
+    if (world->staging == NULL) world->staging = must_alloc((size_t)world->ranks * BLOCK_BYTES);
 }
 
 void socket_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)

@@ -51,9 +51,9 @@ static bool meet_stranger(SocketWorld *world, struct SocketStranger *stranger)
     if (got > 0) stranger->got += (size_t)got;
     if (got > 0 && stranger->got < sizeof stranger->hello) return false;
     int rank = stranger->hello.rank;
-    bool known =
-        got > 0 && memcmp(stranger->hello.secret, world->links->secret, SECRET_BYTES) == 0 &&
-        rank > world->rank && rank < world->ranks && world->peer[rank].fd < 0;
+    bool known = got > 0 &&
+                 memcmp(stranger->hello.secret, world->links->secret, SECRET_BYTES) == 0 &&
+                 rank > world->rank && rank < world->ranks && world->peer[rank].fd < 0;
     if (known)
         world->peer[rank].fd = stranger->fd;
     else
@@ -64,8 +64,8 @@ static bool meet_stranger(SocketWorld *world, struct SocketStranger *stranger)
 void socket_accept(SocketWorld *world)
 {
     while (world->strangers < COMM_MAX_RANKS) {
-        int fd = accept4(world->links->listener[world->rank], NULL, NULL,
-                         SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd =
+            accept4(world->links->listener[world->rank], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) break;
         if (is_of_this_user(fd))
             world->stranger[world->strangers++] = (struct SocketStranger){.fd = fd};

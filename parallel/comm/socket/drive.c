@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <stdio.h>
+#include <unistd.h>
 
 /* A wait of this many milliseconds is reported to rank 0. Shorter ones cost nothing. After that the
  * rank looks again each second. */
@@ -13,13 +14,16 @@ enum { SHORT_WAIT = 20, LOOK_AGAIN = 1000, CONNECT_AGAIN = 2 };
 /* Rank 0 ends the program sooner than this many seconds after a connection was lost. */
 static const double LOST_SECONDS = 10;
 
+enum { ACCEPTS = -1, NUDGE = -2, PLACES = COMM_MAX_RANKS + 2 };
+
 /* What one pass over the members has found. */
 typedef struct {
-    struct pollfd fd[COMM_MAX_RANKS + 1];
-    int member[COMM_MAX_RANKS + 1], n; /* member -1: the socket that accepts connections */
-    bool pending;                      /* something is still to be sent or received */
-    bool refused;                      /* a connection has to be tried again */
-    uint64_t who, gone; /* sets of world ranks: all that are pending; those that have closed */
+    struct pollfd fd[PLACES];
+    int member[PLACES], n; /* member ACCEPTS: the socket that accepts connections; NUDGE: rank 0 has
+                            * a question */
+    bool pending;          /* something is still to be sent or received */
+    bool refused;          /* a connection has to be tried again */
+    uint64_t who, gone;    /* sets of world ranks: all that are pending; those that have closed */
 } Pass;
 
 static void add(Pass *pass, int fd, short events, int member)
@@ -50,6 +54,13 @@ static void pass_member(Pass *pass, SocketGroup *group, int member, bool expects
         pass->refused = true;
 }
 
+static void add_accepting(Pass *pass, SocketWorld *world)
+{
+    add(pass, world->links->listener[world->rank], POLLIN, ACCEPTS);
+    for (int i = 0; i < world->strangers && pass->n < PLACES - 1; i++)
+        add(pass, world->stranger[i].fd, POLLIN, ACCEPTS);
+}
+
 static void pass_all(Pass *pass, SocketGroup *group, SocketExpects expects)
 {
     SocketWorld *world = group->world;
@@ -59,10 +70,8 @@ static void pass_all(Pass *pass, SocketGroup *group, SocketExpects expects)
     pass->who = pass->gone = 0;
     for (int i = 0; i < group->share.size; i++)
         if (i != group->rank) pass_member(pass, group, i, expects(group, i), &accepts);
-    if (!accepts) return;
-    add(pass, world->links->listener[world->rank], POLLIN, -1);
-    for (int i = 0; i < world->strangers && pass->n < COMM_MAX_RANKS + 1; i++)
-        add(pass, world->stranger[i].fd, POLLIN, -1);
+    if (accepts) add_accepting(pass, world);
+    add(pass, world->service.nudge, POLLIN, NUDGE);
 }
 
 /* Reports the wait to rank 0. */
@@ -76,7 +85,8 @@ static void report(SocketGroup *group, const Pass *pass, uint64_t number)
                        .wait = number,
                        .group = group->share.id,
                        .who = pass->who,
-                       .gone = pass->gone};
+                       .gone = pass->gone,
+                       .confirmed = world->confirmed};
     if (world->messages) wait.who = (uint64_t)1 << socket_awaited_message(group, &call);
     CommCall seen = socket_seen(&call);
     snprintf(wait.call, sizeof wait.call, "group %s, call %lld, %s", group->share.name,
@@ -84,22 +94,49 @@ static void report(SocketGroup *group, const Pass *pass, uint64_t number)
     socket_service_waits(&world->service, &wait);
 }
 
-static void act(const Pass *pass, SocketGroup *group, SocketExpects expects)
+/* Receives what the member has sent. Returns whether anything has moved. */
+static bool take_from(SocketGroup *group, int member, bool writable, SocketExpects expects)
+{
+    SocketPeer *peer = socket_peer(group, member);
+    bool moved = writable && peer->blocked;
+    if (writable) peer->blocked = false;
+    while (expects(group, member) && socket_receive(group->world, group->share.member[member]))
+        moved = true;
+    return moved;
+}
+
+/* Answers a question of rank 0: does this rank still wait? Looks at all connections, because the
+ * answer must take into account all that was sent before the question. */
+static bool look_again(SocketGroup *group, SocketExpects expects)
 {
     SocketWorld *world = group->world;
-    bool accepts = false;
+    uint64_t times;
+    bool moved = false;
+    if (read(world->service.nudge, &times, sizeof times) < 0) return false;
+    uint64_t question = atomic_load(&world->service.question);
+    socket_accept(world);
+    for (int i = 0; i < group->share.size; i++)
+        if (i != group->rank) moved = take_from(group, i, false, expects) || moved;
+    world->confirmed = question;
+    return moved;
+}
+
+/* Acts on what poll has found. Returns whether anything has moved. */
+static bool act(const Pass *pass, SocketGroup *group, SocketExpects expects)
+{
+    bool accepts = false, moved = false;
     for (int i = 0; i < pass->n; i++) {
+        short found = pass->fd[i].revents;
         int member = pass->member[i];
-        if (pass->fd[i].revents == 0) continue;
-        if (member < 0) {
-            accepts = true;
-            continue;
-        }
-        socket_peer(group, member)->blocked = false;
-        while (expects(group, member) && socket_receive(world, group->share.member[member]))
-            continue;
+        if (found == 0) continue;
+        if (member == ACCEPTS) accepts = true;
+        if (member >= 0)
+            moved =
+                take_from(group, member, found & (POLLOUT | POLLERR | POLLHUP), expects) || moved;
+        if (member == NUDGE) moved = look_again(group, expects) || moved;
     }
-    if (accepts) socket_accept(world);
+    if (accepts) socket_accept(group->world);
+    return moved;
 }
 
 void socket_drive(Comm *comm, SocketExpects expects)
@@ -122,10 +159,10 @@ void socket_drive(Comm *comm, SocketExpects expects)
         if (lost > LOST_SECONDS)
             fail(EXIT_PEER_LOST, "group %s: rank %d has lost its connection to another rank",
                  group->share.name, group->world->rank);
-        if (ready > 0) act(&pass, group, expects);
+        bool moved = ready > 0 && act(&pass, group, expects);
         /* A transfer that goes on begins a new wait. A meeting waits for the last rank, whoever
          * comes before. */
-        if (ready > 0 && !group->meeting) {
+        if (moved && !group->meeting) {
             if (reported) socket_service_goes_on(service);
             reported = false;
             number = ++group->world->waits;

@@ -6,6 +6,9 @@
 #include "parallel/comm/blame.h"
 #include "parallel/comm/call.h"
 
+#include <errno.h>
+#include <sys/socket.h>
+
 /* ---- between any two ranks: a frame, followed by its data ------------------------------------ */
 
 typedef enum {
@@ -61,32 +64,46 @@ typedef struct {
     uint64_t id;
     char name[16];
     int32_t size;
-    int32_t closed;    /* the rank has left the group */
-    int64_t meetings;  /* number of meetings that the rank has begun */
+    int32_t closed;                 /* the rank has left the group */
+    int64_t meetings;               /* number of meetings that the rank has begun */
     uint8_t member[COMM_MAX_RANKS]; /* world ranks */
 } SocketGroupReport;
 
 /* What a rank waits for. */
 typedef struct {
     int32_t waits;
-    int32_t meets;  /* for a meeting: rank 0 knows from all reports who has not arrived */
-    uint64_t wait;  /* number of this wait; each has its own deadline */
+    int32_t meets; /* for a meeting: rank 0 knows from all reports who has not arrived */
+    uint64_t wait; /* number of this wait; each has its own deadline */
     uint64_t group;
-    uint64_t who;   /* else: set of world ranks that it waits for */
-    uint64_t gone;  /* set of world ranks whose connection has been closed by the peer */
+    uint64_t who;       /* else: set of world ranks that it waits for */
+    uint64_t confirmed; /* the question after which the rank has looked again and still waits */
+    uint64_t gone;      /* set of world ranks whose connection has been closed by the peer */
     char call[BLAME_CALL_BYTES];
 } SocketWait;
 
 enum { GROUPS_IN_REPORT = 64 };
 typedef struct {
     int32_t kind, rank;
-    int32_t held;    /* another transport enforces the deadline of a call that the rank is in */
-    int32_t groups;  /* number of groups that follow, at most GROUPS_IN_REPORT */
-    uint64_t asked;  /* number of the latest ASK that the rank has received */
+    int32_t held;   /* another transport enforces the deadline of a call that the rank is in */
+    int32_t groups; /* number of groups that follow, at most GROUPS_IN_REPORT */
+    uint64_t asked; /* number of the latest ASK that the rank has received */
     char place[64];
     SocketWait wait;
     SocketGroupReport group[GROUPS_IN_REPORT];
 } SocketReport;
+
+/* Receives a packet. Returns its bytes; 0 if the peer has closed the connection; -1 if there is
+ * none at the moment. */
+static inline ssize_t socket_packet(int fd, void *packet, size_t n)
+{
+    /* If the peer has closed it without reading all packets, ECONNRESET comes first, once, and then
+     * what the peer had sent. */
+    for (;;) {
+        ssize_t got = recv(fd, packet, n, MSG_DONTWAIT);
+        if (got >= 0) return got;
+        if (errno != EINTR && errno != ECONNRESET) return errno == EAGAIN ? -1 : 0;
+    }
+}
 
 /* Returns how many bytes of the report are used. */
 static inline size_t socket_report_bytes(const SocketReport *report)

@@ -6,7 +6,6 @@
 #include "model/core/clock.h"
 #include "parallel/comm/deadline.h"
 
-#include <errno.h>
 #include <math.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -19,9 +18,10 @@
 static const double LONGEST_LOOK = 1, SOON = 0.01;
 enum { LOOKS = 16 };
 
-SocketHub *socket_hub_create(SocketLinks *links, double timeout)
+SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double timeout)
 {
     SocketHub *hub = must_calloc(1, sizeof *hub);
+    hub->service = service;
     hub->links = links;
     hub->ranks = links->ranks;
     hub->timeout = timeout;
@@ -46,7 +46,8 @@ static void tell(SocketHub *hub, int rank, SocketPacket packet)
 
 void socket_hub_ask(SocketHub *hub, bool anew)
 {
-    if (anew) hub->asked++;
+    SocketService *service = hub->service;
+    if (anew) socket_service_nudge(service, ++hub->asked);
     for (int i = 1; i < hub->ranks; i++)
         tell(hub, i, (SocketPacket){.kind = PACKET_ASK, .asked = hub->asked});
 }
@@ -121,10 +122,9 @@ static void listen_to(SocketHub *hub, int rank, SocketReport *packet)
 {
     ssize_t got = 1;
     while (got > 0) {
-        got = recv(hub->links->star[rank][0], packet, sizeof *packet, MSG_DONTWAIT);
+        got = socket_packet(hub->links->star[rank][0], packet, sizeof *packet);
         if (got >= (ssize_t)sizeof(SocketPacket)) take_packet(hub, rank, packet, (size_t)got);
-        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-            hub->rank[rank].ended = true;
+        if (got == 0) hub->rank[rank].ended = true;
     }
 }
 
@@ -132,7 +132,7 @@ static void listen_to(SocketHub *hub, int rank, SocketReport *packet)
 static void listen_to_launcher(SocketHub *hub, SocketReport *buffer)
 {
     SocketPacket packet;
-    while (recv(hub->links->launcher[1], &packet, sizeof packet, MSG_DONTWAIT) ==
+    while (socket_packet(hub->links->launcher[1], &packet, sizeof packet) ==
            (ssize_t)sizeof packet) {
         if (packet.kind != PACKET_ENDED || packet.rank <= 0 || packet.rank >= hub->ranks) continue;
         SocketHubRank *rank = &hub->rank[packet.rank];
@@ -173,8 +173,9 @@ static void listen_for(SocketHub *hub, SocketService *service, double seconds)
     if (fd[n].revents & POLLIN) listen_to_launcher(hub, &service->report);
 }
 
-void socket_hub_main(SocketHub *hub, SocketService *service)
+void socket_hub_main(SocketHub *hub)
 {
+    SocketService *service = hub->service;
     bool soon = false, goodbye = false;
     double since = 0;
     while (!atomic_load(&service->stop) || !all_have_left(hub)) {

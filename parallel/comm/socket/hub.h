@@ -22,17 +22,17 @@ typedef struct {
     bool held, left;
     bool ended, known; /* its process has ended; with this wait status, if known */
     int status;
-    double ended_for; /* seconds since then */
-    uint64_t timed;   /* the wait that `patience` belongs to */
-    double patience;  /* seconds that it may still take */
-    uint64_t suspect;  /* the wait that seems to be for a rank that has left, */
-    double suspected;  /* for so many seconds; */
-    uint64_t question; /* the question whose answer confirms it; 0: not asked yet */
+    double ended_for;  /* seconds since then */
+    uint64_t timed;    /* the wait that `patience` belongs to */
+    double patience;   /* seconds that it may still take */
+    uint64_t suspect;  /* the wait that seems to be for a rank that has left */
+    uint64_t question; /* the question whose answer confirms it */
 } SocketHubRank;
 
 enum { HUB_GROUPS = 1024 };
 
 struct SocketHub {
+    SocketService *service;
     SocketLinks *links;
     int ranks;
     double timeout;
@@ -40,14 +40,15 @@ struct SocketHub {
     SocketHubRank rank[COMM_MAX_RANKS];
     SocketHubGroup group[HUB_GROUPS];
     int groups;
-    uint64_t asked;  /* number of questions */
-    double asked_for; /* seconds since the last one that waits for answers; < 0: none does */
+    uint64_t asked;         /* number of questions */
+    uint64_t late_question; /* the last one because of a deadline */
+    double asked_for;       /* seconds since then; < 0: its answers are not awaited any more */
 };
 
-SocketHub *socket_hub_create(SocketLinks *links, double timeout);
+SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double timeout);
 void socket_hub_destroy(SocketHub *hub);
 /* Runs in the service thread until this rank has been stopped and all others have left. */
-void socket_hub_main(SocketHub *hub, SocketService *service);
+void socket_hub_main(SocketHub *hub);
 /* Takes a rank's report. */
 void socket_hub_take(SocketHub *hub, const SocketReport *report);
 /* Returns whether the rank's failure is the first, and then sends the verdict to all others. May be

@@ -5,15 +5,13 @@
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/socket/hub.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 
-/* Seconds for which answers are awaited before a rank counts as silent; for which the launcher's
- * report about an ended process is awaited; and after which a rank that waits for one that has left
- * its group cannot have overlooked its data. */
-static const double ANSWER = 0.8, REPORT = 1, OVERLOOKED = 1;
+/* Seconds for which answers are awaited before a rank counts as silent, and for which the
+ * launcher's report about an ended process is awaited. */
+static const double ANSWER = 0.8, REPORT = 1;
 
 /* ---- for blame.h ----------------------------------------------------------------------------- */
 
@@ -22,6 +20,12 @@ static SocketHubGroup *group_of(SocketHub *hub, uint64_t id)
     for (int i = 0; i < hub->groups; i++)
         if (hub->group[i].id == id) return &hub->group[i];
     return NULL;
+}
+
+/* Returns whether the rank has reported since rank 0 last asked because of a deadline. */
+static bool has_answered(const SocketHub *hub, const SocketHubRank *rank)
+{
+    return rank->asked >= hub->late_question;
 }
 
 static bool has(uint64_t set, int rank)
@@ -63,7 +67,7 @@ static const void *waits_in(void *of, int rank)
     SocketHub *hub = of;
     const SocketHubRank *r = &hub->rank[rank];
     /* A rank that has not answered is not known to wait: it may be stopped. */
-    bool silent = r->asked != hub->asked || r->left || r->ended;
+    bool silent = !has_answered(hub, r) || r->left || r->ended;
     return r->wait.waits && !silent ? group_of(hub, r->wait.group) : NULL;
 }
 
@@ -115,25 +119,20 @@ static void judge_ended(SocketHub *hub, double passed)
     }
 }
 
-/* Returns whether the rank has been in the same wait for a while, although it waits for a rank that
- * has left, and has confirmed it after that. */
-static bool is_confirmed(SocketHub *hub, SocketHubRank *r, double passed)
+/* The rank waits for one that has left. Returns whether it still does after it has received all
+ * that the other one had sent before. */
+static bool is_confirmed(SocketHub *hub, SocketHubRank *r)
 {
     if (r->suspect != r->wait.wait) {
-        r->suspect = r->wait.wait;
-        r->suspected = 0;
-        r->question = 0;
-    }
-    r->suspected += passed;
-    if (r->suspected >= OVERLOOKED && r->question == 0) {
         socket_hub_ask(hub, true);
+        r->suspect = r->wait.wait;
         r->question = hub->asked;
     }
-    return r->question > 0 && r->asked >= r->question;
+    return r->wait.confirmed >= r->question;
 }
 
 /* Ends the program if the rank waits for ranks that have left the group. */
-static void judge_lost(SocketHub *hub, int rank, double passed)
+static void judge_lost(SocketHub *hub, int rank)
 {
     SocketHubRank *r = &hub->rank[rank];
     const SocketHubGroup *group = r->wait.waits ? group_of(hub, r->wait.group) : NULL;
@@ -151,7 +150,7 @@ static void judge_lost(SocketHub *hub, int rank, double passed)
         wait.who[lost++] = wait.who[i];
     }
     wait.n = lost;
-    if (lost == 0 || (!sure && !is_confirmed(hub, r, passed))) return;
+    if (lost == 0 || (!sure && !is_confirmed(hub, r))) return;
     speak_for(hub, rank);
     deadline_end_lost(&wait);
 }
@@ -163,7 +162,7 @@ static bool is_held(SocketHub *hub, const BlameWait *wait)
     int rank[COMM_MAX_RANKS];
     int n = blame_reach(&transport, hub, wait, rank);
     for (int i = 0; i < n; i++)
-        if (hub->rank[rank[i]].held && hub->rank[rank[i]].asked == hub->asked) return true;
+        if (hub->rank[rank[i]].held && has_answered(hub, &hub->rank[rank[i]])) return true;
     return false;
 }
 
@@ -182,17 +181,36 @@ static void judge_late(SocketHub *hub, int rank)
     deadline_end_waiting(&wait, hub->timeout, &blame);
 }
 
-/* Returns the rank whose wait has lasted longest beyond the timeout; -1: none. */
-static int latest(SocketHub *hub, double passed)
+static bool is_late(const SocketHubRank *r)
 {
-    int late = -1;
+    return r->wait.waits && r->patience <= 0 && !r->left;
+}
+
+/* Lets time pass for all waits. Returns whether any has exceeded the timeout. */
+static bool pass_time(SocketHub *hub, double passed)
+{
+    bool late = false;
     for (int i = 0; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];
         if (!r->wait.waits || r->wait.wait != r->timed || r->left) r->patience = hub->timeout;
         r->timed = r->wait.wait;
         if (r->wait.waits) r->patience -= passed;
-        if (r->wait.waits && r->patience <= 0 && !r->left &&
-            (late < 0 || r->patience < hub->rank[late].patience))
+        late = late || is_late(r);
+    }
+    return late;
+}
+
+/* Returns the rank that has waited longest beyond the timeout; -1: none. A rank that does not
+ * answer may be stopped, and what it has reported may be over; its time begins again. */
+static int latest(SocketHub *hub)
+{
+    int late = -1;
+    for (int i = 0; i < hub->ranks; i++) {
+        SocketHubRank *r = &hub->rank[i];
+        if (!is_late(r)) continue;
+        if (!has_answered(hub, r))
+            r->patience = hub->timeout;
+        else if (late < 0 || r->patience < hub->rank[late].patience)
             late = i;
     }
     return late;
@@ -201,7 +219,7 @@ static int latest(SocketHub *hub, double passed)
 static bool all_have_answered(const SocketHub *hub)
 {
     for (int i = 1; i < hub->ranks; i++)
-        if (hub->rank[i].asked != hub->asked && !hub->rank[i].left && !hub->rank[i].ended)
+        if (!has_answered(hub, &hub->rank[i]) && !hub->rank[i].left && !hub->rank[i].ended)
             return false;
     return true;
 }
@@ -210,22 +228,23 @@ bool socket_hub_judge(SocketHub *hub, double passed)
 {
     judge_ended(hub, passed);
     for (int i = 0; i < hub->ranks; i++)
-        if (!hub->rank[i].left) judge_lost(hub, i, passed);
+        if (!hub->rank[i].left) judge_lost(hub, i);
     if (hub->timeout <= 0) return false;
-    int late = latest(hub, passed);
-    if (late < 0) {
+    if (!pass_time(hub, passed)) {
         hub->asked_for = -1;
         return false;
     }
     if (hub->asked_for < 0) {
         /* Reports may be a second old. */
         socket_hub_ask(hub, true);
+        hub->late_question = hub->asked;
         hub->asked_for = 0;
         return true;
     }
     hub->asked_for += passed;
     if (!all_have_answered(hub) && hub->asked_for < ANSWER) return true;
     hub->asked_for = -1;
-    judge_late(hub, late);
+    int late = latest(hub);
+    if (late >= 0) judge_late(hub, late);
     return false;
 }

@@ -45,10 +45,10 @@ static void check_calls(const SocketGroup *group)
     for (int i = 1; i < group->share.size; i++) {
         CommCall one = socket_seen(first), other = socket_seen(&group->came[i]);
         char a[128], b[128];
-        CHECK(comm_call_same(&one, &other),
-              "call %lld of group %s: rank %d makes %s, rank %d %s", (long long)group->share.calls,
-              group->share.name, group->share.member[0], comm_call_text(&one, a, sizeof a),
-              group->share.member[i], comm_call_text(&other, b, sizeof b));
+        CHECK(comm_call_same(&one, &other), "call %lld of group %s: rank %d makes %s, rank %d %s",
+              (long long)group->share.calls, group->share.name, group->share.member[0],
+              comm_call_text(&one, a, sizeof a), group->share.member[i],
+              comm_call_text(&other, b, sizeof b));
     }
 }
 

@@ -5,10 +5,6 @@
 
 #include <string.h>
 
-/* Initial room for one member's messages between group_begin and group_end. A pipeline schedule
- * uses three at most, so no training step allocates. */
-enum { MESSAGES_AT_ONCE = 8 };
-
 static SocketFrame frame_of(SocketGroup *group, const SocketMessage *m)
 {
     return (SocketFrame){.group = group->share.id,
@@ -47,8 +43,7 @@ static bool take_offer(SocketPeer *peer, uint64_t group, SocketFrame *offer)
     for (int i = peer->offers.first; i < peer->offers.end; i++) {
         if (peer->offers.item[i].group != group) continue;
         *offer = peer->offers.item[i];
-        memmove(&peer->offers.item[peer->offers.first + 1],
-                &peer->offers.item[peer->offers.first],
+        memmove(&peer->offers.item[peer->offers.first + 1], &peer->offers.item[peer->offers.first],
                 (size_t)(i - peer->offers.first) * sizeof *offer);
         queue_drop(&peer->offers);
         return true;
@@ -144,7 +139,7 @@ static void note(Comm *comm, Device *on, SocketMessage message)
     CHECK(message.peer != comm->rank, "a message of rank %d to itself", comm->rank);
     socket_call(comm, message.sends ? COMM_SEND : COMM_RECEIVE, on, message.x, REDUCE_SUM, -1);
     if (group->notes == group->room) {
-        group->room = group->room ? 2 * group->room : MESSAGES_AT_ONCE;
+        group->room *= 2;
         group->note = must_realloc(group->note, (size_t)group->room * sizeof *group->note);
     }
     message.device = on != NULL;

@@ -95,12 +95,27 @@ bool socket_service_report(SocketService *service, bool goodbye)
     return true;
 }
 
+static void signal_event(int fd)
+{
+    const uint64_t once = 1;
+    ssize_t written = write(fd, &once, sizeof once);
+    (void)written; /* it can only fail if its reader is to wake up already */
+}
+
+void socket_service_nudge(SocketService *service, uint64_t question)
+{
+    atomic_store(&service->question, question);
+    signal_event(service->nudge);
+}
+
 /* ---- a rank's thread ------------------------------------------------------------------------- */
 
 /* Acts on a packet from rank 0. */
 static void hear(SocketService *service, const SocketPacket *packet)
 {
     service->silent = 0;
+    if (packet->kind == PACKET_ASK && packet->asked != service->asked)
+        socket_service_nudge(service, packet->asked);
     if (packet->kind == PACKET_ASK) service->asked = packet->asked;
     if (packet->kind == PACKET_GRANT) atomic_store(&service->granted, true);
     if (packet->kind == PACKET_VERDICT) ends_now((ExitCode)packet->code);
@@ -113,9 +128,9 @@ static void listen_to_rank_0(SocketService *service)
     SocketPacket packet;
     ssize_t got = 1;
     while (!service->lost && got > 0) {
-        got = recv(service->links->star[service->rank][1], &packet, sizeof packet, MSG_DONTWAIT);
+        got = socket_packet(service->links->star[service->rank][1], &packet, sizeof packet);
         if (got == (ssize_t)sizeof packet) hear(service, &packet);
-        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) service->lost = true;
+        if (got == 0) service->lost = true;
     }
     if (service->lost && !atomic_load(&service->granted)) ends_now(EXIT_PEER_LOST);
 }
@@ -168,7 +183,7 @@ static void *service_main(void *context)
     in_service_thread = true;
     log_set_rank(service->rank, service->place);
     if (service->hub)
-        socket_hub_main(service->hub, service);
+        socket_hub_main(service->hub);
     else
         rank_main(service);
     return NULL;
@@ -195,13 +210,6 @@ static bool claim(void *context, ExitCode code)
 
 /* ---- starting, stopping, and news from the rank's own thread --------------------------------- */
 
-static void wake(SocketService *service)
-{
-    const uint64_t once = 1;
-    ssize_t written = write(service->wake, &once, sizeof once);
-    (void)written; /* it can only fail if the thread is to wake up already */
-}
-
 static void free_list(SocketGroupShare *group)
 {
     while (group) {
@@ -220,8 +228,11 @@ void socket_service_start(SocketService *service, SocketLinks *links, int rank, 
     snprintf(service->place, sizeof service->place, "%s", place ? place : "");
     pthread_mutex_init(&service->mutex, NULL);
     service->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (service->wake < 0) fail(EXIT_SYSTEM, "no descriptor for rank %d: %s", rank, strerror(errno));
-    if (rank == 0) service->hub = socket_hub_create(links, timeout);
+    service->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (service->wake < 0 || service->nudge < 0)
+        fail(EXIT_SYSTEM, "no descriptor for rank %d: %s", rank, strerror(errno));
+    if (rank == 0) service->hub = socket_hub_create(service, links, timeout);
+    socket_service_report(service, false); /* rank 0 learns the place before anything happens */
     ends_set_claim(claim, service);
     thread_start(&service->thread, service_main, service, "the service of a rank");
 }
@@ -229,10 +240,11 @@ void socket_service_start(SocketService *service, SocketLinks *links, int rank, 
 void socket_service_stop(SocketService *service)
 {
     atomic_store(&service->stop, true);
-    wake(service);
+    signal_event(service->wake);
     pthread_join(service->thread, NULL);
     ends_set_claim(NULL, NULL);
     close(service->wake);
+    close(service->nudge);
     pthread_mutex_destroy(&service->mutex);
     free_list(service->left);
     free_list(service->groups);
@@ -255,16 +267,17 @@ void socket_service_closes(SocketService *service, SocketGroupShare *group)
     pthread_mutex_lock(&service->mutex);
     group->closed = true;
     pthread_mutex_unlock(&service->mutex);
-    wake(service);
+    signal_event(service->wake);
 }
 
 void socket_service_waits(SocketService *service, const SocketWait *wait)
 {
     pthread_mutex_lock(&service->mutex);
-    bool news = service->wait.wait != wait->wait || service->wait.gone != wait->gone;
+    bool news = service->wait.wait != wait->wait || service->wait.gone != wait->gone ||
+                service->wait.confirmed != wait->confirmed;
     service->wait = *wait;
     pthread_mutex_unlock(&service->mutex);
-    if (news) wake(service);
+    if (news) signal_event(service->wake);
 }
 
 void socket_service_goes_on(SocketService *service)

@@ -31,10 +31,12 @@ typedef struct SocketService {
     double timeout;
     char place[64];
     pthread_t thread;
-    int wake; /* an eventfd: the thread reports at once */
+    int wake;  /* an eventfd: the thread reports at once */
+    int nudge; /* an eventfd: the waiting rank looks again, because rank 0 has a question */
     atomic_bool stop;
-    atomic_bool granted;   /* rank 0 lets this rank's failure speak */
-    pthread_mutex_t mutex; /* guards the next three */
+    _Atomic uint64_t question; /* its number */
+    atomic_bool granted;       /* rank 0 lets this rank's failure speak */
+    pthread_mutex_t mutex;     /* guards the next three */
     SocketWait wait;
     SocketGroupShare *groups, *left; /* left: groups of which the thread needs nothing more */
     SocketHub *hub;                  /* in rank 0's process: what it knows of all ranks */
@@ -58,6 +60,8 @@ void socket_service_closes(SocketService *service, SocketGroupShare *group);
 /* The rank has waited for a while, or waits for others than before; it waits no longer. */
 void socket_service_waits(SocketService *service, const SocketWait *wait);
 void socket_service_goes_on(SocketService *service);
+/* Makes the rank look again whether it still waits, because of this question of rank 0. */
+void socket_service_nudge(SocketService *service, uint64_t question);
 
 /* ---- for hub.c ------------------------------------------------------------------------------- */
 

@@ -100,8 +100,7 @@ static void prepare_data(SocketWorld *world, int rank)
     if (group && frame->kind == FRAME_ARRIVE) {
         int member = member_of(group, rank);
         CHECK(member > 0 && frame->bytes * group->share.size <= MEETING_BYTES,
-              "rank %d as member %d contributes %lld bytes", rank, member,
-              (long long)frame->bytes);
+              "rank %d as member %d contributes %lld bytes", rank, member, (long long)frame->bytes);
         peer->into = group->contribution + member * frame->bytes;
     }
 }

@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Initial room for one member's messages between group_begin and group_end. A pipeline schedule
+ * uses three at most, so no training step allocates. */
+enum { MESSAGES_AT_ONCE = 8 };
+
 static SocketGroup *group_create(SocketWorld *world, uint64_t id, const char *name, int size)
 {
     SocketGroup *group = must_calloc(1, sizeof *group);
@@ -13,6 +17,8 @@ static SocketGroup *group_create(SocketWorld *world, uint64_t id, const char *na
     group->share.size = size;
     snprintf(group->share.name, sizeof group->share.name, "%s", name);
     group->contribution = must_calloc(1, MEETING_BYTES);
+    group->note = must_calloc(MESSAGES_AT_ONCE, sizeof *group->note);
+    group->room = MESSAGES_AT_ONCE;
     group->next = world->groups;
     world->groups = group;
     return group;

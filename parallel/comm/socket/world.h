@@ -38,9 +38,9 @@ typedef struct {
     SOCKET_QUEUE(SocketOut) out;
     size_t sent; /* bytes sent of the first of `out` */
     SOCKET_QUEUE(SocketIn) in;
-    SocketFrame frame; /* being received */
-    size_t got;        /* bytes received of it and of its data */
-    void *into;        /* where its data go */
+    SocketFrame frame;                /* being received */
+    size_t got;                       /* bytes received of it and of its data */
+    void *into;                       /* where its data go */
     SOCKET_QUEUE(SocketFrame) offers; /* offered messages that this rank has not accepted */
 } SocketPeer;
 
@@ -58,13 +58,13 @@ struct SocketGroup {
     SocketWorld *world;
     SocketGroup *next;
     int rank;                         /* of this process, in the group */
-    SocketFrame call;             /* the call that this member is in */
-    int64_t arrived[COMM_MAX_RANKS]; /* on member 0: number of each member's last meeting, */
+    SocketFrame call;                 /* the call that this member is in */
+    int64_t arrived[COMM_MAX_RANKS];  /* on member 0: number of each member's last meeting, */
     SocketFrame came[COMM_MAX_RANKS]; /* and its frame */
-    bool met;                     /* on the others: the answer of member 0 has come */
-    unsigned char *contribution;  /* all members' contributions to the meeting, MEETING_BYTES */
-    bool meeting;                 /* the member is in a meeting */
-    bool noting;                  /* between group_begin and group_end */
+    bool met;                         /* on the others: the answer of member 0 has come */
+    unsigned char *contribution;      /* all members' contributions to the meeting, MEETING_BYTES */
+    bool meeting;                     /* the member is in a meeting */
+    bool noting;                      /* between group_begin and group_end */
     SocketMessage *note;
     int notes, room;
 };
@@ -80,9 +80,10 @@ struct SocketWorld {
         size_t got;
     } stranger[COMM_MAX_RANKS];
     int strangers;
-    SocketGroup *messages; /* the group whose messages are carried out, or NULL */
-    uint64_t splits;       /* number of splits that this rank has taken part in */
-    uint64_t waits;        /* number of waits so far */
+    SocketGroup *messages;  /* the group whose messages are carried out, or NULL */
+    uint64_t splits;        /* number of splits that this rank has taken part in */
+    uint64_t confirmed;     /* rank 0's latest question that this rank has answered */
+    uint64_t waits;         /* number of waits so far */
     unsigned char *staging; /* blocks of all peers in a reduction; made at its first use */
     unsigned char *dropped; /* data of frames of a group that this rank has left */
     SocketService service;
