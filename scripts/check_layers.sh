@@ -3,7 +3,7 @@
 # belongs to a layer, called a floor and numbered from 0 (the lowest). A file may include files of lower floors, of its own
 # folder and of other folders on its floor, but folders must not include each other in a cycle. A folder and its subfolders on
 # the same floor count as one here. The model (3a) and the code that drives it (3b) must not include each other. model/ includes
-# nothing from parallel/. Only tests (8) include the program (7), train.c. The transports (parallel/comm/local and nccl) do not
+# nothing from parallel/. Only tests (8) include the program (7), train.c. The transports (parallel/comm/local, socket and nccl) do not
 # include each other.
 #
 #   scripts/check_layers.sh [--floors]

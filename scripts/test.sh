@@ -72,6 +72,7 @@ rows() {
         tests/parallel/zero/test_zero_grid tests/parallel/grid/test_control tests/parallel/grid/test_launch tests/parallel/run/test_run_ranks tests/parallel/checkpoint/test_checkpoint_ranks \
         tests/parallel/comm/test_nccl tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_ends tests/parallel/comm/test_nccl_errors tests/parallel/comm/test_nccl_waits \
         tests/parallel/grid/test_gpus tests/parallel/grid/test_region tests/model/test_tensor_gradients
+    row tsan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_leaves tests/parallel/comm/test_socket
     row tsan "$sample" tests/equivalence/test_grid_cube tests/equivalence/test_grid_training tests/equivalence/test_grid_checkpoints \
         tests/equivalence/test_grid_replicas
     row release '' tests/program tests/kernels '!tests/kernels/test_ops'
@@ -84,6 +85,8 @@ rows() {
         tests/program/device.sh tests/program/data.sh tests/program/folder.sh tests/program/numbers.sh 'tests/[!e]*/test_*' \
         'tests/equivalence/test_grid_[cerst]*' '!tests/kernels/test_ops'
     row asan "$sample TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
+    row asan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages
+    row release "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_ends tests/parallel/comm/test_comm_leaves
     # shellcheck disable=SC2086 # words
     row release '' tests ${by_turns//tests/!tests} '!tests/model/test_recompute'
 }
@@ -97,6 +100,7 @@ quick_rows() {
         row cpu 'TEST_SAMPLE=1 STEPS=8' tests/program/$name.sh
     done
     row cpu TEST_SAMPLE=1 'tests/[!e]*/test_*' tests/equivalence
+    row cpu 'TEST_SAMPLE=1 TEST_RANKS=processes' tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_ends
 }
 
 # one_architecture: succeeds if it is enough to compile kernels for one GPU architecture: no kernel has changed since the
@@ -143,7 +147,7 @@ fits() {
 
 # Tests of deadlines and of runs that end, which wait most of the time.
 waiting=' tests/program/gpu_check.sh tests/program/nccl_faults.sh tests/program/kill.sh tests/parallel/trainer/test_faulty_grid'
-waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends '
+waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends tests/parallel/comm/test_socket '
 
 # add FLAVOUR SETTINGS TEST: adds an entry for run_tests.sh, unless the same one exists
 add() {

@@ -183,7 +183,8 @@ static void run_splits(Comm *world, void *context)
         }
         Comm part = comm_split(world, "part", color - 2, key * world->rank);
         if (strcmp(part.name, "part") != 0) rank_wrong(world, "a group is called %s", part.name);
-        if (strcmp(part.ops->name, n == 1 ? "self" : "local") != 0)
+        const char *kind = n == 1 ? "self" : ranks_are_processes() ? "socket" : "local";
+        if (strcmp(part.ops->name, kind) != 0)
             rank_wrong(world, "a group of %d is %s", n, part.ops->name);
         expect_members(&part, world, world->rank, member, n);
         comm_close(&part);
@@ -242,8 +243,8 @@ static void test_a_barrier_returns_only_when_all_ranks_have_reached_it(void **st
 {
     (void)state;
     for (int ranks = 1; ranks <= 5; ranks++) {
-        _Atomic int came = 0;
-        thread_ranks(ranks, 60, run_barriers, &came);
+        _Atomic int *came = shared_memory(sizeof *came);
+        thread_ranks(ranks, 60, run_barriers, came);
     }
 }
 

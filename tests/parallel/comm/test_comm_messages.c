@@ -3,6 +3,7 @@
  * stay asleep after the event that it waits for. */
 #include "model/core/pool.h"
 #include "parallel/comm/local/group.h"
+#include "parallel/comm/socket/world.h"
 #include "tests/support/grid/thread_ranks.h"
 
 #include <setjmp.h>
@@ -84,6 +85,13 @@ static void run_exchanges(Comm *world, void *context)
     }
 }
 
+/* Returns where the communicator keeps the messages of a group. */
+static const void *notes_of(const Comm *comm)
+{
+    return ranks_are_processes() ? (void *)socket_group(comm)->note
+                                 : (void *)local_member(comm)->note;
+}
+
 /* The first group of messages that a communicator carries has more messages than a training step
  * ever has at once. It must not allocate memory. */
 static void run_first(Comm *world, void *context)
@@ -95,14 +103,14 @@ static void run_first(Comm *world, void *context)
     Comm group = comm_split(world, "pp", 0, world->rank);
     for (int i = 0; i < 2; i++) {
         Comm *comm = i ? &group : world;
-        const LocalMessage *note = local_member(comm)->note;
+        const void *note = notes_of(comm);
         comm_group_begin(comm);
         for (int m = 0; m < MOST; m++) {
             comm_send(comm, NULL, tensor_1d(&out, I64, 1), next);
             comm_receive(comm, NULL, tensor_1d(&in[m], I64, 1), before);
         }
         comm_group_end(comm);
-        if (note == NULL || local_member(comm)->note != note || in[MOST - 1] != before)
+        if (note == NULL || notes_of(comm) != note || in[MOST - 1] != before)
             rank_wrong(world, "group %s: places of messages are made when the first are sent",
                        comm->name);
     }

@@ -23,6 +23,7 @@ enum { LONGEST = 60, AFTER_FAILURE = 5 };
 typedef struct {
     atomic_int reported;
     atomic_bool go; /* all processes are known */
+    pid_t pid[COMM_MAX_RANKS];
     char wrong[512];
 } Shared;
 
@@ -51,10 +52,10 @@ bool process_rank_wrong(const char *text)
 
 static void rank_main(SocketLinks *links, int rank, double timeout, RankBody body, void *context)
 {
-    char place[16];
+    char place[16] = "";
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(LONGEST);
-    snprintf(place, sizeof place, "%s", "");
+    if (rank > 0) snprintf(place, sizeof place, "dp %d", rank);
     log_set_rank(rank, place);
     ends_share(true);
     Comm world = socket_world_join(links, rank, timeout, place);
@@ -66,54 +67,69 @@ static void rank_main(SocketLinks *links, int rank, double timeout, RankBody bod
     _exit(0);
 }
 
-static int rank_of(const pid_t *pid, int ranks, pid_t ended)
+pid_t process_of_rank(int rank)
+{
+    return shared->pid[rank];
+}
+
+static int rank_of(int ranks, pid_t process)
 {
     for (int i = 0; i < ranks; i++)
-        if (pid[i] == ended) return i;
+        if (shared->pid[i] == process) return i;
     return -1;
 }
 
+static void kill_ranks(int ranks, const bool *which)
+{
+    for (int i = 0; i < ranks; i++)
+        if (which == NULL || which[i]) kill(shared->pid[i], SIGKILL);
+}
+
 /* Waits until all ranks have ended, and returns the code of the first that has failed. */
-static int wait_for_all(SocketLinks *links, const pid_t *pid, int ranks)
+static int wait_for_all(SocketLinks *links, int ranks)
 {
     int code = 0, left = ranks, status;
     double failed = 0;
+    bool stopped[COMM_MAX_RANKS] = {false}, without_0 = false;
     while (left > 0) {
-        pid_t ended = waitpid(-1, &status, code ? WNOHANG : 0);
-        int rank = rank_of(pid, ranks, ended);
-        if (rank >= 0) {
+        pid_t process = waitpid(-1, &status, WUNTRACED | WCONTINUED | (code ? WNOHANG : 0));
+        int rank = rank_of(ranks, process);
+        if (rank >= 0) stopped[rank] = WIFSTOPPED(status);
+        if (rank >= 0 && !WIFSTOPPED(status) && !WIFCONTINUED(status)) {
             left--;
             socket_links_report_end(links, rank, status);
-            bool alone = code == 0 && status != 0;
-            if (alone) code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-            if (alone) failed = seconds_now();
-        } else {
-            usleep(1000);
+            if (code == 0 && status != 0) {
+                code = WIFEXITED(status) ? WEXITSTATUS(status) : (int)EXIT_PEER_LOST;
+                failed = seconds_now();
+            }
+            /* Without rank 0 there is no verdict. */
+            without_0 = without_0 || (rank == 0 && WIFSIGNALED(status));
+            if (WIFEXITED(status) && WEXITSTATUS(status) != code && !without_0)
+                snprintf(shared->wrong, sizeof shared->wrong, "rank %d has ended with %d, not %d",
+                         rank, WEXITSTATUS(status), code);
         }
-        for (int i = 0; code && seconds_now() > failed + AFTER_FAILURE && i < ranks; i++)
-            kill(pid[i], SIGKILL);
+        if (code) kill_ranks(ranks, seconds_now() > failed + AFTER_FAILURE ? NULL : stopped);
+        if (rank < 0) usleep(1000);
     }
     return code;
 }
 
-int process_ranks(int ranks, double timeout, RankBody body, void *context, pid_t *pid, char *wrong,
-                  size_t n)
+int process_ranks(int ranks, double timeout, RankBody body, void *context, char *wrong, size_t n)
 {
     char err[256];
-    pid_t own[COMM_MAX_RANKS];
-    if (pid == NULL) pid = own;
     SocketLinks *links = socket_links_create(ranks, err, sizeof err);
     CHECK(links != NULL, "%s", err);
     shared = shared_memory(sizeof *shared);
     fflush(NULL);
     for (int i = 0; i < ranks; i++) {
-        pid[i] = fork();
-        CHECK(pid[i] >= 0, "rank %d is not forked", i);
-        if (pid[i] == 0) rank_main(links, i, timeout, body, context);
+        pid_t process = fork();
+        CHECK(process >= 0, "rank %d is not forked", i);
+        if (process == 0) rank_main(links, i, timeout, body, context);
+        shared->pid[i] = process;
     }
     socket_links_release(links);
     atomic_store(&shared->go, true);
-    int code = wait_for_all(links, pid, ranks);
+    int code = wait_for_all(links, ranks);
     socket_links_destroy(links);
     snprintf(wrong, n, "%s", shared->wrong);
     munmap(shared, sizeof *shared);

@@ -12,11 +12,12 @@ typedef void (*RankBody)(Comm *world, void *context);
 
 /* Runs body(world, context) on `ranks` processes; no wait of a rank is longer than `timeout`
  * seconds. Returns when all have ended: 0 if all have ended with 0, else the exit code of the first
- * that has not (or minus its signal's number); the others are killed some seconds later. If `pid` is
- * not NULL, it is shared memory, and pid[r] is set to the process of rank r before any starts its
- * body. An error reported with rank_wrong is copied to wrong[0..n). */
-int process_ranks(int ranks, double timeout, RankBody body, void *context, pid_t *pid, char *wrong,
-                  size_t n);
+ * that has not (EXIT_PEER_LOST if a signal has ended it). The others are then killed if they are
+ * stopped or do not end within some seconds. An error reported with rank_wrong is copied to
+ * wrong[0..n). */
+int process_ranks(int ranks, double timeout, RankBody body, void *context, char *wrong, size_t n);
+/* In a rank's process: returns the process of a rank. */
+pid_t process_of_rank(int rank);
 /* In a rank's process: reports an error. The first one counts. Returns false in other processes. */
 bool process_rank_wrong(const char *text);
 /* Returns whether the tests' ranks shall be processes (TEST_RANKS=processes). */

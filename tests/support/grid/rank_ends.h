@@ -1,4 +1,4 @@
-/* rank_ends.h -- runs thread ranks in a child process and checks how the process ends. */
+/* rank_ends.h -- runs ranks in a child process and checks how the process ends. */
 #ifndef TESTS_SUPPORT_GRID_RANK_ENDS_H
 #define TESTS_SUPPORT_GRID_RANK_ENDS_H
 

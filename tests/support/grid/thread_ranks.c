@@ -56,7 +56,7 @@ static void *rank_main(void *arg)
 /* Does the same with ranks that are processes. */
 static void fork_ranks(int ranks, double timeout, RankBody body, void *context)
 {
-    int code = process_ranks(ranks, timeout, body, context, NULL, wrong, sizeof wrong);
+    int code = process_ranks(ranks, timeout, body, context, wrong, sizeof wrong);
     if (code != 0) _exit(code);
     if (wrong[0]) fail_msg("%s", wrong);
 }
