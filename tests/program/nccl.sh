@@ -58,6 +58,19 @@ check "nccl: the driver starts with a queue for each stream" test "$(cat started
 check "nccl: each communicator has its limit of CTAs" test "$(sort -u comms | tr '\n' ';')" = \
     'pp of 2: at most 8 CTAs;tie of 2: at most 4 CTAs;tp of 2: at most 64 CTAs;'
 
+# ---- defaults of ranks with a GPU each: config show prints them, and runs have them
+shown() { "$TRAIN" config show "$TINY" --set device=cuda --world 4 | grep -Eo '"(overlap_comm|writers)": [a-z0-9]+' | tr '\n' ' '; }
+check "nccl: ranks with a GPU each overlap communication and write checkpoints together" \
+    test "$(shown)" = '"overlap_comm": true "writers": 4 '
+check "nccl: ranks that share a GPU do not" test "$(EMU_DEVICES=1 shown)" = '"overlap_comm": false "writers": 1 '
+check "nccl: four ranks have written the checkpoints of four GPUs" \
+    test "$(find ddp/checkpoints/step_00000004 -name '*-of-00004.safetensors' | wc -l)" -eq 8
+expect_code "nccl: a run without overlap and with one writer succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --out apart \
+    --set zero_optimization.overlap_comm=false --set checkpoint.writers=1
+figures ddp >figures.a
+figures apart >figures.b
+check "nccl: overlap changes no bit of the losses" cmp -s figures.a figures.b
+
 # ---- checkpoints, and the commands that open them
 # -------------------------------------------------------------------------
 mkdir -p moves/checkpoints
