@@ -60,8 +60,9 @@ typedef struct {
                                   * it */
 } LocalPair;
 
-/* Returns whether member `rank` is waiting for member `peer`. Called with the group's mutex
- * held. */
+/* Returns whether member `rank` is waiting for member `peer`, by the counters of the two: false if
+ * the peer has done its part and `rank` has not woken up yet. Called with the group's mutex held.
+ */
 typedef bool (*LocalWaitingFor)(const LocalGroup *group, int rank, int peer);
 
 typedef struct {

@@ -6,10 +6,21 @@
 
 #include <string.h>
 
-/* Returns whether the member waits for this peer: to send a message, or to receive one. */
-static bool is_peer(const LocalGroup *group, int rank, int peer)
+/* Returns whether the member, which is asleep in a receive, waits for this peer. If the message has
+ * come, it does not: it only has to wake up, and its peer may wait for it. */
+static bool has_not_sent(const LocalGroup *group, int rank, int peer)
 {
-    return group->member[rank].call.root == peer;
+    const LocalPair *pair = &group->pair[peer * group->size + rank];
+    return group->member[rank].call.root == peer &&
+           atomic_load(&pair->sent) <= atomic_load(&pair->taken);
+}
+
+/* The same for a member that is asleep in a send. */
+static bool has_not_taken(const LocalGroup *group, int rank, int peer)
+{
+    const LocalPair *pair = &group->pair[rank * group->size + peer];
+    return group->member[rank].call.root == peer &&
+           atomic_load(&pair->taken) < atomic_load(&pair->sent);
 }
 
 /* Stores the call that the member waits in, for error messages. */
@@ -74,7 +85,7 @@ static void take(Comm *comm, const LocalMessage *m)
     LocalGroup *group = local_group(comm);
     LocalPair *pair = local_pair(group, m->peer, comm->rank);
     waits_in(local_member(comm), m);
-    local_await(comm, &pair->sent, pair->taken + 1, is_peer);
+    local_await(comm, &pair->sent, pair->taken + 1, has_not_sent);
     check_message(comm, pair, m);
     pair->reader = m->on ? m->on->compute.impl : NULL;
     /* wait once for all messages of the peer's group */
@@ -99,7 +110,7 @@ static void wait_taken(Comm *comm)
         LocalPair *pair = local_pair(group, comm->rank, m->peer);
         if (!m->sends || pair->seen == pair->sent) continue;
         waits_in(self, m);
-        local_await(comm, &pair->taken, pair->sent, is_peer);
+        local_await(comm, &pair->taken, pair->sent, has_not_taken);
         local_wait(m->on, &pair->after);
         atomic_store(&pair->seen, pair->sent);
     }
