@@ -2,7 +2,9 @@
  * check.h. */
 #include "model/core/check.h"
 
+#include "model/core/guard.h"
 #include "model/core/log.h"
+#include "model/core/pool.h"
 #include "model/core/utf8.h"
 
 #include <errno.h>
@@ -55,23 +57,30 @@ void ends_wait(void)
         pause();
 }
 
+/* The message, the flush hook and exit() may take so many seconds. Each of them may wait for ever:
+ * for the reader of a console, for a disk, or for a lock whose owner waits for these. */
+static const double END_SECONDS = 4;
+
 /* Marks the start of the process's end. With several ranks it returns only in the first thread that
  * calls it; later callers wait for ever. With a single rank it always returns. */
 static void end_begin(ExitCode code)
 {
-    if (!atomic_load(&ends.shared)) return;
-    /* A failure while the process is already ending: the first error has been printed. */
-    if (ending_with >= 0) _exit(ending_with);
-    if (atomic_exchange(&ends.begun, true)) ends_wait();
-    ending_with = (int)code;
-    bool (*claim)(void *context, ExitCode code) = atomic_load(&ends.claim);
-    if (claim && !claim(atomic_load(&ends.claim_context), code)) ends_wait();
+    if (atomic_load(&ends.shared)) {
+        /* A failure while the process is already ending: the first error has been printed. */
+        if (ending_with >= 0) _exit(ending_with);
+        if (atomic_exchange(&ends.begun, true)) ends_wait();
+        ending_with = (int)code;
+        bool (*claim)(void *context, ExitCode code) = atomic_load(&ends.claim);
+        if (claim && !claim(atomic_load(&ends.claim_context), code)) ends_wait();
+    }
+    guard_end_within(END_SECONDS, (int)code);
 }
 
-/* Flushes stdout before an error message is printed, unless another thread holds it for long. */
+/* Flushes stdout before an error message is printed, unless nobody reads it or another thread holds
+ * it for long. */
 static void flush_output(void)
 {
-    if (!log_lock_soon(stdout)) return;
+    if (!log_can_write(STDOUT_FILENO, 0) || !log_lock_soon(stdout)) return;
     fflush(stdout);
     funlockfile(stdout);
 }
@@ -82,8 +91,7 @@ static void end_shared(ExitCode code)
 {
     if (!atomic_load(&ends.shared)) return;
     ending_with = (int)code;
-    pthread_mutex_lock(&ends.mutex);
-    if (ends.flush) ends.flush(ends.context);
+    if (mutex_lock_within(&ends.mutex, 1) && ends.flush) ends.flush(ends.context);
     _exit((int)code);
 }
 
@@ -104,8 +112,8 @@ static void print_error(ExitCode code, const char *fmt, ...)
 }
 
 /* Prints the error message with its exit code. Returns that code, which error_exit_code may have
- * changed. */
-static ExitCode print_sentence(ExitCode code, const char *fmt, va_list args)
+ * changed. `last`: the program ends with it. */
+static ExitCode print_sentence(ExitCode code, bool last, const char *fmt, va_list args)
 {
     flush_output();
     char text[4096];
@@ -114,6 +122,7 @@ static ExitCode print_sentence(ExitCode code, const char *fmt, va_list args)
     utf8_format(text, sizeof text, fmt, again);
     va_end(again);
     code = error_exit_code(text, code);
+    if (last) guard_end_within(END_SECONDS, (int)code);
     if (error_says(text, EMFILE))
         print_error(code, "%s; raise ulimit -n", text);
     else
@@ -126,7 +135,7 @@ void fail(ExitCode code, const char *fmt, ...)
     va_list args;
     end_begin(code);
     va_start(args, fmt);
-    code = print_sentence(code, fmt, args);
+    code = print_sentence(code, true, fmt, args);
     va_end(args);
     end_shared(code);
     exit((int)code);
@@ -136,7 +145,7 @@ int error_print(ExitCode code, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    code = print_sentence(code, fmt, args);
+    code = print_sentence(code, false, fmt, args);
     va_end(args);
     return (int)code;
 }

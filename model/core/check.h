@@ -16,7 +16,8 @@
 
 /* Prints "error[CODE] ...: fmt" with the rank prefix to stderr and exits; never returns. If the
  * message contains the system's "permission denied", the exit code is EXIT_PERMISSION instead of
- * `code`. */
+ * `code`. The process ends within five seconds, whatever becomes of its message: the console may
+ * have a reader that does not read. */
 void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
 /* Prints the same error message as fail, but returns the exit code. For commands, which return

@@ -4,6 +4,7 @@
 #include "model/core/terminal.h"
 #include "model/core/utf8.h"
 
+#include <poll.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -139,6 +140,14 @@ bool log_lock_soon(FILE *to)
     return false;
 }
 
+bool log_can_write(int fd, int milliseconds)
+{
+    struct pollfd asked = {.fd = fd, .events = POLLOUT};
+    if (fd < 0) return true; /* a stream into memory */
+    /* Any reply will do: an error of the file makes the write return at once, too. */
+    return poll(&asked, 1, milliseconds) != 0;
+}
+
 /* Prints the text and a line feed with one write, without the stream and its lock. */
 static void print_past(FILE *to, const char *text)
 {
@@ -150,17 +159,26 @@ static void print_past(FILE *to, const char *text)
     (void)written; /* there is no other place for the error */
 }
 
+static void print_error(FILE *to, const char *text, size_t marked, bool console)
+{
+    if (!log_lock_soon(to)) {
+        print_past(to, text);
+        return;
+    }
+    if (console) leave_live_line(to, true);
+    terminal_message(to, text, MARK_ERROR, marked);
+    funlockfile(to);
+}
+
 void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args)
 {
     char text[BEFORE + TEXT];
     size_t marked = (size_t)snprintf(text, sizeof text, "%s[%d] ", kind, code);
     utf8_format(text + add_place(text, marked, "", ": "), TEXT, fmt, args);
-    if (thread_file) terminal_message(thread_file, text, MARK_ERROR, marked);
-    if (!log_lock_soon(to)) {
-        print_past(to, text);
-        return;
-    }
-    leave_live_line(to, true);
-    terminal_message(to, text, MARK_ERROR, marked);
-    funlockfile(to);
+    /* A console that nobody reads must not keep the message from the file, nor a disk that does not
+     * answer keep it from the console. */
+    bool console_first = log_can_write(fileno(to), 0);
+    if (console_first) print_error(to, text, marked, true);
+    if (thread_file) print_error(thread_file, text, marked, false);
+    if (!console_first) print_error(to, text, marked, true);
 }

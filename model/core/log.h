@@ -39,8 +39,13 @@ void log_field(const char *label, const char *fmt, ...) __attribute__((format(pr
 /* Takes the stream's lock. Gives up after about half a second and returns false: another thread may
  * hold it, blocked for ever by a reader that does not read. */
 bool log_lock_soon(FILE *to);
+/* Waits at most so many milliseconds until a write of a few KiB to this file descriptor will not
+ * block. Returns false if it would: a pipe is full, or a terminal is stopped (Ctrl-S). May be
+ * called by a signal handler. */
+bool log_can_write(int fd, int milliseconds);
 /* Prints "kind[code] rank R place: text\n", also to the thread's log file. Does not wait for
- * another thread that holds the stream for long. Used by check.c. */
+ * another thread that holds a stream for long, but waits for the reader of `to`. Used by
+ * check.c. */
 void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args);
 
 /* Registers the function that is called before a message is printed on `to`, with that stream

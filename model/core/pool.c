@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 struct Pool {
     int threads;
@@ -157,6 +158,30 @@ void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const
              what, figure_bytes((double)stack).text);
     munmap(room, stack);
     fail(EXIT_SYSTEM, "%s cannot be started: %s", what, strerror(error));
+}
+
+bool thread_start_detached(void *(*body)(void *), void *context)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t before;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    signals_hold(&before);
+    int error = pthread_create(&thread, &attributes, body, context);
+    signals_release(&before);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
+}
+
+bool mutex_lock_within(pthread_mutex_t *mutex, double seconds)
+{
+    enum { MICROSECONDS = 1000 };
+    for (double waited = 0; waited <= seconds; waited += 1e-6 * MICROSECONDS) {
+        if (pthread_mutex_trylock(mutex) == 0) return true;
+        usleep(MICROSECONDS);
+    }
+    return false;
 }
 
 Pool *pool_create(int threads)

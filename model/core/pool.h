@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -48,6 +49,14 @@ void stack_prepare(void);
  * the program with EXIT_NO_MEMORY if there is no room for its stack, and with EXIT_SYSTEM on other
  * errors. */
 void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what);
+
+/* Starts a thread in the same way that nobody waits for, and that runs until the process ends.
+ * Returns false if the system refuses it. */
+bool thread_start_detached(void *(*body)(void *), void *context);
+
+/* Takes the mutex. Returns false if it was not free for `seconds` seconds: its owner may never
+ * release it. For threads that are about to end the process, and so must not wait for others. */
+bool mutex_lock_within(pthread_mutex_t *mutex, double seconds);
 
 /* Returns how many cores this process may use: the smaller of its CPU affinity and the control
  * group's cpu.max, at least 1. */

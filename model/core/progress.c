@@ -115,6 +115,8 @@ static void make_room(FILE *to, bool ending)
     for (int i = 0; i < TRIES && !locked; i++)
         if (!(locked = pthread_mutex_trylock(&line.lock) == 0)) usleep(MICROSECONDS);
     if (!locked) return;
+    /* An error must reach `to` even if the live line is on a terminal that is stopped. */
+    if (ending && line.shown && !log_can_write(fileno(line.shown), 0)) line.shown = NULL;
     /* Only rank 0 draws the live line, so only rank 0 clears it. */
     if (log_rank() == 0)
         clear();
@@ -128,20 +130,11 @@ static void make_room(FILE *to, bool ending)
  * only when the work sets its text. */
 static void start_ticker(void)
 {
-    pthread_t thread;
-    pthread_attr_t attributes;
-    sigset_t before;
     if (line.ticking == getpid()) return;
     /* In a child, the ticker of its parent may have held the lock when the child was made. */
     if (line.ticking != 0) pthread_mutex_init(&line.lock, NULL);
     line.ticking = getpid();
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    signals_hold(&before);
-    int error = pthread_create(&thread, &attributes, tick, NULL);
-    signals_release(&before);
-    pthread_attr_destroy(&attributes);
-    (void)error;
+    (void)thread_start_detached(tick, NULL);
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/log.h"
+#include "model/core/pool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PENDING_BYTES = 1 << 16 };
@@ -239,13 +239,10 @@ void metrics_file_end(MetricsFile *f)
 {
     enum { SECONDS = 2 };
     char ignored[512];
-    struct timespec until;
     if (f->fd < 0) return;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += SECONDS;
     /* The lock is not acquired if rank 0 itself has failed in the middle of a line: it still holds
      * the mutex. Then nothing is synced. */
-    if (pthread_mutex_timedlock(&f->busy, &until) == 0) sync_lines(f, ignored, sizeof ignored);
+    if (mutex_lock_within(&f->busy, SECONDS)) sync_lines(f, ignored, sizeof ignored);
 }
 
 void metrics_file_close(MetricsFile *f)

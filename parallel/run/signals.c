@@ -3,6 +3,7 @@
 #include "parallel/run/signals.h"
 
 #include "model/core/clock.h"
+#include "model/core/log.h"
 #include "model/core/terminal.h"
 #include "parallel/grid/control.h"
 
@@ -37,6 +38,7 @@ enum { N_WATCHED = sizeof watched / sizeof watched[0] };
 /* Writes the texts as one line with a single write call, so no other output can split it. */
 static void answer(const char *name, const char *text, const char *end)
 {
+    enum { MILLISECONDS = 100 };
     const char *part[] = {name, text, end}, *clear = watch.terminal ? "\r\033[K" : "";
     char whole[256], line[320];
     size_t n = 0, used = strlen(clear);
@@ -48,6 +50,9 @@ static void answer(const char *name, const char *text, const char *end)
     Fold fold = {.columns = watch.columns, .indent = 4, .wrap = WRAP_PROSE};
     n = used + text_fold(line + used, sizeof line - used, whole, fold);
     if (n >= sizeof line) n = sizeof line - 1;
+    /* The handler must not wait for a reader that does not read: a second signal could not end the
+     * program. */
+    if (!log_can_write(STDERR_FILENO, MILLISECONDS)) return;
     ssize_t written = write(STDERR_FILENO, line, n); /* fails if the terminal is gone: ignored */
     (void)written;
 }

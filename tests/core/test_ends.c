@@ -1,10 +1,13 @@
 /* test_ends.c -- tests how a process with several ranks ends after a failure: with one error
  * message and one exit code, whichever thread fails. */
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "model/core/log.h"
 #include "model/core/pool.h"
 #include "tests/support/files/child.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
@@ -229,6 +232,80 @@ static void test_after_the_ranks_have_ended_fail_exits_as_usual(void **state)
     assert_string_equal(text, "error[66] rank 0 dp 0: one rank alone\n");
 }
 
+/* Replaces the stream of this file descriptor by a full pipe that nobody reads. */
+static void stall(int fd)
+{
+    static const char page[4096];
+    int ends[2];
+    if (pipe(ends) != 0 || fcntl(ends[1], F_SETFL, O_NONBLOCK) != 0) _exit(1);
+    while (write(ends[1], page, sizeof page) > 0)
+        continue;
+    if (fcntl(ends[1], F_SETFL, 0) != 0 || dup2(ends[1], fd) != fd) _exit(1);
+}
+
+static void fail_beside_a_stalled_stdout(void *unused)
+{
+    (void)unused;
+    stall(STDOUT_FILENO);
+    printf("never read\n");
+    fail(EXIT_DAMAGED, "a cause");
+}
+
+static void fail_on_a_stalled_console(void *unused)
+{
+    (void)unused;
+    stall(STDOUT_FILENO);
+    stall(STDERR_FILENO);
+    fail(EXIT_DAMAGED, "a cause: %s", strerror(EACCES)); /* the reason changes the code */
+}
+
+static void check_on_a_stalled_console(void *unused)
+{
+    stall(STDERR_FILENO);
+    CHECK(unused != NULL, "a cause");
+}
+
+static void never_return(void *context)
+{
+    (void)context;
+    for (;;)
+        pause();
+}
+
+static void fail_with_a_flush_that_never_returns(void *unused)
+{
+    (void)unused;
+    ends_share(true);
+    ends_set_flush(never_return, NULL);
+    fail(EXIT_DAMAGED, "a cause");
+}
+
+/* Whatever becomes of its message: a reader that does not read, or a disk that does not answer. */
+static void test_a_failure_ends_the_process_within_five_seconds(void **state)
+{
+    static const struct {
+        ChildBody body;
+        int code;
+        const char *said;
+    } failures[] = {{fail_beside_a_stalled_stdout, EXIT_DAMAGED, "error[65] a cause\n"},
+                    {fail_on_a_stalled_console, EXIT_PERMISSION, ""},
+                    {check_on_a_stalled_console, EXIT_BUG, ""},
+                    {fail_with_a_flush_that_never_returns, EXIT_DAMAGED, "error[65] a cause\n"}};
+    enum { FAILURES = sizeof failures / sizeof *failures };
+    double start = seconds_now();
+    pid_t process[FAILURES];
+    int said[FAILURES];
+    char text[256];
+    (void)state;
+    for (int i = 0; i < FAILURES; i++)
+        process[i] = child_start(failures[i].body, NULL, &said[i]);
+    for (int i = 0; i < FAILURES; i++) {
+        assert_int_equal(child_end(process[i], said[i], text, sizeof text), failures[i].code);
+        assert_string_equal(text, failures[i].said);
+    }
+    assert_true(seconds_now() - start < 5);
+}
+
 static void check_in_a_task(void *context, int64_t task, int worker)
 {
     (void)context;
@@ -287,6 +364,7 @@ int main(void)
         cmocka_unit_test(test_a_failing_rank_does_not_wait_for_one_that_holds_stderr),
         cmocka_unit_test(test_a_failure_in_the_flush_hook_keeps_the_first_exit_code),
         cmocka_unit_test(test_after_the_ranks_have_ended_fail_exits_as_usual),
+        cmocka_unit_test(test_a_failure_ends_the_process_within_five_seconds),
         cmocka_unit_test(test_errors_in_pool_threads_show_the_place_of_their_rank),
         cmocka_unit_test(test_a_rank_writes_messages_of_every_level_to_its_log_file),
     };

@@ -58,4 +58,21 @@ kill -TERM "$child"
 kill -CONT "$child"
 let_go
 check "signals: two signals end the run at once with a signal's code (got $code)" test "$code" -eq 130 -o "$code" -eq 143
+
+# Both streams of the console are a full pipe, so no reply to a signal can be printed.
+rm err
+ln -s held.lines err
+held 2 run-deaf "${long[@]}"
+for bytes in 4096 1; do LC_ALL=C dd if=/dev/zero of=held.lines oflag=nonblock bs=$bytes 2>/dev/null; done 4<>held.lines
+for signal in INT TERM; do
+    kill -$signal "$child"
+    sleep 0.5
+done
+for _ in {1..50}; do
+    kill -0 "$child" 2>/dev/null || break
+    sleep 0.1
+done
+check "signals: two signals end a run at once whose console nobody reads" test -z "$(jobs -pr)"
+let_go
+check "signals: its exit code is a signal's (got $code)" test "$code" -eq 143
 finish

@@ -1,5 +1,5 @@
-/* test_frozen_rank.c -- how the process ends if the thread of a rank freezes: in its sleep, or while
- * it owns what the others need in order to end. */
+/* test_frozen_rank.c -- how the process ends if the thread of a rank freezes: in its sleep, or
+ * while it owns what the others need in order to end. */
 #include "model/core/check.h"
 #include "parallel/comm/local/group.h"
 #include "tests/support/grid/rank_ends.h"

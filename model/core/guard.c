@@ -1,0 +1,166 @@
+/* guard.c -- implements guard.h. */
+#include "model/core/guard.h"
+
+#include "model/core/clock.h"
+#include "model/core/exit_codes.h"
+#include "model/core/log.h"
+#include "model/core/pool.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Milliseconds between two looks. */
+enum { PERIOD = 100 };
+
+static struct {
+    pthread_mutex_t mutex; /* guards the list; the guard's thread never waits for it */
+    GuardWatch *watches;
+    _Atomic double grace;
+    atomic_int process;      /* the process in which the thread runs; a child of it has none */
+    atomic_bool ending;      /* guard_end_within has been called */
+    _Atomic int64_t left;    /* milliseconds until the end that it asked for; 0: not asked yet */
+    atomic_int code;         /* its exit code */
+} guard = {.mutex = PTHREAD_MUTEX_INITIALIZER, .grace = GUARD_GRACE};
+
+void guard_set_grace(double seconds)
+{
+    atomic_store(&guard.grace, seconds);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Ends the process past everything that the C library and the sanitizers do at an end: they take
+ * the locks of streams. */
+static void quit(int code)
+{
+    for (;;)
+        syscall(SYS_exit_group, code);
+}
+
+/* Counts the time of the end that was asked for. */
+static void hold_end(int64_t passed)
+{
+    int64_t left = atomic_load(&guard.left);
+    if (left == 0) return;
+    if (left <= passed) quit(atomic_load(&guard.code));
+    atomic_store(&guard.left, left - passed);
+}
+
+/* Appends a formatted text, as far as there is room for it. */
+static size_t add(char *text, size_t used, size_t n, const char *before, const char *more)
+{
+    if (used + 1 < n) used += (size_t)snprintf(text + used, n - used, "%s%s", before, more);
+    return used < n ? used : n - 1;
+}
+
+/* Ends the process because of `late`. The sentence also says what is waited for elsewhere. */
+static void end_late(const GuardWatch *late)
+{
+    enum { MILLISECONDS = 1000 };
+    char text[3072], one[256], grace[64];
+    size_t used = 0, n = sizeof text - 1; /* room for the line feed */
+    snprintf(one, sizeof one, "error[%d] ", (int)EXIT_HANG);
+    used = add(text, used, n, one, "");
+    late->describe(late->context, one, sizeof one);
+    used = add(text, used, n, one, "");
+    snprintf(grace, sizeof grace, " for %g s (parallel.timeout and %g s more)",
+             late->timeout + atomic_load(&guard.grace), atomic_load(&guard.grace));
+    used = add(text, used, n, grace, ", and the thread that holds its deadline has not ended it");
+    for (const GuardWatch *w = guard.watches; w; w = w->next) {
+        if (w == late || w->turn(w->context) == 0) continue;
+        w->describe(w->context, one, sizeof one);
+        used = add(text, used, n, "; ", one);
+    }
+    text[used++] = '\n';
+    if (log_can_write(STDERR_FILENO, MILLISECONDS)) {
+        ssize_t written = write(STDERR_FILENO, text, used);
+        (void)written; /* there is no other place for the error */
+    }
+    quit(EXIT_HANG);
+}
+
+static void look(GuardWatch *w, double passed)
+{
+    int64_t turn = w->turn(w->context);
+    if (turn == 0 || turn != w->seen) {
+        w->seen = turn;
+        w->stood = 0;
+        return;
+    }
+    w->stood += passed;
+    if (w->stood > w->timeout + atomic_load(&guard.grace)) end_late(w);
+}
+
+static void *guard_main(void *unused)
+{
+    double since = seconds_now(), waiting = 0;
+    for (;;) {
+        usleep(PERIOD * 1000);
+        /* If the process was stopped, so was what it waits for. */
+        double now = seconds_now(), passed = fmax(0, fmin(now - since, 2e-3 * PERIOD));
+        since = now;
+        hold_end((int64_t)ceil(passed * 1e3));
+        waiting += passed;
+        if (pthread_mutex_trylock(&guard.mutex) != 0) continue;
+        for (GuardWatch *w = guard.watches; w; w = w->next)
+            look(w, waiting);
+        waiting = 0;
+        pthread_mutex_unlock(&guard.mutex);
+    }
+    return unused;
+}
+
+/* Starts the thread unless it runs already. Returns false if the system refuses it. */
+static bool start(void)
+{
+    int process = (int)getpid(), before = atomic_exchange(&guard.process, process);
+    if (before == process) return true;
+    if (before != 0) {
+        /* In a child, the ranks of the parent do not run, and its guard may have owned the mutex
+         * when the child was made. */
+        pthread_mutex_init(&guard.mutex, NULL);
+        guard.watches = NULL;
+        atomic_store(&guard.ending, false);
+        atomic_store(&guard.left, 0);
+    }
+    if (thread_start_detached(guard_main, NULL)) return true;
+    atomic_store(&guard.process, 0);
+    return false;
+}
+
+/* ---- called by the others -------------------------------------------------------------------- */
+
+void guard_add(GuardWatch *watch)
+{
+    watch->seen = 0;
+    watch->stood = 0;
+    /* Without the thread, the deadline of the watch is held by the other threads alone. */
+    (void)start();
+    pthread_mutex_lock(&guard.mutex);
+    watch->next = guard.watches;
+    guard.watches = watch;
+    pthread_mutex_unlock(&guard.mutex);
+}
+
+void guard_remove(GuardWatch *watch)
+{
+    pthread_mutex_lock(&guard.mutex);
+    GuardWatch **at = &guard.watches;
+    while (*at && *at != watch)
+        at = &(*at)->next;
+    if (*at) *at = watch->next;
+    pthread_mutex_unlock(&guard.mutex);
+}
+
+void guard_end_within(double seconds, int code)
+{
+    bool runs = start();
+    atomic_store(&guard.code, code);
+    if (atomic_exchange(&guard.ending, true)) return;
+    atomic_store(&guard.left, (int64_t)ceil(seconds * 1e3));
+    if (!runs) alarm((unsigned)ceil(seconds));
+}
