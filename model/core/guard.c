@@ -20,10 +20,10 @@ static struct {
     pthread_mutex_t mutex; /* guards the list; the guard's thread never waits for it */
     GuardWatch *watches;
     _Atomic double grace;
-    atomic_int process;      /* the process in which the thread runs; a child of it has none */
-    atomic_bool ending;      /* guard_end_within has been called */
-    _Atomic int64_t left;    /* milliseconds until the end that it asked for; 0: not asked yet */
-    atomic_int code;         /* its exit code */
+    atomic_int process;   /* the process in which the thread runs; a child of it has none */
+    atomic_bool ending;   /* guard_end_within has been called */
+    _Atomic int64_t left; /* milliseconds until the end that it asked for; 0: not asked yet */
+    atomic_int code;      /* its exit code */
 } guard = {.mutex = PTHREAD_MUTEX_INITIALIZER, .grace = GUARD_GRACE};
 
 void guard_set_grace(double seconds)

@@ -6,6 +6,7 @@
 #include "parallel/comm/rank_list.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -81,7 +82,7 @@ enum { MOST_HOLDERS = 4 };
 static struct {
     pthread_mutex_t mutex;
     DeadlineHolder holds[MOST_HOLDERS];
-    int n;
+    atomic_int n;
 } holders = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 void deadline_add_holder(DeadlineHolder holds)
@@ -92,19 +93,16 @@ void deadline_add_holder(DeadlineHolder holds)
         known = known || holders.holds[i] == holds;
     if (!known) {
         CHECK(holders.n < MOST_HOLDERS, "more than %d transports hold deadlines", MOST_HOLDERS);
-        holders.holds[holders.n++] = holds;
+        holders.holds[holders.n] = holds;
+        atomic_fetch_add(&holders.n, 1);
     }
     pthread_mutex_unlock(&holders.mutex);
 }
 
 bool deadline_held_elsewhere(const int *rank, int n)
 {
-    pthread_mutex_lock(&holders.mutex);
-    int count = holders.n;
-    pthread_mutex_unlock(&holders.mutex);
-    /* Do not hold the mutex: a query may take seconds, and entries are never removed from the
-     * list. */
-    for (int i = 0; i < count; i++)
+    /* Without the mutex: a query may take seconds, and entries are never removed from the list. */
+    for (int i = 0; i < atomic_load(&holders.n); i++)
         if (holders.holds[i](rank, n)) return true;
     return false;
 }

@@ -13,6 +13,10 @@
  * (SIGSTOP), so were its peers, and it may wake up much later. */
 double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
 
+/* Seconds for which a thread that is about to end the program waits for the mutex of a group: its
+ * owner may never release it. Without the mutex, less is known about the cause. */
+static const double DEADLINE_LOCK = 0.2;
+
 /* Ends the program (EXIT_HANG) because the wait has lasted `timeout` seconds. `blame` is the result
  * of blame_find. It is read only if some rank has not arrived. */
 void deadline_end_waiting(const BlameWait *wait, double timeout, const Blame *blame)

@@ -1,6 +1,7 @@
 /* waits.c -- reports in which call a thread rank waits and for which ranks, through the functions
  * of blame.h, and ends the program when a wait takes too long or a rank has left. */
 #include "model/core/check.h"
+#include "model/core/pool.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/local/group.h"
 
@@ -70,7 +71,7 @@ static bool lacks(void *world, const void *of, int rank, BlameWait *wait)
     LocalGroup *group = (LocalGroup *)of;
     (void)world;
     wait->n = 0;
-    pthread_mutex_lock(&group->mutex);
+    if (!mutex_lock_within(&group->mutex, DEADLINE_LOCK)) return false;
     const LocalMember *self = asleep_in(group, rank);
     if (self) find_peers(group, self, false, wait);
     pthread_mutex_unlock(&group->mutex);
@@ -93,7 +94,7 @@ static void describe(void *world, const void *of, int rank, char *text, size_t n
     LocalGroup *group = (LocalGroup *)of;
     (void)world;
     text[0] = '\0';
-    pthread_mutex_lock(&group->mutex);
+    if (!mutex_lock_within(&group->mutex, DEADLINE_LOCK)) return;
     const LocalMember *self = asleep_in(group, rank);
     if (self) describe_call(group, self, text, n);
     pthread_mutex_unlock(&group->mutex);
@@ -109,13 +110,14 @@ bool local_leaves_deadline(Comm *comm)
     LocalGroup *group = local_group(comm);
     LocalWorld *world = group->world;
     BlameWait wait = own_wait(comm, false);
-    int rank[COMM_MAX_RANKS];
+    int rank[COMM_MAX_RANKS], n = 0;
     /* Lock order: the world's mutex comes before those of groups. Another transport may also take
      * long to reply, and this group's members should continue meanwhile. */
     pthread_mutex_unlock(&group->mutex);
-    pthread_mutex_lock(&world->mutex);
-    int n = blame_reach(&transport, world, &wait, rank);
-    pthread_mutex_unlock(&world->mutex);
+    if (mutex_lock_within(&world->mutex, DEADLINE_LOCK)) {
+        n = blame_reach(&transport, world, &wait, rank);
+        pthread_mutex_unlock(&world->mutex);
+    }
     bool leaves = deadline_held_elsewhere(rank, n);
     pthread_mutex_lock(&group->mutex);
     return leaves;
@@ -126,11 +128,12 @@ void local_end_waiting(Comm *comm, bool lost)
     LocalGroup *group = local_group(comm);
     LocalWorld *world = group->world;
     BlameWait wait = own_wait(comm, lost);
-    Blame blame;
+    Blame blame = {.kind = BLAME_THEMSELVES};
     pthread_mutex_unlock(&group->mutex);
     if (lost) deadline_end_lost(&wait);
-    pthread_mutex_lock(&world->mutex);
-    blame_find(&transport, world, &wait, &blame);
-    pthread_mutex_unlock(&world->mutex);
+    if (mutex_lock_within(&world->mutex, DEADLINE_LOCK)) {
+        blame_find(&transport, world, &wait, &blame);
+        pthread_mutex_unlock(&world->mutex);
+    }
     deadline_end_waiting(&wait, world->timeout, &blame);
 }

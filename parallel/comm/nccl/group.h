@@ -9,6 +9,7 @@
 #include "parallel/comm/nccl/nccl.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 /* How many of a communicator's last calls are remembered. If a host is further ahead than this,
  * messages name the oldest remembered call instead of the one that the device is in. CUDA queues
@@ -48,11 +49,11 @@ struct NcclGroup {
      * the host's later records do not change. */
     NcclMarks mark[NCCL_RING], asked[NCCL_RING];
 
-    pthread_mutex_t mutex; /* guards the handle, the ring and the two counters */
+    pthread_mutex_t mutex; /* guards the handle, the ring, and changes of the two counters */
     NcclHandle *handle;    /* NULL: not connected yet, or already disconnected */
     NcclCall ring[NCCL_RING];
-    int64_t calls;  /* number of calls that the host has begun */
-    int64_t issued; /* number of calls that have returned and whose event is recorded */
+    _Atomic int64_t calls;  /* number of calls that the host has begun */
+    _Atomic int64_t issued; /* number of calls that have returned and whose event is recorded */
 
     /* Used by the watchdog, guarded by its mutex: the number of completed calls; the oldest
      * incomplete call at its last look (-1: none); and the seconds that this call may still
@@ -99,10 +100,7 @@ static inline int nccl_own_rank(const NcclGroup *group)
 
 static inline int64_t nccl_calls(NcclGroup *group)
 {
-    pthread_mutex_lock(&group->mutex);
-    int64_t calls = group->calls;
-    pthread_mutex_unlock(&group->mutex);
-    return calls;
+    return group->calls;
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* waits.c -- reports in which NCCL call a rank waits, on the host or on its device, and which ranks
  * have not arrived at that call, through the functions of blame.h. Ends the program when a call
  * takes too long. */
+#include "model/core/pool.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/nccl/group.h"
 
@@ -9,9 +10,12 @@
 
 const char *nccl_describe_call(NcclGroup *g, int64_t number, char *text, size_t n)
 {
-    pthread_mutex_lock(&g->mutex);
-    const NcclCall call = g->ring[number % NCCL_RING];
-    pthread_mutex_unlock(&g->mutex);
+    NcclCall call = {
+        .name = "a call that cannot be read", .group = g->name, .elements = -1, .peer = -1};
+    if (mutex_lock_within(&g->mutex, DEADLINE_LOCK)) {
+        call = g->ring[number % NCCL_RING];
+        pthread_mutex_unlock(&g->mutex);
+    }
     /* Use a stream: some parts are optional, and it truncates what does not fit. */
     FILE *to = fmemopen(text, n, "w");
     CHECK(to != NULL, "no stream over %zu bytes", n);

@@ -6,7 +6,6 @@
 #include "parallel/comm/nccl/group.h"
 
 #include <math.h>
-#include <time.h>
 
 /* Seconds between two checks. There are at least LOOKS checks within a deadline. */
 static const double longest_look = 0.25, shortest_look = 0.005;
@@ -57,9 +56,7 @@ void nccl_enter(NcclGroup *g)
 /* Updates how many calls the device has completed. Calls of one communicator complete in order. */
 static void look_for_progress(NcclGroup *g)
 {
-    pthread_mutex_lock(&g->mutex);
     int64_t issued = g->issued;
-    pthread_mutex_unlock(&g->mutex);
     if (g->finished == issued) return;
     nccl_enter(g);
     /* The events of older calls have been reused. */
@@ -77,7 +74,8 @@ static void look_for_progress(NcclGroup *g)
 static void look_for_error(NcclGroup *g)
 {
     NcclResult error = NCCL_SUCCESS;
-    pthread_mutex_lock(&g->mutex);
+    /* The host has the mutex only for moments. If it stands there, its deadline must be held. */
+    if (pthread_mutex_trylock(&g->mutex) != 0) return;
     NcclResult result =
         g->handle ? nccl_library()->comm_async_error(g->handle, &error) : NCCL_SUCCESS;
     pthread_mutex_unlock(&g->mutex);
@@ -154,12 +152,9 @@ static bool holds_deadline(const int *ranks, int n)
 {
     enum { SECONDS = 2 };
     bool holds = false;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += SECONDS;
     /* Querying a device may take as long as its host's current operation on it. If the watchdog is
      * stuck in such a query, it cannot enforce any deadline. */
-    if (pthread_mutex_timedlock(&watch.mutex, &until) != 0) return false;
+    if (!mutex_lock_within(&watch.mutex, SECONDS)) return false;
     for (NcclGroup *g = watch.groups; g && !holds; g = g->next)
         holds =
             is_one_of(nccl_own_rank(g), ranks, n) && g->timeout > 0 && g->finished < nccl_calls(g);

@@ -1,6 +1,7 @@
 /* test_frozen_rank.c -- how the process ends if the thread of a rank freezes: in its sleep, or
  * while it owns what the others need in order to end. */
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "parallel/comm/local/group.h"
 #include "tests/support/grid/rank_ends.h"
 
@@ -115,10 +116,54 @@ static void test_a_rank_that_does_not_wake_up_is_the_cause(void **state)
     rank_end_expect(&asleep[1], TIMEOUT, NULL);
 }
 
+/* Rank 1 freezes while it owns the mutex of the world. */
+static void owner_of_the_world(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 1) pthread_mutex_lock(&local_group(world)->world->mutex);
+    if (world->rank == 1) freeze(0);
+    comm_barrier(world);
+}
+
+/* Rank 2 freezes while it owns the mutex of its group with rank 1. The others wait elsewhere. */
+static void owner_of_a_group(Comm *world, void *context)
+{
+    (void)context;
+    Comm pair = comm_split(world, "pair", world->rank > 0, world->rank);
+    if (world->rank == 2) pthread_mutex_lock(&local_group(&pair)->mutex);
+    if (world->rank == 2) freeze(0);
+    comm_barrier(world);
+}
+
+static const RankEnd owners[] = {
+    {"the owner of the world",
+     owner_of_the_world,
+     2,
+     EXIT_HANG,
+     {"group world, call 1, barrier: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which "
+      "has not arrived\n"}},
+    {"the owner of a group",
+     owner_of_a_group,
+     3,
+     EXIT_HANG,
+     {"group world, call 2, barrier: rank ",
+      " has waited 0.4 s (parallel.timeout) for rank 2, which has not arrived\n"}},
+};
+
+static void test_a_frozen_owner_of_a_mutex_does_not_keep_the_others_from_ending(void **state)
+{
+    double start = seconds_now();
+    (void)state;
+    rank_end_expect(&owners[0], TIMEOUT, NULL);
+    rank_end_expect(&owners[1], TIMEOUT, NULL);
+    assert_true(seconds_now() - start < 2 * (TIMEOUT + 2));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_that_does_not_wake_up_is_the_cause),
+        cmocka_unit_test(test_a_frozen_owner_of_a_mutex_does_not_keep_the_others_from_ending),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
