@@ -148,6 +148,20 @@ bool log_can_write(int fd, int milliseconds)
     return poll(&asked, 1, milliseconds) != 0;
 }
 
+/* A thread has the stream's lock during its write. */
+static bool is_blocked(FILE *to)
+{
+    if (log_can_write(fileno(to), 0)) return false;
+    if (ftrylockfile(to) != 0) return true;
+    funlockfile(to);
+    return false;
+}
+
+bool log_blocked(void)
+{
+    return is_blocked(stdout) || is_blocked(stderr);
+}
+
 /* Prints the text and a line feed with one write, without the stream and its lock. */
 static void print_past(FILE *to, const char *text)
 {

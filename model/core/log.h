@@ -43,6 +43,9 @@ bool log_lock_soon(FILE *to);
  * block. Returns false if it would: a pipe is full, or a terminal is stopped (Ctrl-S). May be
  * called by a signal handler. */
 bool log_can_write(int fd, int milliseconds);
+/* Returns whether a thread waits in a write to stdout or stderr at this moment, because nobody
+ * reads there. Only rank 0 prints while the run goes on. Does not wait itself. */
+bool log_blocked(void);
 /* Prints "kind[code] rank R place: text\n", also to the thread's log file. Does not wait for
  * another thread that holds a stream for long, but waits for the reader of `to`. Used by
  * check.c. */

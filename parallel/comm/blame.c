@@ -93,3 +93,23 @@ int blame_reach(const BlameTransport *transport, void *world, const BlameWait *w
         rank[i] = w.link[i].rank;
     return w.n;
 }
+
+bool blame_only(const BlameTransport *transport, void *world, const BlameWait *wait, int rank)
+{
+    Walk w = start(transport, world, wait);
+    bool found = false;
+    /* The list grows while the loop reads it. */
+    for (int i = 0; i < w.n; i++) {
+        const Link *link = &w.link[i];
+        const void *group;
+        bool stands;
+        if (transport->devices && !link->device && link->rank == rank) return true;
+        if (follow(&w, link->rank, &group, &stands)) {
+            if (stands) return false;
+        } else {
+            if (link->rank != rank) return false;
+            found = true;
+        }
+    }
+    return found;
+}

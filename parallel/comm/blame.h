@@ -67,5 +67,9 @@ void blame_find(const BlameTransport *transport, void *world, const BlameWait *w
  * for in turn, but not wait->rank. Writes them to rank[] and returns their number. */
 int blame_reach(const BlameTransport *transport, void *world, const BlameWait *wait,
                 int rank[COMM_MAX_RANKS]);
+/* Returns whether this rank alone keeps the wait from ending: every other rank that is waited for,
+ * directly or through others, waits for it in turn. If devices wait, it is enough that its host has
+ * not arrived. wait->lack must not be BLAME_NOTHING. */
+bool blame_only(const BlameTransport *transport, void *world, const BlameWait *wait, int rank);
 
 #endif

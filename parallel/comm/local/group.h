@@ -133,6 +133,10 @@ void local_end_waiting(Comm *comm, bool lost) __attribute__((noreturn));
  * transport's error message will name the cause. Called with the group's mutex held. Releases it
  * meanwhile. */
 bool local_leaves_deadline(Comm *comm);
+/* Returns whether time does not count against the member's deadline now: it waits for nobody but
+ * the rank that prints, whose console is blocked (log_blocked). Called with the group's mutex held.
+ * Releases it meanwhile. */
+bool local_excused(Comm *comm);
 /* Returns the call as error messages describe it. */
 CommCall local_call(const LocalGroup *group, const LocalCall *call);
 /* Does comm_call_text. */

@@ -48,11 +48,13 @@ static void sleep_a_while(Comm *comm, double *patience)
         *patience = group->world->timeout;
         return; /* its peers may have arrived meanwhile */
     }
-    if (isfinite(*patience))
-        *patience -= deadline_sleep(&self->woken, &group->mutex,
-                                    fmin(*patience, fmin(1, group->world->timeout / SLICES)));
-    else
+    if (!isfinite(*patience)) {
         pthread_cond_wait(&self->woken, &group->mutex);
+        return;
+    }
+    double passed = deadline_sleep(&self->woken, &group->mutex,
+                                   fmin(*patience, fmin(1, group->world->timeout / SLICES)));
+    if (!local_excused(comm)) *patience -= passed;
 }
 
 static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,

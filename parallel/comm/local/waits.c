@@ -1,6 +1,7 @@
 /* waits.c -- reports in which call a thread rank waits and for which ranks, through the functions
  * of blame.h, and ends the program when a wait takes too long or a rank has left. */
 #include "model/core/check.h"
+#include "model/core/log.h"
 #include "model/core/pool.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/local/group.h"
@@ -121,6 +122,22 @@ bool local_leaves_deadline(Comm *comm)
     bool leaves = deadline_held_elsewhere(rank, n);
     pthread_mutex_lock(&group->mutex);
     return leaves;
+}
+
+bool local_excused(Comm *comm)
+{
+    if (!log_blocked()) return false;
+    LocalGroup *group = local_group(comm);
+    LocalWorld *world = group->world;
+    BlameWait wait = own_wait(comm, false);
+    bool excused = false;
+    pthread_mutex_unlock(&group->mutex);
+    if (mutex_lock_within(&world->mutex, DEADLINE_LOCK)) {
+        excused = blame_only(&transport, world, &wait, DEADLINE_PRINTS);
+        pthread_mutex_unlock(&world->mutex);
+    }
+    pthread_mutex_lock(&group->mutex);
+    return excused;
 }
 
 void local_end_waiting(Comm *comm, bool lost)

@@ -92,6 +92,11 @@ const char *nccl_describe_call(NcclGroup *group, int64_t number, char *text, siz
  * is the watchdog's list of groups. Called with the watchdog's mutex held. */
 void nccl_end_waiting(NcclGroup *all, NcclGroup *group) __attribute__((noreturn));
 
+/* Returns whether time does not count against the group's oldest incomplete call now: it waits for
+ * the host of the rank that prints, whose console is blocked (log_blocked). `all` and the mutex as
+ * above. */
+bool nccl_excused(NcclGroup *all, NcclGroup *group);
+
 /* Returns this rank's number in the world. */
 static inline int nccl_own_rank(const NcclGroup *group)
 {

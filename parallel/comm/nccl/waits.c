@@ -1,6 +1,7 @@
 /* waits.c -- reports in which NCCL call a rank waits, on the host or on its device, and which ranks
  * have not arrived at that call, through the functions of blame.h. Ends the program when a call
  * takes too long. */
+#include "model/core/log.h"
 #include "model/core/pool.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/nccl/group.h"
@@ -100,10 +101,19 @@ static void describe(void *all, const void *of, int rank, char *text, size_t n)
     nccl_describe_call(group, group->finished, text, n);
 }
 
+static const BlameTransport transport = {
+    .waits_in = waits_in, .lacks = lacks, .describe = describe, .devices = true};
+
+bool nccl_excused(NcclGroup *all, NcclGroup *g)
+{
+    if (!log_blocked()) return false;
+    BlameWait wait = {.rank = nccl_own_rank(g)};
+    find_lack(all, g, &wait);
+    return wait.lack != BLAME_NOTHING && blame_only(&transport, all, &wait, DEADLINE_PRINTS);
+}
+
 void nccl_end_waiting(NcclGroup *all, NcclGroup *g)
 {
-    static const BlameTransport transport = {
-        .waits_in = waits_in, .lacks = lacks, .describe = describe, .devices = true};
     BlameWait wait = {.rank = nccl_own_rank(g)};
     Blame blame = {0};
     nccl_describe_call(g, g->finished, wait.call, sizeof wait.call);

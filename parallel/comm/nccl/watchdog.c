@@ -96,6 +96,7 @@ static void hold_deadline(NcclGroup *g, double passed)
         g->patience = g->timeout;
         return;
     }
+    if (nccl_excused(watch.groups, g)) return;
     g->patience -= passed;
     if (g->patience <= 0) nccl_end_waiting(watch.groups, g);
 }
