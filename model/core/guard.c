@@ -50,30 +50,23 @@ static void hold_end(int64_t passed)
     atomic_store(&guard.left, left - passed);
 }
 
-/* Appends a formatted text, as far as there is room for it. */
-static size_t add(char *text, size_t used, size_t n, const char *before, const char *more)
-{
-    if (used + 1 < n) used += (size_t)snprintf(text + used, n - used, "%s%s", before, more);
-    return used < n ? used : n - 1;
-}
-
-/* Ends the process because of `late`. The sentence also says what is waited for elsewhere. */
+/* Ends the process because of `late`. The sentence also says in which calls the others are. */
 static void end_late(const GuardWatch *late)
 {
-    enum { MILLISECONDS = 1000 };
-    char text[3072], one[256], grace[64];
-    size_t used = 0, n = sizeof text - 1; /* room for the line feed */
-    snprintf(one, sizeof one, "error[%d] ", (int)EXIT_HANG);
-    used = add(text, used, n, one, "");
-    late->describe(late->context, one, sizeof one);
-    used = add(text, used, n, one, "");
-    snprintf(grace, sizeof grace, " for %g s (parallel.timeout and %g s more)",
-             late->timeout + atomic_load(&guard.grace), atomic_load(&guard.grace));
-    used = add(text, used, n, grace, ", and the thread that holds its deadline has not ended it");
-    for (const GuardWatch *w = guard.watches; w; w = w->next) {
+    enum { MILLISECONDS = 1000, MOST = 3072 };
+    char text[MOST + 512], call[192];
+    double grace = atomic_load(&guard.grace);
+    late->describe(late->context, call, sizeof call);
+    size_t used = (size_t)snprintf(text, sizeof text,
+                                   "error[%d] %s: rank %d has waited %g s (parallel.timeout and %g "
+                                   "s more), and %s, which holds the deadline, does not answer",
+                                   (int)EXIT_HANG, call, late->rank, late->timeout + grace, grace,
+                                   late->holder);
+    for (const GuardWatch *w = guard.watches; w && used < MOST; w = w->next) {
         if (w == late || w->turn(w->context) == 0) continue;
-        w->describe(w->context, one, sizeof one);
-        used = add(text, used, n, "; ", one);
+        w->describe(w->context, call, sizeof call);
+        used +=
+            (size_t)snprintf(text + used, sizeof text - used, "; rank %d is in %s", w->rank, call);
     }
     text[used++] = '\n';
     if (log_can_write(STDERR_FILENO, MILLISECONDS)) {
@@ -105,6 +98,7 @@ static void *guard_main(void *unused)
         since = now;
         hold_end((int64_t)ceil(passed * 1e3));
         waiting += passed;
+        if (atomic_load(&guard.ending)) continue; /* the cause has been printed, or soon will be */
         if (pthread_mutex_trylock(&guard.mutex) != 0) continue;
         for (GuardWatch *w = guard.watches; w; w = w->next)
             look(w, waiting);

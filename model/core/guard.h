@@ -13,13 +13,15 @@
  * thread holds its deadline; the guard ends the process (EXIT_HANG) if that thread does not. */
 typedef struct GuardWatch {
     void *context;
-    double timeout; /* seconds; the guard grants GUARD_GRACE more */
+    int rank;           /* the rank that waits */
+    double timeout;     /* seconds; the guard grants GUARD_GRACE more */
+    const char *holder; /* the thread that holds the deadline, for the message */
     /* Returns 0 if nothing is waited for at the moment, else a number that changes with each
      * progress. This function and the next one are called by the guard. They take no lock, and read
      * only memory that stays valid until guard_remove returns. */
     int64_t (*turn)(const void *context);
-    /* Writes what is waited for to text[0..n), for example "rank 1 is in group dp, call 7". It may
-     * be called at any time. */
+    /* Writes the call in which the rank waits to text[0..n), for example "group dp, call 7,
+     * barrier". */
     void (*describe)(const void *context, char *text, size_t n);
     /* Of the guard: the next one, the turn at its last look, and how long it has been the same. */
     struct GuardWatch *next;

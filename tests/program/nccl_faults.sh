@@ -55,6 +55,15 @@ fault() {
     check "nccl faults: $name with an error message that names the cause" grep -Eq "^[0-9.]+ error\[$code\] $sentence" output
 }
 
+# A query of the device does not return while a call of NCCL hangs, so the watchdog cannot hold its deadline. The guard ends the
+# run half a minute later; the other tests run meanwhile.
+(
+    EMU_STREAMS=deferred EMU_QUERY=block EMU_NCCL_FAULT=1:AllReduce:60:never timeout 90 "$TRAIN" "$TINY" --ranks 2 "${run[@]}" --set parallel.tensor=2 \
+        --set parallel.timeout=1 --out blind >blind.output 2>&1 </dev/null
+    echo "$? $SECONDS" >blind.code
+) &
+blind=$!
+
 place='(rank [0-3]( (pp|dp|tp) [01])+: )?'
 in_tp='group tp, call [0-9]+, all-reduce( \(max\))? of [0-9]+ f32 of ranks 0, 1'
 in_dp='group shard, call [0-9]+, reduce-scatter of [0-9]+ f32( and [0-9]+ more)? of ranks 0, 1'
@@ -117,5 +126,12 @@ EMU_NCCL_FAULT=1:CommInitRankConfig:1:never expect_code "nccl faults: bench comm
     "$TRAIN" bench comm --device cuda --repetitions 1 --timeout 2
 check "nccl faults: bench comm names the init that hangs" \
     grep -Eq "^error\[86\] ${place}group all, call 0, connect: $(waited 2)" output
+wait "$blind"
+read -r code taken <blind.code
+check "nccl faults: a watchdog that stands ends the run with 86 (got $code)" test "$code" -eq 86
+check "nccl faults: a watchdog that stands ends the run after half a minute ($taken s)" test "$taken" -ge 31
+stands='rank [01] has waited 31 s \(parallel.timeout and 30 s more\), and the watchdog of NCCL, which holds the deadline, does not answer'
+check "nccl faults: a watchdog that stands is named" grep -qE "^error\[86\] group tp, calls [0-9]+ to [0-9]+, the last all-reduce: $stands; rank [01] is in " \
+    blind.output
 check "nccl faults: the clock of this test has run" test "$(stat -c %s clock)" -gt 50
 finish

@@ -4,6 +4,7 @@
 #ifndef PARALLEL_COMM_LOCAL_GROUP_H
 #define PARALLEL_COMM_LOCAL_GROUP_H
 
+#include "model/core/guard.h"
 #include "parallel/comm/call.h"
 #include "parallel/comm/local/local.h"
 
@@ -12,9 +13,22 @@
 
 typedef struct LocalGroup LocalGroup;
 
+/* What the guard reads of one rank's wait (guard.h). */
+typedef struct {
+    GuardWatch watch;
+    /* 0 while the rank does not sleep. Else a number that changes when its timeout starts again.
+     * The fields below do not change meanwhile. */
+    _Atomic int64_t turn;
+    int64_t turns; /* the last of these numbers */
+    char group[16];
+    const char *call;
+    int64_t calls;
+} LocalWatch;
+
 struct LocalWorld {
-    double timeout; /* limit of each wait, in seconds; 0: no limit */
-    int yields;     /* number of times that a member polls before it sleeps */
+    double timeout;      /* limit of each wait, in seconds; 0: no limit */
+    LocalWatch *watched; /* by world rank; NULL without a limit */
+    int yields;          /* number of times that a member polls before it sleeps */
     pthread_mutex_t mutex;
     LocalGroup *all;    /* the group of all ranks */
     LocalGroup *groups; /* list of the other groups that some member still has open; guarded by the
@@ -133,6 +147,13 @@ void local_end_waiting(Comm *comm, bool lost) __attribute__((noreturn));
  * transport's error message will name the cause. Called with the group's mutex held. Releases it
  * meanwhile. */
 bool local_leaves_deadline(Comm *comm);
+/* Begin and end the guard's watch over the waits of all ranks of a world. */
+void local_guard(LocalWorld *world);
+void local_unguard(LocalWorld *world);
+/* Tell the guard that this rank goes to sleep in a call, or that its timeout starts again there;
+ * and that it has woken up. */
+void local_sleeps(Comm *comm);
+void local_wakes(Comm *comm);
 /* Returns whether time does not count against the member's deadline now: it waits for nobody but
  * the rank that prints, whose console is blocked (log_blocked). Called with the group's mutex held.
  * Releases it meanwhile. */

@@ -73,11 +73,13 @@ LocalWorld *local_world_create(int size, double timeout)
     world->yields = size <= pool_allowed_cores() ? 64 : 4;
     pthread_mutex_init(&world->mutex, NULL);
     world->all = group_create(world, "world", size);
+    if (timeout > 0) local_guard(world);
     return world;
 }
 
 void local_world_destroy(LocalWorld *world)
 {
+    if (world->watched) local_unguard(world);
     group_free(world->all);
     /* Free the groups that a rank has left by leaving the world but that not all members have
      * closed. */

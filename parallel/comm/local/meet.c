@@ -46,6 +46,7 @@ static void sleep_a_while(Comm *comm, double *patience)
     if (*patience <= 0) {
         if (!local_leaves_deadline(comm)) local_end_waiting(comm, false);
         *patience = group->world->timeout;
+        local_sleeps(comm);
         return; /* its peers may have arrived meanwhile */
     }
     if (!isfinite(*patience)) {
@@ -54,7 +55,10 @@ static void sleep_a_while(Comm *comm, double *patience)
     }
     double passed = deadline_sleep(&self->woken, &group->mutex,
                                    fmin(*patience, fmin(1, group->world->timeout / SLICES)));
-    if (!local_excused(comm)) *patience -= passed;
+    if (local_excused(comm))
+        local_sleeps(comm);
+    else
+        *patience -= passed;
 }
 
 static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
@@ -68,6 +72,7 @@ static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
     }
     /* The peers are late: sleeping now costs less than polling further. */
     double patience = group->world->timeout > 0 ? group->world->timeout : INFINITY;
+    local_sleeps(comm);
     pthread_mutex_lock(&group->mutex);
     self->waiting_for = waiting_for;
     /* Either this member sees the new count below, or the member that changed it sees `asleep`. */
@@ -76,6 +81,7 @@ static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
         sleep_a_while(comm, &patience);
     atomic_store(&self->asleep, false);
     pthread_mutex_unlock(&group->mutex);
+    local_wakes(comm);
 }
 
 void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,

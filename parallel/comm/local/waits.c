@@ -7,6 +7,8 @@
 #include "parallel/comm/local/group.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 CommCall local_call(const LocalGroup *group, const LocalCall *call)
 {
@@ -103,6 +105,63 @@ static void describe(void *world, const void *of, int rank, char *text, size_t n
 
 static const BlameTransport transport = {
     .waits_in = waits_in, .lacks = lacks, .describe = describe};
+
+/* ---- the guard; nothing here takes a lock ---------------------------------------------------- */
+
+static int64_t guard_turn(const void *context)
+{
+    return atomic_load(&((LocalWatch *)context)->turn);
+}
+
+static void guard_describe(const void *context, char *text, size_t n)
+{
+    const LocalWatch *w = context;
+    snprintf(text, n, "group %s, call %lld, %s", w->group, (long long)w->calls, w->call);
+}
+
+void local_guard(LocalWorld *world)
+{
+    int n = world->all->size;
+    world->watched = must_calloc((size_t)n, sizeof *world->watched);
+    for (int i = 0; i < n; i++) {
+        LocalWatch *w = &world->watched[i];
+        w->watch = (GuardWatch){.context = w,
+                                .rank = i,
+                                .timeout = world->timeout,
+                                .holder = "its own thread",
+                                .turn = guard_turn,
+                                .describe = guard_describe};
+        guard_add(&w->watch);
+    }
+}
+
+void local_unguard(LocalWorld *world)
+{
+    for (int i = 0; i < world->all->size; i++)
+        guard_remove(&world->watched[i].watch);
+    free(world->watched);
+}
+
+void local_sleeps(Comm *comm)
+{
+    const LocalMember *self = local_member(comm);
+    LocalWorld *world = local_group(comm)->world;
+    if (world->watched == NULL) return;
+    LocalWatch *w = &world->watched[self->world_rank];
+    /* A rank that sleeps already has set these fields. */
+    if (atomic_load(&w->turn) == 0) {
+        memcpy(w->group, local_group(comm)->name, sizeof w->group);
+        w->call = self->call.name;
+        w->calls = self->calls;
+    }
+    atomic_store(&w->turn, ++w->turns);
+}
+
+void local_wakes(Comm *comm)
+{
+    LocalWorld *world = local_group(comm)->world;
+    if (world->watched) atomic_store(&world->watched[local_member(comm)->world_rank].turn, 0);
+}
 
 /* ---- the end of a wait ----------------------------------------------------------------------- */
 

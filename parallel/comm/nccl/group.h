@@ -4,6 +4,7 @@
 #define PARALLEL_COMM_NCCL_GROUP_H
 
 #include "model/core/check.h"
+#include "model/core/guard.h"
 #include "parallel/comm/blame.h"
 #include "parallel/comm/nccl/library.h"
 #include "parallel/comm/nccl/nccl.h"
@@ -59,8 +60,12 @@ struct NcclGroup {
      * incomplete call at its last look (-1: none); and the seconds that this call may still
      * take. */
     NcclGroup *next;
-    int64_t finished, watched;
+    _Atomic int64_t finished;
+    int64_t watched;
     double patience;
+
+    GuardWatch guarded;      /* ends the program if the watchdog does not */
+    _Atomic int64_t excused; /* how often time has not counted; for the guard */
 };
 
 /* watchdog.c. Start and stop watching a group. */

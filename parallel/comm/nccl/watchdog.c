@@ -27,7 +27,8 @@ static struct {
 void nccl_call_begins(NcclGroup *g, NcclCall call)
 {
     pthread_mutex_lock(&g->mutex);
-    g->ring[g->calls++ % NCCL_RING] = call;
+    g->ring[g->calls % NCCL_RING] = call;
+    g->calls++; /* after the entry, which the guard reads without the mutex */
     pthread_mutex_unlock(&g->mutex);
 }
 
@@ -96,7 +97,10 @@ static void hold_deadline(NcclGroup *g, double passed)
         g->patience = g->timeout;
         return;
     }
-    if (nccl_excused(watch.groups, g)) return;
+    if (nccl_excused(watch.groups, g)) {
+        g->excused++;
+        return;
+    }
     g->patience -= passed;
     if (g->patience <= 0) nccl_end_waiting(watch.groups, g);
 }
@@ -163,9 +167,37 @@ static bool holds_deadline(const int *ranks, int n)
     return holds;
 }
 
+/* For the guard: changes if the device makes progress, or if time does not count. */
+static int64_t guard_turn(const void *context)
+{
+    const NcclGroup *g = context;
+    int64_t finished = g->finished;
+    return g->calls > finished ? 1 + finished + ((int64_t)g->excused << 32) : 0;
+}
+
+static void guard_describe(const void *context, char *text, size_t n)
+{
+    const NcclGroup *g = context;
+    int64_t first = g->finished, last = g->calls - 1;
+    const char *name = g->ring[last % NCCL_RING].name;
+    /* The device may be further than at the watchdog's last look. */
+    if (first == last)
+        snprintf(text, n, "group %s, call %lld, %s", g->name, (long long)last, name);
+    else
+        snprintf(text, n, "group %s, calls %lld to %lld, the last %s", g->name, (long long)first,
+                 (long long)last, name);
+}
+
 void nccl_watch(NcclGroup *g)
 {
     g->watched = -1;
+    g->guarded = (GuardWatch){.context = g,
+                              .rank = nccl_own_rank(g),
+                              .timeout = g->timeout,
+                              .holder = "the watchdog of NCCL",
+                              .turn = guard_turn,
+                              .describe = guard_describe};
+    if (g->timeout > 0) guard_add(&g->guarded);
     pthread_mutex_lock(&watch.life);
     if (watch.groups == NULL) start_thread();
     deadline_add_holder(holds_deadline);
@@ -195,4 +227,5 @@ void nccl_unwatch(NcclGroup *g)
         pthread_cond_destroy(&watch.woken);
     }
     pthread_mutex_unlock(&watch.life);
+    if (g->timeout > 0) guard_remove(&g->guarded);
 }

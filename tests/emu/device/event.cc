@@ -5,7 +5,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { ALIVE_EVENT = 0x45564e54 };
 
@@ -126,12 +128,25 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return cudaSuccess;
 }
 
+/* With EMU_QUERY=block a query returns only when the event is complete, as when another thread has
+ * the driver's lock while it waits for the device. */
+static bool query_blocks(void)
+{
+    const char *word = getenv("EMU_QUERY");
+    if (word != NULL && strcmp(word, "block") != 0) emu_die("EMU_QUERY is block, not \"%s\"", word);
+    return word != NULL;
+}
+
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
     int64_t recorder;
     EmuPoint at = event_point(event, &recorder);
-    bool reached = at.stream == NULL || emu_queue_reached(at, recorder);
+    bool blocks = query_blocks(), reached = at.stream == NULL || emu_queue_reached(at, recorder);
+    while (blocks && !reached) {
+        usleep(1000);
+        reached = emu_queue_reached(at, recorder);
+    }
     return reached ? cudaSuccess : cudaErrorNotReady;
 }
 

@@ -2,6 +2,7 @@
  * absence: the other ranks wait for it without limit, in host calls and in NCCL. A rank that hangs
  * meanwhile still ends the process. */
 #include "model/core/check.h"
+#include "model/core/guard.h"
 #include "parallel/comm/nccl/nccl.h"
 #include "tests/support/device/standing_device.h"
 #include "tests/support/files/child.h"
@@ -22,6 +23,7 @@ enum { UNREAD = 1, BYTES = 1 << 20 /* more than a pipe holds */ };
 /* Rank 0 prints more than the console takes before somebody reads it. */
 static void print_much(void)
 {
+    guard_set_grace(0.1); /* for the guard, too, this is no absence */
     for (int i = 0; i < BYTES / 64; i++)
         printf("%063d\n", i);
     fflush(stdout);

@@ -1,0 +1,130 @@
+/* test_guard.c -- the thread that ends the process if the one that holds a deadline stands itself
+ * (guard.h): in the driver of a GPU, or at a lock whose owner is frozen. It must not end a run
+ * whose waits go on rightly. */
+#include "model/core/check.h"
+#include "model/core/guard.h"
+#include "model/core/log.h"
+#include "parallel/comm/local/group.h"
+#include "parallel/comm/nccl/nccl.h"
+#include "tests/support/device/standing_device.h"
+#include "tests/support/grid/fake_nccl.h"
+#include "tests/support/grid/rank_ends.h"
+
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Seconds: parallel.timeout of these ranks, and what the guard grants instead of half a minute.
+ * LONG must not be reached. */
+static const double TIMEOUT = 0.4, GRACE = 0.3, LONG = 60;
+
+/* The devices do not complete a call, and a query of their progress does not return. So the
+ * watchdog cannot hold its deadline. */
+static void a_watchdog_stands(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    guard_set_grace(GRACE);
+    standing_device_open(world, &dev);
+    Comm all = comm_split(world, "dp", 0, world->rank);
+    nccl_connect(&all, &dev, (NcclUse){0}, TIMEOUT);
+    standing_device_stand(world, 3);
+    standing_device_silence(true);
+    comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_SUM);
+    standing_device_hang();
+}
+
+/* Rank 1 freezes while it owns the mutex that rank 0 needs to wake up. `mute`: nobody reads the
+ * error message. */
+static void an_owner_freezes(Comm *world, void *context)
+{
+    LocalGroup *group = local_group(world);
+    const bool *mute = context;
+    int ends[2];
+    guard_set_grace(GRACE);
+    if (world->rank == 0) {
+        if (*mute && (pipe(ends) != 0 || dup2(ends[1], STDERR_FILENO) < 0)) _exit(1);
+        while (*mute && log_can_write(STDERR_FILENO, 0))
+            if (write(STDERR_FILENO, "", 1) < 0) _exit(1);
+        comm_barrier(world);
+    }
+    while (!atomic_load(&group->member[0].asleep))
+        sched_yield();
+    pthread_mutex_lock(&group->mutex);
+    standing_device_hang();
+}
+
+static const RankEnd ends[] = {
+    {"the watchdog",
+     a_watchdog_stands,
+     2,
+     EXIT_HANG,
+     {"error[86] group dp, call ", ", all-reduce: rank ",
+      " has waited 0.7 s (parallel.timeout and 0.3 s more), and the watchdog of NCCL, which holds "
+      "the deadline, does not answer; rank ",
+      " is in group dp, call "}},
+    {"the owner of a mutex",
+     an_owner_freezes,
+     2,
+     EXIT_HANG,
+     {"error[86] group world, call 1, barrier: rank 0 has waited 0.7 s (parallel.timeout and 0.3 s "
+      "more), and its own thread, which holds the deadline, does not answer\n"}},
+    {"a console that nobody reads", an_owner_freezes, 2, EXIT_HANG, {""}},
+};
+
+static void test_the_guard_ends_a_process_whose_deadlines_are_not_held(void **state)
+{
+    bool mute[] = {false, false, true};
+    enum { N = sizeof ends / sizeof *ends };
+    pid_t child[N];
+    int said[N];
+    (void)state;
+    fake_nccl_use();
+    for (int i = 0; i < N; i++)
+        child[i] = rank_end_start(&ends[i], i == 0 ? LONG : TIMEOUT, &mute[i], &said[i]);
+    for (int i = 0; i < N; i++)
+        rank_end_check(&ends[i], child[i], said[i]);
+}
+
+/* Rank 0 waits on the host, three times as long as its deadline and the guard's time, for rank 1,
+ * whose call of NCCL has a longer deadline. */
+static void a_deadline_is_held_elsewhere(Comm *world, void *context)
+{
+    static LocalWorld *hasty;
+    Device dev;
+    (void)context;
+    guard_set_grace(0.1);
+    if (world->rank == 0) hasty = local_world_create(world->size, 0.1);
+    comm_barrier(world);
+    Comm all = local_world_join(hasty, world->rank),
+         dp = comm_split(world, "dp", world->rank == 0, 0);
+    standing_device_open(world, &dev);
+    nccl_connect(&dp, &dev, (NcclUse){0}, LONG);
+    standing_device_stand(world, 6);
+    if (world->rank > 0) comm_all_reduce(&dp, &dev, standing_device_numbers(5), REDUCE_SUM);
+    comm_barrier(world);
+    if (world->rank == 0) comm_receive(&all, NULL, standing_device_numbers(1), 1);
+    usleep(600000);
+    _exit(0);
+}
+
+static void test_the_guard_ends_no_wait_whose_deadline_is_held_elsewhere(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    rank_end_expect(&(RankEnd){"held elsewhere", a_deadline_is_held_elsewhere, 3, 0, {""}}, LONG,
+                    NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_guard_ends_a_process_whose_deadlines_are_not_held),
+        cmocka_unit_test(test_the_guard_ends_no_wait_whose_deadline_is_held_elsewhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
