@@ -102,8 +102,8 @@ expect_code "ranks: the same run without a stop succeeds" 0 "$TRAIN" "$TINY" "${
 same_run "ranks: a run resumed on as many ranks has the bits of the uninterrupted run" on-3-2 term
 
 # Nobody reads the console for longer than parallel.timeout. The run waits and goes on as soon as it is read.
-held 3 paused "${run[@]}" --ranks 2 --set parallel.timeout=1
-sleep 2.5
+held 3 paused "${run[@]}" --ranks 2 --set parallel.timeout=4
+sleep 6
 let_go
 check "ranks: a run whose console nobody reads for a while goes on (got $code)" test "$code" -eq 0
 same_run "ranks: a run whose console nobody reads for a while has the bits of another run" on-2 paused
