@@ -181,6 +181,12 @@ Comm comm_split(Comm *comm, const char *name, int color, int key)
     return by->ops->split(by, name, color, key);
 }
 
+void comm_wait_without_limit(Comm *comm)
+{
+    Comm *by = carrier(comm, NULL);
+    by->ops->wait_without_limit(by);
+}
+
 void comm_carry(Comm *comm, const CommOps *ops, void *impl)
 {
     CHECK(comm->host == NULL, "group %s is carried by %s already", comm->name, comm->ops->name);

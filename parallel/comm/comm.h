@@ -46,7 +46,7 @@ typedef struct {
 } CommCounts;
 
 /* The functions that a transport provides. A transport that only carries device calls (comm_carry)
- * never gets a call with `on` NULL, and needs neither barrier nor split. */
+ * never gets a call with `on` NULL, and needs none of barrier, split and wait_without_limit. */
 typedef struct {
     const char *name; /* name of the transport: "self", "local", "socket" or "nccl" */
     void (*all_reduce)(Comm *, Device *on, Tensor x, ReduceOp op);
@@ -59,6 +59,7 @@ typedef struct {
     void (*group_end)(Comm *);
     void (*barrier)(Comm *);
     Comm (*split)(Comm *, const char *name, int color, int key);
+    void (*wait_without_limit)(Comm *);
     void (*close)(Comm *);
 } CommOps;
 
@@ -124,5 +125,8 @@ void comm_barrier(Comm *comm);
 /* Returns the group of the ranks that pass the same color, ordered by key. All ranks of `comm` must
  * call it. `comm` must outlive the new group. */
 Comm comm_split(Comm *comm, const char *name, int color, int key);
+/* From now on this rank's host calls in this group wait for the other ranks without a deadline. For
+ * a group in which the others wait while one rank works alone. */
+void comm_wait_without_limit(Comm *comm);
 
 #endif

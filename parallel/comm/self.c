@@ -70,6 +70,7 @@ Comm comm_self(const char *name)
                                  .group_end = self_nothing,
                                  .barrier = self_nothing,
                                  .split = self_split,
+                                 .wait_without_limit = self_nothing,
                                  .close = self_nothing};
     Comm comm = {.size = 1, .ops = &self, .counts = must_calloc(1, sizeof *comm.counts)};
     snprintf(comm.name, sizeof comm.name, "%s", name);

@@ -82,6 +82,7 @@ typedef bool (*LocalWaitingFor)(const LocalGroup *group, int rank, int peer);
 typedef struct {
     int world_rank;
     bool closed;                 /* the member has left the group */
+    bool unlimited;              /* its waits have no deadline */
     atomic_bool asleep;          /* set before the member checks the counter a last time and
                                   * sleeps */
     LocalWaitingFor waiting_for; /* set while asleep; guarded by the mutex */

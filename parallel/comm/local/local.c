@@ -124,6 +124,11 @@ static void local_barrier(Comm *comm)
     local_meet(comm);
 }
 
+static void local_wait_without_limit(Comm *comm)
+{
+    local_member(comm)->unlimited = true;
+}
+
 static Comm local_split(Comm *comm, const char *name, int color, int key);
 static void local_close(Comm *comm);
 
@@ -140,6 +145,7 @@ static Comm member_of(LocalGroup *group, int rank)
                                   .group_end = local_group_end,
                                   .barrier = local_barrier,
                                   .split = local_split,
+                                  .wait_without_limit = local_wait_without_limit,
                                   .close = local_close};
     Comm comm = {.rank = rank,
                  .size = group->size,

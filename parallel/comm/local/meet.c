@@ -71,7 +71,8 @@ static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
         if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
     }
     /* The peers are late: sleeping now costs less than polling further. */
-    double patience = group->world->timeout > 0 ? group->world->timeout : INFINITY;
+    bool limited = group->world->timeout > 0 && !self->unlimited;
+    double patience = limited ? group->world->timeout : INFINITY;
     local_sleeps(comm);
     pthread_mutex_lock(&group->mutex);
     self->waiting_for = waiting_for;

@@ -81,6 +81,7 @@ static void report(SocketGroup *group, const Pass *pass, uint64_t number)
     SocketFrame call = group->call;
     char text[128];
     SocketWait wait = {.waits = 1,
+                       .unlimited = group->unlimited,
                        .meets = world->messages == NULL && group->meeting,
                        .wait = number,
                        .group = group->share.id,

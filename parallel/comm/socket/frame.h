@@ -72,6 +72,7 @@ typedef struct {
 /* What a rank waits for. */
 typedef struct {
     int32_t waits;
+    int32_t unlimited; /* the wait has no deadline */
     int32_t meets; /* for a meeting: rank 0 knows from all reports who has not arrived */
     uint64_t wait; /* number of this wait; each has its own deadline */
     uint64_t group;

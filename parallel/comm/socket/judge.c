@@ -194,7 +194,7 @@ static bool pass_time(SocketHub *hub, double passed)
         SocketHubRank *r = &hub->rank[i];
         if (!r->wait.waits || r->wait.wait != r->timed || r->left) r->patience = hub->timeout;
         r->timed = r->wait.wait;
-        if (r->wait.waits) r->patience -= passed;
+        if (r->wait.waits && !r->wait.unlimited) r->patience -= passed;
         late = late || is_late(r);
     }
     return late;

@@ -44,6 +44,11 @@ static void socket_barrier(Comm *comm)
     socket_meet(comm, call, NULL, 0);
 }
 
+static void socket_wait_without_limit(Comm *comm)
+{
+    socket_group(comm)->unlimited = true;
+}
+
 static Comm socket_split(Comm *comm, const char *name, int color, int key);
 static void socket_close(Comm *comm);
 
@@ -60,6 +65,7 @@ static Comm member_of(SocketGroup *group, int rank)
                                   .group_end = socket_group_end,
                                   .barrier = socket_barrier,
                                   .split = socket_split,
+                                  .wait_without_limit = socket_wait_without_limit,
                                   .close = socket_close};
     group->rank = rank;
     Comm comm = {.rank = rank,

@@ -64,6 +64,7 @@ struct SocketGroup {
     bool met;                         /* on the others: the answer of member 0 has come */
     unsigned char *contribution;      /* all members' contributions to the meeting, MEETING_BYTES */
     bool meeting;                     /* the member is in a meeting */
+    bool unlimited;                   /* its waits have no deadline */
     bool noting;                      /* between group_begin and group_end */
     SocketMessage *note;
     int notes, room;
