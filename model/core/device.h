@@ -134,6 +134,14 @@ bool device_open(Device *device, const char *name, const DeviceOptions *options,
 /* Returns the backend that device_open(name) would try first, or NULL if none is usable. Opens
  * nothing. device_open may still choose another one with "auto", if the first fails to open. */
 const Backend *device_choice(const char *name);
+/* What device_choice(name) returns, and how many devices of that backend the process can see. It is
+ * found out in a child process that ends at once, so the calling process does not use the device's
+ * library: a process that has used CUDA cannot fork children that use it. */
+typedef struct {
+    const Backend *choice; /* NULL: none is usable */
+    int count;
+} DeviceSurvey;
+DeviceSurvey device_survey(const char *name);
 /* Logs device->trouble and device->lacking as warnings if they are not empty. */
 void device_warn(const Device *device);
 void device_close(Device *device);
