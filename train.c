@@ -19,18 +19,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Flushes stdout and returns `code`, for a command that is run for its output. If the output cannot
- * be written, the program ends with an error. */
-static int printed(int code)
-{
-    bool lost = fflush(stdout) != 0;
-    if (code == EXIT_OK && lost)
-        fail(EXIT_INPUT_OUTPUT, "the output cannot be written: %s", strerror(errno));
-    if (code == EXIT_OK && ferror(stdout))
-        fail(EXIT_INPUT_OUTPUT, "part of the output could not be written");
-    return code;
-}
-
 static void check_command(const char *word);
 
 /* Runs the training on one rank, from the memory plan to the exit code. */
@@ -60,14 +48,11 @@ static int train(int argc, char **argv)
     RunArguments arguments;
     Run run;
     int code;
-    if (!run_arguments(&arguments, argc, argv, &code)) return printed(code);
+    if (!run_arguments(&arguments, argc, argv, &code)) return output_checked(code);
     check_command(arguments.config);
     run_configure(&run, &arguments);
     run_open_data(&run);
-    code = run_on_ranks(&run, train_rank);
-    if (arguments.dry_run) return printed(code);
-    run_check_console(&run); /* the result is the run's folder, so lost output is only a warning */
-    return code;
+    return run_on_ranks(&run, train_rank);
 }
 
 static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,  &cmd_generate,
@@ -153,12 +138,12 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* exceeding a file size limit becomes an error of write */
     if (argc < 2) {
         print_help();
-        return printed(EXIT_OK);
+        return output_checked(EXIT_OK);
     }
     if (args_is_help(argv[1]) || strcmp(argv[1], "help") == 0)
-        return printed(help(argc > 2 ? argv[2] : NULL));
+        return output_checked(help(argc > 2 ? argv[2] : NULL));
     const ArgCommand *command = args_find(commands, N_COMMANDS, argv[1]);
-    if (command) return printed(args_run(command, argc - 1, argv + 1));
+    if (command) return output_checked(args_run(command, argc - 1, argv + 1));
     check_command(argv[1]);
     return train(argc, argv);
 }

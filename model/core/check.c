@@ -188,6 +188,16 @@ ExitCode error_exit_code(const char *err, ExitCode code)
     return error_says(err, EMFILE) || error_says(err, ENFILE) ? EXIT_SYSTEM : code;
 }
 
+int output_checked(int code)
+{
+    bool lost = fflush(stdout) != 0;
+    if (code == EXIT_OK && lost)
+        fail(EXIT_INPUT_OUTPUT, "the output cannot be written: %s", strerror(errno));
+    if (code == EXIT_OK && ferror(stdout))
+        fail(EXIT_INPUT_OUTPUT, "part of the output could not be written");
+    return code;
+}
+
 static void *require(void *p, size_t bytes)
 {
     if (p == NULL && bytes > 0)

@@ -70,6 +70,10 @@ bool error_says(const char *err, int error);
  * otherwise `code`. fail does this by itself. */
 ExitCode error_exit_code(const char *err, ExitCode code);
 
+/* Flushes stdout and returns `code`, for a command that is run for its output. If the output cannot
+ * be written, the program ends with an error. */
+int output_checked(int code);
+
 /* Like malloc, calloc, realloc and strdup, but if memory is exhausted they end the program with
  * EXIT_NO_MEMORY and print the requested size. Never called inside a training step. */
 void *must_alloc(size_t bytes);

@@ -29,6 +29,7 @@ static struct {
     FILE *shown;      /* the stream whose last line is the live line; NULL: there is none */
     bool of_work;     /* that line shows the work in progress */
     pid_t ticking;    /* the process in which the ticker runs; a child of it has none */
+    bool forking;     /* the thread that forks has the lock */
     atomic_bool over; /* an error has been printed, which may be the program's last line */
 } line = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -126,13 +127,34 @@ static void make_room(FILE *to, bool ending)
     pthread_mutex_unlock(&line.lock);
 }
 
+/* Takes the lock before a fork, so that the child does not inherit it from the ticker, which does
+ * not run there. Gives up after a while: the ticker may wait for a reader that does not read. */
+static void before_fork(void)
+{
+    enum { TRIES = 100, MICROSECONDS = 1000 };
+    for (int i = 0; i < TRIES; i++) {
+        line.forking = pthread_mutex_trylock(&line.lock) == 0;
+        if (line.forking) return;
+        usleep(MICROSECONDS);
+    }
+}
+
+static void after_fork_in_parent(void)
+{
+    if (line.forking) pthread_mutex_unlock(&line.lock);
+}
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&line.lock, NULL);
+}
+
 /* Starts the ticker unless it runs already. If the system refuses another thread, lines are printed
  * only when the work sets its text. */
 static void start_ticker(void)
 {
     if (line.ticking == getpid()) return;
-    /* In a child, the ticker of its parent may have held the lock when the child was made. */
-    if (line.ticking != 0) pthread_mutex_init(&line.lock, NULL);
+    if (line.ticking == 0) pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
     line.ticking = getpid();
     (void)thread_start_detached(tick, NULL);
 }
@@ -175,6 +197,7 @@ void progress_hurry(Progress *p)
 /* Sets the text; `left` is the time that the work still takes, or negative. */
 static void set_text(Progress *p, double now, double left, const char *fmt, va_list args)
 {
+    if (line.ticking != 0) start_ticker(); /* this process may be a child of the one that began */
     pthread_mutex_lock(&line.lock);
     bool begins = line.text[0] == '\0' || line.began != p->began;
     if (line.last == 0) line.last = p->began;

@@ -22,7 +22,7 @@
 typedef struct {
     int64_t ranks, repetitions, timeout;
     const char *device;
-    bool json;
+    bool processes, json;
 } Arguments;
 
 enum { SIZES = 5, SMALLEST = 1 << 10, LARGEST = 64 << 20 };
@@ -218,8 +218,9 @@ static void print_result(const Result *r)
         json_print_string(stdout, r->transport);
         printf(",\"calls\":[");
     } else {
-        printf("%s%s %d ranks as threads of one process%s%s, f32, in place, medians of %lld\n",
-               r->device, r->gpus == GPUS_ONE ? ", shared by" : " each,", n, shared ? "" : ", ",
+        printf("%s%s %d ranks as %s%s%s, f32, in place, medians of %lld\n", r->device,
+               r->gpus == GPUS_ONE ? ", shared by" : " each,", n,
+               r->a->processes ? "processes" : "threads of one process", shared ? "" : ", ",
                shared ? "" : r->transport, (long long)r->a->repetitions);
         if (shared) printf("memory, all ranks at once: %.2f GB/s\n", 1e-9 * r->memory);
         printf("%-16s %10s %12s %9s%s\n", "verb", "size", "us", "GB/s",
@@ -239,8 +240,11 @@ static int bench_comm(const void *values)
     const Arguments *a = values;
     Result r = {.a = a};
     gpus_prepare_driver(a->ranks);
-    gpus_prepare(device_choice(a->device), (int)a->ranks);
-    const LaunchOptions launch = {.timeout = (double)a->timeout};
+    if (!a->processes) gpus_prepare(device_choice(a->device), (int)a->ranks);
+    const LaunchOptions launch = {.timeout = (double)a->timeout,
+                                  .processes = a->processes,
+                                  .result = &r,
+                                  .result_bytes = sizeof r};
     int code = launch_ranks((int)a->ranks, &launch, rank_main, &r);
     if (code == EXIT_OK) print_result(&r);
     return code;
@@ -262,6 +266,7 @@ static const ArgOption options[] = {
      .at = offsetof(Arguments, ranks),
      .least = 2,
      .most = LAUNCH_MAX_RANKS},
+    PROCESSES_OPTION(Arguments),
     {.name = "--repetitions",
      .value = "N",
      .help = "of which the median is shown; default 9",

@@ -38,7 +38,7 @@ typedef struct {
     const char *config; /* NULL: GPT-2 124M */
     ArgList set;
     int64_t ranks, rounds, batch, length;
-    bool json;
+    bool processes, json;
 } Arguments;
 
 /* The measurement of one way in one round. */
@@ -194,9 +194,12 @@ static void measure_round(const Arguments *a, int round, Result *r, Progress *pr
         GridPlace size = config_grid(m.config, 0);
         int ranks = (int)grid_ranks(size);
         data_open_random(&m.data, m.config->model.vocab_size);
-        session_prepare_ranks(m.config, ranks);
-        launch_ranks(ranks, &(LaunchOptions){.timeout = m.config->parallel.timeout, .size = size},
-                     measure_rank, &m);
+        LaunchOptions launch = session_launch(m.config, ranks, a->processes);
+        launch.size = size;
+        launch.result = &m;
+        launch.result_bytes = sizeof m;
+        int code = launch_ranks(ranks, &launch, measure_rank, &m);
+        if (code != EXIT_OK) exit(code);
         r->seconds[way][round] = m.seconds;
         r->communication[way][round] = m.communication;
         snprintf(r->device[way], sizeof r->device[way], "%s", m.device);
@@ -269,6 +272,7 @@ static const ArgOption options[] = {
      .at = offsetof(Arguments, ranks),
      .least = 2,
      .most = LAUNCH_MAX_RANKS},
+    PROCESSES_OPTION(Arguments),
     {.name = "--rounds",
      .value = "N",
      .help = "of which the medians are shown; default 3",

@@ -12,7 +12,7 @@ typedef struct {
     const char *config;
     ArgList set;
     int64_t ranks;
-    bool full;
+    bool processes, full;
     VerifyDtype dtype;
 } Arguments;
 
@@ -27,8 +27,12 @@ static bool parse_dtype(const char *text, void *field, char *err, size_t n)
 static int verify(const void *values)
 {
     const Arguments *a = values;
-    VerifyOptions options = {
-        .config = a->config, .set = a->set, .ranks = a->ranks, .full = a->full, .dtype = a->dtype};
+    VerifyOptions options = {.config = a->config,
+                             .set = a->set,
+                             .ranks = a->ranks,
+                             .processes = a->processes,
+                             .full = a->full,
+                             .dtype = a->dtype};
     return verify_config(&options);
 }
 

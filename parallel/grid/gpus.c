@@ -3,6 +3,7 @@
 
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/launch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +73,13 @@ Gpus gpus_agree(Comm *world, const Device *dev)
     /* If a rank has fallen back to its CPU, control_require_alike will report it. */
     int64_t least = -control_max(world, -there);
     if (least == 0) return GPUS_NONE;
+    if (least == 1 && launch_parent() != 0)
+        control_fail(
+            world, EXIT_CONFIG,
+            "%d ranks that are processes cannot share the only GPU: a process cannot reach "
+            "the GPU memory of another; leave out --processes, write --ranks 1, or set "
+            "device \"cpu\"",
+            world->size);
     if (least == 1) return GPUS_ONE;
     if (least < world->size)
         control_fail(world, EXIT_CONFIG,

@@ -27,8 +27,9 @@ void gpus_prepare_driver(int64_t ranks);
  * limit of open files to the hard limit. Reports no errors; gpus_agree and NCCL do. */
 void gpus_prepare(const Backend *backend, int ranks);
 /* Returns which case applies to these ranks, the same on all. All ranks call it together, each with
- * its open device. Ends the program if there are several GPUs but fewer than ranks, if two ranks
- * have the same GPU (unless NCCL_MULTI_RANK_GPU_ENABLE=1), or if NCCL is missing. */
+ * its open device. Ends the program if there are several GPUs but fewer than ranks, if
+ * processes would share one, if two ranks have the same GPU (unless NCCL_MULTI_RANK_GPU_ENABLE=1),
+ * or if NCCL is missing. */
 Gpus gpus_agree(Comm *world, const Device *dev);
 
 #endif

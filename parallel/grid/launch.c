@@ -1,11 +1,15 @@
-/* launch.c -- see launch.h. */
+/* launch.c -- starts ranks as threads. launch_processes.c starts them as processes. See launch.h.
+ */
 #include "parallel/grid/launch.h"
 
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/openblas.h"
+#include "parallel/comm/local/local.h"
+#include "parallel/grid/launch_processes.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct {
     LocalWorld *world;
@@ -45,19 +49,16 @@ static int launch_alone(LaunchBody body, void *context)
     return code;
 }
 
-int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context)
+static int launch_threads(int ranks, const LaunchOptions *options, LaunchBody body, void *context)
 {
-    CHECK(ranks >= 1 && ranks <= LAUNCH_MAX_RANKS, "%d ranks", ranks);
-    if (ranks == 1) return launch_alone(body, context);
-    Launch launch = {.size = options ? options->size : (GridPlace){0},
-                     .world = local_world_create(ranks, options ? options->timeout : 0),
+    Launch launch = {.size = options->size,
+                     .world = local_world_create(ranks, options->timeout),
                      .body = body,
                      .context = context};
     Rank rank[LAUNCH_MAX_RANKS];
     int before = log_rank();
     char place[64];
     snprintf(place, sizeof place, "%s", log_place());
-    if (launch.size.dp == 0) launch.size = (GridPlace){.pp = 1, .dp = ranks, .cp = 1, .tp = 1};
     openblas_prepare(); /* it sets environment variables, which is unsafe once there are other
                            threads */
     ends_share(true);
@@ -74,4 +75,19 @@ int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void 
     log_set_rank(before, place);
     local_world_destroy(launch.world);
     return rank[0].code;
+}
+
+int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context)
+{
+    LaunchOptions given = options ? *options : (LaunchOptions){0};
+    CHECK(ranks >= 1 && ranks <= LAUNCH_MAX_RANKS, "%d ranks", ranks);
+    if (ranks == 1) return launch_alone(body, context);
+    if (given.size.dp == 0) given.size = (GridPlace){.pp = 1, .dp = ranks, .cp = 1, .tp = 1};
+    return (given.processes ? launch_processes : launch_threads)(ranks, &given, body, context);
+}
+
+const char *launch_kind(const Comm *world)
+{
+    const Comm *host = world->host ? world->host : world;
+    return strcmp(host->ops->name, "socket") == 0 ? "processes" : "threads";
 }

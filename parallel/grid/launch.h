@@ -1,29 +1,53 @@
-/* launch.h -- starts the ranks of a run as threads of this process, with a communicator of all
- * ranks (the world). */
+/* launch.h -- starts the ranks of a run, as threads of this process or as processes of their own,
+ * with a communicator of all ranks (the world). */
 #ifndef PARALLEL_GRID_LAUNCH_H
 #define PARALLEL_GRID_LAUNCH_H
 
 #include "configs/config.h"
-#include "parallel/comm/local/local.h"
+#include "parallel/comm/comm.h"
 #include "parallel/grid/grid.h"
 
 /* More ranks than this are refused, because each has its own device, loader and threads. */
 enum { LAUNCH_MAX_RANKS = CONFIG_MAX_RANKS };
 _Static_assert((int)LAUNCH_MAX_RANKS <= (int)COMM_MAX_RANKS, "a world has room for them");
 
+/* Largest LaunchOptions.result_bytes: what fits in a pipe that nobody reads yet. */
+enum { LAUNCH_RESULT_BYTES = 60000 };
+
 typedef struct {
     double timeout; /* seconds that a rank waits for another one; 0: without limit */
     GridPlace
         size; /* size of the grid, for coordinates in messages; zeros: all ranks are on axis dp */
+    bool processes; /* several ranks are processes, not threads */
+    /* What rank 0's body writes to result[0..result_bytes), the caller finds there afterwards, even
+     * if rank 0 was another process. Pointers in it must point to memory that the caller had
+     * allocated before. */
+    void *result;
+    size_t result_bytes;
 } LaunchOptions;
 
 /* The code of one rank; returns its exit code. */
 typedef int (*LaunchBody)(Comm *world, void *context);
 
 /* Runs body(world, context) on `ranks` ranks at the same time and returns rank 0's exit code when
- * all have returned. Rank 0 is the calling thread, the only one that receives signals. Messages
- * contain the coordinates of their rank. A single rank runs in the calling thread, and its messages
- * have no coordinates. A rank that fails ends all ranks (ends_share in check.h). */
+ * all have returned. Messages contain the coordinates of their rank. A single rank runs in the
+ * calling thread, and its messages have no coordinates. A rank that fails ends all ranks
+ * (ends_share in check.h).
+ *
+ * Threads: rank 0 is the calling thread, the only one that receives signals, and the failure of a
+ * rank ends the process.
+ *
+ * Processes: each rank is a child process with a copy of the caller's memory, so a body's changes
+ * are lost, except for `result`. The caller's process is no rank. It passes SIGINT, SIGTERM,
+ * SIGHUP and SIGUSR1 on to rank 0, and waits until all ranks have ended. If a rank failed, the
+ * first failure's exit code is returned, and its message has been printed. The children end with
+ * the calling thread. */
 int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context);
+
+/* Returns what the ranks of `world` are, for messages: "threads" or "processes". */
+const char *launch_kind(const Comm *world);
+/* In a rank that is a process: returns the process that started the ranks, which passes signals
+ * on. Returns 0 elsewhere. */
+pid_t launch_parent(void);
 
 #endif

@@ -64,7 +64,8 @@ void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
 {
     char err[2048];
     int64_t *steps = NULL;
-    *r = (OpenedRun){.path = must_strdup(a->run), .changed = a->set.count > 0};
+    *r = (OpenedRun){
+        .path = must_strdup(a->run), .changed = a->set.count > 0, .processes = a->processes};
     r->choice = a->best ? OPEN_BEST : a->newest ? OPEN_NEWEST : OPEN_BEST_OR_NEWEST;
     r->folder = run_path_of(a->run, &r->is_checkpoint);
     if (a->best && a->newest) fail(EXIT_USAGE, "--best and --newest contradict each other");
@@ -211,15 +212,13 @@ static int open_rank(Comm *world, void *context)
     join(&rank, world);
     int code = o->body(&rank, o->context);
     session_close(&rank.session);
-    return code;
+    return rank.leads ? output_checked(code) : code;
 }
 
 int opened_run_on(const OpenedRun *run, OpenedBody body, void *context)
 {
     Opening opening = {.run = run, .body = body, .context = context};
     int ranks = (int)run->config->world;
-    const LaunchOptions options = {.timeout = run->config->parallel.timeout,
-                                   .size = config_grid(run->config, ranks)};
-    session_prepare_ranks(run->config, ranks);
+    LaunchOptions options = session_launch(run->config, ranks, run->processes);
     return launch_ranks(ranks, &options, open_rank, &opening);
 }

@@ -4,6 +4,7 @@
 #include "model/core/log.h"
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/launch.h"
 #include "parallel/pipeline/schedule_order.h"
 
 #include <stdio.h>
@@ -58,10 +59,10 @@ void run_print_ranks(Run *run)
          stages =
              config->parallel.pipeline > 1 && run->lead; /* only rank 0 simulates the schedule */
     if (session_connects(&run->trainer.session)) nccl_version(transport, sizeof transport);
-    log_field("ranks", "%d = %s (threads, %s%s%d thread%s each), ZeRO %lld%s%s%s", ranks, text,
-              transport, transport[0] ? ", " : "", threads, threads == 1 ? "" : "s",
-              (long long)config->zero_optimization.stage, rows ? ", sequence parallel" : "",
-              stages ? ", " : "",
+    log_field("ranks", "%d = %s (%s, %s%s%d thread%s each), ZeRO %lld%s%s%s", ranks, text,
+              launch_kind(run->world), transport, transport[0] ? ", " : "", threads,
+              threads == 1 ? "" : "s", (long long)config->zero_optimization.stage,
+              rows ? ", sequence parallel" : "", stages ? ", " : "",
               stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
     if (stages) print_bubble_advice(config);
     if (run->trainer.session.gpus == GPUS_ONE) log_field("", "ranks %s", gpus_shared);

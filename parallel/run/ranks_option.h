@@ -1,4 +1,5 @@
-/* ranks_option.h -- the table row and help text of --ranks, an option of several commands. */
+/* ranks_option.h -- the table rows and help texts of --ranks and --processes, options of several
+ * commands. */
 #ifndef PARALLEL_RUN_RANKS_OPTION_H
 #define PARALLEL_RUN_RANKS_OPTION_H
 
@@ -8,16 +9,28 @@
 /* Commands that only read a config call this option --world. Every command accepts both names. */
 #define RANKS_ALSO "--world"
 
-/* The option table's row for --ranks. `arguments_` is the command's struct of values; it must have
- * a field int64_t `ranks` with the default 1. */
+/* The option table's rows for --ranks and --processes. `arguments_` is the command's struct of
+ * values; it must have the fields int64_t `ranks`, with the default 1, and bool `processes`. */
 #define RANKS_OPTION(arguments_)                                                                   \
     {                                                                                              \
-        .name = "--ranks", .also = RANKS_ALSO, .value = "N",                                       \
+        .name = "--ranks",                                                                         \
+        .also = RANKS_ALSO,                                                                        \
+        .value = "N",                                                                              \
         .help = "run on so many ranks, threads of this process: 1\n"                               \
                 "(default) to 64; with a GPU each, over NCCL, or all on\n"                         \
                 "the only one; on CPUs, more ranks than cores are slow",                           \
-        .kind = ARG_INTEGER, .at = offsetof(arguments_, ranks), .least = 1,                        \
+        .kind = ARG_INTEGER,                                                                       \
+        .at = offsetof(arguments_, ranks),                                                         \
+        .least = 1,                                                                                \
         .most = LAUNCH_MAX_RANKS,                                                                  \
+    },                                                                                             \
+        PROCESSES_OPTION(arguments_)
+#define PROCESSES_OPTION(arguments_)                                                               \
+    {                                                                                              \
+        .name = "--processes",                                                                     \
+        .help = "each rank is a process of its own, which talks to the\n"                          \
+                "others over sockets",                                                             \
+        .kind = ARG_FLAG, .at = offsetof(arguments_, processes),                                   \
     }
 
 /* The last sentence of the help of each command that opens a trained run. */

@@ -26,7 +26,11 @@ static int live(Comm *world, void *context)
     run->world = world;
     run->lead = world->rank == 0;
     run_speak_for_all(run);
-    return ranks->rank(run);
+    int code = ranks->rank(run);
+    /* The result of a run is its folder, so lost output is only a warning. */
+    if (run->lead && run->arguments.dry_run) return output_checked(code);
+    run_check_console(run);
+    return code;
 }
 
 int run_on_ranks(Run *run, int (*rank)(Run *run))
@@ -34,12 +38,10 @@ int run_on_ranks(Run *run, int (*rank)(Run *run))
     /* Each rank starts with a copy of what rank 0 has opened so far. Folder and trainer follow
      * later, and every rank has its own. */
     int n = (int)run->arguments.ranks;
-    LaunchOptions options = {.timeout = run->config->parallel.timeout,
-                             .size = config_grid(run->config, n)};
     Ranks ranks = {.run = must_calloc((size_t)n, sizeof *ranks.run), .rank = rank, .opened = run};
     for (int i = 1; i < n; i++)
         ranks.run[i] = *run;
-    session_prepare_ranks(run->config, n);
+    LaunchOptions options = session_launch(run->config, n, run->arguments.processes);
     int code = launch_ranks(n, &options, live, &ranks);
     free(ranks.run);
     data_close(&run->data);

@@ -6,6 +6,7 @@
 #include "model/core/log.h"
 #include "model/core/terminal.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/launch.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -67,9 +68,12 @@ static const char *name_of(int number)
 /* The signal handler. The first signal requests a stop. The second one restores the default action
  * and raises the signal again, which ends the program when the handler returns. A second SIGHUP is
  * ignored, because a closing terminal sends it twice: once by the kernel and once by the shell. */
-static void on_signal(int number)
+static void on_signal(int number, siginfo_t *info, void *unused)
 {
     int kept = errno, none = 0, place = watch.place;
+    (void)unused;
+    /* A batch system may send a signal to every process. Each counts once: the launcher's. */
+    if (launch_parent() != 0 && info->si_pid != launch_parent()) return;
     if (atomic_compare_exchange_strong(&watch.asked, &none, number)) {
         answer(name_of(number), watch.doing[place],
                number == SIGINT   ? "; Ctrl-C again quits at once\n"
@@ -85,7 +89,7 @@ static void on_signal(int number)
 
 void run_watch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_RESTART | SA_SIGINFO};
     watch.terminal = isatty(STDERR_FILENO);
     watch.columns = INT_MAX;
     sigemptyset(&action.sa_mask);

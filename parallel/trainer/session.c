@@ -39,7 +39,7 @@ bool session_on_cuda(const Config *config)
     if (strcmp(name, "cpu") == 0) return false;
     gpus_prepare_driver(config->world);
     if (strcmp(name, "cuda") == 0) return true;
-    const Backend *choice = device_choice(name);
+    const Backend *choice = device_survey(name).choice;
     return choice != NULL && strcmp(choice->name, "cuda") == 0;
 }
 
@@ -58,9 +58,14 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
     return false;
 }
 
-void session_prepare_ranks(const Config *config, int ranks)
+LaunchOptions session_launch(const Config *config, int ranks, bool processes)
 {
-    if (ranks > 1 && session_on_cuda(config)) gpus_prepare(device_choice("cuda"), ranks);
+    LaunchOptions options = {.timeout = config->parallel.timeout,
+                             .size = config_grid(config, ranks),
+                             .processes = processes};
+    if (ranks > 1 && !processes && session_on_cuda(config))
+        gpus_prepare(device_choice("cuda"), ranks);
+    return options;
 }
 
 bool session_connects(const Session *s)

@@ -7,6 +7,7 @@
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/grid/gpus.h"
 #include "parallel/grid/grid.h"
+#include "parallel/grid/launch.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/pipeline/relay.h"
 #include "parallel/trainer/step_plan.h"
@@ -43,9 +44,9 @@ bool session_on_cuda(const Config *config);
  * function as ConfigContext.own_gpus. */
 bool session_own_gpus(const Config *config);
 
-/* Prepares the GPUs (gpus_prepare). Call it before `ranks` ranks are started that will open a
- * session of the config. */
-void session_prepare_ranks(const Config *config, int ranks);
+/* Returns how to start `ranks` ranks that will open a session of the config: as processes if
+ * `processes`, otherwise as threads, for which it prepares the GPUs (gpus_prepare). */
+LaunchOptions session_launch(const Config *config, int ranks, bool processes);
 /* Returns whether there are several ranks with one GPU each; NCCL then carries their device memory.
  * Known once session_open has returned. */
 bool session_connects(const Session *session);

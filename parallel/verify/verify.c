@@ -22,7 +22,6 @@ typedef struct {
     const VerifyOptions *options;
     VerifyConfigs configs;
     DataSet data;
-    LocalWorld *patient; /* used to wait without a deadline; NULL: a single rank */
     Comparison comparison;
     char drifted[64]; /* first parameter whose replicas differ; "": none */
     Progress progress;
@@ -118,7 +117,8 @@ static int verify_rank(Comm *world, void *context)
 {
     Proof *p = context;
     bool lead = world->rank == 0;
-    Comm patient = p->patient ? local_world_join(p->patient, world->rank) : comm_self("patient");
+    Comm patient = comm_split(world, "patient", 0, world->rank);
+    comm_wait_without_limit(&patient);
     Side grid, single, exact;
     open_side(&grid, p, world->size > 1 ? "the grid" : "the rank", p->configs.grid, world, true);
     if (lead) progress_end(&p->progress);
@@ -157,10 +157,11 @@ static void print_subject(const Proof *p)
     GridPlace size = config_grid(c, 0);
     char axes[64];
     grid_size_text(size, axes, sizeof axes);
-    terminal_print(stdout, COLUMN, "grid       %lld rank%s = %s (threads), ZeRO %lld%s%s%s",
+    terminal_print(stdout, COLUMN, "grid       %lld rank%s = %s (%s), ZeRO %lld%s%s%s",
                    (long long)p->options->ranks, p->options->ranks == 1 ? "" : "s",
-                   axes[0] ? axes : "dp 1", (long long)c->zero_optimization.stage,
-                   size.pp > 1 ? ", " : "", size.pp > 1 ? config_word(c, "parallel.schedule") : "",
+                   axes[0] ? axes : "dp 1", p->options->processes ? "processes" : "threads",
+                   (long long)c->zero_optimization.stage, size.pp > 1 ? ", " : "",
+                   size.pp > 1 ? config_word(c, "parallel.schedule") : "",
                    c->parallel.sequence_parallel && size.tp > 1 ? ", sequence parallel" : "");
     printf("model      %lld of %lld blocks, hidden size %lld of %lld, vocabulary %lld, %s\n",
            (long long)c->model.num_layers, (long long)given->model.num_layers,
@@ -219,16 +220,14 @@ int verify_config(const VerifyOptions *options)
     int code = EXIT_CONFIG;
     if (verify_configs_load(&p.configs, options, &code)) {
         const Config *grid = p.configs.grid;
-        LaunchOptions launch = {.timeout = grid->parallel.timeout,
-                                .size = config_grid(grid, grid->world)};
-        if (grid->world > 1) p.patient = local_world_create((int)grid->world, 0);
         data_open_random(&p.data, grid->model.vocab_size);
         print_subject(&p);
         fflush(stdout);
-        session_prepare_ranks(grid, (int)grid->world);
-        launch_ranks((int)grid->world, &launch, verify_rank, &p);
-        if (p.patient) local_world_destroy(p.patient);
-        code = print_verdict(&p, seconds_now() - start);
+        LaunchOptions launch = session_launch(grid, (int)grid->world, options->processes);
+        launch.result = &p;
+        launch.result_bytes = sizeof p;
+        code = launch_ranks((int)grid->world, &launch, verify_rank, &p);
+        if (code == EXIT_OK) code = print_verdict(&p, seconds_now() - start);
         data_close(&p.data);
     }
     verify_configs_free(&p.configs);

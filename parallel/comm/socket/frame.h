@@ -73,8 +73,8 @@ typedef struct {
 typedef struct {
     int32_t waits;
     int32_t unlimited; /* the wait has no deadline */
-    int32_t meets; /* for a meeting: rank 0 knows from all reports who has not arrived */
-    uint64_t wait; /* number of this wait; each has its own deadline */
+    int32_t meets;     /* for a meeting: rank 0 knows from all reports who has not arrived */
+    uint64_t wait;     /* number of this wait; each has its own deadline */
     uint64_t group;
     uint64_t who;       /* else: set of world ranks that it waits for */
     uint64_t confirmed; /* the question after which the rank has looked again and still waits */

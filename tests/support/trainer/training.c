@@ -121,7 +121,7 @@ void training_close(Training *t)
 
 void training_run(const Training *t, RankBody body, void *context)
 {
-    session_prepare_ranks(t->config, t->ranks);
+    session_launch(t->config, t->ranks, false);
     thread_ranks(t->ranks, 60, body, context);
 }
 

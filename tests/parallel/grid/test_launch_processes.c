@@ -1,0 +1,258 @@
+/* test_launch_processes.c -- tests ranks as processes: what they pass back, how all end when one of
+ * them fails or is killed, and how signals reach rank 0. */
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "model/core/log.h"
+#include "parallel/grid/control.h"
+#include "parallel/grid/launch.h"
+#include "tests/support/files/child.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#undef fail /* fail() of check.h is used here, not cmocka's */
+
+enum { LONGEST = 30 /* seconds */, RANKS = 3 };
+
+/* ---- what comes back ------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t sum;
+    pid_t process, launcher;
+    char place[RANKS][16];
+    char filler[40000]; /* more than one page */
+} Result;
+
+static int look(Comm *world, void *context)
+{
+    Result *r = context;
+    char place[RANKS][16] = {""}, mine[16] = "";
+    snprintf(mine, sizeof mine, "%s", log_place());
+    comm_all_gather(world, NULL, tensor_1d(place, U8, sizeof place),
+                    tensor_1d(mine, U8, sizeof mine));
+    r->sum = control_sum(world, 1 << world->rank); /* rank 0's copy alone goes back */
+    memcpy(r->place, place, sizeof place);
+    memset(r->filler, 'a' + world->rank, sizeof r->filler);
+    r->process = getpid();
+    r->launcher = launch_parent();
+    return 40 + world->rank;
+}
+
+static void test_the_result_and_the_code_of_rank_0_come_back(void **state)
+{
+    (void)state;
+    Result *r = calloc(1, sizeof *r);
+    LaunchOptions options = {
+        .timeout = LONGEST, .processes = true, .result = r, .result_bytes = sizeof *r};
+    assert_int_equal(launch_ranks(RANKS, &options, look, r), 40);
+    assert_int_equal(r->sum, 7);
+    assert_int_equal(r->launcher, getpid());
+    assert_int_not_equal(r->process, getpid());
+    for (int i = 0; i < RANKS; i++) {
+        char place[16];
+        snprintf(place, sizeof place, "dp %d", i);
+        assert_string_equal(r->place[i], place);
+    }
+    for (size_t i = 0; i < sizeof r->filler; i++)
+        assert_int_equal(r->filler[i], 'a');
+    assert_int_equal(launch_parent(), 0);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
+    free(r);
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    LaunchBody body;
+    double timeout;
+} Launch;
+
+static void launch(void *context)
+{
+    const Launch *l = context;
+    LaunchOptions options = {.timeout = l->timeout, .processes = true};
+    exit(launch_ranks(RANKS, &options, l->body, NULL));
+}
+
+/* Launches the body in a child process. Returns its exit code, or minus its signal. */
+static int child(LaunchBody body, double timeout, char *text, size_t n)
+{
+    return child_run(launch, &(Launch){body, timeout}, text, n);
+}
+
+static int wait_for_all(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    return EXIT_MISSING;
+}
+
+static int fail_on_the_last(Comm *world, void *context)
+{
+    if (world->rank == 2) fail(EXIT_DAMAGED, "a file is torn");
+    return wait_for_all(world, context);
+}
+
+static int fail_on_each(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    fail(EXIT_DAMAGED, "a file is torn");
+}
+
+static int fail_together(Comm *world, void *context)
+{
+    (void)context;
+    control_fail(world, EXIT_DIVERGED, "all of %d saw it", world->size);
+}
+
+static int kill_the_first(Comm *world, void *context)
+{
+    if (world->rank == 0) raise(SIGKILL);
+    return wait_for_all(world, context);
+}
+
+static int kill_the_last(Comm *world, void *context)
+{
+    if (world->rank == 2) raise(SIGKILL);
+    return wait_for_all(world, context);
+}
+
+static int exit_from_the_first(Comm *world, void *context)
+{
+    if (world->rank == 0) exit(EXIT_OK);
+    return wait_for_all(world, context);
+}
+
+static int exit_from_the_last(Comm *world, void *context)
+{
+    if (world->rank == 2) exit(EXIT_OK);
+    return wait_for_all(world, context);
+}
+
+static int stop_the_last(Comm *world, void *context)
+{
+    if (world->rank == 2) raise(SIGSTOP);
+    return wait_for_all(world, context);
+}
+
+/* Whatever ends a rank, the others end soon with the first failure's code, and one line says
+ * why. */
+static void test_a_rank_that_ends_early_ends_all_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        LaunchBody body;
+        double timeout;
+        int code;
+        const char *line;
+    } rows[] = {
+        {wait_for_all, LONGEST, EXIT_MISSING, ""},
+        {fail_on_the_last, LONGEST, EXIT_DAMAGED, "error[65] rank 2 dp 2: a file is torn\n"},
+        {fail_on_each, LONGEST, EXIT_DAMAGED, ": a file is torn\n"},
+        {fail_together, LONGEST, EXIT_DIVERGED, "error[88] all of 3 saw it\n"},
+        {kill_the_first, LONGEST, EXIT_PEER_LOST,
+         "error[87] the process of rank 0 was killed by signal 9 (Killed)\n"},
+        {kill_the_last, LONGEST, EXIT_PEER_LOST, "killed by signal 9"},
+        {exit_from_the_first, LONGEST, EXIT_PEER_LOST,
+         "error[87] the process of rank 0 ended before its work was done\n"},
+        {exit_from_the_last, LONGEST, EXIT_PEER_LOST, "rank 2"},
+        {stop_the_last, 0.5, EXIT_HANG, "rank 2, which has not arrived"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[4096];
+        double start = seconds_now();
+        int code = child(rows[i].body, rows[i].timeout, text, sizeof text);
+        if (code != rows[i].code || strstr(text, rows[i].line) == NULL)
+            print_error("row %zu: code %d, and \"%s\"\n", i, code, text);
+        assert_int_equal(code, rows[i].code);
+        assert_non_null(strstr(text, rows[i].line));
+        if (seconds_now() - start >= 4) print_error("row %zu: %.1f s\n", i, seconds_now() - start);
+        char *end = strchr(text, '\n'); /* at most one line */
+        assert_true(end == NULL || end[1] == '\0');
+        assert_true(seconds_now() - start < 4);
+    }
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t asked;
+
+static void take(int number)
+{
+    asked = number;
+}
+
+/* Rank 0 waits for SIGTERM; the others wait for rank 0. Everybody says that it is ready. */
+static int wait_for_signal(Comm *world, void *context)
+{
+    (void)context;
+    struct sigaction action = {.sa_handler = take};
+    if (world->rank == 0) sigaction(SIGTERM, &action, NULL);
+    comm_barrier(world);
+    if (world->rank == 0) {
+        (void)!write(STDOUT_FILENO, "r", 1);
+        while (!asked)
+            usleep(1000);
+    }
+    comm_barrier(world);
+    return world->rank == 0 ? asked : 0;
+}
+
+static int wait_for_ever(Comm *world, void *context)
+{
+    comm_barrier(world);
+    if (world->rank == 0) (void)!write(STDOUT_FILENO, "r", 1);
+    while (context == NULL)
+        pause();
+    return EXIT_OK;
+}
+
+/* Launches the body in a child, sends it the signal when its ranks are ready, and returns its end
+ * as child_end does. */
+static int signalled(LaunchBody body, int number)
+{
+    char first, text[1024];
+    int said;
+    Launch l = {body, LONGEST};
+    pid_t launcher = child_start(launch, &l, &said);
+    assert_int_equal(read(said, &first, 1), 1);
+    kill(launcher, number);
+    /* The read within child_end ends when no process has the other end open any more. */
+    return child_end(launcher, said, text, sizeof text);
+}
+
+static void test_the_launcher_passes_signals_on_to_rank_0(void **state)
+{
+    (void)state;
+    assert_int_equal(signalled(wait_for_signal, SIGTERM), SIGTERM);
+    /* Without a handler in rank 0, the signal ends all, as it would end a single process. */
+    assert_int_equal(signalled(wait_for_signal, SIGINT), -SIGINT);
+    assert_int_equal(signalled(wait_for_ever, SIGTERM), -SIGTERM);
+}
+
+static void test_the_ranks_end_with_the_launcher(void **state)
+{
+    (void)state;
+    assert_int_equal(signalled(wait_for_ever, SIGKILL), -SIGKILL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_result_and_the_code_of_rank_0_come_back),
+        cmocka_unit_test(test_a_rank_that_ends_early_ends_all_ranks),
+        cmocka_unit_test(test_the_launcher_passes_signals_on_to_rank_0),
+        cmocka_unit_test(test_the_ranks_end_with_the_launcher),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

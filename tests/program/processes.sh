@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# processes.sh -- tests runs whose ranks are processes (--processes): they have the bits of ranks that are threads, end
+# together however one of them ends, and leave nothing. POINTS: how many ranks are killed at random steps (5); SEED=n draws
+# others.
+. "$(dirname "$0")/lib.sh"
+make_text
+child='' code=''
+set -m # without job control, background processes would ignore SIGINT
+RANDOM=$((${SEED:-1} % 32768))
+run=(--set train_batch_size=12 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=auto --set fp64.enabled=true --set cpu.threads=1
+    --set parallel.timeout=60 --set train_steps=12 --set eval.interval=6 --set eval.sample_interval=6
+    --set checkpoint.save_interval=0)
+
+# ranks_of LAUNCHER: prints the process numbers of its ranks, in their order
+ranks_of() { pgrep -P "$1" | sort -n; }
+
+# nothing_left NAME PROCESS...: expects that these processes end within two seconds
+nothing_left() {
+    local name=$1 i process left=''
+    shift
+    for ((i = 0; i < 100; i++)); do
+        left=''
+        for process in "$@"; do
+            # A process that nobody has waited for yet has ended, too.
+            [[ $(ps -o stat= -p "$process" 2>/dev/null) =~ ^(Z.*)?$ ]] || left+=" $process"
+        done
+        [ -n "$left" ] || break
+        sleep 0.02
+    done
+    check "processes: $name leaves no process" test -z "$left"
+}
+
+# ---- the bits of threads ---------------------------------------------------------------------------------------------
+grid=(--ranks 4 --set parallel.tensor=2 --set zero_optimization.stage=2)
+expect_code "processes: a run on threads succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --out threads
+expect_code "processes: a run on processes succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --processes --out processes
+check "processes: a run prints that its ranks are processes" \
+    grep -q '^ranks   4 = dp 2 x tp 2 (processes, 1 thread each), ZeRO 2$' output
+same_run "processes: a run on processes has the bits of threads" threads processes
+check "processes: a run on processes has the sample of threads" test "$(text threads)" = "$(text processes)"
+stages=(--ranks 2 --set parallel.pipeline=2 --set train_steps=6)
+expect_code "processes: stages as threads succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --out stages
+expect_code "processes: stages as processes succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --processes --out stages-p
+same_run "processes: stages as processes have the bits of threads" stages stages-p
+
+# ---- other commands --------------------------------------------------------------------------------------------------
+for command in "eval threads" "generate threads --tokens 8 --temperature 0" "verify $TINY --set parallel.tensor=2"; do
+    read -ra words <<<"$command"
+    expect_code "processes: ${words[0]} on threads succeeds" 0 "$TRAIN" "${words[@]}" --ranks 2
+    sed -E 's/threads/ranks/; s/ +[0-9.]+ s$//' output >on.threads
+    expect_code "processes: ${words[0]} on processes succeeds" 0 "$TRAIN" "${words[@]}" --ranks 2 --processes
+    sed -E 's/processes/ranks/; s/threads/ranks/; s/ +[0-9.]+ s$//' output >on.processes
+    check "processes: ${words[0]} prints the same on processes" cmp on.threads on.processes
+done
+expect_code "processes: bench comm succeeds" 0 "$TRAIN" bench comm --processes --repetitions 1
+check "processes: bench comm prints what the ranks are" grep -q '2 ranks as processes' output
+
+# ---- stops -----------------------------------------------------------------------------------------------------------
+# start STEP RUN OPTION...: starts a run on four processes that is held after this step; sets $child and $ranks
+start() {
+    held "$@" "${run[@]}" "${grid[@]}" --processes
+    mapfile -t ranks < <(ranks_of "$child")
+    check "processes: four ranks run" test ${#ranks[@]} -eq 4
+}
+start 3 term
+kill -TERM "$child"
+let_go
+check "processes: SIGTERM to the launcher saves and ends with 85 (got $code)" test "$code" -eq 85
+nothing_left "SIGTERM" "${ranks[@]}"
+expect_code "processes: a stopped run resumes on threads" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --out term
+same_run "processes: a run resumed on threads has the bits of an uninterrupted run" threads term
+start 3 all
+kill -USR1 "$child" "${ranks[@]}"
+let_go
+check "processes: a signal to every process counts once (got $code)" test "$code" -eq 85
+start 2 twice
+kill -STOP "$child"
+kill -INT "$child"
+kill -TERM "$child"
+kill -CONT "$child"
+let_go
+check "processes: two signals end all ranks with a signal's code (got $code)" test "$code" -eq 130 -o "$code" -eq 143
+nothing_left "a second signal" "${ranks[@]}"
+start 2 parent
+kill -KILL "$child"
+let_go
+check "processes: SIGKILL ends the launcher (got $code)" test "$code" -eq 137
+nothing_left "a killed launcher" "${ranks[@]}"
+
+# ---- ranks that are killed -------------------------------------------------------------------------------------------
+for ((i = 0; i < ${POINTS:-5}; i++)); do
+    victim=$((i < 4 ? i : RANDOM % 4)) step=$((1 + RANDOM % 10))
+    rm -rf killed
+    start "$step" killed --set checkpoint.save_interval=4
+    kill -KILL "${ranks[victim]}"
+    let_go
+    check "processes: the death of rank $victim ends all with 87 (got $code)" test "$code" -eq 87
+    check "processes: the death of rank $victim is named once" test "$(grep -cE '^error\[87\].*killed by signal 9' err)" -eq 1
+    nothing_left "the death of rank $victim" "${ranks[@]}"
+    expect_code "processes: after the death of rank $victim the run goes on" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" \
+        --processes --set checkpoint.save_interval=4 --out killed
+    same_run "processes: after the death of rank $victim the run has the bits of an uninterrupted run" threads killed
+done
+finish
