@@ -240,7 +240,7 @@ static int bench_comm(const void *values)
     const Arguments *a = values;
     Result r = {.a = a};
     gpus_prepare_driver(a->ranks);
-    if (!a->processes) gpus_prepare(device_choice(a->device), (int)a->ranks);
+    if (!a->processes) gpus_prepare(device_survey(a->device), (int)a->ranks);
     const LaunchOptions launch = {.timeout = (double)a->timeout,
                                   .processes = a->processes,
                                   .result = &r,

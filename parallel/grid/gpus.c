@@ -11,9 +11,9 @@
 
 const char gpus_shared[] = "share the GPU, and reach each other through its memory";
 
-bool gpus_each(const Backend *backend, int64_t ranks)
+bool gpus_each(DeviceSurvey seen, int64_t ranks)
 {
-    return ranks > 1 && backend != NULL && backend->count != NULL && backend->count() >= ranks;
+    return ranks > 1 && seen.choice != NULL && seen.choice->count != NULL && seen.count >= ranks;
 }
 
 void gpus_prepare_driver(int64_t ranks)
@@ -34,10 +34,10 @@ static void raise_file_limit(void)
     setrlimit(RLIMIT_NOFILE, &limit); /* if that fails, NCCL reports a file that it cannot open */
 }
 
-void gpus_prepare(const Backend *backend, int ranks)
+void gpus_prepare(DeviceSurvey seen, int ranks)
 {
     char err[1024];
-    if (!gpus_each(backend, ranks)) return;
+    if (!gpus_each(seen, ranks)) return;
     raise_file_limit();
     nccl_open(err, sizeof err);
 }
@@ -89,6 +89,7 @@ Gpus gpus_agree(Comm *world, const Device *dev)
                      world->size, (long long)least, (long long)least);
     /* One rank may fail to load NCCL although the others succeed; all ranks must decide the same.
      */
+    if (launch_parent() != 0) raise_file_limit(); /* threads: gpus_prepare has done it */
     bool open = nccl_open(err, sizeof err);
     if (!control_agree(world, open, err, sizeof err))
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);

@@ -15,17 +15,18 @@ typedef enum {
 /* The end of a sentence that begins with "ranks": says how ranks that share a GPU exchange data. */
 extern const char gpus_shared[];
 
-/* Returns whether ranks that open `backend` (device_choice; NULL: none) will have a GPU each: there
- * are several, and at least as many GPUs. */
-bool gpus_each(const Backend *backend, int64_t ranks);
+/* Returns whether ranks that open the backend of the survey will have a GPU each: there are several
+ * ranks, and at least as many GPUs. */
+bool gpus_each(DeviceSurvey seen, int64_t ranks);
 /* To be called before the process asks the driver about GPUs for the first time, because the driver
  * reads its environment then. If there are several ranks, sets CUDA_DEVICE_MAX_CONNECTIONS=32
  * unless the environment defines it. */
 void gpus_prepare_driver(int64_t ranks);
-/* To be called before ranks are started that will open `backend`. If they will need NCCL, opens it,
- * because that sets environment variables, which is unsafe once there are threads; and raises the
- * limit of open files to the hard limit. Reports no errors; gpus_agree and NCCL do. */
-void gpus_prepare(const Backend *backend, int ranks);
+/* To be called before ranks are started as threads that will open the survey's backend. If they
+ * will need NCCL, opens it, because that sets environment variables, which is unsafe once there are
+ * threads; and raises the limit of open files to the hard limit. Reports no errors; gpus_agree and
+ * NCCL do. */
+void gpus_prepare(DeviceSurvey seen, int ranks);
 /* Returns which case applies to these ranks, the same on all. All ranks call it together, each with
  * its open device. Ends the program if there are several GPUs but fewer than ranks, if
  * processes would share one, if two ranks have the same GPU (unless NCCL_MULTI_RANK_GPU_ENABLE=1),

@@ -45,7 +45,7 @@ bool session_on_cuda(const Config *config)
 
 bool session_own_gpus(const Config *config)
 {
-    return session_on_cuda(config) && gpus_each(device_choice("cuda"), config->world);
+    return session_on_cuda(config) && gpus_each(device_survey("cuda"), config->world);
 }
 
 bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n)
@@ -64,7 +64,7 @@ LaunchOptions session_launch(const Config *config, int ranks, bool processes)
                              .size = config_grid(config, ranks),
                              .processes = processes};
     if (ranks > 1 && !processes && session_on_cuda(config))
-        gpus_prepare(device_choice("cuda"), ranks);
+        gpus_prepare(device_survey("cuda"), ranks);
     return options;
 }
 

@@ -110,6 +110,12 @@ static void test_other_numbers_of_gpus_are_refused(void **state)
                     60, NULL);
 }
 
+static DeviceSurvey seen(const Backend *backend)
+{
+    bool counted = backend && backend->count;
+    return (DeviceSurvey){.choice = backend, .count = counted ? backend->count() : 1};
+}
+
 /* Whether the launching thread has opened NCCL, whose environment variables must be set before
  * other threads start. */
 static bool prepared(int gpus, int ranks)
@@ -118,7 +124,7 @@ static bool prepared(int gpus, int ranks)
     machine.count = gpus;
     unsetenv("NCCL_RAS_ENABLE");
     fake_nccl_use();
-    gpus_prepare(&backend, ranks);
+    gpus_prepare(seen(&backend), ranks);
     return getenv("NCCL_RAS_ENABLE") != NULL;
 }
 
@@ -131,8 +137,8 @@ static void test_nccl_is_opened_before_ranks_start(void **state)
     assert_false(prepared(1, 4));
     assert_false(prepared(3, 4)); /* this number of GPUs will be refused */
     assert_false(prepared(8, 1));
-    gpus_prepare(NULL, 4);
-    gpus_prepare(&cpu, 4);
+    gpus_prepare(seen(NULL), 4);
+    gpus_prepare(seen(&cpu), 4);
     assert_null(getenv("NCCL_RAS_ENABLE"));
 }
 
@@ -155,13 +161,13 @@ static void test_the_file_limit_is_raised_for_ranks_with_a_gpu_each(void **state
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     fake_nccl_use();
     machine = (Machine){1, -1, GPUS_ONE};
-    gpus_prepare(&backend, 4);
+    gpus_prepare(seen(&backend), 4);
     assert_int_equal(file_limit(), 400);
     machine = (Machine){4, -1, GPUS_EACH};
-    gpus_prepare(NULL, 4);
-    gpus_prepare(&backend, 1);
+    gpus_prepare(seen(NULL), 4);
+    gpus_prepare(seen(&backend), 1);
     assert_int_equal(file_limit(), 400);
-    gpus_prepare(&backend, 4);
+    gpus_prepare(seen(&backend), 4);
     assert_true(file_limit() == limit.rlim_max);
 }
 
