@@ -39,15 +39,20 @@ typedef int (*LaunchBody)(Comm *world, void *context);
  *
  * Processes: each rank is a child process with a copy of the caller's memory, so a body's changes
  * are lost, except for `result`. The caller's process is no rank. It passes SIGINT, SIGTERM,
- * SIGHUP and SIGUSR1 on to rank 0, and waits until all ranks have ended. If a rank failed, the
- * first failure's exit code is returned, and its message has been printed. The children end with
- * the calling thread. */
+ * SIGHUP and SIGUSR1 on to rank 0 (launch_signal), and waits until all ranks have ended. If a rank
+ * failed, the first failure's exit code is returned, and its message has been printed. The children
+ * end with the calling thread. */
 int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context);
 
 /* Returns what the ranks of `world` are, for messages: "threads" or "processes". */
 const char *launch_kind(const Comm *world);
-/* In a rank that is a process: returns the process that started the ranks, which passes signals
- * on. Returns 0 elsewhere. */
+/* In a rank that is a process: returns the process that started the ranks. Returns 0 elsewhere. */
 pid_t launch_parent(void);
+/* In a rank that is a process: returns the real-time signal by which the launcher passes the
+ * signals SIGINT, SIGTERM, SIGHUP and SIGUSR1 on to rank 0; its si_value.sival_int is the signal's
+ * number. The rank ignores those signals themselves: a batch system may send them to every process,
+ * and a pending signal of the same number would hide the one that the launcher passes on. Returns 0
+ * elsewhere. */
+int launch_signal(void);
 
 #endif

@@ -53,16 +53,26 @@ pid_t launch_parent(void)
     return launcher_process;
 }
 
+static int passing_signal(void)
+{
+    return SIGRTMIN + 1;
+}
+
+int launch_signal(void)
+{
+    return launcher_process ? passing_signal() : 0;
+}
+
 /* ---- in the process of a rank ---------------------------------------------------------------- */
 
-/* Only rank 0 takes requests to stop, and only from the launcher. (The file RUN/STOP and
- * parallel/run/signals.c do the rest.) Every rank is in a process group of its own, so Ctrl-C in a
- * terminal reaches the launcher alone. A rank may print although it is not in the foreground. */
-static void prepare_signals(const Launcher *l, int rank)
+/* Requests to stop come from the launcher alone, to rank 0. Every rank is in a process group of its
+ * own, so Ctrl-C in a terminal does not reach it. It may print although it is not in the
+ * foreground. */
+static void prepare_signals(const Launcher *l)
 {
-    static const int to_rank_0[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-    for (size_t i = 0; i < sizeof to_rank_0 / sizeof *to_rank_0 && rank > 0; i++)
-        signal(to_rank_0[i], SIG_IGN);
+    static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        signal(ignored[i], SIG_IGN);
     signal(SIGTTOU, SIG_IGN);
     setpgid(0, 0);
     sigprocmask(SIG_SETMASK, &l->usual, NULL);
@@ -93,7 +103,7 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
      * call. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher_process) _exit(EXIT_PEER_LOST);
-    prepare_signals(l, rank);
+    prepare_signals(l);
     close(l->result[0]);
     log_set_rank(rank, grid_place_text(l->options->size, rank, place, sizeof place));
     openblas_prepare();
@@ -158,7 +168,8 @@ static void note_end_of_rank_0(Launcher *l, int status)
         if (o->timeout > 0) l->limit = seconds_now() + o->timeout + seconds_to_end;
         return;
     }
-    if (WIFSIGNALED(status) && WTERMSIG(status) == l->passed_on) {
+    int ended_by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    if (l->passed_on && (ended_by == l->passed_on || ended_by == passing_signal())) {
         l->fatal = l->passed_on;
         l->limit = seconds_now();
     } else if (WIFSIGNALED(status) && !l->rank[0].killed) {
@@ -226,7 +237,7 @@ static void take_signal(Launcher *l, int number)
         l->limit = seconds_now();
     } else if (number != SIGCHLD) {
         l->passed_on = number;
-        kill(l->rank[0].process, number);
+        sigqueue(l->rank[0].process, passing_signal(), (union sigval){.sival_int = number});
     }
 }
 

@@ -72,8 +72,7 @@ static void on_signal(int number, siginfo_t *info, void *unused)
 {
     int kept = errno, none = 0, place = watch.place;
     (void)unused;
-    /* A batch system may send a signal to every process. Each counts once: the launcher's. */
-    if (launch_parent() != 0 && info->si_pid != launch_parent()) return;
+    if (launch_signal() != 0) number = info->si_value.sival_int;
     if (atomic_compare_exchange_strong(&watch.asked, &none, number)) {
         answer(name_of(number), watch.doing[place],
                number == SIGINT   ? "; Ctrl-C again quits at once\n"
@@ -95,7 +94,8 @@ void run_watch_signals(void)
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < N_WATCHED; i++)
         sigaddset(&action.sa_mask, watched[i].number); /* handle one signal at a time */
-    for (int i = 0; i < N_WATCHED; i++) {
+    if (launch_signal() != 0) sigaction(launch_signal(), &action, NULL);
+    for (int i = 0; i < N_WATCHED && launch_signal() == 0; i++) {
         struct sigaction was;
         bool ignored = sigaction(watched[i].number, NULL, &was) == 0 && was.sa_handler == SIG_IGN;
         if (ignored && watched[i].number == SIGHUP) continue; /* started under nohup */
