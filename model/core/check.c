@@ -97,6 +97,7 @@ static void end_shared(ExitCode code)
 
 void ends_now(ExitCode code)
 {
+    guard_end_within(END_SECONDS, (int)code); /* the flush hook may wait for a disk */
     end_shared(code);
     _exit((int)code);
 }

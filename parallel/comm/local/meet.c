@@ -73,7 +73,7 @@ static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
     /* The peers are late: sleeping now costs less than polling further. */
     bool limited = group->world->timeout > 0 && !self->unlimited;
     double patience = limited ? group->world->timeout : INFINITY;
-    local_sleeps(comm);
+    if (!self->unlimited) local_sleeps(comm);
     pthread_mutex_lock(&group->mutex);
     self->waiting_for = waiting_for;
     /* Either this member sees the new count below, or the member that changed it sees `asleep`. */
