@@ -54,6 +54,8 @@ static bool is_pinned(const void *p, size_t bytes)
 
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
+    EMU_CALL();
+    EmuDriverCall call;
     emu_count_allocation();
     *p = aligned_alloc(EMU_PAGE, (bytes + EMU_PAGE - 1) & ~(size_t)(EMU_PAGE - 1));
     if (*p == NULL) return emu_error(cudaErrorMemoryAllocation);
@@ -64,8 +66,10 @@ cudaError_t cudaMallocHost(void **p, size_t bytes)
 /* Waits for the current device's streams first. */
 cudaError_t cudaFreeHost(void *p)
 {
+    EMU_CALL();
     emu_count_allocation();
     if (p == NULL) return cudaSuccess;
+    EmuDriverCall call;
     emu_streams_wait(emu_current_device());
     if (!pinned_remove(p)) return emu_error(cudaErrorInvalidValue);
     free(p);
@@ -180,6 +184,7 @@ static cudaError_t copy(const char *call, Rows rows, cudaMemcpyKind kind, cudaSt
 
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind)
 {
+    EMU_CALL();
     Rows rows = {(char *)dst, (const char *)src, bytes, bytes, bytes, 1, NULL};
     cudaError_t code = copy("cudaMemcpy", rows, kind, NULL);
     emu_stream_wait(NULL);
@@ -190,6 +195,7 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
+    EMU_CALL();
     Rows rows = {(char *)dst, (const char *)src, bytes, bytes, bytes, 1, NULL};
     return copy("cudaMemcpyAsync", rows, kind, stream);
 }
@@ -200,6 +206,7 @@ static const size_t MOST_PITCH = 2147483647;
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
                               size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream)
 {
+    EMU_CALL();
     if (dst_pitch > MOST_PITCH || src_pitch > MOST_PITCH)
         return refuse("cudaMemcpy2DAsync", "a pitch above 2147483647 bytes", dst, width);
     Rows rows = {(char *)dst, (const char *)src, dst_pitch, src_pitch, width, height, NULL};
@@ -222,6 +229,7 @@ static void fill(void *context)
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
 {
+    EMU_CALL();
     Fill f = {p, value, bytes};
     if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
     if (bytes == 0) return cudaSuccess;
@@ -233,5 +241,6 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t strea
 
 cudaError_t cudaMemset(void *p, int value, size_t bytes)
 {
+    EMU_CALL();
     return cudaMemsetAsync(p, value, bytes, NULL);
 }

@@ -210,6 +210,26 @@ EmuStreams emu_streams_mode(void);
 void emu_stream_wait(cudaStream_t stream);
 void emu_streams_wait(int device);
 
+/* ---- driver.cc ------------------------------------------------------------------------------- */
+/* Stands for the time of a call that allocates or releases memory, or loads a kernel: waits as
+ * EMU_MEMORY_CALLS says, and delays the host by EMU_JITTER. */
+struct EmuDriverCall {
+    EmuDriverCall();
+    ~EmuDriverCall();
+    bool mine; /* it holds the process-wide lock */
+};
+void emu_driver_works(void); /* called before work is enqueued */
+/* Loads a kernel on the current device: its address, or the hash of a product. Returns false if it
+ * was loaded there before. */
+bool emu_driver_load(uint64_t what);
+/* Returns whether this process was forked by one that had used CUDA. Then no call succeeds. */
+bool emu_driver_refuses(void);
+/* Every CUDA function that needs the driver begins with this. */
+#define EMU_CALL()                                                                                 \
+    do {                                                                                           \
+        if (emu_driver_refuses()) return emu_error(cudaErrorInitializationError);                  \
+    } while (0)
+
 /* ---- runtime.cc ------------------------------------------------------------------------------ */
 cudaError_t emu_error(cudaError_t code); /* stores the code for cudaGetLastError and returns it */
 void emu_count_wait(void);

@@ -64,6 +64,7 @@ static EmuPoint event_point(cudaEvent_t event, int64_t *recorder)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
+    EMU_CALL();
     if (emu_stream_check(stream) != cudaSuccess || !is_event(event))
         return emu_error(cudaErrorInvalidResourceHandle);
     EmuPoint at = event_point(event, NULL);
@@ -73,6 +74,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
+    EMU_CALL();
     emu_count_allocation();
     *event = (cudaEvent_t)calloc(1, sizeof **event);
     if (*event == NULL) return emu_error(cudaErrorMemoryAllocation);
@@ -89,6 +91,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
+    EMU_CALL();
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&lock);
     event->alive = 0;
@@ -100,6 +103,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    EMU_CALL();
     if (!is_event(event) || emu_stream_check(stream) != cudaSuccess)
         return emu_error(cudaErrorInvalidResourceHandle);
     if (emu_stream_device(stream) != event->device)
@@ -121,6 +125,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 /* An event that was never recorded counts as complete. */
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    EMU_CALL();
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
     EmuPoint at = event_point(event, NULL);
     if (at.stream != NULL) emu_queue_reach(at);
@@ -139,6 +144,7 @@ static bool query_blocks(void)
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    EMU_CALL();
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
     int64_t recorder;
     EmuPoint at = event_point(event, &recorder);
@@ -152,6 +158,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
+    EMU_CALL();
     if (!is_event(start) || !is_event(end) || !start->timing || !end->timing ||
         !event_point(start, NULL).stream || !event_point(end, NULL).stream)
         return emu_error(cudaErrorInvalidResourceHandle);

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { SHARED_AT_FIRST = 48 << 10, GRID_YZ_MOST = 65535, BLOCK_Z_MOST = 64, KERNELS = 4096 };
 
@@ -112,12 +113,35 @@ int64_t emu_forget_kernels(void)
     return 0;
 }
 
+/* Devices on which the program has loaded its kernels: one bit for each. */
+static unsigned prepared;
+
+/* Loads the kernel on the current device. Returns false if that is too late: the program loads all
+ * its kernels when it opens a device, and this one was not among them. */
+static bool load(const void *function)
+{
+    bool now = emu_driver_load((uint64_t)(uintptr_t)function);
+    return !now || (__atomic_load_n(&prepared, __ATOMIC_RELAXED) >> emu_current_device() & 1) == 0;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *function)
+{
+    EMU_CALL();
+    memset(attributes, 0, sizeof *attributes);
+    attributes->maxThreadsPerBlock = emu_launch_bounds(function);
+    emu_driver_load((uint64_t)(uintptr_t)function);
+    __atomic_fetch_or(&prepared, 1u << emu_current_device(), __ATOMIC_RELAXED);
+    return cudaSuccess;
+}
+
 cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribute, int value)
 {
+    EMU_CALL();
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
         value > EMU_SHARED_MOST)
         return emu_error(cudaErrorInvalidValue);
+    if (!load(function)) emu_die("cudaFuncSetAttribute of a kernel that was not loaded before");
     pthread_mutex_lock(&kernels_lock);
     kernel_of(function)->shared = (size_t)value;
     pthread_mutex_unlock(&kernels_lock);
@@ -168,6 +192,7 @@ void emu_launch_check(const EmuLaunch *launch)
     if (launch->shared > shared_allowed(launch->function))
         refuse(launch, "more than %zu bytes of shared memory need cudaFuncSetAttribute",
                shared_allowed(launch->function));
+    if (!load(launch->function)) refuse(launch, "the kernel was not loaded before");
     note_launch(launch->function);
 }
 

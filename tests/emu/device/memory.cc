@@ -207,10 +207,12 @@ static size_t memory_of(int device)
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
+    EMU_CALL();
     emu_faults_install();
     emu_count_allocation();
     *p = NULL;
     if (bytes == 0) return cudaSuccess;
+    EmuDriverCall call;
     int device = emu_current_device();
     size_t inside = pages((bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1));
     pthread_rwlock_wrlock(&table_lock);
@@ -260,11 +262,13 @@ static void allocation_retire(int i)
 /* Works whichever device is current, and waits for the streams of the memory's device. */
 cudaError_t cudaFree(void *p)
 {
+    EMU_CALL();
     EmuRange range;
     emu_count_allocation();
     if (p == NULL) return cudaSuccess;
     if (!emu_memory_range(p, &range) || range.base != p) return emu_error(cudaErrorInvalidValue);
     die_if_pinned(&range);
+    EmuDriverCall call;
     emu_streams_wait(range.device);
     pthread_rwlock_wrlock(&table_lock);
     int i = 0;
@@ -278,6 +282,7 @@ cudaError_t cudaFree(void *p)
 
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
+    EMU_CALL();
     int device = emu_current_device();
     *total = memory_of(device);
     pthread_rwlock_rdlock(&table_lock);

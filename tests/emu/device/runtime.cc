@@ -117,6 +117,7 @@ static void start_driver(void)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
+    EMU_CALL();
     static pthread_once_t started = PTHREAD_ONCE_INIT;
     pthread_once(&started, start_driver);
     const char *word = getenv("EMU_DEVICES");
@@ -138,6 +139,7 @@ static __thread int current_device;
 
 cudaError_t cudaSetDevice(int device)
 {
+    EMU_CALL();
     if (!is_device(device)) return emu_error(cudaErrorInvalidDevice);
     current_device = device;
     return cudaSuccess;
@@ -155,12 +157,14 @@ int emu_current_device(void)
 
 cudaError_t cudaGetDevice(int *device)
 {
+    EMU_CALL();
     *device = current_device;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 {
+    EMU_CALL();
     size_t available;
     if (!is_device(device)) return emu_error(cudaErrorInvalidDevice);
     memset(p, 0, sizeof *p);
@@ -189,6 +193,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
 {
+    EMU_CALL();
     cudaDeviceProp p;
     if (cudaGetDeviceProperties(&p, device) != cudaSuccess)
         return emu_error(cudaErrorInvalidDevice);
@@ -215,6 +220,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
+    EMU_CALL();
     *least = 0;
     *greatest = -5;
     return cudaSuccess;
@@ -223,6 +229,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 /* With EMU_BUS=same all devices report the same bus id. */
 cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int device)
 {
+    EMU_CALL();
     const char *word = getenv("EMU_BUS");
     if (!is_device(device)) return emu_error(cudaErrorInvalidDevice);
     snprintf(id, (size_t)n, "0000:%02X:00.0", word && strcmp(word, "same") == 0 ? 1 : device + 1);
@@ -242,6 +249,7 @@ bool emu_device_reaches(int device, int other)
  * so on. later: a device can access only those with higher numbers. */
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
+    EMU_CALL();
     const char *word = getenv("EMU_PEERS");
     if (!is_device(device) || !is_device(peer)) return emu_error(cudaErrorInvalidDevice);
     bool none = word != NULL && strcmp(word, "none") == 0;
@@ -254,6 +262,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
+    EMU_CALL();
     int can = 0;
     if (flags != 0) return emu_error(cudaErrorInvalidValue);
     if (cudaDeviceCanAccessPeer(&can, current_device, peer) != cudaSuccess || !can)

@@ -88,6 +88,7 @@ static void stream_do(cudaStream_t name, void (*work)(void *), const void *conte
 {
     cudaStream_t stream = emu_stream_of(name);
     if (stream == NULL) emu_die("work for a stream that does not exist (any more)");
+    emu_driver_works();
     if (emu_streams_mode() == EmuStreams::STRICT) {
         if (work != NULL) emu_on_device(stream->device, work, (void *)context);
         return;
@@ -127,6 +128,7 @@ void emu_streams_wait(int device)
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {
+    EMU_CALL();
     if (flags > cudaStreamNonBlocking || priority > 5) return emu_error(cudaErrorInvalidValue);
     cudaStream_t s = (cudaStream_t)calloc(1, sizeof *s);
     if (s == NULL) return emu_error(cudaErrorMemoryAllocation);
@@ -150,6 +152,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream)
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    EMU_CALL();
     if (emu_stream_of(stream) == NULL || is_default(emu_stream_of(stream)))
         return emu_error(cudaErrorInvalidResourceHandle);
     emu_stream_wait(stream);
@@ -160,6 +163,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    EMU_CALL();
     if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
     emu_stream_wait(stream);
     emu_count_wait();
@@ -168,6 +172,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
+    EMU_CALL();
     if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
     cudaStream_t s = emu_stream_of(stream);
     return emu_queue_reached(emu_queue_now(s), s->asker) ? cudaSuccess : cudaErrorNotReady;
@@ -176,6 +181,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 /* Waits for the current device's streams. */
 cudaError_t cudaDeviceSynchronize(void)
 {
+    EMU_CALL();
     emu_streams_wait(emu_current_device());
     emu_count_wait();
     return cudaSuccess;
@@ -195,6 +201,7 @@ static void call_host(void *context)
 /* The function runs in the thread that waits for the stream, or in the stream's own thread. */
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data)
 {
+    EMU_CALL();
     HostCall call = {function, data};
     if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
     stream_do(stream, call_host, &call, sizeof call, true);

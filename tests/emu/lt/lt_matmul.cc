@@ -159,6 +159,15 @@ static uint64_t hash_of(const EmuLtProblem *problem)
     return hash;
 }
 
+/* Returns a hash of the kernel that a product needs: no other product shares it. */
+static uint64_t hash_of_algorithm(const EmuLtAlgorithm *algorithm)
+{
+    uint64_t hash = algorithm->problem ^ algorithm->workspace;
+    for (uint32_t alignment : algorithm->alignment)
+        hash = (hash ^ alignment) * 0x100000001b3ull;
+    return hash;
+}
+
 /* ---- algorithms ------------------------------------------------------------------------------ */
 
 static void algorithm_put(cublasLtMatmulHeuristicResult_t *result, const EmuLtAlgorithm *algorithm)
@@ -376,6 +385,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                    c,         d,
                    workspace, scale_ab,
                    scale_c,   found.workspace};
+    emu_driver_load(hash_of_algorithm(&found));
     emu_stream_do(stream, asked_run, &asked, sizeof asked);
     return CUBLAS_STATUS_SUCCESS;
 }

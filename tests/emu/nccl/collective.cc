@@ -40,7 +40,14 @@ static bool equal(const Header *a, const Header *b)
            a->root == b->root && a->place == b->place && a->collectives == b->collectives;
 }
 
-/* Exchanges headers with all ranks and ends the program if the calls differ. */
+/* Returns whether the rank completes this collective without waiting for anybody. */
+static bool leaves_early(const Call *call, int rank)
+{
+    return call->comm->early && call->verb == BROADCAST && rank == call->peer;
+}
+
+/* Exchanges headers with all ranks and ends the program if the calls differ. Nobody sends one to a
+ * rank that leaves early, and it waits for none. */
 static bool agree(Call *call)
 {
     ncclComm *comm = call->comm;
@@ -53,8 +60,10 @@ static bool agree(Call *call)
         if (link->sends.n > 0) mismatch(comm, &mine, &link->sends.header[link->sends.first]);
         if (link->receives.n > 0)
             mismatch(comm, &mine, &link->receives.header[link->receives.first]);
-        piece[n++] = {r, true, (char *)&mine, sizeof mine};
-        piece[n++] = {r, false, (char *)&theirs[r], sizeof mine};
+        theirs[r] = mine;
+        if (!leaves_early(call, r)) piece[n++] = {r, true, (char *)&mine, sizeof mine};
+        if (!leaves_early(call, comm->rank))
+            piece[n++] = {r, false, (char *)&theirs[r], sizeof mine};
     }
     if (!net_exchange(comm, piece, n)) return false;
     for (int r = 0; r < comm->ranks; r++)

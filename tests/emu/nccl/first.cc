@@ -1,7 +1,8 @@
 /* first.cc -- imitates the connections that the real library makes at the first use of an operation
  * or a peer: the host waits in the call until its peers are in theirs. Collectives use one
  * algorithm for little data and another for much, and each has its own first use. A byte on the
- * control connection tells the peer which call this rank has reached. */
+ * control connection tells the peer which call this rank has reached. With EMU_NCCL_CONNECT=ring,
+ * the first collective connects a rank with its neighbours in the ring, and serves all others. */
 #include "tests/emu/nccl/inside.h"
 
 #include <poll.h>
@@ -20,6 +21,7 @@ static size_t most_bytes(const Call *call)
 /* Returns the kind of connections that the call needs. */
 static unsigned char kind_of(const Call *call)
 {
+    if (call->comm->one_ring && call->verb <= BROADCAST) return ALL_REDUCE;
     bool much = call->recv != NULL && call->verb < BROADCAST && most_bytes(call) > LITTLE;
     return (unsigned char)(call->verb + (much ? VERBS : 0));
 }
@@ -88,13 +90,21 @@ static bool is_first(ncclComm *comm, const Call *call)
     return first;
 }
 
+/* Returns whether the first use of a collective waits for this rank. */
+static bool waits_for(const ncclComm *comm, int rank)
+{
+    int n = comm->ranks, next = comm->ring[(comm->position + 1) % n],
+        before = comm->ring[(comm->position + n - 1) % n];
+    return rank != comm->rank && (!comm->one_ring || rank == next || rank == before);
+}
+
 static bool come(ncclComm *comm, const Call *call)
 {
     bool well = true;
     if (call->verb == SEND || call->verb == RECEIVE)
         return token_send(comm, call->peer, kind_of(call));
     for (int r = 0; r < comm->ranks; r++)
-        if (r != comm->rank) well = token_send(comm, r, kind_of(call)) && well;
+        if (waits_for(comm, r)) well = token_send(comm, r, kind_of(call)) && well;
     return well;
 }
 
@@ -105,7 +115,7 @@ static bool meet(ncclComm *comm, const Call *call)
     if (call->verb == SEND) return meet_in_message(comm, call->peer, &link->came_receive);
     if (call->verb == RECEIVE) return meet_in_message(comm, call->peer, &link->came_send);
     for (int r = 0; r < comm->ranks && well; r++)
-        if (r != comm->rank) well = meet_in_collective(comm, r, kind_of(call));
+        if (waits_for(comm, r)) well = meet_in_collective(comm, r, kind_of(call));
     return well;
 }
 

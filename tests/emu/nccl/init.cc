@@ -140,16 +140,26 @@ static ncclResult_t join(ncclComm *comm, const IdContent *id)
 
 /* ---- creating -------------------------------------------------------------------------------- */
 
+/* Returns whether the environment variable is `word`. Without it, or with `usual`, it is not. */
+static bool chosen(const char *variable, const char *word, const char *usual)
+{
+    const char *given = getenv(variable);
+    if (given != NULL && strcmp(given, word) != 0 && strcmp(given, usual) != 0)
+        emu_die("%s is %s or %s, not \"%s\"", variable, usual, word, given);
+    return given != NULL && strcmp(given, word) == 0;
+}
+
 static ncclComm *comm_new(int ranks, int rank, const IdContent *id, const ncclConfig_t *config)
 {
     ncclComm *comm = new ncclComm();
-    const char *word = getenv("EMU_NCCL_READ");
     comm->id = id->id;
     comm->rank = rank;
     comm->ranks = ranks;
     comm->device = emu_current_device();
     comm->wake = eventfd(0, EFD_CLOEXEC);
-    comm->late = word != NULL && strcmp(word, "late") == 0;
+    comm->late = chosen("EMU_NCCL_READ", "late", "early");
+    comm->one_ring = chosen("EMU_NCCL_CONNECT", "ring", "each");
+    comm->early = chosen("EMU_NCCL_LEAVE", "early", "late");
     comm->link = (Link *)calloc((size_t)ranks, sizeof *comm->link);
     comm->ring = (int *)calloc((size_t)ranks, sizeof *comm->ring);
     if (comm->link == NULL || comm->ring == NULL || comm->wake < 0)
@@ -212,6 +222,9 @@ static ncclResult_t init(ncclComm_t *made, int ranks, ncclUniqueId unique, int r
     ncclComm *comm = comm_new(ranks, rank, &id, config);
     code = join(comm, &id);
     if (code == ncclSuccess) code = take_memory(comm);
+    /* No rank may launch anything before all have allocated their memory. */
+    if (code == ncclSuccess && !mesh_meet(comm))
+        code = last_error(ncclRemoteError, "Bootstrap : connection closed by remote peer");
     if (code != ncclSuccess) {
         comm->async = code; /* close the connections without telling the peers */
         mesh_close(comm);

@@ -80,6 +80,8 @@ struct ncclComm {
     std::atomic<int> inside; /* number of threads that use its connections */
     int wake;                /* eventfd that interrupts all waits */
     bool late;
+    bool one_ring;                 /* EMU_NCCL_CONNECT=ring */
+    bool early;                    /* EMU_NCCL_LEAVE=early */
     Link *link;                    /* one link per rank */
     int *ring, position;           /* ranks in the ring's order, and this rank's index in it */
     uint64_t issued;               /* number of collectives issued */
@@ -190,6 +192,8 @@ typedef struct {
 ncclResult_t root_start(ncclUniqueId *id);
 /* Opens the connections between all ranks. Returns false if a peer has closed its connection. */
 bool mesh_open(ncclComm *comm, int listener, const Hello *all);
+/* Waits on the host until all ranks have called it. Returns false if a peer is lost. */
+bool mesh_meet(ncclComm *comm);
 /* Says goodbye to all peers, waits until they have done so too, and closes the connections. */
 void mesh_close(ncclComm *comm);
 

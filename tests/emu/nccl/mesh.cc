@@ -63,6 +63,20 @@ bool mesh_open(ncclComm *comm, int listener, const Hello *all)
     return true;
 }
 
+bool mesh_meet(ncclComm *comm)
+{
+    char byte = 0;
+    bool well = true;
+    for (int r = 0; r < comm->ranks; r++)
+        if (r != comm->rank) well = net_write(comm->link[r].control, &byte, 1) && well;
+    for (int r = 0; r < comm->ranks && well; r++) {
+        int from = comm->link[r].control;
+        struct pollfd sockets[2] = {{from, POLLIN, 0}}; /* net_poll adds one */
+        if (r != comm->rank) well = net_poll(comm, sockets, 1) && net_read(from, &byte, 1);
+    }
+    return well;
+}
+
 /* Reads until the peer closes its end. Closing the socket earlier would discard what the peer has
  * not read yet. */
 static void drain(int s)

@@ -1,5 +1,6 @@
 /* message.cc -- carries out all messages of a plan at once. Data is sent once the receiver has made
- * its call. Messages between two ranks keep their order. */
+ * its call. Messages between two ranks keep their order. With EMU_NCCL_LEAVE=early data is sent at
+ * once: receivers announce no call, and their peers wait for none. */
 #include "tests/emu/nccl/inside.h"
 
 #include <errno.h>
@@ -15,7 +16,8 @@ typedef struct {
     Link *link;
     Call **send, **receive;
     int sends, receives;
-    Header *headers;       /* headers of all messages */
+    Header *headers; /* headers of all messages that this rank announces */
+    int n_headers;
     int asked, sent;       /* sends for which the peer has made its call; sends that are complete */
     int offered, received; /* receives for which the peer has made its call; receives that are
                             * complete */
@@ -142,15 +144,13 @@ static int drop(const Talk *talk, const void *p, size_t from, size_t bytes, size
 
 static bool has_to_say(const Talk *talk)
 {
-    return talk->headers_at < (size_t)(talk->sends + talk->receives) * sizeof(Header) ||
-           talk->sent < talk->asked;
+    return talk->headers_at < (size_t)talk->n_headers * sizeof(Header) || talk->sent < talk->asked;
 }
 
 static bool say(Talk *talk)
 {
     const size_t head = sizeof talk->out;
-    int state = drop(talk, talk->headers, 0, (size_t)(talk->sends + talk->receives) * head,
-                     &talk->headers_at);
+    int state = drop(talk, talk->headers, 0, (size_t)talk->n_headers * head, &talk->headers_at);
     while (state == 1 && talk->sent < talk->asked) {
         const Call *call = talk->send[talk->sent];
         if (talk->out_at == 0) {
@@ -195,16 +195,19 @@ static void talk_begin(Talk *talk, ncclComm *comm, int peer, Call **call, int n)
     talk->receive = talk->send + n;
     for (int i = 0; i < n; i++) {
         if (call[i]->peer != peer) continue;
-        talk->headers[talk->sends + talk->receives] = call_header(call[i]);
-        if (call[i]->verb == SEND)
+        bool send = call[i]->verb == SEND;
+        if (send || !comm->early) talk->headers[talk->n_headers++] = call_header(call[i]);
+        if (send)
             talk->send[talk->sends++] = call[i];
         else
             talk->receive[talk->receives++] = call[i];
     }
     if (peer == comm->rank) {
         to_oneself(talk->send, talk->sends, talk->receive, talk->receives);
-        talk->sends = talk->receives = 0;
+        talk->sends = talk->receives = talk->n_headers = 0;
     }
+    for (; comm->early && talk->asked < talk->sends; talk->asked++)
+        call_read(talk->send[talk->asked]);
     while (talk->asked < talk->sends && talk->link->receives.n > 0) {
         Header header = queue_pop(&talk->link->receives);
         asked(talk, &header);

@@ -10,6 +10,11 @@
  *   EMU_NCCL_READ     early (default): a call reads its input as soon as its stream reaches the
  *                     call, before any peer arrives; late: when all peers have arrived, just
  *                     before the data is sent
+ *   EMU_NCCL_CONNECT  each (default): the first use of each operation waits on the host for all
+ *                     ranks; ring: the first collective waits for its two neighbours in the ring,
+ *                     and no later one waits
+ *   EMU_NCCL_LEAVE    late (default): a call is complete when all its ranks have arrived; early: a
+ *                     broadcast's root and the sender of a message do not wait for anybody
  *   EMU_NCCL_SEED     number: selects where rings start and in which direction they go (default 0)
  *   EMU_NCCL_RESERVE  bytes of device memory that each communicator allocates (default 0)
  *

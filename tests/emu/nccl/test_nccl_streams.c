@@ -110,6 +110,33 @@ static void test_only_the_first_use_waits_for_the_peers_host(void **state)
             run_ends_with((Run){{"EMU_STREAMS=deferred"}, list[i], 2, first}, 0);
 }
 
+/* All operations have been used but the gather. If connections are made for each operation, its
+ * first use waits for the late rank 1. If one ring serves all, it does not. */
+static void gather_after_reduce(Rank *r)
+{
+    rank_open(r);
+    all_reduce(r);
+    if (r->rank == 0) {
+        use_gather(r);
+        atomic_store(&r->world->mark, 1);
+    } else {
+        if (r->planted)
+            MUST(!mark_comes(r->world, LONG));
+        else
+            wait_for_mark(r->world);
+        use_gather(r);
+    }
+    rank_close(r);
+}
+
+static void test_one_connection_may_serve_all_collectives(void **state)
+{
+    (void)state;
+    run_ends_with((Run){{"EMU_STREAMS=deferred"}, gather_after_reduce, 2, true}, 0);
+    run_ends_with(
+        (Run){{"EMU_STREAMS=deferred", "EMU_NCCL_CONNECT=ring"}, gather_after_reduce, 2, false}, 0);
+}
+
 /* ---- rule (ii): nothing is buffered ---------------------------------------------------------- */
 
 /* Even a small send ends only when its receive has been called. If rank->planted, the receiver
@@ -136,6 +163,50 @@ static void test_a_send_completes_only_after_its_receive_is_called(void **state)
     (void)state;
     for (int planted = 0; planted < 2; planted++)
         run_ends_with((Run){{"EMU_STREAMS=deferred"}, late_receiver, 2, planted}, 0);
+}
+
+static void use_broadcast(Rank *r)
+{
+    OK(r->nccl->Broadcast(r->x, r->y, N, ncclFloat32, 0, r->comm, r->stream));
+}
+
+/* The root, or the sender, makes its calls twice and does not wait for the receiver, which gets the
+ * right numbers afterwards. */
+static void early_leaver(Rank *r, Use use)
+{
+    rank_open(r);
+    rank_warm(r, r->comm, r->stream);
+    if (r->rank == 0) {
+        use(r);
+        use(r);
+        OK(cudaStreamSynchronize(r->stream));
+        atomic_store(&r->world->mark, 1);
+    } else {
+        wait_for_mark(r->world);
+        use(r);
+        use(r);
+        MUST(first_of(r, r->y, r->stream) == 1);
+    }
+    all_reduce(r);
+    MUST(first_of(r, r->y, r->stream) == 3);
+    rank_close(r);
+}
+
+static void early_root(Rank *r)
+{
+    early_leaver(r, use_broadcast);
+}
+
+static void early_sender(Rank *r)
+{
+    early_leaver(r, use_message);
+}
+
+static void test_a_root_and_a_sender_may_leave_early(void **state)
+{
+    (void)state;
+    run_ends_with((Run){{"EMU_STREAMS=deferred", "EMU_NCCL_LEAVE=early"}, early_root, 2, 0}, 0);
+    run_ends_with((Run){{"EMU_STREAMS=deferred", "EMU_NCCL_LEAVE=early"}, early_sender, 2, 0}, 0);
 }
 
 /* ---- rule (v): a group and its streams ------------------------------------------------------- */
@@ -281,6 +352,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_only_the_first_use_waits_for_the_peers_host),
+        cmocka_unit_test(test_one_connection_may_serve_all_collectives),
+        cmocka_unit_test(test_a_root_and_a_sender_may_leave_early),
         cmocka_unit_test(test_a_send_completes_only_after_its_receive_is_called),
         cmocka_unit_test(test_a_group_starts_only_when_all_its_streams_have_reached_it),
         cmocka_unit_test(test_using_a_buffer_before_the_call_ends_gives_wrong_numbers),

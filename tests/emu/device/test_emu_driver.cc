@@ -1,0 +1,240 @@
+/* test_emu_driver.cc -- calls that wait for the work of other devices or keep other threads from
+ * enqueuing, kernels that must be loaded, and processes that were forked after a use of CUDA. */
+#include "model/kernels/cuda/kernel.cuh"
+#include "tests/emu/device/emu.h"
+#include "tests/emu/device/last_words.h"
+
+#include <atomic>
+#include <initializer_list>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { SHORT = 30 /* milliseconds in which a call that waits for nobody returns */ };
+
+static std::atomic<bool> released, returned, enqueued;
+static int *memory[2]; /* of each device */
+static void *freed, *pinned;
+static cudaStream_t stream[2];
+
+template <int I> static __global__ void __launch_bounds__(32) mark_kernel(int *x)
+{
+    *x = I;
+}
+
+/* Creates a stream that the default stream does not wait for. */
+static cudaStream_t stream_create(void)
+{
+    cudaStream_t made;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+    return made;
+}
+
+static void pause_for(int milliseconds)
+{
+    struct timespec time = {0, milliseconds * 1000000L};
+    nanosleep(&time, NULL);
+}
+
+/* Stands for a collective of device 0 that waits for a rank. */
+static void wait_for_release(void *)
+{
+    while (!released)
+        pause_for(1);
+}
+
+static void call_malloc(void)
+{
+    int *p;
+    CUDA_CHECK(cudaMalloc(&p, 4));
+}
+
+static void call_free(void)
+{
+    CUDA_CHECK(cudaFree(freed));
+}
+
+static void call_malloc_host(void)
+{
+    int *p;
+    CUDA_CHECK(cudaMallocHost(&p, 4));
+}
+
+static void call_free_host(void)
+{
+    CUDA_CHECK(cudaFreeHost(pinned));
+}
+
+/* Each I is another kernel. */
+template <int I> static void call_launch(void)
+{
+    LAUNCH(mark_kernel<I>, 1, 1, 0, stream[1], memory[1]);
+}
+
+template <int I> static void call_attributes(void)
+{
+    cudaFuncAttributes attributes;
+    CUDA_CHECK(cudaFuncGetAttributes(&attributes, (const void *)mark_kernel<I>));
+}
+
+static void call_again(void)
+{
+    LAUNCH(mark_kernel<0>, 1, 1, 0, stream[1], memory[1]);
+}
+
+static void *run_call(void *call)
+{
+    CUDA_CHECK(cudaSetDevice(1));
+    ((void (*)(void))call)();
+    returned = true;
+    return NULL;
+}
+
+static void *run_launch(void *)
+{
+    CUDA_CHECK(cudaSetDevice(1));
+    call_again();
+    enqueued = true;
+    return NULL;
+}
+
+/* Makes the call on device 1 while device 0 waits. Returns whether the call waits, too. Then
+ * `locked` tells whether another thread could not enqueue meanwhile. */
+static bool waits(const char *mode, void (*call)(void), bool *locked)
+{
+    pthread_t caller, other;
+    setenv("EMU_MEMORY_CALLS", "own", 1);
+    for (int i = 0; i < 2; i++) {
+        CUDA_CHECK(cudaSetDevice(i));
+        CUDA_CHECK(cudaDeviceSynchronize());
+    }
+    CUDA_CHECK(cudaMalloc(&freed, 4));
+    CUDA_CHECK(cudaMallocHost(&pinned, 4));
+    setenv("EMU_MEMORY_CALLS", mode, 1);
+    released = returned = enqueued = false;
+    CUDA_CHECK(cudaLaunchHostFunc(stream[0], wait_for_release, NULL));
+    assert_int_equal(pthread_create(&caller, NULL, run_call, (void *)call), 0);
+    pause_for(SHORT);
+    bool waited = !returned;
+    assert_int_equal(pthread_create(&other, NULL, run_launch, NULL), 0);
+    pause_for(SHORT);
+    *locked = !enqueued;
+    released = true;
+    pthread_join(caller, NULL);
+    pthread_join(other, NULL);
+    return waited;
+}
+
+static void test_memory_calls_and_first_launches_wait_for_all_devices_and_may_lock(void **)
+{
+    static const struct {
+        const char *mode;
+        void (*call)(void);
+        bool waits, locks;
+    } rows[] = {
+        {"own", call_malloc, false, false},      {"own", call_launch<1>, false, false},
+        {"wait", call_malloc, true, false},      {"wait", call_free, true, false},
+        {"wait", call_malloc_host, true, false}, {"wait", call_free_host, true, false},
+        {"wait", call_launch<2>, true, false},   {"wait", call_launch<2>, false, false},
+        {"lock", call_malloc, true, true},       {"lock", call_free, true, true},
+        {"lock", call_malloc_host, true, true},  {"lock", call_free_host, true, true},
+        {"lock", call_launch<3>, true, true},    {"lock", call_launch<3>, false, false},
+    };
+    for (int i = 0; i < 2; i++) {
+        CUDA_CHECK(cudaSetDevice(i));
+        CUDA_CHECK(cudaMalloc(&memory[i], 4));
+        stream[i] = stream_create();
+    }
+    call_again();
+    for (const auto &row : rows) {
+        bool locked, waited = waits(row.mode, row.call, &locked);
+        if (waited != row.waits || locked != row.locks)
+            fail_msg("row %d: waits %d, locks %d", (int)(&row - rows), waited, locked);
+    }
+    unsetenv("EMU_MEMORY_CALLS");
+    CUDA_CHECK(cudaSetDevice(0));
+}
+
+static void test_a_device_whose_kernels_are_loaded_launches_no_other(void **)
+{
+    dies_saying(
+        "a late kernel",
+        [] {
+            CUDA_CHECK(cudaSetDevice(1));
+            call_attributes<4>();
+            call_launch<5>();
+        },
+        "mark_kernel", "the kernel was not loaded before", NULL);
+    dies_saying(
+        "a loaded kernel",
+        [] {
+            CUDA_CHECK(cudaSetDevice(1));
+            call_attributes<4>();
+            call_launch<4>();
+            emu_die("well");
+        },
+        "well", NULL);
+}
+
+static void test_wrong_modes_are_refused(void **)
+{
+    dies_saying(
+        "a mode",
+        [] {
+            setenv("EMU_MEMORY_CALLS", "often", 1);
+            call_malloc();
+        },
+        "EMU_MEMORY_CALLS is own, wait or lock, not \"often\"", NULL);
+    dies_saying(
+        "a seed",
+        [] {
+            setenv("EMU_JITTER", "1x", 1);
+            call_malloc();
+        },
+        "EMU_JITTER is a number, not \"1x\"", NULL);
+}
+
+/* Returns the exit status of a child that calls CUDA. */
+static int child_calls(void)
+{
+    int status = -1, n, *p;
+    pid_t child = fork();
+    if (child == 0) {
+        bool refused = cudaGetDeviceCount(&n) == cudaErrorInitializationError &&
+                       cudaSetDevice(0) == cudaErrorInitializationError &&
+                       cudaMalloc(&p, 4) == cudaErrorInitializationError &&
+                       cudaDeviceSynchronize() == cudaErrorInitializationError;
+        _exit(refused && cudaDriverGetVersion(&n) == cudaSuccess ? 3 : 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* This test runs first, before any CUDA call. */
+static void test_a_child_of_a_process_that_used_cuda_is_refused(void **)
+{
+    int n;
+    assert_int_equal(child_calls(), 0);
+    assert_int_equal(cudaGetDeviceCount(&n), cudaSuccess);
+    assert_int_equal(child_calls(), 3);
+    setenv("EMU_FORK", "allow", 1);
+    assert_int_equal(child_calls(), 0);
+    unsetenv("EMU_FORK");
+}
+
+static int setup(void **)
+{
+    setenv("EMU_STREAMS", "deferred", 1);
+    return setenv("EMU_DEVICES", "2", 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_child_of_a_process_that_used_cuda_is_refused),
+        cmocka_unit_test(test_memory_calls_and_first_launches_wait_for_all_devices_and_may_lock),
+        cmocka_unit_test(test_a_device_whose_kernels_are_loaded_launches_no_other),
+        cmocka_unit_test(test_wrong_modes_are_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
