@@ -50,6 +50,9 @@ static inline cudaStream_t cuda_stream(const Device *dev)
  * (ops split their work so that it fits), or if dev is a view on a stream other than the compute
  * stream: two ops could then use the scratch memory at the same time. */
 void *cuda_workspace(const Device *dev, size_t bytes);
+/* Loads all kernels of the program on the current device, so that none is loaded later, by its
+ * first launch. (load.cu) */
+void cuda_load_kernels(void);
 
 /* Ends the program when a CUDA call fails: with EXIT_NO_MEMORY and advice on saving memory when it
  * ran out of memory, otherwise with EXIT_SYSTEM. The message names the call and quotes CUDA's

@@ -167,6 +167,7 @@ static bool device_cuda_open(Device *device, const DeviceOptions *options, char 
         free(cuda);
         return false;
     }
+    cuda_load_kernels();
     open_streams(device, cuda);
     open_workspace(cuda, options->scratch, ranks > device_cuda_count());
     int threads = options->threads > 0 ? options->threads : pool_allowed_cores() / ranks;

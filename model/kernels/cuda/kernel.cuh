@@ -148,11 +148,29 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
 /* Largest dynamic shared memory that a kernel can use without a special request. */
 #define SHARED_DEFAULT ((size_t)48 << 10)
 
+/* The list of all kernels that the program contains. Each LAUNCH adds its kernel before main
+ * begins, so cuda_load_kernels finds them all. */
+struct KernelNode {
+    const void *kernel;
+    const KernelNode *next;
+    static const KernelNode *first;
+    explicit KernelNode(const void *added) : kernel(added), next(first)
+    {
+        first = this;
+    }
+};
+
+template <auto KERNEL> struct KernelOf {
+    static KernelNode node;
+};
+template <auto KERNEL> KernelNode KernelOf<KERNEL>::node((const void *)KERNEL);
+
 /* Starts kernel<<<grid, block, shared bytes, stream>>>(arguments) and checks for launch errors. A
  * kernel with several template arguments must be written in parentheses. Every kernel must declare
  * __launch_bounds__(threads). */
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                           \
     do {                                                                                           \
+        (void)&KernelOf<(kernel)>::node;                                                           \
         size_t launch_shared = (shared);                                                           \
         if (launch_shared > SHARED_DEFAULT)                                                        \
             CUDA_CHECK(cudaFuncSetAttribute((const void *)(kernel),                                \
