@@ -85,6 +85,13 @@ static void expect_no_view(const Device *device, const char *what)
     CHECK(!device->view, "%s on a view of a device", what);
 }
 
+/* Stops with a failed CHECK if memory may not be allocated or released now (Device.fixed). */
+static void expect_free(const Device *device, const char *what)
+{
+    expect_no_view(device, what);
+    CHECK(!device->fixed, "memory of the device (%s) between the ranks' meetings", what);
+}
+
 void device_close(Device *device)
 {
     expect_no_view(device, "close");
@@ -104,7 +111,7 @@ static void refuse_memory(Device *device, size_t bytes, const char *what)
 
 void *device_alloc(Device *device, size_t bytes, const char *what)
 {
-    expect_no_view(device, what);
+    expect_free(device, what);
     void *p = device->backend->alloc(device, bytes ? bytes : 1);
     device->allocations++;
     device->held += bytes;
@@ -115,7 +122,7 @@ void *device_alloc(Device *device, size_t bytes, const char *what)
 void device_release(Device *device, void *p, size_t bytes)
 {
     if (p == NULL) return;
-    expect_no_view(device, "release");
+    expect_free(device, "release");
     device->backend->release(device, p, bytes ? bytes : 1);
     device->held -= bytes;
 }
@@ -187,7 +194,7 @@ void device_event_destroy(Device *device, Event *event)
 
 void *device_host_alloc(Device *device, size_t bytes, const char *what)
 {
-    expect_no_view(device, what);
+    expect_free(device, what);
     void *p = device->backend->host_alloc(device, bytes ? bytes : 1);
     device->allocations++;
     device->host_held += bytes;
@@ -199,7 +206,7 @@ void *device_host_alloc(Device *device, size_t bytes, const char *what)
 void device_host_release(Device *device, void *p, size_t bytes)
 {
     if (p == NULL) return;
-    expect_no_view(device, "release");
+    expect_free(device, "release");
     device->backend->host_release(device, p);
     device->host_held -= bytes;
 }

@@ -111,6 +111,9 @@ struct Device {
      * inside a layer, which has the highest priority. */
     Stream compute, copy, comm, p2p, tp;
     bool view; /* true if device_on made it */
+    /* Set while other ranks' communication may be under way: allocating or releasing memory could
+     * then wait for a rank that waits for this one, and is a failed CHECK. */
+    bool fixed;
     /* Messages that device_warn prints; "" if there is nothing to print. */
     char trouble[512];       /* why "auto" could not use a better device */
     char lacking[384];       /* a missing library and its effect, for example OpenBLAS */

@@ -55,6 +55,8 @@ static int evaluate_on(OpenedRank *rank, void *context)
     Gpt *gpt =
         gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE, s->room.slots);
     gpt_connect(gpt, feed_batch, &feed, stats, NULL);
+    if (session_connects(s)) evaluate_warm_up(s, gpt);
+    opened_rank_connect(rank);
     /* Only rank 0 prints progress. The callback never ends the evaluation, so the ranks need not
      * agree on its result. */
     Progress *progress = &rank->progress;
@@ -66,6 +68,7 @@ static int evaluate_on(OpenedRank *rank, void *context)
         progress_end(progress);
         print_result(rank, &r);
     }
+    session_meet(s);
     gpt_destroy(gpt);
     loader_free(feed.val);
     device_release(&s->dev, stats, sizeof *stats);

@@ -54,6 +54,13 @@ static bool take_token(void *context, int32_t token)
     return session_all_go_on(&p->rank->session, !p->rank->leads || print_token(p, token));
 }
 
+/* Takes a token that is drawn for the decoder's first uses. */
+static bool pass_over(void *context, int32_t token)
+{
+    (void)context, (void)token;
+    return true;
+}
+
 static int generate_on(OpenedRank *rank, void *context)
 {
     const Arguments *a = context;
@@ -69,6 +76,12 @@ static int generate_on(OpenedRank *rank, void *context)
     tokenizer_encode_prompt(tokenizer, begin, &prompt);
     Decoder *decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                       s->layers.shape.P);
+    if (session_connects(s)) {
+        s->params->step_begin(s->params, NULL, 0);
+        generate(decoder, &a->sampling, prompt.id, prompt.count, 2, pass_over, NULL);
+        s->params->step_end(s->params);
+    }
+    opened_rank_connect(rank);
     /* No list of uses is given, because the number of tokens is not known in advance. */
     s->params->step_begin(s->params, NULL, 0);
     progress_again(&rank->progress);
@@ -77,6 +90,7 @@ static int generate_on(OpenedRank *rank, void *context)
     s->params->step_end(s->params);
     if (rank->leads) print_prompt(&printer);
     if (rank->leads) printf("\n");
+    session_meet(s);
     decoder_destroy(decoder);
     token_buffer_free(&prompt);
     return EXIT_OK;

@@ -141,17 +141,30 @@ static NcclUse use_of(const Grid *grid, const Comm *comm, const GridNccl *nccl)
     return use;
 }
 
-void grid_connect(Grid *grid, Device *dev, const GridNccl *nccl)
+void grid_prepare(Grid *grid, Device *dev, const GridNccl *nccl)
 {
     const Comm *comm[GRID_COMMS];
     grid_comms(grid, comm);
-    /* All ranks open them in the same order, because each call waits for the peers. */
     for (int i = 0; i < GRID_COMMS; i++) {
         Comm *c = (Comm *)comm[i];
         if (c == &grid->shard)
             nccl_share(c, &grid->dp);
         else
-            nccl_connect(c, dev, use_of(grid, c, nccl), nccl->timeout);
+            nccl_prepare(c, dev, use_of(grid, c, nccl), nccl->timeout);
+    }
+}
+
+void grid_connect(Grid *grid, Comm *world)
+{
+    const Comm *comm[GRID_COMMS];
+    grid_comms(grid, comm);
+    /* All ranks open them in the same order, because each call waits for the peers. NCCL allocates
+     * memory for each communicator, so all ranks meet before that and after it. */
+    for (int i = 0; i < GRID_COMMS; i++) {
+        comm_barrier(world);
+        nccl_start((Comm *)comm[i]);
+        comm_barrier(world);
+        nccl_use_first((Comm *)comm[i]);
     }
 }
 

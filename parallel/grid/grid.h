@@ -40,11 +40,14 @@ Grid grid_single(void);
  * All ranks of the world call it together. If groups is NULL, kv and tie contain one rank. The
  * world must outlive the grid. */
 Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups);
-/* If each rank has its own device: lets devices exchange data through NCCL (nccl.h), which must be
- * open. Creates an NCCL communicator for each axis and group of several ranks, in the same order on
- * all ranks; shard uses that of dp, because it has the same ranks. All ranks of the world call it
+/* If each rank has its own device: prepares the grid's groups for NCCL (nccl_prepare in nccl.h),
+ * which must be open. From then on device calls move nothing. All ranks of the world call it
  * together, each with its open device. */
-void grid_connect(Grid *grid, Device *dev, const GridNccl *nccl);
+void grid_prepare(Grid *grid, Device *dev, const GridNccl *nccl);
+/* Lets devices exchange data through NCCL. Creates an NCCL communicator for each axis and group of
+ * several ranks, in the same order on all ranks; shard uses that of dp, because it has the same
+ * ranks. All ranks of the world call it together, after the last allocation of each. */
+void grid_connect(Grid *grid, Comm *world);
 /* Returns the approximate number of bytes of this rank's device memory that NCCL's communicators
  * will need. */
 size_t grid_reserve(const Grid *grid, const GridNccl *nccl);

@@ -191,7 +191,7 @@ static void join(OpenedRank *r, Comm *world)
     /* Checked before the weights are read: otherwise a --set of another model would be reported as
      * a damaged checkpoint. */
     if (run->changed) check_model_of(r, world, checkpoint);
-    if (!session_load_weights(&r->session, &io, checkpoint, err, sizeof err))
+    if (!session_read_weights(&r->session, &io, checkpoint, err, sizeof err))
         control_fail(world, EXIT_DAMAGED, "%s", err);
     r->step = checkpoint_manifest(checkpoint)->state.steps;
     checkpoint_close(checkpoint);
@@ -213,6 +213,12 @@ static int open_rank(Comm *world, void *context)
     int code = o->body(&rank, o->context);
     session_close(&rank.session);
     return rank.leads ? output_checked(code) : code;
+}
+
+void opened_rank_connect(OpenedRank *rank)
+{
+    session_connect(&rank->session);
+    session_publish_weights(&rank->session);
 }
 
 int opened_run_on(const OpenedRun *run, OpenedBody body, void *context)

@@ -59,9 +59,9 @@ typedef struct {
 void opened_run_open(OpenedRun *run, const OpenedArguments *arguments, bool with_data);
 void opened_run_close(OpenedRun *run);
 
-/* One rank's part of an opened run: a session that holds the weights of the chosen checkpoint, or
- * of the one that `path` names. Rank 0 has printed to stderr which one was chosen: "best: step 25,
- * val 5.0624". */
+/* One rank's part of an opened run: a session that has read the weights of the chosen checkpoint,
+ * or of the one that `path` names. Rank 0 has printed to stderr which one was chosen: "best: step
+ * 25, val 5.0624". */
 typedef struct {
     const OpenedRun *run;
     Session session;
@@ -69,8 +69,12 @@ typedef struct {
     bool leads; /* this is rank 0, which prints */
     Progress progress;
 } OpenedRank;
-/* The work of one rank; returns the exit code. */
+/* The work of one rank; returns the exit code. It allocates its memory, makes each computation once
+ * for what happens only at a first use, and calls opened_rank_connect. Then the weights can be
+ * used. Before it releases memory it calls session_meet. */
 typedef int (*OpenedBody)(OpenedRank *rank, void *context);
+/* Connects the ranks (session_connect) and publishes the weights. All ranks must call it. */
+void opened_rank_connect(OpenedRank *rank);
 /* Starts the ranks, opens each rank's part, runs body(rank, context) on all of them concurrently,
  * and returns rank 0's exit code. */
 int opened_run_on(const OpenedRun *run, OpenedBody body, void *context);

@@ -18,6 +18,14 @@ static void evaluate_micros(Session *s, const Stage *stage, int64_t first, int64
     step_plan_free(&plan);
 }
 
+void evaluate_warm_up(Session *session, Gpt *gpt)
+{
+    Stage stage = gpt_stage(gpt);
+    session->params->step_begin(session->params, NULL, 0);
+    evaluate_micros(session, &stage, 0, 1);
+    session->params->step_end(session->params);
+}
+
 EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats, int64_t batches)
 {
     Device *dev = &session->dev;

@@ -5,6 +5,9 @@
 
 #include "parallel/trainer/trainer.h"
 
+/* Runs the first validation micro-batch once, for what happens only at a first use. Its sums are
+ * not wanted. All ranks must call it together. */
+void evaluate_warm_up(Session *session, Gpt *gpt);
 /* Computes the mean loss (nats per target) and the bits per byte over `batches` validation
  * micro-batches of each rank (0: all that the feed's loader has). `feed` must be the feed that is
  * connected to the model. The sums are computed in `stats` on the device.

@@ -118,7 +118,8 @@ bool trainer_try_save(Trainer *t, const char *run, const char *config_text, cons
 
 bool trainer_load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
 {
-    if (!session_load_weights(&t->session, &t->io, checkpoint, err, n)) return false;
+    if (!session_read_weights(&t->session, &t->io, checkpoint, err, n)) return false;
+    session_publish_weights(&t->session);
     if (!checkpoint_read(&t->io, checkpoint, CHECKPOINT_SLOTS, t->slots, t->n_slots, err, n))
         return false;
     trainer_set_state(t, checkpoint_manifest(checkpoint)->state);

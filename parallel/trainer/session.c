@@ -190,7 +190,7 @@ void session_allocate(Session *s)
     const Config *c = s->config;
     GridNccl nccl = grid_nccl(c);
     device_warn(&s->dev);
-    if (session_connects(s)) grid_connect(&s->grid, &s->dev, &nccl);
+    if (session_connects(s)) grid_prepare(&s->grid, &s->dev, &nccl);
     zero_allocate(s->store, &s->dev);
     s->tp = tp_region_open(&s->grid.tp, &s->dev, s->config->parallel.sequence_parallel);
     s->uncut = s->tp;
@@ -200,6 +200,22 @@ void session_allocate(Session *s)
     open_pipeline(s);
     relay_open(&s->stages, &s->dev, &s->grid.pp, s->layers.n_chunks);
     s->relay = relay_of(&s->stages);
+}
+
+void session_connect(Session *s)
+{
+    if (!session_connects(s)) return;
+    device_synchronize(&s->dev);
+    grid_connect(&s->grid, s->world);
+    s->dev.fixed = true;
+}
+
+void session_meet(Session *s)
+{
+    if (!session_connects(s)) return;
+    device_synchronize(&s->dev);
+    comm_barrier(s->world);
+    s->dev.fixed = false;
 }
 
 void session_shrink(Session *s, const Config *config)
@@ -304,14 +320,18 @@ void session_weights(Session *s, Purpose purpose, Piece *out)
     free(extents);
 }
 
-bool session_load_weights(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)
+bool session_read_weights(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)
 {
     Piece *weights = must_calloc((size_t)s->table.n_params, sizeof *weights);
     session_weights(s, PURPOSE_UPDATE, weights);
     bool ok =
         checkpoint_read(io, checkpoint, CHECKPOINT_WEIGHTS, weights, s->table.n_params, err, n);
     free(weights);
-    for (int u = 0; ok && u < s->table.n_units; u++)
-        s->params->publish(s->params, u);
     return ok;
+}
+
+void session_publish_weights(Session *s)
+{
+    for (int u = 0; u < s->table.n_units; u++)
+        s->params->publish(s->params, u);
 }

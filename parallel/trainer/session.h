@@ -65,12 +65,21 @@ void session_build(Session *session, const Config *config, Comm *world, bool gra
  * (gpus_agree). */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n);
-/* Allocates the session's memory on the open device; all ranks must call it together. Connects the
- * grid if each rank has a GPU, allocates weights and gradients and sets them to zero, and opens
- * what tensor-parallel ranks (the regions) and stages (pipeline and relay) use to send data to each
- * other. First warns if device "auto" had to skip a device that exists. The warning is not given by
- * session_open, so a run prints its plan before it. */
+/* Allocates the session's memory on the open device; all ranks must call it together. Prepares the
+ * grid for NCCL if each rank has a GPU, allocates weights and gradients and sets them to zero, and
+ * opens what tensor-parallel ranks (the regions) and stages (pipeline and relay) use to send data
+ * to each other. First warns if device "auto" had to skip a device that exists. The warning is not
+ * given by session_open, so a run prints its plan before it. The caller must then call
+ * session_connect: until then, where ranks have a GPU each, their devices exchange nothing. */
 void session_allocate(Session *session);
+/* Connect the ranks by NCCL; end that. Both do nothing unless the ranks have a GPU each, and all
+ * ranks must call them together. They keep a rule: between the first NCCL call and the last
+ * allocation all ranks meet. Allocating or releasing memory of a device may wait for another GPU,
+ * on which NCCL waits for a rank that is not there yet. Loading a kernel may wait as well. So all
+ * memory is allocated and all computation warmed up before session_connect, and released after
+ * session_meet. Between the two the device's memory is fixed (Device.fixed in device.h). */
+void session_connect(Session *session);
+void session_meet(Session *session);
 /* Replaces what depends on the size of a micro-batch, after session_allocate: `config` differs from
  * the session's only in that. All ranks must call it together. */
 void session_shrink(Session *session, const Config *config);
@@ -108,9 +117,10 @@ void session_extents(Session *session, Purpose purpose, SessionExtent *out);
  * With PURPOSE_UPDATE, for reading, they have everything that this rank keeps. The memory of shards
  * never moves, so the pieces are valid as long as the session. */
 void session_weights(Session *session, Purpose purpose, Piece *out);
-/* Reads the weights of a checkpoint and publishes them to the store. Returns false and sets `err`
- * on failure. */
-bool session_load_weights(Session *session, CheckpointIo *io, Checkpoint *checkpoint, char *err,
+/* Reads the weights of a checkpoint. Returns false and sets `err` on failure. */
+bool session_read_weights(Session *session, CheckpointIo *io, Checkpoint *checkpoint, char *err,
                           size_t n);
+/* Publishes all weights to the store, after session_connect. */
+void session_publish_weights(Session *session);
 
 #endif

@@ -138,14 +138,17 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     if (trainer_samples(config, data))
         t->decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                     s->layers.shape.P);
+    open_optimizer(t);
+    save_open(t);
+    if (config->wall_clock_breakdown) phases_open(&t->phases, s, s->step.schedule.n);
+    /* The libraries load their kernels at the first use, too. NCCL's calls move nothing here. */
+    if (session_connects(s)) trainer_warm_up(t);
+    session_connect(s);
     session_init_weights(s);
     /* Master weights are copied from the shards. A gather that has not ended yet may still be
      * writing these, because it assembles the whole weights in the same memory. */
     device_synchronize(&s->dev);
-    open_optimizer(t);
     optimizer_init(&t->optimizer, &t->session.dev);
-    save_open(t);
-    if (config->wall_clock_breakdown) phases_open(&t->phases, s, s->step.schedule.n);
     trainer_set_state(t, step_state_initial(config));
     return true;
 }
@@ -176,6 +179,7 @@ void trainer_close(Trainer *t)
      * program. If it is NULL, there are no events to destroy, and after trainer_measure there is
      * not even a device. */
     if (t->gpt) {
+        session_meet(&t->session);
         save_close(t);
         optimizer_free(&t->optimizer);
         grad_norm_free(&t->norm);
@@ -251,13 +255,9 @@ static void warm_up_model(Trainer *t)
     params->step_end(params);
     step_plan_free(&few);
     if (t->val == NULL) return;
-    StepPlan one = step_plan_create(t->config, &s->layers, s->grid.size, s->grid.at, 1, true);
     gpt_set_stats(t->gpt, &t->state->eval_stats);
-    params->step_begin(params, NULL, 0);
-    pipeline_run(s->pipeline, &stage, one.schedule.action, one.schedule.n, one.schedule.transfer);
-    params->step_end(params);
+    evaluate_warm_up(s, t->gpt);
     gpt_set_stats(t->gpt, &t->state->stats);
-    step_plan_free(&one);
 }
 
 void trainer_warm_up(Trainer *t)

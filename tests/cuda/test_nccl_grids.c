@@ -3,7 +3,8 @@
  *
  * On emulated devices this is the emulated NCCL (tests/emu/nccl). Each case is then trained with
  * streams that do their work at once, that delay it as long as they may, and that run in a random
- * order, while NCCL reads its inputs as early or as late as it may. */
+ * order, while NCCL reads its inputs as early or as late as it may. Hosts are delayed at random,
+ * and calls that allocate memory or load kernels wait for the work of all devices. */
 #include "model/core/check.h"
 #include "parallel/zero/state.h"
 #include "tests/support/grid/grid_run.h"
@@ -42,11 +43,14 @@ static const char *const cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* When emulated streams do their work and when NCCL reads its inputs. On a real GPU these modes
- * have no effect. */
+/* When emulated streams do their work, when NCCL reads its inputs, connects its ranks and lets them
+ * go on, and what memory calls wait for. On a real GPU these modes have no effect. */
 static const struct {
-    const char *streams, *read;
-} modes[] = {{"strict", "early"}, {"deferred", "late"}, {"random", "late"}, {"random", "early"}};
+    const char *streams, *read, *memory, *connect, *leave;
+} modes[] = {{"strict", "early", "own", "each", "late"},
+             {"deferred", "late", "lock", "each", "late"},
+             {"random", "late", "wait", "ring", "early"},
+             {"random", "early", "lock", "ring", "early"}};
 enum { MODES = sizeof modes / sizeof *modes };
 
 static void set_mode(int mode, int seed)
@@ -57,6 +61,11 @@ static void set_mode(int mode, int seed)
     setenv("EMU_SEED", number, 1);
     setenv("EMU_NCCL_SEED", number, 1);
     setenv("EMU_NCCL_READ", modes[mode].read, 1);
+    setenv("EMU_MEMORY_CALLS", modes[mode].memory, 1);
+    setenv("EMU_JITTER", number, 1);
+    setenv("EMU_NCCL_CONNECT", modes[mode].connect, 1);
+    setenv("EMU_NCCL_LEAVE", modes[mode].leave, 1);
+    setenv("EMU_NCCL_RESERVE", "4096", 1); /* NCCL allocates memory, too */
 }
 
 /* Leaves out every second case in the last two modes. */
@@ -143,6 +152,7 @@ static void test_masters_are_copied_after_the_first_weight_gather(void **state)
     const GridHooks hooks = {.opened = look_at};
     GridRun run;
     setenv("EMU_STREAMS", "deferred", 1);
+    setenv("EMU_MEMORY_CALLS", "own", 1);
     gathers = early = 0;
     grid_run(&run, &c, grid_case_batch(&c), GRID_FEW_STEPS, &hooks);
     grid_run_free(&run);

@@ -31,13 +31,18 @@ failed_as() {
     check "$1: the error message names the cause" grep -Eq "$2" output
 }
 
+# Everything that a real driver and a real NCCL may do to ranks that are threads: calls that allocate memory or load kernels
+# wait for all devices and keep other threads from enqueuing, hosts are delayed, NCCL's calls meet no more than they must.
+unkind=(env EMU_STREAMS=random EMU_MEMORY_CALLS=lock EMU_JITTER=$((${TEST_TURN:-0} % 1000)) EMU_SEED=$((${TEST_TURN:-0} % 1000))
+    EMU_NCCL_CONNECT=ring EMU_NCCL_LEAVE=early EMU_NCCL_RESERVE=4096)
+
 # ---- grids ---------------------------------------------------------------------------------------------------------------
 EMU_STARTED=$PWD/started expect_code "nccl: a run on one GPU succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
 check "nccl: the driver of one rank starts as it is" test "$(cat started)" = 'default connections'
 rm -f started
 while read -r name how options; do
     read -ra options <<<"$options"
-    expect_code "nccl: a run with $name succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 "${options[@]}" --out "$name"
+    expect_code "nccl: a run with $name succeeds" 0 "${unkind[@]}" "$TRAIN" "$TINY" "${run[@]}" --ranks 4 "${options[@]}" --out "$name"
     check "nccl: a run with $name prints its grid and NCCL" \
         grep -q "^ranks   4 = ${how//_/ } (threads, NCCL 2.28.9, 1 thread each)" output
     near "nccl: a run with $name has the losses of one rank" one "$name"
@@ -79,12 +84,12 @@ cp -r zero3/checkpoints/step_00000002 moves/checkpoints/
 expect_code "nccl: a run of four GPUs resumes on one" 0 "$TRAIN" "$TINY" "${run[@]}" --set zero_optimization.stage=3 --out moves
 check "nccl: a run of four GPUs resumes on one from its checkpoint" grep -q '^resume  step 2 from moves/checkpoints' output
 near "nccl: a run resumed on one GPU has the losses of one rank" one moves
-expect_code "nccl: eval runs on four GPUs" 0 "$TRAIN" eval cube --ranks 4
+expect_code "nccl: eval runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" eval cube --ranks 4
 one=$("$TRAIN" eval one | grep -Eo 'loss +[0-9]+\.[0-9]{3}' | head -n 1)
 check "nccl: eval on four GPUs gives the loss of one rank, $one" grep -qF "$one" output
-expect_code "nccl: generate runs on four GPUs" 0 "$TRAIN" generate cube --ranks 4 --prompt "the king" --tokens 4 --temperature 0
+expect_code "nccl: generate runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" generate cube --ranks 4 --prompt "the king" --tokens 4 --temperature 0
 expect_code "nccl: ckpt verify accepts a checkpoint of four GPUs" 0 "$TRAIN" ckpt verify cube
-expect_code "nccl: verify runs on four GPUs" 0 "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda --set parallel.pipeline=2
+expect_code "nccl: verify runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda --set parallel.pipeline=2
 check "nccl: verify finds four GPUs equal to one rank" grep -q '^equal ' output
 check "nccl: verify prints that ranks use NCCL" grep -qx 'ranks      NCCL 2.28.9, a GPU each' output
 EMU_DEVICES=1 expect_code "nccl: verify on one GPU compares in f32 although cuda.tf32 is set" 0 "$TRAIN" verify "$TINY" \

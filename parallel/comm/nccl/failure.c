@@ -40,7 +40,7 @@ void nccl_end_failed(NcclGroup *g, int64_t number, NcclResult result)
     if (last && *last) snprintf(said, sizeof said, ": %.*s", (int)strcspn(last, "\n"), last);
     /* A full GPU is the only failure for which the user can be advised. */
     bool full = out_of_memory(result, said);
-    int fewer = nccl_fewer_channels(g->max_ctas);
+    int fewer = nccl_fewer_channels(g->use.max_ctas);
     if (full) snprintf(advice, sizeof advice, "; free some of the GPU's memory");
     if (full && fewer > 0)
         snprintf(advice + strlen(advice), sizeof advice - strlen(advice),

@@ -41,11 +41,13 @@ struct NcclGroup {
     int *world_rank; /* world rank of each member */
     NcclId id;       /* the same on all members, and different from all other communicators */
     double timeout;  /* limit of each call, in seconds; 0: no limit */
-    int max_ctas;    /* NcclUse */
-    char place[64];  /* this rank's place in the grid, for messages */
-    FILE *log;       /* this rank's log file; NULL: none */
+    NcclUse use;
+    char place[64]; /* this rank's place in the grid, for messages */
+    FILE *log;      /* this rank's log file; NULL: none */
     Device *device;
-    Device view; /* view of the device, for the watchdog */
+    Device view;   /* view of the device, for the watchdog */
+    float *memory; /* of the device, for the first uses: memory_bytes */
+    size_t memory_bytes;
     /* Recorded around each call, on its stream. The watchdog queries the copies in `asked`, which
      * the host's later records do not change. */
     NcclMarks mark[NCCL_RING], asked[NCCL_RING];
@@ -67,6 +69,11 @@ struct NcclGroup {
     GuardWatch guarded;      /* ends the program if the watchdog does not */
     _Atomic int64_t excused; /* how often time has not counted; for the guard */
 };
+
+/* nccl.c. Closes the Comm, connected or not. */
+void nccl_close(Comm *comm);
+/* rest.c. */
+extern const CommOps nccl_rest;
 
 /* watchdog.c. Start and stop watching a group. */
 void nccl_watch(NcclGroup *group);

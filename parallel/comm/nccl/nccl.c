@@ -13,9 +13,10 @@
 typedef struct {
     const char *name; /* name of the Comm's group, for messages */
     NcclGroup *group;
-    bool shared; /* the group belongs to another Comm */
-    bool noting; /* true between group_begin and group_end */
-    Device on;   /* device of the first call in the group; no backend: no call yet */
+    bool shared;       /* the group belongs to another Comm */
+    CommCounts before; /* what the Comm had counted when it was prepared */
+    bool noting;       /* true between group_begin and group_end */
+    Device on;         /* device of the first call in the group; no backend: no call yet */
 } Member;
 
 static Member *member(const Comm *comm)
@@ -215,14 +216,16 @@ static void set_handle(NcclGroup *g, NcclHandle *handle)
     pthread_mutex_unlock(&g->mutex);
 }
 
-static NcclGroup *group_create(Comm *comm, Device *dev, int max_ctas, double timeout)
+/* Allocates the group's events and memory, so that nothing is allocated after the first
+ * communicator has been created. */
+static NcclGroup *group_create(Comm *comm, Device *dev, NcclUse use, double timeout)
 {
     NcclGroup *g = must_calloc(1, sizeof *g);
     CHECK(comm->size <= COMM_MAX_RANKS, "%d ranks", comm->size);
     *g = (NcclGroup){.rank = comm->rank,
                      .size = comm->size,
                      .timeout = timeout,
-                     .max_ctas = max_ctas,
+                     .use = use,
                      .log = log_file(),
                      .device = dev,
                      .view = device_on(dev, dev->compute)};
@@ -241,6 +244,8 @@ static NcclGroup *group_create(Comm *comm, Device *dev, int max_ctas, double tim
         device_event_record(dev, &g->mark[i].after);
     }
     memcpy(g->asked, g->mark, sizeof g->asked);
+    g->memory_bytes = (size_t)(g->size + 2) * sizeof *g->memory;
+    g->memory = device_alloc(dev, g->memory_bytes, "the first uses of NCCL");
     return g;
 }
 
@@ -253,7 +258,7 @@ static void group_open(NcclGroup *g, Comm *host)
     config.blocking = 1; /* in non-blocking mode the event after a call would be recorded too
                           * early */
     config.comm_name = g->name;
-    if (g->max_ctas > 0) config.max_ctas = g->max_ctas;
+    if (g->use.max_ctas > 0) config.max_ctas = g->use.max_ctas;
     host_call(g, "connect");
     if (g->rank == 0) require(g, nccl->get_unique_id(&g->id));
     host->ops->broadcast(host, NULL, tensor_1d(&g->id, U8, sizeof g->id), 0);
@@ -269,11 +274,15 @@ static void group_open(NcclGroup *g, Comm *host)
 static void group_close(NcclGroup *g)
 {
     NcclHandle *handle = g->handle;
-    host_call(g, "disconnect");
-    set_handle(g, NULL); /* the watchdog must not query a communicator that is being destroyed */
-    require(g, nccl_library()->comm_destroy(handle));
-    nccl_call_ends(g);
-    nccl_unwatch(g);
+    if (handle) {
+        host_call(g, "disconnect");
+        set_handle(g,
+                   NULL); /* the watchdog must not query a communicator that is being destroyed */
+        require(g, nccl_library()->comm_destroy(handle));
+        nccl_call_ends(g);
+        nccl_unwatch(g);
+    }
+    device_release(g->device, g->memory, g->memory_bytes);
     for (int i = 0; i < NCCL_RING; i++) {
         device_event_destroy(g->device, &g->mark[i].before);
         device_event_destroy(g->device, &g->mark[i].after);
@@ -283,7 +292,7 @@ static void group_close(NcclGroup *g)
     free(g);
 }
 
-static void nccl_close(Comm *comm)
+void nccl_close(Comm *comm)
 {
     Member *m = member(comm);
     CHECK(!m->noting, "the end of %s inside a group", comm->name);
@@ -292,36 +301,28 @@ static void nccl_close(Comm *comm)
     comm->impl = NULL;
 }
 
-/* From now on the Comm's device calls go through the group. */
+/* From now on the Comm's device calls go through the group, which is not connected yet: they move
+ * nothing. */
 static void take_over(Comm *comm, NcclGroup *group, bool shared)
 {
-    static const CommOps nccl = {.name = "nccl",
-                                 .all_reduce = nccl_all_reduce,
-                                 .reduce_scatter = nccl_reduce_scatter,
-                                 .all_gather = nccl_all_gather,
-                                 .broadcast = nccl_broadcast,
-                                 .send = nccl_send,
-                                 .receive = nccl_receive,
-                                 .group_begin = nccl_group_begin,
-                                 .group_end = nccl_group_end,
-                                 .close = nccl_close};
     Member *m = must_calloc(1, sizeof *m);
-    *m = (Member){.group = group, .shared = shared};
-    comm_carry(comm, &nccl, m);
+    *m = (Member){.group = group, .shared = shared, .before = *comm->counts};
+    comm_carry(comm, &nccl_rest, m);
     m->name = comm->host->name; /* this copy of the name keeps its address when the caller moves the
                                  * Comm */
 }
 
-/* Uses each operation once, so that no training step waits until NCCL has set it up. */
-static void use_first(Comm *comm, Device *dev, NcclMessages messages)
+void nccl_use_first(Comm *comm)
 {
+    if (comm->size == 1 || member(comm)->shared) return;
+    NcclGroup *g = member(comm)->group;
+    Device *dev = g->device;
+    NcclMessages messages = g->use.messages;
     int n = comm->size, next = (comm->rank + 1) % n, before = (comm->rank + n - 1) % n;
     bool ring = messages == NCCL_IN_RING, has_next = ring || comm->rank < n - 1,
          has_before = ring || comm->rank > 0;
-    size_t bytes = (size_t)(n + 2) * sizeof(float);
-    float *memory = device_alloc(dev, bytes, "the first uses of NCCL");
-    Tensor whole = tensor_1d(memory, F32, n), part = tensor_slice_rows(whole, comm->rank, 1),
-           out = tensor_1d(memory + n, F32, 1), in = tensor_1d(memory + n + 1, F32, 1);
+    Tensor whole = tensor_1d(g->memory, F32, n), part = tensor_slice_rows(whole, comm->rank, 1),
+           out = tensor_1d(g->memory + n, F32, 1), in = tensor_1d(g->memory + n + 1, F32, 1);
     nccl_all_reduce(comm, dev, whole, REDUCE_SUM);
     nccl_all_reduce(comm, dev, whole, REDUCE_MAX);
     nccl_reduce_scatter(comm, dev, part, whole);
@@ -334,16 +335,38 @@ static void use_first(Comm *comm, Device *dev, NcclMessages messages)
         if (way ? has_next : has_before) nccl_receive(comm, dev, in, way ? next : before);
         nccl_group_end(comm);
     }
-    device_release(dev, memory, bytes); /* releasing the memory also waits for the device */
+    device_synchronize(dev);
+}
+
+void nccl_prepare(Comm *comm, Device *dev, NcclUse use, double timeout)
+{
+    if (comm->size > 1) take_over(comm, group_create(comm, dev, use, timeout), false);
+}
+
+void nccl_start(Comm *comm)
+{
+    static const CommOps nccl = {.name = "nccl",
+                                 .all_reduce = nccl_all_reduce,
+                                 .reduce_scatter = nccl_reduce_scatter,
+                                 .all_gather = nccl_all_gather,
+                                 .broadcast = nccl_broadcast,
+                                 .send = nccl_send,
+                                 .receive = nccl_receive,
+                                 .group_begin = nccl_group_begin,
+                                 .group_end = nccl_group_end,
+                                 .close = nccl_close};
+    if (comm->size == 1) return;
+    Member *m = member(comm);
+    comm->ops = &nccl;
+    *comm->counts = m->before;
+    if (!m->shared) group_open(m->group, comm->host);
 }
 
 void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout)
 {
-    if (comm->size == 1) return;
-    NcclGroup *group = group_create(comm, dev, use.max_ctas, timeout);
-    group_open(group, comm);
-    take_over(comm, group, false);
-    use_first(comm, dev, use.messages);
+    nccl_prepare(comm, dev, use, timeout);
+    nccl_start(comm);
+    nccl_use_first(comm);
 }
 
 void nccl_share(Comm *comm, const Comm *connected)

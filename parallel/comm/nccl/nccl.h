@@ -53,8 +53,17 @@ typedef struct {
  * have not arrived. comm_close closes both communicators. It must be called before the device is
  * closed, and waits for the device first. */
 void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout);
-/* Makes `comm` use the NCCL communicator of `connected`, a group of the same ranks in the same
- * order. `comm` must be closed before `connected`. */
+/* Do the same in three steps, for a process with several communicators. Allocating or releasing
+ * memory of a device may wait for the work of other devices, such as an NCCL call that waits for a
+ * rank that is allocating. So between the first NCCL call and the last allocation all ranks must
+ * meet. nccl_prepare allocates everything. From then on device calls of `comm` move nothing, so
+ * that computation can be warmed up between them. They are not counted. nccl_start connects, for
+ * which NCCL allocates memory, and nccl_use_first uses each operation once. */
+void nccl_prepare(Comm *comm, Device *dev, NcclUse use, double timeout);
+void nccl_start(Comm *comm);
+void nccl_use_first(Comm *comm);
+/* Prepares `comm` to use the NCCL communicator of `connected`, which is prepared: a group of the
+ * same ranks in the same order. Call nccl_start for both, and close `comm` before `connected`. */
 void nccl_share(Comm *comm, const Comm *connected);
 
 /* Estimates the bytes of device memory that rank `rank` of a communicator of this many ranks takes;
