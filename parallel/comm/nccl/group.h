@@ -5,12 +5,11 @@
 
 #include "model/core/check.h"
 #include "model/core/guard.h"
-#include "parallel/comm/blame.h"
 #include "parallel/comm/nccl/library.h"
 #include "parallel/comm/nccl/nccl.h"
+#include "parallel/comm/watched.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 /* How many of a communicator's last calls are remembered. If a host is further ahead than this,
  * messages name the oldest remembered call instead of the one that the device is in. CUDA queues
@@ -36,6 +35,7 @@ typedef struct {
 typedef struct NcclGroup NcclGroup;
 
 struct NcclGroup {
+    WatchedGroup watched; /* counts the calls */
     char name[16];
     int rank, size;
     int *world_rank; /* world rank of each member */
@@ -52,22 +52,12 @@ struct NcclGroup {
      * the host's later records do not change. */
     NcclMarks mark[NCCL_RING], asked[NCCL_RING];
 
-    pthread_mutex_t mutex; /* guards the handle, the ring, and changes of the two counters */
+    pthread_mutex_t mutex; /* guards the handle, the ring, and changes of the counters */
     NcclHandle *handle;    /* NULL: not connected yet, or already disconnected */
     NcclCall ring[NCCL_RING];
-    _Atomic int64_t calls;  /* number of calls that the host has begun */
     _Atomic int64_t issued; /* number of calls that have returned and whose event is recorded */
-
-    /* Used by the watchdog, guarded by its mutex: the number of completed calls; the oldest
-     * incomplete call at its last look (-1: none); and the seconds that this call may still
-     * take. */
-    NcclGroup *next;
-    _Atomic int64_t finished;
-    int64_t watched;
-    double patience;
-
-    GuardWatch guarded;      /* ends the program if the watchdog does not */
-    _Atomic int64_t excused; /* how often time has not counted; for the guard */
+    NcclGroup *next;        /* list of the watchdog, guarded by its mutex */
+    GuardWatch guarded;     /* ends the program if the watchdog does not */
 };
 
 /* nccl.c. Closes the Comm, connected or not. */
@@ -84,10 +74,6 @@ void nccl_call_begins(NcclGroup *group, NcclCall call);
 void nccl_call_grows(NcclGroup *group);
 void nccl_call_ends(NcclGroup *group);
 
-/* Prepares the watchdog's thread to query the group's events: makes the group's device current, and
- * reports failures there under the group's rank. */
-void nccl_enter(NcclGroup *group);
-
 /* failure.c. Makes this thread print messages as the group's rank: with its number, its place in
  * the grid and its log file. */
 void nccl_speak_for(const NcclGroup *group);
@@ -98,16 +84,10 @@ void nccl_end_for(const NcclGroup *group);
  * NCCL has lost a peer, EXIT_NO_MEMORY if its message is about GPU memory, else EXIT_SYSTEM. */
 void nccl_end_failed(NcclGroup *group, int64_t number, NcclResult result) __attribute__((noreturn));
 
-/* waits.c. Writes, for example, "group dp, call 7, all-reduce of 64 f32". Returns text. */
+/* describe.c. Writes, for example, "group dp, call 7, all-reduce of 64 f32". Returns text. */
 const char *nccl_describe_call(NcclGroup *group, int64_t number, char *text, size_t n);
-/* Ends the program (EXIT_HANG) because the group's oldest incomplete call has taken too long. `all`
- * is the watchdog's list of groups. Called with the watchdog's mutex held. */
-void nccl_end_waiting(NcclGroup *all, NcclGroup *group) __attribute__((noreturn));
-
-/* Returns whether time does not count against the group's oldest incomplete call now: it waits for
- * the host of the rank that prints, whose console is blocked (log_blocked). `all` and the mutex as
- * above. */
-bool nccl_excused(NcclGroup *all, NcclGroup *group);
+/* Does the same for the group that this is a part of (WatchedGroup.describe). */
+bool nccl_describe_watched(WatchedGroup *group, int64_t number, char *text, size_t n);
 
 /* Returns this rank's number in the world. */
 static inline int nccl_own_rank(const NcclGroup *group)
@@ -115,9 +95,10 @@ static inline int nccl_own_rank(const NcclGroup *group)
     return group->world_rank[group->rank];
 }
 
-static inline int64_t nccl_calls(NcclGroup *group)
+/* Returns how many calls the host has begun. */
+static inline int64_t nccl_calls(const NcclGroup *group)
 {
-    return group->calls;
+    return atomic_load(&group->watched.begun);
 }
 
 #endif

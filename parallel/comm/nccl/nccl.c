@@ -43,19 +43,19 @@ static NcclType summed_type(DType dtype)
 
 static void require(NcclGroup *g, NcclResult result)
 {
-    if (result != NCCL_SUCCESS) nccl_end_failed(g, g->calls - 1, result);
+    if (result != NCCL_SUCCESS) nccl_end_failed(g, nccl_calls(g) - 1, result);
 }
 
 /* Record one event before the call, and another after it has returned. */
 static void begins(NcclGroup *g, Device *on, NcclCall call)
 {
-    device_event_record(on, &g->mark[g->calls % NCCL_RING].before);
+    device_event_record(on, &g->mark[nccl_calls(g) % NCCL_RING].before);
     nccl_call_begins(g, call);
 }
 
 static void ends(NcclGroup *g, Device *on)
 {
-    device_event_record(on, &g->mark[(g->calls - 1) % NCCL_RING].after);
+    device_event_record(on, &g->mark[(nccl_calls(g) - 1) % NCCL_RING].after);
     nccl_call_ends(g);
 }
 

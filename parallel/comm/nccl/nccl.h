@@ -3,9 +3,11 @@
  *
  * libnccl.so.2 (2.28.9 or newer) is opened when ranks first need it. Its functions are declared in
  * library.h, so no build needs nccl.h. One thread issues all calls of a device. NCCL has no
- * deadlines, so one thread of the process checks all communicators for errors and enforces
- * parallel.timeout. Any failure ends the process with a message that contains NCCL's own error text
- * and the call. Nothing is retried.
+ * deadlines, so one thread of the process checks all communicators for errors and publishes how far
+ * their calls have got (watched.h). If ranks are processes, rank 0's process enforces
+ * parallel.timeout. Ranks may also be threads of one process, as in most tests; then all of them
+ * must be, and this thread enforces it. Any failure ends the process with a message that contains
+ * NCCL's own error text and the call. Nothing is retried.
  *
  * NCCL adds in its own order, which is the same on all ranks. 16-bit sums are rounded at each step.
  * A maximum may lose a NaN. */

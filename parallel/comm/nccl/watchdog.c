@@ -1,15 +1,15 @@
 /* watchdog.c -- one thread of the process watches all NCCL communicators. It checks them for errors
- * that no call returns, and ends the program if a call takes longer than parallel.timeout, on the
- * host or afterwards on the device. */
+ * that no call returns, and publishes how far their devices have got (watched.h). If all ranks are
+ * threads of this process, it also ends the program if a call takes longer than parallel.timeout,
+ * on the host or afterwards on the device. If ranks are processes, rank 0's process does. */
+#include "model/core/hash.h"
+#include "model/core/min_max.h"
 #include "model/core/pool.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/nccl/group.h"
 
-#include <math.h>
-
-/* Seconds between two checks. There are at least LOOKS checks within a deadline. */
-static const double longest_look = 0.25, shortest_look = 0.005;
-enum { LOOKS = 16 };
+/* Seconds between two checks, at most. */
+static const double longest_look = 0.25;
 
 /* One thread serves the whole process, because the devices of several ranks may be stuck in the
  * same call. */
@@ -27,47 +27,79 @@ static struct {
 void nccl_call_begins(NcclGroup *g, NcclCall call)
 {
     pthread_mutex_lock(&g->mutex);
-    g->ring[g->calls % NCCL_RING] = call;
-    g->calls++; /* after the entry, which the guard reads without the mutex */
+    g->ring[nccl_calls(g) % NCCL_RING] = call;
+    atomic_fetch_add(&g->watched.begun, 1); /* after the entry, which the guard reads without the
+                                             * mutex */
     pthread_mutex_unlock(&g->mutex);
 }
 
 void nccl_call_grows(NcclGroup *g)
 {
     pthread_mutex_lock(&g->mutex);
-    g->ring[(g->calls - 1) % NCCL_RING].more++;
+    g->ring[(nccl_calls(g) - 1) % NCCL_RING].more++;
     pthread_mutex_unlock(&g->mutex);
 }
 
 void nccl_call_ends(NcclGroup *g)
 {
     pthread_mutex_lock(&g->mutex);
-    g->issued = g->calls;
+    g->issued = nccl_calls(g);
     pthread_mutex_unlock(&g->mutex);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-void nccl_enter(NcclGroup *g)
+/* Prepares this thread to query the group's events: makes the group's device current, and reports
+ * failures there under the group's rank. */
+static void enter(NcclGroup *g)
 {
     nccl_speak_for(g);
     device_enter(&g->view);
 }
 
-/* Updates how many calls the device has completed. Calls of one communicator complete in order. */
+static bool has_reached(NcclGroup *g, Event *event)
+{
+    return device_event_reached(&g->view, event);
+}
+
+/* Returns how many of these calls the device has completed. Calls of one communicator complete in
+ * order. */
+static int64_t completed(NcclGroup *g, int64_t issued)
+{
+    int64_t finished = atomic_load(&g->watched.finished);
+    /* The events of older calls have been reused. */
+    if (finished <= issued - NCCL_RING) finished = issued - NCCL_RING + 1;
+    /* Check the last call first: if the device has kept up, one query is enough. */
+    if (has_reached(g, &g->asked[(issued - 1) % NCCL_RING].after)) return issued;
+    while (finished < issued && has_reached(g, &g->asked[finished % NCCL_RING].after))
+        finished++;
+    return finished;
+}
+
+/* Returns how many calls the device has reached, of those that the host has begun. A call that the
+ * host is still in counts as reached: a query might block until NCCL has allocated its memory. */
+static int64_t reached(NcclGroup *g, int64_t finished, int64_t issued, int64_t begun)
+{
+    if (finished == issued) return begun;
+    int64_t number = max_i64(atomic_load(&g->watched.reached), finished);
+    number = max_i64(number, begun - NCCL_RING + 1);
+    while (number < begun && has_reached(g, &g->asked[number % NCCL_RING].before))
+        number++;
+    return number;
+}
+
+/* Publishes how far the device has got. */
 static void look_for_progress(NcclGroup *g)
 {
-    int64_t issued = g->issued;
-    if (g->finished == issued) return;
-    nccl_enter(g);
-    /* The events of older calls have been reused. */
-    if (g->finished <= issued - NCCL_RING) g->finished = issued - NCCL_RING + 1;
-    /* Check the last call first: if the device has kept up, one query is enough. */
-    if (device_event_reached(&g->view, &g->asked[(issued - 1) % NCCL_RING].after))
-        g->finished = issued;
-    while (g->finished < issued &&
-           device_event_reached(&g->view, &g->asked[g->finished % NCCL_RING].after))
-        g->finished++;
+    int64_t issued = g->issued, begun = nccl_calls(g), finished = atomic_load(&g->watched.finished);
+    /* A device that has completed all calls is asked, too, because it may have failed since. */
+    if (finished < issued || (begun == issued && issued > 0)) {
+        enter(g);
+        finished = completed(g, issued);
+    }
+    atomic_store(&g->watched.reached, reached(g, finished, issued, begun));
+    atomic_store(&g->watched.finished, finished);
+    atomic_fetch_add(&g->watched.looks, 1);
 }
 
 /* Checks for an error that no call has returned because NCCL's own threads found it. It is
@@ -84,33 +116,18 @@ static void look_for_error(NcclGroup *g)
     if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) return;
     /* If all calls have completed by now, attribute the error to the last one. */
     look_for_progress(g);
-    nccl_end_failed(g, g->finished < nccl_calls(g) ? g->finished : g->finished - 1, result);
+    int64_t finished = atomic_load(&g->watched.finished);
+    nccl_end_failed(g, finished < nccl_calls(g) ? finished : finished - 1, result);
 }
 
-/* Subtracts the time that has passed from what the oldest incomplete call may still take. */
-static void hold_deadline(NcclGroup *g, double passed)
+/* Lets the time pass that the calls may still take. Ends the program if one has taken too long. */
+static void hold_deadlines(double passed)
 {
-    /* The device has made progress, or no call is in progress: the next call gets the full
-     * timeout. */
-    if (g->timeout <= 0 || g->finished == nccl_calls(g) || g->finished != g->watched) {
-        g->watched = g->finished == nccl_calls(g) ? -1 : g->finished;
-        g->patience = g->timeout;
-        return;
-    }
-    if (nccl_excused(watch.groups, g)) {
-        g->excused++;
-        return;
-    }
-    g->patience -= passed;
-    if (g->patience <= 0) nccl_end_waiting(watch.groups, g);
-}
-
-static double look_after(void)
-{
-    double seconds = longest_look;
-    for (const NcclGroup *g = watch.groups; g; g = g->next)
-        if (g->timeout > 0) seconds = fmin(seconds, g->timeout / LOOKS);
-    return fmax(seconds, shortest_look);
+    if (watched_is_reported()) return;
+    const WatchedGroup *late = watched_pass(passed);
+    if (late == NULL) return;
+    nccl_end_for((const NcclGroup *)late);
+    watched_end_own(late);
 }
 
 static void *watch_main(void *context)
@@ -118,15 +135,14 @@ static void *watch_main(void *context)
     (void)context;
     pthread_mutex_lock(&watch.mutex);
     while (!watch.stop) {
-        double passed = deadline_sleep(&watch.woken, &watch.mutex, look_after());
+        double passed = deadline_sleep(&watch.woken, &watch.mutex, watched_pace(longest_look));
         /* Check all groups for errors before any deadline: a failure elsewhere may be the cause of
          * a wait. */
         for (NcclGroup *g = watch.groups; g; g = g->next)
             look_for_error(g);
         for (NcclGroup *g = watch.groups; g; g = g->next)
             look_for_progress(g);
-        for (NcclGroup *g = watch.groups; g; g = g->next)
-            hold_deadline(g, passed);
+        hold_deadlines(passed);
     }
     pthread_mutex_unlock(&watch.mutex);
     return NULL;
@@ -161,8 +177,8 @@ static bool holds_deadline(const int *ranks, int n)
      * stuck in such a query, it cannot enforce any deadline. */
     if (!mutex_lock_within(&watch.mutex, SECONDS)) return false;
     for (NcclGroup *g = watch.groups; g && !holds; g = g->next)
-        holds =
-            is_one_of(nccl_own_rank(g), ranks, n) && g->timeout > 0 && g->finished < nccl_calls(g);
+        holds = is_one_of(nccl_own_rank(g), ranks, n) && g->timeout > 0 &&
+                atomic_load(&g->watched.finished) < nccl_calls(g);
     pthread_mutex_unlock(&watch.mutex);
     return holds;
 }
@@ -171,14 +187,14 @@ static bool holds_deadline(const int *ranks, int n)
 static int64_t guard_turn(const void *context)
 {
     const NcclGroup *g = context;
-    int64_t finished = g->finished;
-    return g->calls > finished ? 1 + finished + ((int64_t)g->excused << 32) : 0;
+    int64_t finished = g->watched.finished;
+    return g->watched.begun > finished ? 1 + finished + ((int64_t)g->watched.excused << 32) : 0;
 }
 
 static void guard_describe(const void *context, char *text, size_t n)
 {
     const NcclGroup *g = context;
-    int64_t first = g->finished, last = g->calls - 1;
+    int64_t first = g->watched.finished, last = g->watched.begun - 1;
     const char *name = g->ring[last % NCCL_RING].name;
     /* The device may be further than at the watchdog's last look. */
     if (first == last)
@@ -188,16 +204,37 @@ static void guard_describe(const void *context, char *text, size_t n)
                  (long long)last, name);
 }
 
+/* If ranks are processes, rank 0's process holds the deadlines, and ends this one if the watchdog
+ * stands. */
+static bool is_guarded(const NcclGroup *g)
+{
+    return g->timeout > 0 && !watched_is_reported();
+}
+
+/* Fills in what the watchdog's group and the one that others see have in common. */
+static void publish(NcclGroup *g)
+{
+    WatchedGroup *w = &g->watched;
+    w->id = hash_bytes(0, &g->id, sizeof g->id);
+    w->rank = nccl_own_rank(g);
+    w->size = g->size;
+    w->timeout = g->timeout;
+    w->describe = nccl_describe_watched;
+    for (int i = 0; i < g->size; i++)
+        w->member[i] = g->world_rank[i];
+    watched_add(w);
+}
+
 void nccl_watch(NcclGroup *g)
 {
-    g->watched = -1;
+    publish(g);
     g->guarded = (GuardWatch){.context = g,
                               .rank = nccl_own_rank(g),
                               .timeout = g->timeout,
                               .holder = "the watchdog of NCCL",
                               .turn = guard_turn,
                               .describe = guard_describe};
-    if (g->timeout > 0) guard_add(&g->guarded);
+    if (is_guarded(g)) guard_add(&g->guarded);
     pthread_mutex_lock(&watch.life);
     if (watch.groups == NULL) start_thread();
     deadline_add_holder(holds_deadline);
@@ -211,6 +248,7 @@ void nccl_watch(NcclGroup *g)
 
 void nccl_unwatch(NcclGroup *g)
 {
+    watched_remove(&g->watched);
     pthread_mutex_lock(&watch.life);
     pthread_mutex_lock(&watch.mutex);
     /* Removing the last group ends the thread, so a process without NCCL has none. */
@@ -227,5 +265,5 @@ void nccl_unwatch(NcclGroup *g)
         pthread_cond_destroy(&watch.woken);
     }
     pthread_mutex_unlock(&watch.life);
-    if (g->timeout > 0) guard_remove(&g->guarded);
+    if (is_guarded(g)) guard_remove(&g->guarded);
 }

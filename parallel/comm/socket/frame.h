@@ -3,8 +3,8 @@
 #ifndef PARALLEL_COMM_SOCKET_FRAME_H
 #define PARALLEL_COMM_SOCKET_FRAME_H
 
-#include "parallel/comm/blame.h"
 #include "parallel/comm/call.h"
+#include "parallel/comm/watched.h"
 
 #include <errno.h>
 #include <sys/socket.h>
@@ -44,6 +44,7 @@ typedef struct {
 
 typedef enum {
     PACKET_REPORT,  /* to rank 0: a SocketReport */
+    PACKET_WATCHED, /* to rank 0: a SocketWatched, before the report of the same moment */
     PACKET_CLAIM,   /* to rank 0: the rank's process fails and asks to be the one that speaks */
     PACKET_GRANT,   /* from rank 0: it may speak */
     PACKET_ASK,     /* from rank 0: report at once */
@@ -85,13 +86,27 @@ typedef struct {
 enum { GROUPS_IN_REPORT = 64 };
 typedef struct {
     int32_t kind, rank;
-    int32_t held;   /* another transport enforces the deadline of a call that the rank is in */
     int32_t groups; /* number of groups that follow, at most GROUPS_IN_REPORT */
+    int32_t zero;
     uint64_t asked; /* number of the latest ASK that the rank has received */
     char place[64];
     SocketWait wait;
     SocketGroupReport group[GROUPS_IN_REPORT];
 } SocketReport;
+
+/* All watched groups of a rank, of another transport. */
+enum { WATCHED_IN_REPORT = 16 };
+typedef struct {
+    int32_t kind, rank, calls, zero;
+    WatchedCall call[WATCHED_IN_REPORT];
+} SocketWatched;
+
+/* What rank 0 may receive. */
+typedef union {
+    SocketPacket small;
+    SocketReport report;
+    SocketWatched watched;
+} SocketAnyPacket;
 
 /* Receives a packet. Returns its bytes; 0 if the peer has closed the connection; -1 if there is
  * none at the moment. */
@@ -106,10 +121,15 @@ static inline ssize_t socket_packet(int fd, void *packet, size_t n)
     }
 }
 
-/* Returns how many bytes of the report are used. */
+/* Return how many bytes of the packet are used. */
 static inline size_t socket_report_bytes(const SocketReport *report)
 {
     return offsetof(SocketReport, group) + (size_t)report->groups * sizeof report->group[0];
+}
+
+static inline size_t socket_watched_bytes(const SocketWatched *watched)
+{
+    return offsetof(SocketWatched, call) + (size_t)watched->calls * sizeof watched->call[0];
 }
 
 #endif

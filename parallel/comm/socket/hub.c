@@ -4,7 +4,6 @@
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
-#include "parallel/comm/deadline.h"
 
 #include <math.h>
 #include <poll.h>
@@ -99,44 +98,67 @@ void socket_hub_take(SocketHub *hub, const SocketReport *report)
     memcpy(rank->place, report->place, sizeof rank->place);
     rank->wait = report->wait;
     rank->asked = report->rank == 0 ? hub->asked : report->asked;
-    rank->held = report->held;
     for (int i = 0; i < report->groups; i++)
         take_group(hub, report->rank, &report->group[i]);
 }
 
+void socket_hub_take_watched(SocketHub *hub, const SocketWatched *watched)
+{
+    SocketHubRank *rank = &hub->rank[watched->rank];
+    WatchedCall before[WATCHED_IN_REPORT];
+    int calls = rank->calls;
+    memcpy(before, rank->call, sizeof before);
+    rank->calls = watched->calls;
+    memcpy(rank->call, watched->call, (size_t)watched->calls * sizeof *watched->call);
+    /* The same call keeps the time that does not count. */
+    for (int i = 0; i < rank->calls; i++)
+        for (int k = 0; k < calls; k++)
+            if (before[k].id == rank->call[i].id && before[k].finished == rank->call[i].finished)
+                rank->call[i].excused = before[k].excused;
+}
+
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static void take_packet(SocketHub *hub, int rank, const SocketReport *packet, size_t bytes)
+static void take_packet(SocketHub *hub, int rank, size_t bytes)
 {
-    SocketPacket small;
-    memcpy(&small, packet, sizeof small);
-    if (packet->kind == PACKET_REPORT && bytes == socket_report_bytes(packet) &&
-        packet->rank == rank)
-        socket_hub_take(hub, packet);
-    if (packet->kind == PACKET_CLAIM && socket_hub_claim(hub, rank, small.code))
-        ends_now((ExitCode)small.code);
+    const SocketAnyPacket *packet = &hub->packet;
+    bool own = packet->small.rank == rank;
+    switch ((SocketPacketKind)packet->small.kind) {
+    case PACKET_REPORT:
+        if (own && bytes == socket_report_bytes(&packet->report))
+            socket_hub_take(hub, &packet->report);
+        break;
+    case PACKET_WATCHED:
+        if (own && bytes == socket_watched_bytes(&packet->watched))
+            socket_hub_take_watched(hub, &packet->watched);
+        break;
+    case PACKET_CLAIM:
+        if (socket_hub_claim(hub, rank, packet->small.code)) ends_now((ExitCode)packet->small.code);
+        break;
+    default: break;
+    }
 }
 
 /* Receives all that has come from a rank. */
-static void listen_to(SocketHub *hub, int rank, SocketReport *packet)
+static void listen_to(SocketHub *hub, int rank)
 {
     ssize_t got = 1;
     while (got > 0) {
-        got = socket_packet(hub->links->star[rank][0], packet, sizeof *packet);
-        if (got >= (ssize_t)sizeof(SocketPacket)) take_packet(hub, rank, packet, (size_t)got);
+        got = socket_packet(hub->links->star[rank][0], &hub->packet, sizeof hub->packet);
+        if (got >= (ssize_t)sizeof hub->packet.small) take_packet(hub, rank, (size_t)got);
         if (got == 0) hub->rank[rank].ended = true;
     }
 }
 
 /* Receives the launcher's reports of ranks whose processes have ended. */
-static void listen_to_launcher(SocketHub *hub, SocketReport *buffer)
+static void listen_to_launcher(SocketHub *hub)
 {
     SocketPacket packet;
     while (socket_packet(hub->links->launcher[1], &packet, sizeof packet) ==
            (ssize_t)sizeof packet) {
         if (packet.kind != PACKET_ENDED || packet.rank <= 0 || packet.rank >= hub->ranks) continue;
         SocketHubRank *rank = &hub->rank[packet.rank];
-        listen_to(hub, packet.rank, buffer); /* its goodbye came before */
+        listen_to(hub, packet.rank); /* its goodbye came before */
         rank->ended = rank->known = true;
         rank->status = packet.code;
     }
@@ -145,7 +167,7 @@ static void listen_to_launcher(SocketHub *hub, SocketReport *buffer)
 static double look_after(const SocketHub *hub, bool soon)
 {
     if (soon) return SOON;
-    return hub->timeout > 0 ? fmin(LONGEST_LOOK, hub->timeout / LOOKS) : LONGEST_LOOK;
+    return watched_pace(hub->timeout > 0 ? fmin(LONGEST_LOOK, hub->timeout / LOOKS) : LONGEST_LOOK);
 }
 
 static bool all_have_left(const SocketHub *hub)
@@ -169,8 +191,8 @@ static void listen_for(SocketHub *hub, SocketService *service, double seconds)
     if (poll(fd, (nfds_t)n + 1, (int)ceil(1000 * seconds)) <= 0) return;
     if (fd[0].revents && read(service->wake, &times, sizeof times) < 0) return;
     for (int i = 1; i < n; i++)
-        if (fd[i].revents) listen_to(hub, i, &service->report);
-    if (fd[n].revents & POLLIN) listen_to_launcher(hub, &service->report);
+        if (fd[i].revents) listen_to(hub, i);
+    if (fd[n].revents & POLLIN) listen_to_launcher(hub);
 }
 
 void socket_hub_main(SocketHub *hub)
@@ -185,8 +207,8 @@ void socket_hub_main(SocketHub *hub)
          * too. */
         double passed = fmin(seconds_now() - start, seconds);
         since += passed;
+        watched_pass(passed);
         if (since >= LONGEST_LOOK) {
-            service->held = deadline_held_elsewhere(&service->rank, 1);
             socket_hub_ask(hub, false); /* so that the others know that this process lives */
             since = 0;
         }

@@ -19,7 +19,7 @@ typedef struct {
     char place[64];
     SocketWait wait;
     uint64_t asked; /* the question that its latest report answers */
-    bool held, left;
+    bool left;
     bool ended, known; /* its process has ended; with this wait status, if known */
     int status;
     double ended_for;  /* seconds since then */
@@ -27,6 +27,8 @@ typedef struct {
     double patience;   /* seconds that it may still take */
     uint64_t suspect;  /* the wait that seems to be for a rank that has left */
     uint64_t question; /* the question whose answer confirms it */
+    int calls;         /* number of watched groups */
+    WatchedCall call[WATCHED_IN_REPORT];
 } SocketHubRank;
 
 enum { HUB_GROUPS = 1024 };
@@ -43,14 +45,17 @@ struct SocketHub {
     uint64_t asked;         /* number of questions */
     uint64_t late_question; /* the last one because of a deadline */
     double asked_for;       /* seconds since then; < 0: its answers are not awaited any more */
+    SocketAnyPacket packet; /* that was received last */
+    WatchedCall calls[COMM_MAX_RANKS * WATCHED_IN_REPORT]; /* those that are judged */
 };
 
 SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double timeout);
 void socket_hub_destroy(SocketHub *hub);
 /* Runs in the service thread until this rank has been stopped and all others have left. */
 void socket_hub_main(SocketHub *hub);
-/* Takes a rank's report. */
+/* Take a rank's report, and its watched groups. */
 void socket_hub_take(SocketHub *hub, const SocketReport *report);
+void socket_hub_take_watched(SocketHub *hub, const SocketWatched *watched);
 /* Returns whether the rank's failure is the first, and then sends the verdict to all others. May be
  * called from any thread of rank 0's process. */
 bool socket_hub_claim(SocketHub *hub, int rank, int code);

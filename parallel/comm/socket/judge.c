@@ -155,18 +155,28 @@ static void judge_lost(SocketHub *hub, int rank)
     deadline_end_lost(&wait);
 }
 
+/* Returns whether the rank is in a call of a watched group, whose own deadline names the cause. */
+static bool is_watched(const SocketHubRank *r)
+{
+    for (int i = 0; i < r->calls; i++)
+        if (watched_holds(&r->call[i])) return true;
+    return false;
+}
+
 /* Returns whether some rank that this one waits for, directly or through other waits, is in a call
- * of a transport that enforces its own deadline. */
+ * of a watched group. */
 static bool is_held(SocketHub *hub, const BlameWait *wait)
 {
     int rank[COMM_MAX_RANKS];
     int n = blame_reach(&transport, hub, wait, rank);
-    for (int i = 0; i < n; i++)
-        if (hub->rank[rank[i]].held && has_answered(hub, &hub->rank[rank[i]])) return true;
+    for (int i = 0; i < n; i++) {
+        const SocketHubRank *r = &hub->rank[rank[i]];
+        if (is_watched(r) && has_answered(hub, r)) return true;
+    }
     return false;
 }
 
-/* Ends the program if the rank's wait is still not over and nobody else enforces the deadline. */
+/* Ends the program if the rank's wait is still not over and no watched call is its cause. */
 static void judge_late(SocketHub *hub, int rank)
 {
     SocketHubRank *r = &hub->rank[rank];
@@ -216,6 +226,53 @@ static int latest(SocketHub *hub)
     return late;
 }
 
+/* ---- watched groups -------------------------------------------------------------------------- */
+
+/* Copies the calls of all ranks, or of those that have answered. Returns their number. A rank that
+ * is missing counts as one that has not arrived: its process may be stopped. */
+static int copy_calls(const SocketHub *hub, bool answered, WatchedCall *call)
+{
+    int n = 0;
+    for (int i = 0; i < hub->ranks; i++) {
+        const SocketHubRank *r = &hub->rank[i];
+        if (answered && !has_answered(hub, r)) continue;
+        memcpy(&call[n], r->call, (size_t)r->calls * sizeof *call);
+        n += r->calls;
+    }
+    return n;
+}
+
+/* Ends the program if a call of a watched group has taken too long. */
+static void judge_watched(SocketHub *hub)
+{
+    int n = copy_calls(hub, true, hub->calls);
+    for (int i = 0; i < n; i++) {
+        if (!watched_is_late(&hub->calls[i])) continue;
+        speak_for(hub, hub->calls[i].rank);
+        watched_end(hub->calls, n, i);
+    }
+}
+
+/* Makes this time not count for calls that wait for rank 0's host while its console is blocked. */
+static void excuse_watched(SocketHub *hub, double passed)
+{
+    if (!log_blocked()) return;
+    int n = copy_calls(hub, false, hub->calls), k = 0;
+    for (int i = 0; i < hub->ranks; i++)
+        for (int c = 0; c < hub->rank[i].calls; c++, k++)
+            if (watched_is_excused(hub->calls, n, k)) hub->rank[i].call[c].excused += passed;
+}
+
+static bool any_watched_is_late(const SocketHub *hub)
+{
+    for (int i = 0; i < hub->ranks; i++)
+        for (int c = 0; c < hub->rank[i].calls; c++)
+            if (!hub->rank[i].left && watched_is_late(&hub->rank[i].call[c])) return true;
+    return false;
+}
+
+/* ---- all waits ------------------------------------------------------------------------------- */
+
 static bool all_have_answered(const SocketHub *hub)
 {
     for (int i = 1; i < hub->ranks; i++)
@@ -229,8 +286,9 @@ bool socket_hub_judge(SocketHub *hub, double passed)
     judge_ended(hub, passed);
     for (int i = 0; i < hub->ranks; i++)
         if (!hub->rank[i].left) judge_lost(hub, i);
-    if (hub->timeout <= 0) return false;
-    if (!pass_time(hub, passed)) {
+    excuse_watched(hub, passed);
+    bool overdue = hub->timeout > 0 && pass_time(hub, passed);
+    if (!overdue && !any_watched_is_late(hub)) {
         hub->asked_for = -1;
         return false;
     }
@@ -244,7 +302,8 @@ bool socket_hub_judge(SocketHub *hub, double passed)
     hub->asked_for += passed;
     if (!all_have_answered(hub) && hub->asked_for < ANSWER) return true;
     hub->asked_for = -1;
-    int late = latest(hub);
+    judge_watched(hub);
+    int late = hub->timeout > 0 ? latest(hub) : -1;
     if (late >= 0) judge_late(hub, late);
     return false;
 }

@@ -19,9 +19,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Milliseconds between two reports of a rank that has no news, and how long a failing rank waits
- * for rank 0's word. */
-enum { HEARTBEAT = 1000, CLAIM_WAIT = 2000 };
+/* Seconds between two reports of a rank that has no news, at most. */
+static const double HEARTBEAT = 1;
+/* For how many milliseconds a failing rank waits for rank 0's word, and one that has lost a peer
+ * for rank 0 to find out why. */
+enum { CLAIM_WAIT = 2000, CAUSE_WAIT = 500 };
 
 static _Thread_local bool in_service_thread;
 
@@ -47,7 +49,6 @@ static bool pack(SocketService *service, bool goodbye)
     pthread_mutex_lock(&service->mutex);
     *report = (SocketReport){.kind = PACKET_REPORT,
                              .rank = service->rank,
-                             .held = service->held,
                              .asked = service->asked,
                              .wait = service->wait};
     memcpy(report->place, service->place, sizeof report->place);
@@ -79,10 +80,25 @@ static void has_reported(SocketService *service, const SocketReport *report)
     pthread_mutex_unlock(&service->mutex);
 }
 
+/* Reports the watched groups of this process to rank 0. Returns false if they cannot be sent. */
+static bool report_watched(SocketService *service)
+{
+    SocketWatched *watched = &service->watched;
+    int before = watched->calls;
+    *watched = (SocketWatched){.kind = PACKET_WATCHED, .rank = service->rank};
+    watched->calls = watched_calls(watched->call, WATCHED_IN_REPORT);
+    CHECK(watched->calls <= WATCHED_IN_REPORT, "%d watched groups", watched->calls);
+    if (watched->calls == 0 && before == 0) return true;
+    if (service->hub) socket_hub_take_watched(service->hub, watched);
+    return service->hub || send(service->links->star[service->rank][1], watched,
+                                socket_watched_bytes(watched), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
 bool socket_service_report(SocketService *service, bool goodbye)
 {
     const SocketReport *report = &service->report;
     bool all = false;
+    if (!report_watched(service)) return false;
     while (!all) {
         all = pack(service, goodbye);
         if (service->hub)
@@ -135,22 +151,36 @@ static void listen_to_rank_0(SocketService *service)
     if (service->lost && !atomic_load(&service->granted)) ends_now(EXIT_PEER_LOST);
 }
 
+/* Returns the deadline that this rank's wait has reached, or 0 if there is none. Rank 0 is silent,
+ * and waits that rank 0 does not hear of have no deadline. Writes what it waits in to call. */
+static double late_wait(SocketService *service, char call[BLAME_CALL_BYTES])
+{
+    const SocketWatched *watched = &service->watched; /* as reported last */
+    pthread_mutex_lock(&service->mutex);
+    bool waits = service->wait.waits;
+    snprintf(call, BLAME_CALL_BYTES, "%s", service->wait.call);
+    pthread_mutex_unlock(&service->mutex);
+    if (waits && service->timeout > 0) return service->timeout;
+    for (int i = 0; i < watched->calls; i++) {
+        if (!watched_is_late(&watched->call[i])) continue;
+        snprintf(call, BLAME_CALL_BYTES, "%s", watched->call[i].call);
+        return watched->call[i].timeout;
+    }
+    return 0;
+}
+
 /* Rank 0 enforces all deadlines but those for itself. If its whole process does not answer, rank 1
  * ends the program when its own wait is too long. */
 static void watch_rank_0(SocketService *service)
 {
-    if (service->rank != 1 || service->timeout <= 0 || service->silent < service->timeout + 1)
-        return;
     BlameWait wait = {.rank = 1, .lack = BLAME_HOSTS, .n = 1};
     Blame blame = {.kind = BLAME_THEMSELVES};
-    pthread_mutex_lock(&service->mutex);
-    bool waits = service->wait.waits;
-    snprintf(wait.call, sizeof wait.call, "%s", service->wait.call);
-    pthread_mutex_unlock(&service->mutex);
-    if (!waits) return;
+    if (service->rank != 1) return;
+    double timeout = late_wait(service, wait.call);
+    if (timeout <= 0 || service->silent < timeout + 1) return;
     atomic_store(&service->granted, true); /* there is nobody who could grant it */
     log_set_rank(1, service->place);
-    deadline_end_waiting(&wait, service->timeout, &blame);
+    deadline_end_waiting(&wait, timeout, &blame);
 }
 
 static void rank_main(SocketService *service)
@@ -159,13 +189,14 @@ static void rank_main(SocketService *service)
         struct pollfd fd[] = {
             {.fd = service->wake, .events = POLLIN},
             {.fd = service->lost ? -1 : service->links->star[service->rank][1], .events = POLLIN}};
-        double start = seconds_now();
+        double start = seconds_now(), period = watched_pace(HEARTBEAT);
         uint64_t times;
-        int ready = poll(fd, 2, HEARTBEAT);
+        poll(fd, 2, (int)ceil(1000 * period));
         /* After the process was stopped, at most one period counts. */
-        service->silent += fmin(seconds_now() - start, HEARTBEAT / 1000.0);
+        double passed = fmin(seconds_now() - start, period);
+        service->silent += passed;
+        watched_pass(passed);
         if (fd[0].revents && read(service->wake, &times, sizeof times) < 0) continue;
-        if (ready == 0) service->held = deadline_held_elsewhere(&service->rank, 1);
         listen_to_rank_0(service);
         watch_rank_0(service);
         if (!atomic_load(&service->stop)) socket_service_report(service, false);
@@ -191,11 +222,22 @@ static void *service_main(void *context)
 
 /* ---- the first failure speaks ---------------------------------------------------------------- */
 
+/* Called when this rank has lost a peer. Usually that rank's process has ended, which rank 0 finds
+ * out, too, and knows how. Waits until it has, but not for long. */
+static void wait_for_cause(SocketService *service)
+{
+    for (int i = 0; i < CAUSE_WAIT && !atomic_load(&service->granted); i++) {
+        if (service->hub && atomic_load(&service->hub->claimed) >= 0) return;
+        usleep(1000);
+    }
+}
+
 /* Asks rank 0 whether this process's failure is the first of all ranks (ends_set_claim). */
 static bool claim(void *context, ExitCode code)
 {
     SocketService *service = context;
     SocketPacket packet = {.kind = PACKET_CLAIM, .rank = service->rank, .code = (int32_t)code};
+    if (code == EXIT_PEER_LOST && !in_service_thread) wait_for_cause(service);
     if (service->hub) return socket_hub_claim(service->hub, 0, (int)code);
     if (atomic_load(&service->granted)) return true;
     send(service->links->star[service->rank][1], &packet, sizeof packet,
@@ -233,6 +275,7 @@ void socket_service_start(SocketService *service, SocketLinks *links, int rank, 
         fail(EXIT_SYSTEM, "no descriptor for rank %d: %s", rank, strerror(errno));
     if (rank == 0) service->hub = socket_hub_create(service, links, timeout);
     socket_service_report(service, false); /* rank 0 learns the place before anything happens */
+    watched_report(true);
     ends_set_claim(claim, service);
     thread_start(&service->thread, service_main, service, "the service of a rank");
 }
@@ -242,6 +285,7 @@ void socket_service_stop(SocketService *service)
     atomic_store(&service->stop, true);
     signal_event(service->wake);
     pthread_join(service->thread, NULL);
+    watched_report(false);
     ends_set_claim(NULL, NULL);
     close(service->wake);
     close(service->nudge);

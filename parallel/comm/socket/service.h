@@ -41,10 +41,10 @@ typedef struct SocketService {
     SocketGroupShare *groups, *left; /* left: groups of which the thread needs nothing more */
     SocketHub *hub;                  /* in rank 0's process: what it knows of all ranks */
     SocketReport report;             /* only the thread uses the rest */
+    SocketWatched watched;           /* what was reported last of watched groups */
     uint64_t asked;                  /* number of rank 0's latest question */
     double silent;                   /* seconds since rank 0 was last heard */
     bool lost;                       /* the connection to rank 0 is closed */
-    int held;                        /* as in SocketReport */
 } SocketService;
 
 /* Starts the thread. */

@@ -1,0 +1,87 @@
+/* watched.h -- groups of ranks whose calls may never end, and whose transport has no deadlines. The
+ * transport publishes how far each group of this process has got. Whoever enforces parallel.timeout
+ * compares what all ranks have published: a thread of this process if all ranks are its threads,
+ * otherwise rank 0's process, to which another transport reports it (watched_report). */
+#ifndef PARALLEL_COMM_WATCHED_H
+#define PARALLEL_COMM_WATCHED_H
+
+#include "parallel/comm/blame.h"
+
+#include <stdatomic.h>
+
+typedef struct WatchedGroup WatchedGroup;
+
+/* One rank's end of a group. The transport fills in the first part before it adds the group. */
+struct WatchedGroup {
+    uint64_t id; /* the same on all members, and different from all other groups */
+    int rank;    /* world rank of this end */
+    int size, member[COMM_MAX_RANKS]; /* world ranks */
+    double timeout;                   /* limit of each call, in seconds; 0: no limit */
+    /* Writes a description of the call with this number, like BlameTransport.describe. Must not
+     * block. Returns false if it cannot know at the moment. */
+    bool (*describe)(WatchedGroup *group, int64_t number, char *text, size_t n);
+
+    /* Published by the transport: how many calls the host has begun, the device has reached, and
+     * the device has completed, in their order; and how often it has looked at the device. It
+     * counts a look after all that it has seen. */
+    _Atomic int64_t begun, reached, finished;
+    _Atomic uint64_t looks;
+    /* How often time has not counted, by watched.c. */
+    _Atomic int64_t excused;
+
+    /* Used by watched.c, guarded by its mutex: the oldest incomplete call at the last look (-1:
+     * none), its description, and the seconds since then: until the transport's last look, and
+     * after it. */
+    WatchedGroup *next;
+    int64_t oldest;
+    char call[BLAME_CALL_BYTES];
+    double waited, unseen;
+    uint64_t seen;
+};
+
+/* What a rank has published about a group, as it is sent to other processes. */
+typedef struct {
+    uint64_t id;
+    int32_t rank, size;
+    int64_t begun, reached, finished;
+    double timeout, waited, unseen; /* as in WatchedGroup */
+    double excused; /* seconds that do not count; set by the one that enforces the deadline */
+    uint8_t member[COMM_MAX_RANKS];
+    char call[BLAME_CALL_BYTES]; /* the oldest incomplete call; "" if there is none */
+} WatchedCall;
+
+/* Start and stop watching a group. */
+void watched_add(WatchedGroup *group);
+void watched_remove(WatchedGroup *group);
+
+/* From now on another transport reports this process's groups to the process that enforces their
+ * deadlines, so nobody in this process enforces them. false: no longer. */
+void watched_report(bool on);
+bool watched_is_reported(void);
+
+/* Lets so many seconds pass for the oldest incomplete call of each group of this process. Returns a
+ * group whose call has taken too long, or NULL. Makes no call that may block. */
+WatchedGroup *watched_pass(double seconds);
+/* Returns after how many seconds watched_pass should be called again: often enough for the shortest
+ * timeout, but not more than `longest`. */
+double watched_pace(double longest);
+/* Copies what is known of this process's groups, of at most `room`. Returns their number. */
+int watched_calls(WatchedCall *call, int room);
+
+/* Returns whether the rank is in a call, on the host or on its device, whose deadline is enforced.
+ */
+bool watched_holds(const WatchedCall *call);
+/* Returns whether time does not count against call[i] now: it waits for the host of the rank that
+ * prints, whose console is blocked (log_blocked). For that rank's process. call[0..n) as below. */
+bool watched_is_excused(const WatchedCall *call, int n, int i);
+/* Returns whether the call has taken too long. If the transport itself has not looked at the device
+ * any more, because it is stuck in a query, the call may take WATCHED_STUCK seconds longer. */
+bool watched_is_late(const WatchedCall *call);
+enum { WATCHED_STUCK = 30 };
+/* Ends the program (EXIT_HANG) because of call[late]. call[0..n) is what all ranks have published.
+ * A rank that is missing there counts as one that has not arrived. */
+void watched_end(const WatchedCall *call, int n, int late) __attribute__((noreturn));
+/* Does the same because of a group of this process, in which all ranks are threads. */
+void watched_end_own(const WatchedGroup *late) __attribute__((noreturn));
+
+#endif

@@ -1,0 +1,262 @@
+/* test_watched.c -- deadlines of watched groups when ranks are processes: what each rank publishes
+ * reaches rank 0, which names the rank that keeps the others waiting. The groups are published by
+ * the test itself. Those of NCCL are tested by test_nccl_waits.c and program/nccl_processes.sh. */
+#include "model/core/check.h"
+#include "parallel/comm/watched.h"
+#include "tests/support/grid/rank_ends.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Seconds; a deadline that must not be reached, and one that must. */
+static const double LONG = 60, SHORT = 0.4;
+
+typedef struct {
+    WatchedGroup watched; /* first, because describe gets a pointer to it */
+    const char *name;
+} Group;
+
+static bool describe(WatchedGroup *group, int64_t number, char *text, size_t n)
+{
+    snprintf(text, n, "group %s, call %lld", ((const Group *)group)->name, (long long)number);
+    return true;
+}
+
+/* Publishes this rank's end of a group of the ranks first to last, in which it has begun, reached
+ * and finished so many calls. */
+static void publish(Group *g, const Comm *world, const char *name, int first, int last, int begun,
+                    int reached, int finished, double timeout)
+{
+    *g = (Group){.name = name};
+    g->watched.id = (uint64_t)name[0];
+    g->watched.rank = world->rank;
+    g->watched.size = last - first + 1;
+    for (int i = 0; i < g->watched.size; i++)
+        g->watched.member[i] = first + i;
+    g->watched.timeout = timeout;
+    g->watched.describe = describe;
+    g->watched.begun = begun;
+    g->watched.reached = reached;
+    g->watched.finished = finished;
+    watched_add(&g->watched);
+}
+
+/* Looks at the devices for so many seconds, as a transport does. They make no progress. */
+static void look(Group *g, double seconds)
+{
+    for (int i = 0; i < (int)(100 * seconds); i++) {
+        atomic_fetch_add(&g[0].watched.looks, 1);
+        atomic_fetch_add(&g[1].watched.looks, 1);
+        usleep(10000);
+    }
+}
+
+static void a_host_is_missing(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    publish(&g[0], world, "dp", 0, 2, world->rank == 2 ? 6 : 7, 6, 6, SHORT);
+    look(g, LONG);
+}
+
+static void one_is_not_connected(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    if (world->rank != 1) publish(&g[0], world, "dp", 0, 2, 1, 1, 0, SHORT);
+    look(g, LONG);
+}
+
+static void a_device_is_missing(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    publish(&g[0], world, "dp", 0, 2, 9, world->rank == 1 ? 6 : 7, 6, SHORT);
+    look(g, LONG);
+}
+
+static void nothing_is_missing(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    publish(&g[0], world, "dp", 0, 2, 7 + world->rank, 7, 6, SHORT);
+    look(g, LONG);
+}
+
+/* Rank 0 waits in low for rank 1, which waits in high for rank 2. */
+static void chain(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    if (world->rank < 2) publish(&g[0], world, "low", 0, 1, world->rank == 0, 1, 0, SHORT);
+    if (world->rank > 0) publish(&g[1], world, "high", 1, 2, world->rank == 1, 1, 0, LONG);
+    look(g, LONG);
+}
+
+/* All have come, but the process of rank 1 has been stopped since. */
+static void one_is_stopped(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    publish(&g[0], world, "dp", 0, 2, 7, 7, 6, SHORT);
+    comm_barrier(world);
+    look(g, 0.1);
+    if (world->rank == 1) raise(SIGSTOP);
+    look(g, LONG);
+}
+
+static void rank_0_is_stopped(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    publish(&g[0], world, "dp", 0, 2, world->rank == 0 ? 6 : 7, 7, 6, SHORT);
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGSTOP);
+    look(g, LONG);
+}
+
+/* Rank 0's host waits for rank 1, which is in a call of a watched group. Its deadline comes later
+ * than that of the host's wait, but names the cause. */
+static void a_host_waits_for_one_in_a_call(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    if (world->rank > 0) publish(&g[0], world, "dp", 1, 2, world->rank == 1, 1, 0, 4 * SHORT);
+    if (world->rank == 0) comm_barrier(world);
+    look(g, LONG);
+}
+
+static const RankEnd ends[] = {
+    {"a host",
+     a_host_is_missing,
+     3,
+     EXIT_HANG,
+     {"error[86] ", "group dp, call 6: rank ",
+      " has waited 0.4 s (parallel.timeout) for rank 2, which has not arrived\n"}},
+    {"not connected",
+     one_is_not_connected,
+     3,
+     EXIT_HANG,
+     {"group dp, call 0: rank ", "for rank 1, which has not arrived\n"}},
+    {"a device",
+     a_device_is_missing,
+     3,
+     EXIT_HANG,
+     {"group dp, call 6: rank ",
+      "; all its ranks have called it, but the GPU of rank 1 has not come to it\n"}},
+    {"nothing",
+     nothing_is_missing,
+     3,
+     EXIT_HANG,
+     {"group dp, call 6: rank ",
+      "; ranks 0-2 and their GPUs have all come to it, and it does not end; run with "}},
+    {"chain",
+     chain,
+     3,
+     EXIT_HANG,
+     {"error[86] group low, call 0: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, "
+      "which has not arrived; rank 1 waits for rank 2 (group high, call 0)\n"}},
+    {"stopped",
+     one_is_stopped,
+     3,
+     EXIT_HANG,
+     {"group dp, call 6: rank ", "for rank 1, which has not arrived\n"}},
+    {"rank 0 stopped",
+     rank_0_is_stopped,
+     3,
+     EXIT_HANG,
+     {"error[86] rank 1 dp 1: group dp, call 6: rank 1 has waited 0.4 s (parallel.timeout) for "
+      "rank "
+      "0, which has not arrived\n"}},
+};
+enum { ENDS = sizeof ends / sizeof *ends };
+
+static void test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for(void **state)
+{
+    pid_t child[ENDS];
+    int said[ENDS];
+    const RankEnd held = {"held",
+                          a_host_waits_for_one_in_a_call,
+                          3,
+                          EXIT_HANG,
+                          {"error[86] rank 1 dp 1: group dp, call 0: rank 1 has waited 1.6 s",
+                           "for rank 2, which has not arrived\n"}};
+    (void)state;
+    for (int i = 0; i < ENDS; i++)
+        child[i] = rank_end_start(&ends[i], LONG, NULL, &said[i]);
+    rank_end_expect(&held, SHORT, NULL);
+    for (int i = 0; i < ENDS; i++)
+        rank_end_check(&ends[i], child[i], said[i]);
+}
+
+/* ---- no end ---------------------------------------------------------------------------------- */
+
+/* A call without a limit; calls that end, one after the other; and a group that is closed in a
+ * call. */
+static void none_is_late(Comm *world, void *context)
+{
+    Group g[2] = {0}, closed[2] = {0};
+    (void)context;
+    publish(&g[0], world, "without a limit", 0, 1, 1, 1, 0, 0);
+    publish(&g[1], world, "progress", 0, 1, 9, 1, 0, SHORT);
+    publish(&closed[0], world, "closed", 0, 1, world->rank, 1, 0, SHORT);
+    for (int i = 1; i < 9; i++) {
+        look(g, SHORT / 4);
+        atomic_store(&g[1].watched.finished, i);
+        if (i == 2) watched_remove(&closed[0].watched);
+    }
+    watched_remove(&g[0].watched);
+    watched_remove(&g[1].watched);
+}
+
+static void test_progress_and_calls_without_a_limit_do_not_end_the_program(void **state)
+{
+    (void)state;
+    thread_ranks(2, LONG, none_is_late, NULL);
+}
+
+/* ---- one process ----------------------------------------------------------------------------- */
+
+/* Without looks it is not known whether the call has ended. */
+static void test_a_transport_that_is_stuck_itself_has_30_seconds_more(void **state)
+{
+    Group g;
+    const Comm world = {.rank = 0};
+    (void)state;
+    publish(&g, &world, "dp", 0, 1, 1, 1, 0, 2);
+    assert_null(watched_pass(1));
+    assert_null(watched_pass(31.5));
+    assert_ptr_equal(watched_pass(1), &g.watched);
+    g.watched.looks++;
+    assert_ptr_equal(watched_pass(0), &g.watched); /* it has looked, and the call has not ended */
+    g.watched.finished++;
+    assert_null(watched_pass(0));
+    g.watched.begun++;
+    g.watched.looks++;
+    assert_null(watched_pass(1));
+    g.watched.looks++;
+    assert_null(watched_pass(1.5));
+    g.watched.looks++;
+    assert_ptr_equal(watched_pass(0.6), &g.watched);
+    assert_true(watched_pace(1) == 2.0 / 16);
+    watched_remove(&g.watched);
+    assert_null(watched_pass(60));
+    assert_true(watched_pace(1) == 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for),
+        cmocka_unit_test(test_progress_and_calls_without_a_limit_do_not_end_the_program),
+        cmocka_unit_test(test_a_transport_that_is_stuck_itself_has_30_seconds_more),
+    };
+    setenv("TEST_RANKS", "processes", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
