@@ -1,6 +1,6 @@
 /* gpus.h -- assigns GPUs to the ranks of this machine and decides how they exchange data. Rank r
  * computes on GPU r, and GPUs exchange data through NCCL. If there is only one GPU, all ranks share
- * it and exchange data through its memory (parallel/comm/local). */
+ * it and exchange data through its memory (parallel/comm/local); they must be threads for that. */
 #ifndef PARALLEL_GRID_GPUS_H
 #define PARALLEL_GRID_GPUS_H
 
@@ -8,7 +8,7 @@
 
 typedef enum {
     GPUS_NONE, /* a single rank, or ranks on CPUs */
-    GPUS_ONE,  /* all ranks share one GPU */
+    GPUS_ONE,  /* all ranks share one GPU, and are threads */
     GPUS_EACH  /* each rank has a GPU; nccl_open has been called */
 } Gpus;
 
@@ -27,10 +27,16 @@ void gpus_prepare_driver(int64_t ranks);
  * threads; and raises the limit of open files to the hard limit. Reports no errors; gpus_agree and
  * NCCL do. */
 void gpus_prepare(DeviceSurvey seen, int ranks);
+/* To be called first in the process of a rank. NCCL may connect ranks that are processes on one GPU
+ * if they seem to be on different machines, as NCCL_HOSTID says. If the environment has
+ * NCCL_HOSTID=each, replaces it by a name of this rank's own. */
+void gpus_name_host(int rank);
 /* Returns which case applies to these ranks, the same on all. All ranks call it together, each with
- * its open device. Ends the program if there are several GPUs but fewer than ranks, if
- * processes would share one, if two ranks have the same GPU (unless NCCL_MULTI_RANK_GPU_ENABLE=1),
- * or if NCCL is missing. */
+ * its open device. Ends the program if there are several GPUs but fewer than ranks, if two ranks
+ * that are not threads with a single GPU have the same GPU (unless NCCL_MULTI_RANK_GPU_ENABLE=1),
+ * or if NCCL is missing. A GPU is the same if its bus id is, and NCCL_HOSTID or, without it, the
+ * machine. Ranks that are processes may be more than the GPUs if none have the same one in this
+ * sense. */
 Gpus gpus_agree(Comm *world, const Device *dev);
 
 #endif

@@ -29,6 +29,7 @@ static int count_gpus(void)
 
 static const char *bus_id(int index, char *buf, size_t n)
 {
+    index %= machine.count;
     snprintf(buf, n, "0000:%02x:00.0", index == machine.twice ? 0 : index);
     return buf;
 }
@@ -108,6 +109,47 @@ static void test_other_numbers_of_gpus_are_refused(void **state)
                                EXIT_UNAVAILABLE,
                                {"error[69] NCCL (", "does not say its version: unhandled system"}},
                     60, NULL);
+}
+
+/* ---- ranks that are processes ---------------------------------------------------------------- */
+
+/* The value of NCCL_HOSTID. "rank 0 alone": set on one rank. */
+static void agree_with_hosts(Comm *world, void *context)
+{
+    const char *host = context;
+    if (strcmp(host, "rank 0 alone") != 0 || world->rank == 0) setenv("NCCL_HOSTID", host, 1);
+    gpus_name_host(world->rank);
+    agree(world, NULL);
+}
+
+static void test_processes_may_share_a_gpu_if_nccl_takes_them_for_different_hosts(void **state)
+{
+    static const Machine machines[] = {{1, -1, GPUS_EACH}, {2, -1, GPUS_EACH}, {4, 2, GPUS_EACH}};
+    RankEnd one = {"one GPU",
+                   agree_with_hosts,
+                   3,
+                   EXIT_CONFIG,
+                   {"error[78] ranks 0 and 1 are processes with the same GPU, 0000:00:00.0, where",
+                    "leave out --processes, write --ranks 1, or set device \"cpu\" (NCCL_HOSTID"}};
+    (void)state;
+    setenv("TEST_RANKS", "processes", 1);
+    fake_nccl_use();
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        machine = machines[i];
+        thread_ranks(4, 60, agree_with_hosts, "each");
+    }
+    machine = (Machine){1, -1, GPUS_EACH};
+    rank_end_expect(&one, 60, "here");
+    one.said[0] = "error[78] ranks 1 and 2 are processes with the same GPU, 0000:00:00.0, where";
+    rank_end_expect(&one, 60, "rank 0 alone");
+    machine = (Machine){4, 2, GPUS_EACH};
+    RankEnd twice = {
+        "one twice", agree_with_hosts, 3, EXIT_CONFIG, {"error[78] ranks 0 and 2 have the same"}};
+    rank_end_expect(&twice, 60, "here");
+    machine.count = 2;
+    twice.said[0] = "error[78] 3 ranks cannot be shared out to 2 GPUs";
+    rank_end_expect(&twice, 60, "here");
+    unsetenv("TEST_RANKS");
 }
 
 static DeviceSurvey seen(const Backend *backend)
@@ -192,6 +234,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_share_one_gpu_or_have_one_each),
         cmocka_unit_test(test_other_numbers_of_gpus_are_refused),
+        cmocka_unit_test(test_processes_may_share_a_gpu_if_nccl_takes_them_for_different_hosts),
         cmocka_unit_test(test_nccl_is_opened_before_ranks_start),
         cmocka_unit_test(test_the_file_limit_is_raised_for_ranks_with_a_gpu_each),
         cmocka_unit_test(test_several_ranks_ask_the_driver_for_more_queues),
