@@ -56,13 +56,19 @@ fault() {
 }
 
 # A query of the device does not return while a call of NCCL hangs, so the watchdog cannot hold its deadline. The guard ends the
-# run half a minute later; the other tests run meanwhile.
-(
-    EMU_STREAMS=deferred EMU_QUERY=block EMU_NCCL_FAULT=1:AllReduce:60:never timeout 90 "$TRAIN" "$TINY" --ranks 2 "${run[@]}" --set parallel.tensor=2 \
-        --set parallel.timeout=1 --out blind >blind.output 2>&1 </dev/null
-    echo "$? $SECONDS" >blind.code
-) &
+# run half a minute later, or rank 0 does if ranks are processes; the other tests run meanwhile.
+# blind OPTION...: starts such a run, which leaves its exit code and the time in the file blind.code
+blind() {
+    (
+        EMU_STREAMS=deferred EMU_QUERY=block EMU_NCCL_FAULT=1:AllReduce:60:never timeout 90 "$TRAIN" "$TINY" --ranks 2 "${run[@]}" \
+            --set parallel.tensor=2 --set parallel.timeout=1 --out "blind${1:-}" "$@" >"blind${1:-}.output" 2>&1 </dev/null
+        echo "$? $SECONDS" >"blind${1:-}.code"
+    ) &
+}
+blind
 blind=$!
+blind --processes
+blind_processes=$!
 
 place='(rank [0-3]( (pp|dp|tp) [01])+: )?'
 in_tp='group tp, call [0-9]+, all-reduce( \(max\))? of [0-9]+ f32 of ranks 0, 1'
@@ -126,6 +132,40 @@ EMU_NCCL_FAULT=1:CommInitRankConfig:1:never expect_code "nccl faults: bench comm
     "$TRAIN" bench comm --device cuda --repetitions 1 --timeout 2
 check "nccl faults: bench comm names the init that hangs" \
     grep -Eq "^error\[86\] ${place}group all, call 0, connect: $(waited 2)" output
+# ---- the same faults of ranks that are processes ---------------------------------------------------------------------
+run+=(--processes)
+fault "processes: a call that fails ends the run" \
+    1:AllReduce:9:error=3 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: internal error - " parallel.tensor=2
+fault "processes: an asynchronous error ends the run" 1:AllReduce:9:async=2 1 71 \
+    "rank 1 tp 1: $in_tp: NCCL on rank 1 says: unhandled system error" parallel.tensor=2
+fault "processes: an init that hangs ends the run" 1:CommInitRankConfig:1:never 2 86 \
+    "${place}group dp, call 0, connect: $(waited 2)${all_came/LIST/0, 1}"
+fault "processes: a collective that hangs ends the run" 1:AllReduce:9:never 1 86 \
+    "$place${in_tp% of ranks*}: $(waited 1)${all_came/LIST/0, 1}" parallel.tensor=2
+fault "processes: a message that hangs ends the run" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" parallel.pipeline=2
+fault "processes: a peer that vanishes ends the run" \
+    1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
+fault "processes: a SIGKILL ends the run" \
+    1:AllReduce:9:kill 1 87 'rank 1 tp 1: the process of this rank was killed by signal 9 \(Killed\)$' parallel.tensor=2
+
+# A rank whose process is stopped makes no call any more.
+rm -rf run
+"$TRAIN" "$TINY" --ranks 2 "${run[@]}" --set train_steps=100000 --set parallel.timeout=1 --out run >output 2>&1 </dev/null &
+launcher=$!
+children+=("$launcher")
+until grep -qs '"event": "train", "step": 2,' run/metrics.jsonl || ! kill -0 $launcher; do sleep 0.05; done
+kill -STOP "$(pgrep -P $launcher | sort -n | tail -n 1)"
+begun=$(now)
+wait $launcher
+got=$?
+taken=$(echo "$begun $(now)" | awk '{ printf "%.1f", $2 - $1 }')
+check "nccl faults: processes: a rank that is stopped ends the run (got $got)" test $got -eq 86
+check "nccl faults: processes: a rank that is stopped ends the run within two seconds after the deadline ($taken s)" \
+    awk "BEGIN { exit !($taken <= 3) }"
+check "nccl faults: processes: a rank that is stopped is named: $(grep '^error' output)" \
+    grep -Eq '^error\[86\] .*rank 0 has waited 1 s \(parallel.timeout\) for rank 1, which has not arrived$' output
+check "nccl faults: processes: one error is printed" test "$(grep -c '^error\[' output)" -eq 1
+
 wait "$blind"
 read -r code taken <blind.code
 check "nccl faults: a watchdog that stands ends the run with 86 (got $code)" test "$code" -eq 86
@@ -133,5 +173,13 @@ check "nccl faults: a watchdog that stands ends the run after half a minute ($ta
 stands='rank [01] has waited 31 s \(parallel.timeout and 30 s more\), and the watchdog of NCCL, which holds the deadline, does not answer'
 check "nccl faults: a watchdog that stands is named" grep -qE "^error\[86\] group tp, calls [0-9]+ to [0-9]+, the last all-reduce: $stands; rank [01] is in " \
     blind.output
+wait "$blind_processes"
+read -r code taken <blind--processes.code
+check "nccl faults: processes: a watchdog that stands ends the run with 86 (got $code)" test "$code" -eq 86
+check "nccl faults: processes: a watchdog that stands ends the run after half a minute ($taken s)" test "$taken" -ge 31
+stands='rank [01] has waited 31 s \(parallel.timeout and 30 s more\), and the driver of its GPU does not answer$'
+check "nccl faults: processes: a watchdog that stands is named: $(grep '^error' blind--processes.output)" \
+    grep -qE "^error\[86\] rank [01] tp [01]: group tp, call [0-9]+, all-reduce.*, or a later call: $stands" blind--processes.output
+check "nccl faults: processes: a watchdog that stands is named once" test "$(grep -c '^error' blind--processes.output)" -eq 1
 check "nccl faults: the clock of this test has run" test "$(stat -c %s clock)" -gt 50
 finish
