@@ -16,6 +16,9 @@
 
 /* Seconds; a deadline that must not be reached, and one that must. */
 static const double LONG = 60, SHORT = 0.4;
+/* Seconds for which nobody reads the console, and bytes that are more than it holds. */
+static const double UNREAD = 1;
+enum { PRINTED = 1 << 20 };
 
 typedef struct {
     WatchedGroup watched; /* first, because describe gets a pointer to it */
@@ -221,6 +224,30 @@ static void test_progress_and_calls_without_a_limit_do_not_end_the_program(void 
     thread_ranks(2, LONG, none_is_late, NULL);
 }
 
+/* Rank 1 is in a call that rank 0 makes only when somebody reads what it prints. */
+static void rank_0_prints(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    publish(&g[0], world, "dp", 0, 1, world->rank, 1, 0, SHORT);
+    for (int i = 0; world->rank == 0 && i < PRINTED / 64; i++)
+        printf("%063d\n", i);
+    fflush(stdout);
+    if (world->rank == 1) look(g, UNREAD);
+    comm_barrier(world);
+    watched_remove(&g[0].watched);
+}
+
+static void test_time_does_not_count_while_rank_0s_console_is_blocked(void **state)
+{
+    const RankEnd end = {"console", rank_0_prints, 2, 0, {"\n0"}};
+    int said;
+    (void)state;
+    pid_t child = rank_end_start(&end, LONG, NULL, &said);
+    usleep((useconds_t)(1.2e6 * UNREAD));
+    rank_end_check(&end, child, said);
+}
+
 /* ---- one process ----------------------------------------------------------------------------- */
 
 /* Without looks it is not known whether the call has ended. */
@@ -255,6 +282,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for),
         cmocka_unit_test(test_progress_and_calls_without_a_limit_do_not_end_the_program),
+        cmocka_unit_test(test_time_does_not_count_while_rank_0s_console_is_blocked),
         cmocka_unit_test(test_a_transport_that_is_stuck_itself_has_30_seconds_more),
     };
     setenv("TEST_RANKS", "processes", 1);
