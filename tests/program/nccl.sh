@@ -58,7 +58,7 @@ EMU_STARTED=$PWD/started EMU_STREAMS=deferred EMU_NCCL_COMMS=$PWD/comms expect_c
     --set parallel.tensor=2 --set parallel.sequence_parallel=true --out late
 near "nccl: a run with streams that lag has the losses of one rank" one late
 ulimit -S -n "$(ulimit -H -n)"
-check "nccl: the driver starts with a queue for each stream" test "$(cat started)" = '32 connections'
+check "nccl: the driver starts with a queue for each stream" test "$(sort -u started)" = '32 connections'
 # The stand-in refuses a communicator whose ranks have different limits.
 check "nccl: each communicator has its limit of CTAs" test "$(sort -u comms | tr '\n' ';')" = \
     'pp of 2: at most 8 CTAs;tie of 2: at most 4 CTAs;tp of 2: at most 64 CTAs;'
@@ -125,7 +125,7 @@ CUDA_DEVICE_MAX_CONNECTIONS=4 EMU_STARTED=$PWD/started NCCL_MAX_CTAS=6 EMU_NCCL_
     expect_code "nccl: a run with more GPUs than ranks succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 \
     --out two \
     --set parallel.pipeline=2 --set wall_clock_breakdown=true
-check "nccl: the user's CUDA_DEVICE_MAX_CONNECTIONS is kept" test "$(cat started)" = '4 connections'
+check "nccl: the user's CUDA_DEVICE_MAX_CONNECTIONS is kept" test "$(sort -u started)" = '4 connections'
 check "nccl: NCCL_MAX_CTAS replaces the limits of the config" test \
     "$(sort -u comms | tr '\n' ';')" = 'pp of 2: at most 6 CTAs;tie of 2: at most 6 CTAs;'
 check "nccl: wall_clock_breakdown prints exposed communication" grep -Eq \
