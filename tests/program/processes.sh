@@ -58,9 +58,10 @@ check "processes: bench comm prints what the ranks are" grep -q '2 ranks as proc
 # ---- stops -----------------------------------------------------------------------------------------------------------
 # start STEP RUN OPTION...: starts a run on four processes that is held after this step; sets $child and $ranks
 start() {
-    held "$@" "${run[@]}" "${grid[@]}" --processes
+    held "$1" "$2" "${run[@]}" "${grid[@]}" --processes "${@:3}"
     mapfile -t ranks < <(ranks_of "$child")
     check "processes: four ranks run" test ${#ranks[@]} -eq 4
+    [ ${#ranks[@]} -eq 4 ] || finish
 }
 start 3 term
 kill -TERM "$child"
@@ -81,6 +82,10 @@ kill -CONT "$child"
 let_go
 check "processes: two signals end all ranks with a signal's code (got $code)" test "$code" -eq 130 -o "$code" -eq 143
 nothing_left "a second signal" "${ranks[@]}"
+start 2 unread --set parallel.timeout=1
+sleep 3 # the console is a pipe that nobody reads
+let_go
+check "processes: a console that nobody reads costs no run (got $code)" test "$code" -eq 0
 start 2 parent
 kill -KILL "$child"
 let_go
@@ -89,7 +94,7 @@ nothing_left "a killed launcher" "${ranks[@]}"
 
 # ---- ranks that are killed -------------------------------------------------------------------------------------------
 for ((i = 0; i < ${POINTS:-5}; i++)); do
-    victim=$((i < 4 ? i : RANDOM % 4)) step=$((1 + RANDOM % 10))
+    victim=$((i < 4 ? i : RANDOM % 4)) step=$((1 + RANDOM % 5))
     rm -rf killed
     start "$step" killed --set checkpoint.save_interval=4
     kill -KILL "${ranks[victim]}"

@@ -196,15 +196,28 @@ static bool is_late(const SocketHubRank *r)
     return r->wait.waits && r->patience <= 0 && !r->left;
 }
 
-/* Lets time pass for all waits. Returns whether any has exceeded the timeout. */
+/* Returns whether the rank waits for nobody but the rank that prints, directly or through others.
+ */
+static bool waits_for_printer(SocketHub *hub, int rank)
+{
+    const SocketHubGroup *group = group_of(hub, hub->rank[rank].wait.group);
+    BlameWait wait = {.n = 0};
+    if (group) find_lack(hub, group, rank, &wait);
+    return wait.n > 0 && blame_only(&transport, hub, &wait, DEADLINE_PRINTS);
+}
+
+/* Lets time pass for all waits. Returns whether any has exceeded the timeout. While the console of
+ * the rank that prints is blocked, which is this process, no time counts for those who wait for
+ * it. */
 static bool pass_time(SocketHub *hub, double passed)
 {
-    bool late = false;
+    bool late = false, blocked = log_blocked();
     for (int i = 0; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];
         if (!r->wait.waits || r->wait.wait != r->timed || r->left) r->patience = hub->timeout;
         r->timed = r->wait.wait;
-        if (r->wait.waits && !r->wait.unlimited) r->patience -= passed;
+        if (!r->wait.waits || r->wait.unlimited) continue;
+        if (!blocked || !waits_for_printer(hub, i)) r->patience -= passed;
         late = late || is_late(r);
     }
     return late;
