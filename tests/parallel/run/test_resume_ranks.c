@@ -76,61 +76,63 @@ static void test_a_batch_size_that_would_change_with_the_ranks_is_refused_with_a
                                 "evenly, and write train_batch_size 4; or choose"));
 }
 
+/* A run's config before and after a change, and the message that refuses to resume it. */
+#define DATA "\"data\": {\"text\": \"x\"}, \"train_micro_batch_size_per_gpu\": 2"
+#define DECAY(more)                                                                                \
+    ", \"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"warmup_ratio\": 0.1" more "}}"
+static const char constant[] = "{" DATA ", \"train_steps\": 100}",
+                  decaying[] = "{" DATA ", \"train_steps\": 100" DECAY("") "}",
+                  fixed[] = "{" DATA ", \"train_steps\": 100, \"scheduler\": {\"type\": "
+                            "\"WarmupCosineLR\", \"params\": {\"warmup_num_steps\": 10, "
+                            "\"total_num_steps\": 100}}}",
+                  other[] = "the run in out/r was started with another config: ";
+static const struct {
+    const char *was, *now;
+    int64_t ranks;
+    const char *begin, *says; /* NULL: the run goes on */
+} cases[] = {
+    {constant, "{" DATA ", \"train_steps\": 200}", 1, NULL, NULL},
+    {constant, "{" DATA ", \"train_steps\": 50}", 1, NULL, NULL},
+    {decaying, "{" DATA ", \"train_steps\": 200" DECAY("") "}", 1,
+     "out/r: longer than before (100 -> 200): --allow-config-change goes on from step 0 with "
+     "the new schedule",
+     ""},
+    {decaying, "{" DATA ", \"train_tokens\": 1638400" DECAY("") "}", 1,
+     "out/r: longer than before (100 -> 800): --allow-config-change goes on from step 0 with "
+     "the new schedule",
+     ""},
+    {decaying, "{" DATA ", \"train_steps\": 50" DECAY("") "}", 1,
+     "out/r: shorter than before (100 -> 50): --allow-config-change goes on from step 0 with "
+     "the new schedule",
+     ""},
+    {fixed,
+     "{" DATA ", \"train_steps\": 200, \"scheduler\": {\"type\": \"WarmupCosineLR\", "
+     "\"params\": {\"warmup_num_steps\": 10, \"total_num_steps\": 100}}}",
+     1, NULL, NULL},
+    {constant, "{" DATA ", \"train_steps\": 100, \"model\": {\"hidden_size\": 1536}}", 1, other,
+     "model.hidden_size was 768, is 1536 (impossible); choose another folder with --out"},
+    {constant, "{" DATA ", \"train_steps\": 100, \"seed\": 3}", 2, other,
+     "seed was 1337, is 3 (changes the run); train_batch_size was 2, is 4 (changes the run); "
+     "to "
+     "go on with its batch, write train_batch_size 2 and train_micro_batch_size_per_gpu 1; or "
+     "choose another folder with --out, or say --allow-config-change"},
+    /* The steps follow from the tokens and the batch, and the schedule from the steps. */
+    {"{" DATA ", \"train_tokens\": 204800, \"train_batch_size\": 2" DECAY("") "}",
+     "{" DATA ", \"train_tokens\": 204800, \"train_batch_size\": 4" DECAY("") "}", 1, other,
+     "train_batch_size was 2, is 4 (changes the run); choose another folder with --out, or say "
+     "--allow-config-change"},
+    {"{" DATA ", \"train_tokens\": 204800" DECAY("") "}",
+     "{" DATA ", \"train_tokens\": 204800" DECAY("") "}", 2, other,
+     "train_batch_size was 2, is 4 (changes the run); to go on with its batch, write "
+     "train_batch_size 2 and train_micro_batch_size_per_gpu 1; or choose another folder with "
+     "--out, or say --allow-config-change"},
+};
+
 /* A run that is named may have another length if no learning rate depends on it. Keys that only
  * follow from another changed key are not listed; those that change for another reason are. */
 static void test_only_the_keys_that_were_changed_are_reported(void **unused)
 {
     (void)unused;
-#define DATA "\"data\": {\"text\": \"x\"}, \"train_micro_batch_size_per_gpu\": 2"
-#define DECAY(more)                                                                                \
-    ", \"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"warmup_ratio\": 0.1" more "}}"
-    static const char constant[] = "{" DATA ", \"train_steps\": 100}",
-                      decaying[] = "{" DATA ", \"train_steps\": 100" DECAY("") "}",
-                      fixed[] = "{" DATA ", \"train_steps\": 100, \"scheduler\": {\"type\": "
-                                "\"WarmupCosineLR\", \"params\": {\"warmup_num_steps\": 10, "
-                                "\"total_num_steps\": 100}}}",
-                      other[] = "the run in out/r was started with another config: ";
-    static const struct {
-        const char *was, *now;
-        int64_t ranks;
-        const char *begin, *says; /* NULL: the run goes on */
-    } cases[] = {
-        {constant, "{" DATA ", \"train_steps\": 200}", 1, NULL, NULL},
-        {constant, "{" DATA ", \"train_steps\": 50}", 1, NULL, NULL},
-        {decaying, "{" DATA ", \"train_steps\": 200" DECAY("") "}", 1,
-         "out/r: longer than before (100 -> 200): --allow-config-change goes on from step 0 with "
-         "the new schedule",
-         ""},
-        {decaying, "{" DATA ", \"train_tokens\": 1638400" DECAY("") "}", 1,
-         "out/r: longer than before (100 -> 800): --allow-config-change goes on from step 0 with "
-         "the new schedule",
-         ""},
-        {decaying, "{" DATA ", \"train_steps\": 50" DECAY("") "}", 1,
-         "out/r: shorter than before (100 -> 50): --allow-config-change goes on from step 0 with "
-         "the new schedule",
-         ""},
-        {fixed,
-         "{" DATA ", \"train_steps\": 200, \"scheduler\": {\"type\": \"WarmupCosineLR\", "
-         "\"params\": {\"warmup_num_steps\": 10, \"total_num_steps\": 100}}}",
-         1, NULL, NULL},
-        {constant, "{" DATA ", \"train_steps\": 100, \"model\": {\"hidden_size\": 1536}}", 1, other,
-         "model.hidden_size was 768, is 1536 (impossible); choose another folder with --out"},
-        {constant, "{" DATA ", \"train_steps\": 100, \"seed\": 3}", 2, other,
-         "seed was 1337, is 3 (changes the run); train_batch_size was 2, is 4 (changes the run); "
-         "to "
-         "go on with its batch, write train_batch_size 2 and train_micro_batch_size_per_gpu 1; or "
-         "choose another folder with --out, or say --allow-config-change"},
-        /* The steps follow from the tokens and the batch, and the schedule from the steps. */
-        {"{" DATA ", \"train_tokens\": 204800, \"train_batch_size\": 2" DECAY("") "}",
-         "{" DATA ", \"train_tokens\": 204800, \"train_batch_size\": 4" DECAY("") "}", 1, other,
-         "train_batch_size was 2, is 4 (changes the run); choose another folder with --out, or say "
-         "--allow-config-change"},
-        {"{" DATA ", \"train_tokens\": 204800" DECAY("") "}",
-         "{" DATA ", \"train_tokens\": 204800" DECAY("") "}", 2, other,
-         "train_batch_size was 2, is 4 (changes the run); to go on with its batch, write "
-         "train_batch_size 2 and train_micro_batch_size_per_gpu 1; or choose another folder with "
-         "--out, or say --allow-config-change"},
-    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char err[1024] = "";
         const Config *started = config_in((ConfigContext){.world = 1}, cases[i].was);
