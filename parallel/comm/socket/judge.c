@@ -1,6 +1,7 @@
 /* judge.c -- decides from the table of all ranks' reports who keeps whom waiting, and ends the
  * program when a wait takes too long, a rank has left, or a rank's process has ended. */
 #include "model/core/check.h"
+#include "model/core/guard.h"
 #include "model/core/log.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/socket/hub.h"
@@ -95,18 +96,26 @@ static void speak_for(const SocketHub *hub, int rank)
     log_set_rank(rank, hub->rank[rank].place);
 }
 
+/* Ends the program because the process of a rank has ended. Another thread of this process may be
+ * failing already, for the same cause, and wait for this one (service.c), so this is no fail(). */
 static void end_for_ended(SocketHub *hub, int rank)
 {
+    enum { MOST_SECONDS = 4 }; /* the message may wait for the reader of a console */
     const SocketHubRank *r = &hub->rank[rank];
+    if (!socket_hub_claim(hub, 0, EXIT_PEER_LOST)) return;
+    guard_end_within(MOST_SECONDS, EXIT_PEER_LOST);
     speak_for(hub, rank);
     if (r->known && WIFSIGNALED(r->status))
-        fail(EXIT_PEER_LOST, "the process of this rank was killed by signal %d (%s)",
-             WTERMSIG(r->status), strsignal(WTERMSIG(r->status)));
-    if (r->known)
-        fail(EXIT_PEER_LOST,
-             "the process of this rank ended with code %d while the other ranks still needed it",
-             WEXITSTATUS(r->status));
-    fail(EXIT_PEER_LOST, "the process of this rank has closed its connection to rank 0");
+        error_print(EXIT_PEER_LOST, "the process of this rank was killed by signal %d (%s)",
+                    WTERMSIG(r->status), strsignal(WTERMSIG(r->status)));
+    else if (r->known)
+        error_print(EXIT_PEER_LOST,
+                    "the process of this rank ended with code %d while the other ranks still "
+                    "needed it",
+                    WEXITSTATUS(r->status));
+    else
+        error_print(EXIT_PEER_LOST, "the process of this rank has closed its connection to rank 0");
+    ends_now(EXIT_PEER_LOST);
 }
 
 static void judge_ended(SocketHub *hub, double passed)

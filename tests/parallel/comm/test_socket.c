@@ -124,6 +124,18 @@ static void one_is_killed_in_a_transfer(Comm *world, void *context)
         comm_all_reduce(world, NULL, tensor_1d(all, F32, N), REDUCE_SUM);
 }
 
+/* NCCL finds out on both other ranks that rank 1 is lost, before the kernel reports its end. */
+static void one_is_killed_and_missed(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 1) {
+        usleep(100000);
+        raise(SIGKILL);
+    }
+    (fail)(EXIT_PEER_LOST, "a peer is lost");
+}
+
 static void one_exits(Comm *world, void *context)
 {
     (void)context;
@@ -236,6 +248,12 @@ static const End ends[] = {
      0,
      EXIT_PEER_LOST,
      {"error[87] rank 1 dp 1: the process of this rank was killed by signal 14 (Alarm clock)\n"}},
+    {"killed and missed",
+     one_is_killed_and_missed,
+     3,
+     0,
+     EXIT_PEER_LOST,
+     {"error[87] rank 1 dp 1: the process of this rank was killed by signal 9 (Killed)\n"}},
     {"exit",
      one_exits,
      3,
