@@ -7,9 +7,11 @@
 #include "model/core/pool.h"
 
 #include <math.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,11 +22,18 @@ static struct {
     pthread_mutex_t mutex; /* guards the list; the guard's thread never waits for it */
     GuardWatch *watches;
     _Atomic double grace;
-    atomic_int process;   /* the process in which the thread runs; a child of it has none */
+    pthread_mutex_t life; /* held while the thread is started or stopped */
+    pthread_t thread;
+    int wake; /* an eventfd: the thread is to end */
+    atomic_bool runs;
+    atomic_int process;   /* the process whose state this is; a child of it begins anew */
     atomic_bool ending;   /* guard_end_within has been called */
     _Atomic int64_t left; /* milliseconds until the end that it asked for; 0: not asked yet */
     atomic_int code;      /* its exit code */
-} guard = {.mutex = PTHREAD_MUTEX_INITIALIZER, .grace = GUARD_GRACE};
+} guard = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+           .life = PTHREAD_MUTEX_INITIALIZER,
+           .wake = -1,
+           .grace = GUARD_GRACE};
 
 void guard_set_grace(double seconds)
 {
@@ -91,8 +100,8 @@ static void look(GuardWatch *w, double passed)
 static void *guard_main(void *unused)
 {
     double since = seconds_now(), waiting = 0;
-    for (;;) {
-        usleep(PERIOD * 1000);
+    struct pollfd wake = {.fd = guard.wake, .events = POLLIN};
+    while (poll(&wake, 1, PERIOD) <= 0) {
         /* If the process was stopped, so was what it waits for. */
         double now = seconds_now(), passed = fmax(0, fmin(now - since, 2e-3 * PERIOD));
         since = now;
@@ -108,22 +117,41 @@ static void *guard_main(void *unused)
     return unused;
 }
 
+/* Begins anew in a child: the ranks and the thread of the parent do not run there, and the thread
+ * may have owned the mutex when the child was made. */
+static void begin_in_child(void)
+{
+    int process = (int)getpid(), before = atomic_exchange(&guard.process, process);
+    if (before == process || before == 0) return;
+    pthread_mutex_init(&guard.mutex, NULL);
+    pthread_mutex_init(&guard.life, NULL);
+    guard.watches = NULL;
+    if (guard.wake >= 0) close(guard.wake);
+    guard.wake = -1;
+    atomic_store(&guard.runs, false);
+    atomic_store(&guard.ending, false);
+    atomic_store(&guard.left, 0);
+}
+
 /* Starts the thread unless it runs already. Returns false if the system refuses it. */
 static bool start(void)
 {
-    int process = (int)getpid(), before = atomic_exchange(&guard.process, process);
-    if (before == process) return true;
-    if (before != 0) {
-        /* In a child, the ranks of the parent do not run, and its guard may have owned the mutex
-         * when the child was made. */
-        pthread_mutex_init(&guard.mutex, NULL);
-        guard.watches = NULL;
-        atomic_store(&guard.ending, false);
-        atomic_store(&guard.left, 0);
-    }
-    if (thread_start_detached(guard_main, NULL)) return true;
-    atomic_store(&guard.process, 0);
+    if (atomic_exchange(&guard.runs, true)) return true;
+    if (guard.wake < 0) guard.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (guard.wake >= 0 && thread_try_start(&guard.thread, guard_main, NULL) == 0) return true;
+    atomic_store(&guard.runs, false);
     return false;
+}
+
+/* Stops the thread. A process without ranks then has none, and can fork in a plain state. */
+static void stop(void)
+{
+    uint64_t once = 1;
+    if (!atomic_load(&guard.runs) || write(guard.wake, &once, sizeof once) < 0) return;
+    pthread_join(guard.thread, NULL);
+    if (read(guard.wake, &once, sizeof once) < 0) return;
+    atomic_store(&guard.runs, false);
+    if (atomic_load(&guard.ending)) (void)start();
 }
 
 /* ---- called by the others -------------------------------------------------------------------- */
@@ -132,29 +160,37 @@ void guard_add(GuardWatch *watch)
 {
     watch->seen = 0;
     watch->stood = 0;
+    begin_in_child();
+    pthread_mutex_lock(&guard.life);
     /* Without the thread, the deadline of the watch is held by the other threads alone. */
     (void)start();
     pthread_mutex_lock(&guard.mutex);
     watch->next = guard.watches;
     guard.watches = watch;
     pthread_mutex_unlock(&guard.mutex);
+    pthread_mutex_unlock(&guard.life);
 }
 
 void guard_remove(GuardWatch *watch)
 {
+    pthread_mutex_lock(&guard.life);
     pthread_mutex_lock(&guard.mutex);
     GuardWatch **at = &guard.watches;
     while (*at && *at != watch)
         at = &(*at)->next;
     if (*at) *at = watch->next;
+    bool last = guard.watches == NULL;
     pthread_mutex_unlock(&guard.mutex);
+    if (last && !atomic_load(&guard.ending)) stop();
+    pthread_mutex_unlock(&guard.life);
 }
 
 void guard_end_within(double seconds, int code)
 {
-    bool runs = start();
+    begin_in_child();
     atomic_store(&guard.code, code);
     if (atomic_exchange(&guard.ending, true)) return;
+    bool runs = start(); /* without the mutex, whose owner may be frozen */
     atomic_store(&guard.left, (int64_t)ceil(seconds * 1e3));
     if (!runs) alarm((unsigned)ceil(seconds));
 }

@@ -2,7 +2,7 @@
  * device driver, in a library, in a write to a disk or to a console that nobody reads, or may wait
  * for a lock whose owner does. The guard calls none of these: it reads counters and the clock,
  * takes no lock of others, allocates nothing, and writes only its last sentence, if that does not
- * block. It starts when it first gets something to do, and runs as long as the process. */
+ * block. It runs while it has something to watch. */
 #ifndef MODEL_CORE_GUARD_H
 #define MODEL_CORE_GUARD_H
 

@@ -138,14 +138,20 @@ void stack_prepare(void)
     pthread_attr_destroy(&attributes);
 }
 
-void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what)
+int thread_try_start(pthread_t *thread, void *(*body)(void *), void *context)
 {
-    pthread_attr_t attributes;
-    size_t stack = 0;
     sigset_t before;
     signals_hold(&before);
     int error = pthread_create(thread, NULL, body, context);
     signals_release(&before);
+    return error;
+}
+
+void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what)
+{
+    pthread_attr_t attributes;
+    size_t stack = 0;
+    int error = thread_try_start(thread, body, context);
     if (error == 0) return;
     pthread_attr_init(&attributes);
     pthread_attr_getstacksize(&attributes, &stack);

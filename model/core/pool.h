@@ -50,6 +50,8 @@ void stack_prepare(void);
  * errors. */
 void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what);
 
+/* Starts a thread in the same way. Returns 0, or the errno value if the system refuses it. */
+int thread_try_start(pthread_t *thread, void *(*body)(void *), void *context);
 /* Starts a thread in the same way that nobody waits for, and that runs until the process ends.
  * Returns false if the system refuses it. */
 bool thread_start_detached(void *(*body)(void *), void *context);

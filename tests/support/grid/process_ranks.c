@@ -108,6 +108,7 @@ static int wait_for_all(SocketLinks *links, int ranks)
                 snprintf(shared->wrong, sizeof shared->wrong, "rank %d has ended with %d, not %d",
                          rank, WEXITSTATUS(status), code);
         }
+        without_0 = without_0 || (code && stopped[0]);
         if (code) kill_ranks(ranks, seconds_now() > failed + AFTER_FAILURE ? NULL : stopped);
         if (rank < 0) usleep(1000);
     }
