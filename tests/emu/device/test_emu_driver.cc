@@ -15,6 +15,7 @@ enum { SHORT = 30 /* milliseconds in which a call that waits for nobody returns 
 static std::atomic<bool> released, returned, enqueued;
 static int *memory[2]; /* of each device */
 static void *freed, *pinned;
+static std::atomic<cudaError_t> answer;
 static cudaStream_t stream[2];
 
 template <int I> static __global__ void __launch_bounds__(32) mark_kernel(int *x)
@@ -155,6 +156,61 @@ static void test_memory_calls_and_first_launches_wait_for_all_devices_and_may_lo
     CUDA_CHECK(cudaSetDevice(0));
 }
 
+/* Returns the seconds that n calls take. */
+static double seconds_of(void (*call)(void), int n)
+{
+    struct timespec start, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (int i = 0; i < n; i++)
+        call();
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+}
+
+/* Without delays these calls take about a millisecond. */
+static void test_memory_calls_and_launches_are_delayed_at_random(void **)
+{
+    setenv("EMU_JITTER", "1", 1);
+    CUDA_CHECK(cudaSetDevice(1));
+    double memory_calls = seconds_of(call_malloc, 10), launches = seconds_of(call_again, 1000);
+    unsetenv("EMU_JITTER");
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaSetDevice(0));
+    if (memory_calls < 0.02 || launches < 0.012)
+        fail_msg("memory calls %g s, launches %g s", memory_calls, launches);
+}
+
+static void *run_query(void *event)
+{
+    answer = cudaEventQuery((cudaEvent_t)event);
+    returned = true;
+    return NULL;
+}
+
+static void test_a_query_of_an_event_may_block_until_it_is_complete(void **)
+{
+    cudaEvent_t event;
+    CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    for (bool blocks : {false, true}) {
+        pthread_t asker;
+        if (blocks) setenv("EMU_QUERY", "block", 1);
+        returned = false;
+        LAUNCH(mark_kernel<0>, 1, 1, 0, stream[0], memory[0]);
+        CUDA_CHECK(cudaEventRecord(event, stream[0]));
+        assert_int_equal(pthread_create(&asker, NULL, run_query, event), 0);
+        if (blocks)
+            pause_for(SHORT);
+        else
+            pthread_join(asker, NULL);
+        assert_int_equal(returned, !blocks);
+        CUDA_CHECK(cudaStreamSynchronize(stream[0]));
+        if (blocks) pthread_join(asker, NULL);
+        assert_int_equal(answer, blocks ? cudaSuccess : cudaErrorNotReady);
+    }
+    unsetenv("EMU_QUERY");
+    CUDA_CHECK(cudaEventDestroy(event));
+}
+
 static void test_a_device_whose_kernels_are_loaded_launches_no_other(void **)
 {
     dies_saying(
@@ -233,6 +289,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_child_of_a_process_that_used_cuda_is_refused),
         cmocka_unit_test(test_memory_calls_and_first_launches_wait_for_all_devices_and_may_lock),
+        cmocka_unit_test(test_memory_calls_and_launches_are_delayed_at_random),
+        cmocka_unit_test(test_a_query_of_an_event_may_block_until_it_is_complete),
         cmocka_unit_test(test_a_device_whose_kernels_are_loaded_launches_no_other),
         cmocka_unit_test(test_wrong_modes_are_refused),
     };
