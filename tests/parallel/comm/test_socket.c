@@ -1,290 +1,25 @@
-/* test_socket.c -- ranks that are processes: how the program ends when one of them is stopped,
- * killed, or ends too early; that only the first failure speaks; and sums of tensors larger than a
- * block. What threads do, too, is tested by the other files of this folder with
- * TEST_RANKS=processes. */
+/* test_socket.c -- ranks that are processes: sums of tensors larger than a block, memory, and
+ * connections of strangers. How the program ends is in test_socket_ends.c. What threads do, too, is
+ * tested by the other files of this folder with TEST_RANKS=processes. */
 #include "model/core/check.h"
-#include "model/core/clock.h"
 #include "parallel/comm/socket/world.h"
-#include "tests/support/device/late_device.h"
-#include "tests/support/files/child.h"
 #include "tests/support/grid/process_ranks.h"
 #include "tests/support/grid/thread_ranks.h"
 
 #include <malloc.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static const double TIMEOUT = 1, STOPPED = 1.5; /* seconds */
 
 static int64_t x[4];
 
 static void reduce(Comm *world)
 {
     comm_all_reduce(world, NULL, tensor_1d(x, I64, 2), REDUCE_SUM);
-}
-
-/* ---- how the program ends -------------------------------------------------------------------- */
-
-typedef struct {
-    const char *name;
-    RankBody body;
-    int ranks;
-    double timeout; /* seconds */
-    int code;
-    const char *said[2]; /* stderr must contain these; if there are none, it must be empty */
-} End;
-
-static void run_end(void *context)
-{
-    const End *end = context;
-    char wrong[256];
-    int code = process_ranks(end->ranks, end->timeout, end->body, NULL, wrong, sizeof wrong);
-    if (wrong[0]) fprintf(stderr, "error[wrong] %s", wrong);
-    fflush(stderr);
-    _exit(code);
-}
-
-static int count(const char *text, const char *part)
-{
-    int n = 0;
-    for (const char *at = strstr(text, part); at; at = strstr(at + 1, part))
-        n++;
-    return n;
-}
-
-static void expect_end(const End *end)
-{
-    char text[2048];
-    double start = seconds_now();
-    int code = child_run(run_end, (void *)(uintptr_t)end, text, sizeof text);
-    double seconds = seconds_now() - start;
-    if (code != end->code) fail_msg("%s: %d, not %d: %s", end->name, code, end->code, text);
-    for (int i = 0; i < 2 && end->said[i]; i++)
-        if (strstr(text, end->said[i]) == NULL)
-            fail_msg("%s: \"%s\" is not in: %s", end->name, end->said[i], text);
-    if (count(text, "error[") != (end->said[0] != NULL))
-        fail_msg("%s: not one error: %s", end->name, text);
-    double slow = getenv("TEST_SAMPLE") ? 2 : 1; /* builds that check every access */
-    double limit = end->timeout + (code == 0 ? STOPPED : 0) + 2;
-    if (seconds > slow * limit) fail_msg("%s: %g s: %s", end->name, seconds, text);
-}
-
-/* Rank 2 is stopped before its call, as a debugger or a frozen control group stops a process. */
-static void one_is_stopped(Comm *world, void *context)
-{
-    (void)context;
-    reduce(world);
-    if (world->rank == 2) raise(SIGSTOP);
-    reduce(world);
-}
-
-/* Rank 2 is stopped while it waits for rank 1, which arrives later. */
-static void one_is_stopped_in_a_call(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 1) usleep(100000);
-    if (world->rank == 1) kill(process_of_rank(2), SIGSTOP);
-    comm_barrier(world);
-    comm_barrier(world);
-}
-
-static void rank_0_is_stopped(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 0) raise(SIGSTOP);
-    comm_barrier(world);
-}
-
-static void one_is_killed(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 1) raise(SIGKILL);
-    if (world->rank == 2) pause(); /* it is not waiting for anybody */
-    comm_barrier(world);
-}
-
-static void one_is_killed_in_a_transfer(Comm *world, void *context)
-{
-    (void)context;
-    enum { N = 1 << 20 };
-    float *all = must_calloc(N, sizeof *all);
-    if (world->rank == 1) ualarm(50000, 0);
-    for (;;)
-        comm_all_reduce(world, NULL, tensor_1d(all, F32, N), REDUCE_SUM);
-}
-
-/* NCCL finds out on both other ranks that rank 1 is lost, before the kernel reports its end. */
-static void one_is_killed_and_missed(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 1) {
-        usleep(100000);
-        raise(SIGKILL);
-    }
-    (fail)(EXIT_PEER_LOST, "a peer is lost");
-}
-
-static void one_exits(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 2) _exit(0);
-    comm_barrier(world);
-}
-
-static void rank_0_is_killed(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 0) raise(SIGKILL);
-    comm_barrier(world);
-}
-
-static void all_fail(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    (fail)(EXIT_DIVERGED, "a failure of every rank");
-}
-
-static void one_fails(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 3) (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
-    if (world->rank != 1) pause();
-    comm_barrier(world);
-}
-
-static void on_a_device(Comm *world, void *context)
-{
-    (void)context;
-    Device device;
-    DeviceOptions options = {.threads = 1, .blas = BLAS_BUILTIN};
-    char err[256];
-    if (!late_device_open(&device, &options, err, sizeof err)) _exit(1);
-    comm_all_reduce(world, &device, tensor_1d(x, F64, 2), REDUCE_SUM);
-}
-
-/* Stops all ranks for longer than the timeout, and lets them continue. */
-static void stop_all(const Comm *world)
-{
-    for (int i = 0; i < world->size; i++)
-        kill(process_of_rank(i), SIGSTOP);
-    usleep((useconds_t)(1e6 * STOPPED));
-    for (int i = 0; i < world->size; i++)
-        kill(process_of_rank(i), SIGCONT);
-}
-
-/* All ranks are stopped while all wait for rank 1, and for a while before and after that. */
-static void all_are_stopped(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 1) {
-        usleep(100000);
-        pid_t child = fork();
-        if (child == 0) stop_all(world);
-        if (child == 0) _exit(0);
-        waitpid(child, NULL, 0);
-        usleep(200000);
-    }
-    comm_barrier(world);
-}
-
-/* Rank 0 leaves first, and the others go on without it. */
-static void rank_0_leaves_first(Comm *world, void *context)
-{
-    (void)context;
-    Comm part = comm_split(world, "part", world->rank > 0, 0);
-    if (world->rank > 0) usleep(100000);
-    if (world->rank > 0) reduce(&part);
-    comm_close(&part);
-}
-
-static const End ends[] = {
-    {"stopped",
-     one_is_stopped,
-     4,
-     TIMEOUT,
-     EXIT_HANG,
-     {"group world, call 2, all-reduce of 2 i64 in host memory: rank ",
-      "has waited 1 s (parallel.timeout) for rank 2, which has not arrived\n"}},
-    {"stopped in a call",
-     one_is_stopped_in_a_call,
-     3,
-     TIMEOUT,
-     EXIT_HANG,
-     {"group world, call 3, barrier: rank ",
-      "has waited 1 s (parallel.timeout) for rank 2, which has not arrived\n"}},
-    {"rank 0 stopped",
-     rank_0_is_stopped,
-     3,
-     TIMEOUT,
-     EXIT_HANG,
-     {"error[86] rank 1 dp 1: group world, call 2, barrier: rank 1 has waited 1 s "
-      "(parallel.timeout) for rank 0, which has not arrived\n"}},
-    {"killed",
-     one_is_killed,
-     4,
-     0,
-     EXIT_PEER_LOST,
-     {"error[87] rank 1 dp 1: the process of this rank was killed by signal 9 (Killed)\n"}},
-    {"killed in a transfer",
-     one_is_killed_in_a_transfer,
-     3,
-     0,
-     EXIT_PEER_LOST,
-     {"error[87] rank 1 dp 1: the process of this rank was killed by signal 14 (Alarm clock)\n"}},
-    {"killed and missed",
-     one_is_killed_and_missed,
-     3,
-     0,
-     EXIT_PEER_LOST,
-     {"error[87] rank 1 dp 1: the process of this rank was killed by signal 9 (Killed)\n"}},
-    {"exit",
-     one_exits,
-     3,
-     0,
-     EXIT_PEER_LOST,
-     {"error[87] rank 2 dp 2: the process of this rank ended with code 0 while the other ranks "
-      "still needed it\n"}},
-    {"rank 0 killed", rank_0_is_killed, 3, 0, EXIT_PEER_LOST, {NULL}},
-    {"all fail", all_fail, 8, 0, EXIT_DIVERGED, {"a failure of every rank\n"}},
-    {"one fails",
-     one_fails,
-     4,
-     0,
-     EXIT_INPUT_OUTPUT,
-     {"error[74] rank 3 dp 3: the disk is full\n"}},
-    {"device",
-     on_a_device,
-     2,
-     0,
-     EXIT_CONFIG,
-     {"group world: all-reduce of tensors in the memory of late: ranks that are processes"}},
-    {"all stopped", all_are_stopped, 3, TIMEOUT, EXIT_OK, {NULL}},
-    {"rank 0 leaves", rank_0_leaves_first, 4, TIMEOUT, EXIT_OK, {NULL}},
-};
-
-static void test_ranks_that_are_processes_end_with_one_code_and_one_message(void **state)
-{
-    (void)state;
-    for (int i = 0; i < (int)(sizeof ends / sizeof *ends); i++)
-        for (int n = ends[i].timeout > 0 ? 1 : 5; n > 0; n--) /* which rank is first varies */
-            expect_end(&ends[i]);
 }
 
 /* ---- large tensors --------------------------------------------------------------------------- */
@@ -408,7 +143,6 @@ static void test_a_stranger_is_not_taken_for_a_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_that_are_processes_end_with_one_code_and_one_message),
         cmocka_unit_test(test_sums_of_many_blocks_have_the_bits_of_rank_order),
         cmocka_unit_test(test_steps_after_the_first_allocate_nothing),
         cmocka_unit_test(test_a_stranger_is_not_taken_for_a_rank),
