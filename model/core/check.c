@@ -27,8 +27,7 @@ static struct {
     _Atomic(bool (*)(void *context, ExitCode code)) claim;
     _Atomic(void *) claim_context;
 } ends = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-/* In the thread whose failure ends the process: the exit code known so far. -1 in all other
- * threads. */
+/* In the thread whose failure ends the process: the exit code. -1 in all other threads. */
 static _Thread_local int ending_with = -1;
 
 void ends_share(bool shared)
@@ -90,7 +89,7 @@ static void flush_output(void)
 static void end_shared(ExitCode code)
 {
     if (!atomic_load(&ends.shared)) return;
-    ending_with = (int)code;
+    ending_with = (int)code; /* the hook may fail, too */
     if (mutex_lock_within(&ends.mutex, 1) && ends.flush) ends.flush(ends.context);
     _exit((int)code);
 }
@@ -112,31 +111,40 @@ static void print_error(ExitCode code, const char *fmt, ...)
     va_end(args);
 }
 
-/* Prints the error message with its exit code. Returns that code, which error_exit_code may have
- * changed. `last`: the program ends with it. */
-static ExitCode print_sentence(ExitCode code, bool last, const char *fmt, va_list args)
-{
-    flush_output();
+/* An error message; if it is longer, its middle is cut out. */
+typedef struct {
     char text[4096];
+} Sentence;
+
+static Sentence sentence_of(const char *fmt, va_list args)
+{
+    Sentence s;
     va_list again;
     va_copy(again, args);
-    utf8_format(text, sizeof text, fmt, again);
+    utf8_format(s.text, sizeof s.text, fmt, again);
     va_end(again);
-    code = error_exit_code(text, code);
-    if (last) guard_end_within(END_SECONDS, (int)code);
-    if (error_says(text, EMFILE))
-        print_error(code, "%s; raise ulimit -n", text);
+    return s;
+}
+
+/* Prints the error message with its exit code. `s` is fmt and args as text. */
+static void print_sentence(ExitCode code, const Sentence *s, const char *fmt, va_list args)
+{
+    flush_output();
+    if (error_says(s->text, EMFILE))
+        print_error(code, "%s; raise ulimit -n", s->text);
     else
         log_prefixed(stderr, "error", (int)code, fmt, args);
-    return code;
 }
 
 void fail(ExitCode code, const char *fmt, ...)
 {
     va_list args;
-    end_begin(code);
     va_start(args, fmt);
-    code = print_sentence(code, true, fmt, args);
+    Sentence s = sentence_of(fmt, args);
+    /* Before end_begin, which sends the code to the other ranks. */
+    code = error_exit_code(s.text, code);
+    end_begin(code);
+    print_sentence(code, &s, fmt, args);
     va_end(args);
     end_shared(code);
     exit((int)code);
@@ -146,7 +154,9 @@ int error_print(ExitCode code, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    code = print_sentence(code, false, fmt, args);
+    Sentence s = sentence_of(fmt, args);
+    code = error_exit_code(s.text, code);
+    print_sentence(code, &s, fmt, args);
     va_end(args);
     return (int)code;
 }

@@ -37,8 +37,8 @@ void ends_wait(void) __attribute__((noreturn));
 void ends_set_flush(void (*flush)(void *context), void *context);
 
 /* Sets the hook for ranks that are processes; NULL removes it. fail and CHECK call it before they
- * print anything. It returns whether this is the first failure of all ranks; if not, the process
- * only waits for ends_now. */
+ * print anything, with the exit code of the end. It returns whether this is the first failure of
+ * all ranks; if not, the process only waits for ends_now. */
 void ends_set_claim(bool (*claim)(void *context, ExitCode code), void *context);
 /* Ends the process without a message: runs the flush hook and calls _exit. For the thread that
  * hears that another rank has failed. */

@@ -152,6 +152,9 @@ denied "eval with a config without permission ends with 77" "$TRAIN" eval run
 chmod 600 run/config.json
 chmod 0 run/metrics.jsonl
 denied "a metrics.jsonl without permission ends with 77" "$TRAIN" tiny.json "${common[@]}" --out run
+denied "a metrics.jsonl without permission ends all processes with 77" "$TRAIN" tiny.json "${common[@]}" --ranks 2 --processes \
+    --set gradient_accumulation_steps=1 --allow-config-change --out run
+check "folder: a metrics.jsonl without permission is reported once" test "$(grep -c '^error' output)" -eq 1
 chmod 600 run/metrics.jsonl
 chmod 0 run/tokenizer.json
 denied "a tokenizer without permission ends with 77" "$TRAIN" tiny.json "${common[@]}" --out run
