@@ -39,6 +39,7 @@ static ncclResult_t queue(Call call)
     if (code == ncclSuccess) {
         measure(&call);
         rules_call(&call);
+        call.wrong = faults_wrong();
         bool nothing = call.count == 0 && call.verb != SEND && call.verb != RECEIVE;
         if (!nothing) code = group_add(&call);
     }

@@ -33,6 +33,7 @@ static thread_local struct {
     int code;
     ncclComm *comm;
 } never;
+static thread_local bool wrong; /* the calling thread is making a call with a wrong result */
 
 /* Parses one fault, which is the whole variable if it has no comma. */
 static bool read_part(const std::string &part, Faults *faults)
@@ -55,8 +56,8 @@ static bool read_part(const std::string &part, Faults *faults)
     bool coded = one.kind == "error" || one.kind == "async";
     if (coded && (sscanf(rest, "=%d%n", &one.code, &used) != 1 || rest[used] != '\0')) return false;
     faults->list.push_back(one);
-    return coded ||
-           (*rest == '\0' && (one.kind == "never" || one.kind == "kill" || one.kind == "vanish"));
+    return coded || (*rest == '\0' && (one.kind == "never" || one.kind == "wrong" ||
+                                       one.kind == "kill" || one.kind == "vanish"));
 }
 
 static Faults read_faults(const std::string &text)
@@ -99,12 +100,25 @@ static void cut(int device)
         }
 }
 
+/* Returns whether the function stores numbers on the device. */
+static bool has_result(const char *function)
+{
+    for (int verb = 0; verb < VERBS; verb++)
+        if (verb != SEND && strcmp(function, verb_name(verb)) == 0) return true;
+    return false;
+}
+
 static ncclResult_t play(const Planted &planted, const char *function, int device, ncclComm *comm)
 {
     fprintf(stderr, "emu: EMU_NCCL_FAULT: device %d, %s number %d: %s\n", device, function,
             planted.call, planted.kind.c_str());
     bool makes = strncmp(function, "ncclCommInit", strlen("ncclCommInit")) == 0;
     if (planted.kind == "error") return (ncclResult_t)planted.code;
+    if (planted.kind == "wrong") {
+        if (!has_result(function)) emu_die("EMU_NCCL_FAULT: %s has no result", function);
+        wrong = true;
+        return ncclSuccess;
+    }
     if (planted.kind == "kill") kill(getpid(), SIGKILL);
     if (planted.kind == "vanish") cut(device);
     while (planted.kind == "kill" || planted.kind == "vanish" || makes)
@@ -135,6 +149,13 @@ bool faults_never(ncclComm *first)
     bool planted = never.planted;
     if (planted && never.code) (never.comm ? never.comm : first)->async = never.code;
     never = {};
+    return planted;
+}
+
+bool faults_wrong(void)
+{
+    bool planted = wrong;
+    wrong = false;
     return planted;
 }
 

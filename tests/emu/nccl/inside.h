@@ -49,6 +49,7 @@ struct Call {
     int place, collectives;
     size_t send_bytes, recv_bytes;
     char *input, *result; /* private copies of the data */
+    bool wrong;           /* a planted fault: the result is wrong */
     bool first;           /* first use of its kind: the host waits for its peers */
 };
 

@@ -27,8 +27,9 @@
  *                     prefix, or "any". KIND is error=CODE (the call returns the code and does
  *                     nothing), async=CODE (it returns success, never completes, and the code
  *                     becomes the communicator's asynchronous error), never (the same without an
- *                     error; an init does not return), kill (kills the process) or vanish (closes
- *                     the device's connections and blocks the thread). version=CODE makes
+ *                     error; an init does not return), wrong (all numbers of the call's result get
+ *                     the other sign), kill (kills the process) or vanish (closes the device's
+ *                     connections and blocks the thread). version=CODE makes
  *                     ncclGetVersion return the code. missing=FUNCTION, with its prefix, hides the
  *                     function from dlsym
  *   EMU_NCCL_ORDER    a folder. When its last communicator is destroyed, each process writes the

@@ -52,8 +52,18 @@ static void begin(Plan *plan)
         spoil(plan->call[i]);
 }
 
+/* Changes the sign of each number in the result. */
+static void make_wrong(const Call *call)
+{
+    size_t size = type_size(call->type);
+    for (size_t i = size; i <= call->recv_bytes; i += size)
+        call->result[i - 1] = (char)(call->result[i - 1] ^ 0x80);
+}
+
 static void end(Plan *plan)
 {
+    for (int i = 0; i < plan->n; i++)
+        if (plan->call[i]->wrong) make_wrong(plan->call[i]);
     emu_memory_open();
     for (int i = 0; i < plan->n; i++)
         if (plan->call[i]->recv != NULL)

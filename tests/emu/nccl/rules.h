@@ -52,6 +52,8 @@ ncclResult_t faults_enter(const char *function, int device, ncclComm *comm);
 /* Returns whether the calling thread's next launch never completes. Its asynchronous error, if any,
  * is stored in the call's communicator, or in `first` if the call has none. */
 bool faults_never(ncclComm *first);
+/* Returns whether the call that the calling thread is making has a wrong result. */
+bool faults_wrong(void);
 bool faults_missing(const char *function);
 
 /* launches.cc: the order of launches on all devices of the process */

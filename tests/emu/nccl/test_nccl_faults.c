@@ -66,6 +66,31 @@ static void test_a_planted_error_is_returned_by_that_call_only(void **state)
     run_with("", NULL, all_goes_well, 0, "");
 }
 
+/* ---- wrong results --------------------------------------------------------------------------- */
+
+/* Only the second all-reduce of device 1 has a wrong result, with the other sign. */
+static void second_is_wrong(Rank *r)
+{
+    rank_open(r);
+    for (int call = 1; call <= 3; call++) {
+        float sign = r->rank == 1 && call == 2 ? -1 : 1;
+        all_reduce(r);
+        rank_wait(r);
+        OK(cudaMemcpy(r->host, r->y, N * sizeof *r->y, cudaMemcpyDeviceToHost));
+        for (int i = 0; i < N; i++)
+            MUST(r->host[i] == sign * (float)(r->ranks * (r->ranks + 1)) / 2);
+    }
+    rank_close(r);
+}
+
+static void test_a_planted_wrong_result_has_the_other_sign(void **state)
+{
+    (void)state;
+    run_with("1:AllReduce:2:wrong", NULL, second_is_wrong, 0, "ncclAllReduce number 2: wrong");
+    run_with("1:AllReduce:3:wrong", NULL, second_is_wrong, 99, "");
+    run_with("1:CommDestroy:1:wrong", NULL, all_goes_well, -SIGABRT, "has no result");
+}
+
 /* ---- asynchronous errors --------------------------------------------------------------------- */
 
 static void asynchronous(Rank *r)
@@ -225,6 +250,7 @@ static void test_an_invalid_fault_setting_ends_the_program(void **state)
                                        "1:AllReduce:1:error",
                                        "1:AllReduce:1:error=x",
                                        "1:AllReduce:1:kill=3",
+                                       "1:AllReduce:1:wrong=1",
                                        "version=",
                                        "version=3x"};
     (void)state;
@@ -236,6 +262,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_planted_error_is_returned_by_that_call_only),
+        cmocka_unit_test(test_a_planted_wrong_result_has_the_other_sign),
         cmocka_unit_test(test_a_planted_asynchronous_error_is_reported_for_its_communicator),
         cmocka_unit_test(test_a_call_with_a_planted_never_fault_does_not_complete),
         cmocka_unit_test(test_a_planted_kill_ends_the_process_and_vanish_is_a_remote_error),
