@@ -312,9 +312,15 @@ static void take_over(Comm *comm, NcclGroup *group, bool shared)
                                  * Comm */
 }
 
+/* Returns whether nccl_prepare or nccl_share has left the group unchanged. */
+static bool is_unchanged(const Comm *comm)
+{
+    return comm->size == 1 && comm->host == NULL;
+}
+
 void nccl_use_first(Comm *comm)
 {
-    if (comm->size == 1 || member(comm)->shared) return;
+    if (is_unchanged(comm) || member(comm)->shared) return;
     NcclGroup *g = member(comm)->group;
     Device *dev = g->device;
     NcclMessages messages = g->use.messages;
@@ -340,7 +346,8 @@ void nccl_use_first(Comm *comm)
 
 void nccl_prepare(Comm *comm, Device *dev, NcclUse use, double timeout)
 {
-    if (comm->size > 1) take_over(comm, group_create(comm, dev, use, timeout), false);
+    if (comm->size > 1 || use.messages == NCCL_ALONE)
+        take_over(comm, group_create(comm, dev, use, timeout), false);
 }
 
 void nccl_start(Comm *comm)
@@ -355,7 +362,7 @@ void nccl_start(Comm *comm)
                                  .group_begin = nccl_group_begin,
                                  .group_end = nccl_group_end,
                                  .close = nccl_close};
-    if (comm->size == 1) return;
+    if (is_unchanged(comm)) return;
     Member *m = member(comm);
     comm->ops = &nccl;
     *comm->counts = m->before;
@@ -371,7 +378,7 @@ void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout)
 
 void nccl_share(Comm *comm, const Comm *connected)
 {
-    if (comm->size == 1) return;
+    if (is_unchanged(connected)) return;
     CHECK(comm->size == connected->size && comm->rank == connected->rank,
           "%s, rank %d of %d, shares the communicator of %s, rank %d of %d", comm->name, comm->rank,
           comm->size, connected->name, connected->rank, connected->size);

@@ -31,6 +31,7 @@ typedef enum {
     NCCL_NO_MESSAGES,
     NCCL_IN_LINE, /* between rank r and r + 1, in both directions */
     NCCL_IN_RING, /* also between the last rank and the first */
+    NCCL_ALONE,   /* of a group of one rank: none, but it is connected, to test NCCL on one GPU */
 } NcclMessages;
 /* How a group uses NCCL. All ranks of the group must say the same. */
 typedef struct {
@@ -43,7 +44,7 @@ typedef struct {
 
 /* Creates an NCCL communicator between the devices of comm's ranks; from now on it carries the
  * device calls of `comm`. All ranks must call it, each with its open device, and the library must
- * be open. A group of one rank is left unchanged.
+ * be open. A group of one rank is left unchanged, unless its messages are NCCL_ALONE.
  *
  * It uses each collective once before it returns, because NCCL's first use of an operation blocks
  * the host until the peers' hosts arrive, and later uses do not. (NCCL may still choose another

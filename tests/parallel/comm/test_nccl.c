@@ -81,8 +81,14 @@ static void run_life(Comm *world, void *context)
     Comm own = comm_split(world, "own", world->rank, 0);
     nccl_connect(&own, &dev, (NcclUse){NCCL_IN_RING, 0}, 60);
     nccl_share(&own, &own);
-    comm_close(&own);
     expect_log(world, "");
+    nccl_connect(&own, &dev, (NcclUse){NCCL_ALONE, 0}, 60);
+    expect_log(world, "GetUniqueId\nCommInitRankConfig 0 of 1, blocking, own\n"
+                      "AllReduce 1 type 7 op 0 in place\nAllReduce 1 type 7 op 2 in place\n"
+                      "ReduceScatter 1 type 7 op 0\nAllGather 1 type 7\n"
+                      "Broadcast 1 type 7 from 0 in place\n");
+    comm_close(&own);
+    expect_log(world, "CommDestroy\n");
     device_close(&dev);
 }
 
