@@ -16,6 +16,7 @@ cd "$(dirname "$0")/.." || exit 71
 . scripts/cuda_lib.sh
 
 # Grids of ranks that must train like one rank. nccl.GPUS.NAME runs this number of ranks on GPUS GPUs, with these config keys.
+# nccl.hosts.RANKS.NAME runs processes on one GPU, which NCCL takes for ranks on different machines.
 grids=( # item | ranks | keys
     "nccl.1.ddp|2|"
     "nccl.1.zero1|2|zero_optimization.stage=1"
@@ -37,16 +38,31 @@ grids=( # item | ranks | keys
     "nccl.4.tp2|4|parallel.tensor=2"
     "nccl.4.pp2|4|parallel.pipeline=2"
     "nccl.4.tp2pp2|4|parallel.tensor=2 parallel.pipeline=2"
+    "nccl.hosts.2.ddp|2|"
+    "nccl.hosts.2.zero3|2|zero_optimization.stage=3"
+    "nccl.hosts.2.tp2|2|parallel.tensor=2"
+    "nccl.hosts.2.pp2|2|parallel.pipeline=2"
+    "nccl.hosts.2.zero1|2|zero_optimization.stage=1"
+    "nccl.hosts.4.tp2|4|parallel.tensor=2"
+    "nccl.hosts.4.pp2|4|parallel.pipeline=2"
+    "nccl.hosts.4.zero3|4|zero_optimization.stage=3"
+    "nccl.hosts.4.ddp|4|"
+    "nccl.hosts.4.zero1|4|zero_optimization.stage=1"
 )
-grid_limit=60
+# add_grids PATTERN: adds the items of the grids whose names fit the pattern
 add_grids() {
-    local line name ranks keys gpus way
+    local line name ranks keys gpus ways limit
     for line in "${grids[@]}"; do
         IFS='|' read -r name ranks keys <<<"$line"
-        gpus=${name#nccl.} gpus=${gpus%%.*}
-        way=", a GPU each, by NCCL"
-        [ "$gpus" -gt 1 ] || way=" that share one GPU"
-        items+=("$name|$grid_limit|grid $gpus $ranks $keys|$ranks ranks$way${keys:+, }$keys: the losses of one rank")
+        # shellcheck disable=SC2053 # a pattern
+        [[ $name == $1 ]] || continue
+        gpus=${name#nccl.} gpus=${gpus%%.*} limit=60
+        case $gpus in
+        hosts) ways="processes on one GPU, by NCCL over the loopback" limit=40 ;;
+        1) ways="ranks that share one GPU" ;;
+        *) ways="ranks, a GPU each, by NCCL" ;;
+        esac
+        items+=("$name|$limit|grid $gpus $ranks $keys|$ranks $ways${keys:+, }$keys: the losses of one rank")
     done
 }
 
@@ -59,6 +75,7 @@ small_probes=cublaslt_gelu,cublaslt_bias_gradient,cublaslt_operands,cublaslt_spl
 items=( # name | limit | command | what
     "ptx|15|programs cuda/test_ptx cuda/test_ptx_memory|every PTX wrapper: which thread holds which element, copies, arithmetic"
     "probe|70|probes cublaslt|cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
+    "nccl.self|20|programs cuda/test_nccl_self|NCCL's functions as the program declares them: three communicators of one rank, each verb, groups, streams"
     "bits|20|programs kernels/test_ops_step kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
     "ops|80|programs kernels/test_ops kernels/test_ops_gelu kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors kernels/test_ops_sum kernels/test_ops_loss_cut kernels/test_ops_slices|every op, dtype and odd shape against the oracle"
     "gradients|40|programs cuda/test_model_cuda model/test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
@@ -66,10 +83,13 @@ items=( # name | limit | command | what
     "trainer|40|programs parallel/trainer/test_trainer parallel/trainer/test_device cuda/test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
     "ranks|40|programs cuda/test_cuda_ranks cuda/test_cuda_streams|ranks as threads that share the GPU: dp 2, tp 2, pp 2 and more train: reruns bit for bit, the CPU's losses"
 )
-add_grids
+add_grids 'nccl.[0-9]*'
 items+=(
     "nccl.2.streams|40|each 2 programs cuda/test_cuda_gpus|collectives and messages on three streams at once, ranks with a GPU each"
     "runs|90|runs|300 steps beside the CPU's curve; three reruns, resumed runs and recompute bit for bit"
+)
+add_grids 'nccl.hosts.*'
+items+=(
     "epilogues|60|probes $small_probes|cuBLASLt's GELU, bias gradients, operands, split sums, repeats: what they compute"
     "memcheck|100|sanitizer memcheck --report-api-errors no|compute-sanitizer memcheck over cases of every op, as many as time allows"
     "racecheck|100|sanitizer racecheck|compute-sanitizer racecheck over cases of every op, as many as time allows"
@@ -80,7 +100,7 @@ test_names=$(printf '%s\n' "${items[@]}" | grep -oE '[a-z]+(/[a-z]+)?/test_[a-z_
 
 case ${1:-} in
 --help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
---list) printf '%s\n' "${items[@]}" | awk -F '|' '{ printf "%-13s %4d s  %s\n", $1, $2, $4 }'; exit 0 ;;
+--list) printf '%s\n' "${items[@]}" | awk -F '|' '{ printf "%-18s %4d s  %s\n", $1, $2, $4 }'; exit 0 ;;
 -*) echo "gpu_check: unknown option $1 (see --help)" >&2; exit 64 ;;
 esac
 wanted=("$@")
@@ -117,7 +137,7 @@ rm -rf "$logs"/*.log "$logs"/*.md "$logs/grids"
 
 passed=0 failed=0 skipped=0 emulated=''
 # say WORD NAME SECONDS WHAT: prints the line of an item
-say() { printf '%-5s %-13s %6s s  %s\n' "$@" | tee -a "$logs/lines.log"; }
+say() { printf '%-5s %-18s %6s s  %s\n' "$@" | tee -a "$logs/lines.log"; }
 
 # item NAME LIMIT COMMAND...: runs the command within its limit and the remaining total time. If the command exits with 69, the
 # item is skipped. If its output has a line "found: WORDS", the item's line shows WORDS instead of the number of tests.
@@ -214,7 +234,8 @@ short() {
     [ -f "$logs/grids/text.txt" ] || seq 1 12000 >"$logs/grids/text.txt"
     "$CHECK_TRAIN" tests/program/tiny.json --set device=cuda --set "data.text=$logs/grids/text.txt" --set "data.cache=$logs/grids/cache" \
         --set train_batch_size=8 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=null --set train_steps=6 \
-        --set eval.interval=0 --set eval.sample_interval=0 --set checkpoint.save_interval=0 "$@" --out "$logs/grids/$name" \
+        --set eval.interval=0 --set eval.steps=1 --set eval.sample_interval=0 --set eval.sample_tokens=2 \
+        --set checkpoint.save_interval=0 "$@" --out "$logs/grids/$name" \
         >"$logs/grids/$name.txt" 2>&1 || { tail -n 20 "$logs/grids/$name.txt"; return 1; }
 }
 
@@ -229,18 +250,24 @@ each() {
     CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${first[*]:0:gpus}") EMU_DEVICES=$gpus "$@"
 }
 
-# grid GPUS RANKS KEY...: trains with these ranks on these GPUs: one GPU per rank, or a single GPU for all. Checks that the
-# ranks communicate by NCCL or share the GPU, as expected, and that their losses equal those of one rank.
-grid() { each "$1" losses_of_one "$@"; }
+# grid GPUS RANKS KEY...: trains with these ranks on these GPUs: one GPU per rank, or a single GPU for all, or "hosts". Checks
+# that the ranks communicate by NCCL or share the GPU, as expected, and that their losses equal those of one rank. The losses
+# are f32, and ranks add in another order. On emulated devices that changes them by some 1e-9; a GPU may also choose other
+# kernels for the smaller products of a rank.
+grid() { if [ "$1" = hosts ]; then hosts "$@"; else each "$1" losses_of_one "$@"; fi; }
 losses_of_one() {
     local gpus=$1 ranks=$2 name key means way off
-    local -a sets=()
+    local -a sets=() processes=()
     shift 2
     for key in "$@"; do sets+=(--set "$key"); done
     [ -f "$logs/grids/one/metrics.jsonl" ] || short one || return 1
     name=$gpus-$ranks-$(IFS=_ && echo "$*")
-    short "$name" --ranks "$ranks" "${sets[@]}" || return 1
-    if [ "$gpus" -eq 1 ]; then means='ranks share the GPU'; else means='NCCL [0-9.]+'; fi
+    case $gpus in
+    hosts) means='processes, NCCL [0-9.]+' processes=(--processes --set parallel.timeout=20) ;;
+    1) means='ranks share the GPU' ;;
+    *) means='NCCL [0-9.]+' ;;
+    esac
+    short "$name" --ranks "$ranks" "${processes[@]}" "${sets[@]}" || return 1
     way=$(grep -m 1 -oE "$means" "$logs/grids/$name.txt") || { echo "ERROR: the run does not say: $means"; return 1; }
     off=$(paste <(losses "$logs/grids/one/metrics.jsonl") <(losses "$logs/grids/$name/metrics.jsonl") | awk '
         { d = $1 > $2 ? ($1 - $2) / $1 : ($2 - $1) / $1 }
@@ -249,6 +276,26 @@ losses_of_one() {
         END { printf "%.1e", most; exit bad || NR != 6 }') ||
         { echo "ERROR: in 6 steps losses are off one rank's by $off"; return 1; }
     echo "found: 6 steps' losses within $off of one rank's; $way"
+}
+
+# hosts hosts RANKS KEY...: does this with ranks that are processes with the same GPU. Each has another NCCL_HOSTID, so NCCL
+# takes them for ranks on different machines and connects them through sockets. The other settings leave NCCL no choice but a
+# ring over the loopback: nothing that needs memory of a peer, or hardware that a host lacks for another host, and few CTAs,
+# because all processes take turns on the GPU. They are those of the probe nccl (tests/probe/nccl_api.h). If two of these
+# grids hang, the others are skipped, because each would take as long.
+hosts() {
+    local hang=$logs/grids/hang code
+    mkdir -p "$logs/grids"
+    touch "$hang"
+    [ "$(wc -l <"$hang")" -lt 2 ] || { echo "not tried, because $(paste -sd , "$hang") hang"; exit 69; }
+    export NCCL_HOSTID=each NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_NET=Socket NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 \
+        NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_CUMEM_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0 NCCL_ALGO=Ring NCCL_PROTO=Simple \
+        NCCL_MAX_CTAS=2 NCCL_DEBUG="${NCCL_DEBUG:-WARN}"
+    echo "$2 ranks${3:+ with ${*:3}}" >>"$hang" # stays there if the item is stopped
+    losses_of_one "$@"
+    code=$?
+    grep -q '^error\[86\]' "$logs/grids/hosts-$2-$(IFS=_ && echo "${*:3}").txt" || sed -i '$d' "$hang"
+    return $code
 }
 
 runs() { TRAIN=$CHECK_TRAIN STEPS=300 RERUNS="again third" tests/program/cuda.sh; }
@@ -319,7 +366,7 @@ close() {
 }
 
 export logs test_names small_probes complaints CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
-export -f gpu_capabilities build doctor programs losses short each grid losses_of_one runs probes sanitizer
+export -f gpu_capabilities build doctor programs losses short each grid losses_of_one hosts runs probes sanitizer
 export given=${CHECK_TRAIN:-} # if empty, this script builds the program that it checks
 if [ -z "$given" ]; then
     item build $build_limit build

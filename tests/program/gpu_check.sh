@@ -90,12 +90,16 @@ expect_code "gpu_check: an item that hangs is stopped" 1 env CHECK_LIMIT=5 "$scr
 check "gpu_check: an item that hangs is reported with its time limit" grep -q '^FAIL *goldens .*stopped after 5 s' output
 
 # ---- grids of ranks, with a fake train. trains GPUS WORDS FACTOR: writes it. Its doctor reports GPUS devices; with --ranks
-# it prints WORDS about the ranks, and its last loss is FACTOR times that of one rank.
+# it prints WORDS about the ranks, and its last loss is FACTOR times that of one rank. With --processes it prints other words,
+# and runs the commands in the file hosts.
 trains() {
     stand_in train "
         case \$1 in doctor) echo 'ok    cuda          cuda: a stand-in'; echo 'ok    gpus          $1: a, b, c'; exit ;; esac
         factor=1
-        case \$* in *--ranks*) factor=$3; echo 'ranks   $2' ;; esac
+        case \$* in
+        *--processes*) factor=$3; echo 'ranks   2 = dp 2 (processes, NCCL 2.28.9, 1 thread each)'; . $PWD/hosts ;;
+        *--ranks*) factor=$3; echo 'ranks   $2' ;;
+        esac
         case \$* in *--out*) while [ \$# -gt 1 ]; do shift; done ;; esac
         echo \"\$CUDA_VISIBLE_DEVICES\" >>$PWD/visible
         mkdir -p \$1
@@ -124,11 +128,38 @@ trains 2 '2 = dp 2 (threads, 1 thread each)' 1
 expect_code "gpu_check: a grid that should use NCCL and does not ends with 1" 1 "$script" nccl.2.zero3
 check "gpu_check: a grid that does not use NCCL is reported" grep -q '^ *| ERROR: the run does not say: NCCL' output
 trains 1 'ranks share the GPU, and reach each other through its memory' 1
+: >hosts
 expect_code "gpu_check: on one GPU all grids of one GPU pass" 0 "$script" nccl
 check "gpu_check: ranks that share a GPU are reported as such" \
     grep -qE "^ok *nccl.1.tp2pp2 .* of one rank's; ranks share the GPU$" output
-check "gpu_check: on one GPU seven grids run and the others are skipped" test "$(tail -n 1 output)" = \
-    "8 passed, 0 failed, 14 skipped"
+check "gpu_check: on one GPU 17 grids run and the others are skipped, as is the test of NCCL that is not built" \
+    test "$(tail -n 1 output)" = "18 passed, 0 failed, 15 skipped"
+check "gpu_check: the test of NCCL comes before all grids, and the grids of processes come after the others" \
+    test "$(sed -nE 's/^(ok|skip) *nccl\.([a-z0-9]*).*/\2/p' output | uniq | paste -sd ' ')" = 'self 1 2 4 2 hosts'
+# shellcheck disable=SC2016 # the fake train expands it
+echo 'env | grep ^NCCL_ >>'"$PWD/settings" >hosts
+expect_code "gpu_check: a grid of processes on one GPU passes" 0 "$script" nccl.hosts.4.pp2
+check "gpu_check: a grid of processes reports how NCCL was used" \
+    grep -q "^ok *nccl.hosts.4.pp2 .* of one rank's; processes, NCCL 2.28.9$" output
+check "gpu_check: processes on one GPU count as different hosts, connected by the loopback" \
+    test "$(grep -cxE 'NCCL_(HOSTID=each|SOCKET_IFNAME=lo|IB_DISABLE=1|NET=Socket|P2P_DISABLE=1)' settings)" -eq 5
+trains 1 unasked 1.0001
+expect_code "gpu_check: a grid of processes with other losses ends with 1" 1 "$script" nccl.hosts.2.ddp
+trains 1 unasked 1
+echo "echo 'error[86] group dp, call 0, connect: rank 0 has waited 20 s'; exit 86" >hosts
+expect_code "gpu_check: grids of processes that hang end with 1" 1 "$script" nccl.hosts
+check "gpu_check: after two grids that hang no other grid of processes is tried" \
+    test "$(tail -n 1 output)" = "1 passed, 2 failed, 8 skipped"
+check "gpu_check: the grids that hang are named" grep -q \
+    '^skip *nccl.hosts.2.tp2 .* not tried, because 2 ranks,2 ranks with zero_optimization.stage=3 hang$' output
+check "gpu_check: a grid that hangs is reported with the rank that waits" grep -q '^ *| error\[86\] group dp' output
+echo 'exit 71' >hosts
+expect_code "gpu_check: grids of processes that fail end with 1" 1 "$script" nccl.hosts
+check "gpu_check: grids of processes that fail are all tried" test "$(tail -n 1 output)" = "1 passed, 10 failed, 0 skipped"
+echo 'sleep 60' >hosts
+expect_code "gpu_check: a grid of processes that is stopped ends with 1" 1 env CHECK_LIMIT=5 "$script" nccl.hosts.2.ddp
+check "gpu_check: a grid of processes that is stopped counts as one that hangs" \
+    grep -qx '2 ranks' "$copy/build/gpu_check/grids/hang"
 
 # An item that is not about several GPUs sees only one.
 # shellcheck disable=SC2016 # the stand-in expands it
