@@ -51,6 +51,9 @@ check "nccl processes: two processes on one GPU use NCCL" \
 near "nccl processes: two processes on one GPU train as one rank does" one shared
 expect_code "nccl processes: two processes on one GPU end with 78" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --processes --out none
 check "nccl processes: two processes on one GPU are both named, once" test "$(grep -c '^error\[78\] ranks 0 and 1 are processes with the same GPU, 0000:01:00.0, where a process cannot reach the memory of another; leave out --processes, write --ranks 1' output)" -eq 1
+# Commands on a run start their ranks as they are asked to.
+expect_code "nccl processes: eval by threads that share a GPU succeeds" 0 "$TRAIN" eval one --ranks 2
+expect_code "nccl processes: eval by processes with one GPU ends with 78" 78 "$TRAIN" eval one --ranks 2 --processes
 EMU_DEVICES=2 EMU_BUS=same expect_code "nccl processes: a GPU that is listed twice ends with 78" 78 "$TRAIN" "$TINY" \
     "${run[@]}" --ranks 2 --processes --out none
 check "nccl processes: a GPU that is listed twice is named" \

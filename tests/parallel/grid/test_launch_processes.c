@@ -7,6 +7,7 @@
 #include "parallel/grid/launch.h"
 #include "tests/support/files/child.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -246,6 +247,40 @@ static void test_the_ranks_end_with_the_launcher(void **state)
     assert_int_equal(signalled(wait_for_ever, SIGKILL), -SIGKILL);
 }
 
+/* ---- a rank that cannot be started ----------------------------------------------------------- */
+
+pid_t __real_fork(void);
+pid_t __wrap_fork(void);
+
+static int forks = -1; /* how many more succeed; < 0: all */
+
+pid_t __wrap_fork(void)
+{
+    if (forks == 0) {
+        errno = EAGAIN;
+        return -1;
+    }
+    if (forks > 0) forks--;
+    return __real_fork();
+}
+
+static void launch_two_of_three(void *context)
+{
+    LaunchOptions options = {.timeout = LONGEST, .processes = true};
+    (void)context;
+    forks = 2;
+    exit(launch_ranks(3, &options, wait_for_ever, NULL));
+}
+
+static void test_a_rank_that_cannot_be_started_ends_those_that_have_been(void **state)
+{
+    char text[1024];
+    (void)state;
+    assert_int_equal(child_run(launch_two_of_three, NULL, text, sizeof text), EXIT_SYSTEM);
+    assert_string_equal(text, "error[71] rank 2 of 3 cannot be started as a process: Resource "
+                              "temporarily unavailable\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_ends_early_ends_all_ranks),
         cmocka_unit_test(test_the_launcher_passes_signals_on_to_rank_0),
         cmocka_unit_test(test_the_ranks_end_with_the_launcher),
+        cmocka_unit_test(test_a_rank_that_cannot_be_started_ends_those_that_have_been),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
