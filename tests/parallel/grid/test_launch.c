@@ -4,7 +4,7 @@
 #include "model/core/log.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
-#include "tests/support/files/child.h"
+#include "tests/support/grid/launched_ranks.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -19,8 +19,6 @@
 
 #include <cmocka.h>
 #undef fail /* fail() of check.h is used here, not cmocka's */
-
-enum { LONGEST = 30 /* seconds */ };
 
 /* What each rank records about itself. */
 typedef struct {
@@ -59,7 +57,7 @@ static void test_every_rank_runs_once_with_its_coordinates(void **state)
     static const int sizes[] = {1, 2, 3, 5, LAUNCH_MAX_RANKS};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         Seen seen = {.main = pthread_self()};
-        LaunchOptions options = {.timeout = LONGEST};
+        LaunchOptions options = {.timeout = LAUNCHED_LONGEST};
         assert_int_equal(launch_ranks(sizes[i], &options, look, &seen), 40);
         assert_int_equal(atomic_load(&seen.bodies), sizes[i]);
         for (int r = 0; r < sizes[i]; r++)
@@ -85,48 +83,9 @@ static void test_a_ranks_place_names_only_axes_with_several_ranks(void **state)
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-typedef struct {
-    LaunchBody body;
-    LaunchOptions options;
-} Launch;
-
-static void launch(void *context)
-{
-    const Launch *l = context;
-    int code = launch_ranks(3, &l->options, l->body, NULL);
-    fail((ExitCode)code, "after the ranks"); /* there is only one rank again */
-}
-
-/* Returns the exit code of a child process that launches the body on three ranks, and its output.
- */
-static int child(LaunchBody body, double timeout, char *text, size_t n)
-{
-    return child_run(launch, &(Launch){body, {.timeout = timeout}}, text, n);
-}
-
-static int wait_for_all(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    return EXIT_MISSING;
-}
-
-static int fail_on_the_last(Comm *world, void *context)
-{
-    if (world->rank == 2) fail(EXIT_DAMAGED, "a file is torn");
-    return wait_for_all(world, context);
-}
-
-static int fail_on_each(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    fail(EXIT_DAMAGED, "a file is torn");
-}
-
 static int leave_at_once(Comm *world, void *context)
 {
-    return world->rank == 0 ? EXIT_OK : wait_for_all(world, context);
+    return world->rank == 0 ? EXIT_OK : launched_wait(world, context);
 }
 
 static int come_never(Comm *world, void *context)
@@ -134,31 +93,22 @@ static int come_never(Comm *world, void *context)
     if (world->rank == 1)
         for (;;)
             pause();
-    return wait_for_all(world, context);
+    return launched_wait(world, context);
 }
 
-static int fail_together(Comm *world, void *context)
+static int child(LaunchBody body, double timeout, char *text, size_t n)
 {
-    (void)context;
-    control_fail(world, EXIT_DIVERGED, "all of %d saw it", world->size);
+    LaunchOptions options = {.timeout = timeout};
+    return launched_ranks_end(body, &options, text, n);
 }
 
 static void test_a_rank_that_fails_ends_all_ranks(void **state)
 {
     (void)state;
     char text[4096];
-    assert_int_equal(child(wait_for_all, LONGEST, text, sizeof text), EXIT_MISSING);
-    assert_string_equal(text, "error[66] after the ranks\n");
-    assert_int_equal(child(fail_on_the_last, LONGEST, text, sizeof text), EXIT_DAMAGED);
-    assert_string_equal(text, "error[65] rank 2 dp 2: a file is torn\n");
-    for (int i = 0; i < 20; i++) {
-        assert_int_equal(child(fail_on_each, LONGEST, text, sizeof text), EXIT_DAMAGED);
-        assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); /* a single line */
-    }
-    assert_int_equal(child(leave_at_once, LONGEST, text, sizeof text), EXIT_PEER_LOST);
+    launched_ends_alike(false);
+    assert_int_equal(child(leave_at_once, LAUNCHED_LONGEST, text, sizeof text), EXIT_PEER_LOST);
     assert_int_equal(child(come_never, 0.2, text, sizeof text), EXIT_HANG);
-    assert_int_equal(child(fail_together, LONGEST, text, sizeof text), EXIT_DIVERGED);
-    assert_string_equal(text, "error[88] all of 3 saw it\n");
 }
 
 /* ---- equal ranks ----------------------------------------------------------------------------- */
@@ -188,8 +138,8 @@ static void test_ranks_that_differ_are_refused(void **state)
 {
     (void)state;
     char text[4096];
-    assert_int_equal(child(compare_alike, LONGEST, text, sizeof text), EXIT_MISSING);
-    assert_int_equal(child(compare_different, LONGEST, text, sizeof text), EXIT_CONFIG);
+    assert_int_equal(child(compare_alike, LAUNCHED_LONGEST, text, sizeof text), EXIT_MISSING);
+    assert_int_equal(child(compare_different, LAUNCHED_LONGEST, text, sizeof text), EXIT_CONFIG);
     assert_string_equal(text, "error[78] ranks differ: rank 0 computes on avx512, 2 threads, rank "
                               "2 computes on avx512, 1 thread; set cpu.threads\n");
 }
@@ -217,7 +167,7 @@ static void test_ranks_can_open_their_devices_at_the_same_time(void **state)
 {
     (void)state;
     static const BlasChoice choice[] = {BLAS_AUTO, BLAS_BUILTIN};
-    LaunchOptions options = {.timeout = LONGEST};
+    LaunchOptions options = {.timeout = LAUNCHED_LONGEST};
     for (int i = 0; i < 6; i++)
         assert_int_equal(launch_ranks(4, &options, open_a_device, (void *)&choice[i % 2]), 0);
 }

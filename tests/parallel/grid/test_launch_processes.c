@@ -6,6 +6,7 @@
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
 #include "tests/support/files/child.h"
+#include "tests/support/grid/launched_ranks.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -22,7 +23,7 @@
 #include <cmocka.h>
 #undef fail /* fail() of check.h is used here, not cmocka's */
 
-enum { LONGEST = 30 /* seconds */, RANKS = 3 };
+enum { LONGEST = LAUNCHED_LONGEST, RANKS = LAUNCHED_RANKS };
 
 /* ---- what comes back ------------------------------------------------------------------------- */
 
@@ -72,78 +73,40 @@ static void test_the_result_and_the_code_of_rank_0_come_back(void **state)
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-typedef struct {
-    LaunchBody body;
-    double timeout;
-} Launch;
-
-static void launch(void *context)
-{
-    const Launch *l = context;
-    LaunchOptions options = {.timeout = l->timeout, .processes = true};
-    exit(launch_ranks(RANKS, &options, l->body, NULL));
-}
-
-/* Launches the body in a child process. Returns its exit code, or minus its signal. */
-static int child(LaunchBody body, double timeout, char *text, size_t n)
-{
-    return child_run(launch, &(Launch){body, timeout}, text, n);
-}
-
-static int wait_for_all(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    return EXIT_MISSING;
-}
-
-static int fail_on_the_last(Comm *world, void *context)
-{
-    if (world->rank == 2) fail(EXIT_DAMAGED, "a file is torn");
-    return wait_for_all(world, context);
-}
-
-static int fail_on_each(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    fail(EXIT_DAMAGED, "a file is torn");
-}
-
-static int fail_together(Comm *world, void *context)
-{
-    (void)context;
-    control_fail(world, EXIT_DIVERGED, "all of %d saw it", world->size);
-}
-
 static int kill_the_first(Comm *world, void *context)
 {
     if (world->rank == 0) raise(SIGKILL);
-    return wait_for_all(world, context);
+    return launched_wait(world, context);
 }
 
 static int kill_the_last(Comm *world, void *context)
 {
     if (world->rank == 2) raise(SIGKILL);
-    return wait_for_all(world, context);
+    return launched_wait(world, context);
 }
 
 static int exit_from_the_first(Comm *world, void *context)
 {
     if (world->rank == 0) exit(EXIT_OK);
-    return wait_for_all(world, context);
+    return launched_wait(world, context);
 }
 
 static int exit_from_the_last(Comm *world, void *context)
 {
     if (world->rank == 2) exit(EXIT_OK);
-    return wait_for_all(world, context);
+    return launched_wait(world, context);
 }
 
 static int stop_the_last(Comm *world, void *context)
 {
     if (world->rank == 2) raise(SIGSTOP);
-    return wait_for_all(world, context);
+    return launched_wait(world, context);
+}
+
+static void test_a_rank_that_fails_ends_all_ranks(void **state)
+{
+    (void)state;
+    launched_ends_alike(true);
 }
 
 /* Whatever ends a rank, the others end soon with the first failure's code, and one line says
@@ -157,10 +120,6 @@ static void test_a_rank_that_ends_early_ends_all_ranks(void **state)
         int code;
         const char *line;
     } rows[] = {
-        {wait_for_all, LONGEST, EXIT_MISSING, ""},
-        {fail_on_the_last, LONGEST, EXIT_DAMAGED, "error[65] rank 2 dp 2: a file is torn\n"},
-        {fail_on_each, LONGEST, EXIT_DAMAGED, ": a file is torn\n"},
-        {fail_together, LONGEST, EXIT_DIVERGED, "error[88] all of 3 saw it\n"},
         {kill_the_first, LONGEST, EXIT_PEER_LOST,
          "error[87] the process of rank 0 was killed by signal 9 (Killed)\n"},
         {kill_the_last, LONGEST, EXIT_PEER_LOST, "killed by signal 9"},
@@ -172,7 +131,8 @@ static void test_a_rank_that_ends_early_ends_all_ranks(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[4096];
         double start = seconds_now();
-        int code = child(rows[i].body, rows[i].timeout, text, sizeof text);
+        LaunchOptions options = {.timeout = rows[i].timeout, .processes = true};
+        int code = launched_ranks_end(rows[i].body, &options, text, sizeof text);
         if (code != rows[i].code || strstr(text, rows[i].line) == NULL)
             print_error("row %zu: code %d, and \"%s\"\n", i, code, text);
         assert_int_equal(code, rows[i].code);
@@ -224,8 +184,8 @@ static int signalled(LaunchBody body, int number)
 {
     char first, text[1024];
     int said;
-    Launch l = {body, LONGEST};
-    pid_t launcher = child_start(launch, &l, &said);
+    LaunchedRanks l = {body, {.timeout = LONGEST, .processes = true}};
+    pid_t launcher = child_start(launched_ranks, &l, &said);
     assert_int_equal(read(said, &first, 1), 1);
     kill(launcher, number);
     /* The read within child_end ends when no process has the other end open any more. */
@@ -285,6 +245,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_result_and_the_code_of_rank_0_come_back),
+        cmocka_unit_test(test_a_rank_that_fails_ends_all_ranks),
         cmocka_unit_test(test_a_rank_that_ends_early_ends_all_ranks),
         cmocka_unit_test(test_the_launcher_passes_signals_on_to_rank_0),
         cmocka_unit_test(test_the_ranks_end_with_the_launcher),
