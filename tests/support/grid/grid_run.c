@@ -20,7 +20,69 @@ typedef struct {
     const GridHooks *hooks;
     int steps;
     bool masked;
+    struct Shared *shared; /* ranks are processes: where rank 0 leaves the results */
 } Job;
+
+/* The results of rank 0 in memory that it shares with the test: a run whose pointers point into
+ * `bytes`. Forked processes have it at the same address. */
+typedef struct Shared {
+    GridRun run;
+    size_t used;
+    char bytes[48 << 20];
+} Shared;
+
+/* ---- results of processes -------------------------------------------------------------------- */
+
+static void *put(Shared *to, const void *from, size_t bytes)
+{
+    CHECK(to->used + bytes <= sizeof to->bytes, "results of %zu bytes", to->used + bytes);
+    void *p = memcpy(to->bytes + to->used, from, bytes);
+    to->used += (bytes + 63) / 64 * 64;
+    return p;
+}
+
+/* In rank 0: copies the run to the shared memory. */
+static void pass_on(Shared *to, const GridRun *run)
+{
+    to->run = *run;
+    for (int i = 0; i < GRID_COMPARED; i++) {
+        Capture *c = &to->run.step[i];
+        c->gradient = put(to, c->gradient, (size_t)c->n * sizeof *c->gradient);
+        c->weight = put(to, c->weight, (size_t)c->n * sizeof *c->weight);
+    }
+    ParamTable *table = &to->run.table;
+    table->param = put(to, table->param, (size_t)table->n_params * sizeof *table->param);
+}
+
+static void *copy_of(const void *from, size_t bytes)
+{
+    return memcpy(must_alloc(bytes), from, bytes);
+}
+
+/* In the test: returns a run of its own. */
+static GridRun taken_over(const Shared *from)
+{
+    GridRun run = from->run;
+    for (int i = 0; i < GRID_COMPARED; i++) {
+        Capture *c = &run.step[i];
+        c->gradient = copy_of(c->gradient, (size_t)c->n * sizeof *c->gradient);
+        c->weight = copy_of(c->weight, (size_t)c->n * sizeof *c->weight);
+    }
+    run.table.param =
+        copy_of(run.table.param, (size_t)run.table.n_params * sizeof *run.table.param);
+    return run;
+}
+
+/* The shared memory stays for later runs. */
+static Shared *shared_results(void)
+{
+    static Shared *shared;
+    if (shared == NULL) shared = shared_memory(sizeof *shared);
+    shared->used = 0;
+    return shared;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 /* Whether the target of token t of a sample counts: not in every fourth sample, which leaves whole
  * micro-batches without any, and of the others not in a third. */
@@ -92,7 +154,8 @@ static void train(Comm *world, void *context)
         out->hash = hash_bytes(1, last.weight, last.n * (int64_t)sizeof(double));
         out->table = (ParamTable){.n_params = t.session.table.n_params};
         size_t bytes = (size_t)out->table.n_params * sizeof *out->table.param;
-        out->table.param = memcpy(must_alloc(bytes), t.session.table.param, bytes);
+        out->table.param = copy_of(t.session.table.param, bytes);
+        if (job->shared) pass_on(job->shared, out);
     }
     capture_free(&last);
     trainer_close(&t);
@@ -105,14 +168,24 @@ static void run_config(GridRun *out, const GridCase *c, Config *config, int step
 {
     *out = (GridRun){0};
     Job job = {.out = out, .hooks = hooks, .steps = steps, .masked = c->of[GRID_MASKED] != 0};
+    if (ranks_are_processes()) job.shared = shared_results();
     training_of_tokens(&job.training, config, grid_case_ranks(c));
     training_run(&job.training, train, &job);
     training_close(&job.training);
+    if (job.shared) *out = taken_over(job.shared);
 }
 
 void grid_run(GridRun *out, const GridCase *c, int64_t batch, int steps, const GridHooks *hooks)
 {
     run_config(out, c, grid_case_config(c, batch), steps, hooks);
+}
+
+void grid_run_processes(GridRun *out, const GridCase *c, int64_t batch, int steps)
+{
+    bool already = ranks_are_processes();
+    if (!already) setenv("TEST_RANKS", "processes", 1);
+    grid_run(out, c, batch, steps, NULL);
+    if (!already) unsetenv("TEST_RANKS");
 }
 
 void grid_run_free(GridRun *run)
@@ -230,8 +303,8 @@ static void compare_steps(const GridCase *case_, const GridRun *run, Comparison 
     }
 }
 
-/* Steps of the case, the same whenever it is made. */
-static int steps_of(const GridCase *c)
+/* The same whenever the case is made. */
+int grid_steps(const GridCase *c)
 {
     int sum = 0;
     for (int i = 0; i < GRID_CHOICES; i++)
@@ -240,15 +313,36 @@ static int steps_of(const GridCase *c)
     return slow || sum % GRID_LONG != 0 ? GRID_FEW_STEPS : GRID_STEPS;
 }
 
+bool grid_run_good(const GridCase *case_, const GridRun *run, Comparison *c)
+{
+    *c = (Comparison){0};
+    compare_steps(case_, run, c);
+    if (run->drifted[0]) differ(c, "replicas differ after the last step: %s", run->drifted);
+    if (!isfinite(run->loss)) differ(c, "the last loss is not finite");
+    return !c->differs;
+}
+
 bool grid_check(const GridCase *case_, const GridHooks *hooks, Comparison *c)
 {
     GridRun run;
-    *c = (Comparison){0};
-    grid_run(&run, case_, grid_case_batch(case_), steps_of(case_), hooks);
-    compare_steps(case_, &run, c);
-    if (run.drifted[0]) differ(c, "replicas differ after the last step: %s", run.drifted);
-    if (!isfinite(run.loss)) differ(c, "the last loss is not finite");
+    grid_run(&run, case_, grid_case_batch(case_), grid_steps(case_), hooks);
+    bool good = grid_run_good(case_, &run, c);
     grid_run_free(&run);
+    return good;
+}
+
+bool grid_check_processes(const GridCase *case_, Comparison *c)
+{
+    char why[300];
+    GridRun threads, processes;
+    int64_t batch = grid_case_batch(case_);
+    grid_run(&threads, case_, batch, grid_steps(case_), NULL);
+    grid_run_processes(&processes, case_, batch, grid_steps(case_));
+    grid_run_good(case_, &threads, c);
+    if (!grid_runs_equal(&threads, &processes, 0, why, sizeof why))
+        differ(c, "processes and threads: %s", why);
+    grid_run_free(&threads);
+    grid_run_free(&processes);
     return !c->differs;
 }
 

@@ -37,10 +37,21 @@ typedef struct {
 void grid_run(GridRun *out, const GridCase *c, int64_t batch, int steps, const GridHooks *hooks);
 void grid_run_free(GridRun *run);
 
-/* Returns whether the case agrees with its single rank, and its replicas with each other after the
- * last step; sets *c to the deviations and the first difference. Runs of single ranks are kept for
- * later cases. */
+/* Does the same without hooks, on ranks that are processes (process_ranks.h). The ranks are forked,
+ * so this process must not have other threads, and must not have used CUDA if the ranks will. */
+void grid_run_processes(GridRun *out, const GridCase *c, int64_t batch, int steps);
+
+/* Returns the number of steps for which grid_check trains a case. */
+int grid_steps(const GridCase *c);
+/* Trains the case for so many steps. Returns whether it agrees with its single rank, and its
+ * replicas with each other after the last step; sets *c to the deviations and the first difference.
+ * Runs of single ranks are kept for later cases. */
 bool grid_check(const GridCase *case_, const GridHooks *hooks, Comparison *c);
+/* Does the comparison of grid_check for a run of the case. */
+bool grid_run_good(const GridCase *case_, const GridRun *run, Comparison *c);
+/* Does grid_check, and also requires that ranks that are processes compute the same bits as
+ * threads. */
+bool grid_check_processes(const GridCase *case_, Comparison *c);
 /* Returns whether two runs have the same bits in everything that was captured, except that the
  * norms may differ by the relative amount `norm`. */
 bool grid_runs_equal(const GridRun *a, const GridRun *b, double norm, char *why, size_t n);

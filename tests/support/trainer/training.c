@@ -121,7 +121,7 @@ void training_close(Training *t)
 
 void training_run(const Training *t, RankBody body, void *context)
 {
-    session_launch(t->config, t->ranks, false);
+    session_launch(t->config, t->ranks, ranks_are_processes());
     thread_ranks(t->ranks, 60, body, context);
 }
 

@@ -1,5 +1,4 @@
-/* training.h -- opens trainers for tests: config and data once, then a trainer on each rank, where
- * ranks are threads. */
+/* training.h -- opens trainers for tests: config and data once, then a trainer on each rank. */
 #ifndef TESTS_SUPPORT_TRAINER_TRAINING_H
 #define TESTS_SUPPORT_TRAINER_TRAINING_H
 
