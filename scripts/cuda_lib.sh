@@ -42,3 +42,6 @@ cuda_library_path() {
     wheels=$(cuda_wheels)
     echo "$1/lib64:$1/lib${wheels:+:${wheels%:}}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 }
+
+# disassemblers: prints the folder of the virtual environment in which scripts/setup.sh installs nvdisasm and cuobjdump
+disassemblers() { echo "${XDG_CACHE_HOME:-${HOME:-}/.cache}/train.c-disassemblers"; }

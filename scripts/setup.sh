@@ -6,8 +6,8 @@
 #   scripts/setup.sh --check   only prints what is missing and exits with 1 if something is (may be combined with --run); what
 #                              only some tests need does not count
 #
-# For some tests it also installs Chromium, and tbparse from PyPI in ~/.cache/train.c-tbparse. If that fails, only these tests are
-# skipped.
+# For some tests it also installs Chromium, and from PyPI tbparse in ~/.cache/train.c-tbparse and, where there is an nvcc whose
+# toolkit lacks them, nvdisasm and cuobjdump in ~/.cache/train.c-disassemblers. If that fails, only these tests are skipped.
 #
 # Must run as root or with a sudo that needs no password; otherwise prints the command to run as root and exits with 77.
 # CJSON_PREFIX=/path names a cJSON that pkg-config does not know.
@@ -28,6 +28,7 @@ has_header() { [ -e "/usr/include/$1" ]; }
 has_module() { has pkg-config && pkg-config --exists "$1"; }
 has_library() { compgen -G "/usr/lib/*/$1" >/dev/null || compgen -G "/lib/*/$1" >/dev/null; }
 has_cjson() { [ -n "${CJSON_PREFIX:-}" ] || has_module libcjson; }
+has_disassembler() { [ -x "${1%/nvcc}/cuobjdump" ] && [ -x "${1%/nvcc}/nvdisasm" ]; }
 has_openblas() { compgen -G '/usr/lib/*/openblas-pthread/libopenblas.so.0' >/dev/null || compgen -G '/usr/l*/*/libopenblas.so.0' >/dev/null; }
 
 missing=()
@@ -59,15 +60,27 @@ if [ $mode = all ]; then
     need python3 has python3
     need shellcheck has shellcheck
 fi
-# Without these some tests are skipped, so it is no error if they cannot be installed. tbparse comes from PyPI, into a virtual
-# environment.
+# Without these some tests are skipped, so it is no error if they cannot be installed. tbparse and the disassemblers come from
+# PyPI, each into a virtual environment.
+# shellcheck source=scripts/cuda_lib.sh
+. "$(dirname "$0")/cuda_lib.sh"
 wanted=() tbparse=${XDG_CACHE_HOME:-${HOME:-}/.cache}/train.c-tbparse need_tbparse=''
+disassemblers=$(disassemblers) need_disassemblers=''
+# cuobjdump of a newer toolkit reads the code of older compilers.
+if [ -n "$need_disassemblers" ]; then
+    python3 -m venv "$disassemblers" &&
+        "$disassemblers/bin/python" -m pip install -q --disable-pip-version-check --no-compile --retries 1 --no-deps --require-hashes \
+            -r "$(dirname "$0")/sass/disassemblers.txt" &&
+        chmod +x "$disassemblers"/lib/python3*/site-packages/nvidia/cu*/bin/* && touch "$disassemblers/complete"
+fi
 if [ $mode = all ]; then
     has chromium-headless-shell || has chromium || wanted+=(chromium-headless-shell)
     [ -e "$tbparse/complete" ] || need_tbparse=tbparse
-    [ -z "$need_tbparse" ] || python3 -c 'import ensurepip' 2>/dev/null || wanted+=(python3-venv)
+    nvcc=$(find_nvcc) && ! has_disassembler "$nvcc" && [ ! -e "$disassemblers/complete" ] && need_disassemblers='nvdisasm cuobjdump'
+    [ -z "$need_tbparse$need_disassemblers" ] || python3 -c 'import ensurepip' 2>/dev/null || wanted+=(python3-venv)
 fi
-optional=("${wanted[@]}" ${need_tbparse:+tbparse})
+# shellcheck disable=SC2206 # words
+optional=("${wanted[@]}" $need_tbparse $need_disassemblers)
 
 if [ ${#missing[@]} -eq 0 ] && [ ${#optional[@]} -eq 0 ]; then
     echo "setup: nothing is missing"
@@ -116,8 +129,17 @@ if [ -n "$need_tbparse" ]; then
             packaging==26.3 absl-py==2.5.1 &&
         "$tbparse/bin/python" -c 'import tbparse' && touch "$tbparse/complete"
 fi
+# cuobjdump of a newer toolkit reads the code of older compilers.
+if [ -n "$need_disassemblers" ]; then
+    python3 -m venv "$disassemblers" &&
+        "$disassemblers/bin/python" -m pip install -q --disable-pip-version-check --no-compile --retries 1 --no-deps --require-hashes \
+            -r "$(dirname "$0")/sass/disassemblers.txt" &&
+        chmod +x "$disassemblers"/lib/python3*/site-packages/nvidia/cu*/bin/* && touch "$disassemblers/complete"
+fi
 if [ $mode = all ]; then
     has chromium-headless-shell || has chromium || echo "setup: there is no Chromium; the test that needs it is skipped"
     [ -e "$tbparse/complete" ] || echo "setup: there is no tbparse; the test that needs it is skipped"
+    [ -z "$need_disassemblers" ] || [ -e "$disassemblers/complete" ] ||
+        echo "setup: there are no nvdisasm and cuobjdump; the tests that need them are skipped"
 fi
 exit 0
