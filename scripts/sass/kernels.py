@@ -1,0 +1,219 @@
+"""kernels.py -- what scripts/sass_report.sh must know about the kernels and cannot read from machine code: how much work a hot
+path does, how often its inner loops run, how many blocks must be resident, and which kernels a training step launches.
+
+A change of a kernel's tiles or of the model's ops must be repeated here. The report ends with an error if a kernel no longer
+exists or if the number of loops in its hot path differs."""
+import collections
+import math
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+# L layers, C hidden size, H heads, G key-value heads, D head size, F width of the MLP, V vocabulary (padded), T tokens of a
+# sequence, B sequences; gpt: LayerNorm, GELU and biases, else RMSNorm, SwiGLU and rotary positions.
+Model = collections.namedtuple('Model', 'name L C H G D F V T B gpt')
+MODELS = [
+    Model('GPT-2 124M', 12, 768, 12, 12, 64, 3072, 50304, 1024, 64, True),
+    Model('GPT-2 1558M', 48, 1600, 25, 25, 64, 6400, 50304, 1024, 16, True),
+    Model('Llama 8B', 32, 4096, 32, 8, 128, 14336, 128256, 4096, 4, False),
+]
+
+
+def rows(m):
+    return m.B * m.T
+
+
+def qkv_width(m):
+    return (m.H + 2 * m.G) * m.D
+
+
+def up_width(m):
+    return m.F if m.gpt else 2 * m.F
+
+
+def parameters(m):
+    """Returns the number of weights without the small vectors."""
+    tables = m.V * m.C * (1 if m.gpt else 2) + (m.T * m.C if m.gpt else 0)
+    return m.L * ((qkv_width(m) + m.H * m.D) * m.C + (up_width(m) + m.F) * m.C) + tables
+
+
+def flops_per_token(m):
+    """Returns the same number as gpt_flops_per_token (model/gpt.c): products forward and backward, causal attention."""
+    return 6 * (m.L * ((qkv_width(m) + m.H * m.D) * m.C + (up_width(m) + m.F) * m.C) + m.V * m.C) + 6 * m.L * m.H * m.D * m.T
+
+
+def visible_pairs(m):
+    """Returns the number of (query, key) pairs in all heads of a layer in which the query sees the key."""
+    return m.B * m.H * m.T * (m.T + 1) / 2
+
+
+def tiles(m, owned, walked):
+    """Returns the number of tiles that the blocks of all query heads of a layer walk, each of which owns `owned` rows."""
+    return m.B * m.H * sum(math.ceil(end / walked) for end in range(owned, m.T + 1, owned))
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+# name: of the row. file, kernel: its source and its name, as sass.short_name writes it. threads, shared: of a block; shared may
+# depend on the model. blocks: how many must be resident on sm_80, sm_90a, sm_100. loops, trips, also: as in sass.hot_path.
+# unit: the work of a hot path of a warp. units, elements, bytes, flops: of a launch, as functions of the model; only attention
+# has flops. model: the model whose launch the table shows.
+Kernel = collections.namedtuple(
+    'Kernel', 'name file kernel threads shared blocks loops trips also unit units elements bytes flops model')
+
+
+def kernel(name, file, kernel_name, threads, blocks, unit, units, elements=None, moved=0, shared=0, loops=(), trips=(), also=(),
+           flops=None, model=0):
+    """Returns a Kernel. moved: bytes per element, or a function of the model. shared, blocks: also one number for all."""
+    per_element = moved if callable(moved) else lambda m: moved
+    return Kernel(name, file, kernel_name, threads, shared if callable(shared) else lambda m: shared,
+                  blocks if isinstance(blocks, tuple) else (blocks,) * 3, loops, trips, also, unit, units, elements,
+                  lambda m: elements(m) * per_element(m) if elements else 0, flops, MODELS[model])
+
+
+def elementwise(name, file, kernel_name, blocks, elements, moved, pack=8, model=0):
+    """A kernel whose threads process `pack` elements each, which take `moved` bytes each."""
+    return kernel(name, file, kernel_name, 256, blocks, '%d x 32 elements' % pack, lambda m: elements(m) / (32 * pack),
+                  elements, moved, also=('global',), model=model)
+
+
+def norm(name, file, kernel_name, blocks, held, moved, model, block=True, **options):
+    """A norm over rows of C elements, of which a thread holds `held` packs. The threads of a row are a block, else a warp."""
+    def warps(m):
+        return math.ceil(m.C / 8 / 32 / held)
+    return kernel(name, file, kernel_name, 32 * warps(MODELS[model]) if block else 256, blocks,
+                  "a warp's part of a row" if block else 'a row', lambda m: rows(m) * warps(m), hidden, moved, model=model,
+                  **options)
+
+
+def attention(name, file, kernel_name, blocks, owned, walked, held, products, trips, model):
+    """Attention on tensor cores: four warps own `owned` rows and walk tiles of `walked` rows. A block keeps `held` rows in
+    shared memory and computes `products` products of each tile."""
+    shared = held * (MODELS[model].D + 8) * 2 + (768 if '_key_' in kernel_name else 0)
+    return kernel(name, file, kernel_name, 128, blocks, "a warp's tile, %d x %d" % (owned // 4, walked),
+                  lambda m: 4 * tiles(m, owned, walked), shared=shared, loops=(1,), trips=trips,
+                  flops=lambda m: products * 2 * m.D * visible_pairs(m), model=model)
+
+
+def hidden(m):
+    return rows(m) * m.C
+
+
+def inner(m):
+    return rows(m) * m.F
+
+
+def logits(m):
+    return rows(m) * m.V
+
+
+SUMS = ('shared', 'convert')  # norm backward keeps sums in shared memory
+KERNELS = [
+    elementwise('activation_forward, GELU', 'elementwise', 'activation_forward_kernel<bf16,8,0>', 8, inner, 4),
+    elementwise('activation_backward, GELU', 'elementwise', 'activation_backward_kernel<bf16,bf16,8,0>', 8, inner, 6),
+    elementwise('gelu_of_sum', 'elementwise', 'gelu_of_sum_kernel<bf16,8>', 8, inner, 8),
+    elementwise('swiglu_forward', 'elementwise', 'swiglu_forward_kernel<bf16,8>', 8, inner, 6, model=2),
+    elementwise('swiglu_backward', 'elementwise', 'swiglu_backward_kernel<bf16,8>', 5, inner, 10, model=2),
+    elementwise('bias_residual', 'elementwise', 'bias_residual_kernel<bf16,8>', 8, hidden, 6),
+    elementwise('rope', 'elementwise', 'rope_kernel<bf16,8>', 6, lambda m: rows(m) * (m.H + m.G) * m.D, 4, pack=16, model=2),
+    elementwise('copy, f32 to bf16', 'memory', 'copy_kernel<bf16,float,4>', 8, hidden, 6, pack=4),
+    norm('norm_forward', 'norm', 'norm_forward_kernel<bf16,8,false,false>', 4, 4, 4, 0, block=False, trips=(5, 5),
+         also=('shuffle',)),
+    norm('norm_forward, a block a row', 'norm', 'norm_forward_kernel<bf16,8,false,true>', 8, 4, 4, 2, shared=128),
+    norm('residual_norm_forward', 'norm', 'norm_forward_kernel<bf16,8,true,false>', 4, 4, 8, 0, block=False, trips=(5, 5),
+         also=('shuffle',)),
+    norm('residual_norm_forward, a block a row', 'norm', 'norm_forward_kernel<bf16,8,true,true>', 8, 4, 8, 2, shared=128),
+    norm('norm_backward', 'norm_backward', 'norm_backward_kernel<bf16,8,1,true>', 5, 1, 8, 0, shared=512 + 32 * 96,
+         loops=(1,), trips=(0, 0), also=SUMS),
+    norm('norm_backward, wide rows', 'norm_backward', 'norm_backward_kernel<bf16,8,2,true>', 2, 2, 8, 2, shared=512,
+         loops=(1,), trips=(0, 0), also=SUMS),
+    kernel('column_sums', 'reduce', 'column_sums_kernel<bf16,8>', 256, 4, '4 x 8 x 32 elements',
+           lambda m: rows(m) * qkv_width(m) / 1024, lambda m: rows(m) * qkv_width(m), 2, shared=8192, loops=(1,)),
+    elementwise('token_forward', 'embedding', 'token_forward_kernel<bf16,8>', 8, hidden, 4),
+    elementwise('position_add', 'embedding', 'position_add_kernel<bf16,8>', 8, hidden, 6),
+    kernel('table_sums', 'embedding', 'table_sums_kernel<bf16,float,4>', 256, 4, '8 x 4 x 32 elements', lambda m: hidden(m) / 1024,
+           hidden, lambda m: 2 + 4 * m.V / rows(m), loops=(1,)),
+    attention('flash_forward, head size 64', 'flash_forward', 'flash_forward_kernel<bf16,64>', 2,
+              128, 64, 256, 2, (4, 4), 0),
+    attention('flash_forward, head size 128', 'flash_forward', 'flash_forward_kernel<bf16,128>', 2,
+              128, 32, 192, 2, (4, 4), 2),
+    attention('flash_backward_query, head size 64', 'flash_backward', 'flash_backward_query_kernel<bf16,64>', 2,
+              128, 32, 384, 3, (2, 2), 0),
+    attention('flash_backward_query, head size 128', 'flash_backward', 'flash_backward_query_kernel<bf16,128>', 2,
+              64, 32, 256, 3, (4, 4), 2),
+    attention('flash_backward_key, head size 64', 'flash_backward', 'flash_backward_key_kernel<bf16,64>', 2,
+              128, 32, 384, 4, (2, 2), 0),
+    attention('flash_backward_key, head size 128', 'flash_backward', 'flash_backward_key_kernel<bf16,128>', 2,
+              64, 32, 256, 4, (4, 4), 2),
+    kernel('loss', 'loss', 'loss_kernel<bf16,8,true>', 512, (1, 2, 2), '8 x 32 logits', lambda m: logits(m) / 256, logits, 4,
+           shared=lambda m: 256 + 2 * m.V, loops=(1, 1)),
+    kernel('loss, a row read twice', 'loss', 'loss_kernel<bf16,8,false>', 512, (2, 2, 2), '4 x 8 x 32 logits',
+           lambda m: logits(m) / 1024, logits, 6, shared=256, loops=(1, 4), also=('mufu',), model=2),
+    kernel('loss_finish', 'loss_cut', 'loss_finish_kernel<bf16,8>', 512, 4, '8 x 32 logits', lambda m: logits(m) / 256, logits, 4,
+           shared=256, loops=(1,)),
+    kernel('sq_norm, f32', 'optimizer', 'sq_norm_kernel<float>', 128, 12, '16 x 32 weights',
+           lambda m: parameters(m) / 512, parameters, 4, loops=(1,)),
+    kernel('adamw, f32 gradients', 'optimizer', 'adamw_kernel<bf16,float,4,ToNearest>', 256, 4, '4 x 32 weights',
+           lambda m: parameters(m) / 128, parameters, 30, shared=64, loops=(1,)),
+    kernel('adamw, stochastic', 'optimizer', 'adamw_kernel<bf16,bf16,4,Stochastic>', 256, 4, '4 x 32 weights',
+           lambda m: parameters(m) / 128, parameters, 22, shared=64, loops=(1,)),
+]
+
+# ---- a training step -------------------------------------------------------------------------------------------------
+HEAD_LOGITS_BYTES = 128 << 20  # of model/head.c
+
+
+def head_chunks(m):
+    """Returns how many chunks of logits a step computes, and the rows of each."""
+    chunks = math.ceil(rows(m) / (HEAD_LOGITS_BYTES // (2 * m.V)))
+    return chunks, math.ceil(rows(m) / chunks)
+
+
+def step_kernels(m):
+    """Returns [(name of a kernel, launches, share of its units and bytes in each)] of one step of a bf16 model with f32 masters,
+    one micro-batch, one rank, and no recomputation. The library computes biases, except those of the residual stream."""
+    narrow = m.C <= 32 * 32
+    one_block = '' if narrow else ', a block a row'
+    size = ', head size %d' % m.D
+    updates = 3 * (m.L + 1)  # an estimate: a launch for each optimizer group of each unit
+    step = [
+        ('token_forward', 1, 1),
+        ('table_sums', 1, 1),
+        ('norm_forward' + one_block, m.L + 1, 1),
+        ('residual_norm_forward' + one_block, m.L, 1),
+        ('norm_backward' + ('' if m.C <= 2048 else ', wide rows'), 2 * m.L + 1, 1),
+        ('bias_residual', m.L, 1),
+        ('flash_forward' + size, m.L, 1),
+        ('flash_backward_query' + size, m.L, 1),
+        ('flash_backward_key' + size, m.L, 1),
+        ('loss' if 2 * m.V <= 227 << 10 else 'loss, a row read twice', head_chunks(m)[0], 1 / head_chunks(m)[0]),
+        ('sq_norm, f32', updates, 1 / updates),
+        ('adamw, f32 gradients', updates, 1 / updates),
+    ]
+    if m.gpt:
+        return step + [('position_add', 1, 1), ('activation_forward, GELU', m.L, 1), ('column_sums', m.L, 1),
+                       ('column_sums', m.L, m.F / qkv_width(m))]
+    return step + [('rope', 2 * m.L, 1), ('swiglu_forward', m.L, 1), ('swiglu_backward', m.L, 1)]
+
+
+def small_launches(m):
+    """Returns how many launches of a step take a few microseconds: sums of partial sums, sorting of tokens, decisions."""
+    return (2 * m.L + 1) + (2 * m.L if m.gpt else 0) + 5 + 3 * (m.L + 1) + 3
+
+
+def block_products(m):
+    """Returns the operations of the matrix products of all blocks, forward and backward."""
+    return rows(m) * 6 * m.L * ((qkv_width(m) + m.H * m.D) * m.C + (up_width(m) + m.F) * m.C)
+
+
+def head_products(m):
+    """Returns the operations of the three products of the head, and the factor by which incomplete tiles of 128 rows raise them."""
+    chunk = head_chunks(m)[1]
+    return rows(m) * 6 * m.V * m.C, math.ceil(chunk / 128) * 128 / chunk
+
+
+def head_gradient_bytes(m):
+    """Returns the bytes of all passes over the f32 gradient of the head's table; the first pass only writes it."""
+    return (2 * head_chunks(m)[0] - 1) * 4 * m.V * m.C
+
+
+def product_launches(m):
+    """Returns the number of matrix products in a step."""
+    return 12 * m.L + 3 * head_chunks(m)[0]
