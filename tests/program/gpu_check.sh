@@ -85,6 +85,9 @@ rm tests/model/test_golden
 expect_code "gpu_check: a test program that is not built is skipped" 0 "$script" goldens
 check "gpu_check: a skipped item names the command that builds its test" \
     grep -q "^skip *goldens .* $PWD/tests/model/test_golden is not built: make CUDA=emu test-programs$" output
+stand_in tests/model/test_golden 'echo "[       OK ] one"; sleep 2'
+expect_code "gpu_check: items for which no time is left end with 0" 0 env CHECK_WHOLE=6 "$script" goldens ranks
+check "gpu_check: items for which no time is left are skipped" grep -q '^skip *ranks .* the 6 s for everything were over$' output
 stand_in tests/model/test_golden 'sleep 60'
 expect_code "gpu_check: an item that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
 check "gpu_check: an item that hangs is reported with its time limit" grep -q '^FAIL *goldens .*stopped after 5 s' output

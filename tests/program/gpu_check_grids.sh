@@ -14,10 +14,15 @@ root=$(realpath "$here/../..")
 mkdir -p project/tests
 cp -r "$root/scripts" project/
 cp -r "$root/tests/program" project/tests/
-export CHECK_TRAIN=$TRAIN CHECK_TESTS=${TRAIN%/*}/tests
-self=$CHECK_TESTS/cuda/test_nccl_self
+self=${TRAIN%/*}/tests/cuda/test_nccl_self
 expect_code "gpu_check: the test of NCCL on one GPU is built" 0 test -x "$self"
 [ -x "$self" ] || finish
+# Copies of the programs do not find the emulated NCCL beside them, but only as a Python package, as PyTorch installs it.
+mkdir -p built/tests/cuda site/nvidia/nccl/lib
+cp "$TRAIN" built/train
+cp "$self" built/tests/cuda/
+ln -s "${TRAIN%/*}/libnccl.so.2" site/nvidia/nccl/lib/
+export CHECK_TRAIN=$PWD/built/train CHECK_TESTS=$PWD/built/tests PYTHONPATH=$PWD/site CUDA_HOME=/toolkit
 EMU_DEVICES=4 EMU_NCCL_RESERVE=$((1 << 20)) EMU_NCCL_COMMS=$PWD/comms expect_code \
     "gpu_check: five items about NCCL and grids pass on the emulated device" 0 project/scripts/gpu_check.sh \
     nccl.self nccl.1.pp2 nccl.4.tp2pp2 nccl.hosts.2.zero3 nccl.hosts.4.tp2
@@ -27,8 +32,8 @@ check "gpu_check: the lines of emulated items say that no GPU has run them" \
 check "gpu_check: three of the emulated grids use NCCL, two of them with processes" \
     test "$(grep -oE "of one rank's; (processes, )?NCCL 2" output | sort | uniq -c | awk '{ printf "%s ", $1 }')" = '1 2 '
 check "gpu_check: results of emulated grids are kept" grep -q '^ok *nccl.4.tp2pp2 ' project/build/gpu_check/results.md
-check "gpu_check: nccl.self reports the time and memory of three communicators, and the library" \
-    grep -qE '^ok *nccl.self .*3 communicators of one rank in [0-9.]+ s, 3 MiB; NCCL 2.28.9, /.*/libnccl.so.2;' output
+check "gpu_check: nccl.self reports the time and memory of three communicators, and the library of the Python package" grep -qE \
+    "^ok *nccl.self .*3 communicators of one rank in [0-9.]+ s, 3 MiB; NCCL 2.28.9, $PWD/site/nvidia/nccl/lib/libnccl.so.2;" output
 check "gpu_check: nccl.self configures its communicators as the program does" \
     test "$(grep ' of 1:' comms | paste -sd ,)" = 'dp of 1: at most 16 CTAs,tp of 1: at most 64 CTAs,pp of 1: at most 8 CTAs'
 check "gpu_check: processes on one GPU leave most of it to each other" \
