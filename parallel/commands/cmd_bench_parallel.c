@@ -105,10 +105,8 @@ static const Config *load_config(const Arguments *a, int way)
     }
     sets[n++] =
         ways[way].sequence ? "parallel.sequence_parallel=true" : "parallel.sequence_parallel=false";
-    const ConfigContext context = {.on_cuda = session_on_cuda,
-                                   .own_gpus = session_own_gpus,
-                                   .world = ranks,
-                                   .own_sets = n - a->set.count};
+    ConfigContext context = session_context(ranks);
+    context.own_sets = n - a->set.count;
     const Config *c = a->config ? config_load(a->config, n, sets, &context, &report)
                                 : config_parse(&context, "GPT-2 124M", gpt2_124m, strlen(gpt2_124m),
                                                n, sets, &report);

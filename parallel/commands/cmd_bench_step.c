@@ -311,7 +311,8 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
 static const Config *bench_config(const Arguments *a)
 {
     ConfigReport report = {0};
-    const ConfigContext context = {.on_cuda = session_on_cuda, .world = 1, .alone = true};
+    ConfigContext context = session_context(1);
+    context.alone = true;
     const Config *c = config_load(a->config, a->set.count, a->set.item, &context, &report);
     if (c == NULL) {
         config_report_print(&report, false, stderr);

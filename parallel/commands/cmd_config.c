@@ -27,10 +27,8 @@ const Config *cmd_config_read(const char *path, ArgList set, int64_t world, Conf
         free(stored);
         return NULL;
     }
-    const ConfigContext context = {.on_cuda = session_on_cuda,
-                                   .own_gpus = session_own_gpus,
-                                   .world = world,
-                                   .stored = stored != NULL};
+    ConfigContext context = session_context(world);
+    context.stored = stored != NULL;
     const Config *config =
         config_load(stored ? stored : path, set.count, set.item, &context, report);
     if (config == NULL) *code = config_report_code(report);

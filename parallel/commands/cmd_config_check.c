@@ -101,8 +101,7 @@ static void print_command(const char *path, const char *options, const Config *c
  * on `world` ranks (0: not given), if its errors say enough. */
 static void explain_refused(const char *path, const ConfigArguments *a, int64_t world)
 {
-    const ConfigContext context = {
-        .on_cuda = session_on_cuda, .own_gpus = session_own_gpus, .world = world};
+    const ConfigContext context = session_context(world);
     const Config *mended;
     ConfigReport notices;
     if (strcmp(path, "-") == 0) return; /* standard input can be read only once */

@@ -56,10 +56,8 @@ void run_configure(Run *run, const RunArguments *a)
         fail(EXIT_MISSING, "%s cannot be read: give the path of a config, e.g. configs/demo.json",
              a->config);
     }
-    const ConfigContext context = {.on_cuda = session_on_cuda,
-                                   .own_gpus = session_own_gpus,
-                                   .world = a->ranks > 0 || a->run != NULL ? a->ranks : 1,
-                                   .resumed = a->run != NULL};
+    ConfigContext context = session_context(a->ranks > 0 || a->run != NULL ? a->ranks : 1);
+    context.resumed = a->run != NULL;
     run->config = config_load(a->config, a->set.count, a->set.item, &context, &report);
     config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
     int code = config_report_code(&report);

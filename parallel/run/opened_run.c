@@ -28,8 +28,9 @@ static const Config *read_config(const char *run, int64_t ranks, int n_sets,
         fail(EXIT_PERMISSION, "cannot open %s: %s", path, strerror(EACCES));
     if (stat(path, &info) != 0)
         fail(EXIT_MISSING, "%s is not the folder of a run: it has no config.json", run);
-    const ConfigContext context = {
-        .on_cuda = session_on_cuda, .own_gpus = session_own_gpus, .stored = true, .opened = ranks};
+    ConfigContext context = session_context(0);
+    context.stored = true;
+    context.opened = ranks;
     const Config *config = config_load(path, n_sets, sets, &context, &report);
     if (config == NULL) {
         config_report_print(&report, false, stderr);

@@ -43,9 +43,14 @@ bool session_on_cuda(const Config *config)
     return choice != NULL && strcmp(choice->name, "cuda") == 0;
 }
 
-bool session_own_gpus(const Config *config)
+static bool own_gpus(const Config *config)
 {
     return session_on_cuda(config) && gpus_each(device_survey("cuda"), config->world);
+}
+
+ConfigContext session_context(int64_t world)
+{
+    return (ConfigContext){.on_cuda = session_on_cuda, .own_gpus = own_gpus, .world = world};
 }
 
 bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n)

@@ -37,12 +37,11 @@ typedef struct {
  * share this machine's cores; NULL means a single rank. Returns false and sets `err` on failure. */
 bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n);
 /* Returns whether session_open_device will open a CUDA device; looks for one if the config leaves
- * the choice open, and prepares the driver for config->world ranks. config_load takes this function
- * as ConfigContext.on_cuda. */
+ * the choice open, and prepares the driver for config->world ranks. */
 bool session_on_cuda(const Config *config);
-/* Returns whether each of config->world ranks will have a GPU of its own. config_load takes this
- * function as ConfigContext.own_gpus. */
-bool session_own_gpus(const Config *config);
+/* Returns what config_load must know of this machine to read a config for `world` ranks
+ * (ConfigContext.world): its devices. */
+ConfigContext session_context(int64_t world);
 
 /* Returns how to start `ranks` ranks that will open a session of the config: as processes if
  * `processes`, otherwise as threads, for which it prepares the GPUs (gpus_prepare). */

@@ -134,10 +134,8 @@ static const Config *load(const VerifyOptions *o, const Settings *s, int64_t wor
                           int *code)
 {
     ConfigReport report = {0};
-    const ConfigContext context = {.on_cuda = session_on_cuda,
-                                   .own_gpus = session_own_gpus,
-                                   .world = world,
-                                   .own_sets = s->n - s->given};
+    ConfigContext context = session_context(world);
+    context.own_sets = s->n - s->given;
     const Config *config = config_load(o->config, s->n, s->item, &context, &report);
     if (config == NULL && aloud) config_report_print(&report, false, stderr);
     if (config == NULL) *code = config_report_code(&report);
