@@ -159,7 +159,8 @@ void grid_connect(Grid *grid, Comm *world)
     const Comm *comm[GRID_COMMS];
     grid_comms(grid, comm);
     /* All ranks open them in the same order, because each call waits for the peers. NCCL allocates
-     * memory for each communicator, so all ranks meet before that and after it. */
+     * memory for each communicator, so all ranks meet before that and after it: a rank is done with
+     * the first uses of its group before other ranks are done with theirs. */
     for (int i = 0; i < GRID_COMMS; i++) {
         comm_barrier(world);
         nccl_start((Comm *)comm[i]);

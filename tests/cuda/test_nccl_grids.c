@@ -9,6 +9,7 @@
 #include "parallel/zero/state.h"
 #include "tests/support/grid/grid_run.h"
 #include "tests/support/support.h"
+#include "tests/support/trainer/training.h"
 #include "tests/support/turns.h"
 
 #include <dlfcn.h>
@@ -20,7 +21,7 @@
 
 #include <cmocka.h>
 
-enum { MOST_RANKS = 4 };
+enum { MOST_RANKS = 4, RANKS_THAT_MEET = 6 };
 
 /* The models have few heads and small tables, because the emulated device is slow. The cases cover
  * each number of ranks of each axis, each pair of axes, each schedule, each ZeRO stage and each
@@ -148,6 +149,39 @@ static void test_bug_16_31_ranks_with_a_gpu_each_train_like_a_single_rank(void *
     assert_int_equal(bad, 0);
 }
 
+/* ---- meetings -------------------------------------------------------------------------------- */
+
+static void open_and_close(Comm *world, void *context)
+{
+    Trainer t;
+    training_open_rank(&t, world, context);
+    check_connected(&t, NULL);
+    trainer_close(&t);
+}
+
+/* NCCL allocates memory when it connects a group, so a rank must not begin with the next group
+ * while a call of any rank is under way. Here two first stages are done with the messages of their
+ * pipelines, while the call of a second stage waits for the third, whose host is late. If the first
+ * stages allocated memory for their group of the axis dp, this would wait for the second stage's
+ * GPU and keep the third stage's host from launching its call. With fewer ranks, no two
+ * neighbouring groups of grid_connect need the meeting. */
+static void test_ranks_meet_before_nccl_connects_each_group(void **state)
+{
+    (void)state;
+    GridCase c;
+    Training training;
+    cuda_devices_needed(RANKS_THAT_MEET);
+    assert_true(grid_case_read(&c, "1,0,2,0,0,0,0,0,2,13,0,1,0,0,0,3")); /* dp 2 x pp 3 */
+    Config *config = grid_case_config(&c, grid_case_batch(&c));
+    config->parallel.timeout = 20; /* without the meeting the test ends after this time */
+    set_mode(MODES - 1, 1);
+    setenv("EMU_NCCL_FAULT", "4:GroupEnd:2:late", 1);
+    training_of_tokens(&training, config, RANKS_THAT_MEET);
+    training_run(&training, open_and_close, &training);
+    training_close(&training);
+    unsetenv("EMU_NCCL_FAULT");
+}
+
 /* ---- masters --------------------------------------------------------------------------------- */
 
 void __real_optimizer_init(Optimizer *optimizer, Device *dev) __attribute__((weak));
@@ -222,10 +256,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_that_are_processes_train),
+        cmocka_unit_test(test_ranks_meet_before_nccl_connects_each_group),
         cmocka_unit_test(test_masters_are_copied_after_the_first_weight_gather),
         cmocka_unit_test(test_bug_16_31_ranks_with_a_gpu_each_train_like_a_single_rank),
     };
     setenv("TEST_DEVICE", "cuda", 1);
-    setenv("EMU_DEVICES", "4", 0);
+    setenv("EMU_DEVICES", "6", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,7 @@ static thread_local struct {
     int code;
     ncclComm *comm;
 } never;
+static thread_local bool late;  /* its next launch is late */
 static thread_local bool wrong; /* the calling thread is making a call with a wrong result */
 
 /* Parses one fault, which is the whole variable if it has no comma. */
@@ -56,8 +57,9 @@ static bool read_part(const std::string &part, Faults *faults)
     bool coded = one.kind == "error" || one.kind == "async";
     if (coded && (sscanf(rest, "=%d%n", &one.code, &used) != 1 || rest[used] != '\0')) return false;
     faults->list.push_back(one);
-    return coded || (*rest == '\0' && (one.kind == "never" || one.kind == "wrong" ||
-                                       one.kind == "kill" || one.kind == "vanish"));
+    return coded ||
+           (*rest == '\0' && (one.kind == "never" || one.kind == "wrong" || one.kind == "late" ||
+                              one.kind == "kill" || one.kind == "vanish"));
 }
 
 static Faults read_faults(const std::string &text)
@@ -119,6 +121,10 @@ static ncclResult_t play(const Planted &planted, const char *function, int devic
         wrong = true;
         return ncclSuccess;
     }
+    if (planted.kind == "late") {
+        late = true;
+        return ncclSuccess;
+    }
     if (planted.kind == "kill") kill(getpid(), SIGKILL);
     if (planted.kind == "vanish") cut(device);
     while (planted.kind == "kill" || planted.kind == "vanish" || makes)
@@ -150,6 +156,12 @@ bool faults_never(ncclComm *first)
     if (planted && never.code) (never.comm ? never.comm : first)->async = never.code;
     never = {};
     return planted;
+}
+
+void faults_delay(void)
+{
+    if (late) usleep(500000);
+    late = false;
 }
 
 bool faults_wrong(void)

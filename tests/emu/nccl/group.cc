@@ -105,6 +105,7 @@ static ncclResult_t launch(Call *const *call, int n)
     }
     bool never = !rules_launch(call, n);
     ncclResult_t code = never ? ncclSuccess : first_use(plans, n_plans);
+    faults_delay();
     for (; p < n_plans && code == ncclSuccess; p++) {
         plans[p]->never = never;
         plan_launch(plans[p]);

@@ -28,7 +28,8 @@
  *                     nothing), async=CODE (it returns success, never completes, and the code
  *                     becomes the communicator's asynchronous error), never (the same without an
  *                     error; an init does not return), wrong (all numbers of the call's result get
- *                     the other sign), kill (kills the process) or vanish (closes the device's
+ *                     the other sign), late (the call is launched half a second late, after it has
+ *                     met its peers), kill (kills the process) or vanish (closes the device's
  *                     connections and blocks the thread). version=CODE makes
  *                     ncclGetVersion return the code. missing=FUNCTION, with its prefix, hides the
  *                     function from dlsym

@@ -52,6 +52,9 @@ ncclResult_t faults_enter(const char *function, int device, ncclComm *comm);
 /* Returns whether the calling thread's next launch never completes. Its asynchronous error, if any,
  * is stored in the call's communicator, or in `first` if the call has none. */
 bool faults_never(ncclComm *first);
+/* Called when the first uses of a launch are over: delays the calling thread if the launch is late.
+ */
+void faults_delay(void);
 /* Returns whether the call that the calling thread is making has a wrong result. */
 bool faults_wrong(void);
 bool faults_missing(const char *function);
