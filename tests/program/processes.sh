@@ -32,7 +32,8 @@ nothing_left() {
 
 # ---- the bits of threads ---------------------------------------------------------------------------------------------
 grid=(--ranks 4 --set parallel.tensor=2 --set zero_optimization.stage=2)
-expect_code "processes: a run on threads succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --out threads
+expect_code "processes: a run on threads succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --set checkpoint.save_interval=6 \
+    --set checkpoint.keep=0 --out threads
 expect_code "processes: a run on processes succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --processes --out processes
 check "processes: a run prints that its ranks are processes" \
     grep -q '^ranks   4 = dp 2 x tp 2 (processes, 1 thread each), ZeRO 2$' output
@@ -42,6 +43,15 @@ stages=(--ranks 2 --set parallel.pipeline=2 --set train_steps=6)
 expect_code "processes: stages as threads succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --out stages
 expect_code "processes: stages as processes succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --processes --out stages-p
 same_run "processes: stages as processes have the bits of threads" stages stages-p
+
+# ---- a checkpoint of threads, of which each rank has a part -------------------------------------------------------------
+# The other way, from processes to threads, is below: a run that SIGTERM has stopped.
+mkdir -p moved/checkpoints
+cp threads/config.json threads/metrics.jsonl threads/tokenizer.json moved
+cp -r threads/checkpoints/step_00000006 moved/checkpoints
+expect_code "processes: a run of threads resumes on processes" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --processes --out moved
+check "processes: a run of threads resumes from its checkpoint" grep -q '^resume  step 6 from moved/checkpoints' output
+same_run "processes: a run resumed on processes has the bits of an uninterrupted run" threads moved
 
 # ---- other commands --------------------------------------------------------------------------------------------------
 for command in "eval threads" "generate threads --tokens 8 --temperature 0" "verify $TINY --set parallel.tensor=2"; do
@@ -69,6 +79,7 @@ let_go
 check "processes: SIGTERM to the launcher saves and ends with 85 (got $code)" test "$code" -eq 85
 nothing_left "SIGTERM" "${ranks[@]}"
 expect_code "processes: a stopped run resumes on threads" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --out term
+check "processes: a stopped run resumes from its checkpoint" grep -Eq '^resume  step [0-9]+ from term/checkpoints' output
 same_run "processes: a run resumed on threads has the bits of an uninterrupted run" threads term
 start 3 all
 kill -USR1 "$child" "${ranks[@]}"
