@@ -14,6 +14,7 @@ static _Atomic LogMakeRoom make_room;
 static _Thread_local int thread_rank;
 static _Thread_local char thread_place[64];
 static _Thread_local FILE *thread_file;
+static _Atomic(FILE *) process_file;
 
 void log_set_level(LogLevel level)
 {
@@ -46,9 +47,14 @@ void log_set_file(FILE *to)
     thread_file = to;
 }
 
+void log_set_process_file(FILE *to)
+{
+    atomic_store(&process_file, to);
+}
+
 FILE *log_file(void)
 {
-    return thread_file;
+    return thread_file ? thread_file : atomic_load(&process_file);
 }
 
 void log_set_live_line(LogMakeRoom new_make_room)
@@ -98,9 +104,10 @@ void log_message(LogLevel level, const char *fmt, ...)
 {
     va_list args;
     FILE *to;
-    if (thread_file) {
+    FILE *file = log_file();
+    if (file) {
         va_start(args, fmt);
-        print_message(thread_file, level, false, fmt, args);
+        print_message(file, level, false, fmt, args);
         va_end(args);
     }
     if (!is_printed(level, &to)) return;
@@ -122,7 +129,8 @@ void log_field(const char *label, const char *fmt, ...)
     va_start(args, fmt);
     utf8_format(text, sizeof text, fmt, args);
     va_end(args);
-    if (thread_file) terminal_field(thread_file, label, text, COLUMN);
+    FILE *file = log_file();
+    if (file) terminal_field(file, label, text, COLUMN);
     if (!is_printed(LOG_INFO, &to)) return;
     flockfile(to);
     leave_live_line(to, false);
@@ -193,6 +201,7 @@ void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list
      * answer keep it from the console. */
     bool console_first = log_can_write(fileno(to), 0);
     if (console_first) print_error(to, text, marked, true);
-    if (thread_file) print_error(thread_file, text, marked, false);
+    FILE *file = log_file();
+    if (file) print_error(file, text, marked, false);
     if (!console_first) print_error(to, text, marked, true);
 }

@@ -22,7 +22,10 @@ int log_rank(void);
 const char *log_place(void);
 /* Sets a file to which this thread also writes its messages of every level; NULL: none. */
 void log_set_file(FILE *to);
-/* Returns the file set by log_set_file. */
+/* Sets a file to which all threads of this process write that have set none of their own; NULL:
+ * none. For a process with one rank. */
+void log_set_process_file(FILE *to);
+/* Returns the file to which this thread writes, or NULL. */
 FILE *log_file(void);
 
 /* Prints one line, on stderr for warnings and errors, otherwise on stdout; a terminal folds it

@@ -91,7 +91,7 @@ static bool open_file(Checkpoint *c, int which, const char *path, char *err, siz
 {
     int64_t bytes = 0, saved = c->manifest.file[which].bytes;
     if (c->file[which] >= 0) return true;
-    /* Ranks are threads of one process: 64 ranks with 128 open files each would far exceed the
+    /* Ranks may be threads of one process: 64 ranks with 128 open files each would far exceed the
      * usual limit of 1024 descriptors. */
     if (!keeps_files(c)) {
         if (c->passing >= 0) {

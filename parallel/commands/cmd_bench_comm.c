@@ -1,5 +1,4 @@
-/* cmd_bench_comm.c -- `./train bench comm`: measures the collectives and messages between ranks,
- * which are threads.
+/* cmd_bench_comm.c -- `./train bench comm`: measures the collectives and messages between ranks.
  *
  * Each call is compared with the time that memory bandwidth allows: the bytes that the call must
  * read and write, at the rate of a long in-place addition on all ranks at once in the same run. If
@@ -22,7 +21,8 @@
 typedef struct {
     int64_t ranks, repetitions, timeout;
     const char *device;
-    bool processes, json;
+    LaunchKind kind;
+    bool json;
 } Arguments;
 
 enum { SIZES = 5, SMALLEST = 1 << 10, LARGEST = 64 << 20 };
@@ -38,6 +38,7 @@ typedef struct {
     char device[160];
     char transport[32]; /* NCCL with its version, or "local": through shared memory */
     Gpus gpus;
+    bool processes;               /* the ranks are processes, not threads */
     double memory;                /* bytes per second of all ranks together */
     double seconds[VERBS][SIZES]; /* median seconds of one call */
 } Result;
@@ -220,7 +221,7 @@ static void print_result(const Result *r)
     } else {
         printf("%s%s %d ranks as %s%s%s, f32, in place, medians of %lld\n", r->device,
                r->gpus == GPUS_ONE ? ", shared by" : " each,", n,
-               r->a->processes ? "processes" : "threads of one process", shared ? "" : ", ",
+               r->processes ? "processes" : "threads of one process", shared ? "" : ", ",
                shared ? "" : r->transport, (long long)r->a->repetitions);
         if (shared) printf("memory, all ranks at once: %.2f GB/s\n", 1e-9 * r->memory);
         printf("%-16s %10s %12s %9s%s\n", "verb", "size", "us", "GB/s",
@@ -238,11 +239,11 @@ static void print_result(const Result *r)
 static int bench_comm(const void *values)
 {
     const Arguments *a = values;
-    Result r = {.a = a};
     gpus_prepare_driver(a->ranks);
-    if (!a->processes) gpus_prepare(device_survey(a->device), (int)a->ranks);
+    bool processes = gpus_prepare(device_survey(a->device), (int)a->ranks, a->kind);
+    Result r = {.a = a, .processes = processes};
     const LaunchOptions launch = {.timeout = (double)a->timeout,
-                                  .processes = a->processes,
+                                  .processes = processes,
                                   .result = &r,
                                   .result_bytes = sizeof r};
     int code = launch_ranks((int)a->ranks, &launch, rank_main, &r);

@@ -38,7 +38,8 @@ typedef struct {
     const char *config; /* NULL: GPT-2 124M */
     ArgList set;
     int64_t ranks, rounds, batch, length;
-    bool processes, json;
+    LaunchKind kind;
+    bool json;
 } Arguments;
 
 /* The measurement of one way in one round. */
@@ -192,7 +193,7 @@ static void measure_round(const Arguments *a, int round, Result *r, Progress *pr
         GridPlace size = config_grid(m.config, 0);
         int ranks = (int)grid_ranks(size);
         data_open_random(&m.data, m.config->model.vocab_size);
-        LaunchOptions launch = session_launch(m.config, ranks, a->processes);
+        LaunchOptions launch = session_launch(m.config, ranks, a->kind);
         launch.size = size;
         launch.result = &m;
         launch.result_bytes = sizeof m;

@@ -314,8 +314,8 @@ static int doctor(const void *values)
     print_finding("ok", "cores", "%d allowed to this process", pool_allowed_cores());
     print_finding(
         "ok", "ranks",
-        "threads of one process, or processes (--processes): --ranks 1 to %d; each has cores / "
-        "ranks threads of its own, and a GPU of its own where there are several",
+        "threads of one process, or processes where there is a GPU for each or with --processes: "
+        "--ranks 1 to %d; each has cores / ranks threads of its own",
         LAUNCH_MAX_RANKS);
     look("zlib", print_unpackers);
     print_memory();

@@ -12,7 +12,8 @@ typedef struct {
     const char *config;
     ArgList set;
     int64_t ranks;
-    bool processes, full;
+    LaunchKind kind;
+    bool full;
     VerifyDtype dtype;
 } Arguments;
 
@@ -30,7 +31,7 @@ static int verify(const void *values)
     VerifyOptions options = {.config = a->config,
                              .set = a->set,
                              .ranks = a->ranks,
-                             .processes = a->processes,
+                             .kind = a->kind,
                              .full = a->full,
                              .dtype = a->dtype};
     return verify_config(&options);

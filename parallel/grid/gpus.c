@@ -1,9 +1,9 @@
 /* gpus.c -- see gpus.h. */
 #include "parallel/grid/gpus.h"
 
+#include "model/core/check.h"
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/grid/control.h"
-#include "parallel/grid/launch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +25,8 @@ void gpus_prepare_driver(int64_t ranks)
     if (ranks > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
-/* All ranks of a machine may be threads of this process: eight of them open several hundred sockets
- * and device files, and the usual soft limit is 1024. */
+/* A rank opens tens of sockets and device files, and all ranks of a machine may be threads of this
+ * process. The usual soft limit is 1024. */
 static void raise_file_limit(void)
 {
     struct rlimit limit;
@@ -35,12 +35,16 @@ static void raise_file_limit(void)
     setrlimit(RLIMIT_NOFILE, &limit); /* if that fails, NCCL reports a file that it cannot open */
 }
 
-void gpus_prepare(DeviceSurvey seen, int ranks)
+bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind)
 {
-    char err[1024];
-    if (!gpus_each(seen, ranks)) return;
-    raise_file_limit();
-    nccl_open(err, sizeof err);
+    bool each = gpus_each(seen, ranks);
+    if (kind.processes && kind.threads)
+        fail(EXIT_USAGE, "--processes and --no-processes contradict each other");
+    if (each && kind.threads) {
+        raise_file_limit();
+        nccl_set_environment();
+    }
+    return ranks > 1 && !kind.threads && (kind.processes || each);
 }
 
 /* The name of a GPU among all ranks, with which NCCL tells GPUs apart, too. */
@@ -49,10 +53,11 @@ typedef struct {
     char bus[32];   /* "": unknown */
 } GpuName;
 
-void gpus_name_host(int rank)
+void gpus_prepare_process(int rank)
 {
     const char *given = getenv("NCCL_HOSTID");
     char name[32];
+    nccl_set_environment();
     if (given == NULL || strcmp(given, "each") != 0) return;
     snprintf(name, sizeof name, "rank-%d", rank);
     setenv("NCCL_HOSTID", name, 1);

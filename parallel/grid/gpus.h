@@ -5,11 +5,12 @@
 #define PARALLEL_GRID_GPUS_H
 
 #include "parallel/comm/comm.h"
+#include "parallel/grid/launch.h"
 
 typedef enum {
     GPUS_NONE, /* a single rank, or ranks on CPUs */
     GPUS_ONE,  /* all ranks share one GPU, and are threads */
-    GPUS_EACH  /* each rank has a GPU; nccl_open has been called */
+    GPUS_EACH  /* each rank has a GPU, and is a process; nccl_open has been called */
 } Gpus;
 
 /* The end of a sentence that begins with "ranks": says how ranks that share a GPU exchange data. */
@@ -22,15 +23,18 @@ bool gpus_each(DeviceSurvey seen, int64_t ranks);
  * reads its environment then. If there are several ranks, sets CUDA_DEVICE_MAX_CONNECTIONS=32
  * unless the environment defines it. */
 void gpus_prepare_driver(int64_t ranks);
-/* To be called before ranks are started as threads that will open the survey's backend. If they
- * will need NCCL, opens it, because that sets environment variables, which is unsafe once there are
- * threads; and raises the limit of open files to the hard limit. Reports no errors; gpus_agree and
- * NCCL do. */
-void gpus_prepare(DeviceSurvey seen, int ranks);
-/* To be called first in the process of a rank. NCCL may connect ranks that are processes on one GPU
- * if they seem to be on different machines, as NCCL_HOSTID says. If the environment has
- * NCCL_HOSTID=each, replaces it by a name of this rank's own. */
-void gpus_name_host(int rank);
+/* To be called before ranks are started that will open the survey's backend. Returns whether they
+ * must be processes: if `kind` says so, or if each will have a GPU of its own and `kind` does not
+ * say that they are threads. Ends the program (EXIT_USAGE) if `kind` says both. Prepares threads
+ * with a GPU each, which are for tests and measurements (launch.h): sets NCCL's environment
+ * variables, which is unsafe once there are threads, and raises the limit of open files to the hard
+ * limit. */
+bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind);
+/* To be called in the process of a rank before it has other threads. Sets NCCL's environment
+ * variables. NCCL may connect ranks that are processes on one GPU if they seem to be on different
+ * machines, as NCCL_HOSTID says. If the environment has NCCL_HOSTID=each, replaces it by a name of
+ * this rank's own. */
+void gpus_prepare_process(int rank);
 /* Returns which case applies to these ranks, the same on all. All ranks call it together, each with
  * its open device. Ends the program if there are several GPUs but fewer than ranks, if two ranks
  * that are not threads with a single GPU have the same GPU (unless NCCL_MULTI_RANK_GPU_ENABLE=1),

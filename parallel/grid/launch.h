@@ -14,6 +14,13 @@ _Static_assert((int)LAUNCH_MAX_RANKS <= (int)COMM_MAX_RANKS, "a world has room f
 /* Largest LaunchOptions.result_bytes: what fits in a pipe that nobody reads yet. */
 enum { LAUNCH_RESULT_BYTES = 60000 };
 
+/* What several ranks shall be, as the command line says. Both false: processes if each has a GPU of
+ * its own, otherwise threads (gpus_prepare). */
+typedef struct {
+    bool processes; /* --processes */
+    bool threads;   /* --no-processes */
+} LaunchKind;
+
 typedef struct {
     double timeout; /* seconds that a rank waits for another one; 0: without limit */
     GridPlace
@@ -35,7 +42,9 @@ typedef int (*LaunchBody)(Comm *world, void *context);
  * (ends_share in check.h).
  *
  * Threads: rank 0 is the calling thread, the only one that receives signals, and the failure of a
- * rank ends the process.
+ * rank ends the process. Threads with a GPU each are for tests and measurements: in one process, a
+ * call that allocates memory or loads a kernel may wait for the GPUs of other ranks, so a mistake
+ * in the order of such calls may let a run hang.
  *
  * Processes: each rank is a child process with a copy of the caller's memory, so a body's changes
  * are lost, except for `result`. The caller's process is no rank. It passes SIGINT, SIGTERM,

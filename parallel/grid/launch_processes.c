@@ -105,7 +105,7 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher_process) _exit(EXIT_PEER_LOST);
     prepare_signals(l);
-    gpus_name_host(rank);
+    gpus_prepare_process(rank);
     close(l->result[0]);
     log_set_rank(rank, grid_place_text(l->options->size, rank, place, sizeof place));
     openblas_prepare();

@@ -352,10 +352,13 @@ void memory_print_use(const Config *config, const MemoryPlan *plan, const char *
     size_t resident = kernel_number("/proc/self/status", "VmRSS:"); /* in kB */
     size_t peak = kernel_number("/proc/self/status", "VmHWM:");
     if (resident == SIZE_MAX || peak == SIZE_MAX) return;
-    /* Ranks are threads of one process, so these are the figures of all ranks together. */
+    /* These are the figures of this process. If ranks are threads, all ranks are in it. */
+    char process[32] = "";
+    if (launch_parent() != 0)
+        snprintf(process, sizeof process, " in rank %d's process", log_rank());
     const char *gpu = plan->ranks == plan->of && !plan->on_host ? " on the GPU" : "";
-    log_field("memory", "%s: resident %s, peak %s%s, plan %s%s%s", when,
+    log_field("memory", "%s: resident %s, peak %s%s%s, plan %s%s%s", when,
               figure_bytes(1024.0 * (double)resident).text,
               figure_bytes(1024.0 * (double)peak).text, plan->on_host ? "" : " on the host",
-              figure_bytes((double)plan->total).text, gpu, whose(plan).text);
+              process, figure_bytes((double)plan->total).text, gpu, whose(plan).text);
 }

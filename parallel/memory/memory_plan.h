@@ -74,7 +74,7 @@ bool memory_fits(const MemoryPlan *plan, const MemoryRoom *room, const Config *c
  * actions, which a trainer allocates as soon as it is opened. */
 void memory_check_step(const Config *config);
 /* With memory_breakdown, prints the current and the peak host memory of the process, together with
- * the plan. */
+ * the plan. If the ranks are processes, the process is that of one rank. */
 void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when);
 
 #endif

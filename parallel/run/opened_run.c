@@ -65,8 +65,7 @@ void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
 {
     char err[2048];
     int64_t *steps = NULL;
-    *r = (OpenedRun){
-        .path = must_strdup(a->run), .changed = a->set.count > 0, .processes = a->processes};
+    *r = (OpenedRun){.path = must_strdup(a->run), .changed = a->set.count > 0, .kind = a->kind};
     r->choice = a->best ? OPEN_BEST : a->newest ? OPEN_NEWEST : OPEN_BEST_OR_NEWEST;
     r->folder = run_path_of(a->run, &r->is_checkpoint);
     if (a->best && a->newest) fail(EXIT_USAGE, "--best and --newest contradict each other");
@@ -226,6 +225,6 @@ int opened_run_on(const OpenedRun *run, OpenedBody body, void *context)
 {
     Opening opening = {.run = run, .body = body, .context = context};
     int ranks = (int)run->config->world;
-    LaunchOptions options = session_launch(run->config, ranks, run->processes);
+    LaunchOptions options = session_launch(run->config, ranks, run->kind);
     return launch_ranks(ranks, &options, open_rank, &opening);
 }

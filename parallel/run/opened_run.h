@@ -26,7 +26,7 @@ typedef struct {
     char *path, *folder;  /* the path as given; the run folder */
     bool is_checkpoint;   /* `path` names one checkpoint, not the run folder */
     bool changed;         /* --set was given */
-    bool processes;       /* ranks are processes, not threads */
+    LaunchKind kind;      /* threads or processes */
     OpenedChoice choice;  /* ignored if is_checkpoint */
     Progress progress;    /* a copy for each rank; on a terminal only unless opened with_data */
 } OpenedRun;
@@ -37,7 +37,8 @@ typedef struct {
     const char *run;
     ArgList set;
     int64_t ranks;
-    bool processes, best, newest;
+    LaunchKind kind;
+    bool best, newest;
 } OpenedArguments;
 /* The option table's rows for the choice of the checkpoint. A command's struct of values must begin
  * with an OpenedArguments. */

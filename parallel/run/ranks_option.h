@@ -1,5 +1,5 @@
-/* ranks_option.h -- the table rows and help texts of --ranks and --processes, options of several
- * commands. */
+/* ranks_option.h -- the table rows and help texts of --ranks, --processes and --no-processes,
+ * options of several commands. */
 #ifndef PARALLEL_RUN_RANKS_OPTION_H
 #define PARALLEL_RUN_RANKS_OPTION_H
 
@@ -9,16 +9,18 @@
 /* Commands that only read a config call this option --world. Every command accepts both names. */
 #define RANKS_ALSO "--world"
 
-/* The option table's rows for --ranks and --processes. `arguments_` is the command's struct of
- * values; it must have the fields int64_t `ranks`, with the default 1, and bool `processes`. */
+/* The option table's rows for --ranks, --processes and --no-processes. `arguments_` is the
+ * command's struct of values; it must have the fields int64_t `ranks`, with the default 1, and
+ * LaunchKind `kind`. */
 #define RANKS_OPTION(arguments_)                                                                   \
     {                                                                                              \
         .name = "--ranks",                                                                         \
         .also = RANKS_ALSO,                                                                        \
         .value = "N",                                                                              \
-        .help = "run on so many ranks, threads of this process: 1\n"                               \
-                "(default) to 64; with a GPU each, over NCCL, or all on\n"                         \
-                "the only one; on CPUs, more ranks than cores are slow",                           \
+        .help = "run on so many ranks: 1 (default) to 64. They are\n"                              \
+                "processes with a GPU each, over NCCL, or threads: all\n"                          \
+                "on the only GPU, or on CPUs, where more ranks than\n"                             \
+                "cores are slow",                                                                  \
         .kind = ARG_INTEGER,                                                                       \
         .at = offsetof(arguments_, ranks),                                                         \
         .least = 1,                                                                                \
@@ -28,9 +30,16 @@
 #define PROCESSES_OPTION(arguments_)                                                               \
     {                                                                                              \
         .name = "--processes",                                                                     \
-        .help = "each rank is a process of its own, which talks to the\n"                          \
-                "others over sockets",                                                             \
-        .kind = ARG_FLAG, .at = offsetof(arguments_, processes),                                   \
+        .help = "ranks on CPUs are processes, too, which talk to each\n"                           \
+                "other over sockets",                                                              \
+        .kind = ARG_FLAG,                                                                          \
+        .at = offsetof(arguments_, kind.processes),                                                \
+    },                                                                                             \
+    {                                                                                              \
+        .name = "--no-processes",                                                                  \
+        .help = "ranks with a GPU each are threads, too: for tests, as\n"                          \
+                "such a run may hang",                                                             \
+        .kind = ARG_FLAG, .at = offsetof(arguments_, kind.threads),                                \
     }
 
 /* The last sentence of the help of each command that opens a trained run. */

@@ -29,7 +29,7 @@ typedef struct {
     char *run;
     char *run_config, *resume_path; /* texts behind `config` and `resume.path`; may be NULL */
     char *command;                  /* the whole command line, quoted for a shell */
-    bool processes;                 /* ranks are processes, not threads */
+    LaunchKind kind;                /* threads or processes */
     bool dry_run, allow_config_change, json, verbose, log_ranks;
 } RunArguments;
 

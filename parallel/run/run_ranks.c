@@ -41,7 +41,7 @@ int run_on_ranks(Run *run, int (*rank)(Run *run))
     Ranks ranks = {.run = must_calloc((size_t)n, sizeof *ranks.run), .rank = rank, .opened = run};
     for (int i = 1; i < n; i++)
         ranks.run[i] = *run;
-    LaunchOptions options = session_launch(run->config, n, run->arguments.processes);
+    LaunchOptions options = session_launch(run->config, n, run->arguments.kind);
     int code = launch_ranks(n, &options, live, &ranks);
     free(ranks.run);
     data_close(&run->data);
@@ -87,6 +87,15 @@ void run_speak_for_all(const Run *run)
     if (run->lead) log_set_rank(0, NULL);
 }
 
+/* A rank's process writes its errors from any of its threads. */
+static void set_log(FILE *log)
+{
+    if (launch_parent() != 0)
+        log_set_process_file(log);
+    else
+        log_set_file(log);
+}
+
 void run_open_log(Run *run)
 {
     char err[1024] = "";
@@ -101,15 +110,20 @@ void run_open_log(Run *run)
     good = run->output.log != NULL;
     if (fd >= 0 && !good) error_set(err, sizeof err, "cannot open %s: %s", path, strerror(errno));
     run_require(run, good, EXIT_CANNOT_CREATE, err, sizeof err);
-    log_set_file(run->output.log);
+    set_log(run->output.log);
     free(path);
     free(folder);
 }
 
 void run_close_log(Run *run)
 {
-    if (run->output.log == NULL) return;
-    log_set_file(NULL);
-    fclose(run->output.log);
+    FILE *log = run->output.log;
+    if (log == NULL) return;
+    set_log(NULL);
+    /* Another thread of a rank's process may still write to it. */
+    if (launch_parent() != 0)
+        fflush(log);
+    else
+        fclose(log);
     run->output.log = NULL;
 }

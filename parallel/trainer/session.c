@@ -63,14 +63,13 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
     return false;
 }
 
-LaunchOptions session_launch(const Config *config, int ranks, bool processes)
+LaunchOptions session_launch(const Config *config, int ranks, LaunchKind kind)
 {
-    LaunchOptions options = {.timeout = config->parallel.timeout,
-                             .size = config_grid(config, ranks),
-                             .processes = processes};
-    if (ranks > 1 && !processes && session_on_cuda(config))
-        gpus_prepare(device_survey("cuda"), ranks);
-    return options;
+    DeviceSurvey seen = {0};
+    if (ranks > 1 && !kind.processes && session_on_cuda(config)) seen = device_survey("cuda");
+    return (LaunchOptions){.timeout = config->parallel.timeout,
+                           .size = config_grid(config, ranks),
+                           .processes = gpus_prepare(seen, ranks, kind)};
 }
 
 bool session_connects(const Session *s)

@@ -43,9 +43,9 @@ bool session_on_cuda(const Config *config);
  * (ConfigContext.world): its devices. */
 ConfigContext session_context(int64_t world);
 
-/* Returns how to start `ranks` ranks that will open a session of the config: as processes if
- * `processes`, otherwise as threads, for which it prepares the GPUs (gpus_prepare). */
-LaunchOptions session_launch(const Config *config, int ranks, bool processes);
+/* Returns how to start `ranks` ranks that will open a session of the config: as processes or as
+ * threads (gpus_prepare). */
+LaunchOptions session_launch(const Config *config, int ranks, LaunchKind kind);
 /* Returns whether there are several ranks with one GPU each; NCCL then carries their device memory.
  * Known once session_open has returned. */
 bool session_connects(const Session *session);

@@ -151,7 +151,7 @@ static int verify_rank(Comm *world, void *context)
 
 enum { COLUMN = 11 }; /* where the text after a label begins */
 
-static void print_subject(const Proof *p)
+static void print_subject(const Proof *p, const LaunchOptions *launch)
 {
     const Config *c = p->configs.grid, *given = p->configs.given;
     GridPlace size = config_grid(c, 0);
@@ -159,7 +159,7 @@ static void print_subject(const Proof *p)
     grid_size_text(size, axes, sizeof axes);
     terminal_print(stdout, COLUMN, "grid       %lld rank%s = %s (%s), ZeRO %lld%s%s%s",
                    (long long)p->options->ranks, p->options->ranks == 1 ? "" : "s",
-                   axes[0] ? axes : "dp 1", p->options->processes ? "processes" : "threads",
+                   axes[0] ? axes : "dp 1", launch->processes ? "processes" : "threads",
                    (long long)c->zero_optimization.stage, size.pp > 1 ? ", " : "",
                    size.pp > 1 ? config_word(c, "parallel.schedule") : "",
                    c->parallel.sequence_parallel && size.tp > 1 ? ", sequence parallel" : "");
@@ -221,9 +221,9 @@ int verify_config(const VerifyOptions *options)
     if (verify_configs_load(&p.configs, options, &code)) {
         const Config *grid = p.configs.grid;
         data_open_random(&p.data, grid->model.vocab_size);
-        print_subject(&p);
+        LaunchOptions launch = session_launch(grid, (int)grid->world, options->kind);
+        print_subject(&p, &launch);
         fflush(stdout);
-        LaunchOptions launch = session_launch(grid, (int)grid->world, options->processes);
         launch.result = &p;
         launch.result_bytes = sizeof p;
         code = launch_ranks((int)grid->world, &launch, verify_rank, &p);

@@ -12,7 +12,7 @@ typedef struct {
     const char *config; /* path of the config file */
     ArgList set;
     int64_t ranks;
-    bool processes;    /* ranks are processes, not threads */
+    LaunchKind kind;   /* ranks are threads or processes */
     bool full;         /* use the config's own model instead of a small one of its kind */
     VerifyDtype dtype; /* default: f64, but on CUDA the config's dtype */
     /* For tests: every rank calls this with the trainer of the grid before it is allocated. */

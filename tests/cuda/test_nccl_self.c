@@ -70,6 +70,7 @@ static void self_needed(void)
     cuda_needed();
     if (self.tried) fail_msg("NCCL has failed to open");
     self.tried = true;
+    nccl_set_environment();
     if (!nccl_open(err, sizeof err)) fail_msg("%s", err);
     if (!device_open(&self.dev, "cuda", &options, err, sizeof err)) fail_msg("%s", err);
     self.on_comm = device_on(&self.dev, self.dev.comm);

@@ -123,7 +123,7 @@ static void run_ranks(void *context)
 {
     Run *run = context;
     int ranks = grid_case_ranks(&run->grid);
-    session_launch(run->training.config, ranks, false);
+    session_launch(run->training.config, ranks, (LaunchKind){.threads = true});
     thread_ranks(ranks, 20, train, run);
 }
 

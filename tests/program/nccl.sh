@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# nccl.sh -- tests ranks with a GPU each, which communicate through NCCL: runs on four emulated GPUs are compared with a
-# single rank; their checkpoints, the commands that open them, refused settings and failures are tested. Needs the program
+# nccl.sh -- tests ranks with a GPU each, which communicate through NCCL: they are processes, unless --no-processes makes
+# them threads; runs on four emulated GPUs are compared with a single rank; their checkpoints, the commands that open them, refused settings and failures are tested. Needs the program
 # of the emulated build and its emulated NCCL.
 . "$(dirname "$0")/lib.sh"
 make_text
@@ -35,6 +35,8 @@ failed_as() {
 # wait for all devices and keep other threads from enqueuing, hosts are delayed, NCCL's calls meet no more than they must.
 unkind=(env EMU_STREAMS=random EMU_MEMORY_CALLS=lock EMU_JITTER=$((${TEST_TURN:-0} % 1000)) EMU_SEED=$((${TEST_TURN:-0} % 1000))
     EMU_NCCL_CONNECT=ring EMU_NCCL_LEAVE=early EMU_NCCL_RESERVE=4096)
+# Such ranks must be threads: of another process the emulated driver knows nothing.
+threads=(--ranks 4 --no-processes)
 
 # ---- grids ---------------------------------------------------------------------------------------------------------------
 EMU_STARTED=$PWD/started expect_code "nccl: a run on one GPU succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
@@ -42,7 +44,7 @@ check "nccl: the driver of one rank starts as it is" test "$(cat started)" = 'de
 rm -f started
 while read -r name how options; do
     read -ra options <<<"$options"
-    expect_code "nccl: a run with $name succeeds" 0 "${unkind[@]}" "$TRAIN" "$TINY" "${run[@]}" --ranks 4 "${options[@]}" --out "$name"
+    expect_code "nccl: a run with $name succeeds" 0 "${unkind[@]}" "$TRAIN" "$TINY" "${run[@]}" "${threads[@]}" "${options[@]}" --out "$name"
     check "nccl: a run with $name prints its grid and NCCL" \
         grep -q "^ranks   4 = ${how//_/ } (threads, NCCL 2.28.9, 1 thread each)" output
     near "nccl: a run with $name has the losses of one rank" one "$name"
@@ -56,6 +58,7 @@ EMU_STARTED=$PWD/started EMU_STREAMS=deferred EMU_NCCL_COMMS=$PWD/comms expect_c
     "${run[@]}" --ranks 4 \
     --set parallel.pipeline=2 \
     --set parallel.tensor=2 --set parallel.sequence_parallel=true --out late
+check "nccl: ranks with a GPU each are processes" grep -q '^ranks   4 = pp 2 x tp 2 (processes, NCCL 2.28.9, 1 thread each)' output
 near "nccl: a run with streams that lag has the losses of one rank" one late
 ulimit -S -n "$(ulimit -H -n)"
 check "nccl: the driver starts with a queue for each stream" test "$(sort -u started)" = '32 connections'
@@ -74,7 +77,7 @@ expect_code "nccl: a run without overlap and with one writer succeeds" 0 "$TRAIN
     --set zero_optimization.overlap_comm=false --set checkpoint.writers=1
 figures ddp >figures.a
 figures apart >figures.b
-check "nccl: overlap changes no bit of the losses" cmp -s figures.a figures.b
+check "nccl: neither overlap nor processes change a bit of the losses" cmp -s figures.a figures.b
 
 # ---- checkpoints, and the commands that open them
 # -------------------------------------------------------------------------
@@ -84,12 +87,12 @@ cp -r zero3/checkpoints/step_00000002 moves/checkpoints/
 expect_code "nccl: a run of four GPUs resumes on one" 0 "$TRAIN" "$TINY" "${run[@]}" --set zero_optimization.stage=3 --out moves
 check "nccl: a run of four GPUs resumes on one from its checkpoint" grep -q '^resume  step 2 from moves/checkpoints' output
 near "nccl: a run resumed on one GPU has the losses of one rank" one moves
-expect_code "nccl: eval runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" eval cube --ranks 4
+expect_code "nccl: eval runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" eval cube "${threads[@]}"
 one=$("$TRAIN" eval one | grep -Eo 'loss +[0-9]+\.[0-9]{3}' | head -n 1)
 check "nccl: eval on four GPUs gives the loss of one rank, $one" grep -qF "$one" output
-expect_code "nccl: generate runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" generate cube --ranks 4 --prompt "the king" --tokens 4 --temperature 0
+expect_code "nccl: generate runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" generate cube "${threads[@]}" --prompt "the king" --tokens 4 --temperature 0
 expect_code "nccl: ckpt verify accepts a checkpoint of four GPUs" 0 "$TRAIN" ckpt verify cube
-expect_code "nccl: verify runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda --set parallel.pipeline=2
+expect_code "nccl: verify runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" verify "$TINY" "${threads[@]}" --set device=cuda --set parallel.pipeline=2
 check "nccl: verify finds four GPUs equal to one rank" grep -q '^equal ' output
 check "nccl: verify prints that ranks use NCCL" grep -qx 'ranks      NCCL 2.28.9, a GPU each' output
 EMU_DEVICES=1 expect_code "nccl: verify on one GPU compares in f32 although cuda.tf32 is set" 0 "$TRAIN" verify "$TINY" \
@@ -103,7 +106,9 @@ check "nccl: verify prints that ranks share one GPU" \
 EMU_DEVICES=1 expect_code "nccl: two ranks on one GPU succeed" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out shared
 check "nccl: two ranks on one GPU print once that they share it" \
     test "$(grep -c 'ranks share the GPU, and reach each other through its memory' output)" -eq 1
-check "nccl: two ranks on one GPU use no NCCL" grep -q '^ranks   2 = dp 2 (threads, 1 thread each)' output
+check "nccl: two ranks on one GPU use no NCCL, and are threads" grep -q '^ranks   2 = dp 2 (threads, 1 thread each)' output
+expect_code "nccl: two ranks on CPUs succeed on a machine with GPUs" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --set device=cpu --dry-run
+check "nccl: two ranks on CPUs are threads" grep -q '^ranks   2 = dp 2 (threads, 1 thread each)' output
 EMU_DEVICES=3 expect_code "nccl: four ranks on three GPUs end with 78" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --out none
 failed_as "nccl: four ranks on three GPUs" '^error\[78\] 4 ranks cannot be shared out to 3 GPUs: .* write --ranks 3 or less'
 EMU_DEVICES=3 expect_code "nccl: eval refuses four ranks on three GPUs" 78 "$TRAIN" eval cube --ranks 4
@@ -112,6 +117,19 @@ EMU_DEVICES=3 expect_code "nccl: bench comm refuses four ranks on three GPUs" 78
     --repetitions 1
 EMU_BUS=same expect_code "nccl: a GPU that is listed twice ends with 78" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out none
 failed_as "nccl: a GPU that is listed twice" '^error\[78\] ranks 0 and 1 have the same GPU, 0000:01:00.0; name each GPU once'
+EMU_BUS=same "$TRAIN" verify "$TINY" --ranks 2 --set device=cuda >output 2>&1
+check "nccl: verify prints that its ranks are processes" grep -q '^grid       2 ranks = dp 2 (processes), ZeRO 0$' output
+# drivers WORD...: prints how many processes of this command have called the driver, before it is refused
+drivers() {
+    rm -f started
+    EMU_BUS=same EMU_STARTED=$PWD/started "$TRAIN" "$@" --ranks 2 >output 2>&1
+    grep -c . started
+}
+for command in "eval cube" "generate cube"; do
+    read -ra words <<<"$command"
+    check "nccl: ${command% cube} starts a process for each GPU" \
+        test "$(drivers "${words[@]}")" -eq $(($(drivers "${words[@]}" --no-processes) + 1))
+done
 EMU_BUS=same "$TRAIN" doctor >output
 check "nccl: doctor reports a GPU that is listed twice" grep -qE \
     '^!!  gpus +0 and 1 are the same GPU, 0000:01:00.0; name each GPU once in CUDA_VISIBLE_DEVICES$' output

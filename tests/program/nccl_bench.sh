@@ -13,7 +13,7 @@ check "nccl bench: bench comm compares a shared GPU with its memory bandwidth" g
 EMU_DEVICES=2 expect_code "nccl bench: bench comm runs with a GPU for each of two ranks" 0 "$TRAIN" bench comm --ranks 2 \
     --device cuda --repetitions 1
 check "nccl bench: bench comm prints that ranks use NCCL" \
-    grep -q '^cuda: .* each, 2 ranks as threads of one process, NCCL 2.28.9, f32' output
+    grep -q '^cuda: .* each, 2 ranks as processes, NCCL 2.28.9, f32' output
 check "nccl bench: bench comm over NCCL prints thirty calls without memory bandwidth" \
     test "$(grep -cE '^[a-z+ -]+ [0-9.]+ [KM]iB +[0-9.]+ +[0-9.]+$' output)" -eq 30 -a \
     "$(grep -ci -e memory -e 'above 100' output)" -eq 0

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # nccl_faults.sh -- tests failures of NCCL on emulated GPUs, one for each rank: calls that fail, errors that no call
-# returns, calls that never end, and a peer that disappears. The process must end within two seconds after parallel.timeout,
-# with the right exit code and one error message: NCCL's own, or which rank has waited how long. The message has the group,
-# the operation, its number, elements and ranks.
+# returns, calls that never end, and a peer that disappears. All processes must end within two seconds after
+# parallel.timeout, with the right exit code and one error message: NCCL's own, or which rank has waited how long. The
+# message has the group, the operation, its number, elements and ranks.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/lib.sh"
 make_text
@@ -49,14 +49,13 @@ fault() {
     check "nccl faults: $name with its exit code (got $got)" test "$got" -eq "$code"
     check "nccl faults: $name within two seconds after the deadline ($taken s with a deadline of $deadline)" awk \
         "BEGIN { exit !($taken <= $deadline + 2) }"
-    [ -n "$sentence" ] || return
     said=$(sed -nE 's/^[0-9.]+ (error|bug)/\1/p' output)
     check "nccl faults: $name with one error message: $said" test "$(grep -Ec '^[0-9.]+ (error|bug)\[' output)" -eq 1
     check "nccl faults: $name with an error message that names the cause" grep -Eq "^[0-9.]+ error\[$code\] $sentence" output
 }
 
-# A query of the device does not return while a call of NCCL hangs, so the watchdog cannot hold its deadline. The guard ends the
-# run half a minute later, or rank 0 does if ranks are processes; the other tests run meanwhile.
+# A query of the device does not return while a call of NCCL hangs, so the watchdog cannot hold its deadline. Rank 0 ends the
+# run half a minute later, or the guard does if ranks are threads; the other tests run meanwhile.
 # blind OPTION...: starts such a run, which leaves its exit code and the time in the file blind.code
 blind() {
     (
@@ -67,8 +66,8 @@ blind() {
 }
 blind
 blind=$!
-blind --processes
-blind_processes=$!
+blind --no-processes
+blind_threads=$!
 
 place='(rank [0-3]( (pp|dp|tp) [01])+: )?'
 in_tp='group tp, call [0-9]+, all-reduce( \(max\))? of [0-9]+ f32 of ranks 0, 1'
@@ -85,8 +84,10 @@ fault "a call that has lost a peer ends the run" \
 fault "an asynchronous error ends the run" 1:AllReduce:9:async=2 1 71 \
     "rank 1 tp 1: $in_tp: NCCL on rank 1 says: unhandled system error" parallel.tensor=2
 fault "a peer lost after a call ends the run" 1:ReduceScatter:4:async=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
-fault "an init that hangs ends the run" 1:CommInitRankConfig:1:never 2 86 "${place}group dp, call 0, connect: $(waited 2)"
-fault "a collective that hangs ends the run" 1:AllReduce:9:never 1 86 "$place${in_tp% of ranks*}: $(waited 1)" parallel.tensor=2
+fault "an init that hangs ends the run" 1:CommInitRankConfig:1:never 2 86 \
+    "${place}group dp, call 0, connect: $(waited 2)${all_came/LIST/0, 1}"
+fault "a collective that hangs ends the run" 1:AllReduce:9:never 1 86 \
+    "$place${in_tp% of ranks*}: $(waited 1)${all_came/LIST/0, 1}" parallel.tensor=2
 # The hosts are one micro-batch ahead of their devices, about 100 calls.
 EMU_STREAMS=deferred fault "a hanging collective that the host is far ahead of ends the run" 1:AllReduce:60:never 1 86 \
     "${place}group tp, call 63, all-reduce of 1024 f32: $(waited 1)${all_came/LIST/0, 1}" \
@@ -96,7 +97,8 @@ fault "a group call that hangs ends the run" 0:GroupEnd:4:never 1 86 "$place${in
 fault "a message that hangs ends the run" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" parallel.pipeline=2
 fault "a peer that vanishes ends the run" \
     1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
-fault "a SIGKILL ends the run" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
+fault "a SIGKILL ends the run" \
+    1:AllReduce:9:kill 1 87 'rank 1 tp 1: the process of this rank was killed by signal 9 \(Killed\)$' parallel.tensor=2
 
 # Two of the four ranks hang in connect. The other two have connected and wait on the host; the message must not be about
 # them.
@@ -108,14 +110,12 @@ fault "a second init that hangs ends the run" 1:CommInitRankConfig:2:never 1 86 
     "${place}group dp, call 0, ${stuck/LIST/0, 1}" parallel.pipeline=2
 EMU_DEVICES=2
 
-# The watchdog's error message is also in the log of the rank whose call hangs.
+# Rank 0's process holds the deadlines, so the error message is also in its log.
 EMU_NCCL_FAULT=1:AllReduce:9:never expect_code "nccl faults: a hanging call with --log-ranks ends with 86" 86 timeout 60 \
     "$TRAIN" "$TINY" --ranks 2 "${run[@]}" \
     --set parallel.tensor=2 --set parallel.timeout=1 --log-ranks --out logged
 said=$(grep '^error\[86\] ' output)
-rank=$(sed -nE 's/.*: rank ([01]) has waited 1 s .*/\1/p' <<<"$said")
-check "nccl faults: --log-ranks writes the error message of rank ${rank:-?} to its log" grep -qxF "${said:-none}" \
-    "logged/logs/rank_00$rank.log"
+check "nccl faults: --log-ranks writes the error message to the log of rank 0" grep -qxF "${said:-none}" logged/logs/rank_000.log
 
 # In verify, rank 0 alternates between the steps of a single rank and those of the grid; a wait in NCCL must still time out.
 while read -r name which sentence; do
@@ -132,21 +132,6 @@ EMU_NCCL_FAULT=1:CommInitRankConfig:1:never expect_code "nccl faults: bench comm
     "$TRAIN" bench comm --device cuda --repetitions 1 --timeout 2
 check "nccl faults: bench comm names the init that hangs" \
     grep -Eq "^error\[86\] ${place}group all, call 0, connect: $(waited 2)" output
-# ---- the same faults of ranks that are processes ---------------------------------------------------------------------
-run+=(--processes)
-fault "processes: a call that fails ends the run" \
-    1:AllReduce:9:error=3 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: internal error - " parallel.tensor=2
-fault "processes: an asynchronous error ends the run" 1:AllReduce:9:async=2 1 71 \
-    "rank 1 tp 1: $in_tp: NCCL on rank 1 says: unhandled system error" parallel.tensor=2
-fault "processes: an init that hangs ends the run" 1:CommInitRankConfig:1:never 2 86 \
-    "${place}group dp, call 0, connect: $(waited 2)${all_came/LIST/0, 1}"
-fault "processes: a collective that hangs ends the run" 1:AllReduce:9:never 1 86 \
-    "$place${in_tp% of ranks*}: $(waited 1)${all_came/LIST/0, 1}" parallel.tensor=2
-fault "processes: a message that hangs ends the run" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" parallel.pipeline=2
-fault "processes: a peer that vanishes ends the run" \
-    1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
-fault "processes: a SIGKILL ends the run" \
-    1:AllReduce:9:kill 1 87 'rank 1 tp 1: the process of this rank was killed by signal 9 \(Killed\)$' parallel.tensor=2
 
 # A rank whose process is stopped makes no call any more.
 rm -rf run
@@ -159,27 +144,27 @@ begun=$(now)
 wait $launcher
 got=$?
 taken=$(echo "$begun $(now)" | awk '{ printf "%.1f", $2 - $1 }')
-check "nccl faults: processes: a rank that is stopped ends the run (got $got)" test $got -eq 86
-check "nccl faults: processes: a rank that is stopped ends the run within two seconds after the deadline ($taken s)" \
+check "nccl faults: a rank that is stopped ends the run (got $got)" test $got -eq 86
+check "nccl faults: a rank that is stopped ends the run within two seconds after the deadline ($taken s)" \
     awk "BEGIN { exit !($taken <= 3) }"
-check "nccl faults: processes: a rank that is stopped is named: $(grep '^error' output)" \
+check "nccl faults: a rank that is stopped is named: $(grep '^error' output)" \
     grep -Eq '^error\[86\] .*rank 0 has waited 1 s \(parallel.timeout\) for rank 1, which has not arrived$' output
-check "nccl faults: processes: one error is printed" test "$(grep -c '^error\[' output)" -eq 1
+check "nccl faults: one error is printed" test "$(grep -c '^error\[' output)" -eq 1
 
 wait "$blind"
 read -r code taken <blind.code
-check "nccl faults: a watchdog that stands ends the run with 86 (got $code)" test "$code" -eq 86
-check "nccl faults: a watchdog that stands ends the run after half a minute ($taken s)" test "$taken" -ge 31
-stands='rank [01] has waited 31 s \(parallel.timeout and 30 s more\), and the watchdog of NCCL, which holds the deadline, does not answer'
-check "nccl faults: a watchdog that stands is named" grep -qE "^error\[86\] group tp, calls [0-9]+ to [0-9]+, the last all-reduce: $stands; rank [01] is in " \
-    blind.output
-wait "$blind_processes"
-read -r code taken <blind--processes.code
-check "nccl faults: processes: a watchdog that stands ends the run with 86 (got $code)" test "$code" -eq 86
-check "nccl faults: processes: a watchdog that stands ends the run after half a minute ($taken s)" test "$taken" -ge 31
+check "nccl faults: a driver that stands ends the run with 86 (got $code)" test "$code" -eq 86
+check "nccl faults: a driver that stands ends the run after half a minute ($taken s)" test "$taken" -ge 31
 stands='rank [01] has waited 31 s \(parallel.timeout and 30 s more\), and the driver of its GPU does not answer$'
-check "nccl faults: processes: a watchdog that stands is named: $(grep '^error' blind--processes.output)" \
-    grep -qE "^error\[86\] rank [01] tp [01]: group tp, call [0-9]+, all-reduce.*, or a later call: $stands" blind--processes.output
-check "nccl faults: processes: a watchdog that stands is named once" test "$(grep -c '^error' blind--processes.output)" -eq 1
+check "nccl faults: a driver that stands is named: $(grep '^error' blind.output)" \
+    grep -qE "^error\[86\] rank [01] tp [01]: group tp, call [0-9]+, all-reduce.*, or a later call: $stands" blind.output
+check "nccl faults: a driver that stands is named once" test "$(grep -c '^error' blind.output)" -eq 1
+wait "$blind_threads"
+read -r code taken <blind--no-processes.code
+check "nccl faults: threads: a watchdog that stands ends the run with 86 (got $code)" test "$code" -eq 86
+check "nccl faults: threads: a watchdog that stands ends the run after half a minute ($taken s)" test "$taken" -ge 31
+stands='rank [01] has waited 31 s \(parallel.timeout and 30 s more\), and the watchdog of NCCL, which holds the deadline, does not answer'
+check "nccl faults: threads: a watchdog that stands is named" \
+    grep -qE "^error\[86\] group tp, calls [0-9]+ to [0-9]+, the last all-reduce: $stands; rank [01] is in " blind--no-processes.output
 check "nccl faults: the clock of this test has run" test "$(stat -c %s clock)" -gt 50
 finish

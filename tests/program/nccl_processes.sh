@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# nccl_processes.sh -- tests ranks that are processes with a GPU each (--processes), on four emulated GPUs: they train with
-# the bits of ranks that are threads, and several of them can share one GPU if NCCL takes them for ranks on different
-# machines. Their failures are tested by nccl_faults.sh.
+# nccl_processes.sh -- tests ranks that are processes with a GPU each, on four emulated GPUs: they train with the bits of
+# ranks that are threads, and several of them can share one GPU if NCCL takes them for ranks on different machines. Their failures are tested by nccl_faults.sh.
 . "$(dirname "$0")/lib.sh"
 make_text
 if ! EMU_DEVICES=4 "$TRAIN" doctor | grep -q 'emulated GPU'; then
@@ -18,7 +17,7 @@ while read -r name how options; do
     read -ra options <<<"$options"
     for kind in threads processes; do
         flag=()
-        [ $kind = threads ] || flag=(--processes)
+        [ $kind = processes ] || flag=(--no-processes)
         expect_code "nccl processes: $name on $kind succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 "${options[@]}" \
             "${flag[@]}" --out "$name-$kind"
         check "nccl processes: $name on $kind prints its grid and NCCL" \

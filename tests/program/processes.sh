@@ -65,6 +65,11 @@ done
 expect_code "processes: bench comm succeeds" 0 "$TRAIN" bench comm --processes --repetitions 1
 check "processes: bench comm prints what the ranks are" grep -q '2 ranks as processes' output
 
+expect_code "processes: a command line that asks for threads, too, ends with 64" 64 "$TRAIN" "$TINY" --ranks 2 --processes \
+    --no-processes --dry-run
+check "processes: a command line that asks for threads, too, is explained" \
+    grep -qx 'error\[64\] --processes and --no-processes contradict each other' output
+
 # ---- stops -----------------------------------------------------------------------------------------------------------
 # start STEP RUN OPTION...: starts a run on four processes that is held after this step; sets $child and $ranks
 start() {

@@ -35,7 +35,7 @@ told "the measured memory of NCCL is printed with its estimate" \
     "memory reserve: NCCL and the code of kernels take 40.0 MiB of rank 0's GPU, the most of any, plan 200.0 MiB"
 told "the plan after the measurement is printed" "laid out: resident"
 check "reserve: the plan without NCCL has 42 MiB and not 202" grep -qE \
-    "laid out: resident [0-9.]+ MiB, peak [0-9.]+ MiB on the host, plan 4[1-4]\.[0-9] MiB on rank 0's GPU" said
+    "laid out: resident [0-9.]+ MiB, peak [0-9.]+ MiB on the host in rank 0's process, plan 4[1-4]\.[0-9] MiB on rank 0's GPU" said
 untold "a sufficient estimate gives no warning" "warning: NCCL"
 planned "456 MiB for NCCL and kernels" 2 2 456
 untold "456 MiB for NCCL and kernels give no warning" "warning: NCCL"

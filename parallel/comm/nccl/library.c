@@ -87,9 +87,8 @@ static const char *version_text(int version, char *buf, size_t n)
     return buf;
 }
 
-static bool open_once(char *err, size_t n)
+void nccl_set_environment(void)
 {
-    char text[32];
     /* Several communicators use a GPU at the same time. With NCCL_LAUNCH_ORDER_IMPLICIT, NCCL
      * starts their calls there in the order in which the host issued them, which is the same on all
      * ranks. NCCL_RAS_ENABLE=0 keeps NCCL from opening a diagnostics port that any user of the
@@ -99,6 +98,11 @@ static bool open_once(char *err, size_t n)
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     setenv("NCCL_RAS_ENABLE", "0", 0);
     setenv("NCCL_COMM_BLOCKING", "1", 1);
+}
+
+static bool open_once(char *err, size_t n)
+{
+    char text[32];
     if (nccl.given)
         nccl.functions = *nccl.given;
     else if (!load(&nccl.functions, err, n))

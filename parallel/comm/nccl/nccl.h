@@ -5,8 +5,9 @@
  * library.h, so no build needs nccl.h. One thread issues all calls of a device. NCCL has no
  * deadlines, so one thread of the process checks all communicators for errors and publishes how far
  * their calls have got (watched.h). If ranks are processes, rank 0's process enforces
- * parallel.timeout. Ranks may also be threads of one process, as in most tests; then all of them
- * must be, and this thread enforces it. Any failure ends the process with a message that contains
+ * parallel.timeout. Ranks may also be threads of one process; then all of them must be, and this
+ * thread enforces it. That is for tests and measurements: a run starts a process for each GPU
+ * (launch.h). Any failure ends the process with a message that contains
  * NCCL's own error text and the call. Nothing is retried.
  *
  * NCCL adds in its own order, which is the same on all ranks. 16-bit sums are rounded at each step.
@@ -16,10 +17,12 @@
 
 #include "parallel/comm/comm.h"
 
-/* Opens the library, once per process: later calls return the first call's result. Sets
- * NCCL_LAUNCH_ORDER_IMPLICIT=1 and NCCL_RAS_ENABLE=0 unless the environment defines them, and
- * always sets NCCL_COMM_BLOCKING=1. Returns false and writes a message to err if the library is
- * missing or too old, or lacks a function. */
+/* Sets NCCL_LAUNCH_ORDER_IMPLICIT=1 and NCCL_RAS_ENABLE=0 unless the environment defines them, and
+ * always sets NCCL_COMM_BLOCKING=1. To be called before nccl_open, and before the process has other
+ * threads, because they may read the environment. */
+void nccl_set_environment(void);
+/* Opens the library, once per process: later calls return the first call's result. Returns false
+ * and writes a message to err if the library is missing or too old, or lacks a function. */
 bool nccl_open(char *err, size_t n);
 /* Write, for example, "NCCL 2.28.9, /usr/lib/x86_64-linux-gnu/libnccl.so.2" and "NCCL 2.28.9", and
  * return buf. The library must be open. */

@@ -315,9 +315,6 @@ static void test_a_library_older_than_2_28_9_is_refused(void **state)
 {
     char text[256];
     (void)state;
-    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
-    unsetenv("NCCL_RAS_ENABLE");
-    setenv("NCCL_COMM_BLOCKING", "0", 1);
     fake_nccl_use();
     fake_nccl.version = 22808;
     assert_false(nccl_open(text, sizeof text));
@@ -330,13 +327,21 @@ static void test_a_library_older_than_2_28_9_is_refused(void **state)
     assert_true(nccl_open(text, sizeof text));
     assert_string_equal(nccl_version(text, sizeof text), "NCCL 2.30.7");
     assert_int_equal(strncmp(nccl_describe(text, sizeof text), "NCCL 2.30.7, ", 13), 0);
-    /* Values that the user has set are kept, except for NCCL_COMM_BLOCKING. */
+}
+
+/* Values that the user has set are kept, except for NCCL_COMM_BLOCKING. */
+static void test_the_environment_of_nccl_keeps_what_the_user_has_set(void **state)
+{
+    (void)state;
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
+    unsetenv("NCCL_RAS_ENABLE");
+    setenv("NCCL_COMM_BLOCKING", "0", 1);
+    nccl_set_environment();
     assert_string_equal(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
     assert_string_equal(getenv("NCCL_RAS_ENABLE"), "0");
-    assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "1"); /* always set to 1 */
+    assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "1");
     unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-    fake_nccl_use();
-    assert_true(nccl_open(text, sizeof text));
+    nccl_set_environment();
     assert_string_equal(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
 }
 
@@ -349,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_host_calls_do_not_go_through_nccl),
         cmocka_unit_test(test_a_grid_has_one_nccl_communicator_per_axis),
         cmocka_unit_test(test_a_library_older_than_2_28_9_is_refused),
+        cmocka_unit_test(test_the_environment_of_nccl_keeps_what_the_user_has_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,7 +118,7 @@ static void agree_with_hosts(Comm *world, void *context)
 {
     const char *host = context;
     if (strcmp(host, "rank 0 alone") != 0 || world->rank == 0) setenv("NCCL_HOSTID", host, 1);
-    gpus_name_host(world->rank);
+    gpus_prepare_process(world->rank);
     agree(world, NULL);
 }
 
@@ -158,30 +158,52 @@ static DeviceSurvey seen(const Backend *backend)
     return (DeviceSurvey){.choice = backend, .count = counted ? backend->count() : 1};
 }
 
-/* Whether the launching thread has opened NCCL, whose environment variables must be set before
- * other threads start. */
-static bool prepared(int gpus, int ranks)
+/* The kinds of ranks that a command line may ask for. */
+static const LaunchKind any, processes = {.processes = true}, threads = {.threads = true};
+
+static bool are_processes(int gpus, int ranks, LaunchKind kind)
 {
     const Backend backend = gpu_backend();
     machine.count = gpus;
-    unsetenv("NCCL_RAS_ENABLE");
-    fake_nccl_use();
-    gpus_prepare(seen(&backend), ranks);
-    return getenv("NCCL_RAS_ENABLE") != NULL;
+    return gpus_prepare(seen(&backend), ranks, kind);
 }
 
-static void test_nccl_is_opened_before_ranks_start(void **state)
+static void test_ranks_are_processes_where_each_has_a_gpu(void **state)
 {
     const Backend cpu = {.name = "cpu", .place = PLACE_HOST};
     (void)state;
-    assert_true(prepared(4, 4));
-    assert_true(prepared(8, 2));
-    assert_false(prepared(1, 4));
-    assert_false(prepared(3, 4)); /* this number of GPUs will be refused */
-    assert_false(prepared(8, 1));
-    gpus_prepare(seen(NULL), 4);
-    gpus_prepare(seen(&cpu), 4);
-    assert_null(getenv("NCCL_RAS_ENABLE"));
+    assert_true(are_processes(4, 4, any));
+    assert_true(are_processes(8, 2, any));
+    assert_false(are_processes(1, 4, any));
+    assert_false(are_processes(3, 4, any)); /* this number of GPUs will be refused */
+    assert_false(are_processes(8, 1, any));
+    assert_false(gpus_prepare(seen(NULL), 4, any));
+    assert_false(gpus_prepare(seen(&cpu), 4, any));
+    assert_true(gpus_prepare(seen(&cpu), 4, processes));
+    assert_true(are_processes(1, 4, processes));
+    assert_false(are_processes(4, 1, processes));
+    assert_false(are_processes(4, 4, threads));
+}
+
+static bool has_environment(void)
+{
+    bool has = getenv("NCCL_RAS_ENABLE") != NULL;
+    unsetenv("NCCL_RAS_ENABLE");
+    return has;
+}
+
+/* It must be set before other threads start. */
+static void test_nccls_environment_is_set_before_ranks_have_threads(void **state)
+{
+    (void)state;
+    has_environment();
+    are_processes(4, 4, threads);
+    assert_true(has_environment());
+    are_processes(1, 4, threads);
+    are_processes(4, 4, any); /* each process sets its own */
+    assert_false(has_environment());
+    gpus_prepare_process(2);
+    assert_true(has_environment());
 }
 
 static rlim_t file_limit(void)
@@ -191,7 +213,8 @@ static rlim_t file_limit(void)
     return limit.rlim_cur;
 }
 
-/* Ranks with a GPU each may open as many files as the machine allows. */
+/* Threads with a GPU each may open as many files as the machine allows; processes raise their own
+ * limit in gpus_agree. */
 static void test_the_file_limit_is_raised_for_ranks_with_a_gpu_each(void **state)
 {
     (void)state;
@@ -203,13 +226,13 @@ static void test_the_file_limit_is_raised_for_ranks_with_a_gpu_each(void **state
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     fake_nccl_use();
     machine = (Machine){1, -1, GPUS_ONE};
-    gpus_prepare(seen(&backend), 4);
+    gpus_prepare(seen(&backend), 4, threads);
     assert_int_equal(file_limit(), 400);
     machine = (Machine){4, -1, GPUS_EACH};
-    gpus_prepare(seen(NULL), 4);
-    gpus_prepare(seen(&backend), 1);
+    gpus_prepare(seen(NULL), 4, threads);
+    gpus_prepare(seen(&backend), 1, threads);
     assert_int_equal(file_limit(), 400);
-    gpus_prepare(seen(&backend), 4);
+    gpus_prepare(seen(&backend), 4, threads);
     assert_true(file_limit() == limit.rlim_max);
 }
 
@@ -235,7 +258,8 @@ int main(void)
         cmocka_unit_test(test_ranks_share_one_gpu_or_have_one_each),
         cmocka_unit_test(test_other_numbers_of_gpus_are_refused),
         cmocka_unit_test(test_processes_may_share_a_gpu_if_nccl_takes_them_for_different_hosts),
-        cmocka_unit_test(test_nccl_is_opened_before_ranks_start),
+        cmocka_unit_test(test_ranks_are_processes_where_each_has_a_gpu),
+        cmocka_unit_test(test_nccls_environment_is_set_before_ranks_have_threads),
         cmocka_unit_test(test_the_file_limit_is_raised_for_ranks_with_a_gpu_each),
         cmocka_unit_test(test_several_ranks_ask_the_driver_for_more_queues),
     };
