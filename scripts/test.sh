@@ -33,6 +33,10 @@ rows() {
     by_turns+=' tests/equivalence/test_grid_checkpoints tests/kernels/test_ops tests/configs/test_config_runs'
     local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
 
+    # Scripts that run emulated devices.
+    local emulated
+    emulated=$(printf ' !tests/program/%s.sh' nccl nccl_bench nccl_faults nccl_hosts nccl_processes reserve gpu_check_grids)
+
     row emu "$device" tests/program/cuda.sh
     row emu_asan "$device $sample TEST_EVERY=83" tests/model/test_recompute
     row emu_asan "$device $sample TEST_EVERY=4" tests/kernels/test_ops
@@ -77,7 +81,8 @@ rows() {
         tests/parallel/comm/test_socket_ends tests/parallel/comm/test_watched
     row tsan "$sample" tests/equivalence/test_grid_cube tests/equivalence/test_grid_training tests/equivalence/test_grid_checkpoints \
         tests/equivalence/test_grid_replicas
-    row release '' tests/program tests/kernels '!tests/kernels/test_ops'
+    # shellcheck disable=SC2086 # words
+    row release '' tests/program $emulated tests/kernels '!tests/kernels/test_ops'
     # shellcheck disable=SC2086 # words
     row release TEST_EVERY=3 $by_turns
     # TEST_EVERY shares no factor with the number of variants, so every commit covers both sides of every choice.
@@ -90,7 +95,7 @@ rows() {
     row asan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages
     row release "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_ends tests/parallel/comm/test_comm_leaves
     # shellcheck disable=SC2086 # words
-    row release '' tests ${by_turns//tests/!tests} '!tests/model/test_recompute'
+    row release '' tests ${by_turns//tests/!tests} '!tests/model/test_recompute' $emulated
 }
 
 # Leaves out tests that wait more than they compute, tests of the scripts for GPUs, and most grids, except for a few of each

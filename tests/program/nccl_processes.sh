@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # nccl_processes.sh -- tests ranks that are processes with a GPU each, on four emulated GPUs: they train with the bits of
-# ranks that are threads, and several of them can share one GPU if NCCL takes them for ranks on different machines. Their failures are tested by nccl_faults.sh.
+# ranks that are threads (test_nccl_grids compares more grids), and several of them can share one GPU if NCCL takes them for
+# ranks on different machines. Their failures are tested by nccl_faults.sh.
 . "$(dirname "$0")/lib.sh"
 make_text
 if ! EMU_DEVICES=4 "$TRAIN" doctor | grep -q 'emulated GPU'; then
@@ -25,10 +26,7 @@ while read -r name how options; do
     done
     same_run "nccl processes: $name on processes has the bits of threads" "$name-threads" "$name-processes"
 done <<'ROWS'
-ddp dp_4 --set zero_optimization.stage=0
-zero1 dp_4 --set zero_optimization.stage=1
 zero3 dp_4 --set zero_optimization.stage=3
-tp dp_2_x_tp_2 --set parallel.tensor=2
 pp pp_2_x_dp_2 --set parallel.pipeline=2
 ROWS
 
