@@ -216,6 +216,40 @@ static void stop_until_mark(void *argument)
     wait_for_mark(argument);
 }
 
+/* Once rank 0 has a communicator, its device waits for rank 1, and calls that allocate memory wait
+ * for the devices. So rank 1 must have allocated all memory of the communicator by then. */
+static void work_after_init(Rank *r)
+{
+    rank_open(r);
+    rank_ids(r, 3);
+    for (int i = 0; i < 3; i++) {
+        ncclComm_t joined = rank_join(r, i, r->ranks, r->rank);
+        if (r->rank == 0)
+            OK(cudaLaunchHostFunc(r->side, stop_until_mark, r->world));
+        else
+            atomic_store(&r->world->mark, 1);
+        rank_wait(r);
+        rank_meet(r);
+        atomic_store(&r->world->mark, 0);
+        OK(r->nccl->CommDestroy(joined));
+        rank_meet(r);
+    }
+    rank_close(r);
+}
+
+static void test_an_init_returns_when_all_ranks_have_allocated_their_memory(void **state)
+{
+    static const char *const seeds[] = {"EMU_JITTER=1", "EMU_JITTER=2", "EMU_JITTER=3"};
+    (void)state;
+    setenv("EMU_MEMORY_CALLS", "wait", 1);
+    for (int i = 0; i < 3; i++)
+        run_ends_with(
+            (Run){
+                {"EMU_STREAMS=deferred", "EMU_NCCL_RESERVE=4096", seeds[i]}, work_after_init, 2, 0},
+            0);
+    unsetenv("EMU_MEMORY_CALLS");
+}
+
 /* The first call of the group reads what the second call's stream writes, and that stream is
  * blocked before the write. Only the group orders the two. If rank->planted, there is no group and
  * the old value is sent. */
@@ -355,6 +389,7 @@ int main(void)
         cmocka_unit_test(test_one_connection_may_serve_all_collectives),
         cmocka_unit_test(test_a_root_and_a_sender_may_leave_early),
         cmocka_unit_test(test_a_send_completes_only_after_its_receive_is_called),
+        cmocka_unit_test(test_an_init_returns_when_all_ranks_have_allocated_their_memory),
         cmocka_unit_test(test_a_group_starts_only_when_all_its_streams_have_reached_it),
         cmocka_unit_test(test_using_a_buffer_before_the_call_ends_gives_wrong_numbers),
         cmocka_unit_test(test_the_bits_of_a_sum_change_with_the_seed),
