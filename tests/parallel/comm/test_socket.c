@@ -1,7 +1,9 @@
-/* test_socket.c -- ranks that are processes: sums of tensors larger than a block, memory, and
- * connections of strangers. How the program ends is in test_socket_ends.c. What threads do, too, is
- * tested by the other files of this folder with TEST_RANKS=processes. */
+/* test_socket.c -- ranks that are processes: sums of tensors larger than a block, memory,
+ * connections of strangers, and when rank 0 looks for a cause. How the program ends is in
+ * test_socket_ends.c. What threads do, too, is tested by the other files of this folder with
+ * TEST_RANKS=processes. */
 #include "model/core/check.h"
+#include "parallel/comm/socket/hub.h"
 #include "parallel/comm/socket/world.h"
 #include "tests/support/grid/process_ranks.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -10,6 +12,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -140,12 +143,38 @@ static void test_a_stranger_is_not_taken_for_a_rank(void **state)
     assert_string_equal(wrong, "");
 }
 
+/* ---- deadlines ------------------------------------------------------------------------------- */
+
+/* Rank 0 asks all ranks once one has waited for as long as the timeout. Each wait has its own
+ * time. */
+static void test_rank_0_asks_when_a_wait_reaches_the_timeout(void **state)
+{
+    char err[256];
+    SocketService service = {.nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    SocketLinks *links = socket_links_create(2, err, sizeof err);
+    SocketHub *hub = socket_hub_create(&service, links, 1);
+    SocketReport report = {.rank = 1,
+                           .wait = {.waits = true, .meets = true},
+                           .groups = 1,
+                           .group = {{.size = 2, .member = {0, 1}, .meetings = 1}}};
+    (void)state;
+    for (report.wait.wait = 1; report.wait.wait < 4; report.wait.wait++) {
+        socket_hub_take(hub, &report);
+        assert_false(socket_hub_judge(hub, 0.9));
+        assert_true(socket_hub_judge(hub, 0.2));
+    }
+    socket_hub_destroy(hub);
+    socket_links_destroy(links);
+    close(service.nudge);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_of_many_blocks_have_the_bits_of_rank_order),
         cmocka_unit_test(test_steps_after_the_first_allocate_nothing),
         cmocka_unit_test(test_a_stranger_is_not_taken_for_a_rank),
+        cmocka_unit_test(test_rank_0_asks_when_a_wait_reaches_the_timeout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
