@@ -11,7 +11,7 @@
 enum { LAUNCH_MAX_RANKS = CONFIG_MAX_RANKS };
 _Static_assert((int)LAUNCH_MAX_RANKS <= (int)COMM_MAX_RANKS, "a world has room for them");
 
-/* Largest LaunchOptions.result_bytes: what fits in a pipe that nobody reads yet. */
+/* Largest LaunchOptions.result_bytes. */
 enum { LAUNCH_RESULT_BYTES = 60000 };
 
 /* What several ranks shall be, as the command line says. Both false: processes if each has a GPU of
@@ -49,8 +49,10 @@ typedef int (*LaunchBody)(Comm *world, void *context);
  * Processes: each rank is a child process with a copy of the caller's memory, so a body's changes
  * are lost, except for `result`. The caller's process is no rank. It passes SIGINT, SIGTERM,
  * SIGHUP and SIGUSR1 on to rank 0 (launch_signal), and waits until all ranks have ended. If a rank
- * failed, the first failure's exit code is returned, and its message has been printed. The children
- * end with the calling thread. */
+ * failed, the first failure's exit code is returned, and its message has been printed. Once rank
+ * 0's body has returned and all ranks have left the world, the result stands: a rank that does not
+ * exit properly costs a warning. If a user's signal ended rank 0, the same signal ends the calling
+ * process. The children end with the calling thread. */
 int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context);
 
 /* Returns what the ranks of `world` are, for messages: "threads" or "processes". */

@@ -1,0 +1,53 @@
+/* launcher.h -- inside parallel/grid: the process that has started ranks as processes waits for
+ * them, passes signals on to rank 0, and finds out how the ranks have ended. */
+#ifndef PARALLEL_GRID_LAUNCHER_H
+#define PARALLEL_GRID_LAUNCHER_H
+
+#include "parallel/comm/socket/socket.h"
+#include "parallel/grid/launch.h"
+
+#include <signal.h>
+
+typedef struct {
+    pid_t process; /* 0: not started */
+    bool ended, stopped;
+    bool killed;   /* by the launcher */
+    int status;    /* as from waitpid, when it has ended */
+    double stood;  /* seconds for which it has been stopped while others were not */
+    bool too_late; /* killed because it was stopped for too long */
+} RankProcess;
+
+typedef struct {
+    int ranks;
+    const LaunchOptions *options;
+    SocketLinks *links;
+    int result[2]; /* the pipe on which rank 0 sends its code and options->result */
+    char received[sizeof(int) + LAUNCH_RESULT_BYTES];
+    size_t bytes;            /* how much of it has arrived */
+    sigset_t signals, usual; /* the signals that are waited for; the mask before */
+    struct sigaction child;  /* what SIGCHLD did before */
+    RankProcess rank[LAUNCH_MAX_RANKS];
+    int running;
+    bool returned;   /* the result is complete: the work of all ranks is done */
+    int first;       /* the first rank that failed; -1: none */
+    int passed_on;   /* the last signal that was passed on to rank 0; 0: none */
+    int unsent;      /* a signal that has still to be passed on; 0: none */
+    bool passed_two; /* a second signal has been passed on, which ends the run at once */
+    int fatal;       /* the signal by which rank 0 died, as this process is to die; 0: none */
+    double limit;    /* when ranks that are left are killed; 0: not yet known */
+} Launcher;
+
+/* Returns the real-time signal by which other signals are passed on to rank 0. */
+int launcher_signal(void);
+/* Before the first rank starts: blocks the signals that launcher_wait takes. */
+void launcher_hold_signals(Launcher *l);
+/* Sends a signal to all ranks that run. */
+void launcher_kill(const Launcher *l, int number);
+/* Returns when all ranks have ended. Kills those that cannot end by themselves. */
+void launcher_wait(Launcher *l);
+/* After launcher_wait: says how a rank was ended if no rank could say it, restores the signals, and
+ * returns the launch's exit code. Does not return if a signal ended the ranks: it ends this
+ * process, too. */
+int launcher_end(Launcher *l);
+
+#endif

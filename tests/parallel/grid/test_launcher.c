@@ -1,0 +1,304 @@
+/* test_launcher.c -- tests what the process that started the ranks does where they cannot help
+ * themselves: several faults at once, stopped ranks, ranks that only had to exit, and signals as
+ * shells, nohup and batch systems send them. */
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "parallel/grid/launch.h"
+#include "tests/support/files/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#undef fail /* fail() of check.h is used here, not cmocka's */
+
+enum { RANKS = 3, RESULT = 40 };
+
+typedef struct {
+    LaunchBody body;
+    double timeout;
+    void (*before)(void); /* called in the launcher before it starts the ranks */
+    int code;             /* minus a signal's number if one ends the launcher */
+    const char *line;     /* part of the only line that is printed; "": none is printed */
+} Row;
+
+static void launch(void *context)
+{
+    const Row *row = context;
+    LaunchOptions options = {.timeout = row->timeout, .processes = true};
+    if (row->before) row->before();
+    exit(launch_ranks(RANKS, &options, row->body, NULL));
+}
+
+static void expect_end(const Row *row, int code, const char *text)
+{
+    if (code != row->code || strstr(text, row->line) == NULL)
+        print_error("\"%s\": code %d, and \"%s\"\n", row->line, code, text);
+    assert_int_equal(code, row->code);
+    assert_non_null(strstr(text, row->line));
+    const char *end = strchr(text, '\n');
+    if (*row->line == '\0') assert_string_equal(text, "");
+    if (*row->line != '\0') assert_true(end != NULL && end[1] == '\0');
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static int stop_the_first_kill_the_last(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGSTOP);
+    usleep(100000);
+    if (world->rank == 2) raise(SIGKILL);
+    comm_barrier(world);
+    return EXIT_OK;
+}
+
+static int leave_by_exit(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 0) _exit(3);
+    comm_barrier(world);
+    return EXIT_OK;
+}
+
+static int write_to_nobody(Comm *world, void *context)
+{
+    int to[2];
+    (void)context;
+    if (world->rank == 0 && pipe(to) == 0) {
+        close(to[0]);
+        (void)!write(to[1], "x", 1);
+    }
+    comm_barrier(world);
+    return EXIT_OK;
+}
+
+/* Rank 1 is stopped, and no other rank is in a call that waits for it. */
+static int stop_one_of_which_nobody_waits(Comm *world, void *context)
+{
+    comm_barrier(world);
+    if (world->rank == 1) raise(SIGSTOP);
+    while (context == NULL)
+        pause();
+    return EXIT_OK;
+}
+
+static void die_at_exit(void)
+{
+    raise(SIGKILL);
+}
+
+static void leave_at_exit(void)
+{
+    _exit(3);
+}
+
+static void hang_at_exit(void)
+{
+    for (;;)
+        pause();
+}
+
+static int last_dies_at_exit(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 2) atexit(die_at_exit);
+    return RESULT;
+}
+
+static int first_leaves_at_exit(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 0) atexit(leave_at_exit);
+    return RESULT;
+}
+
+static int last_hangs_at_exit(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 2) atexit(hang_at_exit);
+    return RESULT;
+}
+
+/* Every fault has one sentence and the first failure's code, and costs no result that is complete.
+ * The rows run at the same time: some of them wait for seconds. */
+static void test_faults_of_which_rank_0_cannot_speak(void **state)
+{
+    (void)state;
+    enum { LONG = 30, SECONDS = 12 };
+    static const Row rows[] = {
+        {stop_the_first_kill_the_last, LONG, NULL, EXIT_PEER_LOST,
+         "error[87] the process of rank 2 was killed by signal 9 (Killed)\n"},
+        {leave_by_exit, LONG, NULL, EXIT_PEER_LOST,
+         "error[87] the process of rank 0 ended with code 3 before its work was done\n"},
+        {write_to_nobody, LONG, NULL, -SIGPIPE, ""},
+        {stop_one_of_which_nobody_waits, 0.5, NULL, EXIT_HANG,
+         "longer than parallel.timeout (0.5 s) allows\n"},
+        {last_dies_at_exit, LONG, NULL, RESULT,
+         "warning: the work is done, but the process of rank 2 was then killed by signal 9"},
+        {first_leaves_at_exit, LONG, NULL, RESULT,
+         "warning: the work is done, but the process of rank 0 then ended with code 3\n"},
+        {last_hangs_at_exit, 0.5, NULL, RESULT,
+         "warning: the work is done, but the process of rank 2 did not end: it was killed\n"},
+    };
+    enum { ROWS = sizeof rows / sizeof *rows };
+    pid_t launcher[ROWS];
+    int said[ROWS];
+    char text[4096];
+    double start = seconds_now();
+    for (size_t i = 0; i < ROWS; i++)
+        launcher[i] = child_start(launch, (void *)&rows[i], &said[i]);
+    for (size_t i = 0; i < ROWS; i++) {
+        int code = child_end(launcher[i], said[i], text, sizeof text);
+        expect_end(&rows[i], code, text);
+    }
+    assert_true(seconds_now() - start < SECONDS);
+}
+
+/* ---- messages that nobody reads -------------------------------------------------------------- */
+
+static void fill_the_console(void)
+{
+    char page[4096] = {0};
+    fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK);
+    while (write(STDERR_FILENO, page, sizeof page) > 0)
+        continue;
+    fcntl(STDERR_FILENO, F_SETFL, 0);
+}
+
+static void lose_the_console(void)
+{
+    int to[2];
+    if (pipe(to) != 0) _exit(99);
+    dup2(to[1], STDERR_FILENO);
+    close(to[0]);
+    close(to[1]);
+}
+
+static int kill_the_first(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 0) raise(SIGKILL);
+    comm_barrier(world);
+    return EXIT_OK;
+}
+
+static void test_the_launcher_ends_although_nobody_reads_its_message(void **state)
+{
+    (void)state;
+    static void (*const before[])(void) = {fill_the_console, lose_the_console};
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        Row row = {kill_the_first, 30, before[i], EXIT_PEER_LOST, ""};
+        int said, status;
+        pid_t launcher = child_start(launch, &row, &said);
+        assert_int_equal(waitpid(launcher, &status, 0), launcher); /* nothing is read before */
+        close(said);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), EXIT_PEER_LOST);
+    }
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t asked;
+
+static void take(int number, siginfo_t *info, void *unused)
+{
+    (void)number, (void)unused;
+    asked = info->si_value.sival_int;
+}
+
+/* Rank 0 says that all are ready, and returns the signal that it gets. */
+static int wait_for_signal(Comm *world, void *context)
+{
+    struct sigaction action = {.sa_sigaction = take, .sa_flags = SA_SIGINFO};
+    (void)context;
+    if (world->rank == 0) sigaction(launch_signal(), &action, NULL);
+    comm_barrier(world);
+    if (world->rank == 0) {
+        (void)!write(STDOUT_FILENO, "r", 1);
+        while (!asked)
+            usleep(1000);
+    }
+    comm_barrier(world);
+    return asked;
+}
+
+static int stop_the_first(Comm *world, void *context)
+{
+    comm_barrier(world);
+    if (world->rank == 0) {
+        (void)!write(STDOUT_FILENO, "r", 1);
+        raise(SIGSTOP);
+    }
+    while (context == NULL)
+        pause();
+    return EXIT_OK;
+}
+
+static void ignore_hangups(void)
+{
+    signal(SIGHUP, SIG_IGN); /* as nohup does */
+}
+
+static void block_signals(void)
+{
+    sigset_t all;
+    sigfillset(&all);
+    sigdelset(&all, SIGALRM);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+}
+
+static void leave_the_shell(void)
+{
+    setsid(); /* no shell could continue it */
+}
+
+/* Sends the signals to the launcher, half a second apart, and returns its end. */
+static int signalled(LaunchBody body, void (*before)(void), int first, int second)
+{
+    char ready, text[1024];
+    int said;
+    Row row = {.body = body, .timeout = 30, .before = before};
+    pid_t launcher = child_start(launch, &row, &said);
+    assert_int_equal(read(said, &ready, 1), 1);
+    usleep(100000);
+    kill(launcher, first);
+    usleep(500000);
+    if (second) kill(launcher, second);
+    return child_end(launcher, said, text, sizeof text);
+}
+
+static void test_signals_as_shells_and_batch_systems_send_them(void **state)
+{
+    (void)state;
+    double start = seconds_now();
+    assert_int_equal(signalled(wait_for_signal, ignore_hangups, SIGHUP, SIGUSR1), SIGUSR1);
+    assert_int_equal(signalled(wait_for_signal, leave_the_shell, SIGTSTP, SIGTERM), SIGTERM);
+    assert_int_equal(signalled(wait_for_signal, block_signals, SIGTERM, 0), SIGTERM);
+    /* The second signal ends the run although rank 0 does not answer. */
+    assert_int_equal(signalled(stop_the_first, NULL, SIGINT, SIGTERM), -SIGTERM);
+    assert_true(seconds_now() - start < 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_faults_of_which_rank_0_cannot_speak),
+        cmocka_unit_test(test_the_launcher_ends_although_nobody_reads_its_message),
+        cmocka_unit_test(test_signals_as_shells_and_batch_systems_send_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
