@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/core/log.h"
+#include "parallel/comm/nccl/nccl.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -63,6 +64,7 @@ static void fork_ranks(int ranks, double timeout, RankBody body, void *context)
 
 void thread_ranks(int ranks, double timeout, RankBody body, void *context)
 {
+    nccl_set_environment(); /* as those do that start the ranks of a run (gpus.h) */
     if (ranks_are_processes()) {
         fork_ranks(ranks, timeout, body, context);
         return;

@@ -121,7 +121,6 @@ void training_close(Training *t)
 
 void training_run(const Training *t, RankBody body, void *context)
 {
-    /* It sets NCCL\'s environment variables, which ranks that are processes inherit. */
     session_launch(t->config, t->ranks, (LaunchKind){.threads = true});
     thread_ranks(t->ranks, 60, body, context);
 }
