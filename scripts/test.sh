@@ -39,26 +39,27 @@ rows() {
 
     row emu "$device" tests/program/cuda.sh
     row emu_asan "$device $sample TEST_EVERY=83" tests/model/test_recompute
-    row emu_asan "$device $sample TEST_EVERY=4" tests/kernels/test_ops
+    row emu_asan "$device $sample TEST_EVERY=8" tests/kernels/test_ops
+    row emu_asan "$device $sample TEST_EVERY=3" tests/model/test_golden
     row emu "$deferred $sample TEST_EVERY=3" tests/parallel/trainer/test_trainer tests/parallel/zero/test_zero
     # Tests that compute on a device, including whole models and resumed runs. They run on the emulated device with its threads
     # in forward order; in reverse order without cuBLASLt, or with streams as far behind the host as possible; and under ASan.
-    row emu "$device TEST_EVERY=2" tests/kernels/test_ops
+    row emu "$device TEST_EVERY=3" tests/kernels/test_ops
     row emu "$device TEST_EVERY=4" tests/cuda/test_nccl_grids
     row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_tensor_gradients
     row emu "$device $sample" tests/model/test_golden
     row emu "$device TEST_EVERY=11" tests/model/test_recompute
-    row emu "$reverse TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
+    row emu "$reverse TEST_EVERY=3 TEST_LATER=1" tests/kernels/test_ops
     row emu "$reverse" tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
-    row emu_asan "$device $sample" tests/parallel/trainer/test_device tests/model/test_golden 'tests/cuda/test_[!n]*' tests/emu
+    row emu_asan "$device $sample" tests/parallel/trainer/test_device 'tests/cuda/test_[!n]*' tests/emu
     row emu "$deferred" tests/parallel/trainer/test_device tests/parallel/comm/test_exposed tests/cuda/test_cuda_ahead tests/parallel/comm/test_comm \
         tests/parallel/grid/test_region tests/model/test_tensor_gradients
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/comm/test_comm
     row emu "$device $sample EMU_STREAMS=random" tests/parallel/trainer/test_device tests/cuda/test_cuda_ranks
     row emu "$deferred $sample" tests/equivalence/test_grid_checkpoints
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/equivalence/test_grid_checkpoints
-    row emu "$deferred EMU_DEVICES=4 TEST_EVERY=11 TEST_ONLY=test_overlap_changes_no_bit" tests/equivalence/test_grid_bits
+    row emu "$deferred EMU_DEVICES=4 TEST_EVERY=22 TEST_ONLY=test_overlap_changes_no_bit" tests/equivalence/test_grid_bits
     # At every commit, the first of these rows covers every dtype, and the second one, with lagging streams, one more schedule.
     row emu "$device TEST_EVERY=300 TEST_EACH=dtype" tests/equivalence/test_grid_equal
     row emu "$deferred TEST_EVERY=300 TEST_LATER=150 TEST_EACH=schedule" tests/equivalence/test_grid_equal
@@ -79,7 +80,8 @@ rows() {
         tests/parallel/grid/test_gpus tests/parallel/grid/test_region tests/model/test_tensor_gradients
     row tsan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_leaves tests/parallel/comm/test_socket \
         tests/parallel/comm/test_socket_ends tests/parallel/comm/test_watched
-    row tsan "$sample" tests/equivalence/test_grid_cube tests/equivalence/test_grid_training tests/equivalence/test_grid_checkpoints \
+    row tsan "$sample TEST_EVERY=5" tests/equivalence/test_grid_cube
+    row tsan "$sample" tests/equivalence/test_grid_training tests/equivalence/test_grid_checkpoints \
         tests/equivalence/test_grid_replicas
     # shellcheck disable=SC2086 # words
     row release '' tests/program $emulated tests/kernels '!tests/kernels/test_ops'

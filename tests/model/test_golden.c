@@ -11,6 +11,7 @@
 #include "tests/support/model/golden.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer/own_training.h"
+#include "tests/support/turns.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -188,12 +189,14 @@ static void test_twenty_losses_equal_pytorch_with_recompute(void **state)
             check_training(models[i], "cpu", true, p);
 }
 
-/* The CUDA backend computes in f32 and must meet the CPU's f32 bounds. */
+/* The CUDA backend computes in f32 and must meet the CPU's f32 bounds. With
+ * TEST_EVERY=N, which is for slow builds, every N-th model is tested. */
 static void test_logits_and_gradients_equal_pytorch_on_cuda(void **state)
 {
     (void)state;
     cuda_needed();
-    for (int i = 0; i < 3; i++)
+    int every = (int)turns_every(1);
+    for (int i = (int)turns_first(every); i < 3; i += every)
         check_forward_backward(models[i], "cuda", false);
 }
 
@@ -201,7 +204,8 @@ static void test_twenty_losses_equal_pytorch_on_cuda(void **state)
 {
     (void)state;
     cuda_needed();
-    for (int i = 0; i < 3; i++)
+    int every = (int)turns_every(1);
+    for (int i = (int)turns_first(every); i < 3; i += every)
         for (RecomputePolicy p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++)
             check_training(models[i], "cuda", false, p);
 }

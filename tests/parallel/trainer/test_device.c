@@ -259,7 +259,7 @@ static void waiting_for_data_is_not_subtracted_from_a_gpus_phases(void **state)
 static void the_memory_plan_equals_what_a_trainer_allocates(void **state)
 {
     cuda_needed();
-    for (int i = 0; i < MODES; i++) {
+    for (int i = (int)turns_first(stride(MODES)); i < MODES; i += stride(MODES)) {
         Opened o;
         Device bare;
         char err[512];
