@@ -68,11 +68,17 @@ static void use_message(Rank *r)
         OK(r->nccl->Recv(r->y, N, ncclFloat32, 0, r->comm, r->stream));
 }
 
-/* Rank 1 makes its call late. Rank 0's call returns before that, unless it is the first use. */
-static void late_peer(Rank *r, Use use)
+static void warm_unless_planted(Rank *r)
+{
+    if (!r->planted) rank_warm(r, r->comm, r->stream);
+}
+
+/* Calls `before` and then `use`, which rank 1 calls late. If r->planted, rank 0's call of `use`
+ * must wait for rank 1's; else it must return before that. */
+static void late_peer(Rank *r, Use before, Use use)
 {
     rank_open(r);
-    if (!r->planted) rank_warm(r, r->comm, r->stream);
+    before(r);
     if (r->rank == 0) {
         use(r);
         atomic_store(&r->world->mark, 1);
@@ -88,17 +94,17 @@ static void late_peer(Rank *r, Use use)
 
 static void late_to_reduce(Rank *r)
 {
-    late_peer(r, all_reduce);
+    late_peer(r, warm_unless_planted, all_reduce);
 }
 
 static void late_to_gather(Rank *r)
 {
-    late_peer(r, use_gather);
+    late_peer(r, warm_unless_planted, use_gather);
 }
 
 static void late_to_message(Rank *r)
 {
-    late_peer(r, use_message);
+    late_peer(r, warm_unless_planted, use_message);
 }
 
 static void test_only_the_first_use_waits_for_the_peers_host(void **state)
@@ -114,19 +120,7 @@ static void test_only_the_first_use_waits_for_the_peers_host(void **state)
  * first use waits for the late rank 1. If one ring serves all, it does not. */
 static void gather_after_reduce(Rank *r)
 {
-    rank_open(r);
-    all_reduce(r);
-    if (r->rank == 0) {
-        use_gather(r);
-        atomic_store(&r->world->mark, 1);
-    } else {
-        if (r->planted)
-            MUST(!mark_comes(r->world, LONG));
-        else
-            wait_for_mark(r->world);
-        use_gather(r);
-    }
-    rank_close(r);
+    late_peer(r, all_reduce, use_gather);
 }
 
 static void test_one_connection_may_serve_all_collectives(void **state)
