@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 
 size_t kernel_number(const char *path, const char *key)
@@ -55,6 +56,14 @@ const char *machine_cpu_model(char *buf, size_t n)
     colon += strspn(colon, ": \t");
     snprintf(buf, n, "%.*s", (int)strcspn(colon, "\n"), colon);
     return buf;
+}
+
+void raise_limit_of_open_files(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 char *machine_json(const Device *device)

@@ -1,5 +1,5 @@
-/* machine.h -- facts about this machine: available memory, and a description of hardware and
- * software for the run folder. */
+/* machine.h -- facts about this machine: available memory, open files, and a description of
+ * hardware and software for the run folder. */
 #ifndef MODEL_CORE_MACHINE_H
 #define MODEL_CORE_MACHINE_H
 
@@ -14,6 +14,9 @@ size_t kernel_number(const char *path, const char *key);
 /* Writes the CPU's name as the kernel reports it, such as "AMD EPYC 7B13", or "unknown", to buf and
  * returns buf. */
 const char *machine_cpu_model(char *buf, size_t n);
+/* Raises the limit of open files, of this process and of those that it starts, to the most that the
+ * system allows. If that fails, opening a file reports it. */
+void raise_limit_of_open_files(void);
 /* Returns a JSON object on one line with CPU, level and BLAS in use, threads, cores, memory,
  * kernel, host name, compiler and commit. `device` may be NULL. The caller frees. */
 char *machine_json(const Device *device);

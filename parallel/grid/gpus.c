@@ -2,13 +2,13 @@
 #include "parallel/grid/gpus.h"
 
 #include "model/core/check.h"
+#include "model/core/machine.h"
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/grid/control.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 const char gpus_shared[] = "share the GPU, and reach each other through its memory";
 
@@ -25,23 +25,15 @@ void gpus_prepare_driver(int64_t ranks)
     if (ranks > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
-/* A rank opens tens of sockets and device files, and all ranks of a machine may be threads of this
- * process. The usual soft limit is 1024. */
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit); /* if that fails, NCCL reports a file that it cannot open */
-}
-
 bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind)
 {
     bool each = gpus_each(seen, ranks);
     if (kind.processes && kind.threads)
         fail(EXIT_USAGE, "--processes and --no-processes contradict each other");
     if (each && kind.threads) {
-        raise_file_limit();
+        /* A rank opens tens of sockets and device files, and all ranks are threads of this
+         * process. The usual soft limit is 1024. */
+        raise_limit_of_open_files();
         nccl_set_environment();
     }
     return ranks > 1 && !kind.threads && (kind.processes || each);
@@ -138,7 +130,6 @@ Gpus gpus_agree(Comm *world, const Device *dev)
     require_own(world, dev, processes, least);
     /* One rank may fail to load NCCL although the others succeed; all ranks must decide the same.
      */
-    if (launch_parent() != 0) raise_file_limit(); /* threads: gpus_prepare has done it */
     bool open = nccl_open(err, sizeof err);
     if (!control_agree(world, open, err, sizeof err))
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);

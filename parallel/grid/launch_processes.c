@@ -5,6 +5,7 @@
 
 #include "model/core/check.h"
 #include "model/core/log.h"
+#include "model/core/machine.h"
 #include "model/core/openblas.h"
 #include "parallel/comm/socket/socket.h"
 #include "parallel/grid/gpus.h"
@@ -84,7 +85,7 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
     log_set_rank(rank, grid_place_text(l->options->size, rank, place, sizeof place));
     openblas_prepare();
     ends_share(true);
-    Comm world = socket_world_join(l->links, rank, l->options->timeout, place);
+    Comm world = socket_world_join(l->links, rank, l->options->timeout);
     int code = body(&world, context);
     comm_close(&world);
     ends_share(false);
@@ -125,11 +126,14 @@ int launch_processes(int ranks, const LaunchOptions *options, LaunchBody body, v
     Launcher l = {.ranks = ranks, .options = options, .first = -1};
     CHECK(options->result_bytes <= LAUNCH_RESULT_BYTES, "a result of %zu bytes",
           options->result_bytes);
+    raise_limit_of_open_files();
     /* The launcher reads between other things and must not wait; rank 0, which writes, may. */
     if (pipe2(l.result, O_CLOEXEC) != 0 || fcntl(l.result[0], F_SETFL, O_NONBLOCK) != 0)
         fail(EXIT_SYSTEM, "no pipe for the result: %s", strerror(errno));
     l.links = socket_links_create(ranks, err, sizeof err);
     if (l.links == NULL) fail(EXIT_SYSTEM, "%s", err);
+    for (int r = 0; r < ranks; r++)
+        socket_links_name(l.links, r, grid_place_text(options->size, r, err, sizeof err));
     launcher_hold_signals(&l);
     start_ranks(&l, body, context);
     close(l.result[1]);

@@ -89,7 +89,6 @@ typedef struct {
     int32_t groups; /* number of groups that follow, at most GROUPS_IN_REPORT */
     int32_t zero;
     uint64_t asked; /* number of the latest ASK that the rank has received */
-    char place[64];
     SocketWait wait;
     SocketGroupReport group[GROUPS_IN_REPORT];
 } SocketReport;

@@ -95,7 +95,6 @@ static void take_group(SocketHub *hub, int rank, const SocketGroupReport *report
 void socket_hub_take(SocketHub *hub, const SocketReport *report)
 {
     SocketHubRank *rank = &hub->rank[report->rank];
-    memcpy(rank->place, report->place, sizeof rank->place);
     rank->wait = report->wait;
     rank->asked = report->rank == 0 ? hub->asked : report->asked;
     for (int i = 0; i < report->groups; i++)

@@ -16,7 +16,6 @@ typedef struct {
 } SocketHubGroup;
 
 typedef struct {
-    char place[64];
     SocketWait wait;
     uint64_t asked; /* the question that its latest report answers */
     bool left;

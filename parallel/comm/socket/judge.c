@@ -93,7 +93,7 @@ static const BlameTransport transport = {
 /* Makes this thread print messages as that rank. */
 static void speak_for(const SocketHub *hub, int rank)
 {
-    log_set_rank(rank, hub->rank[rank].place);
+    log_set_rank(rank, hub->links->place[rank]);
 }
 
 /* Ends the program because the process of a rank has ended. Another thread of this process may be

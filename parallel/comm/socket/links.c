@@ -77,6 +77,11 @@ void socket_links_keep(SocketLinks *links, int rank)
     }
 }
 
+void socket_links_name(SocketLinks *links, int rank, const char *place)
+{
+    snprintf(links->place[rank], sizeof links->place[rank], "%s", place);
+}
+
 void socket_links_release(SocketLinks *links)
 {
     drop(&links->launcher[1]);

@@ -51,7 +51,6 @@ static bool pack(SocketService *service, bool goodbye)
                              .rank = service->rank,
                              .asked = service->asked,
                              .wait = service->wait};
-    memcpy(report->place, service->place, sizeof report->place);
     for (SocketGroupShare *group = service->groups; group; group = group->next) {
         if (!group->closed && !goodbye && group->reported == 1 + group->meetings) continue;
         fits = report->groups < GROUPS_IN_REPORT;
@@ -179,7 +178,7 @@ static void watch_rank_0(SocketService *service)
     double timeout = late_wait(service, wait.call);
     if (timeout <= 0 || service->silent < timeout + 1) return;
     atomic_store(&service->granted, true); /* there is nobody who could grant it */
-    log_set_rank(1, service->place);
+    log_set_rank(service->rank, service->links->place[service->rank]);
     deadline_end_waiting(&wait, timeout, &blame);
 }
 
@@ -212,7 +211,7 @@ static void *service_main(void *context)
 {
     SocketService *service = context;
     in_service_thread = true;
-    log_set_rank(service->rank, service->place);
+    log_set_rank(service->rank, service->links->place[service->rank]);
     if (service->hub)
         socket_hub_main(service->hub);
     else
@@ -261,20 +260,17 @@ static void free_list(SocketGroupShare *group)
     }
 }
 
-void socket_service_start(SocketService *service, SocketLinks *links, int rank, double timeout,
-                          const char *place)
+void socket_service_start(SocketService *service, SocketLinks *links, int rank, double timeout)
 {
     service->links = links;
     service->rank = rank;
     service->timeout = timeout;
-    snprintf(service->place, sizeof service->place, "%s", place ? place : "");
     pthread_mutex_init(&service->mutex, NULL);
     service->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     service->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (service->wake < 0 || service->nudge < 0)
         fail(EXIT_SYSTEM, "no descriptor for rank %d: %s", rank, strerror(errno));
     if (rank == 0) service->hub = socket_hub_create(service, links, timeout);
-    socket_service_report(service, false); /* rank 0 learns the place before anything happens */
     watched_report(true);
     ends_set_claim(claim, service);
     thread_start(&service->thread, service_main, service, "the service of a rank");

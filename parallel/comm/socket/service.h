@@ -29,7 +29,6 @@ typedef struct SocketService {
     SocketLinks *links;
     int rank;
     double timeout;
-    char place[64];
     pthread_t thread;
     int wake;  /* an eventfd: the thread reports at once */
     int nudge; /* an eventfd: the waiting rank looks again, because rank 0 has a question */
@@ -48,8 +47,7 @@ typedef struct SocketService {
 } SocketService;
 
 /* Starts the thread. */
-void socket_service_start(SocketService *service, SocketLinks *links, int rank, double timeout,
-                          const char *place);
+void socket_service_start(SocketService *service, SocketLinks *links, int rank, double timeout);
 /* Says goodbye: reports that this rank has left the world, with the last state of its groups. In
  * rank 0's process it waits until all ranks have done so. Then ends the thread. */
 void socket_service_stop(SocketService *service);

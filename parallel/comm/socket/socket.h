@@ -14,6 +14,9 @@ typedef struct SocketLinks SocketLinks;
  * close-on-exec, and none has a name in the file system or a port. Returns NULL and sets err if the
  * system refuses. */
 SocketLinks *socket_links_create(int ranks, char *err, size_t n);
+/* In the launcher, before it forks: `place` is the rank's place in the grid for error messages, for
+ * example "dp 1 tp 0". Without it, messages name the rank alone. */
+void socket_links_name(SocketLinks *links, int rank, const char *place);
 /* In the launcher, after all forks: closes the ranks' ends. */
 void socket_links_release(SocketLinks *links);
 /* In the launcher: reports to rank 0 that the process of `rank` has ended with this wait status (as
@@ -22,10 +25,9 @@ void socket_links_report_end(SocketLinks *links, int rank, int status);
 void socket_links_destroy(SocketLinks *links);
 
 /* In a rank's process, once: starts the service thread and returns the communicator of all ranks.
- * No wait lasts longer than `timeout` seconds (0: no limit), as in local_world_create. `place` is
- * the rank's place in the grid for error messages, for example "dp 1 tp 0". The process must have
- * called ends_share(true). Closing the communicator frees the links and ends the thread; rank 0's
- * returns when all ranks have closed theirs. */
-Comm socket_world_join(SocketLinks *links, int rank, double timeout, const char *place);
+ * No wait lasts longer than `timeout` seconds (0: no limit), as in local_world_create. The process
+ * must have called ends_share(true). Closing the communicator frees the links and ends the thread;
+ * rank 0's returns when all ranks have closed theirs. */
+Comm socket_world_join(SocketLinks *links, int rank, double timeout);
 
 #endif

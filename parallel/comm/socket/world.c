@@ -119,7 +119,7 @@ static Comm socket_split(Comm *comm, const char *name, int color, int key)
     return member_of(made, rank);
 }
 
-Comm socket_world_join(SocketLinks *links, int rank, double timeout, const char *place)
+Comm socket_world_join(SocketLinks *links, int rank, double timeout)
 {
     CHECK(rank >= 0 && rank < links->ranks && timeout >= 0, "rank %d of %d, %g s", rank,
           links->ranks, timeout);
@@ -135,7 +135,7 @@ Comm socket_world_join(SocketLinks *links, int rank, double timeout, const char 
     for (int i = 0; i < links->ranks; i++)
         all->share.member[i] = i;
     Comm comm = member_of(all, rank);
-    socket_service_start(&world->service, links, rank, timeout, place);
+    socket_service_start(&world->service, links, rank, timeout);
     socket_service_opens(&world->service, &all->share);
     return comm;
 }

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -212,7 +213,8 @@ static void test_the_ranks_end_with_the_launcher(void **state)
 pid_t __real_fork(void);
 pid_t __wrap_fork(void);
 
-static int forks = -1; /* how many more succeed; < 0: all */
+static int forks = -1;       /* how many more succeed; < 0: all */
+static bool killed_at_birth; /* the last of them, before it runs any code of its own */
 
 pid_t __wrap_fork(void)
 {
@@ -221,7 +223,9 @@ pid_t __wrap_fork(void)
         return -1;
     }
     if (forks > 0) forks--;
-    return __real_fork();
+    pid_t process = __real_fork();
+    if (process == 0 && forks == 0 && killed_at_birth) raise(SIGKILL);
+    return process;
 }
 
 static void launch_two_of_three(void *context)
@@ -241,6 +245,51 @@ static void test_a_rank_that_cannot_be_started_ends_those_that_have_been(void **
                               "temporarily unavailable\n");
 }
 
+static void launch_three_of_three(void *context)
+{
+    LaunchOptions options = {.timeout = LONGEST, .processes = true};
+    (void)context;
+    forks = RANKS;
+    killed_at_birth = true;
+    exit(launch_ranks(RANKS, &options, wait_for_ever, NULL));
+}
+
+static void test_a_rank_that_dies_at_once_is_named_with_its_place(void **state)
+{
+    char text[1024];
+    (void)state;
+    assert_int_equal(child_run(launch_three_of_three, NULL, text, sizeof text), EXIT_PEER_LOST);
+    assert_string_equal(text, "error[87] rank 2 dp 2: the process of this rank was killed by "
+                              "signal 9 (Killed)\n");
+}
+
+/* ---- many descriptors ------------------------------------------------------------------------ */
+
+static int exit_at_once(Comm *world, void *context)
+{
+    (void)context;
+    return world->size;
+}
+
+/* The links of the ranks need more descriptors than the soft limit allows. */
+static void launch_with_few_descriptors(void *context)
+{
+    struct rlimit limit;
+    LaunchOptions options = {.timeout = LONGEST, .processes = true};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = 12;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    exit(launch_ranks(RANKS, &options, exit_at_once, context));
+}
+
+static void test_the_limit_of_open_files_is_raised(void **state)
+{
+    char text[1024];
+    (void)state;
+    assert_int_equal(child_run(launch_with_few_descriptors, NULL, text, sizeof text), RANKS);
+    assert_string_equal(text, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -250,6 +299,8 @@ int main(void)
         cmocka_unit_test(test_the_launcher_passes_signals_on_to_rank_0),
         cmocka_unit_test(test_the_ranks_end_with_the_launcher),
         cmocka_unit_test(test_a_rank_that_cannot_be_started_ends_those_that_have_been),
+        cmocka_unit_test(test_a_rank_that_dies_at_once_is_named_with_its_place),
+        cmocka_unit_test(test_the_limit_of_open_files_is_raised),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

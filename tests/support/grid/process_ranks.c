@@ -50,15 +50,21 @@ bool process_rank_wrong(const char *text)
     return true;
 }
 
+static const char *place_of(int rank, char text[16])
+{
+    text[0] = '\0';
+    if (rank > 0) snprintf(text, 16, "dp %d", rank);
+    return text;
+}
+
 static void rank_main(SocketLinks *links, int rank, double timeout, RankBody body, void *context)
 {
-    char place[16] = "";
+    char place[16];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(LONGEST);
-    if (rank > 0) snprintf(place, sizeof place, "dp %d", rank);
-    log_set_rank(rank, place);
+    log_set_rank(rank, place_of(rank, place));
     ends_share(true);
-    Comm world = socket_world_join(links, rank, timeout, place);
+    Comm world = socket_world_join(links, rank, timeout);
     while (!atomic_load(&shared->go))
         usleep(100);
     body(&world, context);
@@ -117,9 +123,11 @@ static int wait_for_all(SocketLinks *links, int ranks)
 
 int process_ranks(int ranks, double timeout, RankBody body, void *context, char *wrong, size_t n)
 {
-    char err[256];
+    char err[256], place[16];
     SocketLinks *links = socket_links_create(ranks, err, sizeof err);
     CHECK(links != NULL, "%s", err);
+    for (int i = 0; i < ranks; i++)
+        socket_links_name(links, i, place_of(i, place));
     shared = shared_memory(sizeof *shared);
     fflush(NULL);
     for (int i = 0; i < ranks; i++) {
