@@ -56,23 +56,24 @@ void ends_wait(void)
         pause();
 }
 
-/* The message, the flush hook and exit() may take so many seconds. Each of them may wait for ever:
- * for the reader of a console, for a disk, or for a lock whose owner waits for these. */
+/* The other ranks' permission, the message, the flush hook and exit() may take so many seconds.
+ * Each of them may wait for ever: for the reader of a console, for a disk, or for a lock whose
+ * owner waits for these. */
 static const double END_SECONDS = 4;
 
 /* Marks the start of the process's end. With several ranks it returns only in the first thread that
  * calls it; later callers wait for ever. With a single rank it always returns. */
 static void end_begin(ExitCode code)
 {
-    if (atomic_load(&ends.shared)) {
-        /* A failure while the process is already ending: the first error has been printed. */
-        if (ending_with >= 0) _exit(ending_with);
-        if (atomic_exchange(&ends.begun, true)) ends_wait();
-        ending_with = (int)code;
-        bool (*claim)(void *context, ExitCode code) = atomic_load(&ends.claim);
-        if (claim && !claim(atomic_load(&ends.claim_context), code)) ends_wait();
-    }
+    bool shared = atomic_load(&ends.shared);
+    /* A failure while the process is already ending: the first error has been printed. */
+    if (shared && ending_with >= 0) _exit(ending_with);
+    if (shared && atomic_exchange(&ends.begun, true)) ends_wait();
     guard_end_within(END_SECONDS, (int)code);
+    if (!shared) return;
+    ending_with = (int)code;
+    bool (*claim)(void *context, ExitCode code) = atomic_load(&ends.claim);
+    if (claim && !claim(atomic_load(&ends.claim_context), code)) ends_wait();
 }
 
 /* Flushes stdout before an error message is printed, unless nobody reads it or another thread holds

@@ -2,11 +2,13 @@
  * (guard.h): in the driver of a GPU, or at a lock whose owner is frozen. It must not end a run
  * whose waits go on rightly. */
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "model/core/guard.h"
 #include "model/core/log.h"
 #include "parallel/comm/local/group.h"
 #include "parallel/comm/nccl/nccl.h"
 #include "tests/support/device/standing_device.h"
+#include "tests/support/files/child.h"
 #include "tests/support/grid/fake_nccl.h"
 #include "tests/support/grid/rank_ends.h"
 
@@ -120,11 +122,40 @@ static void test_the_guard_ends_no_wait_whose_deadline_is_held_elsewhere(void **
                     NULL);
 }
 
+/* ---- the end of a process -------------------------------------------------------------------- */
+
+/* Rank 0 never answers whether this failure may be printed. */
+static bool get_no_answer(void *context, ExitCode code)
+{
+    (void)context, (void)code;
+    standing_device_hang();
+    return true;
+}
+
+static void fail_without_an_answer(void *context)
+{
+    (void)context;
+    ends_share(true);
+    ends_set_claim(get_no_answer, NULL);
+    (fail)(EXIT_DAMAGED, "a file is torn");
+}
+
+static void test_a_failure_ends_within_five_seconds_without_an_answer(void **state)
+{
+    char text[256];
+    double start = seconds_now();
+    (void)state;
+    assert_int_equal(child_run(fail_without_an_answer, NULL, text, sizeof text), EXIT_DAMAGED);
+    assert_string_equal(text, "");
+    assert_true(seconds_now() - start < 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_guard_ends_a_process_whose_deadlines_are_not_held),
         cmocka_unit_test(test_the_guard_ends_no_wait_whose_deadline_is_held_elsewhere),
+        cmocka_unit_test(test_a_failure_ends_within_five_seconds_without_an_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
