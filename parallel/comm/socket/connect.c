@@ -66,7 +66,11 @@ void socket_accept(SocketWorld *world)
     while (world->strangers < COMM_MAX_RANKS) {
         int fd =
             accept4(world->links->listener[world->rank], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) break;
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+        if (fd < 0 && errno == EAGAIN) break;
+        if (fd < 0)
+            fail(EXIT_SYSTEM, "rank %d cannot accept the connection of another rank: %s",
+                 world->rank, strerror(errno));
         if (is_of_this_user(fd))
             world->stranger[world->strangers++] = (struct SocketStranger){.fd = fd};
         else

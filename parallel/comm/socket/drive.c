@@ -56,7 +56,9 @@ static void pass_member(Pass *pass, SocketGroup *group, int member, bool expects
 
 static void add_accepting(Pass *pass, SocketWorld *world)
 {
-    add(pass, world->links->listener[world->rank], POLLIN, ACCEPTS);
+    /* Without room for another one, poll would return at once, again and again. */
+    if (world->strangers < COMM_MAX_RANKS)
+        add(pass, world->links->listener[world->rank], POLLIN, ACCEPTS);
     for (int i = 0; i < world->strangers && pass->n < PLACES - 1; i++)
         add(pass, world->stranger[i].fd, POLLIN, ACCEPTS);
 }
@@ -145,7 +147,7 @@ void socket_drive(Comm *comm, SocketExpects expects)
     SocketGroup *group = socket_group(comm);
     SocketService *service = &group->world->service;
     Pass pass;
-    double lost = 0;
+    double lost = 0, still = 0; /* seconds without a peer; since anything has moved */
     bool reported = false;
     uint64_t number = ++group->world->waits;
     for (pass_all(&pass, group, expects); pass.pending; pass_all(&pass, group, expects)) {
@@ -161,6 +163,7 @@ void socket_drive(Comm *comm, SocketExpects expects)
             fail(EXIT_PEER_LOST, "group %s: rank %d has lost its connection to another rank",
                  group->share.name, group->world->rank);
         bool moved = ready > 0 && act(&pass, group, expects);
+        still = moved ? 0 : still + seconds;
         /* A transfer that goes on begins a new wait. A meeting waits for the last rank, whoever
          * comes before. */
         if (moved && !group->meeting) {
@@ -168,7 +171,7 @@ void socket_drive(Comm *comm, SocketExpects expects)
             reported = false;
             number = ++group->world->waits;
         }
-        if (ready <= 0 && !reported && !pass.refused) {
+        if (!reported && still >= 1e-3 * SHORT_WAIT) {
             report(group, &pass, number);
             reported = true;
         }

@@ -70,6 +70,10 @@ typedef struct {
     uint8_t member[COMM_MAX_RANKS]; /* world ranks */
 } SocketGroupReport;
 
+/* What a rank waits in after it has left all groups: for the others to leave (rank 0), or until its
+ * last report can be sent. */
+#define SOCKET_LAST_WAIT "end of the program"
+
 /* What a rank waits for. */
 typedef struct {
     int32_t waits;

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -194,6 +195,19 @@ static void listen_for(SocketHub *hub, SocketService *service, double seconds)
     if (fd[n].revents & POLLIN) listen_to_launcher(hub);
 }
 
+/* Rank 0 has left and waits for the others to leave, as in a call of the world. The time limit is
+ * that of a call, so a rank that never leaves cannot keep all others from ending. */
+static void wait_for_the_others(SocketHub *hub)
+{
+    SocketHubRank *own = &hub->rank[0];
+    own->left = false; /* it still waits; its groups are closed */
+    own->asked = hub->asked;
+    own->wait = (SocketWait){.waits = 1, .wait = UINT64_MAX, .confirmed = hub->asked};
+    for (int i = 1; i < hub->ranks; i++)
+        if (!hub->rank[i].left) own->wait.who |= (uint64_t)1 << i;
+    snprintf(own->wait.call, sizeof own->wait.call, "%s", SOCKET_LAST_WAIT);
+}
+
 void socket_hub_main(SocketHub *hub)
 {
     SocketService *service = hub->service;
@@ -214,6 +228,7 @@ void socket_hub_main(SocketHub *hub)
         bool leaves = atomic_load(&service->stop);
         if (!leaves || !goodbye) socket_service_report(service, leaves);
         goodbye = leaves;
+        if (goodbye) wait_for_the_others(hub);
         if (atomic_load(&hub->claimed) < 0) soon = socket_hub_judge(hub, passed);
     }
 }

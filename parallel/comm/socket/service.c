@@ -21,9 +21,9 @@
 
 /* Seconds between two reports of a rank that has no news, at most. */
 static const double HEARTBEAT = 1;
-/* For how many milliseconds a failing rank waits for rank 0's word, and one that has lost a peer
- * for rank 0 to find out why. */
-enum { CLAIM_WAIT = 2000, CAUSE_WAIT = 500 };
+/* For how many seconds a failing rank waits for rank 0's word, and one that has lost a peer for
+ * rank 0 to find out why. */
+static const double CLAIM_WAIT = 1, CAUSE_WAIT = 0.5;
 
 static _Thread_local bool in_service_thread;
 
@@ -168,18 +168,35 @@ static double late_wait(SocketService *service, char call[BLAME_CALL_BYTES])
     return 0;
 }
 
-/* Rank 0 enforces all deadlines but those for itself. If its whole process does not answer, rank 1
- * ends the program when its own wait is too long. */
+/* Rank 0 enforces all deadlines but those for itself. If its whole process does not answer, the
+ * first rank whose own wait is too long ends the program. Rank 1 does so a second after the
+ * deadline, and each further rank a second later, in case those before it do not answer either. */
 static void watch_rank_0(SocketService *service)
 {
-    BlameWait wait = {.rank = 1, .lack = BLAME_HOSTS, .n = 1};
+    BlameWait wait = {.rank = service->rank, .lack = BLAME_HOSTS, .n = 1};
     Blame blame = {.kind = BLAME_THEMSELVES};
-    if (service->rank != 1) return;
     double timeout = late_wait(service, wait.call);
-    if (timeout <= 0 || service->silent < timeout + 1) return;
+    if (timeout <= 0 || service->silent < timeout + service->rank) return;
     atomic_store(&service->granted, true); /* there is nobody who could grant it */
     log_set_rank(service->rank, service->links->place[service->rank]);
     deadline_end_waiting(&wait, timeout, &blame);
+}
+
+/* Rank 0 has no room for the last report only if it is stopped. Then this is a wait, too. */
+static void say_goodbye(SocketService *service)
+{
+    const double period = 0.01;
+    SocketWait wait = {.waits = 1};
+    snprintf(wait.call, sizeof wait.call, "%s", SOCKET_LAST_WAIT);
+    while (!socket_service_report(service, true) && !service->lost) {
+        pthread_mutex_lock(&service->mutex);
+        service->wait = wait;
+        pthread_mutex_unlock(&service->mutex);
+        usleep((useconds_t)(1e6 * period));
+        service->silent += period;
+        listen_to_rank_0(service);
+        watch_rank_0(service);
+    }
 }
 
 static void rank_main(SocketService *service)
@@ -200,11 +217,7 @@ static void rank_main(SocketService *service)
         watch_rank_0(service);
         if (!atomic_load(&service->stop)) socket_service_report(service, false);
     }
-    /* Rank 0 has no room for it only if it is stopped. */
-    while (!socket_service_report(service, true) && !service->lost) {
-        listen_to_rank_0(service);
-        usleep(10000);
-    }
+    say_goodbye(service);
 }
 
 static void *service_main(void *context)
@@ -225,7 +238,8 @@ static void *service_main(void *context)
  * out, too, and knows how. Waits until it has, but not for long. */
 static void wait_for_cause(SocketService *service)
 {
-    for (int i = 0; i < CAUSE_WAIT && !atomic_load(&service->granted); i++) {
+    double end = seconds_now() + CAUSE_WAIT;
+    while (seconds_now() < end && !atomic_load(&service->granted)) {
         if (service->hub && atomic_load(&service->hub->claimed) >= 0) return;
         usleep(1000);
     }
@@ -241,7 +255,8 @@ static bool claim(void *context, ExitCode code)
     if (atomic_load(&service->granted)) return true;
     send(service->links->star[service->rank][1], &packet, sizeof packet,
          MSG_DONTWAIT | MSG_NOSIGNAL);
-    for (int i = 0; i < CLAIM_WAIT && !atomic_load(&service->granted); i++) {
+    double end = seconds_now() + CLAIM_WAIT;
+    while (seconds_now() < end && !atomic_load(&service->granted)) {
         if (in_service_thread) listen_to_rank_0(service);
         usleep(1000);
     }

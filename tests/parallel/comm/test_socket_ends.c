@@ -2,10 +2,8 @@
  * killed, or ends too early, and that only the first failure speaks. What threads do, too, is
  * tested by the other files of this folder with TEST_RANKS=processes. */
 #include "model/core/check.h"
-#include "model/core/clock.h"
 #include "tests/support/device/late_device.h"
-#include "tests/support/files/child.h"
-#include "tests/support/grid/process_ranks.h"
+#include "tests/support/grid/process_ends.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -25,50 +23,6 @@ static int64_t x[4];
 static void reduce(Comm *world)
 {
     comm_all_reduce(world, NULL, tensor_1d(x, I64, 2), REDUCE_SUM);
-}
-
-typedef struct {
-    const char *name;
-    RankBody body;
-    int ranks;
-    double timeout; /* seconds */
-    int code;
-    const char *said[2]; /* stderr must contain these; if there are none, it must be empty */
-} End;
-
-static void run_end(void *context)
-{
-    const End *end = context;
-    char wrong[256];
-    int code = process_ranks(end->ranks, end->timeout, end->body, NULL, wrong, sizeof wrong);
-    if (wrong[0]) fprintf(stderr, "error[wrong] %s", wrong);
-    fflush(stderr);
-    _exit(code);
-}
-
-static int count(const char *text, const char *part)
-{
-    int n = 0;
-    for (const char *at = strstr(text, part); at; at = strstr(at + 1, part))
-        n++;
-    return n;
-}
-
-static void expect_end(const End *end)
-{
-    char text[2048];
-    double start = seconds_now();
-    int code = child_run(run_end, (void *)(uintptr_t)end, text, sizeof text);
-    double seconds = seconds_now() - start;
-    if (code != end->code) fail_msg("%s: %d, not %d: %s", end->name, code, end->code, text);
-    for (int i = 0; i < 2 && end->said[i]; i++)
-        if (strstr(text, end->said[i]) == NULL)
-            fail_msg("%s: \"%s\" is not in: %s", end->name, end->said[i], text);
-    if (count(text, "error[") != (end->said[0] != NULL))
-        fail_msg("%s: not one error: %s", end->name, text);
-    double slow = getenv("TEST_SAMPLE") ? 2 : 1; /* builds that check every access */
-    double limit = end->timeout + (code == 0 ? STOPPED : 0) + 2;
-    if (seconds > slow * limit) fail_msg("%s: %g s: %s", end->name, seconds, text);
 }
 
 /* Rank 2 is stopped before its call, as a debugger or a frozen control group stops a process. */
@@ -225,7 +179,7 @@ static void rank_0_leaves_first(Comm *world, void *context)
     comm_close(&part);
 }
 
-static const End ends[] = {
+static const ProcessEnd ends[] = {
     {"stopped",
      one_is_stopped,
      4,
@@ -307,7 +261,7 @@ static void test_ranks_that_are_processes_end_with_one_code_and_one_message(void
     (void)state;
     for (int i = 0; i < (int)(sizeof ends / sizeof *ends); i++)
         for (int n = ends[i].timeout > 0 ? 1 : 5; n > 0; n--) /* which rank is first varies */
-            expect_end(&ends[i]);
+            process_expect_end(&ends[i], ends[i].code == 0 ? STOPPED : 0);
 }
 
 int main(void)

@@ -1,0 +1,184 @@
+/* test_socket_silence.c -- ranks that are processes, when nobody answers: rank 0 is stopped, a rank
+ * never leaves, or a connection cannot be made. */
+#include "model/core/check.h"
+#include "parallel/comm/socket/world.h"
+#include "tests/support/grid/process_ends.h"
+#include "tests/support/grid/thread_ranks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const double TIMEOUT = 1; /* seconds */
+
+/* ---- rank 0 is stopped ----------------------------------------------------------------------- */
+
+static void the_first_two_are_stopped(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank < 2) raise(SIGSTOP);
+    comm_barrier(world);
+}
+
+/* Rank 1 asks rank 0 in vain for permission to print. */
+static void one_fails_while_rank_0_is_stopped(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGSTOP);
+    usleep(50000);
+    if (world->rank == 1) (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
+    pause();
+}
+
+/* Rank 0 has no room for the last report of rank 1. */
+static void one_leaves_while_rank_0_is_stopped(Comm *world, void *context)
+{
+    const SocketLinks *links = socket_group(world)->world->links;
+    SocketPacket packet = {.kind = -1};
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGSTOP);
+    usleep(50000);
+    while (world->rank == 1 && send(links->star[1][1], &packet, sizeof packet, MSG_DONTWAIT) > 0)
+        continue;
+}
+
+/* ---- ranks that never leave ------------------------------------------------------------------ */
+
+static void others_never_leave(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 1) raise(SIGSTOP);
+    if (world->rank == 2) pause();
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+/* Rank 0 has no descriptor left when rank 1 connects. */
+static void one_cannot_accept(Comm *world, void *context)
+{
+    struct rlimit limit;
+    (void)context;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = (rlim_t)fcntl(0, F_DUPFD_CLOEXEC, 0); /* the lowest that is free */
+    close((int)limit.rlim_cur);
+    if (world->rank == 0) setrlimit(RLIMIT_NOFILE, &limit);
+    comm_barrier(world);
+}
+
+/* Makes connections to rank 0 that say nothing, until it has room for no more or for `most`. */
+static void connect_to_rank_0(Comm *world, int most)
+{
+    struct sockaddr_un address;
+    socklen_t bytes = socket_links_address(socket_group(world)->world->links, 0, &address);
+    for (int i = 0; i < most; i++) {
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        if (connect(fd, (const struct sockaddr *)&address, bytes) != 0) break;
+    }
+}
+
+/* So many others wait to be accepted by rank 0 that rank 1 cannot connect. */
+static void one_cannot_connect(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 0) pause();
+    connect_to_rank_0(world, 1000);
+    comm_barrier(world);
+}
+
+static double processor_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* For a while, rank 0 has as many strangers as it takes, and more wait. It does not spin. */
+static void strangers_wait(Comm *world, void *context)
+{
+    enum { STRANGERS = 80, MICROSECONDS = 800000 };
+    double start = processor_seconds();
+    (void)context;
+    if (world->rank == 1 && fork() == 0) {
+        connect_to_rank_0(world, STRANGERS);
+        usleep(MICROSECONDS);
+        _exit(0);
+    }
+    if (world->rank == 1) usleep(MICROSECONDS / 2);
+    comm_barrier(world);
+    double seconds = processor_seconds() - start;
+    if (seconds > 0.05) rank_wrong(world, "%g s of processor time", seconds);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+static const ProcessEnd ends[] = {
+    {"ranks 0 and 1 stopped",
+     the_first_two_are_stopped,
+     4,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] rank 2 dp 2: group world, call 2, barrier: rank 2 has waited 1 s "
+      "(parallel.timeout) for rank 0, which has not arrived\n"}},
+    {"a failure while rank 0 is stopped",
+     one_fails_while_rank_0_is_stopped,
+     2,
+     0,
+     EXIT_INPUT_OUTPUT,
+     {"error[74] rank 1 dp 1: the disk is full\n"}},
+    {"an end while rank 0 is stopped",
+     one_leaves_while_rank_0_is_stopped,
+     2,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] rank 1 dp 1: end of the program: rank 1 has waited 1 s (parallel.timeout) for "
+      "rank 0, which has not arrived\n"}},
+    {"others never leave",
+     others_never_leave,
+     4,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] end of the program: rank 0 has waited 1 s (parallel.timeout) for ranks 1, 2, "
+      "which have not arrived\n"}},
+    {"no descriptor",
+     one_cannot_accept,
+     2,
+     TIMEOUT,
+     EXIT_SYSTEM,
+     {"error[71] rank 0 cannot accept the connection of another rank: Too many open files; raise "
+      "ulimit -n\n"}},
+    {"no room to connect",
+     one_cannot_connect,
+     2,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] rank 1 dp 1: group world, call 1, barrier: rank 1 has waited 1 s "
+      "(parallel.timeout) for rank 0, which has not arrived\n"}},
+    {"strangers", strangers_wait, 2, TIMEOUT, EXIT_OK, {NULL}},
+};
+
+static void test_ranks_that_get_no_answer_end_or_go_on(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        process_expect_end(&ends[i], ends[i].timeout);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_that_get_no_answer_end_or_go_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,51 @@
+/* process_ends.c -- see process_ends.h. */
+#include "tests/support/grid/process_ends.h"
+
+#include "model/core/clock.h"
+#include "tests/support/files/child.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void run_end(void *context)
+{
+    const ProcessEnd *end = context;
+    char wrong[256];
+    int code = process_ranks(end->ranks, end->timeout, end->body, NULL, wrong, sizeof wrong);
+    if (wrong[0]) fprintf(stderr, "error[wrong] %s", wrong);
+    fflush(stderr);
+    _exit(code);
+}
+
+static int count(const char *text, const char *part)
+{
+    int n = 0;
+    for (const char *at = strstr(text, part); at; at = strstr(at + 1, part))
+        n++;
+    return n;
+}
+
+void process_expect_end(const ProcessEnd *end, double more)
+{
+    char text[2048];
+    double start = seconds_now();
+    int code = child_run(run_end, (void *)(uintptr_t)end, text, sizeof text);
+    double seconds = seconds_now() - start;
+    if (code != end->code) fail_msg("%s: %d, not %d: %s", end->name, code, end->code, text);
+    for (int i = 0; i < 2 && end->said[i]; i++)
+        if (strstr(text, end->said[i]) == NULL)
+            fail_msg("%s: \"%s\" is not in: %s", end->name, end->said[i], text);
+    if (count(text, "error[") != (end->said[0] != NULL))
+        fail_msg("%s: not one error: %s", end->name, text);
+    double slow = getenv("TEST_SAMPLE") ? 2 : 1; /* builds that check every access */
+    if (seconds > slow * (end->timeout + more + 2))
+        fail_msg("%s: %g s: %s", end->name, seconds, text);
+}

@@ -1,0 +1,21 @@
+/* process_ends.h -- expects how ranks that are processes end: with which code, which message, and
+ * how soon. */
+#ifndef TESTS_SUPPORT_GRID_PROCESS_ENDS_H
+#define TESTS_SUPPORT_GRID_PROCESS_ENDS_H
+
+#include "tests/support/grid/process_ranks.h"
+
+typedef struct {
+    const char *name;
+    RankBody body;
+    int ranks;
+    double timeout; /* seconds */
+    int code;
+    const char *said[2]; /* stderr must contain these; if there are none, it must be empty */
+} ProcessEnd;
+
+/* Runs the body on these ranks in a child process. The test fails unless they end so, with one
+ * message, and within two seconds and `more` after the timeout. */
+void process_expect_end(const ProcessEnd *end, double more);
+
+#endif
