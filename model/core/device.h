@@ -139,7 +139,8 @@ bool device_open(Device *device, const char *name, const DeviceOptions *options,
 const Backend *device_choice(const char *name);
 /* What device_choice(name) returns, and how many devices of that backend the process can see. It is
  * found out in a child process that ends at once, so the calling process does not use the device's
- * library: a process that has used CUDA cannot fork children that use it. */
+ * library: a process that has used CUDA cannot fork children that use it. The first answer about a
+ * name is kept. If the child cannot be started or ends without an answer, the program ends. */
 typedef struct {
     const Backend *choice; /* NULL: none is usable */
     int count;

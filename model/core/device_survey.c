@@ -5,7 +5,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* What the child sends to its parent. */
@@ -24,32 +27,81 @@ static Found look(const char *name)
     return found;
 }
 
-static bool look_in_child(const char *name, Found *found)
+/* The child that looked for devices has ended without an answer. */
+static void fail_for_child(int status) __attribute__((noreturn));
+static void fail_for_child(int status)
 {
-    int ends[2], status;
+    if (WIFSIGNALED(status))
+        fail(EXIT_UNAVAILABLE,
+             "a device's driver has crashed: the process that looked for devices was killed by "
+             "signal %d (%s); to go on without it write device \"cpu\"",
+             WTERMSIG(status), strsignal(WTERMSIG(status)));
+    fail(EXIT_UNAVAILABLE,
+         "a device's driver has ended the process that looked for devices, with code %d; to go on "
+         "without it write device \"cpu\"",
+         WEXITSTATUS(status));
+}
+
+static Found look_in_child(const char *name)
+{
+    int ends[2], status = 0;
+    Found found;
     Child child;
     ssize_t n;
-    if (pipe2(ends, O_CLOEXEC) != 0) return false;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        fail(EXIT_SYSTEM, "the program cannot look for devices: %s", strerror(errno));
     pid_t process = child_fork(&child);
+    if (process < 0)
+        fail(EXIT_SYSTEM, "the program cannot start a process that looks for devices: %s",
+             strerror(errno));
     if (process == 0) {
         Found seen = look(name);
         _exit(write(ends[1], &seen, sizeof seen) == (ssize_t)sizeof seen ? EXIT_OK : EXIT_SYSTEM);
     }
     close(ends[1]);
     do
-        n = process < 0 ? -1 : read(ends[0], found, sizeof *found);
-    while (n < 0 && errno == EINTR && process > 0);
+        n = read(ends[0], &found, sizeof found);
+    while (n < 0 && errno == EINTR);
     close(ends[0]);
-    if (process > 0) child_wait(&child, &status, 0);
-    return n == (ssize_t)sizeof *found;
+    child_wait(&child, &status, 0);
+    if (n != (ssize_t)sizeof found) fail_for_child(status);
+    return found;
+}
+
+/* The answers so far. A driver may take seconds to start, so it is asked only once about each name.
+ * Processes that are forked later know the answers, too. */
+static struct {
+    pthread_mutex_t mutex;
+    struct {
+        char name[8];
+        Found found;
+    } answer[4];
+    int n;
+} known = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static Found look_once(const char *name)
+{
+    enum { ROOM = sizeof known.answer / sizeof *known.answer };
+    for (int i = 0; i < known.n; i++)
+        if (strcmp(known.answer[i].name, name) == 0) return known.answer[i].found;
+    Found found = look_in_child(name);
+    if (known.n == ROOM || strlen(name) >= sizeof known.answer[0].name) return found;
+    snprintf(known.answer[known.n].name, sizeof known.answer[0].name, "%s", name);
+    known.answer[known.n++].found = found;
+    return found;
 }
 
 DeviceSurvey device_survey(const char *name)
 {
-    Found found = {.backend = -1};
+    Found found;
     /* If only one backend is linked, or that one needs no library, there is nothing to ask. */
-    bool plain = strcmp(name, "cpu") == 0 || backend_linked(1) == NULL;
-    if (plain || !look_in_child(name, &found)) found = look(name);
+    if (strcmp(name, "cpu") == 0 || backend_linked(1) == NULL) {
+        found = look(name);
+    } else {
+        pthread_mutex_lock(&known.mutex);
+        found = look_once(name);
+        pthread_mutex_unlock(&known.mutex);
+    }
     return (DeviceSurvey){.choice = found.backend < 0 ? NULL : backend_linked(found.backend),
                           .count = found.count};
 }

@@ -5,6 +5,7 @@
 #include "model/core/device.h"
 #include "model/core/pool.h"
 #include "model/kernels/ops.h"
+#include "tests/support/files/child.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -139,6 +141,35 @@ static void test_each_rank_gets_the_requested_threads_or_its_share_of_cores(void
     }
 }
 
+/* ---- devices are looked for in a child process ----------------------------------------------- */
+
+static void look_twice(void *context)
+{
+    (void)context;
+    setenv("EMU_DEVICES", "2", 1);
+    int first = device_survey("cuda").count;
+    setenv("EMU_DEVICES", "3", 1); /* a second look would find them */
+    _exit(10 * first + device_survey("cuda").count);
+}
+
+/* Without a descriptor there is no child that could look. */
+static void look_without_a_pipe(void *context)
+{
+    struct rlimit none = {.rlim_cur = 0, .rlim_max = 0};
+    (void)context;
+    setrlimit(RLIMIT_NOFILE, &none);
+    device_survey("cuda");
+}
+
+static void test_devices_are_looked_for_once_and_never_by_the_process_itself(void **state)
+{
+    char text[512];
+    (void)state;
+    assert_int_equal(child_run(look_twice, NULL, text, sizeof text), 22);
+    assert_int_equal(child_run(look_without_a_pipe, NULL, text, sizeof text), EXIT_SYSTEM);
+    assert_non_null(strstr(text, "error[71] the program cannot look for devices: Too many open"));
+}
+
 /* Returns the exit code of a child process that runs `body` with a device. */
 static int ends_with(void (*body)(Device *))
 {
@@ -203,6 +234,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_asking_for_the_device_choice_allocates_nothing),
         cmocka_unit_test(test_a_gpu_that_cannot_be_used_is_reported_with_the_reason),
+        cmocka_unit_test(test_devices_are_looked_for_once_and_never_by_the_process_itself),
         cmocka_unit_test(test_using_a_view_for_more_than_enqueuing_work_is_refused),
         cmocka_unit_test(test_ranks_are_distributed_over_gpus_with_separate_streams),
         cmocka_unit_test(test_each_rank_gets_the_requested_threads_or_its_share_of_cores),
