@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/fs.h"
 #include "model/core/log.h"
+#include "parallel/grid/launch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,8 +30,10 @@ static void read_record(int fd, char record[LOCK_BYTES + 1])
 static void write_record(const FolderLock *lock, const char *path)
 {
     char record[LOCK_BYTES + 1], text[LOCK_BYTES], host[65] = "";
+    /* The process that a user can stop: ranks that are processes ignore the signals for that. */
+    pid_t process = launch_parent() ? launch_parent() : getpid();
     gethostname(host, sizeof host - 1);
-    snprintf(text, sizeof text, "attempt %d, process %ld on %s", lock->attempt, (long)getpid(),
+    snprintf(text, sizeof text, "attempt %d, process %ld on %s", lock->attempt, (long)process,
              host);
     snprintf(record, sizeof record, "%-*s\n", LOCK_BYTES - 1, text);
     if (pwrite(lock->file, record, LOCK_BYTES, 0) != LOCK_BYTES)

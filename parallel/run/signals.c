@@ -72,6 +72,9 @@ static void on_signal(int number, siginfo_t *info, void *unused)
 {
     int kept = errno, none = 0, place = watch.place;
     (void)unused;
+    /* Somebody else's signal with this number says nothing. */
+    if (launch_signal() != 0 && (info->si_code != SI_QUEUE || info->si_pid != launch_parent()))
+        return;
     if (launch_signal() != 0) number = info->si_value.sival_int;
     if (atomic_compare_exchange_strong(&watch.asked, &none, number)) {
         answer(name_of(number), watch.doing[place],

@@ -87,6 +87,10 @@ expect_code "processes: a stopped run resumes on threads" 0 "$TRAIN" "$TINY" "${
 check "processes: a stopped run resumes from its checkpoint" grep -Eq '^resume  step [0-9]+ from term/checkpoints' output
 same_run "processes: a run resumed on threads has the bits of an uninterrupted run" threads term
 start 3 all
+kill -s SIGRTMIN+1 "${ranks[0]}" # the launcher passes signals on with this one, and with a number
+sleep 0.1
+check "processes: a signal from somebody else stops nothing" test "$(grep -c 'finishing this step' err)" -eq 0
+check "processes: the lock names the process that can be stopped" grep -q "process $child on" all/lock
 kill -USR1 "$child" "${ranks[@]}"
 let_go
 check "processes: a signal to every process counts once (got $code)" test "$code" -eq 85
