@@ -24,10 +24,11 @@ void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(p
  * their exit code to the caller. */
 int error_print(ExitCode code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Between ends_share(true) and ends_share(false), several ranks run as threads of this process, and
- * the failure of one ends them all at once. fail and CHECK then print the first error with its
- * rank's place in the grid, call the flush hook, and end the process with _exit. A thread that
- * fails later prints nothing and never returns from fail or CHECK. */
+/* Between ends_share(true) and ends_share(false), several ranks run as threads of this process, or
+ * this process is one of several ranks, and the failure of one ends them all at once. fail and
+ * CHECK then print the first error with its rank's place in the grid, call the flush hook, and end
+ * the process with _exit. A thread that fails later prints nothing and never returns from fail or
+ * CHECK. */
 void ends_share(bool shared);
 /* Waits for ever. Called by a rank when another rank is already ending the process. */
 void ends_wait(void) __attribute__((noreturn));

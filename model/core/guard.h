@@ -41,7 +41,7 @@ void guard_remove(GuardWatch *watch);
 
 /* Ends the process with `code`, without a word, unless it ends by itself in the next `seconds`
  * seconds. A second call changes only the code. If the system refuses another thread, SIGALRM ends
- * it. */
+ * it, and the process that waits for it sees this signal instead of the code. */
 void guard_end_within(double seconds, int code);
 
 #endif
