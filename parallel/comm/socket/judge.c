@@ -1,5 +1,18 @@
 /* judge.c -- decides from the table of all ranks' reports who keeps whom waiting, and ends the
- * program when a wait takes too long, a rank has left, or a rank's process has ended. */
+ * program when a wait takes too long, a rank has left, or a rank's process has ended.
+ *
+ * Reports are up to a second old, so rank 0 asks before it ends the program because of a wait.
+ * Questions are numbered, and `asked` counts them; every rank's service thread answers with a
+ * report that holds the number. There are two reasons to ask:
+ *
+ * - A wait has exceeded its limit (`patience`, or a watched call is late). `late_question` is the
+ *   number, and `asked_for` the time since then. An answer proves that the rank's process runs, and
+ *   its report says whether it still waits. A rank that has not answered in ANSWER seconds may be
+ *   stopped, so it counts as one that has not arrived.
+ * - A rank (`suspect`: its wait) waits for one that has left the group. What the other one sent
+ *   before may still be on its way. The number is kept in `question`, and the rank's own thread
+ * looks at all its connections again and then sets `confirmed` to it: nothing is left to receive.
+ */
 #include "model/core/check.h"
 #include "model/core/guard.h"
 #include "model/core/log.h"
