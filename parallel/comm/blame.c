@@ -1,114 +1,166 @@
 /* blame.c -- breadth-first search through the waits of all ranks for the rank that causes them. */
 #include "parallel/comm/blame.h"
 
-/* A rank that is waited for, the rank that waits for it, and the call's group. */
-typedef struct {
-    int rank, by;
-    const void *group; /* NULL: the rank is in the list of the wait where the search began */
-    bool device;
-} Link;
-
+/* A call in which a rank waits. */
 typedef struct {
     const BlameTransport *transport;
     void *world;
-    Link link[COMM_MAX_RANKS];
+    const void *group;
+    bool devices; /* of devices, not of hosts */
+} Call;
+
+/* A rank that is waited for, the rank that waits for it, and where. */
+typedef struct {
+    int rank, by;
+    Call call;   /* group NULL: the rank is in the list of the wait where the search began */
+    bool device; /* the rank's device is waited for, not its host */
+} Link;
+
+/* A rank has two links at most, one for its host and one for its device. */
+enum { LINKS = 2 * COMM_MAX_RANKS };
+
+typedef struct {
+    const BlameWaits *waits;
+    Link link[LINKS];
     int n;
-    bool seen[COMM_MAX_RANKS];
+    bool seen[2][COMM_MAX_RANKS];
 } Walk;
 
 static void add(Walk *w, Link link)
 {
-    if (w->seen[link.rank]) return; /* a second path to this rank, or a cycle */
-    w->seen[link.rank] = true;
+    if (w->seen[link.device][link.rank]) return; /* a second path to this rank, or a cycle */
+    w->seen[link.device][link.rank] = true;
     w->link[w->n++] = link;
 }
 
 /* Adds the ranks that `wait` is waiting for. */
-static void add_wait(Walk *w, const BlameWait *wait, const void *group)
+static void add_wait(Walk *w, const BlameWait *wait, Call call)
 {
-    int n = w->transport->devices && wait->n > 1 ? 1 : wait->n;
+    int n = wait->devices && wait->n > 1 ? 1 : wait->n;
     for (int i = 0; i < n; i++)
-        add(w, (Link){wait->who[i], wait->rank, group, wait->lack == BLAME_DEVICES});
+        add(w, (Link){wait->who[i], wait->rank, call, wait->lack == BLAME_DEVICES});
 }
 
-static Walk start(const BlameTransport *transport, void *world, const BlameWait *wait)
+static Walk start(const BlameWaits *waits, const BlameWait *wait)
 {
-    Walk w = {.transport = transport, .world = world};
+    Walk w = {.waits = waits};
     /* A host can wait in one call at a time, so reaching this rank again means a cycle. */
-    if (!transport->devices) w.seen[wait->rank] = true;
-    add_wait(&w, wait, NULL);
+    if (!wait->devices) w.seen[false][wait->rank] = true;
+    add_wait(&w, wait, (Call){0});
     return w;
 }
 
-/* Returns whether the rank is itself waiting, stores the group in *group and adds the ranks that it
- * waits for. Sets *stands if all members have arrived at the call that it is in. */
-static bool follow(Walk *w, int rank, const void **group, bool *stands)
+/* Returns whether the rank waits in a call of *call's transport; sets the group, and fills in the
+ * wait. */
+static bool waits_in(Call *call, int rank, BlameWait *wait)
 {
-    BlameWait wait = {.rank = rank};
+    if (call->transport == NULL) return false;
+    call->group = call->transport->waits_in(call->world, rank);
+    return call->group && call->transport->lacks(call->world, call->group, rank, wait);
+}
+
+/* Returns whether the rank's host waits in a host call, or its device in a call of devices. Stores
+ * the call in *call and adds the ranks that it waits for. Sets *stands if all members have arrived
+ * at that call. */
+static bool follow_in(Walk *w, int rank, bool devices, Call *call, bool *stands)
+{
+    const BlameWaits *of = w->waits;
+    BlameWait wait = {.rank = rank, .devices = devices};
+    *call = devices ? (Call){of->devices.transport, of->devices.world, NULL, true}
+                    : (Call){of->hosts.transport, of->hosts.world, NULL, false};
     *stands = false;
-    *group = w->transport->waits_in(w->world, rank);
-    if (*group == NULL || !w->transport->lacks(w->world, *group, rank, &wait)) return false;
+    if (!waits_in(call, rank, &wait)) return false;
     *stands = wait.lack == BLAME_NOTHING;
-    if (!*stands) add_wait(w, &wait, *group);
+    if (!*stands) add_wait(w, &wait, *call);
     return true;
 }
 
-void blame_find(const BlameTransport *transport, void *world, const BlameWait *wait, Blame *blame)
+/* Does the same for the rank of a link. If only its device is missing, what its host does is no
+ * cause. */
+static bool follow(Walk *w, const Link *link, Call *call, bool *stands)
 {
-    Walk w = start(transport, world, wait);
-    *blame = (Blame){.kind = BLAME_CIRCLE};
-    /* Breadth first: the list grows while the loop reads it. Each rank is added once, so the loop
-     * ends. The first rank that is not waiting is the nearest cause. */
+    return (!link->device && follow_in(w, link->rank, false, call, stands)) ||
+           follow_in(w, link->rank, true, call, stands);
+}
+
+static void describe(const Call *call, int rank, Blame *blame)
+{
+    call->transport->describe(call->world, call->group, rank, blame->call, sizeof blame->call);
+}
+
+/* The rank of this link is the cause. The message about the wait already lists the ranks in
+ * wait->who. */
+static void blame_link(const Link *link, Blame *blame)
+{
+    *blame = (Blame){.kind = link->call.group ? BLAME_RANK : BLAME_THEMSELVES,
+                     .rank = link->rank,
+                     .by = link->by,
+                     .device = link->device};
+    if (link->call.group) describe(&link->call, link->by, blame);
+}
+
+void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame)
+{
+    Walk w = start(waits, wait);
+    const Link *running = NULL;
+    /* Breadth first: the list grows while the loop reads it. Each rank is added at most twice, so
+     * the loop ends. The first rank that is not waiting is the nearest cause. */
     for (int i = 0; i < w.n; i++) {
         const Link *link = &w.link[i];
-        const void *group;
-        bool stands;
-        if (follow(&w, link->rank, &group, &stands)) {
-            if (!stands) continue;
-            *blame = (Blame){.kind = BLAME_CALL, .by = link->rank};
-            transport->describe(world, group, link->rank, blame->call, sizeof blame->call);
+        bool stands, by_host = link->call.group ? !link->call.devices : !wait->devices;
+        Call call;
+        if (!follow(&w, link, &call, &stands)) {
+            blame_link(link, blame);
             return;
         }
-        /* The message about the wait already lists the ranks in wait->who. */
-        *blame = (Blame){.kind = link->group ? BLAME_RANK : BLAME_THEMSELVES,
-                         .rank = link->rank,
-                         .by = link->by,
-                         .device = link->device};
-        if (link->group)
-            transport->describe(world, link->group, link->by, blame->call, sizeof blame->call);
-        return;
+        if (stands) {
+            *blame = (Blame){.kind = BLAME_CALL, .by = link->rank};
+            describe(&call, link->rank, blame);
+            return;
+        }
+        /* A host that is waited for by a host, and waits for none itself, need not be waiting for
+         * its device. */
+        if (running == NULL && by_host && call.devices) running = link;
     }
+    *blame = (Blame){.kind = BLAME_CIRCLE};
+    if (running) blame_link(running, blame);
 }
 
-int blame_reach(const BlameTransport *transport, void *world, const BlameWait *wait,
-                int rank[COMM_MAX_RANKS])
+int blame_reach(const BlameWaits *waits, const BlameWait *wait, int rank[COMM_MAX_RANKS])
 {
-    Walk w = start(transport, world, wait);
-    const void *group;
-    bool stands;
+    Walk w = start(waits, wait);
+    bool listed[COMM_MAX_RANKS] = {false};
+    int n = 0;
     /* The list grows while the loop reads it. */
-    for (int i = 0; i < w.n; i++)
-        follow(&w, w.link[i].rank, &group, &stands);
-    for (int i = 0; i < w.n; i++)
-        rank[i] = w.link[i].rank;
-    return w.n;
+    for (int i = 0; i < w.n; i++) {
+        const Link *link = &w.link[i];
+        Call call;
+        bool stands;
+        follow(&w, link, &call, &stands);
+        if (!listed[link->rank]) rank[n++] = link->rank;
+        listed[link->rank] = true;
+    }
+    return n;
 }
 
-bool blame_only(const BlameTransport *transport, void *world, const BlameWait *wait, int rank)
+bool blame_only(const BlameWaits *waits, const BlameWait *wait, int rank)
 {
-    Walk w = start(transport, world, wait);
+    Walk w = start(waits, wait);
     bool found = false;
     /* The list grows while the loop reads it. */
     for (int i = 0; i < w.n; i++) {
         const Link *link = &w.link[i];
-        const void *group;
+        Call call;
         bool stands;
-        if (transport->devices && !link->device && link->rank == rank) return true;
-        if (follow(&w, link->rank, &group, &stands)) {
-            if (stands) return false;
-        } else {
+        if (link->rank == rank && !link->device) {
+            if (follow_in(&w, rank, false, &call, &stands)) continue;
+            if (wait->devices) return true;
+            found = true; /* whatever its device does */
+        } else if (!follow(&w, link, &call, &stands)) {
             if (link->rank != rank) return false;
             found = true;
+        } else if (stands) {
+            return false;
         }
     }
     return found;

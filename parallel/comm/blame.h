@@ -4,8 +4,9 @@
  *
  * A transport describes its ranks with a table of three functions: which group's call a rank is
  * waiting in, which ranks have not arrived at that call, and the call as text. The search reads no
- * peer's memory itself, so a transport whose ranks are processes can ask them by message. The error
- * messages are in deadline.c. */
+ * peer's memory itself, so a transport whose ranks are processes can ask them by message. There are
+ * two kinds of waits: hosts wait for hosts, and devices wait in calls for devices (NCCL's). The
+ * search follows both, if it is given both. The error messages are in deadline.c. */
 #ifndef PARALLEL_COMM_BLAME_H
 #define PARALLEL_COMM_BLAME_H
 
@@ -23,7 +24,8 @@ typedef enum {
 
 /* One rank waiting in a collective or message call. */
 typedef struct {
-    int rank; /* the rank that waits, numbered in the world */
+    int rank;     /* the rank that waits, numbered in the world */
+    bool devices; /* its device waits, or its host in a call of devices */
     BlameLack lack;
     /* World ranks that have not arrived, in the group's order; with BLAME_NOTHING, all ranks of the
      * group. */
@@ -32,8 +34,8 @@ typedef struct {
                                   * f32" */
 } BlameWait;
 
-/* The functions that a transport provides. `world` is the pointer that was given to blame_find. A
- * group is an opaque pointer of the transport, valid until blame_find returns. */
+/* The functions that a transport provides. `world` is BlameWaits' pointer. A group is an opaque
+ * pointer of the transport, valid until the search returns. */
 typedef struct {
     /* Returns the group in whose call this world rank is waiting, or NULL if it is not waiting. */
     const void *(*waits_in)(void *world, int rank);
@@ -42,11 +44,18 @@ typedef struct {
     bool (*lacks)(void *world, const void *group, int rank, BlameWait *wait);
     /* Writes a description of that call to text[0..n). */
     void (*describe)(void *world, const void *group, int rank, char *text, size_t n);
-    /* True if devices wait rather than hosts. Querying a device may take long, so only the first
-     * rank of each wait is followed. The device of the rank that starts the search may also be busy
-     * in another call, so that rank itself may turn out to be the cause. */
-    bool devices;
 } BlameTransport;
+
+/* The waits of all ranks. A kind that is not known has no transport. */
+typedef struct {
+    struct {
+        const BlameTransport *transport;
+        void *world;
+    } hosts,     /* a rank whose host has not arrived may wait in one of its calls */
+        devices; /* a rank may also wait here. Of each wait, only the first rank is followed. The
+                  * device of the rank that starts the search may also be busy in another call, so
+                  * that rank itself may turn out to be the cause */
+} BlameWaits;
 
 /* The cause of a wait. */
 typedef struct {
@@ -62,14 +71,13 @@ typedef struct {
 } Blame;
 
 /* Follows `wait` to its cause. wait->lack must not be BLAME_NOTHING. */
-void blame_find(const BlameTransport *transport, void *world, const BlameWait *wait, Blame *blame);
+void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame);
 /* Finds all ranks that keep this wait from ending: those in wait->who, and the ranks that they wait
- * for in turn, but not wait->rank. Writes them to rank[] and returns their number. */
-int blame_reach(const BlameTransport *transport, void *world, const BlameWait *wait,
-                int rank[COMM_MAX_RANKS]);
+ * for in turn, but not the host of wait->rank. Writes them to rank[] and returns their number. */
+int blame_reach(const BlameWaits *waits, const BlameWait *wait, int rank[COMM_MAX_RANKS]);
 /* Returns whether this rank alone keeps the wait from ending: every other rank that is waited for,
- * directly or through others, waits for it in turn. If devices wait, it is enough that its host has
- * not arrived. wait->lack must not be BLAME_NOTHING. */
-bool blame_only(const BlameTransport *transport, void *world, const BlameWait *wait, int rank);
+ * directly or through others, waits for it in turn. If wait->devices, it is enough that its host
+ * has not arrived. wait->lack must not be BLAME_NOTHING. */
+bool blame_only(const BlameWaits *waits, const BlameWait *wait, int rank);
 
 #endif

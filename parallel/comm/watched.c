@@ -117,8 +117,10 @@ static void excuse(double seconds)
     int n = copy_all(NULL, 0), i = 0;
     WatchedCall *call = must_calloc((size_t)n + 1, sizeof *call);
     copy_all(call, n);
+    WatchedCalls calls = {call, n};
+    BlameWaits waits = {.devices = {&watched_waits, &calls}};
     for (WatchedGroup *g = watched.groups; g; g = g->next, i++) {
-        if (!watched_is_excused(call, n, i)) continue;
+        if (!watched_is_excused(&waits, &call[i])) continue;
         g->unseen -= seconds;
         atomic_fetch_add(&g->excused, 1);
     }
@@ -160,11 +162,6 @@ int watched_calls(WatchedCall *call, int room)
 
 /* ---- who has arrived: the calls of all ranks ------------------------------------------------- */
 
-typedef struct {
-    const WatchedCall *call;
-    int n;
-} Calls;
-
 bool watched_holds(const WatchedCall *call)
 {
     return call->timeout > 0 && call->finished < call->begun;
@@ -184,7 +181,7 @@ bool watched_is_late(const WatchedCall *call)
 }
 
 /* Returns the rank's end of the same group. NULL: it does not exist yet, or is not known. */
-static const WatchedCall *end_of(const Calls *calls, uint64_t id, int rank)
+static const WatchedCall *end_of(const WatchedCalls *calls, uint64_t id, int rank)
 {
     for (int i = 0; i < calls->n; i++)
         if (calls->call[i].id == id && calls->call[i].rank == rank) return &calls->call[i];
@@ -192,7 +189,7 @@ static const WatchedCall *end_of(const Calls *calls, uint64_t id, int rank)
 }
 
 /* Finds out which ranks have not arrived at the oldest incomplete call of `own`. */
-static void find_lack(const Calls *calls, const WatchedCall *own, BlameWait *wait)
+static void find_lack(const WatchedCalls *calls, const WatchedCall *own, BlameWait *wait)
 {
     int64_t number = own->finished;
     wait->lack = BLAME_HOSTS;
@@ -216,7 +213,7 @@ static void find_lack(const Calls *calls, const WatchedCall *own, BlameWait *wai
  * the device. */
 static const void *waits_in(void *of, int rank)
 {
-    const Calls *calls = of;
+    const WatchedCalls *calls = of;
     for (int i = 0; i < calls->n; i++) {
         const WatchedCall *call = &calls->call[i];
         if (call->rank == rank && call->finished < call->begun && call->reached > call->finished)
@@ -239,33 +236,30 @@ static void describe(void *calls, const void *group, int rank, char *text, size_
     snprintf(text, n, "%s", call->call);
 }
 
-static const BlameTransport transport = {
-    .waits_in = waits_in, .lacks = lacks, .describe = describe, .devices = true};
+const BlameTransport watched_waits = {.waits_in = waits_in, .lacks = lacks, .describe = describe};
 
-bool watched_is_excused(const WatchedCall *call, int n, int i)
+bool watched_is_excused(const BlameWaits *waits, const WatchedCall *call)
 {
-    Calls calls = {call, n};
-    BlameWait wait = {.rank = call[i].rank};
-    if (!watched_holds(&call[i]) || !log_blocked()) return false;
-    find_lack(&calls, &call[i], &wait);
-    return wait.lack != BLAME_NOTHING && blame_only(&transport, &calls, &wait, DEADLINE_PRINTS);
+    BlameWait wait = {.rank = call->rank, .devices = true};
+    if (!watched_holds(call) || !log_blocked()) return false;
+    find_lack(waits->devices.world, call, &wait);
+    return wait.lack != BLAME_NOTHING && blame_only(waits, &wait, DEADLINE_PRINTS);
 }
 
-void watched_end(const WatchedCall *call, int n, int late)
+void watched_end(const BlameWaits *waits, const WatchedCall *late)
 {
-    Calls calls = {call, n};
-    BlameWait wait = {.rank = call[late].rank};
+    BlameWait wait = {.rank = late->rank, .devices = true};
     Blame blame = {0};
     /* What is known of the devices is old. */
-    if (!is_seen_late(&call[late]))
+    if (!is_seen_late(late))
         fail(EXIT_HANG,
              "%s, or a later call: rank %d has waited %g s (parallel.timeout and %d s more), and "
              "the driver of its GPU does not answer",
-             call[late].call, wait.rank, call[late].timeout + WATCHED_STUCK, (int)WATCHED_STUCK);
-    snprintf(wait.call, sizeof wait.call, "%s", call[late].call);
-    find_lack(&calls, &call[late], &wait);
-    if (wait.lack != BLAME_NOTHING) blame_find(&transport, &calls, &wait, &blame);
-    deadline_end_waiting(&wait, call[late].timeout, &blame);
+             late->call, wait.rank, late->timeout + WATCHED_STUCK, (int)WATCHED_STUCK);
+    snprintf(wait.call, sizeof wait.call, "%s", late->call);
+    find_lack(waits->devices.world, late, &wait);
+    if (wait.lack != BLAME_NOTHING) blame_find(waits, &wait, &blame);
+    deadline_end_waiting(&wait, late->timeout, &blame);
 }
 
 void watched_end_own(const WatchedGroup *late)
@@ -275,5 +269,6 @@ void watched_end_own(const WatchedGroup *late)
     int n = (int)min_i64(watched_calls(call, room), room), i = 0;
     while (i < n - 1 && (call[i].id != late->id || call[i].rank != late->rank))
         i++;
-    watched_end(call, n, i);
+    WatchedCalls calls = {call, n};
+    watched_end(&(BlameWaits){.devices = {&watched_waits, &calls}}, &call[i]);
 }

@@ -71,16 +71,23 @@ int watched_calls(WatchedCall *call, int room);
 /* Returns whether the rank is in a call, on the host or on its device, whose deadline is enforced.
  */
 bool watched_holds(const WatchedCall *call);
-/* Returns whether time does not count against call[i] now: it waits for the host of the rank that
- * prints, whose console is blocked (log_blocked). For that rank's process. call[0..n) as below. */
-bool watched_is_excused(const WatchedCall *call, int n, int i);
+/* What is known of the groups of all ranks. A rank that is missing here counts as one that has not
+ * arrived. */
+typedef struct {
+    const WatchedCall *call;
+    int n;
+} WatchedCalls;
+/* For BlameWaits.devices, with a WatchedCalls. */
+extern const BlameTransport watched_waits;
+/* Returns whether time does not count against the call now: it waits for the host of the rank that
+ * prints, whose console is blocked (log_blocked). For that rank's process. */
+bool watched_is_excused(const BlameWaits *waits, const WatchedCall *call);
 /* Returns whether the call has taken too long. If the transport itself has not looked at the device
  * any more, because it is stuck in a query, the call may take WATCHED_STUCK seconds longer. */
 bool watched_is_late(const WatchedCall *call);
 enum { WATCHED_STUCK = 30 };
-/* Ends the program (EXIT_HANG) because of call[late]. call[0..n) is what all ranks have published.
- * A rank that is missing there counts as one that has not arrived. */
-void watched_end(const WatchedCall *call, int n, int late) __attribute__((noreturn));
+/* Ends the program (EXIT_HANG) because of this call, which is one of waits->devices. */
+void watched_end(const BlameWaits *waits, const WatchedCall *late) __attribute__((noreturn));
 /* Does the same because of a group of this process, in which all ranks are threads. */
 void watched_end_own(const WatchedGroup *late) __attribute__((noreturn));
 

@@ -103,8 +103,13 @@ static void describe(void *world, const void *of, int rank, char *text, size_t n
     pthread_mutex_unlock(&group->mutex);
 }
 
-static const BlameTransport transport = {
-    .waits_in = waits_in, .lacks = lacks, .describe = describe};
+/* Other transports' waits are followed by their own deadlines. */
+static BlameWaits waits_of(LocalWorld *world)
+{
+    static const BlameTransport transport = {
+        .waits_in = waits_in, .lacks = lacks, .describe = describe};
+    return (BlameWaits){.hosts = {&transport, world}};
+}
 
 /* ---- the guard; nothing here takes a lock ---------------------------------------------------- */
 
@@ -169,13 +174,14 @@ bool local_leaves_deadline(Comm *comm)
 {
     LocalGroup *group = local_group(comm);
     LocalWorld *world = group->world;
+    BlameWaits waits = waits_of(world);
     BlameWait wait = own_wait(comm, false);
     int rank[COMM_MAX_RANKS], n = 0;
     /* Lock order: the world's mutex comes before those of groups. Another transport may also take
      * long to reply, and this group's members should continue meanwhile. */
     pthread_mutex_unlock(&group->mutex);
     if (mutex_lock_within(&world->mutex, DEADLINE_LOCK)) {
-        n = blame_reach(&transport, world, &wait, rank);
+        n = blame_reach(&waits, &wait, rank);
         pthread_mutex_unlock(&world->mutex);
     }
     bool leaves = deadline_held_elsewhere(rank, n);
@@ -188,11 +194,12 @@ bool local_excused(Comm *comm)
     if (!log_blocked()) return false;
     LocalGroup *group = local_group(comm);
     LocalWorld *world = group->world;
+    BlameWaits waits = waits_of(world);
     BlameWait wait = own_wait(comm, false);
     bool excused = false;
     pthread_mutex_unlock(&group->mutex);
     if (mutex_lock_within(&world->mutex, DEADLINE_LOCK)) {
-        excused = blame_only(&transport, world, &wait, DEADLINE_PRINTS);
+        excused = blame_only(&waits, &wait, DEADLINE_PRINTS);
         pthread_mutex_unlock(&world->mutex);
     }
     pthread_mutex_lock(&group->mutex);
@@ -203,12 +210,13 @@ void local_end_waiting(Comm *comm, bool lost)
 {
     LocalGroup *group = local_group(comm);
     LocalWorld *world = group->world;
+    BlameWaits waits = waits_of(world);
     BlameWait wait = own_wait(comm, lost);
     Blame blame = {.kind = BLAME_THEMSELVES};
     pthread_mutex_unlock(&group->mutex);
     if (lost) deadline_end_lost(&wait);
     if (mutex_lock_within(&world->mutex, DEADLINE_LOCK)) {
-        blame_find(&transport, world, &wait, &blame);
+        blame_find(&waits, &wait, &blame);
         pthread_mutex_unlock(&world->mutex);
     }
     deadline_end_waiting(&wait, world->timeout, &blame);

@@ -45,7 +45,8 @@ struct SocketHub {
     uint64_t late_question; /* the last one because of a deadline */
     double asked_for;       /* seconds since then; < 0: its answers are not awaited any more */
     SocketAnyPacket packet; /* that was received last */
-    WatchedCall calls[COMM_MAX_RANKS * WATCHED_IN_REPORT]; /* those that are judged */
+    WatchedCall calls[COMM_MAX_RANKS * WATCHED_IN_REPORT]; /* those that are judged: `watched` */
+    WatchedCalls watched;
 };
 
 SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double timeout);

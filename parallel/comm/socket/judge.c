@@ -42,6 +42,13 @@ static bool has_answered(const SocketHub *hub, const SocketHubRank *rank)
     return rank->asked >= hub->late_question;
 }
 
+/* Returns whether the rank's own thread has looked again since then, and still waits. What it has
+ * reported before may be over: it may be about to go on, or be frozen. */
+static bool still_waits(const SocketHub *hub, const SocketHubRank *rank)
+{
+    return rank->wait.waits && rank->wait.confirmed >= hub->late_question;
+}
+
 static bool has(uint64_t set, int rank)
 {
     return set >> rank & 1;
@@ -85,10 +92,13 @@ static const void *waits_in(void *of, int rank)
     return r->wait.waits && !silent ? group_of(hub, r->wait.group) : NULL;
 }
 
-static bool lacks(void *hub, const void *group, int rank, BlameWait *wait)
+/* A rank whose thread has not looked again waits for those that are proven to be missing, or else
+ * for nobody. */
+static bool lacks(void *of, const void *group, int rank, BlameWait *wait)
 {
-    find_lack(hub, group, rank, wait);
-    return wait->n > 0;
+    SocketHub *hub = of;
+    bool proven = find_lack(hub, group, rank, wait);
+    return wait->n > 0 && (proven || still_waits(hub, &hub->rank[rank]));
 }
 
 static void describe(void *of, const void *group, int rank, char *text, size_t n)
@@ -98,8 +108,27 @@ static void describe(void *of, const void *group, int rank, char *text, size_t n
     snprintf(text, n, "%s", hub->rank[rank].wait.call);
 }
 
-static const BlameTransport transport = {
-    .waits_in = waits_in, .lacks = lacks, .describe = describe};
+/* Copies the watched calls of all ranks, or of those that have answered, to hub->watched. A rank
+ * that is missing counts as one that has not arrived: its process may be stopped. */
+static void copy_calls(SocketHub *hub, bool answered)
+{
+    int n = 0;
+    for (int i = 0; i < hub->ranks; i++) {
+        const SocketHubRank *r = &hub->rank[i];
+        if (answered && !has_answered(hub, r)) continue;
+        memcpy(&hub->calls[n], r->call, (size_t)r->calls * sizeof *r->call);
+        n += r->calls;
+    }
+    hub->watched = (WatchedCalls){hub->calls, n};
+}
+
+/* Returns the waits of all hosts and, as copy_calls has found them, in watched groups. */
+static BlameWaits waits_of(SocketHub *hub)
+{
+    static const BlameTransport transport = {
+        .waits_in = waits_in, .lacks = lacks, .describe = describe};
+    return (BlameWaits){.hosts = {&transport, hub}, .devices = {&watched_waits, &hub->watched}};
+}
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
@@ -185,12 +214,13 @@ static bool is_watched(const SocketHubRank *r)
     return false;
 }
 
-/* Returns whether some rank that this one waits for, directly or through other waits, is in a call
- * of a watched group. */
+/* Returns whether some rank whose host this one waits for, directly or through other hosts, is in a
+ * call of a watched group. */
 static bool is_held(SocketHub *hub, const BlameWait *wait)
 {
+    BlameWaits hosts = {.hosts = waits_of(hub).hosts};
     int rank[COMM_MAX_RANKS];
-    int n = blame_reach(&transport, hub, wait, rank);
+    int n = blame_reach(&hosts, wait, rank);
     for (int i = 0; i < n; i++) {
         const SocketHubRank *r = &hub->rank[rank[i]];
         if (is_watched(r) && has_answered(hub, r)) return true;
@@ -203,12 +233,14 @@ static void judge_late(SocketHub *hub, int rank)
 {
     SocketHubRank *r = &hub->rank[rank];
     const SocketHubGroup *group = group_of(hub, r->wait.group);
+    BlameWaits waits = waits_of(hub);
     BlameWait wait = {.n = 0};
     Blame blame;
-    if (r->wait.waits && r->wait.wait == r->timed && group) find_lack(hub, group, rank, &wait);
+    bool late =
+        r->wait.waits && r->wait.wait == r->timed && group && lacks(hub, group, rank, &wait);
     r->patience = hub->timeout;
-    if (wait.n == 0 || is_held(hub, &wait)) return;
-    blame_find(&transport, hub, &wait, &blame);
+    if (!late || is_held(hub, &wait)) return;
+    blame_find(&waits, &wait, &blame);
     speak_for(hub, rank);
     deadline_end_waiting(&wait, hub->timeout, &blame);
 }
@@ -223,9 +255,10 @@ static bool is_late(const SocketHubRank *r)
 static bool waits_for_printer(SocketHub *hub, int rank)
 {
     const SocketHubGroup *group = group_of(hub, hub->rank[rank].wait.group);
+    BlameWaits waits = waits_of(hub);
     BlameWait wait = {.n = 0};
     if (group) find_lack(hub, group, rank, &wait);
-    return wait.n > 0 && blame_only(&transport, hub, &wait, DEADLINE_PRINTS);
+    return wait.n > 0 && blame_only(&waits, &wait, DEADLINE_PRINTS);
 }
 
 /* Lets time pass for all waits. Returns whether any has exceeded the timeout. While the console of
@@ -234,6 +267,7 @@ static bool waits_for_printer(SocketHub *hub, int rank)
 static bool pass_time(SocketHub *hub, double passed)
 {
     bool late = false, blocked = log_blocked();
+    if (blocked) copy_calls(hub, false);
     for (int i = 0; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];
         if (!r->wait.waits || r->wait.wait != r->timed || r->left) r->patience = hub->timeout;
@@ -263,28 +297,14 @@ static int latest(SocketHub *hub)
 
 /* ---- watched groups -------------------------------------------------------------------------- */
 
-/* Copies the calls of all ranks, or of those that have answered. Returns their number. A rank that
- * is missing counts as one that has not arrived: its process may be stopped. */
-static int copy_calls(const SocketHub *hub, bool answered, WatchedCall *call)
-{
-    int n = 0;
-    for (int i = 0; i < hub->ranks; i++) {
-        const SocketHubRank *r = &hub->rank[i];
-        if (answered && !has_answered(hub, r)) continue;
-        memcpy(&call[n], r->call, (size_t)r->calls * sizeof *call);
-        n += r->calls;
-    }
-    return n;
-}
-
 /* Ends the program if a call of a watched group has taken too long. */
 static void judge_watched(SocketHub *hub)
 {
-    int n = copy_calls(hub, true, hub->calls);
-    for (int i = 0; i < n; i++) {
+    BlameWaits waits = waits_of(hub);
+    for (int i = 0; i < hub->watched.n; i++) {
         if (!watched_is_late(&hub->calls[i])) continue;
         speak_for(hub, hub->calls[i].rank);
-        watched_end(hub->calls, n, i);
+        watched_end(&waits, &hub->calls[i]);
     }
 }
 
@@ -292,10 +312,11 @@ static void judge_watched(SocketHub *hub)
 static void excuse_watched(SocketHub *hub, double passed)
 {
     if (!log_blocked()) return;
-    int n = copy_calls(hub, false, hub->calls), k = 0;
-    for (int i = 0; i < hub->ranks; i++)
+    BlameWaits waits = waits_of(hub);
+    copy_calls(hub, false);
+    for (int i = 0, k = 0; i < hub->ranks; i++)
         for (int c = 0; c < hub->rank[i].calls; c++, k++)
-            if (watched_is_excused(hub->calls, n, k)) hub->rank[i].call[c].excused += passed;
+            if (watched_is_excused(&waits, &hub->calls[k])) hub->rank[i].call[c].excused += passed;
 }
 
 static bool any_watched_is_late(const SocketHub *hub)
@@ -308,11 +329,15 @@ static bool any_watched_is_late(const SocketHub *hub)
 
 /* ---- all waits ------------------------------------------------------------------------------- */
 
+/* Returns whether all ranks have answered the last question because of a deadline, and those that
+ * wait have looked again. */
 static bool all_have_answered(const SocketHub *hub)
 {
-    for (int i = 1; i < hub->ranks; i++)
-        if (!has_answered(hub, &hub->rank[i]) && !hub->rank[i].left && !hub->rank[i].ended)
-            return false;
+    for (int i = 0; i < hub->ranks; i++) {
+        const SocketHubRank *r = &hub->rank[i];
+        if (r->left || r->ended) continue;
+        if (!has_answered(hub, r) || (r->wait.waits && !still_waits(hub, r))) return false;
+    }
     return true;
 }
 
@@ -337,8 +362,9 @@ bool socket_hub_judge(SocketHub *hub, double passed)
     hub->asked_for += passed;
     if (!all_have_answered(hub) && hub->asked_for < ANSWER) return true;
     hub->asked_for = -1;
+    copy_calls(hub, true);
     judge_watched(hub);
-    int late = hub->timeout > 0 ? latest(hub) : -1;
-    if (late >= 0) judge_late(hub, late);
+    for (int late = latest(hub); hub->timeout > 0 && late >= 0; late = latest(hub))
+        judge_late(hub, late);
     return false;
 }

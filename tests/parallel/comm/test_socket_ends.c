@@ -169,6 +169,46 @@ static void all_are_stopped(Comm *world, void *context)
     comm_barrier(world);
 }
 
+/* The handler of a signal that freezes a rank's own thread. Its service goes on. */
+static void freeze(int number)
+{
+    (void)number;
+    for (;;)
+        pause();
+}
+
+/* Rank 1 makes the call, and rank 0 freezes it there. */
+static void freeze_rank_1(Comm *world, void (*call)(Comm *world))
+{
+    signal(SIGUSR1, freeze);
+    comm_barrier(world);
+    if (world->rank == 1) call(world);
+    usleep(100000);
+    kill(process_of_rank(1), SIGUSR1);
+    usleep(10000);
+}
+
+static void receive(Comm *world)
+{
+    comm_receive(world, NULL, tensor_1d(x, I64, 1), 0);
+}
+
+/* What rank 1 waits for comes after it has frozen, so the two do not wait for each other. */
+static void one_freezes_in_a_receive(Comm *world, void *context)
+{
+    (void)context;
+    freeze_rank_1(world, receive);
+    comm_send(world, NULL, tensor_1d(x, I64, 1), 1);
+}
+
+static void one_freezes_in_a_barrier(Comm *world, void *context)
+{
+    (void)context;
+    freeze_rank_1(world, comm_barrier);
+    comm_barrier(world);
+    comm_barrier(world);
+}
+
 /* Rank 0 leaves first, and the others go on without it. */
 static void rank_0_leaves_first(Comm *world, void *context)
 {
@@ -252,6 +292,22 @@ static const ProcessEnd ends[] = {
      0,
      EXIT_CONFIG,
      {"group world: all-reduce of tensors in the memory of late: ranks that are processes"}},
+    {"frozen in a receive",
+     one_freezes_in_a_receive,
+     2,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] group world, call 2, send of 1 i64 in host memory to rank 1: rank 0 has waited 1 "
+      "s "
+      "(parallel.timeout) for rank 1, which has not arrived\n"}},
+    {"frozen in a barrier",
+     one_freezes_in_a_barrier,
+     2,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] group world, call 3, barrier: rank 0 has waited 1 s (parallel.timeout) for rank "
+      "1, "
+      "which has not arrived\n"}},
     {"all stopped", all_are_stopped, 3, TIMEOUT, EXIT_OK, {NULL}},
     {"rank 0 leaves", rank_0_leaves_first, 4, TIMEOUT, EXIT_OK, {NULL}},
 };

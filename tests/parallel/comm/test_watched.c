@@ -20,6 +20,8 @@ static const double LONG = 60, SHORT = 0.4;
 static const double UNREAD = 1;
 enum { PRINTED = 1 << 20 };
 
+static int64_t x;
+
 typedef struct {
     WatchedGroup watched; /* first, because describe gets a pointer to it */
     const char *name;
@@ -135,6 +137,51 @@ static void a_host_waits_for_one_in_a_call(Comm *world, void *context)
     look(g, LONG);
 }
 
+/* Rank 0's device waits for the host of rank 1, which waits for the host of rank 2, which is in a
+ * call of a watched group if `calls`. */
+static void a_device_waits_for_a_host(Comm *world, bool calls)
+{
+    Group g[2] = {0};
+    Comm pair = comm_split(world, "pair", world->rank == 1 || world->rank == 2, 0);
+    if (world->rank < 2) publish(&g[0], world, "low", 0, 1, world->rank == 0, 1, 0, SHORT);
+    if (calls && world->rank > 1) publish(&g[1], world, "high", 2, 3, world->rank == 2, 1, 0, LONG);
+    if (world->rank == 1) comm_barrier(&pair);
+    look(g, LONG);
+}
+
+static void device_host(Comm *world, void *context)
+{
+    (void)context;
+    a_device_waits_for_a_host(world, false);
+}
+
+static void device_host_device(Comm *world, void *context)
+{
+    (void)context;
+    a_device_waits_for_a_host(world, true);
+}
+
+/* Rank 0's host waits for rank 1, whose call of a watched group has no limit. */
+static void host_device(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    if (world->rank > 0) publish(&g[0], world, "dp", 1, 2, world->rank == 1, 1, 0, 0);
+    if (world->rank == 0) comm_receive(world, NULL, tensor_1d(&x, I64, 1), 1);
+    look(g, LONG);
+}
+
+/* Rank 0's device waits for the host of rank 1, which waits for the host of rank 0. That one does
+ * something else. */
+static void back_to_the_first(Comm *world, void *context)
+{
+    Group g[2] = {0};
+    (void)context;
+    publish(&g[0], world, "dp", 0, 1, world->rank == 0, 1, 0, SHORT);
+    if (world->rank == 1) comm_barrier(world);
+    look(g, LONG);
+}
+
 static const RankEnd ends[] = {
     {"a host",
      a_host_is_missing,
@@ -170,6 +217,24 @@ static const RankEnd ends[] = {
      3,
      EXIT_HANG,
      {"group dp, call 6: rank ", "for rank 1, which has not arrived\n"}},
+    {"device, host",
+     device_host,
+     3,
+     EXIT_HANG,
+     {"error[86] group low, call 0: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which "
+      "has not arrived; rank 1 waits for rank 2 (group pair, call 1, barrier)\n"}},
+    {"device, host, device",
+     device_host_device,
+     4,
+     EXIT_HANG,
+     {"error[86] group low, call 0: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which "
+      "has not arrived; rank 2 waits for rank 3 (group high, call 0)\n"}},
+    {"back to the first",
+     back_to_the_first,
+     2,
+     EXIT_HANG,
+     {"error[86] group dp, call 0: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which "
+      "has not arrived; rank 1 waits for rank 0 (group world, call 1, barrier)\n"}},
     {"rank 0 stopped",
      rank_0_is_stopped,
      3,
@@ -190,10 +255,19 @@ static void test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for
                           EXIT_HANG,
                           {"error[86] rank 1 dp 1: group dp, call 0: rank 1 has waited 1.6 s",
                            "for rank 2, which has not arrived\n"}};
+    const RankEnd other = {
+        "host, device",
+        host_device,
+        3,
+        EXIT_HANG,
+        {"error[86] group world, call 1, receive of 1 i64 in host memory from rank "
+         "1: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which has not "
+         "arrived; rank 1 waits for rank 2 (group dp, call 0)\n"}};
     (void)state;
     for (int i = 0; i < ENDS; i++)
         child[i] = rank_end_start(&ends[i], LONG, NULL, &said[i]);
     rank_end_expect(&held, SHORT, NULL);
+    rank_end_expect(&other, SHORT, NULL);
     for (int i = 0; i < ENDS; i++)
         rank_end_check(&ends[i], child[i], said[i]);
 }
@@ -224,23 +298,26 @@ static void test_progress_and_calls_without_a_limit_do_not_end_the_program(void 
     thread_ranks(2, LONG, none_is_late, NULL);
 }
 
-/* Rank 1 is in a call that rank 0 makes only when somebody reads what it prints. */
+/* Rank 1 is in a call that rank 0 makes only when somebody reads what it prints, and in one that
+ * rank 2 makes only when rank 0's host has arrived. */
 static void rank_0_prints(Comm *world, void *context)
 {
     Group g[2] = {0};
     (void)context;
-    publish(&g[0], world, "dp", 0, 1, world->rank, 1, 0, SHORT);
+    if (world->rank < 2) publish(&g[0], world, "dp", 0, 1, world->rank, 1, 0, SHORT);
+    if (world->rank > 0) publish(&g[1], world, "tp", 1, 2, world->rank == 1, 1, 0, SHORT);
     for (int i = 0; world->rank == 0 && i < PRINTED / 64; i++)
         printf("%063d\n", i);
     fflush(stdout);
     if (world->rank == 1) look(g, UNREAD);
     comm_barrier(world);
-    watched_remove(&g[0].watched);
+    if (world->rank < 2) watched_remove(&g[0].watched);
+    if (world->rank > 0) watched_remove(&g[1].watched);
 }
 
 static void test_time_does_not_count_while_rank_0s_console_is_blocked(void **state)
 {
-    const RankEnd end = {"console", rank_0_prints, 2, 0, {"\n0"}};
+    const RankEnd end = {"console", rank_0_prints, 3, 0, {"\n0"}};
     int said;
     (void)state;
     pid_t child = rank_end_start(&end, LONG, NULL, &said);
