@@ -98,6 +98,14 @@ static int exit_from_the_last(Comm *world, void *context)
     return launched_wait(world, context);
 }
 
+/* As in the driver of a device that does not answer, when the rank opens it. */
+static int hang_on_the_first(Comm *world, void *context)
+{
+    while (world->rank == 0)
+        pause();
+    return launched_wait(world, context);
+}
+
 static int stop_the_last(Comm *world, void *context)
 {
     if (world->rank == 2) raise(SIGSTOP);
@@ -108,6 +116,18 @@ static void test_a_rank_that_fails_ends_all_ranks(void **state)
 {
     (void)state;
     launched_ends_alike(true);
+}
+
+/* Checks that the ranks have ended within 4 seconds, with this code and with one line that contains
+ * `line`, or none. */
+static void check_early_end(const char *name, int code, int expected, const char *text,
+                            const char *line, double seconds)
+{
+    const char *end = strchr(text, '\n');
+    bool one = end == NULL || end[1] == '\0';
+    bool good = code == expected && strstr(text, line) && one && seconds < 4;
+    if (!good) print_error("%s: code %d after %.1f s, and \"%s\"\n", name, code, seconds, text);
+    assert_true(good);
 }
 
 /* Whatever ends a rank, the others end soon with the first failure's code, and one line says
@@ -121,6 +141,8 @@ static void test_a_rank_that_ends_early_ends_all_ranks(void **state)
         int code;
         const char *line;
     } rows[] = {
+        {hang_on_the_first, 0.5, EXIT_HANG,
+         " has waited 0.5 s (parallel.timeout) for rank 0, which has not arrived\n"},
         {kill_the_first, LONGEST, EXIT_PEER_LOST,
          "error[87] the process of rank 0 was killed by signal 9 (Killed)\n"},
         {kill_the_last, LONGEST, EXIT_PEER_LOST, "killed by signal 9"},
@@ -134,14 +156,9 @@ static void test_a_rank_that_ends_early_ends_all_ranks(void **state)
         double start = seconds_now();
         LaunchOptions options = {.timeout = rows[i].timeout, .processes = true};
         int code = launched_ranks_end(rows[i].body, &options, text, sizeof text);
-        if (code != rows[i].code || strstr(text, rows[i].line) == NULL)
-            print_error("row %zu: code %d, and \"%s\"\n", i, code, text);
-        assert_int_equal(code, rows[i].code);
-        assert_non_null(strstr(text, rows[i].line));
-        if (seconds_now() - start >= 4) print_error("row %zu: %.1f s\n", i, seconds_now() - start);
-        char *end = strchr(text, '\n'); /* at most one line */
-        assert_true(end == NULL || end[1] == '\0');
-        assert_true(seconds_now() - start < 4);
+        char name[16];
+        snprintf(name, sizeof name, "row %zu", i);
+        check_early_end(name, code, rows[i].code, text, rows[i].line, seconds_now() - start);
     }
 }
 
@@ -208,13 +225,14 @@ static void test_the_ranks_end_with_the_launcher(void **state)
     assert_int_equal(signalled(wait_for_ever, SIGKILL), -SIGKILL);
 }
 
-/* ---- a rank that cannot be started ----------------------------------------------------------- */
+/* ---- a rank that cannot be started, or never runs -------------------------------------------- */
 
 pid_t __real_fork(void);
 pid_t __wrap_fork(void);
 
 static int forks = -1;       /* how many more succeed; < 0: all */
 static bool killed_at_birth; /* the last of them, before it runs any code of its own */
+static int stopped = -1;     /* after so many, the child is stopped; < 0: none */
 
 pid_t __wrap_fork(void)
 {
@@ -225,6 +243,8 @@ pid_t __wrap_fork(void)
     if (forks > 0) forks--;
     pid_t process = __real_fork();
     if (process == 0 && forks == 0 && killed_at_birth) raise(SIGKILL);
+    if (process == 0 && stopped == 0) raise(SIGSTOP);
+    if (process > 0) stopped--;
     return process;
 }
 
@@ -290,6 +310,29 @@ static void test_the_limit_of_open_files_is_raised(void **state)
     assert_string_equal(text, "");
 }
 
+static void launch_and_stop(void *rank)
+{
+    LaunchOptions options = {.timeout = 0.5, .processes = true};
+    stopped = *(const int *)rank;
+    exit(launch_ranks(RANKS, &options, launched_wait, NULL));
+}
+
+/* A rank is stopped before it joins the others. */
+static void test_a_rank_that_never_joins_the_others_ends_them(void **state)
+{
+    static const char *const line[] = {
+        "error[86] rank 1 dp 1: group world, call 1, barrier: rank 1 has waited 0.5 s "
+        "(parallel.timeout) for rank 0, which has not arrived\n",
+        " has waited 0.5 s (parallel.timeout) for rank 1, which has not arrived\n"};
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        char text[1024];
+        double start = seconds_now();
+        int code = child_run(launch_and_stop, &rank, text, sizeof text);
+        check_early_end("stopped", code, EXIT_HANG, text, line[rank], seconds_now() - start);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,6 +344,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_cannot_be_started_ends_those_that_have_been),
         cmocka_unit_test(test_a_rank_that_dies_at_once_is_named_with_its_place),
         cmocka_unit_test(test_the_limit_of_open_files_is_raised),
+        cmocka_unit_test(test_a_rank_that_never_joins_the_others_ends_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
