@@ -163,3 +163,22 @@ let_go() {
     code=$?
     exec 3<&-
 }
+
+# ranks_of LAUNCHER: prints the process numbers of its ranks, in their order
+ranks_of() { pgrep -P "$1" | sort -n; }
+
+# nothing_left NAME PROCESS...: expects that these processes end within two seconds
+nothing_left() {
+    local name=$1 i process left=''
+    shift
+    for ((i = 0; i < 100; i++)); do
+        left=''
+        for process in "$@"; do
+            # A process that nobody has waited for yet has ended, too.
+            [[ $(ps -o stat= -p "$process" 2>/dev/null) =~ ^(Z.*)?$ ]] || left+=" $process"
+        done
+        [ -n "$left" ] || break
+        sleep 0.02
+    done
+    check "$name leaves no process" test -z "$left"
+}

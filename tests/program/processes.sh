@@ -11,25 +11,6 @@ run=(--set train_batch_size=12 --set train_micro_batch_size_per_gpu=1 --set grad
     --set parallel.timeout=60 --set train_steps=12 --set eval.interval=6 --set eval.sample_interval=6
     --set checkpoint.save_interval=0)
 
-# ranks_of LAUNCHER: prints the process numbers of its ranks, in their order
-ranks_of() { pgrep -P "$1" | sort -n; }
-
-# nothing_left NAME PROCESS...: expects that these processes end within two seconds
-nothing_left() {
-    local name=$1 i process left=''
-    shift
-    for ((i = 0; i < 100; i++)); do
-        left=''
-        for process in "$@"; do
-            # A process that nobody has waited for yet has ended, too.
-            [[ $(ps -o stat= -p "$process" 2>/dev/null) =~ ^(Z.*)?$ ]] || left+=" $process"
-        done
-        [ -n "$left" ] || break
-        sleep 0.02
-    done
-    check "processes: $name leaves no process" test -z "$left"
-}
-
 # ---- the bits of threads ---------------------------------------------------------------------------------------------
 grid=(--ranks 4 --set parallel.tensor=2 --set zero_optimization.stage=2)
 expect_code "processes: a run on threads succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --set checkpoint.save_interval=6 \
@@ -82,7 +63,7 @@ start 3 term
 kill -TERM "$child"
 let_go
 check "processes: SIGTERM to the launcher saves and ends with 85 (got $code)" test "$code" -eq 85
-nothing_left "SIGTERM" "${ranks[@]}"
+nothing_left "processes: SIGTERM" "${ranks[@]}"
 expect_code "processes: a stopped run resumes on threads" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --out term
 check "processes: a stopped run resumes from its checkpoint" grep -Eq '^resume  step [0-9]+ from term/checkpoints' output
 same_run "processes: a run resumed on threads has the bits of an uninterrupted run" threads term
@@ -101,7 +82,7 @@ kill -TERM "$child"
 kill -CONT "$child"
 let_go
 check "processes: two signals end all ranks with a signal's code (got $code)" test "$code" -eq 130 -o "$code" -eq 143
-nothing_left "a second signal" "${ranks[@]}"
+nothing_left "processes: a second signal" "${ranks[@]}"
 start 2 unread --set parallel.timeout=1
 sleep 3 # the console is a pipe that nobody reads
 let_go
@@ -110,7 +91,7 @@ start 2 parent
 kill -KILL "$child"
 let_go
 check "processes: SIGKILL ends the launcher (got $code)" test "$code" -eq 137
-nothing_left "a killed launcher" "${ranks[@]}"
+nothing_left "processes: a killed launcher" "${ranks[@]}"
 
 # ---- ranks that are killed -------------------------------------------------------------------------------------------
 for ((i = 0; i < ${POINTS:-5}; i++)); do
@@ -121,7 +102,7 @@ for ((i = 0; i < ${POINTS:-5}; i++)); do
     let_go
     check "processes: the death of rank $victim ends all with 87 (got $code)" test "$code" -eq 87
     check "processes: the death of rank $victim is named once" test "$(grep -cE '^error\[87\].*killed by signal 9' err)" -eq 1
-    nothing_left "the death of rank $victim" "${ranks[@]}"
+    nothing_left "processes: the death of rank $victim" "${ranks[@]}"
     expect_code "processes: after the death of rank $victim the run goes on" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" \
         --processes --set checkpoint.save_interval=4 --out killed
     same_run "processes: after the death of rank $victim the run has the bits of an uninterrupted run" threads killed
