@@ -152,11 +152,21 @@ static void look_twice(void *context)
     _exit(10 * first + device_survey("cuda").count);
 }
 
-/* Without a descriptor there is no child that could look. */
+static struct rlimit descriptors;
+
+static void allow_descriptors(void)
+{
+    setrlimit(RLIMIT_NOFILE, &descriptors);
+}
+
+/* Without a descriptor there is no child that could look. At the end of the process,
+ * LeakSanitizer needs descriptors. */
 static void look_without_a_pipe(void *context)
 {
-    struct rlimit none = {.rlim_cur = 0, .rlim_max = 0};
     (void)context;
+    getrlimit(RLIMIT_NOFILE, &descriptors);
+    struct rlimit none = {.rlim_cur = 0, .rlim_max = descriptors.rlim_max};
+    atexit(allow_descriptors);
     setrlimit(RLIMIT_NOFILE, &none);
     device_survey("cuda");
 }
