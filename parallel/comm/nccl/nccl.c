@@ -3,6 +3,7 @@
 #include "parallel/comm/nccl/nccl.h"
 
 #include "model/core/log.h"
+#include "model/core/pool.h"
 #include "parallel/comm/nccl/group.h"
 
 #include <stdio.h>
@@ -321,6 +322,7 @@ static bool is_unchanged(const Comm *comm)
 void nccl_use_first(Comm *comm)
 {
     if (is_unchanged(comm) || member(comm)->shared) return;
+    sigset_t usual;
     NcclGroup *g = member(comm)->group;
     Device *dev = g->device;
     NcclMessages messages = g->use.messages;
@@ -329,6 +331,7 @@ void nccl_use_first(Comm *comm)
          has_before = ring || comm->rank > 0;
     Tensor whole = tensor_1d(g->memory, F32, n), part = tensor_slice_rows(whole, comm->rank, 1),
            out = tensor_1d(g->memory + n, F32, 1), in = tensor_1d(g->memory + n + 1, F32, 1);
+    signals_hold(&usual); /* NCCL starts threads */
     nccl_all_reduce(comm, dev, whole, REDUCE_SUM);
     nccl_all_reduce(comm, dev, whole, REDUCE_MAX);
     nccl_reduce_scatter(comm, dev, part, whole);
@@ -342,6 +345,7 @@ void nccl_use_first(Comm *comm)
         nccl_group_end(comm);
     }
     device_synchronize(dev);
+    signals_release(&usual);
 }
 
 void nccl_prepare(Comm *comm, Device *dev, NcclUse use, double timeout)
@@ -362,11 +366,15 @@ void nccl_start(Comm *comm)
                                  .group_begin = nccl_group_begin,
                                  .group_end = nccl_group_end,
                                  .close = nccl_close};
+    sigset_t usual;
     if (is_unchanged(comm)) return;
     Member *m = member(comm);
     comm->ops = &nccl;
     *comm->counts = m->before;
-    if (!m->shared) group_open(m->group, comm->host);
+    if (m->shared) return;
+    signals_hold(&usual); /* NCCL starts threads, also while rank 0 creates the id */
+    group_open(m->group, comm->host);
+    signals_release(&usual);
 }
 
 void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout)

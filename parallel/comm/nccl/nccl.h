@@ -64,7 +64,8 @@ void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout);
  * rank that is allocating. So between the first NCCL call and the last allocation all ranks must
  * meet. nccl_prepare allocates everything. From then on device calls of `comm` move nothing, so
  * that computation can be warmed up between them. They are not counted. nccl_start connects, for
- * which NCCL allocates memory, and nccl_use_first uses each operation once. */
+ * which NCCL allocates memory, and nccl_use_first uses each operation once. In these two NCCL
+ * starts threads, so they hold signals (signals_hold in pool.h). */
 void nccl_prepare(Comm *comm, Device *dev, NcclUse use, double timeout);
 void nccl_start(Comm *comm);
 void nccl_use_first(Comm *comm);

@@ -100,6 +100,35 @@ static void test_connecting_uses_each_operation_once(void **state)
     assert_int_equal(fake_nccl_open(), 0);
 }
 
+/* Only the thread of rank 0 receives signals here, as in a run. */
+static void run_signals(Comm *world, void *context)
+{
+    Device dev;
+    float x[2] = {0};
+    (void)context;
+    if (!open_device(world, &dev)) return;
+    Comm all = comm_split(world, "all", 0, world->rank);
+    nccl_connect(&all, &dev, (NcclUse){NCCL_IN_RING, 0}, 60);
+    comm_barrier(world);
+    if (fake_nccl.unheld != 0)
+        rank_wrong(world, "%d calls of NCCL with signals let through", fake_nccl.unheld);
+    comm_barrier(world);
+    comm_all_reduce(&all, &dev, tensor_1d(x, F32, 2), REDUCE_SUM);
+    comm_barrier(world);
+    if (fake_nccl.unheld != 1)
+        rank_wrong(world, "%d ranks receive signals afterwards", fake_nccl.unheld);
+    comm_barrier(world);
+    comm_close(&all);
+    device_close(&dev);
+}
+
+static void test_threads_that_nccl_starts_while_it_connects_receive_no_signals(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    thread_ranks(2, 60, run_signals, NULL);
+}
+
 /* In a line the first and the last rank open no connection to each other. */
 static void run_line(Comm *world, void *context)
 {
@@ -349,6 +378,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_connecting_uses_each_operation_once),
+        cmocka_unit_test(test_threads_that_nccl_starts_while_it_connects_receive_no_signals),
         cmocka_unit_test(test_messages_in_a_line_do_not_connect_its_ends),
         cmocka_unit_test(test_each_collective_of_a_device_calls_its_nccl_function),
         cmocka_unit_test(test_host_calls_do_not_go_through_nccl),

@@ -4,8 +4,10 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/comm/local/local.h"
+#include "parallel/grid/launcher.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +57,18 @@ int fake_nccl_open(void)
     return fake.open;
 }
 
+/* Returns whether this thread would receive one of the signals that stop a run. */
+static bool receives_signals(void)
+{
+    const int stops[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, launcher_signal()};
+    bool any = false;
+    sigset_t blocked;
+    pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        any = any || !sigismember(&blocked, stops[i]);
+    return any;
+}
+
 /* Logs the call. Returns -1 if the call is to be executed; otherwise the result that the test has
  * chosen for it, which the caller returns instead. */
 static int called(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -62,6 +76,7 @@ static int called(const char *name, const char *format, ...)
 {
     int rank = log_rank();
     va_list args;
+    if (receives_signals()) atomic_fetch_add(&fake_nccl.unheld, 1);
     pthread_mutex_lock(&fake.mutex);
     char *log = fake.log[rank];
     size_t used = strlen(log);

@@ -21,6 +21,8 @@ typedef struct {
     atomic_int async;       /* the asynchronous NcclResult of every communicator */
     atomic_int asked;       /* how often it has been queried */
     atomic_int connect;     /* a bit for each rank (log_rank) that has called CommInitRankConfig */
+    atomic_int unheld;      /* how many calls were made without signals held (signals_hold in
+                             * pool.h): a thread that NCCL starts there would receive them */
 } FakeNccl;
 extern FakeNccl fake_nccl;
 
