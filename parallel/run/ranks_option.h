@@ -30,8 +30,9 @@
 #define PROCESSES_OPTION(arguments_)                                                               \
     {                                                                                              \
         .name = "--processes",                                                                     \
-        .help = "ranks on CPUs are processes, too, which talk to each\n"                           \
-                "other over sockets",                                                              \
+        .help = "several ranks on CPUs are processes, too, which talk\n"                           \
+                "to each other over sockets; a single rank runs in the\n"                          \
+                "process that you start",                                                          \
         .kind = ARG_FLAG,                                                                          \
         .at = offsetof(arguments_, kind.processes),                                                \
     },                                                                                             \
