@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +57,7 @@ static Found look_in_child(const char *name)
         fail(EXIT_SYSTEM, "the program cannot start a process that looks for devices: %s",
              strerror(errno));
     if (process == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a driver may hang */
         Found seen = look(name);
         _exit(write(ends[1], &seen, sizeof seen) == (ssize_t)sizeof seen ? EXIT_OK : EXIT_SYSTEM);
     }
@@ -63,9 +66,15 @@ static Found look_in_child(const char *name)
         n = read(ends[0], &found, sizeof found);
     while (n < 0 && errno == EINTR);
     close(ends[0]);
-    child_wait(&child, &status, 0);
-    if (n != (ssize_t)sizeof found) fail_for_child(status);
-    return found;
+    bool ended = child_wait(&child, &status, 0) >= 0;
+    int error = errno;
+    if (n == (ssize_t)sizeof found) return found;
+    if (!ended)
+        fail(EXIT_SYSTEM,
+             "the process that looked for devices has ended without an answer, and the system does "
+             "not say how: %s",
+             strerror(error));
+    fail_for_child(status);
 }
 
 /* The answers so far. A driver may take seconds to start, so it is asked only once about each name.
