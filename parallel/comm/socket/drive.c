@@ -3,6 +3,7 @@
 #include "model/core/clock.h"
 #include "parallel/comm/socket/world.h"
 
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -158,7 +159,8 @@ void socket_drive(Comm *comm, SocketExpects expects)
         int ready = poll(pass.fd, (nfds_t)pass.n, limit);
         double seconds = seconds_now() - start;
         comm->waited += seconds;
-        lost = pass.gone ? lost + seconds : 0;
+        /* After the process was stopped, at most one limit counts. */
+        lost = pass.gone ? lost + fmin(seconds, 1e-3 * limit) : 0;
         if (lost > LOST_SECONDS)
             fail(EXIT_PEER_LOST, "group %s: rank %d has lost its connection to another rank",
                  group->share.name, group->world->rank);
