@@ -17,6 +17,14 @@
  * looked at this many times, so that at most one part of it counts while the process is stopped. */
 static const double LONGEST_LOOK = 1, SOON = 0.01;
 enum { LOOKS = 16 };
+/* At the end of the program, rank 0 waits at least so many seconds for the next rank to leave: a
+ * rank may need longer than a short timeout to release what it has. */
+static double last_wait = 30;
+
+void socket_hub_set_last_wait(double seconds)
+{
+    last_wait = seconds;
+}
 
 SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double timeout)
 {
@@ -26,6 +34,8 @@ SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double 
     hub->ranks = links->ranks;
     hub->timeout = timeout;
     hub->asked_for = -1;
+    for (int i = 0; i < hub->ranks; i++)
+        hub->rank[i].limit = timeout;
     atomic_store(&hub->claimed, -1);
     return hub;
 }
@@ -195,35 +205,44 @@ static void listen_for(SocketHub *hub, SocketService *service, double seconds)
     if (fd[n].revents & POLLIN) listen_to_launcher(hub);
 }
 
-/* Rank 0 has left and waits for the others to leave, as in a call of the world. The time limit is
- * that of a call, so a rank that never leaves cannot keep all others from ending. */
+/* Rank 0 has left and waits for the others to leave, as in a call of the world. The time has a
+ * limit, so a rank that never leaves cannot keep all others from ending. It begins again whenever a
+ * rank has left. */
 static void wait_for_the_others(SocketHub *hub)
 {
     SocketHubRank *own = &hub->rank[0];
     own->left = false; /* it still waits; its groups are closed */
     own->asked = hub->asked;
     own->wait = (SocketWait){.waits = 1, .wait = UINT64_MAX, .confirmed = hub->asked};
-    for (int i = 1; i < hub->ranks; i++)
-        if (!hub->rank[i].left) own->wait.who |= (uint64_t)1 << i;
+    for (int i = 1; i < hub->ranks; i++) {
+        if (hub->rank[i].left) continue;
+        own->wait.who |= (uint64_t)1 << i;
+        own->wait.wait--; /* another wait for each number of ranks that have not left */
+    }
+    own->limit = fmax(hub->timeout, last_wait);
     snprintf(own->wait.call, sizeof own->wait.call, "%s", SOCKET_LAST_WAIT);
+    if (last_wait > hub->timeout)
+        snprintf(own->wait.call, sizeof own->wait.call, "%s, which may take at least %g s",
+                 SOCKET_LAST_WAIT, last_wait);
 }
 
 void socket_hub_main(SocketHub *hub)
 {
     SocketService *service = hub->service;
     bool soon = false, goodbye = false;
-    double since = 0;
+    double asked = seconds_now();
     while (!atomic_load(&service->stop) || !all_have_left(hub)) {
         double seconds = look_after(hub, soon), start = seconds_now();
         listen_for(hub, service, seconds);
         /* After the process was stopped, at most one look counts: its peers may have been stopped,
          * too. */
         double passed = fmin(seconds_now() - start, seconds);
-        since += passed;
         watched_pass(passed);
-        if (since >= LONGEST_LOOK) {
-            socket_hub_ask(hub, false); /* so that the others know that this process lives */
-            since = 0;
+        /* So that the others know that this process lives. They measure how long it is silent, so
+         * time in which it was stopped counts. */
+        if (seconds_now() - asked >= LONGEST_LOOK) {
+            socket_hub_ask(hub, false);
+            asked = seconds_now();
         }
         bool leaves = atomic_load(&service->stop);
         if (!leaves || !goodbye) socket_service_report(service, leaves);

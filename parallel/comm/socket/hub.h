@@ -23,6 +23,7 @@ typedef struct {
     int status;
     double ended_for;  /* seconds since then */
     uint64_t timed;    /* the wait that `patience` belongs to */
+    double limit;      /* how many seconds a wait of this rank may take */
     double patience;   /* seconds that it may still take */
     uint64_t suspect;  /* the wait that seems to be for a rank that has left */
     uint64_t question; /* the question whose answer confirms it */
@@ -51,6 +52,9 @@ struct SocketHub {
 
 SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double timeout);
 void socket_hub_destroy(SocketHub *hub);
+/* For tests: how many seconds rank 0 waits at the end of the program for the next rank to leave, if
+ * the timeout is shorter. */
+void socket_hub_set_last_wait(double seconds);
 /* Runs in the service thread until this rank has been stopped and all others have left. */
 void socket_hub_main(SocketHub *hub);
 /* Take a rank's report, and its watched groups. */

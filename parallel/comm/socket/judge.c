@@ -10,8 +10,8 @@
  *   its report says whether it still waits. A rank that has not answered in ANSWER seconds may be
  *   stopped, so it counts as one that has not arrived.
  * - A rank (`suspect`: its wait) waits for one that has left the group. What the other one sent
- *   before may still be on its way. The number is kept in `question`, and the rank's own thread
- * looks at all its connections again and then sets `confirmed` to it: nothing is left to receive.
+ *   before may still be on its way. The number is kept in `question`. The rank's own thread looks
+ *   at all its connections again and then sets `confirmed` to it: nothing is left to receive.
  */
 #include "model/core/check.h"
 #include "model/core/guard.h"
@@ -238,11 +238,11 @@ static void judge_late(SocketHub *hub, int rank)
     Blame blame;
     bool late =
         r->wait.waits && r->wait.wait == r->timed && group && lacks(hub, group, rank, &wait);
-    r->patience = hub->timeout;
+    r->patience = r->limit;
     if (!late || is_held(hub, &wait)) return;
     blame_find(&waits, &wait, &blame);
     speak_for(hub, rank);
-    deadline_end_waiting(&wait, hub->timeout, &blame);
+    deadline_end_waiting(&wait, r->limit, &blame);
 }
 
 static bool is_late(const SocketHubRank *r)
@@ -270,7 +270,7 @@ static bool pass_time(SocketHub *hub, double passed)
     if (blocked) copy_calls(hub, false);
     for (int i = 0; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];
-        if (!r->wait.waits || r->wait.wait != r->timed || r->left) r->patience = hub->timeout;
+        if (!r->wait.waits || r->wait.wait != r->timed || r->left) r->patience = r->limit;
         r->timed = r->wait.wait;
         if (!r->wait.waits || r->wait.unlimited) continue;
         if (!blocked || !waits_for_printer(hub, i)) r->patience -= passed;
@@ -288,7 +288,7 @@ static int latest(SocketHub *hub)
         SocketHubRank *r = &hub->rank[i];
         if (!is_late(r)) continue;
         if (!has_answered(hub, r))
-            r->patience = hub->timeout;
+            r->patience = r->limit;
         else if (late < 0 || r->patience < hub->rank[late].patience)
             late = i;
     }

@@ -25,7 +25,8 @@ static const double HEARTBEAT = 1;
  * rank 0 to find out why. */
 static const double CLAIM_WAIT = 1, CAUSE_WAIT = 0.5;
 
-static _Thread_local bool in_service_thread;
+/* This thread reads what rank 0 sends: the service thread, and before it runs the rank's own. */
+static _Thread_local bool hears_rank_0;
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
@@ -150,16 +151,30 @@ static void listen_to_rank_0(SocketService *service)
     if (service->lost && !atomic_load(&service->granted)) ends_now(EXIT_PEER_LOST);
 }
 
+/* Lets so many seconds pass in which rank 0 was silent, and in which this rank may have waited. */
+static void pass_time(SocketService *service, double passed)
+{
+    pthread_mutex_lock(&service->mutex);
+    const SocketWait *wait = &service->wait;
+    bool same = wait->waits && !wait->unlimited && wait->wait == service->timed;
+    service->waited = same ? service->waited + passed : 0;
+    service->timed = wait->wait;
+    pthread_mutex_unlock(&service->mutex);
+    service->silent += passed;
+    watched_pass(passed);
+}
+
 /* Returns the deadline that this rank's wait has reached, or 0 if there is none. Rank 0 is silent,
  * and waits that rank 0 does not hear of have no deadline. Writes what it waits in to call. */
 static double late_wait(SocketService *service, char call[BLAME_CALL_BYTES])
 {
     const SocketWatched *watched = &service->watched; /* as reported last */
+    double timeout = service->timeout;
     pthread_mutex_lock(&service->mutex);
-    bool waits = service->wait.waits;
+    bool waits = service->wait.waits && service->wait.wait == service->timed;
     snprintf(call, BLAME_CALL_BYTES, "%s", service->wait.call);
     pthread_mutex_unlock(&service->mutex);
-    if (waits && service->timeout > 0) return service->timeout;
+    if (waits && timeout > 0 && service->waited >= timeout + service->rank) return timeout;
     for (int i = 0; i < watched->calls; i++) {
         if (!watched_is_late(&watched->call[i])) continue;
         snprintf(call, BLAME_CALL_BYTES, "%s", watched->call[i].call);
@@ -170,7 +185,8 @@ static double late_wait(SocketService *service, char call[BLAME_CALL_BYTES])
 
 /* Rank 0 enforces all deadlines but those for itself. If its whole process does not answer, the
  * first rank whose own wait is too long ends the program. Rank 1 does so a second after the
- * deadline, and each further rank a second later, in case those before it do not answer either. */
+ * deadline, and each further rank a second later, in case those before it do not answer either.
+ * Both the silence and the wait must have lasted that long. */
 static void watch_rank_0(SocketService *service)
 {
     BlameWait wait = {.rank = service->rank, .lack = BLAME_HOSTS, .n = 1};
@@ -186,14 +202,14 @@ static void watch_rank_0(SocketService *service)
 static void say_goodbye(SocketService *service)
 {
     const double period = 0.01;
-    SocketWait wait = {.waits = 1};
+    SocketWait wait = {.waits = 1, .wait = UINT64_MAX};
     snprintf(wait.call, sizeof wait.call, "%s", SOCKET_LAST_WAIT);
     while (!socket_service_report(service, true) && !service->lost) {
         pthread_mutex_lock(&service->mutex);
         service->wait = wait;
         pthread_mutex_unlock(&service->mutex);
         usleep((useconds_t)(1e6 * period));
-        service->silent += period;
+        pass_time(service, period);
         listen_to_rank_0(service);
         watch_rank_0(service);
     }
@@ -209,9 +225,7 @@ static void rank_main(SocketService *service)
         uint64_t times;
         poll(fd, 2, (int)ceil(1000 * period));
         /* After the process was stopped, at most one period counts. */
-        double passed = fmin(seconds_now() - start, period);
-        service->silent += passed;
-        watched_pass(passed);
+        pass_time(service, fmin(seconds_now() - start, period));
         if (fd[0].revents && read(service->wake, &times, sizeof times) < 0) continue;
         listen_to_rank_0(service);
         watch_rank_0(service);
@@ -223,7 +237,7 @@ static void rank_main(SocketService *service)
 static void *service_main(void *context)
 {
     SocketService *service = context;
-    in_service_thread = true;
+    hears_rank_0 = true;
     log_set_rank(service->rank, service->links->place[service->rank]);
     if (service->hub)
         socket_hub_main(service->hub);
@@ -250,14 +264,14 @@ static bool claim(void *context, ExitCode code)
 {
     SocketService *service = context;
     SocketPacket packet = {.kind = PACKET_CLAIM, .rank = service->rank, .code = (int32_t)code};
-    if (code == EXIT_PEER_LOST && !in_service_thread) wait_for_cause(service);
+    if (code == EXIT_PEER_LOST && !hears_rank_0) wait_for_cause(service);
     if (service->hub) return socket_hub_claim(service->hub, 0, (int)code);
     if (atomic_load(&service->granted)) return true;
     send(service->links->star[service->rank][1], &packet, sizeof packet,
          MSG_DONTWAIT | MSG_NOSIGNAL);
     double end = seconds_now() + CLAIM_WAIT;
     while (seconds_now() < end && !atomic_load(&service->granted)) {
-        if (in_service_thread) listen_to_rank_0(service);
+        if (hears_rank_0) listen_to_rank_0(service);
         usleep(1000);
     }
     /* Without an answer rank 0 is stopped or lost. Two messages are better than none. */
@@ -281,14 +295,17 @@ void socket_service_start(SocketService *service, SocketLinks *links, int rank, 
     service->rank = rank;
     service->timeout = timeout;
     pthread_mutex_init(&service->mutex, NULL);
+    /* From here on a failure of this rank reaches the others. */
+    if (rank == 0) service->hub = socket_hub_create(service, links, timeout);
+    hears_rank_0 = true;
+    ends_set_claim(claim, service);
     service->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     service->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (service->wake < 0 || service->nudge < 0)
         fail(EXIT_SYSTEM, "no descriptor for rank %d: %s", rank, strerror(errno));
-    if (rank == 0) service->hub = socket_hub_create(service, links, timeout);
     watched_report(true);
-    ends_set_claim(claim, service);
     thread_start(&service->thread, service_main, service, "the service of a rank");
+    hears_rank_0 = false;
 }
 
 void socket_service_stop(SocketService *service)

@@ -43,6 +43,8 @@ typedef struct SocketService {
     SocketWatched watched;           /* what was reported last of watched groups */
     uint64_t asked;                  /* number of rank 0's latest question */
     double silent;                   /* seconds since rank 0 was last heard */
+    uint64_t timed;                  /* the wait that `waited` belongs to */
+    double waited;                   /* seconds of it that count against the timeout */
     bool lost;                       /* the connection to rank 0 is closed */
 } SocketService;
 

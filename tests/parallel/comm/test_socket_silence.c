@@ -1,7 +1,9 @@
 /* test_socket_silence.c -- ranks that are processes, when nobody answers: rank 0 is stopped, a rank
  * never leaves, or a connection cannot be made. */
 #include "model/core/check.h"
+#include "parallel/comm/socket/hub.h"
 #include "parallel/comm/socket/world.h"
+#include "tests/support/files/child.h"
 #include "tests/support/grid/process_ends.h"
 #include "tests/support/grid/thread_ranks.h"
 
@@ -12,6 +14,7 @@
 #include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -53,6 +56,33 @@ static void one_leaves_while_rank_0_is_stopped(Comm *world, void *context)
         continue;
 }
 
+/* While rank 0 is stopped, rank 1 computes for longer than the timeout, and then waits for a
+ * moment. That wait is not too long. */
+static void one_computes_while_rank_0_is_stopped(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGSTOP);
+    if (world->rank > 0) usleep(world->rank == 1 ? 2300000 : 2600000);
+    if (world->rank == 2) kill(process_of_rank(0), SIGCONT);
+    comm_barrier(world);
+}
+
+/* On a busy machine, rank 0's process runs for a short time only, again and again. It is not
+ * silent. */
+static void one_waits_while_rank_0_is_slow(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    for (int i = 0; world->rank == 2 && i < 5; i++) {
+        kill(process_of_rank(0), SIGSTOP);
+        usleep(450000);
+        kill(process_of_rank(0), SIGCONT);
+        usleep(50000);
+    }
+    comm_barrier(world);
+}
+
 /* ---- ranks that never leave ------------------------------------------------------------------ */
 
 static void others_never_leave(Comm *world, void *context)
@@ -61,6 +91,14 @@ static void others_never_leave(Comm *world, void *context)
     comm_barrier(world);
     if (world->rank == 1) raise(SIGSTOP);
     if (world->rank == 2) pause();
+}
+
+/* Each rank takes less than the timeout after the one before. */
+static void others_leave_one_by_one(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    usleep((useconds_t)(700000 * world->rank));
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -151,6 +189,14 @@ static const ProcessEnd ends[] = {
      EXIT_HANG,
      {"error[86] end of the program: rank 0 has waited 1 s (parallel.timeout) for ranks 1, 2, "
       "which have not arrived\n"}},
+    {"others leave one by one", others_leave_one_by_one, 3, TIMEOUT, EXIT_OK, {NULL}},
+    {"a long computation while rank 0 is stopped",
+     one_computes_while_rank_0_is_stopped,
+     3,
+     TIMEOUT,
+     EXIT_OK,
+     {NULL}},
+    {"a wait while rank 0 is slow", one_waits_while_rank_0_is_slow, 3, TIMEOUT, EXIT_OK, {NULL}},
     {"no descriptor",
      one_cannot_accept,
      2,
@@ -171,14 +217,64 @@ static const ProcessEnd ends[] = {
 static void test_ranks_that_get_no_answer_end_or_go_on(void **state)
 {
     (void)state;
+    socket_hub_set_last_wait(TIMEOUT);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         process_expect_end(&ends[i], ends[i].timeout);
+}
+
+/* At the end, a short timeout does not limit how long a rank may take to leave. */
+static void test_a_rank_may_leave_later_than_a_short_timeout(void **state)
+{
+    const ProcessEnd end = {"a slow end", others_leave_one_by_one, 2, 0.2, EXIT_OK, {NULL}};
+    (void)state;
+    socket_hub_set_last_wait(30);
+    process_expect_end(&end, 1);
+}
+
+/* ---- a rank fails before it has joined the others -------------------------------------------- */
+
+static void be_rank(SocketLinks *links, int rank)
+{
+    const struct rlimit none = {0};
+    ends_share(true);
+    if (rank == 0) setrlimit(RLIMIT_NOFILE, &none);
+    Comm world = socket_world_join(links, rank, TIMEOUT);
+    comm_barrier(&world);
+    _exit(0);
+}
+
+static void join_without_descriptors(void *context)
+{
+    char err[256];
+    int code[2] = {0}, status;
+    pid_t process[2];
+    SocketLinks *links = socket_links_create(2, err, sizeof err);
+    (void)context;
+    for (int rank = 1; rank >= 0; rank--) {
+        process[rank] = fork();
+        if (process[rank] == 0) be_rank(links, rank);
+    }
+    socket_links_release(links);
+    for (int rank = 0; rank < 2; rank++)
+        if (waitpid(process[rank], &status, 0) == process[rank]) code[rank] = WEXITSTATUS(status);
+    _exit(code[1] == EXIT_SYSTEM ? code[0] : 0);
+}
+
+static void test_a_failure_before_joining_reaches_the_others(void **state)
+{
+    char text[512];
+    (void)state;
+    assert_int_equal(child_run(join_without_descriptors, NULL, text, sizeof text), EXIT_SYSTEM);
+    assert_string_equal(text, "error[71] no descriptor for rank 0: Too many open files; raise "
+                              "ulimit -n\n");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_that_get_no_answer_end_or_go_on),
+        cmocka_unit_test(test_a_rank_may_leave_later_than_a_short_timeout),
+        cmocka_unit_test(test_a_failure_before_joining_reaches_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
