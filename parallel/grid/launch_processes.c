@@ -41,16 +41,18 @@ int launch_signal(void)
 static void prepare_signals(const Launcher *l)
 {
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-    sigset_t passed;
-    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+    sigset_t received;
+    sigemptyset(&received);
+    sigaddset(&received, launcher_signal());
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) {
         signal(ignored[i], SIG_IGN);
+        sigaddset(&received, ignored[i]); /* a second signal ends rank 0 by its own means */
+    }
     signal(SIGTTOU, SIG_IGN);
     setpgid(0, 0);
     sigprocmask(SIG_SETMASK, &l->usual, NULL);
-    /* The mask that the launcher has inherited may block it. */
-    sigemptyset(&passed);
-    sigaddset(&passed, launcher_signal());
-    sigprocmask(SIG_UNBLOCK, &passed, NULL);
+    /* The mask that the launcher has inherited may block them. */
+    sigprocmask(SIG_UNBLOCK, &received, NULL);
 }
 
 /* Sends the code and the result of rank 0 to the launcher. */
@@ -89,6 +91,7 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
     int code = body(&world, context);
     comm_close(&world);
     ends_share(false);
+    atomic_store(&l->left[rank], true);
     if (rank == 0) {
         /* Perhaps its reader is slow. After the result this process has a limited time to end. */
         fflush(stdout);
@@ -123,7 +126,7 @@ static void start_ranks(Launcher *l, LaunchBody body, void *context)
 int launch_processes(int ranks, const LaunchOptions *options, LaunchBody body, void *context)
 {
     char err[512];
-    Launcher l = {.ranks = ranks, .options = options, .first = -1};
+    Launcher l = {.ranks = ranks, .options = options, .first = -1, .left_to_end = -1};
     CHECK(options->result_bytes <= LAUNCH_RESULT_BYTES, "a result of %zu bytes",
           options->result_bytes);
     raise_limit_of_open_files();
@@ -134,7 +137,7 @@ int launch_processes(int ranks, const LaunchOptions *options, LaunchBody body, v
     if (l.links == NULL) fail(EXIT_SYSTEM, "%s", err);
     for (int r = 0; r < ranks; r++)
         socket_links_name(l.links, r, grid_place_text(options->size, r, err, sizeof err));
-    launcher_hold_signals(&l);
+    launcher_prepare(&l);
     start_ranks(&l, body, context);
     close(l.result[1]);
     socket_links_release(l.links);

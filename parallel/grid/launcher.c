@@ -5,21 +5,22 @@
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
-#include "model/core/guard.h"
 #include "model/core/log.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 /* Seconds that the other ranks have to end after one has failed; then they are killed. The verdict
  * reaches them within two. */
 static const double SECONDS_TO_END = 5;
-/* The launcher's message may take so many seconds: perhaps nobody reads it. */
-static const double SECONDS_TO_PRINT = 4;
+/* For so many milliseconds the launcher waits for the reader of its message. Without one, it ends
+ * without a word. */
+enum { MILLISECONDS_TO_PRINT = 4000 };
 /* Seconds between two looks at the ranks. */
 static const double PERIOD = 0.2;
 
@@ -32,6 +33,13 @@ void launcher_kill(const Launcher *l, int number)
 {
     for (int r = 0; r < l->ranks; r++)
         if (l->rank[r].process > 0 && !l->rank[r].ended) kill(l->rank[r].process, number);
+}
+
+/* The ranks that are left after so many seconds are killed. Time in which this process is stopped
+ * does not count. */
+static void limit_end(Launcher *l, double seconds)
+{
+    if (l->left_to_end < 0 || seconds < l->left_to_end) l->left_to_end = seconds;
 }
 
 /* ---- how ranks end --------------------------------------------------------------------------- */
@@ -62,7 +70,7 @@ static void receive_result(Launcher *l)
     l->returned = true;
     if (o->result_bytes > 0) memcpy(o->result, l->received + sizeof(int), o->result_bytes);
     /* All ranks have left the world before. Now they only have to exit. */
-    if (o->timeout > 0) l->limit = seconds_now() + o->timeout + SECONDS_TO_END;
+    if (o->timeout > 0) limit_end(l, o->timeout + SECONDS_TO_END);
 }
 
 /* If a signal that a user sends ended rank 0, it is to end this process in the same way. */
@@ -70,14 +78,15 @@ static void note_signal_of_rank_0(Launcher *l)
 {
     const RankProcess *rank = &l->rank[0], *first = &l->rank[l->first < 0 ? 0 : l->first];
     int by = WIFSIGNALED(rank->status) ? WTERMSIG(rank->status) : 0;
-    bool asked = l->passed_on &&
-                 (by == l->passed_on || by == launcher_signal() || (rank->killed && l->passed_two));
+    bool same = by && sigismember(&l->passed, by) == 1;
+    bool asked =
+        same || (l->passed_on && (by == launcher_signal() || (rank->killed && l->passed_two)));
     /* Another rank may have failed before. But if it has only lost rank 0, it was seen first by
      * chance. */
     bool failed = l->first >= 0 && (died(first) || exit_code(first) != EXIT_PEER_LOST);
     if (failed || !(asked || by == SIGPIPE)) return;
-    l->fatal = asked ? l->passed_on : SIGPIPE;
-    l->limit = seconds_now();
+    l->fatal = same || !asked ? by : l->passed_on;
+    limit_end(l, 0);
 }
 
 static void note_end(Launcher *l, int r, int status)
@@ -92,9 +101,11 @@ static void note_end(Launcher *l, int r, int status)
     if (l->returned) return;
     if (r == 0) note_signal_of_rank_0(l);
     if (l->fatal || l->first >= 0 || rank->killed) return;
-    if (r > 0 && exit_code(rank) == EXIT_OK) return;
+    /* A rank that has left the world cannot harm the others. Rank 0 still has to send the result.
+     */
+    if (r > 0 && (exit_code(rank) == EXIT_OK || l->left[r])) return;
     l->first = r;
-    if (l->limit == 0) l->limit = seconds_now() + SECONDS_TO_END;
+    limit_end(l, SECONDS_TO_END);
 }
 
 static void collect_ends(Launcher *l)
@@ -111,32 +122,30 @@ static void collect_ends(Launcher *l)
 
 /* ---- ranks that cannot end by themselves ----------------------------------------------------- */
 
-/* Counts for how long ranks have been stopped. The other ranks end a run that waits for a stopped
- * one, but not if there is none that could, and not once they have left the world. Whoever stops
- * all ranks means it. */
+/* Counts for how long rank 0 has been stopped. Other ranks end a run that waits for it, but not if
+ * none of them waits in a call with a deadline. If another rank is stopped, rank 0 knows whether
+ * somebody waits for it. Whoever stops all ranks means it. */
 static void count_stopped(Launcher *l, double passed)
 {
     double timeout = l->options->timeout;
     int stopped = 0;
     for (int r = 0; r < l->ranks; r++)
         stopped += l->rank[r].stopped;
-    for (int r = 0; r < l->ranks; r++) {
-        RankProcess *rank = &l->rank[r];
-        rank->stood = rank->stopped ? rank->stood + (stopped < l->ranks ? passed : 0) : 0;
-        if (timeout <= 0 || rank->stood < timeout + SECONDS_TO_END || l->first >= 0) continue;
-        rank->too_late = true;
-        l->first = r;
-        l->limit = seconds_now();
-    }
+    if (!l->rank[0].stopped) l->stood = 0;
+    if (l->rank[0].stopped && stopped < l->running) l->stood += passed;
+    if (timeout <= 0 || l->stood < timeout + SECONDS_TO_END || l->first >= 0) return;
+    l->too_late = true;
+    l->first = 0;
+    limit_end(l, 0);
 }
 
 /* Kills the ranks that should have ended by now. A stopped rank does not end at all. */
-static void kill_late_ranks(Launcher *l)
+static void kill_late_ranks(Launcher *l, double passed)
 {
-    bool late = l->limit > 0 && seconds_now() >= l->limit;
+    if (l->left_to_end > 0) l->left_to_end = fmax(l->left_to_end - passed, 0);
     for (int r = 0; r < l->ranks; r++) {
         RankProcess *rank = &l->rank[r];
-        if (rank->ended || !(late || (l->first >= 0 && rank->stopped))) continue;
+        if (rank->ended || !(l->left_to_end == 0 || (l->first >= 0 && rank->stopped))) continue;
         rank->killed = true;
         kill(rank->process, SIGKILL);
     }
@@ -158,12 +167,16 @@ static void stop_together(Launcher *l)
     launcher_kill(l, SIGCONT);
 }
 
-/* The queue of a user's signals may be full. Then the signal is sent later. */
+/* The queue of a user's signals may be full. Then the rest is sent later. */
 static void pass_on(Launcher *l)
 {
-    union sigval number = {.sival_int = l->unsent};
-    if (l->unsent == 0 || l->rank[0].ended) return;
-    if (sigqueue(l->rank[0].process, launcher_signal(), number) == 0) l->unsent = 0;
+    int sent = 0;
+    for (; sent < l->n_unsent && !l->rank[0].ended; sent++) {
+        union sigval number = {.sival_int = l->unsent[sent]};
+        if (sigqueue(l->rank[0].process, launcher_signal(), number) != 0) break;
+    }
+    l->n_unsent -= sent;
+    memmove(l->unsent, l->unsent + sent, (size_t)l->n_unsent * sizeof *l->unsent);
 }
 
 static void take_signal(Launcher *l, int number)
@@ -172,23 +185,29 @@ static void take_signal(Launcher *l, int number)
     if (number == SIGTSTP) {
         stop_together(l);
     } else if (l->rank[0].ended) {
-        if (l->first < 0) l->fatal = number;
-        l->limit = seconds_now();
+        limit_end(l, 0); /* what the launch returns is known */
     } else {
         /* The second one ends rank 0 at once, and so the run; but not if rank 0 is stopped. A
          * closing terminal sends SIGHUP twice. */
         if (l->passed_on && number != SIGHUP) {
             l->passed_two = true;
-            l->limit = seconds_now() + SECONDS_TO_END;
+            limit_end(l, SECONDS_TO_END);
         }
-        l->passed_on = l->unsent = number;
+        l->passed_on = number;
+        sigaddset(&l->passed, number);
+        if (l->n_unsent < LAUNCHER_UNSENT) l->unsent[l->n_unsent++] = number;
     }
 }
 
-void launcher_hold_signals(Launcher *l)
+void launcher_prepare(Launcher *l)
 {
     static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP};
     struct sigaction was;
+    l->left = mmap(NULL, LAUNCH_MAX_RANKS * sizeof *l->left, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (l->left == MAP_FAILED)
+        fail(EXIT_NO_MEMORY, "no memory that the ranks share: %s", strerror(errno));
+    sigemptyset(&l->passed);
     sigemptyset(&l->signals);
     /* If SIGCHLD is ignored, as a process may inherit it, children leave no exit status. */
     sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &l->child);
@@ -214,18 +233,30 @@ void launcher_wait(Launcher *l)
         receive_result(l);
         collect_ends(l);
         count_stopped(l, passed);
-        kill_late_ranks(l);
+        kill_late_ranks(l, passed);
     }
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
+
+static bool ended_badly(const RankProcess *rank)
+{
+    return !WIFEXITED(rank->status) || WEXITSTATUS(rank->status) != EXIT_OK;
+}
+
+static bool any_ended_badly(const Launcher *l)
+{
+    for (int r = 0; r < l->ranks; r++)
+        if (ended_badly(&l->rank[r])) return true;
+    return false;
+}
 
 /* The result stands, whatever happened to ranks that only had to exit. */
 static void warn_of_ends(const Launcher *l)
 {
     for (int r = 0; r < l->ranks; r++) {
         const RankProcess *rank = &l->rank[r];
-        if (WIFEXITED(rank->status) && WEXITSTATUS(rank->status) == EXIT_OK) continue;
+        if (!ended_badly(rank)) continue;
         if (rank->killed)
             log_message(LOG_WARNING,
                         "the work is done, but the process of rank %d did not end: it "
@@ -251,51 +282,78 @@ static bool rank_0_was_lost(const Launcher *l)
     return false;
 }
 
-/* Prints how a rank has ended if no rank could do so, because rank 0's process was not able to.
- * Returns the exit code of the launch. */
-static int explain(const Launcher *l)
+/* Returns the exit code of a launch that has failed. Writes to text how a rank has ended, if no
+ * rank could say so because rank 0's process was not able to; else "". */
+static int explain(const Launcher *l, char *text, size_t n)
 {
     const RankProcess *zero = &l->rank[0], *first = &l->rank[l->first];
-    int code = exit_code(first);
-    if (first->too_late)
-        return error_print(EXIT_HANG,
-                           "the process of rank %d has been stopped for %.0f s, longer than "
-                           "parallel.timeout (%g s) allows",
-                           l->first, first->stood, l->options->timeout);
-    if (died(first) && WIFSIGNALED(zero->status))
-        return error_print(EXIT_PEER_LOST, "the process of rank %d was killed by signal %d (%s)",
-                           l->first, WTERMSIG(first->status), strsignal(WTERMSIG(first->status)));
-    if (died(zero))
-        return error_print(EXIT_PEER_LOST, "the process of rank 0 was killed by signal %d (%s)",
-                           WTERMSIG(zero->status), strsignal(WTERMSIG(zero->status)));
-    if (WIFSIGNALED(zero->status)) return code;
-    if (WEXITSTATUS(zero->status) == EXIT_OK)
-        return error_print(EXIT_PEER_LOST, "the process of rank 0 ended before its work was done");
+    bool first_died = died(first) && WIFSIGNALED(zero->status);
+    const RankProcess *dead = first_died ? first : zero;
+    *text = '\0';
+    if (l->too_late) {
+        snprintf(text, n,
+                 "the process of rank 0 has been stopped for %.0f s, longer than parallel.timeout "
+                 "(%g s) allows",
+                 l->stood, l->options->timeout);
+        return EXIT_HANG;
+    }
+    if (died(dead)) {
+        int by = WTERMSIG(dead->status);
+        snprintf(text, n, "the process of rank %d was killed by signal %d (%s)",
+                 first_died ? l->first : 0, by, strsignal(by));
+        return EXIT_PEER_LOST;
+    }
+    if (WIFSIGNALED(zero->status)) return exit_code(first);
+    if (WEXITSTATUS(zero->status) == EXIT_OK) {
+        snprintf(text, n, "the process of rank 0 ended before its work was done");
+        return EXIT_PEER_LOST;
+    }
     /* Rank 0 sends its code to all before it ends, unless something else has ended it. */
-    if (WEXITSTATUS(zero->status) != EXIT_PEER_LOST && rank_0_was_lost(l))
-        return error_print(EXIT_PEER_LOST,
-                           "the process of rank 0 ended with code %d before its work was done",
-                           WEXITSTATUS(zero->status));
+    if (WEXITSTATUS(zero->status) != EXIT_PEER_LOST && rank_0_was_lost(l)) {
+        snprintf(text, n, "the process of rank 0 ended with code %d before its work was done",
+                 WEXITSTATUS(zero->status));
+        return EXIT_PEER_LOST;
+    }
+    return exit_code(first);
+}
+
+/* Prints what there is to say, unless nobody reads it. Returns the exit code of the launch. */
+static int report_ends(const Launcher *l)
+{
+    int code = 0;
+    char text[512] = "";
+    struct sigaction was;
+    if (l->returned)
+        memcpy(&code, l->received, sizeof code);
+    else
+        code = explain(l, text, sizeof text);
+    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &was);
+    bool warns = l->returned && any_ended_badly(l);
+    if ((*text || warns) && log_can_write(STDERR_FILENO, MILLISECONDS_TO_PRINT)) {
+        if (*text) error_print((ExitCode)code, "%s", text);
+        if (warns) warn_of_ends(l);
+    }
+    sigaction(SIGPIPE, &was, NULL);
     return code;
 }
 
 int launcher_end(Launcher *l)
 {
-    int code = EXIT_OK;
-    if (l->returned) {
-        memcpy(&code, l->received, sizeof code);
-        warn_of_ends(l);
-    } else if (l->fatal == 0) {
-        struct sigaction was;
-        CHECK(l->first >= 0, "all %d ranks have ended, but none has failed", l->ranks);
-        guard_end_within(SECONDS_TO_PRINT, exit_code(&l->rank[l->first]));
-        sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &was);
-        code = explain(l);
-        sigaction(SIGPIPE, &was, NULL);
-    }
+    enum { BY_SIGNAL = 128 }; /* as shells report it */
+    int code = BY_SIGNAL + l->fatal;
+    CHECK(l->returned || l->fatal || l->first >= 0, "%d ranks have ended without a cause",
+          l->ranks);
+    if (l->fatal == 0) code = report_ends(l);
+    munmap(l->left, LAUNCH_MAX_RANKS * sizeof *l->left);
     sigaction(SIGCHLD, &l->child, NULL);
-    if (l->fatal) signal(l->fatal, SIG_DFL);
+    if (l->fatal) {
+        sigset_t fatal;
+        sigemptyset(&fatal);
+        sigaddset(&fatal, l->fatal);
+        signal(l->fatal, SIG_DFL);
+        raise(l->fatal);
+        sigprocmask(SIG_UNBLOCK, &fatal, NULL); /* it ends here */
+    }
     sigprocmask(SIG_SETMASK, &l->usual, NULL);
-    if (l->fatal) raise(l->fatal);
     return code;
 }

@@ -7,14 +7,16 @@
 #include "parallel/grid/launch.h"
 
 #include <signal.h>
+#include <stdatomic.h>
+
+/* Signals that could not be passed on yet; more than these are dropped. */
+enum { LAUNCHER_UNSENT = 8 };
 
 typedef struct {
     pid_t process; /* 0: not started */
     bool ended, stopped;
-    bool killed;   /* by the launcher */
-    int status;    /* as from waitpid, when it has ended */
-    double stood;  /* seconds for which it has been stopped while others were not */
-    bool too_late; /* killed because it was stopped for too long */
+    bool killed; /* by the launcher */
+    int status;  /* as from waitpid, when it has ended */
 } RankProcess;
 
 typedef struct {
@@ -24,23 +26,28 @@ typedef struct {
     int result[2]; /* the pipe on which rank 0 sends its code and options->result */
     char received[sizeof(int) + LAUNCH_RESULT_BYTES];
     size_t bytes;            /* how much of it has arrived */
+    atomic_bool *left;       /* [ranks], shared with the ranks: it has left the world properly */
     sigset_t signals, usual; /* the signals that are waited for; the mask before */
     struct sigaction child;  /* what SIGCHLD did before */
     RankProcess rank[LAUNCH_MAX_RANKS];
     int running;
-    bool returned;   /* the result is complete: the work of all ranks is done */
-    int first;       /* the first rank that failed; -1: none */
-    int passed_on;   /* the last signal that was passed on to rank 0; 0: none */
-    int unsent;      /* a signal that has still to be passed on; 0: none */
-    bool passed_two; /* a second signal has been passed on, which ends the run at once */
-    int fatal;       /* the signal by which rank 0 died, as this process is to die; 0: none */
-    double limit;    /* when ranks that are left are killed; 0: not yet known */
+    bool returned;               /* the result is complete: the work of all ranks is done */
+    int first;                   /* the first rank that failed; -1: none */
+    sigset_t passed;             /* the signals that have been passed on to rank 0 */
+    int passed_on;               /* the last one; 0: none */
+    int unsent[LAUNCHER_UNSENT]; /* signals that have still to be passed on */
+    int n_unsent;
+    bool passed_two;    /* a second signal has been passed on, which ends the run at once */
+    int fatal;          /* the signal by which rank 0 died, as this process is to die; 0: none */
+    double stood;       /* seconds for which rank 0 has been stopped while another rank was not */
+    bool too_late;      /* it was stopped for too long */
+    double left_to_end; /* seconds after which ranks that are left are killed; < 0: not yet known */
 } Launcher;
 
 /* Returns the real-time signal by which other signals are passed on to rank 0. */
 int launcher_signal(void);
-/* Before the first rank starts: blocks the signals that launcher_wait takes. */
-void launcher_hold_signals(Launcher *l);
+/* Before the first rank starts: blocks the signals that launcher_wait takes, and makes l->left. */
+void launcher_prepare(Launcher *l);
 /* Sends a signal to all ranks that run. */
 void launcher_kill(const Launcher *l, int number);
 /* Returns when all ranks have ended. Kills those that cannot end by themselves. */

@@ -85,11 +85,11 @@ static int write_to_nobody(Comm *world, void *context)
     return EXIT_OK;
 }
 
-/* Rank 1 is stopped, and no other rank is in a call that waits for it. */
-static int stop_one_of_which_nobody_waits(Comm *world, void *context)
+/* Rank 0 is stopped, and no other rank is in a call that waits for it. */
+static int stop_one_for_which_nobody_waits(Comm *world, void *context)
 {
     comm_barrier(world);
-    if (world->rank == 1) raise(SIGSTOP);
+    if (world->rank == 0) raise(SIGSTOP);
     while (context == NULL)
         pause();
     return EXIT_OK;
@@ -115,6 +115,15 @@ static int last_dies_at_exit(Comm *world, void *context)
 {
     (void)context;
     if (world->rank == 2) atexit(die_at_exit);
+    return RESULT;
+}
+
+/* Rank 2 dies after it has left the world, while rank 0 still works. */
+static int last_dies_before_the_first_is_done(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 2) atexit(die_at_exit);
+    if (world->rank == 0) sleep(7);
     return RESULT;
 }
 
@@ -144,9 +153,11 @@ static void test_faults_of_which_rank_0_cannot_speak(void **state)
         {leave_by_exit, LONG, NULL, EXIT_PEER_LOST,
          "error[87] the process of rank 0 ended with code 3 before its work was done\n"},
         {write_to_nobody, LONG, NULL, -SIGPIPE, ""},
-        {stop_one_of_which_nobody_waits, 0.5, NULL, EXIT_HANG,
+        {stop_one_for_which_nobody_waits, 0.5, NULL, EXIT_HANG,
          "longer than parallel.timeout (0.5 s) allows\n"},
         {last_dies_at_exit, LONG, NULL, RESULT,
+         "warning: the work is done, but the process of rank 2 was then killed by signal 9"},
+        {last_dies_before_the_first_is_done, LONG, NULL, RESULT,
          "warning: the work is done, but the process of rank 2 was then killed by signal 9"},
         {first_leaves_at_exit, LONG, NULL, RESULT,
          "warning: the work is done, but the process of rank 0 then ended with code 3\n"},
@@ -195,18 +206,34 @@ static int kill_the_first(Comm *world, void *context)
     return EXIT_OK;
 }
 
+static int leave_without_a_word(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 0) _exit(EXIT_OK);
+    comm_barrier(world);
+    return EXIT_OK;
+}
+
 static void test_the_launcher_ends_although_nobody_reads_its_message(void **state)
 {
     (void)state;
-    static void (*const before[])(void) = {fill_the_console, lose_the_console};
-    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
-        Row row = {kill_the_first, 30, before[i], EXIT_PEER_LOST, ""};
-        int said, status;
-        pid_t launcher = child_start(launch, &row, &said);
-        assert_int_equal(waitpid(launcher, &status, 0), launcher); /* nothing is read before */
-        close(said);
+    static const Row rows[] = {
+        {kill_the_first, 30, fill_the_console, EXIT_PEER_LOST, ""},
+        {kill_the_first, 30, lose_the_console, EXIT_PEER_LOST, ""},
+        {leave_without_a_word, 30, fill_the_console, EXIT_PEER_LOST, ""},
+        {last_dies_at_exit, 30, fill_the_console, RESULT, ""},
+        {last_dies_at_exit, 30, lose_the_console, RESULT, ""},
+    };
+    enum { ROWS = sizeof rows / sizeof *rows };
+    pid_t launcher[ROWS];
+    int said[ROWS], status;
+    for (size_t i = 0; i < ROWS; i++)
+        launcher[i] = child_start(launch, (void *)&rows[i], &said[i]);
+    for (size_t i = 0; i < ROWS; i++) {
+        assert_int_equal(waitpid(launcher[i], &status, 0), launcher[i]); /* nothing is read */
+        close(said[i]);
         assert_true(WIFEXITED(status));
-        assert_int_equal(WEXITSTATUS(status), EXIT_PEER_LOST);
+        assert_int_equal(WEXITSTATUS(status), rows[i].code);
     }
 }
 
@@ -248,6 +275,30 @@ static int stop_the_first(Comm *world, void *context)
     return EXIT_OK;
 }
 
+static int wait_for_an_end(Comm *world, void *context)
+{
+    comm_barrier(world);
+    if (world->rank == 0) (void)!write(STDOUT_FILENO, "r", 1);
+    while (context == NULL)
+        pause();
+    return EXIT_OK;
+}
+
+static void die_of(int number, siginfo_t *info, void *unused)
+{
+    (void)number, (void)unused;
+    signal(info->si_value.sival_int, SIG_DFL);
+    raise(info->si_value.sival_int);
+}
+
+/* Rank 0 dies of the first signal that it gets. */
+static int die_of_a_signal(Comm *world, void *context)
+{
+    struct sigaction action = {.sa_sigaction = die_of, .sa_flags = SA_SIGINFO};
+    if (world->rank == 0) sigaction(launch_signal(), &action, NULL);
+    return wait_for_an_end(world, context);
+}
+
 static void ignore_hangups(void)
 {
     signal(SIGHUP, SIG_IGN); /* as nohup does */
@@ -264,6 +315,22 @@ static void block_signals(void)
 static void leave_the_shell(void)
 {
     setsid(); /* no shell could continue it */
+}
+
+/* Sends the signals to the launcher while it is stopped, so that it gets both at once. Returns its
+ * end. */
+static int signalled_at_once(LaunchBody body, int first, int second)
+{
+    char ready, text[1024];
+    int said;
+    Row row = {.body = body, .timeout = 30};
+    pid_t launcher = child_start(launch, &row, &said);
+    assert_int_equal(read(said, &ready, 1), 1);
+    kill(launcher, SIGSTOP);
+    kill(launcher, first);
+    kill(launcher, second);
+    kill(launcher, SIGCONT);
+    return child_end(launcher, said, text, sizeof text);
 }
 
 /* Sends the signals to the launcher, half a second apart, and returns its end. */
@@ -288,6 +355,9 @@ static void test_signals_as_shells_and_batch_systems_send_them(void **state)
     assert_int_equal(signalled(wait_for_signal, ignore_hangups, SIGHUP, SIGUSR1), SIGUSR1);
     assert_int_equal(signalled(wait_for_signal, leave_the_shell, SIGTSTP, SIGTERM), SIGTERM);
     assert_int_equal(signalled(wait_for_signal, block_signals, SIGTERM, 0), SIGTERM);
+    assert_int_equal(signalled(wait_for_an_end, block_signals, SIGTERM, 0), -SIGTERM);
+    /* Whichever rank 0 gets first. */
+    assert_int_equal(signalled_at_once(die_of_a_signal, SIGINT, SIGHUP), -SIGHUP);
     /* The second signal ends the run although rank 0 does not answer. */
     assert_int_equal(signalled(stop_the_first, NULL, SIGINT, SIGTERM), -SIGTERM);
     assert_true(seconds_now() - start < 20);
