@@ -66,19 +66,11 @@ static void accept_offers(SocketGroup *group, int member)
     }
 }
 
-static int member_of(const SocketGroup *group, int rank)
-{
-    int member = 0;
-    while (group->share.member[member] != rank)
-        member++;
-    return member;
-}
-
 void socket_offered(SocketWorld *world, int rank, const SocketFrame *frame)
 {
     *queue_add(&world->peer[rank].offers) = *frame;
     if (world->messages && world->messages->share.id == frame->group)
-        accept_offers(world->messages, member_of(world->messages, rank));
+        accept_offers(world->messages, socket_member(world->messages, rank));
 }
 
 void socket_accepted(SocketWorld *world, int rank, const SocketFrame *frame)
@@ -86,7 +78,7 @@ void socket_accepted(SocketWorld *world, int rank, const SocketFrame *frame)
     SocketGroup *group = world->messages;
     CHECK(group && group->share.id == frame->group, "rank %d accepts what rank %d has not offered",
           rank, world->rank);
-    int member = member_of(group, rank);
+    int member = socket_member(group, rank);
     SocketMessage *m = unmatched(group, member, true);
     CHECK(m != NULL, "rank %d accepts more than rank %d has offered", rank, world->rank);
     m->matched = true;

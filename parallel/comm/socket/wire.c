@@ -72,13 +72,6 @@ static SocketGroup *find_group(SocketWorld *world, uint64_t id)
     return NULL;
 }
 
-static int member_of(const SocketGroup *group, int rank)
-{
-    for (int i = 0; i < group->share.size; i++)
-        if (group->share.member[i] == rank) return i;
-    return -1;
-}
-
 /* Chooses where the data of the frame go, now that the frame is complete. */
 static void prepare_data(SocketWorld *world, int rank)
 {
@@ -98,7 +91,7 @@ static void prepare_data(SocketWorld *world, int rank)
     /* A group that is not known is one that this rank has left. */
     peer->into = group ? group->contribution : world->dropped;
     if (group && frame->kind == FRAME_ARRIVE) {
-        int member = member_of(group, rank);
+        int member = socket_member(group, rank);
         CHECK(member > 0 && frame->bytes * group->share.size <= MEETING_BYTES,
               "rank %d as member %d contributes %lld bytes", rank, member, (long long)frame->bytes);
         peer->into = group->contribution + member * frame->bytes;
@@ -113,7 +106,7 @@ static void handle(SocketWorld *world, int rank)
     SocketGroup *group = find_group(world, frame->group);
     switch ((SocketFrameKind)frame->kind) {
     case FRAME_ARRIVE:
-        if (group) socket_has_arrived(group, member_of(group, rank), frame);
+        if (group) socket_has_arrived(group, socket_member(group, rank), frame);
         break;
     case FRAME_MET:
         if (group) group->met = true;

@@ -52,7 +52,8 @@ static void socket_wait_without_limit(Comm *comm)
 static Comm socket_split(Comm *comm, const char *name, int color, int key);
 static void socket_close(Comm *comm);
 
-static Comm member_of(SocketGroup *group, int rank)
+/* Returns the communicator of this process, which has that rank in the group. */
+static Comm comm_create(SocketGroup *group, int rank)
 {
     static const CommOps table = {.name = "socket",
                                   .all_reduce = socket_all_reduce,
@@ -116,7 +117,7 @@ static Comm socket_split(Comm *comm, const char *name, int color, int key)
     for (int i = 0; i < size; i++)
         made->share.member[i] = group->share.member[old_rank[i]];
     socket_service_opens(&world->service, &made->share);
-    return member_of(made, rank);
+    return comm_create(made, rank);
 }
 
 Comm socket_world_join(SocketLinks *links, int rank, double timeout)
@@ -134,7 +135,7 @@ Comm socket_world_join(SocketLinks *links, int rank, double timeout)
     SocketGroup *all = group_create(world, 0, "world", links->ranks);
     for (int i = 0; i < links->ranks; i++)
         all->share.member[i] = i;
-    Comm comm = member_of(all, rank);
+    Comm comm = comm_create(all, rank);
     socket_service_start(&world->service, links, rank, timeout);
     socket_service_opens(&world->service, &all->share);
     return comm;

@@ -101,6 +101,16 @@ static inline SocketPeer *socket_peer(SocketGroup *group, int member)
     return &group->world->peer[group->share.member[member]];
 }
 
+/* Returns which member of the group a world rank is. It must be one. */
+static inline int socket_member(const SocketGroup *group, int rank)
+{
+    int member = 0;
+    while (member < group->share.size && group->share.member[member] != rank)
+        member++;
+    CHECK(member < group->share.size, "rank %d is not in group %s", rank, group->share.name);
+    return member;
+}
+
 /* Makes room for one more item at the end of a queue, and removes the first one. */
 #define queue_add(queue)                                                                           \
     ((queue)->end == (queue)->room                                                                 \

@@ -1,10 +1,11 @@
 /* test_socket.c -- ranks that are processes: sums of tensors larger than a block, memory,
- * connections of strangers, and when rank 0 looks for a cause. How the program ends is in
- * test_socket_ends.c. What threads do, too, is tested by the other files of this folder with
- * TEST_RANKS=processes. */
+ * connections of strangers, who is in a group, and when rank 0 looks for a cause. How the program
+ * ends is in test_socket_ends.c. What threads do, too, is tested by the other files of this folder
+ * with TEST_RANKS=processes. */
 #include "model/core/check.h"
 #include "parallel/comm/socket/hub.h"
 #include "parallel/comm/socket/world.h"
+#include "tests/support/files/child.h"
 #include "tests/support/grid/process_ranks.h"
 #include "tests/support/grid/thread_ranks.h"
 
@@ -12,6 +13,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -168,6 +170,29 @@ static void test_rank_0_asks_when_a_wait_reaches_the_timeout(void **state)
     close(service.nudge);
 }
 
+/* ---- who is in a group ----------------------------------------------------------------------- */
+
+static SocketGroup pair = {.share = {.id = 7, .name = "pair", .size = 2, .member = {0, 3}}};
+
+/* A rank offers a message to a group that it is not in. */
+static void hear_a_stranger(void *context)
+{
+    static SocketWorld world = {.ranks = 6, .messages = &pair};
+    const SocketFrame offer = {.kind = FRAME_OFFER, .group = pair.share.id};
+    (void)context;
+    socket_offered(&world, 5, &offer);
+}
+
+static void test_a_rank_that_is_not_in_a_group_cannot_send_to_it(void **state)
+{
+    char text[1024];
+    (void)state;
+    assert_int_equal(socket_member(&pair, 0), 0);
+    assert_int_equal(socket_member(&pair, 3), 1);
+    assert_int_equal(child_run(hear_a_stranger, NULL, text, sizeof text), EXIT_BUG);
+    assert_non_null(strstr(text, "rank 5 is not in group pair"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +200,7 @@ int main(void)
         cmocka_unit_test(test_steps_after_the_first_allocate_nothing),
         cmocka_unit_test(test_a_stranger_is_not_taken_for_a_rank),
         cmocka_unit_test(test_rank_0_asks_when_a_wait_reaches_the_timeout),
+        cmocka_unit_test(test_a_rank_that_is_not_in_a_group_cannot_send_to_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
