@@ -132,7 +132,8 @@ static void local_wait_without_limit(Comm *comm)
 static Comm local_split(Comm *comm, const char *name, int color, int key);
 static void local_close(Comm *comm);
 
-static Comm member_of(LocalGroup *group, int rank)
+/* Returns the communicator of the member with that rank in the group. */
+static Comm comm_create(LocalGroup *group, int rank)
 {
     static const CommOps local = {.name = "local",
                                   .all_reduce = local_all_reduce,
@@ -160,7 +161,7 @@ Comm local_world_join(LocalWorld *world, int rank)
 {
     LocalGroup *group = world->all;
     CHECK(rank >= 0 && rank < group->size, "rank %d of %d", rank, group->size);
-    return member_of(group, rank);
+    return comm_create(group, rank);
 }
 
 static Comm local_split(Comm *comm, const char *name, int color, int key)
@@ -193,7 +194,7 @@ static Comm local_split(Comm *comm, const char *name, int color, int key)
         self->made = made;
     }
     local_meet(comm);
-    return size == 1 ? comm_self(name) : member_of(group->member[old_rank[0]].made, rank);
+    return size == 1 ? comm_self(name) : comm_create(group->member[old_rank[0]].made, rank);
 }
 
 /* After the last meeting of a call, members still enqueue waits for each other's events. A member

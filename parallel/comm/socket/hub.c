@@ -74,10 +74,15 @@ bool socket_hub_claim(SocketHub *hub, int rank, int code)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static SocketHubGroup *find_group(SocketHub *hub, const SocketGroupReport *report)
+SocketHubGroup *socket_hub_group(SocketHub *hub, uint64_t id)
 {
     for (int i = 0; i < hub->groups; i++)
-        if (hub->group[i].id == report->id) return &hub->group[i];
+        if (hub->group[i].id == id) return &hub->group[i];
+    return NULL;
+}
+
+static SocketHubGroup *add_group(SocketHub *hub, const SocketGroupReport *report)
+{
     CHECK(hub->groups < HUB_GROUPS, "more than %d groups", HUB_GROUPS);
     SocketHubGroup *group = &hub->group[hub->groups++];
     *group = (SocketHubGroup){.id = report->id, .size = report->size};
@@ -89,7 +94,8 @@ static SocketHubGroup *find_group(SocketHub *hub, const SocketGroupReport *repor
 
 static void take_group(SocketHub *hub, int rank, const SocketGroupReport *report)
 {
-    SocketHubGroup *group = find_group(hub, report);
+    SocketHubGroup *known = socket_hub_group(hub, report->id),
+                   *group = known ? known : add_group(hub, report);
     int open = 0;
     for (int i = 0; i < group->size; i++) {
         if (group->member[i] == rank) {

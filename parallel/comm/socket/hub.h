@@ -60,6 +60,8 @@ void socket_hub_main(SocketHub *hub);
 /* Take a rank's report, and its watched groups. */
 void socket_hub_take(SocketHub *hub, const SocketReport *report);
 void socket_hub_take_watched(SocketHub *hub, const SocketWatched *watched);
+/* Returns the group with this id, or NULL if no member has reported it, or all have left it. */
+SocketHubGroup *socket_hub_group(SocketHub *hub, uint64_t id);
 /* Returns whether the rank's failure is the first, and then sends the verdict to all others. May be
  * called from any thread of rank 0's process. */
 bool socket_hub_claim(SocketHub *hub, int rank, int code);

@@ -29,13 +29,6 @@ static const double ANSWER = 0.8, REPORT = 1;
 
 /* ---- for blame.h ----------------------------------------------------------------------------- */
 
-static SocketHubGroup *group_of(SocketHub *hub, uint64_t id)
-{
-    for (int i = 0; i < hub->groups; i++)
-        if (hub->group[i].id == id) return &hub->group[i];
-    return NULL;
-}
-
 /* Returns whether the rank has reported since rank 0 last asked because of a deadline. */
 static bool has_answered(const SocketHub *hub, const SocketHubRank *rank)
 {
@@ -89,7 +82,7 @@ static const void *waits_in(void *of, int rank)
     const SocketHubRank *r = &hub->rank[rank];
     /* A rank that has not answered is not known to wait: it may be stopped. */
     bool silent = !has_answered(hub, r) || r->left || r->ended;
-    return r->wait.waits && !silent ? group_of(hub, r->wait.group) : NULL;
+    return r->wait.waits && !silent ? socket_hub_group(hub, r->wait.group) : NULL;
 }
 
 /* A rank whose thread has not looked again waits for those that are proven to be missing, or else
@@ -186,7 +179,7 @@ static bool is_confirmed(SocketHub *hub, SocketHubRank *r)
 static void judge_lost(SocketHub *hub, int rank)
 {
     SocketHubRank *r = &hub->rank[rank];
-    const SocketHubGroup *group = r->wait.waits ? group_of(hub, r->wait.group) : NULL;
+    const SocketHubGroup *group = r->wait.waits ? socket_hub_group(hub, r->wait.group) : NULL;
     BlameWait wait = {.n = 0};
     bool sure = group && find_lack(hub, group, rank, &wait);
     int lost = 0;
@@ -232,7 +225,7 @@ static bool is_held(SocketHub *hub, const BlameWait *wait)
 static void judge_late(SocketHub *hub, int rank)
 {
     SocketHubRank *r = &hub->rank[rank];
-    const SocketHubGroup *group = group_of(hub, r->wait.group);
+    const SocketHubGroup *group = socket_hub_group(hub, r->wait.group);
     BlameWaits waits = waits_of(hub);
     BlameWait wait = {.n = 0};
     Blame blame;
@@ -254,7 +247,7 @@ static bool is_late(const SocketHubRank *r)
  */
 static bool waits_for_printer(SocketHub *hub, int rank)
 {
-    const SocketHubGroup *group = group_of(hub, hub->rank[rank].wait.group);
+    const SocketHubGroup *group = socket_hub_group(hub, hub->rank[rank].wait.group);
     BlameWaits waits = waits_of(hub);
     BlameWait wait = {.n = 0};
     if (group) find_lack(hub, group, rank, &wait);
