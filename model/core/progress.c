@@ -99,7 +99,8 @@ static void *tick(void *unused)
     for (;;) {
         usleep(MICROSECONDS);
         pthread_mutex_lock(&line.lock);
-        print_if_due(seconds_now());
+        /* If each text is printed, none is printed twice. */
+        if (line.every > 0) print_if_due(seconds_now());
         pthread_mutex_unlock(&line.lock);
     }
     return unused;
