@@ -164,38 +164,6 @@ static void test_a_rank_that_ends_early_ends_all_ranks(void **state)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t asked;
-
-static void take(int number, siginfo_t *info, void *unused)
-{
-    (void)number, (void)unused;
-    asked = info->si_value.sival_int;
-}
-
-/* Rank 0 waits for SIGTERM; the others wait for rank 0. Everybody says that it is ready. */
-static int wait_for_signal(Comm *world, void *context)
-{
-    struct sigaction action = {.sa_sigaction = take, .sa_flags = SA_SIGINFO};
-    if (world->rank == 0 && context == NULL) sigaction(launch_signal(), &action, NULL);
-    comm_barrier(world);
-    if (world->rank == 0) {
-        (void)!write(STDOUT_FILENO, "r", 1);
-        while (!asked)
-            usleep(1000);
-    }
-    comm_barrier(world);
-    return world->rank == 0 ? asked : 0;
-}
-
-static int wait_for_ever(Comm *world, void *context)
-{
-    comm_barrier(world);
-    if (world->rank == 0) (void)!write(STDOUT_FILENO, "r", 1);
-    while (context == NULL)
-        pause();
-    return EXIT_OK;
-}
-
 /* Launches the body in a child, sends it the signal when its ranks are ready, and returns its end
  * as child_end does. */
 static int signalled(LaunchBody body, int number)
@@ -213,16 +181,16 @@ static int signalled(LaunchBody body, int number)
 static void test_the_launcher_passes_signals_on_to_rank_0(void **state)
 {
     (void)state;
-    assert_int_equal(signalled(wait_for_signal, SIGTERM), SIGTERM);
-    assert_int_equal(signalled(wait_for_signal, SIGHUP), SIGHUP);
+    assert_int_equal(signalled(launched_wait_for_signal, SIGTERM), SIGTERM);
+    assert_int_equal(signalled(launched_wait_for_signal, SIGHUP), SIGHUP);
     /* Without a handler in rank 0, the signal ends all, as it would end a single process. */
-    assert_int_equal(signalled(wait_for_ever, SIGTERM), -SIGTERM);
+    assert_int_equal(signalled(launched_wait_for_ever, SIGTERM), -SIGTERM);
 }
 
 static void test_the_ranks_end_with_the_launcher(void **state)
 {
     (void)state;
-    assert_int_equal(signalled(wait_for_ever, SIGKILL), -SIGKILL);
+    assert_int_equal(signalled(launched_wait_for_ever, SIGKILL), -SIGKILL);
 }
 
 /* ---- a rank that cannot be started, or never runs -------------------------------------------- */
@@ -253,7 +221,7 @@ static void launch_two_of_three(void *context)
     LaunchOptions options = {.timeout = LONGEST, .processes = true};
     (void)context;
     forks = 2;
-    exit(launch_ranks(3, &options, wait_for_ever, NULL));
+    exit(launch_ranks(3, &options, launched_wait_for_ever, NULL));
 }
 
 static void test_a_rank_that_cannot_be_started_ends_those_that_have_been(void **state)
@@ -271,7 +239,7 @@ static void launch_three_of_three(void *context)
     (void)context;
     forks = RANKS;
     killed_at_birth = true;
-    exit(launch_ranks(RANKS, &options, wait_for_ever, NULL));
+    exit(launch_ranks(RANKS, &options, launched_wait_for_ever, NULL));
 }
 
 static void test_a_rank_that_dies_at_once_is_named_with_its_place(void **state)

@@ -5,6 +5,7 @@
 #include "model/core/clock.h"
 #include "parallel/grid/launch.h"
 #include "tests/support/files/child.h"
+#include "tests/support/grid/launched_ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -239,30 +240,6 @@ static void test_the_launcher_ends_although_nobody_reads_its_message(void **stat
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t asked;
-
-static void take(int number, siginfo_t *info, void *unused)
-{
-    (void)number, (void)unused;
-    asked = info->si_value.sival_int;
-}
-
-/* Rank 0 says that all are ready, and returns the signal that it gets. */
-static int wait_for_signal(Comm *world, void *context)
-{
-    struct sigaction action = {.sa_sigaction = take, .sa_flags = SA_SIGINFO};
-    (void)context;
-    if (world->rank == 0) sigaction(launch_signal(), &action, NULL);
-    comm_barrier(world);
-    if (world->rank == 0) {
-        (void)!write(STDOUT_FILENO, "r", 1);
-        while (!asked)
-            usleep(1000);
-    }
-    comm_barrier(world);
-    return asked;
-}
-
 static int stop_the_first(Comm *world, void *context)
 {
     comm_barrier(world);
@@ -270,15 +247,6 @@ static int stop_the_first(Comm *world, void *context)
         (void)!write(STDOUT_FILENO, "r", 1);
         raise(SIGSTOP);
     }
-    while (context == NULL)
-        pause();
-    return EXIT_OK;
-}
-
-static int wait_for_an_end(Comm *world, void *context)
-{
-    comm_barrier(world);
-    if (world->rank == 0) (void)!write(STDOUT_FILENO, "r", 1);
     while (context == NULL)
         pause();
     return EXIT_OK;
@@ -296,7 +264,7 @@ static int die_of_a_signal(Comm *world, void *context)
 {
     struct sigaction action = {.sa_sigaction = die_of, .sa_flags = SA_SIGINFO};
     if (world->rank == 0) sigaction(launch_signal(), &action, NULL);
-    return wait_for_an_end(world, context);
+    return launched_wait_for_ever(world, context);
 }
 
 static void ignore_hangups(void)
@@ -352,10 +320,11 @@ static void test_signals_as_shells_and_batch_systems_send_them(void **state)
 {
     (void)state;
     double start = seconds_now();
-    assert_int_equal(signalled(wait_for_signal, ignore_hangups, SIGHUP, SIGUSR1), SIGUSR1);
-    assert_int_equal(signalled(wait_for_signal, leave_the_shell, SIGTSTP, SIGTERM), SIGTERM);
-    assert_int_equal(signalled(wait_for_signal, block_signals, SIGTERM, 0), SIGTERM);
-    assert_int_equal(signalled(wait_for_an_end, block_signals, SIGTERM, 0), -SIGTERM);
+    assert_int_equal(signalled(launched_wait_for_signal, ignore_hangups, SIGHUP, SIGUSR1), SIGUSR1);
+    assert_int_equal(signalled(launched_wait_for_signal, leave_the_shell, SIGTSTP, SIGTERM),
+                     SIGTERM);
+    assert_int_equal(signalled(launched_wait_for_signal, block_signals, SIGTERM, 0), SIGTERM);
+    assert_int_equal(signalled(launched_wait_for_ever, block_signals, SIGTERM, 0), -SIGTERM);
     /* Whichever rank 0 gets first. */
     assert_int_equal(signalled_at_once(die_of_a_signal, SIGINT, SIGHUP), -SIGHUP);
     /* The second signal ends the run although rank 0 does not answer. */

@@ -6,10 +6,12 @@
 #include "tests/support/files/child.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #undef fail /* fail() of check.h is used here, not cmocka's */
@@ -33,6 +35,37 @@ int launched_wait(Comm *world, void *context)
     (void)context;
     comm_barrier(world);
     return EXIT_MISSING;
+}
+
+static volatile sig_atomic_t asked;
+
+static void take(int number, siginfo_t *info, void *unused)
+{
+    (void)number, (void)unused;
+    asked = info->si_value.sival_int;
+}
+
+int launched_wait_for_signal(Comm *world, void *context)
+{
+    struct sigaction action = {.sa_sigaction = take, .sa_flags = SA_SIGINFO};
+    if (world->rank == 0 && context == NULL) sigaction(launch_signal(), &action, NULL);
+    comm_barrier(world);
+    if (world->rank == 0) {
+        (void)!write(STDOUT_FILENO, "r", 1);
+        while (!asked)
+            usleep(1000);
+    }
+    comm_barrier(world);
+    return asked;
+}
+
+int launched_wait_for_ever(Comm *world, void *context)
+{
+    comm_barrier(world);
+    if (world->rank == 0) (void)!write(STDOUT_FILENO, "r", 1);
+    while (context == NULL)
+        pause();
+    return EXIT_OK;
 }
 
 static int fail_on_the_last(Comm *world, void *context)

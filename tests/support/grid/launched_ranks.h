@@ -24,6 +24,12 @@ int launched_ranks_end(LaunchBody body, const LaunchOptions *options, char *text
 /* A body that waits for all ranks at a barrier, and returns EXIT_MISSING. */
 int launched_wait(Comm *world, void *context);
 
+/* A body in which rank 0 writes "r" to stdout when all ranks are ready, and returns the number of
+ * the signal that the launcher passes on to it. The other ranks wait for rank 0, and return 0. */
+int launched_wait_for_signal(Comm *world, void *context);
+/* A body that writes "r" in the same way and never returns. */
+int launched_wait_for_ever(Comm *world, void *context);
+
 /* Checks the ends that are the same for threads and for processes: all ranks return, one or each of
  * them fails, or all fail together. */
 void launched_ends_alike(bool processes);
