@@ -113,7 +113,9 @@ static void check(int n, void (*one)(const uint8_t *, Told *), ModelSize model)
     n /= (int)turns_every(20);
     assert_int_equal(ends_in_children(n, one, model, p), 0);
     print_message("  %d configs, of which %d go together\n", n, p->accepted);
-    assert_true(p->accepted > n / 5);
+    /* Of all large configs 35 % go together, of one turn's hundred between 20 and 45: below a tenth
+     * the generator draws little more than refusals. */
+    assert_true(p->accepted > n / 10);
     munmap(p, sizeof *p);
 }
 
