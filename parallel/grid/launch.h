@@ -52,7 +52,13 @@ typedef int (*LaunchBody)(Comm *world, void *context);
  * failed, the first failure's exit code is returned, and its message has been printed. Once rank
  * 0's body has returned and all ranks have left the world, the result stands: a rank that does not
  * exit properly costs a warning. If a user's signal ended rank 0, the same signal ends the calling
- * process. The children end with the calling thread. */
+ * process.
+ *
+ * The children end with the calling thread, also those that are stopped. A child that was stopped
+ * before its first instruction has not asked the kernel for that. But the end of its parent leaves
+ * its process group without a parent in the session, so the kernel continues it, and it ends before
+ * it has done anything. If the process that inherits it is in the same session (the first process
+ * of a container may be), the kernel does not: then the child stays until somebody continues it. */
 int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context);
 
 /* Returns what the ranks of `world` are, for messages: "threads" or "processes". */

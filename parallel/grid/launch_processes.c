@@ -118,6 +118,9 @@ static void start_ranks(Launcher *l, LaunchBody body, void *context)
             fail(EXIT_SYSTEM, "rank %d of %d cannot be started as a process: %s", r, l->ranks,
                  strerror(error));
         }
+        /* The child does this, too. But it may be stopped before its first instruction, and only
+         * in a group of its own does the kernel continue it when this process ends (launch.h). */
+        setpgid(process, process);
         l->rank[r].process = process;
         l->running++;
     }

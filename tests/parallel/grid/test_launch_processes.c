@@ -9,6 +9,7 @@
 #include "tests/support/grid/launched_ranks.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -212,6 +213,8 @@ pid_t __wrap_fork(void)
     pid_t process = __real_fork();
     if (process == 0 && forks == 0 && killed_at_birth) raise(SIGKILL);
     if (process == 0 && stopped == 0) raise(SIGSTOP);
+    siginfo_t info;
+    if (process > 0 && stopped == 0) waitid(P_PID, (id_t)process, &info, WSTOPPED | WNOWAIT);
     if (process > 0) stopped--;
     return process;
 }
@@ -301,6 +304,44 @@ static void test_a_rank_that_never_joins_the_others_ends_them(void **state)
     }
 }
 
+static int say_who_runs(Comm *world, void *context)
+{
+    char rank = (char)('0' + world->rank);
+    (void)!write(STDOUT_FILENO, &rank, 1);
+    while (context == NULL)
+        pause();
+    return EXIT_OK;
+}
+
+/* The launcher has a session of its own, so no process that inherits its ranks is in it. */
+static void launch_and_stop_the_second(void *context)
+{
+    LaunchOptions options = {.timeout = LONGEST, .processes = true};
+    setsid();
+    stopped = 1;
+    exit(launch_ranks(RANKS, &options, say_who_runs, context));
+}
+
+/* The kernel does not know yet that it is to end this rank together with the launcher. */
+static void test_a_rank_that_is_stopped_at_birth_ends_with_the_launcher(void **state)
+{
+    enum { MILLISECONDS = 10000 };
+    char rank, text[1024];
+    int said;
+    (void)state;
+    pid_t launcher = child_start(launch_and_stop_the_second, NULL, &said);
+    for (int i = 0; i < RANKS - 1; i++) {
+        assert_int_equal(read(said, &rank, 1), 1);
+        assert_true(rank == '0' || rank == '2');
+    }
+    kill(launcher, SIGKILL);
+    /* The pipe ends with the last process. The stopped rank has not called its body. */
+    struct pollfd end = {.fd = said, .events = POLLIN};
+    assert_int_equal(poll(&end, 1, MILLISECONDS), 1);
+    assert_int_equal(child_end(launcher, said, text, sizeof text), -SIGKILL);
+    assert_string_equal(text, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_dies_at_once_is_named_with_its_place),
         cmocka_unit_test(test_the_limit_of_open_files_is_raised),
         cmocka_unit_test(test_a_rank_that_never_joins_the_others_ends_them),
+        cmocka_unit_test(test_a_rank_that_is_stopped_at_birth_ends_with_the_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
