@@ -52,7 +52,7 @@ typedef int (*LaunchBody)(Comm *world, void *context);
  * failed, the first failure's exit code is returned, and its message has been printed. Once rank
  * 0's body has returned and all ranks have left the world, the result stands: a rank that does not
  * exit properly costs a warning. If a user's signal ended rank 0, the same signal ends the calling
- * process.
+ * process. Signals that the caller ignores are not passed on.
  *
  * The children end with the calling thread, also those that are stopped. A child that was stopped
  * before its first instruction has not asked the kernel for that. But the end of its parent leaves

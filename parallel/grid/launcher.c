@@ -213,10 +213,9 @@ void launcher_prepare(Launcher *l)
     sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &l->child);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
         /* An ignored signal that is blocked would still arrive: nohup ignores SIGHUP, and a shell
-         * without job control SIGTSTP. */
-        bool spared = taken[i] == SIGHUP || taken[i] == SIGTSTP;
+         * without job control ignores SIGTSTP, and SIGINT in the background. */
         sigaction(taken[i], NULL, &was);
-        if (!spared || was.sa_handler != SIG_IGN) sigaddset(&l->signals, taken[i]);
+        if (was.sa_handler != SIG_IGN) sigaddset(&l->signals, taken[i]);
     }
     sigprocmask(SIG_BLOCK, &l->signals, &l->usual);
 }

@@ -101,8 +101,8 @@ void run_watch_signals(void)
     for (int i = 0; i < N_WATCHED && launch_signal() == 0; i++) {
         struct sigaction was;
         bool ignored = sigaction(watched[i].number, NULL, &was) == 0 && was.sa_handler == SIG_IGN;
-        if (ignored && watched[i].number == SIGHUP) continue; /* started under nohup */
-        sigaction(watched[i].number, &action, NULL);
+        /* nohup ignores SIGHUP, and a shell without job control SIGINT in the background. */
+        if (!ignored) sigaction(watched[i].number, &action, NULL);
     }
     signal(SIGPIPE, SIG_IGN);
 }

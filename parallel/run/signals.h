@@ -5,9 +5,9 @@
 
 #include "parallel/run/run.h"
 
-/* Installs a handler for SIGINT, SIGTERM, SIGUSR1 and, unless it was ignored before, SIGHUP. The
- * first signal requests a stop and prints a reply to stderr. A second one ends the program at once,
- * unless it is SIGHUP. */
+/* Installs a handler for SIGINT, SIGTERM, SIGUSR1 and SIGHUP, except for those that were ignored
+ * before, as with nohup. The first signal requests a stop and prints a reply to stderr. A second
+ * one ends the program at once, unless it is SIGHUP. */
 void run_watch_signals(void);
 /* Formats the replies that the signal handler prints. The reply to a first signal says what the run
  * still finishes before it ends: `doing`, or the current step and a save if NULL. The reply to a

@@ -272,6 +272,11 @@ static void ignore_hangups(void)
     signal(SIGHUP, SIG_IGN); /* as nohup does */
 }
 
+static void ignore_interrupts(void)
+{
+    signal(SIGINT, SIG_IGN); /* as a shell without job control does in the background */
+}
+
 static void block_signals(void)
 {
     sigset_t all;
@@ -320,7 +325,10 @@ static void test_signals_as_shells_and_batch_systems_send_them(void **state)
 {
     (void)state;
     double start = seconds_now();
+    signal(SIGINT, SIG_DFL); /* the tests themselves may run in the background of a script */
     assert_int_equal(signalled(launched_wait_for_signal, ignore_hangups, SIGHUP, SIGUSR1), SIGUSR1);
+    assert_int_equal(signalled(launched_wait_for_ever, ignore_interrupts, SIGINT, SIGTERM),
+                     -SIGTERM);
     assert_int_equal(signalled(launched_wait_for_signal, leave_the_shell, SIGTSTP, SIGTERM),
                      SIGTERM);
     assert_int_equal(signalled(launched_wait_for_signal, block_signals, SIGTERM, 0), SIGTERM);

@@ -29,14 +29,17 @@ static void hang_up(Run *run)
     raise(SIGHUP);
 }
 
-static void hear_hang_up(void)
-{
-    signal(SIGHUP, SIG_DFL); /* the tests themselves may run under nohup */
-}
-
-static void ignore_hang_up(void)
+/* Under nohup SIGHUP is ignored, and SIGINT in the background of a script. */
+static void ignore_signals(void)
 {
     signal(SIGHUP, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+}
+
+static void send_ignored_signals(Run *run)
+{
+    interrupt_once(run);
+    hang_up(run);
 }
 
 /* Calls `act` before the second micro-batch of step `step`. */
@@ -180,19 +183,22 @@ static void test_a_signal_in_the_first_step_saves_that_step_and_stops(void **sta
     free(said);
 }
 
-/* A closing terminal may send SIGHUP twice, which stops the run only once. Under nohup SIGHUP is
- * ignored. */
-static void test_SIGHUP_stops_a_run_unless_it_was_started_under_nohup(void **state)
+/* A closing terminal may send SIGHUP twice, which stops the run only once. */
+static void test_SIGHUP_stops_a_run_once(void **state)
 {
     (void)state;
     disturb_step(3, hang_up);
-    disturbance.first = hear_hang_up;
     char *said = run_expecting("closed", NULL, EXIT_REQUEUE);
     says(said, "SIGHUP: finishing this step, then saving\n");
     assert_true(is_there("closed/checkpoints/step_00000003"));
     free(said);
-    disturb_step(3, hang_up);
-    disturbance.first = ignore_hang_up;
+}
+
+static void test_signals_that_a_run_was_started_to_ignore_do_not_stop_it(void **state)
+{
+    (void)state;
+    disturb_step(3, send_ignored_signals);
+    disturbance.first = ignore_signals;
     free(run_expecting("nohup", NULL, 0));
 }
 
@@ -343,7 +349,8 @@ int main(void)
         cmocka_unit_test(test_a_stopped_run_with_resume_never_goes_on_from_its_folder),
         cmocka_unit_test(test_a_second_signal_prints_which_steps_are_lost),
         cmocka_unit_test(test_a_signal_in_the_first_step_saves_that_step_and_stops),
-        cmocka_unit_test(test_SIGHUP_stops_a_run_unless_it_was_started_under_nohup),
+        cmocka_unit_test(test_SIGHUP_stops_a_run_once),
+        cmocka_unit_test(test_signals_that_a_run_was_started_to_ignore_do_not_stop_it),
         cmocka_unit_test(test_no_checkpoint_is_removed_while_updates_are_skipped),
         cmocka_unit_test(test_a_run_whose_last_loss_is_NaN_ends_with_88_also_when_restarted),
         cmocka_unit_test(test_a_loss_far_above_uniform_guessing_warns_and_keeps_checkpoints),

@@ -53,6 +53,8 @@ int run_fixture_setup(void **state)
 {
     static const char *const words[] = {"light", "and", "the", "water", "was", "upon", "earth"};
     if (enter_scratch(state) != 0) return -1;
+    signal(SIGHUP, SIG_DFL); /* the tests themselves may run under nohup, */
+    signal(SIGINT, SIG_DFL); /* or in the background of a script */
     char *text = must_calloc(1, 1 << 16), *at = text;
     for (int i = 0; i < 2000; i++)
         at += sprintf(at, "%s%c", words[(int)(7 * drawn_uniform(71, i))], i % 9 == 8 ? '\n' : ' ');
