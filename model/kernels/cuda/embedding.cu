@@ -224,16 +224,15 @@ static Sort sort_rows(Device *dev, Tensor index, int64_t first_row, int64_t tabl
               .start = scratch + counts,
               .list = scratch + counts + table_rows,
               .sorted = scratch + counts + table_rows + rows};
-    dim3 block(CUT_THREADS), by_row((unsigned)ceil_div(rows, CUT_THREADS)),
-        by_index((unsigned)ceil_div(table_rows, CUT_THREADS)),
-        by_count((unsigned)ceil_div(counts, CUT_THREADS));
+    int64_t by_row = ceil_div(rows, CUT_THREADS), by_index = ceil_div(table_rows, CUT_THREADS),
+            by_count = ceil_div(counts, CUT_THREADS);
     cudaStream_t stream = cuda_stream(dev);
     /* Five kernels, because each needs what all blocks of the previous one have written. */
-    LAUNCH(clear_kernel, by_count, block, 0, stream, scratch, counts);
-    LAUNCH(count_kernel, by_row, block, 0, stream, s);
-    LAUNCH(stretch_kernel, by_index, block, 0, stream, s);
-    LAUNCH(put_kernel, by_row, block, 0, stream, s);
-    LAUNCH(sort_kernel, by_row, block, 0, stream, s);
+    LAUNCH(clear_kernel, by_count, CUT_THREADS, 0, stream, scratch, counts);
+    LAUNCH(count_kernel, by_row, CUT_THREADS, 0, stream, s);
+    LAUNCH(stretch_kernel, by_index, CUT_THREADS, 0, stream, s);
+    LAUNCH(put_kernel, by_row, CUT_THREADS, 0, stream, s);
+    LAUNCH(sort_kernel, by_row, CUT_THREADS, 0, stream, s);
     return s;
 }
 

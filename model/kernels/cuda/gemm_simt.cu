@@ -85,9 +85,8 @@ static void product(Device *dev, Tensor d, Tensor a, bool a_transposed, Tensor b
     Lines<T> lines_a = lines_of<T>(a, !a_transposed), lines_b = lines_of<T>(b, b_transposed);
     int64_t terms = a_transposed ? tensor_rows(a) : tensor_cols(a);
     int64_t tiles = ceil_div(lines_a.count, TILE) * ceil_div(lines_b.count, TILE);
-    CHECK(tiles <= INT32_MAX, "a product of %lld tiles", (long long)tiles);
     if (tiles == 0) return;
-    LAUNCH((product_kernel<T, D>), (unsigned)tiles, THREADS, 2 * DEPTH * TILE * sizeof(float),
+    LAUNCH((product_kernel<T, D>), tiles, THREADS, 2 * DEPTH * TILE * sizeof(float),
            cuda_stream(dev), (D *)d.data, d.ld, lines_a, lines_b, terms, accumulate);
 }
 

@@ -15,6 +15,7 @@
 
 #include "model/kernels/cuda/cuda.h"
 #include "model/kernels/cuda/launch.cuh"
+#include "model/kernels/cuda/launch_size.cuh"
 
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
@@ -167,7 +168,8 @@ template <auto KERNEL> KernelNode KernelOf<KERNEL>::node((const void *)KERNEL);
 
 /* Starts kernel<<<grid, block, shared bytes, stream>>>(arguments) and checks for launch errors. A
  * kernel with several template arguments must be written in parentheses. Every kernel must declare
- * __launch_bounds__(threads). */
+ * __launch_bounds__(threads). The grid is a signed number of blocks or a LaunchGrid; it and the
+ * block are checked against CUDA's limits (launch_size.cuh). */
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                           \
     do {                                                                                           \
         (void)&KernelOf<(kernel)>::node;                                                           \
@@ -176,7 +178,8 @@ template <auto KERNEL> KernelNode KernelOf<KERNEL>::node((const void *)KERNEL);
             CUDA_CHECK(cudaFuncSetAttribute((const void *)(kernel),                                \
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,           \
                                             (int)launch_shared));                                  \
-        KERNEL_START(kernel, grid, block, launch_shared, stream, __VA_ARGS__);                     \
+        KERNEL_START(kernel, launch_grid(LaunchGrid(grid), #kernel), launch_block(block, #kernel), \
+                     launch_shared, stream, __VA_ARGS__);                                          \
         CUDA_CHECK(cudaGetLastError());                                                            \
     } while (0)
 

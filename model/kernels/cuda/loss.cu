@@ -92,9 +92,8 @@ static void loss_launch(Device *dev, Tensor losses, Tensor logits, Tensor target
     int threads = loss_threads(cols, N);
     size_t shared = LOSS_SUMS * sizeof(float) + (KEEP ? (size_t)cols * sizeof(T) : 0);
     if (rows == 0) return;
-    LAUNCH((loss_kernel<T, N, KEEP>), (unsigned)rows, threads, shared, cuda_stream(dev),
-           (float *)losses.data, (T *)logits.data, (const int32_t *)targets.data, logits.ld,
-           (int)cols, vocab, scale);
+    LAUNCH((loss_kernel<T, N, KEEP>), rows, threads, shared, cuda_stream(dev), (float *)losses.data,
+           (T *)logits.data, (const int32_t *)targets.data, logits.ld, (int)cols, vocab, scale);
 }
 
 extern "C" void cuda_loss(Device *dev, Tensor losses, Tensor logits, Tensor targets,

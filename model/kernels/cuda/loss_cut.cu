@@ -95,7 +95,7 @@ template <class T> static CutRows<T> cut_rows(Tensor logits, int64_t first_col, 
         WITH_STORAGE(                                                                              \
             (logits).dtype, T,                                                                     \
             WITH_PACKS(packs_fit(logits, pack_size((logits).dtype)), T, N,                         \
-                       LAUNCH((kernel<T, N>), (unsigned)tensor_rows(logits),                       \
+                       LAUNCH((kernel<T, N>), tensor_rows(logits),                                 \
                               loss_threads(tensor_cols(logits), N), LOSS_SUMS * sizeof(float),     \
                               cuda_stream(dev), __VA_ARGS__)));                                    \
     } while (0)

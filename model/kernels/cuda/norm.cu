@@ -123,14 +123,13 @@ static void forward_launch(Device *dev, Tensor x, Tensor w, NormForward<T> p)
 {
     Teams t = teams_of(x, w, N, HELD(N), MOST_THREADS);
     int64_t blocks = ceil_div(t.groups, t.threads / t.lanes);
-    CHECK(blocks <= INT32_MAX, "norm of %lld groups", (long long)t.groups);
     if (blocks == 0) return;
     if (team_is_block(t))
-        LAUNCH((norm_forward_kernel<T, N, RESIDUAL, true>), dim3((unsigned)blocks),
-               dim3((unsigned)t.threads), WARP * sizeof(float), cuda_stream(dev), t, p);
+        LAUNCH((norm_forward_kernel<T, N, RESIDUAL, true>), blocks, dim3((unsigned)t.threads),
+               WARP * sizeof(float), cuda_stream(dev), t, p);
     else
-        LAUNCH((norm_forward_kernel<T, N, RESIDUAL, false>), dim3((unsigned)blocks),
-               dim3((unsigned)t.threads), 0, cuda_stream(dev), t, p);
+        LAUNCH((norm_forward_kernel<T, N, RESIDUAL, false>), blocks, dim3((unsigned)t.threads), 0,
+               cuda_stream(dev), t, p);
 }
 
 void cuda_norm_forward(Device *dev, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, Norm norm)

@@ -211,7 +211,7 @@ static void launch(Device *dev, NormBackward<T> p, Teams t, NormGradients d)
     p.partials = rows_of<float>(partials);
     p.own_sums = BLOCK ? 4 * WARP : p.outputs * t.width * (t.threads / t.lanes);
     int floats = p.own_sums + (p.want_columns ? HELD * N * t.threads : 0);
-    LAUNCH((norm_backward_kernel<T, N, HELD, BLOCK>), dim3((unsigned)tensor_rows(partials)),
+    LAUNCH((norm_backward_kernel<T, N, HELD, BLOCK>), tensor_rows(partials),
            dim3((unsigned)t.threads), sizeof(float) * (size_t)floats, cuda_stream(dev), t, p);
     cuda_partials_sum(dev, d.w, d.b, d.columns, partials, d.accumulate);
 }

@@ -57,7 +57,7 @@ extern "C" void cuda_sq_norm(Device *dev, Tensor stats, Tensor x)
 {
     int64_t n = tensor_count(x), blocks = ceil_div(n, SQ_NORM_BLOCK);
     double *partial = (double *)cuda_workspace(dev, sizeof(double) * (size_t)blocks);
-    unsigned grid = (unsigned)ceil_div(blocks, SQ_NORM_THREADS / SUMS);
+    int64_t grid = ceil_div(blocks, SQ_NORM_THREADS / SUMS);
     if (n == 0) return;
     WITH_STORAGE(x.dtype, T,
                  LAUNCH(sq_norm_kernel<T>, grid, SQ_NORM_THREADS, 0, cuda_stream(dev), partial,
@@ -243,7 +243,7 @@ static void update_launch(Device *dev, const UpdateOperands *u, R rounding)
 {
     int64_t n = tensor_count(u->weight), blocks = ceil_div(n, UPDATE_THREADS * N);
     int64_t most = (int64_t)UPDATE_BLOCKS * cuda_device(dev)->multiprocessors;
-    unsigned grid = (unsigned)(blocks < most ? blocks : most);
+    int64_t grid = blocks < most ? blocks : most;
     T *weight = (T *)u->weight.data;
     const G *grad = (const G *)u->grad.data;
     float *master = (float *)u->master.data, *slot0 = (float *)u->slot[0].data,

@@ -43,12 +43,12 @@ __global__ void __launch_bounds__(ACROSS *FINAL_ROWS)
 void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor f, Tensor partials, bool accumulate)
 {
     int64_t width = tensor_count(d);
-    unsigned outputs = 1u + tensor_present(e) + tensor_present(f);
+    int outputs = 1 + tensor_present(e) + tensor_present(f);
     if (width == 0) return;
     CHECK(!tensor_present(e) || e.dtype == d.dtype, "sums of %s and %s", dtype_name(d.dtype),
           dtype_name(e.dtype));
     CHECK(!tensor_present(f) || f.dtype == F32, "sums of %s", dtype_name(f.dtype));
-    dim3 grid((unsigned)ceil_div(width, ACROSS), outputs);
+    LaunchGrid grid(ceil_div(width, ACROSS), outputs);
     WITH_STORAGE(d.dtype, G,
                  LAUNCH(partials_sum_kernel<G>, grid, dim3(ACROSS, FINAL_ROWS),
                         ACROSS * FINAL_ROWS * sizeof(float), cuda_stream(dev), (G *)d.data,
@@ -123,7 +123,7 @@ static void column_sums_as(Device *dev, Tensor db, Tensor dy, bool accumulate)
     int64_t worth = ceil_div(rows, 64);
     Tensor partials = cuda_partials(dev, wanted < worth ? wanted : worth, cols);
     int64_t share = ceil_div(rows, tensor_rows(partials));
-    LAUNCH((column_sums_kernel<T, N>), dim3((unsigned)across, (unsigned)tensor_rows(partials)),
+    LAUNCH((column_sums_kernel<T, N>), LaunchGrid(across, tensor_rows(partials)),
            dim3(ACROSS, SUM_ROWS), sizeof(float) * ACROSS * SUM_ROWS * N, cuda_stream(dev),
            (float *)partials.data, rows_of<T>(dy), rows, cols, share);
     cuda_partials_sum(dev, db, NO_TENSOR, NO_TENSOR, partials, accumulate);

@@ -35,12 +35,9 @@ static inline dim3 cut_block(Cut cut)
     return dim3(cut.across, CUT_THREADS / cut.across);
 }
 
-static inline dim3 cut_grid(Cut cut)
+static inline int64_t cut_grid(Cut cut)
 {
-    int64_t blocks = ceil_div(cut.rows, CUT_THREADS / cut.across) * cut.column_blocks;
-    CHECK(blocks <= INT32_MAX, "a matrix of %lld x %lld packs is too large for one kernel",
-          (long long)cut.rows, (long long)cut.packs);
-    return dim3((unsigned)blocks);
+    return ceil_div(cut.rows, CUT_THREADS / cut.across) * ceil_div(cut.packs, cut.across);
 }
 
 /* Starts a kernel whose first argument is the cut. Does nothing if the matrix is empty. */

@@ -181,11 +181,6 @@ static __global__ void __launch_bounds__(THREADS) vector_kernel(float *out, cons
     out[threadIdx.x] = v.x + v.w;
 }
 
-static __global__ void no_bounds_kernel(float *out)
-{
-    out[threadIdx.x] = 1;
-}
-
 /* ---- asynchronous copies --------------------------------------------------------------------- */
 
 /* out = x (2, THREADS * 4) in two groups of copies. LEFT groups may be incomplete when the second

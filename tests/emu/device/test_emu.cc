@@ -339,36 +339,6 @@ static void test_wrong_fragment_layouts_of_matrix_products_are_detected(void **)
     DIES(LAUNCH(half_product_kernel, 1, WARP, 0, 0, out), "mma");
 }
 
-/* ---- launches -------------------------------------------------------------------------------- */
-
-/* Launches without LAUNCH, which would request more shared memory where needed. */
-static void launch_unasked(float *out, size_t shared)
-{
-    emu_launch(EmuLaunch{"unasked", __FILE__, __LINE__, NULL, 1, THREADS, shared, 0, NULL, NULL},
-               fresh_sum_kernel<false>, out);
-}
-
-static void test_launches_that_no_gpu_could_run_are_refused(void **)
-{
-    float *p = device_copy_of<float>(NULL, FLOATS);
-    LAUNCH(write_kernel, dim3(2, 3, 4), dim3(4, 4, 4), 0, 0, p, 0);
-    LAUNCH(fresh_sum_kernel<true>, 1, THREADS, 227 << 10, 0, p);
-    assert_int_equal(emu_launch_bounds((const void *)write_kernel), THREADS);
-    assert_int_equal(emu_launch_bounds((const void *)no_bounds_kernel), 0);
-    CUDA_CHECK(cudaFree(p));
-    DIES(LAUNCH(write_kernel, dim3(1, 65536), THREADS, 0, 0, out, 0), "grid.y and grid.z",
-         "write_kernel", "test_emu.cc");
-    DIES(LAUNCH(write_kernel, (int64_t)1 << 33, THREADS, 0, 0, out, 0), "grid.x");
-    DIES(LAUNCH(write_kernel, 0, THREADS, 0, 0, out, 0), "an empty grid");
-    DIES(LAUNCH(write_kernel, 1, 1025, 0, 0, out, 0), "at most 1024 threads");
-    DIES(LAUNCH(write_kernel, 1, 96, 0, 0, out, 0), "__launch_bounds__ say 64 threads");
-    DIES(LAUNCH(no_bounds_kernel, 1, THREADS, 0, 0, out), "says no __launch_bounds__");
-    DIES(LAUNCH(fresh_sum_kernel<true>, 1, THREADS, (227 << 10) + 1, 0, out),
-         "cudaFuncSetAttribute");
-    DIES(launch_unasked(out, (48 << 10) + 1), "need cudaFuncSetAttribute");
-    DIES(setenv("EMU_ORDER", "sideways", 1); launch_unasked(out, 4), "EMU_ORDER");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -381,7 +351,6 @@ int main(void)
         cmocka_unit_test(test_allocations_and_host_waits_are_counted),
         cmocka_unit_test(test_misused_asynchronous_copies_are_detected),
         cmocka_unit_test(test_wrong_fragment_layouts_of_matrix_products_are_detected),
-        cmocka_unit_test(test_launches_that_no_gpu_could_run_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,23 +6,11 @@
 #include "tests/emu/include/cuda_runtime.h"
 
 #define KERNEL_START(kernel, grid, block, shared, stream, ...)                                     \
-    emu_launch(EmuLaunch{#kernel, __FILE__, __LINE__, NULL, emu_dims(grid), emu_dims(block),       \
-                         (shared), (stream), NULL, NULL},                                          \
+    emu_launch(EmuLaunch{#kernel, __FILE__, __LINE__, NULL, (grid), (block), (shared), (stream),   \
+                         NULL, NULL},                                                              \
                (kernel), __VA_ARGS__)
 
 #define DYN_SHARED(type, name) type *name = reinterpret_cast<type *>(emu_shared_memory())
-
-/* Converts a grid or block size to dim3. dim3 would silently truncate a size that does not fit in
- * 32 bits; here it becomes 0xffffffff, which the launch check refuses. */
-static inline dim3 emu_dims(dim3 size)
-{
-    return size;
-}
-
-template <class Integer> static inline dim3 emu_dims(Integer size)
-{
-    return dim3(size < 0 || size > (Integer)0x7fffffff ? 0xffffffffu : (unsigned)size);
-}
 
 /* Checks that a pointer argument points to device memory: on a GPU any other pointer would cause a
  * fault. */
