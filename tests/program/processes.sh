@@ -22,7 +22,10 @@ same_run "processes: a run on processes has the bits of threads" threads process
 check "processes: a run on processes has the sample of threads" test "$(text threads)" = "$(text processes)"
 stages=(--ranks 2 --set parallel.pipeline=2 --set train_steps=6)
 expect_code "processes: stages as threads succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --out stages
-expect_code "processes: stages as processes succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --processes --out stages-p
+expect_code "processes: stages as processes succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --processes --out stages-p \
+    --set memory_breakdown=true
+check "processes: memory_breakdown prints the memory of rank 0's process" bash -c \
+    "tr -s ' \n' ' ' <output | grep -qE \"resident [0-9.]+ MiB, peak [0-9.]+ MiB in rank 0's process, plan [0-9.]+ MiB for all 2 ranks\""
 same_run "processes: stages as processes have the bits of threads" stages stages-p
 
 # ---- a checkpoint of threads, of which each rank has a part -------------------------------------------------------------

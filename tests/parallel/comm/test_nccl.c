@@ -370,8 +370,10 @@ static void test_the_environment_of_nccl_keeps_what_the_user_has_set(void **stat
     assert_string_equal(getenv("NCCL_RAS_ENABLE"), "0");
     assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "1");
     unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    setenv("NCCL_RAS_ENABLE", "1", 1);
     nccl_set_environment();
     assert_string_equal(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
+    assert_string_equal(getenv("NCCL_RAS_ENABLE"), "1");
 }
 
 int main(void)
