@@ -4,6 +4,8 @@
 #   scripts/gpu_check.sh               runs all items, in at most eight minutes
 #   scripts/gpu_check.sh ITEM...       only builds and runs these items; nccl: all items that begin with "nccl."
 #   scripts/gpu_check.sh --list        lists the items and their time limits in seconds
+#   scripts/gpu_check.sh --out DIR ... keeps the results in DIR: gpu_check.md, and all logs in gpu_check.tar.gz; both are written
+#                                      anew after each item, so a check that is stopped from outside keeps what it has found
 #
 # Needs gcc, g++, make, the CUDA toolkit, cJSON and cmocka, but no network, OpenBLAS, MPI or data. Prints one line per item. If
 # an item fails, the others still run; the last line is "N passed, N failed, N skipped". The output of an item is stored in
@@ -13,98 +15,33 @@
 # CHECK_TRAIN=PROGRAM CHECK_TESTS=FOLDER: checks that program and those tests instead of building; CHECK_LIMIT: the time limit
 # of every item in seconds (these are for tests of this script).
 set -u
+here=$PWD
 cd "$(dirname "$0")/.." || exit 71
 . scripts/cuda_lib.sh
 
-# Grids of ranks that must train like one rank. nccl.GPUS.NAME runs this number of ranks on GPUS GPUs, with these config keys.
-# nccl.hosts.RANKS.NAME runs processes on one GPU, which NCCL takes for ranks on different machines.
-grids=( # item | ranks | keys
-    "nccl.1.ddp|2|"
-    "nccl.1.zero1|2|zero_optimization.stage=1"
-    "nccl.1.zero2|2|zero_optimization.stage=2"
-    "nccl.1.zero3|2|zero_optimization.stage=3"
-    "nccl.1.tp2|2|parallel.tensor=2"
-    "nccl.1.pp2|2|parallel.pipeline=2"
-    "nccl.1.tp2pp2|4|parallel.tensor=2 parallel.pipeline=2"
-    "nccl.2.ddp|2|"
-    "nccl.2.zero1|2|zero_optimization.stage=1"
-    "nccl.2.zero2|2|zero_optimization.stage=2"
-    "nccl.2.zero3|2|zero_optimization.stage=3"
-    "nccl.2.tp2|2|parallel.tensor=2"
-    "nccl.2.pp2|2|parallel.pipeline=2"
-    "nccl.4.ddp|4|"
-    "nccl.4.zero1|4|zero_optimization.stage=1"
-    "nccl.4.zero2|4|zero_optimization.stage=2"
-    "nccl.4.zero3|4|zero_optimization.stage=3"
-    "nccl.4.tp2|4|parallel.tensor=2"
-    "nccl.4.pp2|4|parallel.pipeline=2"
-    "nccl.4.tp2pp2|4|parallel.tensor=2 parallel.pipeline=2"
-    "nccl.hosts.2.ddp|2|"
-    "nccl.hosts.2.zero3|2|zero_optimization.stage=3"
-    "nccl.hosts.2.tp2|2|parallel.tensor=2"
-    "nccl.hosts.2.pp2|2|parallel.pipeline=2"
-    "nccl.hosts.2.zero1|2|zero_optimization.stage=1"
-    "nccl.hosts.4.tp2|4|parallel.tensor=2"
-    "nccl.hosts.4.pp2|4|parallel.pipeline=2"
-    "nccl.hosts.4.zero3|4|zero_optimization.stage=3"
-    "nccl.hosts.4.ddp|4|"
-    "nccl.hosts.4.zero1|4|zero_optimization.stage=1"
-)
-# add_grids PATTERN: adds the items of the grids whose names fit the pattern
-add_grids() {
-    local line name ranks keys gpus ways limit
-    for line in "${grids[@]}"; do
-        IFS='|' read -r name ranks keys <<<"$line"
-        # shellcheck disable=SC2053 # a pattern
-        [[ $name == $1 ]] || continue
-        gpus=${name#nccl.} gpus=${gpus%%.*} limit=60
-        case $gpus in
-        hosts) ways="processes on one GPU, by NCCL over the loopback" limit=40 ;;
-        1) ways="ranks that share one GPU" ;;
-        *) ways="ranks, a GPU each, by NCCL" ;;
-        esac
-        items+=("$name|$limit|grid $gpus $ranks $keys|$ranks $ways${keys:+, }$keys: the losses of one rank")
-    done
-}
-
-# The cheapest and most informative items come first. The limits, in seconds, are several times the expected time on 16 cores
-# and one H100. Their sum and the build exceed the total limit. Items for which no time is left are skipped, and their lines say
-# so.
+# shellcheck source=scripts/gpu_items.sh
+. scripts/gpu_items.sh
 whole=${CHECK_WHOLE:-470} # so that eight minutes hold
 logs=build/gpu_check
-small_probes=cublaslt_gelu,cublaslt_bias_gradient,cublaslt_operands,cublaslt_splitk,cublaslt_repeat
-items=( # name | limit | command | what
-    "ptx|15|programs cuda/test_ptx cuda/test_ptx_memory|every PTX wrapper: which thread holds which element, copies, arithmetic"
-    "probe|70|probes cublaslt|cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
-    "nccl.self|20|programs cuda/test_nccl_self|NCCL's functions as the program declares them: three communicators of one rank, each verb, groups, streams"
-    "bits|20|programs kernels/test_ops_step kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
-    "ops|80|programs kernels/test_ops kernels/test_ops_gelu kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors kernels/test_ops_sum kernels/test_ops_loss_cut kernels/test_ops_slices|every op, dtype and odd shape against the oracle"
-    "gradients|40|programs cuda/test_model_cuda model/test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
-    "goldens|20|programs model/test_golden|logits, gradients and 20 losses against PyTorch's"
-    "trainer|40|programs parallel/trainer/test_trainer parallel/trainer/test_device cuda/test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
-    "ranks|40|programs cuda/test_cuda_ranks cuda/test_cuda_streams|ranks as threads that share the GPU: dp 2, tp 2, pp 2 and more train: reruns bit for bit, the CPU's losses"
-)
-add_grids 'nccl.[0-9]*'
-items+=(
-    "nccl.2.streams|40|each 2 programs cuda/test_cuda_gpus|collectives and messages on three streams at once, ranks with a GPU each"
-    "runs|90|runs|300 steps beside the CPU's curve; three reruns, resumed runs and recompute bit for bit"
-)
-add_grids 'nccl.hosts.*'
-items+=(
-    "epilogues|60|probes $small_probes|cuBLASLt's GELU, bias gradients, operands, split sums, repeats: what they compute"
-    "memcheck|100|sanitizer memcheck --report-api-errors no|compute-sanitizer memcheck over cases of every op, as many as time allows"
-    "racecheck|100|sanitizer racecheck|compute-sanitizer racecheck over cases of every op, as many as time allows"
-)
 build_limit=150
 complaints='^========= .*(Invalid|Misaligned|out of bounds|Race reported)' # compute-sanitizer's
 test_names=$(printf '%s\n' "${items[@]}" | grep -oE '[a-z]+(/[a-z]+)?/test_[a-z_]+' | sort -u)
 
-case ${1:-} in
---help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
---list) printf '%s\n' "${items[@]}" | awk -F '|' '{ printf "%-18s %4d s  %s\n", $1, $2, $4 }'; exit 0 ;;
--*) echo "gpu_check: unknown option $1 (see --help)" >&2; exit 64 ;;
-esac
-wanted=("$@")
+keep_in='' wanted=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
+    --list) printf '%s\n' "${items[@]}" | awk -F '|' '{ printf "%-18s %4d s  %s\n", $1, $2, $4 }'; exit 0 ;;
+    --out)
+        [ $# -ge 2 ] || { echo "gpu_check: --out needs a folder" >&2; exit 64; }
+        keep_in=$(cd "$here" && realpath -m -- "$2")
+        shift
+        ;;
+    -*) echo "gpu_check: unknown option $1 (see --help)" >&2; exit 64 ;;
+    *) wanted+=("$1") ;;
+    esac
+    shift
+done
 for word in "${wanted[@]}"; do
     printf '%s\n' "${items[@]}" | grep -q "^${word}[|.]" || { echo "gpu_check: there is no item $word (see --list)" >&2; exit 64; }
 done
@@ -133,7 +70,7 @@ if [ -z "${CHECK_TRAIN:-}" ]; then
     missing=$(make -s CUDA=1 missing)
     [ -z "$missing" ] || no_gpu "$missing"
 fi
-mkdir -p "$logs" || exit 73
+mkdir -p "$logs" ${keep_in:+"$keep_in"} || exit 73
 rm -rf "$logs"/*.log "$logs"/*.md "$logs/grids"
 
 passed=0 failed=0 skipped=0 emulated=''
@@ -359,10 +296,21 @@ results() {
     cat "$logs"/probes_*.md 2>/dev/null
 }
 
-# close: prints the last line, writes the results file, and exits
+# keep: writes the results file and, with --out, copies it and all logs to that folder
+keep() {
+    results >"$logs/results.md"
+    [ -n "$keep_in" ] || return 0
+    cp "$logs/results.md" "$keep_in/gpu_check.md" &&
+        (cd "$logs" && find . -name '*.log' -o -name '*.txt' ! -name text.txt -o -name '*.md' -o -name metrics.jsonl) |
+        tar -C "$logs" -czf "$keep_in/gpu_check.tar.gz" -T - && return
+    echo "gpu_check: the results cannot be kept in $keep_in" >&2
+    exit 73
+}
+
+# close: prints the last line, keeps the results, and exits
 close() {
     echo "$passed passed, $failed failed, $skipped skipped" | tee -a "$logs/lines.log"
-    results >"$logs/results.md"
+    keep
     exit $((failed > 0))
 }
 
@@ -392,5 +340,6 @@ for line in "${items[@]}"; do
     asked "$name" || continue
     read -ra words <<<"$command"
     item "$name" "${CHECK_LIMIT:-$limit}" "${words[@]}"
+    [ -z "$keep_in" ] || keep
 done
 close

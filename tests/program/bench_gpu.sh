@@ -13,7 +13,8 @@ else
 fi
 expect_code "bench_gpu: an unknown option is refused" 64 "$script" --fast
 
-# stand_in SIZE: writes a fake train for a GPU, whose steps fit if they have fewer than SIZE sequences
+# stand_in SIZE [COMMAND]: writes a fake train for a GPU, whose steps fit if they have fewer than SIZE sequences. COMMAND is run
+# before ops are measured
 stand_in() {
     cat >train <<END
 #!/bin/sh
@@ -25,6 +26,7 @@ doctor) echo "ok    cuda          cuda: Paper H200 (sm_90), cuBLASLt 13" ;;
     [ "\$batch" -lt $1 ] || exit 90
     echo '{"ms":106.25,"tokens_per_s":616000,"gflops":494700,"gflops12":519435,"products_ms":84,"products_gflops":637000,"forward_ms":30,"backward_ms":70,"update_ms":1,"share":0.85,"attention_share":0.5,"optimizer_ms":1.1,"loop_ms":1,"op_norm_forward_ms":0.6,"op_adamw_ms":1.1,"ops_ms":104.25,"memory_mib":61000}' ;;
 "bench ops"*)
+    ${2:-}
     echo "ceilings: copy loop 3740.00 GB/s; product 65536x4096x16384 637000.0 GFLOP/s"
     echo "copy n 65536 cols 3072                                              0.215      0.208   3600.00       0.0       96.5" ;;
 esac
@@ -38,8 +40,10 @@ check "bench_gpu: the table names the device and the commit" \
     grep -q '^Paper H200 (sm_90), cuBLASLt 13; driver .*; 20.*; train 0.1 (commit 1a2b3c4)$' gpu.md
 check "bench_gpu: a batch that does not fit is halved" \
     grep \
-    -qxF '| step, 32 x 1024 tokens, bf16 | 106.2 ms | 616000.0 tokens/s, 494.7 TFLOP/s | 85.0 % of its products'"'"' rate |' \
+    -qxF '| step of GPT-2 124M, 32 x 1024 tokens, bf16 | 106.2 ms | 616000.0 tokens/s, 494.7 TFLOP/s | 85.0 % of its products'"'"' rate |' \
     gpu.md
+check "bench_gpu: the table has a step of a larger model, with the batch that fits there" \
+    grep -q '^| step of GPT-2 1558M, 8 x 1024 tokens, selective recomputation, bf16 | 106.2 ms |' gpu.md
 check "bench_gpu: the table has the phases of a step" grep -qxF '| backward | 70.0 ms | | |' gpu.md
 check "bench_gpu: the table has the model FLOP/s utilisation" \
     grep -qF '| 494.7, 519.4 TFLOP/s | MFU6 50.0 %, MFU12 52.5 % of 989.4 TFLOP/s |' gpu.md
@@ -52,7 +56,17 @@ check "bench_gpu: the table has each op measured alone" \
     grep -qxF '| copy n 65536 cols 3072 | 0.215 ms | 3600.00 GB/s, 0.0 GFLOP/s | 96.5 % |' gpu.md
 check "bench_gpu: all results are in one table" test "$(grep -c '^|---' gpu.md)" -eq 1
 check "bench_gpu: the table reports that PyTorch is not installed" grep -q '^| PyTorch | not installed' gpu.md
+expect_code "bench_gpu: --out needs a folder" 64 "$script" --out
+expect_code "bench_gpu: --out names a folder" 0 "$script" --out kept
+check "bench_gpu: --out keeps two files" test "$(find kept -type f | sort | paste -sd ' ')" = "kept/bench_gpu.md kept/bench_gpu.tar.gz"
+check "bench_gpu: what the measurements printed is kept" \
+    test "$(tar -xzOf kept/bench_gpu.tar.gz ./gpt2_124m ./gpt2_1558m ./ops | grep -c '"ms":106.25\|ceilings')" -eq 3
+stand_in 33 'exec sleep 60'
+BENCH_LIMIT=1 expect_code "bench_gpu: a measurement that hangs ends with 1" 1 "$script" "$PWD/gpu.md"
+check "bench_gpu: a measurement that hangs is stopped and reported" grep -qxF '| the ops | stopped after 1 s | | |' gpu.md
+check "bench_gpu: the other measurements are reported" test "$(grep -c '^| step of .* | 106.2 ms |' gpu.md)" -eq 2
 stand_in 0
 expect_code "bench_gpu: a step that fits with no batch ends with 1" 1 "$script" "$PWD/gpu.md"
+check "bench_gpu: a step that fits with no batch is reported" grep -q '^| step of GPT-2 124M, 1 x 1024 tokens | exit code 90: ' gpu.md
 check "bench_gpu: ops are measured although no step fits" grep -q '^| copy n 65536' gpu.md
 finish

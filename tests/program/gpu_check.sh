@@ -63,6 +63,8 @@ mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//'
 grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" | grep -v 'if (gpus < 2) skip_because' >skips
 check "gpu_check: the items' tests skip only if GPUs are missing: $(head -n 1 skips)" test "${#sources[@]}" -gt 10 -a ! -s skips
 
+check "gpu_check: no item may take longer than a minute" test "$("$script" --list | awk '$2 > 60' | wc -l)" -eq 0
+
 # ---- items
 good='case $1 in doctor) echo "ok    cuda          cuda: a stand-in" ;; esac'
 stand_in train "$good"
@@ -74,10 +76,23 @@ expect_code "gpu_check: a failing item ends with 1" 1 "$script" ops goldens
 check "gpu_check: a failing item is printed with its exit code" grep -q '^FAIL *ops .*exit 1' output
 check "gpu_check: the item after a failing one runs" grep -q '^ok *goldens .*2 tests' output
 check "gpu_check: the device is printed" grep -q '^ok *doctor .* cuda: a stand-in$' output
-check "gpu_check: each line of output belongs to an item" test "$(grep -cvE '^(ok|FAIL) |^      \|' output)" -eq 1
-check "gpu_check: the last line counts a failing and two passing items" test "$(tail -n 1 output)" = \
-    "2 passed, 1 failed, 0 skipped"
+check "gpu_check: each line of output belongs to an item" test "$(grep -cvE '^(ok|FAIL|skip) |^      \|' output)" -eq 1
+check "gpu_check: the last line counts a failing, two passing and a skipped item" test "$(tail -n 1 output)" = \
+    "2 passed, 1 failed, 1 skipped"
 check "gpu_check: the results of passing items are kept" grep -q '^ok *goldens .*2 tests' "$results"
+expect_code "gpu_check: --out needs a folder" 64 "$script" ops --out
+expect_code "gpu_check: --out keeps the results although an item fails" 1 "$script" --out kept/here ops goldens
+check "gpu_check: --out keeps two files" test "$(find kept/here -type f | sort | paste -sd ' ')" = "kept/here/gpu_check.md kept/here/gpu_check.tar.gz"
+check "gpu_check: the results that are kept have the line of each item" \
+    test "$(grep -cE '^(ok *doctor|FAIL *ops|ok *goldens) ' kept/here/gpu_check.md)" -eq 3
+check "gpu_check: the logs that are kept have each item's output" \
+    test "$(tar -xzOf kept/here/gpu_check.tar.gz ./ops.log ./goldens.log | grep -c 'OK')" -eq 3
+stand_in tests/model/test_golden "touch $PWD/begun; exec sleep 3"
+"$script" --out killed ops goldens >output 2>&1 &
+until [ -e begun ]; do sleep 0.05; done
+kill -KILL $!
+wait $! 2>/dev/null
+check "gpu_check: a check that is killed has kept the items before" grep -q '^FAIL *ops ' killed/gpu_check.md
 stand_in tests/model/test_golden 'echo "[  SKIPPED ] one"'
 expect_code "gpu_check: a test that skips on a GPU ends with 1" 1 "$script" goldens
 check "gpu_check: a test that skips on a GPU is named" grep -q 'test_golden did not use the GPU' output

@@ -1,0 +1,81 @@
+# gpu_items.sh -- the items of gpu_check.sh: their names, time limits and commands. Sourced by that script.
+# shellcheck shell=bash
+
+# Grids of ranks that must train like one rank. nccl.GPUS.NAME runs this number of ranks on GPUS GPUs, with these config keys.
+# nccl.hosts.RANKS.NAME runs processes on one GPU, which NCCL takes for ranks on different machines.
+grids=( # item | ranks | keys
+    "nccl.1.ddp|2|"
+    "nccl.1.zero1|2|zero_optimization.stage=1"
+    "nccl.1.zero2|2|zero_optimization.stage=2"
+    "nccl.1.zero3|2|zero_optimization.stage=3"
+    "nccl.1.tp2|2|parallel.tensor=2"
+    "nccl.1.pp2|2|parallel.pipeline=2"
+    "nccl.1.tp2pp2|4|parallel.tensor=2 parallel.pipeline=2"
+    "nccl.2.ddp|2|"
+    "nccl.2.zero1|2|zero_optimization.stage=1"
+    "nccl.2.zero2|2|zero_optimization.stage=2"
+    "nccl.2.zero3|2|zero_optimization.stage=3"
+    "nccl.2.tp2|2|parallel.tensor=2"
+    "nccl.2.pp2|2|parallel.pipeline=2"
+    "nccl.4.ddp|4|"
+    "nccl.4.zero1|4|zero_optimization.stage=1"
+    "nccl.4.zero2|4|zero_optimization.stage=2"
+    "nccl.4.zero3|4|zero_optimization.stage=3"
+    "nccl.4.tp2|4|parallel.tensor=2"
+    "nccl.4.pp2|4|parallel.pipeline=2"
+    "nccl.4.tp2pp2|4|parallel.tensor=2 parallel.pipeline=2"
+    "nccl.hosts.2.ddp|2|"
+    "nccl.hosts.2.zero3|2|zero_optimization.stage=3"
+    "nccl.hosts.2.tp2|2|parallel.tensor=2"
+    "nccl.hosts.2.pp2|2|parallel.pipeline=2"
+    "nccl.hosts.2.zero1|2|zero_optimization.stage=1"
+    "nccl.hosts.4.tp2|4|parallel.tensor=2"
+    "nccl.hosts.4.pp2|4|parallel.pipeline=2"
+    "nccl.hosts.4.zero3|4|zero_optimization.stage=3"
+    "nccl.hosts.4.ddp|4|"
+    "nccl.hosts.4.zero1|4|zero_optimization.stage=1"
+)
+# add_grids PATTERN: adds the items of the grids whose names fit the pattern
+add_grids() {
+    local line name ranks keys gpus ways limit
+    for line in "${grids[@]}"; do
+        IFS='|' read -r name ranks keys <<<"$line"
+        # shellcheck disable=SC2053 # a pattern
+        [[ $name == $1 ]] || continue
+        gpus=${name#nccl.} gpus=${gpus%%.*} limit=60
+        case $gpus in
+        hosts) ways="processes on one GPU, by NCCL over the loopback" limit=40 ;;
+        1) ways="ranks that share one GPU" ;;
+        *) ways="ranks, a GPU each, by NCCL" ;;
+        esac
+        items+=("$name|$limit|grid $gpus $ranks $keys|$ranks $ways${keys:+, }$keys: the losses of one rank")
+    done
+}
+
+# The cheapest and most informative items come first. The limits, in seconds, are several times the expected time on 16 cores
+# and one H100, and at most 60, so an item that hangs costs a minute. Their sum and the build exceed the total limit. Items for
+# which no time is left are skipped, and their lines say so.
+small_probes=cublaslt_gelu,cublaslt_bias_gradient,cublaslt_operands,cublaslt_splitk,cublaslt_repeat
+items=( # name | limit | command | what
+    "ptx|15|programs cuda/test_ptx cuda/test_ptx_memory|every PTX wrapper: which thread holds which element, copies, arithmetic"
+    "probe|60|probes cublaslt|cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
+    "nccl.self|20|programs cuda/test_nccl_self|NCCL's functions as the program declares them: three communicators of one rank, each verb, groups, streams"
+    "bits|20|programs kernels/test_ops_step kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
+    "ops|60|programs kernels/test_ops|every op, dtype and odd shape against the oracle"
+    "ops.more|40|programs kernels/test_ops_gelu kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors kernels/test_ops_sum kernels/test_ops_loss_cut kernels/test_ops_slices|GELU epilogues, initial weights, sums of several tensors, losses cut by columns, slices of tensors"
+    "gradients|40|programs cuda/test_model_cuda model/test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
+    "goldens|20|programs model/test_golden|logits, gradients and 20 losses against PyTorch's"
+    "trainer|40|programs parallel/trainer/test_trainer parallel/trainer/test_device cuda/test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
+    "ranks|40|programs cuda/test_cuda_ranks cuda/test_cuda_streams|ranks as threads that share the GPU: dp 2, tp 2, pp 2 and more train: reruns bit for bit, the CPU's losses"
+)
+add_grids 'nccl.[0-9]*'
+items+=(
+    "nccl.2.streams|40|each 2 programs cuda/test_cuda_gpus|collectives and messages on three streams at once, ranks with a GPU each"
+    "runs|60|runs|300 steps beside the CPU's curve; three reruns, resumed runs and recompute bit for bit"
+)
+add_grids 'nccl.hosts.*'
+items+=(
+    "epilogues|60|probes $small_probes|cuBLASLt's GELU, bias gradients, operands, split sums, repeats: what they compute"
+    "memcheck|60|sanitizer memcheck --report-api-errors no|compute-sanitizer memcheck over cases of every op, as many as time allows"
+    "racecheck|60|sanitizer racecheck|compute-sanitizer racecheck over cases of every op, as many as time allows"
+)
