@@ -17,9 +17,9 @@ def is_packed(name):
 
 
 def split_stores(code):
-    """Returns the number of narrow stores in a kernel that stores nothing as a whole pack of 16 bytes."""
+    """Returns the number of narrow stores in a kernel that stores nothing as a whole pack of 16 or 8 bytes."""
     widths = [sass.width_of(i) for i in code if i.opcode.startswith('STG')]
-    return 0 if 16 in widths else sum(width <= 4 for width in widths)
+    return 0 if {16, 8} & set(widths) else sum(width <= 4 for width in widths)
 
 
 def wide_in_copies(code):
@@ -39,7 +39,7 @@ def faults_of(file, name, code):
     faults = []
     opcodes = {i.opcode.split('.')[0] for i in code}
     if is_packed(name) and split_stores(code) >= 4:
-        faults.append((SPLIT, 'packs are stored in parts, by %d stores of at most 4 bytes and none of 16' % split_stores(code)))
+        faults.append((SPLIT, 'packs are stored in parts, by %d stores of at most 4 bytes and none of more' % split_stores(code)))
     if file in ELEMENTWISE and 'CALL' in opcodes:
         faults.append((CALL, 'an elementwise kernel calls a function, such as that of an exact division'))
     wide = wide_in_copies(code) if 'LDGSTS' in opcodes else []

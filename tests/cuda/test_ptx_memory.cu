@@ -1,5 +1,6 @@
 /* test_ptx_memory.cu -- tests the rest of model/kernels/cuda/ptx.cuh: ldmatrix against the index
- * formulas of the PTX ISA, asynchronous copies, and exp2_approx. See test_ptx.cu. */
+ * formulas of the PTX ISA, asynchronous copies, stores of words, and approximate functions. See
+ * test_ptx.cu. */
 #include "model/kernels/cuda/ptx.cuh"
 #include "tests/support/device/kernel_test.cuh"
 
@@ -159,34 +160,96 @@ static void test_async_copies_are_visible_after_the_wait_for_their_group(void **
     }
 }
 
-/* ---- functions ------------------------------------------------------------------------------- */
+/* ---- stores ---------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(WARP) exp2_kernel(float *y, const float *x, int n)
+/* Thread i stores four words at place 3 i, where every third place has 16 bytes, and two words in
+ * the middle of the next place. */
+static __global__ void __launch_bounds__(COPIERS) store_kernel(uint4 *out)
 {
-    for (int i = threadIdx.x; i < n; i += WARP)
-        y[i] = exp2_approx(x[i]);
+    uint32_t i = threadIdx.x, four[4] = {4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3}, two[2] = {i, ~i};
+    store_words(out + 3 * i, four);
+    store_words((uint2 *)(out + 3 * i + 1) + 1, two);
 }
 
-/* Two units in the last place, which the header promises, are a relative error of at most 2^-22.
- * The result must be 1 at 0, and 0 at -infinity and where it would be subnormal. */
-static void test_exp2_approx_is_accurate_to_two_ulp(void **)
+static void test_stores_of_words_write_their_bytes_and_no_others(void **)
 {
     need_gpu();
-    enum { COUNT = 1 << 16, SPECIAL = 6 };
-    static float x[COUNT], y[COUNT];
-    const float special[SPECIAL] = {-INFINITY, 0.0f, -0.0f, -127.0f, -1000.0f, INFINITY};
-    const float want[SPECIAL] = {0.0f, 1.0f, 1.0f, 0.0f, 0.0f, INFINITY};
-    for (int i = 0; i < COUNT; i++)
-        x[i] = i < SPECIAL ? special[i] : (float)(-125.9 + 253.8 * drawn((uint32_t)i));
-    float *on_x = on_device(x, COUNT), *on_y = on_device<float>(NULL, COUNT);
-    LAUNCH(exp2_kernel, 1, WARP, 0, 0, on_y, on_x, (int)COUNT);
-    back(y, on_y, COUNT);
-    CUDA_CHECK(cudaFree(on_x));
-    for (int i = 0; i < COUNT; i++) {
-        double exact = i < SPECIAL ? (double)want[i] : exp2((double)x[i]);
-        if ((double)y[i] != exact && !(fabs((double)y[i] / exact - 1) <= 0x1p-22))
-            fail_msg("2^%a is %a, not %a", (double)x[i], (double)y[i], exact);
+    enum { CELLS = 3 * COPIERS };
+    static uint4 out[CELLS];
+    memset(out, 0xa5, sizeof out);
+    uint4 *on = on_device(out, CELLS);
+    LAUNCH(store_kernel, 1, COPIERS, 0, 0, on);
+    back(out, on, CELLS);
+    const uint32_t none = 0xa5a5a5a5;
+    for (uint32_t at = 0; at < CELLS; at++) {
+        uint32_t i = at / 3;
+        uint4 want = at % 3 == 0   ? make_uint4(4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3)
+                     : at % 3 == 1 ? make_uint4(none, none, i, ~i)
+                                   : make_uint4(none, none, none, none);
+        if (memcmp(&out[at], &want, sizeof want) != 0)
+            fail_msg("place %d is %08x %08x %08x %08x", (int)at, out[at].x, out[at].y, out[at].z,
+                     out[at].w);
     }
+}
+
+/* ---- functions ------------------------------------------------------------------------------- */
+
+enum { ARGUMENTS = 1 << 16, SPECIAL = 8 };
+
+static __global__ void __launch_bounds__(WARP) functions_kernel(float *y, const float *x, bool exp2)
+{
+    for (int i = threadIdx.x; i < ARGUMENTS; i += WARP)
+        y[i] = exp2 ? exp2_approx(x[i]) : reciprocal_approx(x[i]);
+}
+
+static int32_t order_of(float y)
+{
+    int32_t bits;
+    memcpy(&bits, &y, sizeof bits);
+    return bits < 0 ? INT32_MIN - bits : bits;
+}
+
+/* Checks that y is at most `most` representable numbers from `want`, the correctly rounded result.
+ */
+static void check_near(const char *name, float x, float y, float want, int most)
+{
+    if (isnan(want) ? isnan(y) : abs(order_of(y) - order_of(want)) <= most) return;
+    fail_msg("%s of %a is %a, not %a", name, (double)x, (double)y, (double)want);
+}
+
+/* Computes the function of `special` and other arguments, which are 2^e with e between low and
+ * high, or e itself, and compares the results with the bounds of the PTX ISA. */
+static void check_function(bool exp2, const float *special, const float *want, double low,
+                           double high)
+{
+    static float x[ARGUMENTS], y[ARGUMENTS];
+    for (int i = 0; i < ARGUMENTS; i++) {
+        double e = low + (high - low) * drawn((uint32_t)i);
+        x[i] = i < SPECIAL ? special[i] : (float)(exp2 ? e : (i % 2 ? 1 : -1) * ::exp2(e));
+    }
+    float *on_x = on_device(x, ARGUMENTS), *on_y = on_device<float>(NULL, ARGUMENTS);
+    LAUNCH(functions_kernel, 1, WARP, 0, 0, on_y, on_x, exp2);
+    back(y, on_y, ARGUMENTS);
+    CUDA_CHECK(cudaFree(on_x));
+    for (int i = 0; i < ARGUMENTS; i++)
+        if (i < SPECIAL)
+            check_near(exp2 ? "2^x" : "1/x", x[i], y[i], want[i], 0);
+        else
+            check_near(exp2 ? "2^x" : "1/x", x[i], y[i],
+                       (float)(exp2 ? ::exp2((double)x[i]) : 1 / (double)x[i]), exp2 ? 2 : 1);
+}
+
+static void test_approximate_functions_err_at_most_as_the_isa_says(void **)
+{
+    need_gpu();
+    const float infinite = INFINITY, nan = NAN;
+    const float exponent[SPECIAL] = {-infinite, 0, -0.0f, -127, -1000, infinite, 0x1p-130f, nan};
+    const float power[SPECIAL] = {0, 1, 1, 0, 0, infinite, 1, nan};
+    check_function(true, exponent, power, -125.9, 127.9);
+    const float divisor[SPECIAL] = {0,         -0.0f,     infinite, -infinite,
+                                    0x1p-130f, -0x1p127f, 0x1p127f, nan};
+    const float quotient[SPECIAL] = {infinite, -infinite, 0, -0.0f, infinite, -0.0f, 0, nan};
+    check_function(false, divisor, quotient, -125.9, 125.9);
 }
 
 int main(void)
@@ -195,7 +258,8 @@ int main(void)
         cmocka_unit_test(test_ldmatrix_loads_the_elements_that_the_isa_specifies),
         cmocka_unit_test(test_partial_async_copies_fill_the_rest_with_zeros),
         cmocka_unit_test(test_async_copies_are_visible_after_the_wait_for_their_group),
-        cmocka_unit_test(test_exp2_approx_is_accurate_to_two_ulp),
+        cmocka_unit_test(test_stores_of_words_write_their_bytes_and_no_others),
+        cmocka_unit_test(test_approximate_functions_err_at_most_as_the_isa_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,39 +18,46 @@
 
 /* ---- conversions ----------------------------------------------------------------------------- */
 
-/* Copies between any two float types give the results of the scalar conversions, including special
- * values and ties. */
-static void copy_converts_between_all_types(void **state)
+enum { COPIED = 304 };
+
+/* Copies n elements, among them special values and ties, and compares them with the scalar
+ * conversions. */
+static void check_copy(TestDevice *d, DType from, DType to, int n)
 {
-    (void)state;
-    enum { N = 301 };
     static const double special[] = {0,      -0.0,    1,        65504,    65520,     1e-8,
                                      3e-6,   -6.1e-5, 0x1.01p0, 0x1.03p0, 0x1.002p0, 0x1.006p0,
                                      3.4e38, 1e30,    HUGE_VAL, -HUGE_VAL};
     const int n_special = (int)(sizeof special / sizeof *special);
+    double x[COPIED], y[COPIED] = {0};
+    for (int k = 0; k < n; k++)
+        dtype_set(from, x, k, k < n_special ? special[k] : drawn_normal(15, k));
+    Tensor far_x = device_put(&d->device, tensor_1d(x, from, n));
+    Tensor far_y = device_put(&d->device, tensor_1d(y, to, n));
+    op_copy(&d->device, far_y, far_x);
+    device_take(&d->device, tensor_1d(y, to, n), far_y);
+    device_drop(&d->device, far_x);
+    for (int k = 0; k < n; k++) {
+        double expected;
+        dtype_set(to, &expected, 0, dtype_get(from, x, k));
+        if (dtype_get(to, y, k) != dtype_get(to, &expected, 0))
+            fail_msg("%s: %s to %s, element %d of %d: %a becomes %a, not %a", d->name,
+                     dtype_name(from), dtype_name(to), k, n, dtype_get(from, x, k),
+                     dtype_get(to, y, k), dtype_get(to, &expected, 0));
+    }
+}
+
+/* Copies between any two float types, in whole packs of 16 bytes and in single elements. */
+static void copy_converts_between_all_types(void **state)
+{
+    (void)state;
     for (int i = 0; i < devices.count; i++)
         for (DType from = F64; from <= F16; from++)
             for (DType to = F64; to <= F16; to++) {
-                double x[N], y[N];
-                Device *dev = &devices.item[i].device;
-                if (!device_has_storage(dev, from) || !device_has_storage(dev, to)) continue;
-                for (int k = 0; k < N; k++)
-                    dtype_set(from, x, k, k < n_special ? special[k] : drawn_normal(15, k));
-                Tensor far_x = device_put(dev, tensor_1d(x, from, N));
-                memset(y, 0, sizeof y);
-                Tensor far_y = device_put(dev, tensor_1d(y, to, N));
-                op_copy(dev, far_y, far_x);
-                device_take(dev, tensor_1d(y, to, N), far_y);
-                device_drop(dev, far_x);
-                for (int k = 0; k < N; k++) {
-                    double expected;
-                    dtype_set(to, &expected, 0, dtype_get(from, x, k));
-                    if (dtype_get(to, y, k) != dtype_get(to, &expected, 0))
-                        fail_msg("%s: %s to %s, element %d: %a becomes %a, not %a",
-                                 devices.item[i].name, dtype_name(from), dtype_name(to), k,
-                                 dtype_get(from, x, k), dtype_get(to, y, k),
-                                 dtype_get(to, &expected, 0));
-                }
+                TestDevice *d = &devices.item[i];
+                if (!device_has_storage(&d->device, from) || !device_has_storage(&d->device, to))
+                    continue;
+                check_copy(d, from, to, COPIED);
+                check_copy(d, from, to, COPIED - 3);
             }
 }
 

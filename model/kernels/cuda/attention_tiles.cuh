@@ -131,7 +131,7 @@ __device__ __forceinline__ void row_store(T *to, const float (&sum)[D / SIDE], f
 #pragma unroll
         for (int e = 0; e < STORE; e++)
             x[e] += factor * sum[c + e];
-        store(to + col, x);
+        store_global(to + col, x);
     }
 }
 

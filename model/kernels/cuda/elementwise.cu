@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
 #pragma unroll
     for (int i = 0; i < N; i++)
         v[i] = activate<KIND>(v[i]);
-    store<N>(row_at(y, row, pack * N), v);
+    store_global<N>(row_at(y, row, pack * N), v);
 }
 
 /* Computes y (N, F) = silu(gate) * up, where x (N, 2F) = gate | up. */
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
 #pragma unroll
     for (int i = 0; i < N; i++)
         gate[i] = silu(gate[i]) * up[i];
-    store<N>(row_at(y, row, pack * N), gate);
+    store_global<N>(row_at(y, row, pack * N), gate);
 }
 
 /* Computes dx = dy * f'(x). dx and x (N, F) have the storage type. dy (N, F) has the storage type
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
 #pragma unroll
     for (int i = 0; i < N; i++)
         d[i] *= derivative<KIND>(v[i]);
-    store<N>(row_at(dx, row, pack * N), d);
+    store_global<N>(row_at(dx, row, pack * N), d);
 }
 
 /* Computes dx (N, 2F) = dgate | dup from dy (N, F) and x (N, 2F); dx may be x. */
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
         gate[i] = d[i] * up[i] * silu_derivative(g);
         up[i] = d[i] * silu(g);
     }
-    store<N>(row_at(dx, row, pack * N), gate);
-    store<N>(row_at(dx, row, cols + pack * N), up);
+    store_global<N>(row_at(dx, row, pack * N), gate);
+    store_global<N>(row_at(dx, row, cols + pack * N), up);
 }
 
 /* Computes y (N, O) = gelu(sum (N, O) + bias (O)) of the unrounded sum, and stores the rounded sum
@@ -159,11 +159,11 @@ __global__ void __launch_bounds__(CUT_THREADS)
     }
     /* v itself stays unrounded: GELU is applied to the unrounded sum, and only backward sees the
      * rounded copy. */
-    if (pre.data) store<N>(row_at(pre, row, pack * N), v);
+    if (pre.data) store_global<N>(row_at(pre, row, pack * N), v);
 #pragma unroll
     for (int i = 0; i < N; i++)
         v[i] = activate<ACTIVATION_GELU>(v[i]);
-    store<N>(row_at(y, row, pack * N), v);
+    store_global<N>(row_at(y, row, pack * N), v);
 }
 
 /* Returns true if y (N, F) and x are aligned for full packs. If x is (N, 2F), both of its halves
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
         for (int i = 0; i < N; i++)
             sum[i] += v[i];
     }
-    store<N>(row_at(y, row, pack * N), sum);
+    store_global<N>(row_at(y, row, pack * N), sum);
 }
 
 void cuda_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x)
@@ -376,8 +376,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
         low[i] = a * cosine[i] - b * s;
         high[i] = b * cosine[i] + a * s;
     }
-    store<N>(at, low);
-    store<N>(at + half, high);
+    store_global<N>(at, low);
+    store_global<N>(at + half, high);
 }
 
 void cuda_rope(Device *dev, Tensor x, Tensor table, Tensor positions, bool inverse)

@@ -12,10 +12,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "model/kernels/cuda/cuda.h"
 #include "model/kernels/cuda/launch.cuh"
 #include "model/kernels/cuda/launch_size.cuh"
+#include "model/kernels/cuda/ptx.cuh"
 
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
@@ -76,7 +78,21 @@ template <int N, class T> __device__ __forceinline__ void load(float (&x)[N], co
         x[i] = to_float(pack.at[i]);
 }
 
-/* Stores x in the N elements at p, rounded to nearest even; p must be aligned to N elements. */
+/* Sets word to the bits of x, rounded to nearest even in type T, as they will be stored. */
+template <class T, int N, int WORDS>
+__device__ __forceinline__ void words_of(uint32_t (&word)[WORDS], const float (&x)[N])
+{
+    static_assert(WORDS * 4 == N * (int)sizeof(T), "the elements fill the words");
+#pragma unroll
+    for (int i = 0; i < WORDS; i++)
+        if constexpr (sizeof(T) == sizeof(float))
+            word[i] = __float_as_uint(x[i]);
+        else
+            word[i] = pair<T>(x[2 * i], x[2 * i + 1]);
+}
+
+/* Stores x in the N elements at p, rounded to nearest even; p must be aligned to N elements. Stores
+ * to shared memory use this function, those to global memory store_global. */
 template <int N, class T> __device__ __forceinline__ void store(T *p, const float (&x)[N])
 {
     Pack<T, N> pack;
@@ -84,6 +100,37 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const floa
     for (int i = 0; i < N; i++)
         pack.at[i] = from_float<T>(x[i]);
     *reinterpret_cast<Pack<T, N> *>(p) = pack;
+}
+
+/* Does the same for elements in global memory, with a single instruction. */
+template <int N, class T> __device__ __forceinline__ void store_global(T *p, const float (&x)[N])
+{
+    if constexpr (N * sizeof(T) > sizeof(uint32_t)) {
+        uint32_t word[N * sizeof(T) / sizeof(uint32_t)];
+        words_of<T>(word, x);
+        store_words(p, word);
+    } else {
+        store(p, x);
+    }
+}
+
+/* Rounds every x to T, as it will be read back from storage, two elements at a time if N is even.
+ */
+template <class T, int N> __device__ __forceinline__ void round_all(float (&x)[N])
+{
+    if constexpr (sizeof(T) < sizeof(float) && N % 2 == 0) {
+        uint32_t word[N / 2];
+        Pack<T, N> pack;
+        words_of<T>(word, x);
+        memcpy(&pack, word, sizeof pack);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = to_float(pack.at[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = rounded<T>(x[i]);
+    }
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */

@@ -60,7 +60,7 @@ template <int N, class Y, class X> static __device__ __forceinline__ void conver
 {
     float value[N];
     load<N>(value, x);
-    store<N>(y, value);
+    store_global<N>(y, value);
 }
 
 /* Computes y = x, rounded to nearest even. Reads and writes each element once. */
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(CUT_THREADS) sum_kernel(Cut cut, D *dst, Sourc
         for (int i = 0; i < N; i++)
             sum[i] += term[i];
     }
-    store<N>(dst + pack * N, sum);
+    store_global<N>(dst + pack * N, sum);
 }
 
 template <class D, class S> static void sum_as(Device *dev, Tensor dst, const Tensor *src, int n)

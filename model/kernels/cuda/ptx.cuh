@@ -1,7 +1,8 @@
 /* ptx.cuh -- wraps the instructions that CUDA C++ does not offer: products of fragments (mma),
- * loads of 8 x 8 matrices (ldmatrix) and asynchronous copies to shared memory (cp.async). No other
- * file contains inline PTX. tests/emu has a file of the same name that runs on the CPU, and
- * tests/cuda/test_ptx*.cu check both against the PTX ISA.
+ * loads of 8 x 8 matrices (ldmatrix), asynchronous copies to shared memory (cp.async), stores of
+ * whole packs, and approximate functions. No other file contains inline PTX. tests/emu has a file
+ * of the same name that runs on the CPU, and tests/cuda/test_ptx*.cu check both against the PTX
+ * ISA.
  *
  * A fragment is a small matrix that is spread over the 32 lanes of a warp. Each register holds two
  * 16-bit elements; the one of the lower column (A, D) or row (B) is in the low half. With g = lane
@@ -52,7 +53,8 @@ __device__ __forceinline__ void mma<__half>(float (&d)[4], const uint32_t (&a)[4
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Packs two elements of a fragment into one register, each rounded to nearest even. */
+/* Packs two elements into one register, each rounded to nearest even. This is one instruction,
+ * which executes four times as fast as the conversion of a single element. */
 template <class T> __device__ __forceinline__ uint32_t pair(float low, float high);
 
 template <> __device__ __forceinline__ uint32_t pair<__nv_bfloat16>(float low, float high)
@@ -140,6 +142,25 @@ template <int N> static __device__ __forceinline__ void cp_async_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+/* ---- stores to global memory ----------------------------------------------------------------- */
+
+/* Store four (two) 32-bit words at p in one instruction; p must point to global memory and be
+ * aligned to 16 (8) bytes. The compiler splits an ordinary store of this size if its words were
+ * computed one by one. */
+static __device__ __forceinline__ void store_words(void *p, const uint32_t (&word)[4])
+{
+    asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(p)),
+                 "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+                 : "memory");
+}
+
+static __device__ __forceinline__ void store_words(void *p, const uint32_t (&word)[2])
+{
+    asm volatile("st.global.v2.b32 [%0], {%1,%2};" ::"l"(__cvta_generic_to_global(p)), "r"(word[0]),
+                 "r"(word[1])
+                 : "memory");
+}
+
 /* ---- functions ------------------------------------------------------------------------------- */
 
 /* Returns x, but hides from the compiler that the value is unchanged. The compiler therefore cannot
@@ -150,12 +171,22 @@ static __device__ __forceinline__ int unmoved(int x)
     return x;
 }
 
-/* Computes 2^x to about 2 ulp in one instruction. Results below 2^-126 become 0, and so does
- * 2^-infinity. */
+/* Computes 2^x in one instruction. By the PTX ISA the result is at most 2 ulp from the correctly
+ * rounded one. Results below 2^-126 become 0, and so does 2^-infinity; 2^0 is 1. */
 static __device__ __forceinline__ float exp2_approx(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Computes 1/x in one instruction. By the PTX ISA the error is at most 1 ulp; tests allow for
+ * results that are 1 ulp from the correctly rounded one. Arguments and results of less than 2^-126
+ * count as 0, and 1/infinity is 0. */
+static __device__ __forceinline__ float reciprocal_approx(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

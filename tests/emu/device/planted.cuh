@@ -181,6 +181,14 @@ static __global__ void __launch_bounds__(THREADS) vector_kernel(float *out, cons
     out[threadIdx.x] = v.x + v.w;
 }
 
+/* Stores a pack at out + at, or one at the start of shared memory. */
+static __global__ void __launch_bounds__(THREADS) pack_store_kernel(float *out, int at)
+{
+    DYN_SHARED(float, shared);
+    uint32_t word[4] = {0, 0, 0, 0};
+    store_words(at < 0 ? shared : out + at, word);
+}
+
 /* ---- asynchronous copies --------------------------------------------------------------------- */
 
 /* out = x (2, THREADS * 4) in two groups of copies. LEFT groups may be incomplete when the second

@@ -160,6 +160,8 @@ static void test_accesses_outside_device_memory_are_detected(void **)
          "wrote 4 bytes past an allocation of 40 bytes");
     DIES(LAUNCH(read_kernel, 1, THREADS, 0, 0, out, out, FLOATS + 8), "32 bytes past");
     DIES(LAUNCH(vector_kernel, 1, THREADS, 0, 0, out, out, 1), "not aligned|misaligned address");
+    DIES(LAUNCH(pack_store_kernel, 1, THREADS, 0, 0, out, 2), "is not a multiple of 16");
+    DIES(LAUNCH(pack_store_kernel, 1, THREADS, 64, 0, out, -1), "is in shared memory");
     DIES(float x = 1; LAUNCH(read_kernel, 1, THREADS, 0, 0, out, &x, 0),
                       "is no pointer into device memory", "read_kernel");
     DIES(CUDA_CHECK(cudaFree(out));
@@ -339,6 +341,16 @@ static void test_wrong_fragment_layouts_of_matrix_products_are_detected(void **)
     DIES(LAUNCH(half_product_kernel, 1, WARP, 0, 0, out), "mma");
 }
 
+static void test_approximate_functions_err_as_far_as_they_may(void **)
+{
+    int32_t most[2] = {0, 0}; /* otherwise tests of bounds would be easier to pass than on a GPU */
+    for (float x = 1; x < 2; x += 0x1p-8f) {
+        most[0] = max(most[0], abs(__float_as_int(exp2_approx(x)) - __float_as_int(exp2f(x))));
+        most[1] = max(most[1], abs(__float_as_int(reciprocal_approx(x)) - __float_as_int(1 / x)));
+    }
+    assert_true(most[0] == 2 && most[1] == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +363,7 @@ int main(void)
         cmocka_unit_test(test_allocations_and_host_waits_are_counted),
         cmocka_unit_test(test_misused_asynchronous_copies_are_detected),
         cmocka_unit_test(test_wrong_fragment_layouts_of_matrix_products_are_detected),
+        cmocka_unit_test(test_approximate_functions_err_as_far_as_they_may),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

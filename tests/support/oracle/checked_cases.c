@@ -17,6 +17,7 @@ static const OpCase check_cases[] = {
     {OP_add, .n = 9, .cols = 31},
     {OP_add, .n = 6, .cols = 65, .alias = 1},
     {OP_add, .n = 3, .cols = 17, .alias = 2},
+    {OP_add, .n = 5, .cols = 40, .alias = 1},
     {OP_sum, .n = 1, .groups = 1},
     {OP_sum, .n = 1031, .groups = 1, .alias = 1},
     {OP_sum, .n = 17, .groups = 2},
@@ -94,6 +95,7 @@ static const OpCase check_cases[] = {
     {OP_bias_residual, .n = 17, .cols = 33, .bias = true, .alias = 1},
     {OP_bias_residual, .n = 4, .cols = 19, .bias = true, .alias = 2},
     {OP_bias_residual, .n = 3, .cols = 70},
+    {OP_bias_residual, .n = 5, .cols = 40, .bias = true, .alias = 1},
 
     {OP_linear_forward, .n = 1, .cols = 1, .outputs = 1},
     {OP_linear_forward, .n = 3, .cols = 17, .outputs = 5, .bias = true},
@@ -143,6 +145,13 @@ static const OpCase check_cases[] = {
     {OP_activation_backward, .n = 17, .cols = 19, .activation = ACTIVATION_RELU2},
     {OP_activation_backward, .n = 7, .cols = 65, .activation = ACTIVATION_SWIGLU},
     {OP_activation_backward, .n = 7, .cols = 33, .activation = ACTIVATION_SWIGLU, .alias = 2},
+    /* Rows that divide into whole packs of 16 bytes. */
+    {OP_activation_forward, .n = 3, .cols = 72},
+    {OP_activation_forward, .n = 3, .cols = 72, .activation = ACTIVATION_RELU2},
+    {OP_activation_forward, .n = 5, .cols = 40, .activation = ACTIVATION_SWIGLU},
+    {OP_activation_backward, .n = 3, .cols = 72, .alias = 1},
+    {OP_activation_backward, .n = 3, .cols = 72, .activation = ACTIVATION_RELU2},
+    {OP_activation_backward, .n = 5, .cols = 40, .activation = ACTIVATION_SWIGLU, .alias = 2},
 
     {OP_rope, .n = 1, .cols = 2, .groups = 1, .table = 1},
     {OP_rope, .n = 17, .cols = 42, .groups = 3, .table = 9},

@@ -171,6 +171,29 @@ template <int N> static inline void cp_async_wait()
     emu_copy_wait(N);
 }
 
+/* ---- stores to global memory ----------------------------------------------------------------- */
+
+static inline void emu_store_words(void *p, const uint32_t *word, size_t bytes, EmuPlace place)
+{
+    const EmuBlock *block = emu_thread->block;
+    emu_thread->place = place;
+    if ((uintptr_t)p % bytes != 0)
+        emu_die("%s: address %p is not a multiple of %zu", place.what, p, bytes);
+    if ((uintptr_t)p - (uintptr_t)block->shared < block->launch->shared)
+        emu_die("%s: address %p is in shared memory", place.what, p);
+    memcpy(p, word, bytes);
+}
+
+static inline void store_words(void *p, const uint32_t (&word)[4], EMU_HERE)
+{
+    emu_store_words(p, word, sizeof word, EMU_PLACE("store_words"));
+}
+
+static inline void store_words(void *p, const uint32_t (&word)[2], EMU_HERE)
+{
+    emu_store_words(p, word, sizeof word, EMU_PLACE("store_words"));
+}
+
 /* ---- functions ------------------------------------------------------------------------------- */
 
 static inline int unmoved(int x)
@@ -178,10 +201,30 @@ static inline int unmoved(int x)
     return x;
 }
 
+/* Returns x, or the signed zero that an instruction with .ftz reads or writes instead. */
+static inline float emu_flushed(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
+}
+
+/* Returns y, the correctly rounded result for the argument x, moved up or down by at most `most`
+ * representable numbers, and flushed. Approximate instructions may err so much by the PTX ISA. How
+ * far depends on the bits of x, so equal arguments have equal results. */
+static inline float emu_approximate(float y, float x, unsigned most)
+{
+    unsigned mixed = (__float_as_uint(x) * 0x9e3779b1u) >> 8, step = mixed % (2 * most + 1);
+    if (y != y || isinf(y) || emu_flushed(y) == 0.0f) return emu_flushed(y);
+    return emu_flushed(__uint_as_float(__float_as_uint(y) + step - most));
+}
+
 static inline float exp2_approx(float x)
 {
-    float y = exp2f(x);
-    return y < 0x1p-126f ? 0.0f : y;
+    return emu_flushed(x) == 0.0f ? 1.0f : emu_approximate((float)exp2((double)x), x, 2);
+}
+
+static inline float reciprocal_approx(float x)
+{
+    return emu_approximate(1.0f / emu_flushed(x), x, 1);
 }
 
 #endif
