@@ -10,22 +10,24 @@ GradNorm grad_norm_create(ParamStore *store)
     /* These are not the shards that are updated: if several ranks hold a copy of a parameter, all
      * of them update it, but only one counts it. */
     GradNorm norm = {.n_shards = store->shards(store, PURPOSE_COUNT, NULL, 0)};
-    norm.shard = must_calloc((size_t)norm.n_shards, sizeof *norm.shard);
-    store->shards(store, PURPOSE_COUNT, norm.shard, norm.n_shards);
+    Shard *shard = must_calloc((size_t)norm.n_shards, sizeof *shard);
+    norm.grad = must_calloc((size_t)norm.n_shards, sizeof *norm.grad);
+    store->shards(store, PURPOSE_COUNT, shard, norm.n_shards);
+    for (int i = 0; i < norm.n_shards; i++)
+        norm.grad[i] = shard[i].grad;
+    free(shard);
     return norm;
 }
 
 void grad_norm_free(GradNorm *norm)
 {
-    free(norm->shard);
+    free(norm->grad);
     *norm = (GradNorm){0};
 }
 
 void grad_norm_add(const GradNorm *norm, Device *dev, StepStats *stats)
 {
-    /* Every shard continues the same sum, in the order of the list. So the order of additions is
-     * the same in every run, and the host never waits for a value. */
-    Tensor sum = tensor_1d(&stats->sq_norm, F64, 1);
-    for (int i = 0; i < norm->n_shards; i++)
-        op_sq_norm(dev, sum, norm->shard[i].grad);
+    /* The order of additions is that of the list, so it is the same in every run. The sum stays on
+     * the device, and the host does not wait for it. */
+    op_sq_norm(dev, tensor_1d(&stats->sq_norm, F64, 1), norm->grad, norm->n_shards);
 }

@@ -6,10 +6,10 @@
 #include "model/kernels/ops.h"
 #include "model/param/store.h"
 
-/* The shards that this rank counts. The list is made once per run, so that a step allocates
- * nothing. */
+/* The gradients of the shards that this rank counts. The list is made once per run, so that a step
+ * allocates nothing. */
 typedef struct {
-    Shard *shard;
+    Tensor *grad;
     int n_shards;
 } GradNorm;
 

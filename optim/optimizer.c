@@ -62,6 +62,7 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
     /* The store lists its shards unit by unit, so the shards of a unit are adjacent. A unit without
      * a shard on this rank keeps the value n_shards, so that a loop over its shards ends at
      * once. */
+    optimizer->range = must_calloc(n, sizeof *optimizer->range);
     optimizer->first_shard = must_calloc((size_t)store->table->n_units, sizeof(int));
     for (int u = 0; u < store->table->n_units; u++)
         optimizer->first_shard[u] = optimizer->n_shards;
@@ -71,6 +72,14 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
         if (i < *first) *first = i;
         own->shard = listed[i];
         plan_shard(own, config, store, arena);
+        optimizer->range[i] = (UpdateRange){
+            .weight = own->shard.weight,
+            .grad = own->shard.grad,
+            .master = own->slot[SLOT_MASTER],
+            .slot = {own->slot[SLOT_FIRST], own->slot[SLOT_FIRST + 1]},
+            .rounding = own->rounding,
+            .group = own->shard.group,
+        };
     }
     free(listed);
 }
@@ -78,6 +87,7 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
 void optimizer_free(Optimizer *optimizer)
 {
     free(optimizer->shard);
+    free(optimizer->range);
     free(optimizer->first_shard);
     *optimizer = (Optimizer){0};
 }
@@ -124,29 +134,42 @@ void optimizer_init(Optimizer *optimizer, Device *dev)
     }
 }
 
-static void update_shard(Optimizer *optimizer, OptimizerShard *own, Device *dev,
-                         const StepDecision *decision)
+/* Returns how many shards from `first` on, but before `end`, have weights of one type, so that one
+ * op can update them. */
+static int alike(const Optimizer *optimizer, int first, int end)
 {
-    Shard *shard = &own->shard;
-    OptimizerUpdate update = {
-        .weight = shard->weight,
-        .grad = shard->grad,
-        .slot = own->slot,
-        .constants = &optimizer->constants[shard->group],
-        .decision = decision,
-        .rounding = tensor_present(own->rounding.segments) ? &own->rounding : NULL,
-    };
-    optimizer->rule->update(dev, &update);
+    DType dtype = optimizer->range[first].weight.dtype;
+    int n = 1;
+    while (first + n < end && optimizer->range[first + n].weight.dtype == dtype)
+        n++;
+    return n;
+}
+
+/* Updates the shards `first` to `end`. */
+static void update_shards(Optimizer *optimizer, int first, int end, Device *dev,
+                          const StepDecision *decision)
+{
+    for (int n; first < end; first += n) {
+        n = alike(optimizer, first, end);
+        OptimizerUpdate update = {.range = optimizer->range + first,
+                                  .n = n,
+                                  .constants = optimizer->constants,
+                                  .decision = decision};
+        optimizer->rule->update(dev, &update);
+    }
 }
 
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision)
 {
-    int i = 0;
-    for (int u = 0; u < optimizer->table->n_units; u++) {
-        for (; i < optimizer->n_shards && optimizer->shard[i].shard.unit == u; i++)
-            update_shard(optimizer, &optimizer->shard[i], dev, decision);
-        store->publish(store, u);
+    int units = optimizer->table->n_units;
+    for (int u = 0, i = 0, first; u < units;) {
+        int part = store->publish_overlaps ? u + 1 : units; /* the part ends before this unit */
+        for (first = i; i < optimizer->n_shards && optimizer->shard[i].shard.unit < part; i++)
+            ;
+        update_shards(optimizer, first, i, dev, decision);
+        for (; u < part; u++)
+            store->publish(store, u);
     }
 }
 

@@ -3,8 +3,8 @@
  *
  * State is kept in named slots (tensors as long as the weights): the optimizer's own slots, and a
  * master copy for weights in 16-bit storage, unless bf16 weights are rounded stochastically and
- * need none. Slots are flat tensors parallel to the store's shards, so one op updates all
- * parameters of a shard. All state comes from one arena. Step count, learning rate and clip factor
+ * need none. Slots are flat tensors parallel to the store's shards. One op updates all shards, or
+ * those of a unit. All state comes from one arena. Step count, learning rate and clip factor
  * come from the StepDecision on the device. */
 #ifndef OPTIM_OPTIMIZER_H
 #define OPTIM_OPTIMIZER_H
@@ -27,6 +27,7 @@ typedef struct {
     GridPlace at;                              /* this rank's place in the grid */
     OptimizerConstants constants[GROUP_COUNT]; /* GROUP_NO_DECAY has weight_decay 0 */
     OptimizerShard *shard;
+    UpdateRange *range; /* per shard: the same tensors as the update's op takes them */
     int n_shards;
     int *first_shard; /* per unit: index of its first shard; n_shards if it has none here */
 } Optimizer;
@@ -46,8 +47,9 @@ size_t optimizer_bytes(const Config *config, ParamStore *store);
 void optimizer_init(Optimizer *optimizer, Device *dev);
 
 /* Updates every shard according to `decision`, which is on the device; does nothing if it says
- * skip. Publishes each unit as soon as it is updated, also units of which this rank has no shard.
- * The step's gradients must be complete. */
+ * skip. Then publishes every unit in order, also units of which this rank has no shard. If the
+ * store sends updated weights while later units are updated (publish_overlaps), each unit is
+ * updated by an op of its own and published at once. The step's gradients must be complete. */
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision);
 

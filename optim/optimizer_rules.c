@@ -3,6 +3,9 @@
 
 #include "model/core/check.h"
 
+_Static_assert((int)GROUP_COUNT <= (int)UPDATE_GROUPS,
+               "an update takes the constants of every group");
+
 /* ---- AdamW and Adam -------------------------------------------------------------------------- */
 
 static OptimizerConstants adamw_constants(const Config *config, double weight_decay)
@@ -18,8 +21,10 @@ static OptimizerConstants adamw_constants(const Config *config, double weight_de
 
 static void adamw_update(Device *dev, const OptimizerUpdate *u)
 {
-    op_adamw(dev, u->weight, u->grad, u->slot[SLOT_MASTER], u->slot[SLOT_FIRST],
-             u->slot[SLOT_FIRST + 1], u->decision, &u->constants->adamw, u->rounding);
+    AdamW hyper[GROUP_COUNT];
+    for (int group = 0; group < GROUP_COUNT; group++)
+        hyper[group] = u->constants[group].adamw;
+    op_adamw(dev, u->range, u->n, u->decision, hyper);
 }
 
 /* ---- SGD ------------------------------------------------------------------------------------- */
@@ -39,8 +44,10 @@ static OptimizerConstants sgd_constants(const Config *config, double weight_deca
 
 static void sgd_update(Device *dev, const OptimizerUpdate *u)
 {
-    op_sgd(dev, u->weight, u->grad, u->slot[SLOT_MASTER], u->slot[SLOT_FIRST], u->decision,
-           &u->constants->sgd, u->rounding);
+    Sgd hyper[GROUP_COUNT];
+    for (int group = 0; group < GROUP_COUNT; group++)
+        hyper[group] = u->constants[group].sgd;
+    op_sgd(dev, u->range, u->n, u->decision, hyper);
 }
 
 /* ---- the table of optimizers ----------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* optimizer_rules.h -- the optimizers as a table with one row each: the state it keeps per
- * parameter, its constants, and the op that updates a range of weights.
+ * parameter, its constants, and the op that updates ranges of weights.
  *
  * The row is all that the rest of the program uses: memory plans, checkpoints and benchmarks read
  * it. The arithmetic itself is in model/kernels/update_rule.h. */
@@ -8,6 +8,7 @@
 
 #include "configs/config.h"
 #include "model/kernels/ops.h"
+#include "model/param/param.h"
 
 /* Slots are the state tensors that belong to a weight; each has the weight's length. The first is
  * the master copy of 16-bit weights, which depends on the storage type, not on the optimizer. The
@@ -20,13 +21,12 @@ typedef union {
     Sgd sgd;
 } OptimizerConstants;
 
-/* The operands of one update: flat, dense, of equal length. */
+/* The operands of one update. */
 typedef struct {
-    Tensor weight, grad;
-    const Tensor *slot; /* SLOT_MAX tensors; absent if there is no such state */
-    const OptimizerConstants *constants;
-    const StepDecision *decision; /* in device memory */
-    const Rounding *rounding;     /* NULL: weights are rounded to nearest */
+    const UpdateRange *range; /* n ranges; a range's group is its ParamGroup */
+    int n;
+    const OptimizerConstants *constants; /* of each ParamGroup */
+    const StepDecision *decision;        /* in device memory */
 } OptimizerUpdate;
 
 typedef struct {

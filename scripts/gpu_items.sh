@@ -60,7 +60,7 @@ items=( # name | limit | command | what
     "ptx|15|programs cuda/test_ptx cuda/test_ptx_memory|every PTX wrapper: which thread holds which element, copies, arithmetic"
     "probe|60|probes cublaslt|cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
     "nccl.self|20|programs cuda/test_nccl_self|NCCL's functions as the program declares them: three communicators of one rank, each verb, groups, streams"
-    "bits|20|programs kernels/test_ops_step kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
+    "bits|20|programs kernels/test_ops_step kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_updates cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
     "ops|60|programs kernels/test_ops|every op, dtype and odd shape against the oracle"
     "ops.more|40|programs kernels/test_ops_gelu kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors kernels/test_ops_sum kernels/test_ops_loss_cut kernels/test_ops_slices|GELU epilogues, initial weights, sums of several tensors, losses cut by columns, slices of tensors"
     "gradients|40|programs cuda/test_model_cuda model/test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"

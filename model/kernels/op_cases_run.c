@@ -56,12 +56,14 @@ static void run_optimizer(Device *dev, const OpCase *c, const Tensor t[],
 {
     AdamW adamw = op_case_adamw(c);
     Sgd sgd = op_case_sgd(c);
-    Rounding stochastic = {.seed = CASE_SEED, .segments = t[c->op == OP_adamw ? 5 : 4]};
-    const Rounding *rounding = c->stochastic ? &stochastic : NULL;
+    UpdateRange range = {.weight = t[0], .grad = t[1], .master = t[2], .slot = {t[3]}};
+    if (c->op == OP_adamw) range.slot[1] = t[4];
+    if (c->stochastic)
+        range.rounding = (Rounding){.seed = CASE_SEED, .segments = t[c->op == OP_adamw ? 5 : 4]};
     switch (c->op) {
-    case OP_sq_norm: op_sq_norm(dev, t[0], t[1]); break;
-    case OP_adamw: op_adamw(dev, t[0], t[1], t[2], t[3], t[4], decision, &adamw, rounding); break;
-    default: op_sgd(dev, t[0], t[1], t[2], t[3], decision, &sgd, rounding); break;
+    case OP_sq_norm: op_sq_norm(dev, t[0], &t[1], 1); break;
+    case OP_adamw: op_adamw(dev, &range, 1, decision, &adamw); break;
+    default: op_sgd(dev, &range, 1, decision, &sgd); break;
     }
 }
 

@@ -48,11 +48,10 @@ OP(loss_terms, (Device * dev, Tensor terms, Tensor logits, Tensor targets, Tenso
 OP(loss_finish, (Device * dev, Tensor losses, Tensor logits, Tensor targets, Tensor most,
                  Tensor terms, int64_t first_col, int64_t vocab_size, Tensor scale, bool backward))
 OP(loss_sum, (Device * dev, Tensor stats, Tensor losses, Tensor targets))
-OP(sq_norm, (Device * dev, Tensor stats, Tensor x))
+OP(sq_norm, (Device * dev, Tensor stats, const Tensor *x, int n))
 OP(step_decide, (Device * dev, StepState *state, StepStats *stats, StepDecision *decision,
                  Tensor lr_table, const StepConstants *constants))
-OP(adamw,
-   (Device * dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
-    const StepDecision *decision, const AdamW *hyper, const Rounding *rounding))
-OP(sgd, (Device * dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-         const StepDecision *decision, const Sgd *hyper, const Rounding *rounding))
+OP(adamw, (Device * dev, const UpdateRange *range, int n, const StepDecision *decision,
+           const AdamW *hyper))
+OP(sgd,
+   (Device * dev, const UpdateRange *range, int n, const StepDecision *decision, const Sgd *hyper))

@@ -69,6 +69,28 @@ typedef struct {
     Tensor segments; /* (S, SEGMENT_WORDS) i64 dense: Segments in ascending order of start */
 } Rounding;
 
+/* A range of weights for op_adamw and op_sgd, with its gradient and the state of the optimizer:
+ * flat, dense tensors of equal length. */
+typedef struct {
+    Tensor weight, grad;
+    Tensor master;     /* absent: the weight itself is updated */
+    Tensor slot[2];    /* adamw: averages of the gradient and of its square; sgd: momentum */
+    Rounding rounding; /* without segments, weights are rounded to nearest even */
+    int group;         /* which of the call's hyperparameters apply, below UPDATE_GROUPS */
+} UpdateRange;
+
+/* Largest number of different hyperparameters in a call of op_adamw or op_sgd. */
+enum { UPDATE_GROUPS = 2 };
+
+/* Returns how many hyperparameters a call with these ranges reads: the largest group plus 1. */
+static inline int update_groups(const UpdateRange *range, int n)
+{
+    int groups = 0;
+    for (int i = 0; i < n; i++)
+        if (range[i].group >= groups) groups = range[i].group + 1;
+    return groups;
+}
+
 typedef struct OpTable {
 #define OP(name, arguments) void(*name) arguments;
 #define OP_WITHOUT_CUDA     OP
@@ -276,28 +298,30 @@ void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets);
  * bits as one over the whole range. With other cuts, such as shards, the bits are the same for
  * every rank with the same cuts. */
 #define SQ_NORM_BLOCK 4096
-/* Computes stats (1) f64 += sum of x^2: double partial sums of SQ_NORM_BLOCK elements, added in
- * ascending order. x dense. */
-void op_sq_norm(Device *dev, Tensor stats, Tensor x);
+/* Computes stats (1) f64 += sum of the squares of all elements of x[0], x[1], ..., x[n - 1]: double
+ * partial sums of SQ_NORM_BLOCK elements, which begin anew with every tensor, added in ascending
+ * order. So the bits are those of n calls with one tensor each. All of one storage type, dense;
+ * n >= 0. */
+void op_sq_norm(Device *dev, Tensor stats, const Tensor *x, int n);
 /* Turns the step's sums into a decision and advances the state. Overflow or non-finite gradients
  * skip the update (lr and t do not advance, samples do), the loss scale changes as in DeepSpeed,
  * and clip = max_norm / (norm + 1e-6) if that is below 1. lr_table (n) f64: lr of update i (the
  * last one is used for all later updates). Clears stats. */
 void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
                     Tensor lr_table, const StepConstants *constants);
-/* Updates a range of weights in one pass; all tensors are flat, dense and have n elements. g = grad
- * * decision->grad_scale; AdamW (Loshchilov, Hutter, arXiv:1711.05101), or Adam with L2 if not
- * decoupled. master (compute dtype) is updated and rounded into weight (storage); without a master
- * the weight itself is updated. Weights are rounded to nearest even. With `rounding` (NULL:
- * without), allowed for bf16 weights without a master, they are rounded up or down at random so
- * that the expected value is exact (rounding_rule.h). Does nothing if !decision->apply. The bits
- * are the same on every backend, for every thread count and however the range is divided. */
-void op_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-              Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
-              const Rounding *rounding);
-/* Updates a range by torch.optim.SGD's rule: momentum (compute, absent when 0), dampening from the
- * second update on, nesterov; otherwise as op_adamw. */
-void op_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-            const StepDecision *decision, const Sgd *hyper, const Rounding *rounding);
+/* Updates n >= 0 ranges of weights in one pass. g = grad * decision->grad_scale; AdamW (Loshchilov,
+ * Hutter, arXiv:1711.05101), or Adam with L2 if not decoupled, with the hyperparameters
+ * hyper[range.group]. master (compute dtype) is updated and rounded into weight (storage); without
+ * a master the weight itself is updated. Weights are rounded to nearest even. With `rounding`,
+ * allowed for bf16 weights without a master, they are rounded up or down at random so that the
+ * expected value is exact (rounding_rule.h). All ranges have the same types, the same operands and
+ * the same seed. Does nothing if !decision->apply. The bits are the same on every backend, for
+ * every thread count and however weights are divided into ranges. */
+void op_adamw(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
+              const AdamW *hyper);
+/* Updates ranges by torch.optim.SGD's rule: momentum (slot[0], compute, absent when 0), dampening
+ * from the second update on, nesterov; otherwise as op_adamw. */
+void op_sgd(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
+            const Sgd *hyper);
 
 #endif

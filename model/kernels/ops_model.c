@@ -189,12 +189,18 @@ void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets)
 /* ---- optimizer --------------------------------------------------------------------------------
  */
 
-void op_sq_norm(Device *dev, Tensor stats, Tensor x)
+void op_sq_norm(Device *dev, Tensor stats, const Tensor *x, int n)
 {
+    expect_argument(OP_sq_norm, n >= 0, "the number of tensors is not negative", n);
     expect_typed(OP_sq_norm, OPERAND(stats), F64, 1, OPERAND(stats));
-    expect_vector(OP_sq_norm, OPERAND(x), tensor_count(x), OPERAND(x));
-    expect_storage(OP_sq_norm, OPERAND(x), OPERAND(x));
-    RUN(sq_norm, x.dtype, dev, stats, x);
+    if (n == 0) return;
+    Operand first = {.name = "the first x", .tensor = x[0]};
+    for (int i = 0; i < n; i++) {
+        Operand each = {.name = "an x", .tensor = x[i]};
+        expect_vector(OP_sq_norm, each, tensor_count(x[i]), each);
+        expect_storage(OP_sq_norm, each, first);
+    }
+    RUN(sq_norm, x[0].dtype, dev, stats, x, n);
 }
 
 void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
@@ -220,10 +226,9 @@ static void check_slot(OpId op, Operand slot, bool required, Operand weight)
 
 /* Checks the operands of stochastic rounding: bf16 weights without master weights, and a table of
  * segments. */
-static void check_rounding(OpId op, const Rounding *rounding, Operand weight, Operand master)
+static void check_rounding(OpId op, Tensor segments, Operand weight, Operand master)
 {
-    if (rounding == NULL) return;
-    Tensor segments = rounding->segments;
+    if (!tensor_present(segments)) return;
     expect(op, weight.tensor.dtype == BF16 && !tensor_present(master.tensor),
            "only bf16 without a master is rounded stochastically", weight, master);
     expect(op, segments.ndim == 2 && segments.dim[0] > 0 && segments.dim[1] == SEGMENT_WORDS,
@@ -231,36 +236,61 @@ static void check_rounding(OpId op, const Rounding *rounding, Operand weight, Op
     expect_typed(op, OPERAND(segments), I64, segments.dim[0] * SEGMENT_WORDS, weight);
 }
 
-static void check_update(OpId op, Operand weight, Operand grad, Operand master,
-                         const StepDecision *decision, const void *hyper, const Rounding *rounding)
+/* Requires that both tensors have one type, or that both are absent. */
+static void expect_alike(OpId op, const char *name, Tensor each, Tensor first)
 {
-    expect_argument(op, decision && hyper, "the decision and the constants are there", 0);
-    expect_vector(op, weight, tensor_count(weight.tensor), weight);
+    bool alike = tensor_present(each) == tensor_present(first) && each.dtype == first.dtype;
+    expect(op, alike, "all ranges have the same operands and types", (Operand){name, each},
+           (Operand){"that of the first range", first});
+}
+
+static void check_range(OpId op, const UpdateRange *range, const UpdateRange *first)
+{
+    Operand weight = {"weight", range->weight}, grad = {"grad", range->grad},
+            master = {"master", range->master};
+    expect_vector(op, weight, tensor_count(range->weight), weight);
     expect_storage(op, weight, weight);
-    expect_vector(op, grad, tensor_count(weight.tensor), weight);
+    expect_vector(op, grad, tensor_count(range->weight), weight);
     expect_gradient(op, grad, weight);
     expect_apart(op, grad, weight);
     check_slot(op, master, false, weight);
-    check_rounding(op, rounding, weight, master);
+    check_slot(op, (Operand){"slot[0]", range->slot[0]}, op == OP_adamw, weight);
+    check_slot(op, (Operand){"slot[1]", range->slot[1]}, op == OP_adamw, weight);
+    check_rounding(op, range->rounding.segments, weight, master);
+    expect_alike(op, "weight", range->weight, first->weight);
+    expect_alike(op, "grad", range->grad, first->grad);
+    expect_alike(op, "master", range->master, first->master);
+    expect_alike(op, "slot[0]", range->slot[0], first->slot[0]);
+    expect_alike(op, "segments", range->rounding.segments, first->rounding.segments);
+    expect_argument(op, range->rounding.seed == first->rounding.seed, "all ranges have one seed",
+                    (long long)range->rounding.seed);
+    expect_argument(op, range->group >= 0 && range->group < UPDATE_GROUPS,
+                    "the group is less than UPDATE_GROUPS", range->group);
 }
 
-void op_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-              Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
-              const Rounding *rounding)
+static void check_update(OpId op, const UpdateRange *range, int n, const StepDecision *decision,
+                         const void *hyper)
 {
-    OpId op = OP_adamw;
-    check_update(op, OPERAND(weight), OPERAND(grad), OPERAND(master), decision, hyper, rounding);
-    check_slot(op, OPERAND(exp_avg), true, OPERAND(weight));
-    check_slot(op, OPERAND(exp_avg_sq), true, OPERAND(weight));
-    RUN(adamw, weight.dtype, dev, weight, grad, master, exp_avg, exp_avg_sq, decision, hyper,
-        rounding);
+    expect_argument(op, n >= 0, "the number of ranges is not negative", n);
+    expect_argument(op, decision && hyper, "the decision and the hyperparameters are there", 0);
+    for (int i = 0; i < n; i++)
+        check_range(op, &range[i], range);
 }
 
-void op_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-            const StepDecision *decision, const Sgd *hyper, const Rounding *rounding)
+void op_adamw(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
+              const AdamW *hyper)
 {
-    check_update(OP_sgd, OPERAND(weight), OPERAND(grad), OPERAND(master), decision, hyper,
-                 rounding);
-    check_slot(OP_sgd, OPERAND(momentum), hyper->momentum != 0, OPERAND(weight));
-    RUN(sgd, weight.dtype, dev, weight, grad, master, momentum, decision, hyper, rounding);
+    check_update(OP_adamw, range, n, decision, hyper);
+    if (n > 0) RUN(adamw, range->weight.dtype, dev, range, n, decision, hyper);
+}
+
+void op_sgd(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
+            const Sgd *hyper)
+{
+    check_update(OP_sgd, range, n, decision, hyper);
+    for (int i = 0; i < n; i++)
+        expect_argument(OP_sgd,
+                        hyper[range[i].group].momentum == 0 || tensor_present(range[i].slot[0]),
+                        "momentum has a slot", i);
+    if (n > 0) RUN(sgd, range->weight.dtype, dev, range, n, decision, hyper);
 }

@@ -64,6 +64,9 @@ struct ParamStore {
     /* Makes the updated weights of a unit visible to the other ranks. All ranks call it, for the
      * same units in the same order, whether they have a shard of them or not. */
     void (*publish)(ParamStore *, int unit);
+    /* Whether publish may send weights while later units are still updated. If not, all units are
+     * updated before the first one is published. */
+    bool publish_overlaps;
 };
 
 #endif

@@ -219,6 +219,7 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
     s->grid = grid;
     s->options = *options;
     if (grid->shard.size == 1) s->options.stage = 0;
+    s->base.publish_overlaps = s->options.stage > 0 && options->overlap_comm;
     s->unit = must_calloc(units, sizeof *s->unit);
     zero_layout_units(s);
     zero_layout_memory(s, &arenas);

@@ -162,14 +162,14 @@ KERNELS = [
            logits, 2, shared=256, loops=(1,), also=('mufu',)),
     kernel('loss_finish', 'loss_cut', 'loss_finish_kernel<bf16,8>', 512, 4, '8 x 32 logits', lambda m: logits(m) / 256, logits, 4,
            shared=256, loops=(1,)),
-    kernel('sq_norm, f32', 'optimizer', 'sq_norm_kernel<float>', 128, 12, '16 x 32 weights',
+    kernel('sq_norm, f32', 'sq_norm', 'sq_norm_kernel<float>', 128, 12, '16 x 32 weights',
            lambda m: parameters(m) / 512, parameters, 4, loops=(1,)),
     kernel('adamw, f32 gradients', 'optimizer', 'adamw_kernel<bf16,float,4,ToNearest>', 256, 4, '4 x 32 weights',
-           lambda m: parameters(m) / 128, parameters, 30, shared=64, loops=(1,)),
+           lambda m: parameters(m) / 128, parameters, 30, loops=(1,)),
     kernel('adamw, stochastic', 'optimizer', 'adamw_kernel<bf16,bf16,4,Stochastic>', 256, 4, '4 x 32 weights',
-           lambda m: parameters(m) / 128, parameters, 22, shared=64, loops=(1,)),
+           lambda m: parameters(m) / 128, parameters, 22, loops=(1,), trips=(0,)),
     kernel('sgd, f32 gradients', 'optimizer', 'sgd_kernel<bf16,float,4,ToNearest>', 256, 4, '4 x 32 weights',
-           lambda m: parameters(m) / 128, parameters, 22, shared=64, loops=(1,)),
+           lambda m: parameters(m) / 128, parameters, 22, loops=(1,)),
 ]
 
 # ---- a training step -------------------------------------------------------------------------------------------------
@@ -188,7 +188,6 @@ def step_kernels(m):
     narrow = m.C <= 32 * 32
     one_block = '' if narrow else ', a block a row'
     size = ', head size %d' % m.D
-    updates = 3 * (m.L + 1)  # an estimate: a launch for each optimizer group of each unit
     step = [
         ('token_forward', 1, 1),
         ('table_sums', 1, 1),
@@ -200,8 +199,8 @@ def step_kernels(m):
         ('flash_backward_query' + size, m.L, 1),
         ('flash_backward_key' + size, m.L, 1),
         ('loss' if 2 * m.V <= 227 << 10 else 'loss, a row read twice', head_chunks(m)[0], 1 / head_chunks(m)[0]),
-        ('sq_norm, f32', updates, 1 / updates),
-        ('adamw, f32 gradients', updates, 1 / updates),
+        ('sq_norm, f32', 1, 1),
+        ('adamw, f32 gradients', 1, 1),
     ]
     if m.gpt:
         return step + [('position_add', 1, 1), ('activation_forward, GELU', m.L, 1), ('column_sums', m.L, 1),
@@ -211,7 +210,7 @@ def step_kernels(m):
 
 def small_launches(m):
     """Returns how many launches of a step take a few microseconds: sums of partial sums, sorting of tokens, decisions."""
-    return (2 * m.L + 1) + (2 * m.L if m.gpt else 0) + 5 + 3 * (m.L + 1) + 3
+    return (2 * m.L + 1) + (2 * m.L if m.gpt else 0) + 5 + 5
 
 
 def block_products(m):

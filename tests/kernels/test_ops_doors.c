@@ -145,7 +145,7 @@ static void not_dense(Device *dev)
     Tensor x = here(0, 3, 4);
     x.ld = 5;
     double sum = 0;
-    op_sq_norm(dev, tensor_1d(&sum, F64, 1), x);
+    op_sq_norm(dev, tensor_1d(&sum, F64, 1), &x, 1);
 }
 
 static void overlapping(Device *dev)

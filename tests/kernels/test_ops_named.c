@@ -222,11 +222,11 @@ static void a_norm_computed_in_parts_has_the_bits_of_one_call(void **state)
         double sums[2] = {0.125, 0.125};
         Tensor far = device_put(dev, tensor_1d(x, F32, N));
         double *far_sums = device_put_bytes(dev, sums, sizeof sums);
-        op_sq_norm(dev, tensor_1d(far_sums, F64, 1), far);
+        op_sq_norm(dev, tensor_1d(far_sums, F64, 1), &far, 1);
         for (int64_t at = 0; at < N; at += 2 * SQ_NORM_BLOCK) {
             int64_t n = at + 2 * SQ_NORM_BLOCK < N ? 2 * SQ_NORM_BLOCK : N - at;
-            op_sq_norm(dev, tensor_1d(far_sums + 1, F64, 1),
-                       tensor_1d((float *)far.data + at, F32, n));
+            Tensor part = tensor_1d((float *)far.data + at, F32, n);
+            op_sq_norm(dev, tensor_1d(far_sums + 1, F64, 1), &part, 1);
         }
         device_take_bytes(dev, sums, far_sums, sizeof sums);
         device_drop(dev, far);
@@ -245,7 +245,7 @@ static void bug_18_the_norm_is_accumulated_in_f64(void **state)
         Device *dev = &devices.item[i].device;
         Tensor far = device_put(dev, tensor_1d(x, F32, 3));
         double *far_sum = device_put_bytes(dev, &sum, sizeof sum);
-        op_sq_norm(dev, tensor_1d(far_sum, F64, 1), far);
+        op_sq_norm(dev, tensor_1d(far_sum, F64, 1), &far, 1);
         device_take_bytes(dev, &sum, far_sum, sizeof sum);
         device_drop(dev, far);
         assert_true(fabs(sum / (2.0 * (double)x[0] * (double)x[0]) - 1) < 1e-15);

@@ -97,10 +97,14 @@ static void update(Device *dev, int rule, Tensor w, Tensor g, Tensor m, Tensor v
                    .decoupled = true,
                    .bias_correction = true};
     Sgd sgd = {.momentum = rule == 2 ? 0.9 : 0, .weight_decay = 0.1};
+    UpdateRange range = {.weight = w, .grad = g, .slot = {m, v}};
+    if (rounding) range.rounding = *rounding;
+    if (rule == 1) range.slot[0] = NO_TENSOR;
+    if (rule > 0) range.slot[1] = NO_TENSOR;
     if (rule == 0)
-        op_adamw(dev, w, g, NO_TENSOR, m, v, decision, &adamw, rounding);
+        op_adamw(dev, &range, 1, decision, &adamw);
     else
-        op_sgd(dev, w, g, NO_TENSOR, rule == 2 ? m : NO_TENSOR, decision, &sgd, rounding);
+        op_sgd(dev, &range, 1, decision, &sgd);
 }
 
 /* Computes the updated weights before rounding: the same update on f32 weights. */
@@ -258,7 +262,7 @@ static int ups_of(Device *dev, uint64_t seed, uint64_t stream, int64_t t, uint16
     Tensor host = tensor_1d(out, BF16, n), w = device_put(dev, host),
            g = device_put(dev, tensor_1d(grad, F32, n));
     StepDecision *on_device = device_put_bytes(dev, &d, sizeof d);
-    op_sgd(dev, w, g, NO_TENSOR, NO_TENSOR, on_device, &sgd, &rounding);
+    op_sgd(dev, &(UpdateRange){.weight = w, .grad = g, .rounding = rounding}, 1, on_device, &sgd);
     device_take(dev, host, w);
     device_drop(dev, g);
     device_drop(dev, rounding.segments);

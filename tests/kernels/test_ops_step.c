@@ -218,12 +218,16 @@ static void update(Device *dev, Slots *host, const StepDecision *decision, bool 
                    .decoupled = true,
                    .bias_correction = true};
     Sgd sgd = {.momentum = 0.9, .weight_decay = 0.1};
-    Tensor w = tensor_1d(s->weight, BF16, ELEMENTS), g = tensor_1d(s->grad, F32, ELEMENTS);
-    Tensor master = tensor_1d(s->master, F32, ELEMENTS), m = tensor_1d(s->slot[0], F32, ELEMENTS);
-    if (adam)
-        op_adamw(dev, w, g, master, m, tensor_1d(s->slot[1], F32, ELEMENTS), d, &adamw, NULL);
-    else
-        op_sgd(dev, w, g, master, m, d, &sgd, NULL);
+    UpdateRange range = {.weight = tensor_1d(s->weight, BF16, ELEMENTS),
+                         .grad = tensor_1d(s->grad, F32, ELEMENTS),
+                         .master = tensor_1d(s->master, F32, ELEMENTS),
+                         .slot = {tensor_1d(s->slot[0], F32, ELEMENTS)}};
+    if (adam) {
+        range.slot[1] = tensor_1d(s->slot[1], F32, ELEMENTS);
+        op_adamw(dev, &range, 1, d, &adamw);
+    } else {
+        op_sgd(dev, &range, 1, d, &sgd);
+    }
     device_take_bytes(dev, host, s, sizeof *host);
     device_release(dev, d, sizeof *d);
 }
@@ -234,7 +238,7 @@ static double squares(Device *dev, const float *x, int64_t n)
     double sum = 0;
     Tensor far = device_put(dev, tensor_1d((void *)(uintptr_t)x, F32, n));
     double *far_sum = device_put_bytes(dev, &sum, sizeof sum);
-    op_sq_norm(dev, tensor_1d(far_sum, F64, 1), far);
+    op_sq_norm(dev, tensor_1d(far_sum, F64, 1), &far, 1);
     device_take_bytes(dev, &sum, far_sum, sizeof sum);
     device_drop(dev, far);
     return sum;
@@ -290,9 +294,11 @@ static void tiny_updates_move_a_bf16_weight(Device *dev)
     }
     Slots *far = device_put_bytes(dev, &s, sizeof s);
     StepDecision *far_d = device_put_bytes(dev, &d, sizeof d);
+    UpdateRange range = {.weight = tensor_1d(far->weight, BF16, ELEMENTS),
+                         .grad = tensor_1d(far->grad, F32, ELEMENTS),
+                         .master = tensor_1d(far->master, F32, ELEMENTS)};
     for (int k = 0; k < 1000; k++)
-        op_sgd(dev, tensor_1d(far->weight, BF16, ELEMENTS), tensor_1d(far->grad, F32, ELEMENTS),
-               tensor_1d(far->master, F32, ELEMENTS), NO_TENSOR, far_d, &sgd, NULL);
+        op_sgd(dev, &range, 1, far_d, &sgd);
     device_take_bytes(dev, &s, far, sizeof s);
     device_release(dev, far_d, sizeof d);
     for (int i = 0; i < ELEMENTS; i++)
@@ -317,8 +323,10 @@ static void sgd_dampens_from_the_second_update(void **state)
     for (int i = 0; i < 2; i++) {
         d.update = i + 1;
         if (i == 0) buffer = 0;
-        op_sgd(&devices.item[0].device, tensor_1d(&w, F64, 1), tensor_1d(&g, F64, 1), NO_TENSOR,
-               tensor_1d(&buffer, F64, 1), &d, &sgd, NULL);
+        UpdateRange range = {.weight = tensor_1d(&w, F64, 1),
+                             .grad = tensor_1d(&g, F64, 1),
+                             .slot = {tensor_1d(&buffer, F64, 1)}};
+        op_sgd(&devices.item[0].device, &range, 1, &d, &sgd);
         assert_true(near(buffer, i == 0 ? 2 : 0.9 * 2 + 0.5 * 2));
         assert_true(near(w, i == 0 ? 0.8 : 0.8 - 0.28));
     }

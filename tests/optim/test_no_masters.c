@@ -54,7 +54,7 @@ static double last_losses(Way way, double lr, double *first)
     optimizer_plan(&o, &c, f.params, &arena);
     optimizer_init(&o, &f.dev);
     for (int i = 0; way == NEAREST && i < o.n_shards; i++)
-        o.shard[i].rounding.segments = NO_TENSOR;
+        o.range[i].rounding.segments = NO_TENSOR;
     for (int step = 0; step < STEPS; step++) {
         double loss = fixture_backward(&f);
         StepDecision d = {.apply = 1, .update = step + 1, .lr = lr, .grad_scale = 1};

@@ -88,10 +88,9 @@ static void check_rule(const Config *c, DType storage, double tolerance)
     Optimizer o = open_optimizer(s, c, &memory);
     Plain plain[UNITS] = {0};
     int update = 0;
-    for (int u = 0; u < UNITS; u++) {
+    for (int u = 0; u < UNITS; u++)
         for (int i = 0; i < SIZE; i++)
             plain[u].w[i] = dtype_get(storage, s->weight[u].data, i);
-    }
     for (int step = 0; step < 6; step++) {
         bool apply = step != 2;
         double lr = 0.01 * (1 + step), scale = 0.25 * (1 + step % 3);
@@ -291,6 +290,33 @@ static void test_a_step_publishes_every_unit_once_and_in_order(void **state)
     store_close(s);
 }
 
+/* Notes a weight of the last unit when unit 0 is published. */
+static float last_then;
+static void note_publish(ParamStore *base, int unit)
+{
+    if (unit == 0) last_then = *(float *)((Store *)base)->weight[UNITS - 1].data;
+}
+
+/* Only a store that sends weights while later units are updated gets each unit on its own. */
+static void test_units_are_updated_one_by_one_only_if_they_are_sent_meanwhile(void **state)
+{
+    (void)state;
+    Config c = optimizer_config(OPTIMIZER_ADAMW);
+    StepDecision d = {.apply = 1, .update = 1, .lr = 0.1, .grad_scale = 1};
+    for (int overlaps = 0; overlaps < 2; overlaps++) {
+        Store *s = store_open(F32, F32);
+        void *memory;
+        Optimizer o = open_optimizer(s, &c, &memory);
+        float *last = s->weight[UNITS - 1].data, before = *last;
+        s->base.publish_overlaps = overlaps;
+        s->base.publish = note_publish;
+        optimizer_step(&o, &s->dev, &s->base, &d);
+        assert_true(*last != before && (last_then == before) == overlaps);
+        close_optimizer(&o, memory);
+        store_close(s);
+    }
+}
+
 static void check_slots(OptimizerType type, double momentum, DType storage, const char *want)
 {
     Config c = optimizer_config(type);
@@ -365,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_bug_37_only_rows_with_weight_decay_change_without_gradient),
         cmocka_unit_test(test_bug_42_a_skipped_step_does_not_advance_bias_correction),
         cmocka_unit_test(test_a_step_publishes_every_unit_once_and_in_order),
+        cmocka_unit_test(test_units_are_updated_one_by_one_only_if_they_are_sent_meanwhile),
         cmocka_unit_test(test_each_optimizer_and_dtype_has_the_expected_slots),
         cmocka_unit_test(test_optimizer_bytes_counts_exactly_the_slots),
         cmocka_unit_test(test_bug_13_14_the_norm_counts_each_shard_once),

@@ -59,16 +59,21 @@ static void sq_norm_body(void *context, int64_t task, int worker)
     }
 }
 
-void CPU(sq_norm)(Device *dev, Tensor stats, Tensor x)
+static void sq_norm_of(Device *dev, double *sum, Tensor x)
 {
     int64_t n = tensor_count(x), blocks = (n + SQ_NORM_BLOCK - 1) / SQ_NORM_BLOCK;
-    double *sum = stats.data;
     SquareSumJob job = {.x = tensor_flat(x), .tasks = tasks_for(dev, n)};
     job.partial = pool_workspace(dev->pool, 0, sizeof(double) * (size_t)blocks);
     pool_run(dev->pool, job.tasks, sq_norm_body, &job);
     /* Added here rather than in the tasks, so that the order does not depend on the threads. */
     for (int64_t i = 0; i < blocks; i++)
         *sum += job.partial[i];
+}
+
+void CPU(sq_norm)(Device *dev, Tensor stats, const Tensor *x, int n)
+{
+    for (int i = 0; i < n; i++)
+        sq_norm_of(dev, stats.data, x[i]);
 }
 
 /* ---- decision -------------------------------------------------------------------------------- */
@@ -84,9 +89,8 @@ void CPU(step_decide)(Device *dev, StepState *state, StepStats *stats, StepDecis
 /* ---- updates --------------------------------------------------------------------------------- */
 
 typedef struct {
-    Tensor weight, grad, master, slot1, slot2; /* slots: m and v; momentum */
+    const UpdateRange *range;
     UpdateConstants c;
-    const Rounding *rounding; /* NULL: to nearest */
     int64_t update, tasks;
 } UpdateJob;
 
@@ -141,13 +145,14 @@ static void noise_of(uint32_t *noise, const Rounding *rounding, int64_t update, 
 /* The span's values as weights. */
 static void weights_store(const UpdateJob *job, Span s, const real *q)
 {
-    if (job->rounding == NULL) {
-        reals_store(job->weight.dtype, span_address(job->weight, s), q, s.n);
+    const UpdateRange *r = job->range;
+    if (!tensor_present(r->rounding.segments)) {
+        reals_store(r->weight.dtype, span_address(r->weight, s), q, s.n);
         return;
     }
-    uint16_t *weight = span_address(job->weight, s);
+    uint16_t *weight = span_address(r->weight, s);
     uint32_t noise[SPAN];
-    noise_of(noise, job->rounding, job->update, s.col, s.n);
+    noise_of(noise, &r->rounding, job->update, s.col, s.n);
     for (int64_t i = 0; i < s.n; i++)
         weight[i] = rounding_bf16((float)q[i], noise[i]);
 }
@@ -187,33 +192,34 @@ static void sgd_plain_run(real *q, const real *p, const real *grad, const Update
 static void update_body(void *context, int64_t task, int worker, bool adam)
 {
     const UpdateJob *job = context;
-    Tensor values = tensor_present(job->master) ? job->master : job->weight;
-    int64_t n = tensor_count(job->weight);
+    const UpdateRange *r = job->range;
+    bool masters = tensor_present(r->master), momentum = tensor_present(r->slot[0]);
+    Tensor values = masters ? r->master : r->weight;
+    int64_t n = tensor_count(r->weight);
     int64_t at = pool_cut(n, job->tasks, SPAN, task), end = pool_cut(n, job->tasks, SPAN, task + 1);
     real value_buffer[SPAN], grad_buffer[SPAN], buffer1[SPAN], buffer2[SPAN];
     Span s;
     (void)worker;
     while (span_next(&at, end, n, &s)) {
-        const real *grad = span_load(job->grad, s, grad_buffer),
+        const real *grad = span_load(r->grad, s, grad_buffer),
                    *p = span_load(values, s, value_buffer);
         /* p and q may be the same memory: each element is read before it is written, so an update
          * in place needs no second buffer. */
         real *q = span_out(values, s, value_buffer), *slot1 = NULL;
-        if (tensor_present(job->slot1)) slot1 = (real *)span_load(job->slot1, s, buffer1);
+        if (momentum) slot1 = (real *)span_load(r->slot[0], s, buffer1);
         if (adam) {
-            real *slot2 = (real *)span_load(job->slot2, s, buffer2);
+            real *slot2 = (real *)span_load(r->slot[1], s, buffer2);
             adamw_run(q, p, grad, slot1, slot2, &job->c, s.n);
-            span_store(job->slot2, s, slot2);
+            span_store(r->slot[1], s, slot2);
         } else if (slot1) {
             sgd_run(q, p, grad, slot1, &job->c, s.n);
         } else {
             sgd_plain_run(q, p, grad, &job->c, s.n);
         }
-        if (slot1) span_store(job->slot1, s, slot1);
-        if (tensor_present(job->master)) span_store(job->master, s, q);
+        if (slot1) span_store(r->slot[0], s, slot1);
+        if (masters) span_store(r->master, s, q);
         /* Weights stored as reals without masters were already updated in place. */
-        if (job->weight.dtype != REAL_DTYPE || tensor_present(job->master))
-            weights_store(job, s, q);
+        if (r->weight.dtype != REAL_DTYPE || masters) weights_store(job, s, q);
     }
 }
 
@@ -227,30 +233,33 @@ static void sgd_body(void *context, int64_t task, int worker)
     update_body(context, task, worker, false);
 }
 
-/* Reads weight or master, grad, m and v; writes weight, master, m and v. Memory bandwidth limits
- * it, or, with stochastic rounding, the generation of random bits. */
-void CPU(adamw)(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-                Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
-                const Rounding *rounding)
+/* Updates one range with the constants in the job. */
+static void update_range(Device *dev, UpdateJob *job, const UpdateRange *range,
+                         void (*body)(void *context, int64_t task, int worker))
 {
-    if (!decision->apply) return;
-    UpdateJob job = {
-        .weight = weight, .grad = grad, .master = master, .slot1 = exp_avg, .slot2 = exp_avg_sq};
-    job.rounding = rounding;
-    job.update = decision->update;
-    job.c = adamw_constants(decision, hyper);
-    job.tasks = tasks_for(dev, tensor_count(weight));
-    pool_run(dev->pool, job.tasks, adamw_body, &job);
+    job->range = range;
+    job->tasks = tasks_for(dev, tensor_count(range->weight));
+    pool_run(dev->pool, job->tasks, body, job);
 }
 
-void CPU(sgd)(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-              const StepDecision *decision, const Sgd *hyper, const Rounding *rounding)
+/* Reads weight or master, grad, m and v; writes weight, master, m and v. Memory bandwidth limits
+ * it, or, with stochastic rounding, the generation of random bits. */
+void CPU(adamw)(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
+                const AdamW *hyper)
 {
-    if (!decision->apply) return;
-    UpdateJob job = {.weight = weight, .grad = grad, .master = master, .slot1 = momentum};
-    job.rounding = rounding;
-    job.update = decision->update;
-    job.c = sgd_constants(decision, hyper);
-    job.tasks = tasks_for(dev, tensor_count(weight));
-    pool_run(dev->pool, job.tasks, sgd_body, &job);
+    UpdateJob job = {.update = decision->update};
+    for (int i = 0; i < n && decision->apply; i++) {
+        job.c = adamw_constants(decision, &hyper[range[i].group]);
+        update_range(dev, &job, &range[i], adamw_body);
+    }
+}
+
+void CPU(sgd)(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
+              const Sgd *hyper)
+{
+    UpdateJob job = {.update = decision->update};
+    for (int i = 0; i < n && decision->apply; i++) {
+        job.c = sgd_constants(decision, &hyper[range[i].group]);
+        update_range(dev, &job, &range[i], sgd_body);
+    }
 }

@@ -1,7 +1,7 @@
-/* optimizer.cu -- computes the gradient norm, the decision on each step, AdamW and SGD. The bits
- * are the same as on the CPU: the arithmetic is in headers that both backends share, and this file
- * is compiled without contraction. */
-#include "model/kernels/cuda/ordered_sum.cuh"
+/* optimizer.cu -- computes the decision on each step, AdamW and SGD. The bits are the same as on
+ * the CPU: the arithmetic is in headers that both backends share, and this file is compiled without
+ * contraction. */
+#include "model/kernels/cuda/ranges.cuh"
 
 /* Definitions that the shared headers need; their functions are compiled for host and device. */
 typedef float real;
@@ -11,60 +11,6 @@ typedef float real;
 #include "model/kernels/rounding_rule.h"
 #include "model/kernels/update_rule.h"
 #undef inline
-
-/* ---- norm ------------------------------------------------------------------------------------ */
-
-enum { SUMS = 16, SQ_NORM_THREADS = 128, SQ_NORM_BATCH = 16 };
-
-/* Computes partial[b] = the sum of the squares of elements b SQ_NORM_BLOCK up to the next block's.
- * As on the CPU, it keeps sixteen sums in double, each over every sixteenth element, and adds them
- * in halves. Then it adds the elements left over when the count is not a multiple of sixteen.
- * Sixteen threads process a block of elements, and each loads a batch of elements at a time. The
- * square of a float is exact in double, so fused additions do not change any bit. */
-template <class T>
-static __global__ void __launch_bounds__(SQ_NORM_THREADS)
-    sq_norm_kernel(double *partial, const T *x, int64_t n)
-{
-    int lane = threadIdx.x % SUMS;
-    int64_t block = (int64_t)blockIdx.x * (SQ_NORM_THREADS / SUMS) + (int64_t)threadIdx.x / SUMS;
-    int64_t rest = n - block * SQ_NORM_BLOCK;
-    int count = rest < 0 ? 0 : rest < SQ_NORM_BLOCK ? (int)rest : SQ_NORM_BLOCK;
-    int whole = count - count % SUMS;
-    double sum = 0.0;
-    x += block * SQ_NORM_BLOCK;
-    /* Loads a whole batch before adding, because otherwise each addition would wait for its load.
-     */
-    for (int first = lane; first < whole; first += SUMS * SQ_NORM_BATCH) {
-        float a[SQ_NORM_BATCH];
-#pragma unroll
-        for (int k = 0; k < SQ_NORM_BATCH; k++)
-            a[k] = first + k * SUMS < whole ? to_float(x[first + k * SUMS]) : 0.0f;
-#pragma unroll
-        for (int k = 0; k < SQ_NORM_BATCH; k++)
-            sum = fma((double)a[k], (double)a[k], sum);
-    }
-#pragma unroll
-    for (int half = SUMS / 2; half > 0; half /= 2)
-        sum += __shfl_xor_sync(0xffffffffu, sum, half);
-    /* One thread adds the remaining elements in order, as the CPU does after its sixteen sums. */
-    if (lane != 0 || count == 0) return;
-    for (int i = whole; i < count; i++)
-        sum += (double)to_float(x[i]) * (double)to_float(x[i]);
-    partial[block] = sum;
-}
-
-extern "C" void cuda_sq_norm(Device *dev, Tensor stats, Tensor x)
-{
-    int64_t n = tensor_count(x), blocks = ceil_div(n, SQ_NORM_BLOCK);
-    double *partial = (double *)cuda_workspace(dev, sizeof(double) * (size_t)blocks);
-    int64_t grid = ceil_div(blocks, SQ_NORM_THREADS / SUMS);
-    if (n == 0) return;
-    WITH_STORAGE(x.dtype, T,
-                 LAUNCH(sq_norm_kernel<T>, grid, SQ_NORM_THREADS, 0, cuda_stream(dev), partial,
-                        (const T *)x.data, n));
-    LAUNCH(ordered_sum_kernel<double>, 1, ORDERED_THREADS, sizeof(OrderedShared), cuda_stream(dev),
-           (double *)stats.data, (const double *)partial, (const int32_t *)nullptr, blocks);
-}
 
 /* ---- decision -------------------------------------------------------------------------------- */
 
@@ -86,10 +32,43 @@ extern "C" void cuda_step_decide(Device *dev, StepState *state, StepStats *stats
            (const double *)lr_table.data, tensor_count(lr_table), *constants);
 }
 
+/* ---- constants of an update -------------------------------------------------------------------
+ */
+
+/* The hyperparameters of each group. */
+template <class Hyper> struct HyperTable {
+    Hyper group[UPDATE_GROUPS];
+};
+
+static __device__ __forceinline__ UpdateConstants constants_of(const StepDecision *decision,
+                                                               const AdamW *hyper)
+{
+    return adamw_constants(decision, hyper);
+}
+
+static __device__ __forceinline__ UpdateConstants constants_of(const StepDecision *decision,
+                                                               const Sgd *hyper)
+{
+    return sgd_constants(decision, hyper);
+}
+
+/* Computes the constants of an update, a thread for each group. Powers of beta in double are slow
+ * on a GPU, so they are computed once, not by every block of the update. */
+template <class Hyper>
+static __global__ void __launch_bounds__(UPDATE_GROUPS)
+    update_constants_kernel(UpdateConstants *constants, const StepDecision *decision,
+                            const __grid_constant__ HyperTable<Hyper> table)
+{
+    constants[threadIdx.x] = constants_of(decision, &table.group[threadIdx.x]);
+}
+
 /* ---- how weights are stored ------------------------------------------------------------------ */
 
 /* Rounds weights to nearest even. */
 struct ToNearest {
+    __device__ __forceinline__ ToNearest(uint64_t, const Segment *, int)
+    {
+    }
 };
 
 /* Rounds weights stochastically. A place is the index of a weight in the updated range; a segment
@@ -98,6 +77,10 @@ struct ToNearest {
 struct Stochastic {
     uint64_t seed;
     const Segment *at, *end;
+    __device__ __forceinline__ Stochastic(uint64_t seed, const Segment *segment, int n)
+        : seed(seed), at(segment), end(segment + n)
+    {
+    }
 };
 
 /* Advances r.at to the segment that contains place i. */
@@ -114,7 +97,8 @@ static __device__ __forceinline__ void segment_find(Stochastic &r, int64_t i)
 template <int N>
 static __device__ __forceinline__ uint64_t noise_of(Stochastic &r, int64_t i, int64_t update)
 {
-    static_assert(N == 1 || N == 4, "64 bits hold four elements' noise, half a block");
+    static_assert(N == 1 || (N == 4 && 2 * N == ROUNDING_BLOCK),
+                  "64 bits hold four elements' noise, half a block");
     uint32_t word[4];
     segment_find(r, i);
     int64_t element = segment_element(r.at, i);
@@ -158,151 +142,213 @@ static __device__ __forceinline__ void store_weights(bf16 *weight, const float (
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* An update launches only as many blocks as can run at once, and each loops over its part of the
- * range. So the constants of the step, which only the device knows, are computed once per block. */
-enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4 };
+/* A block updates one tile: so many elements of a range, or what the range has left. */
+enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4, UPDATE_TILE = 4096 };
+enum { UPDATE_RANGES = 54 };
+static_assert(UPDATE_TILE % (UPDATE_THREADS * UPDATE_PACK) == 0,
+              "a tile has whole rounds of packs");
 
-/* Updates n elements with AdamW, N at a time. Masters are optional; R selects how weights are
- * rounded. Reads grad, value, m and v and writes value, m, v and the weight, once each. With f32
- * masters and gradients and 16-bit weights that is 30 bytes per element; without masters and with
- * 16-bit gradients, 22. */
+/* The ranges of a launch. `first` is the number of tiles in the ranges before this one. */
+typedef struct {
+    void *weight;
+    const void *grad;
+    float *master, *slot[2];
+    const Segment *segment;
+    int64_t n;
+    int segments, first, group;
+} TableRange;
+
+typedef struct {
+    uint64_t seed;
+    int ranges;
+    TableRange range[UPDATE_RANGES];
+} UpdateTable;
+static_assert(sizeof(UpdateTable) + 2 * sizeof(void *) <= PARAMETER_BYTES, "too many ranges");
+
+/* The tile of a block: elements at .. end of the range. */
+template <class T, class G> struct Tile {
+    T *weight;
+    const G *grad;
+    float *master, *slot[2];
+    int64_t at, end;
+};
+
+template <class T, class G>
+static __device__ __forceinline__ Tile<T, G> tile_of(const UpdateTable &table, int r)
+{
+    Tile<T, G> tile;
+    tile.weight = (T *)table.range[r].weight;
+    tile.grad = (const G *)table.range[r].grad;
+    tile.master = table.range[r].master;
+    tile.slot[0] = table.range[r].slot[0];
+    tile.slot[1] = table.range[r].slot[1];
+    tile.at = (int64_t)((int)blockIdx.x - table.range[r].first) * UPDATE_TILE;
+    tile.end = min(tile.at + UPDATE_TILE, table.range[r].n);
+    return tile;
+}
+
+/* Updates the tiles of a table with AdamW, N elements at a time. Masters are optional; R selects
+ * how weights are rounded. Reads grad, value, m and v and writes value, m, v and the weight, once
+ * each. With f32 masters and gradients and 16-bit weights that is 30 bytes per element; without
+ * masters and with 16-bit gradients, 22. */
 template <class T, class G, int N, class R>
 static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
-    adamw_kernel(T *weight, const G *grad, float *master, float *exp_avg, float *exp_avg_sq,
-                 int64_t n, const StepDecision *decision, AdamW hyper, R rounding)
+    adamw_kernel(UpdateTable table, const StepDecision *decision, const UpdateConstants *constants)
 {
-    DYN_SHARED(UpdateConstants, constants);
     if (!decision->apply) return;
-    /* Powers of beta in double are slow on a GPU, so only one thread of a block computes them. */
-    if (threadIdx.x == 0) *constants = adamw_constants(decision, &hyper);
-    __syncthreads();
-    const UpdateConstants k = *constants;
-    int64_t step = (int64_t)gridDim.x * UPDATE_THREADS * N, update = decision->update;
-    for (int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * N; i < n; i += step) {
+    int r = range_of(table, (int)blockIdx.x);
+    const Tile<T, G> t = tile_of<T, G>(table, r);
+    R rounding(table.seed, table.range[r].segment, table.range[r].segments);
+    const UpdateConstants k = constants[table.range[r].group];
+    int64_t update = decision->update;
+    for (int64_t i = t.at + (int)threadIdx.x * N; i < t.end; i += UPDATE_THREADS * N) {
         float p[N], g[N], m[N], v[N];
-        load(g, grad + i);
-        load(m, exp_avg + i);
-        load(v, exp_avg_sq + i);
-        if (master)
-            load(p, master + i);
+        load(g, t.grad + i);
+        load(m, t.slot[0] + i);
+        load(v, t.slot[1] + i);
+        if (t.master)
+            load(p, t.master + i);
         else
-            load(p, weight + i);
+            load(p, t.weight + i);
 #pragma unroll
         for (int j = 0; j < N; j++)
             p[j] = adamw_element(p[j], g[j], &m[j], &v[j], &k);
-        store(exp_avg + i, m);
-        store(exp_avg_sq + i, v);
-        if (master) store(master + i, p);
-        store_weights(weight, p, i, update, rounding);
+        store(t.slot[0] + i, m);
+        store(t.slot[1] + i, v);
+        if (t.master) store(t.master + i, p);
+        store_weights(t.weight, p, i, update, rounding);
     }
 }
 
-/* Updates n elements with SGD, in the same way as adamw_kernel. Plain SGD if momentum is NULL. */
+/* Updates the tiles of a table with SGD, in the same way as adamw_kernel. Plain SGD if there is no
+ * slot for the momentum. */
 template <class T, class G, int N, class R>
 static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
-    sgd_kernel(T *weight, const G *grad, float *master, float *momentum, int64_t n,
-               const StepDecision *decision, Sgd hyper, R rounding)
+    sgd_kernel(UpdateTable table, const StepDecision *decision, const UpdateConstants *constants)
 {
-    DYN_SHARED(UpdateConstants, constants);
     if (!decision->apply) return;
-    /* Computed by one thread in double, as in adamw_kernel. */
-    if (threadIdx.x == 0) *constants = sgd_constants(decision, &hyper);
-    __syncthreads();
-    const UpdateConstants k = *constants;
-    int64_t step = (int64_t)gridDim.x * UPDATE_THREADS * N, update = decision->update;
-    for (int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * N; i < n; i += step) {
+    int r = range_of(table, (int)blockIdx.x);
+    const Tile<T, G> t = tile_of<T, G>(table, r);
+    R rounding(table.seed, table.range[r].segment, table.range[r].segments);
+    const UpdateConstants k = constants[table.range[r].group];
+    int64_t update = decision->update;
+    float *momentum = t.slot[0];
+    for (int64_t i = t.at + (int)threadIdx.x * N; i < t.end; i += UPDATE_THREADS * N) {
         float p[N], g[N], b[N];
-        load(g, grad + i);
-        if (master)
-            load(p, master + i);
+        load(g, t.grad + i);
+        if (t.master)
+            load(p, t.master + i);
         else
-            load(p, weight + i);
+            load(p, t.weight + i);
         if (momentum) load(b, momentum + i);
 #pragma unroll
         for (int j = 0; j < N; j++)
             p[j] =
                 momentum ? sgd_element(p[j], g[j], &b[j], &k) : sgd_plain_element(p[j], g[j], &k);
         if (momentum) store(momentum + i, b);
-        if (master) store(master + i, p);
-        store_weights(weight, p, i, update, rounding);
+        if (t.master) store(t.master + i, p);
+        store_weights(t.weight, p, i, update, rounding);
     }
 }
 
-/* Operands of an update. slot[] holds m and v, or the momentum. Exactly one of adamw and sgd is not
- * NULL. */
+/* A call of op_adamw or op_sgd; `adam` says which. */
 typedef struct {
-    Tensor weight, grad, master, slot[2];
+    const UpdateRange *range;
+    int n;
+    bool adam, packs; /* packs: all ranges are aligned for them */
     const StepDecision *decision;
-    const AdamW *adamw;
-    const Sgd *sgd;
-    const Rounding *rounding;
-} UpdateOperands;
+    const UpdateConstants *constants; /* of each group */
+} Update;
 
+/* Launches the update of n <= UPDATE_RANGES ranges. */
 template <class T, class G, int N, class R>
-static void update_launch(Device *dev, const UpdateOperands *u, R rounding)
+static void update_launch(Device *dev, const Update *u, const UpdateRange *range, int n)
 {
-    int64_t n = tensor_count(u->weight), blocks = ceil_div(n, UPDATE_THREADS * N);
-    int64_t most = (int64_t)UPDATE_BLOCKS * cuda_device(dev)->multiprocessors;
-    int64_t grid = blocks < most ? blocks : most;
-    T *weight = (T *)u->weight.data;
-    const G *grad = (const G *)u->grad.data;
-    float *master = (float *)u->master.data, *slot0 = (float *)u->slot[0].data,
-          *slot1 = (float *)u->slot[1].data;
-    if (u->adamw)
-        LAUNCH((adamw_kernel<T, G, N, R>), grid, UPDATE_THREADS, sizeof(UpdateConstants),
-               cuda_stream(dev), weight, grad, master, slot0, slot1, n, u->decision, *u->adamw,
-               rounding);
+    UpdateTable table = {};
+    int64_t tiles = 0;
+    for (int i = 0; i < n; i++) {
+        const UpdateRange *r = &range[i];
+        Tensor segments = r->rounding.segments;
+        table.range[i] = {r->weight.data,
+                          r->grad.data,
+                          (float *)r->master.data,
+                          {(float *)r->slot[0].data, (float *)r->slot[1].data},
+                          (const Segment *)segments.data,
+                          tensor_count(r->weight),
+                          tensor_present(segments) ? (int)tensor_rows(segments) : 0,
+                          (int)tiles,
+                          r->group};
+        tiles += ceil_div(tensor_count(r->weight), UPDATE_TILE);
+    }
+    CHECK(tiles <= INT32_MAX, "%lld tiles", (long long)tiles);
+    table.seed = range->rounding.seed;
+    table.ranges = n;
+    if (tiles == 0) return;
+    if (u->adam)
+        LAUNCH((adamw_kernel<T, G, N, R>), tiles, UPDATE_THREADS, 0, cuda_stream(dev), table,
+               u->decision, u->constants);
     else
-        LAUNCH((sgd_kernel<T, G, N, R>), grid, UPDATE_THREADS, sizeof(UpdateConstants),
-               cuda_stream(dev), weight, grad, master, slot0, n, u->decision, *u->sgd, rounding);
+        LAUNCH((sgd_kernel<T, G, N, R>), tiles, UPDATE_THREADS, 0, cuda_stream(dev), table,
+               u->decision, u->constants);
+}
+
+template <class T, class G, int N, class R> static void update_all(Device *dev, const Update *u)
+{
+    for (int i = 0; i < u->n; i += UPDATE_RANGES)
+        update_launch<T, G, N, R>(dev, u, u->range + i,
+                                  u->n - i < UPDATE_RANGES ? u->n - i : UPDATE_RANGES);
 }
 
 /* Selects the kernel by the gradient's type and by whether all tensors are aligned for packs. */
-template <class T, class R>
-static void update_typed(Device *dev, const UpdateOperands *u, R rounding)
+template <class T, class R> static void update_typed(Device *dev, const Update *u)
 {
-    bool wide = u->grad.dtype != u->weight.dtype;
-    bool packs = packs_fit(u->weight, UPDATE_PACK) && packs_fit(u->grad, UPDATE_PACK) &&
-                 packs_fit(u->master, UPDATE_PACK) && packs_fit(u->slot[0], UPDATE_PACK) &&
-                 packs_fit(u->slot[1], UPDATE_PACK);
-    if (wide && packs)
-        update_launch<T, float, UPDATE_PACK>(dev, u, rounding);
+    bool wide = u->range->grad.dtype != u->range->weight.dtype;
+    if (wide && u->packs)
+        update_all<T, float, UPDATE_PACK, R>(dev, u);
     else if (wide)
-        update_launch<T, float, 1>(dev, u, rounding);
-    else if (packs)
-        update_launch<T, T, UPDATE_PACK>(dev, u, rounding);
+        update_all<T, float, 1, R>(dev, u);
+    else if (u->packs)
+        update_all<T, T, UPDATE_PACK, R>(dev, u);
     else
-        update_launch<T, T, 1>(dev, u, rounding);
+        update_all<T, T, 1, R>(dev, u);
 }
 
-static void update(Device *dev, const UpdateOperands *u)
+/* Computes the constants from the hyperparameters of all groups, then updates the ranges. */
+template <class Hyper>
+static void update(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
+                   const Hyper *hyper, bool adam)
 {
-    if (tensor_count(u->weight) == 0) return;
-    if (u->rounding) {
-        const Segment *segment = (const Segment *)u->rounding->segments.data;
-        /* Stochastically rounded weights are always bf16 (op_adamw and op_sgd check it), so one
-         * instance is enough. */
-        Stochastic rounding = {u->rounding->seed, segment,
-                               segment + tensor_rows(u->rounding->segments)};
-        update_typed<bf16>(dev, u, rounding);
-        return;
+    UpdateConstants *constants =
+        (UpdateConstants *)cuda_workspace(dev, UPDATE_GROUPS * sizeof *constants);
+    HyperTable<Hyper> table = {};
+    Update u = {range, n, adam, true, decision, constants};
+    int groups = update_groups(range, n);
+    for (int i = 0; i < n; i++) {
+        const UpdateRange *r = &range[i];
+        u.packs = u.packs && packs_fit(r->weight, UPDATE_PACK) && packs_fit(r->grad, UPDATE_PACK) &&
+                  packs_fit(r->master, UPDATE_PACK) && packs_fit(r->slot[0], UPDATE_PACK) &&
+                  packs_fit(r->slot[1], UPDATE_PACK);
     }
-    WITH_STORAGE(u->weight.dtype, T, update_typed<T>(dev, u, ToNearest{}));
+    for (int i = 0; i < groups; i++)
+        table.group[i] = hyper[i];
+    LAUNCH(update_constants_kernel<Hyper>, 1, groups, 0, cuda_stream(dev), constants, decision,
+           table);
+    /* Stochastically rounded weights are always bf16 (op_adamw and op_sgd check it), so one
+     * instance is enough. */
+    if (tensor_present(range->rounding.segments))
+        update_typed<bf16, Stochastic>(dev, &u);
+    else
+        WITH_STORAGE(range->weight.dtype, T, (update_typed<T, ToNearest>(dev, &u)));
 }
 
-extern "C" void cuda_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-                           Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
-                           const Rounding *rounding)
+extern "C" void cuda_adamw(Device *dev, const UpdateRange *range, int n,
+                           const StepDecision *decision, const AdamW *hyper)
 {
-    UpdateOperands u = {weight,   grad,  master,  {exp_avg, exp_avg_sq},
-                        decision, hyper, nullptr, rounding};
-    update(dev, &u);
+    update(dev, range, n, decision, hyper, true);
 }
 
-extern "C" void cuda_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-                         const StepDecision *decision, const Sgd *hyper, const Rounding *rounding)
+extern "C" void cuda_sgd(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
+                         const Sgd *hyper)
 {
-    UpdateOperands u = {weight,   grad,    master, {momentum, NO_TENSOR},
-                        decision, nullptr, hyper,  rounding};
-    update(dev, &u);
+    update(dev, range, n, decision, hyper, false);
 }

@@ -203,7 +203,8 @@ static void sum_squares(Device *dev, Stream stream)
     Device view = device_on(dev, stream);
     double *x = device_alloc(dev, 2 * sizeof *x, "two numbers");
     float *grad = device_alloc(dev, 5000 * sizeof *grad, "gradients");
-    op_sq_norm(&view, tensor_1d(x, F64, 1), tensor_1d(grad, F32, 5000));
+    Tensor gradients = tensor_1d(grad, F32, 5000);
+    op_sq_norm(&view, tensor_1d(x, F64, 1), &gradients, 1);
     device_synchronize(dev);
 }
 

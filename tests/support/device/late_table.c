@@ -37,10 +37,10 @@
 #define ARGUMENTS_loss_finish                                                                      \
     losses, logits, targets, most, terms, first_col, vocab_size, scale, backward
 #define ARGUMENTS_loss_sum    stats, losses, targets
-#define ARGUMENTS_sq_norm     stats, x
+#define ARGUMENTS_sq_norm     stats, x, n
 #define ARGUMENTS_step_decide state, stats, decision, lr_table, constants
-#define ARGUMENTS_adamw       weight, grad, master, exp_avg, exp_avg_sq, decision, hyper, rounding
-#define ARGUMENTS_sgd         weight, grad, master, momentum, decision, hyper, rounding
+#define ARGUMENTS_adamw       range, n, decision, hyper
+#define ARGUMENTS_sgd         range, n, decision, hyper
 
 /* EACH(do, a, b, ...) expands to do(a) do(b) ... for up to 16 arguments, LISTED to the same with
  * commas. */
@@ -115,22 +115,38 @@
 #undef OP
 #undef OP_WITHOUT_CUDA
 
-/* Returns how many tensors an argument of type `const Tensor *` points to. */
-static size_t tensors_of(OpId op, const void *arguments)
+/* Returns how many tensors or ranges an argument of type `const Tensor *` or `const UpdateRange *`
+ * points to. */
+static size_t listed_of(OpId op, const void *arguments)
 {
-    if (op == OP_sum) return (size_t)((const Arguments_sum *)arguments)->n;
-    return op == OP_maximum ? (size_t)((const Arguments_maximum *)arguments)->n : 0;
+    switch (op) {
+    case OP_sum: return (size_t)((const Arguments_sum *)arguments)->n;
+    case OP_maximum: return (size_t)((const Arguments_maximum *)arguments)->n;
+    case OP_sq_norm: return (size_t)((const Arguments_sq_norm *)arguments)->n;
+    case OP_adamw: return (size_t)((const Arguments_adamw *)arguments)->n;
+    case OP_sgd: return (size_t)((const Arguments_sgd *)arguments)->n;
+    default: return 0;
+    }
+}
+
+/* Returns how many hyperparameters the update reads. */
+static size_t groups_of(OpId op, const void *arguments)
+{
+    const Arguments_adamw *adamw = arguments;
+    const Arguments_sgd *sgd = arguments;
+    return (size_t)(op == OP_adamw ? update_groups(adamw->range, adamw->n)
+                                   : update_groups(sgd->range, sgd->n));
 }
 
 /* Bytes of host memory that an argument points to. Every argument type must have a row, so that
  * none is forgotten. Enumerations count as unsigned. */
 #define POINTED(op, name)                                                                          \
     _Generic(a->name,                     \
-        const Tensor *: tensors_of(op, a) * sizeof(Tensor),     \
+        const Tensor *: listed_of(op, a) * sizeof(Tensor),     \
+        const UpdateRange *: listed_of(op, a) * sizeof(UpdateRange),     \
         const Segment *: sizeof(Segment),                       \
-        const AdamW *: sizeof(AdamW),                      \
-        const Sgd *: sizeof(Sgd),                            \
-        const Rounding *: sizeof(Rounding),       \
+        const AdamW *: groups_of(op, a) * sizeof(AdamW),                      \
+        const Sgd *: groups_of(op, a) * sizeof(Sgd),                            \
         const StepConstants *: sizeof(StepConstants),           \
         const StepDecision *: 0, \
         StepDecision *: 0, \

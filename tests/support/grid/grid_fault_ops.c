@@ -23,6 +23,11 @@ static void no_zeros(Device *dev, Tensor x, double value)
     if (value != 0) planted.ops_real[x.dtype == F64]->fill(dev, x, value);
 }
 
+static const OpTable *real_ops(DType dtype)
+{
+    return planted.ops_real[dtype == F64];
+}
+
 /* Returns whether this rank is the last data-parallel rank, and `weight` its shard of the faulty
  * unit. That update is omitted. */
 static bool forgotten(Tensor weight)
@@ -37,21 +42,20 @@ static bool forgotten(Tensor weight)
     return false;
 }
 
-static void some_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-                       Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
-                       const Rounding *rounding)
+static void some_adamw(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
+                       const AdamW *hyper)
 {
-    if (!forgotten(weight))
-        planted.ops_real[weight.dtype == F64]->adamw(dev, weight, grad, master, exp_avg, exp_avg_sq,
-                                                     decision, hyper, rounding);
+    for (int i = 0; i < n; i++)
+        if (!forgotten(range[i].weight))
+            real_ops(range->weight.dtype)->adamw(dev, &range[i], 1, decision, hyper);
 }
 
-static void some_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-                     const StepDecision *decision, const Sgd *hyper, const Rounding *rounding)
+static void some_sgd(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
+                     const Sgd *hyper)
 {
-    if (!forgotten(weight))
-        planted.ops_real[weight.dtype == F64]->sgd(dev, weight, grad, master, momentum, decision,
-                                                   hyper, rounding);
+    for (int i = 0; i < n; i++)
+        if (!forgotten(range[i].weight))
+            real_ops(range->weight.dtype)->sgd(dev, &range[i], 1, decision, hyper);
 }
 
 /* Returns the bias multiplied by the number of tensor-parallel ranks. This has the same effect as
@@ -65,11 +69,6 @@ static Tensor early_bias(Tensor bias)
     for (int64_t i = 0; i < n; i++)
         dtype_set(bias.dtype, often.data, i, dtype_get(bias.dtype, bias.data, i) * grid->size.tp);
     return n ? often : bias;
-}
-
-static const OpTable *real_ops(DType dtype)
-{
-    return planted.ops_real[dtype == F64];
 }
 
 static void early_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x)

@@ -1,0 +1,165 @@
+/* test_ops_cuda_updates.c -- tests that the optimizers' updates on CUDA have the same bits as on
+ * the CPU, for one range of weights and for more ranges than fit into a launch. Skipped if there is
+ * no CUDA device or the program is built without CUDA. */
+#include "model/kernels/ops.h"
+#include "tests/support/device/cuda_pair.h"
+#include "tests/support/device/op_devices.h"
+#include "tests/support/support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* ---- updates --------------------------------------------------------------------------------- */
+
+typedef struct {
+    Tensor tensor[5]; /* weight, gradient, master, two slots */
+} Update;
+
+static Update update_drawn(DType storage, DType grad, bool master, int slots, int64_t n)
+{
+    Update u = {.tensor = {pair_drawn(storage, n, 1, 1, false), pair_drawn(grad, n, 2, 1, false)}};
+    if (master) u.tensor[2] = pair_drawn(F32, n, 3, 1, false);
+    if (slots > 0) u.tensor[3] = pair_drawn(F32, n, 4, 0.1, false);
+    if (slots > 1) u.tensor[4] = pair_drawn(F32, n, 5, 0.01, true);
+    return u;
+}
+
+static void update_run(Device *dev, const Update *u, const StepDecision *decision, int rule)
+{
+    const Tensor *t = u->tensor;
+    AdamW adamw = {.beta1 = 0.9,
+                   .beta2 = rule == 0 ? 0.95 : 0.999,
+                   .epsilon = 1e-8,
+                   .weight_decay = 0.1,
+                   .decoupled = rule == 0,
+                   .bias_correction = true};
+    Sgd sgd = {.momentum = rule == 2 ? 0 : 0.9,
+               .dampening = rule == 3 ? 0.25 : 0,
+               .weight_decay = 0.01,
+               .nesterov = rule == 4};
+    UpdateRange range = {.weight = t[0], .grad = t[1], .master = t[2], .slot = {t[3], t[4]}};
+    if (rule < 2)
+        op_adamw(dev, &range, 1, decision, &adamw);
+    else
+        op_sgd(dev, &range, 1, decision, &sgd);
+}
+
+/* Rules 0 and 1 are AdamW and Adam with L2; rules 2, 3 and 4 are SGD: plain, with momentum and
+ * dampening, and with Nesterov momentum. */
+static void check_update(DType storage, DType grad, bool master, int rule, int64_t n,
+                         int64_t update)
+{
+    char name[160];
+    snprintf(name, sizeof name, "rule %d %s grad %s master %d n %lld update %lld", rule,
+             dtype_name(storage), dtype_name(grad), master, (long long)n, (long long)update);
+    StepDecision decision = {.apply = 1, .update = update, .lr = 6e-4, .grad_scale = 0.37};
+    Update there, here = update_drawn(storage, grad, master, rule < 2 ? 2 : rule > 2, n), back;
+    for (int i = 0; i < 5; i++) {
+        back.tensor[i] = pair_copy(here.tensor[i]);
+        there.tensor[i] = device_put(&pair_cuda, here.tensor[i]);
+    }
+    StepDecision *on_device = device_put_bytes(&pair_cuda, &decision, sizeof decision);
+    update_run(&pair_cpu, &here, &decision, rule);
+    update_run(&pair_cuda, &there, on_device, rule);
+    device_take_bytes(&pair_cuda, &decision, on_device, sizeof decision);
+    for (int i = 0; i < 5; i++) {
+        device_take(&pair_cuda, back.tensor[i], there.tensor[i]);
+        pair_same_bits(here.tensor[i], back.tensor[i], name);
+        free(here.tensor[i].data);
+        free(back.tensor[i].data);
+    }
+}
+
+static void test_optimizer_updates_match_the_cpu_bit_for_bit(void **state)
+{
+    (void)state;
+    pair_needed();
+    const int64_t count[] = {1, 67, 1028}, update[] = {1, 2, 1000, 98765};
+    for (DType storage = F32; storage <= F16; storage++)
+        for (int wide = 0; wide < (storage == F32 ? 1 : 2); wide++)
+            for (int master = 0; master < 2; master++)
+                for (int rule = 0; rule < 5; rule++)
+                    for (int k = 0; k < 3; k++)
+                        check_update(storage, wide ? F32 : storage, master, rule, count[k],
+                                     update[(k + rule) % 4]);
+}
+
+/* ---- many ranges ------------------------------------------------------------------------------
+ */
+
+/* More ranges than fit into the parameters of a launch. */
+enum { RANGES = 170 };
+
+/* Cuts flat tensors of an update into ranges of different lengths, some of several tiles, and gives
+ * them alternating groups. With `step` 4 all lengths are multiples of 4, as packs need. Returns the
+ * number of elements. */
+static int64_t cut_ranges(const Update *u, UpdateRange *range, int64_t step)
+{
+    int64_t at = 0, n;
+    for (int i = 0; i < RANGES; i++, at += n) {
+        n = step * (i % 57 == 20 ? 2100 : 1 + i % 40);
+        for (int k = 0; u && k < 5; k++) {
+            Tensor *part[] = {&range[i].weight, &range[i].grad, &range[i].master, &range[i].slot[0],
+                              &range[i].slot[1]};
+            *part[k] = tensor_slice_rows(u->tensor[k], at, n);
+        }
+        if (u) range[i].group = i % 3 == 1;
+    }
+    return at;
+}
+
+/* Updates the ranges and returns the squared norm of their gradients in *sum. */
+static void ranges_run(Device *dev, const Update *u, const StepDecision *decision, double *sum,
+                       int64_t step)
+{
+    UpdateRange range[RANGES] = {{.group = 0}};
+    Tensor grad[RANGES];
+    AdamW hyper[UPDATE_GROUPS] = {{.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decoupled = true},
+                                  {.beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.5}};
+    cut_ranges(u, range, step);
+    for (int i = 0; i < RANGES; i++)
+        grad[i] = range[i].grad;
+    op_sq_norm(dev, tensor_1d(sum, F64, 1), grad, RANGES);
+    op_adamw(dev, range, RANGES, decision, hyper);
+}
+
+static void test_many_ranges_match_the_cpu_bit_for_bit(void **state)
+{
+    (void)state;
+    pair_needed();
+    for (int64_t step = 1; step <= 4; step += 3) {
+        StepDecision decision = {.apply = 1, .update = 3, .lr = 6e-4, .grad_scale = 0.37};
+        double sum = 0.25, back_sum = sum;
+        Update there, here = update_drawn(BF16, F32, true, 2, cut_ranges(NULL, NULL, step)), back;
+        for (int i = 0; i < 5; i++) {
+            back.tensor[i] = pair_copy(here.tensor[i]);
+            there.tensor[i] = device_put(&pair_cuda, here.tensor[i]);
+        }
+        StepDecision *far = device_put_bytes(&pair_cuda, &decision, sizeof decision);
+        double *far_sum = device_put_bytes(&pair_cuda, &sum, sizeof sum);
+        ranges_run(&pair_cpu, &here, &decision, &sum, step);
+        ranges_run(&pair_cuda, &there, far, far_sum, step);
+        device_take_bytes(&pair_cuda, &back_sum, far_sum, sizeof back_sum);
+        device_take_bytes(&pair_cuda, &decision, far, sizeof decision);
+        pair_same_bits(tensor_1d(&sum, F64, 1), tensor_1d(&back_sum, F64, 1), "norm of ranges");
+        for (int i = 0; i < 5; i++) {
+            device_take(&pair_cuda, back.tensor[i], there.tensor[i]);
+            pair_same_bits(here.tensor[i], back.tensor[i], "ranges");
+            free(here.tensor[i].data);
+            free(back.tensor[i].data);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_optimizer_updates_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_many_ranges_match_the_cpu_bit_for_bit),
+    };
+    return cmocka_run_group_tests_name("updates on cuda", tests, pair_setup, pair_teardown);
+}
