@@ -114,6 +114,24 @@ if [ -n "$emulated" ]; then
     done
     check "device: doctor reports a damaged NCCL if there are two GPUs" \
         grep -q '^!! nccl .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer' findings.2
+    # The packages of a virtual environment hold NCCL and cuBLASLt where PyTorch is installed.
+    packages=venv/lib/python3.11/site-packages/nvidia/nccl/lib
+    mkdir -p $packages
+    ln -s "$(dirname "$TRAIN")/libnccl.so.2" $packages/
+    # This machine may have another NCCL in the loader's cache, which is hidden in a name space of mounts.
+    : >empty
+    if unshare -rm sh -c "mount --bind empty /etc/ld.so.cache" 2>/dev/null; then
+        # shellcheck disable=SC2016 # the inner shell expands it
+        EMU_DEVICES=2 VIRTUAL_ENV=$PWD/venv unshare -rm sh -c \
+            'mount --bind empty /etc/ld.so.cache && exec alone/train doctor' | sed 's/  */ /g' >findings
+        check "device: NCCL is found in the packages of a virtual environment" \
+            grep -qE "^ok nccl NCCL .*, $PWD/$packages/libnccl.so.2" findings
+    else
+        skip "device: NCCL is found in the packages of a virtual environment" "no name space of mounts can be made here"
+    fi
+    EMU_DEVICES=2 VIRTUAL_ENV=$PWD/venv LD_LIBRARY_PATH=$PWD/broken alone/train doctor | sed 's/  */ /g' >findings
+    check "device: a damaged NCCL is reported although a package has another one" \
+        grep -q '^!! nccl .*libnccl.so.2: file too short' findings
     EMU_DRIVER=old refused "a driver that is too old is refused" 69 "update the driver" "$TRAIN" "$TINY" --set device=cuda \
         --out missing
     EMU_MEMORY=300 refused "a GPU that is too small for any model is refused" 90 \

@@ -1,6 +1,8 @@
 /* lt.c -- finds and opens cuBLASLt. The products are in lt_product.c. */
 #include "model/kernels/cuda/lt.h"
 
+#include "model/core/wheels.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,27 +36,31 @@ static bool find_functions(Lt *lt, char *err, size_t n)
     return true;
 }
 
-/* Opens the library: first by the loader's search rules, then in the toolkit's folders. Returns
- * false and sets err if it is not found. Opens nothing if the program itself contains the
- * functions, as the test programs with the emulated cuBLASLt do. */
+/* Opens the library: first by the loader's search rules, then in the toolkit's folders, then among
+ * Python packages. Returns false and sets err if it is not found. Opens nothing if the program
+ * itself contains the functions, as the test programs with the emulated cuBLASLt do. */
 static bool load(Lt *lt, char *err, size_t n)
 {
     static const char *const name[] = {"libcublasLt.so.13", "libcublasLt.so"};
     const char *home = getenv("CUDA_HOME");
     const char *const folder[] = {"", home ? home : "/usr/local/cuda", "/usr/local/cuda"};
+    char path[1024];
     if (dlsym(RTLD_DEFAULT, "cublasLtCreate") != NULL) return true;
     for (int f = 0; f < 3; f++) {
         for (int i = 0; i < 2; i++) {
-            char path[1024];
             snprintf(path, sizeof path, "%s%s%s", folder[f], f ? "/lib64/" : "", name[i]);
             lt->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
             if (lt->library != NULL) return true;
         }
     }
+    if (wheels_find(name[0], path, sizeof path)) {
+        lt->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        if (lt->library != NULL) return true;
+    }
     return error_set(err, n,
                      "there is a GPU, but libcublasLt.so.13 cannot be loaded; install cuBLAS 13 or "
-                     "add its folder to LD_LIBRARY_PATH (looked also in $CUDA_HOME/lib64 and "
-                     "/usr/local/cuda/lib64)");
+                     "add its folder to LD_LIBRARY_PATH (looked also in $CUDA_HOME/lib64, "
+                     "/usr/local/cuda/lib64 and the packages of python3)");
 }
 
 bool lt_find(char *err, size_t n)

@@ -2,6 +2,7 @@
 #include "parallel/comm/nccl/library.h"
 
 #include "model/core/check.h"
+#include "model/core/wheels.h"
 #include "parallel/comm/nccl/nccl.h"
 
 #include <dlfcn.h>
@@ -15,8 +16,8 @@
 /* The end of the error message if NCCL is missing or too old: what the user can do. */
 #define NCCL_ADVICE                                                                                \
     "; install NCCL " NCCL_LEAST_TEXT " or newer (NVIDIA's package libnccl2, or PyPI's "           \
-    "nvidia-nccl-cu13, whose folder then goes into "                                               \
-    "LD_LIBRARY_PATH), or set CUDA_VISIBLE_DEVICES to one GPU, which all ranks will share"
+    "nvidia-nccl-cu13 for the python3 in PATH), or set CUDA_VISIBLE_DEVICES to one GPU, which "    \
+    "all ranks will share"
 
 /* State of the library. A process opens it once. */
 static struct {
@@ -42,6 +43,25 @@ void nccl_library_use(const NcclLibrary *functions)
     pthread_mutex_unlock(&nccl.mutex);
 }
 
+/* Opens the library where the loader finds it, otherwise that of a Python package. A library that
+ * the loader finds but cannot open is an error: another one might be of another version. */
+static void *open_file(char *err, size_t n)
+{
+    char path[1024], why[512];
+    void *library = dlopen(NCCL_FILE, RTLD_NOW | RTLD_LOCAL);
+    if (library != NULL) return library;
+    snprintf(why, sizeof why, "%s", dlerror());
+    bool missing = strstr(why, NCCL_FILE ": cannot open shared object file") != NULL;
+    if (missing && wheels_find(NCCL_FILE, path, sizeof path)) {
+        library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (library != NULL) return library;
+        snprintf(why, sizeof why, "%s", dlerror());
+    }
+    error_set(err, n, "ranks with a GPU each need NCCL, which cannot be opened: %s" NCCL_ADVICE,
+              why);
+    return NULL;
+}
+
 static bool load(NcclLibrary *functions, char *err, size_t n)
 {
     static const char *const name[] = {
@@ -51,11 +71,8 @@ static bool load(NcclLibrary *functions, char *err, size_t n)
     };
     enum { FUNCTIONS = sizeof name / sizeof *name };
     _Static_assert(sizeof *functions == FUNCTIONS * sizeof(void *), "a table of functions alone");
-    void *library = dlopen(NCCL_FILE, RTLD_NOW | RTLD_LOCAL), *found[FUNCTIONS];
-    if (library == NULL)
-        return error_set(err, n,
-                         "ranks with a GPU each need NCCL, which cannot be opened: %s" NCCL_ADVICE,
-                         dlerror());
+    void *library = open_file(err, n), *found[FUNCTIONS];
+    if (library == NULL) return false;
     /* Look up all functions now: a missing one must not end a run hours later. */
     for (int i = 0; i < FUNCTIONS; i++) {
         found[i] = dlsym(library, name[i]);
