@@ -1,5 +1,5 @@
-/* feed.c -- copies micro-batches from the loaders through page-locked slots to the device. See
- * feed.h. */
+/* feed.c -- copies micro-batches from the loaders through page-locked slots to the device, on the
+ * copy stream. See feed.h. */
 #include "parallel/trainer/feed.h"
 
 #include "model/core/check.h"
@@ -18,10 +18,10 @@ static GptBatch batch_layout(Arena *arena, int64_t N)
     return batch;
 }
 
-size_t feed_bytes(int64_t N, int places)
+size_t feed_bytes(int64_t N, int batches)
 {
     Arena measuring = arena_measuring();
-    for (int i = 0; i < places; i++)
+    for (int i = 0; i < FEED_PLACES(batches); i++)
         batch_layout(&measuring, N);
     return measuring.peak;
 }
@@ -34,18 +34,22 @@ size_t feed_host_bytes(int64_t N)
     return measuring.peak;
 }
 
-void feed_open(Feed *f, Device *dev, int64_t N, int places)
+void feed_open(Feed *f, Device *dev, int64_t N, int batches)
 {
-    size_t bytes = feed_bytes(N, places);
-    *f = (Feed){.dev = dev, .bytes = feed_bytes(N, 1), .places = places};
-    f->memory = device_alloc(dev, bytes, places > 1 ? "micro-batches" : "a micro-batch");
-    f->place = must_calloc((size_t)places, sizeof *f->place);
+    size_t bytes = feed_bytes(N, batches), staged = feed_host_bytes(N);
+    *f = (Feed){.dev = dev, .bytes = staged / FEED_SLOTS, .batches = batches};
+    f->copy = device_on(dev, dev->copy);
+    f->memory = device_alloc(dev, bytes, "micro-batches");
+    f->place = must_calloc((size_t)FEED_PLACES(batches), sizeof *f->place);
+    f->batch = must_calloc((size_t)batches, sizeof *f->batch);
     Arena arena = device_arena(dev, f->memory, bytes);
-    for (int i = 0; i < places; i++)
+    for (int i = 0; i < FEED_PLACES(batches); i++)
         f->place[i] = batch_layout(&arena, N);
-    f->staging = device_host_alloc(dev, feed_host_bytes(N), "micro-batches");
+    f->staging = device_host_alloc(dev, staged, "micro-batches");
+    /* The first record creates an event, so no step has to. */
     for (int i = 0; i < FEED_SLOTS; i++)
-        device_event_record(dev, &f->copied[i]); /* creates the event, so no step has to */
+        device_event_record(&f->copy, &f->copied[i]);
+    device_event_record(dev, &f->left);
 }
 
 void feed_close(Feed *f)
@@ -53,27 +57,39 @@ void feed_close(Feed *f)
     if (f->dev == NULL) return;
     for (int i = 0; i < FEED_SLOTS; i++)
         device_event_destroy(f->dev, &f->copied[i]);
+    device_event_destroy(f->dev, &f->left);
     device_host_release(f->dev, f->staging, FEED_SLOTS * f->bytes);
-    device_release(f->dev, f->memory, feed_bytes(tensor_count(f->place[0].tokens), f->places));
+    device_release(f->dev, f->memory, feed_bytes(tensor_count(f->place[0].tokens), f->batches));
     free(f->place);
+    free(f->batch);
     *f = (Feed){0};
 }
 
-/* Starts to copy a micro-batch to the device. The loader may reuse its buffer at once; the slot is
- * reused only after the copy has finished. */
-static void send(Feed *f, const Batch *batch, const GptBatch *to)
+/* Starts to copy a micro-batch to the device and returns its place there. The loader may reuse its
+ * buffer at once; the slot is reused only after the copy has finished.
+ *
+ * At most `batches` micro-batches are in use, and they end in the order in which they began. So the
+ * actions on the last user of this place had all been issued when the previous micro-batch was
+ * sent. The copy waits for the work of that moment only, and so overlaps with the work that has
+ * been issued since then: that of about one micro-batch. */
+static GptBatch send(Feed *f, const Batch *batch)
 {
-    int64_t slot = f->turn++ % FEED_SLOTS, N = tensor_count(batch->tokens);
+    int64_t slot = f->turn % FEED_SLOTS, N = tensor_count(batch->tokens);
+    GptBatch to = f->place[f->turn++ % FEED_PLACES(f->batches)];
     device_event_synchronize(f->dev, &f->copied[slot]);
     Arena arena = arena_over(f->staging + (size_t)slot * f->bytes, f->bytes);
     GptBatch staged = batch_layout(&arena, N);
     memcpy(staged.tokens.data, batch->tokens.data, tensor_bytes(batch->tokens));
     memcpy(staged.targets.data, batch->targets.data, tensor_bytes(batch->targets));
     memcpy(staged.positions.data, batch->positions.data, tensor_bytes(batch->positions));
-    device_copy(f->dev, to->tokens, staged.tokens);
-    device_copy(f->dev, to->targets, staged.targets);
-    device_copy(f->dev, to->positions, staged.positions);
-    device_event_record(f->dev, &f->copied[slot]);
+    device_event_wait(&f->copy, &f->left);
+    device_event_record(f->dev, &f->left);
+    device_copy(&f->copy, to.tokens, staged.tokens);
+    device_copy(&f->copy, to.targets, staged.targets);
+    device_copy(&f->copy, to.positions, staged.positions);
+    device_event_record(&f->copy, &f->copied[slot]);
+    device_event_wait(f->dev, &f->copied[slot]);
+    return to;
 }
 
 bool feed_may_continue(const Feed *f, WorkKind kind, int64_t done, int64_t all)
@@ -86,8 +102,8 @@ GptBatch feed_batch(void *context, const Action *action)
 {
     Feed *f = context;
     bool evaluate = action->kind == ACT_EVALUATE;
-    CHECK(action->batch < f->places, "batch %d of %d", action->batch, f->places);
-    if (action->kind == ACT_BACKWARD || action->chunk > 0) return f->place[action->batch];
+    CHECK(action->batch < f->batches, "batch %d of %d", action->batch, f->batches);
+    if (action->kind == ACT_BACKWARD || action->chunk > 0) return f->batch[action->batch];
     Batch batch;
     char err[1024];
     if (!evaluate) feed_may_continue(f, WORK_STEP, action->micro, f->micros);
@@ -97,6 +113,5 @@ GptBatch feed_batch(void *context, const Action *action)
         fail(EXIT_DAMAGED, "%s", err);
     f->seconds += seconds_now() - start;
     f->target_bytes += batch.target_bytes;
-    send(f, &batch, &f->place[action->batch]);
-    return f->place[action->batch];
+    return f->batch[action->batch] = send(f, &batch);
 }

@@ -23,13 +23,19 @@ typedef bool (*FeedWatch)(void *context, const Work *work);
  * while the host prepares the next. */
 enum { FEED_SLOTS = 4 };
 
+/* How many micro-batches have a place on the device if `batches` of them are in use at a time: one
+ * more, which is copied there while the others are in use. */
+#define FEED_PLACES(batches) ((batches) + 1)
+
 typedef struct {
     Device *dev;
     Loader *train, *val;    /* borrowed; may be NULL if never needed */
     const int64_t *samples; /* number of samples before this step, for training */
-    GptBatch *place;        /* micro-batches in use, on the device */
-    int places;
-    FeedWatch watch; /* may be NULL */
+    Device copy;            /* dev's copy stream */
+    GptBatch *place;        /* places of micro-batches on the device, which take turns */
+    GptBatch *batch;        /* the places of the micro-batches in use, by action->batch */
+    int batches;            /* how many are in use at a time */
+    FeedWatch watch;        /* may be NULL */
     void *watch_context;
     int64_t micros;           /* micro-batches per step, for the watch */
     int64_t target_bytes;     /* bytes of text in the targets so far */
@@ -38,20 +44,23 @@ typedef struct {
     size_t bytes;             /* bytes of one place */
     char *staging;            /* page-locked host memory: FEED_SLOTS slots of `bytes` */
     Event copied[FEED_SLOTS]; /* per slot: recorded after its copy to the device */
+    Event left;               /* recorded when the latest micro-batch was sent: all work before */
     int64_t turn;
 } Feed;
 
-/* For the memory plan. feed_bytes returns the device memory of `places` micro-batches of N rows,
- * feed_host_bytes the page-locked host memory of all slots. */
-size_t feed_bytes(int64_t N, int places);
+/* For the memory plan. feed_bytes returns the device memory of a feed of which `batches`
+ * micro-batches of N rows are in use at a time, feed_host_bytes the page-locked host memory of all
+ * slots. */
+size_t feed_bytes(int64_t N, int batches);
 size_t feed_host_bytes(int64_t N);
 /* Allocates memory for micro-batches of N rows. Close with feed_close. */
-void feed_open(Feed *feed, Device *dev, int64_t N, int places);
+void feed_open(Feed *feed, Device *dev, int64_t N, int batches);
 void feed_close(Feed *feed);
 /* Implements GptFeed for a Feed. A forward or evaluation of a stage's first chunk takes the next
- * micro-batch from the loader and puts it in place number action->batch, where all later actions on
- * it find it. Every stage and every tensor-parallel rank loads the micro-batch itself, so token ids
- * are never sent between ranks. Damaged data end the program (EXIT_DAMAGED). */
+ * micro-batch from the loader and starts to copy it to the device, on the copy stream; the compute
+ * stream waits for the copy. All later actions with this action->batch find it there. Every stage
+ * and every tensor-parallel rank loads the micro-batch itself, so token ids are never sent between
+ * ranks. Damaged data end the program (EXIT_DAMAGED). */
 GptBatch feed_batch(void *context, const Action *action);
 
 /* Calls the watch and returns its result; returns true if there is no watch. */

@@ -243,23 +243,23 @@ static Burst *burst_open(LateVerdict *v)
     return b;
 }
 
-/* Counts work of the compute streams that may run while earlier work of their device's stream
- * `which` is pending. */
-static int count_overlaps(Burst *b, int which, LateVerdict *v)
+/* Counts work of the devices' streams `own` that may run while earlier work of the same device's
+ * stream `which` is pending. */
+static int count_overlaps(Burst *b, int own, int which, LateVerdict *v)
 {
     int found = 0;
     for (int s = 0; s < b->n; s++) {
-        LateStream *compute = b->stream[s], *streams = compute->device->stream;
+        LateStream *from = b->stream[s], *streams = from->device->stream;
         const LateStream *given = &streams[which];
         int other = number_of(b, given);
-        if (compute != &streams[LATE_COMPUTE] || other == b->n) continue;
-        for (int64_t i = 0; i < count_of(compute); i++) {
-            const LateWork *work = work_of(compute, i);
+        if (from != &streams[own] || other == b->n) continue;
+        for (int64_t i = 0; i < count_of(from); i++) {
+            const LateWork *work = work_of(from, i);
             int64_t sent = work->sent[which] - given->first;
             if (work->run == NULL || b->kept[s][i * b->n + other] >= sent) continue;
             if (found++ == 0 && which == LATE_COMM)
                 snprintf(v->overlap, sizeof v->overlap, "rank %d: %s before all of comm after %s",
-                         compute->device->index, work->name, neighbour(given, sent - 1, -1));
+                         from->device->index, work->name, neighbour(given, sent - 1, -1));
         }
     }
     return found;
@@ -339,9 +339,10 @@ LateVerdict late_burst_end(const LateJury *jury)
     CHECK(late_all.burst, "the end of a burst that has not begun, of %d memories",
           late_all.memories);
     Burst *b = burst_open(&v);
-    v.overlapping = count_overlaps(b, LATE_COMM, &v);
-    v.beside_tp = count_overlaps(b, LATE_TP, &v);
-    v.beside_p2p = count_overlaps(b, LATE_P2P, &v);
+    v.overlapping = count_overlaps(b, LATE_COMPUTE, LATE_COMM, &v);
+    v.beside_tp = count_overlaps(b, LATE_COMPUTE, LATE_TP, &v);
+    v.beside_p2p = count_overlaps(b, LATE_COMPUTE, LATE_P2P, &v);
+    v.copies = count_overlaps(b, LATE_COPY, LATE_COMPUTE, &v);
     bool agree = orders_agree(b, &v);
     for (int n = 0; n < b->n && agree; n++) {
         LateStream *s = b->stream[n];

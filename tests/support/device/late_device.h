@@ -69,6 +69,8 @@ typedef struct {
     char overlap[256];
     int beside_tp, beside_p2p; /* the same for the streams of tensor-parallel sums and of pipeline
                                 * messages */
+    int copies; /* copies of the copy streams that need not wait for all earlier work of their
+                 * device's compute stream */
     /* What was wrong although all waits were in place, or "": some order that the waits allow gives
      * another result or never ends. */
     char wrong[512];

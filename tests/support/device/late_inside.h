@@ -11,6 +11,7 @@
 enum {
     LATE_STREAMS = 5,
     LATE_COMPUTE = 0,
+    LATE_COPY = 1,
     LATE_COMM = 2,
     LATE_P2P = 3,
     LATE_TP = 4,

@@ -90,7 +90,7 @@ int late_run_both(const Folder *folder, int ranks, const char *const *sets, Late
     rank_run_train(&late);
     late_devices(false);
     if (v->wrong[0]) fail_msg("%s: %s", late.name, v->wrong);
-    if (ranks == 1 || sites == NULL || sites->every == 0) assert_int_equal(v->red > 0, ranks > 1);
+    if (ranks == 1 || sites == NULL || sites->every == 0) assert_true(v->red > 0);
     rank_runs_equal(&plain, &late);
     if (v->overlapping > 0 && !late.training.config->zero_optimization.overlap_comm)
         fail_msg("%s: computes %d times while it communicates, %s", late.name, v->overlapping,
@@ -99,6 +99,7 @@ int late_run_both(const Folder *folder, int ranks, const char *const *sets, Late
         (late.training.config->parallel.pipeline > 1 && v->beside_p2p == 0))
         fail_msg("%s: computes %d times beside sums of regions, %d times beside exchanges",
                  late.name, v->beside_tp, v->beside_p2p);
+    if (v->copies == 0) fail_msg("%s: no micro-batch is copied during other work", late.name);
     rank_run_close(&plain);
     rank_run_close(&late);
     return v->overlapping;
