@@ -277,7 +277,7 @@ void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, E
     expect_apart(op, OPERAND(y), OPERAND(w));
     expect_apart(op, OPERAND(pre), OPERAND(x));
     RUN(linear_forward, x.dtype, dev, y, x, w, bias, epilogue, pre);
-    record_product(dev, (Product){op, n, inputs, outputs, false});
+    record_product(dev, (Product){op, n, inputs, outputs, false, y.dtype});
 }
 
 void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
@@ -298,7 +298,7 @@ void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilo
     expect_apart(op, OPERAND(dx), OPERAND(dy));
     expect_apart(op, OPERAND(dx), OPERAND(w));
     RUN(linear_backward_input, dy.dtype, dev, dx, dy, w, epilogue, pre, accumulate);
-    record_product(dev, (Product){op, n, inputs, outputs, accumulate});
+    record_product(dev, (Product){op, n, inputs, outputs, accumulate, dx.dtype});
 }
 
 void op_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
@@ -323,5 +323,5 @@ void op_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Ten
     expect_apart(op, OPERAND(dw), OPERAND(x));
     expect_apart(op, OPERAND(dw), OPERAND(dy));
     RUN(linear_backward_weight, x.dtype, dev, dw, db, dy, x, columns, accumulate);
-    record_product(dev, (Product){op, n, inputs, outputs, accumulate});
+    record_product(dev, (Product){op, n, inputs, outputs, accumulate, dw.dtype});
 }

@@ -110,11 +110,12 @@ typedef enum {
 
 extern const char *const op_name[OP_COUNT];
 
-/* The shape of one matrix multiplication; `./train bench step` repeats those of a step. */
+/* One matrix multiplication; `./train bench step` repeats those of a step. */
 typedef struct {
     OpId op; /* linear_forward, linear_backward_input, linear_backward_weight */
     int64_t n, inputs, outputs;
     bool accumulate;
+    DType result; /* dtype of the result: the storage type or, of a weight's gradient, also f32 */
 } Product;
 
 /* Start and end of one call on the device's time line. */

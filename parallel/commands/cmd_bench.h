@@ -49,6 +49,24 @@ MemoryCopy memory_copy_open(Device *dev, int64_t bytes);
 void memory_copy_run(Device *dev, MemoryCopy *s);
 void memory_copy_close(Device *dev, MemoryCopy *s);
 
+/* The buffers for a replay of a step's matrix products: inputs, outputs, and weights and their
+ * gradients, of which the products use one range after another. */
+typedef struct {
+    Device *dev;
+    DType dtype, gradient; /* of the model's storage; of the weights' gradients */
+    void *x, *y, *w, *g;   /* device memory; g is NULL if the gradients have the storage type */
+    int64_t n_x, n_y, n_weights;
+    int64_t at; /* the next weight */
+} Replay;
+
+/* Allocates the buffers in the size that the list of products in the profile needs, and fills them
+ * with ordinary numbers. `n_weights` is the number of the model's weights. */
+Replay replay_open(Device *dev, DType dtype, const Profile *list, int64_t n_weights);
+/* Queues all products of the list, without bias and epilogue. Each result has the dtype that it had
+ * in the step: a product that writes f32 gradients takes longer than one that writes 16 bits. */
+void replay_run(Replay *r, const Profile *list);
+void replay_close(Replay *r);
+
 /* The options of `bench ops`; `bench gemm` takes the first three. */
 typedef struct {
     DType dtype;

@@ -24,15 +24,6 @@ typedef struct {
     bool json;
 } Arguments;
 
-/* The buffers for the replay of the products. The weights have the size of the model's weights, and
- * the products use them one range after another. */
-typedef struct {
-    float *x, *y, *w;
-    int64_t n_weights, at;
-    Device *dev;
-    DType dtype;
-} Replay;
-
 /* The rows that every round measures, in seconds. From ROW_OP on there is one row per op. */
 enum { ROW_STEP, ROW_FORWARD, ROW_BACKWARD, ROW_UPDATE, ROW_PRODUCTS, ROW_LOOP, ROW_OP };
 enum { ROWS = ROW_OP + OP_COUNT };
@@ -45,52 +36,6 @@ typedef struct {
     double update_bytes; /* per element */
     double held;         /* bytes of device memory that training allocates */
 } Result;
-
-/* Returns the next outputs x inputs weights of the buffer; starts again at its beginning if it is
- * used up. */
-static Tensor next_weight(Replay *r, int64_t outputs, int64_t inputs)
-{
-    /* As in a step, no weight is used twice in a row, where it would be read from the cache. */
-    if (r->at + outputs * inputs > r->n_weights) r->at = 0;
-    Tensor t =
-        tensor_2d((char *)r->w + (size_t)r->at * dtype_size(r->dtype), r->dtype, outputs, inputs);
-    r->at += outputs * inputs;
-    return t;
-}
-
-static void replay_product(Replay *r, const Product *p)
-{
-    Tensor w = next_weight(r, p->outputs, p->inputs);
-    Tensor x = tensor_2d(r->x, r->dtype, p->n, p->inputs),
-           y = tensor_2d(r->y, r->dtype, p->n, p->outputs);
-    if (p->op == OP_linear_forward)
-        op_linear_forward(r->dev, y, x, w, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
-    else if (p->op == OP_linear_backward_input)
-        op_linear_backward_input(r->dev, x, y, w, EPILOGUE_NONE, NO_TENSOR, p->accumulate);
-    else
-        op_linear_backward_weight(r->dev, w, NO_TENSOR, y, x, NO_TENSOR, p->accumulate);
-}
-
-/* Allocates the buffers in the size that the list of products needs, and fills them with ordinary
- * numbers. */
-static void replay_open(Replay *r, Device *dev, DType dtype, const Profile *list, int64_t n_weights)
-{
-    int64_t x = 0, y = 0;
-    *r = (Replay){.dev = dev, .dtype = dtype, .n_weights = n_weights};
-    /* One buffer serves all products of the list, so it has the size of the largest. */
-    for (int64_t i = 0; i < list->n_products; i++) {
-        const Product *p = &list->product[i];
-        if (p->n * p->inputs > x) x = p->n * p->inputs;
-        if (p->n * p->outputs > y) y = p->n * p->outputs;
-        if (p->outputs * p->inputs > r->n_weights) r->n_weights = p->outputs * p->inputs;
-    }
-    r->x = device_alloc(dev, (size_t)x * dtype_size(dtype), "inputs");
-    r->y = device_alloc(dev, (size_t)y * dtype_size(dtype), "outputs");
-    r->w = device_alloc(dev, (size_t)r->n_weights * dtype_size(dtype), "weights");
-    op_normal(dev, tensor_1d(r->x, dtype, x), 1, &(Segment){.stream = 1}, 1.0);
-    op_normal(dev, tensor_1d(r->y, dtype, y), 1, &(Segment){.stream = 2}, 1e-3);
-    op_normal(dev, tensor_1d(r->w, dtype, r->n_weights), 1, &(Segment){.stream = 3}, 0.02);
-}
 
 static Profile *profile_create(void)
 {
@@ -147,8 +92,7 @@ static void measure_round(Trainer *t, Profile *profile, Replay *replay, MemoryLo
     timed_step(t, &watch, profile);
     memcpy(x + ROW_OP, profile->seconds, sizeof profile->seconds);
     stopwatch_start(dev, &watch);
-    for (int64_t p = 0; p < profile->n_products; p++)
-        replay_product(replay, &profile->product[p]);
+    replay_run(replay, profile);
     x[ROW_PRODUCTS] = stopwatch_stop(dev, &watch);
     stopwatch_start(dev, &watch);
     memory_loop_run(dev, loop);
@@ -196,7 +140,7 @@ static Result measure(Trainer *t, int steps, Progress *progress)
     stopwatch_close(dev, &watch);
     double held = (double)dev->held; /* before the benchmark's own buffers */
     int64_t n = param_table_count(&t->session.table);
-    replay_open(&replay, dev, t->session.layers.shape.dtype, profile, n);
+    replay = replay_open(dev, t->session.layers.shape.dtype, profile, n);
     double bytes = update_bytes(t, n);
     MemoryLoop loop = memory_loop_open(dev, (int64_t)(bytes / MEMORY_LOOP_BYTES));
     measure_round(t, profile, &replay, &loop, round[0]); /* warms up; overwritten below */
@@ -215,7 +159,8 @@ static Result measure(Trainer *t, int steps, Progress *progress)
     free(profile->product);
     free(profile);
     free(round);
-    return r; /* the replay's memory is freed when the process ends */
+    replay_close(&replay);
+    return r; /* the loop's memory is freed when the process ends */
 }
 
 /* The tokens and operations of a step, and the rates of its parts in operations per second. */

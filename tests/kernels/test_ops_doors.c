@@ -360,7 +360,7 @@ static void the_profile_counts_calls_and_lists_matrix_multiplications(void **sta
     profile_close(dev, &profile);
     Product p = list[1];
     assert_true(p.op == OP_linear_backward_weight && p.n == 5 && p.inputs == 3 && p.outputs == 4 &&
-                p.accumulate);
+                p.accumulate && p.result == F32);
 }
 
 /* The sizes of the benchmark's calls are proportional to the number of tokens. */
