@@ -171,7 +171,7 @@ static __device__ __forceinline__ void rows_add(float (&sum)[N], DeviceRows<T> d
             raw[u] = raw_load<N>((const T *)row_at(dx, rows[i + u], col));
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            unpack<N>(v, raw[u]);
+            unpack(v, raw[u]);
 #pragma unroll
             for (int k = 0; k < N; k++)
                 sum[k] += v[k];

@@ -41,6 +41,19 @@ static __device__ __forceinline__ float to_float(f16 x)
     return __half2float(x);
 }
 
+/* Returns one of the two elements in a word: the lower half or the upper one. */
+template <class T> __device__ __forceinline__ float half_of(uint32_t word, bool upper);
+
+template <> __device__ __forceinline__ float half_of<bf16>(uint32_t word, bool upper)
+{
+    return __uint_as_float(upper ? word & 0xffff0000u : word << 16);
+}
+
+template <> __device__ __forceinline__ float half_of<f16>(uint32_t word, bool upper)
+{
+    return to_float(__ushort_as_half((unsigned short)(upper ? word >> 16 : word)));
+}
+
 template <class T> __device__ __forceinline__ T from_float(float x);
 
 template <> __device__ __forceinline__ float from_float<float>(float x)
@@ -69,13 +82,29 @@ template <class T, int N> struct alignas(sizeof(T) * N) Pack {
     T at[N];
 };
 
+/* Sets x to the elements of a pack. Those of 2 bytes are taken from whole words: otherwise the
+ * compiler first moves each into a register of its own. */
+template <class T, int N>
+__device__ __forceinline__ void unpack(float (&x)[N], const Pack<T, N> &pack)
+{
+    if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+        uint32_t word[N / 2];
+        memcpy(word, &pack, sizeof word);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = half_of<T>(word[i / 2], i % 2);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = to_float(pack.at[i]);
+    }
+}
+
 /* Loads x from the N elements at p, which must be aligned to N elements. */
 template <int N, class T> __device__ __forceinline__ void load(float (&x)[N], const T *p)
 {
     Pack<T, N> pack = *reinterpret_cast<const Pack<T, N> *>(p);
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        x[i] = to_float(pack.at[i]);
+    unpack(x, pack);
 }
 
 /* Sets word to the bits of x, rounded to nearest even in type T, as they will be stored. */

@@ -157,9 +157,9 @@ __global__ void __launch_bounds__(NormBlock<HELD * N>::THREADS, NormBlock<HELD *
         for (int k = 0; k < HELD; k++) {
             int pack = lane + k * t.lanes;
             if (pack >= packs) continue;
-            unpack<N>(g[k], f.dy[k]);
-            unpack<N>(xhat[k], f.x[k]);
-            if (narrow && p.accumulate_dx) unpack<N>(old[k], f.dx[k]);
+            unpack(g[k], f.dy[k]);
+            unpack(xhat[k], f.x[k]);
+            if (narrow && p.accumulate_dx) unpack(old[k], f.dx[k]);
             float w[N];
             load<N>(w, p.w + pack * N);
 #pragma unroll

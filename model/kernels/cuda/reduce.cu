@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(ACROSS *SUM_ROWS, RESIDENT)
             raw[u] = raw_load<N>((const T *)row_at(dy, row + u * SUM_ROWS, col));
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            unpack<N>(v, raw[u]);
+            unpack(v, raw[u]);
 #pragma unroll
             for (int i = 0; i < N; i++)
                 sum[i] += v[i];

@@ -80,14 +80,6 @@ template <int N, class T> static __device__ __forceinline__ Pack<T, N> raw_load(
     return *reinterpret_cast<const Pack<T, N> *>(p);
 }
 
-template <int N, class T>
-static __device__ __forceinline__ void unpack(float (&x)[N], const Pack<T, N> &pack)
-{
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        x[i] = to_float(pack.at[i]);
-}
-
 /* Runs the statements with N = the number of elements of T in 16 bytes if `whole`, else with N = 1.
  */
 #define WITH_PACKS(whole, T, N, ...)                                                               \
