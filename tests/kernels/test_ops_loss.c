@@ -152,11 +152,52 @@ static void a_very_large_or_NaN_logit_is_found_in_long_rows(void **state)
     check_on_devices(LONG, n, place, SPIKE);
 }
 
+/* On a GPU: if all logits are -infinity, if one is infinity, or if the target is beyond the
+ * vocabulary (also beyond the row), the loss is NaN. In the last two cases only the loss is wrong:
+ * the gradient has no target and adds up to the scale, and the padding is 0. */
+static void losses_without_a_value_are_NaN(void **state)
+{
+    enum { ROWS = 4, COLS = 16, VOCABULARY = 13 };
+    (void)state;
+    for (int i = 0; i < devices.count; i++) {
+        Device *dev = &devices.item[i].device;
+        if (!device_asked_for(&devices.item[i]) || !devices.item[i].cuda) continue;
+        for (DType storage = F32; storage <= F16; storage++) {
+            float logit[ROWS * COLS], loss[ROWS] = {0};
+            int32_t target[ROWS] = {1, 1, VOCABULARY, 1000};
+            double scale = SCALE;
+            for (int k = 0; k < ROWS * COLS; k++)
+                dtype_set(storage, logit, k,
+                          k < COLS        ? -(double)INFINITY
+                          : k == COLS + 9 ? (double)INFINITY
+                                          : 2 * drawn_uniform(52, k));
+            Tensor x = tensor_2d(logit, storage, ROWS, COLS), l = tensor_1d(loss, F32, ROWS);
+            Tensor far_x = device_put(dev, x), far_l = device_put(dev, l),
+                   far_t = device_put(dev, tensor_1d(target, I32, ROWS)),
+                   far_scale = device_put(dev, tensor_1d(&scale, F64, 1));
+            op_loss(dev, far_l, far_x, far_t, VOCABULARY, far_scale, true);
+            device_take(dev, x, far_x);
+            device_take(dev, l, far_l);
+            device_drop(dev, far_t);
+            device_drop(dev, far_scale);
+            for (int row = 0; row < ROWS; row++) {
+                double sum = 0;
+                for (int col = 0; col < COLS; col++)
+                    sum += dtype_get(storage, logit, row * COLS + col);
+                if (!isnan(loss[row]) || (row < 2 ? !isnan(sum) : !(fabs(sum - SCALE) < 0.01)))
+                    fail_msg("%s: the loss of row %d is %g, its gradient adds up to %g",
+                             dtype_name(storage), row, (double)loss[row], sum);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_very_large_or_NaN_logit_is_found_at_every_position),
         cmocka_unit_test(a_very_large_or_NaN_logit_is_found_in_long_rows),
+        cmocka_unit_test(losses_without_a_value_are_NaN),
     };
     return cmocka_run_group_tests_name("loss of rows with a spike", tests, devices_setup,
                                        devices_teardown);

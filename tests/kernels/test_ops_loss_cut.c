@@ -231,6 +231,13 @@ static double spike(int64_t row, int64_t col, int64_t vocabulary)
     return row % vocabulary == col ? 1000 : drawn_uniform(63, row * vocabulary + col);
 }
 
+/* The rounding of the largest logit in any base, if it is not corrected, changes the sum of
+ * exponentials by up to 60000 u: in f16 this exceeds the bounds. */
+static double large(int64_t row, int64_t col, int64_t vocabulary)
+{
+    return 60000 + 60 * drawn_normal(65, row * vocabulary + col);
+}
+
 /* One logit per row is NaN. */
 static double not_a_number(int64_t row, int64_t col, int64_t vocabulary)
 {
@@ -262,6 +269,7 @@ static void bug_24_the_largest_logit_of_all_ranks_is_subtracted(void **state)
     check_on_devices(17, 24, 8, far_apart);
     check_on_devices(601, 12, 8, far_apart);
     check_on_devices(33, 66, 8, spike);
+    check_on_devices(127, 9, 8, large);
 }
 
 /* If one rank has a NaN in a row, the loss of the row is NaN on all ranks. */

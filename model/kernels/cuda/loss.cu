@@ -3,52 +3,69 @@
 #include "model/kernels/cuda/loss.cuh"
 #include "model/kernels/cuda/ordered_sum.cuh"
 
-/* Returns s extended by the logits of a pack, of which the first `real` count. Milakov, Gimelshein,
- * arXiv:1805.02867. */
-template <class T, int N>
-static __device__ __forceinline__ SoftmaxSum softmax_add(SoftmaxSum s, Pack<T, N> pack, int real)
+template <class T> static __device__ __forceinline__ SoftmaxSum softmax_start()
 {
-    float x[N], most = s.most, sum = 0.0f;
+    return {-INFINITY, shift_of<T>(-INFINITY), 0.0f};
+}
+
+/* Extends s by N logits. Milakov, Gimelshein, arXiv:1805.02867. */
+template <class T, int N>
+static __device__ __forceinline__ void softmax_add(SoftmaxSum &s, const float (&x)[N])
+{
+    float most = x[0];
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        x[i] = i < real ? to_float(pack.at[i]) : -INFINITY;
+    for (int i = 1; i < N; i++)
         most = fmaxf(most, x[i]);
+    /* The maximum grows a few times in a row, so the sum is rarely rescaled. */
+    if (most > s.most) {
+        float shift = shift_of<T>(most);
+        s = {most, shift, s.sum * shift_change<T>(s.shift, shift)};
     }
-    float from = most == -INFINITY ? 0.0f : most; /* if all logits so far are -infinity, the sum
-                                                   * stays 0 */
+    float sum = exponential<T>(x[0], s.shift);
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        sum += exponential<T>(x[i] - from);
-    return {most, s.sum * exponential<T>(s.most - from) + sum};
+    for (int i = 1; i < N; i++)
+        sum += exponential<T>(x[i], s.shift);
+    s.sum += sum;
 }
 
 /* Returns the running maximum and sum over this thread's part of row x, of which the first vocab
  * elements count. */
 template <class T, int N> static __device__ SoftmaxSum part_read(const T *x, int vocab)
 {
-    SoftmaxSum s = {-INFINITY, 0.0f};
-    packs_read<T, N>(
-        x, vocab, [&s](const Pack<T, N> &pack, int real) { s = softmax_add<T, N>(s, pack, real); });
+    SoftmaxSum s = softmax_start<T>();
+    packs_read<T, N>(x, vocab, [&s](const float(&v)[N]) { softmax_add<T, N>(s, v); });
     return s;
 }
 
-/* Like part_read, but also copies the row to shared memory, in packs of 16 bytes. Each thread later
- * finds its own packs in `kept`. */
+/* Like part_read, but also copies the whole packs to shared memory. Each thread later finds its own
+ * packs in `kept`. */
 template <class T, int N> static __device__ SoftmaxSum part_keep(const T *x, T *kept, int vocab)
 {
-    SoftmaxSum s = {-INFINITY, 0.0f};
-    int stride = (int)blockDim.x * N, next = (int)threadIdx.x * N;
-    for (int at = next - LOSS_BATCH * stride; at < vocab; at += stride, next += stride) {
-        if (next < vocab) cp_async_16(kept + next, x + next);
+    static_assert(N * sizeof(T) == 16, "asynchronous copies are of 16 bytes");
+    SoftmaxSum s = softmax_start<T>();
+    int stride = (int)blockDim.x * N, whole = vocab / N * N, at = (int)threadIdx.x * N, next = at;
+    const T *own = kept + at;
+    T *to = kept + at;
+    auto copy_next = [&] {
+        /* An offset in bytes is added to the pointer. One in elements would be multiplied. */
+        unsigned offset = (unsigned)next * sizeof(T);
+        if (next < whole) cp_async_16(to, reinterpret_cast<const char *>(x) + offset);
         cp_async_commit();
-        /* The first rounds only start copies; from then on LOSS_BATCH of them are in progress. No
-         * barrier is needed, because each thread waits only for its own copies and reads only what
-         * it copied. */
-        if (at < 0) continue;
+        next += stride;
+        to += stride;
+    };
+    for (int k = 0; k < LOSS_BATCH; k++)
+        copy_next();
+    for (; at < whole; at += stride, own += stride) {
+        copy_next();
+        /* LOSS_BATCH copies are in progress. No barrier is needed, because each thread waits only
+         * for its own copies and reads only what it copied. */
         cp_async_wait<LOSS_BATCH>();
-        Pack<T, N> pack = *reinterpret_cast<const Pack<T, N> *>(kept + at);
-        s = softmax_add<T, N>(s, pack, vocab - at);
+        float v[N];
+        load(v, own);
+        softmax_add<T, N>(s, v);
     }
+    last_pack_read<T, N>(x, vocab, [&s](const float(&v)[N]) { softmax_add<T, N>(s, v); });
     return s;
 }
 
@@ -66,7 +83,7 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
     int target = targets[blockIdx.x];
     if (target < 0) {
         if (threadIdx.x == 0) losses[blockIdx.x] = 0.0f;
-        if (scale) row_gradient<T, N>(x, x, cols, 0, -1, {0.0f, 1.0f}, 0.0f);
+        if (scale) row_clear<T, N>(x, (int)threadIdx.x * N, cols);
         return;
     }
     float chosen = target < vocab ? to_float(x[target]) : NAN; /* read before the gradient
@@ -78,9 +95,9 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
         s = part_read<T, N>(x, vocab);
     /* Each thread's sum is relative to its own maximum, so it is rescaled to the block's maximum
      * before the sums are added. */
-    float most = block_max(s.most, sums);
-    s = {most, block_sum(s.sum * expf(s.most - most), sums + WARP)};
-    if (threadIdx.x == 0) losses[blockIdx.x] = (s.most - chosen) + logf(s.sum);
+    float most = block_max(s.most, sums), shift = shift_of<T>(most);
+    s = {most, shift, block_sum(s.sum * shift_change<T>(s.shift, shift), sums + WARP)};
+    if (threadIdx.x == 0) losses[blockIdx.x] = (most - chosen) + logf(s.sum * shift_error<T>(most));
     if (scale) row_gradient<T, N>(x, KEEP ? kept : x, cols, vocab, target, s, (float)*scale);
 }
 

@@ -3,14 +3,20 @@
 #ifndef MODEL_KERNELS_CUDA_LOSS_CUH
 #define MODEL_KERNELS_CUDA_LOSS_CUH
 
-#include "model/kernels/cuda/kernel.cuh"
-#include "model/kernels/cuda/ptx.cuh"
+#include "model/kernels/cuda/rows.cuh"
+
+#include <float.h>
 
 #define LOG2_E 1.44269504f
 
 /* LOSS_THREADS: most threads of a block. LOSS_BATCH: packs that a thread loads at the same time.
  * LOSS_SUMS: floats of shared memory for the sums of a block. */
 enum { LOSS_THREADS = 512, LOSS_BATCH = 4, LOSS_SUMS = 2 * WARP };
+
+static_assert(LOSS_THREADS % WARP == 0 && LOSS_THREADS <= WARP * WARP,
+              "block_sum and block_max take whole warps, at most as many as a warp has lanes");
+static_assert(LOSS_SUMS * sizeof(float) % 16 == 0,
+              "a row that is kept in shared memory after the sums starts on a boundary of a pack");
 
 /* Returns the number of threads for a row of `cols` elements that is read in packs of n. */
 static inline int loss_threads(int64_t cols, int n)
@@ -19,73 +25,127 @@ static inline int loss_threads(int64_t cols, int n)
     return warps < LOSS_THREADS / WARP ? (int)warps * WARP : (int)LOSS_THREADS;
 }
 
-/* Computes e^x for x <= 0. In f32 the error is about one ulp. For 16-bit types, whose results are
- * rounded anyway, it takes one multiplication and one instruction. */
-template <class T> __device__ __forceinline__ float exponential(float x);
+/* ---- exponentials ------------------------------------------------------------------------------
+ * e^(x - most) for many logits x of a row, of which `most` is the largest. In f32 the error is
+ * about one ulp. For 16-bit types, whose results are rounded anyway, it takes one fused
+ * multiplication and one instruction: 2^(x log2(e) - shift), where the shift is most log2(e),
+ * rounded once for the row. Its rounding changes all exponentials of the row by the same factor. A
+ * gradient divides by the sum of them, so it does not contain that factor; a loss is corrected by
+ * shift_error. */
 
-template <> __device__ __forceinline__ float exponential<float>(float x)
+/* Returns the shift for the largest logit. It is finite if all logits are -infinity, so that their
+ * exponentials are 0. */
+template <class T> static __device__ __forceinline__ float shift_of(float most)
 {
-    return expf(x);
+    return fmaxf(sizeof(T) == 4 ? most : most * LOG2_E, -FLT_MAX);
 }
 
-template <> __device__ __forceinline__ float exponential<bf16>(float x)
+/* Returns e^(x - most) for shift = shift_of(most), x <= most. */
+template <class T> static __device__ __forceinline__ float exponential(float x, float shift)
 {
-    return exp2_approx(x * LOG2_E);
+    if constexpr (sizeof(T) == 4)
+        return expf(x - shift);
+    else
+        return exp2_approx(fmaf(x, LOG2_E, -shift));
 }
 
-template <> __device__ __forceinline__ float exponential<f16>(float x)
+/* Returns the factor that turns exponentials with one shift into those with a larger one. */
+template <class T> static __device__ __forceinline__ float shift_change(float from, float to)
 {
-    return exp2_approx(x * LOG2_E);
+    return sizeof(T) == 4 ? expf(from - to) : exp2_approx(from - to);
 }
 
-/* Running maximum of the elements seen so far, and the sum of e^(x - most) over them. */
+/* Returns e^(x - most) divided by its exponential<T>(x, shift_of(most)): 2^(shift - most log2(e)).
+ * fmaf computes the error of the rounded product exactly. */
+template <class T> static __device__ __forceinline__ float shift_error(float most)
+{
+    return sizeof(T) == 4 ? 1.0f : exp2f(-fmaf(most, LOG2_E, -shift_of<T>(most)));
+}
+
+/* The largest of some logits, its shift, and the sum of their exponentials with this shift. */
 typedef struct {
-    float most, sum;
+    float most, shift, sum;
 } SoftmaxSum;
 
-/* Calls visit(pack, count) for each of this thread's packs among the first n elements of x, where
- * `count` is the number of elements left from the start of the pack. Loads LOSS_BATCH packs before
- * the first is used. */
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Calls visit(v) with the elements of the pack that only in part belongs to the first n elements of
+ * x, if there is one; the others are -infinity. The last thread does this, because it has the
+ * fewest whole packs. */
+template <class T, int N, class Visit>
+static __device__ __forceinline__ void last_pack_read(const T *x, int n, Visit visit)
+{
+    int at = n / N * N;
+    if (at == n || threadIdx.x != blockDim.x - 1) return;
+    float v[N];
+    load(v, x + at);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (at + i >= n) v[i] = -INFINITY;
+    visit(v);
+}
+
+/* Calls visit(v) with the elements of each of this thread's packs among the first n elements of x.
+ * Loads LOSS_BATCH packs before the first is used. Elements after the n-th are -infinity. */
 template <class T, int N, class Visit>
 static __device__ __forceinline__ void packs_read(const T *x, int n, Visit visit)
 {
-    int stride = (int)blockDim.x * N;
-    for (int first = (int)threadIdx.x * N; first < n; first += LOSS_BATCH * stride) {
+    int stride = (int)blockDim.x * N, whole = n / N * N;
+    for (int first = (int)threadIdx.x * N; first < whole; first += LOSS_BATCH * stride) {
         Pack<T, N> pack[LOSS_BATCH];
 #pragma unroll
         for (int k = 0; k < LOSS_BATCH; k++)
-            if (first + k * stride < n)
-                pack[k] = *reinterpret_cast<const Pack<T, N> *>(x + first + k * stride);
+            if (first + k * stride < whole) pack[k] = raw_load<N>(x + first + k * stride);
 #pragma unroll
-        for (int k = 0; k < LOSS_BATCH; k++)
-            if (first + k * stride < n) visit(pack[k], n - first - k * stride);
+        for (int k = 0; k < LOSS_BATCH; k++) {
+            float v[N];
+            if (first + k * stride >= whole) break;
+            unpack(v, pack[k]);
+            visit(v);
+        }
     }
+    last_pack_read<T, N>(x, n, visit);
 }
 
-/* Writes the gradient of a row: x[i] = scale / s.sum * e^(from[i] - s.most), minus scale at the
- * target, and 0 from column vocab on. `from` is x itself or a copy of it. */
+/* Writes zeros to this thread's packs of a row, from its pack at column `at` on. */
+template <class T, int N> static __device__ void row_clear(T *x, int at, int cols)
+{
+    float zeros[N] = {};
+#pragma unroll 1
+    for (; at < cols; at += (int)blockDim.x * N)
+        store_global(x + at, zeros);
+}
+
+/* Writes the gradient of a row: x[i] = scale / s.sum * e^(x[i] - s.most), minus scale at the
+ * target, and 0 from column vocab on. `from` is x itself or a copy of the whole packs before vocab.
+ * There is no target if it is negative. */
 template <class T, int N>
 static __device__ void row_gradient(T *x, const T *from, int cols, int vocab, int target,
                                     SoftmaxSum s, float scale)
 {
-    float factor = scale / s.sum;
-    for (int at = (int)threadIdx.x * N; at < cols; at += (int)blockDim.x * N) {
-        float g[N];
-        if (at < vocab) {
-            load(g, from + at);
+    int stride = (int)blockDim.x * N, whole = vocab / N * N, at = (int)threadIdx.x * N;
+    float factor = scale / s.sum, g[N];
+    /* The thread that has the target's pack writes this element again at the end. So no pack has to
+     * be searched for it. */
+    bool own = target >= 0 && target < vocab && target / N % (int)blockDim.x == (int)threadIdx.x;
+    float chosen = own ? to_float(x[target]) : 0.0f;
+    for (; at < whole; at += stride) {
+        load(g, from + at);
 #pragma unroll
-            for (int i = 0; i < N; i++)
-                g[i] = at + i < vocab ? exponential<T>(g[i] - s.most) * factor : 0.0f;
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                if (at + i == target) g[i] -= scale;
-        } else {
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                g[i] = 0.0f;
-        }
-        store(x + at, g);
+        for (int i = 0; i < N; i++)
+            g[i] = exponential<T>(g[i], s.shift) * factor;
+        store_global(x + at, g);
     }
+    if (at < vocab) {
+        load(g, x + at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            g[i] = at + i < vocab ? exponential<T>(g[i], s.shift) * factor : 0.0f;
+        store_global(x + at, g);
+        at += stride;
+    }
+    row_clear<T, N>(x, at, cols);
+    if (own) x[target] = from_float<T>(exponential<T>(chosen, s.shift) * factor - scale);
 }
 
 #endif

@@ -3,7 +3,6 @@
  * and gradients. The caller combines the results of the first two over all ranks. Every kernel uses
  * one block per row and reads the row once. */
 #include "model/kernels/cuda/loss.cuh"
-#include "model/kernels/cuda/rows.cuh"
 
 /* A rank's part of the logits inside a kernel: rows of `cols` elements, ld apart. The first `own`
  * of them are columns of the vocabulary, which start at column `first` of it. */
@@ -31,10 +30,10 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
     DYN_SHARED(float, sums);
     float x = -INFINITY;
     packs_read<T, N>(logits.at + (int64_t)blockIdx.x * logits.ld, logits.own,
-                     [&x](const Pack<T, N> &pack, int real) {
+                     [&x](const float(&v)[N]) {
 #pragma unroll
                          for (int i = 0; i < N; i++)
-                             if (i < real) x = fmaxf(x, to_float(pack.at[i]));
+                             x = fmaxf(x, v[i]);
                      });
     x = block_max(x, sums);
     if (threadIdx.x == 0) most[blockIdx.x] = x;
@@ -50,17 +49,17 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
     DYN_SHARED(float, sums);
     const T *x = logits.at + (int64_t)blockIdx.x * logits.ld;
     int target = targets[blockIdx.x], own = own_target(logits, target);
-    float most = mosts[blockIdx.x], sum = 0.0f;
+    float most = mosts[blockIdx.x], shift = shift_of<T>(most), sum = 0.0f;
     terms += 2 * (int64_t)blockIdx.x;
     if (target >= 0)
-        packs_read<T, N>(x, logits.own, [&sum, most](const Pack<T, N> &pack, int real) {
+        packs_read<T, N>(x, logits.own, [&sum, shift](const float(&v)[N]) {
 #pragma unroll
             for (int i = 0; i < N; i++)
-                if (i < real) sum += exponential<T>(to_float(pack.at[i]) - most);
+                sum += exponential<T>(v[i], shift);
         });
     sum = block_sum(sum, sums);
     if (threadIdx.x != 0) return;
-    terms[0] = sum;
+    terms[0] = target >= 0 ? sum * shift_error<T>(most) : 0.0f;
     terms[1] = own >= 0 ? to_float(x[own]) - most : target < logits.vocab ? 0.0f : NAN;
 }
 
@@ -73,11 +72,15 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
 {
     T *x = logits.at + (int64_t)blockIdx.x * logits.ld;
     int target = targets[blockIdx.x], own = own_target(logits, target);
-    SoftmaxSum s = {mosts[blockIdx.x], terms[2 * (int64_t)blockIdx.x]};
-    float loss = logf(s.sum) - terms[2 * (int64_t)blockIdx.x + 1];
+    float most = mosts[blockIdx.x], sum = terms[2 * (int64_t)blockIdx.x];
+    float loss = logf(sum) - terms[2 * (int64_t)blockIdx.x + 1];
     if (threadIdx.x == 0) losses[blockIdx.x] = target >= 0 ? loss : 0.0f;
-    if (scale)
-        row_gradient<T, N>(x, x, logits.cols, target >= 0 ? logits.own : 0, own, s, (float)*scale);
+    if (!scale) return;
+    if (target < 0)
+        row_clear<T, N>(x, (int)threadIdx.x * N, logits.cols);
+    else
+        row_gradient<T, N>(x, x, logits.cols, logits.own, own,
+                           {most, shift_of<T>(most), sum / shift_error<T>(most)}, (float)*scale);
 }
 
 template <class T> static CutRows<T> cut_rows(Tensor logits, int64_t first_col, int64_t vocab_size)
