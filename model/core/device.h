@@ -12,6 +12,7 @@
 #define MODEL_CORE_DEVICE_H
 
 #include "model/core/arena.h"
+#include "model/core/device_facts.h"
 #include "model/core/kinds.h"
 #include "model/core/pool.h"
 #include "model/core/tensor.h"
@@ -56,6 +57,10 @@ typedef struct Backend {
     bool (*usable)(Device *device, char *err, size_t n);
     /* Returns how many devices of this kind the process can see; 0 if none. NULL: one. */
     int (*count)(void);
+    /* Returns the properties of the device with this index; all 0 if the driver does not answer.
+     * Takes no device memory and starts nothing on the device. NULL: device memory is host
+     * memory. */
+    DeviceFacts (*facts)(int index);
     /* Opens the device. Returns false and sets err if it cannot (for example a missing library or
      * CPU level). If the device exists but cannot be used, the message is in device->trouble as
      * well. */
@@ -146,6 +151,11 @@ typedef struct {
     int count;
 } DeviceSurvey;
 DeviceSurvey device_survey(const char *name);
+/* Returns the least of each property among the devices of device_choice(name) that `ranks` ranks
+ * will open, found out in the same way. If there are more ranks than devices, the ranks share them,
+ * and `bytes` is the part that each has. All 0 if device memory is host memory, or if no device is
+ * usable. */
+DeviceFacts device_survey_facts(const char *name, int64_t ranks);
 /* Logs device->trouble and device->lacking as warnings if they are not empty. */
 void device_warn(const Device *device);
 void device_close(Device *device);

@@ -2,6 +2,7 @@
 #include "model/core/check.h"
 #include "model/core/child.h"
 #include "model/core/device.h"
+#include "model/core/min_max.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,10 +14,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { MOST_DEVICES = 64 };
+
 /* What the child sends to its parent. */
 typedef struct {
     int backend; /* index of the choice among the linked backends; -1: none */
     int count;
+    DeviceFacts facts[MOST_DEVICES]; /* of each device, as far as there is room */
 } Found;
 
 static Found look(const char *name)
@@ -26,6 +30,8 @@ static Found look(const char *name)
     for (int i = 0; choice && found.backend < 0; i++)
         if (backend_linked(i) == choice) found.backend = i;
     if (choice) found.count = choice->count ? choice->count() : 1;
+    for (int i = 0; choice && choice->facts && i < found.count && i < MOST_DEVICES; i++)
+        found.facts[i] = choice->facts(i);
     return found;
 }
 
@@ -100,7 +106,7 @@ static Found look_once(const char *name)
     return found;
 }
 
-DeviceSurvey device_survey(const char *name)
+static Found find(const char *name)
 {
     Found found;
     /* If only one backend is linked, or that one needs no library, there is nothing to ask. */
@@ -111,6 +117,28 @@ DeviceSurvey device_survey(const char *name)
         found = look_once(name);
         pthread_mutex_unlock(&known.mutex);
     }
+    return found;
+}
+
+DeviceSurvey device_survey(const char *name)
+{
+    Found found = find(name);
     return (DeviceSurvey){.choice = found.backend < 0 ? NULL : backend_linked(found.backend),
                           .count = found.count};
+}
+
+DeviceFacts device_survey_facts(const char *name, int64_t ranks)
+{
+    Found found = find(name);
+    int64_t devices = min_i64(min_i64(found.count, MOST_DEVICES), max_i64(ranks, 1));
+    if (devices <= 0) return (DeviceFacts){0};
+    DeviceFacts least = found.facts[0];
+    for (int i = 1; i < devices; i++) {
+        if (found.facts[i].capability < least.capability)
+            least.capability = found.facts[i].capability;
+        least.bytes = min_i64(least.bytes, found.facts[i].bytes);
+    }
+    /* Ranks that share devices take them in turn. */
+    least.bytes /= max_i64((ranks + devices - 1) / devices, 1);
+    return least;
 }

@@ -155,6 +155,16 @@ static int device_cuda_count(void)
     return 0;
 }
 
+static DeviceFacts device_cuda_facts(int index)
+{
+    struct cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, index) == cudaSuccess)
+        return (DeviceFacts){.capability = 10 * properties.major + properties.minor,
+                             .bytes = (int64_t)properties.totalGlobalMem};
+    cudaGetLastError(); /* clears the error, which the next check would report otherwise */
+    return (DeviceFacts){0};
+}
+
 static bool device_cuda_open(Device *device, const DeviceOptions *options, char *err, size_t n)
 {
     CudaDevice *cuda = must_calloc(1, sizeof *cuda);
@@ -364,6 +374,7 @@ const Backend backend_cuda = {
     .place = PLACE_DEVICE,
     .usable = device_cuda_usable,
     .count = device_cuda_count,
+    .facts = device_cuda_facts,
     .open = device_cuda_open,
     .close = device_cuda_close,
     .alloc = device_cuda_alloc,

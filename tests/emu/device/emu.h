@@ -12,8 +12,9 @@
  * Not emulated: clusters, grid-wide synchronization (blocks run to completion), weak memory order,
  * registers and timing. Streams work at once, as late as possible, or randomly (stream.cc).
  *
- * There are EMU_DEVICES devices (default 1). EMU_MEMORY gives the MiB of each (default 8192): one
- * number, or a list with commas whose last number applies to all further devices. Memory, streams
+ * There are EMU_DEVICES devices (default 1). EMU_MEMORY gives the MiB of each (default 8192), and
+ * EMU_CAPABILITY its compute capability (default 90, which is 9.0): one number, or a list with
+ * commas whose last number applies to all further devices. Memory, streams
  * and events belong to the device that was current in the thread that created them. Using them on
  * another device ends the program, except where CUDA allows it: any thread may wait for, query or
  * free a stream or an event, and a device may use another's memory after
@@ -235,6 +236,11 @@ cudaError_t emu_error(cudaError_t code); /* stores the code for cudaGetLastError
 void emu_count_wait(void);
 void emu_count_allocation(void);
 void emu_set_current_device(int device);
+/* Returns the number that the environment variable `name` has for this device, in a list with
+ * commas whose last number applies to all further devices; `fallback` without one. */
+int emu_setting_of(const char *name, int device, int fallback);
+/* Returns the bytes of this device's memory. */
+size_t emu_memory_of(int device);
 /* Returns whether the device may use the other's memory. True for its own. */
 bool emu_device_reaches(int device, int other);
 

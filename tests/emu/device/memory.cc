@@ -197,14 +197,6 @@ static void table_add(Allocation allocation)
     table[n_table++] = allocation;
 }
 
-static size_t memory_of(int device)
-{
-    const char *word = getenv("EMU_MEMORY"), *comma;
-    for (int i = 0; word != NULL && i < device && (comma = strchr(word, ',')) != NULL; i++)
-        word = comma + 1;
-    return (size_t)(word != NULL && atoi(word) > 0 ? atoi(word) : 8192) << 20;
-}
-
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
     EMU_CALL();
@@ -216,7 +208,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     int device = emu_current_device();
     size_t inside = pages((bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1));
     pthread_rwlock_wrlock(&table_lock);
-    bool fits = bytes <= memory_of(device) && bytes_used[device] + bytes <= memory_of(device);
+    bool fits =
+        bytes <= emu_memory_of(device) && bytes_used[device] + bytes <= emu_memory_of(device);
     if (fits) bytes_used[device] += bytes;
     pthread_rwlock_unlock(&table_lock);
     emu_memory_open();
@@ -284,7 +277,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
     EMU_CALL();
     int device = emu_current_device();
-    *total = memory_of(device);
+    *total = emu_memory_of(device);
     pthread_rwlock_rdlock(&table_lock);
     *available = *total - bytes_used[device];
     pthread_rwlock_unlock(&table_lock);

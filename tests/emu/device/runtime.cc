@@ -162,14 +162,26 @@ cudaError_t cudaGetDevice(int *device)
     return cudaSuccess;
 }
 
+int emu_setting_of(const char *name, int device, int fallback)
+{
+    const char *word = getenv(name), *comma;
+    for (int i = 0; word != NULL && i < device && (comma = strchr(word, ',')) != NULL; i++)
+        word = comma + 1;
+    return word != NULL && atoi(word) > 0 ? atoi(word) : fallback;
+}
+
+size_t emu_memory_of(int device)
+{
+    return (size_t)emu_setting_of("EMU_MEMORY", device, 8192) << 20;
+}
+
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 {
     EMU_CALL();
-    size_t available;
     if (!is_device(device)) return emu_error(cudaErrorInvalidDevice);
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "emulated GPU");
-    cudaMemGetInfo(&available, &p->totalGlobalMem);
+    p->totalGlobalMem = emu_memory_of(device);
     p->sharedMemPerBlock = 48 << 10;
     p->sharedMemPerBlockOptin = EMU_SHARED_MOST;
     p->sharedMemPerMultiprocessor = EMU_SHARED_MOST + 1024;
@@ -179,9 +191,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->maxThreadsDim[2] = 64;
     p->maxGridSize[0] = 0x7fffffff;
     p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-    const char *capability = getenv("EMU_CAPABILITY"); /* for example "75" for 7.5 */
-    p->major = capability != NULL ? atoi(capability) / 10 : 9;
-    p->minor = capability != NULL ? atoi(capability) % 10 : 0;
+    int capability = emu_setting_of("EMU_CAPABILITY", device, 90);
+    p->major = capability / 10;
+    p->minor = capability % 10;
     p->multiProcessorCount = MULTIPROCESSORS;
     p->asyncEngineCount = 2;
     p->unifiedAddressing = p->concurrentKernels = 1;

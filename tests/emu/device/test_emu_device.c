@@ -180,6 +180,33 @@ static void test_devices_are_looked_for_once_and_never_by_the_process_itself(voi
     assert_non_null(strstr(text, "error[71] the program cannot look for devices: Too many open"));
 }
 
+/* Each property is the least of the devices that the ranks open; ranks on one device share it. */
+static void ask_for_facts(void *context)
+{
+    static const struct {
+        int ranks, capability, mebibytes;
+    } cases[] = {{0, 90, 900}, {1, 90, 900}, {2, 90, 500},
+                 {3, 80, 500}, {6, 80, 250}, {7, 80, 166}};
+    (void)context;
+    setenv("EMU_DEVICES", "3", 1);
+    setenv("EMU_MEMORY", "900,500,700", 1);
+    setenv("EMU_CAPABILITY", "90,100,80", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        DeviceFacts facts = device_survey_facts("cuda", cases[i].ranks);
+        if (facts.capability != cases[i].capability || facts.bytes >> 20 != cases[i].mebibytes)
+            _exit(1 + (int)i);
+    }
+    DeviceFacts host = device_survey_facts("cpu", 1);
+    _exit(host.capability == 0 && host.bytes == 0 ? 0 : 99);
+}
+
+static void test_facts_are_the_least_over_the_devices_of_the_ranks(void **state)
+{
+    char text[512];
+    (void)state;
+    assert_int_equal(child_run(ask_for_facts, NULL, text, sizeof text), 0);
+}
+
 /* Returns the exit code of a child process that runs `body` with a device. */
 static int ends_with(void (*body)(Device *))
 {
@@ -245,6 +272,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_asking_for_the_device_choice_allocates_nothing),
         cmocka_unit_test(test_a_gpu_that_cannot_be_used_is_reported_with_the_reason),
+        cmocka_unit_test(test_facts_are_the_least_over_the_devices_of_the_ranks),
         cmocka_unit_test(test_devices_are_looked_for_once_and_never_by_the_process_itself),
         cmocka_unit_test(test_using_a_view_for_more_than_enqueuing_work_is_refused),
         cmocka_unit_test(test_ranks_are_distributed_over_gpus_with_separate_streams),

@@ -1,0 +1,14 @@
+/* device_facts.h -- what a config may depend on: properties of the devices that ranks will open. */
+#ifndef MODEL_CORE_DEVICE_FACTS_H
+#define MODEL_CORE_DEVICE_FACTS_H
+
+#include <stdint.h>
+
+typedef struct {
+    /* Compute capability of a CUDA device, ten times the major version plus the minor one: 90 for
+     * Hopper. 0: a device whose memory is host memory, or none. */
+    int capability;
+    int64_t bytes; /* of device memory, used or not; 0: host memory */
+} DeviceFacts;
+
+#endif
