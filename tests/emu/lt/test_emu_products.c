@@ -181,6 +181,36 @@ static void test_lt_product_returns_false_for_an_invalid_epilogue(void **state)
     free(kept);
 }
 
+/* gelu' is asked of the library only from compute capability 9.0 on. Otherwise the product is
+ * computed in f32, which is a kind of product that the device has no plan for yet. */
+static void test_gelu_backward_uses_the_epilogue_where_it_is_fast(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *capability;
+        int more; /* plans */
+    } cases[] = {{"80", 1}, {"89", 1}, {"90", 0}, {"100", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("EMU_CAPABILITY", cases[i].capability, 1);
+        Bench *b = bench_open(BF16, false);
+        unsetenv("EMU_CAPABILITY");
+        Tensor w = tensor_2d(b->w.data, BF16, TERMS, COLS);
+        LtProduct p = {.d = b->y,
+                       .a = b->x,
+                       .b = w,
+                       .epilogue = LT_DGELU,
+                       .aux = b->pre,
+                       .workspace = cuda_workspace(&b->dev, cuda_device(&b->dev)->workspace_bytes),
+                       .workspace_bytes = cuda_device(&b->dev)->workspace_bytes};
+        bool offered = lt_product(&b->dev, &p);
+        int plans = cuda_device(&b->dev)->lt->n_plans;
+        op_linear_backward_input(&b->dev, b->y, b->x, w, EPILOGUE_GELU, b->pre, false);
+        device_synchronize(&b->dev);
+        if (offered) assert_int_equal(cuda_device(&b->dev)->lt->n_plans, plans + cases[i].more);
+        bench_close(b);
+    }
+}
+
 /* If the library calls a product without an epilogue invalid, the program ends with an error
  * message that describes the product. */
 static void test_an_invalid_product_without_epilogue_ends_the_program(void **state)
@@ -285,6 +315,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_product_that_the_library_refuses_later_is_still_right),
         cmocka_unit_test(test_lt_product_returns_false_for_an_invalid_epilogue),
+        cmocka_unit_test(test_gelu_backward_uses_the_epilogue_where_it_is_fast),
         cmocka_unit_test(test_an_invalid_product_without_epilogue_ends_the_program),
         cmocka_unit_test(test_a_misaligned_bias_or_aux_is_refused_without_a_plan),
         cmocka_unit_test(test_more_shapes_than_plans_are_right_and_plans_stay_bounded),
