@@ -11,6 +11,7 @@
 #include "configs/context.h"
 #include "configs/grid_place.h"
 #include "model/core/check.h"
+#include "model/core/device_facts.h"
 #include "model/core/dtype.h"
 #include "model/core/kinds.h"
 #include "model/core/string_list.h"
@@ -64,7 +65,11 @@ struct Config {
         PositionKind position;
         double rope_theta;
         ActivationKind activation;
-        bool fused_gelu; /* gelu of the sum before rounding: EPILOGUE_GELU_OF_SUM */
+        /* gelu of the sum before rounding: EPILOGUE_GELU_OF_SUM; default: by the device */
+        bool fused_gelu;
+        /* Rows of logits that the head computes at a time, before they are made equal (head.c); 0:
+         * as many as 128 MiB hold. Default: by the device; -1 before config_settle. */
+        int64_t head_chunk_rows;
         bool bias, qk_norm, tie_word_embeddings;
         /* std of initial weights; residual projections: divided by sqrt(2 L) */
         double initializer_range;
@@ -322,7 +327,8 @@ typedef struct {
 } ConfigDifference;
 /* Finds all keys whose values differ, in table order. A ratio and a step count that mean the same
  * number of steps are equal. A vocabulary size that is not known before the data are opened equals
- * every size that they can give, and defaults that depend on the devices of a machine are equal.
+ * every size that they can give, and defaults that depend on the devices of a machine are equal. A
+ * default that config_settle has not determined yet equals every value.
  * Returns their number; config_diff_free frees *out. */
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
@@ -337,8 +343,14 @@ typedef struct {
     const char *tokenizer; /* path of the tokenizer to use, overriding data.tokenizer */
     int64_t vocab_size;    /* vocabulary size of the data's tokenizer */
     const char *vocab_of;  /* the name of that tokenizer in error messages */
+    /* Returns the least of each property that the devices of this config's ranks have. It is called
+     * only if a value depends on that. */
+    DeviceFacts (*device)(const Config *config);
+    /* The stored config of the run that goes on: values that depend on the device are taken from it
+     * if they are not given, because its earlier steps were computed with them. */
+    const Config *run;
 } ConfigFacts;
-/* Returns the config with these facts added; the origin of a vocabulary size set here is "derived".
+/* Returns the config with these facts added; the origin of a value that is set here is "derived".
  * Takes ownership of `config`. No other function changes a validated Config. If model.vocab_size
  * was given and differs from the data's vocabulary, it returns NULL and sets `err`, and the caller
  * still owns `config`. Where the tokenizer is trained on the text (config_trains_tokenizer),

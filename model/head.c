@@ -4,8 +4,11 @@
 
 #include "model/embedding.h"
 
-/* Size of the logits of one chunk. Each chunk reads the table and its gradient again, so larger is
- * better; beyond this size the gain is below three percent of the head's products. */
+#include "model/core/min_max.h"
+
+/* Size of the logits of one chunk if the shape does not give its rows, as on CPUs. Each chunk reads
+ * the table and its gradient again, so larger is better; beyond this size the gain is below three
+ * percent of the head's products there. configs/reader/settle.c chooses the rows for GPUs. */
 #define HEAD_LOGITS_BYTES ((int64_t)128 << 20)
 
 int head_add_params(Head *h, ParamTable *table, const GptShape *s, int unit, int token_unit,
@@ -40,9 +43,12 @@ void head_layout(HeadActs *a, const GptShape *s, int64_t N, bool backward, Arena
     int64_t most =
         s->head_chunk ? s->head_chunk : HEAD_LOGITS_BYTES / (s->Vp * (int64_t)dtype_size(s->dtype));
     /* Use chunks of nearly equal length instead of full chunks and a short rest, because short
-     * products are slow. */
+     * products are slow. But keep whole tiles if full chunks have them: GPUs compute products in
+     * tiles of up to 256 rows. */
+    const int64_t TILE = 256;
     int64_t chunks = most > 0 ? (N + most - 1) / most : N;
-    a->chunk = (N + chunks - 1) / chunks;
+    int64_t unit = s->head_chunk > 0 && s->head_chunk % TILE == 0 ? TILE : 1;
+    a->chunk = min_i64((N + chunks * unit - 1) / (chunks * unit) * unit, N);
     int64_t S = shape_stream_rows(s, N);
     DType compute = dtype_compute(s->dtype);
     a->normed = arena_tensor(shared, s->dtype, 2, S, s->C, 0);

@@ -2,6 +2,7 @@
 #include "model/shape.h"
 
 #include "model/core/check.h"
+#include "model/core/min_max.h"
 
 /* Returns the rows of the token table for V tokens and `tp` ranks: the smallest multiple of 128
  * that is at least V and gives each rank a multiple of 8 rows. */
@@ -33,6 +34,7 @@ GptShape gpt_shape(const Config *config, int tp)
                   .tied = config->model.tie_word_embeddings,
                   .init_std = config->model.initializer_range,
                   .decay_on = config->optimizer.weight_decay_on,
+                  .head_chunk = max_i64(config->model.head_chunk_rows, 0),
                   .recompute = config->activation_checkpointing.policy,
                   .dtype = config_dtype(config),
                   .grad_dtype = config_grad_dtype(config),

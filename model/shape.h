@@ -22,7 +22,7 @@ typedef struct {
     WeightDecayOn decay_on;
     RecomputePolicy recompute;
     DType dtype, grad_dtype; /* dtype of weights and activations, and of gradients */
-    int64_t head_chunk;      /* rows of logits per chunk; 0: limited by memory (head.c) */
+    int64_t head_chunk;      /* rows of logits per chunk; 0: as many as 128 MiB hold (head.c) */
     int64_t tp; /* number of tensor-parallel ranks if this is one rank's part, else 1 */
     /* Sequence parallelism: number of ranks that split the rows of the residual stream outside
      * tensor-parallel regions; else 1. */

@@ -267,6 +267,25 @@ static void derive_zero(Load *load)
                  &c->zero_optimization.stage3_param_persistence_threshold, 10 * hidden);
 }
 
+/* The stored config of a run has the values that its device gave. A config that was stored before
+ * these keys existed was computed with 0 and false. If the run goes on with recomputation that a
+ * stored fused_gelu does not allow, that value is dropped: the user has not written it. */
+static void derive_stored(Load *load)
+{
+    static const char gelu[] = "model.fused_gelu", rows[] = "model.head_chunk_rows";
+    Config *c = load->config;
+    if (!load->context.stored && !load->context.resumed) return;
+    if (c->model.fused_gelu && !by_set(load, gelu) && config_rounds_before_gelu(c)) {
+        load_default(load, option_find(gelu));
+        load_derived(load, gelu);
+    }
+    if (!load->context.stored) return;
+    if (!load_given(load, gelu)) load_derived(load, gelu);
+    if (load_given(load, rows)) return;
+    c->model.head_chunk_rows = 0;
+    load_derived(load, rows);
+}
+
 void derive_values(Load *load)
 {
     /* Values that the command line displaces are removed first, so that nothing is derived from
@@ -293,4 +312,5 @@ void derive_values(Load *load)
     derive_precision(load);
     derive_zero(load);
     derive_exchange(load);
+    derive_stored(load);
 }

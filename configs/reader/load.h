@@ -141,5 +141,8 @@ void derive_values(Load *load);
 void validate_config(Load *load);
 void derive_scheduler(Load *load);
 void check_scheduler(Load *load);
+/* settle.c: returns whether backward makes gelu again from sums that were rounded to 16 bits, which
+ * model.fused_gelu does not allow. */
+bool config_rounds_before_gelu(const Config *config);
 
 #endif

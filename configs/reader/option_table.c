@@ -42,9 +42,17 @@ const Option option_table[] = {
            "nonlinearity of the feed-forward part: gelu (tanh form), relu2 (squared ReLU), swiglu "
            "(gated; a third matrix)"),
     FLAG(
-        model.fused_gelu, "false", ROUNDING, LOSSES,
+        model.fused_gelu, 0, ROUNDING, LOSSES,
         "gelu of a product's sum before it is rounded to bf16 or fp16, which on GPUs is one kernel "
-        "with the product; false: of the rounded value"),
+        "with the product; false: of the rounded value",
+        .derived = "true in bf16 and fp16 on GPUs from compute capability 9.0 on, unless "
+                   "recomputation is selective; else false; a run keeps what it began with",
+        .flags = OPTION_AUTO | OPTION_DEVICE),
+    INT(model.head_chunk_rows, 0, 0, 1e9, ROUNDING, PLAN,
+        "rows of logits that the head computes at a time; 0: as many as 128 MiB hold",
+        .derived = "0; on a GPU the largest power of two from 256 to 16384 whose logits take at "
+                   "most 2 % of its memory; a run keeps what it began with",
+        .flags = OPTION_AUTO | OPTION_DEVICE),
     FLAG(model.bias, "true", IMPOSSIBLE, LOSSES | PLAN, "biases in linear layers and LayerNorm"),
     FLAG(
         model.qk_norm, "false", IMPOSSIBLE, LOSSES | PLAN,

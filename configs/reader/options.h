@@ -40,6 +40,8 @@ typedef enum {
     OPTION_STATE = 256,
     /* its default depends on the devices of the machine, and changes no result */
     OPTION_MACHINE = 512,
+    /* its default depends on the device, and config_settle determines it */
+    OPTION_DEVICE = 1024,
 } OptionFlags;
 
 /* One accepted value of a choice; the list ends with name NULL. */

@@ -177,6 +177,15 @@ static bool is_of_machine(const Option *option, const Config *was, const Config 
     return option->flags & OPTION_MACHINE && a->kind == ORIGIN_DERIVED && b->kind == ORIGIN_DERIVED;
 }
 
+/* Returns whether config_settle will determine the value, in one of the configs. */
+static bool is_open(const Option *option, const Config *was, const Config *now)
+{
+    const Origin *a = (const Origin *)was->provenance + (option - option_table),
+                 *b = (const Origin *)now->provenance + (option - option_table);
+    return option->flags & OPTION_DEVICE &&
+           (a->kind == ORIGIN_DEFAULT || b->kind == ORIGIN_DEFAULT);
+}
+
 int config_diff(const Config *was, const Config *now, ConfigDifference **out)
 {
     int n = 0;
@@ -185,7 +194,9 @@ int config_diff(const Config *was, const Config *now, ConfigDifference **out)
         const Option *option = &option_table[i];
         /* Skip keys that neither config's optimizer or scheduler reads. */
         if (!option_applies(option, was) && !option_applies(option, now)) continue;
-        if (is_not_known(option, was, now) || is_of_machine(option, was, now)) continue;
+        if (is_not_known(option, was, now) || is_of_machine(option, was, now) ||
+            is_open(option, was, now))
+            continue;
         char *a = option_text(option, was), *b = option_text(option, now);
         if (strcmp(a, b) != 0 && !comes_to_the_same(option, was, now)) {
             const Origin *origin = (const Origin *)now->provenance + i;

@@ -5,9 +5,21 @@
 
 #include <stdlib.h>
 
+static Origin *origin_of(const Config *config, const char *key)
+{
+    return (Origin *)config->provenance + option_find(key);
+}
+
 static Origin *vocab_origin(const Config *config)
 {
-    return (Origin *)config->provenance + option_find("model.vocab_size");
+    return origin_of(config, "model.vocab_size");
+}
+
+static void set_derived(Origin *origin)
+{
+    free(origin->text);
+    origin->kind = ORIGIN_DERIVED;
+    origin->text = must_strdup("derived");
 }
 
 bool config_trains_tokenizer(const Config *config)
@@ -30,6 +42,66 @@ static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err
         origin->text, given, facts->vocab_of, there, there);
 }
 
+/* ---- values that depend on the device -------------------------------------------------------- */
+
+/* Returns the rows of logits that the head computes at a time. Each chunk reads the head's table
+ * and makes a pass over the table's gradient, so chunks are as large as memory allows: 2 % of a
+ * GPU's, and 16,384 rows, where the passes take less than 2 % of the head's products. A multiple of
+ * 256 rows leaves no tile of a product incomplete. On CPUs 128 MiB are enough. */
+static int64_t head_chunk_rows(const Config *config, const DeviceFacts *device)
+{
+    const int64_t LEAST = 256, MOST = 16384, SHARE = 50;
+    int64_t vocabulary = config->model.vocab_size, rows = LEAST;
+    if (device->capability == 0) return 0;
+    if (vocabulary <= 0) vocabulary = config_likely_vocab(config);
+    int64_t row = vocabulary / config->parallel.tensor * (int64_t)dtype_size(config_dtype(config));
+    while (2 * rows <= MOST && 2 * rows * row <= device->bytes / SHARE)
+        rows *= 2;
+    return rows;
+}
+
+bool config_rounds_before_gelu(const Config *config)
+{
+    /* In f32 and f64 both forms of gelu give the same bits, so either can be made again. */
+    bool rounds = config->bf16.enabled || config->fp16.enabled;
+    return rounds && config->activation_checkpointing.policy == RECOMPUTE_SELECTIVE;
+}
+
+static bool may_fuse_gelu(const Config *config)
+{
+    return config->model.activation == ACTIVATION_GELU && !config_rounds_before_gelu(config);
+}
+
+/* Returns whether the library's products of this GPU compute GELU at nearly no cost. Older ones
+ * become slower than with a kernel of its own. In f32 and f64 there is nothing to choose. */
+static bool fuses_gelu(const Config *config, const DeviceFacts *device)
+{
+    return device->capability >= 90 && dtype_size(config_dtype(config)) == 2 &&
+           may_fuse_gelu(config);
+}
+
+static void settle_by_device(Config *config, const ConfigFacts *facts)
+{
+    Origin *gelu = origin_of(config, "model.fused_gelu"),
+           *rows = origin_of(config, "model.head_chunk_rows");
+    const Config *run = facts->run;
+    bool ask = run == NULL && (gelu->kind == ORIGIN_DEFAULT || rows->kind == ORIGIN_DEFAULT);
+    if (run == NULL && facts->device == NULL) return;
+    DeviceFacts device = ask ? facts->device(config) : (DeviceFacts){0};
+    if (gelu->kind == ORIGIN_DEFAULT) {
+        config->model.fused_gelu =
+            run ? run->model.fused_gelu && may_fuse_gelu(config) : fuses_gelu(config, &device);
+        set_derived(gelu);
+    }
+    if (rows->kind == ORIGIN_DEFAULT) {
+        config->model.head_chunk_rows =
+            run ? run->model.head_chunk_rows : head_chunk_rows(config, &device);
+        set_derived(rows);
+    }
+}
+
+/* ---- all facts ------------------------------------------------------------------------------- */
+
 const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n)
 {
     if (!fits_vocab(config, facts, err, n)) return NULL;
@@ -49,10 +121,9 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
     Origin *origin = vocab_origin(settled);
     if (facts->vocab_size != 0 && settled->model.vocab_size != facts->vocab_size) {
         settled->model.vocab_size = facts->vocab_size;
-        free(origin->text);
-        origin->kind = ORIGIN_DERIVED;
-        origin->text = must_strdup("derived");
+        set_derived(origin);
     }
+    settle_by_device(settled, facts);
     return settled;
 }
 

@@ -76,10 +76,7 @@ static void check_fused_gelu(Load *load)
               "true is for activation \"gelu\", and activation is \"%s\"; write false",
               option_choice_name(&option_table[option_find("model.activation")],
                                  c->model.activation));
-    /* In f32 and f64 both forms of gelu give the same bits, so recomputation is allowed there. */
-    bool rounds = c->bf16.enabled || c->fp16.enabled;
-    if (rounds && c->activation_checkpointing.policy == RECOMPUTE_SELECTIVE &&
-        !load_wrong(load, "activation_checkpointing.policy"))
+    if (config_rounds_before_gelu(c) && !load_wrong(load, "activation_checkpointing.policy"))
         WRONG(
             load, "activation_checkpointing.policy",
             "\"selective\" makes gelu again from rounded values, and model.fused_gelu takes it of "

@@ -123,8 +123,9 @@ static const Config *load_config(const Arguments *a, int way)
         exit(config_report_code(&report));
     }
     config_report_free(&report);
-    ConfigFacts facts = {.vocab_size = c->data.tokenizer_vocab_size};
-    return c->model.vocab_size > 0 ? c : config_settle(c, &facts, NULL, 0);
+    ConfigFacts facts = {.device = session_facts};
+    if (c->model.vocab_size == 0) facts.vocab_size = c->data.tokenizer_vocab_size;
+    return config_settle(c, &facts, NULL, 0);
 }
 
 static void step(Trainer *t)

@@ -265,8 +265,9 @@ static const Config *bench_config(const Arguments *a)
     }
     config_report_free(&report);
     /* The data are not opened, so assume that the tokenizer will have the requested size. */
-    ConfigFacts facts = {.vocab_size = c->data.tokenizer_vocab_size};
-    return c->model.vocab_size > 0 ? c : config_settle(c, &facts, NULL, 0);
+    ConfigFacts facts = {.device = session_facts};
+    if (c->model.vocab_size == 0) facts.vocab_size = c->data.tokenizer_vocab_size;
+    return config_settle(c, &facts, NULL, 0);
 }
 
 static int bench_step(const void *values)

@@ -136,8 +136,9 @@ static void suggest_longer(const char *path, const Config *stored, const Config 
 
 /* Returns the first of out/NAME, out/NAME-2, ... in which this config may start or resume; the
  * caller frees it. Returns NULL and sets err if all are taken, or if permissions hide the config in
- * one of them: that may be the run to resume, and skipping it would start a second one. */
-static char *choose_folder(const Config *config, bool never_resume, char *err, size_t n)
+ * one of them: that may be the run to resume, and skipping it would start a second one. `aloud`:
+ * says why folders are passed over. */
+static char *choose_folder(const Config *config, bool never_resume, bool aloud, char *err, size_t n)
 {
     char *base = folder_name(config->name);
     char sentence[2048];
@@ -154,8 +155,9 @@ static char *choose_folder(const Config *config, bool never_resume, char *err, s
             /* A config that is damaged or of another version belongs to another run. One that this
              * user is not permitted to read may be the run to resume. */
             readable = stored != NULL || error_exit_code(sentence, EXIT_CONFIG) != EXIT_PERMISSION;
-            if (stored == NULL && readable) log_notice("%s is passed over: %s", path, sentence);
-            if (stored != NULL && !fits) suggest_longer(path, stored, config);
+            if (aloud && stored == NULL && readable)
+                log_notice("%s is passed over: %s", path, sentence);
+            if (aloud && stored != NULL && !fits) suggest_longer(path, stored, config);
             config_free(stored);
         }
         if (!readable)
@@ -214,13 +216,26 @@ bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *req
         if (!check_given_folder(config, request, err, n, code)) return false;
         path = must_strdup(request->out);
     } else {
-        path = choose_folder(config, request->never_resume, err, n);
+        path = choose_folder(config, request->never_resume, true, err, n);
         if (path == NULL) return false;
     }
     *code = EXIT_CANNOT_CREATE;
     if (enter_folder(run, path, config, err, n)) return true;
     run_folder_close(run);
     return false;
+}
+
+const Config *run_folder_continued(const Config *config, const RunRequest *request)
+{
+    char ignored[2048];
+    if (request->never_resume) return NULL;
+    char *path = request->out ? must_strdup(request->out)
+                              : choose_folder(config, false, false, ignored, sizeof ignored);
+    const Config *stored = path != NULL && folder_kind(path) == FOLDER_RUN
+                               ? run_folder_config(path, ignored, sizeof ignored)
+                               : NULL;
+    free(path);
+    return stored;
 }
 
 void run_folder_close(RunFolder *run)

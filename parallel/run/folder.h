@@ -38,6 +38,9 @@ typedef struct {
  * lock or the folder cannot be created, EXIT_CONFIG for a refused difference. */
 bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *request, char *err,
                      size_t n, ExitCode *code);
+/* Returns the stored config of the run that run_folder_open would continue now, or NULL if it would
+ * start a new one. Locks, writes and prints nothing. The caller frees the result. */
+const Config *run_folder_continued(const Config *config, const RunRequest *request);
 /* Writes config.json, config.origins.json and machine.json; `machine` is JSON text. Renames the
  * result.json of a run that is made longer. To be called once the vocabulary is known. Returns
  * false and sets err on failure. */

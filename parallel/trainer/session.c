@@ -48,6 +48,12 @@ static bool own_gpus(const Config *config)
     return session_on_cuda(config) && gpus_each(device_survey("cuda"), config->world);
 }
 
+DeviceFacts session_facts(const Config *config)
+{
+    if (!session_on_cuda(config)) return (DeviceFacts){0};
+    return device_survey_facts(device_name(config), config->world);
+}
+
 ConfigContext session_context(int64_t world)
 {
     return (ConfigContext){.on_cuda = session_on_cuda, .own_gpus = own_gpus, .world = world};

@@ -39,6 +39,9 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
 /* Returns whether session_open_device will open a CUDA device; looks for one if the config leaves
  * the choice open, and prepares the driver for config->world ranks. */
 bool session_on_cuda(const Config *config);
+/* Returns what config_settle must know of the devices that the config's ranks will open
+ * (ConfigFacts.device); all 0 if they are CPUs. */
+DeviceFacts session_facts(const Config *config);
 /* Returns what config_load must know of this machine to read a config for `world` ranks
  * (ConfigContext.world): its devices. */
 ConfigContext session_context(int64_t world);

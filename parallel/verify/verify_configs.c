@@ -140,7 +140,7 @@ static const Config *load(const VerifyOptions *o, const Settings *s, int64_t wor
     if (config == NULL && aloud) config_report_print(&report, false, stderr);
     if (config == NULL) *code = config_report_code(&report);
     config_report_free(&report);
-    return config;
+    return config ? config_settle(config, &(ConfigFacts){.device = session_facts}, NULL, 0) : NULL;
 }
 
 /* Loads the config as given. Its batch need not fit the number of ranks, because a smaller batch
@@ -192,6 +192,9 @@ bool verify_configs_load(VerifyConfigs *c, const VerifyOptions *o, int *code)
         /* The single rank processes the micro-batches of all ranks one after another. */
         set_number(&s, "gradient_accumulation_steps", micros * dp);
         set_one_rank(&s);
+        /* By default both depend on the devices of all ranks. */
+        if (c->grid) set_number(&s, "model.head_chunk_rows", c->grid->model.head_chunk_rows);
+        if (c->grid) set_text(&s, "model.fused_gelu", c->grid->model.fused_gelu ? "true" : "false");
         if (c->grid) c->single = load(o, &s, 1, true, code);
         set_no_16_bits(&s);
         if (c->single && dtype_size(config_dtype(c->single)) == 2)

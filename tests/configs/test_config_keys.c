@@ -42,10 +42,10 @@ static void print_bits(FILE *to, unsigned set, const Bit *bit, int n)
 
 static void print_option(FILE *to, const Option *option)
 {
-    static const Bit flags[] = {{OPTION_AUTO, "auto"},       {OPTION_BOOL_INT, "true_is_1"},
-                                {OPTION_QUOTED, "quoted"},   {OPTION_CLAMPED, "clamped"},
-                                {OPTION_FOLLOWS, "follows"}, {OPTION_GRID, "grid"},
-                                {OPTION_STATE, "state"},     {OPTION_MACHINE, "machine"}};
+    static const Bit flags[] = {
+        {OPTION_AUTO, "auto"},       {OPTION_BOOL_INT, "true_is_1"}, {OPTION_QUOTED, "quoted"},
+        {OPTION_CLAMPED, "clamped"}, {OPTION_FOLLOWS, "follows"},    {OPTION_GRID, "grid"},
+        {OPTION_STATE, "state"},     {OPTION_MACHINE, "machine"},    {OPTION_DEVICE, "device"}};
     static const Bit changes[] = {{CHANGES_LOSSES, "losses"}, {CHANGES_SAMPLES, "samples"},
                                   {CHANGES_PLAN, "plan"},     {CHANGES_FILES, "files"},
                                   {CHANGES_WIRE, "wire"},     {CHANGES_CONSOLE, "console"}};
@@ -53,7 +53,7 @@ static void print_option(FILE *to, const Option *option)
     option_expects(option, expects, sizeof expects);
     fprintf(to, "%s | %s | %s | %s | ", option->key, effects[option->effect],
             option->derived ? option->derived : option->fallback, expects);
-    print_bits(to, option->flags & ~(unsigned)(OPTION_ABOVE | OPTION_BELOW), flags, 8);
+    print_bits(to, option->flags & ~(unsigned)(OPTION_ABOVE | OPTION_BELOW), flags, 9);
     fprintf(to, " | ");
     print_bits(to, option->changes, changes, 6);
     fprintf(to, "\n");

@@ -166,6 +166,147 @@ static void a_set_vocabulary_replaces_a_contradicting_one_of_the_file(void **sta
     }
 }
 
+/* ---- values that depend on the device -------------------------------------------------------- */
+
+/* What the_device returns, and how often it was asked. */
+static DeviceFacts facts_of_device;
+static int asks;
+
+static DeviceFacts the_device(const Config *config)
+{
+    (void)config;
+    asks++;
+    return facts_of_device;
+}
+
+static const Config *settled_on(const Config *config, int capability, double gigabytes,
+                                const Config *run)
+{
+    char err[300];
+    facts_of_device = (DeviceFacts){capability, (int64_t)(gigabytes * 1e9)};
+    asks = 0;
+    return config_settle(config, &(ConfigFacts){.device = the_device, .run = run}, err, sizeof err);
+}
+
+static const Config *parsed(const ConfigContext *context, const char *text, const char *set)
+{
+    ConfigReport report;
+    const Config *c =
+        config_parse(context, "c.json", text, strlen(text), set != NULL, &set, &report);
+    if (c == NULL) fail_msg("%s", report.error[0]);
+    config_report_free(&report);
+    return c;
+}
+
+static void defaults_that_depend_on_the_device_follow_its_generation_and_memory(void **state)
+{
+    (void)state;
+#define GPT2 "\"model\": {\"vocab_size\": 50257}"
+#define BF16 ", \"bf16\": {\"enabled\": true}"
+    static const struct {
+        const char *keys;
+        int capability;
+        double gigabytes;
+        int64_t rows;
+        bool fused;
+    } cases[] = {
+        {GPT2 BF16, 0, 0, 0, false}, /* a CPU */
+        {GPT2 BF16, 90, 85, 16384, true},
+        {GPT2 BF16, 100, 190, 16384, true},
+        {GPT2 BF16, 80, 85, 16384, false},
+        {GPT2 BF16, 80, 42.3, 8192, false},
+        {GPT2 BF16, 89, 25.4, 4096, false},
+        {GPT2 BF16, 90, 0.1, 256, true},
+        {GPT2, 90, 85, 8192, false}, /* f32: rows of twice the size, and one form of gelu */
+        {GPT2 ", \"fp16\": {\"enabled\": true}", 90, 85, 16384, true},
+        {GPT2 ", \"fp64\": {\"enabled\": true}", 90, 85, 4096, false},
+        {"\"model\": {\"vocab_size\": 128256}" BF16, 90, 85, 4096, true},
+        {"\"model\": {\"vocab_size\": 128256}, \"parallel\": {\"tensor\": 4}" BF16, 90, 85, 16384,
+         true},
+        {"\"model\": {\"activation\": \"swiglu\"}" BF16, 90, 85, 16384, false},
+        {GPT2 BF16 ", \"activation_checkpointing\": {\"policy\": \"selective\"}", 90, 85, 16384,
+         false},
+        {GPT2 BF16 ", \"activation_checkpointing\": {\"policy\": \"full\"}", 90, 85, 16384, true},
+        {"\"model\": {\"fused_gelu\": false, \"head_chunk_rows\": 5}" BF16, 90, 85, 5, false},
+        {"\"model\": {\"fused_gelu\": \"auto\", \"head_chunk_rows\": \"auto\"}" BF16, 90, 85, 16384,
+         true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[400];
+        snprintf(text, sizeof text, "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, %s}",
+                 cases[i].keys);
+        const ConfigContext context = {.world = 4};
+        const Config *c = parsed(&context, text, NULL);
+        c = settled_on(c, cases[i].capability, cases[i].gigabytes, NULL);
+        if (c->model.head_chunk_rows != cases[i].rows || c->model.fused_gelu != cases[i].fused)
+            fail_msg("%s: %lld rows, gelu %d", cases[i].keys, (long long)c->model.head_chunk_rows,
+                     c->model.fused_gelu);
+        assert_int_equal(asks, strstr(cases[i].keys, "rows\": 5") == NULL);
+        config_free(c);
+    }
+}
+
+/* A run keeps the values that it began with, on whatever device it goes on. */
+static void a_run_keeps_what_its_first_device_gave(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set;
+        int64_t rows;
+        bool fused;
+        int n; /* differences between these two values and those of the run */
+    } cases[] = {{"seed=1", 16384, true, 0},
+                 {"model.head_chunk_rows=512", 512, true, 1},
+                 {"model.fused_gelu=false", 16384, false, 1},
+                 {"activation_checkpointing.policy=selective", 16384, false, 1}};
+    static const char text[] =
+        "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, " GPT2 BF16 "}";
+    const ConfigContext as_stored = {.stored = true}, resumed = {.resumed = true};
+    const Config *run = settled_on(config_test_parse(text, 0, NULL), 90, 85, NULL);
+    char *kept = config_text(run);
+    const Config *stored = parsed(&as_stored, kept, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int own = 0; own < 2; own++) {
+            /* The config again, or the run's own. */
+            ConfigDifference *d;
+            const Config *c = own ? parsed(&resumed, kept, cases[i].set)
+                                  : config_test_parse(text, 1, &cases[i].set);
+            if (!own) {
+                /* Until it is settled, it does not differ from any value that the device gave. */
+                int n = config_diff(stored, c, &d);
+                for (int k = 0; k < n; k++)
+                    assert_true(strncmp(d[k].key, "model.", 6) != 0 ||
+                                strncmp(d[k].key, cases[i].set, strlen(d[k].key)) == 0);
+                config_diff_free(d, n);
+            }
+            c = settled_on(c, 80, 8, stored);
+            assert_int_equal(asks, 0);
+            assert_int_equal(c->model.head_chunk_rows, cases[i].rows);
+            assert_int_equal(c->model.fused_gelu, cases[i].fused);
+            int n = config_diff(stored, c, &d), ours = 0;
+            for (int k = 0; k < n; k++)
+                if (strncmp(d[k].key, "model.", 6) == 0) {
+                    assert_int_equal(d[k].effect, EFFECT_ROUNDING);
+                    ours++;
+                }
+            assert_int_equal(ours, cases[i].n);
+            config_diff_free(d, n);
+            config_free(c);
+        }
+    config_free(stored);
+    config_free(run);
+    free(kept);
+    /* A run that was stored before these keys existed was computed with 0 and false. */
+    stored = parsed(&as_stored, text, NULL);
+    const Config *c = settled_on(config_test_parse(text, 0, NULL), 90, 85, stored);
+    assert_int_equal(c->model.head_chunk_rows, 0);
+    assert_false(c->model.fused_gelu);
+    config_free(c);
+    config_free(stored);
+#undef GPT2
+#undef BF16
+}
+
 /* All ranks together have the sequences of one rank's micro-batch, and each has at least one. */
 static void config_of_one_share_divides_a_micro_batch_among_the_ranks(void **state)
 {
@@ -205,6 +346,8 @@ int main(void)
         cmocka_unit_test(a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model),
         cmocka_unit_test(a_vocabulary_that_a_text_has_lowered_is_no_difference),
         cmocka_unit_test(a_set_vocabulary_replaces_a_contradicting_one_of_the_file),
+        cmocka_unit_test(defaults_that_depend_on_the_device_follow_its_generation_and_memory),
+        cmocka_unit_test(a_run_keeps_what_its_first_device_gave),
         cmocka_unit_test(config_of_one_share_divides_a_micro_batch_among_the_ranks),
     };
     return cmocka_run_group_tests_name("settle", tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include "tests/support/model/model_fixture.h"
 #include "tests/support/support.h"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -130,6 +131,36 @@ static void test_bug_12_a_rerun_gives_the_same_bits(void **state)
         free(x);
         free(y);
     }
+}
+
+/* The head's chunks change only the order in which the table's gradient is added up: a sum over N
+ * rows, whose error is at most N roundings of its largest element. */
+static void test_chunks_of_the_head_change_the_order_of_one_sum(void **state)
+{
+    (void)state;
+    enum { BATCH = 80, N = 7 * BATCH };
+    static const int64_t chunk[] = {0, 5, 256, N - 1}; /* 0: all rows at once */
+    double loss[4], most = 0;
+    double *gradients[4];
+    size_t bytes[4];
+    GptShape s = fixture_shape();
+    for (int i = 0; i < 4; i++) {
+        s.head_chunk = chunk[i];
+        gradients[i] = (double *)(void *)all_gradients(&s, BATCH, 1, 1, &loss[i], &bytes[i]);
+    }
+    size_t n = bytes[0] / sizeof(double);
+    for (size_t k = 0; k < n; k++)
+        most = fmax(most, fabs(gradients[0][k]));
+    for (int i = 1; i < 4; i++) {
+        assert_int_equal(bytes[i], bytes[0]);
+        assert_true(fabs(loss[i] - loss[0]) <= N * DBL_EPSILON * fabs(loss[0]));
+        for (size_t k = 0; k < n; k++)
+            if (!(fabs(gradients[i][k] - gradients[0][k]) <= N * DBL_EPSILON * most))
+                fail_msg("gradient %zu is %.17g in chunks of %lld rows, %.17g in one", k,
+                         gradients[i][k], (long long)chunk[i], gradients[0][k]);
+    }
+    for (int i = 0; i < 4; i++)
+        free(gradients[i]);
 }
 
 /* fused_gelu applies GELU to the unrounded sum. Full recompute must not change a bit. In f32 and
@@ -327,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_accumulated_and_recomputed_gradients_match_finite_differences),
         cmocka_unit_test(test_gradients_of_one_biased_swiglu_layer_match_finite_differences),
         cmocka_unit_test(test_bug_12_a_rerun_gives_the_same_bits),
+        cmocka_unit_test(test_chunks_of_the_head_change_the_order_of_one_sum),
         cmocka_unit_test(test_fused_gelu_equals_gelu_in_f32_and_is_close_in_16_bits),
         cmocka_unit_test(test_bug_1_3_several_micro_batches_equal_one_large_batch),
         cmocka_unit_test(test_bug_23_vocabulary_padding_does_not_change_loss_or_gradients),

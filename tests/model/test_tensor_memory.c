@@ -2,6 +2,7 @@
  * formulas in this file: everything inside regions is split by heads or columns, and with sequence
  * parallelism everything outside is split by rows. */
 #include "model/gpt.h"
+#include "model/head.h"
 #include "tests/support/model/tensor_ranks.h"
 
 #include <setjmp.h>
@@ -123,9 +124,33 @@ static void test_memory_of_a_rank_equals_the_formulas_of_this_file(void **state)
     }
 }
 
+/* The rows of logits that the head computes at a time, and with them its memory: chunks are of
+ * nearly equal length, in whole tiles of 256 rows if full chunks are. */
+static void test_the_head_divides_rows_into_equal_chunks(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t most, rows, chunk;
+    } cases[] = {
+        {16384, 65536, 16384}, {16384, 40000, 13568}, /* 53 tiles, and 50.25 in the last chunk */
+        {16384, 16385, 8448},  {16384, 1000, 1000},   {256, 560, 256},
+        {300, 560, 280},       {0, 65536, 1311}, /* 128 MiB hold 1,334 rows */
+        {0, 1000, 1000}};
+    GptShape s = fixture_with_dtype(fixture_gpt2_shape(), BF16);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        HeadActs acts;
+        Arena arena = arena_measuring();
+        s.head_chunk = cases[i].most;
+        head_layout(&acts, &s, cases[i].rows, true, &arena);
+        assert_int_equal(acts.chunk, cases[i].chunk);
+        assert_int_equal(tensor_rows(acts.logits), cases[i].chunk);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_of_a_rank_equals_the_formulas_of_this_file)};
+        cmocka_unit_test(test_memory_of_a_rank_equals_the_formulas_of_this_file),
+        cmocka_unit_test(test_the_head_divides_rows_into_equal_chunks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,6 +152,32 @@ if [ -n "$emulated" ]; then
     EMU_LT=full refused "a GPU that fills up in the first matrix multiplications is refused" 90 "CUBLAS_STATUS_ALLOC_FAILED" \
         "$TRAIN" "$TINY" --set device=cuda --dry-run
     check "device: the message about a full GPU says which key to lower" grep -q 'lower train_micro_batch_size_per_gpu' output
+    # Defaults that depend on the device are those of the least device of the ranks, and a run keeps what it began with.
+    gelu=(--set device=auto --set model.activation=gelu --set bf16.enabled=true --set model.vocab_size=300)
+    # settled NAME ROWS FUSED SETTING...: expects these values of two ranks with these settings
+    settled() {
+        local name=$1 rows=$2 fused=$3
+        shift 3
+        env "$@" "$TRAIN" config show "$TINY" "${gelu[@]}" --world 2 >shown 2>&1
+        check "device: $name" grep -qzP "\"fused_gelu\": $fused,(?s:.*)\"head_chunk_rows\": $rows," shown
+    }
+    settled "two Hopper GPUs fuse GELU" 16384 true EMU_DEVICES=2
+    settled "the smaller of two GPUs decides about the head's chunks" 8192 true EMU_DEVICES=2 EMU_MEMORY=8192,300
+    settled "the older of two GPUs decides about GELU" 16384 false EMU_DEVICES=2 EMU_CAPABILITY=90,80
+    settled "ranks that share a GPU share its memory" 8192 true EMU_MEMORY=500
+    settled "without a GPU, the values are those of a CPU" 0 false EMU_DEVICES=0
+    EMU_CAPABILITY=80 EMU_MEMORY=450 expect_code "device: a run begins on a small, older GPU" 85 "$TRAIN" "$TINY" "${short[@]}" \
+        "${gelu[@]}" --set max_time=1e-9 --out kept
+    for config in "$TINY" kept; do
+        words=("${short[@]}" "${gelu[@]}" --out kept)
+        [ "$config" = "$TINY" ] || words=()
+        expect_code "device: the run goes on with another GPU by $config" 85 "$TRAIN" "$config" "${words[@]}" --set max_time=1e-9
+        check "device: going on by $config keeps what depends on the device" bash \
+            -c "grep -q '\"head_chunk_rows\": 8192' kept/config.json && grep -q '\"fused_gelu\": false' kept/config.json"
+        check "device: going on by $config reports no change" bash -c "! grep -q 'model\.' output"
+    done
+    expect_code "device: the run goes on with other chunks" 0 "$TRAIN" kept --set model.head_chunk_rows=64 --set max_time=0
+    check "device: other chunks are reported" grep -q 'model.head_chunk_rows was 8192, is 64: changes rounding only' output
     # Streams that run late change neither the recorded events nor their order.
     head -c 20000 text.txt >short.txt
     for streams in strict deferred random; do

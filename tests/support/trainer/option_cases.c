@@ -56,6 +56,7 @@ const OptionCase option_cases[] = {
     SEE("model.activation", "relu2"),
     SEE("model.activation", "swiglu"),
     SEE("model.fused_gelu", "true", BF16),
+    SEE("model.head_chunk_rows", "16"),
     SEE("model.bias", "false"),
     SEE("model.qk_norm", "true"),
     SEE("model.tie_word_embeddings", "false"),
