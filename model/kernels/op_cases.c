@@ -150,6 +150,16 @@ static int linear_operands(const OpCase *c, OperandSpec *s)
         s[3] = optional(vector("bias", ROLE_IN, o), c->bias);
         s[4] = optional(deep(matrix("pre", ROLE_OUT, n, o), 1, 2 + sum_depth(i)), c->option);
         return 5;
+    case OP_linear_residual_forward:
+        /* The product p may be rounded before the sum is: the error is u |p| + u |y|. As |p| <= |y|
+         * + |bias| + |residual| <= |y| + 2, and y is of the order of 1 or more, it is at most 4 u
+         * times the larger of |y| and 1. */
+        s[0] = deep(matrix("y", ROLE_OUT, n, o), 4, 4 + sum_depth(i));
+        s[1] = matrix("x", ROLE_IN, n, i);
+        s[2] = matrix("w", ROLE_IN, o, i);
+        s[3] = optional(filled(vector("bias", ROLE_IN, o), FILL_UNIFORM, -1, 1), c->bias);
+        s[4] = filled(matrix("residual", ROLE_IN, n, o), FILL_UNIFORM, -1, 1);
+        return 5;
     case OP_linear_backward_input:
         s[0] = matrix("dx", output(c->accumulate), n, i);
         s[0] = deep(s[0], gelu ? 3 : 1, 8 + 2 * sum_depth(o));
@@ -262,6 +272,7 @@ int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
     case OP_norm_backward: return norm_operands(c, spec);
     case OP_bias_residual: return residual_operands(c, spec);
     case OP_linear_forward:
+    case OP_linear_residual_forward:
     case OP_linear_backward_input:
     case OP_linear_backward_weight: return linear_operands(c, spec);
     case OP_activation_forward:

@@ -74,6 +74,9 @@ static void run_matrix(Device *dev, const OpCase *c, const Tensor t[])
     case OP_linear_forward:
         op_linear_forward(dev, t[0], t[1], t[2], t[3], c->epilogue, t[4]);
         break;
+    case OP_linear_residual_forward:
+        op_linear_residual_forward(dev, t[0], t[1], t[2], t[3], t[4]);
+        break;
     case OP_linear_backward_input:
         op_linear_backward_input(dev, t[0], t[1], t[2], c->epilogue, t[3], c->accumulate);
         break;
@@ -184,6 +187,7 @@ double op_case_flops(const OpCase *c)
 {
     switch (c->op) {
     case OP_linear_forward:
+    case OP_linear_residual_forward:
     case OP_linear_backward_input:
     case OP_linear_backward_weight:
         return 2.0 * (double)c->n * (double)c->cols * (double)c->outputs;

@@ -34,6 +34,7 @@ static const OpCase bench_cases[] = {
      .epilogue = EPILOGUE_GELU, .option = true},
     {OP_linear_forward, .n = 1024, .cols = 768, .outputs = 3072, .bias = true,
      .epilogue = EPILOGUE_GELU_OF_SUM, .option = true},
+    {OP_linear_residual_forward, .n = 1024, .cols = 768, .outputs = 768, .bias = true},
     {OP_linear_backward_input, .n = 1024, .cols = 3072, .outputs = 768, .epilogue = EPILOGUE_GELU},
     {OP_linear_backward_weight, .n = 1024, .cols = 768, .outputs = 3072, .bias = true,
      .accumulate = true},

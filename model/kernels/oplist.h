@@ -28,6 +28,8 @@ OP(norm_backward,
 OP(bias_residual, (Device * dev, Tensor y, Tensor a, Tensor bias, Tensor x))
 OP(linear_forward,
    (Device * dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue, Tensor pre))
+OP(linear_residual_forward,
+   (Device * dev, Tensor y, Tensor x, Tensor w, Tensor bias, Tensor residual))
 OP(linear_backward_input,
    (Device * dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue, Tensor pre, bool accumulate))
 OP(linear_backward_weight,

@@ -259,25 +259,45 @@ static void check_pre(OpId op, Epilogue epilogue, bool required, Operand pre, Op
     expect_storage(op, pre, like);
 }
 
+/* Checks the operands of y = x w^T + bias, and returns the product for a profile. */
+static Product check_linear(OpId op, Operand y, Operand x, Operand w, Operand bias)
+{
+    int64_t n = tensor_rows(x.tensor), inputs = tensor_cols(x.tensor),
+            outputs = tensor_rows(w.tensor);
+    expect_matrix(op, x, n, inputs, x);
+    expect_matrix(op, w, outputs, inputs, x);
+    expect_matrix(op, y, n, outputs, w);
+    expect_storage(op, w, x);
+    expect_storage(op, y, x);
+    check_bias(op, bias, y);
+    expect_apart(op, y, x);
+    expect_apart(op, y, w);
+    return (Product){OP_linear_forward, n, inputs, outputs, false, y.tensor.dtype};
+}
+
 void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
                        Tensor pre)
 {
     OpId op = OP_linear_forward;
-    int64_t n = tensor_rows(x), inputs = tensor_cols(x), outputs = tensor_rows(w);
-    expect_matrix(op, OPERAND(x), n, inputs, OPERAND(x));
-    expect_matrix(op, OPERAND(w), outputs, inputs, OPERAND(x));
-    expect_matrix(op, OPERAND(y), n, outputs, OPERAND(w));
-    expect_storage(op, OPERAND(w), OPERAND(x));
-    expect_storage(op, OPERAND(y), OPERAND(x));
-    check_bias(op, OPERAND(bias), OPERAND(y));
+    Product product = check_linear(op, OPERAND(y), OPERAND(x), OPERAND(w), OPERAND(bias));
     expect_argument(op, epilogue >= EPILOGUE_NONE && epilogue <= EPILOGUE_GELU_OF_SUM,
                     "the epilogue is none, gelu or gelu of the sum", epilogue);
     check_pre(op, epilogue, false, OPERAND(pre), OPERAND(y));
-    expect_apart(op, OPERAND(y), OPERAND(x));
-    expect_apart(op, OPERAND(y), OPERAND(w));
     expect_apart(op, OPERAND(pre), OPERAND(x));
     RUN(linear_forward, x.dtype, dev, y, x, w, bias, epilogue, pre);
-    record_product(dev, (Product){op, n, inputs, outputs, false, y.dtype});
+    record_product(dev, product);
+}
+
+void op_linear_residual_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
+                                Tensor residual)
+{
+    OpId op = OP_linear_residual_forward;
+    Product product = check_linear(op, OPERAND(y), OPERAND(x), OPERAND(w), OPERAND(bias));
+    expect_matrix(op, OPERAND(residual), product.n, product.outputs, OPERAND(y));
+    expect_storage(op, OPERAND(residual), OPERAND(y));
+    expect_apart(op, OPERAND(y), OPERAND(residual));
+    RUN(linear_residual_forward, x.dtype, dev, y, x, w, bias, residual);
+    record_product(dev, product);
 }
 
 void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,

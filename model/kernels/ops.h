@@ -219,6 +219,13 @@ void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x);
  * bits. */
 void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
                        Tensor pre);
+/* Computes y (N, O) = residual (N, O) + x (N, I) w (O, I)^T + bias (O, if present). The device
+ * chooses whether 16-bit storage rounds once or twice. The CPU rounds the product and then the sum:
+ * it gives the bits of linear_forward without a bias, followed by bias_residual. CUDA rounds only
+ * the sum, unless its library refuses to add in the product. Backward is that of linear_forward,
+ * and the gradient of residual is dy. */
+void op_linear_residual_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
+                                Tensor residual);
 /* Computes dx (N, I) = dy (N, O) w (O, I), or += with `accumulate`, rounded once. EPILOGUE_GELU,
  * allowed only with "=", multiplies by gelu'(pre (N, I)). It is also the backward of
  * EPILOGUE_GELU_OF_SUM: pre is the sum as rounded to storage, because the unrounded sum is not

@@ -208,13 +208,13 @@ static unsigned char *snapshot(const Trial *t, size_t *bytes)
     return all;
 }
 
-/* Returns whether the op's sums do not depend on the number of threads: it is elementwise, works by
- * row, or promises to add in ascending order. */
+/* Returns whether the op promises the same bits for every number of threads. */
 static bool same_bits_for_all_threads(OpId op)
 {
     switch (op) {
     case OP_norm_backward:
     case OP_linear_forward:
+    case OP_linear_residual_forward:
     case OP_linear_backward_input:
     case OP_linear_backward_weight:
     case OP_attention_forward:

@@ -155,6 +155,32 @@ static void linear_backward_matches_finite_differences(void **state)
     function_check(f, "linear");
 }
 
+/* y = x w^T + bias + residual. The gradient of the residual is dy itself. */
+static double linear_residual_loss(const Function *f)
+{
+    op_linear_residual_forward(&cpu, matrix(f->scratch[0], ROWS, OUT),
+                               matrix(f->input[0].x, ROWS, IN), matrix(f->input[1].x, OUT, IN),
+                               vector(f->input[2].x, OUT), matrix(f->input[3].x, ROWS, OUT));
+    return weighted(f, f->scratch[0], ROWS * OUT, 0);
+}
+
+static void linear_residual_backward_matches_finite_differences(void **state)
+{
+    (void)state;
+    Function *f = function_create(linear_residual_loss, NULL);
+    Tensor x = matrix(function_input(f, "x", ROWS * IN), ROWS, IN);
+    Tensor w = matrix(function_input(f, "w", OUT * IN), OUT, IN);
+    function_input(f, "bias", OUT);
+    function_input(f, "residual", ROWS * OUT);
+    Tensor dy = matrix(f->weight, ROWS, OUT);
+    op_linear_backward_input(&cpu, matrix(f->input[0].dx, ROWS, IN), dy, w, EPILOGUE_NONE,
+                             NO_TENSOR, false);
+    op_linear_backward_weight(&cpu, matrix(f->input[1].dx, OUT, IN), vector(f->input[2].dx, OUT),
+                              dy, x, NO_TENSOR, false);
+    memcpy(f->input[3].dx, f->weight, ROWS * OUT * sizeof(double));
+    function_check(f, "linear_residual");
+}
+
 static double activation_loss(const Function *f)
 {
     ActivationKind kind = *(const ActivationKind *)f->options;
@@ -359,6 +385,7 @@ int main(void)
         cmocka_unit_test(norm_backward_matches_finite_differences),
         cmocka_unit_test(residual_norm_backward_matches_finite_differences),
         cmocka_unit_test(linear_backward_matches_finite_differences),
+        cmocka_unit_test(linear_residual_backward_matches_finite_differences),
         cmocka_unit_test(activation_backward_matches_finite_differences),
         cmocka_unit_test(the_inverse_of_rope_is_its_transpose),
         cmocka_unit_test(attention_backward_matches_finite_differences),

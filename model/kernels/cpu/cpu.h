@@ -1,5 +1,5 @@
 /* cpu.h -- common definitions of the CPU kernels: how one source file is compiled into six tables
- * of ops, and conversion of rows of any storage type to rows of reals.
+ * of ops, conversion of rows of any storage type to rows of reals, and the residual sum.
  *
  * Every kernel source is compiled once per CPU level (baseline, v3 = AVX2 and FMA, v4 = AVX-512)
  * and once per compute type (float, double): the build passes CPU_LEVEL, REAL, REAL_DTYPE and
@@ -87,6 +87,21 @@ static inline const real *row_load(Tensor t, int64_t row, real *buffer)
 static inline real *row_out(Tensor t, int64_t row, real *buffer)
 {
     return t.dtype == REAL_DTYPE ? tensor_row(t, row) : buffer;
+}
+
+/* Computes sum (n) = x + a + bias, in this order; sum may be x or a, and bias may be NULL. */
+static inline void residual_row(real *sum, const real *x, const real *a, const real *bias,
+                                int64_t n)
+{
+    if (bias) {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            sum[i] = x[i] + a[i] + bias[i];
+    } else {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            sum[i] = x[i] + a[i];
+    }
 }
 
 /* Writes a row that was computed in row_out's buffer to the tensor; does nothing if it was computed

@@ -1,6 +1,6 @@
 /* linear.c -- the three matrix multiplications of a linear layer (forward, input gradient, weight
- * gradient), each divided into tiles of the result that the pool's threads compute. Bias and GELU
- * are applied to a tile while it is in the cache. */
+ * gradient), each divided into tiles of the result that the pool's threads compute. Bias, GELU and
+ * the residual are applied to a tile while it is in the cache. */
 #include "model/kernels/cpu/column_sum.h"
 #include "model/kernels/cpu/gelu.h"
 #include "model/kernels/cpu/gemm.h"
@@ -87,7 +87,8 @@ typedef struct {
     bool a_transposed, b_transposed;
     Tensor out, pre,
         bias; /* forward: y, pre, bias; backward input: dx, pre; backward weight: dw, db as bias */
-    Tensor columns; /* backward weight: the column sums of dy, if the caller has them */
+    Tensor residual; /* forward: what y adds to the rounded product, before the bias */
+    Tensor columns;  /* backward weight: the column sums of dy, if the caller has them */
     Epilogue epilogue;
     bool accumulate;
 } ProductJob;
@@ -95,7 +96,7 @@ typedef struct {
 /* Scratch memory of one tile. */
 typedef struct {
     real *a, *b, *c; /* converted factors, result */
-    real *row;
+    real *row[2];    /* rows of operands that are added or multiplied */
 } TileScratch;
 
 static TileScratch scratch_take(const ProductJob *job, int worker, Tile t)
@@ -103,8 +104,9 @@ static TileScratch scratch_take(const ProductJob *job, int worker, Tile t)
     size_t depth = (size_t)(job->k < DEPTH_MAX ? job->k : DEPTH_MAX), rows = (size_t)t.rows,
            cols = (size_t)t.cols;
     size_t pad = 16, a = rows * depth, b = cols * depth, c = rows * cols;
-    real *p = gemm_workspace(job->dev, worker, (a + b + c + cols + pad) * sizeof(real));
-    return (TileScratch){.a = p, .b = p + a, .c = p + a + b, .row = p + a + b + c};
+    real *p = gemm_workspace(job->dev, worker, (a + b + c + 2 * cols + pad) * sizeof(real));
+    real *row = p + a + b + c;
+    return (TileScratch){.a = p, .b = p + a, .c = p + a + b, .row = {row, row + cols}};
 }
 
 /* Returns the part [line, line + lines) x [depth, depth + depths) of a factor, where lines are rows
@@ -179,6 +181,22 @@ static void forward_row(const ProductJob *job, int64_t row, const Tile *t, real 
     if (out != (void *)y) reals_store(job->out.dtype, out, y, n);
 }
 
+/* Adds residual and bias (if not NULL) to one row of a tile. The product in value (cols) is rounded
+ * first, so the bits are those of linear_forward followed by bias_residual. */
+static void residual_add(const ProductJob *job, int64_t row, const Tile *t, real *restrict value,
+                         const real *restrict bias, real *restrict buffer)
+{
+    void *out = element(job->out, row, t->col);
+    const real *residual = element(job->residual, row, t->col);
+    if (job->residual.dtype != REAL_DTYPE) {
+        reals_load(buffer, job->residual.dtype, residual, t->cols);
+        residual = buffer;
+    }
+    round_through(job->out, row, t->col, value, t->cols);
+    residual_row(value, residual, value, bias, t->cols);
+    if (out != (void *)value) reals_store(job->out.dtype, out, value, t->cols);
+}
+
 static void forward_task(void *context, int64_t task, int worker)
 {
     const ProductJob *job = context;
@@ -193,8 +211,13 @@ static void forward_task(void *context, int64_t task, int worker)
     job_product(job, worker, t, &s, 0, c, ldc);
     const real *bias = NULL;
     if (tensor_present(job->bias)) {
-        reals_load(s.row, job->bias.dtype, element(job->bias, 0, t.col), t.cols);
-        bias = s.row;
+        reals_load(s.row[0], job->bias.dtype, element(job->bias, 0, t.col), t.cols);
+        bias = s.row[0];
+    }
+    if (tensor_present(job->residual)) {
+        for (int64_t i = 0; i < t.rows; i++)
+            residual_add(job, t.row + i, &t, c + i * ldc, bias, s.row[1]);
+        return;
     }
     if (in_place && bias == NULL && job->epilogue == EPILOGUE_NONE && target.data == job->out.data)
         return;
@@ -202,21 +225,28 @@ static void forward_task(void *context, int64_t task, int worker)
         forward_row(job, t.row + i, &t, c + i * ldc, bias);
 }
 
+/* Runs y = x w^T with what else the job says. */
+static void forward_run(ProductJob job, Tensor y, Tensor x, Tensor w)
+{
+    job.k = tensor_cols(x);
+    job.a = x;
+    job.b = w;
+    job.b_transposed = true;
+    job.out = y;
+    job.grid = grid_cut(tensor_rows(x), tensor_cols(y), job.k, pool_threads(job.dev->pool));
+    pool_run(job.dev->pool, job.grid.rows * job.grid.cols, forward_task, &job);
+}
+
 void CPU(linear_forward)(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
                          Tensor pre)
 {
-    int64_t n = tensor_rows(x), inputs = tensor_cols(x), outputs = tensor_cols(y);
-    ProductJob job = {.dev = dev,
-                      .k = inputs,
-                      .a = x,
-                      .b = w,
-                      .b_transposed = true,
-                      .out = y,
-                      .pre = pre,
-                      .bias = bias,
-                      .epilogue = epilogue,
-                      .grid = grid_cut(n, outputs, inputs, pool_threads(dev->pool))};
-    pool_run(dev->pool, job.grid.rows * job.grid.cols, forward_task, &job);
+    forward_run((ProductJob){.dev = dev, .pre = pre, .bias = bias, .epilogue = epilogue}, y, x, w);
+}
+
+void CPU(linear_residual_forward)(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
+                                  Tensor residual)
+{
+    forward_run((ProductJob){.dev = dev, .bias = bias, .residual = residual}, y, x, w);
 }
 
 /* Sets elements [row, col ..] of t to values (n), or adds the values to them; rounds once. */
@@ -249,14 +279,14 @@ static void backward_input_task(void *context, int64_t task, int worker)
         if (job->epilogue == EPILOGUE_GELU) {
             const real *pre = element(job->pre, t.row + i, t.col);
             if (job->pre.dtype != REAL_DTYPE) {
-                reals_load(s.row, job->pre.dtype, pre, t.cols);
-                pre = s.row;
+                reals_load(s.row[0], job->pre.dtype, pre, t.cols);
+                pre = s.row[0];
             }
             for (int64_t j = 0; j < t.cols; j++)
                 value[j] *= gelu_derivative(pre[j]);
         }
         if (!in_place)
-            rounded_store(job->out, t.row + i, t.col, value, t.cols, job->accumulate, s.row);
+            rounded_store(job->out, t.row + i, t.col, value, t.cols, job->accumulate, s.row[0]);
     }
 }
 
@@ -309,7 +339,8 @@ static void backward_weight_task(void *context, int64_t task, int worker)
     }
     job_product(job, worker, t, &s, 0, s.c, t.cols);
     for (int64_t i = 0; i < t.rows; i++)
-        rounded_store(job->out, t.row + i, t.col, s.c + i * t.cols, t.cols, job->accumulate, s.row);
+        rounded_store(job->out, t.row + i, t.col, s.c + i * t.cols, t.cols, job->accumulate,
+                      s.row[0]);
 }
 
 void CPU(linear_backward_weight)(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,

@@ -76,20 +76,6 @@ static const real *optional_load(Tensor t, real *buffer)
     return tensor_present(t) ? row_load(t, 0, buffer) : NULL;
 }
 
-/* Computes sum = x + a + bias; sum may be x or a, and bias may be NULL. */
-static void residual_row(real *sum, const real *x, const real *a, const real *bias, int64_t n)
-{
-    if (bias) {
-#pragma GCC ivdep
-        for (int64_t i = 0; i < n; i++)
-            sum[i] = x[i] + a[i] + bias[i];
-    } else {
-#pragma GCC ivdep
-        for (int64_t i = 0; i < n; i++)
-            sum[i] = x[i] + a[i];
-    }
-}
-
 /* Returns the row to normalise: the row of x, or the residual sum, which is computed and stored
  * here and read back as rounded to storage. */
 static const real *input_row(const NormJob *job, int64_t row, const real *bias, real *buffer,

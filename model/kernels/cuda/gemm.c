@@ -5,7 +5,8 @@
  * The operations after a product round as ops.h specifies. The default GELU is applied to the
  * rounded value, which backward and recomputation also see; it runs as a separate activation
  * kernel. GELU of the unrounded sum uses the library's epilogue, or a kernel that follows a product
- * in f32. The same holds for gelu' in backward. The bias is added before the sum is rounded. */
+ * in f32. The same holds for gelu' in backward. Bias and residual are added before the sum is
+ * rounded. */
 #include "model/kernels/cuda/lt.h"
 #include "model/kernels/cuda/reduce.h"
 
@@ -131,6 +132,21 @@ void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
     }
     if (!done) product(dev, p);
     if (epilogue != EPILOGUE_NONE) cuda_activation_forward(dev, y, sum, ACTIVATION_GELU);
+}
+
+/* Computes y (N, O) = residual (N, O) + x (N, I) w (O, I)^T + bias (O), rounded once: the residual
+ * is the library's operand C. If it refuses that, the product is rounded and a kernel adds the
+ * rest, which gives the CPU's two roundings. */
+void cuda_linear_residual_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
+                                  Tensor residual)
+{
+    if (tensor_rows(y) == 0) return;
+    LtProduct p = asked(dev, y, x, false, w, true);
+    p.bias = bias;
+    p.c = residual;
+    if (lt_product(dev, &p)) return;
+    product(dev, asked(dev, y, x, false, w, true));
+    cuda_bias_residual(dev, y, y, bias, residual);
 }
 
 /* Computes dx (N, I) = dy (N, O) w (O, I), or += with accumulate. If a GELU preceded the layer,

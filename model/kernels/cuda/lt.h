@@ -67,16 +67,17 @@ typedef enum {
     LT_DGELU  /* d = the sum * gelu'(aux) */
 } LtEpilogue;
 
-/* Describes a product of row-major matrices: d (M, N) = op(a) op(b), or d += op(a) op(b) with
- * accumulate. Sums are in f32 and are rounded once. a is (M, K), or (K, M) when a_transposed; b is
- * (K, N), or (N, K) when b_transposed. a and b share one type; d has that type or f32. bias (N), if
- * present, is added to the sum before the epilogue; LT_DGELU does not allow a bias. aux (M, N) is
- * written with LT_GELU, where it is optional, and read with LT_DGELU. bias and aux have d's type.
- */
+/* Describes a product of row-major matrices: d (M, N) = op(a) op(b), d += op(a) op(b) with
+ * accumulate, or d = op(a) op(b) + c if c (M, N) is present; then d must not overlap c. Sums are in
+ * f32 and are rounded once. a is (M, K), or (K, M) when a_transposed; b is (K, N), or (N, K) when
+ * b_transposed. a and b share one type; d has that type or f32. bias (N), if present, is added to
+ * the sum before the epilogue; LT_DGELU does not allow a bias. aux (M, N) is written with LT_GELU,
+ * where it is optional, and read with LT_DGELU. bias, aux and c have d's type. */
 typedef struct {
     Tensor d, a, b;
     bool a_transposed, b_transposed;
     bool accumulate;
+    Tensor c;
     LtEpilogue epilogue;
     Tensor bias, aux;
     void *workspace; /* device memory, 256-byte aligned */
@@ -85,9 +86,9 @@ typedef struct {
 
 /* Queues the product on the device's stream and returns true. Returns false without doing anything
  * if bias or aux is not aligned to 16 bytes, if aux rows are not a multiple of 8 elements, or if
- * the library has no algorithm for the product, refuses to run it, or rejects its epilogue as
- * invalid. A product without bias and epilogue that the library calls invalid ends the program, as
- * does any other failure.
+ * the library has no algorithm for the product, refuses to run it, or rejects its epilogue or its c
+ * as invalid. A product without bias, c and epilogue that the library calls invalid ends the
+ * program, as does any other failure.
  *
  * The algorithm is the first one that the library's heuristics return for the shapes, strides,
  * types and alignments. It is never chosen by timing, so every run on the same kind of GPU has the

@@ -18,10 +18,10 @@ typedef struct {
     int64_t m, n, k; /* in the library's column-major terms */
     int64_t a_transposed, b_transposed;
     int64_t type, d_type;
-    int64_t lda, ldb, ldd;
+    int64_t lda, ldb, ldc, ldd; /* ldc: 0 without c */
     int64_t epilogue, aux_ld, accumulate;
     int64_t a_alignment, b_alignment, d_alignment;
-    int64_t bias_alignment, aux_alignment; /* 0: absent */
+    int64_t bias_alignment, aux_alignment, c_alignment; /* 0: absent */
     int64_t workspace_bytes;
 } PlanKey;
 
@@ -29,7 +29,7 @@ typedef struct LtPlan {
     PlanKey key;
     bool found; /* false: the library has no algorithm */
     cublasLtMatmulDesc_t product;
-    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatrixLayout_t a, b, c, d;
     cublasLtMatmulAlgo_t algorithm;
 } LtPlan;
 
@@ -85,6 +85,7 @@ static PlanKey key_of(const LtProduct *p)
         .d_type = p->d.dtype,
         .lda = stride_of(p->b),
         .ldb = stride_of(p->a),
+        .ldc = tensor_present(p->c) ? stride_of(p->c) : 0,
         .ldd = stride_of(p->d),
         .epilogue = p->epilogue,
         .aux_ld = tensor_present(p->aux) ? stride_of(p->aux) : 0,
@@ -94,6 +95,7 @@ static PlanKey key_of(const LtProduct *p)
         .d_alignment = alignment_of(p->d),
         .bias_alignment = alignment_of(p->bias),
         .aux_alignment = alignment_of(p->aux),
+        .c_alignment = alignment_of(p->c),
         .workspace_bytes = (int64_t)p->workspace_bytes,
     };
 }
@@ -126,6 +128,19 @@ static uint32_t library_epilogue(const LtProduct *p)
     return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 }
 
+/* Returns true if the product has no bias, epilogue or c: the caller cannot ask for less. */
+static bool is_plain(const LtProduct *p)
+{
+    return library_epilogue(p) == CUBLASLT_EPILOGUE_DEFAULT && !tensor_present(p->c);
+}
+
+/* Returns the library's operand C, which it adds to the product: c, else the result itself, which
+ * it reads only to accumulate. */
+static Tensor operand_c(const LtProduct *p)
+{
+    return tensor_present(p->c) ? p->c : p->d;
+}
+
 static void describe_product(const Lt *lt, LtPlan *plan, const LtProduct *p)
 {
     const PlanKey *key = &plan->key;
@@ -148,6 +163,8 @@ static void describe_product(const Lt *lt, LtPlan *plan, const LtProduct *p)
                                         (uint64_t)tensor_rows(p->b), key->lda));
     LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->b, type, (uint64_t)tensor_cols(p->a),
                                         (uint64_t)tensor_rows(p->a), key->ldb));
+    Tensor c = operand_c(p);
+    LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->c, library_type(c.dtype), m, n, stride_of(c)));
     LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->d, library_type(p->d.dtype), m, n, key->ldd));
 }
 
@@ -161,7 +178,7 @@ static const char *product_text(const LtProduct *p, const PlanKey *key, char *bu
 }
 
 /* Returns true if status is success. Returns false if the library does not support the product, or
- * calls its epilogue invalid: then the product can be computed without that epilogue. Any other
+ * calls its epilogue or its c invalid: then the product can be computed without them. Any other
  * error ends the program. */
 static bool accepted(const Lt *lt, const LtProduct *p, const PlanKey *key, cublasStatus_t status,
                      const char *call)
@@ -174,14 +191,13 @@ static bool accepted(const Lt *lt, const LtProduct *p, const PlanKey *key, cubla
         return true;
     }
     product_text(p, key, text, sizeof text);
-    if (library_epilogue(p) == CUBLASLT_EPILOGUE_DEFAULT)
+    if (is_plain(p))
         fail(EXIT_SYSTEM,
              "%s calls the product of %s invalid; another cuBLAS 13 may take it, and with device "
              "\"cpu\" the run needs none",
              call, text);
-    log_warning("%s calls an epilogue of the product of %s invalid; kernels behind the product do "
-                "its work",
-                call, text);
+    log_warning("%s calls %s of the product of %s invalid; kernels after the product do its work",
+                call, tensor_present(p->c) ? "the residual" : "an epilogue", text);
     return false;
 }
 
@@ -200,12 +216,12 @@ static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
         {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->a_alignment},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)key->b_alignment},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->d_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)alignment_of(operand_c(p))},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->d_alignment},
     };
     /* Passes the tensors' actual alignments, because the library would otherwise assume 256 bytes.
      * The alignments are part of the plan's key, so a plan is used only for calls with the same
-     * ones. The result is also operand C, so C's alignment is D's. */
+     * ones. */
     LT_CHECK(lt, lt->MatmulPreferenceCreate(&wish));
     LT_CHECK(lt, lt->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                   &bytes, sizeof bytes));
@@ -218,7 +234,7 @@ static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
     /* Takes the library's first proposal without measuring. An algorithm chosen by timing could
      * differ from run to run, and with it the order of the sums. */
     cublasStatus_t status = lt->MatmulAlgoGetHeuristic(lt->handle, plan->product, plan->a, plan->b,
-                                                       plan->d, plan->d, wish, 1, &result, &n);
+                                                       plan->c, plan->d, wish, 1, &result, &n);
     plan->found = accepted(lt, p, key, status, "cublasLtMatmulAlgoGetHeuristic") && n > 0 &&
                   result.state == CUBLAS_STATUS_SUCCESS;
     if (plan->found) plan->algorithm = result.algo;
@@ -226,11 +242,11 @@ static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
 }
 
 /* Prints a warning, once per kind of product, when only the plain kernel is left. Products with an
- * epilogue cause no warning here, because they are tried again without it. */
+ * epilogue or a c cause no warning here, because they are tried again without it. */
 static void warn_refused(const LtProduct *p, const PlanKey *key)
 {
     char text[128];
-    if (library_epilogue(p) != CUBLASLT_EPILOGUE_DEFAULT) return;
+    if (!is_plain(p)) return;
     log_warning("cuBLASLt does not multiply %s; a plain kernel does, and takes many times as long",
                 product_text(p, key, text, sizeof text));
 }
@@ -257,16 +273,18 @@ bool lt_product(const Device *dev, const LtProduct *p)
     Lt *lt = cuda_device(dev)->lt;
     CHECK(!tensor_present(p->bias) || p->bias.dtype == p->d.dtype, "a bias of %s for %s",
           dtype_name(p->bias.dtype), dtype_name(p->d.dtype));
+    CHECK(!tensor_present(p->c) || (p->c.dtype == p->d.dtype && !p->accumulate),
+          "c is %s, d is %s, accumulate %d", dtype_name(p->c.dtype), dtype_name(p->d.dtype),
+          p->accumulate);
     if (!epilogue_fits(p)) return false;
     LtPlan *plan = plan_of(lt, p);
     if (!plan->found) return false;
     set_pointers(lt, plan, p);
-    /* The result is also operand C: with beta 1 the product is added to it before the only
-     * rounding. */
-    float one = 1, beta = p->accumulate ? 1 : 0;
+    /* With beta 1 the library adds operand C to the product before the only rounding. */
+    float one = 1, beta = p->accumulate || tensor_present(p->c) ? 1 : 0;
     cublasStatus_t status =
         lt->Matmul(lt->handle, plan->product, &one, p->b.data, plan->a, p->a.data, plan->b, &beta,
-                   p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm, p->workspace,
+                   operand_c(p).data, plan->c, p->d.data, plan->d, &plan->algorithm, p->workspace,
                    p->workspace_bytes, cuda_stream(dev));
     /* A plan that the library refuses at the call is never tried again. So all later steps, and
      * every rerun, compute the product in the same way and have the same bits. */
@@ -280,6 +298,7 @@ void lt_plans_free(Lt *lt)
     for (int i = 0; i < lt->n_plans; i++) {
         LT_CHECK(lt, lt->MatrixLayoutDestroy(lt->plan[i].a));
         LT_CHECK(lt, lt->MatrixLayoutDestroy(lt->plan[i].b));
+        LT_CHECK(lt, lt->MatrixLayoutDestroy(lt->plan[i].c));
         LT_CHECK(lt, lt->MatrixLayoutDestroy(lt->plan[i].d));
         LT_CHECK(lt, lt->MatmulDescDestroy(lt->plan[i].product));
     }

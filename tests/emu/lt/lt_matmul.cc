@@ -4,9 +4,10 @@
  * It refuses what the library documents as unsupported. It also refuses to run algorithms that
  * could round partial sums to 16 bits. Only a GPU can show whether the library really has a kernel
  * for everything else. Tests select other behaviour with the environment variable EMU_LT: "plain"
- * refuses all epilogues and "none" all products, so that the callers' fallbacks are tested.
- * "invalid" reports all epilogues as invalid, "all_invalid" all products. With "broken" the library
- * cannot be opened, and with "full" creating a product fails for lack of memory. */
+ * refuses all epilogues, "in_place" a C that is not D, and "none" all products, to test the
+ * callers' fallbacks. "invalid" reports all epilogues as invalid, "all_invalid" all products. With
+ * "broken" the library cannot be opened, and with "full" creating a product fails for lack of
+ * memory. */
 #include "tests/emu/lt/lt.h"
 
 #include <stdio.h>
@@ -265,6 +266,15 @@ static size_t layout_bytes(const EmuLtLayout *l)
     return elements * emu_lt_size(l->type);
 }
 
+/* Returns an error message if C and D overlap without being the same matrix, else NULL. */
+static const char *c_wrong(const EmuLtProblem *problem, const char *c, const char *d)
+{
+    const EmuLtLayout *lc = problem->layout[LT_C], *ld = problem->layout[LT_D];
+    if (c + layout_bytes(lc) <= d || d + layout_bytes(ld) <= c) return NULL;
+    bool same = lc->ld == ld->ld && lc->batch_stride == ld->batch_stride;
+    return c != d ? "C and D overlap" : same ? NULL : "C and D share memory and not the layout";
+}
+
 /* Returns an error message if an operand is less aligned than the algorithm requires, else NULL.
  * Ends the program if an operand is not in device memory. */
 static const char *operand_wrong(const EmuLtProblem *problem, const EmuLtAlgorithm *algorithm,
@@ -313,8 +323,7 @@ static const char *workspace_wrong(const EmuLtAlgorithm *algorithm, const void *
     return NULL;
 }
 
-/* A queued product, with its own copies of the descriptors, because the caller may change its own
- * after the call. */
+/* A queued product, with copies of the descriptors, which the caller may change after the call. */
 typedef struct {
     EmuLtProduct product;
     EmuLtLayout layout[LT_OPERANDS];
@@ -371,11 +380,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     float scale_ab, scale_c;
     memcpy(&scale_ab, alpha, sizeof scale_ab);
     memcpy(&scale_c, beta, sizeof scale_c);
+    if (scale_c != 0 && c != d && asked_to_be("in_place")) return CUBLAS_STATUS_NOT_SUPPORTED;
     const void *const pointer[LT_OPERANDS] = {a, b, c, d};
     const char *wrong = operand_wrong(&problem, &found, pointer, scale_c != 0);
     if (wrong == NULL) wrong = workspace_wrong(&found, workspace, workspace_bytes);
-    if (wrong == NULL && c == d && scale_c != 0 && c_layout->ld != d_layout->ld)
-        wrong = "C and D share memory and not the leading dimension";
+    if (wrong == NULL && scale_c != 0) wrong = c_wrong(&problem, (const char *)c, (const char *)d);
     if (wrong == NULL && sums_may_be_rounded(&problem, &found))
         wrong =
             "parts of sums may be added in 16 bits; allow the reduction in the compute type alone";

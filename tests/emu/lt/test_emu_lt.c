@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/core/dtype.h"
-
 #include <cmocka.h>
 
-enum { M = 70, N = 9, K = 33, PAD = 8, MOST = 128 * 128, WORKSPACE = 1 << 16 };
+#include "tests/emu/lt/matrices.h"
+
+enum { M = 70, N = 9, K = 33, PAD = 8, WORKSPACE = 1 << 16 };
 
 static cublasLtHandle_t handle;
 static void *workspace;
@@ -29,65 +29,6 @@ static int teardown(void **state)
     return cublasLtDestroy(handle) || cudaFree(workspace);
 }
 
-/* ---- operands -------------------------------------------------------------------------------- */
-
-/* A column-major matrix: its exact values as stored, and its device memory. */
-typedef struct {
-    int rows, cols, ld;
-    DType type;
-    double x[MOST];
-    void *device;
-    cublasLtMatrixLayout_t layout;
-} Matrix;
-
-static cudaDataType_t library_type(DType t)
-{
-    return t == F32 ? CUDA_R_32F : t == BF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
-static double drawn(int i, int seed)
-{
-    return (double)((uint32_t)(i * 977 + seed) * 2654435761u >> 8) / 0x1p24 - 0.5;
-}
-
-static void upload(void *device, const double *x, int n, DType type)
-{
-    char bytes[MOST * 4];
-    for (int i = 0; i < n; i++)
-        dtype_set(type, bytes, i, x[i]);
-    assert_int_equal(cudaMemcpy(device, bytes, (size_t)n * dtype_size(type), cudaMemcpyDefault), 0);
-}
-
-static void download(double *x, const void *device, int n, DType type)
-{
-    char bytes[MOST * 4];
-    assert_int_equal(cudaMemcpy(bytes, device, (size_t)n * dtype_size(type), cudaMemcpyDefault), 0);
-    for (int i = 0; i < n; i++)
-        x[i] = dtype_get(type, bytes, i);
-}
-
-static Matrix *matrix(int rows, int cols, DType type, int seed)
-{
-    Matrix *m = calloc(1, sizeof *m);
-    m->rows = rows, m->cols = cols, m->ld = rows + PAD, m->type = type;
-    int n = m->ld * cols;
-    for (int i = 0; i < n; i++)
-        m->x[i] = drawn(i, seed);
-    assert_int_equal(cudaMalloc(&m->device, (size_t)n * dtype_size(type)), 0);
-    upload(m->device, m->x, n, type);
-    download(m->x, m->device, n, type);
-    cublasLtMatrixLayoutCreate(&m->layout, library_type(type), (uint64_t)rows, (uint64_t)cols,
-                               m->ld);
-    return m;
-}
-
-static void matrix_free(Matrix *m)
-{
-    cublasLtMatrixLayoutDestroy(m->layout);
-    cudaFree(m->device);
-    free(m);
-}
-
 /* ---- a product ------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -98,6 +39,8 @@ typedef struct {
     bool aux_misplaced, aux_shifted, no_aux, no_bias, bias_shifted, d_misplaced, little_workspace,
         row_order;
     bool loose_sums;
+    enum { C_APART, C_IS_D, C_MISPLACED, C_IN_D, C_NARROW } c; /* where C is, and its type */
+    int c_pad;                                                 /* added to C's leading dimension */
 } Case;
 
 typedef struct {
@@ -142,12 +85,12 @@ static void run_describe(Run *r, const Case *t)
 
 static void run_open(Run *r, const Case *t)
 {
-    r->a = t->transpose_a ? matrix(K, M, t->type, 1) : matrix(M, K, t->type, 1);
-    r->b = t->transpose_b ? matrix(N, K, t->type, 2) : matrix(K, N, t->type, 2);
-    r->c = matrix(M, N, t->d_type, 3);
-    r->d = matrix(M, N, t->d_type, 4);
-    r->bias = matrix(M, 1, t->d_type, 5);
-    r->aux = matrix(M + 2, N, t->d_type, 6); /* its leading dimension is a multiple of 8 */
+    r->a = t->transpose_a ? matrix(K, M, t->type, 1, PAD) : matrix(M, K, t->type, 1, PAD);
+    r->b = t->transpose_b ? matrix(N, K, t->type, 2, PAD) : matrix(K, N, t->type, 2, PAD);
+    r->c = matrix(M, N, t->c == C_NARROW ? BF16 : t->d_type, 3, PAD + t->c_pad);
+    r->d = matrix(M, N, t->d_type, 4, PAD);
+    r->bias = matrix(M, 1, t->d_type, 5, PAD);
+    r->aux = matrix(M + 2, N, t->d_type, 6, PAD); /* its leading dimension is a multiple of 8 */
     run_describe(r, t);
 }
 
@@ -172,10 +115,13 @@ static cublasStatus_t run_find(Run *r)
 
 static cublasStatus_t run_go(Run *r, const Case *t)
 {
-    char *d = (char *)r->d->device + (t->d_misplaced ? 16 : 0);
+    char *d = (char *)r->d->device + (t->d_misplaced ? 16 : 0), *c = r->c->device;
+    if (t->c == C_IS_D) c = d;
+    if (t->c == C_MISPLACED) c += 16;
+    if (t->c == C_IN_D) c = d + SHIFT;
     return cublasLtMatmul(handle, r->desc, &t->alpha, r->a->device, r->a->layout, r->b->device,
-                          r->b->layout, &t->beta, r->c->device, r->c->layout, d, r->d->layout,
-                          &r->result.algo, workspace, t->little_workspace ? 0 : WORKSPACE, 0);
+                          r->b->layout, &t->beta, c, r->c->layout, d, r->d->layout, &r->result.algo,
+                          workspace, t->little_workspace ? 0 : WORKSPACE, 0);
 }
 
 static double gelu(double x)
@@ -274,6 +220,22 @@ static void test_epilogues_agree_with_their_formulas(void **state)
     }
 }
 
+/* C is another matrix than D, with its own leading dimension, and is added before the bias. */
+static void test_c_is_added_before_the_epilogue(void **state)
+{
+    (void)state;
+    for (DType type = F32; type <= F16; type++)
+        for (int pad = 0; pad < 2; pad++)
+            for (int bias = 0; bias < 2; bias++)
+                check_case(
+                    (Case){.type = type,
+                           .d_type = type,
+                           .alpha = 1,
+                           .beta = 1,
+                           .c_pad = 3 * pad,
+                           .epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT});
+}
+
 /* A bias gradient overwrites its vector even if the product is added to C. */
 static void test_a_bias_gradient_overwrites_its_vector(void **state)
 {
@@ -353,6 +315,37 @@ static void test_unsupported_and_invalid_products_are_refused(void **state)
     unsetenv("EMU_LT");
 }
 
+/* C must have D's type, must be as aligned as the heuristics were told, and must not share elements
+ * with D unless it is D. Without beta, nothing reads C. */
+static void test_a_wrong_c_is_refused(void **state)
+{
+    (void)state;
+    Case t = {
+        .type = BF16, .d_type = BF16, .alpha = 1, .beta = 1, .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
+    Case wrong = t;
+    wrong.d_type = F32;
+    wrong.c = C_NARROW;
+    refused(wrong, CUBLAS_STATUS_NOT_SUPPORTED, 0);
+    for (int beta = 0; beta < 2; beta++) {
+        cublasStatus_t at_run = beta ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+        wrong = t;
+        wrong.beta = (float)beta;
+        wrong.c = C_MISPLACED;
+        refused(wrong, CUBLAS_STATUS_SUCCESS, at_run);
+        wrong.c = C_IN_D;
+        refused(wrong, CUBLAS_STATUS_SUCCESS, at_run);
+        wrong.c = C_IS_D;
+        refused(wrong, CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_SUCCESS);
+        wrong.c_pad = 1;
+        refused(wrong, CUBLAS_STATUS_SUCCESS, at_run);
+    }
+    setenv("EMU_LT", "in_place", 1);
+    refused(t, CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_SUPPORTED);
+    t.c = C_IS_D;
+    refused(t, CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_SUCCESS);
+    unsetenv("EMU_LT");
+}
+
 /* An algorithm is accepted only for the product that it was found for. */
 static void test_an_algorithm_found_for_another_product_is_refused(void **state)
 {
@@ -376,8 +369,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_agree_with_sums_in_double),
         cmocka_unit_test(test_epilogues_agree_with_their_formulas),
+        cmocka_unit_test(test_c_is_added_before_the_epilogue),
         cmocka_unit_test(test_a_bias_gradient_overwrites_its_vector),
         cmocka_unit_test(test_unsupported_and_invalid_products_are_refused),
+        cmocka_unit_test(test_a_wrong_c_is_refused),
         cmocka_unit_test(test_an_algorithm_found_for_another_product_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

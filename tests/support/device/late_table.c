@@ -21,14 +21,15 @@
 #define ARGUMENTS_residual_norm_forward sum, y, stats, x, a, bias, w, b, norm
 #define ARGUMENTS_norm_backward                                                                    \
     dx, accumulate_dx, columns, dw, db, accumulate, dy, x, stats, w, norm
-#define ARGUMENTS_bias_residual          y, a, bias, x
-#define ARGUMENTS_linear_forward         y, x, w, bias, epilogue, pre
-#define ARGUMENTS_linear_backward_input  dx, dy, w, epilogue, pre, accumulate
-#define ARGUMENTS_linear_backward_weight dw, db, dy, x, columns, accumulate
-#define ARGUMENTS_activation_forward     y, x, kind
-#define ARGUMENTS_activation_backward    dx, dy, x, kind
-#define ARGUMENTS_rope                   x, table, positions, inverse
-#define ARGUMENTS_attention_forward      o, lse, q, k, v, attention, first_key
+#define ARGUMENTS_bias_residual           y, a, bias, x
+#define ARGUMENTS_linear_forward          y, x, w, bias, epilogue, pre
+#define ARGUMENTS_linear_residual_forward y, x, w, bias, residual
+#define ARGUMENTS_linear_backward_input   dx, dy, w, epilogue, pre, accumulate
+#define ARGUMENTS_linear_backward_weight  dw, db, dy, x, columns, accumulate
+#define ARGUMENTS_activation_forward      y, x, kind
+#define ARGUMENTS_activation_backward     dx, dy, x, kind
+#define ARGUMENTS_rope                    x, table, positions, inverse
+#define ARGUMENTS_attention_forward       o, lse, q, k, v, attention, first_key
 #define ARGUMENTS_attention_backward                                                               \
     dq, dk, dv, accumulate, dout, q, k, v, o, lse, attention, first_key
 #define ARGUMENTS_loss       losses, logits, targets, vocab_size, scale, backward

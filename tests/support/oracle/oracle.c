@@ -212,6 +212,7 @@ void oracle_run(OracleCall *call)
     case OP_norm_backward:
     case OP_bias_residual: oracle_norm(call); break;
     case OP_linear_forward:
+    case OP_linear_residual_forward:
     case OP_linear_backward_input:
     case OP_linear_backward_weight: oracle_linear(call); break;
     case OP_activation_forward:

@@ -106,13 +106,15 @@ void oracle_norm(OracleCall *call)
 static void linear_forward(OracleCall *call)
 {
     const OpCase *c = call->c;
-    double *y = call->v[0], *pre = call->v[4];
+    bool adds = c->op == OP_linear_residual_forward;
+    double *y = call->v[0], *pre = adds ? NULL : call->v[4];
     const double *x = call->v[1], *w = call->v[2], *bias = call->v[3];
     for (int64_t n = 0; n < c->n; n++) {
         for (int64_t o = 0; o < c->outputs; o++) {
             double sum = bias ? bias[o] : 0;
             for (int64_t i = 0; i < c->cols; i++)
                 sum += x[n * c->cols + i] * w[o * c->cols + i];
+            if (adds) sum += call->v[4][n * c->outputs + o];
             if (pre) pre[n * c->outputs + o] = sum;
             if (c->epilogue == EPILOGUE_GELU) sum = oracle_gelu(oracle_round(call->storage, sum));
             if (c->epilogue == EPILOGUE_GELU_OF_SUM) sum = oracle_gelu(sum);
@@ -127,11 +129,10 @@ void oracle_linear(OracleCall *call)
     double **v = call->v;
     int64_t in = c->cols, out = c->outputs;
     /* The sum of k products of standard normal numbers is of the order of sqrt(k). */
-    int64_t terms = c->op == OP_linear_forward          ? in
-                    : c->op == OP_linear_backward_input ? out
-                                                        : c->n;
+    bool forward = c->op == OP_linear_forward || c->op == OP_linear_residual_forward;
+    int64_t terms = forward ? in : c->op == OP_linear_backward_input ? out : c->n;
     call->magnitude[0] = call->magnitude[1] = call->magnitude[4] = sqrt((double)terms);
-    if (c->op == OP_linear_forward) linear_forward(call);
+    if (forward) linear_forward(call);
     for (int64_t n = 0; c->op == OP_linear_backward_input && n < c->n; n++) {
         for (int64_t i = 0; i < in; i++) {
             double sum = c->accumulate ? v[0][n * in + i] : 0;
