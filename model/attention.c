@@ -44,7 +44,7 @@ void attention_layout(AttentionActs *a, const GptShape *s, int64_t B, int64_t T,
     }
     a->o = arena_tensor(saved, s->dtype, 2, N, s->H * s->D, 0);
     a->lse = arena_tensor(saved, compute, 3, B, s->H, T);
-    a->out = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
+    a->out = s->tp > 1 ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : NO_TENSOR;
     /* `in` may share memory with `out`: the products that read `in` finish before `out` is
      * written. */
     a->in = s->row_parts > 1 ? a->out : a->normed;
@@ -124,7 +124,7 @@ static void cache_append(const Pass *pass, KvCache *cache, Qkv *heads)
 }
 
 void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a, Tensor x,
-                       KvCache *cache)
+                       Tensor y, KvCache *cache)
 {
     const GptShape *s = pass->shape;
     ParamStore *store = pass->store;
@@ -146,6 +146,10 @@ void attention_forward(const Pass *pass, const AttentionParams *params, Attentio
     }
     op_attention_forward(pass->dev, tensor_as_3d(a->o, B, T), a->lse, heads.q, heads.k, heads.v,
                          attention_of(s, cache ? cache->length : 0), pass->first_key);
+    if (s->tp == 1) {
+        linear_residual_forward(pass->dev, &out, y, a->o, x);
+        return;
+    }
     linear_forward(pass->dev, &out, false, a->out, a->o, EPILOGUE_NONE, NO_TENSOR);
     region_exit_forward(pass->tp, region_rows(pass->tp, a->out), a->out);
 }

@@ -2,7 +2,8 @@
  * -> projection.
  *
  * The number of kv heads makes it MHA, GQA or MQA. The residual add that follows is fused with the
- * norm of the MLP half (block.c). In all comments N is the number of rows (tokens) of the pass, C
+ * projection or, with several tensor-parallel ranks, with the norm of the MLP half (block.c). In
+ * all comments N is the number of rows (tokens) of the pass, C
  * the hidden size, H the query heads, G the kv heads and D the head size of this rank (shape.h). S
  * is the number of rows of the residual stream on this rank: N, or N / tp under sequence
  * parallelism. */
@@ -41,8 +42,8 @@ typedef struct {
     Tensor q_stats, k_stats; /* (N*H, 2) and (N*G, 2) in the compute dtype; with qk_norm [r] */
     Tensor o;                /* (N, H D): output of attention */
     Tensor lse;              /* (B, H, T): log-sum-exp of the scores, in the compute dtype */
-    /* (N, C): output of the projection without bias. At the end, this rank's rows hold the sum
-     * over the tensor-parallel ranks. The residual add reads it at once. */
+    /* (N, C): output of the projection without bias; only with several tensor-parallel ranks. At
+     * the end, this rank's rows hold their sum. The residual add reads it at once. */
     Tensor out;
 } AttentionActs;
 
@@ -64,10 +65,12 @@ typedef struct {
  * backward. */
 AttentionGrads attention_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
-/* Computes acts->out = projection(attention(norm(x))) without bias, this rank's rows; x is (S, C).
- * If `cache` is not NULL, appends keys and values to it and attends to everything in it. */
+/* Computes this half from x (S, C). With one tensor-parallel rank sets y (S, C) = x +
+ * projection(attention(norm(x))). With several, acts->out = that projection without bias, this
+ * rank's rows; the caller adds it to x, and y is not used. If `cache` is not NULL, appends keys and
+ * values to it and attends to everything in it. */
 void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *acts,
-                       Tensor x, KvCache *cache);
+                       Tensor x, Tensor y, KvCache *cache);
 /* Computes the fields marked [r] again from x (S, C) and qkv. It runs the same ops on the same
  * operands as forward, so the bits are the same. */
 void attention_recompute(const Pass *pass, const AttentionParams *params, AttentionActs *acts,

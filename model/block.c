@@ -169,25 +169,33 @@ void block_backward_layout(const GptShape *s, int64_t N, Arena *scratch)
     arena_rewind(scratch, mark);
 }
 
-/* Runs the part of forward that computes all fields that backward reads. */
-static void forward_before_down(const Pass *pass, const Block *block, BlockActs *acts, Tensor x)
+/* Adds the sum over the tensor-parallel ranks, which attention_forward left, to the residual stream
+ * and computes the norm of the MLP half. */
+static void add_and_norm(const Pass *pass, const Block *block, BlockActs *acts, Tensor x)
 {
     NormTensors norm = norm_bind(pass->store, &block->mlp.norm, false);
     Linear out = linear_bind(pass->store, &block->attention.out, false, false);
-    KvCache *cache = pass->caches ? &pass->caches[block->index] : NULL;
-    attention_forward(pass, &block->attention, &acts->attention, x, cache);
     op_residual_norm_forward(pass->dev, acts->middle, acts->mlp.normed, acts->mlp.stats, x,
                              region_rows(pass->tp, acts->attention.out), out.bias, norm.weight,
                              norm.bias, pass->shape->norm);
+}
+
+/* Runs the part of forward that computes all fields that backward reads. */
+static void forward_before_down(const Pass *pass, const Block *block, BlockActs *acts, Tensor x)
+{
+    KvCache *cache = pass->caches ? &pass->caches[block->index] : NULL;
+    attention_forward(pass, &block->attention, &acts->attention, x, acts->middle, cache);
+    if (pass->shape->tp == 1)
+        norm_forward(pass, &block->mlp.norm, acts->mlp.normed, acts->mlp.stats, acts->middle);
+    else
+        add_and_norm(pass, block, acts, x);
     mlp_forward_up(pass, &block->mlp, &acts->mlp);
 }
 
 void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)
 {
-    Linear down = linear_bind(pass->store, &block->mlp.down, false, false);
     forward_before_down(pass, block, acts, x);
-    mlp_forward_down(pass, &block->mlp, &acts->mlp);
-    op_bias_residual(pass->dev, y, region_rows(pass->tp, acts->mlp.down), down.bias, acts->middle);
+    mlp_forward_down(pass, &block->mlp, &acts->mlp, acts->middle, y);
 }
 
 void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x)

@@ -19,6 +19,11 @@ void linear_forward(Device *dev, const Linear *linear, bool with_bias, Tensor y,
                       pre);
 }
 
+void linear_residual_forward(Device *dev, const Linear *linear, Tensor y, Tensor x, Tensor residual)
+{
+    op_linear_residual_forward(dev, y, x, linear->weight, linear->bias, residual);
+}
+
 void linear_backward_rows(const Pass *pass, const Linear *linear, Tensor dx, Tensor dy, Tensor x,
                           Tensor columns, Epilogue epilogue, Tensor pre)
 {

@@ -29,6 +29,10 @@ void linear_forward(Device *dev, const Linear *linear, bool with_bias, Tensor y,
                     Epilogue epilogue, Tensor pre);
 /* Computes y (N, sum of O): the outputs of n linears on the same x (N, I), side by side. */
 void linear_forward_columns(const Pass *pass, const Linear *linear, int n, Tensor y, Tensor x);
+/* Computes y (N, O) = residual (N, O) + x (N, I) weight^T + bias, for a linear whose input is whole
+ * on this rank. */
+void linear_residual_forward(Device *dev, const Linear *linear, Tensor y, Tensor x,
+                             Tensor residual);
 /* Backward of a linear that ends a tensor-parallel region (its input is split over the ranks).
  * Computes dx (N, I) = dy weight, through the epilogue's derivative at pre, and dweight and dbias
  * (= or +=) from dy (N, O) and x (N, I). If `columns` (O, compute dtype) is present, dbias uses it

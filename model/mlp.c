@@ -12,7 +12,7 @@ void mlp_layout(MlpActs *a, const GptShape *s, int64_t N, Arena *saved, Arena *r
     a->stats = arena_tensor(remade, dtype_compute(s->dtype), 2, S, 2, 0);
     a->pre = arena_tensor(saved, s->dtype, 2, N, shape_up_width(s), 0);
     a->act = arena_tensor(remade, s->dtype, 2, N, s->F, 0);
-    a->down = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
+    a->down = s->tp > 1 ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : NO_TENSOR;
     /* `in` may share memory with `down`: the product that reads `in` finishes before `down` is
      * written. */
     a->in = s->row_parts > 1 ? a->down : a->normed;
@@ -42,11 +42,17 @@ void mlp_forward_up(const Pass *pass, const MlpParams *params, MlpActs *a)
     }
 }
 
-void mlp_forward_down(const Pass *pass, const MlpParams *params, MlpActs *a)
+void mlp_forward_down(const Pass *pass, const MlpParams *params, MlpActs *a, Tensor x, Tensor y)
 {
     Linear down = linear_bind(pass->store, &params->down, false, false);
+    if (pass->shape->tp == 1) {
+        linear_residual_forward(pass->dev, &down, y, a->act, x);
+        return;
+    }
+    Tensor sum = region_rows(pass->tp, a->down);
     linear_forward(pass->dev, &down, false, a->down, a->act, EPILOGUE_NONE, NO_TENSOR);
-    region_exit_forward(pass->tp, region_rows(pass->tp, a->down), a->down);
+    region_exit_forward(pass->tp, sum, a->down);
+    op_bias_residual(pass->dev, y, sum, down.bias, x);
 }
 
 void mlp_recompute(const Pass *pass, const MlpParams *params, MlpActs *a, Tensor x)

@@ -1,5 +1,5 @@
-/* mlp.h -- the MLP half of a block: up -> activation -> down. The norm before it is fused with the
- * attention half's residual add (block.c).
+/* mlp.h -- the MLP half of a block: up -> activation -> down. With several tensor-parallel ranks,
+ * the norm before it is fused with the attention half's residual add (block.c).
  *
  * Shapes use the letters of attention.h: N rows of the pass, S rows of the residual stream on this
  * rank, C hidden size; F is the MLP size of this rank. */
@@ -22,8 +22,8 @@ typedef struct {
     Tensor in;     /* (N, C): the region's input: normed itself, or in the memory of down */
     Tensor pre;    /* (N, F), with SwiGLU (N, 2F): values before the activation */
     Tensor act;    /* (N, F): output of the activation [r] */
-    /* (N, C): output of the down product without bias. At the end, this rank's rows hold the sum
-     * over the tensor-parallel ranks. The residual add reads it at once. */
+    /* (N, C): output of the down product without bias; only with several tensor-parallel ranks.
+     * At the end, this rank's rows hold their sum. The residual add reads it at once. */
     Tensor down;
 } MlpActs;
 
@@ -44,8 +44,8 @@ MlpGrads mlp_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
 /* Computes acts->act = activation(up(acts->normed)), the last field that backward reads. */
 void mlp_forward_up(const Pass *pass, const MlpParams *params, MlpActs *acts);
-/* Computes acts->down = down(acts->act) without bias, this rank's rows. */
-void mlp_forward_down(const Pass *pass, const MlpParams *params, MlpActs *acts);
+/* Computes y (S, C) = x (S, C) + down(acts->act), where x is the residual stream. */
+void mlp_forward_down(const Pass *pass, const MlpParams *params, MlpActs *acts, Tensor x, Tensor y);
 /* Computes the fields marked [r] again from the norm's input x (S, C) and pre. The bits are the
  * same, because the fused ops (residual + norm, product + GELU) give the bits of the separate ones.
  * Not for fused_gelu in a 16-bit type, which applies GELU to the unrounded sum that pre no longer

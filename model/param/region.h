@@ -3,9 +3,9 @@
  *
  * Within a region, each rank of the tensor-parallel group works on its own part of the weights;
  * outside, all ranks have the same activations. The two borders are Megatron-LM's conjugate
- * operators f and g (arXiv:1909.08053, fig. 3), and each has a transpose for backward. Layers call
- * them on every grid; without tensor parallelism they do nothing. Implemented by
- * parallel/grid/tp.c.
+ * operators f and g (arXiv:1909.08053, fig. 3), and each has a transpose for backward. Without
+ * tensor parallelism they do nothing. There the layers need not call region_exit_forward: a product
+ * at the end of a region adds the residual stream itself. Implemented by parallel/grid/tp.c.
  *
  * With sequence parallelism (Korthikanti et al., arXiv:2205.05198), the rows of the residual stream
  * are split between regions: each rank has the part-th of `parts` equal parts. Entering a region

@@ -184,17 +184,15 @@ def head_chunks(m):
 
 def step_kernels(m):
     """Returns [(name of a kernel, launches, share of its units and bytes in each)] of one step of a bf16 model with f32 masters,
-    one micro-batch, one rank, and no recomputation. The library computes biases, except those of the residual stream."""
+    one micro-batch, one rank, and no recomputation. The library adds biases and the residual stream in its products."""
     narrow = m.C <= 32 * 32
     one_block = '' if narrow else ', a block a row'
     size = ', head size %d' % m.D
     step = [
         ('token_forward', 1, 1),
         ('table_sums', 1, 1),
-        ('norm_forward' + one_block, m.L + 1, 1),
-        ('residual_norm_forward' + one_block, m.L, 1),
+        ('norm_forward' + one_block, 2 * m.L + 1, 1),
         ('norm_backward' + ('' if m.C <= 2048 else ', wide rows'), 2 * m.L + 1, 1),
-        ('bias_residual', m.L, 1),
         ('flash_forward' + size, m.L, 1),
         ('flash_backward_query' + size, m.L, 1),
         ('flash_backward_key' + size, m.L, 1),

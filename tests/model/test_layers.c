@@ -4,10 +4,12 @@
 #include "parallel/pipeline/pipeline.h"
 #include "tests/support/model/model_fixture.h"
 #include "tests/support/model/model_inside.h"
+#include "tests/support/model/tensor_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -169,75 +171,100 @@ static void test_a_model_acquires_exactly_the_units_it_announced(void **state)
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-/* The region borders that were crossed, one letter each. */
+/* The region borders that a rank has crossed, one letter each, and the region that does the work.
+ */
 typedef struct {
+    Region own;
     char seen[64];
     size_t n;
 } Borders;
 
-static void cross(void *self, char border, Tensor dst, Tensor src)
+static const Region *note(void *self, char border)
 {
     Borders *b = self;
-    assert_true(dst.data == src.data && b->n + 2 < sizeof b->seen);
-    b->seen[b->n++] = border;
+    if (b->n + 1 < sizeof b->seen) b->seen[b->n++] = border;
+    return &b->own;
 }
 
 static void enters(void *self, Tensor dst, Tensor src)
 {
-    cross(self, 'e', dst, src);
+    region_enter_forward(note(self, 'e'), dst, src);
 }
 
 static void exits(void *self, Tensor dst, Tensor src)
 {
-    cross(self, 'x', dst, src);
+    region_exit_forward(note(self, 'x'), dst, src);
 }
 
 static void enters_back(void *self, Tensor dst, Tensor src)
 {
-    cross(self, 'E', dst, src);
+    region_enter_backward(note(self, 'E'), dst, src);
 }
 
 static void exits_back(void *self, Tensor dst, Tensor src)
 {
-    cross(self, 'X', dst, src);
+    region_exit_backward(note(self, 'X'), dst, src);
 }
 
 static void awaits(void *self)
 {
-    Borders *b = self;
-    b->seen[b->n++] = '.';
+    region_await(note(self, '.'));
 }
 
-/* Checks the order in which regions are entered and left. Forward: the token table's region is
- * left; those of attention and MLP of both blocks are entered and left; the head's is entered and,
- * after the loss, at once entered backward. Backward is the reverse, and the inputs of regions are
- * gathered again before the weight gradients read them. Every backward entry must be awaited ('.').
- * The numbers of a single rank would not show a missing border. */
-static void test_every_region_is_entered_and_left_in_the_right_order(void **state)
+static void reduces(void *self, Tensor x, ReduceOp op)
 {
-    (void)state;
+    region_reduce(&((Borders *)self)->own, x, op);
+}
+
+static void cross_borders(Comm *world, void *context)
+{
+    const char *expected = context;
     Fixture f;
-    Borders borders = {0};
-    GptShape s = fixture_shape();
-    fixture_open(&f, &s, 1, 2, 1, 1, 0);
-    Region own = f.tp;
+    GptShape s = ranked_shape();
+    RankedCase c = {.dp = 1, .tp = world->size, .B = 1, .T = 2, .micros = 1};
+    s.L = 2;
+    ranked_open(&f, world, &s, &c);
+    Borders borders = {.own = f.tp};
     f.tp = (Region){.enter_forward = enters,
                     .exit_forward = exits,
                     .enter_backward = enters_back,
                     .await = awaits,
                     .exit_backward = exits_back,
+                    .reduce = reduces,
                     .self = &borders,
                     .parts = 1};
     fixture_backward(&f);
-    assert_string_equal(borders.seen, "x"
-                                      "exex"
-                                      "exex"
-                                      "eE."
-                                      "XeE.XeE."
-                                      "XeE.XeE."
-                                      "X");
-    f.tp = own;
+    if (strcmp(borders.seen, expected) != 0)
+        rank_wrong(world, "borders %s, not %s", borders.seen, expected);
+    f.tp = borders.own;
     fixture_close(&f);
+}
+
+/* Checks the order in which regions are entered and left on two ranks. Forward: the token table's
+ * region is left; those of attention and MLP of both blocks are entered and left; the head's is
+ * entered and, after the loss, at once entered backward. Backward is the reverse, and the inputs of
+ * regions are gathered again before the weight gradients read them. Every backward entry must be
+ * awaited ('.'). A single rank need not leave the regions of blocks: there a product adds its
+ * result to the residual stream. */
+static void test_every_region_is_entered_and_left_in_the_right_order(void **state)
+{
+    (void)state;
+    thread_ranks(2, 60, cross_borders,
+                 "x"
+                 "exex"
+                 "exex"
+                 "eE."
+                 "XeE.XeE."
+                 "XeE.XeE."
+                 "X");
+    thread_ranks(1, 60, cross_borders,
+                 "x"
+                 "ee"
+                 "ee"
+                 "eE."
+                 "XeE.XeE."
+                 "XeE.XeE."
+                 "X");
 }
 
 int main(void)

@@ -59,15 +59,16 @@ static size_t most(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Returns the bytes of a block's scratch: the outputs of its two last products, whose memory also
- * holds a region's gathered input, and after them, in backward, the gradients of one half. */
-static size_t block_scratch(const GptShape *s, const Local *l)
+/* Returns the bytes of a block's scratch: on several ranks the outputs of its two last products,
+ * whose memory also holds a region's gathered input; and after them, in backward, the gradients of
+ * one half. On one rank these products write to the residual stream. */
+static size_t block_scratch(const GptShape *s, const Local *l, int tp)
 {
     size_t mlp = bytes_of(TOKENS * l->up) + bytes_of(TOKENS * l->C);
     size_t attention = bytes_of(TOKENS * l->heads * l->D) + bytes_of(TOKENS * l->C) +
                        bytes_of(TOKENS * (l->heads + 2 * l->kv_heads) * l->D);
     if (s->activation == ACTIVATION_SWIGLU) mlp += bytes_of(TOKENS * l->F);
-    return 2 * bytes_of(TOKENS * l->C) + most(mlp, attention);
+    return (tp > 1 ? 2 * bytes_of(TOKENS * l->C) : 0) + most(mlp, attention);
 }
 
 static size_t head_scratch(const GptShape *s, const Local *l, int tp, bool sp)
@@ -98,7 +99,7 @@ static void check(const GptShape *whole, int tp, bool sp)
         size_t saved = p == RECOMPUTE_FULL ? 0 : p == RECOMPUTE_SELECTIVE ? keeps : keeps + again;
         size_t shared = keeps + again - saved;
         size_t want = (L + 1) * stream + L * saved,
-               scratch = grad + most(head, shared + block_scratch(whole, &l));
+               scratch = grad + most(head, shared + block_scratch(whole, &l, tp));
         if (is.activations != want || is.scratch != scratch)
             fail_msg("tp %d%s, recompute %d: %zu and %zu bytes, by hand %zu and %zu", tp,
                      sp ? " sp" : "", (int)p, is.activations, is.scratch, want, scratch);
