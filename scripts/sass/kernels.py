@@ -173,18 +173,19 @@ KERNELS = [
 ]
 
 # ---- a training step -------------------------------------------------------------------------------------------------
-HEAD_LOGITS_BYTES = 128 << 20  # of model/head.c
+def head_chunks(m, memory):
+    """Returns how many chunks of logits a step computes on a GPU with `memory` bytes, and the rows of each, as
+    configs/reader/settle.c and model/head.c choose them."""
+    most = 256
+    while 2 * most <= 16384 and 2 * most * 2 * m.V <= memory / 50:
+        most *= 2
+    chunks = math.ceil(rows(m) / most)
+    return chunks, min(math.ceil(rows(m) / chunks / 256) * 256, rows(m))
 
 
-def head_chunks(m):
-    """Returns how many chunks of logits a step computes, and the rows of each."""
-    chunks = math.ceil(rows(m) / (HEAD_LOGITS_BYTES // (2 * m.V)))
-    return chunks, math.ceil(rows(m) / chunks)
-
-
-def step_kernels(m):
+def step_kernels(m, memory):
     """Returns [(name of a kernel, launches, share of its units and bytes in each)] of one step of a bf16 model with f32 masters,
-    one micro-batch, one rank, and no recomputation. The library adds biases and the residual stream in its products."""
+    one micro-batch, one rank, and no recomputation. The library's products also add biases and the residual stream and apply GELU."""
     narrow = m.C <= 32 * 32
     one_block = '' if narrow else ', a block a row'
     size = ', head size %d' % m.D
@@ -196,13 +197,13 @@ def step_kernels(m):
         ('flash_forward' + size, m.L, 1),
         ('flash_backward_query' + size, m.L, 1),
         ('flash_backward_key' + size, m.L, 1),
-        ('loss' if 2 * m.V <= 227 << 10 else 'loss, a row read twice', head_chunks(m)[0], 1 / head_chunks(m)[0]),
+        ('loss' if 2 * m.V <= 227 << 10 else 'loss, a row read twice', head_chunks(m, memory)[0],
+         1 / head_chunks(m, memory)[0]),
         ('sq_norm, f32', 1, 1),
         ('adamw, f32 gradients', 1, 1),
     ]
     if m.gpt:
-        return step + [('position_add', 1, 1), ('activation_forward, GELU', m.L, 1), ('column_sums', m.L, 1),
-                       ('column_sums', m.L, m.F / qkv_width(m))]
+        return step + [('position_add', 1, 1), ('column_sums', m.L, 1), ('column_sums', m.L, m.F / qkv_width(m))]
     return step + [('rope', 2 * m.L, 1), ('swiglu_forward', m.L, 1), ('swiglu_backward', m.L, 1)]
 
 
@@ -216,17 +217,19 @@ def block_products(m):
     return rows(m) * 6 * m.L * ((qkv_width(m) + m.H * m.D) * m.C + (up_width(m) + m.F) * m.C)
 
 
-def head_products(m):
+def gelu_epilogue_bytes(m):
+    """Returns the bytes that the products' GELU epilogue writes besides the products' own results, and the share of their time that
+    adds to the products' time: an estimate of 48 us for GPT-2 124M, whose up product alone takes 485 us."""
+    return (m.L * 2 * inner(m) if m.gpt else 0), 0.45
+
+
+def head_products(m, memory):
     """Returns the operations of the three products of the head, and the factor by which incomplete tiles of 128 rows raise them."""
-    chunk = head_chunks(m)[1]
-    return rows(m) * 6 * m.V * m.C, math.ceil(chunk / 128) * 128 / chunk
+    chunks, chunk = head_chunks(m, memory)
+    last = rows(m) - (chunks - 1) * chunk
+    return rows(m) * 6 * m.V * m.C, 128 * ((chunks - 1) * math.ceil(chunk / 128) + math.ceil(last / 128)) / rows(m)
 
 
-def head_gradient_bytes(m):
+def head_gradient_bytes(m, memory):
     """Returns the bytes of all passes over the f32 gradient of the head's table; the first pass only writes it."""
-    return (2 * head_chunks(m)[0] - 1) * 4 * m.V * m.C
-
-
-def product_launches(m):
-    """Returns the number of matrix products in a step."""
-    return 12 * m.L + 3 * head_chunks(m)[0]
+    return (2 * head_chunks(m, memory)[0] - 1) * 4 * m.V * m.C

@@ -133,20 +133,23 @@ def kernel_tables(paths, logs, archs):
 def step_rows(m, paths, logs, gpu):
     """Returns [(what, launches, seconds, seconds of its floor)] of one training step."""
     machine, found, exposed = predict.MACHINE[gpu], {}, kernels.small_launches(m)
+    memory = machine['memory_gb'] * 1e9
     by_name = {k.name: k for k in kernels.KERNELS}
-    for name, launches, share in kernels.step_kernels(m):
+    for name, launches, share in kernels.step_kernels(m, memory):
         one = time_of(by_name[name], paths['sm_90a'][by_name[name]], gpu, m, logs, share)
         before = found.get(name, (0, 0.0, 0.0))
         found[name] = before[0] + launches, before[1] + launches * one.seconds, before[2] + launches * one.floor
         exposed += launches * (one.seconds < 1e-6 * machine['launch_hidden_us'])
     rate, bandwidth = machine['product_tflops'] * 1e12, machine['bandwidth_tb'] * 1e12
-    blocks, (products, tiles) = kernels.block_products(m) / rate, kernels.head_products(m)
-    chunks = kernels.head_chunks(m)[0]
+    blocks, (products, tiles) = kernels.block_products(m) / rate, kernels.head_products(m, memory)
+    chunks = kernels.head_chunks(m, memory)[0]
     rows = [(name,) + values for name, values in found.items()]
     rows.append(('matrix products of the blocks', 12 * m.L, blocks, blocks))
     rows.append(('matrix products of the head', 3 * chunks, products / rate, products / rate))
     rows.append(('the head: incomplete tiles', 0, (tiles - 1) * products / rate, 0.0))
-    rows.append(("the head: passes over the table's gradient", 0, kernels.head_gradient_bytes(m) / bandwidth, 0.0))
+    rows.append(("the head: passes over the table's gradient", 0, kernels.head_gradient_bytes(m, memory) / bandwidth, 0.0))
+    written, share = kernels.gelu_epilogue_bytes(m)
+    rows.append(("matrix products of the blocks: GELU's epilogue", 0, share * written / bandwidth, 0.0))
     rows.append(('gaps after short kernels', kernels.small_launches(m), 1e-6 * machine['launch_us'] * exposed, 0.0))
     return rows
 
