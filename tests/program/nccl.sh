@@ -40,7 +40,8 @@ threads=(--ranks 4 --no-processes)
 
 # ---- grids ---------------------------------------------------------------------------------------------------------------
 EMU_STARTED=$PWD/started expect_code "nccl: a run on one GPU succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
-check "nccl: the driver of one rank starts as it is" test "$(cat started)" = 'default connections'
+# The driver starts in the process that looks for devices, too.
+check "nccl: the driver of one rank starts as it is" test "$(sort -u started)" = 'default connections'
 rm -f started
 while read -r name how options; do
     read -ra options <<<"$options"
