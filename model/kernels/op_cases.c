@@ -74,7 +74,9 @@ static int norm_operands(const OpCase *c, OperandSpec *s)
     int64_t groups = c->groups ? c->groups : 1, width = c->cols / groups;
     /* Besides the sum over a row, about 10 operations affect an element, forward or backward: mean,
      * difference, square, variance, epsilon, root, quotient, the multiplications by the quotient
-     * and by w, and the addition of b. A bound of 16 leaves room for backends that use more. */
+     * and by w, and the addition of b. A bound of 16 leaves room for backends that use more: on
+     * CUDA there are 14, because each of two means is a product with the rounded 1 / W, and a
+     * reciprocal root of 2 ulp (4 roundoff errors) replaces root and quotient. */
     double depth = sum_depth(width) + 16;
     bool layernorm = c->norm == NORM_LAYERNORM;
     OperandSpec stats = shaped(vector("stats", ROLE_OUT, 1), 2, c->n * groups, 2, 0);

@@ -104,7 +104,7 @@ def logits(m):
     return rows(m) * m.V
 
 
-SUMS = ('shared', 'convert')  # norm backward keeps sums in shared memory
+SUMS = ('shared', 'fp32')  # a thread's sums over rows, in registers or, of wide rows, in shared memory
 KERNELS = [
     elementwise('activation_forward, GELU', 'elementwise', 'activation_forward_kernel<bf16,8,0>', 8, inner, 4),
     elementwise('activation_backward, GELU', 'elementwise', 'activation_backward_kernel<bf16,bf16,8,0>', 8, inner, 6),
@@ -124,13 +124,13 @@ KERNELS = [
            hidden, 2, loops=(1,)),
     kernel('maximum, of each source', 'memory', 'maximum_kernel<bf16,8>', 256, 6, '4 sources x 8 x 32', lambda m: hidden(m) / 1024,
            hidden, 2, loops=(1,)),
-    norm('norm_forward', 'norm', 'norm_forward_kernel<bf16,8,false,false>', 4, 4, 4, 0, block=False, trips=(5, 5),
+    norm('norm_forward', 'norm', 'norm_forward_kernel<bf16,8,false,false>', 4, 4, 4, 0, block=False,
          also=('shuffle',)),
     norm('norm_forward, a block a row', 'norm', 'norm_forward_kernel<bf16,8,false,true>', 8, 4, 4, 2, shared=128),
-    norm('residual_norm_forward', 'norm', 'norm_forward_kernel<bf16,8,true,false>', 4, 4, 8, 0, block=False, trips=(5, 5),
+    norm('residual_norm_forward', 'norm', 'norm_forward_kernel<bf16,8,true,false>', 4, 4, 8, 0, block=False,
          also=('shuffle',)),
     norm('residual_norm_forward, a block a row', 'norm', 'norm_forward_kernel<bf16,8,true,true>', 8, 4, 8, 2, shared=128),
-    norm('norm_backward', 'norm_backward', 'norm_backward_kernel<bf16,8,1,true>', 5, 1, 8, 0, shared=512 + 32 * 96,
+    norm('norm_backward', 'norm_backward', 'norm_backward_kernel<bf16,8,1,true>', 5, 1, 8, 0, shared=512,
          loops=(1,), trips=(0, 0), also=SUMS),
     norm('norm_backward, wide rows', 'norm_backward', 'norm_backward_kernel<bf16,8,2,true>', 2, 2, 8, 2, shared=512,
          loops=(1,), trips=(0, 0), also=SUMS),

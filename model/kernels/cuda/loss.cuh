@@ -31,7 +31,7 @@ static inline int loss_threads(int64_t cols, int n)
  * multiplication and one instruction: 2^(x log2(e) - shift), where the shift is most log2(e),
  * rounded once for the row. Its rounding changes all exponentials of the row by the same factor. A
  * gradient divides by the sum of them, so it does not contain that factor; a loss is corrected by
- * shift_error. */
+ * shift_error. If the largest logit exceeds 2.3e38, its shift is infinite and the loss NaN. */
 
 /* Returns the shift for the largest logit. It is finite if all logits are -infinity, so that their
  * exponentials are 0. */

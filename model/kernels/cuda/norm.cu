@@ -6,8 +6,15 @@
  * because the addresses of single elements need registers too. */
 #define HELD(N) ((N) == 1 ? 16 : 32 / (N))
 
+/* Number of packs of each operand that a thread loads before it uses the first of them. Two packs
+ * of 16-bit elements take as many registers as their sum; other packs would need more. */
+#define LOADED(N) ((N) == 8 ? 4 : 1)
+static_assert(HELD(8) % LOADED(8) == 0, "whole batches");
+
 /* Most threads of a block that works on a single group. */
 enum { MOST_THREADS = 1024 };
+
+static_assert(MOST_THREADS / WARP <= WARP, "block_sum has a place for each warp");
 
 template <class T> struct NormForward {
     DeviceRows<T> y, x;
@@ -21,50 +28,73 @@ template <class T> struct NormForward {
 template <bool BLOCK> static __device__ __forceinline__ float team_sum(float x, int lanes)
 {
     DYN_SHARED(float, shared);
-    return BLOCK ? block_sum(x, shared) : lanes_sum(x, lanes);
+    if (BLOCK) return block_sum(x, shared);
+    return lanes == WARP ? warp_sum(x) : lanes_sum(x, lanes);
 }
 
-/* Loads N elements at [row, col] of the input of the norm. That is x or, with RESIDUAL, x + a +
- * bias; this sum is computed and stored here, and v gets its value as rounded to storage. */
-template <class T, int N, bool RESIDUAL>
-static __device__ __forceinline__ void input_load(float (&v)[N], const NormForward<T> &p,
-                                                  int64_t row, int64_t col)
+template <int N> static __device__ __forceinline__ void add(float (&v)[N], const float (&u)[N])
 {
-    load<N>(v, row_at(p.x, row, col));
-    if (!RESIDUAL) return;
-    float u[N];
-    load<N>(u, row_at(p.a, row, col));
 #pragma unroll
     for (int i = 0; i < N; i++)
         v[i] += u[i];
-    if (p.bias) {
-        load<N>(u, p.bias + col);
+}
+
+/* Loads this thread's packs of a group, of `packs` packs, that starts at `at`. The input of the
+ * norm is x or, with RESIDUAL, x + a + bias; this sum is computed and stored here, and v gets its
+ * values as rounded to storage. */
+template <class T, int N, bool RESIDUAL>
+static __device__ __forceinline__ void input_load(float (&v)[HELD(N)][N], const Teams &t,
+                                                  const NormForward<T> &p, GroupPlace at, int packs,
+                                                  int lane)
+{
+    int col = at.col + lane * N, next = t.lanes * N;
+    const T *x = row_at(p.x, at.row, col), *a = row_at(p.a, at.row, col);
+    T *sum = row_at(p.sum, at.row, col);
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            v[i] += u[i];
+    for (int first = 0; first < HELD(N); first += LOADED(N)) {
+        /* All loads of a batch precede its first store, which the compiler moves no load over. */
+        Pack<T, N> raw[LOADED(N)], added[LOADED(N)];
+#pragma unroll
+        for (int k = first; k < first + LOADED(N); k++) {
+            if (lane + k * t.lanes >= packs) continue;
+            raw[k - first] = raw_load<N>(x + k * next);
+            if (RESIDUAL) added[k - first] = raw_load<N>(a + k * next);
+        }
+#pragma unroll
+        for (int k = first; k < first + LOADED(N); k++) {
+            float u[N];
+            if (lane + k * t.lanes >= packs) continue;
+            unpack(v[k], raw[k - first]);
+            if (!RESIDUAL) continue;
+            unpack(u, added[k - first]);
+            add(v[k], u);
+            if (!p.bias) continue;
+            load(u, p.bias + col + k * next);
+            add(v[k], u);
+        }
+#pragma unroll
+        for (int k = first; RESIDUAL && k < first + LOADED(N); k++) {
+            if (lane + k * t.lanes >= packs) continue;
+            store_global(sum + k * next, v[k]);
+            round_all<T>(v[k]);
+        }
     }
-    store<N>(row_at(p.sum, row, col), v);
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        v[i] = rounded<T>(v[i]);
 }
 
 /* Computes (v - mean) / std * w + b in place for one pack, which starts at column `col` of the
  * group. */
 template <class T, int N>
-static __device__ __forceinline__ void normalise(float (&v)[N], const NormForward<T> &p,
-                                                 int64_t col, float mean, float inverse)
+static __device__ __forceinline__ void normalise(float (&v)[N], const NormForward<T> &p, int col,
+                                                 float mean, float inverse)
 {
     float w[N];
-    load<N>(w, p.w + col);
+    load(w, p.w + col);
 #pragma unroll
     for (int i = 0; i < N; i++)
         v[i] = (v[i] - mean) * inverse * w[i];
     if (!p.b) return;
-    load<N>(w, p.b + col);
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        v[i] += w[i];
+    load(w, p.b + col);
+    add(v, w);
 }
 
 /* Computes y (N, K*W), stats (N*K, 2) and, if RESIDUAL, sum (N, W), as specified in ops.h. Every
@@ -78,43 +108,38 @@ __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : TEAM_BLOCK)
     int64_t group =
         BLOCK ? blockIdx.x : (int64_t)blockIdx.x * (TEAM_BLOCK / t.lanes) + threadIdx.x / t.lanes;
     int packs = group < t.groups ? t.packs : 0;
-    int64_t row, col;
-    group_place(t, group, &row, &col);
+    GroupPlace at = place_of(t, group);
     float x[HELD(N)][N], sum = 0, squares = 0;
+    input_load<T, N, RESIDUAL>(x, t, p, at, packs, lane);
 #pragma unroll
-    for (int k = 0; k < HELD(N); k++) {
-        int pack = lane + k * t.lanes;
-        if (pack < packs) {
-            input_load<T, N, RESIDUAL>(x[k], p, row, col + pack * N);
+    for (int k = 0; k < HELD(N); k++)
+        if (lane + k * t.lanes < packs)
 #pragma unroll
             for (int i = 0; i < N; i++)
                 sum += x[k][i];
-        }
-    }
     /* Computes the mean first and then the sum of squared deviations. This avoids the cancellation
      * that a sum of squares minus the squared mean would have. The second sum reads no memory,
      * because the row is in registers. */
-    float mean = p.center ? team_sum<BLOCK>(sum, t.lanes) / t.width : 0;
+    float mean = p.center ? team_sum<BLOCK>(sum, t.lanes) * t.share : 0;
 #pragma unroll
     for (int k = 0; k < HELD(N); k++)
         if (lane + k * t.lanes < packs)
 #pragma unroll
             for (int i = 0; i < N; i++)
                 squares += (x[k][i] - mean) * (x[k][i] - mean);
-    float variance = team_sum<BLOCK>(squares, t.lanes) / t.width;
-    float inverse = 1 / sqrtf(variance + p.epsilon);
+    float inverse = rsqrtf(team_sum<BLOCK>(squares, t.lanes) * t.share + p.epsilon);
     /* Backward reads the mean and 1 / std, so that it need not compute them again. */
     if (lane == 0 && packs > 0) {
         p.stats[2 * group] = mean;
         p.stats[2 * group + 1] = inverse;
     }
+    T *y = row_at(p.y, at.row, at.col + lane * N);
 #pragma unroll
     for (int k = 0; k < HELD(N); k++) {
         int pack = lane + k * t.lanes;
-        if (pack < packs) {
-            normalise<T, N>(x[k], p, pack * N, mean, inverse);
-            store<N>(row_at(p.y, row, col + pack * N), x[k]);
-        }
+        if (pack >= packs) continue;
+        normalise(x[k], p, pack * N, mean, inverse);
+        store_global(y + k * t.lanes * N, x[k]);
     }
 }
 

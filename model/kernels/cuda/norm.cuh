@@ -15,9 +15,12 @@ typedef struct {
     int packs;      /* packs per group */
     int lanes;      /* threads per team */
     int threads;    /* threads of a block: whole teams and whole warps */
+    float share;    /* 1 / W: of an element in a mean */
 } Teams;
 
 enum { TEAM_BLOCK = 256 };
+
+static_assert(TEAM_BLOCK % WARP == 0, "a block holds whole teams of every power of two of lanes");
 
 /* Returns the teams for the rows of x, with groups as long as w. n is the number of elements in a
  * pack, `held` the packs that a thread holds, `most` the most threads of a team. Ends the program
@@ -32,7 +35,8 @@ static inline Teams teams_of(Tensor x, Tensor w, int n, int held, int most)
                (int)width,
                (int)packs,
                1,
-               TEAM_BLOCK};
+               TEAM_BLOCK,
+               1.0f / (float)width};
     if (packs > (int64_t)WARP * held) {
         t.lanes = t.threads = (int)ceil_div(packs, (int64_t)held * WARP) * WARP;
         return t;
@@ -47,12 +51,24 @@ static inline bool team_is_block(Teams t)
     return t.lanes > WARP;
 }
 
-/* Sets *row and *col to the row and the first column of a group. */
-static __device__ __forceinline__ void group_place(Teams t, int64_t group, int64_t *row,
-                                                   int64_t *col)
+/* The place of a group: its row, and its first column there. */
+typedef struct {
+    int64_t row;
+    int col;
+} GroupPlace;
+
+static __device__ __forceinline__ GroupPlace place_of(Teams t, int64_t group)
 {
-    *row = t.per_row == 1 ? group : group / t.per_row;
-    *col = t.per_row == 1 ? 0 : (group - *row * t.per_row) * t.width;
+    int64_t row = t.per_row == 1 ? group : group / t.per_row;
+    return {row, t.per_row == 1 ? 0 : (int)(group - row * t.per_row) * t.width};
+}
+
+/* Returns the place of group a + b from the places of a and b, without a division. */
+static __device__ __forceinline__ GroupPlace place_after(Teams t, GroupPlace a, GroupPlace b)
+{
+    GroupPlace sum = {a.row + b.row, a.col + b.col};
+    int cols = t.per_row * t.width;
+    return sum.col < cols ? sum : GroupPlace{sum.row + 1, sum.col - cols};
 }
 
 #endif

@@ -3,9 +3,10 @@
 #include "model/kernels/cuda/reduce.h"
 
 /* Elements of a group that a thread holds, and threads of a team. A thread holds packs of N
- * elements of the gradient, the input, dw and db. In groups of up to 2048 elements a thread holds 8
- * elements of each, which leaves registers to load the next group while it works on the current
- * one. In wider groups it holds 16 and reads the old dx only just before it adds to it. */
+ * elements of the gradient, the input, dw, db and the column sums of dx. In groups of up to 2048
+ * elements a thread holds 8 elements of each, which leaves registers to load the next group while
+ * it works on the current one. In wider groups it holds 16, keeps the column sums in shared memory,
+ * and reads the old dx only just before it adds to it. */
 enum { NARROW = 8, WIDE = 16, NARROW_THREADS = 256, WIDE_THREADS = 512 };
 
 /* Largest number of threads in a block whose threads hold ELEMENTS elements, and the number of such
@@ -14,7 +15,12 @@ enum { NARROW = 8, WIDE = 16, NARROW_THREADS = 256, WIDE_THREADS = 512 };
 template <int ELEMENTS> struct NormBlock {
     enum { THREADS = ELEMENTS == NARROW ? NARROW_THREADS : WIDE_THREADS };
     enum { BLOCKS = ELEMENTS == NARROW ? 2 : 1 };
+    static_assert(THREADS * BLOCKS == 512 && THREADS % WARP == 0, "128 registers for each thread");
 };
+
+static_assert((int)TEAM_BLOCK <= (int)NARROW_THREADS,
+              "teams of lanes fit into a block of the narrow form");
+static_assert(WIDE_THREADS / WARP <= WARP, "each warp of a block has a place for its sums");
 
 /* Outputs that are summed over rows. `columns` are the column sums of dx. */
 typedef struct {
@@ -32,39 +38,124 @@ template <class T> struct NormBackward {
     int own_sums; /* floats of shared memory in front of the column sums */
 };
 
-/* Returns the address of this thread's sum of dx for element i of pack k. The sums are in shared
- * memory, because all registers are taken; each thread uses only its own. Adjacent lanes of a warp
- * have adjacent addresses. */
-template <int N> static __device__ __forceinline__ float *own_sum(float *sums, int k, int i)
-{
-    return sums + (k * N + i) * blockDim.x + threadIdx.x;
-}
-
-/* A lane's part of a group, as loaded from memory. */
-template <class T, int N, int HELD> struct Fetched {
-    Pack<T, N> dy[HELD], x[HELD], dx[HELD];
-    float mean, inverse;
+/* A thread's sums over groups. In the wide form, and for single elements, whose addresses need
+ * registers too, the column sums are in shared memory. */
+template <int N, int HELD> struct OwnSums {
+    enum { IN_REGISTERS = HELD * N == NARROW && N > 1 };
+    float dw[HELD][N], db[HELD][N];
+    float columns[IN_REGISTERS ? HELD : 1][N];
+    float *shared; /* or here: those of all threads */
 };
 
-/* Loads this lane's part of a group into f. Reads nothing if the group is past the last one. */
+/* Returns this thread's sum of dx for element i of pack k. In shared memory adjacent lanes of a
+ * warp have adjacent addresses. */
+template <int N, int HELD>
+static __device__ __forceinline__ float &column_sum(OwnSums<N, HELD> &sums, int k, int i)
+{
+    if constexpr (OwnSums<N, HELD>::IN_REGISTERS)
+        return sums.columns[k][i];
+    else
+        return sums.shared[(k * N + i) * blockDim.x + threadIdx.x];
+}
+
+/* A lane's part of a group, as loaded from memory, and where its gradient belongs. */
+template <class T, int N, int HELD> struct Fetched {
+    Pack<T, N> dy[HELD], x[HELD], dx[HELD];
+    T *out;
+    float mean, inverse;
+    int packs; /* 0 past the last group */
+};
+
+/* A lane's part of a group: g = dy w and xhat = (x - mean) / std; the sums of g and of g xhat; old:
+ * dx before, to be added. The other fields are those of Fetched. */
+template <class T, int N, int HELD> struct Part {
+    float g[HELD][N], xhat[HELD][N], old[HELD][N], sum_g, sum_gx;
+    T *out;
+    float inverse;
+    int packs;
+};
+
+/* Loads this lane's part of the group at `at` into f. Reads nothing if it is past the last one. */
 template <class T, int N, int HELD>
 static __device__ __forceinline__ void fetch(Fetched<T, N, HELD> &f, const Teams &t,
-                                             const NormBackward<T> &p, int64_t group, int lane)
+                                             const NormBackward<T> &p, int64_t group, GroupPlace at,
+                                             int lane)
 {
-    if (group >= t.groups) return;
-    int64_t row, col;
-    group_place(t, group, &row, &col);
+    f.packs = group < t.groups ? t.packs : 0;
+    if (f.packs == 0) return;
+    int col = at.col + lane * N, next = t.lanes * N;
+    const T *dy = row_at(p.dy, at.row, col), *x = row_at(p.x, at.row, col);
+    f.out = row_at(p.dx, at.row, col);
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
-        int pack = lane + k * t.lanes;
-        if (pack >= t.packs) continue;
-        f.dy[k] = raw_load<N>((const T *)row_at(p.dy, row, col + pack * N));
-        f.x[k] = raw_load<N>((const T *)row_at(p.x, row, col + pack * N));
+        if (lane + k * t.lanes >= t.packs) continue;
+        f.dy[k] = raw_load<N>(dy + k * next);
+        f.x[k] = raw_load<N>(x + k * next);
         if (HELD * N == NARROW && p.accumulate_dx)
-            f.dx[k] = raw_load<N>((const T *)row_at(p.dx, row, col + pack * N));
+            f.dx[k] = raw_load<N>((const T *)f.out + k * next);
     }
     f.mean = p.stats[2 * group];
     f.inverse = p.stats[2 * group + 1];
+}
+
+/* Computes the part of a group from what was fetched, and adds to dw and db. */
+template <class T, int N, int HELD>
+static __device__ __forceinline__ void part_read(Part<T, N, HELD> &part, OwnSums<N, HELD> &sums,
+                                                 const Fetched<T, N, HELD> &f, const Teams &t,
+                                                 const NormBackward<T> &p, int lane)
+{
+    part.sum_g = part.sum_gx = 0;
+    part.out = f.out;
+    part.inverse = f.inverse;
+    part.packs = f.packs;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        int pack = lane + k * t.lanes;
+        if (pack >= f.packs) continue;
+        float w[N], dy[N];
+        load(w, p.w + pack * N);
+        unpack(dy, f.dy[k]);
+        unpack(part.xhat[k], f.x[k]);
+        if (HELD * N == NARROW && p.accumulate_dx) unpack(part.old[k], f.dx[k]);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float xhat = (part.xhat[k][i] - f.mean) * f.inverse, g = dy[i] * w[i];
+            sums.dw[k][i] += dy[i] * xhat;
+            sums.db[k][i] += dy[i];
+            part.sum_g += g;
+            part.sum_gx += g * xhat;
+            part.xhat[k][i] = xhat;
+            part.g[k][i] = g;
+        }
+    }
+}
+
+/* Computes and stores dx of a group, and adds it to the column sums. mean_g, mean_gx: the means of
+ * g and of g xhat over the group. */
+template <class T, int N, int HELD>
+static __device__ __forceinline__ void part_write(Part<T, N, HELD> &part, OwnSums<N, HELD> &sums,
+                                                  const Teams &t, const NormBackward<T> &p,
+                                                  int lane, float mean_g, float mean_gx)
+{
+    T *out = part.out;
+#pragma unroll
+    for (int k = 0; k < HELD; k++, out += t.lanes * N) {
+        if (lane + k * t.lanes >= part.packs) continue;
+        float(&dx)[N] = part.g[k];
+        if (HELD * N != NARROW && p.accumulate_dx) load(part.old[k], out);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            dx[i] = part.inverse * (dx[i] - mean_g - part.xhat[k][i] * mean_gx);
+            if (p.accumulate_dx) dx[i] += part.old[k][i];
+        }
+        if (p.want_columns) {
+            round_all<T>(dx);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                column_sum(sums, k, i) += dx[i];
+        }
+        store_global(out, dx);
+    }
 }
 
 /* Sums a and b over the team; every thread of the team gets the sums. If the team is a block, they
@@ -92,12 +183,11 @@ static __device__ __forceinline__ void team_sums(float &a, float &b, int lanes, 
     }
 }
 
-/* Writes the block's row of partial sums from the dw, db and columns of its threads. The block's
- * teams are added in order. */
+/* Writes the block's row of partial sums from those of its threads. The block's teams are added in
+ * order. */
 template <class T, int N, int HELD, bool BLOCK>
 static __device__ __forceinline__ void partials_store(const Teams &t, const NormBackward<T> &p,
-                                                      const float (&dw)[HELD][N],
-                                                      const float (&db)[HELD][N], float *shared)
+                                                      OwnSums<N, HELD> &sums, float *shared)
 {
     int lane = threadIdx.x % t.lanes, team = threadIdx.x / t.lanes;
     float *out = row_at(p.partials, blockIdx.x, 0),
@@ -108,10 +198,9 @@ static __device__ __forceinline__ void partials_store(const Teams &t, const Norm
         for (int i = 0; i < N; i++) {
             int col = (lane + k * t.lanes) * N + i;
             if (col >= t.width) continue;
-            own[col] = dw[k][i];
-            if (p.want_db) own[t.width + col] = db[k][i];
-            if (p.want_columns)
-                own[(p.outputs - 1) * t.width + col] = *own_sum<N>(shared + p.own_sums, k, i);
+            own[col] = sums.dw[k][i];
+            if (p.want_db) own[t.width + col] = sums.db[k][i];
+            if (p.want_columns) own[(p.outputs - 1) * t.width + col] = column_sum(sums, k, i);
         }
     /* If the team is the whole block, it has written its sums directly. Otherwise the sums of the
      * teams are in shared memory and are added in order. */
@@ -137,65 +226,35 @@ __global__ void __launch_bounds__(NormBlock<HELD * N>::THREADS, NormBlock<HELD *
     norm_backward_kernel(Teams t, NormBackward<T> p)
 {
     DYN_SHARED(float, shared);
-    const bool narrow = HELD * N == NARROW, ahead = BLOCK && narrow;
+    constexpr bool AHEAD = BLOCK && HELD * N == NARROW;
     int lane = BLOCK ? threadIdx.x : threadIdx.x % t.lanes, teams = t.threads / t.lanes;
     int64_t group = (int64_t)blockIdx.x * teams + (BLOCK ? 0 : threadIdx.x / t.lanes);
-    float dw[HELD][N] = {}, db[HELD][N] = {};
-    Fetched<T, N, HELD> f;
-    for (int i = 0; p.want_columns && i < HELD * N; i++)
-        *own_sum<N>(shared + p.own_sums, 0, i) = 0;
-    if (ahead) fetch(f, t, p, group, lane);
     int64_t step = (int64_t)gridDim.x * teams, rounds = (t.groups + step - 1) / step;
-    for (int64_t round = 0; round < rounds; round++, group += step) {
-        if (!ahead) fetch(f, t, p, group, lane);
-        float g[HELD][N], xhat[HELD][N], old[HELD][N], sum_g = 0, sum_gx = 0;
+    GroupPlace at = place_of(t, group), advance = place_of(t, step);
+    OwnSums<N, HELD> sums = {};
+    Fetched<T, N, HELD> f;
+    sums.shared = shared + p.own_sums;
+    for (int i = 0; !sums.IN_REGISTERS && p.want_columns && i < HELD * N; i++)
+        column_sum(sums, 0, i) = 0;
+    if (AHEAD) fetch(f, t, p, group, at, lane);
+    for (int64_t round = 0; round < rounds; round++) {
+        if (!AHEAD) fetch(f, t, p, group, at, lane);
         /* A team without a group still runs the loop, because the shuffles and barriers need all
          * its threads. */
-        int packs = group < t.groups ? t.packs : 0;
-        float inverse = f.inverse;
-#pragma unroll
-        for (int k = 0; k < HELD; k++) {
-            int pack = lane + k * t.lanes;
-            if (pack >= packs) continue;
-            unpack(g[k], f.dy[k]);
-            unpack(xhat[k], f.x[k]);
-            if (narrow && p.accumulate_dx) unpack(old[k], f.dx[k]);
-            float w[N];
-            load<N>(w, p.w + pack * N);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                xhat[k][i] = (xhat[k][i] - f.mean) * inverse;
-                dw[k][i] += g[k][i] * xhat[k][i];
-                db[k][i] += g[k][i];
-                g[k][i] *= w[i];
-                sum_g += g[k][i];
-                sum_gx += g[k][i] * xhat[k][i];
-            }
-        }
+        Part<T, N, HELD> part;
+        part_read(part, sums, f, t, p, lane);
+        group += step;
+        at = place_after(t, at, advance);
         /* Loads the next group before waiting for this group's sums, so that the loads overlap with
          * the barrier. */
-        if (ahead) fetch(f, t, p, group + step, lane);
+        if (AHEAD) fetch(f, t, p, group, at, lane);
         /* Alternates between two halves of `shared`: a slow thread may still read the previous
          * round's sums while others write those of the next. */
-        team_sums<BLOCK>(sum_g, sum_gx, t.lanes, shared + round % 2 * 2 * WARP);
-        float mean_g = p.center ? sum_g / t.width : 0, mean_gx = sum_gx / t.width;
-        int64_t row, col;
-        group_place(t, group, &row, &col);
-#pragma unroll
-        for (int k = 0; k < HELD; k++) {
-            int pack = lane + k * t.lanes;
-            if (pack >= packs) continue;
-            if (!narrow && p.accumulate_dx) load<N>(old[k], row_at(p.dx, row, col + pack * N));
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                g[k][i] = inverse * (g[k][i] - mean_g - xhat[k][i] * mean_gx);
-                if (p.accumulate_dx) g[k][i] += old[k][i];
-                if (p.want_columns) *own_sum<N>(shared + p.own_sums, k, i) += rounded<T>(g[k][i]);
-            }
-            store<N>(row_at(p.dx, row, col + pack * N), g[k]);
-        }
+        team_sums<BLOCK>(part.sum_g, part.sum_gx, t.lanes, shared + round % 2 * 2 * WARP);
+        part_write(part, sums, t, p, lane, p.center ? part.sum_g * t.share : 0,
+                   part.sum_gx * t.share);
     }
-    partials_store<T, N, HELD, BLOCK>(t, p, dw, db, shared);
+    partials_store<T, N, HELD, BLOCK>(t, p, sums, shared);
 }
 
 template <class T, int N, int HELD, bool BLOCK>
@@ -210,7 +269,8 @@ static void launch(Device *dev, NormBackward<T> p, Teams t, NormGradients d)
         cuda_partials(dev, needed < resident ? needed : resident, (int64_t)p.outputs * t.width);
     p.partials = rows_of<float>(partials);
     p.own_sums = BLOCK ? 4 * WARP : p.outputs * t.width * (t.threads / t.lanes);
-    int floats = p.own_sums + (p.want_columns ? HELD * N * t.threads : 0);
+    bool shared_columns = p.want_columns && !OwnSums<N, HELD>::IN_REGISTERS;
+    int floats = p.own_sums + (shared_columns ? HELD * N * t.threads : 0);
     LAUNCH((norm_backward_kernel<T, N, HELD, BLOCK>), tensor_rows(partials),
            dim3((unsigned)t.threads), sizeof(float) * (size_t)floats, cuda_stream(dev), t, p);
     cuda_partials_sum(dev, d.w, d.b, d.columns, partials, d.accumulate);
