@@ -171,7 +171,7 @@ static int signalled(LaunchBody body, int number)
 {
     char first, text[1024];
     int said;
-    LaunchedRanks l = {body, {.timeout = LONGEST, .processes = true}};
+    LaunchedRanks l = {body, {.timeout = LONGEST, .processes = true}, NULL};
     pid_t launcher = child_start(launched_ranks, &l, &said);
     assert_int_equal(read(said, &first, 1), 1);
     kill(launcher, number);

@@ -1,6 +1,5 @@
 /* test_launcher.c -- tests what the process that started the ranks does where they cannot help
- * themselves: several faults at once, stopped ranks, ranks that only had to exit, and signals as
- * shells, nohup and batch systems send them. */
+ * themselves: several faults at once, stopped ranks, and ranks that only had to exit. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/grid/launch.h"
@@ -50,6 +49,11 @@ static void expect_end(const Row *row, int code, const char *text)
     const char *end = strchr(text, '\n');
     if (*row->line == '\0') assert_string_equal(text, "");
     if (*row->line != '\0') assert_true(end != NULL && end[1] == '\0');
+}
+
+static void hear_hangups(void)
+{
+    signal(SIGHUP, SIG_DFL); /* the tests themselves may run under nohup */
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -142,6 +146,25 @@ static int last_hangs_at_exit(Comm *world, void *context)
     return RESULT;
 }
 
+static void go_on(int number)
+{
+    (void)number;
+}
+
+/* Rank 0 finishes its work after a terminal has closed, which sends SIGHUP twice. */
+static int work_on_after_hangups(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank > 0) return RESULT;
+    signal(launch_signal(), go_on);
+    for (int i = 0; i < 2; i++) {
+        kill(launch_parent(), SIGHUP);
+        usleep(500000);
+    }
+    sleep(6); /* longer than a rank has to end after a failure */
+    return RESULT;
+}
+
 /* Every fault has one sentence and the first failure's code, and costs no result that is complete.
  * The rows run at the same time: some of them wait for seconds. */
 static void test_faults_of_which_rank_0_cannot_speak(void **state)
@@ -164,6 +187,7 @@ static void test_faults_of_which_rank_0_cannot_speak(void **state)
          "warning: the work is done, but the process of rank 0 then ended with code 3\n"},
         {last_hangs_at_exit, 0.5, NULL, RESULT,
          "warning: the work is done, but the process of rank 2 did not end: it was killed\n"},
+        {work_on_after_hangups, LONG, hear_hangups, RESULT, ""},
     };
     enum { ROWS = sizeof rows / sizeof *rows };
     pid_t launcher[ROWS];
@@ -238,114 +262,11 @@ static void test_the_launcher_ends_although_nobody_reads_its_message(void **stat
     }
 }
 
-/* ---- signals --------------------------------------------------------------------------------- */
-
-static int stop_the_first(Comm *world, void *context)
-{
-    comm_barrier(world);
-    if (world->rank == 0) {
-        (void)!write(STDOUT_FILENO, "r", 1);
-        raise(SIGSTOP);
-    }
-    while (context == NULL)
-        pause();
-    return EXIT_OK;
-}
-
-static void die_of(int number, siginfo_t *info, void *unused)
-{
-    (void)number, (void)unused;
-    signal(info->si_value.sival_int, SIG_DFL);
-    raise(info->si_value.sival_int);
-}
-
-/* Rank 0 dies of the first signal that it gets. */
-static int die_of_a_signal(Comm *world, void *context)
-{
-    struct sigaction action = {.sa_sigaction = die_of, .sa_flags = SA_SIGINFO};
-    if (world->rank == 0) sigaction(launch_signal(), &action, NULL);
-    return launched_wait_for_ever(world, context);
-}
-
-static void ignore_hangups(void)
-{
-    signal(SIGHUP, SIG_IGN); /* as nohup does */
-}
-
-static void ignore_interrupts(void)
-{
-    signal(SIGINT, SIG_IGN); /* as a shell without job control does in the background */
-}
-
-static void block_signals(void)
-{
-    sigset_t all;
-    sigfillset(&all);
-    sigdelset(&all, SIGALRM);
-    sigprocmask(SIG_BLOCK, &all, NULL);
-}
-
-static void leave_the_shell(void)
-{
-    setsid(); /* no shell could continue it */
-}
-
-/* Sends the signals to the launcher while it is stopped, so that it gets both at once. Returns its
- * end. */
-static int signalled_at_once(LaunchBody body, int first, int second)
-{
-    char ready, text[1024];
-    int said;
-    Row row = {.body = body, .timeout = 30};
-    pid_t launcher = child_start(launch, &row, &said);
-    assert_int_equal(read(said, &ready, 1), 1);
-    kill(launcher, SIGSTOP);
-    kill(launcher, first);
-    kill(launcher, second);
-    kill(launcher, SIGCONT);
-    return child_end(launcher, said, text, sizeof text);
-}
-
-/* Sends the signals to the launcher, half a second apart, and returns its end. */
-static int signalled(LaunchBody body, void (*before)(void), int first, int second)
-{
-    char ready, text[1024];
-    int said;
-    Row row = {.body = body, .timeout = 30, .before = before};
-    pid_t launcher = child_start(launch, &row, &said);
-    assert_int_equal(read(said, &ready, 1), 1);
-    usleep(100000);
-    kill(launcher, first);
-    usleep(500000);
-    if (second) kill(launcher, second);
-    return child_end(launcher, said, text, sizeof text);
-}
-
-static void test_signals_as_shells_and_batch_systems_send_them(void **state)
-{
-    (void)state;
-    double start = seconds_now();
-    signal(SIGINT, SIG_DFL); /* the tests themselves may run in the background of a script */
-    assert_int_equal(signalled(launched_wait_for_signal, ignore_hangups, SIGHUP, SIGUSR1), SIGUSR1);
-    assert_int_equal(signalled(launched_wait_for_ever, ignore_interrupts, SIGINT, SIGTERM),
-                     -SIGTERM);
-    assert_int_equal(signalled(launched_wait_for_signal, leave_the_shell, SIGTSTP, SIGTERM),
-                     SIGTERM);
-    assert_int_equal(signalled(launched_wait_for_signal, block_signals, SIGTERM, 0), SIGTERM);
-    assert_int_equal(signalled(launched_wait_for_ever, block_signals, SIGTERM, 0), -SIGTERM);
-    /* Whichever rank 0 gets first. */
-    assert_int_equal(signalled_at_once(die_of_a_signal, SIGINT, SIGHUP), -SIGHUP);
-    /* The second signal ends the run although rank 0 does not answer. */
-    assert_int_equal(signalled(stop_the_first, NULL, SIGINT, SIGTERM), -SIGTERM);
-    assert_true(seconds_now() - start < 20);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_faults_of_which_rank_0_cannot_speak),
         cmocka_unit_test(test_the_launcher_ends_although_nobody_reads_its_message),
-        cmocka_unit_test(test_signals_as_shells_and_batch_systems_send_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@
 void launched_ranks(void *context)
 {
     const LaunchedRanks *l = context;
+    if (l->before) l->before();
     int code = launch_ranks(LAUNCHED_RANKS, &l->options, l->body, NULL);
     /* There is only one rank again, so the message names none. */
     if (code == EXIT_MISSING) fail(EXIT_MISSING, "after the ranks");
@@ -27,7 +28,7 @@ void launched_ranks(void *context)
 
 int launched_ranks_end(LaunchBody body, const LaunchOptions *options, char *text, size_t n)
 {
-    return child_run(launched_ranks, &(LaunchedRanks){body, *options}, text, n);
+    return child_run(launched_ranks, &(LaunchedRanks){body, *options, NULL}, text, n);
 }
 
 int launched_wait(Comm *world, void *context)

@@ -13,6 +13,7 @@ enum { LAUNCHED_RANKS = 3, LAUNCHED_LONGEST = 30 /* seconds of a wait that shoul
 typedef struct {
     LaunchBody body;
     LaunchOptions options;
+    void (*before)(void); /* called in the child before it starts the ranks; or NULL */
 } LaunchedRanks;
 /* In the child: launches the ranks and exits with their code, if this is not EXIT_MISSING. If it
  * is, fails with the message "after the ranks". `context` is a LaunchedRanks. */
