@@ -45,6 +45,7 @@ void feed_open(Feed *f, Device *dev, int64_t N, int batches)
     Arena arena = device_arena(dev, f->memory, bytes);
     for (int i = 0; i < FEED_PLACES(batches); i++)
         f->place[i] = batch_layout(&arena, N);
+    memcpy(f->batch, f->place, (size_t)batches * sizeof *f->batch);
     f->staging = device_host_alloc(dev, staged, "micro-batches");
     /* The first record creates an event, so no step has to. */
     for (int i = 0; i < FEED_SLOTS; i++)

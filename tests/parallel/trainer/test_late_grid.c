@@ -82,7 +82,7 @@ static int run_configuration(const Folder *folder, int i, LateSites *sites)
     n = 4;
     sets[n++] = stages[(i + round) % 4];
     sets[n++] = recomputes[(i / 2 + round) % 3];
-    sets[n++] = accumulations[grid->stages && (i + round) % 3 == 0];
+    sets[n++] = accumulations[(i + round) % 3 == 0];
     n += add(sets + n, grid->sets);
     n += add(sets + n, models[(i + round * 2) % 3]);
     /* Four blocks are too few for three stages of two chunks. */
