@@ -57,7 +57,7 @@ add_grids() {
 # which no time is left are skipped, and their lines say so.
 small_probes=cublaslt_gelu,cublaslt_bias_gradient,cublaslt_operands,cublaslt_splitk,cublaslt_repeat
 items=( # name | limit | command | what
-    "ptx|15|programs cuda/test_ptx cuda/test_ptx_memory|every PTX wrapper: which thread holds which element, copies, arithmetic"
+    "ptx|15|programs cuda/test_ptx cuda/test_ptx_memory cuda/test_activations|every PTX wrapper: which thread holds which element, copies, arithmetic; activations before rounding"
     "probe|60|probes cublaslt|cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
     "nccl.self|20|programs cuda/test_nccl_self|NCCL's functions as the program declares them: three communicators of one rank, each verb, groups, streams"
     "bits|20|programs kernels/test_ops_step kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_updates cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"

@@ -113,7 +113,7 @@ KERNELS = [
                 inner, 8),
     elementwise('activation_forward, squared ReLU', 'elementwise', 'activation_forward_kernel<bf16,8,1>', 8, inner, 4),
     elementwise('swiglu_forward', 'elementwise', 'swiglu_forward_kernel<bf16,8>', 8, inner, 6, model=2),
-    elementwise('swiglu_backward', 'elementwise', 'swiglu_backward_kernel<bf16,8>', 5, inner, 10, model=2),
+    elementwise('swiglu_backward', 'elementwise', 'swiglu_backward_kernel<bf16,8>', 6, inner, 10, model=2),
     elementwise('bias_residual', 'elementwise', 'bias_residual_kernel<bf16,8>', 8, hidden, 6),
     elementwise('rope', 'elementwise', 'rope_kernel<bf16,8>', 6, lambda m: rows(m) * (m.H + m.G) * m.D, 4, pack=16, model=2),
     elementwise('rows_fill', 'elementwise', 'rows_fill_kernel<bf16,8>', 8, hidden, 2),

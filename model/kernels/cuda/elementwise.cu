@@ -4,67 +4,8 @@
  * Each thread reads its own packs before it writes them, so an output may be the same tensor as an
  * input where ops.h allows it. All kernels are limited by memory bandwidth: every element is read
  * and written once. */
+#include "model/kernels/cuda/activation.cuh"
 #include "model/kernels/cuda/rows.cuh"
-
-/* ---- functions ------------------------------------------------------------------------------- */
-
-/* The same formulas as in model/kernels/cpu/gelu.h, with one exponential and one division each. The
- * hardware computes powers of 2, so the constants include log2(e). */
-#define LOG2_E 1.4426950408889634
-/* Coefficients of 2u in GELU's tanh form 0.5 x (1 + tanh u): 2u = 2 sqrt(2 / pi) (x + 0.044715
- * x^3). */
-#define GELU_LINEAR 1.5957691216057307
-#define GELU_CUBIC  0.07135481627260025
-
-/* Returns 1 / (1 + 2^-v). */
-static __device__ __forceinline__ float logistic(float v)
-{
-    return 1 / (1 + exp2f(-v));
-}
-
-/* Returns the derivative of x / (1 + 2^-v) with respect to x, where v depends on x and u = x dv/dx
- * / log2(e). 2^-v is limited so that its product with logistic(v)^2 is finite. */
-static __device__ __forceinline__ float gated_derivative(float v, float u)
-{
-    float e = exp2f(-v);
-    e = e > 1e34f ? 1e34f : e;
-    float s = 1 / (1 + e); /* note that 1 - s = e s */
-    /* s (1 - s) would lose digits when s is close to 1; e s does not. */
-    return s + s * (e * s) * u;
-}
-
-static __device__ __forceinline__ float silu(float x)
-{
-    return x * logistic((float)LOG2_E * x);
-}
-
-static __device__ __forceinline__ float silu_derivative(float x)
-{
-    return gated_derivative((float)LOG2_E * x, x);
-}
-
-/* Returns 2u log2(e) / x of GELU's tanh form, given x^2. */
-static __device__ __forceinline__ float gelu_gate(float x2)
-{
-    return (float)(LOG2_E * GELU_LINEAR) + (float)(LOG2_E * GELU_CUBIC) * x2;
-}
-
-/* Returns f(x) for GELU or squared ReLU. */
-template <ActivationKind KIND> static __device__ __forceinline__ float activate(float x)
-{
-    if (KIND == ACTIVATION_GELU) return x * logistic(x * gelu_gate(x * x));
-    float r = x < 0 ? 0 : x; /* a NaN stays a NaN */
-    return r * r;
-}
-
-/* Returns f'(x) for GELU or squared ReLU. */
-template <ActivationKind KIND> static __device__ __forceinline__ float derivative(float x)
-{
-    if (KIND == ACTIVATION_RELU2) return 2 * (x < 0 ? 0 : x);
-    float x2 = x * x;
-    return gated_derivative(x * gelu_gate(x2),
-                            x * ((float)GELU_LINEAR + (float)(3 * GELU_CUBIC) * x2));
-}
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
@@ -79,7 +20,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
     load<N>(v, row_at(x, row, pack * N));
 #pragma unroll
     for (int i = 0; i < N; i++)
-        v[i] = activate<KIND>(v[i]);
+        v[i] = activate<T, KIND>(v[i]);
     store_global<N>(row_at(y, row, pack * N), v);
 }
 
@@ -95,7 +36,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
     load<N>(up, row_at(x, row, cols + pack * N));
 #pragma unroll
     for (int i = 0; i < N; i++)
-        gate[i] = silu(gate[i]) * up[i];
+        gate[i] = silu<T>(gate[i]) * up[i];
     store_global<N>(row_at(y, row, pack * N), gate);
 }
 
@@ -112,7 +53,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
     load<N>(d, row_at(dy, row, pack * N));
 #pragma unroll
     for (int i = 0; i < N; i++)
-        d[i] *= derivative<KIND>(v[i]);
+        d[i] *= derivative<T, KIND>(v[i]);
     store_global<N>(row_at(dx, row, pack * N), d);
 }
 
@@ -133,8 +74,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
         /* Computes silu(gate) again: forward saved only x, and an exponential costs less than the
          * memory traffic of another matrix. */
         float g = gate[i];
-        gate[i] = d[i] * up[i] * silu_derivative(g);
-        up[i] = d[i] * silu(g);
+        gate[i] = d[i] * up[i] * silu_derivative<T>(g);
+        up[i] = d[i] * silu<T>(g);
     }
     store_global<N>(row_at(dx, row, pack * N), gate);
     store_global<N>(row_at(dx, row, cols + pack * N), up);
@@ -162,7 +103,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
     if (pre.data) store_global<N>(row_at(pre, row, pack * N), v);
 #pragma unroll
     for (int i = 0; i < N; i++)
-        v[i] = activate<ACTIVATION_GELU>(v[i]);
+        v[i] = activate<T, ACTIVATION_GELU>(v[i]);
     store_global<N>(row_at(y, row, pack * N), v);
 }
 

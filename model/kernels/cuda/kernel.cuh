@@ -24,6 +24,9 @@ typedef __half f16;
 
 enum { WARP = 32 };
 
+/* log2(e): the hardware computes powers of 2, and e^x is 2^(x log2(e)). */
+static constexpr double LOG2_E = 1.4426950408889634;
+
 /* ---- storage --------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ float to_float(float x)

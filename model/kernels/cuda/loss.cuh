@@ -7,8 +7,6 @@
 
 #include <float.h>
 
-#define LOG2_E 1.44269504f
-
 /* LOSS_THREADS: most threads of a block. LOSS_BATCH: packs that a thread loads at the same time.
  * LOSS_SUMS: floats of shared memory for the sums of a block. */
 enum { LOSS_THREADS = 512, LOSS_BATCH = 4, LOSS_SUMS = 2 * WARP };
@@ -37,7 +35,7 @@ static inline int loss_threads(int64_t cols, int n)
  * exponentials are 0. */
 template <class T> static __device__ __forceinline__ float shift_of(float most)
 {
-    return fmaxf(sizeof(T) == 4 ? most : most * LOG2_E, -FLT_MAX);
+    return fmaxf(sizeof(T) == 4 ? most : most * (float)LOG2_E, -FLT_MAX);
 }
 
 /* Returns e^(x - most) for shift = shift_of(most), x <= most. */
@@ -46,7 +44,7 @@ template <class T> static __device__ __forceinline__ float exponential(float x, 
     if constexpr (sizeof(T) == 4)
         return expf(x - shift);
     else
-        return exp2_approx(fmaf(x, LOG2_E, -shift));
+        return exp2_approx(fmaf(x, (float)LOG2_E, -shift));
 }
 
 /* Returns the factor that turns exponentials with one shift into those with a larger one. */
@@ -59,7 +57,7 @@ template <class T> static __device__ __forceinline__ float shift_change(float fr
  * fmaf computes the error of the rounded product exactly. */
 template <class T> static __device__ __forceinline__ float shift_error(float most)
 {
-    return sizeof(T) == 4 ? 1.0f : exp2f(-fmaf(most, LOG2_E, -shift_of<T>(most)));
+    return sizeof(T) == 4 ? 1.0f : exp2f(-fmaf(most, (float)LOG2_E, -shift_of<T>(most)));
 }
 
 /* The largest of some logits, its shift, and the sum of their exponentials with this shift. */
