@@ -16,6 +16,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -122,6 +123,46 @@ static void test_the_guard_ends_no_wait_whose_deadline_is_held_elsewhere(void **
                     NULL);
 }
 
+static int64_t no_progress(const void *context)
+{
+    (void)context;
+    return 1;
+}
+
+static void describe_wait(const void *context, char *text, size_t n)
+{
+    snprintf(text, n, "%s", (const char *)context);
+}
+
+static void one_of_two_watches_remains(void *context)
+{
+    GuardWatch watch[2];
+    (void)context;
+    for (int i = 0; i < 2; i++)
+        watch[i] = (GuardWatch){.context = i == 0 ? "the first wait" : "the second wait",
+                                .rank = i,
+                                .timeout = 0.2,
+                                .holder = "nobody",
+                                .turn = no_progress,
+                                .describe = describe_wait};
+    guard_set_grace(0.1);
+    guard_add(&watch[0]);
+    guard_add(&watch[1]);
+    guard_remove(&watch[1]);
+    alarm(10); /* ends the process if the guard does not */
+    standing_device_hang();
+}
+
+static void test_the_guard_holds_the_watches_that_remain_when_one_is_removed(void **state)
+{
+    char text[256];
+    (void)state;
+    assert_int_equal(child_run(one_of_two_watches_remains, NULL, text, sizeof text), EXIT_HANG);
+    assert_string_equal(text, "error[86] the first wait: rank 0 has waited 0.3 s (parallel.timeout "
+                              "and 0.1 s more), and nobody, which holds the deadline, does not "
+                              "answer\n");
+}
+
 /* ---- the end of a process -------------------------------------------------------------------- */
 
 /* Rank 0 never answers whether this failure may be printed. */
@@ -155,6 +196,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_guard_ends_a_process_whose_deadlines_are_not_held),
         cmocka_unit_test(test_the_guard_ends_no_wait_whose_deadline_is_held_elsewhere),
+        cmocka_unit_test(test_the_guard_holds_the_watches_that_remain_when_one_is_removed),
         cmocka_unit_test(test_a_failure_ends_within_five_seconds_without_an_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
