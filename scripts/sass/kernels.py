@@ -183,12 +183,19 @@ def head_chunks(m, memory):
     return chunks, min(math.ceil(rows(m) / chunks / 256) * 256, rows(m))
 
 
+def ranges(m):
+    """Returns how many ranges of memory the optimizer updates. The weights of a range have the same weight decay and are split in
+    the same way among tensor-parallel ranks: matrices, norms and, of GPT-2, the biases of q, k, v and up."""
+    return (3 if m.gpt else 2) * m.L + 3
+
+
 def step_kernels(m, memory):
     """Returns [(name of a kernel, launches, share of its units and bytes in each)] of one step of a bf16 model with f32 masters,
     one micro-batch, one rank, and no recomputation. The library's products also add biases and the residual stream and apply GELU."""
     narrow = m.C <= 32 * 32
     one_block = '' if narrow else ', a block a row'
     size = ', head size %d' % m.D
+    norms, updates = math.ceil(ranges(m) / 160), math.ceil(ranges(m) / 54)
     step = [
         ('token_forward', 1, 1),
         ('table_sums', 1, 1),
@@ -199,17 +206,30 @@ def step_kernels(m, memory):
         ('flash_backward_key' + size, m.L, 1),
         ('loss' if 2 * m.V <= 227 << 10 else 'loss, a row read twice', head_chunks(m, memory)[0],
          1 / head_chunks(m, memory)[0]),
-        ('sq_norm, f32', 1, 1),
-        ('adamw, f32 gradients', 1, 1),
+        ('sq_norm, f32', norms, 1 / norms),
+        ('adamw, f32 gradients', updates, 1 / updates),
     ]
     if m.gpt:
-        return step + [('position_add', 1, 1), ('column_sums', m.L, 1), ('column_sums', m.L, m.F / qkv_width(m))]
+        positions = (2 + 4 * m.T / rows(m)) / (2 + 4 * m.V / rows(m))
+        return step + [('table_sums', 1, positions), ('position_add', 1, 1), ('column_sums', m.L, 1),
+                       ('column_sums', m.L, m.F / qkv_width(m))]
     return step + [('rope', 2 * m.L, 1), ('swiglu_forward', m.L, 1), ('swiglu_backward', m.L, 1)]
 
 
 def small_launches(m):
-    """Returns how many launches of a step take a few microseconds: sums of partial sums, sorting of tokens, decisions."""
-    return (2 * m.L + 1) + (2 * m.L if m.gpt else 0) + 5 + 5
+    """Returns how many launches of a step take a few microseconds: sums of partial sums, of norms and of biases; sorting of tokens
+    and positions; sums of losses and squares, constants, the decision."""
+    return (2 * m.L + 1) + (4 * m.L + 5 if m.gpt else 0) + 5 + 4
+
+
+def products(m, memory):
+    """Returns how many products the library computes in the blocks and in the head."""
+    return 12 * m.L, 3 * head_chunks(m, memory)[0]
+
+
+def launches(m, memory):
+    """Returns how many kernels and products of the library a step launches (counted by tests/emu/device/test_emu_step.c)."""
+    return sum(n for _, n, _ in step_kernels(m, memory)) + small_launches(m), sum(products(m, memory))
 
 
 def block_products(m):

@@ -142,10 +142,10 @@ def step_rows(m, paths, logs, gpu):
         exposed += launches * (one.seconds < 1e-6 * machine['launch_hidden_us'])
     rate, bandwidth = machine['product_tflops'] * 1e12, machine['bandwidth_tb'] * 1e12
     blocks, (products, tiles) = kernels.block_products(m) / rate, kernels.head_products(m, memory)
-    chunks = kernels.head_chunks(m, memory)[0]
+    of_blocks, of_head = kernels.products(m, memory)
     rows = [(name,) + values for name, values in found.items()]
-    rows.append(('matrix products of the blocks', 12 * m.L, blocks, blocks))
-    rows.append(('matrix products of the head', 3 * chunks, products / rate, products / rate))
+    rows.append(('matrix products of the blocks', of_blocks, blocks, blocks))
+    rows.append(('matrix products of the head', of_head, products / rate, products / rate))
     rows.append(('the head: incomplete tiles', 0, (tiles - 1) * products / rate, 0.0))
     rows.append(("the head: passes over the table's gradient", 0, kernels.head_gradient_bytes(m, memory) / bandwidth, 0.0))
     written, share = kernels.gelu_epilogue_bytes(m)
@@ -159,7 +159,7 @@ def step_tables(paths, logs):
     gaps = []
     for m in kernels.MODELS:
         for gpu in predict.GPUS:
-            rows = step_rows(m, paths, logs, gpu)
+            rows, memory = step_rows(m, paths, logs, gpu), predict.MACHINE[gpu]['memory_gb'] * 1e9
             total = sum(seconds for _, _, seconds, _ in rows)
             part = {'matrix': 0.0, 'flash': 0.0, 'gaps': 0.0, 'other': 0.0}
             for name, _, seconds, _ in rows:
@@ -168,7 +168,7 @@ def step_tables(paths, logs):
             mfu = kernels.flops_per_token(m) * kernels.rows(m) / total / (predict.MACHINE[gpu]['peak_tflops'] * 1e12)
             row('%s, %d x %d tokens' % (m.name, m.B, m.T), gpu, '%.1f' % (1e3 * total), '%.1f %%' % (100 * mfu),
                 '%.3g' % (kernels.rows(m) / total / 1e3), *('%.1f' % (1e3 * part[p]) for p in ('matrix', 'flash', 'other', 'gaps')),
-                str(sum(launches for _, launches, _, _ in rows)))
+                str(sum(kernels.launches(m, memory))))
         gaps.append((m, sorted(rows, key=lambda r: r[3] - r[2])[:5]))
     print()
     head('the five largest gaps to the floor, H200', 'of the step', 'launches', 'ms', 'floor, ms', 'gap, ms')

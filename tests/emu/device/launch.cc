@@ -68,6 +68,7 @@ typedef struct {
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 static Kernel kernels[KERNELS];
 static int n_kernels;
+static int64_t launches;
 
 /* Returns the kernel's entry, and creates it if necessary. Called with the lock held. */
 static Kernel *kernel_of(const void *function)
@@ -91,6 +92,7 @@ static void note_launch(const void *function)
 {
     pthread_mutex_lock(&kernels_lock);
     kernel_of(function)->launched = true;
+    launches++;
     pthread_mutex_unlock(&kernels_lock);
 }
 
@@ -100,6 +102,14 @@ int64_t emu_count_kernels(void)
     pthread_mutex_lock(&kernels_lock);
     for (int i = 0; i < n_kernels; i++)
         n += kernels[i].launched;
+    pthread_mutex_unlock(&kernels_lock);
+    return n;
+}
+
+int64_t emu_count_launches(void)
+{
+    pthread_mutex_lock(&kernels_lock);
+    int64_t n = launches;
     pthread_mutex_unlock(&kernels_lock);
     return n;
 }

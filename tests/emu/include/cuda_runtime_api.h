@@ -157,6 +157,11 @@ int64_t emu_count_waits(void);
 /* Returns how often an event with a time stamp was recorded since the program started. */
 int64_t emu_count_timed_records(void);
 
+/* Return how many kernels were launched, and how many products the emulated cuBLASLt was called for,
+ * since the program started. */
+int64_t emu_count_launches(void);
+int64_t emu_count_products(void);
+
 /* emu_count_kernels returns the number of different kernels launched since the program started or
  * since emu_forget_kernels was called. emu_forget_kernels resets the count and returns 0. */
 int64_t emu_count_kernels(void);

@@ -61,6 +61,21 @@ static inline uint32_t emu_lt_type(int32_t type, const EmuLtLayout *d)
     return type < 0 ? d->type : (uint32_t)type;
 }
 
+/* Returns true if the environment variable EMU_LT is this word (lt_problem.cc). */
+bool emu_lt_asked_to_be(const char *word);
+bool emu_lt_is_bias(uint32_t epilogue);
+bool emu_lt_is_bias_gradient(uint32_t epilogue);
+bool emu_lt_has_aux(uint32_t epilogue);
+
+/* Returns SUCCESS and fills *problem if the product is supported, otherwise the library's error for
+ * it. */
+cublasStatus_t emu_lt_problem(EmuLtProblem *problem, const EmuLtProduct *product,
+                              const EmuLtLayout *a, const EmuLtLayout *b, const EmuLtLayout *c,
+                              const EmuLtLayout *d);
+/* Returns a hash of everything that an algorithm depends on. Pointers are excluded, because they
+ * change from call to call. */
+uint64_t emu_lt_hash(const EmuLtProblem *problem);
+
 /* Computes d = epilogue(alpha a b + beta c). Sums are added in f32 in ascending order of k and
  * rounded once to D's type. */
 void emu_lt_compute(const EmuLtProblem *problem, float alpha, const void *a, const void *b,
