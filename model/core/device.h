@@ -145,12 +145,16 @@ const Backend *device_choice(const char *name);
 /* What device_choice(name) returns, and how many devices of that backend the process can see. It is
  * found out in a child process that ends at once, so the calling process does not use the device's
  * library: a process that has used CUDA cannot fork children that use it. The first answer about a
- * name is kept. If the child cannot be started or ends without an answer, the program ends. */
+ * name is kept, and one about "auto" also answers for the backend that it has chosen. If the child
+ * cannot be started, ends without an answer, or does not answer within two minutes, the program
+ * ends. */
 typedef struct {
     const Backend *choice; /* NULL: none is usable */
     int count;
 } DeviceSurvey;
 DeviceSurvey device_survey(const char *name);
+/* For tests: how many seconds the child may take instead. */
+void device_survey_set_limit(double seconds);
 /* Returns the least of each property among the devices of device_choice(name) that `ranks` ranks
  * will open, found out in the same way. If there are more ranks than devices, the ranks share them,
  * and `bytes` is the part that each has. All 0 if device memory is host memory, or if no device is

@@ -1,11 +1,14 @@
 /* device_survey.c -- finds out which devices there are, in a child process that ends at once. */
 #include "model/core/check.h"
 #include "model/core/child.h"
+#include "model/core/clock.h"
 #include "model/core/device.h"
 #include "model/core/min_max.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +18,13 @@
 #include <unistd.h>
 
 enum { MOST_DEVICES = 64 };
+/* Seconds that the child may take. The driver of several GPUs may need tens of seconds to start. */
+static double limit = 120;
+
+void device_survey_set_limit(double seconds)
+{
+    limit = seconds;
+}
 
 /* What the child sends to its parent. */
 typedef struct {
@@ -50,6 +60,23 @@ static void fail_for_child(int status)
          WEXITSTATUS(status));
 }
 
+/* Receives the child's answer and returns its bytes, as from read; -1 if there is none within the
+ * limit. Time in which this process is stopped does not count. */
+static ssize_t receive(int from, Found *found)
+{
+    const double period = 0.2;
+    struct pollfd answer = {.fd = from, .events = POLLIN};
+    double passed = 0;
+    while (passed < limit) {
+        double start = seconds_now(), wait = fmin(period, limit - passed);
+        int ready = poll(&answer, 1, (int)ceil(1000 * wait));
+        ssize_t n = ready > 0 ? read(from, found, sizeof *found) : -1;
+        if (n >= 0) return n;
+        passed += fmin(seconds_now() - start, wait);
+    }
+    return -1;
+}
+
 static Found look_in_child(const char *name)
 {
     int ends[2], status = 0;
@@ -68,10 +95,17 @@ static Found look_in_child(const char *name)
         _exit(write(ends[1], &seen, sizeof seen) == (ssize_t)sizeof seen ? EXIT_OK : EXIT_SYSTEM);
     }
     close(ends[1]);
-    do
-        n = read(ends[0], &found, sizeof found);
-    while (n < 0 && errno == EINTR);
+    n = receive(ends[0], &found);
     close(ends[0]);
+    if (n < 0) {
+        /* A driver may stand where no signal reaches it, so this process does not wait for the end
+         * of the child. */
+        kill(process, SIGKILL);
+        fail(EXIT_UNAVAILABLE,
+             "a device's driver does not answer: the process that looked for devices has not ended "
+             "within %g s; to go on without it write device \"cpu\"",
+             limit);
+    }
     bool ended = child_wait(&child, &status, 0) >= 0;
     int error = errno;
     if (n == (ssize_t)sizeof found) return found;
@@ -94,11 +128,19 @@ static struct {
     int n;
 } known = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
+/* Returns whether an answer is also the one about `name`: "auto" has chosen that backend. */
+static bool answers(const char *asked, const Found *found, const char *name)
+{
+    const Backend *choice = found->backend < 0 ? NULL : backend_linked(found->backend);
+    return strcmp(asked, name) == 0 || (choice != NULL && strcmp(choice->name, name) == 0);
+}
+
 static Found look_once(const char *name)
 {
     enum { ROOM = sizeof known.answer / sizeof *known.answer };
     for (int i = 0; i < known.n; i++)
-        if (strcmp(known.answer[i].name, name) == 0) return known.answer[i].found;
+        if (answers(known.answer[i].name, &known.answer[i].found, name))
+            return known.answer[i].found;
     Found found = look_in_child(name);
     if (known.n == ROOM || strlen(name) >= sizeof known.answer[0].name) return found;
     snprintf(known.answer[known.n].name, sizeof known.answer[0].name, "%s", name);

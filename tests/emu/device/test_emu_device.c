@@ -2,6 +2,7 @@
  * as the emulated GPU can be made to be), how ranks share GPUs, and what a view of a device must
  * not do. */
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "model/core/device.h"
 #include "model/core/pool.h"
 #include "model/kernels/ops.h"
@@ -152,6 +153,34 @@ static void look_twice(void *context)
     _exit(10 * first + device_survey("cuda").count);
 }
 
+/* "auto" has chosen the GPU, so the driver need not be asked again about "cuda". */
+static void look_for_auto_first(void *context)
+{
+    (void)context;
+    setenv("EMU_DEVICES", "2", 1);
+    DeviceSurvey first = device_survey("auto");
+    setenv("EMU_DEVICES", "3", 1);
+    DeviceSurvey second = device_survey("cuda");
+    _exit(first.choice == second.choice ? 10 * first.count + second.count : 99);
+}
+
+/* "auto" has chosen the CPU, which says nothing about "cuda". */
+static void look_for_auto_without_a_gpu(void *context)
+{
+    (void)context;
+    setenv("EMU_DEVICES", "0", 1);
+    DeviceSurvey first = device_survey("auto"), second = device_survey("cuda");
+    _exit(strcmp(first.choice->name, "cpu") == 0 && second.choice == NULL ? 0 : 99);
+}
+
+static void look_at_a_driver_that_hangs(void *context)
+{
+    (void)context;
+    setenv("EMU_DRIVER", "hangs", 1);
+    device_survey_set_limit(0.5);
+    device_survey("auto");
+}
+
 static struct rlimit descriptors;
 
 static void allow_descriptors(void)
@@ -176,8 +205,24 @@ static void test_devices_are_looked_for_once_and_never_by_the_process_itself(voi
     char text[512];
     (void)state;
     assert_int_equal(child_run(look_twice, NULL, text, sizeof text), 22);
+    assert_int_equal(child_run(look_for_auto_first, NULL, text, sizeof text), 22);
+    assert_int_equal(child_run(look_for_auto_without_a_gpu, NULL, text, sizeof text), 0);
     assert_int_equal(child_run(look_without_a_pipe, NULL, text, sizeof text), EXIT_SYSTEM);
     assert_non_null(strstr(text, "error[71] the program cannot look for devices: Too many open"));
+}
+
+static void test_a_driver_that_does_not_answer_ends_the_program(void **state)
+{
+    char text[512];
+    (void)state;
+    double start = seconds_now();
+    int code = child_run(look_at_a_driver_that_hangs, NULL, text, sizeof text);
+    assert_int_equal(code, EXIT_UNAVAILABLE);
+    assert_string_equal(text,
+                        "error[69] a device's driver does not answer: the process that looked for "
+                        "devices has not ended within 0.5 s; to go on without it write device "
+                        "\"cpu\"\n");
+    assert_true(seconds_now() - start < 4);
 }
 
 /* Each property is the least of the devices that the ranks open; ranks on one device share it. */
@@ -274,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_a_gpu_that_cannot_be_used_is_reported_with_the_reason),
         cmocka_unit_test(test_facts_are_the_least_over_the_devices_of_the_ranks),
         cmocka_unit_test(test_devices_are_looked_for_once_and_never_by_the_process_itself),
+        cmocka_unit_test(test_a_driver_that_does_not_answer_ends_the_program),
         cmocka_unit_test(test_using_a_view_for_more_than_enqueuing_work_is_refused),
         cmocka_unit_test(test_ranks_are_distributed_over_gpus_with_separate_streams),
         cmocka_unit_test(test_each_rank_gets_the_requested_threads_or_its_share_of_cores),
