@@ -15,6 +15,19 @@ void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char 
          lt->GetStatusName(status), full ? "; " MEMORY_ADVICE : "");
 }
 
+/* ---- finding the library --------------------------------------------------------------------- */
+
+#define TEXT_OF(number) #number
+#define TEXT(number)    TEXT_OF(number)
+
+/* Advice in every message about a library that is missing or does not fit. */
+#define LT_ADVICE "install cuBLAS " TEXT(CUBLAS_VER_MAJOR) " or add its folder to LD_LIBRARY_PATH"
+
+/* The file's name contains the major version; the second one is that of a toolkit for developers.
+ */
+static const char *const file_names[] = {"libcublasLt.so." TEXT(CUBLAS_VER_MAJOR),
+                                         "libcublasLt.so"};
+
 /* Looks up all functions of the library. Returns false and names the first missing one in err. */
 static bool find_functions(Lt *lt, char *err, size_t n)
 {
@@ -36,37 +49,62 @@ static bool find_functions(Lt *lt, char *err, size_t n)
     return true;
 }
 
+/* Returns true if the library has all functions and the major version of the header, whose
+ * constants and structs this program contains; otherwise sets err. */
+static bool fits(Lt *lt, char *err, size_t n)
+{
+    Dl_info from = {0};
+    char version[32];
+    if (!find_functions(lt, err, n)) return false;
+    if (lt->GetVersion() / 10000 == CUBLAS_VER_MAJOR) return true;
+    dladdr(*(void **)&lt->GetVersion, &from);
+    return error_set(err, n,
+                     "%s is cuBLASLt %s, and this program is built for version %d; " LT_ADVICE,
+                     from.dli_fname ? from.dli_fname : file_names[1],
+                     lt_version(lt, version, sizeof version), CUBLAS_VER_MAJOR);
+}
+
+/* Opens the library in this file if it fits; otherwise sets err, or leaves it if there is no such
+ * file. */
+static bool load_file(Lt *lt, const char *path, char *err, size_t n)
+{
+    lt->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (lt->library == NULL) return false;
+    if (fits(lt, err, n)) return true;
+    dlclose(lt->library);
+    lt->library = NULL;
+    return false;
+}
+
 /* Opens the library: first by the loader's search rules, then in the toolkit's folders, then among
- * Python packages. Returns false and sets err if it is not found. Opens nothing if the program
- * itself contains the functions, as the test programs with the emulated cuBLASLt do. */
+ * Python packages. Returns false and sets err if there is none that fits. Opens nothing if the
+ * program itself contains the functions, as the test programs with the emulated cuBLASLt do. */
 static bool load(Lt *lt, char *err, size_t n)
 {
-    static const char *const name[] = {"libcublasLt.so.13", "libcublasLt.so"};
     const char *home = getenv("CUDA_HOME");
     const char *const folder[] = {"", home ? home : "/usr/local/cuda", "/usr/local/cuda"};
-    char path[1024];
-    if (dlsym(RTLD_DEFAULT, "cublasLtCreate") != NULL) return true;
+    char path[1024], unfit[1024] = "";
+    if (dlsym(RTLD_DEFAULT, "cublasLtCreate") != NULL) return fits(lt, err, n);
     for (int f = 0; f < 3; f++) {
         for (int i = 0; i < 2; i++) {
-            snprintf(path, sizeof path, "%s%s%s", folder[f], f ? "/lib64/" : "", name[i]);
-            lt->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-            if (lt->library != NULL) return true;
+            snprintf(path, sizeof path, "%s%s%s", folder[f], f ? "/lib64/" : "", file_names[i]);
+            if (load_file(lt, path, unfit, sizeof unfit)) return true;
         }
     }
-    if (wheels_find(name[0], path, sizeof path)) {
-        lt->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        if (lt->library != NULL) return true;
-    }
+    if (wheels_find(file_names[0], path, sizeof path) && load_file(lt, path, unfit, sizeof unfit))
+        return true;
+    if (unfit[0] != 0) return error_set(err, n, "%s", unfit);
     return error_set(err, n,
-                     "there is a GPU, but libcublasLt.so.13 cannot be loaded; install cuBLAS 13 or "
-                     "add its folder to LD_LIBRARY_PATH (looked also in $CUDA_HOME/lib64, "
-                     "/usr/local/cuda/lib64 and the packages of python3)");
+                     "there is a GPU, but %s cannot be loaded; " LT_ADVICE
+                     " (looked also in $CUDA_HOME/lib64, /usr/local/cuda/lib64 and the packages of "
+                     "python3)",
+                     file_names[0]);
 }
 
 bool lt_find(char *err, size_t n)
 {
     Lt lt = {0};
-    bool found = load(&lt, err, n) && find_functions(&lt, err, n);
+    bool found = load(&lt, err, n);
     if (lt.library)
         dlclose(lt.library); /* the library stays loaded (RTLD_NODELETE), so lt_open
                               * does not load it again */
@@ -77,7 +115,7 @@ Lt *lt_open(bool tf32, char *err, size_t n)
 {
     Lt *lt = must_calloc(1, sizeof *lt);
     lt->tf32 = tf32;
-    if (load(lt, err, n) && find_functions(lt, err, n)) {
+    if (load(lt, err, n)) {
         cublasStatus_t status = lt->Create(&lt->handle);
         if (status == CUBLAS_STATUS_SUCCESS) return lt;
         error_set(err, n, "cuBLASLt cannot start: %s", lt->GetStatusName(status));

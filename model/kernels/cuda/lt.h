@@ -43,8 +43,8 @@ typedef struct Lt {
  * library's heuristics are queried again. */
 enum { LT_PLANS = 1024 };
 
-/* Checks that the library can be loaded and has all functions listed above. Returns false and sets
- * err if not. */
+/* Checks that a library can be loaded that has all functions listed above and the major version of
+ * the header. Returns false and sets err if not. */
 bool lt_find(char *err, size_t n);
 /* Opens the library and creates a handle. Returns NULL and sets err on failure. */
 Lt *lt_open(bool tf32, char *err, size_t n);

@@ -37,6 +37,9 @@ static void test_a_gpu_that_cannot_be_used_is_reported_with_the_reason(void **st
         {"EMU_DRIVER", "broken", true, false, "the GPU cannot be used: "},
         {"EMU_CAPABILITY", "75", true, false, "compute capability 7.5; 8.0 is the least"},
         {"EMU_LT", "broken", true, true, "cuBLASLt cannot start"},
+        {"EMU_LT", "old", true, false,
+         "test_emu_device is cuBLASLt 12.1.0, and this program is built "
+         "for version 13; install cuBLAS 13 or add "},
     };
     (void)state;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {

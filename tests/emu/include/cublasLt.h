@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-#define CUBLAS_VERSION 130100
+#define CUBLAS_VER_MAJOR 13
+#define CUBLAS_VERSION   (CUBLAS_VER_MAJOR * 10000 + 100)
 
 typedef enum {
     CUBLAS_STATUS_SUCCESS = 0,

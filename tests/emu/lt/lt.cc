@@ -89,8 +89,7 @@ template <class Object> static cublasStatus_t destroy(Object *object)
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 {
     int devices;
-    const char *word = getenv("EMU_LT");
-    if (word != NULL && strcmp(word, "broken") == 0) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (emu_lt_asked_to_be("broken")) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (cudaGetDeviceCount(&devices) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (!make(handle)) return CUBLAS_STATUS_ALLOC_FAILED;
     (*handle)->device = emu_current_device();
@@ -104,7 +103,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 size_t cublasLtGetVersion(void)
 {
-    return CUBLAS_VERSION;
+    return emu_lt_asked_to_be("old") ? CUBLAS_VERSION - 10000 : CUBLAS_VERSION;
 }
 
 size_t cublasLtGetCudartVersion(void)
@@ -132,8 +131,7 @@ const char *cublasLtGetStatusName(cublasStatus_t status)
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasComputeType_t compute,
                                         cudaDataType_t scale)
 {
-    const char *word = getenv("EMU_LT");
-    if (word != NULL && strcmp(word, "full") == 0) return CUBLAS_STATUS_ALLOC_FAILED;
+    if (emu_lt_asked_to_be("full")) return CUBLAS_STATUS_ALLOC_FAILED;
     if (!make(product)) return CUBLAS_STATUS_ALLOC_FAILED;
     (*product)->compute = compute;
     (*product)->scale = scale;

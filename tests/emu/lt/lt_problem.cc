@@ -4,8 +4,9 @@
  * really has a kernel for everything else. Tests select other behaviour with the environment
  * variable EMU_LT: "plain" refuses all epilogues, "in_place" a C that is not D, and "none" all
  * products, to test the callers' fallbacks. "invalid" reports all epilogues as invalid,
- * "all_invalid" all products. With "broken" the library cannot be opened, and with "full" creating
- * a product fails for lack of memory. */
+ * "all_invalid" all products. With "broken" the library cannot be opened, with "full" creating a
+ * product fails for lack of memory, and with "old" the library reports the major version before
+ * that of the header. */
 #include "tests/emu/lt/lt.h"
 
 #include <stdlib.h>
