@@ -46,6 +46,9 @@ else
     refused "eval with device=cuda is refused without a GPU" 69 "$sentence" "$TRAIN" eval auto --set device=cuda
     check "device: a refused run leaves no run folder" test ! -e missing
 fi
+expect_code "device: a config for a GPU can be shown anywhere" 0 "$TRAIN" config show "$TINY" --set device=cuda \
+    --set bf16.enabled=auto
+check "device: with device=cuda, auto has the values of a GPU" bash -c "grep -A1 '\"bf16\"' output | grep -q '\"enabled\": true'"
 
 # The emulated device can be removed, made to fail, or given too little memory.
 if [ -n "$emulated" ]; then
