@@ -13,6 +13,9 @@
 
 enum { PRODUCT_PLANS = 16, PRODUCT_TEXT = 512 };
 
+/* Of a product's `reductions`: those that the backend allows for the type of D. */
+static const uint32_t REDUCTIONS_OF_BACKEND = 0xffffffffu;
+
 /* A matrix product. A row-major tensor (rows, columns) is a column-major matrix with `columns`
  * rows: y (N, OC) = x (N, IC) W (OC, IC)^T is m = OC, n = N, k = IC with op_a = T (W) and op_b = N
  * (x). */
@@ -55,7 +58,7 @@ static inline struct Product product_shape(uint64_t m, uint64_t n, uint64_t k,
     p.op_b = op_b;
     p.out = CUDA_R_16BF;
     p.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    p.reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    p.reductions = REDUCTIONS_OF_BACKEND;
     return p;
 }
 
@@ -104,17 +107,27 @@ static inline cublasStatus_t product_describe(struct ProductPlans *plans)
     return (cublasStatus_t)bad;
 }
 
+/* Returns the product's mask of reduction schemes; that of the backend is the one of
+ * reductions_allowed in model/kernels/cuda/lt_product.c. */
+static inline uint32_t product_reductions(const struct Product *p)
+{
+    uint32_t in_f32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (p->reductions != REDUCTIONS_OF_BACKEND) return p->reductions;
+    return p->out == CUDA_R_32F ? in_f32 | CUBLASLT_REDUCTION_SCHEME_INPLACE : in_f32;
+}
+
 static inline cublasStatus_t product_ask(struct ProductPlans *plans)
 {
     const struct Lt *lt = plans->lt;
     const struct Product *p = &plans->product;
     cublasLtMatmulPreference_t wish;
+    uint32_t reductions = product_reductions(p);
     int bad = lt->matmulPreferenceCreate(&wish), n = 0;
     if (bad) return (cublasStatus_t)bad;
     bad |= lt->matmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                             &p->workspace_bytes, sizeof p->workspace_bytes);
     bad |= lt->matmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                            &p->reductions, sizeof p->reductions);
+                                            &reductions, sizeof reductions);
     for (int i = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
          p->alignment && i <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES; i++)
         bad |= lt->matmulPreferenceSetAttribute(wish, (cublasLtMatmulPreferenceAttributes_t)i,
@@ -186,6 +199,15 @@ static inline double product_seconds(const struct ProductPlans *plans, int plan,
     return call.status == CUBLAS_STATUS_SUCCESS ? seconds : -1;
 }
 
+/* Returns the median time of one call in seconds in rounds of about 3 ms, where a call takes about
+ * `rough` seconds; negative if the library refuses the call. */
+static inline double product_steady(const struct ProductPlans *plans, int plan, cudaStream_t stream,
+                                    double rough)
+{
+    int calls = (int)(3e-3 / rough);
+    return product_seconds(plans, plan, stream, calls < 1 ? 1 : calls > 100 ? 100 : calls, 3);
+}
+
 /* Returns the time in seconds of the fastest of the first `limit` plans, and its index; negative if
  * none runs. One call of each plan ranks them; the three fastest are timed again in rounds of about
  * 3 ms. */
@@ -202,8 +224,7 @@ static inline double product_fastest(const struct ProductPlans *plans, int limit
         for (int i = 0; i < n; i++)
             if (rough[i] > 0 && (at < 0 || rough[i] < rough[at])) at = i;
         if (at < 0) break;
-        int calls = (int)(3e-3 / rough[at]);
-        seconds = product_seconds(plans, at, stream, calls < 1 ? 1 : calls > 100 ? 100 : calls, 3);
+        seconds = product_steady(plans, at, stream, rough[at]);
         rough[at] = -1;
         if (seconds > 0 && (best < 0 || seconds < best)) {
             best = seconds;

@@ -139,14 +139,14 @@ static void ask_graph(struct Repeat *r, const struct ProductPlans *plans, const 
     CUDA_OK(cudaGraphDestroy(graph));
 }
 
-/* Tests one product under two masks of reduction schemes: the one a trainer would use, and all
+/* Tests one product under two masks of reduction schemes: the backend's, and all
  * schemes. */
 static void ask_product(struct Repeat *r, struct Product p, const char *name)
 {
     static const struct {
         const char *name;
         uint32_t mask;
-    } masks[] = {{"compute_type", CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
+    } masks[] = {{"backend", REDUCTIONS_OF_BACKEND},
                  {"any_reduction", CUBLASLT_REDUCTION_SCHEME_MASK}};
     static struct ProductPlans plans;
     char full[96];

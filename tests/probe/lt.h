@@ -1,6 +1,6 @@
 /* lt.h -- opens cuBLASLt at run time, so that a probe does not link against it. Types, constants
  * and function prototypes come from the toolkit's header; the library is the one that the dynamic
- * loader finds (libcublasLt.so.13, else .so.12). */
+ * loader finds under the name with the header's major version. */
 #ifndef TESTS_PROBE_LT_H
 #define TESTS_PROBE_LT_H
 
@@ -45,10 +45,9 @@ static inline bool lt_find(const Lt *lt, F *function, const char *name, char *wh
  * failure. */
 static inline bool lt_open(Lt *lt, char *why, size_t n)
 {
-    const char *names[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
-    lt->library = nullptr;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !lt->library; i++)
-        lt->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    char name[32];
+    snprintf(name, sizeof name, "libcublasLt.so.%d", CUBLAS_VER_MAJOR);
+    lt->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!lt->library) {
         snprintf(why, n, "%s", dlerror());
         return false;

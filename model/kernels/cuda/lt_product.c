@@ -201,9 +201,16 @@ static bool accepted(const Lt *lt, const LtProduct *p, const PlanKey *key, cubla
     return false;
 }
 
-/* Asks the library's heuristics for an algorithm for the plan. If the algorithm splits the product
- * along k, the partial sums must be f32 and stored outside the result. The library's default would
- * also allow them in the result's own type, with one rounding per part. */
+/* Returns the ways in which an algorithm that splits the product along k may add the partial sums:
+ * in f32 outside the result or, if that is f32, also in it, one part after the other in a fixed
+ * order. The library's default would allow both for 16-bit results, with one rounding per part. */
+static uint32_t reductions_allowed(DType result)
+{
+    uint32_t in_f32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    return result == F32 ? in_f32 | CUBLASLT_REDUCTION_SCHEME_INPLACE : in_f32;
+}
+
+/* Asks the library's heuristics for an algorithm for the plan. */
 static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
 {
     const PlanKey *key = &plan->key;
@@ -213,7 +220,7 @@ static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
         cublasLtMatmulPreferenceAttributes_t which;
         uint32_t value;
     } list[] = {
-        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions_allowed(p->d.dtype)},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->a_alignment},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)key->b_alignment},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)alignment_of(operand_c(p))},

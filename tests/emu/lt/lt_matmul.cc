@@ -56,6 +56,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (handle == NULL || wish == NULL || most < 1) return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = emu_lt_problem(&problem, product, a, b, c, d);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (emu_lt_asked_to_be("split") && (wish->reductions & CUBLASLT_REDUCTION_SCHEME_INPLACE) == 0)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     EmuLtAlgorithm algorithm = {MARK, emu_lt_hash(&problem), 0, {}, wish->reductions};
     uint64_t bytes = (uint64_t)problem.m * (uint64_t)problem.n * sizeof(float);
     if (bytes > WORKSPACE_MOST) bytes = WORKSPACE_MOST;

@@ -38,7 +38,7 @@ typedef struct {
     cublasLtEpilogue_t epilogue;
     bool aux_misplaced, aux_shifted, no_aux, no_bias, bias_shifted, d_misplaced, little_workspace,
         row_order;
-    bool loose_sums;
+    uint32_t reductions;                                       /* 0: in f32, outside the result */
     enum { C_APART, C_IS_D, C_MISPLACED, C_IN_D, C_NARROW } c; /* where C is, and its type */
     int c_pad;                                                 /* added to C's leading dimension */
 } Case;
@@ -60,8 +60,7 @@ static void run_describe(Run *r, const Case *t)
     uint32_t epilogue = (uint32_t)t->epilogue, aligned = 256;
     int64_t aux_ld = r->aux->ld + (t->aux_misplaced ? 1 : 0), ld = N;
     uint64_t bytes = WORKSPACE;
-    uint32_t reductions =
-        t->loose_sums ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t reductions = t->reductions ? t->reductions : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     char *aux = t->no_aux ? NULL : (char *)r->aux->device + (t->aux_shifted ? 8 : 0);
     char *bias = t->no_bias ? NULL : (char *)r->bias->device + (t->bias_shifted ? 8 : 0);
     cublasLtMatmulDescCreate(&r->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -268,6 +267,27 @@ static void refused(Case t, cublasStatus_t at_search, cublasStatus_t at_run)
     run_close(&r);
 }
 
+/* Parts of a sum may be added in the result only if that is f32; other types have fewer bits. */
+static void test_parts_of_sums_may_be_added_in_f32_results_only(void **state)
+{
+    (void)state;
+    static const uint32_t in_result[] = {CUBLASLT_REDUCTION_SCHEME_INPLACE,
+                                         CUBLASLT_REDUCTION_SCHEME_INPLACE |
+                                             CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                                         CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE};
+    for (DType type = F32; type <= F16; type++)
+        for (int wide = 0; wide < 2; wide++)
+            for (size_t i = 0; i < sizeof in_result / sizeof *in_result; i++) {
+                Case t = {.type = type,
+                          .d_type = wide ? F32 : type,
+                          .alpha = 1,
+                          .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+                          .reductions = in_result[i]};
+                refused(t, CUBLAS_STATUS_SUCCESS,
+                        t.d_type == F32 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE);
+            }
+}
+
 static void test_unsupported_and_invalid_products_are_refused(void **state)
 {
     (void)state;
@@ -300,7 +320,7 @@ static void test_unsupported_and_invalid_products_are_refused(void **state)
     wrong.d_misplaced = true;
     refused(wrong, CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE);
     wrong = t;
-    wrong.loose_sums = true;
+    wrong.reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
     refused(wrong, CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE);
     wrong = t;
     wrong.little_workspace = true;
@@ -371,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_epilogues_agree_with_their_formulas),
         cmocka_unit_test(test_c_is_added_before_the_epilogue),
         cmocka_unit_test(test_a_bias_gradient_overwrites_its_vector),
+        cmocka_unit_test(test_parts_of_sums_may_be_added_in_f32_results_only),
         cmocka_unit_test(test_unsupported_and_invalid_products_are_refused),
         cmocka_unit_test(test_a_wrong_c_is_refused),
         cmocka_unit_test(test_an_algorithm_found_for_another_product_is_refused),

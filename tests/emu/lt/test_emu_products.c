@@ -139,6 +139,9 @@ static double forward(Bench *b, Epilogue epilogue)
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
+/* How the emulated library responds by this program's environment. */
+static char *given;
+
 /* Selects how the emulated library responds from now on; NULL means normally. */
 static void answer(const char *word)
 {
@@ -152,8 +155,6 @@ static void test_a_product_that_the_library_refuses_later_is_still_right(void **
 {
     (void)state;
     static const char *const answers[] = {NULL, "invalid", "plain", "none", NULL};
-    const char *before = getenv("EMU_LT");
-    char *kept = before ? must_strdup(before) : NULL;
     for (DType t = F32; t <= F16; t++) {
         Bench *b = bench_open(t, false);
         double bound = dtype_info[t].roundoff + 16 * dtype_info[F32].roundoff;
@@ -164,8 +165,7 @@ static void test_a_product_that_the_library_refuses_later_is_still_right(void **
         }
         bench_close(b);
     }
-    answer(kept);
-    free(kept);
+    answer(given);
 }
 
 /* The residual is the library's C, with its own stride and alignment, and y is rounded once: only
@@ -176,8 +176,6 @@ static void test_the_residual_is_added_by_the_library_or_by_a_kernel(void **stat
 {
     (void)state;
     static const char *const answers[] = {NULL, "in_place", NULL};
-    const char *before = getenv("EMU_LT");
-    char *kept = before ? must_strdup(before) : NULL;
     for (DType t = BF16; t <= F16; t++) {
         Bench *b = bench_open(t, false);
         Tensor wide = put_drawn(b, NULL, ROWS, COLS + 16, 0);
@@ -192,8 +190,7 @@ static void test_the_residual_is_added_by_the_library_or_by_a_kernel(void **stat
         device_drop(&b->dev, wide);
         bench_close(b);
     }
-    answer(kept);
-    free(kept);
+    answer(given);
 }
 
 static bool asked_with(Bench *b, Tensor c, Tensor bias, Tensor aux, LtEpilogue epilogue)
@@ -224,8 +221,6 @@ static bool asked(Bench *b, Tensor bias, Tensor aux, LtEpilogue epilogue)
 static void test_lt_product_returns_false_for_an_invalid_epilogue(void **state)
 {
     (void)state;
-    const char *before = getenv("EMU_LT");
-    char *kept = before ? must_strdup(before) : NULL;
     for (int late = 0; late < 2; late++) {
         Bench *b = bench_open(BF16, false);
         answer(NULL);
@@ -241,8 +236,20 @@ static void test_lt_product_returns_false_for_an_invalid_epilogue(void **state)
         assert_false(asked_with(b, b->residual, NO_TENSOR, NO_TENSOR, LT_PLAIN));
         bench_close(b);
     }
-    answer(kept);
-    free(kept);
+    answer(given);
+}
+
+/* A library that adds parts of sums in the result may do so in f32 results, but not in others. */
+static void test_split_sums_may_be_added_in_f32_results_only(void **state)
+{
+    (void)state;
+    answer("split");
+    for (DType t = F32; t <= F16; t++) {
+        Bench *b = bench_open(t, false);
+        assert_true(asked(b, NO_TENSOR, NO_TENSOR, LT_PLAIN) == (t == F32));
+        bench_close(b);
+    }
+    answer(given);
 }
 
 /* gelu' is asked of the library only from compute capability 9.0 on. Otherwise the product is
@@ -380,11 +387,15 @@ int main(void)
         cmocka_unit_test(test_a_product_that_the_library_refuses_later_is_still_right),
         cmocka_unit_test(test_the_residual_is_added_by_the_library_or_by_a_kernel),
         cmocka_unit_test(test_lt_product_returns_false_for_an_invalid_epilogue),
+        cmocka_unit_test(test_split_sums_may_be_added_in_f32_results_only),
         cmocka_unit_test(test_gelu_backward_uses_the_epilogue_where_it_is_fast),
         cmocka_unit_test(test_an_invalid_product_without_epilogue_ends_the_program),
         cmocka_unit_test(test_a_misaligned_bias_or_aux_is_refused_without_a_plan),
         cmocka_unit_test(test_more_shapes_than_plans_are_right_and_plans_stay_bounded),
         cmocka_unit_test(test_tf32_is_used_only_for_f32_and_only_on_request),
     };
-    return cmocka_run_group_tests_name("products by cuBLASLt", tests, NULL, NULL);
+    given = getenv("EMU_LT") ? must_strdup(getenv("EMU_LT")) : NULL;
+    int failed = cmocka_run_group_tests_name("products by cuBLASLt", tests, NULL, NULL);
+    free(given);
+    return failed;
 }
