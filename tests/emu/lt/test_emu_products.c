@@ -139,8 +139,7 @@ static double forward(Bench *b, Epilogue epilogue)
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* How the emulated library responds by this program's environment. */
-static char *given;
+static char *given; /* how the environment lets the emulated library respond */
 
 /* Selects how the emulated library responds from now on; NULL means normally. */
 static void answer(const char *word)
