@@ -180,12 +180,15 @@ void op_normal(Device *dev, Tensor x, uint64_t seed, const Segment *part, double
  * tokens (N) i32. */
 void op_token_forward(Device *dev, Tensor x, Tensor table, Tensor tokens, int64_t first_row);
 /* Computes dtable (V', C) grad =/+= rows of dx (N, C) summed per token in ascending n. "=" zeroes
- * rows without a token. */
+ * rows without a token. The sums are in the compute type and rounded once. A CUDA device adds the
+ * rows of a token that occurs more than 256 times in parts of 256 first, the last one shorter, and
+ * then the sums of the parts, in ascending order: on every device the bits are always the same, but
+ * for such tokens those of CUDA are not the CPU's. */
 void op_token_backward(Device *dev, Tensor dtable, Tensor dx, Tensor tokens, int64_t first_row,
                        bool accumulate);
 /* Computes x (N, C) += row positions[n] of table (P, C). positions (N) i32. */
 void op_position_add(Device *dev, Tensor x, Tensor table, Tensor positions);
-/* Computes dtable (P, C) grad =/+= rows of dx (N, C) summed per position in ascending n. */
+/* Computes dtable (P, C) grad =/+= rows of dx (N, C) summed per position, as op_token_backward. */
 void op_position_backward(Device *dev, Tensor dtable, Tensor dx, Tensor positions, bool accumulate);
 
 /* ---- norm ------------------------------------------------------------------------------------ */

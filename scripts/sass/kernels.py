@@ -138,8 +138,9 @@ KERNELS = [
            lambda m: rows(m) * qkv_width(m) / 1024, lambda m: rows(m) * qkv_width(m), 2, shared=8192, loops=(1,)),
     elementwise('token_forward', 'embedding', 'token_forward_kernel<bf16,8>', 8, hidden, 4),
     elementwise('position_add', 'embedding', 'position_add_kernel<bf16,8>', 8, hidden, 6),
-    kernel('table_sums', 'embedding', 'table_sums_kernel<bf16,float,4>', 256, 4, '8 x 4 x 32 elements', lambda m: hidden(m) / 1024,
-           hidden, lambda m: 2 + 4 * m.V / rows(m), loops=(1,)),
+    # The loops over the parts of frequent tokens come first.
+    kernel('table_sums', 'embedding_backward', 'table_sums_kernel<bf16,float,4>', 256, 4, '8 x 4 x 32 elements', lambda m: hidden(m) / 1024,
+           hidden, lambda m: 2 + 4 * m.V / rows(m), loops=(0, 0, 1)),
     attention('flash_forward, head size 64', 'flash_forward', 'flash_forward_kernel<bf16,64>', 2,
               128, 64, 256, 2, (4, 4), 0),
     attention('flash_forward, head size 128', 'flash_forward', 'flash_forward_kernel<bf16,128>', 2,
@@ -219,7 +220,7 @@ def step_kernels(m, memory):
 def small_launches(m):
     """Returns how many launches of a step take a few microseconds: sums of partial sums, of norms and of biases; sorting of tokens
     and positions; sums of losses and squares, constants, the decision."""
-    return (2 * m.L + 1) + (4 * m.L + 5 if m.gpt else 0) + 5 + 4
+    return (2 * m.L + 1) + (4 * m.L + 7 if m.gpt else 0) + 7 + 4
 
 
 def products(m, memory):

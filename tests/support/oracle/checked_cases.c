@@ -258,6 +258,9 @@ static const OpCase check_cases[] = {
     {OP_token_forward, .n = 131, .cols = 1031, .table = 60, .first = 4},
     {OP_token_backward, .n = 131, .cols = 1031, .table = 60, .first = 4},
     {OP_token_backward, .n = 2111, .cols = 65, .table = 17, .accumulate = true},
+    /* Each row of the table occurs about 700 times. */
+    {OP_token_backward, .n = 2111, .cols = 64, .table = 3},
+    {OP_position_backward, .n = 2111, .cols = 65, .table = 3, .accumulate = true},
     {OP_position_add, .n = 131, .cols = 1031, .table = 40},
     {OP_position_backward, .n = 131, .cols = 1031, .table = 40, .accumulate = true},
     {OP_norm_forward, .n = 131, .cols = 1031, .bias = true},
