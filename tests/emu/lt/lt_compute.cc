@@ -1,7 +1,9 @@
 /* lt_compute.cc -- computes the products of the emulated cuBLASLt: sums in f32 in ascending order
  * of k, then the epilogue on the unrounded sums. OS threads compute one column of D at a time. With
- * TF32 the factors keep 10 bits of their mantissas. GELU is the tanh form. A bias gradient always
- * overwrites its vector, even if beta is 1. */
+ * TF32 the factors keep 10 bits of their mantissas. GELU is the tanh form, with EMU_LT=approximate
+ * that of a tanh that is wrong by up to 2^-11, with EMU_LT=erf the form with erf, and with
+ * EMU_LT=rounded that of the rounded sum. A bias gradient always overwrites its vector, even if
+ * beta is 1. */
 #include "tests/emu/lt/lt.h"
 
 #include "tests/emu/include/cuda_bf16.h"
@@ -35,6 +37,13 @@ static void set_element(uint32_t type, void *p, int64_t i, float x)
         ((__half *)p)[i] = __float2half_rn(x);
 }
 
+static float rounded(uint32_t type, float x)
+{
+    float bytes;
+    set_element(type, &bytes, 0, x);
+    return get_element(type, &bytes, 0);
+}
+
 static int64_t at(const EmuLtLayout *l, int64_t row, int64_t col, int64_t batch)
 {
     return batch * l->batch_stride +
@@ -46,15 +55,41 @@ static float element(const EmuLtLayout *l, const void *p, int64_t row, int64_t c
     return get_element(l->type, p, at(l, row, col, batch));
 }
 
-static float gelu(float x)
+/* The form of GELU that the epilogues use. */
+enum Form { TANH, APPROXIMATE, ERF, OF_ROUNDED };
+
+static Form form_asked_for(void)
 {
-    float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-    return 0.5f * x * (1.0f + tanhf(inner));
+    return emu_lt_asked_to_be("approximate") ? APPROXIMATE
+           : emu_lt_asked_to_be("erf")       ? ERF
+           : emu_lt_asked_to_be("rounded")   ? OF_ROUNDED
+                                             : TANH;
 }
 
-static float gelu_slope(float x)
+/* Returns tanh(x), or rounded to 11 bits: as far off as tanh.approx.f32 may be. */
+static float tanh_of(float x, Form form)
 {
-    float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x), t = tanhf(inner);
+    float t = tanhf(x);
+    uint32_t bits;
+    if (form != APPROXIMATE) return t;
+    memcpy(&bits, &t, sizeof bits);
+    bits = (bits + 0x1000) & ~0x1fffu;
+    memcpy(&t, &bits, sizeof t);
+    return t;
+}
+
+static float gelu(float x, Form form)
+{
+    float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    if (form == ERF) return 0.5f * x * (1.0f + erff(0.70710678f * x));
+    return 0.5f * x * (1.0f + tanh_of(inner, form));
+}
+
+static float gelu_slope(float x, Form form)
+{
+    if (form == ERF)
+        return 0.5f * (1.0f + erff(0.70710678f * x)) + 0.39894228f * x * expf(-0.5f * x * x);
+    float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x), t = tanh_of(inner, form);
     float inner_slope = 0.7978845608028654f * (1.0f + 3.0f * 0.044715f * x * x);
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner_slope;
 }
@@ -81,6 +116,7 @@ typedef struct {
     void *d;
     int64_t batch, next;
     const float *strips;
+    Form form;
 } Task;
 
 static float *strips_of(const EmuLtProblem *problem, const void *a, int64_t batch)
@@ -110,10 +146,11 @@ static float finish(const Task *task, float sum, int64_t row, int64_t col)
     if ((p->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0)
         x += get_element(d->type, p->bias, task->batch * p->bias_stride + row);
     if ((p->epilogue & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU)
-        return x * gelu_slope(get_element(d->type, p->aux, aux));
+        return x * gelu_slope(get_element(d->type, p->aux, aux), task->form);
     if ((p->epilogue & CUBLASLT_EPILOGUE_GELU) != 0) {
         if ((p->epilogue & 128) != 0) set_element(d->type, p->aux, aux, x);
-        return gelu(x);
+        if (task->form == OF_ROUNDED) x = rounded(d->type, x);
+        return gelu(x, task->form);
     }
     return (p->epilogue & CUBLASLT_EPILOGUE_RELU) != 0 ? fmaxf(x, 0.0f) : x;
 }
@@ -186,7 +223,7 @@ void emu_lt_compute(const EmuLtProblem *problem, float alpha, const void *a, con
     if (workers > MOST_WORKERS) workers = MOST_WORKERS;
     for (int64_t batch = 0; batch < problem->layout[LT_D]->batches; batch++) {
         float *strips = strips_of(problem, a, batch);
-        Task task = {problem, alpha, beta, a, b, c, d, batch, 0, strips};
+        Task task = {problem, alpha, beta, a, b, c, d, batch, 0, strips, form_asked_for()};
         pthread_t helper[MOST_WORKERS];
         int helpers = 0;
         while (helpers + 1 < workers &&

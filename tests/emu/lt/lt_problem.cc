@@ -7,7 +7,7 @@
  * "all_invalid" all products. With "broken" the library cannot be opened, with "full" creating a
  * product fails for lack of memory, and with "old" the library reports the major version before
  * that of the header. With "split" it offers only algorithms that add parts of a sum in the
- * result. */
+ * result. "approximate", "erf" and "rounded" change its GELU (lt_compute.cc). */
 #include "tests/emu/lt/lt.h"
 
 #include <stdlib.h>
