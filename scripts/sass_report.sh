@@ -168,7 +168,8 @@ offenders() {
         finds "products that wait for each other" "serialized due to"
         finds "too few resident blocks" "activation_forward_kernel<bf16,8,0>: 3 blocks fit"
         if find_disassembler >/dev/null; then
-            finds "a split store" "splitting_kernel<4>: split store"
+            finds "a split store" " splitting_kernel<4>: split store"
+            finds "a split store beside a whole one" "partly_splitting_kernel<4>: split store"
             finds "a call in an elementwise kernel" "dividing_kernel: call"
             finds "a wide multiply in a loop of copies" "multiplying_kernel: wide multiply"
             finds "a conversion in a loop of copies" "converting_kernel: wide multiply"

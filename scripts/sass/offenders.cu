@@ -30,6 +30,21 @@ template <int N> __global__ void splitting_kernel(volatile float *y, const float
     y[N * threadIdx.x + 3] = v.w;
 }
 
+/* Stores packs at once, but other ones in parts. */
+template <int N>
+__global__ void partly_splitting_kernel(float4 *y, volatile float *z, const float4 *x)
+{
+    float4 v = x[threadIdx.x];
+    if (v.x < 0) {
+        y[threadIdx.x * N] = make_float4(0, 0, 0, 0);
+    } else {
+        z[N * threadIdx.x] = v.x;
+        z[N * threadIdx.x + 1] = v.y;
+        z[N * threadIdx.x + 2] = v.z;
+        z[N * threadIdx.x + 3] = v.w;
+    }
+}
+
 /* Calls the function for exact divisions. */
 __global__ void dividing_kernel(float *y, const float *x)
 {
@@ -102,5 +117,6 @@ __global__ void __launch_bounds__(256, 1)
 
 template __global__ void sound_kernel<4>(float4 *, const float4 *);
 template __global__ void splitting_kernel<4>(volatile float *, const float4 *);
+template __global__ void partly_splitting_kernel<4>(float4 *, volatile float *, const float4 *);
 template __global__ void
 activation_forward_kernel<__nv_bfloat16, 8, ACTIVATION_GELU>(float4 *, const volatile float *);

@@ -6,6 +6,7 @@ import re
 import sass
 
 ELEMENTWISE = ('elementwise', 'memory')  # sources whose kernels only read, compute and write elements
+WHOLE = ELEMENTWISE + ('embedding', 'embedding_backward')  # sources whose packed kernels write nothing but whole packs
 # A fault: what is wrong, the source without .cu, the kernel's short name, and a description.
 SPLIT, CALL, WIDE = 'split store', 'call', 'wide multiply'
 
@@ -16,10 +17,12 @@ def is_packed(name):
     return bool(numbers) and int(numbers[0]) > 1
 
 
-def split_stores(code):
-    """Returns the number of narrow stores in a kernel that stores nothing as a whole pack of 16 or 8 bytes."""
+def split_stores(file, code):
+    """Returns the numbers of narrow stores, of at most 4 bytes, and of wide ones in a kernel. The narrow stores of kernels that also
+    write single numbers, beside wide stores of packs, do not count."""
     widths = [sass.width_of(i) for i in code if i.opcode.startswith('STG')]
-    return 0 if {16, 8} & set(widths) else sum(width <= 4 for width in widths)
+    wide = sum(width >= 8 for width in widths)
+    return (len(widths) - wide if file in WHOLE or not wide else 0), wide
 
 
 def wide_in_copies(code):
@@ -38,8 +41,9 @@ def faults_of(file, name, code):
     """Returns [(what is wrong, description)] for one kernel."""
     faults = []
     opcodes = {i.opcode.split('.')[0] for i in code}
-    if is_packed(name) and split_stores(code) >= 4:
-        faults.append((SPLIT, 'packs are stored in parts, by %d stores of at most 4 bytes and none of more' % split_stores(code)))
+    narrow, wide_stores = split_stores(file, code)
+    if is_packed(name) and narrow >= 4:
+        faults.append((SPLIT, 'packs are stored in parts, by %d stores of at most 4 bytes and %d of more' % (narrow, wide_stores)))
     if file in ELEMENTWISE and 'CALL' in opcodes:
         faults.append((CALL, 'an elementwise kernel calls a function, such as that of an exact division'))
     wide = wide_in_copies(code) if 'LDGSTS' in opcodes else []
