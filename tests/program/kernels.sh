@@ -20,7 +20,7 @@ else
     if grep -q 'machine code is not read' output; then
         skip "kernels: faults of machine code are found" "$(grep 'machine code is not read' output)"
     else
-        check "kernels: faults of machine code are found" test "$(grep -c '^found: ' output)" -eq 8
+        check "kernels: faults of machine code are found" test "$(grep -c '^found: ' output)" -eq 9
     fi
     check "kernels: doctor reports CUDA" bash -c "'$TRAIN' doctor | grep -Eq '^(ok|--) +cuda +(built in|cuda:)'"
     # The program starts without the libraries that come with a driver, a toolkit or a C++ compiler, so it must not link
