@@ -214,7 +214,7 @@ static rlim_t file_limit(void)
 }
 
 /* Threads with a GPU each may open as many files as the machine allows; processes raise their own
- * limit in gpus_agree. */
+ * limit in launch_processes. */
 static void test_the_file_limit_is_raised_for_ranks_with_a_gpu_each(void **state)
 {
     (void)state;
