@@ -179,8 +179,10 @@ static int rank_main(Comm *world, void *context)
         /* The version is part of the result, as different versions of NCCL differ in speed. */
         if (gpus == GPUS_EACH) nccl_version(r->transport, sizeof r->transport);
     }
-    comm_barrier(world); /* other ranks may still be reading this rank's memory */
+    /* Other ranks may still be reading this rank's memory, and releasing it may wait for the work
+     * of all devices (session_meet). */
     device_synchronize(&p.dev);
+    comm_barrier(world);
     comm_close(&all);
     device_release(&p.dev, p.x, 2 * (size_t)LARGEST);
     device_close(&p.dev);

@@ -380,7 +380,9 @@ void nccl_start(Comm *comm)
 void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout)
 {
     nccl_prepare(comm, dev, use, timeout);
+    comm_barrier(comm);
     nccl_start(comm);
+    comm_barrier(comm);
     nccl_use_first(comm);
 }
 

@@ -59,13 +59,14 @@ typedef struct {
  * have not arrived. comm_close closes both communicators. It must be called before the device is
  * closed, and waits for the device first. */
 void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout);
-/* Do the same in three steps, for a process with several communicators. Allocating or releasing
+/* Do the same in three steps, for ranks with several communicators. Allocating or releasing
  * memory of a device may wait for the work of other devices, such as an NCCL call that waits for a
  * rank that is allocating. So between the first NCCL call and the last allocation all ranks must
- * meet. nccl_prepare allocates everything. From then on device calls of `comm` move nothing, so
- * that computation can be warmed up between them. They are not counted. nccl_start connects, for
- * which NCCL allocates memory, and nccl_use_first uses each operation once. In these two NCCL
- * starts threads, so they hold signals (signals_hold in pool.h). */
+ * meet. nccl_connect lets the ranks of the group meet before nccl_start and after it. nccl_prepare
+ * allocates everything. From then on device calls of `comm` move nothing, so that computation can
+ * be warmed up between them. They are not counted. nccl_start connects, for which NCCL allocates
+ * memory, and nccl_use_first uses each operation once. In these two NCCL starts threads, so they
+ * hold signals (signals_hold in pool.h). */
 void nccl_prepare(Comm *comm, Device *dev, NcclUse use, double timeout);
 void nccl_start(Comm *comm);
 void nccl_use_first(Comm *comm);

@@ -10,8 +10,10 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -127,6 +129,49 @@ static void test_threads_that_nccl_starts_while_it_connects_receive_no_signals(v
     (void)state;
     fake_nccl_use();
     thread_ranks(2, 60, run_signals, NULL);
+}
+
+static const Backend *quick; /* the backend whose allocations alloc_late delays */
+static atomic_int too_soon;  /* how many of them ended after rank 0 had called NCCL */
+
+static void *alloc_late(Device *dev, size_t bytes)
+{
+    usleep(100000);
+    too_soon += *fake_nccl_log(0) != '\0';
+    return quick->alloc(dev, bytes);
+}
+
+/* Rank 1 is late with its memory, and so is the return of its CommInitRankConfig. */
+static void run_meetings(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    if (!open_device(world, &dev)) return;
+    Backend slow = *dev.backend;
+    slow.alloc = alloc_late;
+    if (world->rank == 1) {
+        quick = dev.backend;
+        dev.backend = &slow;
+    }
+    Comm all = comm_split(world, "all", 0, world->rank);
+    nccl_connect(&all, &dev, (NcclUse){NCCL_NO_MESSAGES, 0}, 60);
+    comm_close(&all);
+    device_close(&dev);
+}
+
+/* NCCL allocates memory while it connects, which may wait for the work of other devices. So nobody
+ * calls it before all have allocated what they need, and nobody uses it before all are connected.
+ */
+static void test_ranks_meet_before_and_after_they_connect(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    fake_nccl.late = 1 << 1;
+    fake_nccl.meeting = 1 << 0 | 1 << 1;
+    too_soon = 0;
+    thread_ranks(2, 60, run_meetings, NULL);
+    assert_int_equal(too_soon, 0);
+    assert_int_equal(atomic_load(&fake_nccl.early), 0);
 }
 
 /* In a line the first and the last rank open no connection to each other. */
@@ -380,6 +425,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_connecting_uses_each_operation_once),
+        cmocka_unit_test(test_ranks_meet_before_and_after_they_connect),
         cmocka_unit_test(test_threads_that_nccl_starts_while_it_connects_receive_no_signals),
         cmocka_unit_test(test_messages_in_a_line_do_not_connect_its_ends),
         cmocka_unit_test(test_each_collective_of_a_device_calls_its_nccl_function),

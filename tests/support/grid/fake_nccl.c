@@ -29,7 +29,7 @@ struct NcclHandle {
 
 FakeNccl fake_nccl;
 
-enum { MOST_RANKS = 8, LOG_BYTES = 65536 };
+enum { MOST_RANKS = 8, LOG_BYTES = 65536, MICROSECONDS_LATE = 100000 };
 static struct {
     pthread_mutex_t mutex; /* protects the other fields */
     Meeting *meetings;
@@ -151,6 +151,8 @@ static NcclResult fake_comm_init(NcclHandle **comm, int ranks, NcclId id, int ra
     made->meeting = meeting_of((int)strtol(id.internal, NULL, 10), ranks);
     made->comm = local_world_join(made->meeting->world, rank);
     comm_barrier(&made->comm);
+    if (fake_nccl.late >> log_rank() & 1) usleep(MICROSECONDS_LATE);
+    atomic_fetch_or(&fake_nccl.returned, 1 << log_rank());
     *comm = made;
     return NCCL_SUCCESS;
 }
@@ -235,6 +237,8 @@ static NcclResult fake_all_reduce(const void *from, void *to, size_t count, Nccl
     (void)stream;
     int result = called("AllReduce", " %zu type %d op %d%s", count, (int)type, (int)op,
                         from == to ? " in place" : "");
+    if (fake_nccl.meeting & ~atomic_load(&fake_nccl.returned))
+        atomic_fetch_add(&fake_nccl.early, 1);
     if (result >= 0) return (NcclResult)result;
     if (moves(comm))
         comm_all_reduce(&comm->comm, NULL, tensor(to, count, type),

@@ -16,6 +16,10 @@ typedef struct {
     NcclResult result;
     const char *blocks; /* the function of this name never returns on this rank */
     int blocks_on;
+    int late;               /* a bit for each rank on which CommInitRankConfig returns late */
+    atomic_int returned;    /* a bit for each rank (log_rank) that has returned from it */
+    int meeting;            /* ranks that must have returned before AllReduce is called */
+    atomic_int early;       /* how often it was called before */
     const char *last_error; /* the text that ncclGetLastError returns */
     bool detached;          /* collectives return at once and send nothing */
     atomic_int async;       /* the asynchronous NcclResult of every communicator */
