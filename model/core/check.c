@@ -26,6 +26,8 @@ static struct {
     void *context;
     _Atomic(bool (*)(void *context, ExitCode code)) claim;
     _Atomic(void *) claim_context;
+    _Atomic(void (*)(void *context)) spoken;
+    _Atomic(void *) spoken_context;
 } ends = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 /* In the thread whose failure ends the process: the exit code. -1 in all other threads. */
 static _Thread_local int ending_with = -1;
@@ -48,6 +50,20 @@ void ends_set_claim(bool (*claim)(void *context, ExitCode code), void *context)
     atomic_store(&ends.claim, NULL);
     atomic_store(&ends.claim_context, context);
     atomic_store(&ends.claim, claim);
+}
+
+void ends_set_spoken(void (*spoken)(void *context), void *context)
+{
+    atomic_store(&ends.spoken, NULL);
+    atomic_store(&ends.spoken_context, context);
+    atomic_store(&ends.spoken, spoken);
+}
+
+/* An error message has been printed. */
+static void note_spoken(void)
+{
+    void (*spoken)(void *context) = atomic_load(&ends.spoken);
+    if (spoken) spoken(atomic_load(&ends.spoken_context));
 }
 
 void ends_wait(void)
@@ -135,6 +151,7 @@ static void print_sentence(ExitCode code, const Sentence *s, const char *fmt, va
         print_error(code, "%s; raise ulimit -n", s->text);
     else
         log_prefixed(stderr, "error", (int)code, fmt, args);
+    note_spoken();
 }
 
 void fail(ExitCode code, const char *fmt, ...)
@@ -172,6 +189,7 @@ void check_failed(const char *file, int line, const char *condition, const char 
     va_start(args, fmt);
     log_prefixed(stderr, "bug", (int)EXIT_BUG, fmt, args);
     va_end(args);
+    note_spoken();
     end_shared(EXIT_BUG);
     fflush(stderr);
     _Exit((int)EXIT_BUG);

@@ -41,6 +41,9 @@ void ends_set_flush(void (*flush)(void *context), void *context);
  * print anything, with the exit code of the end. It returns whether this is the first failure of
  * all ranks; if not, the process only waits for ends_now. */
 void ends_set_claim(bool (*claim)(void *context, ExitCode code), void *context);
+/* Sets the hook that is called whenever this process has printed an error message; NULL removes it.
+ */
+void ends_set_spoken(void (*spoken)(void *context), void *context);
 /* Ends the process without a message: runs the flush hook and calls _exit. For the thread that
  * hears that another rank has failed. */
 void ends_now(ExitCode code) __attribute__((noreturn));

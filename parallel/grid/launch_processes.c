@@ -71,6 +71,12 @@ static void send_result(const Launcher *l, int code)
     }
 }
 
+static void note_spoken(void *context)
+{
+    RankNote *note = context;
+    atomic_store(&note->spoken, true);
+}
+
 static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
     __attribute__((noreturn));
 static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
@@ -81,6 +87,7 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher_process) _exit(EXIT_PEER_LOST);
     prepare_signals(l);
+    ends_set_spoken(note_spoken, &l->note[rank]);
     gpus_prepare_process(rank);
     close(l->result[0]);
     if (rank > 0) close(l->result[1]);
@@ -91,7 +98,7 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
     int code = body(&world, context);
     comm_close(&world);
     ends_share(false);
-    atomic_store(&l->left[rank], true);
+    atomic_store(&l->note[rank].left, true);
     if (rank == 0) {
         /* Perhaps its reader is slow. After the result this process has a limited time to end. */
         fflush(stdout);

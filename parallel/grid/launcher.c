@@ -97,13 +97,13 @@ static void note_end(Launcher *l, int r, int status)
     rank->status = status;
     l->running--;
     receive_result(l);
-    if (r > 0) socket_links_report_end(l->links, r, status);
+    if (r > 0) socket_links_report_end(l->links, r, status, atomic_load(&l->note[r].spoken));
     if (l->returned) return;
     if (r == 0) note_signal_of_rank_0(l);
     if (l->fatal || l->first >= 0 || rank->killed) return;
     /* A rank that has left the world cannot harm the others. Rank 0 still has to send the result.
      */
-    if (r > 0 && (exit_code(rank) == EXIT_OK || l->left[r])) return;
+    if (r > 0 && (exit_code(rank) == EXIT_OK || l->note[r].left)) return;
     l->first = r;
     limit_end(l, SECONDS_TO_END);
 }
@@ -203,9 +203,9 @@ void launcher_prepare(Launcher *l)
 {
     static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP};
     struct sigaction was;
-    l->left = mmap(NULL, LAUNCH_MAX_RANKS * sizeof *l->left, PROT_READ | PROT_WRITE,
+    l->note = mmap(NULL, LAUNCH_MAX_RANKS * sizeof *l->note, PROT_READ | PROT_WRITE,
                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (l->left == MAP_FAILED)
+    if (l->note == MAP_FAILED)
         fail(EXIT_NO_MEMORY, "no memory that the ranks share: %s", strerror(errno));
     sigemptyset(&l->passed);
     sigemptyset(&l->signals);
@@ -276,18 +276,47 @@ static void warn_of_ends(const Launcher *l)
 /* Whether a rank has ended because the connection to rank 0 broke, without a word. */
 static bool rank_0_was_lost(const Launcher *l)
 {
-    for (int r = 1; r < l->ranks; r++)
-        if (!l->rank[r].killed && exit_code(&l->rank[r]) == EXIT_PEER_LOST) return true;
+    for (int r = 1; r < l->ranks; r++) {
+        int status = l->rank[r].status;
+        if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_PEER_LOST) return true;
+    }
     return false;
 }
 
+/* Returns a rank that has printed why it ends, the first one that failed if that did; NULL: none.
+ */
+static const RankProcess *speaker(const Launcher *l)
+{
+    for (int i = -1; i < l->ranks; i++) {
+        int r = i < 0 ? l->first : i;
+        if (l->note[r].spoken && ended_badly(&l->rank[r])) return &l->rank[r];
+    }
+    return NULL;
+}
+
+/* All end with `code`, and nobody has said why. Writes to text which rank was killed meanwhile, if
+ * one was: rank 0 had let it speak. */
+static void name_silenced(const Launcher *l, int code, char *text, size_t n)
+{
+    int r = 0;
+    while (r < l->ranks && !died(&l->rank[r]))
+        r++;
+    if (r == l->ranks) return;
+    int by = WTERMSIG(l->rank[r].status);
+    snprintf(
+        text, n,
+        "the process of rank %d was killed by signal %d (%s) before it could say why all ranks "
+        "end with code %d",
+        r, by, strsignal(by), code);
+}
+
 /* Returns the exit code of a launch that has failed. Writes to text how a rank has ended, if no
- * rank could say so because rank 0's process was not able to; else "". */
+ * rank could say why all end; else "". */
 static int explain(const Launcher *l, char *text, size_t n)
 {
     const RankProcess *zero = &l->rank[0], *first = &l->rank[l->first];
     bool first_died = died(first) && WIFSIGNALED(zero->status);
-    const RankProcess *dead = first_died ? first : zero;
+    const RankProcess *dead = first_died ? first : zero, *spoken = speaker(l);
     *text = '\0';
     if (l->too_late) {
         snprintf(text, n,
@@ -296,6 +325,7 @@ static int explain(const Launcher *l, char *text, size_t n)
                  l->stood, l->options->timeout);
         return EXIT_HANG;
     }
+    if (spoken) return exit_code(spoken);
     if (died(dead)) {
         int by = WTERMSIG(dead->status);
         snprintf(text, n, "the process of rank %d was killed by signal %d (%s)",
@@ -313,7 +343,8 @@ static int explain(const Launcher *l, char *text, size_t n)
                  WEXITSTATUS(zero->status));
         return EXIT_PEER_LOST;
     }
-    return exit_code(first);
+    name_silenced(l, WEXITSTATUS(zero->status), text, n);
+    return WEXITSTATUS(zero->status);
 }
 
 /* Prints what there is to say, unless nobody reads it. Returns the exit code of the launch. */
@@ -343,7 +374,7 @@ int launcher_end(Launcher *l)
     CHECK(l->returned || l->fatal || l->first >= 0, "%d ranks have ended without a cause",
           l->ranks);
     if (l->fatal == 0) code = report_ends(l);
-    munmap(l->left, LAUNCH_MAX_RANKS * sizeof *l->left);
+    munmap(l->note, LAUNCH_MAX_RANKS * sizeof *l->note);
     sigaction(SIGCHLD, &l->child, NULL);
     if (l->fatal) {
         sigset_t fatal;

@@ -12,6 +12,12 @@
 /* Signals that could not be passed on yet; more than these are dropped. */
 enum { LAUNCHER_UNSENT = 8 };
 
+/* What a rank leaves for the launcher, in memory that both share. */
+typedef struct {
+    atomic_bool left;   /* it has left the world properly */
+    atomic_bool spoken; /* it has printed an error message */
+} RankNote;
+
 typedef struct {
     pid_t process; /* 0: not started */
     bool ended, stopped;
@@ -26,7 +32,7 @@ typedef struct {
     int result[2]; /* the pipe on which rank 0 sends its code and options->result */
     char received[sizeof(int) + LAUNCH_RESULT_BYTES];
     size_t bytes;            /* how much of it has arrived */
-    atomic_bool *left;       /* [ranks], shared with the ranks: it has left the world properly */
+    RankNote *note;          /* [ranks] */
     sigset_t signals, usual; /* the signals that are waited for; the mask before */
     struct sigaction child;  /* what SIGCHLD did before */
     RankProcess rank[LAUNCH_MAX_RANKS];
@@ -46,7 +52,7 @@ typedef struct {
 
 /* Returns the real-time signal by which other signals are passed on to rank 0. */
 int launcher_signal(void);
-/* Before the first rank starts: blocks the signals that launcher_wait takes, and makes l->left. */
+/* Before the first rank starts: blocks the signals that launcher_wait takes, and makes l->note. */
 void launcher_prepare(Launcher *l);
 /* Sends a signal to all ranks that run. */
 void launcher_kill(const Launcher *l, int number);

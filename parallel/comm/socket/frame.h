@@ -55,8 +55,8 @@ typedef enum {
 typedef struct {
     int32_t kind;
     int32_t rank;
-    int32_t code; /* exit code, or the wait status of an ended process */
-    int32_t zero;
+    int32_t code;   /* exit code, or the wait status of an ended process */
+    int32_t spoken; /* of an ENDED: the process has printed an error message */
     uint64_t asked; /* of an ASK: its number */
 } SocketPacket;
 

@@ -177,6 +177,8 @@ static void listen_to_launcher(SocketHub *hub)
         listen_to(hub, packet.rank); /* its goodbye came before */
         rank->ended = rank->known = true;
         rank->status = packet.code;
+        rank->spoken = packet.spoken;
+        rank->order = hub->reported++;
     }
 }
 

@@ -19,8 +19,10 @@ typedef struct {
     SocketWait wait;
     uint64_t asked; /* the question that its latest report answers */
     bool left;
-    bool ended, known; /* its process has ended; with this wait status, if known */
-    int status;
+    bool ended, known; /* its process has ended; the launcher has reported it, with this: */
+    int status;        /* the wait status */
+    bool spoken;       /* it has printed an error message */
+    int order;         /* how many had been reported before */
     double ended_for;  /* seconds since then */
     uint64_t timed;    /* the wait that `patience` belongs to */
     double limit;      /* how many seconds a wait of this rank may take */
@@ -39,6 +41,7 @@ struct SocketHub {
     int ranks;
     double timeout;
     atomic_int claimed; /* the rank whose failure speaks; -1: none */
+    int reported;       /* how many processes the launcher has reported as ended */
     SocketHubRank rank[COMM_MAX_RANKS];
     SocketHubGroup group[HUB_GROUPS];
     int groups;

@@ -137,7 +137,11 @@ static void end_for_ended(SocketHub *hub, int rank)
 {
     enum { MOST_SECONDS = 4 }; /* the message may wait for the reader of a console */
     const SocketHubRank *r = &hub->rank[rank];
-    if (!socket_hub_claim(hub, 0, EXIT_PEER_LOST)) return;
+    /* It could not claim before it had joined the world. */
+    bool said = r->known && r->spoken && WIFEXITED(r->status) && WEXITSTATUS(r->status) != EXIT_OK;
+    int code = said ? WEXITSTATUS(r->status) : (int)EXIT_PEER_LOST;
+    if (!socket_hub_claim(hub, 0, code)) return;
+    if (said) ends_now((ExitCode)code);
     guard_end_within(MOST_SECONDS, EXIT_PEER_LOST);
     speak_for(hub, rank);
     if (r->known && WIFSIGNALED(r->status))
@@ -153,14 +157,21 @@ static void end_for_ended(SocketHub *hub, int rank)
     ends_now(EXIT_PEER_LOST);
 }
 
+/* Ends the program if the process of a rank has ended. If several have, the launcher's reports tell
+ * which was the first. */
 static void judge_ended(SocketHub *hub, double passed)
 {
+    int first = -1;
     for (int i = 1; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];
         if (!r->ended || r->left) continue;
         r->ended_for += passed;
-        if (r->known || r->ended_for >= REPORT) end_for_ended(hub, i);
+        if (!r->known && r->ended_for < REPORT) continue;
+        const SocketHubRank *best = first < 0 ? NULL : &hub->rank[first];
+        bool sooner = best != NULL && r->known && (!best->known || r->order < best->order);
+        if (best == NULL || sooner) first = i;
     }
+    if (first >= 0) end_for_ended(hub, first);
 }
 
 /* The rank waits for one that has left. Returns whether it still does after it has received all

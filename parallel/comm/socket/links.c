@@ -92,9 +92,9 @@ void socket_links_release(SocketLinks *links)
     }
 }
 
-void socket_links_report_end(SocketLinks *links, int rank, int status)
+void socket_links_report_end(SocketLinks *links, int rank, int status, bool spoken)
 {
-    SocketPacket packet = {.kind = PACKET_ENDED, .rank = rank, .code = status};
+    SocketPacket packet = {.kind = PACKET_ENDED, .rank = rank, .code = status, .spoken = spoken};
     /* If it cannot be sent, rank 0 has ended or is stopped. Then the launcher itself ends all. */
     send(links->launcher[0], &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL);
 }

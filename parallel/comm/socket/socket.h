@@ -20,8 +20,8 @@ void socket_links_name(SocketLinks *links, int rank, const char *place);
 /* In the launcher, after all forks: closes the ranks' ends. */
 void socket_links_release(SocketLinks *links);
 /* In the launcher: reports to rank 0 that the process of `rank` has ended with this wait status (as
- * from waitpid). Never blocks. */
-void socket_links_report_end(SocketLinks *links, int rank, int status);
+ * from waitpid). `spoken`: it has printed an error message. Never blocks. */
+void socket_links_report_end(SocketLinks *links, int rank, int status, bool spoken);
 void socket_links_destroy(SocketLinks *links);
 
 /* In a rank's process, once: starts the service thread and returns the communicator of all ranks.

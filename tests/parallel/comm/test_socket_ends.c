@@ -2,7 +2,9 @@
  * killed, or ends too early, and that only the first failure speaks. What threads do, too, is
  * tested by the other files of this folder with TEST_RANKS=processes. */
 #include "model/core/check.h"
+#include "parallel/comm/socket/socket.h"
 #include "tests/support/device/late_device.h"
+#include "tests/support/files/child.h"
 #include "tests/support/grid/process_ends.h"
 
 #include <errno.h>
@@ -320,9 +322,34 @@ static void test_ranks_that_are_processes_end_with_one_code_and_one_message(void
             process_expect_end(&ends[i], ends[i].code == 0 ? STOPPED : 0);
 }
 
+/* Rank 0 finds both deaths when it joins the world. */
+static void join_after_two_deaths(void *context)
+{
+    char err[256];
+    SocketLinks *links = socket_links_create(3, err, sizeof err);
+    (void)context;
+    CHECK(links != NULL, "%s", err);
+    socket_links_name(links, 2, "dp 2");
+    socket_links_report_end(links, 2, SIGKILL, false);
+    socket_links_report_end(links, 1, SIGKILL, false);
+    ends_share(true);
+    (void)socket_world_join(links, 0, 0);
+    pause();
+}
+
+static void test_of_two_ranks_the_one_that_died_first_is_named(void **state)
+{
+    char text[512];
+    (void)state;
+    assert_int_equal(child_run(join_after_two_deaths, NULL, text, sizeof text), EXIT_PEER_LOST);
+    assert_string_equal(
+        text, "error[87] rank 2 dp 2: the process of this rank was killed by signal 9 (Killed)\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_of_two_ranks_the_one_that_died_first_is_named),
         cmocka_unit_test(test_ranks_that_are_processes_end_with_one_code_and_one_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

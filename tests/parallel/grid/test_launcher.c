@@ -2,6 +2,7 @@
  * themselves: several faults at once, stopped ranks, and ranks that only had to exit. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "parallel/comm/socket/socket.h"
 #include "parallel/grid/launch.h"
 #include "tests/support/files/child.h"
 #include "tests/support/grid/launched_ranks.h"
@@ -74,6 +75,48 @@ static int leave_by_exit(Comm *world, void *context)
     (void)context;
     comm_barrier(world);
     if (world->rank == 0) _exit(3);
+    comm_barrier(world);
+    return EXIT_OK;
+}
+
+/* A rank that fails before it has joined the world cannot ask rank 0 whether it may speak. */
+static int early = -1; /* the rank; -1: none */
+Comm __real_socket_world_join(SocketLinks *links, int rank, double timeout);
+Comm __wrap_socket_world_join(SocketLinks *links, int rank, double timeout);
+
+Comm __wrap_socket_world_join(SocketLinks *links, int rank, double timeout)
+{
+    if (rank == early) fail(EXIT_NO_MEMORY, "no memory for the world");
+    return __real_socket_world_join(links, rank, timeout);
+}
+
+static void first_is_early(void)
+{
+    early = 0;
+}
+
+static void last_is_early(void)
+{
+    early = RANKS - 1;
+}
+
+static ssize_t die_instead(void *cookie, const char *bytes, size_t n)
+{
+    (void)cookie, (void)bytes;
+    raise(SIGKILL);
+    return (ssize_t)n;
+}
+
+/* Rank 0 lets the last rank speak, which dies before it has said anything. */
+static int fail_without_a_word(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == RANKS - 1) {
+        stderr = fopencookie(NULL, "w", (cookie_io_functions_t){.write = die_instead});
+        setvbuf(stderr, NULL, _IONBF, 0);
+        fail(EXIT_DAMAGED, "a file is torn");
+    }
     comm_barrier(world);
     return EXIT_OK;
 }
@@ -176,6 +219,13 @@ static void test_faults_of_which_rank_0_cannot_speak(void **state)
          "error[87] the process of rank 2 was killed by signal 9 (Killed)\n"},
         {leave_by_exit, LONG, NULL, EXIT_PEER_LOST,
          "error[87] the process of rank 0 ended with code 3 before its work was done\n"},
+        {launched_wait, LONG, first_is_early, EXIT_NO_MEMORY,
+         "error[90] rank 0 dp 0: no memory for the world\n"},
+        {launched_wait, LONG, last_is_early, EXIT_NO_MEMORY,
+         "error[90] rank 2 dp 2: no memory for the world\n"},
+        {fail_without_a_word, LONG, NULL, EXIT_DAMAGED,
+         "error[65] the process of rank 2 was killed by signal 9 (Killed) before it could say why "
+         "all ranks end with code 65\n"},
         {write_to_nobody, LONG, NULL, -SIGPIPE, ""},
         {stop_one_for_which_nobody_waits, 0.5, NULL, EXIT_HANG,
          "longer than parallel.timeout (0.5 s) allows\n"},

@@ -103,7 +103,7 @@ static int wait_for_all(SocketLinks *links, int ranks)
         if (rank >= 0) stopped[rank] = WIFSTOPPED(status);
         if (rank >= 0 && !WIFSTOPPED(status) && !WIFCONTINUED(status)) {
             left--;
-            socket_links_report_end(links, rank, status);
+            socket_links_report_end(links, rank, status, false);
             if (code == 0 && status != 0) {
                 code = WIFEXITED(status) ? WEXITSTATUS(status) : (int)EXIT_PEER_LOST;
                 failed = seconds_now();
