@@ -66,13 +66,6 @@ fi
 . "$(dirname "$0")/cuda_lib.sh"
 wanted=() tbparse=${XDG_CACHE_HOME:-${HOME:-}/.cache}/train.c-tbparse need_tbparse=''
 disassemblers=$(disassemblers) need_disassemblers=''
-# cuobjdump of a newer toolkit reads the code of older compilers.
-if [ -n "$need_disassemblers" ]; then
-    python3 -m venv "$disassemblers" &&
-        "$disassemblers/bin/python" -m pip install -q --disable-pip-version-check --no-compile --retries 1 --no-deps --require-hashes \
-            -r "$(dirname "$0")/sass/disassemblers.txt" &&
-        chmod +x "$disassemblers"/lib/python3*/site-packages/nvidia/cu*/bin/* && touch "$disassemblers/complete"
-fi
 if [ $mode = all ]; then
     has chromium-headless-shell || has chromium || wanted+=(chromium-headless-shell)
     [ -e "$tbparse/complete" ] || need_tbparse=tbparse

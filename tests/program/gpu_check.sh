@@ -63,6 +63,11 @@ mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//'
 grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" | grep -v 'if (gpus < 2) skip_because' >skips
 check "gpu_check: the items' tests skip only if GPUs are missing: $(head -n 1 skips)" test "${#sources[@]}" -gt 10 -a ! -s skips
 
+# Left out are tests of the CPU alone, and those that need an emulated library or several GPUs.
+mapfile -t tests < <(cd "$root/tests" && find kernels cuda -name 'test_*.c*' | sed 's/\.cu*$//' | grep -vE '/test_(vmath|ops_grad|nccl_grids|nccl_streams)$')
+for name in "${tests[@]}"; do grep -qE " ${name}[ |]" "$copy/scripts/gpu_items.sh" || echo "$name"; done >without
+check "gpu_check: every test of kernels belongs to an item: $(head -n 1 without)" test "${#tests[@]}" -gt 20 -a ! -s without
+
 check "gpu_check: no item may take longer than a minute" test "$("$script" --list | awk '$2 > 60' | wc -l)" -eq 0
 
 # ---- items
@@ -77,8 +82,8 @@ check "gpu_check: a failing item is printed with its exit code" grep -q '^FAIL *
 check "gpu_check: the item after a failing one runs" grep -q '^ok *goldens .*2 tests' output
 check "gpu_check: the device is printed" grep -q '^ok *doctor .* cuda: a stand-in$' output
 check "gpu_check: each line of output belongs to an item" test "$(grep -cvE '^(ok|FAIL|skip) |^      \|' output)" -eq 1
-check "gpu_check: the last line counts a failing, two passing and a skipped item" test "$(tail -n 1 output)" = \
-    "2 passed, 1 failed, 1 skipped"
+check "gpu_check: the last line counts a failing, two passing and two skipped items" test "$(tail -n 1 output)" = \
+    "2 passed, 1 failed, 2 skipped"
 check "gpu_check: the results of passing items are kept" grep -q '^ok *goldens .*2 tests' "$results"
 expect_code "gpu_check: --out needs a folder" 64 "$script" ops --out
 expect_code "gpu_check: --out keeps the results although an item fails" 1 "$script" --out kept/here ops goldens
