@@ -79,8 +79,10 @@ static void pass(WatchedGroup *g, double seconds)
     }
     g->seen = looks;
     g->oldest = waits ? finished : -1;
-    g->call[0] = waits ? g->call[0] : '\0';
-    if (waits) describe_oldest(g, is_new);
+    if (waits)
+        describe_oldest(g, is_new);
+    else
+        g->call[0] = '\0';
 }
 
 static void copy(WatchedGroup *g, WatchedCall *call)

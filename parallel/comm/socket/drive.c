@@ -85,7 +85,7 @@ static void report(SocketGroup *group, const Pass *pass, uint64_t number)
     char text[128];
     SocketWait wait = {.waits = 1,
                        .unlimited = group->unlimited,
-                       .meets = world->messages == NULL && group->meeting,
+                       .meets = group->meeting,
                        .wait = number,
                        .group = group->share.id,
                        .who = pass->who,

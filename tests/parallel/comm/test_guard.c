@@ -17,6 +17,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -134,33 +135,84 @@ static void describe_wait(const void *context, char *text, size_t n)
     snprintf(text, n, "%s", (const char *)context);
 }
 
-static void one_of_two_watches_remains(void *context)
+static GuardWatch watch_of(void *wait)
 {
-    GuardWatch watch[2];
-    (void)context;
-    for (int i = 0; i < 2; i++)
-        watch[i] = (GuardWatch){.context = i == 0 ? "the first wait" : "the second wait",
-                                .rank = i,
-                                .timeout = 0.2,
-                                .holder = "nobody",
-                                .turn = no_progress,
-                                .describe = describe_wait};
-    guard_set_grace(0.1);
-    guard_add(&watch[0]);
-    guard_add(&watch[1]);
-    guard_remove(&watch[1]);
-    alarm(10); /* ends the process if the guard does not */
+    return (GuardWatch){.context = wait,
+                        .timeout = 0.2,
+                        .holder = "nobody",
+                        .turn = no_progress,
+                        .describe = describe_wait};
+}
+
+static void hang(void)
+{
+    alarm(30); /* ends the process if the guard does not */
     standing_device_hang();
 }
 
-static void test_the_guard_holds_the_watches_that_remain_when_one_is_removed(void **state)
+static void one_of_two_watches_is_removed(void *context)
 {
-    char text[256];
-    (void)state;
-    assert_int_equal(child_run(one_of_two_watches_remains, NULL, text, sizeof text), EXIT_HANG);
-    assert_string_equal(text, "error[86] the first wait: rank 0 has waited 0.3 s (parallel.timeout "
+    GuardWatch removed = watch_of("the removed wait"), kept = watch_of(context);
+    guard_set_grace(0.1);
+    guard_add(&kept);
+    guard_add(&removed);
+    guard_remove(&removed);
+    hang();
+}
+
+static atomic_bool looked;
+
+static int64_t nothing_is_awaited(const void *context)
+{
+    (void)context;
+    atomic_store(&looked, true);
+    return 0;
+}
+
+/* The thread of the guard does not run in a process that is forked from a watched one. */
+static void a_watched_process_forks(void *context)
+{
+    GuardWatch parent = watch_of("the wait of the parent"), child = watch_of(context);
+    int status = 0;
+    parent.turn = nothing_is_awaited;
+    guard_set_grace(0.1);
+    guard_add(&parent);
+    while (!atomic_load(&looked)) /* ASan can hang if a process forks while it starts a thread */
+        usleep(1000);
+    pid_t process = fork();
+    if (process == 0) {
+        guard_add(&child);
+        hang();
+    }
+    if (waitpid(process, &status, 0) != process) _exit(1);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+static void expect_the_only_wait(ChildBody body)
+{
+    char wait[] = "the only wait", text[256];
+    assert_int_equal(child_run(body, wait, text, sizeof text), EXIT_HANG);
+    assert_string_equal(text, "error[86] the only wait: rank 0 has waited 0.3 s (parallel.timeout "
                               "and 0.1 s more), and nobody, which holds the deadline, does not "
                               "answer\n");
+}
+
+static void test_the_guard_ends_the_wait_that_is_left_when_another_is_removed(void **state)
+{
+    (void)state;
+    expect_the_only_wait(one_of_two_watches_is_removed);
+}
+
+void __tsan_init(void) __attribute__((weak));
+
+static void test_the_guard_ends_a_wait_of_a_process_forked_from_a_watched_one(void **state)
+{
+    (void)state;
+    if (__tsan_init) {
+        print_message("skipped: TSan starts no thread in a child of a process with threads\n");
+        skip();
+    }
+    expect_the_only_wait(a_watched_process_forks);
 }
 
 /* ---- the end of a process -------------------------------------------------------------------- */
@@ -196,7 +248,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_guard_ends_a_process_whose_deadlines_are_not_held),
         cmocka_unit_test(test_the_guard_ends_no_wait_whose_deadline_is_held_elsewhere),
-        cmocka_unit_test(test_the_guard_holds_the_watches_that_remain_when_one_is_removed),
+        cmocka_unit_test(test_the_guard_ends_the_wait_that_is_left_when_another_is_removed),
+        cmocka_unit_test(test_the_guard_ends_a_wait_of_a_process_forked_from_a_watched_one),
         cmocka_unit_test(test_a_failure_ends_within_five_seconds_without_an_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
