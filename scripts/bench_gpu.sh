@@ -5,8 +5,11 @@
 #
 #   scripts/bench_gpu.sh [FILE]        writes the table to FILE (default out/bench/gpu.md) and prints it
 #   scripts/bench_gpu.sh --out DIR     writes it to DIR/bench_gpu.md, and what the measurements printed to DIR/bench_gpu.tar.gz
+#   scripts/bench_gpu.sh --choices ... measures instead what the program chooses by itself on a GPU: steps of GPT-2 124M with
+#                                      several chunks of the head, with GELU in the product and after it, and of few sequences
 #
-# Each measurement is stopped after its limit: 60 seconds for a step and for the ops, 100 for PyTorch, which measures for 60.
+# Each measurement is stopped after its limit: 60 seconds for a step and for the ops, 30 with --choices, 100 for PyTorch, which
+# measures for 60.
 # PYTHON: the interpreter that has torch (default python3). Exit codes: 0 success, 1 a measurement failed, 69 no nvcc or no GPU.
 # BENCH_TRAIN=PROGRAM: measures that program instead of building one; BENCH_LIMIT: the limit of every measurement in seconds
 # (these are for tests of this script).
@@ -14,7 +17,11 @@ set -u
 here=$PWD
 cd "$(dirname "$0")/.." || exit 71
 . scripts/cuda_lib.sh
-keep_in=''
+keep_in='' named=bench_gpu limit=60
+if [ "${1:-}" = --choices ]; then
+    named=bench_choices limit=30
+    shift
+fi
 case ${1:-} in
 --help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
 --out)
@@ -23,7 +30,7 @@ case ${1:-} in
     ;;
 -*) echo "bench_gpu: unknown option $1 (see --help)" >&2; exit 64 ;;
 esac
-file=${keep_in:+$keep_in/bench_gpu.md} file=${file:-${1:-out/bench/gpu.md}}
+file=${keep_in:+$keep_in/$named.md} file=${file:-${1:-out/bench/gpu.md}}
 length=1024
 
 no_gpu() {
@@ -68,7 +75,7 @@ steps() {
     batch=$3
     for key in "${@:4}"; do sets+=(--set "$key"); done
     while true; do
-        measure "$name" 60 "$train" bench step "$config" --set device=cuda --set bf16.enabled=true --set "data.seq_length=$length" \
+        measure "$name" $limit "$train" bench step "$config" --set device=cuda --set bf16.enabled=true --set "data.seq_length=$length" \
             "${sets[@]}" --set "train_micro_batch_size_per_gpu=$batch" --json
         code=$?
         [ $code -eq 90 ] && [ "$batch" -gt 1 ] || return $code
@@ -115,6 +122,42 @@ ops_rows() {
     sed -nE 's/^(.*[^ ]) +([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.]+)$/| \1 | \2 ms | \4 GB\/s, \5 GFLOP\/s | \6 % |/p' "$scratch/ops"
 }
 
+# header: prints the lines above the rows
+header() {
+    echo "$device; driver $(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true);" \
+        "$(date -u +%Y-%m-%d); $("$train" --version | head -n 1)"
+    echo
+    echo "| $1 | $2 | $3 | $4 |"
+    echo "|---|---|---|---|"
+}
+# keep NAME: with --out, keeps what the measurements printed as NAME.tar.gz
+keep() { [ -z "$keep_in" ] || tar -C "$scratch" -czf "$keep_in/$1.tar.gz" . || exit 73; }
+
+# choice NAME WHAT BATCH SETTING...: measures a step of GPT-2 124M and prints its row
+choice() {
+    local step=$1 what=$2
+    steps "$1" configs/gpt2_124m.json "$3" "${@:4}" || bad=1
+    if [ -f "$scratch/$step.failed" ]; then
+        echo "| $what | $(cat "$scratch/$step.failed") | | |"
+    else
+        echo "| $what, $batch sequences | $(value ms) ms | $(value tokens_per_s) tokens/s | $(awk -v a="$(value ms)" -v b="$(value ops_ms)" 'BEGIN { printf "%.1f", a - b }') ms |"
+    fi
+}
+if [ $named = bench_choices ]; then
+    gelu=model.fused_gelu chunk=model.head_chunk_rows
+    {
+        header "GPT-2 124M, bf16, $length tokens" step rate "idle: the step less all its ops"
+        choice chunk_16384 "chunks of 16,384 rows, GELU in the product" 64 $chunk=16384 $gelu=true
+        choice chunk_4096 "chunks of 4,096 rows" 64 $chunk=4096 $gelu=true
+        choice chunk_1311 "chunks of 1,311 rows" 64 $chunk=1311 $gelu=true
+        choice gelu_after "GELU after the product" 64 $chunk=16384 $gelu=false
+        choice few "few sequences" 4 $chunk=16384 $gelu=true
+    } >"$scratch/table"
+    tee "$file" <"$scratch/table"
+    keep $named
+    exit $bad
+fi
+
 steps gpt2_124m configs/gpt2_124m.json 64 || bad=1
 small=$batch
 steps gpt2_1558m configs/gpt2_1558m.json 8 activation_checkpointing.policy=selective || bad=1
@@ -123,11 +166,7 @@ if "${PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
     measure pytorch 100 "${PYTHON:-python3}" tests/probe/pytorch_step.py --seconds 60 || bad=1
 fi
 {
-    echo "$device; driver $(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true);" \
-        "$(date -u +%Y-%m-%d); $("$train" --version | head -n 1)"
-    echo
-    echo "| what | time | rate | of the ceiling |"
-    echo "|---|---|---|---|"
+    header what time rate "of the ceiling"
     step_rows gpt2_124m "GPT-2 124M, $small x $length tokens"
     step_rows gpt2_1558m "GPT-2 1558M, $batch x $length tokens, selective recomputation"
     ops_rows
@@ -139,5 +178,5 @@ fi
         echo "| PyTorch | not installed | | |"
     fi
 } | tee "$file"
-[ -z "$keep_in" ] || tar -C "$scratch" -czf "$keep_in/bench_gpu.tar.gz" . || exit 73
+keep $named
 exit $bad

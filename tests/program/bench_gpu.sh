@@ -24,6 +24,7 @@ doctor) echo "ok    cuda          cuda: Paper H200 (sm_90), cuBLASLt 13" ;;
 "bench step"*)
     batch=\$(echo "\$*" | sed -E 's/.*per_gpu=([0-9]+).*/\1/')
     [ "\$batch" -lt $1 ] || exit 90
+    echo "\$*" | sed -nE 's/.*chunk_rows=([0-9]+) .*gelu=([a-z]+) .*/chunk \1 gelu \2/p' | sed "s/\$/ batch \$batch/" >>$PWD/settings
     echo '{"ms":106.25,"tokens_per_s":616000,"gflops":494700,"gflops12":519435,"products_ms":84,"products_gflops":637000,"forward_ms":30,"backward_ms":70,"update_ms":1,"share":0.85,"attention_share":0.5,"optimizer_ms":1.1,"loop_ms":1,"op_norm_forward_ms":0.6,"op_adamw_ms":1.1,"ops_ms":104.25,"memory_mib":61000}' ;;
 "bench ops"*)
     ${2:-}
@@ -61,6 +62,11 @@ expect_code "bench_gpu: --out names a folder" 0 "$script" --out kept
 check "bench_gpu: --out keeps two files" test "$(find kept -type f | sort | paste -sd ' ')" = "kept/bench_gpu.md kept/bench_gpu.tar.gz"
 check "bench_gpu: what the measurements printed is kept" \
     test "$(tar -xzOf kept/bench_gpu.tar.gz ./gpt2_124m ./gpt2_1558m ./ops | grep -c '"ms":106.25\|ceilings')" -eq 3
+expect_code "bench_gpu: --choices succeeds" 0 "$script" --choices --out chosen
+check "bench_gpu: --choices keeps two files" test "$(find chosen -type f | sort | paste -sd ' ')" = "chosen/bench_choices.md chosen/bench_choices.tar.gz"
+check "bench_gpu: --choices measures five steps" test "$(grep -c '^| .* sequences | 106.2 ms | 616000.0 tokens/s | 2.0 ms |$' chosen/bench_choices.md)" -eq 5
+check "bench_gpu: --choices names the chunks, the form of GELU and the batch" \
+    test "$(sort -u settings | paste -sd ' ')" = "chunk 1311 gelu true batch 32 chunk 16384 gelu false batch 32 chunk 16384 gelu true batch 32 chunk 16384 gelu true batch 4 chunk 4096 gelu true batch 32"
 stand_in 33 'exec sleep 60'
 BENCH_LIMIT=1 expect_code "bench_gpu: a measurement that hangs ends with 1" 1 "$script" "$PWD/gpu.md"
 check "bench_gpu: a measurement that hangs is stopped and reported" grep -qxF '| the ops | stopped after 1 s | | |' gpu.md
