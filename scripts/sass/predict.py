@@ -38,7 +38,9 @@ def blocks_resident(arch, registers, threads, shared):
 
 
 def clocks_of(path, gpu):
-    """Returns {unit: clocks of a multiprocessor} for one hot path of a warp."""
+    """Returns {unit: clocks of a multiprocessor} for one hot path of a warp. Every lane counts as if it accessed other bytes than
+    the others: loads from shared memory in which lanes read the same 8 or 16 bytes take 2 or 4 times less than is counted (of 4
+    bytes as much), and bank conflicts more. Global loads count as loads from L2, though L1 may serve some."""
     machine, clocks = MACHINE[gpu], collections.Counter()
     clocks['issue'] = path.slots / machine['issue']
     for i in path.instructions:
