@@ -157,8 +157,8 @@ int64_t emu_count_waits(void);
 /* Returns how often an event with a time stamp was recorded since the program started. */
 int64_t emu_count_timed_records(void);
 
-/* Return how many kernels were launched, and how many products the emulated cuBLASLt was called for,
- * since the program started. */
+/* Return how many kernels were launched, and how many products the emulated cuBLASLt was called
+ * for, since the program started. */
 int64_t emu_count_launches(void);
 int64_t emu_count_products(void);
 
