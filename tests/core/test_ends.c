@@ -355,6 +355,28 @@ static void test_a_rank_writes_messages_of_every_level_to_its_log_file(void **st
     free(text);
 }
 
+/* Standard output takes nothing at first, and then everything. */
+static void lose_a_part_of_the_output(void *context)
+{
+    int usual = dup(STDOUT_FILENO), full = open("/dev/full", O_WRONLY);
+    if (dup2(full, STDOUT_FILENO) < 0 || printf("first") < 0 || fflush(stdout) == 0 ||
+        dup2(usual, STDOUT_FILENO) < 0)
+        _exit(1);
+    exit(output_checked(*(const int *)context));
+}
+
+static void test_a_lost_part_of_the_output_is_an_error_unless_there_is_another(void **state)
+{
+    (void)state;
+    char text[256];
+    int ok = EXIT_OK, usage = EXIT_USAGE;
+    assert_int_equal(child_run(lose_a_part_of_the_output, &ok, text, sizeof text),
+                     EXIT_INPUT_OUTPUT);
+    assert_string_equal(text, "error[74] part of the output could not be written\n");
+    assert_int_equal(child_run(lose_a_part_of_the_output, &usage, text, sizeof text), EXIT_USAGE);
+    assert_string_equal(text, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +389,7 @@ int main(void)
         cmocka_unit_test(test_a_failure_ends_the_process_within_five_seconds),
         cmocka_unit_test(test_errors_in_pool_threads_show_the_place_of_their_rank),
         cmocka_unit_test(test_a_rank_writes_messages_of_every_level_to_its_log_file),
+        cmocka_unit_test(test_a_lost_part_of_the_output_is_an_error_unless_there_is_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,6 +93,13 @@ static void test_fewer_channels_are_suggested_only_if_a_group_has_more(void **st
     assert_int_equal(grid_fewer_channels(&c), 0);
     c.parallel.tensor = 2;
     assert_int_equal(grid_fewer_channels(&c), 8);
+    c.parallel.nccl.tp_max_ctas = 8;
+    assert_int_equal(grid_fewer_channels(&c), 0);
+    c.parallel.nccl.kv_max_ctas = 16;
+    assert_int_equal(grid_fewer_channels(&c), 8);
+    c.parallel.nccl.kv_max_ctas = 4;
+    c.parallel.nccl.tie_max_ctas = 16;
+    assert_int_equal(grid_fewer_channels(&c), 8);
     setenv("NCCL_MAX_CTAS", "8", 1);
     assert_int_equal(grid_fewer_channels(&c), 0);
     unsetenv("NCCL_MAX_CTAS");
