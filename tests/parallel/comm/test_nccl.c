@@ -1,6 +1,6 @@
 /* test_nccl.c -- the NCCL transport with a fake library in place of NCCL: which functions it calls,
  * in which order, and that the operations move the right data. Failures are in test_nccl_ends.c,
- * test_nccl_errors.c and test_nccl_waits.c. */
+ * test_nccl_errors.c and test_nccl_waits.c, opening the library in test_nccl_library.c. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/comm/nccl/nccl.h"
@@ -383,44 +383,6 @@ static void test_a_grid_has_one_nccl_communicator_per_axis(void **state)
     assert_int_equal(fake_nccl_open(), 0);
 }
 
-/* ---- the library ----------------------------------------------------------------------------- */
-
-static void test_a_library_older_than_2_28_9_is_refused(void **state)
-{
-    char text[256];
-    (void)state;
-    fake_nccl_use();
-    fake_nccl.version = 22808;
-    assert_false(nccl_open(text, sizeof text));
-    assert_non_null(strstr(text, "NCCL here is 2.28.8"));
-    assert_non_null(strstr(text, "install NCCL 2.28.9 or newer"));
-    fake_nccl.version = 23007; /* the first result is kept */
-    assert_false(nccl_open(text, sizeof text));
-    fake_nccl_use();
-    fake_nccl.version = 23007;
-    assert_true(nccl_open(text, sizeof text));
-    assert_string_equal(nccl_version(text, sizeof text), "NCCL 2.30.7");
-    assert_int_equal(strncmp(nccl_describe(text, sizeof text), "NCCL 2.30.7, ", 13), 0);
-}
-
-/* Values that the user has set are kept, except for NCCL_COMM_BLOCKING. */
-static void test_the_environment_of_nccl_keeps_what_the_user_has_set(void **state)
-{
-    (void)state;
-    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
-    unsetenv("NCCL_RAS_ENABLE");
-    setenv("NCCL_COMM_BLOCKING", "0", 1);
-    nccl_set_environment();
-    assert_string_equal(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
-    assert_string_equal(getenv("NCCL_RAS_ENABLE"), "0");
-    assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "1");
-    unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-    setenv("NCCL_RAS_ENABLE", "1", 1);
-    nccl_set_environment();
-    assert_string_equal(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
-    assert_string_equal(getenv("NCCL_RAS_ENABLE"), "1");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -431,8 +393,6 @@ int main(void)
         cmocka_unit_test(test_each_collective_of_a_device_calls_its_nccl_function),
         cmocka_unit_test(test_host_calls_do_not_go_through_nccl),
         cmocka_unit_test(test_a_grid_has_one_nccl_communicator_per_axis),
-        cmocka_unit_test(test_a_library_older_than_2_28_9_is_refused),
-        cmocka_unit_test(test_the_environment_of_nccl_keeps_what_the_user_has_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
