@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -182,6 +183,39 @@ static void test_ranks_meet_before_nccl_connects_each_group(void **state)
     unsetenv("EMU_NCCL_FAULT");
 }
 
+/* The second stage waits for a message of the third, whose host is late. The first stage has
+ * nothing left to do and closes. If it released memory before it has met the others, this would
+ * wait for the second stage's GPU and keep the third stage's host from sending the message. */
+static void close_while_a_message_is_late(Comm *world, void *context)
+{
+    const useconds_t late = 500000;
+    Trainer t;
+    training_open_rank(&t, world, context);
+    check_connected(&t, NULL);
+    Comm *stages = &t.session.grid.pp;
+    Tensor message = tensor_1d(&t.state->eval_stats, U8, sizeof t.state->eval_stats);
+    if (stages->rank == 1) comm_receive(stages, &t.session.dev, message, 2);
+    if (stages->rank == 2) usleep(late);
+    if (stages->rank == 2) comm_send(stages, &t.session.dev, message, 1);
+    trainer_close(&t);
+}
+
+static void test_ranks_meet_before_they_release_memory(void **state)
+{
+    enum { STAGES = 3 };
+    (void)state;
+    GridCase c;
+    Training training;
+    cuda_devices_needed(STAGES);
+    assert_true(grid_case_read(&c, "0,0,2,0,0,0,0,0,2,13,0,1,0,0,0,3")); /* pp 3 */
+    Config *config = grid_case_config(&c, grid_case_batch(&c));
+    config->parallel.timeout = 20; /* without the meeting the test ends after this time */
+    set_mode(MODES - 1, 1);
+    training_of_tokens(&training, config, STAGES);
+    training_run(&training, close_while_a_message_is_late, &training);
+    training_close(&training);
+}
+
 /* ---- masters --------------------------------------------------------------------------------- */
 
 void __real_optimizer_init(Optimizer *optimizer, Device *dev) __attribute__((weak));
@@ -257,6 +291,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_that_are_processes_train),
         cmocka_unit_test(test_ranks_meet_before_nccl_connects_each_group),
+        cmocka_unit_test(test_ranks_meet_before_they_release_memory),
         cmocka_unit_test(test_masters_are_copied_after_the_first_weight_gather),
         cmocka_unit_test(test_bug_16_31_ranks_with_a_gpu_each_train_like_a_single_rank),
     };
