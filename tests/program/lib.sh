@@ -164,8 +164,59 @@ let_go() {
     exec 3<&-
 }
 
+# start_clock: starts a clock with one byte in the file "clock" for each tenth of a second. It runs slow on a busy machine, so
+# that time in which the machine runs nothing of this test does not count.
+start_clock() {
+    mkfifo nobody
+    : >clock
+    while :; do
+        read -rt 0.1 -u 5
+        printf . >>clock
+    done 5<>nobody &
+    children+=($!)
+    disown # the shell must print no message when it ends
+}
+
+# now: prints the seconds on that clock
+now() { awk -v n="$(stat -c %s clock)" 'BEGIN { print n / 10 }'; }
+
+# since TIME: prints the seconds on that clock since then
+since() { awk -v from="$1" -v to="$(now)" 'BEGIN { printf "%.1f", to - from }'; }
+
+# in_time NAME SECONDS DEADLINE: expects that something has ended at most two seconds after its deadline
+in_time() {
+    check "$1 within two seconds after the deadline ($2 s with a deadline of $3)" awk "BEGIN { exit !($2 <= $3 + 2) }"
+}
+
 # ranks_of LAUNCHER: prints the process numbers of its ranks, in their order
 ranks_of() { pgrep -P "$1" | sort -n; }
+
+# trace PROCESS ARGUMENT...: starts strace on the process's first thread. When the process ends, writes the time to the file
+# "died". Stores the number of what it has started in $tracer.
+trace() {
+    : >attached
+    { strace "${@:2}" -p "$1" 2>attached; now >died; } &
+    tracer=$!
+    children+=("$tracer")
+    until grep -q attached attached; do
+        kill -0 "$tracer" 2>/dev/null || { not_ok "strace: $(cat attached)"; finish; }
+        sleep 0.01
+    done
+}
+
+# descriptors PROCESS SHELL: prints how many of which descriptors the process has open besides those of the process SHELL, for
+# example "2 socket, 1 run/lock", and which of them a program that it executed would inherit
+descriptors() {
+    local fd n name flags
+    for fd in "/proc/$1/fd/"*; do
+        n=${fd##*/}
+        [ ! -e "/proc/$2/fd/$n" ] || continue
+        name=$(readlink "$fd" | sed -E "s|^$PWD/||; s|^(.*):\[.*|\1|; s|.*corpora/[^/]*/||")
+        flags=$(awk '$1 == "flags:" { print $2 }' "/proc/$1/fdinfo/$n")
+        ((flags & 02000000)) || name+=' (inherited)' # O_CLOEXEC
+        echo "$name"
+    done | LC_ALL=C sort | uniq -c | awk '{ printf "%s%s", sep, $0; sep = "," }' | tr -s ' ' | sed 's/^ //'
+}
 
 # nothing_left NAME PROCESS...: expects that these processes end within two seconds
 nothing_left() {

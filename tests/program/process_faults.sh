@@ -5,7 +5,8 @@
 # happens between saves is in processes.sh, faults of NCCL in nccl_faults.sh.
 . "$(dirname "$0")/lib.sh"
 make_text
-child='' code=''
+start_clock
+child='' code='' tracer=''
 run=(--set train_batch_size=4 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=auto --set cpu.threads=1
     --set parallel.timeout=60 --set train_steps=12 --set eval.interval=0 --set eval.sample_interval=0
     --set checkpoint.save_interval=4 --ranks 2 --set zero_optimization.stage=1)
@@ -28,22 +29,22 @@ start() {
 }
 
 # trouble RANK INJECTION: from now on, system calls of this rank fail or end its process (inject= of strace)
-trouble() {
-    strace -o /dev/null -e "trace=${2%%:*}" -e "inject=$2" -p "${ranks[$1]}" 2>attached &
-    children+=($!)
-    until grep -q attached attached; do
-        kill -0 $! 2>/dev/null || { not_ok "process faults: strace: $(cat attached)"; finish; }
-        sleep 0.01
-    done
-}
+trouble() { trace "${ranks[$1]}" -o /dev/null -e "trace=${2%%:*}" -e "inject=$2"; }
 
 # ends NAME CODE SENTENCE: lets the run go on, and expects that it ends with this code and one error message, which matches
-# SENTENCE, and that nothing of it is left
+# SENTENCE, and that nothing of it is left. It ends within two seconds after the rank that had trouble, or from now on.
 ends() {
-    local name=$1 since=$EPOCHREALTIME socket left=''
+    local name=$1 begun took socket left=''
+    begun=$(now)
     let_go
-    check "process faults: $name ends the run with $2 (got $code, after $(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $since }") s)" \
-        test "$code" -eq "$2"
+    check "process faults: $name ends the run with $2 (got $code)" test "$code" -eq "$2"
+    took=$(since "$begun")
+    if [ -n "$tracer" ]; then
+        wait "$tracer"
+        took=$(awk -v died="$(<died)" -v begun="$begun" -v took="$took" 'BEGIN { print took - (died - begun) }')
+        tracer=''
+    fi
+    in_time "process faults: $name ends the run" "$took" 0
     check "process faults: $name is reported once: $(grep '^error' err)" test "$(grep -c '^error' err)" -eq 1
     check "process faults: $name is reported with its cause" grep -qE "^error\[$2\] $3" err
     nothing_left "process faults: $name" "${ranks[@]}"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # processes.sh -- tests runs whose ranks are processes (--processes): they have the bits of ranks that are threads, end
-# together however one of them ends, and leave nothing. POINTS: how many ranks are killed at random steps (5); SEED=n draws
+# together however one of them ends, and leave nothing. POINTS: how many ranks are killed at random moments (5); SEED=n draws
 # others.
 . "$(dirname "$0")/lib.sh"
 make_text
-child='' code=''
+start_clock
+child='' code='' tracer=''
 set -m # without job control, background processes would ignore SIGINT
 RANDOM=$((${SEED:-1} % 32768))
 run=(--set train_batch_size=12 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=auto --set fp64.enabled=true --set cpu.threads=1
@@ -62,7 +63,25 @@ start() {
     check "processes: four ranks run" test ${#ranks[@]} -eq 4
     [ ${#ranks[@]} -eq 4 ] || finish
 }
+sleep 60 & # a process that has nothing open but what this script has
+plain=$!
+disown
+children+=("$plain")
 start 3 term
+# has NAME PROCESS LIST: expects that the process has just these descriptors, and that a program that it started would
+# inherit none of them
+has() {
+    local got
+    got=$(descriptors "$2" "$plain")
+    check "processes: $1 has open what it needs (got $got)" test "$got" = "$3"
+}
+data='1 train_000000.bin, 1 val_000000.bin'
+# Rank 0 has the result's pipe, sockets to the launcher, to three ranks for reports and to three for tensors, and each rank
+# one that accepts. Two wake its threads.
+has "the launcher" "$child" "1 pipe, 1 socket, $data"
+has "rank 0" "${ranks[0]}" "2 anon_inode, 1 pipe, 8 socket, 1 term, 1 term/lock, 1 term/metrics.jsonl, 1 term/samples.txt, $data"
+for r in 1 2 3; do has "rank $r" "${ranks[r]}" "2 anon_inode, 5 socket, $data"; done
+kill $plain
 kill -TERM "$child"
 let_go
 check "processes: SIGTERM to the launcher saves and ends with 85 (got $code)" test "$code" -eq 85
@@ -82,32 +101,68 @@ start 2 twice
 kill -STOP "$child"
 kill -INT "$child"
 kill -TERM "$child"
+begun=$(now)
 kill -CONT "$child"
-let_go
-check "processes: two signals end all ranks with a signal's code (got $code)" test "$code" -eq 130 -o "$code" -eq 143
 nothing_left "processes: a second signal" "${ranks[@]}"
+let_go # not before, so that the run cannot end after the first one
+check "processes: two signals end all ranks with a signal's code (got $code)" test "$code" -eq 130 -o "$code" -eq 143
+in_time "processes: two signals end all ranks" "$(since "$begun")" 0
 start 2 unread --set parallel.timeout=1
 sleep 3 # the console is a pipe that nobody reads
 let_go
 check "processes: a console that nobody reads costs no run (got $code)" test "$code" -eq 0
 start 2 parent
+begun=$(now)
 kill -KILL "$child"
 let_go
 check "processes: SIGKILL ends the launcher (got $code)" test "$code" -eq 137
 nothing_left "processes: a killed launcher" "${ranks[@]}"
+in_time "processes: the death of the launcher ends all ranks" "$(since "$begun")" 0
 
 # ---- ranks that are killed -------------------------------------------------------------------------------------------
-for ((i = 0; i < ${POINTS:-5}; i++)); do
-    victim=$((i < 4 ? i : RANDOM % 4)) step=$((1 + RANDOM % 5))
-    rm -rf killed
-    start "$step" killed --set checkpoint.save_interval=4
-    kill -KILL "${ranks[victim]}"
+# Every second one is killed at a random call by which it sends or receives tensors, in a step, an evaluation or a sample,
+# the others after a random step.
+points=${POINTS:-5} killed=0 kinds=(sendmsg recvfrom) calls=(0 0)
+if strace -f -o /dev/null -e trace=write true 2>/dev/null; then
+    start 1 killed --set checkpoint.save_interval=4
+    trace "${ranks[1]}" -o calls -e trace=sendmsg,recvfrom
     let_go
-    check "processes: the death of rank $victim ends all with 87 (got $code)" test "$code" -eq 87
-    check "processes: the death of rank $victim is named once" test "$(grep -cE '^error\[87\].*killed by signal 9' err)" -eq 1
-    nothing_left "processes: the death of rank $victim" "${ranks[@]}"
-    expect_code "processes: after the death of rank $victim the run goes on" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" \
+    wait "$tracer"
+    for k in 0 1; do calls[k]=$(grep -c "^${kinds[k]}" calls); done
+    echo "calls in a run after its first step: sendmsg ${calls[0]}, recvfrom ${calls[1]}"
+else
+    skip "processes: ranks are killed at system calls" "strace cannot trace here"
+fi
+for ((i = 0; i < points; i++)); do
+    victim=$((i < 4 ? i : RANDOM % 4)) k=$((i / 2 % 2))
+    rm -rf killed
+    start 1 killed --set checkpoint.save_interval=4
+    if ((i % 2 == 0 && calls[k] > 0)); then
+        n=$((1 + (RANDOM * 32768 + RANDOM) % calls[k]))
+        point="rank $victim at ${kinds[k]} $n"
+        trace "${ranks[victim]}" -o /dev/null -e "trace=${kinds[k]}" -e "inject=${kinds[k]}:signal=KILL:when=$n"
+        let_go
+        ended=$(now)
+        wait "$tracer"
+    else
+        n=$((1 + RANDOM % 10))
+        point="rank $victim after step $n"
+        until_step $n <&3
+        now >died
+        kill -KILL "${ranks[victim]}"
+        let_go
+        ended=$(now)
+    fi
+    [ "$code" -ne 0 ] || continue # the run had ended before
+    killed=$((killed + 1))
+    check "processes: the death of $point ends all with 87 (got $code)" test "$code" -eq 87
+    in_time "processes: the death of $point ends all" "$(awk -v died="$(<died)" -v ended="$ended" 'BEGIN { print ended - died }')" 0
+    check "processes: the death of $point is named once" test "$(grep -cE '^error\[87\].*killed by signal 9' err)" -eq 1 -a \
+        "$(grep -c '^error' err)" -eq 1
+    nothing_left "processes: the death of $point" "${ranks[@]}"
+    expect_code "processes: after the death of $point the run goes on" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" \
         --processes --set checkpoint.save_interval=4 --out killed
-    same_run "processes: after the death of rank $victim the run has the bits of an uninterrupted run" threads killed
+    same_run "processes: after the death of $point the run has the bits of an uninterrupted run" threads killed
 done
+check "processes: $killed of $points ranks were killed before the end of the run" test $killed -ge $((points * 3 / 4))
 finish
