@@ -203,6 +203,34 @@ static void test_the_guard_ends_the_wait_that_is_left_when_another_is_removed(vo
     expect_the_only_wait(one_of_two_watches_is_removed);
 }
 
+/* The lowest descriptor that is free is the same again if none is left open below it. */
+static int next_descriptor(void)
+{
+    int fd = dup(STDIN_FILENO);
+    close(fd);
+    return fd;
+}
+
+static void watch_twice(void *context)
+{
+    int next[2];
+    for (int i = 0; i < 2; i++) {
+        GuardWatch watch = watch_of(context);
+        watch.turn = nothing_is_awaited;
+        guard_add(&watch);
+        guard_remove(&watch);
+        next[i] = next_descriptor();
+    }
+    _exit(next[0] != next[1]);
+}
+
+static void test_the_guard_leaves_no_descriptor_open_when_it_starts_again(void **state)
+{
+    char wait[] = "no wait", text[256];
+    (void)state;
+    assert_int_equal(child_run(watch_twice, wait, text, sizeof text), 0);
+}
+
 void __tsan_init(void) __attribute__((weak));
 
 static void test_the_guard_ends_a_wait_of_a_process_forked_from_a_watched_one(void **state)
@@ -249,6 +277,7 @@ int main(void)
         cmocka_unit_test(test_the_guard_ends_a_process_whose_deadlines_are_not_held),
         cmocka_unit_test(test_the_guard_ends_no_wait_whose_deadline_is_held_elsewhere),
         cmocka_unit_test(test_the_guard_ends_the_wait_that_is_left_when_another_is_removed),
+        cmocka_unit_test(test_the_guard_leaves_no_descriptor_open_when_it_starts_again),
         cmocka_unit_test(test_the_guard_ends_a_wait_of_a_process_forked_from_a_watched_one),
         cmocka_unit_test(test_a_failure_ends_within_five_seconds_without_an_answer),
     };
