@@ -75,12 +75,6 @@ static void test_the_result_and_the_code_of_rank_0_come_back(void **state)
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-static int kill_the_first(Comm *world, void *context)
-{
-    if (world->rank == 0) raise(SIGKILL);
-    return launched_wait(world, context);
-}
-
 static int kill_the_last(Comm *world, void *context)
 {
     if (world->rank == 2) raise(SIGKILL);
@@ -144,7 +138,7 @@ static void test_a_rank_that_ends_early_ends_all_ranks(void **state)
     } rows[] = {
         {hang_on_the_first, 0.5, EXIT_HANG,
          " has waited 0.5 s (parallel.timeout) for rank 0, which has not arrived\n"},
-        {kill_the_first, LONGEST, EXIT_PEER_LOST,
+        {launched_kill_the_first, LONGEST, EXIT_PEER_LOST,
          "error[87] the process of rank 0 was killed by signal 9 (Killed)\n"},
         {kill_the_last, LONGEST, EXIT_PEER_LOST, "killed by signal 9"},
         {exit_from_the_first, LONGEST, EXIT_PEER_LOST,

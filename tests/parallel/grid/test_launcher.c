@@ -23,7 +23,7 @@
 #include <cmocka.h>
 #undef fail /* fail() of check.h is used here, not cmocka's */
 
-enum { RANKS = 3, RESULT = 40 };
+enum { RANKS = LAUNCHED_RANKS, RESULT = 40 };
 
 typedef struct {
     LaunchBody body;
@@ -33,12 +33,11 @@ typedef struct {
     const char *line;     /* part of the only line that is printed; "": none is printed */
 } Row;
 
-static void launch(void *context)
+/* Starts the launch of a row in a child process. *l must stay valid until it has ended. */
+static pid_t start_row(const Row *row, LaunchedRanks *l, int *said)
 {
-    const Row *row = context;
-    LaunchOptions options = {.timeout = row->timeout, .processes = true};
-    if (row->before) row->before();
-    exit(launch_ranks(RANKS, &options, row->body, NULL));
+    *l = (LaunchedRanks){row->body, {.timeout = row->timeout, .processes = true}, row->before};
+    return child_start(launched_ranks, l, said);
 }
 
 static void expect_end(const Row *row, int code, const char *text)
@@ -133,16 +132,6 @@ static int write_to_nobody(Comm *world, void *context)
     return EXIT_OK;
 }
 
-/* Rank 0 is stopped, and no other rank is in a call that waits for it. */
-static int stop_one_for_which_nobody_waits(Comm *world, void *context)
-{
-    comm_barrier(world);
-    if (world->rank == 0) raise(SIGSTOP);
-    while (context == NULL)
-        pause();
-    return EXIT_OK;
-}
-
 static void die_at_exit(void)
 {
     raise(SIGKILL);
@@ -227,7 +216,7 @@ static void test_faults_of_which_rank_0_cannot_speak(void **state)
          "error[65] the process of rank 2 was killed by signal 9 (Killed) before it could say why "
          "all ranks end with code 65\n"},
         {write_to_nobody, LONG, NULL, -SIGPIPE, ""},
-        {stop_one_for_which_nobody_waits, 0.5, NULL, EXIT_HANG,
+        {launched_stop_the_first, 0.5, NULL, EXIT_HANG,
          "longer than parallel.timeout (0.5 s) allows\n"},
         {last_dies_at_exit, LONG, NULL, RESULT,
          "warning: the work is done, but the process of rank 2 was then killed by signal 9"},
@@ -240,12 +229,13 @@ static void test_faults_of_which_rank_0_cannot_speak(void **state)
         {work_on_after_hangups, LONG, hear_hangups, RESULT, ""},
     };
     enum { ROWS = sizeof rows / sizeof *rows };
+    LaunchedRanks launched[ROWS];
     pid_t launcher[ROWS];
     int said[ROWS];
     char text[4096];
     double start = seconds_now();
     for (size_t i = 0; i < ROWS; i++)
-        launcher[i] = child_start(launch, (void *)&rows[i], &said[i]);
+        launcher[i] = start_row(&rows[i], &launched[i], &said[i]);
     for (size_t i = 0; i < ROWS; i++) {
         int code = child_end(launcher[i], said[i], text, sizeof text);
         expect_end(&rows[i], code, text);
@@ -273,14 +263,6 @@ static void lose_the_console(void)
     close(to[1]);
 }
 
-static int kill_the_first(Comm *world, void *context)
-{
-    (void)context;
-    if (world->rank == 0) raise(SIGKILL);
-    comm_barrier(world);
-    return EXIT_OK;
-}
-
 static int leave_without_a_word(Comm *world, void *context)
 {
     (void)context;
@@ -293,17 +275,18 @@ static void test_the_launcher_ends_although_nobody_reads_its_message(void **stat
 {
     (void)state;
     static const Row rows[] = {
-        {kill_the_first, 30, fill_the_console, EXIT_PEER_LOST, ""},
-        {kill_the_first, 30, lose_the_console, EXIT_PEER_LOST, ""},
+        {launched_kill_the_first, 30, fill_the_console, EXIT_PEER_LOST, ""},
+        {launched_kill_the_first, 30, lose_the_console, EXIT_PEER_LOST, ""},
         {leave_without_a_word, 30, fill_the_console, EXIT_PEER_LOST, ""},
         {last_dies_at_exit, 30, fill_the_console, RESULT, ""},
         {last_dies_at_exit, 30, lose_the_console, RESULT, ""},
     };
     enum { ROWS = sizeof rows / sizeof *rows };
+    LaunchedRanks launched[ROWS];
     pid_t launcher[ROWS];
     int said[ROWS], status;
     for (size_t i = 0; i < ROWS; i++)
-        launcher[i] = child_start(launch, (void *)&rows[i], &said[i]);
+        launcher[i] = start_row(&rows[i], &launched[i], &said[i]);
     for (size_t i = 0; i < ROWS; i++) {
         assert_int_equal(waitpid(launcher[i], &status, 0), launcher[i]); /* nothing is read */
         close(said[i]);

@@ -26,18 +26,6 @@ static pid_t start(LaunchBody body, void (*before)(void), int *said)
     return child_start(launched_ranks, &l, said);
 }
 
-static int stop_the_first(Comm *world, void *context)
-{
-    comm_barrier(world);
-    if (world->rank == 0) {
-        (void)!write(STDOUT_FILENO, "r", 1);
-        raise(SIGSTOP);
-    }
-    while (context == NULL)
-        pause();
-    return EXIT_OK;
-}
-
 static void die_of(int number, siginfo_t *info, void *unused)
 {
     (void)number, (void)unused;
@@ -120,7 +108,7 @@ static void test_signals_as_shells_and_batch_systems_send_them(void **state)
     /* Whichever rank 0 gets first. */
     assert_int_equal(signalled_at_once(die_of_a_signal, SIGINT, SIGHUP), -SIGHUP);
     /* The second signal ends the run although rank 0 does not answer. */
-    assert_int_equal(signalled(stop_the_first, NULL, SIGINT, SIGTERM), -SIGTERM);
+    assert_int_equal(signalled(launched_stop_the_first, NULL, SIGINT, SIGTERM), -SIGTERM);
     assert_true(seconds_now() - start < 20);
 }
 

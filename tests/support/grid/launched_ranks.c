@@ -60,13 +60,32 @@ int launched_wait_for_signal(Comm *world, void *context)
     return asked;
 }
 
-int launched_wait_for_ever(Comm *world, void *context)
+static void wait_for_ever(Comm *world, bool stops) __attribute__((noreturn));
+static void wait_for_ever(Comm *world, bool stops)
 {
     comm_barrier(world);
     if (world->rank == 0) (void)!write(STDOUT_FILENO, "r", 1);
-    while (context == NULL)
+    if (world->rank == 0 && stops) raise(SIGSTOP);
+    for (;;)
         pause();
-    return EXIT_OK;
+}
+
+int launched_wait_for_ever(Comm *world, void *context)
+{
+    (void)context;
+    wait_for_ever(world, false);
+}
+
+int launched_stop_the_first(Comm *world, void *context)
+{
+    (void)context;
+    wait_for_ever(world, true);
+}
+
+int launched_kill_the_first(Comm *world, void *context)
+{
+    if (world->rank == 0) raise(SIGKILL);
+    return launched_wait(world, context);
 }
 
 static int fail_on_the_last(Comm *world, void *context)

@@ -30,6 +30,10 @@ int launched_wait(Comm *world, void *context);
 int launched_wait_for_signal(Comm *world, void *context);
 /* A body that writes "r" in the same way and never returns. */
 int launched_wait_for_ever(Comm *world, void *context);
+/* The same, but rank 0 is then stopped. No rank is in a call that waits for another one. */
+int launched_stop_the_first(Comm *world, void *context);
+/* A body in which rank 0 is killed, while the others wait for it. */
+int launched_kill_the_first(Comm *world, void *context);
 
 /* Checks the ends that are the same for threads and for processes: all ranks return, one or each of
  * them fails, or all fail together. */
