@@ -194,7 +194,9 @@ static void measure_round(const Arguments *a, int round, Result *r, Progress *pr
         GridPlace size = config_grid(m.config, 0);
         int ranks = (int)grid_ranks(size);
         data_open_random(&m.data, m.config->model.vocab_size);
-        LaunchOptions launch = session_launch(m.config, ranks, a->kind);
+        /* A process that has used CUDA cannot start ranks that use it, so the single rank is a
+         * process if the ranks of the other ways are. */
+        LaunchOptions launch = session_launch(m.config, (int)a->ranks, a->kind);
         launch.size = size;
         launch.result = &m;
         launch.result_bytes = sizeof m;

@@ -81,7 +81,7 @@ int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void 
 {
     LaunchOptions given = options ? *options : (LaunchOptions){0};
     CHECK(ranks >= 1 && ranks <= LAUNCH_MAX_RANKS, "%d ranks", ranks);
-    if (ranks == 1) return launch_alone(body, context);
+    if (ranks == 1 && !given.processes) return launch_alone(body, context);
     if (given.size.dp == 0) given.size = (GridPlace){.pp = 1, .dp = ranks, .cp = 1, .tp = 1};
     return (given.processes ? launch_processes : launch_threads)(ranks, &given, body, context);
 }

@@ -25,7 +25,7 @@ typedef struct {
     double timeout; /* seconds that a rank waits for another one; 0: without limit */
     GridPlace
         size; /* size of the grid, for coordinates in messages; zeros: all ranks are on axis dp */
-    bool processes; /* several ranks are processes, not threads */
+    bool processes; /* ranks are processes, not threads; a single one, too */
     /* What rank 0's body writes to result[0..result_bytes), the caller finds there afterwards, even
      * if rank 0 was another process. Pointers in it must point to memory that the caller had
      * allocated before. */
@@ -37,9 +37,9 @@ typedef struct {
 typedef int (*LaunchBody)(Comm *world, void *context);
 
 /* Runs body(world, context) on `ranks` ranks at the same time and returns rank 0's exit code when
- * all have returned. Messages contain the coordinates of their rank. A single rank runs in the
- * calling thread, and its messages have no coordinates. A rank that fails ends all ranks
- * (ends_share in check.h).
+ * all have returned. Messages contain the coordinates of their rank, unless there is a single one.
+ * It runs in the calling thread, or in a process of its own, which later launches of processes need
+ * if it uses CUDA. A rank that fails ends all ranks (ends_share in check.h).
  *
  * Threads: rank 0 is the calling thread, the only one that receives signals, and the failure of a
  * rank ends the process. Threads with a GPU each are for tests and measurements: in one process, a

@@ -91,10 +91,12 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
     gpus_prepare_process(rank);
     close(l->result[0]);
     if (rank > 0) close(l->result[1]);
-    log_set_rank(rank, grid_place_text(l->options->size, rank, place, sizeof place));
+    if (l->ranks > 1)
+        log_set_rank(rank, grid_place_text(l->options->size, rank, place, sizeof place));
     openblas_prepare();
     ends_share(true);
-    Comm world = socket_world_join(l->links, rank, l->options->timeout);
+    Comm world =
+        l->ranks > 1 ? socket_world_join(l->links, rank, l->options->timeout) : comm_self("world");
     int code = body(&world, context);
     comm_close(&world);
     ends_share(false);

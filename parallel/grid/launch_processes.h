@@ -5,7 +5,7 @@
 
 #include "parallel/grid/launch.h"
 
-/* Implements launch_ranks for several ranks that are processes. options->size is complete. */
+/* Implements launch_ranks for ranks that are processes. options->size is complete. */
 int launch_processes(int ranks, const LaunchOptions *options, LaunchBody body, void *context);
 
 #endif

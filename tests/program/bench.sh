@@ -46,6 +46,10 @@ for way in 'one rank' DDP ZeRO-1 ZeRO-3 tensor 'tensor [+] SP' pipeline; do
 done
 check "bench parallel: prints the sizes of the model" \
     grep -qF 'tiny.json, 2 blocks of hidden size 32, vocabulary 300: steps of ' output
+expect_code "bench parallel: runs on processes" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --set device=cpu \
+    --processes --json
+check "bench parallel: measures communication between processes" bash -c \
+    'grep -q "\"one_communication_ms\":0," output && ! grep -qE "\"(ddp|zero[13]|tensor|tensor_sp)_communication_ms\":0," output'
 expect_code "bench parallel: runs in the config's dtype" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 \
     --set device=cpu --set bf16.enabled=true
 check "bench parallel: prints the config's dtype" grep -q 'random tokens in bf16, medians of 1 round$' output

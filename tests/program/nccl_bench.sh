@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# nccl_bench.sh -- tests `./train bench comm` on emulated GPUs: with one GPU that ranks share, where calls are compared with
+# nccl_bench.sh -- tests `./train bench comm` and `bench parallel` on emulated GPUs: with one GPU that ranks share, where calls are compared with
 # its memory bandwidth, and with one GPU for each rank, where calls go through NCCL.
 . "$(dirname "$0")/lib.sh"
 if ! EMU_DEVICES=2 "$TRAIN" doctor | grep -q 'emulated GPU'; then
@@ -17,4 +17,8 @@ check "nccl bench: bench comm prints that ranks use NCCL" \
 check "nccl bench: bench comm over NCCL prints thirty calls without memory bandwidth" \
     test "$(grep -cE '^[a-z+ -]+ [0-9.]+ [KM]iB +[0-9.]+ +[0-9.]+$' output)" -eq 30 -a \
     "$(grep -ci -e memory -e 'above 100' output)" -eq 0
+EMU_DEVICES=2 expect_code "nccl bench: bench parallel runs with a GPU for each of two ranks" 0 "$TRAIN" bench parallel "$TINY" \
+    --rounds 1 --length 16 --batch 4 --set device=cuda
+check "nccl bench: bench parallel measures each way with several GPUs" \
+    test "$(grep -cE '^[A-Za-z0-9+ -]+ [0-9.]+ +[0-9.]+ +[0-9.]+ %   cuda: ' output)" -eq 7
 finish

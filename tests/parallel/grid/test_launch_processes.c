@@ -73,6 +73,46 @@ static void test_the_result_and_the_code_of_rank_0_come_back(void **state)
     free(r);
 }
 
+static int look_alone(Comm *world, void *context)
+{
+    Result *r = context;
+    if (world->size > 1 || log_rank() != 0) return 1;
+    r->process = getpid();
+    r->launcher = launch_parent();
+    return 40;
+}
+
+static void test_a_single_rank_can_be_a_process(void **state)
+{
+    (void)state;
+    Result *r = calloc(1, sizeof *r);
+    LaunchOptions options = {.processes = true, .result = r, .result_bytes = sizeof *r};
+    assert_int_equal(launch_ranks(1, &options, look_alone, r), 40);
+    assert_int_equal(r->launcher, getpid());
+    assert_int_not_equal(r->process, getpid());
+    free(r);
+}
+
+static int fail_alone(Comm *world, void *context)
+{
+    (void)world, (void)context;
+    fail(EXIT_DAMAGED, "a file is torn");
+}
+
+static void launch_alone_and_fail(void *context)
+{
+    LaunchOptions options = {.processes = true};
+    exit(launch_ranks(1, &options, fail_alone, context));
+}
+
+static void test_a_single_rank_that_is_a_process_fails_like_a_thread(void **state)
+{
+    char text[256];
+    (void)state;
+    assert_int_equal(child_run(launch_alone_and_fail, NULL, text, sizeof text), EXIT_DAMAGED);
+    assert_string_equal(text, "error[65] a file is torn\n");
+}
+
 /* ---- ends ------------------------------------------------------------------------------------ */
 
 static int kill_the_last(Comm *world, void *context)
@@ -340,6 +380,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_result_and_the_code_of_rank_0_come_back),
+        cmocka_unit_test(test_a_single_rank_can_be_a_process),
+        cmocka_unit_test(test_a_single_rank_that_is_a_process_fails_like_a_thread),
         cmocka_unit_test(test_a_rank_that_fails_ends_all_ranks),
         cmocka_unit_test(test_a_rank_that_ends_early_ends_all_ranks),
         cmocka_unit_test(test_the_launcher_passes_signals_on_to_rank_0),
