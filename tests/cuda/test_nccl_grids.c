@@ -68,6 +68,7 @@ static void set_mode(int mode, int seed)
     setenv("EMU_NCCL_CONNECT", modes[mode].connect, 1);
     setenv("EMU_NCCL_LEAVE", modes[mode].leave, 1);
     setenv("EMU_NCCL_RESERVE", "4096", 1); /* NCCL allocates memory, too */
+    setenv("EMU_LOADS", "before", 1);      /* a kernel that is loaded later might wait for NCCL */
 }
 
 static GridCase case_of(int i)

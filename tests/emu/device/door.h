@@ -37,6 +37,8 @@ void emu_memory_unpin(const void *p);
 /* The calling process can access device memory only between these two calls, which may nest. */
 void emu_memory_open(void);
 void emu_memory_close(void);
+/* Called when a device gets a communicator (more: 1) or loses one (-1). */
+void emu_driver_connected(int device, int more);
 
 #ifdef __cplusplus
 }

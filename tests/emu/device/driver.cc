@@ -12,6 +12,9 @@
  * first launch. A product of cuBLASLt loads its kernel at its first launch. Strict streams have no
  * work that a call could wait for.
  *
+ * EMU_LOADS=before refuses to load a kernel on a device that has an NCCL communicator: on a real
+ * GPU this may wait for a call that waits for this host.
+ *
  * EMU_JITTER, a number, delays hosts at random: before each of these calls for up to MEMORY_DELAY,
  * and now and then before work is enqueued for up to WORK_DELAY. It is the seed of the delays. */
 #include "tests/emu/device/emu.h"
@@ -118,9 +121,22 @@ static bool mark_loaded(uint64_t what, int device)
     return before;
 }
 
+static int communicators[EMU_DEVICES_MOST];
+
+void emu_driver_connected(int device, int more)
+{
+    __atomic_fetch_add(&communicators[device], more, __ATOMIC_RELAXED);
+}
+
 bool emu_driver_load(uint64_t what)
 {
-    if (mark_loaded(what, emu_current_device())) return false;
+    int device = emu_current_device();
+    const char *when = getenv("EMU_LOADS");
+    if (when != NULL && strcmp(when, "before") != 0)
+        emu_die("EMU_LOADS is before, not \"%s\"", when);
+    if (mark_loaded(what, device)) return false;
+    if (when != NULL && __atomic_load_n(&communicators[device], __ATOMIC_RELAXED) > 0)
+        emu_die("a kernel is loaded on device %d, which has an NCCL communicator", device);
     EmuDriverCall call;
     return true;
 }

@@ -232,8 +232,42 @@ static void test_a_device_whose_kernels_are_loaded_launches_no_other(void **)
         "well", NULL);
 }
 
+static void test_a_device_with_a_communicator_may_load_no_kernel(void **)
+{
+    dies_saying(
+        "a kernel after NCCL",
+        [] {
+            setenv("EMU_LOADS", "before", 1);
+            CUDA_CHECK(cudaSetDevice(1));
+            emu_driver_connected(0, 1);
+            call_launch<6>(); /* device 1 has none */
+            emu_driver_connected(1, 1);
+            call_launch<6>(); /* it is loaded */
+            call_launch<7>();
+        },
+        "a kernel is loaded on device 1, which has an NCCL communicator", NULL);
+    dies_saying(
+        "a kernel after all communicators",
+        [] {
+            setenv("EMU_LOADS", "before", 1);
+            CUDA_CHECK(cudaSetDevice(1));
+            emu_driver_connected(1, 1);
+            emu_driver_connected(1, -1);
+            call_launch<8>();
+            emu_die("well");
+        },
+        "well", NULL);
+}
+
 static void test_wrong_modes_are_refused(void **)
 {
+    dies_saying(
+        "a time",
+        [] {
+            setenv("EMU_LOADS", "after", 1);
+            call_attributes<9>();
+        },
+        "EMU_LOADS is before, not \"after\"", NULL);
     dies_saying(
         "a mode",
         [] {
@@ -292,6 +326,7 @@ int main(void)
         cmocka_unit_test(test_memory_calls_and_launches_are_delayed_at_random),
         cmocka_unit_test(test_a_query_of_an_event_may_block_until_it_is_complete),
         cmocka_unit_test(test_a_device_whose_kernels_are_loaded_launches_no_other),
+        cmocka_unit_test(test_a_device_with_a_communicator_may_load_no_kernel),
         cmocka_unit_test(test_wrong_modes_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -103,6 +103,7 @@ void rules_comm_made(ncclComm *comm)
         emu_die("a communicator is made: two host threads issue calls for device %d", comm->device);
     owner.thread = thread_number();
     owner.comms++;
+    emu_driver_connected(comm->device, 1);
     if (gone.count(comm)) emu_die("a communicator has the address of one that is destroyed");
     standing.insert(comm);
 }
@@ -115,6 +116,7 @@ void rules_comm_gone(ncclComm *comm)
         standing.erase(comm);
         gone.insert(comm);
         owners[comm->device].comms--;
+        emu_driver_connected(comm->device, -1);
         last = standing.empty();
     }
     launches_comm_gone(comm, last);
