@@ -7,10 +7,13 @@
 #ifndef MODEL_CORE_RNG_H
 #define MODEL_CORE_RNG_H
 
+#include "model/core/host_device.h"
+
 #include <stdint.h>
 
 /* out = Philox4x32-10(ctr, key): four independent 32-bit words. */
-static inline void philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint32_t out[4])
+static HOST_DEVICE inline void philox4x32(const uint32_t ctr[4], const uint32_t key[2],
+                                          uint32_t out[4])
 {
     /* Each round multiplies two words, which spreads every bit over many others, and swaps the
      * halves. The authors found that ten rounds pass every test with a safety margin. Both
@@ -33,7 +36,7 @@ static inline void philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint
 }
 
 /* Returns 64 random bits for (seed, stream, index). */
-static inline uint64_t rng_bits(uint64_t seed, uint64_t stream, uint64_t index)
+static HOST_DEVICE inline uint64_t rng_bits(uint64_t seed, uint64_t stream, uint64_t index)
 {
     uint32_t ctr[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream,
                        (uint32_t)(stream >> 32)};
@@ -43,14 +46,14 @@ static inline uint64_t rng_bits(uint64_t seed, uint64_t stream, uint64_t index)
 }
 
 /* Returns a uniform number in [0, 1) with 53 random bits for (seed, stream, index). */
-static inline double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
+static HOST_DEVICE inline double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
 {
     /* A double holds 53 bits, so the product is exact and never rounds up to 1. */
     return (double)(rng_bits(seed, stream, index) >> 11) * 0x1p-53;
 }
 
 /* Returns the FNV-1a hash of a name, which selects the stream of its random numbers. */
-static inline uint64_t rng_stream(const char *name)
+static HOST_DEVICE inline uint64_t rng_stream(const char *name)
 {
     uint64_t h = 0xcbf29ce484222325u;
     for (const unsigned char *p = (const unsigned char *)name; *p; p++)

@@ -2,11 +2,12 @@
  * and loss scaling.
  *
  * All arithmetic is in double, in the order written here, and each operation is rounded once. The
- * .cu file that includes this header turns its functions into device functions and is compiled
- * without contraction of products and sums, as -std=c11 does on the CPU. */
+ * .cu file that includes this header is compiled without contraction of products and sums, as
+ * -std=c11 does on the CPU. */
 #ifndef MODEL_KERNELS_DECISION_RULE_H
 #define MODEL_KERNELS_DECISION_RULE_H
 
+#include "model/core/host_device.h"
 #include "model/kernels/step.h"
 
 #include <math.h>
@@ -14,7 +15,8 @@
 /* Advances DeepSpeed's dynamic loss scaler by one step. An overflow first uses up the hysteresis;
  * once that is used up, each overflow halves the scale. The scale doubles scale_window steps after
  * the last overflow, and again after every further scale_window steps. */
-static inline void scale_advance(StepState *state, const StepConstants *constants, bool overflow)
+static HOST_DEVICE inline void scale_advance(StepState *state, const StepConstants *constants,
+                                             bool overflow)
 {
     if (overflow) {
         if (state->hysteresis > 1) {
@@ -40,8 +42,9 @@ static inline void scale_advance(StepState *state, const StepConstants *constant
  * at op_step_decide. Samples, tokens and steps are counted even if the update is skipped, and steps
  * = updates + skipped. skips_in_row counts the non-finite steps since the last update: a step
  * without any target is also skipped, but is no sign of divergence. */
-static inline StepDecision decision_rule(StepState *state, const StepStats *stats, const double *lr,
-                                         int64_t updates, const StepConstants *constants)
+static HOST_DEVICE inline StepDecision decision_rule(StepState *state, const StepStats *stats,
+                                                     const double *lr, int64_t updates,
+                                                     const StepConstants *constants)
 {
     int64_t last = updates - 1;
     /* One non-finite gradient makes the sum of squares non-finite. The gradients were multiplied by

@@ -8,16 +8,17 @@
  *
  * The arithmetic uses only + - x / and the square root in double, each rounded once. -std=c11 keeps
  * gcc from contracting them, -fmad=false keeps nvcc from it, and a test compares every level with
- * golden bits. A .cu file turns these functions, and those of the two headers included below, into
- * device functions. */
+ * golden bits. */
 #ifndef MODEL_KERNELS_NORMAL_H
 #define MODEL_KERNELS_NORMAL_H
 
+#include "model/core/host_device.h"
 #include "model/core/rng.h"
 #include "model/kernels/vmath.h"
 
 /* Computes the four Philox words of pair p: draw a is words 1:0, draw b is words 3:2. */
-static inline void normal_words(uint64_t seed, uint64_t stream, uint64_t p, uint32_t word[4])
+static HOST_DEVICE inline void normal_words(uint64_t seed, uint64_t stream, uint64_t p,
+                                            uint32_t word[4])
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     const uint32_t ctr[4] = {(uint32_t)p, (uint32_t)(p >> 32), (uint32_t)stream,
@@ -26,14 +27,14 @@ static inline void normal_words(uint64_t seed, uint64_t stream, uint64_t p, uint
 }
 
 /* Returns the 52 high bits as a number in [1, 2). */
-static inline double normal_one_to_two(uint64_t bits)
+static HOST_DEVICE inline double normal_one_to_two(uint64_t bits)
 {
     return vmath_from_f64(bits >> 12 | 0x3ff0000000000000u);
 }
 
 /* Compute sin t and cos t for |t| <= pi / 4 by Taylor series; the first omitted terms are below
  * 5e-17 and 3e-18. */
-static inline double normal_sine(double t, double t2)
+static HOST_DEVICE inline double normal_sine(double t, double t2)
 {
     double p = -1.0 / 1307674368000.0;
     p = p * t2 + 1.0 / 6227020800.0;
@@ -45,7 +46,7 @@ static inline double normal_sine(double t, double t2)
     return t + t * (t2 * p);
 }
 
-static inline double normal_cosine(double t2)
+static HOST_DEVICE inline double normal_cosine(double t2)
 {
     double p = 1.0 / 20922789888000.0;
     p = p * t2 - 1.0 / 87178291200.0;
@@ -63,7 +64,7 @@ typedef struct {
     double even, odd;
 } NormalPair;
 
-static inline NormalPair normal_pair(uint64_t a, uint64_t b)
+static HOST_DEVICE inline NormalPair normal_pair(uint64_t a, uint64_t b)
 {
     double radius = sqrt(-2.0 * log_f64(2.0 - normal_one_to_two(a)));
     double turns = 4.0 * (normal_one_to_two(b) - 1.0); /* angle in quarter turns, exact */

@@ -327,7 +327,9 @@ void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecisio
  * allowed for bf16 weights without a master, they are rounded up or down at random so that the
  * expected value is exact (rounding_rule.h). All ranges have the same types, the same operands and
  * the same seed. Does nothing if !decision->apply. The bits are the same on every backend, for
- * every thread count and however weights are divided into ranges. */
+ * every thread count and however weights are divided into ranges. CUDA moves four
+ * elements at once only if in all ranges every tensor starts on a boundary of four elements and its
+ * length is a multiple of four: a single other range makes the whole call slower. */
 void op_adamw(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
               const AdamW *hyper);
 /* Updates ranges by torch.optim.SGD's rule: momentum (slot[0], compute, absent when 0), dampening

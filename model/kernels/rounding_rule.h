@@ -12,13 +12,11 @@
  * 8b + 2w + 1 in its high half. The counters of op_normal have a second word below 2^31, so no
  * initial weight shares a block with a rounding. The block number has 32 bits, so a parameter may
  * have at most 2^35 elements (the optimizer checks this). The random bits repeat after 2^31
- * updates.
- *
- * A .cu file turns these functions, and those of the headers included below, into device functions.
- */
+ * updates. */
 #ifndef MODEL_KERNELS_ROUNDING_RULE_H
 #define MODEL_KERNELS_ROUNDING_RULE_H
 
+#include "model/core/host_device.h"
 #include "model/core/rng.h"
 #include "model/kernels/segment_rule.h"
 
@@ -30,8 +28,8 @@ enum { ROUNDING_BLOCK = 8 };
 #define ROUNDING_ELEMENTS ((int64_t)ROUNDING_BLOCK << 32)
 
 /* Computes the four Philox words of block `block` of a parameter. */
-static inline void rounding_words(uint64_t seed, uint64_t stream, int64_t update, int64_t block,
-                                  uint32_t word[4])
+static HOST_DEVICE inline void rounding_words(uint64_t seed, uint64_t stream, int64_t update,
+                                              int64_t block, uint32_t word[4])
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     const uint32_t ctr[4] = {(uint32_t)block, 0x80000000u | (uint32_t)update, (uint32_t)stream,
@@ -40,7 +38,7 @@ static inline void rounding_words(uint64_t seed, uint64_t stream, int64_t update
 }
 
 /* Returns the 16 random bits of an element, given the words of its block. */
-static inline uint32_t rounding_bits(const uint32_t word[4], int64_t element)
+static HOST_DEVICE inline uint32_t rounding_bits(const uint32_t word[4], int64_t element)
 {
     uint32_t low = element & 2 ? word[1] : word[0], high = element & 2 ? word[3] : word[2];
     return (element & 4 ? high : low) >> (element & 1 ? 16 : 0) & 0xffffu;
@@ -51,7 +49,7 @@ static inline uint32_t rounding_bits(const uint32_t word[4], int64_t element)
  * are unchanged, including infinities and both zeros. Above the largest finite number the upper
  * neighbour is infinity. Every NaN becomes 0x7fc0, because devices differ in how they set a NaN's
  * payload. */
-static inline uint16_t rounding_bf16(float x, uint32_t bits)
+static HOST_DEVICE inline uint16_t rounding_bf16(float x, uint32_t bits)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);

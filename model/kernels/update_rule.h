@@ -3,10 +3,11 @@
  * -std=c11 keeps gcc from contracting them, and -fmad=false keeps nvcc from it.
  *
  * A file that includes this header must define the type `real`, in which updates are computed, and
- * its square root `real_sqrt`. A .cu file turns these functions into device functions. */
+ * its square root `real_sqrt`. */
 #ifndef MODEL_KERNELS_UPDATE_RULE_H
 #define MODEL_KERNELS_UPDATE_RULE_H
 
+#include "model/core/host_device.h"
 #include "model/kernels/ops.h"
 
 #include <math.h>
@@ -28,7 +29,7 @@ typedef struct {
 
 /* Returns base^n to half an ulp, computed in pairs of doubles. The C library's pow is not used
  * because its results differ between libraries. */
-static inline double update_power(double base, int64_t n)
+static HOST_DEVICE inline double update_power(double base, int64_t n)
 {
     double high = 1.0, low = 0.0, square = base, square_low = 0.0;
     for (; n > 0; n /= 2) {
@@ -45,7 +46,8 @@ static inline double update_power(double base, int64_t n)
     return high;
 }
 
-static inline UpdateConstants adamw_constants(const StepDecision *decision, const AdamW *hyper)
+static HOST_DEVICE inline UpdateConstants adamw_constants(const StepDecision *decision,
+                                                          const AdamW *hyper)
 {
     int64_t t = decision->update;
     double correction1 = hyper->bias_correction ? 1.0 - update_power(hyper->beta1, t) : 1.0;
@@ -67,7 +69,8 @@ static inline UpdateConstants adamw_constants(const StepDecision *decision, cons
 
 /* Computes the constants of SGD, like torch.optim.SGD: the momentum buffer is initialised with the
  * first gradient, so the first update uses neither momentum nor dampening. */
-static inline UpdateConstants sgd_constants(const StepDecision *decision, const Sgd *hyper)
+static HOST_DEVICE inline UpdateConstants sgd_constants(const StepDecision *decision,
+                                                        const Sgd *hyper)
 {
     bool first = decision->update == 1;
     UpdateConstants k;
@@ -85,7 +88,8 @@ static inline UpdateConstants sgd_constants(const StepDecision *decision, const 
 }
 
 /* Returns p after the update; updates the two averages m and v (exp_avg, exp_avg_sq) in place. */
-static inline real adamw_element(real p, real grad, real *m, real *v, const UpdateConstants *k)
+static HOST_DEVICE inline real adamw_element(real p, real grad, real *m, real *v,
+                                             const UpdateConstants *k)
 {
     real g = grad * k->grad_scale + k->l2 * p;
     real m_new = k->beta1 * *m + k->one_minus_beta1 * g;
@@ -97,7 +101,8 @@ static inline real adamw_element(real p, real grad, real *m, real *v, const Upda
 }
 
 /* Returns p after the update; updates the momentum buffer in place. */
-static inline real sgd_element(real p, real grad, real *buffer, const UpdateConstants *k)
+static HOST_DEVICE inline real sgd_element(real p, real grad, real *buffer,
+                                           const UpdateConstants *k)
 {
     real g = grad * k->grad_scale + k->l2 * p;
     real b = k->momentum * *buffer + k->one_minus_dampening * g;
@@ -105,7 +110,7 @@ static inline real sgd_element(real p, real grad, real *buffer, const UpdateCons
     return p - k->lr * (k->nesterov_gradient * g + k->nesterov_buffer * b);
 }
 
-static inline real sgd_plain_element(real p, real grad, const UpdateConstants *k)
+static HOST_DEVICE inline real sgd_plain_element(real p, real grad, const UpdateConstants *k)
 {
     return p - k->lr * (grad * k->grad_scale + k->l2 * p);
 }

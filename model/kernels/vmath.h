@@ -8,6 +8,8 @@
 #ifndef MODEL_KERNELS_VMATH_H
 #define MODEL_KERNELS_VMATH_H
 
+#include "model/core/host_device.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,28 +17,28 @@
 
 /* Convert a number to its bits and back. The functions of dtype.h cannot be used: normal.h also
  * runs on a GPU, so this file is compiled for host and device, but dtype.h for the host only. */
-static inline uint32_t vmath_bits_f32(float x)
+static HOST_DEVICE inline uint32_t vmath_bits_f32(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-static inline float vmath_from_f32(uint32_t u)
+static HOST_DEVICE inline float vmath_from_f32(uint32_t u)
 {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
 }
 
-static inline uint64_t vmath_bits_f64(double x)
+static HOST_DEVICE inline uint64_t vmath_bits_f64(double x)
 {
     uint64_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-static inline double vmath_from_f64(uint64_t u)
+static HOST_DEVICE inline double vmath_from_f64(uint64_t u)
 {
     double x;
     memcpy(&x, &u, sizeof x);
@@ -54,7 +56,7 @@ static inline double vmath_from_f64(uint64_t u)
 #define VMATH_ROUND_F64 0x1.8p52
 
 /* Returns exp(r) - 1 - r for |r| <= ln(2) / 2; the relative error of exp is 3.1e-9. */
-static inline float vmath_exp_tail_f32(float r)
+static HOST_DEVICE inline float vmath_exp_tail_f32(float r)
 {
     float p = 0x1.6a23f2p-10f;
     p = p * r + 0x1.123a0ap-7f;
@@ -65,7 +67,7 @@ static inline float vmath_exp_tail_f32(float r)
 }
 
 /* Same as vmath_exp_tail_f32 in double: Taylor series to r^13, relative error 1e-17. */
-static inline double vmath_exp_tail_f64(double r)
+static HOST_DEVICE inline double vmath_exp_tail_f64(double r)
 {
     double p = 1.0 / 6227020800.0;
     p = p * r + 1.0 / 479001600.0;
@@ -84,7 +86,7 @@ static inline double vmath_exp_tail_f64(double r)
 
 /* Returns e^x, error <= 1 ulp; infinity above 88.72, and 0 below -87.33, where the result would be
  * denormal. */
-static inline float exp_f32(float x)
+static HOST_DEVICE inline float exp_f32(float x)
 {
     float shifted = x * 0x1.715476p+0f + VMATH_ROUND_F32;
     float n = shifted - VMATH_ROUND_F32;
@@ -98,7 +100,7 @@ static inline float exp_f32(float x)
 }
 
 /* Returns e^x in double, error <= 1 ulp; infinity above 709.78, and 0 below -708.39. */
-static inline double exp_f64(double x)
+static HOST_DEVICE inline double exp_f64(double x)
 {
     double shifted = x * 0x1.71547652b82fep+0 + VMATH_ROUND_F64;
     double n = shifted - VMATH_ROUND_F64;
@@ -113,7 +115,7 @@ static inline double exp_f64(double x)
 
 /* Returns tanh x = (e - 1) / (e + 1) with e = exp(2|x|), where e - 1 is computed without
  * cancellation; error <= 3 ulp. */
-static inline float tanh_f32(float x)
+static HOST_DEVICE inline float tanh_f32(float x)
 {
     float a = vmath_from_f32(vmath_bits_f32(x) & 0x7fffffffu);
     float b = a > 10.0f ? 20.0f : 2.0f * a;
@@ -130,7 +132,7 @@ static inline float tanh_f32(float x)
 }
 
 /* Returns tanh x in double, error <= 3 ulp. */
-static inline double tanh_f64(double x)
+static HOST_DEVICE inline double tanh_f64(double x)
 {
     double a = vmath_from_f64(vmath_bits_f64(x) & 0x7fffffffffffffffu);
     double b = a > 22.0 ? 44.0 : 2.0 * a;
@@ -149,7 +151,7 @@ static inline double tanh_f64(double x)
 /* Returns ln x, error <= 1 ulp; -infinity for 0, NaN for negative x. With x = 2^k m, m in
  * [sqrt(1/2), sqrt(2)), f = m - 1 and s = f / (2 + f): ln m = f - s (f - series(s^2)), where the
  * series is that of 2 atanh(s). */
-static inline float log_f32(float x)
+static HOST_DEVICE inline float log_f32(float x)
 {
     bool small = x < 0x1p-126f;
     uint32_t u = vmath_bits_f32(small ? x * 0x1p23f : x) + (0x3f800000u - 0x3f3504f3u);
@@ -168,7 +170,7 @@ static inline float log_f32(float x)
 }
 
 /* Returns ln x in double, error <= 1 ulp. */
-static inline double log_f64(double x)
+static HOST_DEVICE inline double log_f64(double x)
 {
     bool small = x < 0x1p-1022;
     uint64_t u =

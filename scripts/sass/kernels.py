@@ -132,7 +132,8 @@ KERNELS = [
     norm('residual_norm_forward, a block a row', 'norm', 'norm_forward_kernel<bf16,8,true,true>', 8, 4, 8, 2, shared=128),
     norm('norm_backward', 'norm_backward', 'norm_backward_kernel<bf16,8,1,true>', 5, 1, 8, 0, shared=512,
          loops=(1,), trips=(0, 0), also=SUMS),
-    norm('norm_backward, wide rows', 'norm_backward', 'norm_backward_kernel<bf16,8,2,true>', 2, 2, 8, 2, shared=512,
+    norm('norm_backward, wide rows', 'norm_backward', 'norm_backward_kernel<bf16,8,2,true>', 2, 2, 8, 2,
+         shared=512 + 16384,  # with the column sums for biases, which Llama 8B has not
          loops=(1,), trips=(0, 0), also=SUMS),
     kernel('column_sums', 'reduce', 'column_sums_kernel<bf16,8>', 256, 4, '4 x 8 x 32 elements',
            lambda m: rows(m) * qkv_width(m) / 1024, lambda m: rows(m) * qkv_width(m), 2, shared=8192, loops=(1,)),

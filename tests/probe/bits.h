@@ -6,14 +6,16 @@
 #ifndef TESTS_PROBE_BITS_H
 #define TESTS_PROBE_BITS_H
 
+#include "model/core/host_device.h"
 #include "model/kernels/ops.h"
 #include "tests/probe/probe.h"
 
 #include <math.h>
 
-/* Make device functions of these headers, as model/kernels/cuda/init.cu and optimizer.cu do. A
- * constant of vmath.h has more digits than f32 can hold, which nvcc warns about. */
-#define inline inline __host__ __device__
+/* Make device functions of these headers, as model/kernels/cuda/kernel.cuh does. A constant of
+ * vmath.h has more digits than f32 can hold, which nvcc warns about. */
+#undef HOST_DEVICE
+#define HOST_DEVICE __host__ __device__
 #pragma nv_diagnostic push
 #pragma nv_diag_suppress 1046
 #include "model/kernels/normal.h"
@@ -22,7 +24,6 @@
 typedef float real;
 #include "model/kernels/update_rule.h"
 #pragma nv_diagnostic pop
-#undef inline
 
 enum { N = 1000000, BLOCK = 256, BLOCKS = (N + BLOCK - 1) / BLOCK };
 

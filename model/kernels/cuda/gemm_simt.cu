@@ -6,6 +6,9 @@
  */
 enum { TILE = 64, SIDE = 4, DEPTH = 16, THREADS = (TILE / SIDE) * (TILE / SIDE) };
 
+static_assert(TILE % SIDE == 0, "threads have whole squares of a tile");
+static_assert(TILE * DEPTH % THREADS == 0, "each thread loads as many elements of an operand");
+
 /* An operand as a set of vectors along the k dimension: element k of vector `line` is at index line
  * * line_step + k * term_step. */
 template <class T> struct Lines {

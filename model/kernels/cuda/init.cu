@@ -1,15 +1,8 @@
 /* init.cu -- draws the initial weights: normal numbers as a pure function of (seed, stream,
  * element), computed by normal.h with the same bits as on the CPU. Compiled without contraction. */
 #include "model/kernels/cuda/kernel.cuh"
-
-#include <math.h>
-#include <string.h>
-
-/* The functions of these headers are compiled for both host and device. */
-#define inline inline __host__ __device__
 #include "model/kernels/normal.h"
 #include "model/kernels/segment_rule.h"
-#undef inline
 
 enum { NORMAL_THREADS = 256 };
 

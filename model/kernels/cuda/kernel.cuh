@@ -14,6 +14,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "model/core/host_device.h"
+
+/* Functions that both backends share are compiled for the host and for devices. */
+#undef HOST_DEVICE
+#define HOST_DEVICE __host__ __device__
+
 #include "model/kernels/cuda/cuda.h"
 #include "model/kernels/cuda/launch.cuh"
 #include "model/kernels/cuda/launch_size.cuh"

@@ -13,7 +13,8 @@ enum {
     GRID_X_MOST = INT32_MAX,
     GRID_YZ_MOST = 65535,
     BLOCK_THREADS_MOST = 1024, /* of a whole block, so also along x and y */
-    BLOCK_Z_MOST = 64
+    BLOCK_Z_MOST = 64,
+    PARAMETER_BYTES = 4096 /* of a kernel's parameters, with every compiler */
 };
 
 /* A number of blocks. It is made only from signed numbers: an unsigned one may already be the lower

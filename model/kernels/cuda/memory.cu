@@ -5,6 +5,8 @@
 /* 16 bytes that are moved without being interpreted. */
 typedef Pack<uint32_t, 4> Chunk;
 
+static_assert(sizeof(Chunk) == 16, "a chunk is a full pack of every type");
+
 /* Sets every element of x to value; elements have 1 to 16 bytes. Writes each byte once. */
 template <class E>
 __global__ void __launch_bounds__(CUT_THREADS) fill_kernel(Cut cut, DeviceRows<E> x, E value)
@@ -100,6 +102,9 @@ template <class S> struct Sources {
     const S *at[SUM_SOURCES];
     int n;
 };
+
+static_assert(sizeof(Cut) + sizeof(void *) + sizeof(Sources<float>) <= PARAMETER_BYTES,
+              "too many sources");
 
 /* Computes dst = the sum of the sources, added in order in float and rounded to nearest even. A
  * thread reads its pack of every source before it writes, so dst may be one of the sources. */

@@ -4,12 +4,12 @@
 
 /* Number of packs of N elements that a thread holds of a group: 32 elements. With N = 1 only 16,
  * because the addresses of single elements need registers too. */
-#define HELD(N) ((N) == 1 ? 16 : 32 / (N))
+template <int N> static constexpr int HELD = N == 1 ? 16 : 32 / N;
 
 /* Number of packs of each operand that a thread loads before it uses the first of them. Two packs
  * of 16-bit elements take as many registers as their sum; other packs would need more. */
-#define LOADED(N) ((N) == 8 ? 4 : 1)
-static_assert(HELD(8) % LOADED(8) == 0, "whole batches");
+template <int N> static constexpr int LOADED = N == 8 ? 4 : 1;
+static_assert(HELD<8> % LOADED<8> == 0, "whole batches");
 
 /* Most threads of a block that works on a single group. */
 enum { MOST_THREADS = 1024 };
@@ -43,7 +43,7 @@ template <int N> static __device__ __forceinline__ void add(float (&v)[N], const
  * norm is x or, with RESIDUAL, x + a + bias; this sum is computed and stored here, and v gets its
  * values as rounded to storage. */
 template <class T, int N, bool RESIDUAL>
-static __device__ __forceinline__ void input_load(float (&v)[HELD(N)][N], const Teams &t,
+static __device__ __forceinline__ void input_load(float (&v)[HELD<N>][N], const Teams &t,
                                                   const NormForward<T> &p, GroupPlace at, int packs,
                                                   int lane)
 {
@@ -51,17 +51,17 @@ static __device__ __forceinline__ void input_load(float (&v)[HELD(N)][N], const 
     const T *x = row_at(p.x, at.row, col), *a = row_at(p.a, at.row, col);
     T *sum = row_at(p.sum, at.row, col);
 #pragma unroll
-    for (int first = 0; first < HELD(N); first += LOADED(N)) {
+    for (int first = 0; first < HELD<N>; first += LOADED<N>) {
         /* All loads of a batch precede its first store, which the compiler moves no load over. */
-        Pack<T, N> raw[LOADED(N)], added[LOADED(N)];
+        Pack<T, N> raw[LOADED<N>], added[LOADED<N>];
 #pragma unroll
-        for (int k = first; k < first + LOADED(N); k++) {
+        for (int k = first; k < first + LOADED<N>; k++) {
             if (lane + k * t.lanes >= packs) continue;
             raw[k - first] = raw_load<N>(x + k * next);
             if (RESIDUAL) added[k - first] = raw_load<N>(a + k * next);
         }
 #pragma unroll
-        for (int k = first; k < first + LOADED(N); k++) {
+        for (int k = first; k < first + LOADED<N>; k++) {
             float u[N];
             if (lane + k * t.lanes >= packs) continue;
             unpack(v[k], raw[k - first]);
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void input_load(float (&v)[HELD(N)][N], const 
             add(v[k], u);
         }
 #pragma unroll
-        for (int k = first; RESIDUAL && k < first + LOADED(N); k++) {
+        for (int k = first; RESIDUAL && k < first + LOADED<N>; k++) {
             if (lane + k * t.lanes >= packs) continue;
             store_global(sum + k * next, v[k]);
             round_all<T>(v[k]);
@@ -109,10 +109,10 @@ __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : TEAM_BLOCK)
         BLOCK ? blockIdx.x : (int64_t)blockIdx.x * (TEAM_BLOCK / t.lanes) + threadIdx.x / t.lanes;
     int packs = group < t.groups ? t.packs : 0;
     GroupPlace at = place_of(t, group);
-    float x[HELD(N)][N], sum = 0, squares = 0;
+    float x[HELD<N>][N], sum = 0, squares = 0;
     input_load<T, N, RESIDUAL>(x, t, p, at, packs, lane);
 #pragma unroll
-    for (int k = 0; k < HELD(N); k++)
+    for (int k = 0; k < HELD<N>; k++)
         if (lane + k * t.lanes < packs)
 #pragma unroll
             for (int i = 0; i < N; i++)
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : TEAM_BLOCK)
      * because the row is in registers. */
     float mean = p.center ? team_sum<BLOCK>(sum, t.lanes) * t.share : 0;
 #pragma unroll
-    for (int k = 0; k < HELD(N); k++)
+    for (int k = 0; k < HELD<N>; k++)
         if (lane + k * t.lanes < packs)
 #pragma unroll
             for (int i = 0; i < N; i++)
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : TEAM_BLOCK)
     }
     T *y = row_at(p.y, at.row, at.col + lane * N);
 #pragma unroll
-    for (int k = 0; k < HELD(N); k++) {
+    for (int k = 0; k < HELD<N>; k++) {
         int pack = lane + k * t.lanes;
         if (pack >= packs) continue;
         normalise(x[k], p, pack * N, mean, inverse);
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : TEAM_BLOCK)
 template <class T, int N, bool RESIDUAL>
 static void forward_launch(Device *dev, Tensor x, Tensor w, NormForward<T> p)
 {
-    Teams t = teams_of(x, w, N, HELD(N), MOST_THREADS);
+    Teams t = teams_of(x, w, N, HELD<N>, MOST_THREADS);
     int64_t blocks = ceil_div(t.groups, t.threads / t.lanes);
     if (blocks == 0) return;
     if (team_is_block(t))

@@ -3,14 +3,12 @@
  * contraction. */
 #include "model/kernels/cuda/ranges.cuh"
 
-/* Definitions that the shared headers need; their functions are compiled for host and device. */
+/* Definitions that the shared headers need. */
 typedef float real;
 #define real_sqrt(x) sqrtf(x)
-#define inline inline __host__ __device__
 #include "model/kernels/decision_rule.h"
 #include "model/kernels/rounding_rule.h"
 #include "model/kernels/update_rule.h"
-#undef inline
 
 /* ---- decision -------------------------------------------------------------------------------- */
 

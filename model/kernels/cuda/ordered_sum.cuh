@@ -21,6 +21,9 @@
 
 enum { ORDERED_THREADS = 1024 };
 
+static_assert(ORDERED_THREADS == WARP * WARP,
+              "a block has a warp for each lane of the warp that composes their steps");
+
 /* Step by which T increases if it is even, and if it is odd. */
 typedef struct {
     int64_t even, odd;

@@ -7,9 +7,6 @@
 
 #include "model/kernels/cuda/kernel.cuh"
 
-/* Bytes that a kernel's parameters may have on every GPU and with every compiler. */
-enum { PARAMETER_BYTES = 4096 };
-
 /* Returns the number of the range in which a tile lies: the last one whose first tile is not after
  * it. `table` has `ranges` ranges, and range[r].first tiles are before range r. */
 template <class Table> static __device__ __forceinline__ int range_of(const Table &table, int tile)

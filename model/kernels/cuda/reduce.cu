@@ -10,6 +10,9 @@
  * order to fit more blocks. */
 enum { ACROSS = WARP, FINAL_ROWS = 32, SUM_ROWS = 8, UNROLL = 4, RESIDENT = 4 };
 
+static_assert((int)ACROSS * FINAL_ROWS <= (int)BLOCK_THREADS_MOST && SUM_ROWS <= FINAL_ROWS,
+              "the threads of a block");
+
 /* Sums the columns of partials into d, e and f (W each; NULL if absent). Block (x, y) computes
  * columns of the y-th output that is present; the partials of that output start at column y W. d
  * and e are overwritten or, with accumulate, added to; f is overwritten. Each column is summed by
@@ -72,6 +75,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(ACROSS *SUM_ROWS, RESIDENT)
     column_sums_kernel(float *partials, DeviceRows<T> dy, int64_t rows, int64_t cols, int64_t share)
 {
+    static_assert(N <= SUM_ROWS, "a block has a thread for each of its columns");
     DYN_SHARED(float, shared);
     int64_t first = (int64_t)blockIdx.x * ACROSS * N, col = first + threadIdx.x * N;
     int64_t begin = blockIdx.y * share, end = begin + share < rows ? begin + share : rows;

@@ -12,6 +12,9 @@
 
 enum { CUT_THREADS = 256 };
 
+static_assert((int)CUT_THREADS >= (int)WARP && (CUT_THREADS & (CUT_THREADS - 1)) == 0,
+              "a block is divided by powers of two");
+
 typedef struct {
     int64_t rows, packs;    /* packs: packs per row */
     unsigned column_blocks; /* blocks along a row */

@@ -1,0 +1,11 @@
+/* host_device.h -- marks the functions that both backends include, so that they give the same bits
+ * on the CPU and on a GPU. */
+#ifndef MODEL_CORE_HOST_DEVICE_H
+#define MODEL_CORE_HOST_DEVICE_H
+
+/* Stands before `inline`. In C it is nothing. A file for nvcc defines it anew before it includes
+ * such functions, as model/kernels/cuda/kernel.cuh does: they are then compiled for the host and
+ * for devices. */
+#define HOST_DEVICE
+
+#endif
