@@ -107,107 +107,86 @@ __global__ void __launch_bounds__(CUT_THREADS)
     store_global<N>(row_at(y, row, pack * N), v);
 }
 
-/* Returns true if y (N, F) and x are aligned for full packs. If x is (N, 2F), both of its halves
- * then are, too. */
-static bool halves_fit(Tensor y, Tensor x)
-{
-    int64_t full = pack_size(y.dtype);
-    return packs_fit(y, full) && packs_fit(x, full);
-}
-
-/* Launches y = f(x) for type T; KIND is GELU or squared ReLU. */
-template <class T, ActivationKind KIND> static void forward_as(Device *dev, Tensor y, Tensor x)
+void cuda_activation_forward(Device *dev, Tensor y, Tensor x, ActivationKind kind)
 {
     /* Dense matrices are treated as one long row, in which a pack may cross the end of a row of the
      * matrix. So rows of an odd width also move in full packs. */
-    if (tensor_is_dense(y) && tensor_is_dense(x)) {
+    if (kind != ACTIVATION_SWIGLU && tensor_is_dense(y) && tensor_is_dense(x)) {
         y = tensor_flat(y);
         x = tensor_flat(x);
     }
-    WITH_PACKS(halves_fit(y, x), T, N, {
-        Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
-        LAUNCH_CUT((activation_forward_kernel<T, N, KIND>), cut, dev, rows_of<T>(y), rows_of<T>(x));
-    });
-}
-
-void cuda_activation_forward(Device *dev, Tensor y, Tensor x, ActivationKind kind)
-{
-    WITH_STORAGE(y.dtype, T, {
+    /* If y (N, F) and x (N, 2F) are aligned for full packs, so are both halves of x. */
+    with_packs(y.dtype, all_fit(pack_size(y.dtype), y, x), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        int64_t rows = tensor_rows(y), packs = tensor_cols(y) / n;
         if (kind == ACTIVATION_GELU)
-            forward_as<T, ACTIVATION_GELU>(dev, y, x);
+            launch_cut<activation_forward_kernel<T, n, ACTIVATION_GELU>>(
+                dev, rows, packs, rows_of<T>(y), rows_of<T>(x));
         else if (kind == ACTIVATION_RELU2)
-            forward_as<T, ACTIVATION_RELU2>(dev, y, x);
+            launch_cut<activation_forward_kernel<T, n, ACTIVATION_RELU2>>(
+                dev, rows, packs, rows_of<T>(y), rows_of<T>(x));
         else
-            WITH_PACKS(halves_fit(y, x), T, N, {
-                Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
-                LAUNCH_CUT((swiglu_forward_kernel<T, N>), cut, dev, rows_of<T>(y), rows_of<T>(x),
-                           tensor_cols(y));
-            });
+            launch_cut<swiglu_forward_kernel<T, n>>(dev, rows, packs, rows_of<T>(y), rows_of<T>(x),
+                                                    tensor_cols(y));
     });
 }
 
-/* Launches dx = dy * f'(x), where dx and x have type T and dy has type D; KIND is GELU or squared
- * ReLU. */
-template <class T, class D, ActivationKind KIND>
-static void backward_as(Device *dev, Tensor dx, Tensor dy, Tensor x)
+/* Launches dx = dy * f'(x), where f is GELU or squared ReLU. dy has the type of dx and x, or is the
+ * f32 sum of a product if `product`; f is GELU then. */
+static void pointwise_backward(Device *dev, Tensor dx, Tensor dy, Tensor x, ActivationKind kind,
+                               bool product)
 {
     if (tensor_is_dense(dx) && tensor_is_dense(dy) && tensor_is_dense(x)) {
         dx = tensor_flat(dx);
         dy = tensor_flat(dy);
         x = tensor_flat(x);
     }
-    bool whole = halves_fit(dx, x) && packs_fit(dy, pack_size(dx.dtype));
-    WITH_PACKS(whole, T, N, {
-        Cut cut = cut_of(tensor_rows(dx), tensor_cols(dx) / N);
-        LAUNCH_CUT((activation_backward_kernel<T, D, N, KIND>), cut, dev, rows_of<T>(dx),
-                   rows_of<D>(dy), rows_of<T>(x));
+    with_packs(dx.dtype, all_fit(pack_size(dx.dtype), dx, dy, x), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        int64_t rows = tensor_rows(dx), packs = tensor_cols(dx) / n;
+        if (product)
+            launch_cut<activation_backward_kernel<T, float, n, ACTIVATION_GELU>>(
+                dev, rows, packs, rows_of<T>(dx), rows_of<float>(dy), rows_of<T>(x));
+        else if (kind == ACTIVATION_GELU)
+            launch_cut<activation_backward_kernel<T, T, n, ACTIVATION_GELU>>(
+                dev, rows, packs, rows_of<T>(dx), rows_of<T>(dy), rows_of<T>(x));
+        else
+            launch_cut<activation_backward_kernel<T, T, n, ACTIVATION_RELU2>>(
+                dev, rows, packs, rows_of<T>(dx), rows_of<T>(dy), rows_of<T>(x));
     });
 }
 
 void cuda_activation_backward(Device *dev, Tensor dx, Tensor dy, Tensor x, ActivationKind kind)
 {
-    bool whole = halves_fit(dy, x) && packs_fit(dx, pack_size(dx.dtype));
-    WITH_STORAGE(dx.dtype, T, {
-        if (kind == ACTIVATION_GELU)
-            (backward_as<T, T, ACTIVATION_GELU>(dev, dx, dy, x));
-        else if (kind == ACTIVATION_RELU2)
-            (backward_as<T, T, ACTIVATION_RELU2>(dev, dx, dy, x));
-        else
-            WITH_PACKS(whole, T, N, {
-                Cut cut = cut_of(tensor_rows(dy), tensor_cols(dy) / N);
-                LAUNCH_CUT((swiglu_backward_kernel<T, N>), cut, dev, rows_of<T>(dx), rows_of<T>(dy),
-                           rows_of<T>(x), tensor_cols(dy));
-            });
+    if (kind != ACTIVATION_SWIGLU) {
+        pointwise_backward(dev, dx, dy, x, kind, false);
+        return;
+    }
+    with_packs(dx.dtype, all_fit(pack_size(dx.dtype), dx, dy, x), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        launch_cut<swiglu_backward_kernel<T, n>>(dev, tensor_rows(dy), tensor_cols(dy) / n,
+                                                 rows_of<T>(dx), rows_of<T>(dy), rows_of<T>(x),
+                                                 tensor_cols(dy));
     });
 }
 
 void cuda_gelu_multiply(Device *dev, Tensor dx, Tensor product, Tensor pre)
 {
     CHECK(product.dtype == F32, "the product is %s, not f32", dtype_name(product.dtype));
-    WITH_STORAGE(dx.dtype, T, (backward_as<T, float, ACTIVATION_GELU>(dev, dx, product, pre)));
-}
-
-template <class T>
-static void gelu_of_sum_as(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias)
-{
-    int64_t full = pack_size(y.dtype);
-    bool whole =
-        packs_fit(y, full) && packs_fit(pre, full) && packs_fit(sum, full) && packs_fit(bias, full);
-    WITH_PACKS(whole, T, N, {
-        Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
-        LAUNCH_CUT((gelu_of_sum_kernel<T, N>), cut, dev, rows_of<T>(y), rows_of<T>(pre),
-                   rows_of<float>(sum), (const T *)bias.data);
-    });
+    pointwise_backward(dev, dx, product, pre, ACTIVATION_GELU, true);
 }
 
 void cuda_gelu_of_sum(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias)
 {
     CHECK(sum.dtype == F32, "the sum is %s, not f32", dtype_name(sum.dtype));
     CHECK(y.dtype == BF16 || y.dtype == F16, "a sum of %s is its own pre", dtype_name(y.dtype));
-    if (y.dtype == BF16)
-        gelu_of_sum_as<bf16>(dev, y, pre, sum, bias);
-    else
-        gelu_of_sum_as<f16>(dev, y, pre, sum, bias);
+    with_packs(y.dtype, all_fit(pack_size(y.dtype), y, pre, sum, bias), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        if constexpr (sizeof(T) < sizeof(float))
+            launch_cut<gelu_of_sum_kernel<T, n>>(dev, tensor_rows(y), tensor_cols(y) / n,
+                                                 rows_of<T>(y), rows_of<T>(pre),
+                                                 rows_of<float>(sum), (const T *)bias.data);
+    });
 }
 
 /* ---- sums and copies of rows ----------------------------------------------------------------- */
@@ -239,14 +218,12 @@ __global__ void __launch_bounds__(CUT_THREADS)
 
 void cuda_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x)
 {
-    int64_t full = pack_size(y.dtype);
-    bool whole =
-        packs_fit(y, full) && packs_fit(a, full) && packs_fit(bias, full) && packs_fit(x, full);
-    WITH_STORAGE(y.dtype, T, WITH_PACKS(whole, T, N, {
-                     Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
-                     LAUNCH_CUT((bias_residual_kernel<T, N>), cut, dev, rows_of<T>(y),
-                                rows_of<T>(a), (const T *)bias.data, rows_of<T>(x));
-                 }));
+    with_packs(y.dtype, all_fit(pack_size(y.dtype), y, a, bias, x), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        launch_cut<bias_residual_kernel<T, n>>(dev, tensor_rows(y), tensor_cols(y) / n,
+                                               rows_of<T>(y), rows_of<T>(a), (const T *)bias.data,
+                                               rows_of<T>(x));
+    });
 }
 
 void cuda_add(Device *dev, Tensor y, Tensor a, Tensor b)
@@ -273,12 +250,11 @@ __global__ void __launch_bounds__(CUT_THREADS)
 void cuda_rows_fill(Device *dev, Tensor y, Tensor bias)
 {
     CHECK(y.dtype == bias.dtype, "rows of %s from %s", dtype_name(y.dtype), dtype_name(bias.dtype));
-    bool whole = halves_fit(y, bias);
-    WITH_STORAGE(y.dtype, T, WITH_PACKS(whole, T, N, {
-                     Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
-                     LAUNCH_CUT((rows_fill_kernel<T, N>), cut, dev, rows_of<T>(y),
-                                (const T *)bias.data);
-                 }));
+    with_packs(y.dtype, all_fit(pack_size(y.dtype), y, bias), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        launch_cut<rows_fill_kernel<T, n>>(dev, tensor_rows(y), tensor_cols(y) / n, rows_of<T>(y),
+                                           (const T *)bias.data);
+    });
 }
 
 /* ---- rotary positions ------------------------------------------------------------------------ */
@@ -325,11 +301,11 @@ void cuda_rope(Device *dev, Tensor x, Tensor table, Tensor positions, bool inver
 {
     int64_t half = tensor_cols(table) / 2, full = pack_size(x.dtype);
     CHECK(tensor_cols(x) <= INT32_MAX, "rope over %lld columns", (long long)tensor_cols(x));
-    bool whole = packs_fit(x, full) && packs_fit(table, full) && half % full == 0;
-    WITH_STORAGE(x.dtype, T, WITH_PACKS(whole, T, N, {
-                     Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / 2 / N);
-                     LAUNCH_CUT((rope_kernel<T, N>), cut, dev, rows_of<T>(x), rows_of<float>(table),
-                                tensor_rows(table), (const int32_t *)positions.data, (int)half,
-                                inverse ? -1.0f : 1.0f);
-                 }));
+    bool whole = all_fit(full, x, table) && half % full == 0;
+    with_packs(x.dtype, whole, [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        launch_cut<rope_kernel<T, n>>(
+            dev, tensor_rows(x), tensor_cols(x) / 2 / n, rows_of<T>(x), rows_of<float>(table),
+            tensor_rows(table), (const int32_t *)positions.data, (int)half, inverse ? -1.0f : 1.0f);
+    });
 }

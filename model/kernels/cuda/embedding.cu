@@ -22,14 +22,12 @@ __global__ void __launch_bounds__(CUT_THREADS)
 
 void cuda_token_forward(Device *dev, Tensor x, Tensor table, Tensor tokens, int64_t first_row)
 {
-    int64_t full = pack_size(x.dtype);
-    bool whole = packs_fit(x, full) && packs_fit(table, full);
-    WITH_STORAGE(x.dtype, T, WITH_PACKS(whole, T, N, {
-                     Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / N);
-                     LAUNCH_CUT((token_forward_kernel<T, N>), cut, dev, rows_of<T>(x),
-                                rows_of<T>(table), tensor_rows(table), (const int32_t *)tokens.data,
-                                first_row);
-                 }));
+    with_packs(x.dtype, all_fit(pack_size(x.dtype), x, table), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        launch_cut<token_forward_kernel<T, n>>(dev, tensor_rows(x), tensor_cols(x) / n,
+                                               rows_of<T>(x), rows_of<T>(table), tensor_rows(table),
+                                               (const int32_t *)tokens.data, first_row);
+    });
 }
 
 /* Adds table row positions[n] to x (N, C). A position outside the table makes the row NaN. */
@@ -52,12 +50,10 @@ __global__ void __launch_bounds__(CUT_THREADS)
 
 void cuda_position_add(Device *dev, Tensor x, Tensor table, Tensor positions)
 {
-    int64_t full = pack_size(x.dtype);
-    bool whole = packs_fit(x, full) && packs_fit(table, full);
-    WITH_STORAGE(x.dtype, T, WITH_PACKS(whole, T, N, {
-                     Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / N);
-                     LAUNCH_CUT((position_add_kernel<T, N>), cut, dev, rows_of<T>(x),
-                                rows_of<T>(table), tensor_rows(table),
-                                (const int32_t *)positions.data);
-                 }));
+    with_packs(x.dtype, all_fit(pack_size(x.dtype), x, table), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        launch_cut<position_add_kernel<T, n>>(dev, tensor_rows(x), tensor_cols(x) / n,
+                                              rows_of<T>(x), rows_of<T>(table), tensor_rows(table),
+                                              (const int32_t *)positions.data);
+    });
 }

@@ -264,22 +264,24 @@ static void sort_rows(Device *dev, Sort s)
     LAUNCH(scan_kernel, s.most_parts, SCAN_THREADS, sizeof(int) * (SCAN_THREADS / WARP), stream, s);
 }
 
-/* Sums sorted rows; parts (P, C) has space for the sums of all parts. */
+/* Sums sorted rows; parts (P, C) has space for the sums of all parts. N: elements in 16 bytes of
+ * the gradient's type, the wider one. */
 template <class T, class G>
 static void sums_as(Device *dev, Tensor dtable, Tensor dx, Tensor parts, Sort s, bool accumulate)
 {
-    int64_t cols = tensor_cols(dtable), full = pack_size(dtable.dtype); /* of the wider type */
-    if (packs_fit(dx, 4) && packs_fit(parts, 4))
-        LAUNCH_CUT((part_sums_kernel<T, 4>), cut_of(s.most_parts, cols / 4), dev,
-                   rows_of<float>(parts), rows_of<T>(dx), s);
+    constexpr int N = (int)(16 / sizeof(G));
+    int64_t rows = tensor_rows(dtable), cols = tensor_cols(dtable);
+    DeviceRows<float> sums = rows_of<float>(parts);
+    if (all_fit(4, dx, parts))
+        launch_cut<part_sums_kernel<T, 4>>(dev, s.most_parts, cols / 4, sums, rows_of<T>(dx), s);
     else
-        LAUNCH_CUT((part_sums_kernel<T, 1>), cut_of(s.most_parts, cols), dev, rows_of<float>(parts),
-                   rows_of<T>(dx), s);
-    WITH_PACKS(packs_fit(dtable, full) && packs_fit(dx, full), G, N, {
-        Cut cut = cut_of(tensor_rows(dtable), cols / N);
-        LAUNCH_CUT((table_sums_kernel<T, G, N>), cut, dev, rows_of<G>(dtable), rows_of<T>(dx),
-                   rows_of<float>(parts), s, accumulate);
-    });
+        launch_cut<part_sums_kernel<T, 1>>(dev, s.most_parts, cols, sums, rows_of<T>(dx), s);
+    if (all_fit(N, dtable, dx))
+        launch_cut<table_sums_kernel<T, G, N>>(dev, rows, cols / N, rows_of<G>(dtable),
+                                               rows_of<T>(dx), sums, s, accumulate);
+    else
+        launch_cut<table_sums_kernel<T, G, 1>>(dev, rows, cols, rows_of<G>(dtable), rows_of<T>(dx),
+                                               sums, s, accumulate);
 }
 
 /* Returns how many columns of sums of parts the workspace holds besides `ints` numbers: all, or
@@ -312,9 +314,13 @@ void cuda_token_backward(Device *dev, Tensor dtable, Tensor dx, Tensor tokens, i
         int64_t n = cols - first < most ? cols - first : most;
         Tensor out = tensor_slice_cols(dtable, first, n), in = tensor_slice_cols(dx, first, n);
         Tensor sums = tensor_2d(scratch + ints, F32, parts, n);
-        WITH_STORAGE(dx.dtype, T, WITH_GRADIENT(dtable.dtype, T, G, {
-                         (sums_as<T, G>(dev, out, in, sums, s, accumulate));
-                     }));
+        with_storage(dx.dtype, [&](auto t) {
+            typedef typename decltype(t)::Type T;
+            if (dtable.dtype == F32)
+                sums_as<T, float>(dev, out, in, sums, s, accumulate);
+            else
+                sums_as<T, T>(dev, out, in, sums, s, accumulate);
+        });
     }
 }
 

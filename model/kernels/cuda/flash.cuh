@@ -26,7 +26,7 @@ enum { CHUNK = 8 };
  * start in different banks of shared memory. */
 #define FLASH_LD(cols) ((cols) + CHUNK)
 
-#define LOG2E 1.4426950408889634f
+#define LOG2E ((float)LOG2_E)
 
 /* Returns the address that this lane passes to ldmatrix_4 or ldmatrix_4_trans to load a 16 x 16
  * piece of a tile. ldmatrix_4 loads the piece as a left operand. ldmatrix_4_trans loads it as two

@@ -98,7 +98,8 @@ static void product(Device *dev, Tensor d, Tensor a, bool a_transposed, Tensor b
 extern "C" void cuda_product(Device *dev, Tensor d, Tensor a, bool a_transposed, Tensor b,
                              bool b_transposed, bool accumulate)
 {
-    WITH_STORAGE(a.dtype, T, {
+    with_storage(a.dtype, [&](auto t) {
+        typedef typename decltype(t)::Type T;
         if (d.dtype == F32)
             product<T, float>(dev, d, a, a_transposed, b, b_transposed, accumulate);
         else

@@ -40,7 +40,9 @@ extern "C" void cuda_normal(Device *dev, Tensor x, uint64_t seed, const Segment 
 {
     int64_t n = tensor_count(x), threads = n / 2 + 1;
     if (n == 0) return;
-    WITH_STORAGE(x.dtype, T,
-                 LAUNCH(normal_kernel<T>, ceil_div(threads, NORMAL_THREADS), NORMAL_THREADS, 0,
-                        cuda_stream(dev), (T *)x.data, seed, *part, n, std));
+    with_storage(x.dtype, [&](auto t) {
+        typedef typename decltype(t)::Type T;
+        LAUNCH(normal_kernel<T>, ceil_div(threads, NORMAL_THREADS), NORMAL_THREADS, 0,
+               cuda_stream(dev), (T *)x.data, seed, *part, n, std);
+    });
 }

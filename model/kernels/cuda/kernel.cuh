@@ -248,6 +248,12 @@ struct KernelNode {
 
 template <auto KERNEL> struct KernelOf {
     static KernelNode node;
+    /* Returns a text for messages that contains the kernel's name and its template arguments. */
+    static const char *name()
+    {
+        const char *text = __PRETTY_FUNCTION__, *arguments = strchr(text, '[');
+        return arguments ? arguments : text;
+    }
 };
 template <auto KERNEL> KernelNode KernelOf<KERNEL>::node((const void *)KERNEL);
 
@@ -263,8 +269,9 @@ template <auto KERNEL> KernelNode KernelOf<KERNEL>::node((const void *)KERNEL);
             CUDA_CHECK(cudaFuncSetAttribute((const void *)(kernel),                                \
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,           \
                                             (int)launch_shared));                                  \
-        KERNEL_START(kernel, launch_grid(LaunchGrid(grid), #kernel), launch_block(block, #kernel), \
-                     launch_shared, stream, __VA_ARGS__);                                          \
+        const char *launch_name = KernelOf<(kernel)>::name();                                      \
+        KERNEL_START(kernel, launch_name, launch_grid(LaunchGrid(grid), launch_name),              \
+                     launch_block(block, launch_name), launch_shared, stream, __VA_ARGS__);        \
         CUDA_CHECK(cudaGetLastError());                                                            \
     } while (0)
 
@@ -288,6 +295,43 @@ template <auto KERNEL> KernelNode KernelOf<KERNEL>::node((const void *)KERNEL);
         }                                                                                          \
     } while (0)
 
+/* Stand for a type and a number as arguments of generic lambdas, which read the type as typename
+ * decltype(t)::Type. */
+template <class T> struct TypeName {
+    typedef T Type;
+};
+
+template <int N> struct Number {
+    constexpr operator int() const
+    {
+        return N;
+    }
+};
+
+/* Calls f(t) with the storage type T that dtype names: t is TypeName<T>. */
+template <class F> static inline void with_storage(DType dtype, F f)
+{
+    switch (dtype) {
+    case F32: f(TypeName<float>{}); break;
+    case BF16: f(TypeName<bf16>{}); break;
+    case F16: f(TypeName<f16>{}); break;
+    default: CHECK(0, "CUDA kernels have no %s", dtype_name(dtype));
+    }
+}
+
+/* Calls f(t, n) with the storage type T that dtype names and a pack size N: the elements of T in 16
+ * bytes if `whole`, otherwise 1. t is TypeName<T>, n is Number<N>. */
+template <class F> static inline void with_packs(DType dtype, bool whole, F f)
+{
+    with_storage(dtype, [&](auto t) {
+        constexpr int FULL = (int)(16 / sizeof(typename decltype(t)::Type));
+        if (whole)
+            f(t, Number<FULL>{});
+        else
+            f(t, Number<1>{});
+    });
+}
+
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
@@ -301,6 +345,12 @@ static inline bool packs_fit(Tensor t, int64_t n)
     size_t bytes = (size_t)n * dtype_size(t.dtype);
     return (uintptr_t)t.data % bytes == 0 && tensor_cols(t) % n == 0 &&
            (tensor_rows(t) == 1 || t.ld % n == 0);
+}
+
+/* Returns true if this holds for all of these tensors. */
+template <class... Tensors> static inline bool all_fit(int64_t n, Tensors... t)
+{
+    return (packs_fit(t, n) && ...);
 }
 
 /* Returns the number of elements of this type in 16 bytes, the largest pack. */

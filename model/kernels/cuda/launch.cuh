@@ -3,8 +3,9 @@
 #ifndef MODEL_KERNELS_CUDA_LAUNCH_CUH
 #define MODEL_KERNELS_CUDA_LAUNCH_CUH
 
-/* Starts a kernel. Only LAUNCH in kernel.cuh uses it; LAUNCH also checks for launch errors. */
-#define KERNEL_START(kernel, grid, block, shared, stream, ...)                                     \
+/* Starts a kernel. Only LAUNCH in kernel.cuh uses it; LAUNCH also checks for launch errors. `name`
+ * is for messages of the emulated device. */
+#define KERNEL_START(kernel, name, grid, block, shared, stream, ...)                               \
     (kernel)<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
 
 /* Declares `name`, a pointer to the block's dynamic shared memory, which is 128-byte aligned.

@@ -121,7 +121,8 @@ extern "C" void cuda_loss(Device *dev, Tensor losses, Tensor logits, Tensor targ
     bool packs = packs_fit(logits, pack_size(logits.dtype));
     bool fits = LOSS_SUMS * sizeof(float) + row <= cuda_device(dev)->shared_bytes;
     int vocab = (int)vocab_size;
-    WITH_STORAGE(logits.dtype, T, {
+    with_storage(logits.dtype, [&](auto t) {
+        typedef typename decltype(t)::Type T;
         constexpr int N = 16 / sizeof(T);
         if (packs && fits && backward)
             loss_launch<T, N, true>(dev, losses, logits, targets, vocab, factor);

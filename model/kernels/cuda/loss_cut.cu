@@ -90,40 +90,46 @@ template <class T> static CutRows<T> cut_rows(Tensor logits, int64_t first_col, 
     return {(T *)logits.data, logits.ld, (int)cols, (int)own, (int)first_col, (int)vocab_size};
 }
 
-/* Launches kernel<T, N> with one block per row of the logits. T is their type; N is the pack size
- * that their alignment allows. */
-#define LAUNCH_ROWS(kernel, dev, logits, ...)                                                      \
-    do {                                                                                           \
-        if (tensor_rows(logits) == 0) break;                                                       \
-        WITH_STORAGE(                                                                              \
-            (logits).dtype, T,                                                                     \
-            WITH_PACKS(packs_fit(logits, pack_size((logits).dtype)), T, N,                         \
-                       LAUNCH((kernel<T, N>), tensor_rows(logits),                                 \
-                              loss_threads(tensor_cols(logits), N), LOSS_SUMS * sizeof(float),     \
-                              cuda_stream(dev), __VA_ARGS__)));                                    \
-    } while (0)
+/* Launches a kernel with one block per row of the logits, which it reads in packs of n. */
+template <auto KERNEL, class... Arguments>
+static void launch_rows(Device *dev, Tensor logits, int n, const Arguments &...arguments)
+{
+    if (tensor_rows(logits) == 0) return;
+    LAUNCH(KERNEL, tensor_rows(logits), loss_threads(tensor_cols(logits), n),
+           LOSS_SUMS * sizeof(float), cuda_stream(dev), arguments...);
+}
 
 extern "C" void cuda_loss_max(Device *dev, Tensor most, Tensor logits, int64_t first_col,
                               int64_t vocab_size)
 {
-    LAUNCH_ROWS(loss_max_kernel, dev, logits, (float *)most.data,
-                cut_rows<const T>(logits, first_col, vocab_size));
+    with_packs(logits.dtype, packs_fit(logits, pack_size(logits.dtype)), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        launch_rows<loss_max_kernel<T, n>>(dev, logits, n, (float *)most.data,
+                                           cut_rows<const T>(logits, first_col, vocab_size));
+    });
 }
 
 extern "C" void cuda_loss_terms(Device *dev, Tensor terms, Tensor logits, Tensor targets,
                                 Tensor most, int64_t first_col, int64_t vocab_size)
 {
-    LAUNCH_ROWS(loss_terms_kernel, dev, logits, (float *)terms.data,
-                cut_rows<const T>(logits, first_col, vocab_size), (const int32_t *)targets.data,
-                (const float *)most.data);
+    with_packs(logits.dtype, packs_fit(logits, pack_size(logits.dtype)), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        launch_rows<loss_terms_kernel<T, n>>(
+            dev, logits, n, (float *)terms.data, cut_rows<const T>(logits, first_col, vocab_size),
+            (const int32_t *)targets.data, (const float *)most.data);
+    });
 }
 
 extern "C" void cuda_loss_finish(Device *dev, Tensor losses, Tensor logits, Tensor targets,
                                  Tensor most, Tensor terms, int64_t first_col, int64_t vocab_size,
                                  Tensor scale, bool backward)
 {
-    LAUNCH_ROWS(loss_finish_kernel, dev, logits, (float *)losses.data,
-                cut_rows<T>(logits, first_col, vocab_size), (const int32_t *)targets.data,
-                (const float *)most.data, (const float *)terms.data,
-                backward ? (const double *)scale.data : nullptr);
+    const double *factor = backward ? (const double *)scale.data : nullptr;
+    with_packs(logits.dtype, packs_fit(logits, pack_size(logits.dtype)), [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        launch_rows<loss_finish_kernel<T, n>>(
+            dev, logits, n, (float *)losses.data, cut_rows<T>(logits, first_col, vocab_size),
+            (const int32_t *)targets.data, (const float *)most.data, (const float *)terms.data,
+            factor);
+    });
 }

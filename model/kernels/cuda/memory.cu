@@ -25,8 +25,8 @@ static void fill_as(Device *dev, Tensor x, size_t size, const unsigned char *pat
     /* From here on, columns and strides count units of E; cuda_fill chose E so that both are
      * divisible. */
     int64_t step = (int64_t)(sizeof value / size);
-    Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / step);
-    LAUNCH_CUT(fill_kernel<E>, cut, dev, (DeviceRows<E>{(E *)x.data, x.ld / step}), value);
+    launch_cut<fill_kernel<E>>(dev, tensor_rows(x), tensor_cols(x) / step,
+                               DeviceRows<E>{(E *)x.data, x.ld / step}, value);
 }
 
 void cuda_fill(Device *dev, Tensor x, double value)
@@ -75,16 +75,15 @@ __global__ void __launch_bounds__(CUT_THREADS)
     convert<N>(row_at(y, row, pack * N), (const X *)row_at(x, row, pack * N));
 }
 
-template <class Y, class X> static void copy_as(Device *dev, Tensor y, Tensor x)
+/* The elements that a thread reads and writes if D and S are the types of what it writes and reads:
+ * 16 bytes of the wider one, fewer of the narrower one. */
+template <class D, class S>
+static constexpr int PACK = (int)(16 / (sizeof(D) > sizeof(S) ? sizeof(D) : sizeof(S)));
+
+template <class Y, class X, int N> static void copy_as(Device *dev, Tensor y, Tensor x)
 {
-    /* A thread reads and writes the same N elements: 16 bytes of the wider type, fewer of the
-     * narrower one. */
-    typedef Pack<unsigned char, (sizeof(Y) > sizeof(X) ? sizeof(Y) : sizeof(X))> Wider;
-    int64_t full = 16 / (int64_t)sizeof(Wider);
-    WITH_PACKS(packs_fit(y, full) && packs_fit(x, full), Wider, N, {
-        Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
-        LAUNCH_CUT((copy_kernel<Y, X, N>), cut, dev, rows_of<Y>(y), rows_of<X>(x));
-    });
+    launch_cut<copy_kernel<Y, X, N>>(dev, tensor_rows(y), tensor_cols(y) / N, rows_of<Y>(y),
+                                     rows_of<X>(x));
 }
 
 void cuda_copy(Device *dev, Tensor y, Tensor x)
@@ -93,7 +92,16 @@ void cuda_copy(Device *dev, Tensor y, Tensor x)
         y = tensor_flat(y);
         x = tensor_flat(x);
     }
-    WITH_STORAGE(y.dtype, Y, WITH_STORAGE(x.dtype, X, (copy_as<Y, X>(dev, y, x))));
+    with_storage(y.dtype, [&](auto to) {
+        with_storage(x.dtype, [&](auto from) {
+            typedef typename decltype(to)::Type Y;
+            typedef typename decltype(from)::Type X;
+            if (all_fit(PACK<Y, X>, y, x))
+                copy_as<Y, X, PACK<Y, X>>(dev, y, x);
+            else
+                copy_as<Y, X, 1>(dev, y, x);
+        });
+    });
 }
 
 /* The sources of a sum or maximum. They are passed as 512 bytes of kernel parameters, so no call
@@ -126,21 +134,27 @@ __global__ void __launch_bounds__(CUT_THREADS) sum_kernel(Cut cut, D *dst, Sourc
     store_global<N>(dst + pack * N, sum);
 }
 
+/* Returns the sources, and clears *whole if one of them is not aligned for packs of n. */
+template <class S>
+static Sources<S> sources_of(const Tensor *src, int count, int64_t n, bool *whole)
+{
+    Sources<S> sources = {{NULL}, count};
+    for (int k = 0; k < count; k++) {
+        sources.at[k] = (const S *)src[k].data;
+        *whole = *whole && packs_fit(tensor_flat(src[k]), n);
+    }
+    return sources;
+}
+
 template <class D, class S> static void sum_as(Device *dev, Tensor dst, const Tensor *src, int n)
 {
-    Sources<S> sources = {{NULL}, n};
-    /* As in copy_as, a pack has 16 bytes of the wider type. */
-    typedef Pack<unsigned char, (sizeof(D) > sizeof(S) ? sizeof(D) : sizeof(S))> Wider;
-    int64_t full = 16 / (int64_t)sizeof(Wider);
-    bool whole = packs_fit(tensor_flat(dst), full);
-    for (int k = 0; k < n; k++) {
-        sources.at[k] = (const S *)src[k].data;
-        whole = whole && packs_fit(tensor_flat(src[k]), full);
-    }
-    WITH_PACKS(whole, Wider, N, {
-        Cut cut = cut_of(1, tensor_count(dst) / N);
-        LAUNCH_CUT((sum_kernel<D, S, N>), cut, dev, (D *)dst.data, sources);
-    });
+    bool whole = packs_fit(tensor_flat(dst), PACK<D, S>);
+    Sources<S> sources = sources_of<S>(src, n, PACK<D, S>, &whole);
+    if (whole)
+        launch_cut<sum_kernel<D, S, PACK<D, S>>>(dev, 1, tensor_count(dst) / PACK<D, S>,
+                                                 (D *)dst.data, sources);
+    else
+        launch_cut<sum_kernel<D, S, 1>>(dev, 1, tensor_count(dst), (D *)dst.data, sources);
 }
 
 /* Computes dst = the sum of the sources, added in double. Only the few sums of a training step are
@@ -158,11 +172,9 @@ __global__ void __launch_bounds__(CUT_THREADS)
 
 static void sum_doubles(Device *dev, Tensor dst, const Tensor *src, int n)
 {
-    Sources<double> sources = {{NULL}, n};
-    for (int k = 0; k < n; k++)
-        sources.at[k] = (const double *)src[k].data;
-    Cut cut = cut_of(1, tensor_count(dst));
-    LAUNCH_CUT(sum_doubles_kernel, cut, dev, (double *)dst.data, sources);
+    bool whole = true;
+    Sources<double> sources = sources_of<double>(src, n, 1, &whole);
+    launch_cut<sum_doubles_kernel>(dev, 1, tensor_count(dst), (double *)dst.data, sources);
 }
 
 void cuda_sum(Device *dev, Tensor dst, const Tensor *src, int n)
@@ -175,7 +187,11 @@ void cuda_sum(Device *dev, Tensor dst, const Tensor *src, int n)
         if (dst.data != src[0].data) cuda_copy(dev, dst, src[0]);
         return;
     }
-    WITH_STORAGE(dst.dtype, D, WITH_STORAGE(src[0].dtype, S, (sum_as<D, S>(dev, dst, src, n))));
+    with_storage(dst.dtype, [&](auto to) {
+        with_storage(src[0].dtype, [&](auto from) {
+            sum_as<typename decltype(to)::Type, typename decltype(from)::Type>(dev, dst, src, n);
+        });
+    });
 }
 
 /* Returns x in a type that the GPU can compare. */
@@ -212,16 +228,13 @@ __global__ void __launch_bounds__(CUT_THREADS) maximum_kernel(Cut cut, T *dst, S
 
 template <class T> static void maximum_as(Device *dev, Tensor dst, const Tensor *src, int n)
 {
-    Sources<T> sources = {{NULL}, n};
-    bool whole = packs_fit(tensor_flat(dst), pack_size(dst.dtype));
-    for (int k = 0; k < n; k++) {
-        sources.at[k] = (const T *)src[k].data;
-        whole = whole && packs_fit(tensor_flat(src[k]), pack_size(dst.dtype));
-    }
-    WITH_PACKS(whole, T, N, {
-        Cut cut = cut_of(1, tensor_count(dst) / N);
-        LAUNCH_CUT((maximum_kernel<T, N>), cut, dev, (T *)dst.data, sources);
-    });
+    bool whole = packs_fit(tensor_flat(dst), PACK<T, T>);
+    Sources<T> sources = sources_of<T>(src, n, PACK<T, T>, &whole);
+    if (whole)
+        launch_cut<maximum_kernel<T, PACK<T, T>>>(dev, 1, tensor_count(dst) / PACK<T, T>,
+                                                  (T *)dst.data, sources);
+    else
+        launch_cut<maximum_kernel<T, 1>>(dev, 1, tensor_count(dst), (T *)dst.data, sources);
 }
 
 void cuda_maximum(Device *dev, Tensor dst, const Tensor *src, int n)
@@ -229,5 +242,6 @@ void cuda_maximum(Device *dev, Tensor dst, const Tensor *src, int n)
     if (dst.dtype == F64)
         maximum_as<double>(dev, dst, src, n);
     else
-        WITH_STORAGE(dst.dtype, T, maximum_as<T>(dev, dst, src, n));
+        with_storage(dst.dtype,
+                     [&](auto t) { maximum_as<typename decltype(t)::Type>(dev, dst, src, n); });
 }

@@ -160,36 +160,35 @@ static void forward_launch(Device *dev, Tensor x, Tensor w, NormForward<T> p)
 void cuda_norm_forward(Device *dev, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, Norm norm)
 {
     int64_t full = pack_size(x.dtype);
-    bool whole =
-        packs_fit(y, full) && packs_fit(x, full) && packs_fit(w, full) && packs_fit(b, full);
-    WITH_STORAGE(x.dtype, T, WITH_PACKS(whole, T, N, {
-                     NormForward<T> p = {rows_of<T>(y),
-                                         rows_of<T>(x),
-                                         {},
-                                         {},
-                                         NULL,
-                                         (const T *)w.data,
-                                         (const T *)b.data,
-                                         (float *)stats.data,
-                                         (float)norm.epsilon,
-                                         norm.kind == NORM_LAYERNORM};
-                     forward_launch<T, N, false>(dev, x, w, p);
-                 }));
+    bool whole = all_fit(full, y, x, w, b);
+    with_packs(x.dtype, whole, [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        NormForward<T> p = {rows_of<T>(y),
+                            rows_of<T>(x),
+                            {},
+                            {},
+                            NULL,
+                            (const T *)w.data,
+                            (const T *)b.data,
+                            (float *)stats.data,
+                            (float)norm.epsilon,
+                            norm.kind == NORM_LAYERNORM};
+        forward_launch<T, n, false>(dev, x, w, p);
+    });
 }
 
 void cuda_residual_norm_forward(Device *dev, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor a,
                                 Tensor bias, Tensor w, Tensor b, Norm norm)
 {
     int64_t full = pack_size(x.dtype);
-    bool whole = packs_fit(sum, full) && packs_fit(y, full) && packs_fit(x, full) &&
-                 packs_fit(a, full) && packs_fit(bias, full) && packs_fit(w, full) &&
-                 packs_fit(b, full);
-    WITH_STORAGE(x.dtype, T, WITH_PACKS(whole, T, N, {
-                     NormForward<T> p = {rows_of<T>(y),        rows_of<T>(x),
-                                         rows_of<T>(sum),      rows_of<T>(a),
-                                         (const T *)bias.data, (const T *)w.data,
-                                         (const T *)b.data,    (float *)stats.data,
-                                         (float)norm.epsilon,  norm.kind == NORM_LAYERNORM};
-                     forward_launch<T, N, true>(dev, x, w, p);
-                 }));
+    bool whole = all_fit(full, sum, y, x, a, bias, w, b);
+    with_packs(x.dtype, whole, [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
+        NormForward<T> p = {rows_of<T>(y),        rows_of<T>(x),
+                            rows_of<T>(sum),      rows_of<T>(a),
+                            (const T *)bias.data, (const T *)w.data,
+                            (const T *)b.data,    (float *)stats.data,
+                            (float)norm.epsilon,  norm.kind == NORM_LAYERNORM};
+        forward_launch<T, n, true>(dev, x, w, p);
+    });
 }

@@ -299,9 +299,9 @@ void cuda_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor colum
 {
     NormGradients d = {dw, db, columns, accumulate};
     int64_t full = pack_size(x.dtype);
-    bool whole =
-        packs_fit(dx, full) && packs_fit(dy, full) && packs_fit(x, full) && packs_fit(w, full);
-    WITH_STORAGE(x.dtype, T, {
+    bool whole = all_fit(full, dx, dy, x, w);
+    with_packs(x.dtype, whole, [&](auto t, auto n) {
+        typedef typename decltype(t)::Type T;
         NormBackward<T> p = {.dx = rows_of<T>(dx),
                              .dy = rows_of<T>(dy),
                              .x = rows_of<T>(x),
@@ -314,6 +314,6 @@ void cuda_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor colum
                              .want_columns = tensor_present(columns),
                              .outputs = 1 + tensor_present(db) + tensor_present(columns),
                              .own_sums = 0};
-        WITH_PACKS(whole, T, N, (backward_as<T, N>(dev, p, dx, w, d)));
+        backward_as<T, n>(dev, p, dx, w, d);
     });
 }

@@ -336,7 +336,8 @@ static void update(Device *dev, const UpdateRange *range, int n, const StepDecis
     if (tensor_present(range->rounding.segments))
         update_typed<bf16, Stochastic>(dev, &u);
     else
-        WITH_STORAGE(range->weight.dtype, T, (update_typed<T, ToNearest>(dev, &u)));
+        with_storage(range->weight.dtype,
+                     [&](auto t) { update_typed<typename decltype(t)::Type, ToNearest>(dev, &u); });
 }
 
 extern "C" void cuda_adamw(Device *dev, const UpdateRange *range, int n,

@@ -52,11 +52,13 @@ void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor f, Tensor partial
           dtype_name(e.dtype));
     CHECK(!tensor_present(f) || f.dtype == F32, "sums of %s", dtype_name(f.dtype));
     LaunchGrid grid(ceil_div(width, ACROSS), outputs);
-    WITH_STORAGE(d.dtype, G,
-                 LAUNCH(partials_sum_kernel<G>, grid, dim3(ACROSS, FINAL_ROWS),
-                        ACROSS * FINAL_ROWS * sizeof(float), cuda_stream(dev), (G *)d.data,
-                        (G *)e.data, (float *)f.data, width, rows_of<const float>(partials),
-                        tensor_rows(partials), accumulate));
+    with_storage(d.dtype, [&](auto t) {
+        typedef typename decltype(t)::Type G;
+        LAUNCH(partials_sum_kernel<G>, grid, dim3(ACROSS, FINAL_ROWS),
+               ACROSS * FINAL_ROWS * sizeof(float), cuda_stream(dev), (G *)d.data, (G *)e.data,
+               (float *)f.data, width, rows_of<const float>(partials), tensor_rows(partials),
+               accumulate);
+    });
 }
 
 Tensor cuda_partials(const Device *dev, int64_t most, int64_t cols)
@@ -136,9 +138,9 @@ static void column_sums_as(Device *dev, Tensor db, Tensor dy, bool accumulate)
 void cuda_bias_sums(Device *dev, Tensor db, Tensor dy, bool accumulate)
 {
     if (tensor_cols(dy) == 0) return;
-    WITH_STORAGE(dy.dtype, T,
-                 WITH_PACKS(packs_fit(dy, pack_size(dy.dtype)), T, N,
-                            (column_sums_as<T, N>(dev, db, dy, accumulate))));
+    with_packs(dy.dtype, packs_fit(dy, pack_size(dy.dtype)), [&](auto t, auto n) {
+        column_sums_as<typename decltype(t)::Type, n>(dev, db, dy, accumulate);
+    });
 }
 
 void cuda_column_sum(Device *dev, Tensor columns, Tensor x)

@@ -43,12 +43,15 @@ static inline int64_t cut_grid(Cut cut)
     return ceil_div(cut.rows, CUT_THREADS / cut.across) * ceil_div(cut.packs, cut.across);
 }
 
-/* Starts a kernel whose first argument is the cut. Does nothing if the matrix is empty. */
-#define LAUNCH_CUT(kernel, cut, dev, ...)                                                          \
-    do {                                                                                           \
-        if ((cut).rows > 0 && (cut).packs > 0)                                                     \
-            LAUNCH(kernel, cut_grid(cut), cut_block(cut), 0, cuda_stream(dev), cut, __VA_ARGS__);  \
-    } while (0)
+/* Starts a kernel for a matrix of `rows` rows of `packs` packs. The kernel's first argument is the
+ * cut, and the others follow. Does nothing if the matrix is empty. */
+template <auto KERNEL, class... Arguments>
+static void launch_cut(Device *dev, int64_t rows, int64_t packs, const Arguments &...arguments)
+{
+    if (rows == 0 || packs == 0) return;
+    Cut cut = cut_of(rows, packs);
+    LAUNCH(KERNEL, cut_grid(cut), cut_block(cut), 0, cuda_stream(dev), cut, arguments...);
+}
 
 /* Sets *row and *pack to those of the calling thread. Returns false if the thread is outside the
  * matrix. */
@@ -82,30 +85,5 @@ template <int N, class T> static __device__ __forceinline__ Pack<T, N> raw_load(
 {
     return *reinterpret_cast<const Pack<T, N> *>(p);
 }
-
-/* Runs the statements with N = the number of elements of T in 16 bytes if `whole`, else with N = 1.
- */
-#define WITH_PACKS(whole, T, N, ...)                                                               \
-    do {                                                                                           \
-        if (whole) {                                                                               \
-            constexpr int N = (int)(16 / sizeof(T));                                               \
-            __VA_ARGS__;                                                                           \
-        } else {                                                                                   \
-            constexpr int N = 1;                                                                   \
-            __VA_ARGS__;                                                                           \
-        }                                                                                          \
-    } while (0)
-
-/* Runs the statements with G as the type of a gradient: float if dtype is F32, otherwise T. */
-#define WITH_GRADIENT(dtype, T, G, ...)                                                            \
-    do {                                                                                           \
-        if ((dtype) == F32) {                                                                      \
-            typedef float G;                                                                       \
-            __VA_ARGS__;                                                                           \
-        } else {                                                                                   \
-            typedef T G;                                                                           \
-            __VA_ARGS__;                                                                           \
-        }                                                                                          \
-    } while (0)
 
 #endif

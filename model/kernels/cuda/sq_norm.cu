@@ -86,7 +86,9 @@ extern "C" void cuda_sq_norm(Device *dev, Tensor stats, const Tensor *x, int n)
     double *partial = (double *)cuda_workspace(dev, sizeof(double) * (size_t)blocks);
     for (int i = 0; i < n; i += NORM_RANGES) {
         int some = n - i < NORM_RANGES ? n - i : NORM_RANGES;
-        WITH_STORAGE(x[0].dtype, T, done += sq_norm_launch<T>(dev, partial + done, x + i, some));
+        with_storage(x[0].dtype, [&](auto t) {
+            done += sq_norm_launch<typename decltype(t)::Type>(dev, partial + done, x + i, some);
+        });
     }
     LAUNCH(ordered_sum_kernel<double>, 1, ORDERED_THREADS, sizeof(OrderedShared), cuda_stream(dev),
            (double *)stats.data, (const double *)partial, (const int32_t *)nullptr, blocks);

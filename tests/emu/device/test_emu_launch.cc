@@ -60,11 +60,11 @@ static void test_launches_that_no_gpu_could_run_are_refused(void **)
     assert_int_equal(emu_launch_bounds((const void *)write_kernel), THREADS);
     assert_int_equal(emu_launch_bounds((const void *)no_bounds_kernel), 0);
     CUDA_CHECK(cudaFree(p));
-    DIES(KERNEL_START(write_kernel, dim3(1, 65536), THREADS, 0, 0, out, 0), "grid.y and grid.z",
-         "write_kernel", "test_emu_launch.cc");
-    DIES(KERNEL_START(write_kernel, 0x80000000u, THREADS, 0, 0, out, 0), "grid.x");
-    DIES(KERNEL_START(write_kernel, 0, THREADS, 0, 0, out, 0), "an empty grid");
-    DIES(KERNEL_START(write_kernel, 1, 1025, 0, 0, out, 0), "at most 1024 threads");
+    DIES(KERNEL_START(write_kernel, "write_kernel", dim3(1, 65536), THREADS, 0, 0, out, 0),
+         "grid.y and grid.z", "write_kernel", "test_emu_launch.cc");
+    DIES(KERNEL_START(write_kernel, "write_kernel", 0x80000000u, THREADS, 0, 0, out, 0), "grid.x");
+    DIES(KERNEL_START(write_kernel, "write_kernel", 0, THREADS, 0, 0, out, 0), "an empty grid");
+    DIES(KERNEL_START(write_kernel, "write_kernel", 1, 1025, 0, 0, out, 0), "at most 1024 threads");
     DIES(LAUNCH(write_kernel, 1, 96, 0, 0, out, 0), "__launch_bounds__ say 64 threads");
     DIES(LAUNCH(no_bounds_kernel, 1, THREADS, 0, 0, out), "says no __launch_bounds__");
     DIES(LAUNCH(shared_kernel<true>, 1, THREADS, (227 << 10) + 1, 0, out), "cudaFuncSetAttribute");
@@ -82,7 +82,7 @@ static void test_a_launch_beyond_the_limits_is_refused_before_its_count_is_narro
     dim3 most = launch_grid(LaunchGrid(INT32_MAX, 65535, 65535), "most");
     assert_true(most.x == INT32_MAX && most.y == 65535 && most.z == 65535);
     DIES(LAUNCH(write_kernel, wide, THREADS, 0, 0, out, 0),
-         "a launch of write_kernel with 4294967297 x 1 x 1 blocks");
+         "write_kernel] with 4294967297 x 1 x 1 blocks");
     DIES(LAUNCH(write_kernel, (int64_t)INT32_MAX + 1, THREADS, 0, 0, out, 0), "2147483648 x 1 x 1");
     DIES(LAUNCH(write_kernel, LaunchGrid(1, 65536), THREADS, 0, 0, out, 0), "1 x 65536 x 1");
     DIES(LAUNCH(write_kernel, LaunchGrid(1, 1, 65536), THREADS, 0, 0, out, 0), "1 x 1 x 65536");

@@ -5,8 +5,8 @@
 
 #include "tests/emu/include/cuda_runtime.h"
 
-#define KERNEL_START(kernel, grid, block, shared, stream, ...)                                     \
-    emu_launch(EmuLaunch{#kernel, __FILE__, __LINE__, NULL, (grid), (block), (shared), (stream),   \
+#define KERNEL_START(kernel, name, grid, block, shared, stream, ...)                               \
+    emu_launch(EmuLaunch{(name), __FILE__, __LINE__, NULL, (grid), (block), (shared), (stream),    \
                          NULL, NULL},                                                              \
                (kernel), __VA_ARGS__)
 
