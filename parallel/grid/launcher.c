@@ -129,6 +129,7 @@ static void count_stopped(Launcher *l, double passed)
 {
     double timeout = l->options->timeout;
     int stopped = 0;
+    if (l->too_late) return; /* `stood` is in the message */
     for (int r = 0; r < l->ranks; r++)
         stopped += l->rank[r].stopped;
     if (!l->rank[0].stopped) l->stood = 0;

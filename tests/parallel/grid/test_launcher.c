@@ -217,7 +217,8 @@ static void test_faults_of_which_rank_0_cannot_speak(void **state)
          "all ranks end with code 65\n"},
         {write_to_nobody, LONG, NULL, -SIGPIPE, ""},
         {launched_stop_the_first, 0.5, NULL, EXIT_HANG,
-         "longer than parallel.timeout (0.5 s) allows\n"},
+         "error[86] the process of rank 0 has been stopped for 6 s, longer than "
+         "parallel.timeout (0.5 s) allows\n"},
         {last_dies_at_exit, LONG, NULL, RESULT,
          "warning: the work is done, but the process of rank 2 was then killed by signal 9"},
         {last_dies_before_the_first_is_done, LONG, NULL, RESULT,
