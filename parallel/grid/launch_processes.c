@@ -91,8 +91,7 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
     gpus_prepare_process(rank);
     close(l->result[0]);
     if (rank > 0) close(l->result[1]);
-    if (l->ranks > 1)
-        log_set_rank(rank, grid_place_text(l->options->size, rank, place, sizeof place));
+    log_set_rank(rank, grid_place_text(l->options->size, rank, place, sizeof place));
     openblas_prepare();
     ends_share(true);
     Comm world =
