@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# nccl_bench.sh -- tests `./train bench comm` and `bench parallel` on emulated GPUs: with one GPU that ranks share, where calls are compared with
-# its memory bandwidth, and with one GPU for each rank, where calls go through NCCL.
+# nccl_bench.sh -- tests `./train bench comm` and `bench parallel` on emulated GPUs: with one GPU that ranks share, where
+# calls are compared with its memory bandwidth, and with one GPU for each rank, where calls go through NCCL.
 . "$(dirname "$0")/lib.sh"
 if ! EMU_DEVICES=2 "$TRAIN" doctor | grep -q 'emulated GPU'; then
     skip "nccl bench: two GPUs" "this is not the program of \`make CUDA=emu\`"
