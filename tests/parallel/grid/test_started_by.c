@@ -1,0 +1,395 @@
+/* test_started_by.c -- which launcher has started a process: environments that were recorded from
+ * processes of Open MPI 4.1.4, MPICH 4.0.2's hydra and SLURM 22.05.8, torchrun's as its manual
+ * says, and environments with mistakes. */
+#include "parallel/grid/started_by.h"
+#include "tests/fuzz/fuzz_started_by.h"
+#include "tests/support/files/mutate.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* An environment is text of the form "NAME=value NAME=value". Returns the value of a variable in a
+ * buffer that stays valid for a few calls. */
+static const char *look_up(const void *context, const char *name)
+{
+    static char values[8][512];
+    static int turn;
+    size_t length = strlen(name);
+    for (const char *at = context; *at; at += strcspn(at, " "), at += *at == ' ')
+        if (strncmp(at, name, length) == 0 && at[length] == '=') {
+            char *value = values[turn++ % 8];
+            snprintf(value, sizeof values[0], "%.*s", (int)strcspn(at + length + 1, " "),
+                     at + length + 1);
+            return value;
+        }
+    return NULL;
+}
+
+static Environment environment_of(const char *text)
+{
+    return (Environment){.get = look_up, .context = text};
+}
+
+/* ---- recorded environments ------------------------------------------------------------------- */
+
+/* Variables that all processes of SLURM's jobs below have. */
+#define JOB "SLURM_JOB_ID=7 SLURM_JOBID=7 SLURM_CLUSTER_NAME=ci SLURM_GTIDS=0,1 "
+/* The variables of the step by which mpirun and mpiexec start their daemons on the first of two
+ * machines. */
+#define DAEMON                                                                                     \
+    JOB "SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 "            \
+        "SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) "
+/* The variables of task 1 of srun -N2 --ntasks-per-node=2. */
+#define TASK                                                                                       \
+    JOB "SLURM_NTASKS=4 SLURM_NPROCS=4 SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_PROCID=1 "             \
+        "SLURM_LOCALID=1 SLURM_NODEID=0 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 "            \
+        "SLURM_STEP_NODELIST=n[1-2] SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_TASKS_PER_NODE=2(x2) "
+#define OMPI_OF(rank, local)                                                                       \
+    "OMPI_COMM_WORLD_RANK=" rank " OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=" local       \
+    " OMPI_COMM_WORLD_NODE_RANK=" local " OMPI_COMMAND=train PMIX_RANK=" rank " "
+
+typedef struct {
+    const char *what, *environment;
+    const char *launcher; /* NULL: none */
+    int rank, size, local_rank, local_size, idle_tasks;
+} Recorded;
+
+static const Recorded recorded[] = {
+    {"no launcher", "HOME=/root OMP_NUM_THREADS=1", NULL, 0, 1, -1, 0, 0},
+    {"Open MPI: mpirun -np 4", OMPI_OF("1", "1") "OMPI_COMM_WORLD_LOCAL_SIZE=4", "Open MPI", 1, 4,
+     1, 4, 0},
+    {"Open MPI: mpirun -np 1",
+     "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+     "OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_RANK=0",
+     "Open MPI", 0, 1, 0, 1, 0},
+    {"MPICH: mpiexec -n 4",
+     "HYDI_CONTROL_FD=7 MPI_LOCALNRANKS=4 MPI_LOCALRANKID=2 PMI_FD=9 PMI_RANK=2 PMI_SIZE=4", "PMI",
+     2, 4, 2, 4, 0},
+    {"srun", TASK, "SLURM", 1, 4, 1, 2, 0},
+    {"srun --mpi=pmi2", TASK "SLURM_MPI_TYPE=pmi2 PMI_FD=13 PMI_JOBID=2.0 PMI_RANK=1 PMI_SIZE=4",
+     "PMI", 1, 4, 1, 2, 0},
+    {"srun --mpi=pmix", TASK "SLURM_MPI_TYPE=pmix PMIX_RANK=1 PMIX_NAMESPACE=slurm.pmix.2.0",
+     "SLURM", 1, 4, 1, 2, 0},
+    {"srun -N2 -n3, the second machine",
+     JOB "SLURM_NTASKS=3 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_LOCALID=0 SLURM_NODEID=1 "
+         "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_TASKS_PER_NODE=2,1",
+     "SLURM", 2, 3, 0, 1, 0},
+    {"srun --gpus-per-task=1",
+     JOB "SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_LOCALID=1 SLURM_NODEID=0 "
+         "SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 CUDA_VISIBLE_DEVICES=1",
+     "SLURM", 1, 2, 1, 2, 0},
+    {"srun -n1 in a job of four tasks",
+     JOB "SLURM_NTASKS=1 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 "
+         "SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1",
+     "SLURM", 0, 1, 0, 1, 0},
+    {"mpirun within salloc -N2 -n4, rank 2 of three on the first machine",
+     DAEMON "SLURM_NTASKS=2 " OMPI_OF("2", "2") "OMPI_COMM_WORLD_LOCAL_SIZE=3", "Open MPI", 2, 4, 2,
+     3, 0},
+    {"mpirun within a batch script",
+     JOB "SLURM_NTASKS=1 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 "
+         "SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 " OMPI_OF(
+             "1", "1") "OMPI_COMM_WORLD_LOCAL_SIZE=4",
+     "Open MPI", 1, 4, 1, 4, 0},
+    {"MPICH's mpiexec within salloc -N2 -n4, rank 3 on the second machine",
+     JOB "SLURM_NTASKS=4 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_NODEID=1 "
+         "SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) PMI_FD=5 PMI_RANK=3 PMI_SIZE=4 "
+         "MPI_LOCALNRANKS=1 MPI_LOCALRANKID=0",
+     "PMI", 3, 4, 0, 1, 0},
+    {"PMI's rank 0 within the step of a daemon, without a local rank",
+     DAEMON "PMI_RANK=0 PMI_SIZE=4", "PMI", 0, 4, -1, 0, 0},
+    {"PMI's rank 1 within the step of a daemon, without a local rank",
+     DAEMON "PMI_RANK=1 PMI_SIZE=2", "PMI", 1, 2, -1, 0, 0},
+    {"PMI's own local rank within a task of the same rank and size",
+     TASK "PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", "PMI", 1, 4, 0, 1, 0},
+    {"a batch script without srun",
+     JOB "SLURM_NTASKS=4 SLURM_NPROCS=4 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 "
+         "SLURM_TASKS_PER_NODE=4",
+     NULL, 0, 1, -1, 0, 4},
+    {"a batch script of one task",
+     JOB "SLURM_NTASKS=1 SLURM_NPROCS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0", NULL, 0, 1,
+     -1, 0, 0},
+    {"the shell of salloc -n2", JOB "SLURM_NTASKS=2 SLURM_TASKS_PER_NODE=2", NULL, 0, 1, -1, 0, 2},
+    {"the shell of salloc -n2 on a machine of the job",
+     JOB "SLURM_NTASKS=2 SLURM_STEP_ID=4294967290 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 "
+         "SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1",
+     NULL, 0, 1, -1, 0, 2},
+    {"torchrun --nnodes 2 --nproc-per-node 2",
+     "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 ROLE_RANK=3 "
+     "MASTER_ADDR=n1 MASTER_PORT=29400 TORCHELASTIC_RUN_ID=none OMP_NUM_THREADS=1",
+     "torchrun", 3, 4, 1, 2, 0},
+    {"torchrun's variables, set by hand", "RANK=0 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1", "torchrun",
+     0, 4, -1, 0, 0},
+    {"srun -N2 --ntasks-per-node=1 torchrun --nproc-per-node 2",
+     JOB "SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_NODEID=1 "
+         "SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 "
+         "LOCAL_WORLD_SIZE=2 MASTER_ADDR=n1 MASTER_PORT=29400 TORCHELASTIC_RUN_ID=none",
+     "torchrun", 2, 4, 0, 2, 0},
+    {"mpirun -np 1 torchrun --nproc-per-node 4",
+     "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 "
+     "LOCAL_WORLD_SIZE=4 MASTER_ADDR=n1 TORCHELASTIC_RUN_ID=none",
+     "torchrun", 2, 4, 2, 4, 0},
+    {"srun, with torchrun's variables for the same task",
+     TASK "RANK=1 WORLD_SIZE=4 LOCAL_RANK=0 MASTER_ADDR=n1", "SLURM", 1, 4, 1, 2, 0},
+    {"srun, with an address and a size from the batch script", TASK "WORLD_SIZE=9 MASTER_ADDR=n1",
+     "SLURM", 1, 4, 1, 2, 0},
+    {"one of torchrun's names alone", "RANK=captain", NULL, 0, 1, -1, 0, 0},
+    {"an address alone", "MASTER_ADDR=n1 MASTER_PORT=29400", NULL, 0, 1, -1, 0, 0},
+    {"a size alone", "WORLD_SIZE=4", NULL, 0, 1, -1, 0, 0},
+    {"empty variables", "RANK= WORLD_SIZE= MASTER_ADDR= OMPI_COMM_WORLD_SIZE= PMI_SIZE=", NULL, 0,
+     1, -1, 0, 0},
+    {"PMIX_RANK alone", "PMIX_RANK=3 PMIX_NAMESPACE=prterun-1", NULL, 0, 1, -1, 0, 0},
+    {"the 64th rank of 64", "PMI_RANK=63 PMI_SIZE=64 MPI_LOCALRANKID=15 MPI_LOCALNRANKS=16", "PMI",
+     63, 64, 15, 16, 0},
+};
+
+static void test_recorded_environments(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
+        const Recorded *r = &recorded[i];
+        Environment environment = environment_of(r->environment);
+        char err[1024] = "";
+        StartedBy s;
+        if (!started_by_read(&s, &environment, err, sizeof err)) fail_msg("%s: %s", r->what, err);
+        const char *name = s.launcher ? s.launcher->name : "none";
+        if (strcmp(name, r->launcher ? r->launcher : "none") != 0 || s.rank != r->rank ||
+            s.size != r->size || s.local_rank != r->local_rank || s.local_size != r->local_size ||
+            s.idle_tasks != r->idle_tasks)
+            fail_msg("%s: %s, rank %d of %d, local rank %d of %d, %d tasks", r->what, name, s.rank,
+                     s.size, s.local_rank, s.local_size, s.idle_tasks);
+    }
+}
+
+/* Only a process that no launcher claims, and that has PMIX_RANK, may be one of several. */
+static void test_pmix_rank_alone_is_reported(void **state)
+{
+    static const struct {
+        const char *environment;
+        bool unknown;
+    } rows[] = {{"HOME=/root", false},
+                {"PMIX_RANK=3", true},
+                {JOB "SLURM_NTASKS=1 PMIX_RANK=3", true},
+                {TASK "PMIX_RANK=1", false},
+                {OMPI_OF("1", "1"), false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Environment environment = environment_of(rows[i].environment);
+        char err[1024];
+        StartedBy s;
+        assert_true(started_by_read(&s, &environment, err, sizeof err));
+        if (s.unknown_size != rows[i].unknown) fail_msg("row %d: %d", (int)i, s.unknown_size);
+    }
+}
+
+/* ---- mistakes -------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *environment, *says;
+} mistakes[] = {
+    {"OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_RANK is not set, but OMPI_COMM_WORLD_SIZE=4 says "
+                               "that Open MPI has started this process; "},
+    {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=4",
+     "OMPI_COMM_WORLD_RANK=4 is not below OMPI_COMM_WORLD_SIZE=4: ranks count from 0"},
+    {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=-1",
+     "OMPI_COMM_WORLD_RANK=-1 is not a whole number from 0 to 10000000; unset it if Open MPI has "},
+    {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_RANK=2 "
+     "OMPI_COMM_WORLD_LOCAL_SIZE=2",
+     "OMPI_COMM_WORLD_LOCAL_RANK=2 is not below OMPI_COMM_WORLD_LOCAL_SIZE=2"},
+    {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+     "OMPI_COMM_WORLD_LOCAL_SIZE=5",
+     "OMPI_COMM_WORLD_LOCAL_SIZE: 5 ranks of one machine are more than OMPI_COMM_WORLD_SIZE=4"},
+    {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_RANK=4",
+     "OMPI_COMM_WORLD_LOCAL_RANK=4 is not below OMPI_COMM_WORLD_SIZE=4"},
+    {"PMI_SIZE=0 PMI_RANK=0", "PMI_SIZE=0: a run has at least one rank"},
+    {"PMI_SIZE=4x PMI_RANK=0", "PMI_SIZE=4x is not a whole number"},
+    {"PMI_SIZE=0x4 PMI_RANK=0", "PMI_SIZE=0x4 is not a whole number"},
+    {"PMI_SIZE=+4 PMI_RANK=0", "PMI_SIZE=+4 is not a whole number"},
+    {"PMI_SIZE=4 PMI_RANK=99999999999999999999", "PMI_RANK=99999999999999999999 is not a whole"},
+    {"PMI_SIZE=4294967297 PMI_RANK=0", "PMI_SIZE=4294967297 is not a whole number"},
+    {"PMI_SIZE=65 PMI_RANK=0", "PMI_SIZE=65: a run has no more than 64 ranks yet"},
+    {"PMI_SIZE=4 PMI_RANK=1 MPI_LOCALRANKID=one", "MPI_LOCALRANKID=one is not a whole number"},
+    {"SLURM_STEP_ID=0 SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS is not set, but SLURM_STEP_ID=0, "
+                                       "SLURM_PROCID=1 says that SLURM has started"},
+    {"SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID is not set, but "},
+    {"SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=junk", "SLURM_PROCID=junk is not a "},
+    {"SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_NODEID=2 "
+     "SLURM_STEP_TASKS_PER_NODE=2(x2)",
+     "SLURM_STEP_TASKS_PER_NODE=2(x2) does not say how many tasks SLURM_NODEID=2 has"},
+    {"SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_NODEID=0 "
+     "SLURM_STEP_TASKS_PER_NODE=2(x2",
+     "SLURM_STEP_TASKS_PER_NODE=2(x2 does not say how many tasks"},
+    {"SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_NODEID=1 "
+     "SLURM_STEP_TASKS_PER_NODE=2;2",
+     "SLURM_STEP_TASKS_PER_NODE=2;2 does not say how many tasks"},
+    {"SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_NODEID=1 "
+     "SLURM_STEP_TASKS_PER_NODE=2,,2",
+     "SLURM_STEP_TASKS_PER_NODE=2,,2 does not say how many tasks"},
+    {"SLURM_JOB_ID=7 SLURM_NTASKS=many", "SLURM_NTASKS=many is not a whole number"},
+    {"WORLD_SIZE=4 MASTER_ADDR=n1", "RANK is not set, but MASTER_ADDR=n1, WORLD_SIZE=4 says that "
+                                    "torchrun has started this process; "},
+    {"RANK=1 MASTER_ADDR=n1", "WORLD_SIZE is not set, but MASTER_ADDR=n1, RANK=1 says "},
+    {"RANK=1 WORLD_SIZE=4", "MASTER_ADDR is not set, but RANK=1, WORLD_SIZE=4 says "},
+    {TASK "RANK=2 WORLD_SIZE=4 MASTER_ADDR=n1",
+     "RANK=2, WORLD_SIZE=4 contradict SLURM_PROCID=1, SLURM_STEP_NUM_TASKS=4; "},
+    {"PMI_RANK=0 PMI_SIZE=1 RANK=0 WORLD_SIZE=4 MASTER_ADDR=n1",
+     "RANK=0, WORLD_SIZE=4 contradict PMI_RANK=0, PMI_SIZE=1; "},
+    {"RANK=captain WORLD_SIZE=4 MASTER_ADDR=n1", "RANK=captain is not a whole number"},
+};
+
+static void test_mistakes_name_the_variable_and_its_value(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        Environment environment = environment_of(mistakes[i].environment);
+        char err[1024] = "";
+        StartedBy s;
+        if (started_by_read(&s, &environment, err, sizeof err))
+            fail_msg("\"%s\" is accepted", mistakes[i].environment);
+        if (strncmp(err, mistakes[i].says, strlen(mistakes[i].says)) != 0)
+            fail_msg("\"%s\" is refused with \"%s\", not \"%s\"", mistakes[i].environment, err,
+                     mistakes[i].says);
+    }
+}
+
+/* The recorded environments with random changes are accepted or refused without a crash. */
+static void test_mutated_environments(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
+        char lines[1024];
+        int n = snprintf(lines, sizeof lines, "%s", recorded[i].environment);
+        for (int at = 0; at < n; at++)
+            if (lines[at] == ' ') lines[at] = '\n';
+        for (uint64_t round = 0; round < 1000; round++) {
+            size_t size;
+            uint8_t *changed = mutate(lines, (size_t)n, i, round, &size);
+            fuzz_started_by(changed, size);
+            free(changed);
+        }
+    }
+}
+
+/* ---- lists of tasks -------------------------------------------------------------------------- */
+
+/* SLURM's list gives the number of tasks of each machine, and equal neighbours once. */
+static void test_every_machine_finds_its_tasks_in_a_list(void **state)
+{
+    static const struct {
+        const char *list;
+        int tasks[6], machines;
+    } lists[] = {{"3", {3}, 1},
+                 {"2(x2)", {2, 2}, 2},
+                 {"2(x3),1", {2, 2, 2, 1}, 4},
+                 {"1,2(x2),3,1", {1, 2, 2, 3, 1}, 5},
+                 {"16(x1),8", {16, 8}, 2}};
+    (void)state;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (int machine = 0; machine <= lists[i].machines; machine++) {
+            char text[256], err[1024] = "";
+            snprintf(text, sizeof text,
+                     "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=40 SLURM_PROCID=0 SLURM_LOCALID=0 "
+                     "SLURM_NODEID=%d SLURM_STEP_TASKS_PER_NODE=%s",
+                     machine, lists[i].list);
+            Environment environment = environment_of(text);
+            StartedBy s;
+            bool good = started_by_read(&s, &environment, err, sizeof err);
+            if (good != (machine < lists[i].machines))
+                fail_msg("machine %d of %s: %s", machine, lists[i].list, err);
+            if (good && s.local_size != lists[i].tasks[machine])
+                fail_msg("machine %d of %s: %d tasks", machine, lists[i].list, s.local_size);
+        }
+}
+
+/* ---- what may be started --------------------------------------------------------------------- */
+
+static void test_which_ranks_may_be_started(void **state)
+{
+    static const struct {
+        const char *environment;
+        int64_t ranks;
+        const char *says; /* NULL: allowed */
+    } rows[] = {
+        {"HOME=/root", 0, NULL},
+        {"HOME=/root", 4, NULL},
+        {"PMI_RANK=0 PMI_SIZE=1", 0, NULL},
+        {"PMI_RANK=0 PMI_SIZE=1", 4, NULL},
+        {"PMI_RANK=0 PMI_SIZE=2", 0, "PMI has started 2 processes (PMI_SIZE=2), and each "},
+        {"PMI_RANK=1 PMI_SIZE=2", 2, "PMI has started 2 processes (PMI_SIZE=2), and each "},
+        {"PMI_RANK=1 PMI_SIZE=2", 1, "PMI has started 2 processes (PMI_SIZE=2), and each "},
+        {OMPI_OF("1", "1"), 0, "Open MPI has started 4 processes (OMPI_COMM_WORLD_SIZE=4), and "},
+        {TASK, 0, "SLURM has started 4 processes (SLURM_STEP_NUM_TASKS=4), and each "},
+        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=n1", 0,
+         "torchrun has started 4 processes (WORLD_SIZE=4), and each would do the whole work, "
+         "because ranks that a launcher starts cannot exchange data yet: start ./train once, "
+         "without torchrun; --ranks 4 starts so many ranks on this machine"},
+        {JOB "SLURM_NTASKS=4", 0,
+         "this job has 4 tasks (SLURM_NTASKS=4), but ./train was started as a single process: put "
+         "srun before ./train, or --ranks "},
+        {JOB "SLURM_NTASKS=4", 1, NULL},
+        {JOB "SLURM_NTASKS=1", 0, NULL},
+        {JOB "SLURM_NTASKS=4 RANK=0 WORLD_SIZE=1 MASTER_ADDR=n1", 0, NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Environment environment = environment_of(rows[i].environment);
+        char err[1024] = "";
+        StartedBy s;
+        assert_true(started_by_read(&s, &environment, err, sizeof err));
+        bool allowed = started_by_allows(&s, rows[i].ranks, err, sizeof err);
+        if (allowed != (rows[i].says == NULL) ||
+            (!allowed && strncmp(err, rows[i].says, strlen(rows[i].says)) != 0))
+            fail_msg("row %d: \"%s\"", (int)i, err);
+    }
+}
+
+static void test_the_variables_of_the_launcher_are_listed(void **state)
+{
+    static const struct {
+        const char *environment, *variables;
+    } rows[] = {
+        {"HOME=/root", ""},
+        {DAEMON OMPI_OF("2", "2") "OMPI_COMM_WORLD_LOCAL_SIZE=3",
+         "OMPI_COMM_WORLD_RANK=2, OMPI_COMM_WORLD_SIZE=4, OMPI_COMM_WORLD_LOCAL_RANK=2, "
+         "OMPI_COMM_WORLD_LOCAL_SIZE=3"},
+        {TASK, "SLURM_STEP_ID=0, SLURM_PROCID=1, SLURM_STEP_NUM_TASKS=4, SLURM_LOCALID=1, "
+               "SLURM_STEP_TASKS_PER_NODE=2(x2), SLURM_NODEID=0"},
+        {JOB "SLURM_NTASKS=4", "SLURM_JOB_ID=7, SLURM_NTASKS=4"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Environment environment = environment_of(rows[i].environment);
+        char text[1024];
+        StartedBy s;
+        assert_true(started_by_read(&s, &environment, text, sizeof text));
+        assert_string_equal(started_by_variables(&s, &environment, text, sizeof text),
+                            rows[i].variables);
+    }
+    /* A list that does not fit is cut. */
+    Environment environment = environment_of(TASK);
+    char text[24];
+    StartedBy s;
+    assert_true(started_by_read(&s, &environment, text, sizeof text));
+    assert_string_equal(started_by_variables(&s, &environment, text, sizeof text),
+                        "SLURM_STEP_ID=0, SLURM_");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_recorded_environments),
+        cmocka_unit_test(test_pmix_rank_alone_is_reported),
+        cmocka_unit_test(test_mistakes_name_the_variable_and_its_value),
+        cmocka_unit_test(test_mutated_environments),
+        cmocka_unit_test(test_every_machine_finds_its_tasks_in_a_list),
+        cmocka_unit_test(test_which_ranks_may_be_started),
+        cmocka_unit_test(test_the_variables_of_the_launcher_are_listed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
