@@ -9,7 +9,7 @@
 #define EXIT_CODE_LIST(X)                                                                          \
     X(EXIT_OK, 0, "the target was reached")                                                        \
     X(EXIT_DIFFERENT, 1, "config diff found differences (no other command ends with 1)")           \
-    X(EXIT_USAGE, 64, "the command line is wrong")                                                 \
+    X(EXIT_USAGE, 64, "the command line is wrong, or the launcher that started the program")       \
     X(EXIT_DAMAGED, 65, "data or a checkpoint is damaged")                                         \
     X(EXIT_MISSING, 66, "an input is missing")                                                     \
     X(EXIT_UNAVAILABLE, 69, "a peer, a device or a library that is needed is not there")           \

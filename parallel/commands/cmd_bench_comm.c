@@ -13,6 +13,7 @@
 #include "parallel/grid/control.h"
 #include "parallel/grid/gpus.h"
 #include "parallel/grid/launch.h"
+#include "parallel/grid/started_by.h"
 #include "parallel/run/ranks_option.h"
 
 #include <stdio.h>
@@ -241,6 +242,7 @@ static void print_result(const Result *r)
 static int bench_comm(const void *values)
 {
     const Arguments *a = values;
+    started_by_require(a->ranks);
     gpus_prepare_driver(a->ranks);
     bool processes = gpus_prepare(device_survey(a->device), (int)a->ranks, a->kind);
     Result r = {.a = a, .processes = processes};

@@ -7,6 +7,7 @@
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
+#include "parallel/grid/started_by.h"
 #include "parallel/run/ranks_option.h"
 #include "parallel/trainer/trainer.h"
 
@@ -248,6 +249,7 @@ static void print_result(const Arguments *a, const Result *r)
 static int bench_parallel(const void *values)
 {
     const Arguments *a = values;
+    started_by_require(a->ranks);
     if (a->batch % a->ranks != 0)
         return error_print(EXIT_USAGE, "--batch %lld: write a multiple of the %lld ranks",
                            (long long)a->batch, (long long)a->ranks);

@@ -1,6 +1,7 @@
 /* cmd_verify.c -- `./train verify CONFIG`: checks that the config's grid of ranks trains like a
  * single rank. */
 #include "parallel/commands/commands.h"
+#include "parallel/grid/started_by.h"
 #include "parallel/run/ranks_option.h"
 #include "parallel/verify/verify.h"
 
@@ -28,6 +29,7 @@ static bool parse_dtype(const char *text, void *field, char *err, size_t n)
 static int verify(const void *values)
 {
     const Arguments *a = values;
+    started_by_require(a->ranks);
     VerifyOptions options = {.config = a->config,
                              .set = a->set,
                              .ranks = a->ranks,

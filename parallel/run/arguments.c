@@ -5,6 +5,7 @@
 #include "model/core/nearest.h"
 #include "model/core/shell_text.h"
 #include "model/core/version.h"
+#include "parallel/grid/started_by.h"
 #include "parallel/run/ranks_option.h"
 #include "parallel/run/run.h"
 #include "parallel/run/run_path.h"
@@ -104,7 +105,9 @@ static const ArgCommand command = {
              "that run: with its own config and on as many ranks, unless options change them.",
     .notes = "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after\n"
              "the current step or within an evaluation, with a checkpoint and exit code 85;\n"
-             "the same command goes on from there. A second signal ends it at once.",
+             "the same command goes on from there. A second signal ends it at once.\n"
+             "Processes that mpirun, srun or torchrun start cannot be ranks of a run yet; a run\n"
+             "is refused if they start several.",
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 0, /* --resume RUN needs no config */
@@ -174,6 +177,7 @@ static char *command_line(int argc, char **argv)
 bool run_arguments(RunArguments *a, int argc, char **argv, int *code)
 {
     if (!args_read(&command, argc, argv, a, code)) return false;
+    started_by_require(a->ranks);
     a->command = command_line(argc, argv);
     const char *from = a->resume.path;
     if (from != NULL) a->resume.path = a->resume_path = path_trimmed(from);

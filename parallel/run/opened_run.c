@@ -6,6 +6,7 @@
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/started_by.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_path.h"
 
@@ -65,6 +66,7 @@ void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
 {
     char err[2048];
     int64_t *steps = NULL;
+    started_by_require(a->ranks);
     *r = (OpenedRun){.path = must_strdup(a->run), .changed = a->set.count > 0, .kind = a->kind};
     r->choice = a->best ? OPEN_BEST : a->newest ? OPEN_NEWEST : OPEN_BEST_OR_NEWEST;
     r->folder = run_path_of(a->run, &r->is_checkpoint);

@@ -37,6 +37,9 @@ expect_code "harness: programs can have settings of their own" 0 "$run_tests" "L
     ./good
 check "harness: programs with settings are printed with label and values" \
     test "$(grep -cE '^ok +(here:good,back|good) ' output)" -eq 2
+# shellcheck disable=SC2016 # the program expands it
+SLURM_JOB_ID=7 SLURM_NTASKS=4 PMI_SIZE=4 RANK=1 harness in_a_job 0 "1 passed, 0 failed, 0 skipped" \
+    '[ -z "$SLURM_JOB_ID$SLURM_NTASKS$PMI_SIZE$RANK" ] && echo "[  PASSED  ] 1 test(s)."'
 # A program that mostly waits does not count as one of the JOBS: it starts beside the one computing job, which waits for its
 # end.
 stand_in=./waits

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# launchers.sh -- tests the program in the environments of launchers: mpirun, mpiexec, srun, torchrun and a batch script. The
+# values were recorded from Open MPI 4.1.4, MPICH 4.0.2 and SLURM 22.05.8.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+make_text
+short=(--set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0)
+
+job=(SLURM_JOB_ID=7 SLURM_NTASKS=4)
+# of SIZE NAME: stores the environment of rank 0 of so many ranks in the array `of`
+of() {
+    case $2 in
+    mpirun) of=(OMPI_COMM_WORLD_RANK=0 "OMPI_COMM_WORLD_SIZE=$1" OMPI_COMM_WORLD_LOCAL_RANK=0 "OMPI_COMM_WORLD_LOCAL_SIZE=$1"
+        PMIX_RANK=0) ;;
+    mpiexec) of=(PMI_RANK=0 "PMI_SIZE=$1" MPI_LOCALRANKID=0 "MPI_LOCALNRANKS=$1" PMI_FD=6) ;;
+    srun) of=("${job[@]}" SLURM_STEP_ID=0 SLURM_PROCID=0 "SLURM_STEP_NUM_TASKS=$1" SLURM_LOCALID=0 SLURM_NODEID=0
+        "SLURM_STEP_TASKS_PER_NODE=$1") ;;
+    srun-pmi2) of "$1" srun && of+=(PMI_RANK=0 "PMI_SIZE=$1" PMI_FD=6) ;;
+    srun-pmix) of "$1" srun && of+=(PMIX_RANK=0) ;;
+    salloc-mpirun) of 2 srun && of+=(OMPI_COMM_WORLD_RANK=0 "OMPI_COMM_WORLD_SIZE=$1" PMIX_RANK=0) ;;
+    torchrun) of=(RANK=0 "WORLD_SIZE=$1" LOCAL_RANK=0 "LOCAL_WORLD_SIZE=$1" MASTER_ADDR=n1 MASTER_PORT=29400
+        TORCHELASTIC_RUN_ID=none) ;;
+    esac
+}
+# under NAME=VALUE... -- ARGUMENT...: runs the program in this environment
+under() {
+    local set=()
+    while [ "$1" != -- ]; do set+=("$1") && shift; done
+    shift
+    env "${set[@]}" "$TRAIN" "$@"
+}
+
+# ---- several processes would each do the whole work ----------------------------------------------------------------------
+declare -A size_of=([mpirun]=OMPI_COMM_WORLD_SIZE [mpiexec]=PMI_SIZE [srun]=SLURM_STEP_NUM_TASKS [srun-pmi2]=PMI_SIZE
+    [srun-pmix]=SLURM_STEP_NUM_TASKS [salloc-mpirun]=OMPI_COMM_WORLD_SIZE [torchrun]=WORLD_SIZE)
+for launcher in mpirun mpiexec srun srun-pmi2 srun-pmix salloc-mpirun torchrun; do
+    of 4 $launcher
+    expect_code "launchers: a run under $launcher of four is refused" 64 under "${of[@]}" -- "$TINY" "${short[@]}" --out refused
+    check "launchers: the refusal under $launcher says who has started how many, and what to do instead" grep -qE \
+        "^error\[64\] [A-Za-z ]+ has started 4 processes \(${size_of[$launcher]}=4\), .*; --ranks 4 starts " output
+    expect_code "launchers: --ranks under $launcher of four is refused" 64 under "${of[@]}" -- "$TINY" "${short[@]}" --ranks 4 \
+        --out refused
+    of 1 $launcher
+    expect_code "launchers: a run under $launcher of one trains" 0 under "${of[@]}" -- "$TINY" "${short[@]}" --out "$launcher"
+done
+check "launchers: a refused run leaves no folder" test ! -e refused
+expect_code "launchers: a run without a launcher trains" 0 "$TRAIN" "$TINY" "${short[@]}" --out alone
+for launcher in mpirun srun torchrun; do
+    same_run "launchers: a run under $launcher of one has the bits of a run without" alone $launcher
+done
+of 1 srun
+expect_code "launchers: --ranks under srun of one starts ranks" 0 under "${of[@]}" -- "$TINY" "${short[@]}" --ranks 2 --out two
+check "launchers: --ranks under srun of one prints its ranks" grep -q '^ranks   2 = dp 2' output
+
+# ---- which commands are refused ------------------------------------------------------------------------------------------
+of 4 srun
+refused() { expect_code "launchers: under srun of four $1 is refused" 64 under "${of[@]}" -- "${@:2}"; }
+read_only() { expect_code "launchers: under srun of four $1 is not refused" 0 under "${of[@]}" -- "${@:2}"; }
+refused "going on with a run" alone
+refused "a dry run" "$TINY" --dry-run
+refused "eval" eval alone
+refused "generate" generate alone
+refused "verify" verify "$TINY" --ranks 2
+refused "bench comm" bench comm --ranks 2 --repetitions 1
+refused "bench parallel" bench parallel --ranks 2 --rounds 1 --batch 2 --length 8
+read_only "the help" --help train
+read_only "the version" --version
+read_only "config check" config check "$TINY" --world 2
+read_only "config show" config show alone
+read_only "ckpt list" ckpt list alone
+read_only "report" report alone
+read_only "doctor" doctor
+
+# ---- a job without srun --------------------------------------------------------------------------------------------------
+batch=("${job[@]}" SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_TASKS_PER_NODE=4)
+# idle WHERE NAME=VALUE...: expects that a run is refused in this environment
+idle() {
+    expect_code "launchers: a run in $1 of four tasks is refused" 64 under "${@:2}" -- "$TINY" "${short[@]}" --out refused
+    check "launchers: the refusal in $1 says what to write" grep -qE \
+        '^error\[64\] this job has 4 tasks \(SLURM_NTASKS=4\), .*: put srun before \./train, or --ranks N after it' output
+}
+idle "a batch script" "${batch[@]}"
+idle "the shell of salloc on a machine of the job" "${batch[@]}" SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1 \
+    SLURM_STEP_TASKS_PER_NODE=1
+expect_code "launchers: --ranks 1 in a job without srun trains" 0 under "${batch[@]}" -- "$TINY" "${short[@]}" --ranks 1 --out given
+same_run "launchers: --ranks 1 in a job without srun has the bits of a run without a job" alone given
+expect_code "launchers: eval in a job without srun works on one rank" 0 under "${batch[@]}" -- eval alone
+expect_code "launchers: a job of one task needs no srun" 0 under "${batch[@]}" SLURM_NTASKS=1 -- "$TINY" "${short[@]}" --out single
+
+# ---- mistakes ------------------------------------------------------------------------------------------------------------
+expect_code "launchers: a rank that is not a number is refused" 64 under RANK=junk WORLD_SIZE=4 MASTER_ADDR=n1 -- "$TINY"
+check "launchers: a rank that is not a number is named" grep -qE '^error\[64\] RANK=junk is not a whole number' output
+expect_code "launchers: a missing size is refused" 64 under RANK=0 MASTER_ADDR=n1 -- "$TINY"
+check "launchers: a missing size is named" grep -qE '^error\[64\] WORLD_SIZE is not set, but MASTER_ADDR=n1, RANK=0 says' output
+expect_code "launchers: a value with control characters is refused" 64 under PMI_RANK=$'\e[2J\n1' PMI_SIZE=4 -- "$TINY"
+check "launchers: control characters in a value are escaped" grep -qF 'error[64] PMI_RANK=\x1b[2J' output
+expect_code "launchers: PMIX_RANK alone starts a run" 0 under PMIX_RANK=3 -- "$TINY" "${short[@]}" --out pmix
+check "launchers: PMIX_RANK alone is a warning" grep -qE '^warning: PMIX_RANK=3 is set, but no variable tells' output
+
+finish
