@@ -1,5 +1,6 @@
 /* cmd_doctor.c -- `./train doctor`: prints what this machine has (CPU, GPUs, libraries, memory),
  * and which Debian package provides what is missing. */
+#include "parallel/commands/cmd_doctor.h"
 #include "data/text/unpack.h"
 #include "model/core/check.h"
 #include "model/core/child.h"
@@ -22,11 +23,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* Prints one finding. `mark` is "ok" (present), "--" (absent, but not needed) or "!!" (a problem).
- */
-static void print_finding(const char *mark, const char *what, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static void print_finding(const char *mark, const char *what, const char *fmt, ...)
+void print_finding(const char *mark, const char *what, const char *fmt, ...)
 {
     enum { COLUMN = 18 };
     char text[2048];
@@ -317,6 +314,8 @@ static int doctor(const void *values)
         "threads of one process, or processes where there is a GPU for each or with --processes: "
         "--ranks 1 to %d; each has cores / ranks threads of its own",
         LAUNCH_MAX_RANKS);
+    print_launcher();
+    print_limits();
     look("zlib", print_unpackers);
     print_memory();
     print_disk();
@@ -332,6 +331,6 @@ const ArgCommand cmd_doctor = {
     .call = "./train doctor",
     .summary = "what this machine has, and which package turns on the rest",
     .about = "One line per finding: ok, -- (missing, with the Debian package that\n"
-             "has it), !! (trouble).",
+             "has it, or a limit that some runs may reach), !! (trouble).",
     .run = doctor,
 };

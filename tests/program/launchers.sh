@@ -97,4 +97,41 @@ check "launchers: control characters in a value are escaped" grep -qF 'error[64]
 expect_code "launchers: PMIX_RANK alone starts a run" 0 under PMIX_RANK=3 -- "$TINY" "${short[@]}" --out pmix
 check "launchers: PMIX_RANK alone is a warning" grep -qE '^warning: PMIX_RANK=3 is set, but no variable tells' output
 
+# ---- doctor --------------------------------------------------------------------------------------------------------------
+# doctor NAME PATTERN NAME=VALUE...: expects a line of doctor in this environment
+doctor() {
+    under "${@:3}" -- doctor >output 2>&1
+    check "launchers: doctor reports $1" grep -qE "$2" output
+}
+doctor "no launcher" '^ok  launcher +none: \./train starts its ranks itself' TERM=dumb
+of 1 srun
+doctor "srun of one" \
+    '^ok  launcher +SLURM: rank 0 of 1, local rank 0 of 1 \(SLURM_STEP_ID=0, SLURM_PROCID=0, SLURM_STEP_NUM_TASKS=1, SLURM_LOCALID=0, .*\)$' "${of[@]}"
+of 4 salloc-mpirun
+doctor "mpirun within a job" \
+    '^!!  launcher +Open MPI: rank 0 of 4 \(OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=4\); a run is refused: Open MPI has' "${of[@]}"
+of 4 srun-pmi2
+doctor "srun --mpi=pmi2, with SLURM's local rank" '^!!  launcher +PMI: rank 0 of 4, local rank 0 of 4 \(PMI_RANK=0, PMI_SIZE=4\);' "${of[@]}"
+doctor "a launcher without a local size" '^ok  launcher +torchrun: rank 0 of 1, local rank 0 \(MASTER_ADDR=n1, RANK=0,' RANK=0 \
+    WORLD_SIZE=1 MASTER_ADDR=n1 LOCAL_RANK=0
+doctor "a job without srun" '^!!  launcher +none \(SLURM_JOB_ID=7, SLURM_NTASKS=4\); a run is refused: this job has 4 tasks' "${batch[@]}"
+doctor "a mistake" '^!!  launcher +RANK=9 is not below WORLD_SIZE=4' RANK=9 WORLD_SIZE=4 MASTER_ADDR=n1
+doctor "PMIX_RANK alone" '^!!  launcher +none that tells how many ranks there are \(PMIX_RANK alone\)' PMIX_RANK=3
+doctor "the limits" '^ok  open files +[0-9]+; several ranks raise it to' TERM=dumb
+check "launchers: doctor reports locked memory" grep -qE '^(ok|--)  locked memory +(no limit|at most [0-9.]+ [KMGT]?i?B)' output
+check "launchers: doctor reports /dev/shm" grep -qE '^(ok|--)  /dev/shm +([0-9.]+ [KMGT]iB, [0-9.]+ .* free|not there)' output
+limited() { (ulimit -n "$1" && ulimit -l 64 && exec "$TRAIN" doctor); }
+limited 300 >output 2>&1
+check "launchers: doctor hints at few open files" grep -qE \
+    '^--  open files +at most 300, which may be too few for several ranks; raise ulimit -Hn to 1024' output
+check "launchers: doctor hints at little locked memory" grep -qE '^--  locked memory +at most 64\.0 KiB: .* ulimit -l unlimited' output
+limited 100 >output 2>&1
+check "launchers: doctor reports too few open files as a problem" grep -qE '^!!  open files +at most 100,' output
+# shellcheck disable=SC2016 # expanded by the inner shell
+if unshare -rm sh -c 'mount -t tmpfs -o size=64m none /dev/shm' 2>/dev/null; then
+    unshare -rm sh -c 'mount -t tmpfs -o size=64m none /dev/shm && exec "$0" doctor' "$TRAIN" >output 2>&1
+    check "launchers: doctor hints at a small /dev/shm" grep -qE '^--  /dev/shm +64\.0 MiB, 64\.0 MiB free: .* --shm-size=1g' output
+else
+    skip "launchers: doctor hints at a small /dev/shm" "nothing can be mounted here"
+fi
 finish

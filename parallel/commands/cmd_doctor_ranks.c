@@ -1,0 +1,116 @@
+/* cmd_doctor_ranks.c -- the findings of `./train doctor` about several ranks: how this process was
+ * started, and the limits that ranks may reach. */
+#include "model/core/figures.h"
+#include "parallel/commands/cmd_doctor.h"
+#include "parallel/grid/started_by.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+/* Writes ", local rank 1 of 2" as far as the launcher says it, and returns buf. */
+static const char *local_place(const StartedBy *s, char *buf, size_t n)
+{
+    buf[0] = '\0';
+    if (s->local_rank >= 0 && s->local_size > 0)
+        snprintf(buf, n, ", local rank %d of %d", s->local_rank, s->local_size);
+    else if (s->local_rank >= 0)
+        snprintf(buf, n, ", local rank %d", s->local_rank);
+    return buf;
+}
+
+void print_launcher(void)
+{
+    char text[1024], variables[1024], place[64];
+    StartedBy s;
+    if (!started_by_read(&s, &process_environment, text, sizeof text)) {
+        print_finding("!!", "launcher", "%s", text);
+        return;
+    }
+    started_by_variables(&s, &process_environment, variables, sizeof variables);
+    bool allowed = started_by_allows(&s, 0, text, sizeof text);
+    const char *mark = allowed ? "ok" : "!!", *refused = allowed ? "" : "; a run is refused: ";
+    if (allowed) text[0] = '\0';
+    if (s.launcher != NULL)
+        print_finding(mark, "launcher", "%s: rank %d of %d%s (%s)%s%s", s.launcher->name, s.rank,
+                      s.size, local_place(&s, place, sizeof place), variables, refused, text);
+    else if (!allowed)
+        print_finding(mark, "launcher", "none (%s)%s%s", variables, refused, text);
+    else if (s.unknown_size)
+        print_finding("!!", "launcher",
+                      "none that tells how many ranks there are (PMIX_RANK alone): ./train works "
+                      "alone, or starts its ranks itself (--ranks)");
+    else
+        print_finding("ok", "launcher", "none: ./train starts its ranks itself (--ranks)");
+}
+
+enum {
+    /* The launcher of 64 ranks as processes on CPUs creates their sockets with 200 descriptors, and
+     * not with 100. */
+    LEAST_FILES = 200,
+    /* An estimate for a rank with a GPU, with room: about 15 sockets for each of up to five NCCL
+     * communicators, and 60 descriptors of CUDA. Threads with a GPU each need that several times.
+     */
+    FEW_FILES = 1024,
+};
+/* NVIDIA's containers are started with this size (docker run --shm-size=1g); Docker's default is 64
+ * MiB. */
+static const double SMALL_SHM = 1 << 30;
+
+static void print_open_files(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    if (limit.rlim_max < FEW_FILES)
+        print_finding(limit.rlim_max < LEAST_FILES ? "!!" : "--", "open files",
+                      "at most %llu, which may be too few for several ranks; raise ulimit -Hn to "
+                      "%d or more",
+                      (unsigned long long)limit.rlim_max, FEW_FILES);
+    else
+        print_finding("ok", "open files", "%llu; several ranks raise it to %s",
+                      (unsigned long long)limit.rlim_cur,
+                      limit.rlim_max == RLIM_INFINITY ? "any number"
+                                                      : figure_count((double)limit.rlim_max).text);
+}
+
+static void print_locked_memory(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return;
+    if (limit.rlim_max == RLIM_INFINITY)
+        print_finding("ok", "locked memory", "no limit");
+    else
+        print_finding("--", "locked memory",
+                      "at most %s: enough within a machine; NCCL over InfiniBand or RoCE needs "
+                      "ulimit -l unlimited",
+                      figure_bytes((double)limit.rlim_max).text);
+}
+
+static void print_shared_memory(void)
+{
+    struct statvfs fs;
+    if (statvfs("/dev/shm", &fs) != 0) {
+        print_finding("--", "/dev/shm",
+                      "not there; NCCL may need it between GPUs that cannot access each other's "
+                      "memory");
+        return;
+    }
+    double bytes = (double)fs.f_blocks * (double)fs.f_frsize;
+    double free = (double)fs.f_bavail * (double)fs.f_frsize;
+    if (bytes < SMALL_SHM)
+        print_finding("--", "/dev/shm",
+                      "%s, %s free: may be too small for NCCL between GPUs that cannot access each "
+                      "other's memory; in a container docker run --shm-size=1g",
+                      figure_bytes(bytes).text, figure_bytes(free).text);
+    else
+        print_finding("ok", "/dev/shm", "%s, %s free", figure_bytes(bytes).text,
+                      figure_bytes(free).text);
+}
+
+void print_limits(void)
+{
+    print_open_files();
+    print_locked_memory();
+    print_shared_memory();
+}
