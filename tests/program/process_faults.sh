@@ -41,7 +41,7 @@ ends() {
     took=$(since "$begun")
     if [ -n "$tracer" ]; then
         wait "$tracer"
-        took=$(awk -v died="$(<died)" -v begun="$begun" -v took="$took" 'BEGIN { print took - (died - begun) }')
+        took=$(awk -v died="$(<died)" -v begun="$begun" -v took="$took" 'BEGIN { printf "%.1f", took - died + begun }')
         tracer=''
     fi
     in_time "process faults: $name ends the run" "$took" 0

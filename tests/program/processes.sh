@@ -156,7 +156,7 @@ for ((i = 0; i < points; i++)); do
     [ "$code" -ne 0 ] || continue # the run had ended before
     killed=$((killed + 1))
     check "processes: the death of $point ends all with 87 (got $code)" test "$code" -eq 87
-    in_time "processes: the death of $point ends all" "$(awk -v died="$(<died)" -v ended="$ended" 'BEGIN { print ended - died }')" 0
+    in_time "processes: the death of $point ends all" "$(awk -v died="$(<died)" -v ended="$ended" 'BEGIN { printf "%.1f", ended - died }')" 0
     check "processes: the death of $point is named once" test "$(grep -cE '^error\[87\].*killed by signal 9' err)" -eq 1 -a \
         "$(grep -c '^error' err)" -eq 1
     nothing_left "processes: the death of $point" "${ranks[@]}"
