@@ -43,5 +43,15 @@ cuda_library_path() {
     echo "$1/lib64:$1/lib${wheels:+:${wheels%:}}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 }
 
+# commit: prints the commit that the current folder is checked out at, also where git is not installed
+commit() {
+    local head
+    git describe --always --dirty --abbrev=10 2>/dev/null && return
+    head=$(cat .git/HEAD 2>/dev/null)
+    [[ $head != ref:* ]] || head=$(cat ".git/${head#ref: }" 2>/dev/null)
+    head=${head:-unknown}
+    echo "${head:0:10}"
+}
+
 # disassemblers: prints the folder of the virtual environment in which scripts/setup.sh installs nvdisasm and cuobjdump
 disassemblers() { echo "${XDG_CACHE_HOME:-${HOME:-}/.cache}/train.c-disassemblers"; }

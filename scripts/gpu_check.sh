@@ -287,7 +287,7 @@ sanitizer() {
 results() {
     echo "# What scripts/gpu_check.sh found"
     echo
-    echo "$(date -u +%Y-%m-%d), commit $(git describe --always --dirty --abbrev=10 2>/dev/null || echo unknown)."
+    echo "$(date -u +%Y-%m-%d), commit $(commit)."
     sed -n 's/^found: //p' "$logs/doctor.log" 2>/dev/null
     nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null
     printf '\n```\n%s\n```\n' "$(cat "$logs/lines.log")"

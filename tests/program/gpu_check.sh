@@ -84,7 +84,16 @@ check "gpu_check: the device is printed" grep -q '^ok *doctor .* cuda: a stand-i
 check "gpu_check: each line of output belongs to an item" test "$(grep -cvE '^(ok|FAIL|skip) |^      \|' output)" -eq 1
 check "gpu_check: the last line counts a failing, two passing and two skipped items" test "$(tail -n 1 output)" = \
     "2 passed, 1 failed, 2 skipped"
+check "gpu_check: results outside a checkout say so" grep -q ', commit unknown\.$' "$results"
 check "gpu_check: the results of passing items are kept" grep -q '^ok *goldens .*2 tests' "$results"
+# Without git, the commit is read from the checkout's own files.
+mkdir -p "$copy/.git/refs/heads"
+echo 'ref: refs/heads/main' >"$copy/.git/HEAD"
+echo 1a2b3c4d5e6f7a8b >"$copy/.git/refs/heads/main"
+stand_in bin/git 'exit 127'
+PATH=$PWD/bin:$PATH "$script" goldens >output 2>&1
+check "gpu_check: results name the commit without git, too" grep -q ', commit 1a2b3c4d5e\.$' "$results"
+rm -r "$copy/.git" bin/git
 expect_code "gpu_check: --out needs a folder" 64 "$script" ops --out
 expect_code "gpu_check: --out keeps the results although an item fails" 1 "$script" --out kept/here ops goldens
 check "gpu_check: --out keeps two files" test "$(find kept/here -type f | sort | paste -sd ' ')" = "kept/here/gpu_check.md kept/here/gpu_check.tar.gz"
