@@ -85,7 +85,8 @@ def norm(name, file, kernel_name, blocks, held, moved, model, block=True, **opti
 
 def attention(name, file, kernel_name, blocks, owned, walked, held, products, trips, model):
     """Attention on tensor cores: four warps own `owned` rows and walk tiles of `walked` rows. A block keeps `held` rows in
-    shared memory and computes `products` products of each tile."""
+    shared memory and computes `products` products of each tile. Loops inside: blocks that own keys search for the next tile,
+    usually once, and at head size 64 compute a tile in two steps."""
     shared = held * (MODELS[model].D + 8) * 2 + (768 if '_key_' in kernel_name else 0)
     return kernel(name, file, kernel_name, 128, blocks, "a warp's tile, %d x %d" % (owned // 4, walked),
                   lambda m: 4 * tiles(m, owned, walked), shared=shared, loops=(1,), trips=trips,
@@ -143,17 +144,17 @@ KERNELS = [
     kernel('table_sums', 'embedding_backward', 'table_sums_kernel<bf16,float,4>', 256, 4, '8 x 4 x 32 elements', lambda m: hidden(m) / 1024,
            hidden, lambda m: 2 + 4 * m.V / rows(m), loops=(0, 0, 1)),
     attention('flash_forward, head size 64', 'flash_forward', 'flash_forward_kernel<bf16,64>', 2,
-              128, 64, 256, 2, (4, 4), 0),
+              128, 64, 256, 2, (), 0),
     attention('flash_forward, head size 128', 'flash_forward', 'flash_forward_kernel<bf16,128>', 2,
-              128, 32, 192, 2, (4, 4), 2),
+              128, 32, 192, 2, (), 2),
     attention('flash_backward_query, head size 64', 'flash_backward', 'flash_backward_query_kernel<bf16,64>', 2,
-              128, 32, 384, 3, (2, 2), 0),
+              128, 32, 384, 3, (), 0),
     attention('flash_backward_query, head size 128', 'flash_backward', 'flash_backward_query_kernel<bf16,128>', 2,
-              64, 32, 256, 3, (4, 4), 2),
+              64, 32, 256, 3, (), 2),
     attention('flash_backward_key, head size 64', 'flash_backward', 'flash_backward_key_kernel<bf16,64>', 2,
-              128, 32, 384, 4, (2, 2), 0),
+              128, 32, 384, 4, (1, 2), 0),
     attention('flash_backward_key, head size 128', 'flash_backward', 'flash_backward_key_kernel<bf16,128>', 2,
-              64, 32, 256, 4, (4, 4), 2),
+              64, 32, 256, 4, (1,), 2),
     kernel('loss', 'loss', 'loss_kernel<bf16,8,true>', 512, (1, 2, 2), '8 x 32 logits', lambda m: logits(m) / 256, logits, 4,
            shared=lambda m: 256 + 2 * m.V, loops=(1, 1)),
     kernel('loss, a row read twice', 'loss', 'loss_kernel<bf16,8,false>', 512, (2, 2, 2), '4 x 8 x 32 logits',

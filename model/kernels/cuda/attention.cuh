@@ -8,13 +8,16 @@
 #include "model/kernels/cuda/attention.h"
 #include "model/kernels/cuda/kernel.cuh"
 
+#define LOG2E ((float)LOG2_E)
+
 /* ---- shape ----------------------------------------------------------------------------------- */
 
 /* Shape and masks of one call. Query t sees the keys from first_key[t] (0 if first_key is NULL) up
  * to, but not including, min(t + offset + 1, tk). */
 typedef struct {
     int heads, kv_heads, head_size, tq, tk, offset;
-    float scale;
+    int group;               /* query heads per kv head */
+    float scale, scale_log2; /* scale_log2: scale times log2 e */
     const int32_t *first_key;
     int section; /* (batch row, head) pairs whose blocks run at the same time */
 } AttentionShape;
@@ -38,7 +41,9 @@ static inline AttentionShape shape_of(Tensor q, Tensor k, Attention a, Tensor fi
                         .tq = (int)tq,
                         .tk = (int)tk,
                         .offset = (int)(a.causal_offset < tk ? a.causal_offset : tk),
+                        .group = (int)(a.heads / a.kv_heads),
                         .scale = (float)a.scale,
+                        .scale_log2 = (float)a.scale * LOG2E,
                         .first_key = (const int32_t *)first_key.data,
                         .section = (int)(fitting * (a.heads / a.kv_heads))};
     return s;
@@ -98,18 +103,19 @@ typedef struct {
 /* Maps block x of a grid of pairs * blocks to its pair and its block number within the pair.
  * Sections run one after the other. Within a section, the first blocks of all its pairs come before
  * the second blocks, and so on. */
-static __device__ __forceinline__ void block_place(int64_t x, int pairs, int blocks, int section,
+static __device__ __forceinline__ void block_place(int x, int pairs, int blocks, int section,
                                                    int *pair, int *block)
 {
-    int base = (int)(x / ((int64_t)section * blocks)) * section, n = min(section, pairs - base);
-    int at = (int)(x - (int64_t)base * blocks);
+    section = min(section, pairs); /* so that a section's blocks are at most those of the grid */
+    int base = x / (section * blocks) * section, n = min(section, pairs - base);
+    int at = x - base * blocks;
     *block = at / n;
     *pair = base + at % n;
 }
 
 /* Returns the work of block x when each block owns `owned` queries. The last queries come first:
  * they see the most keys, so they take the longest. */
-static __device__ __forceinline__ BlockPlace queries_place(const AttentionShape &s, int64_t x,
+static __device__ __forceinline__ BlockPlace queries_place(const AttentionShape &s, int x,
                                                            int pair0, int pairs, int owned)
 {
     BlockPlace at;
@@ -118,23 +124,23 @@ static __device__ __forceinline__ BlockPlace queries_place(const AttentionShape 
     at.pair = pair0 + at.local;
     at.b = at.pair / s.heads;
     at.head = at.pair % s.heads;
-    at.kv_head = at.head / (s.heads / s.kv_heads);
+    at.kv_head = at.head / s.group;
     at.row = (blocks - 1 - block) * owned;
     return at;
 }
 
 /* Returns the work of block x when each block owns `owned` keys. The first keys come first: the
  * most queries see them, so they take the longest. */
-static __device__ __forceinline__ BlockPlace keys_place(const AttentionShape &s, int64_t x,
-                                                        int pair0, int pairs, int owned)
+static __device__ __forceinline__ BlockPlace keys_place(const AttentionShape &s, int x, int pair0,
+                                                        int pairs, int owned)
 {
     BlockPlace at;
-    int block, group = s.heads / s.kv_heads;
-    block_place(x, pairs, (s.tk + owned - 1) / owned, s.section / group, &at.local, &block);
+    int block;
+    block_place(x, pairs, (s.tk + owned - 1) / owned, s.section / s.group, &at.local, &block);
     at.pair = pair0 + at.local;
     at.b = at.pair / s.kv_heads;
     at.kv_head = at.pair % s.kv_heads;
-    at.head = at.kv_head * group;
+    at.head = at.kv_head * s.group;
     at.row = block * owned;
     return at;
 }

@@ -174,18 +174,18 @@ __global__ void __launch_bounds__(THREADS, 1)
     float *v_tile = k_tile + OWNED * TILE_LD(D), *q_tile = v_tile + OWNED * TILE_LD(D);
     float *dout_tile = q_tile + WALKED * TILE_LD(D), *weights = dout_tile + WALKED * TILE_LD(D);
     BlockPlace at = keys_place(s, blockIdx.x, pair0, pairs, OWNED);
-    int key = at.row, group = s.heads / s.kv_heads, y = threadIdx.x / SIDE * RA;
+    int key = at.row, y = threadIdx.x / SIDE * RA;
     const T *k = head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s) + key * in.k_ld;
     const T *v = head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s) + key * in.v_ld;
     tile_load<T, N, D>(k_tile, OWNED, k, in.k_ld, s.tk - key, s.head_size);
     tile_load<T, N, D>(v_tile, OWNED, v, in.v_ld, s.tk - key, s.head_size);
     float dk_sum[RA][D / SIDE] = {}, dv_sum[RA][D / SIDE] = {};
     /* Query heads and queries are visited in ascending order, which fixes the order of the sums. */
-    for (int h = 0; h < group; h++) {
+    for (int h = 0; h < s.group; h++) {
         const T *q = head_at(in.q, in.q_ld, at.b, s.tq, at.head + h, s);
         const T *dout = head_at(in.dout, in.dout_ld, at.b, s.tq, at.head + h, s);
-        const float *lse = lse_of + ((int64_t)at.pair * group + h) * s.tq;
-        const float *delta = delta_of + ((int64_t)at.local * group + h) * s.tq;
+        const float *lse = lse_of + ((int64_t)at.pair * s.group + h) * s.tq;
+        const float *delta = delta_of + ((int64_t)at.local * s.group + h) * s.tq;
         for (int t = max(key - s.offset, 0) / WALKED * WALKED; t < s.tq; t += WALKED) {
             int start, stop;
             keys_seen_by(s, at.b, t, WALKED, &start, &stop);

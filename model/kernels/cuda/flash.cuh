@@ -26,8 +26,6 @@ enum { CHUNK = 8 };
  * start in different banks of shared memory. */
 #define FLASH_LD(cols) ((cols) + CHUNK)
 
-#define LOG2E ((float)LOG2_E)
-
 /* Returns the address that this lane passes to ldmatrix_4 or ldmatrix_4_trans to load a 16 x 16
  * piece of a tile. ldmatrix_4 loads the piece as a left operand. ldmatrix_4_trans loads it as two
  * right operands of a product with the tile. */
@@ -50,38 +48,93 @@ template <class T> __device__ __forceinline__ const T *lane_columns(const T *til
     return tile + (lane / 16 * 8 + lane % 8) * ld + lane / 8 % 2 * 8;
 }
 
-/* Starts an asynchronous copy of ROWS rows of `cols` columns into a tile of D columns. Fills the
- * columns from `cols` on and the rows from `real` on with zeros. `real` must be positive and `cols`
- * a multiple of CHUNK. All threads of the block must call it. */
+/* The same for widths whose rows take a number of chunks that does not divide the threads. */
 template <class T, int D, int ROWS, int N_THREADS>
-__device__ __forceinline__ void tile_copy(T *tile, const T *from, int64_t ld, int real, int cols)
+__device__ __forceinline__ void tile_copy_odd(T *tile, const T *from, int64_t ld, int real,
+                                              int cols)
 {
     enum { CHUNKS = D / CHUNK };
 #pragma unroll 1
     for (int i = 0; i < (ROWS * CHUNKS + N_THREADS - 1) / N_THREADS; i++) {
         int at = i * N_THREADS + threadIdx.x, row = at / CHUNKS, col = at % CHUNKS * CHUNK;
         if (ROWS * CHUNKS % N_THREADS != 0 && row >= ROWS) break;
-        /* A copy of 0 bytes fills 16 bytes with zeros. It does not read its source, but the source
-         * address must still be valid. */
         bool there = row < real && col < cols;
         cp_async_16(tile + row * FLASH_LD(D) + col, there ? from + row * ld + col : from,
                     there ? 16 : 0);
     }
 }
 
-/* Adds a product to s (16 MT, 8 NT): a (16 MT, D) times the transpose of b (8 NT, D). `a` is the
- * result of lane_rows for the warp's first row, `b` that of lane_columns. */
-template <class T, int D, int MT, int NT>
-__device__ __forceinline__ void product_transposed(float (&s)[MT][NT][4], const T *a, const T *b)
+/* Starts an asynchronous copy of ROWS rows of `cols` columns into a tile of D columns. Fills the
+ * columns from `cols` on and the rows from `real` on with zeros. `real` must be positive and `cols`
+ * a multiple of CHUNK. All threads of the block must call it. */
+template <class T, int D, int ROWS, int N_THREADS>
+__device__ __forceinline__ void tile_copy(T *tile, const T *from, int64_t ld, int real, int cols)
 {
-    /* Loads `a` again for every tile: keeping it would take D MT / 4 registers. Every load of b is
-     * used for all MT groups of 16 rows that the warp owns. */
-#pragma unroll 8
+    enum { CHUNKS = D / CHUNK, LD = FLASH_LD(D) };
+    if constexpr (N_THREADS % CHUNKS != 0) {
+        tile_copy_odd<T, D, ROWS, N_THREADS>(tile, from, ld, real, cols);
+    } else {
+        /* A thread copies chunks of one column, STEP rows apart, so from one chunk to the next its
+         * pointers only need an addition. */
+        enum { STEP = N_THREADS / CHUNKS, COPIES = ROWS / STEP };
+        static_assert(ROWS % STEP == 0, "every thread copies the same number of chunks");
+        int row = threadIdx.x / CHUNKS, col = threadIdx.x % CHUNKS * CHUNK;
+        T *to = tile + row * LD + col;
+        if (real >= ROWS && cols == D) {
+            from += row * ld + col;
+#pragma unroll
+            for (int i = 0; i < COPIES; i++, from += STEP * ld)
+                cp_async_16(to + i * STEP * LD, from);
+            return;
+        }
+        /* A copy of 0 bytes fills 16 bytes with zeros. It does not read its source, but the source
+         * address must still be valid, so `from` does not advance past the last row. */
+        bool inside = col < cols;
+        from += (row < real ? row * ld : 0) + (inside ? col : 0);
+#pragma unroll 1
+        for (int i = 0; i < COPIES; i++, row += STEP) {
+            cp_async_16(to + i * STEP * LD, from, inside && row < real ? 16 : 0);
+            if (row + STEP < real) from += STEP * ld;
+        }
+    }
+}
+
+/* The left operand of product_transposed: 16 MT rows of D columns of a tile. The first 16 HELD
+ * columns are kept in registers, 4 MT HELD of them; the others are loaded again for every product.
+ */
+template <class T, int D, int MT, int HELD> struct LeftRows {
+    const T *rows; /* result of lane_rows for the first row */
+    uint32_t held[HELD > 0 ? HELD : 1][MT][4];
+};
+
+template <class T, int D, int MT, int HELD>
+__device__ __forceinline__ void rows_hold(LeftRows<T, D, MT, HELD> &a, const T *tile)
+{
+    a.rows = lane_rows(tile, FLASH_LD(D));
+#pragma unroll
+    for (int k = 0; k < HELD; k++)
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+            ldmatrix_4(a.held[k][m], a.rows + m * 16 * FLASH_LD(D) + k * 16);
+}
+
+/* Adds a product to s (16 MT, 8 NT): a (16 MT, D) times the transpose of b (8 NT, D). `b` is the
+ * result of lane_columns. Every load of b is used for all MT groups of 16 rows. */
+template <class T, int D, int MT, int NT, int HELD>
+__device__ __forceinline__ void product_transposed(float (&s)[MT][NT][4],
+                                                   const LeftRows<T, D, MT, HELD> &a, const T *b)
+{
+#pragma unroll HELD ? D / 16 : 8
     for (int k = 0; k < D; k += 16) {
         uint32_t x[MT][4];
 #pragma unroll
         for (int m = 0; m < MT; m++)
-            ldmatrix_4(x[m], a + m * 16 * FLASH_LD(D) + k);
+            if (k < 16 * HELD)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    x[m][i] = a.held[k / 16][m][i];
+            else
+                ldmatrix_4(x[m], a.rows + m * 16 * FLASH_LD(D) + k);
 #pragma unroll
         for (int n = 0; n < NT; n += 2) {
             uint32_t y[4];

@@ -13,17 +13,28 @@
  * the smallest limit per block among GPUs of compute capability 8. */
 template <int D> struct FlashQueries {
     enum { WARPS = 4, N_THREADS = WARPS * WARP, MT = D <= 96 ? 2 : 1, NT = D <= 128 ? 4 : 2 };
+    /* 16-column pieces of the owned queries and output gradients that stay in registers. */
+    enum { Q_HELD = D == 96 || D > 128 ? 0 : D / 16, DOUT_HELD = D == 32 || D == 128 ? D / 16 : 0 };
     enum { OWNED = WARPS * MT * 16, WALKED = NT * 8, CT = D / 8, LD = FLASH_LD(D) };
     enum { STAGE = 2 * WALKED * LD, ELEMENTS = 2 * OWNED * LD + 2 * STAGE };
 };
 
 /* Tile sizes of the kernel whose blocks own keys and loop over tiles of queries and output
  * gradients. Each block sums dk and dv in registers. Heads of more than 128 columns would need too
- * many registers, so they are split into PARTS ranges of columns, one per block. */
+ * many registers, so they are split into PARTS ranges of columns, one per block. A warp computes 8
+ * NT of the WALKED queries of a tile at a time: with fewer scores in registers, there is room for
+ * its keys and values, which it would otherwise load again for every tile. */
 template <int D> struct FlashKeys {
     enum { WARPS = D <= 192 ? 4 : 2, N_THREADS = WARPS * WARP };
-    enum { MT = D <= 64 ? 2 : 1, NT = D <= 128 ? 4 : 2, PARTS = D <= 128 ? 1 : 2 };
-    enum { OWNED = WARPS * MT * 16, WALKED = NT * 8, CT = D / 8 / PARTS, LD = FLASH_LD(D) };
+    enum { MT = D <= 64 ? 2 : 1, NT = D == 96 || D == 128 ? 4 : 2, PARTS = D <= 128 ? 1 : 2 };
+    /* 16-column pieces of the owned keys and values that stay in registers. */
+    enum { K_HELD = D == 128 ? 6 : D <= 64 ? D / 16 : 0, V_HELD = D == 32 ? 2 : D == 64 ? 2 : 0 };
+    enum {
+        OWNED = WARPS * MT * 16,
+        WALKED = D <= 128 ? 32 : 16,
+        CT = D / 8 / PARTS,
+        LD = FLASH_LD(D)
+    };
     enum { STAGE = 2 * WALKED * LD, ELEMENTS = 2 * OWNED * LD + 2 * STAGE };
 };
 
@@ -62,11 +73,10 @@ static __device__ __forceinline__ void deltas(float (&delta)[MT][2], const T *do
  * two consecutive tiles. */
 template <class T, int D, int ROWS, int N_THREADS>
 static __device__ __forceinline__ void tiles_copy(T *tile, const T *x, int64_t x_ld, const T *y,
-                                                  int64_t y_ld, int at, int length, int cols)
+                                                  int64_t y_ld, int real, int cols)
 {
-    tile_copy<T, D, ROWS, N_THREADS>(tile, x + at * x_ld, x_ld, length - at, cols);
-    tile_copy<T, D, ROWS, N_THREADS>(tile + ROWS * FLASH_LD(D), y + at * y_ld, y_ld, length - at,
-                                     cols);
+    tile_copy<T, D, ROWS, N_THREADS>(tile, x, x_ld, real, cols);
+    tile_copy<T, D, ROWS, N_THREADS>(tile + ROWS * FLASH_LD(D), y, y_ld, real, cols);
 }
 
 /* Adds a tile's contribution to dq, except for the factor scale: sum += (dS / scale) K, for the
@@ -75,23 +85,24 @@ static __device__ __forceinline__ void tiles_copy(T *tile, const T *x, int64_t x
 template <class T, int D, int MT, int CT>
 static __device__ __forceinline__ void
 queries_step(float (&sum)[MT][CT][4], const float (&lse)[MT][2], const float (&delta)[MT][2],
-             const T *q, const T *dout, const T *k_tile, const T *v_tile, const AttentionShape &s,
-             int64_t b, int t, int key, bool partial)
+             const LeftRows<T, D, MT, FlashQueries<D>::Q_HELD> &q,
+             const LeftRows<T, D, MT, FlashQueries<D>::DOUT_HELD> &dout, const T *k_tile,
+             const T *v_tile, const AttentionShape &s, int64_t b, int t, int key, bool partial)
 {
     enum { LD = FLASH_LD(D), NT = FlashQueries<D>::NT };
-    float p[MT][NT][4] = {}, dp[MT][NT][4] = {}, scale = s.scale * LOG2E;
-    product_transposed<T, D>(p, lane_rows(q, LD), lane_columns(k_tile, LD));
+    float p[MT][NT][4] = {}, dp[MT][NT][4] = {};
+    product_transposed(p, q, lane_columns(k_tile, LD));
     /* Scores of hidden keys become -infinity, which makes their weight and gradient 0. This is
      * skipped if all queries of the warp see the whole tile. */
     if (partial) scores_hide(p, s, b, t, key);
-    product_transposed<T, D>(dp, lane_rows(dout, LD), lane_columns(v_tile, LD));
+    product_transposed(dp, dout, lane_columns(v_tile, LD));
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                dp[m][n][e] = exp2_approx(p[m][n][e] * scale - lse[m][e / 2]) *
+                dp[m][n][e] = exp2_approx(p[m][n][e] * s.scale_log2 - lse[m][e / 2]) *
                               (dp[m][n][e] - delta[m][e / 2]);
     product_weighed<T, D>(sum, dp, lane_rows(k_tile, LD));
 }
@@ -116,8 +127,11 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
     const T *k = head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s);
     const T *v = head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s);
     keys_seen_by(s, at.b, t, OWNED, &start, &stop);
-    tiles_copy<T, D, OWNED, N_THREADS>(q_tile, q, in.q_ld, dout, in.dout_ld, t, s.tq, s.head_size);
-    tiles_copy<T, D, WALKED, N_THREADS>(walked, k, in.k_ld, v, in.v_ld, start, s.tk, s.head_size);
+    k += start * in.k_ld;
+    v += start * in.v_ld;
+    tiles_copy<T, D, OWNED, N_THREADS>(q_tile, q + t * in.q_ld, in.q_ld, dout + t * in.dout_ld,
+                                       in.dout_ld, s.tq - t, s.head_size);
+    tiles_copy<T, D, WALKED, N_THREADS>(walked, k, in.k_ld, v, in.v_ld, s.tk - start, s.head_size);
     cp_async_commit();
     int warp_row = threadIdx.x / WARP * MT * 16, all_first, all_end;
     T *own = q_tile + warp_row * LD;
@@ -141,19 +155,25 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
             factor[m][i] = s.scale;
         }
     keys_seen_by_all(s, at.b, t, MT * 16, &all_first, &all_end);
+    LeftRows<T, D, MT, F::Q_HELD> queries;
+    LeftRows<T, D, MT, F::DOUT_HELD> douts;
+    rows_hold(queries, own);
+    rows_hold(douts, own + OWNED * LD);
     for (int key = start; key < stop; key += WALKED, stage ^= 1) {
         cp_async_wait<0>();
         __syncthreads();
         /* The next tiles overwrite the previous ones. After the barrier above, no warp reads those
          * any more. */
+        k += WALKED * in.k_ld;
+        v += WALKED * in.v_ld;
         if (key + WALKED < stop)
             tiles_copy<T, D, WALKED, N_THREADS>(walked + (stage ^ 1) * F::STAGE, k, in.k_ld, v,
-                                                in.v_ld, key + WALKED, s.tk, s.head_size);
+                                                in.v_ld, s.tk - key - WALKED, s.head_size);
         cp_async_commit();
         const T *k_tile = walked + stage * F::STAGE;
         if (key < t + MT * 16 + s.offset)
-            queries_step<T, D>(sum, lse, delta, own, own + OWNED * LD, k_tile, k_tile + WALKED * LD,
-                               s, at.b, t, key, key < all_first || key + WALKED > all_end);
+            queries_step<T, D>(sum, lse, delta, queries, douts, k_tile, k_tile + WALKED * LD, s,
+                               at.b, t, key, key < all_first || key + WALKED > all_end);
     }
     rows_store<T, D>(head_at(dq, dq_ld, at.b, s.tq, at.head, s) + t * dq_ld, dq_ld, s.tq - t,
                      s.head_size, own, sum, factor, accumulate);
@@ -164,92 +184,100 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
  * some query of the tile does not see all of the warp's keys. */
 template <class T, int D, int MT, int NT, int CT>
 static __device__ __forceinline__ void
-keys_step(float (&dk)[MT][CT][4], float (&dv)[MT][CT][4], const T *k, const T *v, const T *q_tile,
-          const T *dout_tile, int column, const QueryStats<NT * 8> *stats, const AttentionShape &s,
-          int key, int t, bool partial)
+keys_step(float (&dk)[MT][CT][4], float (&dv)[MT][CT][4],
+          const LeftRows<T, D, MT, FlashKeys<D>::K_HELD> &k,
+          const LeftRows<T, D, MT, FlashKeys<D>::V_HELD> &v, const T *q_tile, const T *dout_tile,
+          int column, const QueryStats<FlashKeys<D>::WALKED> *stats, int at,
+          const AttentionShape &s, int key, int t, bool partial, int rows, int columns)
 {
     enum { LD = FLASH_LD(D) };
-    float p[MT][NT][4] = {}, dp[MT][NT][4] = {}, scale = s.scale * LOG2E;
-    product_transposed<T, D>(p, lane_rows(k, LD), lane_columns(q_tile, LD));
-    product_transposed<T, D>(dp, lane_rows(v, LD), lane_columns(dout_tile, LD));
-    key += threadIdx.x % WARP / 4;
+    float p[MT][NT][4] = {}, dp[MT][NT][4] = {};
+    product_transposed(p, k, q_tile + columns);
+    /* Hidden scores become -infinity, which makes their weight and gradient 0. Past the last query
+     * lse is infinite, with the same effect. */
+    if (partial) scores_hide_transposed(p, s, stats->first + at, key, t);
+    product_transposed(dp, v, dout_tile + columns);
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            int query = n * 8 + threadIdx.x % 4 * 2 + e;
+            int query = at + n * 8 + threadIdx.x % 4 * 2 + e;
             float lse = stats->lse[query], delta = stats->delta[query];
-            int first = stats->first[query], last = t + query + s.offset;
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    int me = key + m * 16 + i * 8;
                     float *x = &p[m][n][i * 2 + e], *y = &dp[m][n][i * 2 + e];
-                    /* Past the last query lse is infinite, so the weight becomes 0 without a
-                     * branch. */
-                    *x = exp2_approx(*x * scale - lse);
-                    if (partial && (me < first || me > last)) *x = 0;
+                    *x = exp2_approx(*x * s.scale_log2 - lse);
                     *y = *x * (*y - delta);
                 }
         }
     /* dp still lacks the factor scale: it is applied once, when dk is stored. */
-    product_weighed<T, D>(dv, p, lane_rows(dout_tile + column, LD));
-    product_weighed<T, D>(dk, dp, lane_rows(q_tile + column, LD));
+    product_weighed<T, D>(dv, p, dout_tile + column + rows);
+    product_weighed<T, D>(dk, dp, q_tile + column + rows);
 }
 
-/* A block's position in its loop over tiles of queries, and this thread's values for the current
- * tile. */
+/* A block's position in its loop over tiles of queries. */
 typedef struct {
-    int head, t;      /* head within the group; first query of the tile */
-    float lse, delta; /* both for query t + threadIdx.x */
-    int first;
+    int head, heads_end; /* query head; end of the heads of the group */
+    int t;               /* first query of the tile */
+    int word;            /* the thread's word of the QueryStats of the tile that is being copied */
 } QueryWalk;
 
 /* Finds the next tile of queries, starting with (head, t) itself, in which some query sees one of
  * the keys [key, key + n). Goes through the heads of the group, and the queries of each head, in
- * ascending order. Returns false if there is none. All warps get the same result. */
+ * ascending order. If there is none, head becomes heads_end. All warps get the same result. */
 template <int WALKED>
-static __device__ __forceinline__ bool walk_find(QueryWalk &w, const AttentionShape &s, int64_t b,
+static __device__ __forceinline__ void walk_find(QueryWalk &w, const AttentionShape &s, int64_t b,
                                                  int key, int n)
 {
-    for (; w.head < s.heads / s.kv_heads; w.head++) {
+    for (; w.head < w.heads_end; w.head++) {
         for (; w.t < s.tq; w.t += WALKED) {
             int first, end;
             keys_seen_by(s, b, w.t, WALKED, &first, &end);
-            if (first < key + n && end > key) return true;
+            if (first < key + n && end > key) return;
         }
         w.t = max(key - s.offset, 0) / WALKED * WALKED;
     }
-    return false;
 }
 
-/* Starts an asynchronous copy of the tile's queries and output gradients, and loads the thread's
- * lse, delta and first key into w. */
+/* Loads the thread's word of the tile's QueryStats. The first WALKED threads load lse, the next
+ * delta, and the next the first keys, so that each thread needs only one register for them. */
+template <int WALKED>
+static __device__ __forceinline__ int stats_word(const QueryWalk &w, const float *lse_of,
+                                                 const float *delta_of, const AttentionShape &s,
+                                                 int b, int pair0)
+{
+    int query = w.t + (int)threadIdx.x % WALKED, kind = (int)threadIdx.x / WALKED;
+    int pair = b * s.heads + w.head;
+    if (kind == 0) {
+        float lse = INFINITY;
+        if (query < s.tq) lse = lse_of[(int64_t)pair * s.tq + query] * LOG2E;
+        return (int)__float_as_uint(lse);
+    }
+    if (kind == 1 && query < s.tq)
+        return (int)__float_as_uint(delta_of[(int64_t)(pair - pair0 * s.group) * s.tq + query]);
+    if (kind == 2 && query < s.tq && s.first_key) return s.first_key[(int64_t)b * s.tq + query];
+    return 0;
+}
+
+/* Starts an asynchronous copy of the tile's queries and output gradients. */
 template <class T, int D>
-static __device__ __forceinline__ void
-walk_copy(QueryWalk &w, T *tile, const BackwardOperands<T> &in, const float *lse_of,
-          const float *delta_of, const AttentionShape &s, const BlockPlace &at)
+static __device__ __forceinline__ void walk_copy(const QueryWalk &w, T *tile,
+                                                 const BackwardOperands<T> &in,
+                                                 const AttentionShape &s, int b)
 {
     enum { WALKED = FlashKeys<D>::WALKED, N_THREADS = FlashKeys<D>::N_THREADS };
-    int group = s.heads / s.kv_heads, query = w.t + (int)threadIdx.x;
     tiles_copy<T, D, WALKED, N_THREADS>(
-        tile, head_at(in.q, in.q_ld, at.b, s.tq, at.head + w.head, s), in.q_ld,
-        head_at(in.dout, in.dout_ld, at.b, s.tq, at.head + w.head, s), in.dout_ld, w.t, s.tq,
+        tile, head_at(in.q, in.q_ld, b, s.tq, w.head, s) + w.t * in.q_ld, in.q_ld,
+        head_at(in.dout, in.dout_ld, b, s.tq, w.head, s) + w.t * in.dout_ld, in.dout_ld, s.tq - w.t,
         s.head_size);
-    bool real = threadIdx.x < WALKED && query < s.tq;
-    w.lse = real ? lse_of[((int64_t)at.pair * group + w.head) * s.tq + query] * LOG2E : INFINITY;
-    w.delta = real ? delta_of[((int64_t)at.local * group + w.head) * s.tq + query] : 0;
-    w.first = real && s.first_key ? s.first_key[at.b * s.tq + query] : 0;
 }
 
 template <int N>
 static __device__ __forceinline__ void walk_put(const QueryWalk &w, QueryStats<N> *stats)
 {
-    if (threadIdx.x >= N) return;
-    stats->lse[threadIdx.x] = w.lse;
-    stats->delta[threadIdx.x] = w.delta;
-    stats->first[threadIdx.x] = w.first;
+    if (threadIdx.x < 3 * N) ((int *)stats)[threadIdx.x] = w.word;
 }
 
 /* Computes dk and dv (B, Tk, G*D), or adds to them with accumulate, for (batch row, kv head) pairs
@@ -257,7 +285,7 @@ static __device__ __forceinline__ void walk_put(const QueryWalk &w, QueryStats<N
  * owns keys and loops over the query heads of its group and their queries, both in ascending order.
  */
 template <class T, int D>
-__global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
+__global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 2)
     flash_backward_key_kernel(T *dk, int64_t dk_ld, T *dv, int64_t dv_ld, bool accumulate,
                               const float *delta_of, const float *lse_of, BackwardOperands<T> in,
                               AttentionShape s, int pair0, int pairs)
@@ -267,38 +295,54 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
     DYN_SHARED(T, k_tile);
     T *walked = k_tile + 2 * OWNED * LD;
     QueryStats<WALKED> *stats = (QueryStats<WALKED> *)(walked + 2 * F::STAGE);
-    int part = (int)(blockIdx.x % F::PARTS) * CT * 8, stage = 0;
+    int warp_row = threadIdx.x / WARP * MT * 16, stage = 0;
+    T *k = k_tile + warp_row * LD, *v = k + OWNED * LD;
     BlockPlace at = keys_place(s, blockIdx.x / F::PARTS, pair0, pairs, OWNED);
-    int key = at.row;
     tiles_copy<T, D, OWNED, F::N_THREADS>(
-        k_tile, head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s), in.k_ld,
-        head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s), in.v_ld, key, s.tk, s.head_size);
-    QueryWalk w = {0, max(key - s.offset, 0) / WALKED * WALKED};
-    bool more = walk_find<WALKED>(w, s, at.b, key, OWNED);
+        k_tile, head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s) + at.row * in.k_ld, in.k_ld,
+        head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s) + at.row * in.v_ld, in.v_ld,
+        s.tk - at.row, s.head_size);
+    int b = (int)at.b, key = at.row, part = (int)(blockIdx.x % F::PARTS) * CT * 8;
+    QueryWalk w = {at.head, at.head + s.group, max(key - s.offset, 0) / WALKED * WALKED};
+    walk_find<WALKED>(w, s, b, key, OWNED);
     /* The first tile is loaded here. In the loop below, the copy of the next tile overlaps with the
      * work on the current one. */
-    if (more) {
-        walk_copy<T, D>(w, walked, in, lse_of, delta_of, s, at);
+    if (w.head < w.heads_end) {
+        walk_copy<T, D>(w, walked, in, s, b);
+        w.word = stats_word<WALKED>(w, lse_of, delta_of, s, b, pair0);
         walk_put(w, stats);
     }
     cp_async_commit();
-    int warp_row = threadIdx.x / WARP * MT * 16, me = key + warp_row;
-    T *k = k_tile + warp_row * LD, *v = k + OWNED * LD;
     float dk_sum[MT][CT][4] = {}, dv_sum[MT][CT][4] = {}, one[MT][2], scale[MT][2];
-    for (; more; stage ^= 1) {
-        int t = w.t, all_first, all_end;
+    LeftRows<T, D, MT, F::K_HELD> keys;
+    LeftRows<T, D, MT, F::V_HELD> values;
+    cp_async_wait<0>();
+    __syncthreads();
+    int rows = unmoved((int)(lane_rows(k_tile, LD) - k_tile)),
+        columns = unmoved((int)(lane_columns(k_tile, LD) - k_tile));
+    rows_hold(keys, k);
+    rows_hold(values, v);
+    for (; w.head < w.heads_end; stage ^= 1) {
+        int t = w.t, me = unmoved(key) + warp_row, all_first, all_end;
         cp_async_wait<0>();
         __syncthreads();
         w.t += WALKED;
-        more = walk_find<WALKED>(w, s, at.b, key, OWNED);
-        if (more) walk_copy<T, D>(w, walked + (stage ^ 1) * F::STAGE, in, lse_of, delta_of, s, at);
+        walk_find<WALKED>(w, s, b, key, OWNED);
+        bool more = w.head < w.heads_end;
+        if (more) {
+            walk_copy<T, D>(w, walked + (stage ^ 1) * F::STAGE, in, s, b);
+            w.word = stats_word<WALKED>(w, lse_of, delta_of, s, b, pair0);
+        }
         cp_async_commit();
-        keys_seen_by_all(s, at.b, t, WALKED, &all_first, &all_end);
+        keys_seen_by_all(s, b, t, WALKED, &all_first, &all_end);
         const T *q_tile = walked + stage * F::STAGE;
+        bool partial = me < all_first || me + MT * 16 > all_end;
         if (me < t + WALKED + s.offset)
-            keys_step<T, D, MT, F::NT>(dk_sum, dv_sum, k, v, q_tile, q_tile + WALKED * LD, part,
-                                       stats + stage, s, me, t,
-                                       me < all_first || me + MT * 16 > all_end);
+#pragma unroll 1
+            for (int i = 0; i < WALKED; i += F::NT * 8)
+                keys_step<T, D, MT, F::NT>(dk_sum, dv_sum, keys, values, q_tile + i * LD,
+                                           q_tile + (WALKED + i) * LD, part, stats + stage, i, s,
+                                           me, t + i, partial, rows, columns);
         /* lse and delta are stored only after the products, so that their loads had time to finish.
          * The barrier of the next round makes them visible to all threads. */
         if (more) walk_put(w, stats + (stage ^ 1));
@@ -310,8 +354,9 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
         one[m][0] = one[m][1] = 1;
         scale[m][0] = scale[m][1] = s.scale;
     }
-    dk = head_at(dk, dk_ld, at.b, s.tk, at.kv_head, s) + me * dk_ld + part;
-    dv = head_at(dv, dv_ld, at.b, s.tk, at.kv_head, s) + me * dv_ld + part;
+    int me = key + warp_row, kv_head = w.heads_end / s.group - 1;
+    dk = head_at(dk, dk_ld, b, s.tk, kv_head, s) + me * dk_ld + part;
+    dv = head_at(dv, dv_ld, b, s.tk, kv_head, s) + me * dv_ld + part;
     rows_store<T, D>(dk, dk_ld, s.tk - me, s.head_size - part, k, dk_sum, scale, accumulate);
     rows_store<T, D>(dv, dv_ld, s.tk - me, s.head_size - part, v, dv_sum, one, accumulate);
 }

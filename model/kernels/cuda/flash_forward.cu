@@ -92,9 +92,11 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
     t += warp_row;
     FlashRows<MT> rows;
     rows_begin(rows);
+    LeftRows<T, D, MT, 0> queries;
+    rows_hold(queries, own);
     int all_first, all_end;
     keys_seen_by_all(s, at.b, t, MT * 16, &all_first, &all_end);
-    float out[MT][F::CT][4] = {}, scale = s.scale * LOG2E;
+    float out[MT][F::CT][4] = {};
     for (int key = start; key < stop; key += F::KEYS, v += F::KEYS * v_ld) {
         /* The keys have arrived, and no warp still reads the values of the previous round. */
         cp_async_wait<0>();
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
         tile_copy<T, D, F::KEYS, N_THREADS>(v_tile, v, v_ld, s.tk - key, s.head_size);
         cp_async_commit();
         float score[MT][NT][4] = {};
-        product_transposed<T, D>(score, lane_rows(own, LD), lane_columns(k_tile, LD));
+        product_transposed(score, queries, lane_columns(k_tile, LD));
         cp_async_wait<0>();
         __syncthreads();
         /* The values have arrived, and no warp still reads the keys, so the next keys can overwrite
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
             continue; /* not even the warp's last query sees the tile
                        */
         if (key < all_first || key + F::KEYS > all_end) scores_hide(score, s, at.b, t, key);
-        softmax_step(score, rows, out, scale);
+        softmax_step(score, rows, out, s.scale_log2);
         product_weighed<T, D>(out, score, lane_rows(v_tile, LD));
     }
     cp_async_wait<0>(); /* if no query sees a key, the copy of the queries may not have finished yet

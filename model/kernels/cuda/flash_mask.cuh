@@ -31,4 +31,27 @@ __device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const Attenti
         }
 }
 
+/* Does the same for transposed scores: rows of s are the keys from `key` on, columns the queries
+ * from t on. first[i] is the first key that query t + i sees. */
+template <int MT, int NT>
+__device__ __forceinline__ void scores_hide_transposed(float (&s)[MT][NT][4],
+                                                       const AttentionShape &shape,
+                                                       const int *first, int key, int t)
+{
+    key = unmoved(key) + threadIdx.x % WARP / 4;
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int query = n * 8 + threadIdx.x % 4 * 2 + e, last = t + query + shape.offset;
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    int at = key + m * 16 + i * 8;
+                    if (at < first[query] || at > last) s[m][n][i * 2 + e] = -INFINITY;
+                }
+        }
+}
+
 #endif
