@@ -283,7 +283,7 @@ $(BUILD)/%.cu.o: %.cu
 	$(NAME_MAIN)
 
 # GCC ignores nvcc's requests to unroll loops, in which these kernels spend their time. With -fpeel-loops it unrolls them.
-$(patsubst %,$(BUILD)/model/kernels/cuda/%.cu.o,attention attention_backward): EMUFLAGS += $(if $(DEBUG)$(SAN),,-fpeel-loops)
+$(patsubst %,$(BUILD)/model/kernels/cuda/%.cu.o,attention_forward attention_backward): EMUFLAGS += $(if $(DEBUG)$(SAN),,-fpeel-loops)
 # The emulator itself is compiled with -O3, because it takes most of the tests' time, and without the alignment check, which is
 # meant for kernels.
 $(EMULATOR:%.cc=$(BUILD)/%.o): EMUFLAGS := $(if $(DEBUG),$(EMUFLAGS),$(patsubst -O%,-O3,$(if $(SAN),$(EMUFLAGS),$(filter-out -fsanitize%,$(EMUFLAGS)))))

@@ -171,11 +171,17 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
     linear_backward_rows(pass, &out, d.dout, dsum, a->o, residual_columns(pass, grad),
                          EPILOGUE_NONE, NO_TENSOR);
     Qkv heads = qkv_of(s, a->qk, a->qkv), dheads = qkv_of(s, d.dqkv, d.dqkv);
-    op_attention_backward(pass->dev, tensor_as_3d(dheads.q, B, T), tensor_as_3d(dheads.k, B, T),
-                          tensor_as_3d(dheads.v, B, T), false, tensor_as_3d(d.dout, B, T),
-                          tensor_as_3d(heads.q, B, T), tensor_as_3d(heads.k, B, T),
-                          tensor_as_3d(heads.v, B, T), tensor_as_3d(a->o, B, T), a->lse,
-                          attention_of(s, 0), pass->first_key);
+    AttentionTensors t = {.dq = tensor_as_3d(dheads.q, B, T),
+                          .dk = tensor_as_3d(dheads.k, B, T),
+                          .dv = tensor_as_3d(dheads.v, B, T),
+                          .dout = tensor_as_3d(d.dout, B, T),
+                          .q = tensor_as_3d(heads.q, B, T),
+                          .k = tensor_as_3d(heads.k, B, T),
+                          .v = tensor_as_3d(heads.v, B, T),
+                          .o = tensor_as_3d(a->o, B, T),
+                          .lse = a->lse,
+                          .first_key = pass->first_key};
+    op_attention_backward(pass->dev, &t, false, attention_of(s, 0));
     /* Undo the rotation before the backward pass of the head norms, because forward normalised
      * first. */
     if (s->position == POSITION_ROPE)

@@ -87,8 +87,9 @@ static void run_matrix(Device *dev, const OpCase *c, const Tensor t[])
         op_attention_forward(dev, t[0], t[1], t[2], t[3], t[4], *a, t[5]);
         break;
     default:
-        op_attention_backward(dev, t[0], t[1], t[2], c->accumulate, t[3], t[4], t[5], t[6], t[7],
-                              t[8], *a, t[9]);
+        op_attention_backward(
+            dev, &(AttentionTensors){t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]},
+            c->accumulate, *a);
         break;
     }
 }

@@ -40,8 +40,7 @@ OP(rope, (Device * dev, Tensor x, Tensor table, Tensor positions, bool inverse))
 OP(attention_forward, (Device * dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                        Attention attention, Tensor first_key))
 OP(attention_backward,
-   (Device * dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate, Tensor dout, Tensor q, Tensor k,
-    Tensor v, Tensor o, Tensor lse, Attention attention, Tensor first_key))
+   (Device * dev, const AttentionTensors *t, bool accumulate, Attention attention))
 OP(loss, (Device * dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocab_size,
           Tensor scale, bool backward))
 OP(loss_max, (Device * dev, Tensor most, Tensor logits, int64_t first_col, int64_t vocab_size))

@@ -36,6 +36,14 @@ typedef struct {
     double scale;          /* factor of the scores, 1 / sqrt(D) */
 } Attention;
 
+/* The tensors of op_attention_backward. */
+typedef struct {
+    Tensor dq, dk, dv;    /* results */
+    Tensor dout, q, k, v; /* dout: the gradient of o */
+    Tensor o, lse;        /* of forward */
+    Tensor first_key;     /* NO_TENSOR: every query attends to keys from 0 on */
+} AttentionTensors;
+
 typedef struct {
     double beta1, beta2, epsilon, weight_decay;
     bool decoupled, bias_correction;
@@ -265,9 +273,8 @@ void op_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k,
                           Attention attention, Tensor first_key);
 /* Computes dq, dk, dv, = or += by `accumulate`, each with the shape of q, k or v and its own
  * strides; dout (B, Tq, H*D); o and lse are those of forward. */
-void op_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
-                           Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
-                           Attention attention, Tensor first_key);
+void op_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
+                           Attention attention);
 
 /* ---- loss ------------------------------------------------------------------------------------ */
 

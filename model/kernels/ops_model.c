@@ -94,23 +94,23 @@ void op_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k,
     RUN(attention_forward, q.dtype, dev, o, lse, q, k, v, attention, first_key);
 }
 
-void op_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
-                           Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
-                           Attention attention, Tensor first_key)
+void op_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
+                           Attention attention)
 {
     OpId op = OP_attention_backward;
-    check_attention(op, OPERAND(q), OPERAND(k), OPERAND(v), OPERAND(o), OPERAND(lse), attention,
-                    OPERAND(first_key));
-    check_heads(op, OPERAND(dout), attention.heads, attention, OPERAND(q));
-    check_heads(op, OPERAND(dq), attention.heads, attention, OPERAND(q));
-    check_heads(op, OPERAND(dk), attention.kv_heads, attention, OPERAND(k));
-    check_heads(op, OPERAND(dv), attention.kv_heads, attention, OPERAND(k));
-    expect_apart(op, OPERAND(dq), OPERAND(q));
-    expect_apart(op, OPERAND(dk), OPERAND(k));
-    expect_apart(op, OPERAND(dv), OPERAND(v));
-    expect_apart(op, OPERAND(dq), OPERAND(dout));
-    RUN(attention_backward, q.dtype, dev, dq, dk, dv, accumulate, dout, q, k, v, o, lse, attention,
-        first_key);
+    Operand q = {"q", t->q}, k = {"k", t->k}, v = {"v", t->v}, dout = {"dout", t->dout};
+    Operand dq = {"dq", t->dq}, dk = {"dk", t->dk}, dv = {"dv", t->dv};
+    Operand o = {"o", t->o}, lse = {"lse", t->lse}, first_key = {"first_key", t->first_key};
+    check_attention(op, q, k, v, o, lse, attention, first_key);
+    check_heads(op, dout, attention.heads, attention, q);
+    check_heads(op, dq, attention.heads, attention, q);
+    check_heads(op, dk, attention.kv_heads, attention, k);
+    check_heads(op, dv, attention.kv_heads, attention, k);
+    expect_apart(op, dq, q);
+    expect_apart(op, dk, k);
+    expect_apart(op, dv, v);
+    expect_apart(op, dq, dout);
+    RUN(attention_backward, t->q.dtype, dev, t, accumulate, attention);
 }
 
 /* ---- loss -------------------------------------------------------------------------------------

@@ -107,9 +107,15 @@ def disassemble(cuobjdump, path, arch):
     return parse(done.stdout.split('\n'))
 
 
+def is_branch(instruction):
+    """Returns whether an instruction is a branch. On sm_80, warps leave some loops by a call with a predicate that never returns;
+    calls of functions have none."""
+    return instruction.opcode.startswith('BRA') or (instruction.opcode.startswith('CALL.REL') and bool(instruction.predicated))
+
+
 def target_of(instruction):
     """Returns the address that a branch goes to, or None."""
-    if not instruction.opcode.startswith('BRA'):
+    if not is_branch(instruction):
         return None
     found = re.search(r'(0x[0-9a-f]+)\s*$', instruction.text)
     return int(found.group(1), 16) if found else None
@@ -123,7 +129,7 @@ class Graph:
         place = {instruction.address: i for i, instruction in enumerate(code)}
         starts = {0}
         for i, instruction in enumerate(code):
-            if instruction.opcode.startswith(('BRA', 'EXIT', 'RET', 'BRX', 'JMP')):
+            if is_branch(instruction) or instruction.opcode.startswith(('EXIT', 'RET', 'BRX', 'JMP')):
                 starts.add(i + 1)
                 starts.add(place.get(target_of(instruction), 0))
         starts = sorted(s for s in starts if s < len(code))
@@ -135,7 +141,7 @@ class Graph:
 
     def successors(self, k, number):
         last, below = self.blocks[k][-1], [k + 1] if k + 1 < len(self.blocks) else []
-        if last.opcode.startswith('BRA'):
+        if is_branch(last):
             # Warps take the edge of BRA.DIV only while they diverge.
             diverging = '.DIV' in last.opcode
             taken = [] if diverging else [number[t] for t in [target_of(last)] if t in number]

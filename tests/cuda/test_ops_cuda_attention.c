@@ -80,8 +80,9 @@ static void forward(Device *dev, const Call *c, const Tensor *t, Tensor o, Tenso
 
 static void backward(Device *dev, const Call *c, const Tensor *t)
 {
-    op_attention_backward(dev, t[DQ], t[DK], t[DV], false, t[DOUT], t[Q], t[K], t[V], t[O_READ],
-                          t[LSE_READ], attention_of(c), t[FIRST]);
+    AttentionTensors tensors = {t[DQ], t[DK], t[DV],     t[DOUT],     t[Q],
+                                t[K],  t[V],  t[O_READ], t[LSE_READ], t[FIRST]};
+    op_attention_backward(dev, &tensors, false, attention_of(c));
 }
 
 /* Checks that all elements are within `tolerance` of the largest. If `tilted`, skips element 0 of

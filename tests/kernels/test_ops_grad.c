@@ -287,18 +287,21 @@ static void attention_backward_matches_finite_differences(void **state)
         const AttentionCase *s = &shape[i];
         int64_t hd = s->a.heads * s->a.head_size, gd = s->a.kv_heads * s->a.head_size;
         Function *f = function_create(attention_loss, s);
-        Tensor q = heads(function_input(f, "q", s->batch * s->tq * hd), s->batch, s->tq, hd);
-        Tensor k = heads(function_input(f, "k", s->batch * s->tk * gd), s->batch, s->tk, gd);
-        Tensor v = heads(function_input(f, "v", s->batch * s->tk * gd), s->batch, s->tk, gd);
-        for (int64_t t = 0; t < s->batch * s->tq; t++)
-            f->index[t] = (int32_t)(t % s->tq * 2 / 3);
+        AttentionTensors t = {0};
+        t.q = heads(function_input(f, "q", s->batch * s->tq * hd), s->batch, s->tq, hd);
+        t.k = heads(function_input(f, "k", s->batch * s->tk * gd), s->batch, s->tk, gd);
+        t.v = heads(function_input(f, "v", s->batch * s->tk * gd), s->batch, s->tk, gd);
+        for (int64_t query = 0; query < s->batch * s->tq; query++)
+            f->index[query] = (int32_t)(query % s->tq * 2 / 3);
         attention_loss(f);
-        op_attention_backward(
-            &cpu, heads(f->input[0].dx, s->batch, s->tq, hd),
-            heads(f->input[1].dx, s->batch, s->tk, gd), heads(f->input[2].dx, s->batch, s->tk, gd),
-            false, heads(f->weight, s->batch, s->tq, hd), q, k, v,
-            heads(f->scratch[0], s->batch, s->tq, hd),
-            heads(f->scratch[1], s->batch, s->a.heads, s->tq), s->a, first_keys(f));
+        t.dq = heads(f->input[0].dx, s->batch, s->tq, hd);
+        t.dk = heads(f->input[1].dx, s->batch, s->tk, gd);
+        t.dv = heads(f->input[2].dx, s->batch, s->tk, gd);
+        t.dout = heads(f->weight, s->batch, s->tq, hd);
+        t.o = heads(f->scratch[0], s->batch, s->tq, hd);
+        t.lse = heads(f->scratch[1], s->batch, s->a.heads, s->tq);
+        t.first_key = first_keys(f);
+        op_attention_backward(&cpu, &t, false, s->a);
         function_check(f, "attention");
     }
 }

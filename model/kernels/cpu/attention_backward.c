@@ -284,17 +284,16 @@ static void backward_plan(BackwardCall *f)
     f->owned_keys = h->tk / f->key_parts + 2 * GROUP;
 }
 
-void CPU(attention_backward)(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
-                             Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
-                             Attention attention, Tensor first_key)
+void CPU(attention_backward)(Device *dev, const AttentionTensors *t, bool accumulate,
+                             Attention attention)
 {
-    BackwardCall f = {.call = attention_call(dev, q, k, v, attention, first_key),
-                      .dq = dq,
-                      .dk = dk,
-                      .dv = dv,
-                      .dout = dout,
-                      .o = o,
-                      .lse = lse,
+    BackwardCall f = {.call = attention_call(dev, t->q, t->k, t->v, attention, t->first_key),
+                      .dq = t->dq,
+                      .dk = t->dk,
+                      .dv = t->dv,
+                      .dout = t->dout,
+                      .o = t->o,
+                      .lse = t->lse,
                       .accumulate = accumulate};
     backward_plan(&f);
     int64_t pairs = f.call.batch * attention.kv_heads;

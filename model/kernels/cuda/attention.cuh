@@ -8,9 +8,12 @@
 #include "model/kernels/cuda/attention.h"
 #include "model/kernels/cuda/kernel.cuh"
 
-#define LOG2E ((float)LOG2_E)
+/* Bytes of shared memory that a block can use on every GPU of compute capability 8 or more. */
+enum { SHARED_MOST = 99 << 10 };
 
 /* ---- shape ----------------------------------------------------------------------------------- */
+
+#define LOG2E ((float)LOG2_E)
 
 /* Shape and masks of one call. Query t sees the keys from first_key[t] (0 if first_key is NULL) up
  * to, but not including, min(t + offset + 1, tk). */
@@ -162,24 +165,23 @@ static inline int tile_width(int64_t head_size)
     return (int)(ceil_div(head_size, step) * step);
 }
 
-#define WIDTH_CASE(width, D, ...)                                                                  \
-    case width: {                                                                                  \
-        enum { D = width };                                                                        \
-        __VA_ARGS__;                                                                               \
-    } break;
+/* A tile width as a type. */
+template <int D> struct Width {
+    enum { WIDTH = D };
+};
 
-/* Runs the statements with D = tile_width(head_size). */
-#define WITH_WIDTH(head_size, D, ...)                                                              \
-    do {                                                                                           \
-        switch (tile_width(head_size)) {                                                           \
-            WIDTH_CASE(32, D, __VA_ARGS__)                                                         \
-            WIDTH_CASE(64, D, __VA_ARGS__)                                                         \
-            WIDTH_CASE(96, D, __VA_ARGS__)                                                         \
-            WIDTH_CASE(128, D, __VA_ARGS__)                                                        \
-            WIDTH_CASE(192, D, __VA_ARGS__)                                                        \
-            WIDTH_CASE(256, D, __VA_ARGS__)                                                        \
-        }                                                                                          \
-    } while (0)
+/* Calls f with the Width that tile_width(head_size) tells. */
+template <class F> static void with_width(int64_t head_size, F f)
+{
+    switch (tile_width(head_size)) {
+    case 32: return f(Width<32>());
+    case 64: return f(Width<64>());
+    case 96: return f(Width<96>());
+    case 128: return f(Width<128>());
+    case 192: return f(Width<192>());
+    case 256: return f(Width<256>());
+    }
+}
 
 /* Returns true if, in all n tensors, every row of every head starts on a 16-byte boundary and is a
  * multiple of 16 bytes long. */
@@ -192,30 +194,75 @@ static inline bool heads_in_packs(const Tensor *t, int n, int64_t head_size)
     return fit;
 }
 
-/* Tensors of a call of backward. BackwardOperands below holds the pointers and strides that its
- * kernels read. */
-typedef struct {
-    Tensor dq, dk, dv, dout, q, k, v, o, lse;
-    bool accumulate;
-} BackwardTensors;
-
-template <class T> struct BackwardOperands {
-    const T *q, *k, *v, *dout, *o;
-    int64_t q_ld, k_ld, v_ld, dout_ld, o_ld;
+/* What the kernels of forward read and write, and the strides of the rows. */
+template <class T> struct ForwardOperands {
+    T *o;
+    float *lse;
+    const T *q, *k, *v;
+    int64_t o_ld, q_ld, k_ld, v_ld;
 };
 
-template <class T> static BackwardOperands<T> operands_of(const BackwardTensors *c)
+template <class T>
+static ForwardOperands<T> operands_of(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v)
 {
-    return {(const T *)c->q.data,
-            (const T *)c->k.data,
-            (const T *)c->v.data,
-            (const T *)c->dout.data,
-            (const T *)c->o.data,
-            c->q.ld,
-            c->k.ld,
-            c->v.ld,
-            c->dout.ld,
-            c->o.ld};
+    return {(T *)o.data,
+            (float *)lse.data,
+            (const T *)q.data,
+            (const T *)k.data,
+            (const T *)v.data,
+            o.ld,
+            q.ld,
+            k.ld,
+            v.ld};
+}
+
+/* A call of backward. delta: workspace for rowsum(dO o). */
+typedef struct {
+    const AttentionTensors *t;
+    AttentionShape shape;
+    bool accumulate;
+    float *delta;
+} BackwardCall;
+
+static inline BackwardCall backward_call(const AttentionTensors *t, bool accumulate,
+                                         Attention attention)
+{
+    BackwardCall c = {t, shape_of(t->q, t->k, attention, t->first_key), accumulate, NULL};
+    return c;
+}
+
+/* What the kernels of backward read and write, and the strides of the rows. */
+template <class T> struct BackwardOperands {
+    T *dq, *dk, *dv;
+    const T *q, *k, *v, *dout, *o;
+    const float *lse;
+    float *delta;
+    int64_t dq_ld, dk_ld, dv_ld, q_ld, k_ld, v_ld, dout_ld, o_ld;
+    bool accumulate;
+};
+
+template <class T> static BackwardOperands<T> operands_of(const BackwardCall *c)
+{
+    const AttentionTensors *t = c->t;
+    return {(T *)t->dq.data,
+            (T *)t->dk.data,
+            (T *)t->dv.data,
+            (const T *)t->q.data,
+            (const T *)t->k.data,
+            (const T *)t->v.data,
+            (const T *)t->dout.data,
+            (const T *)t->o.data,
+            (const float *)t->lse.data,
+            c->delta,
+            t->dq.ld,
+            t->dk.ld,
+            t->dv.ld,
+            t->q.ld,
+            t->k.ld,
+            t->v.ld,
+            t->dout.ld,
+            t->o.ld,
+            c->accumulate};
 }
 
 #endif

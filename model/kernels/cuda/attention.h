@@ -1,4 +1,5 @@
-/* attention.h -- declares the two implementations of attention on CUDA and chooses between them.
+/* attention.h -- declares the two implementations of attention on CUDA; attention.c chooses between
+ * them.
  *
  * "Plain" computes in float and accepts head sizes up to 256 and all storage types. It is used for
  * f32, and the tests compare the other implementation with it. "Flash" uses tensor cores and needs
@@ -15,33 +16,17 @@ extern "C" {
 /* Largest head size that both implementations accept. */
 enum { ATTENTION_MAX_HEAD = 256 };
 
-/* For the contracts of these three functions see op_attention_forward and op_attention_backward in
- * ops.h. */
-void plain_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
-                              Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
-                              Attention attention, Tensor first_key);
+/* For the contracts of these functions see op_attention_forward and op_attention_backward in ops.h.
+ */
+void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                             Attention attention, Tensor first_key);
+void plain_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
+                              Attention attention);
 
 void flash_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                              Attention attention, Tensor first_key);
-void flash_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
-                              Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
-                              Attention attention, Tensor first_key);
-
-/* Returns true if attention with these operands can use the tensor cores: the scale is positive,
- * the elements have 16 bits, and every head and row starts on a 16-byte boundary. operand[0] is q.
- */
-static inline bool attention_is_flash(const Tensor *operand, int n, Attention attention)
-{
-    enum { PACK = 8 };
-    DType dtype = operand[0].dtype;
-    if (!(attention.scale > 0)) return false;
-    if ((dtype != BF16 && dtype != F16) || attention.head_size % PACK != 0) return false;
-    for (int i = 0; i < n; i++)
-        if ((uintptr_t)operand[i].data % 16 != 0 ||
-            (operand[i].ld % PACK != 0 && tensor_rows(operand[i]) > 1))
-            return false;
-    return true;
-}
+void flash_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
+                              Attention attention);
 
 /* Returns how many of `pairs` (batch row, kv head) pairs one pass of backward can process. Each
  * pair needs `each` floats of workspace. Ends the program if not even one pair fits. */

@@ -16,6 +16,7 @@
 template <int D> struct BackwardTiles {
     enum { RA = D <= 64 ? 4 : D <= 128 ? 2 : 1, RB = RA, OWNED = SIDE * RA, WALKED = SIDE * RB };
     enum { FLOATS = 2 * (OWNED + WALKED) * TILE_LD(D) + OWNED * TILE_LD(WALKED) };
+    static_assert(FLOATS * 4 <= SHARED_MOST, "a block's tiles fit in shared memory");
 };
 
 /* Replaces *score by its weight P and *dp by dS. Both become 0 if the query does not see the key.
@@ -66,9 +67,8 @@ static __device__ __forceinline__ void deltas(float (&delta)[RA], const float *d
  * the keys that they see. */
 template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    attention_backward_query_kernel(T *dq, int64_t dq_ld, bool accumulate, float *delta_of,
-                                    const float *lse_of, BackwardOperands<T> in, AttentionShape s,
-                                    int pair0, int pairs)
+    attention_backward_query_kernel(const __grid_constant__ BackwardOperands<T> in,
+                                    const __grid_constant__ AttentionShape s, int pair0, int pairs)
 {
     typedef BackwardTiles<D> Tiles;
     enum { RA = Tiles::RA, RB = Tiles::RB, OWNED = Tiles::OWNED, WALKED = Tiles::WALKED };
@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     int y = threadIdx.x / SIDE * RA, x = threadIdx.x % SIDE;
     BlockPlace at = queries_place(s, blockIdx.x, pair0, pairs, OWNED);
     int t = at.row, start, stop;
-    delta_of += (int64_t)at.local * s.tq + t;
-    lse_of += (int64_t)at.pair * s.tq + t;
+    float *delta_of = in.delta + (int64_t)at.local * s.tq + t;
+    const float *lse_of = in.lse + (int64_t)at.pair * s.tq + t;
     const T *q = head_at(in.q, in.q_ld, at.b, s.tq, at.head, s);
     const T *dout = head_at(in.dout, in.dout_ld, at.b, s.tq, at.head, s);
     const T *o = head_at(in.o, in.o_ld, at.b, s.tq, at.head, s);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         keys_seen(s, at.b, t + y + i, &first[i], &end[i]);
         lse[i] = t + y + i < s.tq ? lse_of[y + i] : 0;
     }
-    dq = head_at(dq, dq_ld, at.b, s.tq, at.head, s) + t * dq_ld;
+    T *dq = head_at(in.dq, in.dq_ld, at.b, s.tq, at.head, s) + t * in.dq_ld;
     __syncthreads();
     deltas<T, RA, D>(delta, dout_tile + y * TILE_LD(D), o + (t + y) * in.o_ld, in.o_ld,
                      s.tq - t - y, s.head_size);
@@ -120,23 +120,39 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
     for (int i = 0; i < RA; i++)
         if (t + y + i < s.tq)
-            row_store<T, N, D>(dq + (y + i) * dq_ld, sum[i], 1, s.head_size, accumulate);
+            row_store<T, N, D>(dq + (y + i) * in.dq_ld, sum[i], 1, s.head_size, in.accumulate);
+}
+
+/* The tiles of a block that owns keys, in shared memory. */
+struct BlockTiles {
+    float *k, *v, *q, *dout, *weights;
+};
+
+template <class Tiles, int D>
+static __device__ __forceinline__ BlockTiles tiles_place(float *shared)
+{
+    BlockTiles tiles;
+    tiles.k = shared;
+    tiles.v = tiles.k + Tiles::OWNED * TILE_LD(D);
+    tiles.q = tiles.v + Tiles::OWNED * TILE_LD(D);
+    tiles.dout = tiles.q + Tiles::WALKED * TILE_LD(D);
+    tiles.weights = tiles.dout + Tiles::WALKED * TILE_LD(D);
+    return tiles;
 }
 
 /* Adds the contribution of WALKED queries of one head to the gradients of the block's keys: dV +=
  * P^T dO and dK += dS^T Q. Rows are the keys from `key` on, columns the queries from t on. */
 template <class T, int D, class Tiles>
 static __device__ __forceinline__ void
-keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], const float *k_tile,
-          const float *v_tile, const float *q_tile, const float *dout_tile, float *weights,
-          const float *lse_of, const float *delta_of, const AttentionShape &s, int64_t b, int key,
-          int t)
+keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE],
+          const BlockTiles &tiles, const float *lse_of, const float *delta_of,
+          const AttentionShape &s, int64_t b, int key, int t)
 {
     enum { RA = Tiles::RA, RB = Tiles::RB };
     int y = threadIdx.x / SIDE * RA, x = threadIdx.x % SIDE;
     float score[RA][RB] = {}, dp[RA][RB] = {};
-    tiles_product<RA, RB, D>(score, k_tile + y * TILE_LD(D), q_tile + x * TILE_LD(D));
-    tiles_product<RA, RB, D>(dp, v_tile + y * TILE_LD(D), dout_tile + x * TILE_LD(D));
+    tiles_product<RA, RB, D>(score, tiles.k + y * TILE_LD(D), tiles.q + x * TILE_LD(D));
+    tiles_product<RA, RB, D>(dp, tiles.v + y * TILE_LD(D), tiles.dout + x * TILE_LD(D));
 #pragma unroll
     for (int j = 0; j < RB; j++) {
         int query = x + j * SIDE, first, end;
@@ -151,11 +167,11 @@ keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], co
     }
     /* The same tile holds first P, then dS. Each half warp writes and reads only its own rows of
      * it, so no barrier is needed. */
-    weights += y * TILE_LD(Tiles::WALKED);
+    float *weights = tiles.weights + y * TILE_LD(Tiles::WALKED);
     weights_share(weights, score);
-    tiles_weigh<RA, RB, D>(dv, weights, dout_tile);
+    tiles_weigh<RA, RB, D>(dv, weights, tiles.dout);
     weights_share(weights, dp);
-    tiles_weigh<RA, RB, D>(dk, weights, q_tile);
+    tiles_weigh<RA, RB, D>(dk, weights, tiles.q);
 }
 
 /* Computes dk and dv (B, Tk, G*D), or adds to them with accumulate, for (batch row, kv head) pairs
@@ -164,28 +180,26 @@ keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], co
  * order. */
 template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    attention_backward_key_kernel(T *dk, int64_t dk_ld, T *dv, int64_t dv_ld, bool accumulate,
-                                  const float *delta_of, const float *lse_of,
-                                  BackwardOperands<T> in, AttentionShape s, int pair0, int pairs)
+    attention_backward_key_kernel(const __grid_constant__ BackwardOperands<T> in,
+                                  const __grid_constant__ AttentionShape s, int pair0, int pairs)
 {
     typedef BackwardTiles<D> Tiles;
     enum { RA = Tiles::RA, OWNED = Tiles::OWNED, WALKED = Tiles::WALKED };
-    DYN_SHARED(float, k_tile);
-    float *v_tile = k_tile + OWNED * TILE_LD(D), *q_tile = v_tile + OWNED * TILE_LD(D);
-    float *dout_tile = q_tile + WALKED * TILE_LD(D), *weights = dout_tile + WALKED * TILE_LD(D);
+    DYN_SHARED(float, shared);
+    BlockTiles tiles = tiles_place<Tiles, D>(shared);
     BlockPlace at = keys_place(s, blockIdx.x, pair0, pairs, OWNED);
     int key = at.row, y = threadIdx.x / SIDE * RA;
     const T *k = head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s) + key * in.k_ld;
     const T *v = head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s) + key * in.v_ld;
-    tile_load<T, N, D>(k_tile, OWNED, k, in.k_ld, s.tk - key, s.head_size);
-    tile_load<T, N, D>(v_tile, OWNED, v, in.v_ld, s.tk - key, s.head_size);
+    tile_load<T, N, D>(tiles.k, OWNED, k, in.k_ld, s.tk - key, s.head_size);
+    tile_load<T, N, D>(tiles.v, OWNED, v, in.v_ld, s.tk - key, s.head_size);
     float dk_sum[RA][D / SIDE] = {}, dv_sum[RA][D / SIDE] = {};
     /* Query heads and queries are visited in ascending order, which fixes the order of the sums. */
     for (int h = 0; h < s.group; h++) {
         const T *q = head_at(in.q, in.q_ld, at.b, s.tq, at.head + h, s);
         const T *dout = head_at(in.dout, in.dout_ld, at.b, s.tq, at.head + h, s);
-        const float *lse = lse_of + ((int64_t)at.pair * s.group + h) * s.tq;
-        const float *delta = delta_of + ((int64_t)at.local * s.group + h) * s.tq;
+        const float *lse = in.lse + ((int64_t)at.pair * s.group + h) * s.tq;
+        const float *delta = in.delta + ((int64_t)at.local * s.group + h) * s.tq;
         for (int t = max(key - s.offset, 0) / WALKED * WALKED; t < s.tq; t += WALKED) {
             int start, stop;
             keys_seen_by(s, at.b, t, WALKED, &start, &stop);
@@ -193,55 +207,51 @@ __global__ void __launch_bounds__(THREADS, 1)
              * no thread misses a barrier below. */
             if (start >= key + OWNED || stop <= key) continue;
             __syncthreads();
-            tile_load<T, N, D>(q_tile, WALKED, q + t * in.q_ld, in.q_ld, s.tq - t, s.head_size);
-            tile_load<T, N, D>(dout_tile, WALKED, dout + t * in.dout_ld, in.dout_ld, s.tq - t,
+            tile_load<T, N, D>(tiles.q, WALKED, q + t * in.q_ld, in.q_ld, s.tq - t, s.head_size);
+            tile_load<T, N, D>(tiles.dout, WALKED, dout + t * in.dout_ld, in.dout_ld, s.tq - t,
                                s.head_size);
             __syncthreads();
-            keys_step<T, D, Tiles>(dk_sum, dv_sum, k_tile, v_tile, q_tile, dout_tile, weights,
-                                   lse + t, delta + t, s, at.b, key, t);
+            keys_step<T, D, Tiles>(dk_sum, dv_sum, tiles, lse + t, delta + t, s, at.b, key, t);
         }
     }
-    dk = head_at(dk, dk_ld, at.b, s.tk, at.kv_head, s) + (key + y) * dk_ld;
-    dv = head_at(dv, dv_ld, at.b, s.tk, at.kv_head, s) + (key + y) * dv_ld;
+    T *dk = head_at(in.dk, in.dk_ld, at.b, s.tk, at.kv_head, s) + (key + y) * in.dk_ld;
+    T *dv = head_at(in.dv, in.dv_ld, at.b, s.tk, at.kv_head, s) + (key + y) * in.dv_ld;
 #pragma unroll
     for (int i = 0; i < RA; i++) {
         if (key + y + i >= s.tk) continue;
-        row_store<T, N, D>(dk + i * dk_ld, dk_sum[i], 1, s.head_size, accumulate);
-        row_store<T, N, D>(dv + i * dv_ld, dv_sum[i], 1, s.head_size, accumulate);
+        row_store<T, N, D>(dk + i * in.dk_ld, dk_sum[i], 1, s.head_size, in.accumulate);
+        row_store<T, N, D>(dv + i * in.dv_ld, dv_sum[i], 1, s.head_size, in.accumulate);
     }
 }
 
 /* Launches the two kernels for as many (batch row, kv head) pairs at a time as have room for their
  * delta in the workspace. */
-template <class T, int N, int D>
-static void backward_launch(Device *dev, const BackwardTensors *c, AttentionShape s)
+template <class T, int N, int D> static void backward_launch(Device *dev, BackwardCall c)
 {
     typedef BackwardTiles<D> Tiles;
     size_t shared = Tiles::FLOATS * sizeof(float);
-    int64_t group = s.heads / s.kv_heads, all = c->q.dim[0] * s.kv_heads;
+    const AttentionShape &s = c.shape;
+    int64_t group = s.group, all = c.t->q.dim[0] * s.kv_heads;
     int64_t portion = attention_portion(dev, group * s.tq, all);
-    float *delta = (float *)cuda_workspace(dev, (size_t)(portion * group * s.tq) * sizeof(float));
+    c.delta = (float *)cuda_workspace(dev, (size_t)(portion * group * s.tq) * sizeof(float));
     for (int64_t pair = 0; pair < all; pair += portion) {
         int64_t n = portion < all - pair ? portion : all - pair;
         LAUNCH((attention_backward_query_kernel<T, N, D>), n * group * ceil_div(s.tq, Tiles::OWNED),
-               dim3(THREADS), shared, cuda_stream(dev), (T *)c->dq.data, c->dq.ld, c->accumulate,
-               delta, (const float *)c->lse.data, operands_of<T>(c), s, (int)(pair * group),
+               dim3(THREADS), shared, cuda_stream(dev), operands_of<T>(&c), s, (int)(pair * group),
                (int)(n * group));
         LAUNCH((attention_backward_key_kernel<T, N, D>), n * ceil_div(s.tk, Tiles::OWNED),
-               dim3(THREADS), shared, cuda_stream(dev), (T *)c->dk.data, c->dk.ld, (T *)c->dv.data,
-               c->dv.ld, c->accumulate, delta, (const float *)c->lse.data, operands_of<T>(c), s,
-               (int)pair, (int)n);
+               dim3(THREADS), shared, cuda_stream(dev), operands_of<T>(&c), s, (int)pair, (int)n);
     }
 }
 
-void plain_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
-                              Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
-                              Attention attention, Tensor first_key)
+void plain_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
+                              Attention attention)
 {
-    BackwardTensors call = {dq, dk, dv, dout, q, k, v, o, lse, accumulate};
-    Tensor operand[] = {q, k, v, o, dout, dq, dk, dv};
+    Tensor operand[] = {t->q, t->k, t->v, t->o, t->dout, t->dq, t->dk, t->dv};
     bool packs = heads_in_packs(operand, 8, attention.head_size);
-    AttentionShape s = shape_of(q, k, attention, first_key);
-    WITH_TILES(q.dtype, attention.head_size, packs, T, N, D,
-               (backward_launch<T, N, D>(dev, &call, s)));
+    with_tiles(t->q.dtype, attention.head_size, packs, [&](auto tile) {
+        typedef decltype(tile) Tile;
+        backward_launch<typename Tile::Storage, Tile::PACK, Tile::WIDTH>(
+            dev, backward_call(t, accumulate, attention));
+    });
 }

@@ -135,19 +135,29 @@ __device__ __forceinline__ void row_store(T *to, const float (&sum)[D / SIDE], f
     }
 }
 
-/* Runs the statements with T as the storage type, D as the smallest tile width that is at least
- * head_size, and N as the number of elements to load or store at once. Only f32 uses packs. 16-bit
- * types reach these kernels only in tests, or if the tensors are not aligned for packs. */
-#define WITH_TILES(dtype, head_size, packs, T, N, D, ...)                                          \
-    WITH_STORAGE(dtype, T, WITH_WIDTH(head_size, WIDTH, {                                          \
-                     enum { D = WIDTH == 96 ? 128 : WIDTH == 192 ? 256 : WIDTH };                  \
-                     if (packs) {                                                                  \
-                         enum { N = sizeof(T) == 4 ? 4 : 1 };                                      \
-                         __VA_ARGS__;                                                              \
-                     } else {                                                                      \
-                         enum { N = 1 };                                                           \
-                         __VA_ARGS__;                                                              \
-                     }                                                                             \
-                 }))
+/* A storage type, the number of elements that are loaded or stored at once, and a tile width. */
+template <class T, int N, int D> struct TileTypes {
+    typedef T Storage;
+    enum { PACK = N, WIDTH = D };
+};
+
+template <class T, class F> static void with_packs(int64_t head_size, bool packs, F f)
+{
+    with_width(head_size, [&](auto width) {
+        enum { W = decltype(width)::WIDTH, D = W == 96 ? 128 : W == 192 ? 256 : W };
+        if (sizeof(T) == 4 && packs)
+            f(TileTypes < T, sizeof(T) == 4 ? 4 : 1, D > ());
+        else
+            f(TileTypes<T, 1, D>());
+    });
+}
+
+/* Calls f with the TileTypes for a call: WIDTH is the smallest tile width that is at least
+ * head_size. Only f32 uses packs. 16-bit types reach these kernels only in tests, or if the tensors
+ * are not aligned for packs. */
+template <class F> static void with_tiles(DType dtype, int64_t head_size, bool packs, F f)
+{
+    WITH_STORAGE(dtype, T, (with_packs<T>(head_size, packs, f)));
+}
 
 #endif

@@ -1,13 +1,15 @@
 /* flash_forward.cu -- computes attention forward on tensor cores, for bf16 and f16. */
-#include "model/kernels/cuda/flash_mask.cuh"
+#include "model/kernels/cuda/flash.cuh"
 
 /* Tile sizes. A block has WARPS warps, and each warp owns 16 MT queries; a tile holds 8 NT keys.
  * With MT = 2, a warp reads half as many keys and values per product. Heads of more than 128
- * columns have no registers left for that. Every variant fits in 99 KB of shared memory. */
+ * columns have no registers left for that. */
 template <int D> struct FlashForward {
     enum { WARPS = 4, N_THREADS = WARPS * WARP, MT = D <= 128 ? 2 : 1, NT = D <= 64 ? 8 : 4 };
     enum { QUERIES = WARPS * MT * 16, KEYS = NT * 8, CT = D / 8 };
     enum { ELEMENTS = (QUERIES + 2 * KEYS) * FLASH_LD(D) };
+    static_assert(NT % 2 == 0 && CT % 2 == 0, "ldmatrix_4 loads two right operands");
+    static_assert(ELEMENTS * 2 <= SHARED_MOST, "a block's tiles fit in shared memory");
 };
 
 /* State of the softmax for the thread's rows: the largest score so far, and the thread's part of
@@ -64,6 +66,28 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][NT][4], Flash
         }
 }
 
+/* Stores o = out / sum and lse = log sum exp of the scores, for the warp's queries from t on. `own`
+ * is their tile, which is not read any more. */
+template <class T, int D, int MT, int CT>
+static __device__ __forceinline__ void
+forward_store(const ForwardOperands<T> &in, const AttentionShape &s, const BlockPlace &at, int t,
+              T *own, const FlashRows<MT> &rows, const float (&out)[MT][CT][4])
+{
+    float factor[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float sum = quad_sum(rows.sum[m][i]);
+            int query = t + m * 16 + i * 8 + (int)(threadIdx.x % WARP / 4);
+            factor[m][i] = 1 / sum;
+            if (threadIdx.x % 4 == 0 && query < s.tq)
+                in.lse[(int64_t)at.pair * s.tq + query] = rows.top[m][i] * s.scale + logf(sum);
+        }
+    T *o = head_at(in.o, in.o_ld, at.b, s.tq, at.head, s) + t * in.o_ld;
+    rows_store<T, D>(o, in.o_ld, s.tq - t, s.head_size, own, out, factor, false);
+}
+
 /* Computes o (B, Tq, H*D) = softmax(scale q k^T) v and lse (B, H, Tq) = log sum exp of the scores.
  * Scores and sums are f32; weights are rounded to T for their product with v. Each block owns
  * queries of one head and loops over the keys that they see, so every sum has one owner and a fixed
@@ -71,8 +95,8 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][NT][4], Flash
  * are summed. */
 template <class T, int D>
 __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
-    flash_forward_kernel(T *o, int64_t o_ld, float *lse, const T *q, int64_t q_ld, const T *k,
-                         int64_t k_ld, const T *v, int64_t v_ld, AttentionShape s, int pairs)
+    flash_forward_kernel(const __grid_constant__ ForwardOperands<T> in,
+                         const __grid_constant__ AttentionShape s, int pairs)
 {
     typedef FlashForward<D> F;
     enum { MT = F::MT, NT = F::NT, LD = FLASH_LD(D), N_THREADS = F::N_THREADS };
@@ -81,11 +105,11 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
     BlockPlace at = queries_place(s, blockIdx.x, 0, pairs, F::QUERIES);
     int t = at.row, start, stop;
     keys_seen_by(s, at.b, t, F::QUERIES, &start, &stop);
-    q = head_at(q, q_ld, at.b, s.tq, at.head, s);
-    k = head_at(k, k_ld, at.b, s.tk, at.kv_head, s) + start * k_ld;
-    v = head_at(v, v_ld, at.b, s.tk, at.kv_head, s) + start * v_ld;
-    tile_copy<T, D, F::QUERIES, N_THREADS>(q_tile, q + t * q_ld, q_ld, s.tq - t, s.head_size);
-    tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k, k_ld, s.tk - start, s.head_size);
+    const T *q = head_at(in.q, in.q_ld, at.b, s.tq, at.head, s) + t * in.q_ld;
+    const T *k = head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s) + start * in.k_ld;
+    const T *v = head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s) + start * in.v_ld;
+    tile_copy<T, D, F::QUERIES, N_THREADS>(q_tile, q, in.q_ld, s.tq - t, s.head_size);
+    tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k, in.k_ld, s.tk - start, s.head_size);
     cp_async_commit();
     int warp_row = threadIdx.x / WARP * MT * 16;
     T *own = q_tile + warp_row * LD;
@@ -97,11 +121,11 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
     int all_first, all_end;
     keys_seen_by_all(s, at.b, t, MT * 16, &all_first, &all_end);
     float out[MT][F::CT][4] = {};
-    for (int key = start; key < stop; key += F::KEYS, v += F::KEYS * v_ld) {
+    for (int key = start; key < stop; key += F::KEYS, v += F::KEYS * in.v_ld) {
         /* The keys have arrived, and no warp still reads the values of the previous round. */
         cp_async_wait<0>();
         __syncthreads();
-        tile_copy<T, D, F::KEYS, N_THREADS>(v_tile, v, v_ld, s.tk - key, s.head_size);
+        tile_copy<T, D, F::KEYS, N_THREADS>(v_tile, v, in.v_ld, s.tk - key, s.head_size);
         cp_async_commit();
         float score[MT][NT][4] = {};
         product_transposed(score, queries, lane_columns(k_tile, LD));
@@ -109,9 +133,10 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
         __syncthreads();
         /* The values have arrived, and no warp still reads the keys, so the next keys can overwrite
          * them. */
-        k += F::KEYS * k_ld;
+        k += F::KEYS * in.k_ld;
         if (key + F::KEYS < stop)
-            tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k, k_ld, s.tk - key - F::KEYS, s.head_size);
+            tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k, in.k_ld, s.tk - key - F::KEYS,
+                                                s.head_size);
         cp_async_commit();
         if (key >= t + MT * 16 + s.offset)
             continue; /* not even the warp's last query sees the tile
@@ -123,40 +148,28 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
     cp_async_wait<0>(); /* if no query sees a key, the copy of the queries may not have finished yet
                          */
     __syncthreads();
-    float factor[MT][2];
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float sum = quad_sum(rows.sum[m][i]);
-            int query = t + m * 16 + i * 8 + (int)(threadIdx.x % WARP / 4);
-            factor[m][i] = 1 / sum;
-            if (threadIdx.x % 4 == 0 && query < s.tq)
-                lse[(int64_t)at.pair * s.tq + query] = rows.top[m][i] * s.scale + logf(sum);
-        }
-    rows_store<T, D>(head_at(o, o_ld, at.b, s.tq, at.head, s) + t * o_ld, o_ld, s.tq - t,
-                     s.head_size, own, out, factor, false);
+    forward_store<T, D>(in, s, at, t, own, rows, out);
 }
 
 template <class T, int D>
-static void forward_launch(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+static void forward_launch(Device *dev, const ForwardOperands<T> &in, int64_t pairs,
                            AttentionShape s)
 {
     typedef FlashForward<D> F;
-    int64_t pairs = q.dim[0] * s.heads, grid = pairs * ceil_div(s.tq, F::QUERIES);
-    LAUNCH((flash_forward_kernel<T, D>), grid, dim3(F::N_THREADS), F::ELEMENTS * sizeof(T),
-           cuda_stream(dev), (T *)o.data, o.ld, (float *)lse.data, (const T *)q.data, q.ld,
-           (const T *)k.data, k.ld, (const T *)v.data, v.ld, s, (int)pairs);
+    LAUNCH((flash_forward_kernel<T, D>), pairs * ceil_div(s.tq, F::QUERIES), dim3(F::N_THREADS),
+           F::ELEMENTS * sizeof(T), cuda_stream(dev), in, s, (int)pairs);
 }
 
 void flash_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                              Attention attention, Tensor first_key)
 {
     AttentionShape s = shape_of(q, k, attention, first_key);
-    WITH_WIDTH(attention.head_size, D, {
+    int64_t pairs = q.dim[0] * s.heads;
+    with_width(attention.head_size, [&](auto width) {
+        enum { D = decltype(width)::WIDTH };
         if (q.dtype == BF16)
-            forward_launch<bf16, D>(dev, o, lse, q, k, v, s);
+            forward_launch<bf16, D>(dev, operands_of<bf16>(o, lse, q, k, v), pairs, s);
         else
-            forward_launch<f16, D>(dev, o, lse, q, k, v, s);
+            forward_launch<f16, D>(dev, operands_of<f16>(o, lse, q, k, v), pairs, s);
     });
 }

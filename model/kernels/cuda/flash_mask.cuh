@@ -4,7 +4,7 @@
 #ifndef MODEL_KERNELS_CUDA_FLASH_MASK_CUH
 #define MODEL_KERNELS_CUDA_FLASH_MASK_CUH
 
-#include "model/kernels/cuda/flash.cuh"
+#include "model/kernels/cuda/attention.cuh"
 
 /* Sets the scores in s to -infinity where the query does not see the key. Rows of s are the queries
  * from t on, columns the keys from `key` on. Reads the masks again for every tile: only a few tiles

@@ -30,11 +30,10 @@
 #define ARGUMENTS_activation_backward     dx, dy, x, kind
 #define ARGUMENTS_rope                    x, table, positions, inverse
 #define ARGUMENTS_attention_forward       o, lse, q, k, v, attention, first_key
-#define ARGUMENTS_attention_backward                                                               \
-    dq, dk, dv, accumulate, dout, q, k, v, o, lse, attention, first_key
-#define ARGUMENTS_loss       losses, logits, targets, vocab_size, scale, backward
-#define ARGUMENTS_loss_max   most, logits, first_col, vocab_size
-#define ARGUMENTS_loss_terms terms, logits, targets, most, first_col, vocab_size
+#define ARGUMENTS_attention_backward      t, accumulate, attention
+#define ARGUMENTS_loss                    losses, logits, targets, vocab_size, scale, backward
+#define ARGUMENTS_loss_max                most, logits, first_col, vocab_size
+#define ARGUMENTS_loss_terms              terms, logits, targets, most, first_col, vocab_size
 #define ARGUMENTS_loss_finish                                                                      \
     losses, logits, targets, most, terms, first_col, vocab_size, scale, backward
 #define ARGUMENTS_loss_sum    stats, losses, targets
@@ -146,6 +145,7 @@ static size_t groups_of(OpId op, const void *arguments)
         const Tensor *: listed_of(op, a) * sizeof(Tensor),     \
         const UpdateRange *: listed_of(op, a) * sizeof(UpdateRange),     \
         const Segment *: sizeof(Segment),                       \
+        const AttentionTensors *: sizeof(AttentionTensors),     \
         const AdamW *: groups_of(op, a) * sizeof(AdamW),                      \
         const Sgd *: groups_of(op, a) * sizeof(Sgd),                            \
         const StepConstants *: sizeof(StepConstants),           \

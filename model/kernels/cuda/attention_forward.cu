@@ -1,6 +1,4 @@
-/* attention.cu -- computes attention forward in float, without tensor cores. It also contains the
- * two ops, forward and backward, which choose between this implementation and the one on tensor
- * cores. */
+/* attention_forward.cu -- computes attention forward in float, without tensor cores. */
 #include "model/kernels/cuda/attention_tiles.cuh"
 
 /* Queries that a block owns and keys of a tile, in units of 16, chosen to fit in 99 KB of shared
@@ -9,6 +7,7 @@ template <int D> struct ForwardTiles {
     enum { RA = D <= 128 ? 4 : 2, RB = D <= 64 ? 4 : D <= 128 ? 2 : 1 };
     enum { QUERIES = SIDE * RA, KEYS = SIDE * RB };
     enum { FLOATS = (QUERIES + 2 * KEYS) * TILE_LD(D) + QUERIES * TILE_LD(KEYS) };
+    static_assert(FLOATS * 4 <= SHARED_MOST, "a block's tiles fit in shared memory");
 };
 
 /* State of the softmax for the thread's rows: the largest score so far, and the sum of exponentials
@@ -55,8 +54,8 @@ static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], SoftmaxR
  * order. */
 template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    attention_forward_kernel(T *o, int64_t o_ld, float *lse, const T *q, int64_t q_ld, const T *k,
-                             int64_t k_ld, const T *v, int64_t v_ld, AttentionShape s, int pairs)
+    attention_forward_kernel(const __grid_constant__ ForwardOperands<T> in,
+                             const __grid_constant__ AttentionShape s, int pairs)
 {
     typedef ForwardTiles<D> Tiles;
     enum { RA = Tiles::RA, RB = Tiles::RB, QUERIES = Tiles::QUERIES, KEYS = Tiles::KEYS };
@@ -66,11 +65,11 @@ __global__ void __launch_bounds__(THREADS, 1)
     int y = threadIdx.x / SIDE * RA, x = threadIdx.x % SIDE;
     BlockPlace at = queries_place(s, blockIdx.x, 0, pairs, QUERIES);
     int t = at.row;
-    q = head_at(q, q_ld, at.b, s.tq, at.head, s) + t * q_ld;
-    o = head_at(o, o_ld, at.b, s.tq, at.head, s) + t * o_ld;
-    k = head_at(k, k_ld, at.b, s.tk, at.kv_head, s);
-    v = head_at(v, v_ld, at.b, s.tk, at.kv_head, s);
-    tile_load<T, N, D>(q_tile, QUERIES, q, q_ld, s.tq - t, s.head_size);
+    const T *q = head_at(in.q, in.q_ld, at.b, s.tq, at.head, s) + t * in.q_ld;
+    const T *k = head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s);
+    const T *v = head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s);
+    T *o = head_at(in.o, in.o_ld, at.b, s.tq, at.head, s) + t * in.o_ld;
+    tile_load<T, N, D>(q_tile, QUERIES, q, in.q_ld, s.tq - t, s.head_size);
     SoftmaxRows<RA> state;
     float out[RA][D / SIDE] = {};
     int first[RA], end[RA], start, stop;
@@ -85,8 +84,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         /* The first barrier waits until no thread reads the previous tiles, the second until all
          * threads have filled the new ones. */
         __syncthreads();
-        tile_load<T, N, D>(k_tile, KEYS, k + key * k_ld, k_ld, s.tk - key, s.head_size);
-        tile_load<T, N, D>(v_tile, KEYS, v + key * v_ld, v_ld, s.tk - key, s.head_size);
+        tile_load<T, N, D>(k_tile, KEYS, k + key * in.k_ld, in.k_ld, s.tk - key, s.head_size);
+        tile_load<T, N, D>(v_tile, KEYS, v + key * in.v_ld, in.v_ld, s.tk - key, s.head_size);
         __syncthreads();
         float score[RA][RB] = {};
         tiles_product<RA, RB, D>(score, q_tile + y * TILE_LD(D), k_tile + x * TILE_LD(D));
@@ -98,55 +97,29 @@ __global__ void __launch_bounds__(THREADS, 1)
     for (int i = 0; i < RA; i++) {
         /* Rows past the last query were computed from zeros and have no place in o. */
         if (t + y + i >= s.tq) continue;
-        row_store<T, N, D>(o + (y + i) * o_ld, out[i], 1 / state.sum[i], s.head_size, false);
-        if (x == 0) lse[(int64_t)at.pair * s.tq + t + y + i] = state.top[i] + logf(state.sum[i]);
+        row_store<T, N, D>(o + (y + i) * in.o_ld, out[i], 1 / state.sum[i], s.head_size, false);
+        if (x == 0) in.lse[(int64_t)at.pair * s.tq + t + y + i] = state.top[i] + logf(state.sum[i]);
     }
 }
 
 template <class T, int N, int D>
-static void forward_launch(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+static void forward_launch(Device *dev, const ForwardOperands<T> &x, int64_t pairs,
                            AttentionShape s)
 {
     typedef ForwardTiles<D> Tiles;
-    int64_t pairs = q.dim[0] * s.heads, grid = pairs * ceil_div(s.tq, Tiles::QUERIES);
-    LAUNCH((attention_forward_kernel<T, N, D>), grid, dim3(THREADS), Tiles::FLOATS * sizeof(float),
-           cuda_stream(dev), (T *)o.data, o.ld, (float *)lse.data, (const T *)q.data, q.ld,
-           (const T *)k.data, k.ld, (const T *)v.data, v.ld, s, (int)pairs);
+    LAUNCH((attention_forward_kernel<T, N, D>), pairs * ceil_div(s.tq, Tiles::QUERIES),
+           dim3(THREADS), Tiles::FLOATS * sizeof(float), cuda_stream(dev), x, s, (int)pairs);
 }
 
-static void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
-                                    Attention attention, Tensor first_key)
+void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                             Attention attention, Tensor first_key)
 {
     Tensor operand[] = {q, k, v, o};
     bool packs = heads_in_packs(operand, 4, attention.head_size);
     AttentionShape s = shape_of(q, k, attention, first_key);
-    WITH_TILES(q.dtype, attention.head_size, packs, T, N, D,
-               (forward_launch<T, N, D>(dev, o, lse, q, k, v, s)));
-}
-
-static void head_check(Attention attention)
-{
-    CHECK(attention.head_size <= ATTENTION_MAX_HEAD, "attention on CUDA takes heads up to %d: %lld",
-          ATTENTION_MAX_HEAD, (long long)attention.head_size);
-}
-
-void cuda_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
-                            Attention attention, Tensor first_key)
-{
-    head_check(attention);
-    Tensor operand[] = {q, k, v, o};
-    bool flash = attention_is_flash(operand, 4, attention);
-    (flash ? flash_attention_forward : plain_attention_forward)(dev, o, lse, q, k, v, attention,
-                                                                first_key);
-}
-
-void cuda_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
-                             Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
-                             Attention attention, Tensor first_key)
-{
-    head_check(attention);
-    Tensor operand[] = {q, k, v, o, dout, dq, dk, dv};
-    bool flash = attention_is_flash(operand, 8, attention);
-    (flash ? flash_attention_backward : plain_attention_backward)(
-        dev, dq, dk, dv, accumulate, dout, q, k, v, o, lse, attention, first_key);
+    with_tiles(q.dtype, attention.head_size, packs, [&](auto tile) {
+        typedef decltype(tile) Tile;
+        forward_launch<typename Tile::Storage, Tile::PACK, Tile::WIDTH>(
+            dev, operands_of<typename Tile::Storage>(o, lse, q, k, v), q.dim[0] * s.heads, s);
+    });
 }
