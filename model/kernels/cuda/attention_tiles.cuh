@@ -141,23 +141,21 @@ template <class T, int N, int D> struct TileTypes {
     enum { PACK = N, WIDTH = D };
 };
 
-template <class T, class F> static void with_packs(int64_t head_size, bool packs, F f)
-{
-    with_width(head_size, [&](auto width) {
-        enum { W = decltype(width)::WIDTH, D = W == 96 ? 128 : W == 192 ? 256 : W };
-        if (sizeof(T) == 4 && packs)
-            f(TileTypes < T, sizeof(T) == 4 ? 4 : 1, D > ());
-        else
-            f(TileTypes<T, 1, D>());
-    });
-}
-
 /* Calls f with the TileTypes for a call: WIDTH is the smallest tile width that is at least
  * head_size. Only f32 uses packs. 16-bit types reach these kernels only in tests, or if the tensors
  * are not aligned for packs. */
 template <class F> static void with_tiles(DType dtype, int64_t head_size, bool packs, F f)
 {
-    WITH_STORAGE(dtype, T, (with_packs<T>(head_size, packs, f)));
+    with_storage(dtype, [&](auto t) {
+        with_width(head_size, [&](auto width) {
+            typedef typename decltype(t)::Type T;
+            enum { W = decltype(width)::WIDTH, D = W == 96 ? 128 : W == 192 ? 256 : W };
+            if (sizeof(T) == 4 && packs)
+                f(TileTypes < T, sizeof(T) == 4 ? 4 : 1, D > ());
+            else
+                f(TileTypes<T, 1, D>());
+        });
+    });
 }
 
 #endif

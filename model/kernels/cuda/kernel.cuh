@@ -275,26 +275,6 @@ template <auto KERNEL> KernelNode KernelOf<KERNEL>::node((const void *)KERNEL);
         CUDA_CHECK(cudaGetLastError());                                                            \
     } while (0)
 
-/* Runs the statements with T defined as the type that `dtype` names. */
-#define WITH_STORAGE(dtype, T, ...)                                                                \
-    do {                                                                                           \
-        switch (dtype) {                                                                           \
-        case F32: {                                                                                \
-            typedef float T;                                                                       \
-            __VA_ARGS__;                                                                           \
-        } break;                                                                                   \
-        case BF16: {                                                                               \
-            typedef bf16 T;                                                                        \
-            __VA_ARGS__;                                                                           \
-        } break;                                                                                   \
-        case F16: {                                                                                \
-            typedef f16 T;                                                                         \
-            __VA_ARGS__;                                                                           \
-        } break;                                                                                   \
-        default: CHECK(0, "CUDA kernels have no %s", dtype_name(dtype));                           \
-        }                                                                                          \
-    } while (0)
-
 /* Stand for a type and a number as arguments of generic lambdas, which read the type as typename
  * decltype(t)::Type. */
 template <class T> struct TypeName {
