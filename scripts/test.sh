@@ -52,7 +52,8 @@ rows() {
     row emu "$reverse TEST_EVERY=3 TEST_LATER=1" tests/kernels/test_ops
     row emu "$reverse" tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda tests/cuda/test_ops_cuda_updates \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
-    row emu_asan "$device $sample" tests/parallel/trainer/test_device 'tests/cuda/test_[!n]*' tests/emu
+    row emu_asan "$device $sample" tests/parallel/trainer/test_device 'tests/cuda/test_[!n]*' tests/emu \
+        '!tests/emu/device/test_emu_step'
     row emu "$deferred" tests/parallel/trainer/test_device tests/parallel/comm/test_exposed tests/cuda/test_cuda_ahead tests/parallel/comm/test_comm \
         tests/parallel/grid/test_region tests/model/test_tensor_gradients
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/comm/test_comm
