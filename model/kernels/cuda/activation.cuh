@@ -3,8 +3,8 @@
  * The formulas are those of model/kernels/cpu/gelu.h, with one exponential and one division each.
  * T is the storage type of the result. If it has 16 bits, both are one approximate instruction: an
  * exact division takes more than ten instructions, and together they err by less than 2^-20, while
- * rounding to bf16 errs by 2^-9 and rounding to f16 by 2^-12. So at most the rounding of results
- * close to a tie changes. In f32 the division is exact. */
+ * rounding to bf16 errs by up to 2^-8 and rounding to f16 by up to 2^-11. So at most the rounding
+ * of results close to a tie changes. In f32 the division is exact. */
 #ifndef MODEL_KERNELS_CUDA_ACTIVATION_CUH
 #define MODEL_KERNELS_CUDA_ACTIVATION_CUH
 

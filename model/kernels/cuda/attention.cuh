@@ -5,8 +5,9 @@
 
 #include <limits.h>
 
-#include "model/kernels/cuda/attention.h"
 #include "model/kernels/cuda/kernel.cuh"
+
+#include "model/kernels/cuda/attention.h"
 
 /* Bytes of shared memory that a block can use on every GPU of compute capability 8 or more. */
 enum { SHARED_MOST = 99 << 10 };

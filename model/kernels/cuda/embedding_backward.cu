@@ -1,11 +1,11 @@
 /* embedding_backward.cu -- sums gradient rows per row of an embedding table.
  *
  * The gradient rows of each table row are added in ascending order, so in f32 the bits are the
- * CPU's. For this the gradient rows are first sorted by index, using integers only. A count per
- * table row reserves a stretch of a list for it. The gradient rows are put into their stretches in
- * any order. Then each row finds its final place by counting the smaller row numbers in its
- * stretch. The position of a stretch in the list depends on the order in which blocks run, but its
- * contents do not.
+ * CPU's, except for table rows that are split (below). For this the gradient rows are first sorted
+ * by index, using integers only. A count per table row reserves a stretch of a list for it. The
+ * gradient rows are put into their stretches in any order. Then each row finds its final place by
+ * counting the smaller row numbers in its stretch. The position of a stretch in the list depends on
+ * the order in which blocks run, but its contents do not.
  *
  * A table row with more than PART gradient rows, such as that of a frequent token, would keep one
  * chain of additions busy long after all others are done. So it is split: every PART gradient rows

@@ -7,7 +7,7 @@
  * gradients. Each block sums dk and dv in registers. Heads of more than 128 columns would need too
  * many registers, so they are split into PARTS ranges of columns, one per block. A warp computes 8
  * NT of the WALKED queries of a tile at a time: with fewer scores in registers, there is room for
- * its keys and values, which it would otherwise load again for every tile. */
+ * some of its keys and values (K_HELD, V_HELD); the others are loaded again for every tile. */
 template <int D> struct FlashKeys {
     enum { WARPS = D <= 192 ? 4 : 2, N_THREADS = WARPS * WARP };
     enum { MT = D <= 64 ? 2 : 1, NT = D == 96 || D == 128 ? 4 : 2, PARTS = D <= 128 ? 1 : 2 };

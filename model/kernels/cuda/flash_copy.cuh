@@ -65,8 +65,8 @@ __device__ __forceinline__ void tile_copy(T *tile, const T *from, int64_t ld, in
     }
 }
 
-/* Starts an asynchronous copy of rows [at, at + ROWS) of x and of y, two operands of a head, into
- * two consecutive tiles. */
+/* Starts an asynchronous copy of ROWS rows from x and from y, two operands of a head, into two
+ * consecutive tiles; `real` and `cols` as in tile_copy. */
 template <class T, int D, int ROWS, int N_THREADS>
 __device__ __forceinline__ void tiles_copy(T *tile, const T *x, int64_t x_ld, const T *y,
                                            int64_t y_ld, int real, int cols)

@@ -193,7 +193,8 @@ static bool accepted(const Lt *lt, const LtProduct *p, const PlanKey *key, cubla
     product_text(p, key, text, sizeof text);
     if (is_plain(p))
         fail(EXIT_SYSTEM,
-             "%s calls the product of %s invalid; another cuBLAS 13 may take it, and with device "
+             "%s calls the product of %s invalid; another version of cuBLAS may take it, and with "
+             "device "
              "\"cpu\" the run needs none",
              call, text);
     log_warning("%s calls %s of the product of %s invalid; kernels after the product do its work",
