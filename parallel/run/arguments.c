@@ -5,7 +5,6 @@
 #include "model/core/nearest.h"
 #include "model/core/shell_text.h"
 #include "model/core/version.h"
-#include "parallel/grid/started_by.h"
 #include "parallel/run/ranks_option.h"
 #include "parallel/run/run.h"
 #include "parallel/run/run_path.h"
@@ -177,7 +176,6 @@ static char *command_line(int argc, char **argv)
 bool run_arguments(RunArguments *a, int argc, char **argv, int *code)
 {
     if (!args_read(&command, argc, argv, a, code)) return false;
-    started_by_require(a->ranks);
     a->command = command_line(argc, argv);
     const char *from = a->resume.path;
     if (from != NULL) a->resume.path = a->resume_path = path_trimmed(from);

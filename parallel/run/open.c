@@ -12,6 +12,7 @@
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
+#include "parallel/grid/started_by.h"
 #include "parallel/run/best.h"
 #include "parallel/run/between_steps.h"
 #include "parallel/run/disk.h"
@@ -30,12 +31,13 @@
 /* Sets the number of ranks: the one that was given, or else that of the run that goes on, or 1. */
 static void settle_ranks(RunArguments *a, const Config *config)
 {
-    if (a->ranks == 0 && a->run == NULL) a->ranks = 1;
-    if (a->ranks > 0) return;
-    if (config->world > LAUNCH_MAX_RANKS)
+    bool given = a->ranks > 0;
+    if (!given && a->run != NULL && config->world > LAUNCH_MAX_RANKS)
         fail(EXIT_CONFIG, "%s: _world: %lld ranks are more than %d; give --ranks", a->config,
              (long long)config->world, LAUNCH_MAX_RANKS);
-    a->ranks = config->world > 0 ? config->world : 1;
+    if (!given) a->ranks = a->run != NULL && config->world > 0 ? config->world : 1;
+    /* A run of several ranks that goes on leaves no task of a job idle. */
+    started_by_require(given || a->ranks > 1 ? a->ranks : 0);
 }
 
 /* Returns whether the console prints JSON lines. --json holds for one start of the run and is not

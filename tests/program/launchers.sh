@@ -84,6 +84,9 @@ idle "the shell of salloc on a machine of the job" "${batch[@]}" SLURM_STEP_ID=4
     SLURM_STEP_TASKS_PER_NODE=1
 expect_code "launchers: --ranks 1 in a job without srun trains" 0 under "${batch[@]}" -- "$TINY" "${short[@]}" --ranks 1 --out given
 same_run "launchers: --ranks 1 in a job without srun has the bits of a run without a job" alone given
+expect_code "launchers: --ranks 2 in a job without srun trains" 0 under "${batch[@]}" -- "$TINY" "${short[@]}" --ranks 2 --out two
+expect_code "launchers: a run of two ranks goes on in a job without srun" 0 under "${batch[@]}" -- two
+expect_code "launchers: a run of one rank does not go on in a job without srun" 64 under "${batch[@]}" -- given
 expect_code "launchers: eval in a job without srun works on one rank" 0 under "${batch[@]}" -- eval alone
 expect_code "launchers: a job of one task needs no srun" 0 under "${batch[@]}" SLURM_NTASKS=1 -- "$TINY" "${short[@]}" --out single
 
