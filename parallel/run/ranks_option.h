@@ -20,7 +20,8 @@
         .help = "run on so many ranks: 1 (default) to 64. They are\n"                              \
                 "processes with a GPU each, over NCCL, or threads: all\n"                          \
                 "on the only GPU, or on CPUs, where more ranks than\n"                             \
-                "cores are slow",                                                                  \
+                "cores are slow; a single one runs in the process that\n"                          \
+                "you start",                                                                       \
         .kind = ARG_INTEGER,                                                                       \
         .at = offsetof(arguments_, ranks),                                                         \
         .least = 1,                                                                                \
@@ -31,8 +32,7 @@
     {                                                                                              \
         .name = "--processes",                                                                     \
         .help = "several ranks on CPUs are processes, too, which talk\n"                           \
-                "to each other over sockets; a single rank runs in the\n"                          \
-                "process that you start",                                                          \
+                "to each other over sockets",                                                      \
         .kind = ARG_FLAG,                                                                          \
         .at = offsetof(arguments_, kind.processes),                                                \
     },                                                                                             \
