@@ -6,7 +6,8 @@
 #   scripts/bench_gpu.sh [FILE]        writes the table to FILE (default out/bench/gpu.md) and prints it
 #   scripts/bench_gpu.sh --out DIR     writes it to DIR/bench_gpu.md, and what the measurements printed to DIR/bench_gpu.tar.gz
 #   scripts/bench_gpu.sh --choices ... measures instead what the program chooses by itself on a GPU: steps of GPT-2 124M with
-#                                      several chunks of the head, with GELU in the product and after it, and of few sequences
+#                                      several chunks of the head, with GELU in the product and after it, and of few sequences;
+#                                      the table is out/bench/gpu_choices.md, FILE or DIR/bench_choices.md
 #
 # Each measurement is stopped after its limit: 60 seconds for a step and for the ops, 30 with --choices, 100 for PyTorch, which
 # measures for 60.
@@ -17,9 +18,9 @@ set -u
 here=$PWD
 cd "$(dirname "$0")/.." || exit 71
 . scripts/cuda_lib.sh
-keep_in='' named=bench_gpu limit=60
+keep_in='' named=bench_gpu limit=60 usual=out/bench/gpu.md
 if [ "${1:-}" = --choices ]; then
-    named=bench_choices limit=30
+    named=bench_choices limit=30 usual=out/bench/gpu_choices.md
     shift
 fi
 case ${1:-} in
@@ -27,10 +28,12 @@ case ${1:-} in
 --out)
     [ $# -ge 2 ] || { echo "bench_gpu: --out needs a folder" >&2; exit 64; }
     keep_in=$(cd "$here" && realpath -m -- "$2")
+    shift
     ;;
 -*) echo "bench_gpu: unknown option $1 (see --help)" >&2; exit 64 ;;
 esac
-file=${keep_in:+$keep_in/$named.md} file=${file:-${1:-out/bench/gpu.md}}
+[ $# -le 1 ] || { echo "bench_gpu: $2: one word too many (see --help)" >&2; exit 64; }
+file=${keep_in:+$keep_in/$named.md} file=${file:-${1:-$usual}}
 length=1024
 
 no_gpu() {

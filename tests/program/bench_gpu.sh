@@ -62,6 +62,7 @@ expect_code "bench_gpu: --out names a folder" 0 "$script" --out kept
 check "bench_gpu: --out keeps two files" test "$(find kept -type f | sort | paste -sd ' ')" = "kept/bench_gpu.md kept/bench_gpu.tar.gz"
 check "bench_gpu: what the measurements printed is kept" \
     test "$(tar -xzOf kept/bench_gpu.tar.gz ./gpt2_124m ./gpt2_1558m ./ops | grep -c '"ms":106.25\|ceilings')" -eq 3
+expect_code "bench_gpu: a word too many is refused" 64 "$script" --out chosen --choices
 expect_code "bench_gpu: --choices succeeds" 0 "$script" --choices --out chosen
 check "bench_gpu: --choices keeps two files" test "$(find chosen -type f | sort | paste -sd ' ')" = "chosen/bench_choices.md chosen/bench_choices.tar.gz"
 check "bench_gpu: --choices measures five steps" test "$(grep -c '^| .* sequences | 106.2 ms | 616000.0 tokens/s | 2.0 ms |$' chosen/bench_choices.md)" -eq 5
