@@ -15,6 +15,8 @@
 # CHECK_TRAIN=PROGRAM CHECK_TESTS=FOLDER: checks that program and those tests instead of building; CHECK_LIMIT: the time limit
 # of every item in seconds (these are for tests of this script).
 set -u
+# Runs are started one by one, also within a job: the program must not take its launcher's variables for theirs.
+unset "${!SLURM_@}" "${!OMPI_@}" "${!PMI_@}" "${!PMIX_@}" RANK WORLD_SIZE MASTER_ADDR
 here=$PWD
 cd "$(dirname "$0")/.." || exit 71
 . scripts/cuda_lib.sh

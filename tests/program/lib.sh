@@ -2,6 +2,9 @@
 # shellcheck shell=bash
 set -u
 
+# As in scripts/run_tests.sh: also if a script is started by itself within a job.
+unset "${!SLURM_@}" "${!OMPI_@}" "${!PMI_@}" "${!PMIX_@}" RANK WORLD_SIZE MASTER_ADDR
+
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 TRAIN=${TRAIN:-$here/../../train}
 [ -x "$TRAIN" ] || { echo "not ok $(basename "$0" .sh): there is no program $TRAIN; say make, or set TRAIN"; exit 1; }
@@ -190,6 +193,18 @@ in_time() {
 
 # ranks_of LAUNCHER: prints the process numbers of its ranks, in their order
 ranks_of() { pgrep -P "$1" | sort -n; }
+
+# can_attach: succeeds if strace can attach to processes that it has not started
+can_attach() {
+    local process code
+    sleep 9 &
+    process=$!
+    timeout 2 strace -o /dev/null -p $process 2>attached
+    grep -q ' attached' attached
+    code=$?
+    kill $process
+    return $code
+}
 
 # trace PROCESS ARGUMENT...: starts strace on the process's first thread. When the process ends, writes the time to the file
 # "died". Stores the number of what it has started in $tracer.

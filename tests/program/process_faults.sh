@@ -64,7 +64,7 @@ goes_on() {
 
 # ---- during a save ---------------------------------------------------------------------------------------------------
 killed='the process of this rank was killed by signal 9 \(Killed\)$'
-if strace -f -o /dev/null -e trace=write true 2>/dev/null; then
+if can_attach; then
     start 5 writer
     trouble 1 fsync:signal=KILL:when=1
     ends "the death of a writer" 87 "rank 1 dp 1: $killed"
@@ -82,7 +82,7 @@ if strace -f -o /dev/null -e trace=write true 2>/dev/null; then
         grep -qE 'step 8 is not saved: .*-00002-of-00002.safetensors .*: No space left on device; trying again at the next interval' err
     goes_on "a full disk on a writer" full
 else
-    skip "process faults: faults during a save" "strace cannot trace here"
+    skip "process faults: faults during a save" "strace cannot attach to a process here"
 fi
 
 # ---- data ------------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ start() {
     check "processes: four ranks run" test ${#ranks[@]} -eq 4
     [ ${#ranks[@]} -eq 4 ] || finish
 }
-sleep 60 & # a process that has nothing open but what this script has
+sleep 600 & # a process that has nothing open but what this script has
 plain=$!
 disown
 children+=("$plain")
@@ -123,7 +123,7 @@ in_time "processes: the death of the launcher ends all ranks" "$(since "$begun")
 # Every second one is killed at a random call by which it sends or receives tensors, in a step, an evaluation or a sample,
 # the others after a random step.
 points=${POINTS:-5} killed=0 kinds=(sendmsg recvfrom) calls=(0 0)
-if strace -f -o /dev/null -e trace=write true 2>/dev/null; then
+if can_attach; then
     start 1 killed --set checkpoint.save_interval=4
     trace "${ranks[1]}" -o calls -e trace=sendmsg,recvfrom
     let_go
@@ -131,7 +131,7 @@ if strace -f -o /dev/null -e trace=write true 2>/dev/null; then
     for k in 0 1; do calls[k]=$(grep -c "^${kinds[k]}" calls); done
     echo "calls in a run after its first step: sendmsg ${calls[0]}, recvfrom ${calls[1]}"
 else
-    skip "processes: ranks are killed at system calls" "strace cannot trace here"
+    skip "processes: ranks are killed at system calls" "strace cannot attach to a process here"
 fi
 for ((i = 0; i < points; i++)); do
     victim=$((i < 4 ? i : RANDOM % 4)) k=$((i / 2 % 2))
