@@ -88,6 +88,34 @@ static void test_optimizer_updates_match_the_cpu_bit_for_bit(void **state)
                                      update[(k + rule) % 4]);
 }
 
+/* A tensor that is not aligned for packs, each in turn: none of them may then be read in packs. */
+static void test_a_single_unaligned_tensor_updates_single_elements(void **state)
+{
+    enum { N = 1028 };
+    (void)state;
+    pair_needed();
+    for (int k = 0; k < 5; k++) {
+        StepDecision decision = {.apply = 1, .update = 3, .lr = 6e-4, .grad_scale = 0.37};
+        Update here = update_drawn(BF16, F32, true, 2, N + 1), there, mine = here, theirs, back;
+        for (int i = 0; i < 5; i++) {
+            back.tensor[i] = pair_copy(here.tensor[i]);
+            there.tensor[i] = device_put(&pair_cuda, here.tensor[i]);
+            mine.tensor[i] = tensor_slice_rows(here.tensor[i], i == k, N);
+            theirs.tensor[i] = tensor_slice_rows(there.tensor[i], i == k, N);
+        }
+        StepDecision *far = device_put_bytes(&pair_cuda, &decision, sizeof decision);
+        update_run(&pair_cpu, &mine, &decision, 0);
+        update_run(&pair_cuda, &theirs, far, 0);
+        device_take_bytes(&pair_cuda, &decision, far, sizeof decision);
+        for (int i = 0; i < 5; i++) {
+            device_take(&pair_cuda, back.tensor[i], there.tensor[i]);
+            pair_same_bits(here.tensor[i], back.tensor[i], "an unaligned tensor");
+            free(here.tensor[i].data);
+            free(back.tensor[i].data);
+        }
+    }
+}
+
 /* ---- many ranges ------------------------------------------------------------------------------
  */
 
@@ -159,6 +187,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizer_updates_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_a_single_unaligned_tensor_updates_single_elements),
         cmocka_unit_test(test_many_ranges_match_the_cpu_bit_for_bit),
     };
     return cmocka_run_group_tests_name("updates on cuda", tests, pair_setup, pair_teardown);
