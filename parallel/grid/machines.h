@@ -1,0 +1,47 @@
+/* machines.h -- which ranks share a machine: its cores, its memory, its GPUs and its file systems.
+ * Ranks that are threads, or processes that this program has forked, are all on one machine. Ranks
+ * that a launcher has started may be on several. */
+#ifndef PARALLEL_GRID_MACHINES_H
+#define PARALLEL_GRID_MACHINES_H
+
+#include "parallel/comm/comm.h"
+
+/* The machines of a world, as one of its ranks sees them. Machines are numbered in the order of
+ * their lowest ranks, so rank 0 is on machine 0. */
+typedef struct {
+    int count;       /* number of machines */
+    int own;         /* number of this rank's machine */
+    int local_rank;  /* this rank's number among the ranks of its machine, in rank order */
+    int local_ranks; /* number of ranks of its machine */
+    int first;       /* the lowest rank of its machine */
+    bool joined;     /* a launcher has started each rank as a process of its own */
+} Machines;
+
+/* Returns them for this rank of the world, or of a group that has the same ranks. NULL, and a world
+ * of another size than the one that machines_set has described: all ranks are on one machine. */
+Machines machines_of(const Comm *world);
+/* Return the machine of any rank; the lowest rank of a machine; the number of its ranks; its name
+ * for messages, "" if it is not known. */
+int machines_machine(const Comm *world, int rank);
+int machines_first(const Comm *world, int machine);
+int machines_ranks(const Comm *world, int machine);
+const char *machines_host(const Comm *world, int machine);
+/* Returns the group of the ranks of this machine, in rank order. All ranks of the world call it,
+ * and close the group. */
+Comm machines_split(Comm *world);
+/* Writes where a rank is, for messages: " on HOST" if there are several machines, otherwise "".
+ * Returns `text`. */
+char *machines_place(const Comm *world, int rank, char *text, size_t n);
+
+/* The machine of one rank. Equal numbers are the same machine; they may have gaps. */
+typedef struct {
+    int machine;
+    const char *host; /* its name; read from the lowest rank of each machine, and copied */
+} MachineOfRank;
+/* From now on worlds of `ranks` ranks have these machines, and their ranks are `joined`. To be
+ * called in the process of each rank before it uses the functions above, with the same values on
+ * all ranks; in tests, once before threads are started. machines_forget ends that. */
+void machines_set(int ranks, const MachineOfRank *of);
+void machines_forget(void);
+
+#endif

@@ -1,0 +1,152 @@
+/* test_machines.c -- tests which ranks share a machine: all of a world that this program has
+ * started, and in a world of a launcher those that it describes. */
+#include "model/core/check.h"
+#include "parallel/grid/control.h"
+#include "tests/support/grid/made_up_machines.h"
+#include "tests/support/grid/thread_ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void expect(const Comm *world, const char *what, int got, int expected)
+{
+    if (got != expected) rank_wrong(world, "%s is %d, not %d", what, got, expected);
+}
+
+/* Compares what each rank is told with a simple search through the map. */
+static void look(Comm *world, void *context)
+{
+    const char *map = context;
+    Machines own = machines_of(world);
+    char seen[64] = "", host[8];
+    int before = 0, ranks = 0, first = -1, count = 0;
+    for (int r = 0; r < world->size; r++) {
+        bool here = map[r] == map[world->rank];
+        ranks += here;
+        before += here && r < world->rank;
+        if (here && first < 0) first = r;
+        if (strchr(seen, map[r]) == NULL) seen[count++] = map[r];
+    }
+    expect(world, "the number of machines", own.count, count);
+    expect(world, "the machine", own.own, (int)(strchr(seen, map[world->rank]) - seen));
+    expect(world, "the local rank", own.local_rank, before);
+    expect(world, "the number of local ranks", own.local_ranks, ranks);
+    expect(world, "the lowest local rank", own.first, first);
+    expect(world, "joined", own.joined, true);
+    for (int r = 0; r < world->size; r++) {
+        int m = machines_machine(world, r);
+        expect(world, "a rank's machine", m, (int)(strchr(seen, map[r]) - seen));
+        expect(world, "its lowest rank", map[machines_first(world, m)], map[r]);
+        snprintf(host, sizeof host, "host-%c", map[r]);
+        if (strcmp(machines_host(world, m), host) != 0)
+            rank_wrong(world, "rank %d is on %s", r, machines_host(world, m));
+    }
+    expect(world, "the ranks of rank 0's machine", machines_ranks(world, 0),
+           (int)control_sum(world, own.own == 0));
+    Comm here = machines_split(world);
+    expect(world, "the size of the machine's group", here.size, ranks);
+    expect(world, "the rank in it", here.rank, before);
+    expect(world, "the sum over it", (int)control_sum(&here, world->rank == first), 1);
+    comm_close(&here);
+}
+
+static void test_ranks_with_the_same_machine_share_it(void **state)
+{
+    static char maps[][16] = {"aabb", "abab", "aaaa", "abcd", "cbacb", "a", "baabbbba"};
+    (void)state;
+    for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) {
+        made_up_machines(maps[i]);
+        thread_ranks((int)strlen(maps[i]), 60, look, maps[i]);
+    }
+    machines_forget();
+}
+
+static void look_alone(Comm *world, void *context)
+{
+    char text[32] = "x";
+    (void)context;
+    Machines own = machines_of(world);
+    expect(world, "the number of machines", own.count, 1);
+    expect(world, "the machine", own.own, 0);
+    expect(world, "the local rank", own.local_rank, world->rank);
+    expect(world, "the number of local ranks", own.local_ranks, world->size);
+    expect(world, "the lowest local rank", own.first, 0);
+    expect(world, "joined", own.joined, false);
+    expect(world, "the last rank's machine", machines_machine(world, world->size - 1), 0);
+    expect(world, "the ranks of the machine", machines_ranks(world, 0), world->size);
+    if (*machines_place(world, world->rank, text, sizeof text)) rank_wrong(world, "is%s", text);
+    Comm here = machines_split(world);
+    expect(world, "the size of the machine's group", here.size, world->size);
+    comm_close(&here);
+}
+
+/* A group of another size than the world that is described, such as a single rank beside it. */
+static void test_ranks_of_this_program_are_on_one_machine(void **state)
+{
+    (void)state;
+    thread_ranks(3, 60, look_alone, NULL);
+    made_up_machines("aabb");
+    thread_ranks(3, 60, look_alone, NULL);
+    thread_ranks(1, 60, look_alone, NULL);
+    machines_forget();
+    thread_ranks(4, 60, look_alone, NULL);
+    assert_int_equal(machines_of(NULL).local_ranks, 1);
+    assert_int_equal(machines_of(NULL).count, 1);
+}
+
+static void look_at_places(Comm *world, void *context)
+{
+    const char *of_last = context;
+    char text[32] = "x";
+    machines_place(world, world->size - 1, text, sizeof text);
+    if (strcmp(text, of_last) != 0) rank_wrong(world, "the last rank is \"%s\"", text);
+}
+
+static void test_a_message_names_the_host_if_there_are_several(void **state)
+{
+    static char two[] = " on host-b", one[] = "";
+    (void)state;
+    made_up_machines("aab");
+    thread_ranks(3, 60, look_at_places, two);
+    made_up_machines("bbb");
+    thread_ranks(3, 60, look_at_places, one);
+    machines_forget();
+}
+
+/* Numbers of machines may have gaps, as those of a batch system's nodes. */
+static void test_many_ranks_are_numbered_by_their_lowest(void **state)
+{
+    enum { RANKS = 5000, EACH = 8 };
+    MachineOfRank *of = must_calloc(RANKS, sizeof *of);
+    Comm world = {.rank = RANKS - 1, .size = RANKS};
+    (void)state;
+    for (int r = 0; r < RANKS; r++)
+        of[r] = (MachineOfRank){1000000 - r / EACH * 7, "node"};
+    machines_set(RANKS, of);
+    free(of);
+    Machines own = machines_of(&world);
+    assert_int_equal(own.count, RANKS / EACH);
+    assert_int_equal(own.own, RANKS / EACH - 1);
+    assert_int_equal(own.local_rank, EACH - 1);
+    assert_int_equal(own.local_ranks, EACH);
+    assert_int_equal(own.first, RANKS - EACH);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(machines_machine(&world, r), r / EACH);
+    machines_forget();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_with_the_same_machine_share_it),
+        cmocka_unit_test(test_ranks_of_this_program_are_on_one_machine),
+        cmocka_unit_test(test_a_message_names_the_host_if_there_are_several),
+        cmocka_unit_test(test_many_ranks_are_numbered_by_their_lowest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

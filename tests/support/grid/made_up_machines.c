@@ -1,0 +1,17 @@
+/* made_up_machines.c -- see made_up_machines.h. */
+#include "tests/support/grid/made_up_machines.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void made_up_machines(const char *map)
+{
+    MachineOfRank of[COMM_MAX_RANKS];
+    char host[COMM_MAX_RANKS][8];
+    int ranks = (int)strlen(map);
+    for (int r = 0; r < ranks; r++) {
+        snprintf(host[r], sizeof host[r], "host-%c", map[r]);
+        of[r] = (MachineOfRank){map[r], host[r]};
+    }
+    machines_set(ranks, of);
+}
