@@ -1,0 +1,75 @@
+/* handshake.h -- two processes of several machines prove to each other that they know a secret,
+ * before either reads anything else of the other. The secret itself never travels.
+ *
+ *     connecting side                                    accepting side
+ *       hello: program, version, rank, name, nonce  --->
+ *                                                   <---   its hello
+ *       HMAC-SHA256(secret, "connects", both hellos) -->
+ *                                                   <---   HMAC-SHA256(secret, "accepts", both
+ * hellos), or that it refuses
+ *
+ * The nonces are new for each connection, so recorded bytes of another connection prove nothing.
+ * The two codes begin with different words, so a code that is sent back proves nothing either. The
+ * accepting side, to which anybody may connect, proves its knowledge only after the other one has.
+ * What follows on the connection is neither encrypted nor authenticated: somebody who can change
+ * packets between the machines can take over a connection. */
+#ifndef PARALLEL_COMM_SOCKET_HANDSHAKE_H
+#define PARALLEL_COMM_SOCKET_HANDSHAKE_H
+
+#include "model/core/sha256.h"
+
+enum {
+    /* Changes whenever the bytes of a handshake, or of what follows it, change. */
+    HANDSHAKE_VERSION = 1,
+    /* 8 bytes of program and direction; 4 version; 4 rank; 8 name; 32 nonce. Numbers are
+     * little-endian. */
+    HANDSHAKE_HELLO_BYTES = 56,
+    /* 1 if the other side's code was right, else 0; then the own code. */
+    HANDSHAKE_PROOF_BYTES = 1 + SHA256_BYTES,
+    /* No side sends or receives more than that. */
+    HANDSHAKE_BYTES = HANDSHAKE_HELLO_BYTES + HANDSHAKE_PROOF_BYTES
+};
+
+typedef enum {
+    HANDSHAKE_GOES_ON, /* call handshake_move again when the descriptor is ready */
+    HANDSHAKE_PROVEN,
+    HANDSHAKE_REFUSED, /* by one of the sides: HandshakeReason says why */
+    HANDSHAKE_LOST     /* the connection has failed or was closed; errno says why, 0: closed */
+} HandshakeState;
+
+typedef enum {
+    HANDSHAKE_NO_REASON,
+    HANDSHAKE_OTHER_PROGRAM, /* the peer is no train.c, or not the other side of a handshake */
+    HANDSHAKE_OTHER_VERSION, /* a train.c with another version of this protocol */
+    HANDSHAKE_OTHER_NAME,    /* its handshake_name is another one: it belongs to another job */
+    HANDSHAKE_WRONG_SECRET   /* the two sides do not have the same secret */
+} HandshakeReason;
+
+typedef struct Handshake {
+    unsigned char secret[SHA256_BYTES];
+    bool accepts;
+    HandshakeState state, outcome; /* outcome: the state once `out` has been sent */
+    HandshakeReason reason;
+    int32_t peer_rank;     /* once PROVEN */
+    uint32_t peer_version; /* 0: not known */
+    int sent, out_bytes, got;
+    unsigned char hello[HANDSHAKE_HELLO_BYTES]; /* the own one */
+    unsigned char out[HANDSHAKE_BYTES], in[HANDSHAKE_BYTES];
+} Handshake;
+
+/* Begins a handshake on one connection. `accepts`: the other side has connected. own_rank: what the
+ * other side finds in its peer_rank; any number. Ends the program (EXIT_SYSTEM) if the system gives
+ * no random bytes. */
+void handshake_begin(Handshake *h, const unsigned char secret[SHA256_BYTES], bool accepts,
+                     int32_t own_rank);
+/* Before the first move: both sides must have the same name (default 0), which is no secret. It
+ * tells another job from a peer that has been given a wrong secret. */
+void handshake_name(Handshake *h, uint64_t name);
+/* Sends and receives what is possible without waiting, whether or not the descriptor is in
+ * O_NONBLOCK mode. A socket whose connect is in progress is allowed. Reads no byte that follows the
+ * handshake. After the state has become another than GOES_ON, returns it again. */
+HandshakeState handshake_move(Handshake *h, int fd);
+/* Returns whether the handshake waits until it can send (POLLOUT), not receive (POLLIN). */
+bool handshake_sends(const Handshake *h);
+
+#endif
