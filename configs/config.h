@@ -100,6 +100,10 @@ struct Config {
          * If empty, pipeline.partition decides where the layers are cut. */
         IntegerList pipeline_split;
         double timeout; /* seconds a rank waits for another before it ends the run (exit code 86) */
+        /* Of ranks that a launcher has started: the folder in which they leave their addresses, the
+         * network interface, and the file with the secret where they share no folder. The last two
+         * are NULL if they are not given. */
+        char *rendezvous, *interface, *secret_file;
         struct {
             /* the most thread blocks that a call of the group takes on a GPU; 0: NCCL decides */
             int64_t pp_max_ctas, dp_max_ctas, tp_max_ctas, kv_max_ctas, tie_max_ctas;

@@ -2,6 +2,7 @@
  * resumed run, what it changes, help.
  *
  * The key is the name of the field: struct Config has the sections and names of the JSON. */
+#include "configs/reader/option_parallel.h"
 #include "configs/reader/option_rows.h"
 
 const Option option_table[] = {
@@ -90,37 +91,7 @@ const Option option_table[] = {
     FLAG(data.shuffle, "true", NUMBERS, LOSSES,
          "shuffle the windows of each epoch; false takes them in the order of the text"),
     TEXT(data.cache, "\"out/corpora\"", NONE, FILES, "folder of prepared corpora"),
-    INT(parallel.data, 0, 1, 1e6, ROUNDING, NOTHING,
-        "data-parallel size; it follows from --ranks, and is only worth writing to be held to it",
-        .derived = "ranks / (tensor x pipeline)",
-        .flags = OPTION_AUTO | OPTION_FOLLOWS | OPTION_GRID),
-    INT(parallel.tensor, "1", 1, 1e6, ROUNDING, PLAN | WIRE,
-        "tensor-parallel size: the ranks that share each block's matrices", .flags = OPTION_GRID),
-    INT(parallel.pipeline, "1", 1, 1e6, ROUNDING, PLAN | WIRE,
-        "pipeline-parallel size: the stages that the layers are cut into", .flags = OPTION_GRID),
-    FLAG(parallel.sequence_parallel, "false", ROUNDING, PLAN | WIRE,
-         "tensor-parallel ranks share the rows between their matrices, too", .flags = OPTION_GRID),
-    CHOICE(parallel.schedule, 0, schedule_choices, NONE, PLAN,
-           "order of a pipeline's micro-batches: all forward first (gpipe), backward as soon as "
-           "can be (1f1b), or that over several runs of layers a stage (interleaved)",
-           .derived = "1f1b; interleaved where pipeline_chunks is above 1",
-           .flags = OPTION_AUTO | OPTION_FOLLOWS | OPTION_GRID),
-    INT(parallel.pipeline_chunks, "1", 1, 3000, ROUNDING, PLAN | WIRE,
-        "runs of layers that a stage has; more than 1 are interleaved", .flags = OPTION_GRID),
-    {ROW(parallel.pipeline_split, INTEGERS), .flags = OPTION_GRID, .min = 1, .max = 3000,
-     .effect = EFFECT_ROUNDING, .changes = PLAN, .derived = "by pipeline.partition",
-     .help = "numbers of blocks of each run of layers, in order: pipeline x pipeline_chunks"},
-    NUMBER(parallel.timeout, "600", 0, 1e9, NONE, NOTHING,
-           "seconds that a rank waits for the others; then it says who is missing, and all end "
-           "with code 86; must be longer than the slowest save",
-           .flags = OPTION_ABOVE),
-    CTAS(parallel.nccl.pp_max_ctas, "8",
-         "thread blocks that a message between stages takes on a GPU, where ranks have a GPU each; "
-         "0: NCCL decides, as in the next four; NCCL_MAX_CTAS in the environment replaces all"),
-    CTAS(parallel.nccl.dp_max_ctas, "16", "thread blocks of a sum or gather of the store"),
-    CTAS(parallel.nccl.tp_max_ctas, "0", "thread blocks of a sum of tensor-parallel ranks"),
-    CTAS(parallel.nccl.kv_max_ctas, "4", "thread blocks of a sum of a shared key/value head"),
-    CTAS(parallel.nccl.tie_max_ctas, "4", "thread blocks of a sum of a tied token table"),
+    PARALLEL_ROWS,
     CHOICE(pipeline.partition, 0, partition_choices, ROUNDING, PLAN,
            "what is alike in a pipeline's runs of layers: operations (best), parameters, or blocks "
            "(uniform)",
