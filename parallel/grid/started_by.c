@@ -4,6 +4,7 @@
 #include "parallel/grid/started_by.h"
 
 #include "model/core/check.h"
+#include "model/core/hash.h"
 #include "model/core/log.h"
 #include "parallel/grid/launch.h"
 
@@ -76,13 +77,17 @@ enum { OPEN_MPI, PMI, SLURM, TORCHRUN, LAUNCHERS };
 /* In the order in which they are tried. */
 static const Launcher launchers[LAUNCHERS] = {
     [OPEN_MPI] = {.name = "Open MPI",
+                  .word = "openmpi",
                   .command = "mpirun",
                   .holds = open_mpi_holds,
                   .rank = "OMPI_COMM_WORLD_RANK",
                   .size = "OMPI_COMM_WORLD_SIZE",
                   .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
-                  .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                  .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+                  .identity = {"OMPI_MCA_ess_base_jobid"},
+                  .instead = "PMIX_NAMESPACE"},
     [PMI] = {.name = "PMI",
+             .word = "pmi",
              .command = "mpiexec or srun",
              .holds = pmi_holds,
              .rank = "PMI_RANK",
@@ -90,6 +95,7 @@ static const Launcher launchers[LAUNCHERS] = {
              .local_rank = "MPI_LOCALRANKID",
              .local_size = "MPI_LOCALNRANKS"},
     [SLURM] = {.name = "SLURM",
+               .word = "slurm",
                .command = "srun",
                .holds = slurm_holds,
                .rank = "SLURM_PROCID",
@@ -97,15 +103,21 @@ static const Launcher launchers[LAUNCHERS] = {
                .local_rank = "SLURM_LOCALID",
                .local_sizes = "SLURM_STEP_TASKS_PER_NODE",
                .machine = "SLURM_NODEID",
-               .other = "SLURM_STEP_ID"},
+               .other = "SLURM_STEP_ID",
+               .identity = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+               .more = "SLURM_RESTART_COUNT",
+               .nodes = "SLURM_STEP_NODELIST"},
     [TORCHRUN] = {.name = "torchrun",
+                  .word = "torchrun",
                   .command = "torchrun",
                   .holds = torchrun_holds,
                   .rank = "RANK",
                   .size = "WORLD_SIZE",
                   .local_rank = "LOCAL_RANK",
                   .local_size = "LOCAL_WORLD_SIZE",
-                  .other = "MASTER_ADDR"},
+                  .other = "MASTER_ADDR",
+                  .identity = {"MASTER_ADDR", "MASTER_PORT"},
+                  .more = "TORCHELASTIC_RUN_ID"},
 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -211,7 +223,7 @@ static bool read_local(const Reader *r, StartedBy *s)
 static bool read_launcher(const Reader *r, StartedBy *s)
 {
     const Launcher *l = r->launcher;
-    *s = (StartedBy){.launcher = l};
+    *s = (StartedBy){.launcher = l, .named_by = l};
     if (!require(r, l->size) || !require(r, l->rank) || !require(r, l->other) ||
         !read_number(r, l->size, &s->size) || !read_number(r, l->rank, &s->rank))
         return false;
@@ -222,9 +234,9 @@ static bool read_launcher(const Reader *r, StartedBy *s)
     return check_below(r, l->rank, s->rank, l->size, s->size) && read_local(r, s);
 }
 
-/* srun --mpi=pmi2 sets PMI's rank and size, and the local rank in SLURM's variables only. These are
- * the same process's if they have the same rank and size: those of mpiexec's daemon differ, or
- * mpiexec has set local ones. */
+/* srun --mpi=pmi2 sets PMI's rank and size, and the local rank in SLURM's variables only, as it
+ * does with the job and the step. These are the same process's if they have the same rank and size:
+ * those of mpiexec's daemon differ, or mpiexec has set local ones. */
 static void add_local_of_slurm(StartedBy *s, const Environment *environment)
 {
     char err[256];
@@ -235,6 +247,7 @@ static void add_local_of_slurm(StartedBy *s, const Environment *environment)
         return;
     s->local_rank = step.local_rank;
     s->local_size = step.local_size;
+    s->named_by = step.launcher;
 }
 
 /* Checks that all of torchrun's variables, if somebody has set them within another launcher's step,
@@ -289,6 +302,66 @@ const char *started_by_variables(const StartedBy *s, const Environment *environm
             (size_t)snprintf(buf + used, n - used, "%s%s=%.80s", used ? ", " : "", names[i], value);
     }
     return buf;
+}
+
+/* ---- the start ------------------------------------------------------------------------------- */
+
+/* Appends '+' and the value. What may not be in the name of a file, or would be taken for a '+', is
+ * written as its code. */
+static void append_value(FILE *to, const char *value)
+{
+    fputc('+', to);
+    for (const unsigned char *at = (const unsigned char *)value; *at; at++) {
+        bool plain = (*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'z') ||
+                     (*at >= 'A' && *at <= 'Z') || strchr("-_.:", *at) != NULL;
+        fprintf(to, plain ? "%c" : "%%%02x", *at);
+    }
+}
+
+/* Appends the values that name the start. Returns whether there are any. */
+static bool append_identity(FILE *to, const Launcher *l, const Environment *environment)
+{
+    const char *value;
+    bool whole = l->identity[0] != NULL;
+    for (int i = 0; i < (int)(sizeof l->identity / sizeof *l->identity); i++)
+        whole = whole && (!l->identity[i] || value_of(environment, l->identity[i]));
+    for (int i = 0; whole && i < (int)(sizeof l->identity / sizeof *l->identity); i++)
+        if (l->identity[i]) append_value(to, value_of(environment, l->identity[i]));
+    if (!whole && (value = value_of(environment, l->instead)) != NULL) {
+        append_value(to, value);
+        whole = true;
+    }
+    if (whole && (value = value_of(environment, l->more)) != NULL) append_value(to, value);
+    return whole;
+}
+
+bool started_by_meeting(const StartedBy *s, const Environment *environment,
+                        char name[STARTED_BY_NAME])
+{
+    enum { HASH = 17 }; /* '+' and 16 digits */
+    const Launcher *l = s->named_by;
+    char *text;
+    size_t bytes;
+    name[0] = '\0';
+    if (l == NULL) return false;
+    FILE *to = text_stream(&text, &bytes);
+    fputs(l->word, to);
+    bool named = append_identity(to, l, environment);
+    fclose(to);
+    if (named && bytes < STARTED_BY_NAME) {
+        memcpy(name, text, bytes + 1);
+    } else if (named) {
+        uint64_t hash = hash_bytes(0, text, (int64_t)bytes);
+        snprintf(name, STARTED_BY_NAME, "%.*s+%016llx", STARTED_BY_NAME - 1 - HASH, text,
+                 (unsigned long long)hash);
+    }
+    free(text);
+    return named;
+}
+
+const char *started_by_nodes(const StartedBy *s, const Environment *environment)
+{
+    return s->named_by ? value_of(environment, s->named_by->nodes) : NULL;
 }
 
 /* ---- what may be started --------------------------------------------------------------------- */

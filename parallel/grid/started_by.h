@@ -19,6 +19,7 @@ extern const Environment process_environment;
 /* A launcher: a row of the table in started_by.c. */
 typedef struct Launcher {
     const char *name;    /* for messages: "Open MPI" */
+    const char *word;    /* the name in names of files: "openmpi" */
     const char *command; /* what a user types before ./train: "mpirun" */
     /* Whether the environment is this launcher's. */
     bool (*holds)(const Environment *environment);
@@ -27,12 +28,20 @@ typedef struct Launcher {
     /* The numbers of ranks of all machines, as "2(x3),1", and the place of this machine in it. */
     const char *local_sizes, *machine;
     const char *other; /* one more variable that must be there */
+    /* The variables that together name one start of these ranks. `instead`: where one of them is
+     * not there. `more`: it need not be there. */
+    const char *identity[2], *instead, *more;
+    const char *nodes; /* the machines, as a list such as "n[1-2]" */
 } Launcher;
+
+/* Room for a name of started_by_meeting. */
+enum { STARTED_BY_NAME = 160 };
 
 typedef struct {
     const Launcher *launcher;   /* NULL: none, a single rank */
     int rank, size;             /* 0 and 1 without a launcher */
     int local_rank, local_size; /* -1 and 0: the launcher does not say */
+    const Launcher *named_by;   /* whose variables name the start; NULL without a launcher */
     /* The number of tasks of a SLURM job if this process is in the job but not a task that srun has
      * started; otherwise 0. */
     int idle_tasks;
@@ -58,6 +67,15 @@ bool started_by_read(StartedBy *s, const Environment *environment, char *err, si
 /* Writes the variables that led to the result, as "RANK=1, WORLD_SIZE=4", and returns buf. */
 const char *started_by_variables(const StartedBy *s, const Environment *environment, char *buf,
                                  size_t n);
+
+/* Writes what all ranks of this start have in common and other starts have not, as the name of a
+ * file: "slurm+7+0" is step 0 of job 7, "torchrun+n1+29400" a start by torchrun on machine n1.
+ * Returns false and writes "" if the launcher does not tell: MPICH's mpiexec has no such number. */
+bool started_by_meeting(const StartedBy *s, const Environment *environment,
+                        char name[STARTED_BY_NAME]);
+
+/* Returns the list of machines on which the ranks run, as the launcher writes it, or NULL. */
+const char *started_by_nodes(const StartedBy *s, const Environment *environment);
 
 /* Returns whether a process that was started in this way may start `ranks` ranks; 0: their number
  * was not given, and the launcher decides it. Otherwise writes an error message. Processes that a

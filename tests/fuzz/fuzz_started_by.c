@@ -21,7 +21,7 @@ static const char *look_up(const void *context, const char *name)
 
 int fuzz_started_by(const uint8_t *data, size_t size)
 {
-    char err[1024], variables[64];
+    char err[1024], variables[64], name[STARTED_BY_NAME];
     StartedBy s;
     char *lines = must_calloc(1, size + 2);
     memcpy(lines, data, size);
@@ -37,6 +37,10 @@ int fuzz_started_by(const uint8_t *data, size_t size)
         CHECK(s.launcher != NULL || s.size == 1, "%d ranks without a launcher", s.size);
         started_by_variables(&s, &environment, variables, sizeof variables);
         CHECK(strlen(variables) < sizeof variables, "%zu bytes", strlen(variables));
+        CHECK(started_by_meeting(&s, &environment, name) == (name[0] != '\0') &&
+                  strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                               "+-_.:%") == strlen(name),
+              "the name %s", name);
         started_by_allows(&s, 0, err, sizeof err);
     }
     free(lines);

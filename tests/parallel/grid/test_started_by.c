@@ -188,6 +188,75 @@ static void test_pmix_rank_alone_is_reported(void **state)
     }
 }
 
+/* ---- the name of a start --------------------------------------------------------------------- */
+
+static void test_the_name_of_a_start(void **state)
+{
+    static const struct {
+        const char *environment, *name; /* "": none */
+    } rows[] = {
+        {"HOME=/root", ""},
+        {TASK, "slurm+7+0"},
+        {TASK "SLURM_RESTART_COUNT=2", "slurm+7+0+2"},
+        {TASK "PMI_FD=13 PMI_JOBID=2.0 PMI_RANK=1 PMI_SIZE=4", "slurm+7+0"},
+        {"SLURM_STEP_ID=3 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4", ""},
+        {"MPI_LOCALNRANKS=4 MPI_LOCALRANKID=2 PMI_FD=9 PMI_RANK=2 PMI_SIZE=4", ""},
+        {DAEMON "PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", ""},
+        {DAEMON OMPI_OF("2", "2"), ""},
+        {OMPI_OF("1", "1") "OMPI_MCA_ess_base_jobid=1234567553", "openmpi+1234567553"},
+        {OMPI_OF("1", "1") "PMIX_NAMESPACE=prterun-n1-77@1", "openmpi+prterun-n1-77%401"},
+        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=n1", ""},
+        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=n1 MASTER_PORT=29400", "torchrun+n1+29400"},
+        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=fe80::1 MASTER_PORT=29400 TORCHELASTIC_RUN_ID=a/+b",
+         "torchrun+fe80::1+29400+a%2f%2bb"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Environment environment = environment_of(rows[i].environment);
+        char err[1024], name[STARTED_BY_NAME] = "none";
+        StartedBy s;
+        assert_true(started_by_read(&s, &environment, err, sizeof err));
+        assert_int_equal(started_by_meeting(&s, &environment, name), rows[i].name[0] != '\0');
+        assert_string_equal(name, rows[i].name);
+    }
+}
+
+/* A long name is cut, and its end depends on all that was cut. */
+static void test_the_name_of_a_start_fits(void **state)
+{
+    static const char start[] = "RANK=1 WORLD_SIZE=4 MASTER_ADDR=n1 MASTER_PORT=29400 ";
+    (void)state;
+    char text[2][512], name[2][STARTED_BY_NAME], err[1024];
+    for (int i = 0; i < 2; i++) {
+        snprintf(text[i], sizeof text[i], "%sTORCHELASTIC_RUN_ID=%0300d", start, i);
+        Environment environment = environment_of(text[i]);
+        StartedBy s;
+        assert_true(started_by_read(&s, &environment, err, sizeof err));
+        assert_true(started_by_meeting(&s, &environment, name[i]));
+        assert_int_equal(strlen(name[i]), STARTED_BY_NAME - 1);
+    }
+    assert_string_not_equal(name[0], name[1]);
+}
+
+static void test_the_list_of_machines(void **state)
+{
+    static const struct {
+        const char *environment, *nodes;
+    } rows[] = {{TASK, "n[1-2]"},
+                {TASK "PMI_RANK=1 PMI_SIZE=4", "n[1-2]"},
+                {DAEMON "SLURM_STEP_NODELIST=n[1-2] PMI_RANK=0 PMI_SIZE=4", NULL},
+                {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=n1", NULL}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Environment environment = environment_of(rows[i].environment);
+        char err[1024];
+        StartedBy s;
+        assert_true(started_by_read(&s, &environment, err, sizeof err));
+        const char *nodes = started_by_nodes(&s, &environment);
+        assert_string_equal(nodes ? nodes : "none", rows[i].nodes ? rows[i].nodes : "none");
+    }
+}
+
 /* ---- mistakes -------------------------------------------------------------------------------- */
 
 static const struct {
@@ -385,6 +454,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recorded_environments),
         cmocka_unit_test(test_pmix_rank_alone_is_reported),
+        cmocka_unit_test(test_the_name_of_a_start),
+        cmocka_unit_test(test_the_name_of_a_start_fits),
+        cmocka_unit_test(test_the_list_of_machines),
         cmocka_unit_test(test_mistakes_name_the_variable_and_its_value),
         cmocka_unit_test(test_mutated_environments),
         cmocka_unit_test(test_every_machine_finds_its_tasks_in_a_list),
