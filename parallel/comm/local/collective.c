@@ -41,7 +41,7 @@ static void finish(Comm *comm, Device *on, bool wait)
 static void reduce(Comm *comm, Device *on, Tensor dst, int64_t first, int64_t n, ReduceOp op)
 {
     LocalGroup *group = local_group(comm);
-    Tensor src[COMM_MAX_RANKS];
+    Tensor src[LOCAL_MAX_RANKS];
     for (int i = 0; i < comm->size; i++)
         src[i] = comm_slice(group->member[i].call.in, first, n);
     comm_combine(on, dst, src, comm->size, op);

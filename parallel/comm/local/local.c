@@ -64,7 +64,7 @@ static void open_group(LocalGroup *group)
 
 LocalWorld *local_world_create(int size, double timeout)
 {
-    CHECK(size >= 1 && size <= COMM_MAX_RANKS && timeout >= 0, "%d ranks, %g s", size, timeout);
+    CHECK(size >= 1 && size <= LOCAL_MAX_RANKS && timeout >= 0, "%d ranks, %g s", size, timeout);
     LocalWorld *world = must_calloc(1, sizeof *world);
     world->timeout = timeout;
     /* If each rank has its own core, a peer often arrives sooner than a thread could sleep and wake
@@ -168,7 +168,7 @@ static Comm local_split(Comm *comm, const char *name, int color, int key)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
-    int old_rank[COMM_MAX_RANKS] = {0}, size = 0, rank = 0;
+    int old_rank[LOCAL_MAX_RANKS] = {0}, size = 0, rank = 0;
     local_begin(
         comm,
         (LocalCall){

@@ -14,7 +14,10 @@
 
 typedef struct LocalWorld LocalWorld;
 
-/* Creates the shared state of `size` ranks, at most COMM_MAX_RANKS. No wait lasts longer than
+/* Largest number of ranks that are threads. */
+enum { LOCAL_MAX_RANKS = 64 };
+
+/* Creates the shared state of `size` ranks, at most LOCAL_MAX_RANKS. No wait lasts longer than
  * `timeout` seconds (0: no limit): after that the rank reports what it waits for and which ranks
  * have not arrived, and ends the program (EXIT_HANG). If a rank closes its communicator while
  * others wait for it, a waiting rank ends the program with EXIT_PEER_LOST. */

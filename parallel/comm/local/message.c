@@ -39,7 +39,7 @@ static void post(Comm *comm)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
-    int64_t sent[COMM_MAX_RANKS] = {0};
+    int64_t sent[LOCAL_MAX_RANKS] = {0};
     for (int i = 0; i < self->notes; i++) {
         LocalMessage *m = &self->note[i];
         if (!m->sends) continue;

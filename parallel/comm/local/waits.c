@@ -176,7 +176,7 @@ bool local_leaves_deadline(Comm *comm)
     LocalWorld *world = group->world;
     BlameWaits waits = waits_of(world);
     BlameWait wait = own_wait(comm, false);
-    int rank[COMM_MAX_RANKS], n = 0;
+    int rank[LOCAL_MAX_RANKS], n = 0;
     /* Lock order: the world's mutex comes before those of groups. Another transport may also take
      * long to reply, and this group's members should continue meanwhile. */
     pthread_mutex_unlock(&group->mutex);

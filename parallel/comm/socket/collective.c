@@ -33,7 +33,7 @@ static void reduce_block(Comm *comm, Device *on, Tensor x, int64_t share, int64_
                          int64_t n, Tensor dst, ReduceOp op)
 {
     SocketGroup *group = socket_group(comm);
-    Tensor src[COMM_MAX_RANKS];
+    Tensor src[SOCKET_MAX_RANKS];
     int64_t mine = min_i64(n, tensor_count(dst));
     for (int i = 0; i < comm->size; i++) {
         int64_t first = min_i64(all, i * share + at),
@@ -77,7 +77,7 @@ void socket_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
     socket_meet(comm, call, x.data, small ? tensor_bytes(x) : 0);
     int64_t n = tensor_count(x), share = comm_share(n, comm->size);
     if (small && n > 0) {
-        Tensor src[COMM_MAX_RANKS];
+        Tensor src[SOCKET_MAX_RANKS];
         for (int i = 0; i < comm->size; i++)
             src[i] = contributed(group, i, x);
         comm_combine(on, tensor_flat(x), src, comm->size, op);
@@ -102,7 +102,7 @@ void socket_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
     int64_t n = tensor_count(part), all = tensor_count(whole);
     socket_meet(comm, call, whole.data, small ? tensor_bytes(whole) : 0);
     if (small && n > 0) {
-        Tensor src[COMM_MAX_RANKS];
+        Tensor src[SOCKET_MAX_RANKS];
         for (int i = 0; i < comm->size; i++)
             src[i] = comm_slice(contributed(group, i, whole), comm->rank * n, n);
         comm_combine(on, tensor_flat(part), src, comm->size, REDUCE_SUM);

@@ -63,7 +63,7 @@ static bool meet_stranger(SocketWorld *world, struct SocketStranger *stranger)
 
 void socket_accept(SocketWorld *world)
 {
-    while (world->strangers < COMM_MAX_RANKS) {
+    while (world->strangers < SOCKET_MAX_RANKS) {
         int fd =
             accept4(world->links->listener[world->rank], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;

@@ -15,7 +15,7 @@ enum { SHORT_WAIT = 20, LOOK_AGAIN = 1000, CONNECT_AGAIN = 2 };
 /* Rank 0 ends the program sooner than this many seconds after a connection was lost. */
 static const double LOST_SECONDS = 10;
 
-enum { ACCEPTS = -1, NUDGE = -2, PLACES = COMM_MAX_RANKS + 2 };
+enum { ACCEPTS = -1, NUDGE = -2, PLACES = SOCKET_MAX_RANKS + 2 };
 
 /* What one pass over the members has found. */
 typedef struct {
@@ -58,7 +58,7 @@ static void pass_member(Pass *pass, SocketGroup *group, int member, bool expects
 static void add_accepting(Pass *pass, SocketWorld *world)
 {
     /* Without room for another one, poll would return at once, again and again. */
-    if (world->strangers < COMM_MAX_RANKS)
+    if (world->strangers < SOCKET_MAX_RANKS)
         add(pass, world->links->listener[world->rank], POLLIN, ACCEPTS);
     for (int i = 0; i < world->strangers && pass->n < PLACES - 1; i++)
         add(pass, world->stranger[i].fd, POLLIN, ACCEPTS);

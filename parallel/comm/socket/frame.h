@@ -4,6 +4,7 @@
 #define PARALLEL_COMM_SOCKET_FRAME_H
 
 #include "parallel/comm/call.h"
+#include "parallel/comm/socket/socket.h"
 #include "parallel/comm/watched.h"
 
 #include <errno.h>
@@ -65,9 +66,9 @@ typedef struct {
     uint64_t id;
     char name[16];
     int32_t size;
-    int32_t closed;                 /* the rank has left the group */
-    int64_t meetings;               /* number of meetings that the rank has begun */
-    uint8_t member[COMM_MAX_RANKS]; /* world ranks */
+    int32_t closed;                   /* the rank has left the group */
+    int64_t meetings;                 /* number of meetings that the rank has begun */
+    uint8_t member[SOCKET_MAX_RANKS]; /* world ranks */
 } SocketGroupReport;
 
 /* What a rank waits in after it has left all groups: for the others to leave (rank 0), or until its

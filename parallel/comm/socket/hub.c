@@ -198,7 +198,7 @@ static bool all_have_left(const SocketHub *hub)
 /* Waits for packets for at most `seconds`, and takes them. */
 static void listen_for(SocketHub *hub, SocketService *service, double seconds)
 {
-    struct pollfd fd[COMM_MAX_RANKS + 2];
+    struct pollfd fd[SOCKET_MAX_RANKS + 2];
     uint64_t times;
     int n = hub->ranks;
     for (int i = 1; i < n; i++)

@@ -10,9 +10,9 @@
 typedef struct {
     uint64_t id;
     char name[16];
-    int size, member[COMM_MAX_RANKS];
-    int64_t meetings[COMM_MAX_RANKS];
-    bool closed[COMM_MAX_RANKS];
+    int size, member[SOCKET_MAX_RANKS];
+    int64_t meetings[SOCKET_MAX_RANKS];
+    bool closed[SOCKET_MAX_RANKS];
 } SocketHubGroup;
 
 typedef struct {
@@ -42,14 +42,14 @@ struct SocketHub {
     double timeout;
     atomic_int claimed; /* the rank whose failure speaks; -1: none */
     int reported;       /* how many processes the launcher has reported as ended */
-    SocketHubRank rank[COMM_MAX_RANKS];
+    SocketHubRank rank[SOCKET_MAX_RANKS];
     SocketHubGroup group[HUB_GROUPS];
     int groups;
     uint64_t asked;         /* number of questions */
     uint64_t late_question; /* the last one because of a deadline */
     double asked_for;       /* seconds since then; < 0: its answers are not awaited any more */
     SocketAnyPacket packet; /* that was received last */
-    WatchedCall calls[COMM_MAX_RANKS * WATCHED_IN_REPORT]; /* those that are judged: `watched` */
+    WatchedCall calls[SOCKET_MAX_RANKS * WATCHED_IN_REPORT]; /* those that are judged: `watched` */
     WatchedCalls watched;
 };
 

@@ -223,7 +223,7 @@ static bool is_watched(const SocketHubRank *r)
 static bool is_held(SocketHub *hub, const BlameWait *wait)
 {
     BlameWaits hosts = {.hosts = waits_of(hub).hosts};
-    int rank[COMM_MAX_RANKS];
+    int rank[SOCKET_MAX_RANKS];
     int n = blame_reach(&hosts, wait, rank);
     for (int i = 0; i < n; i++) {
         const SocketHubRank *r = &hub->rank[rank[i]];

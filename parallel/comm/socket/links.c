@@ -43,7 +43,7 @@ static bool make_sockets(SocketLinks *links)
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         links->listener[rank] = fd;
         if (fd < 0 || bind(fd, (const struct sockaddr *)&address, bytes) != 0 ||
-            listen(fd, 4 * COMM_MAX_RANKS) != 0)
+            listen(fd, 4 * SOCKET_MAX_RANKS) != 0)
             return false;
     }
     return true;
@@ -51,11 +51,11 @@ static bool make_sockets(SocketLinks *links)
 
 SocketLinks *socket_links_create(int ranks, char *err, size_t n)
 {
-    CHECK(ranks >= 1 && ranks <= COMM_MAX_RANKS, "%d ranks", ranks);
+    CHECK(ranks >= 1 && ranks <= SOCKET_MAX_RANKS, "%d ranks", ranks);
     SocketLinks *links = must_calloc(1, sizeof *links);
     links->ranks = ranks;
     links->launcher[0] = links->launcher[1] = -1;
-    for (int i = 0; i < COMM_MAX_RANKS; i++)
+    for (int i = 0; i < SOCKET_MAX_RANKS; i++)
         links->star[i][0] = links->star[i][1] = links->listener[i] = -1;
     bool random = getrandom(links->secret, SECRET_BYTES, 0) == SECRET_BYTES &&
                   getrandom(links->name, SECRET_BYTES, 0) == SECRET_BYTES;

@@ -11,10 +11,10 @@
 struct SocketLinks {
     int ranks;
     unsigned char secret[SECRET_BYTES], name[SECRET_BYTES];
-    int launcher[2];             /* between the launcher [0] and rank 0 [1] */
-    int star[COMM_MAX_RANKS][2]; /* between rank 0 [0] and each other rank [1] */
-    int listener[COMM_MAX_RANKS];
-    char place[COMM_MAX_RANKS][64]; /* of the ranks in the grid, for messages */
+    int launcher[2];               /* between the launcher [0] and rank 0 [1] */
+    int star[SOCKET_MAX_RANKS][2]; /* between rank 0 [0] and each other rank [1] */
+    int listener[SOCKET_MAX_RANKS];
+    char place[SOCKET_MAX_RANKS][64]; /* of the ranks in the grid, for messages */
 };
 
 /* Closes all descriptors but those of this rank. */

@@ -18,11 +18,11 @@ typedef struct SocketGroupShare {
     struct SocketGroupShare *next; /* list of the service; guarded by its mutex */
     uint64_t id;
     char name[16];
-    int size, member[COMM_MAX_RANKS]; /* world ranks */
-    _Atomic int64_t calls, meetings;  /* that this rank has begun */
-    bool closed;                      /* this rank has left the group; guarded by the mutex */
-    int64_t reported;                 /* 1 + number of meetings that rank 0 knows; 0: none.
-                                       * Only the thread uses it */
+    int size, member[SOCKET_MAX_RANKS]; /* world ranks */
+    _Atomic int64_t calls, meetings;    /* that this rank has begun */
+    bool closed;                        /* this rank has left the group; guarded by the mutex */
+    int64_t reported;                   /* 1 + number of meetings that rank 0 knows; 0: none.
+                                         * Only the thread uses it */
 } SocketGroupShare;
 
 typedef struct SocketService {

@@ -10,6 +10,9 @@
 
 typedef struct SocketLinks SocketLinks;
 
+/* Largest number of ranks. */
+enum { SOCKET_MAX_RANKS = 64 };
+
 /* In the launcher, before it forks: makes the sockets that `ranks` rank processes inherit. All are
  * close-on-exec, and none has a name in the file system or a port. Returns NULL and sets err if the
  * system refuses. */

@@ -84,14 +84,14 @@ typedef struct {
     uint64_t splits; /* number of splits that it has taken part in */
 } Wish;
 
-_Static_assert(sizeof(Wish) * COMM_MAX_RANKS <= MEETING_BYTES, "a meeting carries all wishes");
+_Static_assert(sizeof(Wish) * SOCKET_MAX_RANKS <= MEETING_BYTES, "a meeting carries all wishes");
 
 static Comm socket_split(Comm *comm, const char *name, int color, int key)
 {
     SocketGroup *group = socket_group(comm);
     SocketWorld *world = group->world;
-    Wish wish[COMM_MAX_RANKS], own = {color, key, world->splits++};
-    int old_rank[COMM_MAX_RANKS] = {0}, size = 0, rank = 0;
+    Wish wish[SOCKET_MAX_RANKS], own = {color, key, world->splits++};
+    int old_rank[SOCKET_MAX_RANKS] = {0}, size = 0, rank = 0;
     Tensor none = {0};
     SocketFrame call = socket_call(comm, CALL_SPLIT, NULL, none, REDUCE_SUM, -1);
     call.count = -1;

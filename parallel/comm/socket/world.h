@@ -57,15 +57,15 @@ struct SocketGroup {
     SocketGroupShare share; /* what the service thread reads */
     SocketWorld *world;
     SocketGroup *next;
-    int rank;                         /* of this process, in the group */
-    SocketFrame call;                 /* the call that this member is in */
-    int64_t arrived[COMM_MAX_RANKS];  /* on member 0: number of each member's last meeting, */
-    SocketFrame came[COMM_MAX_RANKS]; /* and its frame */
-    bool met;                         /* on the others: the answer of member 0 has come */
-    unsigned char *contribution;      /* all members' contributions to the meeting, MEETING_BYTES */
-    bool meeting;                     /* the member is in a meeting */
-    bool unlimited;                   /* its waits have no deadline */
-    bool noting;                      /* between group_begin and group_end */
+    int rank;                           /* of this process, in the group */
+    SocketFrame call;                   /* the call that this member is in */
+    int64_t arrived[SOCKET_MAX_RANKS];  /* on member 0: number of each member's last meeting, */
+    SocketFrame came[SOCKET_MAX_RANKS]; /* and its frame */
+    bool met;                           /* on the others: the answer of member 0 has come */
+    unsigned char *contribution; /* all members' contributions to the meeting, MEETING_BYTES */
+    bool meeting;                /* the member is in a meeting */
+    bool unlimited;              /* its waits have no deadline */
+    bool noting;                 /* between group_begin and group_end */
     SocketMessage *note;
     int notes, room;
 };
@@ -74,12 +74,12 @@ struct SocketWorld {
     SocketLinks *links;
     int rank, ranks;
     SocketGroup *groups; /* all groups that are open */
-    SocketPeer peer[COMM_MAX_RANKS];
+    SocketPeer peer[SOCKET_MAX_RANKS];
     struct SocketStranger { /* an accepted connection whose hello has not come */
         int fd;
         SocketHello hello;
         size_t got;
-    } stranger[COMM_MAX_RANKS];
+    } stranger[SOCKET_MAX_RANKS];
     int strangers;
     SocketGroup *messages;  /* the group whose messages are carried out, or NULL */
     uint64_t splits;        /* number of splits that this rank has taken part in */

@@ -262,7 +262,7 @@ static void run_many(Comm *world, void *context)
 static void test_all_reduce_works_with_the_maximum_number_of_ranks(void **state)
 {
     (void)state;
-    each_world(COMM_MAX_RANKS, COMM_MAX_RANKS, run_many);
+    each_world(LOCAL_MAX_RANKS, LOCAL_MAX_RANKS, run_many);
 }
 
 /* ---- counts ---------------------------------------------------------------------------------- */

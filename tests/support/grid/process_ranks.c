@@ -5,6 +5,7 @@
 #include "model/core/clock.h"
 #include "model/core/log.h"
 #include "parallel/comm/socket/socket.h"
+#include "parallel/grid/launch.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -23,7 +24,7 @@ enum { LONGEST = 60, AFTER_FAILURE = 5 };
 typedef struct {
     atomic_int reported;
     atomic_bool go; /* all processes are known */
-    pid_t pid[COMM_MAX_RANKS];
+    pid_t pid[LAUNCH_MAX_RANKS];
     char wrong[512];
 } Shared;
 
@@ -96,7 +97,7 @@ static int wait_for_all(SocketLinks *links, int ranks)
 {
     int code = 0, left = ranks, status;
     double failed = 0;
-    bool stopped[COMM_MAX_RANKS] = {false}, without_0 = false;
+    bool stopped[LAUNCH_MAX_RANKS] = {false}, without_0 = false;
     while (left > 0) {
         pid_t process = waitpid(-1, &status, WUNTRACED | WCONTINUED | (code ? WNOHANG : 0));
         int rank = rank_of(ranks, process);

@@ -70,8 +70,8 @@ void thread_ranks(int ranks, double timeout, RankBody body, void *context)
         return;
     }
     LocalWorld *world = local_world_create(ranks, timeout);
-    Rank rank[COMM_MAX_RANKS];
-    pthread_t thread[COMM_MAX_RANKS];
+    Rank rank[LOCAL_MAX_RANKS];
+    pthread_t thread[LOCAL_MAX_RANKS];
     pthread_barrier_t all_closed;
     pthread_barrier_init(&all_closed, NULL, (unsigned)ranks);
     wrong[0] = '\0';
