@@ -21,8 +21,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The most ranks and steps that a run can have. Error messages never suggest more. */
-enum { CONFIG_MAX_RANKS = 64, CONFIG_MAX_STEPS = 1000000000 };
+/* The most ranks and steps that a run can have, and the most ranks that `--ranks N` starts by
+ * itself, without a launcher. Error messages never suggest more. */
+enum { CONFIG_MAX_RANKS = 65536, CONFIG_MAX_STEPS = 1000000000, CONFIG_OWN_RANKS = 64 };
 
 typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerType;

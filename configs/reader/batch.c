@@ -122,16 +122,16 @@ void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n)
 }
 
 /* Finds the numbers of ranks, nearest to the config's, for which `total` is a multiple of the
- * data-parallel size, and writes them as "2 or 4 ranks". Returns false if they are more than a run
- * can have. */
+ * data-parallel size, and writes them as "2 or 4 ranks". Returns false if they are more than can be
+ * suggested. */
 static bool near_ranks(const Config *c, int64_t total, char *out, size_t n)
 {
-    int64_t low, high;
+    int64_t low, high, most = load_most_ranks(ranks_with(c, c->parallel.data));
     nearest_divisors(total, c->parallel.data, &low, &high);
     low = ranks_with(c, low);
     high = ranks_with(c, high);
-    if (low > CONFIG_MAX_RANKS) return false;
-    if (high > CONFIG_MAX_RANKS) high = 0;
+    if (low > most) return false;
+    if (high > most) high = 0;
     one_or_two(low, high, out, n);
     if (n > strlen(out))
         snprintf(out + strlen(out), n - strlen(out), " rank%s", low + high == 1 ? "" : "s");
@@ -181,7 +181,7 @@ static void refuse_three(Load *load)
         load_nearest_divisors(share, rows, near, sizeof near);
         snprintf(remedy, sizeof remedy, ", or leave %s out with micro %s", accum_key, near);
     } else if (batch % (rows * times) == 0 && !load_given(load, data_key) &&
-               ranks_with(c, batch / (rows * times)) <= CONFIG_MAX_RANKS)
+               ranks_with(c, batch / (rows * times)) <= load_most_ranks(ranks_with(c, dp)))
         snprintf(remedy, sizeof remedy, ", or --ranks %lld",
                  (long long)ranks_with(c, batch / (rows * times)));
     WRONG(load, train_key, "%lld is not micro %lld x accum %lld x dp %lld = %lld; write %s %lld%s",

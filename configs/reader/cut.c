@@ -21,35 +21,44 @@ static int64_t less(int64_t a, int64_t b)
 
 /* ---- checking sizes -------------------------------------------------------------------------- */
 
-/* Returns the first size of the model that `tp` tensor-parallel ranks cannot share evenly, as
- * "num_attention_heads 12"; NULL if there is none. Sizes that were already refused are not
- * checked. */
-static const char *uncut(const Load *load, int64_t tp, char *out, size_t n)
+/* The first size of the model that a number of tensor-parallel ranks cannot share evenly. */
+typedef enum { ALL_CUT, HEADS_UNCUT, GROUPS_UNCUT, WIDTH_UNCUT } Uncut;
+
+/* Sizes that were already refused are not checked. The numbers are compared first, because searches
+ * call this for each size that a grid may have. */
+static Uncut uncut(const Load *load, int64_t tp)
 {
     static const char heads[] = "model.num_attention_heads", groups[] = "model.num_key_value_heads",
                       width[] = "model.intermediate_size";
     const Config *c = load->config;
     int64_t kv = c->model.num_key_value_heads;
-    if (!load_wrong(load, heads) && c->model.num_attention_heads % tp != 0)
+    if (c->model.num_attention_heads % tp != 0 && !load_wrong(load, heads)) return HEADS_UNCUT;
+    if (kv % tp != 0 && tp % kv != 0 && !UNUSABLE(load, heads, groups)) return GROUPS_UNCUT;
+    if (c->model.intermediate_size % tp != 0 && !UNUSABLE(load, "model.hidden_size", width))
+        return WIDTH_UNCUT;
+    return ALL_CUT;
+}
+
+/* Writes the size with its value, as "num_attention_heads 12". */
+static void print_uncut(const Load *load, Uncut size, char *out, size_t n)
+{
+    const Config *c = load->config;
+    if (size == HEADS_UNCUT)
         snprintf(out, n, "num_attention_heads %lld", (long long)c->model.num_attention_heads);
-    else if (!UNUSABLE(load, heads, groups) && kv % tp != 0 && tp % kv != 0)
-        snprintf(out, n, "num_key_value_heads %lld", (long long)kv);
-    else if (!UNUSABLE(load, "model.hidden_size", width) && c->model.intermediate_size % tp != 0)
-        snprintf(out, n, "intermediate_size %lld", (long long)c->model.intermediate_size);
+    else if (size == GROUPS_UNCUT)
+        snprintf(out, n, "num_key_value_heads %lld", (long long)c->model.num_key_value_heads);
     else
-        return NULL;
-    return out;
+        snprintf(out, n, "intermediate_size %lld", (long long)c->model.intermediate_size);
 }
 
 static bool shares_model(const Load *load, int64_t tp)
 {
-    char what[64];
-    return uncut(load, tp, what, sizeof what) == NULL;
+    return uncut(load, tp) == ALL_CUT;
 }
 
 bool cut_has_blocks(const Load *load, int64_t stages, int64_t chunks)
 {
-    return load_wrong(load, layers_key) || stages * chunks <= load->config->model.num_layers;
+    return stages * chunks <= load->config->model.num_layers || load_wrong(load, layers_key);
 }
 
 /* Returns whether parallel.tensor is impossible for this model on any number of ranks. */
@@ -109,14 +118,14 @@ static bool stages_fit(const Load *load, int64_t stages)
 static bool nearest(const Load *load, bool (*fits)(const Load *load, int64_t x), int64_t x,
                     char *out, size_t n)
 {
-    enum { FAR = 4096 }; /* no grid is this large */
+    enum { FAR = CONFIG_MAX_RANKS }; /* no axis of a grid is longer */
     /* Above, search only up to twice the value: 64 would be no useful suggestion instead of 7. */
     int64_t low = x <= FAR ? x - 1 : FAR, high = x + 1;
     while (low > 0 && !fits(load, low))
         low--;
-    while (high < 2 * x && high < FAR && !fits(load, high))
+    while (high < 2 * x && high <= FAR && !fits(load, high))
         high++;
-    bool above = high < 2 * x && high < FAR;
+    bool above = high < 2 * x && high <= FAR;
     if (low > 0 && above)
         snprintf(out, n, "%lld or %lld", (long long)low, (long long)high);
     else if (low > 0 || above)
@@ -151,12 +160,14 @@ static void largest_sizes(const Load *load, int64_t *tp, int64_t *stages, int64_
             most_stages = less(c->parallel.pipeline, CONFIG_MAX_RANKS);
     *chunks = asks_for_one_run(load) ? 1 : c->parallel.pipeline_chunks;
     /* The tensor size is reduced first, then the number of stages. pipeline_chunks is set to 1 only
-     * if no sizes fit it. */
+     * if no sizes fit it. Numbers of stages that fit no tensor size are passed over at once: a grid
+     * may have thousands of each. */
     for (;; *chunks = 1) {
         for (*stages = most_stages; *stages > (*chunks > 1); (*stages)--) {
-            if (!cut_has_blocks(load, *stages, *chunks)) continue;
+            if (!cut_has_blocks(load, *stages, *chunks) || !makes_world(load, *stages, false))
+                continue;
             for (*tp = most_tp; *tp > 0; (*tp)--)
-                if (shares_model(load, *tp) && makes_world(load, *tp * *stages, false)) return;
+                if (makes_world(load, *tp * *stages, false) && shares_model(load, *tp)) return;
         }
         if (*chunks == 1) break;
     }
@@ -192,14 +203,16 @@ bool check_tensor(Load *load)
 {
     int64_t tp = load->config->parallel.tensor;
     char what[64], near[160];
-    if (load_wrong(load, tensor_key) || uncut(load, tp, what, sizeof what) == NULL) return true;
-    bool kv = strncmp(what, "num_key", 7) == 0;
+    if (load_wrong(load, tensor_key) || shares_model(load, tp)) return true;
+    Uncut size = uncut(load, tp);
+    print_uncut(load, size, what, sizeof what);
     /* If the number of stages is refused as well, changing only the tensor size would just lead to
      * the next error. */
     if (stages_impossible(load) || !nearest(load, tensor_fits, tp, near, sizeof near))
         all_sizes(load, near, sizeof near);
     WRONG(load, tensor_key, "%lld %s %s; write %s", (long long)tp,
-          kv ? "neither divides nor is a multiple of" : "does not divide", what, near);
+          size == GROUPS_UNCUT ? "neither divides nor is a multiple of" : "does not divide", what,
+          near);
     return false;
 }
 
@@ -208,14 +221,14 @@ static void refuse_chunks(Load *load)
 {
     const Config *c = load->config;
     char other[64] = "";
-    int64_t stages = 2;
-    while (stages <= CONFIG_MAX_RANKS && !stages_fit(load, stages))
+    int64_t stages = 2, most = load_most_ranks(load->context.world);
+    while (stages <= most && !stages_fit(load, stages))
         stages++;
     /* Suggest more stages only if pipeline_chunks is the only mistake: sizes that are refused
      * elsewhere get their own suggestions. */
     bool alone = !tensor_impossible(load) && makes_world(load, c->parallel.tensor, true) &&
                  !asks_for_one_run(load);
-    if (stages <= CONFIG_MAX_RANKS && alone)
+    if (stages <= most && alone)
         snprintf(other, sizeof other, ", or pipeline %lld%s", (long long)stages,
                  knows_world(load) ? "" : " or more");
     WRONG(load, chunks_key,
@@ -266,17 +279,16 @@ static void say_cut_remedy(Load *load, bool tensor, char *out, size_t n)
 {
     const Config *c = load->config;
     int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline, cut = tp * stages,
-            world = less(load->context.world, CONFIG_MAX_RANKS), unit = cut;
+            most = load_most_ranks(load->context.world), world = less(load->context.world, most),
+            unit = cut;
     char ranks[64] = "", near[160];
     bool data = load_given(load, data_key); /* if it is given, only one number of ranks is right */
     if (data) unit = grid_ranks(config_grid(c, 0));
-    int64_t low = data ? unit : world / unit * unit,
-            high = data ? CONFIG_MAX_RANKS + 1 : low + unit;
-    /* A run cannot have more ranks than this, so do not suggest more. */
-    if (low > CONFIG_MAX_RANKS) low = 0;
-    if (low > 0 && high <= CONFIG_MAX_RANKS)
+    int64_t low = data ? unit : world / unit * unit, high = data ? most + 1 : low + unit;
+    if (low > most) low = 0;
+    if (low > 0 && high <= most)
         snprintf(ranks, sizeof ranks, "--ranks %lld or %lld", (long long)low, (long long)high);
-    else if (low > 0 || high <= CONFIG_MAX_RANKS)
+    else if (low > 0 || high <= most)
         snprintf(ranks, sizeof ranks, "--ranks %lld", (long long)(low > 0 ? low : high));
     /* the split has exactly this many layer ranges */
     bool split = !tensor && c->parallel.pipeline_split.count > 0;

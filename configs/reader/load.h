@@ -113,6 +113,12 @@ void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace k
                   ConfigPlace value_at);
 /* world.c: determines the number of ranks and parallel.data. */
 void derive_world(Load *load);
+/* Returns the most ranks that may be suggested instead of `ranks` (0: not known): those that a
+ * launcher can start if it has started these, or could, and otherwise those that --ranks can. */
+static inline int64_t load_most_ranks(int64_t ranks)
+{
+    return ranks > CONFIG_OWN_RANKS ? CONFIG_MAX_RANKS : CONFIG_OWN_RANKS;
+}
 /* batch.c: derives missing batch keys, and reports batch keys that contradict each other. */
 void derive_batch(Load *load);
 void check_batch(Load *load);

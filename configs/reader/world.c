@@ -28,8 +28,7 @@ static void refuse_data(Load *load, int64_t ranks)
     const Config *c = load->config;
     int64_t world = load->context.world;
     char instead[64] = "";
-    /* Suggest --ranks only if a run can have that many ranks. */
-    if (ranks <= CONFIG_MAX_RANKS)
+    if (ranks <= load_most_ranks(world))
         snprintf(instead, sizeof instead, "--ranks %lld, or ", (long long)ranks);
     if (load->context.alone)
         load_error(load, load_place(load, data_key), data_key,

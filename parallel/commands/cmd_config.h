@@ -47,7 +47,7 @@ extern const char cmd_config_notes[];
          .kind = ARG_INTEGER,                                                                      \
          .at = offsetof(ConfigArguments, world),                                                   \
          .least = 1,                                                                               \
-         .most = LAUNCH_MAX_RANKS},                                                                \
+         .most = CONFIG_MAX_RANKS},                                                                \
     {                                                                                              \
         .name = "--verbose", .help = "print routine notices, too", .kind = ARG_FLAG,               \
         .at = offsetof(ConfigArguments, verbose)                                                   \

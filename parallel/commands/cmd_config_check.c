@@ -18,17 +18,15 @@
 static const char *looked_at(const Config *config, int64_t asked, char *out, size_t n)
 {
     long long world = config->world, least = config_ranks_needed(config);
-    if (world > LAUNCH_MAX_RANKS)
-        snprintf(out, n,
-                 "on %lld ranks, as its batch or parallel.data says; a run has no more than %d yet",
-                 world, LAUNCH_MAX_RANKS);
+    const char *says = asked == 0 && world > 0 ? ", as its batch or parallel.data says" : "";
+    if (least > CONFIG_MAX_RANKS)
+        snprintf(out, n, "on %lld ranks%s; a run has no more than %d", least, says,
+                 CONFIG_MAX_RANKS);
     else if (least > LAUNCH_MAX_RANKS)
-        snprintf(out, n, "on %lld ranks; a run has no more than %d yet", least, LAUNCH_MAX_RANKS);
-    else if (asked > 0)
-        snprintf(out, n, "on %lld rank%s", world, world == 1 ? "" : "s");
+        snprintf(out, n, "on %lld ranks%s; more than %d need a launcher, such as srun", least, says,
+                 LAUNCH_MAX_RANKS);
     else if (world > 0)
-        snprintf(out, n, "on %lld rank%s, as its batch or parallel.data says", world,
-                 world == 1 ? "" : "s");
+        snprintf(out, n, "on %lld rank%s%s", world, world == 1 ? "" : "s", says);
     else if (least > 1)
         snprintf(out, n, "on %lld ranks; --world N looks whether its batch fits N of them", least);
     else
@@ -97,8 +95,8 @@ static void print_command(const char *path, const char *options, const Config *c
     free(file);
 }
 
-/* Explains how a file that has errors, or that is for more ranks than a run can have, can be read
- * on `world` ranks (0: not given), if its errors say enough. */
+/* Explains how a file that has errors, or that is for more ranks than one command can start, can be
+ * read on `world` ranks (0: not given), if its errors say enough. */
 static void explain_refused(const char *path, const ConfigArguments *a, int64_t world)
 {
     const ConfigContext context = session_context(world);
@@ -134,7 +132,7 @@ static void explain_missing(const char *path, const ConfigArguments *a, const Co
 /* Checks the data of a valid config and reports them. Returns the exit code. */
 static int check_data(const Config *config, const char *path, const ConfigArguments *a)
 {
-    char err[2048], ranks[100];
+    char err[2048], ranks[160];
     ExitCode trouble = EXIT_MISSING;
     if (data_check(config, err, sizeof err, &trouble)) {
         printf("%s: good %s%s\n", path, looked_at(config, a->world, ranks, sizeof ranks),

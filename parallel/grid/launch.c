@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+_Static_assert((int)LAUNCH_MAX_RANKS <= (int)LOCAL_MAX_RANKS, "all may be threads");
+
 typedef struct {
     LocalWorld *world;
     GridPlace size;

@@ -7,9 +7,9 @@
 #include "parallel/comm/comm.h"
 #include "parallel/grid/grid.h"
 
-/* More ranks than this are refused, because each has its own device, loader and threads. */
-enum { LAUNCH_MAX_RANKS = CONFIG_MAX_RANKS };
-_Static_assert((int)LAUNCH_MAX_RANKS <= (int)COMM_MAX_RANKS, "a world has room for them");
+/* The most ranks that launch_ranks starts, because all are on this machine, each with its own
+ * device, loader and threads. A launcher may start up to CONFIG_MAX_RANKS. */
+enum { LAUNCH_MAX_RANKS = CONFIG_OWN_RANKS };
 
 /* Largest LaunchOptions.result_bytes. */
 enum { LAUNCH_RESULT_BYTES = 60000 };

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tasks of a job and numbers of machines are read up to here; ranks up to LAUNCH_MAX_RANKS. */
+/* Tasks of a job and numbers of machines are read up to here; ranks up to CONFIG_MAX_RANKS. */
 enum { MOST_TASKS = 10000000 };
 
 static const char *process_variable(const void *context, const char *name)
@@ -228,9 +228,9 @@ static bool read_launcher(const Reader *r, StartedBy *s)
         !read_number(r, l->size, &s->size) || !read_number(r, l->rank, &s->rank))
         return false;
     if (s->size == 0) return error_set(r->err, r->n, "%s=0: a run has at least one rank", l->size);
-    if (s->size > LAUNCH_MAX_RANKS)
-        return error_set(r->err, r->n, "%s=%d: a run has no more than %d ranks yet", l->size,
-                         s->size, LAUNCH_MAX_RANKS);
+    if (s->size > CONFIG_MAX_RANKS)
+        return error_set(r->err, r->n, "%s=%d: a run has no more than %d ranks", l->size, s->size,
+                         CONFIG_MAX_RANKS);
     return check_below(r, l->rank, s->rank, l->size, s->size) && read_local(r, s);
 }
 

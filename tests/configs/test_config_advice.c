@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -33,9 +34,9 @@ static const Config *ask(const Asked *asked, ConfigReport *report)
                  schedule_name[asked->schedule]);
     char *text = text_format(
         "{\"data\": {\"text\": \"x\"}, \"train_micro_batch_size_per_gpu\": 4, \"model\": "
-        "{\"num_layers\": %lld, \"hidden_size\": 48, \"num_attention_heads\": %lld}, "
+        "{\"num_layers\": %lld, \"hidden_size\": %lld, \"num_attention_heads\": %lld}, "
         "\"parallel\": {%s}}",
-        asked->layers, asked->heads, sizes);
+        asked->layers, asked->heads > 48 ? asked->heads : 48, asked->heads, sizes);
     const ConfigContext context = {.world = asked->world};
     const Config *c = config_parse(&context, "c.json", text, strlen(text), 0, NULL, report);
     free(text);
@@ -126,6 +127,8 @@ static int follow_all(const Asked *asked)
     ConfigReport report, after;
     const Config *c = ask(asked, &report);
     int followed = 0;
+    /* Whoever has used --ranks cannot start more than it takes. */
+    long long most = asked->world > CONFIG_OWN_RANKS ? CONFIG_MAX_RANKS : CONFIG_OWN_RANKS;
     for (int e = 0; e < report.n_errors; e++) {
         for (int n = 0;; n++, followed++) {
             Asked mended = *asked;
@@ -133,7 +136,7 @@ static int follow_all(const Asked *asked)
                 if (other != e) follow(report.error[other], 0, &mended);
             if (!follow(report.error[e], n, &mended)) break;
             const Config *good_now = ask(&mended, &after);
-            if (mended.world > CONFIG_MAX_RANKS || good_now == NULL)
+            if (mended.world > most || good_now == NULL)
                 fail_msg("%lld heads, %lld layers, %lld ranks: %s\nis followed on %lld by: %s",
                          asked->heads, asked->layers, asked->world, report.error[e], mended.world,
                          good_now ? "accepted" : after.error[0]);
@@ -175,6 +178,45 @@ static void a_refused_grid_is_accepted_once_its_advice_is_followed(void **state)
     assert_true(followed > all / 4);
 }
 
+/* Searches for sizes and numbers of ranks try thousands of them, but not each together with each
+ * other. The slowest one takes a few hundredths of a second. */
+static void advice_for_large_worlds_is_right_and_quick(void **state)
+{
+    (void)state;
+    static const Asked cases[] = {
+        {12, 12, 65, {5, 5}, 0},
+        {96, 126, 65536, {7, 3}, 0},
+        {96, 126, 65536, {64, 12}, 0},
+        {128, 126, 65521, {8, 9}, 0}, /* a prime number of ranks */
+        {128, 126, 65536, {65536, 126}, 0},
+        {65536, 3000, 65536, {65535, 3001}, 0},
+        {65536, 3000, 65535, {65536, 2999}, 0},
+        {65536, 3000, 60000, {32768, 3}, 0},
+        {99991, 2999, 65536, {99990, 2998}, 0}, /* prime numbers of heads and blocks */
+        {12, 8, 65536, {65536, 65536, 3}, 0},
+        {12, 8, 0, {1000000, 1000000, 3}, 0},
+        {12, 8, 0, {4099, 65537}, 0},
+        {65536, 3000, 0, {999983, 999983}, 0},
+        {128, 126, 65536, {8, 9, 1, 911}, 0},
+        {128, 126, 65536, {8, 1, 1, 8191}, 0},
+        {128, 126, 64, {8, 1, 1, 8191}, 0},
+        {65536, 3000, 65536, {1, 1, 2999}, 0},
+        {65536, 3000, 65521, {1, 1, 2, 65521}, 0},
+    };
+    int followed = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ConfigReport report;
+        clock_t begun = clock();
+        const Config *c = ask(&cases[i], &report);
+        double seconds = (double)(clock() - begun) / CLOCKS_PER_SEC;
+        if (c != NULL) fail_msg("case %zu is accepted", i);
+        if (seconds > 1) fail_msg("case %zu takes %.1f s: %s", i, seconds, report.error[0]);
+        config_report_free(&report);
+        followed += follow_all(&cases[i]);
+    }
+    assert_true(followed > 18);
+}
+
 /* Sizes that are impossible for the model on any number of ranks are reported by the model's sizes.
  * Both errors suggest a pair of sizes that also fits the number of ranks. */
 static void two_impossible_sizes_get_advice_that_changes_both(void **state)
@@ -196,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_impossible_sizes_get_advice_that_changes_both),
         cmocka_unit_test(a_refused_grid_is_accepted_once_its_advice_is_followed),
+        cmocka_unit_test(advice_for_large_worlds_is_right_and_quick),
     };
     return cmocka_run_group_tests_name("config advice", tests, NULL, NULL);
 }

@@ -29,7 +29,7 @@ int fuzz_started_by(const uint8_t *data, size_t size)
         if (lines[i] == '\n') lines[i] = '\0';
     Environment environment = {.get = look_up, .context = lines};
     if (started_by_read(&s, &environment, err, sizeof err)) {
-        CHECK(s.size >= 1 && s.size <= LAUNCH_MAX_RANKS && s.rank >= 0 && s.rank < s.size,
+        CHECK(s.size >= 1 && s.size <= CONFIG_MAX_RANKS && s.rank >= 0 && s.rank < s.size,
               "rank %d of %d", s.rank, s.size);
         CHECK(s.local_rank >= -1 && s.local_rank < s.size && s.local_size >= 0 &&
                   s.local_size <= s.size && (s.local_size == 0 || s.local_rank < s.local_size),

@@ -61,11 +61,15 @@ for words in "bench parallel" "bench comm"; do
     # shellcheck disable=SC2086 # words
     bad "$words accepts --world for --ranks" 64 '[-]-ranks 65: give a whole number from 2 to 64' $words --world 65
 done
-bad "config check refuses too many ranks" 64 '[-]-world 65: give a whole number from 1 to 64' config check "$TINY" --world 65
+bad "config check refuses too many ranks" 64 '[-]-world 65537: give a whole number from 1 to 65536' config check "$TINY" --world 65537
 bad "a number of ranks in words is refused" 64 '[-]-ranks two' "$TINY" --ranks two
 for words in "--world 4: on 4 ranks" ": on one rank; --world N looks whether its batch fits N of them" \
     "--set parallel.data=2: on 2 ranks, as its batch or parallel.data says" \
-    "--set parallel.data=65 --set train_batch_size=130: on 65 ranks, as its batch or parallel.data says; a run has no more than 64 yet"; do
+    "--world 64 --set train_batch_size=128: on 64 ranks" \
+    "--world 65 --set train_batch_size=130: on 65 ranks; more than 64 need a launcher, such as srun" \
+    "--world 65536 --set train_batch_size=131072: on 65536 ranks; more than 64 need a launcher, such as srun" \
+    "--set parallel.data=65 --set train_batch_size=130: on 65 ranks, as its batch or parallel.data says; more than 64 need a launcher, such as srun" \
+    "--set parallel.data=65537 --set train_batch_size=131074: on 65537 ranks, as its batch or parallel.data says; a run has no more than 65536"; do
     read -ra options <<<"${words%%:*}"
     expect_code "bad_config: config check accepts a good config with ${words%%:*}" 0 "$TRAIN" config check "$TINY" \
         "${batch[@]}" "${options[@]}"

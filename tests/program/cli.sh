@@ -278,7 +278,12 @@ for grid in '"tensor_parallel": {"autotp_size": 2}' '"pipeline": {"stages": 2}';
 done
 "$TRAIN" config check "$TINY" --set parallel.tensor=64 --set parallel.pipeline=64 --set model.num_layers=64 \
     --set model.num_attention_heads=64 --set model.hidden_size=128 --set train_batch_size=null >output 2>&1
-check "cli: config check says that a run has no more than 64 ranks" grep -q 'no more than 64 yet' output
+check "cli: config check says that a grid of 4096 ranks needs a launcher" \
+    grep -q 'on 4096 ranks; more than 64 need a launcher' output
+"$TRAIN" config check "$TINY" --set parallel.tensor=512 --set parallel.pipeline=256 --set model.num_layers=256 \
+    --set model.num_attention_heads=512 --set model.hidden_size=1024 --set train_batch_size=null >output 2>&1
+check "cli: config check says that a run has no more than 65536 ranks" \
+    grep -q 'on 131072 ranks; a run has no more than 65536' output
 cp "$here/../golden/config_monitors.json" .
 expect_code "cli: config check refuses a file with a key of GPT-NeoX" 78 "$TRAIN" config check config_monitors.json
 if diff "$here/../golden/config_monitors.txt" output; then ok "cli: the screen of config check is the golden one"

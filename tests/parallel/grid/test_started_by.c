@@ -282,7 +282,7 @@ static const struct {
     {"PMI_SIZE=+4 PMI_RANK=0", "PMI_SIZE=+4 is not a whole number"},
     {"PMI_SIZE=4 PMI_RANK=99999999999999999999", "PMI_RANK=99999999999999999999 is not a whole"},
     {"PMI_SIZE=4294967297 PMI_RANK=0", "PMI_SIZE=4294967297 is not a whole number"},
-    {"PMI_SIZE=65 PMI_RANK=0", "PMI_SIZE=65: a run has no more than 64 ranks yet"},
+    {"PMI_SIZE=65537 PMI_RANK=0", "PMI_SIZE=65537: a run has no more than 65536 ranks"},
     {"PMI_SIZE=4 PMI_RANK=1 MPI_LOCALRANKID=one", "MPI_LOCALRANKID=one is not a whole number"},
     {"SLURM_STEP_ID=0 SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS is not set, but SLURM_STEP_ID=0, "
                                        "SLURM_PROCID=1 says that SLURM has started"},
