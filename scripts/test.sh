@@ -46,6 +46,7 @@ rows() {
     # in forward order; in reverse order without cuBLASLt, or with streams as far behind the host as possible; and under ASan.
     row emu "$device TEST_EVERY=3" tests/kernels/test_ops
     row emu "$device TEST_EVERY=4" tests/cuda/test_nccl_grids
+    row emu "$device TEST_EVERY=2" tests/emu/device/test_emu_step
     row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_tensor_gradients
     row emu "$device $sample" tests/model/test_golden
     row emu "$device TEST_EVERY=11" tests/model/test_recompute
@@ -65,11 +66,11 @@ rows() {
     row emu "$device TEST_EVERY=300 TEST_EACH=dtype" tests/equivalence/test_grid_equal
     row emu "$deferred TEST_EVERY=300 TEST_LATER=150 TEST_EACH=schedule" tests/equivalence/test_grid_equal
     row emu "$device $sample" tests/parallel/trainer/test_device
-    row emu "$device" tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' tests/emu tests/program/device.sh tests/program/nccl.sh \
+    row emu "$device" tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' tests/emu '!tests/emu/device/test_emu_step' tests/program/device.sh tests/program/nccl.sh \
         tests/program/nccl_hosts.sh tests/program/nccl_processes.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # Tests that use threads or signals, which ThreadSanitizer can check.
     row tsan "$sample STEPS=16" tests/program/signals.sh
-    row tsan "$sample STEPS=12" tests/program/ranks.sh
+    row tsan "$sample STEPS=9" tests/program/ranks.sh
     row tsan "$sample STEPS=5" tests/program/grids.sh
     row tsan "$sample" tests/parallel/trainer/test_trainer tests/parallel/report/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
