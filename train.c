@@ -55,9 +55,9 @@ static int train(int argc, char **argv)
     return run_on_ranks(&run, train_rank);
 }
 
-static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,  &cmd_generate,
-                                             &cmd_eval,   &cmd_ckpt,  &cmd_report,
-                                             &cmd_verify, &cmd_bench, &cmd_doctor};
+static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,   &cmd_generate, &cmd_eval,
+                                             &cmd_ckpt,   &cmd_report, &cmd_verify,   &cmd_bench,
+                                             &cmd_slurm,  &cmd_doctor};
 enum { N_COMMANDS = ARG_ROWS(commands) };
 
 static void print_help(void)

@@ -22,7 +22,7 @@ tool() {
 }
 
 mapfile -t sources < <(find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print | sed 's|^\./||' | sort)
-mapfile -t scripts < <(find scripts tests/program .ci -name '*.sh' -o -path .ci/run | sort)
+mapfile -t scripts < <(find scripts tests/program tests/launch .ci -name '*.sh' -o -path .ci/run | sort)
 mapfile -t tidied < <(printf '%s\n' "${sources[@]}" | grep '\.c$')
 [ $# -gt 0 ] && tidied=("$@")
 

@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-const Config *cmd_config_read(const char *path, ArgList set, int64_t world, ConfigReport *report,
-                              int *code)
+const Config *cmd_config_read(const char *path, ArgList set, const ConfigContext *context,
+                              ConfigReport *report, int *code)
 {
     char *stored = fs_is_folder(path) ? text_format("%s/config.json", path) : NULL;
     struct stat info;
@@ -27,10 +27,9 @@ const Config *cmd_config_read(const char *path, ArgList set, int64_t world, Conf
         free(stored);
         return NULL;
     }
-    ConfigContext context = session_context(world);
-    context.stored = stored != NULL;
-    const Config *config =
-        config_load(stored ? stored : path, set.count, set.item, &context, report);
+    ConfigContext own = *context;
+    own.stored = stored != NULL;
+    const Config *config = config_load(stored ? stored : path, set.count, set.item, &own, report);
     if (config == NULL) *code = config_report_code(report);
     free(stored);
     return config;
@@ -47,7 +46,8 @@ void cmd_config_report(const ConfigReport *report, bool verbose)
 const Config *cmd_config_load(const char *path, ArgList set, int64_t world, bool verbose, int *code)
 {
     ConfigReport report;
-    const Config *config = cmd_config_read(path, set, world, &report, code);
+    ConfigContext context = session_context(world);
+    const Config *config = cmd_config_read(path, set, &context, &report, code);
     cmd_config_report(&report, verbose);
     config_report_free(&report);
     return config;

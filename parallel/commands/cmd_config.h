@@ -20,13 +20,13 @@ typedef struct {
 } ConfigArguments;
 
 /* Loads a config file, or the stored config of a run folder, with the --set values in `set`, for
- * `world` ranks (0: not known; a stored config is read for the ranks of its run). Returns NULL and
- * sets *code if it has errors. The caller frees the report. */
-const Config *cmd_config_read(const char *path, ArgList set, int64_t world, ConfigReport *report,
-                              int *code);
+ * the ranks and devices of `context` (world 0: not known; a stored config is read for the ranks of
+ * its run). Returns NULL and sets *code if it has errors. The caller frees the report. */
+const Config *cmd_config_read(const char *path, ArgList set, const ConfigContext *context,
+                              ConfigReport *report, int *code);
 /* Prints the errors and notices, and how many errors there are. */
 void cmd_config_report(const ConfigReport *report, bool verbose);
-/* Does both. */
+/* Does both, for `world` ranks on the devices of this machine. */
 const Config *cmd_config_load(const char *path, ArgList set, int64_t world, bool verbose,
                               int *code);
 

@@ -149,7 +149,8 @@ static int check_one(const char *path, const ConfigArguments *a)
 {
     ConfigReport report;
     int code;
-    const Config *config = cmd_config_read(path, a->set, a->world, &report, &code);
+    ConfigContext context = session_context(a->world);
+    const Config *config = cmd_config_read(path, a->set, &context, &report, &code);
     bool foreign = config != NULL && config->foreign;
     bool wide = config != NULL && config_ranks_needed(config) > LAUNCH_MAX_RANKS;
     if (foreign && !wide) print_taken(config);

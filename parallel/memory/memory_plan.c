@@ -6,6 +6,7 @@
 #include "model/core/log.h"
 #include "model/core/machine.h"
 #include "parallel/comm/nccl/nccl.h"
+#include "parallel/memory/saved_bytes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,26 +27,6 @@ static size_t host_bytes(const StepPlan *step, int64_t rows)
 {
     return plus(feed_host_bytes(rows), TRAINER_HISTORY * sizeof(TrainerRecord) +
                                            CHECKPOINT_STAGING_BYTES + step_plan_bytes(step));
-}
-
-/* Returns the bytes of the tensors in a checkpoint, which are those of all ranks, whole and without
- * padding. */
-static size_t saved_bytes(const Config *config, const ParamTable *table)
-{
-    size_t bytes = 0;
-    for (int p = 0; p < table->n_params; p++) {
-        const Param *row = &table->param[p];
-        /* Each parameter is counted once in its full size, because files hold it once, however many
-         * ranks have copies or shards. The product is checked for overflow, because a config may
-         * ask for absurd sizes. */
-        size_t each = dtype_size(row->dtype), own;
-        for (int slot = 0; slot < SLOT_MAX; slot++)
-            if (optimizer_has_slot(config, row->dtype, slot))
-                each += dtype_size(dtype_compute(row->dtype));
-        bool fits = !__builtin_mul_overflow((size_t)param_count(row), each, &own);
-        bytes = plus(bytes, fits ? own : SIZE_MAX);
-    }
-    return bytes;
 }
 
 MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
@@ -85,7 +66,7 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         plan.total = plus(plan.total, parts[i]);
     plan.host = plus(host_bytes(&s->step, B * T), zero.host);
-    size_t saved = saved_bytes(config, &s->table);
+    size_t saved = saved_bytes_of(config, &s->table);
     plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
     plan.ranks = plan.of = 1;
     return plan;

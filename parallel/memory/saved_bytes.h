@@ -1,0 +1,17 @@
+/* saved_bytes.h -- the size of a run's checkpoints. */
+#ifndef PARALLEL_MEMORY_SAVED_BYTES_H
+#define PARALLEL_MEMORY_SAVED_BYTES_H
+
+#include "configs/config.h"
+#include "model/param/param.h"
+
+#include <stddef.h>
+
+/* Returns the bytes of the tensors in a checkpoint, which are those of all ranks, whole and without
+ * padding; SIZE_MAX if they do not fit into 64 bits. `table` may be any rank's: each has the rows
+ * of all parameters. */
+size_t saved_bytes_of(const Config *config, const ParamTable *table);
+/* Returns the same for a config alone. config->model.vocab_size must be set. */
+size_t saved_bytes(const Config *config);
+
+#endif
