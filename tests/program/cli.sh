@@ -101,7 +101,7 @@ for command in "${every[@]}"; do
     help "$command prints help if --help follows a word" "${words[@]}" x.json --help
     help "$command prints help if -h follows an unknown option" "${words[@]}" --nope -h
     said "$command: a misspelt --help is answered with a suggestion" 'did you mean "--help"?' "${words[@]}" --hlep
-    said "$command: an unknown option is refused" "has no such option; see ./train" "${words[@]}" --nope --
+    said "$command: an unknown option is refused" "has no such option; see ./train" "${words[@]}" --unheard --
     check "cli: $command: words after -- are not read as options" \
         test -z "$("$TRAIN" "${words[@]}" -- --nope --nope 2>&1 </dev/null | grep -- 'no such option')"
 done
