@@ -1,6 +1,11 @@
 /* blame.c -- breadth-first search through the waits of all ranks for the rank that causes them. */
 #include "parallel/comm/blame.h"
 
+#include "model/core/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
 /* A call in which a rank waits. */
 typedef struct {
     const BlameTransport *transport;
@@ -16,15 +21,48 @@ typedef struct {
     bool device; /* the rank's device is waited for, not its host */
 } Link;
 
-/* A rank has two links at most, one for its host and one for its device. */
-enum { LINKS = 2 * COMM_MAX_RANKS };
-
-typedef struct {
+/* The state of a search. A rank has two links at most, one for its host and one for its device. */
+struct BlameRoom {
+    int ranks;
     const BlameWaits *waits;
-    Link link[LINKS];
+    Link *link; /* [2 x ranks] */
     int n;
-    bool seen[2][COMM_MAX_RANKS];
-} Walk;
+    bool *seen[2];  /* [ranks] hosts, devices */
+    int *own, *who; /* [ranks] of the wait where the search begins, and of the one it looks at */
+    int *reached;   /* [ranks] */
+};
+typedef BlameRoom Walk;
+
+BlameRoom *blame_room_create(int ranks)
+{
+    CHECK(ranks >= 1 && ranks <= COMM_MAX_RANKS, "%d ranks", ranks);
+    BlameRoom *room = must_calloc(1, sizeof *room);
+    room->ranks = ranks;
+    room->link = must_calloc(2 * (size_t)ranks, sizeof *room->link);
+    room->seen[false] = must_calloc((size_t)ranks, sizeof *room->seen[0]);
+    room->seen[true] = must_calloc((size_t)ranks, sizeof *room->seen[0]);
+    room->own = must_calloc((size_t)ranks, sizeof *room->own);
+    room->who = must_calloc((size_t)ranks, sizeof *room->who);
+    room->reached = must_calloc((size_t)ranks, sizeof *room->reached);
+    return room;
+}
+
+void blame_room_destroy(BlameRoom *room)
+{
+    if (room == NULL) return;
+    free(room->link);
+    free(room->seen[false]);
+    free(room->seen[true]);
+    free(room->own);
+    free(room->who);
+    free(room->reached);
+    free(room);
+}
+
+int *blame_room_who(BlameRoom *room)
+{
+    return room->own;
+}
 
 static void add(Walk *w, Link link)
 {
@@ -41,12 +79,16 @@ static void add_wait(Walk *w, const BlameWait *wait, Call call)
         add(w, (Link){wait->who[i], wait->rank, call, wait->lack == BLAME_DEVICES});
 }
 
-static Walk start(const BlameWaits *waits, const BlameWait *wait)
+static Walk *start(const BlameWaits *waits, const BlameWait *wait)
 {
-    Walk w = {.waits = waits};
+    Walk *w = waits->room;
+    w->waits = waits;
+    w->n = 0;
+    memset(w->seen[false], 0, (size_t)w->ranks * sizeof *w->seen[0]);
+    memset(w->seen[true], 0, (size_t)w->ranks * sizeof *w->seen[0]);
     /* A host can wait in one call at a time, so reaching this rank again means a cycle. */
-    if (!wait->devices) w.seen[false][wait->rank] = true;
-    add_wait(&w, wait, (Call){0});
+    if (!wait->devices) w->seen[false][wait->rank] = true;
+    add_wait(w, wait, (Call){0});
     return w;
 }
 
@@ -65,7 +107,7 @@ static bool waits_in(Call *call, int rank, BlameWait *wait)
 static bool follow_in(Walk *w, int rank, bool devices, Call *call, bool *stands)
 {
     const BlameWaits *of = w->waits;
-    BlameWait wait = {.rank = rank, .devices = devices};
+    BlameWait wait = {.rank = rank, .devices = devices, .who = w->who};
     *call = devices ? (Call){of->devices.transport, of->devices.world, NULL, true}
                     : (Call){of->hosts.transport, of->hosts.world, NULL, false};
     *stands = false;
@@ -101,15 +143,15 @@ static void blame_link(const Link *link, Blame *blame)
 
 void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame)
 {
-    Walk w = start(waits, wait);
+    Walk *w = start(waits, wait);
     const Link *running = NULL;
     /* Breadth first: the list grows while the loop reads it. Each rank is added at most twice, so
      * the loop ends. The first rank that is not waiting is the nearest cause. */
-    for (int i = 0; i < w.n; i++) {
-        const Link *link = &w.link[i];
+    for (int i = 0; i < w->n; i++) {
+        const Link *link = &w->link[i];
         bool stands, by_host = link->call.group ? !link->call.devices : !wait->devices;
         Call call;
-        if (!follow(&w, link, &call, &stands)) {
+        if (!follow(w, link, &call, &stands)) {
             blame_link(link, blame);
             return;
         }
@@ -126,37 +168,40 @@ void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame)
     if (running) blame_link(running, blame);
 }
 
-int blame_reach(const BlameWaits *waits, const BlameWait *wait, int rank[COMM_MAX_RANKS])
+int blame_reach(const BlameWaits *waits, const BlameWait *wait, const int **rank)
 {
-    Walk w = start(waits, wait);
-    bool listed[COMM_MAX_RANKS] = {false};
+    Walk *w = start(waits, wait);
     int n = 0;
     /* The list grows while the loop reads it. */
-    for (int i = 0; i < w.n; i++) {
-        const Link *link = &w.link[i];
+    for (int i = 0; i < w->n; i++) {
         Call call;
         bool stands;
-        follow(&w, link, &call, &stands);
-        if (!listed[link->rank]) rank[n++] = link->rank;
-        listed[link->rank] = true;
+        follow(w, &w->link[i], &call, &stands);
     }
+    /* A rank may be there twice, with its host and with its device. */
+    memset(w->seen[false], 0, (size_t)w->ranks * sizeof *w->seen[0]);
+    for (int i = 0; i < w->n; i++) {
+        if (!w->seen[false][w->link[i].rank]) w->reached[n++] = w->link[i].rank;
+        w->seen[false][w->link[i].rank] = true;
+    }
+    *rank = w->reached;
     return n;
 }
 
 bool blame_only(const BlameWaits *waits, const BlameWait *wait, int rank)
 {
-    Walk w = start(waits, wait);
+    Walk *w = start(waits, wait);
     bool found = false;
     /* The list grows while the loop reads it. */
-    for (int i = 0; i < w.n; i++) {
-        const Link *link = &w.link[i];
+    for (int i = 0; i < w->n; i++) {
+        const Link *link = &w->link[i];
         Call call;
         bool stands;
         if (link->rank == rank && !link->device) {
-            if (follow_in(&w, rank, false, &call, &stands)) continue;
+            if (follow_in(w, rank, false, &call, &stands)) continue;
             if (wait->devices) return true;
             found = true; /* whatever its device does */
-        } else if (!follow(&w, link, &call, &stands)) {
+        } else if (!follow(w, link, &call, &stands)) {
             if (link->rank != rank) return false;
             found = true;
         } else if (stands) {

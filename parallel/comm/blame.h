@@ -28,8 +28,8 @@ typedef struct {
     bool devices; /* its device waits, or its host in a call of devices */
     BlameLack lack;
     /* World ranks that have not arrived, in the group's order; with BLAME_NOTHING, all ranks of the
-     * group. */
-    int who[COMM_MAX_RANKS], n;
+     * group. There is room for all ranks of the world. */
+    int *who, n;
     char call[BLAME_CALL_BYTES]; /* description, for example "group tp, call 7, all-reduce of 64
                                   * f32" */
 } BlameWait;
@@ -46,8 +46,17 @@ typedef struct {
     void (*describe)(void *world, const void *group, int rank, char *text, size_t n);
 } BlameTransport;
 
+/* The memory of searches, so that they allocate nothing. One search at a time may use it. */
+typedef struct BlameRoom BlameRoom;
+/* Creates it for so many ranks, at most COMM_MAX_RANKS. */
+BlameRoom *blame_room_create(int ranks);
+void blame_room_destroy(BlameRoom *room);
+/* Returns room for the `who` of the wait with which a search begins. */
+int *blame_room_who(BlameRoom *room);
+
 /* The waits of all ranks. A kind that is not known has no transport. */
 typedef struct {
+    BlameRoom *room;
     struct {
         const BlameTransport *transport;
         void *world;
@@ -73,8 +82,9 @@ typedef struct {
 /* Follows `wait` to its cause. wait->lack must not be BLAME_NOTHING. */
 void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame);
 /* Finds all ranks that keep this wait from ending: those in wait->who, and the ranks that they wait
- * for in turn, but not the host of wait->rank. Writes them to rank[] and returns their number. */
-int blame_reach(const BlameWaits *waits, const BlameWait *wait, int rank[COMM_MAX_RANKS]);
+ * for in turn, but not the host of wait->rank. Sets *rank to a list of them in waits->room, which
+ * the next search replaces, and returns their number. */
+int blame_reach(const BlameWaits *waits, const BlameWait *wait, const int **rank);
 /* Returns whether this rank alone keeps the wait from ending: every other rank that is waited for,
  * directly or through others, waits for it in turn. If wait->devices, it is enough that its host
  * has not arrived. wait->lack must not be BLAME_NOTHING. */

@@ -4,9 +4,6 @@
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 
-_Static_assert((int)COMM_MAX_RANKS <= (int)SUM_SOURCES,
-               "op_sum and op_maximum take all ranks' tensors");
-
 /* On the host. */
 #define COMBINE(type)                                                                              \
     do {                                                                                           \

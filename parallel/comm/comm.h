@@ -17,7 +17,7 @@
 typedef struct Comm Comm;
 
 /* Largest number of ranks in a world. */
-enum { COMM_MAX_RANKS = 64 };
+enum { COMM_MAX_RANKS = 65536 };
 
 /* The operations that move data. Calls are counted per rank, group, operation and dtype. An
  * all-gather and a reduce-scatter count the whole tensor. A message counts what is sent or

@@ -3,10 +3,17 @@
 
 #include <stdio.h>
 
+/* So many ranks are all listed. Of more, so many ranges and single ranks. */
+enum { ALL = 64, PIECES = 10 };
+
 const char *rank_list(const int *rank, int ranks, char *text, size_t n)
 {
     size_t used = (size_t)snprintf(text, n, ranks == 1 ? "rank" : "ranks");
-    for (int i = 0, last; i < ranks && used < n; i = last + 1) {
+    for (int i = 0, last, pieces = 0; i < ranks && used < n; i = last + 1) {
+        if (ranks > ALL && pieces++ == PIECES) {
+            snprintf(text + used, n - used, " and %d more", ranks - i);
+            break;
+        }
         /* Consecutive ranks: two are listed separately, three or more become a range. */
         for (last = i; last + 1 < ranks && rank[last + 1] == rank[last] + 1;)
             last++;

@@ -21,6 +21,14 @@ static struct {
     atomic_bool reported;
 } watched = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
+WatchedMembers watched_members(const int *rank, int n)
+{
+    WatchedMembers m = {.size = n};
+    m.runs = rank_runs(rank, n, m.run, WATCHED_RUNS);
+    CHECK(m.runs <= WATCHED_RUNS, "a watched group of %d ranks in %d runs", n, m.runs);
+    return m;
+}
+
 /* ---- this process's groups ------------------------------------------------------------------- */
 
 void watched_add(WatchedGroup *g)
@@ -89,7 +97,7 @@ static void copy(WatchedGroup *g, WatchedCall *call)
 {
     *call = (WatchedCall){.id = g->id,
                           .rank = g->rank,
-                          .size = g->size,
+                          .members = g->members,
                           .timeout = g->timeout,
                           .waited = g->waited,
                           .unseen = g->unseen};
@@ -97,8 +105,6 @@ static void copy(WatchedGroup *g, WatchedCall *call)
     call->finished = atomic_load(&g->finished);
     call->reached = atomic_load(&g->reached);
     call->begun = atomic_load(&g->begun);
-    for (int i = 0; i < g->size; i++)
-        call->member[i] = (uint8_t)g->member[i];
     memcpy(call->call, g->call, sizeof call->call);
 }
 
@@ -111,22 +117,58 @@ static int copy_all(WatchedCall *call, int room)
     return n;
 }
 
+/* A copy of what is known of the groups of a process whose threads are all ranks. */
+typedef struct {
+    WatchedCall *call;
+    int *link; /* of WatchedCalls */
+    WatchedCalls calls;
+    BlameWaits waits;
+} Copy;
+
+static int at_least_ranks(const WatchedMembers *m, int ranks)
+{
+    for (int i = 0; i < m->runs; i++) {
+        int first = m->run[i].first, last = rank_run_at(&m->run[i], m->run[i].count - 1);
+        ranks = (int)max_i64(ranks, 1 + max_i64(first, last));
+    }
+    return ranks;
+}
+
+/* Called with the mutex held. */
+static void copy_make(Copy *copy)
+{
+    int n = copy_all(NULL, 0), ranks = 1;
+    for (const WatchedGroup *g = watched.groups; g; g = g->next)
+        ranks = at_least_ranks(&g->members, ranks);
+    copy->call = must_calloc((size_t)n + 1, sizeof *copy->call);
+    copy->link = must_calloc((size_t)(ranks + n), sizeof *copy->link);
+    copy_all(copy->call, n);
+    copy->calls = watched_link(copy->call, n, ranks, copy->link, copy->link + ranks);
+    copy->waits =
+        (BlameWaits){.room = blame_room_create(ranks), .devices = {&watched_waits, &copy->calls}};
+}
+
+static void copy_free(Copy *copy)
+{
+    blame_room_destroy(copy->waits.room);
+    free(copy->link);
+    free(copy->call);
+}
+
 /* Makes the next `seconds` seconds not count for groups whose call is excused, if this process
  * enforces the deadlines. */
 static void excuse(double seconds)
 {
+    Copy copy;
+    int i = 0;
     if (!log_blocked() || watched_is_reported()) return;
-    int n = copy_all(NULL, 0), i = 0;
-    WatchedCall *call = must_calloc((size_t)n + 1, sizeof *call);
-    copy_all(call, n);
-    WatchedCalls calls = {call, n};
-    BlameWaits waits = {.devices = {&watched_waits, &calls}};
+    copy_make(&copy);
     for (WatchedGroup *g = watched.groups; g; g = g->next, i++) {
-        if (!watched_is_excused(&waits, &call[i])) continue;
+        if (!watched_is_excused(&copy.waits, &copy.call[i])) continue;
         g->unseen -= seconds;
         atomic_fetch_add(&g->excused, 1);
     }
-    free(call);
+    copy_free(&copy);
 }
 
 WatchedGroup *watched_pass(double seconds)
@@ -182,33 +224,48 @@ bool watched_is_late(const WatchedCall *call)
            (is_seen_late(call) || call->waited + call->unseen - call->excused >= limit);
 }
 
+WatchedCalls watched_link(const WatchedCall *call, int n, int ranks, int *first, int *next)
+{
+    for (int r = 0; r < ranks; r++)
+        first[r] = -1;
+    /* Backwards, so that the calls of a rank keep their order. */
+    for (int i = n - 1; i >= 0; i--) {
+        next[i] = first[call[i].rank];
+        first[call[i].rank] = i;
+    }
+    return (WatchedCalls){call, n, first, next};
+}
+
 /* Returns the rank's end of the same group. NULL: it does not exist yet, or is not known. */
 static const WatchedCall *end_of(const WatchedCalls *calls, uint64_t id, int rank)
 {
-    for (int i = 0; i < calls->n; i++)
-        if (calls->call[i].id == id && calls->call[i].rank == rank) return &calls->call[i];
+    for (int i = calls->first[rank]; i >= 0; i = calls->next[i])
+        if (calls->call[i].id == id) return &calls->call[i];
     return NULL;
+}
+
+/* Returns whether the rank's end of a group lacks something for the call with this number. */
+static bool is_lacking(const WatchedCall *end, int64_t number, BlameLack lack)
+{
+    if (lack == BLAME_HOSTS) return end == NULL || end->begun <= number;
+    return lack == BLAME_NOTHING || end->reached <= number;
 }
 
 /* Finds out which ranks have not arrived at the oldest incomplete call of `own`. */
 static void find_lack(const WatchedCalls *calls, const WatchedCall *own, BlameWait *wait)
 {
-    int64_t number = own->finished;
-    wait->lack = BLAME_HOSTS;
+    static const BlameLack lack[] = {BLAME_HOSTS, BLAME_DEVICES, BLAME_NOTHING};
+    const WatchedMembers *m = &own->members;
     wait->n = 0;
-    for (int i = 0; i < own->size; i++) {
-        const WatchedCall *end = end_of(calls, own->id, own->member[i]);
-        if (end == NULL || end->begun <= number) wait->who[wait->n++] = own->member[i];
+    for (size_t l = 0; l < sizeof lack / sizeof *lack && wait->n == 0; l++) {
+        wait->lack = lack[l];
+        for (int r = 0; r < m->runs; r++)
+            for (int i = 0; i < m->run[r].count; i++) {
+                int rank = rank_run_at(&m->run[r], i);
+                if (is_lacking(end_of(calls, own->id, rank), own->finished, lack[l]))
+                    wait->who[wait->n++] = rank;
+            }
     }
-    if (wait->n > 0) return;
-    wait->lack = BLAME_DEVICES;
-    for (int i = 0; i < own->size; i++)
-        if (end_of(calls, own->id, own->member[i])->reached <= number)
-            wait->who[wait->n++] = own->member[i];
-    if (wait->n > 0) return;
-    wait->lack = BLAME_NOTHING;
-    for (int i = 0; i < own->size; i++)
-        wait->who[wait->n++] = own->member[i];
 }
 
 /* For blame.h. Returns the group whose oldest incomplete call this rank is in, on the host or on
@@ -216,10 +273,9 @@ static void find_lack(const WatchedCalls *calls, const WatchedCall *own, BlameWa
 static const void *waits_in(void *of, int rank)
 {
     const WatchedCalls *calls = of;
-    for (int i = 0; i < calls->n; i++) {
+    for (int i = calls->first[rank]; i >= 0; i = calls->next[i]) {
         const WatchedCall *call = &calls->call[i];
-        if (call->rank == rank && call->finished < call->begun && call->reached > call->finished)
-            return call;
+        if (call->finished < call->begun && call->reached > call->finished) return call;
     }
     return NULL;
 }
@@ -242,7 +298,7 @@ const BlameTransport watched_waits = {.waits_in = waits_in, .lacks = lacks, .des
 
 bool watched_is_excused(const BlameWaits *waits, const WatchedCall *call)
 {
-    BlameWait wait = {.rank = call->rank, .devices = true};
+    BlameWait wait = {.rank = call->rank, .devices = true, .who = blame_room_who(waits->room)};
     if (!watched_holds(call) || !log_blocked()) return false;
     find_lack(waits->devices.world, call, &wait);
     return wait.lack != BLAME_NOTHING && blame_only(waits, &wait, DEADLINE_PRINTS);
@@ -250,7 +306,7 @@ bool watched_is_excused(const BlameWaits *waits, const WatchedCall *call)
 
 void watched_end(const BlameWaits *waits, const WatchedCall *late)
 {
-    BlameWait wait = {.rank = late->rank, .devices = true};
+    BlameWait wait = {.rank = late->rank, .devices = true, .who = blame_room_who(waits->room)};
     Blame blame = {0};
     /* What is known of the devices is old. */
     if (!is_seen_late(late))
@@ -266,11 +322,12 @@ void watched_end(const BlameWaits *waits, const WatchedCall *late)
 
 void watched_end_own(const WatchedGroup *late)
 {
-    int room = watched_calls(NULL, 0) + COMM_MAX_RANKS; /* others may be added meanwhile */
-    WatchedCall *call = must_calloc((size_t)room, sizeof *call);
-    int n = (int)min_i64(watched_calls(call, room), room), i = 0;
-    while (i < n - 1 && (call[i].id != late->id || call[i].rank != late->rank))
+    Copy copy;
+    int i = 0;
+    pthread_mutex_lock(&watched.mutex);
+    copy_make(&copy);
+    pthread_mutex_unlock(&watched.mutex);
+    while (i < copy.calls.n - 1 && (copy.call[i].id != late->id || copy.call[i].rank != late->rank))
         i++;
-    WatchedCalls calls = {call, n};
-    watched_end(&(BlameWaits){.devices = {&watched_waits, &calls}}, &call[i]);
+    watched_end(&copy.waits, &copy.call[i]);
 }

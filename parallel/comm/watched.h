@@ -6,17 +6,28 @@
 #define PARALLEL_COMM_WATCHED_H
 
 #include "parallel/comm/blame.h"
+#include "parallel/comm/rank_runs.h"
 
 #include <stdatomic.h>
 
 typedef struct WatchedGroup WatchedGroup;
 
+/* The members of a group, world ranks in the group's order. Groups of a grid are one run; other
+ * groups have at most so many. */
+enum { WATCHED_RUNS = 16 };
+typedef struct {
+    int32_t size, runs;
+    RankRun run[WATCHED_RUNS];
+} WatchedMembers;
+/* Returns these members. Ends the program if they are too uneven. */
+WatchedMembers watched_members(const int *rank, int n);
+
 /* One rank's end of a group. The transport fills in the first part before it adds the group. */
 struct WatchedGroup {
     uint64_t id; /* the same on all members, and different from all other groups */
     int rank;    /* world rank of this end */
-    int size, member[COMM_MAX_RANKS]; /* world ranks */
-    double timeout;                   /* limit of each call, in seconds; 0: no limit */
+    WatchedMembers members;
+    double timeout; /* limit of each call, in seconds; 0: no limit */
     /* Writes a description of the call with this number, like BlameTransport.describe. Must not
      * block. Returns false if it cannot know at the moment. */
     bool (*describe)(WatchedGroup *group, int64_t number, char *text, size_t n);
@@ -42,11 +53,11 @@ struct WatchedGroup {
 /* What a rank has published about a group, as it is sent to other processes. */
 typedef struct {
     uint64_t id;
-    int32_t rank, size;
+    int32_t rank;
+    WatchedMembers members;
     int64_t begun, reached, finished;
     double timeout, waited, unseen; /* as in WatchedGroup */
     double excused; /* seconds that do not count; set by the one that enforces the deadline */
-    uint8_t member[COMM_MAX_RANKS];
     char call[BLAME_CALL_BYTES]; /* the oldest incomplete call; "" if there is none */
 } WatchedCall;
 
@@ -72,11 +83,15 @@ int watched_calls(WatchedCall *call, int room);
  */
 bool watched_holds(const WatchedCall *call);
 /* What is known of the groups of all ranks. A rank that is missing here counts as one that has not
- * arrived. */
+ * arrived. The calls of a rank are linked, so that they are found quickly: first[rank] is the
+ * number of one of them, next[] that of another one, -1 if there is none. */
 typedef struct {
     const WatchedCall *call;
     int n;
+    const int *first, *next;
 } WatchedCalls;
+/* Links n calls of a world of so many ranks, in first[0..ranks) and next[0..n). */
+WatchedCalls watched_link(const WatchedCall *call, int n, int ranks, int *first, int *next);
 /* For BlameWaits.devices, with a WatchedCalls. */
 extern const BlameTransport watched_waits;
 /* Returns whether time does not count against the call now: it waits for the host of the rank that

@@ -5,6 +5,7 @@
 #define PARALLEL_COMM_LOCAL_GROUP_H
 
 #include "model/core/guard.h"
+#include "parallel/comm/blame.h"
 #include "parallel/comm/call.h"
 #include "parallel/comm/local/local.h"
 
@@ -30,6 +31,7 @@ struct LocalWorld {
     LocalWatch *watched; /* by world rank; NULL without a limit */
     int yields;          /* number of times that a member polls before it sleeps */
     pthread_mutex_t mutex;
+    BlameRoom *room;    /* for searches; guarded by the mutex */
     LocalGroup *all;    /* the group of all ranks */
     LocalGroup *groups; /* list of the other groups that some member still has open; guarded by the
                          * mutex */

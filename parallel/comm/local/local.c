@@ -72,6 +72,7 @@ LocalWorld *local_world_create(int size, double timeout)
      * less than a sleep; more yields would take time from the peers. */
     world->yields = size <= pool_allowed_cores() ? 64 : 4;
     pthread_mutex_init(&world->mutex, NULL);
+    world->room = blame_room_create(size);
     world->all = group_create(world, "world", size);
     if (timeout > 0) local_guard(world);
     return world;
@@ -89,6 +90,7 @@ void local_world_destroy(LocalWorld *world)
         group_free(group);
     }
     pthread_mutex_destroy(&world->mutex);
+    blame_room_destroy(world->room);
     free(world);
 }
 

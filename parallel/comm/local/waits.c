@@ -57,11 +57,11 @@ static void describe_call(const LocalGroup *group, const LocalMember *self, char
              local_describe(group, &self->call, call, sizeof call));
 }
 
-/* Returns the wait of the calling thread's own rank. */
-static BlameWait own_wait(Comm *comm, bool lost)
+/* Returns the wait of the calling thread's own rank, with a list of other ranks in who[]. */
+static BlameWait own_wait(Comm *comm, bool lost, int who[LOCAL_MAX_RANKS])
 {
     const LocalMember *self = local_member(comm);
-    BlameWait wait = {.rank = self->world_rank};
+    BlameWait wait = {.rank = self->world_rank, .who = who};
     find_peers(local_group(comm), self, lost, &wait);
     describe_call(local_group(comm), self, wait.call, sizeof wait.call);
     return wait;
@@ -85,7 +85,8 @@ static bool lacks(void *world, const void *of, int rank, BlameWait *wait)
 static const void *waits_in(void *of, int rank)
 {
     const LocalWorld *world = of;
-    BlameWait wait;
+    int who[LOCAL_MAX_RANKS];
+    BlameWait wait = {.who = who};
     if (lacks(of, world->all, rank, &wait)) return world->all;
     for (const LocalGroup *group = world->groups; group; group = group->next)
         if (lacks(of, group, rank, &wait)) return group;
@@ -103,12 +104,13 @@ static void describe(void *world, const void *of, int rank, char *text, size_t n
     pthread_mutex_unlock(&group->mutex);
 }
 
-/* Other transports' waits are followed by their own deadlines. */
+/* Other transports' waits are followed by their own deadlines. Searches are made with the world's
+ * mutex held. */
 static BlameWaits waits_of(LocalWorld *world)
 {
     static const BlameTransport transport = {
         .waits_in = waits_in, .lacks = lacks, .describe = describe};
-    return (BlameWaits){.hosts = {&transport, world}};
+    return (BlameWaits){.room = world->room, .hosts = {&transport, world}};
 }
 
 /* ---- the guard; nothing here takes a lock ---------------------------------------------------- */
@@ -175,16 +177,18 @@ bool local_leaves_deadline(Comm *comm)
     LocalGroup *group = local_group(comm);
     LocalWorld *world = group->world;
     BlameWaits waits = waits_of(world);
-    BlameWait wait = own_wait(comm, false);
-    int rank[LOCAL_MAX_RANKS], n = 0;
+    int who[LOCAL_MAX_RANKS], reached[LOCAL_MAX_RANKS], n = 0;
+    BlameWait wait = own_wait(comm, false, who);
     /* Lock order: the world's mutex comes before those of groups. Another transport may also take
      * long to reply, and this group's members should continue meanwhile. */
     pthread_mutex_unlock(&group->mutex);
     if (mutex_lock_within(&world->mutex, DEADLINE_LOCK)) {
-        n = blame_reach(&waits, &wait, rank);
+        const int *rank;
+        n = blame_reach(&waits, &wait, &rank);
+        memcpy(reached, rank, (size_t)n * sizeof *rank);
         pthread_mutex_unlock(&world->mutex);
     }
-    bool leaves = deadline_held_elsewhere(rank, n);
+    bool leaves = deadline_held_elsewhere(reached, n);
     pthread_mutex_lock(&group->mutex);
     return leaves;
 }
@@ -195,7 +199,8 @@ bool local_excused(Comm *comm)
     LocalGroup *group = local_group(comm);
     LocalWorld *world = group->world;
     BlameWaits waits = waits_of(world);
-    BlameWait wait = own_wait(comm, false);
+    int who[LOCAL_MAX_RANKS];
+    BlameWait wait = own_wait(comm, false, who);
     bool excused = false;
     pthread_mutex_unlock(&group->mutex);
     if (mutex_lock_within(&world->mutex, DEADLINE_LOCK)) {
@@ -211,7 +216,8 @@ void local_end_waiting(Comm *comm, bool lost)
     LocalGroup *group = local_group(comm);
     LocalWorld *world = group->world;
     BlameWaits waits = waits_of(world);
-    BlameWait wait = own_wait(comm, lost);
+    int who[LOCAL_MAX_RANKS];
+    BlameWait wait = own_wait(comm, lost, who);
     Blame blame = {.kind = BLAME_THEMSELVES};
     pthread_mutex_unlock(&group->mutex);
     if (lost) deadline_end_lost(&wait);

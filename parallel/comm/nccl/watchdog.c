@@ -217,11 +217,9 @@ static void publish(NcclGroup *g)
     WatchedGroup *w = &g->watched;
     w->id = hash_bytes(0, &g->id, sizeof g->id);
     w->rank = nccl_own_rank(g);
-    w->size = g->size;
+    w->members = watched_members(g->world_rank, g->size);
     w->timeout = g->timeout;
     w->describe = nccl_describe_watched;
-    for (int i = 0; i < g->size; i++)
-        w->member[i] = g->world_rank[i];
     watched_add(w);
 }
 

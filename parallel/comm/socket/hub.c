@@ -34,6 +34,7 @@ SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double 
     hub->ranks = links->ranks;
     hub->timeout = timeout;
     hub->asked_for = -1;
+    hub->room = blame_room_create(hub->ranks);
     for (int i = 0; i < hub->ranks; i++)
         hub->rank[i].limit = timeout;
     atomic_store(&hub->claimed, -1);
@@ -42,6 +43,7 @@ SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double 
 
 void socket_hub_destroy(SocketHub *hub)
 {
+    if (hub) blame_room_destroy(hub->room);
     free(hub);
 }
 

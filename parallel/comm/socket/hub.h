@@ -50,7 +50,9 @@ struct SocketHub {
     double asked_for;       /* seconds since then; < 0: its answers are not awaited any more */
     SocketAnyPacket packet; /* that was received last */
     WatchedCall calls[SOCKET_MAX_RANKS * WATCHED_IN_REPORT]; /* those that are judged: `watched` */
+    int first_call[SOCKET_MAX_RANKS], next_call[SOCKET_MAX_RANKS * WATCHED_IN_REPORT];
     WatchedCalls watched;
+    BlameRoom *room; /* for searches */
 };
 
 SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double timeout);

@@ -112,7 +112,7 @@ static void copy_calls(SocketHub *hub, bool answered)
         memcpy(&hub->calls[n], r->call, (size_t)r->calls * sizeof *r->call);
         n += r->calls;
     }
-    hub->watched = (WatchedCalls){hub->calls, n};
+    hub->watched = watched_link(hub->calls, n, hub->ranks, hub->first_call, hub->next_call);
 }
 
 /* Returns the waits of all hosts and, as copy_calls has found them, in watched groups. */
@@ -120,7 +120,8 @@ static BlameWaits waits_of(SocketHub *hub)
 {
     static const BlameTransport transport = {
         .waits_in = waits_in, .lacks = lacks, .describe = describe};
-    return (BlameWaits){.hosts = {&transport, hub}, .devices = {&watched_waits, &hub->watched}};
+    return (BlameWaits){
+        .room = hub->room, .hosts = {&transport, hub}, .devices = {&watched_waits, &hub->watched}};
 }
 
 /* ---- ends ------------------------------------------------------------------------------------ */
@@ -191,7 +192,7 @@ static void judge_lost(SocketHub *hub, int rank)
 {
     SocketHubRank *r = &hub->rank[rank];
     const SocketHubGroup *group = r->wait.waits ? socket_hub_group(hub, r->wait.group) : NULL;
-    BlameWait wait = {.n = 0};
+    BlameWait wait = {.who = blame_room_who(hub->room)};
     bool sure = group && find_lack(hub, group, rank, &wait);
     int lost = 0;
     for (int i = 0; i < wait.n; i++) {
@@ -222,9 +223,9 @@ static bool is_watched(const SocketHubRank *r)
  * call of a watched group. */
 static bool is_held(SocketHub *hub, const BlameWait *wait)
 {
-    BlameWaits hosts = {.hosts = waits_of(hub).hosts};
-    int rank[SOCKET_MAX_RANKS];
-    int n = blame_reach(&hosts, wait, rank);
+    BlameWaits hosts = {.room = hub->room, .hosts = waits_of(hub).hosts};
+    const int *rank;
+    int n = blame_reach(&hosts, wait, &rank);
     for (int i = 0; i < n; i++) {
         const SocketHubRank *r = &hub->rank[rank[i]];
         if (is_watched(r) && has_answered(hub, r)) return true;
@@ -238,7 +239,7 @@ static void judge_late(SocketHub *hub, int rank)
     SocketHubRank *r = &hub->rank[rank];
     const SocketHubGroup *group = socket_hub_group(hub, r->wait.group);
     BlameWaits waits = waits_of(hub);
-    BlameWait wait = {.n = 0};
+    BlameWait wait = {.who = blame_room_who(hub->room)};
     Blame blame;
     bool late =
         r->wait.waits && r->wait.wait == r->timed && group && lacks(hub, group, rank, &wait);
@@ -260,7 +261,7 @@ static bool waits_for_printer(SocketHub *hub, int rank)
 {
     const SocketHubGroup *group = socket_hub_group(hub, hub->rank[rank].wait.group);
     BlameWaits waits = waits_of(hub);
-    BlameWait wait = {.n = 0};
+    BlameWait wait = {.who = blame_room_who(hub->room)};
     if (group) find_lack(hub, group, rank, &wait);
     return wait.n > 0 && blame_only(&waits, &wait, DEADLINE_PRINTS);
 }

@@ -189,7 +189,8 @@ static double late_wait(SocketService *service, char call[BLAME_CALL_BYTES])
  * Both the silence and the wait must have lasted that long. */
 static void watch_rank_0(SocketService *service)
 {
-    BlameWait wait = {.rank = service->rank, .lack = BLAME_HOSTS, .n = 1};
+    int rank_0 = 0;
+    BlameWait wait = {.rank = service->rank, .lack = BLAME_HOSTS, .who = &rank_0, .n = 1};
     Blame blame = {.kind = BLAME_THEMSELVES};
     double timeout = late_wait(service, wait.call);
     if (timeout <= 0 || service->silent < timeout + service->rank) return;

@@ -41,9 +41,8 @@ static void publish(Group *g, const Comm *world, const char *name, int first, in
     *g = (Group){.name = name};
     g->watched.id = (uint64_t)name[0];
     g->watched.rank = world->rank;
-    g->watched.size = last - first + 1;
-    for (int i = 0; i < g->watched.size; i++)
-        g->watched.member[i] = first + i;
+    g->watched.members = (WatchedMembers){
+        .size = last - first + 1, .runs = 1, .run = {{first, 1, last - first + 1}}};
     g->watched.timeout = timeout;
     g->watched.describe = describe;
     g->watched.begun = begun;

@@ -1,0 +1,23 @@
+/* rank_runs.h -- a list of ranks as runs of evenly spaced ones. A group of a grid is a single run,
+ * however many ranks it has. */
+#ifndef PARALLEL_COMM_RANK_RUNS_H
+#define PARALLEL_COMM_RANK_RUNS_H
+
+#include <stdint.h>
+
+/* The ranks first, first + stride, first + 2 x stride, ...: `count` of them. */
+typedef struct {
+    int32_t first, stride, count;
+} RankRun;
+
+/* Writes rank[0..n), in the order given, as runs to run[0..room). Returns the number of runs, at
+ * most n / 2 rounded up. If it is above `room`, the last ones are not written. */
+int rank_runs(const int *rank, int n, RankRun *run, int room);
+
+/* Returns rank number i of the run. */
+static inline int rank_run_at(const RankRun *run, int i)
+{
+    return run->first + i * run->stride;
+}
+
+#endif

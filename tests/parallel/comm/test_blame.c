@@ -1,0 +1,252 @@
+/* test_blame.c -- tests who is blamed in worlds of up to 65,536 ranks, without any rank: the search
+ * through waits that the test makes up, watched groups of a whole grid, and lists of ranks in
+ * messages. */
+#include "model/core/check.h"
+#include "parallel/comm/rank_list.h"
+#include "parallel/comm/watched.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { RANKS = COMM_MAX_RANKS };
+
+/* The processor's time that a whole test may take. Searches that look at all ranks once for each
+ * rank take minutes. */
+static const double MOST_SECONDS = 2;
+
+static void expect_quick(clock_t begun)
+{
+    double seconds = (double)(clock() - begun) / CLOCKS_PER_SEC;
+    if (seconds > MOST_SECONDS) fail_msg("it takes %.1f s", seconds);
+}
+
+/* ---- hosts ----------------------------------------------------------------------------------- */
+
+/* Each rank waits for the next one, and the last one for the first; but this one waits for nobody
+ * (-1: none). */
+typedef struct {
+    int ranks, idle;
+} Ring;
+
+static const void *ring_waits_in(void *of, int rank)
+{
+    const Ring *ring = of;
+    return rank == ring->idle ? NULL : ring;
+}
+
+static bool ring_lacks(void *of, const void *group, int rank, BlameWait *wait)
+{
+    const Ring *ring = of;
+    (void)group;
+    wait->lack = BLAME_HOSTS;
+    wait->who[0] = (rank + 1) % ring->ranks;
+    wait->n = 1;
+    return true;
+}
+
+static void ring_describe(void *of, const void *group, int rank, char *text, size_t n)
+{
+    (void)of, (void)group;
+    snprintf(text, n, "the call of %d", rank);
+}
+
+static const BlameTransport ring_transport = {ring_waits_in, ring_lacks, ring_describe};
+
+static void a_search_goes_through_all_ranks(void **state)
+{
+    (void)state;
+    static const int sizes[] = {2, 65, RANKS};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        Ring ring = {sizes[s], -1};
+        BlameRoom *room = blame_room_create(ring.ranks);
+        const BlameWaits waits = {.room = room, .hosts = {&ring_transport, &ring}};
+        BlameWait wait = {.rank = 0, .who = blame_room_who(room)};
+        Blame blame;
+        const int *reached;
+        clock_t begun = clock();
+        ring_lacks(&ring, &ring, 0, &wait);
+        blame_find(&waits, &wait, &blame);
+        assert_int_equal(blame.kind, BLAME_CIRCLE);
+        assert_int_equal(blame_reach(&waits, &wait, &reached), ring.ranks - 1);
+        for (int i = 0; i < ring.ranks - 1; i++)
+            assert_int_equal(reached[i], i + 1);
+        assert_false(blame_only(&waits, &wait, 1));
+        ring.idle = ring.ranks - 1;
+        blame_find(&waits, &wait, &blame);
+        assert_int_equal(blame.kind, ring.ranks == 2 ? BLAME_THEMSELVES : BLAME_RANK);
+        assert_int_equal(blame.rank, ring.idle);
+        assert_int_equal(blame.by, ring.idle - 1);
+        assert_true(blame_only(&waits, &wait, ring.idle));
+        blame_room_destroy(room);
+        expect_quick(begun);
+    }
+}
+
+/* ---- watched groups of a grid ---------------------------------------------------------------- */
+
+enum { PP = 16, DP = 512, TP = 8, GROUPS = 3, STUCK = 40001 };
+
+/* The group of a rank on an axis: evenly spaced ranks. */
+static WatchedMembers members_on(int axis, int rank)
+{
+    static const int stride[] = {DP * TP, TP, 1}, size[] = {PP, DP, TP};
+    int at = rank / stride[axis] % size[axis];
+    return (WatchedMembers){.size = size[axis],
+                            .runs = 1,
+                            .run = {{rank - at * stride[axis], stride[axis], size[axis]}}};
+}
+
+/* Rank STUCK has not made its next call of tp. Its peers there wait for it; those in dp groups with
+ * one of them wait there; and all others wait in their group of stages. */
+static int waits_on(int axis, int rank)
+{
+    bool same_dp = rank / TP % DP == STUCK / TP % DP,
+         same_pp = rank / (DP * TP) == STUCK / (DP * TP);
+    int at = same_pp ? same_dp ? 2 : 1 : 0;
+    return rank != STUCK && at == axis;
+}
+
+static WatchedCall *calls_of_grid(void)
+{
+    WatchedCall *call = must_calloc((size_t)RANKS * GROUPS, sizeof *call);
+    for (int i = 0; i < RANKS * GROUPS; i++) {
+        int rank = i / GROUPS, axis = i % GROUPS;
+        WatchedMembers members = members_on(axis, rank);
+        call[i] = (WatchedCall){.id = (uint64_t)members.run[0].first * GROUPS + (uint64_t)axis,
+                                .rank = rank,
+                                .members = members,
+                                .begun = 7 + waits_on(axis, rank),
+                                .reached = 7 + waits_on(axis, rank),
+                                .finished = 7,
+                                .timeout = 1};
+        snprintf(call[i].call, sizeof call[i].call, "axis %d, rank %d", axis, rank);
+    }
+    return call;
+}
+
+static void watched_groups_of_a_large_grid_are_searched_quickly(void **state)
+{
+    (void)state;
+    WatchedCall *call = calls_of_grid();
+    int *first = must_calloc(RANKS, sizeof *first),
+        *next = must_calloc((size_t)RANKS * GROUPS, sizeof *next);
+    BlameRoom *room = blame_room_create(RANKS);
+    clock_t begun = clock();
+    WatchedCalls calls = watched_link(call, RANKS * GROUPS, RANKS, first, next);
+    const BlameWaits waits = {.room = room, .devices = {&watched_waits, &calls}};
+    BlameWait wait = {.rank = 5, .devices = true, .who = blame_room_who(room)};
+    const int *reached;
+    Blame blame;
+    assert_true(watched_waits.lacks(&calls, watched_waits.waits_in(&calls, 5), 5, &wait));
+    assert_int_equal(wait.lack, BLAME_HOSTS);
+    assert_int_equal(wait.n, 1); /* the rank of the stuck stage with the same dp and tp */
+    assert_int_equal(wait.who[0], STUCK / (DP * TP) * (DP * TP) + 5);
+    blame_find(&waits, &wait, &blame);
+    assert_int_equal(blame.kind, BLAME_RANK);
+    assert_int_equal(blame.rank, STUCK);
+    assert_int_equal(blame.by, STUCK / TP * TP + 5);
+    assert_string_equal(blame.call, "axis 2, rank 40005");
+    assert_int_equal(blame_reach(&waits, &wait, &reached), 3);
+    assert_int_equal(reached[2], STUCK);
+    assert_true(blame_only(&waits, &wait, STUCK));
+    assert_false(blame_only(&waits, &wait, 0));
+    /* Half of a group of all ranks has not arrived. */
+    for (int i = 0; i < RANKS; i++) {
+        call[i] = (WatchedCall){.id = 1,
+                                .rank = i,
+                                .members = {RANKS, 1, {{0, 1, RANKS}}},
+                                .begun = 1 + i % 2,
+                                .reached = 2,
+                                .finished = 1};
+    }
+    calls = watched_link(call, RANKS, RANKS, first, next);
+    assert_true(watched_waits.lacks(&calls, &call[1], 1, &wait));
+    assert_int_equal(wait.n, RANKS / 2);
+    for (int i = 0; i < RANKS / 2; i++)
+        assert_int_equal(wait.who[i], 2 * i);
+    assert_int_equal(blame_reach(&waits, &wait, &reached), 1); /* of a device's wait, the first */
+    blame_room_destroy(room);
+    free(first);
+    free(next);
+    free(call);
+    expect_quick(begun);
+}
+
+/* ---- lists of ranks -------------------------------------------------------------------------- */
+
+static void any_ranks_are_runs_in_their_order(void **state)
+{
+    (void)state;
+    uint64_t seed = 9;
+    int rank[100];
+    RankRun run[50];
+    for (int i = 0; i < 3000; i++) {
+        int n = 1 + i % 100, at = 0, runs;
+        for (int k = 0; k < n; k++) {
+            seed = seed * 6364136223846793005U + 1442695040888963407U;
+            rank[k] = k > 0 && seed >> 60 < 12 ? 2 * rank[k - 1] - rank[k > 1 ? k - 2 : 0]
+                                               : (int)(seed >> 40 & 0xffff);
+        }
+        memset(run, 0, sizeof run);
+        runs = rank_runs(rank, n, run, 0);
+        assert_true(runs <= (n + 1) / 2 && run[0].count == 0);
+        assert_int_equal(rank_runs(rank, n, run, runs), runs);
+        for (int r = 0; r < runs; r++)
+            for (int k = 0; k < run[r].count; k++)
+                assert_int_equal(rank_run_at(&run[r], k), rank[at++]);
+        assert_int_equal(at, n);
+    }
+    for (int k = 0; k < 100; k++)
+        rank[k] = 65000 - 8 * k;
+    assert_int_equal(rank_runs(rank, 100, run, 1), 1);
+    assert_int_equal(watched_members(rank, 100).size, 100);
+}
+
+static void expect_list(const int *rank, int n, const char *expected)
+{
+    char text[RANK_LIST_BYTES];
+    assert_string_equal(rank_list(rank, n, text, sizeof text), expected);
+}
+
+/* A list of up to 64 ranks is complete, however long their numbers are; one of more is short. */
+static void long_lists_of_ranks_are_short(void **state)
+{
+    (void)state;
+    static int rank[RANKS];
+    char text[RANK_LIST_BYTES];
+    for (int i = 0; i < RANKS; i++)
+        rank[i] = i;
+    expect_list(rank + 3, 1, "rank 3");
+    expect_list(rank + 3, 2, "ranks 3, 4");
+    expect_list(rank + 3, 56, "ranks 3-58");
+    expect_list(rank, RANKS, "ranks 0-65535");
+    rank[1] = 3;
+    expect_list(rank, 3, "ranks 0, 3, 2");
+    for (int i = 0; i < RANKS; i++)
+        rank[i] = 2 * i;
+    expect_list(rank, 65, "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18 and 55 more");
+    rank_list(rank, 64, text, sizeof text);
+    assert_string_equal(text + strlen(text) - 5, ", 126");
+    for (int i = 0; i < 64; i++)
+        rank[i] = 65535 - 7 * i;
+    rank_list(rank, 64, text, sizeof text);
+    assert_string_equal(text + strlen(text) - 7, ", 65094");
+    assert_true(strlen(text) < sizeof text - 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_search_goes_through_all_ranks),
+        cmocka_unit_test(watched_groups_of_a_large_grid_are_searched_quickly),
+        cmocka_unit_test(any_ranks_are_runs_in_their_order),
+        cmocka_unit_test(long_lists_of_ranks_are_short),
+    };
+    return cmocka_run_group_tests_name("who is blamed in large worlds", tests, NULL, NULL);
+}
