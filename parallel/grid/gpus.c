@@ -2,9 +2,12 @@
 #include "parallel/grid/gpus.h"
 
 #include "model/core/check.h"
+#include "model/core/hash.h"
 #include "model/core/machine.h"
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/machines.h"
+#include "parallel/grid/started_by.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +15,18 @@
 
 const char gpus_shared[] = "share the GPU, and reach each other through its memory";
 
+/* Returns whether a launcher has started this process as one of several ranks. */
+static bool is_joined(void)
+{
+    StartedBy s;
+    char ignored[512];
+    return started_by_read(&s, &process_environment, ignored, sizeof ignored) && s.size > 1;
+}
+
 bool gpus_each(DeviceSurvey seen, int64_t ranks)
 {
-    return ranks > 1 && seen.choice != NULL && seen.choice->count != NULL && seen.count >= ranks;
+    bool counted = seen.choice != NULL && seen.choice->count != NULL;
+    return ranks > 1 && counted && (seen.count >= ranks || (seen.count > 0 && is_joined()));
 }
 
 void gpus_prepare_driver(int64_t ranks)
@@ -41,7 +53,7 @@ bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind)
 
 /* The name of a GPU among all ranks, with which NCCL tells GPUs apart, too. */
 typedef struct {
-    char host[256]; /* NCCL_HOSTID, or the id of the machine's last boot */
+    char host[256]; /* NCCL_HOSTID, or the machine */
     char bus[32];   /* "": unknown */
 } GpuName;
 
@@ -55,16 +67,23 @@ void gpus_prepare_process(int rank)
     setenv("NCCL_HOSTID", name, 1);
 }
 
-static GpuName gpu_name(const Device *dev)
+/* Returns the hash of it; 0: it is not known. NCCL takes the host's name and the id of its last
+ * boot for the machine, as ranks do that meet; among ranks that this program has started one boot
+ * is one machine. */
+static uint64_t gpu_name(const Comm *world, const Device *dev)
 {
     GpuName name = {.host = ""};
+    Machines machines = machines_of(world);
     const char *given = getenv("NCCL_HOSTID");
-    FILE *boot = given ? NULL : fopen("/proc/sys/kernel/random/boot_id", "re");
+    FILE *boot = given || machines.joined ? NULL : fopen("/proc/sys/kernel/random/boot_id", "re");
     device_bus_id(dev, name.bus, sizeof name.bus);
+    if (machines.joined) snprintf(name.host, sizeof name.host, "machine %d", machines.own);
     if (given) snprintf(name.host, sizeof name.host, "%s", given);
     if (boot && fgets(name.host, sizeof name.host, boot) == NULL) name.host[0] = '\0';
     if (boot) fclose(boot);
-    return name;
+    uint64_t hash = hash_bytes(hash_bytes(0, name.host, (int64_t)strlen(name.host)), name.bus,
+                               (int64_t)strlen(name.bus));
+    return name.bus[0] == '\0' ? 0 : hash == 0 ? 1 : hash;
 }
 
 /* Two ranks with the same GPU; a < 0: there are none. */
@@ -73,29 +92,79 @@ typedef struct {
     char bus[32];
 } GpuTwice;
 
+typedef struct {
+    uint64_t name;
+    int rank;
+} RankGpu;
+
+static int by_name(const void *a, const void *b)
+{
+    const RankGpu *x = a, *y = b;
+    if (x->name != y->name) return x->name < y->name ? -1 : 1;
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
 /* Two device numbers may be the same GPU, because CUDA_VISIBLE_DEVICES may list it twice. */
 static GpuTwice find_twice(Comm *world, const Device *dev)
 {
-    GpuName own = gpu_name(dev), *all = must_calloc((size_t)world->size, sizeof *all);
+    int n = world->size;
+    uint64_t own = gpu_name(world, dev), *all = must_calloc((size_t)n, sizeof *all);
+    RankGpu *of = must_calloc((size_t)n, sizeof *of);
     GpuTwice twice = {.a = -1};
-    comm_all_gather(world, NULL, tensor_1d(all, U8, (int64_t)sizeof own * world->size),
+    comm_all_gather(world, NULL, tensor_1d(all, U8, (int64_t)sizeof own * n),
                     tensor_1d(&own, U8, (int64_t)sizeof own));
-    for (int a = 0; a < world->size && twice.a < 0; a++)
-        for (int b = a + 1; b < world->size && twice.a < 0; b++)
-            if (all[a].bus[0] && strcmp(all[a].bus, all[b].bus) == 0 &&
-                strcmp(all[a].host, all[b].host) == 0)
-                twice = (GpuTwice){.a = a, .b = b};
-    if (twice.a >= 0) memcpy(twice.bus, all[twice.a].bus, sizeof twice.bus);
+    for (int r = 0; r < n; r++)
+        of[r] = (RankGpu){all[r], r};
+    qsort(of, (size_t)n, sizeof *of, by_name);
+    for (int i = 1; i < n; i++)
+        if (of[i].name != 0 && of[i].name == of[i - 1].name &&
+            (twice.a < 0 || of[i - 1].rank < twice.a))
+            twice = (GpuTwice){.a = of[i - 1].rank, .b = of[i].rank};
+    free(of);
     free(all);
+    if (twice.a < 0) return twice;
+    device_bus_id(dev, twice.bus, sizeof twice.bus);
+    comm_broadcast(world, NULL, tensor_1d(twice.bus, U8, (int64_t)sizeof twice.bus), twice.a);
     return twice;
+}
+
+/* Returns whether ranks may share a GPU because the user has told NCCL so. */
+static bool may_share(void)
+{
+    const char *several = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return several && strcmp(several, "1") == 0;
+}
+
+/* Does the same as require_own for ranks that a launcher has started, which may see different GPUs.
+ * `gpus`: how many this rank sees. If it is one, the launcher may have given each its own. */
+static void require_own_joined(Comm *world, const Device *dev, int64_t gpus)
+{
+    static const char advice[] = "start as many ranks on a machine as it has GPUs, give each its "
+                                 "own (srun --gpus-per-task=1), or set device \"cpu\"";
+    char place[300], bus[32];
+    GpuTwice twice = find_twice(world, dev);
+    int64_t there[2] = {gpus, machines_of(world).local_ranks};
+    /* Otherwise the names have shown whether two ranks have the same. */
+    bool unnamed = *device_bus_id(dev, bus, sizeof bus) == '\0';
+    bool few = unnamed && there[0] > 1 && there[0] < there[1];
+    int64_t first = control_max(world, few ? world->size - world->rank : 0);
+    int rank = first ? world->size - (int)first : 0;
+    comm_broadcast(world, NULL, tensor_1d(there, I64, 2), rank);
+    if (first && !may_share())
+        control_fail(world, EXIT_CONFIG, "%lld ranks%s cannot be shared out to %lld GPUs; %s",
+                     (long long)there[1], machines_place(world, rank, place, sizeof place),
+                     (long long)there[0], advice);
+    if (twice.a >= 0 && !may_share())
+        control_fail(world, EXIT_CONFIG, "ranks %d and %d%s have the same GPU, %s; %s", twice.a,
+                     twice.b, machines_place(world, twice.a, place, sizeof place), twice.bus,
+                     advice);
 }
 
 /* Ends the program if there are fewer GPUs than ranks, unless the ranks are processes that NCCL
  * lets share them, or if two ranks have the same GPU. */
 static void require_own(Comm *world, const Device *dev, bool processes, int64_t gpus)
 {
-    const char *several = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    bool free_choice = several && strcmp(several, "1") == 0, few = gpus < world->size;
+    bool free_choice = may_share(), few = gpus < world->size;
     GpuTwice twice = find_twice(world, dev);
     if (twice.a >= 0 && processes && gpus == 1 && !free_choice)
         control_fail(world, EXIT_CONFIG,
@@ -117,17 +186,29 @@ static void require_own(Comm *world, const Device *dev, bool processes, int64_t 
                      twice.a, twice.b, twice.bus);
 }
 
+int64_t gpus_number(const Device *dev)
+{
+    char bus[32];
+    device_bus_id(dev, bus, sizeof bus);
+    if (bus[0] == '\0') return dev->index;
+    return -1 - (int64_t)(hash_bytes(0, bus, (int64_t)strlen(bus)) >> 1);
+}
+
 Gpus gpus_agree(Comm *world, const Device *dev)
 {
     char err[1024] = "";
     if (world->size == 1) return GPUS_NONE;
-    bool processes = strcmp(launch_kind(world), "processes") == 0;
+    bool joined = machines_of(world).joined;
+    bool processes = joined || strcmp(launch_kind(world), "processes") == 0;
     int64_t there = dev->backend->place == PLACE_DEVICE ? device_count(dev) : 0;
     /* If a rank has fallen back to its CPU, control_require_alike will report it. */
     int64_t least = -control_max(world, -there);
     if (least == 0) return GPUS_NONE;
     if (least == 1 && !processes) return GPUS_ONE;
-    require_own(world, dev, processes, least);
+    if (joined)
+        require_own_joined(world, dev, there);
+    else
+        require_own(world, dev, processes, least);
     /* One rank may fail to load NCCL although the others succeed; all ranks must decide the same.
      */
     bool open = nccl_open(err, sizeof err);

@@ -1,6 +1,8 @@
-/* gpus.h -- assigns GPUs to the ranks of this machine and decides how they exchange data. Rank r
- * computes on GPU r, and GPUs exchange data through NCCL. If there is only one GPU, all ranks share
- * it and exchange data through its memory (parallel/comm/local); they must be threads for that. */
+/* gpus.h -- assigns GPUs to the ranks of this machine and decides how they exchange data. The rank
+ * with number r among those of its machine computes on GPU r, and GPUs exchange data through NCCL.
+ * If there is only one GPU, all ranks share it and exchange data through its memory
+ * (parallel/comm/local); they must be threads for that. A launcher may show each rank a single GPU,
+ * its own. */
 #ifndef PARALLEL_GRID_GPUS_H
 #define PARALLEL_GRID_GPUS_H
 
@@ -17,7 +19,8 @@ typedef enum {
 extern const char gpus_shared[];
 
 /* Returns whether ranks that open the backend of the survey will have a GPU each: there are several
- * ranks, and at least as many GPUs. */
+ * ranks, and at least as many GPUs. Ranks that a launcher has started have one each if there are
+ * any GPUs, because they are processes: otherwise gpus_agree refuses them. */
 bool gpus_each(DeviceSurvey seen, int64_t ranks);
 /* To be called before the process asks the driver about GPUs for the first time, because the driver
  * reads its environment then. If there are several ranks, sets CUDA_DEVICE_MAX_CONNECTIONS=32
@@ -35,12 +38,16 @@ bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind);
  * machines, as NCCL_HOSTID says. If the environment has NCCL_HOSTID=each, replaces it by a name of
  * this rank's own. */
 void gpus_prepare_process(int rank);
+/* Returns a number that two devices of this machine have in common exactly if they are the same
+ * GPU: their numbers may differ, because a launcher may show each rank another GPU as its number 0.
+ */
+int64_t gpus_number(const Device *dev);
 /* Returns which case applies to these ranks, the same on all. All ranks call it together, each with
  * its open device. Ends the program if there are several GPUs but fewer than ranks, if two ranks
  * that are not threads with a single GPU have the same GPU (unless NCCL_MULTI_RANK_GPU_ENABLE=1),
  * or if NCCL is missing. A GPU is the same if its bus id is, and NCCL_HOSTID or, without it, the
  * machine. Ranks that are processes may be more than the GPUs if none have the same one in this
- * sense. */
+ * sense. If a launcher has started them, the GPUs of each machine are compared with its ranks. */
 Gpus gpus_agree(Comm *world, const Device *dev);
 
 #endif

@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "parallel/grid/gpus.h"
 #include "tests/support/grid/fake_nccl.h"
+#include "tests/support/grid/made_up_machines.h"
 #include "tests/support/grid/rank_ends.h"
 
 #include <setjmp.h>
@@ -152,6 +153,93 @@ static void test_processes_may_share_a_gpu_if_nccl_takes_them_for_different_host
     unsetenv("TEST_RANKS");
 }
 
+static int two_gpus(void)
+{
+    return 2;
+}
+
+/* ---- ranks that a launcher has started ------------------------------------------------------- */
+
+/* What the ranks of two machines see: "each" is a GPU of its own for each rank, as its number 0. */
+typedef struct {
+    const char *map;
+    bool each;
+    int count, twice;
+} Job;
+
+static const Job *job;
+
+static int count_own(void)
+{
+    return job->each ? 1 : job->count;
+}
+
+static const char *bus_own(int index, char *buf, size_t n)
+{
+    int gpu = job->each ? index : index % job->count; /* a launcher shows each another GPU */
+    snprintf(buf, n, "0000:%02x:00.0", gpu == job->twice ? 0 : gpu);
+    return buf;
+}
+
+static void agree_joined(Comm *world, void *context)
+{
+    Backend backend = {.name = "gpu", .place = PLACE_DEVICE, .count = count_own, .bus_id = bus_own};
+    (void)context;
+    if (job->count < 0)
+        backend = (Backend){.name = "gpu", .place = PLACE_DEVICE, .count = two_gpus};
+    Device dev = {.backend = &backend, .index = machines_of(world).local_rank};
+    Gpus use = gpus_agree(world, &dev);
+    if (use != GPUS_EACH) rank_wrong(world, "%d, not one each", (int)use);
+}
+
+static void test_the_gpus_of_a_machine_are_for_its_ranks(void **state)
+{
+    static const Job good[] = {{"aabb", false, 2, -1},
+                               {"abab", false, 4, -1},
+                               {"aabb", true, 1, -1},
+                               {"abcd", true, 1, -1},
+                               {"abcd", false, 1, -1}};
+    (void)state;
+    fake_nccl_use();
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        job = &good[i];
+        made_up_machines(job->map);
+        thread_ranks(4, 60, agree_joined, NULL);
+    }
+    machines_forget();
+}
+
+static void test_ranks_with_the_same_gpu_of_a_machine_are_refused(void **state)
+{
+    static const struct {
+        Job job;
+        const char *said;
+    } bad[] = {{{"abbb", false, 2, -1},
+                "ranks 1 and 3 on host-b have the same GPU, 0000:00:00.0; start as"},
+               {{"aabb", false, 1, -1},
+                "ranks 0 and 1 on host-a have the same GPU, 0000:00:00.0; start as"},
+               {{"aaaa", true, 1, 3},
+                "ranks 0 and 3 have the same GPU, 0000:00:00.0; start as many ranks"},
+               {{"abbb", false, -1, -1},
+                "3 ranks on host-b cannot be shared out to 2 GPUs; start as many"}};
+    (void)state;
+    fake_nccl_use();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        job = &bad[i].job;
+        made_up_machines(job->map);
+        rank_end_expect(&(RankEnd){job->map,
+                                   agree_joined,
+                                   4,
+                                   EXIT_CONFIG,
+                                   {bad[i].said, "give each its own (srun --gpus-per-task=1)"}},
+                        60, NULL);
+        setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+        thread_ranks(4, 60, agree_joined, NULL);
+        unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    }
+    machines_forget();
+}
+
 static DeviceSurvey seen(const Backend *backend)
 {
     bool counted = backend && backend->count;
@@ -183,6 +271,25 @@ static void test_ranks_are_processes_where_each_has_a_gpu(void **state)
     assert_true(are_processes(1, 4, processes));
     assert_false(are_processes(4, 1, processes));
     assert_false(are_processes(4, 4, threads));
+}
+
+/* Whatever a launcher's process sees, it cannot share it: a machine may have fewer ranks than all.
+ */
+static void test_ranks_of_a_launcher_have_a_gpu_each(void **state)
+{
+    const Backend backend = gpu_backend(), cpu = {.name = "cpu", .place = PLACE_HOST};
+    (void)state;
+    machine.count = 1;
+    assert_false(gpus_each(seen(&backend), 8));
+    setenv("OMPI_COMM_WORLD_SIZE", "8", 1);
+    setenv("OMPI_COMM_WORLD_RANK", "3", 1);
+    assert_true(gpus_each(seen(&backend), 8));
+    assert_false(gpus_each(seen(&backend), 1));
+    assert_false(gpus_each(seen(&cpu), 8));
+    machine.count = 0;
+    assert_false(gpus_each(seen(&backend), 8));
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_RANK");
 }
 
 static bool has_environment(void)
@@ -258,6 +365,9 @@ int main(void)
         cmocka_unit_test(test_ranks_share_one_gpu_or_have_one_each),
         cmocka_unit_test(test_other_numbers_of_gpus_are_refused),
         cmocka_unit_test(test_processes_may_share_a_gpu_if_nccl_takes_them_for_different_hosts),
+        cmocka_unit_test(test_the_gpus_of_a_machine_are_for_its_ranks),
+        cmocka_unit_test(test_ranks_with_the_same_gpu_of_a_machine_are_refused),
+        cmocka_unit_test(test_ranks_of_a_launcher_have_a_gpu_each),
         cmocka_unit_test(test_ranks_are_processes_where_each_has_a_gpu),
         cmocka_unit_test(test_nccls_environment_is_set_before_ranks_have_threads),
         cmocka_unit_test(test_the_file_limit_is_raised_for_ranks_with_a_gpu_each),
