@@ -49,13 +49,25 @@ static CpuLevel level_of_cpu(void)
     return v4 ? CPU_LEVEL_V4 : v3 ? CPU_LEVEL_V3 : CPU_LEVEL_BASELINE;
 }
 
-/* Returns the highest level that this CPU supports and that is linked into the program. */
-static CpuLevel level_best(void)
+static _Thread_local CpuLevel most_level = CPU_LEVEL_V4;
+
+void cpu_level_set_most(CpuLevel most)
+{
+    most_level = most;
+}
+
+CpuLevel cpu_level_best(void)
 {
     CpuLevel level = level_of_cpu();
+    if (level > most_level) level = most_level;
     while (levels[level].f32 == NULL)
         level--;
     return level;
+}
+
+const char *cpu_level_text(CpuLevel level)
+{
+    return levels[level].name;
 }
 
 static void cpu_close(Device *device)
@@ -97,7 +109,7 @@ static bool open_products(Device *device, CpuDevice *cpu, BlasChoice choice, int
 
 static bool cpu_open(Device *device, const DeviceOptions *options, char *err, size_t n)
 {
-    CpuLevel best = level_best();
+    CpuLevel best = cpu_level_best();
     CpuLevel level = options->level == CPU_LEVEL_AUTO ? best : options->level;
     CHECK(level > CPU_LEVEL_AUTO && level < CPU_LEVEL_COUNT, "CPU level %d", (int)options->level);
     if (levels[level].f32 == NULL)

@@ -9,6 +9,7 @@
 #include "model/core/check.h"
 #include "model/core/figures.h"
 #include "model/core/files.h"
+#include "model/core/hash.h"
 #include "model/core/log.h"
 
 #include <pthread.h>
@@ -286,6 +287,14 @@ static int cgroup_cores(int unlimited)
     if (n != 2 || quota <= 0 || period <= 0) return unlimited;
     long long cores = (quota + period - 1) / period;
     return cores < unlimited ? (int)cores : unlimited;
+}
+
+uint64_t pool_cores_hash(void)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof set, &set);
+    return hash_bytes(0, &set, sizeof set);
 }
 
 int pool_allowed_cores(void)

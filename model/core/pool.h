@@ -63,6 +63,8 @@ bool mutex_lock_within(pthread_mutex_t *mutex, double seconds);
 /* Returns how many cores this process may use: the smaller of its CPU affinity and the control
  * group's cpu.max, at least 1. */
 int pool_allowed_cores(void);
+/* Returns a hash of the set of cores that this thread may run on (its CPU affinity). */
+uint64_t pool_cores_hash(void);
 
 /* Returns the start of part i when n items are cut into `parts` nearly equal ranges whose borders
  * are multiples of `grain`. Part i ends where part i + 1 starts. */

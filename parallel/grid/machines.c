@@ -3,6 +3,7 @@
 #include "parallel/grid/machines.h"
 
 #include "model/core/check.h"
+#include "model/core/pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +117,36 @@ const char *machines_host(const Comm *world, int machine)
 Comm machines_split(Comm *world)
 {
     return comm_split(world, "machine", machines_of(world).own, world->rank);
+}
+
+void machines_share(Comm *world, void *data, size_t bytes)
+{
+    Tensor all = tensor_1d(data, U8, (int64_t)bytes);
+    if (machines_of(world).count == 1) {
+        comm_broadcast(world, NULL, all, 0);
+        return;
+    }
+    Comm here = machines_split(world);
+    comm_broadcast(&here, NULL, all, 0);
+    comm_close(&here);
+}
+
+int machines_share_cores(Comm *world)
+{
+    Machines own = machines_of(world);
+    uint64_t mine = pool_cores_hash();
+    int alike = 0;
+    /* Threads, and processes that were forked, have inherited the same set. */
+    if (!own.joined) return own.local_ranks;
+    Comm here = machines_split(world);
+    uint64_t *all = must_calloc((size_t)here.size, sizeof *all);
+    comm_all_gather(&here, NULL, tensor_1d(all, U8, here.size * (int64_t)sizeof mine),
+                    tensor_1d(&mine, U8, sizeof mine));
+    for (int r = 0; r < here.size; r++)
+        alike += all[r] == mine;
+    free(all);
+    comm_close(&here);
+    return alike;
 }
 
 char *machines_place(const Comm *world, int rank, char *text, size_t n)

@@ -29,6 +29,13 @@ const char *machines_host(const Comm *world, int machine);
 /* Returns the group of the ranks of this machine, in rank order. All ranks of the world call it,
  * and close the group. */
 Comm machines_split(Comm *world);
+/* Copies the `bytes` bytes of the lowest rank of each machine to all ranks of that machine. All
+ * ranks of the world call it. */
+void machines_share(Comm *world, void *data, size_t bytes);
+/* Returns how many ranks share the cores of this rank, itself included: those of its machine that
+ * may run on the same set of cores. If a launcher has bound ranks to different sets, none shares
+ * another's. All ranks of the world call it. */
+int machines_share_cores(Comm *world);
 /* Writes where a rank is, for messages: " on HOST" if there are several machines, otherwise "".
  * Returns `text`. */
 char *machines_place(const Comm *world, int rank, char *text, size_t n);

@@ -6,6 +6,8 @@
 #include "model/core/log.h"
 #include "model/core/machine.h"
 #include "parallel/comm/nccl/nccl.h"
+#include "parallel/grid/control.h"
+#include "parallel/grid/machines.h"
 #include "parallel/memory/saved_bytes.h"
 
 #include <stdio.h>
@@ -72,21 +74,28 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     return plan;
 }
 
-MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
+MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t device)
 {
     typedef struct {
         MemoryPlan plan;
-        int device;
+        int64_t device;
     } Share;
-    /* Ranks on the same device share its memory, so their plans are added up; all ranks share the
-     * host's memory. A checkpoint is shared by all ranks and not added up. */
+    /* Ranks on the same device share its memory, so their plans are added up; all ranks of a
+     * machine share its memory. A checkpoint is shared by all ranks and not added up. */
     Share *all = must_calloc((size_t)world->size, sizeof *all);
     Share mine = {.plan = *own, .device = device};
-    MemoryPlan sum = {.checkpoint = own->checkpoint, .of = world->size, .on_host = own->on_host};
+    MemoryPlan sum = {.checkpoint = own->checkpoint,
+                      .of = world->size,
+                      .rank = world->rank,
+                      .on_host = own->on_host};
+    Machines machines = machines_of(world);
+    if (machines.count > 1)
+        snprintf(sum.machine, sizeof sum.machine, "%s", machines_host(world, machines.own));
     comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
                     tensor_1d(&mine, U8, sizeof mine));
     for (int r = 0; r < world->size; r++) {
         const MemoryPlan *p = &all[r].plan;
+        if (machines_machine(world, r) != machines.own) continue;
         sum.host = plus(sum.host, p->host);
         if (all[r].device != device) continue;
         sum.weights = plus(sum.weights, p->weights);
@@ -113,6 +122,17 @@ void memory_add_host(MemoryPlan *p)
 }
 
 /* ---- whether there is room ------------------------------------------------------------------- */
+
+/* Device memory that must stay free besides the plan: for kernel code, which is loaded at first
+ * use, and for rounding allocations up to pages. */
+#define DEVICE_SLACK ((size_t)256 << 20)
+
+/* Returns how much of the available memory the plan may use. */
+static size_t room_for_plan(const MemoryRoom *room)
+{
+    size_t slack = room->device ? DEVICE_SLACK : 0;
+    return room->available > slack ? room->available - slack : 0;
+}
 
 MemoryRoom memory_room(Device *device, size_t host)
 {
@@ -146,26 +166,42 @@ static char *parts_text(const MemoryPlan *p, double unit, char *text, size_t n)
     return text;
 }
 
-/* Returns the words that say which ranks the plan is for; "" for a single rank. */
-static Figure whose(const MemoryPlan *p)
+/* Writes the words that say which ranks the plan is for, "" for a single rank, and returns
+ * `text`. */
+static char *whose(const MemoryPlan *p, char *text, size_t n)
 {
-    Figure f = {""};
+    char on[80] = "";
+    *text = '\0';
+    if (*p->machine) snprintf(on, sizeof on, " on %s", p->machine);
     if (p->ranks > 1)
-        snprintf(f.text, sizeof f.text, " for all %d ranks", p->ranks);
+        snprintf(text, n, *on ? " for the %d ranks%s" : " for all %d ranks%s", p->ranks, on);
     else if (p->of > 1)
-        snprintf(f.text, sizeof f.text, " on rank 0's GPU");
-    return f;
+        snprintf(text, n, p->on_host ? " for rank %d%s" : " on rank %d's GPU%s", p->rank, on);
+    return text;
+}
+
+void memory_tightest(Comm *world, MemoryPlan *plan, MemoryRoom *room)
+{
+    int64_t most = INT64_MAX / 2;
+    double left = (double)room_for_plan(room) - (double)plan->total;
+    int64_t bytes = left > (double)most ? most : left < -(double)most ? -most : (int64_t)left;
+    if (machines_of(world).count == 1) return;
+    int64_t least = -control_max(world, -bytes);
+    int root =
+        world->size - (int)control_max(world, bytes == least ? world->size - world->rank : 0);
+    comm_broadcast(world, NULL, tensor_1d(plan, U8, (int64_t)sizeof *plan), root);
+    comm_broadcast(world, NULL, tensor_1d(room, U8, (int64_t)sizeof *room), root);
 }
 
 void memory_print(const MemoryPlan *p, const MemoryRoom *room)
 {
-    char where[64] = "", parts[256];
+    char where[64] = "", parts[256], who[128];
     Figure total = figure_bytes((double)p->total);
     double unit = figure_bytes_unit((double)p->total);
     if (room->device)
         snprintf(where, sizeof where, " of %s %s", figure_bytes((double)room->total).text,
                  p->ranks == p->of ? "on the GPU" : "there");
-    log_field("memory", "plan %s%s: %s; available %s%s", total.text, whose(p).text,
+    log_field("memory", "plan %s%s: %s; available %s%s", total.text, whose(p, who, sizeof who),
               parts_text(p, unit, parts, sizeof parts), figure_bytes((double)room->available).text,
               where);
 }
@@ -202,10 +238,6 @@ void memory_print_stages(const MemoryPlan *largest, int stages, int most)
                   parts_text(&largest[s], unit, parts, sizeof parts));
     }
 }
-
-/* Device memory that must stay free besides the plan: for kernel code, which is loaded at first
- * use, and for rounding allocations up to pages. */
-#define DEVICE_SLACK ((size_t)256 << 20)
 
 void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan, MemoryMark before,
                             MemoryMark after)
@@ -245,32 +277,26 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
     free(all);
 }
 
-/* Returns how much of the available memory the plan may use. */
-static size_t room_for_plan(const MemoryRoom *room)
-{
-    size_t slack = room->device ? DEVICE_SLACK : 0;
-    return room->available > slack ? room->available - slack : 0;
-}
-
 /* Checks the host memory of a plan; on any device, the lists of a step with many micro-batches can
  * be large. */
-static bool host_fits(size_t bytes, const Config *c, char *err, size_t n)
+static bool host_fits(size_t bytes, const char *machine, const Config *c, char *err, size_t n)
 {
     /* Only the lists of a step with many micro-batches are large. With one micro-batch no setting
      * would make the host's part smaller, so nothing is refused. */
     size_t available = memory_available();
     if (c->gradient_accumulation_steps == 1 || bytes <= available) return true;
     return error_set(err, n,
-                     "the plan needs %s of the host's memory and %s are available; lower "
+                     "the plan needs %s of %s's memory and %s are available; lower "
                      "gradient_accumulation_steps (now %lld)",
-                     figure_bytes((double)bytes).text, figure_bytes((double)available).text,
+                     figure_bytes((double)bytes).text, *machine ? machine : "the host",
+                     figure_bytes((double)available).text,
                      (long long)c->gradient_accumulation_steps);
 }
 
 void memory_check_step(const Config *c)
 {
     char err[512];
-    if (!host_fits(step_plan_most_bytes(c, c->gradient_accumulation_steps), c, err, sizeof err))
+    if (!host_fits(step_plan_most_bytes(c, c->gradient_accumulation_steps), "", c, err, sizeof err))
         fail(EXIT_NO_MEMORY, "%s", err);
 }
 
@@ -308,10 +334,11 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
 bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, char *err, size_t n)
 {
     size_t most = room_for_plan(room);
-    char fewer[32] = "", where[64] = "", nccl[160] = "";
-    if (!host_fits(p->host, c, err, n)) return false;
+    char fewer[40] = "", where[64] = "", nccl[160] = "", who[128];
+    if (!host_fits(p->host, p->machine, c, err, n)) return false;
     if (p->total <= most) return true;
-    if (p->ranks > 1) snprintf(fewer, sizeof fewer, ", or fewer --ranks");
+    if (p->ranks > 1)
+        snprintf(fewer, sizeof fewer, ", or fewer %s", *p->machine ? "ranks a machine" : "--ranks");
     if (room->device) snprintf(where, sizeof where, " of GPU %d's memory", room->index);
     /* Fewer channels make NCCL slower, so this is suggested only if it would be enough. */
     int fewest = grid_fewer_channels(c);
@@ -321,7 +348,8 @@ bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, c
                  figure_bytes((double)p->reserve).text);
     char *help = smaller_plan(p, c, most);
     error_set(err, n, "the plan needs %s%s and %s%s are available for it; %s%s%s",
-              figure_bytes((double)p->total).text, p->ranks > 1 ? whose(p).text : "",
+              figure_bytes((double)p->total).text,
+              p->ranks > 1 || *p->machine ? whose(p, who, sizeof who) : "",
               figure_bytes((double)most).text, where, help, fewer, nccl);
     free(help);
     return false;
@@ -333,6 +361,7 @@ void memory_print_use(const Config *config, const MemoryPlan *plan, const char *
     size_t resident = kernel_number("/proc/self/status", "VmRSS:"); /* in kB */
     size_t peak = kernel_number("/proc/self/status", "VmHWM:");
     if (resident == SIZE_MAX || peak == SIZE_MAX) return;
+    char who[128];
     /* These are the figures of this process. If ranks are threads, all ranks are in it. */
     char process[32] = "";
     if (launch_parent() != 0)
@@ -341,5 +370,5 @@ void memory_print_use(const Config *config, const MemoryPlan *plan, const char *
     log_field("memory", "%s: resident %s, peak %s%s%s, plan %s%s%s", when,
               figure_bytes(1024.0 * (double)resident).text,
               figure_bytes(1024.0 * (double)peak).text, plan->on_host ? "" : " on the host",
-              process, figure_bytes((double)plan->total).text, gpu, whose(plan).text);
+              process, figure_bytes((double)plan->total).text, gpu, whose(plan, who, sizeof who));
 }

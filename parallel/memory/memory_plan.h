@@ -15,7 +15,9 @@ typedef struct {
     size_t host;
     int64_t checkpoint; /* size of one checkpoint on disk */
     int ranks, of;      /* number of ranks in this sum, and in all */
+    int rank;           /* the rank that made this sum */
     bool on_host;       /* `host` is included in `total` */
+    char machine[65];   /* name of the machine; "": all ranks are on one */
 } MemoryPlan;
 
 /* Returns the plan of an opened or measured trainer that will read these data. It is computed with
@@ -25,10 +27,10 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data);
 /* Adds the host's bytes to `other` and `total`. */
 void memory_add_host(MemoryPlan *plan);
 
-/* Returns the sum of the plans of all ranks that use device number `device`; the host's bytes are
- * summed over all ranks. All ranks of `world` must call it, each with its own plan. On the CPU all
- * ranks have the same device number. */
-MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device);
+/* Returns the sum of the plans of all ranks of this machine that use device number `device`; the
+ * host's bytes are summed over all ranks of this machine. All ranks of `world` must call it, each
+ * with its own plan. On the CPU all ranks have the same device number. */
+MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t device);
 
 /* The memory from which the plan will be allocated, and how much of it is available, in bytes. */
 typedef struct {
@@ -41,6 +43,10 @@ typedef struct {
  * its scratch have been allocated. If the device has no memory of its own, `available` is `host`,
  * which was measured before the device was opened. */
 MemoryRoom memory_room(Device *device, size_t host);
+/* If the ranks are on several machines, replaces plan and room by those that leave the least memory
+ * free, or need the most beyond what is available, of any rank. All ranks of `world` must call
+ * it. */
+void memory_tightest(Comm *world, MemoryPlan *plan, MemoryRoom *room);
 /* Prints the parts of the plan, all in the unit of their sum, and for which ranks it is. */
 void memory_print(const MemoryPlan *plan, const MemoryRoom *room);
 /* The memory that is free on the device at some moment, and what this program has allocated on it,

@@ -6,6 +6,7 @@
 #include "optim/lr_schedule.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/machines.h"
 #include "parallel/run/best.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/print_ranks.h"
@@ -166,7 +167,8 @@ void run_plan(Run *run)
     run->work.progress = progress_begin();
     if (run->lead) memory_check_step(c);
     if (run->lead) run_check_schedules(c);
-    control_share(run->world, &host, sizeof host); /* the value before any rank allocated memory */
+    /* The value before any rank of this machine allocated memory. */
+    machines_share(run->world, &host, sizeof host);
     bool good = trainer_open(&run->trainer, c, run->world, err, sizeof err);
     run_require(run, good, EXIT_UNAVAILABLE, err, sizeof err);
     const Device *dev = &run->trainer.session.dev;
@@ -175,7 +177,7 @@ void run_plan(Run *run)
     MemoryPlan own =
         memory_plan(&run->trainer, &run->data); /* refuses impossible sizes before they are added */
     if (!room.device) memory_add_host(&own);
-    run->plan = memory_plan_of_ranks(run->world, &own, room.device ? dev->index : 0);
+    run->plan = memory_plan_of_ranks(run->world, &own, room.device ? gpus_number(dev) : 0);
     print_model(&run->trainer.session);
     print_batch(c, &run->data);
     print_update(c);
@@ -183,8 +185,11 @@ void run_plan(Run *run)
     GridPlace size = run->trainer.session.grid.size;
     MemoryPlan *largest = must_calloc((size_t)size.pp, sizeof *largest);
     int most = size.pp > 1 ? memory_largest_of_stages(run->world, &own, size, largest) : 0;
+    MemoryPlan tightest = run->plan;
+    MemoryRoom tightest_room = room;
+    memory_tightest(run->world, &tightest, &tightest_room);
     if (run->lead) {
-        memory_print(&run->plan, &room);
+        memory_print(&tightest, &tightest_room);
         if (size.pp > 1) memory_print_stages(largest, size.pp, most);
         bool best = best_takes_disk(c, &run->data);
         disk_print(c, best, run->plan.checkpoint);

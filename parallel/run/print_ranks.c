@@ -5,9 +5,11 @@
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
+#include "parallel/grid/machines.h"
 #include "parallel/pipeline/schedule_order.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 void run_check_schedules(const Config *config)
 {
@@ -44,13 +46,50 @@ static void print_bubble_advice(const Config *config)
               100 * share, (long long)schedule_micros_for_half_bubble(&spec));
 }
 
+/* Writes on how many machines the ranks are, as " on 2 machines, 8 each", or "" if it is one;
+ * returns `text`. */
+static char *machines_text(const Comm *world, char *text, size_t n)
+{
+    int count = machines_of(world).count, least = world->size, most = 0;
+    *text = '\0';
+    if (count == 1) return text;
+    for (int m = 0; m < count; m++) {
+        int ranks = machines_ranks(world, m);
+        if (ranks < least) least = ranks;
+        if (ranks > most) most = ranks;
+    }
+    if (least == most)
+        snprintf(text, n, " on %d machines, %d each", count, most);
+    else
+        snprintf(text, n, " on %d machines, %d to %d each", count, least, most);
+    return text;
+}
+
+/* Prints the names of the machines, if there are several. */
+static void print_hosts(const Comm *world)
+{
+    enum { MOST = 64 };
+    int count = machines_of(world).count, shown = count < MOST ? count : MOST;
+    char *text;
+    size_t size;
+    if (count == 1) return;
+    FILE *to = text_stream(&text, &size);
+    for (int m = 0; m < shown; m++)
+        fprintf(to, "%s%s", m ? ", " : "", machines_host(world, m));
+    if (shown < count) fprintf(to, " and %d more", count - shown);
+    fclose(to);
+    log_field("hosts", "%s", text);
+    free(text);
+}
+
 void run_print_ranks(Run *run)
 {
-    char text[256], schedule[96], transport[32] = "";
+    char text[256], schedule[96], transport[32] = "", machines[64];
     const Config *config = run->config;
     const Device *dev = &run->trainer.session.dev;
     int ranks = run->world->size, threads = pool_threads(dev->pool), cores = pool_allowed_cores();
     if (ranks == 1) return;
+    int sharing = machines_share_cores(run->world);
     /* Ranks with different kernels would round differently, so their replicas would drift apart. */
     control_require_alike(run->world, "computes on", device_describe(dev, text, sizeof text),
                           "set device, cpu.level, cpu.blas and cpu.threads so that all are alike");
@@ -59,15 +98,17 @@ void run_print_ranks(Run *run)
          stages =
              config->parallel.pipeline > 1 && run->lead; /* only rank 0 simulates the schedule */
     if (session_connects(&run->trainer.session)) nccl_version(transport, sizeof transport);
-    log_field("ranks", "%d = %s (%s, %s%s%d thread%s each), ZeRO %lld%s%s%s", ranks, text,
-              launch_kind(run->world), transport, transport[0] ? ", " : "", threads,
-              threads == 1 ? "" : "s", (long long)config->zero_optimization.stage,
-              rows ? ", sequence parallel" : "", stages ? ", " : "",
+    log_field("ranks", "%d = %s (%s%s, %s%s%d thread%s each), ZeRO %lld%s%s%s", ranks, text,
+              launch_kind(run->world), machines_text(run->world, machines, sizeof machines),
+              transport, transport[0] ? ", " : "", threads, threads == 1 ? "" : "s",
+              (long long)config->zero_optimization.stage, rows ? ", sequence parallel" : "",
+              stages ? ", " : "",
               stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
+    print_hosts(run->world);
     if (stages) print_bubble_advice(config);
     if (run->trainer.session.gpus == GPUS_ONE) log_field("", "ranks %s", gpus_shared);
     /* Ranks on GPUs mostly wait for them, so too few cores slow down only CPU ranks. */
-    if (ranks > cores && dev->backend->place == PLACE_HOST)
+    if (sharing > cores && dev->backend->place == PLACE_HOST)
         log_field("", "%d ranks on %d core%s take turns: slower than one rank with all of them",
-                  ranks, cores, cores == 1 ? "" : "s");
+                  sharing, cores, cores == 1 ? "" : "s");
 }

@@ -1,5 +1,5 @@
-/* session.c -- opens the device, builds the model with its store and grid, and allocates them. See
- * session.h. */
+/* session.c -- builds the model on an open device, with its store and grid, and allocates them.
+ * session_device.c opens the device. See session.h. */
 #include "parallel/trainer/session.h"
 
 #include "model/core/check.h"
@@ -12,71 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Returns the name of the device to open. Only the CPU computes in f64, so with fp64 "auto" means
- * the CPU. */
-static const char *device_name(const Config *config)
-{
-    static const char *const name[] = {
-        [DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
-    bool cpu = config->fp64.enabled && config->device == DEVICE_AUTO;
-    return cpu ? "cpu" : name[config->device];
-}
-
-static DeviceOptions device_options(const Config *config, const Comm *world)
-{
-    return (DeviceOptions){.threads = (int)config->cpu.threads,
-                           .local_ranks = world ? world->size : 1,
-                           .index = world ? world->rank : 0,
-                           .level = config->cpu.level,
-                           .blas = config->cpu.blas,
-                           .tf32 = config->cuda.tf32};
-}
-
-bool session_on_cuda(const Config *config)
-{
-    const char *name = device_name(config);
-    if (strcmp(name, "cpu") == 0) return false;
-    gpus_prepare_driver(config->world);
-    if (strcmp(name, "cuda") == 0) return true;
-    const Backend *choice = device_survey(name).choice;
-    return choice != NULL && strcmp(choice->name, "cuda") == 0;
-}
-
-static bool own_gpus(const Config *config)
-{
-    return session_on_cuda(config) && gpus_each(device_survey("cuda"), config->world);
-}
-
-DeviceFacts session_facts(const Config *config)
-{
-    if (!session_on_cuda(config)) return (DeviceFacts){0};
-    return device_survey_facts(device_name(config), config->world);
-}
-
-ConfigContext session_context(int64_t world)
-{
-    return (ConfigContext){.on_cuda = session_on_cuda, .own_gpus = own_gpus, .world = world};
-}
-
-bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n)
-{
-    DeviceOptions options = device_options(config, world);
-    if (device_open(dev, device_name(config), &options, err, n)) return true;
-    size_t used = strlen(err);
-    if (config->device == DEVICE_CUDA)
-        snprintf(err + used, n - used, "; to go on without it write device \"cpu\" or \"auto\"");
-    return false;
-}
-
-LaunchOptions session_launch(const Config *config, int ranks, LaunchKind kind)
-{
-    DeviceSurvey seen = {0};
-    if (ranks > 1 && !kind.processes && session_on_cuda(config)) seen = device_survey("cuda");
-    return (LaunchOptions){.timeout = config->parallel.timeout,
-                           .size = config_grid(config, ranks),
-                           .processes = gpus_prepare(seen, ranks, kind)};
-}
 
 bool session_connects(const Session *s)
 {

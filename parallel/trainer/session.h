@@ -34,8 +34,11 @@ typedef struct {
 } Session;
 
 /* Opens the device that config->device and the config section "cpu" ask for. The ranks of `world`
- * share this machine's cores; NULL means a single rank. Returns false and sets `err` on failure. */
-bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n);
+ * that are on this machine share its cores; NULL means a single rank. Ranks that a launcher has
+ * started must call it together: all get the same number of threads and, with cpu.level "auto", the
+ * highest level that all of their CPUs have. Returns false and sets `err` on failure. Ends the
+ * program (EXIT_CONFIG) if a CPU of these ranks lacks the level that the config gives. */
+bool session_open_device(Device *dev, const Config *config, Comm *world, char *err, size_t n);
 /* Returns whether session_open_device will open a CUDA device; looks for one if the config leaves
  * the choice open, and prepares the driver for config->world ranks. */
 bool session_on_cuda(const Config *config);

@@ -36,6 +36,16 @@ check "environment: with a closed stdout an error still gives its exit code" tes
 "$TRAIN" - <&- >console 2>&1
 check "environment: with a closed stdin a config from - is empty" test $? -eq 78
 
+# ---- torchrun sets OMP_NUM_THREADS=1 for every rank; it says nothing about this program's threads, and changes no bit
+if [ "$(nproc)" -ge 2 ]; then
+    OMP_NUM_THREADS=1 "$TRAIN" "$TINY" "${short[@]}" --set cpu.threads=0 --out omp >console
+    check "environment: OMP_NUM_THREADS leaves a rank its cores" grep -qE '^device +cpu: .*, ([2-9]|[1-9][0-9]+) threads$' console
+    "$TRAIN" "$TINY" "${short[@]}" --set cpu.threads=0 --out free >console
+    same_run "environment: OMP_NUM_THREADS changes no bit" free omp
+else
+    skip "environment: OMP_NUM_THREADS leaves a rank its cores" "it needs two cores"
+fi
+
 # ---- limits on address space (ulimit -v, in KiB), from too small to large enough: a run trains or reports why not. A
 # thread needs 256 MiB, OpenBLAS another 128 MiB per thread; in between, the built-in matrix multiplication is used.
 unlimited=$(losses all/metrics.jsonl | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/')

@@ -1,10 +1,13 @@
 /* test_machines.c -- tests which ranks share a machine: all of a world that this program has
  * started, and in a world of a launcher those that it describes. */
 #include "model/core/check.h"
+#include "model/core/pool.h"
 #include "parallel/grid/control.h"
 #include "tests/support/grid/made_up_machines.h"
 #include "tests/support/grid/thread_ranks.h"
+#include "tests/support/support.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -99,6 +102,46 @@ static void test_ranks_of_this_program_are_on_one_machine(void **state)
     assert_int_equal(machines_of(NULL).count, 1);
 }
 
+/* Lets this thread run on one of the cores that it may run on. */
+static void bind_to_core(int number)
+{
+    cpu_set_t all, one;
+    CPU_ZERO(&one);
+    sched_getaffinity(0, sizeof all, &all);
+    for (int c = 0; c < CPU_SETSIZE; c++)
+        if (CPU_ISSET(c, &all) && number-- == 0) CPU_SET(c, &one);
+    sched_setaffinity(0, sizeof one, &one);
+}
+
+/* Compares the number of ranks that share this rank's cores with its digit. Ranks that share none
+ * are bound to a core. */
+static void share(Comm *world, void *context)
+{
+    const char *shared = context;
+    cpu_set_t before;
+    sched_getaffinity(0, sizeof before, &before);
+    if (shared[world->rank] == '1') bind_to_core(world->rank % 2);
+    expect(world, "the number of ranks on the same cores", machines_share_cores(world),
+           shared[world->rank] - '0');
+    sched_setaffinity(0, sizeof before, &before);
+}
+
+static void test_ranks_share_cores_unless_a_launcher_has_bound_them(void **state)
+{
+    static char some[] = "2323232", bound[] = "1111", half[] = "1333", all[] = "4444";
+    (void)state;
+    if (pool_allowed_cores() < 2) skip_because("it needs two cores");
+    made_up_machines("ababcbc");
+    thread_ranks(7, 60, share, some);
+    made_up_machines("aabb");
+    thread_ranks(4, 60, share, bound);
+    made_up_machines("aaaa");
+    thread_ranks(4, 60, share, half);
+    thread_ranks(4, 60, share, all);
+    machines_forget();
+    thread_ranks(4, 60, share, all);
+}
+
 static void look_at_places(Comm *world, void *context)
 {
     const char *of_last = context;
@@ -145,6 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_with_the_same_machine_share_it),
         cmocka_unit_test(test_ranks_of_this_program_are_on_one_machine),
+        cmocka_unit_test(test_ranks_share_cores_unless_a_launcher_has_bound_them),
         cmocka_unit_test(test_a_message_names_the_host_if_there_are_several),
         cmocka_unit_test(test_many_ranks_are_numbered_by_their_lowest),
     };

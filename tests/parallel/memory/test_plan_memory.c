@@ -1,6 +1,7 @@
 /* test_plan_memory.c -- the memory plan equals what a trainer allocates, for all kinds of data, for
  * any number of micro-batches, and on each of several ranks. */
 #include "parallel/memory/memory_plan.h"
+#include "tests/support/grid/made_up_machines.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/trainer/trainer_fixture.h"
 
@@ -90,6 +91,59 @@ static void add_up(Comm *world, void *context)
     if (mine.total != (odd ? SIZE_MAX : 44444444) || mine.weights != (odd ? 2 : 4) ||
         mine.ranks != (odd ? 1 : 2) || mine.of != 3 || mine.host != 42)
         rank_wrong(world, "those of its device take %zu", mine.total);
+}
+
+/* Ranks 0 and 2 are on host-a. Their devices have the same number, as have those of other
+ * machines. */
+static void add_up_machines(Comm *world, void *context)
+{
+    (void)context;
+    size_t r = (size_t)world->rank + 1;
+    bool there = world->rank == 1;
+    MemoryPlan own = {.weights = r, .total = 10 * r, .host = 7 * r, .checkpoint = 42, .ranks = 1};
+    MemoryPlan mine = memory_plan_of_ranks(world, &own, 0);
+    if (mine.total != (there ? 20 : 40) || mine.host != (there ? 14 : 28) ||
+        mine.weights != (there ? 2 : 4) || mine.ranks != (there ? 1 : 2) || mine.of != 3 ||
+        mine.rank != world->rank || mine.checkpoint != 42 ||
+        strcmp(mine.machine, there ? "host-b" : "host-a") != 0)
+        rank_wrong(world, "those of %s take %zu, %zu on the host", mine.machine, mine.total,
+                   mine.host);
+}
+
+/* Available memory and plans by rank; each needs the number of its plan. */
+typedef struct {
+    size_t available[3], total[3];
+    int tightest;
+    bool device;
+} Tight;
+
+static void find_tightest(Comm *world, void *context)
+{
+    const Tight *t = context;
+    MemoryPlan plan = {.total = t->total[world->rank], .rank = world->rank};
+    MemoryRoom room = {.available = t->available[world->rank], .device = t->device};
+    memory_tightest(world, &plan, &room);
+    if (plan.rank != t->tightest || plan.total != t->total[t->tightest] ||
+        room.available != t->available[t->tightest])
+        rank_wrong(world, "the plan of rank %d", plan.rank);
+}
+
+/* The memory of each machine is compared with the plans of its own ranks. */
+static void test_plans_add_up_by_machine_and_the_tightest_is_found(void **state)
+{
+    static Tight tight[] = {{{100, 50, 100}, {90, 45, 90}, 1, false},
+                            {{100, 50, 100}, {90, 30, 95}, 2, false},
+                            {{100, 50, 10}, {200, 150, 20}, 0, false},
+                            {{SIZE_MAX, 50, SIZE_MAX}, {90, SIZE_MAX, 90}, 1, false},
+                            {{100, 1 << 30, 100}, {50, 1 << 10, 60}, 2, true}};
+    (void)state;
+    made_up_machines("aba");
+    thread_ranks(3, 60, add_up_machines, NULL);
+    for (size_t i = 0; i < sizeof tight / sizeof *tight; i++)
+        thread_ranks(3, 60, find_tightest, &tight[i]);
+    machines_forget();
+    static Tight own = {{100, 50, 100}, {90, 45, 90}, 0, false};
+    thread_ranks(1, 60, find_tightest, &own);
 }
 
 /* There are two stages of two data-parallel ranks; in each stage one rank has the largest plan. */
@@ -265,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_the_plan_counts_a_decoder_exactly_if_one_is_allocated),
         cmocka_unit_test(test_page_locked_memory_does_not_grow_with_accumulation),
         cmocka_unit_test(test_plans_of_ranks_on_one_device_add_up_without_overflow),
+        cmocka_unit_test(test_plans_add_up_by_machine_and_the_tightest_is_found),
         cmocka_unit_test(test_the_largest_plan_of_each_stage_is_found),
         cmocka_unit_test(test_each_data_parallel_rank_holds_exactly_its_planned_memory),
         cmocka_unit_test(test_the_preset_for_eight_gpus_fits_into_80_gb),
