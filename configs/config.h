@@ -101,6 +101,8 @@ struct Config {
          * If empty, pipeline.partition decides where the layers are cut. */
         IntegerList pipeline_split;
         double timeout; /* seconds a rank waits for another before it ends the run (exit code 86) */
+        int64_t
+            stop_interval; /* steps between agreements on whether to stop; 0: chosen by rank 0 */
         /* Of ranks that a launcher has started: the folder in which they leave their addresses, the
          * network interface, and the file with the secret where they share no folder. The last two
          * are NULL if they are not given. */

@@ -81,6 +81,7 @@ bool run_evaluate(Run *run, bool final)
     if (run->trainer.val == NULL) return true;
     run_read_records(run); /* before the clock stops: pending device work counts as step time */
     run_pause_clock(run);
+    run->stops.worked = true;
     bool saved = run->saving.saved_step == run->trainer.steps;
     begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
     EvalRecord r = trainer_evaluate(&run->trainer, 0);
@@ -103,6 +104,7 @@ bool run_sample(Run *run)
     const Config *c = run->config;
     run_read_records(run);
     run_pause_clock(run);
+    run->stops.worked = true;
     bool saved = run->saving.saved_step == run->trainer.steps;
     begin_work(run, saved ? "ending this sample" : "ending this sample, then saving");
     if (run->lead) say_work(run, &(Work){.kind = WORK_SAMPLE, .all = c->eval.sample_tokens});
@@ -177,6 +179,7 @@ void run_save(Run *run)
     warn_keeping(run, why);
     double start = seconds_now();
     run_pause_clock(run);
+    run->stops.worked = true;
     begin_work(run, "finishing this save");
     progress_print(&run->work.progress, "saving step %lld", (long long)run->trainer.steps);
     /* If somebody removed the lock file, another run may have started in this folder. Two runs that

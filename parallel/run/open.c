@@ -329,13 +329,16 @@ void run_open_trainer(Run *run)
     best_open(run, same_run ? checkpoint : NULL);
     checkpoint_close(checkpoint);
     run->saving.first_step = run->trainer.steps;
+    run->stops = (RunStops){.next = run->trainer.steps,
+                            .last = seconds_now(),
+                            .last_step = run->trainer.steps,
+                            .reached = run->trainer.steps};
     run->trainer.feed.watch = run_watch;
     run->trainer.feed.watch_context = run;
     run_take_place(run);
     run->clock.start = run->clock.shown_at = seconds_now();
-    if (!run->lead) return;
     /* Signals are handled only from here on. Before, their default action ends the program at once,
      * and no training is lost. */
     run_prepare_answers(run, NULL);
-    run_watch_signals();
+    run_watch_signals(run);
 }

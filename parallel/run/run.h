@@ -72,6 +72,16 @@ typedef struct {
     double stop_looked_at; /* time of the last check for RUN/STOP */
 } RunWork;
 
+/* When all ranks agree next on whether to stop. All ranks have the same `next` and `worked`. */
+typedef struct {
+    int64_t next; /* after this step */
+    bool worked;  /* or now: they have evaluated, sampled or saved since the last time */
+    /* On rank 0, of the last time: seconds_now(), the step, and how many steps the device had
+     * ended. */
+    double last;
+    int64_t last_step, reached;
+} RunStops;
+
 /* Where the run writes its output. */
 typedef struct {
     Metrics *metrics;  /* writes the console and metrics.jsonl on rank 0; NULL on other ranks */
@@ -107,6 +117,7 @@ typedef struct {
     RunSaving saving;
     RunBest best;
     RunWork work;
+    RunStops stops;
     RunOutput output;
 } Run;
 

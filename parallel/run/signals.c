@@ -7,9 +7,11 @@
 #include "model/core/terminal.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
+#include "parallel/grid/machines.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,6 +25,7 @@
 typedef struct {
     atomic_int asked; /* the first signal that requested a stop; 0: none arrived */
     atomic_int place; /* index of the complete texts */
+    bool silent;      /* another rank replies */
     bool terminal;    /* stderr is a terminal: a live line must be erased before a reply */
     int columns;      /* the answers are folded to so many */
     char doing[2][64], lost[2][160];
@@ -40,6 +43,7 @@ enum { N_WATCHED = sizeof watched / sizeof watched[0] };
 static void answer(const char *name, const char *text, const char *end)
 {
     enum { MILLISECONDS = 100 };
+    if (watch.silent) return;
     const char *part[] = {name, text, end}, *clear = watch.terminal ? "\r\033[K" : "";
     char whole[256], line[320];
     size_t n = 0, used = strlen(clear);
@@ -89,9 +93,18 @@ static void on_signal(int number, siginfo_t *info, void *unused)
     errno = kept;
 }
 
-void run_watch_signals(void)
+/* Returns whether signals reach this rank itself. */
+static bool takes_signals(const Run *run)
+{
+    bool own_process = strcmp(launch_kind(run->world), "processes") == 0;
+    return run->lead || (machines_of(run->world).joined && own_process);
+}
+
+void run_watch_signals(const Run *run)
 {
     struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_RESTART | SA_SIGINFO};
+    if (!takes_signals(run)) return;
+    watch.silent = !run->lead;
     watch.terminal = isatty(STDERR_FILENO);
     watch.columns = INT_MAX;
     sigemptyset(&action.sa_mask);
@@ -137,8 +150,12 @@ void run_prepare_answers(const Run *run, const char *doing)
     watch.columns = watch.terminal ? terminal_line(stderr) : INT_MAX;
     int place = !watch.place;
     bool step = doing == NULL && !run_is_over(run);
+    int64_t last = run->stops.next;
     snprintf(watch.doing[place], sizeof watch.doing[place], "%s",
              doing ? doing : "finishing this step, then saving");
+    if (step && last > run->trainer.steps + 1)
+        snprintf(watch.doing[place], sizeof watch.doing[place],
+                 "going on to step %lld at most, then saving", (long long)last);
     format_lost(watch.lost[place], sizeof watch.lost[place], run, step);
     watch.place = place;
 }
@@ -156,9 +173,42 @@ bool run_stop_seen(const Run *run)
            (run->lead && run_folder_stop_asked(&run->folder));
 }
 
-bool run_stop_asked(const Run *run)
+/* ---- agreeing -------------------------------------------------------------------------------- */
+
+bool run_agrees_now(const Run *run)
 {
-    return control_max(run->world, run_stop_seen(run)) != 0;
+    return run->stops.worked || run->trainer.steps >= run->stops.next;
+}
+
+/* Returns after how many steps the ranks shall agree again, on rank 0. */
+static int64_t steps_until_next(Run *run)
+{
+    static const double every = 5; /* seconds */
+    enum { GROWTH = 4 };           /* the first steps may be faster than others */
+    RunStops *stops = &run->stops;
+    int64_t given = run->config->parallel.stop_interval, steps = run->trainer.steps_read;
+    int64_t done = steps - stops->reached, before = run->trainer.steps - stops->last_step;
+    double now = seconds_now(), seconds = now - stops->last, most = run->config->max_time;
+    if (given > 0 || !machines_of(run->world).joined) return given > 0 ? given : 1;
+    stops->last = now;
+    stops->reached = steps;
+    stops->last_step = run->trainer.steps;
+    /* The device may be some steps behind the host. If it has ended none, nothing is known. */
+    if (done <= 0 || before <= 0) return 1;
+    double left = most > 0 ? fmin(every, run->started + most - now) : every;
+    double fit = left * (double)done / fmax(seconds, 1e-6);
+    return (int64_t)fmax(1, fmin(fit, GROWTH * (double)before));
+}
+
+bool run_stop_asked(Run *run)
+{
+    if (!run_agrees_now(run)) return false;
+    int64_t wish[2] = {run_stop_seen(run), run->lead ? steps_until_next(run) : 0};
+    comm_all_reduce(run->world, NULL, tensor_1d(wish, I64, 2), REDUCE_MAX);
+    run->stops.next = run->trainer.steps + wish[1];
+    run->stops.worked = wish[0] != 0; /* a later call must find the same */
+    if (wish[1] > 1) run_prepare_answers(run, NULL);
+    return wish[0] != 0;
 }
 
 bool run_stop_asked_within(Run *run)

@@ -7,8 +7,10 @@
 
 /* Installs a handler for SIGINT, SIGTERM, SIGUSR1 and SIGHUP, except for those that were ignored
  * before, as with nohup. The first signal requests a stop and prints a reply to stderr. A second
- * one ends the program at once, unless it is SIGHUP. */
-void run_watch_signals(void);
+ * one ends the program at once, unless it is SIGHUP. Does nothing on other ranks than 0, unless a
+ * launcher has started them: such a rank takes signals, too, but prints no replies, because a
+ * launcher passes a signal on to all. */
+void run_watch_signals(const Run *run);
 /* Formats the replies that the signal handler prints. The reply to a first signal says what the run
  * still finishes before it ends: `doing`, or the current step and a save if NULL. The reply to a
  * second one says which steps since the newest checkpoint are lost. */
@@ -16,9 +18,15 @@ void run_prepare_answers(const Run *run, const char *doing);
 /* Returns true if a signal has arrived or, on rank 0, RUN/STOP exists or max_time is over. Does not
  * communicate. */
 bool run_stop_seen(const Run *run);
-/* Returns true on all ranks if run_stop_seen is true on any of them. All ranks call it together,
- * once per step, so they stop at the same step. */
-bool run_stop_asked(const Run *run);
+/* Returns whether all ranks agree after this step on whether to stop. All ranks get the same
+ * result. With parallel.stop_interval 0 they do so after every step; if a launcher has started
+ * them, rank 0 chooses the number of steps from the time that they take, so that there are about
+ * five seconds between two agreements. After an evaluation, a sample or a save they do in any
+ * case. */
+bool run_agrees_now(const Run *run);
+/* Returns true on all ranks if run_stop_seen is true on any of them and run_agrees_now. All ranks
+ * call it together, once per step, so they stop at the same step. */
+bool run_stop_asked(Run *run);
 /* Returns true on rank 0 if max_time is over and this attempt has made a step. Without a step, a
  * run that is started again and again would never get on. */
 bool run_time_is_over(const Run *run);

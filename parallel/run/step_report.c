@@ -92,10 +92,12 @@ void run_read_records(Run *run)
 /* Reads the records that have arrived, on all ranks. A step's record is the same on all ranks, but
  * may arrive on some earlier than on others. If one rank reads a divergence, the others wait for
  * that record, so all ranks end at the same step. Every rank takes part in this exchange, however
- * many records it has read. */
+ * many records it has read. It is made when the ranks also agree on whether to stop; until then a
+ * rank that has read a divergence goes on with the others. */
 static void read_what_has_come(Run *run)
 {
     take_records(run, run->trainer.steps - run->trainer.steps_read == TRAINER_HISTORY);
+    if (!run_agrees_now(run)) return;
     if (control_max(run->world, run->records.diverged.step > 0) != 0) run_read_records(run);
 }
 

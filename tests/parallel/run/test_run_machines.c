@@ -3,10 +3,13 @@
 #include "tests/support/grid/made_up_machines.h"
 #include "tests/support/trainer/run_fixture.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -75,11 +78,178 @@ static void test_the_plan_is_that_of_the_machine_with_the_least_memory_left(void
     free(said);
 }
 
+/* ---- stops ----------------------------------------------------------------------------------- */
+
+/* A run without evaluations, samples and saves, after which the ranks would agree in any case. */
+#define PLAIN "eval.interval=0", "eval.sample_interval=0", "checkpoint.save_interval=0"
+
+/* Asks for a stop in the second step of 40, and returns the output. */
+static char *stop_in_step_2(const char *run, void (*machines)(void), void (*act)(Run *),
+                            const char *set)
+{
+    disturbance = (Disturbance){.kind = WORK_STEP,
+                                .round = 1,
+                                .at = 1,
+                                .act = act,
+                                .ranks = machines == two_and_one ? 3 : 0,
+                                .first = machines};
+    return run_expecting(run, (const char *[]){"train_steps=40", PLAIN, set, NULL}, EXIT_REQUEUE);
+}
+
+static void test_all_ranks_agree_on_a_stop_every_stop_interval_steps(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char run[16];
+        void (*machines)(void) = i ? two_and_one : NULL;
+        snprintf(run, sizeof run, "three-%d", i);
+        char *said = stop_in_step_2(run, machines, ask_by_signal, "parallel.stop_interval=3");
+        says(said, "SIGTERM: going on to step 3 at most, then saving; a second signal ends the");
+        says(said, "\nstopped after step 3; ");
+        free(said);
+        snprintf(run, sizeof run, "file-%d", i);
+        said = stop_in_step_2(run, machines, ask_by_file, "parallel.stop_interval=7");
+        says(said, "\nstopped after step 7; ");
+        free(said);
+    }
+}
+
+/* The steps take much less than a second. So rank 0 lets the ranks agree after steps 1, 5, 21, ...:
+ * each number of steps is four times the one before, as long as they take less than 5 seconds. */
+static void test_ranks_of_a_launcher_agree_less_often_when_steps_are_short(void **state)
+{
+    (void)state;
+    char *said = stop_in_step_2("auto", two_and_one, ask_by_signal, "seed=1");
+    says(said, "SIGTERM: going on to step 5 at most, then saving; ");
+    says(said, "\nstopped after step 5; ");
+    free(said);
+    said = stop_in_step_2("alone", NULL, ask_by_signal, "seed=1");
+    says(said, "SIGTERM: finishing this step, then saving; ");
+    says(said, "\nstopped after step 2; ");
+    free(said);
+}
+
+static void be_slow(Run *run)
+{
+    if (run->lead) usleep(1500000);
+}
+
+/* With steps of 1.5 seconds the ranks agree after steps 1, 4 and 7. */
+static void test_they_agree_about_every_5_seconds(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){
+        .kind = WORK_STEP, .act = be_slow, .each = true, .ranks = 3, .first = two_and_one};
+    char *said = run_expecting(
+        "slow", (const char *[]){"train_steps=40", PLAIN, "max_time=5.9", NULL}, EXIT_REQUEUE);
+    says(said, "\nstopped after step 4 (max_time: 5.9 s); ");
+    free(said);
+}
+
+/* The limit is known in advance, so the ranks do not agree later because of it. */
+static void test_max_time_is_kept(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){
+        .kind = WORK_STEP, .act = be_slow, .each = true, .ranks = 3, .first = two_and_one};
+    char *said = run_expecting(
+        "limit", (const char *[]){"train_steps=40", PLAIN, "max_time=2.9", NULL}, EXIT_REQUEUE);
+    says(said, "\nstopped after step 2 (max_time: 2.9 s); ");
+    free(said);
+}
+
+static int64_t host_calls(const Run *run)
+{
+    const CommCounts *counts = comm_counts(run->world);
+    int64_t calls = 0;
+    for (int verb = 0; verb < COMM_VERBS; verb++)
+        for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+            calls += counts->of[verb][dtype].calls;
+    return calls;
+}
+
+/* Prints how often rank 0 has called the others between the steps from 25 to 39. */
+static void count_calls(Run *run)
+{
+    static int64_t before;
+    if (run->trainer.steps == 25) before = host_calls(run);
+    if (run->trainer.steps == 39) printf("%lld calls\n", (long long)(host_calls(run) - before));
+}
+
+/* Rows are printed without agreeing: all ranks wait for the same records. */
+static void test_ranks_exchange_nothing_between_steps_until_they_agree(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){
+        .kind = WORK_STEP, .act = count_calls, .each = true, .ranks = 3, .first = two_and_one};
+    for (int i = 0; i < 2; i++) {
+        const char *print = i ? "steps_per_print=1" : "steps_per_print=0";
+        const char *run = i ? "calls-1" : "calls-0";
+        char *said = run_expecting(run, (const char *[]){"train_steps=40", PLAIN, print, NULL}, 0);
+        says(said, "\n0 calls\n");
+        free(said);
+    }
+}
+
+/* The weights of the third step are not finite, on every rank. */
+static void be_sick(Run *run)
+{
+    if (run->trainer.steps == 21) printf("step 22 begins\n");
+    if (run->trainer.steps != 2) return;
+    float *weight = run->trainer.weights[0].data.data;
+    for (int i = 0; i < 256 * 16; i++)
+        weight[i] = NAN;
+}
+
+/* The ranks train some steps more, of which no record is written. */
+static void test_a_divergence_ends_all_ranks_when_they_agree(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){
+        .kind = WORK_STEP, .act = be_sick, .each = true, .ranks = 3, .first = two_and_one};
+    char *said = run_expecting("sick",
+                               (const char *[]){"train_steps=40", PLAIN, "steps_per_print=0",
+                                                "max_consecutive_skipped_steps=2", NULL},
+                               EXIT_DIVERGED);
+    says(said, "error[88] step 4: 2 steps in a row had gradients that are not finite; ");
+    assert_null(strstr(said, "step 22 begins"));
+    free(said);
+    assert_int_equal(lines_of("sick", "train"), 4);
+}
+
+/* After an evaluation that was cut short nothing may be trained: the next start repeats it. */
+static void test_an_interrupted_evaluation_is_followed_by_a_stop(void **state)
+{
+    static const char *const sets[] = {"eval.steps=15", "parallel.stop_interval=100", NULL};
+    (void)state;
+    disturbance = (Disturbance){.ranks = 3};
+    free(run_expecting("whole", (const char *[]){"eval.steps=15", NULL}, 0));
+    for (int kind = WORK_EVALUATION; kind <= WORK_SAMPLE; kind++) {
+        char run[16];
+        snprintf(run, sizeof run, "cut-%d", kind);
+        disturbance = (Disturbance){
+            .kind = (WorkKind)kind, .round = 1, .at = 2, .act = ask_by_signal, .ranks = 3};
+        char *said = run_expecting(run, sets, EXIT_REQUEUE);
+        says(said, "\nstopped after step 4; ");
+        free(said);
+        disturbance.act = NULL;
+        free(run_expecting(run, sets, 0));
+        same_runs("whole", run);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_start_says_on_which_machines_the_ranks_are),
         cmocka_unit_test(test_the_plan_is_that_of_the_machine_with_the_least_memory_left),
+        cmocka_unit_test(test_all_ranks_agree_on_a_stop_every_stop_interval_steps),
+        cmocka_unit_test(test_ranks_of_a_launcher_agree_less_often_when_steps_are_short),
+        cmocka_unit_test(test_they_agree_about_every_5_seconds),
+        cmocka_unit_test(test_max_time_is_kept),
+        cmocka_unit_test(test_ranks_exchange_nothing_between_steps_until_they_agree),
+        cmocka_unit_test(test_a_divergence_ends_all_ranks_when_they_agree),
+        cmocka_unit_test(test_an_interrupted_evaluation_is_followed_by_a_stop),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

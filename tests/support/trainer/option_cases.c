@@ -87,6 +87,7 @@ const OptionCase option_cases[] = {
     ON_RANKS("pipeline.partition", "uniform", STAGES, COMMS),
     SEE("seq_parallel_communication_data_type", "fp16"),
     ON_RANKS("parallel.timeout", "30"),
+    ON_RANKS("parallel.stop_interval", "3"),
     ON_RANKS("parallel.rendezvous", "elsewhere"),
     ON_RANKS("parallel.interface", "lo"),
     ON_RANKS("parallel.secret_file", "secret"),
