@@ -8,10 +8,20 @@
 
 #include "parallel/comm/comm.h"
 
+#include <sys/socket.h>
+
 typedef struct SocketLinks SocketLinks;
 
 /* Largest number of ranks. */
 enum { SOCKET_MAX_RANKS = 64 };
+
+/* How a rank of another process is reached. */
+typedef struct {
+    struct sockaddr_storage address; /* of its listening socket */
+    socklen_t address_bytes;
+    char host[65];           /* its machine's name, for messages */
+    int machine, local_rank; /* number of its machine; its number among the ranks of that machine */
+} SocketMember;
 
 /* In the launcher, before it forks: makes the sockets that `ranks` rank processes inherit. All are
  * close-on-exec, and none has a name in the file system or a port. Returns NULL and sets err if the
