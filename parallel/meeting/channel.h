@@ -1,0 +1,31 @@
+/* channel.h -- inside parallel/meeting: messages over a connected socket. Nothing here waits. */
+#ifndef PARALLEL_MEETING_CHANNEL_H
+#define PARALLEL_MEETING_CHANNEL_H
+
+#include "parallel/meeting/message.h"
+
+typedef struct {
+    int fd;     /* -1: none */
+    bool gone;  /* the connection was closed or has failed */
+    bool wrong; /* and that because the other side announced a message of more than `most` bytes */
+    unsigned char head[MESSAGE_HEAD_BYTES], *body;
+    size_t body_bytes, got; /* got: of the head, then of the body */
+    Bytes out;
+    size_t sent;
+} Channel;
+
+/* Takes over a connected socket. */
+void channel_open(Channel *c, int fd);
+/* Closes it and frees the rest. */
+void channel_close(Channel *c);
+/* Frees the rest and returns the socket. */
+int channel_release(Channel *c);
+/* Adds a message to what will be sent. */
+void channel_put(Channel *c, MessageKind kind, const Bytes *body);
+/* Sends what can be sent. Returns whether all of it was. */
+bool channel_flush(Channel *c);
+/* Receives the next message if it is there, and nothing after it. *kind is a number that the other
+ * side has chosen. The body is valid until the next call. */
+bool channel_take(Channel *c, size_t most, int *kind, const unsigned char **body, size_t *n);
+
+#endif

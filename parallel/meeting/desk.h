@@ -1,0 +1,74 @@
+/* desk.h -- inside parallel/meeting: what rank 0 decides while ranks arrive. It knows no sockets
+ * and no clock, so a test can let thousands of ranks arrive. Nothing here takes time that grows
+ * with the number of ranks for each of them. */
+#ifndef PARALLEL_MEETING_DESK_H
+#define PARALLEL_MEETING_DESK_H
+
+#include "parallel/meeting/message.h"
+
+typedef enum {
+    DESK_WAITS,  /* for ranks to arrive */
+    DESK_TABLES, /* all have arrived: they get the table of members */
+    DESK_MET,    /* all have the table */
+    DESK_FAILED  /* verdict says why */
+} DeskState;
+
+typedef struct {
+    bool here, ready;
+    int machine, local_rank; /* local_rank: what the launcher says, or -1 */
+    Address address;
+} DeskRank;
+
+typedef struct {
+    char host[MEETING_NAME_BYTES], boot[MEETING_NAME_BYTES];
+    int ranks;  /* that are on it */
+    int number; /* in the table: machines are numbered in the order of their lowest ranks */
+    bool told;  /* the launcher's local ranks are 0, 1, ... in some order */
+} DeskMachine;
+
+/* The values of a fact that ranks have, at most so many different ones. */
+enum { DESK_VALUES = 4 };
+typedef struct {
+    char text[MEETING_FACT_BYTES];
+    int ranks, first; /* how many have it, and the lowest of them */
+} DeskValue;
+typedef struct {
+    int values;
+    DeskValue value[DESK_VALUES];
+} DeskFact;
+
+typedef struct {
+    const MeetingOptions *o;
+    DeskState state;
+    Verdict verdict;
+    double began, limit, next_notice,
+        odd_since; /* odd_since: -1 or when a fact was found to differ */
+    int here, ready, machines, slots, cpu_level;
+    DeskRank *rank;       /* [size] */
+    DeskMachine *machine; /* [machines], in the order of arrival */
+    int *slot;            /* [slots], hash table of machines: index + 1, or 0 */
+    DeskFact fact[MEETING_MOST_FACTS];
+} Desk;
+
+void desk_open(Desk *d, const MeetingOptions *o, double now);
+void desk_close(Desk *d);
+/* A rank that has proven the secret says who it is; rank 0 itself does so first. */
+void desk_greet(Desk *d, const Greeting *g, double now);
+/* A rank has the table. */
+void desk_ready(Desk *d, int rank);
+/* The connection of a rank that has arrived was closed. */
+void desk_lost(Desk *d, int rank);
+/* A rank reports why it fails. */
+void desk_report(Desk *d, int rank, const Verdict *v);
+/* Something else fails. */
+void desk_fail(Desk *d, ExitCode code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Time has passed. Returns the moment at which it must be called again. If ranks are missing and it
+ * is time to say so, writes the notice to notice[0..n), otherwise "". */
+double desk_tick(Desk *d, double now, char *notice, size_t n);
+/* The table of members, once the state is TABLES; desk->rank[].address is filled in by then. */
+void desk_table(Desk *d, Table *t);
+
+/* Writes which ranks are missing, as "ranks 3, 5-7 (node2), 9 (node3)". */
+const char *desk_missing(const Desk *d, bool ready, char *text, size_t n);
+
+#endif

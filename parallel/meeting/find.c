@@ -1,0 +1,231 @@
+/* find.c -- how a rank finds rank 0. It tries all addresses at which rank 0 may be at the same
+ * time, and takes the first connection on which the other side proves the secret. What does not
+ * answer, or does not know the secret, is tried again later: rank 0 may not have begun, and a file
+ * may be that of a job that has died. */
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "parallel/comm/socket/handshake.h"
+#include "parallel/meeting/rendezvous.h"
+#include "parallel/meeting/sides.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_TARGETS = NETWORK_MOST_ADDRESSES * MEETING_PORTS };
+
+/* The pauses between two attempts, and between two looks at the file, grow from the first to the
+ * second. */
+static const double LEAST_PAUSE = 0.01, MOST_PAUSE = 0.5;
+
+/* A place where rank 0 may be, and the attempt to connect with it. */
+typedef struct {
+    Address address;
+    int fd;             /* -1: no attempt at the moment */
+    double began, next; /* of the attempt; not before `next` comes the next one */
+    double pause;
+    Handshake hand;
+} Target;
+
+typedef struct {
+    const MeetingOptions *o;
+    Rendezvous at; /* the file's content; secret and addresses */
+    int targets;
+    Target target[MOST_TARGETS];
+    AddressList sources;    /* of the interface, if one is given */
+    double look, pause;     /* when to look at the file again */
+    bool reached;           /* somebody has answered, or at least the file was there */
+    HandshakeReason reason; /* the last refusal */
+    int error;              /* of the last connection that failed */
+    Verdict file;           /* why the file is not used; code EXIT_OK: it is */
+} Search;
+
+static void stop(Target *t)
+{
+    if (t->fd >= 0) close(t->fd);
+    t->fd = -1;
+}
+
+static void stop_all(Search *s)
+{
+    for (int i = 0; i < s->targets; i++)
+        stop(&s->target[i]);
+}
+
+static double longer(double pause)
+{
+    return fmin(2 * pause, MOST_PAUSE);
+}
+
+static void add_target(Search *s, const Address *address)
+{
+    if (s->targets < MOST_TARGETS)
+        s->target[s->targets++] = (Target){.address = *address, .fd = -1, .pause = LEAST_PAUSE};
+}
+
+/* Looks at the file. If it has changed, its addresses are the new targets. */
+static bool look(Search *s, double now, Verdict *v)
+{
+    Rendezvous r;
+    ExitCode code;
+    char err[MEETING_SENTENCE_BYTES];
+    if (now < s->look) return true;
+    s->look = now + s->pause;
+    s->pause = longer(s->pause);
+    RendezvousState state = rendezvous_look(&r, s->o->folder, s->o->name, &code, err, sizeof err);
+    s->file.code = EXIT_OK;
+    if (state == RENDEZVOUS_REFUSED) verdict_set(&s->file, code, "%s", err);
+    /* Nobody but this user can mend a folder or a file with wrong permissions. */
+    if (state == RENDEZVOUS_REFUSED && code == EXIT_PERMISSION)
+        return verdict_set(v, code, "%s", err);
+    if (state != RENDEZVOUS_READ || same_bytes(r.secret, s->at.secret, SHA256_BYTES)) return true;
+    stop_all(s);
+    s->at = r;
+    s->targets = 0;
+    for (int i = 0; i < r.at.count; i++)
+        add_target(s, &r.at.address[i]);
+    return true;
+}
+
+/* Without a file: all ports of all addresses that the name of rank 0's machine has. */
+static bool list_ports(Search *s, Verdict *v)
+{
+    AddressList list;
+    memcpy(s->at.secret, s->o->secret, SHA256_BYTES);
+    if (!network_master(&list, s->o->master, &v->code, v->sentence, sizeof v->sentence))
+        return false;
+    for (int i = 0; i < list.count; i++)
+        for (int k = 1; k <= MEETING_PORTS; k++) {
+            list.address[i].port = (uint16_t)(s->o->port + k);
+            add_target(s, &list.address[i]);
+        }
+    return true;
+}
+
+/* Begins the attempts whose time has come. */
+static void start(Search *s, double now)
+{
+    for (int i = 0; i < s->targets; i++) {
+        Target *t = &s->target[i];
+        const Address *source = NULL;
+        if (t->fd >= 0 || now < t->next) continue;
+        for (int k = 0; k < s->sources.count && !source; k++)
+            if (s->sources.address[k].family == t->address.family) source = &s->sources.address[k];
+        if (s->o->interface && !source) {
+            t->next = INFINITY; /* the interface has no address of this kind */
+            continue;
+        }
+        t->began = now;
+        t->next = now + t->pause;
+        t->pause = longer(t->pause);
+        t->fd = network_connect(&t->address, source);
+        if (t->fd < 0) s->error = errno;
+        handshake_begin(&t->hand, s->at.secret, false, s->o->rank);
+        handshake_name(&t->hand, meeting_tag(s->o));
+    }
+}
+
+/* Waits until something may happen, and moves all attempts. Returns the socket of one that has
+ * proven the secret, or -1. */
+static int move(Search *s, double until)
+{
+    struct pollfd wait[MOST_TARGETS];
+    double now = seconds_now(), next = until;
+    for (int i = 0; i < s->targets; i++) {
+        Target *t = &s->target[i];
+        wait[i] =
+            (struct pollfd){.fd = t->fd, .events = handshake_sends(&t->hand) ? POLLOUT : POLLIN};
+        next = fmin(next, t->fd < 0 ? t->next : t->began + MEETING_PENDING_SECONDS);
+    }
+    poll(wait, (nfds_t)s->targets, (int)ceil(fmin(fmax(next - now, 0), 60) * 1000));
+    now = seconds_now();
+    for (int i = 0; i < s->targets; i++) {
+        Target *t = &s->target[i];
+        if (t->fd < 0) continue;
+        if (wait[i].revents == 0) {
+            if (now >= t->began + MEETING_PENDING_SECONDS) stop(t);
+            continue;
+        }
+        HandshakeState state = handshake_move(&t->hand, t->fd);
+        if (state == HANDSHAKE_PROVEN) {
+            int fd = t->fd;
+            t->fd = -1;
+            return fd;
+        }
+        if (state == HANDSHAKE_LOST) s->error = errno;
+        if (state == HANDSHAKE_REFUSED) s->reason = t->hand.reason;
+        if (state != HANDSHAKE_GOES_ON) stop(t);
+    }
+    return -1;
+}
+
+/* The time is over. */
+static void explain(const Search *s, Verdict *v)
+{
+    const MeetingOptions *o = s->o;
+    char host[MEETING_NAME_BYTES], where[512], why[MEETING_SENTENCE_BYTES] = "";
+    const char *name = o->host ? o->host(o->context, 0, host, sizeof host) : NULL;
+    if (o->folder)
+        snprintf(where, sizeof where, "its file in %s", o->folder);
+    else
+        snprintf(where, sizeof where, "%s, ports %d to %d", o->master, o->port + 1,
+                 o->port + MEETING_PORTS);
+    ExitCode code = EXIT_UNAVAILABLE;
+    if (s->file.code != EXIT_OK) {
+        code = s->file.code;
+        snprintf(why, sizeof why, "%s", s->file.sentence);
+    } else if (s->reason == HANDSHAKE_WRONG_SECRET) {
+        code = EXIT_PROTOCOL;
+        snprintf(why, sizeof why, "who answers there has another secret");
+    } else if (s->reason == HANDSHAKE_OTHER_VERSION) {
+        code = EXIT_CONFIG;
+        snprintf(why, sizeof why, "who answers there is another version of this program");
+    } else if (s->reason != HANDSHAKE_NO_REASON) {
+        snprintf(why, sizeof why, "who answers there is no rank of this job");
+    } else if (o->folder && s->targets == 0) {
+        snprintf(why, sizeof why, "there is no such file");
+    } else {
+        snprintf(why, sizeof why, "nobody answers there%s%s", s->error ? ": " : "",
+                 s->error ? strerror(s->error) : "");
+    }
+    verdict_set(v, code,
+                "rank %d has not found rank 0%s%s%s within %g s (parallel.timeout); it looked for "
+                "%s: %s",
+                o->rank, name ? " (" : "", name ? name : "", name ? ")" : "", o->timeout, where,
+                why);
+}
+
+int guest_find(const MeetingOptions *o, double limit, Verdict *v)
+{
+    Search *s = must_calloc(1, sizeof *s);
+    int fd = -1;
+    s->o = o;
+    s->pause = LEAST_PAUSE;
+    bool good = !o->interface ||
+                network_own(&s->sources, o->interface, &v->code, v->sentence, sizeof v->sentence);
+    if (good && !o->folder) good = list_ports(s, v);
+    while (good && fd < 0) {
+        double now = seconds_now();
+        if (o->folder) good = look(s, now, v);
+        if (good && now >= limit) {
+            explain(s, v);
+            good = false;
+        }
+        if (!good) break;
+        start(s, now);
+        fd = move(s, fmin(limit, o->folder ? s->look : INFINITY));
+        /* Without a file there is one job of this name, so its rank 0 has another secret. */
+        if (fd < 0 && !o->folder && s->reason == HANDSHAKE_WRONG_SECRET) {
+            good = verdict_set(v, EXIT_PROTOCOL,
+                               "rank %d has another secret (TRAIN_SECRET, parallel.secret_file) "
+                               "than rank 0 of this job at %s",
+                               o->rank, o->master);
+        }
+    }
+    stop_all(s);
+    free(s);
+    return fd;
+}

@@ -1,0 +1,141 @@
+/* guest.c -- the side of a rank other than 0: it finds rank 0, says who it is, gets the table of
+ * members, and leaves when rank 0 says that all have it. */
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "parallel/meeting/channel.h"
+#include "parallel/meeting/network.h"
+#include "parallel/meeting/sides.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Rank 0 ends the meeting at its own limit, which comes earlier. */
+static const double PATIENCE_SECONDS = 10;
+
+typedef struct {
+    const MeetingOptions *o;
+    Meeting *m;
+    Channel rank0;
+    double limit;
+    bool answered, has_table, gone;
+} Guest;
+
+/* Tells rank 0 that this rank fails. */
+static bool report(Guest *g, Verdict *v)
+{
+    Bytes body = {0};
+    verdict_write(&body, v);
+    channel_put(&g->rank0, MESSAGE_VERDICT, &body);
+    channel_flush(&g->rank0);
+    bytes_free(&body);
+    return false;
+}
+
+/* Listens at the address by which this rank has reached rank 0, and says who it is. */
+static bool greet(Guest *g, Verdict *v)
+{
+    Greeting greeting;
+    Bytes body = {0};
+    Address own;
+    bool known = network_name(g->rank0.fd, &own);
+    own.port = 0;
+    if (known) g->m->listener = network_listen(&own);
+    if (g->m->listener < 0) {
+        verdict_set(v, EXIT_SYSTEM, "it cannot listen for other ranks: %s", strerror(errno));
+        return report(g, v);
+    }
+    greeting_own(&greeting, g->o, &own);
+    greeting_write(&body, &greeting);
+    channel_put(&g->rank0, MESSAGE_GREETING, &body);
+    channel_flush(&g->rank0);
+    bytes_free(&body);
+    return true;
+}
+
+static bool take_answer(Guest *g, const unsigned char *body, size_t n)
+{
+    Answer a;
+    if (g->answered || !answer_read(&a, body, n)) return false;
+    g->answered = true;
+    memcpy(g->m->secret, a.secret, SHA256_BYTES);
+    g->m->cpu_level = a.cpu_level;
+    return true;
+}
+
+static bool take_table(Guest *g, const unsigned char *body, size_t n)
+{
+    Table t = {0};
+    bool good = g->answered && !g->has_table && table_read(&t, g->o->size, body, n);
+    if (good) {
+        g->has_table = true;
+        meeting_fill(g->m, &t);
+        channel_put(&g->rank0, MESSAGE_READY, NULL);
+    }
+    table_free(&t);
+    return good;
+}
+
+/* Does what a message of rank 0 says. Returns false and fills in the verdict if the meeting fails.
+ */
+static bool obey(Guest *g, int kind, const unsigned char *body, size_t n, Verdict *v)
+{
+    if (kind == MESSAGE_ANSWER && take_answer(g, body, n)) return true;
+    if (kind == MESSAGE_TABLE && take_table(g, body, n)) return true;
+    if (kind == MESSAGE_GO && g->has_table && n == 0) {
+        g->gone = true;
+        return true;
+    }
+    if (kind == MESSAGE_VERDICT && verdict_read(v, body, n)) {
+        g->m->told = true;
+        return false;
+    }
+    return verdict_set(v, EXIT_PROTOCOL, "rank 0 says something that no rank 0 says");
+}
+
+/* Follows rank 0 until the meeting ends. */
+static bool follow(Guest *g, Verdict *v)
+{
+    size_t most = table_most_bytes(g->o->size);
+    if (most < VERDICT_MOST_BYTES) most = VERDICT_MOST_BYTES;
+    while (!g->gone) {
+        const unsigned char *body;
+        size_t n;
+        int kind;
+        bool sent = channel_flush(&g->rank0);
+        if (channel_take(&g->rank0, most, &kind, &body, &n)) {
+            if (!obey(g, kind, body, n, v)) return false;
+            continue;
+        }
+        if (g->rank0.gone)
+            return verdict_set(v, EXIT_PEER_LOST, "rank 0 has ended before all ranks had met");
+        double left = g->limit - seconds_now();
+        if (left <= 0)
+            return verdict_set(v, EXIT_HANG,
+                               "rank 0 has not ended the meeting within %g s (parallel.timeout): "
+                               "its process may be stopped",
+                               g->o->timeout);
+        struct pollfd wait = {.fd = g->rank0.fd, .events = sent ? POLLIN : POLLIN | POLLOUT};
+        poll(&wait, 1, (int)ceil(fmin(left, 60) * 1000));
+    }
+    return true;
+}
+
+bool guest_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
+{
+    Guest g = {.o = o, .m = m, .limit = INFINITY};
+    double limit = o->timeout > 0 ? seconds_now() + o->timeout : INFINITY;
+    int fd = guest_find(o, limit, v);
+    if (fd < 0) return false;
+    /* Rank 0 waits for all to arrive, and then for all to have the table. */
+    if (o->timeout > 0) g.limit = seconds_now() + 2 * o->timeout + PATIENCE_SECONDS;
+    channel_open(&g.rank0, fd);
+    bool met = greet(&g, v) && follow(&g, v);
+    if (met)
+        m->control[0] = channel_release(&g.rank0);
+    else
+        channel_close(&g.rank0);
+    return met;
+}

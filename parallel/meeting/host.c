@@ -1,0 +1,324 @@
+/* host.c -- rank 0's side of a meeting: it listens, lets in who proves the secret, and passes on
+ * what the desk decides. One loop serves all connections, so a silent one holds up nobody. */
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "model/core/log.h"
+#include "parallel/meeting/desk.h"
+#include "parallel/meeting/door.h"
+#include "parallel/meeting/rendezvous.h"
+#include "parallel/meeting/sides.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+typedef struct {
+    const MeetingOptions *o;
+    Meeting *m;
+    Desk desk;
+    Rendezvous at; /* the secret, and where it listens */
+    Door *door;
+    int members[NETWORK_MOST_ADDRESSES]; /* how many ranks have come to each address */
+    int epoll;
+    bool published;
+    Channel *channel; /* [size], of the ranks that have arrived */
+} Host;
+
+/* The index of the events of the door; those of ranks have their number. */
+enum { DOOR = 0 };
+
+static void watch(Host *h, int fd, int index, uint32_t events, int how)
+{
+    struct epoll_event event = {.events = events, .data.u32 = (uint32_t)index};
+    if (epoll_ctl(h->epoll, how, fd, &event) != 0 && how != EPOLL_CTL_DEL)
+        desk_fail(&h->desk, EXIT_SYSTEM, "rank 0 cannot watch a connection: %s", strerror(errno));
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Chooses the addresses at which the other ranks may connect (README, "Who listens where"). */
+static bool choose_addresses(Host *h, Verdict *v)
+{
+    const MeetingOptions *o = h->o;
+    char *err = v->sentence;
+    size_t n = sizeof v->sentence;
+    if (o->interface) return network_own(&h->at.at, o->interface, &v->code, err, n);
+    if (!o->folder) return network_master(&h->at.at, o->master, &v->code, err, n);
+    if (o->local_size == o->size) return network_loopback(&h->at.at, &v->code, err, n);
+    return network_own(&h->at.at, NULL, &v->code, err, n);
+}
+
+/* Listens at address i, at the port that the others can find. Returns whether it does. */
+static bool listen_at(Host *h, int i)
+{
+    const MeetingOptions *o = h->o;
+    Address *a = &h->at.at.address[i];
+    int fd = -1;
+    for (int k = 1; k <= (o->folder ? 1 : MEETING_PORTS); k++) {
+        a->port = (uint16_t)(o->folder ? 0 : o->port + k);
+        fd = network_listen(a);
+        if (fd >= 0 || errno != EADDRINUSE) break;
+    }
+    if (fd >= 0) door_listen(h->door, fd, false);
+    return fd >= 0;
+}
+
+static bool open_listeners(Host *h, Verdict *v)
+{
+    char text[ADDRESS_TEXT_BYTES] = "";
+    AddressList wanted;
+    int error = 0;
+    if (!choose_addresses(h, v)) return false;
+    wanted = h->at.at;
+    h->at.at.count = 0;
+    for (int i = 0; i < wanted.count; i++) {
+        int last = h->at.at.count;
+        h->at.at.address[last] = wanted.address[i];
+        if (listen_at(h, last))
+            h->at.at.count++;
+        else if (error == 0) {
+            error = errno;
+            address_text(&wanted.address[i], text);
+        }
+    }
+    if (h->at.at.count > 0) return true;
+    if (error == EADDRNOTAVAIL)
+        return verdict_set(v, EXIT_UNAVAILABLE,
+                           "rank 0's address is given as %s (%s), which is not of this machine: %s",
+                           h->o->master, text, strerror(error));
+    if (error == EADDRINUSE)
+        return verdict_set(v, EXIT_UNAVAILABLE, "the ports %d to %d of %s are all in use: %s",
+                           h->o->port + 1, h->o->port + MEETING_PORTS, h->o->master,
+                           strerror(error));
+    return verdict_set(v, EXIT_SYSTEM, "rank 0 cannot listen at %s: %s", text, strerror(error));
+}
+
+static bool host_open(Host *h, Verdict *v)
+{
+    const MeetingOptions *o = h->o;
+    Greeting own;
+    Address none = {0};
+    desk_open(&h->desk, o, seconds_now());
+    if (getrandom(h->m->secret, SHA256_BYTES, 0) != SHA256_BYTES ||
+        getrandom(h->at.secret, SHA256_BYTES, 0) != SHA256_BYTES)
+        return verdict_set(v, EXIT_SYSTEM, "the system gives no random bytes: %s", strerror(errno));
+    if (!o->folder) memcpy(h->at.secret, o->secret, SHA256_BYTES);
+    h->epoll = epoll_create1(EPOLL_CLOEXEC);
+    h->door = door_open(h->at.secret, meeting_tag(o), 0, GREETING_MOST_BYTES);
+    if (h->epoll < 0 || h->door == NULL)
+        return verdict_set(v, EXIT_SYSTEM, "rank 0 cannot watch connections: %s", strerror(errno));
+    watch(h, h->door->epoll, DOOR, EPOLLIN, EPOLL_CTL_ADD);
+    if (o->size > 1 && !open_listeners(h, v)) return false;
+    greeting_own(&own, o, &none);
+    desk_greet(&h->desk, &own, seconds_now());
+    if (o->size > 1 && o->folder)
+        h->published = rendezvous_publish(&h->at, o->folder, o->name, &v->code, v->sentence,
+                                          sizeof v->sentence);
+    return o->size == 1 || !o->folder || h->published;
+}
+
+/* ---- ranks that arrive ----------------------------------------------------------------------- */
+
+/* A process that has proven the secret says which rank it is: its connection becomes that of this
+ * rank. */
+static bool admit(void *context, const Caller *caller)
+{
+    Host *h = context;
+    Greeting g;
+    if (caller->kind != MESSAGE_GREETING || !greeting_read(&g, caller->body, caller->n) ||
+        g.rank != caller->rank || g.rank == 0 || g.address.family == 0)
+        return false;
+    desk_greet(&h->desk, &g, seconds_now());
+    if (g.rank < h->o->size && h->channel[g.rank].fd < 0) {
+        h->channel[g.rank] = *caller->channel;
+        *caller->channel = (Channel){.fd = -1};
+        h->members[caller->listener]++;
+        watch(h, h->channel[g.rank].fd, g.rank, EPOLLIN, EPOLL_CTL_ADD);
+    } else {
+        /* It has arrived twice, or is of another world: this process shall hear that, too. */
+        Bytes body = {0};
+        verdict_write(&body, &h->desk.verdict);
+        channel_put(caller->channel, MESSAGE_VERDICT, &body);
+        channel_flush(caller->channel);
+        bytes_free(&body);
+    }
+    return true;
+}
+
+static void serve_door(Host *h, double now)
+{
+    door_serve(h->door, now, admit, h);
+    if (h->door->error)
+        desk_fail(&h->desk, EXIT_SYSTEM,
+                  "rank 0 cannot accept connections, %d of %d ranks are here: %s%s", h->desk.here,
+                  h->o->size, strerror(h->door->error),
+                  h->door->error == EMFILE ? " (ulimit -n)" : "");
+}
+
+/* ---- ranks that have arrived ----------------------------------------------------------------- */
+
+static void put_to(Host *h, int rank, MessageKind kind, const Bytes *body)
+{
+    channel_put(&h->channel[rank], kind, body);
+    if (!channel_flush(&h->channel[rank]))
+        watch(h, h->channel[rank].fd, rank, EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
+}
+
+static void move_member(Host *h, int rank)
+{
+    Channel *c = &h->channel[rank];
+    const unsigned char *body;
+    size_t n;
+    int kind;
+    bool sends = c->out.used > 0;
+    if (c->fd < 0) return;
+    if (channel_flush(c) && sends) watch(h, c->fd, rank, EPOLLIN, EPOLL_CTL_MOD);
+    while (channel_take(c, VERDICT_MOST_BYTES, &kind, &body, &n)) {
+        Verdict v;
+        if (kind == MESSAGE_READY && n == 0)
+            desk_ready(&h->desk, rank);
+        else if (kind == MESSAGE_VERDICT && verdict_read(&v, body, n))
+            desk_report(&h->desk, rank, &v);
+        else
+            desk_fail(&h->desk, EXIT_PROTOCOL, "rank %d says something that no rank says", rank);
+        if (h->desk.state != DESK_WAITS && h->desk.state != DESK_TABLES) return;
+    }
+    if (!c->gone) return;
+    watch(h, c->fd, rank, 0, EPOLL_CTL_DEL);
+    desk_lost(&h->desk, rank);
+}
+
+/* All have arrived: opens the listening socket for the time after the meeting, at the address over
+ * which most ranks have come, and sends the table of members. */
+static void send_tables(Host *h)
+{
+    Address at = h->at.at.address[0];
+    Bytes answer = {0}, table = {0};
+    Table t;
+    for (int i = 1, most = 0; i < h->at.at.count; i++)
+        if (h->members[i] > h->members[most]) at = h->at.at.address[most = i];
+    at.port = 0;
+    if (h->o->size > 1) h->m->listener = network_listen(&at);
+    if (h->o->size > 1 && h->m->listener < 0) {
+        desk_fail(&h->desk, EXIT_SYSTEM, "rank 0 cannot listen: %s", strerror(errno));
+        return;
+    }
+    h->desk.rank[0].address = at;
+    desk_table(&h->desk, &t);
+    meeting_fill(h->m, &t);
+    h->m->cpu_level = h->desk.cpu_level;
+    Answer a = {.cpu_level = h->desk.cpu_level};
+    memcpy(a.secret, h->m->secret, SHA256_BYTES);
+    answer_write(&answer, &a);
+    table_write(&table, &t);
+    for (int rank = 1; rank < h->o->size; rank++) {
+        channel_put(&h->channel[rank], MESSAGE_ANSWER, &answer);
+        put_to(h, rank, MESSAGE_TABLE, &table);
+    }
+    desk_ready(&h->desk, 0);
+    bytes_free(&answer);
+    bytes_free(&table);
+    table_free(&t);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+static bool goes_on(const Host *h)
+{
+    return h->desk.state == DESK_WAITS || h->desk.state == DESK_TABLES;
+}
+
+static void serve(Host *h)
+{
+    enum { EVENTS = 256 };
+    struct epoll_event event[EVENTS];
+    bool tables = false;
+    while (goes_on(h)) {
+        char notice[768];
+        if (h->desk.state == DESK_TABLES && !tables) {
+            tables = true;
+            send_tables(h);
+        }
+        double now = seconds_now(), next = desk_tick(&h->desk, now, notice, sizeof notice);
+        if (notice[0]) log_notice("%s", notice);
+        if (!goes_on(h)) break;
+        next = fmin(fmin(next, door_expires(h->door)), now + 60);
+        int events = epoll_wait(h->epoll, event, EVENTS, (int)fmax(0, ceil((next - now) * 1000)));
+        for (int i = 0; i < events; i++)
+            if (event[i].data.u32 != DOOR) move_member(h, (int)event[i].data.u32);
+        serve_door(h, seconds_now());
+    }
+}
+
+/* Sends what is left, for at most a second. After a failure waits until the others have closed
+ * their connections: a socket that is closed while something unread is in it takes back what it
+ * sent. */
+static void send_last(Host *h, bool failed)
+{
+    double end = seconds_now() + 1;
+    for (int left = 1; left > 0 && seconds_now() < end;) {
+        left = 0;
+        for (int rank = 1; rank < h->o->size; rank++) {
+            char unread[256];
+            Channel *c = &h->channel[rank];
+            if (c->fd < 0 || c->gone) continue;
+            if (!channel_flush(c)) left++;
+            if (!failed || c->gone) continue;
+            ssize_t got = recv(c->fd, unread, sizeof unread, MSG_DONTWAIT);
+            c->gone = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+            left += !c->gone;
+        }
+        if (left > 0) usleep(2000);
+    }
+}
+
+static void host_end(Host *h)
+{
+    bool met = h->desk.state == DESK_MET;
+    Bytes body = {0};
+    if (!met) verdict_write(&body, &h->desk.verdict);
+    for (int rank = 1; rank < h->o->size; rank++)
+        if (h->channel[rank].fd >= 0)
+            channel_put(&h->channel[rank], met ? MESSAGE_GO : MESSAGE_VERDICT, met ? NULL : &body);
+    send_last(h, !met);
+    for (int rank = 1; rank < h->o->size; rank++) {
+        if (met)
+            h->m->control[rank] = channel_release(&h->channel[rank]);
+        else
+            channel_close(&h->channel[rank]);
+    }
+    bytes_free(&body);
+}
+
+bool host_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
+{
+    Host *h = must_calloc(1, sizeof *h);
+    h->o = o;
+    h->m = m;
+    h->epoll = -1;
+    h->channel = must_calloc((size_t)o->size, sizeof *h->channel);
+    for (int i = 0; i < o->size; i++)
+        h->channel[i].fd = -1;
+    bool open = host_open(h, v), met = false;
+    if (open) {
+        serve(h);
+        met = h->desk.state == DESK_MET;
+        if (!met) *v = h->desk.verdict;
+    }
+    int strangers = h->door ? h->door->strangers : 0;
+    bool warned = h->door && h->door->warned;
+    door_close(h->door);
+    if (h->published) rendezvous_remove(&h->at, o->folder, o->name);
+    if (open) host_end(h);
+    if (strangers > (warned ? 1 : 0))
+        log_warning("refused %d connections that were not from ranks of this job", strangers);
+    if (h->epoll >= 0) close(h->epoll);
+    desk_close(&h->desk);
+    free(h->channel);
+    free(h);
+    return met;
+}

@@ -1,0 +1,47 @@
+/* rendezvous.h -- inside parallel/meeting: the file by which rank 0 tells the other ranks where it
+ * listens and what the secret is. It lies in a folder that all machines see and only this user can
+ * read:
+ *
+ *     train.c meeting 1
+ *     secret 64 hexadecimal digits
+ *     address 10.0.0.1 4711             one line for each address, IPv4 or IPv6
+ *     end
+ */
+#ifndef PARALLEL_MEETING_RENDEZVOUS_H
+#define PARALLEL_MEETING_RENDEZVOUS_H
+
+#include "parallel/meeting/network.h"
+
+enum { RENDEZVOUS_MOST_BYTES = 2048 };
+
+typedef struct {
+    unsigned char secret[SHA256_BYTES];
+    AddressList at;
+} Rendezvous;
+
+/* Reads a file's text; strict: what rendezvous_text writes, and nothing else. */
+bool rendezvous_parse(Rendezvous *r, const char *text, size_t n);
+void rendezvous_text(const Rendezvous *r, char text[RENDEZVOUS_MOST_BYTES]);
+
+/* Writes the name of a file for the name of a meeting: other characters than [A-Za-z0-9.-], and a
+ * dot at the beginning, become "_" and two hexadecimal digits. The end of a long name is replaced
+ * by a hash. Different names stay different. */
+enum { RENDEZVOUS_NAME_BYTES = 160 };
+void rendezvous_name(const char *name, char file[RENDEZVOUS_NAME_BYTES]);
+
+/* Writes the file, in rank 0: into a new file beside it, which is synced and renamed, so a file of
+ * an earlier rank 0 is replaced and nobody reads a part. Makes the folder (0700) if it is missing.
+ * Refuses a folder that is a link, belongs to another user, or in which others may write. */
+bool rendezvous_publish(const Rendezvous *r, const char *folder, const char *name, ExitCode *code,
+                        char *err, size_t n);
+/* Removes the file if it is still this one. */
+void rendezvous_remove(const Rendezvous *r, const char *folder, const char *name);
+
+typedef enum { RENDEZVOUS_READ, RENDEZVOUS_NOT_THERE, RENDEZVOUS_REFUSED } RendezvousState;
+/* Reads the file if it is there. A folder or file that is a link, belongs to another user or may be
+ * changed or read by others is refused, and *code and err say why; so is a file with another
+ * content. */
+RendezvousState rendezvous_look(Rendezvous *r, const char *folder, const char *name, ExitCode *code,
+                                char *err, size_t n);
+
+#endif
