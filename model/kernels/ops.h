@@ -156,20 +156,19 @@ void op_fill(Device *dev, Tensor x, double value);
 void op_copy(Device *dev, Tensor y, Tensor x);
 /* Computes y = a + b, storage; y may be a or b. */
 void op_add(Device *dev, Tensor y, Tensor a, Tensor b);
-/* Largest number of tensors that op_sum and op_maximum accept. */
+/* op_sum and op_maximum read so many tensors at a time. With more, CUDA needs scratch memory. */
 enum { SUM_SOURCES = 64 };
 /* Computes dst = src[0] + src[1] + ... + src[n - 1], added in this order; every sum over ranks uses
  * it. Any float types, the same for all sources; dense, equal counts. Accumulated in f64 if dst or
  * the sources are f64, else in f32, and rounded once (from f64 to 16 bits through f32, as in
  * op_copy). f64 to f64 works on every device, for a step's sums; conversion from or to f64 requires
- * a device with f64 ops. 1 <= n <= SUM_SOURCES; dst may be one of the sources if it has their type.
+ * a device with f64 ops. n >= 1; dst may be one of the sources if it has their type.
  * The bits are the same on every CPU level and device, for every thread count and however the
  * tensors are divided. */
 void op_sum(Device *dev, Tensor dst, const Tensor *src, int n);
 /* Sets dst to the largest of src[0], src[1], ..., src[n - 1], element by element. Among equal
  * values (0 and -0) the first is taken; a NaN in any source gives a NaN. All of one float type,
- * dense, equal counts; f64 works on every device. 1 <= n <= SUM_SOURCES; dst may be one of the
- * sources. */
+ * dense, equal counts; f64 works on every device. n >= 1; dst may be one of the sources. */
 void op_maximum(Device *dev, Tensor dst, const Tensor *src, int n);
 /* Computes columns (C) compute = the column sums of x (N, C) storage, the gradient of a bias added
  * to each row. They can be passed to linear_backward_weight and have the same bits as the sums that

@@ -5,8 +5,8 @@
 #include "parallel/comm/comm.h"
 
 /* dst = src[0] combined with the other sources in order: with op_sum or op_maximum on the device
- * `on`, or on the host if it is NULL (f64, f32, i64, i32). dst may be a source. A maximum keeps a
- * NaN of any source. */
+ * `on`, or on the host if it is NULL (f64, f32, i64, i32). Any number of sources: a sum in 16 bits
+ * is rounded once. dst may be a source. A maximum keeps a NaN of any source. */
 void comm_combine(Device *on, Tensor dst, const Tensor *src, int sources, ReduceOp op);
 /* Returns elements [first, first + n) of a dense tensor. */
 static inline Tensor comm_slice(Tensor t, int64_t first, int64_t n)

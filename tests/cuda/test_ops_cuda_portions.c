@@ -190,12 +190,52 @@ static void test_partial_sums_are_right_with_little_scratch_memory(void **state)
         }
 }
 
+/* Writes the sum (or maximum) of so many ranks' tensors, the same on every device, to got[0..n). */
+static void combine_ranks(Device *dev, DType type, bool sum, void *got, int64_t n)
+{
+    enum { RANKS = 2 * SUM_SOURCES + 3 };
+    Tensor src[RANKS], here = tensor_1d(must_calloc((size_t)n, dtype_size(type)), type, n);
+    for (int r = 0; r < RANKS; r++) {
+        for (int64_t k = 0; k < n; k++)
+            dtype_set(type, here.data, k, drawn_normal(90, r * n + k));
+        src[r] = device_put(dev, here);
+    }
+    (sum ? op_sum : op_maximum)(dev, src[RANKS - 1], src, RANKS);
+    device_take(dev, tensor_1d(got, type, n), src[RANKS - 1]);
+    for (int r = 0; r < RANKS - 1; r++)
+        device_drop(dev, src[r]);
+    free(here.data);
+}
+
+/* Of more ranks than a kernel takes, the sum of the first ones is in the scratch memory. */
+static void test_sums_of_many_ranks_in_pieces_have_the_same_bits(void **state)
+{
+    enum { N = 333 };
+    char err[512];
+    (void)state;
+    pair_needed();
+    for (DType type = F64; type <= F16; type++)
+        for (int sum = 0; sum < 2; sum++) {
+            DeviceOptions options = {
+                .threads = 1, .local_ranks = 1, .scratch = 100 * sizeof(double)};
+            double enough[N] = {0}, little[N] = {0};
+            Device small;
+            if (!device_open(&small, "cuda", &options, err, sizeof err)) fail_msg("%s", err);
+            combine_ranks(&pair_cuda, type, sum, enough, N);
+            combine_ranks(&small, type, sum, little, N);
+            device_close(&small);
+            assert_memory_equal(enough, little, N * dtype_size(type));
+            assert_true(dtype_get(type, little, N - 1) != 0);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention_backward_in_portions_has_the_same_bits),
         cmocka_unit_test(test_gelu_after_products_in_slices_has_the_same_bits),
         cmocka_unit_test(test_partial_sums_are_right_with_little_scratch_memory),
+        cmocka_unit_test(test_sums_of_many_ranks_in_pieces_have_the_same_bits),
     };
     return cmocka_run_group_tests_name("portions on cuda", tests, pair_setup, pair_teardown);
 }

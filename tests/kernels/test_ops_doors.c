@@ -229,14 +229,6 @@ static void no_sources(Device *dev)
     op_sum(dev, here(0, 1, 4), src, 0);
 }
 
-static void too_many_sources(Device *dev)
-{
-    Tensor src[SUM_SOURCES + 1];
-    for (int i = 0; i <= SUM_SOURCES; i++)
-        src[i] = here(1, 1, 4);
-    op_sum(dev, here(0, 1, 4), src, SUM_SOURCES + 1);
-}
-
 static void sources_of_two_types(Device *dev)
 {
     const Tensor src[2] = {here(1, 1, 4), tensor_2d(spare[1], BF16, 1, 4)};
@@ -309,8 +301,7 @@ static void invalid_operands_are_refused_with_op_and_operand(void **state)
     expect_refusal(columns_of_heads, "op_norm_backward", "columns go with a w as long as a row");
     expect_refusal(rounded_columns, "op_norm_backward", "columns is bf16, not f32");
     expect_refusal(columns_for_nobody, "op_linear_backward_weight", "columns go with db");
-    expect_refusal(no_sources, "op_sum", "1 to 64 sources, got 0");
-    expect_refusal(too_many_sources, "op_sum", "1 to 64 sources, got 65");
+    expect_refusal(no_sources, "op_sum", "at least one source, got 0");
     expect_refusal(sources_of_two_types, "op_sum", "a source is (1, 4) bf16");
     expect_refusal(a_shorter_source, "op_sum", "a source is (1, 3) f32");
     expect_refusal(a_sum_over_a_wider_source, "op_sum", "an output is not this input");

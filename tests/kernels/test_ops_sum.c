@@ -1,6 +1,6 @@
 /* test_ops_sum.c -- tests op_sum, the sum over ranks: the addends are added in the given order and
  * rounded once, with the same bits on every device, between any two types, in place, and for every
- * number of sources. Also tests op_maximum with NaN and zeros, and the bits of op_column_sum. */
+ * number of sources. Also tests the bits of op_column_sum. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { LONGEST = 5003 };
+enum { LONGEST = 5003, MOST = 1000 };
 
 /* The addends in host memory, as doubles that are representable in `type`. */
 typedef struct {
@@ -75,7 +75,7 @@ static void drop_addend(Device *dev, Tensor t, int64_t offset)
 static void check_sum(TestDevice *d, const Addends *a, DType to, int target, int64_t offset)
 {
     Device *dev = &d->device;
-    Tensor src[SUM_SOURCES], dst;
+    Tensor src[MOST], dst;
     double *host = must_calloc((size_t)a->count, sizeof *host);
     for (int k = 0; k < a->n; k++)
         src[k] = addend_on(dev, a, k, offset);
@@ -108,7 +108,15 @@ static void sums_are_added_in_order_and_rounded_once(void **state)
     static const struct {
         int n;
         int64_t count, offset;
-    } shape[] = {{1, 129, 0}, {2, LONGEST, 0}, {3, 1024, 3}, {5, 31, 1}, {SUM_SOURCES, 264, 0}};
+    } shape[] = {{1, 129, 0},
+                 {2, LONGEST, 0},
+                 {3, 1024, 3},
+                 {5, 31, 1},
+                 {SUM_SOURCES, 264, 0},
+                 {SUM_SOURCES + 1, 1100, 0},
+                 {2 * SUM_SOURCES, 77, 1},
+                 {2 * SUM_SOURCES + 1, 19, 0},
+                 {MOST, 23, 0}};
     for (DType from = F64; from <= F16; from++)
         for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
             Addends a = addends_make(from, shape[s].n, shape[s].count);
@@ -134,6 +142,44 @@ static void a_sum_may_be_written_to_any_source(void **state)
                         check_sum(&devices.item[i], &a, type, target, 0);
             free(a.value);
         }
+    static const int target[] = {0, 1, SUM_SOURCES - 1, SUM_SOURCES, SUM_SOURCES + 1, MOST / 2 - 1};
+    for (DType type = F64; type <= F16; type++) {
+        Addends a = addends_make(type, MOST / 2, 40);
+        for (int i = 0; i < devices.count; i++)
+            for (size_t t = 0; t < sizeof target / sizeof *target; t++)
+                if (device_has_storage(&devices.item[i].device, type))
+                    check_sum(&devices.item[i], &a, type, target[t], 0);
+        free(a.value);
+    }
+}
+
+/* Long tensors: the CPU writes them past the caches, and CUDA may need several pieces of its
+ * scratch memory. The sources are a few numbers apart in one buffer. */
+static void long_tensors_of_many_ranks_are_summed_in_order(void **state)
+{
+    (void)state;
+    enum { N = 140003, RANKS = SUM_SOURCES + 3 };
+    static float host[N + RANKS], got[N];
+    Tensor src[RANKS], here = tensor_1d(host, F32, N + RANKS);
+    for (int k = 0; k < N + RANKS; k++)
+        host[k] = (float)(k % 3 == 0 ? 1e3 : 1e-3) * (float)drawn_normal(35, k);
+    for (int i = 0; i < devices.count; i++) {
+        Device *dev = &devices.item[i].device;
+        Tensor all = device_put(dev, here), dst = device_put(dev, tensor_1d(got, F32, N));
+        for (int r = 0; r < RANKS; r++)
+            src[r] = tensor_slice_rows(all, r, N);
+        op_sum(dev, dst, src, RANKS);
+        device_take(dev, tensor_1d(got, F32, N), dst);
+        device_drop(dev, all);
+        for (int k = 0; k < N; k++) {
+            float want = host[k];
+            for (int r = 1; r < RANKS; r++)
+                want += host[k + r];
+            if (got[k] != want)
+                fail_msg("%s: sum %d is %a, not %a", devices.item[i].name, k, (double)got[k],
+                         (double)want);
+        }
+    }
 }
 
 /* 1024 gradients of 1 add up to 1024; 256 plus 63 ones is 319, which rounds to 320 in bf16. A sum
@@ -213,73 +259,6 @@ static void bug_40_partial_sums_neither_underflow_nor_overflow(void **state)
         }
 }
 
-/* The maximum over three ranks is NaN if any rank has a NaN; of two zeros it is the first. */
-static void a_maximum_keeps_NaN_and_the_first_of_two_zeros(void **state)
-{
-    (void)state;
-    enum { N = 9, RANKS = 3 };
-    const double held[RANKS][N] = {{NAN, 1, 1, 0.0, -0.0, -INFINITY, 3, -2, INFINITY},
-                                   {1, NAN, 2, -0.0, 0.0, -INFINITY, 2, -3, NAN},
-                                   {2, 3, NAN, -0.0, 0.0, -INFINITY, 1, -1, 0}};
-    const double want[N] = {NAN, NAN, NAN, 0.0, -0.0, -INFINITY, 3, -1, NAN};
-    for (int i = 0; i < devices.count; i++)
-        for (DType type = F64; type <= F16; type++) {
-            Device *dev = &devices.item[i].device;
-            double host[N];
-            Tensor src[RANKS], here = tensor_1d(host, type, N);
-            /* f64 on every device: the numbers of a step use it even if the device has no models in
-             * f64. */
-            for (int r = 0; r < RANKS; r++) {
-                for (int k = 0; k < N; k++)
-                    dtype_set(type, host, k, held[r][k]);
-                src[r] = device_put(dev, here);
-            }
-            op_maximum(dev, src[1], src, RANKS);
-            device_take(dev, here, src[1]);
-            device_drop(dev, src[0]);
-            device_drop(dev, src[2]);
-            for (int k = 0; k < N; k++) {
-                double got = dtype_get(type, host, k);
-                bool right = isnan(want[k]) ? isnan(got)
-                                            : got == want[k] && signbit(got) == signbit(want[k]);
-                if (!right)
-                    fail_msg("%s, %s: the largest %d is %g, not %g", devices.item[i].name,
-                             dtype_name(type), k, got, want[k]);
-            }
-        }
-}
-
-/* At most one source begins one element after an aligned address. */
-static void a_maximum_reads_unaligned_sources(void **state)
-{
-    (void)state;
-    enum { N = 64, RANKS = 3 };
-    for (int i = 0; i < devices.count; i++)
-        for (int off = 0; off <= RANKS; off++) {
-            Device *dev = &devices.item[i].device;
-            float host[RANKS][N + 1], got[N] = {0};
-            Tensor held[RANKS], src[RANKS], dst = device_put(dev, tensor_1d(got, F32, N));
-            for (int r = 0; r < RANKS; r++) {
-                for (int k = 0; k <= N; k++)
-                    host[r][k] = (float)drawn_normal(34, r * (N + 1) + k);
-                held[r] = device_put(dev, tensor_1d(host[r], F32, N + 1));
-                src[r] = tensor_slice_rows(held[r], r == off, N);
-            }
-            op_maximum(dev, dst, src, RANKS);
-            device_take(dev, tensor_1d(got, F32, N), dst);
-            for (int r = 0; r < RANKS; r++)
-                device_drop(dev, held[r]);
-            for (int k = 0; k < N; k++) {
-                float want = -INFINITY;
-                for (int r = 0; r < RANKS; r++)
-                    want = fmaxf(want, host[r][k + (r == off)]);
-                if (got[k] != want)
-                    fail_msg("%s: the largest %d is %g, not %g", devices.item[i].name, k,
-                             (double)got[k], (double)want);
-            }
-        }
-}
-
 /* The gradient of a bias from separate column sums has the bits of the one that the gradient of the
  * weight computes itself. */
 static void column_sums_have_the_bits_of_a_bias_gradient(void **state)
@@ -321,8 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_added_in_order_and_rounded_once),
         cmocka_unit_test(a_sum_may_be_written_to_any_source),
-        cmocka_unit_test(a_maximum_keeps_NaN_and_the_first_of_two_zeros),
-        cmocka_unit_test(a_maximum_reads_unaligned_sources),
+        cmocka_unit_test(long_tensors_of_many_ranks_are_summed_in_order),
         cmocka_unit_test(column_sums_have_the_bits_of_a_bias_gradient),
         cmocka_unit_test(bug_6_many_small_gradients_of_ranks_are_added_without_loss),
         cmocka_unit_test(bug_40_partial_sums_neither_underflow_nor_overflow),

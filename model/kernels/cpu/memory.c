@@ -123,6 +123,7 @@ typedef struct {
     const Tensor *src;
     int n;
     bool stream; /* dst is too long to stay in the caches */
+    bool apart;  /* the sources are read in several blocks, and dst may be one of the later ones */
     int64_t tasks;
 } SumJob;
 
@@ -130,33 +131,45 @@ typedef struct {
  * line first. */
 enum { STREAM_BYTES = 1 << 19 };
 
-/* Writes the sum of the sources' span to `to`; the sources are stored as reals. All sources are
- * read in one pass, so partial sums stay in registers. `to` may be one of the sources' spans. */
-static void reals_sum_of(real *to, const SumJob *job, Span s)
+/* Writes the sum of n arrays of `count` reals to `to`, which may be one of them. All are read in
+ * one pass, so partial sums stay in registers. */
+static void reals_sum_of(real *to, const real *const *x, int n, int64_t count)
 {
-    const real *x[SUM_SOURCES];
     int64_t i = 0;
-    for (int k = 0; k < job->n; k++)
-        x[k] = span_address(job->src[k], s);
-    for (; i + 4 * LANES <= s.n; i += 4 * LANES) {
+    for (; i + 4 * LANES <= count; i += 4 * LANES) {
         Vector v[4];
         for (int r = 0; r < 4; r++)
             v[r] = vector_load(x[0] + i + r * LANES);
-        for (int k = 1; k < job->n; k++)
+        for (int k = 1; k < n; k++)
             for (int r = 0; r < 4; r++)
                 v[r] += vector_load(x[k] + i + r * LANES);
         for (int r = 0; r < 4; r++)
             vector_store(to + i + r * LANES, v[r]);
     }
-    for (; i < s.n; i++) {
+    for (; i < count; i++) {
         real sum = x[0][i];
-        for (int k = 1; k < job->n; k++)
+        for (int k = 1; k < n; k++)
             sum += x[k][i];
         to[i] = sum;
     }
 }
 
-/* Same as reals_sum_of for sources that must be converted; `to` must not overlap a source. */
+/* Writes the sum of the sources' span to `to`; the sources are stored as reals. More than
+ * SUM_SOURCES are added in blocks, each to the sum of those before it. `to` may be one of the
+ * sources' spans if there is a single block. */
+static void stored_sum_of(real *to, const SumJob *job, Span s)
+{
+    const real *x[1 + SUM_SOURCES];
+    for (int k = 0; k < job->n;) {
+        int n = 0;
+        if (k > 0) x[n++] = to;
+        for (int end = k + SUM_SOURCES; k < job->n && k < end; k++)
+            x[n++] = span_address(job->src[k], s);
+        reals_sum_of(to, x, n, s.n);
+    }
+}
+
+/* Same as stored_sum_of for sources that must be converted; `to` must not overlap a source. */
 static void loaded_sum_of(real *restrict to, const SumJob *job, Span s)
 {
     real term[SPAN];
@@ -178,13 +191,15 @@ static void sum_body(void *context, int64_t task, int worker)
     Span s;
     (void)worker;
     while (span_next(&at, end, count, &s)) {
-        real *to = job->stream ? buffer : span_out(job->dst, s, buffer);
+        real *to = job->stream || job->apart ? buffer : span_out(job->dst, s, buffer);
         if (job->src[0].dtype == REAL_DTYPE)
-            reals_sum_of(to, job, s);
+            stored_sum_of(to, job, s);
         else
             loaded_sum_of(to, job, s);
         if (job->stream)
             reals_stream(span_address(job->dst, s), to, s.n);
+        else if (job->apart)
+            reals_store(job->dst.dtype, span_address(job->dst, s), to, s.n);
         else
             span_store(job->dst, s, to);
     }
@@ -200,6 +215,7 @@ void CPU(sum)(Device *dev, Tensor dst, const Tensor *src, int n)
     }
     SumJob job = {.dst = dst, .src = src, .n = n};
     job.stream = dst.dtype == REAL_DTYPE && tensor_bytes(dst) >= STREAM_BYTES;
+    job.apart = n > SUM_SOURCES;
     job.tasks = tasks_for(dev, n * tensor_count(dst));
     pool_run(dev->pool, job.tasks, sum_body, &job);
 }

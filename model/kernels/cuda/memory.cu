@@ -177,8 +177,82 @@ static void sum_doubles(Device *dev, Tensor dst, const Tensor *src, int n)
     launch_cut<sum_doubles_kernel>(dev, 1, tensor_count(dst), (double *)dst.data, sources);
 }
 
+/* Returns x in a type in which the GPU adds and compares. */
+static __device__ __forceinline__ double widened(double x)
+{
+    return x;
+}
+
+template <class T> static __device__ __forceinline__ float widened(T x)
+{
+    return to_float(x);
+}
+
+/* Computes sum += the sources, in order. */
+template <class A, class S>
+__global__ void __launch_bounds__(CUT_THREADS) sum_more_kernel(Cut cut, A *sum, Sources<S> src)
+{
+    int64_t row, i;
+    if (!cut_place(cut, &row, &i)) return;
+    A total = sum[i];
+    for (int k = 0; k < src.n; k++)
+        total += widened(src.at[k][i]);
+    sum[i] = total;
+}
+
+template <class A, class S> static void sum_more(Device *dev, Tensor sum, const Tensor *src, int n)
+{
+    bool whole = true;
+    Sources<S> sources = sources_of<S>(src, n, 1, &whole);
+    launch_cut<sum_more_kernel<A, S>>(dev, 1, tensor_count(sum), (A *)sum.data, sources);
+}
+
+/* Writes elements [at, at + count) of n of the sources to part[]. */
+static void slices_of(Tensor *part, const Tensor *src, int n, int64_t at, int64_t count)
+{
+    for (int k = 0; k < n; k++)
+        part[k] = tensor_slice_rows(tensor_flat(src[k]), at, count);
+}
+
+/* Returns how many elements of this type the scratch memory holds, at most `count`. */
+static int64_t scratch_count(const Device *dev, DType type, int64_t count)
+{
+    int64_t most = (int64_t)(cuda_device(dev)->workspace_bytes / dtype_size(type));
+    return most < count ? most : count;
+}
+
+/* The sum of more sources than a kernel's parameters hold, in blocks: the sum of those before is in
+ * scratch memory, unrounded. Only the last step writes to dst, which may be one of the sources. */
+static void sum_many(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    DType type = dst.dtype == F64 ? F64 : F32;
+    int64_t count = tensor_count(dst), now = scratch_count(dev, type, count);
+    Tensor block[SUM_SOURCES];
+    for (int64_t at = 0; at < count; at += now) {
+        if (now > count - at) now = count - at;
+        Tensor sum = tensor_1d(cuda_workspace(dev, (size_t)now * dtype_size(type)), type, now);
+        for (int k = 0, some; k < n; k += some) {
+            some = n - k < SUM_SOURCES ? n - k : SUM_SOURCES;
+            slices_of(block, src + k, some, at, now);
+            if (k == 0)
+                cuda_sum(dev, sum, block, some);
+            else if (type == F64)
+                sum_more<double, double>(dev, sum, block, some);
+            else
+                with_storage(src[0].dtype, [&](auto from) {
+                    sum_more<float, typename decltype(from)::Type>(dev, sum, block, some);
+                });
+        }
+        cuda_sum(dev, tensor_slice_rows(tensor_flat(dst), at, now), &sum, 1);
+    }
+}
+
 void cuda_sum(Device *dev, Tensor dst, const Tensor *src, int n)
 {
+    if (n > SUM_SOURCES) {
+        sum_many(dev, dst, src, n);
+        return;
+    }
     if (dst.dtype == F64) {
         sum_doubles(dev, dst, src, n);
         return;
@@ -192,17 +266,6 @@ void cuda_sum(Device *dev, Tensor dst, const Tensor *src, int n)
             sum_as<typename decltype(to)::Type, typename decltype(from)::Type>(dev, dst, src, n);
         });
     });
-}
-
-/* Returns x in a type that the GPU can compare. */
-static __device__ __forceinline__ double comparable(double x)
-{
-    return x;
-}
-
-template <class T> static __device__ __forceinline__ float comparable(T x)
-{
-    return to_float(x);
 }
 
 /* Computes dst = the largest of the sources, bit for bit. Among equal elements the first is kept,
@@ -219,8 +282,8 @@ __global__ void __launch_bounds__(CUT_THREADS) maximum_kernel(Cut cut, T *dst, S
         Pack<T, N> term = raw_load<N>(src.at[k] + pack * N);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            auto x = comparable(term.at[i]);
-            if (x > comparable(most.at[i]) || x != x) most.at[i] = term.at[i];
+            auto x = widened(term.at[i]);
+            if (x > widened(most.at[i]) || x != x) most.at[i] = term.at[i];
         }
     }
     *reinterpret_cast<Pack<T, N> *>(dst + pack * N) = most;
@@ -237,9 +300,31 @@ template <class T> static void maximum_as(Device *dev, Tensor dst, const Tensor 
         launch_cut<maximum_kernel<T, 1>>(dev, 1, tensor_count(dst), (T *)dst.data, sources);
 }
 
+/* The maximum of more sources than a kernel's parameters hold, in blocks: that of those before is
+ * in scratch memory. Only the last block writes to dst, which may be one of the sources. */
+static void maximum_many(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    int64_t count = tensor_count(dst), now = scratch_count(dev, dst.dtype, count);
+    Tensor block[SUM_SOURCES];
+    for (int64_t at = 0; at < count; at += now) {
+        if (now > count - at) now = count - at;
+        void *scratch = cuda_workspace(dev, (size_t)now * dtype_size(dst.dtype));
+        Tensor most = tensor_1d(scratch, dst.dtype, now);
+        for (int k = 0, before = 0, some; k < n; k += some, before = 1) {
+            some = n - k < SUM_SOURCES - before ? n - k : SUM_SOURCES - before;
+            block[0] = most;
+            slices_of(block + before, src + k, some, at, now);
+            cuda_maximum(dev, k + some < n ? most : tensor_slice_rows(tensor_flat(dst), at, now),
+                         block, before + some);
+        }
+    }
+}
+
 void cuda_maximum(Device *dev, Tensor dst, const Tensor *src, int n)
 {
-    if (dst.dtype == F64)
+    if (n > SUM_SOURCES)
+        maximum_many(dev, dst, src, n);
+    else if (dst.dtype == F64)
         maximum_as<double>(dev, dst, src, n);
     else
         with_storage(dst.dtype,
