@@ -12,8 +12,6 @@
 
 /* SLURM's own clock: it may send a signal a minute early or look at a limit a minute late. */
 static const double MINUTE = 60;
-/* Bytes a second that a shared file system takes from a single writer. */
-static const double DISK_SPEED = 200e6;
 /* A step of a run that has not made one yet. */
 static const double STEP = 60;
 
@@ -57,7 +55,7 @@ SlurmTimes slurm_times(const Config *config, const char *out)
     times.measured = times.save > 0 && times.step > 0;
     if (times.measured) return times;
     double bytes = (double)saved_bytes(config);
-    return (SlurmTimes){.save = bytes / DISK_SPEED, .step = STEP, .bytes = bytes};
+    return (SlurmTimes){.save = saved_seconds(bytes), .step = STEP, .bytes = bytes};
 }
 
 int64_t slurm_signal_time(const SlurmTimes *times)

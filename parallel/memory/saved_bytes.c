@@ -23,6 +23,12 @@ size_t saved_bytes_of(const Config *config, const ParamTable *table)
     return bytes;
 }
 
+double saved_seconds(double bytes)
+{
+    static const double bytes_per_second = 200e6;
+    return bytes / bytes_per_second;
+}
+
 size_t saved_bytes(const Config *config)
 {
     GptShape whole = gpt_shape(config, (int)config->parallel.tensor);

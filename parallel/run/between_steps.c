@@ -197,6 +197,7 @@ void run_save(Run *run)
     if (ok) {
         char *path = checkpoint_path(run->folder.path, run->trainer.steps);
         run->saving.saved_step = run->trainer.steps;
+        run->saving.seconds = fmax(run->saving.seconds, seconds_now() - start);
         if (run->lead)
             metrics_saved(run->output.metrics, run->trainer.steps, seconds_now() - start, path);
         free(path);

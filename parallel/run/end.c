@@ -58,12 +58,26 @@ static const char *way_on_unsaved(const Run *run, const char *command, char *out
     return out;
 }
 
+/* Returns what has ended the run, for its metrics: a time, or a request. For a time, also writes it
+ * to by_time[0..n), in brackets, and says at once if the job is about to end. */
+static const char *reason_to_leave(const Run *run, char *by_time, size_t n)
+{
+    *by_time = '\0';
+    if (run_job_is_ending(run)) {
+        log_info("saving now: %s of the job are left", job_left(&run->job).text);
+        snprintf(by_time, n, " (before the job ends)");
+        return "before the job ends";
+    }
+    if (!run_time_is_over(run)) return "stopped on request";
+    snprintf(by_time, n, " (max_time: %.6g s)", run->config->max_time);
+    return "max_time reached";
+}
+
 int run_leave(Run *run)
 {
-    char err[512], unsaved[1024], by_time[64] = "";
+    char err[512], unsaved[1024], by_time[64];
     char *command = way_on(run);
-    if (run_time_is_over(run))
-        snprintf(by_time, sizeof by_time, " (max_time: %.6g s)", run->config->max_time);
+    const char *reason = reason_to_leave(run, by_time, sizeof by_time);
     run_read_records(run);
     run->saving.last_try = true; /* the process ends after this save */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
@@ -72,9 +86,7 @@ int run_leave(Run *run)
     /* Errors are ignored: the run ends even if the disk refuses this line. */
     if (run->lead) {
         metrics_note(run->output.metrics, "end", run->trainer.steps,
-                     !saved     ? "stopped, not saved"
-                     : *by_time ? "max_time reached"
-                                : "stopped on request");
+                     saved ? reason : "stopped, not saved");
         metrics_flush(run->output.metrics, err, sizeof err);
     }
     if (saved && run_is_over(run))

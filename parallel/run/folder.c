@@ -342,7 +342,8 @@ bool run_folder_describe(const RunFolder *run, const Config *config, const char 
     return good;
 }
 
-bool run_folder_note_command(const RunFolder *run, const char *command, char *err, size_t n)
+bool run_folder_note_command(const RunFolder *run, const char *command, const char *job, char *err,
+                             size_t n)
 {
     static const char name[] = "commands.txt";
     char when[32] = "", where[4096], *old = NULL;
@@ -355,8 +356,8 @@ bool run_folder_note_command(const RunFolder *run, const char *command, char *er
         return false;
     /* A line feed in the folder's name would end the comment. */
     char *folder = utf8_line(where);
-    char *text = text_format("%s# attempt %d, %s, in %s\n%s\n", old ? old : "", run->attempt, when,
-                             folder, command);
+    char *text = text_format("%s# attempt %d, %s, in %s%s%s\n%s\n", old ? old : "", run->attempt,
+                             when, folder, *job ? ", " : "", job, command);
     bool good = write_text(run->path, name, text, err, n);
     free(text);
     free(folder);

@@ -47,8 +47,10 @@ const Config *run_folder_continued(const Config *config, const RunRequest *reque
 bool run_folder_describe(const RunFolder *run, const Config *config, const char *machine, char *err,
                          size_t n);
 /* Appends the command line of this start to commands.txt, after a comment line with the attempt,
- * the time and the working folder. Returns false and sets err on failure. */
-bool run_folder_note_command(const RunFolder *run, const char *command, char *err, size_t n);
+ * the time, the working folder and the batch job (BatchJob.text; may be ""). Returns false and sets
+ * err on failure. */
+bool run_folder_note_command(const RunFolder *run, const char *command, const char *job, char *err,
+                             size_t n);
 /* Marks the run as finished by writing result.json atomically. Returns false and sets err on
  * failure. */
 bool run_folder_finish(const RunFolder *run, const RunResult *result, char *err, size_t n);

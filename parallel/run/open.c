@@ -47,6 +47,19 @@ static bool speaks_json(const Run *run)
     return run->config->logging.json || run->arguments.json;
 }
 
+/* Reads in which batch job the run was started, and prints it. */
+static void read_job(BatchJob *job)
+{
+    char err[512];
+    bool over;
+    if (!job_read(job, &process_environment, &over, err, sizeof err)) fail(EXIT_USAGE, "%s", err);
+    if (over) log_warning("SLURM_JOB_END_TIME is over: the end of the job is not known");
+    if (job->text[0] != '\0' && job->end > 0)
+        log_field("job", "%s, %s left", job->text, job_left(job).text);
+    else if (job->text[0] != '\0')
+        log_field("job", "%s", job->text);
+}
+
 void run_configure(Run *run, const RunArguments *a)
 {
     ConfigReport report = {0};
@@ -69,6 +82,7 @@ void run_configure(Run *run, const RunArguments *a)
     if (speaks_json(run)) log_set_level(LOG_WARNING);
     log_info("%s", program_version());
     log_field("config", "%s", a->config);
+    read_job(&run->job);
 }
 
 void run_allocate_trainer(Run *run, const Config *config)
@@ -240,8 +254,12 @@ static void open_metrics(Run *run, int64_t resumed_step)
     free(events);
     /* The stored config of a run that goes on is always called config.json. */
     char *name = json_string(run->arguments.run ? path_name(run->arguments.run) : c->name);
-    char *fields = text_format("\"name\":%s,\"commit\":\"%s\",\"machine\":%s", name,
-                               program_commit(), run->origin.machine);
+    char *job = json_string(run->job.text);
+    char *fields =
+        text_format("\"name\":%s,\"commit\":\"%s\",%s%s%s\"machine\":%s", name, program_commit(),
+                    run->job.text[0] ? "\"job\":" : "", run->job.text[0] ? job : "",
+                    run->job.text[0] ? "," : "", run->origin.machine);
+    free(job);
     metrics_start(run->output.metrics, fields);
     free(fields);
     free(name);
@@ -266,7 +284,8 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
     disk_check_first_save(run->config, run->plan.checkpoint, run->folder.path, run->trainer.io.fs,
                           checkpoint);
     if (!run_folder_describe(&run->folder, run->config, run->origin.machine, err, sizeof err) ||
-        !run_folder_note_command(&run->folder, run->arguments.command, err, sizeof err))
+        !run_folder_note_command(&run->folder, run->arguments.command, run->job.text, err,
+                                 sizeof err))
         fail(EXIT_INPUT_OUTPUT, "%s", err);
     if (same_run && !checkpoint_tidy(&run->trainer.io, run->folder.path, err, sizeof err))
         log_warning("%s", err);
@@ -329,6 +348,7 @@ void run_open_trainer(Run *run)
     best_open(run, same_run ? checkpoint : NULL);
     checkpoint_close(checkpoint);
     run->saving.first_step = run->trainer.steps;
+    run->saving.begun = seconds_now();
     run->stops = (RunStops){.next = run->trainer.steps,
                             .last = seconds_now(),
                             .last_step = run->trainer.steps,

@@ -11,6 +11,7 @@
 #include "model/core/progress.h"
 #include "parallel/memory/memory_plan.h"
 #include "parallel/run/folder.h"
+#include "parallel/run/job.h"
 
 /* The value of --resume. */
 typedef struct {
@@ -52,6 +53,8 @@ typedef struct {
 /* The newest checkpoint of the run, and the outcome of its saves. */
 typedef struct {
     int64_t first_step;  /* the step at which this attempt began */
+    double begun;        /* seconds_now() at that time */
+    double seconds;      /* of this attempt's longest save; 0: it has made none */
     int64_t saved_step;  /* of the newest checkpoint; -1: there is none */
     ExitCode error;      /* why the last save failed; EXIT_OK: it succeeded */
     bool last_try;       /* the next save is the run's last one */
@@ -99,7 +102,8 @@ typedef struct {
     RunArguments arguments;
     const Config *config;
     DataSet data;
-    double started;   /* seconds_now() when the program started the run */
+    double started; /* seconds_now() when the program started the run */
+    BatchJob job;
     ExitCode no_data; /* why a dry run uses random tokens; EXIT_OK: its data were opened */
 
     Comm *world; /* of all ranks; NULL before they start */

@@ -8,6 +8,7 @@
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
 #include "parallel/grid/machines.h"
+#include "parallel/memory/saved_bytes.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -160,11 +161,29 @@ void run_prepare_answers(const Run *run, const char *doing)
     watch.place = place;
 }
 
+/* Returns after how many seconds the run must stop for its batch job, on rank 0 after the first
+ * step. */
+static double seconds_of_job(const Run *run)
+{
+    const RunSaving *s = &run->saving;
+    double steps = (double)(run->trainer.steps - s->first_step);
+    double step = (seconds_now() - s->begun) / steps;
+    double save = s->seconds > 0 ? s->seconds : saved_seconds((double)run->plan.checkpoint);
+    int64_t interval = run->config->parallel.stop_interval;
+    return job_seconds(&run->job, save, interval > 0 ? step * (double)interval : step);
+}
+
+bool run_job_is_ending(const Run *run)
+{
+    return run->lead && run->trainer.steps > run->saving.first_step && seconds_of_job(run) <= 0;
+}
+
 bool run_time_is_over(const Run *run)
 {
     double most = run->config->max_time;
-    return run->lead && most > 0 && run->trainer.steps > run->saving.first_step &&
-           seconds_now() - run->started >= most;
+    bool over = most > 0 && seconds_now() - run->started >= most;
+    return run->lead && run->trainer.steps > run->saving.first_step &&
+           (over || run_job_is_ending(run));
 }
 
 bool run_stop_seen(const Run *run)
@@ -196,6 +215,7 @@ static int64_t steps_until_next(Run *run)
     /* The device may be some steps behind the host. If it has ended none, nothing is known. */
     if (done <= 0 || before <= 0) return 1;
     double left = most > 0 ? fmin(every, run->started + most - now) : every;
+    left = fmin(left, seconds_of_job(run));
     double fit = left * (double)done / fmax(seconds, 1e-6);
     return (int64_t)fmax(1, fmin(fit, GROWTH * (double)before));
 }

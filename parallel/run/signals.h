@@ -15,7 +15,7 @@ void run_watch_signals(const Run *run);
  * still finishes before it ends: `doing`, or the current step and a save if NULL. The reply to a
  * second one says which steps since the newest checkpoint are lost. */
 void run_prepare_answers(const Run *run, const char *doing);
-/* Returns true if a signal has arrived or, on rank 0, RUN/STOP exists or max_time is over. Does not
+/* Returns true if a signal has arrived or, on rank 0, RUN/STOP exists or run_time_is_over. Does not
  * communicate. */
 bool run_stop_seen(const Run *run);
 /* Returns whether all ranks agree after this step on whether to stop. All ranks get the same
@@ -27,9 +27,14 @@ bool run_agrees_now(const Run *run);
 /* Returns true on all ranks if run_stop_seen is true on any of them and run_agrees_now. All ranks
  * call it together, once per step, so they stop at the same step. */
 bool run_stop_asked(Run *run);
-/* Returns true on rank 0 if max_time is over and this attempt has made a step. Without a step, a
- * run that is started again and again would never get on. */
+/* Returns true on rank 0 if max_time is over or the batch job is about to end, and this attempt has
+ * made a step. Without a step, a run that is started again and again would never get on. */
 bool run_time_is_over(const Run *run);
+/* Returns true on rank 0 if the batch job is about to end: a save, and before it the step (or the
+ * parallel.stop_interval steps) of average length that may come first, leave only the job's slack.
+ * Until this attempt has saved, a save is assumed to take
+ * saved_seconds. */
+bool run_job_is_ending(const Run *run);
 /* Like run_stop_seen, for the frequent calls during an evaluation or a sample: looks for RUN/STOP
  * at most ten times a second. */
 bool run_stop_asked_within(Run *run);

@@ -1,10 +1,11 @@
 /* fuzz_started_by.c -- fuzz target: reads any bytes as an environment, one variable per line. What
- * is accepted must be a rank of its world. */
+ * is accepted must be a rank of its world. Reads the batch job, too. */
 #include "tests/fuzz/fuzz_started_by.h"
 
 #include "model/core/check.h"
 #include "parallel/grid/launch.h"
 #include "parallel/grid/started_by.h"
+#include "parallel/run/job.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,10 @@ int fuzz_started_by(const uint8_t *data, size_t size)
               "the name %s", name);
         started_by_allows(&s, 0, err, sizeof err);
     }
+    BatchJob job;
+    bool over;
+    if (job_read(&job, &environment, &over, err, sizeof err))
+        CHECK(strlen(job.text) < sizeof job.text && job.end >= 0, "a job that ends at %g", job.end);
     free(lines);
     return 0;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# length.sh -- tests the length of a run in tokens, and its limit in time: a run that is stopped by max_time after every step,
-# and goes on on another grid each time, is the uninterrupted one.
+# length.sh -- tests the length of a run in tokens, and its limits in time: a run that is stopped by max_time after every step,
+# and goes on on another grid each time, is the uninterrupted one; a run in a batch job stops before the job ends.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/lib.sh"
 
@@ -27,5 +27,35 @@ expect_code "length: after its last step max_time does not stop the run again" 0
     --set max_time=1e-6 --out timed
 steps=4
 alike "length: the stopped run has the losses of the whole one" whole timed
+
+# ---- the end of a batch job ------------------------------------------------------------------------------------------------
+# in_job SECONDS COMMAND...: runs the command in a job that ends in so many seconds
+in_job() {
+    env SLURM_JOB_ID=17 SLURM_NTASKS=1 SLURM_RESTART_COUNT=2 SLURM_JOB_NODELIST='n[1-2]' \
+        SLURM_JOB_END_TIME=$(($(date +%s) + $1)) timeout 60 "${@:2}"
+}
+long=(--set train_steps=1000000 --set steps_per_print=1000000 --set eval.interval=0 --set eval.sample_interval=0
+    --set checkpoint.save_interval=1000000)
+for ranks in 1 2; do
+    begun=$SECONDS
+    expect_code "length: a run on $ranks ranks stops before its job ends" 85 in_job 4 "$TRAIN" "$TINY" "${long[@]}" --ranks $ranks \
+        --out job$ranks
+    check "length: it stops in time ($ranks ranks)" test $((SECONDS - begun)) -le 4
+    check "length: the beginning names the job ($ranks ranks)" grep -qE \
+        '^job     SLURM job 17, restart 2, on n\[1-2\], [34] seconds left$' output
+    check "length: the end tells what is left of the job ($ranks ranks)" grep -qE '^saving now: [0-4] seconds? of the job are left$' output
+    check "length: the last line says why ($ranks ranks)" grep -qE '^stopped after step [0-9]+ \(before the job ends\); ' output
+    check "length: metrics.jsonl says why ($ranks ranks)" grep -q '"event": "end", .*"text": "before the job ends"' job$ranks/metrics.jsonl
+done
+check "length: metrics.jsonl names the job" grep -q '"event": "start", .*"job":"SLURM job 17, restart 2, on n\[1-2\]"' job1/metrics.jsonl
+check "length: commands.txt names the job" grep -q '^# attempt 0, .*, SLURM job 17, restart 2, on n\[1-2\]$' job1/commands.txt
+first=$(checkpoint_steps job1 | tail -n 1)
+expect_code "length: a job that is nearly over still makes a step" 85 in_job 1 "$TRAIN" "$TINY" "${long[@]}" --set parallel.timeout=60 \
+    --out job1
+check "length: it has made one" test "$(checkpoint_steps job1 | tail -n 1)" -gt "$first"
+expect_code "length: a job whose end is over does not stop a run" 0 in_job -100 "$TRAIN" "$TINY" "${options[@]}" --out late
+check "length: an end that is over is a warning" grep -q '^warning: SLURM_JOB_END_TIME is over' output
+expect_code "length: an end that is no time is refused" 64 env SLURM_JOB_END_TIME=soon "$TRAIN" "$TINY" "${options[@]}" --out late
+check "length: an end that is no time is named" grep -qE '^error\[64\] SLURM_JOB_END_TIME=soon is not the time' output
 expect_code "length: a run within max_time ends as usual" 0 "$TRAIN" "$TINY" "${options[@]}" --set max_time=3600 --out within
 finish
