@@ -1,9 +1,15 @@
 /* open_data.c -- opens a run's data, and adds to the config what is known only then. */
 #include "parallel/run/open.h"
 
+#include "data/identity.h"
 #include "model/core/figures.h"
 #include "model/core/log.h"
+#include "parallel/grid/control.h"
+#include "parallel/grid/machines.h"
+#include "parallel/run/shared_folder.h"
+#include "parallel/run/waiting.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Says that the tokenizer which was trained on the text has fewer ids than the config allows. */
@@ -35,32 +41,143 @@ static const char *where_data_were(const Run *run, const char *err, ExitCode cod
                : "";
 }
 
+/* ---- ranks that a launcher has started ------------------------------------------------------- */
+
+/* Whether the ranks have met before the data are opened, so each opens them by itself. */
+static bool have_met(const Run *run)
+{
+    return run->world != NULL && machines_of(run->world).joined;
+}
+
+/* The world of the rank that asks for the properties of devices. */
+static _Thread_local Comm *asking;
+
+/* Returns the least of each property among the devices of all ranks. */
+static DeviceFacts least_facts(const Config *config)
+{
+    DeviceFacts own = session_facts(config);
+    return (DeviceFacts){.capability = (int)-control_max(asking, -own.capability),
+                         .bytes = -control_max(asking, -own.bytes)};
+}
+
+/* Returns rank 0's answer on all ranks: another one may not see the folder yet. */
+static const Config *continued_by_rank_0(const Run *run, const RunRequest *request)
+{
+    ConfigReport report = {0};
+    const Config *stored =
+        run->world->rank == 0 ? run_folder_continued(run->config, request) : NULL;
+    char *text = stored ? config_text(stored) : NULL, *first = control_share_text(run->world, text);
+    if (first && !stored)
+        stored = config_parse(&(ConfigContext){.stored = true}, "the run's config", first,
+                              strlen(first), 0, NULL, &report);
+    config_report_free(&report);
+    free(first);
+    free(text);
+    return stored;
+}
+
+/* Opens the data on one rank of each file system after the other, so that a text is prepared once:
+ * first on rank 0, then on the first rank of each other machine, which finds the prepared text if
+ * it sees the same file system, then on all. Meanwhile the others wait without a deadline. Returns
+ * false on all ranks if a rank has failed, and sets err and *code to what it says. */
+static bool open_in_turn(Run *run, char *err, size_t n, ExitCode *code)
+{
+    enum { TURNS = 3 };
+    static const char *const what[TURNS] = {"rank 0 to prepare the text",
+                                            "the other machines to prepare the text",
+                                            "the other ranks to open the data"};
+    Machines machines = machines_of(run->world);
+    int rank = run->world->rank, turn = rank == 0 ? 0 : machines.local_rank == 0 ? 1 : 2;
+    bool good = true, all = true;
+    Comm patient = comm_split(run->world, "data", 0, rank);
+    comm_wait_without_limit(&patient);
+    for (int t = 0; t < TURNS && all; t++) {
+        char why[2048] = "", place[300];
+        if (t == turn) good = data_open(run->config, &run->data, why, sizeof why, code);
+        if (!good && rank > 0)
+            error_set(err, n, "rank %d%s: %s", rank,
+                      machines_place(run->world, rank, place, sizeof place), why);
+        else
+            error_set(err, n, "%s", why);
+        /* Rank 0 shows the progress of its own work. */
+        Waiting *waiting = t == 0 && turn == 1 ? waiting_begin(what[t]) : NULL;
+        Progress progress = progress_begin();
+        if (t > turn) progress_print(&progress, "waiting for %s", what[t]);
+        all = control_agree(&patient, good, err, n);
+        progress_end(&progress);
+        waiting_end(waiting);
+    }
+    comm_close(&patient);
+    /* The code of the lowest rank that has failed. */
+    int64_t first = control_max(run->world, good ? 0 : ((run->world->size - rank) << 8) + *code);
+    if (!all) *code = (ExitCode)(first & 0xff);
+    return all;
+}
+
+/* Ends the program (EXIT_CONFIG) if a rank has other data than rank 0. */
+static void require_same_data(Run *run)
+{
+    char err[2048] = "", place[300];
+    char *first = control_share_text(run->world, run->data.identity);
+    char *other =
+        first && run->data.identity ? data_identity_difference(first, run->data.identity) : NULL;
+    int rank = run->world->rank;
+    if (other)
+        error_set(err, sizeof err,
+                  "rank %d%s has other data than rank 0: %s; give all machines the same files",
+                  rank, machines_place(run->world, rank, place, sizeof place), other);
+    if (!control_agree(run->world, other == NULL, err, sizeof err))
+        control_fail(run->world, EXIT_CONFIG, "%s", err);
+    free(other);
+    free(first);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
 /* Adds to the config what depends on the device; a run that goes on keeps what it has. This is done
- * before ranks start and plan their memory. If another program changes the folders meanwhile, a
- * difference is found when the folder is locked. */
+ * before ranks plan their memory. If another program changes the folders meanwhile, a difference is
+ * found when the folder is locked. */
 static void settle_by_device(Run *run)
 {
     char err[2048];
     RunRequest request = run_request(run);
-    const Config *stored = run_folder_continued(run->config, &request);
-    ConfigFacts facts = {.device = session_facts, .run = stored};
+    bool met = have_met(run);
+    const Config *stored =
+        met ? continued_by_rank_0(run, &request) : run_folder_continued(run->config, &request);
+    ConfigFacts facts = {.device = met ? least_facts : session_facts, .run = stored};
+    asking = run->world;
     run->config = config_settle(run->config, &facts, err, sizeof err);
     config_free(stored);
+}
+
+/* Opens the data, or random tokens instead for a dry run. */
+static void open_data(Run *run)
+{
+    char err[2048];
+    ExitCode code = EXIT_MISSING;
+    bool met = have_met(run);
+    if (met && !run->arguments.dry_run) shared_folder_require(run->world, run->arguments.out);
+    bool good = met ? open_in_turn(run, err, sizeof err, &code)
+                    : data_open(run->config, &run->data, err, sizeof err, &code);
+    if (!good) {
+        /* Memory and speed do not depend on the data. So a dry run continues without them, and ends
+         * with the exit code for the missing data. */
+        const char *where = where_data_were(run, err, code);
+        if (!run->arguments.dry_run && met) control_fail(run->world, code, "%s%s", err, where);
+        if (!run->arguments.dry_run) fail(code, "%s%s", err, where);
+        log_warning("%s (the dry run goes on with random tokens)", err);
+        run->no_data = error_exit_code(err, code);
+        data_close(&run->data);
+        data_open_random(&run->data, config_likely_vocab(run->config));
+    }
+    if (met) require_same_data(run);
 }
 
 void run_open_data(Run *run)
 {
     char err[2048];
-    ExitCode code = EXIT_MISSING;
     const Config *c = run->config;
-    if (!data_open(c, &run->data, err, sizeof err, &code)) {
-        /* Memory and speed do not depend on the data. So a dry run continues without them, and ends
-         * with the exit code for the missing data. */
-        if (!run->arguments.dry_run) fail(code, "%s%s", err, where_data_were(run, err, code));
-        log_warning("%s (the dry run goes on with random tokens)", err);
-        run->no_data = error_exit_code(err, code);
-        data_open_random(&run->data, config_likely_vocab(c));
-    }
+    open_data(run);
     const char *tokenizer = run->data.tokenizer_path ? run->data.tokenizer_path : run->data.title;
     ConfigFacts facts = {.vocab_size = run->data.vocab_size, .vocab_of = tokenizer};
     int64_t model = c->model.vocab_size, trained = c->data.tokenizer_vocab_size;

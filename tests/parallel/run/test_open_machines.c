@@ -1,0 +1,238 @@
+/* test_open_machines.c -- tests how the data of a run are opened whose ranks a launcher has started
+ * on several machines: the text is prepared once on each file system while the others wait, and a
+ * machine that does not see the run folder or has other data is named. The machines are made up; a
+ * machine with a file system of its own is one whose ranks have another working folder. */
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "parallel/run/run.h"
+#include "parallel/run/waiting.h"
+#include "tests/support/files/child.h"
+#include "tests/support/grid/made_up_machines.h"
+#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/trainer/run_fixture.h"
+
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* What the ranks of a world do, and what each has to find. */
+typedef struct {
+    const char *map;
+    const char *folders; /* of each rank: '.' the common working folder, or "a" to "z" of its own */
+    const char
+        *cached; /* of each rank: '1' if it must find a prepared text, '0' if it prepares it */
+    const char *text, *out;
+    bool dry;
+} Opening;
+
+/* Gives this thread a working folder of its own. Returns false if the system refuses that. */
+static bool change_folder(char name)
+{
+    char path[2] = {name, '\0'};
+    return name == '.' || (unshare(CLONE_FS) == 0 && chdir(path) == 0);
+}
+
+static void open_rank(Comm *world, void *context)
+{
+    const Opening *o = context;
+    char text[64], back[512];
+    char *sets[] = {text, "train_batch_size=24", "gradient_accumulation_steps=auto"};
+    RunArguments arguments = {.config = "tiny.json",
+                              .set = {.count = 3, .item = (const char **)sets},
+                              .ranks = world->size,
+                              .out = o->out,
+                              .dry_run = o->dry};
+    Run run;
+    CHECK(getcwd(back, sizeof back) != NULL, "no working folder on rank %d", world->rank);
+    snprintf(text, sizeof text, "data.text=%s", o->text);
+    run_configure(&run, &arguments);
+    if (!change_folder(o->folders[world->rank])) rank_wrong(world, "has no folder of its own");
+    run.world = world;
+    run.lead = world->rank == 0;
+    run_open_data(&run);
+    if (!run.data.random && run.data.preparation.cached != (o->cached[world->rank] == '1'))
+        rank_wrong(world, "%s the text", run.data.preparation.cached ? "finds" : "prepares");
+    if (run.config->model.vocab_size <= 0) rank_wrong(world, "has no vocabulary");
+    if (o->dry != run.data.random) rank_wrong(world, "has %s data", o->dry ? "some" : "no");
+    data_close(&run.data);
+    config_free(run.config);
+    if (chdir(back) != 0) rank_wrong(world, "does not come back");
+}
+
+static void remove_cache(void)
+{
+    (void)!system("rm -rf out ?/out");
+}
+
+static void open_on(const Opening *o)
+{
+    remove_cache();
+    made_up_machines(o->map);
+    thread_ranks((int)strlen(o->map), 60, open_rank, (void *)(uintptr_t)o);
+    machines_forget();
+}
+
+static void test_a_text_is_prepared_once_on_each_file_system(void **state)
+{
+    static const Opening good[] = {
+        {"aabb", "....", "0111", "text.txt", "seen", false},
+        {"aaaa", "....", "0111", "text.txt", NULL, false},
+        {"abab", ".b.b", "0011", "text.txt", "/tmp", false},
+        {"aabbcc", "..bbcc", "010101", "text.txt", "/tmp", false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        open_on(&good[i]);
+    remove_cache();
+}
+
+/* If all see a prepared text, nobody prepares it. Without data a dry run goes on, on all ranks. */
+static void test_nobody_prepares_what_is_there(void **state)
+{
+    static Opening again = {"aabb", "....", "1111", "text.txt", NULL, false};
+    static const Opening none = {"aabb", "....", "0000", "missing.txt", NULL, true};
+    (void)state;
+    open_on(&(Opening){"aabb", "....", "0111", "text.txt", NULL, false});
+    made_up_machines("aabb");
+    thread_ranks(4, 60, open_rank, &again);
+    machines_forget();
+    open_on(&none);
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const Opening *opening;
+    double timeout;
+    double delay; /* of the message about waiting */
+} Child;
+
+static void open_in_child(void *context)
+{
+    const Child *child = context;
+    const Opening *o = child->opening;
+    waiting_set_delay(child->delay);
+    made_up_machines(o->map);
+    thread_ranks((int)strlen(o->map), child->timeout, open_rank, (void *)(uintptr_t)o);
+    exit(EXIT_OK);
+}
+
+/* Returns what the ranks print until they end with this code. */
+static char *open_and_end(const Opening *o, double timeout, double delay, int code)
+{
+    static char text[1 << 14];
+    remove_cache();
+    int ended = child_run(open_in_child, &(Child){o, timeout, delay}, text, sizeof text);
+    if (ended != code) fail_msg("%d, not %d: %s", ended, code, text);
+    return text;
+}
+
+/* Writes a text whose preparation takes at least 0.6 seconds here, and sets *o to it. */
+static void make_slow(Opening *o)
+{
+    *o = (Opening){"aabb", "....", "0111", "long.txt", NULL, false};
+    double taken = 0;
+    for (unsigned words = 1 << 19; taken < 0.6; words *= 2) {
+        FILE *to = fopen(o->text, "w");
+        assert_non_null(to);
+        for (unsigned i = 0; i < words; i++)
+            fprintf(to, "%x%c", (i * 2654435761u) >> 12, i % 9 == 8 ? '\n' : ' ');
+        fclose(to);
+        double start = seconds_now();
+        open_on(o);
+        taken = seconds_now() - start;
+    }
+}
+
+/* The text takes longer than the deadline of the ranks' other waits. Only the first rank of the
+ * other machine says what it waits for. */
+static void test_ranks_wait_without_a_deadline_and_say_so(void **state)
+{
+    Opening slow;
+    (void)state;
+    make_slow(&slow);
+    char *said = open_and_end(&slow, 0.1, 0.1, EXIT_OK);
+    says(said, "[rank 2] waiting for rank 0 to prepare the text\n");
+    assert_null(strstr(said, "[rank 1]"));
+    assert_null(strstr(said, "[rank 3]"));
+    assert_null(strstr(open_and_end(&slow, 0.1, 60, EXIT_OK), "waiting"));
+}
+
+static bool token_is_left(void)
+{
+    return system("ls -A . seen | grep -q train-sees") == 0;
+}
+
+static void test_a_machine_that_does_not_see_the_run_folder_is_named(void **state)
+{
+    static const Opening out = {"abab", ".b.b", "0000", "text.txt", "seen", false};
+    (void)state;
+    char *said = open_and_end(&out, 60, 60, EXIT_CANNOT_CREATE);
+    says(said, "error[73] rank 1 on host-b does not see the file seen/.train-sees-");
+    says(said, ", which rank 0 on host-a has written where the run folder will be (No such file or "
+               "directory, in /");
+    says(said, "/b); give --out a folder of a file system that all machines share, and start all "
+               "ranks in the same working folder\n");
+    assert_false(token_is_left());
+    /* One rank of each machine looks, and on one machine none: they share their file systems. */
+    open_on(&(Opening){"aabb", "....", "0111", "text.txt", "seen", false});
+    assert_false(token_is_left());
+}
+
+static void test_a_run_folder_that_cannot_be_made_is_reported_first(void **state)
+{
+    static const Opening out = {"ab", "..", "00", "text.txt", "/proc/none/run", false};
+    (void)state;
+    says(open_and_end(&out, 60, 60, EXIT_CANNOT_CREATE),
+         "error[73] cannot create /proc/.train-sees-");
+}
+
+static void test_a_machine_with_other_data_is_named(void **state)
+{
+    static const Opening other = {"aabb", "..bb", "0001", "other.txt", "/tmp", false};
+    static const Opening missing = {"aabb", "..bb", "0001", "seen.txt", "/tmp", false};
+    (void)state;
+    char *text = take_text("text.txt");
+    put_text("seen.txt", text);
+    put_text("other.txt", text);
+    text[7] = '!';
+    put_text("b/other.txt", text);
+    free(text);
+    char *said = open_and_end(&other, 60, 60, EXIT_CONFIG);
+    says(said, "error[78] rank 2 on host-b has other data than rank 0: ");
+    says(said, "; give all machines the same files\n");
+    said = open_and_end(&missing, 60, 60, EXIT_MISSING);
+    says(said, "error[66] rank 2 on host-b: ");
+    says(said, "seen.txt");
+}
+
+static int setup(void **state)
+{
+    if (run_fixture_setup(state) != 0) return -1;
+    char *text = take_text("text.txt");
+    if (mkdir("b", 0777) != 0 || mkdir("c", 0777) != 0 || mkdir("seen", 0777) != 0) return -1;
+    put_text("b/text.txt", text);
+    put_text("c/text.txt", text);
+    free(text);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_text_is_prepared_once_on_each_file_system),
+        cmocka_unit_test(test_nobody_prepares_what_is_there),
+        cmocka_unit_test(test_ranks_wait_without_a_deadline_and_say_so),
+        cmocka_unit_test(test_a_machine_that_does_not_see_the_run_folder_is_named),
+        cmocka_unit_test(test_a_run_folder_that_cannot_be_made_is_reported_first),
+        cmocka_unit_test(test_a_machine_with_other_data_is_named),
+    };
+    return cmocka_run_group_tests(tests, setup, leave_scratch);
+}
