@@ -50,10 +50,12 @@ static const Square NEVER = ~(Square)0;
 static void fill(const Split *s, int runs, int first, int64_t limit)
 {
     Square best = NEVER;
-    /* Each of the remaining ranges needs at least one block. */
+    /* Each of the remaining ranges needs at least one block. Longer first ranges cost at least as
+     * much, so the search ends where the first range alone is not cheaper than the best split. */
     for (int end = first + 1; end <= s->blocks - (runs - 1); end++) {
         Square run = (Square)(s->before[end] - s->before[first]), rest = *best_at(s, runs - 1, end);
-        if (rest == NEVER || (limit >= 0 && run > (Square)limit)) continue;
+        if ((limit >= 0 && run > (Square)limit) || (limit >= 0 ? run * run : run) >= best) break;
+        if (rest == NEVER) continue;
         Square value = limit >= 0 ? run * run + rest : run > rest ? run : rest;
         if (value < best) best = value;
     }

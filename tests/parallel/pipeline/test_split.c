@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -127,6 +128,24 @@ static void test_known_costs_give_known_splits(void **state)
     check_borders(border, (int[]){0, 14}, 2);
 }
 
+/* The largest number of blocks, on 2048 stages: trying all ends of each range takes seconds. */
+static void test_a_deep_model_is_split_on_many_stages_within_a_second(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 3000, STAGES = 2048 };
+    static LayerCost cost[BLOCKS + 2];
+    static int border[STAGES + 1];
+    for (int i = 0; i < BLOCKS + 2; i++)
+        cost[i] = (LayerCost){i == 0 ? 0 : 1000 + i % 7, 1};
+    clock_t begun = clock();
+    pipeline_split(cost, BLOCKS + 2, STAGES, PARTITION_BEST, border);
+    double seconds = (double)(clock() - begun) / CLOCKS_PER_SEC;
+    if (seconds > 1) fail_msg("it takes %.1f s", seconds);
+    assert_int_equal(border[STAGES], BLOCKS + 2);
+    for (int s = 1; s < STAGES; s++)
+        assert_in_range(border[s + 1] - border[s], 1, 3);
+}
+
 /* GPT-2 small on four stages. Counted by operations, the head costs as much as 5 of the 12 blocks
  * and the embedding costs nothing. Counted by parameters, the tied table counts on both ends. */
 static void test_a_config_splits_by_operations_or_by_parameters(void **state)
@@ -158,6 +177,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_split_is_the_best_of_all_possible_ones),
         cmocka_unit_test(test_known_costs_give_known_splits),
+        cmocka_unit_test(test_a_deep_model_is_split_on_many_stages_within_a_second),
         cmocka_unit_test(test_a_config_splits_by_operations_or_by_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
