@@ -49,14 +49,13 @@ static Sent *all_extents(CheckpointIo *io, const Sent *own, int64_t n_own, int64
     for (int r = 0; r < ranks; r++)
         *total += n[r];
     Sent *all = must_calloc((size_t)*total + 1, sizeof *all);
-    /* Each rank broadcasts its list, because the lists differ in length and an all-gather needs
-     * equal parts. */
-    for (int r = 0; r < ranks; r++) {
-        if (r == rank) memcpy(all + before, own, (size_t)n_own * sizeof *own);
-        if (ranks > 1 && n[r] > 0)
-            comm_broadcast(io->world, NULL, tensor_1d(all + before, I64, n[r] * SENT_WORDS), r);
+    for (int r = 0; r < rank; r++)
         before += n[r];
-    }
+    memcpy(all + before, own, (size_t)n_own * sizeof *own);
+    /* The lists differ in length, and an all-gather needs equal parts. But the other ranks have
+     * zeros where this one has its list, so a sum gathers them all in one call. */
+    if (ranks > 1)
+        comm_all_reduce(io->world, NULL, tensor_1d(all, I64, *total * SENT_WORDS), REDUCE_SUM);
     *count = n;
     return all;
 }
