@@ -14,13 +14,15 @@
 /* Number of channels on Hopper's NVLink: of rings and trees (graph/connect.cc, after search and
  * doubling), and of multicast (transport/nvls.cc). The limit of CTAs is a limit of both. */
 enum { CHANNELS = 24, MULTICAST_CHANNELS = 16 };
+/* Multicast is within a machine: so many GPUs at most are connected by NVLink's switches there. */
+enum { MULTICAST_RANKS = 8 };
 /* Bytes of buffers (init.cc) for one direction of one channel to one peer: for the protocols LL and
  * LL128 together, and for Simple unless NCCL_BUFFSIZE is set. */
 static const size_t low_latency = 5439488, simple = 4 * MIB;
 /* Allocations that are shared between GPUs are rounded up to this size (CUDA_IPC_MIN). */
 static const size_t grain = 2 * MIB;
-/* Multicast, with more than two ranks (transport/nvls.cc): for each channel and rank two directions
- * of 8 steps of 128 KiB; and one allocation for credits. */
+/* Multicast, with more than two ranks (transport/nvls.cc): for each channel and rank of the machine
+ * two directions of 8 steps of 128 KiB; and one allocation for credits. */
 static const size_t multicast_part = 2 * MIB, multicast_credits = 2 * MIB;
 /* Tables of channels and peers, events, and the work queue. */
 static const size_t tables = 8 * MIB;
@@ -87,8 +89,9 @@ size_t nccl_reserve(int rank, int ranks, NcclUse use)
     bytes += channels * neighbours * connection();
     /* Two ranks exchange data directly. With three or more, NCCL uses multicast. */
     if (ranks > 2)
-        bytes +=
-            at_most(limit, MULTICAST_CHANNELS) * multicast_part * (size_t)ranks + multicast_credits;
+        bytes += at_most(limit, MULTICAST_CHANNELS) * multicast_part *
+                     at_most((size_t)ranks, MULTICAST_RANKS) +
+                 multicast_credits;
     bytes += message_channels(channels) * correspondents(rank, ranks, use.messages) * connection();
     return bytes;
 }

@@ -29,6 +29,9 @@ static void test_the_nccl_estimate_of_a_communicator_has_the_expected_size(void 
     assert_int_equal(nccl_reserve(1, 2, line), (8 + 24 * 12 + 32 * 12) * MIB);
     assert_int_equal(nccl_reserve(0, 8, silent), 842 * MIB);
     assert_int_equal(nccl_reserve(7, 8, silent), (8 + 2 * 24 * 12 + 16 * 2 * 8 + 2) * MIB);
+    /* However many machines there are, multicast is within one. */
+    assert_int_equal(nccl_reserve(7, 9, silent), nccl_reserve(7, 8, silent));
+    assert_int_equal(nccl_reserve(65535, 65536, silent), nccl_reserve(7, 8, silent));
     for (int r = 0; r < 8; r++) {
         size_t each = 32 * 12 * MIB, neighbours = r == 0 || r == 7 ? 1 : 2;
         assert_int_equal(nccl_reserve(r, 8, ring), 842 * MIB + 2 * each);
