@@ -122,8 +122,9 @@ static bool read_number(CommandLine *l, const ArgOption *o, const char *text, do
     if (!bounded)
         return error_set(l->error, sizeof l->error, "%s: \"%.200s\" is not a %snumber", o->name,
                          text, whole);
-    return error_set(l->error, sizeof l->error, "%s %.200s: give a %snumber from %.10g to %.10g",
-                     o->name, text, whole, o->least, o->most);
+    const char *more = number && *x > o->most && o->beyond ? o->beyond : "";
+    return error_set(l->error, sizeof l->error, "%s %.200s: give a %snumber from %.10g to %.10g%s",
+                     o->name, text, whole, o->least, o->most, more);
 }
 
 static bool is_setting(CommandLine *l, const ArgOption *o, const char *text)

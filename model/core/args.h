@@ -53,6 +53,7 @@ typedef struct {
     bool required;
     size_t at;          /* offset of the field in the command's struct */
     double least, most; /* bounds of a number; both 0: no bounds */
+    const char *beyond; /* the end of the error message about a number above `most`, or NULL */
     /* Parses a value of kind ARG_OWN. Returns false and writes an error message to err. */
     bool (*parse)(const char *text, void *field, char *err, size_t n);
     void (*show)(const ArgCommand *command);

@@ -8,6 +8,9 @@
 
 /* Commands that only read a config call this option --world. Every command accepts both names. */
 #define RANKS_ALSO "--world"
+/* The end of the error message about more ranks than a command starts by itself. */
+#define RANKS_BEYOND                                                                               \
+    "; more ranks need a launcher, such as srun, which starts them on several machines"
 
 /* The option table's rows for --ranks, --processes and --no-processes. `arguments_` is the
  * command's struct of values; it must have the fields int64_t `ranks`, with the default 1, and
@@ -26,6 +29,7 @@
         .at = offsetof(arguments_, ranks),                                                         \
         .least = 1,                                                                                \
         .most = LAUNCH_MAX_RANKS,                                                                  \
+        .beyond = RANKS_BEYOND,                                                                    \
     },                                                                                             \
         PROCESSES_OPTION(arguments_)
 #define PROCESSES_OPTION(arguments_)                                                               \

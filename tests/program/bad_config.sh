@@ -49,7 +49,8 @@ bad "parallel.data that contradicts --ranks is refused with advice" 78 \
     'parallel.data: 2, but there is 1 rank; write --ranks 2, or 1 here, or leave the key out' \
     "$TINY" --set parallel.data=2
 bad "zero ranks are refused" 64 '[-]-ranks 0: give a whole number from 1 to 64' "$TINY" --ranks 0
-bad "too many ranks are refused" 64 '[-]-ranks 65: give a whole number from 1 to 64' "$TINY" --ranks 65
+bad "too many ranks are refused" 64 '[-]-ranks 65: give a whole number from 1 to 64; more ranks need a launcher, such as srun' \
+    "$TINY" --ranks 65
 # Commands that only read a config call it --world, commands that run call it --ranks; all accept both names.
 for option in --ranks --world; do
     expect_code "bad_config: config check accepts $option" 0 "$TRAIN" config check "$TINY" --set train_batch_size=48 $option 3
@@ -59,7 +60,7 @@ for option in --ranks --world; do
 done
 for words in "bench parallel" "bench comm"; do
     # shellcheck disable=SC2086 # words
-    bad "$words accepts --world for --ranks" 64 '[-]-ranks 65: give a whole number from 2 to 64' $words --world 65
+    bad "$words accepts --world for --ranks" 64 '[-]-ranks 65: give a whole number from 2 to 64; more ranks need a launcher' $words --world 65
 done
 bad "config check refuses too many ranks" 64 '[-]-world 65537: give a whole number from 1 to 65536' config check "$TINY" --world 65537
 bad "a number of ranks in words is refused" 64 '[-]-ranks two' "$TINY" --ranks two
