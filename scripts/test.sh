@@ -98,6 +98,11 @@ rows() {
     row asan "$sample TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
     row asan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages
     row release "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_ends tests/parallel/comm/test_comm_leaves
+    # Over TCP, as between machines.
+    row release "$sample TEST_RANKS=processes TEST_LINKS=tcp" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups \
+        tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves
+    row release "$sample TEST_RANKS=processes TEST_LINKS=tcp6" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_random
+    row tsan "$sample TEST_RANKS=processes TEST_LINKS=tcp" tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_leaves
     # shellcheck disable=SC2086 # words
     row release '' tests ${by_turns//tests/!tests} '!tests/model/test_recompute' $emulated
 }

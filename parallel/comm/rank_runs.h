@@ -10,6 +10,8 @@ typedef struct {
     int32_t first, stride, count;
 } RankRun;
 
+/* Writes the first run of rank[0..n), n > 0, and returns how many of them it has. */
+int rank_run_next(const int *rank, int n, RankRun *run);
 /* Writes rank[0..n), in the order given, as runs to run[0..room). Returns the number of runs, at
  * most n / 2 rounded up. If it is above `room`, the last ones are not written. */
 int rank_runs(const int *rank, int n, RankRun *run, int room);

@@ -1,98 +1,222 @@
 /* connect.c -- connections between two ranks, made when they first exchange data. The rank with the
- * higher number connects. Both check that the other one is a process of the same user, and the
- * accepting rank checks that it knows the secret. */
+ * higher number connects. Over local sockets both check that the other one is a process of the same
+ * user. Both prove that they know the secret (handshake.h) before anything else is read, so whoever
+ * else connects is dropped. Nothing here waits. */
+#include "model/core/clock.h"
+#include "model/core/min_max.h"
 #include "parallel/comm/socket/world.h"
 
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-static bool is_of_this_user(int fd)
+/* Milliseconds until the next attempt to connect: the first time, and at most. */
+enum { FIRST_PAUSE = 2, LONGEST_PAUSE = 200 };
+/* Seconds that an accepted connection has to prove that it is a rank's; and, if there is no room,
+ * before it may be dropped for another one. A rank that is dropped connects again. */
+static const double STRANGER_SECONDS = 5, SHORTEST_STAY = 0.1;
+
+static bool is_of_this_user(const SocketWorld *world, int fd)
 {
     struct ucred peer;
     socklen_t bytes = sizeof peer;
+    if (world->links->at) return true; /* TCP does not tell */
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == getuid();
 }
 
-void socket_connect(SocketWorld *world, int rank)
+/* Frames are short, and their receivers wait for them. The option does not exist for local sockets.
+ */
+static void send_at_once(int fd)
 {
-    SocketPeer *peer = &world->peer[rank];
-    struct sockaddr_un address;
-    socklen_t bytes = socket_links_address(world->links, rank, &address);
-    if (rank > world->rank || peer->fd >= 0 || peer->gone) return;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        fail(EXIT_SYSTEM, "no socket to connect rank %d with rank %d: %s", world->rank, rank,
-             strerror(errno));
-    SocketHello hello = {.rank = world->rank};
-    memcpy(hello.secret, world->links->secret, SECRET_BYTES);
-    /* The connection can be used before the other rank accepts it. */
-    if (connect(fd, (const struct sockaddr *)&address, bytes) == 0) {
-        if (!is_of_this_user(fd) ||
-            send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
-            peer->gone = true;
-        else
-            peer->fd = fd;
-    } else if (errno != EAGAIN && errno != EINTR) { /* EAGAIN: too many wait to be accepted */
-        peer->gone = true;
-    }
-    if (peer->fd != fd) close(fd);
+    const int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-/* Receives the rest of the hello, and makes the connection that of the rank it names. Returns
- * whether the connection is no stranger's any more. */
-static bool meet_stranger(SocketWorld *world, struct SocketStranger *stranger)
+SocketPeer *socket_peer_of(SocketWorld *world, int rank)
 {
-    ssize_t got = recv(stranger->fd, (char *)&stranger->hello + stranger->got,
-                       sizeof stranger->hello - stranger->got, 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (got > 0) stranger->got += (size_t)got;
-    if (got > 0 && stranger->got < sizeof stranger->hello) return false;
-    int rank = stranger->hello.rank;
-    bool known = got > 0 &&
-                 memcmp(stranger->hello.secret, world->links->secret, SECRET_BYTES) == 0 &&
-                 rank > world->rank && rank < world->ranks && world->peer[rank].fd < 0;
-    if (known)
-        world->peer[rank].fd = stranger->fd;
+    SocketPeer **peer = &world->peer[rank];
+    if (*peer) return *peer;
+    *peer = must_calloc(1, sizeof **peer);
+    (*peer)->rank = rank;
+    (*peer)->fd = -1;
+    return *peer;
+}
+
+/* ---- the rank that connects ------------------------------------------------------------------ */
+
+/* Closes what there is of the connection. It is tried again later. */
+static void retry(SocketPeer *peer)
+{
+    if (peer->fd >= 0) close(peer->fd);
+    peer->fd = -1;
+    peer->state = PEER_APART;
+    peer->pause = peer->pause == 0 ? FIRST_PAUSE : (int)min_i64(2 * peer->pause, LONGEST_PAUSE);
+    peer->again = seconds_now() + 1e-3 * peer->pause;
+}
+
+/* Nobody listens there any more, or somebody who is no rank. */
+static void give_up(SocketPeer *peer)
+{
+    if (peer->fd >= 0) close(peer->fd);
+    peer->fd = -1;
+    peer->state = PEER_APART;
+    peer->gone = true;
+}
+
+static void prove(SocketWorld *world, SocketPeer *peer)
+{
+    if (!is_of_this_user(world, peer->fd)) {
+        give_up(peer);
+        return;
+    }
+    send_at_once(peer->fd);
+    handshake_begin(&peer->handshake, world->links->secret, false, world->rank);
+    peer->state = PEER_PROVES;
+}
+
+/* The connection could not be made. */
+static void refused(SocketPeer *peer, int error)
+{
+    /* A network or a machine may recover. EAGAIN: too many wait to be accepted. */
+    if (error == ECONNREFUSED || error == ENOENT || error == EACCES || error == EPERM)
+        give_up(peer);
     else
+        retry(peer);
+}
+
+static void begin(SocketWorld *world, SocketPeer *peer)
+{
+    struct sockaddr_storage address;
+    socklen_t bytes = socket_links_address(world->links, peer->rank, &address);
+    peer->fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (peer->fd < 0)
+        fail(EXIT_SYSTEM, "no socket to connect rank %d with rank %d: %s", world->rank, peer->rank,
+             strerror(errno));
+    if (connect(peer->fd, (const struct sockaddr *)&address, bytes) == 0)
+        prove(world, peer);
+    else if (errno == EINPROGRESS)
+        peer->state = PEER_CONNECTS;
+    else
+        refused(peer, errno);
+}
+
+/* Looks whether the connection has been made. */
+static void finish(SocketWorld *world, SocketPeer *peer)
+{
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    struct pollfd fd = {.fd = peer->fd, .events = POLLOUT};
+    if (poll(&fd, 1, 0) <= 0) return;
+    if (getsockopt(peer->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
+    if (error == 0)
+        prove(world, peer);
+    else
+        refused(peer, error);
+}
+
+void socket_connect(SocketWorld *world, SocketPeer *peer)
+{
+    if (peer->rank > world->rank || peer->state == PEER_CONNECTED || peer->gone) return;
+    if (peer->state == PEER_APART && seconds_now() >= peer->again) begin(world, peer);
+    if (peer->state == PEER_CONNECTS) finish(world, peer);
+    if (peer->state != PEER_PROVES) return;
+    switch (handshake_move(&peer->handshake, peer->fd)) {
+    case HANDSHAKE_GOES_ON: break;
+    case HANDSHAKE_PROVEN:
+        peer->state = PEER_CONNECTED;
+        if (peer->handshake.peer_rank != peer->rank) give_up(peer);
+        break;
+    case HANDSHAKE_REFUSED: give_up(peer); break;
+    /* It had no room, or has ended. Then the next attempt fails. */
+    case HANDSHAKE_LOST: retry(peer); break;
+    }
+}
+
+/* ---- the rank that accepts ------------------------------------------------------------------- */
+
+/* Goes on with a stranger's proof, and makes the connection that of the rank it belongs to. Returns
+ * whether the connection is no stranger's any more. */
+static bool meet_stranger(SocketWorld *world, SocketStranger *stranger, double now)
+{
+    HandshakeState state = handshake_move(&stranger->handshake, stranger->fd);
+    int rank = stranger->handshake.peer_rank;
+    if (state == HANDSHAKE_GOES_ON && now < stranger->since + STRANGER_SECONDS) return false;
+    bool known = state == HANDSHAKE_PROVEN && rank > world->rank && rank < world->ranks;
+    SocketPeer *peer = known ? socket_peer_of(world, rank) : NULL;
+    if (peer && peer->state == PEER_APART && !peer->gone) {
+        peer->fd = stranger->fd;
+        peer->state = PEER_CONNECTED;
+    } else {
         close(stranger->fd);
+    }
+    return true;
+}
+
+static void meet_strangers(SocketWorld *world)
+{
+    double now = seconds_now();
+    int n = 0;
+    for (int i = 0; i < world->strangers; i++) { /* they stay in their order, the oldest first */
+        if (meet_stranger(world, &world->stranger[i], now)) continue;
+        if (n < i) world->stranger[n] = world->stranger[i];
+        n++;
+    }
+    world->strangers = n;
+}
+
+/* Makes room for another stranger. Returns false if all have come just now. */
+static bool make_room(SocketWorld *world)
+{
+    if (world->strangers < STRANGERS) return true;
+    meet_strangers(world);
+    if (world->strangers < STRANGERS) return true;
+    if (seconds_now() < world->stranger[0].since + SHORTEST_STAY) return false;
+    close(world->stranger[0].fd);
+    world->strangers--;
+    memmove(&world->stranger[0], &world->stranger[1],
+            (size_t)world->strangers * sizeof *world->stranger);
     return true;
 }
 
 void socket_accept(SocketWorld *world)
 {
-    while (world->strangers < SOCKET_MAX_RANKS) {
+    while (make_room(world)) {
         int fd =
             accept4(world->links->listener[world->rank], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED || errno == EPROTO)) continue;
         if (fd < 0 && errno == EAGAIN) break;
         if (fd < 0)
             fail(EXIT_SYSTEM, "rank %d cannot accept the connection of another rank: %s",
                  world->rank, strerror(errno));
-        if (is_of_this_user(fd))
-            world->stranger[world->strangers++] = (struct SocketStranger){.fd = fd};
-        else
+        if (!is_of_this_user(world, fd)) {
             close(fd);
+            continue;
+        }
+        SocketStranger *stranger = &world->stranger[world->strangers++];
+        stranger->fd = fd;
+        stranger->since = seconds_now();
+        send_at_once(fd);
+        handshake_begin(&stranger->handshake, world->links->secret, true, world->rank);
     }
-    for (int i = 0; i < world->strangers;) {
-        if (meet_stranger(world, &world->stranger[i]))
-            world->stranger[i] = world->stranger[--world->strangers];
-        else
-            i++;
-    }
+    meet_strangers(world);
 }
 
 void socket_disconnect(SocketWorld *world)
 {
     for (int i = 0; i < world->ranks; i++) {
-        SocketPeer *peer = &world->peer[i];
+        SocketPeer *peer = world->peer[i];
+        if (peer == NULL) continue;
         if (peer->fd >= 0) close(peer->fd);
         free(peer->out.item);
         free(peer->in.item);
         free(peer->offers.item);
+        free(peer);
     }
     for (int i = 0; i < world->strangers; i++)
         close(world->stranger[i].fd);
+    free(world->stranger);
+    free(world->peer);
 }

@@ -1,22 +1,23 @@
-/* hub.c -- receives the reports of all ranks in rank 0's process and keeps them in a table. What
- * follows from the table is in judge.c. */
+/* hub.c -- receives the reports of all ranks in rank 0's process. They are kept in a table
+ * (table.c), and what follows from it is in judge.c. */
 #include "parallel/comm/socket/hub.h"
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "model/core/pool.h"
+#include "parallel/comm/deadline.h"
 
 #include <math.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 /* Seconds between two looks at the table, at most, and while answers are awaited. A deadline is
  * looked at this many times, so that at most one part of it counts while the process is stopped. */
 static const double LONGEST_LOOK = 1, SOON = 0.01;
 enum { LOOKS = 16 };
+/* For so many seconds the last words to joined ranks may take. */
+static const double SEND_SECONDS = 1;
 /* At the end of the program, rank 0 waits at least so many seconds for the next rank to leave: a
  * rank may need longer than a short timeout to release what it has. */
 static double last_wait = 30;
@@ -35,25 +36,61 @@ SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double 
     hub->timeout = timeout;
     hub->asked_for = -1;
     hub->room = blame_room_create(hub->ranks);
-    for (int i = 0; i < hub->ranks; i++)
+    hub->first_call = must_calloc((size_t)hub->ranks, sizeof *hub->first_call);
+    hub->rank = must_calloc((size_t)hub->ranks, sizeof *hub->rank);
+    hub->stream = must_calloc((size_t)hub->ranks, sizeof *hub->stream);
+    hub->fd = must_calloc((size_t)hub->ranks + 1, sizeof *hub->fd);
+    hub->launcher.fd = links->launcher[1];
+    for (int i = 0; i < hub->ranks; i++) {
         hub->rank[i].limit = timeout;
+        hub->stream[i].fd = links->star[0][i];
+    }
     atomic_store(&hub->claimed, -1);
     return hub;
 }
 
 void socket_hub_destroy(SocketHub *hub)
 {
-    if (hub) blame_room_destroy(hub->room);
+    if (hub == NULL) return;
+    socket_hub_free_table(hub);
+    blame_room_destroy(hub->room);
+    free(hub->rank);
+    free(hub->stream);
+    free(hub->fd);
     free(hub);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* A packet that finds no room is lost: its receiver is stopped, or is about to find out that rank 0
- * has ended. */
-static void tell(SocketHub *hub, int rank, SocketPacket packet)
+/* A word that finds no room is lost: its receiver is stopped, or is about to find out that rank 0
+ * has ended. Room is left for those that come once. The caller may be a thread that fails, so it
+ * does not wait for long. Returns whether something is still to be sent. */
+static bool tell(SocketHub *hub, int rank, SocketWord word)
 {
-    send(hub->links->star[rank][0], &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL);
+    SocketStream *stream = &hub->stream[rank];
+    bool heartbeat = word.head.kind == PACKET_ASK;
+    if (!mutex_lock_within(&hub->service->sends, DEADLINE_LOCK)) return false;
+    if (!heartbeat || stream->left == 0) socket_stream_put(stream, &word);
+    bool left = stream->left > 0;
+    pthread_mutex_unlock(&hub->service->sends);
+    return left;
+}
+
+static bool flush(SocketHub *hub, int rank)
+{
+    SocketStream *stream = &hub->stream[rank];
+    if (!mutex_lock_within(&hub->service->sends, DEADLINE_LOCK)) return false;
+    socket_stream_flush(stream);
+    bool left = stream->left > 0;
+    pthread_mutex_unlock(&hub->service->sends);
+    return left;
+}
+
+static SocketWord question(const SocketHub *hub)
+{
+    SocketWord word = socket_word(PACKET_ASK);
+    word.asked = hub->asked;
+    return word;
 }
 
 void socket_hub_ask(SocketHub *hub, bool anew)
@@ -61,125 +98,69 @@ void socket_hub_ask(SocketHub *hub, bool anew)
     SocketService *service = hub->service;
     if (anew) socket_service_nudge(service, ++hub->asked);
     for (int i = 1; i < hub->ranks; i++)
-        tell(hub, i, (SocketPacket){.kind = PACKET_ASK, .asked = hub->asked});
+        tell(hub, i, question(hub));
+}
+
+void socket_hub_ask_one(SocketHub *hub, int rank)
+{
+    hub->asked++;
+    if (rank == 0)
+        socket_service_nudge(hub->service, hub->asked);
+    else
+        tell(hub, rank, question(hub));
+}
+
+/* This process is about to end, so what a network has not taken yet would be lost. */
+static void send_the_rest(SocketHub *hub)
+{
+    double end = seconds_now() + SEND_SECONDS;
+    for (bool left = true; left && seconds_now() < end; usleep(left ? 1000 : 0)) {
+        left = false;
+        for (int i = 1; i < hub->ranks; i++)
+            left = flush(hub, i) || left;
+    }
 }
 
 bool socket_hub_claim(SocketHub *hub, int rank, int code)
 {
     int none = -1;
+    bool left = false;
+    SocketWord verdict = socket_word(PACKET_VERDICT);
+    verdict.code = code;
     if (!atomic_compare_exchange_strong(&hub->claimed, &none, rank)) return false;
-    if (rank != 0) tell(hub, rank, (SocketPacket){.kind = PACKET_GRANT});
+    if (rank != 0) left = tell(hub, rank, socket_word(PACKET_GRANT));
     for (int i = 1; i < hub->ranks; i++)
-        if (i != rank) tell(hub, i, (SocketPacket){.kind = PACKET_VERDICT, .code = code});
+        if (i != rank) left = tell(hub, i, verdict) || left;
+    if (left && hub->links->joined) send_the_rest(hub);
     return true;
-}
-
-/* ---- the table ------------------------------------------------------------------------------- */
-
-SocketHubGroup *socket_hub_group(SocketHub *hub, uint64_t id)
-{
-    for (int i = 0; i < hub->groups; i++)
-        if (hub->group[i].id == id) return &hub->group[i];
-    return NULL;
-}
-
-static SocketHubGroup *add_group(SocketHub *hub, const SocketGroupReport *report)
-{
-    CHECK(hub->groups < HUB_GROUPS, "more than %d groups", HUB_GROUPS);
-    SocketHubGroup *group = &hub->group[hub->groups++];
-    *group = (SocketHubGroup){.id = report->id, .size = report->size};
-    memcpy(group->name, report->name, sizeof group->name);
-    for (int i = 0; i < report->size; i++)
-        group->member[i] = report->member[i];
-    return group;
-}
-
-static void take_group(SocketHub *hub, int rank, const SocketGroupReport *report)
-{
-    SocketHubGroup *known = socket_hub_group(hub, report->id),
-                   *group = known ? known : add_group(hub, report);
-    int open = 0;
-    for (int i = 0; i < group->size; i++) {
-        if (group->member[i] == rank) {
-            group->meetings[i] = report->meetings;
-            group->closed[i] = report->closed;
-        }
-        if (!group->closed[i] && !hub->rank[group->member[i]].left) open++;
-    }
-    if (report->id == 0 && report->closed) hub->rank[rank].left = true;
-    /* The last member has left. Nobody can wait there any more. */
-    if (open == 0) *group = hub->group[--hub->groups];
-}
-
-void socket_hub_take(SocketHub *hub, const SocketReport *report)
-{
-    SocketHubRank *rank = &hub->rank[report->rank];
-    rank->wait = report->wait;
-    rank->asked = report->rank == 0 ? hub->asked : report->asked;
-    for (int i = 0; i < report->groups; i++)
-        take_group(hub, report->rank, &report->group[i]);
-}
-
-void socket_hub_take_watched(SocketHub *hub, const SocketWatched *watched)
-{
-    SocketHubRank *rank = &hub->rank[watched->rank];
-    WatchedCall before[WATCHED_IN_REPORT];
-    int calls = rank->calls;
-    memcpy(before, rank->call, sizeof before);
-    rank->calls = watched->calls;
-    memcpy(rank->call, watched->call, (size_t)watched->calls * sizeof *watched->call);
-    /* The same call keeps the time that does not count. */
-    for (int i = 0; i < rank->calls; i++)
-        for (int k = 0; k < calls; k++)
-            if (before[k].id == rank->call[i].id && before[k].finished == rank->call[i].finished)
-                rank->call[i].excused = before[k].excused;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static void take_packet(SocketHub *hub, int rank, size_t bytes)
-{
-    const SocketAnyPacket *packet = &hub->packet;
-    bool own = packet->small.rank == rank;
-    switch ((SocketPacketKind)packet->small.kind) {
-    case PACKET_REPORT:
-        if (own && bytes == socket_report_bytes(&packet->report))
-            socket_hub_take(hub, &packet->report);
-        break;
-    case PACKET_WATCHED:
-        if (own && bytes == socket_watched_bytes(&packet->watched))
-            socket_hub_take_watched(hub, &packet->watched);
-        break;
-    case PACKET_CLAIM:
-        if (socket_hub_claim(hub, rank, packet->small.code)) ends_now((ExitCode)packet->small.code);
-        break;
-    default: break;
-    }
-}
-
-/* Receives all that has come from a rank. */
+/* Receives all that has come from a rank. What makes no sense ends the connection. */
 static void listen_to(SocketHub *hub, int rank)
 {
-    ssize_t got = 1;
-    while (got > 0) {
-        got = socket_packet(hub->links->star[rank][0], &hub->packet, sizeof hub->packet);
-        if (got >= (ssize_t)sizeof hub->packet.small) take_packet(hub, rank, (size_t)got);
-        if (got == 0) hub->rank[rank].ended = true;
+    SocketStream *stream = &hub->stream[rank];
+    while (socket_stream_take(stream, &hub->packet)) {
+        hub->rank[rank].silent = 0;
+        if (!socket_hub_take(hub, rank, &hub->packet)) stream->lost = true;
     }
+    if (stream->lost) hub->rank[rank].ended = true;
 }
 
 /* Receives the launcher's reports of ranks whose processes have ended. */
 static void listen_to_launcher(SocketHub *hub)
 {
     SocketPacket packet;
-    while (socket_packet(hub->links->launcher[1], &packet, sizeof packet) ==
-           (ssize_t)sizeof packet) {
-        if (packet.kind != PACKET_ENDED || packet.rank <= 0 || packet.rank >= hub->ranks) continue;
-        SocketHubRank *rank = &hub->rank[packet.rank];
-        listen_to(hub, packet.rank); /* its goodbye came before */
+    while (socket_stream_take(&hub->launcher, &packet)) {
+        const SocketWord *word = &packet.word;
+        if (word->head.kind != PACKET_ENDED || word->rank <= 0 || word->rank >= hub->ranks)
+            continue;
+        SocketHubRank *rank = &hub->rank[word->rank];
+        listen_to(hub, word->rank); /* its goodbye came before */
         rank->ended = rank->known = true;
-        rank->status = packet.code;
-        rank->spoken = packet.spoken;
+        rank->status = word->code;
+        rank->spoken = word->spoken;
         rank->order = hub->reported++;
     }
 }
@@ -190,29 +171,24 @@ static double look_after(const SocketHub *hub, bool soon)
     return watched_pace(hub->timeout > 0 ? fmin(LONGEST_LOOK, hub->timeout / LOOKS) : LONGEST_LOOK);
 }
 
-static bool all_have_left(const SocketHub *hub)
-{
-    for (int i = 1; i < hub->ranks; i++)
-        if (!hub->rank[i].left) return false;
-    return true;
-}
-
 /* Waits for packets for at most `seconds`, and takes them. */
-static void listen_for(SocketHub *hub, SocketService *service, double seconds)
+static void listen_for(SocketHub *hub, double seconds)
 {
-    struct pollfd fd[SOCKET_MAX_RANKS + 2];
+    struct pollfd *fd = hub->fd;
     uint64_t times;
     int n = hub->ranks;
-    for (int i = 1; i < n; i++)
-        fd[i] = (struct pollfd){.fd = hub->rank[i].ended ? -1 : hub->links->star[i][0],
-                                .events = POLLIN};
-    fd[0] = (struct pollfd){.fd = service->wake, .events = POLLIN};
-    fd[n] = (struct pollfd){.fd = hub->links->launcher[1], .events = POLLIN};
+    for (int i = 1; i < n; i++) {
+        bool sends = flush(hub, i);
+        fd[i] = (struct pollfd){.fd = hub->rank[i].ended ? -1 : hub->stream[i].fd,
+                                .events = (short)(POLLIN | (sends ? POLLOUT : 0))};
+    }
+    fd[0] = (struct pollfd){.fd = hub->service->wake, .events = POLLIN};
+    fd[n] = (struct pollfd){.fd = hub->launcher.lost ? -1 : hub->launcher.fd, .events = POLLIN};
     if (poll(fd, (nfds_t)n + 1, (int)ceil(1000 * seconds)) <= 0) return;
-    if (fd[0].revents && read(service->wake, &times, sizeof times) < 0) return;
+    if (fd[0].revents && read(hub->service->wake, &times, sizeof times) < 0) return;
     for (int i = 1; i < n; i++)
         if (fd[i].revents) listen_to(hub, i);
-    if (fd[n].revents & POLLIN) listen_to_launcher(hub);
+    if (fd[n].revents) listen_to_launcher(hub);
 }
 
 /* Rank 0 has left and waits for the others to leave, as in a call of the world. The time has a
@@ -226,7 +202,7 @@ static void wait_for_the_others(SocketHub *hub)
     own->wait = (SocketWait){.waits = 1, .wait = UINT64_MAX, .confirmed = hub->asked};
     for (int i = 1; i < hub->ranks; i++) {
         if (hub->rank[i].left) continue;
-        own->wait.who |= (uint64_t)1 << i;
+        if (own->wait.whos < SOCKET_NAMED) own->wait.rank[own->wait.whos++] = i;
         own->wait.wait--; /* another wait for each number of ranks that have not left */
     }
     own->limit = fmax(hub->timeout, last_wait);
@@ -236,14 +212,30 @@ static void wait_for_the_others(SocketHub *hub)
                  SOCKET_LAST_WAIT, last_wait);
 }
 
+/* Joined ranks end only now, so no failure of another one is missed. Their connections stay open
+ * until they have heard it. */
+static void say_farewell(SocketHub *hub)
+{
+    double end = seconds_now() + SEND_SECONDS;
+    int ended = 0;
+    for (int i = 1; i < hub->ranks; i++)
+        tell(hub, i, socket_word(PACKET_FAREWELL));
+    while (ended < hub->ranks - 1 && seconds_now() < end) {
+        listen_for(hub, SOON);
+        ended = 0;
+        for (int i = 1; i < hub->ranks; i++)
+            ended += hub->rank[i].ended;
+    }
+}
+
 void socket_hub_main(SocketHub *hub)
 {
     SocketService *service = hub->service;
     bool soon = false, goodbye = false;
     double asked = seconds_now();
-    while (!atomic_load(&service->stop) || !all_have_left(hub)) {
+    while (!atomic_load(&service->stop) || hub->left < hub->ranks - 1) {
         double seconds = look_after(hub, soon), start = seconds_now();
-        listen_for(hub, service, seconds);
+        listen_for(hub, seconds);
         /* After the process was stopped, at most one look counts: its peers may have been stopped,
          * too. */
         double passed = fmin(seconds_now() - start, seconds);
@@ -260,4 +252,5 @@ void socket_hub_main(SocketHub *hub)
         if (goodbye) wait_for_the_others(hub);
         if (atomic_load(&hub->claimed) < 0) soon = socket_hub_judge(hub, passed);
     }
+    if (hub->links->joined) say_farewell(hub);
 }

@@ -6,13 +6,17 @@
 
 #include "parallel/comm/socket/service.h"
 
-/* A group as all its members have reported it. */
-typedef struct {
+#include <poll.h>
+
+/* A group as its members have reported it. */
+typedef struct SocketHubGroup {
+    struct SocketHubGroup *next; /* in the same bucket */
     uint64_t id;
     char name[16];
-    int size, member[SOCKET_MAX_RANKS];
-    int64_t meetings[SOCKET_MAX_RANKS];
-    bool closed[SOCKET_MAX_RANKS];
+    SocketMembers members; /* those that are not known have not reported the group */
+    int known, open;       /* number of members that are known, and that have not left */
+    int64_t *meetings;     /* [size] begun by each member */
+    bool *closed;          /* [size] the member has left */
 } SocketHubGroup;
 
 typedef struct {
@@ -24,33 +28,37 @@ typedef struct {
     bool spoken;       /* it has printed an error message */
     int order;         /* how many had been reported before */
     double ended_for;  /* seconds since then */
+    double silent;     /* seconds since it was last heard */
     uint64_t timed;    /* the wait that `patience` belongs to */
     double limit;      /* how many seconds a wait of this rank may take */
     double patience;   /* seconds that it may still take */
     uint64_t suspect;  /* the wait that seems to be for a rank that has left */
     uint64_t question; /* the question whose answer confirms it */
     int calls;         /* number of watched groups */
-    WatchedCall call[WATCHED_IN_REPORT];
+    WatchedCall *call; /* [WATCHED_IN_REPORT], or NULL */
 } SocketHubRank;
-
-enum { HUB_GROUPS = 1024 };
 
 struct SocketHub {
     SocketService *service;
     SocketLinks *links;
     int ranks;
     double timeout;
-    atomic_int claimed; /* the rank whose failure speaks; -1: none */
-    int reported;       /* how many processes the launcher has reported as ended */
-    SocketHubRank rank[SOCKET_MAX_RANKS];
-    SocketHubGroup group[HUB_GROUPS];
-    int groups;
+    atomic_int claimed;   /* the rank whose failure speaks; -1: none */
+    int reported;         /* how many processes the launcher has reported as ended */
+    int left;             /* how many ranks but rank 0 have left */
+    SocketHubRank *rank;  /* [ranks] */
+    SocketStream *stream; /* [ranks] the connections to them; service->sends guards sending */
+    SocketStream launcher;
+    struct pollfd *fd;       /* [ranks + 1] */
+    SocketHubGroup **bucket; /* [buckets], a power of 2: the groups by id */
+    int buckets, groups;
     uint64_t asked;         /* number of questions */
     uint64_t late_question; /* the last one because of a deadline */
     double asked_for;       /* seconds since then; < 0: its answers are not awaited any more */
-    SocketAnyPacket packet; /* that was received last */
-    WatchedCall calls[SOCKET_MAX_RANKS * WATCHED_IN_REPORT]; /* those that are judged: `watched` */
-    int first_call[SOCKET_MAX_RANKS], next_call[SOCKET_MAX_RANKS * WATCHED_IN_REPORT];
+    SocketPacket packet;    /* that was received last */
+    WatchedCall *call;      /* watched calls, those that are judged: `watched` */
+    int *first_call;        /* [ranks] */
+    int *next_call, calls;  /* room for so many */
     WatchedCalls watched;
     BlameRoom *room; /* for searches */
 };
@@ -62,14 +70,23 @@ void socket_hub_destroy(SocketHub *hub);
 void socket_hub_set_last_wait(double seconds);
 /* Runs in the service thread until this rank has been stopped and all others have left. */
 void socket_hub_main(SocketHub *hub);
-/* Take a rank's report, and its watched groups. */
-void socket_hub_take(SocketHub *hub, const SocketReport *report);
-void socket_hub_take_watched(SocketHub *hub, const SocketWatched *watched);
-/* Returns the group with this id, or NULL if no member has reported it, or all have left it. */
-SocketHubGroup *socket_hub_group(SocketHub *hub, uint64_t id);
 /* Returns whether the rank's failure is the first, and then sends the verdict to all others. May be
  * called from any thread of rank 0's process. */
 bool socket_hub_claim(SocketHub *hub, int rank, int code);
+
+/* table.c. Takes what a rank has sent. Returns false if it makes no sense. */
+bool socket_hub_take(SocketHub *hub, int rank, const SocketPacket *packet);
+/* Returns the group with this id, or NULL if no member has reported it, or all have left it. */
+SocketHubGroup *socket_hub_group(const SocketHub *hub, uint64_t id);
+void socket_hub_free_table(SocketHub *hub);
+
+/* ended.c. Ends the program if the process of a rank has ended, or a joined rank is silent. */
+void socket_hub_judge_ended(SocketHub *hub, double passed);
+/* Ends the program because a joined rank is silent. Both sides of a broken network end with the
+ * same code, as if they had waited for each other. */
+void socket_hub_end_for_silent(SocketHub *hub, int rank);
+/* Makes this thread print messages as that rank. */
+void socket_hub_speak_for(const SocketHub *hub, int rank);
 
 /* judge.c. Ends the program if a rank has waited too long or waits for one that has left, or if a
  * rank's process has ended. `passed`: seconds since the last call. Returns whether it waits for
@@ -77,5 +94,7 @@ bool socket_hub_claim(SocketHub *hub, int rank, int code);
 bool socket_hub_judge(SocketHub *hub, double passed);
 /* Asks all ranks for a report. `anew`: the answers can be told from those to earlier questions. */
 void socket_hub_ask(SocketHub *hub, bool anew);
+/* Asks one rank anew. */
+void socket_hub_ask_one(SocketHub *hub, int rank);
 
 #endif

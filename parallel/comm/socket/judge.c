@@ -1,5 +1,6 @@
 /* judge.c -- decides from the table of all ranks' reports who keeps whom waiting, and ends the
- * program when a wait takes too long, a rank has left, or a rank's process has ended.
+ * program when a wait takes too long, or a rank has left. ended.c does so when a rank's process has
+ * ended or is silent.
  *
  * Reports are up to a second old, so rank 0 asks before it ends the program because of a wait.
  * Questions are numbered, and `asked` counts them; every rank's service thread answers with a
@@ -14,18 +15,15 @@
  *   at all its connections again and then sets `confirmed` to it: nothing is left to receive.
  */
 #include "model/core/check.h"
-#include "model/core/guard.h"
 #include "model/core/log.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/socket/hub.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 
-/* Seconds for which answers are awaited before a rank counts as silent, and for which the
- * launcher's report about an ended process is awaited. */
-static const double ANSWER = 0.8, REPORT = 1;
+/* Seconds for which answers are awaited before a rank counts as silent. */
+static const double ANSWER = 0.8;
 
 /* ---- for blame.h ----------------------------------------------------------------------------- */
 
@@ -42,17 +40,16 @@ static bool still_waits(const SocketHub *hub, const SocketHubRank *rank)
     return rank->wait.waits && rank->wait.confirmed >= hub->late_question;
 }
 
-static bool has(uint64_t set, int rank)
+static bool is_in(const int32_t *list, int n, int rank)
 {
-    return set >> rank & 1;
+    for (int i = 0; i < n; i++)
+        if (list[i] == rank) return true;
+    return false;
 }
 
-/* Returns the meetings that the world rank has begun in the group. */
-static int64_t meetings_of(const SocketHubGroup *group, int rank)
+static void add_lack(BlameWait *wait, int rank)
 {
-    for (int i = 0; i < group->size; i++)
-        if (group->member[i] == rank) return group->meetings[i];
-    return 0;
+    if (rank >= 0 && rank != wait->rank) wait->who[wait->n++] = rank;
 }
 
 /* Finds the ranks that the rank waits for according to its report. Returns whether the numbers of
@@ -60,19 +57,18 @@ static int64_t meetings_of(const SocketHubGroup *group, int rank)
 static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int rank, BlameWait *wait)
 {
     const SocketWait *own = &hub->rank[rank].wait;
-    int64_t meetings = meetings_of(group, rank);
+    const SocketMembers *members = &group->members;
     wait->rank = rank;
     wait->lack = BLAME_HOSTS;
     wait->n = 0;
     snprintf(wait->call, sizeof wait->call, "%s", own->call);
-    for (int i = 0; i < group->size; i++) {
-        bool lacks = own->meets ? group->meetings[i] < meetings : has(own->who, group->member[i]);
-        if (lacks) wait->who[wait->n++] = group->member[i];
-    }
+    for (int i = 0; !own->meets && i < own->whos; i++)
+        if (socket_members_find(members, own->rank[i]) >= 0) add_lack(wait, own->rank[i]);
+    for (int i = 0; own->meets && i < members->size; i++)
+        if (group->meetings[i] < own->meeting) add_lack(wait, members->rank[i]);
     /* All have come. Then the answer of member 0 is missing. */
     bool proven = own->meets && wait->n > 0;
-    if (wait->n == 0 && own->meets && group->member[0] != rank)
-        wait->who[wait->n++] = group->member[0];
+    if (wait->n == 0 && own->meets) add_lack(wait, members->rank[0]);
     return proven;
 }
 
@@ -105,14 +101,21 @@ static void describe(void *of, const void *group, int rank, char *text, size_t n
  * that is missing counts as one that has not arrived: its process may be stopped. */
 static void copy_calls(SocketHub *hub, bool answered)
 {
-    int n = 0;
+    int n = 0, all = 0;
+    for (int i = 0; i < hub->ranks; i++)
+        all += hub->rank[i].calls;
+    if (all > hub->calls) {
+        hub->calls = 2 * all;
+        hub->call = must_realloc(hub->call, (size_t)hub->calls * sizeof *hub->call);
+        hub->next_call = must_realloc(hub->next_call, (size_t)hub->calls * sizeof *hub->next_call);
+    }
     for (int i = 0; i < hub->ranks; i++) {
         const SocketHubRank *r = &hub->rank[i];
-        if (answered && !has_answered(hub, r)) continue;
-        memcpy(&hub->calls[n], r->call, (size_t)r->calls * sizeof *r->call);
+        if (r->calls == 0 || (answered && !has_answered(hub, r))) continue;
+        memcpy(&hub->call[n], r->call, (size_t)r->calls * sizeof *r->call);
         n += r->calls;
     }
-    hub->watched = watched_link(hub->calls, n, hub->ranks, hub->first_call, hub->next_call);
+    hub->watched = watched_link(hub->call, n, hub->ranks, hub->first_call, hub->next_call);
 }
 
 /* Returns the waits of all hosts and, as copy_calls has found them, in watched groups. */
@@ -124,63 +127,14 @@ static BlameWaits waits_of(SocketHub *hub)
         .room = hub->room, .hosts = {&transport, hub}, .devices = {&watched_waits, &hub->watched}};
 }
 
-/* ---- ends ------------------------------------------------------------------------------------ */
-
-/* Makes this thread print messages as that rank. */
-static void speak_for(const SocketHub *hub, int rank)
-{
-    log_set_rank(rank, hub->links->place[rank]);
-}
-
-/* Ends the program because the process of a rank has ended. Another thread of this process may be
- * failing already, for the same cause, and wait for this one (service.c), so this is no fail(). */
-static void end_for_ended(SocketHub *hub, int rank)
-{
-    enum { MOST_SECONDS = 4 }; /* the message may wait for the reader of a console */
-    const SocketHubRank *r = &hub->rank[rank];
-    /* It could not claim before it had joined the world. */
-    bool said = r->known && r->spoken && WIFEXITED(r->status) && WEXITSTATUS(r->status) != EXIT_OK;
-    int code = said ? WEXITSTATUS(r->status) : (int)EXIT_PEER_LOST;
-    if (!socket_hub_claim(hub, 0, code)) return;
-    if (said) ends_now((ExitCode)code);
-    guard_end_within(MOST_SECONDS, EXIT_PEER_LOST);
-    speak_for(hub, rank);
-    if (r->known && WIFSIGNALED(r->status))
-        error_print(EXIT_PEER_LOST, "the process of this rank was killed by signal %d (%s)",
-                    WTERMSIG(r->status), strsignal(WTERMSIG(r->status)));
-    else if (r->known)
-        error_print(EXIT_PEER_LOST,
-                    "the process of this rank ended with code %d while the other ranks still "
-                    "needed it",
-                    WEXITSTATUS(r->status));
-    else
-        error_print(EXIT_PEER_LOST, "the process of this rank has closed its connection to rank 0");
-    ends_now(EXIT_PEER_LOST);
-}
-
-/* Ends the program if the process of a rank has ended. If several have, the launcher's reports tell
- * which was the first. */
-static void judge_ended(SocketHub *hub, double passed)
-{
-    int first = -1;
-    for (int i = 1; i < hub->ranks; i++) {
-        SocketHubRank *r = &hub->rank[i];
-        if (!r->ended || r->left) continue;
-        r->ended_for += passed;
-        if (!r->known && r->ended_for < REPORT) continue;
-        const SocketHubRank *best = first < 0 ? NULL : &hub->rank[first];
-        bool sooner = best != NULL && r->known && (!best->known || r->order < best->order);
-        if (best == NULL || sooner) first = i;
-    }
-    if (first >= 0) end_for_ended(hub, first);
-}
+/* ---- waits ----------------------------------------------------------------------------------- */
 
 /* The rank waits for one that has left. Returns whether it still does after it has received all
  * that the other one had sent before. */
 static bool is_confirmed(SocketHub *hub, SocketHubRank *r)
 {
     if (r->suspect != r->wait.wait) {
-        socket_hub_ask(hub, true);
+        socket_hub_ask_one(hub, (int)(r - hub->rank));
         r->suspect = r->wait.wait;
         r->question = hub->asked;
     }
@@ -193,21 +147,20 @@ static void judge_lost(SocketHub *hub, int rank)
     SocketHubRank *r = &hub->rank[rank];
     const SocketHubGroup *group = r->wait.waits ? socket_hub_group(hub, r->wait.group) : NULL;
     BlameWait wait = {.who = blame_room_who(hub->room)};
-    bool sure = group && find_lack(hub, group, rank, &wait);
     int lost = 0;
+    if (group == NULL || group->open == group->members.size) return;
+    bool sure = find_lack(hub, group, rank, &wait);
     for (int i = 0; i < wait.n; i++) {
-        bool left = hub->rank[wait.who[i]].left;
-        for (int m = 0; m < group->size; m++)
-            if (group->member[m] == wait.who[i]) left = left || group->closed[m];
-        if (!left) continue;
+        int who = wait.who[i];
+        if (!group->closed[socket_members_find(&group->members, who)]) continue;
         /* What it has sent before it left may not have been read yet, unless the end of the
          * connection has. */
-        sure = sure || has(r->wait.gone, wait.who[i]);
-        wait.who[lost++] = wait.who[i];
+        sure = sure || is_in(r->wait.rank + r->wait.whos, r->wait.gones, who);
+        wait.who[lost++] = who;
     }
     wait.n = lost;
     if (lost == 0 || (!sure && !is_confirmed(hub, r))) return;
-    speak_for(hub, rank);
+    socket_hub_speak_for(hub, rank);
     deadline_end_lost(&wait);
 }
 
@@ -246,7 +199,10 @@ static void judge_late(SocketHub *hub, int rank)
     r->patience = r->limit;
     if (!late || is_held(hub, &wait)) return;
     blame_find(&waits, &wait, &blame);
-    speak_for(hub, rank);
+    int cause = blame.kind == BLAME_RANK ? blame.rank : wait.who[0];
+    if (hub->links->joined && hub->rank[cause].silent >= r->limit)
+        socket_hub_end_for_silent(hub, cause);
+    socket_hub_speak_for(hub, rank);
     deadline_end_waiting(&wait, r->limit, &blame);
 }
 
@@ -307,9 +263,9 @@ static void judge_watched(SocketHub *hub)
 {
     BlameWaits waits = waits_of(hub);
     for (int i = 0; i < hub->watched.n; i++) {
-        if (!watched_is_late(&hub->calls[i])) continue;
-        speak_for(hub, hub->calls[i].rank);
-        watched_end(&waits, &hub->calls[i]);
+        if (!watched_is_late(&hub->call[i])) continue;
+        socket_hub_speak_for(hub, hub->call[i].rank);
+        watched_end(&waits, &hub->call[i]);
     }
 }
 
@@ -321,7 +277,7 @@ static void excuse_watched(SocketHub *hub, double passed)
     copy_calls(hub, false);
     for (int i = 0, k = 0; i < hub->ranks; i++)
         for (int c = 0; c < hub->rank[i].calls; c++, k++)
-            if (watched_is_excused(&waits, &hub->calls[k])) hub->rank[i].call[c].excused += passed;
+            if (watched_is_excused(&waits, &hub->call[k])) hub->rank[i].call[c].excused += passed;
 }
 
 static bool any_watched_is_late(const SocketHub *hub)
@@ -348,7 +304,7 @@ static bool all_have_answered(const SocketHub *hub)
 
 bool socket_hub_judge(SocketHub *hub, double passed)
 {
-    judge_ended(hub, passed);
+    socket_hub_judge_ended(hub, passed);
     for (int i = 0; i < hub->ranks; i++)
         if (!hub->rank[i].left) judge_lost(hub, i);
     excuse_watched(hub, passed);

@@ -1,15 +1,19 @@
 /* links.c -- creates the sockets that rank processes inherit, and closes what each of them does not
- * need. */
+ * need; or makes links of the connections of a process that has joined. */
 #include "parallel/comm/socket/links.h"
 
 #include "model/core/check.h"
+#include "model/core/min_max.h"
+#include "parallel/comm/socket/frame.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 static void drop(int *fd)
@@ -18,7 +22,7 @@ static void drop(int *fd)
     *fd = -1;
 }
 
-socklen_t socket_links_address(const SocketLinks *links, int rank, struct sockaddr_un *address)
+static socklen_t local_address(const SocketLinks *links, int rank, struct sockaddr_un *address)
 {
     /* An abstract name: it begins with a zero byte, is in no file system and ends with its
      * socket. */
@@ -26,24 +30,78 @@ socklen_t socket_links_address(const SocketLinks *links, int rank, struct sockad
     size_t room = sizeof address->sun_path - 1;
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
     int used = snprintf(name, room, "train.c-");
-    for (int i = 0; i < SECRET_BYTES; i++)
+    for (int i = 0; i < LINKS_NAME_BYTES; i++)
         used += snprintf(name + used, room - (size_t)used, "%02x", links->name[i]);
     used += snprintf(name + used, room - (size_t)used, "-%d", rank);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
 }
 
+socklen_t socket_links_address(const SocketLinks *links, int rank, struct sockaddr_storage *address)
+{
+    struct sockaddr_un local;
+    if (links->at == NULL) {
+        socklen_t bytes = local_address(links, rank, &local);
+        memcpy(address, &local, sizeof local);
+        return bytes;
+    }
+    const SocketPlace *at = &links->at[rank];
+    bool v6 = at->address.any.sa_family == AF_INET6;
+    socklen_t bytes = v6 ? sizeof at->address.v6 : sizeof at->address.v4;
+    memcpy(address, &at->address, bytes);
+    return bytes;
+}
+
+const char *socket_links_host(const SocketLinks *links, int rank)
+{
+    return links->at ? links->host[links->at[rank].machine] : "";
+}
+
+bool socket_links_speaks(const SocketLinks *links, int rank)
+{
+    for (int i = 1; links->at && i < rank; i++)
+        if (links->at[i].machine == links->at[rank].machine) return false;
+    return true;
+}
+
+/* Returns links of so many ranks without any socket. */
+static SocketLinks *empty_links(int ranks)
+{
+    CHECK(ranks >= 1 && ranks <= COMM_MAX_RANKS, "%d ranks", ranks);
+    SocketLinks *links = must_calloc(1, sizeof *links);
+    links->ranks = ranks;
+    links->launcher[0] = links->launcher[1] = -1;
+    for (int i = 0; i < 2; i++)
+        links->star[i] = must_alloc((size_t)ranks * sizeof *links->star[i]);
+    links->listener = must_alloc((size_t)ranks * sizeof *links->listener);
+    links->place = must_calloc((size_t)ranks, sizeof *links->place);
+    for (int i = 0; i < ranks; i++)
+        links->star[0][i] = links->star[1][i] = links->listener[i] = -1;
+    return links;
+}
+
+/* ---- local sockets --------------------------------------------------------------------------- */
+
+static bool make_pair(int pair[2])
+{
+    return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0;
+}
+
 static bool make_sockets(SocketLinks *links)
 {
-    const int pair = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
-    if (socketpair(AF_UNIX, pair, 0, links->launcher) != 0) return false;
+    /* So many that wait to be accepted: all ranks, and as many strangers. */
+    int waiting = (int)max_i64(256, 2 * links->ranks);
+    if (!make_pair(links->launcher)) return false;
     for (int rank = 0; rank < links->ranks; rank++) {
         struct sockaddr_un address;
-        socklen_t bytes = socket_links_address(links, rank, &address);
-        if (rank > 0 && socketpair(AF_UNIX, pair, 0, links->star[rank]) != 0) return false;
+        int pair[2] = {-1, -1};
+        socklen_t bytes = local_address(links, rank, &address);
+        if (rank > 0 && !make_pair(pair)) return false;
+        links->star[0][rank] = pair[0];
+        links->star[1][rank] = pair[1];
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         links->listener[rank] = fd;
         if (fd < 0 || bind(fd, (const struct sockaddr *)&address, bytes) != 0 ||
-            listen(fd, 4 * SOCKET_MAX_RANKS) != 0)
+            listen(fd, waiting) != 0)
             return false;
     }
     return true;
@@ -51,14 +109,9 @@ static bool make_sockets(SocketLinks *links)
 
 SocketLinks *socket_links_create(int ranks, char *err, size_t n)
 {
-    CHECK(ranks >= 1 && ranks <= SOCKET_MAX_RANKS, "%d ranks", ranks);
-    SocketLinks *links = must_calloc(1, sizeof *links);
-    links->ranks = ranks;
-    links->launcher[0] = links->launcher[1] = -1;
-    for (int i = 0; i < SOCKET_MAX_RANKS; i++)
-        links->star[i][0] = links->star[i][1] = links->listener[i] = -1;
-    bool random = getrandom(links->secret, SECRET_BYTES, 0) == SECRET_BYTES &&
-                  getrandom(links->name, SECRET_BYTES, 0) == SECRET_BYTES;
+    SocketLinks *links = empty_links(ranks);
+    bool random = getrandom(links->secret, sizeof links->secret, 0) == sizeof links->secret &&
+                  getrandom(links->name, sizeof links->name, 0) == sizeof links->name;
     if (random && make_sockets(links)) return links;
     error_set(err, n, "the sockets of %d rank processes cannot be created: %s", ranks,
               strerror(errno));
@@ -66,13 +119,70 @@ SocketLinks *socket_links_create(int ranks, char *err, size_t n)
     return NULL;
 }
 
+/* ---- TCP ------------------------------------------------------------------------------------- */
+
+/* Makes the descriptor that of a connection which never waits. */
+static int taken(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    CHECK(flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 &&
+              fcntl(fd, F_SETFD, FD_CLOEXEC) == 0,
+          "descriptor %d: %s", fd, strerror(errno));
+    /* Packets are short, and somebody waits for each. The option does not exist for local sockets.
+     */
+    const int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return fd;
+}
+
+static void take_member(SocketLinks *links, int rank, const SocketMember *member)
+{
+    SocketPlace *at = &links->at[rank];
+    int family = member->address.ss_family;
+    size_t bytes = family == AF_INET6 ? sizeof at->address.v6 : sizeof at->address.v4;
+    CHECK((family == AF_INET || family == AF_INET6) && member->address_bytes >= bytes,
+          "rank %d has an address of family %d", rank, family);
+    memcpy(&at->address, &member->address, bytes);
+    at->machine = member->machine;
+    at->local_rank = member->local_rank;
+    snprintf(links->host[at->machine], sizeof links->host[0], "%s", member->host);
+}
+
+SocketLinks *socket_links_join(int ranks, int rank, const SocketMember *member,
+                               const unsigned char secret[SHA256_BYTES], int listener,
+                               const int *control)
+{
+    SocketLinks *links = empty_links(ranks);
+    links->joined = true;
+    memcpy(links->secret, secret, sizeof links->secret);
+    for (int i = 0; i < ranks; i++) {
+        CHECK(member[i].machine >= 0 && member[i].machine < ranks, "machine %d of %d ranks",
+              member[i].machine, ranks);
+        links->machines = (int)max_i64(links->machines, member[i].machine + 1);
+    }
+    links->at = must_calloc((size_t)ranks, sizeof *links->at);
+    links->host = must_calloc((size_t)links->machines, sizeof *links->host);
+    for (int i = 0; i < ranks; i++)
+        take_member(links, i, &member[i]);
+    links->listener[rank] = taken(listener);
+    /* All ranks may connect at once. The system bounds the number. */
+    if (listen(listener, (int)max_i64(SOMAXCONN, 2 * ranks)) != 0)
+        fail(EXIT_SYSTEM, "rank %d cannot accept connections: %s", rank, strerror(errno));
+    for (int i = 1; rank == 0 && i < ranks; i++)
+        links->star[0][i] = taken(control[i]);
+    if (rank > 0) links->star[1][rank] = taken(control[0]);
+    return links;
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
 void socket_links_keep(SocketLinks *links, int rank)
 {
     drop(&links->launcher[0]);
     if (rank != 0) drop(&links->launcher[1]);
     for (int i = 0; i < links->ranks; i++) {
-        if (rank != 0) drop(&links->star[i][0]);
-        if (i != rank) drop(&links->star[i][1]);
+        if (rank != 0) drop(&links->star[0][i]);
+        if (i != rank) drop(&links->star[1][i]);
         if (i != rank) drop(&links->listener[i]);
     }
 }
@@ -86,22 +196,32 @@ void socket_links_release(SocketLinks *links)
 {
     drop(&links->launcher[1]);
     for (int i = 0; i < links->ranks; i++) {
-        drop(&links->star[i][0]);
-        drop(&links->star[i][1]);
+        drop(&links->star[0][i]);
+        drop(&links->star[1][i]);
         drop(&links->listener[i]);
     }
 }
 
 void socket_links_report_end(SocketLinks *links, int rank, int status, bool spoken)
 {
-    SocketPacket packet = {.kind = PACKET_ENDED, .rank = rank, .code = status, .spoken = spoken};
-    /* If it cannot be sent, rank 0 has ended or is stopped. Then the launcher itself ends all. */
-    send(links->launcher[0], &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL);
+    SocketWord word = socket_word(PACKET_ENDED);
+    word.rank = rank;
+    word.code = status;
+    word.spoken = spoken;
+    /* A local socket takes so few bytes whole or not at all. If it cannot be sent, rank 0 has ended
+     * or is stopped. Then the launcher itself ends all. */
+    send(links->launcher[0], &word, sizeof word, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 void socket_links_destroy(SocketLinks *links)
 {
     socket_links_release(links);
     drop(&links->launcher[0]);
+    for (int i = 0; i < 2; i++)
+        free(links->star[i]);
+    free(links->listener);
+    free(links->place);
+    free(links->at);
+    free(links->host);
     free(links);
 }

@@ -1,5 +1,5 @@
-/* meet.c -- meetings of a group of process ranks. All members send their call to member 0, which
- * compares the calls and sends all members' contributions to everyone. */
+/* meet.c -- meetings of a group of process ranks. All members send their call and what they
+ * contribute to member 0, which compares the calls and sends an answer to everyone. */
 #include "parallel/comm/socket/world.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ SocketFrame socket_call(Comm *comm, int call, const Device *on, Tensor x, Reduce
                          .count = tensor_count(x),
                          .dtype = (int32_t)x.dtype,
                          .op = (int32_t)op,
-                         .root = root < 0 ? -1 : group->share.member[root],
+                         .root = root < 0 ? -1 : socket_world_rank(group, root),
                          .device = on != NULL};
 }
 
@@ -42,19 +42,19 @@ SocketFrame socket_call(Comm *comm, int call, const Device *on, Tensor x, Reduce
 static void check_calls(const SocketGroup *group)
 {
     const SocketFrame *first = &group->call;
-    for (int i = 1; i < group->share.size; i++) {
+    for (int i = 1; i < socket_size(group); i++) {
         CommCall one = socket_seen(first), other = socket_seen(&group->came[i]);
         char a[128], b[128];
         CHECK(comm_call_same(&one, &other), "call %lld of group %s: rank %d makes %s, rank %d %s",
-              (long long)group->share.calls, group->share.name, group->share.member[0],
-              comm_call_text(&one, a, sizeof a), group->share.member[i],
+              (long long)group->share.calls, group->share.name, socket_world_rank(group, 0),
+              comm_call_text(&one, a, sizeof a), socket_world_rank(group, i),
               comm_call_text(&other, b, sizeof b));
     }
 }
 
 static bool has_not_come(SocketGroup *group, int member)
 {
-    return group->arrived[member] < group->share.meetings;
+    return member > 0 && group->arrived[member] < group->share.meetings;
 }
 
 static bool waits_for_answer(SocketGroup *group, int member)
@@ -74,41 +74,49 @@ void socket_has_arrived(SocketGroup *group, int member, const SocketFrame *frame
     group->arrived[member] = frame->number;
 }
 
-bool socket_fits(const SocketGroup *group, size_t bytes)
-{
-    return bytes <= (size_t)(MEETING_BYTES / group->share.size);
-}
-
-/* Member 0's part of a meeting. */
-static void hold_meeting(Comm *comm, SocketFrame call, const void *contribution, size_t bytes)
-{
-    SocketGroup *group = socket_group(comm);
-    socket_drive(comm, has_not_come);
-    check_calls(group);
-    if (bytes > 0) memcpy(group->contribution, contribution, bytes);
-    call.kind = FRAME_MET;
-    call.bytes = (int64_t)bytes * group->share.size;
-    for (int i = 1; i < group->share.size; i++)
-        socket_put(socket_peer(group, i), call, group->contribution);
-    socket_drive(comm, expects_nothing);
-}
-
-void socket_meet(Comm *comm, SocketFrame call, const void *contribution, size_t bytes)
+void socket_arrive(Comm *comm, SocketFrame call, const void *contribution, size_t bytes, bool first)
 {
     SocketGroup *group = socket_group(comm);
     CHECK(group->notes == 0, "%s in a group of %d messages", name_of(call.call), group->notes);
-    group->share.calls++;
+    CHECK(bytes <= group->meeting_bytes / (size_t)comm->size, "a contribution of %zu bytes", bytes);
+    if (first) group->share.calls++;
     call.number = ++group->share.meetings;
     call.kind = FRAME_ARRIVE;
-    call.bytes = (int64_t)bytes;
+    call.bytes = contribution ? (int64_t)bytes : 0;
     group->call = call;
     group->meeting = true;
-    if (group->rank == 0) {
-        hold_meeting(comm, call, contribution, bytes);
-    } else {
-        group->met = false;
+    group->met = false;
+    if (comm->rank > 0) {
         socket_put(socket_peer(group, 0), call, contribution);
-        socket_drive(comm, waits_for_answer);
+        return;
     }
+    socket_drive(comm, comm->size, has_not_come);
+    check_calls(group);
+    if (call.bytes > 0) memcpy(group->contribution, contribution, bytes);
+}
+
+void socket_answer(SocketGroup *group, int member, const void *answer, size_t bytes)
+{
+    SocketFrame frame = group->call;
+    frame.kind = FRAME_MET;
+    frame.bytes = (int64_t)bytes;
+    socket_put(socket_peer(group, member), frame, answer);
+}
+
+void socket_part(Comm *comm)
+{
+    SocketGroup *group = socket_group(comm);
+    if (comm->rank == 0)
+        socket_drive(comm, comm->size, expects_nothing);
+    else
+        socket_drive(comm, 1, waits_for_answer);
     group->meeting = false;
+}
+
+void socket_meet(Comm *comm, SocketFrame call)
+{
+    socket_arrive(comm, call, NULL, 0, true);
+    for (int i = 1; comm->rank == 0 && i < comm->size; i++)
+        socket_answer(socket_group(comm), i, NULL, 0);
+    socket_part(comm);
 }

@@ -11,7 +11,7 @@ static SocketFrame frame_of(SocketGroup *group, const SocketMessage *m)
                          .call = m->sends ? COMM_SEND : COMM_RECEIVE,
                          .count = tensor_count(m->x),
                          .dtype = (int32_t)m->x.dtype,
-                         .root = group->share.member[m->peer],
+                         .root = socket_world_rank(group, m->peer),
                          .device = m->device};
 }
 
@@ -32,7 +32,7 @@ static void check_message(SocketGroup *group, const SocketFrame *sent, const Soc
     CHECK(sent->dtype == (int32_t)m->x.dtype && sent->count == tensor_count(m->x) &&
               sent->device == m->device,
           "group %s: rank %d sends %lld %s%s, rank %d receives %lld %s%s", group->share.name,
-          group->share.member[m->peer], (long long)sent->count, dtype_name((DType)sent->dtype),
+          socket_world_rank(group, m->peer), (long long)sent->count, dtype_name((DType)sent->dtype),
           sent->device ? "" : " in host memory", group->world->rank, (long long)tensor_count(m->x),
           dtype_name(m->x.dtype), m->device ? "" : " in host memory");
 }
@@ -68,7 +68,7 @@ static void accept_offers(SocketGroup *group, int member)
 
 void socket_offered(SocketWorld *world, int rank, const SocketFrame *frame)
 {
-    *queue_add(&world->peer[rank].offers) = *frame;
+    *queue_add(&socket_peer_of(world, rank)->offers) = *frame;
     if (world->messages && world->messages->share.id == frame->group)
         accept_offers(world->messages, socket_member(world->messages, rank));
 }
@@ -104,7 +104,7 @@ int socket_awaited_message(SocketGroup *group, SocketFrame *call)
         }
     if (first == NULL) first = &group->note[0];
     *call = frame_of(group, first);
-    return group->share.member[first->peer];
+    return socket_world_rank(group, first->peer);
 }
 
 static void run(Comm *comm)
@@ -120,7 +120,7 @@ static void run(Comm *comm)
     }
     for (int i = 0; i < group->notes; i++)
         if (!group->note[i].sends) accept_offers(group, group->note[i].peer);
-    socket_drive(comm, expects);
+    socket_drive(comm, socket_size(group), expects);
     group->world->messages = NULL;
     group->notes = 0;
 }

@@ -4,6 +4,7 @@
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "model/core/guard.h"
 #include "model/core/log.h"
 #include "model/core/pool.h"
 #include "parallel/comm/deadline.h"
@@ -24,92 +25,11 @@ static const double HEARTBEAT = 1;
 /* For how many seconds a failing rank waits for rank 0's word, and one that has lost a peer for
  * rank 0 to find out why. */
 static const double CLAIM_WAIT = 1, CAUSE_WAIT = 0.5;
+/* For how many seconds the message about rank 0 may wait for the reader of a console. */
+enum { SECONDS_TO_PRINT = 4 };
 
 /* This thread reads what rank 0 sends: the service thread, and before it runs the rank's own. */
 static _Thread_local bool hears_rank_0;
-
-/* ---- reports --------------------------------------------------------------------------------- */
-
-static void pack_group(SocketReport *report, SocketGroupShare *group, bool goodbye)
-{
-    SocketGroupReport *packed = &report->group[report->groups++];
-    *packed = (SocketGroupReport){.id = group->id,
-                                  .size = group->size,
-                                  .closed = group->closed || goodbye,
-                                  .meetings = group->meetings};
-    memcpy(packed->name, group->name, sizeof packed->name);
-    for (int i = 0; i < group->size; i++)
-        packed->member[i] = (uint8_t)group->member[i];
-}
-
-/* Packs the groups of which rank 0 does not know the current state. Returns whether all fit. */
-static bool pack(SocketService *service, bool goodbye)
-{
-    SocketReport *report = &service->report;
-    bool fits = true;
-    pthread_mutex_lock(&service->mutex);
-    *report = (SocketReport){.kind = PACKET_REPORT,
-                             .rank = service->rank,
-                             .asked = service->asked,
-                             .wait = service->wait};
-    for (SocketGroupShare *group = service->groups; group; group = group->next) {
-        if (!group->closed && !goodbye && group->reported == 1 + group->meetings) continue;
-        fits = report->groups < GROUPS_IN_REPORT;
-        if (!fits) break;
-        pack_group(report, group, goodbye);
-    }
-    pthread_mutex_unlock(&service->mutex);
-    return fits;
-}
-
-/* Notes what rank 0 knows now. Groups that this rank has left are not needed any more. */
-static void has_reported(SocketService *service, const SocketReport *report)
-{
-    pthread_mutex_lock(&service->mutex);
-    for (int i = 0; i < report->groups; i++) {
-        SocketGroupShare **at = &service->groups;
-        while ((*at)->id != report->group[i].id)
-            at = &(*at)->next;
-        SocketGroupShare *group = *at;
-        group->reported = 1 + report->group[i].meetings;
-        if (!report->group[i].closed) continue;
-        *at = group->next;
-        group->next = service->left;
-        service->left = group;
-    }
-    pthread_mutex_unlock(&service->mutex);
-}
-
-/* Reports the watched groups of this process to rank 0. Returns false if they cannot be sent. */
-static bool report_watched(SocketService *service)
-{
-    SocketWatched *watched = &service->watched;
-    int before = watched->calls;
-    *watched = (SocketWatched){.kind = PACKET_WATCHED, .rank = service->rank};
-    watched->calls = watched_calls(watched->call, WATCHED_IN_REPORT);
-    CHECK(watched->calls <= WATCHED_IN_REPORT, "%d watched groups", watched->calls);
-    if (watched->calls == 0 && before == 0) return true;
-    if (service->hub) socket_hub_take_watched(service->hub, watched);
-    return service->hub || send(service->links->star[service->rank][1], watched,
-                                socket_watched_bytes(watched), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
-}
-
-bool socket_service_report(SocketService *service, bool goodbye)
-{
-    const SocketReport *report = &service->report;
-    bool all = false;
-    if (!report_watched(service)) return false;
-    while (!all) {
-        all = pack(service, goodbye);
-        if (service->hub)
-            socket_hub_take(service->hub, report);
-        else if (send(service->links->star[service->rank][1], report, socket_report_bytes(report),
-                      MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-            return false;
-        has_reported(service, report);
-    }
-    return true;
-}
 
 static void signal_event(int fd)
 {
@@ -127,28 +47,56 @@ void socket_service_nudge(SocketService *service, uint64_t question)
 /* ---- a rank's thread ------------------------------------------------------------------------- */
 
 /* Acts on a packet from rank 0. */
-static void hear(SocketService *service, const SocketPacket *packet)
+static void hear(SocketService *service, const SocketWord *word)
 {
     service->silent = 0;
-    if (packet->kind == PACKET_ASK && packet->asked != service->asked)
-        socket_service_nudge(service, packet->asked);
-    if (packet->kind == PACKET_ASK) service->asked = packet->asked;
-    if (packet->kind == PACKET_GRANT) atomic_store(&service->granted, true);
-    if (packet->kind == PACKET_VERDICT) ends_now((ExitCode)packet->code);
+    switch ((SocketPacketKind)word->head.kind) {
+    case PACKET_ASK:
+        if (word->asked != service->asked) socket_service_nudge(service, word->asked);
+        service->asked = word->asked;
+        break;
+    case PACKET_GRANT: atomic_store(&service->granted, true); break;
+    case PACKET_VERDICT: ends_now((ExitCode)word->code);
+    case PACKET_FAREWELL: service->farewell = true; break;
+    default: break;
+    }
 }
 
-/* Receives what rank 0 has sent. If rank 0's process has ended without a verdict, this one ends,
- * too, unless it is this rank that fails. The launcher reports the loss. */
+/* Rank 0's process has ended without a verdict, or the network has. So this one ends, too, unless
+ * it is this rank that fails. A launcher reports the loss; without one, a rank of each machine
+ * does. */
+static void lose_rank_0(SocketService *service)
+{
+    const SocketLinks *links = service->links;
+    if (atomic_load(&service->granted) || service->farewell) return;
+    if (links->joined && atomic_exchange(&service->granted, atomic_load(&service->claiming)))
+        return;
+    if (!links->joined || !socket_links_speaks(links, service->rank)) ends_now(EXIT_PEER_LOST);
+    guard_end_within(SECONDS_TO_PRINT, EXIT_PEER_LOST);
+    log_set_rank(0, links->place[0]);
+    error_print(EXIT_PEER_LOST,
+                "the process of this rank on %s has ended, or the network to it is broken",
+                socket_links_host(links, 0));
+    ends_now(EXIT_PEER_LOST);
+}
+
+/* Receives what rank 0 has sent. */
 static void listen_to_rank_0(SocketService *service)
 {
     SocketPacket packet;
-    ssize_t got = 1;
-    while (!service->lost && got > 0) {
-        got = socket_packet(service->links->star[service->rank][1], &packet, sizeof packet);
-        if (got == (ssize_t)sizeof packet) hear(service, &packet);
-        if (got == 0) service->lost = true;
-    }
-    if (service->lost && !atomic_load(&service->granted)) ends_now(EXIT_PEER_LOST);
+    while (socket_stream_take(&service->zero, &packet))
+        hear(service, &packet.word);
+    if (service->zero.lost) lose_rank_0(service);
+}
+
+/* Sends what could not be sent before. Returns whether some is left. */
+static bool flush(SocketService *service)
+{
+    pthread_mutex_lock(&service->sends);
+    socket_stream_flush(&service->zero);
+    bool left = service->zero.left > 0;
+    pthread_mutex_unlock(&service->sends);
+    return left;
 }
 
 /* Lets so many seconds pass in which rank 0 was silent, and in which this rank may have waited. */
@@ -164,21 +112,36 @@ static void pass_time(SocketService *service, double passed)
     watched_pass(passed);
 }
 
+/* Returns whether this rank says that rank 0 is silent, once it is its turn. */
+static bool speaks_without_rank_0(const SocketService *service)
+{
+    return !service->links->joined || socket_links_speaks(service->links, service->rank);
+}
+
+/* Returns after how many seconds more than the timeout this rank ends the program because rank 0 is
+ * silent. Joined ranks may be cut off from all others, so none waits for another one: the lowest
+ * rank of each machine speaks, and the others end without a word. */
+static double turn(const SocketService *service)
+{
+    const double first = 1, others = 1.5;
+    if (!service->links->joined) return service->rank;
+    return speaks_without_rank_0(service) ? first : others;
+}
+
 /* Returns the deadline that this rank's wait has reached, or 0 if there is none. Rank 0 is silent,
  * and waits that rank 0 does not hear of have no deadline. Writes what it waits in to call. */
 static double late_wait(SocketService *service, char call[BLAME_CALL_BYTES])
 {
-    const SocketWatched *watched = &service->watched; /* as reported last */
     double timeout = service->timeout;
     pthread_mutex_lock(&service->mutex);
     bool waits = service->wait.waits && service->wait.wait == service->timed;
     snprintf(call, BLAME_CALL_BYTES, "%s", service->wait.call);
     pthread_mutex_unlock(&service->mutex);
-    if (waits && timeout > 0 && service->waited >= timeout + service->rank) return timeout;
-    for (int i = 0; i < watched->calls; i++) {
-        if (!watched_is_late(&watched->call[i])) continue;
-        snprintf(call, BLAME_CALL_BYTES, "%s", watched->call[i].call);
-        return watched->call[i].timeout;
+    if (waits && timeout > 0 && service->waited >= timeout + turn(service)) return timeout;
+    for (int i = 0; i < service->watches; i++) { /* as reported last */
+        if (!watched_is_late(&service->watched[i])) continue;
+        snprintf(call, BLAME_CALL_BYTES, "%s", service->watched[i].call);
+        return service->watched[i].timeout;
     }
     return 0;
 }
@@ -193,35 +156,50 @@ static void watch_rank_0(SocketService *service)
     BlameWait wait = {.rank = service->rank, .lack = BLAME_HOSTS, .who = &rank_0, .n = 1};
     Blame blame = {.kind = BLAME_THEMSELVES};
     double timeout = late_wait(service, wait.call);
-    if (timeout <= 0 || service->silent < timeout + service->rank) return;
+    if (timeout <= 0 || service->silent < timeout + turn(service)) return;
+    if (!speaks_without_rank_0(service)) ends_now(EXIT_HANG);
     atomic_store(&service->granted, true); /* there is nobody who could grant it */
     log_set_rank(service->rank, service->links->place[service->rank]);
     deadline_end_waiting(&wait, timeout, &blame);
 }
 
-/* Rank 0 has no room for the last report only if it is stopped. Then this is a wait, too. */
-static void say_goodbye(SocketService *service)
+/* Waits for rank 0 for a moment, at the end of the program. */
+static void wait_at_the_end(SocketService *service)
 {
     const double period = 0.01;
     SocketWait wait = {.waits = 1, .wait = UINT64_MAX};
+    struct pollfd fd = {.fd = service->zero.lost ? -1 : service->zero.fd, .events = POLLIN};
     snprintf(wait.call, sizeof wait.call, "%s", SOCKET_LAST_WAIT);
-    while (!socket_service_report(service, true) && !service->lost) {
-        pthread_mutex_lock(&service->mutex);
-        service->wait = wait;
-        pthread_mutex_unlock(&service->mutex);
-        usleep((useconds_t)(1e6 * period));
-        pass_time(service, period);
-        listen_to_rank_0(service);
-        watch_rank_0(service);
-    }
+    pthread_mutex_lock(&service->mutex);
+    service->wait = wait;
+    pthread_mutex_unlock(&service->mutex);
+    double start = seconds_now();
+    poll(&fd, 1, (int)(1000 * period));
+    pass_time(service, fmin(seconds_now() - start, period));
+    listen_to_rank_0(service);
+    watch_rank_0(service);
+}
+
+/* Rank 0 has no room for the last report only if it is stopped. Then this is a wait, too. Joined
+ * ranks end together, so that all hear of a failure until then. */
+static void say_goodbye(SocketService *service)
+{
+    while (!socket_service_report(service, true) && !service->zero.lost)
+        wait_at_the_end(service);
+    while (flush(service) && !service->zero.lost)
+        wait_at_the_end(service);
+    if (service->zero.shut) listen_to_rank_0(service);
+    while (service->links->joined && !service->farewell && !service->zero.lost)
+        wait_at_the_end(service);
 }
 
 static void rank_main(SocketService *service)
 {
+    const SocketStream *zero = &service->zero;
     while (!atomic_load(&service->stop)) {
-        struct pollfd fd[] = {
-            {.fd = service->wake, .events = POLLIN},
-            {.fd = service->lost ? -1 : service->links->star[service->rank][1], .events = POLLIN}};
+        short events = (short)(POLLIN | (flush(service) ? POLLOUT : 0));
+        struct pollfd fd[] = {{.fd = service->wake, .events = POLLIN},
+                              {.fd = zero->lost ? -1 : zero->fd, .events = events}};
         double start = seconds_now(), period = watched_pace(HEARTBEAT);
         uint64_t times;
         poll(fd, 2, (int)ceil(1000 * period));
@@ -264,12 +242,16 @@ static void wait_for_cause(SocketService *service)
 static bool claim(void *context, ExitCode code)
 {
     SocketService *service = context;
-    SocketPacket packet = {.kind = PACKET_CLAIM, .rank = service->rank, .code = (int32_t)code};
+    SocketWord word = socket_word(PACKET_CLAIM);
+    word.code = (int32_t)code;
     if (code == EXIT_PEER_LOST && !hears_rank_0) wait_for_cause(service);
     if (service->hub) return socket_hub_claim(service->hub, 0, (int)code);
     if (atomic_load(&service->granted)) return true;
-    send(service->links->star[service->rank][1], &packet, sizeof packet,
-         MSG_DONTWAIT | MSG_NOSIGNAL);
+    atomic_store(&service->claiming, true);
+    if (mutex_lock_within(&service->sends, DEADLINE_LOCK)) {
+        socket_stream_put(&service->zero, &word);
+        pthread_mutex_unlock(&service->sends);
+    }
     double end = seconds_now() + CLAIM_WAIT;
     while (seconds_now() < end && !atomic_load(&service->granted)) {
         if (hears_rank_0) listen_to_rank_0(service);
@@ -285,6 +267,7 @@ static void free_list(SocketGroupShare *group)
 {
     while (group) {
         SocketGroupShare *next = group->next;
+        socket_members_free(&group->members);
         free(group);
         group = next;
     }
@@ -295,7 +278,9 @@ void socket_service_start(SocketService *service, SocketLinks *links, int rank, 
     service->links = links;
     service->rank = rank;
     service->timeout = timeout;
+    service->zero.fd = links->star[1][rank];
     pthread_mutex_init(&service->mutex, NULL);
+    pthread_mutex_init(&service->sends, NULL);
     /* From here on a failure of this rank reaches the others. */
     if (rank == 0) service->hub = socket_hub_create(service, links, timeout);
     hears_rank_0 = true;
@@ -319,6 +304,7 @@ void socket_service_stop(SocketService *service)
     close(service->wake);
     close(service->nudge);
     pthread_mutex_destroy(&service->mutex);
+    pthread_mutex_destroy(&service->sends);
     free_list(service->left);
     free_list(service->groups);
     socket_hub_destroy(service->hub);
@@ -346,7 +332,7 @@ void socket_service_closes(SocketService *service, SocketGroupShare *group)
 void socket_service_waits(SocketService *service, const SocketWait *wait)
 {
     pthread_mutex_lock(&service->mutex);
-    bool news = service->wait.wait != wait->wait || service->wait.gone != wait->gone ||
+    bool news = service->wait.wait != wait->wait || service->wait.gones != wait->gones ||
                 service->wait.confirmed != wait->confirmed;
     service->wait = *wait;
     pthread_mutex_unlock(&service->mutex);

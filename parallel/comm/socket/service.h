@@ -5,6 +5,7 @@
 #define PARALLEL_COMM_SOCKET_SERVICE_H
 
 #include "parallel/comm/socket/links.h"
+#include "parallel/comm/socket/stream.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,11 +19,13 @@ typedef struct SocketGroupShare {
     struct SocketGroupShare *next; /* list of the service; guarded by its mutex */
     uint64_t id;
     char name[16];
-    int size, member[SOCKET_MAX_RANKS]; /* world ranks */
-    _Atomic int64_t calls, meetings;    /* that this rank has begun */
-    bool closed;                        /* this rank has left the group; guarded by the mutex */
-    int64_t reported;                   /* 1 + number of meetings that rank 0 knows; 0: none.
-                                         * Only the thread uses it */
+    SocketMembers members;           /* all are known */
+    int member;                      /* which of them this rank is */
+    _Atomic int64_t calls, meetings; /* that this rank has begun */
+    bool closed;                     /* this rank has left the group; guarded by the mutex */
+    int64_t reported;                /* 1 + number of meetings that rank 0 knows; 0: none. Only the
+                                      * thread uses it, and: */
+    int listed;                      /* how many members it has reported */
 } SocketGroupShare;
 
 typedef struct SocketService {
@@ -34,27 +37,32 @@ typedef struct SocketService {
     int nudge; /* an eventfd: the waiting rank looks again, because rank 0 has a question */
     atomic_bool stop;
     _Atomic uint64_t question; /* its number */
+    atomic_bool claiming;      /* this rank fails, and asks whether it may speak */
     atomic_bool granted;       /* rank 0 lets this rank's failure speak */
-    pthread_mutex_t mutex;     /* guards the next three */
+    pthread_mutex_t mutex;     /* guards the next two */
     SocketWait wait;
     SocketGroupShare *groups, *left; /* left: groups of which the thread needs nothing more */
     SocketHub *hub;                  /* in rank 0's process: what it knows of all ranks */
-    SocketReport report;             /* only the thread uses the rest */
-    SocketWatched watched;           /* what was reported last of watched groups */
-    uint64_t asked;                  /* number of rank 0's latest question */
-    double silent;                   /* seconds since rank 0 was last heard */
-    uint64_t timed;                  /* the wait that `waited` belongs to */
-    double waited;                   /* seconds of it that count against the timeout */
-    bool lost;                       /* the connection to rank 0 is closed */
+    pthread_mutex_t sends;           /* guards what is sent to rank 0, or by the hub */
+    SocketStream zero;               /* in other processes: the connection to rank 0 */
+    SocketPacket packet;             /* only the thread uses the rest */
+    WatchedCall watched[WATCHED_IN_REPORT]; /* what was reported last of watched groups */
+    int watches;
+    uint64_t asked; /* number of rank 0's latest question */
+    double silent;  /* seconds since rank 0 was last heard */
+    uint64_t timed; /* the wait that `waited` belongs to */
+    double waited;  /* seconds of it that count against the timeout */
+    bool farewell;  /* rank 0 has said that all ranks have left */
 } SocketService;
 
 /* Starts the thread. */
 void socket_service_start(SocketService *service, SocketLinks *links, int rank, double timeout);
 /* Says goodbye: reports that this rank has left the world, with the last state of its groups. In
- * rank 0's process it waits until all ranks have done so. Then ends the thread. */
+ * rank 0's process it waits until all ranks have done so, and in those of joined ranks, too. Then
+ * ends the thread. */
 void socket_service_stop(SocketService *service);
-/* Adds a group. Leaves it: the caller must not use it any more. It is freed later with free, so the
- * share must be at the beginning of its block. */
+/* Adds a group. Leaves it: the caller must not use it any more. It is freed later with its members
+ * by free, so the share must be at the beginning of its block. */
 void socket_service_opens(SocketService *service, SocketGroupShare *group);
 void socket_service_closes(SocketService *service, SocketGroupShare *group);
 /* The rank has waited for a while, or waits for others than before; it waits no longer. */
@@ -65,8 +73,8 @@ void socket_service_nudge(SocketService *service, uint64_t question);
 
 /* ---- for hub.c ------------------------------------------------------------------------------- */
 
-/* Reports this rank's state to rank 0, in one or several packets. `goodbye`: it has left the
- * world. Returns false if it cannot be sent now: rank 0 is stopped, or has ended. */
+/* Reports this rank's state to rank 0, in several packets. `goodbye`: it has left the world.
+ * Returns false if it cannot be sent now: rank 0 is stopped, or has ended. */
 bool socket_service_report(SocketService *service, bool goodbye);
 
 #endif

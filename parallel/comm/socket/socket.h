@@ -1,34 +1,27 @@
-/* socket.h -- the transport between ranks that are processes of one machine. Tensors in host memory
- * travel over local sockets. Rank 0's process also watches over all ranks: it knows what each has
- * begun, ends waits that exceed the timeout, and lets only the first failure speak.
+/* socket.h -- the transport between ranks that are processes, of one machine or of several. Tensors
+ * in host memory travel over local sockets or TCP. Rank 0's process also watches over all ranks: it
+ * knows what each has begun, ends waits that exceed the timeout, and lets only the first failure
+ * speak.
  *
- * The launcher is the process that starts the ranks with fork. It creates the links before that. */
+ * Ranks of one machine may be started by a launcher, a process that forks them and creates the
+ * links before that. Other ranks join: each process makes its links of connections that it has
+ * already (parallel/meeting). */
 #ifndef PARALLEL_COMM_SOCKET_SOCKET_H
 #define PARALLEL_COMM_SOCKET_SOCKET_H
 
+#include "model/core/sha256.h"
 #include "parallel/comm/comm.h"
 
 #include <sys/socket.h>
 
 typedef struct SocketLinks SocketLinks;
 
-/* Largest number of ranks. */
-enum { SOCKET_MAX_RANKS = 64 };
-
-/* How a rank of another process is reached. */
-typedef struct {
-    struct sockaddr_storage address; /* of its listening socket */
-    socklen_t address_bytes;
-    char host[65];           /* its machine's name, for messages */
-    int machine, local_rank; /* number of its machine; its number among the ranks of that machine */
-} SocketMember;
-
 /* In the launcher, before it forks: makes the sockets that `ranks` rank processes inherit. All are
  * close-on-exec, and none has a name in the file system or a port. Returns NULL and sets err if the
  * system refuses. */
 SocketLinks *socket_links_create(int ranks, char *err, size_t n);
-/* In the launcher, before it forks: `place` is the rank's place in the grid for error messages, for
- * example "dp 1 tp 0". Without it, messages name the rank alone. */
+/* In the launcher before it forks, or in a process that joins: `place` is the rank's place in the
+ * grid for error messages, for example "dp 1 tp 0". Without it, messages name the rank alone. */
 void socket_links_name(SocketLinks *links, int rank, const char *place);
 /* In the launcher, after all forks: closes the ranks' ends. */
 void socket_links_release(SocketLinks *links);
@@ -37,10 +30,31 @@ void socket_links_release(SocketLinks *links);
 void socket_links_report_end(SocketLinks *links, int rank, int status, bool spoken);
 void socket_links_destroy(SocketLinks *links);
 
+/* How a rank of another process is reached. */
+enum { SOCKET_HOST_BYTES = 65 };
+typedef struct {
+    struct sockaddr_storage address; /* of its listening socket: IPv4 or IPv6 */
+    socklen_t address_bytes;
+    char host[SOCKET_HOST_BYTES]; /* its machine's name, for messages */
+    int machine;                  /* number of its machine, from 0 */
+    int local_rank;               /* its number among the ranks of that machine */
+} SocketMember;
+/* In a rank's process that no launcher has forked. Takes over the descriptors: `listener` accepts
+ * connections of other ranks. `control`: on rank 0 [ranks], a connected stream to each other rank,
+ * which has proven that it knows the secret, and control[0] = -1; on the others, control[0] is the
+ * one to rank 0. member: [ranks], copied.
+ *
+ * There is no launcher that could say how a rank has ended. Rank 0 says so for all others, from the
+ * end of their connection, or after `timeout` seconds without a word from them. If rank 0's process
+ * is lost, the lowest rank of each machine says so. */
+SocketLinks *socket_links_join(int ranks, int rank, const SocketMember *member,
+                               const unsigned char secret[SHA256_BYTES], int listener,
+                               const int *control);
+
 /* In a rank's process, once: starts the service thread and returns the communicator of all ranks.
  * No wait lasts longer than `timeout` seconds (0: no limit), as in local_world_create. The process
  * must have called ends_share(true). Closing the communicator frees the links and ends the thread;
- * rank 0's returns when all ranks have closed theirs. */
+ * rank 0's returns when all ranks have closed theirs, and so do all joined ranks'. */
 Comm socket_world_join(SocketLinks *links, int rank, double timeout);
 
 #endif

@@ -31,9 +31,14 @@ void socket_put_data(SocketGroup *group, int member, Tensor x)
     if (frame.bytes > 0) socket_put(socket_peer(group, member), frame, x.data);
 }
 
+static bool is_usable(const SocketPeer *peer)
+{
+    return peer->state == PEER_CONNECTED && !peer->gone;
+}
+
 void socket_flush(SocketPeer *peer)
 {
-    while (peer->fd >= 0 && !peer->gone && !peer->blocked && !queue_is_empty(&peer->out)) {
+    while (is_usable(peer) && !peer->blocked && !queue_is_empty(&peer->out)) {
         SocketOut *out = queue_first(&peer->out);
         size_t head = sizeof out->frame, all = head + (size_t)out->frame.bytes;
         struct iovec part[2];
@@ -73,58 +78,60 @@ static SocketGroup *find_group(SocketWorld *world, uint64_t id)
 }
 
 /* Chooses where the data of the frame go, now that the frame is complete. */
-static void prepare_data(SocketWorld *world, int rank)
+static void prepare_data(SocketWorld *world, SocketPeer *peer)
 {
-    SocketPeer *peer = &world->peer[rank];
     const SocketFrame *frame = &peer->frame;
     SocketGroup *group = find_group(world, frame->group);
     if (frame->kind == FRAME_DATA) {
         CHECK(!queue_is_empty(&peer->in) && queue_first(&peer->in)->bytes == frame->bytes,
-              "rank %d sends %lld bytes, rank %d expects %lld", rank, (long long)frame->bytes,
+              "rank %d sends %lld bytes, rank %d expects %lld", peer->rank, (long long)frame->bytes,
               world->rank,
               queue_is_empty(&peer->in) ? -1LL : (long long)queue_first(&peer->in)->bytes);
         peer->into = queue_first(&peer->in)->data;
         return;
     }
-    CHECK(frame->bytes >= 0 && frame->bytes <= MEETING_BYTES, "rank %d sends %lld bytes", rank,
-          (long long)frame->bytes);
+    bool arrives = frame->kind == FRAME_ARRIVE, met = frame->kind == FRAME_MET;
+    CHECK(frame->bytes >= 0 && frame->bytes <= (arrives || met ? LARGE_MEETING_BYTES : 0),
+          "rank %d sends %lld bytes", peer->rank, (long long)frame->bytes);
     /* A group that is not known is one that this rank has left. */
     peer->into = group ? group->contribution : world->dropped;
-    if (group && frame->kind == FRAME_ARRIVE) {
-        int member = socket_member(group, rank);
-        CHECK(member > 0 && frame->bytes * group->share.size <= MEETING_BYTES,
-              "rank %d as member %d contributes %lld bytes", rank, member, (long long)frame->bytes);
-        peer->into = group->contribution + member * frame->bytes;
-    }
+    if (group == NULL || !(arrives || met)) return;
+    int64_t room = (int64_t)group->meeting_bytes, member = 0;
+    if (arrives) member = socket_member(group, peer->rank);
+    if (arrives) room /= socket_size(group);
+    CHECK(frame->bytes <= room && (group->share.member == 0) == arrives,
+          "rank %d as member %lld sends %lld bytes, more than %lld", peer->rank, (long long)member,
+          (long long)frame->bytes, (long long)room);
+    peer->into = group->contribution + member * frame->bytes;
 }
 
 /* Acts on a frame whose data are complete. */
-static void handle(SocketWorld *world, int rank)
+static void handle(SocketWorld *world, SocketPeer *peer)
 {
-    SocketPeer *peer = &world->peer[rank];
     const SocketFrame *frame = &peer->frame;
     SocketGroup *group = find_group(world, frame->group);
     switch ((SocketFrameKind)frame->kind) {
     case FRAME_ARRIVE:
-        if (group) socket_has_arrived(group, socket_member(group, rank), frame);
+        if (group) socket_has_arrived(group, socket_member(group, peer->rank), frame);
         break;
     case FRAME_MET:
-        if (group) group->met = true;
+        if (group == NULL) break;
+        group->met = true;
+        group->answer_bytes = (size_t)frame->bytes;
         break;
-    case FRAME_OFFER: socket_offered(world, rank, frame); break;
-    case FRAME_ACCEPT: socket_accepted(world, rank, frame); break;
+    case FRAME_OFFER: socket_offered(world, peer->rank, frame); break;
+    case FRAME_ACCEPT: socket_accepted(world, peer->rank, frame); break;
     case FRAME_DATA: queue_drop(&peer->in); break;
     }
 }
 
-bool socket_receive(SocketWorld *world, int rank)
+bool socket_receive(SocketWorld *world, SocketPeer *peer)
 {
-    SocketPeer *peer = &world->peer[rank];
     const size_t head = sizeof peer->frame;
     bool in_head = peer->got < head;
     char *to = in_head ? (char *)&peer->frame + peer->got : (char *)peer->into + (peer->got - head);
     size_t most = in_head ? head - peer->got : (size_t)peer->frame.bytes - (peer->got - head);
-    if (peer->fd < 0 || peer->gone) return false;
+    if (!is_usable(peer)) return false;
     ssize_t got = recv(peer->fd, to, most, 0);
     if (got < 0 && errno == EINTR) return true;
     if (got < 0 && errno == EAGAIN) return false;
@@ -133,9 +140,9 @@ bool socket_receive(SocketWorld *world, int rank)
         return false;
     }
     peer->got += (size_t)got;
-    if (in_head && peer->got == head) prepare_data(world, rank);
+    if (in_head && peer->got == head) prepare_data(world, peer);
     if (peer->got < head || peer->got - head < (size_t)peer->frame.bytes) return true;
     peer->got = 0;
-    handle(world, rank);
+    handle(world, peer);
     return true;
 }

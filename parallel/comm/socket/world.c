@@ -9,19 +9,35 @@
  * uses three at most, so no training step allocates. */
 enum { MESSAGES_AT_ONCE = 8 };
 
+/* Makes a group of these world ranks. */
 static SocketGroup *group_create(SocketWorld *world, uint64_t id, const char *name, int size)
 {
     SocketGroup *group = must_calloc(1, sizeof *group);
     group->world = world;
     group->share.id = id;
-    group->share.size = size;
     snprintf(group->share.name, sizeof group->share.name, "%s", name);
-    group->contribution = must_calloc(1, MEETING_BYTES);
+    socket_members_create(&group->share.members, size);
+    /* Pages that are not used cost nothing. */
+    group->meeting_bytes = size > SMALL_GROUP ? LARGE_MEETING_BYTES : MEETING_BYTES;
+    group->contribution = must_calloc(1, group->meeting_bytes);
     group->note = must_calloc(MESSAGES_AT_ONCE, sizeof *group->note);
     group->room = MESSAGES_AT_ONCE;
+    return group;
+}
+
+/* All members are known now. */
+static void group_open(SocketGroup *group)
+{
+    SocketWorld *world = group->world;
+    SocketMembers *members = &group->share.members;
+    socket_members_index(members);
+    group->share.member = socket_member(group, world->rank);
+    if (group->share.member == 0) {
+        group->arrived = must_calloc((size_t)members->size, sizeof *group->arrived);
+        group->came = must_calloc((size_t)members->size, sizeof *group->came);
+    }
     group->next = world->groups;
     world->groups = group;
-    return group;
 }
 
 /* Frees what only this thread uses of the group, and hands the rest to the service thread. */
@@ -32,6 +48,9 @@ static void group_close(SocketGroup *group)
         at = &(*at)->next;
     *at = group->next;
     free(group->contribution);
+    free(group->arrived);
+    free(group->came);
+    free(group->source);
     free(group->note);
     if (group->share.id != 0) socket_service_closes(&group->world->service, &group->share);
 }
@@ -41,7 +60,7 @@ static void socket_barrier(Comm *comm)
     Tensor none = {0};
     SocketFrame call = socket_call(comm, CALL_BARRIER, NULL, none, REDUCE_SUM, -1);
     call.count = -1;
-    socket_meet(comm, call, NULL, 0);
+    socket_meet(comm, call);
 }
 
 static void socket_wait_without_limit(Comm *comm)
@@ -52,8 +71,8 @@ static void socket_wait_without_limit(Comm *comm)
 static Comm socket_split(Comm *comm, const char *name, int color, int key);
 static void socket_close(Comm *comm);
 
-/* Returns the communicator of this process, which has that rank in the group. */
-static Comm comm_create(SocketGroup *group, int rank)
+/* Returns the communicator of this process. */
+static Comm comm_create(SocketGroup *group)
 {
     static const CommOps table = {.name = "socket",
                                   .all_reduce = socket_all_reduce,
@@ -68,9 +87,8 @@ static Comm comm_create(SocketGroup *group, int rank)
                                   .split = socket_split,
                                   .wait_without_limit = socket_wait_without_limit,
                                   .close = socket_close};
-    group->rank = rank;
-    Comm comm = {.rank = rank,
-                 .size = group->share.size,
+    Comm comm = {.rank = group->share.member,
+                 .size = socket_size(group),
                  .ops = &table,
                  .impl = group,
                  .counts = must_calloc(1, sizeof *comm.counts)};
@@ -84,40 +102,96 @@ typedef struct {
     uint64_t splits; /* number of splits that it has taken part in */
 } Wish;
 
-_Static_assert(sizeof(Wish) * SOCKET_MAX_RANKS <= MEETING_BYTES, "a meeting carries all wishes");
+_Static_assert(sizeof(Wish) * COMM_MAX_RANKS <= LARGE_MEETING_BYTES &&
+                   sizeof(Wish) * SMALL_GROUP <= MEETING_BYTES,
+               "a meeting carries all wishes");
+
+/* What member 0 answers: a new group, whose members follow as runs. Two members form a run, so the
+ * answer fits in a meeting, too. */
+typedef struct {
+    uint64_t id;
+    int32_t size, runs;
+    RankRun run[];
+} Made;
+
+static int by_wish(const void *a, const void *b, void *of)
+{
+    const Wish *wish = of;
+    const int *x = a, *y = b;
+    const Wish *p = &wish[*x], *q = &wish[*y];
+    if (p->color != q->color) return p->color < q->color ? -1 : 1;
+    if (p->key != q->key) return p->key < q->key ? -1 : 1;
+    return (*x > *y) - (*x < *y);
+}
+
+/* Writes the group of these members to *made, with their world ranks, and returns its bytes. */
+static size_t make_group(const SocketGroup *group, const int *member, int size, int *rank,
+                         Made *made)
+{
+    const Wish *wish = (const Wish *)(const void *)group->contribution;
+    for (int i = 0; i < size; i++)
+        rank[i] = socket_world_rank(group, member[i]);
+    /* The id is made of the first member's world rank and the number of its splits, so no other
+     * group of the world has it. The world's is 0. */
+    made->id = ((uint64_t)rank[0] + 1) << 40 | wish[member[0]].splits;
+    made->size = size;
+    made->runs = rank_runs(rank, size, made->run, size);
+    return sizeof *made + (size_t)made->runs * sizeof made->run[0];
+}
+
+/* On member 0: makes the groups of all wishes, and sends each member its own one. Returns its own.
+ * What it has sent from stays in `memory` until the meeting is over. */
+static const Made *make_groups(SocketGroup *group, void **memory)
+{
+    int n = socket_size(group), size;
+    const Wish *wish = (const Wish *)(const void *)group->contribution;
+    /* The members by group, the ranks of one group, and the answers: two members form a run. */
+    size_t bytes = (size_t)n * (2 * sizeof(int) + sizeof(Made) + 2 * sizeof(RankRun));
+    int *member = *memory = must_alloc(bytes), *rank = member + n;
+    char *at = (char *)(rank + n);
+    const Made *own = NULL;
+    for (int i = 0; i < n; i++)
+        member[i] = i;
+    qsort_r(member, (size_t)n, sizeof *member, by_wish, group->contribution);
+    for (int first = 0; first < n; first += size) {
+        Made *made = (Made *)(void *)at;
+        for (size = 1; first + size < n; size++)
+            if (wish[member[first + size]].color != wish[member[first]].color) break;
+        size_t used = make_group(group, member + first, size, rank, made);
+        for (int i = first; i < first + size; i++) {
+            if (member[i] == 0) own = made;
+            if (member[i] > 0) socket_answer(group, member[i], made, used);
+        }
+        at += (used + 7) / 8 * 8;
+    }
+    return own;
+}
 
 static Comm socket_split(Comm *comm, const char *name, int color, int key)
 {
     SocketGroup *group = socket_group(comm);
     SocketWorld *world = group->world;
-    Wish wish[SOCKET_MAX_RANKS], own = {color, key, world->splits++};
-    int old_rank[SOCKET_MAX_RANKS] = {0}, size = 0, rank = 0;
+    Wish own = {color, key, world->splits++};
     Tensor none = {0};
+    void *memory = NULL;
     SocketFrame call = socket_call(comm, CALL_SPLIT, NULL, none, REDUCE_SUM, -1);
     call.count = -1;
     snprintf(call.made, sizeof call.made, "%s", name);
-    socket_meet(comm, call, &own, sizeof own);
-    memcpy(wish, group->contribution, (size_t)comm->size * sizeof *wish);
-    /* Insertion sort by key, then by rank: each rank is placed before the first larger key. */
-    for (int i = 0; i < comm->size; i++) {
-        if (wish[i].color != color) continue;
-        int at = size++;
-        for (; at > 0 && wish[old_rank[at - 1]].key > wish[i].key; at--)
-            old_rank[at] = old_rank[at - 1];
-        old_rank[at] = i;
+    socket_arrive(comm, call, &own, sizeof own, true);
+    const Made *made = comm->rank == 0 ? make_groups(group, &memory)
+                                       : (const Made *)(const void *)group->contribution;
+    socket_part(comm);
+    SocketGroup *new = made->size > 1 ? group_create(world, made->id, name, made->size) : NULL;
+    if (new) {
+        int n = socket_runs_expand(made->run, made->runs, new->share.members.rank, made->size,
+                                   world->ranks);
+        CHECK(n == made->size, "%d of %d members of group %s", n, made->size, name);
     }
-    while (old_rank[rank] != comm->rank)
-        rank++;
-    if (size == 1) return comm_self(name);
-    /* The id is made of the first member's world rank and the number of its splits, so no other
-     * group of the world has it. The world's is 0. */
-    int first = old_rank[0];
-    uint64_t id = ((uint64_t)group->share.member[first] + 1) << 48 | wish[first].splits;
-    SocketGroup *made = group_create(world, id, name, size);
-    for (int i = 0; i < size; i++)
-        made->share.member[i] = group->share.member[old_rank[i]];
-    socket_service_opens(&world->service, &made->share);
-    return comm_create(made, rank);
+    free(memory);
+    if (new == NULL) return comm_self(name);
+    group_open(new);
+    socket_service_opens(&world->service, &new->share);
+    return comm_create(new);
 }
 
 Comm socket_world_join(SocketLinks *links, int rank, double timeout)
@@ -129,16 +203,16 @@ Comm socket_world_join(SocketLinks *links, int rank, double timeout)
     world->links = links;
     world->rank = rank;
     world->ranks = links->ranks;
-    world->dropped = must_alloc(MEETING_BYTES);
-    for (int i = 0; i < links->ranks; i++)
-        world->peer[i].fd = -1;
+    world->peer = must_calloc((size_t)links->ranks, sizeof(SocketPeer *));
+    world->stranger = must_calloc(STRANGERS, sizeof *world->stranger);
     SocketGroup *all = group_create(world, 0, "world", links->ranks);
     for (int i = 0; i < links->ranks; i++)
-        all->share.member[i] = i;
-    Comm comm = comm_create(all, rank);
+        all->share.members.rank[i] = i;
+    group_open(all);
+    world->dropped = must_alloc(all->meeting_bytes);
     socket_service_start(&world->service, links, rank, timeout);
     socket_service_opens(&world->service, &all->share);
-    return comm;
+    return comm_create(all);
 }
 
 /* Leaving the world also leaves all groups that are not closed yet. */
@@ -150,6 +224,8 @@ static void leave_world(SocketWorld *world)
     socket_service_stop(&world->service);
     socket_disconnect(world);
     socket_links_destroy(world->links);
+    free(world->pass.fd);
+    free(world->pass.member);
     free(world->staging);
     free(world->dropped);
     free(world);

@@ -8,8 +8,18 @@
 #include "parallel/comm/socket/links.h"
 #include "parallel/comm/socket/service.h"
 
-/* Bytes that all members together may contribute to a meeting. */
-enum { MEETING_BYTES = 4096 };
+#include <poll.h>
+
+enum {
+    /* Up to so many ranks, tensors are exchanged directly unless those of all fit in MEETING_BYTES.
+     * In larger groups that would be too many connections for small tensors, so those of at most
+     * MEETING_BYTES each travel over member 0, in several meetings if they are too large for one.
+     */
+    SMALL_GROUP = 64,
+    MEETING_BYTES = 4096,
+    /* Bytes that all members together may contribute to a meeting of a larger group. */
+    LARGE_MEETING_BYTES = 1 << 20
+};
 
 /* A frame that waits to be sent, and its data. */
 typedef struct {
@@ -30,11 +40,23 @@ typedef struct {
         int first, end, room;                                                                      \
     }
 
+typedef enum {
+    PEER_APART,    /* not connected */
+    PEER_CONNECTS, /* the connection is being made */
+    PEER_PROVES,   /* both sides prove that they know the secret */
+    PEER_CONNECTED
+} SocketPeerState;
+
 /* The connection to another rank. */
 typedef struct {
-    int fd;       /* -1: not connected yet */
+    int rank;
+    SocketPeerState state;
+    int fd;       /* -1: none */
     bool gone;    /* the peer has closed it, or does not exist any more */
     bool blocked; /* the last send found no room */
+    Handshake handshake;
+    int pause;    /* milliseconds until the next attempt to connect */
+    double again; /* time of that attempt */
     SOCKET_QUEUE(SocketOut) out;
     size_t sent; /* bytes sent of the first of `out` */
     SOCKET_QUEUE(SocketIn) in;
@@ -43,6 +65,16 @@ typedef struct {
     void *into;                       /* where its data go */
     SOCKET_QUEUE(SocketFrame) offers; /* offered messages that this rank has not accepted */
 } SocketPeer;
+
+/* An accepted connection of somebody who has not proven to be a rank. There are at most STRANGERS,
+ * and none stays for longer than STRANGER_SECONDS. If more want to come, the oldest ones leave
+ * sooner. A rank that was taken for such a one connects again. */
+enum { STRANGERS = 64 };
+typedef struct {
+    int fd;
+    double since; /* seconds_now() when it was accepted */
+    Handshake handshake;
+} SocketStranger;
 
 /* A message of this rank, between group_begin and group_end. */
 typedef struct {
@@ -57,12 +89,15 @@ struct SocketGroup {
     SocketGroupShare share; /* what the service thread reads */
     SocketWorld *world;
     SocketGroup *next;
-    int rank;                           /* of this process, in the group */
-    SocketFrame call;                   /* the call that this member is in */
-    int64_t arrived[SOCKET_MAX_RANKS];  /* on member 0: number of each member's last meeting, */
-    SocketFrame came[SOCKET_MAX_RANKS]; /* and its frame */
-    bool met;                           /* on the others: the answer of member 0 has come */
-    unsigned char *contribution; /* all members' contributions to the meeting, MEETING_BYTES */
+    SocketFrame call;            /* the call that this member is in */
+    int64_t *arrived;            /* on member 0: number of each member's last meeting, */
+    SocketFrame *came;           /* and its frame */
+    bool met;                    /* on the others: the answer of member 0 has come */
+    size_t answer_bytes;         /* its length */
+    unsigned char *contribution; /* on member 0: all members' contributions to the meeting; on the
+                                  * others: its answer */
+    size_t meeting_bytes;        /* most bytes of these */
+    Tensor *source;              /* [size] the operands of a reduction */
     bool meeting;                /* the member is in a meeting */
     bool unlimited;              /* its waits have no deadline */
     bool noting;                 /* between group_begin and group_end */
@@ -70,22 +105,29 @@ struct SocketGroup {
     int notes, room;
 };
 
+/* What a pass over the members has found (drive.c). */
+typedef struct {
+    struct pollfd *fd;
+    int *member, n, room; /* of each fd: a member, or what else it is */
+    bool pending;         /* something is still to be sent or received */
+    int again;            /* milliseconds until a connection is to be tried again; 0: none is */
+    SocketWait wait;      /* all that are pending, and those that have closed */
+} SocketPass;
+
 struct SocketWorld {
     SocketLinks *links;
     int rank, ranks;
-    SocketGroup *groups; /* all groups that are open */
-    SocketPeer peer[SOCKET_MAX_RANKS];
-    struct SocketStranger { /* an accepted connection whose hello has not come */
-        int fd;
-        SocketHello hello;
-        size_t got;
-    } stranger[SOCKET_MAX_RANKS];
+    SocketGroup *groups;      /* all groups that are open */
+    SocketPeer **peer;        /* [ranks] those with which this rank has exchanged data */
+    SocketStranger *stranger; /* [STRANGERS] */
     int strangers;
+    SocketPass pass;
     SocketGroup *messages;  /* the group whose messages are carried out, or NULL */
     uint64_t splits;        /* number of splits that this rank has taken part in */
     uint64_t confirmed;     /* rank 0's latest question that this rank has answered */
     uint64_t waits;         /* number of waits so far */
     unsigned char *staging; /* blocks of all peers in a reduction; made at its first use */
+    size_t staging_bytes;
     unsigned char *dropped; /* data of frames of a group that this rank has left */
     SocketService service;
 };
@@ -95,19 +137,22 @@ static inline SocketGroup *socket_group(const Comm *comm)
     return comm->impl;
 }
 
-/* Returns the connection to a member of the group. */
-static inline SocketPeer *socket_peer(SocketGroup *group, int member)
+/* Returns the number of members, and the world rank of one. */
+static inline int socket_size(const SocketGroup *group)
 {
-    return &group->world->peer[group->share.member[member]];
+    return group->share.members.size;
+}
+
+static inline int socket_world_rank(const SocketGroup *group, int member)
+{
+    return group->share.members.rank[member];
 }
 
 /* Returns which member of the group a world rank is. It must be one. */
 static inline int socket_member(const SocketGroup *group, int rank)
 {
-    int member = 0;
-    while (member < group->share.size && group->share.member[member] != rank)
-        member++;
-    CHECK(member < group->share.size, "rank %d is not in group %s", rank, group->share.name);
+    int member = socket_members_find(&group->share.members, rank);
+    CHECK(member >= 0, "rank %d is not in group %s", rank, group->share.name);
     return member;
 }
 
@@ -125,9 +170,16 @@ void *socket_queue_room(void *item, int *first, int *end, int *room, size_t size
 
 /* ---- connect.c ------------------------------------------------------------------------------- */
 
-/* Starts to connect to a world rank if that is this rank's part. The rank with the lower number
+/* Returns the connection to a world rank, which may not be made yet. Allocates at its first use. */
+SocketPeer *socket_peer_of(SocketWorld *world, int rank);
+/* Returns the connection to a member of the group. */
+static inline SocketPeer *socket_peer(SocketGroup *group, int member)
+{
+    return socket_peer_of(group->world, socket_world_rank(group, member));
+}
+/* Goes on to connect to another rank if that is this rank's part. The rank with the lower number
  * accepts. */
-void socket_connect(SocketWorld *world, int rank);
+void socket_connect(SocketWorld *world, SocketPeer *peer);
 /* Accepts connections of other ranks. */
 void socket_accept(SocketWorld *world);
 /* Closes the connections. */
@@ -143,26 +195,35 @@ void socket_expect_data(SocketGroup *group, int member, Tensor x);
 /* Sends as much of the queue as the connection takes. */
 void socket_flush(SocketPeer *peer);
 /* Receives and handles bytes of one frame. Returns false if there are no more at the moment. */
-bool socket_receive(SocketWorld *world, int rank);
+bool socket_receive(SocketWorld *world, SocketPeer *peer);
 
 /* ---- drive.c --------------------------------------------------------------------------------- */
 
 /* Returns whether this rank still expects a frame of that member. */
 typedef bool (*SocketExpects)(SocketGroup *group, int member);
-/* Sends what is queued, and receives until nothing more is expected. */
-void socket_drive(Comm *comm, SocketExpects expects);
+/* Sends what is queued for the first `members` members, and receives until nothing more is expected
+ * of them. */
+void socket_drive(Comm *comm, int members, SocketExpects expects);
 
 /* ---- meet.c ---------------------------------------------------------------------------------- */
 
 /* A call of a group, as a frame. op, root (a member, or -1) and made (or NULL) as in CommCall. */
 SocketFrame socket_call(Comm *comm, int call, const Device *on, Tensor x, ReduceOp op, int root);
-/* A meeting: returns when all members have made the call. The program ends if their calls differ.
- * Each member contributes the same number of bytes; if there are any, group->contribution holds
- * those of all members, in their order, until the next meeting. */
-void socket_meet(Comm *comm, SocketFrame call, const void *contribution, size_t bytes);
-/* Returns whether contributions of so many bytes fit in a meeting. */
-bool socket_fits(const SocketGroup *group, size_t bytes);
-/* Handle an ARRIVE and a MET whose data have been received. */
+/* A meeting: all members make the same call, each contributes bytes, and member 0 answers. The
+ * program ends if their calls differ. Every member calls socket_arrive; then member 0, to which
+ * group->contribution shows what all have contributed, in their order, calls socket_answer for each
+ * other member; then all call socket_part, which returns when the answers have been sent, or has
+ * come: it is in group->contribution until the next meeting. What is contributed or answered must
+ * stay until socket_part returns.
+ * The members contribute `bytes` each, or nothing if contribution is NULL. `first`: it is the
+ * call's first meeting. */
+void socket_arrive(Comm *comm, SocketFrame call, const void *contribution, size_t bytes,
+                   bool first);
+void socket_answer(SocketGroup *group, int member, const void *answer, size_t bytes);
+void socket_part(Comm *comm);
+/* A meeting that moves no data. */
+void socket_meet(Comm *comm, SocketFrame call);
+/* Handles an ARRIVE whose data have been received. */
 void socket_has_arrived(SocketGroup *group, int member, const SocketFrame *frame);
 /* Returns the call as error messages describe it. `made` of the frame must outlive the text. */
 CommCall socket_seen(const SocketFrame *frame);

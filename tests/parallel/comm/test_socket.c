@@ -120,17 +120,19 @@ static void test_steps_after_the_first_allocate_nothing(void **state)
 static void run_beside_strangers(Comm *world, void *context)
 {
     const SocketLinks *links = socket_group(world)->world->links;
-    struct sockaddr_un address;
+    struct sockaddr_storage address;
     socklen_t bytes = socket_links_address(links, 0, &address);
-    SocketHello hello = {.rank = 1};
+    unsigned char wrong[SHA256_BYTES] = {0};
+    Handshake handshake;
     int fd[2] = {-1, -1};
     (void)context;
     for (int i = 0; i < 2 && world->rank == 1; i++) {
-        fd[i] = socket(AF_UNIX, SOCK_STREAM, 0);
-        if (connect(fd[i], (const struct sockaddr *)&address, bytes) != 0 ||
-            (i == 0 && send(fd[i], &hello, sizeof hello, 0) != (ssize_t)sizeof hello))
+        fd[i] = socket(address.ss_family, SOCK_STREAM, 0);
+        if (connect(fd[i], (const struct sockaddr *)&address, bytes) != 0)
             rank_wrong(world, "a stranger cannot connect");
     }
+    handshake_begin(&handshake, wrong, false, 1);
+    if (world->rank == 1) handshake_move(&handshake, fd[0]);
     for (int i = 0; i < 10; i++)
         reduce(world);
     for (int i = 0; i < 2; i++)
@@ -155,13 +157,18 @@ static void test_rank_0_asks_when_a_wait_reaches_the_timeout(void **state)
     SocketService service = {.nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     SocketLinks *links = socket_links_create(2, err, sizeof err);
     SocketHub *hub = socket_hub_create(&service, links, 1);
-    SocketReport report = {.rank = 1,
-                           .wait = {.waits = true, .meets = true},
-                           .groups = 1,
-                           .group = {{.size = 2, .member = {0, 1}, .meetings = 1}}};
+    SocketPacket group = {.group = {.head = {.kind = PACKET_GROUP},
+                                    .size = 2,
+                                    .member = 1,
+                                    .meetings = 1,
+                                    .runs = 1,
+                                    .run = {{.first = 0, .stride = 1, .count = 2}}}};
+    SocketPacket report = {.report = {.head = {.kind = PACKET_REPORT},
+                                      .wait = {.waits = true, .meets = true, .meeting = 1}}};
     (void)state;
-    for (report.wait.wait = 1; report.wait.wait < 4; report.wait.wait++) {
-        socket_hub_take(hub, &report);
+    assert_true(socket_hub_take(hub, 1, &group));
+    for (report.report.wait.wait = 1; report.report.wait.wait < 4; report.report.wait.wait++) {
+        assert_true(socket_hub_take(hub, 1, &report));
         assert_false(socket_hub_judge(hub, 0.9));
         assert_true(socket_hub_judge(hub, 0.2));
     }
@@ -172,12 +179,17 @@ static void test_rank_0_asks_when_a_wait_reaches_the_timeout(void **state)
 
 /* ---- who is in a group ----------------------------------------------------------------------- */
 
-static SocketGroup pair = {.share = {.id = 7, .name = "pair", .size = 2, .member = {0, 3}}};
+static int members[] = {0, 3}, order[] = {0, 1};
+static SocketGroup pair = {
+    .share = {.id = 7,
+              .name = "pair",
+              .members = {.size = 2, .rank = members, .order = order, .indexed = true}}};
 
 /* A rank offers a message to a group that it is not in. */
 static void hear_a_stranger(void *context)
 {
-    static SocketWorld world = {.ranks = 6, .messages = &pair};
+    static SocketPeer *peers[6];
+    static SocketWorld world = {.ranks = 6, .peer = peers, .messages = &pair};
     const SocketFrame offer = {.kind = FRAME_OFFER, .group = pair.share.id};
     (void)context;
     socket_offered(&world, 5, &offer);

@@ -47,12 +47,12 @@ static void one_fails_while_rank_0_is_stopped(Comm *world, void *context)
 static void one_leaves_while_rank_0_is_stopped(Comm *world, void *context)
 {
     const SocketLinks *links = socket_group(world)->world->links;
-    SocketPacket packet = {.kind = -1};
+    SocketWord word = socket_word(PACKET_ENDED);
     (void)context;
     comm_barrier(world);
     if (world->rank == 0) raise(SIGSTOP);
     usleep(50000);
-    while (world->rank == 1 && send(links->star[1][1], &packet, sizeof packet, MSG_DONTWAIT) > 0)
+    while (world->rank == 1 && send(links->star[1][1], &word, sizeof word, MSG_DONTWAIT) > 0)
         continue;
 }
 
@@ -118,10 +118,10 @@ static void one_cannot_accept(Comm *world, void *context)
 /* Makes connections to rank 0 that say nothing, until it has room for no more or for `most`. */
 static void connect_to_rank_0(Comm *world, int most)
 {
-    struct sockaddr_un address;
+    struct sockaddr_storage address;
     socklen_t bytes = socket_links_address(socket_group(world)->world->links, 0, &address);
     for (int i = 0; i < most; i++) {
-        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
         if (connect(fd, (const struct sockaddr *)&address, bytes) != 0) break;
     }
 }
@@ -145,11 +145,11 @@ static double processor_seconds(void)
 /* For a while, rank 0 has as many strangers as it takes, and more wait. It does not spin. */
 static void strangers_wait(Comm *world, void *context)
 {
-    enum { STRANGERS = 80, MICROSECONDS = 800000 };
+    enum { COME = STRANGERS + 16, MICROSECONDS = 800000 };
     double start = processor_seconds();
     (void)context;
     if (world->rank == 1 && fork() == 0) {
-        connect_to_rank_0(world, STRANGERS);
+        connect_to_rank_0(world, COME);
         usleep(MICROSECONDS);
         _exit(0);
     }

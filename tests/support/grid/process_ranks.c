@@ -4,9 +4,11 @@
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/log.h"
+#include "model/core/machine.h"
 #include "parallel/comm/socket/socket.h"
-#include "parallel/grid/launch.h"
 
+#include <errno.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -24,9 +26,15 @@ enum { LONGEST = 60, AFTER_FAILURE = 5 };
 typedef struct {
     atomic_int reported;
     atomic_bool go; /* all processes are known */
-    pid_t pid[LAUNCH_MAX_RANKS];
     char wrong[512];
+    pid_t pid[]; /* [ranks] */
 } Shared;
+
+static struct {
+    bool chosen;
+    ProcessLinks links;
+    int machines;
+} choice = {.machines = 2};
 
 static Shared *shared; /* in a rank's process: what it shares with the test */
 
@@ -58,14 +66,153 @@ static const char *place_of(int rank, char text[16])
     return text;
 }
 
-static void rank_main(SocketLinks *links, int rank, double timeout, RankBody body, void *context)
+/* ---- connections ----------------------------------------------------------------------------- */
+
+void process_links_choose(ProcessLinks links)
+{
+    choice.chosen = true;
+    choice.links = links;
+}
+
+ProcessLinks process_links(void)
+{
+    const char *kind = getenv("TEST_LINKS");
+    if (choice.chosen) return choice.links;
+    return kind == NULL ? LINKS_LOCAL : strcmp(kind, "tcp6") == 0 ? LINKS_IPV6 : LINKS_IPV4;
+}
+
+void process_machines_choose(int machines)
+{
+    choice.machines = machines;
+}
+
+/* What the test makes before it forks, and each rank takes its part of. */
+typedef struct {
+    int ranks;
+    SocketLinks *local; /* or, of joined ranks: */
+    SocketMember *member;
+    int *listener, *control[2]; /* control[0][rank]: rank 0's end; control[1][rank]: the rank's */
+    unsigned char secret[SHA256_BYTES];
+} Wires;
+
+/* Makes a socket that listens on the loopback interface, and writes its address. Returns -1 if
+ * there is no such interface. */
+static int listen_on_loopback(ProcessLinks links, SocketMember *member)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
+    struct sockaddr *address = (struct sockaddr *)&member->address;
+    member->address_bytes = links == LINKS_IPV6 ? sizeof v6 : sizeof v4;
+    memcpy(address, links == LINKS_IPV6 ? (void *)&v6 : (void *)&v4, member->address_bytes);
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, address, member->address_bytes) == 0 && listen(fd, SOMAXCONN) == 0 &&
+        getsockname(fd, address, &member->address_bytes) == 0)
+        return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+bool process_links_exist(ProcessLinks links)
+{
+    SocketMember member;
+    int fd = links == LINKS_LOCAL ? 0 : listen_on_loopback(links, &member);
+    if (fd > 0) close(fd);
+    return fd >= 0;
+}
+
+static void connect_to_rank_0(Wires *wires, int rank)
+{
+    const SocketMember *zero = &wires->member[0];
+    int fd = socket(zero->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && connect(fd, (const struct sockaddr *)&zero->address, zero->address_bytes) == 0,
+          "rank %d cannot connect: %s", rank, strerror(errno));
+    wires->control[1][rank] = fd;
+    wires->control[0][rank] = accept(wires->listener[0], NULL, NULL);
+    CHECK(wires->control[0][rank] >= 0, "rank 0 cannot accept: %s", strerror(errno));
+}
+
+static void join_wires(Wires *wires, ProcessLinks links)
+{
+    size_t ranks = (size_t)wires->ranks;
+    wires->member = must_calloc(ranks, sizeof *wires->member);
+    wires->listener = must_calloc(ranks, sizeof *wires->listener);
+    for (int i = 0; i < 2; i++)
+        wires->control[i] = must_calloc(ranks, sizeof *wires->control[i]);
+    wires->control[0][0] = wires->control[1][0] = -1;
+    for (size_t i = 0; i < sizeof wires->secret; i++)
+        wires->secret[i] = (unsigned char)(7 * i + 1);
+    for (int i = 0; i < wires->ranks; i++) {
+        SocketMember *member = &wires->member[i];
+        member->machine = i % choice.machines;
+        member->local_rank = i / choice.machines;
+        snprintf(member->host, sizeof member->host, "host%d", member->machine);
+        wires->listener[i] = listen_on_loopback(links, member);
+        CHECK(wires->listener[i] >= 0, "rank %d cannot listen: %s", i, strerror(errno));
+        if (i > 0) connect_to_rank_0(wires, i);
+    }
+}
+
+static Wires make_wires(int ranks)
+{
+    char err[256], place[16];
+    Wires wires = {.ranks = ranks};
+    if (process_links() != LINKS_LOCAL) {
+        raise_limit_of_open_files();
+        join_wires(&wires, process_links());
+        return wires;
+    }
+    wires.local = socket_links_create(ranks, err, sizeof err);
+    CHECK(wires.local != NULL, "%s", err);
+    for (int i = 0; i < ranks; i++)
+        socket_links_name(wires.local, i, place_of(i, place));
+    return wires;
+}
+
+/* Closes what belongs to other ranks than this one (-1: to all). */
+static void release_wires(Wires *wires, int rank)
+{
+    if (wires->local) socket_links_release(wires->local);
+    for (int i = 0; wires->local == NULL && i < wires->ranks; i++) {
+        if (i != rank) close(wires->listener[i]);
+        if (i > 0 && rank != 0) close(wires->control[0][i]);
+        if (i > 0 && i != rank) close(wires->control[1][i]);
+    }
+}
+
+static void free_wires(Wires *wires)
+{
+    if (wires->local) socket_links_destroy(wires->local);
+    free(wires->member);
+    free(wires->listener);
+    free(wires->control[0]);
+    free(wires->control[1]);
+}
+
+/* In a rank's process: returns its links. */
+static SocketLinks *take_wires(Wires *wires, int rank)
+{
+    char place[16];
+    if (wires->local) return wires->local;
+    release_wires(wires, rank);
+    const int *control = rank == 0 ? wires->control[0] : &wires->control[1][rank];
+    SocketLinks *links = socket_links_join(wires->ranks, rank, wires->member, wires->secret,
+                                           wires->listener[rank], control);
+    for (int i = 0; i < wires->ranks; i++)
+        socket_links_name(links, i, place_of(i, place));
+    free_wires(wires);
+    return links;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+static void rank_main(Wires *wires, int rank, double timeout, RankBody body, void *context)
 {
     char place[16];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(LONGEST);
     log_set_rank(rank, place_of(rank, place));
     ends_share(true);
-    Comm world = socket_world_join(links, rank, timeout);
+    Comm world = socket_world_join(take_wires(wires, rank), rank, timeout);
     while (!atomic_load(&shared->go))
         usleep(100);
     body(&world, context);
@@ -93,18 +240,18 @@ static void kill_ranks(int ranks, const bool *which)
 }
 
 /* Waits until all ranks have ended, and returns the code of the first that has failed. */
-static int wait_for_all(SocketLinks *links, int ranks)
+static int wait_for_all(const Wires *wires)
 {
-    int code = 0, left = ranks, status;
+    int ranks = wires->ranks, code = 0, left = ranks, status;
     double failed = 0;
-    bool stopped[LAUNCH_MAX_RANKS] = {false}, without_0 = false;
+    bool *stopped = must_calloc((size_t)ranks, sizeof *stopped), without_0 = false;
     while (left > 0) {
         pid_t process = waitpid(-1, &status, WUNTRACED | WCONTINUED | (code ? WNOHANG : 0));
         int rank = rank_of(ranks, process);
         if (rank >= 0) stopped[rank] = WIFSTOPPED(status);
         if (rank >= 0 && !WIFSTOPPED(status) && !WIFCONTINUED(status)) {
             left--;
-            socket_links_report_end(links, rank, status, false);
+            if (wires->local) socket_links_report_end(wires->local, rank, status, false);
             if (code == 0 && status != 0) {
                 code = WIFEXITED(status) ? WEXITSTATUS(status) : (int)EXIT_PEER_LOST;
                 failed = seconds_now();
@@ -119,30 +266,28 @@ static int wait_for_all(SocketLinks *links, int ranks)
         if (code) kill_ranks(ranks, seconds_now() > failed + AFTER_FAILURE ? NULL : stopped);
         if (rank < 0) usleep(1000);
     }
+    free(stopped);
     return code;
 }
 
 int process_ranks(int ranks, double timeout, RankBody body, void *context, char *wrong, size_t n)
 {
-    char err[256], place[16];
-    SocketLinks *links = socket_links_create(ranks, err, sizeof err);
-    CHECK(links != NULL, "%s", err);
-    for (int i = 0; i < ranks; i++)
-        socket_links_name(links, i, place_of(i, place));
-    shared = shared_memory(sizeof *shared);
+    size_t bytes = sizeof *shared + (size_t)ranks * sizeof shared->pid[0];
+    Wires wires = make_wires(ranks);
+    shared = shared_memory(bytes);
     fflush(NULL);
     for (int i = 0; i < ranks; i++) {
         pid_t process = fork();
         CHECK(process >= 0, "rank %d is not forked", i);
-        if (process == 0) rank_main(links, i, timeout, body, context);
+        if (process == 0) rank_main(&wires, i, timeout, body, context);
         shared->pid[i] = process;
     }
-    socket_links_release(links);
+    release_wires(&wires, -1);
     atomic_store(&shared->go, true);
-    int code = wait_for_all(links, ranks);
-    socket_links_destroy(links);
+    int code = wait_for_all(&wires);
+    free_wires(&wires);
     snprintf(wrong, n, "%s", shared->wrong);
-    munmap(shared, sizeof *shared);
+    munmap(shared, bytes);
     shared = NULL;
     return code;
 }

@@ -1,5 +1,5 @@
 /* process_ranks.h -- runs code on ranks that are processes, forked by the test, with the transport
- * over sockets. */
+ * over sockets: local ones, or TCP on the loopback interface. */
 #ifndef TESTS_SUPPORT_GRID_PROCESS_RANKS_H
 #define TESTS_SUPPORT_GRID_PROCESS_RANKS_H
 
@@ -16,6 +16,21 @@ typedef void (*RankBody)(Comm *world, void *context);
  * stopped or do not end within some seconds. An error reported with rank_wrong is copied to
  * wrong[0..n). */
 int process_ranks(int ranks, double timeout, RankBody body, void *context, char *wrong, size_t n);
+/* How the ranks of process_ranks are connected. */
+typedef enum {
+    LINKS_LOCAL, /* by local sockets that they inherit, and with a launcher: the test */
+    LINKS_IPV4,  /* joined over TCP, as ranks of several machines are, and without a launcher */
+    LINKS_IPV6
+} ProcessLinks;
+/* Chooses them for the calls of process_ranks that follow. If nothing has been chosen, TEST_LINKS
+ * (tcp, tcp6) does, else they are local. */
+void process_links_choose(ProcessLinks links);
+ProcessLinks process_links(void);
+/* Returns whether this machine has such addresses. */
+bool process_links_exist(ProcessLinks links);
+/* Chooses on how many made-up machines joined ranks are, "host0", "host1", ...: rank r is on number
+ * r % machines. The default is 2. */
+void process_machines_choose(int machines);
 /* In a rank's process: returns the process of a rank. */
 pid_t process_of_rank(int rank);
 /* In a rank's process: reports an error. The first one counts. Returns false in other processes. */

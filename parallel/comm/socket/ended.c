@@ -1,0 +1,97 @@
+/* ended.c -- ends the program when the process of a rank has ended, or nothing is heard of it. */
+#include "model/core/check.h"
+#include "model/core/guard.h"
+#include "model/core/log.h"
+#include "parallel/comm/socket/hub.h"
+
+#include <string.h>
+#include <sys/wait.h>
+
+/* Seconds for which the launcher's report about an ended process is awaited. */
+static const double REPORT = 1;
+/* So many seconds after the timeout a silent rank counts as lost: there may be one between two of
+ * its words. */
+static const double SILENT = 1.5;
+/* For so many seconds a message may wait for the reader of a console. */
+enum { SECONDS_TO_PRINT = 4 };
+
+void socket_hub_speak_for(const SocketHub *hub, int rank)
+{
+    log_set_rank(rank, hub->links->place[rank]);
+}
+
+/* Ends the program because the process of a rank has ended. Another thread of this process may be
+ * failing already, for the same cause, and wait for this one (service.c), so this is no fail(). */
+static void end_for_ended(SocketHub *hub, int rank)
+{
+    const SocketHubRank *r = &hub->rank[rank];
+    /* It could not claim before it had joined the world. */
+    bool said = r->known && r->spoken && WIFEXITED(r->status) && WEXITSTATUS(r->status) != EXIT_OK;
+    int code = said ? WEXITSTATUS(r->status) : (int)EXIT_PEER_LOST;
+    if (!socket_hub_claim(hub, 0, code)) return;
+    if (said) ends_now((ExitCode)code);
+    guard_end_within(SECONDS_TO_PRINT, EXIT_PEER_LOST);
+    socket_hub_speak_for(hub, rank);
+    if (hub->links->joined)
+        error_print(EXIT_PEER_LOST,
+                    "the process of this rank on %s has ended, or the network to it is broken",
+                    socket_links_host(hub->links, rank));
+    else if (r->known && WIFSIGNALED(r->status))
+        error_print(EXIT_PEER_LOST, "the process of this rank was killed by signal %d (%s)",
+                    WTERMSIG(r->status), strsignal(WTERMSIG(r->status)));
+    else if (r->known)
+        error_print(EXIT_PEER_LOST,
+                    "the process of this rank ended with code %d while the other ranks still "
+                    "needed it",
+                    WEXITSTATUS(r->status));
+    else
+        error_print(EXIT_PEER_LOST, "the process of this rank has closed its connection to rank 0");
+    ends_now(EXIT_PEER_LOST);
+}
+
+/* Ends the program if the process of a rank has ended. If several have, the launcher's reports tell
+ * which was the first. */
+static void judge_ended(SocketHub *hub, double passed)
+{
+    int first = -1;
+    for (int i = 1; i < hub->ranks; i++) {
+        SocketHubRank *r = &hub->rank[i];
+        if (!r->ended || r->left) continue;
+        r->ended_for += passed;
+        if (!r->known && !hub->links->joined && r->ended_for < REPORT) continue;
+        const SocketHubRank *best = first < 0 ? NULL : &hub->rank[first];
+        bool sooner = best != NULL && r->known && (!best->known || r->order < best->order);
+        if (best == NULL || sooner) first = i;
+    }
+    if (first >= 0) end_for_ended(hub, first);
+}
+
+void socket_hub_end_for_silent(SocketHub *hub, int rank)
+{
+    if (!socket_hub_claim(hub, 0, EXIT_HANG)) return;
+    guard_end_within(SECONDS_TO_PRINT, EXIT_HANG);
+    socket_hub_speak_for(hub, rank);
+    error_print(EXIT_HANG,
+                "the process of this rank on %s has been silent for %.0f s, longer than "
+                "parallel.timeout (%g s): it is stopped, or its machine or the network has failed",
+                socket_links_host(hub->links, rank), hub->rank[rank].silent, hub->timeout);
+    ends_now(EXIT_HANG);
+}
+
+/* Joined ranks send a word each second. No launcher knows whether their processes are stopped. */
+static void judge_silent(SocketHub *hub, double passed)
+{
+    if (!hub->links->joined || hub->timeout <= 0) return;
+    for (int i = 1; i < hub->ranks; i++) {
+        SocketHubRank *r = &hub->rank[i];
+        r->silent += passed;
+        if (!r->left && !r->ended && r->silent >= hub->timeout + SILENT)
+            socket_hub_end_for_silent(hub, i);
+    }
+}
+
+void socket_hub_judge_ended(SocketHub *hub, double passed)
+{
+    judge_ended(hub, passed);
+    judge_silent(hub, passed);
+}

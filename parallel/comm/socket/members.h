@@ -1,0 +1,31 @@
+/* members.h -- inside parallel/comm/socket: the ranks of a group, in the group's order. */
+#ifndef PARALLEL_COMM_SOCKET_MEMBERS_H
+#define PARALLEL_COMM_SOCKET_MEMBERS_H
+
+#include "parallel/comm/rank_runs.h"
+
+#include <stdbool.h>
+
+typedef struct {
+    int size;
+    int *rank;    /* [size] world ranks; -1: not known yet */
+    int *order;   /* [size] the members by ascending rank. NULL: rank[] ascends, or indexed is false
+                   */
+    bool indexed; /* all are known, and can be found quickly */
+} SocketMembers;
+
+/* Makes room for `size` members that are not known yet. Nothing else allocates. */
+void socket_members_create(SocketMembers *m, int size);
+void socket_members_free(SocketMembers *m);
+/* After all are known: makes socket_members_find quick. */
+void socket_members_index(SocketMembers *m);
+/* Returns which member a world rank is, or -1. */
+int socket_members_find(const SocketMembers *m, int rank);
+
+/* Returns whether it has at least one rank, and all are in [0, ranks). */
+bool socket_run_is_valid(const RankRun *run, int ranks);
+/* Writes the ranks of the runs to rank[0..room). Returns their number; -1: they do not fit, or some
+ * are not below `ranks`. */
+int socket_runs_expand(const RankRun *run, int runs, int *rank, int room, int ranks);
+
+#endif

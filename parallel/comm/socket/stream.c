@@ -1,0 +1,102 @@
+/* stream.c -- see stream.h. */
+#include "parallel/comm/socket/stream.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* ---- which packets make sense ---------------------------------------------------------------- */
+
+static bool is_list(int32_t n, int most)
+{
+    return n >= 0 && n <= most;
+}
+
+/* Returns the bytes that a packet with this content has; 0: it makes no sense. */
+static size_t bytes_of(const SocketPacket *packet)
+{
+    switch ((SocketPacketKind)packet->head.kind) {
+    case PACKET_REPORT:
+        if (!is_list(packet->report.wait.whos, SOCKET_NAMED) ||
+            !is_list(packet->report.wait.gones, SOCKET_NAMED))
+            return 0;
+        return socket_report_bytes(&packet->report);
+    case PACKET_GROUP:
+        if (!is_list(packet->group.runs, RUNS_IN_PACKET)) return 0;
+        return socket_group_report_bytes(&packet->group);
+    case PACKET_WATCHED: return sizeof packet->watched;
+    case PACKET_CLAIM:
+    case PACKET_GRANT:
+    case PACKET_ASK:
+    case PACKET_VERDICT:
+    case PACKET_ENDED:
+    case PACKET_FAREWELL: return sizeof packet->word;
+    }
+    return 0;
+}
+
+/* Takes the first packet out of `in`. Returns false if it is not complete. */
+static bool take_first(SocketStream *stream, SocketPacket *packet)
+{
+    SocketPacketHead head;
+    if ((size_t)stream->got < sizeof head) return false;
+    memcpy(&head, stream->in, sizeof head);
+    if (head.bytes < sizeof head || head.bytes > sizeof *packet) {
+        stream->lost = true;
+        return false;
+    }
+    if (stream->got < (int)head.bytes) return false;
+    memset(packet, 0, sizeof *packet);
+    memcpy(packet, stream->in, head.bytes);
+    stream->got -= (int)head.bytes;
+    memmove(stream->in, stream->in + head.bytes, (size_t)stream->got);
+    stream->lost = bytes_of(packet) != head.bytes;
+    return !stream->lost;
+}
+
+bool socket_stream_take(SocketStream *stream, SocketPacket *packet)
+{
+    while (stream->fd >= 0 && !stream->lost) {
+        if (take_first(stream, packet)) return true;
+        if (stream->lost) break;
+        ssize_t got = recv(stream->fd, stream->in + stream->got,
+                           sizeof stream->in - (size_t)stream->got, MSG_DONTWAIT);
+        /* If the peer has closed it without reading all, ECONNRESET may come before what it has
+         * sent, once. */
+        if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
+        if (got < 0 && errno == EAGAIN) break;
+        if (got <= 0) stream->lost = true;
+        if (got > 0) stream->got += (int)got;
+    }
+    return false;
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+void socket_stream_flush(SocketStream *stream)
+{
+    while (stream->fd >= 0 && stream->left > 0) {
+        ssize_t sent =
+            send(stream->fd, stream->out, (size_t)stream->left, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS)) return;
+        if (sent < 0) { /* what the peer has sent can still be received */
+            stream->shut = true;
+            sent = stream->left;
+        }
+        stream->left -= (int)sent;
+        memmove(stream->out, stream->out + sent, (size_t)stream->left);
+    }
+}
+
+bool socket_stream_put(SocketStream *stream, const void *packet)
+{
+    SocketPacketHead head;
+    memcpy(&head, packet, sizeof head);
+    if (stream->left > 0) socket_stream_flush(stream);
+    if (stream->shut || stream->left + (int)head.bytes > (int)sizeof stream->out) return false;
+    memcpy(stream->out + stream->left, packet, head.bytes);
+    stream->left += (int)head.bytes;
+    socket_stream_flush(stream);
+    return !stream->shut;
+}

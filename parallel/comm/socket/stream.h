@@ -1,0 +1,26 @@
+/* stream.h -- inside parallel/comm/socket: packets over a connected stream, between rank 0 and
+ * another rank, or from the launcher to rank 0. A packet begins with its length. Nothing here waits
+ * or allocates: what could not be sent yet, and the first part of a packet, stay in the stream. */
+#ifndef PARALLEL_COMM_SOCKET_STREAM_H
+#define PARALLEL_COMM_SOCKET_STREAM_H
+
+#include "parallel/comm/socket/frame.h"
+
+typedef struct {
+    int fd;    /* non-blocking; -1: none */
+    bool lost; /* the peer has closed it, or has sent something that is no packet */
+    bool shut; /* the peer receives nothing more */
+    int got;   /* bytes of `in`: packets that have not been taken */
+    int left;  /* bytes of `out` that are still to be sent */
+    unsigned char in[PACKET_BYTES], out[PACKET_BYTES];
+} SocketStream;
+
+/* Queues a packet and sends what is possible. Returns false if there is no room for it,
+ * or the peer receives nothing more. */
+bool socket_stream_put(SocketStream *stream, const void *packet);
+/* Sends what is possible of the queue. */
+void socket_stream_flush(SocketStream *stream);
+/* Receives the next packet. Returns false if there is none at the moment, or the stream is lost. */
+bool socket_stream_take(SocketStream *stream, SocketPacket *packet);
+
+#endif
