@@ -4,6 +4,7 @@
 #include "optim/lr_schedule.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/machines.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/trainer/decide.h"
 #include "parallel/trainer/evaluate.h"
@@ -218,10 +219,19 @@ static void run_actions(Trainer *t)
     }
 }
 
+/* Waits before a step, so that the host does not get too far ahead of the device. */
+static void limit_lead(Trainer *t)
+{
+    int64_t ended = t->steps - TRAINER_LEAD; /* the step that must have ended */
+    if (ended < 0 || machines_of(t->session.world).count == 1) return;
+    device_event_synchronize(&t->session.dev, &t->recorded[ended % TRAINER_HISTORY]);
+}
+
 void trainer_step(Trainer *t)
 {
     Device *dev = &t->session.dev;
     ParamStore *params = t->session.params;
+    limit_lead(t);
     if (t->config->wall_clock_breakdown) phases_begin(&t->phases);
     params->step_begin(params, t->session.step.uses, t->session.step.n_uses);
     run_actions(t);

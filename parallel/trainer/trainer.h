@@ -11,8 +11,11 @@
 #include "parallel/trainer/phases.h"
 #include "parallel/trainer/session.h"
 
-/* Maximum number of steps whose records the host has not read yet. */
-enum { TRAINER_HISTORY = 256 };
+/* Maximum number of steps whose records the host has not read yet. TRAINER_LEAD: where a network is
+ * between the ranks, maximum number of steps that the host has issued and the device has not ended.
+ * NCCL's threads that serve the network may block each other if thousands of operations wait for
+ * them (https://github.com/NVIDIA/nccl/issues/2353). */
+enum { TRAINER_HISTORY = 256, TRAINER_LEAD = 2 };
 
 /* The trainer's data on the device, apart from tensors. */
 typedef struct {
@@ -88,7 +91,9 @@ void trainer_close(Trainer *trainer);
  * first step and before trainer_load. */
 void trainer_warm_up(Trainer *trainer);
 /* Makes one optimizer step: all micro-batches, gradient norm, decision, update. Issues the work to
- * the device and waits for nothing but data. Damaged data end the program (EXIT_DAMAGED). */
+ * the device and waits for nothing but data. If the ranks are on several machines, it first waits
+ * until at most TRAINER_LEAD - 1 earlier steps are unfinished. Damaged data end the program
+ * (EXIT_DAMAGED). */
 void trainer_step(Trainer *trainer);
 /* Reads the records of the steps that the device has finished since the last call, and writes them
  * to `out`, oldest first; `out` has room for TRAINER_HISTORY. Does not wait. Returns their number.
