@@ -2,13 +2,10 @@
  * members, and leaves when rank 0 says that all have it. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
-#include "parallel/meeting/channel.h"
-#include "parallel/meeting/network.h"
-#include "parallel/meeting/sides.h"
+#include "parallel/meeting/relay.h"
 
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,7 +17,8 @@ typedef struct {
     Meeting *m;
     Channel rank0;
     double limit;
-    bool answered, has_table, gone;
+    Relay relay;
+    bool answered, ready, gone;
 } Guest;
 
 /* Tells rank 0 that this rank fails. */
@@ -58,24 +56,39 @@ static bool greet(Guest *g, Verdict *v)
 static bool take_answer(Guest *g, const unsigned char *body, size_t n)
 {
     Answer a;
-    if (g->answered || !answer_read(&a, body, n)) return false;
+    if (g->answered || !answer_read(&a, body, n) || a.parent != table_parent(g->o->rank))
+        return false;
     g->answered = true;
     memcpy(g->m->secret, a.secret, SHA256_BYTES);
     g->m->cpu_level = a.cpu_level;
-    return true;
+    return relay_begin(&g->relay, g->o, &a, g->m->listener);
 }
 
-static bool take_table(Guest *g, const unsigned char *body, size_t n)
+/* Reads the table of members once it is there. Returns false and fills in the verdict if it makes
+ * no sense. */
+static bool read_table(Guest *g, Verdict *v)
 {
     Table t = {0};
-    bool good = g->answered && !g->has_table && table_read(&t, g->o->size, body, n);
-    if (good) {
-        g->has_table = true;
-        meeting_fill(g->m, &t);
+    const Bytes *body = &g->relay.table;
+    if (g->m->member || !g->relay.has_table) return true;
+    bool good = table_read(&t, g->o->size, body->data, body->used);
+    if (good) meeting_fill(g->m, &t);
+    table_free(&t);
+    if (good) return true;
+    verdict_set(v, EXIT_PROTOCOL, "the table of members that it has got makes no sense");
+    return report(g, v);
+}
+
+/* Moves the table. Returns when to look again. */
+static double relay(Guest *g, double now)
+{
+    if (!g->answered || g->ready) return INFINITY;
+    double next = relay_move(&g->relay, now);
+    if (relay_done(&g->relay) && g->m->member) {
+        g->ready = true;
         channel_put(&g->rank0, MESSAGE_READY, NULL);
     }
-    table_free(&t);
-    return good;
+    return next;
 }
 
 /* Does what a message of rank 0 says. Returns false and fills in the verdict if the meeting fails.
@@ -83,8 +96,12 @@ static bool take_table(Guest *g, const unsigned char *body, size_t n)
 static bool obey(Guest *g, int kind, const unsigned char *body, size_t n, Verdict *v)
 {
     if (kind == MESSAGE_ANSWER && take_answer(g, body, n)) return true;
-    if (kind == MESSAGE_TABLE && take_table(g, body, n)) return true;
-    if (kind == MESSAGE_GO && g->has_table && n == 0) {
+    if (kind == MESSAGE_TABLE && g->answered && table_parent(g->o->rank) == 0 &&
+        !g->relay.has_table) {
+        relay_give(&g->relay, body, n);
+        return true;
+    }
+    if (kind == MESSAGE_GO && g->ready && n == 0) {
         g->gone = true;
         return true;
     }
@@ -93,6 +110,17 @@ static bool obey(Guest *g, int kind, const unsigned char *body, size_t n, Verdic
         return false;
     }
     return verdict_set(v, EXIT_PROTOCOL, "rank 0 says something that no rank 0 says");
+}
+
+/* Waits until something may happen. */
+static void wait_until(Guest *g, double until, bool sent)
+{
+    struct pollfd wait[1 + RELAY_POLLS] = {
+        {.fd = g->rank0.fd, .events = sent ? POLLIN : POLLIN | POLLOUT}};
+    int n = 1;
+    double left = until - seconds_now();
+    if (g->answered && !g->ready) n += relay_polls(&g->relay, wait + 1);
+    poll(wait, (nfds_t)n, (int)ceil(fmin(fmax(left, 0), 60) * 1000));
 }
 
 /* Follows rank 0 until the meeting ends. */
@@ -104,21 +132,22 @@ static bool follow(Guest *g, Verdict *v)
         const unsigned char *body;
         size_t n;
         int kind;
-        bool sent = channel_flush(&g->rank0);
         if (channel_take(&g->rank0, most, &kind, &body, &n)) {
             if (!obey(g, kind, body, n, v)) return false;
             continue;
         }
         if (g->rank0.gone)
             return verdict_set(v, EXIT_PEER_LOST, "rank 0 has ended before all ranks had met");
-        double left = g->limit - seconds_now();
-        if (left <= 0)
+        double now = seconds_now();
+        if (now >= g->limit)
             return verdict_set(v, EXIT_HANG,
                                "rank 0 has not ended the meeting within %g s (parallel.timeout): "
                                "its process may be stopped",
                                g->o->timeout);
-        struct pollfd wait = {.fd = g->rank0.fd, .events = sent ? POLLIN : POLLIN | POLLOUT};
-        poll(&wait, 1, (int)ceil(fmin(left, 60) * 1000));
+        double next = relay(g, now);
+        if (!read_table(g, v)) return false;
+        if (g->m->member && !g->ready) next = fmin(next, relay(g, now));
+        wait_until(g, fmin(g->limit, next), channel_flush(&g->rank0));
     }
     return true;
 }
@@ -133,6 +162,7 @@ bool guest_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
     if (o->timeout > 0) g.limit = seconds_now() + 2 * o->timeout + PATIENCE_SECONDS;
     channel_open(&g.rank0, fd);
     bool met = greet(&g, v) && follow(&g, v);
+    if (g.answered) relay_end(&g.relay);
     if (met)
         m->control[0] = channel_release(&g.rank0);
     else

@@ -4,9 +4,8 @@
 #include "model/core/clock.h"
 #include "model/core/log.h"
 #include "parallel/meeting/desk.h"
-#include "parallel/meeting/door.h"
+#include "parallel/meeting/relay.h"
 #include "parallel/meeting/rendezvous.h"
-#include "parallel/meeting/sides.h"
 
 #include <errno.h>
 #include <math.h>
@@ -129,6 +128,12 @@ static bool admit(void *context, const Caller *caller)
 {
     Host *h = context;
     Greeting g;
+    Verdict v;
+    if (caller->kind == MESSAGE_VERDICT && caller->rank > 0 && caller->rank < h->o->size &&
+        verdict_read(&v, caller->body, caller->n)) {
+        desk_report(&h->desk, caller->rank, &v);
+        return true;
+    }
     if (caller->kind != MESSAGE_GREETING || !greeting_read(&g, caller->body, caller->n) ||
         g.rank != caller->rank || g.rank == 0 || g.address.family == 0)
         return false;
@@ -161,9 +166,9 @@ static void serve_door(Host *h, double now)
 
 /* ---- ranks that have arrived ----------------------------------------------------------------- */
 
-static void put_to(Host *h, int rank, MessageKind kind, const Bytes *body)
+/* Sends what can be sent, and waits for the rest. */
+static void flush_to(Host *h, int rank)
 {
-    channel_put(&h->channel[rank], kind, body);
     if (!channel_flush(&h->channel[rank]))
         watch(h, h->channel[rank].fd, rank, EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
 }
@@ -211,13 +216,16 @@ static void send_tables(Host *h)
     desk_table(&h->desk, &t);
     meeting_fill(h->m, &t);
     h->m->cpu_level = h->desk.cpu_level;
-    Answer a = {.cpu_level = h->desk.cpu_level};
-    memcpy(a.secret, h->m->secret, SHA256_BYTES);
-    answer_write(&answer, &a);
     table_write(&table, &t);
     for (int rank = 1; rank < h->o->size; rank++) {
+        Answer a = {.cpu_level = h->desk.cpu_level, .parent = table_parent(rank)};
+        memcpy(a.secret, h->m->secret, SHA256_BYTES);
+        if (a.parent > 0) a.reach = h->desk.rank[a.parent].address;
+        answer.used = 0;
+        answer_write(&answer, &a);
         channel_put(&h->channel[rank], MESSAGE_ANSWER, &answer);
-        put_to(h, rank, MESSAGE_TABLE, &table);
+        if (a.parent == 0) channel_put(&h->channel[rank], MESSAGE_TABLE, &table);
+        flush_to(h, rank);
     }
     desk_ready(&h->desk, 0);
     bytes_free(&answer);

@@ -12,6 +12,7 @@
 typedef enum {
     MESSAGE_GREETING = 1, /* to rank 0: who arrives */
     MESSAGE_ANSWER,       /* from rank 0: all have arrived */
+    MESSAGE_ASK,          /* to a rank that has the table, or will have it */
     MESSAGE_TABLE,        /* all members */
     MESSAGE_READY,        /* to rank 0: the sender has the table, and has passed it on */
     MESSAGE_GO,           /* from rank 0: all have the table */
