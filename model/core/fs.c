@@ -2,6 +2,7 @@
 #include "model/core/fs.h"
 
 #include "model/core/check.h"
+#include "model/core/clock.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -175,6 +176,34 @@ bool fs_not_linked(const char *path, char *err, size_t n)
 {
     return !fs_is_link(path) ||
            error_set(err, n, "%s is a symbolic link and not followed; remove it", path);
+}
+
+/* Opens each folder of the path, from the top. An NFS client then asks the server whether the
+ * folder has changed, and if so forgets which names were not there (close-to-open consistency,
+ * nfs(5)). */
+static void ask_again(const char *path)
+{
+    char *part = must_strdup(path);
+    for (char *slash = part; (slash = strchr(slash + 1, '/')) != NULL;) {
+        *slash = '\0';
+        int fd = open(part, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0) close(fd);
+        *slash = '/';
+    }
+    free(part);
+}
+
+bool fs_await(const char *path)
+{
+    static const double most = 10; /* seconds */
+    enum { PERIOD = 50000 };       /* microseconds */
+    double start = seconds_now();
+    while (access(path, F_OK) != 0) {
+        if ((errno != ENOENT && errno != ESTALE) || seconds_now() - start > most) return false;
+        usleep(PERIOD);
+        ask_again(path);
+    }
+    return true;
 }
 
 bool fs_is_folder(const char *path)

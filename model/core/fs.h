@@ -55,6 +55,10 @@ bool fs_is_link(const char *path);
 /* Returns true unless `path`, a folder that this program makes inside another one of its own, is a
  * symbolic link; otherwise sets err. */
 bool fs_not_linked(const char *path, char *err, size_t n);
+/* Returns whether `path` exists, which another machine has just created. If it is not there yet,
+ * looks again for up to ten seconds: a machine may remember for a while that a name in a folder of
+ * a network file system does not exist. */
+bool fs_await(const char *path);
 /* Returns whether `path` is a folder, or a symbolic link to one. */
 bool fs_is_folder(const char *path);
 /* Lists a folder like scandir, which sets errno and returns -1 on failure: without the names that

@@ -4,6 +4,7 @@
 
 #include "model/core/check.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/machines.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,11 @@ bool checkpoint_io_agree(CheckpointIo *io, bool good, char *err, size_t n)
 void checkpoint_io_share(CheckpointIo *io, void *data, size_t bytes)
 {
     if (checkpoint_io_ranks(io) > 1) control_share(io->world, data, bytes);
+}
+
+bool checkpoint_io_far(const CheckpointIo *io)
+{
+    return machines_of(io->world).own != 0;
 }
 
 /* ---- windows --------------------------------------------------------------------------------- */

@@ -25,6 +25,10 @@ static inline bool checkpoint_io_leads(const CheckpointIo *io)
 bool checkpoint_io_agree(CheckpointIo *io, bool good, char *err, size_t n);
 void checkpoint_io_share(CheckpointIo *io, void *data, size_t bytes);
 
+/* Returns whether this rank is on another machine than rank 0, so that it may see files that rank 0
+ * has created some seconds later. */
+bool checkpoint_io_far(const CheckpointIo *io);
+
 /* ---- windows --------------------------------------------------------------------------------- */
 
 /* The largest window of a save in bytes. */

@@ -11,6 +11,7 @@
 #include "model/core/files.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/io.h"
+#include "parallel/grid/machines.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,10 +200,19 @@ bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n)
 bool checkpoint_open_everywhere(CheckpointIo *io, const char *path, Checkpoint **out, char *err,
                                 size_t n)
 {
-    /* On a network file system, one rank may for some seconds see a folder that another does not.
-     * All ranks use the checkpoint or none: ranks that resumed from different steps would train an
-     * inconsistent model. */
-    if (checkpoint_io_agree(io, checkpoint_open(path, out, err, n), err, n)) return true;
+    /* On a network file system, one machine may for some seconds see a folder that another does
+     * not. So the others wait for what rank 0 has found. All ranks use the checkpoint or none:
+     * ranks that resumed from different steps would train an inconsistent model. */
+    bool far = checkpoint_io_far(io), found = far || checkpoint_open(path, out, err, n);
+    bool first = found;
+    if (machines_of(io->world).count > 1) checkpoint_io_share(io, &first, sizeof first);
+    if (far && first) {
+        char *manifest = text_format("%s/manifest.json", path);
+        fs_await(manifest);
+        free(manifest);
+        found = checkpoint_open(path, out, err, n);
+    }
+    if (checkpoint_io_agree(io, found, err, n)) return true;
     checkpoint_close(*out);
     *out = NULL;
     return false;

@@ -23,6 +23,7 @@
 #include "parallel/checkpoint/layout.h"
 #include "parallel/checkpoint/prune.h"
 #include "parallel/checkpoint/write.h"
+#include "parallel/grid/machines.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -67,6 +68,13 @@ static bool reads_back(Save *s)
 {
     char why[1024];
     Checkpoint *c = NULL;
+    const Manifest *m = &s->layout.manifest;
+    /* Rank 0 may see what other machines have written some seconds later. */
+    for (int f = 0; f < m->n_files && machines_of(s->io->world).count > 1; f++) {
+        char *path = text_format("%s/%s", s->temporary, m->file[f].name);
+        fs_await(path);
+        free(path);
+    }
     bool good = checkpoint_open_unnamed(s->temporary, &c, why, sizeof why);
     checkpoint_close(c);
     return good || error_set(s->err, s->n, "what was written does not read back: %s", why);

@@ -317,6 +317,7 @@ bool write_tensors(CheckpointIo *io, const CheckpointContents *contents, Layout 
                  .err = err,
                  .n = n};
     holdings_gather(&w.holdings, io, contents);
+    if (checkpoint_io_far(io)) fs_await(folder); /* if it fails, opening the folder says why */
     w.folder_fd = fs_open_folder(folder, err, n);
     /* A rank that cannot open the folder still takes part in all communication below, without
      * writing. */
