@@ -2,6 +2,7 @@
 #include "parallel/grid/control.h"
 
 #include "model/core/log.h"
+#include "parallel/grid/machines.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -63,12 +64,13 @@ void control_fail(const Comm *world, ExitCode code, const char *fmt, ...)
 
 void control_require_alike(Comm *world, const char *what, const char *value, const char *advice)
 {
-    char err[2048] = "";
+    char err[2048] = "", place[300], place_0[300];
     char *first = control_share_text(world, value);
     bool alike = strcmp(value, first) == 0;
     if (!alike)
-        error_set(err, sizeof err, "ranks differ: rank 0 %s %s, rank %d %s %s; %s", what, first,
-                  world->rank, what, value, advice);
+        error_set(err, sizeof err, "ranks differ: rank 0%s %s %s, rank %d%s %s %s; %s",
+                  machines_place(world, 0, place_0, sizeof place_0), what, first, world->rank,
+                  machines_place(world, world->rank, place, sizeof place), what, value, advice);
     free(first);
     if (!control_agree(world, alike, err, sizeof err)) control_fail(world, EXIT_CONFIG, "%s", err);
 }

@@ -8,6 +8,7 @@
 #include "model/core/log.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/machines.h"
 #include "parallel/run/open.h"
 
 #include <math.h>
@@ -29,11 +30,11 @@ Pace run_pace(const Run *run, int64_t accumulation)
 }
 
 /* Returns by what factor a pipeline stage slows down when all stages work at once instead of one,
- * if the ranks have more threads than there are cores. */
-static double crowding(const Trainer *t, int ranks)
+ * if the ranks that share this rank's cores have more threads than there are cores. */
+static double crowding(const Trainer *t, int sharing)
 {
     double threads = pool_threads(t->session.dev.pool), cores = pool_allowed_cores();
-    double all = ranks * threads / cores, one = all / t->session.grid.size.pp;
+    double all = sharing * threads / cores, one = all / t->session.grid.size.pp;
     return fmax(all, 1) / fmax(one, 1);
 }
 
@@ -50,7 +51,7 @@ static double take_seconds(Run *run)
     int stages = t->session.grid.size.pp;
     StepTimes one = phases_times(s, data);
     one.fill = (double)(stages - 1) / t->session.layers.n_chunks;
-    if (immediate && stages > 1) one.micro_batch *= crowding(t, run->world->size);
+    if (immediate && stages > 1) one.micro_batch *= crowding(t, machines_share_cores(run->world));
     one.micro_batch *= (double)c->train_micro_batch_size_per_gpu /
                        (double)t->config->train_micro_batch_size_per_gpu;
     *s = (PhaseSeconds){0};

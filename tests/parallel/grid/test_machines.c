@@ -4,7 +4,7 @@
 #include "model/core/pool.h"
 #include "parallel/grid/control.h"
 #include "tests/support/grid/made_up_machines.h"
-#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/grid/rank_ends.h"
 #include "tests/support/support.h"
 
 #include <sched.h>
@@ -161,6 +161,27 @@ static void test_a_message_names_the_host_if_there_are_several(void **state)
     machines_forget();
 }
 
+static void compare(Comm *world, void *context)
+{
+    (void)context;
+    control_require_alike(world, "computes on", world->rank == 2 ? "sse2" : "avx2",
+                          "set cpu.level");
+}
+
+static void test_ranks_that_differ_are_named_with_their_hosts(void **state)
+{
+    (void)state;
+    made_up_machines("aab");
+    rank_end_expect(&(RankEnd){"two levels",
+                               compare,
+                               3,
+                               EXIT_CONFIG,
+                               {"error[78] ranks differ: rank 0 on host-a computes on avx2, rank 2 "
+                                "on host-b computes on sse2; set cpu.level\n"}},
+                    60, NULL);
+    machines_forget();
+}
+
 /* Numbers of machines may have gaps, as those of a batch system's nodes. */
 static void test_many_ranks_are_numbered_by_their_lowest(void **state)
 {
@@ -190,6 +211,7 @@ int main(void)
         cmocka_unit_test(test_ranks_of_this_program_are_on_one_machine),
         cmocka_unit_test(test_ranks_share_cores_unless_a_launcher_has_bound_them),
         cmocka_unit_test(test_a_message_names_the_host_if_there_are_several),
+        cmocka_unit_test(test_ranks_that_differ_are_named_with_their_hosts),
         cmocka_unit_test(test_many_ranks_are_numbered_by_their_lowest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
