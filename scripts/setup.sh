@@ -3,7 +3,8 @@
 #
 #   scripts/setup.sh           installs what building, the demo, the tests and `make check` need
 #   scripts/setup.sh --run     installs what building and the demo need
-#   scripts/setup.sh --check   only prints what is missing and exits with 1 if something is (may be combined with --run); what
+#   scripts/setup.sh --launch  installs also the launchers that scripts/test_launch.sh tries: SLURM, Open MPI, MPICH
+#   scripts/setup.sh --check   only prints what is missing and exits with 1 if something is (may be combined with the others); what
 #                              only some tests need does not count
 #
 # For some tests it also installs Chromium, and from PyPI tbparse in ~/.cache/train.c-tbparse and, where there is an nvcc whose
@@ -13,10 +14,11 @@
 # CJSON_PREFIX=/path names a cJSON that pkg-config does not know.
 set -u
 
-mode=all only_check=no
+mode=all only_check=no launch=no
 for word in "$@"; do
     case $word in
     --run) mode=run ;;
+    --launch) launch=yes ;;
     --check) only_check=yes ;;
     --help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown option $word (see --help)" >&2; exit 64 ;;
@@ -71,6 +73,13 @@ if [ $mode = all ]; then
     [ -e "$tbparse/complete" ] || need_tbparse=tbparse
     nvcc=$(find_nvcc) && ! has_disassembler "$nvcc" && [ ! -e "$disassemblers/complete" ] && need_disassemblers='nvdisasm cuobjdump'
     [ -z "$need_tbparse$need_disassemblers" ] || python3 -c 'import ensurepip' 2>/dev/null || wanted+=(python3-venv)
+fi
+# Packages of launchers, each with a program that it brings. Tests start private daemons; those of the packages are not needed.
+if [ $launch = yes ]; then
+    for pair in slurmd=slurmd slurmctld=slurmctld slurm-client=sbatch munge=munged openmpi-bin=mpirun.openmpi \
+        mpich=mpiexec.hydra iproute2=ip; do
+        PATH=$PATH:/usr/sbin:/sbin has "${pair#*=}" || wanted+=("${pair%=*}")
+    done
 fi
 # shellcheck disable=SC2206 # words
 optional=("${wanted[@]}" $need_tbparse $need_disassemblers)

@@ -78,11 +78,10 @@ static const char functions[] =
     "\n"
     "# named: prints the machine of this job that the error message of this start names\n"
     "named() {\n"
-    "    local host\n"
-    "    host=$(tail -c \"+$((written + 1))\" \"$log\" 2>/dev/null |\n"
-    "        sed -nE \"s/^error\\\\[$code\\\\].* on host ([A-Za-z0-9_-]+).*/\\\\1/p\" | head -n "
-    "1)\n"
-    "    scontrol show hostnames \"$SLURM_JOB_NODELIST\" | grep -xF \"${host:-none}\"\n"
+    "    tail -c \"+$((written + 1))\" \"$log\" 2>/dev/null | grep -aE \"^error\\[$code\\]\" | "
+    "head -n 1 "
+    "| grep -oE '[A-Za-z0-9_-]+' |\n"
+    "        grep -xFf <(scontrol show hostnames \"$SLURM_JOB_NODELIST\") | head -n 1\n"
     "}\n"
     "\n";
 

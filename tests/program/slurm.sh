@@ -163,19 +163,19 @@ for code in 69 75 86 87 129 134 137 139 143; do
     start $code
     again "$code" $code
 done
-echo "error[87] rank 3 dp 1: rank 2 on host n2 has ended" >said
+printf '%s\n' "warning: n1" "error[87] rank 3 dp 1: the process of rank 2 (n2 dp 0) has ended" "error[87] n1" >said
 start 87
 again "87 that names a machine" 87 n2
 echo n4 >excluded
 start 86
 again "86 without a machine in its message" 86
-echo "error[86] rank 0: rank 1 on host n1.cluster.org does not answer" >said
+echo "error[86] rank 0: rank 1 (n1.cluster.org) does not answer" >said
 start 86
 again "86 that names a machine, in a job that excludes one" 86 n4,n1
-echo "error[86] rank 0: rank 1 on host n9 does not answer" >said
+echo "error[86] rank 0: rank 1 (n9) and a rank of n11 do not answer" >said
 start 86
 again "86 that names a machine of another job" 86
-echo "error[87] rank 0: rank 1 on host n2 has ended" >said
+echo "error[87] rank 0: rank 1 (n2) has ended" >said
 rm excluded
 echo 2 >machines
 start 87
