@@ -21,6 +21,13 @@ typedef struct {
     bool device; /* the rank's device is waited for, not its host */
 } Link;
 
+/* A call whose ranks a search has added already. */
+typedef struct {
+    uint64_t key;
+    uint32_t search; /* number of the search; others' entries are empty places */
+    bool stands;
+} Known;
+
 /* The state of a search. A rank has two links at most, one for its host and one for its device. */
 struct BlameRoom {
     int ranks;
@@ -30,6 +37,9 @@ struct BlameRoom {
     bool *seen[2];  /* [ranks] hosts, devices */
     int *own, *who; /* [ranks] of the wait where the search begins, and of the one it looks at */
     int *reached;   /* [ranks] */
+    Known *known;   /* [places] a hash table */
+    size_t places;  /* a power of two, more than twice as many as there can be calls */
+    uint32_t search;
 };
 typedef BlameRoom Walk;
 
@@ -44,6 +54,10 @@ BlameRoom *blame_room_create(int ranks)
     room->own = must_calloc((size_t)ranks, sizeof *room->own);
     room->who = must_calloc((size_t)ranks, sizeof *room->who);
     room->reached = must_calloc((size_t)ranks, sizeof *room->reached);
+    /* Of each of the 2 x ranks links, up to two calls. */
+    for (room->places = 8; room->places < 8 * (size_t)ranks;)
+        room->places *= 2;
+    room->known = must_calloc(room->places, sizeof *room->known);
     return room;
 }
 
@@ -56,6 +70,7 @@ void blame_room_destroy(BlameRoom *room)
     free(room->own);
     free(room->who);
     free(room->reached);
+    free(room->known);
     free(room);
 }
 
@@ -84,6 +99,7 @@ static Walk *start(const BlameWaits *waits, const BlameWait *wait)
     Walk *w = waits->room;
     w->waits = waits;
     w->n = 0;
+    w->search++;
     memset(w->seen[false], 0, (size_t)w->ranks * sizeof *w->seen[0]);
     memset(w->seen[true], 0, (size_t)w->ranks * sizeof *w->seen[0]);
     /* A host can wait in one call at a time, so reaching this rank again means a cycle. */
@@ -92,13 +108,21 @@ static Walk *start(const BlameWaits *waits, const BlameWait *wait)
     return w;
 }
 
-/* Returns whether the rank waits in a call of *call's transport; sets the group, and fills in the
- * wait. */
-static bool waits_in(Call *call, int rank, BlameWait *wait)
+/* Returns the place of a call with this key, which is not 0, or the empty one where it belongs. */
+static Known *known_at(Walk *w, uint64_t key)
 {
-    if (call->transport == NULL) return false;
-    call->group = call->transport->waits_in(call->world, rank);
-    return call->group && call->transport->lacks(call->world, call->group, rank, wait);
+    size_t at = (size_t)(key * 0x9e3779b97f4a7c15U >> 20);
+    for (;; at++) {
+        Known *k = &w->known[at & (w->places - 1)];
+        if (k->search != w->search || k->key == key) return k;
+    }
+}
+
+/* Returns the key of the call, which differs between hosts and devices; 0: none. */
+static uint64_t key_of(const Call *call, int rank)
+{
+    uint64_t key = call->transport->key ? call->transport->key(call->world, call->group, rank) : 0;
+    return key != 0 && call->devices ? ~key : key;
 }
 
 /* Returns whether the rank's host waits in a host call, or its device in a call of devices. Stores
@@ -111,9 +135,19 @@ static bool follow_in(Walk *w, int rank, bool devices, Call *call, bool *stands)
     *call = devices ? (Call){of->devices.transport, of->devices.world, NULL, true}
                     : (Call){of->hosts.transport, of->hosts.world, NULL, false};
     *stands = false;
-    if (!waits_in(call, rank, &wait)) return false;
+    if (call->transport == NULL) return false;
+    call->group = call->transport->waits_in(call->world, rank);
+    if (call->group == NULL) return false;
+    uint64_t key = key_of(call, rank);
+    Known *known = key ? known_at(w, key) : NULL;
+    if (known && known->search == w->search) {
+        *stands = known->stands;
+        return true;
+    }
+    if (!call->transport->lacks(call->world, call->group, rank, &wait)) return false;
     *stands = wait.lack == BLAME_NOTHING;
     if (!*stands) add_wait(w, &wait, *call);
+    if (known && wait.alike) *known = (Known){key, w->search, *stands};
     return true;
 }
 

@@ -30,6 +30,7 @@ typedef struct {
     /* World ranks that have not arrived, in the group's order; with BLAME_NOTHING, all ranks of the
      * group. There is room for all ranks of the world. */
     int *who, n;
+    bool alike; /* every rank that waits in this call lacks the same ranks (BlameTransport.key) */
     char call[BLAME_CALL_BYTES]; /* description, for example "group tp, call 7, all-reduce of 64
                                   * f32" */
 } BlameWait;
@@ -39,9 +40,13 @@ typedef struct {
 typedef struct {
     /* Returns the group in whose call this world rank is waiting, or NULL if it is not waiting. */
     const void *(*waits_in)(void *world, int rank);
-    /* Fills in wait->lack, wait->who and wait->n for the rank's wait in that group. Returns false
-     * if the wait has ended meanwhile. */
+    /* Fills in wait->lack, wait->who and wait->n for the rank's wait in that group, and sets
+     * wait->alike if it holds. Returns false if the wait has ended meanwhile. */
     bool (*lacks)(void *world, const void *group, int rank, BlameWait *wait);
+    /* Returns a number that only the ranks that wait in the same call of that group have; 0: none.
+     * If they all lack the same ranks, a search asks for one of them alone. Otherwise it would look
+     * at all members of a group once for each member. May be NULL. */
+    uint64_t (*key)(void *world, const void *group, int rank);
     /* Writes a description of that call to text[0..n). */
     void (*describe)(void *world, const void *group, int rank, char *text, size_t n);
 } BlameTransport;

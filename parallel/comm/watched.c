@@ -2,6 +2,7 @@
 #include "parallel/comm/watched.h"
 
 #include "model/core/check.h"
+#include "model/core/hash.h"
 #include "model/core/log.h"
 #include "model/core/min_max.h"
 #include "parallel/comm/deadline.h"
@@ -256,6 +257,7 @@ static void find_lack(const WatchedCalls *calls, const WatchedCall *own, BlameWa
 {
     static const BlameLack lack[] = {BLAME_HOSTS, BLAME_DEVICES, BLAME_NOTHING};
     const WatchedMembers *m = &own->members;
+    wait->alike = true;
     wait->n = 0;
     for (size_t l = 0; l < sizeof lack / sizeof *lack && wait->n == 0; l++) {
         wait->lack = lack[l];
@@ -287,6 +289,13 @@ static bool lacks(void *calls, const void *group, int rank, BlameWait *wait)
     return true;
 }
 
+static uint64_t key(void *calls, const void *group, int rank)
+{
+    const WatchedCall *call = group;
+    (void)calls, (void)rank;
+    return hash_bytes(call->id, &call->finished, sizeof call->finished);
+}
+
 static void describe(void *calls, const void *group, int rank, char *text, size_t n)
 {
     const WatchedCall *call = group;
@@ -294,7 +303,8 @@ static void describe(void *calls, const void *group, int rank, char *text, size_
     snprintf(text, n, "%s", call->call);
 }
 
-const BlameTransport watched_waits = {.waits_in = waits_in, .lacks = lacks, .describe = describe};
+const BlameTransport watched_waits = {
+    .waits_in = waits_in, .lacks = lacks, .key = key, .describe = describe};
 
 bool watched_is_excused(const BlameWaits *waits, const WatchedCall *call)
 {

@@ -17,6 +17,11 @@ typedef struct SocketHubGroup {
     int known, open;       /* number of members that are known, and that have not left */
     int64_t *meetings;     /* [size] begun by each member */
     bool *closed;          /* [size] the member has left */
+    /* Whether those that wait at meeting `asked_at` wait for the rank that prints alone, as found
+     * when time passed for the `asked_in`-th time. */
+    uint64_t asked_in;
+    int64_t asked_at;
+    bool for_printer;
 } SocketHubGroup;
 
 typedef struct {
@@ -52,6 +57,7 @@ struct SocketHub {
     struct pollfd *fd;       /* [ranks + 1] */
     SocketHubGroup **bucket; /* [buckets], a power of 2: the groups by id */
     int buckets, groups;
+    uint64_t passes;        /* how often time has passed */
     uint64_t asked;         /* number of questions */
     uint64_t late_question; /* the last one because of a deadline */
     double asked_for;       /* seconds since then; < 0: its answers are not awaited any more */

@@ -15,6 +15,7 @@
  *   at all its connections again and then sets `confirmed` to it: nothing is left to receive.
  */
 #include "model/core/check.h"
+#include "model/core/hash.h"
 #include "model/core/log.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/socket/hub.h"
@@ -69,7 +70,17 @@ static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int ran
     /* All have come. Then the answer of member 0 is missing. */
     bool proven = own->meets && wait->n > 0;
     if (wait->n == 0 && own->meets) add_lack(wait, members->rank[0]);
+    wait->alike = proven;
     return proven;
+}
+
+/* All ranks that wait at a meeting lack the same ranks. */
+static uint64_t key(void *of, const void *group, int rank)
+{
+    const SocketHub *hub = of;
+    const SocketWait *own = &hub->rank[rank].wait;
+    (void)group;
+    return own->meets ? hash_bytes(own->group, &own->meeting, sizeof own->meeting) : 0;
 }
 
 static const void *waits_in(void *of, int rank)
@@ -122,7 +133,7 @@ static void copy_calls(SocketHub *hub, bool answered)
 static BlameWaits waits_of(SocketHub *hub)
 {
     static const BlameTransport transport = {
-        .waits_in = waits_in, .lacks = lacks, .describe = describe};
+        .waits_in = waits_in, .lacks = lacks, .key = key, .describe = describe};
     return (BlameWaits){
         .room = hub->room, .hosts = {&transport, hub}, .devices = {&watched_waits, &hub->watched}};
 }
@@ -164,6 +175,11 @@ static void judge_lost(SocketHub *hub, int rank)
     deadline_end_lost(&wait);
 }
 
+static bool is_late(const SocketHubRank *r)
+{
+    return r->wait.waits && r->patience <= 0 && !r->left;
+}
+
 /* Returns whether the rank is in a call of a watched group, whose own deadline names the cause. */
 static bool is_watched(const SocketHubRank *r)
 {
@@ -186,6 +202,17 @@ static bool is_held(SocketHub *hub, const BlameWait *wait)
     return false;
 }
 
+/* The time begins again for all ranks that wait at the same meeting as this one. */
+static void begin_again(SocketHub *hub, int rank)
+{
+    const SocketWait *of = &hub->rank[rank].wait;
+    for (int i = 0; i < hub->ranks; i++) {
+        SocketHubRank *r = &hub->rank[i];
+        bool same = r->wait.meets && r->wait.group == of->group && r->wait.meeting == of->meeting;
+        if (same && is_late(r)) r->patience = r->limit;
+    }
+}
+
 /* Ends the program if the rank's wait is still not over and no watched call is its cause. */
 static void judge_late(SocketHub *hub, int rank)
 {
@@ -197,7 +224,11 @@ static void judge_late(SocketHub *hub, int rank)
     bool late =
         r->wait.waits && r->wait.wait == r->timed && group && lacks(hub, group, rank, &wait);
     r->patience = r->limit;
-    if (!late || is_held(hub, &wait)) return;
+    if (!late) return;
+    if (is_held(hub, &wait)) {
+        if (wait.alike) begin_again(hub, rank);
+        return;
+    }
     blame_find(&waits, &wait, &blame);
     int cause = blame.kind == BLAME_RANK ? blame.rank : wait.who[0];
     if (hub->links->joined && hub->rank[cause].silent >= r->limit)
@@ -206,20 +237,26 @@ static void judge_late(SocketHub *hub, int rank)
     deadline_end_waiting(&wait, r->limit, &blame);
 }
 
-static bool is_late(const SocketHubRank *r)
-{
-    return r->wait.waits && r->patience <= 0 && !r->left;
-}
-
 /* Returns whether the rank waits for nobody but the rank that prints, directly or through others.
  */
 static bool waits_for_printer(SocketHub *hub, int rank)
 {
-    const SocketHubGroup *group = socket_hub_group(hub, hub->rank[rank].wait.group);
+    const SocketWait *own = &hub->rank[rank].wait;
+    SocketHubGroup *group = socket_hub_group(hub, own->group);
     BlameWaits waits = waits_of(hub);
     BlameWait wait = {.who = blame_room_who(hub->room)};
-    if (group) find_lack(hub, group, rank, &wait);
-    return wait.n > 0 && blame_only(&waits, &wait, DEADLINE_PRINTS);
+    if (group == NULL) return false;
+    /* The answer is the same for all that wait at a meeting. */
+    bool known = own->meets && group->asked_in == hub->passes && group->asked_at == own->meeting;
+    if (known) return group->for_printer;
+    find_lack(hub, group, rank, &wait);
+    bool only = wait.n > 0 && blame_only(&waits, &wait, DEADLINE_PRINTS);
+    if (wait.alike) {
+        group->asked_in = hub->passes;
+        group->asked_at = own->meeting;
+        group->for_printer = only;
+    }
+    return only;
 }
 
 /* Lets time pass for all waits. Returns whether any has exceeded the timeout. While the console of
@@ -228,6 +265,7 @@ static bool waits_for_printer(SocketHub *hub, int rank)
 static bool pass_time(SocketHub *hub, double passed)
 {
     bool late = false, blocked = log_blocked();
+    hub->passes++;
     if (blocked) copy_calls(hub, false);
     for (int i = 0; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];

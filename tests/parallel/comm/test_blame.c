@@ -56,7 +56,8 @@ static void ring_describe(void *of, const void *group, int rank, char *text, siz
     snprintf(text, n, "the call of %d", rank);
 }
 
-static const BlameTransport ring_transport = {ring_waits_in, ring_lacks, ring_describe};
+static const BlameTransport ring_transport = {
+    .waits_in = ring_waits_in, .lacks = ring_lacks, .describe = ring_describe};
 
 static void a_search_goes_through_all_ranks(void **state)
 {
@@ -86,6 +87,70 @@ static void a_search_goes_through_all_ranks(void **state)
         blame_room_destroy(room);
         expect_quick(begun);
     }
+}
+
+/* All odd ranks wait at a meeting of all ranks for the even ones. Each even rank is in one of four
+ * groups, where it waits for the lowest rank of the group, which waits for nobody. */
+enum { PARTS = 8 };
+typedef struct {
+    bool keyed; /* the transport knows who waits in the same call */
+    int looks;  /* how often all members of a group have been looked at */
+} Crowd;
+static const int crowd_group[2 * PARTS];
+
+static const void *crowd_waits_in(void *of, int rank)
+{
+    (void)of;
+    if (rank % 2 == 1) return &crowd_group[1];
+    return rank < PARTS ? NULL : &crowd_group[rank % PARTS];
+}
+
+static bool crowd_lacks(void *of, const void *group, int rank, BlameWait *wait)
+{
+    Crowd *crowd = of;
+    int part = (int)((const int *)group - crowd_group);
+    wait->lack = BLAME_HOSTS;
+    wait->n = 0;
+    wait->alike = crowd->keyed;
+    crowd->looks++;
+    for (int i = 0; i < RANKS; i++)
+        if (part == 1 ? i % 2 == 0 : i == part) wait->who[wait->n++] = i;
+    return rank >= 0;
+}
+
+static uint64_t crowd_key(void *of, const void *group, int rank)
+{
+    (void)rank;
+    return ((const Crowd *)of)->keyed ? 1 + (uint64_t)((const int *)group - crowd_group) : 0;
+}
+
+static const BlameTransport crowd_transport = {
+    .waits_in = crowd_waits_in, .lacks = crowd_lacks, .key = crowd_key, .describe = ring_describe};
+
+/* Half of the ranks wait for the other half. Each call is looked at once, not once for each rank
+ * that waits in it. */
+static void ranks_that_wait_in_one_call_are_looked_at_once(void **state)
+{
+    (void)state;
+    BlameRoom *room = blame_room_create(RANKS);
+    Crowd crowd = {.keyed = true};
+    const BlameWaits waits = {.room = room, .hosts = {&crowd_transport, &crowd}};
+    BlameWait wait = {.rank = 1, .who = blame_room_who(room)};
+    const int *reached;
+    Blame blame;
+    clock_t begun = clock();
+    crowd_lacks(&crowd, &crowd_group[1], 1, &wait);
+    for (int search = 0; search < 3; search++) {
+        crowd.looks = 0;
+        assert_int_equal(blame_reach(&waits, &wait, &reached), RANKS / 2);
+        assert_int_equal(crowd.looks, PARTS / 2);
+    }
+    blame_find(&waits, &wait, &blame);
+    assert_int_equal(blame.kind, BLAME_THEMSELVES); /* rank 0, which is in the list */
+    assert_int_equal(blame.rank, 0);
+    assert_false(blame_only(&waits, &wait, 0));
+    expect_quick(begun);
+    blame_room_destroy(room);
 }
 
 /* ---- watched groups of a grid ---------------------------------------------------------------- */
@@ -244,6 +309,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_search_goes_through_all_ranks),
+        cmocka_unit_test(ranks_that_wait_in_one_call_are_looked_at_once),
         cmocka_unit_test(watched_groups_of_a_large_grid_are_searched_quickly),
         cmocka_unit_test(any_ranks_are_runs_in_their_order),
         cmocka_unit_test(long_lists_of_ranks_are_short),

@@ -324,6 +324,26 @@ static void test_time_does_not_count_while_rank_0s_console_is_blocked(void **sta
     rank_end_check(&end, child, said);
 }
 
+/* Three hosts wait at the same meeting for rank 0, which prints, for longer than their timeout. */
+static void hosts_wait_for_rank_0_which_prints(Comm *world, void *context)
+{
+    (void)context;
+    for (int i = 0; world->rank == 0 && i < PRINTED / 64; i++)
+        printf("%063d\n", i);
+    fflush(stdout);
+    comm_barrier(world);
+}
+
+static void test_hosts_wait_as_long_as_rank_0s_console_is_blocked(void **state)
+{
+    const RankEnd end = {"console, hosts", hosts_wait_for_rank_0_which_prints, 4, 0, {"\n0"}};
+    int said;
+    (void)state;
+    pid_t child = rank_end_start(&end, SHORT, NULL, &said);
+    usleep((useconds_t)(1.2e6 * UNREAD));
+    rank_end_check(&end, child, said);
+}
+
 /* ---- one process ----------------------------------------------------------------------------- */
 
 /* Without looks it is not known whether the call has ended. */
@@ -359,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for),
         cmocka_unit_test(test_progress_and_calls_without_a_limit_do_not_end_the_program),
         cmocka_unit_test(test_time_does_not_count_while_rank_0s_console_is_blocked),
+        cmocka_unit_test(test_hosts_wait_as_long_as_rank_0s_console_is_blocked),
         cmocka_unit_test(test_a_transport_that_is_stuck_itself_has_30_seconds_more),
     };
     setenv("TEST_RANKS", "processes", 1);
