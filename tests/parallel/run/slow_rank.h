@@ -6,4 +6,7 @@
  * it in a child process only. Defined in test_clocks.c. */
 extern int slow_rank;
 
+/* From now on the clock of the calling thread, a rank, is so many seconds ahead. */
+void seconds_pass(double seconds);
+
 #endif

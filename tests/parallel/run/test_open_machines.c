@@ -6,6 +6,7 @@
 #include "model/core/clock.h"
 #include "parallel/run/run.h"
 #include "parallel/run/waiting.h"
+#include "tests/parallel/run/slow_rank.h"
 #include "tests/support/files/child.h"
 #include "tests/support/grid/made_up_machines.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -112,6 +113,7 @@ typedef struct {
     const Opening *opening;
     double timeout;
     double delay; /* of the message about waiting */
+    int slow;     /* the rank that waits for no file, as its clock is fast; -1: none */
 } Child;
 
 static void open_in_child(void *context)
@@ -119,6 +121,7 @@ static void open_in_child(void *context)
     const Child *child = context;
     const Opening *o = child->opening;
     waiting_set_delay(child->delay);
+    slow_rank = child->slow;
     made_up_machines(o->map);
     thread_ranks((int)strlen(o->map), child->timeout, open_rank, (void *)(uintptr_t)o);
     exit(EXIT_OK);
@@ -129,7 +132,9 @@ static char *open_and_end(const Opening *o, double timeout, double delay, int co
 {
     static char text[1 << 14];
     remove_cache();
-    int ended = child_run(open_in_child, &(Child){o, timeout, delay}, text, sizeof text);
+    int ended =
+        child_run(open_in_child, &(Child){o, timeout, delay, code == EXIT_CANNOT_CREATE ? 1 : -1},
+                  text, sizeof text);
     if (ended != code) fail_msg("%d, not %d: %s", ended, code, text);
     return text;
 }

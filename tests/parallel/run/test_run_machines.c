@@ -1,5 +1,6 @@
 /* test_run_machines.c -- tests of whole runs whose ranks believe to be on several machines: what
  * the start prints, and what each machine does by itself. */
+#include "tests/parallel/run/slow_rank.h"
 #include "tests/support/grid/made_up_machines.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -131,7 +131,7 @@ static void test_ranks_of_a_launcher_agree_less_often_when_steps_are_short(void 
 
 static void be_slow(Run *run)
 {
-    if (run->lead) usleep(1500000);
+    if (run->lead) seconds_pass(1.5);
 }
 
 /* With steps of 1.5 seconds the ranks agree after steps 1, 4 and 7. */
