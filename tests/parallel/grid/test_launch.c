@@ -2,8 +2,10 @@
  * when one of them fails. */
 #include "model/core/check.h"
 #include "model/core/log.h"
+#include "parallel/comm/local/local.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
+#include "tests/support/files/child.h"
 #include "tests/support/grid/launched_ranks.h"
 
 #include <setjmp.h>
@@ -65,6 +67,37 @@ static void test_every_rank_runs_once_with_its_coordinates(void **state)
         assert_int_equal(log_rank(), 0);
         assert_string_equal(log_place(), "");
     }
+}
+
+static void launch_one_too_many(void *context)
+{
+    LaunchOptions options = {.processes = *(bool *)context};
+    launch_ranks(LAUNCH_MAX_RANKS + 1, &options, look, NULL);
+}
+
+static void make_a_world_of_too_many_threads(void *context)
+{
+    (void)context;
+    local_world_create(LOCAL_MAX_RANKS + 1, 0);
+}
+
+/* The limit of ranks that one command starts, which are threads or processes of this machine. A
+ * world may be larger, but a caller that asks for one here has made a mistake. */
+static void test_no_more_than_64_ranks_are_started(void **state)
+{
+    (void)state;
+    char text[1024];
+    bool processes[] = {false, true};
+    assert_int_equal(LAUNCH_MAX_RANKS, 64);
+    assert_int_equal(LOCAL_MAX_RANKS, 64);
+    for (int i = 0; i < 2; i++) {
+        int code = child_run(launch_one_too_many, &processes[i], text, sizeof text);
+        assert_int_equal(code, EXIT_BUG);
+        assert_non_null(strstr(text, "65 ranks"));
+    }
+    assert_int_equal(child_run(make_a_world_of_too_many_threads, NULL, text, sizeof text),
+                     EXIT_BUG);
+    assert_non_null(strstr(text, "65 ranks"));
 }
 
 static void test_a_ranks_place_names_only_axes_with_several_ranks(void **state)
@@ -176,6 +209,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_rank_runs_once_with_its_coordinates),
+        cmocka_unit_test(test_no_more_than_64_ranks_are_started),
         cmocka_unit_test(test_a_ranks_place_names_only_axes_with_several_ranks),
         cmocka_unit_test(test_a_rank_that_fails_ends_all_ranks),
         cmocka_unit_test(test_ranks_that_differ_are_refused),
