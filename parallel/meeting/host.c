@@ -43,12 +43,26 @@ static void watch(Host *h, int fd, int index, uint32_t events, int how)
 static bool choose_addresses(Host *h, Verdict *v)
 {
     const MeetingOptions *o = h->o;
+    AddressList *list = &h->at.at, own;
     char *err = v->sentence;
     size_t n = sizeof v->sentence;
-    if (o->interface) return network_own(&h->at.at, o->interface, &v->code, err, n);
-    if (!o->folder) return network_master(&h->at.at, o->master, &v->code, err, n);
-    if (o->local_size == o->size) return network_loopback(&h->at.at, &v->code, err, n);
-    return network_own(&h->at.at, NULL, &v->code, err, n);
+    bool here = o->folder && !o->interface && o->local_size == o->size;
+    if (!(here ? network_loopback(&own, &v->code, err, n)
+               : network_own(&own, o->interface, &v->code, err, n)))
+        return false;
+    if (o->folder) {
+        *list = own;
+        if (here) list->count = 1;
+        return true;
+    }
+    if (!network_master(list, o->master, &v->code, err, n)) return false;
+    if (!o->interface) return true;
+    network_common(list, &own);
+    if (list->count > 0) return true;
+    return verdict_set(v, EXIT_CONFIG,
+                       "parallel.interface: %s does not have the address of rank 0, %s, by which "
+                       "the other ranks look for it",
+                       o->interface, o->master);
 }
 
 /* Listens at address i, at the port that the others can find. Returns whether it does. */

@@ -131,6 +131,16 @@ bool network_master(AddressList *list, const char *master, ExitCode *code, char 
     return true;
 }
 
+void network_common(AddressList *list, const AddressList *other)
+{
+    AddressList all = *list;
+    list->count = 0;
+    for (int i = 0; i < all.count; i++)
+        for (int k = 0; k < other->count; k++)
+            if (memcmp(&all.address[i], &other->address[k], sizeof all.address[i]) == 0)
+                add(list, &all.address[i]);
+}
+
 /* ---- sockets --------------------------------------------------------------------------------- */
 
 static int fail_closing(int fd)

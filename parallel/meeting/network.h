@@ -24,6 +24,9 @@ bool network_loopback(AddressList *list, ExitCode *code, char *err, size_t n);
  * take its place. */
 bool network_master(AddressList *list, const char *master, ExitCode *code, char *err, size_t n);
 
+/* Removes the addresses that are not in `other`, too. */
+void network_common(AddressList *list, const AddressList *other);
+
 /* Opens a socket that accepts connections at this address; port 0: any free one, which it writes
  * to `address`. Returns -1 with errno. */
 int network_listen(Address *address);

@@ -91,6 +91,7 @@ static void be_rank(const MeetingRun *run, int i, MeetingResult *result)
         const char *wrong = check_members(&m);
         if (!*wrong) wrong = check_control(&m);
         if (!*wrong) wrong = check_listener(&m);
+        if (!*wrong && run->check) wrong = run->check(run->context, &m);
         snprintf(result->wrong, sizeof result->wrong, "%s", wrong);
         result->m = m;
         result->last = m.member[m.size - 1];

@@ -23,6 +23,9 @@ typedef struct {
      * .local_rank = -1, .timeout = 20} before. May wait, or end the process. */
     void (*set)(void *context, int i, MeetingOptions *o);
     void *context;
+    /* Called in each process after a meeting that was held; may be NULL. Returns "" or what is
+     * wrong. */
+    const char *(*check)(void *context, const Meeting *m);
     const char *output; /* a file for what the processes print, or NULL */
     /* Called in this process while the ranks meet; may be NULL. */
     void (*meanwhile)(void *context, const pid_t *pid);
