@@ -1,13 +1,12 @@
 /* open_data.c -- opens a run's data, and adds to the config what is known only then. */
 #include "parallel/run/open.h"
 
-#include "data/identity.h"
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/machines.h"
+#include "parallel/run/data_in_turn.h"
 #include "parallel/run/shared_folder.h"
-#include "parallel/run/waiting.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,62 +75,6 @@ static const Config *continued_by_rank_0(const Run *run, const RunRequest *reque
     return stored;
 }
 
-/* Opens the data on one rank of each file system after the other, so that a text is prepared once:
- * first on rank 0, then on the first rank of each other machine, which finds the prepared text if
- * it sees the same file system, then on all. Meanwhile the others wait without a deadline. Returns
- * false on all ranks if a rank has failed, and sets err and *code to what it says. */
-static bool open_in_turn(Run *run, char *err, size_t n, ExitCode *code)
-{
-    enum { TURNS = 3 };
-    static const char *const what[TURNS] = {"rank 0 to prepare the text",
-                                            "the other machines to prepare the text",
-                                            "the other ranks to open the data"};
-    Machines machines = machines_of(run->world);
-    int rank = run->world->rank, turn = rank == 0 ? 0 : machines.local_rank == 0 ? 1 : 2;
-    bool good = true, all = true;
-    Comm patient = comm_split(run->world, "data", 0, rank);
-    comm_wait_without_limit(&patient);
-    for (int t = 0; t < TURNS && all; t++) {
-        char why[2048] = "", place[300];
-        if (t == turn) good = data_open(run->config, &run->data, why, sizeof why, code);
-        if (!good && rank > 0)
-            error_set(err, n, "rank %d%s: %s", rank,
-                      machines_place(run->world, rank, place, sizeof place), why);
-        else
-            error_set(err, n, "%s", why);
-        /* Rank 0 shows the progress of its own work. */
-        Waiting *waiting = t == 0 && turn == 1 ? waiting_begin(what[t]) : NULL;
-        Progress progress = progress_begin();
-        if (t > turn) progress_print(&progress, "waiting for %s", what[t]);
-        all = control_agree(&patient, good, err, n);
-        progress_end(&progress);
-        waiting_end(waiting);
-    }
-    comm_close(&patient);
-    /* The code of the lowest rank that has failed. */
-    int64_t first = control_max(run->world, good ? 0 : ((run->world->size - rank) << 8) + *code);
-    if (!all) *code = (ExitCode)(first & 0xff);
-    return all;
-}
-
-/* Ends the program (EXIT_CONFIG) if a rank has other data than rank 0. */
-static void require_same_data(Run *run)
-{
-    char err[2048] = "", place[300];
-    char *first = control_share_text(run->world, run->data.identity);
-    char *other =
-        first && run->data.identity ? data_identity_difference(first, run->data.identity) : NULL;
-    int rank = run->world->rank;
-    if (other)
-        error_set(err, sizeof err,
-                  "rank %d%s has other data than rank 0: %s; give all machines the same files",
-                  rank, machines_place(run->world, rank, place, sizeof place), other);
-    if (!control_agree(run->world, other == NULL, err, sizeof err))
-        control_fail(run->world, EXIT_CONFIG, "%s", err);
-    free(other);
-    free(first);
-}
-
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* Adds to the config what depends on the device; a run that goes on keeps what it has. This is done
@@ -157,8 +100,9 @@ static void open_data(Run *run)
     ExitCode code = EXIT_MISSING;
     bool met = have_met(run);
     if (met && !run->arguments.dry_run) shared_folder_require(run->world, run->arguments.out);
-    bool good = met ? open_in_turn(run, err, sizeof err, &code)
-                    : data_open(run->config, &run->data, err, sizeof err, &code);
+    bool good =
+        met ? data_in_turn(run->world, data_open, run->config, &run->data, err, sizeof err, &code)
+            : data_open(run->config, &run->data, err, sizeof err, &code);
     if (!good) {
         /* Memory and speed do not depend on the data. So a dry run continues without them, and ends
          * with the exit code for the missing data. */
@@ -170,7 +114,7 @@ static void open_data(Run *run)
         data_close(&run->data);
         data_open_random(&run->data, config_likely_vocab(run->config));
     }
-    if (met) require_same_data(run);
+    if (met) data_require_same(run->world, &run->data);
 }
 
 void run_open_data(Run *run)

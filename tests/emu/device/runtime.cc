@@ -241,13 +241,15 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     return cudaSuccess;
 }
 
-/* With EMU_BUS=same all devices report the same bus id. */
+/* With EMU_BUS=same all devices report the same bus id. With EMU_BUS=N the first one is at N + 1: as
+ * if the process saw only some of the machine's devices. */
 cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int device)
 {
     EMU_CALL();
     const char *word = getenv("EMU_BUS");
     if (!is_device(device)) return emu_error(cudaErrorInvalidDevice);
-    snprintf(id, (size_t)n, "0000:%02X:00.0", word && strcmp(word, "same") == 0 ? 1 : device + 1);
+    bool same = word && strcmp(word, "same") == 0;
+    snprintf(id, (size_t)n, "0000:%02X:00.0", same ? 1 : (word ? atoi(word) : 0) + device + 1);
     return cudaSuccess;
 }
 
