@@ -69,8 +69,10 @@ static void lose_rank_0(SocketService *service)
 {
     const SocketLinks *links = service->links;
     if (atomic_load(&service->granted) || service->farewell) return;
-    if (links->joined && atomic_exchange(&service->granted, atomic_load(&service->claiming)))
+    if (links->joined && atomic_load(&service->claiming)) {
+        atomic_store(&service->granted, true); /* there is nobody who could grant it */
         return;
+    }
     if (!links->joined || !socket_links_speaks(links, service->rank)) ends_now(EXIT_PEER_LOST);
     guard_end_within(SECONDS_TO_PRINT, EXIT_PEER_LOST);
     log_set_rank(0, links->place[0]);

@@ -11,11 +11,13 @@ typedef struct {
     int ranks;
     double timeout; /* seconds */
     int code;
-    const char *said[2]; /* stderr must contain these; if there are none, it must be empty */
+    /* stderr must contain these; if there are none, it must be empty. If both begin with "error[",
+     * they are two messages. */
+    const char *said[2];
 } ProcessEnd;
 
-/* Runs the body on these ranks in a child process. The test fails unless they end so, with one
- * message, and within two seconds and `more` after the timeout. */
+/* Runs the body on these ranks in a child process. The test fails unless they end so, with so many
+ * messages, and within two seconds and `more` after the timeout. */
 void process_expect_end(const ProcessEnd *end, double more);
 
 #endif

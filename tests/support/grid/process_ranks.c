@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -22,10 +23,12 @@
 /* A rank that hangs is killed after so many seconds; all ranks are, so many after the first has
  * failed. */
 enum { LONGEST = 60, AFTER_FAILURE = 5 };
+static const double BEFORE_KILLING = 0.6;
 
 typedef struct {
     atomic_int reported;
-    atomic_bool go; /* all processes are known */
+    atomic_bool go;  /* all processes are known */
+    atomic_bool cut; /* nothing passes the relay any more */
     char wrong[512];
     pid_t pid[]; /* [ranks] */
 } Shared;
@@ -33,8 +36,8 @@ typedef struct {
 static struct {
     bool chosen;
     ProcessLinks links;
-    int machines;
-} choice = {.machines = 2};
+    int machines, cuttable;
+} choice = {.machines = 2, .cuttable = -1};
 
 static Shared *shared; /* in a rank's process: what it shares with the test */
 
@@ -86,6 +89,16 @@ void process_machines_choose(int machines)
     choice.machines = machines;
 }
 
+void process_cuttable_choose(int rank)
+{
+    choice.cuttable = rank;
+}
+
+void process_cut(void)
+{
+    atomic_store(&shared->cut, true);
+}
+
 /* What the test makes before it forks, and each rank takes its part of. */
 typedef struct {
     int ranks;
@@ -93,6 +106,8 @@ typedef struct {
     SocketMember *member;
     int *listener, *control[2]; /* control[0][rank]: rank 0's end; control[1][rank]: the rank's */
     unsigned char secret[SHA256_BYTES];
+    int relay[2]; /* passes on what comes from one to the other */
+    pid_t relaying;
 } Wires;
 
 /* Makes a socket that listens on the loopback interface, and writes its address. Returns -1 if
@@ -131,6 +146,16 @@ static void connect_to_rank_0(Wires *wires, int rank)
     CHECK(wires->control[0][rank] >= 0, "rank 0 cannot accept: %s", strerror(errno));
 }
 
+/* Puts a relay into the connection between rank 0 and a rank. */
+static void add_relay(Wires *wires, int rank)
+{
+    int of_rank_0 = wires->control[0][rank];
+    wires->relay[0] = wires->control[1][rank];
+    connect_to_rank_0(wires, rank); /* another connection */
+    wires->relay[1] = wires->control[0][rank];
+    wires->control[0][rank] = of_rank_0;
+}
+
 static void join_wires(Wires *wires, ProcessLinks links)
 {
     size_t ranks = (size_t)wires->ranks;
@@ -149,6 +174,7 @@ static void join_wires(Wires *wires, ProcessLinks links)
         wires->listener[i] = listen_on_loopback(links, member);
         CHECK(wires->listener[i] >= 0, "rank %d cannot listen: %s", i, strerror(errno));
         if (i > 0) connect_to_rank_0(wires, i);
+        if (i > 0 && i == choice.cuttable) add_relay(wires, i);
     }
 }
 
@@ -177,6 +203,26 @@ static void release_wires(Wires *wires, int rank)
         if (i > 0 && rank != 0) close(wires->control[0][i]);
         if (i > 0 && i != rank) close(wires->control[1][i]);
     }
+    for (int i = 0; i < 2; i++)
+        if (wires->relay[i] > 0) close(wires->relay[i]);
+}
+
+/* The process of the relay. */
+static void relay_main(Wires *wires)
+{
+    char bytes[4096];
+    struct pollfd fd[] = {{.fd = wires->relay[0], .events = POLLIN},
+                          {.fd = wires->relay[1], .events = POLLIN}};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    wires->relay[0] = wires->relay[1] = 0; /* they stay open */
+    release_wires(wires, -1);
+    while (poll(fd, 2, 10) >= 0 && !atomic_load(&shared->cut))
+        for (int i = 0; i < 2; i++) {
+            ssize_t got = fd[i].revents ? read(fd[i].fd, bytes, sizeof bytes) : 0;
+            if (fd[i].revents && got <= 0) _exit(0);
+            if (got > 0 && write(fd[!i].fd, bytes, (size_t)got) != got) _exit(0);
+        }
+    pause();
 }
 
 static void free_wires(Wires *wires)
@@ -212,9 +258,10 @@ static void rank_main(Wires *wires, int rank, double timeout, RankBody body, voi
     alarm(LONGEST);
     log_set_rank(rank, place_of(rank, place));
     ends_share(true);
+    int ranks = wires->ranks;
     Comm world = socket_world_join(take_wires(wires, rank), rank, timeout);
     while (!atomic_load(&shared->go))
-        usleep(100);
+        usleep((useconds_t)(100 + 100 * ranks)); /* so that many do not keep the cores busy */
     body(&world, context);
     comm_close(&world);
     fflush(NULL);
@@ -263,7 +310,9 @@ static int wait_for_all(const Wires *wires)
                          rank, WEXITSTATUS(status), code);
         }
         without_0 = without_0 || (code && stopped[0]);
-        if (code) kill_ranks(ranks, seconds_now() > failed + AFTER_FAILURE ? NULL : stopped);
+        /* Without a launcher, others may still be about to say that a rank is stopped. */
+        if (code && (wires->local || seconds_now() > failed + BEFORE_KILLING))
+            kill_ranks(ranks, seconds_now() > failed + AFTER_FAILURE ? NULL : stopped);
         if (rank < 0) usleep(1000);
     }
     free(stopped);
@@ -276,6 +325,7 @@ int process_ranks(int ranks, double timeout, RankBody body, void *context, char 
     Wires wires = make_wires(ranks);
     shared = shared_memory(bytes);
     fflush(NULL);
+    if (wires.relay[0] > 0 && (wires.relaying = fork()) == 0) relay_main(&wires);
     for (int i = 0; i < ranks; i++) {
         pid_t process = fork();
         CHECK(process >= 0, "rank %d is not forked", i);
@@ -285,6 +335,8 @@ int process_ranks(int ranks, double timeout, RankBody body, void *context, char 
     release_wires(&wires, -1);
     atomic_store(&shared->go, true);
     int code = wait_for_all(&wires);
+    if (wires.relaying > 0) kill(wires.relaying, SIGKILL);
+    if (wires.relaying > 0) waitpid(wires.relaying, NULL, 0);
     free_wires(&wires);
     snprintf(wrong, n, "%s", shared->wrong);
     munmap(shared, bytes);

@@ -31,6 +31,11 @@ bool process_links_exist(ProcessLinks links);
 /* Chooses on how many made-up machines joined ranks are, "host0", "host1", ...: rank r is on number
  * r % machines. The default is 2. */
 void process_machines_choose(int machines);
+/* Makes the connection between rank 0 and this joined rank one that process_cut can cut: nothing
+ * that is sent arrives any more, and neither side notices. -1: none. */
+void process_cuttable_choose(int rank);
+/* In a rank's process: cuts it. */
+void process_cut(void);
 /* In a rank's process: returns the process of a rank. */
 pid_t process_of_rank(int rank);
 /* In a rank's process: reports an error. The first one counts. Returns false in other processes. */

@@ -1,0 +1,319 @@
+/* test_socket_joined_ends.c -- ranks that have joined over TCP, without a launcher: who says that a
+ * rank is lost, silent or cut off. */
+#include "model/core/check.h"
+#include "parallel/comm/socket/hub.h"
+#include "parallel/comm/socket/world.h"
+#include "tests/support/grid/process_ends.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const double TIMEOUT = 1; /* seconds */
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+static void one_is_killed(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 1) raise(SIGKILL);
+    if (world->rank == 2) pause(); /* it is not waiting for anybody */
+    comm_barrier(world);
+}
+
+static void one_is_killed_in_a_transfer(Comm *world, void *context)
+{
+    (void)context;
+    enum { N = 1 << 20 };
+    float *all = must_calloc(N, sizeof *all);
+    if (world->rank == 1) ualarm(50000, 0);
+    for (;;)
+        comm_all_reduce(world, NULL, tensor_1d(all, F32, N), REDUCE_SUM);
+}
+
+static void one_exits(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 2) _exit(0);
+    comm_barrier(world);
+}
+
+static void rank_0_is_killed(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGKILL);
+    comm_barrier(world);
+}
+
+/* Rank 1 asks whether it may say why it fails, and rank 0 is killed before it answers. */
+static void one_fails_while_rank_0_is_killed(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGSTOP);
+    usleep(100000);
+    if (fork() == 0) {
+        usleep(100000);
+        kill(process_of_rank(0), SIGKILL);
+        _exit(0);
+    }
+    (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
+}
+
+static void one_fails(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 3) (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
+    if (world->rank != 1) pause();
+    comm_barrier(world);
+}
+
+static void all_fail(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    (fail)(EXIT_DIVERGED, "a failure of every rank");
+}
+
+/* Rank 1 has left when rank 2 fails. */
+static void one_fails_after_another_has_left(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank != 2) return;
+    usleep(300000);
+    (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
+}
+
+/* Rank 1 sends something that is no packet. */
+static void one_sends_garbage(Comm *world, void *context)
+{
+    const SocketPacketHead head = {.bytes = 1u << 30, .kind = PACKET_REPORT};
+    (void)context;
+    comm_barrier(world);
+    int fd = socket_group(world)->world->links->star[1][world->rank];
+    if (world->rank == 1 && send(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) _exit(1);
+    pause();
+}
+
+/* Rank 1 reports what another rank cannot have reported, for example a group of no ranks. */
+static void one_sends_nonsense(Comm *world, void *context)
+{
+    SocketGroupReport group = {.head = {.kind = PACKET_GROUP}, .id = 9};
+    (void)context;
+    comm_barrier(world);
+    group.head.bytes = (uint32_t)socket_group_report_bytes(&group);
+    int fd = socket_group(world)->world->links->star[1][world->rank];
+    if (world->rank == 1 && send(fd, &group, group.head.bytes, 0) != (ssize_t)group.head.bytes)
+        _exit(1);
+    pause();
+}
+
+/* Rank 1 ends in the middle of a packet. */
+static void one_sends_half_a_packet(Comm *world, void *context)
+{
+    const SocketPacketHead head = {.bytes = sizeof(SocketWord), .kind = PACKET_CLAIM};
+    (void)context;
+    comm_barrier(world);
+    int fd = socket_group(world)->world->links->star[1][world->rank];
+    if (world->rank == 1) {
+        kill(getpid(), send(fd, &head, sizeof head, 0) == (ssize_t)sizeof head ? SIGKILL : SIGABRT);
+    }
+    pause();
+}
+
+/* ---- silence --------------------------------------------------------------------------------- */
+
+static void one_is_stopped(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 2) raise(SIGSTOP);
+    comm_barrier(world);
+}
+
+/* Nobody waits for it. */
+static void one_is_stopped_while_all_compute(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 2) raise(SIGSTOP);
+    pause();
+}
+
+static void rank_0_is_stopped(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGSTOP);
+    comm_barrier(world);
+}
+
+/* The network between rank 0 and rank 1 is cut, while rank 1 waits for rank 2, which computes. */
+static void one_is_cut_off(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 0) process_cut();
+    if (world->rank == 2) pause();
+    comm_barrier(world);
+}
+
+/* All computations take longer than the timeout, and nobody is silent. */
+static void all_compute(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    usleep(3500000);
+    comm_barrier(world);
+}
+
+static void others_never_leave(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank > 0) pause();
+}
+
+static void others_leave_one_by_one(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    usleep((useconds_t)(700000 * world->rank));
+}
+
+#define LOST(rank, host)                                                                           \
+    "rank " #rank " dp " #rank ": the process of this rank on " host                               \
+    " has ended, or the network to it is broken\n"
+#define SILENT(rank, host)                                                                         \
+    "rank " #rank " dp " #rank ": the process of this rank on " host " has been silent for "
+
+/* Ranks 0, 2, ... are on host0, ranks 1, 3, ... on host1. */
+static const ProcessEnd ends[] = {
+    {"killed", one_is_killed, 4, 0, EXIT_PEER_LOST, {"error[87] " LOST(1, "host1")}},
+    {"killed in a transfer",
+     one_is_killed_in_a_transfer,
+     3,
+     0,
+     EXIT_PEER_LOST,
+     {"error[87] " LOST(1, "host1")}},
+    {"exit", one_exits, 3, 0, EXIT_PEER_LOST, {"error[87] " LOST(2, "host0")}},
+    {"rank 0 killed",
+     rank_0_is_killed,
+     5,
+     0,
+     EXIT_PEER_LOST,
+     {"error[87] the process of this rank on host0 has ended, or the network to it is broken\n",
+      "error[87] the process of this rank on host0 has ended, or the network to it is broken\n"}},
+    {"rank 0 killed, alone on its machine",
+     rank_0_is_killed,
+     2,
+     0,
+     EXIT_PEER_LOST,
+     {"error[87] the process of this rank on host0 has ended, or the network to it is broken\n"}},
+    {"rank 0 killed while another one fails",
+     one_fails_while_rank_0_is_killed,
+     2,
+     0,
+     EXIT_PEER_LOST, /* of rank 0 */
+     {"error[74] rank 1 dp 1: the disk is full\n"}},
+    {"one fails",
+     one_fails,
+     4,
+     0,
+     EXIT_INPUT_OUTPUT,
+     {"error[74] rank 3 dp 3: the disk is full\n"}},
+    {"all fail", all_fail, 8, 0, EXIT_DIVERGED, {"a failure of every rank\n"}},
+    {"a failure after an end",
+     one_fails_after_another_has_left,
+     3,
+     0,
+     EXIT_INPUT_OUTPUT,
+     {"error[74] rank 2 dp 2: the disk is full\n"}},
+    {"garbage", one_sends_garbage, 3, 0, EXIT_PEER_LOST, {"error[87] " LOST(1, "host1")}},
+    {"nonsense", one_sends_nonsense, 3, 0, EXIT_PEER_LOST, {"error[87] " LOST(1, "host1")}},
+    {"half a packet",
+     one_sends_half_a_packet,
+     3,
+     0,
+     EXIT_PEER_LOST,
+     {"error[87] " LOST(1, "host1")}},
+    {"stopped", one_is_stopped, 4, TIMEOUT, EXIT_HANG, {"error[86] " SILENT(2, "host0")}},
+    {"stopped while all compute",
+     one_is_stopped_while_all_compute,
+     4,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] " SILENT(2, "host0")}},
+    {"rank 0 stopped",
+     rank_0_is_stopped,
+     5,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] rank 1 dp 1: group world, call 2, barrier: rank 1 has waited 1 s "
+      "(parallel.timeout) for rank 0, which has not arrived\n",
+      "error[86] rank 2 dp 2: group world, call 2, barrier: rank 2 has waited 1 s "}},
+    {"cut off",
+     one_is_cut_off,
+     3,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] " SILENT(1, "host1"),
+      "error[86] rank 1 dp 1: group world, call 2, barrier: rank 1 has waited 1 s "
+      "(parallel.timeout) for rank 0, which has not arrived\n"}},
+    {"a long computation", all_compute, 3, TIMEOUT, EXIT_OK, {NULL}},
+    {"others never leave",
+     others_never_leave,
+     4,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] end of the program: rank 0 has waited 1 s (parallel.timeout) for ranks 1-3, "
+      "which have not arrived\n"}},
+    {"others leave one by one", others_leave_one_by_one, 3, TIMEOUT, EXIT_OK, {NULL}},
+};
+
+static void expect_ends(ProcessLinks links, int every)
+{
+    if (getenv("TEST_SAMPLE")) every *= 3;
+    process_links_choose(links);
+    for (int i = 0; i < (int)(sizeof ends / sizeof *ends); i += every) {
+        process_cuttable_choose(ends[i].body == one_is_cut_off ? 1 : -1);
+        process_expect_end(&ends[i], ends[i].code == 0 ? 3 : 0.5);
+    }
+}
+
+static void test_without_a_launcher_ranks_say_how_others_have_ended(void **state)
+{
+    (void)state;
+    socket_hub_set_last_wait(TIMEOUT);
+    expect_ends(LINKS_IPV4, 1);
+}
+
+static void test_the_same_over_ipv6(void **state)
+{
+    (void)state;
+    if (!process_links_exist(LINKS_IPV6)) {
+        print_message("skipped: there is no IPv6 loopback interface\n");
+        skip();
+    }
+    socket_hub_set_last_wait(TIMEOUT);
+    expect_ends(LINKS_IPV6, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_without_a_launcher_ranks_say_how_others_have_ended),
+        cmocka_unit_test(test_the_same_over_ipv6),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
