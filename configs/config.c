@@ -7,6 +7,7 @@
 
 #include "configs/reader/load.h"
 #include "model/core/files.h"
+#include "model/core/log.h"
 #include "model/core/terminal.h"
 #include "model/core/utf8.h"
 
@@ -228,9 +229,23 @@ void config_report_count_idle(const ConfigReport *report, FILE *to)
                 n == 1 ? "it" : "them");
 }
 
+/* Prints the errors of a rank that is not rank 0, as one message. */
+static void print_in_short(const ConfigReport *report)
+{
+    int more = report->n_errors - 1;
+    char end[64] = "";
+    if (report->n_errors == 0) return;
+    if (more > 0) snprintf(end, sizeof end, " (and %d more mistake%s)", more, more == 1 ? "" : "s");
+    error_print(config_report_code(report), "%s%s", report->error[0], end);
+}
+
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to)
 {
     int shown = 0;
+    if (log_rank() > 0) {
+        print_in_short(report);
+        return;
+    }
     bool alone = report->n_errors > 0 && !verbose; /* errors are printed without notices */
     for (int i = 0; !alone && i < report->n_notices; i++) {
         if ((report->routine[i] || report->idle[i]) && !verbose) continue;

@@ -21,6 +21,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#define CONFIG_RENDEZVOUS "out/.rendezvous" /* the default of parallel.rendezvous */
+
 /* The most ranks and steps that a run can have, and the most ranks that `--ranks N` starts by
  * itself, without a launcher. Error messages never suggest more. */
 enum { CONFIG_MAX_RANKS = 65536, CONFIG_MAX_STEPS = 1000000000, CONFIG_OWN_RANKS = 64 };
@@ -101,12 +103,8 @@ struct Config {
          * If empty, pipeline.partition decides where the layers are cut. */
         IntegerList pipeline_split;
         double timeout; /* seconds a rank waits for another before it ends the run (exit code 86) */
-        int64_t
-            stop_interval; /* steps between agreements on whether to stop; 0: chosen by rank 0 */
-        /* Of ranks that a launcher has started: the folder in which they leave their addresses, the
-         * network interface, and the file with the secret where they share no folder. The last two
-         * are NULL if they are not given. */
-        char *rendezvous, *interface, *secret_file;
+        int64_t stop_interval; /* steps between agreements to stop; 0: chosen by rank 0 */
+        char *rendezvous, *interface, *secret_file; /* of a launcher's ranks; NULL: not given */
         struct {
             /* the most thread blocks that a call of the group takes on a GPU; 0: NCCL decides */
             int64_t pp_max_ctas, dp_max_ctas, tp_max_ctas, kv_max_ctas, tie_max_ctas;
@@ -288,7 +286,8 @@ void config_report_free(ConfigReport *report);
 ExitCode config_report_code(const ConfigReport *report);
 /* Prints the errors to `to`, one per line. With `verbose`, all notices are printed before them.
  * Otherwise notices are printed only if there are no errors; keys without effect and routine
- * notices are only counted, in a line each. */
+ * notices are only counted, in a line each. On a rank that is not rank 0, which prints all this,
+ * one line is printed to stderr instead if there are errors: the first of them. */
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
 /* Prints how many keys have no effect; nothing if there is none. */
 void config_report_count_idle(const ConfigReport *report, FILE *to);

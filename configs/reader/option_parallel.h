@@ -41,11 +41,10 @@
             "with code 86; must be longer than the slowest save",                                  \
             .flags = OPTION_ABOVE),                                                                \
         INT(parallel.stop_interval, "0", 0, 1e9, NONE, NOTHING,                                    \
-            "steps between two agreements of all ranks on whether to stop; 0: every step, under "  \
-            "a "                                                                                   \
-            "launcher about every 5 seconds",                                                      \
+            "steps between two agreements of all ranks on whether to stop; 0: every step, "        \
+            "under a launcher about every 5 seconds",                                              \
             .flags = OPTION_AUTO),                                                                 \
-        TEXT(parallel.rendezvous, "\"out/.rendezvous\"", NONE, NOTHING,                            \
+        TEXT(parallel.rendezvous, "\"" CONFIG_RENDEZVOUS "\"", NONE, NOTHING,                      \
              "folder in which ranks that a launcher has started find each other, on a file "       \
              "system that all machines share"),                                                    \
         TEXT(parallel.interface, 0, NONE, NOTHING,                                                 \

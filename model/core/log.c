@@ -15,6 +15,7 @@ static _Thread_local int thread_rank;
 static _Thread_local char thread_place[64];
 static _Thread_local FILE *thread_file;
 static _Atomic(FILE *) process_file;
+static atomic_bool silent;
 
 void log_set_level(LogLevel level)
 {
@@ -30,6 +31,11 @@ void log_set_rank(int rank, const char *place)
 {
     thread_rank = rank;
     snprintf(thread_place, sizeof thread_place, "%s", place ? place : "");
+}
+
+void log_set_silent(bool is_silent)
+{
+    atomic_store(&silent, is_silent);
 }
 
 int log_rank(void)
@@ -183,6 +189,7 @@ static void print_past(FILE *to, const char *text)
 
 static void print_error(FILE *to, const char *text, size_t marked, bool console)
 {
+    if (console && atomic_load(&silent)) return;
     if (!log_lock_soon(to)) {
         print_past(to, text);
         return;

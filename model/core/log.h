@@ -1,6 +1,6 @@
 /* log.h -- log messages with the rank that prints them. Rank 0 prints everything; the other ranks
  * print only errors, with their place in the grid, so that the same message is not printed by every
- * rank.
+ * rank. A process may be told to leave those to another one (log_set_silent).
  *
  * The log level, the hook that clears the live line and the thread's rank are globals. The rank and
  * its log file are thread-local, because ranks may be threads. */
@@ -19,6 +19,9 @@ LogLevel log_level(void);
  * no prefix if `place` is NULL or "". */
 void log_set_rank(int rank, const char *place);
 int log_rank(void);
+/* Silent: this process prints no error message on the console, because another one of the same
+ * machine prints it. Its messages go to its log file only. */
+void log_set_silent(bool silent);
 const char *log_place(void);
 /* Sets a file to which this thread also writes its messages of every level; NULL: none. */
 void log_set_file(FILE *to);
