@@ -4,6 +4,7 @@
  * folder. Then it trains, evaluates, samples and saves until the configured number of steps is
  * reached or it is asked to stop. parallel/run and parallel/trainer implement these phases. */
 #include "parallel/commands/commands.h"
+#include "parallel/grid/launch.h"
 #include "parallel/run/run.h"
 #include "parallel/run/signals.h"
 
@@ -48,11 +49,12 @@ static int train(int argc, char **argv)
     RunArguments arguments;
     Run run;
     int code;
+    launch_take_place();
     if (!run_arguments(&arguments, argc, argv, &code)) return output_checked(code);
     check_command(arguments.config);
     run_configure(&run, &arguments);
     run_open_data(&run);
-    return run_on_ranks(&run, train_rank);
+    return launch_leave(run_on_ranks(&run, train_rank));
 }
 
 static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,   &cmd_generate, &cmd_eval,
@@ -143,7 +145,7 @@ int main(int argc, char **argv)
     if (args_is_help(argv[1]) || strcmp(argv[1], "help") == 0)
         return output_checked(help(argc > 2 ? argv[2] : NULL));
     const ArgCommand *command = args_find(commands, N_COMMANDS, argv[1]);
-    if (command) return output_checked(args_run(command, argc - 1, argv + 1));
+    if (command) return launch_leave(output_checked(args_run(command, argc - 1, argv + 1)));
     check_command(argv[1]);
     return train(argc, argv);
 }

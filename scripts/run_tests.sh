@@ -14,7 +14,7 @@ set -u
 [ $# -gt 0 ] || { echo "run_tests.sh: no test is named"; exit 64; }
 
 # Tests start runs by themselves, also within a job: the program must not take its launcher's variables for the run's.
-unset "${!SLURM_@}" "${!OMPI_@}" "${!PMI_@}" "${!PMIX_@}" RANK WORLD_SIZE MASTER_ADDR
+unset "${!SLURM_@}" "${!OMPI_@}" "${!PMI_@}" "${!PMIX_@}" RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_RANK TRAIN_SECRET
 
 folder=$(mktemp -d) || exit 71
 trap 'rm -rf "$folder"' EXIT

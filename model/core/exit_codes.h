@@ -19,7 +19,7 @@
     X(EXIT_INPUT_OUTPUT, 74, "input or output failed, disk full included")                         \
     X(EXIT_TEMPORARY, 75, "a temporary failure: a retry is useful")                                \
     X(EXIT_PROTOCOL, 76,                                                                           \
-      "a peer speaks wrongly or is not authenticated (comes with several machines)")               \
+      "a peer speaks wrongly or does not know the secret, or a rank has arrived twice")            \
     X(EXIT_PERMISSION, 77, "permission is missing")                                                \
     X(EXIT_CONFIG, 78, "the config is invalid")                                                    \
     X(EXIT_REQUEUE, 85, "checkpointed on request: start again to go on")                           \

@@ -13,20 +13,22 @@
 #include "parallel/grid/control.h"
 #include "parallel/grid/gpus.h"
 #include "parallel/grid/launch.h"
-#include "parallel/grid/started_by.h"
+#include "parallel/grid/machines.h"
 #include "parallel/run/ranks_option.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     int64_t ranks, repetitions, timeout;
+    ArgList set;
     const char *device;
     LaunchKind kind;
     bool json;
 } Arguments;
 
-enum { SIZES = 5, SMALLEST = 1 << 10, LARGEST = 64 << 20 };
+enum { USUAL_RANKS = 2, SIZES = 5, SMALLEST = 1 << 10, LARGEST = 64 << 20 };
 
 /* The calls that are measured. The collectives have the numbers of their CommVerb. BOTH_WAYS: every
  * rank sends to the next and receives from the previous rank, in one group. ONE_WAY: every even
@@ -146,8 +148,10 @@ static int rank_main(Comm *world, void *context)
 {
     Result *r = context;
     Mine p;
-    DeviceOptions options = {
-        .local_ranks = world->size, .index = world->rank, .blas = BLAS_BUILTIN};
+    Machines machines = machines_of(world);
+    DeviceOptions options = {.local_ranks = machines_share_cores(world),
+                             .index = machines.local_rank,
+                             .blas = BLAS_BUILTIN};
     char err[512];
     if (!device_open(&p.dev, r->a->device, &options, err, sizeof err))
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);
@@ -239,10 +243,38 @@ static void print_result(const Result *r)
         puts("Above 100 %: of calls whose sizes fit the caches, which are faster than memory.");
 }
 
+/* Ranks that a launcher has started find each other as a config says, which has no other purpose
+ * here. */
+static void join(const Arguments *a)
+{
+    static const char any[] = "{\"model\": {\"vocab_size\": 256}, \"data\": {\"text\": \"none\"}}";
+    ConfigContext context = {.world = a->ranks};
+    ConfigReport report = {0};
+    if (!launch_joined()) return;
+    char *timeout = text_format("parallel.timeout=%lld", (long long)a->timeout);
+    const char **sets = must_calloc((size_t)a->set.count + 1, sizeof *sets);
+    for (int i = 0; i < a->set.count; i++)
+        sets[i] = a->set.item[i];
+    sets[a->set.count] = timeout;
+    const Config *config =
+        config_parse(&context, "bench comm", any, strlen(any), a->set.count + 1, sets, &report);
+    if (config == NULL) {
+        config_report_print(&report, false, stderr);
+        exit(config_report_code(&report));
+    }
+    launch_join(config);
+    config_free(config);
+    config_report_free(&report);
+    free(sets);
+    free(timeout);
+}
+
 static int bench_comm(const void *values)
 {
-    const Arguments *a = values;
-    started_by_require(a->ranks);
+    Arguments given = *(const Arguments *)values;
+    const Arguments *a = &given;
+    given.ranks = launch_count(given.ranks, USUAL_RANKS, given.kind);
+    join(a);
     gpus_prepare_driver(a->ranks);
     bool processes = gpus_prepare(device_survey(a->device), (int)a->ranks, a->kind);
     Result r = {.a = a, .processes = processes};
@@ -251,7 +283,7 @@ static int bench_comm(const void *values)
                                   .result = &r,
                                   .result_bytes = sizeof r};
     int code = launch_ranks((int)a->ranks, &launch, rank_main, &r);
-    if (code == EXIT_OK) print_result(&r);
+    if (code == EXIT_OK && launch_leads()) print_result(&r);
     return code;
 }
 
@@ -294,6 +326,13 @@ static const ArgOption options[] = {
      .kind = ARG_OWN,
      .at = offsetof(Arguments, device),
      .parse = parse_device},
+    {.name = "--set",
+     .value = "key=value",
+     .help = "a key of the config by which ranks find each other that a\n"
+             "launcher has started: parallel.rendezvous, parallel.interface\n"
+             "or parallel.secret_file; may be repeated",
+     .kind = ARG_SETTINGS,
+     .at = offsetof(Arguments, set)},
     {.name = "--json",
      .help = "print one JSON line instead of a table",
      .kind = ARG_FLAG,
@@ -308,6 +347,6 @@ const ArgCommand cmd_bench_comm = {
     .options = options,
     .n_options = ARG_ROWS(options),
     .size = sizeof(Arguments),
-    .defaults = &(const Arguments){.ranks = 2, .repetitions = 9, .timeout = 600, .device = "auto"},
+    .defaults = &(const Arguments){.repetitions = 9, .timeout = 600, .device = "auto"},
     .run = bench_comm,
 };

@@ -7,7 +7,6 @@
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
-#include "parallel/grid/started_by.h"
 #include "parallel/run/ranks_option.h"
 #include "parallel/trainer/trainer.h"
 
@@ -19,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROUNDS = 101, MOST_OWN_SETS = 16 };
+enum { MOST_ROUNDS = 101, MOST_OWN_SETS = 16, USUAL_RANKS = 2 };
 
 /* The ways to train, and the axis over which all ranks are split. */
 typedef enum { ALONE, DATA, TENSOR, PIPELINE } Axis;
@@ -33,7 +32,7 @@ static const struct {
     {"ZeRO-1", "zero1", DATA, 1, false},         {"ZeRO-3", "zero3", DATA, 3, false},
     {"tensor", "tensor", TENSOR, 0, false},      {"tensor + SP", "tensor_sp", TENSOR, 0, true},
     {"pipeline", "pipeline", PIPELINE, 0, false}};
-enum { WAYS = sizeof ways / sizeof *ways };
+enum { WAYS = sizeof ways / sizeof *ways, DDP = 1 };
 
 typedef struct {
     const char *config; /* NULL: GPT-2 124M */
@@ -202,7 +201,7 @@ static void measure_round(const Arguments *a, int round, Result *r, Progress *pr
         launch.result = &m;
         launch.result_bytes = sizeof m;
         int code = launch_ranks(ranks, &launch, measure_rank, &m);
-        if (code != EXIT_OK) exit(code);
+        if (code != EXIT_OK) exit(launch_leave(code));
         r->seconds[way][round] = m.seconds;
         r->communication[way][round] = m.communication;
         snprintf(r->device[way], sizeof r->device[way], "%s", m.device);
@@ -246,13 +245,24 @@ static void print_result(const Arguments *a, const Result *r)
                    (long long)a->ranks);
 }
 
+/* Ranks that a launcher has started join once, for all ways to train. */
+static void join(const Arguments *a)
+{
+    if (!launch_joined()) return;
+    const Config *config = load_config(a, DDP); /* any model can be trained that way */
+    launch_join(config);
+    config_free(config);
+}
+
 static int bench_parallel(const void *values)
 {
-    const Arguments *a = values;
-    started_by_require(a->ranks);
+    Arguments given = *(const Arguments *)values;
+    const Arguments *a = &given;
+    given.ranks = launch_count(given.ranks, USUAL_RANKS, given.kind);
     if (a->batch % a->ranks != 0)
         return error_print(EXIT_USAGE, "--batch %lld: write a multiple of the %lld ranks",
                            (long long)a->batch, (long long)a->ranks);
+    join(a);
     Result *r = must_calloc(1, sizeof *r);
     Progress progress = progress_begin_quiet();
     for (int round = 0; round < a->rounds; round++)
@@ -262,7 +272,7 @@ static int bench_parallel(const void *values)
         r->step[i] = bench_median(r->seconds[i], (int)a->rounds);
         r->calls[i] = bench_median(r->communication[i], (int)a->rounds);
     }
-    print_result(a, r);
+    if (launch_leads()) print_result(a, r);
     free(r);
     return EXIT_OK;
 }
@@ -324,6 +334,6 @@ const ArgCommand cmd_bench_parallel = {
     .n_options = ARG_ROWS(options),
     .words = {.least = 0, .most = 1, .at = offsetof(Arguments, config), .plural = "configs"},
     .size = sizeof(Arguments),
-    .defaults = &(const Arguments){.ranks = 2, .rounds = 3, .batch = 8, .length = 256},
+    .defaults = &(const Arguments){.rounds = 3, .batch = 8, .length = 256},
     .run = bench_parallel,
 };

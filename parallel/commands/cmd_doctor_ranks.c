@@ -20,6 +20,30 @@ static const char *local_place(const StartedBy *s, char *buf, size_t n)
     return buf;
 }
 
+/* Writes what a run would do now, and returns the mark of the finding. */
+static const char *next_run(const StartedBy *s, char *text, size_t n)
+{
+    char name[STARTED_BY_NAME];
+    const char *secret = process_environment.get(NULL, "TRAIN_SECRET");
+    const char *master = process_environment.get(NULL, "MASTER_ADDR");
+    bool named = started_by_meeting(s, &process_environment, name);
+    if (s->size == 1)
+        snprintf(text, n, "a run works alone, or starts its ranks itself (--ranks)");
+    else if (secret && *secret)
+        snprintf(text, n, "a run joins the other ranks at %.80s, with the secret of TRAIN_SECRET",
+                 master && *master ? master : "the first machine");
+    else if (named)
+        snprintf(text, n,
+                 "a run joins the other ranks by the file %s in parallel.rendezvous, or with "
+                 "parallel.secret_file at MASTER_ADDR",
+                 name);
+    else
+        snprintf(text, n,
+                 "no number of this start: a run joins the other ranks only if "
+                 "parallel.rendezvous is a folder of its own");
+    return s->size == 1 || named || (secret && *secret) ? "ok" : "--";
+}
+
 void print_launcher(void)
 {
     char text[1024], variables[1024], place[64];
@@ -29,20 +53,18 @@ void print_launcher(void)
         return;
     }
     started_by_variables(&s, &process_environment, variables, sizeof variables);
-    bool allowed = started_by_allows(&s, 0, text, sizeof text);
-    const char *mark = allowed ? "ok" : "!!", *refused = allowed ? "" : "; a run is refused: ";
-    if (allowed) text[0] = '\0';
+    bool idle = !started_by_allows(&s, 0, text, sizeof text);
+    const char *mark = idle ? "!!" : next_run(&s, text, sizeof text);
     if (s.launcher != NULL)
-        print_finding(mark, "launcher", "%s: rank %d of %d%s (%s)%s%s", s.launcher->name, s.rank,
-                      s.size, local_place(&s, place, sizeof place), variables, refused, text);
-    else if (!allowed)
-        print_finding(mark, "launcher", "none (%s)%s%s", variables, refused, text);
+        print_finding(mark, "launcher", "%s: rank %d of %d%s (%s); %s", s.launcher->name, s.rank,
+                      s.size, local_place(&s, place, sizeof place), variables, text);
+    else if (idle)
+        print_finding(mark, "launcher", "none (%s); a run is refused: %s", variables, text);
     else if (s.unknown_size)
         print_finding("!!", "launcher",
-                      "none that tells how many ranks there are (PMIX_RANK alone): ./train works "
-                      "alone, or starts its ranks itself (--ranks)");
+                      "none that tells how many ranks there are (PMIX_RANK alone): %s", text);
     else
-        print_finding("ok", "launcher", "none: ./train starts its ranks itself (--ranks)");
+        print_finding("ok", "launcher", "none: %s", text);
 }
 
 enum {

@@ -123,6 +123,5 @@ const ArgCommand cmd_eval = {
               .missing = "which run? ./train eval out/demo",
               .plural = "runs"},
     .size = sizeof(OpenedArguments),
-    .defaults = &(const OpenedArguments){.ranks = 1},
     .run = eval,
 };

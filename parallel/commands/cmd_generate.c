@@ -169,8 +169,7 @@ const ArgCommand cmd_generate = {
               .plural = "runs",
               .advice = " (a prompt goes behind --prompt, in quotes)"},
     .size = sizeof(Arguments),
-    .defaults = &(const Arguments){.opened.ranks = 1,
-                                   .tokens = 200,
+    .defaults = &(const Arguments){.tokens = 200,
                                    .sampling = {.temperature = 0.8, .top_p = 1.0, .seed = 1337}},
     .run = generate_text,
 };

@@ -1,7 +1,7 @@
 /* cmd_verify.c -- `./train verify CONFIG`: checks that the config's grid of ranks trains like a
  * single rank. */
 #include "parallel/commands/commands.h"
-#include "parallel/grid/started_by.h"
+#include "parallel/grid/launch.h"
 #include "parallel/run/ranks_option.h"
 #include "parallel/verify/verify.h"
 
@@ -29,10 +29,9 @@ static bool parse_dtype(const char *text, void *field, char *err, size_t n)
 static int verify(const void *values)
 {
     const Arguments *a = values;
-    started_by_require(a->ranks);
     VerifyOptions options = {.config = a->config,
                              .set = a->set,
-                             .ranks = a->ranks,
+                             .ranks = launch_count(a->ranks, 1, a->kind),
                              .kind = a->kind,
                              .full = a->full,
                              .dtype = a->dtype};
@@ -83,6 +82,5 @@ const ArgCommand cmd_verify = {
               .missing = "which config? ./train verify configs/demo.json --ranks 2",
               .plural = "configs"},
     .size = sizeof(Arguments),
-    .defaults = &(const Arguments){.ranks = 1},
     .run = verify,
 };

@@ -40,6 +40,7 @@ void gpus_prepare_driver(int64_t ranks)
 bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind)
 {
     bool each = gpus_each(seen, ranks);
+    if (launch_joined()) return true;
     if (kind.processes && kind.threads)
         fail(EXIT_USAGE, "--processes and --no-processes contradict each other");
     if (each && kind.threads) {

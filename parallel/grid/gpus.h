@@ -28,10 +28,10 @@ bool gpus_each(DeviceSurvey seen, int64_t ranks);
 void gpus_prepare_driver(int64_t ranks);
 /* To be called before ranks are started that will open the survey's backend. Returns whether they
  * must be processes: if `kind` says so, or if each will have a GPU of its own and `kind` does not
- * say that they are threads. Ends the program (EXIT_USAGE) if `kind` says both. Prepares threads
- * with a GPU each, which are for tests and measurements (launch.h): sets NCCL's environment
- * variables, which is unsafe once there are threads, and raises the limit of open files to the hard
- * limit. */
+ * say that they are threads. Ranks that a launcher has started are processes already. Ends the
+ * program (EXIT_USAGE) if `kind` says both. Prepares threads with a GPU each, which are for tests
+ * and measurements (launch.h): sets NCCL's environment variables, which is unsafe once there are
+ * threads, and raises the limit of open files to the hard limit. */
 bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind);
 /* To be called in the process of a rank before it has other threads. Sets NCCL's environment
  * variables. NCCL may connect ranks that are processes on one GPU if they seem to be on different

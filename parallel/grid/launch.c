@@ -6,6 +6,7 @@
 #include "model/core/log.h"
 #include "model/core/openblas.h"
 #include "parallel/comm/local/local.h"
+#include "parallel/grid/launch_join.h"
 #include "parallel/grid/launch_processes.h"
 
 #include <stdio.h>
@@ -82,6 +83,10 @@ static int launch_threads(int ranks, const LaunchOptions *options, LaunchBody bo
 int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context)
 {
     LaunchOptions given = options ? *options : (LaunchOptions){0};
+    if (launch_joined()) {
+        if (given.size.dp == 0) given.size = (GridPlace){.pp = 1, .dp = ranks, .cp = 1, .tp = 1};
+        return launch_in_world(ranks, &given, body, context);
+    }
     CHECK(ranks >= 1 && ranks <= LAUNCH_MAX_RANKS, "%d ranks", ranks);
     if (ranks == 1 && !given.processes) return launch_alone(body, context);
     if (given.size.dp == 0) given.size = (GridPlace){.pp = 1, .dp = ranks, .cp = 1, .tp = 1};

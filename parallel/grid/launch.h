@@ -61,6 +61,40 @@ typedef int (*LaunchBody)(Comm *world, void *context);
  * of a container may be), the kernel does not: then the child stays until somebody continues it. */
 int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context);
 
+/* ---- ranks that a launcher has started ---------------------------------------------------------
+ *
+ * Under srun, mpirun or torchrun each process is one rank, on one machine or several. Such ranks
+ * are called joined: nobody has forked them, and nobody waits for them here. A command that starts
+ * ranks calls the functions below in this order. Without such a launcher, or if it has started a
+ * single process, launch_count returns what the command line says, and the others do nothing.
+ *
+ * In a joined process launch_ranks starts nothing. It runs the body in the calling thread, on the
+ * world that launch_join has made, or on rank 0 alone for a single rank, and returns rank 0's exit
+ * code on all ranks. `result` is filled on rank 0 only. It may be called several times. */
+
+/* Before the first message: takes the rank from the environment, so that from here on only rank 0
+ * prints. Until the ranks have joined, an error that they find is printed by rank 0 and by the
+ * first rank of each other machine. Does nothing if the environment is wrong: launch_count says so.
+ */
+void launch_take_place(void);
+/* Returns the number of ranks of this command: those that the launcher has started; otherwise
+ * `given`, or `otherwise` if that is 0. Ends the program (EXIT_USAGE) if the environment
+ * contradicts itself, or if the launcher has started several processes and `given` is not 0 or
+ * `kind` asks for threads. From here on the standard output of joined ranks but rank 0 goes
+ * nowhere. */
+int64_t launch_count(int64_t given, int64_t otherwise, LaunchKind kind);
+/* Joins the other ranks: meets them as the section `parallel` of the config says, and makes the
+ * world, which it returns. Ends the program with a code of the meeting (meeting.h), or with
+ * EXIT_CONFIG if the ranks have different configs. Returns NULL in a process that is not joined. */
+Comm *launch_join(const Config *config);
+/* Returns whether this process is a rank that a launcher has started; true from launch_count on. */
+bool launch_joined(void);
+/* Returns whether this process prints the results of a command: it is not joined, or rank 0. */
+bool launch_leads(void);
+/* At the end of the program: leaves the world. Returns the exit code, in a joined process that of
+ * rank 0, whatever `code` is on the others. */
+int launch_leave(int code);
+
 /* Returns what the ranks of `world` are, for messages: "threads" or "processes". */
 const char *launch_kind(const Comm *world);
 /* In a rank that is a process: returns the process that started the ranks. Returns 0 elsewhere. */

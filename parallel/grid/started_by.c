@@ -306,18 +306,6 @@ const char *started_by_variables(const StartedBy *s, const Environment *environm
 
 /* ---- the start ------------------------------------------------------------------------------- */
 
-/* Appends '+' and the value. What may not be in the name of a file, or would be taken for a '+', is
- * written as its code. */
-static void append_value(FILE *to, const char *value)
-{
-    fputc('+', to);
-    for (const unsigned char *at = (const unsigned char *)value; *at; at++) {
-        bool plain = (*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'z') ||
-                     (*at >= 'A' && *at <= 'Z') || strchr("-_.:", *at) != NULL;
-        fprintf(to, plain ? "%c" : "%%%02x", *at);
-    }
-}
-
 /* Appends the values that name the start. Returns whether there are any. */
 static bool append_identity(FILE *to, const Launcher *l, const Environment *environment)
 {
@@ -326,19 +314,19 @@ static bool append_identity(FILE *to, const Launcher *l, const Environment *envi
     for (int i = 0; i < (int)(sizeof l->identity / sizeof *l->identity); i++)
         whole = whole && (!l->identity[i] || value_of(environment, l->identity[i]));
     for (int i = 0; whole && i < (int)(sizeof l->identity / sizeof *l->identity); i++)
-        if (l->identity[i]) append_value(to, value_of(environment, l->identity[i]));
+        if (l->identity[i]) fprintf(to, "-%s", value_of(environment, l->identity[i]));
     if (!whole && (value = value_of(environment, l->instead)) != NULL) {
-        append_value(to, value);
+        fprintf(to, "-%s", value);
         whole = true;
     }
-    if (whole && (value = value_of(environment, l->more)) != NULL) append_value(to, value);
+    if (whole && (value = value_of(environment, l->more)) != NULL) fprintf(to, "-%s", value);
     return whole;
 }
 
 bool started_by_meeting(const StartedBy *s, const Environment *environment,
                         char name[STARTED_BY_NAME])
 {
-    enum { HASH = 17 }; /* '+' and 16 digits */
+    enum { HASH = 17 }; /* '-' and 16 digits */
     const Launcher *l = s->named_by;
     char *text;
     size_t bytes;
@@ -352,7 +340,7 @@ bool started_by_meeting(const StartedBy *s, const Environment *environment,
         memcpy(name, text, bytes + 1);
     } else if (named) {
         uint64_t hash = hash_bytes(0, text, (int64_t)bytes);
-        snprintf(name, STARTED_BY_NAME, "%.*s+%016llx", STARTED_BY_NAME - 1 - HASH, text,
+        snprintf(name, STARTED_BY_NAME, "%.*s-%016llx", STARTED_BY_NAME - 1 - HASH, text,
                  (unsigned long long)hash);
     }
     free(text);
@@ -369,18 +357,15 @@ const char *started_by_nodes(const StartedBy *s, const Environment *environment)
 bool started_by_allows(const StartedBy *s, int64_t ranks, char *err, size_t n)
 {
     const Launcher *l = s->launcher;
-    if (s->size > 1)
+    if (s->size > 1 && ranks > 0)
         return error_set(err, n,
-                         "%s has started %d processes (%s=%d), and each would do the whole work, "
-                         "because ranks that a launcher starts cannot exchange data yet: start "
-                         "./train once, without %s; --ranks %d starts so many ranks on this "
-                         "machine",
-                         l->name, s->size, l->size, s->size, l->command, s->size);
+                         "%s has started %d processes (%s=%d), and each is a rank: leave out "
+                         "--ranks %lld, or start ./train once, without %s",
+                         l->name, s->size, l->size, s->size, (long long)ranks, l->command);
     if (ranks == 0 && s->idle_tasks > 0)
         return error_set(err, n,
                          "this job has %d tasks (SLURM_NTASKS=%d), but ./train was started as a "
-                         "single process: put srun before ./train, or --ranks N after it (so far "
-                         "only --ranks works: ranks that srun starts cannot exchange data yet)",
+                         "single process: put srun before ./train, or --ranks N after it",
                          s->idle_tasks, s->idle_tasks);
     return true;
 }
@@ -392,7 +377,11 @@ void started_by_require(int64_t ranks)
     if (!started_by_read(&s, &process_environment, err, sizeof err) ||
         !started_by_allows(&s, ranks, err, sizeof err))
         fail(EXIT_USAGE, "%s", err);
-    if (s.unknown_size)
+}
+
+void started_by_warn(const StartedBy *s)
+{
+    if (s->unknown_size)
         log_warning("PMIX_RANK=%.80s is set, but no variable tells how many ranks a launcher has "
                     "started: this process works alone",
                     value_of(&process_environment, "PMIX_RANK"));

@@ -19,7 +19,7 @@ extern const Environment process_environment;
 /* A launcher: a row of the table in started_by.c. */
 typedef struct Launcher {
     const char *name;    /* for messages: "Open MPI" */
-    const char *word;    /* the name in names of files: "openmpi" */
+    const char *word;    /* the name in started_by_meeting: "openmpi" */
     const char *command; /* what a user types before ./train: "mpirun" */
     /* Whether the environment is this launcher's. */
     bool (*holds)(const Environment *environment);
@@ -68,8 +68,8 @@ bool started_by_read(StartedBy *s, const Environment *environment, char *err, si
 const char *started_by_variables(const StartedBy *s, const Environment *environment, char *buf,
                                  size_t n);
 
-/* Writes what all ranks of this start have in common and other starts have not, as the name of a
- * file: "slurm+7+0" is step 0 of job 7, "torchrun+n1+29400" a start by torchrun on machine n1.
+/* Writes what all ranks of this start have in common and other starts have not: "slurm-7-0" is
+ * step 0 of job 7, "torchrun-n1-29400" a start by torchrun on machine n1.
  * Returns false and writes "" if the launcher does not tell: MPICH's mpiexec has no such number. */
 bool started_by_meeting(const StartedBy *s, const Environment *environment,
                         char name[STARTED_BY_NAME]);
@@ -77,15 +77,16 @@ bool started_by_meeting(const StartedBy *s, const Environment *environment,
 /* Returns the list of machines on which the ranks run, as the launcher writes it, or NULL. */
 const char *started_by_nodes(const StartedBy *s, const Environment *environment);
 
-/* Returns whether a process that was started in this way may start `ranks` ranks; 0: their number
+/* Returns whether a process that was started in this way may work on `ranks` ranks; 0: their number
  * was not given, and the launcher decides it. Otherwise writes an error message. Processes that a
- * launcher has started cannot exchange data yet, so if they are several, each would do the whole
- * work. If no number is given, the tasks of a SLURM job must not be idle. */
+ * launcher has started are the ranks already, if they are several. If no number is given, the tasks
+ * of a SLURM job must not be idle. */
 bool started_by_allows(const StartedBy *s, int64_t ranks, char *err, size_t n);
 
-/* For commands that start ranks: reads this process's environment, and ends the program
- * (EXIT_USAGE) with the error message of one of the functions above if it returns false. Warns if
- * the number of ranks is unknown. */
+/* Reads this process's environment, and ends the program (EXIT_USAGE) with the error message of
+ * started_by_read or started_by_allows if one of them returns false. */
 void started_by_require(int64_t ranks);
+/* Warns if some launcher counts this process as a rank but does not tell how many there are. */
+void started_by_warn(const StartedBy *s);
 
 #endif

@@ -105,8 +105,8 @@ static const ArgCommand command = {
     .notes = "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after\n"
              "the current step or within an evaluation, with a checkpoint and exit code 85;\n"
              "the same command goes on from there. A second signal ends it at once.\n"
-             "Processes that mpirun, srun or torchrun start cannot be ranks of a run yet; a run\n"
-             "is refused if they start several (./train doctor says what was found).",
+             "Under mpirun, srun or torchrun each process is one rank, without --ranks\n"
+             "(./train doctor says what was found).",
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 0, /* --resume RUN needs no config */

@@ -32,6 +32,7 @@
 static void settle_ranks(RunArguments *a, const Config *config)
 {
     bool given = a->ranks > 0;
+    if (launch_joined()) return;
     if (!given && a->run != NULL && config->world > LAUNCH_MAX_RANKS)
         fail(EXIT_CONFIG, "%s: _world: %lld ranks are more than %d; give --ranks", a->config,
              (long long)config->world, LAUNCH_MAX_RANKS);
@@ -64,6 +65,8 @@ void run_configure(Run *run, const RunArguments *a)
 {
     ConfigReport report = {0};
     *run = (Run){.arguments = *a, .started = seconds_now()};
+    /* The ranks of a launcher count as given. */
+    int64_t ranks = run->arguments.ranks = launch_count(a->ranks, 0, a->kind);
     /* Checked here, because the config reader's message has no advice for a new user. */
     if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0) {
         if (errno != ENOENT)
@@ -71,7 +74,7 @@ void run_configure(Run *run, const RunArguments *a)
         fail(EXIT_MISSING, "%s cannot be read: give the path of a config, e.g. configs/demo.json",
              a->config);
     }
-    ConfigContext context = session_context(a->ranks > 0 || a->run != NULL ? a->ranks : 1);
+    ConfigContext context = session_context(ranks > 0 || a->run != NULL ? ranks : 1);
     context.resumed = a->run != NULL;
     run->config = config_load(a->config, a->set.count, a->set.item, &context, &report);
     config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
@@ -83,6 +86,7 @@ void run_configure(Run *run, const RunArguments *a)
     log_info("%s", program_version());
     log_field("config", "%s", a->config);
     read_job(&run->job);
+    run->world = launch_join(run->config);
 }
 
 void run_allocate_trainer(Run *run, const Config *config)

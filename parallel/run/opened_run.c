@@ -6,7 +6,6 @@
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
 #include "parallel/grid/control.h"
-#include "parallel/grid/started_by.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_path.h"
 
@@ -66,7 +65,7 @@ void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
 {
     char err[2048];
     int64_t *steps = NULL;
-    started_by_require(a->ranks);
+    int64_t ranks = launch_count(a->ranks, 1, a->kind);
     *r = (OpenedRun){.path = must_strdup(a->run), .changed = a->set.count > 0, .kind = a->kind};
     r->choice = a->best ? OPEN_BEST : a->newest ? OPEN_NEWEST : OPEN_BEST_OR_NEWEST;
     r->folder = run_path_of(a->run, &r->is_checkpoint);
@@ -76,14 +75,15 @@ void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
              a->run, a->best ? "--best" : "--newest", shell_quoted_path(r->folder));
     /* The text of generate is all of its output. */
     r->progress = with_data ? progress_begin() : progress_begin_quiet();
-    r->config = read_config(r->folder, a->ranks, a->set.count, a->set.item);
-    r->tokenizer = identity_tokenizer(r->folder);
-    if (with_data) open_own_data(r, r->folder);
+    r->config = read_config(r->folder, ranks, a->set.count, a->set.item);
     /* Checked before any rank starts: a run without checkpoints cannot be opened. */
     int n = r->is_checkpoint ? 1 : checkpoint_list(r->folder, &steps, err, sizeof err);
     if (n < 0) fail(EXIT_MISSING, "%s", err);
     if (n == 0) fail(EXIT_MISSING, "%s has no checkpoint yet", r->folder);
     free(steps);
+    launch_join(r->config);
+    r->tokenizer = identity_tokenizer(r->folder);
+    if (with_data) open_own_data(r, r->folder);
 }
 
 void opened_run_close(OpenedRun *r)

@@ -13,8 +13,8 @@
     "; more ranks need a launcher, such as srun, which starts them on several machines"
 
 /* The option table's rows for --ranks, --processes and --no-processes. `arguments_` is the
- * command's struct of values; it must have the fields int64_t `ranks`, with the default 1, and
- * LaunchKind `kind`. */
+ * command's struct of values; it must have the fields int64_t `ranks`, with the default 0 (not
+ * given), and LaunchKind `kind`. */
 #define RANKS_OPTION(arguments_)                                                                   \
     {                                                                                              \
         .name = "--ranks",                                                                         \

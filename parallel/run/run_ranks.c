@@ -14,7 +14,7 @@
 /* ---- starting -------------------------------------------------------------------------------- */
 
 typedef struct {
-    Run *run; /* indexed by rank; element 0 is not used */
+    Run *run; /* indexed by rank; element 0 is not used. NULL: this process has a single rank */
     int (*rank)(Run *run);
     Run *opened;
 } Ranks;
@@ -22,7 +22,7 @@ typedef struct {
 static int live(Comm *world, void *context)
 {
     const Ranks *ranks = context;
-    Run *run = world->rank == 0 ? ranks->opened : &ranks->run[world->rank];
+    Run *run = world->rank == 0 || !ranks->run ? ranks->opened : &ranks->run[world->rank];
     run->world = world;
     run->lead = world->rank == 0;
     run_speak_for_all(run);
@@ -38,8 +38,9 @@ int run_on_ranks(Run *run, int (*rank)(Run *run))
     /* Each rank starts with a copy of what rank 0 has opened so far. Folder and trainer follow
      * later, and every rank has its own. */
     int n = (int)run->arguments.ranks;
-    Ranks ranks = {.run = must_calloc((size_t)n, sizeof *ranks.run), .rank = rank, .opened = run};
-    for (int i = 1; i < n; i++)
+    Ranks ranks = {.rank = rank, .opened = run};
+    if (!launch_joined()) ranks.run = must_calloc((size_t)n, sizeof *ranks.run);
+    for (int i = 1; ranks.run && i < n; i++)
         ranks.run[i] = *run;
     LaunchOptions options = session_launch(run->config, n, run->arguments.kind);
     int code = launch_ranks(n, &options, live, &ranks);
@@ -90,7 +91,7 @@ void run_speak_for_all(const Run *run)
 /* A rank's process writes its errors from any of its threads. */
 static void set_log(FILE *log)
 {
-    if (launch_parent() != 0)
+    if (launch_parent() != 0 || launch_joined())
         log_set_process_file(log);
     else
         log_set_file(log);
@@ -121,7 +122,7 @@ void run_close_log(Run *run)
     if (log == NULL) return;
     set_log(NULL);
     /* Another thread of a rank's process may still write to it. */
-    if (launch_parent() != 0)
+    if (launch_parent() != 0 || launch_joined())
         fflush(log);
     else
         fclose(log);

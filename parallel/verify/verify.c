@@ -220,6 +220,7 @@ int verify_config(const VerifyOptions *options)
     int code = EXIT_CONFIG;
     if (verify_configs_load(&p.configs, options, &code)) {
         const Config *grid = p.configs.grid;
+        launch_join(grid);
         data_open_random(&p.data, grid->model.vocab_size);
         LaunchOptions launch = session_launch(grid, (int)grid->world, options->kind);
         print_subject(&p, &launch);
@@ -227,7 +228,7 @@ int verify_config(const VerifyOptions *options)
         launch.result = &p;
         launch.result_bytes = sizeof p;
         code = launch_ranks((int)grid->world, &launch, verify_rank, &p);
-        if (code == EXIT_OK) code = print_verdict(&p, seconds_now() - start);
+        if (code == EXIT_OK && launch_leads()) code = print_verdict(&p, seconds_now() - start);
         data_close(&p.data);
     }
     verify_configs_free(&p.configs);

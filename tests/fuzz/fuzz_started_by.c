@@ -39,8 +39,7 @@ int fuzz_started_by(const uint8_t *data, size_t size)
         started_by_variables(&s, &environment, variables, sizeof variables);
         CHECK(strlen(variables) < sizeof variables, "%zu bytes", strlen(variables));
         CHECK(started_by_meeting(&s, &environment, name) == (name[0] != '\0') &&
-                  strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                               "+-_.:%") == strlen(name),
+                  strlen(name) < sizeof name,
               "the name %s", name);
         started_by_allows(&s, 0, err, sizeof err);
     }

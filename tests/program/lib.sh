@@ -3,7 +3,7 @@
 set -u
 
 # As in scripts/run_tests.sh: also if a script is started by itself within a job.
-unset "${!SLURM_@}" "${!OMPI_@}" "${!PMI_@}" "${!PMIX_@}" RANK WORLD_SIZE MASTER_ADDR
+unset "${!SLURM_@}" "${!OMPI_@}" "${!PMI_@}" "${!PMIX_@}" RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_RANK TRAIN_SECRET
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 TRAIN=${TRAIN:-$here/../../train}

@@ -1,0 +1,250 @@
+/* launch_join.c -- ranks that a launcher (srun, mpirun, torchrun) has started: each process is one
+ * of them. They find each other, make the world, and end with the same exit code. See launch.h. */
+#include "parallel/grid/launch_join.h"
+
+#include "model/core/log.h"
+#include "model/core/machine.h"
+#include "model/core/openblas.h"
+#include "parallel/comm/socket/socket.h"
+#include "parallel/grid/control.h"
+#include "parallel/grid/gpus.h"
+#include "parallel/grid/launch_meeting.h"
+#include "parallel/grid/machines.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* This process, if it is one of several that a launcher has started. */
+static struct {
+    bool joined, met;
+    StartedBy by;
+    Comm world; /* once it has met the others */
+} own;
+
+bool launch_joined(void)
+{
+    return own.joined;
+}
+
+bool launch_leads(void)
+{
+    return !own.joined || own.by.rank == 0;
+}
+
+/* ---- before the ranks have met --------------------------------------------------------------- */
+
+/* Sets who prints what. Rank 0 prints everything. Of its machine and of each other one, the first
+ * rank prints the errors that it finds, with the name of the machine. The other ranks of a machine
+ * would only repeat them. */
+static void take_place(const StartedBy *by)
+{
+    char host[50] = "", place[64];
+    if (by->rank == 0) return;
+    gethostname(host, sizeof host - 1);
+    snprintf(place, sizeof place, "on %s", host);
+    log_set_rank(by->rank, place);
+    log_set_silent(by->local_rank > 0);
+}
+
+void launch_take_place(void)
+{
+    char err[1024];
+    StartedBy by;
+    if (started_by_read(&by, &process_environment, err, sizeof err) && by.size > 1) take_place(&by);
+}
+
+/* Only rank 0 speaks on standard output, whatever a command prints. */
+static void close_output(void)
+{
+    int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0)
+        fail(EXIT_SYSTEM, "/dev/null cannot be opened: %s", strerror(errno));
+    close(fd);
+}
+
+int64_t launch_count(int64_t given, int64_t otherwise, LaunchKind kind)
+{
+    char err[1024];
+    StartedBy by;
+    if (!started_by_read(&by, &process_environment, err, sizeof err)) fail(EXIT_USAGE, "%s", err);
+    if (by.size == 1) {
+        started_by_warn(&by);
+        return given > 0 ? given : otherwise;
+    }
+    take_place(&by);
+    if (!started_by_allows(&by, given, err, sizeof err)) fail(EXIT_USAGE, "%s", err);
+    if (kind.threads)
+        fail(EXIT_USAGE, "--no-processes: %s has started the ranks, as processes",
+             by.launcher->name);
+    own.by = by;
+    own.joined = true;
+    fflush(stdout);
+    if (by.rank > 0) close_output();
+    return by.size;
+}
+
+/* ---- meeting --------------------------------------------------------------------------------- */
+
+/* Tells the rest of the program which ranks share a machine. */
+static void set_machines(const Meeting *meeting)
+{
+    MachineOfRank *of = must_calloc((size_t)meeting->size, sizeof *of);
+    for (int i = 0; i < meeting->size; i++)
+        of[i] =
+            (MachineOfRank){.machine = meeting->member[i].machine, .host = meeting->member[i].host};
+    machines_set(meeting->size, of);
+    free(of);
+}
+
+/* Meets the other ranks, and connects to rank 0. Ends the program if that fails. */
+static void meet(Meeting *meeting, const Config *config)
+{
+    char err[2048];
+    ExitCode code;
+    LaunchMeeting at;
+    *meeting = (Meeting){0};
+    bool good =
+        launch_meeting_open(&at, &own.by, &process_environment, config, &code, err, sizeof err) &&
+        meeting_hold(meeting, &at.options, &code, err, sizeof err);
+    launch_meeting_close(&at);
+    unsetenv("TRAIN_SECRET"); /* programs that this one starts need not know it */
+    if (good) {
+        set_machines(meeting);
+        return;
+    }
+    if (meeting->told) log_set_silent(own.by.rank > 0); /* rank 0 prints the same */
+    fail(code, "%s", err);
+}
+
+/* Returns whether ranks may have different values of this key: those by which a rank has found the
+ * others. */
+static bool may_differ(const ConfigDifference *difference)
+{
+    static const char *const key[] = {"parallel.rendezvous", "parallel.interface",
+                                      "parallel.secret_file"};
+    for (size_t i = 0; i < sizeof key / sizeof *key; i++)
+        if (strcmp(difference->key, key[i]) == 0) return true;
+    return difference->derived;
+}
+
+/* Ends the program if a rank has another config than rank 0: it may have read another file, or got
+ * other options. */
+static void require_same_config(const Config *config)
+{
+    char err[2048] = "", place[128];
+    ConfigReport report;
+    ConfigDifference *difference;
+    char *text = config_text(config), *first = control_share_text(&own.world, text);
+    const Config *theirs = config_parse(&(ConfigContext){.stored = true}, "the config of rank 0",
+                                        first, strlen(first), 0, NULL, &report);
+    int n = theirs ? config_diff(theirs, config, &difference) : 0, at = 0;
+    bool good = theirs != NULL || error_set(err, sizeof err, "%s", report.error[0]);
+    while (at < n && may_differ(&difference[at]))
+        at++;
+    if (at < n)
+        good = error_set(err, sizeof err,
+                         "ranks differ: rank 0 has %s %s, rank %d%s has %s; start all of them with "
+                         "the same config and the same options",
+                         difference[at].key, difference[at].was, own.by.rank,
+                         machines_place(&own.world, own.by.rank, place, sizeof place),
+                         difference[at].now);
+    if (theirs) config_diff_free(difference, n);
+    config_free(theirs);
+    config_report_free(&report);
+    free(first);
+    free(text);
+    if (!control_agree(&own.world, good, err, sizeof err))
+        control_fail(&own.world, EXIT_CONFIG, "%s", err);
+}
+
+/* Sets this rank's place in the grid, and its machine, for messages. */
+static void name_place(GridPlace size)
+{
+    char place[64];
+    grid_place_text(size, own.by.rank, place, sizeof place);
+    size_t used = strlen(place);
+    machines_place(&own.world, own.by.rank, place + used, sizeof place - used);
+    log_set_rank(own.by.rank, place);
+}
+
+/* The links have taken over the descriptors. */
+static void hand_over(Meeting *meeting)
+{
+    meeting->listener = -1;
+    for (int i = 0; i < meeting->size; i++)
+        meeting->control[i] = -1;
+    meeting_free(meeting);
+}
+
+Comm *launch_join(const Config *config)
+{
+    Meeting meeting;
+    char place[64];
+    if (!own.joined) return NULL;
+    GridPlace size = config_grid(config, own.by.size);
+    raise_limit_of_open_files();
+    /* They set environment variables, which is unsafe once there are other threads. */
+    gpus_prepare_process(own.by.rank);
+    openblas_prepare();
+    meet(&meeting, config);
+    SocketLinks *links = socket_links_join(own.by.size, own.by.rank, meeting.member, meeting.secret,
+                                           meeting.listener, meeting.control);
+    hand_over(&meeting);
+    for (int r = 0; r < own.by.size; r++)
+        socket_links_name(links, r, grid_place_text(size, r, place, sizeof place));
+    ends_share(true);
+    own.world = socket_world_join(links, own.by.rank, config->parallel.timeout);
+    own.met = true;
+    /* From here on only the first failure speaks, on whichever rank it is. */
+    log_set_silent(false);
+    name_place(size);
+    require_same_config(config);
+    return &own.world;
+}
+
+/* ---- working --------------------------------------------------------------------------------- */
+
+/* Rank 0 works alone, however long it takes. */
+static int work_alone(LaunchBody body, void *context)
+{
+    int code = EXIT_OK;
+    Comm patient = comm_split(&own.world, "patient", 0, own.by.rank);
+    comm_wait_without_limit(&patient);
+    if (own.by.rank == 0) {
+        Comm world = comm_self("world");
+        code = body(&world, context);
+        comm_close(&world);
+    }
+    comm_barrier(&patient);
+    comm_close(&patient);
+    return code;
+}
+
+int launch_in_world(int ranks, const LaunchOptions *options, LaunchBody body, void *context)
+{
+    int code;
+    CHECK(own.met && (ranks == 1 || ranks == own.by.size), "%d of %d ranks", ranks, own.by.size);
+    if (ranks == 1) {
+        code = work_alone(body, context);
+    } else {
+        name_place(options->size);
+        code = body(&own.world, context);
+    }
+    if (own.by.rank == 0) log_set_rank(0, NULL);
+    control_share(&own.world, &code, sizeof code);
+    return code;
+}
+
+int launch_leave(int code)
+{
+    if (!own.met) return code;
+    control_share(&own.world, &code, sizeof code);
+    comm_close(&own.world);
+    own.met = false;
+    ends_share(false);
+    return code;
+}

@@ -1,0 +1,170 @@
+/* launch_meeting.c -- see launch_meeting.h. */
+#include "parallel/grid/launch_meeting.h"
+
+#include "model/core/version.h"
+#include "parallel/grid/grid.h"
+#include "parallel/grid/node_list.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* torchrun's default of --master-port. */
+enum { USUAL_PORT = 29500 };
+
+/* Returns the value of a variable, or NULL if it is empty. */
+static const char *value_of(const Environment *environment, const char *name)
+{
+    const char *value = environment->get(environment->context, name);
+    return value && *value ? value : NULL;
+}
+
+/* Reads the secret if one is given, which *found tells. It is never printed. */
+static bool find_secret(LaunchMeeting *m, const Environment *environment, const Config *config,
+                        bool *found, ExitCode *code, char *err, size_t n)
+{
+    const char *text = value_of(environment, "TRAIN_SECRET"), *path = config->parallel.secret_file;
+    *found = text || path;
+    if (text) return meeting_secret_text(text, m->secret, code, err, n);
+    return path == NULL || meeting_secret_file(path, m->secret, code, err, n);
+}
+
+/* ---- the place ------------------------------------------------------------------------------- */
+
+static bool find_port(const Environment *environment, int *port, char *err, size_t n)
+{
+    const char *text = value_of(environment, "MASTER_PORT");
+    char *end;
+    *port = USUAL_PORT;
+    if (text == NULL) return true;
+    long number = *text >= '0' && *text <= '9' ? strtol(text, &end, 10) : 0;
+    *port = (int)number;
+    return (number > 0 && number <= 65535 && *end == '\0') ||
+           error_set(err, n, "MASTER_PORT=%.80s is not the number of a port", text);
+}
+
+/* Ranks that know a secret meet at rank 0's address. */
+static bool meet_at_master(LaunchMeeting *m, const Environment *environment, char *err, size_t n)
+{
+    const char *master = value_of(environment, "MASTER_ADDR");
+    if (master == NULL && m->hosts.count > 0) master = m->hosts.item[0];
+    if (master == NULL)
+        return error_set(err, n,
+                         "ranks that know a secret (TRAIN_SECRET, parallel.secret_file) meet at "
+                         "rank 0's address: set MASTER_ADDR");
+    if (strlen(master) >= sizeof m->master)
+        return error_set(err, n, "MASTER_ADDR=%.80s... is too long for an address", master);
+    snprintf(m->master, sizeof m->master, "%s", master);
+    m->options.master = m->master;
+    m->options.secret = m->secret;
+    return find_port(environment, &m->options.port, err, n);
+}
+
+/* Without a secret the ranks meet by a file, which rank 0 writes. */
+static bool meet_by_file(LaunchMeeting *m, const StartedBy *by, bool named, const Config *config,
+                         char *err, size_t n)
+{
+    const char *folder = config->parallel.rendezvous;
+    if (*folder == '\0')
+        return error_set(err, n, "parallel.rendezvous is empty; write the name of a folder");
+    if (!named && strcmp(folder, CONFIG_RENDEZVOUS) == 0)
+        return error_set(err, n,
+                         "%s gives its ranks no number that tells this start from others: set "
+                         "parallel.rendezvous to a folder that only this run uses, and that all "
+                         "machines share",
+                         by->launcher->name);
+    m->options.folder = folder;
+    return true;
+}
+
+/* ---- what must be alike ---------------------------------------------------------------------- */
+
+/* Writes the SHA-256 of the program's file, or "unknown" if it cannot be read. */
+static void hash_program(char hex[2 * SHA256_BYTES + 1])
+{
+    enum { PIECE = 1 << 16 };
+    unsigned char digest[SHA256_BYTES], *piece = must_alloc(PIECE);
+    Sha256 hash;
+    int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : 1;
+    sha256_begin(&hash);
+    while (got > 0 && (got = read(fd, piece, PIECE)) > 0)
+        sha256_add(&hash, piece, (size_t)got);
+    sha256_end(&hash, digest);
+    if (fd >= 0) close(fd);
+    free(piece);
+    snprintf(hex, 2 * SHA256_BYTES + 1, "unknown");
+    for (int i = 0; got == 0 && i < SHA256_BYTES; i++)
+        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+}
+
+static void add_facts(LaunchMeeting *m)
+{
+    hash_program(m->binary);
+    m->fact[0] =
+        (MeetingFact){"the version", program_version(), "start the same program on all machines"};
+    m->fact[1] =
+        (MeetingFact){"the program's SHA-256", m->binary, "start the same file on all machines"};
+    m->options.fact = m->fact;
+    m->options.facts = LAUNCH_FACTS;
+}
+
+/* ---- for messages ---------------------------------------------------------------------------- */
+
+static const char *host_of(const void *context, int rank, char *buf, size_t n)
+{
+    const LaunchMeeting *m = context;
+    if (rank >= m->hosts.count) return NULL;
+    snprintf(buf, n, "%s", m->hosts.item[rank]);
+    return buf;
+}
+
+static const char *place_of(const void *context, int rank, char *buf, size_t n)
+{
+    const LaunchMeeting *m = context;
+    return grid_place_text(m->size, rank, buf, n);
+}
+
+/* Finds out on which machines the launcher has started the ranks. */
+static void find_hosts(LaunchMeeting *m, const StartedBy *by, const Environment *environment)
+{
+    char err[512];
+    const char *nodes = started_by_nodes(by, environment);
+    const char *tasks = nodes ? value_of(environment, by->named_by->local_sizes) : NULL;
+    if (tasks && node_list_of_tasks(nodes, tasks, by->size, &m->hosts, err, sizeof err)) return;
+    string_list_free(&m->hosts);
+    m->hosts = (StringList){0};
+}
+
+bool launch_meeting_open(LaunchMeeting *m, const StartedBy *by, const Environment *environment,
+                         const Config *config, ExitCode *code, char *err, size_t n)
+{
+    bool secret;
+    *m = (LaunchMeeting){.size = config_grid(config, by->size),
+                         .options = {.rank = by->rank,
+                                     .size = by->size,
+                                     .local_rank = by->local_rank,
+                                     .local_size = by->local_size,
+                                     .interface = config->parallel.interface,
+                                     .timeout = config->parallel.timeout,
+                                     .host = host_of,
+                                     .place = place_of,
+                                     .context = m}};
+    bool named = started_by_meeting(by, environment, m->name);
+    if (!named) snprintf(m->name, sizeof m->name, "ranks");
+    m->options.name = m->name;
+    *code = EXIT_CONFIG;
+    add_facts(m);
+    find_hosts(m, by, environment);
+    if (!find_secret(m, environment, config, &secret, code, err, n)) return false;
+    return secret ? meet_at_master(m, environment, err, n)
+                  : meet_by_file(m, by, named, config, err, n);
+}
+
+void launch_meeting_close(LaunchMeeting *m)
+{
+    explicit_bzero(m->secret, sizeof m->secret);
+    string_list_free(&m->hosts);
+}

@@ -1,0 +1,181 @@
+#!/usr/bin/env bash
+# joined.sh -- tests ranks that a launcher has started, each as a process, by torchrun's variables: they have the bits of ranks
+# that are threads, only rank 0 prints, all end with the same code, and ranks that differ or do not come are named.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+make_text
+ranks=()
+run=(--set train_batch_size=16 --set train_micro_batch_size_per_gpu=4 --set gradient_accumulation_steps=auto --set cpu.threads=1
+    --set fp64.enabled=true --set train_steps=6 --set eval.interval=3 --set eval.sample_interval=6 --set parallel.timeout=60)
+
+# start N ARGUMENT...: starts so many ranks; stores their process numbers in the array ranks. Rank R's output goes to the file
+# rank.R. before R: may print settings NAME=VALUE for this rank; options R: may print options.
+before() { :; }
+options() { :; }
+start() {
+    local n=$1 r set more
+    shift
+    ranks=()
+    rm -f rank.?
+    for ((r = 0; r < n; r++)); do
+        mapfile -t set < <(before "$r")
+        mapfile -t more < <(options "$r")
+        env RANK="$r" LOCAL_RANK="$r" WORLD_SIZE="$n" MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 "${set[@]}" \
+            "${program[r]:-$TRAIN}" "$@" "${more[@]}" >"rank.$r" 2>&1 </dev/null &
+        ranks+=($!)
+        children+=($!)
+    done
+}
+# have_ended NAME CODE: waits for the ranks, and expects that all end with this code
+have_ended() {
+    local r code bad=''
+    for r in "${!ranks[@]}"; do
+        wait "${ranks[r]}"
+        code=$?
+        [ $code -eq "$2" ] || bad+=" rank $r ends with $code: $(tail -n 1 "rank.$r");"
+    done
+    cp rank.0 output
+    if [ -z "$bad" ]; then ok "$1"; else not_ok "$1:$bad"; fi
+}
+program=()
+# all_end NAME CODE N ARGUMENT...: starts ranks, and expects that all end with this code
+all_end() {
+    start "${@:3}"
+    have_ended "$1" "$2"
+}
+# quiet NAME RANK...: expects that these ranks have printed nothing
+quiet() {
+    local name=$1 r bad=''
+    shift
+    for r; do [ ! -s "rank.$r" ] || bad+=" rank $r: $(head -n 1 "rank.$r");"; done
+    if [ -z "$bad" ]; then ok "$name"; else not_ok "$name:$bad"; fi
+}
+
+# ---- the bits of threads -------------------------------------------------------------------------------------------------
+grid=(--set parallel.tensor=2 --set zero_optimization.stage=2)
+expect_code "joined: a run on threads succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --ranks 4 --out threads
+grep -v '^ranks \|^run \|^ *[0-9]\|saved\|./train\|available' output >said.threads
+all_end "joined: a run on ranks of a launcher succeeds" 0 4 "$TINY" "${run[@]}" "${grid[@]}" --out joined
+check "joined: a run prints that its ranks are processes" grep -q '^ranks   4 = dp 2 x tp 2 (processes' output
+quiet "joined: only rank 0 prints" 1 2 3
+grep -v '^ranks \|^run \|^ *[0-9]\|saved\|./train\|available' output >said.joined
+check "joined: rank 0 prints what a run on threads prints" diff said.threads said.joined
+same_run "joined: a run has the bits of threads" threads joined
+check "joined: a run has the sample of threads" test "$(text threads)" = "$(text joined)"
+check "joined: nothing is left where the ranks have met" test -z "$(ls -A out/.rendezvous)"
+stages=(--set parallel.pipeline=2)
+expect_code "joined: stages as threads succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --ranks 2 --out stages
+all_end "joined: stages succeed" 0 2 "$TINY" "${run[@]}" "${stages[@]}" --out stages-j
+same_run "joined: stages have the bits of threads" stages stages-j
+
+# ---- stops and resumes ---------------------------------------------------------------------------------------------------
+all_end "joined: a run that max_time stops ends with 85 on all ranks" 85 4 "$TINY" "${run[@]}" "${grid[@]}" --set max_time=1e-9 \
+    --out resumed
+quiet "joined: a stop is printed by rank 0 alone" 1 2 3
+all_end "joined: the run goes on by its folder, and all ranks end with 0" 0 4 resumed --set max_time=0
+same_run "joined: a resumed run has the bits of an uninterrupted one" threads resumed
+all_end "joined: a finished run shows its result on rank 0" 0 4 resumed --set max_time=0
+quiet "joined: the result is shown by rank 0 alone" 1 2 3
+
+# A signal to any rank stops all after the same step.
+start 2 "$TINY" "${run[@]}" --set train_steps=1000000 --set parallel.stop_interval=1 --out signal
+until grep -qs '"step": 3,' signal/metrics.jsonl || ! kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
+kill -TERM "${ranks[1]}"
+have_ended "joined: a signal to rank 1 ends all ranks with 85" 85
+check "joined: a signal saves a checkpoint" test "$(checkpoint_steps signal | wc -l)" -eq 1
+quiet "joined: a signal to rank 1 is answered by rank 0 alone" 1
+start 2 "$TINY" "${run[@]}" --set train_steps=1000000 --set parallel.stop_interval=1 --out killed
+until grep -qs '"step": 3,' killed/metrics.jsonl || ! kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
+kill -KILL "${ranks[1]}"
+wait "${ranks[1]}" 2>/dev/null
+wait "${ranks[0]}"
+check "joined: a rank that is killed ends the others with 87" test $? -eq 87
+check "joined: a rank that is killed is named" grep -qE '^error\[87\] rank 1 dp 1: ' rank.0
+
+# ---- other commands ------------------------------------------------------------------------------------------------------
+plain() { sed -E 's/threads/ranks/; s/processes/ranks/; s/ +[0-9.]+ s$//' "$1"; }
+for command in "eval threads" "generate threads --tokens 8 --temperature 0" "verify $TINY --set parallel.tensor=2"; do
+    read -ra words <<<"$command"
+    expect_code "joined: ${words[0]} on threads succeeds" 0 "$TRAIN" "${words[@]}" --ranks 2
+    plain output >on.threads
+    all_end "joined: ${words[0]} succeeds" 0 2 "${words[@]}"
+    plain output >on.joined
+    check "joined: ${words[0]} prints the same" diff on.threads on.joined
+    quiet "joined: ${words[0]} prints on rank 0 alone" 1
+done
+all_end "joined: bench comm succeeds" 0 2 bench comm --repetitions 1
+check "joined: bench comm prints what the ranks are" grep -q '2 ranks as processes' output
+quiet "joined: bench comm prints on rank 0 alone" 1
+all_end "joined: bench parallel succeeds" 0 2 bench parallel "$TINY" --rounds 1 --batch 2 --length 8 --set model.vocab_size=300
+check "joined: bench parallel compares with one rank" grep -qE '^one rank +[0-9.]+ .* 100\.0 %' output
+quiet "joined: bench parallel prints on rank 0 alone" 1
+
+# ---- mistakes ------------------------------------------------------------------------------------------------------------
+# Ranks 2 and 3 are on another machine, as far as they know before they meet.
+before() { [ "$1" -lt 2 ] || echo "LOCAL_RANK=$(($1 - 2))"; }
+all_end "joined: a config with mistakes ends all ranks with 78" 78 4 "$TINY" --set optimizer.params.lrr=1 --set modell.x=1
+check "joined: rank 0 prints all mistakes of the config" test "$(grep -c 'unknown key' output)" -eq 2
+check "joined: the first rank of another machine prints one line" grep -qE \
+    '^error\[78\] rank 2 on [^ ]+: --set .*: unknown key.* \(and 1 more mistake\)$' rank.2
+check "joined: that is all that it prints" test "$(wc -l <rank.2)" -eq 1
+quiet "joined: other ranks of the machines print nothing" 1 3
+all_end "joined: a missing config ends all ranks with 66" 66 4 none.json
+check "joined: the first rank of another machine names the missing config" grep -qE '^error\[66\] rank 2 on [^ ]+: none.json ' rank.2
+quiet "joined: other ranks say nothing about a missing config" 1 3
+all_end "joined: an unknown option ends all ranks with 64" 64 4 "$TINY" --rank 4
+quiet "joined: an unknown option is reported by rank 0 and the other machine" 1 3
+before() { :; }
+all_end "joined: missing data end all ranks with 66" 66 2 "$TINY" --set data.text=none.txt --set parallel.timeout=20
+check "joined: missing data are reported once" test "$(cat rank.? | grep -c '^error\[66\]')" -eq 1
+
+# differ NAME CODE PATTERN: expects that two ranks end with this code, and that one line on rank 0 or 1 says why
+differ() {
+    all_end "joined: $1 ends all ranks with $2" "$2" 2 "$TINY" "${run[@]}" --out refused
+    check "joined: $1 is named, once" test "$(cat rank.? | grep -cE "$3")" -eq 1
+    check "joined: nothing else is said about $1" test "$(cat rank.? | grep -c '^error')" -eq 1
+}
+options() { [ "$1" -eq 0 ] || printf '%s\n' --set optimizer.params.lr=0.5; }
+differ "another config" 78 '^error\[78\] ranks differ: rank 0 has optimizer.params.lr 0.01, rank 1 has 0.5; start all'
+options() { [ "$1" -eq 0 ] || printf '%s\n' --set parallel.rendezvous="$PWD/out/.rendezvous"; }
+all_end "joined: the way to the meeting may differ" 0 2 "$TINY" "${run[@]}" --set train_steps=5 --set eval.interval=0 --out ways
+options() { :; }
+cp "$TRAIN" other && echo >>other
+program=("$TRAIN" ./other)
+differ "another program" 78 "^error\[78\] rank 1 \(.*\): the program's SHA-256 is \"[0-9a-f]{64}\", but \"[0-9a-f]{64}\" on "
+program=()
+before() { [ "$1" -eq 0 ] || echo WORLD_SIZE=4; }
+differ "another number of ranks" 78 '^error\[78\] .*rank 1 .* 4 .* 2'
+before() { :; }
+
+# ---- no folder that all share --------------------------------------------------------------------------------------------
+secret=0123456789abcdef0123456789abcdef
+before() { echo "TRAIN_SECRET=$secret"; }
+all_end "joined: ranks meet by a secret of the environment" 0 2 "$TINY" "${run[@]}" "${stages[@]}" --out secret \
+    --set parallel.rendezvous=unused
+check "joined: ranks that know a secret write no file to meet" test ! -e unused
+same_run "joined: ranks that have met by a secret have the bits of threads" stages secret
+check "joined: the secret is stored nowhere" bash -c "! grep -rq $secret secret rank.?"
+before() { printf '%s\n' "TRAIN_SECRET=$secret$1" LOCAL_RANK=0; }
+start 2 "$TINY" "${run[@]}" --out refused --set parallel.timeout=1
+wait "${ranks[1]}"
+check "joined: a rank with another secret ends with 76" test $? -eq 76
+check "joined: a rank with another secret says so" grep -qE '^error\[76\] rank 1 .* has another secret' rank.1
+wait "${ranks[0]}"
+check "joined: rank 0 waits for the right one, and ends with 69" test $? -eq 69
+check "joined: no rank prints its secret" bash -c "! grep -q $secret rank.?"
+before() { :; }
+echo $secret >key && chmod 600 key
+all_end "joined: ranks meet by a secret in a file" 0 2 "$TINY" "${run[@]}" "${stages[@]}" --set parallel.secret_file=key --out key-run
+check "joined: the secret of the file is stored nowhere" bash -c "! grep -rq $secret key-run rank.?"
+chmod 644 key
+all_end "joined: a secret that others may read is refused with 77" 77 2 "$TINY" "${run[@]}" --set parallel.secret_file=key --out refused
+check "joined: a refused start leaves no run folder" test ! -e refused
+
+# ---- a launcher without a name for its start -----------------------------------------------------------------------------
+before() { printf '%s\n' RANK= WORLD_SIZE= MASTER_ADDR= "PMI_RANK=$1" PMI_SIZE=2 "MPI_LOCALRANKID=$1" MPI_LOCALNRANKS=2; }
+all_end "joined: under MPICH's mpiexec a run ends with 78" 78 2 "$TINY" "${run[@]}" --out refused
+check "joined: the sentence names the key" grep -qE '^error\[78\] PMI gives its ranks .*: set parallel.rendezvous to a folder' output
+all_end "joined: under MPICH's mpiexec parallel.rendezvous is enough" 0 2 "$TINY" "${run[@]}" "${stages[@]}" \
+    --set parallel.rendezvous=place --out mpich
+same_run "joined: under MPICH's mpiexec a run has the bits of threads" stages mpich
+finish
