@@ -281,7 +281,8 @@ done
 check "cli: config check says that a grid of 4096 ranks needs a launcher" \
     grep -q 'on 4096 ranks; more than 64 need a launcher' output
 "$TRAIN" config check "$TINY" --set parallel.tensor=512 --set parallel.pipeline=256 --set model.num_layers=256 \
-    --set model.num_attention_heads=512 --set model.hidden_size=1024 --set train_batch_size=null >output 2>&1
+    --set model.num_attention_heads=512 --set model.hidden_size=1024 --set model.intermediate_size=4096 \
+    --set train_batch_size=null >output 2>&1
 check "cli: config check says that a run has no more than 65536 ranks" \
     grep -q 'on 131072 ranks; a run has no more than 65536' output
 cp "$here/../golden/config_monitors.json" .
