@@ -6,6 +6,7 @@
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
 #include "parallel/grid/control.h"
+#include "parallel/run/data_in_turn.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_path.h"
 
@@ -41,9 +42,19 @@ static const Config *read_config(const char *run, int64_t ranks, int n_sets,
     return config;
 }
 
+/* On ranks that a launcher has started, each opens the data by itself. */
+static void open_in_turn(OpenedRun *r, Comm *world)
+{
+    char err[2048];
+    ExitCode code = EXIT_DAMAGED;
+    if (!data_in_turn(world, data_open_validation, r->config, &r->data, err, sizeof err, &code))
+        control_fail(world, code, "%s", err);
+    data_require_same(world, &r->data);
+}
+
 /* Opens the data with the run's own tokenizer. A tokenizer trained again, on a text that has
  * changed or is split differently, would give the model's ids to other words. */
-static void open_own_data(OpenedRun *r, const char *run)
+static void open_own_data(OpenedRun *r, const char *run, Comm *world)
 {
     char err[2048];
     ExitCode code = EXIT_DAMAGED;
@@ -53,7 +64,10 @@ static void open_own_data(OpenedRun *r, const char *run)
         r->config = config_settle(r->config, &(ConfigFacts){.tokenizer = own}, err, sizeof err);
         free(own);
     }
-    if (!data_open_validation(r->config, &r->data, err, sizeof err, &code)) fail(code, "%s", err);
+    if (world)
+        open_in_turn(r, world);
+    else if (!data_open_validation(r->config, &r->data, err, sizeof err, &code))
+        fail(code, "%s", err);
     data_print_notes(&r->data, "data");
     if (r->tokenizer && r->data.tokenizer &&
         tokenizer_hash(r->tokenizer) != tokenizer_hash(r->data.tokenizer))
@@ -81,9 +95,9 @@ void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
     if (n < 0) fail(EXIT_MISSING, "%s", err);
     if (n == 0) fail(EXIT_MISSING, "%s has no checkpoint yet", r->folder);
     free(steps);
-    launch_join(r->config);
+    Comm *world = launch_join(r->config);
     r->tokenizer = identity_tokenizer(r->folder);
-    if (with_data) open_own_data(r, r->folder);
+    if (with_data) open_own_data(r, r->folder, world);
 }
 
 void opened_run_close(OpenedRun *r)
