@@ -1,25 +1,49 @@
-/* holdings.c -- exchanges the ranks' extents, which say what elements of a tensor each rank has,
- * and sorts them by tensor. See holdings.h. */
+/* holdings.c -- exchanges the ranks' extents, which say what elements of a tensor each rank has, a
+ * few tensors at a time, and sorts those of a rank's own files by tensor. See holdings.h. */
 #include "parallel/checkpoint/holdings.h"
 
 #include "model/core/check.h"
+#include "model/core/min_max.h"
 #include "parallel/checkpoint/io.h"
-#include "parallel/checkpoint/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* One extent in the form in which it is sent to the other ranks. */
+/* So many tensors are exchanged at a time, because in a large world the extents of all ranks for
+ * all tensors would take hundreds of megabytes on each rank. */
+enum { AT_ONCE = 64 };
+
+/* Tensors [from, from + n) of a file. */
 typedef struct {
-    int64_t piece, from, count, first, cols, whole_cols;
+    int file, from, n;
+} Batch;
+
+/* One extent in the form in which it is sent to the other ranks; `tensor` is its number in the
+ * batch. */
+typedef struct {
+    int64_t tensor, from, count, first, cols, whole_cols;
 } Sent;
 enum { SENT_WORDS = sizeof(Sent) / sizeof(int64_t) };
 
-static int64_t own_extents(const CheckpointContents *contents, int n_pieces, Sent *out)
+/* The extents of all ranks for a batch, ordered by rank. */
+typedef struct {
+    Sent *all;
+    int64_t *count, total; /* of each rank; their sum */
+} Extents;
+
+/* Returns the piece of a batch's tensor. */
+static const Piece *piece_of(const CheckpointContents *contents, const Layout *l, const Batch *b,
+                             int i)
+{
+    return contents_piece(contents, l->piece[l->file[b->file].first + b->from + i]);
+}
+
+static int64_t own_extents(const CheckpointContents *contents, const Layout *l, const Batch *b,
+                           Sent *out)
 {
     int64_t n = 0;
-    for (int i = 0; i < n_pieces; i++) {
-        const Piece *p = contents_piece(contents, i);
+    for (int i = 0; i < b->n; i++) {
+        const Piece *p = piece_of(contents, l, b, i);
         /* With ZeRO most ranks have no elements of most tensors. */
         if (p->extent.count == 0) continue;
         CHECK(tensor_count(p->data) == p->extent.count && p->data.dtype == p->dtype,
@@ -35,83 +59,109 @@ static int64_t own_extents(const CheckpointContents *contents, int n_pieces, Sen
     return n;
 }
 
-/* Gathers the extents of all ranks, ordered by rank. Sets *count to the number of extents of each
- * rank, and *total to their sum. The caller frees both arrays. */
-static Sent *all_extents(CheckpointIo *io, const Sent *own, int64_t n_own, int64_t **count,
-                         int64_t *total)
+/* Gathers the extents of all ranks. The caller frees both arrays. */
+static Extents all_extents(CheckpointIo *io, const Sent *own, int64_t n_own)
 {
     int ranks = checkpoint_io_ranks(io), rank = checkpoint_io_rank(io);
-    int64_t *n = must_calloc((size_t)ranks, sizeof *n), before = 0;
+    Extents e = {.count = must_calloc((size_t)ranks, sizeof *e.count)};
+    int64_t *n = e.count, before = 0;
     n[rank] = n_own;
     if (ranks > 1)
         comm_all_gather(io->world, NULL, tensor_1d(n, I64, ranks), tensor_1d(&n[rank], I64, 1));
-    *total = 0;
-    for (int r = 0; r < ranks; r++)
-        *total += n[r];
-    Sent *all = must_calloc((size_t)*total + 1, sizeof *all);
-    for (int r = 0; r < rank; r++)
-        before += n[r];
-    memcpy(all + before, own, (size_t)n_own * sizeof *own);
+    for (int r = 0; r < ranks; r++) {
+        if (r < rank) before += n[r];
+        e.total += n[r];
+    }
+    e.all = must_calloc((size_t)e.total + 1, sizeof *e.all);
+    memcpy(e.all + before, own, (size_t)n_own * sizeof *own);
     /* The lists differ in length, and an all-gather needs equal parts. But the other ranks have
      * zeros where this one has its list, so a sum gathers them all in one call. */
     if (ranks > 1)
-        comm_all_reduce(io->world, NULL, tensor_1d(all, I64, *total * SENT_WORDS), REDUCE_SUM);
-    *count = n;
-    return all;
+        comm_all_reduce(io->world, NULL, tensor_1d(e.all, I64, e.total * SENT_WORDS), REDUCE_SUM);
+    return e;
 }
 
-/* Ends the program unless the ranks together have each element of every piece. An element that no
- * rank has would be saved with an undefined value. */
-static void check_cover(const Holdings *h, const CheckpointContents *contents, int n_pieces)
+/* Ends the program unless the ranks together have each element of every tensor of the batch. An
+ * element that no rank has would be saved with an undefined value. */
+static void check_cover(const Extents *e, const CheckpointContents *contents, const Layout *l,
+                        const Batch *b)
 {
-    for (int i = 0; i < n_pieces; i++) {
-        /* Counting the elements is enough to find the two likely mistakes: a part that no rank
-         * lists, and a replica that two ranks list. */
-        const Piece *p = contents_piece(contents, i);
-        int64_t count = 0;
-        for (int k = h->first[i]; k < h->first[i + 1]; k++)
-            count += h->of[k].extent.count;
-        CHECK(count == piece_elements(p), "%s: all ranks together have %lld of its %lld elements",
-              p->name, (long long)count, (long long)piece_elements(p));
+    /* Counting the elements is enough to find the two likely mistakes: a part that no rank lists,
+     * and a replica that two ranks list. */
+    int64_t count[AT_ONCE] = {0};
+    for (int64_t i = 0; i < e->total; i++)
+        count[e->all[i].tensor] += e->all[i].count;
+    for (int i = 0; i < b->n; i++) {
+        const Piece *p = piece_of(contents, l, b, i);
+        CHECK(count[i] == piece_elements(p),
+              "%s: all ranks together have %lld of its %lld elements", p->name, (long long)count[i],
+              (long long)piece_elements(p));
     }
 }
 
-void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *contents)
+/* Appends the batch's extents to the holdings of its file, sorted by tensor; within a tensor they
+ * stay in the order of ranks. */
+static void append(FileHoldings *h, const Extents *e, const Batch *b)
 {
-    int n_pieces = contents->n_weights + contents->n_slots;
-    Sent *own = must_calloc((size_t)n_pieces + 1, sizeof *own);
-    int64_t *count, total, n_own = own_extents(contents, n_pieces, own);
-    Sent *all = all_extents(io, own, n_own, &count, &total);
-    int *next = out->first = must_calloc((size_t)n_pieces + 2, sizeof *out->first);
-    out->of = must_calloc((size_t)total + 1, sizeof *out->of);
-    /* A counting sort by piece; within a piece the holdings stay in the order of ranks. During the
-     * sort, first[i + 1] is the position of the next holding of piece i. */
-    for (int64_t i = 0; i < total; i++)
-        next[all[i].piece + 2]++;
-    for (int i = 2; i <= n_pieces + 1; i++)
-        next[i] += next[i - 1];
-    for (int64_t i = 0, rank = 0, of_rank = 0; i < total; i++, of_rank++) {
-        while (of_rank == count[rank]) {
+    /* A counting sort: next[i] is the position of the next holding of tensor i. */
+    int *first = h->first + b->from, next[AT_ONCE];
+    for (int i = 0; i < b->n; i++)
+        first[i + 1] = 0;
+    for (int64_t i = 0; i < e->total; i++)
+        first[e->all[i].tensor + 1]++;
+    for (int i = 0; i < b->n; i++) {
+        next[i] = first[i];
+        first[i + 1] += first[i];
+    }
+    h->of = must_realloc(h->of, (size_t)(first[b->n] + 1) * sizeof *h->of);
+    for (int64_t i = 0, rank = 0, of_rank = 0; i < e->total; i++, of_rank++) {
+        while (of_rank == e->count[rank]) {
             rank++;
             of_rank = 0;
         }
-        const Sent *s = &all[i];
-        out->of[next[s->piece + 1]++] = (Holding){.rank = (int)rank,
-                                                  .extent = {.from = s->from,
-                                                             .count = s->count,
-                                                             .first = s->first,
-                                                             .cols = s->cols,
-                                                             .whole_cols = s->whole_cols}};
+        const Sent *s = &e->all[i];
+        h->of[next[s->tensor]++] = (Holding){.rank = (int)rank,
+                                             .extent = {.from = s->from,
+                                                        .count = s->count,
+                                                        .first = s->first,
+                                                        .cols = s->cols,
+                                                        .whole_cols = s->whole_cols}};
     }
-    check_cover(out, contents, n_pieces);
-    free(own);
-    free(all);
-    free(count);
+}
+
+/* Exchanges what all ranks have of one file. */
+static void gather_file(FileHoldings *out, CheckpointIo *io, const CheckpointContents *contents,
+                        const Layout *layout, int file)
+{
+    int tensors = layout->file[file].n;
+    bool writes = layout->file[file].writer == checkpoint_io_rank(io);
+    Sent own[AT_ONCE];
+    if (writes) out->first = must_calloc((size_t)tensors + 1, sizeof *out->first);
+    for (Batch b = {.file = file}; b.from < tensors; b.from += AT_ONCE) {
+        b.n = (int)min_i64(AT_ONCE, tensors - b.from);
+        Extents e = all_extents(io, own, own_extents(contents, layout, &b, own));
+        check_cover(&e, contents, layout, &b);
+        if (writes) append(out, &e, &b);
+        free(e.all);
+        free(e.count);
+    }
+}
+
+void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *contents,
+                     const Layout *layout)
+{
+    out->files = layout->manifest.n_files;
+    out->file = must_calloc((size_t)out->files + 1, sizeof *out->file);
+    for (int f = 0; f < out->files; f++)
+        gather_file(&out->file[f], io, contents, layout, f);
 }
 
 void holdings_free(Holdings *h)
 {
-    free(h->first);
-    free(h->of);
+    for (int f = 0; f < h->files; f++) {
+        free(h->file[f].first);
+        free(h->file[f].of);
+    }
+    free(h->file);
     *h = (Holdings){0};
 }

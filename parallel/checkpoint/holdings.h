@@ -1,25 +1,32 @@
 /* holdings.h -- collects which rank has which elements of the tensors that are saved. A holding is
- * one rank's extent of a piece (pieces.h). Every rank gets the complete list, so a writer and the
- * ranks that send to it need no further messages to agree on what is sent. Private to
- * parallel/checkpoint. */
+ * one rank's extent of a piece (pieces.h). The writer of a file gets the complete list for its
+ * tensors, so it and the ranks that send to it need no further messages to agree on what is sent.
+ * Private to parallel/checkpoint. */
 #ifndef PARALLEL_CHECKPOINT_HOLDINGS_H
 #define PARALLEL_CHECKPOINT_HOLDINGS_H
 
-#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/checkpoint/layout.h"
 
 typedef struct {
     int rank;
     ParamExtent extent;
 } Holding;
 
+/* Of one file. */
 typedef struct {
-    int *first;  /* holdings of piece i, by rank: of[first[i]] ... of[first[i + 1] - 1] */
-    Holding *of; /* holdings of one piece cover each of its elements exactly once */
+    int *first;  /* of the file's tensor i, by rank: of[first[i]] ... of[first[i + 1] - 1] */
+    Holding *of; /* holdings of one tensor cover each of its elements exactly once */
+} FileHoldings;
+
+typedef struct {
+    int files;
+    FileHoldings *file; /* [files] NULLs for files that other ranks write */
 } Holdings;
 
 /* Exchanges the extents of all ranks' pieces and fills *out. All ranks must call it, each with its
- * own pieces. The caller must call holdings_free. */
-void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *contents);
+ * own pieces and the same layout. The caller must call holdings_free. */
+void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *contents,
+                     const Layout *layout);
 void holdings_free(Holdings *holdings);
 
 #endif

@@ -187,10 +187,11 @@ static void receive_part(Writing *w, const Turn *t, const Holding *h, size_t siz
 /* Completes the writer's window with the other ranks' parts. */
 static void receive_parts(Writing *w, const Turn *t)
 {
-    int p = w->layout->piece[t->at.tensor];
+    const FileHoldings *holdings = &w->holdings.file[t->file];
+    int own = t->at.tensor - w->layout->file[t->file].first; /* its number in the file */
     if (t->count == t->at.end - t->at.from) return;
-    for (int i = w->holdings.first[p]; i < w->holdings.first[p + 1]; i++) {
-        const Holding *h = &w->holdings.of[i];
+    for (int i = holdings->first[own]; i < holdings->first[own + 1]; i++) {
+        const Holding *h = &holdings->of[i];
         if (h->rank != checkpoint_io_rank(w->io))
             receive_part(w, t, h, dtype_size(piece_of(w, t)->dtype));
     }
@@ -316,7 +317,7 @@ bool write_tensors(CheckpointIo *io, const CheckpointContents *contents, Layout 
                  .fd = -1,
                  .err = err,
                  .n = n};
-    holdings_gather(&w.holdings, io, contents);
+    holdings_gather(&w.holdings, io, contents, layout);
     if (checkpoint_io_far(io)) fs_await(folder); /* if it fails, opening the folder says why */
     w.folder_fd = fs_open_folder(folder, err, n);
     /* A rank that cannot open the folder still takes part in all communication below, without
