@@ -241,8 +241,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     return cudaSuccess;
 }
 
-/* With EMU_BUS=same all devices report the same bus id. With EMU_BUS=N the first one is at N + 1: as
- * if the process saw only some of the machine's devices. */
+/* With EMU_BUS=same all devices report the same bus id. With EMU_BUS=N the first one is at N + 1:
+ * as if the process saw only some of the machine's devices. */
 cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int device)
 {
     EMU_CALL();
