@@ -364,7 +364,7 @@ void memory_print_use(const Config *config, const MemoryPlan *plan, const char *
     char who[128];
     /* These are the figures of this process. If ranks are threads, all ranks are in it. */
     char process[32] = "";
-    if (launch_parent() != 0)
+    if (launch_parent() != 0 || launch_joined())
         snprintf(process, sizeof process, " in rank %d's process", log_rank());
     const char *gpu = plan->ranks == plan->of && !plan->on_host ? " on the GPU" : "";
     log_field("memory", "%s: resident %s, peak %s%s%s, plan %s%s%s", when,
