@@ -135,6 +135,10 @@ if EMU_DEVICES=4 "$TRAIN" doctor | grep -q 'emulated GPU'; then
     before() { echo EMU_DEVICES=2; }
     all_end "machines: each rank has a GPU of its machine" 0 "$TINY" "${run[@]}" "${gpus[@]}" --out gpus
     check "machines: NCCL connects them" bash -c "tr -s ' \n' ' ' <output | grep -q 'processes on 2 machines, 2 each, NCCL'"
+    # With 8 GiB the head would compute 16,384 rows at a time.
+    before() { printf '%s\n' EMU_DEVICES=2 EMU_MEMORY=$(($1 == 3 ? 1100 : 8192)); }
+    all_end "machines: GPUs of different sizes" 0 "$TINY" "${run[@]}" "${gpus[@]}" --set data.tokenizer_vocab_size=387 --out sizes
+    check "machines: the smallest memory decides for all ranks" grep -q '"head_chunk_rows": 8192' sizes/config.json
     before() { printf '%s\n' EMU_DEVICES=1 EMU_BUS=$(($1 % 2)); }
     all_end "machines: a launcher may show each rank one GPU" 0 "$TINY" "${run[@]}" "${gpus[@]}" --out shown
     before() { echo EMU_DEVICES=1; }
