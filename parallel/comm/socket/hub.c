@@ -4,6 +4,7 @@
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "model/core/min_max.h"
 #include "model/core/pool.h"
 #include "parallel/comm/deadline.h"
 
@@ -16,6 +17,8 @@
  * looked at this many times, so that at most one part of it counts while the process is stopped. */
 static const double LONGEST_LOOK = 1, SOON = 0.01;
 enum { LOOKS = 16 };
+/* In worlds of more ranks packets are taken together: for so many microseconds a rank, at most. */
+enum { SMALL_WORLD = 64, MOMENT = 10, LONGEST_MOMENT = 50000 };
 /* For so many seconds the last words to joined ranks may take. */
 static const double SEND_SECONDS = 1;
 /* At the end of the program, rank 0 waits at least so many seconds for the next rank to leave: a
@@ -177,6 +180,9 @@ static void listen_for(SocketHub *hub, double seconds)
     struct pollfd *fd = hub->fd;
     uint64_t times;
     int n = hub->ranks;
+    /* Each time costs work for each rank. So in a large world the packets of a moment are taken
+     * together. */
+    if (n > SMALL_WORLD) usleep((useconds_t)min_i64(LONGEST_MOMENT, MOMENT * n));
     for (int i = 1; i < n; i++) {
         bool sends = flush(hub, i);
         fd[i] = (struct pollfd){.fd = hub->rank[i].ended ? -1 : hub->stream[i].fd,

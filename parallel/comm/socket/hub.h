@@ -17,6 +17,7 @@ typedef struct SocketHubGroup {
     int known, open;       /* number of members that are known, and that have not left */
     int64_t *meetings;     /* [size] begun by each member */
     bool *closed;          /* [size] the member has left */
+    int64_t least_left;    /* the fewest meetings that a member had begun when it left */
     /* Whether those that wait at meeting `asked_at` wait for the rank that prints alone, as found
      * when time passed for the `asked_in`-th time. */
     uint64_t asked_in;

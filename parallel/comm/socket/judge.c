@@ -152,6 +152,19 @@ static bool is_confirmed(SocketHub *hub, SocketHubRank *r)
     return r->wait.confirmed >= r->question;
 }
 
+/* Finds ranks that this wait is for and that may have left. Many ranks may wait for an answer of
+ * member 0 that is on its way, so members are looked at only if one has left too early. */
+static bool find_leavers(const SocketHub *hub, const SocketHubGroup *group, int rank,
+                         BlameWait *wait)
+{
+    const SocketWait *own = &hub->rank[rank].wait;
+    if (!own->meets || group->least_left < own->meeting) return find_lack(hub, group, rank, wait);
+    wait->rank = rank;
+    snprintf(wait->call, sizeof wait->call, "%s", own->call);
+    if (group->closed[0]) add_lack(wait, group->members.rank[0]);
+    return false;
+}
+
 /* Ends the program if the rank waits for ranks that have left the group. */
 static void judge_lost(SocketHub *hub, int rank)
 {
@@ -160,7 +173,7 @@ static void judge_lost(SocketHub *hub, int rank)
     BlameWait wait = {.who = blame_room_who(hub->room)};
     int lost = 0;
     if (group == NULL || group->open == group->members.size) return;
-    bool sure = find_lack(hub, group, rank, &wait);
+    bool sure = find_leavers(hub, group, rank, &wait);
     for (int i = 0; i < wait.n; i++) {
         int who = wait.who[i];
         if (!group->closed[socket_members_find(&group->members, who)]) continue;

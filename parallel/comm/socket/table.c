@@ -4,6 +4,7 @@
 #include "parallel/comm/socket/hub.h"
 
 #include "model/core/check.h"
+#include "model/core/min_max.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,7 @@ static SocketHubGroup *add_group(SocketHub *hub, const SocketGroupReport *report
     group->meetings = must_calloc((size_t)report->size, sizeof *group->meetings);
     group->closed = must_calloc((size_t)report->size, sizeof *group->closed);
     group->open = report->size;
+    group->least_left = INT64_MAX;
     if (hub->groups++ == hub->buckets) grow(hub);
     link_group(hub, group);
     return group;
@@ -141,6 +143,7 @@ static bool take_group(SocketHub *hub, int rank, const SocketGroupReport *report
     if (report->closed && !group->closed[member]) {
         group->closed[member] = true;
         group->open--;
+        group->least_left = min_i64(group->least_left, report->meetings);
     }
     if (report->id == 0 && report->closed && !hub->rank[rank].left) {
         hub->rank[rank].left = true;

@@ -147,7 +147,7 @@ static void meet_and_part(Comm *world, void *context)
         rank_wrong(world, "%d connections, not %d", connections(world), expected);
     Comm four = comm_split(world, "four", world->rank / 4, 0),
          fourth = comm_split(world, "fourth", world->rank % 4, -world->rank);
-    if (four.size != 4 || fourth.size != world->size / 4 ||
+    if (four.size != 4 || four.rank != world->rank % 4 || fourth.size != world->size / 4 ||
         fourth.rank != fourth.size - 1 - world->rank / 4)
         rank_wrong(world, "rank %d of %d, %d of %d", four.rank, four.size, fourth.rank,
                    fourth.size);

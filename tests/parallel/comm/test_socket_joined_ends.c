@@ -41,7 +41,7 @@ static void one_exits(Comm *world, void *context)
 {
     (void)context;
     comm_barrier(world);
-    if (world->rank == 2) _exit(0);
+    if (world->rank == 2) _exit(EXIT_PEER_LOST);
     comm_barrier(world);
 }
 
