@@ -35,7 +35,7 @@ rows() {
 
     # Scripts that run emulated devices.
     local emulated
-    emulated=$(printf ' !tests/program/%s.sh' nccl nccl_bench nccl_faults nccl_hosts nccl_processes reserve gpu_check_grids)
+    emulated=$(printf ' !tests/program/%s.sh' nccl nccl_bench nccl_faults nccl_hosts nccl_joined nccl_processes reserve gpu_check_grids)
 
     row emu "$device" tests/program/cuda.sh
     row emu_asan "$device $sample TEST_EVERY=83" tests/model/test_recompute
@@ -67,7 +67,7 @@ rows() {
     row emu "$deferred TEST_EVERY=300 TEST_LATER=150 TEST_EACH=schedule" tests/equivalence/test_grid_equal
     row emu "$device $sample" tests/parallel/trainer/test_device
     row emu "$device" tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' tests/emu '!tests/emu/device/test_emu_step' tests/program/device.sh tests/program/nccl.sh \
-        tests/program/machines.sh tests/program/nccl_hosts.sh tests/program/nccl_processes.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
+        tests/program/machines.sh tests/program/nccl_hosts.sh tests/program/nccl_joined.sh tests/program/nccl_processes.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # Tests that use threads or signals, which ThreadSanitizer can check.
     row tsan "$sample STEPS=16" tests/program/signals.sh
     row tsan "$sample STEPS=9" tests/program/ranks.sh
@@ -93,7 +93,7 @@ rows() {
     # TEST_EVERY shares no factor with the number of variants, so every commit covers both sides of every choice.
     row release TEST_EVERY=5 tests/model/test_recompute
     # Under ASan + UBSan tests run with a part of their cases: more cases of the same code would reveal no more errors.
-    row asan "$sample" tests/program/cli.sh tests/program/bad_config.sh tests/program/learns.sh tests/program/signals.sh tests/program/pipe.sh \
+    row asan "$sample" tests/program/cli.sh tests/program/bad_config.sh tests/program/learns.sh tests/program/signals.sh tests/program/pipe.sh tests/program/joined.sh \
         tests/program/device.sh tests/program/data.sh tests/program/folder.sh tests/program/numbers.sh 'tests/[!e]*/test_*' \
         'tests/equivalence/test_grid_[cerst]*' '!tests/kernels/test_ops'
     row asan "$sample TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops

@@ -8,41 +8,6 @@ ranks=()
 run=(--set train_batch_size=16 --set train_micro_batch_size_per_gpu=4 --set gradient_accumulation_steps=auto --set cpu.threads=1
     --set fp64.enabled=true --set train_steps=6 --set eval.interval=3 --set eval.sample_interval=6 --set parallel.timeout=60)
 
-# start N ARGUMENT...: starts so many ranks; stores their process numbers in the array ranks. Rank R's output goes to the file
-# rank.R. before R: may print settings NAME=VALUE for this rank; options R: may print options.
-before() { :; }
-options() { :; }
-start() {
-    local n=$1 r set more
-    shift
-    ranks=()
-    rm -f rank.?
-    for ((r = 0; r < n; r++)); do
-        mapfile -t set < <(before "$r")
-        mapfile -t more < <(options "$r")
-        env RANK="$r" LOCAL_RANK="$r" WORLD_SIZE="$n" MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 "${set[@]}" \
-            "${program[r]:-$TRAIN}" "$@" "${more[@]}" >"rank.$r" 2>&1 </dev/null &
-        ranks+=($!)
-        children+=($!)
-    done
-}
-# have_ended NAME CODE: waits for the ranks, and expects that all end with this code
-have_ended() {
-    local r code bad=''
-    for r in "${!ranks[@]}"; do
-        wait "${ranks[r]}"
-        code=$?
-        [ $code -eq "$2" ] || bad+=" rank $r ends with $code: $(tail -n 1 "rank.$r");"
-    done
-    cp rank.0 output
-    if [ -z "$bad" ]; then ok "$1"; else not_ok "$1:$bad"; fi
-}
-program=()
-# all_end NAME CODE N ARGUMENT...: starts ranks, and expects that all end with this code
-all_end() {
-    start "${@:3}"
-    have_ended "$1" "$2"
-}
 # quiet NAME RANK...: expects that these ranks have printed nothing
 quiet() {
     local name=$1 r bad=''
@@ -78,13 +43,13 @@ all_end "joined: a finished run shows its result on rank 0" 0 4 resumed --set ma
 quiet "joined: the result is shown by rank 0 alone" 1 2 3
 
 # A signal to any rank stops all after the same step.
-start 2 "$TINY" "${run[@]}" --set train_steps=1000000 --set parallel.stop_interval=1 --out signal
+start_ranks 2 "$TINY" "${run[@]}" --set train_steps=1000000 --set parallel.stop_interval=1 --out signal
 until grep -qs '"step": 3,' signal/metrics.jsonl || ! kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
 kill -TERM "${ranks[1]}"
-have_ended "joined: a signal to rank 1 ends all ranks with 85" 85
+ranks_end "joined: a signal to rank 1 ends all ranks with 85" 85
 check "joined: a signal saves a checkpoint" test "$(checkpoint_steps signal | wc -l)" -eq 1
 quiet "joined: a signal to rank 1 is answered by rank 0 alone" 1
-start 2 "$TINY" "${run[@]}" --set train_steps=1000000 --set parallel.stop_interval=1 --out killed
+start_ranks 2 "$TINY" "${run[@]}" --set train_steps=1000000 --set parallel.stop_interval=1 --out killed
 until grep -qs '"step": 3,' killed/metrics.jsonl || ! kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
 kill -KILL "${ranks[1]}"
 wait "${ranks[1]}" 2>/dev/null
@@ -140,6 +105,7 @@ options() { [ "$1" -eq 0 ] || printf '%s\n' --set parallel.rendezvous="$PWD/out/
 all_end "joined: the way to the meeting may differ" 0 2 "$TINY" "${run[@]}" --set train_steps=5 --set eval.interval=0 --out ways
 options() { :; }
 cp "$TRAIN" other && echo >>other
+# shellcheck disable=SC2034 # start_ranks reads it
 program=("$TRAIN" ./other)
 differ "another program" 78 "^error\[78\] rank 1 \(.*\): the program's SHA-256 is \"[0-9a-f]{64}\", but \"[0-9a-f]{64}\" on "
 program=()
@@ -156,7 +122,7 @@ check "joined: ranks that know a secret write no file to meet" test ! -e unused
 same_run "joined: ranks that have met by a secret have the bits of threads" stages secret
 check "joined: the secret is stored nowhere" bash -c "! grep -rq $secret secret rank.?"
 before() { printf '%s\n' "TRAIN_SECRET=$secret$1" LOCAL_RANK=0; }
-start 2 "$TINY" "${run[@]}" --out refused --set parallel.timeout=1
+start_ranks 2 "$TINY" "${run[@]}" --out refused --set parallel.timeout=1
 wait "${ranks[1]}"
 check "joined: a rank with another secret ends with 76" test $? -eq 76
 check "joined: a rank with another secret says so" grep -qE '^error\[76\] rank 1 .* has another secret' rank.1

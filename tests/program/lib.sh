@@ -248,3 +248,42 @@ nothing_left() {
     done
     check "$name leaves no process" test -z "$left"
 }
+
+# ---- ranks that a launcher has started -------------------------------------------------------------------------------------
+
+# start_ranks N ARGUMENT...: starts so many ranks as a launcher does, by torchrun's variables; stores their process numbers in the
+# array ranks. Rank R's output goes to the file rank.R. before R: may print settings NAME=VALUE for this rank; options R: may
+# print options. program[R]: another program than $TRAIN.
+ranks=() program=()
+before() { :; }
+options() { :; }
+start_ranks() {
+    local n=$1 r set more
+    shift
+    ranks=()
+    rm -f rank.?
+    for ((r = 0; r < n; r++)); do
+        mapfile -t set < <(before "$r")
+        mapfile -t more < <(options "$r")
+        env RANK="$r" LOCAL_RANK="$r" WORLD_SIZE="$n" MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 "${set[@]}" \
+            "${program[r]:-$TRAIN}" "$@" "${more[@]}" >"rank.$r" 2>&1 </dev/null &
+        ranks+=($!)
+        children+=($!)
+    done
+}
+# ranks_end NAME CODE: waits for the ranks, and expects that all end with this code
+ranks_end() {
+    local r code bad=''
+    for r in "${!ranks[@]}"; do
+        wait "${ranks[r]}"
+        code=$?
+        [ $code -eq "$2" ] || bad+=" rank $r ends with $code: $(tail -n 1 "rank.$r");"
+    done
+    cp rank.0 output
+    if [ -z "$bad" ]; then ok "$1"; else not_ok "$1:$bad"; fi
+}
+# all_end NAME CODE N ARGUMENT...: starts ranks, and expects that all end with this code
+all_end() {
+    start_ranks "${@:3}"
+    ranks_end "$1" "$2"
+}
