@@ -136,7 +136,13 @@ static void be_stranger(Attack *a, Stranger *s, int port)
     }
 }
 
-/* Attacks rank 0's port until the meeting is over. */
+static bool has_ended(pid_t pid)
+{
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+}
+
+/* Attacks rank 0's port until the last rank has met the others, or two seconds longer. */
 static void attack(void *context, const pid_t *pid)
 {
     Attack *a = context;
@@ -147,7 +153,7 @@ static void attack(void *context, const pid_t *pid)
         listening(pid[0], &at);
     for (int i = 0; i < MOST; i++)
         a->stranger[i].fd = -1;
-    for (int i = 0; seconds_now() < start + LATE_SECONDS + 0.3; i++) {
+    for (int i = 0; seconds_now() < start + LATE_SECONDS + 2 && !has_ended(pid[2]); i++) {
         Stranger *s = &a->stranger[i % MOST];
         if (i < MOST || a->kind == FLOOD || a->kind == CLOSING)
             be_stranger(a, s, at.address[0].port);
