@@ -14,7 +14,7 @@ typedef enum {
 } DeskState;
 
 typedef struct {
-    bool here, ready;
+    bool here, ready, told;  /* told: it has got the verdict */
     int machine, local_rank; /* local_rank: what the launcher says, or -1 */
     Address address;
 } DeskRank;

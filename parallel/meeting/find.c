@@ -5,7 +5,7 @@
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/socket/handshake.h"
-#include "parallel/meeting/rendezvous.h"
+#include "parallel/meeting/channel.h"
 #include "parallel/meeting/sides.h"
 
 #include <errno.h>
@@ -19,7 +19,9 @@ enum { MOST_TARGETS = NETWORK_MOST_ADDRESSES * MEETING_PORTS };
 
 /* The pauses between two attempts, and between two looks at the file, grow from the first to the
  * second. */
-static const double LEAST_PAUSE = 0.01, MOST_PAUSE = 0.5;
+static const double LEAST_PAUSE = 0.01, MOST_PAUSE = 0.5, PLACE_SECONDS = 0.05;
+/* How long rank 0 looks for another rank 0. */
+static const double TWIN_SECONDS = 0.5;
 
 /* A place where rank 0 may be, and the attempt to connect with it. */
 typedef struct {
@@ -60,10 +62,24 @@ static double longer(double pause)
     return fmin(2 * pause, MOST_PAUSE);
 }
 
-static void add_target(Search *s, const Address *address)
+/* `place`: of the address among those of rank 0. Later ones are tried a little later, so that all
+ * ranks take the first one that works. */
+static void add_target(Search *s, const Address *address, int place)
 {
-    if (s->targets < MOST_TARGETS)
-        s->target[s->targets++] = (Target){.address = *address, .fd = -1, .pause = LEAST_PAUSE};
+    if (s->targets == MOST_TARGETS) return;
+    s->target[s->targets++] = (Target){.address = *address,
+                                       .fd = -1,
+                                       .next = seconds_now() + place * PLACE_SECONDS,
+                                       .pause = LEAST_PAUSE};
+}
+
+static void take_file(Search *s, const Rendezvous *r)
+{
+    stop_all(s);
+    s->at = *r;
+    s->targets = 0;
+    for (int i = 0; i < r->at.count; i++)
+        add_target(s, &r->at.address[i], i);
 }
 
 /* Looks at the file. If it has changed, its addresses are the new targets. */
@@ -82,25 +98,24 @@ static bool look(Search *s, double now, Verdict *v)
     if (state == RENDEZVOUS_REFUSED && code == EXIT_PERMISSION)
         return verdict_set(v, code, "%s", err);
     if (state != RENDEZVOUS_READ || same_bytes(r.secret, s->at.secret, SHA256_BYTES)) return true;
-    stop_all(s);
-    s->at = r;
-    s->targets = 0;
-    for (int i = 0; i < r.at.count; i++)
-        add_target(s, &r.at.address[i]);
+    take_file(s, &r);
     return true;
 }
 
 /* Without a file: all ports of all addresses that the name of rank 0's machine has. */
-static bool list_ports(Search *s, Verdict *v)
+static bool list_ports(Search *s, double limit, Verdict *v)
 {
     AddressList list;
     memcpy(s->at.secret, s->o->secret, SHA256_BYTES);
-    if (!network_master(&list, s->o->master, &v->code, v->sentence, sizeof v->sentence))
-        return false;
+    while (!network_master(&list, s->o->master, &v->code, v->sentence, sizeof v->sentence)) {
+        /* The server that knows names may be busy when thousands of ranks ask it. */
+        if (v->code != EXIT_TEMPORARY || seconds_now() >= limit) return false;
+        sleep(1);
+    }
     for (int i = 0; i < list.count; i++)
         for (int k = 1; k <= MEETING_PORTS; k++) {
             list.address[i].port = (uint16_t)(s->o->port + k);
-            add_target(s, &list.address[i]);
+            add_target(s, &list.address[i], i);
         }
     return true;
 }
@@ -198,6 +213,58 @@ static void explain(const Search *s, Verdict *v)
                 why);
 }
 
+/* Greets another rank 0 as rank 0, and gets the verdict that both end with. */
+static void greet_twin(const MeetingOptions *o, int fd, const Address *own, Verdict *v)
+{
+    Channel c;
+    Greeting g;
+    Bytes body = {0};
+    const unsigned char *answer;
+    size_t n;
+    int kind;
+    channel_open(&c, fd);
+    greeting_own(&g, o, own);
+    greeting_write(&body, &g);
+    channel_put(&c, MESSAGE_GREETING, &body);
+    bytes_free(&body);
+    verdict_set(v, EXIT_PROTOCOL,
+                "another rank 0 of this job waits already: two processes were given rank 0, or two "
+                "jobs the same name");
+    for (double end = seconds_now() + 2; seconds_now() < end && !c.gone;) {
+        struct pollfd wait = {.fd = fd, .events = channel_flush(&c) ? POLLIN : POLLIN | POLLOUT};
+        poll(&wait, 1, 100);
+        if (channel_take(&c, VERDICT_MOST_BYTES, &kind, &answer, &n)) {
+            if (kind == MESSAGE_VERDICT) verdict_read(v, answer, n);
+            break;
+        }
+    }
+    channel_close(&c);
+}
+
+bool guest_finds_twin(const MeetingOptions *o, const Rendezvous *at, const Address *own, Verdict *v)
+{
+    Search *s = must_calloc(1, sizeof *s);
+    double end = seconds_now() + TWIN_SECONDS;
+    int fd = -1;
+    s->o = o;
+    take_file(s, at);
+    for (bool waiting = true; fd < 0 && waiting && seconds_now() < end;) {
+        start(s, seconds_now());
+        fd = move(s, end);
+        /* One attempt for each address. */
+        waiting = false;
+        for (int i = 0; i < s->targets; i++) {
+            Target *t = &s->target[i];
+            if (t->fd < 0 && t->began > 0) t->next = INFINITY;
+            waiting |= t->fd >= 0 || t->next < INFINITY;
+        }
+    }
+    if (fd >= 0) greet_twin(o, fd, own, v);
+    stop_all(s);
+    free(s);
+    return fd >= 0;
+}
+
 int guest_find(const MeetingOptions *o, double limit, Verdict *v)
 {
     Search *s = must_calloc(1, sizeof *s);
@@ -206,7 +273,7 @@ int guest_find(const MeetingOptions *o, double limit, Verdict *v)
     s->pause = LEAST_PAUSE;
     bool good = !o->interface ||
                 network_own(&s->sources, o->interface, &v->code, v->sentence, sizeof v->sentence);
-    if (good && !o->folder) good = list_ports(s, v);
+    if (good && !o->folder) good = list_ports(s, limit, v);
     while (good && fd < 0) {
         double now = seconds_now();
         if (o->folder) good = look(s, now, v);

@@ -11,6 +11,8 @@
 
 /* Rank 0 ends the meeting at its own limit, which comes earlier. */
 static const double PATIENCE_SECONDS = 10;
+/* How long a rank that fails waits for rank 0's word. */
+static const double REPORT_SECONDS = 2;
 
 typedef struct {
     const MeetingOptions *o;
@@ -21,14 +23,29 @@ typedef struct {
     bool answered, ready, gone;
 } Guest;
 
-/* Tells rank 0 that this rank fails. */
+/* Tells rank 0 that this rank fails, and waits a little until rank 0 tells that to all. */
 static bool report(Guest *g, Verdict *v)
 {
+    const unsigned char *answer;
+    size_t n;
+    int kind;
+    Verdict own = *v;
     Bytes body = {0};
     verdict_write(&body, v);
     channel_put(&g->rank0, MESSAGE_VERDICT, &body);
-    channel_flush(&g->rank0);
     bytes_free(&body);
+    for (double end = seconds_now() + REPORT_SECONDS; seconds_now() < end && !g->rank0.gone;) {
+        struct pollfd wait = {.fd = g->rank0.fd,
+                              .events = channel_flush(&g->rank0) ? POLLIN : POLLIN | POLLOUT};
+        poll(&wait, 1, 100);
+        if (!channel_take(&g->rank0, table_most_bytes(g->o->size) + VERDICT_MOST_BYTES, &kind,
+                          &answer, &n) ||
+            kind != MESSAGE_VERDICT)
+            continue;
+        g->m->told = verdict_read(v, answer, n);
+        if (!g->m->told) *v = own;
+        break;
+    }
     return false;
 }
 

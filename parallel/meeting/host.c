@@ -19,13 +19,18 @@ typedef struct {
     const MeetingOptions *o;
     Meeting *m;
     Desk desk;
-    Rendezvous at; /* the secret, and where it listens */
+    Rendezvous at;   /* the secret, and where it listens */
+    Rendezvous held; /* where another rank 0 of this meeting may listen, and its secret */
+    double look;     /* when to look at the file again */
     Door *door;
     int members[NETWORK_MOST_ADDRESSES]; /* how many ranks have come to each address */
     int epoll;
     bool published;
     Channel *channel; /* [size], of the ranks that have arrived */
 } Host;
+
+/* How long rank 0 tries to say the last word to all. */
+static const double LAST_SECONDS = 1;
 
 /* The index of the events of the door; those of ranks have their number. */
 enum { DOOR = 0 };
@@ -39,32 +44,6 @@ static void watch(Host *h, int fd, int index, uint32_t events, int how)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Chooses the addresses at which the other ranks may connect (README, "Who listens where"). */
-static bool choose_addresses(Host *h, Verdict *v)
-{
-    const MeetingOptions *o = h->o;
-    AddressList *list = &h->at.at, own;
-    char *err = v->sentence;
-    size_t n = sizeof v->sentence;
-    bool here = o->folder && !o->interface && o->local_size == o->size;
-    if (!(here ? network_loopback(&own, &v->code, err, n)
-               : network_own(&own, o->interface, &v->code, err, n)))
-        return false;
-    if (o->folder) {
-        *list = own;
-        if (here) list->count = 1;
-        return true;
-    }
-    if (!network_master(list, o->master, &v->code, err, n)) return false;
-    if (!o->interface) return true;
-    network_common(list, &own);
-    if (list->count > 0) return true;
-    return verdict_set(v, EXIT_CONFIG,
-                       "parallel.interface: %s does not have the address of rank 0, %s, by which "
-                       "the other ranks look for it",
-                       o->interface, o->master);
-}
-
 /* Listens at address i, at the port that the others can find. Returns whether it does. */
 static bool listen_at(Host *h, int i)
 {
@@ -75,6 +54,7 @@ static bool listen_at(Host *h, int i)
         a->port = (uint16_t)(o->folder ? 0 : o->port + k);
         fd = network_listen(a);
         if (fd >= 0 || errno != EADDRINUSE) break;
+        if (h->held.at.count < NETWORK_MOST_ADDRESSES) h->held.at.address[h->held.at.count++] = *a;
     }
     if (fd >= 0) door_listen(h->door, fd, false);
     return fd >= 0;
@@ -85,7 +65,8 @@ static bool open_listeners(Host *h, Verdict *v)
     char text[ADDRESS_TEXT_BYTES] = "";
     AddressList wanted;
     int error = 0;
-    if (!choose_addresses(h, v)) return false;
+    if (!network_for_rank_0(&h->at.at, h->o, &v->code, v->sentence, sizeof v->sentence))
+        return false;
     wanted = h->at.at;
     h->at.at.count = 0;
     for (int i = 0; i < wanted.count; i++) {
@@ -128,36 +109,70 @@ static bool host_open(Host *h, Verdict *v)
     if (o->size > 1 && !open_listeners(h, v)) return false;
     greeting_own(&own, o, &none);
     desk_greet(&h->desk, &own, seconds_now());
-    if (o->size > 1 && o->folder)
-        h->published = rendezvous_publish(&h->at, o->folder, o->name, &v->code, v->sentence,
-                                          sizeof v->sentence);
-    return o->size == 1 || !o->folder || h->published;
+    if (o->size == 1) return true;
+    if (o->folder)
+        rendezvous_look(&h->held, o->folder, o->name, &v->code, v->sentence, sizeof v->sentence);
+    else
+        memcpy(h->held.secret, o->secret, SHA256_BYTES);
+    if (h->held.at.count > 0 && guest_finds_twin(o, &h->held, &h->at.at.address[0], v))
+        return false;
+    if (!o->folder) return true;
+    h->published =
+        rendezvous_publish(&h->at, o->folder, o->name, &v->code, v->sentence, sizeof v->sentence);
+    return h->published;
+}
+
+/* Each second: the file must still be there, and this one. */
+static void keep_file(Host *h, double now)
+{
+    const MeetingOptions *o = h->o;
+    Rendezvous r;
+    ExitCode code;
+    char err[MEETING_SENTENCE_BYTES];
+    if (!h->published || now < h->look) return;
+    h->look = now + 1;
+    RendezvousState state = rendezvous_look(&r, o->folder, o->name, &code, err, sizeof err);
+    if (state == RENDEZVOUS_READ && !same_bytes(r.secret, h->at.secret, SHA256_BYTES))
+        desk_fail(&h->desk, EXIT_PROTOCOL,
+                  "another rank 0 has replaced the file of this meeting in %s: two processes were "
+                  "given rank 0, or two jobs the same name",
+                  o->folder);
+    /* Somebody has cleaned up the folder. */
+    if (state == RENDEZVOUS_NOT_THERE &&
+        !rendezvous_publish(&h->at, o->folder, o->name, &code, err, sizeof err))
+        desk_fail(&h->desk, code, "%s", err);
 }
 
 /* ---- ranks that arrive ----------------------------------------------------------------------- */
 
-/* A process that has proven the secret says which rank it is: its connection becomes that of this
- * rank. */
+/* The connection becomes that of this rank. Returns false if there is one already, or no such rank.
+ */
+static bool seat(Host *h, int rank, const Caller *caller)
+{
+    if (rank <= 0 || rank >= h->o->size || h->channel[rank].fd >= 0) return false;
+    h->channel[rank] = *caller->channel;
+    *caller->channel = (Channel){.fd = -1};
+    h->members[caller->listener]++;
+    watch(h, h->channel[rank].fd, rank, EPOLLIN, EPOLL_CTL_ADD);
+    return true;
+}
+
+/* A process that has proven the secret says which rank it is, or that it cannot go on. */
 static bool admit(void *context, const Caller *caller)
 {
     Host *h = context;
     Greeting g;
     Verdict v;
-    if (caller->kind == MESSAGE_VERDICT && caller->rank > 0 && caller->rank < h->o->size &&
-        verdict_read(&v, caller->body, caller->n)) {
+    if (caller->kind == MESSAGE_VERDICT && verdict_read(&v, caller->body, caller->n) &&
+        seat(h, caller->rank, caller)) {
         desk_report(&h->desk, caller->rank, &v);
         return true;
     }
     if (caller->kind != MESSAGE_GREETING || !greeting_read(&g, caller->body, caller->n) ||
-        g.rank != caller->rank || g.rank == 0 || g.address.family == 0)
+        g.rank != caller->rank || g.address.family == 0)
         return false;
     desk_greet(&h->desk, &g, seconds_now());
-    if (g.rank < h->o->size && h->channel[g.rank].fd < 0) {
-        h->channel[g.rank] = *caller->channel;
-        *caller->channel = (Channel){.fd = -1};
-        h->members[caller->listener]++;
-        watch(h, h->channel[g.rank].fd, g.rank, EPOLLIN, EPOLL_CTL_ADD);
-    } else {
+    if (!seat(h, g.rank, caller)) {
         /* It has arrived twice, or is of another world: this process shall hear that, too. */
         Bytes body = {0};
         verdict_write(&body, &h->desk.verdict);
@@ -266,9 +281,10 @@ static void serve(Host *h)
             send_tables(h);
         }
         double now = seconds_now(), next = desk_tick(&h->desk, now, notice, sizeof notice);
+        keep_file(h, now);
         if (notice[0]) log_notice("%s", notice);
         if (!goes_on(h)) break;
-        next = fmin(fmin(next, door_expires(h->door)), now + 60);
+        next = fmin(fmin(next, door_expires(h->door)), h->published ? h->look : now + 60);
         int events = epoll_wait(h->epoll, event, EVENTS, (int)fmax(0, ceil((next - now) * 1000)));
         for (int i = 0; i < events; i++)
             if (event[i].data.u32 != DOOR) move_member(h, (int)event[i].data.u32);
@@ -276,43 +292,56 @@ static void serve(Host *h)
     }
 }
 
-/* Sends what is left, for at most a second. After a failure waits until the others have closed
- * their connections: a socket that is closed while something unread is in it takes back what it
- * sent. */
-static void send_last(Host *h, bool failed)
+/* Sends GO to all. */
+static void let_go(Host *h)
 {
-    double end = seconds_now() + 1;
+    double end = seconds_now() + LAST_SECONDS;
+    for (int rank = 1; rank < h->o->size; rank++)
+        channel_put(&h->channel[rank], MESSAGE_GO, NULL);
     for (int left = 1; left > 0 && seconds_now() < end;) {
         left = 0;
-        for (int rank = 1; rank < h->o->size; rank++) {
-            char unread[256];
-            Channel *c = &h->channel[rank];
-            if (c->fd < 0 || c->gone) continue;
-            if (!channel_flush(c)) left++;
-            if (!failed || c->gone) continue;
-            ssize_t got = recv(c->fd, unread, sizeof unread, MSG_DONTWAIT);
-            c->gone = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
-            left += !c->gone;
-        }
+        for (int rank = 1; rank < h->o->size; rank++)
+            left += !channel_flush(&h->channel[rank]);
         if (left > 0) usleep(2000);
     }
+    for (int rank = 1; rank < h->o->size; rank++)
+        h->m->control[rank] = channel_release(&h->channel[rank]);
 }
 
-static void host_end(Host *h)
+/* Sends the verdict to a rank that has not got it. Returns whether the rank still has to close its
+ * connection: a socket that is closed while something unread is in it takes back what it sent. */
+static bool tell(Host *h, int rank, const Bytes *verdict)
 {
-    bool met = h->desk.state == DESK_MET;
+    char unread[256];
+    Channel *c = &h->channel[rank];
+    if (c->fd < 0) return false;
+    if (c->gone) h->desk.rank[rank].told = true; /* nobody is there */
+    if (c->gone) return false;
+    if (!h->desk.rank[rank].told) channel_put(c, MESSAGE_VERDICT, verdict);
+    h->desk.rank[rank].told = true;
+    channel_flush(c);
+    ssize_t got = recv(c->fd, unread, sizeof unread, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) c->gone = true;
+    return !c->gone;
+}
+
+/* Tells all ranks that have arrived why the meeting fails, and those that arrive within a second.
+ */
+static void tell_all(Host *h)
+{
+    double end = seconds_now() + LAST_SECONDS;
+    bool late = h->desk.verdict.code != EXIT_UNAVAILABLE; /* else none is expected any more */
     Bytes body = {0};
-    if (!met) verdict_write(&body, &h->desk.verdict);
-    for (int rank = 1; rank < h->o->size; rank++)
-        if (h->channel[rank].fd >= 0)
-            channel_put(&h->channel[rank], met ? MESSAGE_GO : MESSAGE_VERDICT, met ? NULL : &body);
-    send_last(h, !met);
-    for (int rank = 1; rank < h->o->size; rank++) {
-        if (met)
-            h->m->control[rank] = channel_release(&h->channel[rank]);
-        else
-            channel_close(&h->channel[rank]);
+    verdict_write(&body, &h->desk.verdict);
+    for (int left = 1; left > 0 && seconds_now() < end;) {
+        left = 0;
+        if (late) serve_door(h, seconds_now());
+        for (int rank = 1; rank < h->o->size; rank++)
+            left += tell(h, rank, &body) || (late && !h->desk.rank[rank].told);
+        if (left > 0) usleep(2000);
     }
+    for (int rank = 1; rank < h->o->size; rank++)
+        channel_close(&h->channel[rank]);
     bytes_free(&body);
 }
 
@@ -330,12 +359,13 @@ bool host_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
         serve(h);
         met = h->desk.state == DESK_MET;
         if (!met) *v = h->desk.verdict;
+        if (!met) tell_all(h);
     }
     int strangers = h->door ? h->door->strangers : 0;
     bool warned = h->door && h->door->warned;
     door_close(h->door);
     if (h->published) rendezvous_remove(&h->at, o->folder, o->name);
-    if (open) host_end(h);
+    if (met) let_go(h);
     if (strangers > (warned ? 1 : 0))
         log_warning("refused %d connections that were not from ranks of this job", strangers);
     if (h->epoll >= 0) close(h->epoll);

@@ -98,11 +98,6 @@ bool network_own(AddressList *list, const char *interface, ExitCode *code, char 
     return list_own(list, interface, false, code, err, n);
 }
 
-bool network_loopback(AddressList *list, ExitCode *code, char *err, size_t n)
-{
-    return list_own(list, NULL, true, code, err, n);
-}
-
 bool network_master(AddressList *list, const char *master, ExitCode *code, char *err, size_t n)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
@@ -114,7 +109,7 @@ bool network_master(AddressList *list, const char *master, ExitCode *code, char 
         hints.ai_flags = 0;
         int wrong = getaddrinfo(master, NULL, &hints, &found);
         if (wrong != 0) {
-            *code = EXIT_UNAVAILABLE;
+            *code = wrong == EAI_AGAIN ? EXIT_TEMPORARY : EXIT_UNAVAILABLE;
             return error_set(err, n, "rank 0's address \"%s\" cannot be resolved: %s", master,
                              wrong == EAI_SYSTEM ? strerror(errno) : gai_strerror(wrong));
         }
@@ -131,7 +126,8 @@ bool network_master(AddressList *list, const char *master, ExitCode *code, char 
     return true;
 }
 
-void network_common(AddressList *list, const AddressList *other)
+/* Removes the addresses that are not in `other`, too. */
+static void keep_common(AddressList *list, const AddressList *other)
 {
     AddressList all = *list;
     list->count = 0;
@@ -139,6 +135,28 @@ void network_common(AddressList *list, const AddressList *other)
         for (int k = 0; k < other->count; k++)
             if (memcmp(&all.address[i], &other->address[k], sizeof all.address[i]) == 0)
                 add(list, &all.address[i]);
+}
+
+bool network_for_rank_0(AddressList *list, const MeetingOptions *o, ExitCode *code, char *err,
+                        size_t n)
+{
+    AddressList own;
+    bool here = o->folder && !o->interface && o->local_size == o->size;
+    if (o->folder) {
+        if (!list_own(list, o->interface, here, code, err, n)) return false;
+        if (here) list->count = 1;
+        return true;
+    }
+    if (!network_master(list, o->master, code, err, n)) return false;
+    if (!o->interface) return true;
+    if (!network_own(&own, o->interface, code, err, n)) return false;
+    keep_common(list, &own);
+    if (list->count > 0) return true;
+    *code = EXIT_CONFIG;
+    return error_set(err, n,
+                     "parallel.interface: %s does not have the address of rank 0, %s, by which the "
+                     "other ranks look for it",
+                     o->interface, o->master);
 }
 
 /* ---- sockets --------------------------------------------------------------------------------- */

@@ -17,15 +17,14 @@ typedef struct {
  * valid on one link only (fe80::) are left out: other machines cannot use them. Returns false if
  * there are none and sets err and *code. */
 bool network_own(AddressList *list, const char *interface, ExitCode *code, char *err, size_t n);
-/* The loopback's addresses. */
-bool network_loopback(AddressList *list, ExitCode *code, char *err, size_t n);
 /* The addresses of rank 0's machine, as `master` names it. Many systems give their own host name
  * the address 127.0.1.1, where no other machine can connect: then the own addresses, as above,
- * take its place. */
+ * take its place. *code is EXIT_TEMPORARY if the name may be known later. */
 bool network_master(AddressList *list, const char *master, ExitCode *code, char *err, size_t n);
 
-/* Removes the addresses that are not in `other`, too. */
-void network_common(AddressList *list, const AddressList *other);
+/* The addresses at which rank 0 listens while the ranks meet (README, "Who listens where"). */
+bool network_for_rank_0(AddressList *list, const MeetingOptions *o, ExitCode *code, char *err,
+                        size_t n);
 
 /* Opens a socket that accepts connections at this address; port 0: any free one, which it writes
  * to `address`. Returns -1 with errno. */

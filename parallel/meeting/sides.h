@@ -2,7 +2,7 @@
 #ifndef PARALLEL_MEETING_SIDES_H
 #define PARALLEL_MEETING_SIDES_H
 
-#include "parallel/meeting/message.h"
+#include "parallel/meeting/rendezvous.h"
 
 enum {
     /* Connections that have not yet shown who they are; the oldest makes room for a new one. */
@@ -19,6 +19,12 @@ bool guest_hold(Meeting *m, const MeetingOptions *o, Verdict *v);
 /* Finds rank 0 and returns a connection on which both sides have proven the secret, or -1 and fills
  * in the verdict. */
 int guest_find(const MeetingOptions *o, double limit, Verdict *v);
+
+/* In rank 0: looks whether another rank 0 of this meeting waits at these addresses. If so, tells it
+ * that it is not alone, returns true and fills in the verdict that both end with. `own`: one of
+ * this rank 0's addresses. */
+bool guest_finds_twin(const MeetingOptions *o, const Rendezvous *at, const Address *own,
+                      Verdict *v);
 
 /* The greeting of this process, whose listening socket has this address. */
 void greeting_own(Greeting *g, const MeetingOptions *o, const Address *address);

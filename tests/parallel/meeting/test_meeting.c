@@ -8,6 +8,7 @@
 #include "model/core/check.h"
 #include "model/core/files.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,18 +21,31 @@
 
 static const unsigned char SECRET[SHA256_BYTES] = "a secret of thirty-two bytes";
 
+#define NAME "job 7/step.0"
+
 /* What differs between the tests. */
 typedef struct {
     const char *folder; /* NULL: over the address 127.0.0.1 */
     const char *master;
     int port;
     int odd; /* this process is different, as `how` says */
-    enum { LIKE_ALL, OTHER_FACT, OTHER_SIZE, OTHER_SECRET, TWICE, ABSENT, DIES, LATE } how;
+    enum { LIKE_ALL, OTHER_FACT, OTHER_SIZE, OTHER_SECRET, TWICE, ABSENT, DIES, LATE, DEAF } how;
+    int late; /* if not 0: this rank comes 1.5 s later */
     int size; /* if not that of the processes */
     double timeout;
     MeetingFact fact[2];
     char value[32];
 } Case;
+
+/* The program's calls of listen come here (Makefile). */
+int __real_listen(int fd, int backlog);
+int __wrap_listen(int fd, int backlog);
+static bool cannot_listen;
+int __wrap_listen(int fd, int backlog)
+{
+    errno = ENOBUFS;
+    return cannot_listen ? -1 : __real_listen(fd, backlog);
+}
 
 static int free_ports(void)
 {
@@ -58,7 +72,7 @@ static void set(void *context, int i, MeetingOptions *o)
     bool odd = i == c->odd;
     o->folder = c->folder;
     if (c->size > 0) o->size = c->size;
-    o->name = "job 7/step.0";
+    o->name = NAME;
     o->local_size = c->folder ? o->size : 0;
     o->master = c->folder ? NULL : c->master ? c->master : "127.0.0.1";
     o->port = c->port;
@@ -72,11 +86,14 @@ static void set(void *context, int i, MeetingOptions *o)
     c->fact[1] = (MeetingFact){"config", c->value, "start all with the same config"};
     o->fact = c->fact;
     o->facts = 2;
+    if (c->late > 0 && i == c->late) usleep(1500000);
     if (!odd) return;
     if (c->how == OTHER_SIZE) o->size++;
     if (c->how == OTHER_SECRET)
         o->secret = (const unsigned char *)"another secret of thirty-two bytes";
     if (c->how == TWICE) o->rank--;
+    if (c->how == TWICE && o->rank == 0) usleep(300000);
+    if (c->how == DEAF) cannot_listen = true;
     if (c->how == ABSENT) _exit(0);
     if (c->how == LATE) usleep(700000);
     if (c->how == DIES) alarm(1); /* while it waits for the others */
@@ -261,6 +278,91 @@ static void test_a_rank_that_arrives_twice_ends_all(void **state)
     folder_drop(folder);
 }
 
+static void test_two_ranks_0_find_each_other(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    for (int file = 0; file < 2; file++) {
+        Case c = {.folder = file ? folder : NULL, .odd = 1, .how = TWICE, .port = free_ports()};
+        c.timeout = 3;
+        MeetingResult *r = meet(&c, 3);
+        assert_failed(r, 2, 1, EXIT_PROTOCOL, "has arrived twice, the second time from ");
+        assert_int_equal(r[1].code, EXIT_PROTOCOL);
+        assert_string_equal(r[1].err, r[0].err);
+        assert_string_equal(r[2].err, r[0].err);
+        assert_true(r[2].seconds < 2);
+        free(r);
+    }
+    folder_drop(folder);
+}
+
+static void test_a_rank_that_comes_too_late_hears_why(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    Case c = {.folder = folder, .odd = 1, .how = OTHER_FACT, .late = 3, .timeout = 10};
+    MeetingResult *r = meet(&c, 4);
+    assert_failed(r, 4, -1, EXIT_CONFIG,
+                  ", dp 1): config is \"cd34\", but \"12ab\" on 2 of the 3 ");
+    assert_true(r[0].seconds < 2.5);
+    free(r);
+    folder_drop(folder);
+}
+
+static void test_a_rank_that_cannot_go_on_tells_all(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    Case c = {.folder = folder, .odd = 2, .how = DEAF, .timeout = 10};
+    MeetingResult *r = meet(&c, 4);
+    assert_failed(r, 4, -1, EXIT_SYSTEM, "rank 2 (node1, dp 2): it cannot listen for other ranks");
+    free(r);
+    folder_drop(folder);
+}
+
+/* While rank 0 waits, somebody cleans up its folder. */
+static void clean_up(void *context, const pid_t *pid)
+{
+    const Case *c = context;
+    char *path = text_format("%s/job_207_2fstep.0", c->folder);
+    (void)pid;
+    usleep(300000);
+    assert_int_equal(unlink(path), 0);
+    free(path);
+}
+
+/* Or another job of the same name writes its own file. */
+static void replace(void *context, const pid_t *pid)
+{
+    const Case *c = context;
+    Rendezvous other = {.at = {1, {{4, 1, {127, 0, 0, 1}}}}};
+    char err[512];
+    ExitCode code;
+    (void)pid;
+    usleep(300000);
+    assert_true(rendezvous_publish(&other, c->folder, NAME, &code, err, sizeof err));
+}
+
+static void test_rank_0_keeps_its_file_while_it_waits(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    Case c = {.folder = folder, .odd = -1, .late = 2, .timeout = 5};
+    MeetingRun run = {
+        .processes = 3, .set = set, .context = &c, .meanwhile = clean_up, .output = "/dev/null"};
+    MeetingResult *r = meeting_ranks(&run);
+    assert_met(r, 3);
+    assert_int_equal(entries(folder), 0);
+    free(r);
+    run.meanwhile = replace;
+    r = meeting_ranks(&run);
+    assert_failed(r, 2, -1, EXIT_PROTOCOL, "another rank 0 has replaced the file of this meeting");
+    assert_true(r[0].seconds < 3);
+    assert_false(r[2].met);
+    free(r);
+    folder_drop(folder);
+}
+
 static void test_the_death_of_a_rank_that_has_arrived_ends_all(void **state)
 {
     char *folder = folder_new();
@@ -294,6 +396,10 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_never_arrives_is_named),
         cmocka_unit_test(test_a_wrong_secret_is_told_to_the_rank_that_has_it),
         cmocka_unit_test(test_a_rank_that_arrives_twice_ends_all),
+        cmocka_unit_test(test_two_ranks_0_find_each_other),
+        cmocka_unit_test(test_rank_0_keeps_its_file_while_it_waits),
+        cmocka_unit_test(test_a_rank_that_comes_too_late_hears_why),
+        cmocka_unit_test(test_a_rank_that_cannot_go_on_tells_all),
         cmocka_unit_test(test_the_death_of_a_rank_that_has_arrived_ends_all),
     };
     return cmocka_run_group_tests_name("meeting", tests, NULL, NULL);
