@@ -176,6 +176,7 @@ static bool inspect_final(Save *s, bool *saved)
     bool there = !leads(s) || !checkpoint_gone(s->final);
     checkpoint_io_share(s->io, &there, sizeof there);
     if (!there) return true;
+    if (checkpoint_io_far(s->io)) fs_await(s->final);
     bool opens = checkpoint_not_linked(s->final, why, sizeof why) &&
                  checkpoint_open_unnamed(s->final, &c, why, sizeof why);
     opens = checkpoint_io_agree(s->io, opens, why, sizeof why);

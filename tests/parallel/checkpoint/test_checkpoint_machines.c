@@ -76,6 +76,25 @@ static void test_a_writer_waits_until_it_sees_the_folder_of_a_save(void **state)
     assert_int_equal(found.found[0], 7);
 }
 
+/* Otherwise it would be taken for damaged, and moved away. */
+static void test_a_checkpoint_that_is_there_already_is_awaited(void **state)
+{
+    TestRanks save = {.ranks = 3, .tp = 1, .writers = 2, .run = "run", .step = 8};
+    char id[2][32];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct stat st;
+        if (i == 0)
+            ranks_save(&save);
+        else
+            on_machines(save_on_machines, &save);
+        if (!ranks_agree(&save)) fail_msg("%s", save.err[0]);
+        assert_int_equal(stat("run/checkpoints/step_00000008", &st), 0);
+        snprintf(id[i], sizeof id[i], "%llu", (unsigned long long)st.st_ino);
+    }
+    assert_string_equal(id[0], id[1]);
+}
+
 static void open_on_machines(Comm *world, void *context)
 {
     char err[1024] = "";
@@ -121,6 +140,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_writer_waits_until_it_sees_the_folder_of_a_save),
+        cmocka_unit_test(test_a_checkpoint_that_is_there_already_is_awaited),
         cmocka_unit_test(test_all_ranks_wait_for_the_newest_checkpoint),
         cmocka_unit_test(test_a_name_is_awaited),
     };
