@@ -203,7 +203,9 @@ static Checkpoint *find_checkpoint(Run *run)
     Checkpoint *checkpoint = NULL;
     CheckpointIo *io = &run->trainer.io;
     const char *path = run->arguments.resume.path;
-    bool ok = true;
+    bool ok = true, is_run = path && run_path_is_run(path);
+    /* Another machine may see the path later. All ranks must make the same calls. */
+    control_share(run->world, &is_run, sizeof is_run);
     /* The run's own checkpoints take precedence. After a stop the user repeats the same command
      * with its --resume, which must not start again from the other run's step. */
     if (run->folder.state == RUN_RESUMED)
@@ -212,9 +214,8 @@ static Checkpoint *find_checkpoint(Run *run)
         log_warning("--resume %s is passed over: %s goes on from its own newest checkpoint", path,
                     run->folder.path);
     if (ok && checkpoint == NULL && path)
-        ok = run_path_is_run(path)
-                 ? checkpoint_open_newest(io, path, &checkpoint, err, sizeof err)
-                 : checkpoint_open_everywhere(io, path, &checkpoint, err, sizeof err);
+        ok = is_run ? checkpoint_open_newest(io, path, &checkpoint, err, sizeof err)
+                    : checkpoint_open_everywhere(io, path, &checkpoint, err, sizeof err);
     run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
     if (checkpoint && run->lead && !checkpoint_verify_indexes(checkpoint, err, sizeof err))
         log_warning("%s", err);
