@@ -86,6 +86,12 @@ said_once "machines: the run folder" \
     '^error\[73\] rank 2 on host-b does not see the file \./\.train-sees-[0-9a-f]{16}, which rank 0 on host-a has written where the run folder will be \(No such file or directory, in .*/b\); give --out a folder'
 all_end "machines: a machine may have its own text" 0 "$TINY" "${run[@]}" --set cpu.threads=1 --out "$work/own"
 check "machines: it prepares the text by itself" test "$(find out/corpora b/out/corpora -name meta.json | wc -l)" -eq 2
+# Network file systems may show a folder to another machine some time later.
+start "$TINY" "${run[@]}" --set cpu.threads=1 --resume two --out "$work/later"
+sleep 2
+ln -s ../two b/two
+have_ended "machines: all ranks wait for the run that --resume names" 0
+check "machines: the run begins at its checkpoint" grep -q '^resume  step 6 from two/checkpoints/step_00000006$' output
 tr k q <text.txt >b/text.txt
 all_end "machines: a machine with another text ends all ranks with 78" 78 "$TINY" "${run[@]}" --out "$work/other"
 said_once "machines: the other text" '^error\[78\] rank 2 on host-b has other data than rank 0: .*; give all machines the same files$'
