@@ -42,20 +42,33 @@ same_run "joined: a resumed run has the bits of an uninterrupted one" threads re
 all_end "joined: a finished run shows its result on rank 0" 0 4 resumed --set max_time=0
 quiet "joined: the result is shown by rank 0 alone" 1 2 3
 
+# busy N RUN OPTION...: starts so many ranks of a long run, and returns after its third step
+busy() {
+    start_ranks "$1" "$TINY" "${run[@]}" --set train_steps=1000000 --set parallel.stop_interval=1 --set checkpoint.save_interval=0 \
+        --out "${@:2}"
+    until grep -qs '"step": 3,' "$2/metrics.jsonl" || ! kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
+}
 # A signal to any rank stops all after the same step.
-start_ranks 2 "$TINY" "${run[@]}" --set train_steps=1000000 --set parallel.stop_interval=1 --out signal
-until grep -qs '"step": 3,' signal/metrics.jsonl || ! kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
+busy 2 signal
 kill -TERM "${ranks[1]}"
 ranks_end "joined: a signal to rank 1 ends all ranks with 85" 85
 check "joined: a signal saves a checkpoint" test "$(checkpoint_steps signal | wc -l)" -eq 1
 quiet "joined: a signal to rank 1 is answered by rank 0 alone" 1
-start_ranks 2 "$TINY" "${run[@]}" --set train_steps=1000000 --set parallel.stop_interval=1 --out killed
-until grep -qs '"step": 3,' killed/metrics.jsonl || ! kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
-kill -KILL "${ranks[1]}"
-wait "${ranks[1]}" 2>/dev/null
+busy 2 killed
+{ kill -KILL "${ranks[1]}" && wait "${ranks[1]}"; } 2>/dev/null
 wait "${ranks[0]}"
 check "joined: a rank that is killed ends the others with 87" test $? -eq 87
 check "joined: a rank that is killed is named" grep -qE '^error\[87\] rank 1 dp 1: ' rank.0
+# Nobody else can say that rank 0 is lost.
+busy 3 lost --set train_batch_size=12
+{ kill -KILL "${ranks[0]}" && wait "${ranks[0]}"; } 2>/dev/null
+for r in 1 2; do
+    wait "${ranks[r]}"
+    check "joined: rank $r ends with 87 if rank 0 is killed" test $? -eq 87
+done
+check "joined: the first rank of the machine says that rank 0 is lost" grep -qE \
+    '^error\[87\] rank 0 dp 0: the process of this rank on ' rank.1
+quiet "joined: other ranks do not repeat it" 2
 
 # ---- other commands ------------------------------------------------------------------------------------------------------
 plain() { sed -E 's/threads/ranks/; s/processes/ranks/; s/ +[0-9.]+ s$//' "$1"; }
@@ -108,9 +121,18 @@ cp "$TRAIN" other && echo >>other
 # shellcheck disable=SC2034 # start_ranks reads it
 program=("$TRAIN" ./other)
 differ "another program" 78 "^error\[78\] rank 1 \(.*\): the program's SHA-256 is \"[0-9a-f]{64}\", but \"[0-9a-f]{64}\" on "
+# shellcheck disable=SC2034
 program=()
 before() { [ "$1" -eq 0 ] || echo WORLD_SIZE=4; }
 differ "another number of ranks" 78 '^error\[78\] .*rank 1 .* 4 .* 2'
+before() { :; }
+
+before() { [ "$1" -lt 2 ] || echo RANK=1; }
+start_ranks 3 "$TINY" "${run[@]}" --set train_batch_size=12 --out refused
+wait "${ranks[0]}"
+check "joined: a rank that arrives twice ends rank 0 with 76" test $? -eq 76
+check "joined: a rank that arrives twice is named" grep -qE '^error\[76\] .*rank 1 .*twice' rank.0
+wait
 before() { :; }
 
 # ---- no folder that all share --------------------------------------------------------------------------------------------
