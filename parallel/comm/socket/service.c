@@ -125,7 +125,7 @@ static bool speaks_without_rank_0(const SocketService *service)
  * rank of each machine speaks, and the others end without a word. */
 static double turn(const SocketService *service)
 {
-    const double first = 1, others = 1.5;
+    const double first = 0.5, others = 1;
     if (!service->links->joined) return service->rank;
     return speaks_without_rank_0(service) ? first : others;
 }
