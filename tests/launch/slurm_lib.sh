@@ -17,18 +17,6 @@ slurm_can() {
     grep -q ' /sys/fs/cgroup ' /proc/mounts || { why="nothing is mounted on /sys/fs/cgroup, which slurmd needs"; return 1; }
 }
 
-# free_ports N: prints N consecutive numbers of ports on which nobody listens
-free_ports() {
-    local first try port taken
-    for try in {1..50}; do
-        first=$((20000 + (RANDOM * 7 + $$ + try) % 12000)) taken=''
-        for ((port = first; port < first + $1; port++)); do
-            grep -qiE ": [0-9A-F]+:$(printf %04X $port) " /proc/net/tcp && taken=yes
-        done
-        [ -n "$taken" ] || { seq "$first" $((first + $1 - 1)); return; }
-    done
-}
-
 # daemon NAME COMMAND...: starts a daemon in the foreground of a background process
 daemon() {
     local name=$1
