@@ -255,8 +255,10 @@ static void any_ranks_are_runs_in_their_order(void **state)
         int n = 1 + i % 100, at = 0, runs;
         for (int k = 0; k < n; k++) {
             seed = seed * 6364136223846793005U + 1442695040888963407U;
-            rank[k] = k > 0 && seed >> 60 < 12 ? 2 * rank[k - 1] - rank[k > 1 ? k - 2 : 0]
-                                               : (int)(seed >> 40 & 0xffff);
+            /* Mostly as far from the last one as that is from the one before it. */
+            int even = k > 1 ? 2 * rank[k - 1] - rank[k - 2] : -1;
+            rank[k] =
+                seed >> 60 < 12 && even >= 0 && even < RANKS ? even : (int)(seed >> 40 & 0xffff);
         }
         memset(run, 0, sizeof run);
         runs = rank_runs(rank, n, run, 0);
