@@ -193,8 +193,9 @@ static double megabytes_used(void)
 static void a_rank_of_65536_opens_quickly_in_little_memory(void **state)
 {
     (void)state;
-    /* Builds that check every access are slower. */
-    double before = megabytes_used(), most = getenv("TEST_SAMPLE") ? 20 : 1;
+    /* Builds that check every access are slower, and keep memory that has been released. */
+    const bool checked = getenv("TEST_SAMPLE") != NULL;
+    double before = megabytes_used(), most = checked ? 20 : 1;
     for (int i = 0; i < WORLDS; i++) {
         const World *w = &worlds[i];
         int ranks = w->pp * w->dp * w->tp;
@@ -210,7 +211,7 @@ static void a_rank_of_65536_opens_quickly_in_little_memory(void **state)
         config_free(config);
     }
     double used = megabytes_used() - before;
-    if (used > 100) fail_msg("it takes %.0f MB", used);
+    if (used > (checked ? 1000 : 100)) fail_msg("it takes %.0f MB", used);
 }
 
 int main(void)
