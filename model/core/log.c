@@ -1,6 +1,7 @@
 /* log.c -- implements log.h: prints messages with their rank, also while a live line is shown. */
 #include "model/core/log.h"
 
+#include "model/core/exit_codes.h"
 #include "model/core/terminal.h"
 #include "model/core/utf8.h"
 
@@ -187,9 +188,20 @@ static void print_past(FILE *to, const char *text)
     (void)written; /* there is no other place for the error */
 }
 
+/* Whether each rank of a machine is likely to find this error, because it follows from what they
+ * have in common: the command line, the config, the files, the network. */
+static bool is_common(int code)
+{
+    static const int common[] = {EXIT_USAGE,       EXIT_DAMAGED,       EXIT_MISSING,
+                                 EXIT_UNAVAILABLE, EXIT_CANNOT_CREATE, EXIT_PERMISSION,
+                                 EXIT_CONFIG};
+    for (size_t i = 0; i < sizeof common / sizeof *common; i++)
+        if (common[i] == code) return true;
+    return false;
+}
+
 static void print_error(FILE *to, const char *text, size_t marked, bool console)
 {
-    if (console && atomic_load(&silent)) return;
     if (!log_lock_soon(to)) {
         print_past(to, text);
         return;
@@ -206,9 +218,10 @@ void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list
     utf8_format(text + add_place(text, marked, "", ": "), TEXT, fmt, args);
     /* A console that nobody reads must not keep the message from the file, nor a disk that does not
      * answer keep it from the console. */
+    bool quiet = atomic_load(&silent) && is_common(code);
     bool console_first = log_can_write(fileno(to), 0);
-    if (console_first) print_error(to, text, marked, true);
+    if (console_first && !quiet) print_error(to, text, marked, true);
     FILE *file = log_file();
     if (file) print_error(file, text, marked, false);
-    if (!console_first) print_error(to, text, marked, true);
+    if (!console_first && !quiet) print_error(to, text, marked, true);
 }

@@ -19,8 +19,9 @@ LogLevel log_level(void);
  * no prefix if `place` is NULL or "". */
 void log_set_rank(int rank, const char *place);
 int log_rank(void);
-/* Silent: this process prints no error message on the console, because another one of the same
- * machine prints it. Its messages go to its log file only. */
+/* Silent: this process leaves errors that all processes of its machine find to another one: those
+ * of the command line, the config, the files and the network. It prints others, such as a lack of
+ * memory. */
 void log_set_silent(bool silent);
 const char *log_place(void);
 /* Sets a file to which this thread also writes its messages of every level; NULL: none. */

@@ -67,6 +67,9 @@ void run_configure(Run *run, const RunArguments *a)
     *run = (Run){.arguments = *a, .started = seconds_now()};
     /* The ranks of a launcher count as given. */
     int64_t ranks = run->arguments.ranks = launch_count(a->ranks, 0, a->kind);
+    if (launch_joined() && strcmp(a->config, "-") == 0)
+        fail(EXIT_USAGE, "a launcher's ranks do not share standard input: write the config to a "
+                         "file that all of them can read");
     /* Checked here, because the config reader's message has no advice for a new user. */
     if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0) {
         if (errno != ENOENT)

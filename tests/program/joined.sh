@@ -100,6 +100,8 @@ quiet "joined: other ranks of the machines print nothing" 1 3
 all_end "joined: a missing config ends all ranks with 66" 66 4 none.json
 check "joined: the first rank of another machine names the missing config" grep -qE '^error\[66\] rank 2 on [^ ]+: none.json ' rank.2
 quiet "joined: other ranks say nothing about a missing config" 1 3
+all_end "joined: a config on standard input ends all ranks with 64" 64 4 -
+quiet "joined: other ranks say nothing about standard input" 1 3
 all_end "joined: an unknown option ends all ranks with 64" 64 4 "$TINY" --rank 4
 quiet "joined: an unknown option is reported by rank 0 and the other machine" 1 3
 before() { :; }
@@ -143,7 +145,7 @@ all_end "joined: ranks meet by a secret of the environment" 0 2 "$TINY" "${run[@
 check "joined: ranks that know a secret write no file to meet" test ! -e unused
 same_run "joined: ranks that have met by a secret have the bits of threads" stages secret
 check "joined: the secret is stored nowhere" bash -c "! grep -rq $secret secret rank.?"
-before() { printf '%s\n' "TRAIN_SECRET=$secret$1" LOCAL_RANK=0; }
+before() { echo "TRAIN_SECRET=$secret$1"; }
 start_ranks 2 "$TINY" "${run[@]}" --out refused --set parallel.timeout=1
 wait "${ranks[1]}"
 check "joined: a rank with another secret ends with 76" test $? -eq 76
