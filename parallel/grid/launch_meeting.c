@@ -127,13 +127,17 @@ static const char *place_of(const void *context, int rank, char *buf, size_t n)
     return grid_place_text(m->size, rank, buf, n);
 }
 
-/* Finds out on which machines the launcher has started the ranks. */
+/* Finds out on which machines the launcher has started the ranks. srun names a distribution that it
+ * was asked for; only with "block", the usual one, are consecutive ranks on a machine. */
 static void find_hosts(LaunchMeeting *m, const StartedBy *by, const Environment *environment)
 {
     char err[512];
     const char *nodes = started_by_nodes(by, environment);
     const char *tasks = nodes ? value_of(environment, by->named_by->local_sizes) : NULL;
-    if (tasks && node_list_of_tasks(nodes, tasks, by->size, &m->hosts, err, sizeof err)) return;
+    const char *distribution = value_of(environment, "SLURM_DISTRIBUTION");
+    bool blocks = distribution == NULL || strncmp(distribution, "block", strlen("block")) == 0;
+    if (tasks && blocks && node_list_of_tasks(nodes, tasks, by->size, &m->hosts, err, sizeof err))
+        return;
     string_list_free(&m->hosts);
     m->hosts = (StringList){0};
 }
