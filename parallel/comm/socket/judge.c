@@ -152,17 +152,13 @@ static bool is_confirmed(SocketHub *hub, SocketHubRank *r)
     return r->wait.confirmed >= r->question;
 }
 
-/* Finds ranks that this wait is for and that may have left. Many ranks may wait for an answer of
- * member 0 that is on its way, so members are looked at only if one has left too early. */
-static bool find_leavers(const SocketHub *hub, const SocketHubGroup *group, int rank,
-                         BlameWait *wait)
+/* Returns whether none of those that the rank waits for can have left. At a meeting, all that have
+ * left may have come to it before: then the answer is on its way, and many ranks may wait for it,
+ * so nobody looks at all members for each of them. */
+static bool none_has_left(const SocketHubGroup *group, const SocketWait *wait)
 {
-    const SocketWait *own = &hub->rank[rank].wait;
-    if (!own->meets || group->least_left < own->meeting) return find_lack(hub, group, rank, wait);
-    wait->rank = rank;
-    snprintf(wait->call, sizeof wait->call, "%s", own->call);
-    if (group->closed[0]) add_lack(wait, group->members.rank[0]);
-    return false;
+    if (group == NULL || group->open == group->members.size) return true;
+    return wait->meets && group->least_left >= wait->meeting;
 }
 
 /* Ends the program if the rank waits for ranks that have left the group. */
@@ -172,8 +168,8 @@ static void judge_lost(SocketHub *hub, int rank)
     const SocketHubGroup *group = r->wait.waits ? socket_hub_group(hub, r->wait.group) : NULL;
     BlameWait wait = {.who = blame_room_who(hub->room)};
     int lost = 0;
-    if (group == NULL || group->open == group->members.size) return;
-    bool sure = find_leavers(hub, group, rank, &wait);
+    if (none_has_left(group, &r->wait)) return;
+    bool sure = find_lack(hub, group, rank, &wait);
     for (int i = 0; i < wait.n; i++) {
         int who = wait.who[i];
         if (!group->closed[socket_members_find(&group->members, who)]) continue;

@@ -289,7 +289,7 @@ static void kill_ranks(int ranks, const bool *which)
 /* Waits until all ranks have ended, and returns the code of the first that has failed. */
 static int wait_for_all(const Wires *wires)
 {
-    int ranks = wires->ranks, code = 0, left = ranks, status;
+    int ranks = wires->ranks, code = 0, left = ranks, status, ended = -1;
     double failed = 0;
     bool *stopped = must_calloc((size_t)ranks, sizeof *stopped), without_0 = false;
     while (left > 0) {
@@ -299,6 +299,7 @@ static int wait_for_all(const Wires *wires)
         if (rank >= 0 && !WIFSTOPPED(status) && !WIFCONTINUED(status)) {
             left--;
             if (wires->local) socket_links_report_end(wires->local, rank, status, false);
+            if (status == 0) ended = rank;
             if (code == 0 && status != 0) {
                 code = WIFEXITED(status) ? WEXITSTATUS(status) : (int)EXIT_PEER_LOST;
                 failed = seconds_now();
@@ -315,6 +316,10 @@ static int wait_for_all(const Wires *wires)
             kill_ranks(ranks, seconds_now() > failed + AFTER_FAILURE ? NULL : stopped);
         if (rank < 0) usleep(1000);
     }
+    /* Joined ranks end together. */
+    if (code != 0 && ended >= 0 && !wires->local && !without_0)
+        snprintf(shared->wrong, sizeof shared->wrong, "rank %d has ended with 0, not %d", ended,
+                 code);
     free(stopped);
     return code;
 }
