@@ -80,17 +80,25 @@ static bool sees_token(Comm *world, const char *path, char *err, size_t n)
     return true;
 }
 
+/* Called when any rank ends the program meanwhile. */
+static void remove_token(void *path)
+{
+    unlink(path);
+}
+
 void shared_folder_require(Comm *world, const char *out)
 {
     char err[4096] = "";
     Machines machines = machines_of(world);
     if (machines.count == 1) return;
     char *own = world->rank == 0 ? write_token(out, err, sizeof err) : NULL;
+    if (own) ends_set_flush(remove_token, own);
     char *path = control_share_text(world, own);
     bool looks = path != NULL && machines.local_rank == 0 && world->rank > 0;
     bool good = path != NULL && (!looks || sees_token(world, path, err, sizeof err));
     good = control_agree(world, good, err, sizeof err);
-    if (own) unlink(own);
+    if (own) ends_set_flush(NULL, NULL);
+    if (own) remove_token(own);
     free(path);
     free(own);
     if (!good) control_fail(world, EXIT_CANNOT_CREATE, "%s", err);

@@ -191,6 +191,31 @@ static void test_a_machine_that_does_not_see_the_run_folder_is_named(void **stat
     assert_false(token_is_left());
 }
 
+static void fail_soon(Comm *world, void *context)
+{
+    if (world->rank == 2) {
+        usleep(200000);
+        (fail)(EXIT_DAMAGED, "torn");
+    }
+    open_rank(world, context);
+}
+
+static void fail_in_child(void *context)
+{
+    made_up_machines("aab");
+    thread_ranks(3, 60, fail_soon, context);
+}
+
+/* Rank 0 has written its file and waits for the rank that fails. */
+static void test_the_file_is_removed_if_another_rank_fails(void **state)
+{
+    static Opening o = {"aab", "...", "000", "text.txt", "seen", false};
+    char text[4096];
+    (void)state;
+    assert_int_equal(child_run(fail_in_child, &o, text, sizeof text), EXIT_DAMAGED);
+    assert_false(token_is_left());
+}
+
 static void test_a_run_folder_that_cannot_be_made_is_reported_first(void **state)
 {
     static const Opening out = {"ab", "..", "00", "text.txt", "/proc/none/run", false};
@@ -236,6 +261,7 @@ int main(void)
         cmocka_unit_test(test_nobody_prepares_what_is_there),
         cmocka_unit_test(test_ranks_wait_without_a_deadline_and_say_so),
         cmocka_unit_test(test_a_machine_that_does_not_see_the_run_folder_is_named),
+        cmocka_unit_test(test_the_file_is_removed_if_another_rank_fails),
         cmocka_unit_test(test_a_run_folder_that_cannot_be_made_is_reported_first),
         cmocka_unit_test(test_a_machine_with_other_data_is_named),
     };
