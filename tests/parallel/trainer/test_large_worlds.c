@@ -6,6 +6,7 @@
 #include "parallel/checkpoint/layout.h"
 #include "parallel/memory/memory_plan.h"
 #include "parallel/memory/saved_bytes.h"
+#include "parallel/run/print_ranks.h"
 #include "tests/support/files/config_support.h"
 
 #include <setjmp.h>
@@ -208,6 +209,10 @@ static void a_rank_of_65536_opens_quickly_in_little_memory(void **state)
             double seconds = (double)(clock() - begun) / CLOCKS_PER_SEC;
             if (seconds > most) fail_msg("world %d, rank %d takes %.1f s", i, rank[k], seconds);
         }
+        clock_t begun = clock();
+        run_check_schedules(config);
+        double seconds = (double)(clock() - begun) / CLOCKS_PER_SEC;
+        if (seconds > most) fail_msg("world %d: checking schedules takes %.1f s", i, seconds);
         config_free(config);
     }
     double used = megabytes_used() - before;
