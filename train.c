@@ -49,7 +49,6 @@ static int train(int argc, char **argv)
     RunArguments arguments;
     Run run;
     int code;
-    launch_take_place();
     if (!run_arguments(&arguments, argc, argv, &code)) return output_checked(code);
     check_command(arguments.config);
     run_configure(&run, &arguments);
@@ -146,6 +145,7 @@ int main(int argc, char **argv)
         return output_checked(help(argc > 2 ? argv[2] : NULL));
     const ArgCommand *command = args_find(commands, N_COMMANDS, argv[1]);
     if (command) return launch_leave(output_checked(args_run(command, argc - 1, argv + 1)));
+    launch_take_place();
     check_command(argv[1]);
     return train(argc, argv);
 }

@@ -42,6 +42,10 @@ same_run "joined: a resumed run has the bits of an uninterrupted one" threads re
 all_end "joined: a finished run shows its result on rank 0" 0 4 resumed --set max_time=0
 quiet "joined: the result is shown by rank 0 alone" 1 2 3
 
+all_end "joined: a run that diverges ends with 88 on all ranks" 88 4 "$TINY" --set train_batch_size=8 --set fp16.enabled=true \
+    --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=auto --set fp16.hysteresis=1 \
+    --set fp16.loss_scale=1e30 --set max_consecutive_skipped_steps=1 --set parallel.timeout=60 --out diverged
+check "joined: that it diverges is said once" test "$(cat rank.? | grep -c '^error\[88\] ')" -eq 1
 # busy N RUN OPTION...: starts so many ranks of a long run, and returns after its third step
 busy() {
     start_ranks "$1" "$TINY" "${run[@]}" --set train_steps=1000000 --set parallel.stop_interval=1 --set checkpoint.save_interval=0 \
@@ -100,6 +104,8 @@ quiet "joined: other ranks of the machines print nothing" 1 3
 all_end "joined: a missing config ends all ranks with 66" 66 4 none.json
 check "joined: the first rank of another machine names the missing config" grep -qE '^error\[66\] rank 2 on [^ ]+: none.json ' rank.2
 quiet "joined: other ranks say nothing about a missing config" 1 3
+all_end "joined: an unknown command ends all ranks with 64" 64 4 evall
+quiet "joined: an unknown command is reported by rank 0 and the other machine" 1 3
 all_end "joined: a config on standard input ends all ranks with 64" 64 4 -
 quiet "joined: other ranks say nothing about standard input" 1 3
 all_end "joined: an unknown option ends all ranks with 64" 64 4 "$TINY" --rank 4
