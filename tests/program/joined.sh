@@ -144,7 +144,7 @@ wait
 before() { :; }
 
 # ---- no folder that all share --------------------------------------------------------------------------------------------
-secret=0123456789abcdef0123456789abcdef
+secret=0123456789abcdef$(tr -d - </proc/sys/kernel/random/uuid)
 before() { echo "TRAIN_SECRET=$secret"; }
 all_end "joined: ranks meet by a secret of the environment" 0 2 "$TINY" "${run[@]}" "${stages[@]}" --out secret \
     --set parallel.rendezvous=unused

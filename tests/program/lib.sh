@@ -254,7 +254,8 @@ nothing_left() {
 # start_ranks N ARGUMENT...: starts so many ranks as a launcher does, by torchrun's variables; stores their process numbers in the
 # array ranks. Rank R's output goes to the file rank.R. before R: may print settings NAME=VALUE for this rank; options R: may
 # print options. program[R]: another program than $TRAIN.
-ranks=() program=()
+# Other tests may run at the same time.
+ranks=() program=() port=$((10000 + $$ % 20000))
 before() { :; }
 options() { :; }
 start_ranks() {
@@ -265,7 +266,7 @@ start_ranks() {
     for ((r = 0; r < n; r++)); do
         mapfile -t set < <(before "$r")
         mapfile -t more < <(options "$r")
-        env RANK="$r" LOCAL_RANK="$r" WORLD_SIZE="$n" MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 "${set[@]}" \
+        env RANK="$r" LOCAL_RANK="$r" WORLD_SIZE="$n" MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "${set[@]}" \
             "${program[r]:-$TRAIN}" "$@" "${more[@]}" >"rank.$r" 2>&1 </dev/null &
         ranks+=($!)
         children+=($!)
