@@ -116,7 +116,7 @@ static void meet(Meeting *meeting, const Config *config)
         set_machines(meeting);
         return;
     }
-    if (meeting->told) log_set_silent(own.by.rank > 0); /* rank 0 prints the same */
+    if (meeting->told && own.by.rank > 0) exit((int)code); /* rank 0 prints the same */
     fail(code, "%s", err);
 }
 

@@ -135,6 +135,26 @@ before() { [ "$1" -eq 0 ] || echo WORLD_SIZE=4; }
 differ "another number of ranks" 78 '^error\[78\] .*rank 1 .* 4 .* 2'
 before() { :; }
 
+# connected PROCESS: succeeds if the process has a connection over TCP
+connected() {
+    local inode
+    for inode in $(readlink "/proc/$1/fd/"* 2>/dev/null | sed -n 's/^socket:\[\(.*\)\]$/\1/p'); do
+        awk -v inode="$inode" '$4 == "01" && $10 == inode { found = 1 } END { exit !found }' /proc/net/tcp /proc/net/tcp6 && return
+    done
+    return 1
+}
+# A rank that is killed while the ranks meet: the fourth never comes.
+before() { echo WORLD_SIZE=4; }
+start_ranks 3 "$TINY" "${run[@]}" --out refused
+until connected "${ranks[2]}" || ! kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
+sleep 0.3 # so long, at most, a handshake takes
+{ kill -KILL "${ranks[2]}" && wait "${ranks[2]}"; } 2>/dev/null
+for r in 0 1; do
+    wait "${ranks[r]}"
+    check "joined: rank $r ends with 87 if a rank is killed while they meet" test $? -eq 87
+done
+check "joined: rank 0 names the rank that was killed" grep -qE '^error\[87\] .*rank 2 ' rank.0
+quiet "joined: rank 1 does not repeat it" 1
 before() { [ "$1" -lt 2 ] || echo RANK=1; }
 start_ranks 3 "$TINY" "${run[@]}" --set train_batch_size=12 --out refused
 wait "${ranks[0]}"
