@@ -43,4 +43,6 @@ for name in "${wanted[@]}"; do
     entries+=("LABEL=$flavour: TRAIN=$PWD/build/$flavour/train tests/launch/$name.sh")
 done
 # Most of them wait most of the time.
-OMP_NUM_THREADS=1 LIMIT=${LIMIT:-230} JOBS=${JOBS:-3} scripts/run_tests.sh "${entries[@]}"
+limit=230
+[ "${LAUNCH:-}" != full ] || limit=900
+OMP_NUM_THREADS=1 LIMIT=${LIMIT:-$limit} JOBS=${JOBS:-3} scripts/run_tests.sh "${entries[@]}"

@@ -15,7 +15,7 @@ case ${1:-} in
 esac
 [ $# -ge 2 ] || { echo "train_mpi.sh: which config? scripts/train_mpi.sh $1 configs/demo.json" >&2; exit 64; }
 [ -x "$train" ] || { echo "train_mpi.sh: there is no program $train; say make, or set TRAIN" >&2; exit 66; }
-ranks=$1
+ranks=$1 folder=''
 shift
 
 launcher=${MPIRUN:-$(command -v mpirun || command -v mpirun.openmpi || command -v mpiexec || command -v mpiexec.hydra)}
@@ -33,7 +33,8 @@ case $kind in
     if [ -n "${HOSTS:-}" ]; then words+=(-hosts "$HOSTS"); else words+=(-iface lo -launcher fork); fi
     # MPICH does not number its starts, so the ranks of this one need a folder of their own to find each other.
     if [[ " $* " != *" parallel.rendezvous="* ]]; then
-        set -- "$@" --set "parallel.rendezvous=out/.rendezvous/mpi-${HOSTNAME%%.*}-$$"
+        folder=out/.rendezvous/mpi-${HOSTNAME%%.*}-$$
+        set -- "$@" --set "parallel.rendezvous=$folder"
     fi
     ;;
 *)
@@ -41,4 +42,12 @@ case $kind in
     exit 69
     ;;
 esac
-exec "$launcher" "${words[@]}" "$train" "$@"
+[ -n "$folder" ] || exec "$launcher" "${words[@]}" "$train" "$@"
+"$launcher" "${words[@]}" "$train" "$@" </dev/null &
+child=$!
+trap 'kill -TERM $child 2>/dev/null' INT TERM HUP USR1
+wait $child
+code=$?
+while kill -0 $child 2>/dev/null; do wait $child; code=$?; done # a signal ends the first wait
+rmdir "$folder" 2>/dev/null
+exit $code

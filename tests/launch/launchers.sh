@@ -19,7 +19,7 @@ same() {
     same_run "launchers: $1 on grid $3 has the bits of threads" threads"$3" "$4"
     check "launchers: $1 on grid $3 prints what threads print, once" test "$(grep -cE '^(train|model|batch|update|done|val) ' output)" \
         -eq "$(grep -cE '^(train|model|batch|update|done|val) ' threads"$3".out)"
-    check "launchers: $1 on grid $3 leaves no file of its meeting" test -z "$(find out/.rendezvous -type f 2>/dev/null)"
+    check "launchers: $1 on grid $3 leaves nothing of its meeting" test -z "$(find out/.rendezvous -mindepth 1 2>/dev/null)"
 }
 started() {
     local name=$1 i=$2 out=$3 begun=$EPOCHREALTIME

@@ -84,6 +84,21 @@ for mpi in none pmi2 pmix; do
         ./train tiny.json "${short[@]}" --out $mpi
     same_run "slurm: srun --mpi=$mpi has the bits of threads" threads $mpi
 done
+# Task 3, on the second node, does not become a rank.
+# shellcheck disable=SC2016 # the tasks expand it
+expect_code "slurm: a rank that never arrives ends the step with 69" 69 timeout 60 srun --overcommit -N2 --ntasks-per-node=2 \
+    --kill-on-bad-exit=0 --wait=10 sh -c '[ "$SLURM_PROCID" -eq 3 ] && exec sleep 5; exec "$@"' sh \
+    ./train tiny.json "${short[@]}" --set parallel.timeout=3 --out missing
+check "slurm: the rank that never arrives is named with its node" grep -qE '^error\[69\] rank 3 of 4 \(n2\) has not arrived' output
+
+# ---- the worked example ------------------------------------------------------------------------------------------------------
+ln -s "$repository/configs" configs
+sed 's/--set train_batch_size=16/& --set data.text=text.txt --set data.tokenizer_vocab_size=300 --set train_steps=10 --set eval.interval=0 --set eval.sample_interval=0/' \
+    "$repository/scripts/train.sbatch" >example.sbatch
+example=$(sbatch --parsable --overcommit -o example.log example.sbatch)
+eventually 60 in_state "$example" "COMPLETED FAILED TIMEOUT CANCELLED"
+check "slurm: scripts/train.sbatch trains on two nodes: $(tail -n 1 example.log)" in_state "$example" COMPLETED
+check "slurm: scripts/train.sbatch has a result" test -s out/two-machines/result.json
 
 # ---- and how they go on --------------------------------------------------------------------------------------------------
 eventually 60 noted signal 'exit code 85, saved: starts again'

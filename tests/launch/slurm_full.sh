@@ -29,18 +29,24 @@ check "slurm: preempted: the job is completed" in_state "$preempted" COMPLETED
 same_run "slurm: preempted: the bits are those of a run that was never stopped" whole preempted
 
 # ---- a node that is lost -----------------------------------------------------------------------------------------------------
-# below PROCESS: prints the process and all that it has started
-below() {
-    local child
-    echo "$1"
-    for child in $(pgrep -P "$1"); do below "$child"; done
+# tasks_of NODE JOB: prints the tasks of this SLURM's job on the node, and the processes of SLURM that have started them
+tasks_of() {
+    local process
+    for process in /proc/[0-9]*; do
+        tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -xcE "SLURM_CONF=$SLURM_CONF|SLURMD_NODENAME=$1|SLURM_JOB_ID=$2" |
+            grep -qx 3 || continue
+        echo "${process#/proc/}"
+        awk '/^PPid:/ { print $2 }' "$process/status"
+    done | sort -u | grep -vx 1
 }
 submit lost 's/--set train_steps/--set checkpoint.save_interval=50 --set train_steps/'
 lost=$job
 eventually 60 grep -qs '"event": "ckpt", "step": 50,' lost/metrics.jsonl
 begun=$SECONDS
-# shellcheck disable=SC2046,SC2154 # pid_n2 is set by node
-kill -KILL $(below "$pid_n2")
+mapfile -t tasks < <(tasks_of n2 "$lost")
+check "slurm: lost node: its tasks are found" test ${#tasks[@]} -ge 3
+# shellcheck disable=SC2154 # node has set pid_n2
+kill -KILL "$pid_n2" "${tasks[@]}"
 eventually 90 in_state "$lost" "PENDING COMPLETED FAILED"
 check "slurm: lost node: the job is requeued after $((SECONDS - begun)) s" in_state "$lost" PENDING
 node n2
@@ -58,6 +64,6 @@ third=$((steps / 3))
 sed -i 's|^srun |[ $SLURM_ARRAY_TASK_ID -eq 3 ] \|\| { (until [ "$(grep -c "event.: .train" array/metrics.jsonl)" -ge $((SLURM_ARRAY_TASK_ID * '$third')) ]; do sleep 0.2; done; touch array/STOP) \& }\nsrun |' array.sbatch
 sbatch --parsable -o array.%a.log --array=1-3%1 array.sbatch >submitted
 eventually 150 test -e array/result.json
-check "slurm: array: the third task finishes the run" grep -q 'the run is finished' array.3.log
+check "slurm: array: the third task finishes the run" eventually 20 grep -q 'the run is finished' array.3.log
 check "slurm: array: the tasks before it were stopped" test "$(grep -lE 'stopped by array/STOP' array.1.log array.2.log | wc -l)" -eq 2
 same_run "slurm: array: the bits are those of a run that was never stopped" whole array
