@@ -76,6 +76,21 @@ for file in "$work"/met/* ./.train-sees-*; do
     [ ! -e "$file" ] || not_ok "machines: $file is left"
 done
 
+# ---- who writes ----------------------------------------------------------------------------------------------------------
+if strace -f -o /dev/null -e trace=openat true 2>err; then
+    prefix() { printf '%s\n' strace -f -o "trace.$1" -e trace=openat,rename,renameat,mkdir,mkdirat; }
+    before() { echo ASAN_OPTIONS=detect_leaks=0; } # LeakSanitizer does not work under strace
+    all_end "machines: a traced run succeeds" 0 "$TINY" "${run[@]}" --set cpu.threads=1 --set checkpoint.writers=2 --out traced
+    prefix() { :; }
+    before() { :; }
+    grep -hE 'O_WRONLY|O_RDWR|rename|mkdir' trace.[123] | grep -v ' = -1 ' | sed -nE 's|^[^"]*"([^"]*)".*|\1|p' | grep -vE '^/(dev|proc)/' |
+        sort -u >written
+    check "machines: other ranks than 0 write only their files of checkpoints" \
+        test "$(tr '\n' ' ' <written)" = 'model-00002-of-00002.safetensors optimizer-00002-of-00002.safetensors '
+else
+    skip "machines: other ranks than 0 write only their files of checkpoints" "strace: $(head -n 1 err)"
+fi
+
 # ---- file systems --------------------------------------------------------------------------------------------------------
 # Another working folder is like a file system of the machine's own.
 mkdir b
