@@ -122,37 +122,56 @@ static void meet(Meeting *meeting, const Config *config)
 
 /* Returns whether ranks may have different values of this key: those by which a rank has found the
  * others. */
-static bool may_differ(const ConfigDifference *difference)
+static bool is_own(const char *key)
 {
-    static const char *const key[] = {"parallel.rendezvous", "parallel.interface",
-                                      "parallel.secret_file"};
-    for (size_t i = 0; i < sizeof key / sizeof *key; i++)
-        if (strcmp(difference->key, key[i]) == 0) return true;
+    static const char *const own_key[] = {"parallel.rendezvous", "parallel.interface",
+                                          "parallel.secret_file"};
+    for (size_t i = 0; i < sizeof own_key / sizeof *own_key; i++)
+        if (strcmp(key, own_key[i]) == 0) return true;
+    return false;
+}
+
+/* Returns whether this rank has computed the value of the key, and rank 0, too. `from`: the
+ * differences seen from the other side, where `derived` is about rank 0's value. */
+static bool is_computed(const ConfigDifference *difference, const ConfigDifference *from, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(from[i].key, difference->key) == 0 && !from[i].derived) return false;
     return difference->derived;
+}
+
+/* Writes to err the first key whose value rank 0 or this rank was given, and in which they differ.
+ * Values that both have computed may depend on devices, which are compared later. Returns whether
+ * there is none. */
+static bool compare_configs(const Config *theirs, const Config *config, char *err, size_t n)
+{
+    char place[128];
+    ConfigDifference *to, *from;
+    int count = config_diff(theirs, config, &to), back = config_diff(config, theirs, &from), at = 0;
+    while (at < count && (is_own(to[at].key) || is_computed(&to[at], from, back)))
+        at++;
+    if (at < count)
+        error_set(err, n,
+                  "ranks differ: rank 0 has %s %s, rank %d%s has %s; start all of them with the "
+                  "same config and the same options",
+                  to[at].key, to[at].was, own.by.rank,
+                  machines_place(&own.world, own.by.rank, place, sizeof place), to[at].now);
+    config_diff_free(to, count);
+    config_diff_free(from, back);
+    return at == count;
 }
 
 /* Ends the program if a rank has another config than rank 0: it may have read another file, or got
  * other options. */
 static void require_same_config(const Config *config)
 {
-    char err[2048] = "", place[128];
+    char err[2048] = "";
     ConfigReport report;
-    ConfigDifference *difference;
     char *text = config_text(config), *first = control_share_text(&own.world, text);
     const Config *theirs = config_parse(&(ConfigContext){.stored = true}, "the config of rank 0",
                                         first, strlen(first), 0, NULL, &report);
-    int n = theirs ? config_diff(theirs, config, &difference) : 0, at = 0;
-    bool good = theirs != NULL || error_set(err, sizeof err, "%s", report.error[0]);
-    while (at < n && may_differ(&difference[at]))
-        at++;
-    if (at < n)
-        good = error_set(err, sizeof err,
-                         "ranks differ: rank 0 has %s %s, rank %d%s has %s; start all of them with "
-                         "the same config and the same options",
-                         difference[at].key, difference[at].was, own.by.rank,
-                         machines_place(&own.world, own.by.rank, place, sizeof place),
-                         difference[at].now);
-    if (theirs) config_diff_free(difference, n);
+    bool good = theirs != NULL ? compare_configs(theirs, config, err, sizeof err)
+                               : error_set(err, sizeof err, "%s", report.error[0]);
     config_free(theirs);
     config_report_free(&report);
     free(first);

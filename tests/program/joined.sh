@@ -122,6 +122,8 @@ differ() {
 }
 options() { [ "$1" -eq 0 ] || printf '%s\n' --set optimizer.params.lr=0.5; }
 differ "another config" 78 '^error\[78\] ranks differ: rank 0 has optimizer.params.lr 0.01, rank 1 has 0.5; start all'
+options() { [ "$1" -eq 1 ] || printf '%s\n' --set parallel.schedule=gpipe; }
+differ "a key that only rank 0 has" 78 '^error\[78\] ranks differ: rank 0 has parallel.schedule "gpipe", rank 1 has "1f1b"; start'
 options() { [ "$1" -eq 0 ] || printf '%s\n' --set parallel.rendezvous="$PWD/out/.rendezvous"; }
 all_end "joined: the way to the meeting may differ" 0 2 "$TINY" "${run[@]}" --set train_steps=5 --set eval.interval=0 --out ways
 options() { :; }
