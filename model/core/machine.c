@@ -25,22 +25,80 @@ size_t kernel_number(const char *path, const char *key)
     return SIZE_MAX;
 }
 
-/* Returns the memory that the control group (cgroup) still allows: its limit minus its use, not
- * counting page cache, which the kernel can reclaim. */
-static size_t group_available(void)
+/* Names of files in a folder of a control group (cgroup), and of the number in `stat` that counts
+ * page cache which the kernel can reclaim. */
+typedef struct {
+    const char *limit, *used, *stat, *cache;
+} GroupFiles;
+
+static size_t number_in(const char *folder, const char *file, const char *key)
 {
-    size_t limit = kernel_number("/sys/fs/cgroup/memory.max", "");
-    size_t used = kernel_number("/sys/fs/cgroup/memory.current", "");
-    size_t cache = kernel_number("/sys/fs/cgroup/memory.stat", "inactive_file ");
+    char *path = text_format("%s/%s", folder, file);
+    size_t number = kernel_number(path, key);
+    free(path);
+    return number;
+}
+
+/* Returns what this group still allows: its limit minus its use, not counting that page cache. */
+static size_t left_of_group(const char *folder, const GroupFiles *files)
+{
+    size_t limit = number_in(folder, files->limit, "");
+    size_t used = number_in(folder, files->used, "");
+    size_t cache = number_in(folder, files->stat, files->cache);
     if (limit == SIZE_MAX || used == SIZE_MAX) return limit; /* "max" or no group: no limit */
     if (cache != SIZE_MAX) used -= cache < used ? cache : used;
     return used < limit ? limit - used : 0;
 }
 
+/* Returns the least of the group `path` below `root` and all groups that contain it. A container
+ * may see only the outermost folder, which then is its own group. */
+static size_t left_of_groups(const char *root, const char *path, const GroupFiles *files)
+{
+    char *folder = text_format("%s%s", root, path);
+    size_t least = SIZE_MAX, shortest = strlen(root);
+    for (;;) {
+        size_t left = left_of_group(folder, files);
+        if (left < least) least = left;
+        char *slash = strrchr(folder, '/');
+        if (slash == NULL || (size_t)(slash - folder) < shortest) break;
+        *slash = '\0';
+    }
+    free(folder);
+    return least;
+}
+
+size_t memory_group_left(const char *groups, const char *root)
+{
+    static const GroupFiles first = {"memory.limit_in_bytes", "memory.usage_in_bytes",
+                                     "memory.stat", "total_inactive_file "},
+                            second = {"memory.max", "memory.current", "memory.stat",
+                                      "inactive_file "};
+    char text[1 << 14], *rest = text;
+    size_t least = left_of_group(root, &second);
+    file_head(groups, text, sizeof text);
+    /* A line is "NUMBER:CONTROLLERS:PATH"; in version 2 there are no controllers. */
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        char *controllers = strchr(line, ':'),
+             *path = controllers ? strchr(controllers + 1, ':') : NULL;
+        size_t left = SIZE_MAX;
+        if (path == NULL) continue;
+        *path++ = '\0';
+        if (strcmp(controllers, ":") == 0) {
+            left = left_of_groups(root, path, &second);
+        } else if (strcmp(controllers, ":memory") == 0) {
+            char *folder = text_format("%s/memory", root);
+            left = left_of_groups(folder, path, &first);
+            free(folder);
+        }
+        if (left < least) least = left;
+    }
+    return least;
+}
+
 size_t memory_available(void)
 {
     size_t system = kernel_number("/proc/meminfo", "MemAvailable:");
-    size_t group = group_available();
+    size_t group = memory_group_left("/proc/self/cgroup", "/sys/fs/cgroup");
     if (system != SIZE_MAX) system *= 1024;
     return group < system ? group : system;
 }

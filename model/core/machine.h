@@ -6,8 +6,12 @@
 #include "model/core/device.h"
 
 /* Returns how many bytes this process may still use: the smaller of the kernel's MemAvailable and
- * what the control group still allows. SIZE_MAX if neither is known. */
+ * what its control groups still allow, such as those of a batch job. SIZE_MAX if neither is
+ * known. */
 size_t memory_available(void);
+/* Returns what the control groups allow that the file `groups` lists (/proc/self/cgroup); their
+ * folders are below `root`, in version 1 below root/memory. SIZE_MAX: there is no limit. */
+size_t memory_group_left(const char *groups, const char *root);
 /* Reads a kernel file with lines of the form "key number" and returns the number after `key`. With
  * key "" returns the number of the first line that begins with one. SIZE_MAX if there is none. */
 size_t kernel_number(const char *path, const char *key);
