@@ -89,7 +89,7 @@ done
 expect_code "slurm: a rank that never arrives ends the step with 69" 69 timeout 60 srun --overcommit -N2 --ntasks-per-node=2 \
     --kill-on-bad-exit=0 --wait=10 sh -c '[ "$SLURM_PROCID" -eq 3 ] && exec sleep 5; exec "$@"' sh \
     ./train tiny.json "${short[@]}" --set parallel.timeout=3 --out missing
-check "slurm: the rank that never arrives is named with its node" grep -qE '^error\[69\] rank 3 of 4 \(n2\) has not arrived' output
+check "slurm: the rank that never arrives is named with its node" grep -qE '^error\[69\] rank 3 \(n2\) of 4 has not arrived' output
 
 # ---- the worked example ------------------------------------------------------------------------------------------------------
 ln -s "$repository/configs" configs
