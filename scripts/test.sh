@@ -101,9 +101,12 @@ rows() {
     row release "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_ends tests/parallel/comm/test_comm_leaves
     # Over TCP, as between machines.
     row release "$sample TEST_RANKS=processes TEST_LINKS=tcp" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups \
-        tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves
+        tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves \
+        tests/parallel/comm/test_comm_ends
+    row release "$sample TEST_LINKS=tcp TEST_EVERY=20" tests/equivalence/test_grid_equal
     row release "$sample TEST_RANKS=processes TEST_LINKS=tcp6" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_random
-    row tsan "$sample TEST_RANKS=processes TEST_LINKS=tcp" tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_leaves
+    row tsan "$sample TEST_RANKS=processes TEST_LINKS=tcp" tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_leaves \
+        tests/parallel/comm/test_socket_joined tests/parallel/comm/test_socket_joined_ends
     # shellcheck disable=SC2086 # words
     row release '' tests ${by_turns//tests/!tests} '!tests/model/test_recompute' $emulated
 }

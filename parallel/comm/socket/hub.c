@@ -48,6 +48,7 @@ SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double 
         hub->rank[i].limit = timeout;
         hub->stream[i].fd = links->star[0][i];
     }
+    socket_hub_make_table(hub);
     atomic_store(&hub->claimed, -1);
     return hub;
 }
@@ -248,7 +249,7 @@ void socket_hub_main(SocketHub *hub)
         watched_pass(passed);
         /* So that the others know that this process lives. They measure how long it is silent, so
          * time in which it was stopped counts. */
-        if (seconds_now() - asked >= LONGEST_LOOK) {
+        if (seconds_now() - asked >= socket_heartbeat(hub->links, hub->timeout)) {
             socket_hub_ask(hub, false);
             asked = seconds_now();
         }

@@ -85,6 +85,8 @@ bool socket_hub_claim(SocketHub *hub, int rank, int code);
 bool socket_hub_take(SocketHub *hub, int rank, const SocketPacket *packet);
 /* Returns the group with this id, or NULL if no member has reported it, or all have left it. */
 SocketHubGroup *socket_hub_group(const SocketHub *hub, uint64_t id);
+/* Make the table with the world as its first group, and free it. */
+void socket_hub_make_table(SocketHub *hub);
 void socket_hub_free_table(SocketHub *hub);
 
 /* ended.c. Ends the program if the process of a rank has ended, or a joined rank is silent. */

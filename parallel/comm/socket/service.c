@@ -22,6 +22,13 @@
 
 /* Seconds between two reports of a rank that has no news, at most. */
 static const double HEARTBEAT = 1;
+
+double socket_heartbeat(const SocketLinks *links, double timeout)
+{
+    const double several = 3;
+    return links->joined && timeout > 0 ? fmin(HEARTBEAT, timeout / several) : HEARTBEAT;
+}
+
 /* For how many seconds a failing rank waits for rank 0's word, and one that has lost a peer for
  * rank 0 to find out why. */
 static const double CLAIM_WAIT = 1, CAUSE_WAIT = 0.5;
@@ -202,7 +209,8 @@ static void rank_main(SocketService *service)
         short events = (short)(POLLIN | (flush(service) ? POLLOUT : 0));
         struct pollfd fd[] = {{.fd = service->wake, .events = POLLIN},
                               {.fd = zero->lost ? -1 : zero->fd, .events = events}};
-        double start = seconds_now(), period = watched_pace(HEARTBEAT);
+        double start = seconds_now(),
+               period = watched_pace(socket_heartbeat(service->links, service->timeout));
         uint64_t times;
         poll(fd, 2, (int)ceil(1000 * period));
         /* After the process was stopped, at most one period counts. */

@@ -1,6 +1,6 @@
 /* service.h -- inside parallel/comm/socket: the thread with which each rank's process reports to
  * rank 0 and hears from it. It makes no call that may block: no CUDA, no NCCL, no disk, no memory
- * allocation. */
+ * allocation. (Rank 0's allocates when it first hears of a group.) */
 #ifndef PARALLEL_COMM_SOCKET_SERVICE_H
 #define PARALLEL_COMM_SOCKET_SERVICE_H
 
@@ -72,6 +72,10 @@ void socket_service_goes_on(SocketService *service);
 void socket_service_nudge(SocketService *service, uint64_t question);
 
 /* ---- for hub.c ------------------------------------------------------------------------------- */
+
+/* Returns after how many seconds rank 0 and the others show each other that they live. If their
+ * silence alone ends the program, this is several times within a short timeout. */
+double socket_heartbeat(const SocketLinks *links, double timeout);
 
 /* Reports this rank's state to rank 0, in several packets. `goodbye`: it has left the world.
  * Returns false if it cannot be sent now: rank 0 is stopped, or has ended. */

@@ -66,6 +66,17 @@ static SocketHubGroup *add_group(SocketHub *hub, const SocketGroupReport *report
     return group;
 }
 
+/* Notes that a member is this rank. Returns false if it is another one. */
+static bool know_member(SocketHubGroup *group, int member, int rank)
+{
+    int *known = &group->members.rank[member];
+    if (*known == rank) return true;
+    if (*known >= 0) return false;
+    *known = rank;
+    if (++group->known == group->members.size) socket_members_index(&group->members);
+    return true;
+}
+
 static void free_group(SocketHubGroup *group)
 {
     socket_members_free(&group->members);
@@ -84,6 +95,15 @@ static void remove_group(SocketHub *hub, SocketHubGroup *group)
     free_group(group);
 }
 
+/* So that the service thread allocates nothing as long as there are no other groups. */
+void socket_hub_make_table(SocketHub *hub)
+{
+    const SocketGroupReport world = {.name = "world", .size = hub->ranks};
+    SocketHubGroup *group = add_group(hub, &world);
+    for (int i = 0; i < hub->ranks; i++)
+        know_member(group, i, i);
+}
+
 void socket_hub_free_table(SocketHub *hub)
 {
     for (int i = 0; i < hub->buckets; i++)
@@ -100,17 +120,6 @@ void socket_hub_free_table(SocketHub *hub)
 }
 
 /* ---- what ranks report ----------------------------------------------------------------------- */
-
-/* Notes that a member is this rank. Returns false if it is another one. */
-static bool know_member(SocketHubGroup *group, int member, int rank)
-{
-    int *known = &group->members.rank[member];
-    if (*known == rank) return true;
-    if (*known >= 0) return false;
-    *known = rank;
-    if (++group->known == group->members.size) socket_members_index(&group->members);
-    return true;
-}
 
 static bool know_members(const SocketHub *hub, SocketHubGroup *group,
                          const SocketGroupReport *report)
