@@ -1,49 +1,36 @@
-/* holdings.c -- exchanges the ranks' extents, which say what elements of a tensor each rank has, a
- * few tensors at a time, and sorts those of a rank's own files by tensor. See holdings.h. */
+/* holdings.c -- sends the ranks' extents, which say what elements of a tensor each rank has, to the
+ * writers, which sort them by tensor. See holdings.h. */
 #include "parallel/checkpoint/holdings.h"
 
 #include "model/core/check.h"
-#include "model/core/min_max.h"
 #include "parallel/checkpoint/io.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-/* So many tensors are exchanged at a time, because in a large world the extents of all ranks for
- * all tensors would take hundreds of megabytes on each rank. */
-enum { AT_ONCE = 64 };
-
-/* Tensors [from, from + n) of a file. */
-typedef struct {
-    int file, from, n;
-} Batch;
-
-/* One extent in the form in which it is sent to the other ranks; `tensor` is its number in the
- * batch. */
+/* One extent in the form in which it is sent to a writer; `tensor` is its number in the file. */
 typedef struct {
     int64_t tensor, from, count, first, cols, whole_cols;
 } Sent;
 enum { SENT_WORDS = sizeof(Sent) / sizeof(int64_t) };
 
-/* The extents of all ranks for a batch, ordered by rank. */
+/* The extents of all ranks for one file, ordered by rank. */
 typedef struct {
     Sent *all;
-    int64_t *count, total; /* of each rank; their sum */
+    int64_t *count, total, room; /* number of each rank's; their sum */
 } Extents;
 
-/* Returns the piece of a batch's tensor. */
-static const Piece *piece_of(const CheckpointContents *contents, const Layout *l, const Batch *b,
-                             int i)
+/* Returns the piece of a file's tensor. */
+static const Piece *piece_of(const CheckpointContents *contents, const Layout *l, int file, int i)
 {
-    return contents_piece(contents, l->piece[l->file[b->file].first + b->from + i]);
+    return contents_piece(contents, l->piece[l->file[file].first + i]);
 }
 
-static int64_t own_extents(const CheckpointContents *contents, const Layout *l, const Batch *b,
-                           Sent *out)
+/* Writes what this rank has of a file to out[0..tensors of the file). Returns the number. */
+static int64_t own_extents(const CheckpointContents *contents, const Layout *l, int file, Sent *out)
 {
     int64_t n = 0;
-    for (int i = 0; i < b->n; i++) {
-        const Piece *p = piece_of(contents, l, b, i);
+    for (int i = 0; i < l->file[file].n; i++) {
+        const Piece *p = piece_of(contents, l, file, i);
         /* With ZeRO most ranks have no elements of most tensors. */
         if (p->extent.count == 0) continue;
         CHECK(tensor_count(p->data) == p->extent.count && p->data.dtype == p->dtype,
@@ -59,101 +46,121 @@ static int64_t own_extents(const CheckpointContents *contents, const Layout *l, 
     return n;
 }
 
-/* Gathers the extents of all ranks. The caller frees both arrays. */
-static Extents all_extents(CheckpointIo *io, const Sent *own, int64_t n_own)
+static Tensor words(Sent *sent, int64_t n)
 {
-    int ranks = checkpoint_io_ranks(io), rank = checkpoint_io_rank(io);
-    Extents e = {.count = must_calloc((size_t)ranks, sizeof *e.count)};
-    int64_t *n = e.count, before = 0;
-    n[rank] = n_own;
-    if (ranks > 1)
-        comm_all_gather(io->world, NULL, tensor_1d(n, I64, ranks), tensor_1d(&n[rank], I64, 1));
-    for (int r = 0; r < ranks; r++) {
-        if (r < rank) before += n[r];
-        e.total += n[r];
+    return tensor_1d(sent, I64, n * SENT_WORDS);
+}
+
+static void send_extents(CheckpointIo *io, int writer, Sent *own, int64_t n)
+{
+    comm_send(io->world, NULL, tensor_1d(&n, I64, 1), writer);
+    if (n > 0) comm_send(io->world, NULL, words(own, n), writer);
+}
+
+/* Appends room for n extents of the next rank, and returns it. */
+static Sent *make_room(Extents *e, int rank, int64_t n)
+{
+    if (e->total + n > e->room) {
+        e->room = 2 * (e->total + n);
+        e->all = must_realloc(e->all, (size_t)e->room * sizeof *e->all);
     }
-    e.all = must_calloc((size_t)e.total + 1, sizeof *e.all);
-    memcpy(e.all + before, own, (size_t)n_own * sizeof *own);
-    /* The lists differ in length, and an all-gather needs equal parts. But the other ranks have
-     * zeros where this one has its list, so a sum gathers them all in one call. */
-    if (ranks > 1)
-        comm_all_reduce(io->world, NULL, tensor_1d(e.all, I64, e.total * SENT_WORDS), REDUCE_SUM);
+    e->count[rank] = n;
+    e->total += n;
+    return e->all + e->total - n;
+}
+
+/* On the writer: receives the other ranks' extents, one rank after the other. */
+static Extents receive_extents(CheckpointIo *io, const CheckpointContents *contents,
+                               const Layout *layout, int file)
+{
+    int ranks = checkpoint_io_ranks(io);
+    int64_t n = layout->file[file].n + 1;
+    Extents e = {.count = must_calloc((size_t)ranks, sizeof *e.count),
+                 .all = must_calloc((size_t)n, sizeof *e.all),
+                 .room = n};
+    for (int r = 0; r < ranks; r++) {
+        if (r == checkpoint_io_rank(io)) {
+            Sent *own = make_room(&e, r, n);
+            e.total -= n;
+            e.count[r] = own_extents(contents, layout, file, own);
+            e.total += e.count[r];
+            continue;
+        }
+        int64_t theirs = 0;
+        comm_receive(io->world, NULL, tensor_1d(&theirs, I64, 1), r);
+        Sent *room = make_room(&e, r, theirs);
+        if (theirs > 0) comm_receive(io->world, NULL, words(room, theirs), r);
+    }
     return e;
 }
 
-/* Ends the program unless the ranks together have each element of every tensor of the batch. An
+/* Ends the program unless the ranks together have each element of every tensor of the file. An
  * element that no rank has would be saved with an undefined value. */
-static void check_cover(const Extents *e, const CheckpointContents *contents, const Layout *l,
-                        const Batch *b)
+static void check_cover(const FileHoldings *h, const CheckpointContents *contents, const Layout *l,
+                        int file)
 {
-    /* Counting the elements is enough to find the two likely mistakes: a part that no rank lists,
-     * and a replica that two ranks list. */
-    int64_t count[AT_ONCE] = {0};
-    for (int64_t i = 0; i < e->total; i++)
-        count[e->all[i].tensor] += e->all[i].count;
-    for (int i = 0; i < b->n; i++) {
-        const Piece *p = piece_of(contents, l, b, i);
-        CHECK(count[i] == piece_elements(p),
-              "%s: all ranks together have %lld of its %lld elements", p->name, (long long)count[i],
-              (long long)piece_elements(p));
+    for (int i = 0; i < l->file[file].n; i++) {
+        /* Counting the elements is enough to find the two likely mistakes: a part that no rank
+         * lists, and a replica that two ranks list. */
+        const Piece *p = piece_of(contents, l, file, i);
+        int64_t count = 0;
+        for (int k = h->first[i]; k < h->first[i + 1]; k++)
+            count += h->of[k].extent.count;
+        CHECK(count == piece_elements(p), "%s: all ranks together have %lld of its %lld elements",
+              p->name, (long long)count, (long long)piece_elements(p));
     }
 }
 
-/* Appends the batch's extents to the holdings of its file, sorted by tensor; within a tensor they
- * stay in the order of ranks. */
-static void append(FileHoldings *h, const Extents *e, const Batch *b)
+/* A counting sort by tensor; within a tensor the holdings stay in the order of ranks. */
+static FileHoldings sort_extents(const Extents *e, int tensors)
 {
-    /* A counting sort: next[i] is the position of the next holding of tensor i. */
-    int *first = h->first + b->from, next[AT_ONCE];
-    for (int i = 0; i < b->n; i++)
-        first[i + 1] = 0;
+    /* During the sort, first[i + 1] is the position of the next holding of tensor i. */
+    int *next = must_calloc((size_t)tensors + 2, sizeof *next);
+    FileHoldings h = {.first = next, .of = must_calloc((size_t)e->total + 1, sizeof *h.of)};
     for (int64_t i = 0; i < e->total; i++)
-        first[e->all[i].tensor + 1]++;
-    for (int i = 0; i < b->n; i++) {
-        next[i] = first[i];
-        first[i + 1] += first[i];
-    }
-    h->of = must_realloc(h->of, (size_t)(first[b->n] + 1) * sizeof *h->of);
+        next[e->all[i].tensor + 2]++;
+    for (int i = 2; i <= tensors + 1; i++)
+        next[i] += next[i - 1];
     for (int64_t i = 0, rank = 0, of_rank = 0; i < e->total; i++, of_rank++) {
         while (of_rank == e->count[rank]) {
             rank++;
             of_rank = 0;
         }
         const Sent *s = &e->all[i];
-        h->of[next[s->tensor]++] = (Holding){.rank = (int)rank,
-                                             .extent = {.from = s->from,
-                                                        .count = s->count,
-                                                        .first = s->first,
-                                                        .cols = s->cols,
-                                                        .whole_cols = s->whole_cols}};
+        h.of[next[s->tensor + 1]++] = (Holding){.rank = (int)rank,
+                                                .extent = {.from = s->from,
+                                                           .count = s->count,
+                                                           .first = s->first,
+                                                           .cols = s->cols,
+                                                           .whole_cols = s->whole_cols}};
     }
+    return h;
 }
 
-/* Exchanges what all ranks have of one file. */
-static void gather_file(FileHoldings *out, CheckpointIo *io, const CheckpointContents *contents,
-                        const Layout *layout, int file)
+static void receive_file(FileHoldings *out, CheckpointIo *io, const CheckpointContents *contents,
+                         const Layout *layout, int file)
 {
-    int tensors = layout->file[file].n;
-    bool writes = layout->file[file].writer == checkpoint_io_rank(io);
-    Sent own[AT_ONCE];
-    if (writes) out->first = must_calloc((size_t)tensors + 1, sizeof *out->first);
-    for (Batch b = {.file = file}; b.from < tensors; b.from += AT_ONCE) {
-        b.n = (int)min_i64(AT_ONCE, tensors - b.from);
-        Extents e = all_extents(io, own, own_extents(contents, layout, &b, own));
-        check_cover(&e, contents, layout, &b);
-        if (writes) append(out, &e, &b);
-        free(e.all);
-        free(e.count);
-    }
+    Extents e = receive_extents(io, contents, layout, file);
+    *out = sort_extents(&e, layout->file[file].n);
+    check_cover(out, contents, layout, file);
+    free(e.all);
+    free(e.count);
 }
 
 void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *contents,
                      const Layout *layout)
 {
+    Sent *own = must_calloc((size_t)layout->n_pieces + 1, sizeof *own);
     out->files = layout->manifest.n_files;
     out->file = must_calloc((size_t)out->files + 1, sizeof *out->file);
+    /* All ranks go through the files in the same order, so each writer hears from all ranks at the
+     * latest when those of the files before have. */
     for (int f = 0; f < out->files; f++)
-        gather_file(&out->file[f], io, contents, layout, f);
+        if (layout->file[f].writer == checkpoint_io_rank(io))
+            receive_file(&out->file[f], io, contents, layout, f);
+        else
+            send_extents(io, layout->file[f].writer, own, own_extents(contents, layout, f, own));
+    free(own);
 }
 
 void holdings_free(Holdings *h)

@@ -23,8 +23,9 @@ typedef struct {
     FileHoldings *file; /* [files] NULLs for files that other ranks write */
 } Holdings;
 
-/* Exchanges the extents of all ranks' pieces and fills *out. All ranks must call it, each with its
- * own pieces and the same layout. The caller must call holdings_free. */
+/* Sends this rank's extents to the writers, receives those for its own files, and fills *out. All
+ * ranks must call it, each with its own pieces and the same layout. The caller must call
+ * holdings_free. */
 void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *contents,
                      const Layout *layout);
 void holdings_free(Holdings *holdings);
