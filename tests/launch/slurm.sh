@@ -90,6 +90,26 @@ expect_code "slurm: a rank that never arrives ends the step with 69" 69 timeout 
     --kill-on-bad-exit=0 --wait=10 sh -c '[ "$SLURM_PROCID" -eq 3 ] && exec sleep 5; exec "$@"' sh \
     ./train tiny.json "${short[@]}" --set parallel.timeout=3 --out missing
 check "slurm: the rank that never arrives is named with its node" grep -qE '^error\[69\] rank 3 \(n2\) of 4 has not arrived' output
+# rank_of JOB RANK: prints the process of this rank of the job
+rank_of() {
+    local process
+    for process in $(pgrep -x train); do
+        ! cat "/proc/$process/environ" 2>/dev/null | tr '\0' '\n' |
+            grep -xcE "SLURM_CONF=$SLURM_CONF|SLURM_PROCID=$2|SLURM_JOB_ID=$1" | grep -qx 3 || echo "$process"
+    done
+}
+# Somebody kills a rank of a job on one node. The message names the node, and the job goes on on the other one.
+shape=(--nodes 1 --tasks-per-node 2 --cpus-per-task 1)
+submit killed ''
+killed=$job
+shape=(--nodes 2 --tasks-per-node 2 --cpus-per-task 1)
+eventually 30 made_steps killed 20
+node=$(squeue -h -j "$killed" -o %N)
+kill -KILL "$(rank_of "$killed" 1)"
+eventually 30 noted killed 'exit code'
+check "slurm: killed: the job starts again without the node that the message names: $(tail -n 1 killed/jobs.txt)" \
+    noted killed "restart 0, on $node: exit code (87|137), a failure: starts again without $node\$"
+start_again "$killed"
 
 # ---- the worked example ------------------------------------------------------------------------------------------------------
 ln -s "$repository/configs" configs
@@ -113,5 +133,9 @@ start_again "$limit"
 wait $reference
 went_on signal "$signal"
 went_on limit "$limit"
+eventually 60 in_state "$killed" "COMPLETED FAILED"
+check "slurm: killed: the job is completed" in_state "$killed" COMPLETED
+check "slurm: killed: it has gone on on the other node: $(cut -d ' ' -f 2- killed/jobs.txt | tr '\n' ';')" \
+    test "$(grep -cE "restart 1, on (n1|n2): starts\$" killed/jobs.txt) $(grep -c "restart 1, on $node: " killed/jobs.txt)" = "1 0"
 [ "$full" != full ] || source "$repository/tests/launch/slurm_full.sh"
 finish

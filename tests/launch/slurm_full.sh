@@ -33,7 +33,7 @@ same_run "slurm: preempted: the bits are those of a run that was never stopped" 
 tasks_of() {
     local process
     for process in /proc/[0-9]*; do
-        tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -xcE "SLURM_CONF=$SLURM_CONF|SLURMD_NODENAME=$1|SLURM_JOB_ID=$2" |
+        cat "$process/environ" 2>/dev/null | tr '\0' '\n' | grep -xcE "SLURM_CONF=$SLURM_CONF|SLURMD_NODENAME=$1|SLURM_JOB_ID=$2" |
             grep -qx 3 || continue
         echo "${process#/proc/}"
         awk '/^PPid:/ { print $2 }' "$process/status"

@@ -35,7 +35,7 @@ node() {
 
 # slurm_conf PORT...: prints the configuration
 slurm_conf() {
-    local host=$HOSTNAME cpus=${SLURM_CPUS:-4}
+    local host=$HOSTNAME cpus=8 # more than there are: tasks of several jobs run at the same time
     cat <<CONF
 ClusterName=ci
 SlurmctldHost=${host%%.*}(127.0.0.1)

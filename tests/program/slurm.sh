@@ -166,7 +166,10 @@ done
 printf '%s\n' "warning: n1" "error[87] rank 3 dp 1: the process of rank 2 (n2 dp 0) has ended" "error[87] n1" >said
 start 87
 again "87 that names a machine" 87 n2
+start 137
+again "a signal, if a rank that was not killed names a machine" 137 n2
 echo n4 >excluded
+echo "error[86] rank 0: rank 1 does not answer" >said
 start 86
 again "86 without a machine in its message" 86
 echo "error[86] rank 0: rank 1 (n1.cluster.org) does not answer" >said
