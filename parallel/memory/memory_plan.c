@@ -82,20 +82,23 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
     } Share;
     /* Ranks on the same device share its memory, so their plans are added up; all ranks of a
      * machine share its memory. A checkpoint is shared by all ranks and not added up. */
-    Share *all = must_calloc((size_t)world->size, sizeof *all);
     Share mine = {.plan = *own, .device = device};
     MemoryPlan sum = {.checkpoint = own->checkpoint,
                       .of = world->size,
                       .rank = world->rank,
                       .on_host = own->on_host};
     Machines machines = machines_of(world);
-    if (machines.count > 1)
+    Comm split, *here = world; /* the ranks of this machine */
+    if (machines.count > 1) {
         snprintf(sum.machine, sizeof sum.machine, "%s", machines_host(world, machines.own));
-    comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
+        split = machines_split(world);
+        here = &split;
+    }
+    Share *all = must_calloc((size_t)here->size, sizeof *all);
+    comm_all_gather(here, NULL, tensor_1d(all, U8, here->size * (int64_t)sizeof *all),
                     tensor_1d(&mine, U8, sizeof mine));
-    for (int r = 0; r < world->size; r++) {
+    for (int r = 0; r < here->size; r++) {
         const MemoryPlan *p = &all[r].plan;
-        if (machines_machine(world, r) != machines.own) continue;
         sum.host = plus(sum.host, p->host);
         if (all[r].device != device) continue;
         sum.weights = plus(sum.weights, p->weights);
@@ -111,6 +114,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
         sum.ranks += p->ranks;
     }
     free(all);
+    if (here == &split) comm_close(here);
     return sum;
 }
 
@@ -206,24 +210,35 @@ void memory_print(const MemoryPlan *p, const MemoryRoom *room)
               where);
 }
 
+/* Returns the bytes as a number that ranks can compare. */
+static int64_t clamped(size_t bytes)
+{
+    return bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes;
+}
+
 int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
                              MemoryPlan *largest)
 {
     /* Stages differ in embedding, head and the number of micro-batches that they hold. The largest
-     * plan decides whether the run fits, so that is the one to print. */
-    MemoryPlan *all = must_calloc((size_t)world->size, sizeof *all), mine = *own;
-    int most = 0;
-    comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
-                    tensor_1d(&mine, U8, sizeof mine));
-    for (int s = 0; s < size.pp; s++)
-        largest[s] = (MemoryPlan){0};
-    for (int r = 0; r < world->size; r++) {
-        int stage = grid_place(size, r).pp;
-        if (all[r].total > largest[stage].total) largest[stage] = all[r];
+     * plan decides whether the run fits, so that is the one to print. In a large world not all
+     * ranks can send their plan to all others: each stage's comes from its first rank with the
+     * most. */
+    int64_t *bytes = must_calloc((size_t)size.pp, sizeof *bytes),
+            *first = must_calloc((size_t)size.pp, sizeof *first), total = clamped(own->total);
+    int most = 0, stage = grid_place(size, world->rank).pp;
+    bytes[stage] = total;
+    comm_all_reduce(world, NULL, tensor_1d(bytes, I64, size.pp), REDUCE_MAX);
+    if (bytes[stage] == total) first[stage] = world->size - world->rank;
+    comm_all_reduce(world, NULL, tensor_1d(first, I64, size.pp), REDUCE_MAX);
+    for (int s = 0; s < size.pp; s++) {
+        largest[s] = *own;
+        comm_broadcast(world, NULL, tensor_1d(&largest[s], U8, (int64_t)sizeof largest[s]),
+                       world->size - (int)first[s]);
     }
     for (int s = 1; s < size.pp; s++)
         if (largest[s].total > largest[most].total) most = s;
-    free(all);
+    free(bytes);
+    free(first);
     return most;
 }
 
@@ -250,31 +265,29 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
      * another process has freed memory. */
     size_t left = after.available + (after.held - before.held);
     Reserve mine = {plan->reserve, before.available > left ? before.available - left : 0};
-    Reserve *all = must_calloc((size_t)world->size, sizeof *all);
-    comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
-                    tensor_1d(&mine, U8, sizeof mine));
-    /* Each rank's plan gets its own measured value. Only one message is printed, for the rank with
-     * the largest, which would run out of memory first. */
-    int most = 0;
-    for (int r = 1; r < world->size; r++)
-        if (all[r].taken > all[most].taken) most = r;
+    /* Each rank's plan gets its own measured value. Only one message is printed, for the first rank
+     * with the largest, which would run out of memory first. */
+    int64_t taken = clamped(mine.taken), largest = control_max(world, taken);
+    int most =
+        world->size - (int)control_max(world, taken == largest ? world->size - world->rank : 0);
+    Reserve worst = mine;
+    comm_broadcast(world, NULL, tensor_1d(&worst, U8, (int64_t)sizeof worst), most);
     plan->total = plus(plan->total - plan->reserve, mine.taken);
     plan->reserve = mine.taken;
     if (config->memory_breakdown)
         log_field("memory",
                   "reserve: NCCL and the code of kernels take %s of rank %d's GPU, the most of "
                   "any, plan %s",
-                  figure_bytes((double)all[most].taken).text, most,
-                  figure_bytes((double)all[most].planned).text);
+                  figure_bytes((double)worst.taken).text, most,
+                  figure_bytes((double)worst.planned).text);
     /* Only a warning, because this run already has its memory. */
-    if (all[most].taken > plus(all[most].planned, DEVICE_SLACK))
+    if (worst.taken > plus(worst.planned, DEVICE_SLACK))
         log_warning("NCCL and the code of kernels take %s of the memory of rank %d's GPU, and the "
                     "plan had %s for NCCL and %s for code: a larger run may not fit although its "
                     "plan does (NCCL_MAX_CTAS, NCCL_BUFFSIZE make NCCL's part smaller)",
-                    figure_bytes((double)all[most].taken).text, most,
-                    figure_bytes((double)all[most].planned).text,
+                    figure_bytes((double)worst.taken).text, most,
+                    figure_bytes((double)worst.planned).text,
                     figure_bytes((double)DEVICE_SLACK).text);
-    free(all);
 }
 
 /* Checks the host memory of a plan; on any device, the lists of a step with many micro-batches can

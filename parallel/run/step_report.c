@@ -126,20 +126,18 @@ void run_compare_ranks(const Run *run, SpeedRecord *s)
 {
     int ranks = run->world->size;
     enum { WORK = EXPOSED_AXES, FIELDS };
-    double own[FIELDS] = {[WORK] = s->forward + s->backward + s->optimizer};
-    double(*all)[FIELDS] = must_calloc((size_t)ranks, sizeof *all);
+    double own[FIELDS] = {[WORK] = s->forward + s->backward + s->optimizer}, most[FIELDS];
     memcpy(own, s->exposed, sizeof s->exposed);
-    comm_all_gather(run->world, NULL, tensor_1d(all, F64, (int64_t)ranks * FIELDS),
-                    tensor_1d(own, F64, FIELDS));
+    memcpy(most, own, sizeof most);
     s->ranks = ranks;
-    for (int r = 0; r < ranks; r++) {
-        s->mean_work += all[r][WORK] / ranks;
-        if (all[r][WORK] > all[s->slowest][WORK]) s->slowest = r;
-        for (int a = 0; a < EXPOSED_AXES; a++)
-            s->exposed[a] = fmax(s->exposed[a], all[r][a]);
-    }
-    s->most_work = all[s->slowest][WORK];
-    free(all);
+    s->mean_work = own[WORK] / ranks;
+    comm_all_reduce(run->world, NULL, tensor_1d(&s->mean_work, F64, 1), REDUCE_SUM);
+    comm_all_reduce(run->world, NULL, tensor_1d(most, F64, FIELDS), REDUCE_MAX);
+    /* The first of those with the most. */
+    int64_t first = control_max(run->world, own[WORK] == most[WORK] ? ranks - run->world->rank : 0);
+    s->slowest = ranks - (int)first;
+    s->most_work = most[WORK];
+    memcpy(s->exposed, most, sizeof s->exposed);
 }
 
 static void report(Run *run)
