@@ -145,9 +145,10 @@ static bool take_group(SocketHub *hub, int rank, const SocketGroupReport *report
     SocketHubGroup *known = socket_hub_group(hub, report->id),
                    *group = known ? known : add_group(hub, report);
     int member = report->member;
-    if (group->members.size != report->size || !know_member(group, member, rank) ||
-        !know_members(hub, group, report))
-        return false;
+    if (group->members.size != report->size || !know_member(group, member, rank)) return false;
+    /* The first list is enough. To read that of every member would take the square of their number.
+     */
+    if (group->known < report->size && !know_members(hub, group, report)) return false;
     group->meetings[member] = report->meetings;
     if (report->closed && !group->closed[member]) {
         group->closed[member] = true;
