@@ -42,8 +42,8 @@ extern const char cmd_config_notes[];
         {.name = "--world",                                                                        \
          .also = "--ranks",                                                                        \
          .value = "N",                                                                             \
-         .help = "read the config for so many ranks, as a run with --ranks N\n"                    \
-                 "does; without it for one, unless it says how many",                              \
+         .help = "read the config for so many ranks, up to 65536, as a run\n"                      \
+                 "of them does; without it for one, unless it says how many",                      \
          .kind = ARG_INTEGER,                                                                      \
          .at = offsetof(ConfigArguments, world),                                                   \
          .least = 1,                                                                               \

@@ -312,8 +312,9 @@ static int doctor(const void *values)
     print_finding(
         "ok", "ranks",
         "threads of one process, or processes where there is a GPU for each or with --processes: "
-        "--ranks 1 to %d; each has cores / ranks threads of its own",
-        LAUNCH_MAX_RANKS);
+        "--ranks 1 to %d, more with a launcher, up to %d; each has cores / ranks threads of its "
+        "own",
+        LAUNCH_MAX_RANKS, CONFIG_MAX_RANKS);
     print_launcher();
     print_limits();
     look("zlib", print_unpackers);
