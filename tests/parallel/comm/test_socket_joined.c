@@ -171,10 +171,55 @@ static void test_hundreds_of_ranks_meet_over_one_connection_each(void **state)
     if (seconds > 20) fail_msg("%d ranks have needed %.1f s", ranks, seconds);
 }
 
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+enum { MORE_THAN_64 = 70, OVER_0 = 1000, EXCHANGED = 1500 };
+
+static float input(int rank, int i)
+{
+    return 1.0f / (float)(1 + (i * 7 + rank * 1237) % 10007) - 3e-4f * (float)rank;
+}
+
+/* The first tensor travels over member 0, the second one is exchanged. */
+static void sum_over_many(Comm *world, void *context)
+{
+    static float all[EXCHANGED];
+    const DeviceOptions options = {.threads = 1, .blas = BLAS_BUILTIN};
+    char err[256];
+    Device device;
+    (void)context;
+    if (!device_open(&device, "cpu", &options, err, sizeof err)) _exit(EXIT_SYSTEM);
+    for (int n = OVER_0; n <= EXCHANGED; n += EXCHANGED - OVER_0) {
+        for (int i = 0; i < n; i++)
+            all[i] = input(world->rank, i);
+        comm_all_reduce(world, &device, tensor_1d(all, F32, n), REDUCE_SUM);
+        for (int i = 0; i < n; i++) {
+            float sum = input(0, i);
+            for (int r = 1; r < world->size; r++)
+                sum += input(r, i);
+            if (all[i] != sum)
+                rank_wrong(world, "%d of %d: %.9g, not %.9g", i, n, (double)all[i], (double)sum);
+        }
+        int most = n == EXCHANGED || world->rank == 0 ? world->size - 1 : 1;
+        if (connections(world) > most) rank_wrong(world, "%d connections", connections(world));
+    }
+    device_close(&device);
+}
+
+static void test_sums_of_more_than_64_ranks_have_the_bits_of_rank_order(void **state)
+{
+    char wrong[512];
+    (void)state;
+    process_links_choose(LINKS_IPV4);
+    assert_int_equal(process_ranks(MORE_THAN_64, 60, sum_over_many, NULL, wrong, sizeof wrong), 0);
+    assert_string_equal(wrong, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hundreds_of_ranks_meet_over_one_connection_each),
+        cmocka_unit_test(test_sums_of_more_than_64_ranks_have_the_bits_of_rank_order),
         cmocka_unit_test(test_strangers_are_not_admitted_and_delay_nobody),
         cmocka_unit_test(test_silent_strangers_are_dropped_after_some_seconds),
     };
