@@ -7,7 +7,10 @@
 
 void string_list_add(StringList *list, const char *item)
 {
-    list->item = must_realloc(list->item, (size_t)(list->count + 1) * sizeof *list->item);
+    size_t n = (size_t)list->count;
+    /* The room for items is the next power of two, so long lists are not copied for each item. */
+    if ((n & (n - 1)) == 0)
+        list->item = must_realloc(list->item, (n > 0 ? 2 * n : 1) * sizeof *list->item);
     list->item[list->count++] = must_strdup(item);
 }
 
