@@ -206,11 +206,8 @@ static void explain(const Search *s, Verdict *v)
         snprintf(why, sizeof why, "nobody answers there%s%s", s->error ? ": " : "",
                  s->error ? strerror(s->error) : "");
     }
-    verdict_set(v, code,
-                "rank %d has not found rank 0%s%s%s within %g s (parallel.timeout); it looked for "
-                "%s: %s",
-                o->rank, name ? " (" : "", name ? name : "", name ? ")" : "", o->timeout, where,
-                why);
+    verdict_set(v, code, "rank 0%s%s%s was not found within %g s (parallel.timeout) by %s: %s",
+                name ? " (" : "", name ? name : "", name ? ")" : "", o->timeout, where, why);
 }
 
 /* Greets another rank 0 as rank 0, and gets the verdict that both end with. */
@@ -287,9 +284,9 @@ int guest_find(const MeetingOptions *o, double limit, Verdict *v)
         /* Without a file there is one job of this name, so its rank 0 has another secret. */
         if (fd < 0 && !o->folder && s->reason == HANDSHAKE_WRONG_SECRET) {
             good = verdict_set(v, EXIT_PROTOCOL,
-                               "rank %d has another secret (TRAIN_SECRET, parallel.secret_file) "
+                               "this rank has another secret (TRAIN_SECRET, parallel.secret_file) "
                                "than rank 0 of this job at %s",
-                               o->rank, o->master);
+                               o->master);
         }
     }
     stop_all(s);

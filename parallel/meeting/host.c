@@ -367,7 +367,9 @@ bool host_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
     if (h->published) rendezvous_remove(&h->at, o->folder, o->name);
     if (met) let_go(h);
     if (strangers > (warned ? 1 : 0))
-        log_warning("refused %d connections that were not from ranks of this job", strangers);
+        log_warning(
+            "refused %d connections that did not prove in time that they belong to this job",
+            strangers);
     if (h->epoll >= 0) close(h->epoll);
     desk_close(&h->desk);
     free(h->channel);

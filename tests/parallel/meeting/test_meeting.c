@@ -243,7 +243,8 @@ static void test_a_rank_that_never_arrives_is_named(void **state)
     Case none = {.folder = folder, .odd = 0, .how = ABSENT, .timeout = 1};
     r = meet(&none, 2);
     assert_int_equal(r[1].code, EXIT_UNAVAILABLE);
-    assert_non_null(strstr(r[1].err, "rank 1 has not found rank 0 (node0) within 1 s"));
+    assert_non_null(strstr(
+        r[1].err, "rank 0 (node0) was not found within 1 s (parallel.timeout) by its file in"));
     assert_false(r[1].told);
     free(r);
     folder_drop(folder);
@@ -257,7 +258,7 @@ static void test_a_wrong_secret_is_told_to_the_rank_that_has_it(void **state)
     assert_int_equal(r[2].code, EXIT_PROTOCOL);
     assert_false(r[2].told);
     assert_true(r[2].seconds < 1.5);
-    assert_non_null(strstr(r[2].err, "rank 2 has another secret (TRAIN_SECRET"));
+    assert_non_null(strstr(r[2].err, "this rank has another secret (TRAIN_SECRET"));
     assert_failed(r, 3, 2, EXIT_UNAVAILABLE, "rank 2 (node1) of 3 has not arrived within 2 s");
     free(r);
 }
@@ -347,7 +348,7 @@ static void test_rank_0_keeps_its_file_while_it_waits(void **state)
 {
     char *folder = folder_new();
     (void)state;
-    Case c = {.folder = folder, .odd = -1, .late = 2, .timeout = 5};
+    Case c = {.folder = folder, .odd = -1, .late = 2, .timeout = 2.5};
     MeetingRun run = {
         .processes = 3, .set = set, .context = &c, .meanwhile = clean_up, .output = "/dev/null"};
     MeetingResult *r = meeting_ranks(&run);
