@@ -105,27 +105,42 @@ static int by_name(const void *a, const void *b)
     return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* Two device numbers may be the same GPU, because CUDA_VISIBLE_DEVICES may list it twice. */
-static GpuTwice find_twice(Comm *world, const Device *dev)
+/* Returns the first two of n ranks that have the same GPU. */
+static GpuTwice first_twice(RankGpu *of, int n)
 {
-    int n = world->size;
-    uint64_t own = gpu_name(world, dev), *all = must_calloc((size_t)n, sizeof *all);
-    RankGpu *of = must_calloc((size_t)n, sizeof *of);
     GpuTwice twice = {.a = -1};
-    comm_all_gather(world, NULL, tensor_1d(all, U8, (int64_t)sizeof own * n),
-                    tensor_1d(&own, U8, (int64_t)sizeof own));
-    for (int r = 0; r < n; r++)
-        of[r] = (RankGpu){all[r], r};
     qsort(of, (size_t)n, sizeof *of, by_name);
     for (int i = 1; i < n; i++)
         if (of[i].name != 0 && of[i].name == of[i - 1].name &&
             (twice.a < 0 || of[i - 1].rank < twice.a))
             twice = (GpuTwice){.a = of[i - 1].rank, .b = of[i].rank};
-    free(of);
+    return twice;
+}
+
+/* Two device numbers may be the same GPU, because CUDA_VISIBLE_DEVICES may list it twice. */
+static GpuTwice find_twice(Comm *world, const Device *dev)
+{
+    /* Ranks on several machines compare the names on each of them: in a large world not all can
+     * tell all others. But NCCL_HOSTID may be the same on two machines. */
+    bool apart =
+        machines_of(world).count > 1 && control_max(world, getenv("NCCL_HOSTID") != NULL) == 0;
+    Comm split, *here = world;
+    if (apart) {
+        split = machines_split(world);
+        here = &split;
+    }
+    RankGpu own = {.rank = world->rank}, *all = must_calloc((size_t)here->size, sizeof *all);
+    own.name = gpu_name(world, dev);
+    comm_all_gather(here, NULL, tensor_1d(all, U8, (int64_t)sizeof own * here->size),
+                    tensor_1d(&own, U8, (int64_t)sizeof own));
+    GpuTwice twice = first_twice(all, here->size);
     free(all);
-    if (twice.a < 0) return twice;
+    if (apart) comm_close(&split);
+    int64_t first = control_max(world, twice.a >= 0 ? world->size - twice.a : 0);
+    if (first == 0) return twice;
     device_bus_id(dev, twice.bus, sizeof twice.bus);
-    comm_broadcast(world, NULL, tensor_1d(twice.bus, U8, (int64_t)sizeof twice.bus), twice.a);
+    comm_broadcast(world, NULL, tensor_1d(&twice, U8, (int64_t)sizeof twice),
+                   world->size - (int)first);
     return twice;
 }
 
