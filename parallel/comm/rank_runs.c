@@ -19,3 +19,20 @@ int rank_runs(const int *rank, int n, RankRun *run, int room)
     }
     return runs;
 }
+
+void rank_runs_gather(Comm *comm, int own, int most, int *rank)
+{
+    int32_t mine = own, two[2] = {mine, mine}, odd = 1;
+    if (comm->size > most && comm->size > 1) {
+        for (int i = 0; i < 2; i++)
+            comm->ops->broadcast(comm, NULL, tensor_1d(&two[i], I32, 1), i);
+        RankRun run = {.first = two[0], .stride = two[1] - two[0], .count = comm->size};
+        odd = mine != rank_run_at(&run, comm->rank);
+        comm->ops->all_reduce(comm, NULL, tensor_1d(&odd, I32, 1), REDUCE_MAX);
+        for (int i = 0; i < comm->size && !odd; i++)
+            rank[i] = rank_run_at(&run, i);
+    }
+    if (odd)
+        comm->ops->all_gather(comm, NULL, tensor_1d(rank, I32, comm->size),
+                              tensor_1d(&mine, I32, 1));
+}

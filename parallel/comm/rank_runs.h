@@ -3,6 +3,8 @@
 #ifndef PARALLEL_COMM_RANK_RUNS_H
 #define PARALLEL_COMM_RANK_RUNS_H
 
+#include "parallel/comm/comm.h"
+
 #include <stdint.h>
 
 /* The ranks first, first + stride, first + 2 x stride, ...: `count` of them. */
@@ -15,6 +17,11 @@ int rank_run_next(const int *rank, int n, RankRun *run);
 /* Writes rank[0..n), in the order given, as runs to run[0..room). Returns the number of runs, at
  * most n / 2 rounded up. If it is above `room`, the last ones are not written. */
 int rank_runs(const int *rank, int n, RankRun *run, int room);
+
+/* Writes the world ranks of all members of a group to rank[0..comm->size); this one's is `own`. All
+ * members call it, with the same `most`. In a group of more than `most`, the members of an evenly
+ * spaced group compute the list, instead of all telling all others. The calls are not counted. */
+void rank_runs_gather(Comm *comm, int own, int most, int *rank);
 
 /* Returns rank number i of the run. */
 static inline int rank_run_at(const RankRun *run, int i)

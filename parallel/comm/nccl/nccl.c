@@ -217,6 +217,9 @@ static void set_handle(NcclGroup *g, NcclHandle *handle)
     pthread_mutex_unlock(&g->mutex);
 }
 
+/* Members of larger groups do not all tell all others their world rank. */
+enum { GATHERED = 64 };
+
 /* Allocates the group's events and memory, so that nothing is allocated after the first
  * communicator has been created. */
 static NcclGroup *group_create(Comm *comm, Device *dev, NcclUse use, double timeout)
@@ -233,11 +236,8 @@ static NcclGroup *group_create(Comm *comm, Device *dev, NcclUse use, double time
     memcpy(g->name, comm->name, sizeof g->name);
     snprintf(g->place, sizeof g->place, "%s", log_place());
     pthread_mutex_init(&g->mutex, NULL);
-    /* Call the transport directly: this is not a call of the user's, so it must not be counted. */
     g->world_rank = must_calloc((size_t)g->size, sizeof *g->world_rank);
-    int32_t rank = log_rank();
-    comm->ops->all_gather(comm, NULL, tensor_1d(g->world_rank, I32, g->size),
-                          tensor_1d(&rank, I32, 1));
+    rank_runs_gather(comm, log_rank(), GATHERED, g->world_rank);
     /* An event is created by its first record. Record all now, so that no training step creates
      * one. */
     for (int i = 0; i < NCCL_RING; i++) {

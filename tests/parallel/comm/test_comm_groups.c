@@ -2,6 +2,7 @@
  * and the counts of calls, elements and bytes. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "parallel/comm/rank_runs.h"
 #include "tests/support/grid/thread_ranks.h"
 
 #include <setjmp.h>
@@ -248,6 +249,38 @@ static void test_a_barrier_returns_only_when_all_ranks_have_reached_it(void **st
     }
 }
 
+/* Groups of evenly spaced ranks, up and down, and of others, with and without an all-gather. */
+static void run_lists(Comm *world, void *context)
+{
+    (void)context;
+    static const int key[][6] = {{0, 1, 2, 3, 4, 5}, {5, 4, 3, 2, 1, 0}, {0, 2, 1, 5, 4, 3}};
+    for (int k = 0; k < 3; k++)
+        for (int colors = 1; colors <= 3; colors++)
+            for (int most = 0; most <= 6; most += 6) {
+                int r = world->rank, listed[6], gathered[6];
+                Comm part = comm_split(world, "part", r % colors, key[k][r]);
+                CommCounts before = *comm_counts(&part);
+                rank_runs_gather(&part, r, most, listed);
+                rank_runs_gather(&part, r, part.size, gathered);
+                for (int i = 0; i < part.size; i++) {
+                    int32_t member = r;
+                    comm_broadcast(&part, NULL, tensor_1d(&member, I32, 1), i);
+                    expect(&part, "listed member", listed[i], member);
+                    expect(&part, "gathered member", gathered[i], member);
+                }
+                expect(&part, "counted all-gathers", 0,
+                       comm_counts(&part)->of[COMM_ALL_GATHER][I32].calls -
+                           before.of[COMM_ALL_GATHER][I32].calls);
+                comm_close(&part);
+            }
+}
+
+static void test_members_of_a_group_list_their_world_ranks(void **state)
+{
+    (void)state;
+    thread_ranks(6, 60, run_lists, NULL);
+}
+
 /* 64 ranks on however many cores the machine has. */
 static void run_many(Comm *world, void *context)
 {
@@ -362,6 +395,7 @@ int main(void)
         cmocka_unit_test(test_groups_split_from_groups_do_not_disturb_each_other),
         cmocka_unit_test(test_a_barrier_returns_only_when_all_ranks_have_reached_it),
         cmocka_unit_test(test_all_reduce_works_with_the_maximum_number_of_ranks),
+        cmocka_unit_test(test_members_of_a_group_list_their_world_ranks),
         cmocka_unit_test(test_every_call_is_counted_for_its_group_and_dtype),
         cmocka_unit_test(test_only_group_end_adds_the_time_of_a_groups_device_messages),
     };
