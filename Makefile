@@ -336,7 +336,7 @@ $(BUILD)/tests/parallel/run/programs: LDLIBS += -Wl,--wrap=gpt_layers_build,--wr
 # test_launch_processes lets a fork fail. In test_launcher a rank fails before it has joined the world.
 $(BUILD)/tests/parallel/grid/programs: LDLIBS += -Wl,--wrap=fork,--wrap=socket_world_join
 $(BUILD)/tests/parallel/commands/programs: LDLIBS += -Wl,--wrap=zero_create,--wrap=capture_step
-# In test_meeting a rank cannot listen.
+# In test_meeting_fails a rank cannot listen.
 $(BUILD)/tests/parallel/meeting/programs: LDLIBS += -Wl,--wrap=listen
 # test_nccl_streams omits waits between streams; test_nccl_grids checks the streams when optimizer_init creates master weights.
 $(BUILD)/tests/cuda/programs: LDLIBS += -Wl,--wrap=device_event_wait,--wrap=device_event_record,--wrap=optimizer_init

@@ -8,7 +8,7 @@
 #include "parallel/meeting/rendezvous.h"
 #include "tests/support/files/data_support.h"
 #include "tests/support/meeting/listening.h"
-#include "tests/support/meeting/meeting_ranks.h"
+#include "tests/support/meeting/meeting_cases.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -23,11 +23,6 @@
 #define NAME "strangers"
 static const unsigned char SECRET[SHA256_BYTES] = "a secret of thirty-two bytes";
 static const unsigned char OTHER[SHA256_BYTES] = "the secret of another job";
-
-static int free_ports(void)
-{
-    return 15000 + (int)(getpid() % 700) * 20;
-}
 
 /* ---- strangers connect to rank 0 ------------------------------------------------------------- */
 
@@ -175,7 +170,7 @@ static void test_strangers_are_not_let_in_and_delay_nobody(void **state)
         Attack *a = must_calloc(1, sizeof *a);
         MeetingOptions o = {.name = NAME, .rank = 2, .size = 3};
         a->kind = (Kind)kind;
-        a->port = free_ports();
+        a->port = meeting_free_ports();
         record_meeting(&a->record, &o);
         MeetingRun run = {.processes = 3,
                           .set = set_attacked,
@@ -222,7 +217,7 @@ static void set_beside(void *context, int i, MeetingOptions *o)
 
 static void test_other_programs_may_hold_all_ports_but_one(void **state)
 {
-    Attack a = {.port = free_ports()};
+    Attack a = {.port = meeting_free_ports()};
     int fd[MEETING_PORTS];
     Address at;
     (void)state;
@@ -242,7 +237,7 @@ static void test_other_programs_may_hold_all_ports_but_one(void **state)
 /* Two jobs were given the same address and the same ports. */
 static void test_two_jobs_may_share_a_range_of_ports(void **state)
 {
-    Attack job[2] = {{.port = free_ports()}, {.kind = OTHER_JOB, .port = free_ports() + 3}};
+    Attack job[2] = {{.port = meeting_free_ports()}, {.kind = OTHER_JOB, .port = meeting_free_ports() + 3}};
     bool met[2] = {true, true};
     int status;
     (void)state;

@@ -1,0 +1,244 @@
+/* test_meeting_fails.c -- what is wrong with one of the processes that meet ends all of them with
+ * the same code and message: one that is odd, missing, dead, deaf or there twice. */
+#include "model/core/check.h"
+#include "parallel/meeting/rendezvous.h"
+#include "tests/support/files/data_support.h"
+#include "tests/support/meeting/meeting_cases.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* The program's calls of listen come here (Makefile). */
+int __real_listen(int fd, int backlog);
+int __wrap_listen(int fd, int backlog);
+static bool cannot_listen;
+int __wrap_listen(int fd, int backlog)
+{
+    errno = ENOBUFS;
+    return cannot_listen ? -1 : __real_listen(fd, backlog);
+}
+
+static void make_deaf(void)
+{
+    cannot_listen = true;
+}
+
+static void test_the_odd_rank_is_named_with_host_and_place(void **state)
+{
+    char *folder = folder_new(), host[64] = "", says[256];
+    (void)state;
+    gethostname(host, sizeof host - 1);
+    for (int odd = 0; odd < 4; odd += 2) {
+        MeetingCase c = {.folder = folder, .odd = odd, .how = OTHER_FACT};
+        MeetingResult *r = meeting_case(&c, 4);
+        snprintf(says, sizeof says,
+                 "rank %d (%s, dp %d): config is \"cd34\", but \"12ab\" on 3 of the 4 ranks; start "
+                 "all with the same config",
+                 odd, host, odd);
+        assert_failed(r, 4, -1, EXIT_CONFIG, says);
+        free(r);
+    }
+    assert_int_equal(folder_entries(folder), 0);
+    folder_drop(folder);
+}
+
+static void test_worlds_of_different_sizes_are_refused(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    MeetingCase c = {.folder = folder, .odd = 2, .how = OTHER_SIZE, .timeout = 1.5};
+    MeetingResult *r = meeting_case(&c, 3);
+    /* The others may not have arrived yet when rank 0 ends. */
+    assert_int_equal(r[0].code, EXIT_CONFIG);
+    assert_int_equal(r[2].code, EXIT_CONFIG);
+    assert_non_null(strstr(r[0].err, "is one of 4 ranks, but rank 0"));
+    assert_string_equal(r[0].err, r[2].err);
+    free(r);
+    folder_drop(folder);
+}
+
+static void test_a_rank_that_never_arrives_is_named(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    MeetingCase c = {.folder = folder, .odd = 3, .how = ABSENT, .timeout = 1.5};
+    MeetingResult *r = meeting_case(&c, 4);
+    assert_failed(r, 4, 3, EXIT_UNAVAILABLE,
+                  "rank 3 (node1) of 4 has not arrived within 1.5 s (parallel.timeout)");
+    for (int i = 0; i < 3; i++)
+        assert_true(r[i].seconds < 2.5);
+    free(r);
+    MeetingCase none = {.folder = folder, .odd = 0, .how = ABSENT, .timeout = 1};
+    r = meeting_case(&none, 2);
+    assert_int_equal(r[1].code, EXIT_UNAVAILABLE);
+    assert_non_null(strstr(
+        r[1].err, "rank 0 (node0) was not found within 1 s (parallel.timeout) by its file in"));
+    assert_false(r[1].told);
+    free(r);
+    folder_drop(folder);
+}
+
+static void test_a_wrong_secret_is_told_to_the_rank_that_has_it(void **state)
+{
+    (void)state;
+    MeetingCase c = {.odd = 2, .how = OTHER_SECRET, .timeout = 2, .port = meeting_free_ports()};
+    MeetingResult *r = meeting_case(&c, 3);
+    assert_int_equal(r[2].code, EXIT_PROTOCOL);
+    assert_false(r[2].told);
+    assert_true(r[2].seconds < 1.5);
+    assert_non_null(strstr(r[2].err, "this rank has another secret (TRAIN_SECRET"));
+    assert_failed(r, 3, 2, EXIT_UNAVAILABLE, "rank 2 (node1) of 3 has not arrived within 2 s");
+    free(r);
+}
+
+static void test_a_rank_that_arrives_twice_ends_all(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    MeetingCase c = {.folder = folder, .odd = 3, .how = TWICE, .timeout = 3};
+    MeetingResult *r = meeting_case(&c, 4);
+    assert_int_equal(r[0].code, EXIT_PROTOCOL);
+    assert_int_equal(r[2].code, EXIT_PROTOCOL);
+    assert_int_equal(r[3].code, EXIT_PROTOCOL);
+    assert_non_null(strstr(r[0].err, "has arrived twice, the second time from "));
+    assert_string_equal(r[2].err, r[0].err);
+    assert_string_equal(r[3].err, r[0].err);
+    free(r);
+    folder_drop(folder);
+}
+
+static void test_two_ranks_0_find_each_other(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    for (int file = 0; file < 2; file++) {
+        MeetingCase c = {
+            .folder = file ? folder : NULL, .odd = 1, .how = TWICE, .port = meeting_free_ports()};
+        c.timeout = 3;
+        MeetingResult *r = meeting_case(&c, 3);
+        assert_failed(r, 2, 1, EXIT_PROTOCOL, "has arrived twice, the second time from ");
+        assert_int_equal(r[1].code, EXIT_PROTOCOL);
+        assert_string_equal(r[1].err, r[0].err);
+        assert_string_equal(r[2].err, r[0].err);
+        assert_true(r[2].seconds < 2);
+        free(r);
+    }
+    folder_drop(folder);
+}
+
+static void test_a_rank_that_comes_too_late_hears_why(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    MeetingCase c = {.folder = folder, .odd = 1, .how = OTHER_FACT, .late = 3, .timeout = 10};
+    MeetingResult *r = meeting_case(&c, 4);
+    assert_failed(r, 4, -1, EXIT_CONFIG,
+                  ", dp 1): config is \"cd34\", but \"12ab\" on 2 of the 3 ");
+    assert_true(r[0].seconds < 2.5);
+    free(r);
+    folder_drop(folder);
+}
+
+static void test_a_rank_that_cannot_go_on_tells_all(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    MeetingCase c = {
+        .folder = folder, .odd = 2, .how = DEAF, .make_deaf = make_deaf, .timeout = 10};
+    MeetingResult *r = meeting_case(&c, 4);
+    assert_failed(r, 4, -1, EXIT_SYSTEM, "rank 2 (node1, dp 2): it cannot listen for other ranks");
+    free(r);
+    folder_drop(folder);
+}
+
+/* While rank 0 waits, somebody cleans up its folder. */
+static void clean_up(void *context, const pid_t *pid)
+{
+    const MeetingCase *c = context;
+    char *path = text_format("%s/job_207_2fstep.0", c->folder);
+    (void)pid;
+    usleep(300000);
+    assert_int_equal(unlink(path), 0);
+    free(path);
+}
+
+/* Or another job of the same name writes its own file. */
+static void replace(void *context, const pid_t *pid)
+{
+    const MeetingCase *c = context;
+    Rendezvous other = {.at = {1, {{4, 1, {127, 0, 0, 1}}}}};
+    char err[512];
+    ExitCode code;
+    (void)pid;
+    usleep(300000);
+    assert_true(rendezvous_publish(&other, c->folder, MEETING_CASE_NAME, &code, err, sizeof err));
+}
+
+static void test_rank_0_keeps_its_file_while_it_waits(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    MeetingCase c = {.folder = folder, .odd = -1, .late = 2, .timeout = 2.5};
+    MeetingRun run = {.processes = 3,
+                      .set = meeting_case_set,
+                      .context = &c,
+                      .meanwhile = clean_up,
+                      .output = "/dev/null"};
+    MeetingResult *r = meeting_ranks(&run);
+    assert_met(r, 3);
+    assert_int_equal(folder_entries(folder), 0);
+    free(r);
+    run.meanwhile = replace;
+    r = meeting_ranks(&run);
+    assert_failed(r, 2, -1, EXIT_PROTOCOL, "another rank 0 has replaced the file of this meeting");
+    assert_true(r[0].seconds < 3);
+    assert_false(r[2].met);
+    free(r);
+    folder_drop(folder);
+}
+
+static void test_the_death_of_a_rank_that_has_arrived_ends_all(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    for (int odd = 0; odd < 2; odd++) {
+        MeetingCase c = {.folder = folder, .odd = odd, .how = DIES, .size = 4, .timeout = 10};
+        MeetingResult *r = meeting_case(&c, 3); /* the last one is never started */
+        for (int i = 0; i < 3; i++) {
+            assert_false(r[i].met);
+            if (i == odd) continue;
+            assert_int_equal(r[i].code, EXIT_PEER_LOST);
+            assert_true(r[i].seconds < 3);
+            if (odd == 0)
+                assert_string_equal(r[i].err, "rank 0 has ended before all ranks had met");
+            if (odd == 1)
+                assert_non_null(strstr(r[i].err, ", dp 1) has ended before all ranks had"));
+        }
+        free(r);
+    }
+    folder_drop(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_odd_rank_is_named_with_host_and_place),
+        cmocka_unit_test(test_worlds_of_different_sizes_are_refused),
+        cmocka_unit_test(test_a_rank_that_never_arrives_is_named),
+        cmocka_unit_test(test_a_wrong_secret_is_told_to_the_rank_that_has_it),
+        cmocka_unit_test(test_a_rank_that_arrives_twice_ends_all),
+        cmocka_unit_test(test_two_ranks_0_find_each_other),
+        cmocka_unit_test(test_a_rank_that_comes_too_late_hears_why),
+        cmocka_unit_test(test_a_rank_that_cannot_go_on_tells_all),
+        cmocka_unit_test(test_rank_0_keeps_its_file_while_it_waits),
+        cmocka_unit_test(test_the_death_of_a_rank_that_has_arrived_ends_all),
+    };
+    return cmocka_run_group_tests_name("meeting fails", tests, NULL, NULL);
+}
