@@ -9,8 +9,8 @@ scancel "$many"
 "$TRAIN" slurm tiny.json --nodes 3 --tasks-per-node 1 --cpus-per-task 1 "${short[@]}" --set train_batch_size=32 \
     --set train_micro_batch_size_per_gpu=8 >printed 2>err
 check "slurm: a config that does not fit three nodes is refused before" test $? -eq 78 -a ! -s printed
-submit nodes '' --nodes=1
-eventually 120 in_state "$job" "COMPLETED FAILED"
+submit nodes "s/train_steps=$steps/train_steps=6/" --nodes=1
+eventually 60 in_state "$job" "COMPLETED FAILED"
 check "slurm: a job on fewer nodes than the script was printed for ends, and does not start again" \
     noted nodes 'restart 0, .*: (exit code 78: ended|the run is finished)'
 
@@ -18,7 +18,7 @@ check "slurm: a job on fewer nodes than the script was printed for ends, and doe
 submit preempted ''
 preempted=$job
 eventually 60 grep -qs '"event": "train", "step": 20,' preempted/metrics.jsonl
-urgent=$(sbatch --parsable -p hi -N2 --ntasks-per-node=4 -o urgent.log --wrap 'srun sleep 1')
+urgent=$(sbatch --parsable -p hi -N2 --ntasks-per-node=8 -o urgent.log --wrap 'srun sleep 1')
 eventually 60 in_state "$urgent" "RUNNING COMPLETING COMPLETED"
 check "slurm: preempted: the run saves when SLURM tells it" grep -q '"event": "end", .*"text": "stopped on request"' preempted/metrics.jsonl
 eventually 60 in_state "$urgent" COMPLETED
