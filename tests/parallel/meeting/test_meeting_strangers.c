@@ -237,7 +237,8 @@ static void test_other_programs_may_hold_all_ports_but_one(void **state)
 /* Two jobs were given the same address and the same ports. */
 static void test_two_jobs_may_share_a_range_of_ports(void **state)
 {
-    Attack job[2] = {{.port = meeting_free_ports()}, {.kind = OTHER_JOB, .port = meeting_free_ports() + 3}};
+    Attack job[2] = {{.port = meeting_free_ports()},
+                     {.kind = OTHER_JOB, .port = meeting_free_ports() + 3}};
     bool met[2] = {true, true};
     int status;
     (void)state;
