@@ -259,7 +259,6 @@ static void run_lists(Comm *world, void *context)
             for (int most = 0; most <= 6; most += 6) {
                 int r = world->rank, listed[6], gathered[6];
                 Comm part = comm_split(world, "part", r % colors, key[k][r]);
-                CommCounts before = *comm_counts(&part);
                 rank_runs_gather(&part, r, most, listed);
                 rank_runs_gather(&part, r, part.size, gathered);
                 for (int i = 0; i < part.size; i++) {
@@ -268,9 +267,7 @@ static void run_lists(Comm *world, void *context)
                     expect(&part, "listed member", listed[i], member);
                     expect(&part, "gathered member", gathered[i], member);
                 }
-                expect(&part, "counted all-gathers", 0,
-                       comm_counts(&part)->of[COMM_ALL_GATHER][I32].calls -
-                           before.of[COMM_ALL_GATHER][I32].calls);
+                expect(&part, "counted", comm_counts(&part)->of[COMM_ALL_GATHER][I32].calls, 0);
                 comm_close(&part);
             }
 }
