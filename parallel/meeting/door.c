@@ -17,6 +17,9 @@
 /* Events of pending connections have their index, those of listening sockets this more. */
 enum { LISTENER = 1 << 16 };
 
+/* If there are no descriptors left: who may be closed, and how long nobody is accepted. */
+static const double SILENT_SECONDS = 0.5, PAUSE_SECONDS = 0.05;
+
 static void watch(Door *d, int fd, int index, uint32_t events, int how)
 {
     struct epoll_event event = {.events = events, .data.u32 = (uint32_t)index};
@@ -98,6 +101,25 @@ static int oldest(const Door *d)
     return found;
 }
 
+/* This process may open no more descriptors. Closes a connection that has been silent for a moment,
+ * and returns true; or stops accepting until those that are on their way have shown who they are.
+ * If there are none, returns false and leaves errno. */
+static bool make_room(Door *d, double now)
+{
+    int i = oldest(d), error = errno;
+    if (i >= 0 && now - d->pending[i].since > SILENT_SECONDS) {
+        refuse(d, i);
+        return true;
+    }
+    if (i >= 0) {
+        d->resume = now + PAUSE_SECONDS;
+        for (int k = 0; k < d->listeners; k++)
+            watch(d, d->listener[k], LISTENER + k, 0, EPOLL_CTL_MOD);
+    }
+    errno = error;
+    return false;
+}
+
 /* Accepts a part of those that wait, so that those that are accepted move, too. */
 static void accept_some(Door *d, int listener, double now)
 {
@@ -105,11 +127,10 @@ static void accept_some(Door *d, int listener, double now)
     for (int count = 0; count < MEETING_MOST_PENDING / 4; count++) {
         int fd = accept4(d->listener[listener], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
-        bool full = fd < 0 && (errno == EMFILE || errno == ENFILE) && d->pendings > 0;
-        if (fd < 0 && errno != EAGAIN && !full && d->error == 0) d->error = errno;
-        if (fd < 0 && !full) return;
-        if (full || d->pendings == MEETING_MOST_PENDING) refuse(d, oldest(d));
-        if (fd < 0) continue;
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && make_room(d, now)) continue;
+        if (fd < 0 && errno != EAGAIN && d->resume == 0 && d->error == 0) d->error = errno;
+        if (fd < 0) return;
+        if (d->pendings == MEETING_MOST_PENDING) refuse(d, oldest(d));
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         int i = 0;
         while (d->pending[i].used)
@@ -170,6 +191,9 @@ void door_serve(Door *d, double now, bool (*receive)(void *context, const Caller
                 void *context)
 {
     struct epoll_event event[MEETING_MOST_PENDING];
+    for (int k = 0; k < d->listeners && d->resume > 0 && now >= d->resume; k++)
+        watch(d, d->listener[k], LISTENER + k, EPOLLIN, EPOLL_CTL_MOD);
+    if (now >= d->resume) d->resume = 0;
     int events = epoll_wait(d->epoll, event, MEETING_MOST_PENDING, 0);
     /* New connections come last: one of them may take the place of one that moves now. */
     for (int i = 0; i < events; i++)
@@ -183,7 +207,7 @@ void door_serve(Door *d, double now, bool (*receive)(void *context, const Caller
 
 double door_expires(const Door *d)
 {
-    double next = INFINITY;
+    double next = d->resume > 0 ? d->resume : INFINITY;
     for (int i = 0; i < MEETING_MOST_PENDING && d->pendings > 0; i++)
         if (d->pending[i].used) next = fmin(next, d->pending[i].since + MEETING_PENDING_SECONDS);
     return next;

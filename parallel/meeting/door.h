@@ -28,7 +28,8 @@ typedef struct {
     bool kept[NETWORK_MOST_ADDRESSES]; /* not closed with the door */
     int pendings, strangers;           /* strangers: how many connections were refused */
     bool warned;
-    int error; /* why no connection can be accepted (errno), or 0 */
+    double resume; /* when connections are accepted again, or 0: they are */
+    int error;     /* why no connection can be accepted (errno), or 0 */
     Pending pending[MEETING_MOST_PENDING];
 } Door;
 

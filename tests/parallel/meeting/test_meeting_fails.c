@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -204,6 +205,32 @@ static void test_rank_0_keeps_its_file_while_it_waits(void **state)
     folder_drop(folder);
 }
 
+static void few_files(void *context, int i, MeetingOptions *o)
+{
+    struct rlimit few = {24, 24};
+    meeting_case_set(context, i, o);
+    if (i == 0) assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+}
+
+static void test_too_few_descriptors_for_all_ranks_are_reported(void **state)
+{
+    char *folder = folder_new();
+    (void)state;
+    MeetingCase c = {.folder = folder, .odd = -1, .timeout = 4};
+    MeetingRun run = {.processes = 40, .set = few_files, .context = &c, .output = "/dev/null"};
+    MeetingResult *r = meeting_ranks(&run);
+    int told = 0;
+    assert_int_equal(r[0].code, EXIT_SYSTEM);
+    assert_non_null(strstr(r[0].err, "rank 0 cannot accept connections, "));
+    assert_non_null(strstr(r[0].err, " of 40 ranks are here: Too many open files (ulimit -n)"));
+    assert_true(r[0].seconds < 3);
+    for (int i = 1; i < 40; i++)
+        told += r[i].told && r[i].code == EXIT_SYSTEM;
+    assert_true(told >= 5); /* those that have arrived */
+    free(r);
+    folder_drop(folder);
+}
+
 static void test_the_death_of_a_rank_that_has_arrived_ends_all(void **state)
 {
     char *folder = folder_new();
@@ -238,6 +265,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_comes_too_late_hears_why),
         cmocka_unit_test(test_a_rank_that_cannot_go_on_tells_all),
         cmocka_unit_test(test_rank_0_keeps_its_file_while_it_waits),
+        cmocka_unit_test(test_too_few_descriptors_for_all_ranks_are_reported),
         cmocka_unit_test(test_the_death_of_a_rank_that_has_arrived_ends_all),
     };
     return cmocka_run_group_tests_name("meeting fails", tests, NULL, NULL);
