@@ -168,7 +168,7 @@ fits() {
 
 # Tests of deadlines and of runs that end, which wait most of the time.
 waiting=' tests/program/gpu_check.sh tests/program/nccl_faults.sh tests/program/process_faults.sh tests/program/kill.sh tests/parallel/trainer/test_faulty_grid'
-waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends tests/parallel/comm/test_socket_ends tests/parallel/comm/test_socket_silence tests/parallel/comm/test_watched '
+waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends tests/parallel/comm/test_socket_ends tests/parallel/comm/test_socket_silence tests/parallel/comm/test_socket_joined_ends tests/parallel/comm/test_watched '
 waiting+=' tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console tests/parallel/comm/test_guard tests/parallel/grid/test_launcher tests/parallel/grid/test_launcher_signals tests/core/test_ends '
 
 # add FLAVOUR SETTINGS TEST: adds an entry for run_tests.sh, unless the same one exists
