@@ -19,8 +19,8 @@ static const double LONGEST_LOOK = 1, SOON = 0.01;
 enum { LOOKS = 16 };
 /* In worlds of more ranks packets are taken together: for so many microseconds a rank, at most. */
 enum { SMALL_WORLD = 64, MOMENT = 10, LONGEST_MOMENT = 50000 };
-/* For so many seconds the last words to joined ranks may take. */
-static const double SEND_SECONDS = 1;
+/* For so many seconds rank 0 waits at most until joined ranks have its last words; or a verdict. */
+static const double SEND_SECONDS = 1, VERDICT_SECONDS = 0.3;
 /* At the end of the program, rank 0 waits at least so many seconds for the next rank to leave: a
  * rank may need longer than a short timeout to release what it has. */
 static double last_wait = 30;
@@ -68,18 +68,17 @@ void socket_hub_destroy(SocketHub *hub)
 
 /* A word that finds no room is lost: its receiver is stopped, or is about to find out that rank 0
  * has ended. Room is left for those that come once. The caller may be a thread that fails, so it
- * does not wait for long. Returns whether something is still to be sent. */
-static bool tell(SocketHub *hub, int rank, SocketWord word)
+ * does not wait for long. */
+static void tell(SocketHub *hub, int rank, SocketWord word)
 {
     SocketStream *stream = &hub->stream[rank];
     bool heartbeat = word.head.kind == PACKET_ASK;
-    if (!mutex_lock_within(&hub->service->sends, DEADLINE_LOCK)) return false;
+    if (!mutex_lock_within(&hub->service->sends, DEADLINE_LOCK)) return;
     if (!heartbeat || stream->left == 0) socket_stream_put(stream, &word);
-    bool left = stream->left > 0;
     pthread_mutex_unlock(&hub->service->sends);
-    return left;
 }
 
+/* Sends what is left. Returns whether some still is. */
 static bool flush(SocketHub *hub, int rank)
 {
     SocketStream *stream = &hub->stream[rank];
@@ -114,28 +113,37 @@ void socket_hub_ask_one(SocketHub *hub, int rank)
         tell(hub, rank, question(hub));
 }
 
-/* This process is about to end, so what a network has not taken yet would be lost. */
+static bool is_sending(SocketHub *hub, int rank)
+{
+    if (!mutex_lock_within(&hub->service->sends, DEADLINE_LOCK)) return false;
+    bool sending = socket_stream_is_sending(&hub->stream[rank]);
+    pthread_mutex_unlock(&hub->service->sends);
+    return sending;
+}
+
+/* This process is about to end. Then the system resets connections on which it has not read all,
+ * and drops what the other machines have not received yet. Those that are cut off are not waited
+ * for. */
 static void send_the_rest(SocketHub *hub)
 {
-    double end = seconds_now() + SEND_SECONDS;
+    double end = seconds_now() + VERDICT_SECONDS;
     for (bool left = true; left && seconds_now() < end; usleep(left ? 1000 : 0)) {
         left = false;
         for (int i = 1; i < hub->ranks; i++)
-            left = flush(hub, i) || left;
+            left = is_sending(hub, i) || left;
     }
 }
 
 bool socket_hub_claim(SocketHub *hub, int rank, int code)
 {
     int none = -1;
-    bool left = false;
     SocketWord verdict = socket_word(PACKET_VERDICT);
     verdict.code = code;
     if (!atomic_compare_exchange_strong(&hub->claimed, &none, rank)) return false;
-    if (rank != 0) left = tell(hub, rank, socket_word(PACKET_GRANT));
+    if (rank != 0) tell(hub, rank, socket_word(PACKET_GRANT));
     for (int i = 1; i < hub->ranks; i++)
-        if (i != rank) left = tell(hub, i, verdict) || left;
-    if (left && hub->links->joined) send_the_rest(hub);
+        if (i != rank) tell(hub, i, verdict);
+    if (hub->links->joined) send_the_rest(hub);
     return true;
 }
 

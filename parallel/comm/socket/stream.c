@@ -2,7 +2,9 @@
 #include "parallel/comm/socket/stream.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 /* ---- which packets make sense ---------------------------------------------------------------- */
@@ -87,6 +89,14 @@ void socket_stream_flush(SocketStream *stream)
         stream->left -= (int)sent;
         memmove(stream->out, stream->out + sent, (size_t)stream->left);
     }
+}
+
+bool socket_stream_is_sending(SocketStream *stream)
+{
+    int queued = 0;
+    socket_stream_flush(stream);
+    if (stream->left > 0) return true;
+    return stream->fd >= 0 && ioctl(stream->fd, SIOCOUTQ, &queued) == 0 && queued > 0;
 }
 
 bool socket_stream_put(SocketStream *stream, const void *packet)

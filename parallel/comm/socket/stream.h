@@ -20,6 +20,8 @@ typedef struct {
 bool socket_stream_put(SocketStream *stream, const void *packet);
 /* Sends what is possible of the queue. */
 void socket_stream_flush(SocketStream *stream);
+/* Does the same. Returns whether some of what was sent has not reached the peer's system yet. */
+bool socket_stream_is_sending(SocketStream *stream);
 /* Receives the next packet. Returns false if there is none at the moment, or the stream is lost. */
 bool socket_stream_take(SocketStream *stream, SocketPacket *packet);
 

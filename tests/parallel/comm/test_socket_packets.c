@@ -141,6 +141,20 @@ static void test_half_a_packet_is_no_packet(void **state)
     free_pair(&p);
 }
 
+static void test_a_packet_is_being_sent_until_the_other_side_has_it(void **state)
+{
+    Pair p = make_pair();
+    SocketWord word = socket_word(PACKET_ASK);
+    (void)state;
+    assert_false(socket_stream_is_sending(&p.stream));
+    assert_true(socket_stream_put(&p.stream, &word));
+    assert_int_equal(p.stream.left, 0);
+    assert_true(socket_stream_is_sending(&p.stream));
+    assert_int_equal(read(p.fd[1], &word, sizeof word), sizeof word);
+    assert_false(socket_stream_is_sending(&p.stream));
+    free_pair(&p);
+}
+
 /* A receiver that is stopped costs nothing but what there is room for. */
 static void test_a_packet_without_room_is_refused_whole(void **state)
 {
@@ -325,6 +339,7 @@ int main(void)
         cmocka_unit_test(test_packets_arrive_whole_and_in_order_whatever_the_pieces),
         cmocka_unit_test(test_what_is_no_packet_counts_as_a_loss),
         cmocka_unit_test(test_half_a_packet_is_no_packet),
+        cmocka_unit_test(test_a_packet_is_being_sent_until_the_other_side_has_it),
         cmocka_unit_test(test_a_packet_without_room_is_refused_whole),
         cmocka_unit_test(test_changed_packets_do_not_damage_what_rank_0_knows),
         cmocka_unit_test(test_rank_0_rejects_reports_that_no_rank_can_make),
