@@ -167,7 +167,7 @@ const ArgCommand cmd_generate = {
               .at = offsetof(Arguments, opened.run),
               .missing = "which run? ./train generate out/demo --prompt \"In the beginning\"",
               .plural = "runs",
-              .advice = " (a prompt goes behind --prompt, in quotes)"},
+              .advice = " (a prompt goes after --prompt, in quotes)"},
     .size = sizeof(Arguments),
     .defaults = &(const Arguments){.tokens = 200,
                                    .sampling = {.temperature = 0.8, .top_p = 1.0, .seed = 1337}},

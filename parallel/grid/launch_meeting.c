@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 /* torchrun's default of --master-port. */
-enum { USUAL_PORT = 29500 };
+enum { USUAL_PORT = 29500, MOST_PORT = 65535 };
 
 /* Returns the value of a variable, or NULL if it is empty. */
 static const char *value_of(const Environment *environment, const char *name)
@@ -41,8 +41,13 @@ static bool find_port(const Environment *environment, int *port, char *err, size
     if (text == NULL) return true;
     long number = *text >= '0' && *text <= '9' ? strtol(text, &end, 10) : 0;
     *port = (int)number;
-    return (number > 0 && number <= 65535 && *end == '\0') ||
-           error_set(err, n, "MASTER_PORT=%.80s is not the number of a port", text);
+    if (number <= 0 || number > MOST_PORT || *end != '\0')
+        return error_set(err, n, "MASTER_PORT=%.80s is not the number of a port", text);
+    return number <= MOST_PORT - MEETING_PORTS ||
+           error_set(err, n,
+                     "MASTER_PORT=%.80s: rank 0 takes one of the %d ports after it, and %d is the "
+                     "last there is; set it to %d or less",
+                     text, MEETING_PORTS, MOST_PORT, MOST_PORT - MEETING_PORTS);
 }
 
 /* Ranks that know a secret meet at rank 0's address. */
@@ -56,7 +61,11 @@ static bool meet_at_master(LaunchMeeting *m, const Environment *environment, cha
                          "rank 0's address: set MASTER_ADDR");
     if (strlen(master) >= sizeof m->master)
         return error_set(err, n, "MASTER_ADDR=%.80s... is too long for an address", master);
-    snprintf(m->master, sizeof m->master, "%s", master);
+    /* An IPv6 address may be in brackets, as in a URL. */
+    size_t length = strlen(master);
+    bool bracketed = length > 2 && master[0] == '[' && master[length - 1] == ']';
+    snprintf(m->master, sizeof m->master, "%.*s", (int)(bracketed ? length - 2 : length),
+             master + bracketed);
     m->options.master = m->master;
     m->options.secret = m->secret;
     return find_port(environment, &m->options.port, err, n);

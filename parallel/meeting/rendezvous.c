@@ -33,7 +33,7 @@ void rendezvous_text(const Rendezvous *r, char text[RENDEZVOUS_MOST_BYTES])
     snprintf(text + used, room - used, "\nend\n");
 }
 
-/* Moves *at behind `word` if the text continues with it. */
+/* Moves *at past `word` if the text continues with it. */
 static bool skip(const char **at, const char *word)
 {
     size_t n = strlen(word);

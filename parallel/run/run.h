@@ -28,7 +28,7 @@ typedef struct {
     int64_t ranks; /* 0: not given */
     /* The run folder that was given instead of a config; NULL: a config was given. */
     char *run;
-    char *run_config, *resume_path; /* texts behind `config` and `resume.path`; may be NULL */
+    char *run_config, *resume_path; /* own the texts of `config` and `resume.path`; may be NULL */
     char *command;                  /* the whole command line, quoted for a shell */
     LaunchKind kind;                /* threads or processes */
     bool dry_run, allow_config_change, json, verbose, log_ranks;

@@ -65,6 +65,12 @@ static const struct {
     {SECRET TORCHRUN "MASTER_PORT=", "", NULL, "ranks", "n1", 29500, NULL, NULL},
     {SECRET TORCHRUN "MASTER_PORT=0", "", NULL, NULL, NULL, 0, NULL, "MASTER_PORT=0 is not the "},
     {SECRET TORCHRUN "MASTER_PORT=65536", "", NULL, NULL, NULL, 0, NULL, "MASTER_PORT=65536 is "},
+    {SECRET TORCHRUN "MASTER_PORT=65519", "", NULL, "torchrun-n1-65519", "n1", 65519, NULL, NULL},
+    {SECRET TORCHRUN "MASTER_PORT=65520", "", NULL, NULL, NULL, 0, NULL,
+     "MASTER_PORT=65520: rank 0 takes one of the 16 ports after it, and 65535 is the last"},
+    {SECRET "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=[fd00::1] "
+            "MASTER_PORT=7",
+     "", NULL, "torchrun-[fd00::1]-7", "fd00::1", 7, NULL, NULL},
     {SECRET TORCHRUN "MASTER_PORT=29400x", "", NULL, NULL, NULL, 0, NULL, "MASTER_PORT=29400x is "},
     {SECRET SRUN, "", NULL, "slurm-7-0", "n1", 29500, "n2", NULL},
     {SECRET SRUN "MASTER_ADDR=n2", "", NULL, "slurm-7-0", "n2", 29500, "n2", NULL},
