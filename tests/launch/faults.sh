@@ -28,7 +28,7 @@ fault() {
     said=$(cat rank.[0-9]* | grep "^error")
     check "faults: $name is reported by ${speakers:-1}" test "$(grep -c '^error' <<<"$said")" -eq "${speakers:-1}"
     check "faults: $name is reported with its cause: $(head -n 1 <<<"$said")" grep -qE "^error\[$code\] .*$sentence" <<<"$said"
-    row faults "$name" "$limit s" "$took s" "$code" "$(head -n 1 <<<"$said" | tr '|' ' ')"
+    row faults "$name" "$limit s" "$took s" "${codes[*]: -1}" "$(head -n 1 <<<"$said" | tr '|' ' ')"
 }
 
 # ---- before they have met --------------------------------------------------------------------------------------------------
