@@ -1,10 +1,12 @@
 /* test_meeting_listens.c -- at which addresses ranks listen while they meet and afterwards, as the
  * kernel reports it: nothing listens where it need not. */
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "tests/support/files/data_support.h"
 #include "tests/support/meeting/listening.h"
 #include "tests/support/meeting/meeting_ranks.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,6 +22,7 @@ static const unsigned char SECRET[SHA256_BYTES] = "a secret of thirty-two bytes"
 typedef struct {
     const char *what, *folder, *master, *interface;
     int port, local_size, addresses; /* addresses: how many; 0: as many as are allowed */
+    int gate[2];                     /* a pipe: rank 1 waits until there is something in it */
     AddressList allowed;             /* ports do not count */
     AddressList seen;                /* of rank 0 while it waits */
 } Where;
@@ -34,7 +37,8 @@ static void set_where(void *context, int i, MeetingOptions *o)
     o->secret = SECRET;
     o->interface = w->interface;
     o->local_size = w->local_size;
-    if (i == 1) usleep(300000);
+    char byte;
+    if (i == 1) assert_int_equal(read(w->gate[0], &byte, 1), 1);
 }
 
 static bool allowed(const Where *w, const AddressList *list)
@@ -53,8 +57,11 @@ static bool allowed(const Where *w, const AddressList *list)
 static void look_while_waiting(void *context, const pid_t *pid)
 {
     Where *w = context;
-    usleep(150000);
+    for (double end = seconds_now() + 15; w->seen.count == 0 && seconds_now() < end; usleep(1000))
+        listening(pid[0], &w->seen);
+    usleep(100000); /* it may listen at several addresses */
     listening(pid[0], &w->seen);
+    assert_int_equal(write(w->gate[1], "", 1), 1);
 }
 
 /* In each rank, after the meeting. */
@@ -99,7 +106,10 @@ static void test_nothing_listens_but_on_the_chosen_interface(void **state)
         /* Of the loopback, or of all other interfaces. */
         bool own = w->folder && !w->interface && w->local_size == 0;
         assert_true(network_own(&w->allowed, own ? NULL : "lo", &code, err, sizeof err));
+        assert_int_equal(pipe2(w->gate, O_CLOEXEC), 0);
         MeetingResult *r = meeting_ranks(&run);
+        close(w->gate[0]);
+        close(w->gate[1]);
         for (int i = 0; i < 3; i++) {
             assert_string_equal(r[i].err, "");
             assert_string_equal(r[i].wrong, "");

@@ -10,6 +10,7 @@
 #include "tests/support/meeting/listening.h"
 #include "tests/support/meeting/meeting_cases.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -46,11 +47,10 @@ typedef struct {
 typedef struct {
     Kind kind;
     int port, connections, admitted;
+    int gate[2];  /* a pipe: the last rank waits until there is something in it */
     Bytes record; /* what a rank has sent in an earlier meeting */
     Stranger stranger[MOST];
 } Attack;
-
-static const double LATE_SECONDS = 0.8;
 
 static void set_attacked(void *context, int i, MeetingOptions *o)
 {
@@ -59,7 +59,8 @@ static void set_attacked(void *context, int i, MeetingOptions *o)
     o->master = "127.0.0.1";
     o->port = a->port;
     o->secret = SECRET;
-    if (i == 2) usleep((useconds_t)(LATE_SECONDS * 1e6));
+    char byte;
+    if (i == 2) assert_int_equal(read(a->gate[0], &byte, 1), 1);
 }
 
 /* Records what a rank sends that knows the secret: its part of a handshake, and its greeting. */
@@ -137,7 +138,8 @@ static bool has_ended(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
 }
 
-/* Attacks rank 0's port until the last rank has met the others, or two seconds longer. */
+/* Attacks rank 0's port until the last rank has met the others, which begins once all strangers are
+ * there. */
 static void attack(void *context, const pid_t *pid)
 {
     Attack *a = context;
@@ -148,7 +150,11 @@ static void attack(void *context, const pid_t *pid)
         listening(pid[0], &at);
     for (int i = 0; i < MOST; i++)
         a->stranger[i].fd = -1;
-    for (int i = 0; seconds_now() < start + LATE_SECONDS + 2 && !has_ended(pid[2]); i++) {
+    double end = start + 30;
+    int before = a->kind == FLOOD || a->kind == CLOSING ? 5 * MOST : MOST;
+    for (int i = 0; seconds_now() < end && !has_ended(pid[2]); i++) {
+        if (i == before) assert_int_equal(write(a->gate[1], "", 1), 1);
+        if (i == before) end = seconds_now() + 5;
         Stranger *s = &a->stranger[i % MOST];
         if (i < MOST || a->kind == FLOOD || a->kind == CLOSING)
             be_stranger(a, s, at.address[0].port);
@@ -172,6 +178,7 @@ static void test_strangers_are_not_let_in_and_delay_nobody(void **state)
         a->kind = (Kind)kind;
         a->port = meeting_free_ports();
         record_meeting(&a->record, &o);
+        assert_int_equal(pipe2(a->gate, O_CLOEXEC), 0);
         MeetingRun run = {.processes = 3,
                           .set = set_attacked,
                           .context = a,
@@ -188,7 +195,8 @@ static void test_strangers_are_not_let_in_and_delay_nobody(void **state)
         assert_int_equal(a->admitted, 0);
         assert_true(a->connections >= MOST);
         assert_true(r[2].seconds < 1);
-        assert_true(r[0].seconds < LATE_SECONDS + 1);
+        close(a->gate[0]);
+        close(a->gate[1]);
         bytes_free(&a->record);
         free(a);
         free(r);

@@ -8,21 +8,30 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether the process has a descriptor of the socket with this inode. */
-static bool has_socket(pid_t pid, unsigned long inode)
+enum { MOST_SOCKETS = 4096 };
+
+/* Writes the inodes of all sockets of which the process has a descriptor, and returns their number.
+ */
+static int sockets_of(pid_t pid, unsigned long inode[MOST_SOCKETS])
 {
-    char name[64], target[64], wanted[64];
-    bool found = false;
+    char name[64], target[64];
+    int count = 0;
     snprintf(name, sizeof name, "/proc/%d/fd", (int)pid);
-    snprintf(wanted, sizeof wanted, "socket:[%lu]", inode);
     DIR *dir = opendir(name);
-    for (const struct dirent *entry; dir && !found && (entry = readdir(dir)) != NULL;) {
+    for (const struct dirent *entry; dir && count < MOST_SOCKETS && (entry = readdir(dir));) {
         ssize_t n = readlinkat(dirfd(dir), entry->d_name, target, sizeof target - 1);
-        if (n > 0) target[n] = 0;
-        found = n > 0 && strcmp(target, wanted) == 0;
+        target[n > 0 ? n : 0] = 0;
+        if (sscanf(target, "socket:[%lu]", &inode[count]) == 1) count++;
     }
     if (dir) closedir(dir);
-    return found;
+    return count;
+}
+
+static bool is_among(unsigned long inode, const unsigned long *list, int count)
+{
+    while (count > 0 && list[count - 1] != inode)
+        count--;
+    return count > 0;
 }
 
 /* Reads one line: "0: 0100007F:1F90 00000000:0000 0A ... uid timeout inode". The words of an
@@ -47,6 +56,8 @@ static bool read_line(const char *line, int family, Address *address, unsigned l
 
 void listening(pid_t pid, AddressList *list)
 {
+    unsigned long own[MOST_SOCKETS];
+    int sockets = sockets_of(pid, own);
     *list = (AddressList){0};
     for (int family = 4; family <= 6; family += 2) {
         FILE *table = fopen(family == 4 ? "/proc/net/tcp" : "/proc/net/tcp6", "r");
@@ -54,7 +65,7 @@ void listening(pid_t pid, AddressList *list)
         unsigned long inode;
         Address address;
         while (table && fgets(line, sizeof line, table))
-            if (read_line(line, family, &address, &inode) && has_socket(pid, inode) &&
+            if (read_line(line, family, &address, &inode) && is_among(inode, own, sockets) &&
                 list->count < NETWORK_MOST_ADDRESSES)
                 list->address[list->count++] = address;
         if (table) fclose(table);

@@ -59,7 +59,7 @@ void meeting_case_set(void *context, int i, MeetingOptions *o)
     if (c->how == OTHER_SECRET)
         o->secret = (const unsigned char *)"another secret of thirty-two bytes";
     if (c->how == TWICE) o->rank--;
-    if (c->how == TWICE && o->rank == 0) usleep(300000);
+    if (c->how == TWICE && o->rank == 0) usleep(700000);
     if (c->how == DEAF) c->make_deaf();
     if (c->how == ABSENT) _exit(0);
     if (c->how == LATE) usleep(700000);
