@@ -179,8 +179,10 @@ static void listen_to_launcher(SocketHub *hub)
 
 static double look_after(const SocketHub *hub, bool soon)
 {
+    /* The silence of a joined rank may be all that there is to notice. */
+    double longest = hub->links->joined ? LONGEST_LOOK / 2 : LONGEST_LOOK;
     if (soon) return SOON;
-    return watched_pace(hub->timeout > 0 ? fmin(LONGEST_LOOK, hub->timeout / LOOKS) : LONGEST_LOOK);
+    return watched_pace(hub->timeout > 0 ? fmin(longest, hub->timeout / LOOKS) : longest);
 }
 
 /* Waits for packets for at most `seconds`, and takes them. */
