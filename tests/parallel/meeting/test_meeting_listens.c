@@ -57,7 +57,9 @@ static bool allowed(const Where *w, const AddressList *list)
 static void look_while_waiting(void *context, const pid_t *pid)
 {
     Where *w = context;
-    for (double end = seconds_now() + 15; w->seen.count == 0 && seconds_now() < end; usleep(1000))
+    /* Rank 0 opens one socket after the other. */
+    int all = w->addresses ? w->addresses : w->allowed.count;
+    for (double end = seconds_now() + 15; w->seen.count < all && seconds_now() < end; usleep(1000))
         listening(pid[0], &w->seen);
     usleep(100000); /* it may listen at several addresses */
     listening(pid[0], &w->seen);
