@@ -1,5 +1,5 @@
-/* recorded_environments.h -- the environments of test_started_by.c that were recorded from processes
- * of real launchers, and which launcher, rank and size they tell. */
+/* recorded_environments.h -- the environments of test_started_by.c that were recorded from
+ * processes of real launchers, and which launcher, rank and size they tell. */
 #ifndef TESTS_PARALLEL_GRID_RECORDED_ENVIRONMENTS_H
 #define TESTS_PARALLEL_GRID_RECORDED_ENVIRONMENTS_H
 
