@@ -50,13 +50,6 @@ static Tensor combine(Comm *comm, Device *on, Tensor x, ReduceOp op)
     return src[0];
 }
 
-/* On member 0: sends all others the same answer. */
-static void answer_all(Comm *comm, const void *answer, size_t bytes)
-{
-    for (int i = 1; i < comm->size; i++)
-        socket_answer(socket_group(comm), i, answer, bytes);
-}
-
 /* Elements [at, at + n) of an all-reduce. */
 static void all_reduce_over_0(Comm *comm, SocketFrame call, Device *on, Tensor x, int64_t at,
                               ReduceOp op)
@@ -65,10 +58,28 @@ static void all_reduce_over_0(Comm *comm, SocketFrame call, Device *on, Tensor x
     socket_arrive(comm, call, x.data, tensor_bytes(x), at == 0);
     if (comm->rank == 0) {
         copy(x, combine(comm, on, x, op));
-        answer_all(comm, x.data, tensor_bytes(x));
+        socket_answer_all(group, x.data, tensor_bytes(x));
     }
     socket_part(comm);
     if (comm->rank > 0 && tensor_bytes(x) > 0) memcpy(x.data, group->contribution, tensor_bytes(x));
+}
+
+/* On member 0: sends the sum x, elements [at, at + n) of a reduce-scatter, to the others. In a
+ * small group each gets what it has in its own part of `part` elements. */
+static void answer_parts(Comm *comm, Tensor x, int64_t part, int64_t at)
+{
+    SocketGroup *group = socket_group(comm);
+    int64_t end = at + tensor_count(x);
+    size_t size = dtype_size(x.dtype);
+    if (socket_tree_is_deep(comm->size)) {
+        socket_answer_all(group, group->contribution, tensor_bytes(x));
+        return;
+    }
+    for (int i = 1; i < comm->size; i++) {
+        int64_t first = max_i64(at, i * part), last = max_i64(first, min_i64(end, (i + 1) * part));
+        const unsigned char *sum = group->contribution + (size_t)(first - at) * size;
+        socket_answer(group, i, sum, (size_t)(last - first) * size);
+    }
 }
 
 /* Elements [at, at + n) of a reduce-scatter of `whole`, which are x. A rank may have a part of them
@@ -79,18 +90,16 @@ static void reduce_scatter_over_0(Comm *comm, SocketFrame call, Device *on, Tens
     SocketGroup *group = socket_group(comm);
     int64_t n = tensor_count(part), end = at + tensor_count(x);
     size_t size = dtype_size(x.dtype);
+    bool has_all = comm->rank == 0 || socket_tree_is_deep(comm->size);
     socket_arrive(comm, call, x.data, tensor_bytes(x), at == 0);
-    if (comm->rank == 0) combine(comm, on, x, REDUCE_SUM);
-    for (int i = comm->rank == 0 ? 0 : comm->size; i < comm->size; i++) {
-        int64_t first = max_i64(at, i * n), last = max_i64(first, min_i64(end, (i + 1) * n));
-        const unsigned char *sum = group->contribution + (size_t)(first - at) * size;
-        if (i > 0) socket_answer(group, i, sum, (size_t)(last - first) * size);
+    if (comm->rank == 0) {
+        combine(comm, on, x, REDUCE_SUM);
+        answer_parts(comm, x, n, at);
     }
     socket_part(comm);
     int64_t first = max_i64(at, comm->rank * n),
             last = max_i64(first, min_i64(end, (comm->rank + 1) * n));
-    const unsigned char *sum =
-        group->contribution + (comm->rank == 0 ? (size_t)(first - at) * size : 0);
+    const unsigned char *sum = group->contribution + (has_all ? (size_t)(first - at) * size : 0);
     if (last > first)
         memcpy((char *)part.data + (size_t)(first - comm->rank * n) * size, sum,
                (size_t)(last - first) * size);
@@ -103,7 +112,7 @@ static void all_gather_over_0(Comm *comm, SocketFrame call, Tensor whole, Tensor
     SocketGroup *group = socket_group(comm);
     size_t bytes = tensor_bytes(x);
     socket_arrive(comm, call, x.data, bytes, at == 0);
-    if (comm->rank == 0) answer_all(comm, group->contribution, bytes * (size_t)comm->size);
+    if (comm->rank == 0) socket_answer_all(group, group->contribution, bytes * (size_t)comm->size);
     socket_part(comm);
     for (int i = 0; i < comm->size && bytes > 0; i++)
         memmove(comm_slice(whole, i * part + at, tensor_count(x)).data,
@@ -118,7 +127,7 @@ static void broadcast_over_0(Comm *comm, SocketFrame call, Tensor x, int64_t at,
     bool own = comm->rank == root;
     const unsigned char *sent = group->contribution + (comm->rank == 0 ? root * bytes : 0);
     socket_arrive(comm, call, own ? x.data : NULL, bytes, at == 0);
-    if (comm->rank == 0) answer_all(comm, own ? x.data : sent, bytes);
+    if (comm->rank == 0) socket_answer_all(group, own ? x.data : sent, bytes);
     socket_part(comm);
     if (!own && bytes > 0) memcpy(x.data, sent, bytes);
 }

@@ -11,9 +11,10 @@
 /* ---- between any two ranks: a frame, followed by its data ------------------------------------ */
 
 typedef enum {
-    FRAME_ARRIVE, /* to member 0 of a group: the sender has arrived at a meeting; the data are what
-                   * it contributes */
-    FRAME_MET,    /* from member 0: all have arrived; the data are the answer */
+    FRAME_ARRIVE, /* to the parent in a group's tree, of small groups member 0: the sender, and all
+                   * below it, have arrived at a meeting; the data are what they contribute */
+    FRAME_ODD,    /* before the ARRIVE: the call of one below, rank `number`, which differs */
+    FRAME_MET,    /* from the parent: all have arrived; the data are the answer */
     FRAME_OFFER,  /* a message can be sent */
     FRAME_ACCEPT, /* the receiver of the oldest offered message waits for its data */
     FRAME_DATA    /* elements of a tensor that the receiver expects */

@@ -19,6 +19,7 @@
 #include "model/core/log.h"
 #include "parallel/comm/deadline.h"
 #include "parallel/comm/socket/hub.h"
+#include "parallel/comm/socket/tree.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -53,6 +54,13 @@ static void add_lack(BlameWait *wait, int rank)
     if (rank >= 0 && rank != wait->rank) wait->who[wait->n++] = rank;
 }
 
+/* Adds the members whom the report names. */
+static void add_named(const SocketMembers *members, const SocketWait *own, BlameWait *wait)
+{
+    for (int i = 0; i < own->whos; i++)
+        if (socket_members_find(members, own->rank[i]) >= 0) add_lack(wait, own->rank[i]);
+}
+
 /* Finds the ranks that the rank waits for according to its report. Returns whether the numbers of
  * meetings prove it, so that even an old report suffices. */
 static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int rank, BlameWait *wait)
@@ -63,13 +71,16 @@ static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int ran
     wait->lack = BLAME_HOSTS;
     wait->n = 0;
     snprintf(wait->call, sizeof wait->call, "%s", own->call);
-    for (int i = 0; !own->meets && i < own->whos; i++)
-        if (socket_members_find(members, own->rank[i]) >= 0) add_lack(wait, own->rank[i]);
+    if (!own->meets) add_named(members, own, wait);
     for (int i = 0; own->meets && i < members->size; i++)
         if (group->meetings[i] < own->meeting) add_lack(wait, members->rank[i]);
-    /* All have come. Then the answer of member 0 is missing. */
+    /* All have come. Then the answer of member 0 is missing, or over a tree a word of one of those
+     * from whom this rank expects it. */
     bool proven = own->meets && wait->n > 0;
-    if (wait->n == 0 && own->meets) add_lack(wait, members->rank[0]);
+    if (wait->n == 0 && own->meets && !socket_tree_is_deep(members->size))
+        add_lack(wait, members->rank[0]);
+    else if (wait->n == 0 && own->meets)
+        add_named(members, own, wait);
     wait->alike = proven;
     return proven;
 }

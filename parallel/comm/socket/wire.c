@@ -96,13 +96,12 @@ static void prepare_data(SocketWorld *world, SocketPeer *peer)
     /* A group that is not known is one that this rank has left. */
     peer->into = group ? group->contribution : world->dropped;
     if (group == NULL || !(arrives || met)) return;
-    int64_t room = (int64_t)group->meeting_bytes, member = 0;
-    if (arrives) member = socket_member(group, peer->rank);
-    if (arrives) room /= socket_size(group);
-    CHECK(frame->bytes <= room && (group->share.member == 0) == arrives,
-          "rank %d as member %lld sends %lld bytes, more than %lld", peer->rank, (long long)member,
-          (long long)frame->bytes, (long long)room);
-    peer->into = group->contribution + member * frame->bytes;
+    int member = socket_member(group, peer->rank);
+    if (arrives) peer->into = socket_room_for(group, member, frame);
+    CHECK(arrives ||
+              (member == group->place.parent && frame->bytes <= (int64_t)group->meeting_bytes),
+          "rank %d as member %d answers with %lld bytes", peer->rank, member,
+          (long long)frame->bytes);
 }
 
 /* Acts on a frame whose data are complete. */
@@ -113,6 +112,9 @@ static void handle(SocketWorld *world, SocketPeer *peer)
     switch ((SocketFrameKind)frame->kind) {
     case FRAME_ARRIVE:
         if (group) socket_has_arrived(group, socket_member(group, peer->rank), frame);
+        break;
+    case FRAME_ODD:
+        if (group) socket_is_odd(group, frame);
         break;
     case FRAME_MET:
         if (group == NULL) break;

@@ -32,9 +32,12 @@ static void group_open(SocketGroup *group)
     SocketMembers *members = &group->share.members;
     socket_members_index(members);
     group->share.member = socket_member(group, world->rank);
-    if (group->share.member == 0) {
-        group->arrived = must_calloc((size_t)members->size, sizeof *group->arrived);
-        group->came = must_calloc((size_t)members->size, sizeof *group->came);
+    group->place = socket_tree_place(members->size, group->share.member);
+    group->odd_member = -1;
+    if (group->place.children > 0) {
+        size_t children = (size_t)group->place.children;
+        group->arrived = must_calloc(children, sizeof *group->arrived);
+        group->came = must_calloc(children, sizeof *group->came);
     }
     group->next = world->groups;
     world->groups = group;
@@ -107,12 +110,21 @@ _Static_assert(sizeof(Wish) * COMM_MAX_RANKS <= LARGE_MEETING_BYTES &&
                "a meeting carries all wishes");
 
 /* What member 0 answers: a new group, whose members follow as runs. Two members form a run, so the
- * answer fits in a meeting, too. */
+ * answer fits in a meeting, too, and so do all groups of several members together. */
 typedef struct {
     uint64_t id;
     int32_t size, runs;
     RankRun run[];
 } Made;
+
+/* Returns the bytes from one group to the next one. */
+static size_t made_bytes(int runs)
+{
+    return (sizeof(Made) + (size_t)runs * sizeof(RankRun) + 7) / 8 * 8;
+}
+
+_Static_assert(sizeof(Made) + sizeof(RankRun) <= 2 * sizeof(Wish) - 4 && sizeof(RankRun) <= 12,
+               "the groups of all ranks fit where their wishes do");
 
 static int by_wish(const void *a, const void *b, void *of)
 {
@@ -139,16 +151,32 @@ static size_t make_group(const SocketGroup *group, const int *member, int size, 
     return sizeof *made + (size_t)made->runs * sizeof made->run[0];
 }
 
+/* Returns the group that this rank belongs to, among those that member 0 has made; NULL: none. */
+static const Made *find_group(const unsigned char *at, size_t bytes, int rank)
+{
+    const Made *made;
+    for (size_t next = 0; next < bytes; next += made_bytes(made->runs)) {
+        made = (const Made *)(const void *)(at + next);
+        for (int i = 0; i < made->runs; i++)
+            for (int k = 0; k < made->run[i].count; k++)
+                if (rank_run_at(&made->run[i], k) == rank) return made;
+    }
+    return NULL;
+}
+
 /* On member 0: makes the groups of all wishes, and sends each member its own one. Returns its own.
- * What it has sent from stays in `memory` until the meeting is over. */
+ * Over a tree all members get the groups that have several members, and look for their own ones:
+ * NULL is a group of one member. What it has sent from stays in `memory` until the meeting is over.
+ */
 static const Made *make_groups(SocketGroup *group, void **memory)
 {
     int n = socket_size(group), size;
     const Wish *wish = (const Wish *)(const void *)group->contribution;
+    bool deep = socket_tree_is_deep(n);
     /* The members by group, the ranks of one group, and the answers: two members form a run. */
     size_t bytes = (size_t)n * (2 * sizeof(int) + sizeof(Made) + 2 * sizeof(RankRun));
     int *member = *memory = must_alloc(bytes), *rank = member + n;
-    char *at = (char *)(rank + n);
+    unsigned char *answer = (unsigned char *)(rank + n), *at = answer;
     const Made *own = NULL;
     for (int i = 0; i < n; i++)
         member[i] = i;
@@ -160,11 +188,13 @@ static const Made *make_groups(SocketGroup *group, void **memory)
         size_t used = make_group(group, member + first, size, rank, made);
         for (int i = first; i < first + size; i++) {
             if (member[i] == 0) own = made;
-            if (member[i] > 0) socket_answer(group, member[i], made, used);
+            if (!deep && member[i] > 0) socket_answer(group, member[i], made, used);
         }
-        at += (used + 7) / 8 * 8;
+        if (!deep || size > 1) at += made_bytes(made->runs);
     }
-    return own;
+    if (!deep) return own;
+    socket_answer_all(group, answer, (size_t)(at - answer));
+    return find_group(answer, (size_t)(at - answer), group->world->rank);
 }
 
 static Comm socket_split(Comm *comm, const char *name, int color, int key)
@@ -181,7 +211,10 @@ static Comm socket_split(Comm *comm, const char *name, int color, int key)
     const Made *made = comm->rank == 0 ? make_groups(group, &memory)
                                        : (const Made *)(const void *)group->contribution;
     socket_part(comm);
-    SocketGroup *new = made->size > 1 ? group_create(world, made->id, name, made->size) : NULL;
+    if (comm->rank > 0 && socket_tree_is_deep(comm->size))
+        made = find_group(group->contribution, group->answer_bytes, world->rank);
+    SocketGroup *new =
+        made && made->size > 1 ? group_create(world, made->id, name, made->size) : NULL;
     if (new) {
         int n = socket_runs_expand(made->run, made->runs, new->share.members.rank, made->size,
                                    world->ranks);

@@ -7,6 +7,7 @@
 #include "model/core/check.h"
 #include "parallel/comm/socket/links.h"
 #include "parallel/comm/socket/service.h"
+#include "parallel/comm/socket/tree.h"
 
 #include <poll.h>
 
@@ -89,13 +90,16 @@ struct SocketGroup {
     SocketGroupShare share; /* what the service thread reads */
     SocketWorld *world;
     SocketGroup *next;
+    TreePlace place;             /* of this member in the tree of meetings */
     SocketFrame call;            /* the call that this member is in */
-    int64_t *arrived;            /* on member 0: number of each member's last meeting, */
+    int64_t *arrived;            /* [children] number of each child's last meeting, */
     SocketFrame *came;           /* and its frame */
-    bool met;                    /* on the others: the answer of member 0 has come */
+    int odd_member;              /* the first member below a child that makes another call than */
+    SocketFrame odd;             /* the child, and that call; -1: none */
+    bool met;                    /* on others than member 0: the answer has come */
     size_t answer_bytes;         /* its length */
-    unsigned char *contribution; /* on member 0: all members' contributions to the meeting; on the
-                                  * others: its answer */
+    unsigned char *contribution; /* of this member and all below it to the meeting, in their order;
+                                  * then, but on member 0, the answer */
     size_t meeting_bytes;        /* most bytes of these */
     Tensor *source;              /* [size] the operands of a reduction */
     bool meeting;                /* the member is in a meeting */
@@ -211,20 +215,27 @@ void socket_drive(Comm *comm, int members, SocketExpects expects);
 SocketFrame socket_call(Comm *comm, int call, const Device *on, Tensor x, ReduceOp op, int root);
 /* A meeting: all members make the same call, each contributes bytes, and member 0 answers. The
  * program ends if their calls differ. Every member calls socket_arrive; then member 0, to which
- * group->contribution shows what all have contributed, in their order, calls socket_answer for each
- * other member; then all call socket_part, which returns when the answers have been sent, or has
- * come: it is in group->contribution until the next meeting. What is contributed or answered must
- * stay until socket_part returns.
- * The members contribute `bytes` each, or nothing if contribution is NULL. `first`: it is the
- * call's first meeting. */
+ * group->contribution shows what all have contributed, in their order, calls socket_answer_all, or
+ * in a small group socket_answer for each other member; then all call socket_part, which returns
+ * when the answers have been sent, or has come: it is in group->contribution until the next
+ * meeting. What is contributed or answered must stay until socket_part returns.
+ * The members contribute `bytes` each. A member whose contribution is NULL contributes nothing;
+ * that is so for all, or for all but the root of a broadcast. `first`: it is the call's first
+ * meeting.
+ * Groups of more than TREE_FAN_OUT other members meet over a tree (tree.h). Each member passes on
+ * what those below it contribute, and the answer, which is the same for all then. */
 void socket_arrive(Comm *comm, SocketFrame call, const void *contribution, size_t bytes,
                    bool first);
 void socket_answer(SocketGroup *group, int member, const void *answer, size_t bytes);
+void socket_answer_all(SocketGroup *group, const void *answer, size_t bytes);
 void socket_part(Comm *comm);
 /* A meeting that moves no data. */
 void socket_meet(Comm *comm, SocketFrame call);
-/* Handles an ARRIVE whose data have been received. */
+/* Returns where the data of an ARRIVE of a member go. */
+unsigned char *socket_room_for(SocketGroup *group, int member, const SocketFrame *frame);
+/* Handle an ARRIVE whose data have been received, and an ODD. */
 void socket_has_arrived(SocketGroup *group, int member, const SocketFrame *frame);
+void socket_is_odd(SocketGroup *group, const SocketFrame *frame);
 /* Returns the call as error messages describe it. `made` of the frame must outlive the text. */
 CommCall socket_seen(const SocketFrame *frame);
 

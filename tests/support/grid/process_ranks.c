@@ -6,6 +6,7 @@
 #include "model/core/log.h"
 #include "model/core/machine.h"
 #include "parallel/comm/socket/socket.h"
+#include "parallel/comm/socket/tree.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -327,6 +328,8 @@ static int wait_for_all(const Wires *wires)
 int process_ranks(int ranks, double timeout, RankBody body, void *context, char *wrong, size_t n)
 {
     size_t bytes = sizeof *shared + (size_t)ranks * sizeof shared->pid[0];
+    const char *fan_out = getenv("TEST_FAN_OUT");
+    if (fan_out) socket_tree_set_fan_out(atoi(fan_out));
     Wires wires = make_wires(ranks);
     shared = shared_memory(bytes);
     fflush(NULL);
