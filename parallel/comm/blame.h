@@ -11,6 +11,7 @@
 #define PARALLEL_COMM_BLAME_H
 
 #include "parallel/comm/comm.h"
+#include "parallel/comm/rank_list.h"
 
 /* Buffer size for a call's description as BlameTransport.describe writes it. */
 enum { BLAME_CALL_BYTES = 192 };
@@ -33,6 +34,7 @@ typedef struct {
     bool alike; /* every rank that waits in this call lacks the same ranks (BlameTransport.key) */
     char call[BLAME_CALL_BYTES]; /* description, for example "group tp, call 7, all-reduce of 64
                                   * f32" */
+    RankHosts hosts;             /* for messages */
 } BlameWait;
 
 /* The functions that a transport provides. `world` is BlameWaits' pointer. A group is an opaque
@@ -62,6 +64,7 @@ int *blame_room_who(BlameRoom *room);
 /* The waits of all ranks. A kind that is not known has no transport. */
 typedef struct {
     BlameRoom *room;
+    RankHosts names; /* of the ranks' machines, for messages */
     struct {
         const BlameTransport *transport;
         void *world;

@@ -3,13 +3,14 @@
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
-#include "parallel/comm/rank_list.h"
-
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
+/* Buffer size of a list of ranks with their machines. */
+enum { BLAMED_BYTES = RANK_LIST_BYTES + RANK_HOSTS_BYTES + 8 };
 /* Only NCCL's own log can explain why a call does not end although all ranks have arrived at it. */
 static const char details[] = "run with NCCL_DEBUG=INFO for details";
 
@@ -24,15 +25,33 @@ double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double 
 
 /* ---- error messages -------------------------------------------------------------------------- */
 
-/* Writes, for example, "; rank 2 waits for rank 3 (group tp, call 7, all-reduce of 64 f32)". */
-static const char *cause_text(const Blame *blame, char *text, size_t n)
+/* Messages name the machine of the ranks that are to blame, and of no other, as "(on HOST)" or
+ * "(on HOST; ...": the job script of `./train slurm` leaves out the machine that it finds there. */
+
+/* Writes, for example, "ranks 2, 3 (on n2)". */
+static const char *blamed_text(const BlameWait *wait, const int *rank, int ranks,
+                               char text[BLAMED_BYTES])
 {
+    char hosts[RANK_HOSTS_BYTES];
+    rank_list(rank, ranks, text, RANK_LIST_BYTES);
+    size_t used = strlen(text);
+    if (*rank_hosts(&wait->hosts, rank, ranks, hosts, sizeof hosts))
+        snprintf(text + used, BLAMED_BYTES - used, " (%s)", hosts);
+    return text;
+}
+
+/* Writes, for example, "; rank 2 waits for rank 3 (group tp, call 7, all-reduce of 64 f32)". */
+static const char *cause_text(const BlameWait *wait, const Blame *blame, char *text, size_t n)
+{
+    char host[RANK_HOSTS_BYTES];
     text[0] = '\0';
     switch (blame->kind) {
     case BLAME_THEMSELVES: break;
     case BLAME_RANK:
-        snprintf(text, n, "; rank %d waits for %srank %d (%s)", blame->by,
-                 blame->device ? "the GPU of " : "", blame->rank, blame->call);
+        rank_hosts(&wait->hosts, &blame->rank, 1, host, sizeof host);
+        snprintf(text, n, "; rank %d waits for %srank %d (%s%s%s)", blame->by,
+                 blame->device ? "the GPU of " : "", blame->rank, host, *host ? "; " : "",
+                 blame->call);
         break;
     case BLAME_CALL:
         snprintf(text, n, "; rank %d stands in %s, to which all have come; %s", blame->by,
@@ -45,20 +64,24 @@ static const char *cause_text(const Blame *blame, char *text, size_t n)
 
 void deadline_end_waiting(const BlameWait *wait, double timeout, const Blame *blame)
 {
-    char list[RANK_LIST_BYTES], cause[384];
+    char list[BLAMED_BYTES], cause[512];
     const char *have = wait->n > 1 ? "have" : "has";
-    rank_list(wait->who, wait->n, list, sizeof list);
+    if (wait->lack != BLAME_NOTHING && blame->kind == BLAME_THEMSELVES)
+        blamed_text(wait, wait->who, wait->n, list);
+    else
+        rank_list(wait->who, wait->n, list, sizeof list);
     switch (wait->lack) {
     case BLAME_HOSTS:
         fail(EXIT_HANG,
              "%s: rank %d has waited %g s (parallel.timeout) for %s, which %s not arrived%s",
-             wait->call, wait->rank, timeout, list, have, cause_text(blame, cause, sizeof cause));
+             wait->call, wait->rank, timeout, list, have,
+             cause_text(wait, blame, cause, sizeof cause));
     case BLAME_DEVICES:
         fail(EXIT_HANG,
              "%s: rank %d has waited %g s (parallel.timeout); all its ranks have called it, but "
              "the GPU%s of %s %s not come to it%s",
              wait->call, wait->rank, timeout, wait->n > 1 ? "s" : "", list, have,
-             cause_text(blame, cause, sizeof cause));
+             cause_text(wait, blame, cause, sizeof cause));
     case BLAME_NOTHING: break;
     }
     fail(EXIT_HANG,
@@ -69,10 +92,9 @@ void deadline_end_waiting(const BlameWait *wait, double timeout, const Blame *bl
 
 void deadline_end_lost(const BlameWait *wait)
 {
-    char list[RANK_LIST_BYTES];
+    char list[BLAMED_BYTES];
     fail(EXIT_PEER_LOST, "%s: rank %d waits for %s, which %s left the group", wait->call,
-         wait->rank, rank_list(wait->who, wait->n, list, sizeof list),
-         wait->n > 1 ? "have" : "has");
+         wait->rank, blamed_text(wait, wait->who, wait->n, list), wait->n > 1 ? "have" : "has");
 }
 
 /* ---- transports that enforce their own deadlines --------------------------------------------- */

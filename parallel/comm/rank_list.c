@@ -2,9 +2,12 @@
 #include "parallel/comm/rank_list.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* So many ranks are all listed. Of more, so many ranges and single ranks. */
 enum { ALL = 64, PIECES = 10 };
+/* So many machines are named, with so many bytes of their names. */
+enum { HOSTS = 3, HOST_BYTES = 64 };
 
 const char *rank_list(const int *rank, int ranks, char *text, size_t n)
 {
@@ -21,6 +24,28 @@ const char *rank_list(const int *rank, int ranks, char *text, size_t n)
         if (last > i && used < n)
             used += (size_t)snprintf(text + used, n - used, "%s%d", last > i + 1 ? "-" : ", ",
                                      rank[last]);
+    }
+    return text;
+}
+
+const char *rank_hosts(const RankHosts *hosts, const int *rank, int ranks, char *text, size_t n)
+{
+    const char *named[HOSTS];
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0, count = 0; hosts->name != NULL && i < ranks; i++) {
+        const char *host = hosts->name(hosts->of, rank[i]);
+        int at = 0;
+        while (at < count && strcmp(named[at], host) != 0)
+            at++;
+        if (at < count) continue;
+        if (count == HOSTS) {
+            snprintf(text + used, n - used, " and others");
+            break;
+        }
+        named[count++] = host;
+        used += (size_t)snprintf(text + used, n - used, "%s%.*s", count > 1 ? ", " : "on ",
+                                 HOST_BYTES, host);
     }
     return text;
 }

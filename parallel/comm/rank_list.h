@@ -1,4 +1,4 @@
-/* rank_list.h -- formats a list of ranks for an error message. */
+/* rank_list.h -- formats a list of ranks, and their machines, for an error message. */
 #ifndef PARALLEL_COMM_RANK_LIST_H
 #define PARALLEL_COMM_RANK_LIST_H
 
@@ -11,5 +11,19 @@ enum { RANK_LIST_BYTES = 512 };
  * 64 ranks are all listed; of more, only the beginning: "ranks 0, 3-58, 64 and 65000 more". Returns
  * text. */
 const char *rank_list(const int *rank, int ranks, char *text, size_t n);
+
+/* How to ask for the name of a rank's machine. name NULL: all ranks are on one machine, which no
+ * message names. */
+typedef struct {
+    const char *(*name)(const void *of, int rank);
+    const void *of;
+} RankHosts;
+
+/* Buffer size that is enough for any list of machines. */
+enum { RANK_HOSTS_BYTES = 256 };
+
+/* Writes the machines of these ranks, each once, as "on n1, n2"; of more than three, only the first
+ * ones: "on n1, n2, n3 and others". "" if hosts->name is NULL. Returns text. */
+const char *rank_hosts(const RankHosts *hosts, const int *rank, int ranks, char *text, size_t n);
 
 #endif

@@ -316,14 +316,20 @@ bool watched_is_excused(const BlameWaits *waits, const WatchedCall *call)
 
 void watched_end(const BlameWaits *waits, const WatchedCall *late)
 {
-    BlameWait wait = {.rank = late->rank, .devices = true, .who = blame_room_who(waits->room)};
+    BlameWait wait = {.rank = late->rank,
+                      .devices = true,
+                      .who = blame_room_who(waits->room),
+                      .hosts = waits->names};
     Blame blame = {0};
+    char host[RANK_HOSTS_BYTES];
+    rank_hosts(&wait.hosts, &late->rank, 1, host, sizeof host);
     /* What is known of the devices is old. */
     if (!is_seen_late(late))
         fail(EXIT_HANG,
              "%s, or a later call: rank %d has waited %g s (parallel.timeout and %d s more), and "
-             "the driver of its GPU does not answer",
-             late->call, wait.rank, late->timeout + WATCHED_STUCK, (int)WATCHED_STUCK);
+             "the driver of its GPU%s%s%s does not answer",
+             late->call, wait.rank, late->timeout + WATCHED_STUCK, (int)WATCHED_STUCK,
+             *host ? " (" : "", host, *host ? ")" : "");
     snprintf(wait.call, sizeof wait.call, "%s", late->call);
     find_lack(waits->devices.world, late, &wait);
     if (wait.lack != BLAME_NOTHING) blame_find(waits, &wait, &blame);

@@ -145,8 +145,10 @@ static BlameWaits waits_of(SocketHub *hub)
 {
     static const BlameTransport transport = {
         .waits_in = waits_in, .lacks = lacks, .key = key, .describe = describe};
-    return (BlameWaits){
-        .room = hub->room, .hosts = {&transport, hub}, .devices = {&watched_waits, &hub->watched}};
+    return (BlameWaits){.room = hub->room,
+                        .names = socket_links_hosts(hub->links),
+                        .hosts = {&transport, hub},
+                        .devices = {&watched_waits, &hub->watched}};
 }
 
 /* ---- waits ----------------------------------------------------------------------------------- */
@@ -177,7 +179,7 @@ static void judge_lost(SocketHub *hub, int rank)
 {
     SocketHubRank *r = &hub->rank[rank];
     const SocketHubGroup *group = r->wait.waits ? socket_hub_group(hub, r->wait.group) : NULL;
-    BlameWait wait = {.who = blame_room_who(hub->room)};
+    BlameWait wait = {.who = blame_room_who(hub->room), .hosts = socket_links_hosts(hub->links)};
     int lost = 0;
     if (none_has_left(group, &r->wait)) return;
     bool sure = find_lack(hub, group, rank, &wait);
@@ -239,7 +241,7 @@ static void judge_late(SocketHub *hub, int rank)
     SocketHubRank *r = &hub->rank[rank];
     const SocketHubGroup *group = socket_hub_group(hub, r->wait.group);
     BlameWaits waits = waits_of(hub);
-    BlameWait wait = {.who = blame_room_who(hub->room)};
+    BlameWait wait = {.who = blame_room_who(hub->room), .hosts = waits.names};
     Blame blame;
     bool late =
         r->wait.waits && r->wait.wait == r->timed && group && lacks(hub, group, rank, &wait);

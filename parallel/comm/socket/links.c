@@ -56,6 +56,16 @@ const char *socket_links_host(const SocketLinks *links, int rank)
     return links->at ? links->host[links->at[rank].machine] : "";
 }
 
+static const char *host_of(const void *links, int rank)
+{
+    return socket_links_host(links, rank);
+}
+
+RankHosts socket_links_hosts(const SocketLinks *links)
+{
+    return (RankHosts){.name = links->machines > 1 ? host_of : NULL, .of = links};
+}
+
 bool socket_links_speaks(const SocketLinks *links, int rank)
 {
     for (int i = 1; links->at && i < rank; i++)

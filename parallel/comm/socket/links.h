@@ -4,6 +4,7 @@
 #ifndef PARALLEL_COMM_SOCKET_LINKS_H
 #define PARALLEL_COMM_SOCKET_LINKS_H
 
+#include "parallel/comm/rank_list.h"
 #include "parallel/comm/socket/handshake.h"
 #include "parallel/comm/socket/socket.h"
 
@@ -43,6 +44,8 @@ socklen_t socket_links_address(const SocketLinks *links, int rank,
                                struct sockaddr_storage *address);
 /* Returns the name of the rank's machine; "" for ranks that have a launcher. */
 const char *socket_links_host(const SocketLinks *links, int rank);
+/* Returns how messages name the ranks' machines. */
+RankHosts socket_links_hosts(const SocketLinks *links);
 /* Returns whether no other rank but 0 has a lower number on this rank's machine, so that this rank
  * speaks if rank 0 is lost. */
 bool socket_links_speaks(const SocketLinks *links, int rank);

@@ -162,7 +162,11 @@ static double late_wait(SocketService *service, char call[BLAME_CALL_BYTES])
 static void watch_rank_0(SocketService *service)
 {
     int rank_0 = 0;
-    BlameWait wait = {.rank = service->rank, .lack = BLAME_HOSTS, .who = &rank_0, .n = 1};
+    BlameWait wait = {.rank = service->rank,
+                      .lack = BLAME_HOSTS,
+                      .who = &rank_0,
+                      .n = 1,
+                      .hosts = socket_links_hosts(service->links)};
     Blame blame = {.kind = BLAME_THEMSELVES};
     double timeout = late_wait(service, wait.call);
     if (timeout <= 0 || service->silent < timeout + turn(service)) return;

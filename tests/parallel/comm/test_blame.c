@@ -307,6 +307,36 @@ static void long_lists_of_ranks_are_short(void **state)
     assert_true(strlen(text) < sizeof text - 1);
 }
 
+/* Eight ranks are on each machine. */
+static const char *host_of_eight(const void *of, int rank)
+{
+    static const char *const host[] = {"n1", "n2", "n3", "n4", "n5"};
+    assert_ptr_equal(of, NULL);
+    return host[rank / 8];
+}
+
+static void expect_hosts(int first, int n, int step, const char *expected)
+{
+    const RankHosts hosts = {.name = host_of_eight}, none = {0};
+    char text[RANK_HOSTS_BYTES];
+    int rank[40];
+    for (int i = 0; i < n; i++)
+        rank[i] = first + step * i;
+    assert_string_equal(rank_hosts(&hosts, rank, n, text, sizeof text), expected);
+    assert_string_equal(rank_hosts(&none, rank, n, text, sizeof text), "");
+}
+
+static void a_few_machines_of_ranks_are_named(void **state)
+{
+    (void)state;
+    expect_hosts(9, 1, 1, "on n2");
+    expect_hosts(8, 8, 1, "on n2");
+    expect_hosts(15, 2, -8, "on n2, n1");
+    expect_hosts(0, 24, 1, "on n1, n2, n3");
+    expect_hosts(0, 25, 1, "on n1, n2, n3 and others");
+    expect_hosts(0, 40, 1, "on n1, n2, n3 and others");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -315,6 +345,7 @@ int main(void)
         cmocka_unit_test(watched_groups_of_a_large_grid_are_searched_quickly),
         cmocka_unit_test(any_ranks_are_runs_in_their_order),
         cmocka_unit_test(long_lists_of_ranks_are_short),
+        cmocka_unit_test(a_few_machines_of_ranks_are_named),
     };
     return cmocka_run_group_tests_name("who is blamed in large worlds", tests, NULL, NULL);
 }

@@ -150,6 +150,40 @@ static void one_is_stopped_while_all_compute(Comm *world, void *context)
     pause();
 }
 
+/* Its process runs, but it never comes. */
+static void one_hangs(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 1) pause();
+    comm_barrier(world);
+}
+
+/* Ranks 0 and 1 are a group, and ranks 1 and 2 another. Rank 2 hangs. */
+static void one_waits_for_one_that_hangs(Comm *world, void *context)
+{
+    (void)context;
+    Comm low = comm_split(world, "low", world->rank < 2, world->rank);
+    Comm high = comm_split(world, "high", world->rank > 0, world->rank);
+    if (world->rank == 1) {
+        usleep(300000); /* so that rank 0 has waited longer */
+        comm_barrier(&high);
+    }
+    if (world->rank == 2) pause();
+    comm_barrier(&low);
+}
+
+static void one_leaves(Comm *world, void *context)
+{
+    (void)context;
+    Comm group = comm_split(world, "group", 0, world->rank);
+    if (world->rank == 1) {
+        comm_close(&group);
+        pause();
+    }
+    comm_barrier(&group);
+}
+
 static void rank_0_is_stopped(Comm *world, void *context)
 {
     (void)context;
@@ -248,6 +282,26 @@ static const ProcessEnd ends[] = {
      EXIT_PEER_LOST,
      {"error[87] " LOST(1, "host1")}},
     {"stopped", one_is_stopped, 4, TIMEOUT, EXIT_HANG, {"error[86] " SILENT(2, "host0")}},
+    {"hangs",
+     one_hangs,
+     2,
+     TIMEOUT,
+     EXIT_HANG,
+     {"error[86] group world, call 2, barrier: rank 0 has waited 1 s "
+      "(parallel.timeout) for rank 1 (on host1), which has not arrived\n"}},
+    {"waits for one that hangs",
+     one_waits_for_one_that_hangs,
+     3,
+     TIMEOUT,
+     EXIT_HANG,
+     {" waits for rank 2 (on host0; group high, call 1, barrier)\n"}},
+    {"leaves a group",
+     one_leaves,
+     2,
+     TIMEOUT,
+     EXIT_PEER_LOST,
+     {"error[87] group group, call 1, barrier: rank 0 waits for rank 1 (on host1), "
+      "which has left the group\n"}},
     {"stopped while all compute",
      one_is_stopped_while_all_compute,
      4,
@@ -260,7 +314,7 @@ static const ProcessEnd ends[] = {
      TIMEOUT,
      EXIT_HANG,
      {"error[86] rank 1 dp 1: group world, call 2, barrier: rank 1 has waited 1 s "
-      "(parallel.timeout) for rank 0, which has not arrived\n",
+      "(parallel.timeout) for rank 0 (on host0), which has not arrived\n",
       "error[86] rank 2 dp 2: group world, call 2, barrier: rank 2 has waited 1 s "}},
     {"cut off",
      one_is_cut_off,
@@ -269,15 +323,15 @@ static const ProcessEnd ends[] = {
      EXIT_HANG,
      {"error[86] " SILENT(1, "host1"),
       "error[86] rank 1 dp 1: group world, call 2, barrier: rank 1 has waited 1 s "
-      "(parallel.timeout) for rank 0, which has not arrived\n"}},
+      "(parallel.timeout) for rank 0 (on host0), which has not arrived\n"}},
     {"a long computation", all_compute, 3, TIMEOUT, EXIT_OK, {NULL}},
     {"others never leave",
      others_never_leave,
      4,
      TIMEOUT,
      EXIT_HANG,
-     {"error[86] end of the program: rank 0 has waited 1 s (parallel.timeout) for ranks 1-3, "
-      "which have not arrived\n"}},
+     {"error[86] end of the program: rank 0 has waited 1 s (parallel.timeout) for ranks 1-3 "
+      "(on host1, host0), which have not arrived\n"}},
     {"others leave one by one", others_leave_one_by_one, 3, TIMEOUT, EXIT_OK, {NULL}},
 };
 
