@@ -5,6 +5,7 @@
 #include "parallel/trainer/session.h"
 #include "tests/support/files/config_support.h"
 #include "tests/support/grid/made_up_machines.h"
+#include "tests/support/grid/process_ends.h"
 #include "tests/support/grid/rank_ends.h"
 #include "tests/support/support.h"
 
@@ -55,6 +56,16 @@ static void open_device(Comm *world, void *context)
     device_close(&dev);
 }
 
+/* For ranks that are processes, whose body gets no context. */
+static const Ask *asked;
+
+static void open_asked_device(Comm *world, void *context)
+{
+    Ask ask = *asked;
+    (void)context;
+    open_device(world, &ask);
+}
+
 static void open_devices(const char *map, Ask ask)
 {
     made_up_machines(map);
@@ -102,12 +113,35 @@ static void test_a_level_that_a_rank_lacks_is_refused(void **state)
     machines_forget();
 }
 
+/* A run that launchers have started on two machines ends in time, and one message says where. */
+static void test_a_level_that_a_joined_rank_lacks_ends_all_ranks(void **state)
+{
+    static Ask ask;
+    (void)state;
+    if (cpu_level_best() < CPU_LEVEL_V3) skip_because("this CPU or program has no avx2 (v3)");
+    ask = (Ask){"x86-64-v3", 2, 1, 1, "avx2 (v3)"};
+    made_up_machines("aabb");
+    asked = &ask;
+    process_links_choose(LINKS_IPV4);
+    process_expect_end(&(ProcessEnd){"no avx2",
+                                     open_asked_device,
+                                     4,
+                                     0,
+                                     EXIT_CONFIG,
+                                     {"error[78] rank 2 on host-b: its CPU lacks avx2 (v3), the "
+                                      "best it has is sse2 (baseline); write cpu.level "
+                                      "\"auto\"\n"}},
+                       0);
+    machines_forget();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_has_its_share_of_its_machines_cores),
         cmocka_unit_test(test_all_ranks_compute_with_the_lowest_level_of_their_cpus),
         cmocka_unit_test(test_a_level_that_a_rank_lacks_is_refused),
+        cmocka_unit_test(test_a_level_that_a_joined_rank_lacks_ends_all_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
