@@ -4,6 +4,7 @@
 
 #include "model/core/check.h"
 #include "model/core/files.h"
+#include "model/core/min_max.h"
 #include "model/core/shell_text.h"
 #include "parallel/commands/cmd_config.h"
 #include "parallel/commands/commands.h"
@@ -14,6 +15,9 @@
 
 /* SLURM reads at most 65,535 for the seconds of a signal. */
 enum { SIGNAL_MOST = 65535, TASKS_MOST = 1024 };
+/* Cores of a task with a GPU: for its own thread, for those of NCCL that move data between
+ * machines, for the two that watch the other ranks, and for the CUDA driver's. */
+enum { GPU_CORES = 4 };
 
 typedef struct {
     const char *config, *out, *time;
@@ -134,6 +138,13 @@ static int set_signal(SlurmJob *job, const Config *config)
                        job->time, (long long)job->signal);
 }
 
+/* Returns the cores of each task. */
+static int64_t cores(const SlurmArguments *a, const Config *config)
+{
+    if (a->cpus > 0) return a->cpus;
+    return a->gpus > 0 ? max_i64(GPU_CORES, config->cpu.threads) : config->cpu.threads;
+}
+
 /* Prints the script of a job that has been checked; returns the exit code. */
 static int print_job(const SlurmArguments *a, const Config *config, bool goes_on)
 {
@@ -151,7 +162,7 @@ static int print_job(const SlurmArguments *a, const Config *config, bool goes_on
                     .name = name,
                     .nodes = a->nodes,
                     .tasks = a->gpus > 0 ? a->gpus : a->tasks,
-                    .cpus = a->cpus > 0 ? a->cpus : config->cpu.threads,
+                    .cpus = cores(a, config),
                     .gpus = a->gpus,
                     .time = a->time};
     int code = set_signal(&job, config);
@@ -211,7 +222,7 @@ static const ArgOption options[] = {
      .most = TASKS_MOST},
     {.name = "--cpus-per-task",
      .value = "N",
-     .help = "cores of each task; default on CPUs: cpu.threads",
+     .help = "cores of each task; default: cpu.threads, with a GPU\nat least 4",
      .kind = ARG_INTEGER,
      .at = offsetof(SlurmArguments, cpus),
      .least = 1,

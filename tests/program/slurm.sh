@@ -30,6 +30,17 @@ text() {
 }
 text "two machines without GPUs" scripts/train.sbatch "${cpu[@]}"
 text "four machines with GPUs" tests/golden/slurm_gpu.sbatch "${gpu[@]}"
+# cores N ARGUMENT...: expects that the tasks of the job have so many cores
+cores() {
+    "$TRAIN" slurm "${gpu[@]}" "${@:2}" >printed 2>err
+    check "slurm: a task with a GPU has $1 cores with: ${*:2}" grep -qx "#SBATCH --cpus-per-task=$1" printed
+    # shellcheck disable=SC2016 # the script expands it
+    check "slurm: srun gets them with: ${*:2}" grep -qF ' --cpus-per-task="$SLURM_CPUS_PER_TASK" ./train' printed
+}
+cores 4
+cores 4 --set cpu.threads=2
+cores 6 --set cpu.threads=6
+cores 2 --cpus-per-task 2
 printf '{"model": {"num_layers": 1, "hidden_size": 32, "num_attention_heads": 2}, "data": {"text": "t"}, "train_steps": 9}' \
     >$'a b\n$(touch evil).json'
 "$TRAIN" slurm $'a b\n$(touch evil).json' --nodes 1 --cpus-per-task 1 --set $'eval.sample_prompt=\'$(touch evil)\n\'' \
@@ -163,22 +174,46 @@ for code in 69 75 86 87 129 134 137 139 143; do
     start $code
     again "$code" $code
 done
-printf '%s\n' "warning: n1" "error[87] rank 3 dp 1: the process of rank 2 (n2 dp 0) has ended" "error[87] n1" >said
+said() { printf 'warning: on n1\nerror[78] rank 1 on n1: differs\nerror[%s\nerror[87] rank 0 (on n1)\n' "$1" >said; }
+said "87] rank 2 dp 0: the process of this rank on n2 has ended, or the network to it is broken"
 start 87
 again "87 that names a machine" 87 n2
 start 137
 again "a signal, if a rank that was not killed names a machine" 137 n2
 echo n4 >excluded
+rm excluded
+mv r/jobs.txt kept
+wait="group n1, call 2, barrier: rank 0 has waited 4 s (parallel.timeout) for"
+said "86] rank 0 dp 0 on n1: $wait rank 1 (on n2), which has not arrived"
+start 86
+again "86 of a rank on n1, which waits for one on n2" 86 n2
+said "86] rank 0 dp 0 on n1: $wait ranks 1, 2, which have not arrived; rank 2 waits for rank 3 (on n2; group n1, call 1, barrier)"
+start 86
+again "86 of a rank on n1, which waits for others that wait for one on n2" 86 n2
+said "86] rank 0 dp 0 on n1: $wait ranks 1, 2 (on n1, n2.cluster.org), which have not arrived"
+start 86
+again "86 that blames two machines" 86 n1,n2
+said "86] rank 0 dp 0 on n1: $wait ranks 1-8 (on n1, n2, n3 and others), which have not arrived"
+start 86
+again "86 that blames many machines" 86
+said "86] rank 0 dp 0 on n1: $wait ranks 0-3 and their GPUs have all come to it, and it does not end; read n1"
+start 86
+again "86 that blames nobody" 86
+said "87] rank 0 dp 0 on n1: group world, call 2: rank 0 waits for rank 1 (on n2), which has left the group"
+start 87
+again "87 for a rank that has left" 87 n2
+mv kept r/jobs.txt
+echo n4 >excluded
 echo "error[86] rank 0: rank 1 does not answer" >said
 start 86
 again "86 without a machine in its message" 86
-echo "error[86] rank 0: rank 1 (n1.cluster.org) does not answer" >said
+echo "error[86] rank 0: rank 1 (on n1.cluster.org) does not answer" >said
 start 86
 again "86 that names a machine, in a job that excludes one" 86 n4,n1
-echo "error[86] rank 0: rank 1 (n9) and a rank of n11 do not answer" >said
+echo "error[86] rank 0: ranks 1, 2 (on n9, n11) do not answer" >said
 start 86
 again "86 that names a machine of another job" 86
-echo "error[87] rank 0: rank 1 (n2) has ended" >said
+echo "error[87] rank 0: rank 1 (on n2) has ended" >said
 rm excluded
 echo 2 >machines
 start 87
@@ -186,6 +221,11 @@ again "87 where no other machine is there" 87
 start 71
 ended "71 where no other machines are there" 71
 echo 4 >machines
+echo "error[71] rank 3 dp 1 on n2: NCCL on rank 3 says: n1 unhandled cuda error" >said
+mv r/jobs.txt kept
+start 71
+again "71 of a rank on n2" 71 n2
+mv kept r/jobs.txt
 rm said
 start 71
 again "71" 71 'n[1-2]'
