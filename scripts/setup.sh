@@ -75,12 +75,21 @@ if [ $mode = all ]; then
     [ -z "$need_tbparse$need_disassemblers" ] || python3 -c 'import ensurepip' 2>/dev/null || wanted+=(python3-venv)
 fi
 # Packages of launchers, each with a program that it brings. Tests start private daemons; those of the packages are not needed.
+launchers=() without_launcher=()
 if [ $launch = yes ]; then
-    for pair in slurmd=slurmd slurmctld=slurmctld slurm-client=sbatch munge=munged openmpi-bin=mpirun.openmpi \
-        mpich=mpiexec.hydra iproute2=ip; do
-        PATH=$PATH:/usr/sbin:/sbin has "${pair#*=}" || wanted+=("${pair%=*}")
-    done
+    launchers=(slurmd=slurmd slurmctld=slurmctld slurm-client=sbatch munge=munged openmpi-bin=mpirun.openmpi mpich=mpiexec.hydra
+        iproute2=ip)
 fi
+# look_for_launchers: stores the packages of launchers that are missing in without_launcher
+look_for_launchers() {
+    local pair
+    without_launcher=()
+    for pair in "${launchers[@]}"; do
+        PATH=$PATH:/usr/sbin:/sbin has "${pair#*=}" || without_launcher+=("${pair%=*}")
+    done
+}
+look_for_launchers
+wanted+=("${without_launcher[@]}")
 # shellcheck disable=SC2206 # words
 optional=("${wanted[@]}" $need_tbparse $need_disassemblers)
 
@@ -144,4 +153,6 @@ if [ $mode = all ]; then
     [ -z "$need_disassemblers" ] || [ -e "$disassemblers/complete" ] ||
         echo "setup: there are no nvdisasm and cuobjdump; the tests that need them are skipped"
 fi
+look_for_launchers
+[ ${#without_launcher[@]} -eq 0 ] || echo "setup: not installed: ${without_launcher[*]}; tests of these launchers are skipped"
 exit 0

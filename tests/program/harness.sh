@@ -105,6 +105,24 @@ done
 expect_code "harness: test.sh ends with 70 if make does not work" 70 env PATH="$PWD/bin:$PATH" project/scripts/test.sh
 check "harness: test.sh calls setup.sh before make" test "$(head -n 1 called)" = setup.sh
 
+# ---- packages that cannot be installed -----------------------------------------------------------------------------------
+# All programs of this machine but those of Open MPI, and an apt-get that has no network.
+mkdir tools
+ln -sf /usr/bin/* /bin/* tools/ 2>/dev/null
+rm -f tools/mpirun* tools/apt-get tools/id tools/python3
+printf '#!/bin/sh\necho "$*" >>"%s"\nexit 100\n' "$PWD/called" >tools/apt-get
+printf '#!/bin/sh\necho 0\n' >tools/id
+printf '#!/bin/sh\nexit 1\n' >tools/python3
+chmod +x tools/apt-get tools/id tools/python3
+rm -f called
+expect_code "harness: setup.sh --launch goes on if a launcher cannot be installed" 0 env PATH="$PWD/tools" \
+    "$root/scripts/setup.sh" --run --launch
+check "harness: setup.sh --launch tries to install the launcher" grep -q 'install .*openmpi-bin' called
+check "harness: setup.sh --launch says what is skipped" grep -qE '^setup: not installed: .*openmpi-bin.*skipped$' output
+rm -f tools/make
+expect_code "harness: setup.sh --launch ends with 75 if a needed package cannot be installed" 75 env PATH="$PWD/tools" \
+    "$root/scripts/setup.sh" --run --launch
+
 # ---- the numbers in tests' names -------------------------------------------------------------------------------------
 # Collects pairs "NUMBER FILE": from the table, each number of a row with each file that the row names; from the tests, each
 # number in a test's name with the test's file.
