@@ -80,6 +80,11 @@ enum {
  * MiB. */
 static const double SMALL_SHM = 1 << 30;
 
+static Figure files_text(rlim_t limit)
+{
+    return limit == RLIM_INFINITY ? (Figure){"any number"} : figure_count((double)limit);
+}
+
 static void print_open_files(void)
 {
     struct rlimit limit;
@@ -89,11 +94,11 @@ static void print_open_files(void)
                       "at most %llu, which may be too few for several ranks; raise ulimit -Hn to "
                       "%d or more",
                       (unsigned long long)limit.rlim_max, FEW_FILES);
+    else if (limit.rlim_cur >= limit.rlim_max)
+        print_finding("ok", "open files", "%s", files_text(limit.rlim_cur).text);
     else
-        print_finding("ok", "open files", "%llu; several ranks raise it to %s",
-                      (unsigned long long)limit.rlim_cur,
-                      limit.rlim_max == RLIM_INFINITY ? "any number"
-                                                      : figure_count((double)limit.rlim_max).text);
+        print_finding("ok", "open files", "%s; several ranks raise it to %s",
+                      files_text(limit.rlim_cur).text, files_text(limit.rlim_max).text);
 }
 
 static void print_locked_memory(void)

@@ -135,7 +135,7 @@ doctor "a launcher without a local size" '^ok  launcher +torchrun: rank 0 of 1, 
 doctor "a job without srun" '^!!  launcher +none \(SLURM_JOB_ID=7, SLURM_NTASKS=4\); a run is refused: this job has 4 tasks' "${batch[@]}"
 doctor "a mistake" '^!!  launcher +RANK=9 is not below WORLD_SIZE=4' RANK=9 WORLD_SIZE=4 MASTER_ADDR=n1
 doctor "PMIX_RANK alone" '^!!  launcher +none that tells how many ranks there are \(PMIX_RANK alone\)' PMIX_RANK=3
-doctor "the limits" '^ok  open files +[0-9]+; several ranks raise it to' TERM=dumb
+doctor "the limits" '^ok  open files +[0-9,]+(; several ranks raise it to [0-9a-z, ]+)?$' TERM=dumb
 check "launchers: doctor reports locked memory" grep -qE '^(ok|--)  locked memory +(no limit|at most [0-9.]+ [KMGT]?i?B)' output
 check "launchers: doctor reports /dev/shm" grep -qE '^(ok|--)  /dev/shm +([0-9.]+ [KMGT]iB, [0-9.]+ .* free|not there)' output
 limited() { (ulimit -n "$1" && ulimit -l 64 && exec "$TRAIN" doctor); }
