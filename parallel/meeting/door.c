@@ -54,6 +54,7 @@ void door_close(Door *d)
     for (int i = 0; i < d->listeners; i++)
         if (!d->kept[i]) close(d->listener[i]);
     close(d->epoll);
+    explicit_bzero(d, sizeof *d); /* the secret */
     free(d);
 }
 

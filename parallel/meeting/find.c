@@ -22,6 +22,10 @@ enum { MOST_TARGETS = NETWORK_MOST_ADDRESSES * MEETING_PORTS };
 static const double LEAST_PAUSE = 0.01, MOST_PAUSE = 0.5, PLACE_SECONDS = 0.05;
 /* How long rank 0 looks for another rank 0. */
 static const double TWIN_SECONDS = 0.5;
+/* The ports at rank 0's address may be those of other jobs, whose rank 0 refuses the secret, while
+ * that of this job has not begun. So the search goes on until all that answer have refused for this
+ * long. */
+static const double REFUSED_SECONDS = 5;
 
 /* A place where rank 0 may be, and the attempt to connect with it. */
 typedef struct {
@@ -29,6 +33,7 @@ typedef struct {
     int fd;             /* -1: no attempt at the moment */
     double began, next; /* of the attempt; not before `next` comes the next one */
     double pause;
+    double refused; /* since when all attempts have ended with a refusal of the secret; 0: none */
     Handshake hand;
 } Target;
 
@@ -39,7 +44,7 @@ typedef struct {
     Target target[MOST_TARGETS];
     AddressList sources;    /* of the interface, if one is given */
     double look, pause;     /* when to look at the file again */
-    bool reached;           /* somebody has answered, or at least the file was there */
+    bool asked;             /* whether this machine can write to the folder */
     HandshakeReason reason; /* the last refusal */
     int error;              /* of the last connection that failed */
     Verdict file;           /* why the file is not used; code EXIT_OK: it is */
@@ -93,6 +98,12 @@ static bool look(Search *s, double now, Verdict *v)
     s->pause = longer(s->pause);
     RendezvousState state = rendezvous_look(&r, s->o->folder, s->o->name, &code, err, sizeof err);
     s->file.code = EXIT_OK;
+    /* Where rank 0 cannot write its file there is no use in waiting for it. Asked once. */
+    if (state != RENDEZVOUS_READ && !s->asked) {
+        s->asked = true;
+        if (!rendezvous_can_publish(s->o->folder, &v->code, v->sentence, sizeof v->sentence))
+            return false;
+    }
     if (state == RENDEZVOUS_REFUSED) verdict_set(&s->file, code, "%s", err);
     /* Nobody but this user can mend a folder or a file with wrong permissions. */
     if (state == RENDEZVOUS_REFUSED && code == EXIT_PERMISSION)
@@ -172,6 +183,10 @@ static int move(Search *s, double until)
         }
         if (state == HANDSHAKE_LOST) s->error = errno;
         if (state == HANDSHAKE_REFUSED) s->reason = t->hand.reason;
+        if (state == HANDSHAKE_REFUSED && t->hand.reason == HANDSHAKE_WRONG_SECRET)
+            t->refused = t->refused > 0 ? t->refused : now;
+        else if (state != HANDSHAKE_GOES_ON)
+            t->refused = 0;
         if (state != HANDSHAKE_GOES_ON) stop(t);
     }
     return -1;
@@ -258,8 +273,20 @@ bool guest_finds_twin(const MeetingOptions *o, const Rendezvous *at, const Addre
     }
     if (fd >= 0) greet_twin(o, fd, own, v);
     stop_all(s);
+    explicit_bzero(s, sizeof *s); /* the secrets */
     free(s);
     return fd >= 0;
+}
+
+/* Returns whether somebody has refused the secret for REFUSED_SECONDS, and nobody for less. */
+static bool all_refuse(const Search *s, double now)
+{
+    bool some = false;
+    for (int i = 0; i < s->targets; i++) {
+        if (s->target[i].refused > 0 && now < s->target[i].refused + REFUSED_SECONDS) return false;
+        some |= s->target[i].refused > 0;
+    }
+    return some;
 }
 
 int guest_find(const MeetingOptions *o, double limit, Verdict *v)
@@ -281,15 +308,15 @@ int guest_find(const MeetingOptions *o, double limit, Verdict *v)
         if (!good) break;
         start(s, now);
         fd = move(s, fmin(limit, o->folder ? s->look : INFINITY));
-        /* Without a file there is one job of this name, so its rank 0 has another secret. */
-        if (fd < 0 && !o->folder && s->reason == HANDSHAKE_WRONG_SECRET) {
+        if (fd < 0 && !o->folder && all_refuse(s, seconds_now())) {
             good = verdict_set(v, EXIT_PROTOCOL,
                                "this rank has another secret (TRAIN_SECRET, parallel.secret_file) "
-                               "than rank 0 of this job at %s",
-                               o->master);
+                               "than all that answer at %s, ports %d to %d",
+                               o->master, o->port + 1, o->port + MEETING_PORTS);
         }
     }
     stop_all(s);
+    explicit_bzero(s, sizeof *s); /* the secrets */
     free(s);
     return fd;
 }

@@ -11,8 +11,9 @@
 
 /* Rank 0 ends the meeting at its own limit, which comes earlier. */
 static const double PATIENCE_SECONDS = 10;
-/* How long a rank that fails waits for rank 0's word. */
-static const double REPORT_SECONDS = 2;
+/* How long a rank that fails waits for rank 0's word, and one that has failed before looks for
+ * rank 0. */
+static const double REPORT_SECONDS = 2, DECLINE_SECONDS = 10;
 
 typedef struct {
     const MeetingOptions *o;
@@ -20,8 +21,25 @@ typedef struct {
     Channel rank0;
     double limit;
     Relay relay;
-    bool answered, ready, gone;
+    bool greeted, answered, ready, gone;
 } Guest;
+
+/* Writes the verdict for rank 0, which does not know the machine of a rank that has not greeted. */
+static void put_verdict(Guest *g, const Verdict *v)
+{
+    char host[MEETING_NAME_BYTES] = "", text[64];
+    const MeetingOptions *o = g->o;
+    const char *place = o->place ? o->place(o->context, o->rank, text, sizeof text) : NULL;
+    Verdict sent = *v;
+    Bytes body = {0};
+    gethostname(host, sizeof host - 1);
+    if (!g->greeted)
+        verdict_set(&sent, v->code, "rank %d (%s%s%s): %.800s", o->rank, host, place ? ", " : "",
+                    place ? place : "", v->sentence);
+    verdict_write(&body, &sent);
+    channel_put(&g->rank0, MESSAGE_VERDICT, &body);
+    bytes_free(&body);
+}
 
 /* Tells rank 0 that this rank fails, and waits a little until rank 0 tells that to all. */
 static bool report(Guest *g, Verdict *v)
@@ -30,10 +48,7 @@ static bool report(Guest *g, Verdict *v)
     size_t n;
     int kind;
     Verdict own = *v;
-    Bytes body = {0};
-    verdict_write(&body, v);
-    channel_put(&g->rank0, MESSAGE_VERDICT, &body);
-    bytes_free(&body);
+    put_verdict(g, v);
     for (double end = seconds_now() + REPORT_SECONDS; seconds_now() < end && !g->rank0.gone;) {
         struct pollfd wait = {.fd = g->rank0.fd,
                               .events = channel_flush(&g->rank0) ? POLLIN : POLLIN | POLLOUT};
@@ -67,6 +82,7 @@ static bool greet(Guest *g, Verdict *v)
     channel_put(&g->rank0, MESSAGE_GREETING, &body);
     channel_flush(&g->rank0);
     bytes_free(&body);
+    g->greeted = true;
     return true;
 }
 
@@ -173,12 +189,14 @@ bool guest_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
 {
     Guest g = {.o = o, .m = m, .limit = INFINITY};
     double limit = o->timeout > 0 ? seconds_now() + o->timeout : INFINITY;
+    if (o->fails != EXIT_OK) limit = fmin(limit, seconds_now() + DECLINE_SECONDS);
     int fd = guest_find(o, limit, v);
     if (fd < 0) return false;
     /* Rank 0 waits for all to arrive, and then for all to have the table. */
     if (o->timeout > 0) g.limit = seconds_now() + 2 * o->timeout + PATIENCE_SECONDS;
     channel_open(&g.rank0, fd);
-    bool met = greet(&g, v) && follow(&g, v);
+    bool met = o->fails == EXIT_OK ? greet(&g, v) && follow(&g, v)
+                                   : verdict_set(v, o->fails, "%s", o->sentence) || report(&g, v);
     if (g.answered) relay_end(&g.relay);
     if (met)
         m->control[0] = channel_release(&g.rank0);

@@ -31,6 +31,8 @@ typedef struct {
 
 /* How long rank 0 tries to say the last word to all. */
 static const double LAST_SECONDS = 1;
+/* How long a rank 0 that has failed before waits for others to tell them. */
+static const double DECLINE_SECONDS = 2.5;
 
 /* The index of the events of the door; those of ranks have their number. */
 enum { DOOR = 0 };
@@ -165,7 +167,7 @@ static bool admit(void *context, const Caller *caller)
     Verdict v;
     if (caller->kind == MESSAGE_VERDICT && verdict_read(&v, caller->body, caller->n) &&
         seat(h, caller->rank, caller)) {
-        desk_report(&h->desk, caller->rank, &v);
+        desk_fail(&h->desk, v.code, "%s", v.sentence); /* which names the rank */
         return true;
     }
     if (caller->kind != MESSAGE_GREETING || !greeting_read(&g, caller->body, caller->n) ||
@@ -329,8 +331,10 @@ static bool tell(Host *h, int rank, const Bytes *verdict)
  */
 static void tell_all(Host *h)
 {
-    double end = seconds_now() + LAST_SECONDS;
-    bool late = h->desk.verdict.code != EXIT_UNAVAILABLE; /* else none is expected any more */
+    bool declines = h->o->fails != EXIT_OK;
+    double end = seconds_now() + (declines ? DECLINE_SECONDS : LAST_SECONDS);
+    /* Otherwise none is expected any more. */
+    bool late = declines || h->desk.verdict.code != EXIT_UNAVAILABLE;
     Bytes body = {0};
     verdict_write(&body, &h->desk.verdict);
     for (int left = 1; left > 0 && seconds_now() < end;) {
@@ -356,10 +360,12 @@ bool host_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
         h->channel[i].fd = -1;
     bool open = host_open(h, v), met = false;
     if (open) {
+        if (o->fails != EXIT_OK) desk_fail(&h->desk, o->fails, "%s", o->sentence);
         serve(h);
         met = h->desk.state == DESK_MET;
         if (!met) *v = h->desk.verdict;
         if (!met) tell_all(h);
+        m->told = !met;
     }
     int strangers = h->door ? h->door->strangers : 0;
     bool warned = h->door && h->door->warned;
@@ -373,6 +379,7 @@ bool host_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
     if (h->epoll >= 0) close(h->epoll);
     desk_close(&h->desk);
     free(h->channel);
+    explicit_bzero(h, sizeof *h); /* the secrets */
     free(h);
     return met;
 }

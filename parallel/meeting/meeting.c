@@ -86,5 +86,6 @@ void meeting_free(Meeting *m)
     if (m->listener >= 0) close(m->listener);
     free(m->control);
     free(m->member);
-    *m = (Meeting){.listener = -1};
+    explicit_bzero(m, sizeof *m); /* the secret */
+    m->listener = -1;
 }

@@ -57,6 +57,11 @@ typedef struct {
     const char *(*host)(const void *context, int rank, char *buf, size_t n);
     const char *(*place)(const void *context, int rank, char *buf, size_t n);
     const void *context;
+    /* EXIT_OK, or the code of an error that this rank has found before. Then it comes only to say
+     * so: the meeting fails with that code and sentence on all ranks. As rank 0 it waits for the
+     * others for 2.5 s, as another rank for rank 0 for 10 s. */
+    ExitCode fails;
+    const char *sentence;
 } MeetingOptions;
 
 typedef struct {
@@ -67,7 +72,9 @@ typedef struct {
     SocketMember *member;               /* [size] */
     int machines;                       /* how many; member[].machine is less than that */
     int cpu_level;
-    bool told; /* after a failure: rank 0 has reported the same one, and prints it */
+    /* After a failure: rank 0 has reported the same one, and prints it. In rank 0: it has told the
+     * others. */
+    bool told;
 } Meeting;
 
 /* Meets all other ranks. All return at about the same time with the same result. On failure

@@ -125,8 +125,9 @@ static int open_folder(const char *folder, ExitCode *code, char *err, size_t n)
         if (errno == ENOENT) return -1;
         bool link = errno == ELOOP || errno == ENOTDIR;
         *code = errno == EACCES || link ? EXIT_PERMISSION : EXIT_SYSTEM;
-        error_set(err, n, "the folder of the meeting, %s, %s: %s", folder,
-                  link ? "is a link or no folder" : "cannot be opened", strerror(errno));
+        error_set(
+            err, n, "the folder of the meeting, %s, %s%s", folder,
+            link ? "is a link or no folder" : "cannot be opened: ", link ? "" : strerror(errno));
         return -1;
     }
     const char *why = fstat(fd, &st) != 0        ? strerror(errno)
@@ -193,6 +194,20 @@ bool rendezvous_publish(const Rendezvous *r, const char *folder, const char *nam
     *code = EXIT_CANNOT_CREATE;
     return error_set(err, n, "rank 0 cannot tell the others where it is, in the folder %s: %s",
                      folder, why);
+}
+
+bool rendezvous_can_publish(const char *folder, ExitCode *code, char *err, size_t n)
+{
+    int fd = make_folder(folder, code, err, n);
+    if (fd < 0) return false;
+    bool good = faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) == 0;
+    if (!good) {
+        *code = EXIT_CANNOT_CREATE;
+        error_set(err, n, "rank 0 cannot tell the others where it is, in the folder %s: %s", folder,
+                  strerror(errno));
+    }
+    close(fd);
+    return good;
 }
 
 /* Why an opened file must not be trusted; NULL: it may be. */

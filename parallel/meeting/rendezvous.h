@@ -34,6 +34,9 @@ void rendezvous_name(const char *name, char file[RENDEZVOUS_NAME_BYTES]);
  * Refuses a folder that is a link, belongs to another user, or in which others may write. */
 bool rendezvous_publish(const Rendezvous *r, const char *folder, const char *name, ExitCode *code,
                         char *err, size_t n);
+/* Returns whether rank 0 could write a file to the folder from this machine. Makes the folder if it
+ * is missing. */
+bool rendezvous_can_publish(const char *folder, ExitCode *code, char *err, size_t n);
 /* Removes the file if it is still this one. */
 void rendezvous_remove(const Rendezvous *r, const char *folder, const char *name);
 

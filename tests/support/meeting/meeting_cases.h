@@ -14,7 +14,18 @@ typedef struct {
     const char *master;
     int port;
     int odd; /* this process is different, as `how` says */
-    enum { LIKE_ALL, OTHER_FACT, OTHER_SIZE, OTHER_SECRET, TWICE, ABSENT, DIES, LATE, DEAF } how;
+    enum {
+        LIKE_ALL,
+        OTHER_FACT,
+        OTHER_SIZE,
+        OTHER_SECRET,
+        TWICE,
+        ABSENT,
+        DIES,
+        LATE,
+        DEAF,
+        DECLINES
+    } how;
     int late; /* if not 0: this rank comes 1.5 s later */
     int size; /* if not that of the processes */
     double timeout;
