@@ -118,6 +118,20 @@ static void check_command(const char *word)
                       "./train CONFIG.json trains, ./train --help lists the commands"));
 }
 
+/* Returns whether the ranks of a launcher join for this command: whether it has --ranks. argv[0]:
+ * its name. */
+static bool joins(const ArgCommand *command, int argc, char **argv)
+{
+    if (command->n_commands > 0) {
+        const ArgCommand *part =
+            argc > 1 ? args_find(command->commands, command->n_commands, argv[1]) : NULL;
+        return part && joins(part, argc - 1, argv + 1);
+    }
+    for (int i = 0; i < command->n_options; i++)
+        if (strcmp(command->options[i].name, "--ranks") == 0) return true;
+    return false;
+}
+
 /* Opens /dev/null for each standard stream that the caller has closed. Otherwise the next opened
  * file would get that number, and printed text would be written into the run's lock or metrics
  * file. */
@@ -144,8 +158,9 @@ int main(int argc, char **argv)
     if (args_is_help(argv[1]) || strcmp(argv[1], "help") == 0)
         return output_checked(help(argc > 2 ? argv[2] : NULL));
     const ArgCommand *command = args_find(commands, N_COMMANDS, argv[1]);
+    if (command && joins(command, argc - 1, argv + 1)) launch_take_place(argc, argv, true);
     if (command) return launch_leave(output_checked(args_run(command, argc - 1, argv + 1)));
-    launch_take_place();
+    launch_take_place(argc, argv, false);
     check_command(argv[1]);
     return train(argc, argv);
 }

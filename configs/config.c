@@ -260,6 +260,7 @@ void config_report_print(const ConfigReport *report, bool verbose, FILE *to)
         terminal_message(to, report->error[i], MARK_NONE, 0);
     if (report->n_errors == LOAD_MAX_ERRORS)
         fprintf(to, "... there may be more: only %d are listed\n", LOAD_MAX_ERRORS);
+    if (report->n_errors > 0) ends_tell(config_report_code(report), report->error[0], true);
 }
 
 const char *config_origin(const Config *config, const char *key)

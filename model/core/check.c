@@ -28,6 +28,7 @@ static struct {
     _Atomic(void *) claim_context;
     _Atomic(void (*)(void *context)) spoken;
     _Atomic(void *) spoken_context;
+    _Atomic(void (*)(ExitCode code, const char *sentence, bool printed)) tell;
 } ends = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 /* In the thread whose failure ends the process: the exit code. -1 in all other threads. */
 static _Thread_local int ending_with = -1;
@@ -57,6 +58,17 @@ void ends_set_spoken(void (*spoken)(void *context), void *context)
     atomic_store(&ends.spoken, NULL);
     atomic_store(&ends.spoken_context, context);
     atomic_store(&ends.spoken, spoken);
+}
+
+void ends_set_tell(void (*tell)(ExitCode code, const char *sentence, bool printed))
+{
+    atomic_store(&ends.tell, tell);
+}
+
+void ends_tell(ExitCode code, const char *sentence, bool printed)
+{
+    void (*tell)(ExitCode code, const char *sentence, bool printed) = atomic_load(&ends.tell);
+    if (tell) tell(code, sentence, printed);
 }
 
 /* An error message has been printed. */
@@ -161,9 +173,11 @@ void fail(ExitCode code, const char *fmt, ...)
     Sentence s = sentence_of(fmt, args);
     /* Before end_begin, which sends the code to the other ranks. */
     code = error_exit_code(s.text, code);
+    ends_tell(code, s.text, false);
     end_begin(code);
     print_sentence(code, &s, fmt, args);
     va_end(args);
+    ends_tell(code, s.text, true);
     end_shared(code);
     exit((int)code);
 }
@@ -174,8 +188,10 @@ int error_print(ExitCode code, const char *fmt, ...)
     va_start(args, fmt);
     Sentence s = sentence_of(fmt, args);
     code = error_exit_code(s.text, code);
+    ends_tell(code, s.text, false);
     print_sentence(code, &s, fmt, args);
     va_end(args);
+    ends_tell(code, s.text, true);
     return (int)code;
 }
 

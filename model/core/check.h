@@ -44,6 +44,13 @@ void ends_set_claim(bool (*claim)(void *context, ExitCode code), void *context);
 /* Sets the hook that is called whenever this process has printed an error message; NULL removes it.
  */
 void ends_set_spoken(void (*spoken)(void *context), void *context);
+/* Sets the hook by which a rank tells the others of an error that it has found before it has met
+ * them; NULL removes it. It is called before and after the message is printed, and may end the
+ * process instead. */
+void ends_set_tell(void (*tell)(ExitCode code, const char *sentence, bool printed));
+/* Calls that hook, if it is set, for an error that is printed in another way than by fail or
+ * error_print. */
+void ends_tell(ExitCode code, const char *sentence, bool printed);
 /* Ends the process without a message: runs the flush hook and calls _exit. For the thread that
  * hears that another rank has failed. */
 void ends_now(ExitCode code) __attribute__((noreturn));

@@ -72,11 +72,13 @@ int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void 
  * world that launch_join has made, or on rank 0 alone for a single rank, and returns rank 0's exit
  * code on all ranks. `result` is filled on rank 0 only. It may be called several times. */
 
-/* Before the first message: takes the rank from the environment, so that from here on only rank 0
- * prints. Until the ranks have joined, an error that they find is printed by rank 0 and by the
- * first rank of each other machine. Does nothing if the environment is wrong: launch_count says so.
+/* Before the first message of a command that joins: takes the rank from the environment, so that
+ * from here on only rank 0 prints. Until the ranks have joined, an error that one of them finds
+ * ends all, and rank 0 prints it (launch_decline.h). argv: the command line, which is kept;
+ * `command`: argv[1] is the name of a command. Does nothing if the environment is wrong:
+ * launch_count says so.
  */
-void launch_take_place(void);
+void launch_take_place(int argc, char **argv, bool command);
 /* Returns the number of ranks of this command: those that the launcher has started; otherwise
  * `given`, or `otherwise` if that is 0. Ends the program (EXIT_USAGE) if the environment
  * contradicts itself, or if the launcher has started several processes and `given` is not 0 or

@@ -8,6 +8,7 @@
 #include "parallel/comm/socket/socket.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/gpus.h"
+#include "parallel/grid/launch_decline.h"
 #include "parallel/grid/launch_meeting.h"
 #include "parallel/grid/machines.h"
 
@@ -22,7 +23,8 @@
 static struct {
     bool joined, met;
     StartedBy by;
-    Comm world; /* once it has met the others */
+    Comm world;                    /* once it has met the others */
+    char words[LAUNCH_WORD_BYTES]; /* of the command line, which must be alike */
 } own;
 
 bool launch_joined(void)
@@ -37,9 +39,7 @@ bool launch_leads(void)
 
 /* ---- before the ranks have met --------------------------------------------------------------- */
 
-/* Sets who prints what. Rank 0 prints everything. Of its machine and of each other one, the first
- * rank prints the errors that it finds, with the name of the machine. The other ranks of a machine
- * would only repeat them. */
+/* Rank 0 prints everything. Errors of other ranks bear the name of their machine. */
 static void take_place(const StartedBy *by)
 {
     char host[50] = "", place[64];
@@ -47,14 +47,16 @@ static void take_place(const StartedBy *by)
     gethostname(host, sizeof host - 1);
     snprintf(place, sizeof place, "on %s", host);
     log_set_rank(by->rank, place);
-    log_set_silent(by->local_rank > 0);
 }
 
-void launch_take_place(void)
+void launch_take_place(int argc, char **argv, bool command)
 {
     char err[1024];
     StartedBy by;
-    if (started_by_read(&by, &process_environment, err, sizeof err) && by.size > 1) take_place(&by);
+    if (!started_by_read(&by, &process_environment, err, sizeof err) || by.size == 1) return;
+    take_place(&by);
+    launch_words(own.words, argc, argv, command);
+    launch_decline_begin(&by, argc, argv);
 }
 
 /* Only rank 0 speaks on standard output, whatever a command prints. */
@@ -100,6 +102,14 @@ static void set_machines(const Meeting *meeting)
     free(of);
 }
 
+/* Programs that this one starts need not know the secret, nor whoever reads its memory. */
+static void forget_secret(void)
+{
+    char *text = getenv("TRAIN_SECRET");
+    if (text) explicit_bzero(text, strlen(text));
+    unsetenv("TRAIN_SECRET");
+}
+
 /* Meets the other ranks, and connects to rank 0. Ends the program if that fails. */
 static void meet(Meeting *meeting, const Config *config)
 {
@@ -107,11 +117,16 @@ static void meet(Meeting *meeting, const Config *config)
     ExitCode code;
     LaunchMeeting at;
     *meeting = (Meeting){0};
-    bool good =
-        launch_meeting_open(&at, &own.by, &process_environment, config, &code, err, sizeof err) &&
-        meeting_hold(meeting, &at.options, &code, err, sizeof err);
+    bool good = launch_meeting_open(&at, &own.by, &process_environment, config, own.words, &code,
+                                    err, sizeof err);
+    bool opened = good;
+    if (good) good = meeting_hold(meeting, &at.options, &code, err, sizeof err);
     launch_meeting_close(&at);
-    unsetenv("TRAIN_SECRET"); /* programs that this one starts need not know it */
+    /* What ends a meeting is known to all, but for a wrong parallel.interface. What keeps this rank
+     * from rank 0 keeps the first rank of its machine, too, which prints it. */
+    if (good || meeting->told || (opened && code != EXIT_CONFIG)) launch_decline_end();
+    if (opened && code != EXIT_CONFIG) log_set_silent(own.by.rank > 0 && own.by.local_rank > 0);
+    if (good) forget_secret();
     if (good) {
         set_machines(meeting);
         return;
@@ -209,6 +224,7 @@ Comm *launch_join(const Config *config)
     /* They set environment variables, which is unsafe once there are other threads. */
     gpus_prepare_process(own.by.rank);
     openblas_prepare();
+    launch_decline_config(config);
     meet(&meeting, config);
     SocketLinks *links = socket_links_join(own.by.size, own.by.rank, meeting.member, meeting.secret,
                                            meeting.listener, meeting.control);

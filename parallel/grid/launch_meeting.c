@@ -1,6 +1,8 @@
 /* launch_meeting.c -- see launch_meeting.h. */
 #include "parallel/grid/launch_meeting.h"
 
+#include "model/core/check.h"
+#include "model/core/hash.h"
 #include "model/core/version.h"
 #include "parallel/grid/grid.h"
 #include "parallel/grid/node_list.h"
@@ -9,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* torchrun's default of --master-port. */
@@ -90,32 +94,68 @@ static bool meet_by_file(LaunchMeeting *m, const StartedBy *by, bool named, cons
 
 /* ---- what must be alike ---------------------------------------------------------------------- */
 
-/* Writes the SHA-256 of the program's file, or "unknown" if it cannot be read. */
-static void hash_program(char hex[2 * SHA256_BYTES + 1])
+/* Writes the hash of the program's file, or "unknown" if it cannot be read. The file may be large,
+ * and all ranks read it at every start; it is compared among ranks that trust each other. */
+static void hash_program(char hex[PROGRAM_HASH_BYTES])
 {
-    enum { PIECE = 1 << 16 };
-    unsigned char digest[SHA256_BYTES], *piece = must_alloc(PIECE);
-    Sha256 hash;
+    struct stat st;
     int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : 1;
-    sha256_begin(&hash);
-    while (got > 0 && (got = read(fd, piece, PIECE)) > 0)
-        sha256_add(&hash, piece, (size_t)got);
-    sha256_end(&hash, digest);
+    void *file = MAP_FAILED;
+    snprintf(hex, PROGRAM_HASH_BYTES, "unknown");
+    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_size > 0)
+        file = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (fd >= 0) close(fd);
-    free(piece);
-    snprintf(hex, 2 * SHA256_BYTES + 1, "unknown");
-    for (int i = 0; got == 0 && i < SHA256_BYTES; i++)
-        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    if (file == MAP_FAILED) return;
+    snprintf(hex, PROGRAM_HASH_BYTES, "%016llx",
+             (unsigned long long)hash_bytes(1, file, (int64_t)st.st_size));
+    munmap(file, (size_t)st.st_size);
 }
 
-static void add_facts(LaunchMeeting *m)
+/* Replaces the end of a text that is too long for a fact by its hash. */
+static void shorten(char words[LAUNCH_WORD_BYTES], const char *text, size_t n)
+{
+    enum { KEPT = 200 };
+    unsigned char digest[SHA256_BYTES];
+    snprintf(words, LAUNCH_WORD_BYTES, "%s", text);
+    if (n < LAUNCH_WORD_BYTES) return;
+    sha256(text, n, digest);
+    size_t used = (size_t)snprintf(words, LAUNCH_WORD_BYTES, "%.*s... ", KEPT, text);
+    for (int i = 0; i < 8; i++)
+        used += (size_t)snprintf(words + used, LAUNCH_WORD_BYTES - used, "%02x", digest[i]);
+}
+
+void launch_words(char words[LAUNCH_WORD_BYTES], int argc, char **argv, bool command)
+{
+    char *text = NULL;
+    size_t n;
+    struct stat st;
+    FILE *to = text_stream(&text, &n);
+    const char *space = command ? "" : " ";
+    if (!command) fputs("train", to);
+    for (int i = 1; i < argc; i++) {
+        bool file = !command && stat(argv[i], &st) == 0 && S_ISREG(st.st_mode);
+        if (strcmp(argv[i], "--set") == 0) i++;
+        if (file || i == argc || strcmp(argv[i - 1], "--set") == 0 ||
+            strncmp(argv[i], "--set=", strlen("--set=")) == 0)
+            continue;
+        fprintf(to, "%s%s", space, argv[i]);
+        space = " ";
+    }
+    fclose(to);
+    shorten(words, text, n);
+    free(text);
+}
+
+static void add_facts(LaunchMeeting *m, const char *words)
 {
     hash_program(m->binary);
+    snprintf(m->words, sizeof m->words, "%s", words ? words : "");
     m->fact[0] =
         (MeetingFact){"the version", program_version(), "start the same program on all machines"};
     m->fact[1] =
-        (MeetingFact){"the program's SHA-256", m->binary, "start the same file on all machines"};
+        (MeetingFact){"the program's hash", m->binary, "start the same file on all machines"};
+    m->fact[2] = (MeetingFact){"the command", m->words,
+                               "start all of them with the same command and the same options"};
     m->options.fact = m->fact;
     m->options.facts = LAUNCH_FACTS;
 }
@@ -152,7 +192,8 @@ static void find_hosts(LaunchMeeting *m, const StartedBy *by, const Environment 
 }
 
 bool launch_meeting_open(LaunchMeeting *m, const StartedBy *by, const Environment *environment,
-                         const Config *config, ExitCode *code, char *err, size_t n)
+                         const Config *config, const char *words, ExitCode *code, char *err,
+                         size_t n)
 {
     bool secret;
     *m = (LaunchMeeting){.size = config_grid(config, by->size),
@@ -169,7 +210,7 @@ bool launch_meeting_open(LaunchMeeting *m, const StartedBy *by, const Environmen
     if (!named) snprintf(m->name, sizeof m->name, "ranks");
     m->options.name = m->name;
     *code = EXIT_CONFIG;
-    add_facts(m);
+    add_facts(m, words);
     find_hosts(m, by, environment);
     if (!find_secret(m, environment, config, &secret, code, err, n)) return false;
     return secret ? meet_at_master(m, environment, err, n)

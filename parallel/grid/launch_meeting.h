@@ -8,14 +8,14 @@
 #include "parallel/grid/started_by.h"
 #include "parallel/meeting/meeting.h"
 
-enum { LAUNCH_FACTS = 2 };
+enum { LAUNCH_FACTS = 3, LAUNCH_WORD_BYTES = MEETING_FACT_BYTES, PROGRAM_HASH_BYTES = 17 };
 
 /* The options of a meeting, and what they point to. */
 typedef struct {
     MeetingOptions options;
     MeetingFact fact[LAUNCH_FACTS];
     char name[STARTED_BY_NAME], master[256];
-    char binary[2 * SHA256_BYTES + 1];
+    char binary[PROGRAM_HASH_BYTES], words[LAUNCH_WORD_BYTES];
     unsigned char secret[SHA256_BYTES];
     StringList hosts; /* of all ranks, as the launcher says; empty: it does not */
     GridPlace size;
@@ -25,9 +25,16 @@ typedef struct {
  * parallel.secret_file, the ranks meet at the address in MASTER_ADDR (under SLURM, if that is not
  * set, at the first machine), near the port in MASTER_PORT. Without one they meet by a file in
  * parallel.rendezvous, whose name is that of the start. Returns false and sets *code and err if
- * that does not say where to meet. The structure must not be moved afterwards. */
+ * that does not say where to meet. `words`: of launch_words; NULL: none. The structure must not be
+ * moved afterwards. */
 bool launch_meeting_open(LaunchMeeting *m, const StartedBy *by, const Environment *environment,
-                         const Config *config, ExitCode *code, char *err, size_t n);
+                         const Config *config, const char *words, ExitCode *code, char *err,
+                         size_t n);
+/* Writes the words of a command line that must be alike on all ranks: all but --set, because the
+ * configs are compared, and but the config file of a run, which may have another path on each
+ * machine. `command`: argv[1] is the name of a command; otherwise they start with "train". What is
+ * too long ends with a hash. */
+void launch_words(char words[LAUNCH_WORD_BYTES], int argc, char **argv, bool command);
 /* Forgets the secret, and frees what the options point to. */
 void launch_meeting_close(LaunchMeeting *m);
 

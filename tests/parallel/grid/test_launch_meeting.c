@@ -102,7 +102,8 @@ static void test_where_ranks_meet(void **state)
         LaunchMeeting m;
         ExitCode code = EXIT_OK;
         assert_true(started_by_read(&by, &environment, err, sizeof err));
-        bool good = launch_meeting_open(&m, &by, &environment, config, &code, err, sizeof err);
+        bool good =
+            launch_meeting_open(&m, &by, &environment, config, NULL, &code, err, sizeof err);
         if (good != (rows[i].says == NULL)) fail_msg("row %d: \"%s\"", i, err);
         if (!good) {
             assert_int_not_equal(code, EXIT_OK);
@@ -119,7 +120,7 @@ static void test_where_ranks_meet(void **state)
             assert_int_equal(m.options.size, 4);
             assert_int_equal(m.options.local_size, 2);
             assert_int_equal(m.options.facts, LAUNCH_FACTS);
-            assert_int_equal(strlen(m.fact[1].value), 2 * SHA256_BYTES);
+            assert_int_equal(strlen(m.fact[1].value), 16);
         }
         launch_meeting_close(&m);
         config_free(config);
@@ -139,11 +140,32 @@ static void test_the_secret_is_forgotten(void **state)
     LaunchMeeting m;
     ExitCode code;
     assert_true(started_by_read(&by, &environment, err, sizeof err));
-    assert_true(launch_meeting_open(&m, &by, &environment, config, &code, err, sizeof err));
+    assert_true(launch_meeting_open(&m, &by, &environment, config, NULL, &code, err, sizeof err));
     assert_memory_not_equal(m.options.secret, none, sizeof none);
     launch_meeting_close(&m);
     assert_memory_equal(m.secret, none, sizeof none);
     config_free(config);
+}
+
+/* The paths of configs and the keys of --set are compared in another way. */
+static void test_words_that_must_be_alike(void **state)
+{
+    (void)state;
+    char *run[] = {"./train", __FILE__, "--set", "a=1", "--resume", "never", "--set=b=2", "--set"};
+    char *eval[] = {"./train", "eval", "out/demo", "--best"};
+    char words[LAUNCH_WORD_BYTES], again[LAUNCH_WORD_BYTES], text[600];
+    launch_words(words, 8, run, false);
+    assert_string_equal(words, "train --resume never");
+    launch_words(words, 4, eval, true);
+    assert_string_equal(words, "eval out/demo --best");
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    eval[2] = text;
+    launch_words(words, 4, eval, true);
+    text[sizeof text - 2] = 'y';
+    launch_words(again, 4, eval, true);
+    assert_true(strcmp(words, again) != 0);
+    assert_int_equal(strlen(words), 220);
 }
 
 int main(void)
@@ -151,6 +173,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_where_ranks_meet),
         cmocka_unit_test(test_the_secret_is_forgotten),
+        cmocka_unit_test(test_words_that_must_be_alike),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,118 @@
+/* launch_decline.c -- see launch_decline.h. */
+#include "parallel/grid/launch_decline.h"
+
+#include "model/core/check.h"
+#include "parallel/grid/launch_meeting.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static struct {
+    StartedBy by;
+    int argc;
+    char **argv;
+    const Config *config;
+} own;
+
+/* Collects the --set options of the command line that say how ranks meet, or all of them. */
+static int collect_sets(const char **set, bool all)
+{
+    static const char *const key[] = {
+        "parallel.rendezvous=", "parallel.interface=", "parallel.secret_file="};
+    int n = 0;
+    for (int i = 1; i < own.argc; i++) {
+        const char *text = strncmp(own.argv[i], "--set=", 6) == 0           ? own.argv[i] + 6
+                           : i > 1 && strcmp(own.argv[i - 1], "--set") == 0 ? own.argv[i]
+                                                                            : NULL;
+        bool wanted = text && all;
+        for (size_t k = 0; text && k < sizeof key / sizeof *key; k++)
+            wanted |= strncmp(text, key[k], strlen(key[k])) == 0;
+        if (wanted) set[n++] = text;
+    }
+    return n;
+}
+
+/* Reads the config that the command line names; NULL: it names none that can be used. */
+static const Config *read_config(const char **set, const ConfigContext *context)
+{
+    const Config *config = NULL;
+    for (int i = 1; i < own.argc && config == NULL; i++) {
+        ConfigReport report = {0};
+        struct stat st;
+        if (own.argv[i][0] == '-' || stat(own.argv[i], &st) != 0 || !S_ISREG(st.st_mode)) continue;
+        config = config_load(own.argv[i], collect_sets(set, true), set, context, &report);
+        config_report_free(&report);
+    }
+    return config;
+}
+
+/* Returns the config, or one that says at least how to meet. The caller frees it unless it is
+ * own.config. */
+static const Config *some_config(void)
+{
+    static const char any[] = "{\"model\": {\"vocab_size\": 256}, \"data\": {\"text\": \"none\"}}";
+    ConfigContext context = {.world = own.by.size};
+    ConfigReport report = {0};
+    if (own.config) return own.config;
+    const char **set = must_calloc((size_t)own.argc + 1, sizeof *set);
+    const Config *config = read_config(set, &context);
+    if (config == NULL) {
+        config = config_parse(&context, "the defaults", any, strlen(any), collect_sets(set, false),
+                              set, &report);
+        config_report_free(&report);
+    }
+    free(set);
+    return config;
+}
+
+/* Tells the others. Returns whether rank 0 has answered; *code is then the code of the end. */
+static bool decline(ExitCode *code, const char *sentence)
+{
+    char err[2048];
+    ExitCode theirs;
+    LaunchMeeting at;
+    Meeting meeting = {0};
+    const Config *config = some_config();
+    if (config == NULL) return false;
+    if (launch_meeting_open(&at, &own.by, &process_environment, config, NULL, &theirs, err,
+                            sizeof err)) {
+        at.options.fails = *code;
+        at.options.sentence = sentence;
+        meeting_hold(&meeting, &at.options, &theirs, err, sizeof err);
+        if (!meeting.told && at.options.interface && theirs == EXIT_CONFIG) {
+            at.options.interface = NULL; /* it may be the error */
+            meeting_hold(&meeting, &at.options, &theirs, err, sizeof err);
+        }
+        if (meeting.told) *code = theirs;
+    }
+    launch_meeting_close(&at);
+    if (config != own.config) config_free(config);
+    return meeting.told;
+}
+
+static void tell(ExitCode code, const char *sentence, bool printed)
+{
+    if (printed != (own.by.rank == 0)) return;
+    launch_decline_end();
+    /* The message of rank 0 names this rank and its machine. */
+    if (decline(&code, sentence) && own.by.rank > 0) exit((int)code);
+}
+
+void launch_decline_begin(const StartedBy *by, int argc, char **argv)
+{
+    own.by = *by;
+    own.argc = argc;
+    own.argv = argv;
+    ends_set_tell(tell);
+}
+
+void launch_decline_config(const Config *config)
+{
+    own.config = config;
+}
+
+void launch_decline_end(void)
+{
+    ends_set_tell(NULL);
+}
