@@ -318,6 +318,17 @@ static void test_garbage_is_refused_and_silence_waits(void **state)
     }
 }
 
+static void test_a_peer_that_has_gone_is_lost(void **state)
+{
+    Pair p;
+    (void)state;
+    begin(&p, SECRET, SECRET);
+    close(p.fd[ACCEPTS]);
+    p.fd[ACCEPTS] = dup(p.fd[CONNECTS]); /* for end() */
+    assert_int_equal(handshake_move(&p.side[CONNECTS], p.fd[CONNECTS]), HANDSHAKE_LOST);
+    end(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_the_proof_of_one_direction_does_not_hold_in_the_other),
         cmocka_unit_test(test_garbage_is_refused_and_silence_waits),
         cmocka_unit_test(test_no_cut_or_changed_handshake_is_proven),
+        cmocka_unit_test(test_a_peer_that_has_gone_is_lost),
     };
     return cmocka_run_group_tests_name("handshake", tests, NULL, NULL);
 }

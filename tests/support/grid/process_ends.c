@@ -40,7 +40,7 @@ void process_expect_end(const ProcessEnd *end, double more)
     int code = child_run(run_end, (void *)(uintptr_t)end, text, sizeof text);
     double seconds = seconds_now() - start;
     if (code != end->code) fail_msg("%s: %d, not %d: %s", end->name, code, end->code, text);
-    for (int i = 0; i < 2 && end->said[i]; i++)
+    for (int i = 0; i < 3 && end->said[i]; i++)
         if (strstr(text, end->said[i]) == NULL)
             fail_msg("%s: \"%s\" is not in: %s", end->name, end->said[i], text);
     bool second = end->said[1] && strncmp(end->said[1], "error[", 6) == 0;

@@ -11,9 +11,9 @@ typedef struct {
     int ranks;
     double timeout; /* seconds */
     int code;
-    /* stderr must contain these; if there are none, it must be empty. If both begin with "error[",
-     * they are two messages. */
-    const char *said[2];
+    /* stderr must contain these; if there are none, it must be empty. If the first two begin with
+     * "error[", they are two messages. */
+    const char *said[3];
 } ProcessEnd;
 
 /* Runs the body on these ranks in a child process. The test fails unless they end so, with so many
