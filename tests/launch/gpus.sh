@@ -13,15 +13,6 @@ fi
 run=(--set device=cuda --set data.seq_length=16 --set train_batch_size=4 --set train_micro_batch_size_per_gpu=1
     --set gradient_accumulation_steps=auto --set parallel.timeout=60 --set train_steps=2 --set eval.interval=1 --set eval.steps=1
     --set eval.sample_interval=0 --set checkpoint.save_interval=1 --set checkpoint.writers=1 --set cpu.threads=1 --set scheduler.type=Constant)
-# near NAME A B: expects the same steps and evaluations, with losses that differ only by rounding: NCCL adds in another order on
-# two hosts
-near() {
-    figures "$2" >figures.a
-    figures "$3" >figures.b
-    check "$1" awk 'NR == FNR { a[FNR] = $3; n = FNR; next }
-        !($3 > 0) || ($3 > a[FNR] ? $3 - a[FNR] : a[FNR] - $3) > 2e-5 * $3 { bad = 1 }
-        END { exit bad || n < 2 || FNR != n }' figures.a figures.b
-}
 no_hosts=''
 make_hosts || no_hosts=$why
 while read -r name options; do
@@ -43,7 +34,7 @@ while read -r name options; do
     EMU_DEVICES=2 NCCL_SOCKET_IFNAME=wire join 4 "$TRAIN" "$TINY" "${run[@]}" "${options[@]}" --out "$name-hosts"
     placed=() master=127.0.0.1
     all_end "gpus: $name on two hosts with two GPUs each: the end" 0
-    near "gpus: $name on two hosts with two GPUs each has the losses of --ranks" "$name-forked" "$name-hosts"
+    near_f32 "gpus: $name on two hosts with two GPUs each has the losses of --ranks" "$name-forked" "$name-hosts"
     row launchers "torchrun's variables, two hosts with two emulated GPUs each, NCCL stand-in" "${options[*]}" "4 ranks" "" "losses of --ranks, 2e-5"
 done <<'ROWS'
 zero1 --set zero_optimization.stage=1

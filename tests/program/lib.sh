@@ -69,6 +69,15 @@ losses() { grep '"event": "train"' "$1" | sed -E 's/"attempt": [0-9]+, "t": [0-9
 # figures RUN: prints the losses of the steps and of the evaluations of the whole validation set
 figures() { sed -nE 's/.*"event": "(train|val)", "step": ([0-9]+),.*"loss": ([^,]*),.*/\1 \2 \3/p' "$1/metrics.jsonl"; }
 
+# near_f32 NAME A B: expects that both runs have the same evaluations and steps, with losses that differ only by the rounding of f32
+near_f32() {
+    figures "$2" >figures.a
+    figures "$3" >figures.b
+    check "$1" awk 'NR == FNR { a[FNR] = $3; n = FNR; next }
+        !($3 > 0) || ($3 > a[FNR] ? $3 - a[FNR] : a[FNR] - $3) > 2e-5 * $3 { bad = 1 }
+        END { exit bad || n < 2 || FNR != n }' figures.a figures.b
+}
+
 # alike NAME A B: expects that both runs have the same evaluations and $steps steps, with losses in f64 that differ only by
 # rounding
 alike() {

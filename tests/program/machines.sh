@@ -35,21 +35,10 @@ start() {
         children+=($!)
     done
 }
-# have_ended NAME CODE: waits for the ranks, and expects that all end with this code; rank 0's output is in the file "output"
-have_ended() {
-    local r code bad=''
-    for r in "${!ranks[@]}"; do
-        wait "${ranks[r]}"
-        code=$?
-        [ $code -eq "$2" ] || bad+=" rank $r ends with $code: $(tail -n 1 "rank.$r");"
-    done
-    cp rank.0 output
-    if [ -z "$bad" ]; then ok "$1"; else not_ok "$1:$bad"; fi
-}
-# all_end NAME CODE ARGUMENT...: starts ranks, and expects that all end with this code
-all_end() {
+# hosts_end NAME CODE ARGUMENT...: starts ranks, and expects that all end with this code
+hosts_end() {
     start "${@:3}"
-    have_ended "$1" "$2"
+    ranks_end "$1" "$2"
 }
 # said_once NAME PATTERN: expects that the ranks together have printed one line of an error, and that it is this one
 said_once() {
@@ -60,7 +49,7 @@ said_once() {
 # ---- a run ---------------------------------------------------------------------------------------------------------------
 grid=(--set parallel.tensor=2 --set zero_optimization.stage=1)
 expect_code "machines: a run on threads succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --set cpu.threads=1 --ranks 4 --out threads
-all_end "machines: a run succeeds" 0 "$TINY" "${run[@]}" "${grid[@]}" --set cpu.threads=1 --out two
+hosts_end "machines: a run succeeds" 0 "$TINY" "${run[@]}" "${grid[@]}" --set cpu.threads=1 --out two
 check "machines: the start says on how many machines the ranks are" \
     bash -c "tr -s ' \n' ' ' <output | grep -q 'ranks 4 = dp 2 x tp 2 (processes on 2 machines, 2 each, 1 thread each), ZeRO 1 hosts host-a, host-b '"
 check "machines: the plan is that of a machine" bash -c "tr -s ' \n' ' ' <output | grep -q ' for the 2 ranks on host-[ab]: weights '"
@@ -80,7 +69,7 @@ done
 if strace -f -o /dev/null -e trace=openat true 2>err; then
     prefix() { printf '%s\n' strace -f -o "trace.$1" -e trace=openat,rename,renameat,mkdir,mkdirat; }
     before() { echo ASAN_OPTIONS=detect_leaks=0; } # LeakSanitizer does not work under strace
-    all_end "machines: a traced run succeeds" 0 "$TINY" "${run[@]}" --set cpu.threads=1 --set checkpoint.writers=2 --out traced
+    hosts_end "machines: a traced run succeeds" 0 "$TINY" "${run[@]}" --set cpu.threads=1 --set checkpoint.writers=2 --out traced
     prefix() { :; }
     before() { :; }
     grep -hE 'O_WRONLY|O_RDWR|rename|mkdir' trace.[123] | grep -v ' = -1 ' | sed -nE 's|^[^"]*"([^"]*)".*|\1|p' | grep -vE '^/(dev|proc)/' |
@@ -96,28 +85,28 @@ fi
 mkdir b
 cp text.txt b
 folder_b=b
-all_end "machines: a machine that does not see the run folder ends all ranks with 73" 73 "$TINY" "${run[@]}" --out unseen
+hosts_end "machines: a machine that does not see the run folder ends all ranks with 73" 73 "$TINY" "${run[@]}" --out unseen
 said_once "machines: the run folder" \
     '^error\[73\] rank 2 on host-b does not see the file \./\.train-sees-[0-9a-f]{16}, which rank 0 on host-a has written where the run folder will be \(No such file or directory, in .*/b\); give --out a folder'
-all_end "machines: a machine may have its own text" 0 "$TINY" "${run[@]}" --set cpu.threads=1 --out "$work/own"
+hosts_end "machines: a machine may have its own text" 0 "$TINY" "${run[@]}" --set cpu.threads=1 --out "$work/own"
 check "machines: it prepares the text by itself" test "$(find out/corpora b/out/corpora -name meta.json | wc -l)" -eq 2
 # Network file systems may show a folder to another machine some time later.
 start "$TINY" "${run[@]}" --set cpu.threads=1 --resume two --out "$work/later"
 sleep 2
 ln -s ../two b/two
-have_ended "machines: all ranks wait for the run that --resume names" 0
+ranks_end "machines: all ranks wait for the run that --resume names" 0
 check "machines: the run begins at its checkpoint" grep -q '^resume  step 6 from two/checkpoints/step_00000006$' output
 tr k q <text.txt >b/text.txt
-all_end "machines: a machine with another text ends all ranks with 78" 78 "$TINY" "${run[@]}" --out "$work/other"
+hosts_end "machines: a machine with another text ends all ranks with 78" 78 "$TINY" "${run[@]}" --out "$work/other"
 said_once "machines: the other text" '^error\[78\] rank 2 on host-b has other data than rank 0: .*; give all machines the same files$'
 rm b/text.txt
-all_end "machines: a machine without the text ends all ranks with 66" 66 "$TINY" "${run[@]}" --out "$work/other"
+hosts_end "machines: a machine without the text ends all ranks with 66" 66 "$TINY" "${run[@]}" --out "$work/other"
 said_once "machines: no text" '^error\[66\] rank 2 on host-b: .*text\.txt'
 folder_b=.
 
 # ---- other commands ------------------------------------------------------------------------------------------------------
 rm -rf out/corpora
-all_end "machines: eval succeeds where no text is prepared yet" 0 eval two
+hosts_end "machines: eval succeeds where no text is prepared yet" 0 eval two
 check "machines: eval has prepared it" test "$(find out/corpora -name meta.json | wc -l)" -eq 1
 
 # ---- cores ---------------------------------------------------------------------------------------------------------------
@@ -127,13 +116,13 @@ threads_are() {
     check "machines: $1" bash -c "tr -s ' \n' ' ' <output | grep -qE ' 2 each, $2 threads? each\)'"
 }
 if [ "$cores" -ge 2 ] && [ "$cores" -lt 64 ]; then
-    all_end "machines: ranks that are not bound" 0 "$TINY" "${run[@]}" --set cpu.threads=0 --dry-run
+    hosts_end "machines: ranks that are not bound" 0 "$TINY" "${run[@]}" --set cpu.threads=0 --dry-run
     threads_are "ranks that are not bound share the cores of their machine" $((cores / 2))
     prefix() { if [ "$1" = 0 ]; then printf '%s\n' taskset -c 0; else printf '%s\n' taskset -c "0-$((cores - 1))"; fi; }
-    all_end "machines: a rank that is bound to a core" 0 "$TINY" "${run[@]}" --set cpu.threads=0 --dry-run
+    hosts_end "machines: a rank that is bound to a core" 0 "$TINY" "${run[@]}" --set cpu.threads=0 --dry-run
     threads_are "all ranks have as many threads as the rank with the fewest cores" 1
     prefix() { printf '%s\n' taskset -c "$(($1 % 2))"; }
-    all_end "machines: ranks that are bound to a core each" 0 "$TINY" "${run[@]}" --set cpu.threads=0 --dry-run
+    hosts_end "machines: ranks that are bound to a core each" 0 "$TINY" "${run[@]}" --set cpu.threads=0 --dry-run
     threads_are "ranks that are bound do not share" 1
     check "machines: ranks that are bound do not take turns" bash -c '! grep -q "take turns" output'
     prefix() { :; }
@@ -146,7 +135,7 @@ start "$TINY" "${run[@]}" --set cpu.threads=1 --set train_steps=1000000 --set sc
     --set eval.sample_interval=0 --set parallel.stop_interval=5 --out stopped
 until grep -qs '"step": 2,' stopped/metrics.jsonl || ! kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
 kill -USR1 "${ranks[3]}"
-have_ended "machines: a signal to a rank of the other machine ends all with 85" 85
+ranks_end "machines: a signal to a rank of the other machine ends all with 85" 85
 check "machines: the ranks stop after a multiple of parallel.stop_interval" test $(($(checkpoint_steps stopped | tail -n 1) % 5)) -eq 0
 check "machines: rank 3 prints nothing" test ! -s rank.3
 
@@ -154,16 +143,16 @@ check "machines: rank 3 prints nothing" test ! -s rank.3
 if EMU_DEVICES=4 "$TRAIN" doctor | grep -q 'emulated GPU'; then
     gpus=(--set device=cuda --set fp64.enabled=false --set train_steps=1 --set scheduler.type=Constant --set eval.interval=0 --set cpu.threads=1)
     before() { echo EMU_DEVICES=2; }
-    all_end "machines: each rank has a GPU of its machine" 0 "$TINY" "${run[@]}" "${gpus[@]}" --out gpus
+    hosts_end "machines: each rank has a GPU of its machine" 0 "$TINY" "${run[@]}" "${gpus[@]}" --out gpus
     check "machines: NCCL connects them" bash -c "tr -s ' \n' ' ' <output | grep -q 'processes on 2 machines, 2 each, NCCL'"
     # With 8 GiB the head would compute 16,384 rows at a time.
     before() { printf '%s\n' EMU_DEVICES=2 EMU_MEMORY=$(($1 == 3 ? 1100 : 8192)); }
-    all_end "machines: GPUs of different sizes" 0 "$TINY" "${run[@]}" "${gpus[@]}" --set data.tokenizer_vocab_size=387 --out sizes
+    hosts_end "machines: GPUs of different sizes" 0 "$TINY" "${run[@]}" "${gpus[@]}" --set data.tokenizer_vocab_size=387 --out sizes
     check "machines: the smallest memory decides for all ranks" grep -q '"head_chunk_rows": 8192' sizes/config.json
     before() { printf '%s\n' EMU_DEVICES=1 EMU_BUS=$(($1 % 2)); }
-    all_end "machines: a launcher may show each rank one GPU" 0 "$TINY" "${run[@]}" "${gpus[@]}" --out shown
+    hosts_end "machines: a launcher may show each rank one GPU" 0 "$TINY" "${run[@]}" "${gpus[@]}" --out shown
     before() { echo EMU_DEVICES=1; }
-    all_end "machines: two ranks with the same GPU end all with 78" 78 "$TINY" "${run[@]}" "${gpus[@]}" --out same
+    hosts_end "machines: two ranks with the same GPU end all with 78" 78 "$TINY" "${run[@]}" "${gpus[@]}" --out same
     said_once "machines: the same GPU" '^error\[78\] ranks 0 and 1 on host-a have the same GPU, 0000:01:00\.0; start as many ranks'
 fi
 finish

@@ -31,21 +31,13 @@ pp pp_2_x_dp_2 --set parallel.pipeline=2
 ROWS
 
 # ---- processes that share a GPU ----------------------------------------------------------------------------------------
-# near NAME A B: expects the same steps and evaluations, with losses that differ only by the rounding of f32
-near() {
-    figures "$2" >figures.a
-    figures "$3" >figures.b
-    check "$1" awk 'NR == FNR { a[FNR] = $3; n = FNR; next }
-        !($3 > 0) || ($3 > a[FNR] ? $3 - a[FNR] : a[FNR] - $3) > 2e-5 * $3 { bad = 1 }
-        END { exit bad || n < 2 || FNR != n }' figures.a figures.b
-}
 export EMU_DEVICES=1
 expect_code "nccl processes: one rank on one GPU succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
 NCCL_HOSTID=each expect_code "nccl processes: two processes on one GPU succeed with NCCL_HOSTID=each" 0 "$TRAIN" "$TINY" \
     "${run[@]}" --ranks 2 --processes --set zero_optimization.stage=2 --out shared
 check "nccl processes: two processes on one GPU use NCCL" \
     grep -q '^ranks   2 = dp 2 (processes, NCCL 2.28.9, 1 thread each), ZeRO 2' output
-near "nccl processes: two processes on one GPU train as one rank does" one shared
+near_f32 "nccl processes: two processes on one GPU train as one rank does" one shared
 expect_code "nccl processes: two processes on one GPU end with 78" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --processes --out none
 check "nccl processes: two processes on one GPU are both named, once" test "$(grep -c '^error\[78\] ranks 0 and 1 are processes with the same GPU, 0000:01:00.0, where a process cannot reach the memory of another; leave out --processes, write --ranks 1' output)" -eq 1
 # Commands on a run start their ranks as they are asked to.
