@@ -5,6 +5,7 @@
 #include "parallel/comm/socket/socket.h"
 #include "tests/support/device/late_device.h"
 #include "tests/support/files/child.h"
+#include "tests/support/grid/failing_ranks.h"
 #include "tests/support/grid/process_ends.h"
 
 #include <errno.h>
@@ -47,33 +48,6 @@ static void one_is_stopped_in_a_call(Comm *world, void *context)
     comm_barrier(world);
 }
 
-static void rank_0_is_stopped(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 0) raise(SIGSTOP);
-    comm_barrier(world);
-}
-
-static void one_is_killed(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 1) raise(SIGKILL);
-    if (world->rank == 2) pause(); /* it is not waiting for anybody */
-    comm_barrier(world);
-}
-
-static void one_is_killed_in_a_transfer(Comm *world, void *context)
-{
-    (void)context;
-    enum { N = 1 << 20 };
-    float *all = must_calloc(N, sizeof *all);
-    if (world->rank == 1) ualarm(50000, 0);
-    for (;;)
-        comm_all_reduce(world, NULL, tensor_1d(all, F32, N), REDUCE_SUM);
-}
-
 /* NCCL finds out on both other ranks that rank 1 is lost, before the kernel reports its end. */
 static void one_is_killed_and_missed(Comm *world, void *context)
 {
@@ -91,30 +65,6 @@ static void one_exits(Comm *world, void *context)
     (void)context;
     comm_barrier(world);
     if (world->rank == 2) _exit(0);
-    comm_barrier(world);
-}
-
-static void rank_0_is_killed(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 0) raise(SIGKILL);
-    comm_barrier(world);
-}
-
-static void all_fail(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    (fail)(EXIT_DIVERGED, "a failure of every rank");
-}
-
-static void one_fails(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 3) (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
-    if (world->rank != 1) pause();
     comm_barrier(world);
 }
 

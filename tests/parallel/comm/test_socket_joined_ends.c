@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "parallel/comm/socket/hub.h"
 #include "parallel/comm/socket/world.h"
+#include "tests/support/grid/failing_ranks.h"
 #include "tests/support/grid/process_ends.h"
 
 #include <setjmp.h>
@@ -18,38 +19,11 @@ static const double TIMEOUT = 1; /* seconds */
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-static void one_is_killed(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 1) raise(SIGKILL);
-    if (world->rank == 2) pause(); /* it is not waiting for anybody */
-    comm_barrier(world);
-}
-
-static void one_is_killed_in_a_transfer(Comm *world, void *context)
-{
-    (void)context;
-    enum { N = 1 << 20 };
-    float *all = must_calloc(N, sizeof *all);
-    if (world->rank == 1) ualarm(50000, 0);
-    for (;;)
-        comm_all_reduce(world, NULL, tensor_1d(all, F32, N), REDUCE_SUM);
-}
-
 static void one_exits(Comm *world, void *context)
 {
     (void)context;
     comm_barrier(world);
     if (world->rank == 2) _exit(EXIT_PEER_LOST);
-    comm_barrier(world);
-}
-
-static void rank_0_is_killed(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 0) raise(SIGKILL);
     comm_barrier(world);
 }
 
@@ -66,22 +40,6 @@ static void one_fails_while_rank_0_is_killed(Comm *world, void *context)
         _exit(0);
     }
     (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
-}
-
-static void one_fails(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 3) (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
-    if (world->rank != 1) pause();
-    comm_barrier(world);
-}
-
-static void all_fail(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    (fail)(EXIT_DIVERGED, "a failure of every rank");
 }
 
 /* Rank 1 has left when rank 2 fails. */
@@ -182,14 +140,6 @@ static void one_leaves(Comm *world, void *context)
         pause();
     }
     comm_barrier(&group);
-}
-
-static void rank_0_is_stopped(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 0) raise(SIGSTOP);
-    comm_barrier(world);
 }
 
 /* The network between rank 0 and rank 1 is cut, while rank 1 waits for rank 2, which computes. */
