@@ -48,6 +48,12 @@ printf '{"model": {"num_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
 check "slurm: bash reads a script with odd names" bash -n printed
 check "slurm: odd names are quoted" grep -qF "#SBATCH --job-name=a_b___touch_evil_" printed
 check "slurm: no line of a name becomes a line of the script" test "$(grep -c '^ *\$(touch\|^\$(touch' printed)" -eq 0
+# A name may hold what printf would read as a format, and is cut.
+long='50%d_of_%s'$(printf 'x%.0s' {1..120})
+cp $'a b\n$(touch evil).json' "$long.json"
+"$TRAIN" slurm "$long.json" --nodes 1 --cpus-per-task 1 >printed
+name=$(sed -n 's/^#SBATCH --job-name=//p' printed)
+check "slurm: a long name with percent signs is cut to a plain one" test "$name" = "$(tr % _ <<<"${long:0:100}")"
 
 # ---- what is refused -----------------------------------------------------------------------------------------------------
 # refused NAME CODE SENTENCE ARGUMENT...: expects that the command ends with this code, prints no script, and says so
