@@ -37,6 +37,8 @@ typedef struct {
     /* The caller has exactly one rank (`world` is 1). A larger grid in the file is ignored; one
      * given by --set is an error. */
     bool alone;
+    /* A launcher has started the ranks, so error messages do not advise another number of them. */
+    bool launched;
     /* The last so many of `sets` are the program's own. They replace a key under all its names. */
     int own_sets;
 } ConfigContext;

@@ -180,7 +180,8 @@ static void refuse_three(Load *load)
     else if (share * dp == batch) {
         load_nearest_divisors(share, rows, near, sizeof near);
         snprintf(remedy, sizeof remedy, ", or leave %s out with micro %s", accum_key, near);
-    } else if (batch % (rows * times) == 0 && !load_given(load, data_key) &&
+    } else if (!load->context.launched && batch % (rows * times) == 0 &&
+               !load_given(load, data_key) &&
                ranks_with(c, batch / (rows * times)) <= load_most_ranks(ranks_with(c, dp)))
         snprintf(remedy, sizeof remedy, ", or --ranks %lld",
                  (long long)ranks_with(c, batch / (rows * times)));

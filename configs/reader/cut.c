@@ -285,7 +285,8 @@ static void say_cut_remedy(Load *load, bool tensor, char *out, size_t n)
     bool data = load_given(load, data_key); /* if it is given, only one number of ranks is right */
     if (data) unit = grid_ranks(config_grid(c, 0));
     int64_t low = data ? unit : world / unit * unit, high = data ? most + 1 : low + unit;
-    if (low > most) low = 0;
+    if (low > most || load->context.launched) low = 0;
+    if (load->context.launched) high = most + 1;
     if (low > 0 && high <= most)
         snprintf(ranks, sizeof ranks, "--ranks %lld or %lld", (long long)low, (long long)high);
     else if (low > 0 || high <= most)

@@ -28,7 +28,7 @@ static void refuse_data(Load *load, int64_t ranks)
     const Config *c = load->config;
     int64_t world = load->context.world;
     char instead[64] = "";
-    if (ranks <= load_most_ranks(world))
+    if (ranks <= load_most_ranks(world) && !load->context.launched)
         snprintf(instead, sizeof instead, "--ranks %lld, or ", (long long)ranks);
     if (load->context.alone)
         load_error(load, load_place(load, data_key), data_key,

@@ -45,7 +45,10 @@ DeviceFacts session_facts(const Config *config)
 
 ConfigContext session_context(int64_t world)
 {
-    return (ConfigContext){.on_cuda = session_on_cuda, .own_gpus = own_gpus, .world = world};
+    return (ConfigContext){.on_cuda = session_on_cuda,
+                           .own_gpus = own_gpus,
+                           .world = world,
+                           .launched = launch_joined()};
 }
 
 /* Returns the lowest of the levels of the ranks' CPUs: ranks with different kernels would round

@@ -118,6 +118,15 @@ if all_cases; then
     ranks_end "joined: a config with mistakes ends all ranks with 78" 78
     check "joined: rank 0 prints all mistakes of the config" test "$(grep -c 'unknown key' output)" -eq 2
     quiet "joined: the other ranks print no mistakes" 1 2 3
+    # What a launcher decides is not advised: ./train --ranks is refused under it.
+    for advice in "parallel.tensor=2;2, but there are 3 ranks; write 1 here" \
+        "parallel.data=2;2, but there are 3 ranks; write 3 here, or leave the key out" \
+        "train_batch_size=8;8 is not micro 2 x accum 1 x dp 3 = 6; write train_batch_size 6"; do
+        start_ranks 3 "$TINY" --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=1 --set "${advice%%;*}"
+        ranks_end "joined: ${advice%%=*} that does not fit ends with 78" 78
+        check "joined: the advice for ${advice%%=*} names no --ranks" grep -qxF -- \
+            "--set ${advice%%;*}: $(cut -d= -f1 <<<"$advice"): ${advice#*;}" output
+    done
     start_ranks 3 none.json
     one_line "a missing config" 66 '^error\[66\] none.json cannot be read'
     start_ranks 3 evall
