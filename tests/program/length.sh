@@ -55,7 +55,9 @@ expect_code "length: a job that is nearly over still makes a step" 85 in_job 1 "
 check "length: it has made one" test "$(checkpoint_steps job1 | tail -n 1)" -gt "$first"
 expect_code "length: a job whose end is over does not stop a run" 0 in_job -100 "$TRAIN" "$TINY" "${options[@]}" --out late
 check "length: an end that is over is a warning" grep -q '^warning: SLURM_JOB_END_TIME is over' output
+check "length: a job whose end is not known is named all the same" grep -qxF 'job     SLURM job 17, restart 2, on n[1-2]' output
 expect_code "length: an end that is no time is refused" 64 env SLURM_JOB_END_TIME=soon "$TRAIN" "$TINY" "${options[@]}" --out late
 check "length: an end that is no time is named" grep -qE '^error\[64\] SLURM_JOB_END_TIME=soon is not the time' output
 expect_code "length: a run within max_time ends as usual" 0 "$TRAIN" "$TINY" "${options[@]}" --set max_time=3600 --out within
+check "length: a run that is in no job names none" test "$(grep -c '^job' output)" -eq 0
 finish
