@@ -1,0 +1,44 @@
+/* source.h -- WeightSource: weights to read, wherever they come from: another program's files, or a
+ * checkpoint. Each source presents its tensors under this program's parameter names and in its
+ * layout, so whoever reads weights needs to know no file format. */
+#ifndef MODEL_WEIGHTS_SOURCE_H
+#define MODEL_WEIGHTS_SOURCE_H
+
+#include "model/core/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A tensor of a source. Its shape is logical, as in checkpoints: without padding rows. */
+typedef struct {
+    char name[56];  /* this program's name, such as "block.7.attn.q.weight" */
+    DType dtype;    /* as stored in the source */
+    int ndim;       /* 1 or 2 */
+    int64_t dim[2]; /* a matrix: (out, in); a vector: dim[1] is 1 */
+} SourceTensor;
+
+typedef struct WeightSource WeightSource;
+struct WeightSource {
+    SourceTensor *tensor;
+    int n_tensors;
+    /* Reads `rows` rows from row `first` on (a vector: elements) of tensor `index` to `out`, which
+     * has room for them, in the tensor's own dtype, row-major. Returns false and sets err, with the
+     * file and the tensor, if they cannot be read. */
+    bool (*read)(WeightSource *source, int index, int64_t first, int64_t rows, void *out, char *err,
+                 size_t n);
+    /* Releases the source, itself included. */
+    void (*close)(WeightSource *source);
+};
+
+/* Returns the index of the tensor called `name`, or -1. */
+int weight_source_find(const WeightSource *source, const char *name);
+/* Returns the bytes of one row of a tensor (a vector: of one element). */
+int64_t source_row_bytes(const SourceTensor *tensor);
+
+/* Converts `count` elements between f64, f32, bf16 and f16: out = in, each rounded once, to nearest
+ * even. Elements of equal types are copied bit for bit. A NaN stays a NaN. A finite value beyond
+ * the range of `to` becomes infinite; returns how many did. `out` and `in` do not overlap. */
+int64_t weights_convert(void *out, DType to, const void *in, DType from, int64_t count);
+
+#endif
