@@ -8,6 +8,7 @@
 #ifndef CONFIGS_CONFIG_H
 #define CONFIGS_CONFIG_H
 
+#include "configs/config_types.h"
 #include "configs/context.h"
 #include "configs/grid_place.h"
 #include "model/core/check.h"
@@ -26,33 +27,6 @@
 /* The most ranks and steps that a run can have, and the most ranks that `--ranks N` starts by
  * itself, without a launcher. Error messages never suggest more. */
 enum { CONFIG_MAX_RANKS = 65536, CONFIG_MAX_STEPS = 1000000000, CONFIG_OWN_RANKS = 64 };
-
-typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
-typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerType;
-typedef enum {
-    SCHEDULER_CONSTANT,
-    SCHEDULER_WARMUP_LR,
-    SCHEDULER_WARMUP_DECAY_LR,
-    SCHEDULER_WARMUP_COSINE_LR,
-    SCHEDULER_LR_RANGE_TEST,
-    SCHEDULER_ONE_CYCLE,
-    SCHEDULER_WSD,
-} SchedulerType;
-typedef enum { WARMUP_LOG, WARMUP_LINEAR } WarmupType;
-/* the shape of WSD's final decay */
-typedef enum { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT } DecayShape;
-typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } RecomputePolicy;
-typedef enum { DECAY_ON_MATRICES, DECAY_ON_ALL } WeightDecayOn;
-typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceChoice;
-typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 } GradDtype;
-/* How gradients of data-parallel ranks are combined. `mean` gives the gradient of the whole batch;
- * `sum` gives that gradient times the number of data-parallel ranks. */
-typedef enum { GRADIENT_MEAN, GRADIENT_SUM } GradientOp;
-
-typedef struct {
-    int count;
-    int64_t *item; /* owned by the list */
-} IntegerList;
 
 struct Config {
     struct {

@@ -91,11 +91,15 @@ static void check_data(Load *load)
          corpus = c->data.corpus != NULL;
     int sources = train + text + corpus;
     if (UNUSABLE(load, "data.train", "data.text", "data.corpus")) return;
-    /* Without a config file no data are needed: benchmarks use random tokens. */
-    if (sources == 0 && load->path != NULL) {
+    /* Without a config file no data are needed: benchmarks use random tokens. The stored config of
+     * an imported run names none until the run is trained. */
+    if (sources == 0 && load->path != NULL && !load->context.stored) {
         load_error(load, load->root, "data",
-                   "nothing to train on; write one of data.text (text files), data.train (token "
-                   "shards), data.corpus");
+                   load->context.resumed
+                       ? "this run names nothing to train on yet; add --set data.text=my.txt (text "
+                         "files) or --set data.train='shards/*.bin' (token shards)"
+                       : "nothing to train on; write one of data.text (text files), data.train "
+                         "(token shards), data.corpus");
         load_remedy(load, "data.text=my.txt");
     }
     if (sources > 1) {

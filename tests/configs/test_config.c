@@ -201,6 +201,32 @@ static void every_preset_loads_and_prints_back_to_itself(void **state)
     globfree(&found);
 }
 
+/* The stored config of an imported run may name no data: it is inspected all the same, and a start
+ * of the run is told in one sentence what to add. */
+static void a_stored_config_needs_no_data_before_the_run_is_trained(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"model\": {}, \"train_steps\": 3}";
+    ConfigReport report;
+    const ConfigContext inspected = {.stored = true}, started = {.resumed = true};
+    const Config *c = config_parse(&inspected, "c.json", text, strlen(text), 0, NULL, &report);
+    assert_non_null(c);
+    config_report_free(&report);
+    config_free(c);
+    assert_null(config_parse(&started, "c.json", text, strlen(text), 0, NULL, &report));
+    assert_int_equal(report.n_errors, 1);
+    assert_string_equal(report.error[0],
+                        "c.json:1:1: data: this run names nothing to train on yet; add --set "
+                        "data.text=my.txt (text files) or --set data.train='shards/*.bin' (token "
+                        "shards)");
+    config_report_free(&report);
+    const char *set = "data.text=my.txt";
+    c = config_parse(&started, "c.json", text, strlen(text), 1, &set, &report);
+    assert_non_null(c);
+    config_report_free(&report);
+    config_free(c);
+}
+
 static void deepspeed_and_hugging_face_files_load_or_list_what_to_change(void **state)
 {
     (void)state;
@@ -331,6 +357,7 @@ int main(void)
         cmocka_unit_test(config_likely_vocab_guesses_the_vocabulary_from_the_config),
         cmocka_unit_test(a_file_that_cannot_be_read_is_named_in_the_error),
         cmocka_unit_test(every_preset_loads_and_prints_back_to_itself),
+        cmocka_unit_test(a_stored_config_needs_no_data_before_the_run_is_trained),
         cmocka_unit_test(deepspeed_and_hugging_face_files_load_or_list_what_to_change),
         cmocka_unit_test(config_commands_exit_with_the_documented_codes),
         cmocka_unit_test(mutated_configs_are_accepted_or_refused_without_a_crash),

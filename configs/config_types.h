@@ -1,0 +1,35 @@
+/* config_types.h -- the types of the values in struct Config (config.h), where a key selects one of
+ * several kinds. */
+#ifndef CONFIGS_CONFIG_TYPES_H
+#define CONFIGS_CONFIG_TYPES_H
+
+#include <stdint.h>
+
+typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerType;
+typedef enum {
+    SCHEDULER_CONSTANT,
+    SCHEDULER_WARMUP_LR,
+    SCHEDULER_WARMUP_DECAY_LR,
+    SCHEDULER_WARMUP_COSINE_LR,
+    SCHEDULER_LR_RANGE_TEST,
+    SCHEDULER_ONE_CYCLE,
+    SCHEDULER_WSD,
+} SchedulerType;
+typedef enum { WARMUP_LOG, WARMUP_LINEAR } WarmupType;
+/* the shape of WSD's final decay */
+typedef enum { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT } DecayShape;
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } RecomputePolicy;
+typedef enum { DECAY_ON_MATRICES, DECAY_ON_ALL } WeightDecayOn;
+typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceChoice;
+typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 } GradDtype;
+/* How gradients of data-parallel ranks are combined. `mean` gives the gradient of the whole batch;
+ * `sum` gives that gradient times the number of data-parallel ranks. */
+typedef enum { GRADIENT_MEAN, GRADIENT_SUM } GradientOp;
+
+typedef struct {
+    int count;
+    int64_t *item; /* owned by the list */
+} IntegerList;
+
+#endif
