@@ -157,6 +157,37 @@ int64_t tokenizer_merge_count(const Tokenizer *t)
     return t->n_merges;
 }
 
+Merge tokenizer_merge(const Tokenizer *t, int64_t k)
+{
+    CHECK(k >= 0 && k < t->n_merges, "merge %lld of %d", (long long)k, t->n_merges);
+    return t->merge[k];
+}
+
+int32_t tokenizer_merged(const Tokenizer *t, int64_t k)
+{
+    CHECK(k >= 0 && k < t->n_merges, "merge %lld of %d", (long long)k, t->n_merges);
+    return t->merged[k];
+}
+
+const char *tokenizer_pattern_name(const Tokenizer *t)
+{
+    (void)t;
+    return "gpt-2";
+}
+
+TokenKind tokenizer_kind(const Tokenizer *t, int32_t id)
+{
+    if (id < 0 || id >= t->vocab_size) return TOKEN_UNUSED;
+    if (t->special[id] != NULL) return TOKEN_SPECIAL;
+    return t->length[id] > 0 ? TOKEN_TEXT : TOKEN_UNUSED;
+}
+
+char *tokenizer_spelling(const Tokenizer *t, int32_t id)
+{
+    if (id < 0 || id >= t->vocab_size) return must_strdup("");
+    return t->special[id] ? must_strdup(t->special[id]) : chars_of_token(t, id);
+}
+
 int32_t tokenizer_end_of_text(const Tokenizer *t)
 {
     return t->end_of_text;

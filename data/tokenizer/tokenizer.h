@@ -56,7 +56,8 @@ bool tokenizer_from_merges(const Merge *merge, int64_t n_merges, Tokenizer **out
  * vocab.bpe, it must agree with it. Returns false, with an error message that names the file, if it
  * is damaged, has no merges, has a vocabulary of another size than 256 + merges + specials, or is a
  * kind of tokenizer that would encode differently. *missing (may be NULL) says whether the file
- * could not be opened. */
+ * could not be opened. `path` may also be a folder: its tokenizer.json is read, or else its
+ * vocab.bpe, or else its merges.txt. */
 bool tokenizer_load(const char *path, Tokenizer **out, bool *missing, char *err, size_t n);
 /* Does the same as tokenizer_load with text that is already in memory. Error messages use `name` as
  * the file's name. */
@@ -74,6 +75,22 @@ void tokenizer_free(Tokenizer *t);
 
 int32_t tokenizer_vocab_size(const Tokenizer *t);
 int64_t tokenizer_merge_count(const Tokenizer *t);
+/* Returns merge k, counted from 0 in order of rank, and the id of the token that it makes. */
+Merge tokenizer_merge(const Tokenizer *t, int64_t k);
+int32_t tokenizer_merged(const Tokenizer *t, int64_t k);
+/* Returns the name of the pattern that splits text into words, as GGUF files name it
+ * (tokenizer.ggml.pre): "gpt-2". */
+const char *tokenizer_pattern_name(const Tokenizer *t);
+/* Returns what a token is. */
+typedef enum {
+    TOKEN_UNUSED,  /* the id has no token */
+    TOKEN_TEXT,    /* stands for bytes; merges make it */
+    TOKEN_SPECIAL, /* a control token, which has a name and stands for no text */
+} TokenKind;
+TokenKind tokenizer_kind(const Tokenizer *t, int32_t id);
+/* Returns the token as tokenizer files spell it: each byte by its character (a space is U+0120), a
+ * special token by its name; "" for an id without a token. The caller frees the string. */
+char *tokenizer_spelling(const Tokenizer *t, int32_t id);
 /* Returns the id of "<|endoftext|>", or -1 if the vocabulary has none. */
 int32_t tokenizer_end_of_text(const Tokenizer *t);
 /* Returns the bytes of a token, for streaming output. Returns NULL and size 0 for special tokens

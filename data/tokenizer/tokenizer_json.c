@@ -14,6 +14,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* The two forms of GPT-2's pattern that occur in files; words.c implements both. */
 static const char gpt2_split[] =
@@ -291,11 +293,13 @@ bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenize
     return good;
 }
 
-/* Checks a vocab.bpe against the encoder.json next to it, if there is one. */
+/* Checks a vocab.bpe against the encoder.json next to it, if there is one; merges.txt and
+ * vocab.json are Hugging Face's names of the same files. */
 static bool check_encoder_json(const Tokenizer *t, const char *path, char *err, size_t n)
 {
-    if (strcmp(path_name(path), "vocab.bpe") != 0) return true;
-    char *beside = path_beside(path, "encoder.json"), *text;
+    bool bpe = strcmp(path_name(path), "vocab.bpe") == 0;
+    if (!bpe && strcmp(path_name(path), "merges.txt") != 0) return true;
+    char *beside = path_beside(path, bpe ? "encoder.json" : "vocab.json"), *text;
     size_t length;
     bool missing, good = true;
     if (file_read(beside, &text, &length, &missing, err, n))
@@ -307,11 +311,38 @@ static bool check_encoder_json(const Tokenizer *t, const char *path, char *err, 
     return good;
 }
 
+/* Returns the tokenizer's file in a folder, or NULL if there is none; the caller frees it. */
+static char *file_in_folder(const char *folder)
+{
+    static const char *const names[] = {"tokenizer.json", "vocab.bpe", "merges.txt"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path = text_format("%s/%s", folder, names[i]);
+        if (access(path, F_OK) == 0) return path;
+        free(path);
+    }
+    return NULL;
+}
+
+static bool load_folder(const char *folder, Tokenizer **out, bool *missing, char *err, size_t n)
+{
+    char *path = file_in_folder(folder);
+    *out = NULL;
+    if (missing) *missing = path == NULL;
+    bool good = path != NULL && tokenizer_load(path, out, missing, err, n);
+    if (path == NULL)
+        error_set(err, n, "the folder %s has no tokenizer.json, vocab.bpe or merges.txt", folder);
+    free(path);
+    return good;
+}
+
 bool tokenizer_load(const char *path, Tokenizer **out, bool *missing, char *err, size_t n)
 {
+    struct stat about;
     char *text;
     size_t length;
     *out = NULL;
+    if (stat(path, &about) == 0 && S_ISDIR(about.st_mode))
+        return load_folder(path, out, missing, err, n);
     if (!file_read(path, &text, &length, missing, err, n)) return false;
     bool good =
         tokenizer_parse(path, text, length, out, err, n) && check_encoder_json(*out, path, err, n);

@@ -32,7 +32,7 @@ static void print_model(const Tokenizer *t, FILE *to)
                 "\"continuing_subword_prefix\": \"\",\n    \"end_of_word_suffix\": \"\", "
                 "\"fuse_unk\": false, \"byte_fallback\": false,\n    \"vocab\": {");
     for (int32_t id = 0; id < t->vocab_size; id++) {
-        text[id] = t->special[id] ? must_strdup(t->special[id]) : chars_of_token(t, id);
+        text[id] = tokenizer_spelling(t, id);
         fprintf(to, "%s\n      ", id ? "," : "");
         json_print_string(to, text[id]);
         fprintf(to, ": %d", id);

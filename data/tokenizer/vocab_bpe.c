@@ -120,9 +120,7 @@ bool tokenizer_check_vocab(const Tokenizer *t, const char *name, const char *tex
         double id = cJSON_IsNumber(entry) ? entry->valuedouble : -1;
         bool inside = id >= 0 && id < t->vocab_size;
         int32_t i = inside ? (int32_t)id : -1;
-        char *have = !inside                 ? must_strdup("")
-                     : t->special[i] != NULL ? must_strdup(t->special[i])
-                                             : chars_of_token(t, i);
+        char *have = tokenizer_spelling(t, i);
         good = inside && i == id && strcmp(have, entry->string) == 0;
         if (!good)
             error_set(err, n, "%s gives %s the id %.0f, the merges give that id to \"%s\"", name,

@@ -69,6 +69,50 @@ static void test_a_saved_tokenizer_json_loads_as_the_same_tokenizer(void **state
     folder_drop(folder);
 }
 
+static void write_text(const char *folder, const char *name, const char *text)
+{
+    char *path = text_format("%s/%s", folder, name), err[512];
+    if (!file_write(&fs_system, path, text, strlen(text), err, sizeof err)) fail_msg("%s", err);
+    free(path);
+}
+
+/* A folder is read by its tokenizer.json; without one, by the files of GPT-2 under either name. */
+static void test_a_folder_is_read_by_the_tokenizer_in_it(void **state)
+{
+    (void)state;
+    char *json = small_json(), *folder = folder_new(), err[512];
+    Tokenizer *t;
+    bool missing;
+    assert_false(tokenizer_load(folder, &t, &missing, err, sizeof err));
+    assert_true(missing);
+    assert_non_null(strstr(err, "has no tokenizer.json, vocab.bpe or merges.txt"));
+    write_text(folder, "merges.txt", "#version: 0.2\nt h\nth e\n");
+    if (!tokenizer_load(folder, &t, &missing, err, sizeof err)) fail_msg("%s", err);
+    assert_int_equal(tokenizer_merge_count(t), 2);
+    assert_int_equal(tokenizer_merged(t, 1), 257);
+    assert_int_equal(tokenizer_merge(t, 1).left, 256);
+    assert_string_equal(tokenizer_pattern_name(t), "gpt-2");
+    assert_int_equal(tokenizer_kind(t, 257), TOKEN_TEXT);
+    assert_int_equal(tokenizer_kind(t, 258), TOKEN_SPECIAL);
+    assert_int_equal(tokenizer_kind(t, 259), TOKEN_UNUSED);
+    tokenizer_free(t);
+    write_text(folder, "vocab.json", "{\"!\": 0}");
+    assert_false(tokenizer_load(folder, &t, &missing, err, sizeof err));
+    assert_false(missing);
+    assert_non_null(strstr(err, "vocab.json has 1 tokens, the merges make 259"));
+    write_text(folder, "tokenizer.json", json);
+    if (!tokenizer_load(folder, &t, &missing, err, sizeof err)) fail_msg("%s", err);
+    assert_int_equal(tokenizer_vocab_size(t), 262);
+    char *space = tokenizer_spelling(t, 220), *end = tokenizer_spelling(t, 261);
+    assert_string_equal(space, "\304\240");
+    assert_string_equal(end, END_OF_TEXT);
+    free(space);
+    free(end);
+    tokenizer_free(t);
+    folder_drop(folder);
+    free(json);
+}
+
 static void test_merges_as_strings_and_as_pairs_give_the_same_tokenizer(void **state)
 {
     (void)state;
@@ -293,6 +337,7 @@ static void test_mutated_tokenizer_files_are_accepted_or_refused_without_a_crash
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_a_saved_tokenizer_json_loads_as_the_same_tokenizer),
+    cmocka_unit_test(test_a_folder_is_read_by_the_tokenizer_in_it),
     cmocka_unit_test(test_merges_as_strings_and_as_pairs_give_the_same_tokenizer),
     cmocka_unit_test(test_tokenizer_files_that_would_encode_differently_are_refused),
     cmocka_unit_test(test_a_tokenizer_json_without_merges_is_refused),
