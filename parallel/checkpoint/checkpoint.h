@@ -1,5 +1,5 @@
 /* checkpoint.h -- saves a training run, and resumes it with the same bits on any grid of ranks.
- * Code outside this folder includes only this header, manifest.h and pieces.h.
+ * Code outside this folder includes only this header, manifest.h, pieces.h and source.h.
  *
  * RUN/checkpoints/step_00000123/ holds model.safetensors (weights), optimizer.safetensors
  * (optimizer states, called slots) and manifest.json (checksums, StepState, config). A save writes
