@@ -149,13 +149,11 @@ static bool store(CommandLine *l, const ArgOption *o, const char *text)
 {
     void *field = l->values + o->at;
     double x;
+    if ((o->kind == ARG_NAME || o->kind == ARG_NAMES) && *text == '\0')
+        return error_set(l->error, sizeof l->error, "%s: its value is empty", o->name);
     switch (o->kind) {
     case ARG_FLAG: *(bool *)field = true; return true;
     case ARG_NAME:
-        if (*text == '\0')
-            return error_set(l->error, sizeof l->error, "%s: its value is empty", o->name);
-        *(const char **)field = text;
-        return true;
     case ARG_TEXT: *(const char **)field = text; return true;
     case ARG_INTEGER:
         if (!read_number(l, o, text, &x)) return false;
@@ -166,6 +164,7 @@ static bool store(CommandLine *l, const ArgOption *o, const char *text)
         if (!is_setting(l, o, text)) return false;
         list_add(l, field, text);
         return true;
+    case ARG_NAMES: list_add(l, field, text); return true;
     case ARG_OWN: return o->parse(text, field, l->error, sizeof l->error);
     case ARG_SHOW:
     case ARG_ALSO: break;
@@ -290,7 +289,7 @@ bool args_read(const ArgCommand *c, int argc, char **argv, void *values, int *co
 void args_free(const ArgCommand *c, void *values)
 {
     for (int i = 0; i < c->n_options; i++)
-        if (c->options[i].kind == ARG_SETTINGS)
+        if (c->options[i].kind == ARG_SETTINGS || c->options[i].kind == ARG_NAMES)
             free(((ArgList *)(void *)((char *)values + c->options[i].at))->item);
     if (c->words.most > 1) free(((ArgList *)(void *)((char *)values + c->words.at))->item);
 }

@@ -38,6 +38,7 @@ typedef enum {
     ARG_INTEGER,  /* a whole number: int64_t */
     ARG_REAL,     /* a number: double */
     ARG_SETTINGS, /* key=value, may be repeated: ArgList */
+    ARG_NAMES,    /* text that is not empty, may be repeated: ArgList */
     ARG_OWN,      /* any type, set by the option's `parse` function */
     ARG_SHOW,     /* no value: calls `show` instead of running the command */
     ARG_ALSO,     /* not an option: a help row for one more value of the option above */

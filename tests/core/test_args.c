@@ -16,7 +16,7 @@
 
 typedef struct {
     const char *name, *text, *word;
-    ArgList words, set;
+    ArgList words, set, names;
     int64_t count;
     double real;
     char own;
@@ -44,6 +44,7 @@ static const ArgOption options[] = {
      .help = "h",
      .kind = ARG_SETTINGS,
      .at = offsetof(Values, set)},
+    {.name = "--each", .value = "N", .help = "h", .kind = ARG_NAMES, .at = offsetof(Values, names)},
     {.name = "--flag",
      .short_name = "-f",
      .help = "h",
@@ -75,6 +76,8 @@ static int print_values(const void *values)
            v->text ? v->text : "-", (long long)v->count, v->real, v->own ? v->own : '-', v->flag);
     for (int i = 0; i < v->set.count; i++)
         printf(" set %s", v->set.item[i]);
+    for (int i = 0; i < v->names.count; i++)
+        printf(" each %s", v->names.item[i]);
     for (int i = 0; i < v->words.count; i++)
         printf(" word %s", v->words.item[i]);
     if (v->word) printf(" word %s", v->word);
@@ -206,6 +209,8 @@ static const struct {
      "! --set a: this is not key=value; write for example --set optimizer.params.lr=6e-4"},
     {{"many", "--set==a"},
      "! --set =a: this is not key=value; write for example --set optimizer.params.lr=6e-4"},
+    {{"many", "--each", "a=b", "--each=c", "d"}, "name=- text=- " REST " each a=b each c word d"},
+    {{"many", "--each", "a", "--each="}, "! --each: its value is empty"},
     {{"many", "--flag", "-", "--flag"}, "name=- text=- count=7 real=0.5 own=x flag=1 word -"},
     {{"many", "-f"}, "name=- text=- count=7 real=0.5 own=x flag=1"},
     {{"many", "--flag=1"}, "! --flag=1: --flag takes no value"},
@@ -266,7 +271,8 @@ static void test_command_lines_are_parsed_refused_or_answered_with_help(void **s
     static const char many_help[] =
         "usage: ./x many WORD...\n\nDoes this\nand that.\n\n"
         "  --name N           h\n  --name M           another value\n"
-        "  --text N           h\n  --set K=V          h\n  --flag             h\n"
+        "  --text N           h\n  --set K=V          h\n  --each N           h\n  --flag          "
+        "   h\n"
         "  --count N          h\n  --real N           h\n  --own C            h\n"
         "  --show             h\n";
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {

@@ -87,7 +87,7 @@ fi
 
 # ---- other commands ------------------------------------------------------------------------------------------------------
 if all_cases; then
-    plain() { sed -E 's/threads/ranks/; s/processes/ranks/; s/ +[0-9.]+ s$//' "$1"; }
+    plain() { without_speed "$1" | sed -E 's/threads/ranks/; s/processes/ranks/; s/ +[0-9.]+ s$//'; }
     for command in "eval threads" "generate threads --tokens 8 --temperature 0" "verify $TINY --set parallel.tensor=2"; do
         read -ra words <<<"$command"
         expect_code "joined: ${words[0]} on threads succeeds" 0 "$TRAIN" "${words[@]}" --ranks 2

@@ -45,7 +45,7 @@ said() {
     local file=$1
     shift
     expect_code "learns: generate $* succeeds" 0 "$TRAIN" generate run --prompt "the king" --tokens 60 "$@"
-    sed '1{/^best: /d}' output >"$file" # without the line about the checkpoint
+    without_speed output | sed '1{/^best: /d}' >"$file" # without the line about the checkpoint
     check "learns: generate continues the prompt" test "$(head -c 9 "$file")" = "the king "
 }
 said first
@@ -70,6 +70,8 @@ if [ -z "${TEST_SAMPLE:-}" ]; then # skipped under a sanitizer, which would find
     said short --temperature 0 --tokens 3
     check "learns: --tokens 3 gives the beginning of --tokens 60" test "$(head -c "$(($(wc -c <short) - 1))" likely)" = \
         "$(cat short)" -a "$(wc -c <short)" -lt 40
+    check "learns: generate prints its speed on stderr" test "$("$TRAIN" generate run --tokens 5 --prompt a 2>&1 >/dev/null |
+        grep -cE '^5 tokens, [0-9.,]+ tokens/s, after a prompt of [0-9]+ tokens? in [0-9.]+ s$')" -eq 1
 fi
 
 expect_code "learns: eval succeeds" 0 "$TRAIN" eval run

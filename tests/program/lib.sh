@@ -49,6 +49,9 @@ expect_code() {
     return 1
 }
 
+# without_speed FILE: prints what generate has printed without the line about its speed
+without_speed() { sed -E '/^[0-9,]+ tokens?,.* after a prompt of [0-9,]+ tokens? in [0-9.]+ s$/d' "$1"; }
+
 # Writes text.txt: sentences of a small grammar, the same ones every time.
 make_text() {
     awk 'function draw(n) { seed = (seed * 16807) % 2147483647; return int(seed / 2147483647 * n) + 1 }

@@ -11,7 +11,7 @@ for stage in 0 1 3; do
     for ranks in 1 2 3; do
         on=(--ranks "$ranks" --set "zero_optimization.stage=$stage")
         expect_code "opened: generate on $ranks ranks at ZeRO $stage succeeds" 0 "$TRAIN" generate run --tokens 40 "${on[@]}"
-        cp output "text.$ranks.$stage"
+        without_speed output >"text.$ranks.$stage"
         check "opened: the text on $ranks ranks at ZeRO $stage is that of one rank" cmp -s text.1.0 "text.$ranks.$stage"
         expect_code "opened: eval on $ranks ranks at ZeRO $stage succeeds" 0 "$TRAIN" eval run/checkpoints/step_00000040 \
             "${on[@]}"
@@ -22,6 +22,36 @@ for stage in 0 1 3; do
     done
 done
 check "opened: three ranks print the text once" test "$(wc -l <text.3.1)" -eq "$(wc -l <text.1.0)"
+
+# Several samples at once, on any grid: each is the text that its seed gives alone.
+for seed in 7 8 9; do
+    echo "--- sample $((seed - 6)) of 3, seed $seed"
+    "$TRAIN" generate run --tokens 30 --seed "$seed" --prompt "the king" --stop and --stop "."
+done >alone 2>/dev/null
+for grid in 1:1:1 2:2:1 2:1:2 3:1:1; do
+    IFS=: read -r ranks tensor pipeline <<<"$grid"
+    expect_code "opened: three samples on $ranks ranks, tp $tensor, pp $pipeline" 0 bash -c '"$@" 2>err' - "$TRAIN" generate run \
+        --tokens 30 --seed 7 --samples 3 --prompt "the king" --stop and --stop "." --ranks "$ranks" \
+        --set "parallel.tensor=$tensor" --set "parallel.pipeline=$pipeline"
+    check "opened: each is the text of its seed alone (ranks $ranks, tp $tensor, pp $pipeline)" cmp alone output
+done
+check "opened: a text ends before its stop text" test "$(grep -vc ^--- alone)" -ge 3 -a "$(grep -v ^--- alone | grep -cE 'and|[.]')" -eq 0
+
+# A prompt from a file, or from standard input, without its last line feed.
+printf 'the king\nand the servant\n' >prompt
+"$TRAIN" generate run --tokens 9 --prompt "$(cat prompt)" >told 2>err
+expect_code "opened: a prompt is read from a file" 0 bash -c '"$@" 2>err' - "$TRAIN" generate run --tokens 9 --prompt-file prompt
+check "opened: a prompt from a file is that of --prompt" cmp told output
+"$TRAIN" generate run --tokens 9 --prompt-file - --ranks 2 --processes <prompt >output 2>err
+check "opened: a prompt from standard input reaches the ranks that are processes" cmp told output
+expect_code "opened: two prompts are refused" 64 "$TRAIN" generate run --prompt-file prompt --prompt x
+expect_code "opened: a prompt file that is missing ends with 66" 66 "$TRAIN" generate run --prompt-file none
+printf 'a\0b' >zero
+expect_code "opened: a prompt with a zero byte ends with 65" 65 "$TRAIN" generate run --prompt-file zero
+check "opened: the zero byte is named" grep -q 'zero: byte 1 of the prompt is zero' output
+yes "the king went unto the city" | head -n 60 >long
+expect_code "opened: a prompt longer than the context is read" 0 "$TRAIN" generate run --tokens 2 --prompt-file long
+check "opened: a prompt longer than the context is cut with a warning" grep -qE 'the prompt has [0-9,]+ tokens; the model reads the last 32' output
 
 # When generate or eval opens a run, its batch size is ignored: it need not fit the ranks of the run or of the command.
 expect_code "opened: a run on three ranks succeeds" 0 "$TRAIN" "$TINY" --ranks 3 --set train_batch_size=null \

@@ -42,9 +42,9 @@ same_run "processes: a run resumed on processes has the bits of an uninterrupted
 for command in "eval threads" "generate threads --tokens 8 --temperature 0" "verify $TINY --set parallel.tensor=2"; do
     read -ra words <<<"$command"
     expect_code "processes: ${words[0]} on threads succeeds" 0 "$TRAIN" "${words[@]}" --ranks 2
-    sed -E 's/threads/ranks/; s/ +[0-9.]+ s$//' output >on.threads
+    without_speed output | sed -E 's/threads/ranks/; s/ +[0-9.]+ s$//' >on.threads
     expect_code "processes: ${words[0]} on processes succeeds" 0 "$TRAIN" "${words[@]}" --ranks 2 --processes
-    sed -E 's/processes/ranks/; s/threads/ranks/; s/ +[0-9.]+ s$//' output >on.processes
+    without_speed output | sed -E 's/processes/ranks/; s/threads/ranks/; s/ +[0-9.]+ s$//' >on.processes
     check "processes: ${words[0]} prints the same on processes" cmp on.threads on.processes
 done
 expect_code "processes: bench comm succeeds" 0 "$TRAIN" bench comm --processes --repetitions 1

@@ -200,6 +200,68 @@ static void check_command(const Model *m)
     assert_string_equal(printed, all);
 }
 
+/* Checks several samples at once: each is the text of its own seed, up to the stop text. */
+static void check_samples(const Model *m)
+{
+    char text[TOKENS + 1], all[4 * TOKENS + 400] = "", printed[4096];
+    int stopped = 0;
+    for (uint64_t i = 0; i < 4; i++) {
+        Sampling sampling = {.temperature = 0.8, .top_p = 1, .seed = 5 + i};
+        text_expect(m, &sampling, TOKENS, text);
+        char *stop = strstr(text, "g");
+        stopped += stop != NULL;
+        if (stop) *stop = '\0';
+        size_t n = strlen(all);
+        snprintf(all + n, sizeof all - n, "--- sample %d of 4, seed %d\n%s%s\n", (int)i + 1,
+                 5 + (int)i, prompt, text);
+    }
+    assert_true(stopped >= 2);
+    command_run(
+        m, (const char *[]){"--tokens", "60", "--seed", "5", "--samples", "4", "--stop", "g", NULL},
+        printed, sizeof printed);
+    assert_string_equal(printed, all);
+}
+
+/* Checks that a text ends before a stop text, which consists of two tokens of the text, but is not
+ * looked for in the prompt. */
+static void check_stop(const Model *m)
+{
+    char text[TOKENS + 1], all[512], printed[4096], stop[3] = "", seed[24];
+    Sampling sampling = {.temperature = 0.8, .top_p = 1};
+    long end = 0;
+    while (end < 3) { /* a seed whose text is long enough */
+        sampling.seed++;
+        text_expect(m, &sampling, TOKENS, text);
+        if (strlen(text) < 12) continue;
+        memcpy(stop, text + 8, 2);
+        end = strstr(text, stop) - text;
+    }
+    snprintf(seed, sizeof seed, "%d", (int)sampling.seed);
+    snprintf(all, sizeof all, "%s%.*s\n", prompt, (int)end, text);
+    command_run(m,
+                (const char *[]){"--tokens", "60", "--seed", seed, "--stop", "of the", "--stop",
+                                 stop, NULL},
+                printed, sizeof printed);
+    assert_string_equal(printed, all);
+}
+
+/* Checks a prompt from a file. */
+static void check_prompt_file(const Model *m)
+{
+    char text[TOKENS + 1], all[512], printed[4096];
+    char *path = text_format("%s/prompt.txt", m->folder->folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("two\nlines\n\n", file);
+    assert_int_equal(fclose(file), 0);
+    text_expect(m, &asked[0].sampling, TOKENS, text);
+    snprintf(all, sizeof all, "two\nlines\n%s\n", text);
+    command_run(m, (const char *[]){"--tokens", "60", "--prompt-file", path, NULL}, printed,
+                sizeof printed);
+    assert_string_equal(printed, all);
+    free(path);
+}
+
 /* Checks the sample of a training run, which uses eval.sample_* and the run's seed. */
 static void check_sample(const Model *m, Opened *o)
 {
@@ -245,6 +307,10 @@ static void test_generated_texts_are_determined_by_the_options_and_the_seed(void
     check_sample(&m, &o);
     steps_are_ended();
     check_command(&m);
+    steps_are_ended();
+    check_samples(&m);
+    check_stop(&m);
+    check_prompt_file(&m);
     steps_are_ended();
     free(path);
     free(m.logits);

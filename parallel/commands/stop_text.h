@@ -1,0 +1,30 @@
+/* stop_text.h -- ends a generated text before the first of some stop texts, which may span tokens.
+ */
+#ifndef PARALLEL_COMMANDS_STOP_TEXT_H
+#define PARALLEL_COMMANDS_STOP_TEXT_H
+
+#include "model/core/args.h"
+
+#include <stdint.h>
+
+/* The bytes of a text that are not printed yet, because a stop text may begin with them. */
+typedef struct {
+    const ArgList *stops; /* borrowed; none is empty */
+    char *held;           /* owned */
+    size_t count, capacity;
+    bool found; /* a stop text is complete; no bytes may follow */
+} StopText;
+
+/* Appends `size` bytes of the text and returns how many bytes of `held` can be printed: those
+ * before the first stop text that is complete, or, if none is, those that no stop text can begin
+ * with. The text ends where the first stop text becomes complete, byte by byte, so the result does
+ * not depend on how the text is divided into tokens. Of several that end at the same byte the
+ * longest counts. After printing them, call stop_text_drop. */
+size_t stop_text_add(StopText *text, const uint8_t *bytes, int64_t size);
+/* Removes the first `n` held bytes. */
+void stop_text_drop(StopText *text, size_t n);
+/* Forgets the text, for another one with the same stop texts. */
+void stop_text_restart(StopText *text);
+void stop_text_free(StopText *text);
+
+#endif
