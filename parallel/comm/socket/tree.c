@@ -4,6 +4,8 @@
 #include "model/core/check.h"
 #include "model/core/min_max.h"
 
+#include <stdlib.h>
+
 static int fan_out = TREE_FAN_OUT;
 
 void socket_tree_set_fan_out(int most)
@@ -30,4 +32,37 @@ TreePlace socket_tree_place(int size, int member)
         at = (TreePlace){
             .member = child, .parent = at.member, .end = child + socket_tree_child_range(&at, k)};
     }
+}
+
+/* ---- ranks that pass on control packets ------------------------------------------------------ */
+
+bool socket_tree_parents(int ranks, const int *machine, int *parent)
+{
+    int *leader_of = must_calloc((size_t)ranks, sizeof *leader_of); /* [machine]: rank + 1 */
+    int *leader = must_calloc((size_t)ranks, sizeof *leader);       /* in their order */
+    int machines = 0;
+    for (int r = 0; r < ranks; r++) {
+        CHECK(machine[r] >= 0 && machine[r] < ranks, "machine %d of %d ranks", machine[r], ranks);
+        if (leader_of[machine[r]] > 0) {
+            parent[r] = leader_of[machine[r]] - 1;
+            continue;
+        }
+        leader_of[machine[r]] = r + 1;
+        parent[r] = r == 0 ? -1 : leader[(machines - 1) / fan_out];
+        leader[machines++] = r;
+    }
+    bool deep = machines > fan_out;
+    for (int r = 1; r < ranks && !deep; r++)
+        parent[r] = 0;
+    free(leader_of);
+    free(leader);
+    return deep;
+}
+
+int socket_tree_towards(const int *parent, int rank, int below)
+{
+    /* A parent has a lower rank. */
+    while (below > rank && parent[below] != rank)
+        below = parent[below];
+    return below > rank ? below : -1;
 }

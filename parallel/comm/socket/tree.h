@@ -1,6 +1,6 @@
-/* tree.h -- inside parallel/comm/socket: the trees over which the ranks of large worlds meet.
- * Everything follows from a few numbers that all ranks know, so nobody sends a tree to another one.
- */
+/* tree.h -- inside parallel/comm/socket: the trees over which the ranks of large worlds meet,
+ * and over which rank 0 hears of them. Everything follows from a few numbers that all ranks know,
+ * so nobody sends a tree to another one. */
 #ifndef PARALLEL_COMM_SOCKET_TREE_H
 #define PARALLEL_COMM_SOCKET_TREE_H
 
@@ -47,5 +47,21 @@ static inline int socket_tree_which_child(const TreePlace *place, int member)
 
 /* Returns whether so many members meet over a tree of several levels. */
 bool socket_tree_is_deep(int size);
+
+/* ---- ranks that pass on control packets ------------------------------------------------------ */
+
+/* Writes the parent of each rank, parent[ranks], over which control packets travel: reports and
+ * failures up to rank 0, questions and verdicts down; parent[0] = -1. machine[ranks]: the machine
+ * of each rank; equal numbers from 0 to ranks - 1 are the same machine.
+ *
+ * Up to TREE_FAN_OUT machines form a star: rank 0 is the parent of all. In larger worlds the lowest
+ * rank of each machine leads it, and is the parent of all other ranks of the machine. Machines
+ * count in the order of their leaders, and the leader of machine m > 0 has as its parent the leader
+ * of machine (m - 1) / TREE_FAN_OUT. So each parent has a lower rank than its children, and no rank
+ * has children on more than TREE_FAN_OUT other machines. Returns whether it is no star. */
+bool socket_tree_parents(int ranks, const int *machine, int *parent);
+/* Returns to which of its children `rank` passes on what is for `below`; -1: `below` is not below
+ * `rank`. */
+int socket_tree_towards(const int *parent, int rank, int below);
 
 #endif

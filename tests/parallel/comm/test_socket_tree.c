@@ -102,6 +102,103 @@ static void test_what_a_process_does_for_a_meeting_is_bounded(void **state)
     }
 }
 
+/* ---- control packets ------------------------------------------------------------------------- */
+
+/* Returns how many children of the rank lead other machines than its own. */
+static int other_machines(const int *parent, const int *machine, int ranks, int rank)
+{
+    int n = 0;
+    for (int r = 0; r < ranks; r++)
+        n += parent[r] == rank && machine[r] != machine[rank];
+    return n;
+}
+
+/* Checks where a rank stands, and the way from rank 0 to it. Returns its level. */
+static int check_way(const int *parent, const int *machine, int rank)
+{
+    int level = 0, lowest = 0;
+    while (machine[lowest] != machine[rank])
+        lowest++;
+    if (lowest < rank) assert_int_equal(parent[rank], lowest);
+    for (int at = rank; at > 0; at = parent[at], level++) {
+        assert_true(parent[at] >= 0 && parent[at] < at);
+        assert_int_equal(socket_tree_towards(parent, parent[at], rank), at);
+        assert_int_equal(socket_tree_towards(parent, at, parent[at]), -1);
+    }
+    assert_int_equal(socket_tree_towards(parent, rank, rank), -1);
+    return level;
+}
+
+/* Draws a world of several machines with random numbers, on which the ranks lie in any order. */
+static int random_machines(unsigned *seed, int ranks, int *machine)
+{
+    int machines = 1 + rand_r(seed) % ranks, shift = rand_r(seed) % ranks, count = 0;
+    bool in_blocks = rand_r(seed) % 2;
+    bool *used = must_calloc((size_t)ranks, sizeof *used);
+    for (int r = 0; r < ranks; r++) {
+        int m = in_blocks ? (int)((int64_t)r * machines / ranks) : rand_r(seed) % machines;
+        machine[r] = (m + shift) % ranks;
+        count += !used[machine[r]];
+        used[machine[r]] = true;
+    }
+    free(used);
+    return count;
+}
+
+static void test_control_packets_find_their_way_on_any_machines(void **state)
+{
+    enum { MOST = 300 };
+    const int fan_outs[] = {1, 2, 3, 8, 64};
+    int machine[MOST], parent[MOST];
+    unsigned seed = 1;
+    (void)state;
+    for (int time = 0; time < 500; time++) {
+        int fan_out = fan_outs[time % 5], ranks = 1 + rand_r(&seed) % MOST;
+        int machines = random_machines(&seed, ranks, machine), levels = 0, deepest = 1;
+        socket_tree_set_fan_out(fan_out);
+        bool deep = socket_tree_parents(ranks, machine, parent);
+        assert_int_equal(deep, machines > fan_out);
+        assert_int_equal(parent[0], -1);
+        for (int r = 1; r < ranks && !deep; r++)
+            assert_int_equal(parent[r], 0);
+        for (int r = 0; r < ranks && deep; r++) {
+            int level = check_way(parent, machine, r);
+            levels = level > levels ? level : levels;
+            assert_true(other_machines(parent, machine, ranks, r) <= fan_out);
+        }
+        for (int m = machines - 1; m > 0; m = (m - 1) / fan_out)
+            deepest++;
+        assert_true(levels <= deepest);
+    }
+    socket_tree_set_fan_out(0);
+}
+
+static void test_control_packets_of_65536_ranks_pass_few_others(void **state)
+{
+    const struct {
+        int on_each, levels; /* ranks on each machine; between rank 0 and the farthest rank */
+    } worlds[] = {{1, 3}, {8, 4}, {128, 3}, {1024, 1}};
+    int *machine = must_calloc(COMM_MAX_RANKS, 2 * sizeof *machine),
+        *parent = machine + COMM_MAX_RANKS;
+    (void)state;
+    for (int w = 0; w < 4; w++) {
+        int levels = 0, of_rank_0 = 0;
+        for (int r = 0; r < COMM_MAX_RANKS; r++)
+            machine[r] = r / worlds[w].on_each;
+        socket_tree_parents(COMM_MAX_RANKS, machine, parent);
+        for (int r = 1; r < COMM_MAX_RANKS; r++) {
+            int level = 0;
+            for (int at = r; at > 0; at = parent[at])
+                level++;
+            levels = level > levels ? level : levels;
+            of_rank_0 += parent[r] == 0;
+        }
+        assert_int_equal(levels, worlds[w].levels);
+        if (levels > 1) assert_int_equal(of_rank_0, TREE_FAN_OUT + worlds[w].on_each - 1);
+    }
+    free(machine);
+}
+
 /* ---- ends ------------------------------------------------------------------------------------ */
 
 /* Of seven ranks, 1 and 4 are children of rank 0, 2 and 3 of rank 1, 5 and 6 of rank 4. */
@@ -275,6 +372,8 @@ int main(void)
         cmocka_unit_test(test_children_divide_what_is_below_a_member),
         cmocka_unit_test(test_small_groups_meet_at_member_0),
         cmocka_unit_test(test_what_a_process_does_for_a_meeting_is_bounded),
+        cmocka_unit_test(test_control_packets_find_their_way_on_any_machines),
+        cmocka_unit_test(test_control_packets_of_65536_ranks_pass_few_others),
         cmocka_unit_test(test_calls_that_differ_and_late_answers_are_found_in_a_tree),
         cmocka_unit_test(test_a_star_says_the_same),
         cmocka_unit_test(test_local_sockets_find_them_too),
