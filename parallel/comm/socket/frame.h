@@ -54,6 +54,7 @@ enum { PACKET_BYTES = 1024 };
 typedef struct {
     uint32_t bytes; /* of the whole packet */
     int32_t kind;
+    int32_t rank; /* to rank 0: who sends it; from rank 0: to whom */
 } SocketPacketHead;
 
 /* A packet that says one thing. */
@@ -62,7 +63,6 @@ typedef struct {
     int32_t rank;   /* of an ENDED */
     int32_t code;   /* exit code, or the wait status of an ended process */
     int32_t spoken; /* of an ENDED: the process has printed an error message */
-    int32_t zero;
     uint64_t asked; /* of an ASK: its number */
 } SocketWord;
 
@@ -76,11 +76,11 @@ static inline SocketWord socket_word(SocketPacketKind kind)
 enum { RUNS_IN_PACKET = 64 };
 typedef struct {
     SocketPacketHead head;
+    int32_t size;
     uint64_t id;
     char name[16];
-    int32_t size;
-    int32_t member;   /* which member the rank is */
     int64_t meetings; /* number of meetings that the rank has begun */
+    int32_t member;   /* which member the rank is */
     int32_t closed;   /* the rank has left the group */
     int32_t at, runs; /* these runs begin at member `at` */
     RankRun run[RUNS_IN_PACKET];
@@ -110,6 +110,7 @@ typedef struct {
 
 typedef struct {
     SocketPacketHead head;
+    int32_t zero;
     uint64_t asked; /* number of the latest ASK that the rank has received */
     SocketWait wait;
 } SocketReport;
@@ -118,7 +119,7 @@ typedef struct {
 enum { WATCHED_IN_REPORT = 16 };
 typedef struct {
     SocketPacketHead head;
-    int32_t calls, at;
+    int32_t calls, at, zero;
     WatchedCall call; /* unless calls = 0 */
 } SocketWatched;
 

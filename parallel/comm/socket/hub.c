@@ -72,6 +72,7 @@ void socket_hub_destroy(SocketHub *hub)
 static void tell(SocketHub *hub, int rank, SocketWord word)
 {
     SocketStream *stream = &hub->stream[rank];
+    word.head.rank = rank;
     bool heartbeat = word.head.kind == PACKET_ASK;
     if (!mutex_lock_within(&hub->service->sends, DEADLINE_LOCK)) return;
     if (!heartbeat || stream->left == 0) socket_stream_put(stream, &word);
@@ -155,7 +156,8 @@ static void listen_to(SocketHub *hub, int rank)
     SocketStream *stream = &hub->stream[rank];
     while (socket_stream_take(stream, &hub->packet)) {
         hub->rank[rank].silent = 0;
-        if (!socket_hub_take(hub, rank, &hub->packet)) stream->lost = true;
+        bool own = hub->packet.head.rank == rank;
+        if (!own || !socket_hub_take(hub, rank, &hub->packet)) stream->lost = true;
     }
     if (stream->lost) hub->rank[rank].ended = true;
 }

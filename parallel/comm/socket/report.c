@@ -70,7 +70,7 @@ static SocketGroupShare *pack_group(SocketService *service, bool goodbye, int *m
     while (group && !has_news(group, goodbye))
         group = group->next;
     if (group) {
-        *packed = (SocketGroupReport){.head = {.kind = PACKET_GROUP},
+        *packed = (SocketGroupReport){.head = {.kind = PACKET_GROUP, .rank = service->rank},
                                       .id = group->id,
                                       .size = group->members.size,
                                       .member = group->member,
@@ -106,7 +106,9 @@ static bool report_watched(SocketService *service)
     if (n == 0 && before == 0) return true;
     for (int i = 0; i < n || i == 0; i++) {
         *packed = (SocketWatched){
-            .head = {.bytes = sizeof *packed, .kind = PACKET_WATCHED}, .calls = n, .at = i};
+            .head = {.bytes = sizeof *packed, .kind = PACKET_WATCHED, .rank = service->rank},
+            .calls = n,
+            .at = i};
         if (i < n) packed->call = service->watched[i];
         if (!deliver(service, packed)) return false;
     }
@@ -117,7 +119,8 @@ static bool report_watched(SocketService *service)
 
 bool socket_service_report(SocketService *service, bool goodbye)
 {
-    SocketReport report = {.head = {.kind = PACKET_REPORT}, .asked = service->asked};
+    SocketReport report = {.head = {.kind = PACKET_REPORT, .rank = service->rank},
+                           .asked = service->asked};
     /* Before the groups: what rank 0 knows of them must not be older than the wait. */
     pthread_mutex_lock(&service->mutex);
     report.wait = service->wait;

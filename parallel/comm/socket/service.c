@@ -257,6 +257,7 @@ static bool claim(void *context, ExitCode code)
 {
     SocketService *service = context;
     SocketWord word = socket_word(PACKET_CLAIM);
+    word.head.rank = service->rank;
     word.code = (int32_t)code;
     if (code == EXIT_PEER_LOST && !hears_rank_0) wait_for_cause(service);
     if (service->hub) return socket_hub_claim(service->hub, 0, (int)code);

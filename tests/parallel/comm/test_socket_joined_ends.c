@@ -66,12 +66,25 @@ static void one_sends_garbage(Comm *world, void *context)
 /* Rank 1 reports what another rank cannot have reported, for example a group of no ranks. */
 static void one_sends_nonsense(Comm *world, void *context)
 {
-    SocketGroupReport group = {.head = {.kind = PACKET_GROUP}, .id = 9};
+    SocketGroupReport group = {.head = {.kind = PACKET_GROUP, .rank = 1}, .id = 9};
     (void)context;
     comm_barrier(world);
     group.head.bytes = (uint32_t)socket_group_report_bytes(&group);
     int fd = socket_group(world)->world->links->star[1][world->rank];
     if (world->rank == 1 && send(fd, &group, group.head.bytes, 0) != (ssize_t)group.head.bytes)
+        _exit(1);
+    pause();
+}
+
+/* Rank 1 reports as if it were rank 2. */
+static void one_sends_as_another(Comm *world, void *context)
+{
+    SocketReport report = {.head = {.kind = PACKET_REPORT, .rank = 2}};
+    (void)context;
+    comm_barrier(world);
+    report.head.bytes = (uint32_t)socket_report_bytes(&report);
+    int fd = socket_group(world)->world->links->star[1][world->rank];
+    if (world->rank == 1 && send(fd, &report, report.head.bytes, 0) != (ssize_t)report.head.bytes)
         _exit(1);
     pause();
 }
@@ -225,6 +238,12 @@ static const ProcessEnd ends[] = {
      {"error[74] rank 2 dp 2: the disk is full\n"}},
     {"garbage", one_sends_garbage, 3, 0, EXIT_PEER_LOST, {"error[87] " LOST(1, "host1")}},
     {"nonsense", one_sends_nonsense, 3, 0, EXIT_PEER_LOST, {"error[87] " LOST(1, "host1")}},
+    {"another's report",
+     one_sends_as_another,
+     3,
+     0,
+     EXIT_PEER_LOST,
+     {"error[87] " LOST(1, "host1")}},
     {"half a packet",
      one_sends_half_a_packet,
      3,

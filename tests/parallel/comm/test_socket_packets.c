@@ -99,15 +99,15 @@ static void test_what_is_no_packet_counts_as_a_loss(void **state)
 {
     const struct {
         SocketPacketHead head;
-    } bad[] = {{{0, PACKET_ASK}},
-               {{sizeof(SocketPacketHead) - 1, PACKET_ASK}},
-               {{PACKET_BYTES + 1, PACKET_REPORT}},
-               {{UINT32_MAX, PACKET_REPORT}},
-               {{sizeof(SocketWord), -1}},
-               {{sizeof(SocketWord), PACKET_ENDED + 1}},
-               {{sizeof(SocketWord) - 4, PACKET_ASK}},
-               {{sizeof(SocketWord) + 4, PACKET_ASK}},
-               {{sizeof(SocketReport), PACKET_REPORT}}};
+    } bad[] = {{{0, PACKET_ASK, 0}},
+               {{sizeof(SocketPacketHead) - 1, PACKET_ASK, 0}},
+               {{PACKET_BYTES + 1, PACKET_REPORT, 0}},
+               {{UINT32_MAX, PACKET_REPORT, 0}},
+               {{sizeof(SocketWord), -1, 0}},
+               {{sizeof(SocketWord), PACKET_ENDED + 1, 0}},
+               {{sizeof(SocketWord) - 4, PACKET_ASK, 0}},
+               {{sizeof(SocketWord) + 4, PACKET_ASK, 0}},
+               {{sizeof(SocketReport), PACKET_REPORT, 0}}};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         Pair p = make_pair();
