@@ -41,13 +41,17 @@ struct Config {
         double norm_epsilon;
         PositionKind position;
         double rope_theta;
+        RopeScaling rope_scaling;
         ActivationKind activation;
         /* gelu of the sum before rounding: EPILOGUE_GELU_OF_SUM; default: by the device */
         bool fused_gelu;
         /* Rows of logits that the head computes at a time, before they are made equal (head.c); 0:
          * as many as 128 MiB hold. Default: by the device; -1 before config_settle. */
         int64_t head_chunk_rows;
-        bool bias, qk_norm, tie_word_embeddings;
+        bool bias;                    /* LayerNorm's; default of the next two */
+        AttentionBias attention_bias; /* default: all with bias, else none */
+        bool mlp_bias;                /* default: bias */
+        bool qk_norm, tie_word_embeddings;
         /* std of initial weights; residual projections: divided by sqrt(2 L) */
         double initializer_range;
     } model;

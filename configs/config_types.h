@@ -6,6 +6,10 @@
 #include <stdint.h>
 
 typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
+/* The projections of the attention that have biases: none, those to q, k and v, or those and the
+ * projection of the output. */
+typedef enum { ATTENTION_BIAS_NONE, ATTENTION_BIAS_QKV, ATTENTION_BIAS_ALL } AttentionBias;
+typedef enum { ROPE_SCALING_NONE, ROPE_SCALING_LLAMA3 } RopeScalingType;
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerType;
 typedef enum {
     SCHEDULER_CONSTANT,
@@ -26,6 +30,14 @@ typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 
 /* How gradients of data-parallel ranks are combined. `mean` gives the gradient of the whole batch;
  * `sum` gives that gradient times the number of data-parallel ranks. */
 typedef enum { GRADIENT_MEAN, GRADIENT_SUM } GradientOp;
+
+/* How the rotations of RoPE are slowed down, so that a model takes longer texts than those of its
+ * first training. The numbers are read where type is llama3 (rope_frequency in gpt.c). */
+typedef struct {
+    RopeScalingType type;
+    double factor, low_freq_factor, high_freq_factor;
+    int64_t original_max_position_embeddings;
+} RopeScaling;
 
 typedef struct {
     int count;

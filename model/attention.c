@@ -168,8 +168,9 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
      * the norm's backward then adds to it. */
     Tensor dsum = s->row_parts > 1 ? d.dnormed : grad->d;
     region_exit_backward(pass->tp, dsum, grad->d);
-    linear_backward_rows(pass, &out, d.dout, dsum, a->o, residual_columns(pass, grad),
-                         EPILOGUE_NONE, NO_TENSOR);
+    linear_backward_rows(pass, &out, d.dout, dsum, a->o,
+                         residual_columns(pass, grad, params->out.bias >= 0), EPILOGUE_NONE,
+                         NO_TENSOR);
     Qkv heads = qkv_of(s, a->qk, a->qkv), dheads = qkv_of(s, d.dqkv, d.dqkv);
     AttentionTensors t = {.dq = tensor_as_3d(dheads.q, B, T),
                           .dk = tensor_as_3d(dheads.k, B, T),

@@ -95,9 +95,10 @@ static void add_matrices(const Adding *a, Block *block)
     block->mlp.down.weight = add_matrix(a, "mlp.down.weight", -1, s->C, s->F, residual, true, cut);
 }
 
-static void add_biases(const Adding *a, Block *block)
+static void add_attention_biases(const Adding *a, Block *block)
 {
     const GptShape *s = a->shape;
+    if (s->attention_bias == ATTENTION_BIAS_NONE) return;
     int64_t q = s->H * s->D, k = s->G * s->D;
     int kv_pack = kv_shared(a) ? PACK_KV_BIAS : PACK_QKV_BIAS;
     TpGrad kv_grad = kv_shared(a) ? TP_GRAD_SUBGROUP : TP_GRAD_CUT;
@@ -105,9 +106,16 @@ static void add_biases(const Adding *a, Block *block)
     qkv[0].bias = add_vector(a, "attn.q.bias", PACK_QKV_BIAS, q, INIT_ZERO, 0, TP_GRAD_CUT);
     qkv[1].bias = add_vector(a, "attn.k.bias", kv_pack, k, INIT_ZERO, 0, kv_grad);
     add_vector(a, "attn.v.bias", kv_pack, k, INIT_ZERO, 0, kv_grad);
-    block->attention.out.bias =
-        add_vector(a, "attn.out.bias", -1, s->C, INIT_ZERO, -1, TP_GRAD_PARTIAL_IF_SP);
+    if (s->attention_bias == ATTENTION_BIAS_ALL)
+        block->attention.out.bias =
+            add_vector(a, "attn.out.bias", -1, s->C, INIT_ZERO, -1, TP_GRAD_PARTIAL_IF_SP);
+}
+
+static void add_mlp_biases(const Adding *a, Block *block)
+{
+    const GptShape *s = a->shape;
     int gate = -1;
+    if (!s->mlp_bias) return;
     if (s->activation == ACTIVATION_SWIGLU)
         gate = add_vector(a, "mlp.gate.bias", PACK_UP_BIAS, s->F, INIT_ZERO, 0, TP_GRAD_CUT);
     int up = add_vector(a, "mlp.up.bias", PACK_UP_BIAS, s->F, INIT_ZERO, 0, TP_GRAD_CUT);
@@ -119,7 +127,7 @@ static void add_biases(const Adding *a, Block *block)
 static void add_norms(const Adding *a, Block *block)
 {
     const GptShape *s = a->shape;
-    bool bias = s->bias && s->norm.kind == NORM_LAYERNORM;
+    bool bias = s->norm_bias && s->norm.kind == NORM_LAYERNORM;
     block->attention.norm.weight =
         add_vector(a, "attn.norm.weight", -1, s->C, INIT_ONE, -1, TP_GRAD_PARTIAL_IF_SP);
     block->mlp.norm.weight =
@@ -146,7 +154,8 @@ void block_add_params(Block *block, ParamTable *table, const GptShape *shape, in
     block->unit = unit;
     block->index = index;
     add_matrices(&a, block);
-    if (shape->bias) add_biases(&a, block);
+    add_attention_biases(&a, block);
+    add_mlp_biases(&a, block);
     add_norms(&a, block);
 }
 

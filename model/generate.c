@@ -131,7 +131,7 @@ Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store,
     d->work = (LayerWork){
         .pass = &d->pass, .layers = layers, .x = d->x, .acts = d->acts, .head = &d->head};
     layout_fixed(d, &d->fixed);
-    if (tensor_present(d->pass.rope_table)) rope_table_fill(dev, d->pass.rope_table, s->rope_theta);
+    if (tensor_present(d->pass.rope_table)) rope_table_fill(dev, d->pass.rope_table, s);
     /* Keep the tokens on the host: when the context is full, the last of them are fed again. */
     d->history = must_calloc((size_t)max_tokens, sizeof *d->history);
     d->host_positions = must_calloc((size_t)max_tokens, sizeof *d->host_positions);

@@ -65,7 +65,8 @@ GptInside gpt_inside(const Gpt *gpt, int chunk, int slot);
  * positions. */
 Tensor rope_table_layout(const GptShape *shape, Arena *arena);
 /* Fills the table (P, D) in the compute dtype with cosines | sines: position p and pair i have the
- * angle p * theta^(-2i/D). */
-void rope_table_fill(Device *dev, Tensor table, double theta);
+ * angle p f, where the pair's frequency f is theta^(-2i/D), slowed down as shape->rope_scaling
+ * says. */
+void rope_table_fill(Device *dev, Tensor table, const GptShape *shape);
 
 #endif

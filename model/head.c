@@ -24,7 +24,7 @@ int head_add_params(Head *h, ParamTable *table, const GptShape *s, int unit, int
                       .init = INIT_ONE};
     *h = (Head){.norm_unit = unit, .norm = {.bias = -1}, .table_unit = token_unit, .table = token};
     h->norm.weight = param_table_add(table, unit, s->dtype, &norm);
-    if (s->bias && s->norm.kind == NORM_LAYERNORM) {
+    if (s->norm_bias && s->norm.kind == NORM_LAYERNORM) {
         norm.name = "final_norm.bias";
         norm.init = INIT_ZERO;
         h->norm.bias = param_table_add(table, unit, s->dtype, &norm);

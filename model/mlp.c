@@ -77,7 +77,8 @@ void mlp_backward(const Pass *pass, const MlpParams *params, const MlpActs *a, T
      * stream, until the product that reads it is done. */
     Tensor dsum = s->row_parts > 1 ? d.dnormed : grad->d;
     region_exit_backward(pass->tp, dsum, grad->d);
-    linear_backward_rows(pass, &down, d.dact, dsum, a->act, residual_columns(pass, grad),
+    linear_backward_rows(pass, &down, d.dact, dsum, a->act,
+                         residual_columns(pass, grad, params->down.bias >= 0),
                          gelu ? EPILOGUE_GELU : EPILOGUE_NONE, gelu ? a->pre : NO_TENSOR);
     if (!gelu) op_activation_backward(pass->dev, d.dpre, d.dact, a->pre, s->activation);
     /* Under sequence parallelism, forward overwrote `in` with the down product's output, so gather

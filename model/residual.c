@@ -4,12 +4,14 @@
 ResidualGrad residual_layout(const GptShape *s, int64_t N, Arena *arena)
 {
     ResidualGrad grad = {.d = arena_tensor(arena, s->dtype, 2, shape_stream_rows(s, N), s->C, 0)};
-    if (s->bias) grad.columns = arena_tensor(arena, dtype_compute(s->dtype), 1, s->C, 0, 0);
+    if (shape_has_residual_bias(s))
+        grad.columns = arena_tensor(arena, dtype_compute(s->dtype), 1, s->C, 0, 0);
     return grad;
 }
 
-Tensor residual_columns(const Pass *pass, ResidualGrad *grad)
+Tensor residual_columns(const Pass *pass, ResidualGrad *grad, bool biased)
 {
+    if (!biased) return NO_TENSOR;
     if (!grad->summed && pass->tp->parts > 1 && tensor_present(grad->columns)) {
         op_column_sum(pass->dev, grad->columns, grad->d);
         grad->summed = true;

@@ -14,10 +14,13 @@ typedef struct {
     Norm norm;
     PositionKind position;
     double rope_theta;
+    RopeScaling rope_scaling;
     ActivationKind activation;
     /* GELU is applied to the unrounded sum; not with 16-bit types and selective recompute. */
     bool fused_gelu;
-    bool bias, qk_norm, tied;
+    bool norm_bias; /* biases of LayerNorm */
+    AttentionBias attention_bias;
+    bool mlp_bias, qk_norm, tied;
     double init_std;
     WeightDecayOn decay_on;
     RecomputePolicy recompute;
@@ -36,6 +39,12 @@ GptShape gpt_shape(const Config *config, int tp);
  * ranks), which tensors and layouts use. H, G (at least 1: ranks may share a kv head), F and Vp are
  * the rank's; L, C, D, V and P are those of the model. */
 GptShape gpt_local_shape(const GptShape *whole, int tp, bool sequence_parallel);
+
+/* Returns whether a linear layer that adds to the residual stream has a bias. */
+static inline bool shape_has_residual_bias(const GptShape *s)
+{
+    return s->attention_bias == ATTENTION_BIAS_ALL || s->mlp_bias;
+}
 
 /* Return the width of the q | k | v columns, and of the first MLP product (gate | up with
  * SwiGLU). */

@@ -7,6 +7,18 @@
 const Choice norm_choices[] = {{"layernorm", NORM_LAYERNORM, 0}, {"rmsnorm", NORM_RMSNORM, 0}, {0}};
 const Choice position_choices[] = {
     {"learned", POSITION_LEARNED, 0}, {"rope", POSITION_ROPE, 0}, {0}};
+const Choice attention_bias_choices[] = {{"none", ATTENTION_BIAS_NONE, 0},
+                                         {"qkv", ATTENTION_BIAS_QKV, 0},
+                                         {"all", ATTENTION_BIAS_ALL, 0},
+                                         {0}};
+/* The other types that Hugging Face's configs know. */
+const Choice rope_scaling_choices[] = {{"none", ROPE_SCALING_NONE, 0},
+                                       {"llama3", ROPE_SCALING_LLAMA3, 0},
+                                       {"linear", -1, 0},
+                                       {"dynamic", -1, 0},
+                                       {"yarn", -1, 0},
+                                       {"longrope", -1, 0},
+                                       {0}};
 const Choice activation_choices[] = {{"gelu", ACTIVATION_GELU, 0},
                                      {"relu2", ACTIVATION_RELU2, 0},
                                      {"swiglu", ACTIVATION_SWIGLU, 0},

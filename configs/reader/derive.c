@@ -22,6 +22,14 @@ static void derive_model(Load *load)
                 c->model.activation == ACTIVATION_SWIGLU ? (narrow + 63) / 64 * 64 : 4 * hidden);
     load_follow(load, "model.max_position_embeddings", &c->model.max_position_embeddings,
                 c->data.seq_length);
+    if (!load_given(load, "model.attention_bias")) {
+        c->model.attention_bias = c->model.bias ? ATTENTION_BIAS_ALL : ATTENTION_BIAS_NONE;
+        load_derived(load, "model.attention_bias");
+    }
+    if (!load_given(load, "model.mlp_bias")) {
+        c->model.mlp_bias = c->model.bias;
+        load_derived(load, "model.mlp_bias");
+    }
 }
 
 /* Returns whether the key was given by --set. */
@@ -60,7 +68,7 @@ static void displace_sources(Load *load)
     }
 }
 
-/* Resets params of the file that an optimizer or scheduler type given by --set does not take. */
+/* Resets params of the file that a type given by --set does not take. */
 static void displace_params(Load *load)
 {
     for (int i = 0; i < option_count; i++) {

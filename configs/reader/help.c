@@ -12,8 +12,9 @@
 void config_print_defaults(FILE *to)
 {
     Printer p = {.to = to, .last = ""};
-    fprintf(to, "// Every key with its default. Lines after // depend on optimizer.type and "
-                "scheduler.type.\n{\n");
+    fprintf(to,
+            "// Every key with its default. Lines after // depend on the type that their section "
+            "has.\n{\n");
     for (int i = 0; i < option_count; i++) {
         const Option *option = &option_table[i];
         int indent = print_section(&p, option->key);

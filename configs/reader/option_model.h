@@ -41,6 +41,25 @@
                "how positions enter: a learned table, or rotation of queries and keys"),           \
         NUMBER(model.rope_theta, "10000", 1, 1e12, NUMBERS, LOSSES,                                \
                "base of the rotation's wavelengths; read with position rope"),                     \
+        CHOICE(                                                                                    \
+            model.rope_scaling.type, "\"none\"", rope_scaling_choices, NUMBERS, LOSSES,            \
+            "how rotations are slowed down for texts longer than those of an earlier training: "   \
+            "not at all, or as in Llama 3.1, the slow ones by a factor and the fast ones not"),    \
+        NUMBER(model.rope_scaling.factor, 0, 1, 1e6, NUMBERS, LOSSES,                              \
+               "llama3: by how much the slow rotations are slowed down",                           \
+               .derived = "none: llama3 needs it", .types = LLAMA3),                               \
+        NUMBER(                                                                                    \
+            model.rope_scaling.low_freq_factor, 0, 0, 1e6, NUMBERS, LOSSES,                        \
+            "llama3: rotations are slow that turn fewer times than this in the original length",   \
+            .derived = "none: llama3 needs it", .flags = OPTION_ABOVE, .types = LLAMA3),           \
+        NUMBER(                                                                                    \
+            model.rope_scaling.high_freq_factor, 0, 0, 1e6, NUMBERS, LOSSES,                       \
+            "llama3: rotations are fast that turn more times than this in the original length; "   \
+            "those in between are slowed down in part",                                            \
+            .derived = "none: llama3 needs it", .flags = OPTION_ABOVE, .types = LLAMA3),           \
+        INT(model.rope_scaling.original_max_position_embeddings, 0, 1, 1e9, NUMBERS, LOSSES,       \
+            "llama3: the original length, in tokens: the longest texts of the earlier training",   \
+            .derived = "none: llama3 needs it", .types = LLAMA3),                                  \
         CHOICE(model.activation, "\"gelu\"", activation_choices, IMPOSSIBLE, LOSSES | PLAN,        \
                "nonlinearity of the feed-forward part: gelu (tanh form), relu2 (squared ReLU), "   \
                "swiglu (gated; a third matrix)"),                                                  \
@@ -56,7 +75,15 @@
                        "at most 2 % of its memory; a run keeps what it began with",                \
             .flags = OPTION_AUTO | OPTION_DEVICE),                                                 \
         FLAG(model.bias, "true", IMPOSSIBLE, LOSSES | PLAN,                                        \
-             "biases in linear layers and LayerNorm"),                                             \
+             "biases in LayerNorm, and in linear layers where the next two keys are not given"),   \
+        CHOICE(model.attention_bias, 0, attention_bias_choices, IMPOSSIBLE, LOSSES | PLAN,         \
+               "biases of the attention's projections: none, those of q, k and v (as in Qwen 2), " \
+               "or all, the output's too",                                                         \
+               .derived = "all if model.bias is true, else none",                                  \
+               .flags = OPTION_AUTO | OPTION_FOLLOWS),                                             \
+        FLAG(model.mlp_bias, 0, IMPOSSIBLE, LOSSES | PLAN,                                         \
+             "biases in the linear layers of the feed-forward part", .derived = "model.bias",      \
+             .flags = OPTION_AUTO | OPTION_FOLLOWS),                                               \
         FLAG(model.qk_norm, "false", IMPOSSIBLE, LOSSES | PLAN,                                    \
              "normalise each query and key head before attention, by an RMSNorm whatever "         \
              "model.norm is"),                                                                     \

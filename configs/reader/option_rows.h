@@ -56,7 +56,7 @@
                          .changes = CHANGES_PLAN, .help = __VA_ARGS__                              \
     }
 
-/* The optimizers or schedulers that a key belongs to (Option.types). */
+/* The optimizers, schedulers or types of RoPE scaling that a key belongs to (Option.types). */
 #define ADAMS  (1u << OPTIMIZER_ADAMW | 1u << OPTIMIZER_ADAM)
 #define SGD    (1u << OPTIMIZER_SGD)
 #define WARM   (1u << SCHEDULER_WARMUP_LR | 1u << SCHEDULER_WARMUP_DECAY_LR)
@@ -64,6 +64,7 @@
 #define RANGE  (1u << SCHEDULER_LR_RANGE_TEST)
 #define CYCLE  (1u << SCHEDULER_ONE_CYCLE)
 #define WSD    (1u << SCHEDULER_WSD)
+#define LLAMA3 (1u << ROPE_SCALING_LLAMA3)
 #define TOTAL  (1u << SCHEDULER_WARMUP_DECAY_LR | COSINE | WSD)
 
 #define EXACT 9007199254740992.0 /* 2^53: up to here, a double holds every integer */

@@ -72,19 +72,18 @@ const char *option_choice_name(const Option *option, int value)
     return "?";
 }
 
-static bool is_of_optimizer(const Option *option)
-{
-    return is_below(option->key, "optimizer", strlen("optimizer"));
-}
-
 const char *option_type_key(const Option *option)
 {
-    return is_of_optimizer(option) ? "optimizer.type" : "scheduler.type";
+    static const char *const section[][2] = {{"optimizer", "optimizer.type"},
+                                             {"model.rope_scaling", "model.rope_scaling.type"}};
+    for (size_t i = 0; i < sizeof section / sizeof *section; i++)
+        if (is_below(option->key, section[i][0], strlen(section[i][0]))) return section[i][1];
+    return "scheduler.type";
 }
 
 int option_type(const Option *option, const Config *config)
 {
-    return is_of_optimizer(option) ? (int)config->optimizer.type : (int)config->scheduler.type;
+    return *(const int *)option_field(&option_table[option_find(option_type_key(option))], config);
 }
 
 bool option_applies(const Option *option, const Config *config)

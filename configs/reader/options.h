@@ -82,7 +82,8 @@ typedef struct {
     /* The key that is derived from this one if this one is given: a ratio determines a number of
      * steps. */
     const char *settles;
-    unsigned types; /* bit set of the optimizer or scheduler types that take this key; 0: all */
+    /* bit set of the types that take this key, of optimizer, scheduler or RoPE scaling; 0: all */
+    unsigned types;
     ConfigEffect effect;
     unsigned changes; /* a set of OptionChanges */
     const char *help;
@@ -164,11 +165,11 @@ bool known_is_inert(const KnownKey *known, const cJSON *value);
 const char *known_why(const KnownKey *known);
 /* Returns the name that a choice has for `value`. */
 const char *option_choice_name(const Option *option, int value);
-/* option_type_key returns the key that selects the type for a row with `types`: optimizer.type or
- * scheduler.type. option_type returns the value of that type in this config. */
+/* option_type_key returns the key that selects the type for a row with `types`: optimizer.type,
+ * scheduler.type or model.rope_scaling.type. option_type returns its value in this config. */
 const char *option_type_key(const Option *option);
 int option_type(const Option *option, const Config *config);
-/* Returns whether this config's optimizer or scheduler reads the row. */
+/* Returns whether this config's optimizer, scheduler or RoPE scaling reads the row. */
 bool option_applies(const Option *option, const Config *config);
 /* Returns the address of the row's field in the config. */
 void *option_field(const Option *option, const Config *config);

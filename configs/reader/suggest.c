@@ -47,6 +47,7 @@ static const struct {
     {"ffn_hidden_size", "model.intermediate_size"},
     {"layer_norm_epsilon", "model.norm_epsilon"},
     {"rms_norm_eps", "model.norm_epsilon"},
+    {"rope_type", "model.rope_scaling.type"},
     {"init_std", "model.initializer_range"},
     {"block_size", "data.seq_length"},
     {"sequence_length", "data.seq_length"},

@@ -67,6 +67,36 @@ static void check_model(Load *load)
                     "accepted, without effect: position is \"learned\"");
 }
 
+static void check_rope_scaling(Load *load)
+{
+    static const char type[] = "model.rope_scaling.type",
+                      low[] = "model.rope_scaling.low_freq_factor",
+                      high[] = "model.rope_scaling.high_freq_factor";
+    static const char *const needed[][2] = {
+        {"model.rope_scaling.factor", "8 in Llama 3.1"},
+        {low, "1 in Llama 3.1"},
+        {high, "4 in Llama 3.1"},
+        {"model.rope_scaling.original_max_position_embeddings", "8192 in Llama 3.1"}};
+    const RopeScaling *scaling = &load->config->model.rope_scaling;
+    if (scaling->type != ROPE_SCALING_LLAMA3 || load_wrong(load, type)) return;
+    for (int i = 0; i < 4; i++)
+        if (!load_given(load, needed[i][0]))
+            load_error(load, load_place(load, type), needed[i][0],
+                       "type \"llama3\" needs it; write a number, %s", needed[i][1]);
+    if (load_given(load, low) && load_given(load, high) && !UNUSABLE(load, low, high) &&
+        scaling->high_freq_factor <= scaling->low_freq_factor)
+        WRONG(load, high,
+              "%g is not above low_freq_factor %g, so no rotation is between slow and fast; write "
+              "a larger number",
+              scaling->high_freq_factor, scaling->low_freq_factor);
+    if (load->config->model.position != POSITION_ROPE && !load_wrong(load, "model.position")) {
+        WRONG(load, type,
+              "\"llama3\" slows rotations down, and position is \"learned\"; write type \"none\", "
+              "or model.position \"rope\"");
+        load_remedy(load, "model.rope_scaling=null");
+    }
+}
+
 static void check_fused_gelu(Load *load)
 {
     const Config *c = load->config;
@@ -194,8 +224,8 @@ static void check_optimizer(Load *load)
                     "false has no effect on type AdamW, as in DeepSpeed; type Adam reads it");
 }
 
-/* Reports params that the chosen optimizer or scheduler does not take. DeepSpeed would end with a
- * TypeError. */
+/* Reports params that the chosen optimizer, scheduler or RoPE scaling does not take. DeepSpeed
+ * would end with a TypeError. */
 static void check_types(Load *load)
 {
     const Config *c = load->config;
@@ -304,6 +334,7 @@ void validate_config(Load *load)
 {
     check_batch(load);
     check_model(load);
+    check_rope_scaling(load);
     check_parallel(load);
     check_fused_gelu(load);
     check_data(load);

@@ -239,6 +239,7 @@ static const Config *read_case(const OptionCase *c, bool changed)
         set[n] = c->set[n];
     char *last = text_format("%s=%s", c->key, c->value);
     if (changed) set[n++] = last;
+    if (changed && c->beside != NULL) set[n++] = c->beside;
     ConfigReport report;
     const ConfigContext context = {.world = c->ranks > 0 ? c->ranks : 1};
     const Config *config = config_parse(&context, "c.json", text, strlen(text), n, set, &report);

@@ -172,7 +172,8 @@ static bool see_resumed(const OptionCase *c, const Option *row, const Base *base
     if (c->code != EXIT_OK || base->seen.n_losses != STEPS) return true;
     Seen now;
     char *set = text_format("%s=%s", c->key, c->value);
-    seen_resume(&now, "run", base->checkpoint, c->ranks, c->set, (const char *const[]){set, NULL});
+    seen_resume(&now, "run", base->checkpoint, c->ranks, c->set,
+                (const char *const[]){set, c->beside, NULL});
     const char *what = resume_contradiction(c, row, &base->seen, &now, numbers);
     if (what != NULL) print_error("%s: %s\n%s\n", set, what, now.console);
     seen_free(&now);
@@ -199,7 +200,7 @@ static bool see_case(const OptionCase *c, const Option *row, const Seen *was, un
     char *set = text_format("%s=%s", c->key, c->value);
     if (was->code != EXIT_OK || was->n_losses == 0)
         fail_msg("the first run for %s ends with %d:\n%s", set, was->code, was->console);
-    seen_run(&now, "run", c->ranks, c->set, (const char *const[]){set, NULL});
+    seen_run(&now, "run", c->ranks, c->set, (const char *const[]){set, c->beside, NULL});
     const char *what = contradiction(row, c, was, &now, seen);
     if (what != NULL) {
         print_error("%s: %s (ends with %d after %d steps)\n", set, what, now.code, now.n_losses);

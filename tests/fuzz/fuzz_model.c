@@ -41,7 +41,7 @@ typedef struct {
     Bytes bytes;
     ModelSize model;
     double heads, length;
-    Config types; /* only the optimizer's and scheduler's types are set */
+    Config types; /* only the types of optimizer, scheduler and RoPE scaling are set */
 } Draw;
 
 /* Draws an integer in the row's range, mostly values at which the code branches. */
@@ -105,7 +105,7 @@ static void value(const Option *row, Draw *d, char *out)
 static bool comes_first(const char *key)
 {
     return strcmp(key, "optimizer.type") == 0 || strcmp(key, "scheduler.type") == 0 ||
-           strcmp(key, "data.seq_length") == 0;
+           strcmp(key, "model.rope_scaling.type") == 0 || strcmp(key, "data.seq_length") == 0;
 }
 
 /* Decides whether the drawn config gives this key. */
@@ -114,7 +114,9 @@ static bool is_drawn(const Option *row, Draw *d, bool first)
     if (left_out(row) || comes_first(row->key) != first) return false;
     if (first) return true;
     if (!option_applies(row, &d->types)) return false;
-    if (row->derived != NULL && strncmp(row->derived, "none: OneCycle", 14) == 0) return true;
+    if (row->derived != NULL && (strncmp(row->derived, "none: OneCycle", 14) == 0 ||
+                                 strncmp(row->derived, "none: llama3", 12) == 0))
+        return true;
     bool width = strncmp(row->key, "model.", 6) == 0 && row->max >= 1e5;
     return take(&d->bytes, 8) >= (width ? 2 : 6);
 }
@@ -145,7 +147,7 @@ const Config *fuzz_model_config(const uint8_t *data, size_t n, ModelSize model, 
     Draw d = {.bytes = {data, data + n}, .model = model, .heads = 4};
     snprintf(set[n_sets++], SET_BYTES, "train_micro_batch_size_per_gpu=%u", 1 + take(&d.bytes, 4));
     for (int first = 1; first >= 0; first--) {
-        for (int i = 0; i < option_count && n_sets < MAX_SETS - 2; i++) {
+        for (int i = 0; i < option_count && n_sets < MAX_SETS - 4; i++) {
             const Option *row = &option_table[i];
             if (!is_drawn(row, &d, first)) continue;
             value(row, &d, set[n_sets]);
@@ -157,6 +159,10 @@ const Config *fuzz_model_config(const uint8_t *data, size_t n, ModelSize model, 
         snprintf(set[n_sets++], SET_BYTES, "scheduler.params.cycle_momentum=false");
     if (d.types.optimizer.type == OPTIMIZER_SGD)
         snprintf(set[n_sets++], SET_BYTES, "optimizer.params.lr=0.1");
+    if (d.types.model.rope_scaling.type == ROPE_SCALING_LLAMA3) {
+        snprintf(set[n_sets++], SET_BYTES, "model.position=rope");
+        snprintf(set[n_sets++], SET_BYTES, "model.rope_scaling.low_freq_factor=0.001");
+    }
     size_t used = 0;
     for (int i = 0; i < n_sets; i++) {
         sets[i] = set[i];

@@ -56,8 +56,7 @@ static void alone_begin(Alone *a)
                      .T = 7};
     a->pass.positions = tensor_1d(a->f.positions, I32, N);
     a->pass.rope_table = rope_table_layout(s, &a->arena);
-    if (tensor_present(a->pass.rope_table))
-        rope_table_fill(&a->f.dev, a->pass.rope_table, s->rope_theta);
+    if (tensor_present(a->pass.rope_table)) rope_table_fill(&a->f.dev, a->pass.rope_table, s);
     a->block = &a->f.layers.block[0];
     Use use = {.unit = a->block->unit, .weight = true, .gradient = true};
     a->f.params->step_begin(a->f.params, &use, 1);
@@ -231,7 +230,7 @@ static void test_bias_gradients_on_ranks_are_right_without_column_sums(void **st
         Over over = {.shape = i / 2 ? fixture_llama_shape() : fixture_shape(),
                      .sequence_parallel = i % 2,
                      .one = &one};
-        over.shape.bias = true;
+        fixture_set_biases(&over.shape, 1);
         alone_open(&one, &over.shape);
         alone_forward(&one, 0);
         alone_backward(&one);

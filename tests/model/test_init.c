@@ -24,21 +24,34 @@ typedef struct {
     int layers;
     double range;
     bool tied, rope, gated, bias, qk_norm, rmsnorm;
+    int linear_bias;  /* index in linear_biases; 0: as `bias` says */
     const char *more; /* further keys of the config, or "" */
 } Asked;
+
+static const struct {
+    const char *keys; /* of the model */
+    bool qkv, out, mlp;
+} linear_biases[] = {
+    {.keys = ""},
+    {"\"attention_bias\": \"qkv\", \"mlp_bias\": false, ", .qkv = true},
+    {"\"attention_bias\": \"all\", \"mlp_bias\": false, ", .qkv = true, .out = true},
+    {"\"attention_bias\": \"none\", \"mlp_bias\": true, ", .mlp = true},
+};
+enum { LINEAR_BIASES = sizeof linear_biases / sizeof *linear_biases };
 
 static const Config *config_of(const Asked *a)
 {
     char err[512];
     char *keys = text_format(
-        "\"device\": \"cpu\", \"seed\": 11, \"cpu\": {\"threads\": 1}, \"model\": {\"num_layers\": "
+        "\"device\": \"cpu\", \"seed\": 11, \"cpu\": {\"threads\": 1}, \"model\": "
+        "{%s\"num_layers\": "
         "%d, \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
         "\"max_position_embeddings\": 128, \"initializer_range\": %g, \"tie_word_embeddings\": %s, "
         "\"position\": \"%s\", \"activation\": \"%s\", \"bias\": %s, \"qk_norm\": %s, \"norm\": "
         "\"%s\"}, \"data.seq_length\": 32%s",
-        a->layers, a->range, a->tied ? "true" : "false", a->rope ? "rope" : "learned",
-        a->gated ? "swiglu" : "gelu", a->bias ? "true" : "false", a->qk_norm ? "true" : "false",
-        a->rmsnorm ? "rmsnorm" : "layernorm", a->more);
+        linear_biases[a->linear_bias].keys, a->layers, a->range, a->tied ? "true" : "false",
+        a->rope ? "rope" : "learned", a->gated ? "swiglu" : "gelu", a->bias ? "true" : "false",
+        a->qk_norm ? "true" : "false", a->rmsnorm ? "rmsnorm" : "layernorm", a->more);
     const Config *config = config_test_keys(keys);
     ConfigFacts facts = {.vocab_size = VOCABULARY, .vocab_of = "test"};
     const Config *settled = config_settle(config, &facts, err, sizeof err);
@@ -81,8 +94,13 @@ static void block_rows(Rows *r, const Asked *a, int layer)
         row(r, layer, matrix[i], 0, a->range);
     row(r, layer, "attn.out.weight", 0, a->range / sqrt(2.0 * a->layers));
     row(r, layer, "mlp.down.weight", 0, a->range / sqrt(2.0 * a->layers));
-    for (int i = 0; a->bias && i < (a->gated ? 7 : 6); i++)
-        row(r, layer, bias[i], 0, 0);
+    bool given = a->linear_bias > 0;
+    for (int i = 0; i < (a->gated ? 7 : 6); i++) {
+        bool has = i < 3   ? linear_biases[a->linear_bias].qkv
+                   : i < 4 ? linear_biases[a->linear_bias].out
+                           : linear_biases[a->linear_bias].mlp;
+        if (given ? has : a->bias) row(r, layer, bias[i], 0, 0);
+    }
     row(r, layer, "attn.norm.weight", 1, 0);
     row(r, layer, "mlp.norm.weight", 1, 0);
     if (a->bias && !a->rmsnorm) row(r, layer, "attn.norm.bias", 0, 0);
@@ -127,8 +145,8 @@ static void test_every_parameter_has_the_expected_initialisation(void **state)
 {
     static const int layers[] = {1, 2, 5};
     (void)state;
-    for (int i = 0; i < 3 * 64; i++) {
-        Asked a = {.layers = layers[i / 64],
+    for (int i = 0; i < 3 * 64 * LINEAR_BIASES; i++) {
+        Asked a = {.layers = layers[i / 64 % 3],
                    .range = i % 2 ? 0.02 : 0.37,
                    .tied = i & 1,
                    .rope = i & 2,
@@ -136,6 +154,7 @@ static void test_every_parameter_has_the_expected_initialisation(void **state)
                    .bias = i & 8,
                    .qk_norm = i & 16,
                    .rmsnorm = i & 32,
+                   .linear_bias = i / (3 * 64),
                    .more = ""};
         const Config *config = config_of(&a);
         GptShape shape = gpt_shape(config, 1);

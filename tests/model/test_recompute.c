@@ -18,7 +18,7 @@
 
 static const DType all_dtypes[] = {F64, F32, BF16, F16};
 static const char *const policy_name[] = {"none", "selective", "full"};
-/* All combinations of the options of a block. */
+/* All combinations of the options of a block; tied models and others have different biases. */
 enum { VARIANTS = 2 * 3 * 2 * 2 * 2 * 2 * 2 };
 
 static GptShape variant(int i)
@@ -27,7 +27,7 @@ static GptShape variant(int i)
                                                  ACTIVATION_SWIGLU};
     GptShape s = fixture_shape();
     s.norm.kind = i % 2 ? NORM_RMSNORM : NORM_LAYERNORM;
-    s.bias = i / 2 % 2;
+    fixture_set_biases(&s, i / 2 % 2 + 2 * (i / 32 % 2));
     s.qk_norm = i / 4 % 2;
     s.position = i / 8 % 2 ? POSITION_ROPE : POSITION_LEARNED;
     s.G = i / 16 % 2 ? 2 : 4;

@@ -192,10 +192,11 @@ static void check_chunks(const GptShape *shape, const int *border)
     if (f.stats.nats * f.scale != loss)
         fail_msg("loss %.17g in chunks, %.17g whole", f.stats.nats * f.scale, loss);
     for (size_t i = 0; i < bytes / sizeof *want; i++) {
-        double bound = shape->bias ? 1e-12 * (fabs(want[i]) + 1e-3) : 0;
+        double bound = shape_has_residual_bias(shape) ? 1e-12 * (fabs(want[i]) + 1e-3) : 0;
         if (!(fabs(have[i] - want[i]) <= bound))
-            fail_msg("gradient %zu is %.17g in chunks, %.17g whole (bias %d, recompute %d)", i,
-                     have[i], want[i], shape->bias, shape->recompute);
+            fail_msg(
+                "gradient %zu is %.17g in chunks, %.17g whole (attention bias %d, recompute %d)", i,
+                have[i], want[i], (int)shape->attention_bias, shape->recompute);
     }
     GptBytes plan = gpt_bytes(&layers, slots, B, T, GPT_TRAIN), used = model_used(gpt);
     assert_int_equal(plan.activations, used.activations);

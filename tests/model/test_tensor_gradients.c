@@ -103,7 +103,8 @@ static void test_gradients_on_ranks_match_finite_differences(void **state)
             job.shape.norm.kind = NORM_RMSNORM;
             job.shape.position = POSITION_ROPE;
             job.shape.activation = ACTIVATION_SWIGLU;
-            job.shape.bias = job.shape.tied = false;
+            fixture_set_biases(&job.shape, 0);
+            job.shape.tied = false;
             job.shape.qk_norm = true;
             job.shape.G = 1;
         }

@@ -84,7 +84,8 @@ static void check(const GptShape *whole, int tp, bool sp)
 {
     Local l = local_of(whole, tp, sp);
     size_t again = remade(whole, &l), keeps = kept(&l), stream = bytes_of(l.rows * l.C);
-    size_t L = (size_t)whole->L, grad = stream + (whole->bias ? bytes_of(l.C) : 0);
+    size_t L = (size_t)whole->L,
+           grad = stream + (shape_has_residual_bias(whole) ? bytes_of(l.C) : 0);
     size_t head = head_scratch(whole, &l, tp, sp);
     for (RecomputePolicy p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++) {
         GptShape s = *whole;
@@ -114,7 +115,8 @@ static void test_memory_of_a_rank_equals_the_formulas_of_this_file(void **state)
     for (int i = 0; i < 2 * 2 * 3 * 3; i++) {
         GptShape s = ranked_shape();
         s.head_chunk = i % 2 ? 5 : 12;
-        s.bias = s.qk_norm = i / 2 % 2;
+        s.qk_norm = i / 2 % 2;
+        fixture_set_biases(&s, i % FIXTURE_BIASES);
         s.activation = i / 2 % 2 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
         s.G = i % 2 ? 1 : 12;
         s.D = i / 12 == 1 ? 20 : 4; /* wide heads: attention needs more scratch than the MLP */

@@ -45,7 +45,9 @@ static GptShape deepest(void)
                       .P = 1,
                       .norm = {.kind = NORM_LAYERNORM},
                       .activation = ACTIVATION_SWIGLU,
-                      .bias = true,
+                      .norm_bias = true,
+                      .attention_bias = ATTENTION_BIAS_ALL,
+                      .mlp_bias = true,
                       .qk_norm = true,
                       .dtype = F32,
                       .grad_dtype = F32};

@@ -29,7 +29,9 @@ GptShape fixture_shape(void)
                       .position = POSITION_LEARNED,
                       .rope_theta = 10000,
                       .activation = ACTIVATION_GELU,
-                      .bias = true,
+                      .norm_bias = true,
+                      .attention_bias = ATTENTION_BIAS_ALL,
+                      .mlp_bias = true,
                       .tied = true,
                       .init_std = 0.3,
                       .dtype = F64,
@@ -45,7 +47,8 @@ GptShape fixture_llama_shape(void)
     s.norm.kind = NORM_RMSNORM;
     s.position = POSITION_ROPE;
     s.activation = ACTIVATION_SWIGLU;
-    s.bias = s.tied = false;
+    fixture_set_biases(&s, 0);
+    s.tied = false;
     s.qk_norm = true;
     return s;
 }
@@ -74,10 +77,18 @@ GptShape fixture_mqa_shape(void)
     return s;
 }
 
+void fixture_set_biases(GptShape *s, int set)
+{
+    static const AttentionBias attention[FIXTURE_BIASES] = {
+        ATTENTION_BIAS_NONE, ATTENTION_BIAS_ALL, ATTENTION_BIAS_QKV, ATTENTION_BIAS_NONE};
+    s->attention_bias = attention[set];
+    s->norm_bias = s->mlp_bias = set % 2 == 1;
+}
+
 GptShape fixture_variant(int i)
 {
     GptShape s = fixture_shape();
-    s.bias = i & 1;
+    fixture_set_biases(&s, (i & 1) + 2 * (i / 64));
     s.tied = i & 2;
     s.qk_norm = i & 4;
     s.activation = i & 8 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;

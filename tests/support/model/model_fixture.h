@@ -30,16 +30,20 @@ GptShape fixture_shape(void);
 /* Returns a Llama-like shape of the same size: GQA, RMSNorm, RoPE, SwiGLU, QK-norm, no biases,
  * untied head. */
 GptShape fixture_llama_shape(void);
+/* Gives the shape one of four sets of biases: none, all, those of q, k and v alone, those of norms
+ * and of the MLP. */
+enum { FIXTURE_BIASES = 4 };
+void fixture_set_biases(GptShape *shape, int set);
 /* Returns a shape with one kv head, a head size that is not C / H, squared ReLU, and logits in
  * chunks of 5 rows. */
 GptShape fixture_mqa_shape(void);
 /* Returns the shape of GPT-2 with 124 million parameters in f32, for counting parameters, memory
  * and operations. */
 GptShape fixture_gpt2_shape(void);
-/* Returns the i-th of FIXTURE_VARIANTS variants of the tiny shape: all combinations of biases (with
- * all kv heads) or not (with shared ones), tied head, QK-norm, kind of norm, kind of positions, and
- * GELU or SwiGLU. */
-enum { FIXTURE_VARIANTS = 64 };
+/* Returns the i-th of FIXTURE_VARIANTS variants of the tiny shape: all combinations of a set of
+ * biases (some with all kv heads, some with shared ones), tied head, QK-norm, kind of norm, kind of
+ * positions, and GELU or SwiGLU. */
+enum { FIXTURE_VARIANTS = FIXTURE_BIASES * 32 };
 GptShape fixture_variant(int i);
 /* Returns the shape with another dtype, gradients in its compute dtype, and smaller weights. */
 GptShape fixture_with_dtype(GptShape shape, DType dtype);

@@ -3,7 +3,13 @@
 
 #include "model/core/check.h"
 
-#define ROPE   "model.position=rope"
+#define ROPE "model.position=rope"
+/* With twelve tokens of original length and the frequencies of heads of eight elements, one
+ * rotation is fast, one is slow, and two are in between. */
+#define SLOWED                                                                                     \
+    "model.rope_scaling={\"factor\": 8, \"low_freq_factor\": 0.1, \"high_freq_factor\": 1, "       \
+    "\"original_max_position_embeddings\": 12}"
+#define LLAMA3 ROPE, "model.rope_theta=100", "model.rope_scaling.type=llama3", SLOWED
 #define BF16   "bf16.enabled=true"
 #define FP16   "fp16.enabled=true"
 #define SHARDS "data.train=one.bin", "model.vocab_size=300"
@@ -53,11 +59,19 @@ const OptionCase option_cases[] = {
     SEE("model.norm_epsilon", "0.01", "model.norm=rmsnorm"),
     SEE("model.position", "rope"),
     SEE("model.rope_theta", "100", ROPE),
+    {.key = "model.rope_scaling.type", .value = "llama3", .beside = SLOWED, .set = {ROPE}},
+    SEE("model.rope_scaling.factor", "2", LLAMA3),
+    SEE("model.rope_scaling.low_freq_factor", "0.2", LLAMA3),
+    SEE("model.rope_scaling.high_freq_factor", "1.5", LLAMA3),
+    SEE("model.rope_scaling.original_max_position_embeddings", "16", LLAMA3),
     SEE("model.activation", "relu2"),
     SEE("model.activation", "swiglu"),
     SEE("model.fused_gelu", "true", BF16),
     SEE("model.head_chunk_rows", "16"),
     SEE("model.bias", "false"),
+    SEE("model.attention_bias", "qkv"),
+    SEE("model.attention_bias", "qkv", "model.bias=false"),
+    SEE("model.mlp_bias", "false"),
     SEE("model.qk_norm", "true"),
     SEE("model.tie_word_embeddings", "false"),
     SEE("model.initializer_range", "0.03"),

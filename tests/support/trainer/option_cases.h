@@ -7,8 +7,9 @@
 
 typedef struct {
     const char *key;
-    const char *value; /* value in the second run */
-    int ranks;         /* ranks of both runs; 0: one rank */
+    const char *value;  /* value in the second run */
+    const char *beside; /* a further setting of the second run that the value needs; or NULL */
+    int ranks;          /* ranks of both runs; 0: one rank */
     /* Settings of both runs, on top of the config of seen_run.c; ended by NULL. */
     const char *set[8];
     /* Text that only one of the two runs prints. */
