@@ -232,70 +232,6 @@ static void config_of_one_micro_batch_keeps_the_batch_keys_consistent(void **sta
     config_free(c);
 }
 
-static void check_biases(const char *keys, bool norm, AttentionBias attention, bool mlp)
-{
-    char *model = text_format("\"model\": {%s}", keys);
-    const Config *c = config_test_keys(model);
-    assert_int_equal(c->model.bias, norm);
-    assert_int_equal(c->model.attention_bias, attention);
-    assert_int_equal(c->model.mlp_bias, mlp);
-    /* Printed and read again, the config is the same; derived values are derived again. */
-    char *text = config_text(c);
-    const Config *again = config_test_parse(text, 0, NULL);
-    ConfigDifference *d;
-    int n = config_diff(c, again, &d);
-    assert_int_equal(n, 0);
-    config_diff_free(d, n);
-    config_free(again);
-    free(text);
-    config_free(c);
-    free(model);
-}
-
-static void biases_of_linear_layers_follow_model_bias_unless_given(void **state)
-{
-    (void)state;
-    check_biases("", true, ATTENTION_BIAS_ALL, true);
-    check_biases("\"bias\": false", false, ATTENTION_BIAS_NONE, false);
-    check_biases("\"bias\": false, \"attention_bias\": \"qkv\"", false, ATTENTION_BIAS_QKV, false);
-    check_biases("\"attention_bias\": \"none\"", true, ATTENTION_BIAS_NONE, true);
-    check_biases("\"attention_bias\": \"auto\", \"mlp_bias\": false", true, ATTENTION_BIAS_ALL,
-                 false);
-    check_biases("\"bias\": false, \"mlp_bias\": true, \"attention_bias\": \"all\"", false,
-                 ATTENTION_BIAS_ALL, true);
-    /* With --set, they follow the value that --set gives. */
-    const Config *c = config_test_set("model.bias=false");
-    assert_int_equal(c->model.attention_bias, ATTENTION_BIAS_NONE);
-    assert_string_equal(config_origin(c, "model.attention_bias"), "derived");
-    config_free(c);
-}
-
-/* --set model.rope_scaling.type=none sets the file's other keys of the section aside. */
-static void rope_scaling_is_read_printed_and_set_aside(void **state)
-{
-    (void)state;
-    static const char keys[] =
-        "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, \"model\": {\"position\": "
-        "\"rope\", "
-        "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
-        "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}}}";
-    static const char *const none[] = {"model.rope_scaling.type=none"};
-    const Config *c = config_test_parse(keys, 0, NULL);
-    const RopeScaling *s = &c->model.rope_scaling;
-    assert_int_equal(s->type, ROPE_SCALING_LLAMA3);
-    assert_true(s->factor == 8 && s->low_freq_factor == 1 && s->high_freq_factor == 4);
-    assert_int_equal(s->original_max_position_embeddings, 8192);
-    char *text = config_text(c);
-    const Config *again = config_test_parse(text, 0, NULL);
-    assert_memory_equal(&again->model.rope_scaling, s, sizeof *s);
-    config_free(again);
-    free(text);
-    config_free(c);
-    c = config_test_parse(keys, 1, none);
-    assert_int_equal(c->model.rope_scaling.type, ROPE_SCALING_NONE);
-    config_free(c);
-}
-
 static void config_diff_lists_every_changed_key_with_its_effect(void **state)
 {
     (void)state;
@@ -400,8 +336,6 @@ int main(void)
         cmocka_unit_test(set_options_are_applied_in_order_and_parsed_by_the_key_type),
         cmocka_unit_test(a_set_option_replaces_conflicting_values_and_errors_of_the_file),
         cmocka_unit_test(config_of_one_micro_batch_keeps_the_batch_keys_consistent),
-        cmocka_unit_test(biases_of_linear_layers_follow_model_bias_unless_given),
-        cmocka_unit_test(rope_scaling_is_read_printed_and_set_aside),
         cmocka_unit_test(config_diff_lists_every_changed_key_with_its_effect),
         cmocka_unit_test(config_explain_describes_every_option),
         cmocka_unit_test(every_key_accepts_its_default_and_null),
