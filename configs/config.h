@@ -354,6 +354,11 @@ Config config_of_one_micro_batch(const Config *config, bool samples);
  * of a machine, where a whole micro-batch of every rank would take too long. */
 Config config_of_one_share(const Config *config);
 
+/* Returns a copy of a config, like config_of_one_micro_batch, in which a sequence has at most
+ * `tokens` tokens, rounded up so that tensor-parallel ranks get equal parts; the model is the same.
+ * For commands whose sequences are shorter than those of training. */
+Config config_of_short_sequences(const Config *config, int64_t tokens);
+
 /* Returns the grid that the config asks for, as axis sizes, on this many ranks. dp is ranks / (pp x
  * tp), rounded down, so it is 0 if there are too few ranks. If `ranks` is 0, dp is parallel.data.
  * No other code relates the number of ranks to dp, tp and pp. */

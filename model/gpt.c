@@ -296,6 +296,7 @@ static LayerWork work_of(Gpt *g, const Action *action, Tensor last)
     work.first = c->first;
     work.x = streams_of(c, action->slot);
     work.acts = acts_of(c, action->slot);
+    if (tensor_present(batch.sequence_stats)) work.stats = batch.sequence_stats;
     if (!c->ends) work.x[c->blocks] = last;
     return work;
 }

@@ -24,9 +24,12 @@ typedef struct {
 } GptBytes;
 GptBytes gpt_bytes(const GptLayers *layers, const int *slots, int64_t B, int64_t T, GptMode mode);
 
-/* One micro-batch on the device; each tensor is (N) i32. */
+/* One micro-batch on the device; tokens, targets and positions are (N) i32. */
 typedef struct {
     Tensor tokens, targets, positions;
+    /* (B, 2) f64: the loss in nats and the number of targets of each sequence are added (+=) here;
+     * absent: all are added to the stats of gpt_connect. */
+    Tensor sequence_stats;
 } GptBatch;
 /* Called at each action; returns the batch at index action->batch. On a forward or evaluation of a
  * stage's first chunk, it first loads a new micro-batch there. */

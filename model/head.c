@@ -114,6 +114,16 @@ static void chunk_loss(const Pass *pass, const Head *h, HeadActs *a, int64_t fir
                               NO_TENSOR, accumulate);
 }
 
+/* Adds the losses to the stats of all rows, or of each of B sequences. */
+static void sum_losses(const Pass *pass, const HeadActs *a, Tensor stats)
+{
+    int64_t sequences = tensor_rows(stats), n = pass_rows(pass) / sequences;
+    for (int64_t i = 0; i < sequences; i++)
+        op_loss_sum(pass->dev, tensor_1d(tensor_row(stats, i), F64, 2),
+                    tensor_slice_rows(a->losses, i * n, n),
+                    tensor_slice_rows(pass->targets, i * n, n));
+}
+
 void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor stats, Tensor scale,
                ResidualGrad *grad, const bool *accumulate)
 {
@@ -127,7 +137,7 @@ void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor st
         int64_t n = first + a->chunk < N ? a->chunk : N - first;
         chunk_loss(pass, h, a, first, n, scale, backward, add_table || first > 0);
     }
-    op_loss_sum(pass->dev, stats, a->losses, pass->targets);
+    sum_losses(pass, a, stats);
     if (backward) {
         region_await(pass->tp);
         residual_norm_backward(pass, grad, false, &h->norm, add_norm,

@@ -36,10 +36,11 @@ int head_add_params(Head *head, ParamTable *table, const GptShape *shape, int un
 /* Places the head's tensors for N rows in `shared`, with gradients if `backward`. */
 void head_layout(HeadActs *acts, const GptShape *shape, int64_t N, bool backward, Arena *shared);
 
-/* Adds {loss in nats, number of targets} of all N rows to stats (2) f64, with the same result on
- * all ranks. x (S, C) is this rank's rows of the residual stream. If grad is not NULL, also writes
- * grad->d = dx and computes the weights' gradients, all multiplied by scale (1) f64; accumulate[0]
- * (norm) and accumulate[1] (table) select += or =. The caller has acquired the units. */
+/* Adds {loss in nats, number of targets} of all N rows to stats (2) f64, or of each sequence to its
+ * row of stats (B, 2) f64, with the same result on all ranks. x (S, C) is this rank's rows of the
+ * residual stream. If grad is not NULL, also writes grad->d = dx and computes the weights'
+ * gradients, all multiplied by scale (1) f64; accumulate[0] (norm) and accumulate[1] (table) select
+ * += or =. The caller has acquired the units. */
 void head_loss(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor stats,
                Tensor scale, ResidualGrad *grad, const bool *accumulate);
 /* Computes logits (n, Vp), all columns, of the rows x (n, C); n is at most the N of head_layout.

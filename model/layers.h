@@ -22,7 +22,7 @@ typedef struct {
     BlockActs *acts; /* activations of each block */
     HeadActs *head;
     ResidualGrad *grad; /* gradient of the residual stream; NULL without backward */
-    Tensor stats;       /* (2) f64: loss and number of targets are added */
+    Tensor stats;       /* as in head_loss: loss and number of targets are added */
     Tensor scale;       /* (1) f64: factor of the loss, for backward */
     Tensor logits;      /* (n, Vp): output of layers_logits for the last n rows */
 } LayerWork;

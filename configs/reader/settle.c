@@ -158,3 +158,12 @@ Config config_of_one_share(const Config *config)
     one.train_batch_size = config->train_batch_size / rows * share;
     return one;
 }
+
+Config config_of_short_sequences(const Config *config, int64_t tokens)
+{
+    Config one = *config;
+    int64_t unit = 8 * (config->parallel.sequence_parallel ? config->parallel.tensor : 1);
+    int64_t length = (tokens + unit - 1) / unit * unit;
+    if (length < one.data.seq_length) one.data.seq_length = length;
+    return one;
+}

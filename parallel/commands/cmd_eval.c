@@ -1,22 +1,36 @@
 /* cmd_eval.c -- `./train eval RUN`: computes the loss of a checkpoint, by default the best, on all
- * validation data. */
+ * validation data, or its accuracy on multiple-choice questions. */
+#include "parallel/commands/cmd_eval.h"
 #include "model/core/figures.h"
+#include "model/core/json_write.h"
 #include "model/core/log.h"
 #include "model/core/terminal.h"
 #include "parallel/commands/commands.h"
-#include "parallel/run/opened_run.h"
 #include "parallel/run/ranks_option.h"
 #include "parallel/trainer/evaluate.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static bool print_progress(void *progress, const Work *work)
+bool eval_print_progress(void *progress, const Work *work)
 {
     progress_count(progress, work->done, work->all, "evaluating micro-batch %s of %s",
                    figure_count((double)(work->done < work->all ? work->done + 1 : work->all)).text,
                    figure_count((double)work->all).text);
     return true;
+}
+
+static void print_json(const OpenedRank *rank, const EvalRecord *r)
+{
+    printf("{\"step\": %lld, \"val_loss\": ", (long long)rank->step);
+    json_print_number(stdout, r->loss);
+    printf(", \"targets\": %lld", (long long)r->targets);
+    if (r->bytes > 0) {
+        printf(", \"bits_per_byte\": ");
+        json_print_number(stdout, r->bits_per_byte);
+        printf(", \"bytes\": %lld", (long long)r->bytes);
+    }
+    printf("}\n");
 }
 
 static void print_result(const OpenedRank *rank, const EvalRecord *r)
@@ -32,7 +46,7 @@ static void print_result(const OpenedRank *rank, const EvalRecord *r)
 /* Evaluates this rank's share of every batch. Rank 0 prints the result over all ranks. */
 static int evaluate_on(OpenedRank *rank, void *context)
 {
-    (void)context;
+    const EvalArguments *a = context;
     const OpenedRun *run = rank->run;
     const Config *c = run->config;
     Session *s = &rank->session;
@@ -61,12 +75,12 @@ static int evaluate_on(OpenedRank *rank, void *context)
      * agree on its result. */
     Progress *progress = &rank->progress;
     progress_again(progress);
-    if (rank->leads) feed.watch = print_progress;
+    if (rank->leads) feed.watch = eval_print_progress;
     feed.watch_context = progress;
     EvalRecord r = evaluate_model(&feed, s, gpt, stats, 0);
     if (rank->leads) {
         progress_end(progress);
-        print_result(rank, &r);
+        (a->json ? print_json : print_result)(rank, &r);
     }
     session_meet(s);
     gpt_destroy(gpt);
@@ -86,13 +100,16 @@ static const char *other_data(const Config *c)
 
 static int eval(const void *values)
 {
-    const OpenedArguments *a = values;
+    EvalArguments a = *(const EvalArguments *)values;
     OpenedRun run;
-    opened_run_open(&run, a, true);
+    /* The object is all of the output. */
+    if (a.json) log_set_level(LOG_WARNING);
+    if (a.choices) return eval_choices(&a);
+    opened_run_open(&run, &a.opened, true);
     if (run.data.val.n_files == 0)
-        fail(EXIT_MISSING, "%s has no validation data; write --set %s", a->run,
+        fail(EXIT_MISSING, "%s has no validation data; write --set %s", a.opened.run,
              other_data(run.config));
-    int code = opened_run_on(&run, evaluate_on, NULL);
+    int code = opened_run_on(&run, evaluate_on, &a);
     opened_run_close(&run);
     return code;
 }
@@ -104,6 +121,16 @@ static const ArgOption options[] = {
              "data.val_text=other.txt",
      .kind = ARG_SETTINGS,
      .at = offsetof(OpenedArguments, set)},
+    {.name = "--multiple-choice",
+     .value = "FILE",
+     .help = "print the accuracy on these questions instead: a file in\nllm.c's evaluation format, "
+             "such as HellaSwag",
+     .kind = ARG_NAME,
+     .at = offsetof(EvalArguments, choices)},
+    {.name = "--json",
+     .help = "print the result as a JSON object",
+     .kind = ARG_FLAG,
+     .at = offsetof(EvalArguments, json)},
     OPENED_CHOICES,
     RANKS_OPTION(OpenedArguments),
 };
@@ -111,17 +138,17 @@ static const ArgOption options[] = {
 const ArgCommand cmd_eval = {
     .name = "eval",
     .call = "./train eval",
-    .usage = "RUN [--set key=value]... [--best | --newest] [--ranks N]",
-    .summary = "validation loss and bits per byte of a run",
+    .usage = "RUN [options]",
+    .summary = "validation loss and bits per byte of a run, or its accuracy",
     .about = "RUN is a run folder, or one of its checkpoints. Prints the loss in nats a token\n"
              "and bits per byte over all windows of the validation data.\n" OPENED_GRID,
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,
               .most = 1,
-              .at = offsetof(OpenedArguments, run),
+              .at = offsetof(EvalArguments, opened.run),
               .missing = "which run? ./train eval out/demo",
               .plural = "runs"},
-    .size = sizeof(OpenedArguments),
+    .size = sizeof(EvalArguments),
     .run = eval,
 };

@@ -26,10 +26,26 @@ void evaluate_warm_up(Session *session, Gpt *gpt)
     session->params->step_end(session->params);
 }
 
+int64_t evaluate_batches(Feed *f, Session *session, Gpt *gpt, int64_t batches)
+{
+    Stage stage = gpt_stage(gpt);
+    int64_t done = 0;
+    /* NULL: the uses of units are not announced. An evaluation only reads weights, and the number
+     * of its micro-batches is not known in advance, because a stop signal may end it early. */
+    session->params->step_begin(session->params, NULL, 0);
+    while (done < batches &&
+           session_all_go_on(session, feed_may_continue(f, WORK_EVALUATION, done, batches))) {
+        int64_t group = min_i64(evaluate_group(session->grid.size), batches - done);
+        evaluate_micros(session, &stage, done, group);
+        done += group;
+    }
+    session->params->step_end(session->params);
+    return done;
+}
+
 EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats, int64_t batches)
 {
     Device *dev = &session->dev;
-    Stage stage = gpt_stage(gpt);
     StepStats sums = {0};
     double start = seconds_now(), waited = f->seconds;
     int64_t all = loader_batches(f->val);
@@ -39,17 +55,7 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     device_copy_words(dev, stats, &sums, sizeof sums);
     gpt_set_stats(gpt, stats);
     f->target_bytes = 0;
-    /* NULL: the uses of units are not announced. An evaluation only reads weights, and the number
-     * of its micro-batches is not known in advance, because a stop signal may end it early. */
-    session->params->step_begin(session->params, NULL, 0);
-    int64_t done = 0;
-    while (done < batches &&
-           session_all_go_on(session, feed_may_continue(f, WORK_EVALUATION, done, batches))) {
-        int64_t group = min_i64(evaluate_group(session->grid.size), batches - done);
-        evaluate_micros(session, &stage, done, group);
-        done += group;
-    }
-    session->params->step_end(session->params);
+    int64_t done = evaluate_batches(f, session, gpt, batches);
     session_sum_stats(session, stats);
     device_copy_words(dev, &sums, stats, sizeof sums);
     device_synchronize(dev);

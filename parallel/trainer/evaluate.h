@@ -8,6 +8,10 @@
 /* Runs the first validation micro-batch once, for what happens only at a first use. Its sums are
  * not wanted. All ranks must call it together. */
 void evaluate_warm_up(Session *session, Gpt *gpt);
+/* Evaluates the next `batches` micro-batches of each rank, in groups, with whatever feed the model
+ * is connected to. Returns how many were evaluated: fewer if `feed`'s watch ended it. All ranks
+ * must call it together. */
+int64_t evaluate_batches(Feed *feed, Session *session, Gpt *gpt, int64_t batches);
 /* Computes the mean loss (nats per target) and the bits per byte over `batches` validation
  * micro-batches of each rank (0: all that the feed's loader has). `feed` must be the feed that is
  * connected to the model. The sums are computed in `stats` on the device.

@@ -11,7 +11,7 @@
 /* Allocates tokens, targets and positions of a micro-batch of N rows from `arena`. */
 static GptBatch batch_layout(Arena *arena, int64_t N)
 {
-    GptBatch batch;
+    GptBatch batch = {0};
     batch.tokens = arena_tensor(arena, I32, 1, N, 0, 0);
     batch.targets = arena_tensor(arena, I32, 1, N, 0, 0);
     batch.positions = arena_tensor(arena, I32, 1, N, 0, 0);
@@ -99,6 +99,12 @@ bool feed_may_continue(const Feed *f, WorkKind kind, int64_t done, int64_t all)
     return f->watch == NULL || f->watch(f->watch_context, &work);
 }
 
+GptBatch feed_send(Feed *f, const Action *action, const Batch *batch)
+{
+    CHECK(action->batch < f->batches, "batch %d of %d", action->batch, f->batches);
+    return f->batch[action->batch] = send(f, batch);
+}
+
 GptBatch feed_batch(void *context, const Action *action)
 {
     Feed *f = context;
@@ -114,5 +120,5 @@ GptBatch feed_batch(void *context, const Action *action)
         fail(EXIT_DAMAGED, "%s", err);
     f->seconds += seconds_now() - start;
     f->target_bytes += batch.target_bytes;
-    return f->batch[action->batch] = send(f, &batch);
+    return feed_send(f, action, &batch);
 }

@@ -63,6 +63,11 @@ void feed_close(Feed *feed);
  * ranks. Damaged data end the program (EXIT_DAMAGED). */
 GptBatch feed_batch(void *context, const Action *action);
 
+/* Starts to copy a micro-batch that was not taken from a loader to the device, as the one of this
+ * action and of all later ones with its action->batch. Returns its place there. The host may reuse
+ * its memory at once. For feeds of other data (score.c). */
+GptBatch feed_send(Feed *feed, const Action *action, const Batch *batch);
+
 /* Calls the watch and returns its result; returns true if there is no watch. */
 bool feed_may_continue(const Feed *feed, WorkKind kind, int64_t done, int64_t all);
 

@@ -307,6 +307,37 @@ static void a_run_keeps_what_its_first_device_gave(void **state)
 #undef BF16
 }
 
+/* A sequence has at least the tokens that are asked for, at most those of the config, and equal
+ * parts for tensor-parallel ranks. */
+static void config_of_short_sequences_keeps_the_model(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *grid;
+        int64_t tokens, length;
+    } cases[] = {{"{}", 1, 8},
+                 {"{}", 16, 16},
+                 {"{}", 17, 24},
+                 {"{}", 300, 100},
+                 {"{}", 99, 100},
+                 {"{\"tensor\": 4}", 17, 24},
+                 {"{\"tensor\": 4, \"sequence_parallel\": true}", 17, 32},
+                 {"{\"tensor\": 4, \"sequence_parallel\": true}", 90, 96},
+                 {"{\"tensor\": 4, \"sequence_parallel\": true}", 97, 100}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{\"data\": {\"text\": \"x\", \"seq_length\": 100}, \"train_batch_size\": 12,"
+                 " \"parallel\": %s}",
+                 cases[i].grid);
+        const Config *c = config_test_parse(text, 0, NULL);
+        const Config shorter = config_of_short_sequences(c, cases[i].tokens);
+        assert_int_equal(shorter.data.seq_length, cases[i].length);
+        assert_int_equal(shorter.model.max_position_embeddings, 100);
+        config_free(c);
+    }
+}
+
 /* All ranks together have the sequences of one rank's micro-batch, and each has at least one. */
 static void config_of_one_share_divides_a_micro_batch_among_the_ranks(void **state)
 {
@@ -348,6 +379,7 @@ int main(void)
         cmocka_unit_test(a_set_vocabulary_replaces_a_contradicting_one_of_the_file),
         cmocka_unit_test(defaults_that_depend_on_the_device_follow_its_generation_and_memory),
         cmocka_unit_test(a_run_keeps_what_its_first_device_gave),
+        cmocka_unit_test(config_of_short_sequences_keeps_the_model),
         cmocka_unit_test(config_of_one_share_divides_a_micro_batch_among_the_ranks),
     };
     return cmocka_run_group_tests_name("settle", tests, NULL, NULL);

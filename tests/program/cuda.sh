@@ -17,7 +17,8 @@
 # rate that is 1 % too large changes the losses by 1.3e-2 and 1.7e-2, 10 % more weight decay by 4.6e-4 and 9e-3; in bf16, a
 # learning rate that is 10 % too large changes them by 7.5e-2 and 7.2e-2. In only 8 steps these changes are 1.7e-3, 2.1e-5
 # and 1.7e-2, each more than twice its bound.
-. "$(dirname "$0")/lib.sh"
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
 make_text
 
 steps=${STEPS:-8}
@@ -143,6 +144,13 @@ for device in cuda cpu; do
     expect_code "cuda: eval runs on $device" 0 "$TRAIN" eval f32 --set device=$device
     sed -nE 's/.*val loss ([0-9.]+) nats.*/\1/p' output >"loss-$device"
 done
+python3 "$here/../golden/make_hf.py" hf
+for device in cuda cpu; do
+    expect_code "cuda: eval --multiple-choice runs on $device" 0 "$TRAIN" eval f32 --multiple-choice hf/choices.bin --set device=$device
+    sed -nE 's/.*right ones ([0-9.]+) nats.*/\1/p' output >"right-$device"
+done
+check "cuda: completions have the CPU's loss up to rounding" awk -v early="${early[f32]}" \
+    '{ x[NR] = $1 } END { d = x[1] / x[2] - 1; exit !(NR == 2 && d <= early && d >= -early) }' right-cuda right-cpu
 check "cuda: generate continues the prompt" grep -q '^the king.' text-cuda
 check "cuda: generate gives the CPU's text" cmp text-cuda text-cpu
 check "cuda: eval gives the CPU's loss up to rounding" awk -v early="${early[f32]}" \

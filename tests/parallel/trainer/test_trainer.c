@@ -241,7 +241,7 @@ static void test_bug_5_41_a_record_has_the_mean_loss_and_the_scheduled_lr(void *
         double nats = 0;
         assert_true(loader_next(o.trainer.train, 0, micro, &batch, err, sizeof err));
         GptBatch b = {tensor_flat(batch.tokens), tensor_flat(batch.targets),
-                      tensor_flat(batch.positions)};
+                      tensor_flat(batch.positions), NO_TENSOR};
         int64_t Vp = o.trainer.session.layers.shape.Vp, V = o.trainer.session.layers.shape.V;
         Tensor z = tensor_2d(must_calloc((size_t)(32 * Vp), 8), F64, 32, Vp);
         o.trainer.session.params->step_begin(o.trainer.session.params, NULL, 0);

@@ -35,6 +35,7 @@ typedef int FuzzTarget(const uint8_t *data, size_t size);
 void fuzz_replay(FuzzTarget *target, const void *valid, size_t size, uint64_t stream, int rounds);
 
 int fuzz_tokens(const uint8_t *data, size_t size);
+int fuzz_choices(const uint8_t *data, size_t size);
 int fuzz_tokenizer(const uint8_t *data, size_t size);
 int fuzz_meta(const uint8_t *data, size_t size);
 int fuzz_text(const uint8_t *data, size_t size);
