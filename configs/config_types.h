@@ -32,7 +32,7 @@ typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 
 typedef enum { GRADIENT_MEAN, GRADIENT_SUM } GradientOp;
 
 /* How the rotations of RoPE are slowed down, so that a model takes longer texts than those of its
- * first training. The numbers are read where type is llama3 (rope_frequency in gpt.c). */
+ * first training. The numbers are read where type is llama3 (rope.h). */
 typedef struct {
     RopeScalingType type;
     double factor, low_freq_factor, high_freq_factor;

@@ -1,6 +1,7 @@
 /* gpt.c -- implements gpt.h: the memory of a stage's activations, and the stage's actions. */
 #include "model/gpt.h"
 
+#include "configs/rope.h"
 #include "model/core/check.h"
 
 #include <math.h>
@@ -165,32 +166,12 @@ Tensor rope_table_layout(const GptShape *s, Arena *arena)
     return arena_tensor(arena, dtype_compute(s->dtype), 2, s->P, s->D, 0);
 }
 
-/* Returns the frequency of pair i of a head, in radians per token.
- *
- * Llama 3.1's scaling compares the number of turns that the pair makes in the length of the earlier
- * training with two bounds. Above the higher bound it keeps its frequency; below the lower one the
- * frequency is divided by the factor, so that the longest texts turn it no further than that
- * training did. Between the two, the frequency is interpolated linearly in the number of turns. */
-static double rope_frequency(const GptShape *s, int64_t i)
-{
-    const RopeScaling *scaling = &s->rope_scaling;
-    const double pi = 3.14159265358979323846;
-    double f = pow(s->rope_theta, -2.0 * (double)i / (double)s->D);
-    if (scaling->type == ROPE_SCALING_NONE) return f;
-    double turns = (double)scaling->original_max_position_embeddings * f / (2 * pi);
-    double low = scaling->low_freq_factor, high = scaling->high_freq_factor;
-    if (turns > high) return f;
-    if (turns < low) return f / scaling->factor;
-    double kept = (turns - low) / (high - low);
-    return (1 - kept) * f / scaling->factor + kept * f;
-}
-
 void rope_table_fill(Device *dev, Tensor table, const GptShape *s)
 {
     int64_t P = table.dim[0], D = table.dim[1];
     char *host = must_alloc(tensor_bytes(table));
     for (int64_t i = 0; i < D / 2; i++) {
-        double frequency = rope_frequency(s, i);
+        double frequency = rope_frequency(&s->rope_scaling, s->rope_theta, D, i);
         for (int64_t p = 0; p < P; p++) {
             double angle = (double)p * frequency;
             dtype_set(table.dtype, host, p * D + i, cos(angle));
