@@ -211,6 +211,10 @@ struct Config {
         /* maximum number of ranks that write; never more than there are ranks. Default: 1, or where
          * each rank has a GPU of its own min(8, ranks) */
         int64_t writers;
+        /* where the weights of a new run come from: a checkpoint, a run folder or a Hugging Face
+         * folder; NULL: they are initialised from the seed */
+        char *init_from;
+        InitTokenizer init_from_tokenizer;
     } checkpoint;
     struct {
         /* print a table of communication every steps_per_print steps and at the end */

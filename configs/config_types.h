@@ -30,6 +30,8 @@ typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 
 /* How gradients of data-parallel ranks are combined. `mean` gives the gradient of the whole batch;
  * `sum` gives that gradient times the number of data-parallel ranks. */
 typedef enum { GRADIENT_MEAN, GRADIENT_SUM } GradientOp;
+/* Whether weights from elsewhere must belong to the run's own tokenizer. */
+typedef enum { INIT_TOKENIZER_SAME, INIT_TOKENIZER_ANY } InitTokenizer;
 
 /* How the rotations of RoPE are slowed down, so that a model takes longer texts than those of its
  * first training. The numbers are read where type is llama3 (rope.h). */

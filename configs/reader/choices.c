@@ -73,6 +73,8 @@ const Choice policy_choices[] = {{"none", RECOMPUTE_NONE, 0},
 const Choice communication_choices[] = {
     {"fp32", GRAD_DTYPE_F32, 0}, {"fp16", GRAD_DTYPE_F16, 0}, {"bf16", GRAD_DTYPE_BF16, 0}, {0}};
 const Choice gradient_op_choices[] = {{"mean", GRADIENT_MEAN, 0}, {"sum", GRADIENT_SUM, 0}, {0}};
+const Choice init_tokenizer_choices[] = {
+    {"same", INIT_TOKENIZER_SAME, 0}, {"any", INIT_TOKENIZER_ANY, 0}, {0}};
 const Choice schedule_choices[] = {{"gpipe", SCHEDULE_GPIPE, 0},
                                    {"1f1b", SCHEDULE_1F1B, 0},
                                    {"interleaved", SCHEDULE_INTERLEAVED, 0},

@@ -298,6 +298,13 @@ const Option option_table[] = {
         "ranks at most",
         .derived = "1; where ranks have a GPU each, all of them, at most 8",
         .flags = OPTION_FOLLOWS | OPTION_MACHINE),
+    TEXT(checkpoint.init_from, 0, NUMBERS, LOSSES,
+         "where a new run takes its weights from: a checkpoint, a run folder (its best checkpoint, "
+         "or else the newest) or a Hugging Face folder; steps, data and optimizer begin anew",
+         .derived = "none: they are initialised from the seed"),
+    CHOICE(checkpoint.init_from_tokenizer, "\"same\"", init_tokenizer_choices, NONE, NOTHING,
+           "same: the weights of checkpoint.init_from must belong to the run's own tokenizer; any: "
+           "they may belong to another one of at least as many ids"),
     FLAG(comms_logger.enabled, "false", NONE, CONSOLE,
          "print what rank 0 has called since the start, by operation: calls, elements and bytes"),
     FLAG(tensorboard.enabled, "false", NONE, FILES,

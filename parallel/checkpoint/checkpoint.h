@@ -80,10 +80,10 @@ bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
  * verifies. First removes what crashed saves have left, as each save does. Only rank 0 calls it. */
 int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest);
 /* Removes old checkpoints; call it after step `newest` has been committed. Keeps `newest`, the
- * `keep` - 1 newest readable checkpoints before it, and the best one, which best.json names; if
- * that file cannot be read, keeps all. Removes all other older ones, and leftovers of saves
- * and removals that crashed. Damaged checkpoints newer than the oldest kept one stay as
- * evidence. */
+ * `keep` - 1 newest readable checkpoints before it, the best one, which best.json names, and one
+ * with weights alone (checkpoint_weights_only); if that file cannot be read, keeps all. Removes all
+ * other older ones, and leftovers of saves and removals that crashed. Damaged checkpoints newer
+ * than the oldest kept one stay as evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
                       size_t n);
 /* Removes what crashed saves and interrupted removals have left in RUN/checkpoints; a symbolic link
@@ -186,6 +186,10 @@ bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointPart part, const
  * checkpoint_close. */
 const Manifest *checkpoint_manifest(const Checkpoint *c);
 const char *checkpoint_folder(const Checkpoint *c);
+/* Returns whether the checkpoint holds weights alone, of step 0, and no optimizer states: what an
+ * import makes. A run begins its training with it: everything but the weights is fresh. Their dtype
+ * need not be the run's (take.h). It is never pruned, and a later save of step 0 leaves it. */
+bool checkpoint_weights_only(const Checkpoint *c);
 void checkpoint_close(Checkpoint *c); /* `c` may be NULL */
 
 #endif

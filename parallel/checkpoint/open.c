@@ -235,6 +235,14 @@ const Manifest *checkpoint_manifest(const Checkpoint *c)
     return &c->manifest;
 }
 
+bool checkpoint_weights_only(const Checkpoint *c)
+{
+    const Manifest *m = &c->manifest;
+    for (int i = 0; i < m->n_tensors; i++)
+        if (m->file[m->tensor[i].file].part == CHECKPOINT_SLOTS) return false;
+    return m->state.steps == 0;
+}
+
 const char *checkpoint_folder(const Checkpoint *c)
 {
     return c->path;

@@ -67,6 +67,26 @@ bool checkpoint_tidy(CheckpointIo *io, const char *run, char *err, size_t n)
     return good;
 }
 
+/* Returns whether step `step` is the run's beginning: the weights that were imported. They are not
+ * removed, because nothing else in the run has them. */
+static bool is_beginning(const char *run, int64_t step)
+{
+    char ignored[512], *path = step == 0 ? checkpoint_path(run, step) : NULL;
+    Checkpoint *c = NULL;
+    bool is =
+        path && checkpoint_open(path, &c, ignored, sizeof ignored) && checkpoint_weights_only(c);
+    checkpoint_close(c);
+    free(path);
+    return is;
+}
+
+/* Returns whether the checkpoint of this step stays, however old it is: the best one (`best`; 0:
+ * none is recorded) and the beginning. */
+static bool stays(const char *run, int64_t step, int64_t best)
+{
+    return (best > 0 && step == best) || is_beginning(run, step);
+}
+
 /* ---- pruning --------------------------------------------------------------------------------- */
 
 /* Removes a checkpoint. The rename makes it disappear at once; deleting its files afterwards may be
@@ -118,7 +138,7 @@ static bool prune(CheckpointIo *io, const char *run, int64_t newest, int keep, c
          * because of that. It stays as evidence until the run saves that step again. */
         if (steps[i] > newest) continue;
         if (kept >= keep) {
-            if (steps[i] == best.step) continue;
+            if (stays(run, steps[i], best.step)) continue;
             good &= remove_step(io, parent_fd, steps[i], err, n);
             continue;
         }
@@ -177,7 +197,7 @@ int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest)
     if (parent_fd < 0) return 0;
     bool known = find_best(run, &best);
     for (int i = 0; known && i < n_steps; i++)
-        count += steps[i] < newest && steps[i] != best;
+        count += steps[i] < newest && !stays(run, steps[i], best);
     free(steps);
     close(parent_fd);
     return count;
@@ -193,7 +213,7 @@ static int remove_oldest(CheckpointIo *io, const char *run, int parent_fd, const
     int removed = 0;
     if (!find_best(run, &best)) n_steps = 0;
     for (int i = n_steps - 1; i >= 0; i--) {
-        if (steps[i] == best) continue;
+        if (stays(run, steps[i], best)) continue;
         int64_t room = fs_room(io->fs, parent);
         /* The first one is removed without checking the free space: the save has just failed for
          * lack of space, and statvfs does not report quotas. */

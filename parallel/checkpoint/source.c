@@ -107,3 +107,36 @@ bool checkpoint_source_open(Checkpoint *c, WeightSource **out, char *err, size_t
     if (!good) close_source(&s->source);
     return good;
 }
+
+/* ---- master copies --------------------------------------------------------------------------- */
+
+/* If `t` is the master copy of a weight, which is called WEIGHT.master, presents it instead of that
+ * weight. A slot of another name or shape is no master, and is left alone. */
+static void present_master(CheckpointSource *s, const ManifestTensor *t)
+{
+    static const char suffix[] = ".master"; /* optimizer_slot_name of SLOT_MASTER */
+    const SafetensorsEntry *e = &t->entry;
+    size_t length = strlen(e->name), end = strlen(suffix);
+    char name[sizeof s->source.tensor->name];
+    if (length <= end || length - end >= sizeof name) return;
+    if (strcmp(e->name + length - end, suffix) != 0 || !dtype_is_float(e->dtype)) return;
+    memcpy(name, e->name, length - end);
+    name[length - end] = '\0';
+    int i = weight_source_find(&s->source, name);
+    if (i < 0) return;
+    SourceTensor *own = &s->source.tensor[i];
+    if (e->ndim != own->ndim || e->dim[0] != own->dim[0]) return;
+    if (e->ndim == 2 && e->dim[1] != own->dim[1]) return;
+    own->dtype = e->dtype;
+    s->held[i] = t;
+}
+
+bool checkpoint_source_open_masters(Checkpoint *c, WeightSource **out, char *err, size_t n)
+{
+    const Manifest *m = checkpoint_manifest(c);
+    if (!checkpoint_source_open(c, out, err, n)) return false;
+    for (int i = 0; i < m->n_tensors; i++)
+        if (m->file[m->tensor[i].file].part == CHECKPOINT_SLOTS)
+            present_master((CheckpointSource *)*out, &m->tensor[i]);
+    return true;
+}

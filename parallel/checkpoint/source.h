@@ -18,5 +18,8 @@
  * sets `err` if a tensor is no weight of this program: more than two dimensions, no floating-point
  * type, or a longer name than SourceTensor holds. */
 bool checkpoint_source_open(Checkpoint *c, WeightSource **out, char *err, size_t n);
+/* Does the same, but presents a weight's master copy in its place if the checkpoint has one: the
+ * values before they were rounded to 16 bits, as another run that begins with them needs them. */
+bool checkpoint_source_open_masters(Checkpoint *c, WeightSource **out, char *err, size_t n);
 
 #endif

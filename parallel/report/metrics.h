@@ -114,7 +114,8 @@ void metrics_saved(Metrics *metrics, int64_t step, double seconds, const char *p
 /* Reports how much data was sent between ranks so far: a table on the console and a line
  * {"event":"comms"}. */
 void metrics_comms(Metrics *metrics, int64_t step, const Comm *const *group, int n_groups);
-/* Writes one line with a message; `event` is "warn", "resume", "data" (from here on, losses are of
+/* Writes one line with a message; `event` is "warn", "resume", "weights" (where the first weights
+ * come from), "data" (from here on, losses are of
  * other validation data), "best" (this step's checkpoint is the best so far) or "end". */
 void metrics_note(Metrics *metrics, const char *event, int64_t step, const char *text);
 /* Flushes and fsyncs metrics.jsonl; returns false and sets `err` if that fails, for example on a

@@ -9,6 +9,7 @@
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/machines.h"
+#include "parallel/run/init_from.h"
 #include "parallel/run/open.h"
 
 #include <math.h>
@@ -102,6 +103,7 @@ int run_dry(Run *run)
     const Config *c = run->config;
     const Config micro = config_of_one_micro_batch(c, true), share = config_of_one_share(&micro);
     Progress *progress = &run->work.progress;
+    if (run->lead) init_from_find(run);
     run_allocate_trainer(run, &micro);
     take_share(run, &share);
     int64_t rows = run->trainer.config->train_micro_batch_size_per_gpu;

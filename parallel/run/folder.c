@@ -211,26 +211,28 @@ bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *req
 {
     *run = (RunFolder){.lock = FOLDER_LOCK_NONE};
     *code = EXIT_CANNOT_CREATE;
-    char *path = NULL;
-    if (request->out != NULL) {
-        if (!check_given_folder(config, request, err, n, code)) return false;
-        path = must_strdup(request->out);
-    } else {
-        path = choose_folder(config, request->never_resume, true, err, n);
-        if (path == NULL) return false;
-    }
+    if (request->out && !check_given_folder(config, request, err, n, code)) return false;
+    char *path = request->out ? must_strdup(request->out)
+                              : choose_folder(config, request->never_resume, true, err, n);
+    if (path == NULL) return false;
     *code = EXIT_CANNOT_CREATE;
     if (enter_folder(run, path, config, err, n)) return true;
     run_folder_close(run);
     return false;
 }
 
+char *run_folder_chosen(const Config *config, const RunRequest *request)
+{
+    char ignored[2048];
+    if (request->out) return must_strdup(request->out);
+    return choose_folder(config, request->never_resume, false, ignored, sizeof ignored);
+}
+
 const Config *run_folder_continued(const Config *config, const RunRequest *request)
 {
     char ignored[2048];
     if (request->never_resume) return NULL;
-    char *path = request->out ? must_strdup(request->out)
-                              : choose_folder(config, false, false, ignored, sizeof ignored);
+    char *path = run_folder_chosen(config, request);
     const Config *stored = path != NULL && folder_kind(path) == FOLDER_RUN
                                ? run_folder_config(path, ignored, sizeof ignored)
                                : NULL;

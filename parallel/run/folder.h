@@ -38,6 +38,9 @@ typedef struct {
  * lock or the folder cannot be created, EXIT_CONFIG for a refused difference. */
 bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *request, char *err,
                      size_t n, ExitCode *code);
+/* Returns the path of the folder that run_folder_open would take now, or try to take; NULL if it
+ * finds none. Locks, writes and prints nothing. The caller frees the result. */
+char *run_folder_chosen(const Config *config, const RunRequest *request);
 /* Returns the stored config of the run that run_folder_open would continue now, or NULL if it would
  * start a new one. Locks, writes and prints nothing. The caller frees the result. */
 const Config *run_folder_continued(const Config *config, const RunRequest *request);

@@ -140,6 +140,28 @@ static void refuse(const char *folder, const Changes *c, const char *list, bool 
     free(remedy);
 }
 
+/* Returns whether data.tokenizer now names the run's own copy of its tokenizer. */
+static bool is_own_tokenizer(const char *folder, const char *key, const Config *config)
+{
+    if (strcmp(key, "data.tokenizer") != 0 || config->data.tokenizer == NULL) return false;
+    char *own = text_format("%s/tokenizer.json", folder);
+    bool is = strcmp(own, config->data.tokenizer) == 0;
+    free(own);
+    return is;
+}
+
+/* Returns whether nothing has been trained in `folder` yet: its newest checkpoint has the weights
+ * of an import, and any config may begin with them that they fit. */
+static bool is_untrained(const char *folder)
+{
+    char ignored[512];
+    Checkpoint *newest = NULL;
+    bool untrained = identity_newest_checkpoint(folder, &newest, ignored, sizeof ignored) &&
+                     newest != NULL && checkpoint_weights_only(newest);
+    checkpoint_close(newest);
+    return untrained;
+}
+
 bool identity_may_resume(const char *folder, const Config *stored, const Config *config, bool allow,
                          bool aloud, char *err, size_t n)
 {
@@ -151,6 +173,7 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
     long long was = stored->train_steps, now = config->train_steps;
     char *list = must_strdup("");
     bool good = !aloud || was == now || read_step(folder, config, &step, err, n);
+    bool untrained = aloud && is_untrained(folder);
     for (int i = 0; good && i < c.n; i++) {
         const ConfigDifference *d = &c.d[i];
         /* A run that the user names may become longer. If the run is searched for, another length
@@ -158,7 +181,7 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
         bool harmless = aloud && is_length(d->key) && keeps_schedule(&c);
         bool matters =
             d->effect == EFFECT_IMPOSSIBLE || (d->effect == EFFECT_NUMBERS && !allow && !harmless);
-        if (follows(&c, i)) continue;
+        if (follows(&c, i) || untrained || is_own_tokenizer(folder, d->key, config)) continue;
         impossible |= d->effect == EFFECT_IMPOSSIBLE;
         if (matters) {
             /* List all refused differences, so the user can correct them in one go. */
@@ -271,7 +294,8 @@ static bool data_change(const char *folder, const char *is, char **change, char 
     Checkpoint *newest;
     *change = NULL;
     if (!identity_newest_checkpoint(folder, &newest, err, n)) return false;
-    if (newest) *change = data_identity_difference(checkpoint_manifest(newest)->data, is);
+    if (newest && !checkpoint_weights_only(newest))
+        *change = data_identity_difference(checkpoint_manifest(newest)->data, is);
     checkpoint_close(newest);
     return true;
 }

@@ -17,6 +17,8 @@
 #include "parallel/run/between_steps.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/identity.h"
+#include "parallel/run/imported.h"
+#include "parallel/run/init_from.h"
 #include "parallel/run/run_path.h"
 #include "parallel/run/run_ranks.h"
 #include "parallel/run/signals.h"
@@ -79,7 +81,7 @@ void run_configure(Run *run, const RunArguments *a)
     }
     ConfigContext context = session_context(ranks > 0 || a->run != NULL ? ranks : 1);
     context.resumed = a->run != NULL;
-    run->config = config_load(a->config, a->set.count, a->set.item, &context, &report);
+    run->config = imported_config_load(a, &context, &report);
     config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
     int code = config_report_code(&report);
     config_report_free(&report);
@@ -185,6 +187,7 @@ static void choose_folder(Run *run)
     char err[2048];
     ExitCode code = EXIT_CANNOT_CREATE;
     if (c->dump_state && !speaks_json(run)) config_print(c, stdout);
+    init_from_find(run);
     check_resume_path(run);
     RunRequest request = run_request(run);
     if (!run_folder_open(&run->folder, run->config, &request, err, sizeof err, &code))
@@ -304,6 +307,8 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
         free(path);
     }
     open_metrics(run, same_run ? run->trainer.steps : run->folder.state == RUN_RESUMED ? 0 : -1);
+    if (run->init.path && !init_from_record(run, err, sizeof err))
+        fail(EXIT_INPUT_OUTPUT, "%s", err);
 }
 
 /* Restores run->records after a resume: the totals from the checkpoint's state, and the last loss
@@ -321,6 +326,12 @@ static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
                                      .loss = run->records.last_known ? tail.last.loss : NAN};
     control_share(run->world, &run->records.last_known, sizeof run->records.last_known);
     control_share(run->world, &run->records.last.loss, sizeof run->records.last.loss);
+    if (checkpoint_weights_only(checkpoint)) {
+        log_field("weights", "%s; this run begins at step 0", checkpoint_folder(checkpoint));
+        if (run->lead)
+            metrics_note(run->output.metrics, "weights", 0, checkpoint_folder(checkpoint));
+        return;
+    }
     log_field("resume", "step %lld from %s", (long long)run->trainer.steps,
               checkpoint_folder(checkpoint));
     if (run->lead)
@@ -343,7 +354,9 @@ void run_open_trainer(Run *run)
     Checkpoint *checkpoint = find_checkpoint(run);
     bool ok = checkpoint == NULL || trainer_load(&run->trainer, checkpoint, err, sizeof err);
     run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
-    bool same_run = checkpoint && run->folder.state == RUN_RESUMED;
+    if (checkpoint == NULL) init_from_take(run);
+    bool same_run =
+        checkpoint && run->folder.state == RUN_RESUMED && !checkpoint_weights_only(checkpoint);
     run->origin.config_text = config_text(run->config);
     run->origin.machine = machine_json(&run->trainer.session.dev);
     progress_print(progress, "preparing the run folder");

@@ -68,6 +68,15 @@ typedef struct {
     int64_t since;       /* number of evaluations after it */
 } RunBest;
 
+/* Where the weights of a run that begins at step 0 come from (init_from.h). */
+typedef struct {
+    char *path;      /* the folder of a checkpoint; NULL: they are initialised from the seed */
+    char kind[24];   /* what it is: "checkpoint", "best checkpoint", "newest checkpoint" */
+    int64_t step;    /* of the checkpoint */
+    double val_loss; /* its validation loss in nats a token; NaN: not known */
+    bool same_ids;   /* token ids mean the same there and here, or the user says so */
+} RunInit;
+
 /* The work in progress: a step, an evaluation or a sample. */
 typedef struct {
     Progress progress;
@@ -113,6 +122,7 @@ typedef struct {
     bool lead;
     MemoryPlan plan;
     RunFolder folder;
+    RunInit init;
     Trainer trainer;
 
     RunOrigin origin;

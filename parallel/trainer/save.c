@@ -116,8 +116,42 @@ bool trainer_try_save(Trainer *t, const char *run, const char *config_text, cons
     return write_checkpoint(t, run, &contents, 0, err, n);
 }
 
+/* Writes this rank's piece of each parameter's master copy to `out`, by parameter; its name is NULL
+ * if there is none. */
+static void master_pieces(const Trainer *t, Piece *out)
+{
+    const ParamTable *table = &t->session.table;
+    for (int p = 0, n = 0; p < table->n_params; p++) {
+        out[p] = (Piece){0};
+        for (int slot = 0; slot < SLOT_MAX; slot++) {
+            if (!optimizer_has_slot(t->config, table->param[p].dtype, slot)) continue;
+            if (slot == SLOT_MASTER) out[p] = t->slots[n];
+            n++;
+        }
+    }
+}
+
+bool trainer_begin_with(Trainer *t, Checkpoint *checkpoint, WeightSource *source, Take *take,
+                        char *err, size_t n)
+{
+    Session *s = &t->session;
+    Piece *masters = must_calloc((size_t)s->table.n_params, sizeof *masters);
+    master_pieces(t, masters);
+    bool good = checkpoint ? session_begin_with(s, &t->io, checkpoint, take, masters, err, n)
+                           : session_take_weights(s, &t->io, source, take, masters, err, n);
+    free(masters);
+    if (good) session_publish_weights(s);
+    return good;
+}
+
 bool trainer_load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
 {
+    Take take = {.from = checkpoint_folder(checkpoint), .same_ids = true};
+    if (checkpoint_weights_only(checkpoint)) {
+        bool good = trainer_begin_with(t, checkpoint, NULL, &take, err, n);
+        if (good && take.notice[0] != '\0') log_notice("%s", take.notice);
+        return good;
+    }
     if (!session_read_weights(&t->session, &t->io, checkpoint, err, n)) return false;
     session_publish_weights(&t->session);
     if (!checkpoint_read(&t->io, checkpoint, CHECKPOINT_SLOTS, t->slots, t->n_slots, err, n))

@@ -5,6 +5,7 @@
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "model/param/init.h"
+#include "parallel/checkpoint/source.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/tp.h"
 #include "parallel/pipeline/split.h"
@@ -212,6 +213,11 @@ CommSeconds session_comm_seconds(const Session *s)
     return all;
 }
 
+bool session_agree(Session *s, bool good, char *err, size_t n)
+{
+    return s->world ? control_agree(s->world, good, err, n) : good;
+}
+
 bool session_all_go_on(Session *s, bool go_on)
 {
     return s->world ? control_max(s->world, !go_on) == 0 : go_on;
@@ -265,8 +271,37 @@ void session_weights(Session *s, Purpose purpose, Piece *out)
     free(extents);
 }
 
+bool session_take_weights(Session *s, CheckpointIo *io, WeightSource *source, Take *take,
+                          const Piece *masters, char *err, size_t n)
+{
+    int count = s->table.n_params;
+    Piece *weights = must_calloc((size_t)count, sizeof *weights),
+          *none = must_calloc((size_t)count, sizeof *none);
+    session_weights(s, PURPOSE_UPDATE, weights);
+    bool good = take_fits(source, take, weights, count, err, n);
+    good = session_agree(s, good, err, n) &&
+           take_weights(io, source, take, weights, masters ? masters : none, count, err, n);
+    free(none);
+    free(weights);
+    return good;
+}
+
+bool session_begin_with(Session *s, CheckpointIo *io, Checkpoint *checkpoint, Take *take,
+                        const Piece *masters, char *err, size_t n)
+{
+    WeightSource *source = NULL;
+    bool opened = checkpoint_source_open_masters(checkpoint, &source, err, n);
+    bool good = session_agree(s, opened, err, n) &&
+                session_take_weights(s, io, source, take, masters, err, n);
+    if (opened) source->close(source);
+    return good;
+}
+
 bool session_read_weights(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)
 {
+    Take take = {.from = checkpoint_folder(checkpoint), .same_ids = true};
+    if (checkpoint_weights_only(checkpoint))
+        return session_begin_with(s, io, checkpoint, &take, NULL, err, n);
     Piece *weights = must_calloc((size_t)s->table.n_params, sizeof *weights);
     session_weights(s, PURPOSE_UPDATE, weights);
     bool ok =

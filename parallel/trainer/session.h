@@ -5,6 +5,7 @@
 
 #include "model/gpt.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/checkpoint/take.h"
 #include "parallel/grid/gpus.h"
 #include "parallel/grid/grid.h"
 #include "parallel/grid/launch.h"
@@ -103,6 +104,8 @@ CommSeconds session_comm_seconds(const Session *session);
 /* Returns whether `go_on` is true on all ranks. All ranks must call it together, and all get the
  * same result. */
 bool session_all_go_on(Session *session, bool go_on);
+/* Returns whether all ranks are `good` (control_agree); also for a session without a world. */
+bool session_agree(Session *session, bool good, char *err, size_t n);
 /* Returns rank 0's value on all ranks. */
 int64_t session_first(Session *session, int64_t value);
 /* Returns the sum of the data-parallel ranks' values. */
@@ -122,9 +125,18 @@ void session_extents(Session *session, Purpose purpose, SessionExtent *out);
  * With PURPOSE_UPDATE, for reading, they have everything that this rank keeps. The memory of shards
  * never moves, so the pieces are valid as long as the session. */
 void session_weights(Session *session, Purpose purpose, Piece *out);
-/* Reads the weights of a checkpoint. Returns false and sets `err` on failure. */
+/* Reads the weights of a checkpoint. Returns false and sets `err` on failure. Only if it holds
+ * weights alone (checkpoint_weights_only) may their dtype be another one. */
 bool session_read_weights(Session *session, CheckpointIo *io, Checkpoint *checkpoint, char *err,
                           size_t n);
+/* Takes the weights from a source, whatever its dtypes, and masters[i] of each parameter whose name
+ * is not NULL (take_weights); masters may be NULL. Each rank passes its own source. Returns false
+ * and sets `err` if they do not fit or cannot be read. */
+bool session_take_weights(Session *session, CheckpointIo *io, WeightSource *source, Take *take,
+                          const Piece *masters, char *err, size_t n);
+/* Takes them from the weights of a checkpoint, in full precision if it has master copies. */
+bool session_begin_with(Session *session, CheckpointIo *io, Checkpoint *checkpoint, Take *take,
+                        const Piece *masters, char *err, size_t n);
 /* Publishes all weights to the store, after session_connect. */
 void session_publish_weights(Session *session);
 

@@ -242,6 +242,8 @@ const OptionCase option_cases[] = {
     SEE("checkpoint.keep", "1"),
     SEE("checkpoint.keep_best", "false"),
     ON_RANKS("checkpoint.writers", "2"),
+    {.key = "checkpoint.init_from", .value = "none-such", .code = EXIT_MISSING},
+    {.key = "checkpoint.init_from_tokenizer", .elsewhere = "init_from.sh"},
     {.key = "comms_logger.enabled", .value = "true", .ranks = 2, .shows = "all-reduce"},
     SEE("tensorboard.enabled", "true"),
     SEE("tensorboard.output_path", "run/logs", EVENTS),

@@ -1,0 +1,15 @@
+/* imported.h -- runs whose folder was made by an import: they begin with weights and a tokenizer,
+ * and with a config that names no data. */
+#ifndef PARALLEL_RUN_IMPORTED_H
+#define PARALLEL_RUN_IMPORTED_H
+
+#include "parallel/run/run.h"
+
+/* Reads the config that the arguments name, as config_load does. If they name the folder of an
+ * imported run and the config names no tokenizer, or one that is not there any more, data.tokenizer
+ * becomes the run's own copy: the weights belong to it, and a tokenizer that is trained on the text
+ * would give their ids to other words. Returns NULL and fills in the report if there are errors. */
+const Config *imported_config_load(const RunArguments *arguments, const ConfigContext *context,
+                                   ConfigReport *report);
+
+#endif

@@ -1,0 +1,22 @@
+/* init_from.h -- checkpoint.init_from: a new run begins with weights from elsewhere, and with
+ * nothing else: steps, data, schedule and optimizer are those of any new run. Once the run has
+ * saved, it goes on from its own checkpoints, and the source is not needed any more. */
+#ifndef PARALLEL_RUN_INIT_FROM_H
+#define PARALLEL_RUN_INIT_FROM_H
+
+#include "parallel/run/run.h"
+
+/* Finds what checkpoint.init_from names, if the config has it and the run will begin at step 0, and
+ * checks that the weights fit the model of the run's session and belong to its tokenizer. Reads
+ * only headers, and writes nothing. Ends the program if they cannot be used. Called on rank 0,
+ * before the run's folder is chosen; a dry run calls it, too. */
+void init_from_find(Run *run);
+/* Reads the weights that init_from_find has found on rank 0 into the allocated trainer, and prints
+ * where they came from. Returns false if there is nothing to read. Ends the program on failure. All
+ * ranks call it. */
+bool init_from_take(Run *run);
+/* Writes RUN/init_from.json, and a line to the metrics, which must be open. Returns false and sets
+ * err if the file cannot be written. Called on rank 0 after init_from_take has returned true. */
+bool init_from_record(const Run *run, char *err, size_t n);
+
+#endif

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# init_from.sh -- tests that a run begins with the weights that checkpoint.init_from names: on any grid, from a run or one of
+# its checkpoints; that it does not need them once it has saved; and what is said about weights that cannot be used.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+make_text
+
+# begin RUN OPTION...: starts a run of a few steps with the weights of the run "src"
+steps=6
+begin() {
+    local run=$1
+    shift
+    "$TRAIN" "$TINY" --out "$run" --set checkpoint.init_from=src --set train_steps=$steps --set seed=11 --set eval.interval=3 "$@"
+}
+said() { tr -s ' \n' ' ' <output | grep -qF -- "$1"; }
+
+"$TRAIN" "$TINY" --out src --set model.max_position_embeddings=48 --set model.position=learned >src.log 2>&1 || not_ok "init_from: the source ends: $(tail -n 1 src.log)"
+learned=(--set model.position=learned)
+best=$(sed -nE 's/^\{"step": ([0-9]+), .*/\1/p' src/checkpoints/best.json)
+val=$(sed -nE 's/.*"val_loss": ([0-9.]+),.*/\1/p' src/checkpoints/best.json | xargs printf %.4f)
+path=src/checkpoints/step_$(printf %08d "$best")
+
+# ---- where the weights come from ----
+expect_code "init_from: a run begins with the weights of a run" 0 begin from "${learned[@]}"
+check "init_from: it says from which checkpoint" said "weights $path: best checkpoint, step $best, val $val; this run begins at step 0"
+check "init_from: it says which positions are left out" said "position.weight: the first 32 of 48 positions are taken"
+check "init_from: its first loss is near that of the source" awk -v val="$val" '$1 == "train" { exit !($3 < 1.2 * val) }' <(figures from)
+check "init_from: the run folder records it" grep -qE "^\{\"init_from\": \"src\", \"kind\": \"best checkpoint\", \"path\": \"$path\", \"step\": $best, \"val_loss\": [0-9.]+, \"same_ids\": true\}$" from/init_from.json
+check "init_from: the metrics record it" grep -q "\"event\": \"weights\", \"step\": 0,.*\"text\": \"$path: best" from/metrics.jsonl
+check "init_from: the data begin anew" test "$(grep -o '"samples": [0-9]*' from/metrics.jsonl | grep -v ' 0$' | head -n 1)" = '"samples": 16'
+expect_code "init_from: a checkpoint is taken" 0 begin one "${learned[@]}" --set checkpoint.init_from="$path"
+check "init_from: it says that, with the loss of the run" said "weights $path: checkpoint, step $best, val $val;"
+same_run "init_from: the checkpoint gives the bits of the run" from one
+rm src/checkpoints/best.json
+expect_code "init_from: without a best checkpoint, the newest is taken" 0 begin newest "${learned[@]}"
+check "init_from: it says so" said "weights src/checkpoints/step_00000040: newest checkpoint, step 40"
+
+# ---- grids ----
+options=("${learned[@]}" --set fp64.enabled=true)
+expect_code "init_from: f64 from f32" 0 begin f64 "${options[@]}"
+for grid in "dp 2:--ranks 2 --set train_micro_batch_size_per_gpu=4" "tp 2:--ranks 2 --set parallel.tensor=2" \
+    "pp 2:--ranks 2 --set parallel.pipeline=2" \
+    "ZeRO 3 on processes:--ranks 2 --processes --set train_micro_batch_size_per_gpu=4 --set zero_optimization={\"stage\":3,\"stage3_param_persistence_threshold\":0}"; do
+    rm -rf grid
+    read -ra extra <<<"${grid#*:}"
+    expect_code "init_from: ${grid%%:*}" 0 begin grid "${options[@]}" "${extra[@]}"
+    check "init_from: ${grid%%:*} says once where the weights come from" test "$(grep -c '^weights ' output)" -eq 1
+    alike "init_from: ${grid%%:*} equals one rank" f64 grid
+done
+expect_code "init_from: bf16 from f32" 0 begin bf16 "${learned[@]}" --set bf16.enabled=true
+check "init_from: masters in bf16 training are the f32 weights" awk -v a="$(figures from | head -n 1)" -v b="$(figures bf16 | head -n 1)" \
+    'BEGIN { split(a, x, " "); split(b, y, " "); d = x[3] - y[3]; exit !(d * d < 1e-3) }'
+
+# ---- going on ----
+mv src elsewhere
+expect_code "init_from: a run that has saved goes on without the source" 0 "$TRAIN" from --set train_steps=8 --allow-config-change
+check "init_from: from its own checkpoint" said "resume step 6 from from/checkpoints/step_00000006"
+rm -r one/checkpoints one/result.json
+expect_code "init_from: one that has no checkpoint needs it" 66 "$TRAIN" one
+check "init_from: and says where it looked" said "error[66] one/config.json:"
+check "init_from: by its key" said "checkpoint.init_from: $path: there is no checkpoint"
+mv elsewhere src
+expect_code "init_from: with the source it begins again" 0 "$TRAIN" one
+same_run "init_from: and trains the same" newest one || true
+
+# ---- which run is meant ----
+expect_code "init_from: the same command finds its run" 0 begin newest "${learned[@]}"
+check "init_from: which is finished" said "finished"
+expect_code "init_from: other weights are another run" 78 begin newest "${learned[@]}" --set checkpoint.init_from="$path"
+check "init_from: and the key is named" said "checkpoint.init_from was \"src\", is \"$path\" (changes the run)"
+expect_code "init_from: --resume beside it is refused" 64 begin both "${learned[@]}" --resume src
+check "init_from: with the choice" said "leave one of the two out"
+check "init_from: and no folder is left" test ! -e both
+
+# ---- weights that cannot be used ----
+refused() { # refused NAME CODE TEXT OPTION...
+    local name=$1 code=$2 text=$3
+    shift 3
+    expect_code "init_from: $name" "$code" begin refused "$@"
+    check "init_from: $name: the message" said "$text"
+    check "init_from: $name: nothing is written" test ! -e refused
+}
+refused "a folder that is not there" 66 "--set: checkpoint.init_from: nowhere: there is no checkpoint; give the folder of one" --set checkpoint.init_from=nowhere
+refused "a folder without weights" 66 "there is no checkpoint" --set checkpoint.init_from=.
+refused "another width" 78 "token.weight is [300, 32] there and [300, 64] here" "${learned[@]}" --set model.hidden_size=64
+refused "another depth" 78 "block.2.attn.norm.weight is not there and [32] here" "${learned[@]}" --set model.num_layers=3
+refused "too few positions" 78 "position.weight is [48, 32] there and [64, 32] here (model.max_position_embeddings can be 48 at most)" \
+    "${learned[@]}" --set model.max_position_embeddings=64
+refused "another kind of positions" 78 "position.weight is [48, 32] there and not here"
+tr 'a-m' 'b-n' <text.txt >other.txt
+refused "another tokenizer" 78 "these weights belong to another tokenizer than that of the data" "${learned[@]}" --set data.text=other.txt
+check "init_from: another tokenizer: what to write" said 'write data.tokenizer "src/tokenizer.json", or, if you mean it, checkpoint.init_from_tokenizer "any"'
+expect_code "init_from: the source's tokenizer may be given" 0 begin given "${learned[@]}" --set data.text=other.txt --set data.tokenizer=src/tokenizer.json
+expect_code "init_from: another tokenizer is taken if the config says so" 0 begin any "${learned[@]}" --set data.text=other.txt --set checkpoint.init_from_tokenizer=any
+expect_code "init_from: a dry run checks the weights, too" 78 begin dry --set model.num_layers=3 --dry-run
+expect_code "init_from: a dry run with weights that fit succeeds" 0 begin dry "${learned[@]}" --dry-run
+check "init_from: it writes nothing" test ! -e dry
+expect_code "init_from: other arithmetic is pointed out" 0 begin theta "${learned[@]}" --set model.norm_epsilon=0.001
+check "init_from: by its key" said "model.norm_epsilon was 1e-05 where the weights of src/checkpoints/step_00000040 were trained, and is 0.001 here"
+file=src/checkpoints/step_00000040/model.safetensors
+printf '\377' | dd of="$file" bs=1 seek=$(($(tensors "$file") + 40)) conv=notrunc 2>/dev/null
+expect_code "init_from: damaged weights end the start" 65 begin damaged "${learned[@]}"
+check "init_from: which names file and tensor" said "model.safetensors is damaged: tensor"
+finish
