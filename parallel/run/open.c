@@ -17,8 +17,8 @@
 #include "parallel/run/between_steps.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/identity.h"
-#include "parallel/run/imported.h"
 #include "parallel/run/init_from.h"
+#include "parallel/run/own_tokenizer.h"
 #include "parallel/run/run_path.h"
 #include "parallel/run/run_ranks.h"
 #include "parallel/run/signals.h"
@@ -81,7 +81,7 @@ void run_configure(Run *run, const RunArguments *a)
     }
     ConfigContext context = session_context(ranks > 0 || a->run != NULL ? ranks : 1);
     context.resumed = a->run != NULL;
-    run->config = imported_config_load(a, &context, &report);
+    run->config = config_load_with_own_tokenizer(a, &context, &report);
     config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
     int code = config_report_code(&report);
     config_report_free(&report);

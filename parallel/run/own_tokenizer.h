@@ -1,7 +1,7 @@
-/* imported.h -- runs whose folder was made by an import: they begin with weights and a tokenizer,
- * and with a config that names no data. */
-#ifndef PARALLEL_RUN_IMPORTED_H
-#define PARALLEL_RUN_IMPORTED_H
+/* own_tokenizer.h -- the tokenizer of runs whose folder was made by an import: they begin with
+ * weights and a tokenizer, and with a config that names no data. */
+#ifndef PARALLEL_RUN_OWN_TOKENIZER_H
+#define PARALLEL_RUN_OWN_TOKENIZER_H
 
 #include "parallel/run/run.h"
 
@@ -9,7 +9,7 @@
  * imported run and the config names no tokenizer, or one that is not there any more, data.tokenizer
  * becomes the run's own copy: the weights belong to it, and a tokenizer that is trained on the text
  * would give their ids to other words. Returns NULL and fills in the report if there are errors. */
-const Config *imported_config_load(const RunArguments *arguments, const ConfigContext *context,
-                                   ConfigReport *report);
+const Config *config_load_with_own_tokenizer(const RunArguments *arguments,
+                                             const ConfigContext *context, ConfigReport *report);
 
 #endif

@@ -1,5 +1,5 @@
-/* imported.c -- reads the config of a run that was imported. See imported.h. */
-#include "parallel/run/imported.h"
+/* own_tokenizer.c -- reads the config of a run that was imported. See own_tokenizer.h. */
+#include "parallel/run/own_tokenizer.h"
 
 #include "model/core/check.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -27,8 +27,8 @@ static bool lacks_tokenizer(const Config *config)
     return config->data.tokenizer != NULL && access(config->data.tokenizer, F_OK) != 0;
 }
 
-const Config *imported_config_load(const RunArguments *a, const ConfigContext *context,
-                                   ConfigReport *report)
+const Config *config_load_with_own_tokenizer(const RunArguments *a, const ConfigContext *context,
+                                             ConfigReport *report)
 {
     int n = a->set.count;
     const Config *config = config_load(a->config, n, a->set.item, context, report);
