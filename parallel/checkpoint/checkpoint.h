@@ -21,9 +21,21 @@
 #include "parallel/checkpoint/pieces.h"
 #include "parallel/comm/comm.h"
 
+/* Weights that are not in memory when they are saved: an import reads them window by window. */
+typedef struct {
+    /* Reads elements [from, from + count) of weights[weight] to `out`, in that piece's dtype.
+     * Returns false and sets err on failure. */
+    bool (*read)(void *context, int weight, int64_t from, int64_t count, void *out, char *err,
+                 size_t n);
+    void *context;
+} WeightReader;
+
 typedef struct {
     const Piece *weights;
     int n_weights;
+    /* NULL: the pieces have their data. Otherwise this has them, and they are whole and without
+     * memory; for a single rank only. */
+    const WeightReader *reader;
     const Piece *slots;
     int n_slots;
     const StepState *state;                     /* StepState in host memory */

@@ -140,10 +140,25 @@ static const Piece *piece_of(const Writing *w, const Turn *t)
     return contents_piece(w->contents, w->layout->piece[t->at.tensor]);
 }
 
+/* Reads a window of weights that are not in memory. */
+static void read_part(Writing *w, Turn *t)
+{
+    const WeightReader *reader = w->contents->reader;
+    void *half = checkpoint_io_half(w->io, t->half);
+    t->count = t->at.end - t->at.from;
+    t->data = half;
+    w->good = w->good && reader->read(reader->context, w->layout->piece[t->at.tensor], t->at.from,
+                                      t->count, half, w->err, w->n);
+}
+
 /* Begins to copy this rank's part of the window into its half of the staging buffer: for the writer
  * to its place there, for others as one message. */
 static void fetch_part(Writing *w, Turn *t)
 {
+    if (w->contents->reader) {
+        read_part(w, t);
+        return;
+    }
     const Piece *piece = piece_of(w, t);
     Stretch s;
     bool one;

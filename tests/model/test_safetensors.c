@@ -59,6 +59,7 @@ static void test_valid_headers_are_read(void **state)
              "a", "U8", "3", 0, 3) "}",
          3},
         {"{" T("a.b-c_9", "I64", "1,1,1,1", 0, 8) "}", 8},
+        {"{" T("mask", "BOOL", "3,3", 0, 9) "}", 9},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         char err[300] = "";

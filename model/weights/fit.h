@@ -1,0 +1,16 @@
+/* fit.h -- compares the weights of a source with the parameters of a model. */
+#ifndef MODEL_WEIGHTS_FIT_H
+#define MODEL_WEIGHTS_FIT_H
+
+#include "model/param/param.h"
+#include "model/weights/source.h"
+
+#include <stdio.h>
+
+/* Prints a line for each tensor that is missing, has another shape than the parameter of its name,
+ * or belongs to no parameter, with both shapes: "block.0.mlp.up.weight is [8, 4] there and [16, 4]
+ * in this model". At most 40 lines, the last of which then counts the others. Types are not
+ * compared. Returns how many tensors do not fit. */
+int weights_misfits(const WeightSource *source, const ParamTable *table, FILE *to);
+
+#endif

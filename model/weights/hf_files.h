@@ -1,0 +1,23 @@
+/* hf_files.h -- opens the files of a folder in Hugging Face's layout, and no others. */
+#ifndef MODEL_WEIGHTS_HF_FILES_H
+#define MODEL_WEIGHTS_HF_FILES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Returns whether FOLDER/NAME exists, if only as a symbolic link that leads nowhere. */
+bool hf_file_exists(const char *folder, const char *name);
+/* Opens the regular file FOLDER/NAME for reading and sets *bytes to its size. A symbolic link is
+ * followed if it leads to a file in the folder, or, in a snapshot of Hugging Face's cache, to one
+ * of the cache's blobs. Returns -1 and sets err on failure. */
+int hf_file_open(const char *folder, const char *name, int64_t *bytes, char *err, size_t n);
+/* Reads such a file whole, if it has at most `most` bytes; the caller frees *text, which ends with
+ * a zero byte. Returns false and sets err on failure. */
+bool hf_file_read(const char *folder, const char *name, int64_t most, char **text, size_t *bytes,
+                  char *err, size_t n);
+/* Sets err to why there are no weights that could be read in the folder: it names files that may
+ * run code when they are read, and files of other formats. */
+void hf_explain_no_weights(const char *folder, char *err, size_t n);
+
+#endif

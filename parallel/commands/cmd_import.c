@@ -1,0 +1,237 @@
+/* cmd_import.c -- `./train import FORMAT SOURCE --out NAME`: makes a run folder of the weights and
+ * the tokenizer of another program. */
+#include "parallel/commands/cmd_import.h"
+
+#include "model/core/check.h"
+#include "model/core/figures.h"
+#include "model/core/log.h"
+#include "model/core/shell_text.h"
+#include "parallel/commands/commands.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const char *from, *out, *dtype;
+    ArgList set;
+    bool without_tokenizer;
+} Arguments;
+
+void import_add_file(ImportInput *input, const char *name, char *text, size_t bytes)
+{
+    CHECK(input->n_files < IMPORT_MOST_FILES, "%d files", input->n_files);
+    input->file[input->n_files++] =
+        (ImportedFile){.name = must_strdup(name), .text = text, .bytes = bytes};
+}
+
+static void release(ImportInput *input)
+{
+    if (input->source) input->source->close(input->source);
+    tokenizer_free(input->tokenizer);
+    for (int i = 0; i < input->n_files; i++) {
+        free(input->file[i].name);
+        free(input->file[i].text);
+    }
+}
+
+/* Sets *out to the dtype of --dtype, or else to that of the token table: small tensors, such as
+ * norms, may be stored in a wider one. */
+static bool choose_dtype(const Arguments *a, const WeightSource *source, DType *out)
+{
+    int token = weight_source_find(source, "token.weight");
+    *out = token >= 0 ? source->tensor[token].dtype : F32;
+    return a->dtype == NULL || (dtype_from_name(a->dtype, out) && dtype_is_float(*out));
+}
+
+/* Makes the config of the run. Returns NULL and prints what is wrong if one of its values, perhaps
+ * from --set, is refused. */
+static const Config *make_config(const Arguments *a, const ImportInput *input, DType dtype,
+                                 int *code)
+{
+    char *tokenizer = input->tokenizer ? text_format("%s/tokenizer.json", a->out) : NULL;
+    char *text = architecture_config(&input->architecture, dtype, tokenizer);
+    ConfigReport report = {0};
+    const Config *config =
+        config_parse(&(ConfigContext){.stored = true}, "the config of these weights", text,
+                     strlen(text), a->set.count, a->set.item, &report);
+    config_report_print(&report, false, config ? stdout : stderr);
+    *code = config_report_code(&report);
+    config_report_free(&report);
+    free(text);
+    free(tokenizer);
+    return config;
+}
+
+/* A window that sees whole sequences changes nothing. */
+static bool check_window(int64_t window, const Config *config, char *err, size_t n)
+{
+    char length[64] = "";
+    int64_t positions = config->model.max_position_embeddings;
+    if (window == 0 || positions <= window) return true;
+    if (config->data.seq_length > window)
+        snprintf(length, sizeof length, " --set data.seq_length=%" PRId64, window);
+    return error_set(err, n,
+                     "sliding windows are not built: each token of this model sees %" PRId64
+                     " tokens, and a sequence has up to %" PRId64
+                     "; for sequences that the window sees whole add --set "
+                     "model.max_position_embeddings=%" PRId64 "%s",
+                     window, positions, window, length);
+}
+
+/* Checks what the config and the tokenizer must have in common with the weights. */
+static bool check_model(const ImportInput *input, const Config *config, char *err, size_t n)
+{
+    if (!check_window(input->architecture.window, config, err, n)) return false;
+    int32_t ids = input->tokenizer ? tokenizer_vocab_size(input->tokenizer) : 0;
+    return ids <= config->model.vocab_size ||
+           error_set(err, n,
+                     "the tokenizer has %d ids and the token table %" PRId64
+                     " rows; give --without-tokenizer if the tokenizer belongs to other weights",
+                     ids, config->model.vocab_size);
+}
+
+static void print_model(const Config *c, DType dtype)
+{
+    log_field("model", "%s, %lld wide, %lld heads (%lld kv) of %lld, mlp %lld, vocabulary %lld, %s",
+              figure_of(c->model.num_layers, "layer").text, (long long)c->model.hidden_size,
+              (long long)c->model.num_attention_heads, (long long)c->model.num_key_value_heads,
+              (long long)c->model.head_dim, (long long)c->model.intermediate_size,
+              (long long)c->model.vocab_size, dtype_name(dtype));
+}
+
+static void print_result(const Arguments *a, const ImportInput *input, const Config *config,
+                         DType dtype, const ImportedResult *result)
+{
+    char *out = shell_quoted_path(a->out);
+    log_field("import", "%s: %s", a->from, architecture_name(input->architecture.kind));
+    print_model(config, dtype);
+    if (result->rounded > 0)
+        log_field("", "%s stored in another type", figure_of(result->rounded, "tensor was").text);
+    if (input->tokenizer)
+        log_field("tokens", "a tokenizer of %s",
+                  figure_of(tokenizer_vocab_size(input->tokenizer), "id").text);
+    else
+        log_field("tokens", "no tokenizer: text can be neither generated nor read");
+    for (int i = 0; i < input->n_files; i++)
+        if (strcmp(input->file[i].name, "tokenizer.json") != 0)
+            log_field("licence", "%s/%s", a->out, input->file[i].name);
+    log_field("saved", "%s (%s), sequences of %lld tokens", a->out,
+              figure_bytes((double)result->bytes).text, (long long)config->data.seq_length);
+    if (result->overflows > 0)
+        log_warning("%" PRId64 " weights are beyond the range of %s and became infinite; import "
+                    "them with --dtype bf16 or f32",
+                    result->overflows, dtype_name(dtype));
+    log_field("next", "./train generate %s --prompt \"...\"", out);
+    log_field("", "./train %s --set data.text=my.txt", out);
+    free(out);
+}
+
+static char *data_identity_of(const ImportInput *input)
+{
+    if (input->tokenizer == NULL) return must_strdup("tokenizer none; train none; val none");
+    return text_format("tokenizer %016" PRIx64 "; train none; val none",
+                       tokenizer_hash(input->tokenizer));
+}
+
+static int import_opened(const Arguments *a, const ImportInput *input)
+{
+    char err[2048];
+    DType dtype;
+    int code;
+    if (!choose_dtype(a, input->source, &dtype))
+        return error_print(EXIT_USAGE, "--dtype %s: write f32, f16 or bf16", a->dtype);
+    const Config *config = make_config(a, input, dtype, &code);
+    if (config == NULL) return code;
+    ExitCode why = EXIT_CONFIG;
+    ImportedResult result = {0};
+    char *identity = data_identity_of(input);
+    const ImportedRun run = {.source = input->source,
+                             .config = config,
+                             .origin = a->from,
+                             .data = identity,
+                             .file = input->file,
+                             .n_files = input->n_files};
+    bool good = check_model(input, config, err, sizeof err) &&
+                imported_run_write(a->out, &run, &result, err, sizeof err, &why);
+    if (good) print_result(a, input, config, dtype, &result);
+    free(identity);
+    config_free(config);
+    return good ? EXIT_OK : error_print(why, "%s", err);
+}
+
+static int import_from(const Arguments *a, ImportOpen open)
+{
+    char err[4096];
+    ExitCode code = EXIT_DAMAGED;
+    ImportInput input = {0};
+    int result = open(a->from, !a->without_tokenizer, &input, err, sizeof err, &code)
+                     ? import_opened(a, &input)
+                     : error_print(code, "%s", err);
+    release(&input);
+    return result;
+}
+
+static int import_hf(const void *values)
+{
+    return import_from(values, import_open_hf);
+}
+
+/* ---- the formats ----------------------------------------------------------------------------- */
+
+static const ArgOption options[] = {
+    {.name = "--out",
+     .value = "NAME",
+     .help = "the run folder to make; it must not exist",
+     .kind = ARG_NAME,
+     .required = true,
+     .at = offsetof(Arguments, out)},
+    {.name = "--dtype",
+     .value = "TYPE",
+     .help = "f32, f16 or bf16: the type of the weights; default: as\nstored",
+     .kind = ARG_NAME,
+     .at = offsetof(Arguments, dtype)},
+    {.name = "--without-tokenizer",
+     .help = "the weights alone, for data that are token files",
+     .kind = ARG_FLAG,
+     .at = offsetof(Arguments, without_tokenizer)},
+    {.name = "--set",
+     .value = "key=value",
+     .help = "override a key of the run's config, such as\ndata.seq_length",
+     .kind = ARG_SETTINGS,
+     .at = offsetof(Arguments, set)},
+};
+
+/* The fields that the commands of all formats share. */
+#define IMPORT_COMMAND(title, source, function)                                                    \
+    .name = (title), .call = "./train import " title,                                              \
+    .usage = source " --out NAME [--dtype TYPE] [--without-tokenizer] [--set key=value]...",       \
+    .options = options, .n_options = ARG_ROWS(options),                                            \
+    .words = {.least = 1,                                                                          \
+              .most = 1,                                                                           \
+              .at = offsetof(Arguments, from),                                                     \
+              .missing = "./train import " title ": import what? see --help",                      \
+              .plural = "sources"},                                                                \
+    .size = sizeof(Arguments), .run = (function)
+
+static const ArgCommand command_hf = {
+    IMPORT_COMMAND("hf", "DIR", import_hf),
+    .summary = "a folder of Hugging Face's libraries: config.json, safetensors,\n"
+               "tokenizer.json",
+    .about = "Makes the run folder NAME of the model in DIR, which has config.json,\n"
+             "model.safetensors (or several files with their index) and tokenizer.json.\n"
+             "Models of the types gpt2, llama, mistral, qwen2 and qwen3 are read. NAME\n"
+             "generates and evaluates like a run, and `./train NAME --set data.text=FILE`\n"
+             "trains it from step 0.",
+};
+
+static const ArgCommand *const commands[] = {&command_hf};
+
+const ArgCommand cmd_import = {
+    .name = "import",
+    .call = "./train import",
+    .summary = "make a run of another program's weights",
+    .notes = "./train import FORMAT --help says more.",
+    .commands = commands,
+    .n_commands = ARG_ROWS(commands),
+};

@@ -1,0 +1,35 @@
+/* cmd_import.h -- what the formats of `./train import` have in common. A format opens what it reads
+ * as an ImportInput; the rest is the same for all (cmd_import.c). */
+#ifndef PARALLEL_COMMANDS_CMD_IMPORT_H
+#define PARALLEL_COMMANDS_CMD_IMPORT_H
+
+#include "data/tokenizer/tokenizer.h"
+#include "model/core/exit_codes.h"
+#include "model/weights/architecture.h"
+#include "model/weights/source.h"
+#include "parallel/run/imported.h"
+
+enum { IMPORT_MOST_FILES = 16 };
+
+/* A model of another program, opened. */
+typedef struct {
+    Architecture architecture;
+    WeightSource *source;
+    Tokenizer *tokenizer; /* NULL: it comes without one */
+    /* tokenizer.json, if there is a tokenizer, and licences; the texts are owned. */
+    ImportedFile file[IMPORT_MOST_FILES];
+    int n_files;
+} ImportInput;
+
+/* Opens `path`; `tokenizer`: also its tokenizer. Returns false and sets err and *code on failure;
+ * what has been opened until then is released by the caller. */
+typedef bool (*ImportOpen)(const char *path, bool tokenizer, ImportInput *out, char *err, size_t n,
+                           ExitCode *code);
+
+/* Adds a file for the run's folder. Takes ownership of `text`. */
+void import_add_file(ImportInput *input, const char *name, char *text, size_t bytes);
+
+bool import_open_hf(const char *path, bool tokenizer, ImportInput *out, char *err, size_t n,
+                    ExitCode *code);
+
+#endif

@@ -1,0 +1,88 @@
+/* import_hf.c -- opens a folder of Hugging Face's libraries for `./train import hf`. */
+#include "parallel/commands/cmd_import.h"
+
+#include "model/core/check.h"
+#include "model/core/fs.h"
+#include "model/weights/hf_files.h"
+#include "model/weights/hf_source.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define MOST_TOKENIZER_BYTES ((int64_t)256 << 20)
+#define MOST_LICENCE_BYTES   ((int64_t)1 << 20)
+
+/* Opens tokenizer.json, which is kept as it is, or GPT-2's two files. Weights without any of them
+ * come without a tokenizer. */
+static bool open_tokenizer(const char *folder, ImportInput *out, char *err, size_t n,
+                           ExitCode *code)
+{
+    static const char name[] = "tokenizer.json";
+    bool whole = hf_file_exists(folder, name);
+    *code = EXIT_DAMAGED;
+    if (whole) {
+        char *text = NULL;
+        size_t bytes;
+        if (!hf_file_read(folder, name, MOST_TOKENIZER_BYTES, &text, &bytes, err, n)) return false;
+        import_add_file(out, name, text, bytes);
+        char *path = text_format("%s/%s", folder, name);
+        bool good = tokenizer_parse(path, text, bytes, &out->tokenizer, err, n);
+        free(path);
+        return good;
+    }
+    if (hf_file_exists(folder, "merges.txt") || hf_file_exists(folder, "vocab.bpe")) {
+        if (!tokenizer_load(folder, &out->tokenizer, NULL, err, n)) return false;
+        char *text = tokenizer_to_json(out->tokenizer);
+        import_add_file(out, name, text, strlen(text));
+        return true;
+    }
+    return !hf_file_exists(folder, "tokenizer.model") ||
+           error_set(err, n,
+                     "%s has tokenizer.model alone, which is not read; tokenizer.json is. Give "
+                     "--without-tokenizer for the weights alone",
+                     folder);
+}
+
+static bool is_licence(const char *name)
+{
+    static const char *const begins[] = {"LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        if (strncasecmp(name, begins[i], strlen(begins[i])) == 0) return true;
+    return false;
+}
+
+/* Adds the licences, which must stay with the weights. */
+static bool add_licences(const char *folder, ImportInput *out, char *err, size_t n)
+{
+    struct dirent **entry;
+    int count = fs_scan(folder, &entry);
+    bool good = true;
+    for (int i = 0; i < count; i++) {
+        const char *name = entry[i]->d_name;
+        char *path = text_format("%s/%s", folder, name);
+        bool licence = is_licence(name) && !fs_is_folder(path);
+        free(path);
+        if (good && licence && out->n_files < IMPORT_MOST_FILES) {
+            char *text = NULL;
+            size_t bytes;
+            good = hf_file_read(folder, name, MOST_LICENCE_BYTES, &text, &bytes, err, n);
+            if (good) import_add_file(out, name, text, bytes);
+        }
+        free(entry[i]);
+    }
+    if (count >= 0) free(entry);
+    return good;
+}
+
+bool import_open_hf(const char *folder, bool tokenizer, ImportInput *out, char *err, size_t n,
+                    ExitCode *code)
+{
+    if (!hf_folder_config(folder, &out->architecture, err, n, code) ||
+        !hf_source_open(folder, &out->architecture, &out->source, err, n, code))
+        return false;
+    if (tokenizer && !open_tokenizer(folder, out, err, n, code)) return false;
+    *code = EXIT_DAMAGED;
+    return add_licences(folder, out, err, n);
+}

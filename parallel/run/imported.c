@@ -1,0 +1,229 @@
+/* imported.c -- implements imported.h. */
+#include "parallel/run/imported.h"
+
+#include "model/core/check.h"
+#include "model/core/figures.h"
+#include "model/core/files.h"
+#include "model/core/progress.h"
+#include "model/core/version.h"
+#include "model/layers.h"
+#include "model/weights/fit.h"
+#include "optim/step_constants.h"
+#include "parallel/checkpoint/checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The model's parameters, and the pieces of the checkpoint that is made of the source. */
+typedef struct {
+    const ImportedRun *run;
+    GptLayers layers;
+    ParamTable table;
+    Piece *weights;
+    int *index;      /* for each parameter: number of its tensor in the source */
+    char *rows;      /* rows of a source tensor, in its dtype */
+    char *converted; /* the same rows in the dtype of the run */
+    size_t rows_bytes, converted_bytes;
+    int64_t done, all; /* elements read; of all weights */
+    Progress progress;
+    ImportedResult *result;
+} Importing;
+
+/* ---- the weights ----------------------------------------------------------------------------- */
+
+static void grow(char **buffer, size_t *bytes, size_t needed)
+{
+    if (needed <= *bytes) return;
+    *buffer = must_realloc(*buffer, needed);
+    *bytes = needed;
+}
+
+/* Reads elements of a weight: the source's whole rows that have them, converted. */
+static bool read_weight(void *context, int weight, int64_t from, int64_t count, void *out,
+                        char *err, size_t n)
+{
+    Importing *im = context;
+    const Param *p = &im->table.param[weight];
+    WeightSource *source = im->run->source;
+    const SourceTensor *t = &source->tensor[im->index[weight]];
+    int64_t cols = p->ndim > 1 ? p->dim[1] : 1, first = from / cols,
+            rows = (from + count - 1) / cols + 1 - first;
+    size_t size = dtype_size(p->dtype);
+    grow(&im->rows, &im->rows_bytes, (size_t)(rows * source_row_bytes(t)));
+    grow(&im->converted, &im->converted_bytes, (size_t)(rows * cols) * size);
+    if (!source->read(source, im->index[weight], first, rows, im->rows, err, n)) return false;
+    const char *wanted = im->rows + (size_t)(from - first * cols) * dtype_size(t->dtype);
+    im->result->overflows += weights_convert(out, p->dtype, wanted, t->dtype, count);
+    im->done += count;
+    progress_count(&im->progress, im->done, im->all, "importing the weights");
+    return true;
+}
+
+static void build(Importing *im)
+{
+    GptShape shape = gpt_shape(im->run->config, 1);
+    gpt_layers_build(&im->layers, &im->table, &shape, &LAYERS_WHOLE);
+    size_t n = (size_t)im->table.n_params;
+    im->weights = must_calloc(n, sizeof *im->weights);
+    im->index = must_calloc(n, sizeof *im->index);
+    for (int i = 0; i < im->table.n_params; i++) {
+        const Param *p = &im->table.param[i];
+        int64_t count = param_count(p), cols = p->ndim > 1 ? p->dim[1] : 1;
+        im->weights[i] = piece_of_row(p->name, p, p->dtype);
+        im->weights[i].extent =
+            (ParamExtent){.param = i, .count = count, .cols = cols, .whole_cols = cols};
+        im->weights[i].data = tensor_1d(NULL, p->dtype, count);
+        im->index[i] = weight_source_find(im->run->source, p->name);
+        im->all += count;
+        if (im->index[i] >= 0 && im->run->source->tensor[im->index[i]].dtype != p->dtype)
+            im->result->rounded++;
+    }
+}
+
+static void release(Importing *im)
+{
+    free(im->weights);
+    free(im->index);
+    free(im->rows);
+    free(im->converted);
+    gpt_layers_free(&im->layers);
+    param_table_free(&im->table);
+}
+
+static bool check_fit(Importing *im, char *err, size_t n)
+{
+    int misfits = weights_misfits(im->run->source, &im->table, stderr);
+    return misfits == 0 ||
+           error_set(err, n, "%s: %d tensor%s, named above, %s not fit the model of its config",
+                     im->run->origin, misfits, misfits > 1 ? "s" : "", misfits > 1 ? "do" : "does");
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+static bool write_text(const char *folder, const char *name, const char *text, size_t bytes,
+                       char *err, size_t n)
+{
+    char *path = text_format("%s/%s", folder, name);
+    bool good = file_write(&fs_system, path, text, bytes, err, n);
+    free(path);
+    return good;
+}
+
+static bool write_config(const char *folder, const Config *config, char *err, size_t n)
+{
+    char *text;
+    size_t size;
+    FILE *to = text_stream(&text, &size);
+    config_print_json(config, to);
+    fclose(to);
+    bool good = write_text(folder, "config.json", text, size, err, n);
+    free(text);
+    return good;
+}
+
+/* Writes everything into the folder; config.json, which makes it the folder of a run, comes last.
+ */
+static bool fill_folder(Importing *im, const char *folder, const CheckpointContents *contents,
+                        char *err, size_t n)
+{
+    const ImportedRun *run = im->run;
+    CheckpointIo io;
+    checkpoint_io_open(&io, NULL, NULL);
+    bool good = checkpoint_write(&io, folder, contents, err, n);
+    checkpoint_io_close(&io);
+    for (int i = 0; good && i < run->n_files; i++)
+        good = write_text(folder, run->file[i].name, run->file[i].text, run->file[i].bytes, err, n);
+    return good && write_config(folder, run->config, err, n) &&
+           fs_sync_folder(&fs_system, folder, err, n);
+}
+
+/* Gives the folder its name. rename replaces an empty folder, and nothing else. */
+static bool commit(const char *temporary, const char *out, char *err, size_t n)
+{
+    if (rename(temporary, out) != 0)
+        return error_set(err, n, "cannot rename %s to %s: %s", temporary, out, strerror(errno));
+    char *parent = path_beside(out, ".");
+    bool good = fs_sync_folder(&fs_system, parent, err, n);
+    free(parent);
+    return good;
+}
+
+static bool check_out(const char *out, char *err, size_t n)
+{
+    struct dirent **entries;
+    int count = fs_scan(out, &entries);
+    bool missing = count < 0 && errno == ENOENT;
+    for (int i = 0; i < count; i++)
+        free(entries[i]);
+    if (count >= 0) free(entries);
+    return missing || count == 0 ||
+           error_set(err, n, "%s exists already; choose a new folder with --out", out);
+}
+
+static bool check_room(const CheckpointContents *contents, const char *out, ImportedResult *result,
+                       char *err, size_t n)
+{
+    int64_t room = fs_room(&fs_system, out);
+    result->bytes = checkpoint_bytes(contents);
+    return room < 0 || room >= result->bytes ||
+           error_set(err, n, "the weights take %s, and %s are free for %s",
+                     figure_bytes((double)result->bytes).text, figure_bytes((double)room).text,
+                     out);
+}
+
+static bool write_all(Importing *im, const char *out, const CheckpointContents *contents, char *err,
+                      size_t n)
+{
+    char *parent = path_beside(out, ""), ignored[512];
+    bool good = fs_make_folders(&fs_system, parent, err, n);
+    free(parent);
+    char *temporary = good ? temporary_folder(&fs_system, out, err, n) : NULL;
+    if (temporary == NULL) return false;
+    im->progress = progress_begin();
+    good = fill_folder(im, temporary, contents, err, n);
+    progress_end(&im->progress);
+    good = good && commit(temporary, out, err, n);
+    if (!good) fs_remove_tree(&fs_system, AT_FDCWD, temporary, ignored, sizeof ignored);
+    free(temporary);
+    return good;
+}
+
+bool imported_run_write(const char *out, const ImportedRun *run, ImportedResult *result, char *err,
+                        size_t n, ExitCode *code)
+{
+    Importing im = {.run = run, .result = result};
+    *result = (ImportedResult){0};
+    *code = EXIT_CANNOT_CREATE;
+    char *path = path_trimmed(out);
+    bool good = check_out(path, err, n);
+    if (good) {
+        build(&im);
+        *code = EXIT_DAMAGED;
+        good = check_fit(&im, err, n);
+    }
+    StepState state = step_state_initial(run->config);
+    char *config = config_text(run->config),
+         *code_text = text_format("%s; imported from %s", program_version(), run->origin);
+    WeightReader reader = {.read = read_weight, .context = &im};
+    CheckpointContents contents = {.weights = im.weights,
+                                   .n_weights = im.table.n_params,
+                                   .reader = &reader,
+                                   .state = &state,
+                                   .config = config,
+                                   .machine = "none: imported",
+                                   .code = code_text,
+                                   .data = run->data};
+    if (good) {
+        *code = EXIT_INPUT_OUTPUT;
+        good =
+            check_room(&contents, path, result, err, n) && write_all(&im, path, &contents, err, n);
+    }
+    free(code_text);
+    free(config);
+    free(path);
+    release(&im);
+    return good;
+}

@@ -1,0 +1,42 @@
+/* imported.h -- makes a run folder of weights that another program has written. */
+#ifndef PARALLEL_RUN_IMPORTED_H
+#define PARALLEL_RUN_IMPORTED_H
+
+#include "configs/config.h"
+#include "model/core/exit_codes.h"
+#include "model/weights/source.h"
+
+/* A file of the folder beside the config and the checkpoint: tokenizer.json, a licence. */
+typedef struct {
+    char *name, *text;
+    size_t bytes;
+} ImportedFile;
+
+/* What an imported run folder is made of. */
+typedef struct {
+    WeightSource *source;
+    const Config *config; /* its model is that of the weights; vocab_size is set */
+    const char *origin;   /* where the weights come from, for people */
+    const char *data; /* identity of the data for the manifest (data/identity.h): the tokenizer */
+    const ImportedFile *file;
+    int n_files;
+} ImportedRun;
+
+typedef struct {
+    int64_t bytes;     /* of the checkpoint */
+    int64_t overflows; /* finite weights that became infinite in the config's dtype */
+    int64_t rounded;   /* tensors that the source has in another dtype */
+} ImportedResult;
+
+/* Makes the folder `out`: config.json, the other files, and checkpoints/step_00000000
+ * with the weights in the config's dtype and no optimizer states. Weights are read and written
+ * window by window. First checks that the source has exactly the model's tensors, and that the disk
+ * has room. Everything is written to a folder beside `out`, which is renamed at the end, so that an
+ * import that fails or is killed leaves nothing called `out`.
+ *
+ * `out` must not exist, or be an empty folder. Returns false and sets err and *code on failure; if
+ * tensors do not fit, they have been printed to stderr, one in a line. */
+bool imported_run_write(const char *out, const ImportedRun *run, ImportedResult *result, char *err,
+                        size_t n, ExitCode *code);
+
+#endif

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# import.sh -- tests that weights in Hugging Face's folders become runs: every kind, type and number of files; what is refused,
+# with its sentence and exit code; and that an import that fails leaves nothing.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+
+make=$here/../golden/make_hf.py
+# weights RUN: prints the weights of its only checkpoint, without the header, which has the id of the save
+weights() { tail -c +$(($(tensors "$1/checkpoints/step_00000000/model.safetensors") + 1)) "$1/checkpoints/step_00000000/model.safetensors"; }
+# same_weights NAME A B
+same_weights() { check "$1" cmp -s <(weights "$2") <(weights "$3"); }
+# make_hf DIR ARGUMENTS...
+make_hf() { python3 "$make" "$@" || not_ok "import: make_hf.py $*"; }
+# refused NAME CODE SENTENCE ARGUMENTS...: an import to "out" ends with this code and sentence, and leaves nothing
+refused() {
+    local name=$1 code=$2 sentence=$3
+    shift 3
+    expect_code "$name" "$code" "$TRAIN" import "$@" --out out
+    check "$name: it says why" grep -qF -- "$sentence" output
+    check "$name: nothing is left" test -z "$(find . -maxdepth 1 -name 'out*' ! -name output)"
+}
+
+for kind in llama gpt2; do
+    make_hf $kind --kind $kind
+    expect_code "import: $kind succeeds" 0 "$TRAIN" import hf $kind --out run_$kind
+    check "import: $kind has its tokenizer" cmp -s $kind/tokenizer.json run_$kind/tokenizer.json
+    check "import: $kind has its licence" cmp -s $kind/LICENSE run_$kind/LICENSE
+    expect_code "import: $kind is whole" 0 "$TRAIN" ckpt verify run_$kind
+    expect_code "import: $kind is listed" 0 "$TRAIN" ckpt list run_$kind
+    expect_code "import: $kind generates" 0 "$TRAIN" generate run_$kind --prompt "the hand" --tokens 8
+    make_hf sharded --kind $kind --shards 4 --spelling old
+    expect_code "import: $kind in four files with the old keys succeeds" 0 "$TRAIN" import hf sharded --out sharded_$kind
+    same_weights "import: $kind is the same from four files" run_$kind sharded_$kind
+    rm -rf sharded
+done
+for dtype in f16 bf16; do
+    make_hf $dtype --dtype $dtype
+    expect_code "import: $dtype succeeds" 0 "$TRAIN" import hf $dtype --out run_$dtype
+    check "import: $dtype stays $dtype" grep -q "mlp 80, vocabulary 273, $dtype\$" output
+done
+expect_code "import: f32 as bf16 succeeds" 0 "$TRAIN" import hf llama --dtype bf16 --out as_bf16
+same_weights "import: f32 as bf16 is rounded as the file in bf16" run_bf16 as_bf16
+
+# What is refused.
+mkdir empty pickle
+refused "import: a folder without config.json" 66 "cannot open empty/config.json" hf empty
+refused "import: no folder" 66 "cannot open nowhere/config.json" hf nowhere
+cp llama/config.json pickle/
+: >pickle/pytorch_model.bin
+refused "import: a pickle file" 66 "pytorch_model.bin is a pickle file, which could run any code" hf pickle
+cp -r llama other
+sed -i 's/"llama"/"mixtral"/' other/config.json
+refused "import: experts" 78 'model_type "mixtral" has experts, which are not built' hf other
+cp llama/config.json other/
+sed -i 's/"rope_type": "default"/"rope_type": "yarn"/' other/config.json
+refused "import: yarn" 78 'rope scaling of type "yarn" is not built; "llama3" is' hf other
+sed 's/"llama"/"mistral", "sliding_window": 32/' llama/config.json >other/config.json
+refused "import: a sliding window" 78 "each token of this model sees 32 tokens, and a sequence has up to 64; for sequences that the window sees whole add --set model.max_position_embeddings=32 --set data.seq_length=32" hf other
+expect_code "import: a model with a sliding window, for sequences that it sees whole" 0 "$TRAIN" import hf other --out window \
+    --set model.max_position_embeddings=32 --set data.seq_length=32
+sed 's/"intermediate_size": 80/"intermediate_size": 84/' llama/config.json >other/config.json
+refused "import: other shapes" 65 "other: 6 tensors, named above, do not fit the model of its config" hf other
+check "import: a tensor that does not fit is named with both shapes" \
+    grep -qFx "block.0.mlp.up.weight is [80, 48] there and [84, 48] in this model" output
+sed 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' llama/config.json >other/config.json
+refused "import: a block too few" 65 "block.2.attn.q.weight is missing there and [48, 48] in this model" hf other
+sed 's/"vocab_size": 273/"vocab_size": 272/' llama/config.json >other/config.json
+refused "import: a tokenizer with more ids than rows" 78 "the tokenizer has 273 ids and the token table 272 rows" hf other
+cp llama/config.json other/
+head -c 5000 llama/model.safetensors >other/model.safetensors
+refused "import: weights that are cut" 65 "other/model.safetensors: its header is damaged: " hf other
+refused "import: a type that is none" 64 "--dtype i32: write f32, f16 or bf16" hf llama --dtype i32
+refused "import: a key that is none" 78 "unknown key" hf llama --set model.num_layer=3
+mkdir out && : >out/file
+expect_code "import: a folder with something in it is not replaced" 73 "$TRAIN" import hf llama --out out
+check "import: it is named" grep -qF "out exists already; choose a new folder" output
+rm -r out
+mkdir out
+expect_code "import: an empty folder is taken" 0 "$TRAIN" import hf llama --out out
+rm -r out
+expect_code "import: a full disk ends with 74" 74 bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" import hf llama --out out
+check "import: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name 'out*' ! -name output)"
+
+finish
