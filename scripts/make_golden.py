@@ -7,12 +7,17 @@ on the first batch (F64), and 20 losses of training with AdamW (decay on matrice
 global norm), each taken before its update, with the gradient norm of each step. The metadata holds our config of the
 model, and the generator's name and versions. Made once and committed; run it again only to change what is tested:
 
-    python3 scripts/make_golden.py            (needs torch, numpy, safetensors; a few seconds)
+    python3 scripts/make_golden.py [NAME ...]    (needs torch, numpy, safetensors; a few seconds)
+
+The models are those whose weights other programs publish: GPT-2, Llama with grouped queries (llama_gqa), Llama 3.1 with
+its scaling of RoPE, Qwen 2 with biases on q, k and v alone, Qwen 3 with QK-norm; and two that mix other options (llama,
+relu2).
 """
 import json
 import math
 import os
 import platform
+import sys
 
 import numpy
 import safetensors
@@ -24,6 +29,8 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests",
 
 COMMON = {"num_layers": 2, "vocab_size": 97, "max_position_embeddings": LENGTH, "norm_epsilon": 1e-5,
           "initializer_range": 0.02}
+LLAMA = {"vocab_size": 61, "intermediate_size": 40, "norm": "rmsnorm", "position": "rope", "activation": "swiglu",
+         "bias": False, "qk_norm": False}
 MODELS = {
     "gpt2": {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8,
              "intermediate_size": 64, "norm": "layernorm", "position": "learned", "activation": "gelu", "bias": True,
@@ -34,11 +41,30 @@ MODELS = {
     "relu2": {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 10,
               "intermediate_size": 72, "norm": "rmsnorm", "position": "rope", "rope_theta": 500.0,
               "activation": "relu2", "bias": True, "qk_norm": False, "tie_word_embeddings": True},
+    "llama_gqa": {**LLAMA, "hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4,
+                  "intermediate_size": 42, "rope_theta": 10000.0, "tie_word_embeddings": False},
+    # In a length of 64, the six rotations make 10.2, 4.7, 2.2, 1.02, 0.47 and 0.22 turns: two are fast, two are slow.
+    "llama3": {**LLAMA, "hidden_size": 20, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+               "rope_theta": 100.0, "tie_word_embeddings": True,
+               "rope_scaling": {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                "original_max_position_embeddings": 64}},
+    "qwen2": {**LLAMA, "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+              "norm_epsilon": 1e-6, "rope_theta": 1000000.0, "attention_bias": "qkv", "tie_word_embeddings": True},
+    "qwen3": {**LLAMA, "hidden_size": 20, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+              "norm_epsilon": 1e-6, "rope_theta": 1000000.0, "qk_norm": True, "tie_word_embeddings": True},
 }
 TRAINING = {"optimizer": {"type": "AdamW", "weight_decay_on": "matrices",
                           "params": {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
             "scheduler": {"type": "Constant"}, "gradient_clipping": 2.5, "train_batch_size": BATCH,
             "train_micro_batch_size_per_gpu": BATCH, "train_steps": STEPS}
+
+
+def has_bias(m, name):
+    """Whether the linear layer has a bias: attn.q, attn.out, mlp.up, ..."""
+    if name.startswith("mlp."):
+        return m.get("mlp_bias", m["bias"])
+    which = m.get("attention_bias", "all" if m["bias"] else "none")
+    return which == "all" or (which == "qkv" and name != "attn.out")
 
 
 def shapes(m):
@@ -51,7 +77,7 @@ def shapes(m):
 
     def linear(name, rows, cols):
         out[name + ".weight"] = (rows, cols)
-        if m["bias"]:
+        if has_bias(m, name.split(".", 2)[2]):
             out[name + ".bias"] = (rows,)
 
     def norm(name):
@@ -106,10 +132,29 @@ def head_normed(m, x, weight):
     return x / torch.sqrt((x * x).mean(-1, keepdim=True) + m["norm_epsilon"]) * weight
 
 
+def scaled(scaling, rates):
+    """Llama 3.1's rates: those with short wavelengths as they are, those with long ones divided by the factor, and those
+    in between interpolated linearly in the number of wavelengths that the original length holds."""
+    length, low, high = (scaling[k] for k in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"))
+    out = []
+    for rate in rates.tolist():
+        wavelength = 2 * math.pi / rate
+        if wavelength < length / high:
+            out.append(rate)
+        elif wavelength > length / low:
+            out.append(rate / scaling["factor"])
+        else:
+            smooth = (length / wavelength - low) / (high - low)
+            out.append((1 - smooth) * rate / scaling["factor"] + smooth * rate)
+    return torch.tensor(out, dtype=torch.float64)
+
+
 def rotated(m, x):
     """RoPE on x (B, heads, T, D): element i pairs with i + D/2."""
     half = x.shape[-1] // 2
     rates = m["rope_theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
+    if "rope_scaling" in m:
+        rates = scaled(m["rope_scaling"], rates)
     angles = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * rates
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
@@ -129,7 +174,7 @@ def attention(m, w, p, x):
 
     def project(name, n):
         y = x @ w[f"{p}attn.{name}.weight"].T
-        if m["bias"]:
+        if has_bias(m, "attn." + name):
             y = y + w[f"{p}attn.{name}.bias"]
         return y.view(batch, length, n, d).transpose(1, 2)
 
@@ -145,13 +190,13 @@ def attention(m, w, p, x):
     later = torch.ones(length, length, dtype=torch.bool).triu(1)
     o = torch.softmax(scores.masked_fill(later, -math.inf), -1) @ v
     y = o.transpose(1, 2).reshape(batch, length, heads * d) @ w[p + "attn.out.weight"].T
-    return y + w[p + "attn.out.bias"] if m["bias"] else y
+    return y + w[p + "attn.out.bias"] if has_bias(m, "attn.out") else y
 
 
 def mlp(m, w, p, x):
     def linear(name, y):
         y = y @ w[f"{p}mlp.{name}.weight"].T
-        return y + w[f"{p}mlp.{name}.bias"] if m["bias"] else y
+        return y + w[f"{p}mlp.{name}.bias"] if has_bias(m, "mlp." + name) else y
 
     gate = linear("gate", x) if m["activation"] == "swiglu" else None
     return linear("down", activated(m, linear("up", x), gate))
@@ -232,7 +277,8 @@ def main():
     torch.set_num_threads(1)
     os.makedirs(FOLDER, exist_ok=True)
     for seed, (name, model) in enumerate(MODELS.items(), 1):
-        write(name, model, seed)
+        if name in sys.argv[1:] or len(sys.argv) == 1:
+            write(name, model, seed)
 
 
 if __name__ == "__main__":

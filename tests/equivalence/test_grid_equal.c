@@ -287,6 +287,30 @@ static void test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_trains_like_one_rank(v
     assert_int_equal(bad, 0);
 }
 
+/* Each model with other biases or scaled rotations on two data-parallel ranks at ZeRO stage 3, on
+ * tensor-parallel ranks without and with sequence parallelism, and on two stages. */
+static void test_partial_biases_and_scaled_rotations_train_alike_on_each_axis(void **state)
+{
+    (void)state;
+    static Seen seen;
+    enum { AXES = 4 };
+    int64_t every = turns_every(1), bad = 0;
+    for (int64_t i = turns_first(every); i < AXES * (GRID_MODELS - GRID_BIASES); i += every) {
+        int axis = (int)(i % AXES), model = GRID_BIASES + (int)(i / AXES);
+        int most = 3; /* the most tensor-parallel ranks, minus one, that can divide the model */
+        while (!(grid_model[model].tensor >> most & 1))
+            most--;
+        GridCase c = {.of = {[GRID_MODEL] = model, [GRID_BLOCKS] = 2, [GRID_MICROS] = 1}};
+        if (axis == 0) c.of[GRID_DATA] = 1, c.of[GRID_STAGE] = 3;
+        if (axis == 1 || axis == 2) c.of[GRID_TENSOR] = most;
+        if (axis == 2) c.of[GRID_SEQUENCE] = 1;
+        if (axis == 3) c.of[GRID_PIPELINE] = 1;
+        c = grid_case_here(grid_case_legal(c));
+        bad += !check_case(&c, &seen);
+    }
+    assert_int_equal(bad, 0);
+}
+
 /* Runs all combinations in random order, until the time is up or one fails. */
 static void test_random_grids_train_like_one_rank_until_the_time_is_up(void **state)
 {
@@ -322,7 +346,8 @@ static void test_the_grid_case_of_the_environment_trains_like_one_rank(void **st
 int main(void)
 {
     const struct CMUnitTest fixed[] = {
-        cmocka_unit_test(test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_trains_like_one_rank)};
+        cmocka_unit_test(test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_trains_like_one_rank),
+        cmocka_unit_test(test_partial_biases_and_scaled_rotations_train_alike_on_each_axis)};
     const struct CMUnitTest timed[] = {
         cmocka_unit_test(test_random_grids_train_like_one_rank_until_the_time_is_up)};
     const struct CMUnitTest one[] = {

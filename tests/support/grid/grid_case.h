@@ -44,7 +44,9 @@ typedef struct {
     int seq_length;
     int tensor; /* bit t: t + 1 tensor-parallel ranks can divide it */
 } GridModel;
-enum { GRID_MODELS = 20 };
+/* From GRID_BIASES on, the models have biases in some of their linear layers only, or rotations
+ * that are scaled. */
+enum { GRID_BIASES = 20, GRID_MODELS = 25 };
 extern const GridModel grid_model[GRID_MODELS];
 
 /* Return the number of values of a choice, and the number of combinations. */

@@ -91,4 +91,28 @@ const GridModel grid_model[GRID_MODELS] = {
      "\"hidden_size\":12,\"num_attention_heads\":6,\"num_key_value_heads\":3,\"position\":\"rope\","
      "\"activation\":\"relu2\",\"tie_word_embeddings\":false,\"vocab_size\":13",
      11, T1 | T3},
+    {"biases of q, k and v",
+     "\"hidden_size\":16,\"num_attention_heads\":12,\"num_key_value_heads\":6,\"head_dim\":2,"
+     "\"norm\":\"rmsnorm\",\"position\":\"rope\",\"activation\":\"swiglu\",\"bias\":false,"
+     "\"attention_bias\":\"qkv\",\"intermediate_size\":24,\"vocab_size\":41",
+     6, T1 | T2 | T3},
+    {"biases of q, k and v, kv heads shared by two",
+     "\"hidden_size\":16,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+     "\"attention_bias\":\"qkv\",\"mlp_bias\":false,\"intermediate_size\":24,\"vocab_size\":73",
+     6, T1 | T2 | T4},
+    {"biases of attention, none of the mlp",
+     "\"hidden_size\":16,\"num_attention_heads\":12,\"head_dim\":2,\"bias\":false,"
+     "\"attention_bias\":\"all\",\"intermediate_size\":36,\"vocab_size\":79",
+     7, T1 | T2 | T3 | T4},
+    {"biases of the mlp, none of attention",
+     "\"hidden_size\":16,\"num_attention_heads\":12,\"head_dim\":2,\"attention_bias\":\"none\","
+     "\"position\":\"rope\",\"intermediate_size\":36,\"vocab_size\":83",
+     7, T1 | T2 | T3 | T4},
+    {"Llama 3.1's rope scaling",
+     "\"hidden_size\":16,\"num_attention_heads\":12,\"num_key_value_heads\":3,\"head_dim\":12,"
+     "\"norm\":\"rmsnorm\",\"position\":\"rope\",\"activation\":\"swiglu\",\"bias\":false,"
+     "\"rope_theta\":100,\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
+     "\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":64},"
+     "\"intermediate_size\":24,\"vocab_size\":89",
+     9, T1 | T3},
 };
