@@ -14,6 +14,7 @@
 
 typedef struct {
     const char *from, *out, *dtype;
+    const char *tokenizer; /* of a format whose files have none */
     ArgList set;
     bool without_tokenizer;
 } Arguments;
@@ -33,6 +34,7 @@ static void release(ImportInput *input)
         free(input->file[i].name);
         free(input->file[i].text);
     }
+    free(input->opened);
 }
 
 /* Sets *out to the dtype of --dtype, or else to that of the token table: small tensors, such as
@@ -104,7 +106,8 @@ static void print_result(const Arguments *a, const ImportInput *input, const Con
                          DType dtype, const ImportedResult *result)
 {
     char *out = shell_quoted_path(a->out);
-    log_field("import", "%s: %s", a->from, architecture_name(input->architecture.kind));
+    log_field("import", "%s: %s", input->opened ? input->opened : a->from,
+              architecture_name(input->architecture.kind));
     print_model(config, dtype);
     if (result->rounded > 0)
         log_field("", "%s stored in another type", figure_of(result->rounded, "tensor was").text);
@@ -112,7 +115,8 @@ static void print_result(const Arguments *a, const ImportInput *input, const Con
         log_field("tokens", "a tokenizer of %s",
                   figure_of(tokenizer_vocab_size(input->tokenizer), "id").text);
     else
-        log_field("tokens", "no tokenizer: text can be neither generated nor read");
+        log_field("tokens", "no tokenizer: text can be neither generated nor read%s",
+                  input->opened ? "; --tokenizer PATH adds one" : "");
     for (int i = 0; i < input->n_files; i++)
         if (strcmp(input->file[i].name, "tokenizer.json") != 0)
             log_field("licence", "%s/%s", a->out, input->file[i].name);
@@ -160,14 +164,29 @@ static int import_opened(const Arguments *a, const ImportInput *input)
     return good ? EXIT_OK : error_print(why, "%s", err);
 }
 
+/* Reads the tokenizer of --tokenizer, which is stored as tokenizer.json. */
+static bool open_tokenizer(const char *path, ImportInput *input, char *err, size_t n,
+                           ExitCode *code)
+{
+    bool missing;
+    if (path == NULL) return true;
+    if (!tokenizer_load(path, &input->tokenizer, &missing, err, n)) {
+        *code = missing ? EXIT_MISSING : EXIT_DAMAGED;
+        return false;
+    }
+    char *text = tokenizer_to_json(input->tokenizer);
+    import_add_file(input, "tokenizer.json", text, strlen(text));
+    return true;
+}
+
 static int import_from(const Arguments *a, ImportOpen open)
 {
     char err[4096];
     ExitCode code = EXIT_DAMAGED;
     ImportInput input = {0};
-    int result = open(a->from, !a->without_tokenizer, &input, err, sizeof err, &code)
-                     ? import_opened(a, &input)
-                     : error_print(code, "%s", err);
+    bool good = open(a->from, !a->without_tokenizer, &input, err, sizeof err, &code) &&
+                open_tokenizer(a->tokenizer, &input, err, sizeof err, &code);
+    int result = good ? import_opened(a, &input) : error_print(code, "%s", err);
     release(&input);
     return result;
 }
@@ -179,34 +198,56 @@ static int import_hf(const void *values)
 
 /* ---- the formats ----------------------------------------------------------------------------- */
 
-static const ArgOption options[] = {
-    {.name = "--out",
-     .value = "NAME",
-     .help = "the run folder to make; it must not exist",
-     .kind = ARG_NAME,
-     .required = true,
-     .at = offsetof(Arguments, out)},
-    {.name = "--dtype",
-     .value = "TYPE",
-     .help = "f32, f16 or bf16: the type of the weights; default: as\nstored",
-     .kind = ARG_NAME,
-     .at = offsetof(Arguments, dtype)},
+static int import_llmc(const void *values)
+{
+    return import_from(values, import_open_llmc);
+}
+
+/* The options of all formats, as rows of a table. */
+#define IMPORT_OUT                                                                                 \
+    {                                                                                              \
+        .name = "--out", .value = "NAME", .help = "the run folder to make; it must not exist",     \
+        .kind = ARG_NAME, .required = true, .at = offsetof(Arguments, out)                         \
+    }
+#define IMPORT_DTYPE                                                                               \
+    {                                                                                              \
+        .name = "--dtype", .value = "TYPE",                                                        \
+        .help = "f32, f16 or bf16: the type of the weights; default: as\nstored",                  \
+        .kind = ARG_NAME, .at = offsetof(Arguments, dtype)                                         \
+    }
+#define IMPORT_SET                                                                                 \
+    {                                                                                              \
+        .name = "--set", .value = "key=value",                                                     \
+        .help = "override a key of the run's config, such as\ndata.seq_length",                    \
+        .kind = ARG_SETTINGS, .at = offsetof(Arguments, set)                                       \
+    }
+
+static const ArgOption options_hf[] = {
+    IMPORT_OUT,
+    IMPORT_DTYPE,
     {.name = "--without-tokenizer",
      .help = "the weights alone, for data that are token files",
      .kind = ARG_FLAG,
      .at = offsetof(Arguments, without_tokenizer)},
-    {.name = "--set",
-     .value = "key=value",
-     .help = "override a key of the run's config, such as\ndata.seq_length",
-     .kind = ARG_SETTINGS,
-     .at = offsetof(Arguments, set)},
+    IMPORT_SET,
+};
+
+static const ArgOption options_llmc[] = {
+    IMPORT_OUT,
+    IMPORT_DTYPE,
+    {.name = "--tokenizer",
+     .value = "PATH",
+     .help = "its tokenizer, which FILE does not have: a vocab.bpe or a\ntokenizer.json",
+     .kind = ARG_NAME,
+     .at = offsetof(Arguments, tokenizer)},
+    IMPORT_SET,
 };
 
 /* The fields that the commands of all formats share. */
-#define IMPORT_COMMAND(title, source, function)                                                    \
+#define IMPORT_COMMAND(title, source, rows, own, function)                                         \
     .name = (title), .call = "./train import " title,                                              \
-    .usage = source " --out NAME [--dtype TYPE] [--without-tokenizer] [--set key=value]...",       \
-    .options = options, .n_options = ARG_ROWS(options),                                            \
+    .usage = source " --out NAME [--dtype TYPE] " own " [--set key=value]...", .options = (rows),  \
+    .n_options = ARG_ROWS(rows),                                                                   \
     .words = {.least = 1,                                                                          \
               .most = 1,                                                                           \
               .at = offsetof(Arguments, from),                                                     \
@@ -215,7 +256,7 @@ static const ArgOption options[] = {
     .size = sizeof(Arguments), .run = (function)
 
 static const ArgCommand command_hf = {
-    IMPORT_COMMAND("hf", "DIR", import_hf),
+    IMPORT_COMMAND("hf", "DIR", options_hf, "[--without-tokenizer]", import_hf),
     .summary = "a folder of Hugging Face's libraries: config.json, safetensors,\n"
                "tokenizer.json",
     .about = "Makes the run folder NAME of the model in DIR, which has config.json,\n"
@@ -225,7 +266,16 @@ static const ArgCommand command_hf = {
              "trains it from step 0.",
 };
 
-static const ArgCommand *const commands[] = {&command_hf};
+static const ArgCommand command_llmc = {
+    IMPORT_COMMAND("llmc", "FILE", options_llmc, "[--tokenizer PATH]", import_llmc),
+    .summary = "a model file of llm.c, or the folder of its run",
+    .about = "Makes the run folder NAME of the model in FILE, such as gpt2_124M.bin (version\n"
+             "3, f32) or gpt2_124M_bf16.bin (version 5). Of a folder that llm.c made, the\n"
+             "newest model_N.bin that has its DONE_N is read. llm.c's tokenizer files have no\n"
+             "merges, so text can be split only with --tokenizer.",
+};
+
+static const ArgCommand *const commands[] = {&command_hf, &command_llmc};
 
 const ArgCommand cmd_import = {
     .name = "import",

@@ -19,6 +19,7 @@ typedef struct {
     /* tokenizer.json, if there is a tokenizer, and licences; the texts are owned. */
     ImportedFile file[IMPORT_MOST_FILES];
     int n_files;
+    char *opened; /* not NULL: the file that was chosen in the folder that the user named */
 } ImportInput;
 
 /* Opens `path`; `tokenizer`: also its tokenizer. Returns false and sets err and *code on failure;
@@ -31,5 +32,7 @@ void import_add_file(ImportInput *input, const char *name, char *text, size_t by
 
 bool import_open_hf(const char *path, bool tokenizer, ImportInput *out, char *err, size_t n,
                     ExitCode *code);
+bool import_open_llmc(const char *path, bool tokenizer, ImportInput *out, char *err, size_t n,
+                      ExitCode *code);
 
 #endif

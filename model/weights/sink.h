@@ -1,0 +1,33 @@
+/* sink.h -- WeightSink: writes weights of a source to a file of another program, in windows of a
+ * few MiB, converted to another type on the way. The file is replaced atomically: until
+ * sink_commit, nothing is at its path but what was there before. */
+#ifndef MODEL_WEIGHTS_SINK_H
+#define MODEL_WEIGHTS_SINK_H
+
+#include "model/core/files.h"
+#include "model/weights/source.h"
+
+typedef struct {
+    AtomicFile file;
+    int64_t written;   /* bytes so far */
+    int64_t overflows; /* finite weights that became infinite */
+    void *in, *out;    /* a window before and after the conversion */
+    size_t in_bytes, out_bytes;
+} WeightSink;
+
+/* Begins the file `path`, which will have `bytes` bytes. Returns false and sets `err` if the disk
+ * has less room, or if the file cannot be created; then nothing needs to be released. */
+bool sink_open(WeightSink *sink, const FsOps *fs, const char *path, int64_t bytes, char *err,
+               size_t n);
+bool sink_write(WeightSink *sink, const void *data, size_t bytes, char *err, size_t n);
+bool sink_zeros(WeightSink *sink, int64_t bytes, char *err, size_t n);
+/* Writes a whole tensor of the source, rows in order, as type `to`. If `head` is not 0, the rows
+ * are heads of so many rows, and in each head row s * head/2 + i (s = 0, 1) becomes row 2 i + s:
+ * from the halves that RoPE rotates here to the neighbours that it rotates in other programs. */
+bool sink_tensor(WeightSink *sink, WeightSource *source, int index, DType to, int64_t head,
+                 char *err, size_t n);
+/* Ends the file: syncs and renames it if `good`, removes it if not. Returns whether the file is
+ * there; `err` is only set if `good`. */
+bool sink_close(WeightSink *sink, bool good, char *err, size_t n);
+
+#endif

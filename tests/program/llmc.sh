@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# llmc.sh -- tests that model files of llm.c become runs: the same run as Hugging Face's folder with the same weights, in both
+# types, from a run's folder of llm.c, on several ranks; and what is refused.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+
+golden=$here/../golden
+# weights RUN: prints the weights of its only checkpoint, without the header, which has the id of the save
+weights() { tail -c +$(($(tensors "$1/checkpoints/step_00000000/model.safetensors") + 1)) "$1/checkpoints/step_00000000/model.safetensors"; }
+# refused NAME CODE SENTENCE ARGUMENTS...: an import to "new" ends with this code and sentence, and leaves nothing
+refused() {
+    local name=$1 code=$2 sentence=$3
+    shift 3
+    expect_code "$name" "$code" "$TRAIN" import llmc "$@" --out new
+    check "$name: it says why" grep -qF -- "$sentence" output
+    check "$name: nothing is left" test -z "$(find . -maxdepth 1 -name 'new*')"
+}
+
+for dtype in f32 bf16; do
+    python3 "$golden/make_hf.py" hf_$dtype --kind gpt2 --dtype $dtype && python3 "$golden/hf_to_llmc.py" hf_$dtype $dtype.bin ||
+        not_ok "llmc: the files of $dtype are made"
+    expect_code "llmc: $dtype succeeds" 0 "$TRAIN" import llmc $dtype.bin --tokenizer hf_$dtype/tokenizer.json --out run_$dtype
+    check "llmc: $dtype stays $dtype" grep -q "mlp 128, vocabulary 273, $dtype\$" output
+    expect_code "llmc: $dtype is whole" 0 "$TRAIN" ckpt verify run_$dtype
+    expect_code "llmc: $dtype comes from Hugging Face's folder, too" 0 "$TRAIN" import hf hf_$dtype --out from_hf_$dtype
+    check "llmc: $dtype has the weights of Hugging Face's folder" cmp -s <(weights run_$dtype) <(weights from_hf_$dtype)
+    for run in run from_hf; do
+        expect_code "llmc: $run of $dtype generates" 0 "$TRAIN" generate ${run}_$dtype --prompt "the hand" --tokens 8 --seed 1
+        without_speed output | grep -av '^newest' >${run}_text
+    done
+    check "llmc: $dtype generates what Hugging Face's folder does" cmp -s run_text from_hf_text
+done
+
+# A run's folder of llm.c, without a tokenizer.
+mkdir llmc_run
+cp f32.bin llmc_run/model_00000007.bin
+head -c 3000 f32.bin >llmc_run/model_00000009.bin
+: >llmc_run/DONE_00000007
+expect_code "llmc: a folder of a run succeeds" 0 "$TRAIN" import llmc llmc_run --out of_folder
+check "llmc: the complete model is read and said" grep -q "^import  llmc_run/model_00000007.bin: gpt2" output
+check "llmc: that there is no tokenizer is said" grep -q "no tokenizer: text can be" output
+check "llmc: it has the same weights" cmp -s <(weights run_f32) <(weights of_folder)
+
+# It is a run like any other: on several ranks, and as the start of a training.
+make_text
+for ranks in 1 2 4; do
+    expect_code "llmc: $ranks ranks evaluate" 0 "$TRAIN" eval run_f32 --ranks $ranks --set data.text=text.txt --set data.seq_length=32 \
+        --set parallel.tensor=$((ranks > 1 ? 2 : 1))
+    grep -o 'loss [0-9.]*' output >loss_$ranks
+done
+check "llmc: the loss of two and four ranks is that of one" cmp -s <(cat loss_1 loss_1) <(cat loss_2 loss_4)
+expect_code "llmc: it is trained from step 0" 0 "$TRAIN" run_f32 --set data.text=text.txt --set data.seq_length=32 \
+    --set train_steps=2 --set train_batch_size=4
+
+# What is refused.
+refused "llmc: no file" 66 "cannot open nowhere.bin" nowhere.bin
+refused "llmc: a folder of another program" 66 "is not the folder of a run of llm.c" hf_f32
+refused "llmc: another file" 65 "does not begin with llm.c's magic number" text.txt
+head -c 4000 f32.bin >cut.bin
+refused "llmc: a file that is cut" 65 "cut.bin is damaged: it has 4000 bytes, its header describes" cut.bin
+printf '\xc8\xd7\x34\x01' | cat - <(tail -c +5 f32.bin) >tokenizer.bin
+refused "llmc: llm.c's tokenizer" 65 "is a tokenizer of llm.c; give the model" tokenizer.bin
+refused "llmc: a tokenizer that is not there" 66 "vocab.bpe" f32.bin --tokenizer vocab.bpe
+
+finish
