@@ -1,0 +1,65 @@
+/* gguf_parts.h -- the metadata and the list of tensors of a GGUF file. Private to gguf*.c. */
+#ifndef MODEL_WEIGHTS_GGUF_PARTS_H
+#define MODEL_WEIGHTS_GGUF_PARTS_H
+
+#include "model/weights/gguf.h"
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* The types of metadata values, with their numbers in the file. */
+typedef enum { GGUF_U32 = 4, GGUF_I32 = 5, GGUF_F32 = 6, GGUF_STRING = 8, GGUF_ARRAY = 9 } GgufType;
+
+/* Bytes of a file's header that grow as they are written; {0} is empty. */
+typedef struct {
+    unsigned char *data;
+    size_t count, capacity;
+    uint64_t keys; /* number of keys written */
+} GgufBytes;
+
+/* Appends the lowest `size` bytes of a number, little-endian. */
+void gguf_put(GgufBytes *b, uint64_t value, size_t size);
+/* Appends a string: its length and its bytes. */
+void gguf_put_string(GgufBytes *b, const char *text);
+/* Append a key with its value. */
+void gguf_key_u32(GgufBytes *b, const char *key, int64_t value);
+void gguf_key_f32(GgufBytes *b, const char *key, double value);
+void gguf_key_string(GgufBytes *b, const char *key, const char *value);
+/* Appends a key whose value is an array; the caller then puts its `count` elements. */
+void gguf_key_array(GgufBytes *b, const char *key, GgufType type, int64_t count);
+void gguf_bytes_free(GgufBytes *b);
+
+/* ---- the metadata ---------------------------------------------------------------------------- */
+
+/* Appends all keys: of the model, then of the tokenizer. */
+void gguf_keys(GgufBytes *b, const GgufModel *model);
+/* Appends the tokenizer's keys; `vocab` is the number of rows of the model's token table. */
+void gguf_tokenizer_keys(GgufBytes *b, const Tokenizer *tokenizer, int64_t vocab);
+
+/* ---- the tensors ----------------------------------------------------------------------------- */
+
+enum { GGUF_NAME = 64, GGUF_MOST_PARTS = 3 };
+
+/* A tensor of the file: one of ours, or q, k and v one below the other. */
+typedef struct {
+    char name[GGUF_NAME];
+    DType dtype;
+    int64_t rows, cols; /* cols 0: a vector */
+    int part[GGUF_MOST_PARTS], n_parts;
+    /* Not 0: the rows are heads of so many rows, whose halves are interleaved (sink_tensor). */
+    int64_t head;
+    float *values; /* not NULL: the vector's values, computed here, instead of parts */
+} GgufTensor;
+
+typedef struct {
+    GgufTensor *tensor;
+    int count;
+} GgufTensors;
+
+/* Lists the file's tensors. Returns false and sets `err` if the source lacks one of them, has it in
+ * another shape, or has one that the architecture lacks. gguf_tensors_free frees the list in both
+ * cases. */
+bool gguf_tensors(GgufTensors *out, const GgufModel *model, const WeightSource *source, char *err,
+                  size_t n);
+void gguf_tensors_free(GgufTensors *tensors);
+
+#endif

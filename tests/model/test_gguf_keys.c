@@ -1,0 +1,230 @@
+/* test_gguf_keys.c -- the metadata of GGUF files: each key is read back with a reader that shares
+ * no code with the writer. Models that do not fit, and disks that fail. */
+#include "model/core/check.h"
+#include "model/core/files.h"
+#include "tests/support/files/faulty_fs.h"
+#include "tests/support/files/scratch.h"
+#include "tests/support/model/gguf_reader.h"
+#include "tests/support/model/gguf_written.h"
+#include "tests/support/model/small_weights.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* Writes a file of the model with random weights, and reads it. */
+static void written(const Architecture *m, const Tokenizer *t, GgufFile *f)
+{
+    GgufModel model = {.name = "a test", .model = m, .tokenizer = t, .dtype = F32};
+    WeightSource *source = random_weights(m, F32);
+    gguf_must_write("model.gguf", &model, source);
+    gguf_read(f, "model.gguf");
+    source->close(source);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+static void the_keys_of_gpt2(void **state)
+{
+    (void)state;
+    GgufFile f;
+    Architecture m = small_gpt2();
+    written(&m, NULL, &f);
+    char *text = gguf_string(&f, "general.architecture");
+    assert_string_equal(text, "gpt2");
+    free(text);
+    assert_int_equal(gguf_u32(&f, "gpt2.vocab_size"), SMALL_V);
+    assert_int_equal(gguf_u32(&f, "gpt2.context_length"), SMALL_P);
+    assert_int_equal(gguf_u32(&f, "gpt2.embedding_length"), SMALL_C);
+    assert_int_equal(gguf_u32(&f, "gpt2.block_count"), SMALL_L);
+    assert_int_equal(gguf_u32(&f, "gpt2.feed_forward_length"), SMALL_F);
+    assert_int_equal(gguf_u32(&f, "gpt2.attention.head_count"), 2);
+    assert_true(gguf_f32(&f, "gpt2.attention.layer_norm_epsilon") == 1e-5F);
+    text = gguf_string(&f, "tokenizer.ggml.model");
+    assert_string_equal(text, "none");
+    free(text);
+    /* innermost dimension first */
+    const GgufInfo *t = gguf_tensor(&f, "blk.1.ffn_up.weight");
+    assert_int_equal(t->dim[0], SMALL_C);
+    assert_int_equal(t->dim[1], SMALL_F);
+    t = gguf_tensor(&f, "blk.0.attn_qkv.bias");
+    assert_int_equal(t->dim[0], 3 * SMALL_C);
+    gguf_close(&f);
+}
+
+static void the_keys_of_llama(void **state)
+{
+    (void)state;
+    GgufFile f;
+    Architecture m = small_llama();
+    written(&m, NULL, &f);
+    char *text = gguf_string(&f, "general.architecture");
+    assert_string_equal(text, "llama");
+    free(text);
+    text = gguf_string(&f, "general.name");
+    assert_string_equal(text, "a test");
+    free(text);
+    assert_int_equal(gguf_u32(&f, "llama.attention.head_count"), 4);
+    assert_int_equal(gguf_u32(&f, "llama.attention.head_count_kv"), 2);
+    assert_int_equal(gguf_u32(&f, "llama.attention.key_length"), 6);
+    assert_int_equal(gguf_u32(&f, "llama.attention.value_length"), 6);
+    assert_int_equal(gguf_u32(&f, "llama.rope.dimension_count"), 6);
+    assert_true(gguf_f32(&f, "llama.rope.freq_base") == 50000);
+    assert_true(gguf_f32(&f, "llama.attention.layer_norm_rms_epsilon") == 1e-6F);
+    gguf_close(&f);
+}
+
+/* ---- the tokenizer --------------------------------------------------------------------------- */
+
+static void the_tokenizer_is_in_the_file(void **state)
+{
+    (void)state;
+    GgufFile f;
+    Architecture m = small_llama();
+    Tokenizer *t = small_tokenizer();
+    written(&m, t, &f);
+    static const struct {
+        const char *key;
+        int64_t at;
+        const char *text;
+        int type;
+    } table[] = {
+        {"tokenizer.ggml.tokens", 0, "!", 1},
+        {"tokenizer.ggml.tokens", 220, "\xc4\xa0", 1}, /* a space is U+0120 */
+        {"tokenizer.ggml.tokens", 256, "th", 1},
+        {"tokenizer.ggml.tokens", 257, "the", 1},
+        {"tokenizer.ggml.tokens", 258, "<|endoftext|>", 3},
+        {"tokenizer.ggml.tokens", 259, "[PAD259]", 5},
+        {"tokenizer.ggml.tokens", SMALL_V - 1, "[PAD299]", 5},
+        {"tokenizer.ggml.merges", 0, "t h", 0},
+        {"tokenizer.ggml.merges", 1, "th e", 0},
+        {"tokenizer.ggml.model", -1, "gpt2", 0},
+        {"tokenizer.ggml.pre", -1, "gpt-2", 0},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char *text = table[i].at < 0 ? gguf_string(&f, table[i].key)
+                                     : gguf_string_at(&f, table[i].key, table[i].at);
+        assert_string_equal(text, table[i].text);
+        free(text);
+        if (table[i].type)
+            assert_int_equal(gguf_i32_at(&f, "tokenizer.ggml.token_type", table[i].at),
+                             table[i].type);
+    }
+    assert_int_equal(gguf_count(&f, "tokenizer.ggml.tokens"), SMALL_V);
+    assert_int_equal(gguf_count(&f, "tokenizer.ggml.token_type"), SMALL_V);
+    assert_int_equal(gguf_count(&f, "tokenizer.ggml.merges"), 2);
+    assert_int_equal(gguf_u32(&f, "tokenizer.ggml.bos_token_id"), 258);
+    assert_int_equal(gguf_u32(&f, "tokenizer.ggml.eos_token_id"), 258);
+    gguf_close(&f);
+    tokenizer_free(t);
+}
+
+/* ---- refusals and faults --------------------------------------------------------------------- */
+
+static void what_gguf_cannot_hold_is_refused_by_its_key(void **state)
+{
+    (void)state;
+    static const struct {
+        ArchitectureKind kind;
+        const char *bias;
+        bool llama3;
+        DType dtype;
+        int64_t vocab;
+        const char *says;
+    } table[] = {
+        {ARCHITECTURE_LLAMA, "none", true, F32, SMALL_V, NULL},
+        {ARCHITECTURE_LLAMA, "none", false, F64, SMALL_V, "--dtype f32"},
+        {ARCHITECTURE_QWEN2, "qkv", true, F32, SMALL_V, "model.rope_scaling.type"},
+        {ARCHITECTURE_QWEN2, "qkv", false, F32, SMALL_V, "model.head_dim is 6"},
+        {ARCHITECTURE_QWEN3, "all", false, F32, SMALL_V, "model.attention_bias is \"all\""},
+        {ARCHITECTURE_LLAMA, "none", false, F32, 258, "the tokenizer has 259 tokens"},
+        {ARCHITECTURE_LLAMA, "none", false, F32, 259, NULL},
+    };
+    Tokenizer *t = small_tokenizer();
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char err[512] = "";
+        Architecture m = small_llama();
+        m.kind = table[i].kind;
+        m.attention_bias = table[i].bias;
+        m.scaling.llama3 = table[i].llama3;
+        m.vocab = table[i].vocab;
+        GgufModel model = {.name = "x", .model = &m, .tokenizer = t, .dtype = table[i].dtype};
+        bool fits = gguf_fits(&model, err, sizeof err);
+        assert_int_equal(fits, table[i].says == NULL);
+        if (!fits && strstr(err, table[i].says) == NULL) fail_msg("%s", err);
+    }
+    tokenizer_free(t);
+}
+
+static void tensors_that_do_not_fit_are_named(void **state)
+{
+    (void)state;
+    static const char *const says[] = {"no tensor extra.weight", "tensor token.weight has 300 rows",
+                                       "tensor token.weight has 8 columns",
+                                       "there is no tensor head.weight",
+                                       "tensor block.0.attn.q.weight has 24 rows"};
+    for (int i = 0; i < 5; i++) {
+        char err[512] = "";
+        int64_t overflows;
+        Architecture m = small_llama();
+        m.tied = true;
+        WeightSource *source = random_weights(&m, F32);
+        GgufModel model = {.name = "x", .model = &m, .dtype = F32};
+        if (i == 0) memory_source_add(source, "extra.weight", F32, 2, 2, 1);
+        if (i == 1) m.vocab++;
+        if (i == 2) m.hidden++;
+        if (i == 3) m.tied = false;
+        if (i == 4) m.heads = 6;
+        assert_false(
+            gguf_write(&fs_system, "no.gguf", &model, source, &overflows, err, sizeof err));
+        if (strstr(err, says[i]) == NULL) fail_msg("%s", err);
+        assert_int_not_equal(access("no.gguf", F_OK), 0);
+        source->close(source);
+    }
+}
+
+static void a_disk_that_fails_leaves_no_part_of_a_file(void **state)
+{
+    (void)state;
+    char err[1024];
+    int64_t overflows;
+    bool good = false;
+    Architecture m = small_llama();
+    WeightSource *source = random_weights(&m, F32);
+    GgufModel model = {.name = "x", .model = &m, .dtype = BF16};
+    for (int at = 1; !good; at++) {
+        FaultyFs fs;
+        faulty_fs_init(&fs, FAULT_ONCE, at, EIO);
+        good = gguf_write(&fs.ops, "out.gguf", &model, source, &overflows, err, sizeof err);
+        if (access("out.gguf", F_OK) == 0) {
+            GgufFile f;
+            gguf_read(&f, "out.gguf");
+            gguf_close(&f);
+            assert_int_equal(unlink("out.gguf"), 0);
+        }
+        StringList files = {0};
+        assert_false(file_list(&(StringList){1, (char *[]){(char *)(uintptr_t) "*out.gguf*"}},
+                               &files, err, sizeof err));
+        string_list_free(&files);
+    }
+    source->close(source);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_keys_of_gpt2),
+        cmocka_unit_test(the_keys_of_llama),
+        cmocka_unit_test(the_tokenizer_is_in_the_file),
+        cmocka_unit_test(what_gguf_cannot_hold_is_refused_by_its_key),
+        cmocka_unit_test(tensors_that_do_not_fit_are_named),
+        cmocka_unit_test(a_disk_that_fails_leaves_no_part_of_a_file),
+    };
+    return cmocka_run_group_tests_name("GGUF keys", tests, enter_scratch, leave_scratch);
+}
