@@ -85,8 +85,8 @@
              "biases in the linear layers of the feed-forward part", .derived = "model.bias",      \
              .flags = OPTION_AUTO | OPTION_FOLLOWS),                                               \
         FLAG(model.qk_norm, "false", IMPOSSIBLE, LOSSES | PLAN,                                    \
-             "normalise each query and key head before attention, by an RMSNorm whatever "         \
-             "model.norm is"),                                                                     \
+             "normalise each query and key head before its rotation, by an RMSNorm whatever "      \
+             "model.norm is, as in Qwen 3"),                                                       \
         FLAG(model.tie_word_embeddings, "true", IMPOSSIBLE, LOSSES | PLAN,                         \
              "the head reads the token table instead of a matrix of its own"),                     \
         NUMBER(model.initializer_range, "0.02", 0, 10, NONE, LOSSES,                               \
