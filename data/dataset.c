@@ -156,6 +156,7 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
                         .vocab_at_most = c->data.tokenizer_vocab_at_most,
                         .val_fraction = c->data.val_fraction,
                         .val_only = val_only,
+                        .threads = (int)c->cpu.threads,
                         .progress = &progress,
                         .min_tokens = c->data.seq_length + 1};
     progress_print(&progress, "preparing the text");

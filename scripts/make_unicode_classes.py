@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """Writes data/tokenizer/unicode_classes.h: the letters and numbers of Unicode as code-point ranges.
 
-Needs PyPI's `regex`, whose Unicode is newer than the one in Python's own library.
+Needs PyPI's `tokenizers`, whose classes these are (version 0.23.3, Unicode 16; tiktoken 0.14.0 has the same): text must be split
+as those split it. A newer Unicode has more letters.
 Run: python3 scripts/make_unicode_classes.py > data/tokenizer/unicode_classes.h
 """
-import regex
+from tokenizers import Regex, pre_tokenizers
 
 
 def ranges(pattern):
-    match = regex.compile(pattern).fullmatch
+    without = pre_tokenizers.Split(Regex(pattern), "removed").pre_tokenize_str
     found, first = [], None
     for code in range(0x110001):
-        inside = code < 0x110000 and not 0xD800 <= code < 0xE000 and match(chr(code)) is not None
+        inside = code < 0x110000 and not 0xD800 <= code < 0xE000 and not without(chr(code))
         if inside and first is None:
             first = code
         if not inside and first is not None:
@@ -33,9 +34,10 @@ def table(name, found):
     print("};")
 
 
-print("""/* unicode_classes.h -- code points of the classes \\p{L} and \\p{N}, ascending; made by scripts/make_unicode_classes.py. */
-#ifndef DATA_UNICODE_CLASSES_H
-#define DATA_UNICODE_CLASSES_H
+print("""/* unicode_classes.h -- code points of the classes \\p{L} and \\p{N} of Unicode 16, ascending; made by
+ * scripts/make_unicode_classes.py. */
+#ifndef DATA_TOKENIZER_UNICODE_CLASSES_H
+#define DATA_TOKENIZER_UNICODE_CLASSES_H
 
 #include <stdint.h>
 

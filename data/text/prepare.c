@@ -210,15 +210,15 @@ static bool make_tokenizer(const PrepareRequest *r, const Tokenizer *given, int6
     int64_t most;
     *out = NULL;
     if (given != NULL) return true;
-    if (r->vocab_at_most) {
-        most = 0;
-        if (tokenizer_train_up_to(r->text->bytes, split, r->vocab_size, out, r->progress, why,
-                                  sizeof why))
-            return true;
-    } else if (tokenizer_train(r->text->bytes, split, r->vocab_size, out, r->progress, &most, why,
-                               sizeof why)) {
-        return true;
-    }
+    BpeRequest bpe = {.text = r->text->bytes,
+                      .size = split,
+                      .vocab_size = r->vocab_size,
+                      .at_most = r->vocab_at_most,
+                      .pool = text_pool(r->threads, split),
+                      .progress = r->progress};
+    bool good = tokenizer_learn(&bpe, out, &most, why, sizeof why);
+    pool_destroy(bpe.pool);
+    if (good) return true;
     if (most > 0)
         snprintf(smaller, sizeof smaller, "write --set data.tokenizer_vocab_size=%lld, or ",
                  (long long)most);
@@ -243,7 +243,8 @@ static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const c
                  .at_most = given == NULL && r->vocab_at_most};
     for (Split k = 0; k < SPLITS; k++)
         meta.text[k] = hash_range(&range[k]);
-    bool good = shards_write(t, range, r->fs, folder, &meta, r->progress, err, n) &&
+    const ShardOptions options = {.threads = r->threads, .progress = r->progress};
+    bool good = shards_write(t, range, r->fs, folder, &meta, &options, err, n) &&
                 fs_sync_folder(r->fs, folder, err, n);
     meta_free(&meta);
     tokenizer_free(trained);

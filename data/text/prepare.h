@@ -30,6 +30,7 @@ typedef struct {
     bool vocab_at_most;    /* a short text may give fewer: tokenizer_train_up_to */
     double val_fraction;
     bool val_only;      /* only the validation text is wanted; `tokenizer` is given */
+    int threads;        /* 0: one for each core that this process may use */
     Progress *progress; /* reports progress; may be NULL */
     int64_t min_tokens; /* a split with fewer tokens is an error: one window and its last target */
 } PrepareRequest;

@@ -1,14 +1,16 @@
-/* shards.c -- encodes text and writes its token shards; see shards.h. */
+/* shards.c -- encodes text on all threads and writes its token shards; see shards.h. */
 #include "data/text/shards.h"
 
 #include "data/tokens/token_writer.h"
 #include "model/core/check.h"
+#include "model/core/pool.h"
 
 #include <stdlib.h>
 
 enum {
     SHARD_TOKENS = 100000000, /* maximum number of tokens per shard */
-    PIECE = 1 << 18,          /* bytes of text that are encoded at a time */
+    PIECE = 1 << 18,          /* bytes of text that a thread encodes at a time */
+    PIECES_PER_THREAD = 4,    /* of several threads, until their tokens are written */
 };
 
 /* State of writing one split. */
@@ -52,61 +54,173 @@ static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char
     return true;
 }
 
-/* Encodes a range of text and writes its shards. The borders of pieces do not affect how text is
- * split into words, so the ids do not depend on PIECE. A document that continues after the range
- * gets no end-of-text token, because it does not end there. */
-static bool write_split(const Tokenizer *t, const TextRange *range, Split split, const FsOps *fs,
-                        const char *folder, SplitSize *size, Progress *progress, char *err,
-                        size_t n)
+/* A piece of the range: bytes [from, to) of the text, and its ids. */
+typedef struct {
+    int64_t from, to;
+    TokenBuffer ids;
+} Piece;
+
+/* What the threads need to encode pieces. */
+typedef struct {
+    const TextRange *range;
+    int32_t end_of_text; /* -1: none */
+    Encoder **encoder;   /* (threads) */
+    Piece *piece;        /* (pieces) */
+    Pool *pool;          /* NULL: one thread */
+    int threads;
+    int64_t pieces;
+} Encoding;
+
+/* Returns the first document that ends after byte `at`. */
+static int64_t document_after(const Text *text, int64_t at)
 {
-    const Text *text = range->text;
-    int64_t from = range->from, to = range->to;
-    SplitWriter w = {
-        .fs = fs, .folder = folder, .split = split, .vocab_size = tokenizer_vocab_size(t)};
-    Encoder *encoder = encoder_create(t);
-    TokenBuffer ids = {0};
-    int64_t at = from, end_of_text = tokenizer_end_of_text(t);
-    bool good = true;
-    w.size.bytes = to - from;
-    for (int64_t d = 0; good && d < text->n_documents && at < to; d++) {
-        int64_t end = text->document_end[d];
-        if (end <= from) continue; /* belongs to the other split */
-        bool whole = end <= to;
-        if (!whole) end = to;
-        while (good && at < end) {
-            progress_print(progress, "tokenizing: %d %% of %.1f MB of text",
-                           (int)(100.0 * (double)(at - from) / (double)(to - from)),
-                           1e-6 * (double)(to - from));
-            ids.count = 0;
-            /* Pass the text up to the end of the document or range, not just the piece, because the
-             * following text determines where a word ends. */
-            at += encoder_encode_some(encoder, text->bytes + at, end - at, PIECE, &ids);
-            good = write_tokens(&w, ids.id, ids.count, err, n);
-        }
-        int32_t end_id = (int32_t)end_of_text;
-        if (good && whole && end_of_text >= 0) good = write_tokens(&w, &end_id, 1, err, n);
+    int64_t low = 0, high = text->n_documents;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (text->document_end[middle] > at)
+            high = middle;
+        else
+            low = middle + 1;
     }
-    good = good && close_shard(&w, err, n);
-    token_writer_abort(w.writer);
-    token_buffer_free(&ids);
-    encoder_free(encoder);
-    *size = w.size;
+    return low;
+}
+
+/* Returns where document d begins in the range. */
+static int64_t document_begin(const TextRange *range, int64_t d)
+{
+    int64_t begin = d > 0 ? range->text->document_end[d - 1] : 0;
+    return begin > range->from ? begin : range->from;
+}
+
+/* Encodes one piece. An end-of-text token follows each document that ends in it; the text after
+ * the last byte of the range has none. A document that continues after the range gets no
+ * end-of-text token, because it does not end there. */
+static void encode_piece(void *context, int64_t number, int thread)
+{
+    const Encoding *c = context;
+    const TextRange *range = c->range;
+    const Text *text = range->text;
+    Piece *p = &c->piece[number];
+    p->ids.count = 0;
+    for (int64_t d = document_after(text, p->from), at = p->from; d < text->n_documents; d++) {
+        int64_t begin = document_begin(range, d), end = text->document_end[d];
+        int64_t to = end < p->to ? end : p->to;
+        if (at == range->to || begin > p->to) break;
+        if (to > at)
+            encoder_encode_part(c->encoder[thread], text->bytes + begin, at - begin, to - begin,
+                                &p->ids);
+        at = to;
+        if (end > p->to) break;
+        if (c->end_of_text >= 0) token_buffer_add(&p->ids, c->end_of_text);
+    }
+}
+
+/* Returns where the piece that begins at `from` ends: a place that encoder_cut returns, or the end
+ * of a document or of the range. */
+static int64_t piece_end(const Encoding *c, int64_t from)
+{
+    const TextRange *range = c->range;
+    int64_t at = from + PIECE;
+    if (at >= range->to) return range->to;
+    int64_t d = document_after(range->text, at - 1), begin = document_begin(range, d);
+    int64_t end =
+        range->text->document_end[d] < range->to ? range->text->document_end[d] : range->to;
+    return begin + encoder_cut(c->encoder[0], range->text->bytes + begin, end - begin, at - begin);
+}
+
+/* Encodes the range and writes its shards. The ids depend neither on the borders of pieces nor on
+ * the number of threads. */
+static bool write_pieces(Encoding *c, SplitWriter *w, Progress *progress, char *err, size_t n)
+{
+    const TextRange *range = c->range;
+    bool good = true;
+    for (int64_t at = range->from; good && at < range->to;) {
+        int64_t count = 0;
+        progress_print(
+            progress, "tokenizing: %d %% of %.1f MB of text",
+            (int)(100.0 * (double)(at - range->from) / (double)(range->to - range->from)),
+            1e-6 * (double)(range->to - range->from));
+        for (; count < c->pieces && at < range->to; count++) {
+            c->piece[count].from = at;
+            c->piece[count].to = at = piece_end(c, at);
+        }
+        if (c->pool)
+            pool_run(c->pool, count, encode_piece, c);
+        else
+            for (int64_t i = 0; i < count; i++)
+                encode_piece(c, i, 0);
+        for (int64_t i = 0; good && i < count; i++)
+            good = write_tokens(w, c->piece[i].ids.id, c->piece[i].ids.count, err, n);
+    }
+    return good && close_shard(w, err, n);
+}
+
+/* Encodes a range of text and writes its shards. */
+static bool write_split(const Tokenizer *t, const TextRange *range, const ShardOptions *options,
+                        Pool *pool, SplitWriter *w, char *err, size_t n)
+{
+    Encoding c = {.range = range, .end_of_text = tokenizer_end_of_text(t), .pool = pool};
+    c.threads = pool ? pool_threads(pool) : 1;
+    c.pieces = pool ? (int64_t)PIECES_PER_THREAD * c.threads : 1;
+    c.encoder = must_calloc((size_t)c.threads, sizeof *c.encoder);
+    c.piece = must_calloc((size_t)c.pieces, sizeof *c.piece);
+    for (int i = 0; i < c.threads; i++) {
+        c.encoder[i] = encoder_create(t);
+        if (options->special_tokens) encoder_allow_specials(c.encoder[i]);
+    }
+    w->size.bytes = range->to - range->from;
+    bool good = write_pieces(&c, w, options->progress, err, n);
+    token_writer_abort(w->writer);
+    for (int i = 0; i < c.threads; i++)
+        encoder_free(c.encoder[i]);
+    for (int64_t i = 0; i < c.pieces; i++)
+        token_buffer_free(&c.piece[i].ids);
+    free(c.encoder);
+    free(c.piece);
     return good;
 }
 
+/* Returns whether the tokenizer has tokens for all bytes of the range. If not, sets `err`. */
+static bool check_bytes(const Tokenizer *t, const TextRange *range, char *err, size_t n)
+{
+    int64_t size = range->to - range->from;
+    if (size == 0) return true;
+    const uint8_t *bytes = range->text->bytes + range->from;
+    int64_t at = tokenizer_unknown_byte(t, bytes, size);
+    return at == size ||
+           error_set(err, n,
+                     "byte %lld of the text is 0x%02x, for which the tokenizer has no token: leave "
+                     "it out of the text, or choose another tokenizer",
+                     (long long)(range->from + at), bytes[at]);
+}
+
 bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const FsOps *fs,
-                  const char *folder, Meta *meta, Progress *progress, char *err, size_t n)
+                  const char *folder, Meta *meta, const ShardOptions *options, char *err, size_t n)
 {
     char *tokenizer_path = text_format("%s/tokenizer.json", folder);
     char *meta_path = text_format("%s/meta.json", folder);
+    Pool *pool = text_pool(options->threads, range[SPLIT_TRAIN].to - range[SPLIT_TRAIN].from);
     meta->tokenizer_hash = tokenizer_hash(t);
     meta->vocab_size = tokenizer_vocab_size(t);
     bool good = tokenizer_save(t, fs, tokenizer_path, err, n);
-    for (Split k = 0; good && k < SPLITS; k++)
-        good = write_split(t, &range[k], k, fs, folder, &meta->split[k], progress, err, n);
+    for (Split k = 0; good && k < SPLITS; k++) {
+        SplitWriter w = {
+            .fs = fs, .folder = folder, .split = k, .vocab_size = tokenizer_vocab_size(t)};
+        good = check_bytes(t, &range[k], err, n) &&
+               write_split(t, &range[k], options, pool, &w, err, n);
+        meta->split[k] = w.size;
+    }
+    pool_destroy(pool);
     /* Checksums are computed from the written files, so that they describe what is on the disk. */
     good = good && meta_checksum(meta, folder, err, n) && meta_write(meta, fs, meta_path, err, n);
     free(tokenizer_path);
     free(meta_path);
     return good;
+}
+
+Pool *text_pool(int threads, int64_t size)
+{
+    enum { LEAST = 1 << 20 }; /* less text is done before a thread has started */
+    if (threads == 0) threads = pool_allowed_cores();
+    return threads > 1 && size >= LEAST ? pool_create(threads) : NULL;
 }

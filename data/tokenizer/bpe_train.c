@@ -15,6 +15,7 @@
 #include "model/core/check.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* A pair of ids that are adjacent somewhere in the text. */
 typedef struct {
@@ -24,10 +25,16 @@ typedef struct {
     int64_t n_words, capacity;
 } PairCount;
 
+/* The distinct words of a text. */
 typedef struct {
     WordTable words;
     int64_t *frequency; /* (words) how often each word occurs in the text */
-    int64_t frequency_capacity;
+    int64_t capacity;
+} WordCounts;
+
+typedef struct {
+    WordTable words;
+    int64_t *frequency; /* (words) how often each word occurs in the text */
     int32_t *symbol;    /* ids of all words; those of word w start at words.word[w].start */
     int64_t *n_symbols; /* (words) number of ids of each word; at first one per byte */
     PairCount *pair;
@@ -44,28 +51,81 @@ static int percent(int64_t done, int64_t all)
     return (int)(100.0 * (double)done / (double)all);
 }
 
-/* Splits the text into words and counts how often each occurs. */
-static void count_words(BpeTraining *t, const uint8_t *text, int64_t size, Progress *progress)
+/* ---- counting words -------------------------------------------------------------------------- */
+
+static void add_word(WordCounts *c, const uint8_t *word, int64_t size, int64_t times)
 {
-    enum { PIECE = 1 << 18 }; /* bytes between two updates of the progress line */
-    for (int64_t at = 0, next = 0; at < size;) {
-        if (at >= next) {
-            progress_print(progress, "tokenizer: words of %.1f MB of text, %d %%",
-                           1e-6 * (double)size, percent(at, size));
-            next = at + PIECE;
-        }
-        int64_t length = word_length(text + at, size - at);
-        bool added;
-        int64_t w = word_table_add(&t->words, text + at, length, &added);
-        if (w >= t->frequency_capacity) {
-            t->frequency_capacity = 2 * w + 1024;
-            t->frequency =
-                must_realloc(t->frequency, (size_t)t->frequency_capacity * sizeof *t->frequency);
-        }
-        t->frequency[w] = added ? 1 : t->frequency[w] + 1;
+    bool added;
+    int64_t w = word_table_add(&c->words, word, size, &added);
+    if (w >= c->capacity) {
+        c->capacity = 2 * w + 1024;
+        c->frequency = must_realloc(c->frequency, (size_t)c->capacity * sizeof *c->frequency);
+    }
+    c->frequency[w] = added ? times : c->frequency[w] + times;
+}
+
+/* Some parts of the text, whose words are counted on all threads; each thread has a table. */
+typedef struct {
+    const Splitter *splitter;
+    const uint8_t *text;
+    const int64_t *border; /* (parts + 1) */
+    WordCounts *of_thread;
+} CountingTask;
+
+static void count_part(void *context, int64_t part, int thread)
+{
+    const CountingTask *c = context;
+    for (int64_t at = c->border[part], end = c->border[part + 1]; at < end;) {
+        int64_t length = word_length(c->splitter, c->text + at, end - at);
+        add_word(&c->of_thread[thread], c->text + at, length, 1);
         at += length;
     }
 }
+
+/* Returns the first place at or after `at` where a word ends whatever the text around it. */
+static int64_t next_border(const Splitter *splitter, const uint8_t *text, int64_t size, int64_t at)
+{
+    while (at < size && !word_border(splitter, text, size, at))
+        at++;
+    return at < size ? at : size;
+}
+
+/* Splits the text into words and counts how often each occurs. The order of the words depends on
+ * which thread counted them, but training does not depend on their order. */
+static WordCounts count_words(const BpeRequest *r, const Splitter *splitter)
+{
+    enum { PART = 1 << 18, PARTS = 64 }; /* bytes of a part, and parts between lines of progress */
+    int threads = r->pool ? pool_threads(r->pool) : 1, most = r->pool ? PARTS : 1;
+    WordCounts *of_thread = must_calloc((size_t)threads, sizeof *of_thread), all;
+    for (int i = 0; i < threads; i++)
+        word_table_init(&of_thread[i].words);
+    for (int64_t at = 0; at < r->size;) {
+        int64_t border[PARTS + 1] = {at}, parts = 0;
+        CountingTask task = {
+            .splitter = splitter, .text = r->text, .border = border, .of_thread = of_thread};
+        progress_print(r->progress, "tokenizer: words of %.1f MB of text, %d %%",
+                       1e-6 * (double)r->size, percent(at, r->size));
+        for (; parts < most && at < r->size; parts++)
+            border[parts + 1] = at = next_border(splitter, r->text, r->size, at + PART);
+        if (r->pool)
+            pool_run(r->pool, parts, count_part, &task);
+        else
+            for (int64_t i = 0; i < parts; i++)
+                count_part(&task, i, 0);
+    }
+    all = of_thread[0];
+    for (int i = 1; i < threads; i++) {
+        const WordTable *w = &of_thread[i].words;
+        for (int64_t k = 0; k < w->n_words; k++)
+            add_word(&all, w->bytes + w->word[k].start, w->word[k].size, of_thread[i].frequency[k]);
+        word_table_free(&of_thread[i].words);
+        free(of_thread[i].frequency);
+    }
+    free(of_thread);
+    return all;
+}
+
+/* ---- counting pairs -------------------------------------------------------------------------- */
 
 /* Pushes a pair onto the heap with its current count. The heap yields the smallest item first, so
  * the count is negated. Of equally frequent pairs, the one with smaller ids comes first. */
@@ -117,14 +177,15 @@ static void count_pairs(BpeTraining *t, int64_t w, int sign, int32_t made)
 }
 
 /* Counts words, represents them as single bytes, and counts and pushes the pairs of bytes. */
-static void training_start(BpeTraining *t, const uint8_t *text, int64_t size, int64_t vocab_size,
-                           Progress *progress)
+static void training_start(BpeTraining *t, const BpeRequest *r)
 {
-    *t = (BpeTraining){0};
-    word_table_init(&t->words);
+    Splitter splitter;
+    splitter_init(&splitter, r->split);
+    WordCounts counts = count_words(r, &splitter);
+    splitter_free(&splitter);
+    *t = (BpeTraining){.words = counts.words, .frequency = counts.frequency};
     pair_table_init(&t->index, 4096);
-    t->length = must_calloc((size_t)vocab_size, sizeof *t->length);
-    count_words(t, text, size, progress);
+    t->length = must_calloc((size_t)r->vocab_size, sizeof *t->length);
     int32_t byte_id[N_BYTES];
     for (int k = 0; k < N_BYTES; k++) {
         uint8_t byte = (uint8_t)byte_of_order(k);
@@ -218,15 +279,16 @@ static void apply_merge(BpeTraining *t, int32_t pair, int32_t id)
         offer_pair(t, &t->pair[p]);
 }
 
+/* ---- training -------------------------------------------------------------------------------- */
+
 /* Makes at most n_merges merges of pairs that occur at least `least` times. Returns how many. */
-static int64_t make_merges(BpeTraining *t, Merge *merge, int64_t n_merges, int64_t least,
-                           int64_t size, Progress *progress)
+static int64_t make_merges(BpeTraining *t, Merge *merge, int64_t n_merges, const BpeRequest *r)
 {
-    int64_t made = 0;
+    int64_t made = 0, least = r->at_most ? 2 : 1;
     int32_t pair;
     for (; made < n_merges && next_merge(t, &pair) && t->pair[pair].count >= least; made++) {
-        progress_print(progress, "tokenizer: %lld ids from %.1f MB of text, %d %%",
-                       (long long)n_merges + N_BYTES + 1, 1e-6 * (double)size,
+        progress_print(r->progress, "tokenizer: %lld ids from %.1f MB of text, %d %%",
+                       (long long)n_merges + N_BYTES + 1, 1e-6 * (double)r->size,
                        percent(made, n_merges));
         merge[made] = t->pair[pair].pair;
         apply_merge(t, pair, (int32_t)(N_BYTES + made));
@@ -234,57 +296,51 @@ static int64_t make_merges(BpeTraining *t, Merge *merge, int64_t n_merges, int64
     return made;
 }
 
-/* Learns at most as many merges as vocab_size asks for. Sets *merge, which the caller frees, and
- * returns their number; -1, with `err` set, if vocab_size is out of range. */
-static int64_t learn(const uint8_t *text, int64_t size, int64_t vocab_size, int64_t least,
-                     Merge **merge, Progress *progress, char *err, size_t n)
+bool tokenizer_learn(const BpeRequest *r, Tokenizer **out, int64_t *most, char *err, size_t n)
 {
-    int64_t n_merges = vocab_size - N_BYTES - 1;
-    *merge = NULL;
-    if (n_merges < 1 || vocab_size > MAX_VOCAB) {
-        error_set(err, n, "a byte-level vocabulary has between %d and %d ids, not %lld",
-                  N_BYTES + 2, (int)MAX_VOCAB, (long long)vocab_size);
-        return -1;
-    }
+    int64_t n_merges = r->vocab_size - N_BYTES - 1;
+    *out = NULL;
+    if (most) *most = 0;
+    if (n_merges < 1 || r->vocab_size > MAX_VOCAB)
+        return error_set(err, n, "a byte-level vocabulary has between %d and %d ids, not %lld",
+                         N_BYTES + 2, (int)MAX_VOCAB, (long long)r->vocab_size);
     BpeTraining t;
-    training_start(&t, text, size, vocab_size, progress);
-    *merge = must_alloc((size_t)n_merges * sizeof **merge);
-    int64_t made = make_merges(&t, *merge, n_merges, least, size, progress);
+    training_start(&t, r);
+    Merge *merge = must_alloc((size_t)n_merges * sizeof *merge);
+    int64_t made = make_merges(&t, merge, n_merges, r);
     /* Free this first, so that counts and tokenizer are not in memory at the same time. */
     training_free(&t);
-    return made;
+    /* A short text runs out of pairs before the vocabulary is full. Filling it up with ids that
+     * never occur would train useless embeddings, so this is an error that says how many ids are
+     * possible. */
+    bool enough = r->at_most ? made > 0 : made == n_merges, good = enough;
+    if (enough)
+        good = vocabulary_from_merges(merge, made, r->split, out, err, n);
+    else if (r->at_most)
+        error_set(err, n, "no two neighbouring bytes of the text occur twice");
+    else
+        error_set(err, n, "the text has pairs for a vocabulary of at most %lld ids, not %lld",
+                  (long long)made + N_BYTES + 1, (long long)r->vocab_size);
+    if (most && made > 0 && !enough) *most = made + N_BYTES + 1;
+    free(merge);
+    return good;
 }
 
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
                      Progress *progress, int64_t *most, char *err, size_t n)
 {
-    *out = NULL;
-    if (most) *most = 0;
-    Merge *merge;
-    int64_t made = learn(text, size, vocab_size, 1, &merge, progress, err, n);
-    if (made < 0) return false;
-    /* A short text runs out of pairs before the vocabulary is full. Filling it up with ids that
-     * never occur would train useless embeddings, so this is an error that says how many ids are
-     * possible. */
-    bool full = made == vocab_size - N_BYTES - 1, good = full;
-    if (full)
-        good = tokenizer_from_merges(merge, made, out, err, n);
-    else
-        error_set(err, n, "the text has pairs for a vocabulary of at most %lld ids, not %lld",
-                  (long long)made + N_BYTES + 1, (long long)vocab_size);
-    if (most && made > 0 && !full) *most = made + N_BYTES + 1;
-    free(merge);
-    return good;
+    const BpeRequest r = {
+        .text = text, .size = size, .vocab_size = vocab_size, .progress = progress};
+    return tokenizer_learn(&r, out, most, err, n);
 }
 
 bool tokenizer_train_up_to(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
                            Progress *progress, char *err, size_t n)
 {
-    *out = NULL;
-    Merge *merge;
-    int64_t made = learn(text, size, vocab_size, 2, &merge, progress, err, n);
-    bool good = made > 0 && tokenizer_from_merges(merge, made, out, err, n);
-    if (made == 0) error_set(err, n, "no two neighbouring bytes of the text occur twice");
-    free(merge);
-    return good;
+    const BpeRequest r = {.text = text,
+                          .size = size,
+                          .vocab_size = vocab_size,
+                          .at_most = true,
+                          .progress = progress};
+    return tokenizer_learn(&r, out, NULL, err, n);
 }

@@ -1,5 +1,6 @@
-/* encoder.c -- encodes text to ids: splits it into words, takes the ids of known words from a
- * cache, and merges the bytes of the others.
+/* encoder.c -- encodes text to ids: composes it and cuts out added tokens if the tokenizer asks for
+ * that, splits the rest into words, takes the ids of known words from a cache, and merges the
+ * symbols of the others.
  *
  * The pair with the lowest rank is merged first, the leftmost one among equals, as in training. The
  * symbols of a word are a linked list, and the pairs that may be merged are in a heap. So a word of
@@ -11,6 +12,8 @@
 #include "data/tokenizer/word_table.h"
 #include "data/tokenizer/words.h"
 #include "model/core/check.h"
+#include "model/core/hash.h"
+#include "model/core/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +21,17 @@
 enum {
     CACHE_WORD_BYTES = 64, /* longer words rarely occur again, so they are not cached */
     CACHE_WORDS = 1 << 18, /* maximum number of cached words */
+    SHORT_WORDS = 1 << 15, /* slots for the short words that occur most */
+    SHORT_BYTES = 15,
+    SHORT_IDS = 5,
 };
+
+/* A short word with few ids. Its bytes are followed by zeros; the last byte of the key is their
+ * number. A slot holds the last such word that came to it. */
+typedef struct {
+    uint64_t key[2];
+    int32_t id[SHORT_IDS], count;
+} ShortWord;
 
 /* One symbol (token so far) of the word that is being merged. */
 typedef struct {
@@ -28,6 +41,8 @@ typedef struct {
 
 struct Encoder {
     const Tokenizer *tokenizer;
+    bool specials; /* text may produce special tokens */
+    ShortWord *short_word;
     WordTable words;
     TokenBuffer remembered; /* ids of all cached words, in the order of the table */
     /* (CACHE_WORDS + 1) where the ids of word w start in `remembered`; they end at first[w + 1] */
@@ -35,6 +50,7 @@ struct Encoder {
     Symbol *symbol;
     int64_t symbol_capacity;
     Heap heap; /* pairs that may be merged: (rank, number of the left symbol) */
+    ByteBuffer composed, prefixed;
 };
 
 /* Makes room for `more` ids. */
@@ -70,7 +86,13 @@ Encoder *encoder_create(const Tokenizer *t)
     e->tokenizer = t;
     word_table_init(&e->words);
     e->first = must_calloc(CACHE_WORDS + 1, sizeof *e->first);
+    e->short_word = must_calloc(SHORT_WORDS, sizeof *e->short_word);
     return e;
+}
+
+void encoder_allow_specials(Encoder *e)
+{
+    e->specials = true;
 }
 
 void encoder_free(Encoder *e)
@@ -79,7 +101,10 @@ void encoder_free(Encoder *e)
     word_table_free(&e->words);
     token_buffer_free(&e->remembered);
     free(e->first);
+    free(e->short_word);
     free(e->symbol);
+    free(e->composed.byte);
+    free(e->prefixed.byte);
     heap_free(&e->heap);
     free(e);
 }
@@ -115,20 +140,69 @@ static void merge_all(Encoder *e)
     }
 }
 
-/* Appends the ids of a word, found by merging its bytes. The first symbol always survives, because
- * merging keeps the left symbol, so walking the list from it gives all ids. */
+/* Adds a symbol to the end of the word. A byte without a token is left out. */
+static inline int64_t add_symbol(Encoder *e, int64_t count, int32_t id)
+{
+    if (id < 0) return count;
+    e->symbol[count] = (Symbol){.id = id, .before = count - 1, .after = count + 1};
+    return count + 1;
+}
+
+/* Makes the word's bytes its symbols. Returns their number. */
+static int64_t start_from_bytes(Encoder *e, const uint8_t *word, int64_t size)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < size; i++)
+        count = add_symbol(e, count, e->tokenizer->byte_id[word[i]]);
+    return count;
+}
+
+/* Makes the word's characters its symbols, and the bytes of those that have no token. U+2581 is a
+ * space. */
+static int64_t start_from_characters(Encoder *e, const uint8_t *word, int64_t size)
+{
+    const Tokenizer *t = e->tokenizer;
+    int64_t count = 0;
+    for (int64_t at = 0; at < size;) {
+        uint32_t code;
+        int length = utf8_decode(word + at, size - at, &code);
+        bool space = length > 0 && code == 0x2581;
+        int64_t found = length == 0
+                            ? -1
+                            : word_table_find(&t->texts, space ? (const uint8_t *)" " : word + at,
+                                              space ? 1 : length);
+        if (length == 0) length = 1;
+        if (found >= 0)
+            count = add_symbol(e, count, t->text_id[found]);
+        else
+            for (int i = 0; i < length; i++)
+                count = add_symbol(e, count, t->byte_id[word[at + i]]);
+        at += length;
+    }
+    return count;
+}
+
+/* Appends the ids of a word, found by merging its symbols. The first symbol always survives,
+ * because merging keeps the left symbol, so walking the list from it gives all ids. */
 static void encode_word(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
 {
+    const Tokenizer *t = e->tokenizer;
+    int64_t whole = t->rules.ignore_merges ? word_table_find(&t->texts, word, size) : -1;
+    if (whole >= 0) {
+        token_buffer_add(out, t->text_id[whole]);
+        return;
+    }
     if (size > e->symbol_capacity) {
         e->symbol_capacity = 2 * size + 64;
-        e->symbol = must_realloc(e->symbol, (size_t)e->symbol_capacity * sizeof *e->symbol);
+        free(e->symbol);
+        e->symbol = must_alloc((size_t)e->symbol_capacity * sizeof *e->symbol);
     }
-    for (int64_t i = 0; i < size; i++)
-        e->symbol[i] = (Symbol){.id = e->tokenizer->byte_id[word[i]],
-                                .before = i - 1,
-                                .after = i + 1 < size ? i + 1 : -1};
+    int64_t count = t->rules.characters ? start_from_characters(e, word, size)
+                                        : start_from_bytes(e, word, size);
+    if (count == 0) return;
+    e->symbol[count - 1].after = -1;
     e->heap.n = 0;
-    for (int64_t i = 0; i + 1 < size; i++)
+    for (int64_t i = 0; i + 1 < count; i++)
         offer(e, i);
     merge_all(e);
     for (int64_t i = 0; i >= 0; i = e->symbol[i].after)
@@ -153,24 +227,147 @@ static void encode_remembered(Encoder *e, const uint8_t *word, int64_t size, Tok
     add_many(out, e->remembered.id + e->first[w], e->first[w + 1] - e->first[w]);
 }
 
-int64_t encoder_encode_some(Encoder *e, const uint8_t *text, int64_t size, int64_t most,
-                            TokenBuffer *out)
+/* Sets `key` to the key of a word of at most SHORT_BYTES bytes. `readable` bytes at `word` may be
+ * read. */
+static inline void short_key(const uint8_t *word, int64_t size, int64_t readable, uint64_t key[2])
 {
+    uint8_t bytes[16] = {0};
+    if (readable >= 16)
+        memcpy(bytes, word, 16); /* a copy of known size is one instruction */
+    else
+        memcpy(bytes, word, (size_t)size);
+    memcpy(key, bytes, 16);
+    uint64_t low = size >= 8 ? UINT64_MAX : ((uint64_t)1 << 8 * size) - 1,
+             high = size <= 8 ? 0 : ((uint64_t)1 << 8 * (size - 8)) - 1;
+    key[0] &= low;
+    key[1] = (key[1] & high) | (uint64_t)size << 56;
+}
+
+/* Appends the ids of a word. */
+static inline void encode_cached(Encoder *e, const uint8_t *word, int64_t size, int64_t readable,
+                                 TokenBuffer *out)
+{
+    if (size > CACHE_WORD_BYTES) {
+        encode_word(e, word, size, out);
+        return;
+    }
+    if (size > SHORT_BYTES) {
+        encode_remembered(e, word, size, out);
+        return;
+    }
+    uint64_t key[2];
+    short_key(word, size, readable, key);
+    ShortWord *s = &e->short_word[hash_mix(hash_mix(0, key[0]), key[1]) >> 49];
+    reserve(out, SHORT_IDS);
+    if (s->key[0] == key[0] && s->key[1] == key[1]) {
+        memcpy(out->id + out->count, s->id, sizeof s->id);
+        out->count += s->count;
+        return;
+    }
+    int64_t before = out->count;
+    encode_remembered(e, word, size, out);
+    int64_t count = out->count - before;
+    if (count > SHORT_IDS) return;
+    *s = (ShortWord){.key = {key[0], key[1]}, .count = (int32_t)count};
+    memcpy(s->id, out->id + before, (size_t)count * sizeof *s->id);
+}
+
+/* Encodes text without added tokens, which is split into words. With `prefix` the first of them
+ * gets a space before it. */
+static void encode_words(Encoder *e, const uint8_t *s, int64_t n, bool prefix, TokenBuffer *out)
+{
+    const Splitter *splitter = &e->tokenizer->splitter;
     int64_t at = 0;
-    while (at < size && at < most) {
-        int64_t length = word_length(text + at, size - at);
-        if (length <= CACHE_WORD_BYTES)
-            encode_remembered(e, text + at, length, out);
-        else
-            encode_word(e, text + at, length, out);
+    if (prefix && n > 0) {
+        at = word_length(splitter, s, n);
+        e->prefixed.size = 0;
+        byte_buffer_add(&e->prefixed, " ", 1);
+        byte_buffer_add(&e->prefixed, s, at);
+        encode_cached(e, e->prefixed.byte, e->prefixed.size, e->prefixed.size, out);
+    }
+    while (at < n) {
+        int64_t length = word_length(splitter, s + at, n - at);
+        encode_cached(e, s + at, length, n - at, out);
         at += length;
     }
-    return at;
+}
+
+/* Returns whether a space is put before text that begins there; `first`: at the beginning of a
+ * document. */
+static bool wants_prefix(const Tokenizer *t, const uint8_t *s, int64_t n, bool first)
+{
+    bool space = n > 0 && (s[0] == ' ' || (n >= 3 && memcmp(s, "\xE2\x96\x81", 3) == 0));
+    switch (t->rules.prefix) {
+    case PREFIX_NONE: break;
+    case PREFIX_ALWAYS: return true;
+    case PREFIX_EACH: return !space;
+    case PREFIX_FIRST: return first && !space;
+    }
+    return false;
+}
+
+/* Encodes text in which added tokens of one kind are looked for, and passes what is between them
+ * on: first (`composed` false) those that raw text has, then those that composed text has. `begins`
+ * says whether the text begins here, `first` whether it is a document's. */
+static void encode_text(Encoder *e, const uint8_t *s, int64_t n, bool composed, bool begins,
+                        bool first, TokenBuffer *out)
+{
+    const Tokenizer *t = e->tokenizer;
+    bool search = added_active(&t->added, composed, e->specials);
+    for (int64_t at = 0; at < n;) {
+        AddedMatch match;
+        bool found = search && added_find(&t->added, composed, e->specials, s, n, at, &match);
+        int64_t end = found ? match.from : n;
+        if (end > at && !composed) {
+            const uint8_t *part = s + at;
+            int64_t size = end - at;
+            if (t->nfc && nfc_first_change(t->nfc, part, size) < size) {
+                e->composed.size = 0;
+                nfc_compose(t->nfc, part, size, &e->composed);
+                part = e->composed.byte;
+                size = e->composed.size;
+            }
+            encode_text(e, part, size, true, begins || at > 0, first && at == 0, out);
+        } else if (end > at) {
+            bool starts = begins || at > 0;
+            encode_words(e, s + at, end - at,
+                         starts && wants_prefix(t, s + at, end - at, first && at == 0), out);
+        }
+        if (found) token_buffer_add(out, match.token->id);
+        at = found ? match.to : n;
+    }
+}
+
+/* Returns whether composition changes nothing at s[at] or next to it. */
+static bool is_settled(const Nfc *nfc, const uint8_t *s, int64_t n, int64_t at)
+{
+    int64_t from = at > 4 ? at - 4 : 0, size = (at + 4 < n ? at + 4 : n) - from;
+    return nfc_first_change(nfc, s + from, size) == size;
+}
+
+int64_t encoder_cut(const Encoder *e, const uint8_t *text, int64_t size, int64_t at)
+{
+    const Tokenizer *t = e->tokenizer;
+    bool composed = added_active(&t->added, true, e->specials);
+    bool added = composed || added_active(&t->added, false, e->specials);
+    if (composed && t->nfc && t->added.composes) return size;
+    for (; at > 0 && at < size; at++)
+        if (word_border(&t->splitter, text, size, at) &&
+            (t->nfc == NULL || is_settled(t->nfc, text, size, at)) &&
+            !(added && added_across(&t->added, text, size, at)))
+            return at;
+    return at < size ? at : size;
+}
+
+void encoder_encode_part(Encoder *e, const uint8_t *text, int64_t from, int64_t to,
+                         TokenBuffer *out)
+{
+    encode_text(e, text + from, to - from, false, from == 0, from == 0, out);
 }
 
 void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out)
 {
-    encoder_encode_some(e, text, size, size, out);
+    encoder_encode_part(e, text, 0, size, out);
 }
 
 void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer *out)

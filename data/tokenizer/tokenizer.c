@@ -30,7 +30,7 @@ uint32_t char_of_byte(int byte)
 
 Tokenizer *vocabulary_create(int64_t vocab_size, int64_t n_merges)
 {
-    CHECK(vocab_size > 0 && vocab_size <= INT32_MAX && n_merges >= 0 && n_merges <= vocab_size,
+    CHECK(vocab_size > 0 && vocab_size <= INT32_MAX && n_merges >= 0 && n_merges < INT32_MAX,
           "%lld ids, %lld merges", (long long)vocab_size, (long long)n_merges);
     Tokenizer *t = must_calloc(1, sizeof *t);
     t->vocab_size = (int32_t)vocab_size;
@@ -41,6 +41,7 @@ Tokenizer *vocabulary_create(int64_t vocab_size, int64_t n_merges)
     t->merged = must_calloc((size_t)n_merges + 1, sizeof *t->merged);
     t->start = must_calloc((size_t)vocab_size, sizeof *t->start);
     t->length = must_calloc((size_t)vocab_size, sizeof *t->length);
+    t->kind = must_calloc((size_t)vocab_size, sizeof *t->kind);
     t->special = must_calloc((size_t)vocab_size, sizeof *t->special);
     pair_table_init(&t->rank, n_merges);
     return t;
@@ -57,11 +58,19 @@ void tokenizer_free(Tokenizer *t)
     free(t->bytes);
     free(t->start);
     free(t->length);
+    free(t->kind);
     free(t->special);
+    free(t->post_processor);
+    added_free(&t->added);
+    splitter_free(&t->splitter);
+    nfc_free(t->nfc);
+    word_table_free(&t->texts);
+    free(t->text_id);
     free(t);
 }
 
-void vocabulary_set_token(Tokenizer *t, int32_t id, const uint8_t *bytes, int64_t size)
+void vocabulary_set_token(Tokenizer *t, int32_t id, TokenKind kind, const uint8_t *bytes,
+                          int64_t size)
 {
     if (t->n_bytes + size > t->bytes_capacity) {
         t->bytes_capacity = 2 * (t->n_bytes + size) + 4096;
@@ -70,8 +79,29 @@ void vocabulary_set_token(Tokenizer *t, int32_t id, const uint8_t *bytes, int64_
     memcpy(t->bytes + t->n_bytes, bytes, (size_t)size);
     t->start[id] = t->n_bytes;
     t->length[id] = (int32_t)size;
+    t->kind[id] = (uint8_t)kind;
     t->n_bytes += size;
-    if (size == 1) t->byte_id[bytes[0]] = id;
+    bool byte = kind == TOKEN_BYTE || (kind == TOKEN_TEXT && !t->rules.characters);
+    if (byte && size == 1) t->byte_id[bytes[0]] = id;
+}
+
+/* Returns the place of a name among those that mark the end of a document, the most telling first;
+ * -1 if it is none of them. */
+static int end_of_text_place(const char *name)
+{
+    static const char *const names[] = {END_OF_TEXT, "<|end_of_text|>", "</s>"};
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+        if (strcmp(name, names[i]) == 0) return i;
+    return -1;
+}
+
+void vocabulary_set_special(Tokenizer *t, int32_t id, const char *name)
+{
+    t->special[id] = must_strdup(name);
+    t->kind[id] = TOKEN_SPECIAL;
+    int place = end_of_text_place(name);
+    if (place >= 0 && (t->end_of_text < 0 || place < end_of_text_place(t->special[t->end_of_text])))
+        t->end_of_text = id;
 }
 
 bool vocabulary_add_merge(Tokenizer *t, int32_t left, int32_t right, int32_t merged)
@@ -81,6 +111,41 @@ bool vocabulary_add_merge(Tokenizer *t, int32_t left, int32_t right, int32_t mer
     t->merge[t->n_merges] = (Merge){.left = left, .right = right};
     t->merged[t->n_merges++] = merged;
     return true;
+}
+
+void vocabulary_add_special(Tokenizer *t, int32_t id, const char *name)
+{
+    vocabulary_set_special(t, id, name);
+    added_append(&t->added, &(AddedToken){.content = t->special[id], .id = id, .special = true});
+}
+
+/* Returns whether a token has a space after something else, so that it lies across two words of
+ * SPLIT_SPACES. */
+static bool has_space_inside(const Tokenizer *t, int32_t id)
+{
+    const uint8_t *s = t->bytes + t->start[id];
+    for (int32_t i = 1; i < t->length[id]; i++)
+        if (s[i] == ' ' && s[i - 1] != ' ') return true;
+    return false;
+}
+
+void vocabulary_finish(Tokenizer *t)
+{
+    bool by_bytes = t->rules.ignore_merges || t->rules.characters;
+    if (by_bytes) {
+        word_table_init(&t->texts);
+        t->text_id = must_alloc((size_t)t->vocab_size * sizeof *t->text_id);
+    }
+    for (int32_t id = 0; by_bytes && id < t->vocab_size; id++) {
+        if (t->kind[id] != TOKEN_TEXT) continue;
+        int64_t w = word_table_add(&t->texts, t->bytes + t->start[id], t->length[id], NULL);
+        t->text_id[w] = id;
+        /* Without a pattern, text may be cut before spaces only as long as no token lies across. */
+        if (t->rules.split == SPLIT_SPACES && has_space_inside(t, id)) t->rules.split = SPLIT_WHOLE;
+    }
+    if (t->rules.compose) t->nfc = nfc_create();
+    splitter_init(&t->splitter, t->rules.split);
+    added_finish(&t->added, t->nfc);
 }
 
 /* Sets token `id` to the joined bytes of two others. Returns false if `seen` already has a token
@@ -93,7 +158,7 @@ static bool set_joined(Tokenizer *t, WordTable *seen, int32_t id, Merge m)
     memcpy(joined + t->length[m.left], t->bytes + t->start[m.right], (size_t)t->length[m.right]);
     bool added;
     word_table_add(seen, joined, size, &added);
-    if (added) vocabulary_set_token(t, id, joined, size);
+    if (added) vocabulary_set_token(t, id, TOKEN_TEXT, joined, size);
     free(joined);
     return added;
 }
@@ -120,19 +185,20 @@ static bool add_merges(Tokenizer *t, WordTable *seen, const Merge *merge, int64_
     return true;
 }
 
-bool tokenizer_from_merges(const Merge *merge, int64_t n_merges, Tokenizer **out, char *err,
-                           size_t n)
+bool vocabulary_from_merges(const Merge *merge, int64_t n_merges, SplitPattern split,
+                            Tokenizer **out, char *err, size_t n)
 {
     *out = NULL;
     if (n_merges < 1 || n_merges > MAX_VOCAB - N_BYTES - 1)
         return error_set(err, n, "%lld merges: a tokenizer needs between 1 and %d",
                          (long long)n_merges, (int)(MAX_VOCAB - N_BYTES - 1));
     Tokenizer *t = vocabulary_create(N_BYTES + n_merges + 1, n_merges);
+    t->rules.split = split;
     WordTable seen;
     word_table_init(&seen);
     for (int32_t k = 0; k < N_BYTES; k++) {
         uint8_t byte = (uint8_t)byte_of_order(k);
-        vocabulary_set_token(t, k, &byte, 1);
+        vocabulary_set_token(t, k, TOKEN_TEXT, &byte, 1);
         word_table_add(&seen, &byte, 1, NULL);
     }
     bool good = add_merges(t, &seen, merge, n_merges, err, n);
@@ -141,10 +207,16 @@ bool tokenizer_from_merges(const Merge *merge, int64_t n_merges, Tokenizer **out
         tokenizer_free(t);
         return false;
     }
-    t->end_of_text = t->vocab_size - 1;
-    t->special[t->end_of_text] = must_strdup(END_OF_TEXT);
+    vocabulary_add_special(t, t->vocab_size - 1, END_OF_TEXT);
+    vocabulary_finish(t);
     *out = t;
     return true;
+}
+
+bool tokenizer_from_merges(const Merge *merge, int64_t n_merges, Tokenizer **out, char *err,
+                           size_t n)
+{
+    return vocabulary_from_merges(merge, n_merges, SPLIT_GPT2, out, err, n);
 }
 
 int32_t tokenizer_vocab_size(const Tokenizer *t)
@@ -171,21 +243,29 @@ int32_t tokenizer_merged(const Tokenizer *t, int64_t k)
 
 const char *tokenizer_pattern_name(const Tokenizer *t)
 {
-    (void)t;
-    return "gpt-2";
+    static const char *const names[SPLIT_PATTERNS] = {
+        [SPLIT_GPT2] = "gpt-2",
+        [SPLIT_LLAMA3] = "llama-bpe",
+        [SPLIT_QWEN2] = "qwen2",
+        [SPLIT_SMOLLM] = "smollm",
+    };
+    return names[t->rules.split];
 }
 
 TokenKind tokenizer_kind(const Tokenizer *t, int32_t id)
 {
-    if (id < 0 || id >= t->vocab_size) return TOKEN_UNUSED;
-    if (t->special[id] != NULL) return TOKEN_SPECIAL;
-    return t->length[id] > 0 ? TOKEN_TEXT : TOKEN_UNUSED;
+    return id < 0 || id >= t->vocab_size ? TOKEN_UNUSED : (TokenKind)t->kind[id];
 }
 
 char *tokenizer_spelling(const Tokenizer *t, int32_t id)
 {
-    if (id < 0 || id >= t->vocab_size) return must_strdup("");
-    return t->special[id] ? must_strdup(t->special[id]) : chars_of_token(t, id);
+    TokenKind kind = tokenizer_kind(t, id);
+    if (kind == TOKEN_UNUSED) return must_strdup("");
+    if (kind == TOKEN_SPECIAL) return must_strdup(t->special[id]);
+    const uint8_t *bytes = t->bytes + t->start[id];
+    if (kind == TOKEN_BYTE) return text_format("<0x%02X>", bytes[0]);
+    if (kind == TOKEN_ADDED) return text_format("%.*s", t->length[id], (const char *)bytes);
+    return chars_of_token(t, id);
 }
 
 int32_t tokenizer_end_of_text(const Tokenizer *t)
@@ -211,6 +291,28 @@ const int32_t *tokenizer_token_bytes(const Tokenizer *t)
     return t->length;
 }
 
+/* Continues the hash over the rules, and over what only matters under some of them. A tokenizer
+ * that encodes in GPT-2's way has the hash that it had before there were others. */
+static uint64_t hash_rules(const Tokenizer *t, uint64_t h)
+{
+    const TokenizerRules *r = &t->rules;
+    uint64_t rules = (uint64_t)r->split | (uint64_t)r->compose << 8 |
+                     (uint64_t)r->ignore_merges << 9 | (uint64_t)r->characters << 10 |
+                     (uint64_t)r->prefix << 11;
+    if (rules != 0) h = hash_mix(h, rules);
+    /* Other tokens are the bytes that their merges join. */
+    for (int32_t i = 0; (r->ignore_merges || r->characters) && i < t->vocab_size; i++)
+        h = hash_bytes(hash_mix(h, t->kind[i]), t->bytes + t->start[i], t->length[i]);
+    for (int i = 0; i < t->added.count; i++) {
+        const AddedToken *a = &t->added.token[i];
+        if (a->special) continue;
+        h = hash_mix(h, (uint64_t)a->id << 3 | (uint64_t)a->normalized << 2 |
+                            (uint64_t)a->lstrip << 1 | (uint64_t)a->rstrip);
+        h = hash_bytes(h, a->content, (int64_t)strlen(a->content));
+    }
+    return h;
+}
+
 uint64_t tokenizer_hash(const Tokenizer *t)
 {
     uint64_t h = hash_bytes(1, &t->vocab_size, sizeof t->vocab_size);
@@ -222,7 +324,17 @@ uint64_t tokenizer_hash(const Tokenizer *t)
             h = hash_mix(h, (uint64_t)i);
             h = hash_bytes(h, t->special[i], (int64_t)strlen(t->special[i]));
         }
-    return h;
+    return hash_rules(t, h);
+}
+
+int64_t tokenizer_unknown_byte(const Tokenizer *t, const uint8_t *text, int64_t size)
+{
+    bool whole = true;
+    for (int b = 0; b < N_BYTES; b++)
+        whole = whole && t->byte_id[b] >= 0;
+    for (int64_t at = 0; !whole && at < size; at++)
+        if (t->byte_id[text[at]] < 0) return at;
+    return size;
 }
 
 char *tokenizer_decode(const Tokenizer *t, const int32_t *ids, int64_t count, bool with_specials,

@@ -8,7 +8,9 @@
 #ifndef DATA_TOKENIZER_TOKENIZER_H
 #define DATA_TOKENIZER_TOKENIZER_H
 
+#include "data/tokenizer/words.h"
 #include "model/core/fs.h"
+#include "model/core/pool.h"
 #include "model/core/progress.h"
 
 #include <stdbool.h>
@@ -30,18 +32,30 @@ typedef struct {
     int64_t count, capacity;
 } TokenBuffer;
 
-/* Trains a tokenizer on `size` bytes: splits the text into words with GPT-2's pattern, then merges
- * the most frequent adjacent pair until there are `vocab_size` ids (256 bytes + merges +
- * end-of-text). Among equally frequent pairs, the one with the smaller (left, right) ids is merged
- * first, so the result depends only on the text. Returns false if vocab_size < 258 or the text has
- * too few pairs. The error message then says how many ids are possible, and *most (may be NULL) is
- * the largest vocab_size that works, or 0 if none does. `progress` may be NULL. */
+/* What tokenizer_learn is to do. */
+typedef struct {
+    const uint8_t *text;
+    int64_t size;
+    int64_t vocab_size;
+    bool at_most; /* vocab_size is a limit: it stops where no pair of the text occurs twice, because
+                   * a token that occurs once teaches a model nothing */
+    SplitPattern split; /* one that splits by a pattern; {0} is GPT-2's */
+    Pool *pool;         /* NULL: one thread. The result is the same. */
+    Progress *progress; /* may be NULL */
+} BpeRequest;
+
+/* Trains a tokenizer: splits the text into words by the pattern, then merges the most frequent
+ * adjacent pair until there are vocab_size ids (256 bytes + merges + end-of-text). Among equally
+ * frequent pairs, the one with the smaller (left, right) ids is merged first, so the result depends
+ * only on the text. Returns false if vocab_size < 258 or the text has too few pairs. The error
+ * message then says how many ids are possible, and *most (may be NULL) is the largest vocab_size
+ * that works, or 0 if none does. With at_most it returns false only if vocab_size < 258 or no pair
+ * occurs twice. */
+bool tokenizer_learn(const BpeRequest *request, Tokenizer **out, int64_t *most, char *err,
+                     size_t n);
+/* The same with GPT-2's pattern on one thread, without and with at_most. */
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
                      Progress *progress, int64_t *most, char *err, size_t n);
-
-/* Does the same, but vocab_size is a limit: it stops where no pair of the text occurs twice,
- * because a token that occurs once teaches a model nothing. Returns false only if vocab_size < 258
- * or there is no such pair at all. */
 bool tokenizer_train_up_to(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
                            Progress *progress, char *err, size_t n);
 
@@ -51,11 +65,11 @@ bool tokenizer_train_up_to(const uint8_t *text, int64_t size, int64_t vocab_size
 bool tokenizer_from_merges(const Merge *merge, int64_t n_merges, Tokenizer **out, char *err,
                            size_t n);
 
-/* Reads a Hugging Face tokenizer.json (byte-level BPE with GPT-2's split; merges as "a b" or ["a",
- * "b"]) or a vocab.bpe; the contents decide which it is. If there is an encoder.json next to a
- * vocab.bpe, it must agree with it. Returns false, with an error message that names the file, if it
- * is damaged, has no merges, has a vocabulary of another size than 256 + merges + specials, or is a
- * kind of tokenizer that would encode differently. *missing (may be NULL) says whether the file
+/* Reads a Hugging Face tokenizer.json (BPE, byte-level with a pattern of words.h, or by characters
+ * as Llama 2's; merges as "a b" or ["a", "b"]), a .tiktoken file or a vocab.bpe; the contents
+ * decide which it is. If there is an encoder.json next to a vocab.bpe, it must agree with it.
+ * Returns false, with an error message that names the file, if it is damaged, has no merges, or is
+ * a kind of tokenizer that would encode differently. *missing (may be NULL) says whether the file
  * could not be opened. `path` may also be a folder: its tokenizer.json is read, or else its
  * vocab.bpe, or else its merges.txt. */
 bool tokenizer_load(const char *path, Tokenizer **out, bool *missing, char *err, size_t n);
@@ -79,12 +93,15 @@ int64_t tokenizer_merge_count(const Tokenizer *t);
 Merge tokenizer_merge(const Tokenizer *t, int64_t k);
 int32_t tokenizer_merged(const Tokenizer *t, int64_t k);
 /* Returns the name of the pattern that splits text into words, as GGUF files name it
- * (tokenizer.ggml.pre): "gpt-2". */
+ * (tokenizer.ggml.pre): "gpt-2", "llama-bpe" (also cl100k's), "qwen2" or "smollm". Returns NULL if
+ * only spaces split text (Llama 2). */
 const char *tokenizer_pattern_name(const Tokenizer *t);
 /* Returns what a token is. */
 typedef enum {
     TOKEN_UNUSED,  /* the id has no token */
-    TOKEN_TEXT,    /* stands for bytes; merges make it */
+    TOKEN_TEXT,    /* stands for bytes, and is found by merges */
+    TOKEN_BYTE,    /* stands for a byte of a character that has no token ("<0x0A>") */
+    TOKEN_ADDED,   /* stands for text, and is found before merges */
     TOKEN_SPECIAL, /* a control token, which has a name and stands for no text */
 } TokenKind;
 TokenKind tokenizer_kind(const Tokenizer *t, int32_t id);
@@ -103,19 +120,26 @@ const char *tokenizer_special(const Tokenizer *t, int32_t id);
 const int32_t *tokenizer_token_bytes(const Tokenizer *t);
 /* Returns a hash of everything that determines how text becomes ids. */
 uint64_t tokenizer_hash(const Tokenizer *t);
+/* Returns the offset of the first byte that has no token, `size` if there is none. A few
+ * vocabularies lack bytes that UTF-8 never or rarely has, and leave them out of any text. */
+int64_t tokenizer_unknown_byte(const Tokenizer *t, const uint8_t *text, int64_t size);
 
 /* Creates an encoder. It borrows the tokenizer, which must outlive it. */
 Encoder *encoder_create(const Tokenizer *t);
 void encoder_free(Encoder *e);
-/* Appends the ids of `size` bytes to `out`. Any bytes are allowed. Text never produces special
- * tokens, even if it contains their names. */
+/* From now on, the name of a special token in text becomes that token. Without this, text never
+ * produces special tokens, even if it contains their names. */
+void encoder_allow_specials(Encoder *e);
+/* Appends the ids of a whole document of `size` bytes. Any bytes are allowed; a byte that has no
+ * token is left out (see tokenizer_unknown_byte). */
 void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out);
-/* Encodes only the first words of the text: it stops after the first word that ends at or after
- * byte `most`, and returns how many bytes were encoded. `text` must extend to its real end, because
- * the following text determines where a word ends. Then encoding in pieces gives the same ids as
- * encoding at once. */
-int64_t encoder_encode_some(Encoder *e, const uint8_t *text, int64_t size, int64_t most,
-                            TokenBuffer *out);
+/* Encoding in parts, on any number of threads, gives the same ids as encoding at once: part [from,
+ * to) of the document that begins at `text` must begin and end at places that encoder_cut returned,
+ * or at the ends of the document. encoder_cut returns the first such place at or after byte `at` of
+ * a document of `size` bytes; it is `size` if there is none. */
+int64_t encoder_cut(const Encoder *e, const uint8_t *text, int64_t size, int64_t at);
+void encoder_encode_part(Encoder *e, const uint8_t *text, int64_t from, int64_t to,
+                         TokenBuffer *out);
 /* Appends the ids of a prompt. A model needs at least one token to start from, so an empty prompt
  * gives the end-of-text token, which precedes a new document. If the vocabulary has none, it gives
  * id 0. */

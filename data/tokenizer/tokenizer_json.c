@@ -1,115 +1,79 @@
-/* tokenizer_json.c -- reads Hugging Face's tokenizer.json, or GPT-2's files with vocab_bpe.c.
+/* tokenizer_json.c -- reads the vocabulary, merges and added tokens of Hugging Face's
+ * tokenizer.json. (How text becomes symbols: tokenizer_rules.c.)
  *
- * It is strict about everything that affects the ids of a text: a file that this program would
- * encode differently is refused, and the error message names the key. Newer files store a merge as
- * ["a", "b"], older ones as "a b"; both are read. */
-#include "data/tokenizer/tokenizer.h"
-#include "data/tokenizer/vocabulary.h"
-#include "data/tokenizer/word_table.h"
+ * Newer files store a merge as ["a", "b"], older ones as "a b"; both are read. */
+#include "data/tokenizer/tokenizer_json.h"
+
+#include "data/tokenizer/tokenizer_rules.h"
 #include "model/core/check.h"
-#include "model/core/files.h"
 #include "model/core/json_tree.h"
 #include "model/core/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-/* The two forms of GPT-2's pattern that occur in files; words.c implements both. */
-static const char gpt2_split[] =
-    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-static const char gpt2_split_old[] =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-
-/* Returns the value of a key; NULL if it is missing or null, which mean the same in these files. */
-static const cJSON *key(const cJSON *object, const char *name)
-{
-    const cJSON *found = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNull(found) ? NULL : found;
-}
-
-static bool is_true(const cJSON *object, const char *name, bool when_absent)
-{
-    const cJSON *found = key(object, name);
-    return found == NULL ? when_absent : cJSON_IsTrue(found);
-}
-
-static bool is_type(const cJSON *object, const char *type)
-{
-    const cJSON *found = key(object, "type");
-    return cJSON_IsString(found) && strcmp(found->valuestring, type) == 0;
-}
-
-static bool is_gpt2_split(const cJSON *split)
-{
-    const cJSON *regex = key(key(split, "pattern"), "Regex");
-    if (!is_type(split, "Split") || !cJSON_IsString(regex) || is_true(split, "invert", false))
-        return false;
-    return strcmp(regex->valuestring, gpt2_split) == 0 ||
-           strcmp(regex->valuestring, gpt2_split_old) == 0;
-}
-
-/* Returns whether the file splits text into words as words.c does. If not, sets `err`. */
-static bool check_split(const char *name, const cJSON *root, char *err, size_t n)
-{
-    const cJSON *pre = key(root, "pre_tokenizer"), *level = pre;
-    bool own_regex = true;
-    if (is_type(pre, "Sequence")) {
-        const cJSON *steps = key(pre, "pretokenizers");
-        level = cJSON_GetArrayItem(steps, cJSON_GetArraySize(steps) - 1);
-        own_regex = false;
-        if (cJSON_GetArraySize(steps) != 2 || !is_gpt2_split(cJSON_GetArrayItem(steps, 0)))
-            return error_set(
-                err, n, "%s splits text by another pattern than GPT-2's (pre_tokenizer)", name);
-    }
-    if (!is_type(level, "ByteLevel") || is_true(level, "use_regex", true) != own_regex)
-        return error_set(
-            err, n, "%s is not a byte-level tokenizer with GPT-2's split (pre_tokenizer)", name);
-    if (is_true(level, "add_prefix_space", true))
-        return error_set(
-            err, n, "%s puts a space before text (add_prefix_space), which is not supported", name);
-    if (key(root, "normalizer") != NULL)
-        return error_set(
-            err, n, "%s changes text before encoding (normalizer), which is not supported", name);
-    return true;
-}
-
-/* Returns whether the file's model encodes as encoder.c does. If not, sets `err`. */
-static bool check_model(const char *name, const cJSON *model, char *err, size_t n)
-{
-    if (!is_type(model, "BPE")) return error_set(err, n, "%s: model.type is not \"BPE\"", name);
-    if (is_true(model, "byte_fallback", false) || is_true(model, "ignore_merges", false))
-        return error_set(
-            err, n, "%s asks for byte_fallback or ignore_merges, which are not supported", name);
-    const cJSON *dropout = key(model, "dropout");
-    if (cJSON_IsNumber(dropout) && dropout->valuedouble != 0)
-        return error_set(err, n, "%s asks for dropout of merges, which is not supported", name);
-    if (!cJSON_IsObject(key(model, "vocab")) || !cJSON_IsArray(key(model, "merges")))
-        return error_set(err, n, "%s has no model.vocab or no model.merges", name);
-    if (cJSON_GetArraySize(key(model, "merges")) == 0)
-        return error_set(err, n, "%s has no merges", name);
-    return true;
-}
 
 /* State of reading one file. */
 typedef struct {
     const char *name;
     Tokenizer *t;
-    WordTable tokens; /* the bytes of ordinary tokens */
-    int32_t *id;      /* (tokens) the id of each ordinary token */
+    WordTable tokens; /* the bytes of tokens that merges join or make */
+    int32_t *id;      /* (tokens) their ids */
     char *err;
     size_t n;
 } TokenizerReader;
 
-static bool read_id(const TokenizerReader *r, const cJSON *number, const char *token, int32_t *id)
+/* Returns the id that a number of the file says, or -1 if it is none. */
+static int64_t id_of(const cJSON *number)
 {
     double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
-    if (!(value >= 0 && value < r->t->vocab_size && value == floor(value)))
-        return error_set(r->err, r->n, "%s: the id of \"%s\" is not a number from 0 to %d", r->name,
-                         token, r->t->vocab_size - 1);
+    return value >= 0 && value < MAX_VOCAB && value == floor(value) ? (int64_t)value : -1;
+}
+
+static bool read_id(const TokenizerReader *r, const cJSON *number, const char *token, int32_t *id)
+{
+    int64_t value = id_of(number);
     *id = (int32_t)value;
+    return value >= 0 ||
+           error_set(r->err, r->n, "%s: the id of \"%s\" is not a number from 0 to %d", r->name,
+                     token, MAX_VOCAB - 1);
+}
+
+/* ---- added tokens ---------------------------------------------------------------------------- */
+
+static bool read_added_token(TokenizerReader *r, const cJSON *a)
+{
+    const cJSON *content = rules_key(a, "content");
+    if (!cJSON_IsString(content) || content->valuestring[0] == 0)
+        return error_set(r->err, r->n, "%s: an added token has no content", r->name);
+    AddedToken token = {.content = content->valuestring,
+                        .special = rules_true(a, "special", false),
+                        .lstrip = rules_true(a, "lstrip", false),
+                        .rstrip = rules_true(a, "rstrip", false)};
+    token.normalized = rules_true(a, "normalized", !token.special);
+    if (!read_id(r, rules_key(a, "id"), token.content, &token.id)) return false;
+    if (r->t->kind[token.id] != TOKEN_UNUSED)
+        return error_set(r->err, r->n, "%s: two added tokens have the id %d", r->name, token.id);
+    size_t size = strlen(token.content);
+    if (size > MAX_TOKEN_BYTES)
+        return error_set(r->err, r->n, "%s: the added token %d has more than %d bytes", r->name,
+                         token.id, (int)MAX_TOKEN_BYTES);
+    if (rules_true(a, "single_word", false))
+        return error_set(r->err, r->n,
+                         "%s: the added token \"%s\" is only found as a whole word (single_word), "
+                         "which is not supported",
+                         r->name, token.content);
+    if (r->t->rules.characters && token.normalized && !token.special)
+        return error_set(r->err, r->n,
+                         "%s: the added token \"%s\" is found after spaces have been marked "
+                         "(normalized), which is not supported",
+                         r->name, token.content);
+    if (token.special)
+        vocabulary_set_special(r->t, token.id, token.content);
+    else
+        vocabulary_set_token(r->t, token.id, TOKEN_ADDED, (const uint8_t *)token.content,
+                             (int64_t)size);
+    added_append(&r->t->added, &token);
     return true;
 }
 
@@ -117,47 +81,93 @@ static bool read_id(const TokenizerReader *r, const cJSON *number, const char *t
  * again. */
 static bool read_added(TokenizerReader *r, const cJSON *added)
 {
-    for (const cJSON *a = added ? added->child : NULL; a != NULL; a = a->next) {
-        const cJSON *content = key(a, "content");
-        int32_t id;
-        if (!cJSON_IsString(content) || content->valuestring[0] == 0)
-            return error_set(r->err, r->n, "%s: an added token has no content", r->name);
-        if (!read_id(r, key(a, "id"), content->valuestring, &id)) return false;
-        if (r->t->special[id] != NULL)
-            return error_set(r->err, r->n, "%s: two added tokens have the id %d", r->name, id);
-        r->t->special[id] = must_strdup(content->valuestring);
-        if (strcmp(content->valuestring, END_OF_TEXT) == 0) r->t->end_of_text = id;
-    }
+    for (const cJSON *a = added ? added->child : NULL; a != NULL; a = a->next)
+        if (!read_added_token(r, a)) return false;
     return true;
 }
 
-/* Reads the id and bytes of each ordinary token. No two may have the same id or the same bytes, and
- * every byte must have a token; otherwise some text could not be encoded. */
+/* Returns whether the vocabulary lists an added token again. */
+static bool is_added(const Tokenizer *t, int32_t id, const char *token)
+{
+    if (t->kind[id] == TOKEN_SPECIAL) return strcmp(t->special[id], token) == 0;
+    return t->kind[id] == TOKEN_ADDED && (size_t)t->length[id] == strlen(token) &&
+           memcmp(t->bytes + t->start[id], token, strlen(token)) == 0;
+}
+
+/* ---- the vocabulary -------------------------------------------------------------------------- */
+
+/* Converts characters to the bytes of the token that they spell, in place. Returns the number of
+ * bytes, or -1 if they spell none. */
+static int64_t bytes_of_spelling(const TokenizerReader *r, char *text, int64_t size)
+{
+    if (!r->t->rules.characters) return bytes_of_chars(text, size);
+    int64_t kept = 0;
+    for (int64_t at = 0; at < size; kept++) {
+        bool space = at + 3 <= size && memcmp(text + at, "\xE2\x96\x81", 3) == 0;
+        if (text[at] == ' ') return -1; /* text never has it after its spaces have been marked */
+        text[kept] = space ? ' ' : text[at];
+        at += space ? 3 : 1;
+    }
+    return kept;
+}
+
+/* Returns the byte that "<0x0A>" stands for, or -1 if the token is not of that form. */
+static int byte_of_name(const TokenizerReader *r, const char *token)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    if (!r->t->rules.characters || strlen(token) != 6 || strncmp(token, "<0x", 3) != 0 ||
+        token[5] != '>')
+        return -1;
+    const char *high = strchr(digits, token[3]), *low = strchr(digits, token[4]);
+    return high && low ? (int)(16 * (high - digits) + (low - digits)) : -1;
+}
+
+/* Reads one token of the vocabulary. No two may have the same id or the same bytes. */
+static bool read_token(TokenizerReader *r, const cJSON *v)
+{
+    int32_t id;
+    if (!read_id(r, v, v->string, &id)) return false;
+    if (is_added(r->t, id, v->string)) return true;
+    if (r->t->kind[id] != TOKEN_UNUSED)
+        return error_set(r->err, r->n, "%s: two tokens have the id %d", r->name, id);
+    int byte = byte_of_name(r, v->string);
+    if (byte >= 0) {
+        bool twice = r->t->byte_id[byte] >= 0;
+        vocabulary_set_token(r->t, id, TOKEN_BYTE, &(uint8_t){(uint8_t)byte}, 1);
+        return !twice ||
+               error_set(r->err, r->n, "%s: token \"%s\" is there twice", r->name, v->string);
+    }
+    char *text = must_strdup(v->string);
+    int64_t size = bytes_of_spelling(r, text, (int64_t)strlen(text));
+    bool added = false, good = size > 0 && size <= MAX_TOKEN_BYTES;
+    if (good) {
+        r->id[word_table_add(&r->tokens, (uint8_t *)text, size, &added)] = id;
+        vocabulary_set_token(r->t, id, TOKEN_TEXT, (uint8_t *)text, size);
+    }
+    free(text);
+    if (good && added) return true;
+    return error_set(r->err, r->n, "%s: token \"%s\" does not stand for bytes of its own", r->name,
+                     v->string);
+}
+
+/* Returns whether a vocabulary may lack a byte's token: some have none for bytes that UTF-8 never
+ * has, or that their training text did not have. */
+static bool may_lack(const Tokenizer *t, int byte)
+{
+    return !t->rules.characters && byte != '\n' && (byte < ' ' || byte > '~');
+}
+
 static bool read_vocab(TokenizerReader *r, const cJSON *vocab)
 {
-    for (const cJSON *v = vocab->child; v != NULL; v = v->next) {
-        int32_t id;
-        if (!read_id(r, v, v->string, &id)) return false;
-        if (r->t->special[id] != NULL && strcmp(r->t->special[id], v->string) == 0) continue;
-        if (r->t->special[id] != NULL || r->t->length[id] > 0)
-            return error_set(r->err, r->n, "%s: two tokens have the id %d", r->name, id);
-        char *text = must_strdup(v->string);
-        int64_t size = bytes_of_chars(text, (int64_t)strlen(text));
-        bool added = false, good = size > 0 && size <= MAX_TOKEN_BYTES;
-        if (good) {
-            r->id[word_table_add(&r->tokens, (uint8_t *)text, size, &added)] = id;
-            vocabulary_set_token(r->t, id, (uint8_t *)text, size);
-        }
-        free(text);
-        if (!good || !added)
-            return error_set(r->err, r->n, "%s: token \"%s\" does not stand for bytes of its own",
-                             r->name, v->string);
-    }
+    for (const cJSON *v = vocab->child; v != NULL; v = v->next)
+        if (!read_token(r, v)) return false;
     for (int b = 0; b < N_BYTES; b++)
-        if (r->t->byte_id[b] < 0)
+        if (r->t->byte_id[b] < 0 && !may_lack(r->t, b))
             return error_set(r->err, r->n, "%s has no token for the byte 0x%02x", r->name, b);
     return true;
 }
+
+/* ---- merges ---------------------------------------------------------------------------------- */
 
 /* Returns the id of the token that one part of a merge spells, or -1 if there is none. Appends its
  * bytes to `joined`, of which *n_joined are in use. */
@@ -166,7 +176,7 @@ static int32_t merge_part(const TokenizerReader *r, const char *from, int64_t si
 {
     char *text = must_alloc((size_t)size + 1);
     memcpy(text, from, (size_t)size);
-    int64_t n_bytes = bytes_of_chars(text, size), found = -1;
+    int64_t n_bytes = bytes_of_spelling(r, text, size), found = -1;
     if (n_bytes > 0) found = word_table_find(&r->tokens, (uint8_t *)text, n_bytes);
     if (found >= 0) {
         memcpy(joined + *n_joined, text, (size_t)n_bytes);
@@ -215,140 +225,85 @@ static bool read_merge(TokenizerReader *r, const cJSON *merge)
     return true;
 }
 
-/* Returns the number of ids: all tokens of the vocabulary, and the added tokens that it does not
- * list. */
-static int64_t count_ids(const cJSON *vocab, const cJSON *added)
+/* Returns whether a token of the vocabulary is a single symbol, so that no merge makes it. */
+static bool is_symbol(const Tokenizer *t, int32_t id)
 {
-    int64_t count = cJSON_GetArraySize(vocab);
-    WordTable names;
-    const cJSON *a = added ? added->child : NULL;
-    word_table_init(&names);
-    for (const cJSON *v = vocab->child; v != NULL; v = v->next)
-        word_table_add(&names, (const uint8_t *)v->string, (int64_t)strlen(v->string), NULL);
-    for (; a != NULL; a = a->next) {
-        const cJSON *content = key(a, "content");
-        const char *name = cJSON_IsString(content) ? content->valuestring : "";
-        count += word_table_find(&names, (const uint8_t *)name, (int64_t)strlen(name)) < 0;
+    uint32_t code;
+    if (!t->rules.characters) return t->length[id] == 1;
+    return utf8_decode(t->bytes + t->start[id], t->length[id], &code) == t->length[id];
+}
+
+/* Checks that merges make the tokens of the vocabulary, but for at most one in a hundred. A file
+ * that has lost its merges, or has them in a spelling that its writer did not know, would encode
+ * all text as single bytes. */
+static bool check_merges(const TokenizerReader *r)
+{
+    const Tokenizer *t = r->t;
+    int64_t tokens = 0, made = 0;
+    uint8_t *is_made = must_calloc((size_t)t->vocab_size, 1);
+    for (int32_t m = 0; m < t->n_merges; m++)
+        is_made[t->merged[m]] = 1;
+    for (int32_t id = 0; id < t->vocab_size; id++) {
+        if (t->kind[id] != TOKEN_TEXT || is_symbol(t, id)) continue;
+        tokens++;
+        made += is_made[id];
     }
-    word_table_free(&names);
-    return count;
+    free(is_made);
+    if (t->rules.ignore_merges || 100 * (tokens - made) <= tokens) return true;
+    return error_set(r->err, r->n,
+                     "%s has merges for %lld of the %lld tokens that are longer than a symbol",
+                     r->name, (long long)made, (long long)tokens);
 }
 
-static bool read_all(TokenizerReader *r, const cJSON *model, const cJSON *added)
+/* ---- the file -------------------------------------------------------------------------------- */
+
+/* Returns the number of ids up to the largest one. There may be some without a token, but not more
+ * than there are tokens: a damaged id must not make a table of millions. Returns -1 and sets `err`
+ * if it is so. An id that is not a number is found later. */
+static int64_t count_ids(const char *name, const cJSON *vocab, const cJSON *added, char *err,
+                         size_t n)
 {
-    if (!read_added(r, added) || !read_vocab(r, key(model, "vocab"))) return false;
-    for (const cJSON *m = key(model, "merges")->child; m != NULL; m = m->next)
-        if (!read_merge(r, m)) return false;
-    return true;
+    int64_t largest = -1, tokens = 0;
+    for (const cJSON *v = vocab->child; v != NULL; v = v->next, tokens++)
+        if (id_of(v) > largest) largest = id_of(v);
+    for (const cJSON *a = added ? added->child : NULL; a != NULL; a = a->next, tokens++) {
+        const cJSON *id = rules_key(a, "id");
+        if (id_of(id) > largest) largest = id_of(id);
+    }
+    if (largest < 2 * tokens + 1024) return largest + 1;
+    error_set(err, n, "%s has the id %lld, but only %lld tokens", name, (long long)largest,
+              (long long)tokens);
+    return -1;
 }
 
-/* Reads the parsed file. The number of ids must equal 256 bytes + merges + added tokens; this is
- * checked before anything of that size is allocated. A larger vocabulary would have tokens that no
- * text can produce. */
-static bool read_root(const char *name, const cJSON *root, Tokenizer **out, char *err, size_t n)
+bool json_tokenizer(const char *name, const cJSON *root, Tokenizer **out, char *err, size_t n)
 {
-    const cJSON *model = key(root, "model"), *added = key(root, "added_tokens");
-    if (!check_model(name, model, err, n) || !check_split(name, root, err, n)) return false;
-    int64_t n_merges = cJSON_GetArraySize(key(model, "merges"));
-    int64_t n_added = cJSON_GetArraySize(added), n_ids = count_ids(key(model, "vocab"), added);
-    if (n_ids != N_BYTES + n_merges + n_added || n_ids > MAX_VOCAB)
-        return error_set(err, n,
-                         "%s has %lld ids, but 256 bytes, %lld merges and %lld added tokens", name,
-                         (long long)n_ids, (long long)n_merges, (long long)n_added);
+    TokenizerRules rules;
+    if (!rules_read(name, root, &rules, err, n)) return false;
+    const cJSON *model = rules_key(root, "model"), *added = rules_key(root, "added_tokens");
+    const cJSON *vocab = rules_key(model, "vocab"), *merges = rules_key(model, "merges");
+    int64_t n_merges = cJSON_GetArraySize(merges), n_ids = count_ids(name, vocab, added, err, n);
+    if (n_ids < 0) return false;
+    if (n_ids == 0) return error_set(err, n, "%s has no tokens", name);
     TokenizerReader r = {.name = name, .t = vocabulary_create(n_ids, n_merges), .err = err, .n = n};
+    r.t->rules = rules;
     word_table_init(&r.tokens);
     r.id = must_alloc((size_t)n_ids * sizeof *r.id);
-    bool good = read_all(&r, model, added);
+    bool good = read_added(&r, added) && read_vocab(&r, vocab);
+    for (const cJSON *m = merges->child; good && m != NULL; m = m->next)
+        good = read_merge(&r, m);
+    good = good && check_merges(&r);
     word_table_free(&r.tokens);
     free(r.id);
-    if (good)
-        *out = r.t;
-    else
+    if (!good) {
         tokenizer_free(r.t);
-    return good;
-}
-
-bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenizer **out, char *err,
-                     size_t n)
-{
-    *out = NULL;
-    size_t first = 0;
-    while (first < length && strchr(" \t\r\n", text[first]) != NULL && text[first] != 0)
-        first++;
-    if (first == length || text[first] != '{')
-        return vocabulary_parse_merges(name, text, length, out, err, n);
-    int64_t bad = utf8_invalid((const uint8_t *)text, (int64_t)length);
-    if (bad >= 0)
-        return error_set(err, n, "%s: byte %lld (0x%02x) is not valid UTF-8", name, (long long)bad,
-                         (unsigned char)text[bad]);
-    if (json_has_nul(text, length))
-        return error_set(err, n, "%s has the escape \\u0000, so this is not text", name);
-    cJSON *root = json_tree_parse(text, length);
-    bool good = root != NULL;
-    if (!good)
-        error_set(err, n, "%s is not valid JSON", name);
-    else
-        good = read_root(name, root, out, err, n);
-    cJSON_Delete(root);
-    return good;
-}
-
-/* Checks a vocab.bpe against the encoder.json next to it, if there is one; merges.txt and
- * vocab.json are Hugging Face's names of the same files. */
-static bool check_encoder_json(const Tokenizer *t, const char *path, char *err, size_t n)
-{
-    bool bpe = strcmp(path_name(path), "vocab.bpe") == 0;
-    if (!bpe && strcmp(path_name(path), "merges.txt") != 0) return true;
-    char *beside = path_beside(path, bpe ? "encoder.json" : "vocab.json"), *text;
-    size_t length;
-    bool missing, good = true;
-    if (file_read(beside, &text, &length, &missing, err, n))
-        good = tokenizer_check_vocab(t, beside, text, length, err, n);
-    else
-        good = missing;
-    free(text);
-    free(beside);
-    return good;
-}
-
-/* Returns the tokenizer's file in a folder, or NULL if there is none; the caller frees it. */
-static char *file_in_folder(const char *folder)
-{
-    static const char *const names[] = {"tokenizer.json", "vocab.bpe", "merges.txt"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *path = text_format("%s/%s", folder, names[i]);
-        if (access(path, F_OK) == 0) return path;
-        free(path);
+        return false;
     }
-    return NULL;
-}
-
-static bool load_folder(const char *folder, Tokenizer **out, bool *missing, char *err, size_t n)
-{
-    char *path = file_in_folder(folder);
-    *out = NULL;
-    if (missing) *missing = path == NULL;
-    bool good = path != NULL && tokenizer_load(path, out, missing, err, n);
-    if (path == NULL)
-        error_set(err, n, "the folder %s has no tokenizer.json, vocab.bpe or merges.txt", folder);
-    free(path);
-    return good;
-}
-
-bool tokenizer_load(const char *path, Tokenizer **out, bool *missing, char *err, size_t n)
-{
-    struct stat about;
-    char *text;
-    size_t length;
-    *out = NULL;
-    if (stat(path, &about) == 0 && S_ISDIR(about.st_mode))
-        return load_folder(path, out, missing, err, n);
-    if (!file_read(path, &text, &length, missing, err, n)) return false;
-    bool good =
-        tokenizer_parse(path, text, length, out, err, n) && check_encoder_json(*out, path, err, n);
-    free(text);
-    if (good) return true;
-    tokenizer_free(*out);
-    *out = NULL;
-    return false;
+    const cJSON *post = rules_key(root, "post_processor");
+    char *printed = post ? cJSON_PrintUnformatted(post) : NULL;
+    if (printed) r.t->post_processor = must_strdup(printed);
+    cJSON_free(printed);
+    vocabulary_finish(r.t);
+    *out = r.t;
+    return true;
 }

@@ -1,6 +1,6 @@
 /* tokenizer_write.c -- writes a Tokenizer as a Hugging Face tokenizer.json. Merges are written as
  * "a b", which all readers understand. */
-#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_rules.h"
 #include "data/tokenizer/vocabulary.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
@@ -10,32 +10,56 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void print_flag(const char *name, bool value, FILE *to)
+{
+    fprintf(to, ", \"%s\": %s", name, value ? "true" : "false");
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const AddedToken *x = a, *y = b;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Prints the added tokens in order of their ids, as all writers do. */
 static void print_added(const Tokenizer *t, FILE *to)
 {
-    const char *separator = "\n";
+    size_t count = (size_t)t->added.count, size = sizeof *t->added.token;
+    AddedToken *sorted = must_alloc(count * size + 1);
+    if (count > 0) memcpy(sorted, t->added.token, count * size);
+    qsort(sorted, count, size, by_id);
     fprintf(to, "  \"added_tokens\": [");
-    for (int32_t id = 0; id < t->vocab_size; id++) {
-        if (t->special[id] == NULL) continue;
-        fprintf(to, "%s    {\"id\": %d, \"content\": ", separator, id);
-        json_print_string(to, t->special[id]);
-        fprintf(to, ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
-                    "\"normalized\": false, \"special\": true}");
-        separator = ",\n";
+    for (size_t i = 0; i < count; i++) {
+        fprintf(to, "%s\n    {\"id\": %d, \"content\": ", i ? "," : "", sorted[i].id);
+        json_print_string(to, sorted[i].content);
+        print_flag("single_word", false, to);
+        print_flag("lstrip", sorted[i].lstrip, to);
+        print_flag("rstrip", sorted[i].rstrip, to);
+        print_flag("normalized", sorted[i].normalized, to);
+        print_flag("special", sorted[i].special, to);
+        fprintf(to, "}");
     }
     fprintf(to, "\n  ],\n");
+    free(sorted);
 }
 
 static void print_model(const Tokenizer *t, FILE *to)
 {
     char **text = must_calloc((size_t)t->vocab_size, sizeof *text);
+    const char *separator = "";
     fprintf(to, "  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
                 "\"continuing_subword_prefix\": \"\",\n    \"end_of_word_suffix\": \"\", "
-                "\"fuse_unk\": false, \"byte_fallback\": false,\n    \"vocab\": {");
+                "\"fuse_unk\": false");
+    print_flag("byte_fallback", t->rules.characters, to);
+    if (t->rules.ignore_merges) print_flag("ignore_merges", true, to);
+    fprintf(to, ",\n    \"vocab\": {");
     for (int32_t id = 0; id < t->vocab_size; id++) {
+        if (t->kind[id] == TOKEN_UNUSED) continue;
         text[id] = tokenizer_spelling(t, id);
-        fprintf(to, "%s\n      ", id ? "," : "");
+        fprintf(to, "%s\n      ", separator);
         json_print_string(to, text[id]);
         fprintf(to, ": %d", id);
+        separator = ",";
     }
     fprintf(to, "\n    },\n    \"merges\": [");
     for (int32_t m = 0; m < t->n_merges; m++) {
@@ -57,12 +81,9 @@ char *tokenizer_to_json(const Tokenizer *t)
     FILE *to = text_stream(&text, &size);
     fprintf(to, "{\n  \"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n");
     print_added(t, to);
-    fprintf(to, "  \"normalizer\": null,\n"
-                "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
-                "\"trim_offsets\": true, \"use_regex\": true},\n"
-                "  \"post_processor\": null,\n"
-                "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
-                "\"trim_offsets\": true, \"use_regex\": true},\n");
+    rules_print(&t->rules, to);
+    fprintf(to, "  \"post_processor\": %s,\n", t->post_processor ? t->post_processor : "null");
+    rules_print_decoder(&t->rules, to);
     print_model(t, to);
     fclose(to);
     return text;

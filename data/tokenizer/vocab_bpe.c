@@ -27,9 +27,16 @@ int64_t bytes_of_chars(char *text, int64_t size)
 
 char *chars_of_token(const Tokenizer *t, int32_t id)
 {
-    char *text = must_alloc(2 * (size_t)t->length[id] + 1), *end = text;
-    for (int32_t i = 0; i < t->length[id]; i++)
-        end += utf8_encode(char_of_byte(t->bytes[t->start[id] + i]), end);
+    char *text = must_alloc(3 * (size_t)t->length[id] + 1), *end = text;
+    for (int32_t i = 0; i < t->length[id]; i++) {
+        uint8_t byte = t->bytes[t->start[id] + i];
+        if (!t->rules.characters)
+            end += utf8_encode(char_of_byte(byte), end);
+        else if (byte == ' ')
+            end += utf8_encode(0x2581, end);
+        else
+            *end++ = (char)byte;
+    }
     *end = 0;
     return text;
 }

@@ -7,8 +7,12 @@
 #ifndef DATA_TOKENIZER_VOCABULARY_H
 #define DATA_TOKENIZER_VOCABULARY_H
 
+#include "data/tokenizer/added.h"
+#include "data/tokenizer/nfc.h"
 #include "data/tokenizer/pair_table.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/word_table.h"
+#include "data/tokenizer/words.h"
 
 enum {
     N_BYTES = 256,
@@ -16,19 +20,48 @@ enum {
     MAX_TOKEN_BYTES = 1 << 16,
 };
 
+/* Where a space is put that the text does not have, so that a word at its beginning is encoded like
+ * any other. */
+typedef enum {
+    PREFIX_NONE,
+    PREFIX_ALWAYS, /* before a document, and after each added token */
+    PREFIX_EACH,   /* the same, but not before a space */
+    PREFIX_FIRST,  /* before a document that does not begin with a space */
+} SpacePrefix;
+
+/* How text becomes the symbols that merges join. {0} is GPT-2's way. */
+typedef struct {
+    SplitPattern split;
+    bool compose;       /* text is composed first (NFC) */
+    bool ignore_merges; /* a word that is a token becomes that token, whatever the merges */
+    /* Symbols are characters rather than bytes (Llama 2). A space is spelled U+2581 in files, and a
+     * character without a token is encoded by its bytes, the tokens "<0x00>" to "<0xFF>". */
+    bool characters;
+    SpacePrefix prefix; /* only with `characters` */
+} TokenizerRules;
+
 struct Tokenizer {
     int32_t vocab_size;
     int32_t n_merges;
     int32_t end_of_text;      /* id of the end-of-text token; -1: none */
-    int32_t byte_id[N_BYTES]; /* id of the token for each single byte */
+    int32_t byte_id[N_BYTES]; /* id of the token for each single byte; -1: none */
     Merge *merge;             /* (n_merges) in order of rank, the first to be applied first */
     int32_t *merged;          /* (n_merges) id of the token that a merge makes */
     PairTable rank;           /* maps a pair of ids to the rank of its merge */
-    uint8_t *bytes;           /* the bytes of all ordinary tokens, concatenated */
+    uint8_t *bytes;           /* the bytes of all tokens that stand for text, concatenated */
     int64_t n_bytes, bytes_capacity;
     int64_t *start;  /* (vocab_size) where a token's bytes start in `bytes` */
     int32_t *length; /* (vocab_size) number of bytes; 0 for special tokens */
-    char **special;  /* (vocab_size) name of a special token; NULL for ordinary ones */
+    uint8_t *kind;   /* (vocab_size) TokenKind */
+    char **special;  /* (vocab_size) name of a special token; NULL for others */
+    AddedTokens added;
+    TokenizerRules rules;
+    char *post_processor; /* that part of a tokenizer.json, which is written again; may be NULL */
+    /* What follows is made by vocabulary_finish. */
+    Splitter splitter;
+    Nfc *nfc;         /* if rules.compose */
+    WordTable texts;  /* tokens of kind TOKEN_TEXT, if ignore_merges or characters */
+    int32_t *text_id; /* (texts) their ids */
 };
 
 /* Returns the byte that has id `k` in GPT-2's numbering: printable bytes first, then the other
@@ -37,20 +70,31 @@ int byte_of_order(int k);
 /* Returns the character that represents a byte in tokenizer files. */
 uint32_t char_of_byte(int byte);
 
-/* Creates an empty vocabulary: no token has bytes or a name, every byte_id is -1, and there is room
- * for n_merges merges. */
+/* Creates an empty vocabulary: every id is unused, every byte_id is -1, and there is room for
+ * n_merges merges. */
 Tokenizer *vocabulary_create(int64_t vocab_size, int64_t n_merges);
-/* Sets the bytes of a token; they are copied. */
-void vocabulary_set_token(Tokenizer *t, int32_t id, const uint8_t *bytes, int64_t size);
+/* Sets the bytes of a token; they are copied. A byte-level token of one byte, and a token of kind
+ * TOKEN_BYTE, become that byte's token. */
+void vocabulary_set_token(Tokenizer *t, int32_t id, TokenKind kind, const uint8_t *bytes,
+                          int64_t size);
+/* Makes an id a special token with a name. vocabulary_add_special also adds it to the added
+ * tokens. */
+void vocabulary_set_special(Tokenizer *t, int32_t id, const char *name);
+void vocabulary_add_special(Tokenizer *t, int32_t id, const char *name);
 /* Adds the next merge, which makes the token `merged`; that token's bytes must already be set.
  * Returns false if the same pair was added before. */
 bool vocabulary_add_merge(Tokenizer *t, int32_t left, int32_t right, int32_t merged);
+/* Completes the tokenizer after its tokens, merges, added tokens and rules have been set. */
+void vocabulary_finish(Tokenizer *t);
 
 /* Converts a token from the characters used in files to its bytes, in place. Returns the number of
  * bytes, or -1 if a character represents no byte. */
 int64_t bytes_of_chars(char *text, int64_t size);
-/* Returns an ordinary token's bytes as characters for a file; the caller frees the string. */
+/* Returns a token's bytes as characters for a file; the caller frees the string. */
 char *chars_of_token(const Tokenizer *t, int32_t id);
+/* Does what tokenizer_from_merges does, for text that is split by another pattern. */
+bool vocabulary_from_merges(const Merge *merge, int64_t n_merges, SplitPattern split,
+                            Tokenizer **out, char *err, size_t n);
 /* Makes a tokenizer from the text of a vocab.bpe. Returns false and sets `err` if the text is
  * damaged. */
 bool vocabulary_parse_merges(const char *name, const char *text, size_t length, Tokenizer **out,

@@ -1,13 +1,48 @@
-/* words.h -- splits text into words by GPT-2's pattern; byte pairs are merged only within a
- * word. */
+/* words.h -- splits text into words by the pattern of a tokenizer; byte pairs are merged only
+ * within a word. */
 #ifndef DATA_TOKENIZER_WORDS_H
 #define DATA_TOKENIZER_WORDS_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+/* The patterns, each named after the model that made it known. words.c shows them as regular
+ * expressions. */
+typedef enum {
+    SPLIT_GPT2,
+    SPLIT_LLAMA3, /* also cl100k_base: contractions in any case, numbers of up to three digits */
+    SPLIT_QWEN2,  /* as Llama 3's, but each digit is a word */
+    SPLIT_SMOLLM, /* each digit is a word, and GPT-2's pattern is applied to the text in between */
+    SPLIT_SPACES, /* a word begins with its spaces: the pieces of Llama 2, which has no pattern */
+    SPLIT_WHOLE,  /* the text is a single word */
+    SPLIT_PATTERNS
+} SplitPattern;
+
+/* Finds a pattern that is a regular expression by its name: "gpt2", "llama3", "qwen2", "smollm".
+ * Returns false if there is none. */
+bool split_by_name(const char *name, SplitPattern *pattern);
+
+/* Scans text by one pattern. */
+typedef struct {
+    SplitPattern pattern;
+    uint8_t *class_of; /* (65536) class of each character of the basic plane; NULL: look it up */
+} Splitter;
+
+/* Makes a table of the classes, so that splitting is fast. It does not change afterwards. */
+void splitter_init(Splitter *splitter, SplitPattern pattern);
+void splitter_free(Splitter *splitter);
+
+/* Returns whether a character is white space (\s). */
+bool is_white_space(uint32_t code);
 
 /* Returns the length in bytes of the first word of s[0..n), n >= 1. The text must extend to its
  * real end, because white space is split differently before other text than at the end. Each byte
  * that is not valid UTF-8 counts as a symbol. */
-int64_t word_length(const uint8_t *s, int64_t n);
+int64_t word_length(const Splitter *splitter, const uint8_t *s, int64_t n);
+
+/* Returns whether a word always ends at s[at], whatever the text before and after, so that the text
+ * on either side may be split for itself. 0 < at < n. It is so after a letter or number that is
+ * followed by anything else, and for SPLIT_SPACES before a space that follows anything else. */
+bool word_border(const Splitter *splitter, const uint8_t *s, int64_t n, int64_t at);
 
 #endif

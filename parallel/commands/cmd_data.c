@@ -18,7 +18,8 @@ typedef struct {
     int64_t vocab, from, count;
     double val_fraction;
     const char *out, *tokenizer, *text_key;
-    bool verify, skip_bad_lines;
+    bool verify, skip_bad_lines, special_tokens;
+    SplitPattern split;
     ArgList files;
 } Arguments;
 
@@ -72,7 +73,14 @@ static int train_bpe(const void *values)
     if (good) {
         code = EXIT_DAMAGED; /* if the text is too small for this vocabulary */
         Progress progress = progress_begin();
-        good = tokenizer_train(text.bytes, text.size, a->vocab, &t, &progress, NULL, err, n);
+        BpeRequest r = {.text = text.bytes,
+                        .size = text.size,
+                        .vocab_size = a->vocab,
+                        .split = a->split,
+                        .pool = text_pool(0, text.size),
+                        .progress = &progress};
+        good = tokenizer_learn(&r, &t, NULL, err, n);
+        pool_destroy(r.pool);
         progress_end(&progress);
     }
     if (good) {
@@ -119,7 +127,8 @@ static bool write_shards(const Arguments *a, const Tokenizer *t, const Text *tex
                                      [SPLIT_VAL] = {.text = text, .from = end, .to = text->size}};
     Meta meta = {.documents = text->n_documents};
     Progress progress = progress_begin();
-    bool good = shards_write(t, range, &fs_system, a->out, &meta, &progress, err, n);
+    const ShardOptions options = {.special_tokens = a->special_tokens, .progress = &progress};
+    bool good = shards_write(t, range, &fs_system, a->out, &meta, &options, err, n);
     progress_end(&progress);
     for (Split k = 0; good && k < SPLITS; k++)
         printf("%-6s %lld bytes  %lld tokens  %lld files\n", split_name[k],
@@ -248,6 +257,13 @@ static int decode(const void *values)
     return good ? EXIT_OK : error_print(code, "%s", err);
 }
 
+/* Reads the value of --split. */
+static bool parse_split(const char *text, void *field, char *err, size_t n)
+{
+    return split_by_name(text, field) ||
+           error_set(err, n, "--split %s: the patterns are gpt2, llama3, qwen2 and smollm", text);
+}
+
 static const Arguments defaults = {.count = -1, .text_key = "text"};
 
 /* Options that several commands share; each command has its own help text for them. */
@@ -273,13 +289,25 @@ static const ArgOption train_bpe_options[] = {
     {VOCAB("ids in all: 256 bytes, merges, <|endoftext|>; at least 258"), .required = true,
      .least = 258, .most = INT32_MAX},
     {OUT("FILE", "the tokenizer.json to write")},
+    {.name = "--split",
+     .value = "NAME",
+     .help = "the pattern that splits text into words: gpt2, llama3,\nqwen2 or smollm (gpt2)",
+     .kind = ARG_OWN,
+     .at = offsetof(Arguments, split),
+     .parse = parse_split},
     {TEXT_KEY},
     {SKIP_BAD_LINES},
 };
 
 static const ArgOption tokenize_options[] = {
-    {TOKENIZER("a tokenizer.json or GPT-2's vocab.bpe"), .required = true},
+    {TOKENIZER("a tokenizer.json, .tiktoken file or GPT-2's vocab.bpe,\nor a folder with one"),
+     .required = true},
     {OUT("FOLDER", "a folder without shards; made if needed")},
+    {.name = "--special-tokens",
+     .help = "names of special tokens in the text become those tokens;\nby default they are text "
+             "like any other",
+     .kind = ARG_FLAG,
+     .at = offsetof(Arguments, special_tokens)},
     {.name = "--val-fraction",
      .value = "F",
      .help = "last share of the text, for val_000000.bin, ... (0)",

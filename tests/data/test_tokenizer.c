@@ -66,17 +66,20 @@ static const struct {
 static void test_words_are_split_as_by_gpt2s_regular_expression(void **state)
 {
     (void)state;
+    Splitter splitter;
+    splitter_init(&splitter, SPLIT_GPT2);
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
         const char *text = splits[i].text;
         int64_t n = (int64_t)strlen(text), at = 0;
         for (int k = 0; at < n; k++) {
-            int64_t got = word_length((const uint8_t *)text + at, n - at);
+            int64_t got = word_length(&splitter, (const uint8_t *)text + at, n - at);
             if (got != splits[i].length[k])
                 fail_msg("\"%s\": word %d has %lld bytes, want %d", text, k, (long long)got,
                          splits[i].length[k]);
             at += got;
         }
     }
+    splitter_free(&splitter);
 }
 
 /* ---- against naive implementations ----------------------------------------------------------- */
@@ -139,7 +142,7 @@ static int naive_split(const char *text, const Tokenizer *t, NaiveWord *word)
     int64_t at = 0, n = (int64_t)strlen(text);
     int n_words = 0;
     for (; at < n && n_words < NAIVE_WORDS; n_words++) {
-        int64_t length = word_length((const uint8_t *)text + at, n - at);
+        int64_t length = word_length(&t->splitter, (const uint8_t *)text + at, n - at);
         word[n_words].n = 0;
         for (int64_t i = 0; i < length; i++)
             for (int32_t id = 0; id < 256; id++) {
@@ -312,25 +315,27 @@ static void test_cached_words_get_the_same_ids(void **state)
     tokenizer_free(t);
 }
 
-static void test_encoding_in_pieces_gives_the_ids_of_the_whole_text(void **state)
+static void test_encoding_in_parts_gives_the_ids_of_the_whole_text(void **state)
 {
     (void)state;
     char *text = drawn_text(9, 2000);
     int64_t size = (int64_t)strlen(text);
-    /* add white space, where the end of a word depends on what follows */
-    for (int64_t i = 40; i < size; i += 97)
+    for (int64_t i = 40; i < size; i += 97) /* where a word's end depends on what follows */
         memset(text + i, "  \n "[i % 4], (size_t)(i % 3 + 1));
     Tokenizer *t = train(text, 300);
     TokenBuffer whole = encode(t, text, size);
     for (int64_t most = 1; most < 400; most += most / 3 + 1) {
         Encoder *e = encoder_create(t);
-        TokenBuffer pieces = {0};
-        for (int64_t at = 0, got; at < size; at += got) {
-            got = encoder_encode_some(e, (uint8_t *)text + at, size - at, most, &pieces);
-            assert_true(got >= most || at + got == size);
+        TokenBuffer parts = {0};
+        int64_t n_parts = 0;
+        for (int64_t at = 0, end; at < size; at = end, n_parts++) {
+            end = encoder_cut(e, (uint8_t *)text, size, at + most);
+            assert_true(end >= at + most || end == size);
+            encoder_encode_part(e, (uint8_t *)text, at, end, &parts);
         }
-        check_ids("pieces", &pieces, whole.id, whole.count);
-        token_buffer_free(&pieces);
+        assert_true(n_parts > size / (most + 40));
+        check_ids("parts", &parts, whole.id, whole.count);
+        token_buffer_free(&parts);
         encoder_free(e);
     }
     token_buffer_free(&whole);
@@ -384,7 +389,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_encoding_gives_the_ids_of_naive_encoding),
     cmocka_unit_test(test_decoding_gives_back_any_encoded_bytes),
     cmocka_unit_test(test_cached_words_get_the_same_ids),
-    cmocka_unit_test(test_encoding_in_pieces_gives_the_ids_of_the_whole_text),
+    cmocka_unit_test(test_encoding_in_parts_gives_the_ids_of_the_whole_text),
     cmocka_unit_test(test_a_word_of_a_million_letters_is_encoded_and_decoded),
     cmocka_unit_test(test_text_is_never_encoded_as_a_special_token),
 };

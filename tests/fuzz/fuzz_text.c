@@ -92,18 +92,30 @@ static void check_unpacking(const uint8_t *data, int64_t size)
     unpacker_close(u);
 }
 
+/* Splits the bytes into words, and checks that one ends at each place where word_border says so. */
+static void check_words(SplitPattern pattern, const uint8_t *data, int64_t size)
+{
+    Splitter splitter;
+    splitter_init(&splitter, pattern);
+    for (int64_t at = 0; at < size;) {
+        int64_t length = word_length(&splitter, data + at, size - at);
+        CHECK(length >= 1 && length <= size - at, "a word of %lld bytes", (long long)length);
+        for (int64_t i = at + 1; i < at + length; i++)
+            CHECK(!word_border(&splitter, data, size, i), "pattern %d: a word goes on at byte %lld",
+                  pattern, (long long)i);
+        at += length;
+    }
+    splitter_free(&splitter);
+}
+
 int fuzz_text(const uint8_t *data, size_t size)
 {
     read_both_ways("fuzz.txt", data, size, false);
     read_both_ways("fuzz.jsonl", data, size, false);
     read_both_ways("fuzz.jsonl", data, size, true);
     check_unpacking(data, (int64_t)size);
-    for (int64_t at = 0; at < (int64_t)size;) {
-        int64_t length = word_length(data + at, (int64_t)size - at);
-        CHECK(length >= 1 && length <= (int64_t)size - at, "a word of %lld bytes",
-              (long long)length);
-        at += length;
-    }
+    for (SplitPattern p = 0; p < SPLIT_PATTERNS; p++)
+        check_words(p, data, (int64_t)size);
     return 0;
 }
 

@@ -1,0 +1,52 @@
+/* added.h -- added tokens: strings that become one token wherever text has them, before it is split
+ * into words. Most are special ("<|endoftext|>"), and text only produces those if asked to; some
+ * stand for ordinary text, such as runs of spaces. */
+#ifndef DATA_TOKENIZER_ADDED_H
+#define DATA_TOKENIZER_ADDED_H
+
+#include "data/tokenizer/nfc.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct {
+    char *content; /* what text must have */
+    char *normal;  /* the same as composed text has it; NULL: content */
+    int32_t id;
+    bool special;
+    bool normalized;     /* it is looked for after the text is composed */
+    bool lstrip, rstrip; /* white space before or after it in the text belongs to it */
+} AddedToken;
+
+/* Initialise it with {0}. */
+typedef struct {
+    AddedToken *token; /* sorted by added_finish: by first byte, the longest first */
+    int count, capacity;
+    bool plain[2];  /* whether there is a token that is not special: before and after composing */
+    bool any[2];    /* whether there is any token */
+    bool composes;  /* a token that composed text has may look different before */
+    int first[257]; /* tokens that begin with byte b: first[b] to first[b + 1] */
+} AddedTokens;
+
+/* An added token in text: bytes [from, to). */
+typedef struct {
+    const AddedToken *token;
+    int64_t from, to;
+} AddedMatch;
+
+/* Adds a token; `content` is copied. */
+void added_append(AddedTokens *a, const AddedToken *token);
+/* Prepares the search. `nfc` may be NULL. */
+void added_finish(AddedTokens *a, const Nfc *nfc);
+void added_free(AddedTokens *a);
+/* Returns whether text must be searched at all. With `specials` text may produce special tokens. */
+bool added_active(const AddedTokens *a, bool normalized, bool specials);
+/* Finds the next added token in s[0..n) at or after `from`, the leftmost and of these the longest,
+ * among those that are looked for before (`normalized` false) or after composing. Returns false if
+ * there is none. */
+bool added_find(const AddedTokens *a, bool normalized, bool specials, const uint8_t *s, int64_t n,
+                int64_t from, AddedMatch *match);
+/* Returns whether any added token lies across s[at] or touches it. */
+bool added_across(const AddedTokens *a, const uint8_t *s, int64_t n, int64_t at);
+
+#endif

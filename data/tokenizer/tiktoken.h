@@ -1,0 +1,26 @@
+/* tiktoken.h -- reads .tiktoken files: lines of a token's bytes in base64 and its rank, which is
+ * its id. Such a file has no merges, no special tokens and no pattern: merges follow from the
+ * ranks, and the rest is known from the number of tokens. */
+#ifndef DATA_TOKENIZER_TIKTOKEN_H
+#define DATA_TOKENIZER_TIKTOKEN_H
+
+#include "data/tokenizer/vocabulary.h"
+
+/* Returns whether the text begins like a .tiktoken file: base64, a space, a number. */
+bool tiktoken_recognised(const char *text, size_t length);
+/* Makes the tokenizer of r50k_base, p50k_base, cl100k_base, Llama 3 or Qwen. Returns false and sets
+ * `err` if the file is damaged or has another number of tokens than all of them. */
+bool tiktoken_parse(const char *name, const char *text, size_t length, Tokenizer **out, char *err,
+                    size_t n);
+
+/* Special tokens with ids of their own. */
+typedef struct {
+    const char *name;
+    int32_t id;
+} SpecialName;
+/* Does the same for any number of tokens, with given rules and `n_specials` special tokens. */
+bool tiktoken_parse_as(const char *name, const char *text, size_t length, TokenizerRules rules,
+                       const SpecialName *special, int n_specials, Tokenizer **out, char *err,
+                       size_t n);
+
+#endif
