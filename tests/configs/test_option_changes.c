@@ -153,7 +153,6 @@ static const char *resume_contradiction(const OptionCase *c, const Option *row, 
 static bool shows_no_numbers(const char *key)
 {
     static const char *const keys[] = {"data.corpus",
-                                       "checkpoint.init_from",
                                        "scheduler.params.cycle_first_stair_count",
                                        "scheduler.params.cycle_momentum",
                                        "fp16.loss_scale",
@@ -301,8 +300,8 @@ static void test_gradient_sum_of_two_ranks_is_twice_their_mean(void **state)
     }
 }
 
-/* Returns what `generate` prints with these options (the list ends with NULL), after the line that
- * names the checkpoint. The caller frees it. */
+/* Returns what `generate` prints with these options (the list ends with NULL), between the line
+ * that names the checkpoint and the line about the speed. The caller frees it. */
 static char *generated(const char *const *options)
 {
     const char *argv[16] = {"generate", "large", "--prompt", "of"};
@@ -313,6 +312,10 @@ static char *generated(const char *const *options)
     char *text = strchr(ended.text, '\n');
     assert_true(strncmp(ended.text, "best: ", 6) == 0 && text != NULL);
     text = must_strdup(text + 1);
+    text[strlen(text) - 1] = '\0';
+    char *speed = strrchr(text, '\n');
+    assert_true(speed != NULL && strstr(speed, " after a prompt of ") != NULL);
+    speed[1] = '\0';
     free(ended.text);
     return text;
 }
