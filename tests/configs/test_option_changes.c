@@ -153,6 +153,7 @@ static const char *resume_contradiction(const OptionCase *c, const Option *row, 
 static bool shows_no_numbers(const char *key)
 {
     static const char *const keys[] = {"data.corpus",
+                                       "checkpoint.init_from",
                                        "scheduler.params.cycle_first_stair_count",
                                        "scheduler.params.cycle_momentum",
                                        "fp16.loss_scale",
