@@ -29,7 +29,12 @@ static int64_t tensor_bytes_of(const GgufTensor *t)
 static bool tokenizer_fits(const GgufModel *model, char *err, size_t n)
 {
     const Tokenizer *t = model->tokenizer;
-    if (t == NULL || tokenizer_vocab_size(t) <= model->model->vocab) return true;
+    if (t == NULL) return true;
+    if (tokenizer_pattern_name(t) == NULL)
+        return error_set(err, n,
+                         "the tokenizer splits text at spaces alone, as Llama 2's does; GGUF files "
+                         "are written with byte-level BPE, as GPT-2's and Llama 3's");
+    if (tokenizer_vocab_size(t) <= model->model->vocab) return true;
     return error_set(err, n,
                      "the tokenizer has %" PRId32 " tokens, model.vocab_size is %lld: there would "
                      "be tokens without a row",
@@ -107,7 +112,7 @@ static bool write_tensor(WeightSink *sink, WeightSource *source, const GgufTenso
 }
 
 bool gguf_write(const FsOps *fs, const char *path, const GgufModel *model, WeightSource *source,
-                int64_t *overflows, char *err, size_t n)
+                int64_t *bytes, int64_t *overflows, char *err, size_t n)
 {
     GgufTensors tensors;
     GgufBytes header = {0};
@@ -123,6 +128,7 @@ bool gguf_write(const FsOps *fs, const char *path, const GgufModel *model, Weigh
                 good = write_tensor(&sink, source, &tensors.tensor[i], err, n);
             CHECK(!good || sink.written == total, "%s: %lld of %lld bytes", path,
                   (long long)sink.written, (long long)total);
+            *bytes = sink.written;
             *overflows = sink.overflows;
             good = sink_close(&sink, good, err, n);
         }

@@ -17,6 +17,7 @@ typedef struct {
     const char *name; /* of the model, for people */
     const Architecture *model;
     const Tokenizer *tokenizer; /* NULL: the file says that it has none */
+    int32_t bos, eos;           /* ids of the tokens that begin and end a text; -1: none */
     /* Type of the matrices: F32, F16 or BF16. Vectors and the position table are f32, because the
      * programs that read them compute with no other type. */
     DType dtype;
@@ -26,9 +27,10 @@ typedef struct {
  * architecture is gpt2, llama, qwen2 or qwen3, and what belongs to it fits. If not, sets `err` to
  * the key that is in the way and to what it would have to be. */
 bool gguf_fits(const GgufModel *model, char *err, size_t n);
-/* Writes the source's weights to the file `path`, atomically. The model must fit. *overflows is set
- * to the number of finite weights that became infinite. Returns false and sets `err` on failure. */
+/* Writes the source's weights to the file `path`, atomically. The model must fit. *bytes is set to
+ * the size of the file, and *overflows to the number of finite weights that became infinite.
+ * Returns false and sets `err` on failure. */
 bool gguf_write(const FsOps *fs, const char *path, const GgufModel *model, WeightSource *source,
-                int64_t *overflows, char *err, size_t n);
+                int64_t *bytes, int64_t *overflows, char *err, size_t n);
 
 #endif

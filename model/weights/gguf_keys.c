@@ -95,6 +95,76 @@ static void arch_f32(GgufBytes *b, const Architecture *m, const char *key, doubl
     free(full);
 }
 
+/* ---- the tokenizer --------------------------------------------------------------------------- */
+
+/* The kinds of tokens, with their numbers in the file. */
+enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
+
+static int number_of(TokenKind kind)
+{
+    switch (kind) {
+    case TOKEN_UNUSED: return UNUSED;
+    case TOKEN_TEXT: return NORMAL;
+    case TOKEN_BYTE: return BYTE;
+    case TOKEN_ADDED: return USER_DEFINED;
+    case TOKEN_SPECIAL: return CONTROL;
+    }
+    return UNUSED;
+}
+
+static TokenKind kind_of(const Tokenizer *t, int64_t id)
+{
+    return id < tokenizer_vocab_size(t) ? tokenizer_kind(t, (int32_t)id) : TOKEN_UNUSED;
+}
+
+/* Rows of the token table that no token uses need a name of their own all the same. */
+static void put_tokens(GgufBytes *b, const Tokenizer *t, int64_t vocab)
+{
+    gguf_key_array(b, "tokenizer.ggml.tokens", GGUF_STRING, vocab);
+    for (int64_t id = 0; id < vocab; id++) {
+        char *text = kind_of(t, id) == TOKEN_UNUSED ? text_format("[PAD%lld]", (long long)id)
+                                                    : tokenizer_spelling(t, (int32_t)id);
+        gguf_put_string(b, text);
+        free(text);
+    }
+    gguf_key_array(b, "tokenizer.ggml.token_type", GGUF_I32, vocab);
+    for (int64_t id = 0; id < vocab; id++)
+        gguf_put(b, (uint64_t)number_of(kind_of(t, id)), 4);
+}
+
+static void put_merges(GgufBytes *b, const Tokenizer *t)
+{
+    int64_t count = tokenizer_merge_count(t);
+    gguf_key_array(b, "tokenizer.ggml.merges", GGUF_STRING, count);
+    for (int64_t k = 0; k < count; k++) {
+        Merge merge = tokenizer_merge(t, k);
+        char *left = tokenizer_spelling(t, merge.left), *right = tokenizer_spelling(t, merge.right);
+        char *both = text_format("%s %s", left, right);
+        gguf_put_string(b, both);
+        free(left);
+        free(right);
+        free(both);
+    }
+}
+
+static void tokenizer_keys(GgufBytes *b, const GgufModel *model)
+{
+    const Tokenizer *t = model->tokenizer;
+    if (t == NULL) {
+        gguf_key_string(b, "tokenizer.ggml.model", "none");
+        return;
+    }
+    /* "gpt2" is byte-level BPE of every kind; `pre` tells how it splits text into words. */
+    gguf_key_string(b, "tokenizer.ggml.model", "gpt2");
+    gguf_key_string(b, "tokenizer.ggml.pre", tokenizer_pattern_name(t));
+    put_tokens(b, t, model->model->vocab);
+    put_merges(b, t);
+    if (model->bos >= 0) gguf_key_u32(b, "tokenizer.ggml.bos_token_id", model->bos);
+    if (model->eos >= 0) gguf_key_u32(b, "tokenizer.ggml.eos_token_id", model->eos);
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
 void gguf_keys(GgufBytes *b, const GgufModel *model)
 {
     const Architecture *m = model->model;
@@ -118,68 +188,5 @@ void gguf_keys(GgufBytes *b, const GgufModel *model)
         arch_u32(b, m, "rope.dimension_count", m->head_dim);
         arch_f32(b, m, "rope.freq_base", m->rope_theta);
     }
-    gguf_tokenizer_keys(b, model->tokenizer, m->vocab);
-}
-
-/* ---- the tokenizer --------------------------------------------------------------------------- */
-
-/* The kinds of tokens, with their numbers in the file. */
-enum { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_NO_TOKEN = 5 };
-
-static TokenKind kind_of(const Tokenizer *t, int64_t id)
-{
-    return id < tokenizer_vocab_size(t) ? tokenizer_kind(t, (int32_t)id) : TOKEN_UNUSED;
-}
-
-/* Rows of the token table that no token uses need a name of their own all the same. */
-static void put_tokens(GgufBytes *b, const Tokenizer *t, int64_t vocab)
-{
-    gguf_key_array(b, "tokenizer.ggml.tokens", GGUF_STRING, vocab);
-    for (int64_t id = 0; id < vocab; id++) {
-        char *text = kind_of(t, id) == TOKEN_UNUSED ? text_format("[PAD%lld]", (long long)id)
-                                                    : tokenizer_spelling(t, (int32_t)id);
-        gguf_put_string(b, text);
-        free(text);
-    }
-    gguf_key_array(b, "tokenizer.ggml.token_type", GGUF_I32, vocab);
-    for (int64_t id = 0; id < vocab; id++) {
-        TokenKind kind = kind_of(t, id);
-        gguf_put(b,
-                 kind == TOKEN_UNUSED    ? TOKEN_NO_TOKEN
-                 : kind == TOKEN_SPECIAL ? TOKEN_CONTROL
-                                         : TOKEN_NORMAL,
-                 4);
-    }
-}
-
-static void put_merges(GgufBytes *b, const Tokenizer *t)
-{
-    int64_t count = tokenizer_merge_count(t);
-    gguf_key_array(b, "tokenizer.ggml.merges", GGUF_STRING, count);
-    for (int64_t k = 0; k < count; k++) {
-        Merge merge = tokenizer_merge(t, k);
-        char *left = tokenizer_spelling(t, merge.left), *right = tokenizer_spelling(t, merge.right);
-        char *both = text_format("%s %s", left, right);
-        gguf_put_string(b, both);
-        free(left);
-        free(right);
-        free(both);
-    }
-}
-
-void gguf_tokenizer_keys(GgufBytes *b, const Tokenizer *t, int64_t vocab)
-{
-    if (t == NULL) {
-        gguf_key_string(b, "tokenizer.ggml.model", "none");
-        return;
-    }
-    /* "gpt2" is byte-level BPE of every kind; `pre` tells how it splits text into words. */
-    gguf_key_string(b, "tokenizer.ggml.model", "gpt2");
-    gguf_key_string(b, "tokenizer.ggml.pre", tokenizer_pattern_name(t));
-    put_tokens(b, t, vocab);
-    put_merges(b, t);
-    int32_t end = tokenizer_end_of_text(t);
-    if (end < 0) return;
-    gguf_key_u32(b, "tokenizer.ggml.bos_token_id", end);
-    gguf_key_u32(b, "tokenizer.ggml.eos_token_id", end);
+    tokenizer_keys(b, model);
 }

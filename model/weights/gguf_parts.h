@@ -32,8 +32,6 @@ void gguf_bytes_free(GgufBytes *b);
 
 /* Appends all keys: of the model, then of the tokenizer. */
 void gguf_keys(GgufBytes *b, const GgufModel *model);
-/* Appends the tokenizer's keys; `vocab` is the number of rows of the model's token table. */
-void gguf_tokenizer_keys(GgufBytes *b, const Tokenizer *tokenizer, int64_t vocab);
 
 /* ---- the tensors ----------------------------------------------------------------------------- */
 

@@ -188,7 +188,8 @@ static void the_file_has_the_bytes_that_another_program_writes(void **state)
                       .rope_theta = 500,
                       .scaling = {true, 8, 1, 4, 64}};
     Tokenizer *t = small_tokenizer();
-    GgufModel model = {.name = "golden", .model = &a, .tokenizer = t, .dtype = BF16};
+    GgufModel model = {
+        .name = "golden", .model = &a, .tokenizer = t, .bos = 258, .eos = 258, .dtype = BF16};
     WeightSource *source = random_weights(&a, F32);
     set_golden_values(source, a.layers);
     gguf_must_write(path, &model, source);

@@ -2,6 +2,7 @@
  * no code with the writer. Models that do not fit, and disks that fail. */
 #include "model/core/check.h"
 #include "model/core/files.h"
+#include "tests/support/files/data_support.h"
 #include "tests/support/files/faulty_fs.h"
 #include "tests/support/files/scratch.h"
 #include "tests/support/model/gguf_reader.h"
@@ -21,7 +22,12 @@
 /* Writes a file of the model with random weights, and reads it. */
 static void written(const Architecture *m, const Tokenizer *t, GgufFile *f)
 {
-    GgufModel model = {.name = "a test", .model = m, .tokenizer = t, .dtype = F32};
+    GgufModel model = {.name = "a test",
+                       .model = m,
+                       .tokenizer = t,
+                       .bos = t ? 257 : -1,
+                       .eos = t ? 258 : -1,
+                       .dtype = F32};
     WeightSource *source = random_weights(m, F32);
     gguf_must_write("model.gguf", &model, source);
     gguf_read(f, "model.gguf");
@@ -49,6 +55,8 @@ static void the_keys_of_gpt2(void **state)
     text = gguf_string(&f, "tokenizer.ggml.model");
     assert_string_equal(text, "none");
     free(text);
+    assert_false(gguf_has(&f, "tokenizer.ggml.tokens"));
+    assert_false(gguf_has(&f, "tokenizer.ggml.bos_token_id"));
     /* innermost dimension first */
     const GgufInfo *t = gguf_tensor(&f, "blk.1.ffn_up.weight");
     assert_int_equal(t->dim[0], SMALL_C);
@@ -119,10 +127,65 @@ static void the_tokenizer_is_in_the_file(void **state)
     assert_int_equal(gguf_count(&f, "tokenizer.ggml.tokens"), SMALL_V);
     assert_int_equal(gguf_count(&f, "tokenizer.ggml.token_type"), SMALL_V);
     assert_int_equal(gguf_count(&f, "tokenizer.ggml.merges"), 2);
-    assert_int_equal(gguf_u32(&f, "tokenizer.ggml.bos_token_id"), 258);
+    assert_int_equal(gguf_u32(&f, "tokenizer.ggml.bos_token_id"), 257);
     assert_int_equal(gguf_u32(&f, "tokenizer.ggml.eos_token_id"), 258);
     gguf_close(&f);
     tokenizer_free(t);
+}
+
+/* The tokenizers that other programs have made, each with tokens that were added to it. The number
+ * of one of them, its name and its type are those in the file. */
+static void each_kind_of_tokenizer_is_named_or_refused(void **state)
+{
+    static const struct {
+        const char *file, *pre, *added;
+        int64_t id;
+        int type;
+    } table[] = {
+        {"gpt2", "gpt-2", "<|end|>", 400, 3},
+        {"gpt2", "gpt-2", "        ", 402, 4},
+        {"llama3", "llama-bpe", "<|end|>", 501, 3},
+        {"qwen2", "qwen2", "<|mid|>", 0, 3},
+        {"qwen2", "qwen2", "<é>", 451, 4},
+        {"smollm", "smollm", "<|end|>", 0, 3},
+        {"llama2", NULL, NULL, 0, 0},
+        {"mistral", NULL, NULL, 0, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char err[512], *path = text_format("tests/fuzz/corpus/tokenizer/%s.json", table[i].file);
+        char *folder = folder_new(), *out = text_format("%s/model.gguf", folder), *text;
+        Tokenizer *t;
+        GgufFile f;
+        Architecture m = small_llama();
+        if (!tokenizer_load(path, &t, NULL, err, sizeof err)) fail_msg("%s", err);
+        m.vocab = tokenizer_vocab_size(t) + 1;
+        GgufModel model = {
+            .name = "x", .model = &m, .tokenizer = t, .bos = -1, .eos = -1, .dtype = F32};
+        if (table[i].pre == NULL) {
+            assert_false(gguf_fits(&model, err, sizeof err));
+            assert_non_null(strstr(err, "as Llama 2's does"));
+        } else {
+            WeightSource *source = random_weights(&m, F32);
+            gguf_must_write(out, &model, source);
+            gguf_read(&f, out);
+            text = gguf_string(&f, "tokenizer.ggml.pre");
+            assert_string_equal(text, table[i].pre);
+            free(text);
+            text = gguf_string_at(&f, "tokenizer.ggml.tokens", table[i].id);
+            assert_string_equal(text, table[i].added);
+            free(text);
+            assert_int_equal(gguf_i32_at(&f, "tokenizer.ggml.token_type", table[i].id),
+                             table[i].type);
+            assert_int_equal(gguf_count(&f, "tokenizer.ggml.merges"), tokenizer_merge_count(t));
+            gguf_close(&f);
+            source->close(source);
+        }
+        tokenizer_free(t);
+        folder_drop(folder);
+        free(path);
+        free(out);
+    }
 }
 
 /* ---- refusals and faults --------------------------------------------------------------------- */
@@ -171,7 +234,7 @@ static void tensors_that_do_not_fit_are_named(void **state)
                                        "tensor block.0.attn.q.weight has 24 rows"};
     for (int i = 0; i < 5; i++) {
         char err[512] = "";
-        int64_t overflows;
+        int64_t bytes, overflows;
         Architecture m = small_llama();
         m.tied = true;
         WeightSource *source = random_weights(&m, F32);
@@ -182,7 +245,7 @@ static void tensors_that_do_not_fit_are_named(void **state)
         if (i == 3) m.tied = false;
         if (i == 4) m.heads = 6;
         assert_false(
-            gguf_write(&fs_system, "no.gguf", &model, source, &overflows, err, sizeof err));
+            gguf_write(&fs_system, "no.gguf", &model, source, &bytes, &overflows, err, sizeof err));
         if (strstr(err, says[i]) == NULL) fail_msg("%s", err);
         assert_int_not_equal(access("no.gguf", F_OK), 0);
         source->close(source);
@@ -193,7 +256,7 @@ static void a_disk_that_fails_leaves_no_part_of_a_file(void **state)
 {
     (void)state;
     char err[1024];
-    int64_t overflows;
+    int64_t bytes, overflows;
     bool good = false;
     Architecture m = small_llama();
     WeightSource *source = random_weights(&m, F32);
@@ -201,7 +264,7 @@ static void a_disk_that_fails_leaves_no_part_of_a_file(void **state)
     for (int at = 1; !good; at++) {
         FaultyFs fs;
         faulty_fs_init(&fs, FAULT_ONCE, at, EIO);
-        good = gguf_write(&fs.ops, "out.gguf", &model, source, &overflows, err, sizeof err);
+        good = gguf_write(&fs.ops, "out.gguf", &model, source, &bytes, &overflows, err, sizeof err);
         if (access("out.gguf", F_OK) == 0) {
             GgufFile f;
             gguf_read(&f, "out.gguf");
@@ -218,6 +281,10 @@ static void a_disk_that_fails_leaves_no_part_of_a_file(void **state)
 
 int main(void)
 {
+    /* in the folder where this program was started */
+    const struct CMUnitTest tokenizers[] = {
+        cmocka_unit_test(each_kind_of_tokenizer_is_named_or_refused),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_keys_of_gpt2),
         cmocka_unit_test(the_keys_of_llama),
@@ -226,5 +293,6 @@ int main(void)
         cmocka_unit_test(tensors_that_do_not_fit_are_named),
         cmocka_unit_test(a_disk_that_fails_leaves_no_part_of_a_file),
     };
-    return cmocka_run_group_tests_name("GGUF keys", tests, enter_scratch, leave_scratch);
+    return cmocka_run_group_tests_name("GGUF tokenizers", tokenizers, NULL, NULL) +
+           cmocka_run_group_tests_name("GGUF keys", tests, enter_scratch, leave_scratch);
 }
