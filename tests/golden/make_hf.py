@@ -6,10 +6,10 @@ machine.
 
     python3 tests/golden/make_hf.py DIR [--kind KIND] [--dtype f32|f16|bf16] [--shards N] [--spelling new|old]
 
-KIND is llama (grouped-query attention, a head of its own; the default), gpt2, llama3 (RoPE scaling), qwen2 (biases on
-q, k and v alone; more rows in the token table than the tokenizer has tokens, as Qwen's models have) or qwen3 (QK-norm,
-heads whose sizes do not add up to hidden_size). `--spelling old` writes the keys and merges as before transformers 5 and
-tokenizers 0.20.
+KIND is llama (grouped-query attention, a head of its own; the default), gpt2, llama3 (RoPE scaling), mistral (its keys
+with a sliding window that is off), smollm (digits are split one by one), qwen2 (biases on q, k and v alone; more rows in
+the token table than the tokenizer has tokens, as Qwen's models have) or qwen3 (QK-norm, heads whose sizes do not add up
+to hidden_size). `--spelling old` writes the keys and merges as before transformers 5 and tokenizers 0.20.
 
 Weights are what makes mistakes visible: norms around 1, biases around 0, and no two tensors of different kinds with the
 same shape where the architecture allows it.
@@ -27,6 +27,8 @@ KINDS = {
     "llama": {"hidden": 48, "heads": 4, "kv_heads": 2, "head_dim": 12, "mlp": 80, "tied": False, "extra_rows": 0},
     "gpt2": {"hidden": 32, "heads": 4, "kv_heads": 4, "head_dim": 8, "mlp": 128, "tied": True, "extra_rows": 0},
     "llama3": {"hidden": 32, "heads": 4, "kv_heads": 1, "head_dim": 16, "mlp": 72, "tied": True, "extra_rows": 0},
+    "mistral": {"hidden": 48, "heads": 4, "kv_heads": 2, "head_dim": 12, "mlp": 80, "tied": False, "extra_rows": 0},
+    "smollm": {"hidden": 36, "heads": 3, "kv_heads": 1, "head_dim": 12, "mlp": 64, "tied": True, "extra_rows": 0},
     "qwen2": {"hidden": 48, "heads": 4, "kv_heads": 2, "head_dim": 12, "mlp": 80, "tied": True, "extra_rows": 13},
     "qwen3": {"hidden": 40, "heads": 4, "kv_heads": 2, "head_dim": 16, "mlp": 72, "tied": True, "extra_rows": 13},
 }
@@ -38,6 +40,8 @@ SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_f
 SPECIALS = {
     "llama": ["<|endoftext|>"],
     "gpt2": ["<|endoftext|>"],
+    "mistral": ["<unk>", "<s>", "</s>"],
+    "smollm": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     "llama3": ["<|begin_of_text|>", "<|end_of_text|>"],
     "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     "qwen3": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
@@ -88,7 +92,9 @@ def tokenizer(kind, spelling):
     tokens, pairs, specials = vocabulary(kind)
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     before = level
-    if kind not in ("llama", "gpt2"):
+    if kind == "smollm":
+        before = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, level]}
+    elif kind not in ("llama", "gpt2", "mistral"):
         split = {"type": "Split", "pattern": {"Regex": SPLITS["llama3" if kind == "llama3" else "qwen"]},
                  "behavior": "Isolated", "invert": False}
         before = {"type": "Sequence", "pretokenizers": [split, {**level, "use_regex": False}]}
@@ -114,9 +120,9 @@ def vocab_size(kind):
 def config(kind, dtype, spelling):
     k = KINDS[kind]
     words = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[dtype]
-    first = len(vocabulary(kind)[0])
+    first = len(vocabulary(kind)[0]) + (kind == "mistral")
     out = {"vocab_size": vocab_size(kind), "tie_word_embeddings": k["tied"], "initializer_range": 0.02,
-           "use_cache": True, "bos_token_id": first, "eos_token_id": first + (kind == "llama3"),
+           "use_cache": True, "bos_token_id": first, "eos_token_id": first + (kind in ("llama3", "mistral")),
            "torch_dtype" if spelling == "old" else "dtype": words,
            "transformers_version": "4.44.0" if spelling == "old" else "5.0.0"}
     if kind == "gpt2":
@@ -134,7 +140,9 @@ def config(kind, dtype, spelling):
         out.update({"rope_theta": THETA, "rope_scaling": scaling})
     else:
         out["rope_parameters"] = {"rope_theta": THETA, **(scaling or {"rope_type": "default"})}
-    if kind in ("llama", "llama3"):
+    if kind == "mistral":
+        return {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None, **out}
+    if kind in ("llama", "llama3", "smollm"):
         return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "mlp_bias": False,
                 "pretraining_tp": 1, **out}
     out.update({"use_sliding_window": False, "sliding_window": POSITIONS // 2, "max_window_layers": LAYERS})
