@@ -112,6 +112,7 @@ bool take_fits(const WeightSource *source, Take *take, const Piece *weights, int
     if (m.count > 0)
         error_set(err, n, "%s: the weights do not fit this model: %s", take->from, list);
     free(list);
+    take->refused = m.count > 0;
     return m.count == 0;
 }
 
@@ -138,7 +139,7 @@ static int64_t window_rows(const SourceTensor *t)
 /* Sets the message that so many values of a tensor do not fit a dtype; returns false. */
 static bool beyond(Taking *t, const char *name, int64_t lost, DType dtype)
 {
-    t->take->out_of_range = true;
+    t->take->refused = true;
     return error_set(t->err, t->n,
                      "%s: %lld values are beyond the range of %s, in which this run has its "
                      "weights",

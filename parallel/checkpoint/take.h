@@ -12,8 +12,10 @@ typedef struct {
     /* The source's token ids mean what the run's mean, or the user says so. Then rows of the source
      * beyond the run's vocabulary belong to no token, and are left out. */
     bool same_ids;
-    char notice[512];  /* set by take_fits: a sentence about rows that are left out; "": none are */
-    bool out_of_range; /* set by take_weights on the rank that has met such a value */
+    char notice[512]; /* set by take_fits: a sentence about rows that are left out; "": none are */
+    /* Set if the source is whole, but not for this config: a tensor does not fit, or this rank has
+     * met a value that its dtype cannot hold. */
+    bool refused;
 } Take;
 
 /* Compares the source with a run's weights by name and shape; dtypes may differ. Two kinds of rows

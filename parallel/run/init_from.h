@@ -11,11 +11,15 @@
  * only headers, and writes nothing. Ends the program if they cannot be used. Called on rank 0,
  * before the run's folder is chosen; a dry run calls it, too. */
 void init_from_find(Run *run);
-/* Reads the weights that init_from_find has found on rank 0 into the allocated trainer, and prints
- * where they came from. Returns false if there is nothing to read. Ends the program on failure. All
- * ranks call it. */
+/* Chooses the run's own checkpoint of step 0 with weights alone (checkpoint_weights_only), as an
+ * import makes it. All ranks call it before init_from_take. */
+void init_from_own(Run *run, const Checkpoint *beginning);
+/* Reads the weights that init_from_find has found on rank 0, or that init_from_own has chosen, into
+ * the allocated trainer, and prints where they came from. Returns false if there is nothing to
+ * read. Ends the program on failure. All ranks call it. */
 bool init_from_take(Run *run);
-/* Writes RUN/init_from.json, and a line to the metrics, which must be open. Returns false and sets
+/* Writes RUN/init_from.json, unless the weights are the run's own, and a line to the metrics, which
+ * must be open. Returns false and sets
  * err if the file cannot be written. Called on rank 0 after init_from_take has returned true. */
 bool init_from_record(const Run *run, char *err, size_t n);
 

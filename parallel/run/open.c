@@ -300,7 +300,9 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
         fail(EXIT_INPUT_OUTPUT, "%s", err);
     if (same_run && !checkpoint_tidy(&run->trainer.io, run->folder.path, err, sizeof err))
         log_warning("%s", err);
-    if (run->data.tokenizer) {
+    /* An imported tokenizer.json stays as it is. */
+    bool has_tokenizer = run_path_has(run->folder.path, "tokenizer.json");
+    if (run->data.tokenizer && !has_tokenizer) {
         char *path = text_format("%s/tokenizer.json", run->folder.path);
         if (!tokenizer_save(run->data.tokenizer, &fs_system, path, err, sizeof err))
             fail(EXIT_INPUT_OUTPUT, "%s", err);
@@ -326,12 +328,6 @@ static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
                                      .loss = run->records.last_known ? tail.last.loss : NAN};
     control_share(run->world, &run->records.last_known, sizeof run->records.last_known);
     control_share(run->world, &run->records.last.loss, sizeof run->records.last.loss);
-    if (checkpoint_weights_only(checkpoint)) {
-        log_field("weights", "%s; this run begins at step 0", checkpoint_folder(checkpoint));
-        if (run->lead)
-            metrics_note(run->output.metrics, "weights", 0, checkpoint_folder(checkpoint));
-        return;
-    }
     log_field("resume", "step %lld from %s", (long long)run->trainer.steps,
               checkpoint_folder(checkpoint));
     if (run->lead)
@@ -352,6 +348,11 @@ void run_open_trainer(Run *run)
     progress_again(progress);
     progress_print(progress, "reading the checkpoint");
     Checkpoint *checkpoint = find_checkpoint(run);
+    if (checkpoint && checkpoint_weights_only(checkpoint)) {
+        init_from_own(run, checkpoint);
+        checkpoint_close(checkpoint);
+        checkpoint = NULL;
+    }
     bool ok = checkpoint == NULL || trainer_load(&run->trainer, checkpoint, err, sizeof err);
     run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
     if (checkpoint == NULL) init_from_take(run);

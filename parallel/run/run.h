@@ -70,8 +70,11 @@ typedef struct {
 
 /* Where the weights of a run that begins at step 0 come from (init_from.h). */
 typedef struct {
-    char *path;      /* the folder of a checkpoint; NULL: they are initialised from the seed */
-    char kind[24];   /* what it is: "checkpoint", "best checkpoint", "newest checkpoint" */
+    /* The folder of a checkpoint, or of Hugging Face's libraries (hf); NULL: the weights are
+     * initialised from the seed. */
+    char *path;
+    bool hf, own;    /* own: the run's checkpoint of step 0, with weights alone */
+    char kind[24];   /* "checkpoint", "best checkpoint", "newest checkpoint", ... */
     int64_t step;    /* of the checkpoint */
     double val_loss; /* its validation loss in nats a token; NaN: not known */
     bool same_ids;   /* token ids mean the same there and here, or the user says so */

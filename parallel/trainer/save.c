@@ -5,6 +5,7 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/version.h"
+#include "parallel/checkpoint/source.h"
 
 #include <stdlib.h>
 
@@ -131,27 +132,33 @@ static void master_pieces(const Trainer *t, Piece *out)
     }
 }
 
-bool trainer_begin_with(Trainer *t, Checkpoint *checkpoint, WeightSource *source, Take *take,
-                        char *err, size_t n)
+bool trainer_begin_with(Trainer *t, WeightSource *source, Take *take, char *err, size_t n)
 {
     Session *s = &t->session;
     Piece *masters = must_calloc((size_t)s->table.n_params, sizeof *masters);
     master_pieces(t, masters);
-    bool good = checkpoint ? session_begin_with(s, &t->io, checkpoint, take, masters, err, n)
-                           : session_take_weights(s, &t->io, source, take, masters, err, n);
+    bool good = session_take_weights(s, &t->io, source, take, masters, err, n);
     free(masters);
     if (good) session_publish_weights(s);
     return good;
 }
 
-bool trainer_load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
+/* Begins with the weights of a checkpoint that has nothing else. */
+static bool begin_alone(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
 {
     Take take = {.from = checkpoint_folder(checkpoint), .same_ids = true};
-    if (checkpoint_weights_only(checkpoint)) {
-        bool good = trainer_begin_with(t, checkpoint, NULL, &take, err, n);
-        if (good && take.notice[0] != '\0') log_notice("%s", take.notice);
-        return good;
-    }
+    WeightSource *source = NULL;
+    bool opened = checkpoint_source_open(checkpoint, &source, err, n);
+    bool good =
+        session_agree(&t->session, opened, err, n) && trainer_begin_with(t, source, &take, err, n);
+    if (good && take.notice[0] != '\0') log_notice("%s", take.notice);
+    if (opened) source->close(source);
+    return good;
+}
+
+bool trainer_load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
+{
+    if (checkpoint_weights_only(checkpoint)) return begin_alone(t, checkpoint, err, n);
     if (!session_read_weights(&t->session, &t->io, checkpoint, err, n)) return false;
     session_publish_weights(&t->session);
     if (!checkpoint_read(&t->io, checkpoint, CHECKPOINT_SLOTS, t->slots, t->n_slots, err, n))

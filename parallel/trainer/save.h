@@ -23,12 +23,11 @@ bool trainer_try_save(Trainer *trainer, const char *run, const char *config_text
  * there. If it holds weights alone (checkpoint_weights_only), training begins at step 0 with them,
  * and with the optimizer states of a new trainer. */
 bool trainer_load(Trainer *trainer, Checkpoint *checkpoint, char *err, size_t n);
-/* Begins with the weights of a checkpoint or, if that is NULL, of a source, instead of those that
- * trainer_allocate has initialised: master copies of 16-bit weights get them in full precision.
- * Optimizer states and StepState stay those of a new trainer. Call it after trainer_allocate and
- * before the first step. Each rank passes its own source. Returns false and sets `err` if the
- * weights do not fit (take.h) or cannot be read. */
-bool trainer_begin_with(Trainer *trainer, Checkpoint *checkpoint, WeightSource *source, Take *take,
-                        char *err, size_t n);
+/* Begins with the weights of a source instead of those that trainer_allocate has initialised;
+ * master copies of 16-bit weights get them in full precision. Optimizer states and StepState stay
+ * those of a new trainer. Call it after trainer_allocate and before the first step. Each rank
+ * passes its own source. Returns false and sets `err` if the weights do not fit (take.h) or cannot
+ * be read. */
+bool trainer_begin_with(Trainer *trainer, WeightSource *source, Take *take, char *err, size_t n);
 
 #endif

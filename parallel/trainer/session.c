@@ -286,22 +286,21 @@ bool session_take_weights(Session *s, CheckpointIo *io, WeightSource *source, Ta
     return good;
 }
 
-bool session_begin_with(Session *s, CheckpointIo *io, Checkpoint *checkpoint, Take *take,
-                        const Piece *masters, char *err, size_t n)
+/* Takes the weights of a checkpoint that has nothing else. */
+static bool read_alone(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)
 {
+    Take take = {.from = checkpoint_folder(checkpoint), .same_ids = true};
     WeightSource *source = NULL;
-    bool opened = checkpoint_source_open_masters(checkpoint, &source, err, n);
+    bool opened = checkpoint_source_open(checkpoint, &source, err, n);
     bool good = session_agree(s, opened, err, n) &&
-                session_take_weights(s, io, source, take, masters, err, n);
+                session_take_weights(s, io, source, &take, NULL, err, n);
     if (opened) source->close(source);
     return good;
 }
 
 bool session_read_weights(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)
 {
-    Take take = {.from = checkpoint_folder(checkpoint), .same_ids = true};
-    if (checkpoint_weights_only(checkpoint))
-        return session_begin_with(s, io, checkpoint, &take, NULL, err, n);
+    if (checkpoint_weights_only(checkpoint)) return read_alone(s, io, checkpoint, err, n);
     Piece *weights = must_calloc((size_t)s->table.n_params, sizeof *weights);
     session_weights(s, PURPOSE_UPDATE, weights);
     bool ok =

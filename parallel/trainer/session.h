@@ -134,9 +134,6 @@ bool session_read_weights(Session *session, CheckpointIo *io, Checkpoint *checkp
  * and sets `err` if they do not fit or cannot be read. */
 bool session_take_weights(Session *session, CheckpointIo *io, WeightSource *source, Take *take,
                           const Piece *masters, char *err, size_t n);
-/* Takes them from the weights of a checkpoint, in full precision if it has master copies. */
-bool session_begin_with(Session *session, CheckpointIo *io, Checkpoint *checkpoint, Take *take,
-                        const Piece *masters, char *err, size_t n);
 /* Publishes all weights to the store, after session_connect. */
 void session_publish_weights(Session *session);
 

@@ -1,6 +1,7 @@
 /* test_grid_begin.c -- a run that begins with the weights of a checkpoint begins with the same bits
  * on any grid as on one rank, and trains like it. */
 #include "model/core/check.h"
+#include "parallel/checkpoint/source.h"
 #include "parallel/trainer/save.h"
 #include "tests/support/checkpoint/held.h"
 #include "tests/support/files/scratch.h"
@@ -48,11 +49,14 @@ static void train(Comm *world, void *context)
     Checkpoint *c = NULL;
     char err[2048];
     Take take = {.from = "test"};
+    WeightSource *source = NULL;
     training_open_rank(&t, world, &run->training);
     if (run->from)
         CHECK(checkpoint_open_newest(&t.io, run->from, &c, err, sizeof err) && c != NULL &&
-                  trainer_begin_with(&t, c, NULL, &take, err, sizeof err),
+                  checkpoint_source_open_masters(c, &source, err, sizeof err) &&
+                  trainer_begin_with(&t, source, &take, err, sizeof err),
               "%s", err);
+    if (source) source->close(source);
     checkpoint_close(c);
     if (run->from) save(&t, run);
     while (t.steps < STEPS) {

@@ -58,7 +58,7 @@ check "init_from: from its own checkpoint" said "resume step 6 from from/checkpo
 rm -r one/checkpoints one/result.json
 expect_code "init_from: one that has no checkpoint needs it" 66 "$TRAIN" one
 check "init_from: and says where it looked" said "error[66] one/config.json:"
-check "init_from: by its key" said "checkpoint.init_from: $path: there is no checkpoint"
+check "init_from: by its key" said "checkpoint.init_from: $path: no weights are there"
 mv elsewhere src
 expect_code "init_from: with the source it begins again" 0 "$TRAIN" one
 same_run "init_from: and trains the same" newest one || true
@@ -80,8 +80,8 @@ refused() { # refused NAME CODE TEXT OPTION...
     check "init_from: $name: the message" said "$text"
     check "init_from: $name: nothing is written" test ! -e refused
 }
-refused "a folder that is not there" 66 "--set: checkpoint.init_from: nowhere: there is no checkpoint; give the folder of one" --set checkpoint.init_from=nowhere
-refused "a folder without weights" 66 "there is no checkpoint" --set checkpoint.init_from=.
+refused "a folder that is not there" 66 "--set: checkpoint.init_from: nowhere: no weights are there; give the folder of a checkpoint" --set checkpoint.init_from=nowhere
+refused "a folder without weights" 66 "no weights are there" --set checkpoint.init_from=.
 refused "another width" 78 "token.weight is [300, 32] there and [300, 64] here" "${learned[@]}" --set model.hidden_size=64
 refused "another depth" 78 "block.2.attn.norm.weight is not there and [32] here" "${learned[@]}" --set model.num_layers=3
 refused "too few positions" 78 "position.weight is [48, 32] there and [64, 32] here (model.max_position_embeddings can be 48 at most)" \
@@ -97,6 +97,50 @@ expect_code "init_from: a dry run with weights that fit succeeds" 0 begin dry "$
 check "init_from: it writes nothing" test ! -e dry
 expect_code "init_from: other arithmetic is pointed out" 0 begin theta "${learned[@]}" --set model.norm_epsilon=0.001
 check "init_from: by its key" said "model.norm_epsilon was 1e-05 where the weights of src/checkpoints/step_00000040 were trained, and is 0.001 here"
+
+# ---- Hugging Face's folders and imported runs ----
+python3 "$here/../golden/make_hf.py" hf >/dev/null || not_ok "init_from: make_hf.py fails"
+"$TRAIN" import hf hf --out imported >import.log 2>&1 || not_ok "init_from: the import ends: $(tail -n 1 import.log)"
+short=(--set data.text=text.txt --set data.seq_length=16 --set train_steps="$steps" --set train_batch_size=4 --set train_micro_batch_size_per_gpu=2
+    --set optimizer.params.lr=0.01 --set scheduler=null --set eval.interval=3 --set checkpoint.keep=1 --set cpu.threads=1 --set eval.steps=0)
+start() { # start RUN OPTION...: trains a copy of the imported run
+    local run=$1
+    shift
+    rm -rf "$run"
+    cp -r imported "$run" && "$TRAIN" "$run" "${short[@]}" "$@"
+}
+expect_code "init_from: an imported run needs data" 78 "$TRAIN" imported
+check "init_from: and says what to add" said "imported/config.json:1:1: data: this run names nothing to train on yet; add --set data.text=my.txt"
+expect_code "init_from: an imported run is trained" 0 start trained
+check "init_from: it says where its weights come from" said "weights trained/checkpoints/step_00000000: weights alone; this run begins at step 0"
+check "init_from: its metrics, too" grep -q '"event": "weights", "step": 0,.*"text": "trained/checkpoints/step_00000000: weights alone"' trained/metrics.jsonl
+check "init_from: it keeps its tokenizer" cmp -s imported/tokenizer.json trained/tokenizer.json
+check "init_from: it keeps its first weights" test "$(checkpoint_steps trained | tr '\n' ' ')" = "0 6 "
+expect_code "init_from: its first weights still generate" 0 "$TRAIN" generate trained/checkpoints/step_00000000 --prompt "the" --tokens 2
+expect_code "init_from: a Hugging Face folder is taken" 0 "$TRAIN" imported/config.json "${short[@]}" --set checkpoint.init_from=hf --out from_hf
+check "init_from: it says so" said "weights hf: Hugging Face folder; this run begins at step 0"
+same_run "init_from: it gives the bits of the imported run" trained from_hf
+expect_code "init_from: an imported run in f64" 0 start f64 --set fp64.enabled=true
+for grid in "dp 2:--set train_micro_batch_size_per_gpu=1" "tp 2:--set parallel.tensor=2" "pp 2:--set parallel.pipeline=2" \
+    "ZeRO 3:--set train_micro_batch_size_per_gpu=1 --set zero_optimization.stage=3"; do
+    read -ra extra <<<"${grid#*:}"
+    expect_code "init_from: an imported run on ${grid%%:*}" 0 start grid --set fp64.enabled=true --ranks 2 "${extra[@]}"
+    alike "init_from: an imported run on ${grid%%:*} equals one rank" f64 grid
+done
+expect_code "init_from: an imported run in bf16" 0 start bf16 --set bf16.enabled=true
+expect_code "init_from: an imported run that was stopped" 85 start stopped --set max_time=0.001
+"$TRAIN" stopped --set max_time=0 >/dev/null 2>&1
+same_run "init_from: goes on to the bits of an uninterrupted one" trained stopped
+mv trained moved
+expect_code "init_from: a moved run goes on with its own tokenizer" 0 "$TRAIN" moved --set train_steps=8 --allow-config-change
+check "init_from: from its own checkpoint" said "resume step 6 from moved/checkpoints/step_00000006"
+expect_code "init_from: the tokenizer of an imported run is fixed" 78 start other --set data.tokenizer=src/tokenizer.json
+expect_code "init_from: its shapes are, too" 78 start other --set model.num_layers=1
+check "init_from: each tensor is named" said "block.1.attn.norm.weight is [48] there and not here"
+expect_code "init_from: fewer positions are cut" 0 start other --set model.max_position_embeddings=32
+expect_code "init_from: a Hugging Face folder of another tokenizer" 78 begin refused --set checkpoint.init_from=hf
+check "init_from: names the file of its tokenizer" said 'write data.tokenizer "hf/tokenizer.json"'
+
 file=src/checkpoints/step_00000040/model.safetensors
 printf '\377' | dd of="$file" bs=1 seek=$(($(tensors "$file") + 40)) conv=notrunc 2>/dev/null
 expect_code "init_from: damaged weights end the start" 65 begin damaged "${learned[@]}"

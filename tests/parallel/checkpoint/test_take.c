@@ -73,6 +73,7 @@ static const char *said_about(int64_t tokens, int64_t positions, bool same_ids, 
     pieces_of(w, tokens, positions);
     take = (Take){.from = "x", .same_ids = same_ids};
     *fits = take_fits(&m.source, &take, w, HELD, err, sizeof err);
+    assert_int_equal(take.refused, !*fits);
     return *fits ? take.notice : err;
 }
 
@@ -192,7 +193,7 @@ static void a_value_beyond_the_range_is_refused_by_name(void **state)
         bool good = take_weights(&io, &m.source, &take, &w, &none, 1, err, sizeof err);
         checkpoint_io_close(&io);
         assert_int_equal(good, cases[i].says == NULL);
-        assert_int_equal(take.out_of_range, !good);
+        assert_int_equal(take.refused, !good);
         if (!good) assert_string_equal(err, cases[i].says);
     }
 }

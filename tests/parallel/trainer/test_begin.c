@@ -1,6 +1,7 @@
 /* test_begin.c -- a trainer that begins with the weights of a checkpoint trains with the same bits
  * as one whose weights were set by hand, whether the checkpoint is a whole one or has weights
  * alone. */
+#include "parallel/checkpoint/source.h"
 #include "tests/support/files/scratch.h"
 #include "tests/support/trainer/trainer_fixture.h"
 
@@ -79,8 +80,11 @@ static void train(Trained *out, const Folder *folder, const char *const *sets, B
     Take take = {.from = "test"};
     Checkpoint *c = begin == BY_HAND ? NULL : newest(t, from);
     if (begin == BY_HAND) set_by_hand(t, bytes);
-    if (begin == OF_WHOLE && !trainer_begin_with(t, c, NULL, &take, err, sizeof err))
+    WeightSource *source = NULL;
+    if (begin == OF_WHOLE && !(checkpoint_source_open_masters(c, &source, err, sizeof err) &&
+                               trainer_begin_with(t, source, &take, err, sizeof err)))
         fail_msg("%s", err);
+    if (source) source->close(source);
     if (begin == OF_ALONE && !trainer_load(t, c, err, sizeof err)) fail_msg("%s", err);
     checkpoint_close(c);
     assert_int_equal(t->steps, 0);
