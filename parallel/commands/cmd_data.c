@@ -53,12 +53,19 @@ static bool read_text(const Arguments *a, Text *text, char *err, size_t n, ExitC
     return good;
 }
 
-/* Lists the token files that the patterns of the command line match. The caller frees `files` with
- * string_list_free. */
+/* Lists the token files that the patterns of the command line match; a folder stands for its .bin
+ * files. The caller frees `files` with string_list_free. */
 static bool list_tokens(const Arguments *a, StringList *files, char *err, size_t n)
 {
-    StringList given = files_of(a);
-    return file_list(&given, files, err, n);
+    StringList given = files_of(a),
+               patterns = {.count = given.count,
+                           .item = must_calloc((size_t)given.count + 1, sizeof *patterns.item)};
+    for (int i = 0; i < given.count; i++)
+        patterns.item[i] =
+            text_format(fs_is_folder(given.item[i]) ? "%s/*.bin" : "%s", given.item[i]);
+    bool good = file_list(&patterns, files, err, n);
+    string_list_free(&patterns);
+    return good;
 }
 
 static int train_bpe(const void *values)
@@ -365,14 +372,14 @@ static const ArgCommand command_tokenize = {
 
 static const ArgCommand command_inspect = {
     DATA_COMMAND("inspect", inspect_options, inspect),
-    .usage = "[--tokenizer FILE | --vocab N] [--verify] SHARD...",
+    .usage = "[--tokenizer FILE | --vocab N] [--verify] SHARD|FOLDER...",
     .summary = "reads every token of the shards, checks it, and says how many there are\n"
                "and in which range",
 };
 
 static const ArgCommand command_decode = {
     DATA_COMMAND("decode", decode_options, decode),
-    .usage = "[--tokenizer FILE] [--from N] [--count N] SHARD...",
+    .usage = "[--tokenizer FILE] [--from N] [--count N] SHARD|FOLDER...",
     .summary = "prints tokens as text",
 };
 

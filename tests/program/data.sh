@@ -38,6 +38,10 @@ expect_code "data: inspect --verify accepts unchanged shards" 0 "$TRAIN" data in
 check "data: inspect --verify reports that shards match meta.json" grep -q ', as meta.json says$' output
 expect_code "data: inspect runs without --verify" 0 "$TRAIN" data inspect shards/train_000000.bin
 check "data: inspect without --verify reports no comparison" grep -qE ' bits, ids from [0-9]+ to [0-9]+$' output
+expect_code "data: inspect takes a folder of shards" 0 "$TRAIN" data inspect --verify shards
+check "data: and reads each of them" test "$(grep -c ", as meta.json says$" output)" -eq "$(find shards -name "*.bin" | wc -l)"
+mkdir nothing
+expect_code "data: a folder without shards is reported with 66" 66 "$TRAIN" data inspect nothing
 cp -r shards spoilt
 printf '\041\000' | dd of=spoilt/train_000000.bin bs=1 seek=2000 conv=notrunc status=none
 expect_code "data: inspect --verify reports a changed byte with 65" 65 "$TRAIN" data inspect --verify spoilt/train_000000.bin
