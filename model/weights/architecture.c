@@ -118,12 +118,19 @@ static void fill(const Config *c, Architecture *a)
                         .mlp = c->model.intermediate_size,
                         .vocab = c->model.vocab_size,
                         .positions = c->model.max_position_embeddings,
-                        .attention_bias = c->model.bias ? "all" : "none",
-                        .mlp_bias = c->model.bias,
+                        .attention_bias = config_word(c, "model.attention_bias"),
+                        .mlp_bias = c->model.mlp_bias,
                         .tied = c->model.tie_word_embeddings,
                         .norm_epsilon = c->model.norm_epsilon,
                         .rope_theta = c->model.rope_theta,
                         .initializer_range = c->model.initializer_range};
+    const RopeScaling *scaling = &c->model.rope_scaling;
+    if (scaling->type != ROPE_SCALING_LLAMA3) return;
+    a->scaling.llama3 = true;
+    a->scaling.factor = scaling->factor;
+    a->scaling.low_freq_factor = scaling->low_freq_factor;
+    a->scaling.high_freq_factor = scaling->high_freq_factor;
+    a->scaling.original_positions = scaling->original_max_position_embeddings;
 }
 
 static void require_gpt2(const Config *c, const Architecture *a, FILE *to)

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -91,6 +92,19 @@ bool hf_file_read(const char *folder, const char *name, int64_t most, char **tex
     close(fd);
     free(path);
     return good;
+}
+
+bool hf_file_is_licence(const char *folder, const char *name)
+{
+    static const char *const begins[] = {"LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"};
+    bool is = false;
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        is |= strncasecmp(name, begins[i], strlen(begins[i])) == 0;
+    if (!is) return false;
+    char *path = text_format("%s/%s", folder, name);
+    is = !fs_is_folder(path);
+    free(path);
+    return is;
 }
 
 /* ---- no weights ------------------------------------------------------------------------------ */

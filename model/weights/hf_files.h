@@ -16,6 +16,10 @@ int hf_file_open(const char *folder, const char *name, int64_t *bytes, char *err
  * a zero byte. Returns false and sets err on failure. */
 bool hf_file_read(const char *folder, const char *name, int64_t most, char **text, size_t *bytes,
                   char *err, size_t n);
+/* Returns whether FOLDER/NAME is a file whose name is that of a licence, which must stay with the
+ * weights. At most HF_LICENCE_BYTES of one are read. */
+bool hf_file_is_licence(const char *folder, const char *name);
+#define HF_LICENCE_BYTES ((int64_t)1 << 20)
 /* Sets err to why there are no weights that could be read in the folder: it names files that may
  * run code when they are read, and files of other formats. */
 void hf_explain_no_weights(const char *folder, char *err, size_t n);

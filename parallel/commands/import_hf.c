@@ -9,10 +9,8 @@
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #define MOST_TOKENIZER_BYTES ((int64_t)256 << 20)
-#define MOST_LICENCE_BYTES   ((int64_t)1 << 20)
 
 /* Opens tokenizer.json, which is kept as it is, or GPT-2's two files. Weights without any of them
  * come without a tokenizer. */
@@ -45,14 +43,6 @@ static bool open_tokenizer(const char *folder, ImportInput *out, char *err, size
                      folder);
 }
 
-static bool is_licence(const char *name)
-{
-    static const char *const begins[] = {"LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"};
-    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
-        if (strncasecmp(name, begins[i], strlen(begins[i])) == 0) return true;
-    return false;
-}
-
 /* Adds the licences, which must stay with the weights. */
 static bool add_licences(const char *folder, ImportInput *out, char *err, size_t n)
 {
@@ -61,13 +51,10 @@ static bool add_licences(const char *folder, ImportInput *out, char *err, size_t
     bool good = true;
     for (int i = 0; i < count; i++) {
         const char *name = entry[i]->d_name;
-        char *path = text_format("%s/%s", folder, name);
-        bool licence = is_licence(name) && !fs_is_folder(path);
-        free(path);
-        if (good && licence && out->n_files < IMPORT_MOST_FILES) {
+        if (good && out->n_files < IMPORT_MOST_FILES && hf_file_is_licence(folder, name)) {
             char *text = NULL;
             size_t bytes;
-            good = hf_file_read(folder, name, MOST_LICENCE_BYTES, &text, &bytes, err, n);
+            good = hf_file_read(folder, name, HF_LICENCE_BYTES, &text, &bytes, err, n);
             if (good) import_add_file(out, name, text, bytes);
         }
         free(entry[i]);

@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/figures.h"
 #include "model/core/files.h"
+#include "model/core/new_folder.h"
 #include "model/core/progress.h"
 #include "model/core/version.h"
 #include "model/layers.h"
@@ -11,11 +12,8 @@
 #include "optim/step_constants.h"
 #include "parallel/checkpoint/checkpoint.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* The model's parameters, and the pieces of the checkpoint that is made of the source. */
 typedef struct {
@@ -136,31 +134,7 @@ static bool fill_folder(Importing *im, const char *folder, const CheckpointConte
     checkpoint_io_close(&io);
     for (int i = 0; good && i < run->n_files; i++)
         good = write_text(folder, run->file[i].name, run->file[i].text, run->file[i].bytes, err, n);
-    return good && write_config(folder, run->config, err, n) &&
-           fs_sync_folder(&fs_system, folder, err, n);
-}
-
-/* Gives the folder its name. rename replaces an empty folder, and nothing else. */
-static bool commit(const char *temporary, const char *out, char *err, size_t n)
-{
-    if (rename(temporary, out) != 0)
-        return error_set(err, n, "cannot rename %s to %s: %s", temporary, out, strerror(errno));
-    char *parent = path_beside(out, ".");
-    bool good = fs_sync_folder(&fs_system, parent, err, n);
-    free(parent);
-    return good;
-}
-
-static bool check_out(const char *out, char *err, size_t n)
-{
-    struct dirent **entries;
-    int count = fs_scan(out, &entries);
-    bool missing = count < 0 && errno == ENOENT;
-    for (int i = 0; i < count; i++)
-        free(entries[i]);
-    if (count >= 0) free(entries);
-    return missing || count == 0 ||
-           error_set(err, n, "%s exists already; choose a new folder with --out", out);
+    return good && write_config(folder, run->config, err, n);
 }
 
 static bool check_room(const CheckpointContents *contents, const char *out, ImportedResult *result,
@@ -174,36 +148,15 @@ static bool check_room(const CheckpointContents *contents, const char *out, Impo
                      out);
 }
 
-static bool write_all(Importing *im, const char *out, const CheckpointContents *contents, char *err,
-                      size_t n)
-{
-    char *parent = path_beside(out, ""), ignored[512];
-    bool good = fs_make_folders(&fs_system, parent, err, n);
-    free(parent);
-    char *temporary = good ? temporary_folder(&fs_system, out, err, n) : NULL;
-    if (temporary == NULL) return false;
-    im->progress = progress_begin();
-    good = fill_folder(im, temporary, contents, err, n);
-    progress_end(&im->progress);
-    good = good && commit(temporary, out, err, n);
-    if (!good) fs_remove_tree(&fs_system, AT_FDCWD, temporary, ignored, sizeof ignored);
-    free(temporary);
-    return good;
-}
-
 bool imported_run_write(const char *out, const ImportedRun *run, ImportedResult *result, char *err,
                         size_t n, ExitCode *code)
 {
     Importing im = {.run = run, .result = result};
+    NewFolder folder;
     *result = (ImportedResult){0};
     *code = EXIT_CANNOT_CREATE;
-    char *path = path_trimmed(out);
-    bool good = check_out(path, err, n);
-    if (good) {
-        build(&im);
-        *code = EXIT_DAMAGED;
-        good = check_fit(&im, err, n);
-    }
+    if (!new_folder_begin(&folder, out, err, n)) return false;
+    build(&im);
     StepState state = step_state_initial(run->config);
     char *config = config_text(run->config),
          *code_text = text_format("%s; imported from %s", program_version(), run->origin);
@@ -216,14 +169,17 @@ bool imported_run_write(const char *out, const ImportedRun *run, ImportedResult 
                                    .machine = "none: imported",
                                    .code = code_text,
                                    .data = run->data};
-    if (good) {
-        *code = EXIT_INPUT_OUTPUT;
-        good =
-            check_room(&contents, path, result, err, n) && write_all(&im, path, &contents, err, n);
-    }
+    *code = EXIT_DAMAGED;
+    bool good = check_fit(&im, err, n);
+    if (good) *code = EXIT_INPUT_OUTPUT;
+    good = good && check_room(&contents, out, result, err, n);
+    im.progress = progress_begin();
+    good = good && fill_folder(&im, folder.temporary, &contents, err, n);
+    progress_end(&im.progress);
+    good = good && new_folder_commit(&folder, err, n);
+    if (!good) new_folder_abort(&folder);
     free(code_text);
     free(config);
-    free(path);
     release(&im);
     return good;
 }

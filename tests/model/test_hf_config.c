@@ -310,6 +310,11 @@ static void test_configs_go_both_ways(void **state)
         {llama, ""},
         {llama, "head_dim=128\ntie_word_embeddings=true\nrope_theta=1000000.0"},
         {llama, "model_type=\"qwen3\"\nhead_dim=128"},
+        {llama, "model_type=\"qwen3\"\nattention_bias=true"},
+        {llama, "model_type=\"qwen2\""},
+        {llama, "attention_bias=true\nmlp_bias=true"},
+        {llama, "attention_bias=true"},
+        {llama, "rope_scaling={\"rope_type\": \"llama3\", " SCALING "}"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         char err[2048];
@@ -338,6 +343,9 @@ static void test_configs_go_both_ways(void **state)
     config_free(config);
 }
 
+#define ROPE                                                                                       \
+    "\"bias\": false, \"norm\": \"rmsnorm\", \"position\": \"rope\", \"activation\": \"swiglu\""
+
 static void test_models_without_an_architecture_are_refused(void **state)
 {
     (void)state;
@@ -352,6 +360,10 @@ static void test_models_without_an_architecture_are_refused(void **state)
          "model.norm is layernorm and would have to be \"rmsnorm\""},
         {"\"head_dim\": 32", "model.head_dim is 32"},
         {"\"qk_norm\": true", "model.qk_norm is true"},
+        {"\"attention_bias\": \"qkv\"", "model.attention_bias is qkv and would have to be"},
+        {"\"mlp_bias\": false", "model.mlp_bias is false"},
+        {"\"attention_bias\": \"qkv\", \"mlp_bias\": true, " ROPE, "model.mlp_bias is true"},
+        {"\"attention_bias\": \"qkv\", \"qk_norm\": true, " ROPE, "with model.qk_norm (Qwen 3)"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         char *text = text_format("{\"model\": {\"vocab_size\": 300, %s}}", table[i].model),

@@ -11,13 +11,13 @@ weights() { tail -c +$(($(tensors "$1/checkpoints/step_00000000/model.safetensor
 same_weights() { check "$1" cmp -s <(weights "$2") <(weights "$3"); }
 # make_hf DIR ARGUMENTS...
 make_hf() { python3 "$make" "$@" || not_ok "import: make_hf.py $*"; }
-# refused NAME CODE SENTENCE ARGUMENTS...: an import to "out" ends with this code and sentence, and leaves nothing
+# refused NAME CODE SENTENCE ARGUMENTS...: an import to "made" ends with this code and sentence, and leaves nothing
 refused() {
     local name=$1 code=$2 sentence=$3
     shift 3
-    expect_code "$name" "$code" "$TRAIN" import "$@" --out out
+    expect_code "$name" "$code" "$TRAIN" import "$@" --out made
     check "$name: it says why" grep -qF -- "$sentence" output
-    check "$name: nothing is left" test -z "$(find . -maxdepth 1 -name 'out*' ! -name output)"
+    check "$name: nothing is left" test -z "$(find . -maxdepth 1 -name 'made*')"
 }
 
 for kind in llama gpt2; do
@@ -71,14 +71,14 @@ head -c 5000 llama/model.safetensors >other/model.safetensors
 refused "import: weights that are cut" 65 "other/model.safetensors: its header is damaged: " hf other
 refused "import: a type that is none" 64 "--dtype i32: write f32, f16 or bf16" hf llama --dtype i32
 refused "import: a key that is none" 78 "unknown key" hf llama --set model.num_layer=3
-mkdir out && : >out/file
-expect_code "import: a folder with something in it is not replaced" 73 "$TRAIN" import hf llama --out out
-check "import: it is named" grep -qF "out exists already; choose a new folder" output
-rm -r out
-mkdir out
-expect_code "import: an empty folder is taken" 0 "$TRAIN" import hf llama --out out
-rm -r out
-expect_code "import: a full disk ends with 74" 74 bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" import hf llama --out out
-check "import: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name 'out*' ! -name output)"
+mkdir made && : >made/file
+expect_code "import: a folder with something in it is not replaced" 73 "$TRAIN" import hf llama --out made
+check "import: it is named" grep -qF "made exists already; choose a new folder" output
+rm -r made
+mkdir made
+expect_code "import: an empty folder is taken" 0 "$TRAIN" import hf llama --out made
+rm -r made
+expect_code "import: a full disk ends with 74" 74 bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" import hf llama --out made
+check "import: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
 
 finish

@@ -1,0 +1,66 @@
+/* new_folder.c -- implements new_folder.h. */
+#include "model/core/new_folder.h"
+
+#include "model/core/check.h"
+#include "model/core/files.h"
+#include "model/core/fs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Returns whether there is nothing at `path`, or an empty folder. Files whose names begin with a
+ * dot count. */
+static bool is_free(const char *path, char *err, size_t n)
+{
+    DIR *dir = opendir(path);
+    if (dir == NULL && errno == ENOENT) return true;
+    bool empty = dir != NULL;
+    for (struct dirent *e = NULL; empty && (e = readdir(dir)) != NULL;)
+        empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+    if (dir) closedir(dir);
+    return empty || error_set(err, n, "%s exists already; choose a new folder with --out", path);
+}
+
+bool new_folder_begin(NewFolder *folder, const char *path, char *err, size_t n)
+{
+    *folder = (NewFolder){.path = path_trimmed(path)};
+    char *parent = path_beside(folder->path, "");
+    bool good = is_free(folder->path, err, n) && fs_make_folders(&fs_system, parent, err, n);
+    free(parent);
+    folder->temporary = good ? temporary_folder(&fs_system, folder->path, err, n) : NULL;
+    if (folder->temporary) return true;
+    new_folder_abort(folder);
+    return false;
+}
+
+bool new_folder_commit(NewFolder *folder, char *err, size_t n)
+{
+    bool good = fs_sync_folder(&fs_system, folder->temporary, err, n);
+    /* rename replaces an empty folder, and nothing else. */
+    if (good && rename(folder->temporary, folder->path) != 0)
+        good = error_set(err, n, "cannot rename %s to %s: %s", folder->temporary, folder->path,
+                         strerror(errno));
+    if (good) {
+        char *parent = path_beside(folder->path, ".");
+        free(folder->temporary);
+        folder->temporary = NULL;
+        good = fs_sync_folder(&fs_system, parent, err, n);
+        free(parent);
+    }
+    new_folder_abort(folder);
+    return good;
+}
+
+void new_folder_abort(NewFolder *folder)
+{
+    char ignored[512];
+    if (folder->temporary)
+        fs_remove_tree(&fs_system, AT_FDCWD, folder->temporary, ignored, sizeof ignored);
+    free(folder->temporary);
+    free(folder->path);
+    *folder = (NewFolder){0};
+}

@@ -1,0 +1,118 @@
+/* cmd_export.c -- `./train export FORMAT RUN --out PATH`: writes a run's weights and tokenizer for
+ * other programs. */
+#include "parallel/commands/cmd_export.h"
+
+#include "model/core/check.h"
+#include "model/core/figures.h"
+#include "model/core/log.h"
+#include "model/weights/hf_write.h"
+#include "parallel/commands/commands.h"
+
+#include <inttypes.h>
+
+/* Sets *out to the dtype of --dtype, or else to that of the checkpoint's weights. */
+static bool choose_dtype(const ExportArguments *a, const ExportedRun *run, DType *out)
+{
+    *out = config_dtype(run->config);
+    return a->dtype == NULL || (dtype_from_name(a->dtype, out) && dtype_is_float(*out));
+}
+
+static int export_opened(const ExportArguments *a, const ExportedRun *run, ExportWrite write)
+{
+    char err[2048];
+    DType dtype;
+    ExitCode code = EXIT_INPUT_OUTPUT;
+    ExportResult result = {0};
+    if (!choose_dtype(a, run, &dtype))
+        return error_print(EXIT_USAGE, "--dtype %s: write f32, f16 or bf16", a->dtype);
+    fprintf(stderr, "%s\n", run->chosen);
+    if (!write(a, run, dtype, &result, err, sizeof err, &code)) return error_print(code, "%s", err);
+    log_field("export", "%s: %s in %s, %s", a->opened.run, result.what, dtype_name(dtype),
+              figure_bytes((double)result.bytes).text);
+    log_field("saved", "%s%s%s", a->out, result.files > 1 ? ": " : "",
+              result.files > 1 ? figure_of(result.files, "weight file").text : "");
+    if (result.overflows > 0)
+        log_warning("%" PRId64 " weights are beyond the range of %s and became infinite; export "
+                    "them with --dtype bf16 or f32",
+                    result.overflows, dtype_name(dtype));
+    if (result.note[0] != '\0') log_field("next", "%s", result.note);
+    return EXIT_OK;
+}
+
+static int export_run(const ExportArguments *a, ExportWrite write)
+{
+    char err[2048];
+    ExitCode code;
+    ExportedRun run;
+    if (!exported_run_open(&run, &a->opened, err, sizeof err, &code))
+        return error_print(code, "%s", err);
+    int result = export_opened(a, &run, write);
+    exported_run_close(&run);
+    return result;
+}
+
+static int run_hf(const void *values)
+{
+    return export_run(values, export_hf);
+}
+
+/* ---- the formats ----------------------------------------------------------------------------- */
+
+/* The options that all formats share. */
+#define EXPORT_OPTIONS(what)                                                                       \
+    {.name = "--out",                                                                              \
+     .value = "PATH",                                                                              \
+     .help = what,                                                                                 \
+     .kind = ARG_NAME,                                                                             \
+     .required = true,                                                                             \
+     .at = offsetof(ExportArguments, out)},                                                        \
+        {.name = "--dtype",                                                                        \
+         .value = "TYPE",                                                                          \
+         .help = "f32, f16 or bf16: the type of the weights; default: as\nin the checkpoint",      \
+         .kind = ARG_NAME,                                                                         \
+         .at = offsetof(ExportArguments, dtype)},                                                  \
+        OPENED_CHOICES
+
+static const ArgOption hf_options[] = {
+    EXPORT_OPTIONS("the folder to make; it must not exist"),
+    {.name = "--shard-bytes",
+     .value = "N",
+     .help = "most bytes of weights in a file; default 5000000000",
+     .kind = ARG_INTEGER,
+     .at = offsetof(ExportArguments, shard_bytes),
+     .least = 1,
+     .most = 9e15},
+};
+
+static const ExportArguments defaults = {.shard_bytes = HF_SHARD_BYTES};
+
+/* The fields that the commands of all formats share. */
+#define EXPORT_COMMAND(title, rows, function)                                                      \
+    .name = (title), .call = "./train export " title,                                              \
+    .usage = "RUN --out PATH [--dtype TYPE] [--best | --newest]", .options = (rows),               \
+    .n_options = ARG_ROWS(rows),                                                                   \
+    .words = {.least = 1,                                                                          \
+              .most = 1,                                                                           \
+              .at = offsetof(ExportArguments, opened.run),                                         \
+              .missing = "which run? ./train export " title " out/demo --out FOLDER",              \
+              .plural = "runs"},                                                                   \
+    .size = sizeof(ExportArguments), .defaults = &defaults, .run = (function)
+
+static const ArgCommand command_hf = {
+    EXPORT_COMMAND("hf", hf_options, run_hf),
+    .summary = "a folder for transformers: safetensors, config.json, tokenizer.json",
+    .about = "Writes the weights of RUN, a run folder or one of its checkpoints, for Hugging\n"
+             "Face's libraries: as a model of type gpt2, llama, qwen2 or qwen3, with its\n"
+             "config.json and tokenizer.json. Its logits in transformers are the run's.",
+};
+
+static const ArgCommand *const commands[] = {&command_hf};
+
+const ArgCommand cmd_export = {
+    .name = "export",
+    .call = "./train export",
+    .summary = "write a run's weights for other programs",
+    .notes = "./train export FORMAT --help says more.",
+    .commands = commands,
+    .n_commands = ARG_ROWS(commands),
+};

@@ -1,0 +1,30 @@
+/* cmd_export.h -- what the formats of `./train export` have in common. A format writes an opened
+ * run; the rest is the same for all (cmd_export.c). */
+#ifndef PARALLEL_COMMANDS_CMD_EXPORT_H
+#define PARALLEL_COMMANDS_CMD_EXPORT_H
+
+#include "parallel/run/exported.h"
+
+typedef struct {
+    OpenedArguments opened; /* the first field: OPENED_CHOICES */
+    const char *out, *dtype;
+    int64_t shard_bytes; /* hf only */
+} ExportArguments;
+
+typedef struct {
+    int files;         /* files of weights */
+    int64_t bytes;     /* of weights */
+    int64_t overflows; /* finite weights that became infinite */
+    char what[64];     /* what was written: "a llama" */
+    char note[256];    /* a line about how to use it; "": none */
+} ExportResult;
+
+/* Writes the run to a->out in `dtype`. Returns false and sets err and *code on failure, after
+ * removing what it has written. */
+typedef bool (*ExportWrite)(const ExportArguments *a, const ExportedRun *run, DType dtype,
+                            ExportResult *result, char *err, size_t n, ExitCode *code);
+
+bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, ExportResult *result,
+               char *err, size_t n, ExitCode *code);
+
+#endif

@@ -1,0 +1,148 @@
+/* export_hf.c -- `./train export hf`: writes a run as a folder of Hugging Face's libraries. */
+#include "parallel/commands/cmd_export.h"
+
+#include "model/core/check.h"
+#include "model/core/figures.h"
+#include "model/core/files.h"
+#include "model/core/json_write.h"
+#include "model/core/new_folder.h"
+#include "model/core/progress.h"
+#include "model/core/shell_text.h"
+#include "model/weights/hf_files.h"
+#include "model/weights/hf_write.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void show_progress(void *context, int done, int all)
+{
+    progress_count(context, done, all, "exporting the weights");
+}
+
+/* Returns the id of the special token that begins a text, or else of the one that ends it: GPT-2
+ * and this program's tokenizers begin a text with the token that ends the one before. */
+static int32_t first_token(const Tokenizer *t)
+{
+    static const char *const names[] = {"<|begin_of_text|>", "<s>", "<|startoftext|>"};
+    int32_t ids = tokenizer_vocab_size(t);
+    for (int32_t id = 0; id < ids; id++) {
+        const char *name = tokenizer_special(t, id);
+        for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
+            if (strcmp(name, names[i]) == 0) return id;
+    }
+    return tokenizer_end_of_text(t);
+}
+
+static bool write_text(const char *folder, const char *name, const char *text, char *err, size_t n)
+{
+    char *path = text_format("%s/%s", folder, name);
+    bool good = file_write(&fs_system, path, text, strlen(text), err, n);
+    free(path);
+    return good;
+}
+
+static void put_token(FILE *to, const char *key, const Tokenizer *t, int32_t id)
+{
+    const char *name = id >= 0 ? tokenizer_special(t, id) : NULL;
+    if (name == NULL) return;
+    fprintf(to, "  \"%s\": ", key);
+    json_print_string(to, name);
+    fputs(",\n", to);
+}
+
+/* Writes tokenizer.json, and tokenizer_config.json, without which transformers would choose a class
+ * by the model's type that changes how text is split. */
+static bool write_tokenizer(const char *folder, const ExportedRun *run, const HfModel *model,
+                            char *err, size_t n)
+{
+    char *text, *json = tokenizer_to_json(run->tokenizer);
+    size_t size;
+    FILE *to = text_stream(&text, &size);
+    fputs("{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n", to);
+    put_token(to, "bos_token", run->tokenizer, model->bos);
+    put_token(to, "eos_token", run->tokenizer, model->eos);
+    fprintf(to, "  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %lld\n}\n",
+            (long long)model->architecture.positions);
+    fclose(to);
+    bool good = write_text(folder, "tokenizer.json", json, err, n) &&
+                write_text(folder, "tokenizer_config.json", text, err, n);
+    free(json);
+    free(text);
+    return good;
+}
+
+/* Copies the licences that an import has left in the run folder. */
+static bool copy_licences(const char *folder, const ExportedRun *run, char *err, size_t n)
+{
+    struct dirent **entry;
+    int count = fs_scan(run->folder, &entry);
+    bool good = true;
+    for (int i = 0; i < count; i++) {
+        const char *name = entry[i]->d_name;
+        char *text = NULL;
+        size_t bytes;
+        if (good && hf_file_is_licence(run->folder, name)) {
+            good = hf_file_read(run->folder, name, HF_LICENCE_BYTES, &text, &bytes, err, n);
+            char *path = text_format("%s/%s", folder, name);
+            good = good && file_write(&fs_system, path, text, bytes, err, n);
+            free(path);
+            free(text);
+        }
+        free(entry[i]);
+    }
+    if (count >= 0) free(entry);
+    return good;
+}
+
+static bool check_room(const char *out, int64_t bytes, char *err, size_t n)
+{
+    int64_t room = fs_room(&fs_system, out);
+    return room < 0 || room >= bytes ||
+           error_set(err, n, "the weights take %s, and %s are free for %s",
+                     figure_bytes((double)bytes).text, figure_bytes((double)room).text, out);
+}
+
+static bool write_folder(const char *folder, const HfModel *model, const ExportedRun *run,
+                         HfWritten *written, char *err, size_t n)
+{
+    Progress progress = progress_begin();
+    bool good = hf_write(folder, model, run->source, show_progress, &progress, written, err, n);
+    progress_end(&progress);
+    if (good && run->tokenizer) good = write_tokenizer(folder, run, model, err, n);
+    return good && copy_licences(folder, run, err, n);
+}
+
+bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, ExportResult *result,
+               char *err, size_t n, ExitCode *code)
+{
+    HfModel model = {.dtype = dtype, .shard_bytes = a->shard_bytes, .bos = -1, .eos = -1};
+    NewFolder folder;
+    HfWritten written;
+    *code = EXIT_CONFIG;
+    if (!architecture_of(run->config, &model.architecture, err, n)) return false;
+    if (run->tokenizer) {
+        model.bos = first_token(run->tokenizer);
+        model.eos = tokenizer_end_of_text(run->tokenizer);
+    }
+    int64_t bytes = hf_write_bytes(&model, run->source, err, n);
+    if (bytes < 0) return false;
+    *code = EXIT_INPUT_OUTPUT;
+    if (!check_room(a->out, bytes, err, n)) return false;
+    *code = EXIT_CANNOT_CREATE;
+    if (!new_folder_begin(&folder, a->out, err, n)) return false;
+    *code = EXIT_INPUT_OUTPUT;
+    bool good = write_folder(folder.temporary, &model, run, &written, err, n) &&
+                new_folder_commit(&folder, err, n);
+    /* Weights that do not match their checksum are the run's fault, not the disk's. */
+    if (!good && strstr(err, "is damaged") != NULL) *code = EXIT_DAMAGED;
+    if (!good) new_folder_abort(&folder);
+    result->files = written.files;
+    result->bytes = written.bytes;
+    result->overflows = written.overflows;
+    snprintf(result->what, sizeof result->what, "a %s", architecture_name(model.architecture.kind));
+    snprintf(result->note, sizeof result->note, "AutoModelForCausalLM.from_pretrained(\"%.160s\")",
+             a->out);
+    return good;
+}

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# export.sh -- tests that runs are written for Hugging Face's libraries: every tensor as in the folder it came from, in one file
+# or several; ours -> hf -> ours bit for bit; which checkpoint is taken; what is refused, and that nothing half remains.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+
+make=$here/../golden/make_hf.py
+# weights RUN STEP: prints the weights of a checkpoint, without the header, which has the id of the save
+weights() {
+    local file
+    file=$(printf '%s/checkpoints/step_%08d/model.safetensors' "$1" "$2")
+    tail -c +$(($(tensors "$file") + 1)) "$file"
+}
+# same_tensors A B: succeeds if both folders' files have the same tensors, except for causal masks
+same_tensors() {
+    python3 - "$1" "$2" <<'END'
+import glob, json, struct, sys
+def tensors(folder):
+    out = {}
+    for path in glob.glob(folder + "/*.safetensors"):
+        data = open(path, "rb").read()
+        size = struct.unpack("<Q", data[:8])[0]
+        for name, e in json.loads(data[8 : 8 + size]).items():
+            if name == "__metadata__":
+                assert e == {"format": "pt"}, e
+            elif not name.endswith(".attn.bias"):
+                begin, end = e["data_offsets"]
+                name = name.removeprefix("transformer.")
+                assert name not in out, name
+                out[name] = (e["dtype"], e["shape"], data[8 + size + begin : 8 + size + end])
+    return out
+a, b = tensors(sys.argv[1]), tensors(sys.argv[2])
+sys.exit("different names" if a.keys() != b.keys() else "".join(f"{k} differs\n" for k in a if a[k] != b[k]) or len(a) < 15)
+END
+}
+
+for case in llama:f32:60000 gpt2:bf16:9999999 llama3:f16:9999999 qwen2:bf16:30000 qwen3:f32:1; do
+    IFS=: read -r kind dtype shard <<<"$case"
+    python3 "$make" "$kind" --kind "$kind" --dtype "$dtype"
+    "$TRAIN" import hf "$kind" --without-tokenizer --out "run_$kind" >output 2>&1 || not_ok "export: $kind is not imported"
+    expect_code "export: $kind succeeds" 0 "$TRAIN" export hf "run_$kind" --out "hf_$kind" --shard-bytes "$shard"
+    check "export: $kind has the tensors of the folder it came from" same_tensors "$kind" "hf_$kind"
+    check "export: $kind has its licence" cmp -s "$kind/LICENSE" "hf_$kind/LICENSE"
+    expect_code "export: $kind is read again" 0 "$TRAIN" import hf "hf_$kind" --without-tokenizer --out "again_$kind"
+    check "export: $kind has the same weights" cmp -s <(weights "run_$kind" 0) <(weights "again_$kind" 0)
+    check "export: $kind has the same config" cmp -s "run_$kind/config.json" "again_$kind/config.json"
+done
+check "export: one tensor in a file" test "$(find hf_qwen3 -name '*.safetensors' | wc -l)" -eq 24
+check "export: the index counts all bytes" grep -q '"total_size": 177696}' hf_qwen3/model.safetensors.index.json
+check "export: no index for one file" test ! -e hf_gpt2/model.safetensors.index.json
+expect_code "export: another type" 0 "$TRAIN" export hf run_llama --dtype bf16 --out llama_bf16
+python3 "$make" bf16 --dtype bf16
+check "export: f32 as bf16 is rounded as the folder in bf16" same_tensors bf16 llama_bf16
+
+# A run of ours: its best checkpoint, its newest, and one that is named.
+make_text
+expect_code "export: a run" 0 "$TRAIN" "$TINY" --set data.val_fraction=0.2 --set eval.interval=10 --set checkpoint.keep=0 \
+    --set eval.sample_interval=0 --out run
+for choice in best newest; do
+    expect_code "export: --$choice" 0 "$TRAIN" export hf run --out "hf_$choice" --$choice
+    check "export: --$choice is said" grep -qE "^$choice: step [0-9]+" output
+    step=$(sed -nE "s/^$choice: step ([0-9]+).*/\1/p" output)
+    expect_code "export: --$choice is read again" 0 "$TRAIN" import hf "hf_$choice" --out "of_$choice"
+    check "export: --$choice has the weights of step $step" cmp -s <(weights run "$step") <(weights "of_$choice" 0)
+done
+expect_code "export: the best is taken where one is kept" 0 "$TRAIN" export hf run --out hf_default
+check "export: it is said that it is the best" grep -qE "^best: step [0-9]+, val [0-9.]+$" output
+expect_code "export: a checkpoint that is named" 0 "$TRAIN" export hf run/checkpoints/step_00000010 --out hf_10
+check "export: it is said" grep -qx "step 10" output
+"$TRAIN" eval run --newest >ours 2>/dev/null
+expect_code "export: what was exported evaluates" 0 bash -c '"$@" 2>err' - "$TRAIN" eval of_newest --set data.text=text.txt \
+    --set data.val_fraction=0.2 --set data.seq_length=32
+check "export: the loss is that of the run" test "$(sed 's/step [0-9]*//' ours)" = "$(sed 's/step [0-9]*//' output)"
+for file in tokenizer.json tokenizer_config.json generation_config.json config.json; do
+    check "export: $file is JSON" python3 -m json.tool hf_newest/$file /dev/null
+done
+
+# What is refused.
+# refused NAME CODE SENTENCE ARGUMENTS...: an export to "made" ends with this code and sentence, and leaves nothing
+refused() {
+    local name=$1 code=$2 sentence=$3
+    shift 3
+    expect_code "$name" "$code" "$TRAIN" export "$@" --out made
+    check "$name: it says why" grep -qF -- "$sentence" output
+    check "$name: nothing is left" test -z "$(find . -maxdepth 1 -name 'made*')"
+}
+refused "export: no run" 66 "nowhere is not the folder of a run: it has no config.json" hf nowhere
+refused "export: a type that is none" 64 "--dtype u8: write f32, f16 or bf16" hf run --dtype u8
+refused "export: both choices" 64 "--best and --newest contradict each other" hf run --best --newest
+refused "export: a choice for one checkpoint" 64 "is one checkpoint; --best chooses one of a run" hf run/checkpoints/step_00000010 --best
+refused "export: no best checkpoint" 66 "run_llama keeps no best checkpoint; leave --best out" hf run_llama --best
+cp -r run_llama damaged
+printf x | dd of=damaged/checkpoints/step_00000000/model.safetensors bs=1 seek=200000 conv=notrunc 2>/dev/null
+refused "export: damaged weights" 65 "does not have the checksum that was saved" hf damaged
+expect_code "export: a run with an activation of its own" 0 "$TRAIN" "$TINY" --set model.activation=relu2 --set train_steps=5 \
+    --set eval.interval=0 --set eval.sample_interval=0 --out relu2
+refused "export: an activation of our own" 78 'model.activation is relu2 and would have to be "swiglu"' hf relu2
+mkdir made && : >made/.hidden
+expect_code "export: a folder with something in it is not replaced" 73 "$TRAIN" export hf run --out made
+rm -r made
+expect_code "export: a full disk ends with 74" 74 bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" export hf run_llama --out made
+check "export: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
+
+finish
