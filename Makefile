@@ -191,6 +191,11 @@ CUDA_TESTS := $(wildcard tests/cuda/test_*.c tests/cuda/test_*.cu)
 TEST_SOURCES := $(filter-out $(EMU_TESTS) $(CUDA_TESTS),$(wildcard tests/*/test_*.c tests/*/*/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS)) \
                 $(if $(filter-out 0,$(CUDA)),$(CUDA_TESTS))
 TEST_HELPERS := $(wildcard tests/support/*.c tests/support/*/*.c tests/fuzz/fuzz_*.c)
+# BUILD_TESTS="core/test_x ..." builds only these test programs. test_run_machines uses the clocks of test_clocks.
+ifdef BUILD_TESTS
+TEST_NAMES := $(BUILD_TESTS) $(if $(filter %/test_run_machines,$(BUILD_TESTS)),parallel/run/test_clocks)
+TEST_SOURCES := $(filter $(foreach suffix,.c .cc .cu,$(TEST_NAMES:%=tests/%$(suffix))),$(TEST_SOURCES))
+endif
 TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
 TEST_ROOMS := $(sort $(patsubst tests/%/,%,$(dir $(TEST_SOURCES))))
 TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
@@ -308,16 +313,18 @@ endif
 # Test programs are linked by lld or gold, where there is one, which takes a third or half of the time.
 TEST_LINKER := $(firstword $(foreach l,lld gold,$(if $(shell command -v ld.$(l)),-fuse-ld=$(l))))
 # All tests of a folder are linked into one file, to save time for linking. Every test program is a link to this file, which
-# runs the main() that belongs to the name it is called by. programs.o also depends on the folder, so it is rebuilt if a test is
-# added or removed.
+# runs the main() that belongs to the name it is called by. The file names holds these names; it changes, and programs.o is
+# rebuilt, if a test is added or removed.
 define ROOM_RULE
 room_sources := $$(filter tests/$(1)/%,$(TEST_SOURCES))
 room_names := $$(basename $$(notdir $$(room_sources)))
 # Objects from an older Makefile, whose main() was not renamed, would not link; so they are rebuilt if the Makefile changes.
 $$(call test_objects,$$(room_sources)): Makefile
-$(BUILD)/tests/$(1)/programs.o: PROGRAMS := $$(patsubst %,PROGRAM(%),$$(room_names))
-$(BUILD)/tests/$(1)/programs.o: tests/programs.c tests/$(1)
+$(BUILD)/tests/$(1)/programs.o $(BUILD)/tests/$(1)/names: PROGRAMS := $$(patsubst %,PROGRAM(%),$$(room_names))
+$(BUILD)/tests/$(1)/names: force
 	@mkdir -p $$(@D)
+	@echo '$$(PROGRAMS)' | cmp -s - $$@ || echo '$$(PROGRAMS)' > $$@
+$(BUILD)/tests/$(1)/programs.o: tests/programs.c $(BUILD)/tests/$(1)/names
 	@echo "  CC    $$< ($(1))"
 	$$(Q)$$(call cached,$$(CC)) $$(CPPFLAGS) '-DPROGRAMS=$$(PROGRAMS)' $$(CFLAGS) -c -o $$@ $$<
 
@@ -332,19 +339,21 @@ $(foreach room,$(TEST_ROOMS),$(eval $(call ROOM_RULE,$(room))))
 
 # The replay of fuzz targets finds functions by name.
 $(BUILD)/tests/fuzz/programs: LDLIBS += -rdynamic
-# The linker redirects calls of these functions to the tests (--wrap). device_open: to open late devices instead of the CPU.
-# pipeline_run: to record a step's actions as a graph. test_start counts calls. test_clocks simulates ranks with different
-# clocks, late records and slow loaders. test_generate_command counts the steps of stores. test_hanging_ranks makes a rank hang
-# after capture_step.
+# The linker redirects calls of these functions to tests (--wrap). $(call wrap,TEST,FUNCTIONS) gives the flags if that test,
+# which defines their replacements, is built. device_open: to open late devices instead of the CPU. pipeline_run: to record a
+# step's actions as a graph.
+wrap = $(if $(filter %/$(1).c,$(TEST_SOURCES)),$(addprefix -Wl$(comma)--wrap=,$(2)))
 $(BUILD)/tests/parallel/%/programs: LDLIBS += -Wl,--wrap=device_open,--wrap=pipeline_run
-$(BUILD)/tests/parallel/run/programs: LDLIBS += -Wl,--wrap=gpt_layers_build,--wrap=seconds_now,--wrap=trainer_read,--wrap=loader_next,--wrap=schedule_check
+# test_start counts calls; test_clocks simulates ranks with different clocks, late records and slow loaders.
+$(BUILD)/tests/parallel/run/programs: LDLIBS += $(call wrap,test_start,gpt_layers_build schedule_check) $(call wrap,test_clocks,seconds_now trainer_read loader_next)
 # test_launch_processes lets a fork fail. In test_launcher a rank fails before it has joined the world.
-$(BUILD)/tests/parallel/grid/programs: LDLIBS += -Wl,--wrap=fork,--wrap=socket_world_join
-$(BUILD)/tests/parallel/commands/programs: LDLIBS += -Wl,--wrap=zero_create,--wrap=capture_step
+$(BUILD)/tests/parallel/grid/programs: LDLIBS += $(call wrap,test_launch_processes,fork) $(call wrap,test_launcher,socket_world_join)
+# test_generate_command counts the steps of stores. test_hanging_ranks makes a rank hang after capture_step.
+$(BUILD)/tests/parallel/commands/programs: LDLIBS += $(call wrap,test_generate_command,zero_create) $(call wrap,test_hanging_ranks,capture_step)
 # In test_meeting_fails a rank cannot listen.
-$(BUILD)/tests/parallel/meeting/programs: LDLIBS += -Wl,--wrap=listen
+$(BUILD)/tests/parallel/meeting/programs: LDLIBS += $(call wrap,test_meeting_fails,listen)
 # test_nccl_streams omits waits between streams; test_nccl_grids checks the streams when optimizer_init creates master weights.
-$(BUILD)/tests/cuda/programs: LDLIBS += -Wl,--wrap=device_event_wait,--wrap=device_event_record,--wrap=optimizer_init
+$(BUILD)/tests/cuda/programs: LDLIBS += -Wl,--wrap=device_event_wait,--wrap=device_event_record $(call wrap,test_nccl_grids,optimizer_init)
 
 test-programs: $(TESTS)
 

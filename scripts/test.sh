@@ -158,9 +158,9 @@ make_flavour() {
     make -s "${words[@]}" BUILD="build/$flavour" "${@:2}" </dev/null
 }
 
-# known and programs: for each flavour, the names of its tests and the programs to build. listed: the entries added so far.
-# found: the names on the command line that matched a test.
-declare -A known=() programs=() listed=() found=()
+# known, chosen and programs: for each flavour, the names of its tests, of those that its rows name, and the programs to build.
+# listed: the entries added so far. found: the names on the command line that matched a test.
+declare -A known=() chosen=() programs=() listed=() found=()
 flavours=() entries=()
 
 # fits TEST SELECTION: succeeds if the selection, which may be a pattern, matches the test or a folder that contains it
@@ -204,6 +204,7 @@ row() {
             fits "$name" "${selection#!}" || continue
             fitting=$((fitting + 1))
             [[ " $out " != *" $name "* ]] || continue
+            chosen[$flavour]+=" ${name#tests/}"
             for want in "${wanted[@]}"; do
                 if fits "$name" "$want"; then
                     found[$want]=yes
@@ -256,7 +257,7 @@ use_cache
 for flavour in "${flavours[@]}"; do
     echo "== build $flavour"
     read -ra targets <<<"build/$flavour/train ${programs[$flavour]:-}"
-    make_flavour "$flavour" -j "$(nproc)" "${targets[@]}" && continue
+    make_flavour "$flavour" -j "$(nproc)" BUILD_TESTS="${chosen[$flavour]}" "${targets[@]}" && continue
     echo "0 0 0 1 0 build_$flavour" >>"$RESULTS"
     bad=1
     mapfile -t entries < <(printf '%s\n' "${entries[@]}" | grep -v "^LABEL=$flavour:")
