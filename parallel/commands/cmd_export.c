@@ -9,6 +9,8 @@
 #include "parallel/commands/commands.h"
 
 #include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
 
 /* Sets *out to the dtype of --dtype, or else to that of the checkpoint's weights. */
 static bool choose_dtype(const ExportArguments *a, const ExportedRun *run, DType *out)
@@ -51,9 +53,45 @@ static int export_run(const ExportArguments *a, ExportWrite write)
     return result;
 }
 
+/* ---- what formats share ---------------------------------------------------------------------- */
+
+bool export_file_is_new(const char *out, char *err, size_t n)
+{
+    struct stat info;
+    return lstat(out, &info) != 0 ||
+           error_set(err, n, "%s exists already; choose a new name with --out", out);
+}
+
+ExitCode export_failure(const char *err)
+{
+    return strstr(err, "is damaged") != NULL ? EXIT_DAMAGED : EXIT_INPUT_OUTPUT;
+}
+
+int32_t export_first_token(const Tokenizer *t)
+{
+    static const char *const names[] = {"<|begin_of_text|>", "<s>", "<|startoftext|>"};
+    int32_t ids = tokenizer_vocab_size(t);
+    for (int32_t id = 0; id < ids; id++) {
+        const char *name = tokenizer_special(t, id);
+        for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
+            if (strcmp(name, names[i]) == 0) return id;
+    }
+    return tokenizer_end_of_text(t);
+}
+
 static int run_hf(const void *values)
 {
     return export_run(values, export_hf);
+}
+
+static int run_llmc(const void *values)
+{
+    return export_run(values, export_llmc);
+}
+
+static int run_gguf(const void *values)
+{
+    return export_run(values, export_gguf);
 }
 
 /* ---- the formats ----------------------------------------------------------------------------- */
@@ -84,6 +122,8 @@ static const ArgOption hf_options[] = {
      .most = 9e15},
 };
 
+static const ArgOption file_options[] = {EXPORT_OPTIONS("the file to write; it must not exist")};
+
 static const ExportArguments defaults = {.shard_bytes = HF_SHARD_BYTES};
 
 /* The fields that the commands of all formats share. */
@@ -94,7 +134,7 @@ static const ExportArguments defaults = {.shard_bytes = HF_SHARD_BYTES};
     .words = {.least = 1,                                                                          \
               .most = 1,                                                                           \
               .at = offsetof(ExportArguments, opened.run),                                         \
-              .missing = "which run? ./train export " title " out/demo --out FOLDER",              \
+              .missing = "which run? ./train export " title " out/demo --out PATH",                \
               .plural = "runs"},                                                                   \
     .size = sizeof(ExportArguments), .defaults = &defaults, .run = (function)
 
@@ -106,7 +146,21 @@ static const ArgCommand command_hf = {
              "config.json and tokenizer.json. Its logits in transformers are the run's.",
 };
 
-static const ArgCommand *const commands[] = {&command_hf};
+static const ArgCommand command_llmc = {
+    EXPORT_COMMAND("llmc", file_options, run_llmc),
+    .summary = "a model file of llm.c, for models of GPT-2's shape",
+    .about = "Writes the weights of RUN, a run folder or one of its checkpoints, as a model file\n"
+             "of llm.c: version 3 in f32, version 5 in bf16. It has no tokenizer.",
+};
+
+static const ArgCommand command_gguf = {
+    EXPORT_COMMAND("gguf", file_options, run_gguf),
+    .summary = "a GGUF file, for llama.cpp and programs like it",
+    .about = "Writes the weights and the tokenizer of RUN, a run folder or one of its\n"
+             "checkpoints, as a GGUF file of the architecture gpt2, llama, qwen2 or qwen3.",
+};
+
+static const ArgCommand *const commands[] = {&command_hf, &command_llmc, &command_gguf};
 
 const ArgCommand cmd_export = {
     .name = "export",

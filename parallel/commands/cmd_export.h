@@ -24,7 +24,20 @@ typedef struct {
 typedef bool (*ExportWrite)(const ExportArguments *a, const ExportedRun *run, DType dtype,
                             ExportResult *result, char *err, size_t n, ExitCode *code);
 
+/* Returns true if nothing is at `out` yet: a file of another model is not replaced. */
+bool export_file_is_new(const char *out, char *err, size_t n);
+/* Returns the exit code for a failure to write: weights that do not match their checksum are the
+ * run's fault, not the disk's. */
+ExitCode export_failure(const char *err);
+/* Returns the id of the special token that begins a text, or else of the one that ends it: GPT-2
+ * and this program's tokenizers begin a text with the token that ends the one before. */
+int32_t export_first_token(const Tokenizer *t);
+
 bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, ExportResult *result,
                char *err, size_t n, ExitCode *code);
+bool export_llmc(const ExportArguments *a, const ExportedRun *run, DType dtype,
+                 ExportResult *result, char *err, size_t n, ExitCode *code);
+bool export_gguf(const ExportArguments *a, const ExportedRun *run, DType dtype,
+                 ExportResult *result, char *err, size_t n, ExitCode *code);
 
 #endif

@@ -21,20 +21,6 @@ static void show_progress(void *context, int done, int all)
     progress_count(context, done, all, "exporting the weights");
 }
 
-/* Returns the id of the special token that begins a text, or else of the one that ends it: GPT-2
- * and this program's tokenizers begin a text with the token that ends the one before. */
-static int32_t first_token(const Tokenizer *t)
-{
-    static const char *const names[] = {"<|begin_of_text|>", "<s>", "<|startoftext|>"};
-    int32_t ids = tokenizer_vocab_size(t);
-    for (int32_t id = 0; id < ids; id++) {
-        const char *name = tokenizer_special(t, id);
-        for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
-            if (strcmp(name, names[i]) == 0) return id;
-    }
-    return tokenizer_end_of_text(t);
-}
-
 static bool write_text(const char *folder, const char *name, const char *text, char *err, size_t n)
 {
     char *path = text_format("%s/%s", folder, name);
@@ -123,7 +109,7 @@ bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, Ex
     *code = EXIT_CONFIG;
     if (!architecture_of(run->config, &model.architecture, err, n)) return false;
     if (run->tokenizer) {
-        model.bos = first_token(run->tokenizer);
+        model.bos = export_first_token(run->tokenizer);
         model.eos = tokenizer_end_of_text(run->tokenizer);
     }
     int64_t bytes = hf_write_bytes(&model, run->source, err, n);
@@ -135,8 +121,7 @@ bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, Ex
     *code = EXIT_INPUT_OUTPUT;
     bool good = write_folder(folder.temporary, &model, run, &written, err, n) &&
                 new_folder_commit(&folder, err, n);
-    /* Weights that do not match their checksum are the run's fault, not the disk's. */
-    if (!good && strstr(err, "is damaged") != NULL) *code = EXIT_DAMAGED;
+    if (!good) *code = export_failure(err);
     if (!good) new_folder_abort(&folder);
     result->files = written.files;
     result->bytes = written.bytes;

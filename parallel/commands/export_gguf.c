@@ -1,0 +1,52 @@
+/* export_gguf.c -- `./train export gguf`: writes a run as a GGUF file. */
+#include "model/core/check.h"
+#include "model/core/files.h"
+#include "model/core/log.h"
+#include "model/weights/gguf.h"
+#include "parallel/commands/cmd_export.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Writes the file; returns false and sets err and *code on failure. */
+static bool write_model(const GgufModel *model, const char *out, WeightSource *source,
+                        ExportResult *result, char *err, size_t n, ExitCode *code)
+{
+    *code = EXIT_CONFIG;
+    if (!gguf_fits(model, err, n)) return false;
+    *code = EXIT_CANNOT_CREATE;
+    if (!export_file_is_new(out, err, n)) return false;
+    if (model->tokenizer == NULL)
+        log_warning("the run has no tokenizer, so neither has the file: programs that read it take "
+                    "token ids alone");
+    *code = EXIT_INPUT_OUTPUT;
+    if (gguf_write(&fs_system, out, model, source, &result->bytes, &result->overflows, err, n))
+        return true;
+    *code = export_failure(err);
+    return false;
+}
+
+bool export_gguf(const ExportArguments *a, const ExportedRun *run, DType dtype,
+                 ExportResult *result, char *err, size_t n, ExitCode *code)
+{
+    Architecture model;
+    *code = EXIT_CONFIG;
+    if (!architecture_of(run->config, &model, err, n)) return false;
+    char *folder = path_trimmed(run->folder);
+    GgufModel gguf = {.name = path_name(folder),
+                      .model = &model,
+                      .tokenizer = run->tokenizer,
+                      .bos = -1,
+                      .eos = -1,
+                      .dtype = dtype};
+    if (run->tokenizer) {
+        gguf.bos = export_first_token(run->tokenizer);
+        gguf.eos = tokenizer_end_of_text(run->tokenizer);
+    }
+    bool good = write_model(&gguf, a->out, run->source, result, err, n, code);
+    free(folder);
+    result->files = 1;
+    snprintf(result->what, sizeof result->what, "a %s", architecture_name(model.kind));
+    snprintf(result->note, sizeof result->note, "llama-cli -m %.200s", a->out);
+    return good;
+}
