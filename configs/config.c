@@ -5,6 +5,7 @@
  * rules between keys; option_table.c and known_keys.c list the keys. */
 #include "configs/config.h"
 
+#include "configs/reader/eval_sets.h"
 #include "configs/reader/load.h"
 #include "model/core/files.h"
 #include "model/core/log.h"
@@ -24,6 +25,7 @@ void config_free(const Config *config)
         free(origin[i].text);
         if (option_table[i].type == OPTION_STRING) free(*(char **)field);
         if (option_table[i].type == OPTION_STRINGS) string_list_free(field);
+        if (option_table[i].type == OPTION_SETS) eval_sets_free(field);
         if (option_table[i].type == OPTION_INTEGERS) free(((IntegerList *)field)->item);
     }
     free(origin);

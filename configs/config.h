@@ -200,6 +200,7 @@ struct Config {
         int64_t interval, steps;
         /* evaluations in a row without a lower loss that end the run; 0: none do */
         int64_t patience;
+        EvalSets sets; /* further validation data, each with figures of its own */
         int64_t sample_interval, sample_tokens;
         char *sample_prompt;
         double sample_temperature;

@@ -3,6 +3,8 @@
 #ifndef CONFIGS_CONFIG_TYPES_H
 #define CONFIGS_CONFIG_TYPES_H
 
+#include "model/core/string_list.h"
+
 #include <stdint.h>
 
 typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
@@ -45,5 +47,17 @@ typedef struct {
     int count;
     int64_t *item; /* owned by the list */
 } IntegerList;
+
+/* Limits of eval.sets: bytes of a name, so that a row of the console fits, and sets. */
+enum { EVAL_SET_NAME_MOST = 20, EVAL_SETS_MOST = 32 };
+/* A validation set besides the main one: text files, or token shards; the other list is empty. */
+typedef struct {
+    char *name;
+    StringList text, shards;
+} EvalSet;
+typedef struct {
+    int count;
+    EvalSet *item; /* owned by the list */
+} EvalSets;
 
 #endif

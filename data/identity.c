@@ -41,6 +41,21 @@ char *data_identity(const DataSet *d, char *err, size_t n)
     return text;
 }
 
+char *data_identity_sets(const DataSet *d, char *err, size_t n)
+{
+    char *all = must_strdup("");
+    for (int i = 0; i < d->n_sets; i++) {
+        const ValidationSet *set = &d->sets[i];
+        char *one = split_identity(set->name, &set->tokens, false, set->checksum, err, n);
+        char *more = one ? text_format("%s%s%s", all, i ? "; " : "", one) : NULL;
+        free(one);
+        free(all);
+        all = more;
+        if (all == NULL) return NULL;
+    }
+    return all;
+}
+
 /* Returns the length of the part that starts at `at` and ends before the next ";". *next points to
  * the start of the following part. */
 static int part_of(const char *at, const char **next)

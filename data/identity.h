@@ -13,6 +13,9 @@
  * The caller frees the result. Returns NULL and sets `err` if a shard cannot be read. */
 char *data_identity(const DataSet *data, char *err, size_t n);
 
+/* Does the same for data->sets: "NAME N tokens HASH; ...". */
+char *data_identity_sets(const DataSet *data, char *err, size_t n);
+
 /* Returns the parts in which two identities differ, as "train 9 tokens ... -> train 10 tokens ...";
  * NULL if they are equal. Both may be any text. The caller frees the result. */
 char *data_identity_difference(const char *was, const char *is);

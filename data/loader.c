@@ -204,11 +204,11 @@ static void start_thread(Loader *l)
 
 /* Returns the number of windows in the requested split. For random tokens it is a large
  * constant. */
-static int64_t count_windows(const DataSet *data, const LoaderOptions *o)
+static int64_t count_windows(const DataSet *data, const TokenSet *set, const LoaderOptions *o)
 {
     bool train = o->split == SPLIT_TRAIN;
     if (data->random) return train ? RANDOM_TRAIN_WINDOWS : RANDOM_VAL_WINDOWS;
-    return sampler_windows(train ? data->train.n_tokens : data->val.n_tokens, o->T);
+    return sampler_windows(set->n_tokens, o->T);
 }
 
 bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *options, char *err,
@@ -220,8 +220,10 @@ bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *optio
           "B %lld, T %lld, vocabulary %lld, %lld micro-batches, rank %lld of %lld, hold %d",
           (long long)o->B, (long long)o->T, (long long)o->vocab_size, (long long)o->micros,
           (long long)o->dp_rank, (long long)o->dp_size, o->hold);
-    const TokenSet *set = o->split == SPLIT_TRAIN ? &data->train : &data->val;
-    int64_t windows = count_windows(data, o);
+    const TokenSet *set = o->tokens                 ? o->tokens
+                          : o->split == SPLIT_TRAIN ? &data->train
+                                                    : &data->val;
+    int64_t windows = count_windows(data, set, o);
     *out = NULL;
     if (windows < 1)
         return error_set(

@@ -18,8 +18,9 @@ typedef struct Loader Loader;
 
 typedef struct {
     Split split;
-    int64_t B, T;       /* rows of a micro-batch; tokens per row */
-    int64_t vocab_size; /* every token id must be smaller than this */
+    const TokenSet *tokens; /* of SPLIT_VAL: a set of eval.sets; NULL: those of the split */
+    int64_t B, T;           /* rows of a micro-batch; tokens per row */
+    int64_t vocab_size;     /* every token id must be smaller than this */
     uint64_t seed;
     bool shuffle; /* for training only: validation data are always read in order */
     int64_t dp_rank, dp_size;

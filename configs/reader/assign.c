@@ -1,5 +1,6 @@
 /* assign.c -- walks through a document and handles each key: an option, a known DeepSpeed key, a
  * comment, or an error. */
+#include "configs/reader/eval_sets.h"
 #include "configs/reader/walk.h"
 #include "model/core/check.h"
 #include "model/core/json_tree.h"
@@ -93,7 +94,7 @@ static void assign_node(const Walk *w, int node, const char *path)
     int row = option_find(path), known = known_find(path);
     bool section = option_is_section(path);
     /* A --set replaces the file's value, so errors about that value are dropped. */
-    if (w->set > 0 && !cJSON_IsObject(item)) load_forget(w->load, path);
+    if (w->set > 0 && (row >= 0 || !cJSON_IsObject(item))) load_forget(w->load, path);
     if (row >= 0 || known >= 0) note_place(w, node, path, row >= 0 ? row : option_count + known);
     if (row >= 0)
         assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
@@ -109,7 +110,7 @@ static void assign_node(const Walk *w, int node, const char *path)
         refuse_section(w, node, path);
     else if (!section && enclosing_tree(path) >= 0)
         check_inside(w, node, path, enclosing_tree(path));
-    else if (!section)
+    else if (!section && !eval_sets_refuse_part(w->load, walk_key(w, node), path))
         check_unknown(w, node, path);
 }
 

@@ -2,6 +2,8 @@
  * from; see load.h. */
 #include "configs/reader/load.h"
 
+#include "configs/reader/eval_sets.h"
+
 #include "model/core/check.h"
 #include "model/core/utf8.h"
 
@@ -144,6 +146,8 @@ void load_default(Load *load, int row)
     } else if (option->type == OPTION_INTEGERS) {
         free(((IntegerList *)field)->item);
         *(IntegerList *)field = (IntegerList){0};
+    } else if (option->type == OPTION_SETS) {
+        eval_sets_free(field);
     } else if (option->type == OPTION_INT) {
         /* A number below the allowed range, which no file can contain, means "not known". */
         *(int64_t *)field = option->min >= 1 ? 0 : -1;

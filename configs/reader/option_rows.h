@@ -41,6 +41,12 @@
                              .help = __VA_ARGS__                                                   \
     }
 
+#define SETS(field, effect_, changes_, ...)                                                        \
+    {                                                                                              \
+        ROW(field, SETS), .effect = EFFECT_##effect_, .changes = (changes_), .derived = "none",    \
+                          .help = __VA_ARGS__                                                      \
+    }
+
 /* A number of elements. DeepSpeed writes "no limit" as the largest integer of the machine. */
 #define ELEMENTS(field, fallback_, changes_, ...)                                                  \
     {                                                                                              \

@@ -276,6 +276,10 @@ const Option option_table[] = {
     INT(eval.patience, "0", 0, HUGE_COUNT, NONE, LOSSES,
         "the run ends when so many evaluations in a row bring no lower validation loss; 0: it goes "
         "on to train_steps"),
+    SETS(eval.sets, NONE, FILES,
+         "further validation sets by name, each evaluated with the main one: {\"code\": {\"text\": "
+         "\"code.txt\"}, \"news\": {\"shards\": \"news_*.bin\"}}; the best checkpoint and "
+         "eval.patience follow the main one alone"),
     INT(eval.sample_interval, "0", 0, HUGE_COUNT, NONE, SAMPLES,
         "print a sample every so many steps; 0: none"),
     INT(eval.sample_tokens, "100", 1, 1e6, NONE, SAMPLES, "tokens of a sample"),

@@ -2,6 +2,8 @@
  * accept; see options.h. */
 #include "configs/reader/options.h"
 
+#include "configs/reader/eval_sets.h"
+
 #include "model/core/check.h"
 
 #include <stdio.h>
@@ -160,6 +162,7 @@ char *option_text(const Option *option, const Config *config)
     case OPTION_STRINGS: return strings_text(field);
     case OPTION_INTEGERS: return integers_text(field);
     case OPTION_CHOICE: return string_text(option_choice_name(option, *(const int *)field));
+    case OPTION_SETS: return eval_sets_text(field);
     }
     return must_strdup("null");
 }
@@ -197,6 +200,7 @@ void option_expects(const Option *option, char *out, size_t n)
     case OPTION_STRING: snprintf(out, n, "a string"); break;
     case OPTION_STRINGS: snprintf(out, n, "a string or a list of strings"); break;
     case OPTION_INTEGERS: number_expects(option, "a list of integers, each", out, n); break;
+    case OPTION_SETS: snprintf(out, n, "an object of sets by name"); break;
     /* List only implemented values; a known value that is not implemented gets an error message of
      * its own. */
     case OPTION_CHOICE:

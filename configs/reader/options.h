@@ -21,6 +21,7 @@ typedef enum {
     /* the field is an IntegerList with at least one element; null gives an empty list */
     OPTION_INTEGERS,
     OPTION_CHOICE, /* the field is an enum */
+    OPTION_SETS,   /* the field is an EvalSets (eval_sets.h); null gives none */
 } OptionType;
 
 typedef enum {

@@ -121,7 +121,7 @@ static unsigned kinds_of_option(const Option *option)
     static const unsigned kinds[] = {
         [OPTION_BOOL] = BOOLS,     [OPTION_INT] = NUMBERS,    [OPTION_NUMBER] = NUMBERS,
         [OPTION_BETAS] = LISTS,    [OPTION_STRING] = STRINGS, [OPTION_STRINGS] = STRINGS | LISTS,
-        [OPTION_INTEGERS] = LISTS, [OPTION_CHOICE] = STRINGS,
+        [OPTION_INTEGERS] = LISTS, [OPTION_CHOICE] = STRINGS, [OPTION_SETS] = OBJECTS,
     };
     return kinds[option->type] | (option->flags & OPTION_AUTO ? STRINGS : 0) |
            (option->flags & OPTION_BOOL_INT ? BOOLS : 0);

@@ -314,14 +314,35 @@ static void check_writers(Load *load)
                     "%lld, but there are %lld ranks, so %lld write", writers, world, world);
 }
 
+static bool has_validation(const Config *c)
+{
+    bool text = c->data.train.count == 0;
+    return c->data.val.count > 0 || c->data.val_text.count > 0 ||
+           (text && c->data.val_fraction > 0);
+}
+
+/* Refuses sets without the main validation data, which the best checkpoint follows. A stored config
+ * may be opened for its sets alone. */
+static void check_sets(Load *load)
+{
+    static const char key[] = "eval.sets";
+    const Config *c = load->config;
+    if (c->eval.sets.count == 0 || load->context.stored || has_validation(c) ||
+        UNUSABLE(load, key, "data.val_fraction"))
+        return;
+    load_error(load, load_place(load, key), key,
+               "there is no main validation data, which the best checkpoint follows; give one of "
+               "the sets as %s",
+               c->data.train.count > 0 ? "data.val" : "data.val_text");
+    load_remedy(load, "%s=null", key);
+}
+
 /* Reports a patience that nothing can end. */
 static void check_patience(Load *load)
 {
     static const char key[] = "eval.patience";
     const Config *c = load->config;
-    bool text = c->data.train.count == 0;
-    bool val =
-        c->data.val.count > 0 || c->data.val_text.count > 0 || (text && c->data.val_fraction > 0);
+    bool val = has_validation(c);
     if (c->eval.patience == 0 || UNUSABLE(load, key, "eval.interval", "data.val_fraction")) return;
     if (c->eval.interval == 0 || !val)
         load_notice(load, load_place(load, key), key, "%lld, without effect: %s",
@@ -345,4 +366,5 @@ void validate_config(Load *load)
     check_zero(load);
     check_writers(load);
     check_patience(load);
+    check_sets(load);
 }

@@ -1,5 +1,6 @@
 /* value.c -- checks one JSON value against its row of the option table and stores it in the
  * Config's field; see options.h. */
+#include "configs/reader/eval_sets.h"
 #include "configs/reader/load.h"
 #include "model/core/check.h"
 
@@ -237,6 +238,7 @@ static bool set_field(const Assign *a)
     case OPTION_STRINGS: return set_strings(a, field);
     case OPTION_INTEGERS: return set_integers(a, field);
     case OPTION_CHOICE: return set_choice(a, field);
+    case OPTION_SETS: return eval_sets_assign(a->load, a->json, a->node, a->at, field);
     }
     return false;
 }

@@ -301,7 +301,9 @@ static bool check_length(const PrepareRequest *r, const Preparation *p, char *er
                          r->source, (long long)p->train_tokens, (long long)r->min_tokens);
     if (!has_val || p->val_tokens >= r->min_tokens) return true;
     double share = r->val_only ? 0 : enough_for_validation(r, p);
-    char remedy[200] = "give more text in data.val_text or a shorter data.seq_length";
+    const char *key = r->val_key ? r->val_key : "data.val_text";
+    char remedy[200];
+    snprintf(remedy, sizeof remedy, "give more text in %s or a shorter data.seq_length", key);
     if (r->val_text == NULL && share > 0)
         snprintf(remedy, sizeof remedy,
                  "write --set data.val_fraction=%.3f, or 0 for no validation", share);
@@ -312,7 +314,7 @@ static bool check_length(const PrepareRequest *r, const Preparation *p, char *er
     return error_set(err, n,
                      "%s: the validation text has %lld tokens, fewer than the %lld of one window "
                      "(data.seq_length + 1): %s",
-                     r->val_text ? "data.val_text" : r->source, (long long)p->val_tokens,
+                     r->val_text ? key : r->source, (long long)p->val_tokens,
                      (long long)r->min_tokens, remedy);
 }
 

@@ -25,6 +25,7 @@ typedef struct {
     const char *source;    /* how error messages name the text: its file or corpus */
     const Text *text;      /* may be empty if `val_only` and val_text is given */
     const Text *val_text;  /* NULL: use the last val_fraction of `text` */
+    const char *val_key;   /* the key that names val_text; NULL: data.val_text */
     const char *tokenizer; /* path; NULL: train a BPE on the training part */
     int64_t vocab_size;    /* vocabulary size of that BPE */
     bool vocab_at_most;    /* a short text may give fewer: tokenizer_train_up_to */

@@ -1,6 +1,8 @@
 /* cmd_eval.c -- `./train eval RUN`: computes the loss of a checkpoint, by default the best, on all
  * validation data, or its accuracy on multiple-choice questions. */
 #include "parallel/commands/cmd_eval.h"
+
+#include "model/core/check.h"
 #include "model/core/figures.h"
 #include "model/core/json_write.h"
 #include "model/core/log.h"
@@ -20,71 +22,116 @@ bool eval_print_progress(void *progress, const Work *work)
     return true;
 }
 
-static void print_json(const OpenedRank *rank, const EvalRecord *r)
+/* Prints the members of a JSON object for a set, or for the main data with the prefix "val_". */
+static void print_members(const EvalRecord *r, const char *prefix)
 {
-    printf("{\"step\": %lld, \"val_loss\": ", (long long)rank->step);
+    printf("\"%sloss\": ", prefix);
     json_print_number(stdout, r->loss);
     printf(", \"targets\": %lld", (long long)r->targets);
-    if (r->bytes > 0) {
-        printf(", \"bits_per_byte\": ");
-        json_print_number(stdout, r->bits_per_byte);
-        printf(", \"bytes\": %lld", (long long)r->bytes);
+    if (r->bytes <= 0) return;
+    printf(", \"bits_per_byte\": ");
+    json_print_number(stdout, r->bits_per_byte);
+    printf(", \"bytes\": %lld", (long long)r->bytes);
+}
+
+/* Prints the records: the main data first, if they have no name, then the sets. */
+static void print_json(const OpenedRank *rank, const EvalRecord *r, int n)
+{
+    bool sets = false;
+    printf("{\"step\": %lld", (long long)rank->step);
+    for (int i = 0; i < n; i++) {
+        printf(r[i].set == NULL ? ", " : sets ? ", \"%s\": {" : ", \"sets\": {\"%s\": {", r[i].set);
+        print_members(&r[i], r[i].set ? "" : "val_");
+        if (r[i].set) printf("}");
+        sets |= r[i].set != NULL;
     }
-    printf("}\n");
+    printf(sets ? "}}\n" : "}\n");
 }
 
-static void print_result(const OpenedRank *rank, const EvalRecord *r)
+static void print_result(const OpenedRank *rank, const EvalRecord *r, int n)
 {
-    char bits[80] = "";
-    if (r->bytes > 0)
-        snprintf(bits, sizeof bits, "   %.6f bits per byte over %lld bytes", r->bits_per_byte,
-                 (long long)r->bytes);
-    terminal_print(stdout, 4, "step %lld   val loss %.6f nats a token over %lld targets%s",
-                   (long long)rank->step, r->loss, (long long)r->targets, bits);
+    for (int i = 0; i < n; i++) {
+        char bits[80] = "";
+        if (r[i].bytes > 0)
+            snprintf(bits, sizeof bits, "   %.6f bits per byte over %lld bytes", r[i].bits_per_byte,
+                     (long long)r[i].bytes);
+        terminal_print(stdout, 4, "step %lld   %s loss %.6f nats a token over %lld targets%s",
+                       (long long)rank->step, r[i].set ? r[i].set : "val", r[i].loss,
+                       (long long)r[i].targets, bits);
+    }
 }
 
-/* Evaluates this rank's share of every batch. Rank 0 prints the result over all ranks. */
-static int evaluate_on(OpenedRank *rank, void *context)
+/* Evaluates all windows of the main validation data, or of a set. The evaluation during training
+ * stops after eval.steps micro-batches instead. */
+static EvalRecord evaluate_data(OpenedRank *rank, const ValidationSet *set, Feed *feed, Gpt *gpt,
+                                StepStats *stats)
 {
-    const EvalArguments *a = context;
-    const OpenedRun *run = rank->run;
-    const Config *c = run->config;
+    const Config *c = rank->run->config;
     Session *s = &rank->session;
     char err[1024];
-    /* max_windows is not set: evaluates all validation data, while the evaluation during training
-     * stops after eval.steps micro-batches. */
-    int64_t B = c->train_micro_batch_size_per_gpu, T = c->data.seq_length;
     LoaderOptions options = {.split = SPLIT_VAL,
-                             .B = B,
-                             .T = T,
+                             .tokens = set ? &set->tokens : NULL,
+                             .B = c->train_micro_batch_size_per_gpu,
+                             .T = c->data.seq_length,
                              .vocab_size = c->model.vocab_size,
                              .dp_rank = s->grid.at.dp,
                              .dp_size = s->grid.size.dp,
                              .micros = INT64_MAX};
+    if (!loader_create(&feed->val, &rank->run->data, &options, err, sizeof err))
+        fail(EXIT_DAMAGED, "%s", err);
+    progress_again(&rank->progress);
+    EvalRecord r = evaluate_model(feed, s, gpt, stats, 0);
+    r.set = set ? set->name : NULL;
+    loader_free(feed->val);
+    return r;
+}
+
+/* A batch of no data, for the first uses of everything. */
+static GptBatch empty_batch(void *context, const Action *action)
+{
+    Feed *feed = context;
+    int64_t N = tensor_count(feed->place[0].tokens);
+    int32_t *ids = must_calloc((size_t)N, sizeof *ids);
+    const Tensor zeros = tensor_1d(ids, I32, N);
+    const Batch batch = {.tokens = zeros, .targets = zeros, .positions = zeros};
+    GptBatch placed =
+        action->chunk > 0 ? feed->batch[action->batch] : feed_send(feed, action, &batch);
+    free(ids);
+    return placed;
+}
+
+/* Evaluates this rank's share of every batch. Rank 0 prints the results over all ranks. */
+static int evaluate_on(OpenedRank *rank, void *context)
+{
+    const EvalArguments *a = context;
+    const DataSet *data = &rank->run->data;
+    const Config *c = rank->run->config;
+    Session *s = &rank->session;
+    EvalRecord r[EVAL_SETS_MOST + 1];
+    int n = 0;
+    int64_t B = c->train_micro_batch_size_per_gpu, T = c->data.seq_length;
     Feed feed;
     feed_open(&feed, &s->dev, B * T, s->room.batches);
-    if (!loader_create(&feed.val, &run->data, &options, err, sizeof err))
-        fail(EXIT_DAMAGED, "%s", err);
     StepStats *stats = device_alloc(&s->dev, sizeof *stats, "the loss");
     Gpt *gpt =
         gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE, s->room.slots);
-    gpt_connect(gpt, feed_batch, &feed, stats, NULL);
+    gpt_connect(gpt, empty_batch, &feed, stats, NULL);
     if (session_connects(s)) evaluate_warm_up(s, gpt);
     opened_rank_connect(rank);
+    gpt_connect(gpt, feed_batch, &feed, stats, NULL);
     /* Only rank 0 prints progress. The callback never ends the evaluation, so the ranks need not
      * agree on its result. */
-    Progress *progress = &rank->progress;
-    progress_again(progress);
     if (rank->leads) feed.watch = eval_print_progress;
-    feed.watch_context = progress;
-    EvalRecord r = evaluate_model(&feed, s, gpt, stats, 0);
+    feed.watch_context = &rank->progress;
+    if (data->val.n_files > 0) r[n++] = evaluate_data(rank, NULL, &feed, gpt, stats);
+    for (int i = 0; i < data->n_sets; i++)
+        r[n++] = evaluate_data(rank, &data->sets[i], &feed, gpt, stats);
     if (rank->leads) {
-        progress_end(progress);
-        (a->json ? print_json : print_result)(rank, &r);
+        progress_end(&rank->progress);
+        (a->json ? print_json : print_result)(rank, r, n);
     }
     session_meet(s);
     gpt_destroy(gpt);
-    loader_free(feed.val);
     device_release(&s->dev, stats, sizeof *stats);
     feed_close(&feed);
     return EXIT_OK;
@@ -106,7 +153,7 @@ static int eval(const void *values)
     if (a.json) log_set_level(LOG_WARNING);
     if (a.choices) return eval_choices(&a);
     opened_run_open(&run, &a.opened, true);
-    if (run.data.val.n_files == 0)
+    if (run.data.val.n_files == 0 && run.data.n_sets == 0)
         fail(EXIT_MISSING, "%s has no validation data; write --set %s", a.opened.run,
              other_data(run.config));
     int code = opened_run_on(&run, evaluate_on, &a);

@@ -30,13 +30,22 @@ static void read_run(History *history, const char *name)
 /* Prints the runs one after the other as CSV. */
 static int print_csv(const ArgList *runs, char **name)
 {
+    History history;
+    StringList sets = {0};
+    /* The columns are those of all runs, of which one at a time is in memory. */
     for (int r = 0; r < runs->count; r++) {
-        History history;
         read_run(&history, name[r]);
-        if (r == 0) report_csv_head(stdout);
-        report_csv_run(stdout, name[r], &history);
+        report_csv_sets(&history, &sets);
         history_free(&history);
     }
+    report_csv_head(stdout, &sets);
+    for (int r = 0; r < runs->count; r++) {
+        char err[1024];
+        if (!history_read(&history, name[r], err, sizeof err)) fail(EXIT_MISSING, "%s", err);
+        report_csv_run(stdout, name[r], &history, &sets);
+        history_free(&history);
+    }
+    string_list_free(&sets);
     return EXIT_OK;
 }
 

@@ -166,10 +166,14 @@ void console_eval(Console *c, const EvalRecord *r)
 {
     live_line_clear(c->to);
     print_header(c);
-    fprintf(c->to, "%8lld %8s %s%8s%s", (long long)r->step, "val", c->colour ? "\033[1m" : "",
-            loss_text(r->loss).text, c->colour ? "\033[0m" : "");
+    fprintf(c->to, "%8lld %8s %s%8s%s", (long long)r->step, r->set ? r->set : "val",
+            c->colour ? "\033[1m" : "", loss_text(r->loss).text, c->colour ? "\033[0m" : "");
     if (r->bits_per_byte >= 0) fprintf(c->to, "   %.4f bits per byte", r->bits_per_byte);
-    fprintf(c->to, "   (%.1f s)\n", r->seconds);
+    if (r->set)
+        fprintf(c->to, "   %s target%s\n", figure_short((double)r->targets).text,
+                r->targets == 1 ? "" : "s");
+    else
+        fprintf(c->to, "   (%.1f s)\n", r->seconds);
     fflush(c->to);
 }
 

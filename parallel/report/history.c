@@ -16,6 +16,8 @@
 
 /* A longer line is not one of this program. */
 enum { LINE_BYTES_MOST = 1 << 20 };
+/* A run that is resumed with other sets may have had more than a config can have. */
+enum { HISTORY_SETS_MOST = 4 * EVAL_SETS_MOST };
 
 /* ---- lists of points --------------------------------------------------------------------------
  */
@@ -63,6 +65,8 @@ static void drop_from(History *h, int64_t step)
 {
     DROP_FROM(h, train, step);
     DROP_FROM(h, eval, step);
+    for (int i = 0; i < h->n_sets; i++)
+        DROP_FROM(&h->set[i], eval, step);
     DROP_FROM(h, speed, step);
     drop_samples_from(h, step);
 }
@@ -115,6 +119,29 @@ static void add_eval(History *h, const cJSON *line, int64_t step)
     ADD_POINT(h, eval, p);
 }
 
+/* Returns the set with this name, which is added if the run has had none of it yet. Returns NULL if
+ * there are too many, or the name is none. */
+static SetHistory *set_called(History *h, const char *name)
+{
+    size_t bytes = strlen(name);
+    for (int i = 0; i < h->n_sets; i++)
+        if (strcmp(h->set[i].name, name) == 0) return &h->set[i];
+    if (h->n_sets == HISTORY_SETS_MOST || bytes == 0 || bytes > EVAL_SET_NAME_MOST) return NULL;
+    h->set = with_room(h->set, h->n_sets, sizeof *h->set);
+    h->set[h->n_sets] = (SetHistory){.name = must_strdup(name)};
+    return &h->set[h->n_sets++];
+}
+
+static bool add_set(History *h, const cJSON *line, int64_t step)
+{
+    SetHistory *set = set_called(h, text(line, "set"));
+    if (set == NULL) return false;
+    EvalPoint p = {
+        .step = step, .loss = number(line, "loss"), .bits_per_byte = number(line, "bits_per_byte")};
+    ADD_POINT(set, eval, p);
+    return true;
+}
+
 /* Returns the part of the time in which rank 0 only communicated. Lines of a run on one rank, or
  * without wall_clock_breakdown, do not say it: NaN. */
 static double exposed_part(const cJSON *line)
@@ -158,6 +185,7 @@ static bool add_event(History *h, const cJSON *line)
         json_tree_count(line, "train_steps", &h->train_steps);
     }
     if (strcmp(event, "val") == 0) add_eval(h, line, step);
+    if (strcmp(event, "val_set") == 0) return add_set(h, line, step);
     if (strcmp(event, "speed") == 0) add_speed(h, line, step);
     if (strcmp(event, "sample") == 0) add_sample(h, line, step);
     return true;
@@ -224,6 +252,11 @@ bool history_read(History *h, const char *folder, char *err, size_t n)
 void history_free(History *h)
 {
     drop_from(h, 0);
+    for (int i = 0; i < h->n_sets; i++) {
+        free(h->set[i].name);
+        free(h->set[i].eval);
+    }
+    free(h->set);
     free(h->train);
     free(h->eval);
     free(h->speed);

@@ -32,6 +32,13 @@ typedef struct {
     char *prompt, *text;
 } SamplePoint;
 
+/* The evaluations on one set of eval.sets. */
+typedef struct {
+    char *name;
+    EvalPoint *eval;
+    int64_t n_eval;
+} SetHistory;
+
 /* The figures of one run. In each list, every step is larger than the one before it. */
 typedef struct {
     TrainPoint *train;
@@ -39,6 +46,8 @@ typedef struct {
     SpeedPoint *speed;
     SamplePoint *sample;
     int64_t n_train, n_eval, n_speed, n_sample;
+    SetHistory *set; /* (n_sets), in the order of their first evaluation */
+    int n_sets;
     int64_t train_steps; /* as configured at the last start; 0: not known */
     int64_t skipped;     /* updates that were skipped */
     int64_t bad_lines;   /* complete lines that are not lines of a metrics.jsonl */

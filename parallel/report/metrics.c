@@ -284,12 +284,13 @@ void metrics_live(Metrics *m, const StepRecord *latest, double seconds_per_step)
     console_live(&m->console, latest, rate, seconds_left(m, seconds_per_step));
 }
 
-void metrics_eval(Metrics *m, const EvalRecord *r)
+/* Writes the line of an evaluation, and its TensorBoard events. */
+static void put_evaluation(Metrics *m, const EvalRecord *r)
 {
     EventLine line;
     bool odd = false;
-    m->options.pace.eval_seconds = r->seconds; /* from now on the ETA uses this time */
-    FILE *to = line_begin(&line, m, "val", r->step);
+    FILE *to = line_begin(&line, m, r->set ? "val_set" : "val", r->step);
+    if (r->set) print_string(to, "set", r->set);
     print_number(to, "loss", r->loss, &odd);
     if (r->bits_per_byte >= 0) print_number(to, "bits_per_byte", r->bits_per_byte, &odd);
     fprintf(to, ", \"targets\": %lld, \"bytes\": %lld", (long long)r->targets, (long long)r->bytes);
@@ -299,10 +300,28 @@ void metrics_eval(Metrics *m, const EvalRecord *r)
     print_number(to, "seconds", r->seconds, &odd);
     if (r->final) fputs(", \"final\": true", to);
     line_end(&line, m, odd);
-    const EventScalar scalar[] = {{"Validation/Samples/loss", r->loss},
-                                  {"Validation/Samples/bits_per_byte", r->bits_per_byte}};
+    char loss[80], bits[80];
+    snprintf(loss, sizeof loss, "Validation/Samples/%s%sloss", r->set ? r->set : "",
+             r->set ? "/" : "");
+    snprintf(bits, sizeof bits, "Validation/Samples/%s%sbits_per_byte", r->set ? r->set : "",
+             r->set ? "/" : "");
+    const EventScalar scalar[] = {{loss, r->loss}, {bits, r->bits_per_byte}};
     event_file_put(&m->events, m->latest.samples, scalar, r->bits_per_byte >= 0 ? 2 : 1);
-    if (!m->options.json) console_eval(&m->console, r);
+}
+
+void metrics_eval(Metrics *m, const EvalRecord *r, const EvalRecord *sets, int n)
+{
+    double seconds = r->seconds;
+    for (int i = 0; i < n; i++) {
+        put_evaluation(m, &sets[i]);
+        seconds += sets[i].seconds;
+    }
+    put_evaluation(m, r);
+    m->options.pace.eval_seconds = seconds; /* from now on the ETA uses this time */
+    if (m->options.json) return;
+    console_eval(&m->console, r);
+    for (int i = 0; i < n; i++)
+        console_eval(&m->console, &sets[i]);
 }
 
 void metrics_sample(Metrics *m, int64_t step, double seconds, const char *prompt, const char *text)

@@ -45,6 +45,7 @@ typedef struct {
 } SpeedRecord;
 
 typedef struct {
+    const char *set;              /* the name in eval.sets; NULL: the main validation data */
     int64_t step, targets, bytes; /* evaluated targets and bytes of text; bytes 0: unknown */
     /* micro-batches evaluated, over all ranks, and those of the whole validation data */
     int64_t batches, all_batches;
@@ -105,7 +106,9 @@ void metrics_report(Metrics *metrics, const SpeedRecord *speed);
 /* Redraws the live line (progress, loss, tokens/s, ETA); does nothing if the console is not a
  * terminal. Cheap enough to be called after every step. */
 void metrics_live(Metrics *metrics, const StepRecord *latest, double seconds_per_step);
-void metrics_eval(Metrics *metrics, const EvalRecord *record);
+/* Reports an evaluation on the main validation data, and on n further sets. The lines of the sets,
+ * {"event":"val_set"}, precede its line {"event":"val"}: a step that has this one has them all. */
+void metrics_eval(Metrics *metrics, const EvalRecord *record, const EvalRecord *sets, int n);
 /* Reports a sample of text and appends it to RUN/samples.txt; the console shows control characters
  * escaped. */
 void metrics_sample(Metrics *metrics, int64_t step, double seconds, const char *prompt,

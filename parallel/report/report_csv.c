@@ -1,18 +1,13 @@
 /* report_csv.c -- prints the figures of runs as CSV. See report_csv.h. */
 #include "parallel/report/report_csv.h"
 
+#include "model/core/check.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-void report_csv_head(FILE *to)
-{
-    fputs("run,step,samples,tokens,loss,lr,grad_norm,loss_scale,val_loss,val_bits_per_byte,"
-          "tokens_per_second,exposed_communication\n",
-          to);
-}
-
-/* Prints the name of a run as a cell, in quotes where the format needs them. */
+/* Prints a name as a cell, in quotes where the format needs them. */
 static void print_name(FILE *to, const char *name)
 {
     bool quoted = name[strcspn(name, ",\"\r\n")] != '\0';
@@ -22,6 +17,33 @@ static void print_name(FILE *to, const char *name)
         putc(*name, to);
     }
     if (quoted) putc('"', to);
+}
+
+void report_csv_head(FILE *to, const StringList *sets)
+{
+    static const char *const figure[] = {"val_loss", "val_bits_per_byte"};
+    fputs("run,step,samples,tokens,loss,lr,grad_norm,loss_scale,val_loss,val_bits_per_byte,"
+          "tokens_per_second,exposed_communication",
+          to);
+    for (int i = 0; i < sets->count; i++) {
+        for (int k = 0; k < 2; k++) {
+            char *column = text_format("%s_%s", figure[k], sets->item[i]);
+            putc(',', to);
+            print_name(to, column);
+            free(column);
+        }
+    }
+    putc('\n', to);
+}
+
+void report_csv_sets(const History *h, StringList *sets)
+{
+    for (int i = 0; i < h->n_sets; i++) {
+        bool known = false;
+        for (int k = 0; k < sets->count; k++)
+            known |= strcmp(sets->item[k], h->set[i].name) == 0;
+        if (!known) string_list_add(sets, h->set[i].name);
+    }
 }
 
 /* Prints a number as the next cell, with the digits that identify it: mostly 15, at most 17. */
@@ -58,10 +80,35 @@ static void print_row(FILE *to, const char *run, int64_t step, Row row)
     print_cell(to, row.eval ? row.eval->bits_per_byte : NAN);
     print_cell(to, row.speed ? row.speed->tokens_per_second : NAN);
     print_cell(to, row.speed ? row.speed->exposed : NAN);
-    putc('\n', to);
 }
 
-void report_csv_run(FILE *to, const char *run, const History *h)
+/* Returns the point at a step, NULL if there is none. Steps rise. */
+static const EvalPoint *point_at(const SetHistory *set, int64_t step)
+{
+    int64_t from = 0, to = set->n_eval;
+    while (from < to) {
+        int64_t middle = from + (to - from) / 2;
+        if (set->eval[middle].step < step)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from < set->n_eval && set->eval[from].step == step ? &set->eval[from] : NULL;
+}
+
+/* Prints the cells of all sets at one step. */
+static void print_sets(FILE *to, const History *h, const StringList *sets, int64_t step)
+{
+    for (int i = 0; i < sets->count; i++) {
+        const EvalPoint *p = NULL;
+        for (int k = 0; k < h->n_sets; k++)
+            if (strcmp(h->set[k].name, sets->item[i]) == 0) p = point_at(&h->set[k], step);
+        print_cell(to, p ? p->loss : NAN);
+        print_cell(to, p ? p->bits_per_byte : NAN);
+    }
+}
+
+void report_csv_run(FILE *to, const char *run, const History *h, const StringList *sets)
 {
     int64_t t = 0, e = 0, s = 0;
     while (t < h->n_train || e < h->n_eval || s < h->n_speed) {
@@ -74,5 +121,7 @@ void report_csv_run(FILE *to, const char *run, const History *h)
         if (e < h->n_eval && h->eval[e].step == step) row.eval = &h->eval[e++];
         if (s < h->n_speed && h->speed[s].step == step) row.speed = &h->speed[s++];
         print_row(to, run, step, row);
+        print_sets(to, h, sets, step);
+        putc('\n', to);
     }
 }

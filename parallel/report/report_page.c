@@ -1,12 +1,14 @@
 /* report_page.c -- prints the page of `./train report`. See report_page.h. */
 #include "parallel/report/report_page.h"
 
+#include "model/core/check.h"
 #include "model/core/figures.h"
 #include "model/core/utf8.h"
 #include "model/core/version.h"
 #include "parallel/report/plot.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* How the size of a page is divided: points of curves, and samples. A point with its range has at
@@ -14,6 +16,8 @@
 enum { POINTS_BYTES = 190000, POINT_BYTES = 140, POINTS_MOST = 400 };
 enum { SAMPLES_BYTES = 60000, SAMPLES_MOST = 4, SAMPLE_BYTES_MOST = 4000 };
 enum { NAME_BYTES = 400 };
+/* So many sets of eval.sets are shown; a point of one in its plot has at most SET_POINT_BYTES. */
+enum { SETS_MOST = 8, SET_POINT_BYTES = 20 };
 /* Ranges of more runs than this hide each other and are not drawn. */
 enum { BANDS_MOST = 3 };
 
@@ -116,6 +120,21 @@ static void print_validation(FILE *to, const History *h)
     if (best != last) fprintf(to, " (best %.4f at step %lld)", best->loss, (long long)best->step);
 }
 
+/* Prints the last loss on each set of eval.sets. */
+static void print_sets(FILE *to, const History *h)
+{
+    for (int i = 0; i < h->n_sets && i < SETS_MOST; i++) {
+        if (h->set[i].n_eval == 0) continue;
+        const EvalPoint *last = &h->set[i].eval[h->set[i].n_eval - 1];
+        fputs(", ", to);
+        print_text(to, h->set[i].name, NAME_BYTES);
+        if (isnan(last->loss))
+            fputs(" not finite", to);
+        else
+            fprintf(to, " %.4f", last->loss);
+    }
+}
+
 /* Prints an item of the list of runs, which is also the legend of the plots. */
 static void print_run(FILE *to, const PageRun *run, int r)
 {
@@ -134,6 +153,7 @@ static void print_run(FILE *to, const PageRun *run, int r)
     else
         fprintf(to, "%.4f", last->loss);
     print_validation(to, h);
+    print_sets(to, h);
     if (h->skipped > 0) fprintf(to, ", %s skipped", figure_of(h->skipped, "update").text);
     fputs("</li>\n", to);
 }
@@ -162,6 +182,43 @@ static void cover_steps(const Curve *c, int64_t *first, int64_t *last)
 
 enum { LOSS, VALIDATION, RATE, NORM, SPEED, EXPOSED, PLOTS };
 
+/* Collects the names of the sets that any run has, at most SETS_MOST; returns their number. */
+static int sets_of(const PageRun *run, int n, const char *name[SETS_MOST])
+{
+    int count = 0;
+    for (int r = 0; r < n; r++) {
+        for (int i = 0; i < run[r].history.n_sets; i++) {
+            int k = 0;
+            while (k < count && strcmp(name[k], run[r].history.set[i].name) != 0)
+                k++;
+            if (k == count && count < SETS_MOST) name[count++] = run[r].history.set[i].name;
+        }
+    }
+    return count;
+}
+
+/* Prints the plot of the losses on one set. */
+static void print_set_plot(FILE *to, const PageRun *run, int n, const char *name, const Plot *like)
+{
+    Curve curve[PAGE_RUNS_MOST] = {{0}};
+    char *title;
+    size_t size;
+    FILE *escaped = text_stream(&title, &size);
+    fputs("Validation loss, ", escaped);
+    print_text(escaped, name, NAME_BYTES);
+    fclose(escaped);
+    for (int r = 0; r < n; r++) {
+        const History *h = &run[r].history;
+        for (int i = 0; i < h->n_sets; i++)
+            if (strcmp(h->set[i].name, name) == 0) curve[r] = CURVE(&h->set[i], eval, loss);
+    }
+    Plot plot = *like;
+    plot.title = title;
+    plot.curve = curve;
+    plot_print(to, &plot);
+    free(title);
+}
+
 static void print_plots(FILE *to, const PageRun *run, int n)
 {
     Curve curve[PLOTS][PAGE_RUNS_MOST];
@@ -182,7 +239,9 @@ static void print_plots(FILE *to, const PageRun *run, int n)
                      .from_zero = true},
     };
     int64_t first = INT64_MAX, last = 0;
-    int most = POINTS_BYTES / (POINT_BYTES * n);
+    const char *name[SETS_MOST];
+    int sets = sets_of(run, n, name);
+    int most = POINTS_BYTES / ((POINT_BYTES + SET_POINT_BYTES * sets) * n);
     for (int r = 0; r < n; r++) {
         const History *h = &run[r].history;
         curve[LOSS][r] = CURVE(h, train, loss);
@@ -203,6 +262,8 @@ static void print_plots(FILE *to, const PageRun *run, int n)
         plot[p].band = plot[p].band && n <= BANDS_MOST;
         plot[p].most = most < POINTS_MOST ? most : POINTS_MOST;
         plot_print(to, &plot[p]);
+        for (int i = 0; p == VALIDATION && i < sets; i++)
+            print_set_plot(to, run, n, name[i], &plot[p]);
     }
     fputs("</div>\n", to);
 }

@@ -59,7 +59,8 @@ static void say_work(Run *run, const Work *work)
                        (long long)run->trainer.steps + 1, part.text, all.text, loss);
         break;
     case WORK_EVALUATION:
-        progress_count(p, work->done, work->all, "evaluating micro-batch %s of %s", part.text,
+        progress_count(p, work->done, work->all, "evaluating%s%s micro-batch %s of %s",
+                       run->work.set ? " " : "", run->work.set ? run->work.set : "", part.text,
                        all.text);
         break;
     case WORK_SAMPLE:
@@ -76,21 +77,39 @@ bool run_watch(void *context, const Work *work)
     return work->kind == WORK_STEP || !run_stop_asked_within(run);
 }
 
+/* Evaluates the main validation data, and then the sets; stops as soon as one is cut short. Returns
+ * the record of the main data, which is cut if any is. */
+static EvalRecord evaluate_all(Run *run, EvalRecord sets[EVAL_SETS_MOST])
+{
+    EvalRecord r = trainer_evaluate(&run->trainer, 0);
+    for (int i = 0; i < run->trainer.n_sets && !r.cut; i++) {
+        run->work.set = run->data.sets[i].name;
+        sets[i] = trainer_evaluate_set(&run->trainer, i);
+        r.cut = sets[i].cut;
+    }
+    run->work.set = NULL;
+    return r;
+}
+
 bool run_evaluate(Run *run, bool final)
 {
+    EvalRecord sets[EVAL_SETS_MOST];
     if (run->trainer.val == NULL) return true;
     run_read_records(run); /* before the clock stops: pending device work counts as step time */
     run_pause_clock(run);
     run->stops.worked = true;
     bool saved = run->saving.saved_step == run->trainer.steps;
     begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
-    EvalRecord r = trainer_evaluate(&run->trainer, 0);
+    EvalRecord r = evaluate_all(run, sets);
     end_work(run);
     /* An evaluation that was cut short is discarded; the next start makes it again, in full. */
     if (!r.cut) {
         run->records.eval = r;
         run->records.eval.final = final;
-        if (run->lead) metrics_eval(run->output.metrics, &run->records.eval);
+        for (int i = 0; i < run->trainer.n_sets; i++)
+            sets[i].final = final;
+        if (run->lead)
+            metrics_eval(run->output.metrics, &run->records.eval, sets, run->trainer.n_sets);
         memory_print_use(run->config, &run->plan, "after an evaluation");
     }
     run_resume_clock(run);

@@ -44,11 +44,12 @@ bool data_in_turn(Comm *world, DataOpen open, const Config *config, DataSet *dat
     return all;
 }
 
-void data_require_same(Comm *world, const DataSet *data)
+/* Ends the program on all ranks if this rank's identity of some data differs from rank 0's. */
+static void require_same(Comm *world, const char *identity)
 {
     char err[2048] = "", place[300];
-    char *first = control_share_text(world, data->identity);
-    char *other = first && data->identity ? data_identity_difference(first, data->identity) : NULL;
+    char *first = control_share_text(world, identity);
+    char *other = first && identity ? data_identity_difference(first, identity) : NULL;
     int rank = world->rank;
     if (other)
         error_set(err, sizeof err,
@@ -58,4 +59,10 @@ void data_require_same(Comm *world, const DataSet *data)
         control_fail(world, EXIT_CONFIG, "%s", err);
     free(other);
     free(first);
+}
+
+void data_require_same(Comm *world, const DataSet *data)
+{
+    require_same(world, data->identity);
+    require_same(world, data->sets_identity);
 }

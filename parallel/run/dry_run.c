@@ -26,6 +26,8 @@ Pace run_pace(const Run *run, int64_t accumulation)
                  .save_seconds = -1};
     if (run->trainer.val == NULL) return pace;
     int64_t batches = loader_batches(run->trainer.val);
+    for (int i = 0; i < run->trainer.n_sets; i++)
+        batches += loader_batches(run->trainer.sets[i]);
     pace.eval_steps = (double)batches / (double)accumulation / 3; /* backward: twice the forward */
     return pace;
 }

@@ -94,6 +94,19 @@ void run_configure(Run *run, const RunArguments *a)
     run->world = launch_join(run->config);
 }
 
+/* Prints the sets of eval.sets, and how much of them each evaluation covers. */
+static void print_sets(const Run *run)
+{
+    for (int i = 0; i < run->trainer.n_sets; i++) {
+        int64_t all, some = loader_micro_batches(run->trainer.sets[i], &all);
+        log_field(i == 0 ? "sets" : "", "%s: %s tokens, %s of %s micro-batches%s",
+                  run->data.sets[i].name,
+                  figure_count((double)run->data.sets[i].tokens.n_tokens).text,
+                  figure_count((double)some).text, figure_count((double)all).text,
+                  run->data.sets[i].cached ? "   (cached)" : "");
+    }
+}
+
 void run_allocate_trainer(Run *run, const Config *config)
 {
     char err[2048];
@@ -124,6 +137,7 @@ void run_allocate_trainer(Run *run, const Config *config)
     if (some < all)
         log_field("val", "each evaluation covers %s of %s micro-batches (eval.steps)",
                   figure_count((double)some).text, figure_count((double)all).text);
+    print_sets(run);
 }
 
 /* Opens the checkpoint that --resume names, or the newest one of the run that it names, without

@@ -84,6 +84,7 @@ typedef struct {
 typedef struct {
     Progress progress;
     double start;
+    const char *set;       /* the set of eval.sets that is evaluated; NULL: none */
     double stop_looked_at; /* time of the last check for RUN/STOP */
 } RunWork;
 

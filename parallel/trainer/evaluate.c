@@ -81,6 +81,15 @@ EvalRecord trainer_evaluate(Trainer *t, int64_t batches)
     return r;
 }
 
+EvalRecord trainer_evaluate_set(Trainer *t, int set)
+{
+    t->feed.val = t->sets[set];
+    EvalRecord r = trainer_evaluate(t, 0);
+    t->feed.val = t->val;
+    r.set = t->data->sets[set].name;
+    return r;
+}
+
 /* Collects sampled tokens until the end of the text, or until the watch ends the sample. Every rank
  * draws the same text. Rank 0 alone decides where the text ends: the last bit of a logit may differ
  * between ranks with different processors, and all must end at the same token. */

@@ -26,6 +26,8 @@ EvalRecord evaluate_model(Feed *feed, Session *session, Gpt *gpt, StepStats *sta
 /* Evaluates a trainer's model with statistics of its own; its validation loader ends after
  * eval.steps micro-batches of all ranks. Changes nothing that training reads. */
 EvalRecord trainer_evaluate(Trainer *trainer, int64_t batches);
+/* Does the same on set number `set` of data->sets, each with its own eval.steps. */
+EvalRecord trainer_evaluate_set(Trainer *trainer, int set);
 /* Returns the text of up to `tokens` tokens that follow the prompt, drawn as config->eval says; the
  * caller frees it. Returns NULL if there is no tokenizer or no decoder, or if the feed's watch
  * ended the sample. */

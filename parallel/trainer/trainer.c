@@ -38,7 +38,13 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
      * 64 bits, it is more than there are, and 0 means all. */
     if (__builtin_mul_overflow(c->eval.steps, options.B, &options.max_windows))
         options.max_windows = 0;
-    return loader_create(&t->val, t->data, &options, err, n);
+    if (!loader_create(&t->val, t->data, &options, err, n)) return false;
+    t->sets = must_calloc((size_t)t->data->n_sets + 1, sizeof(Loader *));
+    for (; t->n_sets < t->data->n_sets; t->n_sets++) {
+        options.tokens = &t->data->sets[t->n_sets].tokens;
+        if (!loader_create(&t->sets[t->n_sets], t->data, &options, err, n)) return false;
+    }
+    return true;
 }
 
 /* Allocates micro-batches on the device, and computes the constants of a step of them. */
@@ -175,6 +181,9 @@ void trainer_close(Trainer *t)
     Device *dev = &t->session.dev;
     loader_free(t->train);
     loader_free(t->val);
+    for (int i = 0; i < t->n_sets; i++)
+        loader_free(t->sets[i]);
+    free(t->sets);
     /* t->gpt is set exactly if trainer_allocate has completed: only its loaders can fail with an
      * error message, and they are opened before everything else; any later failure ends the
      * program. If it is NULL, there are no events to destroy, and after trainer_measure there is

@@ -39,7 +39,9 @@ typedef struct {
     Optimizer optimizer;
     GradNorm norm;
     StepConstants constants;
-    Loader *train, *val;    /* val is NULL if there are no validation data */
+    Loader *train, *val; /* val is NULL if there are no validation data */
+    Loader **sets;       /* (n_sets) of data->sets */
+    int n_sets;
     TrainerState *state;    /* in device memory */
     TrainerRecord *records; /* page-locked; step s has place s % TRAINER_HISTORY */
     Event *recorded;        /* one event per place: its record has arrived */

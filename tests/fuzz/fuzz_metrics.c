@@ -15,6 +15,9 @@ static void check_sorted(const History *h)
         CHECK(h->train[i - 1].step < h->train[i].step, "train %lld", (long long)i);
     for (int64_t i = 1; i < h->n_eval; i++)
         CHECK(h->eval[i - 1].step < h->eval[i].step, "eval %lld", (long long)i);
+    for (int k = 0; k < h->n_sets; k++)
+        for (int64_t i = 1; i < h->set[k].n_eval; i++)
+            CHECK(h->set[k].eval[i - 1].step < h->set[k].eval[i].step, "set %lld", (long long)i);
     for (int64_t i = 1; i < h->n_speed; i++)
         CHECK(h->speed[i - 1].step < h->speed[i].step, "speed %lld", (long long)i);
     for (int64_t i = 1; i < h->n_sample; i++)
@@ -26,8 +29,12 @@ static void check_table(const History *h)
     char *text;
     size_t bytes;
     int64_t lines = 0;
+    StringList sets = {0};
+    report_csv_sets(h, &sets);
+    CHECK(sets.count == h->n_sets, "%d of %d sets", sets.count, h->n_sets);
     FILE *to = text_stream(&text, &bytes);
-    report_csv_run(to, "run", h);
+    report_csv_run(to, "run", h, &sets);
+    string_list_free(&sets);
     fclose(to);
     for (size_t i = 0; i < bytes; i++)
         lines += text[i] == '\n';

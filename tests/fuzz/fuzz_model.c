@@ -85,6 +85,7 @@ static void value(const Option *row, Draw *d, char *out)
     case OPTION_BETAS:
         snprintf(out, SET_BYTES, "%s=[%.1f, 0.95]", row->key, 0.1 * take(b, 10));
         break;
+    case OPTION_SETS:
     case OPTION_INTEGERS: snprintf(out, SET_BYTES, "%s=null", row->key); break;
     case OPTION_STRING:
     case OPTION_STRINGS:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scores.sh -- tests `eval --multiple-choice` on a run, on several grids of ranks, and what it refuses.
+# scores.sh -- tests `eval --multiple-choice` on a run, on several grids of ranks, and what it refuses; and eval.sets, the
+# validation sets by name.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/lib.sh"
 
@@ -55,4 +56,103 @@ one, text = json.load(open("one.json")), open("told").read()
 loss, targets, bits, size = re.search(r"val loss ([\d.]+) nats a token over (\d+) targets   ([\d.]+) bits per byte over (\d+)", text).groups()
 assert one["step"] == 10 and one["targets"] == int(targets) and one["bytes"] == int(size), one
 assert "%.6f" % one["val_loss"] == loss and "%.6f" % one["bits_per_byte"] == bits, one'
+
+# ---- validation sets by name -----------------------------------------------------------------------------------------
+# The set "same" has the text of the main validation data, so it must have its figures.
+size=$(wc -c <text.txt)
+head -c $((size / 2)) text.txt >train.txt
+tail -c $((size / 4)) text.txt >val.txt
+head -n 200 text.txt >other.txt
+base=(--set fp64.enabled=true --set train_steps=12 --set eval.interval=4 --set eval.sample_interval=6 --set data.text=train.txt
+    --set data.val_text=val.txt --set tensorboard.enabled=true)
+sets='eval.sets={"same": {"text": "val.txt"}, "other": {"shards": "shards/*.bin"}, "third": {"text": ["other.txt"]}}'
+expect_code "scores: a run without sets succeeds" 0 "$TRAIN" "$TINY" "${base[@]}" --out plain
+"$TRAIN" data tokenize --tokenizer plain/tokenizer.json --out shards other.txt >output 2>&1
+expect_code "scores: a run with sets succeeds" 0 "$TRAIN" "$TINY" "${base[@]}" --set "$sets" --out sets
+cp output console
+check "scores: its start lists the sets" grep -qE '^sets    same: [0-9,]+ tokens, [0-9]+ of [0-9]+ micro-batches   \(cached\)$' console
+check "scores: the console has a row of each set" test "$(grep -cE '^ +(4|8|12) +(same|other|third) +[0-9.]+   [0-9.]+ bits per byte   [0-9,]+ targets' console)" -eq 9
+same_run "scores: a run with sets has the bits of the run without" plain sets
+check "scores: its best checkpoint is that of the run without" test "$(cut -d, -f1,2 plain/checkpoints/best.json)" = \
+    "$(cut -d, -f1,2 sets/checkpoints/best.json)"
+cat >figures.py <<'END'
+import json, sys
+def figures(run):
+    """step -> name -> figures, as metrics.jsonl has them; the main data are called val"""
+    steps = {}
+    for line in open(run + "/metrics.jsonl"):
+        e = json.loads(line)
+        if e["event"] in ("val", "val_set"):
+            assert (e["event"] == "val_set") == ("set" in e), e
+            keys = ("loss", "bits_per_byte", "targets", "bytes")
+            steps.setdefault(e["step"], {})[e.get("set", "val")] = {k: e[k] for k in keys if k in e}
+    return steps
+def near(a, b):
+    return abs(a - b) <= 1e-12 * abs(b)
+END
+check "scores: metrics.jsonl has the figures of each set, and those of the main text for the same text" python3 - <<'END'
+from figures import *
+plain, sets = figures("plain"), figures("sets")
+assert sorted(sets) == sorted(plain) == [4, 8, 12], sets
+for step, names in sets.items():
+    assert sorted(names) == ["other", "same", "third", "val"], names
+    assert names["val"] == plain[step]["val"] == names["same"], names
+    # Shards of a tokenizer, without one beside them, have the bytes of the run's tokenizer.
+    assert names["third"]["targets"] == names["other"]["targets"] and near(names["third"]["loss"], names["other"]["loss"]), names
+    assert names["third"]["bytes"] == names["other"]["bytes"] < names["val"]["bytes"], names
+END
+check "scores: TensorBoard has the curves of each set" python3 "$here/../support/files/check_events.py" sets/tensorboard/DeepSpeedJobName sets/metrics.jsonl
+expect_code "scores: report --csv succeeds" 0 "$TRAIN" report plain sets --csv
+cp output table.csv
+check "scores: the table has columns of each set" python3 - <<'END'
+import csv
+from figures import *
+rows = [r for r in csv.DictReader(open("table.csv", newline="")) if r["val_loss"]]
+assert len(rows) == 6, rows
+for row in rows:
+    for name in "same", "other", "third":
+        cell, names = row["val_loss_" + name], figures(row["run"])[int(row["step"])]
+        assert cell == "" if row["run"] == "plain" else float(cell) == names[name]["loss"], row
+END
+"$TRAIN" report sets >page.html 2>err
+check "scores: the page has a plot of each set" test "$(grep -cE '>Validation loss, (same|other|third) ' page.html)" -eq 3
+for how in "" "--ranks 3" "--ranks 2 --processes" "--ranks 4 --set parallel.tensor=2 --set parallel.pipeline=2"; do
+    read -ra options <<<"$how"
+    "$TRAIN" eval sets --newest --json "${options[@]}" >sets.json 2>err
+    check "scores: eval $how has the figures of the last evaluation" python3 - <<'END'
+from figures import *
+last, now = figures("sets")[12], json.load(open("sets.json"))
+assert now["step"] == 12 and near(now["val_loss"], last["val"]["loss"]) and list(now["sets"]) == ["same", "other", "third"], now
+for name, figure in now["sets"].items():
+    assert figure["targets"] == last[name]["targets"] and figure["bytes"] == last[name]["bytes"], now
+    assert near(figure["loss"], last[name]["loss"]) and near(figure["bits_per_byte"], last[name]["bits_per_byte"]), now
+END
+done
+expect_code "scores: eval with other sets opens the run" 0 "$TRAIN" eval plain --set 'eval.sets={"new": {"text": "other.txt"}}'
+check "scores: eval prints a line for each set" test "$(grep -cE '^step 12   (val|new) loss [0-9.]+ nats a token over [0-9]+ targets   [0-9.]+ bits per byte over [0-9]+ bytes$' output)" -eq 2
+
+# Other sets change nothing of the training: a run goes on with them, on another grid as well.
+expect_code "scores: a run stops in the middle" 85 "$TRAIN" "$TINY" "${base[@]}" --set max_time=1e-9 --set checkpoint.save_interval=5 --out goes-on
+while [ ! -e goes-on/result.json ]; do
+    "$TRAIN" "$TINY" "${base[@]}" --set max_time=1e-9 --set checkpoint.save_interval=5 --set "$sets" --out goes-on >output 2>&1
+    code=$?
+    if [ $code -ne 85 ] && [ $code -ne 0 ]; then break; fi
+done
+check "scores: a run that goes on with sets ends" test -e goes-on/result.json
+same_run "scores: a run that goes on with sets has the bits of the run without" plain goes-on
+check "scores: a run that goes on with sets has their figures" python3 - <<'END'
+from figures import *
+assert figures("goes-on")[12] == figures("sets")[12], figures("goes-on")
+END
+expect_code "scores: a run with sets on four ranks succeeds" 0 "$TRAIN" "$TINY" "${base[@]}" --set "$sets" --ranks 4 \
+    --set parallel.tensor=2 --set train_batch_size=16 --set gradient_accumulation_steps=null --out four
+check "scores: sets on four ranks have the figures of one rank" python3 - <<'END'
+from figures import *
+one, four = figures("sets")[4], figures("four")[4]
+for name in one:
+    assert one[name]["targets"] == four[name]["targets"] and abs(one[name]["loss"] / four[name]["loss"] - 1) < 1e-9, (one, four)
+END
+expect_code "scores: a set whose text is missing ends with 66" 66 "$TRAIN" "$TINY" --set 'eval.sets={"x": {"text": "none.txt"}}' --out none
+check "scores: that set is named" grep -qx 'error\[66\] eval.sets.x: no file matches none.txt' output
+expect_code "scores: config check finds a set whose text is missing" 66 "$TRAIN" config check "$TINY" --set 'eval.sets={"x": {"text": "none.txt"}}'
 finish

@@ -165,7 +165,10 @@ static void all_events(Metrics *m)
         metrics_live(m, &r, 0.1);
     }
     metrics_report(m, &speed);
-    metrics_eval(m, &eval);
+    EvalRecord sets[] = {
+        {.set = "code", .step = 6, .targets = 1234, .loss = 1.75, .bits_per_byte = -1},
+        {.set = "news", .step = 6, .targets = 7, .bytes = 9, .loss = NAN, .bits_per_byte = 0.5}};
+    metrics_eval(m, &eval, sets, 2);
     metrics_sample(m, 6, 0, "a \"b\"\n",
                    "\x1b[31mred\r\xff\xc3\xa9\x07\xc2\x9b {}\n\"step\": 99, \xe2\x82");
     metrics_saved(m, 6, 0.25, "out/x/checkpoints/step_00000006");
@@ -199,7 +202,13 @@ static void hostile_text_cannot_break_out_of_its_json_line(void **unused)
     bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1});
     all_events(b.metrics);
     char *text = read_file(b.folder, "metrics.jsonl");
-    every_line_is_an_object(text, 12);
+    every_line_is_an_object(text, 14);
+    /* The sets come first: a step with the line "val" has them all. */
+    const char *code = strstr(text,
+                              "\"set\": \"code\", \"loss\": 1.75, \"targets\": 1234, \"bytes\": 0"),
+               *news = strstr(text, "\"set\": \"news\", \"loss\": null, \"bits_per_byte\": 0.5"),
+               *val = strstr(text, "{\"event\": \"val\", ");
+    assert_true(code && news && val && code < news && news < val);
     assert_non_null(strstr(text, "\\u001b[31mred\\r\xEF\xBF\xBD\xc3\xa9"));
     free(text);
     bench_close(&b);
@@ -217,6 +226,10 @@ static void a_pipe_gets_plain_lines_without_escape_codes(void **unused)
     assert_null(strchr(b.shown, '\033'));
     assert_non_null(strstr(b.shown, "\\x1b[31mred\\x0d\\xff\xc3\xa9\\x07\\xc2\\x9b"));
     assert_non_null(strstr(b.shown, "1.2500 bits per byte"));
+    const char *val = strstr(b.shown, "     val   2.5000   1.2500 bits per byte   (0.1 s)\n");
+    assert_non_null(val);
+    assert_non_null(strstr(val, "\n       6     code   1.7500   1,234 targets\n"
+                                "       6     news      nan   0.5000 bits per byte   7 targets"));
     assert_non_null(strstr(b.shown, "5,120"));
     bench_close(&b);
 }
@@ -234,7 +247,7 @@ static void a_terminal_gets_a_live_line_and_colours_unless_no_color(void **unuse
     fflush(b.to);
     assert_true(count_of(b.shown, "\r") >= 6);
     assert_non_null(strstr(b.shown, "step 6 of 10 (60 %)"));
-    assert_int_equal(count_of(b.shown, "\033[1m"), 2);
+    assert_int_equal(count_of(b.shown, "\033[1m"), 4);
     bench_close(&b);
     bench_open(&b);
     setenv("NO_COLOR", "1", 1);
@@ -255,7 +268,7 @@ static void in_json_mode_the_console_prints_only_json_lines(void **unused)
     bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1, .json = true});
     all_events(b.metrics);
     fflush(b.to);
-    every_line_is_an_object(b.shown, 7);
+    every_line_is_an_object(b.shown, 9);
     bench_close(&b);
 }
 

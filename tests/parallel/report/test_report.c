@@ -27,6 +27,9 @@ int fuzz_metrics(const uint8_t *data, size_t size);
     ", \"loss\": " loss ", \"lr\": 0.0040000000000000001, \"grad_norm\": 0.5, "                    \
     "\"loss_scale\": 1}\n"
 #define VAL(step, loss) HEAD("val", step, "0") ", \"loss\": " loss ", \"seconds\": 1}\n"
+#define SET(step, name, loss)                                                                      \
+    HEAD("val_set", step, "0")                                                                     \
+    ", \"set\": \"" name "\", \"loss\": " loss ", \"bits_per_byte\": 2}\n"
 #define SPEED(step, rate)                                                                          \
     HEAD("speed", step, "0") ", \"seconds\": 2, \"tokens_per_second\": " rate "}\n"
 #define SAMPLE(step, text)                                                                         \
@@ -47,7 +50,7 @@ static void assert_table(const char *text, const char *expected)
     size_t bytes;
     History h = read_text(text);
     FILE *to = text_stream(&table, &bytes);
-    report_csv_run(to, "r", &h);
+    report_csv_run(to, "r", &h, &(StringList){0});
     fclose(to);
     assert_string_equal(table, expected);
     free(table);
@@ -65,6 +68,48 @@ static void the_table_joins_the_figures_of_a_step(void **unused)
     assert_table(TRAIN("1", "null"), "r,1,16,1024,,0.004,0.5,1,,,,\n");
 }
 
+static void sets_have_columns_and_plots_of_their_own(void **unused)
+{
+    (void)unused;
+    char *table, *page;
+    size_t bytes;
+    StringList sets = {0};
+    History h[] = {read_text(TRAIN("1", "3") SET("1", "code", "4") VAL("1", "5") TRAIN("2", "2")
+                                 SET("2", "code", "3") SET("2", "a-b", "7") VAL("2", "4")
+                                     TRAIN("3", "1") SET("3", "code", "1") START("2")),
+                   read_text(TRAIN("1", "3") SET("1", "a-b", "6") VAL("1", "5") SET("1", "", "6")
+                                 SET("1", "<i>", "null"))};
+    assert_int_equal(h[0].bad_lines, 0);
+    assert_int_equal(h[1].bad_lines, 1);
+    for (int r = 0; r < 2; r++)
+        report_csv_sets(&h[r], &sets);
+    FILE *to = text_stream(&table, &bytes);
+    report_csv_head(to, &sets);
+    for (int r = 0; r < 2; r++)
+        report_csv_run(to, "r", &h[r], &sets);
+    fclose(to);
+    char *line = strchr(table, '\n');
+    assert_non_null(strstr(table, ",exposed_communication,val_loss_code,val_bits_per_byte_code,"
+                                  "val_loss_a-b,val_bits_per_byte_a-b,val_loss_<i>,"
+                                  "val_bits_per_byte_<i>\n"));
+    assert_string_equal(line, "\n"
+                              "r,1,16,1024,3,0.004,0.5,1,5,,,,4,2,,,,\n"
+                              "r,2,16,1024,2,0.004,0.5,1,4,,,,3,2,7,2,,\n"
+                              "r,1,16,1024,3,0.004,0.5,1,5,,,,,,6,2,,2\n");
+    to = text_stream(&page, &bytes);
+    report_page_print(to, (const PageRun[]){{"r", h[0]}, {"s", h[1]}}, 2);
+    fclose(to);
+    assert_non_null(strstr(page, ", validation 4.0000, code 3.0000, a-b 7.0000</li>"));
+    assert_non_null(strstr(page, "a-b 6.0000, &#60;i&#62; not finite</li>"));
+    assert_non_null(strstr(page, ">Validation loss, code "));
+    assert_null(strstr(page, "<i>"));
+    for (int r = 0; r < 2; r++)
+        history_free(&h[r]);
+    string_list_free(&sets);
+    free(table);
+    free(page);
+}
+
 static void the_name_of_a_run_is_quoted_where_a_table_needs_it(void **unused)
 {
     (void)unused;
@@ -72,7 +117,7 @@ static void the_name_of_a_run_is_quoted_where_a_table_needs_it(void **unused)
     size_t bytes;
     History h = read_text(VAL("3", "7"));
     FILE *to = text_stream(&table, &bytes);
-    report_csv_run(to, "a,\"b\"", &h);
+    report_csv_run(to, "a,\"b\"", &h, &(StringList){0});
     fclose(to);
     assert_string_equal(table, "\"a,\"\"b\"\"\",3,,,,,,,7,,,\n");
     free(table);
@@ -313,6 +358,7 @@ int main(void)
         cmocka_unit_test(a_step_after_the_last_possible_one_is_a_bad_line),
         cmocka_unit_test(a_plot_of_the_largest_steps_ends),
         cmocka_unit_test(the_table_joins_the_figures_of_a_step),
+        cmocka_unit_test(sets_have_columns_and_plots_of_their_own),
         cmocka_unit_test(the_name_of_a_run_is_quoted_where_a_table_needs_it),
         cmocka_unit_test(the_last_line_of_a_step_counts),
         cmocka_unit_test(lines_that_cannot_be_read_are_counted),

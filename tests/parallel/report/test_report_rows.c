@@ -141,7 +141,7 @@ static void console_rows_fit_80_columns_even_with_absurd_numbers(void **unused)
             metrics_report(m, &speed);
             EvalRecord eval = {
                 .step = rows[i].step, .loss = rows[i].loss, .bits_per_byte = 1.5, .seconds = 12345};
-            metrics_eval(m, &eval);
+            metrics_eval(m, &eval, NULL, 0);
         }
         metrics_sample(m, 7, 0, "In the beginning",
                        " was the word and the word was with "

@@ -90,11 +90,13 @@ def expected(metrics):
         "train": {"train_loss": "loss", "lr": "lr", "grad_norm": "grad_norm"},
         "speed": {"tokens_per_second": "tokens_per_second"},
         "val": {"loss": "loss", "bits_per_byte": "bits_per_byte"},
+        "val_set": {"loss": "loss", "bits_per_byte": "bits_per_byte"},
     }
     for line in map(json.loads, open(metrics)):
         for tag, key in tags.get(line["event"], {}).items():
-            group = "Validation" if line["event"] == "val" else "Train"
-            yield f"{group}/Samples/{tag}", line["samples"], struct.unpack("<f", struct.pack("<f", line[key]))[0]
+            group = "Validation" if "val" in line["event"] else "Train"
+            name = line["set"] + "/" if "set" in line else ""
+            yield f"{group}/Samples/{name}{tag}", line["samples"], struct.unpack("<f", struct.pack("<f", line[key]))[0]
         if line["event"] == "sample":
             yield "Train/Samples/text", line["samples"], line["prompt"] + line["text"]
 

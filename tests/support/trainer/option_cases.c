@@ -233,6 +233,7 @@ const OptionCase option_cases[] = {
     SEE("eval.steps", "3"),
     /* Without a learning rate no evaluation brings a lower loss than the first. */
     SEE("eval.patience", "1", "optimizer.params.lr=0"),
+    SEE("eval.sets", "{\"other\": {\"text\": \"other.txt\"}}"),
     SEE("eval.sample_interval", "3"),
     SEE("eval.sample_tokens", "9"),
     SEE("eval.sample_prompt", "king"),

@@ -150,10 +150,16 @@ static void take_record(Seen *out, const cJSON *record)
     const cJSON *event = cJSON_GetObjectItem(record, "event"),
                 *loss = cJSON_GetObjectItem(record, "loss"),
                 *step = cJSON_GetObjectItem(record, "step"),
-                *targets = cJSON_GetObjectItem(record, "targets");
+                *targets = cJSON_GetObjectItem(record, "targets"),
+                *set = cJSON_GetObjectItem(record, "set");
     if (!cJSON_IsString(event)) return;
     if (strcmp(event->valuestring, "train") == 0 && out->n_losses < SEEN_LOSSES)
         out->losses[out->n_losses++] = cJSON_IsNumber(loss) ? loss->valuedouble : NAN;
+    if (cJSON_IsString(set)) {
+        char *line = text_format("set %s", set->valuestring);
+        append(&out->files, line);
+        free(line);
+    }
     if (strcmp(event->valuestring, "val") == 0) {
         char *line = text_format("evaluation after step %.0f over %.0f targets",
                                  cJSON_GetNumberValue(step), cJSON_GetNumberValue(targets));

@@ -1,0 +1,20 @@
+/* eval_sets.h -- the option type of eval.sets: an object of validation sets by name; private to
+ * configs/. */
+#ifndef CONFIGS_READER_EVAL_SETS_H
+#define CONFIGS_READER_EVAL_SETS_H
+
+#include "configs/reader/load.h"
+
+/* Reads the object at `node` into *sets, in the order of the document. Names that begin with "_"
+ * are comments. Returns false, reports an error at `at` and leaves *sets unchanged if it is not
+ * valid.
+ */
+bool eval_sets_assign(Load *load, const Json *json, int node, ConfigPlace at, EvalSets *sets);
+/* Returns whether `path` is a key within eval.sets, such as "eval.sets.code.text", and then reports
+ * an error: only --set KEY=VALUE can name one. */
+bool eval_sets_refuse_part(Load *load, ConfigPlace at, const char *path);
+/* Returns the sets as malloc'ed JSON text, "null" if there are none. */
+char *eval_sets_text(const EvalSets *sets);
+void eval_sets_free(EvalSets *sets);
+
+#endif
