@@ -112,7 +112,7 @@ static bool write_tensor(WeightSink *sink, WeightSource *source, const GgufTenso
 }
 
 bool gguf_write(const FsOps *fs, const char *path, const GgufModel *model, WeightSource *source,
-                int64_t *bytes, int64_t *overflows, char *err, size_t n)
+                Progress *progress, int64_t *bytes, int64_t *overflows, char *err, size_t n)
 {
     GgufTensors tensors;
     GgufBytes header = {0};
@@ -124,8 +124,10 @@ bool gguf_write(const FsOps *fs, const char *path, const GgufModel *model, Weigh
         good = sink_open(&sink, fs, path, total, err, n);
         if (good) {
             good = sink_write(&sink, header.data, header.count, err, n);
-            for (int i = 0; good && i < tensors.count; i++)
+            for (int i = 0; good && i < tensors.count; i++) {
+                progress_count(progress, sink.written, total, "exporting the weights");
                 good = write_tensor(&sink, source, &tensors.tensor[i], err, n);
+            }
             CHECK(!good || sink.written == total, "%s: %lld of %lld bytes", path,
                   (long long)sink.written, (long long)total);
             *bytes = sink.written;

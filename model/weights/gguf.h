@@ -29,8 +29,8 @@ typedef struct {
 bool gguf_fits(const GgufModel *model, char *err, size_t n);
 /* Writes the source's weights to the file `path`, atomically. The model must fit. *bytes is set to
  * the size of the file, and *overflows to the number of finite weights that became infinite.
- * Returns false and sets `err` on failure. */
+ * `progress` may be NULL. Returns false and sets `err` on failure. */
 bool gguf_write(const FsOps *fs, const char *path, const GgufModel *model, WeightSource *source,
-                int64_t *bytes, int64_t *overflows, char *err, size_t n);
+                Progress *progress, int64_t *bytes, int64_t *overflows, char *err, size_t n);
 
 #endif

@@ -8,6 +8,7 @@
 #define MODEL_WEIGHTS_LLMC_H
 
 #include "model/core/fs.h"
+#include "model/core/progress.h"
 #include "model/weights/architecture.h"
 #include "model/weights/source.h"
 
@@ -52,8 +53,8 @@ void llmc_architecture(const LlmcHeader *header, Architecture *out);
 bool llmc_header_of(const Architecture *model, DType dtype, LlmcHeader *out, char *err, size_t n);
 /* Writes the source's weights to the file `path`, atomically, converted to header->dtype; the rows
  * that pad the vocabulary are zero. *overflows is set to the number of finite weights that became
- * infinite. Returns false and sets `err` on failure. */
+ * infinite. `progress` may be NULL. Returns false and sets `err` on failure. */
 bool llmc_write(const FsOps *fs, const char *path, const LlmcHeader *header, WeightSource *source,
-                int64_t *overflows, char *err, size_t n);
+                Progress *progress, int64_t *overflows, char *err, size_t n);
 
 #endif

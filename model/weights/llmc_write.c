@@ -37,7 +37,7 @@ static bool check_all(const WeightSource *source, const LlmcPlace *place, int co
 }
 
 bool llmc_write(const FsOps *fs, const char *path, const LlmcHeader *header, WeightSource *source,
-                int64_t *overflows, char *err, size_t n)
+                Progress *progress, int64_t *overflows, char *err, size_t n)
 {
     unsigned char bytes[LLMC_HEADER_BYTES];
     WeightSink sink;
@@ -50,10 +50,12 @@ bool llmc_write(const FsOps *fs, const char *path, const LlmcHeader *header, Wei
     if (good) {
         llmc_header_bytes(header, bytes);
         good = sink_write(&sink, bytes, sizeof bytes, err, n);
-        for (int i = 0; good && i < count; i++)
+        for (int i = 0; good && i < count; i++) {
+            progress_count(progress, sink.written, total, "exporting the weights");
             good = sink_tensor(&sink, source, find(source, &place[i].tensor, err, n), header->dtype,
                                0, err, n) &&
                    sink_zeros(&sink, place[i].gap * size, err, n);
+        }
         CHECK(!good || sink.written == total, "%s: %lld of %lld bytes", path,
               (long long)sink.written, (long long)total);
         *overflows = sink.overflows;

@@ -20,8 +20,11 @@ static bool write_model(const GgufModel *model, const char *out, WeightSource *s
         log_warning("the run has no tokenizer, so neither has the file: programs that read it take "
                     "token ids alone");
     *code = EXIT_INPUT_OUTPUT;
-    if (gguf_write(&fs_system, out, model, source, &result->bytes, &result->overflows, err, n))
-        return true;
+    Progress progress = progress_begin();
+    bool good = gguf_write(&fs_system, out, model, source, &progress, &result->bytes,
+                           &result->overflows, err, n);
+    progress_end(&progress);
+    if (good) return true;
     *code = export_failure(err);
     return false;
 }

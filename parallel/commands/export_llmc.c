@@ -18,7 +18,11 @@ bool export_llmc(const ExportArguments *a, const ExportedRun *run, DType dtype,
     *code = EXIT_CANNOT_CREATE;
     if (!export_file_is_new(a->out, err, n)) return false;
     *code = EXIT_INPUT_OUTPUT;
-    if (!llmc_write(&fs_system, a->out, &header, run->source, &result->overflows, err, n)) {
+    Progress progress = progress_begin();
+    bool good =
+        llmc_write(&fs_system, a->out, &header, run->source, &progress, &result->overflows, err, n);
+    progress_end(&progress);
+    if (!good) {
         *code = export_failure(err);
         return false;
     }

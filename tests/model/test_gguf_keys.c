@@ -244,8 +244,8 @@ static void tensors_that_do_not_fit_are_named(void **state)
         if (i == 2) m.hidden++;
         if (i == 3) m.tied = false;
         if (i == 4) m.heads = 6;
-        assert_false(
-            gguf_write(&fs_system, "no.gguf", &model, source, &bytes, &overflows, err, sizeof err));
+        assert_false(gguf_write(&fs_system, "no.gguf", &model, source, NULL, &bytes, &overflows,
+                                err, sizeof err));
         if (strstr(err, says[i]) == NULL) fail_msg("%s", err);
         assert_int_not_equal(access("no.gguf", F_OK), 0);
         source->close(source);
@@ -264,7 +264,8 @@ static void a_disk_that_fails_leaves_no_part_of_a_file(void **state)
     for (int at = 1; !good; at++) {
         FaultyFs fs;
         faulty_fs_init(&fs, FAULT_ONCE, at, EIO);
-        good = gguf_write(&fs.ops, "out.gguf", &model, source, &bytes, &overflows, err, sizeof err);
+        good = gguf_write(&fs.ops, "out.gguf", &model, source, NULL, &bytes, &overflows, err,
+                          sizeof err);
         if (access("out.gguf", F_OK) == 0) {
             GgufFile f;
             gguf_read(&f, "out.gguf");

@@ -120,7 +120,7 @@ static void a_file_is_written_as_it_was_read(void **state)
         char *bytes = llmc_file(dtypes[d], &n);
         assert_true(file_write(&fs_system, "model.bin", bytes, n, err, sizeof err));
         WeightSource *source = llmc_open("model.bin", &h);
-        if (!llmc_write(&fs_system, "again.bin", &h, source, &overflows, err, sizeof err))
+        if (!llmc_write(&fs_system, "again.bin", &h, source, NULL, &overflows, err, sizeof err))
             fail_msg("%s", err);
         source->close(source);
         assert_true(file_read("again.bin", &again, &m, NULL, err, sizeof err));
@@ -140,7 +140,7 @@ static void weights_of_another_type_are_rounded_once_and_overflows_counted(void 
     h.dtype = BF16;
     WeightSource *source = llmc_random(&h, F32);
     ((float *)(uintptr_t)memory_source_data(source, "position.weight"))[5] = 3.4e38F;
-    if (!llmc_write(&fs_system, "model.bin", &h, source, &overflows, err, sizeof err))
+    if (!llmc_write(&fs_system, "model.bin", &h, source, NULL, &overflows, err, sizeof err))
         fail_msg("%s", err);
     assert_int_equal(overflows, 1);
     WeightSource *written = llmc_open("model.bin", &read);

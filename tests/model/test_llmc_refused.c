@@ -136,16 +136,18 @@ static void tensors_that_do_not_fit_are_named(void **state)
     WeightSource *source = llmc_random(&llmc_small, F32);
     memory_source_add(source, "head.weight", F32, LLMC_V, LLMC_C, 1);
     assert_false(
-        llmc_write(&fs_system, "no.bin", &llmc_small, source, &overflows, err, sizeof err));
+        llmc_write(&fs_system, "no.bin", &llmc_small, source, NULL, &overflows, err, sizeof err));
     assert_non_null(strstr(err, "no tensor head.weight"));
     source->n_tensors--; /* leaks its data into the next close, which frees it */
     LlmcHeader other = llmc_small;
     other.context = LLMC_P + 1;
-    assert_false(llmc_write(&fs_system, "no.bin", &other, source, &overflows, err, sizeof err));
+    assert_false(
+        llmc_write(&fs_system, "no.bin", &other, source, NULL, &overflows, err, sizeof err));
     assert_non_null(strstr(err, "position.weight is 3 x 4, the config describes 4 x 4"));
     other = llmc_small;
     other.layers = LLMC_L + 1;
-    assert_false(llmc_write(&fs_system, "no.bin", &other, source, &overflows, err, sizeof err));
+    assert_false(
+        llmc_write(&fs_system, "no.bin", &other, source, NULL, &overflows, err, sizeof err));
     assert_non_null(strstr(err, "there is no tensor block.2."));
     assert_int_not_equal(access("no.bin", F_OK), 0);
     source->n_tensors++;
@@ -170,7 +172,7 @@ static void a_disk_that_fails_leaves_the_old_file_or_the_new_one(void **state)
     for (int at = 1; !good; at++) {
         put_text("out.bin", "old");
         faulty_fs_init(&fs, FAULT_ONCE, at, ENOSPC);
-        good = llmc_write(&fs.ops, "out.bin", &h, source, &overflows, err, sizeof err);
+        good = llmc_write(&fs.ops, "out.bin", &h, source, NULL, &overflows, err, sizeof err);
         assert_true(file_read("out.bin", &text, &m, NULL, err, sizeof err));
         if (m == n)
             assert_memory_equal(text, bytes, n);
@@ -199,18 +201,18 @@ static void a_disk_without_room_is_found_before_anything_is_written(void **state
     fs.disk = disk;
     fs.capacity = llmc_file_bytes(&llmc_small) - 1;
     char *path = text_format("%s/full.bin", disk);
-    assert_false(llmc_write(&fs.ops, path, &llmc_small, source, &overflows, err, sizeof err));
+    assert_false(llmc_write(&fs.ops, path, &llmc_small, source, NULL, &overflows, err, sizeof err));
     if (strstr(err, "its disk has room for") == NULL) fail_msg("%s", err);
     assert_int_equal(fs.calls, 0);
     fs.capacity++;
-    if (!llmc_write(&fs.ops, path, &llmc_small, source, &overflows, err, sizeof err))
+    if (!llmc_write(&fs.ops, path, &llmc_small, source, NULL, &overflows, err, sizeof err))
         fail_msg("%s", err);
     free(path);
     folder_drop(disk);
     /* a tensor that cannot be read leaves nothing either */
     memory_source_fail(source, 3);
     assert_false(
-        llmc_write(&fs_system, "full.bin", &llmc_small, source, &overflows, err, sizeof err));
+        llmc_write(&fs_system, "full.bin", &llmc_small, source, NULL, &overflows, err, sizeof err));
     assert_non_null(strstr(err, "cannot be read"));
     assert_int_not_equal(access("full.bin", F_OK), 0);
     source->close(source);

@@ -12,7 +12,7 @@ void gguf_must_write(const char *path, const GgufModel *model, WeightSource *sou
     char err[1024];
     int64_t bytes, overflows = -1;
     if (!gguf_fits(model, err, sizeof err)) fail_msg("%s", err);
-    if (!gguf_write(&fs_system, path, model, source, &bytes, &overflows, err, sizeof err))
+    if (!gguf_write(&fs_system, path, model, source, NULL, &bytes, &overflows, err, sizeof err))
         fail_msg("%s", err);
     assert_int_equal(overflows, 0);
 }
