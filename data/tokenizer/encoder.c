@@ -1,12 +1,7 @@
 /* encoder.c -- encodes text to ids: composes it and cuts out added tokens if the tokenizer asks for
  * that, splits the rest into words, takes the ids of known words from a cache, and merges the
- * symbols of the others.
- *
- * The pair with the lowest rank is merged first, the leftmost one among equals, as in training. The
- * symbols of a word are a linked list, and the pairs that may be merged are in a heap. So a word of
- * n bytes takes O(n log n) steps. Searching for the best pair after each merge would take O(n^2),
- * and some files have words of a million letters. */
-#include "data/tokenizer/heap.h"
+ * symbols of the others (merger.c). */
+#include "data/tokenizer/merger.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/word_table.h"
@@ -33,12 +28,6 @@ typedef struct {
     int32_t id[SHORT_IDS], count;
 } ShortWord;
 
-/* One symbol (token so far) of the word that is being merged. */
-typedef struct {
-    int32_t id;
-    int64_t before, after; /* adjacent symbols; -1 at the ends */
-} Symbol;
-
 struct Encoder {
     const Tokenizer *tokenizer;
     bool specials; /* text may produce special tokens */
@@ -47,9 +36,7 @@ struct Encoder {
     TokenBuffer remembered; /* ids of all cached words, in the order of the table */
     /* (CACHE_WORDS + 1) where the ids of word w start in `remembered`; they end at first[w + 1] */
     int64_t *first;
-    Symbol *symbol;
-    int64_t symbol_capacity;
-    Heap heap; /* pairs that may be merged: (rank, number of the left symbol) */
+    Merger merger;
     ByteBuffer composed, prefixed;
 };
 
@@ -67,7 +54,7 @@ void token_buffer_add(TokenBuffer *b, int32_t id)
     b->id[b->count++] = id;
 }
 
-static void add_many(TokenBuffer *b, const int32_t *id, int64_t count)
+void token_buffer_append(TokenBuffer *b, const int32_t *id, int64_t count)
 {
     reserve(b, count);
     memcpy(b->id + b->count, id, (size_t)count * sizeof *id);
@@ -102,66 +89,28 @@ void encoder_free(Encoder *e)
     token_buffer_free(&e->remembered);
     free(e->first);
     free(e->short_word);
-    free(e->symbol);
     free(e->composed.byte);
     free(e->prefixed.byte);
-    heap_free(&e->heap);
+    merger_free(&e->merger);
     free(e);
 }
 
-/* Pushes the pair that begins at symbol `left` onto the heap, if there is a merge for it. */
-static void offer(Encoder *e, int64_t left)
-{
-    if (left < 0 || e->symbol[left].after < 0) return;
-    int32_t rank = pair_table_get(&e->tokenizer->rank, e->symbol[left].id,
-                                  e->symbol[e->symbol[left].after].id);
-    if (rank >= 0) heap_push(&e->heap, (HeapItem){.first = rank, .second = (uint64_t)left});
-}
-
-/* Merges the symbols of a word until no adjacent pair has a merge. If one symbol of a pair is
- * merged with another neighbour, the pair stays in the heap. It is skipped when it is popped,
- * because its two ids are no longer adjacent there. */
-static void merge_all(Encoder *e)
-{
-    const Tokenizer *t = e->tokenizer;
-    while (e->heap.n > 0) {
-        HeapItem item = heap_pop(&e->heap);
-        int64_t rank = item.first, at = (int64_t)item.second;
-        Symbol *left = &e->symbol[at];
-        Merge m = t->merge[rank];
-        if (left->id != m.left || left->after < 0 || e->symbol[left->after].id != m.right) continue;
-        Symbol *right = &e->symbol[left->after];
-        left->id = t->merged[rank];
-        left->after = right->after;
-        if (right->after >= 0) e->symbol[right->after].before = at;
-        right->id = -1; /* no longer in the list, and no longer the left symbol of a pair */
-        offer(e, left->before);
-        offer(e, at);
-    }
-}
-
-/* Adds a symbol to the end of the word. A byte without a token is left out. */
-static inline int64_t add_symbol(Encoder *e, int64_t count, int32_t id)
-{
-    if (id < 0) return count;
-    e->symbol[count] = (Symbol){.id = id, .before = count - 1, .after = count + 1};
-    return count + 1;
-}
-
-/* Makes the word's bytes its symbols. Returns their number. */
-static int64_t start_from_bytes(Encoder *e, const uint8_t *word, int64_t size)
+/* Makes the word's bytes its symbols, but for those without a token. Returns their number. */
+static int64_t start_from_bytes(const Tokenizer *t, const uint8_t *word, int64_t size, int32_t *id)
 {
     int64_t count = 0;
-    for (int64_t i = 0; i < size; i++)
-        count = add_symbol(e, count, e->tokenizer->byte_id[word[i]]);
+    for (int64_t i = 0; i < size; i++) {
+        id[count] = t->byte_id[word[i]];
+        count += id[count] >= 0;
+    }
     return count;
 }
 
 /* Makes the word's characters its symbols, and the bytes of those that have no token. U+2581 is a
  * space. */
-static int64_t start_from_characters(Encoder *e, const uint8_t *word, int64_t size)
+static int64_t start_from_characters(const Tokenizer *t, const uint8_t *word, int64_t size,
+                                     int32_t *id)
 {
-    const Tokenizer *t = e->tokenizer;
     int64_t count = 0;
     for (int64_t at = 0; at < size;) {
         uint32_t code;
@@ -173,40 +122,56 @@ static int64_t start_from_characters(Encoder *e, const uint8_t *word, int64_t si
                                               space ? 1 : length);
         if (length == 0) length = 1;
         if (found >= 0)
-            count = add_symbol(e, count, t->text_id[found]);
+            id[count++] = t->text_id[found];
         else
-            for (int i = 0; i < length; i++)
-                count = add_symbol(e, count, t->byte_id[word[at + i]]);
+            count += start_from_bytes(t, word + at, length, id + count);
         at += length;
     }
     return count;
 }
 
-/* Appends the ids of a word, found by merging its symbols. The first symbol always survives,
- * because merging keeps the left symbol, so walking the list from it gives all ids. */
+static void merge_symbols(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
+{
+    const Tokenizer *t = e->tokenizer;
+    merger_reserve(&e->merger, size + 1);
+    int64_t count = t->rules.characters ? start_from_characters(t, word, size, e->merger.id)
+                                        : start_from_bytes(t, word, size, e->merger.id);
+    if (count > 0) merger_run(&e->merger, t, count, out);
+}
+
+/* Appends the ids of a word by merging its symbols. A long word is cut where no token has its two
+ * bytes one after the other: no merge joins them, and short words are merged faster. */
+static void merge_word(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
+{
+    const Tokenizer *t = e->tokenizer;
+    int64_t from = 0;
+    for (int64_t at = 1; size > CACHE_WORD_BYTES && !t->rules.characters && at < size; at++)
+        if (!vocabulary_joins(t, word[at - 1], word[at])) {
+            merge_symbols(e, word + from, at - from, out);
+            from = at;
+        }
+    merge_symbols(e, word + from, size - from, out);
+}
+
+bool encoder_merges_to(Encoder *e, const uint8_t *word, int64_t size, int32_t id)
+{
+    e->remembered.count = 0;
+    merge_word(e, word, size, &e->remembered);
+    bool same = e->remembered.count == 1 && e->remembered.id[0] == id;
+    e->remembered.count = 0;
+    return same;
+}
+
+/* Appends the ids of a word that is in no cache. */
 static void encode_word(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
 {
     const Tokenizer *t = e->tokenizer;
-    int64_t whole = t->rules.ignore_merges ? word_table_find(&t->texts, word, size) : -1;
-    if (whole >= 0) {
+    bool search = t->rules.ignore_merges && t->texts.n_words > 0;
+    int64_t whole = search ? word_table_find(&t->texts, word, size) : -1;
+    if (whole >= 0)
         token_buffer_add(out, t->text_id[whole]);
-        return;
-    }
-    if (size > e->symbol_capacity) {
-        e->symbol_capacity = 2 * size + 64;
-        free(e->symbol);
-        e->symbol = must_alloc((size_t)e->symbol_capacity * sizeof *e->symbol);
-    }
-    int64_t count = t->rules.characters ? start_from_characters(e, word, size)
-                                        : start_from_bytes(e, word, size);
-    if (count == 0) return;
-    e->symbol[count - 1].after = -1;
-    e->heap.n = 0;
-    for (int64_t i = 0; i + 1 < count; i++)
-        offer(e, i);
-    merge_all(e);
-    for (int64_t i = 0; i >= 0; i = e->symbol[i].after)
-        token_buffer_add(out, e->symbol[i].id);
+    else
+        merge_word(e, word, size, out);
 }
 
 /* Appends the ids of a short word, from the cache if it is there; otherwise encodes it and caches
@@ -224,7 +189,7 @@ static void encode_remembered(Encoder *e, const uint8_t *word, int64_t size, Tok
         encode_word(e, word, size, &e->remembered);
         e->first[w + 1] = e->remembered.count;
     }
-    add_many(out, e->remembered.id + e->first[w], e->first[w + 1] - e->first[w]);
+    token_buffer_append(out, e->remembered.id + e->first[w], e->first[w + 1] - e->first[w]);
 }
 
 /* Sets `key` to the key of a word of at most SHORT_BYTES bytes. `readable` bytes at `word` may be

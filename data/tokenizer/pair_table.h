@@ -3,15 +3,25 @@
 #ifndef DATA_TOKENIZER_PAIR_TABLE_H
 #define DATA_TOKENIZER_PAIR_TABLE_H
 
+#include "model/core/hash.h"
+
 #include <stdint.h>
 
-typedef struct {
-    uint64_t *key; /* left << 32 | right; PAIR_NONE if the slot is free */
-    int32_t *value;
-    int64_t slots, used; /* slots is a power of two */
-} PairTable;
-
 #define PAIR_NONE UINT64_MAX
+
+/* A pair and its value lie together, so that a look-up reads one cache line. */
+typedef struct {
+    uint64_t key; /* left << 32 | right; PAIR_NONE if the slot is free */
+    int64_t value;
+} PairSlot;
+
+typedef struct {
+    PairSlot *slot;
+    int64_t slots, used; /* slots is a power of two */
+    /* (4 * slots bits) a pair's bit is set if it, or another of the same bit, is in the table. Most
+     * pairs of a text are in none; their bits stay in a cache that is too small for the slots. */
+    uint64_t *bit;
+} PairTable;
 
 static inline uint64_t pair_key(int32_t left, int32_t right)
 {
@@ -31,8 +41,30 @@ static inline int32_t pair_key_right(uint64_t key)
 /* Initialises the table with room for `expected` pairs. */
 void pair_table_init(PairTable *t, int64_t expected);
 void pair_table_free(PairTable *t);
+
+static inline uint64_t pair_hash(uint64_t key)
+{
+    return hash_mix(0, key) >> 20;
+}
+
+/* Returns the number of the slot that holds `key`, or of the free slot where it belongs. */
+static inline int64_t pair_table_slot(const PairTable *t, uint64_t key)
+{
+    int64_t mask = t->slots - 1, at = (int64_t)pair_hash(key) & mask;
+    while (t->slot[at].key != key && t->slot[at].key != PAIR_NONE)
+        at = (at + 1) & mask;
+    return at;
+}
+
 /* Returns the value of a pair, or -1 if it is not in the table. */
-int32_t pair_table_get(const PairTable *t, int32_t left, int32_t right);
+static inline int32_t pair_table_get(const PairTable *t, int32_t left, int32_t right)
+{
+    uint64_t key = pair_key(left, right), bit = pair_hash(key) & (uint64_t)(4 * t->slots - 1);
+    if ((t->bit[bit / 64] >> bit % 64 & 1) == 0) return -1;
+    const PairSlot *s = &t->slot[pair_table_slot(t, key)];
+    return s->key == key ? (int32_t)s->value : -1;
+}
+
 /* Sets the value (>= 0) of a pair. */
 void pair_table_set(PairTable *t, int32_t left, int32_t right, int32_t value);
 

@@ -129,20 +129,40 @@ static bool has_space_inside(const Tokenizer *t, int32_t id)
     return false;
 }
 
+/* Fills t->texts. A character may be any token. Of the words that are tokens, those that merges
+ * make need no look-up; few vocabularies have others. */
+static void fill_texts(Tokenizer *t)
+{
+    Encoder *e = encoder_create(t);
+    word_table_init(&t->texts);
+    t->text_id = must_alloc((size_t)t->vocab_size * sizeof *t->text_id);
+    for (int32_t id = 0; id < t->vocab_size; id++) {
+        const uint8_t *bytes = t->bytes + t->start[id];
+        if (t->kind[id] != TOKEN_TEXT) continue;
+        if (!t->rules.characters && encoder_merges_to(e, bytes, t->length[id], id)) continue;
+        t->text_id[word_table_add(&t->texts, bytes, t->length[id], NULL)] = id;
+    }
+    encoder_free(e);
+}
+
+static void fill_inside(Tokenizer *t)
+{
+    for (int32_t id = 0; id < t->vocab_size; id++) {
+        const uint8_t *bytes = t->bytes + t->start[id];
+        for (int32_t i = 0; t->kind[id] == TOKEN_TEXT && i + 1 < t->length[id]; i++) {
+            unsigned bit = 256u * bytes[i] + bytes[i + 1];
+            t->inside[bit / 64] |= (uint64_t)1 << bit % 64;
+        }
+    }
+}
+
 void vocabulary_finish(Tokenizer *t)
 {
-    bool by_bytes = t->rules.ignore_merges || t->rules.characters;
-    if (by_bytes) {
-        word_table_init(&t->texts);
-        t->text_id = must_alloc((size_t)t->vocab_size * sizeof *t->text_id);
-    }
-    for (int32_t id = 0; by_bytes && id < t->vocab_size; id++) {
-        if (t->kind[id] != TOKEN_TEXT) continue;
-        int64_t w = word_table_add(&t->texts, t->bytes + t->start[id], t->length[id], NULL);
-        t->text_id[w] = id;
-        /* Without a pattern, text may be cut before spaces only as long as no token lies across. */
-        if (t->rules.split == SPLIT_SPACES && has_space_inside(t, id)) t->rules.split = SPLIT_WHOLE;
-    }
+    fill_inside(t);
+    /* Without a pattern, text may be cut before spaces only as long as no token lies across. */
+    for (int32_t id = 0; t->rules.split == SPLIT_SPACES && id < t->vocab_size; id++)
+        if (t->kind[id] == TOKEN_TEXT && has_space_inside(t, id)) t->rules.split = SPLIT_WHOLE;
+    if (t->rules.ignore_merges || t->rules.characters) fill_texts(t);
     if (t->rules.compose) t->nfc = nfc_create();
     splitter_init(&t->splitter, t->rules.split);
     added_finish(&t->added, t->nfc);

@@ -59,10 +59,21 @@ struct Tokenizer {
     char *post_processor; /* that part of a tokenizer.json, which is written again; may be NULL */
     /* What follows is made by vocabulary_finish. */
     Splitter splitter;
-    Nfc *nfc;         /* if rules.compose */
-    WordTable texts;  /* tokens of kind TOKEN_TEXT, if ignore_merges or characters */
+    /* Bit 256 * a + b: byte b follows byte a inside of some token. Elsewhere a word may be cut. */
+    uint64_t inside[N_BYTES * N_BYTES / 64];
+    Nfc *nfc; /* if rules.compose */
+    /* tokens of kind TOKEN_TEXT: all if `characters`, those that merges do not make if
+     * `ignore_merges` */
+    WordTable texts;
     int32_t *text_id; /* (texts) their ids */
 };
+
+/* Returns whether byte b follows byte a inside of any token. */
+static inline bool vocabulary_joins(const Tokenizer *t, uint8_t a, uint8_t b)
+{
+    unsigned bit = 256u * a + b;
+    return t->inside[bit / 64] >> bit % 64 & 1;
+}
 
 /* Returns the byte that has id `k` in GPT-2's numbering: printable bytes first, then the other
  * 68. */
@@ -86,6 +97,9 @@ void vocabulary_add_special(Tokenizer *t, int32_t id, const char *name);
 bool vocabulary_add_merge(Tokenizer *t, int32_t left, int32_t right, int32_t merged);
 /* Completes the tokenizer after its tokens, merges, added tokens and rules have been set. */
 void vocabulary_finish(Tokenizer *t);
+
+/* Returns whether merges make the token `id` of the bytes of a word. */
+bool encoder_merges_to(Encoder *e, const uint8_t *word, int64_t size, int32_t id);
 
 /* Converts a token from the characters used in files to its bytes, in place. Returns the number of
  * bytes, or -1 if a character represents no byte. */

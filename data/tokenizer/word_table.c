@@ -34,17 +34,24 @@ void word_table_clear(WordTable *t)
     clear_slots(t, t->slots);
 }
 
+/* Returns the part of a hash that a slot has; the other part chooses the slot. */
+static uint32_t hash_in_slot(uint64_t hash)
+{
+    return (uint32_t)(hash >> 32);
+}
+
 /* Returns the slot that holds the string, or the free slot where it belongs. */
-static int64_t slot_of(const WordTable *t, uint64_t hash, const uint8_t *bytes, int64_t size)
+static WordSlot *slot_of(const WordTable *t, uint64_t hash, const uint8_t *bytes, int64_t size)
 {
     int64_t mask = t->slots - 1, at = (int64_t)hash & mask;
-    for (; t->slot[at] >= 0; at = (at + 1) & mask) {
-        const Word *w = &t->word[t->slot[at]];
+    for (; t->slot[at].word >= 0; at = (at + 1) & mask) {
+        if (t->slot[at].hash != hash_in_slot(hash)) continue;
+        const Word *w = &t->word[t->slot[at].word];
         if (w->hash == hash && w->size == size &&
             memcmp(t->bytes + w->start, bytes, (size_t)size) == 0)
             break;
     }
-    return at;
+    return &t->slot[at];
 }
 
 static uint64_t hash_word(const uint8_t *bytes, int64_t size)
@@ -55,7 +62,7 @@ static uint64_t hash_word(const uint8_t *bytes, int64_t size)
 
 int64_t word_table_find(const WordTable *t, const uint8_t *bytes, int64_t size)
 {
-    return t->slot[slot_of(t, hash_word(bytes, size), bytes, size)];
+    return slot_of(t, hash_word(bytes, size), bytes, size)->word;
 }
 
 /* Doubles the number of slots, so that at most half are used and searches stay short. Words keep
@@ -66,9 +73,9 @@ static void grow_slots(WordTable *t)
     clear_slots(t, 2 * t->slots);
     for (int64_t i = 0; i < t->n_words; i++) {
         int64_t mask = t->slots - 1, at = (int64_t)t->word[i].hash & mask;
-        while (t->slot[at] >= 0)
+        while (t->slot[at].word >= 0)
             at = (at + 1) & mask;
-        t->slot[at] = i;
+        t->slot[at] = (WordSlot){.hash = hash_in_slot(t->word[i].hash), .word = (int32_t)i};
     }
 }
 
@@ -90,13 +97,15 @@ static void append(WordTable *t, uint64_t hash, const uint8_t *bytes, int64_t si
 int64_t word_table_add(WordTable *t, const uint8_t *bytes, int64_t size, bool *added)
 {
     uint64_t hash = hash_word(bytes, size);
-    int64_t at = slot_of(t, hash, bytes, size);
-    if (added) *added = t->slot[at] < 0;
-    if (t->slot[at] >= 0) return t->slot[at];
+    WordSlot *slot = slot_of(t, hash, bytes, size);
+    if (added) *added = slot->word < 0;
+    if (slot->word >= 0) return slot->word;
     if (2 * (t->n_words + 1) > t->slots) {
         grow_slots(t);
-        at = slot_of(t, hash, bytes, size);
+        slot = slot_of(t, hash, bytes, size);
     }
+    CHECK(t->n_words < INT32_MAX, "%lld words", (long long)t->n_words);
     append(t, hash, bytes, size);
-    return t->slot[at] = t->n_words - 1;
+    *slot = (WordSlot){.hash = hash_in_slot(hash), .word = (int32_t)(t->n_words - 1)};
+    return slot->word;
 }

@@ -12,12 +12,19 @@ typedef struct {
     uint64_t hash;
 } Word;
 
+/* Most searches end at the first slot: the part of the hash in it tells other words apart without
+ * a look at them. */
+typedef struct {
+    uint32_t hash;
+    int32_t word; /* number of the word; -1 if free */
+} WordSlot;
+
 typedef struct {
     Word *word;
     int64_t n_words, words_capacity;
     uint8_t *bytes;
     int64_t n_bytes, bytes_capacity;
-    int64_t *slot; /* number of the word in each slot; -1 if free */
+    WordSlot *slot;
     int64_t slots; /* a power of two */
 } WordTable;
 

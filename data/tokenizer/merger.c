@@ -1,0 +1,197 @@
+/* merger.c -- merges symbols; see merger.h.
+ *
+ * In a short word, each merge looks at all pairs. In a long one, the pairs are kept by rank: a list
+ * of places for each rank, and a heap of the ranks that have any. All pairs of a rank are then
+ * merged in one pass from left to right, which takes far less time than a heap of all pairs: a text
+ * may have words of millions of letters. The order within a rank only matters where pairs overlap,
+ * which needs two equal symbols; the places of such pairs are sorted. */
+#include "data/tokenizer/merger.h"
+
+#include "model/core/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FEW_SYMBOLS = 64 };
+
+void merger_reserve(Merger *m, int64_t count)
+{
+    CHECK(count < (int64_t)NO_SYMBOL / 3, "a word of %lld symbols", (long long)count);
+    if (count <= m->capacity) return;
+    m->capacity = 2 * count + 256;
+    free(m->id);
+    m->id = must_alloc((size_t)m->capacity * sizeof *m->id);
+}
+
+void merger_free(Merger *m)
+{
+    free(m->id);
+    free(m->symbol);
+    free(m->pair);
+    free(m->head);
+    free(m->tail);
+    free(m->sorted);
+    heap_free(&m->ranks);
+    *m = (Merger){0};
+}
+
+/* Returns the rank of the merge of two ids; INT32_MAX if there is none. */
+static inline int32_t rank_of(const Tokenizer *t, int32_t left, int32_t right)
+{
+    int32_t rank = pair_table_get(&t->rank, left, right);
+    return rank < 0 ? INT32_MAX : rank;
+}
+
+/* ---- short words ----------------------------------------------------------------------------- */
+
+/* Merges the symbols where they are, and closes the gaps. Returns how many are left. */
+static int64_t merge_few(int32_t *id, const Tokenizer *t, int64_t count)
+{
+    int32_t rank[FEW_SYMBOLS]; /* rank[i]: of the merge of id[i] and id[i + 1] */
+    for (int64_t i = 0; i + 1 < count; i++)
+        rank[i] = rank_of(t, id[i], id[i + 1]);
+    while (count > 1) {
+        int64_t best = 0;
+        for (int64_t i = 1; i + 1 < count; i++)
+            if (rank[i] < rank[best]) best = i;
+        if (rank[best] == INT32_MAX) break;
+        id[best] = t->merged[rank[best]];
+        count--;
+        for (int64_t i = best + 1; i < count; i++) {
+            id[i] = id[i + 1];
+            rank[i - 1] = rank[i];
+        }
+        if (best > 0) rank[best - 1] = rank_of(t, id[best - 1], id[best]);
+        if (best + 1 < count) rank[best] = rank_of(t, id[best], id[best + 1]);
+    }
+    return count;
+}
+
+/* ---- long words ------------------------------------------------------------------------------ */
+
+/* Adds the pair of a symbol and the one after it to the list of its rank. Returns the rank;
+ * INT32_MAX if there is no such merge. */
+static int32_t add_pair(Merger *m, const Tokenizer *t, uint32_t left, int32_t left_id,
+                        int32_t right_id)
+{
+    int32_t rank = rank_of(t, left_id, right_id);
+    if (rank == INT32_MAX) return rank;
+    if (m->n_pairs == m->pairs_capacity) {
+        m->pairs_capacity = 2 * m->pairs_capacity + 1024;
+        m->pair = must_realloc(m->pair, (size_t)m->pairs_capacity * sizeof *m->pair);
+    }
+    uint32_t pair = (uint32_t)m->n_pairs++;
+    m->pair[pair] = (SymbolPair){.left = left, .next = NO_SYMBOL};
+    if (m->head[rank] == NO_SYMBOL) {
+        m->head[rank] = pair;
+        heap_push(&m->ranks, (HeapItem){.first = rank});
+    } else {
+        m->pair[m->tail[rank]].next = pair;
+    }
+    m->tail[rank] = pair;
+    return rank;
+}
+
+/* Links the symbols and lists their pairs. */
+static void start_long(Merger *m, const Tokenizer *t, int64_t count)
+{
+    if (m->head == NULL) {
+        size_t size = ((size_t)t->n_merges + 1) * sizeof *m->head;
+        m->head = must_alloc(size);
+        m->tail = must_alloc(size);
+        memset(m->head, 0xFF, size);
+    }
+    if (count > m->symbols_capacity) {
+        free(m->symbol);
+        m->symbol = must_alloc((size_t)m->capacity * sizeof *m->symbol);
+        m->symbols_capacity = m->capacity;
+    }
+    m->n_pairs = m->ranks.n = 0;
+    for (int64_t i = 0; i < count; i++)
+        m->symbol[i] = (Symbol){.id = m->id[i],
+                                .before = i > 0 ? (uint32_t)(i - 1) : NO_SYMBOL,
+                                .after = i + 1 < count ? (uint32_t)(i + 1) : NO_SYMBOL};
+    for (int64_t i = 0; i + 1 < count; i++)
+        add_pair(m, t, (uint32_t)i, m->id[i], m->id[i + 1]);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Sorts the places of a list. */
+static void sort_pairs(Merger *m, uint32_t head)
+{
+    int64_t count = 0, k = 0;
+    bool in_order = true;
+    for (uint32_t p = head; p != NO_SYMBOL; p = m->pair[p].next) {
+        if (count == m->sorted_capacity) {
+            m->sorted_capacity = 2 * m->sorted_capacity + 256;
+            m->sorted = must_realloc(m->sorted, (size_t)m->sorted_capacity * sizeof *m->sorted);
+        }
+        in_order = in_order && (count == 0 || m->sorted[count - 1] < m->pair[p].left);
+        m->sorted[count++] = m->pair[p].left;
+    }
+    if (in_order) return;
+    qsort(m->sorted, (size_t)count, sizeof *m->sorted, ascending);
+    for (uint32_t p = head; p != NO_SYMBOL; p = m->pair[p].next)
+        m->pair[p].left = m->sorted[k++];
+}
+
+/* Merges a symbol with the one after it, and lists the two pairs that this makes. Returns the lower
+ * of their ranks. */
+static int32_t merge_at(Merger *m, const Tokenizer *t, uint32_t place, int32_t rank)
+{
+    Symbol *left = &m->symbol[place], *right = &m->symbol[left->after];
+    int32_t least = INT32_MAX, other = INT32_MAX;
+    left->id = t->merged[rank];
+    right->id = -1; /* no longer in the list, and no longer the left symbol of a pair */
+    left->after = right->after;
+    if (left->before != NO_SYMBOL)
+        least = add_pair(m, t, left->before, m->symbol[left->before].id, left->id);
+    if (left->after != NO_SYMBOL) {
+        m->symbol[left->after].before = place;
+        other = add_pair(m, t, place, left->id, m->symbol[left->after].id);
+    }
+    return other < least ? other : least;
+}
+
+/* Merges all pairs of a rank. If one makes a pair of a lower rank, which only merges in an unusual
+ * order do, that pair comes first, and the rest is left for later. A pair whose symbols have been
+ * merged with others meanwhile is skipped. */
+static void merge_rank(Merger *m, const Tokenizer *t, int32_t rank)
+{
+    Merge pair = t->merge[rank];
+    uint32_t p = m->head[rank];
+    m->head[rank] = NO_SYMBOL;
+    if (pair.left == pair.right) sort_pairs(m, p);
+    while (p != NO_SYMBOL) {
+        uint32_t place = m->pair[p].left, next = m->pair[p].next;
+        const Symbol *left = &m->symbol[place];
+        if (next != NO_SYMBOL) __builtin_prefetch(&m->symbol[m->pair[next].left]);
+        if (left->id == pair.left && left->after != NO_SYMBOL &&
+            m->symbol[left->after].id == pair.right && merge_at(m, t, place, rank) < rank &&
+            next != NO_SYMBOL) {
+            m->head[rank] = next;
+            heap_push(&m->ranks, (HeapItem){.first = rank});
+            return;
+        }
+        p = next;
+    }
+}
+
+void merger_run(Merger *m, const Tokenizer *t, int64_t count, TokenBuffer *out)
+{
+    if (count <= FEW_SYMBOLS) {
+        token_buffer_append(out, m->id, merge_few(m->id, t, count));
+        return;
+    }
+    start_long(m, t, count);
+    while (m->ranks.n > 0)
+        merge_rank(m, t, (int32_t)heap_pop(&m->ranks).first);
+    /* The first symbol always survives, because merging keeps the left one. */
+    for (uint32_t i = 0; i != NO_SYMBOL; i = m->symbol[i].after)
+        token_buffer_add(out, m->symbol[i].id);
+}

@@ -1,0 +1,260 @@
+/* test_merger.c -- tests the merging of long words against a naive loop, training and encoding on
+ * several threads against one, and how long a word of a megabyte takes. */
+#include "data/text/prepare.h"
+#include "data/text/shards.h"
+#include "data/tokenizer/vocabulary.h"
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "model/core/files.h"
+#include "tests/support/files/data_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static Tokenizer *train(const char *text, int64_t vocab)
+{
+    char err[512];
+    Tokenizer *t;
+    if (!tokenizer_train_up_to((const uint8_t *)text, (int64_t)strlen(text), vocab, &t, NULL, err,
+                               sizeof err))
+        fail_msg("%s", err);
+    return t;
+}
+
+/* ---- against a naive loop -------------------------------------------------------------------- */
+
+/* Merges the pair of the lowest rank, the leftmost of them, until there is none. Returns the number
+ * of ids that are left. */
+static int64_t merge_naively(const Tokenizer *t, int32_t *id, int64_t count)
+{
+    for (;;) {
+        int32_t best = INT32_MAX;
+        int64_t at = 0;
+        for (int64_t i = 0; i + 1 < count; i++) {
+            int32_t rank = pair_table_get(&t->rank, id[i], id[i + 1]);
+            if (rank >= 0 && rank < best) {
+                best = rank;
+                at = i;
+            }
+        }
+        if (best == INT32_MAX) return count;
+        id[at] = t->merged[best];
+        memmove(id + at + 1, id + at + 2, (size_t)(count - at - 2) * sizeof *id);
+        count--;
+    }
+}
+
+static void check_word(const Tokenizer *t, const char *word, int64_t size)
+{
+    int32_t *want = must_alloc((size_t)size * sizeof *want);
+    TokenBuffer got = {0};
+    Encoder *e = encoder_create(t);
+    for (int64_t i = 0; i < size; i++)
+        want[i] = t->byte_id[(uint8_t)word[i]];
+    int64_t count = merge_naively(t, want, size);
+    encoder_encode(e, (const uint8_t *)word, size, &got);
+    for (int64_t i = 0; i < count && i < got.count; i++)
+        if (got.id[i] != want[i])
+            fail_msg("\"%.*s\": id %lld is %d, want %d", (int)size, word, (long long)i, got.id[i],
+                     want[i]);
+    assert_int_equal(got.count, count);
+    token_buffer_free(&got);
+    encoder_free(e);
+    free(want);
+}
+
+static void check_words(const Tokenizer *t, const char *letters)
+{
+    uint64_t n_letters = strlen(letters);
+    char word[1000];
+    for (uint64_t round = 0; round < 60; round++) {
+        int n = 1 + (int)(drawn(21, round) % sizeof word);
+        for (int i = 0; i < n; i++)
+            word[i] = letters[drawn(22 + round, (uint64_t)i) % n_letters];
+        check_word(t, word, n);
+    }
+}
+
+static void test_long_words_are_merged_as_by_a_naive_loop(void **state)
+{
+    (void)state;
+    char *text = drawn_text(7, 2000);
+    Tokenizer *prose = train(text, 340);
+    check_words(prose, "theandofrgi");
+    check_words(prose, "theqzx"); /* with pairs of bytes that no token has */
+    tokenizer_free(prose);
+    Tokenizer *runs =
+        train("aaaa aaaaa aa aaaaaaa abababab babab aabb aaabbb aaaa aaaaa babab", 270);
+    check_words(runs, "aaab");
+    check_words(runs, "a");
+    tokenizer_free(runs);
+    free(text);
+}
+
+/* In files, a merge may come before the merges of its parts: then a merge makes pairs of a lower
+ * rank than its own, which come next. */
+static void test_merges_in_an_unusual_order_are_applied_in_order_of_rank(void **state)
+{
+    (void)state;
+    static const char *const tokens[] = {"ab", "abc", "abab", "ca", "cab", "bc"};
+    Tokenizer *t = vocabulary_create(262, 6);
+    for (int b = 0; b < N_BYTES; b++)
+        vocabulary_set_token(t, b, TOKEN_TEXT, &(uint8_t){(uint8_t)b}, 1);
+    for (int k = 0; k < 6; k++)
+        vocabulary_set_token(t, N_BYTES + k, TOKEN_TEXT, (const uint8_t *)tokens[k],
+                             (int64_t)strlen(tokens[k]));
+    const Merge merge[] = {{259, 'b'}, {256, 256}, {256, 'c'}, {'c', 'a'}, {'a', 'b'}, {'b', 'c'}};
+    const int32_t merged[] = {260, 258, 257, 259, 256, 261};
+    for (int k = 0; k < 6; k++)
+        assert_true(vocabulary_add_merge(t, merge[k].left, merge[k].right, merged[k]));
+    vocabulary_finish(t);
+    check_words(t, "abc");
+    check_words(t, "ab");
+    tokenizer_free(t);
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+/* Returns a text of about four megabytes, with documents of very different sizes. */
+static Text long_text(void)
+{
+    Text text = {0};
+    char err[512], *prose = drawn_text(63, 600000);
+    int64_t size = (int64_t)strlen(prose);
+    for (int64_t at = 0, k = 0; at < size; k++) {
+        int64_t some = k % 7 == 0 ? size / 4 : 1 + (int64_t)(drawn(64, (uint64_t)k) % 3000);
+        if (some > size - at) some = size - at;
+        if (!text_add_document(&text, "t", 0, (uint8_t *)prose + at, some, err, sizeof err))
+            fail_msg("%s", err);
+        at += some;
+    }
+    free(prose);
+    return text;
+}
+
+static void test_training_on_threads_gives_the_tokenizer_of_one_thread(void **state)
+{
+    (void)state;
+    Text text = long_text();
+    char err[512];
+    for (SplitPattern split = SPLIT_GPT2; split <= SPLIT_SMOLLM; split++) {
+        BpeRequest r = {.text = text.bytes,
+                        .size = text.size,
+                        .vocab_size = 400,
+                        .at_most = true,
+                        .split = split};
+        Tokenizer *one, *many;
+        assert_true(tokenizer_learn(&r, &one, NULL, err, sizeof err));
+        r.pool = pool_create(3);
+        assert_true(tokenizer_learn(&r, &many, NULL, err, sizeof err));
+        assert_true(tokenizer_hash(one) == tokenizer_hash(many));
+        pool_destroy(r.pool);
+        tokenizer_free(one);
+        tokenizer_free(many);
+    }
+    text_free(&text);
+}
+
+/* Writes the text's shards on so many threads, and returns the checksum of both splits. */
+static uint64_t shards_on(int threads, const Tokenizer *t, const Text *text, int64_t *tokens)
+{
+    char *folder = folder_new(), err[512];
+    int64_t cut = text->document_end[text->n_documents / 2] + 100;
+    const TextRange range[SPLITS] = {[SPLIT_TRAIN] = {.text = text, .to = cut},
+                                     [SPLIT_VAL] = {.text = text, .from = cut, .to = text->size}};
+    Meta meta = {.key = 1};
+    assert_true(cut > 1 << 20); /* less text is done by one thread */
+    const ShardOptions options = {.threads = threads};
+    if (!shards_write(t, range, &fs_system, folder, &meta, &options, err, sizeof err))
+        fail_msg("%s", err);
+    uint64_t hash = meta.checksum[SPLIT_TRAIN][0] ^ (meta.checksum[SPLIT_VAL][0] << 1);
+    *tokens = meta.split[SPLIT_TRAIN].tokens + meta.split[SPLIT_VAL].tokens;
+    meta_free(&meta);
+    folder_drop(folder);
+    return hash;
+}
+
+static void test_shards_do_not_depend_on_the_number_of_threads(void **state)
+{
+    (void)state;
+    Text text = long_text();
+    char err[512];
+    BpeRequest r = {.text = text.bytes, .size = text.size, .vocab_size = 600, .at_most = true};
+    Tokenizer *t;
+    TokenBuffer ids = {0};
+    int64_t tokens, again;
+    assert_true(tokenizer_learn(&r, &t, NULL, err, sizeof err));
+    uint64_t one = shards_on(1, t, &text, &tokens);
+    for (int threads = 2; threads <= 5; threads++) {
+        assert_true(shards_on(threads, t, &text, &again) == one);
+        assert_int_equal(again, tokens);
+    }
+    /* as many as there are when each document is encoded at once */
+    Encoder *e = encoder_create(t);
+    for (int64_t d = 0, at = 0; d < text.n_documents; at = text.document_end[d++])
+        encoder_encode(e, text.bytes + at, text.document_end[d] - at, &ids);
+    assert_in_range(tokens - ids.count, text.n_documents, text.n_documents + 2);
+    encoder_free(e);
+    token_buffer_free(&ids);
+    tokenizer_free(t);
+    text_free(&text);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static double seconds_for(const Tokenizer *t, const char *text, int64_t size)
+{
+    double least = 1e9;
+    for (int round = 0; round < 3; round++) {
+        Encoder *e = encoder_create(t);
+        TokenBuffer ids = {0};
+        double start = seconds_now();
+        encoder_encode(e, (const uint8_t *)text, size, &ids);
+        double seconds = seconds_now() - start;
+        if (seconds < least) least = seconds;
+        token_buffer_free(&ids);
+        encoder_free(e);
+    }
+    return least;
+}
+
+/* A loop that is quadratic would take minutes. The bound is wide, because tests share the machine;
+ * it is for a hundred times the time that prose takes. */
+static void test_a_megabyte_without_a_border_takes_about_as_long_as_prose(void **state)
+{
+    (void)state;
+    enum { N = 1 << 20 };
+    char *prose = drawn_text(65, 100000), *word = must_alloc(N);
+    Tokenizer *t = train(prose, 2000);
+    double normal = seconds_for(t, prose, (int64_t)strlen(prose)) * N / (double)strlen(prose);
+    static const char *const letters[] = {"a", " ", "the", "etaoinshrdlu"};
+    for (size_t k = 0; k < sizeof letters / sizeof *letters; k++) {
+        for (int i = 0; i < N; i++)
+            word[i] = letters[k][drawn(66 + k, (uint64_t)i) % strlen(letters[k])];
+        double seconds = seconds_for(t, word, N);
+        print_message("\"%s\": %.1f times prose\n", letters[k], seconds / normal);
+        if (seconds > 100 * normal + 0.2)
+            fail_msg("a megabyte of \"%s\" takes %.2f s, of prose %.2f s", letters[k], seconds,
+                     normal);
+    }
+    free(word);
+    free(prose);
+    tokenizer_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_long_words_are_merged_as_by_a_naive_loop),
+        cmocka_unit_test(test_merges_in_an_unusual_order_are_applied_in_order_of_rank),
+        cmocka_unit_test(test_training_on_threads_gives_the_tokenizer_of_one_thread),
+        cmocka_unit_test(test_shards_do_not_depend_on_the_number_of_threads),
+        cmocka_unit_test(test_a_megabyte_without_a_border_takes_about_as_long_as_prose),
+    };
+    return cmocka_run_group_tests_name("merger", tests, NULL, NULL);
+}
