@@ -342,8 +342,9 @@ typedef struct {
 /* Returns the config with these facts added; the origin of a value that is set here is "derived".
  * Takes ownership of `config`. No other function changes a validated Config. If model.vocab_size
  * was given and differs from the data's vocabulary, it returns NULL and sets `err`, and the caller
- * still owns `config`. Where the tokenizer is trained on the text (config_trains_tokenizer),
- * model.vocab_size is a limit: a smaller vocabulary replaces it, and a larger one is refused. */
+ * still owns `config`; but at most a sixteenth of the rows may be padding. Where the tokenizer is
+ * trained on the text (config_trains_tokenizer), model.vocab_size is a limit: a smaller vocabulary
+ * replaces it, and a larger one is refused. */
 const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n);
 /* Returns whether a run trains its tokenizer on its text: no token shards or tokenizer are given.
  */

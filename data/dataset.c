@@ -194,6 +194,7 @@ static bool open_text(DataSet *d, const Config *c, bool val_only, char *err, siz
                       ExitCode *code)
 {
     Text text = {.folder = c->data.cache}, val_text = {.folder = c->data.cache};
+    const StringList *named = c->data.text.count > 0 ? &c->data.text : &c->data.val_text;
     bool from_corpus = c->data.text.count == 0 && c->data.corpus != NULL;
     bool good = read_texts(c, &text, &val_text, val_only, err, n, code) &&
                 prepare_config(d, c, &text, &val_text, val_only, err, n, code);
@@ -202,8 +203,8 @@ static bool open_text(DataSet *d, const Config *c, bool val_only, char *err, siz
     if (good && from_corpus)
         d->title = must_strdup(corpus_title(c->data.corpus));
     else if (good)
-        d->title = c->data.text.count == 1
-                       ? must_strdup(text_file_shown(c->data.text.item[0]))
+        d->title = named->count == 1
+                       ? must_strdup(text_file_shown(named->item[0]))
                        : text_format("%lld documents", (long long)d->preparation.documents);
     text_free(&text);
     text_free(&val_text);
@@ -251,8 +252,15 @@ bool data_open_validation(const Config *config, DataSet *out, char *err, size_t 
     /* An imported run has no text of its own. */
     bool text = config->data.text.count > 0 || config->data.corpus != NULL;
     bool some = config->data.val_text.count > 0 || (text && config->data.val_fraction > 0);
-    if (!val_only || some) return open_data(config, val_only, out, err, n, code);
     *out = (DataSet){0};
+    /* Nor need it have a tokenizer. */
+    if (config->data.train.count == 0 && !text && !val_only) {
+        *code = EXIT_MISSING;
+        return !some || error_set(err, n,
+                                  "these weights have no tokenizer to read the text of "
+                                  "data.val_text with; give data.tokenizer");
+    }
+    if (!val_only || some) return open_data(config, val_only, out, err, n, code);
     bool good = config->eval.sets.count == 0 ||
                 (open_tokenizer(out, config->data.tokenizer, err, n, code) &&
                  validation_sets_open(out, config, err, n, code));

@@ -27,14 +27,26 @@ bool config_trains_tokenizer(const Config *config)
     return config->data.train.count == 0 && config->data.tokenizer == NULL;
 }
 
-/* A vocabulary size that was given must equal that of given data. A larger model would have
- * embedding rows for ids that never occur; a smaller one would be given ids that it has no row for.
- * Of a tokenizer that is trained here it is the largest size, so that a preset fits every text. */
+/* Returns whether the model has a few rows more than the tokenizer has ids: other programs pad
+ * their token tables, and an imported model keeps what it has. */
+static bool is_padded(const Config *config, int64_t there)
+{
+    const int64_t MOST_PADDING = 16; /* a sixteenth */
+    int64_t given = config->model.vocab_size;
+    return origin_given(vocab_origin(config)) && given > there &&
+           given - there <= given / MOST_PADDING && !config_trains_tokenizer(config);
+}
+
+/* A vocabulary size that was given must be that of given data, except for padding. A much larger
+ * model would have embedding rows for ids that never occur; a smaller one would be given ids that
+ * it has no row for. Of a tokenizer that is trained here it is the largest size, so that a preset
+ * fits every text. */
 static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err, size_t n)
 {
     const Origin *origin = vocab_origin(config);
     long long given = config->model.vocab_size, there = facts->vocab_size;
     if (there == 0 || !origin_given(origin) || given == there) return true;
+    if (is_padded(config, there)) return true;
     if (there < given && config_trains_tokenizer(config)) return true;
     return error_set(
         err, n,
@@ -105,6 +117,7 @@ static void settle_by_device(Config *config, const ConfigFacts *facts)
 const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n)
 {
     if (!fits_vocab(config, facts, err, n)) return NULL;
+    bool padded = facts->vocab_size != 0 && is_padded(config, facts->vocab_size);
     /* The new struct takes over all strings and lists, so no const object is written to. */
     Config *settled = must_alloc(sizeof *settled);
     *settled = *config;
@@ -119,7 +132,7 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
         settled->data.tokenizer_vocab_size = facts->vocab_size;
     /* A given size that equals the data's keeps its origin. */
     Origin *origin = vocab_origin(settled);
-    if (facts->vocab_size != 0 && settled->model.vocab_size != facts->vocab_size) {
+    if (facts->vocab_size != 0 && settled->model.vocab_size != facts->vocab_size && !padded) {
         settled->model.vocab_size = facts->vocab_size;
         set_derived(origin);
     }

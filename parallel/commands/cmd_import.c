@@ -110,7 +110,7 @@ static void print_result(const Arguments *a, const ImportInput *input, const Con
               architecture_name(input->architecture.kind));
     print_model(config, dtype);
     if (result->rounded > 0)
-        log_field("", "%s stored in another type", figure_of(result->rounded, "tensor was").text);
+        log_field("", "%s converted from another type", figure_of(result->rounded, "tensor").text);
     if (input->tokenizer)
         log_field("tokens", "a tokenizer of %s",
                   figure_of(tokenizer_vocab_size(input->tokenizer), "id").text);

@@ -128,6 +128,12 @@ void run_open_data(Run *run)
     run->config = config_settle(c, &facts, err, sizeof err);
     if (run->config == NULL) fail(EXIT_CONFIG, "%s", err);
     settle_by_device(run);
+    if (run->data.vocab_size > 0 && run->config->model.vocab_size > run->data.vocab_size)
+        log_notice("model.vocab_size is %lld and %s has %lld ids: the other %s of the token table "
+                   "stand for no token",
+                   (long long)run->config->model.vocab_size, tokenizer,
+                   (long long)run->data.vocab_size,
+                   figure_of(run->config->model.vocab_size - run->data.vocab_size, "row").text);
     /* Token files may have no tokenizer; then the config must give the vocabulary size. */
     if (run->config->model.vocab_size <= 0)
         fail(EXIT_CONFIG,

@@ -41,6 +41,36 @@ done
 expect_code "import: f32 as bf16 succeeds" 0 "$TRAIN" import hf llama --dtype bf16 --out as_bf16
 same_weights "import: f32 as bf16 is rounded as the file in bf16" run_bf16 as_bf16
 
+# Every kind, with its tokenizer, computes what transformers 5.24 computes from the same folder in f64 (with RMSNorm, RoPE and
+# softmax in f64, too): the mean loss of the first 64 tokens of its licence.
+while read -r kind loss; do
+    make_hf kind --kind "$kind"
+    expect_code "import: $kind in f64 succeeds" 0 "$TRAIN" import hf kind --dtype f64 --out "f64_$kind"
+    expect_code "import: $kind evaluates a text without a text to train on" 0 "$TRAIN" eval "f64_$kind" --set data.val_text=kind/LICENSE
+    check "import: $kind has the loss of transformers" grep -q "val loss $loss nats a token over 64 targets" output
+    rm -r kind
+done <<END
+llama 6.194398
+gpt2 5.942222
+llama3 5.984031
+qwen2 6.059211
+qwen3 6.049960
+mistral 6.078095
+smollm 5.970653
+END
+expect_code "import: eval without any text ends with 66" 66 "$TRAIN" eval f64_llama
+check "import: it says what to add" grep -qF "f64_llama has no validation data; write --set data.val_text=FILE" output
+expect_code "import: without its tokenizer" 0 "$TRAIN" import hf llama --without-tokenizer --out bare
+expect_code "import: weights alone cannot read text" 66 "$TRAIN" eval bare --set data.val_text=llama/LICENSE
+check "import: it says why" grep -qF "no tokenizer to read the text of data.val_text with; give data.tokenizer" output
+
+# An imported run trains from step 0; the rows that no token has stay in its table.
+make_text
+expect_code "import: it trains" 0 "$TRAIN" f64_qwen2 --set data.text=text.txt --set train_steps=3
+check "import: rows without a token are counted" grep -qF "the other 13 rows of the token table stand for no token" output
+check "import: the training begins at step 0 with the weights" grep -qF "weights alone" output
+check "import: a checkpoint of the training is there" test "$(checkpoint_steps f64_qwen2 | tr '\n' ' ')" = "0 3 "
+
 # What is refused.
 mkdir empty pickle
 refused "import: a folder without config.json" 66 "cannot open empty/config.json" hf empty
