@@ -26,6 +26,14 @@ gpu_capabilities() {
         tr -s ', ' '\n\n' | sed -nE 's/^([0-9]+)\.?([0-9])$/\1\2/p' | sort -u
 }
 
+# kernels_unchanged_since COMMIT: succeeds if nothing has changed since the commit that the machine code of the kernels, or the
+# check of it, depends on. Headers that kernels share with the program and nvcc's options count, too.
+kernels_unchanged_since() {
+    git diff --quiet "$1" -- '*.cu' '*.cuh' model/kernels/cuda 'model/kernels/*.h' model/core/host_device.h tests/support/device \
+        scripts/sass scripts/sass_report.sh 2>/dev/null &&
+        [ -z "$(git diff -G'NVCC|NVFLAGS|CUDA_|ARCH|UNCONTRACTED' "$1" -- Makefile)" ]
+}
+
 # cuda_wheels: prints the folders of Python packages that hold libnccl or libcublasLt, each followed by a colon
 cuda_wheels() {
     python3 - 2>/dev/null <<'END'

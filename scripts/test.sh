@@ -127,17 +127,27 @@ quick_rows() {
     row cpu 'TEST_SAMPLE=1 TEST_RANKS=processes' tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_ends
 }
 
-# one_architecture: succeeds if it is enough to compile kernels for one GPU architecture: no kernel has changed since the
-# previous commit, and this machine has no GPU. Headers that kernels share with the program count as kernels. Continuous
-# integration (CI=true) always compiles for all three.
-one_architecture() {
-    [ "${CI:-}" != true ] && [ -z "${ARCH:-}" ] && [ -d model/kernels/cuda ] || return
+# Tests that run only a part of their cases select it by the number of commits, so the same commit always tries the same cases.
+export TEST_TURN=${TEST_TURN:-$(git rev-list --count HEAD 2>/dev/null || echo 0)}
+
+# architecture: prints the setting of make that compiles kernels for one GPU architecture, if one is enough: this machine has no
+# GPU, and no kernel has changed since the previous commit. Continuous integration (CI=true) compiles for all three unless the last
+# ten commits changed no kernel, and then for one of them by turns.
+architecture() {
+    [ -z "${ARCH:-}" ] && [ -d model/kernels/cuda ] || return
     # shellcheck source=scripts/cuda_lib.sh
     . scripts/cuda_lib.sh
-    ! has_gpu && git diff --quiet HEAD~1 -- Makefile '*.cu' '*.cuh' model/kernels/cuda 'model/kernels/*.h' 2>/dev/null
+    ! has_gpu || return
+    if [ "${CI:-}" != true ]; then
+        ! kernels_unchanged_since HEAD~1 || echo ARCH=80
+        return
+    fi
+    local all
+    kernels_unchanged_since HEAD~10 || return
+    read -ra all < <(make -s CUDA=1 print-config 2>/dev/null | sed -nE 's/^CUDA .*, code for (.*), PTX.*/\1/p')
+    [ ${#all[@]} -eq 0 ] || echo "ARCH=${all[TEST_TURN % ${#all[@]}]#sm_}"
 }
-release_settings=FLAVOUR=release
-! one_architecture || release_settings+=' ARCH=80'
+release_settings="FLAVOUR=release $(architecture)"
 
 # make_settings FLAVOUR: prints the settings of make for this flavour
 make_settings() {
@@ -263,8 +273,6 @@ for flavour in "${flavours[@]}"; do
     mapfile -t entries < <(printf '%s\n' "${entries[@]}" | grep -v "^LABEL=$flavour:")
 done
 
-# Tests that run only a part of their cases select it by the number of commits, so the same commit always tries the same cases.
-export TEST_TURN=${TEST_TURN:-$(git rev-list --count HEAD 2>/dev/null || echo 0)}
 echo "== run, TEST_TURN=$TEST_TURN"
 export OMP_NUM_THREADS=2
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 atexit_sleep_ms=0"
