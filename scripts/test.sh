@@ -65,7 +65,7 @@ rows() {
     # At every commit, the first of these rows covers every dtype, and the second one, with lagging streams, one more schedule.
     row emu "$device TEST_EVERY=300 TEST_EACH=dtype" tests/equivalence/test_grid_equal
     row emu "$deferred TEST_EVERY=300 TEST_LATER=150 TEST_EACH=schedule" tests/equivalence/test_grid_equal
-    row emu "$device $sample" tests/parallel/trainer/test_device
+    row emu "$device $sample" tests/parallel/trainer/test_device tests/parallel/trainer/test_begin
     row emu "$device" tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' tests/emu '!tests/emu/device/test_emu_step' tests/program/device.sh tests/program/nccl.sh \
         tests/program/machines.sh tests/program/nccl_hosts.sh tests/program/nccl_joined.sh tests/program/nccl_processes.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # Tests that use threads or signals, which ThreadSanitizer can check.

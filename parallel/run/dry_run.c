@@ -13,6 +13,7 @@
 #include "parallel/run/open.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 Pace run_pace(const Run *run, int64_t accumulation)
 {
@@ -127,6 +128,7 @@ int run_dry(Run *run)
     print_speed(run);
     progress_end(progress);
     trainer_close(&run->trainer);
+    free(run->init.path);
     if (run->no_data != EXIT_OK && run->lead)
         return error_print(run->no_data,
                            "all but the data is ready: they are %s, see the warning above",

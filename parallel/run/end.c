@@ -26,6 +26,7 @@ static void run_close(Run *run)
     run_folder_close(&run->folder);
     free(run->origin.config_text);
     free(run->origin.machine);
+    free(run->init.path);
     free(run->records.sample);
 }
 

@@ -141,6 +141,17 @@ expect_code "init_from: fewer positions are cut" 0 start other --set model.max_p
 expect_code "init_from: a Hugging Face folder of another tokenizer" 78 begin refused --set checkpoint.init_from=hf
 check "init_from: names the file of its tokenizer" said 'write data.tokenizer "hf/tokenizer.json"'
 
+# Qwen's token tables have more rows than their tokenizers have ids.
+python3 "$here/../golden/make_hf.py" qwen --kind qwen2 >/dev/null || not_ok "init_from: make_hf.py fails"
+rm -r imported
+"$TRAIN" import hf qwen --out imported >import.log 2>&1 || not_ok "init_from: the import ends: $(tail -n 1 import.log)"
+expect_code "init_from: an imported run keeps rows that belong to no token" 0 start padded
+check "init_from: which its model has" said "vocabulary 288 (padded"
+expect_code "init_from: and goes on with them" 0 "$TRAIN" padded --set train_steps=8 --allow-config-change
+expect_code "init_from: a run by its tokenizer leaves them out" 0 "$TRAIN" imported/config.json "${short[@]}" --set checkpoint.init_from=qwen \
+    --set model.vocab_size=275 --out cut --ranks 2 --set parallel.tensor=2
+check "init_from: and says so" said "token.weight: the first 275 of 288 token ids are taken"
+
 file=src/checkpoints/step_00000040/model.safetensors
 printf '\377' | dd of="$file" bs=1 seek=$(($(tensors "$file") + 40)) conv=notrunc 2>/dev/null
 expect_code "init_from: damaged weights end the start" 65 begin damaged "${learned[@]}"
