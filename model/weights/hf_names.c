@@ -12,8 +12,8 @@ typedef struct {
     const char *ours;
     bool of_block;
     const char *gpt2;
-    int part;    /* third of the tensor in GPT-2's files; -1: it is whole */
-    bool turned; /* in GPT-2's files */
+    int part;        /* third of the tensor in GPT-2's files; -1: it is whole */
+    bool transposed; /* in GPT-2's files */
     const char *llama;
 } Row;
 
@@ -82,9 +82,9 @@ static const char *theirs_of(ArchitectureKind kind, const Row *row)
     return is_gpt2(kind) ? row->gpt2 : row->llama;
 }
 
-static bool is_turned(ArchitectureKind kind, const Row *row, const char *ending)
+static bool is_transposed(ArchitectureKind kind, const Row *row, const char *ending)
 {
-    return is_gpt2(kind) && row->turned && strcmp(ending, ".weight") == 0;
+    return is_gpt2(kind) && row->transposed && strcmp(ending, ".weight") == 0;
 }
 
 bool hf_name_of(ArchitectureKind kind, const char *ours, HfPlace *out)
@@ -106,7 +106,7 @@ bool hf_name_of(ArchitectureKind kind, const char *ours, HfPlace *out)
                      p.block);
         snprintf(out->name, sizeof out->name, "%s%s%s%s", prefix, block, theirs, p.ending);
         out->part = is_gpt2(kind) ? rows[i].part : -1;
-        out->turned = is_turned(kind, &rows[i], p.ending);
+        out->transposed = is_transposed(kind, &rows[i], p.ending);
         return true;
     }
     return false;
@@ -136,7 +136,7 @@ int hf_names_in(ArchitectureKind kind, const char *theirs, HfPart out[HF_MOST_PA
         else
             snprintf(part->name, sizeof part->name, "%s%s", rows[i].ours, p.ending);
         part->part = is_gpt2(kind) ? rows[i].part : -1;
-        part->turned = is_turned(kind, &rows[i], p.ending);
+        part->transposed = is_transposed(kind, &rows[i], p.ending);
     }
     return n;
 }

@@ -14,7 +14,7 @@ typedef struct {
      * -1: the tensor is whole. */
     int part;
     /* A matrix of GPT-2's blocks, which is stored as (in, out); ours is (out, in). */
-    bool turned;
+    bool transposed;
 } HfPlace;
 
 /* Finds the place of our tensor `ours` in files of this architecture. Returns false if such a model
@@ -25,7 +25,7 @@ bool hf_name_of(ArchitectureKind kind, const char *ours, HfPlace *out);
 typedef struct {
     char name[sizeof((SourceTensor *)0)->name];
     int part;
-    bool turned;
+    bool transposed;
 } HfPart;
 
 /* Finds our tensors in the tensor `theirs` of a file of this architecture, whose name may lack the

@@ -19,10 +19,10 @@
 /* Where one of our tensors is. */
 typedef struct {
     int file;
-    int64_t at;     /* its file's byte at which the whole tensor of the file begins */
-    int64_t width;  /* of a turned tensor: columns of the file's tensor */
-    int64_t column; /* of a turned tensor: its first column; otherwise the first element */
-    bool turned;    /* the file has it as (in, out) */
+    int64_t at;      /* its file's byte at which the whole tensor of the file begins */
+    int64_t width;   /* of a transposed tensor: columns of the file's tensor */
+    int64_t column;  /* of a transposed tensor: its first column; otherwise the first element */
+    bool transposed; /* the file has it as (in, out) */
 } Where;
 
 typedef struct {
@@ -34,7 +34,7 @@ typedef struct {
     Where *where; /* for each tensor */
     int capacity;
     int fd, opened; /* the file that is open, and its number; -1: none */
-    char *block;    /* rows of a turned tensor, as they are in the file */
+    char *block;    /* rows of a transposed tensor, as they are in the file */
 } HfSource;
 
 enum { BLOCK_BYTES = 1 << 20 };
@@ -82,8 +82,8 @@ static void close_hf(WeightSource *source)
 /* Copies `rows` columns, each of `in` elements, to rows of `out`. `block` has `rows_there` rows of
  * the file, which are columns [from, from + rows_there) of out, with `stride` elements each; the
  * wanted columns begin at its first element. */
-static void turn(char *out, const char *block, int64_t rows, int64_t in, int64_t from,
-                 int64_t rows_there, int64_t stride, size_t size)
+static void transpose(char *out, const char *block, int64_t rows, int64_t in, int64_t from,
+                      int64_t rows_there, int64_t stride, size_t size)
 {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < rows_there; i++)
@@ -91,10 +91,11 @@ static void turn(char *out, const char *block, int64_t rows, int64_t in, int64_t
                    block + (size_t)(i * stride + r) * size, size);
 }
 
-/* Reads rows [first, first + rows) of a turned tensor: columns of the file's. If they are a good
- * part of its rows, reads whole rows of the file, many at a time; otherwise only those columns. */
-static bool read_turned(HfSource *s, const Where *w, const SourceTensor *t, int64_t first,
-                        int64_t rows, char *out, const char *path, char *err, size_t n)
+/* Reads rows [first, first + rows) of a transposed tensor: columns of the file's. If they are a
+ * good part of its rows, reads whole rows of the file, many at a time; otherwise only those
+ * columns. */
+static bool read_transposed(HfSource *s, const Where *w, const SourceTensor *t, int64_t first,
+                            int64_t rows, char *out, const char *path, char *err, size_t n)
 {
     const int64_t GOOD_PART = 8;
     int64_t size = (int64_t)dtype_size(t->dtype), in = t->dim[1], column = w->column + first;
@@ -108,8 +109,8 @@ static bool read_turned(HfSource *s, const Where *w, const SourceTensor *t, int6
         if (!fs_read_at(s->fd, s->block, (size_t)(some * stride * size), w->at + begin * size, path,
                         err, n))
             return false;
-        turn(out, s->block + (whole ? column * size : 0), rows, in, from, some, stride,
-             (size_t)size);
+        transpose(out, s->block + (whole ? column * size : 0), rows, in, from, some, stride,
+                  (size_t)size);
     }
     return true;
 }
@@ -125,8 +126,8 @@ static bool read_hf(WeightSource *source, int index, int64_t first, int64_t rows
     if (!open_file(s, w->file, err, n)) return false;
     char *path = text_format("%s/%s", s->folder, s->files.item[w->file]);
     int64_t row = source_row_bytes(t);
-    bool good = w->turned
-                    ? read_turned(s, w, t, first, rows, out, path, err, n)
+    bool good = w->transposed
+                    ? read_transposed(s, w, t, first, rows, out, path, err, n)
                     : fs_read_at(s->fd, out, (size_t)(rows * row),
                                  w->at + w->column * (int64_t)dtype_size(t->dtype) + first * row,
                                  path, err, n);
@@ -164,11 +165,11 @@ static void add_tensor(HfSource *s, const SafetensorsEntry *e, const HfPart *par
     *t = (SourceTensor){.dtype = e->dtype, .ndim = e->ndim, .dim = {e->dim[0], 1}};
     memcpy(t->name, part->name, sizeof t->name);
     where.column = part->part < 0 ? 0 : part->part * width;
-    where.turned = part->turned && e->ndim == 2;
+    where.transposed = part->transposed && e->ndim == 2;
     where.width = last;
     if (e->ndim == 1) t->dim[0] = width;
     if (e->ndim == 2) t->dim[1] = last;
-    if (where.turned) {
+    if (where.transposed) {
         t->dim[0] = width;
         t->dim[1] = e->dim[0];
     }

@@ -16,7 +16,7 @@
 typedef struct {
     char name[HF_NAME];
     int part[HF_MOST_PARTS], n_parts; /* numbers in the source */
-    bool turned;
+    bool transposed;
     int file;
     SafetensorsEntry entry;
 } Whole;
@@ -40,13 +40,13 @@ static Whole *find_whole(Writing *w, const HfPlace *place)
     for (int i = w->n; i-- > 0;)
         if (strcmp(w->whole[i].name, place->name) == 0) return &w->whole[i];
     Whole *whole = &w->whole[w->n++];
-    *whole = (Whole){.turned = place->turned};
+    *whole = (Whole){.transposed = place->transposed};
     memcpy(whole->name, place->name, sizeof whole->name);
     return whole;
 }
 
-/* Sets the shape of the whole tensor: of a matrix (in, out) if it is turned, with its parts side by
- * side; of a vector with its parts one after the other. */
+/* Sets the shape of the whole tensor: of a matrix (in, out) if it is transposed, with its parts
+ * side by side; of a vector with its parts one after the other. */
 static void set_entry(Writing *w, Whole *whole)
 {
     const SourceTensor *t = &w->source->tensor[whole->part[0]];
@@ -54,7 +54,7 @@ static void set_entry(Writing *w, Whole *whole)
     *e = (SafetensorsEntry){.name = whole->name, .dtype = w->model->dtype, .ndim = t->ndim};
     e->dim[0] = t->dim[0] * whole->n_parts;
     if (t->ndim == 2) e->dim[1] = t->dim[1];
-    if (whole->turned) {
+    if (whole->transposed) {
         e->dim[0] = t->dim[1];
         e->dim[1] = t->dim[0] * whole->n_parts;
     }
@@ -148,7 +148,7 @@ static bool write_plain(Writing *w, const Whole *whole, AtomicFile *file, char *
 
 /* Writes a matrix as (in, out). It is put together in memory, because each row of the file has an
  * element of every row of ours. */
-static bool write_turned(Writing *w, const Whole *whole, AtomicFile *file, char *err, size_t n)
+static bool write_transposed(Writing *w, const Whole *whole, AtomicFile *file, char *err, size_t n)
 {
     size_t size = dtype_size(w->model->dtype);
     int64_t in = whole->entry.dim[0], out = whole->entry.dim[1];
@@ -203,7 +203,7 @@ static bool write_file(Writing *w, const char *folder, int number,
     good = good && atomic_file_write(&file, header, header_bytes, err, n);
     for (int i = first; good && i < first + count; i++) {
         const Whole *whole = &w->whole[i];
-        good = (whole->turned ? write_turned : write_plain)(w, whole, &file, err, n);
+        good = (whole->transposed ? write_transposed : write_plain)(w, whole, &file, err, n);
         if (progress) progress(context, i + 1, w->n);
     }
     if (opened && good)

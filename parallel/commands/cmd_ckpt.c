@@ -5,6 +5,7 @@
 #include "model/core/progress.h"
 #include "model/core/terminal.h"
 #include "model/core/utf8.h"
+#include "model/weights/hf_names.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/commands/commands.h"
 #include "parallel/grid/grid.h"
@@ -138,7 +139,43 @@ static int longest_name(const Manifest *m, int file)
     return (int)most;
 }
 
-static void print_tensors(const Manifest *m, int file)
+/* The names of the weights in Hugging Face's files. */
+typedef struct {
+    bool there; /* such a model exists there */
+    ArchitectureKind kind;
+    char why_not[512];
+} Names;
+
+/* Finds out what the checkpoint's model is called by Hugging Face's libraries. */
+static Names find_names(const Manifest *m, const char *path)
+{
+    Names names = {0};
+    Architecture a;
+    ConfigReport report = {0};
+    const Config *config = config_parse(&(ConfigContext){.stored = true}, path, m->config,
+                                        strlen(m->config), 0, NULL, &report);
+    if (config == NULL)
+        error_set(names.why_not, sizeof names.why_not, "its config is not understood");
+    else
+        names.there = architecture_of(config, &a, names.why_not, sizeof names.why_not);
+    if (names.there) names.kind = a.kind;
+    config_free(config);
+    config_report_free(&report);
+    return names;
+}
+
+/* Prints the name that a tensor has there, after two spaces; nothing if it has none. */
+static void print_name(const Names *names, const char *ours)
+{
+    static const char *const third[] = {", the first third", ", the second third",
+                                        ", the last third"};
+    HfPlace place;
+    if (!names->there || !hf_name_of(names->kind, ours, &place)) return;
+    printf("  %s%s%s", place.name, place.part < 0 ? "" : third[place.part],
+           place.transposed ? ", transposed" : "");
+}
+
+static void print_tensors(const Manifest *m, int file, const Names *hf)
 {
     int64_t bytes = 0;
     int n = 0, names = longest_name(m, file);
@@ -150,8 +187,10 @@ static void print_tensors(const Manifest *m, int file)
         for (int d = 0, at = 0; d < e->ndim; d++)
             at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64 "%s", d ? ", " : "(",
                            e->dim[d], d + 1 == e->ndim ? ")" : "");
-        printf("  %-*s %-5s %-14s %10s\n", names, e->name, dtype_name(e->dtype), shape,
+        printf("  %-*s %-5s %-14s %10s", names, e->name, dtype_name(e->dtype), shape,
                figure_bytes((double)e->bytes).text);
+        print_name(hf, e->name);
+        putchar('\n');
         bytes += e->bytes;
         n++;
     }
@@ -202,9 +241,15 @@ static int run_inspect(const char *path, char **found, int n)
            s->loss_scale);
     terminal_print(stdout, 12, "config      %zu bytes of JSON, in %s/manifest.json",
                    strlen(m->config), found[0]);
+    Names names = find_names(m, found[0]);
+    if (names.there)
+        printf("names       beside ours those in a %s of Hugging Face's libraries\n",
+               architecture_name(names.kind));
+    else
+        print_origin("names", names.why_not);
     putchar('\n');
     for (int f = 0; f < m->n_files; f++)
-        print_tensors(m, f);
+        print_tensors(m, f, &names);
     checkpoint_close(c);
     return EXIT_OK;
 }
@@ -296,8 +341,9 @@ static const ArgCommand inspect = {
     .usage = "CKPT",
     .summary = "state, origin and tensors of a checkpoint, or a run's newest",
     .about = "Prints the state of the run at that step, which program, machine and ranks it\n"
-             "is from, and the name, type, shape and size of every tensor. The config is\n"
-             "printed by `./train config show RUN/config.json`; the manifest holds it, too.",
+             "is from, and the name, type, shape and size of every tensor, with its name in\n"
+             "Hugging Face's files. The config is printed by `./train config show\n"
+             "RUN/config.json`; the manifest holds it, too.",
     .words =
         ONE_FOLDER("./train ckpt inspect: which run or checkpoint? ./train ckpt inspect out/demo"),
     .size = sizeof(Arguments),

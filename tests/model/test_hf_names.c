@@ -19,7 +19,7 @@ static void test_known_names(void **state)
         ArchitectureKind kind;
         const char *ours, *theirs;
         int part;
-        bool turned;
+        bool transposed;
     } table[] = {
         {ARCHITECTURE_GPT2, "token.weight", "transformer.wte.weight", -1, false},
         {ARCHITECTURE_GPT2, "position.weight", "transformer.wpe.weight", -1, false},
@@ -60,7 +60,7 @@ static void test_known_names(void **state)
         assert_true(hf_name_of(table[i].kind, table[i].ours, &place));
         assert_string_equal(place.name, table[i].theirs);
         assert_int_equal(place.part, table[i].part);
-        assert_int_equal(place.turned, table[i].turned);
+        assert_int_equal(place.transposed, table[i].transposed);
     }
 }
 
@@ -115,9 +115,9 @@ static void check_table(ArchitectureKind kind, const char *keys)
             if (strcmp(part[k].name, table.param[i].name) == 0) found = k;
         assert_true(found >= 0);
         assert_int_equal(part[found].part, place.part);
-        assert_int_equal(part[found].turned, place.turned);
-        assert_int_equal(place.turned, kind == ARCHITECTURE_GPT2 && table.param[i].ndim == 2 &&
-                                           strncmp(table.param[i].name, "block.", 6) == 0);
+        assert_int_equal(part[found].transposed, place.transposed);
+        assert_int_equal(place.transposed, kind == ARCHITECTURE_GPT2 && table.param[i].ndim == 2 &&
+                                               strncmp(table.param[i].name, "block.", 6) == 0);
     }
     gpt_layers_free(&layers);
     param_table_free(&table);

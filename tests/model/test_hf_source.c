@@ -98,9 +98,9 @@ static void check_refused(const char *folder, ExitCode expected, const char *sen
     assert_null(source);
 }
 
-/* Our tensor `ours` is columns [column, column + rows) of theirs, turned, or its elements. */
-static void check_tensor(WeightSource *source, const char *ours, const Stored *theirs, bool turned,
-                         int64_t column, int64_t rows, int64_t cols)
+/* Our tensor `ours` is columns [column, column + rows) of theirs, transposed, or its elements. */
+static void check_tensor(WeightSource *source, const char *ours, const Stored *theirs,
+                         bool transposed, int64_t column, int64_t rows, int64_t cols)
 {
     char err[512];
     int index = weight_source_find(source, ours);
@@ -117,7 +117,7 @@ static void check_tensor(WeightSource *source, const char *ours, const Stored *t
             if (!source->read(source, index, first, n, out, err, sizeof err)) fail_msg("%s", err);
             for (int64_t i = 0; i < n * width; i++) {
                 int64_t r = first + i / width, c = i % width,
-                        there = turned ? c * theirs->cols + column + r : column + r * width + c;
+                        there = transposed ? c * theirs->cols + column + r : column + r * width + c;
                 double expected = value(theirs->name, there), got = dtype_get(t->dtype, out, i);
                 if (got != expected)
                     fail_msg("%s [%lld, %lld]: %g instead of %g", ours, (long long)r, (long long)c,

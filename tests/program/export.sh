@@ -48,6 +48,9 @@ done
 check "export: one tensor in a file" test "$(find hf_qwen3 -name '*.safetensors' | wc -l)" -eq 24
 check "export: the index counts all bytes" grep -q '"total_size": 177696}' hf_qwen3/model.safetensors.index.json
 check "export: no index for one file" test ! -e hf_gpt2/model.safetensors.index.json
+"$TRAIN" ckpt inspect run_gpt2 >output
+check "export: inspect prints Hugging Face's names" grep -qE \
+    '^  block.1.attn.k.weight +bf16 .* transformer.h.1.attn.c_attn.weight, the second third, transposed$' output
 expect_code "export: another type" 0 "$TRAIN" export hf run_llama --dtype bf16 --out llama_bf16
 python3 "$make" bf16 --dtype bf16
 check "export: f32 as bf16 is rounded as the folder in bf16" same_tensors bf16 llama_bf16
@@ -95,6 +98,7 @@ refused "export: damaged weights" 65 "does not have the checksum that was saved"
 expect_code "export: a run with an activation of its own" 0 "$TRAIN" "$TINY" --set model.activation=relu2 --set train_steps=5 \
     --set eval.interval=0 --set eval.sample_interval=0 --out relu2
 refused "export: an activation of our own" 78 'model.activation is relu2 and would have to be "swiglu"' hf relu2
+check "export: inspect says so, too" grep -q 'names .*model.activation is relu2' <("$TRAIN" ckpt inspect relu2)
 mkdir made && : >made/.hidden
 expect_code "export: a folder with something in it is not replaced" 73 "$TRAIN" export hf run --out made
 rm -r made

@@ -70,7 +70,7 @@ size=$("$TRAIN" ckpt list run | sed -nE 's/.* ([0-9.]+ [KM]iB)( +[0-9.]+)?  run.
 check "output: ckpt list prints a size" test -n "$size"
 check "output: ckpt verify prints the same size" bash -c "'$TRAIN' ckpt verify run | grep -qE 'whole \([0-9]+ tensors, $size\)'"
 "$TRAIN" ckpt inspect run >inspected
-check "output: ckpt inspect prints a row for each weight" grep -qE '^  .*norm.* \(32\) +128 bytes$' inspected
+check "output: ckpt inspect prints a row for each weight" grep -qE '^  .*norm.* \(32\) +128 bytes  model[.].*norm[.]weight$' inspected
 check "output: ckpt inspect prints no size below one unit" test -z "$(grep -E ' 0\.[0-9]+ [KMG]iB' inspected)"
 
 # ---- a hint that can be pasted -------------------------------------------------------------------------------------------
