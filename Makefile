@@ -115,10 +115,10 @@ endif
 # ---- flags -----------------------------------------------------------------------------------------------------------
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
 CPPFLAGS := -I. -D_GNU_SOURCE $(strip $(CJSON_CFLAGS) $(CMOCKA_CFLAGS))
-# Profiles and sanitizer reports need only line numbers (-g1), which take half the time to compile. Therefore kernels, each
-# compiled six times, and sanitizer builds use -g1 instead of -g. With -Og instead of -O1, sanitizer builds compile in four
-# fifths of the time, and check no less. GCC then estimates the lengths of formatted texts worse than in a release build.
-OPT      := $(if $(DEBUG),-O0 -g,-O2 -g)
+# Profiles and sanitizer reports need only line numbers (-g1), which take less time to compile than all of -g; debuggers get all
+# with DEBUG=1. With -Og instead of -O1, sanitizer builds compile in four fifths of the time, and check no less. GCC then
+# estimates the lengths of formatted texts worse than in a release build.
+OPT      := $(if $(DEBUG),-O0 -g,-O2 -g1)
 KOPT     := $(if $(DEBUG),-O0 -g,-O3 -g1 -fno-math-errno -fno-trapping-math)
 SAN      :=
 ifneq ($(filter asan tsan,$(FLAVOUR)),)
