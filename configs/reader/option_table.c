@@ -25,7 +25,7 @@ const Option option_table[] = {
          "error"),
     TEXT(data.tokenizer, 0, IMPOSSIBLE, LOSSES | PLAN, "path of a tokenizer for the text",
          .derived = "none: a byte-level BPE is trained on the text"),
-    INT(data.tokenizer_vocab_size, "1024", 258, 65536, IMPOSSIBLE, LOSSES | PLAN,
+    INT(data.tokenizer_vocab_size, "1024", 258, 1 << 24, IMPOSSIBLE, LOSSES | PLAN,
         "vocabulary of the BPE that is trained on the text, end-of-text included; left out: "
         "model.vocab_size or 1024, or fewer where the text has no more pairs that occur twice"),
     NUMBER(data.val_fraction, "0.05", 0, 0.5, NUMBERS, LOSSES,

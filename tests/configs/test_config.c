@@ -153,7 +153,7 @@ static void config_likely_vocab_guesses_the_vocabulary_from_the_config(void **st
         {"{\"data\": {\"text\": \"x\", \"tokenizer\": \"t.json\"}}", 50257},
         {"{\"data\": {\"train\": \"x.bin\", \"val_fraction\": 0.1}}", 50257},
         {"{\"data\": {\"text\": \"x\"}, \"model\": {\"vocab_size\": 500}}", 500},
-        {"{\"data\": {\"text\": \"x\"}, \"model\": {\"vocab_size\": 128256}}", 65536},
+        {"{\"data\": {\"text\": \"x\"}, \"model\": {\"vocab_size\": 128256}}", 128256},
         {"{\"data\": {\"text\": \"x\"}, \"model\": {\"vocab_size\": 17}}", 17},
         {"{\"data\": {\"train\": \"x\"}, \"model\": {\"vocab_size\": 128256}}", 128256},
     };

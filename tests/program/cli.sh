@@ -67,7 +67,7 @@ refused_next() { "$TRAIN" "$@" --nope 2>&1 >/dev/null </dev/null | grep -q '^err
 both_forms() {
     local option=$1 value apart='' joined=''
     shift
-    for value in 1 3 300 key=value f32 fp64 cpu; do
+    for value in 1 3 300 key=value f32 fp64 cpu gpt2; do
         refused_next "$@" "$option" $value && apart+=" $value"
         refused_next "$@" "$option=$value" && joined+=" $value"
     done
