@@ -49,8 +49,19 @@ for ranks in 1 2 4; do
     grep -o 'loss [0-9.]*' output >loss_$ranks
 done
 check "llmc: the loss of two and four ranks is that of one" cmp -s <(cat loss_1 loss_1) <(cat loss_2 loss_4)
-expect_code "llmc: it is trained from step 0" 0 "$TRAIN" run_f32 --set data.text=text.txt --set data.seq_length=32 \
-    --set train_steps=2 --set train_batch_size=4
+# trained NAME ARGUMENTS...: trains a copy of the run from step 0
+trained() {
+    local name=$1
+    shift
+    cp -r run_f32 "$name"
+    expect_code "llmc: it is trained from step 0 ($name)" 0 "$TRAIN" "$name" --set data.text=text.txt --set data.seq_length=32 \
+        --set train_steps=4 --set train_batch_size=8 "$@"
+}
+trained one_rank
+trained tensor_and_pipeline --ranks 4 --set parallel.tensor=2 --set parallel.pipeline=2
+trained zero_3 --ranks 2 --set zero_optimization.stage=3
+near_f32 "llmc: four ranks train as one" one_rank tensor_and_pipeline
+near_f32 "llmc: two ranks of ZeRO 3 train as one" one_rank zero_3
 
 # What is refused.
 refused "llmc: no file" 66 "cannot open nowhere.bin" nowhere.bin
