@@ -104,12 +104,13 @@ rows() {
         tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves \
         tests/parallel/comm/test_comm_ends
     row release "$sample TEST_LINKS=tcp TEST_EVERY=20" tests/equivalence/test_grid_equal
-    # Over a tree, as in groups of more than 65 ranks.
-    row release "$sample TEST_RANKS=processes TEST_LINKS=tcp TEST_FAN_OUT=2" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups \
+    # Over a tree, as in groups of more than 65 ranks; so do control packets, as on more than 64 machines.
+    row release "$sample TEST_RANKS=processes TEST_LINKS=tcp TEST_FAN_OUT=2 TEST_MACHINES=64" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups \
         tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves
     row release "$sample TEST_RANKS=processes TEST_LINKS=tcp6" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_random
     row tsan "$sample TEST_RANKS=processes TEST_LINKS=tcp" tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_leaves \
-        tests/parallel/comm/test_socket_joined tests/parallel/comm/test_socket_joined_ends
+        tests/parallel/comm/test_socket_joined tests/parallel/comm/test_socket_joined_ends tests/parallel/comm/test_socket_control \
+        tests/parallel/comm/test_socket_control_faults
     # shellcheck disable=SC2086 # words
     row release '' tests ${by_turns//tests/!tests} '!tests/model/test_recompute' $emulated
 }
@@ -181,7 +182,7 @@ fits() {
 
 # Tests of deadlines and of runs that end, which wait most of the time.
 waiting=' tests/program/gpu_check.sh tests/program/nccl_faults.sh tests/program/process_faults.sh tests/program/kill.sh tests/parallel/trainer/test_faulty_grid'
-waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends tests/parallel/comm/test_socket_ends tests/parallel/comm/test_socket_silence tests/parallel/comm/test_socket_joined_ends tests/parallel/comm/test_socket_tree tests/parallel/comm/test_watched '
+waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends tests/parallel/comm/test_socket_ends tests/parallel/comm/test_socket_silence tests/parallel/comm/test_socket_joined_ends tests/parallel/comm/test_socket_tree tests/parallel/comm/test_socket_control_ends tests/parallel/comm/test_socket_control_faults tests/parallel/comm/test_watched '
 waiting+=' tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console tests/parallel/comm/test_guard tests/parallel/grid/test_launcher tests/parallel/grid/test_launcher_signals tests/core/test_ends '
 
 # add FLAVOUR SETTINGS TEST: adds an entry for run_tests.sh, unless the same one exists

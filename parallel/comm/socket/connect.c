@@ -73,7 +73,8 @@ static void prove(SocketWorld *world, SocketPeer *peer)
         return;
     }
     send_at_once(peer->fd);
-    handshake_begin(&peer->handshake, world->links->secret, false, world->rank);
+    handshake_begin(&peer->handshake, world->links->secret, false,
+                    peer->control ? ~world->rank : world->rank);
     peer->state = PEER_PROVES;
 }
 
@@ -144,6 +145,8 @@ static bool meet_stranger(SocketWorld *world, SocketStranger *stranger, double n
     HandshakeState state = handshake_move(&stranger->handshake, stranger->fd);
     int rank = stranger->handshake.peer_rank;
     if (state == HANDSHAKE_GOES_ON && now < stranger->since + STRANGER_SECONDS) return false;
+    if (state == HANDSHAKE_PROVEN && rank < 0 && socket_plant_takes(world, ~rank, stranger->fd))
+        return true;
     bool known = state == HANDSHAKE_PROVEN && rank > world->rank && rank < world->ranks;
     SocketPeer *peer = known ? socket_peer_of(world, rank) : NULL;
     if (peer && peer->state == PEER_APART && !peer->gone) {

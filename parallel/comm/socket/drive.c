@@ -16,8 +16,9 @@ enum { SHORT_WAIT = 20, LOOK_AGAIN = 1000, STRANGERS_AGAIN = 50 };
 /* Rank 0 ends the program sooner than this many seconds after a connection was lost. */
 static const double LOST_SECONDS = 10;
 
-/* What a descriptor is for, if not for a member: it accepts connections; rank 0 has a question. */
-enum { ACCEPTS = -1, NUDGE = -2 };
+/* What a descriptor is for, if not for a member: it accepts connections; rank 0 has a question; the
+ * connection of the tree of control is being made. */
+enum { ACCEPTS = -1, NUDGE = -2, CONNECTS = -3 };
 
 static void add(SocketPass *pass, int fd, short events, int member)
 {
@@ -49,6 +50,37 @@ static void name_rank(SocketWait *wait, int rank, bool gone)
     }
 }
 
+/* The connection to a peer with a lower rank is not made yet. `member`: what it is for. */
+static void pass_connecting(SocketPass *pass, const SocketPeer *peer, int member)
+{
+    if (peer->state == PEER_CONNECTS)
+        add(pass, peer->fd, POLLOUT, member);
+    else if (peer->state == PEER_PROVES)
+        add(pass, peer->fd, handshake_sends(&peer->handshake) ? POLLOUT : POLLIN, member);
+    else
+        look_after(pass, (int)ceil(1e3 * (peer->again - seconds_now())));
+}
+
+static void pass_plant(SocketPass *pass, SocketWorld *world, bool *accepts)
+{
+    SocketPlant *plant = world->plant;
+    SocketPeer *parent = &plant->parent;
+    socket_connect(world, parent);
+    if (parent->rank > 0 && parent->state != PEER_CONNECTED) {
+        pass->pending = true;
+        name_rank(&pass->wait, parent->rank, false);
+        if (parent->gone)
+            name_rank(&pass->wait, parent->rank, true);
+        else
+            pass_connecting(pass, parent, CONNECTS);
+    }
+    for (int k = 0; k < plant->children; k++) {
+        if (plant->fd[k] >= 0) continue;
+        pass->pending = *accepts = true;
+        name_rank(&pass->wait, plant->rank[k], false);
+    }
+}
+
 static void pass_member(SocketPass *pass, SocketGroup *group, int member, bool expects,
                         bool *accepts)
 {
@@ -69,12 +101,8 @@ static void pass_member(SocketPass *pass, SocketGroup *group, int member, bool e
         add(pass, peer->fd, (short)((expects ? POLLIN : 0) | (sends ? POLLOUT : 0)), member);
     else if (rank > world->rank)
         *accepts = true;
-    else if (peer->state == PEER_CONNECTS)
-        add(pass, peer->fd, POLLOUT, member);
-    else if (peer->state == PEER_PROVES)
-        add(pass, peer->fd, handshake_sends(&peer->handshake) ? POLLOUT : POLLIN, member);
     else
-        look_after(pass, (int)ceil(1e3 * (peer->again - seconds_now())));
+        pass_connecting(pass, peer, member);
 }
 
 static void add_accepting(SocketPass *pass, SocketWorld *world)
@@ -100,6 +128,7 @@ static void pass_all(SocketGroup *group, int members, SocketExpects expects)
     pass->wait = (SocketWait){0};
     for (int i = 0; i < members; i++)
         if (i != group->share.member) pass_member(pass, group, i, expects(group, i), &accepts);
+    if (world->plant) pass_plant(pass, world, &accepts);
     if (!pass->pending) return;
     if (accepts) add_accepting(pass, world);
     add(pass, world->service.nudge, POLLIN, NUDGE);

@@ -49,14 +49,14 @@ static void end_for_ended(SocketHub *hub, int rank)
     ends_now(EXIT_PEER_LOST);
 }
 
-/* Ends the program if the process of a rank has ended. If several have, the launcher's reports tell
- * which was the first. */
+/* Ends the program if the process of a rank has ended that had not left, or that others need to
+ * hear of rank 0. If several have, the launcher's reports tell which was the first. */
 static void judge_ended(SocketHub *hub, double passed)
 {
     int first = -1;
     for (int i = 1; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];
-        if (!r->ended || r->left) continue;
+        if (!r->ended || (r->left && !socket_links_carries(hub->links, i))) continue;
         r->ended_for += passed;
         if (!r->known && !hub->links->joined && r->ended_for < REPORT) continue;
         const SocketHubRank *best = first < 0 ? NULL : &hub->rank[first];
@@ -66,8 +66,19 @@ static void judge_ended(SocketHub *hub, double passed)
     if (first >= 0) end_for_ended(hub, first);
 }
 
+/* Returns why nothing is heard of a rank: the highest rank above it in the tree that is silent,
+ * too, or itself. */
+static int cause_of_silence(const SocketHub *hub, int rank)
+{
+    int cause = rank;
+    for (int at = rank; at > 0; at = socket_links_parent(hub->links, at))
+        if (hub->rank[at].silent >= hub->timeout) cause = at;
+    return cause;
+}
+
 void socket_hub_end_for_silent(SocketHub *hub, int rank)
 {
+    rank = cause_of_silence(hub, rank);
     if (!socket_hub_claim(hub, 0, EXIT_HANG)) return;
     guard_end_within(SECONDS_TO_PRINT, EXIT_HANG);
     socket_hub_speak_for(hub, rank);
@@ -94,4 +105,38 @@ void socket_hub_judge_ended(SocketHub *hub, double passed)
 {
     judge_ended(hub, passed);
     judge_silent(hub, passed);
+}
+
+/* ---- ranks that are cut off ------------------------------------------------------------------ */
+
+bool socket_hub_is_cut_off(const SocketHub *hub, int rank)
+{
+    if (socket_hub_has_answered(hub, &hub->rank[rank])) return false;
+    int at = socket_links_parent(hub->links, rank);
+    for (; at > 0; at = socket_links_parent(hub->links, at))
+        if (!socket_hub_has_answered(hub, &hub->rank[at]) && !hub->rank[at].left) return true;
+    return false;
+}
+
+bool socket_hub_any_is_cut_off(const SocketHub *hub)
+{
+    for (int i = 1; hub->links->parent && i < hub->ranks; i++)
+        if (!hub->rank[i].left && socket_hub_is_cut_off(hub, i)) return true;
+    return false;
+}
+
+int socket_hub_silent_one(const SocketHub *hub, const BlameWait *wait, double seconds)
+{
+    for (int i = 0; hub->links->parent && i < wait->n; i++)
+        if (hub->rank[wait->who[i]].silent >= seconds) return wait->who[i];
+    return wait->who[0];
+}
+
+bool socket_hub_leave_out_cut_off(const SocketHub *hub, BlameWait *wait)
+{
+    int n = 0;
+    for (int i = 0; i < wait->n; i++)
+        if (!socket_hub_is_cut_off(hub, wait->who[i])) wait->who[n++] = wait->who[i];
+    wait->n = n;
+    return n > 0;
 }

@@ -21,7 +21,7 @@ typedef enum {
 } SocketFrameKind;
 
 /* The calls of a frame: a CommVerb, or one of these. */
-enum { CALL_BARRIER = COMM_VERBS, CALL_SPLIT, CALLS };
+enum { CALL_BARRIER = COMM_VERBS, CALL_SPLIT, CALL_TREE, CALLS };
 
 typedef struct {
     uint64_t group;
@@ -45,7 +45,11 @@ typedef enum {
     PACKET_ASK,      /* from rank 0: report at once */
     PACKET_VERDICT,  /* from rank 0: another rank has failed; end with this code */
     PACKET_FAREWELL, /* from rank 0, to ranks without a launcher: all ranks have left the world */
-    PACKET_ENDED     /* from the launcher to rank 0: a rank's process has ended */
+    PACKET_TREE,  /* to rank 0: the last word on this connection; all others come over the tree */
+    PACKET_LOST,  /* to rank 0: the process of a child of the sender has ended. From above in the
+                   * tree: rank 0's has (EXIT_PEER_LOST), or is silent (EXIT_HANG) */
+    PACKET_ALIVE, /* from a parent that is not rank 0: it lives. To rank 0: the sender does */
+    PACKET_ENDED  /* from the launcher to rank 0: a rank's process has ended */
 } SocketPacketKind;
 
 /* No packet is longer. */
@@ -54,13 +58,14 @@ enum { PACKET_BYTES = 1024 };
 typedef struct {
     uint32_t bytes; /* of the whole packet */
     int32_t kind;
-    int32_t rank; /* to rank 0: who sends it; from rank 0: to whom */
+    int32_t rank; /* to rank 0: who sends it; from rank 0: to whom, -1: all below */
 } SocketPacketHead;
 
 /* A packet that says one thing. */
 typedef struct {
     SocketPacketHead head;
-    int32_t rank;   /* of an ENDED */
+    int32_t rank;   /* of an ENDED, and of a LOST to rank 0: that rank. Of a VERDICT: the one that
+                     * speaks. Of an ALIVE from a parent: the one that is silent above it; -1: none */
     int32_t code;   /* exit code, or the wait status of an ended process */
     int32_t spoken; /* of an ENDED: the process has printed an error message */
     uint64_t asked; /* of an ASK: its number */

@@ -19,8 +19,8 @@ static const double LONGEST_LOOK = 1, SOON = 0.01;
 enum { LOOKS = 16 };
 /* In worlds of more ranks packets are taken together: for so many microseconds a rank, at most. */
 enum { SMALL_WORLD = 64, MOMENT = 10, LONGEST_MOMENT = 50000 };
-/* For so many seconds rank 0 waits at most until joined ranks have its last words; or a verdict. */
-static const double SEND_SECONDS = 1, VERDICT_SECONDS = 0.3;
+/* For so many seconds rank 0 waits at most until joined ranks have its last words. */
+static const double SEND_SECONDS = 1;
 /* At the end of the program, rank 0 waits at least so many seconds for the next rank to leave: a
  * rank may need longer than a short timeout to release what it has. */
 static double last_wait = 30;
@@ -43,6 +43,7 @@ SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double 
     hub->rank = must_calloc((size_t)hub->ranks, sizeof *hub->rank);
     hub->stream = must_calloc((size_t)hub->ranks, sizeof *hub->stream);
     hub->fd = must_calloc((size_t)hub->ranks + 1, sizeof *hub->fd);
+    hub->polled = must_calloc((size_t)hub->ranks + 1, sizeof *hub->polled);
     hub->launcher.fd = links->launcher[1];
     for (int i = 0; i < hub->ranks; i++) {
         hub->rank[i].limit = timeout;
@@ -61,22 +62,43 @@ void socket_hub_destroy(SocketHub *hub)
     free(hub->rank);
     free(hub->stream);
     free(hub->fd);
+    free(hub->polled);
     free(hub);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* A word that finds no room is lost: its receiver is stopped, or is about to find out that rank 0
- * has ended. Room is left for those that come once. The caller may be a thread that fails, so it
- * does not wait for long. */
-static void tell(SocketHub *hub, int rank, SocketWord word)
+/* Sends a word to `rank`, or over it to others. A word that finds no room is lost: its receiver is
+ * stopped, or is about to find out that rank 0 has ended. Room is left for those that come once.
+ * The caller may be a thread that fails, so it does not wait for long. */
+static void tell_over(SocketHub *hub, int rank, const SocketWord *word)
 {
     SocketStream *stream = &hub->stream[rank];
-    word.head.rank = rank;
-    bool heartbeat = word.head.kind == PACKET_ASK;
+    bool heartbeat = word->head.kind == PACKET_ASK;
     if (!mutex_lock_within(&hub->service->sends, DEADLINE_LOCK)) return;
-    if (!heartbeat || stream->left == 0) socket_stream_put(stream, &word);
+    if (!heartbeat || stream->left == 0) socket_stream_put(stream, word);
     pthread_mutex_unlock(&hub->service->sends);
+}
+
+static void tell(SocketHub *hub, int rank, SocketWord word)
+{
+    bool tree = atomic_load(&hub->tree);
+    word.head.rank = rank;
+    tell_over(hub, tree ? socket_links_towards(hub->links, 0, rank) : rank, &word);
+}
+
+static void tell_all(SocketHub *hub, SocketWord word)
+{
+    bool tree = atomic_load(&hub->tree);
+    for (int i = 1; i < hub->ranks; i++) {
+        word.head.rank = tree ? -1 : i;
+        if (!tree || socket_links_parent(hub->links, i) == 0) tell_over(hub, i, &word);
+    }
+}
+
+void socket_hub_use_tree(SocketHub *hub)
+{
+    atomic_store(&hub->tree, true);
 }
 
 /* Sends what is left. Returns whether some still is. */
@@ -101,8 +123,7 @@ void socket_hub_ask(SocketHub *hub, bool anew)
 {
     SocketService *service = hub->service;
     if (anew) socket_service_nudge(service, ++hub->asked);
-    for (int i = 1; i < hub->ranks; i++)
-        tell(hub, i, question(hub));
+    tell_all(hub, question(hub));
 }
 
 void socket_hub_ask_one(SocketHub *hub, int rank)
@@ -114,50 +135,60 @@ void socket_hub_ask_one(SocketHub *hub, int rank)
         tell(hub, rank, question(hub));
 }
 
-static bool is_sending(SocketHub *hub, int rank)
-{
-    if (!mutex_lock_within(&hub->service->sends, DEADLINE_LOCK)) return false;
-    bool sending = socket_stream_is_sending(&hub->stream[rank]);
-    pthread_mutex_unlock(&hub->service->sends);
-    return sending;
-}
-
-/* This process is about to end. Then the system resets connections on which it has not read all,
- * and drops what the other machines have not received yet. Those that are cut off are not waited
- * for. */
-static void send_the_rest(SocketHub *hub)
-{
-    double end = seconds_now() + VERDICT_SECONDS;
-    for (bool left = true; left && seconds_now() < end; usleep(left ? 1000 : 0)) {
-        left = false;
-        for (int i = 1; i < hub->ranks; i++)
-            left = is_sending(hub, i) || left;
-    }
-}
-
 bool socket_hub_claim(SocketHub *hub, int rank, int code)
 {
     int none = -1;
     SocketWord verdict = socket_word(PACKET_VERDICT);
     verdict.code = code;
+    verdict.rank = rank;
     if (!atomic_compare_exchange_strong(&hub->claimed, &none, rank)) return false;
+    /* Before the rank may speak and end: it may have to pass the verdict on. */
+    tell_all(hub, verdict);
     if (rank != 0) tell(hub, rank, socket_word(PACKET_GRANT));
-    for (int i = 1; i < hub->ranks; i++)
-        if (i != rank) tell(hub, i, verdict);
-    if (hub->links->joined) send_the_rest(hub);
+    if (hub->links->joined) socket_streams_finish(hub->stream, hub->ranks, &hub->service->sends);
     return true;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Receives all that has come from a rank. What makes no sense ends the connection. */
+/* The rank has said its last word on its own connection: all others come over its parent. */
+static void leave_star(SocketHub *hub, int rank)
+{
+    SocketStream *stream = &hub->stream[rank];
+    pthread_mutex_lock(&hub->service->sends);
+    close(stream->fd);
+    *stream = (SocketStream){.fd = -1};
+    hub->links->star[0][rank] = -1;
+    pthread_mutex_unlock(&hub->service->sends);
+}
+
+/* Takes what has come over `rank` from itself or one below it. Returns false if neither can have
+ * sent it. */
+static bool take_from(SocketHub *hub, int rank)
+{
+    int from = hub->packet.head.rank;
+    bool own = from == rank;
+    if (!own &&
+        (from <= rank || from >= hub->ranks || socket_links_towards(hub->links, rank, from) < 0))
+        return false;
+    hub->rank[from].silent = 0;
+    if (socket_hub_take(hub, from, &hub->packet)) return true;
+    hub->rank[from].ended = true; /* as if it had closed its connection */
+    return !own;
+}
+
+/* Receives all that has come over the connection of a rank. What makes no sense ends it. */
 static void listen_to(SocketHub *hub, int rank)
 {
     SocketStream *stream = &hub->stream[rank];
     while (socket_stream_take(stream, &hub->packet)) {
-        hub->rank[rank].silent = 0;
-        bool own = hub->packet.head.rank == rank;
-        if (!own || !socket_hub_take(hub, rank, &hub->packet)) stream->lost = true;
+        const SocketPacketHead *head = &hub->packet.head;
+        bool leaves = head->kind == PACKET_TREE && head->rank == rank && atomic_load(&hub->tree) &&
+                      socket_links_parent(hub->links, rank) > 0;
+        if (leaves)
+            leave_star(hub, rank);
+        else if (!take_from(hub, rank))
+            stream->lost = true;
     }
     if (stream->lost) hub->rank[rank].ended = true;
 }
@@ -192,22 +223,25 @@ static void listen_for(SocketHub *hub, double seconds)
 {
     struct pollfd *fd = hub->fd;
     uint64_t times;
-    int n = hub->ranks;
+    int n = hub->ranks, polls = 0;
     /* Each time costs work for each rank. So in a large world the packets of a moment are taken
      * together. */
     if (n > SMALL_WORLD) usleep((useconds_t)min_i64(LONGEST_MOMENT, MOMENT * n));
+    fd[polls++] = (struct pollfd){.fd = hub->service->wake, .events = POLLIN};
+    fd[polls++] =
+        (struct pollfd){.fd = hub->launcher.lost ? -1 : hub->launcher.fd, .events = POLLIN};
     for (int i = 1; i < n; i++) {
+        if (hub->stream[i].fd < 0) continue;
         bool sends = flush(hub, i);
-        fd[i] = (struct pollfd){.fd = hub->rank[i].ended ? -1 : hub->stream[i].fd,
-                                .events = (short)(POLLIN | (sends ? POLLOUT : 0))};
+        hub->polled[polls] = i;
+        fd[polls++] = (struct pollfd){.fd = hub->rank[i].ended ? -1 : hub->stream[i].fd,
+                                      .events = (short)(POLLIN | (sends ? POLLOUT : 0))};
     }
-    fd[0] = (struct pollfd){.fd = hub->service->wake, .events = POLLIN};
-    fd[n] = (struct pollfd){.fd = hub->launcher.lost ? -1 : hub->launcher.fd, .events = POLLIN};
-    if (poll(fd, (nfds_t)n + 1, (int)ceil(1000 * seconds)) <= 0) return;
+    if (poll(fd, (nfds_t)polls, (int)ceil(1000 * seconds)) <= 0) return;
     if (fd[0].revents && read(hub->service->wake, &times, sizeof times) < 0) return;
-    for (int i = 1; i < n; i++)
-        if (fd[i].revents) listen_to(hub, i);
-    if (fd[n].revents) listen_to_launcher(hub);
+    for (int k = 2; k < polls; k++)
+        if (fd[k].revents) listen_to(hub, hub->polled[k]);
+    if (fd[1].revents) listen_to_launcher(hub);
 }
 
 /* Rank 0 has left and waits for the others to leave, as in a call of the world. The time has a
@@ -236,14 +270,13 @@ static void wait_for_the_others(SocketHub *hub)
 static void say_farewell(SocketHub *hub)
 {
     double end = seconds_now() + SEND_SECONDS;
-    int ended = 0;
-    for (int i = 1; i < hub->ranks; i++)
-        tell(hub, i, socket_word(PACKET_FAREWELL));
-    while (ended < hub->ranks - 1 && seconds_now() < end) {
+    bool open = true;
+    tell_all(hub, socket_word(PACKET_FAREWELL));
+    while (open && seconds_now() < end) {
         listen_for(hub, SOON);
-        ended = 0;
+        open = false;
         for (int i = 1; i < hub->ranks; i++)
-            ended += hub->rank[i].ended;
+            open = open || (hub->stream[i].fd >= 0 && !hub->rank[i].ended);
     }
 }
 

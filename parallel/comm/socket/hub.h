@@ -49,13 +49,15 @@ struct SocketHub {
     SocketLinks *links;
     int ranks;
     double timeout;
-    atomic_int claimed;   /* the rank whose failure speaks; -1: none */
-    int reported;         /* how many processes the launcher has reported as ended */
-    int left;             /* how many ranks but rank 0 have left */
+    atomic_int claimed; /* the rank whose failure speaks; -1: none */
+    atomic_bool tree;   /* all ranks are reached over a tree, of which rank 0's children are left */
+    int reported;       /* how many processes the launcher has reported as ended */
+    int left;           /* how many ranks but rank 0 have left */
     SocketHubRank *rank;  /* [ranks] */
     SocketStream *stream; /* [ranks] the connections to them; service->sends guards sending */
     SocketStream launcher;
-    struct pollfd *fd;       /* [ranks + 1] */
+    struct pollfd *fd;       /* [ranks + 1] those that are polled: */
+    int *polled;             /* [ranks + 1] ranks */
     SocketHubGroup **bucket; /* [buckets], a power of 2: the groups by id */
     int buckets, groups;
     uint64_t passes;        /* how often time has passed */
@@ -70,6 +72,12 @@ struct SocketHub {
     BlameRoom *room; /* for searches */
 };
 
+/* Returns whether the rank has reported since rank 0 last asked because of a deadline. */
+static inline bool socket_hub_has_answered(const SocketHub *hub, const SocketHubRank *rank)
+{
+    return rank->asked >= hub->late_question;
+}
+
 SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double timeout);
 void socket_hub_destroy(SocketHub *hub);
 /* For tests: how many seconds rank 0 waits at the end of the program for the next rank to leave, if
@@ -80,6 +88,10 @@ void socket_hub_main(SocketHub *hub);
 /* Returns whether the rank's failure is the first, and then sends the verdict to all others. May be
  * called from any thread of rank 0's process. */
 bool socket_hub_claim(SocketHub *hub, int rank, int code);
+
+/* All ranks of a large world are connected in its tree (relay.h): from now on rank 0 uses it. May
+ * be called from any thread. */
+void socket_hub_use_tree(SocketHub *hub);
 
 /* table.c. Takes what a rank has sent. Returns false if it makes no sense. */
 bool socket_hub_take(SocketHub *hub, int rank, const SocketPacket *packet);
@@ -94,6 +106,15 @@ void socket_hub_judge_ended(SocketHub *hub, double passed);
 /* Ends the program because a joined rank is silent. Both sides of a broken network end with the
  * same code, as if they had waited for each other. */
 void socket_hub_end_for_silent(SocketHub *hub, int rank);
+/* Returns whether a rank that has not answered may have done so, but another one does not pass it
+ * on to rank 0: one above it in the tree that has not answered either. */
+bool socket_hub_is_cut_off(const SocketHub *hub, int rank);
+bool socket_hub_any_is_cut_off(const SocketHub *hub);
+/* Returns which of those that are waited for has been silent for so many seconds, or the first one.
+ * In worlds without a tree it is always that. */
+int socket_hub_silent_one(const SocketHub *hub, const BlameWait *wait, double seconds);
+/* Leaves out the ranks that are cut off. Returns whether others are left. */
+bool socket_hub_leave_out_cut_off(const SocketHub *hub, BlameWait *wait);
 /* Makes this thread print messages as that rank. */
 void socket_hub_speak_for(const SocketHub *hub, int rank);
 

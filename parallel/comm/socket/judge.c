@@ -26,14 +26,10 @@
 
 /* Seconds for which answers are awaited before a rank counts as silent. */
 static const double ANSWER = 0.8;
+/* Seconds until they are asked again if another one keeps them from answering. */
+static const double ASK_AGAIN = 0.2;
 
 /* ---- for blame.h ----------------------------------------------------------------------------- */
-
-/* Returns whether the rank has reported since rank 0 last asked because of a deadline. */
-static bool has_answered(const SocketHub *hub, const SocketHubRank *rank)
-{
-    return rank->asked >= hub->late_question;
-}
 
 /* Returns whether the rank's own thread has looked again since then, and still waits. What it has
  * reported before may be over: it may be about to go on, or be frozen. */
@@ -99,7 +95,7 @@ static const void *waits_in(void *of, int rank)
     SocketHub *hub = of;
     const SocketHubRank *r = &hub->rank[rank];
     /* A rank that has not answered is not known to wait: it may be stopped. */
-    bool silent = !has_answered(hub, r) || r->left || r->ended;
+    bool silent = !socket_hub_has_answered(hub, r) || r->left || r->ended;
     return r->wait.waits && !silent ? socket_hub_group(hub, r->wait.group) : NULL;
 }
 
@@ -133,7 +129,7 @@ static void copy_calls(SocketHub *hub, bool answered)
     }
     for (int i = 0; i < hub->ranks; i++) {
         const SocketHubRank *r = &hub->rank[i];
-        if (r->calls == 0 || (answered && !has_answered(hub, r))) continue;
+        if (r->calls == 0 || (answered && !socket_hub_has_answered(hub, r))) continue;
         memcpy(&hub->call[n], r->call, (size_t)r->calls * sizeof *r->call);
         n += r->calls;
     }
@@ -219,7 +215,7 @@ static bool is_held(SocketHub *hub, const BlameWait *wait)
     int n = blame_reach(&hosts, wait, &rank);
     for (int i = 0; i < n; i++) {
         const SocketHubRank *r = &hub->rank[rank[i]];
-        if (is_watched(r) && has_answered(hub, r)) return true;
+        if (is_watched(r) && socket_hub_has_answered(hub, r)) return true;
     }
     return false;
 }
@@ -251,10 +247,17 @@ static void judge_late(SocketHub *hub, int rank)
         if (wait.alike) begin_again(hub, rank);
         return;
     }
-    blame_find(&waits, &wait, &blame);
-    int cause = blame.kind == BLAME_RANK ? blame.rank : wait.who[0];
+    int cause = socket_hub_silent_one(hub, &wait, r->limit);
+    bool known = socket_hub_leave_out_cut_off(hub, &wait);
+    if (known) blame_find(&waits, &wait, &blame);
+    if (known && blame.kind == BLAME_RANK) cause = blame.rank;
     if (hub->links->joined && hub->rank[cause].silent >= r->limit)
         socket_hub_end_for_silent(hub, cause);
+    if (!known || socket_hub_is_cut_off(hub, cause)) {
+        /* Until they answer, or the one that keeps them from it is found silent. */
+        r->patience = ASK_AGAIN;
+        return;
+    }
     socket_hub_speak_for(hub, rank);
     deadline_end_waiting(&wait, r->limit, &blame);
 }
@@ -308,7 +311,7 @@ static int latest(SocketHub *hub)
     for (int i = 0; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];
         if (!is_late(r)) continue;
-        if (!has_answered(hub, r))
+        if (!socket_hub_has_answered(hub, r))
             r->patience = r->limit;
         else if (late < 0 || r->patience < hub->rank[late].patience)
             late = i;
@@ -357,7 +360,8 @@ static bool all_have_answered(const SocketHub *hub)
     for (int i = 0; i < hub->ranks; i++) {
         const SocketHubRank *r = &hub->rank[i];
         if (r->left || r->ended) continue;
-        if (!has_answered(hub, r) || (r->wait.waits && !still_waits(hub, r))) return false;
+        if (!socket_hub_has_answered(hub, r) || (r->wait.waits && !still_waits(hub, r)))
+            return false;
     }
     return true;
 }
@@ -384,7 +388,8 @@ bool socket_hub_judge(SocketHub *hub, double passed)
     if (!all_have_answered(hub) && hub->asked_for < ANSWER) return true;
     hub->asked_for = -1;
     copy_calls(hub, true);
-    judge_watched(hub);
+    /* The devices of ranks that are cut off may have come. Who is between will be found silent. */
+    if (hub->timeout <= 0 || !socket_hub_any_is_cut_off(hub)) judge_watched(hub);
     for (int late = latest(hub); hub->timeout > 0 && late >= 0; late = latest(hub))
         judge_late(hub, late);
     return false;

@@ -5,6 +5,7 @@
 #include "model/core/check.h"
 #include "model/core/min_max.h"
 #include "parallel/comm/socket/frame.h"
+#include "parallel/comm/socket/tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -54,6 +55,19 @@ socklen_t socket_links_address(const SocketLinks *links, int rank, struct sockad
 const char *socket_links_host(const SocketLinks *links, int rank)
 {
     return links->at ? links->host[links->at[rank].machine] : "";
+}
+
+int socket_links_towards(const SocketLinks *links, int rank, int below)
+{
+    if (links->parent) return socket_tree_towards(links->parent, rank, below);
+    return rank == 0 && below > 0 ? below : -1;
+}
+
+bool socket_links_carries(const SocketLinks *links, int rank)
+{
+    for (int i = rank + 1; links->parent && i < links->ranks; i++)
+        if (links->parent[i] == rank) return true;
+    return false;
 }
 
 static const char *host_of(const void *links, int rank)
@@ -158,6 +172,20 @@ static void take_member(SocketLinks *links, int rank, const SocketMember *member
     snprintf(links->host[at->machine], sizeof links->host[0], "%s", member->host);
 }
 
+/* Large worlds have a tree of control. */
+static void take_parents(SocketLinks *links)
+{
+    int *machine = must_calloc((size_t)links->ranks, sizeof *machine),
+        *parent = must_calloc((size_t)links->ranks, sizeof *parent);
+    for (int i = 0; i < links->ranks; i++)
+        machine[i] = links->at[i].machine;
+    if (socket_tree_parents(links->ranks, machine, parent))
+        links->parent = parent;
+    else
+        free(parent);
+    free(machine);
+}
+
 SocketLinks *socket_links_join(int ranks, int rank, const SocketMember *member,
                                const unsigned char secret[SHA256_BYTES], int listener,
                                const int *control)
@@ -174,6 +202,7 @@ SocketLinks *socket_links_join(int ranks, int rank, const SocketMember *member,
     links->host = must_calloc((size_t)links->machines, sizeof *links->host);
     for (int i = 0; i < ranks; i++)
         take_member(links, i, &member[i]);
+    take_parents(links);
     links->listener[rank] = taken(listener);
     /* All ranks may connect at once. The system bounds the number. */
     if (listen(listener, (int)max_i64(SOMAXCONN, 2 * ranks)) != 0)
@@ -233,5 +262,6 @@ void socket_links_destroy(SocketLinks *links)
     free(links->place);
     free(links->at);
     free(links->host);
+    free(links->parent);
     free(links);
 }

@@ -34,7 +34,19 @@ struct SocketLinks {
     SocketPlace *at;                  /* [ranks], or NULL: local sockets */
     char (*host)[SOCKET_HOST_BYTES];  /* [machines] */
     int machines;
+    int *parent; /* [ranks] over which control packets travel (tree.h); NULL: rank 0, of all */
 };
+
+/* Returns over which rank this one reaches rank 0; of rank 0, -1. */
+static inline int socket_links_parent(const SocketLinks *links, int rank)
+{
+    return links->parent ? links->parent[rank] : rank == 0 ? -1 : 0;
+}
+
+/* Returns to which of its children `rank` passes on what is for `below`; -1: it is not below. */
+int socket_links_towards(const SocketLinks *links, int rank, int below);
+/* Returns whether the rank, which is not 0, passes on control packets of others. */
+bool socket_links_carries(const SocketLinks *links, int rank);
 
 /* Closes all descriptors but those of this rank. */
 void socket_links_keep(SocketLinks *links, int rank);

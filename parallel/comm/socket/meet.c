@@ -8,7 +8,8 @@
 
 static const char *name_of(int call)
 {
-    return call == CALL_BARRIER ? "barrier" : call == CALL_SPLIT ? "split" : comm_verb_name[call];
+    static const char *const own[] = {"barrier", "split", "tree of control"};
+    return call < COMM_VERBS ? comm_verb_name[call] : own[call - COMM_VERBS];
 }
 
 CommCall socket_seen(const SocketFrame *frame)

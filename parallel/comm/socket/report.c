@@ -12,10 +12,7 @@ static bool deliver(SocketService *service, const void *packet)
         CHECK(socket_hub_take(service->hub, 0, packet), "rank 0 does not understand itself");
         return true;
     }
-    pthread_mutex_lock(&service->sends);
-    bool sent = socket_stream_put(&service->zero, packet);
-    pthread_mutex_unlock(&service->sends);
-    return sent;
+    return socket_relay_put(service, packet);
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
 #define PARALLEL_COMM_SOCKET_SERVICE_H
 
 #include "parallel/comm/socket/links.h"
-#include "parallel/comm/socket/stream.h"
+#include "parallel/comm/socket/relay.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -28,7 +28,7 @@ typedef struct SocketGroupShare {
     int listed;                      /* how many members it has reported */
 } SocketGroupShare;
 
-typedef struct SocketService {
+struct SocketService {
     SocketLinks *links;
     int rank;
     double timeout;
@@ -44,7 +44,7 @@ typedef struct SocketService {
     SocketGroupShare *groups, *left; /* left: groups of which the thread needs nothing more */
     SocketHub *hub;                  /* in rank 0's process: what it knows of all ranks */
     pthread_mutex_t sends;           /* guards what is sent to rank 0, or by the hub */
-    SocketStream zero;               /* in other processes: the connection to rank 0 */
+    SocketStream zero;               /* in other processes: the first connection to rank 0 */
     SocketPacket packet;             /* only the thread uses the rest */
     WatchedCall watched[WATCHED_IN_REPORT]; /* what was reported last of watched groups */
     int watches;
@@ -53,7 +53,8 @@ typedef struct SocketService {
     uint64_t timed; /* the wait that `waited` belongs to */
     double waited;  /* seconds of it that count against the timeout */
     bool farewell;  /* rank 0 has said that all ranks have left */
-} SocketService;
+    SocketRelay relay;
+};
 
 /* Starts the thread. */
 void socket_service_start(SocketService *service, SocketLinks *links, int rank, double timeout);
@@ -68,10 +69,26 @@ void socket_service_closes(SocketService *service, SocketGroupShare *group);
 /* The rank has waited for a while, or waits for others than before; it waits no longer. */
 void socket_service_waits(SocketService *service, const SocketWait *wait);
 void socket_service_goes_on(SocketService *service);
+/* Makes the thread look again. */
+void socket_service_wake(SocketService *service);
 /* Makes the rank look again whether it still waits, because of this question of rank 0. */
 void socket_service_nudge(SocketService *service, uint64_t question);
 
-/* ---- for hub.c ------------------------------------------------------------------------------- */
+/* ---- above.c: of ranks other than 0 -----------------------------------------------------------
+ */
+
+/* The connection to rank 0 has ended, or a rank above this one has said so. Ends the process, and
+ * those of all below, unless it is this rank that fails or all have left. On each machine one rank
+ * says so. */
+void socket_above_lose_rank_0(SocketService *service);
+/* The connection to the parent, which is not rank 0, has ended. The same, but rank 0 says so. */
+void socket_above_lose_parent(SocketService *service);
+/* A rank above this one has ended because rank 0 is silent. The same. */
+void socket_above_lose_silent_rank_0(SocketService *service);
+/* Ends the process if rank 0, or a rank on the way to it, has been silent for too long. */
+void socket_above_watch(SocketService *service);
+
+/* ---- for hub.c and relay.c ------------------------------------------------------------------- */
 
 /* Returns after how many seconds rank 0 and the others show each other that they live. If their
  * silence alone ends the program, this is several times within a short timeout. */

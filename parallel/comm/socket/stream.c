@@ -1,11 +1,18 @@
 /* stream.c -- see stream.h. */
 #include "parallel/comm/socket/stream.h"
 
+#include "model/core/clock.h"
+#include "model/core/pool.h"
+
 #include <errno.h>
 #include <linux/sockios.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+/* For so many seconds a process that ends waits at most until others have its last words. */
+static const double LAST_SECONDS = 0.3;
 
 /* ---- which packets make sense ---------------------------------------------------------------- */
 
@@ -31,8 +38,11 @@ static size_t bytes_of(const SocketPacket *packet)
     case PACKET_GRANT:
     case PACKET_ASK:
     case PACKET_VERDICT:
-    case PACKET_ENDED:
-    case PACKET_FAREWELL: return sizeof packet->word;
+    case PACKET_FAREWELL:
+    case PACKET_TREE:
+    case PACKET_LOST:
+    case PACKET_ALIVE:
+    case PACKET_ENDED: return sizeof packet->word;
     }
     return 0;
 }
@@ -109,4 +119,22 @@ bool socket_stream_put(SocketStream *stream, const void *packet)
     stream->left += (int)head.bytes;
     socket_stream_flush(stream);
     return !stream->shut;
+}
+
+static bool any_is_sending(SocketStream *stream, int n, pthread_mutex_t *sends)
+{
+    bool any = false;
+    if (!mutex_lock_within(sends, LAST_SECONDS)) return false;
+    for (int i = 0; i < n; i++)
+        any = socket_stream_is_sending(&stream[i]) || any;
+    pthread_mutex_unlock(sends);
+    return any;
+}
+
+void socket_streams_finish(SocketStream *stream, int n, pthread_mutex_t *sends)
+{
+    const useconds_t pause = 1000;
+    double end = seconds_now() + LAST_SECONDS;
+    while (any_is_sending(stream, n, sends) && seconds_now() < end)
+        usleep(pause);
 }

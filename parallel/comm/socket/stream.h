@@ -6,6 +6,8 @@
 
 #include "parallel/comm/socket/frame.h"
 
+#include <pthread.h>
+
 typedef struct {
     int fd;    /* non-blocking; -1: none */
     bool lost; /* the peer has closed it, or has sent something that is no packet */
@@ -22,6 +24,11 @@ bool socket_stream_put(SocketStream *stream, const void *packet);
 void socket_stream_flush(SocketStream *stream);
 /* Does the same. Returns whether some of what was sent has not reached the peer's system yet. */
 bool socket_stream_is_sending(SocketStream *stream);
+/* This process is about to end. Then the system resets connections on which it has not read all,
+ * and drops what the other machines have not received yet. Sends what is queued on these streams,
+ * and waits until the systems of their peers have all of it, but not for long: those that are cut
+ * off never have. `sends` guards sending. */
+void socket_streams_finish(SocketStream *stream, int n, pthread_mutex_t *sends);
 /* Receives the next packet. Returns false if there is none at the moment, or the stream is lost. */
 bool socket_stream_take(SocketStream *stream, SocketPacket *packet);
 

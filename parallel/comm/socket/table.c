@@ -209,6 +209,15 @@ static bool take_watched(SocketHub *hub, int rank, const SocketWatched *watched)
     return true;
 }
 
+/* A rank has lost one of its children in the tree. */
+static bool take_lost(SocketHub *hub, int rank, const SocketWord *word)
+{
+    bool child = word->rank > 0 && word->rank < hub->ranks && rank > 0 &&
+                 socket_links_parent(hub->links, word->rank) == rank;
+    if (child) hub->rank[word->rank].ended = true;
+    return child;
+}
+
 bool socket_hub_take(SocketHub *hub, int rank, const SocketPacket *packet)
 {
     switch ((SocketPacketKind)packet->head.kind) {
@@ -218,6 +227,8 @@ bool socket_hub_take(SocketHub *hub, int rank, const SocketPacket *packet)
     case PACKET_CLAIM:
         if (socket_hub_claim(hub, rank, packet->word.code)) ends_now((ExitCode)packet->word.code);
         return true;
+    case PACKET_LOST: return take_lost(hub, rank, &packet->word);
+    case PACKET_ALIVE: return true;
     default: return false;
     }
 }

@@ -245,7 +245,9 @@ Comm socket_world_join(SocketLinks *links, int rank, double timeout)
     world->dropped = must_alloc(all->meeting_bytes);
     socket_service_start(&world->service, links, rank, timeout);
     socket_service_opens(&world->service, &all->share);
-    return comm_create(all);
+    Comm comm = comm_create(all);
+    socket_plant(&comm);
+    return comm;
 }
 
 /* Leaving the world also leaves all groups that are not closed yet. */

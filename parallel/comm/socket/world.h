@@ -54,6 +54,7 @@ typedef struct {
     SocketPeerState state;
     int fd;       /* -1: none */
     bool gone;    /* the peer has closed it, or does not exist any more */
+    bool control; /* it is to be the one to the parent in the tree of control */
     bool blocked; /* the last send found no room */
     Handshake handshake;
     int pause;    /* milliseconds until the next attempt to connect */
@@ -118,6 +119,12 @@ typedef struct {
     SocketWait wait;      /* all that are pending, and those that have closed */
 } SocketPass;
 
+/* The connections of the tree of control, while they are made (plant.c). */
+typedef struct {
+    SocketPeer parent;        /* unless that is rank 0 */
+    int children, *rank, *fd; /* [children] their ranks, and the connections; -1: not yet */
+} SocketPlant;
+
 struct SocketWorld {
     SocketLinks *links;
     int rank, ranks;
@@ -126,6 +133,7 @@ struct SocketWorld {
     SocketStranger *stranger; /* [STRANGERS] */
     int strangers;
     SocketPass pass;
+    SocketPlant *plant;     /* while it is made, else NULL */
     SocketGroup *messages;  /* the group whose messages are carried out, or NULL */
     uint64_t splits;        /* number of splits that this rank has taken part in */
     uint64_t confirmed;     /* rank 0's latest question that this rank has answered */
@@ -188,6 +196,15 @@ void socket_connect(SocketWorld *world, SocketPeer *peer);
 void socket_accept(SocketWorld *world);
 /* Closes the connections. */
 void socket_disconnect(SocketWorld *world);
+
+/* ---- plant.c --------------------------------------------------------------------------------- */
+
+/* Makes the connections of the tree of control, if the world has one, and leaves the star. All
+ * ranks call it with the world's communicator before anything else. */
+void socket_plant(Comm *comm);
+/* Takes over the connection of a rank that has proven to be this one. Returns false if it is no
+ * child that is still awaited. */
+bool socket_plant_takes(SocketWorld *world, int rank, int fd);
 
 /* ---- wire.c ---------------------------------------------------------------------------------- */
 

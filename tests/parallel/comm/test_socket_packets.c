@@ -197,6 +197,7 @@ static void test_changed_packets_do_not_damage_what_rank_0_knows(void **state)
                 p.group.run[0] = (RankRun){.first = 1, .stride = 1, .count = 3};
                 p.head.bytes = (uint32_t)socket_group_report_bytes(&p.group);
             }
+            p.head.rank = 2 + rand_r(&seed) % 2;
             memcpy(bytes + n, &p, p.head.bytes);
             n += p.head.bytes;
         }

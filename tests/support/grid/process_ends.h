@@ -19,5 +19,7 @@ typedef struct {
 /* Runs the body on these ranks in a child process. The test fails unless they end so, with so many
  * messages, and within two seconds and `more` after the timeout. */
 void process_expect_end(const ProcessEnd *end, double more);
+/* The same with so many messages. */
+void process_expect_errors(const ProcessEnd *end, double more, int errors);
 
 #endif

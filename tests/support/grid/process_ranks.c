@@ -38,6 +38,7 @@ static struct {
     bool chosen;
     ProcessLinks links;
     int machines, cuttable;
+    void (*before)(int rank);
 } choice = {.machines = 2, .cuttable = -1};
 
 static Shared *shared; /* in a rank's process: what it shares with the test */
@@ -88,6 +89,11 @@ ProcessLinks process_links(void)
 void process_machines_choose(int machines)
 {
     choice.machines = machines;
+}
+
+void process_before_choose(void (*before)(int rank))
+{
+    choice.before = before;
 }
 
 void process_cuttable_choose(int rank)
@@ -260,6 +266,7 @@ static void rank_main(Wires *wires, int rank, double timeout, RankBody body, voi
     log_set_rank(rank, place_of(rank, place));
     ends_share(true);
     int ranks = wires->ranks;
+    if (choice.before) choice.before(rank);
     Comm world = socket_world_join(take_wires(wires, rank), rank, timeout);
     while (!atomic_load(&shared->go))
         usleep((useconds_t)(100 + 100 * ranks)); /* so that many do not keep the cores busy */
@@ -328,8 +335,9 @@ static int wait_for_all(const Wires *wires)
 int process_ranks(int ranks, double timeout, RankBody body, void *context, char *wrong, size_t n)
 {
     size_t bytes = sizeof *shared + (size_t)ranks * sizeof shared->pid[0];
-    const char *fan_out = getenv("TEST_FAN_OUT");
+    const char *fan_out = getenv("TEST_FAN_OUT"), *machines = getenv("TEST_MACHINES");
     if (fan_out) socket_tree_set_fan_out(atoi(fan_out));
+    if (machines) choice.machines = atoi(machines);
     Wires wires = make_wires(ranks);
     shared = shared_memory(bytes);
     fflush(NULL);

@@ -31,6 +31,8 @@ bool process_links_exist(ProcessLinks links);
 /* Chooses on how many made-up machines joined ranks are, "host0", "host1", ...: rank r is on number
  * r % machines. The default is 2. */
 void process_machines_choose(int machines);
+/* Chooses a function that each rank's process calls before it joins the world, or NULL. */
+void process_before_choose(void (*before)(int rank));
 /* Makes the connection between rank 0 and this joined rank one that process_cut can cut: nothing
  * that is sent arrives any more, and neither side notices. -1: none. */
 void process_cuttable_choose(int rank);

@@ -1,0 +1,161 @@
+/* test_socket_control.c -- worlds of so many machines that control packets travel over a tree: who
+ * is connected with rank 0. How the program ends is in test_socket_control_ends.c. */
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "parallel/comm/socket/hub.h"
+#include "parallel/comm/socket/world.h"
+#include "tests/support/files/child.h"
+#include "tests/support/grid/control_tree.h"
+#include "tests/support/grid/thread_ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- the tree -------------------------------------------------------------------------------- */
+
+static int open_connections(const Comm *world)
+{
+    const SocketWorld *w = socket_group(world)->world;
+    int n = w->service.relay.children, rank = world->rank;
+    for (int i = 1; i < world->size; i++)
+        n += w->links->star[rank > 0][i] >= 0;
+    return n + (rank > 0 && w->service.relay.parent.fd >= 0);
+}
+
+static void stand(Comm *world, void *context)
+{
+    const int *most = context;
+    control_tree_wait(world);
+    comm_barrier(world);
+    if (open_connections(world) > *most)
+        rank_wrong(world, "rank %d has %d connections", world->rank, open_connections(world));
+    comm_barrier(world);
+}
+
+static void expect_tree(int ranks, int machines, int fan_out)
+{
+    char wrong[512];
+    /* Those of its machine, those on other machines, and the parent. */
+    int most = (ranks + machines - 1) / machines - 1 + fan_out + 1;
+    process_links_choose(LINKS_IPV4);
+    process_machines_choose(machines);
+    socket_tree_set_fan_out(fan_out);
+    int code = process_ranks(ranks, 30, stand, &most, wrong, sizeof wrong);
+    socket_tree_set_fan_out(0);
+    if (code != 0 || wrong[0]) fail_msg("%d ranks: %d: %s", ranks, code, wrong);
+}
+
+static void test_rank_0_keeps_the_connections_of_its_children_alone(void **state)
+{
+    (void)state;
+    expect_tree(MACHINES, MACHINES, FAN_OUT);
+    expect_tree(MORE, MACHINES, FAN_OUT);
+    expect_tree(20, 10, 1);
+    expect_tree(90, 70, TREE_FAN_OUT);
+}
+
+static void test_hundreds_of_ranks_use_a_tree_of_several_levels(void **state)
+{
+    double start = seconds_now();
+    (void)state;
+    expect_tree(getenv("TEST_SAMPLE") ? 80 : 500, getenv("TEST_SAMPLE") ? 80 : 500, 4);
+    double seconds = seconds_now() - start;
+    if (seconds > 20) fail_msg("%.1f s", seconds);
+}
+
+/* ---- who is to blame ------------------------------------------------------------------------- */
+
+/* A hub whose ranks are below each other: 1 below 0, 2 below 1, 3 below 2. */
+static SocketHub *make_hub(SocketService *service)
+{
+    char err[256];
+    static const int parents[] = {-1, 0, 1, 2};
+    SocketLinks *links = socket_links_create(4, err, sizeof err);
+    CHECK(links, "%s", err);
+    links->joined = true;
+    links->parent = must_alloc(sizeof parents);
+    memcpy(links->parent, parents, sizeof parents);
+    *service = (SocketService){.wake = -1, .nudge = -1};
+    return socket_hub_create(service, links, 1);
+}
+
+/* For how long nothing has been heard of ranks 1 to 3, and who is to blame. Who is below the one
+ * that is stopped may have been heard last before it; who is above it is heard. */
+static const struct {
+    double silent[4];
+    const char *blamed;
+} silences[] = {
+    {{0, 0.9, 0.9, 2.6}, "error[86] rank 3: "}, {{0, 0.9, 1.7, 2.6}, "error[86] rank 2: "},
+    {{0, 1.7, 2.0, 2.6}, "error[86] rank 1: "}, {{0, 2.6, 2.6, 0}, "error[86] rank 1: "},
+    {{0, 0.3, 2.6, 2.4}, "error[86] rank 2: "},
+};
+
+static void be_silent(void *context)
+{
+    const double *silent = context;
+    SocketService service;
+    SocketHub *hub = make_hub(&service);
+    for (int i = 1; i < 4; i++)
+        hub->rank[i].silent = silent[i];
+    socket_hub_judge_ended(hub, 0.01);
+    _exit(EXIT_OK);
+}
+
+static void test_of_silent_ranks_the_one_that_cuts_off_the_others_is_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof silences / sizeof *silences; i++) {
+        char text[1024];
+        double silent[4];
+        memcpy(silent, silences[i].silent, sizeof silent);
+        int code = child_run(be_silent, silent, text, sizeof text);
+        if (code != EXIT_HANG || strncmp(text, silences[i].blamed, strlen(silences[i].blamed)) != 0)
+            fail_msg("row %d: %d: %s", (int)i, code, text);
+    }
+}
+
+/* Ranks that do not answer, as bits, and those of 1 to 3 that may be blamed for a wait. */
+static void test_ranks_below_one_that_does_not_answer_are_not_blamed(void **state)
+{
+    static const struct {
+        unsigned mute, left, known;
+    } rows[] = {{0, 0, 7 << 1},           {1 << 3, 0, 7 << 1},      {1 << 2, 0, 7 << 1},
+                {3 << 2, 0, 3 << 1},      {7 << 1, 0, 1 << 1},      {5 << 1, 0, 3 << 1},
+                {3 << 2, 1 << 2, 7 << 1}, {7 << 1, 1 << 1, 3 << 1}, {7 << 1, 3 << 1, 7 << 1}};
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        SocketService service;
+        SocketHub *hub = make_hub(&service);
+        int who[] = {1, 2, 3};
+        BlameWait wait = {.who = who, .n = 3};
+        unsigned known = 0;
+        hub->late_question = 5;
+        for (int i = 1; i < 4; i++) {
+            hub->rank[i].asked = rows[r].mute >> i & 1 ? 4 : 5;
+            hub->rank[i].left = rows[r].left >> i & 1;
+        }
+        assert_true(socket_hub_leave_out_cut_off(hub, &wait));
+        for (int i = 0; i < wait.n; i++)
+            known |= 1u << who[i];
+        if (known != rows[r].known) fail_msg("row %d: %x", (int)r, known);
+        SocketLinks *links = hub->links;
+        socket_hub_destroy(hub);
+        socket_links_destroy(links);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rank_0_keeps_the_connections_of_its_children_alone),
+        cmocka_unit_test(test_of_silent_ranks_the_one_that_cuts_off_the_others_is_named),
+        cmocka_unit_test(test_ranks_below_one_that_does_not_answer_are_not_blamed),
+        cmocka_unit_test(test_hundreds_of_ranks_use_a_tree_of_several_levels),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

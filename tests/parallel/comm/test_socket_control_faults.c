@@ -1,0 +1,179 @@
+/* test_socket_control_faults.c -- worlds whose control packets travel over a tree: what there is
+ * not over a star. Ranks that have left still carry what others send, nobody waits for ever without
+ * rank 0, and ranks fail while the tree is made. */
+#include "model/core/check.h"
+#include "parallel/comm/socket/hub.h"
+#include "parallel/comm/socket/tree.h"
+#include "tests/support/grid/control_tree.h"
+#include "tests/support/grid/process_ends.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const double TIMEOUT = 1; /* seconds */
+
+static void use_tree(void)
+{
+    process_links_choose(LINKS_IPV4);
+    process_machines_choose(MACHINES);
+    socket_tree_set_fan_out(FAN_OUT);
+}
+
+/* ---- ranks that have left -------------------------------------------------------------------- */
+
+/* Does something to rank 2 when all but rank 6, which is below it, have left. */
+static void all_but_6_leave(Comm *world, int number)
+{
+    control_tree_wait(world);
+    comm_barrier(world);
+    if (world->rank == 0 && fork() == 0) {
+        usleep(300000);
+        kill(process_of_rank(2), number);
+        _exit(0);
+    }
+    if (world->rank == 6) pause();
+}
+
+static void an_interior_is_killed_after_it_has_left(Comm *world, void *context)
+{
+    (void)context;
+    all_but_6_leave(world, SIGKILL);
+}
+
+static void an_interior_is_stopped_after_it_has_left(Comm *world, void *context)
+{
+    (void)context;
+    all_but_6_leave(world, SIGSTOP);
+}
+
+static void test_who_has_left_still_carries_what_others_send(void **state)
+{
+    static const ProcessEnd ends[] = {
+        {"interior killed", an_interior_is_killed_after_it_has_left, RANKS, 0, 87, {SAYS_LOST(2)}},
+        {"interior stopped",
+         an_interior_is_stopped_after_it_has_left,
+         RANKS,
+         TIMEOUT,
+         86,
+         {SAYS_SILENT(2)}},
+    };
+    (void)state;
+    use_tree();
+    socket_hub_set_last_wait(10);
+    for (int i = 0; i < 2; i++)
+        process_expect_end(&ends[i], 2);
+    socket_tree_set_fan_out(0);
+}
+
+/* ---- without rank 0 -------------------------------------------------------------------------- */
+
+/* Ranks 1 and 2 compute. Those below them wait, and say so. When rank 0 is killed in the end, ranks
+ * 1 and 2 say that. */
+static void ranks_wait_below_those_that_compute(Comm *world, void *context)
+{
+    (void)context;
+    control_tree_wait(world);
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGSTOP);
+    if (world->rank <= 2) pause();
+    comm_barrier(world);
+}
+
+/* Nobody allows rank 1 to say that it fails. Ranks 3 and 4, which are below it, end with it.
+ * The others say that rank 0 has ended, when it is killed in the end. */
+static void an_interior_fails(Comm *world, void *context)
+{
+    (void)context;
+    control_tree_wait(world);
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGSTOP);
+    usleep(50000);
+    if (world->rank == 1) (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
+    pause();
+}
+
+/* Some ranks are killed in the end, because rank 0 cannot end them. */
+static void test_without_rank_0_no_wait_lasts_for_ever(void **state)
+{
+    static const ProcessEnd waits = {"waits", ranks_wait_below_those_that_compute,
+                                     RANKS,   TIMEOUT,
+                                     86,      {SAYS_WAITED(3), SAYS_WAITED(4), SAYS_WAITED(6)}},
+                            claim = {"claim", an_interior_fails,
+                                     RANKS,   0,
+                                     74,      {"error[74] rank 1 dp 1: the disk is full\n"}};
+    (void)state;
+    use_tree();
+    process_expect_errors(&waits, 6, 6);
+    process_expect_errors(&claim, 6, 4);
+    socket_tree_set_fan_out(0);
+}
+
+/* ---- while the tree is made ------------------------------------------------------------------ */
+
+static void kill_1(int rank)
+{
+    if (rank == 1) raise(SIGKILL);
+}
+
+static void kill_6(int rank)
+{
+    if (rank == 6) raise(SIGKILL);
+}
+
+static void stop_1(int rank)
+{
+    if (rank == 1) raise(SIGSTOP);
+}
+
+static void stop_6(int rank)
+{
+    if (rank == 6) raise(SIGSTOP);
+}
+
+static void delay_some(int rank)
+{
+    usleep((useconds_t)(rank * 37 % 11 * 20000));
+}
+
+static void meet(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+}
+
+static void test_the_program_ends_so_while_the_tree_is_made(void **state)
+{
+    static const struct {
+        void (*before)(int rank);
+        ProcessEnd end;
+    } rows[] = {
+        {kill_1, {"interior killed", meet, RANKS, TIMEOUT, 87, {SAYS_LOST(1)}}},
+        {kill_6, {"leaf killed", meet, RANKS, TIMEOUT, 87, {SAYS_LOST(6)}}},
+        {stop_1, {"interior stopped", meet, RANKS, TIMEOUT, 86, {SAYS_SILENT(1)}}},
+        {stop_6, {"leaf stopped", meet, RANKS, TIMEOUT, 86, {SAYS_SILENT(6)}}},
+        {delay_some, {"late", meet, MORE, TIMEOUT, 0, {NULL}}},
+    };
+    (void)state;
+    use_tree();
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+        process_before_choose(rows[i].before);
+        process_expect_end(&rows[i].end, 1.5);
+    }
+    process_before_choose(NULL);
+    socket_tree_set_fan_out(0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_who_has_left_still_carries_what_others_send),
+        cmocka_unit_test(test_without_rank_0_no_wait_lasts_for_ever),
+        cmocka_unit_test(test_the_program_ends_so_while_the_tree_is_made),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
