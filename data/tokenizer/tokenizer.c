@@ -272,6 +272,12 @@ const char *tokenizer_pattern_name(const Tokenizer *t)
     return names[t->rules.split];
 }
 
+bool tokenizer_joins_characters(const Tokenizer *t, bool *space)
+{
+    *space = t->rules.prefix != PREFIX_NONE;
+    return t->rules.characters;
+}
+
 TokenKind tokenizer_kind(const Tokenizer *t, int32_t id)
 {
     return id < 0 || id >= t->vocab_size ? TOKEN_UNUSED : (TokenKind)t->kind[id];

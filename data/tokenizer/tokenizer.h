@@ -96,6 +96,9 @@ int32_t tokenizer_merged(const Tokenizer *t, int64_t k);
  * (tokenizer.ggml.pre): "gpt-2", "llama-bpe" (also cl100k's), "qwen2" or "smollm". Returns NULL if
  * only spaces split text (Llama 2). */
 const char *tokenizer_pattern_name(const Tokenizer *t);
+/* Returns whether merges join characters rather than bytes (Llama 2), and sets *space to whether a
+ * space that the text does not have is put before it. */
+bool tokenizer_joins_characters(const Tokenizer *t, bool *space);
 /* Returns what a token is. */
 typedef enum {
     TOKEN_UNUSED,  /* the id has no token */

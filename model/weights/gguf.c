@@ -26,14 +26,30 @@ static int64_t tensor_bytes_of(const GgufTensor *t)
 
 /* ---- what fits ------------------------------------------------------------------------------- */
 
+/* Where merges join characters, a file has a score for each token instead of merges (gguf_keys.c).
+ * It gives the same order if all merges that make a token are neighbours. */
+static bool merges_fit(const Tokenizer *t)
+{
+    bool space, fits = true;
+    if (!tokenizer_joins_characters(t, &space)) return true;
+    bool *made = must_calloc((size_t)tokenizer_vocab_size(t), sizeof *made);
+    for (int64_t k = 0; fits && k < tokenizer_merge_count(t); k++) {
+        int32_t id = tokenizer_merged(t, k);
+        fits = !made[id] || id == tokenizer_merged(t, k - 1);
+        made[id] = true;
+    }
+    free(made);
+    return fits;
+}
+
 static bool tokenizer_fits(const GgufModel *model, char *err, size_t n)
 {
     const Tokenizer *t = model->tokenizer;
     if (t == NULL) return true;
-    if (tokenizer_pattern_name(t) == NULL)
+    if (!merges_fit(t))
         return error_set(err, n,
-                         "the tokenizer splits text at spaces alone, as Llama 2's does; GGUF files "
-                         "are written with byte-level BPE, as GPT-2's and Llama 3's");
+                         "the tokenizer's merges are in an order that GGUF files cannot tell: they "
+                         "have one score for all merges that make the same token");
     if (tokenizer_vocab_size(t) <= model->model->vocab) return true;
     return error_set(err, n,
                      "the tokenizer has %" PRId32 " tokens, model.vocab_size is %lld: there would "

@@ -53,6 +53,12 @@ void gguf_key_f32(GgufBytes *b, const char *key, double value)
     gguf_put(b, f32_bits((float)value), 4);
 }
 
+void gguf_key_bool(GgufBytes *b, const char *key, bool value)
+{
+    put_key(b, key, GGUF_BOOL);
+    gguf_put(b, value, 1);
+}
+
 void gguf_key_string(GgufBytes *b, const char *key, const char *value)
 {
     put_key(b, key, GGUF_STRING);
@@ -147,18 +153,40 @@ static void put_merges(GgufBytes *b, const Tokenizer *t)
     }
 }
 
+/* Where merges join characters, programs find the next pair by the score of the token that it
+ * makes: the highest first. So a token's score is that of its merges' place in the order. */
+static void put_scores(GgufBytes *b, const Tokenizer *t, int64_t vocab)
+{
+    int64_t merges = tokenizer_merge_count(t);
+    float *score = must_calloc((size_t)vocab, sizeof *score);
+    for (int64_t k = merges; k-- > 0;)
+        score[tokenizer_merged(t, k)] = (float)-(k + 1);
+    gguf_key_array(b, "tokenizer.ggml.scores", GGUF_F32, vocab);
+    for (int64_t id = 0; id < vocab; id++)
+        gguf_put(b, f32_bits(score[id]), 4);
+    free(score);
+}
+
 static void tokenizer_keys(GgufBytes *b, const GgufModel *model)
 {
     const Tokenizer *t = model->tokenizer;
+    bool space;
     if (t == NULL) {
         gguf_key_string(b, "tokenizer.ggml.model", "none");
         return;
     }
-    /* "gpt2" is byte-level BPE of every kind; `pre` tells how it splits text into words. */
-    gguf_key_string(b, "tokenizer.ggml.model", "gpt2");
-    gguf_key_string(b, "tokenizer.ggml.pre", tokenizer_pattern_name(t));
+    /* "gpt2" is byte-level BPE of every kind, and `pre` tells how it splits text into words.
+     * "llama" joins characters. */
+    bool characters = tokenizer_joins_characters(t, &space);
+    gguf_key_string(b, "tokenizer.ggml.model", characters ? "llama" : "gpt2");
+    gguf_key_string(b, "tokenizer.ggml.pre", characters ? "default" : tokenizer_pattern_name(t));
     put_tokens(b, t, model->model->vocab);
-    put_merges(b, t);
+    if (characters) {
+        put_scores(b, t, model->model->vocab);
+        gguf_key_bool(b, "tokenizer.ggml.add_space_prefix", space);
+    } else {
+        put_merges(b, t);
+    }
     if (model->bos >= 0) gguf_key_u32(b, "tokenizer.ggml.bos_token_id", model->bos);
     if (model->eos >= 0) gguf_key_u32(b, "tokenizer.ggml.eos_token_id", model->eos);
 }

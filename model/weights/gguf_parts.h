@@ -7,7 +7,14 @@
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* The types of metadata values, with their numbers in the file. */
-typedef enum { GGUF_U32 = 4, GGUF_I32 = 5, GGUF_F32 = 6, GGUF_STRING = 8, GGUF_ARRAY = 9 } GgufType;
+typedef enum {
+    GGUF_U32 = 4,
+    GGUF_I32 = 5,
+    GGUF_F32 = 6,
+    GGUF_BOOL = 7,
+    GGUF_STRING = 8,
+    GGUF_ARRAY = 9
+} GgufType;
 
 /* Bytes of a file's header that grow as they are written; {0} is empty. */
 typedef struct {
@@ -23,6 +30,7 @@ void gguf_put_string(GgufBytes *b, const char *text);
 /* Append a key with its value. */
 void gguf_key_u32(GgufBytes *b, const char *key, int64_t value);
 void gguf_key_f32(GgufBytes *b, const char *key, double value);
+void gguf_key_bool(GgufBytes *b, const char *key, bool value);
 void gguf_key_string(GgufBytes *b, const char *key, const char *value);
 /* Appends a key whose value is an array; the caller then puts its `count` elements. */
 void gguf_key_array(GgufBytes *b, const char *key, GgufType type, int64_t count);

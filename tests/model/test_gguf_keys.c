@@ -133,12 +133,39 @@ static void the_tokenizer_is_in_the_file(void **state)
     tokenizer_free(t);
 }
 
-/* The tokenizers that other programs have made, each with tokens that were added to it. The number
- * of one of them, its name and its type are those in the file. */
-static void each_kind_of_tokenizer_is_named_or_refused(void **state)
+/* Loads a tokenizer that another program has made, writes a file with it and reads that. */
+static void with_tokenizer(const char *name, GgufFile *f, int64_t *merges)
+{
+    char err[512], *path = text_format("tests/fuzz/corpus/tokenizer/%s.json", name);
+    char *folder = folder_new(), *out = text_format("%s/model.gguf", folder);
+    Tokenizer *t;
+    Architecture m = small_llama();
+    if (!tokenizer_load(path, &t, NULL, err, sizeof err)) fail_msg("%s", err);
+    m.vocab = tokenizer_vocab_size(t) + 1;
+    GgufModel model = {
+        .name = "x", .model = &m, .tokenizer = t, .bos = -1, .eos = -1, .dtype = F32};
+    WeightSource *source = random_weights(&m, F32);
+    gguf_must_write(out, &model, source);
+    gguf_read(f, out);
+    *merges = tokenizer_merge_count(t);
+    source->close(source);
+    tokenizer_free(t);
+    folder_drop(folder);
+    free(path);
+    free(out);
+}
+
+static void same_string(char *text, const char *expected)
+{
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+/* Numbers, names and types of tokens are those in the tokenizers' files. */
+static void each_kind_of_tokenizer_is_named(void **state)
 {
     static const struct {
-        const char *file, *pre, *added;
+        const char *file, *pre, *token;
         int64_t id;
         int type;
     } table[] = {
@@ -146,45 +173,66 @@ static void each_kind_of_tokenizer_is_named_or_refused(void **state)
         {"gpt2", "gpt-2", "        ", 402, 4},
         {"llama3", "llama-bpe", "<|end|>", 501, 3},
         {"qwen2", "qwen2", "<|mid|>", 0, 3},
-        {"qwen2", "qwen2", "<é>", 451, 4},
+        {"qwen2", "qwen2", "<e\xcc\x81>", 451, 4},
         {"smollm", "smollm", "<|end|>", 0, 3},
-        {"llama2", NULL, NULL, 0, 0},
-        {"mistral", NULL, NULL, 0, 0},
+        {"llama2", "default", "<s>", 1, 3},
+        {"llama2", "default", "<0x0A>", 13, 6},
+        {"mistral", "default", "\xe2\x96\x81i", 411, 1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        char err[512], *path = text_format("tests/fuzz/corpus/tokenizer/%s.json", table[i].file);
-        char *folder = folder_new(), *out = text_format("%s/model.gguf", folder), *text;
-        Tokenizer *t;
         GgufFile f;
-        Architecture m = small_llama();
-        if (!tokenizer_load(path, &t, NULL, err, sizeof err)) fail_msg("%s", err);
-        m.vocab = tokenizer_vocab_size(t) + 1;
-        GgufModel model = {
-            .name = "x", .model = &m, .tokenizer = t, .bos = -1, .eos = -1, .dtype = F32};
-        if (table[i].pre == NULL) {
-            assert_false(gguf_fits(&model, err, sizeof err));
-            assert_non_null(strstr(err, "as Llama 2's does"));
+        int64_t merges;
+        bool characters = strcmp(table[i].pre, "default") == 0;
+        with_tokenizer(table[i].file, &f, &merges);
+        same_string(gguf_string(&f, "tokenizer.ggml.model"), characters ? "llama" : "gpt2");
+        same_string(gguf_string(&f, "tokenizer.ggml.pre"), table[i].pre);
+        same_string(gguf_string_at(&f, "tokenizer.ggml.tokens", table[i].id), table[i].token);
+        assert_int_equal(gguf_i32_at(&f, "tokenizer.ggml.token_type", table[i].id), table[i].type);
+        if (characters) {
+            /* The merges make the tokens from 411 on, in this order: each after the one before. */
+            assert_false(gguf_has(&f, "tokenizer.ggml.merges"));
+            assert_true(gguf_bool(&f, "tokenizer.ggml.add_space_prefix"));
+            for (int64_t k = 0; k < merges; k++)
+                assert_true(gguf_f32_at(&f, "tokenizer.ggml.scores", 411 + k) == (float)-(k + 1));
         } else {
-            WeightSource *source = random_weights(&m, F32);
-            gguf_must_write(out, &model, source);
-            gguf_read(&f, out);
-            text = gguf_string(&f, "tokenizer.ggml.pre");
-            assert_string_equal(text, table[i].pre);
-            free(text);
-            text = gguf_string_at(&f, "tokenizer.ggml.tokens", table[i].id);
-            assert_string_equal(text, table[i].added);
-            free(text);
-            assert_int_equal(gguf_i32_at(&f, "tokenizer.ggml.token_type", table[i].id),
-                             table[i].type);
-            assert_int_equal(gguf_count(&f, "tokenizer.ggml.merges"), tokenizer_merge_count(t));
-            gguf_close(&f);
-            source->close(source);
+            assert_int_equal(gguf_count(&f, "tokenizer.ggml.merges"), merges);
         }
+        gguf_close(&f);
+    }
+}
+
+/* The merges "ab c" and "a bc" make the same token. If another merge is between them, a score for
+ * each token cannot tell their order. */
+static void merges_without_an_order_of_scores_are_refused(void **state)
+{
+    (void)state;
+    for (int between = 0; between < 2; between++) {
+        char err[512], *json;
+        size_t size;
+        Tokenizer *t;
+        FILE *to = text_stream(&json, &size);
+        fputs("{\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"<unk>\","
+              "\"fuse_unk\":true,\"vocab\":{\"<unk>\":0",
+              to);
+        for (int byte = 0; byte < 256; byte++)
+            fprintf(to, ",\"<0x%02X>\":%d", byte, byte + 1);
+        fprintf(to,
+                ",\"a\":257,\"b\":258,\"c\":259,\"ab\":260,\"bc\":261,\"abc\":262,\"ca\":263},"
+                "\"merges\":[\"a b\",\"b c\",\"ab "
+                "c\",%s]},\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true,"
+                "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false}],"
+                "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":"
+                "\"\xe2\x96\x81\"}}",
+                between ? "\"c a\",\"a bc\"" : "\"a bc\",\"c a\"");
+        fclose(to);
+        if (!tokenizer_parse("merges", json, size, &t, err, sizeof err)) fail_msg("%s", err);
+        Architecture m = small_llama();
+        GgufModel model = {.name = "x", .model = &m, .tokenizer = t, .dtype = F32};
+        assert_int_equal(gguf_fits(&model, err, sizeof err), !between);
+        if (between) assert_non_null(strstr(err, "one score for all merges"));
         tokenizer_free(t);
-        folder_drop(folder);
-        free(path);
-        free(out);
+        free(json);
     }
 }
 
@@ -284,7 +332,8 @@ int main(void)
 {
     /* in the folder where this program was started */
     const struct CMUnitTest tokenizers[] = {
-        cmocka_unit_test(each_kind_of_tokenizer_is_named_or_refused),
+        cmocka_unit_test(each_kind_of_tokenizer_is_named),
+        cmocka_unit_test(merges_without_an_order_of_scores_are_refused),
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_keys_of_gpt2),

@@ -11,7 +11,7 @@ import json
 import struct
 import sys
 
-NUMBERS = {4: "<I", 5: "<i", 6: "<f"}
+NUMBERS = {4: "<I", 5: "<i", 6: "<f", 7: "<?"}
 GPT2 = {"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc",
         "ffn_down": "mlp.c_proj", "token_embd": "wte", "position_embd": "wpe", "output_norm": "ln_f"}
 LLAMA = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-enum { ALIGNMENT = 32, U32 = 4, INT32 = 5, FLOAT32 = 6, STRING = 8, ARRAY = 9 };
+enum { ALIGNMENT = 32, U32 = 4, INT32 = 5, FLOAT32 = 6, BOOL = 7, STRING = 8, ARRAY = 9 };
 
 /* A position in the file. */
 typedef struct {
@@ -49,6 +49,8 @@ static void skip_value(Cursor *c, uint32_t type)
 {
     if (type == STRING)
         take(c, number(c, 8));
+    else if (type == BOOL)
+        assert_in_range(*take(c, 1), 0, 1);
     else if (type == U32 || type == INT32 || type == FLOAT32)
         take(c, 4);
     else
@@ -181,6 +183,12 @@ float gguf_f32(const GgufFile *f, const char *key)
     return f32_from_bits((uint32_t)number(&c, 4));
 }
 
+bool gguf_bool(const GgufFile *f, const char *key)
+{
+    Cursor c = cursor_at(f, key, BOOL, BOOL, 0);
+    return number(&c, 1) == 1;
+}
+
 char *gguf_string(const GgufFile *f, const char *key)
 {
     return string_here(cursor_at(f, key, STRING, STRING, 0));
@@ -196,6 +204,12 @@ int64_t gguf_count(const GgufFile *f, const char *key)
 char *gguf_string_at(const GgufFile *f, const char *key, int64_t i)
 {
     return string_here(cursor_at(f, key, ARRAY, STRING, i));
+}
+
+float gguf_f32_at(const GgufFile *f, const char *key, int64_t i)
+{
+    Cursor c = cursor_at(f, key, ARRAY, FLOAT32, i);
+    return f32_from_bits((uint32_t)number(&c, 4));
 }
 
 int32_t gguf_i32_at(const GgufFile *f, const char *key, int64_t i)

@@ -38,11 +38,13 @@ void gguf_close(GgufFile *f);
 bool gguf_has(const GgufFile *f, const char *key);
 uint32_t gguf_u32(const GgufFile *f, const char *key);
 float gguf_f32(const GgufFile *f, const char *key);
+bool gguf_bool(const GgufFile *f, const char *key);
 char *gguf_string(const GgufFile *f, const char *key);
 /* Return the number of elements of an array, element `i` of an array of strings, which the caller
- * frees, and of one of 32-bit integers. */
+ * frees, and of one of 32-bit numbers. */
 int64_t gguf_count(const GgufFile *f, const char *key);
 char *gguf_string_at(const GgufFile *f, const char *key, int64_t i);
+float gguf_f32_at(const GgufFile *f, const char *key, int64_t i);
 int32_t gguf_i32_at(const GgufFile *f, const char *key, int64_t i);
 /* Returns a tensor; fails the test if there is none of this name. */
 const GgufInfo *gguf_tensor(const GgufFile *f, const char *name);
