@@ -19,7 +19,7 @@ typedef struct {
     int64_t cut; /* rows whose contexts lose their first tokens */
 } Choosing;
 
-/* An accuracy and its standard error. */
+/* An accuracy and its standard error, that of the mean of a sample. */
 typedef struct {
     double share, error;
 } Accuracy;
@@ -27,7 +27,7 @@ typedef struct {
 static Accuracy accuracy_of(int64_t right, int64_t all)
 {
     double p = (double)right / (double)all;
-    return (Accuracy){p, sqrt(p * (1 - p) / (double)all)};
+    return (Accuracy){p, all > 1 ? sqrt(p * (1 - p) / (double)(all - 1)) : 0};
 }
 
 static void print_json(const OpenedRank *rank, const Choosing *c, ChoiceScore score)

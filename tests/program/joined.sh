@@ -88,7 +88,10 @@ fi
 # ---- other commands ------------------------------------------------------------------------------------------------------
 if all_cases; then
     plain() { without_speed "$1" | sed -E 's/threads/ranks/; s/processes/ranks/; s/ +[0-9.]+ s$//'; }
-    for command in "eval threads" "generate threads --tokens 8 --temperature 0" "verify $TINY --set parallel.tensor=2"; do
+    python3 "$here/../golden/make_hf.py" hf
+    printf 'the king\n' >prompt.txt
+    for command in "eval threads" "eval threads --multiple-choice hf/choices.bin" "generate threads --tokens 8 --temperature 0" \
+        "generate threads --tokens 8 --prompt-file prompt.txt --samples 2 --stop z" "verify $TINY --set parallel.tensor=2"; do
         read -ra words <<<"$command"
         expect_code "joined: ${words[0]} on threads succeeds" 0 "$TRAIN" "${words[@]}" --ranks 2
         plain output >on.threads
