@@ -82,15 +82,17 @@ static bool check_window(int64_t window, const Config *config, char *err, size_t
 }
 
 /* Checks what the config and the tokenizer must have in common with the weights. */
-static bool check_model(const ImportInput *input, const Config *config, char *err, size_t n)
+static bool check_model(const Arguments *a, const ImportInput *input, const Config *config,
+                        char *err, size_t n)
 {
     if (!check_window(input->architecture.window, config, err, n)) return false;
     int32_t ids = input->tokenizer ? tokenizer_vocab_size(input->tokenizer) : 0;
     return ids <= config->model.vocab_size ||
            error_set(err, n,
                      "the tokenizer has %d ids and the token table %" PRId64
-                     " rows; give --without-tokenizer if the tokenizer belongs to other weights",
-                     ids, config->model.vocab_size);
+                     " rows; %s if the tokenizer belongs to other weights",
+                     ids, config->model.vocab_size,
+                     a->tokenizer ? "leave --tokenizer out" : "give --without-tokenizer");
 }
 
 static void print_model(const Config *c, DType dtype)
@@ -156,7 +158,7 @@ static int import_opened(const Arguments *a, const ImportInput *input)
                              .data = identity,
                              .file = input->file,
                              .n_files = input->n_files};
-    bool good = check_model(input, config, err, sizeof err) &&
+    bool good = check_model(a, input, config, err, sizeof err) &&
                 imported_run_write(a->out, &run, &result, err, sizeof err, &why);
     if (good) print_result(a, input, config, dtype, &result);
     free(identity);

@@ -71,6 +71,10 @@ head -c 4000 f32.bin >cut.bin
 refused "llmc: a file that is cut" 65 "cut.bin is damaged: it has 4000 bytes, its header describes" cut.bin
 printf '\xc8\xd7\x34\x01' | cat - <(tail -c +5 f32.bin) >tokenizer.bin
 refused "llmc: llm.c's tokenizer" 65 "is a tokenizer of llm.c; give the model" tokenizer.bin
+"$TRAIN" data train-bpe text.txt --vocab 300 --out big.json >output 2>&1 ||
+    not_ok "llmc: a larger tokenizer is made"
+refused "llmc: a tokenizer with more ids than rows" 78 "the tokenizer has 300 ids and the token table 273 rows; leave --tokenizer out" \
+    f32.bin --tokenizer big.json
 refused "llmc: a tokenizer that is not there" 66 "vocab.bpe" f32.bin --tokenizer vocab.bpe
 
 finish
