@@ -4,7 +4,8 @@
 The tokenizers are trained, written and run by PyPI's `tokenizers` (0.23.3), and the byte-level ones are also run by `tiktoken`
 (0.14.0), which must give the same ids. Writes tests/fuzz/corpus/tokenizer/KIND.json and llama3.tiktoken, and
 tests/golden/tokenizer_ids.txt: a line "KIND MODE TEXT IDS" for each text. MODE is "text" where special tokens in the text are text,
-and "special" where they become themselves. TEXT is in hexadecimal.
+and "special" where they become themselves. With MODE "split", the numbers are the sizes in bytes of the words that the pattern
+makes of the text. TEXT is in hexadecimal.
 Run in the repository's root: python3 scripts/make_tokenizer_golden.py
 """
 import base64
@@ -32,7 +33,8 @@ TEXTS = [
     "\n", "\r\n\r\n x", "tabs\t\tand\r\nreturns   ", "1 12 123 1234 12345678 a1b22c333", "x  1 y   22", "٣٤٥٦ ½ Ⅷ 一二三",
     "naïve façade — Größe, 12345 and ½", "日本語のテキスト 안녕하세요", "e\u0301 a\u030a\u0323 \u0958 \u212b \u1112\u1161\u11ab \uac00\u11a8",
     "o\u0323\u0302 o\u0302\u0323 \u0344 \ufb1d \u2126", "\u00a0no-break\u3000wide\u2003em", "🙂🙃 emoji 👩\u200d👩\u200d👧 🇩🇪", "<|end|>", "a<|end|>b <|end|> c",
-    "<|mid|>\n<|mid|>  x  <|mid|>", "x <strip>  y<strip>z", "  <strip>", "run        of    eight", "<s>a</s> b<unk>", "<0x0A>", "<é> <e\u0301> e\u0301<é>",
+    "<|mid|>\n<|mid|>  x  <|mid|>", "x <strip>  y<strip>z", "  <strip>", "run        of    eight", "            x" + " " * 21 + "y",
+    "<s>a</s> b<unk>", "<0x0A>", "<é> <e\u0301> e\u0301<é>",
     "for (i = 0; i < n; i++) {\n\t\tif (!p[i]) return -1;\n\n    }\n", "don\u2019t \u201cquote\u201d \u2026!!!\n\n???\r\n", "\u2581\u2581a \u2581 b", "Ünïcödé שלום नमस्ते",
     "\ufffd\ufffd x\ufffd", "\u0001\u001c\u0085\u200b\ufeffx", "a" * 70, "ab " * 40, "\U0001d518\U0001d52b\U00020000\U0010fffd", "\u05d0\u05b9\u0597 \u09cd\u09fe",
 ]
@@ -89,7 +91,8 @@ def characters(prefix):
 def make_all():
     made = {"gpt2": trained(byte_level("gpt2"), 400)}
     made["gpt2"].add_special_tokens(["<|end|>", "<|endoftext|>"])
-    made["gpt2"].add_tokens([AddedToken("        ", normalized=True), AddedToken("<|mid|>", normalized=False)])
+    made["gpt2"].add_tokens([AddedToken(" " * 8, normalized=True), AddedToken(" " * 12, normalized=True),
+                             AddedToken("<|mid|>", normalized=False)])
     made["llama3"] = trained(byte_level(PATTERN.replace("DIGITS", "{1,3}")), 500)
     llama3 = json.loads(made["llama3"].to_str())
     llama3["model"]["ignore_merges"] = True
@@ -129,6 +132,10 @@ def drawn_texts():
     return ["".join(draw.choice(pieces) for _ in range(12)) for _ in range(12)]
 
 
+def line(kind, mode, text, numbers):
+    return f"{kind} {mode} {text.encode().hex() or '-'} {','.join(map(str, numbers)) or '-'}"
+
+
 def main():
     made, lines = make_all(), []
     for kind, tokenizer in made.items():
@@ -137,7 +144,11 @@ def main():
             tokenizer.encode_special_tokens = mode == "text"
             for text in TEXTS + drawn_texts():
                 ids = tokenizer.encode(text, add_special_tokens=False).ids
-                lines.append(f"{kind} {mode} {text.encode().hex() or '-'} {','.join(map(str, ids)) or '-'}")
+                lines.append(line(kind, mode, text, ids))
+        for text in TEXTS + drawn_texts() if kind not in ("llama2", "mistral") else []:
+            # ByteLevel has made a character of each byte.
+            sizes = [len(word) for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+            lines.append(line(kind, "split", text, sizes))
     ranks = write_tiktoken(made["llama3"])
     tiktokens = tiktoken.Encoding("llama3", pat_str=PATTERN.replace("DIGITS", "{1,3}"), mergeable_ranks=ranks, special_tokens={})
     made["llama3"].encode_special_tokens = True
