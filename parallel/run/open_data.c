@@ -6,7 +6,6 @@
 #include "parallel/grid/control.h"
 #include "parallel/grid/machines.h"
 #include "parallel/run/data_in_turn.h"
-#include "parallel/run/own_tokenizer.h"
 #include "parallel/run/shared_folder.h"
 
 #include <stdlib.h>
@@ -124,7 +123,7 @@ void run_open_data(Run *run)
     const Config *c = run->config;
     open_data(run);
     const char *tokenizer = run->data.tokenizer_path ? run->data.tokenizer_path : run->data.title;
-    ConfigFacts facts = {.vocab_size = own_tokenizer_rows(run), .vocab_of = tokenizer};
+    ConfigFacts facts = {.vocab_size = run->data.vocab_size, .vocab_of = tokenizer};
     int64_t model = c->model.vocab_size, trained = c->data.tokenizer_vocab_size;
     run->config = config_settle(c, &facts, err, sizeof err);
     if (run->config == NULL) fail(EXIT_CONFIG, "%s", err);

@@ -27,13 +27,6 @@ static bool lacks_tokenizer(const Config *config)
     return config->data.tokenizer != NULL && access(config->data.tokenizer, F_OK) != 0;
 }
 
-int64_t own_tokenizer_rows(const Run *run)
-{
-    int64_t ids = run->data.vocab_size, rows = run->config->model.vocab_size;
-    bool more = run->arguments.run != NULL && ids > 0 && rows > ids;
-    return more && is_imported(run->arguments.run) ? rows : ids;
-}
-
 const Config *config_load_with_own_tokenizer(const RunArguments *a, const ConfigContext *context,
                                              ConfigReport *report)
 {

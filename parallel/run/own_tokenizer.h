@@ -12,9 +12,4 @@
 const Config *config_load_with_own_tokenizer(const RunArguments *arguments,
                                              const ConfigContext *context, ConfigReport *report);
 
-/* Returns the vocabulary of the run's data (0: not known), or that of its config if the run was
- * imported and its token table has more rows than its tokenizer has ids, as Qwen's models have: all
- * rows stay, so the model goes out with the shapes with which it came in. */
-int64_t own_tokenizer_rows(const Run *run);
-
 #endif

@@ -132,7 +132,9 @@ expect_code "init_from: an imported run that was stopped" 85 start stopped --set
 "$TRAIN" stopped --set max_time=0 >/dev/null 2>&1
 same_run "init_from: goes on to the bits of an uninterrupted one" trained stopped
 mv trained moved
+mv imported elsewhere # its config names imported/tokenizer.json
 expect_code "init_from: a moved run goes on with its own tokenizer" 0 "$TRAIN" moved --set train_steps=8 --allow-config-change
+mv elsewhere imported
 check "init_from: from its own checkpoint" said "resume step 6 from moved/checkpoints/step_00000006"
 expect_code "init_from: the tokenizer of an imported run is fixed" 78 start other --set data.tokenizer=src/tokenizer.json
 expect_code "init_from: its shapes are, too" 78 start other --set model.num_layers=1
