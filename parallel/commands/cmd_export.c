@@ -4,11 +4,13 @@
 
 #include "model/core/check.h"
 #include "model/core/figures.h"
+#include "model/core/files.h"
 #include "model/core/log.h"
 #include "model/weights/hf_write.h"
 #include "parallel/commands/commands.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -55,11 +57,15 @@ static int export_run(const ExportArguments *a, ExportWrite write)
 
 /* ---- what formats share ---------------------------------------------------------------------- */
 
-bool export_file_is_new(const char *out, char *err, size_t n)
+bool export_file_begin(const char *out, char *err, size_t n)
 {
     struct stat info;
-    return lstat(out, &info) != 0 ||
-           error_set(err, n, "%s exists already; choose a new name with --out", out);
+    if (lstat(out, &info) == 0)
+        return error_set(err, n, "%s exists already; choose a new name with --out", out);
+    char *folder = path_beside(out, "");
+    bool good = fs_make_folders(&fs_system, folder, err, n);
+    free(folder);
+    return good;
 }
 
 ExitCode export_failure(const char *err)

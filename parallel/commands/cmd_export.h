@@ -24,8 +24,9 @@ typedef struct {
 typedef bool (*ExportWrite)(const ExportArguments *a, const ExportedRun *run, DType dtype,
                             ExportResult *result, char *err, size_t n, ExitCode *code);
 
-/* Returns true if nothing is at `out` yet: a file of another model is not replaced. */
-bool export_file_is_new(const char *out, char *err, size_t n);
+/* Makes the folder of the file `out`, which must not exist: a file of another model is not
+ * replaced. Returns false and sets err on failure. */
+bool export_file_begin(const char *out, char *err, size_t n);
 /* Returns the exit code for a failure to write: weights that do not match their checksum are the
  * run's fault, not the disk's. */
 ExitCode export_failure(const char *err);

@@ -15,7 +15,7 @@ static bool write_model(const GgufModel *model, const char *out, WeightSource *s
     *code = EXIT_CONFIG;
     if (!gguf_fits(model, err, n)) return false;
     *code = EXIT_CANNOT_CREATE;
-    if (!export_file_is_new(out, err, n)) return false;
+    if (!export_file_begin(out, err, n)) return false;
     if (model->tokenizer == NULL)
         log_warning("the run has no tokenizer, so neither has the file: programs that read it take "
                     "token ids alone");

@@ -16,7 +16,7 @@ bool export_llmc(const ExportArguments *a, const ExportedRun *run, DType dtype,
         !llmc_header_of(&model, dtype, &header, err, n))
         return false;
     *code = EXIT_CANNOT_CREATE;
-    if (!export_file_is_new(a->out, err, n)) return false;
+    if (!export_file_begin(a->out, err, n)) return false;
     *code = EXIT_INPUT_OUTPUT;
     Progress progress = progress_begin();
     bool good =

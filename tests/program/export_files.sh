@@ -59,6 +59,8 @@ for kind in llama gpt2 llama3 qwen2 qwen3; do
     check "export gguf: $kind has the tensors and tokens of the folder" python3 "$here/../support/files/read_gguf.py" $kind.gguf $kind
 done
 expect_code "export gguf: a run of ours in bf16" 0 "$TRAIN" export gguf run16 --out run16.gguf
+expect_code "export gguf: to a folder that is not there" 0 "$TRAIN" export gguf run16 --out a/new/run16.gguf
+check "export gguf: it is the same file" cmp -s run16.gguf a/new/run16.gguf
 expect_code "export gguf: in f16" 0 "$TRAIN" export gguf run16 --dtype f16 --out run16_f16.gguf
 check "export gguf: the types say what they are" grep -q "a gpt2 in f16" output
 expect_code "export gguf: a run without a tokenizer" 0 "$TRAIN" export gguf run_f32 --out plain.gguf
