@@ -68,6 +68,9 @@ expect_code "init_from: the same command finds its run" 0 begin newest "${learne
 check "init_from: which is finished" said "finished"
 expect_code "init_from: other weights are another run" 78 begin newest "${learned[@]}" --set checkpoint.init_from="$path"
 check "init_from: and the key is named" said "checkpoint.init_from was \"src\", is \"$path\" (changes the run)"
+mkdir -p out && cp -r src out/tiny
+expect_code "init_from: without --out it is a run of its own" 0 "$TRAIN" "$TINY" "${learned[@]}" --set checkpoint.init_from=out/tiny --set train_steps="$steps"
+check "init_from: in the next free folder" said "run out/tiny-2"
 expect_code "init_from: --resume beside it is refused" 64 begin both "${learned[@]}" --resume src
 check "init_from: with the choice" said "leave one of the two out"
 check "init_from: and no folder is left" test ! -e both
