@@ -14,25 +14,17 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Sets *out to the dtype of --dtype, or else to that of the checkpoint's weights. */
-static bool choose_dtype(const ExportArguments *a, const ExportedRun *run, DType *out)
-{
-    *out = config_dtype(run->config);
-    return a->dtype == NULL || (dtype_from_name(a->dtype, out) && dtype_is_float(*out));
-}
-
-static int export_opened(const ExportArguments *a, const ExportedRun *run, ExportWrite write)
+static int export_opened(const ExportArguments *a, const ExportedRun *run, DType dtype,
+                         ExportWrite write)
 {
     char err[2048];
-    DType dtype;
     ExitCode code = EXIT_INPUT_OUTPUT;
     ExportResult result = {0};
-    if (!choose_dtype(a, run, &dtype))
-        return error_print(EXIT_USAGE, "--dtype %s: write f32, f16 or bf16", a->dtype);
     fprintf(stderr, "%s\n", run->chosen);
     if (!write(a, run, dtype, &result, err, sizeof err, &code)) return error_print(code, "%s", err);
     log_field("export", "%s: %s in %s, %s", a->opened.run, result.what, dtype_name(dtype),
               figure_bytes((double)result.bytes).text);
+    if (run->masters) log_field("", "from the master copies of its 16-bit weights");
     log_field("saved", "%s%s%s", a->out, result.files > 1 ? ": " : "",
               result.files > 1 ? figure_of(result.files, "weight file").text : "");
     if (result.overflows > 0)
@@ -48,9 +40,15 @@ static int export_run(const ExportArguments *a, ExportWrite write)
     char err[2048];
     ExitCode code;
     ExportedRun run;
-    if (!exported_run_open(&run, &a->opened, err, sizeof err, &code))
+    DType dtype = F32;
+    if (a->dtype != NULL && !(dtype_from_name(a->dtype, &dtype) && dtype_is_float(dtype)))
+        return error_print(EXIT_USAGE, "--dtype %s: write f32, f16 or bf16", a->dtype);
+    /* A type that does not round the master copies gets them. */
+    bool masters = a->dtype != NULL && dtype_size(dtype) >= dtype_size(F32);
+    if (!exported_run_open(&run, &a->opened, masters, err, sizeof err, &code))
         return error_print(code, "%s", err);
-    int result = export_opened(a, &run, write);
+    if (a->dtype == NULL) dtype = config_dtype(run.config);
+    int result = export_opened(a, &run, dtype, write);
     exported_run_close(&run);
     return result;
 }
@@ -112,7 +110,9 @@ static int run_gguf(const void *values)
      .at = offsetof(ExportArguments, out)},                                                        \
         {.name = "--dtype",                                                                        \
          .value = "TYPE",                                                                          \
-         .help = "f32, f16 or bf16: the type of the weights; default: as\nin the checkpoint",      \
+         .help = "f32, f16 or bf16: the type of the weights; default: as\nin the checkpoint; f32 " \
+                 "of a 16-bit run: "                                                               \
+                 "its master copies",                                                              \
          .kind = ARG_NAME,                                                                         \
          .at = offsetof(ExportArguments, dtype)},                                                  \
         OPENED_CHOICES

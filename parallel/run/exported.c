@@ -92,8 +92,18 @@ static bool check_tensors(const ExportedRun *run, char *err, size_t n)
                      checkpoint_folder(run->checkpoint));
 }
 
-bool exported_run_open(ExportedRun *run, const OpenedArguments *a, char *err, size_t n,
-                       ExitCode *code)
+static bool open_source(ExportedRun *run, bool masters, char *err, size_t n)
+{
+    if (!(masters ? checkpoint_source_open_masters : checkpoint_source_open)(run->checkpoint,
+                                                                             &run->source, err, n))
+        return false;
+    for (int i = 0; i < run->source->n_tensors; i++)
+        run->masters |= run->source->tensor[i].dtype != config_dtype(run->config);
+    return true;
+}
+
+bool exported_run_open(ExportedRun *run, const OpenedArguments *a, bool masters, char *err,
+                       size_t n, ExitCode *code)
 {
     bool is_checkpoint;
     *run = (ExportedRun){.folder = run_path_of(a->run, &is_checkpoint)};
@@ -106,8 +116,7 @@ bool exported_run_open(ExportedRun *run, const OpenedArguments *a, char *err, si
                          a->best ? "--best" : "--newest");
     good = good && open_checkpoint(run, a, is_checkpoint, err, n, code);
     if (good) *code = EXIT_DAMAGED;
-    good = good && read_config(run, err, n) &&
-           checkpoint_source_open(run->checkpoint, &run->source, err, n) &&
+    good = good && read_config(run, err, n) && open_source(run, masters, err, n) &&
            check_tensors(run, err, n);
     if (good)
         run->tokenizer = identity_tokenizer(run->folder);

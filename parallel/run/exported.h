@@ -13,15 +13,17 @@ typedef struct {
     Checkpoint *checkpoint;
     WeightSource *source; /* its weights: exactly the tensors of the config's model */
     Tokenizer *tokenizer; /* the copy in the run folder; NULL if it has none */
+    bool masters;         /* the source has master copies of 16-bit weights */
     char chosen[64];      /* which checkpoint: "best: step 25, val 5.0624", "newest: step 40" */
 } ExportedRun;
 
 /* Opens the run folder or checkpoint that the arguments name: of a run the best checkpoint, or the
  * newest if none is kept, or as --best and --newest say. A best checkpoint that cannot be opened is
- * passed over with a warning, unless --best is given. Data are read by the source, which compares
+ * passed over with a warning, unless --best is given. `masters`: the source has the master copies
+ * of 16-bit weights in their place, if there are any. Data are read by the source, which compares
  * them with their checksums. Returns false and sets err and *code on failure. */
-bool exported_run_open(ExportedRun *run, const OpenedArguments *arguments, char *err, size_t n,
-                       ExitCode *code);
+bool exported_run_open(ExportedRun *run, const OpenedArguments *arguments, bool masters, char *err,
+                       size_t n, ExitCode *code);
 void exported_run_close(ExportedRun *run);
 
 #endif

@@ -78,6 +78,22 @@ for file in tokenizer.json tokenizer_config.json generation_config.json config.j
     check "export: $file is JSON" python3 -m json.tool hf_newest/$file /dev/null
 done
 
+# In f32 a run in bf16 gives its master copies.
+expect_code "export: a run in bf16" 0 "$TRAIN" "$TINY" --set bf16.enabled=true --set train_steps=5 --set eval.interval=0 \
+    --set eval.sample_interval=0 --out run_bf16
+expect_code "export: its master copies" 0 "$TRAIN" export hf run_bf16 --dtype f32 --out hf_masters
+check "export: they are said" grep -q "from the master copies of its 16-bit weights" output
+"$TRAIN" import hf hf_masters --out of_masters >output 2>&1
+read_file=$here/../support/files/read_safetensors.py
+python3 "$read_file" run_bf16/checkpoints/step_00000005/optimizer.safetensors | sed -n 's/^\([^ ]*\).master /\1 /p' | sort >masters
+python3 "$read_file" of_masters/checkpoints/step_00000000/model.safetensors | sort >imported
+check "export: they are those of the checkpoint" cmp masters imported
+check "export: all weights have one" test "$(wc -l <masters)" -eq "$(wc -l <imported)" -a -s masters
+expect_code "export: in bf16 it gives its weights" 0 "$TRAIN" export hf run_bf16 --out hf_bf16
+check "export: and says nothing of master copies" test "$(grep -c master output)" -eq 0
+"$TRAIN" import hf hf_bf16 --out of_bf16 >output 2>&1
+check "export: they are those of the run" cmp -s <(weights run_bf16 5) <(weights of_bf16 0)
+
 # What is refused.
 # refused NAME CODE SENTENCE ARGUMENTS...: an export to "made" ends with this code and sentence, and leaves nothing
 refused() {
