@@ -19,12 +19,14 @@ typedef struct {
 
 enum { ROOT = 0, ABSENT = -1, MOST_REFUSALS = 12 };
 
+/* Adds a refusal of the value at this node; ABSENT: of the whole object. */
 static void refuse(Reading *r, int node, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 static void refuse(Reading *r, int node, const char *fmt, ...)
 {
     int line, column;
     if (r->n_refusals++ >= MOST_REFUSALS) return;
+    if (node == ABSENT) node = ROOT;
     json_place(&r->json, r->json.node[node].key_at, &line, &column);
     fprintf(r->refusals, "%s%s:%d:%d: ", r->n_refusals > 1 ? "\n" : "", r->path, line, column);
     va_list args;

@@ -188,6 +188,7 @@ static void test_what_is_refused_is_named(void **state)
          "attention that each block scales otherwise"},
         {gpt2, "add_cross_attention=true", "attention to another text"},
         {gpt2, "n_embd=770", "n_embd is not a multiple of n_head"},
+        {gpt2, "n_embd=-", "config.json:1:1: n_embd is not a multiple of n_head"},
         {llama, "rope_scaling={\"type\": \"linear\", \"factor\": 2.0}",
          "rope scaling of type \"linear\" is not built; \"llama3\" is"},
         {llama, "rope_scaling={\"type\": \"dynamic\", \"factor\": 2.0}", "type \"dynamic\""},
