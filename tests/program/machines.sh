@@ -96,12 +96,26 @@ sleep 2
 ln -s ../two b/two
 ranks_end "machines: all ranks wait for the run that --resume names" 0
 check "machines: the run begins at its checkpoint" grep -q '^resume  step 6 from two/checkpoints/step_00000006$' output
+cp text.txt set.txt
+tr k q <text.txt >b/set.txt
+hosts_end "machines: a machine with another set of eval.sets ends all ranks with 78" 78 "$TINY" "${run[@]}" \
+    --set 'eval.sets={"named": {"text": "set.txt"}}' --out "$work/other"
+said_once "machines: the other set" \
+    '^error\[78\] rank 2 on host-b has other data than rank 0: named [0-9]+ tokens [0-9a-f]+ -> named [0-9]+ tokens [0-9a-f]+; give all'
 tr k q <text.txt >b/text.txt
 hosts_end "machines: a machine with another text ends all ranks with 78" 78 "$TINY" "${run[@]}" --out "$work/other"
 said_once "machines: the other text" '^error\[78\] rank 2 on host-b has other data than rank 0: .*; give all machines the same files$'
 rm b/text.txt
 hosts_end "machines: a machine without the text ends all ranks with 66" 66 "$TINY" "${run[@]}" --out "$work/other"
 said_once "machines: no text" '^error\[66\] rank 2 on host-b: .*text\.txt'
+python3 "$here/../golden/make_hf.py" hf
+cp hf/choices.bin .
+cp hf/choices.bin b
+hosts_end "machines: eval --multiple-choice needs no text" 0 eval two --multiple-choice choices.bin
+printf '\001' | dd of=b/choices.bin bs=1 seek=1036 conv=notrunc 2>err
+hosts_end "machines: a machine with other questions ends all ranks with 78" 78 eval two --multiple-choice choices.bin
+said_once "machines: the other questions" \
+    '^error\[78\] ranks differ: rank 0 on host-a scores a file with the hash [0-9a-f]+, rank 2 on host-b scores .*; give all machines the same file$'
 folder_b=.
 
 # ---- other commands ------------------------------------------------------------------------------------------------------
