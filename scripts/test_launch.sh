@@ -13,7 +13,7 @@ set -u
 export LAUNCH_TABLES=${LAUNCH_TABLES:-}
 cd "$(dirname "$0")/.." || exit 71
 wanted=("$@")
-[ ${#wanted[@]} -gt 0 ] || wanted=(slurm hosts faults strangers launchers gpus)
+[ ${#wanted[@]} -gt 0 ] || wanted=(slurm hosts faults strangers launchers gpus many)
 for name in "${wanted[@]}"; do
     [ -e "tests/launch/$name.sh" ] || { echo "test_launch.sh: there is no tests/launch/$name.sh"; exit 64; }
 done

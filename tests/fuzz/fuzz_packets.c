@@ -92,7 +92,10 @@ int fuzz_packets(const uint8_t *data, size_t size)
     SocketPacket packet;
     SocketService service = {.wake = -1};
     SocketLinks *links = socket_links_create(RANKS, err, sizeof err);
+    static const int parents[RANKS] = {-1, 0, 0, SENDER};
     CHECK(links, "%s", err);
+    links->parent = must_alloc(sizeof parents);
+    memcpy(links->parent, parents, sizeof parents);
     fill_pair(fd, data, size);
     SocketHub *hub = socket_hub_create(&service, links, 0);
     SocketStream stream = {.fd = fd[0]};

@@ -53,8 +53,10 @@ SocketLinks *socket_links_join(int ranks, int rank, const SocketMember *member,
 
 /* In a rank's process, once: starts the service thread and returns the communicator of all ranks.
  * No wait lasts longer than `timeout` seconds (0: no limit), as in local_world_create. The process
- * must have called ends_share(true). Closing the communicator frees the links and ends the thread;
- * rank 0's returns when all ranks have closed theirs, and so do all joined ranks'. */
+ * must have called ends_share(true). On more than 64 machines it returns when all have called it,
+ * and control packets travel over a tree (relay.h). Closing the communicator frees the links and
+ * ends the thread; rank 0's returns when all ranks have closed theirs, and so do all joined ranks'.
+ */
 Comm socket_world_join(SocketLinks *links, int rank, double timeout);
 
 #endif

@@ -38,8 +38,10 @@ static SocketPacket random_packet(unsigned *seed)
     SocketPacket packet = {0};
     switch (rand_r(seed) % 3) {
     case 0:
-        packet.word = socket_word(PACKET_ASK);
+        packet.word = socket_word(
+            (SocketPacketKind)(PACKET_CLAIM + rand_r(seed) % (PACKET_ENDED - PACKET_CLAIM + 1)));
         packet.word.asked = (uint64_t)rand_r(seed);
+        packet.word.rank = rand_r(seed) % 5;
         break;
     case 1:
         packet.report = (SocketReport){.head = {.kind = PACKET_REPORT}, .asked = 7};
