@@ -27,6 +27,8 @@ case $kind in
     words=(--oversubscribe --bind-to none -np "$ranks")
     if [ "$(id -u)" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
     if [ -n "${HOSTS:-}" ]; then words+=(--host "$HOSTS"); else export OMPI_MCA_oob_tcp_if_include=lo; fi
+    # By these the ranks meet where the machines share no folder. Open MPI passes on no variable by itself; MPICH passes on all.
+    for name in MASTER_ADDR MASTER_PORT TRAIN_SECRET; do [ -z "${!name:-}" ] || words+=(-x "$name"); done
     ;;
 *HYDRA* | *hydra* | *MPICH*)
     words=(-bind-to none -n "$ranks")

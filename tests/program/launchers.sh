@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # launchers.sh -- tests the program in the environments of launchers: mpirun, mpiexec, srun, torchrun and a batch script. The
 # values were recorded from Open MPI 4.1.4, MPICH 4.0.2 and SLURM 22.05.8.
-# shellcheck source-path=SCRIPTDIR
+# shellcheck source-path=SCRIPTDIR disable=SC2154
 source "$(dirname "$0")/lib.sh"
 make_text
 short=(--set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0)
@@ -152,4 +152,14 @@ if unshare -rm sh -c 'mount -t tmpfs -o size=64m none /dev/shm' 2>/dev/null; the
 else
     skip "launchers: doctor hints at a small /dev/shm" "nothing can be mounted here"
 fi
+
+# ---- scripts/train_mpi.sh ----------------------------------------------------------------------------------------------------
+# A stand-in for mpirun, which prints what it would start.
+printf '#!/bin/sh\n[ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.4" || echo "$@"\n' >stand_in
+chmod +x stand_in
+HOSTS=n1:2,n2:2 MASTER_ADDR=n1 TRAIN_SECRET=sixteen-bytes-or-more MPIRUN=$PWD/stand_in "$here/../../scripts/train_mpi.sh" 4 "$TINY" >words 2>&1
+check "launchers: train_mpi.sh names what the ranks meet by to Open MPI" grep -q -- '--host n1:2,n2:2 -x MASTER_ADDR -x TRAIN_SECRET ' words
+check "launchers: train_mpi.sh shows no secret" test "$(grep -c sixteen words)" -eq 0
+env -u MASTER_ADDR -u MASTER_PORT -u TRAIN_SECRET MPIRUN="$PWD/stand_in" "$here/../../scripts/train_mpi.sh" 4 "$TINY" >words 2>&1
+check "launchers: train_mpi.sh names no variable that is not set" test "$(grep -c -- ' -x ' words)" -eq 0
 finish
