@@ -57,7 +57,7 @@ void token_buffer_add(TokenBuffer *b, int32_t id)
 void token_buffer_append(TokenBuffer *b, const int32_t *id, int64_t count)
 {
     reserve(b, count);
-    memcpy(b->id + b->count, id, (size_t)count * sizeof *id);
+    if (count > 0) memcpy(b->id + b->count, id, (size_t)count * sizeof *id);
     b->count += count;
 }
 

@@ -50,7 +50,7 @@ void byte_buffer_add(ByteBuffer *b, const void *bytes, int64_t size)
         b->capacity = 2 * (b->size + size) + 1024;
         b->byte = must_realloc(b->byte, (size_t)b->capacity);
     }
-    memcpy(b->byte + b->size, bytes, (size_t)size);
+    if (size > 0) memcpy(b->byte + b->size, bytes, (size_t)size);
     b->size += size;
 }
 

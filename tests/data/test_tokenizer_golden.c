@@ -304,6 +304,31 @@ static void test_the_hash_of_a_tokenizer_of_gpt2s_kind_stays_what_it_was(void **
     tokenizer_free(bpe);
 }
 
+/* Text is composed in parts, too, if no added token needs composed text: a part must not begin
+ * with a mark that changes the character before. */
+static void test_text_is_composed_in_parts_as_at_once(void **state)
+{
+    (void)state;
+    char *json = changed_file("qwen2.json", "\"normalized\":true", "\"normalized\":false"),
+         err[512];
+    static const char text[] =
+        "plain words, e\314\201te\314\201 a\314\212\314\243o x\314\201 \340\245\230\340\245\244 "
+        "\341\204\222\341\205\241\341\206\253. a,b\314\201";
+    const int64_t size = sizeof text - 1;
+    Tokenizer *t;
+    if (!tokenizer_parse("t", json, strlen(json), &t, err, sizeof err)) fail_msg("%s", err);
+    GoldenText g = {
+        .kind = "qwen2", .mode = "text", .text = (uint8_t *)(uintptr_t)text, .size = size};
+    Encoder *e = encoder_create(t);
+    encoder_encode(e, g.text, size, &g.ids);
+    check_text(t, &g);
+    assert_true(encoder_cut(e, g.text, size, 1) < size);
+    encoder_free(e);
+    token_buffer_free(&g.ids);
+    tokenizer_free(t);
+    free(json);
+}
+
 /* ---- damaged files --------------------------------------------------------------------------- */
 
 /* Cuts the file at every byte, and flips each bit of its beginning and of its end. */
@@ -349,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_what_would_be_encoded_differently_is_refused_by_name),
         cmocka_unit_test(test_the_hash_changes_with_what_determines_the_ids),
         cmocka_unit_test(test_the_hash_of_a_tokenizer_of_gpt2s_kind_stays_what_it_was),
+        cmocka_unit_test(test_text_is_composed_in_parts_as_at_once),
         cmocka_unit_test(test_a_cut_or_flipped_file_is_an_error_or_a_valid_reading),
     };
     return cmocka_run_group_tests_name("tokenizer golden", tests, NULL, NULL);
