@@ -23,7 +23,8 @@ const Option option_table[] = {
     FLAG(data.skip_bad_lines, "false", NONE, NOTHING,
          "leave out lines of JSONL that have no text, and count them; false: such a line is an "
          "error"),
-    TEXT(data.tokenizer, 0, IMPOSSIBLE, LOSSES | PLAN, "path of a tokenizer for the text, or of a folder with one",
+    TEXT(data.tokenizer, 0, IMPOSSIBLE, LOSSES | PLAN,
+         "path of a tokenizer for the text, or of a folder with one",
          .derived = "none: a byte-level BPE is trained on the text"),
     INT(data.tokenizer_vocab_size, "1024", 258, 1 << 24, IMPOSSIBLE, LOSSES | PLAN,
         "vocabulary of the BPE that is trained on the text, end-of-text included; left out: "

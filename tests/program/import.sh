@@ -99,6 +99,13 @@ refused "import: a tokenizer with more ids than rows" 78 "the tokenizer has 273 
 cp llama/config.json other/
 head -c 5000 llama/model.safetensors >other/model.safetensors
 refused "import: weights that are cut" 65 "other/model.safetensors: its header is damaged: " hf other
+make_hf sharded --shards 2
+cp -r sharded elsewhere
+sed -i 's#"model-00001#"../elsewhere/model-00001#' sharded/model.safetensors.index.json
+refused "import: an index that leaves the folder" 65 'is to be in "../elsewhere/model-00001-of-00002.safetensors": only plain names' hf sharded
+cp elsewhere/model.safetensors.index.json sharded/
+ln -sf ../elsewhere/model-00001-of-00002.safetensors sharded/
+refused "import: a link that leaves the folder" 65 "is a symbolic link that leads out of the folder" hf sharded
 refused "import: a type that is none" 64 "--dtype i32: write f32, f16 or bf16" hf llama --dtype i32
 refused "import: a key that is none" 78 "unknown key" hf llama --set model.num_layer=3
 mkdir made && : >made/file
