@@ -2,7 +2,7 @@
 # hosts.sh -- four ranks on two hosts, which are networks with host names of their own on this machine: by a file in a common
 # folder and by rank 0's address and a secret, over IPv4 and IPv6; nothing listens but on the chosen interface; a signal to one
 # rank stops all, and the run goes on with the bits of threads.
-# shellcheck source-path=SCRIPTDIR disable=SC2154
+# shellcheck source-path=SCRIPTDIR disable=SC2154,SC2034
 source "$(dirname "$0")/lib.sh"
 if ! make_hosts; then
     skip "hosts: ranks on two hosts" "$why"
@@ -49,19 +49,37 @@ listening() {
     done | sort -u | tr '\n' ' '
 }
 long=("${run[@]}" --set train_steps=1000000 --set eval.interval=0 --set eval.sample_interval=0 --set checkpoint.save_interval=1000000)
-# listens NAME OUT ADDRESSES OPTION...: starts a run and expects that its ranks listen on no other than these addresses
-listens() {
-    local name=$1 out=$2 allowed=$3 found address odd=''
-    start_ranks 4 "$TRAIN" "$TINY" "${long[@]}" "${@:4}" --out "$out"
-    eventually 30 made_steps "$out" 3
+# only_on NAME ADDRESSES: expects that the ranks which run listen on no other than these addresses
+only_on() {
+    local name=$1 allowed=$2 found address odd=''
     found=$(listening "${rank_pid[@]}")
     for address in $found; do [[ " $allowed " == *" $address "* ]] || odd+=" $address"; done
     check "hosts: $name: ranks listen" test -n "$found"
     check "hosts: $name: nothing listens elsewhere:$odd" test -z "$odd"
 }
+# shellcheck disable=SC2329 # called by eventually
+rank_0_listens() { [ -n "$(listening "${rank_pid[0]}")" ]; }
+# listens NAME OUT ADDRESSES OPTION...: starts a run and expects that its ranks listen on no other than these addresses, while
+# they wait for the last one to come, and when they train
+listens() {
+    local name=$1 out=$2 allowed=$3 rank
+    local run=("$TRAIN" "$TINY" "${long[@]}" "${@:4}" --out "$out")
+    rank_pid=()
+    port=$(free_ports 17 | head -n 1)
+    for rank in 0 1 2; do start_rank $rank 4 "${run[@]}"; done
+    eventually 30 rank_0_listens
+    only_on "$name, while they meet" "$allowed"
+    start_rank 3 4 "${run[@]}"
+    eventually 30 made_steps "$out" 3
+    only_on "$name" "$allowed"
+}
 # 198.51.100.1 and .2, and the same for IPv6, in the kernel's order of bytes
 wire="016433C6 026433C6 617200FD00006E690000000001000000 617200FD00006E690000000002000000"
 master=${ipv4[1]}
+listens "two hosts" two "$wire"
+kill -TERM "${rank_pid[1]}"
+end_ranks 60
+all_end "hosts: a signal to rank 1" 85
 listens "parallel.interface=wire" stopped "$wire" --set parallel.interface=wire
 
 # ---- a signal to one rank ------------------------------------------------------------------------------------------------
