@@ -2,9 +2,10 @@
  *
  * In a short word, each merge looks at all pairs. In a long one, the pairs are kept by rank: a list
  * of places for each rank, and a heap of the ranks that have any. All pairs of a rank are then
- * merged in one pass from left to right, which takes far less time than a heap of all pairs: a text
- * may have words of millions of letters. The order within a rank only matters where pairs overlap,
- * which needs two equal symbols; the places of such pairs are sorted. */
+ * merged in one pass, which takes far less time than a heap of all pairs: a text may have words of
+ * millions of letters. A pass goes from left to right, because the places of a list ascend: merges
+ * inside of the bytes of a token are the same whatever is around them, so all tokens of one id are
+ * made in one pass, which lists their pairs in its own order. */
 #include "data/tokenizer/merger.h"
 
 #include "model/core/check.h"
@@ -30,7 +31,6 @@ void merger_free(Merger *m)
     free(m->pair);
     free(m->head);
     free(m->tail);
-    free(m->sorted);
     heap_free(&m->ranks);
     *m = (Merger){0};
 }
@@ -115,31 +115,6 @@ static void start_long(Merger *m, const Tokenizer *t, int64_t count)
         add_pair(m, t, (uint32_t)i, m->id[i], m->id[i + 1]);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Sorts the places of a list. */
-static void sort_pairs(Merger *m, uint32_t head)
-{
-    int64_t count = 0, k = 0;
-    bool in_order = true;
-    for (uint32_t p = head; p != NO_SYMBOL; p = m->pair[p].next) {
-        if (count == m->sorted_capacity) {
-            m->sorted_capacity = 2 * m->sorted_capacity + 256;
-            m->sorted = must_realloc(m->sorted, (size_t)m->sorted_capacity * sizeof *m->sorted);
-        }
-        in_order = in_order && (count == 0 || m->sorted[count - 1] < m->pair[p].left);
-        m->sorted[count++] = m->pair[p].left;
-    }
-    if (in_order) return;
-    qsort(m->sorted, (size_t)count, sizeof *m->sorted, ascending);
-    for (uint32_t p = head; p != NO_SYMBOL; p = m->pair[p].next)
-        m->pair[p].left = m->sorted[k++];
-}
-
 /* Merges a symbol with the one after it, and lists the two pairs that this makes. Returns the lower
  * of their ranks. */
 static int32_t merge_at(Merger *m, const Tokenizer *t, uint32_t place, int32_t rank)
@@ -166,7 +141,6 @@ static void merge_rank(Merger *m, const Tokenizer *t, int32_t rank)
     Merge pair = t->merge[rank];
     uint32_t p = m->head[rank];
     m->head[rank] = NO_SYMBOL;
-    if (pair.left == pair.right) sort_pairs(m, p);
     while (p != NO_SYMBOL) {
         uint32_t place = m->pair[p].left, next = m->pair[p].next;
         const Symbol *left = &m->symbol[place];

@@ -29,8 +29,6 @@ typedef struct {
     int64_t n_pairs, pairs_capacity;
     uint32_t *head, *tail; /* (merges) first and last pair of each rank; NO_SYMBOL if it has none */
     Heap ranks;            /* the ranks that have pairs */
-    uint32_t *sorted;
-    int64_t sorted_capacity;
 } Merger;
 
 #define NO_SYMBOL UINT32_MAX

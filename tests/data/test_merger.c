@@ -148,12 +148,15 @@ static Tokenizer *drawn_tokenizer(uint64_t stream)
 static void test_merges_in_any_order_are_applied_by_rank_from_left_to_right(void **state)
 {
     (void)state;
-    for (uint64_t stream = 100; stream < 140; stream++) {
+    for (uint64_t stream = 100; stream < 160; stream++) {
         Tokenizer *t = drawn_tokenizer(stream);
         char word[500];
-        for (uint64_t round = 0; round < 4; round++) {
-            for (size_t i = 0; i < sizeof word; i++)
-                word[i] = "ab"[drawn(200 + stream, round * sizeof word + i) >> 20 & 1];
+        for (uint64_t round = 0; round < 8; round++) {
+            /* letters at random, and a few letters again and again with one now and then changed */
+            for (size_t i = 0; i < sizeof word; i++) {
+                uint64_t r = drawn(200 + stream, round * sizeof word + i);
+                word[i] = i <= round || (r >> 30) % 11 == 0 ? "ab"[r >> 20 & 1] : word[i - round];
+            }
             check_word(t, word, sizeof word);
         }
         tokenizer_free(t);
