@@ -34,7 +34,7 @@ TEXTS = [
     "naïve façade — Größe, 12345 and ½", "日本語のテキスト 안녕하세요", "e\u0301 a\u030a\u0323 \u0958 \u212b \u1112\u1161\u11ab \uac00\u11a8",
     "o\u0323\u0302 o\u0302\u0323 \u0344 \ufb1d \u2126", "\u00a0no-break\u3000wide\u2003em", "🙂🙃 emoji 👩\u200d👩\u200d👧 🇩🇪", "<|end|>", "a<|end|>b <|end|> c",
     "<|mid|>\n<|mid|>  x  <|mid|>", "x <strip>  y<strip>z", "  <strip>", "run        of    eight", "            x" + " " * 21 + "y",
-    "I'Mx 'LLama 'ſa 'REx 'Tt", "a\u0363\u0301 e\u0313\u0300",
+    "I'Mx 'LLama x'ſy 'REx 'Tt", "a\u0363\u0301 e\u0313\u0300",
     "<s>a</s> b<unk>", "<0x0A>", "<é> <e\u0301> e\u0301<é>",
     "for (i = 0; i < n; i++) {\n\t\tif (!p[i]) return -1;\n\n    }\n", "don\u2019t \u201cquote\u201d \u2026!!!\n\n???\r\n", "\u2581\u2581a \u2581 b", "Ünïcödé שלום नमस्ते",
     "\ufffd\ufffd x\ufffd", "\u0001\u001c\u0085\u200b\ufeffx", "a" * 70, "ab " * 40, "\U0001d518\U0001d52b\U00020000\U0010fffd", "\u05d0\u05b9\u0597 \u09cd\u09fe",
