@@ -81,6 +81,8 @@ def add_keys(writer):
     writer.add_token_merges(["t h", "th e"])
     writer.add_bos_token_id(258)
     writer.add_eos_token_id(258)
+    writer.add_add_bos_token(False)
+    writer.add_add_eos_token(False)
 
 
 def main():

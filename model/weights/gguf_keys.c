@@ -189,6 +189,10 @@ static void tokenizer_keys(GgufBytes *b, const GgufModel *model)
     }
     if (model->bos >= 0) gguf_key_u32(b, "tokenizer.ggml.bos_token_id", model->bos);
     if (model->eos >= 0) gguf_key_u32(b, "tokenizer.ggml.eos_token_id", model->eos);
+    /* Neither training nor `generate` puts a token before or after a text. Without these keys
+     * llama.cpp decides by the name of the pattern, and begins texts of "llama-bpe" with bos. */
+    gguf_key_bool(b, "tokenizer.ggml.add_bos_token", false);
+    gguf_key_bool(b, "tokenizer.ggml.add_eos_token", false);
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */

@@ -57,6 +57,7 @@ static void the_keys_of_gpt2(void **state)
     free(text);
     assert_false(gguf_has(&f, "tokenizer.ggml.tokens"));
     assert_false(gguf_has(&f, "tokenizer.ggml.bos_token_id"));
+    assert_false(gguf_has(&f, "tokenizer.ggml.add_bos_token"));
     /* innermost dimension first */
     const GgufInfo *t = gguf_tensor(&f, "blk.1.ffn_up.weight");
     assert_int_equal(t->dim[0], SMALL_C);
@@ -129,6 +130,8 @@ static void the_tokenizer_is_in_the_file(void **state)
     assert_int_equal(gguf_count(&f, "tokenizer.ggml.merges"), 2);
     assert_int_equal(gguf_u32(&f, "tokenizer.ggml.bos_token_id"), 257);
     assert_int_equal(gguf_u32(&f, "tokenizer.ggml.eos_token_id"), 258);
+    assert_false(gguf_bool(&f, "tokenizer.ggml.add_bos_token"));
+    assert_false(gguf_bool(&f, "tokenizer.ggml.add_eos_token"));
     gguf_close(&f);
     tokenizer_free(t);
 }
@@ -188,6 +191,7 @@ static void each_kind_of_tokenizer_is_named(void **state)
         same_string(gguf_string(&f, "tokenizer.ggml.model"), characters ? "llama" : "gpt2");
         same_string(gguf_string(&f, "tokenizer.ggml.pre"), table[i].pre);
         same_string(gguf_string_at(&f, "tokenizer.ggml.tokens", table[i].id), table[i].token);
+        assert_false(gguf_bool(&f, "tokenizer.ggml.add_bos_token"));
         assert_int_equal(gguf_i32_at(&f, "tokenizer.ggml.token_type", table[i].id), table[i].type);
         if (characters) {
             /* The merges make the tokens from 411 on, in this order: each after the one before. */
