@@ -28,7 +28,7 @@ static void refuse(Reading *r, int node, const char *fmt, ...)
     if (r->n_refusals++ >= MOST_REFUSALS) return;
     if (node == ABSENT) node = ROOT;
     json_place(&r->json, r->json.node[node].key_at, &line, &column);
-    fprintf(r->refusals, "%s%s:%d:%d: ", r->n_refusals > 1 ? "\n" : "", r->path, line, column);
+    fprintf(r->refusals, "%s%s:%d:%d: ", r->n_refusals > 1 ? "; " : "", r->path, line, column);
     va_list args;
     va_start(args, fmt);
     vfprintf(r->refusals, fmt, args);
@@ -382,7 +382,7 @@ bool hf_config_parse(Architecture *out, const char *path, const char *text, size
     r.refusals = text_stream(&refusals, &size);
     read_all(&r, out);
     if (r.n_refusals > MOST_REFUSALS)
-        fprintf(r.refusals, "\n%s: %d more of this kind", path, r.n_refusals - MOST_REFUSALS);
+        fprintf(r.refusals, "; %s: %d more of this kind", path, r.n_refusals - MOST_REFUSALS);
     fclose(r.refusals);
     json_free(&r.json);
     good = r.n_refusals == 0 || error_set(err, n, "%s", refusals);

@@ -8,7 +8,7 @@
 /* Reads the text of a config.json: models of the types gpt2, llama, mistral, qwen2 and qwen3, with
  * the keys of transformers up to version 4 and from version 5 on. Everything that this program
  * would compute otherwise is refused by its name. `path` is the file's name in messages. Returns
- * false and sets err to all refusals, each with its line and column. */
+ * false and sets err to all refusals, each with its line and column, with "; " between them. */
 bool hf_config_parse(Architecture *out, const char *path, const char *text, size_t bytes, char *err,
                      size_t n);
 

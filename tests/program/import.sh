@@ -84,6 +84,10 @@ refused "import: experts" 78 'model_type "mixtral" has experts, which are not bu
 cp llama/config.json other/
 sed -i 's/"rope_type": "default"/"rope_type": "yarn"/' other/config.json
 refused "import: yarn" 78 'rope scaling of type "yarn" is not built; "llama3" is' hf other
+sed 's/"llama"/"llama", "num_experts": 4/; s/"silu"/"gelu"/' llama/config.json >other/config.json
+refused "import: experts and GELU" 78 ': num_experts: experts are not built; other/config.json:' hf other
+check "import: the second refusal is there" grep -qE '; other/config.json:[0-9]+:[0-9]+: hidden_act "gelu" is not built' output
+check "import: no line feed is printed as an escape" test "$(grep -cF '\x0a' output)" -eq 0
 sed 's/"llama"/"mistral", "sliding_window": 32/' llama/config.json >other/config.json
 refused "import: a sliding window" 78 "each token of this model sees 32 tokens, and a sequence has up to 64; for sequences that the window sees whole add --set model.max_position_embeddings=32 --set data.seq_length=32" hf other
 expect_code "import: a model with a sliding window, for sequences that it sees whole" 0 "$TRAIN" import hf other --out window \
