@@ -22,9 +22,11 @@ typedef struct WeightSource WeightSource;
 struct WeightSource {
     SourceTensor *tensor;
     int n_tensors;
+    bool damaged; /* a read has failed because of what the source holds, not because of a device */
     /* Reads `rows` rows from row `first` on (a vector: elements) of tensor `index` to `out`, which
      * has room for them, in the tensor's own dtype, row-major. Returns false and sets err, with the
-     * file and the tensor, if they cannot be read. */
+     * file and the tensor, if they cannot be read; sets `damaged`, too, if they can be read but are
+     * not what was saved. */
     bool (*read)(WeightSource *source, int index, int64_t first, int64_t rows, void *out, char *err,
                  size_t n);
     /* Releases the source, itself included. */

@@ -105,6 +105,7 @@ static bool open_file(Checkpoint *c, int which, const char *path, char *err, siz
     if (c->file[which] < 0) return false;
     /* Checked at every opening: a file that was closed in between may have been truncated since. */
     if (bytes == saved) return true;
+    c->damaged = true;
     return error_set(err, n, "%s is damaged: it has %lld bytes, %lld were saved", path,
                      (long long)bytes, (long long)saved);
 }
@@ -121,9 +122,9 @@ bool opened_read(Checkpoint *c, const ManifestTensor *t, void *to, size_t bytes,
     return good;
 }
 
-bool opened_chunk_error(const Checkpoint *c, const ManifestTensor *t, int chunk, char *err,
-                        size_t n)
+bool opened_chunk_error(Checkpoint *c, const ManifestTensor *t, int chunk, char *err, size_t n)
 {
+    c->damaged = true;
     return error_set(err, n,
                      "%s/%s is damaged: tensor %s, chunk %d of %d, does not have the checksum that "
                      "was saved",

@@ -13,15 +13,15 @@ struct Checkpoint {
     int passing;
     Manifest manifest;
     bool verified; /* all data matched their checksums when they were read */
+    bool damaged;  /* data were read, or files opened, that are not what was saved */
 };
 
 /* Reads `bytes` bytes of a tensor's data, beginning at its byte `at`. Returns false and sets `err`
- * on failure. */
+ * on failure; sets c->damaged, too, if the file has another size. */
 bool opened_read(Checkpoint *c, const ManifestTensor *t, void *to, size_t bytes, int64_t at,
                  char *err, size_t n);
-/* Sets `err` to a message that chunk `chunk` (from 0) of a tensor does not match its checksum;
- * returns false. */
-bool opened_chunk_error(const Checkpoint *c, const ManifestTensor *t, int chunk, char *err,
-                        size_t n);
+/* Sets `err` to a message that chunk `chunk` (from 0) of a tensor does not match its checksum,
+ * and c->damaged; returns false. */
+bool opened_chunk_error(Checkpoint *c, const ManifestTensor *t, int chunk, char *err, size_t n);
 
 #endif

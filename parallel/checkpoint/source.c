@@ -53,7 +53,10 @@ static bool read_rows(WeightSource *source, int index, int64_t first, int64_t ro
     char *to = out;
     while (at < end) {
         int64_t i = at / most, bytes;
-        if (!take_chunk(s, index, (int)i, &bytes, err, n)) return false;
+        if (!take_chunk(s, index, (int)i, &bytes, err, n)) {
+            source->damaged = s->checkpoint->damaged;
+            return false;
+        }
         int64_t begins = at - i * most, count = bytes - begins;
         if (count > end - at) count = end - at;
         memcpy(to, s->chunk + begins, (size_t)count);

@@ -66,9 +66,9 @@ bool export_file_begin(const char *out, char *err, size_t n)
     return good;
 }
 
-ExitCode export_failure(const char *err)
+ExitCode export_failure(const WeightSource *source)
 {
-    return strstr(err, "is damaged") != NULL ? EXIT_DAMAGED : EXIT_INPUT_OUTPUT;
+    return source->damaged ? EXIT_DAMAGED : EXIT_INPUT_OUTPUT;
 }
 
 int32_t export_first_token(const Tokenizer *t)

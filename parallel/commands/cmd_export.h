@@ -27,9 +27,9 @@ typedef bool (*ExportWrite)(const ExportArguments *a, const ExportedRun *run, DT
 /* Makes the folder of the file `out`, which must not exist: a file of another model is not
  * replaced. Returns false and sets err on failure. */
 bool export_file_begin(const char *out, char *err, size_t n);
-/* Returns the exit code for a failure to write: weights that do not match their checksum are the
- * run's fault, not the disk's. */
-ExitCode export_failure(const char *err);
+/* Returns the exit code for a failure to write the source's weights: weights that do not match
+ * their checksum are the run's fault, not the disk's. */
+ExitCode export_failure(const WeightSource *source);
 /* Returns the id of the special token that begins a text, or else of the one that ends it: GPT-2
  * and this program's tokenizers begin a text with the token that ends the one before. */
 int32_t export_first_token(const Tokenizer *t);

@@ -25,7 +25,7 @@ static bool write_model(const GgufModel *model, const char *out, WeightSource *s
                            &result->overflows, err, n);
     progress_end(&progress);
     if (good) return true;
-    *code = export_failure(err);
+    *code = export_failure(source);
     return false;
 }
 

@@ -121,7 +121,7 @@ bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, Ex
     *code = EXIT_INPUT_OUTPUT;
     bool good = write_folder(folder.temporary, &model, run, &written, err, n) &&
                 new_folder_commit(&folder, err, n);
-    if (!good) *code = export_failure(err);
+    if (!good) *code = export_failure(run->source);
     if (!good) new_folder_abort(&folder);
     result->files = written.files;
     result->bytes = written.bytes;

@@ -23,7 +23,7 @@ bool export_llmc(const ExportArguments *a, const ExportedRun *run, DType dtype,
         llmc_write(&fs_system, a->out, &header, run->source, &progress, &result->overflows, err, n);
     progress_end(&progress);
     if (!good) {
-        *code = export_failure(err);
+        *code = export_failure(run->source);
         return false;
     }
     result->files = 1;

@@ -120,5 +120,7 @@ expect_code "export: a folder with something in it is not replaced" 73 "$TRAIN" 
 rm -r made
 expect_code "export: a full disk ends with 74" 74 bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" export hf run_llama --out made
 check "export: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
+expect_code "export: the name of the folder does not choose the exit code" 74 \
+    bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" export hf run_llama --out "made is damaged"
 
 finish

@@ -203,6 +203,7 @@ static void no_row_of_a_damaged_chunk_is_read(void **state)
         assert_false(reads(&s, 0, chunk + 3, 1));
         assert_non_null(
             strstr(s.err, "model.safetensors is damaged: tensor token.weight, chunk 2"));
+        assert_true(s.source->damaged);
         assert_false(reads(&s, 0, chunk - 1, 2));
         must_read(&s, 0, 0, chunk);
         must_read(&s, 0, 2 * chunk, MOST_ROWS - 2 * chunk);
