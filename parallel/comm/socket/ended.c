@@ -56,7 +56,7 @@ static void judge_ended(SocketHub *hub, double passed)
     int first = -1;
     for (int i = 1; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];
-        if (!r->ended || (r->left && !socket_links_carries(hub->links, i))) continue;
+        if (!r->ended || (r->left && !r->carries)) continue;
         r->ended_for += passed;
         if (!r->known && !hub->links->joined && r->ended_for < REPORT) continue;
         const SocketHubRank *best = first < 0 ? NULL : &hub->rank[first];
@@ -96,7 +96,7 @@ static void judge_silent(SocketHub *hub, double passed)
     for (int i = 1; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];
         r->silent += passed;
-        if (!r->left && !r->ended && r->silent >= hub->timeout + SILENT)
+        if ((!r->left || r->carries) && !r->ended && r->silent >= hub->timeout + SILENT)
             socket_hub_end_for_silent(hub, i);
     }
 }

@@ -48,6 +48,7 @@ SocketHub *socket_hub_create(SocketService *service, SocketLinks *links, double 
     for (int i = 0; i < hub->ranks; i++) {
         hub->rank[i].limit = timeout;
         hub->stream[i].fd = links->star[0][i];
+        if (i > 0) hub->rank[socket_links_parent(links, i)].carries = true;
     }
     socket_hub_make_table(hub);
     atomic_store(&hub->claimed, -1);

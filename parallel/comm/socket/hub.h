@@ -29,6 +29,7 @@ typedef struct {
     SocketWait wait;
     uint64_t asked; /* the question that its latest report answers */
     bool left;
+    bool carries;      /* it passes on what others send, also after it has left */
     bool ended, known; /* its process has ended; the launcher has reported it, with this: */
     int status;        /* the wait status */
     bool spoken;       /* it has printed an error message */

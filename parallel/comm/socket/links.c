@@ -63,13 +63,6 @@ int socket_links_towards(const SocketLinks *links, int rank, int below)
     return rank == 0 && below > 0 ? below : -1;
 }
 
-bool socket_links_carries(const SocketLinks *links, int rank)
-{
-    for (int i = rank + 1; links->parent && i < links->ranks; i++)
-        if (links->parent[i] == rank) return true;
-    return false;
-}
-
 static const char *host_of(const void *links, int rank)
 {
     return socket_links_host(links, rank);

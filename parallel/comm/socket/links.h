@@ -45,8 +45,6 @@ static inline int socket_links_parent(const SocketLinks *links, int rank)
 
 /* Returns to which of its children `rank` passes on what is for `below`; -1: it is not below. */
 int socket_links_towards(const SocketLinks *links, int rank, int below);
-/* Returns whether the rank, which is not 0, passes on control packets of others. */
-bool socket_links_carries(const SocketLinks *links, int rank);
 
 /* Closes all descriptors but those of this rank. */
 void socket_links_keep(SocketLinks *links, int rank);

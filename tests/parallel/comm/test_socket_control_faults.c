@@ -26,8 +26,8 @@ static void use_tree(void)
 
 /* ---- ranks that have left -------------------------------------------------------------------- */
 
-/* Does something to rank 2 when all but rank 6, which is below it, have left. */
-static void all_but_6_leave(Comm *world, int number)
+/* Does something to rank 2 when all but one have left. Rank 6 is below it, rank 3 is not. */
+static void all_but_one_leave(Comm *world, int last, int number)
 {
     control_tree_wait(world);
     comm_barrier(world);
@@ -36,19 +36,26 @@ static void all_but_6_leave(Comm *world, int number)
         kill(process_of_rank(2), number);
         _exit(0);
     }
-    if (world->rank == 6) pause();
+    if (world->rank == last) pause();
 }
 
 static void an_interior_is_killed_after_it_has_left(Comm *world, void *context)
 {
     (void)context;
-    all_but_6_leave(world, SIGKILL);
+    all_but_one_leave(world, 6, SIGKILL);
 }
 
 static void an_interior_is_stopped_after_it_has_left(Comm *world, void *context)
 {
     (void)context;
-    all_but_6_leave(world, SIGSTOP);
+    all_but_one_leave(world, 6, SIGSTOP);
+}
+
+/* Those below it have left, too, and wait for rank 0's last word. */
+static void an_interior_is_stopped_after_all_below_have_left(Comm *world, void *context)
+{
+    (void)context;
+    all_but_one_leave(world, 3, SIGSTOP);
 }
 
 static void test_who_has_left_still_carries_what_others_send(void **state)
@@ -61,12 +68,18 @@ static void test_who_has_left_still_carries_what_others_send(void **state)
          TIMEOUT,
          86,
          {SAYS_SILENT(2)}},
+        {"interior stopped, and all below have left",
+         an_interior_is_stopped_after_all_below_have_left,
+         RANKS,
+         TIMEOUT,
+         86,
+         {SAYS_SILENT(2)}},
     };
     (void)state;
     use_tree();
     socket_hub_set_last_wait(10);
-    for (int i = 0; i < 2; i++)
-        process_expect_end(&ends[i], 2);
+    for (int i = 0; i < 3; i++)
+        process_expect_end(&ends[i], 2.4);
     socket_tree_set_fan_out(0);
 }
 
