@@ -57,6 +57,43 @@ static bool refuse(Load *load, ConfigPlace at, const char *what)
     return false;
 }
 
+static bool is_paths(const cJSON *item)
+{
+    StringList paths = {0};
+    bool good = !cJSON_IsObject(item) && item->string[0] != '_' && read_strings(item, &paths);
+    string_list_free(&paths);
+    return good;
+}
+
+/* Writes the sets `first` and, if `all`, those after it, with {"text": PATHS} for paths alone. The
+ * caller frees the text. */
+static char *with_texts(const cJSON *first, bool all)
+{
+    cJSON *sets = cJSON_CreateObject();
+    for (const cJSON *x = first; x != NULL; x = all ? x->next : NULL) {
+        cJSON *set = cJSON_Duplicate(x, true), *text = is_paths(x) ? cJSON_CreateObject() : NULL;
+        if (text) cJSON_AddItemToObject(text, "text", set);
+        cJSON_AddItemToObject(sets, x->string, text ? text : set);
+    }
+    char *out = cJSON_PrintUnformatted(sets);
+    cJSON_Delete(sets);
+    return out;
+}
+
+/* Refuses a set that is neither. Paths alone, as in {"NAME": "FILE"}, most likely name a text. */
+static bool refuse_source(Load *load, ConfigPlace at, const cJSON *object, const cJSON *item)
+{
+    char what[200];
+    snprintf(what, sizeof what, "%s is neither a text nor shards", item->string);
+    if (!is_paths(item)) return refuse(load, at, what);
+    char *set = with_texts(item, false), *sets = with_texts(object->child, true);
+    load_error(load, at, key, "%s; write %s, or \"shards\" for token files", what, set);
+    load_remedy(load, "%s=%s", key, sets);
+    cJSON_free(set);
+    cJSON_free(sets);
+    return false;
+}
+
 bool eval_sets_assign(Load *load, const Json *json, int node, ConfigPlace at, EvalSets *sets)
 {
     const JsonNode *object = &json->node[node];
@@ -78,8 +115,8 @@ bool eval_sets_assign(Load *load, const Json *json, int node, ConfigPlace at, Ev
         } else {
             read.item = must_realloc(read.item, (size_t)(read.count + 1) * sizeof *read.item);
             read.item[read.count] = (EvalSet){.name = must_strdup(item->string)};
-            snprintf(what, sizeof what, "%s is neither a text nor shards", item->string);
-            good = read_source(item, &read.item[read.count++]) || refuse(load, at, what);
+            good = read_source(item, &read.item[read.count++]) ||
+                   refuse_source(load, at, object->item, item);
         }
     }
     if (!good) {

@@ -73,7 +73,12 @@ static const struct {
     {"{\"a b\": {\"text\": \"x\"}}}", "config:3:15: eval.sets: \"a b\" is no name of a set: it has "
                                       "letters, digits, - and _, at most "
                                       "20" EXAMPLE},
-    {"{\"a\": \"x\"}}", "config:3:15: eval.sets: a is neither a text nor shards" EXAMPLE},
+    {"{\"a\": \"x.txt\"}}", "config:3:15: eval.sets: a is neither a text nor shards; write "
+                            "{\"a\":{\"text\":\"x.txt\"}}, or \"shards\" for token files"},
+    {"{\"b\": {\"shards\": \"y\"}, \"a\": [\"x\", \"z\"]}}",
+     "config:3:15: eval.sets: a is neither a text nor shards; write "
+     "{\"a\":{\"text\":[\"x\",\"z\"]}}, or \"shards\" for token files"},
+    {"{\"a\": [3]}}", "config:3:15: eval.sets: a is neither a text nor shards" EXAMPLE},
     {"{\"a\": {}}}", "config:3:15: eval.sets: a is neither a text nor shards" EXAMPLE},
     {"{\"a\": {\"texts\": \"x\"}}}",
      "config:3:15: eval.sets: a is neither a text nor shards" EXAMPLE},
