@@ -79,8 +79,8 @@ static bool take_tokens(Reader *r, const char *what, int64_t *first, int64_t *co
     for (; r->at < *first + *count; r->at++)
         if (word[r->at] >= r->vocab_size)
             return error_set(r->err, r->n,
-                             "%s: token %d at byte %lld, but the model has %lld "
-                             "ids; give a file of its tokenizer",
+                             "%s: token %d at byte %lld, but the vocabulary has "
+                             "%lld ids; give a file of the model's tokenizer",
                              r->file->name, word[r->at], offset_of(r->at),
                              (long long)r->vocab_size);
     return true;

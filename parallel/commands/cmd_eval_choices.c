@@ -107,6 +107,14 @@ static int choose_on(OpenedRank *rank, void *context)
     return EXIT_OK;
 }
 
+/* Returns how many ids have tokens: a model may have further rows, which were never trained. */
+static int64_t ids_with_tokens(const OpenedRun *run)
+{
+    int64_t model = run->config->model.vocab_size,
+            own = run->tokenizer ? tokenizer_vocab_size(run->tokenizer) : model;
+    return own < model ? own : model;
+}
+
 int eval_choices(const EvalArguments *a)
 {
     char err[1024];
@@ -116,7 +124,7 @@ int eval_choices(const EvalArguments *a)
     Choosing choosing = {.arguments = a, .file = &file};
     opened_run_open(&run, &a->opened, false);
     const Config *config = run.config;
-    if (!choice_file_open(&file, a->choices, config->model.vocab_size, &missing, err, sizeof err))
+    if (!choice_file_open(&file, a->choices, ids_with_tokens(&run), &missing, err, sizeof err))
         fail(missing ? EXIT_MISSING : EXIT_DAMAGED, "%s", err);
     int64_t T = config->data.seq_length;
     if (!choice_file_fits(&file, T, &choosing.cut, err, sizeof err)) fail(EXIT_CONFIG, "%s", err);

@@ -178,7 +178,7 @@ static const struct {
     {4, 60000, "60000 completions in 30 bytes"},
     {5, 0, "the context at byte 1034 has no token"},
     {8, 0, "the completion at byte 1040 has no token"},
-    {14, 300, "token 300 at byte 1052, but the model has 300 ids"},
+    {14, 300, "token 300 at byte 1052, but the vocabulary has 300 ids"},
     {6, 65535, "token 65535 at byte 1036"},
 };
 

@@ -42,9 +42,15 @@ refused 65 "a file of another kind" "text.txt is not a multiple-choice file" tex
 head -c 2000 hf/choices.bin >cut.bin
 refused 65 "a file that is cut" "cut.bin is damaged: example 11 at byte 1958" cut.bin
 { head -c 1036 hf/choices.bin && printf '\054\001' && tail -c +1039 hf/choices.bin; } >foreign.bin
-refused 65 "an id beyond the vocabulary" "foreign.bin: token 300 at byte 1036, but the model has 300 ids" foreign.bin
+refused 65 "an id beyond the vocabulary" "foreign.bin: token 300 at byte 1036, but the vocabulary has 300 ids" foreign.bin
 refused 65 "an id beyond the vocabulary on three ranks" "foreign.bin: token 300 at byte 1036" foreign.bin --ranks 3
 check "scores: three ranks print it once" test "$(grep -c foreign output)" -eq 1
+# A model may have more rows than its tokenizer has ids.
+expect_code "scores: a run with further rows in its token table succeeds" 0 "$TRAIN" "$TINY" --set train_steps=5 \
+    --set model.vocab_size=320 --set data.tokenizer=run/tokenizer.json --set eval.sample_interval=0 --out rows
+expect_code "scores: an id of such a row is refused" 65 "$TRAIN" eval rows --multiple-choice foreign.bin
+check "scores: with file, place and id" grep -qF "foreign.bin: token 300 at byte 1036, but the vocabulary has 300 ids" output
+expect_code "scores: with ids of the tokenizer alone, it is scored" 0 "$TRAIN" eval rows --multiple-choice hf/choices.bin
 
 # ---- the validation data as JSON -------------------------------------------------------------------------------------
 expect_code "scores: eval succeeds" 0 "$TRAIN" eval run
