@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/json_write.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,4 +183,19 @@ bool architecture_of(const Config *config, Architecture *out, char *err, size_t 
         size == 0 || error_set(err, n, "no architecture of other programs is this: %s", why);
     free(why);
     return fits;
+}
+
+bool architecture_check_window(const Architecture *a, const Config *config, char *err, size_t n)
+{
+    char length[64] = "";
+    int64_t window = a->window, positions = config->model.max_position_embeddings;
+    if (window == 0 || positions <= window) return true;
+    if (config->data.seq_length > window)
+        snprintf(length, sizeof length, " --set data.seq_length=%" PRId64, window);
+    return error_set(err, n,
+                     "sliding windows are not built: each token of this model sees %" PRId64
+                     " tokens, and a sequence has up to %" PRId64
+                     "; for sequences that the window sees whole add --set "
+                     "model.max_position_embeddings=%" PRId64 "%s",
+                     window, positions, window, length);
 }

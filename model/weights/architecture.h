@@ -46,4 +46,8 @@ char *architecture_config(const Architecture *a, DType dtype, const char *tokeni
  * that is in the way and what it would have to be, if no architecture computes the same. */
 bool architecture_of(const Config *config, Architecture *out, char *err, size_t n);
 
+/* Returns whether a run of the config computes what a model with the architecture's window does: a
+ * window that sees whole sequences changes nothing. Otherwise sets err, with the keys to set. */
+bool architecture_check_window(const Architecture *a, const Config *config, char *err, size_t n);
+
 #endif

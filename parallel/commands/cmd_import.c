@@ -65,27 +65,11 @@ static const Config *make_config(const Arguments *a, const ImportInput *input, D
     return config;
 }
 
-/* A window that sees whole sequences changes nothing. */
-static bool check_window(int64_t window, const Config *config, char *err, size_t n)
-{
-    char length[64] = "";
-    int64_t positions = config->model.max_position_embeddings;
-    if (window == 0 || positions <= window) return true;
-    if (config->data.seq_length > window)
-        snprintf(length, sizeof length, " --set data.seq_length=%" PRId64, window);
-    return error_set(err, n,
-                     "sliding windows are not built: each token of this model sees %" PRId64
-                     " tokens, and a sequence has up to %" PRId64
-                     "; for sequences that the window sees whole add --set "
-                     "model.max_position_embeddings=%" PRId64 "%s",
-                     window, positions, window, length);
-}
-
 /* Checks what the config and the tokenizer must have in common with the weights. */
 static bool check_model(const Arguments *a, const ImportInput *input, const Config *config,
                         char *err, size_t n)
 {
-    if (!check_window(input->architecture.window, config, err, n)) return false;
+    if (!architecture_check_window(&input->architecture, config, err, n)) return false;
     int32_t ids = input->tokenizer ? tokenizer_vocab_size(input->tokenizer) : 0;
     return ids <= config->model.vocab_size ||
            error_set(err, n,

@@ -94,20 +94,24 @@ bool given_weights_find(RunInit *from, const char *named, char *err, size_t n, E
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool open_hf(GivenWeights *w, const char *path, char *err, size_t n, ExitCode *code)
+static bool open_hf(GivenWeights *w, const char *path, const Config *config, char *err, size_t n,
+                    ExitCode *code)
 {
     Architecture a;
-    if (!hf_folder_config(path, &a, err, n, code) ||
+    if (!hf_folder_config(path, &a, err, n, code)) return false;
+    *code = EXIT_CONFIG;
+    if (!architecture_check_window(&a, config, err, n) ||
         !hf_source_open(path, &a, &w->source, err, n, code))
         return false;
     w->config = architecture_config(&a, F32, NULL);
     return true;
 }
 
-bool given_weights_open(GivenWeights *w, const RunInit *from, char *err, size_t n, ExitCode *code)
+bool given_weights_open(GivenWeights *w, const RunInit *from, const Config *config, char *err,
+                        size_t n, ExitCode *code)
 {
     *w = (GivenWeights){0};
-    if (from->hf) return open_hf(w, from->path, err, n, code);
+    if (from->hf) return open_hf(w, from->path, config, err, n, code);
     *code = EXIT_DAMAGED;
     bool good = checkpoint_open(from->path, &w->checkpoint, err, n) &&
                 checkpoint_source_open_masters(w->checkpoint, &w->source, err, n);

@@ -19,10 +19,11 @@ typedef struct {
     char *config; /* the config of the model that they were trained in, as JSON */
 } GivenWeights;
 
-/* Opens what given_weights_find has found. It is not collective. Returns false and sets err and
+/* Opens what given_weights_find has found, for a run of `config`, whose sequences a sliding window
+ * of the weights' model must see whole. It is not collective. Returns false and sets err and
  * *code on failure; otherwise the caller calls given_weights_close. */
-bool given_weights_open(GivenWeights *out, const RunInit *from, char *err, size_t n,
-                        ExitCode *code);
+bool given_weights_open(GivenWeights *out, const RunInit *from, const Config *config, char *err,
+                        size_t n, ExitCode *code);
 void given_weights_close(GivenWeights *w);
 
 /* Whether the weights belong to the tokenizer of the run's data. */

@@ -115,7 +115,7 @@ void init_from_find(Run *run)
     ExitCode code;
     GivenWeights w;
     if (!given_weights_find(&run->init, named, err, sizeof err, &code) ||
-        !given_weights_open(&w, &run->init, err, sizeof err, &code))
+        !given_weights_open(&w, &run->init, config, err, sizeof err, &code))
         fail(error_exit_code(err, code), "%s: %s", place, err);
     check_tokenizer(run, &run->init, &w, place);
     check_shapes(run, &run->init, &w, place);
@@ -166,7 +166,7 @@ bool init_from_take(Run *run)
     /* Another machine may see the folder some seconds later than rank 0. */
     if (!run->lead) fs_await(from->path);
     Take take = {.from = from->path, .same_ids = from->same_ids};
-    bool opened = given_weights_open(&w, from, err, sizeof err, &code);
+    bool opened = given_weights_open(&w, from, run->config, err, sizeof err, &code);
     run_require(run, opened, code, err, sizeof err);
     bool good = trainer_begin_with(&run->trainer, w.source, &take, err, sizeof err);
     bool refused = control_max(run->world, take.refused) != 0;

@@ -146,6 +146,16 @@ expect_code "init_from: fewer positions are cut" 0 start other --set model.max_p
 expect_code "init_from: a Hugging Face folder of another tokenizer" 78 begin refused --set checkpoint.init_from=hf
 check "init_from: names the file of its tokenizer" said 'write data.tokenizer "hf/tokenizer.json"'
 
+# Each token of a model with a sliding window sees no more tokens than the window has.
+python3 "$here/../golden/make_hf.py" window --kind mistral >/dev/null || not_ok "init_from: make_hf.py fails"
+sed -i 's/"sliding_window": null/"sliding_window": 32/' window/config.json
+expect_code "init_from: a sliding window is refused" 78 "$TRAIN" imported/config.json "${short[@]}" --set checkpoint.init_from=window --set data.tokenizer=window/tokenizer.json \
+    --set model.vocab_size=275 --out windowed
+check "init_from: a sliding window: it says for which sequences it would do" said "each token of this model sees 32 tokens, and a sequence has up to 64; for sequences that the window sees whole add --set model.max_position_embeddings=32"
+check "init_from: a sliding window: nothing is written" test ! -e windowed
+expect_code "init_from: sequences that the window sees whole are trained" 0 "$TRAIN" imported/config.json "${short[@]}" --set checkpoint.init_from=window --set data.tokenizer=window/tokenizer.json \
+    --set model.vocab_size=275 --set model.max_position_embeddings=32 --out windowed
+
 # Qwen's token tables have more rows than their tokenizers have ids.
 python3 "$here/../golden/make_hf.py" qwen --kind qwen2 >/dev/null || not_ok "init_from: make_hf.py fails"
 rm -r imported
