@@ -6,6 +6,7 @@
 #include "model/core/figures.h"
 #include "model/core/files.h"
 #include "model/core/log.h"
+#include "model/core/shell_text.h"
 #include "model/weights/hf_write.h"
 #include "parallel/commands/commands.h"
 
@@ -21,7 +22,10 @@ static int export_opened(const ExportArguments *a, const ExportedRun *run, DType
     ExitCode code = EXIT_INPUT_OUTPUT;
     ExportResult result = {0};
     fprintf(stderr, "%s\n", run->chosen);
-    if (!write(a, run, dtype, &result, err, sizeof err, &code)) return error_print(code, "%s", err);
+    if (!write(a, run, dtype, &result, err, sizeof err, &code)) {
+        free(result.note);
+        return error_print(code, "%s", err);
+    }
     log_field("export", "%s: %s in %s, %s", a->opened.run, result.what, dtype_name(dtype),
               figure_bytes((double)result.bytes).text);
     if (run->masters) log_field("", "from the master copies of its 16-bit weights");
@@ -31,7 +35,8 @@ static int export_opened(const ExportArguments *a, const ExportedRun *run, DType
         log_warning("%" PRId64 " weights are beyond the range of %s and became infinite; export "
                     "them with --dtype bf16 or f32",
                     result.overflows, dtype_name(dtype));
-    if (result.note[0] != '\0') log_field("next", "%s", result.note);
+    log_field("next", "%s", result.note);
+    free(result.note);
     return EXIT_OK;
 }
 
@@ -69,6 +74,21 @@ bool export_file_begin(const char *out, char *err, size_t n)
 ExitCode export_failure(const WeightSource *source)
 {
     return source->damaged ? EXIT_DAMAGED : EXIT_INPUT_OUTPUT;
+}
+
+void export_check_tokenizer(const ExportedRun *run, const char *what)
+{
+    if (run->tokenizer == NULL)
+        log_warning("the run has no tokenizer, so neither has the %s: programs that read it take "
+                    "token ids alone",
+                    what);
+}
+
+char *export_note(const char *command, const char *path)
+{
+    char *quoted = shell_quoted_path(path), *note = text_format("%s %s", command, quoted);
+    free(quoted);
+    return note;
 }
 
 int32_t export_first_token(const Tokenizer *t)

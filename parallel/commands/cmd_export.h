@@ -16,7 +16,7 @@ typedef struct {
     int64_t bytes;     /* of weights */
     int64_t overflows; /* finite weights that became infinite */
     char what[64];     /* what was written: "a llama" */
-    char note[256];    /* a line about how to use it; "": none */
+    char *note;        /* a line about how to use it; whoever called the format frees it */
 } ExportResult;
 
 /* Writes the run to a->out in `dtype`. Returns false and sets err and *code on failure, after
@@ -30,6 +30,10 @@ bool export_file_begin(const char *out, char *err, size_t n);
 /* Returns the exit code for a failure to write the source's weights: weights that do not match
  * their checksum are the run's fault, not the disk's. */
 ExitCode export_failure(const WeightSource *source);
+/* Warns if the run has no tokenizer, so that what is written, a "file" or a "folder", has none. */
+void export_check_tokenizer(const ExportedRun *run, const char *what);
+/* Returns the command before a path that a shell reads back, as a note; the caller frees. */
+char *export_note(const char *command, const char *path);
 /* Returns the id of the special token that begins a text, or else of the one that ends it: GPT-2
  * and this program's tokenizers begin a text with the token that ends the one before. */
 int32_t export_first_token(const Tokenizer *t);

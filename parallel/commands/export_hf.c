@@ -7,7 +7,6 @@
 #include "model/core/json_write.h"
 #include "model/core/new_folder.h"
 #include "model/core/progress.h"
-#include "model/core/shell_text.h"
 #include "model/weights/hf_files.h"
 #include "model/weights/hf_write.h"
 
@@ -118,6 +117,7 @@ bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, Ex
     if (!check_room(a->out, bytes, err, n)) return false;
     *code = EXIT_CANNOT_CREATE;
     if (!new_folder_begin(&folder, a->out, err, n)) return false;
+    export_check_tokenizer(run, "folder");
     *code = EXIT_INPUT_OUTPUT;
     bool good = write_folder(folder.temporary, &model, run, &written, err, n) &&
                 new_folder_commit(&folder, err, n);
@@ -127,7 +127,9 @@ bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, Ex
     result->bytes = written.bytes;
     result->overflows = written.overflows;
     snprintf(result->what, sizeof result->what, "a %s", architecture_name(model.architecture.kind));
-    snprintf(result->note, sizeof result->note, "AutoModelForCausalLM.from_pretrained(\"%.160s\")",
-             a->out);
+    /* A string of JSON is one of Python. */
+    char *name = json_string(a->out);
+    result->note = text_format("AutoModelForCausalLM.from_pretrained(%s)", name);
+    free(name);
     return good;
 }

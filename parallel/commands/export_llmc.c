@@ -29,6 +29,6 @@ bool export_llmc(const ExportArguments *a, const ExportedRun *run, DType dtype,
     result->files = 1;
     result->bytes = llmc_file_bytes(&header);
     snprintf(result->what, sizeof result->what, "a gpt2");
-    snprintf(result->note, sizeof result->note, "train_gpt2cu -e %.200s", a->out);
+    result->note = export_note("train_gpt2cu -e", a->out);
     return true;
 }

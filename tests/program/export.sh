@@ -54,6 +54,24 @@ check "export: inspect prints Hugging Face's names" grep -qE \
 expect_code "export: another type" 0 "$TRAIN" export hf run_llama --dtype bf16 --out llama_bf16
 python3 "$make" bf16 --dtype bf16
 check "export: f32 as bf16 is rounded as the folder in bf16" same_tensors bf16 llama_bf16
+check "export: that there is no tokenizer is said" grep -q "^warning: the run has no tokenizer" output
+expect_code "export: a name with quotes" 0 "$TRAIN" export hf run_llama --out "a/we\"ird 'name'"
+check "export: the next line quotes it" grep -qxF "next    AutoModelForCausalLM.from_pretrained(\"a/we\\\"ird 'name'\")" output
+
+# The tokens that begin and end a text.
+"$TRAIN" import hf llama3 --out run_tokens >output 2>&1 || not_ok "export: llama3 is not imported with its tokenizer"
+expect_code "export: a run with a tokenizer" 0 "$TRAIN" export hf run_tokens --out hf_tokens
+check "export: no warning about the tokenizer" test "$(grep -c "no tokenizer" output)" -eq 0
+check "export: the tokens that begin and end a text have their ids and names" python3 - hf_tokens <<'END'
+import json, sys
+read = lambda name: json.load(open(sys.argv[1] + "/" + name, encoding="utf-8"))
+ids = {token["content"]: token["id"] for token in read("tokenizer.json")["added_tokens"]}
+names = {"bos": "<|begin_of_text|>", "eos": "<|end_of_text|>"}
+for end, name in names.items():
+    assert read("tokenizer_config.json")[end + "_token"] == name, end
+    for file in "config.json", "generation_config.json":
+        assert read(file)[end + "_token_id"] == ids[name], (file, end)
+END
 
 # A run of ours: its best checkpoint, its newest, and one that is named.
 make_text

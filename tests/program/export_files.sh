@@ -66,6 +66,12 @@ check "export gguf: the types say what they are" grep -q "a gpt2 in f16" output
 expect_code "export gguf: a run without a tokenizer" 0 "$TRAIN" export gguf run_f32 --out plain.gguf
 check "export gguf: that there is no tokenizer is said" grep -q "^warning: the run has no tokenizer" output
 
+# The lines that say how to go on are quoted for a shell.
+expect_code "export gguf: a name with a space" 0 "$TRAIN" export gguf run_f32 --out "a b.gguf"
+check "export gguf: the next line quotes it" grep -qxF 'next    llama-cli -m "a b.gguf"' output
+expect_code "export llmc: a name with a space" 0 "$TRAIN" export llmc run_f32 --out "a b.bin"
+check "export llmc: the next line quotes it" grep -qxF 'next    train_gpt2cu -e "a b.bin"' output
+
 # What is refused.
 refused "export llmc: a Llama" 78 'model.norm, model.position and model.activation are those of llama; llm.c has GPT-2' llmc of_llama
 refused "export llmc: f16" 78 "the weights are f16; llm.c has f32 and bf16" llmc run --dtype f16
