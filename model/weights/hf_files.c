@@ -78,6 +78,13 @@ int hf_file_open(const char *folder, const char *name, int64_t *bytes, char *err
     return fd;
 }
 
+/* Sets err if a file is too large to be read. */
+static bool check_size(const char *path, int64_t size, int64_t most, char *err, size_t n)
+{
+    return size <= most || error_set(err, n, "%s has %lld bytes; at most %lld are read", path,
+                                     (long long)size, (long long)most);
+}
+
 bool hf_file_read(const char *folder, const char *name, int64_t most, char **text, size_t *bytes,
                   char *err, size_t n)
 {
@@ -85,12 +92,29 @@ bool hf_file_read(const char *folder, const char *name, int64_t most, char **tex
     int fd = hf_file_open(folder, name, &size, err, n);
     if (fd < 0) return false;
     char *path = text_format("%s/%s", folder, name);
-    bool good = size <= most || error_set(err, n, "%s has %lld bytes; at most %lld are read", path,
-                                          (long long)size, (long long)most);
+    bool good = check_size(path, size, most, err, n);
     *bytes = (size_t)size;
     good = good && file_read_open(fd, *bytes, path, text, err, n);
     close(fd);
     free(path);
+    return good;
+}
+
+bool hf_tokenizer_check(const char *folder, char *err, size_t n)
+{
+    static const char *const names[] = {"tokenizer.json", "vocab.bpe", "encoder.json", "merges.txt",
+                                        "vocab.json"};
+    bool good = true, whole = hf_file_exists(folder, names[0]);
+    for (size_t i = 0; good && i < (whole ? 1 : sizeof names / sizeof *names); i++) {
+        if (!hf_file_exists(folder, names[i])) continue;
+        int64_t size = 0;
+        int fd = hf_file_open(folder, names[i], &size, err, n);
+        if (fd < 0) return false;
+        close(fd);
+        char *path = text_format("%s/%s", folder, names[i]);
+        good = check_size(path, size, HF_TOKENIZER_BYTES, err, n);
+        free(path);
+    }
     return good;
 }
 

@@ -16,6 +16,11 @@ int hf_file_open(const char *folder, const char *name, int64_t *bytes, char *err
  * a zero byte. Returns false and sets err on failure. */
 bool hf_file_read(const char *folder, const char *name, int64_t most, char **text, size_t *bytes,
                   char *err, size_t n);
+/* Returns whether the tokenizer's files in the folder, which tokenizer_load (data/tokenizer) opens
+ * by their paths, are such files of at most HF_TOKENIZER_BYTES: tokenizer.json, or else those of
+ * GPT-2. Files that do not exist are no error. Returns false and sets err if one is not. */
+bool hf_tokenizer_check(const char *folder, char *err, size_t n);
+#define HF_TOKENIZER_BYTES ((int64_t)256 << 20)
 /* Returns whether FOLDER/NAME is a file whose name is that of a licence, which must stay with the
  * weights. At most HF_LICENCE_BYTES of one are read. */
 bool hf_file_is_licence(const char *folder, const char *name);

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_TOKENIZER_BYTES ((int64_t)256 << 20)
-
 /* Opens tokenizer.json, which is kept as it is, or GPT-2's two files. Weights without any of them
  * come without a tokenizer. */
 static bool open_tokenizer(const char *folder, ImportInput *out, char *err, size_t n,
@@ -23,7 +21,7 @@ static bool open_tokenizer(const char *folder, ImportInput *out, char *err, size
     if (whole) {
         char *text = NULL;
         size_t bytes;
-        if (!hf_file_read(folder, name, MOST_TOKENIZER_BYTES, &text, &bytes, err, n)) return false;
+        if (!hf_file_read(folder, name, HF_TOKENIZER_BYTES, &text, &bytes, err, n)) return false;
         import_add_file(out, name, text, bytes);
         char *path = text_format("%s/%s", folder, name);
         bool good = tokenizer_parse(path, text, bytes, &out->tokenizer, err, n);
@@ -31,7 +29,9 @@ static bool open_tokenizer(const char *folder, ImportInput *out, char *err, size
         return good;
     }
     if (hf_file_exists(folder, "merges.txt") || hf_file_exists(folder, "vocab.bpe")) {
-        if (!tokenizer_load(folder, &out->tokenizer, NULL, err, n)) return false;
+        if (!hf_tokenizer_check(folder, err, n) ||
+            !tokenizer_load(folder, &out->tokenizer, NULL, err, n))
+            return false;
         char *text = tokenizer_to_json(out->tokenizer);
         import_add_file(out, name, text, strlen(text));
         return true;

@@ -5,6 +5,7 @@
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/log.h"
+#include "model/weights/hf_files.h"
 #include "model/weights/hf_source.h"
 #include "parallel/checkpoint/source.h"
 #include "parallel/report/history.h"
@@ -159,9 +160,12 @@ Tokenizers given_weights_tokenizer(const GivenWeights *w, const RunInit *from, c
     Tokenizer *theirs = NULL;
     Tokenizers result;
     char *folder = tokenizer_folder(from);
-    bool missing = true;
+    bool missing = true, compared = folder && data->tokenizer;
     error_set(err, n, "the data have no tokenizer to compare with");
-    if (folder && data->tokenizer) tokenizer_load(folder, &theirs, &missing, err, n);
+    if (compared && from->hf && !hf_tokenizer_check(folder, err, n))
+        missing = false; /* err says which file may not be read */
+    else if (compared)
+        tokenizer_load(folder, &theirs, &missing, err, n);
     if (folder == NULL || missing) error_set(err, n, "no tokenizer is there");
     if (data->tokenizer == NULL)
         result = TOKENIZERS_UNKNOWN;

@@ -19,6 +19,22 @@ refused() {
     check "$name: it says why" grep -qF -- "$sentence" output
     check "$name: nothing is left" test -z "$(find . -maxdepth 1 -name 'made*')"
 }
+# write_gpt2_files TOKENIZER_JSON DIR NAME: writes the two files of GPT-2's tokenizer of which one is NAME; tokenizer.json: that alone
+write_gpt2_files() {
+    python3 - "$@" <<'END' || not_ok "import: $3 cannot be written"
+import json, shutil, sys
+source, folder, name = sys.argv[1:]
+pairs = {"merges.txt": "vocab.json", "vocab.bpe": "encoder.json"}
+model = json.load(open(source, encoding="utf-8"))["model"]
+for merges, vocab in pairs.items():
+    if name in (merges, vocab):
+        with open(f"{folder}/{merges}", "w", encoding="utf-8") as file:
+            file.write("#version: 0.2\n" + "".join(" ".join(pair) + "\n" for pair in model["merges"]))
+        json.dump(model["vocab"], open(f"{folder}/{vocab}", "w", encoding="utf-8"))
+if name == "tokenizer.json":
+    shutil.copy(source, folder)
+END
+}
 
 for kind in llama gpt2; do
     make_hf $kind --kind $kind
@@ -110,6 +126,16 @@ refused "import: an index that leaves the folder" 65 'is to be in "../elsewhere/
 cp elsewhere/model.safetensors.index.json sharded/
 ln -sf ../elsewhere/model-00001-of-00002.safetensors sharded/
 refused "import: a link that leaves the folder" 65 "is a symbolic link that leads out of the folder" hf sharded
+for name in tokenizer.json merges.txt vocab.json vocab.bpe encoder.json; do
+    rm -rf linked
+    cp -r gpt2 linked
+    mv linked/tokenizer.json elsewhere/
+    # merges.txt and vocab.json, or vocab.bpe and encoder.json, of the same tokenizer
+    write_gpt2_files elsewhere/tokenizer.json linked "$name"
+    mv "linked/$name" elsewhere/
+    ln -s "../elsewhere/$name" linked/
+    refused "import: a tokenizer with a link that leaves the folder, $name" 65 "linked/$name is a symbolic link that leads out of the folder" hf linked
+done
 refused "import: a type that is none" 64 "--dtype i32: write f32, f16 or bf16" hf llama --dtype i32
 refused "import: a key that is none" 78 "unknown key" hf llama --set model.num_layer=3
 mkdir made && : >made/file

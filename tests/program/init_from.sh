@@ -145,6 +145,11 @@ check "init_from: each tensor is named" said "block.1.attn.norm.weight is [48] t
 expect_code "init_from: fewer positions are cut" 0 start other --set model.max_position_embeddings=32
 expect_code "init_from: a Hugging Face folder of another tokenizer" 78 begin refused --set checkpoint.init_from=hf
 check "init_from: names the file of its tokenizer" said 'write data.tokenizer "hf/tokenizer.json"'
+cp -r hf linked
+mv linked/tokenizer.json linked.json
+ln -s ../linked.json linked/tokenizer.json
+expect_code "init_from: a tokenizer whose link leaves the folder is not read" 78 begin refused --set checkpoint.init_from=linked
+check "init_from: it says so" said "is not known: linked/tokenizer.json is a symbolic link that leads out of the folder"
 
 # Each token of a model with a sliding window sees no more tokens than the window has.
 python3 "$here/../golden/make_hf.py" window --kind mistral >/dev/null || not_ok "init_from: make_hf.py fails"
