@@ -51,6 +51,27 @@ expect_code "init_from: bf16 from f32" 0 begin bf16 "${learned[@]}" --set bf16.e
 check "init_from: masters in bf16 training are the f32 weights" awk -v a="$(figures from | head -n 1)" -v b="$(figures bf16 | head -n 1)" \
     'BEGIN { split(a, x, " "); split(b, y, " "); d = x[3] - y[3]; exit !(d * d < 1e-3) }'
 
+# ---- master copies ----
+# A rate of 0 leaves the first weights as they are.
+expect_code "init_from: a run in f32 begins with the weights of one in bf16" 0 "$TRAIN" "$TINY" "${learned[@]}" --out still \
+    --set checkpoint.init_from=bf16/checkpoints/step_00000006 --set train_steps=1 --set scheduler=null --set optimizer.params.lr=0
+check "init_from: they are its master copies, bit for bit" python3 - <<'END'
+import json
+def tensors(path):
+    """name -> dtype and bytes of a safetensors file"""
+    data = open(path, "rb").read()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    return {k: (v["dtype"], data[begin + v["data_offsets"][0]:begin + v["data_offsets"][1]])
+            for k, v in json.loads(data[8:begin]).items() if k != "__metadata__"}
+first, slots = tensors("still/checkpoints/step_00000001/model.safetensors"), tensors("bf16/checkpoints/step_00000006/optimizer.safetensors")
+rounded = tensors("bf16/checkpoints/step_00000006/model.safetensors")
+assert set(first) == set(rounded) and {d for d, _ in first.values()} == {"F32"}, first.keys()
+masters = [k for k in first if k + ".master" in slots]
+assert "BF16" in {d for d, _ in rounded.values()} and len(masters) > 10, slots.keys()
+for k in masters:
+    assert first[k] == slots[k + ".master"], k
+END
+
 # ---- going on ----
 mv src elsewhere
 expect_code "init_from: a run that has saved goes on without the source" 0 "$TRAIN" from --set train_steps=8 --allow-config-change
