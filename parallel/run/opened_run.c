@@ -42,13 +42,23 @@ static const Config *read_config(const char *run, int64_t ranks, int n_sets,
     return config;
 }
 
+/* Returns the end of the message that data are missing: the files of a set are not needed, unless
+ * this command asks for the set. */
+static const char *without_sets(const OpenedRun *r, const char *err, ExitCode code)
+{
+    bool missing =
+             error_exit_code(err, code) == EXIT_MISSING && strncmp(err, "eval.sets.", 10) == 0,
+         asked = strcmp(config_origin(r->config, "eval.sets"), "--set") == 0;
+    return missing && !asked ? "; --set eval.sets=null leaves the sets out" : "";
+}
+
 /* On ranks that a launcher has started, each opens the data by itself. */
 static void open_in_turn(OpenedRun *r, Comm *world)
 {
     char err[2048];
     ExitCode code = EXIT_DAMAGED;
     if (!data_in_turn(world, data_open_validation, r->config, &r->data, err, sizeof err, &code))
-        control_fail(world, code, "%s", err);
+        control_fail(world, code, "%s%s", err, without_sets(r, err, code));
     data_require_same(world, &r->data);
 }
 
@@ -67,7 +77,7 @@ static void open_own_data(OpenedRun *r, const char *run, Comm *world)
     if (world)
         open_in_turn(r, world);
     else if (!data_open_validation(r->config, &r->data, err, sizeof err, &code))
-        fail(code, "%s", err);
+        fail(code, "%s%s", err, without_sets(r, err, code));
     data_print_notes(&r->data, "data");
     if (r->tokenizer && r->data.tokenizer &&
         tokenizer_hash(r->tokenizer) != tokenizer_hash(r->data.tokenizer))

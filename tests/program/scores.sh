@@ -160,5 +160,14 @@ for name in one:
 END
 expect_code "scores: a set whose text is missing ends with 66" 66 "$TRAIN" "$TINY" --set 'eval.sets={"x": {"text": "none.txt"}}' --out none
 check "scores: that set is named" grep -qx 'error\[66\] eval.sets.x: no file matches none.txt' output
+# The files of a set are not needed to evaluate the rest.
+mv other.txt away.txt
+expect_code "scores: eval of a run whose set has lost its text ends with 66" 66 "$TRAIN" eval sets
+check "scores: and says how to leave the sets out" grep -qx \
+    'error\[66\] eval.sets.third: no file matches other.txt; --set eval.sets=null leaves the sets out' output
+expect_code "scores: which works" 0 "$TRAIN" eval sets --set eval.sets=null
+expect_code "scores: eval with a set whose text is missing ends with 66" 66 "$TRAIN" eval sets --set 'eval.sets={"x": {"text": "none.txt"}}'
+check "scores: and asks for the text" grep -qx 'error\[66\] eval.sets.x: no file matches none.txt' output
+mv away.txt other.txt
 expect_code "scores: config check finds a set whose text is missing" 66 "$TRAIN" config check "$TINY" --set 'eval.sets={"x": {"text": "none.txt"}}'
 finish
