@@ -20,9 +20,7 @@ typedef struct {
 enum { ROOT = 0, ABSENT = -1, MOST_REFUSALS = 12 };
 
 /* Adds a refusal of the value at this node; ABSENT: of the whole object. */
-static void refuse(Reading *r, int node, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static void refuse(Reading *r, int node, const char *fmt, ...)
+static void __attribute__((format(printf, 3, 4))) refuse(Reading *r, int node, const char *fmt, ...)
 {
     int line, column;
     if (r->n_refusals++ >= MOST_REFUSALS) return;
@@ -230,12 +228,22 @@ static void read_scaling(Reading *r, int section, Architecture *out)
         integer(r, section, "original_max_position_embeddings", 1, -1);
 }
 
-/* Reads RoPE's keys: rope_theta and rope_scaling before transformers 5, rope_parameters since. */
+static bool same_scaling(const Architecture *a, const Architecture *b)
+{
+    return a->scaling.llama3 == b->scaling.llama3 && a->scaling.factor == b->scaling.factor &&
+           a->scaling.low_freq_factor == b->scaling.low_freq_factor &&
+           a->scaling.high_freq_factor == b->scaling.high_freq_factor &&
+           a->scaling.original_positions == b->scaling.original_positions;
+}
+
+/* Reads RoPE's keys: rope_theta and rope_scaling before transformers 5, rope_parameters since. A
+ * file for both versions has them twice. */
 static void read_rope(Reading *r, Architecture *out)
 {
-    int old = member(r, ROOT, "rope_scaling"), new = member(r, ROOT, "rope_parameters");
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
-    const int section[] = {old, new};
+    const int section[] = {member(r, ROOT, names[0]), member(r, ROOT, names[1])};
+    bool given = member(r, ROOT, "rope_theta") != ABSENT;
+    Architecture scaled[] = {*out, *out};
     out->rope_theta = number(r, ROOT, "rope_theta", 10000);
     for (int i = 0; i < 2; i++) {
         if (section[i] == ABSENT) continue;
@@ -246,14 +254,17 @@ static void read_rope(Reading *r, Architecture *out)
         for (int c = section[i] + 1; c < r->json.node[section[i]].end; c = r->json.node[c].end)
             if (cJSON_IsObject(r->json.node[c].item))
                 refuse(r, c, "%s of each type of block are not built; one for all is", names[i]);
-        read_scaling(r, section[i], out);
+        read_scaling(r, section[i], &scaled[i]);
+        out->scaling = scaled[i].scaling;
+        if (member(r, section[i], "rope_theta") == ABSENT) continue;
+        double theta = number(r, section[i], "rope_theta", 0);
+        if (given && out->rope_theta != theta)
+            refuse(r, section[i], "%s.rope_theta and rope_theta differ", names[i]);
+        out->rope_theta = theta;
+        given = true;
     }
-    if (new == ABSENT || member(r, new, "rope_theta") == ABSENT) return;
-    double theta = number(r, new, "rope_theta", 0);
-    /* A file for both versions has it twice. */
-    if (member(r, ROOT, "rope_theta") != ABSENT && out->rope_theta != theta)
-        refuse(r, new, "rope_parameters.rope_theta and rope_theta differ");
-    out->rope_theta = theta;
+    if (section[0] != ABSENT && section[1] != ABSENT && !same_scaling(&scaled[0], &scaled[1]))
+        refuse(r, section[1], "rope_parameters and rope_scaling differ");
 }
 
 /* ---- sliding windows ------------------------------------------------------------------------- */
@@ -282,8 +293,7 @@ static void read_window(Reading *r, const char *type, Architecture *out)
     if (kinds != ABSENT) used = has_windows(r, kinds);
     if (kinds != ABSENT && used && window == 0)
         refuse(r, kinds,
-               "layer_types names other attention than full_attention, which is not "
-               "built");
+               "layer_types names other attention than full_attention, which is not built");
     out->window = used ? window : 0;
 }
 
@@ -329,9 +339,7 @@ static void read_llama(Reading *r, const char *type, Architecture *out)
     out->attention_bias = out->kind == ARCHITECTURE_QWEN2 ? "qkv" : biased ? "all" : "none";
     out->mlp_bias = strcmp(type, "llama") == 0 && flag(r, "mlp_bias", false);
     if (member(r, ROOT, "head_dim") == ABSENT && out->hidden % out->heads != 0)
-        refuse(r, ROOT,
-               "hidden_size is not a multiple of num_attention_heads, and head_dim is "
-               "missing");
+        refuse(r, ROOT, "hidden_size is no multiple of num_attention_heads; head_dim is missing");
     if (out->heads % out->kv_heads != 0)
         refuse(r, member(r, ROOT, "num_key_value_heads"),
                "num_key_value_heads does not divide num_attention_heads");

@@ -199,6 +199,17 @@ static void test_what_is_refused_is_named(void **state)
         {llama, "rope_scaling=2", "rope_scaling is not an object"},
         {llama, "rope_parameters={\"full_attention\": {\"rope_theta\": 1}}", "each type of block"},
         {llama, "rope_parameters={\"rope_theta\": 5}", "rope_theta and rope_theta differ"},
+        {llama,
+         "rope_theta=-\nrope_scaling={\"rope_theta\": 7}\nrope_parameters={\"rope_theta\": 8}",
+         "rope_parameters.rope_theta and rope_theta differ"},
+        {llama,
+         "rope_scaling={\"rope_type\": \"llama3\", " SCALING "}\n"
+         "rope_parameters={\"rope_type\": \"default\"}",
+         "rope_parameters and rope_scaling differ"},
+        {llama,
+         "rope_scaling={\"type\": \"default\"}\n"
+         "rope_parameters={\"rope_type\": \"llama3\", " SCALING "}",
+         "rope_parameters and rope_scaling differ"},
         {llama, "rope_theta=0", "rope_theta is not a positive number"},
         {llama, "layer_types=[\"linear_attention\"]", "other attention than full_attention"},
         {llama, "vocab_size=-", "vocab_size is missing"},
