@@ -174,7 +174,11 @@ Tokenizers given_weights_tokenizer(const GivenWeights *w, const RunInit *from, c
                                                                            : TOKENIZERS_DIFFER;
     else
         result = compare_identities(w->checkpoint, data->identity);
-    *path = theirs ? text_format("%s/tokenizer.json", folder) : NULL;
+    *path = NULL; /* tokenizer_load takes a folder, too */
+    if (theirs && hf_file_exists(folder, "tokenizer.json"))
+        *path = text_format("%s/tokenizer.json", folder);
+    else if (theirs)
+        *path = must_strdup(folder);
     tokenizer_free(theirs);
     free(folder);
     return result;

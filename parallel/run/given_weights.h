@@ -28,8 +28,8 @@ void given_weights_close(GivenWeights *w);
 
 /* Whether the weights belong to the tokenizer of the run's data. */
 typedef enum { TOKENIZERS_UNKNOWN, TOKENIZERS_EQUAL, TOKENIZERS_DIFFER } Tokenizers;
-/* Compares the tokenizers. Sets *path to the file of the weights' tokenizer, for a message, or to
- * NULL; the caller frees it. If it cannot be told, sets err to the reason. */
+/* Compares the tokenizers. Sets *path to the file or folder of the weights' tokenizer, for a
+ * message, or to NULL; the caller frees it. If it cannot be told, sets err to the reason. */
 Tokenizers given_weights_tokenizer(const GivenWeights *w, const RunInit *from, const DataSet *data,
                                    char **path, char *err, size_t n);
 

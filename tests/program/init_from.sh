@@ -166,6 +166,11 @@ check "init_from: each tensor is named" said "block.1.attn.norm.weight is [48] t
 expect_code "init_from: fewer positions are cut" 0 start other --set model.max_position_embeddings=32
 expect_code "init_from: a Hugging Face folder of another tokenizer" 78 begin refused --set checkpoint.init_from=hf
 check "init_from: names the file of its tokenizer" said 'write data.tokenizer "hf/tokenizer.json"'
+cp -r hf merges
+printf '#version: 0.2\nt h\nth e\n' >merges/merges.txt
+rm merges/tokenizer.json
+expect_code "init_from: a Hugging Face folder with a merges.txt of another tokenizer" 78 begin refused --set checkpoint.init_from=merges
+check "init_from: names the folder of its tokenizer" said 'write data.tokenizer "merges"'
 cp -r hf linked
 mv linked/tokenizer.json linked.json
 ln -s ../linked.json linked/tokenizer.json
