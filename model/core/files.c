@@ -2,6 +2,7 @@
 #include "model/core/files.h"
 
 #include "model/core/check.h"
+#include "model/core/figures.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -117,6 +118,14 @@ enum { TEMPORARY_NAMES = 1000 };
 static char *temporary_name(const char *path, int attempt)
 {
     return text_format("%s.tmp-%ld-%d", path, (long)getpid(), attempt);
+}
+
+bool file_room(const FsOps *fs, const char *path, int64_t bytes, char *err, size_t n)
+{
+    int64_t room = fs_room(fs, path);
+    return room < 0 || room >= bytes ||
+           error_set(err, n, "%s takes %s, and its disk has room for %s", path,
+                     figure_bytes((double)bytes).text, figure_bytes((double)room).text);
 }
 
 char *temporary_folder(const FsOps *fs, const char *path, char *err, size_t n)

@@ -60,6 +60,10 @@ bool file_write(const FsOps *fs, const char *path, const void *data, size_t byte
  * umask. Returns its name, which the caller frees, or NULL with an error message in err. */
 char *temporary_folder(const FsOps *fs, const char *path, char *err, size_t n);
 
+/* Returns whether `bytes` bytes fit on the disk of `path`, which need not exist; also if the system
+ * does not report its room. If not, sets err. */
+bool file_room(const FsOps *fs, const char *path, int64_t bytes, char *err, size_t n);
+
 /* ---- file names and patterns ----------------------------------------------------------------- */
 
 /* Expands each pattern and appends the matching files to `out`: patterns in the given order,

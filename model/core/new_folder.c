@@ -3,7 +3,6 @@
 
 #include "model/core/check.h"
 #include "model/core/files.h"
-#include "model/core/fs.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -25,13 +24,13 @@ static bool is_free(const char *path, char *err, size_t n)
     return empty || error_set(err, n, "%s exists already; choose a new folder with --out", path);
 }
 
-bool new_folder_begin(NewFolder *folder, const char *path, char *err, size_t n)
+bool new_folder_begin(NewFolder *folder, const FsOps *fs, const char *path, char *err, size_t n)
 {
-    *folder = (NewFolder){.path = path_trimmed(path)};
+    *folder = (NewFolder){.fs = fs, .path = path_trimmed(path)};
     char *parent = path_beside(folder->path, "");
-    bool good = is_free(folder->path, err, n) && fs_make_folders(&fs_system, parent, err, n);
+    bool good = is_free(folder->path, err, n) && fs_make_folders(fs, parent, err, n);
     free(parent);
-    folder->temporary = good ? temporary_folder(&fs_system, folder->path, err, n) : NULL;
+    folder->temporary = good ? temporary_folder(fs, folder->path, err, n) : NULL;
     if (folder->temporary) return true;
     new_folder_abort(folder);
     return false;
@@ -39,16 +38,17 @@ bool new_folder_begin(NewFolder *folder, const char *path, char *err, size_t n)
 
 bool new_folder_commit(NewFolder *folder, char *err, size_t n)
 {
-    bool good = fs_sync_folder(&fs_system, folder->temporary, err, n);
+    const FsOps *fs = folder->fs;
+    bool good = fs_sync_folder(fs, folder->temporary, err, n);
     /* rename replaces an empty folder, and nothing else. */
-    if (good && rename(folder->temporary, folder->path) != 0)
+    if (good && fs->rename(fs->self, AT_FDCWD, folder->temporary, AT_FDCWD, folder->path) != 0)
         good = error_set(err, n, "cannot rename %s to %s: %s", folder->temporary, folder->path,
                          strerror(errno));
     if (good) {
         char *parent = path_beside(folder->path, ".");
         free(folder->temporary);
         folder->temporary = NULL;
-        good = fs_sync_folder(&fs_system, parent, err, n);
+        good = fs_sync_folder(fs, parent, err, n);
         free(parent);
     }
     new_folder_abort(folder);
@@ -59,7 +59,7 @@ void new_folder_abort(NewFolder *folder)
 {
     char ignored[512];
     if (folder->temporary)
-        fs_remove_tree(&fs_system, AT_FDCWD, folder->temporary, ignored, sizeof ignored);
+        fs_remove_tree(folder->fs, AT_FDCWD, folder->temporary, ignored, sizeof ignored);
     free(folder->temporary);
     free(folder->path);
     *folder = (NewFolder){0};

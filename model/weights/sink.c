@@ -2,7 +2,6 @@
 #include "model/weights/sink.h"
 
 #include "model/core/check.h"
-#include "model/core/figures.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +12,7 @@ bool sink_open(WeightSink *sink, const FsOps *fs, const char *path, int64_t byte
                size_t n)
 {
     *sink = (WeightSink){0};
-    int64_t room = fs_room(fs, path);
-    if (room >= 0 && room < bytes)
-        return error_set(err, n, "%s takes %s, and its disk has room for %s", path,
-                         figure_bytes((double)bytes).text, figure_bytes((double)room).text);
+    if (!file_room(fs, path, bytes, err, n)) return false;
     if (atomic_file_open(&sink->file, fs, path, err, n)) return true;
     atomic_file_abort(&sink->file);
     return false;

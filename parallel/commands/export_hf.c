@@ -2,7 +2,6 @@
 #include "parallel/commands/cmd_export.h"
 
 #include "model/core/check.h"
-#include "model/core/figures.h"
 #include "model/core/files.h"
 #include "model/core/json_write.h"
 #include "model/core/new_folder.h"
@@ -81,14 +80,6 @@ static bool copy_licences(const char *folder, const ExportedRun *run, char *err,
     return good;
 }
 
-static bool check_room(const char *out, int64_t bytes, char *err, size_t n)
-{
-    int64_t room = fs_room(&fs_system, out);
-    return room < 0 || room >= bytes ||
-           error_set(err, n, "the weights take %s, and %s are free for %s",
-                     figure_bytes((double)bytes).text, figure_bytes((double)room).text, out);
-}
-
 static bool write_folder(const char *folder, const HfModel *model, const ExportedRun *run,
                          HfWritten *written, char *err, size_t n)
 {
@@ -114,9 +105,9 @@ bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, Ex
     int64_t bytes = hf_write_bytes(&model, run->source, err, n);
     if (bytes < 0) return false;
     *code = EXIT_INPUT_OUTPUT;
-    if (!check_room(a->out, bytes, err, n)) return false;
+    if (!file_room(&fs_system, a->out, bytes, err, n)) return false;
     *code = EXIT_CANNOT_CREATE;
-    if (!new_folder_begin(&folder, a->out, err, n)) return false;
+    if (!new_folder_begin(&folder, &fs_system, a->out, err, n)) return false;
     export_check_tokenizer(run, "folder");
     *code = EXIT_INPUT_OUTPUT;
     bool good = write_folder(folder.temporary, &model, run, &written, err, n) &&

@@ -2,7 +2,6 @@
 #include "parallel/run/imported.h"
 
 #include "model/core/check.h"
-#include "model/core/figures.h"
 #include "model/core/files.h"
 #include "model/core/new_folder.h"
 #include "model/core/progress.h"
@@ -137,17 +136,6 @@ static bool fill_folder(Importing *im, const char *folder, const CheckpointConte
     return good && write_config(folder, run->config, err, n);
 }
 
-static bool check_room(const CheckpointContents *contents, const char *out, ImportedResult *result,
-                       char *err, size_t n)
-{
-    int64_t room = fs_room(&fs_system, out);
-    result->bytes = checkpoint_bytes(contents);
-    return room < 0 || room >= result->bytes ||
-           error_set(err, n, "the weights take %s, and %s are free for %s",
-                     figure_bytes((double)result->bytes).text, figure_bytes((double)room).text,
-                     out);
-}
-
 bool imported_run_write(const char *out, const ImportedRun *run, ImportedResult *result, char *err,
                         size_t n, ExitCode *code)
 {
@@ -155,7 +143,7 @@ bool imported_run_write(const char *out, const ImportedRun *run, ImportedResult 
     NewFolder folder;
     *result = (ImportedResult){0};
     *code = EXIT_CANNOT_CREATE;
-    if (!new_folder_begin(&folder, out, err, n)) return false;
+    if (!new_folder_begin(&folder, &fs_system, out, err, n)) return false;
     build(&im);
     StepState state = step_state_initial(run->config);
     char *config = config_text(run->config),
@@ -171,8 +159,9 @@ bool imported_run_write(const char *out, const ImportedRun *run, ImportedResult 
                                    .data = run->data};
     *code = EXIT_DAMAGED;
     bool good = check_fit(&im, err, n);
+    result->bytes = checkpoint_bytes(&contents);
     if (good) *code = EXIT_INPUT_OUTPUT;
-    good = good && check_room(&contents, out, result, err, n);
+    good = good && file_room(&fs_system, out, result->bytes, err, n);
     im.progress = progress_begin();
     good = good && fill_folder(&im, folder.temporary, &contents, err, n);
     progress_end(&im.progress);

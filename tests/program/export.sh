@@ -141,4 +141,12 @@ check "export: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name '
 expect_code "export: the name of the folder does not choose the exit code" 74 \
     bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" export hf run_llama --out "made is damaged"
 
+# A disk that is too small is refused before the weights are read.
+if small 64 true 2>/dev/null; then
+    expect_code "export: a small disk ends with 74" 74 small 100 "'$TRAIN' export hf run_llama --out small/made"
+    check "export: the room that is needed is said" grep -qE "small/made takes .*, and its disk has room for 100" output
+else
+    skip "export: a small disk" "this system mounts no tmpfs for us"
+fi
+
 finish

@@ -268,9 +268,6 @@ cd .. || exit 71
 TRAIN=$program
 
 # ---- a small disk: a tmpfs, on systems that allow the test to mount one ----
-small() { # small KIB COMMAND: runs the command with a file system of KIB KiB in the folder "small"
-    unshare --mount --propagation private bash -c "mkdir -p small && mount -t tmpfs -o size=${1}k none small && { $2; }"
-}
 if small 64 true 2>/dev/null; then
     run="'$TRAIN' '$TINY' ${common[*]}"
     expect_code "folder: a disk without room for one checkpoint ends with 74" 74 small 300 "$run --out small/run"

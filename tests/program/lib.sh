@@ -261,6 +261,13 @@ nothing_left() {
     check "$name leaves no process" test -z "$left"
 }
 
+# ---- a small disk ----------------------------------------------------------------------------------------------------------
+
+# small KIB COMMAND: runs the command with a tmpfs of KIB KiB in the folder "small"; fails on systems that mount none for us
+small() {
+    unshare --mount --propagation private bash -c "mkdir -p small && mount -t tmpfs -o size=${1}k none small && { $2; }"
+}
+
 # ---- ranks that a launcher has started -------------------------------------------------------------------------------------
 
 # start_ranks N ARGUMENT...: starts so many ranks as a launcher does, by torchrun's variables; stores their process numbers in the

@@ -77,4 +77,12 @@ refused "llmc: a tokenizer with more ids than rows" 78 "the tokenizer has 300 id
     f32.bin --tokenizer big.json
 refused "llmc: a tokenizer that is not there" 66 "vocab.bpe" f32.bin --tokenizer vocab.bpe
 
+# A disk that is too small is refused before the weights are read.
+if small 64 true 2>/dev/null; then
+    expect_code "llmc: a small disk ends with 74" 74 small 100 "'$TRAIN' import llmc f32.bin --out small/new"
+    check "llmc: the room that is needed is said" grep -qE "small/new takes .*, and its disk has room for 100" output
+else
+    skip "llmc: a small disk" "this system mounts no tmpfs for us"
+fi
+
 finish

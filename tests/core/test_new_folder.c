@@ -1,0 +1,167 @@
+/* test_new_folder.c -- tests the folder that gets its name when it is complete: what is synced and
+ * when, what each failing call leaves, and what is not replaced. */
+#include "model/core/new_folder.h"
+
+#include "model/core/check.h"
+#include "model/core/files.h"
+#include "tests/support/files/faulty_fs.h"
+#include "tests/support/files/scratch.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Makes the folder `path` with one file in it, which bypasses the table. */
+static bool make(const FsOps *fs, const char *path, char *err, size_t n)
+{
+    NewFolder folder;
+    if (!new_folder_begin(&folder, fs, path, err, n)) return false;
+    char *file = text_format("%s/file", folder.temporary);
+    put_text(file, "content");
+    free(file);
+    return new_folder_commit(&folder, err, n);
+}
+
+/* Removes the folder "a" with everything in it. */
+static void clear(void)
+{
+    char err[300];
+    assert_true(fs_remove_tree(&fs_system, AT_FDCWD, "a", err, sizeof err));
+}
+
+static bool is_complete(void)
+{
+    char *text = take_text("a/new/file");
+    bool complete = text != NULL && strcmp(text, "content") == 0;
+    free(text);
+    return complete;
+}
+
+/* Returns how many names the folder "a" has, also hidden ones. */
+static int names_in_a(void)
+{
+    int count = 0;
+    DIR *dir = opendir("a");
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
+        count += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    if (dir) closedir(dir);
+    return count;
+}
+
+static void test_it_is_synced_before_and_after_it_gets_its_name(void **state)
+{
+    (void)state;
+    char err[300], log[4096] = "";
+    FaultyFs fs;
+    faulty_fs_init(&fs, FAULT_NONE, 0, 0);
+    fs.log = log;
+    assert_true(make(&fs.ops, "a/new/", err, sizeof err));
+    /* Its parent and the temporary folder are made, which is synced and renamed; then its parent is
+     * synced. */
+    assert_string_equal(log, "m m s ra/new s ");
+    assert_true(is_complete());
+    clear();
+}
+
+static void test_each_call_that_fails_leaves_nothing_half(void **state)
+{
+    (void)state;
+    char err[300];
+    bool made = false;
+    for (int at = 1; !made; at++) {
+        FaultyFs fs;
+        faulty_fs_init(&fs, FAULT_ONCE, at, EIO);
+        made = make(&fs.ops, "a/new", err, sizeof err);
+        assert_int_equal(made, fs.calls < at);
+        if (!made) assert_true(error_says(err, EIO));
+        /* Only the sync of the parent comes after it has its name. */
+        assert_int_equal(names_in_a(), at >= 5);
+        assert_int_equal(is_complete(), at >= 5);
+        clear();
+    }
+}
+
+static void test_what_is_there_is_not_replaced(void **state)
+{
+    (void)state;
+    char err[300];
+    assert_true(fs_make_folders(&fs_system, "a/new", err, sizeof err));
+    put_text("a/new/.hidden", "x");
+    assert_false(make(&fs_system, "a/new", err, sizeof err));
+    assert_string_equal(err, "a/new exists already; choose a new folder with --out");
+    assert_int_equal(names_in_a(), 1);
+    assert_int_equal(unlink("a/new/.hidden"), 0);
+    assert_true(make(&fs_system, "a/new", err, sizeof err)); /* an empty folder is */
+    assert_true(is_complete());
+    clear();
+    assert_true(fs_make_folders(&fs_system, "a", err, sizeof err));
+    put_text("a/new", "a file");
+    assert_false(make(&fs_system, "a/new", err, sizeof err));
+    clear();
+}
+
+/* Another process has put something there while the folder was written. */
+static void test_what_has_come_since_is_not_replaced(void **state)
+{
+    (void)state;
+    char err[300];
+    NewFolder folder;
+    assert_true(new_folder_begin(&folder, &fs_system, "a/new", err, sizeof err));
+    assert_int_equal(mkdir("a/new", 0777), 0);
+    put_text("a/new/other", "x");
+    assert_false(new_folder_commit(&folder, err, sizeof err));
+    assert_true(error_says(err, ENOTEMPTY));
+    assert_int_equal(access("a/new/other", F_OK), 0);
+    assert_int_equal(names_in_a(), 1);
+    new_folder_abort(&folder); /* does nothing */
+    clear();
+}
+
+static void test_an_aborted_one_is_gone(void **state)
+{
+    (void)state;
+    char err[300];
+    NewFolder folder;
+    assert_true(new_folder_begin(&folder, &fs_system, "a/new", err, sizeof err));
+    assert_int_equal(names_in_a(), 1);
+    new_folder_abort(&folder);
+    assert_int_equal(names_in_a(), 0);
+    clear();
+}
+
+static void test_the_room_of_a_disk_is_compared(void **state)
+{
+    (void)state;
+    char err[300];
+    FaultyFs fs;
+    faulty_fs_init(&fs, FAULT_NONE, 0, 0);
+    fs.disk = ".";
+    fs.capacity = 3000000;
+    assert_true(file_room(&fs.ops, "a/b/c", 3000000, err, sizeof err));
+    assert_false(file_room(&fs.ops, "a/b/c", 3000001, err, sizeof err));
+    assert_non_null(strstr(err, "a/b/c takes "));
+    assert_non_null(strstr(err, ", and its disk has room for "));
+    fs.room_unknown = true;
+    assert_true(file_room(&fs.ops, "a/b/c", 3000001, err, sizeof err));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_it_is_synced_before_and_after_it_gets_its_name),
+        cmocka_unit_test(test_each_call_that_fails_leaves_nothing_half),
+        cmocka_unit_test(test_what_is_there_is_not_replaced),
+        cmocka_unit_test(test_what_has_come_since_is_not_replaced),
+        cmocka_unit_test(test_an_aborted_one_is_gone),
+        cmocka_unit_test(test_the_room_of_a_disk_is_compared),
+    };
+    return cmocka_run_group_tests_name("new folders", tests, enter_scratch, leave_scratch);
+}
