@@ -92,7 +92,10 @@ static int train_bpe(const void *values)
     }
     if (good) {
         code = EXIT_CANNOT_CREATE; /* if the output cannot be written */
-        good = tokenizer_save(t, &fs_system, a->out, err, n);
+        char *folder = path_beside(a->out, "");
+        good = fs_make_folders(&fs_system, folder, err, n) &&
+               tokenizer_save(t, &fs_system, a->out, err, n);
+        free(folder);
     }
     if (good)
         printf("%s: %d ids (256 bytes, %lld merges, %s) from %lld bytes of text\n", a->out,
@@ -295,7 +298,7 @@ static const Arguments defaults = {.count = -1, .text_key = "text"};
 static const ArgOption train_bpe_options[] = {
     {VOCAB("ids in all: 256 bytes, merges, <|endoftext|>; at least 258"), .required = true,
      .least = 258, .most = INT32_MAX},
-    {OUT("FILE", "the tokenizer.json to write")},
+    {OUT("FILE", "the tokenizer.json to write; its folder is made if needed")},
     {.name = "--split",
      .value = "NAME",
      .help = "the pattern that splits text into words: gpt2, llama3,\nqwen2 or smollm (gpt2)",

@@ -4,6 +4,11 @@
 . "$(dirname "$0")/lib.sh"
 make_text
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
+expect_code "data: the folder of a tokenizer is made" 0 "$TRAIN" data train-bpe --vocab 300 --out a/new/tok.json text.txt
+check "data: and has it" cmp tok.json a/new/tok.json
+echo >blocked
+expect_code "data: a folder that cannot be made ends with 73" 73 "$TRAIN" data train-bpe --vocab 300 --out blocked/tok.json text.txt
+check "data: and is named" grep -q blocked output
 expect_code "data: a text is made into shards" 0 "$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 \
     text.txt
 check "data: the two splits contain each byte of the text once" \
