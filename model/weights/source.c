@@ -82,3 +82,21 @@ int64_t weights_convert(void *out, DType to, const void *in, DType from, int64_t
     }
     return overflows;
 }
+
+#define COUNT_NOT_FINITE(TYPE)                                                                     \
+    for (int64_t i = 0; i < count; i++)                                                            \
+        n += !isfinite(GET_##TYPE(x, i));                                                          \
+    break
+
+int64_t weights_not_finite(const void *x, DType dtype, int64_t count)
+{
+    int64_t n = 0;
+    switch (dtype) {
+    case F64: COUNT_NOT_FINITE(F64);
+    case F32: COUNT_NOT_FINITE(F32);
+    case BF16: COUNT_NOT_FINITE(BF16);
+    case F16: COUNT_NOT_FINITE(F16);
+    default: CHECK(0, "weights of %s", dtype_name(dtype));
+    }
+    return n;
+}

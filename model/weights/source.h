@@ -42,5 +42,7 @@ int64_t source_row_bytes(const SourceTensor *tensor);
  * even. Elements of equal types are copied bit for bit. A NaN stays a NaN. A finite value beyond
  * the range of `to` becomes infinite; returns how many did. `out` and `in` do not overlap. */
 int64_t weights_convert(void *out, DType to, const void *in, DType from, int64_t count);
+/* Returns how many of `count` elements, f64, f32, bf16 or f16, are NaN or infinite. */
+int64_t weights_not_finite(const void *x, DType dtype, int64_t count);
 
 #endif

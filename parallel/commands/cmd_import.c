@@ -108,10 +108,10 @@ static void print_result(const Arguments *a, const ImportInput *input, const Con
             log_field("licence", "%s/%s", a->out, input->file[i].name);
     log_field("saved", "%s (%s), sequences of %lld tokens", a->out,
               figure_bytes((double)result->bytes).text, (long long)config->data.seq_length);
-    if (result->overflows > 0)
-        log_warning("%" PRId64 " weights are beyond the range of %s and became infinite; import "
-                    "them with --dtype bf16 or f32",
-                    result->overflows, dtype_name(dtype));
+    if (result->not_finite > 0)
+        log_warning("%s of %s %s NaN or infinite there, so the model computes no numbers",
+                    figure_of(result->not_finite, "weight").text, a->from,
+                    result->not_finite == 1 ? "is" : "are");
     log_field("next", "./train generate %s --prompt \"...\"", out);
     log_field("", "./train %s --set data.text=my.txt", out);
     free(out);

@@ -24,6 +24,8 @@ typedef struct {
     char *rows;      /* rows of a source tensor, in its dtype */
     char *converted; /* the same rows in the dtype of the run */
     size_t rows_bytes, converted_bytes;
+    int64_t overflows; /* finite weights that became infinite in the run's dtype, */
+    int overflowed;    /* the source's number of the first tensor that has any */
     int64_t done, all; /* elements read; of all weights */
     Progress progress;
     ImportedResult *result;
@@ -53,7 +55,10 @@ static bool read_weight(void *context, int weight, int64_t from, int64_t count, 
     grow(&im->converted, &im->converted_bytes, (size_t)(rows * cols) * size);
     if (!source->read(source, im->index[weight], first, rows, im->rows, err, n)) return false;
     const char *wanted = im->rows + (size_t)(from - first * cols) * dtype_size(t->dtype);
-    im->result->overflows += weights_convert(out, p->dtype, wanted, t->dtype, count);
+    int64_t overflows = weights_convert(out, p->dtype, wanted, t->dtype, count);
+    if (im->overflows == 0) im->overflowed = im->index[weight];
+    im->overflows += overflows;
+    im->result->not_finite += weights_not_finite(out, p->dtype, count) - overflows;
     im->done += count;
     progress_count(&im->progress, im->done, im->all, "importing the weights");
     return true;
@@ -96,6 +101,21 @@ static bool check_fit(Importing *im, char *err, size_t n)
     return misfits == 0 ||
            error_set(err, n, "%s: %d tensor%s, named above, %s not fit the model of its config",
                      im->run->origin, misfits, misfits > 1 ? "s" : "", misfits > 1 ? "do" : "does");
+}
+
+/* A weight that became infinite would make every number infinite or NaN. */
+static bool check_range(const Importing *im, ExitCode *code, char *err, size_t n)
+{
+    if (im->overflows == 0) return true;
+    const SourceTensor *t = &im->run->source->tensor[im->overflowed];
+    DType to = im->table.param[0].dtype;
+    *code = EXIT_CONFIG;
+    return error_set(err, n,
+                     "%s: %s %s beyond the range of %s, the first in %s; import the weights with "
+                     "--dtype %s",
+                     im->run->origin, figure_of(im->overflows, "weight").text,
+                     im->overflows == 1 ? "is" : "are", dtype_name(to), t->name,
+                     dtype_name(t->dtype));
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
@@ -165,6 +185,7 @@ bool imported_run_write(const char *out, const ImportedRun *run, ImportedResult 
     im.progress = progress_begin();
     good = good && fill_folder(&im, folder.temporary, &contents, err, n);
     progress_end(&im.progress);
+    good = good && check_range(&im, code, err, n);
     good = good && new_folder_commit(&folder, err, n);
     if (!good) new_folder_abort(&folder);
     free(code_text);

@@ -23,16 +23,17 @@ typedef struct {
 } ImportedRun;
 
 typedef struct {
-    int64_t bytes;     /* of the checkpoint */
-    int64_t overflows; /* finite weights that became infinite in the config's dtype */
-    int64_t rounded;   /* tensors that the source has in another dtype */
+    int64_t bytes;      /* of the checkpoint */
+    int64_t not_finite; /* weights that are NaN or infinite in the source, and stay so */
+    int64_t rounded;    /* tensors that the source has in another dtype */
 } ImportedResult;
 
 /* Makes the folder `out`: config.json, the other files, and checkpoints/step_00000000
  * with the weights in the config's dtype and no optimizer states. Weights are read and written
  * window by window. First checks that the source has exactly the model's tensors, and that the disk
- * has room. Everything is written to a folder beside `out`, which is renamed at the end, so that an
- * import that fails or is killed leaves nothing called `out`.
+ * has room. Finite weights that become infinite in the config's dtype are an error. Everything is
+ * written to a folder beside `out`, which is renamed at the end, so that an import that fails or is
+ * killed leaves nothing called `out`.
  *
  * `out` must not exist, or be an empty folder. Returns false and sets err and *code on failure; if
  * tensors do not fit, they have been printed to stderr, one in a line. */

@@ -128,6 +128,19 @@ static void test_a_source_is_searched_by_name(void **state)
     assert_int_equal(source_row_bytes(&tensors[1]), 4);
 }
 
+static void test_what_is_not_finite_is_counted(void **state)
+{
+    (void)state;
+    static const double values[] = {0, NAN, 1, INFINITY, -INFINITY, -2, 65504};
+    static const DType types[] = {F64, F32, BF16, F16};
+    for (int i = 0; i < 4; i++) {
+        double room[7]; /* as many elements of any type */
+        weights_convert(room, types[i], values, F64, 7);
+        assert_int_equal(weights_not_finite(room, types[i], 7), 3);
+        assert_int_equal(weights_not_finite(room, types[i], 1), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -135,6 +148,7 @@ int main(void)
         cmocka_unit_test(test_narrow_types_come_back),
         cmocka_unit_test(test_overflows_are_counted_and_nans_kept),
         cmocka_unit_test(test_a_source_is_searched_by_name),
+        cmocka_unit_test(test_what_is_not_finite_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

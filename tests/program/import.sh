@@ -80,6 +80,26 @@ expect_code "import: without its tokenizer" 0 "$TRAIN" import hf llama --without
 expect_code "import: weights alone cannot read text" 66 "$TRAIN" eval bare --set data.val_text=llama/LICENSE
 check "import: it says why" grep -qF "no tokenizer to read the text of data.val_text with; give data.tokenizer" output
 
+# set_weights DIR VALUE COUNT: overwrites the last f32 numbers of DIR/model.safetensors, which are those of the head
+set_weights() {
+    python3 - "$@" <<'END' || not_ok "import: $1 cannot be changed"
+import struct, sys
+with open(sys.argv[1] + "/model.safetensors", "r+b") as file:
+    file.seek(-4 * int(sys.argv[3]), 2)
+    file.write(struct.pack("<f", float(sys.argv[2])) * int(sys.argv[3]))
+END
+}
+cp -r llama big
+set_weights big 1e20 1
+refused "import: a weight beyond the range of the type" 78 "big: 1 weight is beyond the range of f16, the first in head.weight; import the weights with --dtype f32" hf big --dtype f16
+set_weights big -1e20 3
+refused "import: weights beyond the range of the type" 78 "big: 3 weights are beyond the range of f16, the first in" hf big --dtype f16
+expect_code "import: they are taken in the type that they have" 0 "$TRAIN" import hf big --out big_f32
+check "import: without a warning" test "$(grep -c warning output)" -eq 0
+set_weights big nan 2
+expect_code "import: weights that are NaN are taken" 0 "$TRAIN" import hf big --dtype bf16 --out big_nan
+check "import: with a warning that counts them" grep -qF "2 weights of big are NaN or infinite there" output
+
 # An imported run trains from step 0; the rows that no token has stay in its table.
 make_text
 expect_code "import: it trains" 0 "$TRAIN" f64_qwen2 --set data.text=text.txt --set train_steps=3
