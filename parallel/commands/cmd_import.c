@@ -35,6 +35,7 @@ static void release(ImportInput *input)
         free(input->file[i].text);
     }
     free(input->opened);
+    free(input->described);
 }
 
 /* Sets *out to the dtype of --dtype, or else to that of the token table: small tensors, such as
@@ -46,6 +47,22 @@ static bool choose_dtype(const Arguments *a, const WeightSource *source, DType *
     return a->dtype == NULL || (dtype_from_name(a->dtype, out) && dtype_is_float(*out));
 }
 
+static const char config_name[] = "the config of these weights";
+
+/* Replaces the name of the config's text, with line and column, which nobody has seen, by that of
+ * the file that describes the model. */
+static void name_source(char **message, int count, const char *file)
+{
+    size_t name = strlen(config_name);
+    for (int i = 0; i < count; i++) {
+        if (strncmp(message[i], config_name, name) != 0) continue;
+        const char *rest = message[i] + name;
+        char *named = text_format("%s:%s", file, rest + strspn(rest, ":0123456789"));
+        free(message[i]);
+        message[i] = named;
+    }
+}
+
 /* Makes the config of the run. Returns NULL and prints what is wrong if one of its values, perhaps
  * from --set, is refused. */
 static const Config *make_config(const Arguments *a, const ImportInput *input, DType dtype,
@@ -54,9 +71,10 @@ static const Config *make_config(const Arguments *a, const ImportInput *input, D
     char *tokenizer = input->tokenizer ? text_format("%s/tokenizer.json", a->out) : NULL;
     char *text = architecture_config(&input->architecture, dtype, tokenizer);
     ConfigReport report = {0};
-    const Config *config =
-        config_parse(&(ConfigContext){.stored = true}, "the config of these weights", text,
-                     strlen(text), a->set.count, a->set.item, &report);
+    const Config *config = config_parse(&(ConfigContext){.stored = true}, config_name, text,
+                                        strlen(text), a->set.count, a->set.item, &report);
+    name_source(report.error, report.n_errors, input->described);
+    name_source(report.notice, report.n_notices, input->described);
     config_report_print(&report, false, config ? stdout : stderr);
     *code = config_report_code(&report);
     config_report_free(&report);

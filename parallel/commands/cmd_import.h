@@ -19,7 +19,8 @@ typedef struct {
     /* tokenizer.json, if there is a tokenizer, and licences; the texts are owned. */
     ImportedFile file[IMPORT_MOST_FILES];
     int n_files;
-    char *opened; /* not NULL: the file that was chosen in the folder that the user named */
+    char *described; /* the file that describes the model, for messages about its config */
+    char *opened;    /* not NULL: the file that was chosen in the folder that the user named */
 } ImportInput;
 
 /* Opens `path`; `tokenizer`: also its tokenizer. Returns false and sets err and *code on failure;

@@ -69,6 +69,7 @@ bool import_open_hf(const char *folder, bool tokenizer, ImportInput *out, char *
     if (!hf_folder_config(folder, &out->architecture, err, n, code) ||
         !hf_source_open(folder, &out->architecture, &out->source, err, n, code))
         return false;
+    out->described = text_format("%s/config.json", folder);
     if (tokenizer && !open_tokenizer(folder, out, err, n, code)) return false;
     *code = EXIT_DAMAGED;
     return add_licences(folder, out, err, n);

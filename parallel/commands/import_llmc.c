@@ -21,5 +21,6 @@ bool import_open_llmc(const char *path, bool tokenizer, ImportInput *out, char *
     llmc_architecture(&header, &out->architecture);
     /* Of a folder, the file that was chosen is said. */
     out->opened = opened;
+    out->described = must_strdup(opened ? opened : path);
     return true;
 }

@@ -120,6 +120,8 @@ refused "import: experts" 78 'model_type "mixtral" has experts, which are not bu
 cp llama/config.json other/
 sed -i 's/"rope_type": "default"/"rope_type": "yarn"/' other/config.json
 refused "import: yarn" 78 'rope scaling of type "yarn" is not built; "llama3" is' hf other
+sed 's/"initializer_range": 0.02/"initializer_range": 5000/' llama/config.json >other/config.json
+refused "import: a value that no config has" 78 "other/config.json: model.initializer_range: 5000 does not fit; write a number above 0 to 10" hf other
 sed 's/"llama"/"llama", "num_experts": 4/; s/"silu"/"gelu"/' llama/config.json >other/config.json
 refused "import: experts and GELU" 78 ': num_experts: experts are not built; other/config.json:' hf other
 check "import: the second refusal is there" grep -qE '; other/config.json:[0-9]+:[0-9]+: hidden_act "gelu" is not built' output
