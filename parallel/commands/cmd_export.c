@@ -8,6 +8,7 @@
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
 #include "model/weights/hf_write.h"
+#include "model/weights/interruptible.h"
 #include "parallel/commands/commands.h"
 
 #include <inttypes.h>
@@ -53,6 +54,7 @@ static int export_run(const ExportArguments *a, ExportWrite write)
     if (!exported_run_open(&run, &a->opened, masters, err, sizeof err, &code))
         return error_print(code, "%s", err);
     if (a->dtype == NULL) dtype = config_dtype(run.config);
+    run.source = interruptible_source(run.source);
     int result = export_opened(a, &run, dtype, write);
     exported_run_close(&run);
     return result;

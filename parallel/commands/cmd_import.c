@@ -6,6 +6,7 @@
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
+#include "model/weights/interruptible.h"
 #include "parallel/commands/commands.h"
 
 #include <inttypes.h>
@@ -190,6 +191,7 @@ static int import_from(const Arguments *a, ImportOpen open)
     ImportInput input = {0};
     bool good = open(a->from, !a->without_tokenizer, &input, err, sizeof err, &code) &&
                 open_tokenizer(a->tokenizer, &input, err, sizeof err, &code);
+    if (good) input.source = interruptible_source(input.source);
     int result = good ? import_opened(a, &input) : error_print(code, "%s", err);
     release(&input);
     return result;

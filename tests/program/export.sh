@@ -141,6 +141,11 @@ check "export: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name '
 expect_code "export: the name of the folder does not choose the exit code" 74 \
     bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" export hf run_llama --out "made is damaged"
 
+# A signal leaves nothing half written.
+expect_code "export: a signal ends it" 74 with_signal "$TRAIN" export hf run_llama --out made
+check "export: a signal is said" grep -q "a signal has ended this" output
+check "export: a signal leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
+
 # A disk that is too small is refused before the weights are read.
 if small 64 true 2>/dev/null; then
     expect_code "export: a small disk ends with 74" 74 small 100 "'$TRAIN' export hf run_llama --out small/made"

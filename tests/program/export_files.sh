@@ -90,6 +90,8 @@ for format in llmc gguf; do
     refused "export $format: damaged weights" 65 "does not have the checksum that was saved" $format damaged
     expect_code "export $format: a full disk ends with 74" 74 bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" export $format run_f32 --out made
     check "export $format: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
+    expect_code "export $format: a signal ends it" 74 with_signal "$TRAIN" export $format run_f32 --out made
+    check "export $format: a signal leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
     expect_code "export $format: the name of the file does not choose the exit code" 74 \
         bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" export $format run_f32 --out "made is damaged"
 done

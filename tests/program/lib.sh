@@ -261,6 +261,16 @@ nothing_left() {
     check "$name leaves no process" test -z "$left"
 }
 
+# ---- a signal that has come ------------------------------------------------------------------------------------------------
+
+# with_signal PROGRAM ARGUMENTS...: starts the program with a SIGTERM that has come, and is held back
+with_signal() {
+    python3 -c 'import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+os.kill(os.getpid(), signal.SIGTERM)
+os.execv(sys.argv[1], sys.argv[1:])' "$@"
+}
+
 # ---- a small disk ----------------------------------------------------------------------------------------------------------
 
 # small KIB COMMAND: runs the command with a tmpfs of KIB KiB in the folder "small"; fails on systems that mount none for us

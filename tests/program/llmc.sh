@@ -77,6 +77,10 @@ refused "llmc: a tokenizer with more ids than rows" 78 "the tokenizer has 300 id
     f32.bin --tokenizer big.json
 refused "llmc: a tokenizer that is not there" 66 "vocab.bpe" f32.bin --tokenizer vocab.bpe
 
+# A signal leaves nothing half written.
+expect_code "llmc: a signal ends the import" 74 with_signal "$TRAIN" import llmc f32.bin --out new
+check "llmc: a signal leaves nothing" test -z "$(find . -maxdepth 1 -name 'new*')"
+
 # A disk that is too small is refused before the weights are read.
 if small 64 true 2>/dev/null; then
     expect_code "llmc: a small disk ends with 74" 74 small 100 "'$TRAIN' import llmc f32.bin --out small/new"
