@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Returns whether the run began with the weights of an import, which it keeps as its step 0. */
@@ -19,12 +20,21 @@ static bool is_imported(const char *run)
     return is;
 }
 
-/* Returns whether the config's text would be tokenized by another tokenizer than the run's, or by
- * none. */
-static bool lacks_tokenizer(const Config *config)
+static bool same_file(const char *a, const char *b)
 {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Returns whether the config would take another tokenizer than the run's, `own`, without that --set
+ * names it: one that is trained on the text, or a file. A folder that was moved has the path in its
+ * config where it was, and something else may be there now. */
+static bool takes_other(const Config *config, const char *own)
+{
+    static const char key[] = "data.tokenizer";
     if (config_trains_tokenizer(config)) return true;
-    return config->data.tokenizer != NULL && access(config->data.tokenizer, F_OK) != 0;
+    return config->data.tokenizer != NULL && strcmp(config_origin(config, key), "--set") != 0 &&
+           !same_file(config->data.tokenizer, own);
 }
 
 const Config *config_load_with_own_tokenizer(const RunArguments *a, const ConfigContext *context,
@@ -32,9 +42,9 @@ const Config *config_load_with_own_tokenizer(const RunArguments *a, const Config
 {
     int n = a->set.count;
     const Config *config = config_load(a->config, n, a->set.item, context, report);
-    if (config == NULL || a->run == NULL || !lacks_tokenizer(config)) return config;
+    if (config == NULL || a->run == NULL) return config;
     char *own = text_format("%s/tokenizer.json", a->run), *set = NULL;
-    if (access(own, F_OK) == 0 && is_imported(a->run)) {
+    if (access(own, F_OK) == 0 && takes_other(config, own) && is_imported(a->run)) {
         const char **sets = must_calloc((size_t)n + 1, sizeof *sets);
         ConfigContext with_own = *context;
         if (n > 0) memcpy(sets, a->set.item, (size_t)n * sizeof *sets);

@@ -6,8 +6,8 @@
 #include "parallel/run/run.h"
 
 /* Reads the config that the arguments name, as config_load does. If they name the folder of an
- * imported run and the config names no tokenizer, or one that is not there any more, data.tokenizer
- * becomes the run's own copy: the weights belong to it, and a tokenizer that is trained on the text
+ * imported run, data.tokenizer becomes the run's own copy unless --set names another file: the
+ * weights belong to it. One that is trained on the text, or that lies now where the config says,
  * would give their ids to other words. Returns NULL and fills in the report if there are errors. */
 const Config *config_load_with_own_tokenizer(const RunArguments *arguments,
                                              const ConfigContext *context, ConfigReport *report);

@@ -160,6 +160,13 @@ mv imported elsewhere # its config names imported/tokenizer.json
 expect_code "init_from: a moved run goes on with its own tokenizer" 0 "$TRAIN" moved --set train_steps=8 --allow-config-change
 mv elsewhere imported
 check "init_from: from its own checkpoint" said "resume step 6 from moved/checkpoints/step_00000006"
+cp -r imported elsewhere
+cp src/tokenizer.json imported/ # another tokenizer where the config of the copy says
+expect_code "init_from: a moved import is trained with its own tokenizer" 0 "$TRAIN" elsewhere "${short[@]}"
+same_run "init_from: and gives the same bits" stopped elsewhere
+cp elsewhere/tokenizer.json imported/
+rm -r elsewhere
+expect_code "init_from: a tokenizer that --set names and that is missing is an error" 66 start other --set data.tokenizer=nowhere.json
 expect_code "init_from: the tokenizer of an imported run is fixed" 78 start other --set data.tokenizer=src/tokenizer.json
 expect_code "init_from: its shapes are, too" 78 start other --set model.num_layers=1
 check "init_from: each tensor is named" said "block.1.attn.norm.weight is [48] there and not here"
