@@ -2,6 +2,7 @@
 #include "parallel/run/imported.h"
 
 #include "model/core/check.h"
+#include "model/core/figures.h"
 #include "model/core/files.h"
 #include "model/core/new_folder.h"
 #include "model/core/progress.h"
