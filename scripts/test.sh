@@ -94,7 +94,7 @@ rows() {
     row release TEST_EVERY=5 tests/model/test_recompute
     # Under ASan + UBSan tests run with a part of their cases: more cases of the same code would reveal no more errors.
     row asan "$sample" tests/program/cli.sh tests/program/bad_config.sh tests/program/learns.sh tests/program/signals.sh tests/program/pipe.sh tests/program/joined.sh \
-        tests/program/device.sh tests/program/data.sh tests/program/folder.sh tests/program/numbers.sh 'tests/[!e]*/test_*' \
+        tests/program/device.sh tests/program/data.sh tests/program/folder.sh tests/program/numbers.sh tests/program/export_files.sh 'tests/[!e]*/test_*' \
         'tests/equivalence/test_grid_[cerst]*' '!tests/kernels/test_ops'
     row asan "$sample TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
     row asan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages
@@ -120,7 +120,7 @@ rows() {
 quick_rows() {
     local name
     for name in resume longer cli worlds harness bench folder ranks grids learns bad_config layers lock opened origins output pipe \
-        quickstart signals verify numbers data build links report best length launchers joined slurm; do
+        quickstart signals verify numbers data build links report best length launchers joined slurm import export; do
         row cpu 'TEST_SAMPLE=1 STEPS=8' tests/program/$name.sh
     done
     row cpu TEST_SAMPLE=1 'tests/[!e]*/test_*' '!tests/parallel/meeting/test_meeting_fails' '!tests/parallel/meeting/test_meeting_strangers' \
