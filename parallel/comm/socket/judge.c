@@ -220,14 +220,14 @@ static bool is_held(SocketHub *hub, const BlameWait *wait)
     return false;
 }
 
-/* The time begins again for all ranks that wait at the same meeting as this one. */
-static void begin_again(SocketHub *hub, int rank)
+/* All ranks that wait at the same meeting as this one may do so for so many seconds more. */
+static void wait_on(SocketHub *hub, int rank, double seconds)
 {
     const SocketWait *of = &hub->rank[rank].wait;
     for (int i = 0; i < hub->ranks; i++) {
         SocketHubRank *r = &hub->rank[i];
         bool same = r->wait.meets && r->wait.group == of->group && r->wait.meeting == of->meeting;
-        if (same && is_late(r)) r->patience = r->limit;
+        if (same && is_late(r)) r->patience = seconds;
     }
 }
 
@@ -244,7 +244,7 @@ static void judge_late(SocketHub *hub, int rank)
     r->patience = r->limit;
     if (!late) return;
     if (is_held(hub, &wait)) {
-        if (wait.alike) begin_again(hub, rank);
+        if (wait.alike) wait_on(hub, rank, r->limit);
         return;
     }
     int cause = socket_hub_silent_one(hub, &wait, r->limit);
@@ -256,6 +256,7 @@ static void judge_late(SocketHub *hub, int rank)
     if (!known || socket_hub_is_cut_off(hub, cause)) {
         /* Until they answer, or the one that keeps them from it is found silent. */
         r->patience = ASK_AGAIN;
+        if (wait.alike) wait_on(hub, rank, ASK_AGAIN);
         return;
     }
     socket_hub_speak_for(hub, rank);

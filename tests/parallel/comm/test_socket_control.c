@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -149,12 +150,65 @@ static void test_ranks_below_one_that_does_not_answer_are_not_blamed(void **stat
     }
 }
 
+/* ---- many ranks ------------------------------------------------------------------------------ */
+
+/* Links without any socket: rank 2 is below 1, and all others below 0. */
+static SocketLinks *made_up_links(int ranks)
+{
+    SocketLinks *links = must_calloc(1, sizeof *links);
+    *links = (SocketLinks){.ranks = ranks, .joined = true, .launcher = {-1, -1}};
+    int **fds[] = {&links->star[0], &links->star[1], &links->listener};
+    for (int k = 0; k < 3; k++) {
+        *fds[k] = must_alloc((size_t)ranks * sizeof **fds[k]);
+        for (int i = 0; i < ranks; i++)
+            (*fds[k])[i] = -1;
+    }
+    links->place = must_calloc((size_t)ranks, sizeof *links->place);
+    links->parent = must_calloc((size_t)ranks, sizeof *links->parent);
+    links->parent[0] = -1;
+    links->parent[2] = 1;
+    return links;
+}
+
+/* All wait for rank 2 at a meeting, and rank 1, which is above it, does not answer. If rank 0
+ * looked at all members for each that waits, it would take seconds. */
+static void test_many_wait_for_one_that_is_cut_off(void **state)
+{
+    enum { MANY = 16384 };
+    const double timeout = 1;
+    SocketService service = {.wake = -1, .nudge = -1};
+    SocketLinks *links = made_up_links(MANY);
+    SocketHub *hub = socket_hub_create(&service, links, timeout);
+    SocketHubGroup *world = socket_hub_group(hub, 0);
+    (void)state;
+    for (int i = 0; i < MANY; i++) {
+        world->meetings[i] = i != 2;
+        if (i != 2)
+            hub->rank[i].wait = (SocketWait){.waits = 1, .meets = 1, .meeting = 1, .wait = 1};
+    }
+    assert_true(socket_hub_judge(hub, 1.5 * timeout)); /* it asks */
+    for (int i = 0; i < MANY; i++) {
+        hub->rank[i].silent = 0;
+        if (i != 1 && i != 2) hub->rank[i].asked = hub->late_question;
+    }
+    clock_t begun = clock();
+    assert_false(socket_hub_judge(hub, 0.9 * timeout));
+    double seconds = (double)(clock() - begun) / CLOCKS_PER_SEC;
+    if (seconds > 0.3) fail_msg("%.2f s", seconds);
+    assert_int_equal(atomic_load(&hub->claimed), -1);
+    for (int i = 0; i < MANY; i++)
+        if (i != 1 && i != 2) assert_true(hub->rank[i].patience > 0 && hub->rank[i].patience < 0.5);
+    socket_hub_destroy(hub);
+    socket_links_destroy(links);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rank_0_keeps_the_connections_of_its_children_alone),
         cmocka_unit_test(test_of_silent_ranks_the_one_that_cuts_off_the_others_is_named),
         cmocka_unit_test(test_ranks_below_one_that_does_not_answer_are_not_blamed),
+        cmocka_unit_test(test_many_wait_for_one_that_is_cut_off),
         cmocka_unit_test(test_hundreds_of_ranks_use_a_tree_of_several_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
