@@ -102,10 +102,10 @@ check "import: with a warning that counts them" grep -qF "2 weights of big are N
 
 # An imported run trains from step 0; the rows that no token has stay in its table.
 make_text
-expect_code "import: it trains" 0 "$TRAIN" f64_qwen2 --set data.text=text.txt --set train_steps=3
+expect_code "import: it trains" 0 "$TRAIN" f64_qwen2 --set data.text=text.txt --set train_steps=3 --set checkpoint.save_interval=1 --set checkpoint.keep=1
 check "import: rows without a token are counted" grep -qF "the other 13 rows of the token table stand for no token" output
 check "import: the training begins at step 0 with the weights" grep -qF "weights alone" output
-check "import: a checkpoint of the training is there" test "$(checkpoint_steps f64_qwen2 | tr '\n' ' ')" = "0 3 "
+check "import: its weights outlive checkpoint.keep=1" test "$(checkpoint_steps f64_qwen2 | tr '\n' ' ')" = "0 3 "
 
 # What is refused.
 mkdir empty pickle
@@ -169,5 +169,47 @@ expect_code "import: an empty folder is taken" 0 "$TRAIN" import hf llama --out 
 rm -r made
 expect_code "import: a full disk ends with 74" 74 bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" import hf llama --out made
 check "import: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
+
+# A signal leaves nothing. After SIGKILL, nothing is called by the name: at most the folder beside it is there. The head is made so
+# large, of zeros that take no room, that the import takes a while; a kill that comes too late is tried again.
+expect_code "import: a signal ends it" 74 with_signal "$TRAIN" import hf llama --out made
+check "import: a signal leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
+python3 - llama large 400000 <<'END' || not_ok "import: large cannot be written"
+import json, os, shutil, struct, sys
+source, folder, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
+shutil.copytree(source, folder)
+config = json.load(open(folder + "/config.json"))
+json.dump({**config, "vocab_size": rows}, open(folder + "/config.json", "w"))
+with open(folder + "/model.safetensors", "rb") as file:
+    header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+at = 0
+for name in (name for name in header if name != "__metadata__"):
+    shape = header[name]["shape"]
+    if "embed_tokens" in name or "lm_head" in name:
+        shape[0] = rows
+    size = 4
+    for dim in shape:
+        size *= dim
+    header[name]["data_offsets"] = [at, at + size]
+    at += size
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+with open(folder + "/model.safetensors", "wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text)
+    file.truncate(8 + len(text) + at)
+END
+killed=0
+for _ in 1 2 3 4 5; do
+    rm -rf made*
+    "$TRAIN" import hf large --out made >output 2>&1 &
+    pid=$!
+    while kill -0 $pid 2>/dev/null && [ -z "$(compgen -G 'made.tmp-*/checkpoints')" ]; do :; done
+    kill -KILL $pid 2>/dev/null
+    wait $pid 2>/dev/null
+    [ $? -eq 137 ] && killed=1 && break
+done
+check "import: it is killed while it writes" test $killed -eq 1
+check "import: SIGKILL leaves nothing by its name" test ! -e made
+expect_code "import: the name can be taken then" 0 "$TRAIN" import hf llama --out made
 
 finish
