@@ -62,7 +62,7 @@ items=( # name | limit | command | what
     "nccl.self|20|programs cuda/test_nccl_self|NCCL's functions as the program declares them: three communicators of one rank, each verb, groups, streams"
     "bits|20|programs kernels/test_ops_step kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_updates cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
     "ops|60|programs kernels/test_ops|every op, dtype and odd shape against the oracle"
-    "ops.more|40|programs kernels/test_ops_gelu kernels/test_ops_residual kernels/test_ops_loss kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors kernels/test_ops_sum kernels/test_ops_maximum kernels/test_ops_loss_cut kernels/test_ops_slices|GELU epilogues, residuals, losses with one large logit, initial weights, sums and maxima of several tensors, losses cut by columns, slices of tensors"
+    "ops.more|40|programs kernels/test_ops_gelu kernels/test_ops_residual kernels/test_ops_loss kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors kernels/test_ops_sum kernels/test_ops_maximum kernels/test_ops_loss_cut kernels/test_ops_slices kernels/test_ops_wide|GELU epilogues, residuals, losses with one large logit, initial weights, sums and maxima of several tensors, losses cut by columns, slices of tensors, tables of more than 65,536 rows"
     "ops.shapes|30|programs cuda/test_ops_cuda_attention cuda/test_ops_cuda_portions|attention at the borders of tiles; ops that work in several portions"
     "gradients|40|programs cuda/test_model_cuda model/test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
     "goldens|20|programs model/test_golden|logits, gradients and 20 losses against PyTorch's"
