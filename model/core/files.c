@@ -120,6 +120,15 @@ static char *temporary_name(const char *path, int attempt)
     return text_format("%s.tmp-%ld-%d", path, (long)getpid(), attempt);
 }
 
+bool file_write_in(const FsOps *fs, const char *folder, const char *name, const void *data,
+                   size_t bytes, char *err, size_t n)
+{
+    char *path = text_format("%s/%s", folder, name);
+    bool good = file_write(fs, path, data, bytes, err, n);
+    free(path);
+    return good;
+}
+
 bool file_room(const FsOps *fs, const char *path, int64_t bytes, char *err, size_t n)
 {
     int64_t room = fs_room(fs, path);

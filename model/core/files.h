@@ -56,6 +56,9 @@ void atomic_file_abort(AtomicFile *f);
 /* Replaces the file `path` by these bytes, atomically as described above. */
 bool file_write(const FsOps *fs, const char *path, const void *data, size_t bytes, char *err,
                 size_t n);
+/* Does the same for the file `name` of a folder. */
+bool file_write_in(const FsOps *fs, const char *folder, const char *name, const void *data,
+                   size_t bytes, char *err, size_t n);
 /* Creates an empty folder next to `path`, to be renamed to `path` later. Permissions follow the
  * umask. Returns its name, which the caller frees, or NULL with an error message in err. */
 char *temporary_folder(const FsOps *fs, const char *path, char *err, size_t n);

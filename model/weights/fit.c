@@ -12,6 +12,16 @@ static void print_shape(FILE *to, int ndim, const int64_t *dim)
     fputc(']', to);
 }
 
+void weights_print_misfit(FILE *to, const char *name, const SourceTensor *t, int ndim,
+                          const int64_t *dim)
+{
+    fprintf(to, "%s is ", name);
+    if (t) print_shape(to, t->ndim, t->dim);
+    fputs(t ? " there and " : "not there and ", to);
+    if (dim) print_shape(to, ndim, dim);
+    fputs(dim ? " here" : "not here", to);
+}
+
 static const Param *find_param(const ParamTable *table, const char *name)
 {
     for (int i = 0; i < table->n_params; i++)
@@ -33,22 +43,15 @@ int weights_misfits(const WeightSource *source, const ParamTable *table, FILE *t
         const SourceTensor *t = at >= 0 ? &source->tensor[at] : NULL;
         if (t && same_shape(t, p)) continue;
         if (n++ >= MOST_LINES) continue;
-        fprintf(to, "%s is ", p->name);
-        if (t)
-            print_shape(to, t->ndim, t->dim);
-        else
-            fputs("missing", to);
-        fputs(" there and ", to);
-        print_shape(to, p->ndim, p->dim);
-        fputs(" in this model\n", to);
+        weights_print_misfit(to, p->name, t, p->ndim, p->dim);
+        fputc('\n', to);
     }
     for (int i = 0; i < source->n_tensors; i++) {
         const SourceTensor *t = &source->tensor[i];
         if (find_param(table, t->name)) continue;
         if (n++ >= MOST_LINES) continue;
-        fprintf(to, "%s is ", t->name);
-        print_shape(to, t->ndim, t->dim);
-        fputs(" there and missing in this model\n", to);
+        weights_print_misfit(to, t->name, t, 0, NULL);
+        fputc('\n', to);
     }
     if (n > MOST_LINES) fprintf(to, "and %d more tensors\n", n - MOST_LINES);
     return n;

@@ -7,10 +7,15 @@
 
 #include <stdio.h>
 
+/* Prints how a tensor of the source does not fit the model's of this name, with both shapes:
+ * "block.0.mlp.up.weight is [8, 4] there and [16, 4] here". `t` is NULL, or `dim`, the shape in the
+ * model, if one side has no such tensor: "is not there and [16, 4] here", "[8, 4] there and not
+ * here". */
+void weights_print_misfit(FILE *to, const char *name, const SourceTensor *t, int ndim,
+                          const int64_t *dim);
 /* Prints a line for each tensor that is missing, has another shape than the parameter of its name,
- * or belongs to no parameter, with both shapes: "block.0.mlp.up.weight is [8, 4] there and [16, 4]
- * in this model". At most 40 lines, the last of which then counts the others. Types are not
- * compared. Returns how many tensors do not fit. */
+ * or belongs to no parameter. At most 40 lines, the last of which then counts the others. Types are
+ * not compared. Returns how many tensors do not fit. */
 int weights_misfits(const WeightSource *source, const ParamTable *table, FILE *to);
 
 #endif

@@ -217,11 +217,10 @@ static bool write_file(Writing *w, const char *folder, int number,
     return good;
 }
 
+/* Writes a file of the folder; frees the text. */
 static bool write_text(const char *folder, const char *name, char *text, char *err, size_t n)
 {
-    char *path = text_format("%s/%s", folder, name);
-    bool good = file_write(&fs_system, path, text, strlen(text), err, n);
-    free(path);
+    bool good = file_write_in(&fs_system, folder, name, text, strlen(text), err, n);
     free(text);
     return good;
 }

@@ -2,6 +2,7 @@
 #include "parallel/checkpoint/take.h"
 
 #include "model/core/check.h"
+#include "model/weights/fit.h"
 #include "parallel/checkpoint/io.h"
 
 #include <stdio.h>
@@ -31,13 +32,6 @@ static Fit fit_of(const SourceTensor *t, const Piece *w, bool same_ids)
     return may && t->dim[0] > w->dim[0] ? FIT_CUT : FIT_NOT;
 }
 
-static void print_shape(FILE *to, int ndim, const int64_t *dim)
-{
-    fprintf(to, "[%lld", (long long)dim[0]);
-    if (ndim > 1) fprintf(to, ", %lld", (long long)dim[1]);
-    fprintf(to, "]");
-}
-
 /* The misfits found so far. Only the first MOST are named, so the message stays readable. */
 enum { MOST = 12 };
 typedef struct {
@@ -49,11 +43,11 @@ typedef struct {
 static void add_misfit(Misfits *m, const SourceTensor *t, const Piece *w)
 {
     if (m->count++ >= MOST) return;
-    fprintf(m->to, "%s%s is ", m->count > 1 ? "; " : "", w ? w->name : t->name);
-    if (t) print_shape(m->to, t->ndim, t->dim);
-    fprintf(m->to, t ? " there and " : "not there and ");
-    if (w) print_shape(m->to, w->ndim, w->dim);
-    fprintf(m->to, w ? " here" : "not here");
+    if (m->count > 1) fputs("; ", m->to);
+    if (w)
+        weights_print_misfit(m->to, w->name, t, w->ndim, w->dim);
+    else
+        weights_print_misfit(m->to, t->name, t, 0, NULL);
 }
 
 /* Writes what to do about a table that has too few rows, or too many. */

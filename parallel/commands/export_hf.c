@@ -19,14 +19,6 @@ static void show_progress(void *context, int done, int all)
     progress_count(context, done, all, "exporting the weights");
 }
 
-static bool write_text(const char *folder, const char *name, const char *text, char *err, size_t n)
-{
-    char *path = text_format("%s/%s", folder, name);
-    bool good = file_write(&fs_system, path, text, strlen(text), err, n);
-    free(path);
-    return good;
-}
-
 static void put_token(FILE *to, const char *key, const Tokenizer *t, int32_t id)
 {
     const char *name = id >= 0 ? tokenizer_special(t, id) : NULL;
@@ -50,8 +42,8 @@ static bool write_tokenizer(const char *folder, const ExportedRun *run, const Hf
     fprintf(to, "  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %lld\n}\n",
             (long long)model->architecture.positions);
     fclose(to);
-    bool good = write_text(folder, "tokenizer.json", json, err, n) &&
-                write_text(folder, "tokenizer_config.json", text, err, n);
+    bool good = file_write_in(&fs_system, folder, "tokenizer.json", json, strlen(json), err, n) &&
+                file_write_in(&fs_system, folder, "tokenizer_config.json", text, size, err, n);
     free(json);
     free(text);
     return good;
@@ -69,9 +61,7 @@ static bool copy_licences(const char *folder, const ExportedRun *run, char *err,
         size_t bytes;
         if (good && hf_file_is_licence(run->folder, name)) {
             good = hf_file_read(run->folder, name, HF_LICENCE_BYTES, &text, &bytes, err, n);
-            char *path = text_format("%s/%s", folder, name);
-            good = good && file_write(&fs_system, path, text, bytes, err, n);
-            free(path);
+            good = good && file_write_in(&fs_system, folder, name, text, bytes, err, n);
             free(text);
         }
         free(entry[i]);

@@ -121,15 +121,6 @@ static bool check_range(const Importing *im, ExitCode *code, char *err, size_t n
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-static bool write_text(const char *folder, const char *name, const char *text, size_t bytes,
-                       char *err, size_t n)
-{
-    char *path = text_format("%s/%s", folder, name);
-    bool good = file_write(&fs_system, path, text, bytes, err, n);
-    free(path);
-    return good;
-}
-
 static bool write_config(const char *folder, const Config *config, char *err, size_t n)
 {
     char *text;
@@ -137,7 +128,7 @@ static bool write_config(const char *folder, const Config *config, char *err, si
     FILE *to = text_stream(&text, &size);
     config_print_json(config, to);
     fclose(to);
-    bool good = write_text(folder, "config.json", text, size, err, n);
+    bool good = file_write_in(&fs_system, folder, "config.json", text, size, err, n);
     free(text);
     return good;
 }
@@ -153,7 +144,8 @@ static bool fill_folder(Importing *im, const char *folder, const CheckpointConte
     bool good = checkpoint_write(&io, folder, contents, err, n);
     checkpoint_io_close(&io);
     for (int i = 0; good && i < run->n_files; i++)
-        good = write_text(folder, run->file[i].name, run->file[i].text, run->file[i].bytes, err, n);
+        good = file_write_in(&fs_system, folder, run->file[i].name, run->file[i].text,
+                             run->file[i].bytes, err, n);
     return good && write_config(folder, run->config, err, n);
 }
 

@@ -133,9 +133,9 @@ expect_code "import: a model with a sliding window, for sequences that it sees w
 sed 's/"intermediate_size": 80/"intermediate_size": 84/' llama/config.json >other/config.json
 refused "import: other shapes" 65 "other: 6 tensors, named above, do not fit the model of its config" hf other
 check "import: a tensor that does not fit is named with both shapes" \
-    grep -qFx "block.0.mlp.up.weight is [80, 48] there and [84, 48] in this model" output
+    grep -qFx "block.0.mlp.up.weight is [80, 48] there and [84, 48] here" output
 sed 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' llama/config.json >other/config.json
-refused "import: a block too few" 65 "block.2.attn.q.weight is missing there and [48, 48] in this model" hf other
+refused "import: a block too few" 65 "block.2.attn.q.weight is not there and [48, 48] here" hf other
 sed 's/"vocab_size": 273/"vocab_size": 272/' llama/config.json >other/config.json
 refused "import: a tokenizer with more ids than rows" 78 "the tokenizer has 273 ids and the token table 272 rows" hf other
 cp llama/config.json other/
