@@ -130,14 +130,19 @@ void socket_above_lose_silent_rank_0(SocketService *service)
  * Both the silence and the wait must have lasted that long.
  *
  * In a tree it may be a rank between that does not answer. Rank 0 finds that out and says so, but
- * its verdict does not come through. So this rank ends without a word, later than rank 0 does. */
+ * its verdict does not come through. So the ranks below end without a word, those next to the
+ * silent one first, which tell the others. They leave rank 0 the time that it needs if somebody
+ * waits; if nobody does, it may say so a little after they have ended. */
 void socket_above_watch(SocketService *service)
 {
-    const double others_first = 3;
+    const double rank_0_first = 2, others_first = 3;
     char call[BLAME_CALL_BYTES];
     double silent = service->silent, limit = service->timeout + others_first;
     int suspect = socket_relay_suspect(service);
-    if (suspect > 0 && silent >= limit) end_in_silence(service, EXIT_HANG);
+    bool next = suspect == socket_links_parent(service->links, service->rank);
+    bool cut_off =
+        silent >= limit || (next && service->relay.quiet >= service->timeout + rank_0_first);
+    if (suspect > 0 && cut_off) end_in_silence(service, EXIT_HANG);
     if (suspect != 0 && silent < limit) return;
     if (late_wait(service, 0, call) <= 0) return; /* the rest takes longer */
     double timeout = late_wait(service, turn(service), call);

@@ -11,7 +11,7 @@
  *   and ends all it reaches. Those below the lost one end without a word, with the same code.
  * - A parent is stopped, or the network to it is cut. Rank 0 finds it silent, and says so (86). Of
  *   several silent ranks it names the highest, since those below it cannot be heard. They end
- *   without a word, with the same code, when the connection ends, or 3 s after parallel.timeout.
+ *   without a word, with the same code, when the connection ends, or 2 s after parallel.timeout.
  * - Rank 0 is stopped. A rank whose own wait is too long ends as over a star, once those between
  *   have shown that they live (PACKET_ALIVE). It tells those below, which end at once.
  * - A parent that has left the world in order still passes on what others need. If it ends before

@@ -152,6 +152,14 @@ static void say_goodbye(SocketService *service)
     socket_relay_part(service);
 }
 
+/* Returns after how many seconds the thread looks again. If nothing is heard of the rank above, it
+ * is the passing of time that ends this process, and nothing else wakes the thread. */
+static double look_within(const SocketService *service, double period)
+{
+    const double soon = 0.1;
+    return socket_relay_suspect(service) > 0 ? fmin(soon, period) : period;
+}
+
 static void rank_main(SocketService *service)
 {
     double reported = 0;
@@ -160,11 +168,12 @@ static void rank_main(SocketService *service)
         int n;
         struct pollfd *fd = socket_relay_poll(service, own, &n);
         double start = seconds_now(),
-               period = watched_pace(socket_heartbeat(service->links, service->timeout));
+               period = watched_pace(socket_heartbeat(service->links, service->timeout)),
+               look = look_within(service, period);
         uint64_t times;
-        bool due = poll(fd, (nfds_t)n, (int)ceil(1000 * period)) <= 0;
-        /* After the process was stopped, at most one period counts. */
-        pass_time(service, fmin(seconds_now() - start, period));
+        bool due = poll(fd, (nfds_t)n, (int)ceil(1000 * look)) <= 0 && look >= period;
+        /* After the process was stopped, at most one look counts. */
+        pass_time(service, fmin(seconds_now() - start, look));
         if (fd[0].revents && read(service->wake, &times, sizeof times) < 0) continue;
         due = due || fd[0].revents || fd[1].revents || fd[2].revents;
         listen_to_others(service);

@@ -150,6 +150,42 @@ static void test_ranks_below_one_that_does_not_answer_are_not_blamed(void **stat
     }
 }
 
+/* What rank 3 of the same tree does that is below 2: for how long it has not heard rank 2, nor rank
+ * 0, and which rank above 2 is silent, as rank 2 has said. The timeout is 10 s. */
+typedef struct {
+    double quiet, silent;
+    int suspect, code;
+} Above;
+
+static void look_above(void *context)
+{
+    const Above *above = context;
+    SocketService service;
+    SocketHub *hub = make_hub(&service);
+    service.links = hub->links;
+    service.rank = 3;
+    service.timeout = 10;
+    service.silent = above->silent;
+    service.relay = (SocketRelay){
+        .parent = {.fd = -1}, .up = UP_TREE, .quiet = above->quiet, .suspect = above->suspect};
+    socket_above_watch(&service);
+    _exit(EXIT_OK);
+}
+
+static void test_ranks_below_a_silent_one_end_within_two_seconds(void **state)
+{
+    static const Above rows[] = {{11.9, 12.8, -1, EXIT_OK}, {12.0, 12.0, -1, EXIT_HANG},
+                                 {0.4, 12.9, 1, EXIT_OK},   {0.4, 13.0, 1, EXIT_HANG},
+                                 {0.4, 20.0, -1, EXIT_OK},  {0.4, 20.0, 0, EXIT_OK}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[1024];
+        Above above = rows[i];
+        int code = child_run(look_above, &above, text, sizeof text);
+        if (code != above.code || text[0]) fail_msg("row %d: %d: %s", (int)i, code, text);
+    }
+}
+
 /* ---- many ranks ------------------------------------------------------------------------------ */
 
 /* Links without any socket: rank 2 is below 1, and all others below 0. */
@@ -208,6 +244,7 @@ int main(void)
         cmocka_unit_test(test_rank_0_keeps_the_connections_of_its_children_alone),
         cmocka_unit_test(test_of_silent_ranks_the_one_that_cuts_off_the_others_is_named),
         cmocka_unit_test(test_ranks_below_one_that_does_not_answer_are_not_blamed),
+        cmocka_unit_test(test_ranks_below_a_silent_one_end_within_two_seconds),
         cmocka_unit_test(test_many_wait_for_one_that_is_cut_off),
         cmocka_unit_test(test_hundreds_of_ranks_use_a_tree_of_several_levels),
     };
