@@ -319,7 +319,8 @@ static void test_data_commands_exit_with_the_documented_codes(void **state)
     PrepareFixture f = prepare_fixture_open();
     char *tok = text_format("%s/tok.json", f.folder), *out = text_format("%s/shards", f.folder);
     char *shard = text_format("%s/train_000000.bin", out),
-         *nowhere = text_format("%s/no/tok.json", f.folder);
+         *nowhere = text_format("%s/no/tok.json", f.folder),
+         *below_a_file = text_format("%s/tok.json", f.text_path);
     assert_int_equal(RUN("--help"), EXIT_OK);
     assert_int_equal(RUN("train-bpe", "--help"), EXIT_OK);
     assert_int_equal(RUN("train"), EXIT_USAGE);
@@ -328,7 +329,7 @@ static void test_data_commands_exit_with_the_documented_codes(void **state)
     assert_int_equal(RUN("train-bpe", "--vocab", "300", "--out", tok), EXIT_USAGE);
     assert_int_equal(RUN("train-bpe", "--from", "3", "--vocab", "300", "--out", tok, f.text_path),
                      EXIT_USAGE);
-    assert_int_equal(RUN("train-bpe", "--vocab", "300", "--out", nowhere, f.text_path),
+    assert_int_equal(RUN("train-bpe", "--vocab", "300", "--out", below_a_file, f.text_path),
                      EXIT_CANNOT_CREATE);
     assert_int_equal(RUN("train-bpe", "--vocab=300", "--out", tok, "no.txt"), EXIT_MISSING);
     assert_int_equal(RUN("train-bpe", "--vocab=300", "--out", tok, f.text_path), EXIT_OK);
@@ -356,6 +357,7 @@ static void test_data_commands_exit_with_the_documented_codes(void **state)
     free(tok);
     free(out);
     free(shard);
+    free(below_a_file);
     free(nowhere);
     prepare_fixture_close(&f);
 }
