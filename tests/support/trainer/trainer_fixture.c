@@ -77,6 +77,14 @@ static bool records_equal(const StepRecord *a, const StepRecord *b)
            same_bits(a->grad_norm, b->grad_norm) && same_bits(a->loss_scale, b->loss_scale);
 }
 
+void step_records_equal(const StepRecord *a, const StepRecord *b, int n, const char *what)
+{
+    for (int i = 0; i < n; i++)
+        if (!records_equal(&a[i], &b[i]))
+            fail_msg("%s: step %d: loss %.17g and %.17g, lr %.17g and %.17g", what, i + 1,
+                     a[i].loss, b[i].loss, a[i].lr, b[i].lr);
+}
+
 void trained_equal(const Trained *a, const Trained *b, const char *what)
 {
     assert_int_equal(a->size, b->size);
@@ -85,9 +93,5 @@ void trained_equal(const Trained *a, const Trained *b, const char *what)
             fail_msg("%s: byte %zu of %zu of weights and slots differs", what, i, a->size);
     if (memcmp(&a->state, &b->state, sizeof a->state) != 0) fail_msg("%s: the states differ", what);
     assert_int_equal(a->n, b->n);
-    for (int i = 0; i < a->n; i++) {
-        if (!records_equal(&a->record[i], &b->record[i]))
-            fail_msg("%s: step %d: loss %.17g and %.17g, lr %.17g and %.17g", what, i + 1,
-                     a->record[i].loss, b->record[i].loss, a->record[i].lr, b->record[i].lr);
-    }
+    step_records_equal(a->record, b->record, a->n, what);
 }

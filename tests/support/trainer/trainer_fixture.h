@@ -36,6 +36,8 @@ typedef struct {
 void trainer_run_steps(Opened *o, Trained *out, int64_t until);
 /* Fills in everything except the records; the caller frees `bytes`. */
 void trainer_run_read(Opened *o, Trained *out);
+/* Fails unless every field of the `n` records has the same bits. */
+void step_records_equal(const StepRecord *a, const StepRecord *b, int n, const char *what);
 /* Fails unless weights, optimizer states, StepState and records have the same bits. */
 void trained_equal(const Trained *a, const Trained *b, const char *what);
 
