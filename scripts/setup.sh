@@ -74,17 +74,19 @@ if [ $mode = all ]; then
     nvcc=$(find_nvcc) && ! has_disassembler "$nvcc" && [ ! -e "$disassemblers/complete" ] && need_disassemblers='nvdisasm cuobjdump'
     [ -z "$need_tbparse$need_disassemblers" ] || python3 -c 'import ensurepip' 2>/dev/null || wanted+=(python3-venv)
 fi
-# Packages of launchers, each with a program that it brings. Tests start private daemons; those of the packages are not needed.
+# Packages of launchers, each with a program or a file that it brings: srun --mpi=pmix loads libpmix.so by this name. Tests start
+# private daemons; those of the packages are not needed.
 launchers=() without_launcher=()
 if [ $launch = yes ]; then
     launchers=(slurmd=slurmd slurmctld=slurmctld slurm-client=sbatch munge=munged openmpi-bin=mpirun.openmpi mpich=mpiexec.hydra
-        iproute2=ip)
+        iproute2=ip 'libpmix-dev=/usr/lib/*/libpmix.so')
 fi
 # look_for_launchers: stores the packages of launchers that are missing in without_launcher
 look_for_launchers() {
     local pair
     without_launcher=()
     for pair in "${launchers[@]}"; do
+        [[ $pair != */* ]] || { compgen -G "${pair#*=}" >/dev/null || without_launcher+=("${pair%=*}"); continue; }
         PATH=$PATH:/usr/sbin:/sbin has "${pair#*=}" || without_launcher+=("${pair%=*}")
     done
 }
