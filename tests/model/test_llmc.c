@@ -15,26 +15,6 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-/* llm.c's kinds of tensors in the order of its file. */
-enum {
-    WTE,
-    WPE,
-    LN1W,
-    LN1B,
-    QKVW,
-    QKVB,
-    ATTPROJW,
-    ATTPROJB,
-    LN2W,
-    LN2B,
-    FCW,
-    FCB,
-    FCPROJW,
-    FCPROJB,
-    LNFW,
-    LNFB
-};
-
 /* Where our tensors are: in a kind, from one of its elements on. */
 static const struct {
     const char *name;

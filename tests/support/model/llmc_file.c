@@ -12,27 +12,6 @@
 
 const LlmcHeader llmc_small = {F32, LLMC_P, LLMC_V, LLMC_L, LLMC_H, LLMC_C, LLMC_VP};
 
-/* llm.c's kinds of tensors in the order of its file, with the elements of one layer (or of the
- * whole model, where there is no layer). */
-enum {
-    WTE,
-    WPE,
-    LN1W,
-    LN1B,
-    QKVW,
-    QKVB,
-    ATTPROJW,
-    ATTPROJB,
-    LN2W,
-    LN2B,
-    FCW,
-    FCB,
-    FCPROJW,
-    FCPROJB,
-    LNFW,
-    LNFB,
-    KINDS
-};
 static const struct {
     int layers, elements;
 } kinds[KINDS] = {{1, LLMC_VP *LLMC_C},

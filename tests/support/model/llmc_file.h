@@ -9,6 +9,28 @@
 enum { LLMC_V = 5, LLMC_VP = 128, LLMC_P = 3, LLMC_L = 2, LLMC_H = 2, LLMC_C = 4 };
 extern const LlmcHeader llmc_small; /* its header, in f32 */
 
+/* llm.c's kinds of tensors in the order of its file, with the elements of one layer (or of the
+ * whole model, where there is no layer). */
+enum {
+    WTE,
+    WPE,
+    LN1W,
+    LN1B,
+    QKVW,
+    QKVB,
+    ATTPROJW,
+    ATTPROJB,
+    LN2W,
+    LN2B,
+    FCW,
+    FCB,
+    FCPROJW,
+    FCPROJB,
+    LNFW,
+    LNFB,
+    KINDS
+};
+
 /* Returns the bytes of a model file in which each element has other bits, but for the rows of
  * padding, which are zero; the caller frees. */
 char *llmc_file(DType dtype, size_t *bytes);
@@ -17,7 +39,7 @@ char *llmc_file(DType dtype, size_t *bytes);
 uint32_t llmc_bits(int kind, int layer, int element);
 /* Returns in how many layers there is a tensor of this kind: LLMC_L, or 1 outside of the blocks. */
 int llmc_layers(int kind);
-/* Stores the lowest `size` bytes, little-endian, and moves *at behind them. */
+/* Stores the lowest `size` bytes, little-endian, and moves *at past them. */
 void llmc_put(char **at, uint32_t bits, size_t size);
 
 /* Opens a file, which must be good. */
