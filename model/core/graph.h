@@ -1,0 +1,112 @@
+/* graph.h -- a training step of one rank as a graph: what the host has put on each stream of the
+ * device, in order, and for which point of which other stream a stream waits. recorder.h makes it.
+ *
+ * Each stream does its nodes in order. A NODE_WAIT is the only edge between two streams of a rank.
+ * Ranks meet in collectives and messages. On a device whose calls are complete when they return,
+ * such as the CPU, all nodes are on one stream, GRAPH_COMPUTE, and there are no waits.
+ *
+ * Codes of ops and verbs are plain numbers here, because the layers that define them (ops.h,
+ * comm.h) are above this one. */
+#ifndef MODEL_CORE_GRAPH_H
+#define MODEL_CORE_GRAPH_H
+
+#include "model/core/dtype.h"
+
+#include <stdio.h>
+
+typedef enum {
+    NODE_OP,         /* a computation: one call of an op_ function */
+    NODE_COPY,       /* a copy of a tensor on the device, or between device and host */
+    NODE_WAIT,       /* the stream waits for a point of another stream */
+    NODE_COLLECTIVE, /* one collective of a group of ranks */
+    NODE_MESSAGES,   /* messages that are carried out together */
+    NODE_KINDS
+} NodeKind;
+extern const char *const node_kind_name[NODE_KINDS];
+
+/* The streams of a device, by the names of their fields in Device. */
+enum { GRAPH_COMPUTE, GRAPH_COPY, GRAPH_COMM, GRAPH_P2P, GRAPH_TP, GRAPH_STREAMS };
+extern const char *const graph_stream_name[GRAPH_STREAMS];
+
+/* The largest number of different groups whose collectives and messages a graph has. */
+enum { GRAPH_GROUPS = 16 };
+
+/* Fields that a kind of node does not use are 0, or -1 if the comment says so. */
+typedef struct {
+    NodeKind kind;
+    int stream;      /* GRAPH_COMPUTE ... */
+    int code;        /* op: OpId; collective: CommVerb */
+    DType dtype;     /* op: the storage type it computes with; else the type of the elements */
+    int64_t m, n, k; /* a product: rows and columns of its result, and the depth; attention: batch x
+                      * heads, queries, head size */
+    double flops;    /* op: multiplications and additions of a product or of attention (causal);
+                      * documents and windows are not known here, so they save nothing */
+    int64_t bytes;   /* op, copy: read and written; collective: the whole tensor, as comm.h counts
+                      * it; messages: all sent and received */
+    int wait_stream; /* wait: for the first wait_point nodes of this stream; else -1 */
+    int64_t wait_point;
+    int group;    /* collective, messages: index in Graph.group; else -1 */
+    bool joined;  /* collective: started together with the stream's node before it
+                   * (comm_group_begin) */
+    int messages; /* messages: how many, from Graph.message[message] on */
+    int64_t message;
+    int64_t action; /* the schedule's action that issued it, by its number in the step; -1: none,
+                     * before or after the actions of a step */
+} GraphNode;
+
+/* One message of a NODE_MESSAGES. */
+typedef struct {
+    int peer; /* rank in the group */
+    bool send;
+    DType dtype;
+    int64_t bytes;
+} GraphMessage;
+
+/* A group of ranks: the ranks first + i * stride of the world, 0 <= i < size, of which this rank is
+ * number `rank`. */
+typedef struct {
+    char name[16]; /* as in Comm: "dp", "tp", ... */
+    int size, rank;
+    int64_t first, stride;
+} GraphGroup;
+
+typedef struct {
+    GraphNode *node[GRAPH_STREAMS];
+    int64_t n[GRAPH_STREAMS], capacity[GRAPH_STREAMS];
+    /* order[i] is the stream of the i-th node that the host has issued: how the streams' nodes are
+     * merged in the host's order. */
+    unsigned char *order;
+    int64_t issued, order_capacity;
+    GraphMessage *message;
+    int64_t n_messages, message_capacity;
+    GraphGroup group[GRAPH_GROUPS];
+    int groups;
+} Graph;
+
+/* Appends the node to its stream, and to the order of issue. */
+void graph_add(Graph *graph, const GraphNode *node);
+/* Appends messages and returns the index of the first; a NODE_MESSAGES refers to them. */
+int64_t graph_add_messages(Graph *graph, const GraphMessage *message, int n);
+/* Returns the index of the group, which is appended if the graph does not have it yet. */
+int graph_group(Graph *graph, const GraphGroup *group);
+/* Removes all nodes, messages and groups, and keeps the memory. */
+void graph_clear(Graph *graph);
+void graph_free(Graph *graph);
+
+/* The names of codes, for printing: arrays indexed by OpId (op_name) and CommVerb (comm_verb_name).
+ * NULL: the numbers are printed. */
+typedef struct {
+    const char *const *op, *const *verb;
+} GraphNames;
+
+/* Returns whether both graphs have the same nodes, waits, messages and groups, and the same order
+ * of issue. If not, writes the first difference to why: the stream and the number of the node, and
+ * both nodes. */
+bool graph_equal(const Graph *a, const Graph *b, GraphNames names, char *why, size_t n);
+/* Writes one node to buf, such as "linear_forward bf16 64x48x32, 12288 bytes". Returns buf. */
+const char *graph_describe(const Graph *graph, const GraphNode *node, GraphNames names, char *buf,
+                           size_t n);
+/* Prints the nodes in the order of issue, one a line, with stream, number and action. */
+void graph_print(FILE *to, const Graph *graph, GraphNames names);
+
+#endif
