@@ -1,0 +1,70 @@
+/* hardware.h -- the hardware that a machine file describes: a device's speed and memory, the links
+ * inside a node and between nodes. ./train plan computes its predictions from these figures.
+ *
+ * "Machine" alone means a host of ranks elsewhere (model/core/machine.h). A node is such a host.
+ * Machine files are JSON; presets are in configs/machines and are embedded in the program. Each
+ * figure has the same name in the file, where sections of this struct are prefixes: product.most
+ * is "product_most". All seconds, bytes and FLOP are single ones (no milli, no giga). */
+#ifndef CONFIGS_MACHINE_FILE_HARDWARE_H
+#define CONFIGS_MACHINE_FILE_HARDWARE_H
+
+#include "model/core/device_facts.h"
+#include "model/core/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* latency: seconds of one hop of a collective or message, without its share of the bytes.
+ * bandwidth: bytes per second in one direction that long transfers reach: of one device (inside a
+ * node), of one network interface (between nodes). */
+typedef struct {
+    double latency, bandwidth;
+} Link;
+
+/* Figures of one device and its node. If `cuda` is false, the device is the whole node's processor
+ * with all its threads, and the ranks on a node share it (hardware_of_rank). */
+typedef struct {
+    char name[64];
+    bool cuda;
+    DeviceFacts device;       /* bytes: of device memory; 0: device memory is host memory */
+    int64_t workspace_bytes;  /* that the library of matrix products takes on each device */
+    int64_t host_bytes;       /* memory of the node, for all its ranks */
+    double peak[DTYPE_COUNT]; /* FLOP/s of dense products by storage type; 0 for integers */
+    double memory_bandwidth;  /* bytes/s by the data sheet, or measured */
+    /* These four are fitted to published step times, each within the bounds that the reader
+     * accepts. */
+    double memory_efficiency; /* share of memory_bandwidth that memory-bound kernels reach */
+    double launch;            /* seconds of every kernel beyond its work: none takes less */
+    /* A product of m x n x k takes as long as one of (m + edge) x (n + edge) x (k + edge) at the
+     * share `most` of the peak. */
+    struct {
+        double most, edge;
+    } product;
+    /* Share of the peak that attention reaches at a very long sequence, and the length at which it
+     * reaches half of this share. FLOP are those of causal attention; of backward 2.5 times those
+     * of forward. */
+    struct {
+        double share, length;
+    } attention_forward, attention_backward;
+    double collective; /* seconds of every collective and message beyond its hops and bytes */
+    Link inside, between;
+    int devices_per_node; /* CPUs: the most ranks that a node takes, for example its cores */
+    int nics_per_node;
+    double disk_bandwidth; /* bytes/s of a checkpoint, all writers together */
+} Hardware;
+
+/* Reads a preset, if `name_or_path` is the name of one ("h100"), or else a file. Returns false and
+ * writes all that is wrong with it to err, one mistake on each line: file:line:column, the key and
+ * what to write instead. error_exit_code gives 78 for a mistake in the file. */
+bool hardware_load(Hardware *hardware, const char *name_or_path, char *err, size_t n);
+/* Reads a machine file's text. `path` names it in messages. Errors are as above. */
+bool hardware_parse(Hardware *hardware, const char *path, const char *text, size_t length,
+                    char *err, size_t n);
+/* Returns the name of the i-th preset, or NULL past the last. */
+const char *hardware_preset(int i);
+/* Returns what one of `world` ranks has. Each rank has a CUDA device of its own. CPU ranks share
+ * their node: each has an equal part of the threads and of the memory bandwidth. */
+Hardware hardware_of_rank(const Hardware *hardware, int64_t world);
+
+#endif
