@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/device.h"
 #include "model/core/log.h"
+#include "model/core/recorder.h"
 
 #include <string.h>
 
@@ -132,6 +133,7 @@ void device_copy(Device *device, Tensor dst, Tensor src)
     CHECK(dst.dtype == src.dtype && tensor_same_shape(dst, src), "copy of %s %lld to %s %lld",
           dtype_name(src.dtype), (long long)tensor_count(src), dtype_name(dst.dtype),
           (long long)tensor_count(dst));
+    if (device->recorder) recorder_copy(device, src);
     device->backend->copy(device, device->compute, dst, src);
 }
 
@@ -151,6 +153,7 @@ void device_synchronize(Device *device)
 
 void device_event_record(Device *device, Event *event)
 {
+    if (device->recorder) recorder_event(device, event);
     device->backend->event_record(device, event, device->compute);
 }
 
@@ -158,11 +161,13 @@ void device_event_record_timed(Device *device, Event *event)
 {
     CHECK(event->timed || event->impl == NULL, "an event without times becomes one with times");
     event->timed = true;
+    if (device->recorder) recorder_event(device, event);
     device->backend->event_record(device, event, device->compute);
 }
 
 void device_event_wait(Device *device, Event *event)
 {
+    if (device->recorder) recorder_wait(device, event);
     device->backend->event_wait(device, event, device->compute);
 }
 

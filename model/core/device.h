@@ -20,8 +20,9 @@
 /* The advice that ends an error message about a device whose memory is full. */
 #define MEMORY_ADVICE "lower train_micro_batch_size_per_gpu or the model's size"
 
-struct OpTable; /* defined in model/kernels/ops.h */
-struct Profile; /* defined in model/kernels/ops.h */
+struct OpTable;  /* defined in model/kernels/ops.h */
+struct Profile;  /* defined in model/kernels/ops.h */
+struct Recorder; /* defined in model/core/recorder.h */
 typedef struct Device Device;
 
 /* An ordered queue of work. On the CPU `impl` is NULL, because each call finishes before it
@@ -36,6 +37,10 @@ typedef struct {
     void *impl;
     double seconds; /* CPU only: the time at which it was recorded */
     bool timed;     /* it was created by device_event_record_timed */
+    /* With a recorder: the stream on which it was recorded, and how many nodes had been put on it
+     * (Recorder.issued). */
+    int stream;
+    int64_t point;
 } Event;
 
 typedef struct {
@@ -120,9 +125,10 @@ struct Device {
      * then wait for a rank that waits for this one, and is a failed CHECK. */
     bool fixed;
     /* Messages that device_warn prints; "" if there is nothing to print. */
-    char trouble[512];       /* why "auto" could not use a better device */
-    char lacking[384];       /* a missing library and its effect, for example OpenBLAS */
-    struct Profile *profile; /* seconds and calls per op while profiling, else NULL */
+    char trouble[512];         /* why "auto" could not use a better device */
+    char lacking[384];         /* a missing library and its effect, for example OpenBLAS */
+    struct Profile *profile;   /* seconds and calls per op while profiling, else NULL */
+    struct Recorder *recorder; /* is told of every op, copy, event and transfer; NULL: none */
     void *impl;
     int index; /* number of the GPU */
     /* How often the host has waited for the device, and how often it has allocated device memory,

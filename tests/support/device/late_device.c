@@ -242,7 +242,7 @@ static void late_event_record(Device *device, Event *event, Stream stream)
 static __attribute__((noinline)) const void *caller(void)
 {
     enum { HERE, BACKEND, FRONT, CALLER, FRAMES };
-    const size_t MOST_CODE = 64; /* more than the size of device_event_wait in bytes */
+    const size_t MOST_CODE = 512; /* more than the size of device_event_wait in bytes */
     void *frame[FRAMES] = {0};
     backtrace(frame, FRAMES);
     bool jumped = (size_t)((uintptr_t)frame[FRONT] - (uintptr_t)device_event_wait) > MOST_CODE;

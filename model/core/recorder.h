@@ -1,0 +1,86 @@
+/* recorder.h -- records what a host puts on the streams of its device as a Graph (graph.h).
+ *
+ * The device calls of this folder, the op_ functions and the communicators report here what they
+ * are given, on every backend: so a device that computes, one that is only counted and one whose
+ * kernels are emulated give the same graph for the same calls. Without a recorder a call costs one
+ * test of a pointer. A recorder belongs to one device, hence to one rank and its thread.
+ *
+ * Views of a device (device_on) keep the recorder that the device has when they are made. So it is
+ * attached as soon as the device is open, and begins and ends to record at any time later. */
+#ifndef MODEL_CORE_RECORDER_H
+#define MODEL_CORE_RECORDER_H
+
+#include "model/core/device.h"
+#include "model/core/graph.h"
+
+typedef struct Recorder {
+    Graph *graph;                      /* NULL: not recording */
+    const void *stream[GRAPH_STREAMS]; /* Stream.impl of the device's streams */
+    /* Nodes that have been put on each stream since the recorder was attached, and how many of them
+     * before `graph` was begun. An event keeps such a number (Event.point), so one that was
+     * recorded before the graph began is known to be old. */
+    int64_t issued[GRAPH_STREAMS], before[GRAPH_STREAMS];
+    int64_t action; /* see GraphNode.action */
+    int hidden;     /* > 0: a communicator carries a call, and its own work is not recorded */
+} Recorder;
+
+/* Attaches the recorder to a device that was just opened; it must outlive the device's use. */
+void recorder_attach(Recorder *recorder, Device *device);
+/* From now on nodes are appended to the graph, which is empty ({0} or cleared). Events recorded
+ * before have no node to wait for. recorder_stop ends it. */
+void recorder_start(Recorder *recorder, Graph *graph);
+void recorder_stop(Recorder *recorder);
+/* Sets the action that issues the following nodes; -1: none. */
+static inline void recorder_action(const Device *device, int64_t action)
+{
+    if (device->recorder) device->recorder->action = action;
+}
+
+/* ---- for the device calls and ops; all require device->recorder -------------------------------
+ */
+
+/* Adds an op: fills in the kind, the stream and what else all nodes have. */
+void recorder_op(Device *device, const GraphNode *op);
+void recorder_copy(Device *device, Tensor x);
+/* Notes in the event which point of which stream it stands for. */
+void recorder_event(Device *device, Event *event);
+void recorder_wait(Device *device, const Event *event);
+
+/* ---- for comm.c ------------------------------------------------------------------------------ */
+
+/* The calls between comm_group_begin and comm_group_end of one communicator, {0} at first. The
+ * recorder is found by the device of the first call. */
+enum { RECORDED_MESSAGES = 8 };
+typedef struct {
+    Recorder *recorder; /* NULL: no call of the group is recorded */
+    bool open;          /* between begin and end */
+    int collectives, messages;
+    GraphNode node; /* of the messages */
+    GraphMessage message[RECORDED_MESSAGES];
+} RecordedCalls;
+
+/* Adds a collective of `group` that device `on` carries; x is the whole tensor. In a group of calls
+ * all but the first are `joined`. Does nothing if `on` is NULL (a host call) or has no recorder. */
+void recorder_collective(RecordedCalls *calls, Device *on, const GraphGroup *group, int verb,
+                         Tensor x);
+/* Adds a message to or from rank `peer` of the group: a node of its own or, in a group of calls,
+ * part of the one node that recorder_group_end adds. All messages of a group of calls are on the
+ * same stream. */
+void recorder_message(RecordedCalls *calls, Device *on, const GraphGroup *group, bool send,
+                      int peer, Tensor x);
+void recorder_group_begin(RecordedCalls *calls);
+void recorder_group_end(RecordedCalls *calls);
+
+/* Between the two nothing is recorded: a transport may copy, sum and wait to carry a call that is
+ * recorded already. NULL does nothing. comm.c encloses every call of a transport, with the recorder
+ * of `on` or, in comm_group_end, calls->recorder. */
+static inline void recorder_hide(Recorder *recorder)
+{
+    if (recorder) recorder->hidden++;
+}
+static inline void recorder_show(Recorder *recorder)
+{
+    if (recorder) recorder->hidden--;
+}
+
+#endif
