@@ -84,7 +84,8 @@ DType op_case_dtype(TypeClass type, DType storage, DType grad);
 void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
                  const StepDecision *decision);
 /* Returns the compulsory memory traffic of a call in bytes: every operand is read or written once,
- * updates are counted twice. */
+ * updates are counted twice, and of a table at most one row per index. It follows from the roles of
+ * the operands; op_cost.h computes the same from a call's arguments. */
 double op_case_bytes(const OpCase *c, DType storage, DType grad);
 /* Returns the multiplications and additions of matrix multiplications and attention; 0 for other
  * ops. */

@@ -1,5 +1,6 @@
 /* op_cases_run.c -- calls the op of a case, and computes the case's cost and its description. */
 #include "model/core/check.h"
+#include "model/core/min_max.h"
 #include "model/kernels/op_cases.h"
 
 #include <stdio.h>
@@ -163,24 +164,34 @@ void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
     }
 }
 
+/* Returns whether indices pick the rows of this operand: then at most one row per index is read, or
+ * read and written. */
+static bool is_picked(const OpCase *c, int operand)
+{
+    switch (c->op) {
+    case OP_token_forward:
+    case OP_position_add:
+    case OP_rope: return operand == 1;
+    case OP_token_backward:
+    case OP_position_backward: return operand == 0 && c->accumulate;
+    default: return false;
+    }
+}
+
 double op_case_bytes(const OpCase *c, DType storage, DType grad)
 {
     OperandSpec spec[CASE_OPERANDS];
     int count = op_case_operands(c, spec);
     double bytes = 0;
     for (int i = 0; i < count; i++) {
-        bool table = (i == 1 && c->op == OP_token_forward) || (i == 0 && c->accumulate && c->table);
-        if (spec[i].role == ROLE_ABSENT || table) continue;
+        if (spec[i].role == ROLE_ABSENT) continue;
+        if (is_picked(c, i)) spec[i].dim[0] = min_i64(spec[i].dim[0], c->n);
         double n = 1;
         for (int d = 0; d < spec[i].ndim; d++)
             n *= (double)spec[i].dim[d];
         double size = (double)dtype_size(op_case_dtype(spec[i].type, storage, grad));
         bytes += n * size * (spec[i].role == ROLE_UPDATE ? 2 : 1);
     }
-    /* Only the table rows of the tokens are read, or read and written. */
-    double rows = (double)(c->n * c->cols);
-    if (c->op == OP_token_forward) bytes += rows * (double)dtype_size(storage);
-    if (c->accumulate && c->table) bytes += 2 * rows * (double)dtype_size(grad);
     return bytes;
 }
 

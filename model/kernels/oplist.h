@@ -1,7 +1,8 @@
 /* oplist.h -- the list of all ops as a macro: one row OP(name, (arguments)) per op. The tables of
  * function pointers, the names and the dispatch in ops.c are generated from it; the contracts are
- * in ops.h. To add an op, add a row here, a contract and a checking function in ops.{h,c}, a CPU
- * implementation, and a case in op_cases.c with its oracle.
+ * in ops.h. To add an op, add a row here, the names of its arguments in op_arguments.h, a contract
+ * and a checking function in ops.{h,c}, a rule in op_cost.c if it reads or writes a tensor more or
+ * less than once, a CPU implementation, and a case in op_cases.c with its oracle.
  *
  * A CUDA implementation may follow later. Until then the row is OP_WITHOUT_CUDA(name, (arguments)),
  * and the CUDA table holds NULL for the op. A run on CUDA that needs the op then ends at its start

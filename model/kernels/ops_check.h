@@ -1,9 +1,10 @@
 /* ops_check.h -- helpers shared by the checking functions of ops.c and ops_model.c: checks of
  * operands whose messages name the op, the operand and both shapes; the choice of the backend's
- * table; timing of calls. Private to those two files. */
+ * table; timing and recording of calls. Private to those two files. */
 #ifndef MODEL_KERNELS_OPS_CHECK_H
 #define MODEL_KERNELS_OPS_CHECK_H
 
+#include "model/kernels/op_record.h"
 #include "model/kernels/ops.h"
 
 /* A tensor with the name of the op's argument, for error messages. */
@@ -51,10 +52,11 @@ OpCall call_begin(Device *dev, OpId op, DType storage);
 void call_require(const Device *dev, OpCall call, bool present);
 void call_end(Device *dev, OpCall call);
 
-/* Runs the implementation of `name` for this storage type between call_begin and call_end. `dev` is
- * taken from the caller's scope. */
+/* Tells the recorder, if there is one, and runs the implementation of `name` for this storage type
+ * between call_begin and call_end. `dev` is taken from the caller's scope. */
 #define RUN(name, storage, ...)                                                                    \
     do {                                                                                           \
+        if (dev->recorder) record_##name(storage, __VA_ARGS__);                                    \
         OpCall call = call_begin(dev, OP_##name, storage);                                         \
         call_require(dev, call, call.table->name != NULL);                                         \
         call.table->name(__VA_ARGS__);                                                             \
