@@ -7,6 +7,7 @@
 #include "model/core/clock.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 const char *const comm_verb_name[COMM_VERBS] = {
     [COMM_ALL_REDUCE] = "all-reduce",
@@ -34,14 +35,33 @@ static Comm *carrier(Comm *comm, const Device *on)
     return on == NULL && comm->host ? comm->host : comm;
 }
 
-/* State at the start of a call: the time, and how long this communicator has waited so far. */
+/* Returns the ranks of the group as ranks of the world; a world is a line of all ranks. */
+static CommLine line_of(const Comm *comm)
+{
+    return comm->line.size > 0 ? comm->line : (CommLine){0, 1, comm->size};
+}
+
+/* For the recorder of the device that carries a call. */
+static GraphGroup recorded_group(const Comm *comm)
+{
+    CommLine line = line_of(comm);
+    GraphGroup group = {
+        .size = comm->size, .rank = comm->rank, .first = line.first, .stride = line.stride};
+    memcpy(group.name, comm->name, sizeof group.name);
+    return group;
+}
+
+/* State at the start of a call: the time, how long this communicator has waited so far, and the
+ * recorder from which the transport's work is hidden, or NULL. */
 typedef struct {
     double start, waited;
+    Recorder *hidden;
 } Clock;
 
-static Clock clock_start(const Comm *comm)
+static Clock clock_start(const Comm *comm, Recorder *hidden)
 {
-    return (Clock){seconds_now(), comm->waited};
+    recorder_hide(hidden);
+    return (Clock){seconds_now(), comm->waited, hidden};
 }
 
 /* Returns where to record a call as exposed communication: a call on a device's own compute stream
@@ -52,10 +72,36 @@ static Exposed *exposed_of(const Comm *comm, const Device *on)
     return on == NULL || on->view ? NULL : comm->exposed;
 }
 
+/* Returns the recorder that must know of a call; NULL: none. A group of one rank sends nothing, at
+ * most the device copies, which is recorded as a copy. */
+static Recorder *recorder_of(const Comm *comm, const Device *on)
+{
+    return on && comm->size > 1 ? on->recorder : NULL;
+}
+
 static Clock call_begins(const Comm *comm, const Device *on)
 {
     exposed_begin(exposed_of(comm, on));
-    return clock_start(comm);
+    return clock_start(comm, recorder_of(comm, on));
+}
+
+/* Begins a collective; x is the whole tensor. */
+static Clock collective_begins(Comm *comm, Device *on, CommVerb verb, Tensor x)
+{
+    if (recorder_of(comm, on)) {
+        GraphGroup group = recorded_group(comm);
+        recorder_collective(&comm->recorded, on, &group, (int)verb, x);
+    }
+    return call_begins(comm, on);
+}
+
+static Clock message_begins(Comm *comm, Device *on, bool send, int peer, Tensor x)
+{
+    if (recorder_of(comm, on)) {
+        GraphGroup group = recorded_group(comm);
+        recorder_message(&comm->recorded, on, &group, send, peer, x);
+    }
+    return call_begins(comm, on);
 }
 
 /* Adds the time since the call began. */
@@ -67,6 +113,7 @@ static void count_seconds(Comm *comm, Clock begun)
 
 static void call_ends(Comm *comm, const Device *on, Clock begun)
 {
+    recorder_show(begun.hidden);
     if (on == NULL) return; /* host calls between steps are not part of a step's communication */
     exposed_end(exposed_of(comm, on));
     count_seconds(comm, begun);
@@ -96,7 +143,7 @@ static void check_part(const Comm *comm, Tensor part, Tensor whole)
 void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     count(comm, COMM_ALL_REDUCE, x);
-    Clock begun = call_begins(comm, on);
+    Clock begun = collective_begins(comm, on, COMM_ALL_REDUCE, x);
     Comm *by = carrier(comm, on);
     by->ops->all_reduce(by, on, x, op);
     call_ends(comm, on, begun);
@@ -106,7 +153,7 @@ void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
 {
     count(comm, COMM_REDUCE_SCATTER, whole); /* what the rank contributes, not what it receives */
     check_part(comm, part, whole);
-    Clock begun = call_begins(comm, on);
+    Clock begun = collective_begins(comm, on, COMM_REDUCE_SCATTER, whole);
     Comm *by = carrier(comm, on);
     by->ops->reduce_scatter(by, on, part, whole);
     call_ends(comm, on, begun);
@@ -116,7 +163,7 @@ void comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
 {
     count(comm, COMM_ALL_GATHER, whole);
     check_part(comm, part, whole);
-    Clock begun = call_begins(comm, on);
+    Clock begun = collective_begins(comm, on, COMM_ALL_GATHER, whole);
     Comm *by = carrier(comm, on);
     by->ops->all_gather(by, on, whole, part);
     call_ends(comm, on, begun);
@@ -126,7 +173,7 @@ void comm_broadcast(Comm *comm, Device *on, Tensor x, int root)
 {
     count(comm, COMM_BROADCAST, x);
     check_rank(comm, root);
-    Clock begun = call_begins(comm, on);
+    Clock begun = collective_begins(comm, on, COMM_BROADCAST, x);
     Comm *by = carrier(comm, on);
     by->ops->broadcast(by, on, x, root);
     call_ends(comm, on, begun);
@@ -136,7 +183,7 @@ void comm_send(Comm *comm, Device *on, Tensor x, int to)
 {
     count(comm, COMM_SEND, x);
     check_rank(comm, to);
-    Clock begun = call_begins(comm, on);
+    Clock begun = message_begins(comm, on, true, to, x);
     Comm *by = carrier(comm, on);
     by->ops->send(by, on, x, to);
     call_ends(comm, on, begun);
@@ -146,7 +193,7 @@ void comm_receive(Comm *comm, Device *on, Tensor x, int from)
 {
     count(comm, COMM_RECEIVE, x);
     check_rank(comm, from);
-    Clock begun = call_begins(comm, on);
+    Clock begun = message_begins(comm, on, false, from, x);
     Comm *by = carrier(comm, on);
     by->ops->receive(by, on, x, from);
     call_ends(comm, on, begun);
@@ -157,15 +204,18 @@ void comm_group_begin(Comm *comm)
     /* It is not known yet whether device or host calls follow, so both transports begin a group. */
     comm->ops->group_begin(comm);
     if (comm->host) comm->host->ops->group_begin(comm->host);
+    recorder_group_begin(&comm->recorded);
     comm->carried = false;
 }
 
 void comm_group_end(Comm *comm)
 {
     /* The messages are carried out here, so only group_end is timed. */
-    Clock begun = clock_start(comm);
+    recorder_group_end(&comm->recorded);
+    Clock begun = clock_start(comm, comm->recorded.recorder);
     comm->ops->group_end(comm);
     if (comm->host) comm->host->ops->group_end(comm->host);
+    recorder_show(begun.hidden);
     if (comm->carried) count_seconds(comm, begun);
 }
 
@@ -179,6 +229,26 @@ Comm comm_split(Comm *comm, const char *name, int color, int key)
 {
     Comm *by = carrier(comm, NULL);
     return by->ops->split(by, name, color, key);
+}
+
+Comm comm_line(Comm *comm, const char *name, CommLine line)
+{
+    Comm *by = carrier(comm, NULL);
+    CommLine all = line_of(comm);
+    int from = comm->rank - line.first, at = line.stride > 0 ? from / line.stride : -1;
+    int64_t last = line.first + (line.size - 1) * (int64_t)line.stride;
+    CHECK(line.first >= 0 && at >= 0 && at < line.size && from == at * line.stride &&
+              last < comm->size,
+          "rank %d of %d in group %s of %d ranks %d + i %d", comm->rank, comm->size, name,
+          line.size, line.first, line.stride);
+    /* Lines that do not overlap begin at different ranks. */
+    Comm group =
+        by->ops->line ? by->ops->line(by, name, line) : by->ops->split(by, name, line.first, at);
+    CHECK(group.rank == at && group.size == line.size, "group %s: rank %d of %d, not %d of %d",
+          name, group.rank, group.size, at, line.size);
+    group.line =
+        (CommLine){all.first + line.first * all.stride, line.stride * all.stride, line.size};
+    return group;
 }
 
 void comm_wait_without_limit(Comm *comm)

@@ -10,7 +10,7 @@
 #ifndef PARALLEL_COMM_COMM_H
 #define PARALLEL_COMM_COMM_H
 
-#include "model/core/device.h"
+#include "model/core/recorder.h"
 #include "model/core/tensor.h"
 #include "parallel/comm/exposed.h"
 
@@ -45,10 +45,17 @@ typedef struct {
     double waited; /* the part of `seconds` that was spent waiting for peers */
 } CommCounts;
 
-/* The functions that a transport provides. A transport that only carries device calls (comm_carry)
- * never gets a call with `on` NULL, and needs none of barrier, split and wait_without_limit. */
+/* Evenly spaced ranks of a group: first + i stride, for i in [0, size). Every group of a grid is
+ * such a line. */
 typedef struct {
-    const char *name; /* name of the transport: "self", "local", "socket" or "nccl" */
+    int first, stride, size;
+} CommLine;
+
+/* The functions that a transport provides. A transport that only carries device calls (comm_carry)
+ * never gets a call with `on` NULL, and needs none of barrier, split and wait_without_limit. `line`
+ * may be NULL; then comm_line calls split. */
+typedef struct {
+    const char *name; /* name of the transport: "self", "local", "socket", "nccl" or "counted" */
     void (*all_reduce)(Comm *, Device *on, Tensor x, ReduceOp op);
     void (*reduce_scatter)(Comm *, Device *on, Tensor part, Tensor whole);
     void (*all_gather)(Comm *, Device *on, Tensor whole, Tensor part);
@@ -59,6 +66,7 @@ typedef struct {
     void (*group_end)(Comm *);
     void (*barrier)(Comm *);
     Comm (*split)(Comm *, const char *name, int color, int key);
+    Comm (*line)(Comm *, const char *name, CommLine line);
     void (*wait_without_limit)(Comm *);
     void (*close)(Comm *);
 } CommOps;
@@ -66,6 +74,7 @@ typedef struct {
 struct Comm {
     int rank, size;
     char name[16]; /* name of the group: "world", "dp", ... */
+    CommLine line; /* its ranks as ranks of the world; set by comm_line */
     const CommOps *ops;
     void *impl;
     Comm *host;         /* owned; carries host calls. NULL: this communicator carries them */
@@ -75,6 +84,7 @@ struct Comm {
     double waited;      /* seconds that calls have waited for peers so far; updated by the
                          * transport */
     Exposed *exposed;   /* of the axis that the group belongs to; NULL: not measured */
+    RecordedCalls recorded; /* for the device's recorder */
 };
 
 /* Returns a communicator of one rank, in which no data moves. */
@@ -125,6 +135,10 @@ void comm_barrier(Comm *comm);
 /* Returns the group of the ranks that pass the same color, ordered by key. All ranks of `comm` must
  * call it. `comm` must outlive the new group. */
 Comm comm_split(Comm *comm, const char *name, int color, int key);
+/* Returns the group of the ranks of this line, in its order; this rank must be one of them. All
+ * ranks of `comm`, which is a world or was made by comm_line, must call it, each with the line that
+ * it belongs to. `comm` must outlive the new group. */
+Comm comm_line(Comm *comm, const char *name, CommLine line);
 /* From now on this rank's host calls in this group wait for the other ranks without a deadline. For
  * a group in which the others wait while one rank works alone. */
 void comm_wait_without_limit(Comm *comm);

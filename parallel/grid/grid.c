@@ -60,14 +60,16 @@ char *grid_size_text(GridPlace size, char *text, size_t n)
     return format_axes(size, size, " x ", text, n);
 }
 
-/* Returns the number of the group along axis `a` that the rank belongs to, from its coordinates on
- * the other axes. */
-static int line_of(GridPlace size, GridPlace at, int a)
+/* Returns the ranks that differ from `at` only on axis `a`, in the order of their coordinates
+ * there. */
+static CommLine line_of(GridPlace size, GridPlace at, int a)
 {
-    int line = 0;
+    CommLine line = {.first = 0, .stride = 1, .size = *number(&size, a)};
     *number(&at, a) = 0;
-    for (int i = 0; i < AXES; i++)
-        line = line * *number(&size, i) + *number(&at, i);
+    for (int i = 0; i < AXES; i++) {
+        line.first = line.first * *number(&size, i) + *number(&at, i);
+        if (i > a) line.stride *= *number(&size, i);
+    }
     return line;
 }
 
@@ -76,15 +78,15 @@ static Comm open_kv(Comm *tp, const GridGroups *groups)
 {
     int kv = groups ? groups->kv : 0, sharers = kv > 0 && kv < tp->size ? tp->size / kv : 1;
     if (sharers == 1) return comm_self("kv");
-    return comm_split(tp, "kv", tp->rank / sharers, tp->rank % sharers);
+    return comm_line(tp, "kv", (CommLine){tp->rank - tp->rank % sharers, 1, sharers});
 }
 
 static Comm open_tie(Comm *pp, const GridGroups *groups)
 {
     /* A stage between the first and the last one is a group of one rank. */
     bool end = pp->rank == 0 || pp->rank == pp->size - 1;
-    if (groups == NULL || !groups->tied) return comm_self("tie");
-    return comm_split(pp, "tie", end ? 0 : pp->rank, pp->rank);
+    if (groups == NULL || !groups->tied || pp->size == 1) return comm_self("tie");
+    return comm_line(pp, "tie", end ? (CommLine){0, pp->size - 1, 2} : (CommLine){pp->rank, 1, 1});
 }
 
 Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups)
@@ -93,11 +95,9 @@ Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups)
     CHECK(ranks == world->size, "a grid of %d ranks in a world of %d", ranks, world->size);
     GridPlace at = grid_place(size, world->rank);
     Grid grid = {.size = size, .at = at};
-    /* Ranks that differ only on one axis form a group, in the order of their coordinates there. */
     for (int a = 0; a < AXES; a++)
-        *axis_comm(&grid, a) =
-            comm_split(world, axis[a].name, line_of(size, at, a), *number(&at, a));
-    grid.shard = comm_split(world, "shard", line_of(size, at, dp), at.dp);
+        *axis_comm(&grid, a) = comm_line(world, axis[a].name, line_of(size, at, a));
+    grid.shard = comm_line(world, "shard", line_of(size, at, dp));
     grid.replicate = comm_self("replicate");
     grid.kv = open_kv(&grid.tp, groups);
     grid.tie = open_tie(&grid.pp, groups);

@@ -4,6 +4,7 @@
 
 #include "model/core/check.h"
 #include "model/core/pool.h"
+#include "parallel/comm/counted.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +79,7 @@ void machines_set(int ranks, const MachineOfRank *of)
 /* Returns whether the world is the one that is described. */
 static bool is_known(const Comm *world)
 {
-    return world != NULL && known.ranks == world->size;
+    return world != NULL && known.ranks == world->size && !comm_is_counted(world);
 }
 
 Machines machines_of(const Comm *world)

@@ -1,6 +1,7 @@
 /* test_grid.c -- tests a rank's place in the grid: which elements it counts, the groups of its
  * axes, and the beginning and end of its tensor-parallel region. */
 #include "model/core/check.h"
+#include "parallel/comm/counted.h"
 #include "parallel/grid/tp.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/model/model_fixture.h"
@@ -179,6 +180,34 @@ static void check_group(Comm *world, const GridCase *c, int g, Comm *comm, const
                        (long long)all[i - 1], r);
 }
 
+/* A rank of a counted world, in which nobody else exists, has the same groups: the same ranks of
+ * the world, in the same order. */
+static void check_counted(Comm *world, const GridCase *c, const Grid *grid)
+{
+    const Comm *group[GRID_COMMS], *counted[GRID_COMMS];
+    Comm alone = comm_counted(world->rank, world->size);
+    Grid same = grid_open(&alone, c->size, c->groups.kv ? &c->groups : NULL);
+    grid_comms(grid, group);
+    grid_comms(&same, counted);
+    for (int g = 0; g < GRID_COMMS; g++) {
+        const Comm *a = group[g], *b = counted[g];
+        int64_t mine = world->rank, all[16] = {0};
+        if (strcmp(a->name, b->name) != 0 || a->rank != b->rank || a->size != b->size ||
+            memcmp(&a->line, &b->line, sizeof a->line) != 0)
+            rank_wrong(world, "group %s: rank %d of %d; counted, %s: rank %d of %d", a->name,
+                       a->rank, a->size, b->name, b->rank, b->size);
+        comm_all_gather((Comm *)a, NULL, tensor_1d(all, I64, a->size), tensor_1d(&mine, I64, 1));
+        for (int i = 0; i < a->size && a->size > 1; i++)
+            if (all[i] != b->line.first + i * b->line.stride)
+                rank_wrong(world, "member %d of group %s is rank %lld, counted %d", i, a->name,
+                           (long long)all[i], b->line.first + i * b->line.stride);
+        if (comm_is_counted(b) != (b->size > 1))
+            rank_wrong(world, "group %s by %s", b->name, b->ops->name);
+    }
+    grid_close(&same);
+    comm_close(&alone);
+}
+
 /* Checks that the coordinates count up with the rank, tp fastest. */
 static void run_grid(Comm *world, void *context)
 {
@@ -205,6 +234,7 @@ static void run_grid(Comm *world, void *context)
         if (listed[g] != group[g]) rank_wrong(world, "communicator %d is %s", g, listed[g]->name);
         check_group(world, c, g, group[g], place);
     }
+    check_counted(world, c, &grid);
     grid_close(&grid);
 }
 

@@ -1,9 +1,10 @@
 /* test_large_worlds.c -- what one rank of a world of 65,536 computes before it allocates anything:
  * its place and groups, its part of the model, the schedules, the sizes of its memory, and the
  * layout of a checkpoint. Each must take little time and memory, and agree with formulas. The other
- * ranks do not exist: a transport of this test answers for them. */
+ * ranks do not exist (parallel/comm/counted.h). */
 #include "model/core/check.h"
 #include "parallel/checkpoint/layout.h"
+#include "parallel/comm/counted.h"
 #include "parallel/memory/memory_plan.h"
 #include "parallel/memory/saved_bytes.h"
 #include "parallel/run/print_ranks.h"
@@ -18,48 +19,6 @@
 #include <time.h>
 
 #include <cmocka.h>
-
-/* ---- a transport without other ranks --------------------------------------------------------- */
-
-static GridPlace grid_size; /* of the world */
-
-/* A split for an axis of the grid has as many ranks as the axis. */
-static int axis_size(const char *name)
-{
-    if (strcmp(name, "pp") == 0) return grid_size.pp;
-    if (strcmp(name, "tp") == 0) return grid_size.tp;
-    if (strcmp(name, "dp") == 0 || strcmp(name, "shard") == 0) return grid_size.dp;
-    return 1;
-}
-
-static const CommOps nobody;
-
-static Comm nobody_split(Comm *comm, const char *name, int color, int key)
-{
-    (void)comm, (void)color;
-    Comm made = {.rank = key,
-                 .size = axis_size(name),
-                 .ops = &nobody,
-                 .counts = must_calloc(1, sizeof *made.counts)};
-    snprintf(made.name, sizeof made.name, "%s", name);
-    return made;
-}
-
-static void nobody_close(Comm *comm)
-{
-    (void)comm;
-}
-
-/* All ranks have the same numbers. */
-static void nobody_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
-{
-    (void)comm, (void)on, (void)x, (void)op;
-}
-
-static const CommOps nobody = {.name = "nobody",
-                               .all_reduce = nobody_all_reduce,
-                               .split = nobody_split,
-                               .close = nobody_close};
 
 /* ---- one rank -------------------------------------------------------------------------------- */
 
@@ -167,7 +126,7 @@ static void check_layout(const Trainer *t, int ranks)
 static void check_rank(const World *w, const Config *config, int rank)
 {
     int ranks = w->pp * w->dp * w->tp;
-    Comm world = {.rank = rank, .size = ranks, .ops = &nobody, .name = "world"};
+    Comm world = comm_counted(rank, ranks);
     Trainer t = {.config = config};
     session_build(&t.session, config, &world, true);
     GridPlace at = t.session.grid.at;
@@ -180,6 +139,7 @@ static void check_rank(const World *w, const Config *config, int rank)
     assert_true(saved_bytes_of(config, &t.session.table) > 200000000);
     check_layout(&t, ranks);
     session_close(&t.session);
+    comm_close(&world);
 }
 
 static double megabytes_used(void)
@@ -200,7 +160,6 @@ static void a_rank_of_65536_opens_quickly_in_little_memory(void **state)
     for (int i = 0; i < WORLDS; i++) {
         const World *w = &worlds[i];
         int ranks = w->pp * w->dp * w->tp;
-        grid_size = (GridPlace){.pp = w->pp, .dp = w->dp, .cp = 1, .tp = w->tp};
         const Config *config = read_config(w);
         const int rank[] = {0, ranks / 2 + 1, ranks - 1};
         for (int k = 0; k < 3; k++) {
