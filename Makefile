@@ -180,7 +180,10 @@ CUDA_C_OBJECTS := $(CUDA_C:%.c=$(BUILD)/%.o)
 CUDA_OBJECTS := $(CUDA_C_OBJECTS) $(CUDA_CU:%.cu=$(BUILD)/%.cu.o) $(EMULATOR:%.cc=$(BUILD)/%.o)
 # Sources that do not depend on CUDA are compiled once per flavour, into COMMON, and shared by builds with and without CUDA.
 COMMON   := $(if $(filter emu,$(CUDA)),build/$(FLAVOUR),$(BUILD))
-OBJECTS  := $(SOURCES:%.c=$(COMMON)/%.o) $(CUDA_OBJECTS)
+# The presets of machine files, as the C file that the rule below writes.
+MACHINES := $(sort $(wildcard configs/machines/*.json))
+EMBEDDED := $(COMMON)/configs/machine_file/embedded
+OBJECTS  := $(SOURCES:%.c=$(COMMON)/%.o) $(EMBEDDED).o $(CUDA_OBJECTS)
 KOBJECTS := $(foreach l,$(LEVELS),$(foreach r,f32 f64,$(KERNELS:%.c=$(COMMON)/%.$(l).$(r).o)))
 PROGRAM_OBJECTS := $(OBJECTS) $(KOBJECTS)
 LIB_OBJECTS := $(filter-out $(COMMON)/train.o,$(PROGRAM_OBJECTS))
@@ -250,6 +253,18 @@ $(COMMON)/commit: force
 force:
 $(COMMON)/model/core/version.o: $(COMMON)/commit
 $(COMMON)/model/core/version.o: CPPFLAGS += -DPROGRAM_COMMIT='"$(COMMIT)"'
+
+# Each line of a file becomes a string.
+$(EMBEDDED).c: Makefile configs/machines $(MACHINES)
+	@mkdir -p $(@D)
+	$(info $()  MAKE  $@)
+	$(Q)awk 'BEGIN { print "#include \"configs/machine_file/embedded.h\"\nconst EmbeddedFile embedded_machine[] = {" } \
+	    FNR == 1 { name = FILENAME; sub(/.*\//, "", name); sub(/\.json$$/, "", name); print (NR > 1 ? "}," : "") "{\"" name "\"," } \
+	    { gsub(/[\\"]/, "\\\\&"); print "\"" $$0 "\\n\"" } \
+	    END { print "}};\nconst int embedded_machines = sizeof embedded_machine / sizeof *embedded_machine;" }' $(MACHINES) > $@
+$(EMBEDDED).o: $(EMBEDDED).c
+	$(info $()  CC    $<)
+	$(Q)$(call cached,$(CC)) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 define KERNEL_RULES
 $(COMMON)/%.$(1).f32.o: %.c

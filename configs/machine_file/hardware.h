@@ -10,6 +10,7 @@
 
 #include "model/core/device_facts.h"
 #include "model/core/dtype.h"
+#include "model/core/exit_codes.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,9 +42,9 @@ typedef struct {
     struct {
         double most, edge;
     } product;
-    /* Share of the peak that attention reaches at a very long sequence, and the length at which it
-     * reaches half of this share. FLOP are those of causal attention; of backward 2.5 times those
-     * of forward. */
+    /* Share of the peak that attention with heads of 128 reaches at a very long sequence, and the
+     * length at which it reaches half of this share. FLOP are those of causal attention; of
+     * backward 2.5 times those of forward. */
     struct {
         double share, length;
     } attention_forward, attention_backward;
@@ -54,11 +55,13 @@ typedef struct {
     double disk_bandwidth; /* bytes/s of a checkpoint, all writers together */
 } Hardware;
 
-/* Reads a preset, if `name_or_path` is the name of one ("h100"), or else a file. Returns false and
- * writes all that is wrong with it to err, one mistake on each line: file:line:column, the key and
- * what to write instead. error_exit_code gives 78 for a mistake in the file. */
-bool hardware_load(Hardware *hardware, const char *name_or_path, char *err, size_t n);
-/* Reads a machine file's text. `path` names it in messages. Errors are as above. */
+/* Reads a preset, if `name` is the name of one ("h100"), or else the file `name`. Returns false and
+ * sets *code and err: EXIT_CONFIG if the file has mistakes, all of them, one on each line, with
+ * file:line:column, the key and what to write instead; EXIT_MISSING or what error_exit_code gives
+ * if it cannot be read. */
+bool hardware_load(Hardware *hardware, const char *name, ExitCode *code, char *err, size_t n);
+/* Reads a machine file's text. `path` names it in messages. Returns false and sets err as above if
+ * it has mistakes. */
 bool hardware_parse(Hardware *hardware, const char *path, const char *text, size_t length,
                     char *err, size_t n);
 /* Returns the name of the i-th preset, or NULL past the last. */

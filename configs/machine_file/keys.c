@@ -1,0 +1,50 @@
+/* keys.c -- the keys of a machine file, in the order in which `./train bench machine` writes them;
+ * see keys.h and hardware.h, where each field is explained. */
+#include "configs/machine_file/keys.h"
+
+#define AT(field) offsetof(Hardware, field)
+
+/* The limits of memory_efficiency, launch, product_most and product_edge bound what a fit to
+ * published step times may choose. No kernel moves more than its memory's bandwidth, and a plain
+ * copy reaches 80 to 93 % of it; kernels of several passes over their operands count as one with
+ * less. An empty kernel takes about 2 us on a GPU; programs that launch many small ones for each op
+ * of ours take up to ten times that. No measured product reaches more than nine tenths of the
+ * peak of its clock. An edge is at most a tile, 256, in a row and in a column, and as much in
+ * depth. */
+const MachineKey machine_key[MACHINE_KEYS] = {
+    {"name", KEY_TEXT, AT(name), 0, 0, "a name of at most 63 bytes", "\"my machine\""},
+    {"device", KEY_DEVICE, AT(cuda), 0, 0, "\"cuda\" or \"cpu\"", "\"cuda\""},
+    {"capability", KEY_INT, AT(device.capability), 0, 999,
+     "the compute capability times ten, or 0 for a CPU", "90"},
+    {"device_bytes", KEY_INT64, AT(device.bytes), 0, 1e15, "bytes of device memory, or 0 for a CPU",
+     "84933003674"},
+    {"workspace_bytes", KEY_INT64, AT(workspace_bytes), 0, 1e12, "bytes", "134217728"},
+    {"host_bytes", KEY_INT64, AT(host_bytes), 1e8, 1e15, "bytes of a node's memory",
+     "2199023255552"},
+    {"peak_f64", KEY_NUMBER, AT(peak[F64]), 1e7, 1e17, "FLOP/s", "67e12"},
+    {"peak_f32", KEY_NUMBER, AT(peak[F32]), 1e7, 1e17, "FLOP/s", "67e12"},
+    {"peak_bf16", KEY_NUMBER, AT(peak[BF16]), 1e7, 1e17, "FLOP/s", "989e12"},
+    {"peak_f16", KEY_NUMBER, AT(peak[F16]), 1e7, 1e17, "FLOP/s", "989e12"},
+    {"memory_bandwidth", KEY_NUMBER, AT(memory_bandwidth), 1e8, 1e15, "bytes per second",
+     "3.35e12"},
+    {"memory_efficiency", KEY_NUMBER, AT(memory_efficiency), 0.2, 1, "a share of 1", "0.8"},
+    {"launch", KEY_NUMBER, AT(launch), 0, 2e-5, "seconds", "2.5e-6"},
+    {"product_most", KEY_NUMBER, AT(product.most), 0.3, 0.95, "a share of 1", "0.84"},
+    {"product_edge", KEY_NUMBER, AT(product.edge), 0, 256, "a number of rows", "150"},
+    {"attention_forward_share", KEY_NUMBER, AT(attention_forward.share), 0.01, 1, "a share of 1",
+     "0.35"},
+    {"attention_forward_length", KEY_NUMBER, AT(attention_forward.length), 0, 65536,
+     "a number of tokens", "350"},
+    {"attention_backward_share", KEY_NUMBER, AT(attention_backward.share), 0.01, 1, "a share of 1",
+     "0.34"},
+    {"attention_backward_length", KEY_NUMBER, AT(attention_backward.length), 0, 65536,
+     "a number of tokens", "650"},
+    {"collective", KEY_NUMBER, AT(collective), 0, 0.1, "seconds", "28e-6"},
+    {"inside_latency", KEY_NUMBER, AT(inside.latency), 0, 0.1, "seconds", "3.4e-6"},
+    {"inside_bandwidth", KEY_NUMBER, AT(inside.bandwidth), 1e6, 1e14, "bytes per second", "365e9"},
+    {"between_latency", KEY_NUMBER, AT(between.latency), 0, 1, "seconds", "14e-6"},
+    {"between_bandwidth", KEY_NUMBER, AT(between.bandwidth), 1e6, 1e13, "bytes per second", "45e9"},
+    {"devices_per_node", KEY_INT, AT(devices_per_node), 1, 65536, "a number of devices", "8"},
+    {"nics_per_node", KEY_INT, AT(nics_per_node), 1, 1024, "a number of network interfaces", "8"},
+    {"disk_bandwidth", KEY_NUMBER, AT(disk_bandwidth), 1e6, 1e14, "bytes per second", "10e9"},
+};

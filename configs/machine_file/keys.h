@@ -1,0 +1,28 @@
+/* keys.h -- the table of a machine file's keys; private to configs/machine_file. */
+#ifndef CONFIGS_MACHINE_FILE_KEYS_H
+#define CONFIGS_MACHINE_FILE_KEYS_H
+
+#include "configs/machine_file/hardware.h"
+
+typedef enum { KEY_TEXT, KEY_DEVICE, KEY_INT, KEY_INT64, KEY_NUMBER } MachineKeyType;
+
+/* One key. Numbers are from `least` to `most`; the limits are physical, so that a figure in the
+ * wrong unit is found. All keys are required, and every number has a source. */
+typedef struct {
+    const char *name;
+    MachineKeyType type;
+    size_t at; /* of the field in Hardware */
+    double least, most;
+    const char *unit;    /* what the number is, for messages */
+    const char *example; /* a value that fits, as it is written in a file */
+} MachineKey;
+
+enum { MACHINE_KEYS = 27 };
+extern const MachineKey machine_key[MACHINE_KEYS];
+
+static inline bool machine_key_is_number(const MachineKey *key)
+{
+    return key->type >= KEY_INT;
+}
+
+#endif

@@ -1,0 +1,258 @@
+/* test_machine_file.c -- tests the reader of machine files: the presets, what each mistake is
+ * answered with, and what ranks on CPUs have. */
+#include "configs/machine_file/embedded.h"
+#include "configs/machine_file/keys.h"
+#include "tests/support/files/scratch.h"
+
+#include "model/core/check.h"
+#include "model/core/files.h"
+#include "model/core/json_tree.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char *const presets[] = {"a100", "b200", "cpu", "h100", "h200"};
+enum { PRESETS = sizeof presets / sizeof *presets };
+
+static const EmbeddedFile *embedded(const char *name)
+{
+    for (int i = 0; i < embedded_machines; i++)
+        if (strcmp(embedded_machine[i].name, name) == 0) return &embedded_machine[i];
+    return NULL;
+}
+
+/* Fails unless both have the same figures. */
+static void assert_same(const Hardware *a, const Hardware *b)
+{
+    for (int i = 0; i < MACHINE_KEYS; i++) {
+        const MachineKey *key = &machine_key[i];
+        const char *x = (const char *)a + key->at, *y = (const char *)b + key->at;
+        size_t size = key->type == KEY_INT ? sizeof(int) : sizeof(double);
+        if (machine_key_is_number(key) && memcmp(x, y, size) != 0) fail_msg("%s", key->name);
+    }
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->cuda, b->cuda);
+}
+
+static void the_program_has_each_preset_as_it_is_in_its_file(void **state)
+{
+    (void)state;
+    for (int i = 0; i < PRESETS; i++) {
+        char path[64], err[4096], *text;
+        size_t size;
+        ExitCode code;
+        Hardware own, read;
+        assert_string_equal(hardware_preset(i), presets[i]);
+        snprintf(path, sizeof path, "configs/machines/%s.json", presets[i]);
+        if (!file_read(path, &text, &size, NULL, err, sizeof err)) fail_msg("%s", err);
+        assert_string_equal(embedded(presets[i])->text, text);
+        free(text);
+        if (!hardware_load(&own, presets[i], &code, err, sizeof err)) fail_msg("%s", err);
+        if (!hardware_load(&read, path, &code, err, sizeof err)) fail_msg("%s", err);
+        assert_same(&own, &read);
+        assert_true(own.peak[BF16] > 0 && own.peak[I32] == 0);
+    }
+    assert_null(hardware_preset(PRESETS));
+    assert_null(hardware_preset(-1));
+}
+
+/* The limits of the fitted constants are those that the issue of a fit is held to. */
+static void keys_say_what_they_take(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MACHINE_KEYS; i++) {
+        const MachineKey *key = &machine_key[i];
+        assert_non_null(key->name);
+        if (!machine_key_is_number(key)) continue;
+        double example = strtod(key->example, NULL);
+        if (example < key->least || example > key->most) fail_msg("%s: %g", key->name, example);
+    }
+}
+
+/* A good file with one change, and the message. */
+typedef struct {
+    const char *of, *was, *becomes, *message;
+} Refusal;
+
+static const Refusal refusals[] = {
+    {"h100", "\"peak_bf16\": 989.4e12", "\"peak_bf16\": 989.4",
+     "m.json:10:16: peak_bf16: 989.4 does not fit; write FLOP/s from 1e+07 to 1e+17, such as "
+     "989e12"},
+    {"h100", "\"launch\": 2.5e-6", "\"launch\": 2.5",
+     "m.json:14:13: launch: 2.5 does not fit; write seconds from 0 to 2e-05, such as 2.5e-6"},
+    {"h100", "\"launch\": 2.5e-6", "\"launch\": \"2.5e-6\"",
+     "m.json:14:13: launch: \"2.5e-6\" does not fit; write seconds from 0 to 2e-05, such as "
+     "2.5e-6"},
+    {"h100", "\"product_most\": 0.84", "\"product_most\": 84",
+     "m.json:15:19: product_most: 84 does not fit; write a share of 1 from 0.3 to 0.95, such as "
+     "0.84"},
+    {"h100", "\"product_edge\": 140", "\"product_edge\": -1",
+     "m.json:16:19: product_edge: -1 does not fit; write a number of rows from 0 to 256, such as "
+     "150"},
+    {"h100", "\"devices_per_node\": 8", "\"devices_per_node\": 8.5",
+     "m.json:26:23: devices_per_node: 8.5 does not fit; write a number of devices from 1 to "
+     "65536, such as 8"},
+    {"h100", "\"devices_per_node\": 8", "\"devices_per_node\": 0",
+     "m.json:26:23: devices_per_node: 0 does not fit; write a number of devices from 1 to 65536, "
+     "such as 8"},
+    {"h100", "\"capability\": 90", "\"capability\": [9, 0]",
+     "m.json:4:17: capability: a list does not fit; write the compute capability times ten, or 0 "
+     "for a CPU from 0 to 999, such as 90"},
+    {"h100", "\"device\": \"cuda\"", "\"device\": \"gpu\"",
+     "m.json:3:13: device: \"gpu\" does not fit; write \"cuda\" or \"cpu\""},
+    {"h100", "\"device\": \"cuda\"", "\"device\": 1",
+     "m.json:3:13: device: 1 does not fit; write \"cuda\" or \"cpu\""},
+    {"h100", "\"name\": \"", "\"name\": \"0123456789012345678901234567890123456789",
+     "m.json:2:11: name: \"0123456789012345678901234567890123456789NVIDIA H100 SXM 80...\" does "
+     "not "
+     "fit; write a name of at most 63 bytes"},
+    {"h100", "\"capability\": 90", "\"capability\": 0",
+     "m.json:4:17: capability: 0 is a CPU, but device is \"cuda\"; write 80 for an A100, 90 for "
+     "an H100, or device \"cpu\""},
+    {"h100", "\"device\": \"cuda\"", "\"device\": \"cpu\"",
+     "m.json:4:17: capability: a CPU has none; write 0, or device \"cuda\"\n"
+     "m.json:5:19: device_bytes: a CPU's memory is host_bytes; write 0, or device \"cuda\""},
+    {"cpu", "\"device\": \"cpu\",\n  \"capability\": 0",
+     "\"device\": \"cuda\",\n  \"capability\": 80",
+     "m.json:5:19: device_bytes: 0 is a CPU, but device is \"cuda\"; write the bytes of a GPU's "
+     "memory, or device \"cpu\""},
+    {"h100", "\"workspace_bytes\": 134217728", "\"workspace_bytes\": 134217728000",
+     "m.json:6:22: workspace_bytes: 134217728000 are not less than the memory; write fewer"},
+    {"h100", "  \"launch\": 2.5e-6,\n", "",
+     "m.json:1:1: launch: the key is missing; write seconds, such as \"launch\": 2.5e-6"},
+    {"h100", "  \"launch\": 2.5e-6,\n", "  \"lanch\": 2.5e-6,\n",
+     "m.json:1:1: launch: the key is missing; write seconds, such as \"launch\": 2.5e-6\n"
+     "m.json:14:3: \"lanch\": unknown key; did you mean \"launch\"?"},
+    {"h100", "  \"launch\": 2.5e-6,\n", "  \"launch\": 2.5e-6,\n  \"price\": 3,\n",
+     "m.json:15:3: \"price\": unknown key; remove it"},
+    {"h100", "  \"launch\": 2.5e-6,\n", "  \"launch\": 2.5e-6,\n  \"launch\": 3e-6,\n",
+     "m.json:15:3: \"launch\": the key is there twice; remove one"},
+    {"h100", "    \"launch\": \"", "    \"lunch\": \"",
+     "m.json:14:3: launch: the number has no source; write where it is from, as \"sources\": "
+     "{\"launch\": \"...\"}\n"
+     "m.json:40:5: sources.\"lunch\": unknown key; did you mean \"launch\"?"},
+    {"h100", "    \"launch\": \"", "    \"name\": \"a\",\n    \"launch\": \"",
+     "m.json:40:5: sources.\"name\": unknown key; did you mean \"name\"?"},
+    {"h100", "    \"collective\": \"", "    \"collective\": \" \", \"x\": \"",
+     "m.json:47:19: sources.collective: write where the number is from, as a string\n"
+     "m.json:47:24: sources.\"x\": unknown key; sources has the keys of the file's numbers"},
+    {"h100", "\"sources\": {", "\"source\": {",
+     "m.json:1:1: sources: the key is missing; write an object that says of each number where it "
+     "is from\n"
+     "m.json:29:3: \"source\": unknown key; remove it"},
+    {"h100", "\"sources\": {", "\"sources\": 1, \"launch\": {",
+     "m.json:29:14: sources: a number does not fit; write an object\n"
+     "m.json:29:17: \"launch\": the key is there twice; remove one"},
+    {"h100", "{\n  \"name\"", "[\n  \"name\"",
+     "m.json:2:9: a comma is missing before this (Hjson does without, JSON does not)"},
+};
+
+/* Returns the preset's text with the first `was` replaced; the caller frees. */
+static char *changed(const Refusal *r)
+{
+    const char *text = embedded(r->of)->text, *at = strstr(text, r->was);
+    if (at == NULL) fail_msg("%s has no %s", r->of, r->was);
+    return text_format("%.*s%s%s", (int)(at - text), text, r->becomes, at + strlen(r->was));
+}
+
+static void each_mistake_is_named_with_its_place_and_what_to_write(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        char err[8192], *text = changed(&refusals[i]);
+        Hardware h;
+        bool read = hardware_parse(&h, "m.json", text, strlen(text), err, sizeof err);
+        if (read || strcmp(err, refusals[i].message) != 0)
+            fail_msg("%s becomes %s:\n%s\nnot\n%s", refusals[i].was, refusals[i].becomes,
+                     read ? "read" : err, refusals[i].message);
+        free(text);
+    }
+}
+
+static void a_text_that_is_no_object_is_refused(void **state)
+{
+    static const char *const row[][2] = {
+        {"[]", "m.json:1:1: a list is not a machine file; write an object: { ... }"},
+        {" 3", "m.json:1:2: a number is not a machine file; write an object: { ... }"},
+        {"", "m.json:1:1: the text is empty; a config is at least {}"}};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char err[512];
+        Hardware h;
+        assert_false(hardware_parse(&h, "m.json", row[i][0], strlen(row[i][0]), err, sizeof err));
+        assert_string_equal(err, row[i][1]);
+    }
+}
+
+static void comments_and_any_order_are_allowed(void **state)
+{
+    char err[512];
+    Hardware h, again;
+    (void)state;
+    const Refusal comment = {"h100", "{\n", "{ # the whole node\n  /* dense */\n", NULL};
+    char *text = changed(&comment);
+    assert_true(hardware_parse(&h, "m.json", text, strlen(text), err, sizeof err));
+    free(text);
+    ExitCode code;
+    assert_true(hardware_load(&again, "h100", &code, err, sizeof err));
+    assert_same(&h, &again);
+}
+
+static void a_file_that_is_not_there_is_missing(void **state)
+{
+    char err[512];
+    Hardware h;
+    ExitCode code = EXIT_OK;
+    (void)state;
+    assert_false(hardware_load(&h, "h10", &code, err, sizeof err));
+    assert_int_equal(code, EXIT_MISSING);
+    assert_string_equal(err, "h10: there is no such file, and no preset of this name (a100, b200, "
+                             "cpu, h100, h200); did you mean \"h100\"?");
+    assert_false(hardware_load(&h, "laptop", &code, err, sizeof err));
+    assert_string_equal(err, "laptop: there is no such file, and no preset of this name (a100, "
+                             "b200, cpu, h100, h200); write the path of a machine file, which "
+                             "`./train bench machine` makes");
+    assert_false(hardware_load(&h, "no/such.json", &code, err, sizeof err));
+    assert_int_equal(code, EXIT_MISSING);
+    assert_string_equal(err, "no/such.json cannot be opened: No such file or directory");
+    assert_false(hardware_load(&h, "Makefile", &code, err, sizeof err));
+    assert_int_equal(code, EXIT_CONFIG);
+}
+
+/* Ranks on CPUs share their node; a GPU is one rank's own. */
+static void ranks_on_a_cpu_share_it(void **state)
+{
+    char err[512];
+    Hardware h;
+    ExitCode code;
+    (void)state;
+    assert_true(hardware_load(&h, "cpu", &code, err, sizeof err));
+    Hardware alone = hardware_of_rank(&h, 1), half = hardware_of_rank(&h, 2),
+             many = hardware_of_rank(&h, 64);
+    assert_same(&alone, &h);
+    assert_true(half.peak[F32] == h.peak[F32] / 2);
+    assert_true(half.memory_bandwidth == h.memory_bandwidth / 2);
+    assert_true(many.peak[F32] == h.peak[F32] / h.devices_per_node);
+    assert_true(hardware_load(&h, "h100", &code, err, sizeof err));
+    Hardware gpu = hardware_of_rank(&h, 64);
+    assert_same(&gpu, &h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_program_has_each_preset_as_it_is_in_its_file),
+        cmocka_unit_test(keys_say_what_they_take),
+        cmocka_unit_test(each_mistake_is_named_with_its_place_and_what_to_write),
+        cmocka_unit_test(a_text_that_is_no_object_is_refused),
+        cmocka_unit_test(comments_and_any_order_are_allowed),
+        cmocka_unit_test(a_file_that_is_not_there_is_missing),
+        cmocka_unit_test(ranks_on_a_cpu_share_it),
+    };
+    return cmocka_run_group_tests_name("machine files", tests, NULL, NULL);
+}
