@@ -1,0 +1,233 @@
+/* cost.c -- the closed forms of cost.h. */
+#include "parallel/plan/cost.h"
+
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+
+#include <math.h>
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* Returns the seconds in which memory moves these bytes. */
+static double moved(const Hardware *h, const CostTraits *t, double bytes)
+{
+    return bytes / (h->memory_bandwidth * h->memory_efficiency * t->memory);
+}
+
+/* Returns the seconds of a product's arithmetic. Each dimension is lengthened by the edge: tiles
+ * that are not full in rows and columns, and the filling of the pipeline in depth. */
+static double multiplied(const Hardware *h, const CostTraits *t, DType dtype, int64_t m, int64_t n,
+                         int64_t k)
+{
+    double edge = h->product.edge;
+    CHECK(h->peak[dtype] > 0, "products of %s", dtype_name(dtype));
+    return 2 * ((double)m + edge) * ((double)n + edge) * ((double)k + edge) /
+           (h->peak[dtype] * h->product.most * t->product);
+}
+
+double cost_product(const Hardware *hardware, const CostTraits *traits, DType dtype, int64_t m,
+                    int64_t n, int64_t k, int64_t bytes)
+{
+    return hardware->launch + fmax(multiplied(hardware, traits, dtype, m, n, k),
+                                   moved(hardware, traits, (double)bytes));
+}
+
+/* Attention that writes its scores, each of `size` bytes, and dropout's masks of one byte. Forward:
+ * the product q k' writes the scores, softmax and dropout read and write them, and the product with
+ * v reads them. Backward has four products, of which one writes the scores' gradients and three
+ * read; dropout reads and writes these, and softmax reads its results as well. */
+static double materialised(const Hardware *h, const CostTraits *t, const GraphNode *node)
+{
+    enum { SOFTMAX = 1, DROPOUT = 1 };
+    bool forward = node->code == OP_attention_forward;
+    int products = forward ? 2 : 4, kernels = products + SOFTMAX + DROPOUT;
+    double size = (double)dtype_size(node->dtype), queries = (double)node->n;
+    double scores = (double)node->m * queries * queries;
+    double by_products = scores * size * (forward ? 2 : 4),
+           by_others = scores * ((forward ? 4 : 5) * size + 1);
+    double arithmetic =
+        products * (double)node->m * multiplied(h, t, node->dtype, node->n, node->n, node->k);
+    return kernels * h->launch + fmax(arithmetic, moved(h, t, by_products)) +
+           moved(h, t, by_others);
+}
+
+/* Returns the share of the speed with heads of 128 that heads of another size reach: for a pair of
+ * a query and a key, softmax takes as long as the products of this many columns. With 18, heads of
+ * 64 are 11 % slower, as FlashAttention-2 is on an H100. */
+static double head_share(double head_size)
+{
+    const double softmax = 18;
+    return head_size / (head_size + softmax) * (128 + softmax) / 128;
+}
+
+static double attention(const Hardware *h, const CostTraits *t, const GraphNode *node)
+{
+    bool forward = node->code == OP_attention_forward;
+    double share = forward ? h->attention_forward.share : h->attention_backward.share;
+    double length = forward ? h->attention_forward.length : h->attention_backward.length;
+    double queries = (double)node->n;
+    if (t->materialised) return materialised(h, t, node);
+    CHECK(h->peak[node->dtype] > 0, "attention in %s", dtype_name(node->dtype));
+    double speed = h->peak[node->dtype] * share * t->attention * head_share((double)node->k) *
+                   queries / (queries + length);
+    return h->launch + fmax(node->flops / speed, moved(h, t, (double)node->bytes));
+}
+
+static double op_seconds(const Hardware *h, const CostTraits *t, const GraphNode *node)
+{
+    bool is_attention = node->code == OP_attention_forward || node->code == OP_attention_backward;
+    if (is_attention && node->n > 0) return attention(h, t, node);
+    if (node->flops > 0)
+        return cost_product(h, t, node->dtype, node->m, node->n, node->k, node->bytes);
+    return h->launch + moved(h, t, (double)node->bytes);
+}
+
+/* ---- collectives ----------------------------------------------------------------------------- */
+
+/* NCCL's protocols, relative to the one for large tensors ("Simple"), whose figures are the
+ * hardware's. The other two send flags with the data, so a hop takes less time, and the data get
+ * only a part of the bandwidth: half in LL, 120 of 128 bytes in LL128. The ratios of the hops are
+ * those of NCCL's own model (NVIDIA/nccl src/graph/tuning.cc). */
+static const struct {
+    double hop, bandwidth;
+} protocol[] = {{1, 1}, {0.56, 120.0 / 128}, {0.18, 0.5}};
+enum { PROTOCOLS = sizeof protocol / sizeof *protocol };
+
+/* A tree moves as many bytes as a ring, at nine tenths of its speed (NCCL's model). */
+static const double TREE_SHARE = 0.9;
+
+/* From Hopper on, the switches of a node add (NVLS): an all-reduce of more than four ranks then
+ * moves its tensor at this share of the link's bandwidth, for any number of ranks. 8 H200 reach 480
+ * GB/s of bus bandwidth, 274 GB/s of the tensor, where an all-gather has 363; with 4 ranks it is no
+ * faster than a ring (stas00/ml-engineering, network/README.md). */
+enum { SWITCH_RANKS = 5, SWITCH_CAPABILITY = 90 };
+static const double SWITCH_SHARE = 0.74;
+
+/* How a group lies on the nodes. */
+typedef struct {
+    double ranks, nodes;
+    double fewest; /* ranks on the node that has the fewest of them */
+} Spread;
+
+static int64_t node_of(const Hardware *h, int64_t rank)
+{
+    return rank / h->devices_per_node;
+}
+
+/* Returns how many of the group's ranks are on node `node`: those of the numbers first + i x
+ * stride, 0 <= i < size, from its first rank to its last. */
+static int64_t ranks_on(const Hardware *h, const GraphGroup *g, int64_t node)
+{
+    int64_t stride = g->stride > 0 ? g->stride : 1;
+    int64_t begin = node * h->devices_per_node - g->first, end = begin + h->devices_per_node;
+    int64_t from = begin <= 0 ? 0 : (begin + stride - 1) / stride;
+    int64_t to = end <= 0 ? 0 : (end + stride - 1) / stride;
+    if (to > g->size) to = g->size;
+    return to > from ? to - from : 0;
+}
+
+static Spread spread_of(const Hardware *h, const GraphGroup *g)
+{
+    int64_t stride = g->stride > 0 ? g->stride : 1, last = g->first + (g->size - 1) * stride;
+    int64_t nodes =
+        stride >= h->devices_per_node ? g->size : node_of(h, last) - node_of(h, g->first) + 1;
+    Spread s = {.ranks = g->size, .nodes = (double)nodes, .fewest = 1};
+    if (stride >= h->devices_per_node) return s;
+    int64_t at_first = ranks_on(h, g, node_of(h, g->first)),
+            at_last = ranks_on(h, g, node_of(h, last)), fewest = at_first;
+    if (at_last < fewest) fewest = at_last;
+    /* A node between them has at least this many. */
+    if (nodes > 2 && h->devices_per_node / stride < fewest) fewest = h->devices_per_node / stride;
+    s.fewest = (double)(fewest > 0 ? fewest : 1);
+    return s;
+}
+
+/* Returns the bytes per second between nodes of `ranks` ranks on a node: all network interfaces of
+ * the node are divided equally among its devices. */
+static double between_bandwidth(const Hardware *h, const CostTraits *t, double ranks)
+{
+    return h->between.bandwidth * t->between * ranks * h->nics_per_node / h->devices_per_node;
+}
+
+/* Returns the seconds that the hops of a ring take: `rounds` times around all ranks but one. */
+static double ring_hops(const Hardware *h, const Spread *s, int rounds)
+{
+    double outside = s->nodes - 1, within = s->ranks - 1 - outside;
+    return rounds * (within * h->inside.latency + outside * h->between.latency);
+}
+
+/* Returns the seconds of a tree's hops: up and down the chain of a node's ranks and the binary tree
+ * of the nodes. */
+static double tree_hops(const Hardware *h, const Spread *s)
+{
+    double levels = ceil(log2(s->nodes)), chain = ceil(s->ranks / s->nodes) - 1;
+    return 2 * (chain * h->inside.latency + levels * h->between.latency);
+}
+
+double cost_collective(const Hardware *hardware, const CostTraits *traits, CommVerb verb,
+                       int64_t bytes, const GraphGroup *group)
+{
+    if (group->size <= 1) return 0;
+    Spread s = spread_of(hardware, group);
+    double bandwidth = hardware->inside.bandwidth * traits->inside, whole = (double)bytes;
+    if (s.nodes > 1) bandwidth = fmin(bandwidth, between_bandwidth(hardware, traits, s.fewest));
+    bool reduced = verb == COMM_ALL_REDUCE;
+    double part = (s.ranks - 1) / s.ranks;
+    double on_link = reduced ? 2 * part * whole : verb == COMM_BROADCAST ? whole : part * whole;
+    double hops = ring_hops(hardware, &s, reduced ? 2 : 1), best = INFINITY;
+    /* Other transports than NCCL have one protocol and no trees. */
+    int protocols = hardware->cuda ? PROTOCOLS : 1;
+    for (int p = 0; p < protocols; p++) {
+        double speed = bandwidth * protocol[p].bandwidth, hop = protocol[p].hop;
+        best = fmin(best, hop * hops + on_link / speed);
+        if (hardware->cuda && reduced && s.nodes > 1)
+            best = fmin(best, hop * tree_hops(hardware, &s) + 2 * whole / (TREE_SHARE * speed));
+    }
+    bool switched = hardware->cuda && reduced && s.nodes == 1 && s.ranks >= SWITCH_RANKS &&
+                    hardware->device.capability >= SWITCH_CAPABILITY;
+    if (switched) best = fmin(best, hops + whole / (SWITCH_SHARE * bandwidth));
+    return hardware->collective + best;
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static double message_seconds(const Hardware *h, const CostTraits *t, const GraphGroup *group,
+                              const GraphMessage *message)
+{
+    int64_t own = group->first + group->rank * group->stride,
+            other = group->first + message->peer * group->stride;
+    bool within = node_of(h, own) == node_of(h, other);
+    double bandwidth = within ? h->inside.bandwidth * t->inside
+                              : fmin(h->inside.bandwidth * t->inside, between_bandwidth(h, t, 1));
+    return (within ? h->inside.latency : h->between.latency) + (double)message->bytes / bandwidth;
+}
+
+/* Messages in both directions move at the same time. */
+static double messages(const Hardware *h, const CostTraits *t, const Graph *graph,
+                       const GraphNode *node)
+{
+    double sent = 0, received = 0;
+    for (int i = 0; i < node->messages; i++) {
+        const GraphMessage *message = &graph->message[node->message + i];
+        double seconds = message_seconds(h, t, &graph->group[node->group], message);
+        *(message->send ? &sent : &received) += seconds;
+    }
+    return h->collective + fmax(sent, received);
+}
+
+double cost_of_node(const Hardware *hardware, const CostTraits *traits, const Graph *graph,
+                    const GraphNode *node)
+{
+    switch (node->kind) {
+    case NODE_OP: return op_seconds(hardware, traits, node);
+    case NODE_COPY: return hardware->launch + moved(hardware, traits, (double)node->bytes);
+    case NODE_COLLECTIVE: {
+        double seconds = cost_collective(hardware, traits, (CommVerb)node->code, node->bytes,
+                                         &graph->group[node->group]);
+        /* Collectives that are started together are one kernel. */
+        return node->joined ? fmax(0, seconds - hardware->collective) : seconds;
+    }
+    case NODE_MESSAGES: return messages(hardware, traits, graph, node);
+    default: return 0;
+    }
+}
