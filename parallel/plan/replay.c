@@ -1,0 +1,157 @@
+/* replay.c -- see replay.h. The streams of all stages go on one after another, each until it has to
+ * wait for another one, which wakes it. The times do not depend on the order in which they go on,
+ * because each is a maximum over nodes that the graphs determine. */
+#include "parallel/plan/replay_inside.h"
+
+#include "model/core/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Rounds to a multiple of 2^-36 seconds, which makes sums and differences of times exact. */
+static double rounded(double seconds)
+{
+    return ldexp(nearbyint(ldexp(seconds, 36)), -36);
+}
+
+static double cost_of(const Replay *r, int stage, const GraphNode *node)
+{
+    double seconds = r->cost(r->context, stage, node);
+    CHECK(seconds >= 0 && isfinite(seconds), "stage %d: %s that takes %g seconds", stage,
+          node_kind_name[node->kind], seconds);
+    return rounded(seconds);
+}
+
+static double ended_at(const ReplayStage *s, int stream, int64_t nodes)
+{
+    return nodes == 0 ? 0 : s->time[stream][nodes - 1].end;
+}
+
+/* Does the next node of a stream. Returns false if it has to wait. */
+static bool do_node(Replay *r, int stage, int stream)
+{
+    ReplayStage *s = &r->stage[stage];
+    int64_t at = s->done[stream];
+    const GraphNode *node = &r->graph[stage].node[stream][at];
+    NodeTime *time = &s->time[stream][at];
+    double before = ended_at(s, stream, at);
+    *time = (NodeTime){before, before, {stage, stream, at}};
+    if (node->kind == NODE_WAIT) {
+        if (s->done[node->wait_stream] < node->wait_point) return false;
+        time->end = fmax(before, ended_at(s, node->wait_stream, node->wait_point));
+    } else {
+        if ((node->kind == NODE_COLLECTIVE || node->kind == NODE_MESSAGES) &&
+            !replay_meet(r, stage, stream, before, &time->begin, &time->late))
+            return false;
+        time->end = time->begin + cost_of(r, stage, node);
+    }
+    s->done[stream]++;
+    return true;
+}
+
+/* Wakes the streams of a stage that wait for this one. */
+static void wake_waiting(Replay *r, int stage, int stream)
+{
+    const ReplayStage *s = &r->stage[stage];
+    for (int i = 0; i < GRAPH_STREAMS; i++) {
+        if (s->done[i] == r->graph[stage].n[i]) continue;
+        const GraphNode *next = &r->graph[stage].node[i][s->done[i]];
+        if (next->kind == NODE_WAIT && next->wait_stream == stream &&
+            next->wait_point <= s->done[stream])
+            replay_wake(r, stage, i);
+    }
+}
+
+static void go_on(Replay *r, int which)
+{
+    int stage = which / GRAPH_STREAMS, stream = which % GRAPH_STREAMS;
+    const ReplayStage *s = &r->stage[stage];
+    int64_t before = s->done[stream];
+    r->queued[which] = false;
+    while (s->done[stream] < r->graph[stage].n[stream] && do_node(r, stage, stream)) {
+    }
+    if (s->done[stream] > before) wake_waiting(r, stage, stream);
+}
+
+/* All streams have to be done. */
+static void check_end(const Replay *r)
+{
+    char who[1024] = "", why[256];
+    size_t n = 0;
+    for (int i = 0; i < r->stages * GRAPH_STREAMS; i++) {
+        int stage = i / GRAPH_STREAMS, stream = i % GRAPH_STREAMS;
+        if (r->stage[stage].done[stream] == r->graph[stage].n[stream]) continue;
+        replay_describe_wait(r, stage, stream, why, sizeof why);
+        if (n < sizeof who)
+            n += (size_t)snprintf(who + n, sizeof who - n, "%sthe %s stream of stage %d waits %s",
+                                  n ? "; " : "", graph_stream_name[stream], stage, why);
+    }
+    CHECK(n == 0, "the step never ends: %s", who);
+}
+
+static void open_replay(Replay *r)
+{
+    r->stage = must_calloc((size_t)r->stages, sizeof *r->stage);
+    r->ready = must_calloc((size_t)r->stages * GRAPH_STREAMS, sizeof *r->ready);
+    r->queued = must_calloc((size_t)r->stages * GRAPH_STREAMS, sizeof *r->queued);
+    for (int s = 0; s < r->stages; s++)
+        for (int i = 0; i < GRAPH_STREAMS; i++)
+            r->stage[s].time[i] =
+                must_alloc(((size_t)r->graph[s].n[i] + 1) * sizeof *r->stage[s].time[i]);
+    replay_find_groups(r);
+}
+
+static void close_replay(Replay *r)
+{
+    replay_free_groups(r);
+    for (int s = 0; s < r->stages; s++)
+        for (int i = 0; i < GRAPH_STREAMS; i++)
+            free(r->stage[s].time[i]);
+    free(r->stage);
+    free(r->ready);
+    free(r->queued);
+}
+
+StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *context)
+{
+    Replay r = {.graph = graph, .stages = stages, .cost = cost, .context = context};
+    StepTime time = {.stages = stages};
+    CHECK(stages > 0, "a step of %d stages", stages);
+    time.stage = must_calloc((size_t)stages, sizeof *time.stage);
+    open_replay(&r);
+    for (int i = 0; i < stages * GRAPH_STREAMS; i++)
+        replay_wake(&r, i / GRAPH_STREAMS, i % GRAPH_STREAMS);
+    while (r.n_ready > 0)
+        go_on(&r, r.ready[--r.n_ready]);
+    check_end(&r);
+    replay_divide(&r, &time);
+    close_replay(&r);
+    return time;
+}
+
+StepTime step_time_between(const StepTime *fewer, const StepTime *more)
+{
+    /* StageTime consists of doubles only. */
+    enum { FIELDS = sizeof(StageTime) / sizeof(double) };
+    CHECK(fewer->stages == more->stages, "%d and %d stages", fewer->stages, more->stages);
+    StepTime time = {.seconds = more->seconds - fewer->seconds,
+                     .stages = more->stages,
+                     .last = more->last,
+                     .stage = must_calloc((size_t)more->stages, sizeof *time.stage)};
+    for (int s = 0; s < time.stages; s++) {
+        double a[FIELDS], b[FIELDS];
+        memcpy(a, &fewer->stage[s], sizeof a);
+        memcpy(b, &more->stage[s], sizeof b);
+        for (int i = 0; i < FIELDS; i++)
+            b[i] -= a[i];
+        memcpy(&time.stage[s], b, sizeof b);
+    }
+    return time;
+}
+
+void step_time_free(StepTime *time)
+{
+    free(time->stage);
+    *time = (StepTime){0};
+}

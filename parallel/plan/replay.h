@@ -1,0 +1,59 @@
+/* replay.h -- computes how long a training step takes from the graphs of its stages (graph.h), in
+ * virtual time: every stream does its nodes in order, each node takes the time that the caller
+ * says, and streams and stages wait for each other exactly as their graphs say. */
+#ifndef PARALLEL_PLAN_REPLAY_H
+#define PARALLEL_PLAN_REPLAY_H
+
+#include "model/core/graph.h"
+
+/* How a stage spends the step, in seconds. The parts are what its compute stream does at each
+ * moment: `products`, `attention`, `memory_bound` (all other ops), `update` (gradient norm,
+ * decision and optimizer), `copies`, a collective or message, or nothing. Idle time is charged to
+ * what the stream waits for at that moment, along the chain of nodes that ends with the one that it
+ * waits for:
+ *
+ *   exposed_dp   collectives of groups other than the following, and other work of the comm stream
+ *   exposed_tp   collectives of "tp" and "kv" on this stage, and other work of the tp stream
+ *   exposed_pp   messages, and collectives in which stages meet
+ *   copies       work of the copy stream
+ *   bubble       another stage's computation (and its collectives of tp and kv, which are part of
+ *                it); also the end of the step, if another stage is still computing then
+ *
+ * They add up to the step's seconds. The sum is exact, because all times are multiples of 2^-36
+ * seconds, as long as a step takes less than a day. */
+typedef struct {
+    double seconds; /* when the stage's last work ends */
+    double compute; /* products + attention + memory_bound + update */
+    double products, attention, memory_bound, update, copies;
+    double exposed_dp, exposed_tp, exposed_pp, bubble;
+} StageTime;
+
+typedef struct {
+    double seconds; /* when the last work of all stages ends */
+    StageTime *stage;
+    int stages;
+    int last; /* the stage whose work ends last; of several, the first */
+} StepTime;
+
+/* Returns how many seconds a node of a stage takes. It is called once for each node but waits, in
+ * an order that only the graphs determine. */
+typedef double (*ReplayCost)(void *context, int stage, const GraphNode *node);
+
+/* Replays one rank of each stage. Free the result with step_time_free.
+ *
+ * Ranks of a group that are in `graph` meet in its collectives: these begin when all of them have
+ * arrived. The other ranks of a group are equals of those in `graph`, which arrive at the same
+ * time. Messages that are carried out together begin when this rank and, for each message, the peer
+ * have reached them. The messages from one rank to another match in their order, and so do the
+ * collectives that the ranks of a group put on streams of the same name.
+ *
+ * If no stream can go on, the graphs have a deadlock, and the program ends (CHECK) with a message
+ * that says who waits for whom. Time and memory are linear in the nodes. */
+StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *context);
+/* Returns what the last step of `more` takes in a run of many steps: `more` is one step longer than
+ * `fewer`, from the same beginning, and each field is the difference. Gathers of a step may overlap
+ * with the update before it, which the replay of a single step cannot show. Free it, too. */
+StepTime step_time_between(const StepTime *fewer, const StepTime *more);
+void step_time_free(StepTime *time);
+
+#endif
