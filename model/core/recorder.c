@@ -28,11 +28,6 @@ void recorder_stop(Recorder *r)
     r->graph = NULL;
 }
 
-static bool records(const Recorder *r)
-{
-    return r && r->graph && r->hidden == 0;
-}
-
 /* Returns the number of the stream; where all streams are one, the first. */
 static int stream_of(const Recorder *r, Stream stream)
 {
@@ -63,7 +58,7 @@ static void add(Recorder *r, const GraphNode *node)
 
 void recorder_op(Device *device, const GraphNode *op)
 {
-    if (!records(device->recorder)) return;
+    if (!recorder_is_on(device->recorder)) return;
     GraphNode node = node_on(device, NODE_OP);
     node.code = op->code;
     node.dtype = op->dtype;
@@ -77,7 +72,7 @@ void recorder_op(Device *device, const GraphNode *op)
 
 void recorder_copy(Device *device, Tensor x)
 {
-    if (!records(device->recorder)) return;
+    if (!recorder_is_on(device->recorder)) return;
     GraphNode node = node_on(device, NODE_COPY);
     node.dtype = x.dtype;
     node.bytes = 2 * (int64_t)tensor_bytes(x);
@@ -95,7 +90,7 @@ void recorder_event(Device *device, Event *event)
 void recorder_wait(Device *device, const Event *event)
 {
     Recorder *r = device->recorder;
-    if (!records(r)) return;
+    if (!recorder_is_on(r)) return;
     GraphNode node = node_on(device, NODE_WAIT);
     node.wait_stream = event->stream;
     node.wait_point = event->point - r->before[event->stream];
@@ -108,7 +103,7 @@ void recorder_wait(Device *device, const Event *event)
 void recorder_collective(RecordedCalls *calls, Device *on, const GraphGroup *group, int verb,
                          Tensor x)
 {
-    if (on == NULL || !records(on->recorder)) return;
+    if (on == NULL || !recorder_is_on(on->recorder)) return;
     GraphNode node = node_on(on, NODE_COLLECTIVE);
     node.code = verb;
     node.dtype = x.dtype;
@@ -132,7 +127,7 @@ static void add_messages(RecordedCalls *calls)
 void recorder_message(RecordedCalls *calls, Device *on, const GraphGroup *group, bool send,
                       int peer, Tensor x)
 {
-    if (on == NULL || !records(on->recorder)) return;
+    if (on == NULL || !recorder_is_on(on->recorder)) return;
     int64_t bytes = (int64_t)tensor_bytes(x);
     CHECK(calls->messages < RECORDED_MESSAGES, "more than %d messages in a group of calls",
           RECORDED_MESSAGES);

@@ -39,6 +39,11 @@ static inline void recorder_action(const Device *device, int64_t action)
 /* ---- for the device calls and ops; all require device->recorder -------------------------------
  */
 
+/* Returns whether calls are recorded now. */
+static inline bool recorder_is_on(const Recorder *recorder)
+{
+    return recorder && recorder->graph && recorder->hidden == 0;
+}
 /* Adds an op: fills in the kind, the stream and what else all nodes have. */
 void recorder_op(Device *device, const GraphNode *op);
 void recorder_copy(Device *device, Tensor x);

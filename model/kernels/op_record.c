@@ -7,6 +7,7 @@
 
 static void record(Device *dev, OpId op, DType storage, const void *arguments)
 {
+    if (!recorder_is_on(dev->recorder)) return;
     OpCost cost = op_cost(op, arguments);
     recorder_op(dev, &(GraphNode){.code = (int)op,
                                   .dtype = storage,
