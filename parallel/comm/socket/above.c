@@ -26,6 +26,7 @@ static bool goes_its_way(SocketService *service)
 {
     if (atomic_load(&service->granted) || service->farewell) return true;
     if (!service->links->joined || !atomic_load(&service->claiming)) return false;
+    atomic_store(&service->alone, true);
     atomic_store(&service->granted, true); /* there is nobody who could grant it */
     return true;
 }

@@ -20,7 +20,7 @@
 
 enum {
     /* Changes whenever the bytes of a handshake, or of what follows it, change. */
-    HANDSHAKE_VERSION = 1,
+    HANDSHAKE_VERSION = 2,
     /* 8 bytes of program and direction; 4 version; 4 rank; 8 name; 32 nonce. Numbers are
      * little-endian. */
     HANDSHAKE_HELLO_BYTES = 56,

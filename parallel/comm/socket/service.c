@@ -228,8 +228,10 @@ static bool claim(void *context, ExitCode code)
         if (hears_rank_0) listen_to_others(service);
         usleep(1000);
     }
-    /* Without an answer rank 0 is stopped or lost. Two messages are better than none. */
-    if (!atomic_load(&service->granted)) socket_relay_end(service, PACKET_VERDICT, (int)code);
+    /* Without an answer rank 0 is stopped or lost. Two messages are better than none. Those below
+     * hear of it from nobody else. */
+    bool answered = atomic_load(&service->granted) && !atomic_load(&service->alone);
+    if (!answered) socket_relay_end(service, PACKET_VERDICT, (int)code);
     return true;
 }
 

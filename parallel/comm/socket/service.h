@@ -39,6 +39,7 @@ struct SocketService {
     _Atomic uint64_t question; /* its number */
     atomic_bool claiming;      /* this rank fails, and asks whether it may speak */
     atomic_bool granted;       /* rank 0 lets this rank's failure speak */
+    atomic_bool alone;         /* so does nobody: the way to rank 0 is lost */
     pthread_mutex_t mutex;     /* guards the next two */
     SocketWait wait;
     SocketGroupShare *groups, *left; /* left: groups of which the thread needs nothing more */

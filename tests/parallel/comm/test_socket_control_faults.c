@@ -110,6 +110,20 @@ static void an_interior_fails(Comm *world, void *context)
     pause();
 }
 
+/* The same of rank 3, whose parent is killed while it asks. Rank 10, which is below it, ends with
+ * it. */
+static void one_fails_without_its_parent(Comm *world, void *context)
+{
+    (void)context;
+    control_tree_wait(world);
+    comm_barrier(world);
+    if (world->rank == 0) raise(SIGSTOP);
+    usleep(world->rank == 3 ? 50000 : 200000);
+    if (world->rank == 1) raise(SIGKILL);
+    if (world->rank == 3) (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
+    pause();
+}
+
 /* Some ranks are killed in the end, because rank 0 cannot end them. */
 static void test_without_rank_0_no_wait_lasts_for_ever(void **state)
 {
@@ -118,11 +132,20 @@ static void test_without_rank_0_no_wait_lasts_for_ever(void **state)
                                      86,      {SAYS_WAITED(3), SAYS_WAITED(4), SAYS_WAITED(6)}},
                             claim = {"claim", an_interior_fails,
                                      RANKS,   0,
-                                     74,      {"error[74] rank 1 dp 1: the disk is full\n"}};
+                                     74,      {"error[74] rank 1 dp 1: the disk is full\n"}},
+                            parentless = {
+                                "parentless", one_fails_without_its_parent,
+                                MORE,         0,
+                                87,           {"error[74] rank 3 dp 3: the disk is full\n"}};
     (void)state;
     use_tree();
     process_expect_errors(&waits, 6, 6);
+    process_expect_code(3, EXIT_INPUT_OUTPUT);
+    process_expect_code(4, EXIT_INPUT_OUTPUT);
     process_expect_errors(&claim, 6, 4);
+    process_expect_code(3, EXIT_INPUT_OUTPUT);
+    process_expect_code(10, EXIT_INPUT_OUTPUT);
+    process_expect_errors(&parentless, 6, 5);
     socket_tree_set_fan_out(0);
 }
 

@@ -15,11 +15,28 @@
 
 #include <cmocka.h>
 
+enum { CODES = 2 };
+static struct {
+    int n, rank[CODES], code[CODES];
+} also;
+
+void process_expect_code(int rank, int code)
+{
+    assert_true(also.n < CODES);
+    also.rank[also.n] = rank;
+    also.code[also.n++] = code;
+}
+
 static void run_end(void *context)
 {
     const ProcessEnd *end = context;
     char wrong[256];
     int code = process_ranks(end->ranks, end->timeout, end->body, NULL, wrong, sizeof wrong);
+    for (int i = 0; i < also.n; i++) {
+        int ended = process_code_of_rank(also.rank[i]);
+        if (ended != also.code[i])
+            fprintf(stderr, "error[wrong] rank %d has ended with %d\n", also.rank[i], ended);
+    }
     if (wrong[0]) fprintf(stderr, "error[wrong] %s", wrong);
     fflush(stderr);
     _exit(code);
@@ -39,6 +56,7 @@ void process_expect_errors(const ProcessEnd *end, double more, int errors)
     double start = seconds_now();
     int code = child_run(run_end, (void *)(uintptr_t)end, text, sizeof text);
     double seconds = seconds_now() - start;
+    also.n = 0;
     if (code != end->code) fail_msg("%s: %d, not %d: %s", end->name, code, end->code, text);
     for (int i = 0; i < 3 && end->said[i]; i++)
         if (strstr(text, end->said[i]) == NULL)

@@ -16,6 +16,8 @@ typedef struct {
     const char *said[3];
 } ProcessEnd;
 
+/* In the next expectation, this rank must end with this code, too. At most twice. */
+void process_expect_code(int rank, int code);
 /* Runs the body on these ranks in a child process. The test fails unless they end so, with so many
  * messages, and within two seconds and `more` after the timeout. */
 void process_expect_end(const ProcessEnd *end, double more);

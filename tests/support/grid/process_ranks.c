@@ -43,6 +43,9 @@ static struct {
 
 static Shared *shared; /* in a rank's process: what it shares with the test */
 
+enum { KEPT_CODES = 64 };
+static int ended_with[KEPT_CODES]; /* exit codes of the last process_ranks, by rank */
+
 void *shared_memory(size_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -281,6 +284,11 @@ pid_t process_of_rank(int rank)
     return shared->pid[rank];
 }
 
+int process_code_of_rank(int rank)
+{
+    return ended_with[rank];
+}
+
 static int rank_of(int ranks, pid_t process)
 {
     for (int i = 0; i < ranks; i++)
@@ -308,6 +316,7 @@ static int wait_for_all(const Wires *wires)
             left--;
             if (wires->local) socket_links_report_end(wires->local, rank, status, false);
             if (status == 0) ended = rank;
+            if (rank < KEPT_CODES) ended_with[rank] = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
             if (code == 0 && status != 0) {
                 code = WIFEXITED(status) ? WEXITSTATUS(status) : (int)EXIT_PEER_LOST;
                 failed = seconds_now();

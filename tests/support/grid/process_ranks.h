@@ -16,6 +16,8 @@ typedef void (*RankBody)(Comm *world, void *context);
  * stopped or do not end within some seconds. An error reported with rank_wrong is copied to
  * wrong[0..n). */
 int process_ranks(int ranks, double timeout, RankBody body, void *context, char *wrong, size_t n);
+/* Returns the exit code of a rank below 64 of the last process_ranks; -1: a signal has ended it. */
+int process_code_of_rank(int rank);
 /* How the ranks of process_ranks are connected. */
 typedef enum {
     LINKS_LOCAL, /* by local sockets that they inherit, and with a launcher: the test */
