@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* latency: seconds of one hop of a collective or message, without its share of the bytes.
  * bandwidth: bytes per second in one direction that long transfers reach: of one device (inside a
@@ -66,6 +67,12 @@ bool hardware_parse(Hardware *hardware, const char *path, const char *text, size
                     char *err, size_t n);
 /* Returns the name of the i-th preset, or NULL past the last. */
 const char *hardware_preset(int i);
+/* Writes a machine file, which hardware_parse reads again. source(context, key) returns where the
+ * number of a key is from. */
+void hardware_print(FILE *to, const Hardware *hardware,
+                    const char *(*source)(void *context, const char *key), void *context);
+/* Moves each number that was measured into the limits of its key, for hardware_print. */
+void hardware_limit(Hardware *hardware);
 /* Returns what one of `world` ranks has. Each rank has a CUDA device of its own. CPU ranks share
  * their node: each has an equal part of the threads and of the memory bandwidth. */
 Hardware hardware_of_rank(const Hardware *hardware, int64_t world);

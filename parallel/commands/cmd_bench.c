@@ -2,8 +2,9 @@
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/commands/commands.h"
 
-static const ArgCommand *const commands[] = {&cmd_bench_step, &cmd_bench_ops, &cmd_bench_gemm,
-                                             &cmd_bench_comm, &cmd_bench_parallel};
+static const ArgCommand *const commands[] = {&cmd_bench_step,     &cmd_bench_ops,
+                                             &cmd_bench_gemm,     &cmd_bench_comm,
+                                             &cmd_bench_parallel, &cmd_bench_machine};
 
 const ArgCommand cmd_bench = {
     .name = "bench",

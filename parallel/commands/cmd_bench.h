@@ -9,7 +9,7 @@
 #include "model/kernels/op_cases.h"
 
 extern const ArgCommand cmd_bench_step, cmd_bench_ops, cmd_bench_gemm, cmd_bench_comm,
-    cmd_bench_parallel;
+    cmd_bench_parallel, cmd_bench_machine;
 
 /* Measures the time between two events on the device. */
 typedef struct {

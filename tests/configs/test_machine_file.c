@@ -8,6 +8,7 @@
 #include "model/core/files.h"
 #include "model/core/json_tree.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -224,6 +225,49 @@ static void a_file_that_is_not_there_is_missing(void **state)
     assert_int_equal(code, EXIT_CONFIG);
 }
 
+static const char *key_itself(void *context, const char *key)
+{
+    ++*(int *)context;
+    return key;
+}
+
+static void what_is_written_is_read_again(void **state)
+{
+    (void)state;
+    for (int i = 0; i < PRESETS; i++) {
+        char err[2048], *text;
+        size_t size;
+        int asked = 0;
+        Hardware h, again;
+        ExitCode code;
+        if (!hardware_load(&h, presets[i], &code, err, sizeof err)) fail_msg("%s", err);
+        h.launch = 1.0 / 3 * 1e-6;
+        FILE *to = text_stream(&text, &size);
+        hardware_print(to, &h, key_itself, &asked);
+        fclose(to);
+        if (!hardware_parse(&again, "again", text, size, err, sizeof err)) fail_msg("%s", err);
+        assert_same(&h, &again);
+        assert_int_equal(asked, MACHINE_KEYS - 2);
+        assert_non_null(strstr(text, "\"launch\": \"launch\""));
+        free(text);
+    }
+}
+
+static void measured_numbers_are_moved_into_their_limits(void **state)
+{
+    char err[512];
+    Hardware h;
+    ExitCode code;
+    (void)state;
+    assert_true(hardware_load(&h, "h100", &code, err, sizeof err));
+    h.memory_efficiency = 1.3;
+    h.product.edge = -2;
+    h.inside.latency = (double)NAN;
+    hardware_limit(&h);
+    assert_true(h.memory_efficiency == 1 && h.product.edge == 0 && h.inside.latency == 0);
+    assert_true(h.memory_bandwidth == 3.35e12);
+}
+
 /* Ranks on CPUs share their node; a GPU is one rank's own. */
 static void ranks_on_a_cpu_share_it(void **state)
 {
@@ -252,6 +296,8 @@ int main(void)
         cmocka_unit_test(a_text_that_is_no_object_is_refused),
         cmocka_unit_test(comments_and_any_order_are_allowed),
         cmocka_unit_test(a_file_that_is_not_there_is_missing),
+        cmocka_unit_test(what_is_written_is_read_again),
+        cmocka_unit_test(measured_numbers_are_moved_into_their_limits),
         cmocka_unit_test(ranks_on_a_cpu_share_it),
     };
     return cmocka_run_group_tests_name("machine files", tests, NULL, NULL);

@@ -86,5 +86,15 @@ expect_code "bench parallel: accepts a config that has a grid" 0 "$TRAIN" bench 
 for way in 'one rank' DDP ZeRO-3 tensor pipeline; do
     check "bench parallel: measures $way although the config has a grid" grep -qE "^$way +[0-9]+\.[0-9] " output
 done
+
+expect_code "bench machine: measures the CPU" 0 "$TRAIN" bench machine --device cpu --size 1 --repetitions 1
+check "bench machine: prints a machine file" grep -q '^  "peak_f32": [0-9.e+]*,$' output
+check "bench machine: the file says what one machine does not show" grep -q '"between_bandwidth": "assumed, ' output
+check "bench machine: leaves no file on the disk" test -z "$(find . -name 'bench_machine*')"
+expect_code "bench machine: a folder that is not there is refused" 74 "$TRAIN" bench machine --device cpu --size 1 \
+    --repetitions 1 --disk no/such
+check "bench machine: names the folder" grep -q '^error\[74\] --disk no/such: .*No such file' output
+expect_code "bench machine: a launcher is refused" 64 env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 \
+    OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2 "$TRAIN" bench machine
 expect_code "bench parallel: a batch that the ranks cannot share is refused" 64 "$TRAIN" bench parallel "$TINY" --ranks 3
 finish

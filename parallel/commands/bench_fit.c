@@ -1,0 +1,66 @@
+/* bench_fit.c -- the fits of bench_fit.h. */
+#include "parallel/commands/bench_fit.h"
+
+#include <math.h>
+
+/* The logarithm of a product's FLOP/s, if its time without the launch is all arithmetic; and its
+ * weight: an error of the time changes the logarithm by as much more as the launch is a part of
+ * it. */
+typedef struct {
+    double log_rate, weight;
+} Rate;
+
+static Rate rate_of(const MeasuredProduct *p, double launch, double edge)
+{
+    double work = 2 * ((double)p->m + edge) * ((double)p->n + edge) * ((double)p->k + edge);
+    double seconds = fmax(p->seconds - launch, 1e-3 * p->seconds), share = seconds / p->seconds;
+    return (Rate){.log_rate = log(work / seconds), .weight = share * share};
+}
+
+double fit_rate(const MeasuredProduct *product, int n, double launch, double edge, double *error)
+{
+    /* The mean of the logarithms has the least squared distance from them. */
+    double sum = 0, weights = 0, squares = 0;
+    for (int i = 0; i < n; i++) {
+        Rate r = rate_of(&product[i], launch, edge);
+        sum += r.weight * r.log_rate;
+        weights += r.weight;
+    }
+    double mean = sum / weights;
+    for (int i = 0; i < n; i++) {
+        Rate r = rate_of(&product[i], launch, edge);
+        squares += r.weight * (r.log_rate - mean) * (r.log_rate - mean);
+    }
+    *error = sqrt(squares / weights);
+    return exp(mean);
+}
+
+double fit_edge(const MeasuredProduct *product, int n, double launch, double most)
+{
+    double best = INFINITY, edge = 0, error;
+    for (double e = 0; e <= most; e += 0.5) {
+        fit_rate(product, n, launch, e, &error);
+        if (error >= best) continue;
+        best = error;
+        edge = e;
+    }
+    return edge;
+}
+
+FittedAttention fit_attention(double short_length, double short_rate, double long_length,
+                              double long_rate)
+{
+    double slope = short_rate / short_length - long_rate / long_length;
+    double length = slope > 0 ? fmax(0, (long_rate - short_rate) / slope) : 0;
+    return (FittedAttention){.rate = long_rate * (long_length + length) / long_length,
+                             .length = length};
+}
+
+void fit_calls(const MeasuredCalls *calls, Hardware *hardware)
+{
+    double hops = 2 * (calls->ranks - 1.0) - 1;
+    double latency = fmax(0, (calls->small_reduce - calls->small_message) / hops);
+    hardware->inside.latency = latency;
+    hardware->collective = fmax(0, calls->small_message - latency);
+    hardware->inside.bandwidth = calls->bandwidth;
+}

@@ -1,0 +1,214 @@
+/* cmd_bench_machine.c -- `./train bench machine`: measures this machine and prints a machine file
+ * (configs/machine_file). The same code measures CPUs and GPUs; only the sizes differ.
+ *
+ * First ranks are started for the calls between them, because they may be processes that use GPUs.
+ * Then this process opens one device and measures its kernels. What one machine cannot show, such
+ * as the network, is taken from a preset, and its source says so. */
+#include "parallel/commands/cmd_bench_machine.h"
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "model/core/files.h"
+#include "model/core/machine.h"
+#include "model/core/version.h"
+#include "parallel/commands/bench_fit.h"
+#include "parallel/commands/cmd_bench_calls.h"
+#include "parallel/run/ranks_option.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- what is around the device --------------------------------------------------------------- */
+
+/* Measures calls of --ranks ranks: on CPUs threads, else as many as there are GPUs. */
+static void measure_calls(MachineBench *b)
+{
+    DeviceSurvey seen = device_survey(b->a->device);
+    bool host = seen.choice != NULL && seen.choice->place == PLACE_HOST;
+    int64_t devices = host ? pool_allowed_cores() : seen.count;
+    const CallsWanted wanted = {.ranks = b->a->ranks ? b->a->ranks : max_i64(devices, 2),
+                                .repetitions = b->a->repetitions,
+                                .timeout = 600,
+                                .device = b->a->device,
+                                .kind = b->a->kind};
+    CallsMeasured m;
+    b->hardware.devices_per_node = (int)(host ? wanted.ranks : max_i64(devices, 1));
+    /* Ranks that share a GPU say nothing about links between GPUs. */
+    if (!host && devices < 2) return;
+    int code = calls_measure(&wanted, &m);
+    if (code != EXIT_OK) exit(code);
+    b->calls = true;
+    double n = (double)wanted.ranks, logs = 0;
+    int calls = 0;
+    for (int verb = host ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER; verb <= COMM_ALL_GATHER; verb++)
+        for (int size = CALL_SIZES - 2; size < CALL_SIZES; size++) {
+            double on_link = (verb == COMM_ALL_REDUCE ? 2 : 1) * (n - 1) / n;
+            double s = m.seconds[verb][size] - m.seconds[verb][0];
+            logs += log(on_link * (double)call_bytes(size) / fmax(s, 1e-9));
+            calls++;
+        }
+    fit_calls(&(MeasuredCalls){.ranks = (int)wanted.ranks,
+                               .small_reduce = m.seconds[COMM_ALL_REDUCE][0],
+                               .small_message = m.seconds[BOTH_WAYS][0],
+                               .bandwidth = exp(logs / calls)},
+              &b->hardware);
+}
+
+/* Writes and syncs a file in the folder --disk, and removes it. */
+static void measure_disk(MachineBench *b)
+{
+    char err[512];
+    int64_t part = 4 << 20, parts = max_i64(64 * b->a->size / MACHINE_WHOLE, 1);
+    char *path = text_format("%s/bench_machine.%d", b->a->disk, (int)getpid());
+    void *data = must_calloc(1, (size_t)part);
+    AtomicFile file;
+    progress_print(&b->progress, "measuring the disk");
+    memset(data, 1, (size_t)part);
+    double from = seconds_now();
+    bool good = atomic_file_open(&file, &fs_system, path, err, sizeof err);
+    for (int64_t i = 0; good && i < parts; i++) {
+        good = atomic_file_write(&file, data, (size_t)part, err, sizeof err);
+        if (!good) atomic_file_abort(&file);
+    }
+    good = good && atomic_file_commit(&file, err, sizeof err);
+    if (!good) fail(EXIT_INPUT_OUTPUT, "--disk %s: %s", b->a->disk, err);
+    b->hardware.disk_bandwidth = (double)(part * parts) / (seconds_now() - from);
+    unlink(path);
+    free(data);
+    free(path);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static const char *source(void *context, const char *key)
+{
+    const MachineBench *b = context;
+    static const char *const not_here[] = {"between_latency", "between_bandwidth", "nics_per_node",
+                                           "workspace_bytes"};
+    static const char assumed[] = "assumed, as in a preset: one machine does not show it";
+    for (size_t i = 0; i < sizeof not_here / sizeof *not_here; i++)
+        if (strcmp(key, not_here[i]) == 0) return assumed;
+    bool of_calls = strncmp(key, "inside_", 7) == 0 || strcmp(key, "collective") == 0;
+    bool of_f64 = strcmp(key, "peak_f64") == 0;
+    if ((of_calls && !b->calls) || (of_f64 && b->dev.ops_f64 == NULL)) return assumed;
+    return b->sources;
+}
+
+/* Begins with the preset that is most like this machine, and with what the system says. */
+static void begin(MachineBench *b)
+{
+    char err[512];
+    ExitCode code;
+    DeviceFacts facts = device_survey_facts(b->a->device, 1);
+    const char *like = facts.bytes == 0          ? "cpu"
+                       : facts.capability >= 100 ? "b200"
+                       : facts.capability >= 90  ? "h200"
+                                                 : "a100";
+    CHECK(hardware_load(&b->hardware, like, &code, err, sizeof err), "%s", err);
+    b->hardware.device = facts;
+    size_t kibibytes = kernel_number("/proc/meminfo", "MemTotal:");
+    if (kibibytes != SIZE_MAX) b->hardware.host_bytes = (int64_t)kibibytes * 1024;
+    b->dtype = facts.bytes == 0 ? F32 : BF16;
+}
+
+static int bench_machine(const void *values)
+{
+    MachineArguments given = *(const MachineArguments *)values;
+    const MachineArguments *a = &given;
+    MachineBench b = {.a = a};
+    DeviceOptions options = {.local_ranks = 1};
+    char err[512], text[256];
+    time_t now = time(NULL);
+    struct tm day;
+    given.ranks = launch_count(given.ranks, 0, given.kind);
+    if (launch_joined())
+        return error_print(EXIT_USAGE, "bench machine measures one machine, and starts the ranks "
+                                       "itself: run it without a launcher");
+    begin(&b);
+    measure_calls(&b);
+    if (!device_open(&b.dev, a->device, &options, err, sizeof err))
+        fail(EXIT_UNAVAILABLE, "%s", err);
+    device_warn(&b.dev);
+    b.progress = progress_begin_quiet();
+    bench_machine_kernels(&b);
+    measure_disk(&b);
+    progress_end(&b.progress);
+    hardware_limit(&b.hardware);
+    device_describe(&b.dev, text, sizeof text);
+    snprintf(b.hardware.name, sizeof b.hardware.name, "%.63s", text);
+    gmtime_r(&now, &day);
+    snprintf(b.sources, sizeof b.sources,
+             "measured by ./train bench machine, %s, on %04d-%02d-%02d: %s", program_version(),
+             day.tm_year + 1900, day.tm_mon + 1, day.tm_mday, text);
+    hardware_print(stdout, &b.hardware, source, &b);
+    device_close(&b.dev);
+    return EXIT_OK;
+}
+
+static bool parse_device(const char *text, void *field, char *err, size_t n)
+{
+    *(const char **)field = text;
+    return strcmp(text, "auto") == 0 || strcmp(text, "cuda") == 0 || strcmp(text, "cpu") == 0 ||
+           error_set(err, n, "--device %s: write auto, cuda or cpu", text);
+}
+
+static const ArgOption options[] = {
+    {.name = "--device",
+     .value = "NAME",
+     .help = "auto (default), cuda or cpu",
+     .kind = ARG_OWN,
+     .at = offsetof(MachineArguments, device),
+     .parse = parse_device},
+    {.name = "--ranks",
+     .also = RANKS_ALSO,
+     .value = "N",
+     .help = "whose calls are measured; default: the GPUs, or the cores\n"
+             "of the CPU; of CPUs also the most ranks that a plan puts on\n"
+             "a machine",
+     .kind = ARG_INTEGER,
+     .at = offsetof(MachineArguments, ranks),
+     .least = 2,
+     .most = LAUNCH_MAX_RANKS,
+     .beyond = RANKS_BEYOND},
+    PROCESSES_OPTION(MachineArguments),
+    {.name = "--repetitions",
+     .value = "N",
+     .help = "of which the median is taken; default 5",
+     .kind = ARG_INTEGER,
+     .at = offsetof(MachineArguments, repetitions),
+     .least = 1,
+     .most = BENCH_MOST_REPETITIONS},
+    {.name = "--size",
+     .value = "N",
+     .help = "percent of the usual sizes, for a quick look; default 100",
+     .kind = ARG_INTEGER,
+     .at = offsetof(MachineArguments, size),
+     .least = 1,
+     .most = MACHINE_WHOLE},
+    {.name = "--disk",
+     .value = "DIR",
+     .help = "the folder of checkpoints, to which 256 MiB are written;\n"
+             "default: this one",
+     .kind = ARG_NAME,
+     .at = offsetof(MachineArguments, disk)},
+};
+
+const ArgCommand cmd_bench_machine = {
+    .name = "machine",
+    .call = "./train bench machine",
+    .usage = "[options] > FILE",
+    .summary = "this machine's speed, as a machine file for ./train plan",
+    .about = "Measures matrix products by type, attention, memory, the time of a launch, the\n"
+             "calls between ranks and the disk, and prints them as a machine file, which\n"
+             "./train plan --machine FILE reads. The machine should be idle meanwhile.",
+    .options = options,
+    .n_options = ARG_ROWS(options),
+    .size = sizeof(MachineArguments),
+    .defaults =
+        &(const MachineArguments){
+            .device = "auto", .disk = ".", .repetitions = 5, .size = MACHINE_WHOLE},
+    .run = bench_machine,
+};

@@ -1,0 +1,40 @@
+/* cmd_bench_machine.h -- the parts of `./train bench machine`. */
+#ifndef PARALLEL_COMMANDS_CMD_BENCH_MACHINE_H
+#define PARALLEL_COMMANDS_CMD_BENCH_MACHINE_H
+
+#include "configs/machine_file/hardware.h"
+#include "model/core/min_max.h"
+#include "parallel/commands/cmd_bench.h"
+#include "parallel/grid/launch.h"
+
+enum { MACHINE_WHOLE = 100 };
+
+typedef struct {
+    const char *device, *disk;
+    int64_t ranks, repetitions, size; /* size: percent of the usual one */
+    LaunchKind kind;
+} MachineArguments;
+
+/* What has been measured so far. */
+typedef struct {
+    const MachineArguments *a;
+    Device dev;
+    DType
+        dtype; /* of ops that are bound by memory, and of attention: bf16 on a GPU, f32 on a CPU */
+    Hardware hardware;
+    bool calls;        /* calls between ranks are measured */
+    char sources[640]; /* of measured figures */
+    Progress progress;
+} MachineBench;
+
+/* Returns `whole`, scaled down to the size that --size asks for, at least 16. */
+static inline int64_t bench_scaled(const MachineBench *b, int64_t whole)
+{
+    return max_i64(whole * b->a->size / MACHINE_WHOLE, 16);
+}
+
+/* Measures what the open device computes and moves: launch, product, peak, attention_*, memory_*.
+ */
+void bench_machine_kernels(MachineBench *b);
+
+#endif
