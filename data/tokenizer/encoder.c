@@ -16,22 +16,29 @@
 enum {
     CACHE_WORD_BYTES = 64, /* longer words rarely occur again, so they are not cached */
     CACHE_WORDS = 1 << 18, /* maximum number of cached words */
-    SHORT_WORDS = 1 << 15, /* slots for the short words that occur most */
+    SHORT_BITS = 15,       /* of the number of a pair of slots for short words that occur most */
     SHORT_BYTES = 15,
-    SHORT_IDS = 5,
+    SHORT_IDS = 4,
+    COUNT_BITS = 4,  /* at the end of a short word's key: the number of its ids, */
+    MANY_IDS = 15,   /* which says that there are too many for the slot, */
+    SIZE_SHIFT = 56, /* after the number of its bytes */
+    CACHE_LINE = 64,
+    WORDS_AHEAD = 16, /* words whose slots are fetched before the first of them is needed */
 };
 
-/* A short word with few ids. Its bytes are followed by zeros; the last byte of the key is their
- * number. A slot holds the last such word that came to it. */
+/* A short word with few ids. Its bytes are followed by zeros. Two slots are a line of the
+ * processor's cache; the first holds the word that was looked up last among those that may be in
+ * either. */
 typedef struct {
     uint64_t key[2];
-    int32_t id[SHORT_IDS], count;
+    int32_t id[SHORT_IDS];
 } ShortWord;
 
 struct Encoder {
     const Tokenizer *tokenizer;
-    bool specials; /* text may produce special tokens */
-    ShortWord *short_word;
+    bool specials;         /* text may produce special tokens */
+    ShortWord *short_word; /* (2 << SHORT_BITS) at the beginning of a line */
+    void *short_words;     /* the memory that has them */
     WordTable words;
     TokenBuffer remembered; /* ids of all cached words, in the order of the table */
     /* (CACHE_WORDS + 1) where the ids of word w start in `remembered`; they end at first[w + 1] */
@@ -40,40 +47,15 @@ struct Encoder {
     ByteBuffer composed, prefixed;
 };
 
-/* Makes room for `more` ids. */
-static void reserve(TokenBuffer *b, int64_t more)
-{
-    if (b->count + more <= b->capacity) return;
-    b->capacity = 2 * (b->count + more) + 1024;
-    b->id = must_realloc(b->id, (size_t)b->capacity * sizeof *b->id);
-}
-
-void token_buffer_add(TokenBuffer *b, int32_t id)
-{
-    reserve(b, 1);
-    b->id[b->count++] = id;
-}
-
-void token_buffer_append(TokenBuffer *b, const int32_t *id, int64_t count)
-{
-    reserve(b, count);
-    if (count > 0) memcpy(b->id + b->count, id, (size_t)count * sizeof *id);
-    b->count += count;
-}
-
-void token_buffer_free(TokenBuffer *b)
-{
-    free(b->id);
-    *b = (TokenBuffer){0};
-}
-
 Encoder *encoder_create(const Tokenizer *t)
 {
     Encoder *e = must_calloc(1, sizeof *e);
     e->tokenizer = t;
     word_table_init(&e->words);
     e->first = must_calloc(CACHE_WORDS + 1, sizeof *e->first);
-    e->short_word = must_calloc(SHORT_WORDS, sizeof *e->short_word);
+    e->short_words = must_calloc(((size_t)2 << SHORT_BITS) + 2, sizeof *e->short_word);
+    uintptr_t at = (uintptr_t)e->short_words;
+    e->short_word = (ShortWord *)((at + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
     return e;
 }
 
@@ -88,7 +70,7 @@ void encoder_free(Encoder *e)
     word_table_free(&e->words);
     token_buffer_free(&e->remembered);
     free(e->first);
-    free(e->short_word);
+    free(e->short_words);
     free(e->composed.byte);
     free(e->prefixed.byte);
     merger_free(&e->merger);
@@ -136,7 +118,8 @@ static void merge_symbols(Encoder *e, const uint8_t *word, int64_t size, TokenBu
     merger_reserve(&e->merger, size + 1);
     int64_t count = t->rules.characters ? start_from_characters(t, word, size, e->merger.id)
                                         : start_from_bytes(t, word, size, e->merger.id);
-    if (count > 0) merger_run(&e->merger, t, count, out);
+    bool bytes = !t->rules.characters && count == size;
+    if (count > 0) merger_run(&e->merger, t, bytes ? word : NULL, count, out);
 }
 
 /* Appends the ids of a word by merging its symbols. A long word is cut where no token has its two
@@ -205,36 +188,82 @@ static inline void short_key(const uint8_t *word, int64_t size, int64_t readable
     uint64_t low = size >= 8 ? UINT64_MAX : ((uint64_t)1 << 8 * size) - 1,
              high = size <= 8 ? 0 : ((uint64_t)1 << 8 * (size - 8)) - 1;
     key[0] &= low;
-    key[1] = (key[1] & high) | (uint64_t)size << 56;
+    key[1] = (key[1] & high) | (uint64_t)size << SIZE_SHIFT;
 }
 
-/* Appends the ids of a word. */
-static inline void encode_cached(Encoder *e, const uint8_t *word, int64_t size, int64_t readable,
-                                 TokenBuffer *out)
+static inline bool has_key(const ShortWord *s, const uint64_t key[2])
 {
-    if (size > CACHE_WORD_BYTES) {
-        encode_word(e, word, size, out);
+    return s->key[0] == key[0] && (s->key[1] ^ key[1]) << COUNT_BITS == 0;
+}
+
+/* A word of the text. */
+typedef struct {
+    const uint8_t *bytes;
+    int64_t size;
+    uint64_t key[2]; /* of a short one, */
+    ShortWord *slot; /* which may be in this slot or the next */
+} TextWord;
+
+/* Sets up a word, of which `readable` bytes may be read, and has its slots fetched. */
+static inline void find_slots(const Encoder *e, TextWord *w, const uint8_t *bytes, int64_t size,
+                              int64_t readable)
+{
+    w->bytes = bytes;
+    w->size = size;
+    if (size > SHORT_BYTES) return;
+    short_key(bytes, size, readable, w->key);
+    uint64_t hash = hash_mix(hash_mix(0, w->key[0]), w->key[1]);
+    w->slot = &e->short_word[hash >> (64 - SHORT_BITS) << 1];
+    __builtin_prefetch(w->slot);
+}
+
+/* Appends the ids of a cached word. */
+static inline void append_short(Encoder *e, const ShortWord *s, const TextWord *w, TokenBuffer *out)
+{
+    int64_t count = (int64_t)(s->key[1] >> (64 - COUNT_BITS));
+    if (count == MANY_IDS) {
+        encode_remembered(e, w->bytes, w->size, out);
         return;
     }
-    if (size > SHORT_BYTES) {
-        encode_remembered(e, word, size, out);
+    memcpy(out->id + out->count, s->id, sizeof s->id);
+    out->count += count;
+}
+
+/* Appends the ids of a short word. One that is in neither slot is merged, and put into the first. A
+ * word with too many ids for a slot is looked up elsewhere when it comes again. */
+static inline void encode_short(Encoder *e, const TextWord *w, TokenBuffer *out)
+{
+    ShortWord *s = w->slot;
+    if (out->count + SHORT_IDS > out->capacity) token_buffer_reserve(out, SHORT_IDS);
+    if (has_key(s, w->key)) {
+        append_short(e, s, w, out);
         return;
     }
-    uint64_t key[2];
-    short_key(word, size, readable, key);
-    ShortWord *s = &e->short_word[hash_mix(hash_mix(0, key[0]), key[1]) >> 49];
-    reserve(out, SHORT_IDS);
-    if (s->key[0] == key[0] && s->key[1] == key[1]) {
-        memcpy(out->id + out->count, s->id, sizeof s->id);
-        out->count += s->count;
-        return;
+    ShortWord found = s[1];
+    if (has_key(&found, w->key)) {
+        append_short(e, &found, w, out);
+    } else {
+        int64_t before = out->count;
+        encode_word(e, w->bytes, w->size, out);
+        uint64_t count = (uint64_t)(out->count - before);
+        bool many = count > SHORT_IDS;
+        found.key[0] = w->key[0];
+        found.key[1] = w->key[1] | (many ? MANY_IDS : count) << (64 - COUNT_BITS);
+        if (!many) memcpy(found.id, out->id + before, (size_t)count * sizeof *found.id);
     }
-    int64_t before = out->count;
-    encode_remembered(e, word, size, out);
-    int64_t count = out->count - before;
-    if (count > SHORT_IDS) return;
-    *s = (ShortWord){.key = {key[0], key[1]}, .count = (int32_t)count};
-    memcpy(s->id, out->id + before, (size_t)count * sizeof *s->id);
+    s[1] = s[0];
+    s[0] = found;
+}
+
+/* Appends the ids of a word that find_slots has set up. */
+static inline void encode_cached(Encoder *e, const TextWord *w, TokenBuffer *out)
+{
+    if (w->size <= SHORT_BYTES)
+        encode_short(e, w, out);
+    else if (w->size <= CACHE_WORD_BYTES)
+        encode_remembered(e, w->bytes, w->size, out);
+    else
+        encode_word(e, w->bytes, w->size, out);
 }
 
 /* Encodes text without added tokens, which is split into words. With `prefix` the first of them
@@ -243,17 +272,23 @@ static void encode_words(Encoder *e, const uint8_t *s, int64_t n, bool prefix, T
 {
     const Splitter *splitter = &e->tokenizer->splitter;
     int64_t at = 0;
+    TextWord word[WORDS_AHEAD];
     if (prefix && n > 0) {
         at = word_length(splitter, s, n);
         e->prefixed.size = 0;
         byte_buffer_add(&e->prefixed, " ", 1);
         byte_buffer_add(&e->prefixed, s, at);
-        encode_cached(e, e->prefixed.byte, e->prefixed.size, e->prefixed.size, out);
+        find_slots(e, &word[0], e->prefixed.byte, e->prefixed.size, e->prefixed.size);
+        encode_cached(e, &word[0], out);
     }
     while (at < n) {
-        int64_t length = word_length(splitter, s + at, n - at);
-        encode_cached(e, s + at, length, n - at, out);
-        at += length;
+        int count = 0;
+        for (int64_t length; count < WORDS_AHEAD && at < n; at += length) {
+            length = word_length(splitter, s + at, n - at);
+            find_slots(e, &word[count++], s + at, length, n - at);
+        }
+        for (int i = 0; i < count; i++)
+            encode_cached(e, &word[i], out);
     }
 }
 

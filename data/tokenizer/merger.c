@@ -1,11 +1,12 @@
 /* merger.c -- merges symbols; see merger.h.
  *
- * In a short word, each merge looks at all pairs. In a long one, the pairs are kept by rank: a list
- * of places for each rank, and a heap of the ranks that have any. All pairs of a rank are then
- * merged in one pass, which takes far less time than a heap of all pairs: a text may have words of
- * millions of letters. A pass goes from left to right, because the places of a list ascend: merges
- * inside of the bytes of a token are the same whatever is around them, so all tokens of one id are
- * made in one pass, which lists their pairs in its own order. */
+ * In a short word, each merge looks at the numbers of all pairs, without a branch. In a long one,
+ * the pairs are kept by rank: a list of places for each rank, and a heap of the ranks that have
+ * any. All pairs of a rank are then merged in one pass, which takes far less time than a heap of
+ * all pairs: a text may have words of millions of letters. A pass goes from left to right, because
+ * the places of a list ascend: merges inside of the bytes of a token are the same whatever is
+ * around them, so all tokens of one id are made in one pass, which lists their pairs in its own
+ * order. */
 #include "data/tokenizer/merger.h"
 
 #include "model/core/check.h"
@@ -44,27 +45,75 @@ static inline int32_t rank_of(const Tokenizer *t, int32_t left, int32_t right)
 
 /* ---- short words ----------------------------------------------------------------------------- */
 
-/* Merges the symbols where they are, and closes the gaps. Returns how many are left. */
-static int64_t merge_few(int32_t *id, const Tokenizer *t, int64_t count)
+/* A pair as a number: its rank, and then its place, so that the least number is the pair that is
+ * merged next. NO_PAIR: the symbol at this place has no merge with the one after it. */
+#define NO_PAIR UINT32_MAX
+
+static inline uint32_t pair_number(int32_t rank, int place)
 {
-    int32_t rank[FEW_SYMBOLS]; /* rank[i]: of the merge of id[i] and id[i + 1] */
-    for (int64_t i = 0; i + 1 < count; i++)
-        rank[i] = rank_of(t, id[i], id[i + 1]);
-    while (count > 1) {
-        int64_t best = 0;
-        for (int64_t i = 1; i + 1 < count; i++)
-            if (rank[i] < rank[best]) best = i;
-        if (rank[best] == INT32_MAX) break;
-        id[best] = t->merged[rank[best]];
-        count--;
-        for (int64_t i = best + 1; i < count; i++) {
-            id[i] = id[i + 1];
-            rank[i - 1] = rank[i];
+    return rank < 0 ? NO_PAIR : (uint32_t)rank * FEW_SYMBOLS + (uint32_t)place;
+}
+
+/* Returns the number of the pair of two symbols, the left one at `place`, and sets *made to the id
+ * that its merge makes. */
+static inline uint32_t find_number(const Tokenizer *t, int32_t left, int32_t right, int place,
+                                   int32_t *made)
+{
+    const PairSlot *s = pair_table_find(&t->rank, left, right);
+    if (s == NULL) return NO_PAIR;
+    *made = s->other;
+    return pair_number(s->value, place);
+}
+
+/* Returns the least of `count` numbers, a multiple of 4. */
+static inline uint32_t least_of(const uint32_t *number, int count)
+{
+    uint32_t least[4] = {NO_PAIR, NO_PAIR, NO_PAIR, NO_PAIR};
+    for (int i = 0; i < count; i += 4)
+        for (int k = 0; k < 4; k++)
+            least[k] = number[i + k] < least[k] ? number[i + k] : least[k];
+    uint32_t a = least[0] < least[1] ? least[0] : least[1];
+    uint32_t b = least[2] < least[3] ? least[2] : least[3];
+    return a < b ? a : b;
+}
+
+/* Merges the symbols where they are, and closes the gaps. Returns how many are left. */
+static int64_t merge_few(int32_t *id, const uint8_t *bytes, const Tokenizer *t, int count)
+{
+    uint32_t number[FEW_SYMBOLS]; /* number[i]: of the pair of the symbol at i, */
+    int32_t made[FEW_SYMBOLS];    /* which a merge makes this id */
+    uint64_t there = UINT64_MAX >> (FEW_SYMBOLS - count); /* bit i: there is a symbol at i */
+    int rounded = (count + 3) / 4 * 4, kept = 0;
+    for (int i = 0; i + 1 < count; i++)
+        if (bytes) {
+            const BytePair *pair = &t->byte_pair[N_BYTES * bytes[i] + bytes[i + 1]];
+            number[i] = pair_number(pair->rank, i);
+            made[i] = pair->made;
+        } else {
+            number[i] = find_number(t, id[i], id[i + 1], i, &made[i]);
         }
-        if (best > 0) rank[best - 1] = rank_of(t, id[best - 1], id[best]);
-        if (best + 1 < count) rank[best] = rank_of(t, id[best], id[best + 1]);
+    for (int i = count - 1; i < rounded; i++)
+        number[i] = NO_PAIR;
+    for (uint32_t least; (least = least_of(number, rounded)) != NO_PAIR;) {
+        int at = (int)(least % FEW_SYMBOLS);
+        uint64_t after = there & (UINT64_MAX << at << 1), before = there & ~(UINT64_MAX << at);
+        int right = __builtin_ctzll(after);
+        id[at] = made[at];
+        there &= ~((uint64_t)1 << right);
+        after &= after - 1;
+        number[at] = number[right] = NO_PAIR;
+        if (after) {
+            int next = __builtin_ctzll(after);
+            number[at] = find_number(t, id[at], id[next], at, &made[at]);
+        }
+        if (before) {
+            int last = 63 - __builtin_clzll(before);
+            number[last] = find_number(t, id[last], id[at], last, &made[last]);
+        }
     }
-    return count;
+    for (; there; there &= there - 1)
+        id[kept++] = id[__builtin_ctzll(there)];
+    return kept;
 }
 
 /* ---- long words ------------------------------------------------------------------------------ */
@@ -156,10 +205,11 @@ static void merge_rank(Merger *m, const Tokenizer *t, int32_t rank)
     }
 }
 
-void merger_run(Merger *m, const Tokenizer *t, int64_t count, TokenBuffer *out)
+void merger_run(Merger *m, const Tokenizer *t, const uint8_t *bytes, int64_t count,
+                TokenBuffer *out)
 {
     if (count <= FEW_SYMBOLS) {
-        token_buffer_append(out, m->id, merge_few(m->id, t, count));
+        token_buffer_append(out, m->id, merge_few(m->id, bytes, t, (int)count));
         return;
     }
     start_long(m, t, count);

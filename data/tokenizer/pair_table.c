@@ -11,12 +11,12 @@ static void allocate(PairTable *t, int64_t slots)
     t->used = 0;
     t->slot = must_alloc((size_t)slots * sizeof *t->slot);
     memset(t->slot, 0xFF, (size_t)slots * sizeof *t->slot);
-    t->bit = must_calloc((size_t)(4 * slots / 64), sizeof *t->bit);
+    t->bit = must_calloc((size_t)(8 * slots / 64), sizeof *t->bit);
 }
 
 static void put(PairTable *t, PairSlot pair)
 {
-    uint64_t bit = pair_hash(pair.key) & (uint64_t)(4 * t->slots - 1);
+    uint64_t bit = pair_hash(pair.key) & (uint64_t)(8 * t->slots - 1);
     PairSlot *s = &t->slot[pair_table_slot(t, pair.key)];
     if (s->key == PAIR_NONE) t->used++;
     *s = pair;
@@ -26,7 +26,7 @@ static void put(PairTable *t, PairSlot pair)
 void pair_table_init(PairTable *t, int64_t expected)
 {
     int64_t slots = 64;
-    while (slots < 2 * expected)
+    while (2 * slots < 3 * expected)
         slots *= 2;
     allocate(t, slots);
 }
@@ -38,7 +38,7 @@ void pair_table_free(PairTable *t)
     *t = (PairTable){0};
 }
 
-/* Doubles the number of slots, so that at most half are used and searches stay short. */
+/* Doubles the number of slots, so that at most two thirds are used and searches stay short. */
 static void grow(PairTable *t)
 {
     PairTable old = *t;
@@ -48,8 +48,13 @@ static void grow(PairTable *t)
     pair_table_free(&old);
 }
 
+void pair_table_set_both(PairTable *t, int32_t left, int32_t right, int32_t value, int32_t other)
+{
+    if (3 * (t->used + 1) > 2 * t->slots) grow(t);
+    put(t, (PairSlot){.key = pair_key(left, right), .value = value, .other = other});
+}
+
 void pair_table_set(PairTable *t, int32_t left, int32_t right, int32_t value)
 {
-    if (2 * (t->used + 1) > t->slots) grow(t);
-    put(t, (PairSlot){.key = pair_key(left, right), .value = value});
+    pair_table_set_both(t, left, right, value, 0);
 }

@@ -12,13 +12,14 @@
 /* A pair and its value lie together, so that a look-up reads one cache line. */
 typedef struct {
     uint64_t key; /* left << 32 | right; PAIR_NONE if the slot is free */
-    int64_t value;
+    int32_t value;
+    int32_t other; /* whatever belongs to the pair, too */
 } PairSlot;
 
 typedef struct {
     PairSlot *slot;
     int64_t slots, used; /* slots is a power of two */
-    /* (4 * slots bits) a pair's bit is set if it, or another of the same bit, is in the table. Most
+    /* (8 * slots bits) a pair's bit is set if it, or another of the same bit, is in the table. Most
      * pairs of a text are in none; their bits stay in a cache that is too small for the slots. */
     uint64_t *bit;
 } PairTable;
@@ -56,16 +57,24 @@ static inline int64_t pair_table_slot(const PairTable *t, uint64_t key)
     return at;
 }
 
+/* Returns the slot of a pair, or NULL if it is not in the table. */
+static inline const PairSlot *pair_table_find(const PairTable *t, int32_t left, int32_t right)
+{
+    uint64_t key = pair_key(left, right), bit = pair_hash(key) & (uint64_t)(8 * t->slots - 1);
+    if ((t->bit[bit / 64] >> bit % 64 & 1) == 0) return NULL;
+    const PairSlot *s = &t->slot[pair_table_slot(t, key)];
+    return s->key == key ? s : NULL;
+}
+
 /* Returns the value of a pair, or -1 if it is not in the table. */
 static inline int32_t pair_table_get(const PairTable *t, int32_t left, int32_t right)
 {
-    uint64_t key = pair_key(left, right), bit = pair_hash(key) & (uint64_t)(4 * t->slots - 1);
-    if ((t->bit[bit / 64] >> bit % 64 & 1) == 0) return -1;
-    const PairSlot *s = &t->slot[pair_table_slot(t, key)];
-    return s->key == key ? (int32_t)s->value : -1;
+    const PairSlot *s = pair_table_find(t, left, right);
+    return s ? s->value : -1;
 }
 
-/* Sets the value (>= 0) of a pair. */
+/* Sets the value (>= 0) of a pair, and what else belongs to it. */
 void pair_table_set(PairTable *t, int32_t left, int32_t right, int32_t value);
+void pair_table_set_both(PairTable *t, int32_t left, int32_t right, int32_t value, int32_t other);
 
 #endif

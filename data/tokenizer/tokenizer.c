@@ -30,7 +30,7 @@ uint32_t char_of_byte(int byte)
 
 Tokenizer *vocabulary_create(int64_t vocab_size, int64_t n_merges)
 {
-    CHECK(vocab_size > 0 && vocab_size <= INT32_MAX && n_merges >= 0 && n_merges < INT32_MAX,
+    CHECK(vocab_size > 0 && vocab_size <= INT32_MAX && n_merges >= 0 && n_merges <= MAX_MERGES,
           "%lld ids, %lld merges", (long long)vocab_size, (long long)n_merges);
     Tokenizer *t = must_calloc(1, sizeof *t);
     t->vocab_size = (int32_t)vocab_size;
@@ -66,6 +66,7 @@ void tokenizer_free(Tokenizer *t)
     nfc_free(t->nfc);
     word_table_free(&t->texts);
     free(t->text_id);
+    free(t->byte_pair);
     free(t);
 }
 
@@ -107,7 +108,7 @@ void vocabulary_set_special(Tokenizer *t, int32_t id, const char *name)
 bool vocabulary_add_merge(Tokenizer *t, int32_t left, int32_t right, int32_t merged)
 {
     if (pair_table_get(&t->rank, left, right) >= 0) return false;
-    pair_table_set(&t->rank, left, right, t->n_merges);
+    pair_table_set_both(&t->rank, left, right, t->n_merges, merged);
     t->merge[t->n_merges] = (Merge){.left = left, .right = right};
     t->merged[t->n_merges++] = merged;
     return true;
@@ -156,9 +157,21 @@ static void fill_inside(Tokenizer *t)
     }
 }
 
+static void fill_byte_pairs(Tokenizer *t)
+{
+    t->byte_pair = must_alloc((size_t)N_BYTES * N_BYTES * sizeof *t->byte_pair);
+    for (int a = 0; a < N_BYTES; a++)
+        for (int b = 0; b < N_BYTES; b++) {
+            const PairSlot *s = pair_table_find(&t->rank, t->byte_id[a], t->byte_id[b]);
+            t->byte_pair[N_BYTES * a + b] =
+                s ? (BytePair){.rank = s->value, .made = s->other} : (BytePair){.rank = -1};
+        }
+}
+
 void vocabulary_finish(Tokenizer *t)
 {
     fill_inside(t);
+    fill_byte_pairs(t);
     /* Without a pattern, text may be cut before spaces only as long as no token lies across. */
     for (int32_t id = 0; t->rules.split == SPLIT_SPACES && id < t->vocab_size; id++)
         if (t->kind[id] == TOKEN_TEXT && has_space_inside(t, id)) t->rules.split = SPLIT_WHOLE;
@@ -361,31 +374,4 @@ int64_t tokenizer_unknown_byte(const Tokenizer *t, const uint8_t *text, int64_t 
     for (int64_t at = 0; !whole && at < size; at++)
         if (t->byte_id[text[at]] < 0) return at;
     return size;
-}
-
-char *tokenizer_decode(const Tokenizer *t, const int32_t *ids, int64_t count, bool with_specials,
-                       int64_t *size)
-{
-    int64_t total = 0;
-    /* The first pass computes the length, the second copies the bytes. */
-    for (int pass = 0;; pass++) {
-        char *text = pass ? must_alloc((size_t)total + 1) : NULL;
-        total = 0;
-        for (int64_t i = 0; i < count; i++) {
-            int64_t length;
-            const void *bytes = tokenizer_token(t, ids[i], &length);
-            const char *special = with_specials ? tokenizer_special(t, ids[i]) : NULL;
-            if (special) {
-                bytes = special;
-                length = (int64_t)strlen(special);
-            }
-            if (text && length > 0) memcpy(text + total, bytes, (size_t)length);
-            total += length;
-        }
-        if (text) {
-            text[total] = 0;
-            if (size) *size = total;
-            return text;
-        }
-    }
 }

@@ -147,6 +147,8 @@ void encoder_encode_part(Encoder *e, const uint8_t *text, int64_t from, int64_t 
  * gives the end-of-text token, which precedes a new document. If the vocabulary has none, it gives
  * id 0. */
 void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer *out);
+/* Makes room for `more` ids. */
+void token_buffer_reserve(TokenBuffer *b, int64_t more);
 /* Append one id, and `count` ids. */
 void token_buffer_add(TokenBuffer *b, int32_t id);
 void token_buffer_append(TokenBuffer *b, const int32_t *id, int64_t count);

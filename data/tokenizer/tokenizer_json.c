@@ -285,6 +285,9 @@ bool json_tokenizer(const char *name, const cJSON *root, Tokenizer **out, char *
     int64_t n_merges = cJSON_GetArraySize(merges), n_ids = count_ids(name, vocab, added, err, n);
     if (n_ids < 0) return false;
     if (n_ids == 0) return error_set(err, n, "%s has no tokens", name);
+    if (n_merges > MAX_MERGES)
+        return error_set(err, n, "%s has %lld merges; at most %d are read", name,
+                         (long long)n_merges, (int)MAX_MERGES);
     TokenizerReader r = {.name = name, .t = vocabulary_create(n_ids, n_merges), .err = err, .n = n};
     r.t->rules = rules;
     word_table_init(&r.tokens);

@@ -17,6 +17,7 @@
 enum {
     N_BYTES = 256,
     MAX_VOCAB = 1 << 24,
+    MAX_MERGES = 1 << 25, /* several may make the same token */
     MAX_TOKEN_BYTES = 1 << 16,
 };
 
@@ -40,6 +41,11 @@ typedef struct {
     SpacePrefix prefix; /* only with `characters` */
 } TokenizerRules;
 
+/* The merge of the tokens of two bytes. */
+typedef struct {
+    int32_t rank, made; /* its rank, -1 if there is none; the id that it makes */
+} BytePair;
+
 struct Tokenizer {
     int32_t vocab_size;
     int32_t n_merges;
@@ -47,8 +53,8 @@ struct Tokenizer {
     int32_t byte_id[N_BYTES]; /* id of the token for each single byte; -1: none */
     Merge *merge;             /* (n_merges) in order of rank, the first to be applied first */
     int32_t *merged;          /* (n_merges) id of the token that a merge makes */
-    PairTable rank;           /* maps a pair of ids to the rank of its merge */
-    uint8_t *bytes;           /* the bytes of all tokens that stand for text, concatenated */
+    PairTable rank; /* maps a pair of ids to the rank of its merge, and to what it makes */
+    uint8_t *bytes; /* the bytes of all tokens that stand for text, concatenated */
     int64_t n_bytes, bytes_capacity;
     int64_t *start;  /* (vocab_size) where a token's bytes start in `bytes` */
     int32_t *length; /* (vocab_size) number of bytes; 0 for special tokens */
@@ -59,6 +65,7 @@ struct Tokenizer {
     char *post_processor; /* that part of a tokenizer.json, which is written again; may be NULL */
     /* What follows is made by vocabulary_finish. */
     Splitter splitter;
+    BytePair *byte_pair; /* (N_BYTES * N_BYTES) of bytes a and b at N_BYTES * a + b */
     /* Bit 256 * a + b: byte b follows byte a inside of some token. Elsewhere a word may be cut. */
     uint64_t inside[N_BYTES * N_BYTES / 64];
     Nfc *nfc; /* if rules.compose */

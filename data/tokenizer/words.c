@@ -63,19 +63,19 @@ static CharClass classify(uint32_t c)
     return CLASS_SYMBOL;
 }
 
-enum { BASIC_PLANE = 0x10000 };
+enum { TABLED = 0x40000 }; /* code points with a class in the table */
 
 static void fill_class(uint8_t *class_of, const CodeRange *range, int count, CharClass kind)
 {
-    for (int i = 0; i < count && range[i].first < BASIC_PLANE; i++)
-        for (uint32_t c = range[i].first; c <= range[i].last && c < BASIC_PLANE; c++)
+    for (int i = 0; i < count && range[i].first < TABLED; i++)
+        for (uint32_t c = range[i].first; c <= range[i].last && c < TABLED; c++)
             class_of[c] = (uint8_t)kind;
 }
 
 void splitter_init(Splitter *splitter, SplitPattern pattern)
 {
     *splitter = (Splitter){.pattern = pattern};
-    splitter->class_of = must_calloc(BASIC_PLANE, 1);
+    splitter->class_of = must_calloc(TABLED, 1);
     fill_class(splitter->class_of, unicode_letters, COUNT(unicode_letters), CLASS_LETTER);
     fill_class(splitter->class_of, unicode_numbers, COUNT(unicode_numbers), CLASS_NUMBER);
     for (uint32_t c = 0; c <= 0x3000; c++)
@@ -88,28 +88,38 @@ void splitter_free(Splitter *splitter)
     *splitter = (Splitter){0};
 }
 
+/* Does what next_class does, for a character of several bytes; apart from it, so that next_class is
+ * small where it is used. */
+static __attribute__((noinline)) CharClass wide_class(const uint8_t *class_of, const uint8_t *s,
+                                                      int64_t n, int *length)
+{
+    uint32_t code;
+    *length = utf8_decode(s, n, &code);
+    if (*length > 0) return code < TABLED ? (CharClass)class_of[code] : classify(code);
+    *length = 1;
+    return CLASS_SYMBOL;
+}
+
 /* Returns the class of the character at s, and its length in *length. */
 static inline CharClass next_class(const uint8_t *class_of, const uint8_t *s, int64_t n,
                                    int *length)
 {
-    uint32_t code = s[0];
     *length = 1;
-    if (code < 0x80) return (CharClass)class_of[code];
-    *length = utf8_decode(s, n, &code);
-    if (*length > 0) return code < BASIC_PLANE ? (CharClass)class_of[code] : classify(code);
-    *length = 1;
-    return CLASS_SYMBOL;
+    return s[0] < 0x80 ? (CharClass)class_of[s[0]] : wide_class(class_of, s, n, length);
 }
 
 /* Returns where the characters of class `kind` that begin at `from` end. */
 static inline int64_t run_end(const uint8_t *class_of, const uint8_t *s, int64_t n, int64_t from,
                               CharClass kind)
 {
-    int64_t at = from;
-    int length;
-    while (at < n && next_class(class_of, s + at, n - at, &length) == kind)
+    for (int64_t at = from;;) {
+        while (at < n && s[at] < 0x80 && class_of[s[at]] == (uint8_t)kind)
+            at++;
+        int length;
+        if (at >= n || s[at] < 0x80 || wide_class(class_of, s + at, n - at, &length) != kind)
+            return at;
         at += length;
-    return at;
+    }
 }
 
 /* Returns the length of a contraction at s ('s 't 'm 'd 're 've 'll), or 0 if there is none. */

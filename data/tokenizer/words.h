@@ -25,7 +25,7 @@ bool split_by_name(const char *name, SplitPattern *pattern);
 /* Scans text by one pattern. */
 typedef struct {
     SplitPattern pattern;
-    uint8_t *class_of; /* (65536) class of each character of the basic plane; NULL: look it up */
+    uint8_t *class_of; /* (0x40000) class of each character of the planes that have letters */
 } Splitter;
 
 /* Makes a table of the classes, so that splitting is fast. It does not change afterwards. */

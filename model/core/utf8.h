@@ -17,17 +17,20 @@ static inline int utf8_decode(const uint8_t *s, int64_t n, uint32_t *code)
         *code = c;
         return 1;
     }
-    int length = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
-    uint32_t least = length == 4 ? 0x10000 : length == 3 ? 0x800 : 0x80;
-    if (c < 0xC2 || c > 0xF4 || n < length) return 0;
-    c &= 0x7Fu >> length;
-    for (int i = 1; i < length; i++) {
-        if ((s[i] & 0xC0) != 0x80) return 0;
-        c = c << 6 | (s[i] & 0x3Fu);
+    if (c < 0xC2 || n < 2 || (s[1] & 0xC0) != 0x80) return 0;
+    if (c < 0xE0) {
+        *code = (c & 0x1F) << 6 | (s[1] & 0x3Fu);
+        return 2;
     }
-    if (c < least || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
-    *code = c;
-    return length;
+    if (n < 3 || (s[2] & 0xC0) != 0x80) return 0;
+    uint32_t tail = (s[1] & 0x3Fu) << 6 | (s[2] & 0x3Fu);
+    if (c < 0xF0) {
+        *code = (c & 0xF) << 12 | tail;
+        return *code < 0x800 || (*code >= 0xD800 && *code < 0xE000) ? 0 : 3;
+    }
+    if (n < 4 || (s[3] & 0xC0) != 0x80) return 0;
+    *code = (c & 7) << 18 | tail << 6 | (s[3] & 0x3Fu);
+    return c > 0xF4 || *code < 0x10000 || *code > 0x10FFFF ? 0 : 4;
 }
 
 /* Returns the offset of the first byte that is not part of a valid character, or -1 if there is

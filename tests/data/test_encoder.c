@@ -13,39 +13,37 @@
 
 /* More than twice as many words as an encoder's cache holds. Some of the first words and of the
  * last ones occur again later. */
-enum { DISTINCT = 540000, AGAIN = 10000, ALL = DISTINCT + 2 * AGAIN, LETTERS = 7, FEW = 10000 };
+enum { DISTINCT = 540000, AGAIN = 10000, ALL = DISTINCT + 2 * AGAIN, FEW = 10000 };
 
-/* Writes word `i`: six letters after a space, all words distinct. It is i in base 26, with digits
- * mixed so that consecutive words have little in common. */
-static void distinct_word(char *to, int64_t i)
+/* Writes word `i`: a space and `size` - 1 letters, six of which make the words distinct. It is i in
+ * base 26, with digits mixed so that consecutive words have little in common. */
+static void distinct_word(char *to, int64_t i, int size)
 {
     to[0] = ' ';
-    for (int k = 1, turn = 0; k < LETTERS; k++, i /= 26) {
+    for (int k = 1, turn = 0; k < size; k++, i /= 26) {
         turn += (int)(i % 26);
         to[k] = (char)('a' + (turn + 7 * k) % 26);
     }
 }
 
-/* One encoder over all words must give the same ids as many encoders that each see a few words. */
-static void test_ids_stay_the_same_when_the_word_cache_overflows(void **state)
+/* One encoder over all words of so many bytes must give the same ids as many encoders that each see
+ * a few words. */
+static void check_overflow(const Tokenizer *t, int size)
 {
-    (void)state;
-    char *prose = drawn_text(9, 2000), *text = must_alloc(LETTERS * ALL), err[512];
-    Tokenizer *t;
+    char *text = must_alloc((size_t)size * ALL);
     TokenBuffer whole = {0}, parts = {0};
-    if (!tokenizer_train((const uint8_t *)prose, (int64_t)strlen(prose), 300, &t, NULL, NULL, err,
-                         sizeof err))
-        fail_msg("%s", err);
     for (int64_t i = 0; i < ALL; i++)
-        distinct_word(text + LETTERS * i, i < DISTINCT           ? i
-                                          : i < DISTINCT + AGAIN ? i - DISTINCT
-                                                                 : i - 2 * AGAIN);
+        distinct_word(text + size * i,
+                      i < DISTINCT           ? i
+                      : i < DISTINCT + AGAIN ? i - DISTINCT
+                                             : i - 2 * AGAIN,
+                      size);
     Encoder *one = encoder_create(t);
-    encoder_encode(one, (const uint8_t *)text, LETTERS * ALL, &whole);
+    encoder_encode(one, (const uint8_t *)text, size * ALL, &whole);
     encoder_free(one);
     for (int64_t at = 0; at < ALL; at += FEW) {
         Encoder *fresh = encoder_create(t);
-        encoder_encode(fresh, (const uint8_t *)text + LETTERS * at, LETTERS * FEW, &parts);
+        encoder_encode(fresh, (const uint8_t *)text + size * at, size * FEW, &parts);
         encoder_free(fresh);
     }
     assert_true(whole.count > ALL); /* words have more than one id */
@@ -55,9 +53,28 @@ static void test_ids_stay_the_same_when_the_word_cache_overflows(void **state)
             fail_msg("id %lld is %d, not %d", (long long)i, whole.id[i], parts.id[i]);
     token_buffer_free(&whole);
     token_buffer_free(&parts);
-    tokenizer_free(t);
     free(text);
+}
+
+static Tokenizer *of_prose(void)
+{
+    char *prose = drawn_text(9, 2000), err[512];
+    Tokenizer *t;
+    if (!tokenizer_train((const uint8_t *)prose, (int64_t)strlen(prose), 300, &t, NULL, NULL, err,
+                         sizeof err))
+        fail_msg("%s", err);
     free(prose);
+    return t;
+}
+
+/* Short words have a cache of their own. */
+static void test_ids_stay_the_same_when_the_word_cache_overflows(void **state)
+{
+    (void)state;
+    Tokenizer *t = of_prose();
+    check_overflow(t, 7);
+    check_overflow(t, 17);
+    tokenizer_free(t);
 }
 
 static void check_prompt(const Tokenizer *t, const char *prompt, const int32_t *ids, int64_t n)

@@ -138,7 +138,7 @@ static Tokenizer *drawn_tokenizer(uint64_t stream)
         t->merged[j] = merged;
     }
     for (int32_t i = 0; i < t->n_merges; i++)
-        pair_table_set(&t->rank, t->merge[i].left, t->merge[i].right, i);
+        pair_table_set_both(&t->rank, t->merge[i].left, t->merge[i].right, i, t->merged[i]);
     vocabulary_finish(t);
     return t;
 }
@@ -158,6 +158,9 @@ static void test_merges_in_any_order_are_applied_by_rank_from_left_to_right(void
                 word[i] = i <= round || (r >> 30) % 11 == 0 ? "ab"[r >> 20 & 1] : word[i - round];
             }
             check_word(t, word, sizeof word);
+            /* up to 64 letters, which are merged in another way */
+            for (int64_t size = 1; size <= 66; size++)
+                check_word(t, word + size, size);
         }
         tokenizer_free(t);
     }
