@@ -3,6 +3,7 @@
 
 #include "configs/rope.h"
 #include "model/core/check.h"
+#include "model/core/device_counted.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -169,6 +170,7 @@ Tensor rope_table_layout(const GptShape *s, Arena *arena)
 void rope_table_fill(Device *dev, Tensor table, const GptShape *s)
 {
     int64_t P = table.dim[0], D = table.dim[1];
+    if (device_is_counted(dev)) return;
     char *host = must_alloc(tensor_bytes(table));
     for (int64_t i = 0; i < D / 2; i++) {
         double frequency = rope_frequency(&s->rope_scaling, s->rope_theta, D, i);

@@ -121,6 +121,11 @@ static const Backend counted_on_host = {SAME_FOR_BOTH, .place = PLACE_HOST};
 static const Backend counted_on_device = {SAME_FOR_BOTH, .place = PLACE_DEVICE,
                                           .memory = counted_memory};
 
+bool device_is_counted(const Device *device)
+{
+    return device->backend == &counted_on_host || device->backend == &counted_on_device;
+}
+
 void device_counted_open(Device *device, const CountedFacts *facts)
 {
     CountedDevice *counted = must_calloc(1, sizeof *counted);

@@ -25,5 +25,7 @@ typedef struct {
  * reached, and all times are 0. On PLACE_DEVICE the five streams are distinct and there are no ops
  * for f64, as on CUDA; on PLACE_HOST all streams are one, as on the CPU. */
 void device_counted_open(Device *device, const CountedFacts *facts);
+/* Returns whether it is a counted device, for which no values need to be computed. */
+bool device_is_counted(const Device *device);
 
 #endif

@@ -66,8 +66,16 @@ void feed_close(Feed *f)
     *f = (Feed){0};
 }
 
-/* Starts to copy a micro-batch to the device and returns its place there. The loader may reuse its
- * buffer at once; the slot is reused only after the copy has finished.
+static void stage(const GptBatch *slot, const Batch *batch)
+{
+    memcpy(slot->tokens.data, batch->tokens.data, tensor_bytes(batch->tokens));
+    memcpy(slot->targets.data, batch->targets.data, tensor_bytes(batch->targets));
+    memcpy(slot->positions.data, batch->positions.data, tensor_bytes(batch->positions));
+}
+
+/* Starts to copy a micro-batch to the device and returns its place there; NULL: whatever is in the
+ * slot. The loader may reuse its buffer at once; the slot is reused only after the copy has
+ * finished.
  *
  * At most `batches` micro-batches are in use, and they end in the order in which they began. So the
  * actions on the last user of this place had all been issued when the previous micro-batch was
@@ -75,14 +83,12 @@ void feed_close(Feed *f)
  * been issued since then: that of about one micro-batch. */
 static GptBatch send(Feed *f, const Batch *batch)
 {
-    int64_t slot = f->turn % FEED_SLOTS, N = tensor_count(batch->tokens);
+    int64_t slot = f->turn % FEED_SLOTS, N = tensor_count(f->place[0].tokens);
     GptBatch to = f->place[f->turn++ % FEED_PLACES(f->batches)];
     device_event_synchronize(f->dev, &f->copied[slot]);
     Arena arena = arena_over(f->staging + (size_t)slot * f->bytes, f->bytes);
     GptBatch staged = batch_layout(&arena, N);
-    memcpy(staged.tokens.data, batch->tokens.data, tensor_bytes(batch->tokens));
-    memcpy(staged.targets.data, batch->targets.data, tensor_bytes(batch->targets));
-    memcpy(staged.positions.data, batch->positions.data, tensor_bytes(batch->positions));
+    if (batch) stage(&staged, batch);
     device_event_wait(&f->copy, &f->left);
     device_event_record(f->dev, &f->left);
     device_copy(&f->copy, to.tokens, staged.tokens);
@@ -111,6 +117,7 @@ GptBatch feed_batch(void *context, const Action *action)
     bool evaluate = action->kind == ACT_EVALUATE;
     CHECK(action->batch < f->batches, "batch %d of %d", action->batch, f->batches);
     if (action->kind == ACT_BACKWARD || action->chunk > 0) return f->batch[action->batch];
+    if (f->unread) return f->batch[action->batch] = send(f, NULL);
     Batch batch;
     char err[1024];
     if (!evaluate) feed_may_continue(f, WORK_STEP, action->micro, f->micros);

@@ -30,6 +30,7 @@ enum { FEED_SLOTS = 4 };
 typedef struct {
     Device *dev;
     Loader *train, *val;    /* borrowed; may be NULL if never needed */
+    bool unread;            /* nobody reads micro-batches: they are sent, but not loaded */
     const int64_t *samples; /* number of samples before this step, for training */
     Device copy;            /* dev's copy stream */
     GptBatch *place;        /* places of micro-batches on the device, which take turns */

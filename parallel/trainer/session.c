@@ -19,6 +19,12 @@ bool session_connects(const Session *s)
     return s->gpus == GPUS_EACH;
 }
 
+/* Returns whether the devices are to be connected. In a counted world nobody is there. */
+static bool uses_nccl(const Session *s)
+{
+    return session_connects(s) && !s->counted;
+}
+
 static Grid open_grid(const Config *config, Comm *world)
 {
     if (world == NULL) return grid_single();
@@ -121,6 +127,15 @@ bool session_open(Session *s, const Config *config, Comm *world, bool gradients,
     return true;
 }
 
+void session_open_counted(Session *s, const Config *config, Comm *world, const CountedFacts *facts,
+                          bool gradients)
+{
+    *s = (Session){.counted = true};
+    device_counted_open(&s->dev, facts);
+    if (world->size > 1 && s->dev.backend->place == PLACE_DEVICE) s->gpus = GPUS_EACH;
+    session_build(s, config, world, gradients);
+}
+
 /* Opens the connection between stages for micro-batches of the config's size. */
 static void open_pipeline(Session *s)
 {
@@ -136,7 +151,7 @@ void session_allocate(Session *s)
     const Config *c = s->config;
     GridNccl nccl = grid_nccl(c);
     device_warn(&s->dev);
-    if (session_connects(s)) grid_prepare(&s->grid, &s->dev, &nccl);
+    if (uses_nccl(s)) grid_prepare(&s->grid, &s->dev, &nccl);
     zero_allocate(s->store, &s->dev);
     s->tp = tp_region_open(&s->grid.tp, &s->dev, s->config->parallel.sequence_parallel);
     s->uncut = s->tp;
@@ -150,7 +165,7 @@ void session_allocate(Session *s)
 
 void session_connect(Session *s)
 {
-    if (!session_connects(s)) return;
+    if (!uses_nccl(s)) return;
     device_synchronize(&s->dev);
     grid_connect(&s->grid, s->world);
     s->dev.fixed = true;
@@ -158,7 +173,7 @@ void session_connect(Session *s)
 
 void session_meet(Session *s)
 {
-    if (!session_connects(s)) return;
+    if (!uses_nccl(s)) return;
     device_synchronize(&s->dev);
     comm_barrier(s->world);
     s->dev.fixed = false;

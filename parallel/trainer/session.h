@@ -3,6 +3,7 @@
 #ifndef PARALLEL_TRAINER_SESSION_H
 #define PARALLEL_TRAINER_SESSION_H
 
+#include "model/core/device_counted.h"
 #include "model/gpt.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/take.h"
@@ -19,6 +20,9 @@ typedef struct {
     Device dev;
     Comm *world; /* all ranks; NULL: a single rank */
     Gpus gpus;   /* whether ranks share a GPU or have one each */
+    /* The device and the world are only counted: nothing is computed or sent, and nobody reads what
+     * is in memory. */
+    bool counted;
     Grid grid;
     /* Set by session_allocate: `tp` for training, `uncut` for a decoder's passes, which cut no rows
      * between tensor-parallel ranks. */
@@ -71,6 +75,11 @@ void session_build(Session *session, const Config *config, Comm *world, bool gra
  * (gpus_agree). */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n);
+/* The same for one rank of a counted world (counted.h) on a counted device, without any other rank
+ * and whatever devices this machine has. With several ranks each has a device of its own, unless
+ * the facts say that device memory is host memory. */
+void session_open_counted(Session *session, const Config *config, Comm *world,
+                          const CountedFacts *facts, bool gradients);
 /* Allocates the session's memory on the open device; all ranks must call it together. Prepares the
  * grid for NCCL if each rank has a GPU, allocates weights and gradients and sets them to zero, and
  * opens what tensor-parallel ranks (the regions) and stages (pipeline and relay) use to send data

@@ -1,6 +1,7 @@
 /* trainer.c -- opens, warms up and closes a trainer, and makes optimizer steps. See trainer.h. */
 #include "parallel/trainer/trainer.h"
 
+#include "model/core/recorder.h"
 #include "optim/lr_schedule.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
@@ -30,6 +31,7 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
 {
     const Config *c = t->config;
     LoaderOptions options = train_options(t);
+    if (t->session.counted) return true;
     if (!loader_create(&t->train, t->data, &options, err, n)) return false;
     if (t->data->val.n_files == 0) return true;
     options.split = SPLIT_VAL;
@@ -55,9 +57,24 @@ static void open_feed(Trainer *t)
               t->session.room.batches);
     t->feed.train = t->train;
     t->feed.val = t->val;
+    t->feed.unread = t->session.counted;
     t->feed.samples = &t->samples;
     t->feed.micros = c->gradient_accumulation_steps;
     t->constants = step_constants(c, t->session.grid.size.dp);
+}
+
+/* Computes the learning rate of every update, and copies them to the device. */
+static void fill_lr_table(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    int64_t n = t->config->train_steps;
+    double *lr = must_alloc(t->lr_bytes);
+    lr_schedule_fill(t->config, lr, n);
+    /* All ranks take rank 0's values, because machines may differ in the last digit of a cosine. */
+    if (t->session.world) control_share(t->session.world, lr, t->lr_bytes);
+    device_copy(dev, t->lr_table, tensor_1d(lr, F64, n));
+    device_synchronize(dev);
+    free(lr);
 }
 
 /* Allocates a step's data on the device besides the model: its state, the learning rate of every
@@ -65,18 +82,11 @@ static void open_feed(Trainer *t)
 static void open_state(Trainer *t)
 {
     Device *dev = &t->session.dev;
-    const Config *c = t->config;
-    int64_t n_lr = c->train_steps;
     t->state = device_alloc(dev, sizeof *t->state, "the step's state");
     t->lr_memory = device_alloc(dev, t->lr_bytes, "the learning rates");
-    t->lr_table = tensor_1d(t->lr_memory, F64, n_lr);
-    double *lr = must_alloc(t->lr_bytes);
-    lr_schedule_fill(c, lr, n_lr);
-    /* All ranks take rank 0's values, because machines may differ in the last digit of a cosine. */
-    if (t->session.world) control_share(t->session.world, lr, t->lr_bytes);
-    device_copy(dev, t->lr_table, tensor_1d(lr, F64, n_lr));
-    device_synchronize(dev);
-    free(lr);
+    t->lr_table = tensor_1d(t->lr_memory, F64, t->config->train_steps);
+    /* The table of a long run takes more time and memory than all else that is counted. */
+    if (!t->session.counted) fill_lr_table(t);
     open_feed(t);
 }
 
@@ -119,6 +129,13 @@ bool trainer_open(Trainer *t, const Config *config, Comm *world, char *err, size
     return true;
 }
 
+void trainer_open_counted(Trainer *t, const Config *config, Comm *world, const CountedFacts *facts)
+{
+    *t = (Trainer){.config = config};
+    session_open_counted(&t->session, config, world, facts, true);
+    measure(t);
+}
+
 bool trainer_samples(const Config *config, const DataSet *data)
 {
     return config->eval.sample_tokens > 0 && (data->tokenizer != NULL || data->random);
@@ -149,7 +166,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     save_open(t);
     if (config->wall_clock_breakdown) phases_open(&t->phases, s, s->step.schedule.n);
     /* The libraries load their kernels at the first use, too. NCCL's calls move nothing here. */
-    if (session_connects(s)) trainer_warm_up(t);
+    if (session_connects(s) && !s->counted) trainer_warm_up(t);
     session_connect(s);
     session_init_weights(s);
     /* Master weights are copied from the shards. A gather that has not ended yet may still be
@@ -215,17 +232,17 @@ static void mark_phase(Trainer *t)
 static void run_actions(Trainer *t)
 {
     const Schedule *s = &t->session.step.schedule;
+    const Device *dev = &t->session.dev;
     Pipeline *pipeline = t->session.pipeline;
     Stage stage = gpt_stage(t->gpt);
-    if (!t->config->wall_clock_breakdown) {
-        pipeline_run(pipeline, &stage, s->action, s->n, s->transfer);
-        return;
-    }
-    mark_phase(t);
+    bool timed = t->config->wall_clock_breakdown;
+    if (timed) mark_phase(t);
     for (int64_t i = 0; i < s->n; i++) {
+        recorder_action(dev, i);
         pipeline_run(pipeline, &stage, &s->action[i], 1, s->transfer);
-        mark_phase(t);
+        if (timed) mark_phase(t);
     }
+    recorder_action(dev, -1);
 }
 
 /* Waits before a step, so that the host does not get too far ahead of the device. */

@@ -65,6 +65,11 @@ typedef struct {
  * outlive the trainer; NULL: a single rank. Returns false and sets `err` if there is no such
  * device. */
 bool trainer_open(Trainer *trainer, const Config *config, Comm *world, char *err, size_t n);
+/* The same for one rank of a counted world, as session_open_counted does. Then memory_plan,
+ * trainer_allocate and trainer_step work as on any device. They read nothing of the data but
+ * whether there is a tokenizer; there are no evaluations, and records of steps are empty. */
+void trainer_open_counted(Trainer *trainer, const Config *config, Comm *world,
+                          const CountedFacts *facts);
 /* For tests that need only the memory plan: lays out the trainer without opening a device. */
 void trainer_measure(Trainer *trainer, const Config *config);
 /* Allocates the trainer's memory, opens the data, and initializes weights and optimizer from the

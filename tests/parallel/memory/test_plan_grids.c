@@ -4,6 +4,7 @@
 #include "parallel/trainer/evaluate.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/model/model_inside.h"
+#include "tests/support/trainer/counted_step.h"
 #include "tests/support/trainer/training.h"
 
 #include <setjmp.h>
@@ -144,8 +145,9 @@ static void check_rank(Comm *world, void *context)
 {
     const Shared *r = context;
     Trainer t;
+    CountedStep counted;
     training_lay_out(&t, world, r->training);
-    MemoryPlan plan = memory_plan(&t, &r->training->data);
+    counted_step_open(&counted, &t, &r->training->data);
     training_allocate(&t, r->training);
     /* Does everything that a run does, so every layout is used. */
     trainer_warm_up(&t);
@@ -154,7 +156,8 @@ static void check_rank(Comm *world, void *context)
     char *text = trainer_sample(&t, "light and the day was upon the earth", 12);
     if (text == NULL) rank_wrong(world, "no sample");
     free(text);
-    check_classes(world, &t, &plan, r->grid);
+    check_classes(world, &t, &counted.memory, r->grid);
+    counted_step_check(&counted, world, &t);
     comm_barrier(world);
     trainer_close(&t);
 }

@@ -5,6 +5,7 @@
 #include "parallel/trainer/trainer.h"
 #include "tests/support/grid/grid_world.h"
 #include "tests/support/grid/zero_grid.h"
+#include "tests/support/trainer/counted_step.h"
 #include "tests/support/trainer/training.h"
 
 #include <setjmp.h>
@@ -214,8 +215,11 @@ static void train(Comm *world, void *context)
 {
     const Job *job = context;
     Trainer t;
+    CountedStep counted;
     StepRecord record[TRAINER_HISTORY];
-    training_open_rank(&t, world, &job->training);
+    training_lay_out(&t, world, &job->training);
+    counted_step_open(&counted, &t, &job->training.data);
+    training_allocate(&t, &job->training);
     Wire want = by_hand(&t, job->c);
     for (int step = 0; step < 2; step++) {
         Wire before = count(&t.session.grid);
@@ -224,6 +228,7 @@ static void train(Comm *world, void *context)
         Wire after = count(&t.session.grid);
         compare(world, job->c, &t.session.grid, &before, &after, &want);
     }
+    counted_step_check(&counted, world, &t);
     trainer_close(&t);
 }
 

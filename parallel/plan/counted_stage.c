@@ -1,0 +1,104 @@
+/* counted_stage.c -- see counted_stage.h. */
+#include "parallel/plan/counted_stage.h"
+
+#include "model/core/check.h"
+#include "model/core/recorder.h"
+#include "parallel/comm/counted.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the wire -------------------------------------------------------------------------------- */
+
+/* Adds `sign` times what the grid's groups have counted so far. */
+static void add_counts(const Grid *grid, int sign, StagePlan *out)
+{
+    const Comm *comm[GRID_COMMS];
+    grid_comms(grid, comm);
+    for (int g = 0; g < GRID_COMMS; g++) {
+        const CommCount *from = comm_counts(comm[g])->of[0];
+        CommCount *to = out->wire[g].of[0];
+        for (int i = 0; i < COMM_VERBS * DTYPE_COUNT; i++) {
+            to[i].calls += sign * from[i].calls;
+            to[i].elements += sign * from[i].elements;
+            to[i].bytes += sign * from[i].bytes;
+        }
+        snprintf(out->group[g], sizeof out->group[g], "%s", comm[g]->name);
+        out->group_size[g] = comm[g]->size;
+    }
+}
+
+/* ---- one rank -------------------------------------------------------------------------------- */
+
+/* Makes the first two steps. */
+static void record(Trainer *t, Recorder *recorder, StagePlan *out)
+{
+    recorder_start(recorder, &out->two);
+    add_counts(&t->session.grid, -1, out);
+    trainer_step(t);
+    add_counts(&t->session.grid, +1, out);
+    Graph first = out->two;
+    trainer_step(t);
+    recorder_stop(recorder);
+    /* The second step may have moved the nodes. */
+    out->step = out->two;
+    memcpy(out->step.n, first.n, sizeof first.n);
+    out->step.issued = first.issued;
+    out->step.n_messages = first.n_messages;
+}
+
+void plan_rank(const Config *config, const CountedFacts *facts, int rank, StagePlan *out)
+{
+    /* Phases are timed on a device that has times. */
+    Config untimed = *config;
+    GridPlace size = config_grid(config, 0);
+    Comm world = comm_counted(rank, size.pp * size.dp * size.cp * size.tp);
+    Recorder recorder;
+    Trainer t;
+    DataSet data;
+    char err[512];
+    untimed.wall_clock_breakdown = false;
+    data_open_random(&data, config->model.vocab_size);
+    trainer_open_counted(&t, &untimed, &world, facts);
+    recorder_attach(&recorder, &t.session.dev);
+    *out = (StagePlan){.stage = t.session.grid.at.pp, .memory = memory_plan(&t, &data)};
+    out->checkpoint_bytes = out->memory.checkpoint;
+    if (!trainer_allocate(&t, &untimed, &data, err, sizeof err)) fail(EXIT_BUG, "%s", err);
+    record(&t, &recorder, out);
+    trainer_close(&t);
+    data_close(&data);
+    comm_close(&world);
+}
+
+void plan_rank_free(StagePlan *plan)
+{
+    graph_free(&plan->two);
+}
+
+/* ---- all stages ------------------------------------------------------------------------------ */
+
+bool plan_stages(const Config *config, const Hardware *hardware, StagePlan **out, int *stages,
+                 char *err, size_t n)
+{
+    GridPlace size = config_grid(config, 0);
+    int64_t in_stage = (int64_t)size.dp * size.cp * size.tp, ranks = in_stage * size.pp;
+    CountedFacts facts = {.facts = hardware->device,
+                          .place = hardware->device.bytes > 0 ? PLACE_DEVICE : PLACE_HOST,
+                          .workspace = (size_t)hardware->workspace_bytes};
+    if (ranks > COMM_MAX_RANKS)
+        return error_set(err, n, "a grid of %lld ranks; at most %d are possible", (long long)ranks,
+                         COMM_MAX_RANKS);
+    *out = must_calloc((size_t)size.pp, sizeof **out);
+    *stages = size.pp;
+    for (int s = 0; s < size.pp; s++)
+        plan_rank(config, &facts, (int)(s * in_stage), &(*out)[s]);
+    return true;
+}
+
+void plan_stages_free(StagePlan *plans, int stages)
+{
+    for (int s = 0; s < stages; s++)
+        plan_rank_free(&plans[s]);
+    free(plans);
+}
