@@ -34,14 +34,15 @@ typedef struct {
     int64_t host_bytes;       /* memory of the node, for all its ranks */
     double peak[DTYPE_COUNT]; /* FLOP/s of dense products by storage type; 0 for integers */
     double memory_bandwidth;  /* bytes/s by the data sheet, or measured */
-    /* These four are fitted to published step times, each within the bounds that the reader
-     * accepts. */
     double memory_efficiency; /* share of memory_bandwidth that memory-bound kernels reach */
     double launch;            /* seconds of every kernel beyond its work: none takes less */
-    /* A product of m x n x k takes as long as one of (m + edge) x (n + edge) x (k + edge) at the
-     * share `most` of the peak. */
+    /* A product of m x n x k by itself takes as long as one of (m + edge) x (n + edge) x (k + edge)
+     * at the share `most` of the peak. Within a step it reaches the share `sustained` of this
+     * speed: the limit of power lowers the clock, operands are not in caches, and other kernels run
+     * beside it. Of a GPU, published step times decide `sustained`, and may decide `edge`,
+     * memory_efficiency and launch, within the limits of their keys. */
     struct {
-        double most, edge;
+        double most, edge, sustained;
     } product;
     /* Share of the peak that attention with heads of 128 reaches at a very long sequence, and the
      * length at which it reaches half of this share. FLOP are those of causal attention; of

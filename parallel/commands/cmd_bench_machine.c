@@ -87,7 +87,9 @@ static const char *source(void *context, const char *key)
 {
     const MachineBench *b = context;
     static const char *const not_here[] = {"between_latency", "between_bandwidth", "nics_per_node",
-                                           "workspace_bytes"};
+                                           "workspace_bytes", "product_sustained"};
+    if (strcmp(key, "product_sustained") == 0 && !b->hardware.cuda)
+        return "1: the products were measured with cold caches, as in a step";
     static const char assumed[] = "assumed, as in a preset: one machine does not show it";
     for (size_t i = 0; i < sizeof not_here / sizeof *not_here; i++)
         if (strcmp(key, not_here[i]) == 0) return assumed;

@@ -19,6 +19,7 @@ typedef struct {
 typedef struct {
     const MachineArguments *a;
     Device dev;
+    MemoryCopy blocks; /* whose copy gives the bandwidth, and evicts operands from the caches */
     DType
         dtype; /* of ops that are bound by memory, and of attention: bf16 on a GPU, f32 on a CPU */
     Hardware hardware;

@@ -22,7 +22,7 @@ static double multiplied(const Hardware *h, const CostTraits *t, DType dtype, in
     double edge = h->product.edge;
     CHECK(h->peak[dtype] > 0, "products of %s", dtype_name(dtype));
     return 2 * ((double)m + edge) * ((double)n + edge) * ((double)k + edge) /
-           (h->peak[dtype] * h->product.most * t->product);
+           (h->peak[dtype] * h->product.most * h->product.sustained * t->product);
 }
 
 double cost_product(const Hardware *hardware, const CostTraits *traits, DType dtype, int64_t m,

@@ -2,8 +2,8 @@
  * describes (hardware.h). Closed forms of one kernel, collective or message; replay.h puts them
  * together. All results are predictions in seconds. No result falls when a size grows.
  *
- *   product m x n x k    launch + 2 (m + e)(n + e)(k + e) / (most x peak), or its bytes at memory
- *                        speed if that takes longer; e is the hardware's product.edge
+ *   product m x n x k    launch + 2 (m + e)(n + e)(k + e) / (sustained x most x peak), or its bytes
+ *                        at memory speed if that takes longer; e is the hardware's product.edge
  *   attention            launch + flops / (peak x share x T / (T + length)), for heads of 128
  *   other ops, copies    launch + bytes / (memory_bandwidth x memory_efficiency)
  *   collective           collective + hops x latency + bytes on the slowest link / its bandwidth,

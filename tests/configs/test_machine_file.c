@@ -96,10 +96,10 @@ static const Refusal refusals[] = {
      "m.json:16:19: product_edge: -1 does not fit; write a number of rows from 0 to 256, such as "
      "150"},
     {"h100", "\"devices_per_node\": 8", "\"devices_per_node\": 8.5",
-     "m.json:26:23: devices_per_node: 8.5 does not fit; write a number of devices from 1 to "
+     "m.json:27:23: devices_per_node: 8.5 does not fit; write a number of devices from 1 to "
      "65536, such as 8"},
     {"h100", "\"devices_per_node\": 8", "\"devices_per_node\": 0",
-     "m.json:26:23: devices_per_node: 0 does not fit; write a number of devices from 1 to 65536, "
+     "m.json:27:23: devices_per_node: 0 does not fit; write a number of devices from 1 to 65536, "
      "such as 8"},
     {"h100", "\"capability\": 90", "\"capability\": [9, 0]",
      "m.json:4:17: capability: a list does not fit; write the compute capability times ten, or 0 "
@@ -136,19 +136,19 @@ static const Refusal refusals[] = {
     {"h100", "    \"launch\": \"", "    \"lunch\": \"",
      "m.json:14:3: launch: the number has no source; write where it is from, as \"sources\": "
      "{\"launch\": \"...\"}\n"
-     "m.json:40:5: sources.\"lunch\": unknown key; did you mean \"launch\"?"},
+     "m.json:41:5: sources.\"lunch\": unknown key; did you mean \"launch\"?"},
     {"h100", "    \"launch\": \"", "    \"name\": \"a\",\n    \"launch\": \"",
-     "m.json:40:5: sources.\"name\": unknown key; did you mean \"name\"?"},
+     "m.json:41:5: sources.\"name\": unknown key; did you mean \"name\"?"},
     {"h100", "    \"collective\": \"", "    \"collective\": \" \", \"x\": \"",
-     "m.json:47:19: sources.collective: write where the number is from, as a string\n"
-     "m.json:47:24: sources.\"x\": unknown key; sources has the keys of the file's numbers"},
+     "m.json:49:19: sources.collective: write where the number is from, as a string\n"
+     "m.json:49:24: sources.\"x\": unknown key; sources has the keys of the file's numbers"},
     {"h100", "\"sources\": {", "\"source\": {",
      "m.json:1:1: sources: the key is missing; write an object that says of each number where it "
      "is from\n"
-     "m.json:29:3: \"source\": unknown key; remove it"},
+     "m.json:30:3: \"source\": unknown key; remove it"},
     {"h100", "\"sources\": {", "\"sources\": 1, \"launch\": {",
-     "m.json:29:14: sources: a number does not fit; write an object\n"
-     "m.json:29:17: \"launch\": the key is there twice; remove one"},
+     "m.json:30:14: sources: a number does not fit; write an object\n"
+     "m.json:30:17: \"launch\": the key is there twice; remove one"},
     {"h100", "{\n  \"name\"", "[\n  \"name\"",
      "m.json:2:9: a comma is missing before this (Hjson does without, JSON does not)"},
 };

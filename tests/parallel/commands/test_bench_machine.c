@@ -47,7 +47,8 @@ static void products_give_the_figures_that_made_their_times(void **state)
         }
         double edge = fit_edge(p, 125, h.launch, 256);
         near(edge, 37.5);
-        near(fit_rate(p, 125, h.launch, edge, &error), h.peak[BF16] * h.product.most);
+        near(fit_rate(p, 125, h.launch, edge, &error),
+             h.peak[BF16] * h.product.most * h.product.sustained);
         assert_true(error < 1e-6);
         fit_rate(p, 125, h.launch, 0, &error);
         assert_true(error > 0.02);

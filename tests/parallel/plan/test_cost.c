@@ -85,6 +85,7 @@ static void products_are_as_fast_as_measured(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         Hardware h = load(row[i].on);
+        h.product.sustained = 1; /* these products run by themselves */
         double flops = 2.0 * (double)row[i].m * (double)row[i].n * (double)row[i].k;
         near(row[i].what, 1e-12 * flops / product(&h, BF16, row[i].m, row[i].n, row[i].k),
              row[i].tera, 0.05);
