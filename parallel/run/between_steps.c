@@ -79,7 +79,7 @@ bool run_watch(void *context, const Work *work)
 
 /* Evaluates the main validation data, and then the sets; stops as soon as one is cut short. Returns
  * the record of the main data, which is cut if any is. */
-static EvalRecord evaluate_all(Run *run, EvalRecord sets[EVAL_SETS_MOST])
+static EvalRecord evaluate_all(Run *run, EvalRecord *sets)
 {
     EvalRecord r = trainer_evaluate(&run->trainer, 0);
     for (int i = 0; i < run->trainer.n_sets && !r.cut; i++) {
@@ -93,8 +93,8 @@ static EvalRecord evaluate_all(Run *run, EvalRecord sets[EVAL_SETS_MOST])
 
 bool run_evaluate(Run *run, bool final)
 {
-    EvalRecord sets[EVAL_SETS_MOST];
     if (run->trainer.val == NULL) return true;
+    EvalRecord *sets = must_calloc((size_t)run->trainer.n_sets + 1, sizeof *sets);
     run_read_records(run); /* before the clock stops: pending device work counts as step time */
     run_pause_clock(run);
     run->stops.worked = true;
@@ -111,6 +111,10 @@ bool run_evaluate(Run *run, bool final)
         if (run->lead)
             metrics_eval(run->output.metrics, &run->records.eval, sets, run->trainer.n_sets);
         memory_print_use(run->config, &run->plan, "after an evaluation");
+        free(run->records.sets);
+        run->records.sets = sets;
+    } else {
+        free(sets);
     }
     run_resume_clock(run);
     if (!r.cut) best_compare(run);

@@ -28,6 +28,7 @@ static void run_close(Run *run)
     free(run->origin.machine);
     free(run->init.path);
     free(run->records.sample);
+    free(run->records.sets);
 }
 
 /* Returns whether the config can be read again: standard input and a pipe cannot. */
@@ -106,6 +107,21 @@ int run_leave(Run *run)
     return (int)code;
 }
 
+/* Adds the figures of eval.sets. */
+static void add_sets(RunResult *r, const Run *run)
+{
+    if (run->records.sets == NULL) return;
+    r->set = must_calloc((size_t)run->trainer.n_sets + 1, sizeof *r->set);
+    for (; r->n_sets < run->trainer.n_sets; r->n_sets++) {
+        const EvalRecord *e = &run->records.sets[r->n_sets];
+        r->set[r->n_sets] =
+            (SetResult){.name = must_strdup(e->set),
+                        .loss = e->loss,
+                        .bits_per_byte = e->bits_per_byte >= 0 ? e->bits_per_byte : NAN,
+                        .targets = e->targets};
+    }
+}
+
 /* Returns the run's final figures and sample. The caller frees the texts. */
 static RunResult result_of(const Run *run)
 {
@@ -119,6 +135,7 @@ static RunResult result_of(const Run *run)
         r.val_loss = run->records.eval.loss;
         r.batches = loader_micro_batches(run->trainer.val, &r.all_batches);
         if (run->records.eval.bits_per_byte >= 0) r.bits_per_byte = run->records.eval.bits_per_byte;
+        add_sets(&r, run);
     }
     if (run->trainer.steps < run->config->train_steps) r.patience = run->config->eval.patience;
     if (best_has_risen(run)) {
@@ -178,6 +195,14 @@ static void print_best(const Run *run, const RunResult *r)
               (long long)r->best_step, r->best_val_loss, other);
 }
 
+static void print_set(const SetResult *set)
+{
+    char bits[64] = "";
+    if (!isnan(set->bits_per_byte))
+        snprintf(bits, sizeof bits, ", %.4f bits per byte", set->bits_per_byte);
+    log_field("", "%s: loss %.4f nats a token%s", set->name, set->loss, bits);
+}
+
 /* Prints the last lines of a run: its figures, its sample, and what to try next. */
 static void print_result(const Run *run, const RunResult *r, bool with_sample)
 {
@@ -198,6 +223,8 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
                  figure_count((double)r->batches).text, figure_count((double)r->all_batches).text);
     if (!isnan(r->val_loss))
         log_field("val", "loss %.4f nats a token%s%s", r->val_loss, bits, part);
+    for (int i = 0; i < r->n_sets; i++)
+        print_set(&r->set[i]);
     print_best(run, r);
     if (r->patience > 0)
         log_field("ended", "before step %lld: %s in a row gained nothing (eval.patience)",
@@ -319,8 +346,10 @@ int run_finish(Run *run)
      * all. */
     if (run->records.last_known) check_loss(run, "its loss", run->records.last.loss);
     check_updates(run);
-    /* A run that ends early has just evaluated this step. */
-    bool evaluated = best_has_stalled(run) && run->records.eval.step == run->trainer.steps;
+    /* A run that ends early has just evaluated this step; an attempt that resumed there does not
+     * know the figures of the sets. */
+    bool evaluated = best_has_stalled(run) && run->records.eval.step == run->trainer.steps &&
+                     (run->trainer.n_sets == 0 || run->records.sets != NULL);
     if (!evaluated && !run_evaluate(run, true)) return run_leave(run);
     if (evaluated) best_keep(run); /* now that the step is saved, it may be the best */
     if (run->trainer.val) check_loss(run, "the validation loss", run->records.eval.loss);

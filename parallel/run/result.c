@@ -7,6 +7,14 @@
 #include <math.h>
 #include <stdlib.h>
 
+static void add_set(cJSON *sets, const SetResult *set)
+{
+    cJSON *o = cJSON_AddObjectToObject(sets, set->name);
+    cJSON_AddNumberToObject(o, "loss", set->loss);
+    if (!isnan(set->bits_per_byte)) cJSON_AddNumberToObject(o, "bits_per_byte", set->bits_per_byte);
+    cJSON_AddNumberToObject(o, "targets", (double)set->targets);
+}
+
 char *run_result_text(const RunResult *r)
 {
     cJSON *o = cJSON_CreateObject();
@@ -24,6 +32,9 @@ char *run_result_text(const RunResult *r)
         cJSON_AddNumberToObject(o, "best_step", (double)r->best_step);
         cJSON_AddNumberToObject(o, "best_val_loss", r->best_val_loss);
     }
+    cJSON *sets = r->n_sets > 0 ? cJSON_AddObjectToObject(o, "sets") : NULL;
+    for (int i = 0; i < r->n_sets; i++)
+        add_set(sets, &r->set[i]);
     if (r->sample) {
         cJSON_AddStringToObject(o, "prompt", r->prompt);
         cJSON_AddStringToObject(o, "sample", r->sample);
@@ -43,6 +54,20 @@ static char *copy_of(const cJSON *object, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return cJSON_IsString(item) ? must_strdup(item->valuestring) : NULL;
+}
+
+/* Reads the sets, without those that have no number of targets. */
+static void read_sets(RunResult *r, const cJSON *sets)
+{
+    if (!cJSON_IsObject(sets)) return;
+    r->set = must_calloc((size_t)cJSON_GetArraySize(sets) + 1, sizeof *r->set);
+    for (const cJSON *s = sets->child; s != NULL; s = s->next) {
+        SetResult set = {.loss = number_of(s, "loss"),
+                         .bits_per_byte = number_of(s, "bits_per_byte")};
+        if (!json_tree_count(s, "targets", &set.targets)) continue;
+        set.name = must_strdup(s->string);
+        r->set[r->n_sets++] = set;
+    }
 }
 
 bool run_result_parse(RunResult *r, const char *text, size_t bytes)
@@ -67,6 +92,7 @@ bool run_result_parse(RunResult *r, const char *text, size_t bytes)
     if (good) {
         r->prompt = copy_of(o, "prompt");
         r->sample = copy_of(o, "sample");
+        read_sets(r, cJSON_GetObjectItemCaseSensitive(o, "sets"));
     } else {
         *r = (RunResult){0};
     }
@@ -78,5 +104,8 @@ void run_result_free(RunResult *r)
 {
     free(r->prompt);
     free(r->sample);
+    for (int i = 0; i < r->n_sets; i++)
+        free(r->set[i].name);
+    free(r->set);
     *r = (RunResult){0};
 }

@@ -6,6 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The figures of a set of eval.sets. */
+typedef struct {
+    char *name;
+    double loss, bits_per_byte; /* bits_per_byte NaN: unknown */
+    int64_t targets;
+} SetResult;
+
 typedef struct {
     int64_t steps, tokens; /* totals over the whole training */
     double loss;           /* of the last step; NaN: not known, an earlier attempt made that step */
@@ -16,6 +23,8 @@ typedef struct {
     int64_t best_step;    /* with the lowest validation loss, if that was lower; 0: none was */
     double best_val_loss; /* of that step; NaN: none */
     char *prompt, *sample; /* UTF-8; NULL: the run drew no sample */
+    SetResult *set;        /* (n_sets) the sets of eval.sets, in their order */
+    int n_sets;
 } RunResult;
 
 /* Returns the text of result.json; the caller frees it. */

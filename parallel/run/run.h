@@ -40,6 +40,7 @@ typedef struct {
     bool last_known;     /* `last` has the loss; false: only totals, read from a checkpoint */
     StepRecord diverged; /* the first record that ends the run; step 0: none so far */
     EvalRecord eval;     /* of the newest evaluation */
+    EvalRecord *sets;    /* (trainer.n_sets) of eval.sets at the same step; NULL: not known */
     char *sample;        /* the newest sample; NULL: none yet */
 } RunRecords;
 

@@ -107,6 +107,18 @@ for step, names in sets.items():
     assert names["third"]["targets"] == names["other"]["targets"] and near(names["third"]["loss"], names["other"]["loss"]), names
     assert names["third"]["bytes"] == names["other"]["bytes"] < names["val"]["bytes"], names
 END
+check "scores: result.json has the figures of each set" python3 - <<'END'
+from figures import *
+last, result = figures("sets")[12], json.load(open("sets/result.json"))
+assert list(result["sets"]) == ["same", "other", "third"], result
+for name, figure in result["sets"].items():
+    assert list(figure) == ["loss", "bits_per_byte", "targets"], figure
+    assert all(near(figure[key], last[name][key]) for key in figure), (figure, last)
+assert "sets" not in json.load(open("plain/result.json"))
+END
+"$TRAIN" sets >output 2>&1
+check "scores: a finished run prints the figures of each set" \
+    test "$(grep -cE '^        (same|other|third): loss [0-9.]+ nats a token, [0-9.]+ bits per byte$' output)" -eq 3
 check "scores: TensorBoard has the curves of each set" python3 "$here/../support/files/check_events.py" sets/tensorboard/DeepSpeedJobName sets/metrics.jsonl
 expect_code "scores: report --csv succeeds" 0 "$TRAIN" report plain sets --csv
 cp output table.csv

@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +47,9 @@ static void test_a_result_is_read_back_as_it_was_written(void **unused)
 {
     (void)unused;
     char prompt[] = "\"the\"\n", sample[] = "\\x00 \xe2\x82\xac";
-    RunResult full = {7, 1 << 20, 0.1, 1.0 / 3, 2.5, 5, 9, 2, 3, 0.3, prompt, sample}, r;
+    char code[] = "code", news[] = "news";
+    SetResult sets[] = {{code, 0.7, 1.5, 320}, {news, 2.0 / 3, NAN, 64}};
+    RunResult full = {7, 1 << 20, 0.1, 1.0 / 3, 2.5, 5, 9, 2, 3, 0.3, prompt, sample, sets, 2}, r;
     char *text = run_result_text(&full);
     assert_true(run_result_parse(&r, text, strlen(text)));
     assert_int_equal(r.steps, full.steps);
@@ -58,6 +61,12 @@ static void test_a_result_is_read_back_as_it_was_written(void **unused)
     assert_true(r.best_step == full.best_step && r.best_val_loss == full.best_val_loss);
     assert_string_equal(r.prompt, prompt);
     assert_string_equal(r.sample, sample);
+    assert_int_equal(r.n_sets, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(r.set[i].name, sets[i].name);
+        assert_true(r.set[i].loss == sets[i].loss && r.set[i].targets == sets[i].targets);
+    }
+    assert_true(r.set[0].bits_per_byte == 1.5 && isnan(r.set[1].bits_per_byte));
     run_result_free(&r);
     free(text);
     text = run_result_text(
@@ -87,12 +96,28 @@ static void test_unknown_bits_per_byte_are_left_out(void **unused)
     run_result_free(&r);
 }
 
+static void test_damaged_sets_are_passed_over(void **unused)
+{
+    (void)unused;
+    static const char *const sets[] = {"7", "[{\"targets\": 1}]", "{\"a\": 7, \"b\": null}",
+                                       "{\"a\": {\"loss\": 1, \"targets\": -1}}"};
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        char text[128];
+        RunResult r;
+        snprintf(text, sizeof text, "{\"steps\": 1, \"tokens\": 2, \"sets\": %s}", sets[i]);
+        assert_true(run_result_parse(&r, text, strlen(text)));
+        assert_int_equal(r.n_sets, 0);
+        run_result_free(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_only_one_JSON_object_with_whole_counts_is_accepted_as_a_result),
         cmocka_unit_test(test_a_result_is_read_back_as_it_was_written),
         cmocka_unit_test(test_unknown_bits_per_byte_are_left_out),
+        cmocka_unit_test(test_damaged_sets_are_passed_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
