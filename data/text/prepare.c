@@ -13,6 +13,7 @@
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/hash.h"
+#include "model/core/temporary.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -262,7 +263,7 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
     char *temporary = temporary_folder(r->fs, p->folder, err, n);
     bool good = temporary != NULL;
     if (good) {
-        int lock = prepared_lock(temporary);
+        int lock = temporary_hold(temporary);
         good = fill_folder(r, given, temporary, hash, err, n, code);
         if (good && r->fs->rename(r->fs->self, AT_FDCWD, temporary, AT_FDCWD, p->folder) != 0) {
             good = errno == EEXIST || errno == ENOTEMPTY;

@@ -3,14 +3,13 @@
 
 #include "model/core/check.h"
 #include "model/core/fs.h"
+#include "model/core/temporary.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,24 +23,13 @@ static bool ends_with_hash(const char *name, size_t size)
            strspn(name + size - DIGITS, "0123456789abcdef") >= DIGITS;
 }
 
-/* Sets errno to EWOULDBLOCK if another descriptor holds the lock. */
-int prepared_lock(const char *folder)
-{
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
 /* Returns whether a folder under a temporary name is still being written: its writer holds a lock,
  * which ends with its process. Where folders cannot be locked, such as on NFS, a folder that is
  * less than an hour old counts as in use. */
 static bool is_in_use(const char *folder, const struct stat *info)
 {
     enum { NEW = 3600 }; /* seconds */
-    int fd = prepared_lock(folder);
+    int fd = temporary_hold(folder);
     if (fd < 0) return errno == EWOULDBLOCK || time(NULL) - info->st_mtime < NEW;
     close(fd);
     return false;
@@ -53,13 +41,10 @@ static bool find_state(const char *folder, const char *name, const char *meta, P
 {
     const char *temporary = strstr(name, ".tmp-");
     struct stat info;
-    long process;
-    int attempt, end = 0;
     if (!ends_with_hash(name, temporary ? (size_t)(temporary - name) : strlen(name))) return false;
     *state = PREPARED_DAMAGED;
     if (temporary == NULL) return lstat(meta, &info) == 0;
-    if (sscanf(temporary, ".tmp-%ld-%d%n", &process, &attempt, &end) != 2 || temporary[end] ||
-        process <= 0 || lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
+    if (!temporary_ending(temporary) || lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
         return false;
     *state = is_in_use(folder, &info) ? PREPARED_IN_USE : PREPARED_UNFINISHED;
     return true;

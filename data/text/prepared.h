@@ -8,13 +8,9 @@ typedef enum {
     PREPARED_WHOLE,      /* it has a meta.json of this program */
     PREPARED_DAMAGED,    /* its meta.json cannot be read or is another one */
     PREPARED_UNFINISHED, /* its writer was killed */
-    PREPARED_IN_USE,     /* its writer runs; where files cannot be locked, it may run */
+    /* its writer runs and holds it (temporary.h); where files cannot be locked, it may run */
+    PREPARED_IN_USE,
 } PreparedState;
-
-/* Locks a new folder for its writer, so that others see that it is PREPARED_IN_USE. Returns a
- * descriptor that holds the lock until it is closed or the process ends; -1 if the folder cannot be
- * locked, for example because its file system has no locks. */
-int prepared_lock(const char *folder);
 
 /* Called for one folder, with its path. `meta` is NULL unless the folder is PREPARED_WHOLE. Returns
  * false to end the walk. */

@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/core/files.h"
+#include "model/core/temporary.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Returns whether there is nothing at `path`, or an empty folder. Files whose names begin with a
  * dot count. */
@@ -26,12 +28,16 @@ static bool is_free(const char *path, char *err, size_t n)
 
 bool new_folder_begin(NewFolder *folder, const FsOps *fs, const char *path, char *err, size_t n)
 {
-    *folder = (NewFolder){.fs = fs, .path = path_trimmed(path)};
+    *folder = (NewFolder){.fs = fs, .path = path_trimmed(path), .lock = -1};
     char *parent = path_beside(folder->path, "");
     bool good = is_free(folder->path, err, n) && fs_make_folders(fs, parent, err, n);
     free(parent);
+    if (good) temporary_sweep(fs, folder->path);
     folder->temporary = good ? temporary_folder(fs, folder->path, err, n) : NULL;
-    if (folder->temporary) return true;
+    if (folder->temporary) {
+        folder->lock = temporary_hold(folder->temporary);
+        return true;
+    }
     new_folder_abort(folder);
     return false;
 }
@@ -60,7 +66,8 @@ void new_folder_abort(NewFolder *folder)
     char ignored[512];
     if (folder->temporary)
         fs_remove_tree(folder->fs, AT_FDCWD, folder->temporary, ignored, sizeof ignored);
+    if (folder->path && folder->lock >= 0) close(folder->lock); /* {0} holds none */
     free(folder->temporary);
     free(folder->path);
-    *folder = (NewFolder){0};
+    *folder = (NewFolder){.lock = -1};
 }

@@ -8,10 +8,12 @@
 typedef struct {
     const FsOps *fs;
     char *path, *temporary; /* NULL: not begun, or ended */
+    int lock;               /* on the temporary folder (temporary.h); -1: none */
 } NewFolder;
 
-/* Creates the missing parents of `path` and the temporary folder. `path` must not exist, or be an
- * empty folder. Returns false and sets err on failure; nothing needs to be ended then. */
+/* Creates the missing parents of `path` and the temporary folder, after removing those that killed
+ * processes have left for the same path. `path` must not exist, or be an empty folder. Returns
+ * false and sets err on failure; nothing needs to be ended then. */
 bool new_folder_begin(NewFolder *folder, const FsOps *fs, const char *path, char *err, size_t n);
 /* Syncs the temporary folder, gives it its name and syncs its parent. Returns false and sets err on
  * failure, after removing the temporary folder; if only the last sync failed, the folder has its

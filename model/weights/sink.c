@@ -2,20 +2,23 @@
 #include "model/weights/sink.h"
 
 #include "model/core/check.h"
+#include "model/core/temporary.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define WINDOW_BYTES ((int64_t)4 << 20)
 
 bool sink_open(WeightSink *sink, const FsOps *fs, const char *path, int64_t bytes, char *err,
                size_t n)
 {
-    *sink = (WeightSink){0};
-    if (!file_room(fs, path, bytes, err, n)) return false;
-    if (atomic_file_open(&sink->file, fs, path, err, n)) return true;
-    atomic_file_abort(&sink->file);
-    return false;
+    *sink = (WeightSink){.lock = -1};
+    temporary_sweep(fs, path);
+    if (!file_room(fs, path, bytes, err, n) || !atomic_file_open(&sink->file, fs, path, err, n))
+        return false;
+    sink->lock = temporary_hold(sink->file.temporary);
+    return true;
 }
 
 bool sink_write(WeightSink *sink, const void *data, size_t bytes, char *err, size_t n)
@@ -90,8 +93,9 @@ bool sink_close(WeightSink *sink, bool good, char *err, size_t n)
 {
     good = good && atomic_file_commit(&sink->file, err, n);
     if (!good) atomic_file_abort(&sink->file);
+    if (sink->lock >= 0) close(sink->lock);
     free(sink->in);
     free(sink->out);
-    *sink = (WeightSink){0};
+    *sink = (WeightSink){.lock = -1};
     return good;
 }

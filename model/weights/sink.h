@@ -9,13 +9,15 @@
 
 typedef struct {
     AtomicFile file;
+    int lock;          /* on the temporary file (temporary.h); -1: none */
     int64_t written;   /* bytes so far */
     int64_t overflows; /* finite weights that became infinite */
     void *in, *out;    /* a window before and after the conversion */
     size_t in_bytes, out_bytes;
 } WeightSink;
 
-/* Begins the file `path`, which will have `bytes` bytes. Returns false and sets `err` if the disk
+/* Begins the file `path`, which will have `bytes` bytes, after removing what killed processes have
+ * left beside it. Returns false and sets `err` if the disk
  * has less room, or if the file cannot be created; then nothing needs to be released. */
 bool sink_open(WeightSink *sink, const FsOps *fs, const char *path, int64_t bytes, char *err,
                size_t n);

@@ -85,7 +85,7 @@ bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, Ex
 {
     HfModel model = {.dtype = dtype, .shard_bytes = a->shard_bytes, .bos = -1, .eos = -1};
     NewFolder folder;
-    HfWritten written;
+    HfWritten written = {0};
     *code = EXIT_CONFIG;
     if (!architecture_of(run->config, &model.architecture, err, n)) return false;
     if (run->tokenizer) {
@@ -94,13 +94,11 @@ bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, Ex
     }
     int64_t bytes = hf_write_bytes(&model, run->source, err, n);
     if (bytes < 0) return false;
-    *code = EXIT_INPUT_OUTPUT;
-    if (!file_room(&fs_system, a->out, bytes, err, n)) return false;
     *code = EXIT_CANNOT_CREATE;
     if (!new_folder_begin(&folder, &fs_system, a->out, err, n)) return false;
     export_check_tokenizer(run, "folder");
-    *code = EXIT_INPUT_OUTPUT;
-    bool good = write_folder(folder.temporary, &model, run, &written, err, n) &&
+    bool good = file_room(&fs_system, a->out, bytes, err, n) &&
+                write_folder(folder.temporary, &model, run, &written, err, n) &&
                 new_folder_commit(&folder, err, n);
     if (!good) *code = export_failure(run->source);
     if (!good) new_folder_abort(&folder);

@@ -16,7 +16,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Makes the folder `path` with one file in it, which bypasses the table. */
@@ -137,6 +139,61 @@ static void test_an_aborted_one_is_gone(void **state)
     clear();
 }
 
+/* Runs `write` in a process that ends like a killed one, without clearing up. */
+static void killed_while(void (*write)(void))
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        write();
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+static void begin_a_folder(void)
+{
+    char err[300];
+    NewFolder folder;
+    if (!new_folder_begin(&folder, &fs_system, "a/new", err, sizeof err)) _exit(1);
+    char *file = text_format("%s/half", folder.temporary);
+    put_text(file, "half");
+    free(file);
+}
+
+static void begin_a_file(void)
+{
+    char err[300];
+    AtomicFile file;
+    if (!atomic_file_open(&file, &fs_system, "a/new", err, sizeof err)) _exit(1);
+}
+
+static void test_what_killed_processes_have_left_is_removed(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"a/new.tmp-x-0", "a/new.tmp-7-0.old", "a/newer.tmp-7-0",
+                                         "a/new.tmp-0-0", "a/anew.tmp-7-0"};
+    enum { N_OTHERS = sizeof others / sizeof *others };
+    char err[300];
+    NewFolder held;
+    assert_true(new_folder_begin(&held, &fs_system, "a/new", err, sizeof err));
+    killed_while(begin_a_folder);
+    killed_while(begin_a_file);
+    for (int i = 0; i < N_OTHERS; i++)
+        put_text(others[i], "another's");
+    assert_int_equal(names_in_a(), 3 + N_OTHERS);
+    assert_true(make(&fs_system, "a/new", err, sizeof err));
+    /* What is being written stays, and so do names that are none of these. */
+    assert_true(is_complete());
+    assert_int_equal(names_in_a(), 2 + N_OTHERS);
+    assert_true(fs_is_folder(held.temporary));
+    new_folder_abort(&held);
+    assert_int_equal(names_in_a(), 1 + N_OTHERS);
+    clear();
+}
+
 static void test_the_room_of_a_disk_is_compared(void **state)
 {
     (void)state;
@@ -161,6 +218,7 @@ int main(void)
         cmocka_unit_test(test_what_is_there_is_not_replaced),
         cmocka_unit_test(test_what_has_come_since_is_not_replaced),
         cmocka_unit_test(test_an_aborted_one_is_gone),
+        cmocka_unit_test(test_what_killed_processes_have_left_is_removed),
         cmocka_unit_test(test_the_room_of_a_disk_is_compared),
     };
     return cmocka_run_group_tests_name("new folders", tests, enter_scratch, leave_scratch);

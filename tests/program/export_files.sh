@@ -92,6 +92,12 @@ for format in llmc gguf; do
     check "export $format: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
     expect_code "export $format: a signal ends it" 74 with_signal "$TRAIN" export $format run_f32 --out made
     check "export $format: a signal leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
+    : >made.tmp-123456-0
+    mkdir made.tmp-123456-1
+    (flock 9 && exec "$TRAIN" export $format run_f32 --out made) 9>made.tmp-123456-2 >output 2>&1 </dev/null
+    check "export $format: what killed processes have left is removed, what is held is not" \
+        test "$(compgen -G 'made*' | sort | tr '\n' ' ')" = "made made.tmp-123456-2 "
+    rm -r made*
     expect_code "export $format: the name of the file does not choose the exit code" 74 \
         bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" export $format run_f32 --out "made is damaged"
 done

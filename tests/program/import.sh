@@ -210,6 +210,9 @@ for _ in 1 2 3 4 5; do
 done
 check "import: it is killed while it writes" test $killed -eq 1
 check "import: SIGKILL leaves nothing by its name" test ! -e made
+check "import: it leaves a folder beside it" test -d "$(compgen -G 'made.tmp-*')"
 expect_code "import: the name can be taken then" 0 "$TRAIN" import hf llama --out made
+check "import: what was left is removed, and this is said" grep -qE '^notice: \./made\.tmp-[0-9]+-0, which a killed process had left, is removed$' output
+check "import: only the run is there" test "$(compgen -G 'made*')" = made
 
 finish

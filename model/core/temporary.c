@@ -1,0 +1,65 @@
+/* temporary.c -- implements temporary.h. */
+#include "model/core/temporary.h"
+
+#include "model/core/files.h"
+#include "model/core/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+bool temporary_ending(const char *end)
+{
+    long process;
+    int attempt, size = 0;
+    return sscanf(end, ".tmp-%ld-%d%n", &process, &attempt, &size) == 2 && end[size] == '\0' &&
+           process > 0;
+}
+
+int temporary_hold(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+    int why = errno;
+    close(fd);
+    errno = why;
+    return -1;
+}
+
+/* Removes a file or folder unless somebody holds it. */
+static void remove_left(const FsOps *fs, const char *path)
+{
+    char err[512];
+    int lock = temporary_hold(path);
+    if (lock < 0) return;
+    if (fs_remove_tree(fs, AT_FDCWD, path, err, sizeof err))
+        log_notice("%s, which a killed process had left, is removed", path);
+    else
+        log_warning("%s was left by a killed process: %s", path, err);
+    close(lock);
+}
+
+void temporary_sweep(const FsOps *fs, const char *path)
+{
+    const char *name = path_name(path);
+    size_t size = strlen(name);
+    char *folder = path_beside(path, "");
+    struct dirent **entry;
+    int count = fs_scan(folder, &entry);
+    for (int i = 0; i < count; i++) {
+        const char *other = entry[i]->d_name;
+        if (strncmp(other, name, size) == 0 && temporary_ending(other + size)) {
+            char *left = path_beside(path, other);
+            remove_left(fs, left);
+            free(left);
+        }
+        free(entry[i]);
+    }
+    if (count >= 0) free(entry);
+    free(folder);
+}
