@@ -177,6 +177,7 @@ static void test_streams_are_those_of_the_place(void **state)
             for (int j = 0; j < i; j++)
                 assert_int_equal(stream[i] != stream[j], place == PLACE_DEVICE);
         assert_int_equal(device_arena(&dev, NULL, 0).place, place);
+        assert_int_equal(dev.ops_f64 == NULL, place == PLACE_DEVICE);
         device_close(&dev);
     }
 }

@@ -222,7 +222,7 @@ static void test_messages_of_a_group_are_one_node_at_its_end(void **state)
     close_recorded(&r);
 }
 
-/* What a transport does to carry a call is hidden; events that it records are its own. */
+/* What a transport does to carry a call is hidden. */
 static void test_the_work_of_a_transport_is_hidden(void **state)
 {
     Recorded r;
@@ -301,6 +301,7 @@ static void test_graphs_differ_if_any_field_does(void **state)
     WITH(gather->joined, true, "comm 1");
     WITH(gather->group, 1, "all-gather dp f32, 128 bytes (action -1), and all-gather pp");
     WITH(gather->group, -1, "comm 1");
+    WITH(op->group, 0, "compute 0");
     WITH(b->group[0].stride, 9, "comm 1");
     WITH(b->group[0].first, 9, "comm 1");
     WITH(b->group[0].size, 9, "comm 1");
@@ -353,8 +354,10 @@ static void test_graphs_grow_and_are_used_again(void **state)
         assert_int_equal(r.graph.n_messages, 2000);
         assert_int_equal(r.graph.node[GRAPH_COMM][1998].wait_point, 1000);
         assert_int_equal(r.graph.node[GRAPH_P2P][999].message, 1998);
+        assert_int_equal(r.graph.groups, 2);
         recorder_stop(&r.recorder);
         graph_clear(&r.graph);
+        assert_int_equal(r.graph.groups, 0);
         recorder_start(&r.recorder, &r.graph);
     }
     close_recorded(&r);
