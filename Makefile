@@ -12,10 +12,10 @@
 #                          /usr/local/cuda); emu: with it, its kernels executed on the CPU by tests/emu, for tests
 #   ARCH="80 90a 100"      the GPU architectures that kernels are compiled for, in addition to PTX of compute capability 8.0 for
 #                          all other GPUs (default: this machine's GPUs; without a GPU all that are named here and that nvcc
-#                          supports)
+#                          supports). PTX= leaves the PTX out, for a program that runs on these GPUs only.
 
-SHELL    := /bin/bash
-# Disable make's built-in rules: searching them for hundreds of files takes seconds.
+# Disable make's built-in rules: searching them for hundreds of files takes seconds. SHELL stays /bin/sh, because make starts
+# plain commands of recipes by itself then.
 MAKEFLAGS += --no-builtin-rules
 comma    := ,
 space    := $(subst ,, )
@@ -65,7 +65,7 @@ Q        := $(if $(V),,@)
 COMMIT       := $(shell git describe --always --dirty --abbrev=10 2>/dev/null || echo unknown)
 
 # ---- CUDA ------------------------------------------------------------------------------------------------------------
-NVCC     := $(shell . scripts/cuda_lib.sh && CUDA_HOME='$(CUDA_HOME)' find_nvcc)
+NVCC     := $(shell bash -c ". scripts/cuda_lib.sh && CUDA_HOME='$(CUDA_HOME)' find_nvcc")
 # By default sanitizer builds have no CUDA backend: sanitizers can check kernels only in the emulator (CUDA=emu), not on a GPU.
 CUDA     ?= $(if $(filter release,$(FLAVOUR)),$(if $(NVCC),1,0),0)
 ifeq ($(filter 0 1 emu,$(CUDA)),)
@@ -84,20 +84,22 @@ endif
 CUDA_ROOT := $(patsubst %/bin/nvcc,%,$(NVCC))
 # The architectures that nvcc supports, from compute capability 8.0 on, the first with bf16 products and asynchronous copies.
 NVCC_KNOWS := $(filter-out 5% 6% 7%,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
-GPU_FOUND := $(shell . scripts/cuda_lib.sh && gpu_capabilities '$(CUDA_ROOT)')
+GPU_FOUND := $(shell bash -c ". scripts/cuda_lib.sh && gpu_capabilities '$(CUDA_ROOT)'")
 # 90 is replaced by 90a: only this name enables Hopper's special instructions.
 ARCH     ?= $(patsubst 90,90a,$(or $(filter $(NVCC_KNOWS),$(GPU_FOUND)),$(filter $(NVCC_KNOWS),80 90 100)))
 # Kernels for plain architectures (80, 100) need no more than compute capability 8.0, so they are all compiled from the same
 # PTX. This PTX is also embedded, and the driver compiles it at the first start on any other GPU. Architectures with a letter
 # (90a) have special instructions and are compiled separately.
 ARCH_OWN := $(filter %a %f,$(ARCH))
-CUDA_CODE := -gencode arch=compute_80,code=[$(subst $(space),$(comma),$(strip $(patsubst %,sm_%,$(filter-out $(ARCH_OWN),$(ARCH))) compute_80))] \
+PTX      ?= compute_80
+CODE_80  := $(strip $(patsubst %,sm_%,$(filter-out $(ARCH_OWN),$(ARCH))) $(PTX))
+CUDA_CODE := $(if $(CODE_80),-gencode arch=compute_80$(comma)code=[$(subst $(space),$(comma),$(CODE_80))]) \
              $(foreach a,$(ARCH_OWN),-gencode arch=compute_$(a),code=sm_$(a))
 # On the architectures that kernels are tuned for, spilled registers and use of local memory are errors.
 CUDA_STRICT := $(if $(filter-out 80 90a 100,$(ARCH)),,--ptxas-options=--warn-on-spills$(comma)--warn-on-local-memory-usage$(comma)--warning-as-error)
 CUDA_CPPFLAGS := -isystem $(CUDA_ROOT)/include
 CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -L$(CUDA_ROOT)/lib -lcudart_static -lrt
-CUDA_TEXT := 1 ($(NVCC), code for $(ARCH:%=sm_%), PTX compute_80)
+CUDA_TEXT := 1 ($(NVCC), code for $(ARCH:%=sm_%), PTX $(or $(PTX),for no other))
 endif
 ifeq ($(CUDA),emu)
 # The emulator's folder comes first: it replaces headers of the CUDA toolkit and of the backend.

@@ -6,8 +6,9 @@
 # LIMIT: the time limit of each program in seconds (default 300). JOBS: the number of programs that run at a time (default 1).
 # RESULTS: a file that gets a line "SECONDS PROCESSOR_SECONDS PASSED FAILED SKIPPED NAME" per program; with it the total is not
 # printed, because the caller computes it. LABEL: a prefix of the printed names. The settings before a program are environment
-# variables for it; their values are appended to its name. WAITS=yes marks a program that waits much more than it computes; such
-# programs run one at a time, in addition to the JOBS others. A test program uses cmocka, whose counts are read from its output.
+# variables for it; their values are appended to its name. WAITS=yes marks a program that waits much more than it computes;
+# WAITING_JOBS (default 1) such programs run at a time, in addition to the JOBS others. A test program uses cmocka, whose counts
+# are read from its output.
 # For each skipped test it prints "skipped: why"; a skip without a reason is a failure. A test script prints a line "ok NAME",
 # "not ok NAME" or "ok NAME # SKIP why" per test.
 set -u
@@ -18,22 +19,19 @@ unset "${!SLURM_@}" "${!OMPI_@}" "${!PMI_@}" "${!PMIX_@}" RANK WORLD_SIZE MASTER
 
 folder=$(mktemp -d) || exit 71
 trap 'rm -rf "$folder"' EXIT
-export folder limit=${LIMIT:-300} label=${LABEL:-} results=${RESULTS:-$folder/results}
+limit=${LIMIT:-300} label=${LABEL:-} results=${RESULTS:-$folder/results}
 
-# Each program costs these functions a few processes at most, because there are more than five hundred programs.
-# count_program, count_script LOG: print the numbers of passed, failed and skipped tests, and of reasons for skips
-count_program() {
-    awk '/^\[  PASSED  \] [0-9]+ test/ { p += $4 }
-         /^\[  FAILED  \] [0-9]+ test/ { f += $4 }
-         /^\[  SKIPPED \] [0-9]+ test/ { s += $4 }
-         /^skipped: / { why++ }
-         END { print p + 0, f + 0, s + 0, why + 0 }' "$1"
-}
-
-count_script() {
-    awk '/^ok / { if (/# SKIP/) s++; else p++ }
-         /^not ok / { f++ }
-         END { print p + 0, f + 0, s + 0, s + 0 }' "$1"
+# Each program costs these functions a few processes at most, because there are more than seven hundred programs.
+# count LOG SCRIPT|PROGRAM: prints the numbers of passed, failed and skipped tests, and of reasons for skips
+count() {
+    awk -v kind="$2" '
+        kind == "program" && /^\[  PASSED  \] [0-9]+ test/ { p += $4 }
+        kind == "program" && /^\[  FAILED  \] [0-9]+ test/ { f += $4 }
+        kind == "program" && /^\[  SKIPPED \] [0-9]+ test/ { s += $4 }
+        kind == "program" && /^skipped: / { why++ }
+        kind == "script" && /^ok / { if (/# SKIP/) { s++; why++ } else p++ }
+        kind == "script" && /^not ok / { f++ }
+        END { print p + 0, f + 0, s + 0, why + 0 }' "$1"
 }
 
 # reasons LOG: prints the reasons of skipped tests, each with the number of tests
@@ -44,9 +42,9 @@ reasons() {
 
 # tell LOG CODE SECONDS PROCESSOR_SECONDS NAME PROGRAM: prints the program's result and, if it failed, the end of its output
 tell() {
-    local log=$1 code=$2 seconds=$3 busy=$4 name=$5 word=ok passed failed skipped why
-    if [[ $6 == *.sh ]]; then why=$(count_script "$log"); else why=$(count_program "$log"); fi
-    read -r passed failed skipped why <<<"$why"
+    local log=$1 code=$2 seconds=$3 busy=$4 name=$5 word=ok kind=program passed failed skipped why
+    [[ $6 != *.sh ]] || kind=script
+    read -r passed failed skipped why < <(count "$log" $kind)
     # A crash, a time-out or a sanitizer's report counts as one failed test.
     if [ "$code" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
     if [ "$code" -eq 0 ] && [ $((passed + failed + skipped)) -eq 0 ]; then failed=1; echo "no test was run" >>"$log"; fi
@@ -66,9 +64,24 @@ tell() {
     [ "$failed" -eq 0 ]
 }
 
+# tenths SECONDS...: stores the sum of numbers like 12.345 in tenths of a second, such as 12.3, in the variable `sum`
+tenths() {
+    local number thousandths=50
+    for number; do thousandths=$((thousandths + 10#${number/./})); done
+    sum=$((thousandths / 1000)).$((thousandths % 1000 / 100))
+}
+
+# within_limit: runs $program with its settings and its time limit; its output goes to $log
+within_limit() {
+    (
+        [ ${#settings[@]} -eq 0 ] || export "${settings[@]}"
+        exec timeout --kill-after=10 "$limit" "$program" >"$log" 2>&1 </dev/null
+    )
+}
+
 # run_one ENTRY: runs one program; ENTRY is its settings and its path
 run_one() {
-    local words name values='' log code seconds busy text setting TIMEFORMAT='%R %U %S'
+    local words name values='' log code seconds busy user system sum text setting times TIMEFORMAT='%3R %3U %3S'
     read -ra words <<<"$1"
     local program=${words[-1]} settings=("${words[@]:0:${#words[@]}-1}")
     name=$label
@@ -81,34 +94,47 @@ run_one() {
     done
     name+=${program##*/}$values
     [[ $program == */* ]] || program=./$program
-    log=$(mktemp -p "$folder")
-    { time env "${settings[@]}" timeout --kill-after=10 "$limit" "$program" >"$log" 2>&1 </dev/null; } 2>"$log.times"
+    log=$folder/$BASHPID
+    {
+        time within_limit
+        code=$?
+    } 2>"$log.times"
+    mapfile -t times <"$log.times"
+    read -r seconds user system <<<"${times[-1]}"
+    tenths "$seconds" && seconds=$sum
+    tenths "$user" "$system" && busy=$sum
+    tell "$log" $code "$seconds" "$busy" "$name" "$program" >"$log.text"
     code=$?
-    read -r seconds busy < <(tail -n 1 "$log.times" | awk '{ printf "%.1f %.1f\n", $1, $2 + $3 }')
-    text=$(tell "$log" $code "$seconds" "$busy" "$name" "$program")
-    code=$?
-    printf '%s\n' "$text" # a single write, because other jobs print at the same time
+    IFS= read -r -d '' text <"$log.text"
+    printf '%s' "$text" # a single write, because other jobs print at the same time
     return $code
 }
 
-export -f count_program count_script reasons tell run_one
-bad=0
 # run_all JOBS ENTRY...: runs the programs, JOBS at a time
 run_all() {
-    local jobs=$1
+    local jobs=$1 running=0 bad=0 entry
     shift
-    [ $# -gt 0 ] || return 0
-    # shellcheck disable=SC2016 # $1 is the inner shell's
-    printf '%s\0' "$@" | xargs -0 -r -n 1 -P "$jobs" bash -c 'set -u; run_one "$1" || exit 1' run_one
+    for entry; do
+        if [ $running -eq "$jobs" ]; then
+            wait -n || bad=1
+            running=$((running - 1))
+        fi
+        run_one "$entry" &
+        running=$((running + 1))
+    done
+    for (( ; running > 0; running--)); do wait -n || bad=1; done
+    return $bad
 }
 
-computing=() waiting=()
+bad=0 computing=() waiting=()
 for entry; do
     if [[ " $entry" == *" WAITS=yes "* ]]; then waiting+=("$entry"); else computing+=("$entry"); fi
 done
-run_all 1 "${waiting[@]}" &
-run_all "${JOBS:-1}" "${computing[@]}" || bad=1
+run_all "${WAITING_JOBS:-1}" "${waiting[@]}" &
+waiters=$!
+run_all "${JOBS:-1}" "${computing[@]}" &
 wait $! || bad=1
+wait $waiters || bad=1
 
 [ -n "${RESULTS:-}" ] || awk '{ p += $3; f += $4; s += $5 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s }' "$results"
 exit $bad

@@ -131,9 +131,10 @@ quick_rows() {
 # Tests that run only a part of their cases select it by the number of commits, so the same commit always tries the same cases.
 export TEST_TURN=${TEST_TURN:-$(git rev-list --count HEAD 2>/dev/null || echo 0)}
 
-# architecture: prints the setting of make that compiles kernels for one GPU architecture, if one is enough: this machine has no
+# architecture: prints the settings of make that compile kernels for one GPU architecture, if one is enough: this machine has no
 # GPU, and no kernel has changed since the previous commit. Continuous integration (CI=true) compiles for all three unless the last
-# ten commits changed no kernel, and then for one of them by turns.
+# ten commits changed no kernel, and then for one of them by turns. The turn of sm_90a leaves out the PTX, which the other turns
+# compile.
 architecture() {
     [ -z "${ARCH:-}" ] && [ -d model/kernels/cuda ] || return
     # shellcheck source=scripts/cuda_lib.sh
@@ -146,7 +147,9 @@ architecture() {
     local all
     kernels_unchanged_since HEAD~10 || return
     read -ra all < <(make -s CUDA=1 print-config 2>/dev/null | sed -nE 's/^CUDA .*, code for (.*), PTX.*/\1/p')
-    [ ${#all[@]} -eq 0 ] || echo "ARCH=${all[TEST_TURN % ${#all[@]}]#sm_}"
+    [ ${#all[@]} -gt 0 ] || return
+    local turn=${all[TEST_TURN % ${#all[@]}]#sm_}
+    if [[ $turn == *a ]]; then echo "ARCH=$turn PTX="; else echo "ARCH=$turn"; fi
 }
 release_settings="FLAVOUR=release $(architecture)"
 
@@ -184,6 +187,7 @@ fits() {
 waiting=' tests/program/gpu_check.sh tests/program/nccl_faults.sh tests/program/process_faults.sh tests/program/kill.sh tests/parallel/trainer/test_faulty_grid'
 waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends tests/parallel/comm/test_socket_ends tests/parallel/comm/test_socket_silence tests/parallel/comm/test_socket_joined_ends tests/parallel/comm/test_socket_tree tests/parallel/comm/test_socket_control_ends tests/parallel/comm/test_socket_control_faults tests/parallel/comm/test_watched '
 waiting+=' tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console tests/parallel/comm/test_guard tests/parallel/grid/test_launcher tests/parallel/grid/test_launcher_signals tests/core/test_ends '
+waiting+=' tests/program/launchers.sh tests/parallel/meeting/test_meeting_fails tests/parallel/meeting/test_meeting_strangers tests/parallel/run/test_progress tests/parallel/grid/test_launch_processes '
 
 # add FLAVOUR SETTINGS TEST: adds an entry for run_tests.sh, unless the same one exists
 add() {
@@ -277,8 +281,9 @@ done
 echo "== run, TEST_TURN=$TEST_TURN"
 export OMP_NUM_THREADS=2
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 atexit_sleep_ms=0"
-# One job more than cores, because some tests wait.
-JOBS=$(($(nproc) + 1)) scripts/run_tests.sh "${entries[@]}" || bad=1
+# One job more than cores, because some tests wait now and then. Those that wait most of the time would take longer than all
+# others together if they ran one at a time.
+JOBS=$(($(nproc) + 1)) WAITING_JOBS=3 scripts/run_tests.sh "${entries[@]}" || bad=1
 
 echo "== slowest"
 sort -rn "$RESULTS" | head -n 10 | awk '{ printf "%8s s %8s s busy  %s\n", $1, $2, $6 }'
