@@ -21,7 +21,7 @@ static DType sums_storage(const Device *dev, DType storage)
 void op_fill(Device *dev, Tensor x, double value)
 {
     expect_matrix(OP_fill, OPERAND(x), tensor_rows(x), tensor_cols(x), OPERAND(x));
-    RUN(fill, sums_storage(dev, x.dtype), dev, x, value);
+    RUN_FROM(fill, sums_storage(dev, x.dtype), x.dtype, dev, x, value);
 }
 
 void op_copy(Device *dev, Tensor y, Tensor x)
@@ -67,7 +67,8 @@ void op_sum(Device *dev, Tensor dst, const Tensor *src, int n)
            dst.dtype == src[0].dtype || dev->ops_f64 != NULL ||
                (dst.dtype != F64 && src[0].dtype != F64),
            "f64 is summed to f64", OPERAND(dst), first);
-    RUN(sum, sums_storage(dev, src[0].dtype == F64 ? F64 : dst.dtype), dev, dst, src, n);
+    DType storage = src[0].dtype == F64 ? F64 : dst.dtype;
+    RUN_FROM(sum, sums_storage(dev, storage), storage, dev, dst, src, n);
 }
 
 void op_maximum(Device *dev, Tensor dst, const Tensor *src, int n)
@@ -75,7 +76,7 @@ void op_maximum(Device *dev, Tensor dst, const Tensor *src, int n)
     check_sources(OP_maximum, OPERAND(dst), src, n);
     expect_storage(OP_maximum, OPERAND(dst),
                    (Operand){.name = "the first source", .tensor = src[0]});
-    RUN(maximum, sums_storage(dev, dst.dtype), dev, dst, src, n);
+    RUN_FROM(maximum, sums_storage(dev, dst.dtype), dst.dtype, dev, dst, src, n);
 }
 
 void op_column_sum(Device *dev, Tensor columns, Tensor x)

@@ -54,10 +54,12 @@ void call_end(Device *dev, OpCall call);
 
 /* Tells the recorder, if there is one, and runs the implementation of `name` for this storage type
  * between call_begin and call_end. `dev` is taken from the caller's scope. */
-#define RUN(name, storage, ...)                                                                    \
+#define RUN(name, storage, ...) RUN_FROM(name, storage, storage, __VA_ARGS__)
+/* The same with the implementation from the table for the type `table_`. */
+#define RUN_FROM(name, table_, storage, ...)                                                       \
     do {                                                                                           \
         if (dev->recorder) record_##name(storage, __VA_ARGS__);                                    \
-        OpCall call = call_begin(dev, OP_##name, storage);                                         \
+        OpCall call = call_begin(dev, OP_##name, table_);                                          \
         call_require(dev, call, call.table->name != NULL);                                         \
         call.table->name(__VA_ARGS__);                                                             \
         call_end(dev, call);                                                                       \

@@ -213,7 +213,7 @@ void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecisio
     expect_argument(op, n > 0, "the table has a learning rate", n);
     /* Its numbers are double by contract, so it must also run on a device without f64 tensor ops:
      * call_begin is given F32. */
-    RUN(step_decide, F32, dev, state, stats, decision, lr_table, constants);
+    RUN_FROM(step_decide, F32, F64, dev, state, stats, decision, lr_table, constants);
 }
 
 /* Checks an optimizer slot: it has the compute type and as many elements as the weight. */

@@ -276,6 +276,8 @@ static void test_graphs_differ_if_any_field_does(void **state)
     open_recorded(&other, PLACE_DEVICE);
     issue_something(&r);
     issue_something(&other);
+    recorder_message(&r.calls, &r.p2p, &pp, true, 0, r.x);
+    recorder_message(&other.calls, &other.p2p, &pp, true, 0, other.x);
     Graph *a = &r.graph, *b = &other.graph;
     assert_true(graph_equal(a, b, names, why, sizeof why));
     GraphNode *op = &b->node[GRAPH_COMPUTE][0], *wait = &b->node[GRAPH_COMM][0],

@@ -216,6 +216,30 @@ static void test_a_decision_counts_its_records_and_one_learning_rate(void **stat
     close_recorded(&r);
 }
 
+/* The sums of a step are f64, also on a device that serves them from its table for f32. */
+static void test_sums_of_a_step_are_recorded_as_f64(void **state)
+{
+    static StepState at;
+    static StepStats stats;
+    static StepDecision decision;
+    static const StepConstants constants;
+    (void)state;
+    for (int place = PLACE_HOST; place <= PLACE_DEVICE; place++) {
+        Recorded r;
+        open_recorded(&r, (Place)place);
+        Tensor x = vector(1, F64, 2), from[] = {x, vector(2, F64, 2)};
+        op_fill(&r.dev, x, 0);
+        assert_int_equal(taken(&r).dtype, F64);
+        op_sum(&r.dev, x, from, 2);
+        assert_int_equal(taken(&r).dtype, F64);
+        op_maximum(&r.dev, x, from, 2);
+        assert_int_equal(taken(&r).dtype, F64);
+        op_step_decide(&r.dev, &at, &stats, &decision, vector(3, F64, 10), &constants);
+        assert_int_equal(taken(&r).dtype, F64);
+        close_recorded(&r);
+    }
+}
+
 static void expect_shape(Recorded *r, OpId op, int64_t m, int64_t n, int64_t k, double flops)
 {
     GraphNode node = taken(r);
@@ -328,6 +352,7 @@ int main(void)
         cmocka_unit_test(test_tables_count_the_rows_that_are_picked),
         cmocka_unit_test(test_updates_count_every_operand_of_every_range),
         cmocka_unit_test(test_a_decision_counts_its_records_and_one_learning_rate),
+        cmocka_unit_test(test_sums_of_a_step_are_recorded_as_f64),
         cmocka_unit_test(test_products_have_rows_columns_and_depth),
         cmocka_unit_test(test_attention_counts_the_pairs_that_the_causal_mask_allows),
         cmocka_unit_test(test_the_names_of_arguments_are_those_of_the_list),

@@ -134,7 +134,7 @@ void __wrap_pipeline_run(Pipeline *pipeline, const Stage *stage, const Action *a
                          const Transfer *transfers)
 {
     for (int64_t i = 0; i < n; i++) {
-        watch.action = i;
+        if (watch.trainer) watch.action = &actions[i] - watch.trainer->session.step.schedule.action;
         __real_pipeline_run(pipeline, stage, &actions[i], 1, transfers);
         if (actions[i].kind == ACT_EXCHANGE && watch.planted == STEP_WAITS_FOR_EXCHANGES)
             wait_for(watch.trainer->session.dev.p2p);
