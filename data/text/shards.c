@@ -63,10 +63,10 @@ typedef struct {
 /* What the threads need to encode pieces. */
 typedef struct {
     const TextRange *range;
-    int32_t end_of_text; /* -1: none */
-    Encoder **encoder;   /* (threads) */
-    Piece *piece;        /* (pieces) */
-    Pool *pool;          /* NULL: one thread */
+    int32_t begin_of_text, end_of_text; /* -1: none */
+    Encoder **encoder;                  /* (threads) */
+    Piece *piece;                       /* (pieces) */
+    Pool *pool;                         /* NULL: one thread */
     int threads;
     int64_t pieces;
 } Encoding;
@@ -92,9 +92,10 @@ static int64_t document_begin(const TextRange *range, int64_t d)
     return begin > range->from ? begin : range->from;
 }
 
-/* Encodes one piece. An end-of-text token follows each document that ends in it; the text after
- * the last byte of the range has none. A document that continues after the range gets no
- * end-of-text token, because it does not end there. */
+/* Encodes one piece. The token that begins a text, if there is one, comes before each document
+ * whose first byte is in it, or that is empty. An end-of-text token follows each document that ends
+ * in it; the text after the last byte of the range has none. A document that continues after the
+ * range gets no end-of-text token, because it does not end there. */
 static void encode_piece(void *context, int64_t number, int thread)
 {
     const Encoding *c = context;
@@ -106,6 +107,8 @@ static void encode_piece(void *context, int64_t number, int thread)
         int64_t begin = document_begin(range, d), end = text->document_end[d];
         int64_t to = end < p->to ? end : p->to;
         if (at == range->to || begin > p->to) break;
+        bool begins = at == (d > 0 ? text->document_end[d - 1] : 0) && (to > at || end == at);
+        if (begins && c->begin_of_text >= 0) token_buffer_add(&p->ids, c->begin_of_text);
         if (to > at)
             encoder_encode_part(c->encoder[thread], text->bytes + begin, at - begin, to - begin,
                                 &p->ids);
@@ -159,7 +162,10 @@ static bool write_pieces(Encoding *c, SplitWriter *w, Progress *progress, char *
 static bool write_split(const Tokenizer *t, const TextRange *range, const ShardOptions *options,
                         Pool *pool, SplitWriter *w, char *err, size_t n)
 {
-    Encoding c = {.range = range, .end_of_text = tokenizer_end_of_text(t), .pool = pool};
+    Encoding c = {.range = range,
+                  .begin_of_text = tokenizer_begin_of_text(t),
+                  .end_of_text = tokenizer_end_of_text(t),
+                  .pool = pool};
     c.threads = pool ? pool_threads(pool) : 1;
     c.pieces = pool ? (int64_t)PIECES_PER_THREAD * c.threads : 1;
     c.encoder = must_calloc((size_t)c.threads, sizeof *c.encoder);

@@ -373,6 +373,7 @@ void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *
 void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer *out)
 {
     int64_t before = out->count;
+    if (t->begin >= 0) token_buffer_add(out, t->begin);
     Encoder *encoder = encoder_create(t);
     encoder_encode(encoder, (const uint8_t *)prompt, (int64_t)strlen(prompt), out);
     encoder_free(encoder);

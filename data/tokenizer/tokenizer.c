@@ -34,7 +34,7 @@ Tokenizer *vocabulary_create(int64_t vocab_size, int64_t n_merges)
           "%lld ids, %lld merges", (long long)vocab_size, (long long)n_merges);
     Tokenizer *t = must_calloc(1, sizeof *t);
     t->vocab_size = (int32_t)vocab_size;
-    t->end_of_text = -1;
+    t->end_of_text = t->begin = -1;
     for (int i = 0; i < N_BYTES; i++)
         t->byte_id[i] = -1;
     t->merge = must_calloc((size_t)n_merges + 1, sizeof *t->merge);
@@ -312,6 +312,11 @@ int32_t tokenizer_end_of_text(const Tokenizer *t)
     return t->end_of_text;
 }
 
+int32_t tokenizer_begin_of_text(const Tokenizer *t)
+{
+    return t->begin;
+}
+
 const uint8_t *tokenizer_token(const Tokenizer *t, int32_t id, int64_t *size)
 {
     *size = 0;
@@ -339,6 +344,7 @@ static uint64_t hash_rules(const Tokenizer *t, uint64_t h)
                      (uint64_t)r->ignore_merges << 9 | (uint64_t)r->characters << 10 |
                      (uint64_t)r->prefix << 11;
     if (rules != 0) h = hash_mix(h, rules);
+    if (t->begin >= 0) h = hash_mix(hash_mix(h, 1), (uint64_t)t->begin);
     /* Other tokens are the bytes that their merges join. */
     for (int32_t i = 0; (r->ignore_merges || r->characters) && i < t->vocab_size; i++)
         h = hash_bytes(hash_mix(h, t->kind[i]), t->bytes + t->start[i], t->length[i]);

@@ -113,6 +113,9 @@ TokenKind tokenizer_kind(const Tokenizer *t, int32_t id);
 char *tokenizer_spelling(const Tokenizer *t, int32_t id);
 /* Returns the id of "<|endoftext|>", or -1 if the vocabulary has none. */
 int32_t tokenizer_end_of_text(const Tokenizer *t);
+/* Returns the id of the token that the tokenizer puts before each document and prompt, as Llama's
+ * do; -1: it puts none. encoder_encode does not put it. */
+int32_t tokenizer_begin_of_text(const Tokenizer *t);
 /* Returns the bytes of a token, for streaming output. Returns NULL and size 0 for special tokens
  * and for ids outside the vocabulary. */
 const uint8_t *tokenizer_token(const Tokenizer *t, int32_t id, int64_t *size);
@@ -143,9 +146,9 @@ void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *
 int64_t encoder_cut(const Encoder *e, const uint8_t *text, int64_t size, int64_t at);
 void encoder_encode_part(Encoder *e, const uint8_t *text, int64_t from, int64_t to,
                          TokenBuffer *out);
-/* Appends the ids of a prompt. A model needs at least one token to start from, so an empty prompt
- * gives the end-of-text token, which precedes a new document. If the vocabulary has none, it gives
- * id 0. */
+/* Appends the ids of a prompt, after the token that begins a text, if there is one. A model needs
+ * at least one token to start from, so an empty prompt gives the end-of-text token, which precedes
+ * a new document. If the vocabulary has none, it gives id 0. */
 void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer *out);
 /* Makes room for `more` ids. */
 void token_buffer_reserve(TokenBuffer *b, int64_t more);

@@ -255,6 +255,69 @@ static bool check_merges(const TokenizerReader *r)
                      r->name, (long long)made, (long long)tokens);
 }
 
+/* ---- the beginning of a text ----------------------------------------------------------------- */
+
+/* Returns the ids of the token that a template names, [id], or NULL. */
+static const cJSON *ids_of_special(const cJSON *template, const cJSON *piece)
+{
+    const cJSON *name = rules_key(rules_key(piece, "SpecialToken"), "id");
+    const cJSON *specials = rules_key(template, "special_tokens");
+    return cJSON_IsString(name) ? rules_key(rules_key(specials, name->valuestring), "ids") : NULL;
+}
+
+/* Takes a token that is put before a text. There may be one. */
+static bool set_begin(TokenizerReader *r, const cJSON *id)
+{
+    int64_t value = id_of(id);
+    if (value < 0 || value >= r->t->vocab_size || r->t->kind[value] == TOKEN_UNUSED)
+        return error_set(r->err, r->n,
+                         "%s: post_processor puts a token before a text that the vocabulary lacks",
+                         r->name);
+    if (r->t->begin >= 0)
+        return error_set(r->err, r->n,
+                         "%s: post_processor puts several tokens before a text, which is not "
+                         "supported",
+                         r->name);
+    r->t->begin = (int32_t)value;
+    return true;
+}
+
+/* Reads what a template puts before a single text: all pieces until the text itself. What it puts
+ * after a text is not followed, because a model goes on with the text. */
+static bool read_template(TokenizerReader *r, const cJSON *template)
+{
+    const cJSON *single = rules_key(template, "single");
+    for (const cJSON *p = single ? single->child : NULL; p && !rules_key(p, "Sequence");
+         p = p->next) {
+        const cJSON *ids = ids_of_special(template, p);
+        if (!cJSON_IsArray(ids) || ids->child == NULL)
+            return error_set(r->err, r->n,
+                             "%s: post_processor puts something before a text that special_tokens "
+                             "does not list",
+                             r->name);
+        for (const cJSON *id = ids->child; id; id = id->next)
+            if (!set_begin(r, id)) return false;
+    }
+    return true;
+}
+
+/* Reads post_processor: which token is put before a text. */
+static bool read_post_processor(TokenizerReader *r, const cJSON *post, int depth)
+{
+    const cJSON *type = rules_key(post, "type"), *cls = rules_key(post, "cls");
+    const char *name = cJSON_IsString(type) ? type->valuestring : "";
+    if (post == NULL || strcmp(name, "ByteLevel") == 0) return true;
+    if (strcmp(name, "TemplateProcessing") == 0) return read_template(r, post);
+    if (strcmp(name, "RobertaProcessing") == 0 || strcmp(name, "BertProcessing") == 0)
+        return set_begin(r, cls && cls->child ? cls->child->next : NULL);
+    const cJSON *list = rules_key(post, "processors");
+    if (strcmp(name, "Sequence") != 0 || depth > 0)
+        return error_set(r->err, r->n, "%s: post_processor \"%s\" is not supported", r->name, name);
+    for (const cJSON *p = list ? list->child : NULL; p; p = p->next)
+        if (!read_post_processor(r, p, depth + 1)) return false;
+    return true;
+}
+
 /* ---- the file -------------------------------------------------------------------------------- */
 
 /* Returns the number of ids up to the largest one. There may be some without a token, but not more
@@ -295,14 +358,14 @@ bool json_tokenizer(const char *name, const cJSON *root, Tokenizer **out, char *
     bool good = read_added(&r, added) && read_vocab(&r, vocab);
     for (const cJSON *m = merges->child; good && m != NULL; m = m->next)
         good = read_merge(&r, m);
-    good = good && check_merges(&r);
+    const cJSON *post = rules_key(root, "post_processor");
+    good = good && check_merges(&r) && read_post_processor(&r, post, 0);
     word_table_free(&r.tokens);
     free(r.id);
     if (!good) {
         tokenizer_free(r.t);
         return false;
     }
-    const cJSON *post = rules_key(root, "post_processor");
     char *printed = post ? cJSON_PrintUnformatted(post) : NULL;
     if (printed) r.t->post_processor = must_strdup(printed);
     cJSON_free(printed);

@@ -50,6 +50,7 @@ struct Tokenizer {
     int32_t vocab_size;
     int32_t n_merges;
     int32_t end_of_text;      /* id of the end-of-text token; -1: none */
+    int32_t begin;            /* id of the token that is put before each text; -1: none */
     int32_t byte_id[N_BYTES]; /* id of the token for each single byte; -1: none */
     Merge *merge;             /* (n_merges) in order of rank, the first to be applied first */
     int32_t *merged;          /* (n_merges) id of the token that a merge makes */
@@ -62,7 +63,7 @@ struct Tokenizer {
     char **special;  /* (vocab_size) name of a special token; NULL for others */
     AddedTokens added;
     TokenizerRules rules;
-    char *post_processor; /* that part of a tokenizer.json, which is written again; may be NULL */
+    char *post_processor; /* that part of a tokenizer.json, which sets `begin`; may be NULL */
     /* What follows is made by vocabulary_finish. */
     Splitter splitter;
     BytePair *byte_pair; /* (N_BYTES * N_BYTES) of bytes a and b at N_BYTES * a + b */

@@ -189,9 +189,9 @@ static void tokenizer_keys(GgufBytes *b, const GgufModel *model)
     }
     if (model->bos >= 0) gguf_key_u32(b, "tokenizer.ggml.bos_token_id", model->bos);
     if (model->eos >= 0) gguf_key_u32(b, "tokenizer.ggml.eos_token_id", model->eos);
-    /* Neither training nor `generate` puts a token before or after a text. Without these keys
-     * llama.cpp decides by the name of the pattern, and begins texts of "llama-bpe" with bos. */
-    gguf_key_bool(b, "tokenizer.ggml.add_bos_token", false);
+    /* Training and `generate` put a token before a text if the tokenizer says so, and none after a
+     * prompt. Without these keys llama.cpp decides by the name of the pattern. */
+    gguf_key_bool(b, "tokenizer.ggml.add_bos_token", tokenizer_begin_of_text(t) >= 0);
     gguf_key_bool(b, "tokenizer.ggml.add_eos_token", false);
 }
 

@@ -131,6 +131,17 @@ bool hf_file_is_licence(const char *folder, const char *name)
     return is;
 }
 
+const char *const hf_companions[] = {"tokenizer_config.json",   "generation_config.json",
+                                     "chat_template.jinja",     "chat_template.json",
+                                     "special_tokens_map.json", NULL};
+
+bool hf_file_is_companion(const char *name)
+{
+    for (int i = 0; hf_companions[i]; i++)
+        if (strcmp(name, hf_companions[i]) == 0) return true;
+    return false;
+}
+
 /* ---- no weights ------------------------------------------------------------------------------ */
 
 static bool ends_in(const char *name, const char *const *endings)

@@ -25,6 +25,13 @@ bool hf_tokenizer_check(const char *folder, char *err, size_t n);
  * weights. At most HF_LICENCE_BYTES of one are read. */
 bool hf_file_is_licence(const char *folder, const char *name);
 #define HF_LICENCE_BYTES ((int64_t)1 << 20)
+/* Names of the files, beside the tokenizer, that say how a model is used: how a conversation
+ * becomes a text, which tokens end one, how tokens are drawn. An import keeps them as they are, and
+ * an export takes them along. The list ends with NULL; at most HF_COMPANION_BYTES of one are read.
+ */
+extern const char *const hf_companions[];
+bool hf_file_is_companion(const char *name);
+#define HF_COMPANION_BYTES ((int64_t)16 << 20)
 /* Sets err to why there are no weights that could be read in the folder: it names files that may
  * run code when they are read, and files of other formats. */
 void hf_explain_no_weights(const char *folder, char *err, size_t n);

@@ -97,6 +97,7 @@ int32_t export_first_token(const Tokenizer *t)
 {
     static const char *const names[] = {"<|begin_of_text|>", "<s>", "<|startoftext|>"};
     int32_t ids = tokenizer_vocab_size(t);
+    if (tokenizer_begin_of_text(t) >= 0) return tokenizer_begin_of_text(t);
     for (int32_t id = 0; id < ids; id++) {
         const char *name = tokenizer_special(t, id);
         for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)

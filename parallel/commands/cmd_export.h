@@ -34,8 +34,9 @@ ExitCode export_failure(const WeightSource *source);
 void export_check_tokenizer(const ExportedRun *run, const char *what);
 /* Returns the command before a path that a shell reads back, as a note; the caller frees. */
 char *export_note(const char *command, const char *path);
-/* Returns the id of the special token that begins a text, or else of the one that ends it: GPT-2
- * and this program's tokenizers begin a text with the token that ends the one before. */
+/* Returns the id of the token that the tokenizer puts before a text, or else of a special token
+ * with the name of one, or else of the one that ends a text: GPT-2 and this program's tokenizers
+ * begin a text with the token that ends the one before. */
 int32_t export_first_token(const Tokenizer *t);
 
 bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, ExportResult *result,

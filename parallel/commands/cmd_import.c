@@ -6,6 +6,7 @@
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
+#include "model/weights/hf_files.h"
 #include "model/weights/interruptible.h"
 #include "parallel/commands/commands.h"
 
@@ -124,7 +125,8 @@ static void print_result(const Arguments *a, const ImportInput *input, const Con
                   input->opened ? "; --tokenizer PATH adds one" : "");
     for (int i = 0; i < input->n_files; i++)
         if (strcmp(input->file[i].name, "tokenizer.json") != 0)
-            log_field("licence", "%s/%s", a->out, input->file[i].name);
+            log_field(hf_file_is_companion(input->file[i].name) ? "kept" : "licence", "%s/%s",
+                      a->out, input->file[i].name);
     log_field("saved", "%s (%s), sequences of %lld tokens", a->out,
               figure_bytes((double)result->bytes).text, (long long)config->data.seq_length);
     if (result->not_finite > 0)

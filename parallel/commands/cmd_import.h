@@ -9,14 +9,15 @@
 #include "model/weights/source.h"
 #include "parallel/run/imported.h"
 
-enum { IMPORT_MOST_FILES = 16 };
+enum { IMPORT_MOST_FILES = 24 };
 
 /* A model of another program, opened. */
 typedef struct {
     Architecture architecture;
     WeightSource *source;
     Tokenizer *tokenizer; /* NULL: it comes without one */
-    /* tokenizer.json, if there is a tokenizer, and licences; the texts are owned. */
+    /* tokenizer.json and what belongs to it, if there is a tokenizer, and licences; the texts are
+     * owned. */
     ImportedFile file[IMPORT_MOST_FILES];
     int n_files;
     char *described; /* the file that describes the model, for messages about its config */

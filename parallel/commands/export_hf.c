@@ -1,6 +1,7 @@
 /* export_hf.c -- `./train export hf`: writes a run as a folder of Hugging Face's libraries. */
 #include "parallel/commands/cmd_export.h"
 
+#include "data/identity.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/json_write.h"
@@ -10,6 +11,7 @@
 #include "model/weights/hf_write.h"
 
 #include <dirent.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +51,33 @@ static bool write_tokenizer(const char *folder, const ExportedRun *run, const Hf
     return good;
 }
 
+/* Copies a file of the run folder as it is. */
+static bool copy_file(const char *folder, const ExportedRun *run, const char *name, int64_t most,
+                      char *err, size_t n)
+{
+    char *text = NULL;
+    size_t bytes;
+    bool good = hf_file_read(run->folder, name, most, &text, &bytes, err, n) &&
+                file_write_in(&fs_system, folder, name, text, bytes, err, n);
+    free(text);
+    return good;
+}
+
+/* Copies the files that an import has kept beside the tokenizer, in place of those that were
+ * written, if the weights still belong to that tokenizer. */
+static bool copy_companions(const char *folder, const ExportedRun *run, char *err, size_t n)
+{
+    char *identity = text_format("tokenizer %016" PRIx64, tokenizer_hash(run->tokenizer));
+    bool good = true,
+         same =
+             !data_identity_other_tokenizer(checkpoint_manifest(run->checkpoint)->data, identity);
+    for (int i = 0; good && same && hf_companions[i]; i++)
+        if (hf_file_exists(run->folder, hf_companions[i]))
+            good = copy_file(folder, run, hf_companions[i], HF_COMPANION_BYTES, err, n);
+    free(identity);
+    return good;
+}
+
 /* Copies the licences that an import has left in the run folder. */
 static bool copy_licences(const char *folder, const ExportedRun *run, char *err, size_t n)
 {
@@ -57,13 +86,8 @@ static bool copy_licences(const char *folder, const ExportedRun *run, char *err,
     bool good = true;
     for (int i = 0; i < count; i++) {
         const char *name = entry[i]->d_name;
-        char *text = NULL;
-        size_t bytes;
-        if (good && hf_file_is_licence(run->folder, name)) {
-            good = hf_file_read(run->folder, name, HF_LICENCE_BYTES, &text, &bytes, err, n);
-            good = good && file_write_in(&fs_system, folder, name, text, bytes, err, n);
-            free(text);
-        }
+        if (good && hf_file_is_licence(run->folder, name))
+            good = copy_file(folder, run, name, HF_LICENCE_BYTES, err, n);
         free(entry[i]);
     }
     if (count >= 0) free(entry);
@@ -76,7 +100,8 @@ static bool write_folder(const char *folder, const HfModel *model, const Exporte
     Progress progress = progress_begin();
     bool good = hf_write(folder, model, run->source, show_progress, &progress, written, err, n);
     progress_end(&progress);
-    if (good && run->tokenizer) good = write_tokenizer(folder, run, model, err, n);
+    if (good && run->tokenizer)
+        good = write_tokenizer(folder, run, model, err, n) && copy_companions(folder, run, err, n);
     return good && copy_licences(folder, run, err, n);
 }
 

@@ -3,6 +3,8 @@
 
 #include "model/core/check.h"
 #include "model/core/fs.h"
+#include "model/core/json_tree.h"
+#include "model/core/log.h"
 #include "model/weights/hf_files.h"
 #include "model/weights/hf_source.h"
 
@@ -43,6 +45,42 @@ static bool open_tokenizer(const char *folder, ImportInput *out, char *err, size
                      folder);
 }
 
+/* Returns whether a file is kept. One that is not a JSON object although its name says so is an
+ * error. One that names code to be run is not kept, because an export would not have that code. */
+static bool check_companion(const char *folder, const char *name, const char *text, size_t bytes,
+                            bool *kept, char *err, size_t n)
+{
+    *kept = true;
+    if (strstr(name, ".json") == NULL) return true;
+    cJSON *json = json_tree_parse(text, bytes);
+    bool good = cJSON_IsObject(json) ||
+                error_set(err, n, "%s/%s is damaged: it is not a JSON object", folder, name);
+    *kept = good && !cJSON_HasObjectItem(json, "auto_map");
+    if (good && !*kept)
+        log_notice("%s/%s names code of its own (auto_map), and is not kept", folder, name);
+    cJSON_Delete(json);
+    return good;
+}
+
+/* Adds the files that say how the model is used, as they are. */
+static bool add_companions(const char *folder, ImportInput *out, char *err, size_t n)
+{
+    bool good = true;
+    for (int i = 0; good && hf_companions[i]; i++) {
+        char *text = NULL;
+        size_t bytes;
+        bool kept = false;
+        if (!hf_file_exists(folder, hf_companions[i])) continue;
+        good = hf_file_read(folder, hf_companions[i], HF_COMPANION_BYTES, &text, &bytes, err, n) &&
+               check_companion(folder, hf_companions[i], text, bytes, &kept, err, n);
+        if (kept)
+            import_add_file(out, hf_companions[i], text, bytes);
+        else
+            free(text);
+    }
+    return good;
+}
+
 /* Adds the licences, which must stay with the weights. */
 static bool add_licences(const char *folder, ImportInput *out, char *err, size_t n)
 {
@@ -72,5 +110,6 @@ bool import_open_hf(const char *folder, bool tokenizer, ImportInput *out, char *
     out->described = text_format("%s/config.json", folder);
     if (tokenizer && !open_tokenizer(folder, out, err, n, code)) return false;
     *code = EXIT_DAMAGED;
+    if (out->tokenizer && !add_companions(folder, out, err, n)) return false;
     return add_licences(folder, out, err, n);
 }

@@ -168,7 +168,8 @@ static void test_merges_in_any_order_are_applied_by_rank_from_left_to_right(void
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* Returns a text of about four megabytes, with documents of very different sizes. */
+/* Returns a text of about four megabytes, with documents of very different sizes. A long one is a
+ * single word, so that a part of the text ends where it ends. */
 static Text long_text(void)
 {
     Text text = {0};
@@ -177,6 +178,7 @@ static Text long_text(void)
     for (int64_t at = 0, k = 0; at < size; k++) {
         int64_t some = k % 7 == 0 ? size / 4 : 1 + (int64_t)(drawn(64, (uint64_t)k) % 3000);
         if (some > size - at) some = size - at;
+        if (k == 7) memset(prose + at, 'x', (size_t)some);
         if (!text_add_document(&text, "t", 0, (uint8_t *)prose + at, some, err, sizeof err))
             fail_msg("%s", err);
         at += some;
@@ -245,6 +247,7 @@ static TokenBuffer ids_of_range(const Tokenizer *t, const TextRange *range)
         int64_t end = range->text->document_end[d], from = begin, to = end;
         if (from < range->from) from = range->from;
         if (to > range->to) to = range->to;
+        if (to > from && from == begin && t->begin >= 0) token_buffer_add(&ids, t->begin);
         if (to > from) encoder_encode(e, range->text->bytes + from, to - from, &ids);
         if (to > from && to == end) token_buffer_add(&ids, tokenizer_end_of_text(t));
         begin = end;
@@ -265,11 +268,15 @@ static void test_shards_do_not_depend_on_the_number_of_threads(void **state)
     assert_true(cut > 1 << 20); /* less text is done by one thread */
     const TextRange range[SPLITS] = {[SPLIT_TRAIN] = {.text = &text, .to = cut},
                                      [SPLIT_VAL] = {.text = &text, .from = cut, .to = text.size}};
-    TokenBuffer want[SPLITS] = {ids_of_range(t, &range[0]), ids_of_range(t, &range[1])};
-    for (int threads = 1; threads <= 5; threads++)
-        check_shards(threads, t, range, want);
-    for (Split k = 0; k < SPLITS; k++)
-        token_buffer_free(&want[k]);
+    /* without and with a token before each document */
+    for (int32_t begin = -1; begin < t->vocab_size; begin += t->vocab_size) {
+        t->begin = begin;
+        TokenBuffer want[SPLITS] = {ids_of_range(t, &range[0]), ids_of_range(t, &range[1])};
+        for (int threads = 1; threads <= 5; threads++)
+            check_shards(threads, t, range, want);
+        for (Split k = 0; k < SPLITS; k++)
+            token_buffer_free(&want[k]);
+    }
     tokenizer_free(t);
     text_free(&text);
 }

@@ -180,6 +180,104 @@ static void test_tokenizer_files_that_would_encode_differently_are_refused(void 
     free(json);
 }
 
+#define TEMPLATE(single, specials)                                                                 \
+    "{\"type\": \"TemplateProcessing\", \"single\": [" single "], \"special_tokens\": {" specials  \
+    "}}"
+#define TEXT_ITSELF    "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}"
+#define NAMED(name)    "{\"SpecialToken\": {\"id\": \"" name "\", \"type_id\": 0}}"
+#define IDS(name, ids) "\"" name "\": {\"id\": \"" name "\", \"ids\": [" ids "], \"tokens\": []}"
+
+/* The template is followed for what comes before a text; prompts get it, and it is kept in files.
+ */
+static void test_the_token_before_a_text_is_that_of_the_post_processor(void **state)
+{
+    static const char level[] = "{\"type\": \"ByteLevel\", \"trim_offsets\": false}";
+    static const struct {
+        const char *post;
+        int32_t begin;
+    } cases[] = {
+        {level, -1},
+        {TEMPLATE(NAMED("<b>") ", " TEXT_ITSELF, IDS("<b>", "261")), 261},
+        {TEMPLATE(TEXT_ITSELF ", " NAMED("<b>"), IDS("<b>", "261")), -1},
+        {"{\"type\": \"Sequence\", \"processors\": [{\"type\": \"ByteLevel\"}, " TEMPLATE(
+             NAMED("<b>") ", " TEXT_ITSELF, IDS("<b>", "7")) "]}",
+         7},
+        {"{\"type\": \"RobertaProcessing\", \"sep\": [\"</s>\", 2], \"cls\": [\"<s>\", 9]}", 9},
+    };
+    (void)state;
+    char *json = small_json(), err[512];
+    Tokenizer *plain;
+    assert_true(tokenizer_parse("t", json, strlen(json), &plain, err, sizeof err));
+    assert_int_equal(tokenizer_begin_of_text(plain), -1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *post = text_format("\"post_processor\": %s", cases[i].post);
+        char *text = replaced(json, "\"post_processor\": null", post);
+        Tokenizer *first, *second;
+        if (!tokenizer_parse("t", text, strlen(text), &first, err, sizeof err)) fail_msg("%s", err);
+        char *again = tokenizer_to_json(first);
+        assert_true(tokenizer_parse("again", again, strlen(again), &second, err, sizeof err));
+        assert_int_equal(tokenizer_begin_of_text(first), cases[i].begin);
+        assert_int_equal(tokenizer_begin_of_text(second), cases[i].begin);
+        assert_true(tokenizer_hash(first) == tokenizer_hash(second));
+        assert_int_equal(tokenizer_hash(first) == tokenizer_hash(plain), cases[i].begin < 0);
+        TokenBuffer ids = {0};
+        tokenizer_encode_prompt(first, "x", &ids);
+        assert_int_equal(ids.count, 1 + (cases[i].begin >= 0));
+        assert_int_equal(ids.id[0], cases[i].begin >= 0 ? cases[i].begin : ids.id[ids.count - 1]);
+        ids.count = 0;
+        tokenizer_encode_prompt(first, "", &ids);
+        assert_int_equal(ids.count, 1);
+        assert_int_equal(ids.id[0], cases[i].begin >= 0 ? cases[i].begin : 261);
+        token_buffer_free(&ids);
+        tokenizer_free(first);
+        tokenizer_free(second);
+        free(again);
+        free(text);
+        free(post);
+    }
+    tokenizer_free(plain);
+    free(json);
+}
+
+static void test_a_post_processor_that_is_not_followed_is_refused(void **state)
+{
+    static const struct {
+        const char *post, *sentence;
+    } cases[] = {
+        {"{\"type\": \"Prefix\"}", "t.json: post_processor \"Prefix\" is not supported"},
+        {"7", "t.json: post_processor \"\" is not supported"},
+        {TEMPLATE(NAMED("<b>") ", " NAMED("<b>") ", " TEXT_ITSELF, IDS("<b>", "261")),
+         "t.json: post_processor puts several tokens before a text"},
+        {TEMPLATE(NAMED("<b>") ", " TEXT_ITSELF, IDS("<b>", "7, 8")),
+         "several tokens before a text"},
+        {TEMPLATE(NAMED("<b>") ", " TEXT_ITSELF, IDS("<c>", "7")), "special_tokens does not list"},
+        {TEMPLATE(NAMED("<b>") ", " TEXT_ITSELF, IDS("<b>", "")), "special_tokens does not list"},
+        {TEMPLATE(NAMED("<b>") ", " TEXT_ITSELF, IDS("<b>", "262")), "that the vocabulary lacks"},
+        {TEMPLATE(NAMED("<b>") ", " TEXT_ITSELF, IDS("<b>", "-1")), "that the vocabulary lacks"},
+        {"{\"type\": \"BertProcessing\"}", "that the vocabulary lacks"},
+    };
+    (void)state;
+    char *json = small_json();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *post = text_format("\"post_processor\": %s", cases[i].post);
+        char *text = replaced(json, "\"post_processor\": null", post);
+        check_refused(text, cases[i].sentence);
+        free(text);
+        free(post);
+    }
+    /* an id between others that no token has */
+    char *moved = replaced(json, "\"id\": 261", "\"id\": 263");
+    char *again = replaced(moved, "<|endoftext|>\": 261", "<|endoftext|>\": 263");
+    char *text =
+        replaced(again, "\"post_processor\": null",
+                 "\"post_processor\": {\"type\": \"BertProcessing\", \"cls\": [\"x\", 262]}");
+    check_refused(text, "that the vocabulary lacks");
+    free(text);
+    free(again);
+    free(moved);
+    free(json);
+}
+
 static void test_a_tokenizer_json_without_merges_is_refused(void **state)
 {
     (void)state;
@@ -340,6 +438,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_a_folder_is_read_by_the_tokenizer_in_it),
     cmocka_unit_test(test_merges_as_strings_and_as_pairs_give_the_same_tokenizer),
     cmocka_unit_test(test_tokenizer_files_that_would_encode_differently_are_refused),
+    cmocka_unit_test(test_the_token_before_a_text_is_that_of_the_post_processor),
+    cmocka_unit_test(test_a_post_processor_that_is_not_followed_is_refused),
     cmocka_unit_test(test_a_tokenizer_json_without_merges_is_refused),
     cmocka_unit_test(test_special_tokens_that_are_not_text_are_refused),
     cmocka_unit_test(test_gpt2_vocab_bpe_gives_the_ids_of_tiktoken),

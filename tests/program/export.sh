@@ -73,6 +73,50 @@ for end, name in names.items():
         assert read(file)[end + "_token_id"] == ids[name], (file, end)
 END
 
+# What an import has kept comes out again, as long as the tokenizer is the same.
+python3 - llama3 <<'END' || not_ok "export: the files beside the tokenizer cannot be written"
+import json, sys
+def write(name, value):
+    json.dump(value, open(f"{sys.argv[1]}/{name}", "w", encoding="utf-8"), indent=3)
+begin, end = 272, 273
+write("tokenizer_config.json", {"bos_token": "<|begin_of_text|>", "chat_template": "{{ messages }}", "model_max_length": 64})
+write("generation_config.json", {"eos_token_id": [end, 7], "temperature": 0.6})
+write("chat_template.json", {"chat_template": "{{ messages }}"})
+open(sys.argv[1] + "/chat_template.jinja", "w").write("{{ messages }}\n")
+path = sys.argv[1] + "/tokenizer.json"
+tokenizer = json.load(open(path, encoding="utf-8"))
+tokenizer["post_processor"] = {"type": "Sequence", "processors": [tokenizer["post_processor"], {
+    "type": "TemplateProcessing", "pair": [],
+    "single": [{"SpecialToken": {"id": "<|begin_of_text|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "special_tokens": {"<|begin_of_text|>": {"id": "<|begin_of_text|>", "ids": [begin], "tokens": ["<|begin_of_text|>"]}}}]}
+json.dump(tokenizer, open(path, "w", encoding="utf-8"))
+END
+expect_code "export: a model with files beside its tokenizer is imported" 0 "$TRAIN" import hf llama3 --out run_kept
+check "export: which files are kept is said" test "$(grep -c '^kept    run_kept/' output)" -eq 4
+expect_code "export: it is written" 0 "$TRAIN" export hf run_kept --out hf_kept
+for file in tokenizer_config.json generation_config.json chat_template.json chat_template.jinja; do
+    check "export: $file comes out as it came in" cmp -s llama3/$file hf_kept/$file
+done
+expect_code "export: what was written is read again" 0 "$TRAIN" import hf hf_kept --out again_kept
+expect_code "export: and is written again" 0 "$TRAIN" export hf again_kept --out hf_kept2
+check "export: the folder is the same" diff -r hf_kept hf_kept2
+expect_code "export: generate puts the token that begins a text" 0 "$TRAIN" generate run_kept --prompt "the" --tokens 1
+check "export: it is part of the prompt" grep -q "after a prompt of 3 tokens" output
+"$TRAIN" generate run_tokens --prompt "the" --tokens 1 >output 2>&1
+check "export: and is not where the tokenizer does not say so" grep -q "after a prompt of 2 tokens" output
+sed -i 's/"ignore_merges": true/"ignore_merges": false/' run_kept/tokenizer.json
+expect_code "export: with another tokenizer" 0 "$TRAIN" export hf run_kept --out hf_other
+check "export: the files are those of any run" test ! -e hf_other/chat_template.jinja
+check "export: one token ends a text then" grep -q '"eos_token_id": 273$' hf_other/generation_config.json
+printf '{"auto_map": {"AutoTokenizer": ["x.py", null]}}' >llama3/tokenizer_config.json
+expect_code "export: a tokenizer with code of its own" 0 "$TRAIN" import hf llama3 --out run_code
+check "export: it is said that its file is not kept" grep -qF \
+    "notice: llama3/tokenizer_config.json names code of its own (auto_map), and is not kept" output
+check "export: and it is not" test ! -e run_code/tokenizer_config.json
+printf '[1]' >llama3/tokenizer_config.json
+expect_code "export: a file that is none of JSON" 65 "$TRAIN" import hf llama3 --out run_damaged
+check "export: it is named" grep -qF "llama3/tokenizer_config.json is damaged: it is not a JSON object" output
+
 # A run of ours: its best checkpoint, its newest, and one that is named.
 make_text
 expect_code "export: a run" 0 "$TRAIN" "$TINY" --set data.val_fraction=0.2 --set eval.interval=10 --set checkpoint.keep=0 \
