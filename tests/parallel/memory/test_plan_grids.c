@@ -2,6 +2,7 @@
  * allocated, and each class equals an independent formula. */
 #include "parallel/memory/memory_plan.h"
 #include "parallel/trainer/evaluate.h"
+#include "tests/support/device/late_device.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/model/model_inside.h"
 #include "tests/support/trainer/counted_step.h"
@@ -162,7 +163,23 @@ static void check_rank(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void check_grid(const Folder *folder, const GridCase *g)
+/* Late devices have several streams, like a GPU, so the graphs have waits. */
+static void check_streams(Comm *world, void *context)
+{
+    const Shared *r = context;
+    Trainer t;
+    CountedStep counted;
+    training_lay_out(&t, world, r->training);
+    counted_step_open(&counted, &t, &r->training->data);
+    training_allocate(&t, r->training);
+    trainer_warm_up(&t);
+    trainer_step(&t);
+    counted_step_check(&counted, world, &t);
+    comm_barrier(world);
+    trainer_close(&t);
+}
+
+static void run_grid(const Folder *folder, const GridCase *g, RankBody body)
 {
     Training t;
     Shared shared = {.training = &t, .grid = g};
@@ -185,8 +202,13 @@ static void check_grid(const Folder *folder, const GridCase *g)
         sets[i] = set[i];
     training_of_text(&t, folder, ranks, sets);
     assert_int_equal(t.config->gradient_accumulation_steps, g->accumulation);
-    training_run(&t, check_rank, &shared);
+    training_run(&t, body, &shared);
     training_close(&t);
+}
+
+static void check_grid(const Folder *folder, const GridCase *g)
+{
+    run_grid(folder, g, check_rank);
 }
 
 static void test_each_rank_of_a_grid_holds_exactly_its_planned_memory(void **state)
@@ -195,10 +217,20 @@ static void test_each_rank_of_a_grid_holds_exactly_its_planned_memory(void **sta
         check_grid(*state, &grids[i]);
 }
 
+static void test_on_several_streams_a_step_has_the_planned_graph(void **state)
+{
+    late_devices(true);
+    for (int i = 0; i < GRIDS; i++)
+        if (grids[i].dp * grids[i].tp * grids[i].pp <= 8)
+            run_grid(*state, &grids[i], check_streams);
+    late_devices(false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_rank_of_a_grid_holds_exactly_its_planned_memory),
+        cmocka_unit_test(test_on_several_streams_a_step_has_the_planned_graph),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }
