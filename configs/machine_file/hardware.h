@@ -37,10 +37,11 @@ typedef struct {
     double memory_efficiency; /* share of memory_bandwidth that memory-bound kernels reach */
     double launch;            /* seconds of every kernel beyond its work: none takes less */
     /* A product of m x n x k by itself takes as long as one of (m + edge) x (n + edge) x (k + edge)
-     * at the share `most` of the peak. Within a step it reaches the share `sustained` of this
-     * speed: the limit of power lowers the clock, operands are not in caches, and other kernels run
-     * beside it. Of a GPU, published step times decide `sustained`, and may decide `edge`,
-     * memory_efficiency and launch, within the limits of their keys. */
+     * at the share `most` of the peak; a CPU's edge is that of all its threads. Within a step it
+     * reaches the share `sustained` of this speed: the limit of power lowers the clock, operands
+     * are not in caches, and other kernels run beside it. Of a GPU, published step times decide
+     * `sustained`, and may decide `edge`, memory_efficiency and launch, within the limits of their
+     * keys. */
     struct {
         double most, edge, sustained;
     } product;
@@ -75,7 +76,8 @@ void hardware_print(FILE *to, const Hardware *hardware,
 /* Moves each number that was measured into the limits of its key, for hardware_print. */
 void hardware_limit(Hardware *hardware);
 /* Returns what one of `world` ranks has. Each rank has a CUDA device of its own. CPU ranks share
- * their node: each has an equal part of the threads and of the memory bandwidth. */
+ * their node: each has an equal part of the threads, and so of the peaks, the edge
+ * and the memory bandwidth. */
 Hardware hardware_of_rank(const Hardware *hardware, int64_t world);
 
 #endif

@@ -6,10 +6,11 @@
 
 /* The limits of product_sustained, product_edge, memory_efficiency and launch bound what a fit to
  * published step times may choose. A GPU at its limit of power keeps at least six tenths of its
- * clock. An edge is at most a tile, 256, in a row and in a column, and as much in depth. No kernel
- * moves more than its memory's bandwidth, and a plain copy reaches 80 to 93 % of it; kernels of
- * several passes over their operands count as one with less. An empty kernel takes about 2 us on a
- * GPU; programs that launch many small ones for each op of ours take up to ten times that. */
+ * clock. The edge of a GPU is at most a tile, 256, in a row and in a column, and as much in depth;
+ * that of a CPU is a few rows for each thread. No kernel moves more than its memory's bandwidth,
+ * and a plain copy reaches 80 to 93 % of it; kernels of several passes over their operands count as
+ * one with less. An empty kernel takes about 2 us on a GPU; programs that launch many small ones
+ * for each op of ours take up to ten times that. */
 const MachineKey machine_key[MACHINE_KEYS] = {
     {"name", KEY_TEXT, AT(name), 0, 0, "a name of at most 63 bytes", "\"my machine\""},
     {"device", KEY_DEVICE, AT(cuda), 0, 0, "\"cuda\" or \"cpu\"", "\"cuda\""},
@@ -29,7 +30,7 @@ const MachineKey machine_key[MACHINE_KEYS] = {
     {"memory_efficiency", KEY_NUMBER, AT(memory_efficiency), 0.2, 1, "a share of 1", "0.8"},
     {"launch", KEY_NUMBER, AT(launch), 0, 2e-5, "seconds", "2.5e-6"},
     {"product_most", KEY_NUMBER, AT(product.most), 0.3, 0.95, "a share of 1", "0.84"},
-    {"product_edge", KEY_NUMBER, AT(product.edge), 0, 256, "a number of rows", "150"},
+    {"product_edge", KEY_NUMBER, AT(product.edge), 0, 65536, "a number of rows", "150"},
     {"product_sustained", KEY_NUMBER, AT(product.sustained), 0.6, 1, "a share of 1", "0.86"},
     {"attention_forward_share", KEY_NUMBER, AT(attention_forward.share), 0.01, 1, "a share of 1",
      "0.35"},

@@ -60,5 +60,6 @@ Hardware hardware_of_rank(const Hardware *hardware, int64_t world)
     for (int t = 0; t < DTYPE_COUNT; t++)
         own.peak[t] /= ranks;
     own.memory_bandwidth /= ranks;
+    own.product.edge /= ranks;
     return own;
 }

@@ -3,10 +3,39 @@
 #include "model/core/check.h"
 #include "parallel/commands/bench_fit.h"
 #include "parallel/commands/cmd_bench_machine.h"
+#include "parallel/grid/control.h"
+#include "parallel/plan/cost.h"
 
 #include <math.h>
+#include <stdlib.h>
 
-enum { MOST_PRODUCTS = 64, LAUNCHES = 1000, HEAD = 128, LARGEST_EDGE = 256 };
+enum {
+    MOST_PRODUCTS = 64,
+    LAUNCHES = 1000,
+    HEAD = 128,
+    LARGEST_EDGE = 256 /* of one thread, or of a GPU */
+};
+
+/* `ranks` ranks share the memory. */
+static void open_blocks(MachineBench *b, int ranks)
+{
+    b->stats = device_alloc(&b->dev, sizeof(double), "a sum");
+    b->blocks = memory_copy_open(&b->dev, max_i64(bench_scaled(b, 1 << 20) * 128 / ranks, 1 << 20));
+}
+
+static void close_blocks(MachineBench *b)
+{
+    memory_copy_close(&b->dev, &b->blocks);
+    device_release(&b->dev, b->stats, sizeof(double));
+}
+
+/* Empties the caches by reading other memory. After writing it, the call that follows would have to
+ * wait until changed lines are back in memory. */
+static void evict(MachineBench *b)
+{
+    Tensor block = tensor_1d(b->blocks.from, F32, b->blocks.bytes / (int64_t)sizeof(float));
+    op_sq_norm(&b->dev, tensor_1d(b->stats, F64, 1), &block, 1);
+}
 
 /* Returns the median device time of a call whose operands are not in the caches, as in a step. The
  * first call, which may load code, is not counted. */
@@ -16,10 +45,11 @@ static double call_seconds(MachineBench *b, const OpCase *c, DType dtype)
     Operands o = operands_create(&b->dev, c, dtype);
     Stopwatch watch = {0};
     char text[160];
-    progress_print(&b->progress, "measuring %s in %s", op_case_describe(c, text, sizeof text),
-                   dtype_name(dtype));
+    if (!b->quiet)
+        progress_print(&b->progress, "measuring %s in %s", op_case_describe(c, text, sizeof text),
+                       dtype_name(dtype));
     for (int i = -1; i < b->a->repetitions; i++) {
-        memory_copy_run(&b->dev, &b->blocks);
+        evict(b);
         stopwatch_start(&b->dev, &watch);
         op_case_run(&b->dev, c, o.tensor, o.decision);
         double s = stopwatch_stop(&b->dev, &watch);
@@ -50,15 +80,25 @@ static void measure_launch(MachineBench *b)
     hardware_limit(&b->hardware);
 }
 
+/* Returns the product of a linear layer's op, without its time. */
+static MeasuredProduct product_of(const OpCase *c)
+{
+    if (c->op == OP_linear_backward_input)
+        return (MeasuredProduct){.m = c->n, .n = c->cols, .k = c->outputs};
+    if (c->op == OP_linear_backward_weight)
+        return (MeasuredProduct){.m = c->outputs, .n = c->cols, .k = c->n};
+    return (MeasuredProduct){.m = c->n, .n = c->outputs, .k = c->cols};
+}
+
 /* Measures the three products of linear layers in one dtype; returns their number. */
 static int measure_products(MachineBench *b, DType dtype, MeasuredProduct product[MOST_PRODUCTS])
 {
     static const int64_t
-        of_cpu[][2] = {{64, 256}, {256, 256}, {256, 1024}, {768, 768}, {768, 3072}},
+        of_cpu[][2] = {{256, 256}, {256, 1024}, {768, 768}, {768, 2304}, {768, 3072}},
         of_gpu[][2] = {{768, 2304}, {1024, 4096}, {2048, 2048}, {4096, 4096}, {4096, 11008}};
     enum { SHAPES = sizeof of_cpu / sizeof *of_cpu, ROWS = 2 };
     bool host = b->dev.backend->place == PLACE_HOST;
-    const int64_t rows[ROWS] = {bench_scaled(b, host ? 128 : 2048),
+    const int64_t rows[ROWS] = {bench_scaled(b, host ? 64 : 2048),
                                 bench_scaled(b, host ? 512 : 16384)};
     int n = 0;
     for (int r = 0; r < ROWS; r++)
@@ -67,29 +107,24 @@ static int measure_products(MachineBench *b, DType dtype, MeasuredProduct produc
                 OpCase c = {.op = (OpId)op, .n = rows[r]};
                 c.cols = bench_scaled(b, host ? of_cpu[s][0] : of_gpu[s][0]);
                 c.outputs = bench_scaled(b, host ? of_cpu[s][1] : of_gpu[s][1]);
-                MeasuredProduct p = {.m = c.n, .n = c.outputs, .k = c.cols};
                 if (op == OP_linear_residual_forward) continue;
-                if (op == OP_linear_backward_input)
-                    p = (MeasuredProduct){.m = c.n, .n = c.cols, .k = c.outputs};
-                if (op == OP_linear_backward_weight)
-                    p = (MeasuredProduct){.m = c.outputs, .n = c.cols, .k = c.n};
-                p.seconds = call_seconds(b, &c, dtype);
-                product[n++] = p;
+                product[n] = product_of(&c);
+                product[n++].seconds = call_seconds(b, &c, dtype);
             }
     return n;
 }
 
-/* The rate of large products is the share `most` of the peak, so the peak is not a data sheet's. */
-static void measure_peaks(MachineBench *b)
+/* Fits the peaks and the edge. The rate of large products is the share `most` of the peak, so the
+ * peak is not a data sheet's. */
+static void fit_peaks(MachineBench *b)
 {
     /* The dtype that training uses comes first: its products decide the edge. */
     const DType order[] = {b->dtype, b->dtype == F32 ? BF16 : F32, F16, F64};
     MeasuredProduct product[MOST_PRODUCTS];
     Hardware *h = &b->hardware;
+    double error;
     h->product.most = 0.9;
-    h->product.sustained = b->dtype == F32 ? 1 : h->product.sustained;
     for (int i = 0; i < 4; i++) {
-        double error;
         /* A device without f64 keeps the preset's peak. */
         if (order[i] == F64 && b->dev.ops_f64 == NULL) continue;
         int n = measure_products(b, order[i], product);
@@ -99,11 +134,66 @@ static void measure_peaks(MachineBench *b)
     }
 }
 
-/* Returns the FLOP/s of attention with heads of 128. */
-static double attention_rate(MachineBench *b, OpId op, int64_t length)
+/* Returns the share of a product's speed alone that those of a GPT-2 block reach, which also add
+ * biases and residuals, apply GELU and accumulate gradients. `one`: the figures of one thread. */
+static double measure_sustained(MachineBench *b, const Hardware *one)
 {
-    OpCase c = {.op = op, .batch = 1, .tq = length, .tk = length};
-    int64_t heads = b->dev.backend->place == PLACE_HOST ? 2 : 16;
+    const OpCase *cases;
+    double alone = 0, within = 0;
+    int n = op_cases_bench(&cases);
+    for (int i = 0; i < n; i++) {
+        OpCase c = op_case_at(&cases[i], bench_scaled(b, 512));
+        bool linear = c.op >= OP_linear_forward && c.op <= OP_linear_backward_weight;
+        if (!linear || c.epilogue == EPILOGUE_GELU_OF_SUM) continue;
+        MeasuredProduct p = product_of(&c);
+        alone += cost_product(one, &COST_OWN, b->dtype, p.m, p.n, p.k, 0);
+        within += call_seconds(b, &c, b->dtype);
+    }
+    return alone / within;
+}
+
+/* One of the ranks that measure products at the same time, on their parts of the CPU's threads. */
+static int rank_products(Comm *world, void *context)
+{
+    MachineBench *all = context, own = *all;
+    const DeviceOptions options = {.local_ranks = world->size, .index = world->rank};
+    char err[512];
+    if (!device_open(&own.dev, all->dev.backend->name, &options, err, sizeof err))
+        control_fail(world, EXIT_UNAVAILABLE, "%s", err);
+    own.quiet = world->rank > 0;
+    open_blocks(&own, world->size);
+    own.hardware.product.sustained = 1;
+    fit_peaks(&own);
+    own.hardware.product.sustained = measure_sustained(&own, &own.hardware);
+    comm_barrier(world);
+    for (int t = 0; t < DTYPE_COUNT; t++)
+        own.hardware.peak[t] *= world->size;
+    own.hardware.product.edge *= world->size;
+    if (world->rank == 0) all->hardware = own.hardware;
+    close_blocks(&own);
+    device_close(&own.dev);
+    return EXIT_OK;
+}
+
+/* Measures products. On a CPU all ranks measure them at once, since a busy core slows the others
+ * down; the node's figures are those of all ranks together. Threads that share a product also
+ * divide its rows, and each part has an edge. */
+static void measure_products_by_type(MachineBench *b)
+{
+    if (b->dev.backend->place != PLACE_HOST) {
+        fit_peaks(b);
+        return;
+    }
+    const LaunchOptions launch = {.timeout = 600};
+    int code = launch_ranks(b->hardware.devices_per_node, &launch, rank_products, b);
+    if (code != EXIT_OK) exit(code);
+}
+
+/* Returns the FLOP/s of attention with heads of 128, on sequences of this length. */
+static double attention_rate(MachineBench *b, OpId op, int64_t length, int64_t tokens)
+{
+    OpCase c = {.op = op, .batch = tokens / length, .tq = length, .tk = length};
+    int64_t heads = b->dev.backend->place == PLACE_HOST ? 4 : 16;
     c.attention = (Attention){.heads = heads, .kv_heads = heads, .head_size = HEAD, .scale = 0.1};
     return op_case_flops(&c) / fmax(call_seconds(b, &c, b->dtype) - b->hardware.launch, 1e-9);
 }
@@ -117,7 +207,8 @@ static void measure_attention(MachineBench *b)
     longer = max_i64(longer, 2 * shorter);
     for (int backward = 0; backward < 2; backward++) {
         OpId op = backward ? OP_attention_backward : OP_attention_forward;
-        double at_short = attention_rate(b, op, shorter), at_long = attention_rate(b, op, longer);
+        double at_short = attention_rate(b, op, shorter, longer),
+               at_long = attention_rate(b, op, longer, longer);
         FittedAttention f = fit_attention((double)shorter, at_short, (double)longer, at_long);
         double share = f.rate / h->peak[b->dtype];
         if (backward) {
@@ -166,15 +257,17 @@ static void measure_memory(MachineBench *b)
         bytes += calls[k].times * op_case_bytes(&c, b->dtype, op_case_grad(&c, b->dtype));
         total += calls[k].times * fmax(call_seconds(b, &c, b->dtype) - h->launch, 1e-9);
     }
+    /* Ops that read more than they write may be faster than a copy. */
+    h->memory_bandwidth = fmax(h->memory_bandwidth, bytes / total);
     h->memory_efficiency = bytes / total / h->memory_bandwidth;
 }
 
 void bench_machine_kernels(MachineBench *b)
 {
-    b->blocks = memory_copy_open(&b->dev, bench_scaled(b, 1 << 20) * 128);
+    open_blocks(b, 1);
     measure_launch(b);
-    measure_peaks(b);
+    measure_products_by_type(b);
     measure_attention(b);
     measure_memory(b);
-    memory_copy_close(&b->dev, &b->blocks);
+    close_blocks(b);
 }

@@ -87,15 +87,14 @@ static const char *source(void *context, const char *key)
 {
     const MachineBench *b = context;
     static const char *const not_here[] = {"between_latency", "between_bandwidth", "nics_per_node",
-                                           "workspace_bytes", "product_sustained"};
-    if (strcmp(key, "product_sustained") == 0 && !b->hardware.cuda)
-        return "1: the products were measured with cold caches, as in a step";
-    static const char assumed[] = "assumed, as in a preset: one machine does not show it";
+                                           "workspace_bytes"};
+    static const char assumed[] = "assumed, as in a preset: this measurement does not show it";
     for (size_t i = 0; i < sizeof not_here / sizeof *not_here; i++)
         if (strcmp(key, not_here[i]) == 0) return assumed;
     bool of_calls = strncmp(key, "inside_", 7) == 0 || strcmp(key, "collective") == 0;
     bool of_f64 = strcmp(key, "peak_f64") == 0;
-    if ((of_calls && !b->calls) || (of_f64 && b->dev.ops_f64 == NULL)) return assumed;
+    bool of_power = strcmp(key, "product_sustained") == 0 && b->hardware.cuda;
+    if ((of_calls && !b->calls) || (of_f64 && b->dev.ops_f64 == NULL) || of_power) return assumed;
     return b->sources;
 }
 

@@ -19,13 +19,15 @@ typedef struct {
 typedef struct {
     const MachineArguments *a;
     Device dev;
-    MemoryCopy blocks; /* whose copy gives the bandwidth, and evicts operands from the caches */
+    MemoryCopy blocks; /* whose copy gives the bandwidth, and whose reading empties the caches */
+    void *stats;       /* a double in device memory */
     DType
         dtype; /* of ops that are bound by memory, and of attention: bf16 on a GPU, f32 on a CPU */
     Hardware hardware;
     bool calls;        /* calls between ranks are measured */
     char sources[640]; /* of measured figures */
     Progress progress;
+    bool quiet; /* prints no progress */
 } MachineBench;
 
 /* Returns `whole`, scaled down to the size that --size asks for, at least 16. */

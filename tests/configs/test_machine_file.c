@@ -93,7 +93,7 @@ static const Refusal refusals[] = {
      "m.json:15:19: product_most: 84 does not fit; write a share of 1 from 0.3 to 0.95, such as "
      "0.84"},
     {"h100", "\"product_edge\": 140", "\"product_edge\": -1",
-     "m.json:16:19: product_edge: -1 does not fit; write a number of rows from 0 to 256, such as "
+     "m.json:16:19: product_edge: -1 does not fit; write a number of rows from 0 to 65536, such as "
      "150"},
     {"h100", "\"devices_per_node\": 8", "\"devices_per_node\": 8.5",
      "m.json:27:23: devices_per_node: 8.5 does not fit; write a number of devices from 1 to "
@@ -280,6 +280,7 @@ static void ranks_on_a_cpu_share_it(void **state)
              many = hardware_of_rank(&h, 64);
     assert_same(&alone, &h);
     assert_true(half.peak[F32] == h.peak[F32] / 2);
+    assert_true(half.product.edge == h.product.edge / 2);
     assert_true(half.memory_bandwidth == h.memory_bandwidth / 2);
     assert_true(many.peak[F32] == h.peak[F32] / h.devices_per_node);
     assert_true(hardware_load(&h, "h100", &code, err, sizeof err));
