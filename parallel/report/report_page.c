@@ -8,6 +8,7 @@
 #include "parallel/report/plot.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -177,7 +178,7 @@ static void cover_steps(const Curve *c, int64_t *first, int64_t *last)
     (Curve)                                                                                        \
     {                                                                                              \
         .point = (h)->list, .n = (h)->n_##list, .size = sizeof *(h)->list,                         \
-        .value_at = (size_t)((const char *)&(h)->list->member - (const char *)(h)->list)           \
+        .value_at = offsetof(__typeof__(*(h)->list), member)                                       \
     }
 
 enum { LOSS, VALIDATION, RATE, NORM, SPEED, EXPOSED, PLOTS };
