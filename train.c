@@ -56,9 +56,9 @@ static int train(int argc, char **argv)
     return launch_leave(run_on_ranks(&run, train_rank));
 }
 
-static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,   &cmd_generate, &cmd_eval,
-                                             &cmd_ckpt,   &cmd_report, &cmd_verify,   &cmd_bench,
-                                             &cmd_slurm,  &cmd_doctor, &cmd_import,   &cmd_export};
+static const ArgCommand *const commands[] = {
+    &cmd_config, &cmd_data, &cmd_generate, &cmd_eval,   &cmd_ckpt,   &cmd_report, &cmd_verify,
+    &cmd_bench,  &cmd_plan, &cmd_slurm,    &cmd_doctor, &cmd_import, &cmd_export};
 enum { N_COMMANDS = ARG_ROWS(commands) };
 
 static void print_help(void)

@@ -111,6 +111,7 @@ struct Config {
     bool wall_clock_breakdown, memory_breakdown, dump_state;
     /* this many non-finite steps in a row end the run (exit code 88) */
     int64_t max_consecutive_skipped_steps;
+    double memory_margin; /* share of a memory that ./train plan keeps free */
 
     struct {
         OptimizerType type;
@@ -335,6 +336,7 @@ typedef struct {
     /* Returns the least of each property that the devices of this config's ranks have. It is called
      * only if a value depends on that. */
     DeviceFacts (*device)(const Config *config);
+    const DeviceFacts *known; /* instead of `device`: these properties */
     /* The stored config of the run that goes on: values that depend on the device are taken from it
      * if they are not given, because its earlier steps were computed with them. */
     const Config *run;

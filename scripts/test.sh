@@ -120,7 +120,7 @@ rows() {
 quick_rows() {
     local name
     for name in resume longer cli worlds harness bench folder ranks grids learns bad_config layers lock opened origins output pipe \
-        quickstart signals verify numbers data build links report best length launchers joined slurm import export; do
+        quickstart signals verify numbers data build links report best length launchers joined slurm import export plan; do
         row cpu 'TEST_SAMPLE=1 STEPS=8' tests/program/$name.sh
     done
     row cpu TEST_SAMPLE=1 'tests/[!e]*/test_*' '!tests/parallel/meeting/test_meeting_fails' '!tests/parallel/meeting/test_meeting_strangers' \

@@ -82,6 +82,12 @@ const Option option_table[] = {
          "between pipeline stages exchange (what moves) and bubble (waiting for each other); on a "
          "GPU exposed communication by axis, the most of a rank"),
     FLAG(memory_breakdown, "false", NONE, CONSOLE, "print memory at phase borders"),
+    NUMBER(
+        memory_margin, "0.03", 0, 1, NONE, NOTHING,
+        "share of a device's memory, and of the host's, that ./train plan keeps free for what it "
+        "does not count: the driver, the code of kernels, the system; a run measures what is "
+        "free instead",
+        .flags = OPTION_BELOW),
     FLAG(dump_state, "false", NONE, CONSOLE,
          "print the resolved config with the origin of each value at start"),
     INT(max_consecutive_skipped_steps, "20", 1, HUGE_COUNT, NONE, LOSSES,

@@ -98,8 +98,9 @@ static void settle_by_device(Config *config, const ConfigFacts *facts)
            *rows = origin_of(config, "model.head_chunk_rows");
     const Config *run = facts->run;
     bool ask = run == NULL && (gelu->kind == ORIGIN_DEFAULT || rows->kind == ORIGIN_DEFAULT);
-    if (run == NULL && facts->device == NULL) return;
-    DeviceFacts device = ask ? facts->device(config) : (DeviceFacts){0};
+    if (run == NULL && facts->device == NULL && facts->known == NULL) return;
+    DeviceFacts device = {0};
+    if (ask) device = facts->known ? *facts->known : facts->device(config);
     if (gelu->kind == ORIGIN_DEFAULT) {
         config->model.fused_gelu =
             run ? run->model.fused_gelu && may_fuse_gelu(config) : fuses_gelu(config, &device);

@@ -48,27 +48,52 @@ static void record(Trainer *t, Recorder *recorder, StagePlan *out)
     out->step.n_messages = first.n_messages;
 }
 
+/* A trainer in a counted world. */
+typedef struct {
+    Config config;
+    Comm world;
+    DataSet data;
+    Trainer trainer;
+} CountedTrainer;
+
+static void open_counted(CountedTrainer *c, const Config *config, const CountedFacts *facts,
+                         int rank)
+{
+    GridPlace size = config_grid(config, 0);
+    c->config = *config;
+    /* Phases are timed on a device that has times. */
+    c->config.wall_clock_breakdown = false;
+    c->world = comm_counted(rank, (int)grid_ranks(size));
+    data_open_random(&c->data, config->model.vocab_size);
+    trainer_open_counted(&c->trainer, &c->config, &c->world, facts);
+}
+
+static void close_counted(CountedTrainer *c)
+{
+    trainer_close(&c->trainer);
+    data_close(&c->data);
+    comm_close(&c->world);
+}
+
+static void take_memory(const CountedTrainer *c, StagePlan *out)
+{
+    out->memory = memory_plan(&c->trainer, &c->data);
+    out->checkpoint_bytes = out->memory.checkpoint;
+}
+
 void plan_rank(const Config *config, const CountedFacts *facts, int rank, StagePlan *out)
 {
-    /* Phases are timed on a device that has times. */
-    Config untimed = *config;
-    GridPlace size = config_grid(config, 0);
-    Comm world = comm_counted(rank, size.pp * size.dp * size.cp * size.tp);
     Recorder recorder;
-    Trainer t;
-    DataSet data;
+    CountedTrainer c;
     char err[512];
-    untimed.wall_clock_breakdown = false;
-    data_open_random(&data, config->model.vocab_size);
-    trainer_open_counted(&t, &untimed, &world, facts);
-    recorder_attach(&recorder, &t.session.dev);
-    *out = (StagePlan){.stage = t.session.grid.at.pp, .memory = memory_plan(&t, &data)};
-    out->checkpoint_bytes = out->memory.checkpoint;
-    if (!trainer_allocate(&t, &untimed, &data, err, sizeof err)) fail(EXIT_BUG, "%s", err);
-    record(&t, &recorder, out);
-    trainer_close(&t);
-    data_close(&data);
-    comm_close(&world);
+    open_counted(&c, config, facts, rank);
+    recorder_attach(&recorder, &c.trainer.session.dev);
+    *out = (StagePlan){.stage = c.trainer.session.grid.at.pp};
+    take_memory(&c, out);
+    if (!trainer_allocate(&c.trainer, &c.config, &c.data, err, sizeof err))
+        fail(EXIT_BUG, "%s", err);
+    record(&c.trainer, &recorder, out);
+    close_counted(&c);
 }
 
 void plan_rank_free(StagePlan *plan)
@@ -78,14 +103,19 @@ void plan_rank_free(StagePlan *plan)
 
 /* ---- all stages ------------------------------------------------------------------------------ */
 
+static CountedFacts facts_of(const Hardware *hardware)
+{
+    return (CountedFacts){.facts = hardware->device,
+                          .place = hardware->device.bytes > 0 ? PLACE_DEVICE : PLACE_HOST,
+                          .workspace = (size_t)hardware->workspace_bytes};
+}
+
 bool plan_stages(const Config *config, const Hardware *hardware, StagePlan **out, int *stages,
                  char *err, size_t n)
 {
     GridPlace size = config_grid(config, 0);
     int64_t in_stage = (int64_t)size.dp * size.cp * size.tp, ranks = in_stage * size.pp;
-    CountedFacts facts = {.facts = hardware->device,
-                          .place = hardware->device.bytes > 0 ? PLACE_DEVICE : PLACE_HOST,
-                          .workspace = (size_t)hardware->workspace_bytes};
+    CountedFacts facts = facts_of(hardware);
     if (ranks > COMM_MAX_RANKS)
         return error_set(err, n, "a grid of %lld ranks; at most %d are possible", (long long)ranks,
                          COMM_MAX_RANKS);
@@ -94,6 +124,18 @@ bool plan_stages(const Config *config, const Hardware *hardware, StagePlan **out
     for (int s = 0; s < size.pp; s++)
         plan_rank(config, &facts, (int)(s * in_stage), &(*out)[s]);
     return true;
+}
+
+void plan_stages_memory(const Config *config, const Hardware *hardware, StagePlan *plans)
+{
+    GridPlace size = config_grid(config, 0);
+    CountedFacts facts = facts_of(hardware);
+    for (int s = 0; s < size.pp; s++) {
+        CountedTrainer c;
+        open_counted(&c, config, &facts, (int)(s * grid_ranks(size) / size.pp));
+        take_memory(&c, &plans[s]);
+        close_counted(&c);
+    }
 }
 
 void plan_stages_free(StagePlan *plans, int stages)

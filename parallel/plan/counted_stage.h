@@ -40,6 +40,9 @@ void plan_rank_free(StagePlan *plan);
  * COMM_MAX_RANKS ranks. */
 bool plan_stages(const Config *config, const Hardware *hardware, StagePlan **out, int *stages,
                  char *err, size_t n);
+/* Replaces the memory and checkpoint_bytes of these plans by those of `config`, which has the same
+ * grid. Makes no step, so it takes no longer for many micro-batches. */
+void plan_stages_memory(const Config *config, const Hardware *hardware, StagePlan *plans);
 void plan_stages_free(StagePlan *plans, int stages);
 
 #endif

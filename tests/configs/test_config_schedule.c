@@ -64,11 +64,19 @@ static void warmup_ratios_of_presets_give_the_intended_steps(void **state)
     static const struct {
         const char *path;
         int64_t warmup;
-    } cases[] = {{"configs/demo.json", 100},           {"configs/gpt2_124m.json", 700},
-                 {"configs/gpt2_350m.json", 700},      {"configs/gpt2_774m.json", 700},
-                 {"configs/gpt2_1558m.json", 700},     {"configs/llama_160m.json", 1000},
-                 {"configs/llama_1b.json", 2000},      {"configs/llama_8b.json", 2000},
-                 {"configs/gpt2_1558m_8gpu.json", 700}};
+    } cases[] = {{"configs/demo.json", 100},
+                 {"configs/gpt2_124m.json", 700},
+                 {"configs/gpt2_350m.json", 700},
+                 {"configs/gpt2_774m.json", 700},
+                 {"configs/gpt2_1558m.json", 700},
+                 {"configs/llama_160m.json", 1000},
+                 {"configs/llama_1b.json", 2000},
+                 {"configs/llama_8b.json", 2000},
+                 {"configs/gpt2_1558m_8gpu.json", 700},
+                 {"configs/gpt3_6_7b.json", 179},
+                 {"configs/gpt3_175b.json", 119},
+                 {"configs/llama_70b.json", 7868},
+                 {"configs/llama_405b.json", 7997}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const Config *c = preset(cases[i].path, NULL, NULL, NULL);
         if (c->scheduler.params.warmup_num_steps != cases[i].warmup)

@@ -46,7 +46,7 @@ for command in CONFIG.json eval generate verify; do
     check "cli: $command: the help of --ranks says where a single rank runs" \
         grep -q 'a single one runs in the process that you start' <(tr -s ' \n' ' ' <out)
 done
-for command in config data generate eval ckpt report bench doctor; do
+for command in config data generate eval ckpt report bench plan doctor; do
     helps "$command" $command --help
     helps "$command" --help $command
 done
@@ -157,7 +157,7 @@ misuse "a missing value is refused" "$TINY" --set
 misuse "two configs are refused" "$TINY" "$TINY"
 misuse "an unknown help topic is refused" --help nonsense
 for command in config data ckpt bench doctor; do misuse "$command nonsense is refused" $command nonsense; done
-for command in config data ckpt report bench generate eval; do misuse "$command without arguments is refused" $command; done
+for command in config data ckpt report bench plan generate eval; do misuse "$command without arguments is refused" $command; done
 
 said "a misspelt command is answered with a suggestion" 'did you mean "generate"?' genrate out/demo --prompt x
 said "a misspelt command after an option is answered with a suggestion" 'did you mean "generate"?' --dry-run genrate
@@ -182,18 +182,19 @@ said "a misspelt option of bench step is answered with a suggestion" 'did you me
 said "a misspelt option of bench comm is answered with a suggestion" 'did you mean "--ranks"?' bench comm --rank 3
 said "a misspelt option of bench ops is answered with a suggestion" 'did you mean "--tokens"?' bench ops --token 3
 said "a misspelt option of report is answered with a suggestion" 'did you mean "--csv"?' report x --cvs
+said "a misspelt option of plan is answered with a suggestion" 'did you mean "--machine"?' plan "$TINY" --machin h100
 said "an option that ckpt does not have is refused" 'see ./train ckpt list --help' ckpt list --json x
 said "an option that doctor does not have is refused" 'see ./train doctor --help' doctor --json
 said "a prompt without quotes is refused" 'give one' generate run the king
 for line in "$TINY --out" "config check --set" "data tokenize --out" "generate x --prompt" "eval x --set" "bench step x --steps" \
-    "bench gemm --dtype"; do
+    "bench gemm --dtype" "plan x --machine"; do
     read -ra words <<<"$line"
     said "${words[0]##*/} ${words[-1]} without a value is refused" 'its value is missing; see ./train' "${words[@]}"
     said "${words[0]##*/} ${words[-1]} followed by an option is refused" 'its value is missing, an option follows: --json' \
         "${words[@]}" --json
 done
 check "cli: no folder is named like an option" test -z "$(find . -name '*--*')"
-for line in "$TINY" "config check x" "generate x" "eval x" "bench step x"; do
+for line in "$TINY" "config check x" "generate x" "eval x" "bench step x" "plan x"; do
     read -ra words <<<"$line"
     said "${words[0]##*/} --set without = is refused" '--set seed: this is not key=value' "${words[@]}" --set seed
 done

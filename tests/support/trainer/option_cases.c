@@ -142,6 +142,7 @@ const OptionCase option_cases[] = {
     {.key = "steps_per_print", .value = "2", .shows = "\n3 "},
     {.key = "wall_clock_breakdown", .value = "true", .shows = "backward"},
     {.key = "memory_breakdown", .value = "true", .shows = "after a step"},
+    SEE("memory_margin", "0.5"),
     {.key = "dump_state", .value = "true", .shows = "\"weight_decay_on\""},
     /* A run that skips its last updates ends with 88, so it cannot be compared. */
     {.key = "max_consecutive_skipped_steps", .elsewhere = "program/numbers.sh"},

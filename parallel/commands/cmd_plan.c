@@ -1,0 +1,166 @@
+/* cmd_plan.c -- `./train plan`: prints what a config costs on some hardware, before it runs
+ * there. */
+#include "parallel/plan/plan.h"
+
+#include "model/core/fs.h"
+#include "parallel/commands/cmd_config.h"
+#include "parallel/commands/commands.h"
+
+#include <string.h>
+
+typedef struct {
+    const char *config, *machine;
+    ArgList set;
+    int64_t world;
+    bool json, verbose;
+} PlanArguments;
+
+/* The presets that describe a GPU, by the name that its driver gives. Other GPUs of the same
+ * generation have other memories and links, so only whole names count. */
+static const struct {
+    const char *gpu, *preset;
+} known_gpu[] = {{"NVIDIA A100-SXM4-80GB", "a100"},
+                 {"NVIDIA H100 80GB HBM3", "h100"},
+                 {"NVIDIA H200", "h200"},
+                 {"NVIDIA B200", "b200"}};
+
+/* Returns the preset of this machine's own devices: "cpu" without a GPU. If there is none for its
+ * GPU, prints an error and returns NULL. */
+static const char *own_machine(void)
+{
+    Device device;
+    char text[256], err[512];
+    if (device_survey("cuda").count == 0) return "cpu";
+    if (!device_open(&device, "cuda", &(DeviceOptions){0}, err, sizeof err)) {
+        error_print(EXIT_UNAVAILABLE, "%s; --machine says for which machine to plan", err);
+        return NULL;
+    }
+    device_describe(&device, text, sizeof text);
+    device_close(&device);
+    for (int i = 0; i < ARG_ROWS(known_gpu); i++) {
+        size_t n = strlen(known_gpu[i].gpu);
+        const char *at = strstr(text, known_gpu[i].gpu);
+        if (at && strncmp(at + n, " (", 2) == 0) return known_gpu[i].preset;
+    }
+    error_print(EXIT_UNAVAILABLE,
+                "there is no machine file for this GPU, %s; ./train bench machine > FILE makes "
+                "one, for --machine FILE",
+                text);
+    return NULL;
+}
+
+/* Reads the config for this hardware; returns NULL and sets *code if it has errors. */
+static const Config *read_config(const PlanArguments *a, const Hardware *hardware, int *code)
+{
+    char err[1024];
+    ConfigReport report;
+    ConfigContext context = plan_context(hardware, a->world);
+    const Config *config = cmd_config_read(a->config, a->set, &context, &report, code);
+    cmd_config_report(&report, a->verbose);
+    config_report_free(&report);
+    if (config == NULL) return NULL;
+    if (fs_is_folder(a->config) && a->world > 0 && config->world != a->world) {
+        *code = error_print(EXIT_USAGE,
+                            "--world %lld: a run's stored config is planned for its own %lld ranks",
+                            (long long)a->world, (long long)config->world);
+        config_free(config);
+        return NULL;
+    }
+    const Config *settled = plan_settle(config, hardware, err, sizeof err);
+    if (settled != NULL) return settled;
+    *code = error_print(EXIT_CONFIG, "%s", err);
+    config_free(config);
+    return NULL;
+}
+
+static int print_plan(const PlanArguments *a, const char *machine, const Config *config,
+                      const Hardware *hardware)
+{
+    char err[512];
+    Plan plan;
+    if (!plan_make(&plan, config, hardware, err, sizeof err))
+        return error_print(EXIT_CONFIG, "%s", err);
+    plan_vary(&plan);
+    if (a->json)
+        plan_print_json(&plan, machine);
+    else
+        plan_print(&plan, machine);
+    int code = plan.fits ? EXIT_OK : EXIT_NO_MEMORY;
+    plan_free(&plan);
+    return code;
+}
+
+static int run_plan(const void *values)
+{
+    const PlanArguments *a = values;
+    const char *machine = a->machine ? a->machine : own_machine();
+    Hardware hardware;
+    ExitCode exit_code;
+    char err[8192];
+    int code;
+    if (machine == NULL) return EXIT_UNAVAILABLE;
+    if (!hardware_load(&hardware, machine, &exit_code, err, sizeof err)) {
+        if (exit_code != EXIT_CONFIG) return error_print(exit_code, "%s", err);
+        fprintf(stderr, "%s\n", err);
+        return EXIT_CONFIG;
+    }
+    const Config *config = read_config(a, &hardware, &code);
+    if (config == NULL) return code;
+    code = print_plan(a, machine, config, &hardware);
+    config_free(config);
+    return code;
+}
+
+static const ArgOption options[] = {
+    {.name = "--world",
+     .value = "N",
+     .help = "plan for so many ranks, up to 65536; without it for those\nthat the config says",
+     .kind = ARG_INTEGER,
+     .at = offsetof(PlanArguments, world),
+     .least = 1,
+     .most = CONFIG_MAX_RANKS},
+    {.name = "--machine",
+     .value = "FILE",
+     .help = "the hardware: a100, h100, h200, b200, cpu, or a machine\n"
+             "file; default: that of this machine's GPU, or cpu",
+     .kind = ARG_NAME,
+     .at = offsetof(PlanArguments, machine)},
+    {.name = "--set",
+     .value = "KEY=VALUE",
+     .help = "override one key of the config; may be repeated",
+     .kind = ARG_SETTINGS,
+     .at = offsetof(PlanArguments, set)},
+    {.name = "--json",
+     .help = "print one JSON object; bytes and counts are integers",
+     .kind = ARG_FLAG,
+     .at = offsetof(PlanArguments, json)},
+    {.name = "--verbose",
+     .help = "print routine notices, too",
+     .kind = ARG_FLAG,
+     .at = offsetof(PlanArguments, verbose)},
+};
+
+const ArgCommand cmd_plan = {
+    .name = "plan",
+    .call = "./train plan",
+    .usage = "CONFIG [options]",
+    .summary = "predict the memory, traffic and time of a run on any number of GPUs",
+    .about = "Predicts what training CONFIG takes on N ranks of some hardware: memory, bytes\n"
+             "sent, the time of a step and of the whole run. Any computer can do this for any\n"
+             "number of GPUs; nothing is started, and the data need not be there.",
+    .notes = "./train plan configs/gpt3_175b.json --world 1024 --machine a100\n"
+             "./train bench machine > my.json; ./train plan CONFIG --machine my.json\n\n"
+             "Exit codes: 0, 64 (command line), 66 (something is missing), 69 (this machine's\n"
+             "GPU has no machine file), 78 (config or machine file), 90 (the plan does not fit\n"
+             "into memory; it is printed all the same).",
+    .options = options,
+    .n_options = ARG_ROWS(options),
+    .words = {.least = 1,
+              .most = 1,
+              .at = offsetof(PlanArguments, config),
+              .missing = "which config? ./train plan configs/gpt3_175b.json --world 1024 --machine "
+                         "a100",
+              .plural = "configs"},
+    .size = sizeof(PlanArguments),
+    .run = run_plan,
+};

@@ -1,0 +1,332 @@
+/* plan.c -- computes a plan; see plan.h. */
+#include "parallel/plan/plan.h"
+
+#include "model/core/check.h"
+#include "model/core/min_max.h"
+#include "optim/step_constants.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the config ------------------------------------------------------------------------------ */
+
+/* On hardware with GPUs every rank has one, unless the config asks for the CPU, which plan_settle
+ * refuses. */
+static bool on_gpu(const Config *config)
+{
+    return config->device != DEVICE_CPU;
+}
+
+ConfigContext plan_context(const Hardware *hardware, int64_t world)
+{
+    ConfigContext context = {.world = world};
+    if (hardware->cuda) context.on_cuda = context.own_gpus = on_gpu;
+    return context;
+}
+
+const Config *plan_settle(const Config *config, const Hardware *hardware, char *err, size_t n)
+{
+    DeviceChoice wrong = hardware->cuda ? DEVICE_CPU : DEVICE_CUDA;
+    if (config->device == wrong) {
+        error_set(err, n,
+                  "%s: device: \"%s\", but the machine \"%s\" has %s; write \"auto\", or choose "
+                  "another --machine",
+                  config_origin(config, "device"), config_word(config, "device"), hardware->name,
+                  hardware->cuda ? "GPUs" : "no GPUs");
+        return NULL;
+    }
+    ConfigFacts facts = {.known = &hardware->device};
+    if (config->model.vocab_size <= 0 || config_trains_tokenizer(config))
+        facts.vocab_size = config_likely_vocab(config);
+    return config_settle(config, &facts, err, n);
+}
+
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+/* Returns a copy of the config in which a step has so many micro-batches. It shares the strings of
+ * `config`, and must not be freed. */
+static Config with_micros(const Config *config, int64_t micros)
+{
+    Config copy = *config;
+    copy.train_batch_size = config->train_batch_size / config->gradient_accumulation_steps * micros;
+    copy.gradient_accumulation_steps = micros;
+    return copy;
+}
+
+/* Adds to the calls of a step those of `periods` periods, each as many as `more` has more than
+ * `fewer`. */
+static void extend_wire(StagePlan *more, const StagePlan *fewer, int64_t periods)
+{
+    for (int g = 0; g < GRID_COMMS; g++) {
+        CommCount *to = more->wire[g].of[0];
+        const CommCount *from = fewer->wire[g].of[0];
+        for (int i = 0; i < COMM_VERBS * DTYPE_COUNT; i++) {
+            to[i].calls += periods * (to[i].calls - from[i].calls);
+            to[i].elements += periods * (to[i].elements - from[i].elements);
+            to[i].bytes += periods * (to[i].bytes - from[i].bytes);
+        }
+    }
+}
+
+/* Plans the stages. Once a pipeline is full, a schedule repeats itself after as many micro-batches
+ * as there are stages, so the middle of a long step need not be recorded. */
+static bool plan_all_stages(Plan *plan, char *err, size_t n)
+{
+    const Config *c = plan->config;
+    const Hardware *h = &plan->hardware;
+    int64_t micros = c->gradient_accumulation_steps, period = max_i64(plan->grid.pp, 2);
+    int64_t recorded = 3 * period + micros % period;
+    int stages;
+    if (micros <= recorded) return plan_stages(c, h, &plan->stage, &stages, err, n);
+    const Config more = with_micros(c, recorded), fewer = with_micros(c, recorded - period);
+    if (!plan_stages(&more, h, &plan->stage, &stages, err, n)) return false;
+    if (!plan_stages(&fewer, h, &plan->fewer, &stages, err, n)) return false;
+    plan_stages_memory(c, h, plan->stage);
+    plan->periods = (micros - recorded) / period;
+    for (int s = 0; s < stages; s++)
+        extend_wire(&plan->stage[s], &plan->fewer[s], plan->periods);
+    return true;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static int64_t clamped(size_t bytes)
+{
+    return bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes;
+}
+
+static int64_t plus(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+static PlanRoom room_of(const Config *config, int64_t bytes, int64_t workspace)
+{
+    PlanRoom room = {.margin = (int64_t)(config->memory_margin * (double)bytes)};
+    room.room = max_i64(0, bytes - room.margin - workspace);
+    return room;
+}
+
+/* Returns what the ranks of node `node` need together: all their memory on CPUs, else that on the
+ * host. */
+static int64_t needed_of_node(const Plan *plan, int64_t node)
+{
+    int64_t in_stage = plan->ranks / plan->grid.pp, needed = 0,
+            end = (node + 1) * plan->ranks_of_node;
+    for (int64_t r = node * plan->ranks_of_node; r < end && r < plan->ranks; r++) {
+        const MemoryPlan *m = &plan->stage[r / in_stage].memory;
+        needed = plus(needed, clamped(plan->hardware.cuda ? m->host : m->total));
+    }
+    return needed;
+}
+
+/* Finds the node that needs the most. */
+static void fit_nodes(const Plan *plan, PlanRoom *room)
+{
+    int64_t in_stage = plan->ranks / plan->grid.pp;
+    for (int64_t node = 0; node < plan->nodes; node++) {
+        int64_t needed = needed_of_node(plan, node);
+        if (needed <= room->needed) continue;
+        room->needed = needed;
+        room->stage = (int)(node * plan->ranks_of_node / in_stage);
+    }
+}
+
+static void fit_devices(const Plan *plan, PlanRoom *room)
+{
+    for (int s = 0; s < plan->grid.pp; s++) {
+        int64_t needed = clamped(plan->stage[s].memory.total);
+        if (needed <= room->needed) continue;
+        room->needed = needed;
+        room->stage = s;
+    }
+}
+
+static void fit(Plan *plan)
+{
+    const Hardware *h = &plan->hardware;
+    PlanRoom node = room_of(plan->config, h->host_bytes, 0);
+    if (h->cuda) {
+        plan->device = room_of(plan->config, h->device.bytes, h->workspace_bytes);
+        plan->host = node;
+        fit_devices(plan, &plan->device);
+        fit_nodes(plan, &plan->host);
+    } else {
+        for (int s = 0; s < plan->grid.pp; s++)
+            memory_add_host(&plan->stage[s].memory);
+        plan->device = node;
+        fit_nodes(plan, &plan->device);
+    }
+    plan->fits = plan->device.needed <= plan->device.room && plan->host.needed <= plan->host.room;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    Hardware rank; /* what one rank has */
+    const CostTraits *traits;
+    const StagePlan *stage;
+} Costs;
+
+static double node_seconds(void *context, int stage, const GraphNode *node)
+{
+    const Costs *c = context;
+    return cost_of_node(&c->rank, c->traits, &c->stage[stage].two, node);
+}
+
+/* Returns what a step among others takes: the second of two. */
+static StepTime second_step(const Plan *plan, const StagePlan *stage, const CostTraits *traits)
+{
+    int stages = plan->grid.pp;
+    Costs costs = {hardware_of_rank(&plan->hardware, plan->ranks), traits, stage};
+    Graph *graph = must_calloc((size_t)stages, sizeof *graph);
+    for (int s = 0; s < stages; s++)
+        graph[s] = stage[s].step;
+    StepTime one = replay_step(graph, stages, node_seconds, &costs);
+    for (int s = 0; s < stages; s++)
+        graph[s] = stage[s].two;
+    StepTime two = replay_step(graph, stages, node_seconds, &costs);
+    StepTime step = step_time_between(&one, &two);
+    step_time_free(&one);
+    step_time_free(&two);
+    free(graph);
+    return step;
+}
+
+/* Adds `n` times `period` to the time of a step. */
+static void add_periods(StepTime *step, const StepTime *period, int64_t n)
+{
+    /* StageTime consists of doubles only. */
+    enum { FIELDS = sizeof(StageTime) / sizeof(double) };
+    step->seconds += (double)n * period->seconds;
+    for (int s = 0; s < step->stages; s++) {
+        double to[FIELDS], add[FIELDS];
+        memcpy(to, &step->stage[s], sizeof to);
+        memcpy(add, &period->stage[s], sizeof add);
+        for (int i = 0; i < FIELDS; i++)
+            to[i] += (double)n * add[i];
+        memcpy(&step->stage[s], to, sizeof to);
+    }
+}
+
+static StepTime replay(const Plan *plan, const CostTraits *traits)
+{
+    StepTime step = second_step(plan, plan->stage, traits);
+    if (plan->fewer == NULL) return step;
+    StepTime fewer = second_step(plan, plan->fewer, traits);
+    StepTime period = step_time_between(&fewer, &step);
+    add_periods(&step, &period, plan->periods);
+    step_time_free(&fewer);
+    step_time_free(&period);
+    return step;
+}
+
+double plan_seconds(const Plan *plan, const CostTraits *traits)
+{
+    StepTime time = replay(plan, traits);
+    double seconds = time.seconds;
+    step_time_free(&time);
+    return seconds;
+}
+
+double plan_run_seconds(const Plan *plan, double step)
+{
+    return (double)plan->config->train_steps * step + (double)plan->saves * plan->save_seconds;
+}
+
+PlanTraits plan_traits(void)
+{
+    PlanTraits traits = {COST_OWN, COST_OWN};
+    /* Published step times differ from predictions by about a tenth. Links are less certain: their
+     * bandwidth depends on the other jobs of a network, and on how ranks are placed in it. */
+    const double kernels = 0.1, links = 0.25;
+    traits.slow.product = traits.slow.attention = traits.slow.memory = 1 - kernels;
+    traits.fast.product = traits.fast.attention = traits.fast.memory = 1 + kernels;
+    traits.slow.inside = traits.slow.between = 1 - links;
+    traits.fast.inside = traits.fast.between = 1 + links;
+    return traits;
+}
+
+void plan_vary(Plan *plan)
+{
+    PlanTraits traits = plan_traits();
+    CostTraits half = COST_OWN;
+    *(plan->nodes > 1 ? &half.between : &half.inside) = 0.5;
+    plan->range = (PlanRange){.slow = plan_seconds(plan, &traits.slow),
+                              .fast = plan_seconds(plan, &traits.fast),
+                              .half_network = plan_seconds(plan, &half)};
+}
+
+static PlanTime step_parts(const Plan *plan)
+{
+    const StageTime *t = &plan->time.stage[plan->time.last];
+    return (PlanTime){.seconds = plan->time.seconds,
+                      .products = t->products,
+                      .attention = t->attention,
+                      .memory_bound = t->memory_bound,
+                      .update = t->update,
+                      .copies = t->copies,
+                      .exposed_dp = t->exposed_dp,
+                      .exposed_tp = t->exposed_tp,
+                      .exposed_pp = t->exposed_pp,
+                      .bubble = t->bubble};
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static int64_t count_parameters(const Config *config)
+{
+    GptShape whole = gpt_shape(config, (int)config->parallel.tensor);
+    GptLayers layers;
+    ParamTable table = {0};
+    gpt_layers_build(&layers, &table, &whole, &LAYERS_WHOLE);
+    int64_t count = param_table_count(&table);
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+    return count;
+}
+
+/* Returns how often a run saves: after every save_interval steps and at its end. */
+static int64_t count_saves(const Config *config)
+{
+    int64_t every = config->checkpoint.save_interval;
+    return every > 0 ? (config->train_steps + every - 1) / every : 1;
+}
+
+static void compute_rates(Plan *plan)
+{
+    const Config *c = plan->config;
+    const Hardware *h = &plan->hardware;
+    GptShape whole = gpt_shape(c, (int)c->parallel.tensor);
+    double devices = h->cuda ? (double)plan->ranks : (double)plan->nodes;
+    plan->parameters = count_parameters(c);
+    plan->tokens = (double)step_tokens(c);
+    plan->flops = gpt_flops_per_token(&whole, c->data.seq_length) * plan->tokens;
+    plan->saves = count_saves(c);
+    plan->save_seconds = (double)plan->stage[0].checkpoint_bytes / h->disk_bandwidth;
+    plan->time = replay(plan, &COST_OWN);
+    plan->step = step_parts(plan);
+    plan->mfu6 = plan->flops / plan->step.seconds / (devices * h->peak[config_dtype(c)]);
+}
+
+bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char *err, size_t n)
+{
+    *plan = (Plan){.config = config, .hardware = *hardware, .grid = config_grid(config, 0)};
+    plan->ranks = grid_ranks(plan->grid);
+    memory_check_step(config);
+    if (!plan_all_stages(plan, err, n)) return false;
+    plan->ranks_of_node = min_i64(plan->ranks, hardware->devices_per_node);
+    plan->nodes = (plan->ranks + plan->ranks_of_node - 1) / plan->ranks_of_node;
+    fit(plan);
+    compute_rates(plan);
+    return true;
+}
+
+void plan_free(Plan *plan)
+{
+    plan_stages_free(plan->stage, plan->grid.pp);
+    if (plan->fewer) plan_stages_free(plan->fewer, plan->grid.pp);
+    step_time_free(&plan->time);
+    *plan = (Plan){0};
+}

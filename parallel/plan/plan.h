@@ -1,0 +1,89 @@
+/* plan.h -- what a config costs on some hardware, before it runs there: joins the counted stages
+ * (counted_stage.h), the costs of a machine file (cost.h) and the replay (replay.h). All times are
+ * predictions. All bytes but MemoryPlan.reserve are those of a run, as integers. */
+#ifndef PARALLEL_PLAN_PLAN_H
+#define PARALLEL_PLAN_PLAN_H
+
+#include "parallel/plan/cost.h"
+#include "parallel/plan/counted_stage.h"
+#include "parallel/plan/replay.h"
+
+/* What has to fit, and where the least is left. `room` is what may be used: the memory without the
+ * library's workspace and without `margin`, which stays free (memory_margin). */
+typedef struct {
+    int64_t needed, room, margin;
+    int stage; /* of the rank, or of the first rank on the node, that needs the most */
+} PlanRoom;
+
+/* How a rank of the stage whose work ends last spends a step, in seconds. `seconds` is exactly the
+ * sum of the other fields. Saves are not in it. */
+typedef struct {
+    double seconds;
+    double products, attention, memory_bound, update, copies;
+    double exposed_dp, exposed_tp, exposed_pp, bubble;
+} PlanTime;
+
+/* The seconds of a step if everything is as slow, or as fast, as plan_traits says, and if the
+ * network between the nodes, or on one node the links inside it, has half its bandwidth. */
+typedef struct {
+    double slow, fast, half_network;
+} PlanRange;
+
+typedef struct {
+    const Config *config; /* settled; borrowed */
+    Hardware hardware;    /* of the machine file */
+    GridPlace grid;
+    int64_t ranks, nodes, ranks_of_node; /* ranks_of_node: of a full node, or all ranks */
+    /* grid.pp of them. If a step has many micro-batches, the graphs are those of a step with fewer,
+     * and `fewer` are those of a step with still fewer: then each of `periods` further equal parts
+     * of the step takes what the first have more than the second. Otherwise `fewer` is NULL. */
+    StagePlan *stage, *fewer;
+    int64_t periods;
+    /* Device memory; on CPUs, whose memory is the host's, of all ranks of a node. */
+    PlanRoom device;
+    PlanRoom host; /* host memory of a node; on CPUs all 0: it is part of `device` */
+    bool fits;
+    StepTime time; /* of each stage */
+    PlanTime step;
+    PlanRange range;
+    int64_t parameters;   /* of the whole model */
+    double tokens, flops; /* of a step, all ranks together; flops: gpt_flops_per_token */
+    double mfu6;          /* share of the peak that these operations reach in a step */
+    double save_seconds;  /* of one checkpoint, for which training waits */
+    int64_t saves;        /* in the whole run */
+} Plan;
+
+/* Returns how to read a config for this hardware, whatever devices this machine has. */
+ConfigContext plan_context(const Hardware *hardware, int64_t world);
+/* Returns the config, read with plan_context, with the facts of this hardware. Takes ownership. If
+ * the vocabulary is not known before the data are opened, it is config_likely_vocab. Returns NULL
+ * and sets `err` if the config asks for another kind of device; the caller still owns the
+ * config. */
+const Config *plan_settle(const Config *config, const Hardware *hardware, char *err, size_t n);
+
+/* Plans a config from plan_settle, which must outlive the plan. `range` stays 0. Free with
+ * plan_free. Returns false and sets `err` if the grid has too many ranks. */
+bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char *err, size_t n);
+/* Computes plan->range, which takes three more replays. */
+void plan_vary(Plan *plan);
+void plan_free(Plan *plan);
+
+/* Returns the seconds of a step of this plan with other traits. */
+double plan_seconds(const Plan *plan, const CostTraits *traits);
+/* Returns the seconds of the whole run if a step takes so many: train_steps steps and all saves,
+ * without evaluations, samples and restarts. */
+double plan_run_seconds(const Plan *plan, double step);
+/* The traits of a range's ends: slow kernels and links, and fast ones. */
+typedef struct {
+    CostTraits slow, fast;
+} PlanTraits;
+PlanTraits plan_traits(void);
+
+/* Prints the plan for people. `machine` is the name or the path of the machine file. */
+void plan_print(const Plan *plan, const char *machine);
+/* Prints the plan as one JSON object. */
+void plan_print_json(const Plan *plan, const char *machine);
+/* Returns what is assumed about the vocabulary, in words, or NULL if it is known. */
+const char *plan_vocabulary(const Config *config);
+
+#endif

@@ -1,0 +1,231 @@
+/* print.c -- prints a plan for people; see plan.h. */
+#include "parallel/plan/plan.h"
+
+#include "model/core/figures.h"
+#include "model/core/terminal.h"
+#include "model/core/utf8.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { INDENT = 12, SHOWN_STAGES = 32 };
+
+static void line(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void line(const char *label, const char *fmt, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    utf8_format(text, sizeof text, fmt, args);
+    va_end(args);
+    terminal_field(stdout, label, text, INDENT);
+}
+
+/* Formats seconds with three digits: "850 us", "12.3 ms", "4.56 s"; from a minute on as
+ * figure_duration. */
+static Figure seconds_text(double seconds)
+{
+    Figure f = figure_duration(seconds);
+    if (seconds < 1e-3)
+        snprintf(f.text, sizeof f.text, "%.0f us", 1e6 * seconds);
+    else if (seconds < 1)
+        snprintf(f.text, sizeof f.text, "%.3g ms", 1e3 * seconds);
+    else if (seconds < 60)
+        snprintf(f.text, sizeof f.text, "%.3g s", seconds);
+    return f;
+}
+
+const char *plan_vocabulary(const Config *config)
+{
+    if (config_trains_tokenizer(config))
+        return "at most, as the text has not been read: a run may have fewer";
+    /* config_settle marks a size that it has taken from elsewhere. */
+    if (strcmp(config_origin(config, "model.vocab_size"), "derived") == 0)
+        return "assumed: set model.vocab_size to that of the data";
+    return NULL;
+}
+
+/* ---- what is planned ------------------------------------------------------------------------- */
+
+static void print_model(const Plan *plan)
+{
+    const Config *c = plan->config;
+    const char *assumed = plan_vocabulary(c);
+    line("model", "%s parameters in %s: %s, %s of %s tokens, vocabulary %s%s%s",
+         figure_short((double)plan->parameters).text, dtype_name(config_dtype(c)),
+         figure_of(c->model.num_layers, "layer").text,
+         figure_of(c->train_batch_size, "sequence").text,
+         figure_count((double)c->data.seq_length).text,
+         figure_count((double)c->model.vocab_size).text, assumed ? " " : "",
+         assumed ? assumed : "");
+}
+
+static void print_grid(const Plan *plan)
+{
+    const Config *c = plan->config;
+    char grid[96], schedule[96] = "", chunks[32] = "";
+    grid_size_text(plan->grid, grid, sizeof grid);
+    if (c->parallel.pipeline_chunks > 1)
+        snprintf(chunks, sizeof chunks, " x %lld", (long long)c->parallel.pipeline_chunks);
+    if (plan->grid.pp > 1)
+        snprintf(schedule, sizeof schedule, ", %s%s", config_word(c, "parallel.schedule"), chunks);
+    int64_t micros = c->gradient_accumulation_steps;
+    line("grid",
+         "%s%s%s, ZeRO %lld%s%s; a step has %s micro-batch%s of %lld x %s tokens; "
+         "recomputation %s",
+         figure_of(plan->ranks, "rank").text, *grid ? " = " : "", grid,
+         (long long)c->zero_optimization.stage,
+         c->parallel.sequence_parallel && plan->grid.tp > 1 ? ", sequence parallel" : "", schedule,
+         figure_count((double)micros).text, micros == 1 ? "" : "es",
+         (long long)c->train_micro_batch_size_per_gpu,
+         figure_count((double)c->data.seq_length).text,
+         config_word(c, "activation_checkpointing.policy"));
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void print_room(const Plan *plan, const char *label, const PlanRoom *room, const char *whose)
+{
+    int64_t left = room->room - room->needed;
+    char stage[32] = "";
+    if (plan->grid.pp > 1) snprintf(stage, sizeof stage, " of stage %d", room->stage);
+    line(label,
+         "%s by %s: %s%s needs %s of the %s that it may use (memory_margin %g: %s stay free)",
+         left >= 0 ? "FITS" : "MISSES", figure_bytes(left >= 0 ? (double)left : -(double)left).text,
+         whose, stage, figure_bytes((double)room->needed).text,
+         figure_bytes((double)room->room).text, plan->config->memory_margin,
+         figure_bytes((double)room->margin).text);
+}
+
+static void print_stage(const MemoryPlan *m, int stage, double unit)
+{
+    const size_t parts[] = {m->weights, m->gradients, m->buffers, m->optimizer, m->activations,
+                            m->scratch, m->other,     m->reserve, m->total,     m->host};
+    printf("%*s%-5d", INDENT, "", stage);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        printf(" %9.2f", (double)parts[i] / unit);
+    puts("");
+}
+
+static void print_memory(const Plan *plan)
+{
+    static const char *const head[] = {"weights", "gradients", "buffers", "optimizer", "activ.",
+                                       "scratch", "other",     "reserve", "total",     "host"};
+    int most = 0;
+    for (int s = 0; s < plan->grid.pp; s++)
+        if (plan->stage[s].memory.total > plan->stage[most].memory.total) most = s;
+    double largest = (double)plan->stage[most].memory.total, unit = figure_bytes_unit(largest);
+    char text[96];
+    snprintf(text, sizeof text, "%s", figure_bytes(unit).text);
+    print_room(plan, "memory", &plan->device, plan->hardware.cuda ? "a GPU" : "a node");
+    if (plan->hardware.cuda) print_room(plan, "host", &plan->host, "a node");
+    printf("%*sa rank of each stage, in units of %s:\n", INDENT, "", text);
+    printf("%*s%-5s", INDENT, "", "stage");
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
+        printf(" %9s", head[i]);
+    puts("");
+    for (int s = 0; s < plan->grid.pp; s++)
+        if (plan->grid.pp <= SHOWN_STAGES || s == most)
+            print_stage(&plan->stage[s].memory, s, unit);
+    if (plan->grid.pp > SHOWN_STAGES)
+        line("", "This stage needs the most; --json lists all %d.", plan->grid.pp);
+    if (plan->stage[0].memory.reserve > 0)
+        line("", "reserve, which NCCL takes, is an estimate; a run measures it.");
+}
+
+/* ---- the wire -------------------------------------------------------------------------------- */
+
+/* Prints a row for each group, operation and dtype: what a rank of the stage with the most bytes
+ * of it moves in a step. */
+static void print_wire(const Plan *plan)
+{
+    const char *label = "wire";
+    for (int g = 0; g < GRID_COMMS; g++)
+        for (int i = 0; i < COMM_VERBS * DTYPE_COUNT; i++) {
+            int verb = i / DTYPE_COUNT, dtype = i % DTYPE_COUNT, most = 0;
+            for (int s = 0; s < plan->grid.pp; s++)
+                if (plan->stage[s].wire[g].of[verb][dtype].bytes >
+                    plan->stage[most].wire[g].of[verb][dtype].bytes)
+                    most = s;
+            const CommCount *count = &plan->stage[most].wire[g].of[verb][dtype];
+            if (count->calls == 0 || plan->stage[most].group_size[g] == 1) continue;
+            if (*label)
+                line(label,
+                     "of a rank in a step; of several stages, of the one that moves the most:");
+            label = "";
+            printf("%*s%-10s %-15s %-5s %9s in %s\n", INDENT, "", plan->stage[most].group[g],
+                   comm_verb_name[verb], dtype_name((DType)dtype),
+                   figure_bytes((double)count->bytes).text, figure_of(count->calls, "call").text);
+        }
+    if (*label) line(label, "nothing is sent");
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static void print_parts(const Plan *plan)
+{
+    const PlanTime *t = &plan->step;
+    const struct {
+        const char *name;
+        double seconds;
+    } part[] = {{"matrix products", t->products},
+                {"attention", t->attention},
+                {"other kernels", t->memory_bound},
+                {"optimizer", t->update},
+                {"copies", t->copies},
+                {"exposed communication, dp", t->exposed_dp},
+                {"exposed communication, tp", t->exposed_tp},
+                {"exposed communication, pp", t->exposed_pp},
+                {"bubble", t->bubble}};
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        if (part[i].seconds != 0)
+            printf("%*s%-27s %9s %5.1f %%\n", INDENT, "", part[i].name,
+                   seconds_text(part[i].seconds).text, 100 * part[i].seconds / t->seconds);
+}
+
+static void print_run(const Plan *plan)
+{
+    const Config *c = plan->config;
+    const PlanRange *range = &plan->range;
+    double run = plan_run_seconds(plan, plan->step.seconds), day = 86400;
+    const char *one = plan->hardware.cuda ? "GPU" : "node";
+    int64_t devices = plan->hardware.cuda ? plan->ranks : plan->nodes;
+    line("speed", "predicted %s tokens/s, %s of each %s, %.1f %% of its peak (MFU6)",
+         figure_short(plan->tokens / plan->step.seconds).text,
+         figure_short(plan->tokens / plan->step.seconds / (double)devices).text, one,
+         100 * plan->mfu6);
+    line("checkpoint", "%s, predicted %s each, %s: %.2g %% of the run",
+         figure_bytes((double)plan->stage[0].checkpoint_bytes).text,
+         seconds_text(plan->save_seconds).text, figure_of(plan->saves, "save").text,
+         100 * (double)plan->saves * plan->save_seconds / run);
+    line("run",
+         "predicted %.3g days for %s (%.3g to %.3g), %s %s-hours; without evaluations, "
+         "samples and restarts",
+         run / day, figure_of(c->train_steps, "step").text,
+         plan_run_seconds(plan, range->fast) / day, plan_run_seconds(plan, range->slow) / day,
+         figure_short(run / 3600 * (double)devices).text, one);
+    line("network", "%s half as fast: predicted %s a step, %.1f %% longer",
+         plan->nodes > 1 ? "between the nodes" : "links inside the node",
+         seconds_text(range->half_network).text,
+         100 * (range->half_network / plan->step.seconds - 1));
+}
+
+void plan_print(const Plan *plan, const char *machine)
+{
+    PlanTraits traits = plan_traits();
+    line("plan", "%s: all times are predicted, nothing was measured or started",
+         plan->config->path);
+    line("machine", "%s: %s; %s", machine, plan->hardware.name,
+         figure_of(plan->nodes, "node").text);
+    print_model(plan);
+    print_grid(plan);
+    print_memory(plan);
+    print_wire(plan);
+    line("step", "predicted %s; %s to %s if kernels are %.0f %% and links %.0f %% faster or slower",
+         seconds_text(plan->step.seconds).text, seconds_text(plan->range.fast).text,
+         seconds_text(plan->range.slow).text, 100 * (1 - traits.slow.product),
+         100 * (1 - traits.slow.between));
+    print_parts(plan);
+    print_run(plan);
+}

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# plan.sh -- tests `./train plan`: that the documented commands work, that its JSON says what its text says, that it fits or
+# misses with the exit code of a run, and what it refuses.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+root=$(realpath "$here/../..")
+ln -s "$root/configs" configs
+
+# shown NAME ARGUMENT...: plans as text and as JSON, into the files text and json
+shown() {
+    local name=$1
+    shift
+    "$TRAIN" plan "$@" >text 2>err
+    check "plan: $name is planned" test $? -eq 0
+    "$TRAIN" plan "$@" --json >json 2>err
+    check "plan: $name is planned as JSON" test $? -eq 0
+    check "plan: $name: the JSON is JSON" python3 -m json.tool json /dev/null
+    check "plan: $name: its text and its JSON say the same" python3 - <<'EOF'
+import json, re
+plan, text = json.load(open("json")), " ".join(open("text").read().split())
+predicted, memory = plan["predicted"], plan["memory"]
+
+def figure(pattern):
+    return re.search(pattern, text).group(1)
+
+def near(shown, value, digits=3):
+    assert abs(float(shown) - value) <= 10 ** (1 - digits) * abs(value), (shown, value)
+
+def seconds(shown):
+    number, unit = shown.split()
+    return float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1}[unit]
+
+near(seconds(figure(r"step predicted ([\d.]+ [mu]?s);")), predicted["step_seconds"])
+near(seconds(figure(r"half as fast: predicted ([\d.]+ [mu]?s) a step")), predicted["step_seconds_half_network"])
+near(seconds(figure(r"matrix products ([\d.]+ [mu]?s)")), predicted["parts"]["products"])
+near(figure(r"([\d.]+) % of its peak \(MFU6\)"), 100 * predicted["mfu6"], 2)
+near(figure(r"run predicted ([\d.e-]+) days"), predicted["days"])
+assert figure(r"memory (FITS|MISSES) by") == ("FITS" if plan["fits"] else "MISSES")
+assert abs(sum(predicted["parts"].values()) - predicted["step_seconds"]) < 1e-12
+assert predicted["step_seconds_fast"] < predicted["step_seconds"] < predicted["step_seconds_slow"]
+for stage in memory["rank_of_stage"]:
+    of = {key: stage[key] for key in stage if key not in ("stage", "total", "host")}
+    assert sum(of.values()) == stage["total"], stage
+    assert all(isinstance(value, int) for value in stage.values())
+assert len(memory["rank_of_stage"]) == len(predicted["stages"]) == plan["pp"]
+for row in plan["wire"]:
+    assert isinstance(row["bytes"], int) and row["ranks"] > 1 and row["calls"] > 0
+    assert f'{row["group"]} {row["operation"]} {row["dtype"]}' in text, row
+assert plan["ranks"] == plan["pp"] * plan["dp"] * plan["cp"] * plan["tp"]
+EOF
+}
+
+shown "GPT-3 on 1,024 A100" configs/gpt3_175b.json --world 1024 --machine a100
+check "plan: the hardware is named" grep -q '^machine *a100: NVIDIA A100 SXM 80 GB' text
+check "plan: the reserve is an estimate" grep -q 'reserve, which NCCL takes, is an estimate' text
+check "plan: a given vocabulary is not commented on" grep -q '"vocabulary": "known"' json
+shown "Llama 405B on 16,384 H100" configs/llama_405b.json --world 16384 --machine h100
+shown "Llama 70B on 512 H200" configs/llama_70b.json --world 512 --machine h200
+shown "GPT-3 6.7B on 64 B200" configs/gpt3_6_7b.json --world 64 --machine b200
+shown "the demo on 8 ranks" configs/demo.json --world 8 --machine cpu --set parallel.tensor=2 --set parallel.pipeline=2 \
+    --set zero_optimization.stage=3
+check "plan: a text that is not read has at most this vocabulary" grep -q 'vocabulary 1,024 at most, as the text has not' text
+"$TRAIN" plan configs/demo.json >text 2>err
+check "plan: without --machine it says which it takes" grep -qE '^machine +(cpu|[abh][0-9]+00): ' text
+
+# ---- fits or misses ------------------------------------------------------------------------------------------------------
+expect_code "plan: a model that misses ends with 90" 90 "$TRAIN" plan configs/gpt3_175b.json --world 8 --machine h100 \
+    --set parallel.pipeline=1 --set parallel.pipeline_chunks=1
+check "plan: it says by how much" grep -q '^memory *MISSES by [0-9.]* [GT]iB' output
+check "plan: and predicts the rest" grep -q '^run *predicted' output
+expect_code "plan: half of the memory as margin" 0 "$TRAIN" plan configs/gpt3_175b.json --world 1024 --machine a100 \
+    --set memory_margin=0.5
+expect_code "plan: two thirds of the memory as margin" 90 "$TRAIN" plan configs/gpt3_175b.json --world 1024 --machine a100 \
+    --set memory_margin=0.66
+
+# ---- what is refused -----------------------------------------------------------------------------------------------------
+# refused NAME CODE SENTENCE ARGUMENT...
+refused() {
+    expect_code "plan: $1" "$2" "$TRAIN" plan "${@:4}"
+    check "plan: $1: says so" grep -qF -- "$3" output
+}
+refused "an unknown preset" 66 'did you mean "h100"?' configs/demo.json --machine h10
+refused "a config with a mistake" 78 'did you mean "lr"?' configs/demo.json --set optimizer.params.lrr=1
+refused "a grid that does not fit the ranks" 78 "1 error; nothing was started" configs/gpt3_175b.json --world 1000
+refused "a config for CPUs on GPUs" 78 'has GPUs; write "auto"' configs/demo.json --machine h100 --set device=cpu
+refused "too many ranks" 64 "--world" configs/demo.json --world 65537
+echo '{"name": "x"}' >bad.json
+refused "a machine file with mistakes" 78 "bad.json:1:1: launch: the key is missing" configs/demo.json --machine bad.json
+refused "no config" 64 "which config?"
+
+finish
