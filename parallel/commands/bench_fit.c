@@ -1,6 +1,8 @@
 /* bench_fit.c -- the fits of bench_fit.h. */
 #include "parallel/commands/bench_fit.h"
 
+#include "parallel/plan/cost.h"
+
 #include <math.h>
 
 /* The logarithm of a product's FLOP/s, if its time without the launch is all arithmetic; and its
@@ -58,9 +60,13 @@ FittedAttention fit_attention(double short_length, double short_rate, double lon
 
 void fit_calls(const MeasuredCalls *calls, Hardware *hardware)
 {
-    double hops = 2 * (calls->ranks - 1.0) - 1;
-    double latency = fmax(0, (calls->small_reduce - calls->small_message) / hops);
-    hardware->inside.latency = latency;
-    hardware->collective = fmax(0, calls->small_message - latency);
+    double hops = 2 * (calls->ranks - 1.0);
     hardware->inside.bandwidth = calls->bandwidth;
+    if (hardware->cuda) {
+        double on_hops = hops * cost_small_hop(hardware) * hardware->inside.latency;
+        hardware->collective = fmax(0, calls->small_reduce - on_hops);
+        return;
+    }
+    hardware->inside.latency = fmax(0, (calls->small_reduce - calls->small_message) / (hops - 1));
+    hardware->collective = fmax(0, calls->small_message - hardware->inside.latency);
 }

@@ -35,7 +35,8 @@ typedef struct {
     double bandwidth; /* bytes per second on the links of a ring, in large calls */
 } MeasuredCalls;
 /* Sets hardware->collective and hardware->inside. A call takes `collective`, and a hop the latency:
- * one in an exchange, 2 (n - 1) in an all-reduce. */
+ * one in an exchange, 2 (n - 1) in an all-reduce. On GPUs these differ in more than hops, so the
+ * latency stays what it is, and `collective` is that of the all-reduce. */
 void fit_calls(const MeasuredCalls *calls, Hardware *hardware);
 
 #endif

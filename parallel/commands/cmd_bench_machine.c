@@ -93,8 +93,9 @@ static const char *source(void *context, const char *key)
         if (strcmp(key, not_here[i]) == 0) return assumed;
     bool of_calls = strncmp(key, "inside_", 7) == 0 || strcmp(key, "collective") == 0;
     bool of_f64 = strcmp(key, "peak_f64") == 0;
-    bool of_power = strcmp(key, "product_sustained") == 0 && b->hardware.cuda;
-    if ((of_calls && !b->calls) || (of_f64 && b->dev.ops_f64 == NULL) || of_power) return assumed;
+    bool preset = b->hardware.cuda &&
+                  (strcmp(key, "product_sustained") == 0 || strcmp(key, "inside_latency") == 0);
+    if ((of_calls && !b->calls) || (of_f64 && b->dev.ops_f64 == NULL) || preset) return assumed;
     return b->sources;
 }
 

@@ -93,6 +93,11 @@ static const struct {
 } protocol[] = {{1, 1}, {0.56, 120.0 / 128}, {0.18, 0.5}};
 enum { PROTOCOLS = sizeof protocol / sizeof *protocol };
 
+double cost_small_hop(const Hardware *hardware)
+{
+    return hardware->cuda ? protocol[PROTOCOLS - 1].hop : 1;
+}
+
 /* A tree moves as many bytes as a ring, at nine tenths of its speed (NCCL's model). */
 static const double TREE_SHARE = 0.9;
 

@@ -40,6 +40,8 @@ double cost_of_node(const Hardware *hardware, const CostTraits *traits, const Gr
 /* Returns the seconds of a collective on a tensor of `bytes` in all, as comm.h counts it. */
 double cost_collective(const Hardware *hardware, const CostTraits *traits, CommVerb verb,
                        int64_t bytes, const GraphGroup *group);
+/* Returns the share of the link's latency that a hop of a collective takes on few bytes. */
+double cost_small_hop(const Hardware *hardware);
 /* Returns the seconds of a product whose result has m rows and n columns, and whose depth is k. */
 double cost_product(const Hardware *hardware, const CostTraits *traits, DType dtype, int64_t m,
                     int64_t n, int64_t k, int64_t bytes);

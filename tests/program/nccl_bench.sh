@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# nccl_bench.sh -- tests `./train bench comm` and `bench parallel` on emulated GPUs: with one GPU that ranks share, where
-# calls are compared with its memory bandwidth, and with one GPU for each rank, where calls go through NCCL.
+# nccl_bench.sh -- tests `./train bench comm`, `bench parallel` and `bench machine` on emulated GPUs: with one GPU that ranks
+# share, where calls are compared with its memory bandwidth, and with one GPU for each rank, where calls go through NCCL.
 . "$(dirname "$0")/lib.sh"
 if ! EMU_DEVICES=2 "$TRAIN" doctor | grep -q 'emulated GPU'; then
     skip "nccl bench: two GPUs" "this is not the program of \`make CUDA=emu\`"
@@ -21,4 +21,11 @@ EMU_DEVICES=2 expect_code "nccl bench: bench parallel runs with a GPU for each o
     --rounds 1 --length 16 --batch 4 --set device=cuda
 check "nccl bench: bench parallel measures each way with several GPUs" \
     test "$(grep -cE '^[A-Za-z0-9+ -]+ [0-9.]+ +[0-9.]+ +[0-9.]+ %   cuda: ' output)" -eq 7
+for gpus in 1 2; do
+    EMU_DEVICES=$gpus expect_code "nccl bench: bench machine measures a machine with $gpus GPU(s)" 0 "$TRAIN" bench machine \
+        --device cuda --size 1 --repetitions 1
+    check "nccl bench: bench machine counts $gpus GPU(s)" grep -q "^  \"devices_per_node\": $gpus,\$" output
+done
+check "nccl bench: bench machine measures the calls between GPUs" grep -q '"inside_bandwidth": "measured by ' output
+check "nccl bench: bench machine does not measure the limit of power" grep -q '"product_sustained": "assumed, ' output
 finish

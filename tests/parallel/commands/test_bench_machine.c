@@ -96,6 +96,17 @@ static void calls_give_the_figures_that_made_their_times(void **state)
         near(fitted.inside.latency, h.inside.latency);
         near(fitted.inside.bandwidth, 4e9);
     }
+    for (int ranks = 2; ranks <= 8; ranks++) {
+        Hardware h = load("h200"), fitted = h;
+        GraphGroup group = {.size = ranks, .stride = 1};
+        fitted.collective = fitted.inside.bandwidth = 0;
+        double reduce = cost_collective(&h, &COST_OWN, COMM_ALL_REDUCE, 0, &group);
+        fit_calls(&(MeasuredCalls){.ranks = ranks, .small_reduce = reduce, .bandwidth = 4e9},
+                  &fitted);
+        near(fitted.collective, h.collective);
+        near(fitted.inside.latency, h.inside.latency);
+        near(fitted.inside.bandwidth, 4e9);
+    }
     Hardware odd = {0}; /* an exchange that takes longer than an all-reduce */
     fit_calls(&(MeasuredCalls){.ranks = 2, .small_reduce = 1, .small_message = 2}, &odd);
     assert_true(odd.inside.latency == 0 && odd.collective == 2);
