@@ -13,6 +13,15 @@
  * here". */
 void weights_print_misfit(FILE *to, const char *name, const SourceTensor *t, int ndim,
                           const int64_t *dim);
+/* What weights_match compares a source with. */
+typedef struct {
+    const char *(*name)(const void *context, int i); /* of tensor i of the model */
+    /* Tensor i of the model and the source's of its name: NULL or -1 if one side has none. */
+    void (*visit)(void *context, const SourceTensor *t, int i);
+    void *context;
+} WeightMatch;
+/* Visits the `count` tensors of a model in order, and then what else the source has. */
+void weights_match(const WeightSource *source, const WeightMatch *match, int count);
 /* Prints a line for each tensor that is missing, has another shape than the parameter of its name,
  * or belongs to no parameter. At most 40 lines, the last of which then counts the others. Types are
  * not compared. Returns how many tensors do not fit. */

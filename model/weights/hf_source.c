@@ -148,7 +148,7 @@ static void add_stranger(Strangers *l, const SafetensorsEntry *e, const char *wh
     enum { MOST = 20 };
     if (l->n++ >= MOST) return;
     fprintf(l->to, "%s%s %s ", l->n > 1 ? "; " : "", e->name, dtype_info[e->dtype].safetensors);
-    safetensors_print_shape(l->to, e, ", ");
+    safetensors_print_shape(l->to, e->ndim, e->dim, ", ");
     fprintf(l->to, " %s", why);
 }
 

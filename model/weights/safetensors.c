@@ -51,11 +51,11 @@ static void lay_out(SafetensorsEntry *entry, int n)
     free(sorted);
 }
 
-void safetensors_print_shape(FILE *to, const SafetensorsEntry *e, const char *comma)
+void safetensors_print_shape(FILE *to, int ndim, const int64_t *dim, const char *comma)
 {
     fputc('[', to);
-    for (int d = 0; d < e->ndim; d++)
-        fprintf(to, "%s%lld", d ? comma : "", (long long)e->dim[d]);
+    for (int d = 0; d < ndim; d++)
+        fprintf(to, "%s%lld", d ? comma : "", (long long)dim[d]);
     fputc(']', to);
 }
 
@@ -63,7 +63,7 @@ static void print_entry(FILE *to, const SafetensorsEntry *e)
 {
     json_print_string(to, e->name);
     fprintf(to, ":{\"dtype\":\"%s\",\"shape\":", dtype_info[e->dtype].safetensors);
-    safetensors_print_shape(to, e, ",");
+    safetensors_print_shape(to, e->ndim, e->dim, ",");
     fprintf(to, ",\"data_offsets\":[%lld,%lld]}", (long long)e->offset,
             (long long)(e->offset + e->bytes));
 }

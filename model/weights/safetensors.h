@@ -37,7 +37,7 @@ typedef struct {
 bool safetensors_name_valid(const char *name);
 /* Prints the shape, such as "[2, 3]", with `comma` as the separator: ", " for people, "," in
  * files. */
-void safetensors_print_shape(FILE *to, const SafetensorsEntry *e, const char *comma);
+void safetensors_print_shape(FILE *to, int ndim, const int64_t *dim, const char *comma);
 /* Parses a shape such as "[2, 3]" into e->ndim and e->dim; e->ndim must be 0 before the call. Each
  * dimension must be at least `least`, which is 0 or 1. Returns false and records the error in the
  * cursor if the shape is invalid. */

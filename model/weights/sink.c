@@ -38,15 +38,6 @@ bool sink_zeros(WeightSink *sink, int64_t bytes, char *err, size_t n)
     return true;
 }
 
-/* Makes a buffer at least so large; its content is lost. */
-static void grow(void **buffer, size_t *has, size_t bytes)
-{
-    if (bytes <= *has) return;
-    free(*buffer);
-    *buffer = must_alloc(bytes);
-    *has = bytes;
-}
-
 /* Interleaves the halves of each head of `head` rows: `out` and `in` have `rows` rows each. */
 static void interleave(char *out, const char *in, int64_t rows, int64_t head, size_t row_bytes)
 {
@@ -70,8 +61,8 @@ bool sink_tensor(WeightSink *sink, WeightSource *source, int index, DType to, in
     for (int64_t at = 0; at < t->dim[0]; at += window) {
         int64_t rows = t->dim[0] - at < window ? t->dim[0] - at : window;
         size_t in = (size_t)(rows * row), out = (size_t)(rows * cols) * dtype_size(to);
-        grow(&sink->in, &sink->in_bytes, in);
-        grow(&sink->out, &sink->out_bytes, in > out ? in : out);
+        weights_reserve(&sink->in, &sink->in_bytes, in);
+        weights_reserve(&sink->out, &sink->out_bytes, in > out ? in : out);
         if (!source->read(source, index, at, rows, sink->in, err, n)) return false;
         if (head > 0) {
             void *read = sink->in;
@@ -81,7 +72,7 @@ bool sink_tensor(WeightSink *sink, WeightSource *source, int index, DType to, in
             sink->in_bytes = sink->out_bytes;
             sink->out = read;
             sink->out_bytes = bytes;
-            grow(&sink->out, &sink->out_bytes, out);
+            weights_reserve(&sink->out, &sink->out_bytes, out);
         }
         sink->overflows += weights_convert(sink->out, to, sink->in, t->dtype, rows * cols);
         if (!sink_write(sink, sink->out, out, err, n)) return false;

@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 int weight_source_find(const WeightSource *source, const char *name)
@@ -99,4 +100,12 @@ int64_t weights_not_finite(const void *x, DType dtype, int64_t count)
     default: CHECK(0, "weights of %s", dtype_name(dtype));
     }
     return n;
+}
+
+void weights_reserve(void **buffer, size_t *has, size_t bytes)
+{
+    if (bytes <= *has) return;
+    free(*buffer);
+    *buffer = must_alloc(bytes);
+    *has = bytes;
 }

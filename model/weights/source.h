@@ -45,4 +45,8 @@ int64_t weights_convert(void *out, DType to, const void *in, DType from, int64_t
 /* Returns how many of `count` elements, f64, f32, bf16 or f16, are NaN or infinite. */
 int64_t weights_not_finite(const void *x, DType dtype, int64_t count);
 
+/* Makes *buffer, for rows of a source, at least `bytes` bytes large, and *has its size. Its content
+ * is lost if it grows. */
+void weights_reserve(void **buffer, size_t *has, size_t bytes);
+
 #endif

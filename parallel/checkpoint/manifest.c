@@ -130,7 +130,7 @@ static void print_tensor(FILE *to, const Manifest *m, const ManifestTensor *t)
     const SafetensorsEntry *e = &t->entry;
     fprintf(to, "  {\"name\": \"%s\", \"file\": \"%s\", \"dtype\": \"%s\", \"shape\": ", e->name,
             m->file[t->file].name, dtype_info[e->dtype].safetensors);
-    safetensors_print_shape(to, e, ", ");
+    safetensors_print_shape(to, e->ndim, e->dim, ", ");
     fprintf(to, ", \"offset\": %lld, \"chunks\": [", (long long)e->offset);
     for (int c = 0; c < t->n_chunks; c++)
         fprintf(to, "%s\"%08x\"", c ? ", " : "", t->chunk[c]);

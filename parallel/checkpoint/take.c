@@ -32,9 +32,12 @@ static Fit fit_of(const SourceTensor *t, const Piece *w, bool same_ids)
     return may && t->dim[0] > w->dim[0] ? FIT_CUT : FIT_NOT;
 }
 
-/* The misfits found so far. Only the first MOST are named, so the message stays readable. */
+/* The comparison, and the misfits found so far. Only the first MOST are named, so the message stays
+ * readable. */
 enum { MOST = 12 };
 typedef struct {
+    Take *take;
+    const Piece *weights;
     FILE *to;
     int count;
 } Misfits;
@@ -73,24 +76,21 @@ static void add_notice(Take *take, const SourceTensor *t, const Piece *w)
              (long long)w->dim[0], (long long)t->dim[0], what);
 }
 
-/* Compares in both directions; writes the misfits and the notice. */
-static void compare(const WeightSource *source, Take *take, const Piece *weights, int n_weights,
-                    Misfits *m)
+static const char *name_of(const void *context, int i)
 {
-    bool *taken = must_calloc((size_t)source->n_tensors + 1, sizeof *taken);
-    for (int i = 0; i < n_weights; i++) {
-        const Piece *w = &weights[i];
-        int at = weight_source_find(source, w->name);
-        const SourceTensor *t = at >= 0 ? &source->tensor[at] : NULL;
-        Fit fit = t ? fit_of(t, w, take->same_ids) : FIT_NOT;
-        if (t) taken[at] = true;
-        if (fit == FIT_NOT) add_misfit(m, t, w);
-        if (fit == FIT_NOT && t) add_advice(m, t, w);
-        if (fit == FIT_CUT) add_notice(take, t, w);
-    }
-    for (int i = 0; i < source->n_tensors; i++)
-        if (!taken[i]) add_misfit(m, &source->tensor[i], NULL);
-    free(taken);
+    const Misfits *m = context;
+    return m->weights[i].name;
+}
+
+/* Writes whether a weight and the source's tensor of its name fit. */
+static void compare(void *context, const SourceTensor *t, int i)
+{
+    Misfits *m = context;
+    const Piece *w = i >= 0 ? &m->weights[i] : NULL;
+    Fit fit = t && w ? fit_of(t, w, m->take->same_ids) : FIT_NOT;
+    if (fit == FIT_NOT) add_misfit(m, t, w);
+    if (fit == FIT_NOT && t && w) add_advice(m, t, w);
+    if (fit == FIT_CUT) add_notice(m->take, t, w);
 }
 
 bool take_fits(const WeightSource *source, Take *take, const Piece *weights, int n_weights,
@@ -98,9 +98,10 @@ bool take_fits(const WeightSource *source, Take *take, const Piece *weights, int
 {
     char *list;
     size_t bytes;
-    Misfits m = {.to = text_stream(&list, &bytes)};
+    Misfits m = {.take = take, .weights = weights, .to = text_stream(&list, &bytes)};
     take->notice[0] = '\0';
-    compare(source, take, weights, n_weights, &m);
+    weights_match(source, &(WeightMatch){.name = name_of, .visit = compare, .context = &m},
+                  n_weights);
     if (m.count > MOST) fprintf(m.to, "; and %d more", m.count - MOST);
     fclose(m.to);
     if (m.count > 0)

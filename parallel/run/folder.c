@@ -30,10 +30,7 @@ static char *read_text(const char *folder, const char *name, size_t *bytes, char
 
 static bool write_text(const char *folder, const char *name, const char *text, char *err, size_t n)
 {
-    char *path = text_format("%s/%s", folder, name);
-    bool good = file_write(&fs_system, path, text, strlen(text), err, n);
-    free(path);
-    return good;
+    return file_write_in(&fs_system, folder, name, text, strlen(text), err, n);
 }
 
 /* ---- what is in a folder --------------------------------------------------------------------- */

@@ -21,10 +21,9 @@ typedef struct {
     GptLayers layers;
     ParamTable table;
     Piece *weights;
-    int *index;      /* for each parameter: number of its tensor in the source */
-    char *rows;      /* rows of a source tensor, in its dtype */
-    char *converted; /* the same rows in the dtype of the run */
-    size_t rows_bytes, converted_bytes;
+    int *index; /* for each parameter: number of its tensor in the source */
+    void *rows; /* rows of a source tensor, in its dtype */
+    size_t rows_bytes;
     int64_t overflows; /* finite weights that became infinite in the run's dtype, */
     int overflowed;    /* the source's number of the first tensor that has any */
     int64_t done, all; /* elements read; of all weights */
@@ -33,13 +32,6 @@ typedef struct {
 } Importing;
 
 /* ---- the weights ----------------------------------------------------------------------------- */
-
-static void grow(char **buffer, size_t *bytes, size_t needed)
-{
-    if (needed <= *bytes) return;
-    *buffer = must_realloc(*buffer, needed);
-    *bytes = needed;
-}
 
 /* Reads elements of a weight: the source's whole rows that have them, converted. */
 static bool read_weight(void *context, int weight, int64_t from, int64_t count, void *out,
@@ -51,11 +43,10 @@ static bool read_weight(void *context, int weight, int64_t from, int64_t count, 
     const SourceTensor *t = &source->tensor[im->index[weight]];
     int64_t cols = p->ndim > 1 ? p->dim[1] : 1, first = from / cols,
             rows = (from + count - 1) / cols + 1 - first;
-    size_t size = dtype_size(p->dtype);
-    grow(&im->rows, &im->rows_bytes, (size_t)(rows * source_row_bytes(t)));
-    grow(&im->converted, &im->converted_bytes, (size_t)(rows * cols) * size);
+    weights_reserve(&im->rows, &im->rows_bytes, (size_t)(rows * source_row_bytes(t)));
     if (!source->read(source, im->index[weight], first, rows, im->rows, err, n)) return false;
-    const char *wanted = im->rows + (size_t)(from - first * cols) * dtype_size(t->dtype);
+    const char *wanted =
+        (const char *)im->rows + (size_t)(from - first * cols) * dtype_size(t->dtype);
     int64_t overflows = weights_convert(out, p->dtype, wanted, t->dtype, count);
     if (im->overflows == 0) im->overflowed = im->index[weight];
     im->overflows += overflows;
@@ -91,7 +82,6 @@ static void release(Importing *im)
     free(im->weights);
     free(im->index);
     free(im->rows);
-    free(im->converted);
     gpt_layers_free(&im->layers);
     param_table_free(&im->table);
 }

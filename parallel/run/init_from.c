@@ -186,7 +186,6 @@ bool init_from_record(const Run *run, char *err, size_t n)
     metrics_note(run->output.metrics, "weights", 0, text);
     free(text);
     if (from->own) return true;
-    char *path = text_format("%s/init_from.json", run->folder.path);
     size_t bytes;
     FILE *to = text_stream(&text, &bytes);
     fprintf(to, "{\"init_from\": ");
@@ -197,8 +196,7 @@ bool init_from_record(const Run *run, char *err, size_t n)
     if (!from->hf) json_print_number(to, from->val_loss);
     fprintf(to, ", \"same_ids\": %s}\n", from->same_ids ? "true" : "false");
     fclose(to);
-    bool good = file_write(&fs_system, path, text, bytes, err, n);
+    bool good = file_write_in(&fs_system, run->folder.path, "init_from.json", text, bytes, err, n);
     free(text);
-    free(path);
     return good;
 }
