@@ -15,6 +15,7 @@ Weights are what makes mistakes visible: norms around 1, biases around 0, and no
 same shape where the architecture allows it.
 """
 import argparse
+import functools
 import json
 import math
 import os
@@ -61,6 +62,7 @@ Anyone may use them for any purpose.
 """
 
 
+@functools.lru_cache(maxsize=None)
 def byte_names():
     """The character that stands for each byte in the vocabulary, in the order of their ids (GPT-2's)."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -68,6 +70,7 @@ def byte_names():
     return [(b, chr(b)) for b in plain] + [(b, chr(256 + i)) for i, b in enumerate(others)]
 
 
+@functools.lru_cache(maxsize=None)
 def vocabulary(kind):
     """Tokens in the order of their ids, as the vocabulary spells them, with the merges, and the special tokens."""
     space = dict(byte_names())[ord(" ")]
