@@ -63,13 +63,13 @@ check "gpu_probe: a missing GPU is reported" grep -q 'no GPU to ask' output
 expect_code "gpu_probe: an unknown option is refused" 64 "$copy/scripts/gpu_probe.sh" --fast
 
 if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
-    # Compiles a third of the probes, chosen by the commit's number, or all of them if one of the last ten commits has changed
+    # Compiles a sixth of the probes, chosen by the commit's number, or all of them if one of the last ten commits has changed
     # their sources.
     only=()
     if [ -n "${TEST_TURN:-}" ] && git -C "$root" diff --quiet HEAD~10 -- tests/probe scripts/gpu_probe.sh scripts/cuda_lib.sh \
         model/core/host_device.h 'model/kernels/*.h' parallel/comm/nccl/library.h 2>/dev/null; then
-        turn=$((TEST_TURN % 3))
-        only=(--only "$(cd "$root/tests/probe" && printf '%s\n' *.cu | sed 's/\.cu$//' | awk -v t=$turn 'NR % 3 == t' | paste -sd ,)")
+        turn=$((TEST_TURN % 6))
+        only=(--only "$(cd "$root/tests/probe" && printf '%s\n' *.cu | sed 's/\.cu$//' | awk -v t=$turn 'NR % 6 == t' | paste -sd ,)")
     fi
     "$copy/scripts/gpu_probe.sh" "${only[@]}" >output 2>&1 </dev/null
     code=$?
