@@ -47,6 +47,7 @@ rows() {
     row emu "$device TEST_EVERY=3" tests/kernels/test_ops
     row emu "$device TEST_EVERY=4" tests/cuda/test_nccl_grids
     row emu "$device TEST_EVERY=2" tests/emu/device/test_emu_step
+    row emu 'TEST_DEVICE=cuda EMU_DEVICES=8 TEST_SAMPLE=1 TEST_EVERY=7' tests/parallel/memory/test_plan_grids
     row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_tensor_gradients
     row emu "$device $sample" tests/model/test_golden
     row emu "$device TEST_EVERY=11" tests/model/test_recompute
@@ -98,7 +99,8 @@ rows() {
         'tests/equivalence/test_grid_[cerst]*' '!tests/kernels/test_ops'
     row asan "$sample TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
     row asan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages
-    row release "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_ends tests/parallel/comm/test_comm_leaves
+    row release "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_ends tests/parallel/comm/test_comm_leaves \
+        tests/parallel/memory/test_plan_grids tests/parallel/trainer/test_grid_wire
     # Over TCP, as between machines.
     row release "$sample TEST_RANKS=processes TEST_LINKS=tcp" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups \
         tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves \
