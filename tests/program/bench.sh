@@ -90,6 +90,12 @@ done
 expect_code "bench machine: measures the CPU" 0 "$TRAIN" bench machine --device cpu --size 1 --repetitions 1
 check "bench machine: prints a machine file" grep -q '^  "peak_f32": [0-9.e+]*,$' output
 check "bench machine: the file says what one machine does not show" grep -q '"between_bandwidth": "assumed, ' output
+cp output machine.json
+expect_code "bench machine: plan accepts its file" 0 "$TRAIN" plan "$TINY" --machine machine.json --world 2 --set device=cpu
+check "bench machine: plan names the file" grep -q '^machine  *machine.json: cpu: ' output
+sed 's/"launch": [0-9].*/"launch": 7,/' machine.json >wrong.json
+expect_code "bench machine: plan refuses an impossible number" 78 "$TRAIN" plan "$TINY" --machine wrong.json
+check "bench machine: plan names the place of the number" grep -q 'wrong.json:[0-9]*:13: launch: 7 does not fit; write seconds' output
 check "bench machine: leaves no file on the disk" test -z "$(find . -name 'bench_machine*')"
 expect_code "bench machine: a folder that is not there is refused" 74 "$TRAIN" bench machine --device cpu --size 1 \
     --repetitions 1 --disk no/such
