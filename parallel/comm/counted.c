@@ -107,5 +107,5 @@ Comm comm_counted(int rank, int size)
 
 bool comm_is_counted(const Comm *comm)
 {
-    return strcmp(comm->ops->name, "counted") == 0;
+    return comm->ops && strcmp(comm->ops->name, "counted") == 0;
 }

@@ -17,13 +17,14 @@ static void add_counts(const Grid *grid, int sign, StagePlan *out)
     const Comm *comm[GRID_COMMS];
     grid_comms(grid, comm);
     for (int g = 0; g < GRID_COMMS; g++) {
-        const CommCount *from = comm_counts(comm[g])->of[0];
-        CommCount *to = out->wire[g].of[0];
-        for (int i = 0; i < COMM_VERBS * DTYPE_COUNT; i++) {
-            to[i].calls += sign * from[i].calls;
-            to[i].elements += sign * from[i].elements;
-            to[i].bytes += sign * from[i].bytes;
-        }
+        for (int v = 0; v < COMM_VERBS; v++)
+            for (int d = 0; d < DTYPE_COUNT; d++) {
+                const CommCount *from = &comm_counts(comm[g])->of[v][d];
+                CommCount *to = &out->wire[g].of[v][d];
+                to->calls += sign * from->calls;
+                to->elements += sign * from->elements;
+                to->bytes += sign * from->bytes;
+            }
         snprintf(out->group[g], sizeof out->group[g], "%s", comm[g]->name);
         out->group_size[g] = comm[g]->size;
     }

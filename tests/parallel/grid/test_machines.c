@@ -2,6 +2,7 @@
  * started, and in a world of a launcher those that it describes. */
 #include "model/core/check.h"
 #include "model/core/pool.h"
+#include "parallel/comm/counted.h"
 #include "parallel/grid/control.h"
 #include "tests/support/grid/made_up_machines.h"
 #include "tests/support/grid/rank_ends.h"
@@ -41,6 +42,11 @@ static void look(Comm *world, void *context)
     expect(world, "the number of local ranks", own.local_ranks, ranks);
     expect(world, "the lowest local rank", own.first, first);
     expect(world, "joined", own.joined, true);
+    /* In a world of which only one rank exists nobody has joined, however large it is. */
+    Comm alone = comm_counted(world->rank, world->size);
+    expect(world, "the number of counted machines", machines_of(&alone).count, 1);
+    expect(world, "joined to a counted world", machines_of(&alone).joined, false);
+    comm_close(&alone);
     for (int r = 0; r < world->size; r++) {
         int m = machines_machine(world, r);
         expect(world, "a rank's machine", m, (int)(strchr(seen, map[r]) - seen));

@@ -1,6 +1,7 @@
 /* counted_step.c -- see counted_step.h. */
 #include "tests/support/trainer/counted_step.h"
 
+#include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/plan/counted_stage.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -71,6 +72,47 @@ static void compare_wire(const Comm *world, const char *who, const Grid *grid,
     }
 }
 
+/* Adds the collectives and messages of a graph to the counts of the groups that they belong to. */
+static void add_recorded(const Graph *graph, const StagePlan *planned, CommCounts *wire)
+{
+    for (int s = 0; s < GRAPH_STREAMS; s++)
+        for (const GraphNode *node = graph->node[s]; node < graph->node[s] + graph->n[s]; node++) {
+            int g = 0;
+            if (node->group < 0) continue;
+            while (strcmp(planned->group[g], graph->group[node->group].name) != 0)
+                CHECK(++g < GRID_COMMS, "a graph with group %s", graph->group[node->group].name);
+            if (node->kind == NODE_COLLECTIVE) {
+                CommCount *count = &wire[g].of[node->code][node->dtype];
+                count->calls++;
+                count->bytes += node->bytes;
+            }
+            for (int i = 0; i < node->messages; i++) {
+                const GraphMessage *m = &graph->message[node->message + i];
+                CommCount *count = &wire[g].of[m->send ? COMM_SEND : COMM_RECEIVE][m->dtype];
+                count->calls++;
+                count->bytes += m->bytes;
+            }
+        }
+}
+
+/* The graph has each call that is counted, and no other. Groups of one rank send nothing. */
+static void compare_recorded(const Comm *world, const StagePlan *planned)
+{
+    CommCounts wire[GRID_COMMS] = {0};
+    add_recorded(&planned->step, planned, wire);
+    for (int g = 0; g < GRID_COMMS; g++)
+        for (int v = 0; v < COMM_VERBS && planned->group_size[g] > 1; v++)
+            for (int d = 0; d < DTYPE_COUNT; d++) {
+                const CommCount *graph = &wire[g].of[v][d], *plan = &planned->wire[g].of[v][d];
+                if (graph->calls != plan->calls || graph->bytes != plan->bytes)
+                    rank_wrong(
+                        world,
+                        "%s over %s: %lld calls and %lld bytes in the graph, %lld and %lld counted",
+                        comm_verb_name[v], planned->group[g], (long long)graph->calls,
+                        (long long)graph->bytes, (long long)plan->calls, (long long)plan->bytes);
+            }
+}
+
 /* Returns the first rank of the rank's stage. */
 static int first_of_stage(const Grid *grid)
 {
@@ -101,6 +143,7 @@ void counted_step_check(CountedStep *c, Comm *world, Trainer *t)
     compare_wire(world, "the stage's first", &s->grid, before, &first, 0);
     if (!graph_equal(&graph, &own.step, names, why, sizeof why))
         rank_wrong(world, "run and plan: %s", why);
+    compare_recorded(world, &own);
     plan_rank_free(&own);
     plan_rank_free(&first);
     graph_free(&graph);
