@@ -150,22 +150,19 @@ static int32_t find_pair(BpeTraining *t, int32_t left, int32_t right)
     return t->n_pairs++;
 }
 
-/* Values of count_pairs' parameter `made` that are not an id. */
-enum { LIST_ALL = -1, LIST_NONE = -2 };
+enum { EVERY_PAIR = -1 };
 
-/* Adds sign * frequency to the count of every adjacent pair of a word, and adds the word to lists
- * of words per pair. `made` is the id that a merge has just created in the word: the word is then
- * added only to the lists of pairs with that id, because it is already in the lists of all other
- * pairs. LIST_ALL (the first count) adds it to all lists; LIST_NONE (subtracting counts) to
- * none. */
-static void count_pairs(BpeTraining *t, int64_t w, int sign, int32_t made)
+/* Adds the word's frequency to the counts of its adjacent pairs, and the word to their lists.
+ * `made` is the id that a merge has just made in the word: then only the pairs with that id are
+ * new. EVERY_PAIR: the word is counted for the first time. */
+static void count_pairs(BpeTraining *t, int64_t w, int32_t made)
 {
     const int32_t *s = t->symbol + t->words.word[w].start;
     for (int64_t i = 0; i + 1 < t->n_symbols[w]; i++) {
+        if (made >= 0 && s[i] != made && s[i + 1] != made) continue;
         int32_t at = find_pair(t, s[i], s[i + 1]); /* this may move t->pair */
         PairCount *p = &t->pair[at];
-        p->count += sign * t->frequency[w];
-        if (made == LIST_NONE || (made >= 0 && s[i] != made && s[i + 1] != made)) continue;
+        p->count += t->frequency[w];
         /* A word that has the pair twice is listed once; words are processed one after another. */
         if (p->n_words > 0 && p->word[p->n_words - 1] == w) continue;
         if (p->n_words == p->capacity) {
@@ -198,7 +195,7 @@ static void training_start(BpeTraining *t, const BpeRequest *r)
         t->symbol[i] = byte_id[t->words.bytes[i]];
     for (int64_t w = 0; w < t->words.n_words; w++) {
         t->n_symbols[w] = t->words.word[w].size;
-        count_pairs(t, w, 1, LIST_ALL);
+        count_pairs(t, w, EVERY_PAIR);
     }
     for (int32_t p = 0; p < t->n_pairs; p++)
         offer_pair(t, &t->pair[p]);
@@ -242,25 +239,35 @@ static bool next_merge(BpeTraining *t, int32_t *pair)
     return false;
 }
 
-/* Replaces the pair by its token, from left to right, and closes the gaps between symbols. */
+static void uncount_pair(BpeTraining *t, int64_t w, int32_t left, int32_t right)
+{
+    t->pair[find_pair(t, left, right)].count -= t->frequency[w];
+}
+
+/* Replaces the pair by its token, from left to right, and closes the gaps between symbols.
+ * Subtracts the counts of the pairs that this ends: those of a replaced symbol and its neighbour.
+ * The count of the pair itself does not matter any more, because it never occurs again. */
 static void replace_in_word(BpeTraining *t, int64_t w, Merge m, int32_t id)
 {
-    int32_t *s = t->symbol + t->words.word[w].start;
+    int32_t *s = t->symbol + t->words.word[w].start, before = -1; /* the symbol before s[i] was */
     int64_t kept = 0, n = t->n_symbols[w];
+    bool replaced = false; /* so was the symbol before s[i] */
     for (int64_t i = 0; i < n; i++) {
         bool joins = s[i] == m.left && i + 1 < n && s[i + 1] == m.right;
+        if (before >= 0 && (replaced || joins)) uncount_pair(t, w, before, s[i]);
+        before = joins ? m.right : s[i];
+        replaced = joins;
         s[kept++] = joins ? id : s[i];
         i += joins;
     }
     t->n_symbols[w] = kept;
 }
 
-/* Merges a pair into token `id` in every word that has it. For each of these words, all its pair
- * counts are subtracted, the word is rewritten, and its new counts are added. This is simpler than
- * finding the neighbours of each occurrence, and needs no special case for overlapping pairs
- * ("aaa"). */
+/* Merges a pair into token `id` in every word that has it. Words lie far apart in memory, so those
+ * that come next are fetched. */
 static void apply_merge(BpeTraining *t, int32_t pair, int32_t id)
 {
+    enum { AHEAD = 8 };
     Merge m = t->pair[pair].pair;
     t->length[id] = t->length[m.left] + t->length[m.right];
     int64_t *word = t->pair[pair].word, n_words = t->pair[pair].n_words;
@@ -270,9 +277,11 @@ static void apply_merge(BpeTraining *t, int32_t pair, int32_t id)
     t->pair[pair].word = NULL;
     t->pair[pair].n_words = t->pair[pair].capacity = 0;
     for (int64_t i = 0; i < n_words; i++) {
-        count_pairs(t, word[i], -1, LIST_NONE);
+        if (i + AHEAD < n_words)
+            __builtin_prefetch(t->symbol + t->words.word[word[i + AHEAD]].start);
+        if (i + 2 * AHEAD < n_words) __builtin_prefetch(&t->words.word[word[i + 2 * AHEAD]]);
         replace_in_word(t, word[i], m, id);
-        count_pairs(t, word[i], 1, id);
+        count_pairs(t, word[i], id);
     }
     free(word);
     for (int32_t p = first_new; p < t->n_pairs; p++)
