@@ -1,0 +1,236 @@
+/* test_published.c -- compares plans of runs of other programs with their published step times.
+ * What counts are families of runs that the constants were not fitted to. */
+#include "model/core/check.h"
+#include "tests/support/plan/published_fit.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Fitted by published_fit to the runs on a machine, without one family ("": with all). TEST_FIT=1
+ * fits
+ * them again, in some minutes, and prints them. */
+static const struct {
+    const char *machine, *left_out;
+    Fitted fitted;
+} fits[] = {
+    {"a100", "", {{0.828, 103.2, 0.837, 2.83e-06}}},
+    {"a100", "T1", {{0.812, 124.1, 0.802, 2.49e-06}}},
+    {"a100", "T2", {{0.839, 98.6, 0.819, 2.64e-06}}},
+    {"h100", "", {{0.739, 83.1, 0.635, 2.32e-06}}},
+    {"h100", "175B", {{0.710, 121.1, 0.747, 2.15e-06}}},
+    {"h100", "Mcore", {{0.749, 59.8, 0.532, 2.17e-06}}},
+    {"h100", "MPT", {{0.778, 122.1, 0.682, 2.84e-06}}},
+};
+enum { FITS = sizeof fits / sizeof *fits };
+
+static const Fitted *fit_of(const PublishedRun *run, const char *left_out)
+{
+    for (int i = 0; i < FITS; i++)
+        if (strcmp(fits[i].machine, run->machine) == 0 && strcmp(fits[i].left_out, left_out) == 0)
+            return &fits[i].fitted;
+    CHECK(false, "no fit for %s without \"%s\"", run->machine, left_out);
+    return NULL;
+}
+
+/* Sums of the errors of predicted step times, and the largest. */
+typedef struct {
+    double sum, worst;
+    int runs;
+} Errors;
+
+static double add_error(Errors *errors, double predicted, const PublishedRun *run)
+{
+    double error = predicted / run->seconds - 1;
+    errors->sum += fabs(error);
+    errors->worst = fmax(errors->worst, fabs(error));
+    errors->runs++;
+    return error;
+}
+
+static void print_errors(const char *what, const Errors *e)
+{
+    print_message("%-36s mean %4.1f %%  worst %4.1f %%  of %d runs\n", what, 100 * e->sum / e->runs,
+                  100 * e->worst, e->runs);
+}
+
+static bool heavy(const PublishedRun *run)
+{
+    return (int64_t)run->layers * run->batch / (run->dp * run->micro) > 2000;
+}
+
+/* Predictions with constants that were fitted to all runs on the machine, to the other families,
+ * and with those of the machine file. */
+typedef struct {
+    Errors all, left_out, file;
+} Predictions;
+
+static Fitted constants_of(const Hardware *h)
+{
+    return (Fitted){{h->product.sustained, h->product.edge, h->memory_efficiency, h->launch}};
+}
+
+static double predict(const RecordedRun *recorded, const Fitted *fitted, Errors *errors)
+{
+    StepTime time = published_replay(recorded, fitted);
+    double error = add_error(errors, time.seconds, recorded->run);
+    step_time_free(&time);
+    return 100 * error;
+}
+
+static void predict_all(const PublishedRun *run, Predictions *p)
+{
+    RecordedRun recorded = published_record(run);
+    const Fitted file = constants_of(&recorded.hardware);
+    double all = predict(&recorded, fit_of(run, ""), &p->all),
+           left_out = predict(&recorded, fit_of(run, run->family), &p->left_out),
+           preset = predict(&recorded, &file, &p->file);
+    print_message("%-14s %8.3f s; predicted, all fitted %+5.1f %%, family left out %+5.1f %%, "
+                  "machine file %+5.1f %%\n",
+                  run->name, run->seconds, all, left_out, preset);
+    published_free(&recorded);
+}
+
+static void add_errors(Errors *to, Errors *from)
+{
+    to->sum += from->sum;
+    to->runs += from->runs;
+    to->worst = fmax(to->worst, from->worst);
+    *from = (Errors){0};
+}
+
+/* Where sanitizers make tests slow (TEST_SAMPLE), the runs of many micro-batches are left out, and
+ * only the worst error is checked. */
+static void test_published_runs_are_predicted(void **state)
+{
+    (void)state;
+    Predictions total = {0}, family = {0};
+    bool sample = getenv("TEST_SAMPLE") != NULL;
+    for (int i = 0; i < published_count; i++) {
+        const PublishedRun *run = &published_runs[i];
+        bool last = i + 1 == published_count || strcmp(run->family, run[1].family) != 0;
+        if (!sample || !heavy(run)) predict_all(run, &family);
+        if (last && family.left_out.runs > 0) print_errors(run->family, &family.left_out);
+        if (!last) continue;
+        add_errors(&total.all, &family.all);
+        add_errors(&total.left_out, &family.left_out);
+        add_errors(&total.file, &family.file);
+    }
+    print_errors("families left out of the fit in turn", &total.left_out);
+    print_errors("all runs fitted together", &total.all);
+    print_errors("with the machine files' constants", &total.file);
+    for (int i = 0; i < published_omission_count; i++)
+        print_message("excluded: %s: %s\n", published_omissions[i].name,
+                      published_omissions[i].reason);
+    assert_true(total.left_out.worst <= 0.25);
+    if (sample) return;
+    assert_int_equal(total.left_out.runs, 30);
+    assert_true(total.left_out.sum / total.left_out.runs <= 0.10);
+    assert_true(total.all.sum / total.all.runs <= 0.06);
+    assert_true(total.file.sum / total.file.runs <= 0.07);
+}
+
+static void test_the_constants_are_physical(void **state)
+{
+    (void)state;
+    for (int i = 0; i < FITS; i++)
+        for (int k = 0; k < FITTED; k++)
+            if (fits[i].fitted.value[k] < fitted_least.value[k] ||
+                fits[i].fitted.value[k] > fitted_most.value[k])
+                fail_msg("%s without \"%s\": %s is %g", fits[i].machine, fits[i].left_out,
+                         fitted_name[k], fits[i].fitted.value[k]);
+}
+
+static int record_machine(const char *machine, RecordedRun *recorded)
+{
+    int n = 0;
+    for (int i = 0; i < published_count; i++)
+        if (strcmp(published_runs[i].machine, machine) == 0)
+            recorded[n++] = published_record(&published_runs[i]);
+    return n;
+}
+
+static void free_runs(RecordedRun *recorded, int n)
+{
+    for (int i = 0; i < n; i++)
+        published_free(&recorded[i]);
+}
+
+/* With TEST_FIT: the constants in the table above are what the fit gives. */
+static void test_the_constants_are_those_of_the_fit(void **state)
+{
+    (void)state;
+    if (getenv("TEST_FIT") == NULL) return;
+    RecordedRun *recorded = must_calloc((size_t)published_count, sizeof *recorded);
+    int n = 0, wrong = 0;
+    for (int i = 0; i < FITS; i++) {
+        if (i == 0 || strcmp(fits[i].machine, fits[i - 1].machine) != 0) {
+            free_runs(recorded, n);
+            n = record_machine(fits[i].machine, recorded);
+        }
+        Fitted f = published_fit(recorded, n, fits[i].left_out);
+        print_message("{\"%s\", \"%s\", {{%.3f, %.1f, %.3f, %.3g}}},\n", fits[i].machine,
+                      fits[i].left_out, f.value[0], f.value[1], f.value[2], f.value[3]);
+        for (int k = 0; k < FITTED; k++)
+            wrong += fabs(f.value[k] - fits[i].fitted.value[k]) >
+                     0.01 * (fitted_most.value[k] - fitted_least.value[k]);
+    }
+    free_runs(recorded, n);
+    free(recorded);
+    assert_int_equal(wrong, 0);
+}
+
+/* Returns the largest error of the runs' predicted times. */
+static double worst_error(const RecordedRun *recorded, int n, const Fitted *f)
+{
+    Errors errors = {0};
+    for (int i = 0; i < n; i++) {
+        StepTime t = published_replay(&recorded[i], f);
+        add_error(&errors, t.seconds, recorded[i].run);
+        step_time_free(&t);
+    }
+    return errors.worst;
+}
+
+/* Runs that take exactly what some constants predict are fitted with about these constants. */
+static void test_a_fit_finds_the_constants(void **state)
+{
+    (void)state;
+    const Fitted made = {{0.7, 60, 0.6, 5e-6}};
+    const char *const names[] = {"Mcore 1.7B", "Mcore 16B", "MPT 3b 256", "MPT 7b 8"};
+    enum { RUNS = sizeof names / sizeof *names };
+    RecordedRun recorded[RUNS];
+    PublishedRun run[RUNS];
+    int n = 0;
+    for (int i = 0; i < published_count; i++) {
+        if (n == RUNS || strcmp(published_runs[i].name, names[n]) != 0) continue;
+        run[n] = published_runs[i];
+        recorded[n] = published_record(&run[n]);
+        StepTime t = published_replay(&recorded[n], &made);
+        run[n++].seconds = t.seconds;
+        step_time_free(&t);
+    }
+    assert_int_equal(n, RUNS);
+    Fitted f = published_fit(recorded, n, "");
+    assert_true(worst_error(recorded, n, &fitted_start) > 0.1);
+    assert_true(worst_error(recorded, n, &f) < 0.03);
+    assert_true(fabs(f.value[0] - made.value[0]) < 0.04);
+    free_runs(recorded, n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_constants_are_physical),
+        cmocka_unit_test(test_a_fit_finds_the_constants),
+        cmocka_unit_test(test_the_constants_are_those_of_the_fit),
+        cmocka_unit_test(test_published_runs_are_predicted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
