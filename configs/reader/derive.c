@@ -1,4 +1,5 @@
 /* derive.c -- computes missing values from the given ones. */
+#include "configs/reader/candidate_rules.h"
 #include "configs/reader/load.h"
 
 #include "model/core/min_max.h"
@@ -9,17 +10,13 @@ static void derive_model(Load *load)
 {
     Config *c = load->config;
     int64_t hidden = c->model.hidden_size, heads = c->model.num_attention_heads;
-    int64_t narrow =
-        /* swiglu has three matrices instead of two: 8/3 gives as many parameters as 4 would with
-         * two */
-        (8 * hidden + 2) / 3;
     /* If a size does not divide evenly, nothing is derived and check_model reports it. A rounded
      * size would silently train a different model. */
     load_follow(load, "model.num_key_value_heads", &c->model.num_key_value_heads, heads);
     if (hidden % heads == 0)
         load_follow(load, "model.head_dim", &c->model.head_dim, hidden / heads);
     load_follow(load, "model.intermediate_size", &c->model.intermediate_size,
-                c->model.activation == ACTIVATION_SWIGLU ? (narrow + 63) / 64 * 64 : 4 * hidden);
+                candidate_width(hidden, c->model.activation == ACTIVATION_SWIGLU));
     load_follow(load, "model.max_position_embeddings", &c->model.max_position_embeddings,
                 c->data.seq_length);
     if (!load_given(load, "model.attention_bias")) {

@@ -3,6 +3,7 @@
 #ifndef CONFIGS_READER_LOAD_H
 #define CONFIGS_READER_LOAD_H
 
+#include "configs/candidate.h"
 #include "configs/reader/options.h"
 
 #define LOAD_MAX_ERRORS 100
@@ -63,9 +64,10 @@ typedef struct {
     bool foreign;     /* the file has no section "model": it was written for DeepSpeed */
     Finding *finding;
     int n_findings, capacity, n_errors;
-    /* an error has already told the user to change pipeline_chunks and the schedule that goes with
-     * it */
-    bool other_chunks;
+    /* The numbers that rules relate, and the set of rules that they break. Both are computed before
+     * the rules of the grid are checked, and again before all others are. */
+    Candidate candidate;
+    unsigned broken;
 } Load;
 
 /* Each adds a finding whose text is "PLACE: key: message". */
@@ -122,8 +124,6 @@ static inline int64_t load_most_ranks(int64_t ranks)
 /* batch.c: derives missing batch keys, and reports batch keys that contradict each other. */
 void derive_batch(Load *load);
 void check_batch(Load *load);
-/* Writes the divisors of `total` nearest to x, below and above it, as "a or b". */
-void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n);
 /* parallel.c handles the sections parallel and pipeline. fit_opened adapts the grid of a stored
  * config to the ranks that open it now. */
 void fit_opened(Load *load);
@@ -132,15 +132,25 @@ void fit_opened(Load *load);
 void fit_opened_rows(Load *load);
 void derive_parallel(Load *load);
 void check_parallel(Load *load);
-/* cut.c checks parallel.tensor and parallel.pipeline. check_cut returns whether the number of ranks
- * is a multiple of tensor x pipeline. If it returns false, an error has been added, or check_tensor
- * or check_stages will add one for a size that the model cannot have. check_tensor returns false if
- * it has added an error. */
-bool check_cut(Load *load);
-bool check_tensor(Load *load);
-void check_stages(Load *load);
-/* Whether the model has enough blocks to give each layer range at least one. */
-bool cut_has_blocks(const Load *load, int64_t stages, int64_t chunks);
+/* cut.c checks the rules of the grid: can the model be divided that way, and among these ranks?
+ * Marks what depends on a size that does not fit as refused. */
+void check_grid(Load *load);
+/* candidate_of.c: the numbers of the config that is being loaded, and those that follow. */
+Candidate candidate_of_load(const Load *load);
+/* near.c: text for what to write instead. Each change mends the rule, and breaks no rule but those
+ * that have errors of their own. */
+/* Returns whether the candidate breaks the rule. */
+bool load_breaks(const Load *load, RuleId rule);
+/* Writes the nearest legal values of `key`, below and above its own, as "2 or 4"; if there is none,
+ * and one with a change of a key of `with`, what else changes after it: "2 or 4 and leave
+ * gradient_accumulation_steps out". Returns false if there is none. */
+bool near_values(const Load *load, RuleId rule, CandidateKey key, unsigned with, char *out,
+                 size_t n);
+/* The same for values on one side alone: -1 below, 1 above. */
+bool near_value(const Load *load, RuleId rule, CandidateKey key, int side, char *out, size_t n);
+/* Writes the nearest legal sizes of the grid, for the case that changing one key cannot help: up to
+ * two keys, more if need be. If these say which schedule is right, it gets no error of its own. */
+void near_sizes(Load *load, RuleId rule, char *out, size_t n);
 /* derive.c derives values from other values, validate.c checks rules between keys, and scheduler.c
  * does both for its section. */
 void derive_values(Load *load);

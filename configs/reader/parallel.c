@@ -1,6 +1,6 @@
 /* parallel.c -- the sections parallel and pipeline, which say how ranks share a model: derives
- * missing values, and reports values that do not fit with the nearest ones that do. cut.c checks
- * the sizes of the grid. */
+ * missing values, and reports values that do not fit with the nearest ones that do. cut.c does so
+ * for the sizes of the grid. */
 #include "configs/reader/load.h"
 
 #include "model/core/check.h"
@@ -21,63 +21,29 @@ static const char tensor_key[] = "parallel.tensor", stages_key[] = "parallel.pip
 
 /* ---- tensor-parallel ranks ------------------------------------------------------------------- */
 
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    return b == 0 ? a : common_divisor(b, a % b);
-}
-
-/* Writes the micro-batches nearest to the config's that are multiples of `step` and divide its
- * batch, as "train_micro_batch_size_per_gpu 2 or 4, or "; empty if there are none. */
-static void near_rows(const Load *load, int64_t step, char *out, size_t n)
-{
-    enum { FAR = 10000 };
-    static const char train_key[] = "train_batch_size", accum_key[] = "gradient_accumulation_steps";
-    const Config *c = load->config;
-    int64_t micro = c->train_micro_batch_size_per_gpu, low = micro / step * step, high = low + step,
-            /* one data-parallel rank's share of the batch; 0: it follows from the micro-batch */
-        share = 0, dp = c->parallel.data, batch = c->train_batch_size;
-    if (load_given(load, train_key) && !load_wrong(load, "parallel.data") && batch % dp == 0 &&
-        batch / dp % micro == 0)
-        share = batch / dp;
-    /* Both searches are bounded, because a batch may have a billion sequences. */
-    for (int i = 0; i < FAR && low > 0 && share % low != 0; i++)
-        low -= step;
-    for (int i = 0; i < FAR && high <= share && share % high != 0; i++)
-        high += step;
-    bool below = low > 0 && share % low == 0,
-         above = share == 0 || (high <= share && share % high == 0);
-    out[0] = '\0';
-    if (!below && !above) return;
-    snprintf(out, n, "train_micro_batch_size_per_gpu %lld", (long long)(below ? low : high));
-    if (below && above) snprintf(out + strlen(out), n - strlen(out), " or %lld", (long long)high);
-    snprintf(out + strlen(out), n - strlen(out), "%s, or ",
-             share > 0 && load_given(load, accum_key) ? " and leave gradient_accumulation_steps out"
-                                                      : "");
-}
-
 /* Between matrix products, tensor-parallel ranks divide the rows of a micro-batch among themselves.
  * Checks that the number of rows divides evenly. */
 static void check_sequence_parallel(Load *load)
 {
-    static const char micro_key[] = "train_micro_batch_size_per_gpu",
-                      length_key[] = "data.seq_length";
+    static const char micro_key[] = "train_micro_batch_size_per_gpu";
     const Config *c = load->config;
-    int64_t tp = c->parallel.tensor, micro = c->train_micro_batch_size_per_gpu,
-            length = c->data.seq_length;
+    int64_t tp = c->parallel.tensor;
     if (!c->parallel.sequence_parallel || UNUSABLE(load, sequence_key, tensor_key)) return;
     if (tp == 1) {
         load_notice(load, load_place(load, sequence_key), sequence_key,
                     "true: tensor is 1, so there is nothing to cut");
         return;
     }
-    if (UNUSABLE(load, micro_key, length_key) || micro <= 0 || micro * length % tp == 0) return;
+    if (!load_breaks(load, RULE_SEQUENCE)) return;
     char near[160];
-    near_rows(load, tp / common_divisor(tp, length % tp), near, sizeof near);
+    bool other = near_values(load, RULE_SEQUENCE, CANDIDATE_MICRO, KEY_BIT(CANDIDATE_ACCUMULATION),
+                             near, sizeof near);
     WRONG(
         load, sequence_key,
         "the rows of a micro-batch, %lld x seq_length %lld, are no multiple of tensor %lld; write "
-        "%sfalse here",
-        (long long)micro, (long long)length, (long long)tp, near);
+        "%s%s%s%sfalse here",
+        (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length, (long long)tp,
+        other ? micro_key : "", other ? " " : "", other ? near : "", other ? ", or " : "");
 }
 
 /* Checks the dtype in which sequence-parallel rows are sent: it is always the dtype of the
@@ -112,27 +78,24 @@ static void check_rows_type(Load *load)
 static void check_schedule(Load *load)
 {
     const Config *c = load->config;
-    int64_t stages = c->parallel.pipeline;
-    bool several = c->parallel.pipeline_chunks > 1,
-         interleaved = c->parallel.schedule == SCHEDULE_INTERLEAVED,
-         split = c->parallel.pipeline_split.count > 0, /* with a fixed number of layer ranges */
-        chunks = stages > 1 && !split && !load_wrong(load, stages_key) &&
-                 cut_has_blocks(load, stages, 2);
-    if (UNUSABLE(load, schedule_key, chunks_key) || several == interleaved) return;
-    /* The error already reported for pipeline_chunks also says which schedule to use. */
-    if (load->other_chunks) return;
-    if (interleaved)
+    char chunks[32], other[64] = "";
+    if (!load_breaks(load, RULE_SCHEDULE)) return;
+    /* Which numbers of chunks there can be depends on the stages. */
+    if (!UNUSABLE(load, stages_key) &&
+        near_values(load, RULE_SCHEDULE, CANDIDATE_CHUNKS, 0, chunks, sizeof chunks))
+        snprintf(other, sizeof other, ", or pipeline_chunks %s", chunks);
+    if (c->parallel.schedule == SCHEDULE_INTERLEAVED)
         WRONG(load, schedule_key,
               "\"interleaved\" is of several runs of layers a stage, and pipeline_chunks is 1; "
               "write \"1f1b\"%s",
-              chunks ? ", or pipeline_chunks 2" : "");
+              other);
     else
         WRONG(
             load, schedule_key,
             "\"%s\" has one run of layers a stage, and pipeline_chunks is %lld; write "
             "\"interleaved\"%s",
             option_choice_name(&option_table[option_find(schedule_key)], (int)c->parallel.schedule),
-            (long long)c->parallel.pipeline_chunks, split ? "" : ", or pipeline_chunks 1");
+            (long long)c->parallel.pipeline_chunks, other);
 }
 
 /* Writes the same list with a different last number, so that it adds up to `blocks`. If that would
@@ -169,22 +132,22 @@ static void check_split(Load *load)
     if (load_given(load, partition_key))
         WRONG(load, partition_key, "pipeline_split cuts the layers by hand; keep one of the two");
     if (UNUSABLE(load, stages_key, chunks_key)) return;
+    bool count = load_breaks(load, RULE_SPLIT);
     /* Perhaps the split is right and the number of stages was forgotten. */
-    if (split->count != stages * chunks && stages == 1)
+    if (count && stages == 1)
         WRONG(load, split_key,
               "%d number%s for the layers of one stage, which are not cut; leave the key out, or "
               "give the stages as parallel.pipeline",
               split->count, split->count == 1 ? "" : "s");
-    else if (split->count != stages * chunks)
+    else if (count)
         WRONG(
             load, split_key,
             "%d number%s for pipeline %lld x pipeline_chunks %lld; write %lld numbers that add up "
             "to num_layers, or leave the key out",
             split->count, split->count == 1 ? "" : "s", (long long)stages, (long long)chunks,
             (long long)(stages * chunks));
-    /* If there are fewer blocks than ranges, check_stages reports it and no split could help. */
-    else if (!load_wrong(load, layers_key) && blocks != c->model.num_layers &&
-             cut_has_blocks(load, stages, chunks)) {
+    /* If there are fewer blocks than ranges, check_grid has reported it and no split could help. */
+    else if (!load_wrong(load, layers_key) && blocks != c->model.num_layers) {
         mended_split(split, c->model.num_layers, mended, sizeof mended);
         WRONG(load, split_key, "its numbers add up to %lld, and num_layers is %lld%s",
               (long long)blocks, (long long)c->model.num_layers,
@@ -241,21 +204,15 @@ void fit_opened(Load *load)
 
 void fit_opened_rows(Load *load)
 {
-    static const char micro_key[] = "train_micro_batch_size_per_gpu",
-                      length_key[] = "data.seq_length";
-    const Config *c = load->config;
-    bool unusable = UNUSABLE(load, sequence_key, tensor_key, micro_key, length_key);
-    if (unusable || (!load->context.alone && load->context.opened == 0)) return;
-    if (c->train_micro_batch_size_per_gpu * c->data.seq_length % c->parallel.tensor != 0)
-        leave_open(load, sequence_key);
+    if (!load->context.alone && load->context.opened == 0) return;
+    const Candidate now = candidate_of_load(load);
+    if (!candidate_legal(&now, RULE_BIT(RULE_SEQUENCE))) leave_open(load, sequence_key);
 }
 
 void check_parallel(Load *load)
 {
-    /* If the tensor size was refused, the required number of rows is not known. */
-    if (check_tensor(load)) check_sequence_parallel(load);
+    check_sequence_parallel(load);
     check_rows_type(load);
-    check_stages(load);
     check_schedule(load);
     check_split(load);
 }

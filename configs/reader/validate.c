@@ -17,51 +17,52 @@ static bool user_wrote(const Load *load, const char *key)
     return load_given(load, key) && (!stored || load_place(load, key).set > 0);
 }
 
+/* Reports sequences that are longer than the positions. This holds for RoPE as well, because its
+ * table has max_position_embeddings rows. The error names the key that was given. */
+static void refuse_length(Load *load)
+{
+    static const char length_key[] = "data.seq_length",
+                      positions_key[] = "model.max_position_embeddings";
+    const Config *c = load->config;
+    char shorter[64] = "", more[64], other[128] = "";
+    if (near_value(load, RULE_LENGTH, CANDIDATE_LENGTH, -1, shorter, sizeof shorter))
+        snprintf(other, sizeof other, "%s %s or less, or ", length_key, shorter);
+    if (!near_value(load, RULE_LENGTH, CANDIDATE_POSITIONS, 1, more, sizeof more))
+        snprintf(more, sizeof more, "%lld", (long long)c->data.seq_length);
+    WRONG(load, load_given(load, length_key) ? length_key : positions_key,
+          "sequences of data.seq_length %lld do not fit max_position_embeddings %lld; write "
+          "%s%s %s or more",
+          (long long)c->data.seq_length, (long long)c->model.max_position_embeddings, other,
+          positions_key, more);
+}
+
 static void check_model(Load *load)
 {
     const Config *c = load->config;
     int64_t hidden = c->model.hidden_size, heads = c->model.num_attention_heads,
             kv = c->model.num_key_value_heads;
-    bool unusable =
-        UNUSABLE(load, "model.hidden_size", "model.num_attention_heads", "model.head_dim");
-    /* If hidden_size is not a multiple of the heads, head_dim was not derived and is 0. */
-    if (!unusable && c->model.head_dim == 0) {
-        int64_t low = hidden / heads * heads;
-        char multiples[64];
-        if (low > 0)
-            snprintf(multiples, sizeof multiples, "%lld or %lld", (long long)low,
-                     (long long)low + heads);
-        else
-            snprintf(multiples, sizeof multiples, "%lld", (long long)heads);
-        WRONG(
-            load, "model.hidden_size",
-            "%lld is not a multiple of num_attention_heads %lld; write %s, or give model.head_dim",
-            (long long)hidden, (long long)heads, multiples);
+    char near[64], head[96] = "", other[128] = "";
+    if (load_breaks(load, RULE_HIDDEN)) {
+        if (near_values(load, RULE_HIDDEN, CANDIDATE_HIDDEN, 0, near, sizeof near))
+            snprintf(other, sizeof other, "write %s, or ", near);
+        WRONG(load, "model.hidden_size",
+              "%lld is not a multiple of num_attention_heads %lld; %sgive model.head_dim",
+              (long long)hidden, (long long)heads, other);
     }
-    if (!UNUSABLE(load, "model.num_attention_heads", "model.num_key_value_heads") &&
-        heads % kv != 0) {
-        char near[64];
-        load_nearest_divisors(heads, kv, near, sizeof near);
+    if (load_breaks(load, RULE_KV) &&
+        near_values(load, RULE_KV, CANDIDATE_KV, 0, near, sizeof near))
         WRONG(load, "model.num_key_value_heads",
               "%lld does not divide num_attention_heads %lld; write %s", (long long)kv,
               (long long)heads, near);
-    }
-    if (!unusable && c->model.position == POSITION_ROPE && c->model.head_dim % 2 != 0)
+    if (load_breaks(load, RULE_ROPE)) {
+        if (near_values(load, RULE_ROPE, CANDIDATE_HEAD_DIM, 0, near, sizeof near))
+            snprintf(head, sizeof head, "model.head_dim %s, or ", near);
         WRONG(load, load_given(load, "model.head_dim") ? "model.head_dim" : "model.position",
-              "position \"rope\" turns pairs, and head_dim is %lld; write an even head_dim, or "
-              "position \"learned\"",
-              (long long)c->model.head_dim);
-    if (!UNUSABLE(load, "data.seq_length", "model.max_position_embeddings") &&
-        /* This holds for RoPE as well, because its table has max_position_embeddings rows. The
-         * error names the key that was given. */
-        c->data.seq_length > c->model.max_position_embeddings)
-        WRONG(load,
-              load_given(load, "data.seq_length") ? "data.seq_length"
-                                                  : "model.max_position_embeddings",
-              "sequences of data.seq_length %lld do not fit max_position_embeddings %lld; write "
-              "data.seq_length %lld or less, or model.max_position_embeddings %lld or more",
-              (long long)c->data.seq_length, (long long)c->model.max_position_embeddings,
-              (long long)c->model.max_position_embeddings, (long long)c->data.seq_length);
+              "position \"rope\" turns pairs, and head_dim is %lld; write %smodel.position "
+              "\"learned\"",
+              (long long)c->model.head_dim, head);
+    }
+    if (load_breaks(load, RULE_LENGTH)) refuse_length(load);
     if (user_wrote(load, "model.rope_theta") && c->model.position != POSITION_ROPE)
         load_notice(load, load_place(load, "model.rope_theta"), "model.rope_theta",
                     "accepted, without effect: position is \"learned\"");
@@ -106,7 +107,7 @@ static void check_fused_gelu(Load *load)
               "true is for activation \"gelu\", and activation is \"%s\"; write false",
               option_choice_name(&option_table[option_find("model.activation")],
                                  c->model.activation));
-    if (config_rounds_before_gelu(c) && !load_wrong(load, "activation_checkpointing.policy"))
+    if (load_breaks(load, RULE_GELU))
         WRONG(
             load, "activation_checkpointing.policy",
             "\"selective\" makes gelu again from rounded values, and model.fused_gelu takes it of "
@@ -255,8 +256,7 @@ static void check_scaling(Load *load)
     static const char *const keys[] = {"prescale_gradients", "gradient_predivide_factor"};
     const Config *c = load->config;
     const bool asked[] = {c->prescale_gradients, c->gradient_predivide_factor != 1};
-    bool scattered = c->zero_optimization.stage >= 2 && c->zero_optimization.reduce_scatter &&
-                     !UNUSABLE(load, "zero_optimization.stage", "zero_optimization.reduce_scatter");
+    bool scattered = load_breaks(load, RULE_SCALED);
     for (int i = 0; i < 2; i++) {
         if (!asked[i] || load_wrong(load, keys[i])) continue;
         if (scattered)
@@ -294,8 +294,7 @@ static void check_zero(Load *load)
         load_notice(load, load_place(load, "comms_logger.enabled"), "comms_logger.enabled",
                     "one rank sends nothing, so there is nothing to print");
     check_scaling(load);
-    if (c->zero_optimization.stage == 3 && c->gradient_allreduce_op == GRADIENT_SUM &&
-        !UNUSABLE(load, key, sum_key))
+    if (load_breaks(load, RULE_SUM))
         WRONG(load, sum_key, "\"sum\" is for the stages 0 to 2, and %s is 3; write \"mean\"", key);
 }
 
@@ -353,6 +352,8 @@ static void check_patience(Load *load)
 
 void validate_config(Load *load)
 {
+    load->candidate = candidate_of_load(load);
+    load->broken = candidate_broken(&load->candidate);
     check_batch(load);
     check_model(load);
     check_rope_scaling(load);

@@ -283,8 +283,8 @@ static void config_batch_advice_names_keys_that_keep_the_batch(void **state)
          "take 2 or 4 ranks, which share 16 evenly, and write train_batch_size 16 and leave "
          "gradient_accumulation_steps out"},
         {4, MICRO "4", 9,
-         "take 3 or 9 ranks, which share 9 evenly, and write train_batch_size 9 and "
-         "train_micro_batch_size_per_gpu 1"},
+         "take 3 ranks, which share 9 evenly, and write train_batch_size 9 and "
+         "train_micro_batch_size_per_gpu 3"},
         {4, BATCH "16", 8, ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,0 +1,176 @@
+/* near.c -- says which values to write instead of those that break a rule: the nearest legal
+ * changes (candidate.h), as text. */
+#include "configs/reader/candidate_rules.h"
+#include "configs/reader/load.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    SIZES = KEY_BIT(CANDIDATE_TENSOR) | KEY_BIT(CANDIDATE_PIPELINE) | KEY_BIT(CANDIDATE_CHUNKS) |
+            KEY_BIT(CANDIDATE_SCHEDULE) | KEY_BIT(CANDIDATE_DATA),
+    BATCHES = KEY_BIT(CANDIDATE_MICRO) | KEY_BIT(CANDIDATE_ACCUMULATION) |
+              KEY_BIT(CANDIDATE_BATCH) | KEY_BIT(CANDIDATE_SEQUENCE),
+    RULES_OF_GRID = RULE_BIT(RULE_HEADS) | RULE_BIT(RULE_GROUPS) | RULE_BIT(RULE_WIDTH) |
+                    RULE_BIT(RULE_CHUNKS) | RULE_BIT(RULE_BLOCKS) | RULE_BIT(RULE_WORLD) |
+                    RULE_BIT(RULE_DATA) | RULE_BIT(RULE_SCHEDULE)
+};
+
+bool load_breaks(const Load *load, RuleId rule)
+{
+    return (load->broken & RULE_BIT(rule)) != 0;
+}
+
+/* Returns the rules that have errors of their own, or will have. A change need not mend them,
+ * unless it changes one of their keys. */
+static unsigned others(const Load *load, RuleId rule)
+{
+    return candidate_others(&load->candidate, load->broken, rule);
+}
+
+/* Returns whether a value of the key may be many times that of the config. Multiples of a number
+ * are told, however far the first one is; a divisor is not: 4099 would be no useful suggestion
+ * instead of 3. */
+static bool is_far(RuleId rule, CandidateKey key)
+{
+    return key == CANDIDATE_BATCH || key == CANDIDATE_HIDDEN || key == CANDIDATE_POSITIONS ||
+           (key == CANDIDATE_RANKS && rule != RULE_BATCH);
+}
+
+/* Adds text to the string at `out`, which has room for n bytes. */
+static void add(char *out, size_t n, const char *text)
+{
+    size_t at = strlen(out);
+    if (at < n) snprintf(out + at, n - at, "%s", text);
+}
+
+/* Adds what `to` changes, besides `key`: each after " and ". Keys of the section parallel are named
+ * without it, as where the message is about that section. */
+static void add_changes(const Candidate *from, const Candidate *to, CandidateKey key, char *out,
+                        size_t n)
+{
+    static const char section[] = "parallel.";
+    static const CandidateKey order[] = {CANDIDATE_TENSOR,   CANDIDATE_PIPELINE, CANDIDATE_CHUNKS,
+                                         CANDIDATE_SCHEDULE, CANDIDATE_SEQUENCE, CANDIDATE_BATCH,
+                                         CANDIDATE_MICRO};
+    char text[128];
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        const char *name = candidate_key_name(order[i]);
+        if (strncmp(name, section, sizeof section - 1) == 0) name += sizeof section - 1;
+        bool changes = (to->fixed & KEY_BIT(order[i])) != 0 &&
+                       to->value[order[i]] != from->value[order[i]] && order[i] != key;
+        if (!changes) continue;
+        if (order[i] == CANDIDATE_SEQUENCE)
+            snprintf(text, sizeof text, " and %s %s", name,
+                     to->value[order[i]] != 0 ? "true" : "false");
+        else if (order[i] == CANDIDATE_SCHEDULE)
+            snprintf(text, sizeof text, " and schedule \"%s\"",
+                     to->value[order[i]] != 0 ? "interleaved" : "1f1b");
+        else
+            snprintf(text, sizeof text, " and %s %lld", name, (long long)to->value[order[i]]);
+        add(out, n, text);
+    }
+    /* These follow, once they are left out. */
+    if ((to->fixed & KEY_BIT(CANDIDATE_ACCUMULATION)) != 0 && key != CANDIDATE_ACCUMULATION &&
+        to->value[CANDIDATE_ACCUMULATION] != from->value[CANDIDATE_ACCUMULATION])
+        add(out, n, " and leave gradient_accumulation_steps out");
+    if ((to->fixed & KEY_BIT(CANDIDATE_DATA)) != 0 && key != CANDIDATE_DATA &&
+        to->value[CANDIDATE_DATA] != from->value[CANDIDATE_DATA])
+        add(out, n, " without parallel.data");
+}
+
+/* Writes the candidates below and above, as far as they were found. If they change other keys, too,
+ * and differently, writes only the nearer. */
+static void write_both(const Candidate *from, CandidateKey key, const bool found[2],
+                       const Candidate to[2], char *out, size_t n)
+{
+    char rest[2][160] = {"", ""};
+    bool both = found[0] && found[1];
+    for (int i = 0; i < 2; i++)
+        if (found[i]) add_changes(from, &to[i], key, rest[i], sizeof rest[i]);
+    int first = found[0] ? 0 : 1;
+    if (both && strcmp(rest[0], rest[1]) != 0) {
+        both = false;
+        first = candidate_distance(from, &to[1], to[1].fixed) <
+                candidate_distance(from, &to[0], to[0].fixed);
+    }
+    if (both)
+        snprintf(out, n, "%lld or %lld%s", (long long)to[0].value[key], (long long)to[1].value[key],
+                 rest[0]);
+    else
+        snprintf(out, n, "%lld%s", (long long)to[first].value[key], rest[first]);
+}
+
+bool near_values(const Load *load, RuleId rule, CandidateKey key, unsigned with, char *out,
+                 size_t n)
+{
+    const Candidate *from = &load->candidate;
+    Candidate to[2];
+    bool found[2] = {false, false};
+    for (int most = 1; most <= 1 + (with != 0) && !found[0] && !found[1]; most++)
+        for (int i = 0; i < 2; i++)
+            found[i] = nearest_legal(from, ALL_RULES & ~others(load, rule),
+                                     &(Reach){.key = key,
+                                              .side = i == 0 ? -1 : 1,
+                                              .with = with,
+                                              .most = most,
+                                              .others = others(load, rule),
+                                              .far = is_far(rule, key)},
+                                     &to[i]);
+    if (!found[0] && !found[1]) return false;
+    write_both(from, key, found, to, out, n);
+    return true;
+}
+
+bool near_value(const Load *load, RuleId rule, CandidateKey key, int side, char *out, size_t n)
+{
+    Candidate to;
+    const Reach reach = {.key = key,
+                         .side = side,
+                         .most = 1,
+                         .others = others(load, rule),
+                         .far = is_far(rule, key)};
+    if (!nearest_legal(&load->candidate, ALL_RULES & ~others(load, rule), &reach, &to))
+        return false;
+    snprintf(out, n, "%lld", (long long)to.value[key]);
+    return true;
+}
+
+void near_sizes(Load *load, RuleId rule, char *out, size_t n)
+{
+    static const struct {
+        unsigned with;
+        int most;
+        bool grid; /* only rules of the grid are kept */
+    } wider[] = {{SIZES, 2, false},
+                 {SIZES | BATCHES, 2, false},
+                 {SIZES, 5, false},
+                 {SIZES | BATCHES, 6, false},
+                 /* With other mistakes, such as a split of the layers, only the grid can be made
+                  * legal. */
+                 {SIZES, 5, true}};
+    const Candidate *from = &load->candidate;
+    /* Other errors of the grid are mended, too, so that all of them suggest the same sizes. */
+    unsigned apart = candidate_others(from, load->broken & ~RULES_OF_GRID, rule);
+    Candidate to;
+    char changes[256] = "";
+    bool found = false;
+    for (size_t i = 0; i < sizeof wider / sizeof *wider && !found; i++) {
+        unsigned asked = wider[i].grid ? RULES_OF_GRID : ALL_RULES;
+        found = nearest_legal(from, asked & ~apart,
+                              &(Reach){.key = CANDIDATE_KEYS,
+                                       .with = wider[i].with,
+                                       .most = wider[i].most,
+                                       .others = asked & apart},
+                              &to);
+    }
+    if (found) add_changes(from, &to, CANDIDATE_KEYS, changes, sizeof changes);
+    /* This also says which schedule goes with the chunks. */
+    if (found && (to.value[CANDIDATE_CHUNKS] != from->value[CANDIDATE_CHUNKS] ||
+                  to.value[CANDIDATE_SCHEDULE] != from->value[CANDIDATE_SCHEDULE]))
+        load->origin[option_find(candidate_key_name(CANDIDATE_SCHEDULE))].wrong = true;
+    /* without the first " and " */
+    static const char join[] = " and ";
+    bool joined = strncmp(changes, join, sizeof join - 1) == 0;
+    snprintf(out, n, "%s", changes + (joined ? sizeof join - 1 : 0));
+}
