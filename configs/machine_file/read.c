@@ -24,7 +24,8 @@ typedef struct {
     int mistakes;
 } Reading;
 
-enum { MOST_MISTAKES = 2 * MACHINE_KEYS };
+/* MANY: as many missing keys are named one by one. */
+enum { MOST_MISTAKES = 2 * MACHINE_KEYS, MANY = 4 };
 
 /* The first mistakes are kept; a file that has more is hardly a machine file. */
 static void mistake(Reading *r, size_t at, const char *fmt, ...)
@@ -151,20 +152,56 @@ static void read_sources(Reading *r, int parent)
     }
 }
 
-/* Reports keys that are missing, and numbers without a source. */
-static void find_missing(Reading *r, bool sources)
+/* Reports one mistake instead of many: how many keys it concerns, and the first of them. */
+static void mistake_of_many(Reading *r, size_t at, const bool *concerns, int count,
+                            const char *problem, const char *advice)
 {
-    for (int row = 0; row < MACHINE_KEYS; row++) {
+    enum { NAMED = 3 };
+    char names[128] = "";
+    for (int row = 0, named = 0; row < MACHINE_KEYS && named < NAMED; row++)
+        if (concerns[row]) {
+            size_t length = strlen(names);
+            snprintf(names + length, sizeof names - length, "%s%s", named++ ? ", " : "",
+                     machine_key[row].name);
+        }
+    mistake(r, at, "%d %s, such as %s; %s", count, problem, names, advice);
+}
+
+static void find_missing_keys(Reading *r)
+{
+    bool missing[MACHINE_KEYS];
+    int count = 0;
+    for (int row = 0; row < MACHINE_KEYS; row++)
+        count += missing[row] = !r->given[row];
+    if (count > MANY)
+        mistake_of_many(r, value_at(r, 0), missing, count, "keys are missing",
+                        "begin with the file that `./train bench machine` prints, or with a "
+                        "preset of configs/machines");
+    for (int row = 0; row < MACHINE_KEYS && count <= MANY; row++) {
         const MachineKey *key = &machine_key[row];
-        if (!r->given[row])
+        if (missing[row])
             mistake(r, value_at(r, 0), "%s: the key is missing; write %s, such as \"%s\": %s",
                     key->name, key->unit, key->name, key->example);
-        else if (machine_key_is_number(key) && sources && !r->source[row])
-            mistake(r, r->json.node[r->given[row] - 1].key_at,
-                    "%s: the number has no source; write where it is from, as "
-                    "\"sources\": {\"%s\": \"...\"}",
-                    key->name, key->name);
     }
+}
+
+/* Reports numbers without a source. `sources`: the node of that object. */
+static void find_missing_sources(Reading *r, int sources)
+{
+    bool missing[MACHINE_KEYS];
+    int count = 0;
+    for (int row = 0; row < MACHINE_KEYS; row++)
+        count += missing[row] =
+            r->given[row] && machine_key_is_number(&machine_key[row]) && !r->source[row];
+    if (count > MANY)
+        mistake_of_many(r, value_at(r, sources), missing, count, "numbers have no source",
+                        "write where each is from, as \"sources\": {\"KEY\": \"...\"}");
+    for (int row = 0; row < MACHINE_KEYS && count <= MANY; row++)
+        if (missing[row])
+            mistake(r, r->json.node[r->given[row] - 1].key_at,
+                    "%s: the number has no source; write where it is from, as \"sources\": "
+                    "{\"%s\": \"...\"}",
+                    machine_key[row].name, machine_key[row].name);
 }
 
 /* Returns the offset of the value of a key that is given. */
@@ -223,7 +260,8 @@ static void read_root(Reading *r)
         mistake(r, value_at(r, 0),
                 "sources: the key is missing; write an object that says of "
                 "each number where it is from");
-    find_missing(r, sources && cJSON_IsObject(node[sources - 1].item));
+    find_missing_keys(r);
+    if (sources && cJSON_IsObject(node[sources - 1].item)) find_missing_sources(r, sources - 1);
     if (r->mistakes == 0) check_together(r);
 }
 

@@ -175,15 +175,28 @@ static void each_mistake_is_named_with_its_place_and_what_to_write(void **state)
     }
 }
 
-static void a_text_that_is_no_object_is_refused(void **state)
+static void a_text_that_is_hardly_a_machine_file_is_refused_in_few_words(void **state)
 {
     static const char *const row[][2] = {
+        {"{\"name\": \"x\", \"devce\": \"cuda\", \"launch\": 1e-6, \"sources\": {}}",
+         "m.json:1:1: 26 keys are missing, such as device, capability, device_bytes; begin with "
+         "the "
+         "file that `./train bench machine` prints, or with a preset of configs/machines\n"
+         "m.json:1:15: \"devce\": unknown key; did you mean \"device\"?\n"
+         "m.json:1:32: launch: the number has no source; write where it is from, as \"sources\": "
+         "{\"launch\": \"...\"}"},
+        {"{\"launch\": 1e-6, \"peak_f64\": 1e9, \"peak_f32\": 1e9,\n\"peak_f16\": 1e9, "
+         "\"peak_bf16\": 1e9, \"sources\": {}}",
+         "m.json:1:1: 23 keys are missing, such as name, device, capability; begin with the file "
+         "that `./train bench machine` prints, or with a preset of configs/machines\n"
+         "m.json:2:47: 5 numbers have no source, such as peak_f64, peak_f32, peak_bf16; write "
+         "where each is from, as \"sources\": {\"KEY\": \"...\"}"},
         {"[]", "m.json:1:1: a list is not a machine file; write an object: { ... }"},
         {" 3", "m.json:1:2: a number is not a machine file; write an object: { ... }"},
         {"", "m.json:1:1: the text is empty; a config is at least {}"}};
     (void)state;
-    for (int i = 0; i < 3; i++) {
-        char err[512];
+    for (int i = 0; i < 5; i++) {
+        char err[1024];
         Hardware h;
         assert_false(hardware_parse(&h, "m.json", row[i][0], strlen(row[i][0]), err, sizeof err));
         assert_string_equal(err, row[i][1]);
@@ -294,7 +307,7 @@ int main(void)
         cmocka_unit_test(the_program_has_each_preset_as_it_is_in_its_file),
         cmocka_unit_test(keys_say_what_they_take),
         cmocka_unit_test(each_mistake_is_named_with_its_place_and_what_to_write),
-        cmocka_unit_test(a_text_that_is_no_object_is_refused),
+        cmocka_unit_test(a_text_that_is_hardly_a_machine_file_is_refused_in_few_words),
         cmocka_unit_test(comments_and_any_order_are_allowed),
         cmocka_unit_test(a_file_that_is_not_there_is_missing),
         cmocka_unit_test(what_is_written_is_read_again),
