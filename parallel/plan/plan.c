@@ -68,6 +68,17 @@ static void extend_wire(StagePlan *more, const StagePlan *fewer, int64_t periods
     }
 }
 
+/* Returns how many of a step's micro-batches to record at least, so that a step that is longer by a
+ * multiple of `period` has the same beginning and end. With several chunks, micro-batches that are
+ * left over when the others are divided into groups of `period` make as many groups longer by one
+ * (schedule_order.c). These groups and, as always, three that are not longer must be there. */
+static int64_t recorded_micros(const Config *config, int64_t period)
+{
+    int64_t left_over = config->gradient_accumulation_steps % period, groups = 3;
+    if (config->parallel.pipeline_chunks > 1) groups = max_i64(groups, left_over + 3);
+    return groups * period + left_over;
+}
+
 /* Plans the stages. Once a pipeline is full, a schedule repeats itself after as many micro-batches
  * as there are stages, so the middle of a long step need not be recorded. */
 static bool plan_all_stages(Plan *plan, char *err, size_t n)
@@ -75,7 +86,7 @@ static bool plan_all_stages(Plan *plan, char *err, size_t n)
     const Config *c = plan->config;
     const Hardware *h = &plan->hardware;
     int64_t micros = c->gradient_accumulation_steps, period = max_i64(plan->grid.pp, 2);
-    int64_t recorded = 3 * period + micros % period;
+    int64_t recorded = recorded_micros(c, period);
     int stages;
     if (micros <= recorded) return plan_stages(c, h, &plan->stage, &stages, err, n);
     const Config more = with_micros(c, recorded), fewer = with_micros(c, recorded - period);

@@ -36,6 +36,25 @@ static Figure seconds_text(double seconds)
     return f;
 }
 
+/* Formats the seconds of a run: from a day on "19.2 days". */
+static Figure days_text(double seconds)
+{
+    Figure f = seconds_text(seconds);
+    double days = seconds / 86400;
+    if (days >= 100)
+        snprintf(f.text, sizeof f.text, "%.20s days", figure_count(days).text);
+    else if (days >= 1)
+        snprintf(f.text, sizeof f.text, "%.3g days", days);
+    return f;
+}
+
+static Figure hours_text(double hours)
+{
+    Figure f = figure_short(hours);
+    if (hours < 100) snprintf(f.text, sizeof f.text, "%.3g", hours);
+    return f;
+}
+
 const char *plan_vocabulary(const Config *config)
 {
     if (config_trains_tokenizer(config))
@@ -98,40 +117,41 @@ static void print_room(const Plan *plan, const char *label, const PlanRoom *room
          figure_bytes((double)room->margin).text);
 }
 
+/* The classes of a row; the sums of a node and its host memory are in the lines above. */
+enum { CLASSES = 9 };
+static const char *const class_name[CLASSES] = {"weights", "grads", "buffers", "optim.", "activ.",
+                                                "scratch", "other", "reserve", "total"};
+
 static void print_stage(const MemoryPlan *m, int stage, double unit)
 {
-    const size_t parts[] = {m->weights, m->gradients, m->buffers, m->optimizer, m->activations,
-                            m->scratch, m->other,     m->reserve, m->total,     m->host};
-    printf("%*s%-5d", INDENT, "", stage);
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        printf(" %9.2f", (double)parts[i] / unit);
+    const size_t parts[CLASSES] = {m->weights,   m->gradients,   m->buffers,
+                                   m->optimizer, m->activations, m->scratch,
+                                   m->other,     m->reserve,     m->total};
+    printf("%5d", stage);
+    for (int i = 0; i < CLASSES; i++)
+        printf(" %7.2f", (double)parts[i] / unit);
     puts("");
 }
 
 static void print_memory(const Plan *plan)
 {
-    static const char *const head[] = {"weights", "gradients", "buffers", "optimizer", "activ.",
-                                       "scratch", "other",     "reserve", "total",     "host"};
     int most = 0;
     for (int s = 0; s < plan->grid.pp; s++)
         if (plan->stage[s].memory.total > plan->stage[most].memory.total) most = s;
     double largest = (double)plan->stage[most].memory.total, unit = figure_bytes_unit(largest);
-    char text[96];
-    snprintf(text, sizeof text, "%s", figure_bytes(unit).text);
+    const Figure one = figure_bytes(unit); /* "1.0 GiB" */
     print_room(plan, "memory", &plan->device, plan->hardware.cuda ? "a GPU" : "a node");
     if (plan->hardware.cuda) print_room(plan, "host", &plan->host, "a node");
-    printf("%*sa rank of each stage, in units of %s:\n", INDENT, "", text);
-    printf("%*s%-5s", INDENT, "", "stage");
-    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
-        printf(" %9s", head[i]);
+    printf("a rank of each stage, in %s%s:\nstage", strchr(one.text, ' ') + 1,
+           plan->stage[0].memory.reserve > 0 ? "; reserve, which NCCL takes, is an estimate" : "");
+    for (int i = 0; i < CLASSES; i++)
+        printf(" %7s", class_name[i]);
     puts("");
     for (int s = 0; s < plan->grid.pp; s++)
         if (plan->grid.pp <= SHOWN_STAGES || s == most)
             print_stage(&plan->stage[s].memory, s, unit);
     if (plan->grid.pp > SHOWN_STAGES)
-        line("", "This stage needs the most; --json lists all %d.", plan->grid.pp);
-    if (plan->stage[0].memory.reserve > 0)
-        line("", "reserve, which NCCL takes, is an estimate; a run measures it.");
+        line("", "this stage needs the most; --json lists all %d", plan->grid.pp);
 }
 
 /* ---- the wire -------------------------------------------------------------------------------- */
@@ -188,7 +208,7 @@ static void print_run(const Plan *plan)
 {
     const Config *c = plan->config;
     const PlanRange *range = &plan->range;
-    double run = plan_run_seconds(plan, plan->step.seconds), day = 86400;
+    double run = plan_run_seconds(plan, plan->step.seconds);
     const char *one = plan->hardware.cuda ? "GPU" : "node";
     int64_t devices = plan->hardware.cuda ? plan->ranks : plan->nodes;
     line("speed", "predicted %s tokens/s, %s of each %s, %.1f %% of its peak (MFU6)",
@@ -200,11 +220,12 @@ static void print_run(const Plan *plan)
          seconds_text(plan->save_seconds).text, figure_of(plan->saves, "save").text,
          100 * (double)plan->saves * plan->save_seconds / run);
     line("run",
-         "predicted %.3g days for %s (%.3g to %.3g), %s %s-hours; without evaluations, "
+         "predicted %s for %s (%s to %s), %s %s-hours; without evaluations, "
          "samples and restarts",
-         run / day, figure_of(c->train_steps, "step").text,
-         plan_run_seconds(plan, range->fast) / day, plan_run_seconds(plan, range->slow) / day,
-         figure_short(run / 3600 * (double)devices).text, one);
+         days_text(run).text, figure_of(c->train_steps, "step").text,
+         days_text(plan_run_seconds(plan, range->fast)).text,
+         days_text(plan_run_seconds(plan, range->slow)).text,
+         hours_text(run / 3600 * (double)devices).text, one);
     line("network", "%s half as fast: predicted %s a step, %.1f %% longer",
          plan->nodes > 1 ? "between the nodes" : "links inside the node",
          seconds_text(range->half_network).text,
