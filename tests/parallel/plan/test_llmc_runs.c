@@ -69,7 +69,7 @@ static void plans_are_near_the_steps_of_llm_c(void **state)
         worst = fmax(worst, fabs(error));
     }
     print_message("mean error %.1f %%, worst %.1f %%\n", 100 * sum / RUNS, 100 * worst);
-    assert_true(sum / RUNS <= 0.12 && worst <= 0.2);
+    assert_true(sum / RUNS <= 0.06 && worst <= 0.1);
 }
 
 int main(void)
