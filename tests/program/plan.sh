@@ -87,7 +87,7 @@ refused "a grid that does not fit the ranks" 78 "1 error; nothing was started" c
 refused "a config for CPUs on GPUs" 78 'has GPUs; write "auto"' configs/demo.json --machine h100 --set device=cpu
 refused "too many ranks" 64 "--world" configs/demo.json --world 65537
 echo '{"name": "x"}' >bad.json
-refused "a machine file with mistakes" 78 "bad.json:1:1: launch: the key is missing" configs/demo.json --machine bad.json
+refused "a machine file with mistakes" 78 "bad.json:1:1: sources: the key is missing" configs/demo.json --machine bad.json
 refused "no config" 64 "which config?"
 
 finish
