@@ -52,22 +52,20 @@ static double sum_in_order(const Addends *a, DType to, int64_t i)
     return dtype_get(to, &cell, 0);
 }
 
-/* Returns a copy of addend k on the device, `offset` elements into its memory. */
-static Tensor addend_on(Device *dev, const Addends *a, int k, int64_t offset)
+/* Copies the addends to the device, into one buffer, which is returned; src[k] is addend k. Each
+ * begins `offset` elements after a multiple of 64, as if it had memory of its own. */
+static Tensor addends_on(Device *dev, const Addends *a, int64_t offset, Tensor *src)
 {
-    double *host = must_calloc((size_t)(offset + a->count), sizeof *host);
-    Tensor all = tensor_1d(host, a->type, offset + a->count);
-    for (int64_t i = 0; i < a->count; i++)
-        dtype_set(a->type, host, offset + i, a->value[k * a->count + i]);
-    Tensor far = device_put(dev, all);
+    int64_t room = (offset + a->count + 63) / 64 * 64, size = (int64_t)dtype_size(a->type);
+    double *host = must_calloc((size_t)(a->n * room), sizeof *host);
+    for (int k = 0; k < a->n; k++)
+        for (int64_t i = 0; i < a->count; i++)
+            dtype_set(a->type, host, k * room + offset + i, a->value[k * a->count + i]);
+    Tensor all = device_put(dev, tensor_1d(host, a->type, a->n * room));
     free(host);
-    return tensor_1d((char *)far.data + offset * (int64_t)dtype_size(a->type), a->type, a->count);
-}
-
-static void drop_addend(Device *dev, Tensor t, int64_t offset)
-{
-    t.data = (char *)t.data - offset * (int64_t)dtype_size(t.dtype);
-    device_drop(dev, tensor_1d(t.data, t.dtype, tensor_count(t) + offset));
+    for (int k = 0; k < a->n; k++)
+        src[k] = tensor_1d((char *)all.data + (k * room + offset) * size, a->type, a->count);
+    return all;
 }
 
 /* Computes the sum on this device into a tensor of type `to` (target < 0) or into source `target`.
@@ -77,8 +75,7 @@ static void check_sum(TestDevice *d, const Addends *a, DType to, int target, int
     Device *dev = &d->device;
     Tensor src[MOST], dst;
     double *host = must_calloc((size_t)a->count, sizeof *host);
-    for (int k = 0; k < a->n; k++)
-        src[k] = addend_on(dev, a, k, offset);
+    Tensor all = addends_on(dev, a, offset, src);
     dst = target < 0 ? device_put(dev, tensor_1d(host, to, a->count)) : src[target];
     op_sum(dev, dst, src, a->n);
     for (int k = -1; k < a->n; k++) {
@@ -96,8 +93,7 @@ static void check_sum(TestDevice *d, const Addends *a, DType to, int target, int
         }
     }
     if (target < 0) device_drop(dev, dst);
-    for (int k = 0; k < a->n; k++)
-        drop_addend(dev, src[k], offset);
+    device_drop(dev, all);
     free(host);
 }
 

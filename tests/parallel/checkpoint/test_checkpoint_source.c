@@ -98,9 +98,11 @@ static Saved save_on(int ranks)
     s.run = text_format("%s/test_source.XXXXXX", test_scratch_folder());
     assert_non_null(mkdtemp(s.run));
     for (int i = 0; i < WEIGHTS; i++) {
-        s.data[i] = must_alloc((size_t)bytes_of(i));
-        for (int64_t b = 0; b < bytes_of(i); b++)
-            s.data[i][b] = (char)((b * 37 + (b >> 8) * 11 + i) ^ (b >> 20));
+        int64_t bytes = bytes_of(i);
+        char *data = must_alloc((size_t)bytes);
+        for (int64_t b = 0; b < bytes; b++)
+            data[b] = (char)((b * 37 + (b >> 8) * 11 + i) ^ (b >> 20));
+        s.data[i] = data;
     }
     thread_ranks(ranks, 60, save_here, &s);
     s.path = checkpoint_path(s.run, 5);
