@@ -226,6 +226,7 @@ static void print_run(const Plan *plan)
          days_text(plan_run_seconds(plan, range->fast)).text,
          days_text(plan_run_seconds(plan, range->slow)).text,
          hours_text(run / 3600 * (double)devices).text, one);
+    if (plan->ranks == 1) return;
     line("network", "%s half as fast: predicted %s a step, %.1f %% longer",
          plan->nodes > 1 ? "between the nodes" : "links inside the node",
          seconds_text(range->half_network).text,

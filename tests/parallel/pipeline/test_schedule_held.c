@@ -155,6 +155,22 @@ static void test_a_warm_up_needs_no_more_memory_than_a_step(void **state)
             schedules_of(p, m, 4, check_shorter);
 }
 
+/* With one chunk a stage: the session makes room for the largest evaluation only. */
+static void test_a_smaller_evaluation_needs_no_more_memory_than_the_largest(void **state)
+{
+    (void)state;
+    for (int stages = 2; stages <= 16; stages++)
+        for (int kind = 0; kind <= SCHEDULE_INTERLEAVED; kind++) {
+            ScheduleSpec spec = {.kind = (ScheduleKind)kind,
+                                 .stages = stages,
+                                 .chunks = 1,
+                                 .micros = evaluate_group((GridPlace){.pp = stages}),
+                                 .evaluate = true};
+            for (int64_t n = 1; n < spec.micros; n++)
+                check_fewer(&spec, n);
+        }
+}
+
 /* Random sizes beyond the range that is tested completely. */
 static void test_slots_of_random_sizes_match_the_order_of_actions(void **state)
 {
@@ -170,6 +186,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slots_batches_and_buffers_match_the_order_of_actions),
         cmocka_unit_test(test_slots_of_random_sizes_match_the_order_of_actions),
+        cmocka_unit_test(test_a_smaller_evaluation_needs_no_more_memory_than_the_largest),
         cmocka_unit_test(test_a_warm_up_needs_no_more_memory_than_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
