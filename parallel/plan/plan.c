@@ -35,6 +35,13 @@ const Config *plan_settle(const Config *config, const Hardware *hardware, char *
                   hardware->cuda ? "GPUs" : "no GPUs");
         return NULL;
     }
+    if (hardware->cuda && config->fp64.enabled) {
+        error_set(err, n,
+                  "%s: fp64.enabled: only CPUs compute in f64, but the machine \"%s\" has GPUs; "
+                  "choose --machine cpu or another file of a CPU",
+                  config_origin(config, "fp64.enabled"), hardware->name);
+        return NULL;
+    }
     ConfigFacts facts = {.known = &hardware->device};
     if (config->model.vocab_size <= 0 || config_trains_tokenizer(config))
         facts.vocab_size = config_likely_vocab(config);

@@ -57,8 +57,8 @@ typedef struct {
 ConfigContext plan_context(const Hardware *hardware, int64_t world);
 /* Returns the config, read with plan_context, with the facts of this hardware. Takes ownership. If
  * the vocabulary is not known before the data are opened, it is config_likely_vocab. Returns NULL
- * and sets `err` if the config asks for another kind of device; the caller still owns the
- * config. */
+ * and sets `err` if the config asks for another kind of device, or a type that GPUs do not compute
+ * in; the caller still owns the config. */
 const Config *plan_settle(const Config *config, const Hardware *hardware, char *err, size_t n);
 
 /* Plans a config from plan_settle, which must outlive the plan. `range` stays 0. Free with

@@ -85,6 +85,7 @@ refused "an unknown preset" 66 'did you mean "h100"?' configs/demo.json --machin
 refused "a config with a mistake" 78 'did you mean "lr"?' configs/demo.json --set optimizer.params.lrr=1
 refused "a grid that does not fit the ranks" 78 "1 error; nothing was started" configs/gpt3_175b.json --world 1000
 refused "a config for CPUs on GPUs" 78 'has GPUs; write "auto"' configs/demo.json --machine h100 --set device=cpu
+refused "f64 on GPUs" 78 "only CPUs compute in f64" configs/demo.json --machine h100 --set fp64.enabled=true
 refused "too many ranks" 64 "--world" configs/demo.json --world 65537
 echo '{"name": "x"}' >bad.json
 refused "a machine file with mistakes" 78 "bad.json:1:1: sources: the key is missing" configs/demo.json --machine bad.json
