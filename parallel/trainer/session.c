@@ -79,14 +79,9 @@ static void make_room(Session *s, bool gradients)
         /* This is also enough for the warm-up and for a dry run. */
         step_room_include(&s->room, chunks, &s->step.schedule);
     }
-    /* With one chunk a stage, an evaluation of fewer micro-batches is the beginning of a larger
-     * one. With several, their number also determines the order (schedule_order.c). */
-    int64_t most = evaluate_group(size);
-    for (int64_t n = chunks == 1 ? most : 1; n <= most; n++) {
-        StepPlan evaluation = step_plan_create(c, &s->layers, size, at, n, true);
-        step_room_include(&s->room, chunks, &evaluation.schedule);
-        step_plan_free(&evaluation);
-    }
+    StepPlan evaluation = step_plan_create(c, &s->layers, size, at, widest_evaluation(size), true);
+    step_room_include(&s->room, chunks, &evaluation.schedule);
+    step_plan_free(&evaluation);
 }
 
 void session_build(Session *s, const Config *config, Comm *world, bool gradients)

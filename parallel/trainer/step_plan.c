@@ -76,6 +76,11 @@ int64_t evaluate_group(GridPlace size)
     return size.pp > 1 ? 4 * size.pp : 1;
 }
 
+int64_t widest_evaluation(GridPlace size)
+{
+    return 2 * size.pp - 1;
+}
+
 int64_t warm_up_micros(GridPlace size, int64_t micros)
 {
     /* Two per stage: the second adds to gradients that the first has written. */

@@ -43,5 +43,8 @@ void step_room_include(StepRoom *room, int chunks, const Schedule *schedule);
  * between stages and to add to a gradient at least once. */
 int64_t evaluate_group(GridPlace size);
 int64_t warm_up_micros(GridPlace size, int64_t micros);
+/* No evaluation of a group needs more room on a stage than one of this many micro-batches, which is
+ * the longest row that goes through a chunk before the stage turns to its next chunk. */
+int64_t widest_evaluation(GridPlace size);
 
 #endif

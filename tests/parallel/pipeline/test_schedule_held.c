@@ -155,20 +155,55 @@ static void test_a_warm_up_needs_no_more_memory_than_a_step(void **state)
             schedules_of(p, m, 4, check_shorter);
 }
 
-/* With one chunk a stage: the session makes room for the largest evaluation only. */
-static void test_a_smaller_evaluation_needs_no_more_memory_than_the_largest(void **state)
+/* Writes the room of each stage for evaluations of first to last micro-batches. */
+static void room_of(const ScheduleSpec *spec, int64_t first, int64_t last, StepRoom *room)
+{
+    ScheduleSpec s = *spec;
+    Schedule *of = must_calloc((size_t)spec->stages, sizeof *of);
+    for (s.micros = first; s.micros <= last; s.micros++) {
+        schedule_create_all(&s, of);
+        for (int stage = 0; stage < spec->stages; stage++) {
+            step_room_include(&room[stage], spec->chunks, &of[stage]);
+            schedule_free(&of[stage]);
+        }
+    }
+    free(of);
+}
+
+static void check_widest(const ScheduleSpec *spec)
+{
+    GridPlace size = {.pp = spec->stages};
+    int64_t group = evaluate_group(size), widest = widest_evaluation(size);
+    StepRoom *all = must_calloc((size_t)spec->stages, sizeof *all),
+             *one = must_calloc((size_t)spec->stages, sizeof *one);
+    room_of(spec, 1, group, all);
+    room_of(spec, widest, widest, one);
+    for (int stage = 0; stage < spec->stages; stage++) {
+        bool same =
+            one[stage].batches == all[stage].batches && one[stage].buffers == all[stage].buffers;
+        for (int c = 0; c < spec->chunks; c++)
+            same = same && one[stage].slots[c] == all[stage].slots[c];
+        if (!same)
+            fail_msg("stage %d of %d, %d chunks: %d batches and %d buffers, not %d and %d", stage,
+                     spec->stages, spec->chunks, one[stage].batches, one[stage].buffers,
+                     all[stage].batches, all[stage].buffers);
+        free(all[stage].slots);
+        free(one[stage].slots);
+    }
+    free(all);
+    free(one);
+}
+
+static void test_one_evaluation_needs_as_much_room_as_any(void **state)
 {
     (void)state;
-    for (int stages = 2; stages <= 16; stages++)
-        for (int kind = 0; kind <= SCHEDULE_INTERLEAVED; kind++) {
-            ScheduleSpec spec = {.kind = (ScheduleKind)kind,
-                                 .stages = stages,
-                                 .chunks = 1,
-                                 .micros = evaluate_group((GridPlace){.pp = stages}),
-                                 .evaluate = true};
-            for (int64_t n = 1; n < spec.micros; n++)
-                check_fewer(&spec, n);
-        }
+    for (int stages = 1; stages <= 16; stages++)
+        for (int kind = 0; kind <= SCHEDULE_INTERLEAVED; kind++)
+            for (int chunks = 1; chunks <= (stages > 1 && kind == SCHEDULE_INTERLEAVED ? 6 : 1);
+                 chunks++)
+                check_widest(&(ScheduleSpec){(ScheduleKind)kind, stages, chunks, 0, true});
+    check_widest(&(ScheduleSpec){SCHEDULE_1F1B, 64, 1, 0, true});
+    check_widest(&(ScheduleSpec){SCHEDULE_INTERLEAVED, 48, 2, 0, true});
 }
 
 /* Random sizes beyond the range that is tested completely. */
@@ -186,8 +221,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slots_batches_and_buffers_match_the_order_of_actions),
         cmocka_unit_test(test_slots_of_random_sizes_match_the_order_of_actions),
-        cmocka_unit_test(test_a_smaller_evaluation_needs_no_more_memory_than_the_largest),
         cmocka_unit_test(test_a_warm_up_needs_no_more_memory_than_a_step),
+        cmocka_unit_test(test_one_evaluation_needs_as_much_room_as_any),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
