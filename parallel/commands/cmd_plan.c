@@ -1,6 +1,7 @@
 /* cmd_plan.c -- `./train plan`: prints what a config costs on some hardware, before it runs
  * there. */
 #include "parallel/plan/plan.h"
+#include "parallel/plan/search.h"
 
 #include "model/core/fs.h"
 #include "parallel/commands/cmd_config.h"
@@ -12,7 +13,7 @@ typedef struct {
     const char *config, *machine;
     ArgList set;
     int64_t world;
-    bool json, verbose;
+    bool json, search, verbose;
 } PlanArguments;
 
 /* The presets that describe a GPU, by the name that its driver gives. Other GPUs of the same
@@ -90,6 +91,24 @@ static int print_plan(const PlanArguments *a, const char *machine, const Config 
     return code;
 }
 
+/* Prints the best layouts for these ranks. A run's folder has no options to paste. */
+static int print_search(const PlanArguments *a, const Hardware *hardware)
+{
+    char err[1024];
+    PlanSearch found;
+    const Config *settled;
+    const SearchSource source = {a->config, a->set.count, (const char *const *)a->set.item,
+                                 a->world};
+    if (fs_is_folder(a->config) || strcmp(a->config, "-") == 0)
+        return error_print(EXIT_USAGE, "--search reads a config file again for each layout; %s",
+                           "name a file");
+    if (!plan_search(&source, hardware, &found, &settled, err, sizeof err))
+        return error_print(EXIT_CONFIG, "%s", err);
+    plan_search_print(&found, settled, hardware);
+    config_free(settled);
+    return found.found > 0 ? EXIT_OK : EXIT_NO_MEMORY;
+}
+
 static int run_plan(const void *values)
 {
     const PlanArguments *a = values;
@@ -106,6 +125,10 @@ static int run_plan(const void *values)
     }
     const Config *config = read_config(a, &hardware, &code);
     if (config == NULL) return code;
+    if (a->search) {
+        config_free(config);
+        return print_search(a, &hardware);
+    }
     code = print_plan(a, machine, config, &hardware);
     config_free(config);
     return code;
@@ -130,6 +153,10 @@ static const ArgOption options[] = {
      .help = "override one key of the config; may be repeated",
      .kind = ARG_SETTINGS,
      .at = offsetof(PlanArguments, set)},
+    {.name = "--search",
+     .help = "print the ten best layouts that this search finds, as\noptions to paste",
+     .kind = ARG_FLAG,
+     .at = offsetof(PlanArguments, search)},
     {.name = "--json",
      .help = "print one JSON object; bytes and counts are integers",
      .kind = ARG_FLAG,

@@ -1,0 +1,86 @@
+/* search.h -- finds the best layouts of a run: how so many ranks should share a model.
+ *
+ * Space: all candidates that break no rule of the config (candidate.h) at its train_batch_size,
+ * with
+ *
+ *   parallel.tensor           up to the devices of a node
+ *   parallel.pipeline         up to the model's layers
+ *   parallel.pipeline_chunks  1, 2, 3, 4, 6 or 8
+ *   micro-batch               1, 2, 4 ... 256
+ *   zero_optimization.stage   0 to 3; 0 alone where there is one data-parallel rank; 3 where two
+ *                             units are within stage3_max_live_parameters
+ *   activation_checkpointing  none, selective, full
+ *   sequence_parallel         false; true where tensor is above 1
+ *
+ * Objective: the most predicted tokens per second, which is the shortest step, among layouts that
+ * fit into memory with its margin (plan.h). Layouts are planned and replayed in full, in the order
+ * of a rough guess. One is left out only if a closed form proves that it does not fit, or that its
+ * step takes longer than those of the best found. After so many plans, or so much time, the search
+ * ends and says how many layouts are left: then a better one may be among these. */
+#ifndef PARALLEL_PLAN_SEARCH_H
+#define PARALLEL_PLAN_SEARCH_H
+
+#include "configs/candidate.h"
+#include "configs/machine_file/hardware.h"
+
+typedef struct {
+    int64_t tensor, pipeline, chunks, micro, zero;
+    RecomputePolicy recompute;
+    bool sequence_parallel;
+} PlanLayout;
+
+/* What a search asks about a layout. `seconds`: of a step; INFINITY: it does not fit. `bound`: no
+ * more than these seconds; INFINITY: it certainly does not fit. `guess`: decides about the order
+ * alone. */
+typedef struct {
+    double (*seconds)(void *context, const PlanLayout *layout);
+    double (*bound)(void *context, const PlanLayout *layout);
+    double (*guess)(void *context, const PlanLayout *layout);
+    void *context;
+    double time; /* seconds of processor time after which no other layout is planned; 0: no limit */
+} SearchCosts;
+
+enum { SEARCH_BEST = 10 };
+typedef struct {
+    PlanLayout best[SEARCH_BEST]; /* the shortest step first */
+    double seconds[SEARCH_BEST];
+    int found;
+    int64_t space;   /* legal layouts */
+    int64_t misfits; /* of these, certainly too large */
+    int64_t planned;
+    int64_t left; /* neither planned nor proven to be slower than the best */
+} PlanSearch;
+
+/* Returns all layouts of the space for a candidate; its number of ranks is known. The caller frees
+ * *out. */
+int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **out);
+/* Searches the space; plans at most `most` layouts. */
+PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const SearchCosts *costs,
+                          int64_t most);
+
+/* A config file, and the --set with which it is read. */
+typedef struct {
+    const char *path;
+    int n_sets;
+    const char *const *sets;
+    int64_t world;
+} SearchSource;
+
+/* Searches the layouts of a config on this hardware. *settled is the config as given, which the
+ * caller frees. Returns false and sets `err` if it has errors, or gives no number of ranks. */
+bool plan_search(const SearchSource *source, const Hardware *hardware, PlanSearch *out,
+                 const Config **settled, char *err, size_t n);
+/* Prints what was found: a line of figures and a line of options to paste for each layout. */
+void plan_search_print(const PlanSearch *search, const Config *settled, const Hardware *hardware);
+/* Adds to `out` what to --set for this layout where it differs from the config:
+ * "parallel.tensor=8". Keys that the config gives and that may contradict it are dropped:
+ * "gradient_accumulation_steps=null". */
+void plan_layout_sets(const Config *config, const PlanLayout *layout, StringList *out);
+
+/* The closed forms, for tests: no plan of the layout has a shorter step, or needs fewer bytes of
+ * device memory on the rank that needs the most. `hardware` is that of a rank. */
+double plan_least_seconds(const Config *config, const Hardware *hardware, const PlanLayout *layout,
+                          int64_t ranks);
+double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t ranks);
+
+#endif

@@ -1,0 +1,216 @@
+/* test_search.c -- tests the search for layouts: it finds what planning the whole space finds, its
+ * closed forms are lower bounds of plans, and what it prints can be pasted. */
+#include "parallel/plan/search.h"
+
+#include "model/core/check.h"
+#include "parallel/plan/plan.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- with costs that are made up ------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t seed;
+    int64_t asked;
+} MadeUp;
+
+/* Returns a number from 0 to 1 that the layout and the seed determine. */
+static double chance(const MadeUp *m, const PlanLayout *l, uint64_t salt)
+{
+    const int64_t parts[] = {l->tensor, l->pipeline,  l->chunks,           l->micro,
+                             l->zero,   l->recompute, l->sequence_parallel};
+    uint64_t h = m->seed * 0x9e3779b97f4a7c15u + salt;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        h = (h ^ (uint64_t)parts[i]) * 0xff51afd7ed558ccdu, h ^= h >> 33;
+    return (double)(h >> 11) / 9007199254740992.0;
+}
+
+static double made_up(const MadeUp *m, const PlanLayout *l)
+{
+    return chance(m, l, 1) < 0.3 ? INFINITY : 1 + floor(20 * chance(m, l, 2));
+}
+
+static double made_up_seconds(void *context, const PlanLayout *l)
+{
+    MadeUp *m = context;
+    m->asked++;
+    return made_up(m, l);
+}
+
+/* A bound is at most the seconds; that of some that do not fit says so. */
+static double made_up_bound(void *context, const PlanLayout *l)
+{
+    double seconds = made_up(context, l);
+    if (isinf(seconds)) return chance(context, l, 3) < 0.5 ? INFINITY : 2;
+    return seconds * chance(context, l, 4);
+}
+
+static double made_up_guess(void *context, const PlanLayout *l)
+{
+    return chance(context, l, 5);
+}
+
+static Candidate small_candidate(int64_t ranks, int64_t heads, int64_t kv, int64_t layers,
+                                 int64_t batch)
+{
+    Candidate c = {.fixed = ~0u};
+    for (int key = 0; key < CANDIDATE_KEYS; key++)
+        c.most[key] = 1000000;
+    c.value[CANDIDATE_RANKS] = ranks;
+    c.value[CANDIDATE_TENSOR] = c.value[CANDIDATE_PIPELINE] = c.value[CANDIDATE_CHUNKS] = 1;
+    c.value[CANDIDATE_BATCH] = batch;
+    c.value[CANDIDATE_HEADS] = heads;
+    c.value[CANDIDATE_KV] = kv;
+    c.value[CANDIDATE_LAYERS] = layers;
+    c.value[CANDIDATE_WIDTH] = 4 * heads;
+    c.value[CANDIDATE_HIDDEN] = 2 * heads;
+    c.value[CANDIDATE_HEAD_DIM] = 2;
+    c.value[CANDIDATE_LENGTH] = c.value[CANDIDATE_POSITIONS] = 6;
+    return c;
+}
+
+static void the_best_equal_those_of_the_whole_space(void **state)
+{
+    (void)state;
+    int pruned = 0;
+    for (uint64_t round = 0; round < 300; round++) {
+        int64_t ranks = 1 + (int64_t)(round % 16), heads = round % 3 ? 12 : 8;
+        Candidate base = small_candidate(ranks, heads, round % 2 ? heads : 4,
+                                         1 + (int64_t)(round % 7), (int64_t)(1 + round % 5) * 12);
+        MadeUp m = {.seed = round};
+        const SearchCosts costs = {made_up_seconds, made_up_bound, made_up_guess, &m, 0};
+        PlanSearch s = search_layouts(&base, 8, &costs, INT64_MAX);
+        PlanLayout *all;
+        int64_t n = search_space(&base, 8, &all);
+        assert_int_equal(n, s.space);
+        assert_int_equal(s.left, 0);
+        assert_int_equal(s.planned, m.asked);
+        pruned += n - s.misfits > m.asked;
+        /* The i-th best of the search is the i-th smallest of all. */
+        double *seconds = must_calloc((size_t)n + 1, sizeof *seconds);
+        for (int64_t i = 0; i < n; i++) {
+            double now = made_up(&m, &all[i]);
+            int64_t at = i;
+            for (; at > 0 && seconds[at - 1] > now; at--)
+                seconds[at] = seconds[at - 1];
+            seconds[at] = now;
+        }
+        for (int i = 0; i < SEARCH_BEST; i++) {
+            bool is = i < n && isfinite(seconds[i]);
+            if (is != (i < s.found) || (is && s.seconds[i] != seconds[i]))
+                fail_msg("round %d, best %d: %g, not %g", (int)round, i, s.seconds[i], seconds[i]);
+            if (is) assert_true(made_up(&m, &s.best[i]) == s.seconds[i]);
+        }
+        free(seconds);
+        free(all);
+    }
+    assert_true(pruned > 50);
+}
+
+static void a_search_that_ends_early_says_how_many_are_left(void **state)
+{
+    (void)state;
+    Candidate base = small_candidate(8, 8, 8, 4, 48);
+    MadeUp m = {.seed = 7};
+    const SearchCosts costs = {made_up_seconds, made_up_bound, made_up_guess, &m, 0};
+    PlanSearch all = search_layouts(&base, 8, &costs, INT64_MAX),
+               some = search_layouts(&base, 8, &costs, 5);
+    assert_int_equal(some.planned, 5);
+    assert_true(some.left > 0 && some.left + some.misfits + 5 <= some.space);
+    assert_int_equal(all.left, 0);
+}
+
+/* ---- with plans ------------------------------------------------------------------------------ */
+
+static const char file[] = "build/test_search.json";
+
+static void write_config(void)
+{
+    FILE *to = fopen(file, "w");
+    assert_non_null(to);
+    fputs("{\"model\": {\"num_layers\": 4, \"hidden_size\": 256, \"num_attention_heads\": 4,\n"
+          " \"activation\": \"swiglu\"}, \"data\": {\"text\": \"t\", \"seq_length\": 128},\n"
+          " \"train_steps\": 100, \"train_batch_size\": 8, \"bf16\": {\"enabled\": true},\n"
+          " \"gradient_accumulation_steps\": 1}\n",
+          to);
+    fclose(to);
+}
+
+static Hardware machine(const char *name)
+{
+    Hardware hardware;
+    ExitCode code;
+    char err[512];
+    if (!hardware_load(&hardware, name, &code, err, sizeof err)) fail_msg("%s", err);
+    return hardware;
+}
+
+/* Plans every layout of a small space. The closed forms are lower bounds, and the best of these
+ * plans are those of the search. */
+static void the_best_plan_of_a_small_space_is_found(void **state)
+{
+    (void)state;
+    write_config();
+    const Hardware hardware = machine("h100");
+    const SearchSource source = {.path = file, .world = 4};
+    char err[1024];
+    PlanSearch s;
+    const Config *settled;
+    if (!plan_search(&source, &hardware, &s, &settled, err, sizeof err)) fail_msg("%s", err);
+    config_free(settled);
+    ConfigReport report;
+    ConfigContext context = plan_context(&hardware, 4);
+    const Config *given = config_load(file, 0, NULL, &context, &report);
+    config_report_free(&report);
+    assert_non_null(given);
+    Candidate base = candidate_of_config(given, 4);
+    PlanLayout *all;
+    int64_t n = search_space(&base, hardware.devices_per_node, &all);
+    double best = INFINITY;
+    const Hardware rank = hardware_of_rank(&hardware, 4);
+    for (int64_t i = 0; i < n; i++) {
+        StringList sets = {0};
+        plan_layout_sets(given, &all[i], &sets);
+        const Config *c =
+            config_load(file, sets.count, (const char *const *)sets.item, &context, &report);
+        if (c == NULL) fail_msg("%s", report.error[0]);
+        config_report_free(&report);
+        c = plan_settle(c, &hardware, err, sizeof err);
+        assert_non_null(c);
+        Plan plan;
+        assert_true(plan_make(&plan, c, &hardware, err, sizeof err));
+        double least = plan_least_seconds(c, &rank, &all[i], 4),
+               bytes = plan_least_bytes(c, &all[i], 4);
+        if (least > plan.step.seconds || bytes > (double)plan.device.needed)
+            fail_msg("layout %d: %g of %g s, %g of %g bytes", (int)i, least, plan.step.seconds,
+                     bytes, (double)plan.device.needed);
+        if (plan.fits) best = fmin(best, plan.step.seconds);
+        plan_free(&plan);
+        config_free(c);
+        string_list_free(&sets);
+    }
+    print_message("  %d layouts, %d planned, %d left; best %g s\n", (int)n, (int)s.planned,
+                  (int)s.left, best);
+    assert_true(s.found == SEARCH_BEST && s.space == n);
+    if (s.seconds[0] != best) fail_msg("%g, not %g", s.seconds[0], best);
+    free(all);
+    config_free(given);
+    remove(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_best_equal_those_of_the_whole_space),
+        cmocka_unit_test(a_search_that_ends_early_says_how_many_are_left),
+        cmocka_unit_test(the_best_plan_of_a_small_space_is_found),
+    };
+    return cmocka_run_group_tests_name("search", tests, NULL, NULL);
+}
