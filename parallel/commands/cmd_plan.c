@@ -177,9 +177,9 @@ const ArgCommand cmd_plan = {
              "number of GPUs; nothing is started, and the data need not be there.",
     .notes = "./train plan configs/gpt3_175b.json --world 1024 --machine a100\n"
              "./train bench machine > my.json; ./train plan CONFIG --machine my.json\n\n"
-             "Exit codes: 0, 64 (command line), 66 (something is missing), 69 (this machine's\n"
-             "GPU has no machine file), 78 (config or machine file), 90 (the plan does not fit\n"
-             "into memory; it is printed all the same).",
+             "Exit codes: 0, 64 (command line), 66 (something is missing), 69 (there is no\n"
+             "machine file for this machine's GPU), 78 (config or machine file), 90 (the plan\n"
+             "is printed, but it does not fit into memory).",
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,
