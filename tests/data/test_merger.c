@@ -50,11 +50,10 @@ static int64_t merge_naively(const Tokenizer *t, int32_t *id, int64_t count)
     }
 }
 
-static void check_word(const Tokenizer *t, const char *word, int64_t size)
+static void check_word(const Tokenizer *t, Encoder *e, const char *word, int64_t size)
 {
     int32_t *want = must_alloc((size_t)size * sizeof *want);
     TokenBuffer got = {0};
-    Encoder *e = encoder_create(t);
     for (int64_t i = 0; i < size; i++)
         want[i] = t->byte_id[(uint8_t)word[i]];
     int64_t count = merge_naively(t, want, size);
@@ -65,7 +64,6 @@ static void check_word(const Tokenizer *t, const char *word, int64_t size)
                      want[i]);
     assert_int_equal(got.count, count);
     token_buffer_free(&got);
-    encoder_free(e);
     free(want);
 }
 
@@ -73,12 +71,14 @@ static void check_words(const Tokenizer *t, const char *letters)
 {
     uint64_t n_letters = strlen(letters);
     char word[1000];
+    Encoder *e = encoder_create(t);
     for (uint64_t round = 0; round < 60; round++) {
         int n = 1 + (int)(drawn(21, round) % sizeof word);
         for (int i = 0; i < n; i++)
             word[i] = letters[drawn(22 + round, (uint64_t)i) % n_letters];
-        check_word(t, word, n);
+        check_word(t, e, word, n);
     }
+    encoder_free(e);
 }
 
 static void test_long_words_are_merged_as_by_a_naive_loop(void **state)
@@ -150,6 +150,7 @@ static void test_merges_in_any_order_are_applied_by_rank_from_left_to_right(void
     (void)state;
     for (uint64_t stream = 100; stream < 160; stream++) {
         Tokenizer *t = drawn_tokenizer(stream);
+        Encoder *e = encoder_create(t);
         char word[500];
         for (uint64_t round = 0; round < 8; round++) {
             /* letters at random, and a few letters again and again with one now and then changed */
@@ -157,11 +158,12 @@ static void test_merges_in_any_order_are_applied_by_rank_from_left_to_right(void
                 uint64_t r = drawn(200 + stream, round * sizeof word + i);
                 word[i] = i <= round || (r >> 30) % 11 == 0 ? "ab"[r >> 20 & 1] : word[i - round];
             }
-            check_word(t, word, sizeof word);
+            check_word(t, e, word, sizeof word);
             /* up to 64 letters, which are merged in another way */
             for (int64_t size = 1; size <= 66; size++)
-                check_word(t, word + size, size);
+                check_word(t, e, word + size, size);
         }
+        encoder_free(e);
         tokenizer_free(t);
     }
 }
