@@ -91,7 +91,20 @@ static int print_plan(const PlanArguments *a, const char *machine, const Config 
     return code;
 }
 
-/* Prints the best layouts for these ranks. A run's folder has no options to paste. */
+/* Checks what the options say together; returns the exit code. A run's folder has no options to
+ * paste. */
+static int check_arguments(const PlanArguments *a)
+{
+    if (!a->search) return EXIT_OK;
+    if (fs_is_folder(a->config) || strcmp(a->config, "-") == 0)
+        return error_print(EXIT_USAGE, "--search reads a config file again for each layout; name a "
+                                       "file");
+    if (a->json)
+        return error_print(EXIT_USAGE, "--search prints options to paste; leave out --json");
+    return EXIT_OK;
+}
+
+/* Prints the best layouts for these ranks. */
 static int print_search(const PlanArguments *a, const Hardware *hardware)
 {
     char err[1024];
@@ -99,9 +112,6 @@ static int print_search(const PlanArguments *a, const Hardware *hardware)
     const Config *settled;
     const SearchSource source = {a->config, a->set.count, (const char *const *)a->set.item,
                                  a->world};
-    if (fs_is_folder(a->config) || strcmp(a->config, "-") == 0)
-        return error_print(EXIT_USAGE, "--search reads a config file again for each layout; %s",
-                           "name a file");
     if (!plan_search(&source, hardware, &found, &settled, err, sizeof err))
         return error_print(EXIT_CONFIG, "%s", err);
     plan_search_print(&found, settled, hardware);
@@ -112,11 +122,12 @@ static int print_search(const PlanArguments *a, const Hardware *hardware)
 static int run_plan(const void *values)
 {
     const PlanArguments *a = values;
-    const char *machine = a->machine ? a->machine : own_machine();
     Hardware hardware;
     ExitCode exit_code;
     char err[8192];
-    int code;
+    int code = check_arguments(a);
+    if (code != EXIT_OK) return code;
+    const char *machine = a->machine ? a->machine : own_machine();
     if (machine == NULL) return EXIT_UNAVAILABLE;
     if (!hardware_load(&hardware, machine, &exit_code, err, sizeof err)) {
         if (exit_code != EXIT_CONFIG) return error_print(exit_code, "%s", err);

@@ -75,6 +75,18 @@ expect_code "plan: half of the memory as margin" 0 "$TRAIN" plan configs/gpt3_17
 expect_code "plan: two thirds of the memory as margin" 90 "$TRAIN" plan configs/gpt3_175b.json --world 1024 --machine a100 \
     --set memory_margin=0.66
 
+# ---- the search ----------------------------------------------------------------------------------------------------------
+"$TRAIN" plan configs/demo.json --world 8 --machine cpu --search >found 2>err
+check "plan: the best layouts are found" test $? -eq 0
+read -ra best < <(sed -n '/^ 1\. /{n;p;}' found)
+"$TRAIN" plan configs/demo.json --world 8 --machine cpu "${best[@]}" --json >json 2>err
+check "plan: the options of the best layout can be pasted" test $? -eq 0 -a ${#best[@]} -ge 2
+check "plan: and give the step that the search has printed" python3 - <<'EOF'
+import json, re
+shown = float(re.search(r"^ 1\. ([\d.e-]+) s a step", open("found").read(), re.M).group(1))
+assert abs(shown / json.load(open("json"))["predicted"]["step_seconds"] - 1) < 1e-3, shown
+EOF
+
 # ---- what is refused -----------------------------------------------------------------------------------------------------
 # refused NAME CODE SENTENCE ARGUMENT...
 refused() {
@@ -89,6 +101,8 @@ refused "f64 on GPUs" 78 "only CPUs compute in f64" configs/demo.json --machine 
 refused "too many ranks" 64 "--world" configs/demo.json --world 65537
 echo '{"name": "x"}' >bad.json
 refused "a machine file with mistakes" 78 "bad.json:1:1: sources: the key is missing" configs/demo.json --machine bad.json
+refused "a search as JSON" 64 "leave out --json" configs/demo.json --search --json
+refused "a search of standard input" 64 "name a file" - --search
 refused "no config" 64 "which config?"
 
 finish
