@@ -58,14 +58,20 @@ static void add_ways(Layouts *to, const Candidate *base, PlanLayout layout)
 
 int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **out)
 {
-    static const int64_t chunks[] = {1, 2, 3, 4, 6, 8};
+    /* The last place is for the config's own number, if it is another one. */
+    int64_t chunks[] = {1, 2, 3, 4, 6, 8, 0}, own = base->value[CANDIDATE_CHUNKS];
+    size_t n_chunks = sizeof chunks / sizeof *chunks - 1;
+    bool listed = own < 1;
+    for (size_t c = 0; c < n_chunks; c++)
+        listed = listed || chunks[c] == own;
+    if (!listed) chunks[n_chunks++] = own;
     enum { MOST_MICRO = 256 };
     Layouts all = {0};
     int64_t ranks = base->value[CANDIDATE_RANKS], layers = base->value[CANDIDATE_LAYERS];
     for (int64_t tp = 1; tp <= min_i64(ranks, most_tensor); tp++) {
         for (int64_t pp = 1; pp <= min_i64(ranks / tp, layers); pp++) {
             if (ranks % (tp * pp) != 0) continue;
-            for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++)
+            for (size_t c = 0; c < n_chunks; c++)
                 for (int64_t micro = 1; micro <= MOST_MICRO; micro *= 2)
                     add_ways(
                         &all, base,
@@ -82,6 +88,7 @@ int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **ou
 typedef struct {
     double bound, guess;
     int64_t number; /* in the space: the order of equals */
+    bool done;      /* planned, or beaten */
 } Prospect;
 
 static int compare_prospects(const void *x, const void *y)
@@ -114,6 +121,30 @@ static bool is_beaten(const PlanSearch *s, double bound)
     return s->found == SEARCH_BEST && bound > s->seconds[SEARCH_BEST - 1];
 }
 
+/* Returns in how many of their choices two layouts differ. */
+static int choices_apart(const PlanLayout *a, const PlanLayout *b)
+{
+    return (a->tensor != b->tensor) + (a->pipeline != b->pipeline) + (a->chunks != b->chunks) +
+           (a->micro != b->micro) + (a->zero != b->zero) + (a->recompute != b->recompute) +
+           (a->sequence_parallel != b->sequence_parallel);
+}
+
+/* Returns the number of the next prospect to plan, or -1: by turns the first of those that differ
+ * from the best layout in one choice, as far as there are any, and the first of all. So an error of
+ * the guess costs less. */
+static int64_t next_prospect(const PlanSearch *s, const Prospect *prospect, int64_t n,
+                             const PlanLayout *layout)
+{
+    int64_t first = -1;
+    for (int64_t i = 0; i < n; i++) {
+        if (prospect[i].done) continue;
+        if (first < 0) first = i;
+        if (s->found == 0 || s->planned % 2 == 0) return first;
+        if (choices_apart(&layout[prospect[i].number], &s->best[0]) == 1) return i;
+    }
+    return first;
+}
+
 PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const SearchCosts *costs,
                           int64_t most)
 {
@@ -126,12 +157,14 @@ PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const Sear
     for (int64_t i = 0; i < s.space; i++) {
         double bound = costs->bound(costs->context, &layout[i]);
         if (isfinite(bound))
-            prospect[n++] = (Prospect){bound, costs->guess(costs->context, &layout[i]), i};
+            prospect[n++] = (Prospect){
+                .bound = bound, .guess = costs->guess(costs->context, &layout[i]), .number = i};
     }
     s.misfits = s.space - n;
     qsort(prospect, (size_t)n, sizeof *prospect, compare_prospects);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i; (i = next_prospect(&s, prospect, n, layout)) >= 0;) {
         const PlanLayout *next = &layout[prospect[i].number];
+        prospect[i].done = true;
         if (is_beaten(&s, prospect[i].bound)) continue;
         double used = (double)(clock() - begun) / CLOCKS_PER_SEC;
         if (s.planned == most || (costs->time > 0 && used > costs->time)) {

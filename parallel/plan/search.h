@@ -5,7 +5,7 @@
  *
  *   parallel.tensor           up to the devices of a node
  *   parallel.pipeline         up to the model's layers
- *   parallel.pipeline_chunks  1, 2, 3, 4, 6 or 8
+ *   parallel.pipeline_chunks  1, 2, 3, 4, 6, 8, and the config's own number
  *   micro-batch               1, 2, 4 ... 256
  *   zero_optimization.stage   0 to 3; 0 alone where there is one data-parallel rank; 3 where two
  *                             units are within stage3_max_live_parameters
@@ -13,10 +13,11 @@
  *   sequence_parallel         false; true where tensor is above 1
  *
  * Objective: the most predicted tokens per second, which is the shortest step, among layouts that
- * fit into memory with its margin (plan.h). Layouts are planned and replayed in full, in the order
- * of a rough guess. One is left out only if a closed form proves that it does not fit, or that its
- * step takes longer than those of the best found. After so many plans, or so much time, the search
- * ends and says how many layouts are left: then a better one may be among these. */
+ * fit into memory with its margin (plan.h). Layouts are planned and replayed in full, by turns in
+ * the order of a rough guess and among those that differ from the best one in one choice. One is
+ * left out only if a closed form proves that it does not fit, or that its step takes longer than
+ * those of the best found. After so many plans, or so much time, the search ends and says how many
+ * layouts are left: then a better one may be among these. */
 #ifndef PARALLEL_PLAN_SEARCH_H
 #define PARALLEL_PLAN_SEARCH_H
 

@@ -127,6 +127,59 @@ static void a_search_that_ends_early_says_how_many_are_left(void **state)
     assert_int_equal(all.left, 0);
 }
 
+/* The fewer choices differ from one layout, the faster. */
+static double seconds_from_best(void *context, const PlanLayout *l)
+{
+    (void)context;
+    return 1 + (l->tensor != 2) + (l->pipeline != 2) + (l->chunks != 2) + (l->micro != 4) +
+           (l->zero != 1) + (l->recompute != RECOMPUTE_SELECTIVE) + (l->sequence_parallel != true);
+}
+
+static double no_bound(void *context, const PlanLayout *l)
+{
+    (void)context;
+    (void)l;
+    return 0;
+}
+
+/* A tenth of the space is planned, in an order that says nothing about the layouts. */
+static void neighbours_of_the_best_are_planned_early(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        Candidate base = small_candidate(8, 8, 8, 8, 48);
+        MadeUp m = {.seed = seed};
+        const SearchCosts costs = {seconds_from_best, no_bound, made_up_guess, &m, 0};
+        PlanLayout *all;
+        int64_t space = search_space(&base, 8, &all);
+        PlanSearch s = search_layouts(&base, 8, &costs, space / 10);
+        free(all);
+        assert_true(s.planned == space / 10 && space > 300);
+        if (s.seconds[0] != 1) fail_msg("seed %d: %g", (int)seed, s.seconds[0]);
+    }
+}
+
+static int64_t layouts_with_chunks(int64_t own, int64_t chunks)
+{
+    Candidate base = small_candidate(2, 8, 8, 10, 48);
+    PlanLayout *all;
+    int64_t found = 0;
+    base.value[CANDIDATE_CHUNKS] = own;
+    int64_t n = search_space(&base, 8, &all);
+    for (int64_t i = 0; i < n; i++)
+        found += all[i].chunks == chunks;
+    free(all);
+    return found;
+}
+
+static void the_chunks_of_the_config_are_in_the_space(void **state)
+{
+    (void)state;
+    assert_int_equal(layouts_with_chunks(1, 5), 0);
+    assert_true(layouts_with_chunks(5, 5) > 0);
+    assert_int_equal(layouts_with_chunks(4, 4), layouts_with_chunks(1, 4));
+}
+
 /* ---- with plans ------------------------------------------------------------------------------ */
 
 static const char file[] = "build/test_search.json";
@@ -260,6 +313,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_best_equal_those_of_the_whole_space),
+        cmocka_unit_test(neighbours_of_the_best_are_planned_early),
+        cmocka_unit_test(the_chunks_of_the_config_are_in_the_space),
         cmocka_unit_test(a_search_that_ends_early_says_how_many_are_left),
         cmocka_unit_test(the_best_plan_of_a_small_space_is_found),
         cmocka_unit_test(closed_forms_are_lower_bounds_of_the_plans_of_presets),
