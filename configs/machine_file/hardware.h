@@ -33,6 +33,7 @@ typedef struct {
     int64_t workspace_bytes;  /* that the library of matrix products takes on each device */
     int64_t host_bytes;       /* memory of the node, for all its ranks */
     double peak[DTYPE_COUNT]; /* FLOP/s of dense products by storage type; 0 for integers */
+    double peak_tf32;         /* those of f32 if factors may be rounded to TF32 (cuda.tf32) */
     double memory_bandwidth;  /* bytes/s by the data sheet, or measured */
     double memory_efficiency; /* share of memory_bandwidth that memory-bound kernels reach */
     double launch;            /* seconds of every kernel beyond its work: none takes less */
@@ -55,7 +56,8 @@ typedef struct {
     Link inside, between;
     int devices_per_node; /* CPUs: the most ranks that a node takes, for example its cores */
     int nics_per_node;
-    double disk_bandwidth; /* bytes/s of a checkpoint, all writers together */
+    /* Bytes/s of a checkpoint: of all writers together, and of those on one node. */
+    double disk_bandwidth, node_disk_bandwidth;
 } Hardware;
 
 /* Reads a preset, if `name` is the name of one ("h100"), or else the file `name`. Returns false and
@@ -75,6 +77,8 @@ void hardware_print(FILE *to, const Hardware *hardware,
                     const char *(*source)(void *context, const char *key), void *context);
 /* Moves each number that was measured into the limits of its key, for hardware_print. */
 void hardware_limit(Hardware *hardware);
+/* Returns the FLOP/s of products by this type. `tf32`: cuda.tf32, which CPUs do not heed. */
+double hardware_peak(const Hardware *hardware, DType dtype, bool tf32);
 /* Returns what one of `world` ranks has. Each rank has a CUDA device of its own. CPU ranks share
  * their node: each has an equal part of the threads, and so of the peaks, the edge
  * and the memory bandwidth. */

@@ -23,6 +23,7 @@ const MachineKey machine_key[MACHINE_KEYS] = {
      "2199023255552"},
     {"peak_f64", KEY_NUMBER, AT(peak[F64]), 1e7, 1e17, "FLOP/s", "67e12"},
     {"peak_f32", KEY_NUMBER, AT(peak[F32]), 1e7, 1e17, "FLOP/s", "67e12"},
+    {"peak_tf32", KEY_NUMBER, AT(peak_tf32), 1e7, 1e17, "FLOP/s", "495e12"},
     {"peak_bf16", KEY_NUMBER, AT(peak[BF16]), 1e7, 1e17, "FLOP/s", "989e12"},
     {"peak_f16", KEY_NUMBER, AT(peak[F16]), 1e7, 1e17, "FLOP/s", "989e12"},
     {"memory_bandwidth", KEY_NUMBER, AT(memory_bandwidth), 1e8, 1e15, "bytes per second",
@@ -48,4 +49,6 @@ const MachineKey machine_key[MACHINE_KEYS] = {
     {"devices_per_node", KEY_INT, AT(devices_per_node), 1, 65536, "a number of devices", "8"},
     {"nics_per_node", KEY_INT, AT(nics_per_node), 1, 1024, "a number of network interfaces", "8"},
     {"disk_bandwidth", KEY_NUMBER, AT(disk_bandwidth), 1e6, 1e14, "bytes per second", "10e9"},
+    {"node_disk_bandwidth", KEY_NUMBER, AT(node_disk_bandwidth), 1e6, 1e14, "bytes per second",
+     "1.2e9"},
 };

@@ -17,7 +17,7 @@ typedef struct {
     const char *example; /* a value that fits, as it is written in a file */
 } MachineKey;
 
-enum { MACHINE_KEYS = 28 };
+enum { MACHINE_KEYS = 30 };
 extern const MachineKey machine_key[MACHINE_KEYS];
 
 static inline bool machine_key_is_number(const MachineKey *key)

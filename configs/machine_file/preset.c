@@ -52,6 +52,11 @@ bool hardware_load(Hardware *hardware, const char *name, ExitCode *code, char *e
     return good;
 }
 
+double hardware_peak(const Hardware *hardware, DType dtype, bool tf32)
+{
+    return dtype == F32 && tf32 && hardware->cuda ? hardware->peak_tf32 : hardware->peak[dtype];
+}
+
 Hardware hardware_of_rank(const Hardware *hardware, int64_t world)
 {
     Hardware own = *hardware;
@@ -59,6 +64,7 @@ Hardware hardware_of_rank(const Hardware *hardware, int64_t world)
     double ranks = (double)min_i64(max_i64(world, 1), hardware->devices_per_node);
     for (int t = 0; t < DTYPE_COUNT; t++)
         own.peak[t] /= ranks;
+    own.peak_tf32 /= ranks;
     own.memory_bandwidth /= ranks;
     own.product.edge /= ranks;
     return own;

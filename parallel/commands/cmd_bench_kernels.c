@@ -132,6 +132,7 @@ static void fit_peaks(MachineBench *b)
         h->peak[order[i]] =
             fit_rate(product, n, h->launch, h->product.edge, &error) / h->product.most;
     }
+    if (!h->cuda) h->peak_tf32 = h->peak[F32];
 }
 
 /* Returns the share of a product's speed alone that those of a GPT-2 block reach, which also add
@@ -168,6 +169,7 @@ static int rank_products(Comm *world, void *context)
     comm_barrier(world);
     for (int t = 0; t < DTYPE_COUNT; t++)
         own.hardware.peak[t] *= world->size;
+    own.hardware.peak_tf32 *= world->size;
     own.hardware.product.edge *= world->size;
     if (world->rank == 0) all->hardware = own.hardware;
     close_blocks(&own);

@@ -75,7 +75,9 @@ static void measure_disk(MachineBench *b)
     }
     good = good && atomic_file_commit(&file, err, sizeof err);
     if (!good) fail(EXIT_INPUT_OUTPUT, "--disk %s: %s", b->a->disk, err);
-    b->hardware.disk_bandwidth = (double)(part * parts) / (seconds_now() - from);
+    double written = (double)(part * parts) / (seconds_now() - from);
+    b->hardware.node_disk_bandwidth = written;
+    b->hardware.disk_bandwidth = fmax(b->hardware.disk_bandwidth, written);
     unlink(path);
     free(data);
     free(path);
@@ -87,7 +89,7 @@ static const char *source(void *context, const char *key)
 {
     const MachineBench *b = context;
     static const char *const not_here[] = {"between_latency", "between_bandwidth", "nics_per_node",
-                                           "workspace_bytes"};
+                                           "workspace_bytes", "disk_bandwidth"};
     static const char assumed[] = "assumed, as in a preset: this measurement does not show it";
     for (size_t i = 0; i < sizeof not_here / sizeof *not_here; i++)
         if (strcmp(key, not_here[i]) == 0) return assumed;

@@ -19,10 +19,10 @@ static double moved(const Hardware *h, const CostTraits *t, double bytes)
 static double multiplied(const Hardware *h, const CostTraits *t, DType dtype, int64_t m, int64_t n,
                          int64_t k)
 {
-    double edge = h->product.edge;
-    CHECK(h->peak[dtype] > 0, "products of %s", dtype_name(dtype));
+    double edge = h->product.edge, peak = hardware_peak(h, dtype, t->tf32);
+    CHECK(peak > 0, "products of %s", dtype_name(dtype));
     return 2 * ((double)m + edge) * ((double)n + edge) * ((double)k + edge) /
-           (h->peak[dtype] * h->product.most * h->product.sustained * t->product);
+           (peak * h->product.most * h->product.sustained * t->product);
 }
 
 double cost_product(const Hardware *hardware, const CostTraits *traits, DType dtype, int64_t m,

@@ -28,6 +28,7 @@ typedef struct {
     /* Attention computes all scores of a sequence, masked ones as well, and writes them to memory,
      * where softmax and dropout read and write them, as programs did before FlashAttention. */
     bool materialised;
+    bool tf32; /* products in f32 round their factors (cuda.tf32) */
 } CostTraits;
 
 static const CostTraits COST_OWN = {

@@ -183,21 +183,22 @@ static void fit(Plan *plan)
 
 typedef struct {
     Hardware rank; /* what one rank has */
-    const CostTraits *traits;
+    CostTraits traits;
     const StagePlan *stage;
 } Costs;
 
 static double node_seconds(void *context, int stage, const GraphNode *node)
 {
     const Costs *c = context;
-    return cost_of_node(&c->rank, c->traits, &c->stage[stage].two, node);
+    return cost_of_node(&c->rank, &c->traits, &c->stage[stage].two, node);
 }
 
 /* Returns what a step among others takes: the second of two. */
 static StepTime second_step(const Plan *plan, const StagePlan *stage, const CostTraits *traits)
 {
     int stages = plan->grid.pp;
-    Costs costs = {hardware_of_rank(&plan->hardware, plan->ranks), traits, stage};
+    Costs costs = {hardware_of_rank(&plan->hardware, plan->ranks), *traits, stage};
+    costs.traits.tf32 = plan->config->cuda.tf32;
     Graph *graph = must_calloc((size_t)stages, sizeof *graph);
     for (int s = 0; s < stages; s++)
         graph[s] = stage[s].step;
@@ -312,6 +313,15 @@ static int64_t count_saves(const Config *config)
     return every > 0 ? (config->train_steps + every - 1) / every : 1;
 }
 
+/* Returns the seconds of one checkpoint: few nodes do not fill a large storage system. */
+static double save_seconds(const Plan *plan)
+{
+    const Hardware *h = &plan->hardware;
+    double of_nodes = (double)plan->nodes * h->node_disk_bandwidth;
+    double bandwidth = of_nodes < h->disk_bandwidth ? of_nodes : h->disk_bandwidth;
+    return (double)plan->stage[0].checkpoint_bytes / bandwidth;
+}
+
 static void compute_rates(Plan *plan)
 {
     const Config *c = plan->config;
@@ -322,10 +332,11 @@ static void compute_rates(Plan *plan)
     plan->tokens = (double)step_tokens(c);
     plan->flops = gpt_flops_per_token(&whole, c->data.seq_length) * plan->tokens;
     plan->saves = count_saves(c);
-    plan->save_seconds = (double)plan->stage[0].checkpoint_bytes / h->disk_bandwidth;
+    plan->save_seconds = save_seconds(plan);
     plan->time = replay(plan, &COST_OWN);
     plan->step = step_parts(plan);
-    plan->mfu6 = plan->flops / plan->step.seconds / (devices * h->peak[config_dtype(c)]);
+    double peak = hardware_peak(h, config_dtype(c), c->cuda.tf32);
+    plan->mfu6 = plan->flops / plan->step.seconds / (devices * peak);
 }
 
 bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char *err, size_t n)

@@ -82,24 +82,24 @@ typedef struct {
 
 static const Refusal refusals[] = {
     {"h100", "\"peak_bf16\": 989.4e12", "\"peak_bf16\": 989.4",
-     "m.json:10:16: peak_bf16: 989.4 does not fit; write FLOP/s from 1e+07 to 1e+17, such as "
+     "m.json:11:16: peak_bf16: 989.4 does not fit; write FLOP/s from 1e+07 to 1e+17, such as "
      "989e12"},
     {"h100", "\"launch\": 2.5e-6", "\"launch\": 2.5",
-     "m.json:14:13: launch: 2.5 does not fit; write seconds from 0 to 2e-05, such as 2.5e-6"},
+     "m.json:15:13: launch: 2.5 does not fit; write seconds from 0 to 2e-05, such as 2.5e-6"},
     {"h100", "\"launch\": 2.5e-6", "\"launch\": \"2.5e-6\"",
-     "m.json:14:13: launch: \"2.5e-6\" does not fit; write seconds from 0 to 2e-05, such as "
+     "m.json:15:13: launch: \"2.5e-6\" does not fit; write seconds from 0 to 2e-05, such as "
      "2.5e-6"},
     {"h100", "\"product_most\": 0.84", "\"product_most\": 84",
-     "m.json:15:19: product_most: 84 does not fit; write a share of 1 from 0.3 to 0.95, such as "
+     "m.json:16:19: product_most: 84 does not fit; write a share of 1 from 0.3 to 0.95, such as "
      "0.84"},
     {"h100", "\"product_edge\": 140", "\"product_edge\": -1",
-     "m.json:16:19: product_edge: -1 does not fit; write a number of rows from 0 to 65536, such as "
+     "m.json:17:19: product_edge: -1 does not fit; write a number of rows from 0 to 65536, such as "
      "150"},
     {"h100", "\"devices_per_node\": 8", "\"devices_per_node\": 8.5",
-     "m.json:27:23: devices_per_node: 8.5 does not fit; write a number of devices from 1 to "
+     "m.json:28:23: devices_per_node: 8.5 does not fit; write a number of devices from 1 to "
      "65536, such as 8"},
     {"h100", "\"devices_per_node\": 8", "\"devices_per_node\": 0",
-     "m.json:27:23: devices_per_node: 0 does not fit; write a number of devices from 1 to 65536, "
+     "m.json:28:23: devices_per_node: 0 does not fit; write a number of devices from 1 to 65536, "
      "such as 8"},
     {"h100", "\"capability\": 90", "\"capability\": [9, 0]",
      "m.json:4:17: capability: a list does not fit; write the compute capability times ten, or 0 "
@@ -128,27 +128,27 @@ static const Refusal refusals[] = {
      "m.json:1:1: launch: the key is missing; write seconds, such as \"launch\": 2.5e-6"},
     {"h100", "  \"launch\": 2.5e-6,\n", "  \"lanch\": 2.5e-6,\n",
      "m.json:1:1: launch: the key is missing; write seconds, such as \"launch\": 2.5e-6\n"
-     "m.json:14:3: \"lanch\": unknown key; did you mean \"launch\"?"},
+     "m.json:15:3: \"lanch\": unknown key; did you mean \"launch\"?"},
     {"h100", "  \"launch\": 2.5e-6,\n", "  \"launch\": 2.5e-6,\n  \"price\": 3,\n",
-     "m.json:15:3: \"price\": unknown key; remove it"},
+     "m.json:16:3: \"price\": unknown key; remove it"},
     {"h100", "  \"launch\": 2.5e-6,\n", "  \"launch\": 2.5e-6,\n  \"launch\": 3e-6,\n",
-     "m.json:15:3: \"launch\": the key is there twice; remove one"},
+     "m.json:16:3: \"launch\": the key is there twice; remove one"},
     {"h100", "    \"launch\": \"", "    \"lunch\": \"",
-     "m.json:14:3: launch: the number has no source; write where it is from, as \"sources\": "
+     "m.json:15:3: launch: the number has no source; write where it is from, as \"sources\": "
      "{\"launch\": \"...\"}\n"
-     "m.json:41:5: sources.\"lunch\": unknown key; did you mean \"launch\"?"},
+     "m.json:44:5: sources.\"lunch\": unknown key; did you mean \"launch\"?"},
     {"h100", "    \"launch\": \"", "    \"name\": \"a\",\n    \"launch\": \"",
-     "m.json:41:5: sources.\"name\": unknown key; did you mean \"name\"?"},
+     "m.json:44:5: sources.\"name\": unknown key; did you mean \"name\"?"},
     {"h100", "    \"collective\": \"", "    \"collective\": \" \", \"x\": \"",
-     "m.json:49:19: sources.collective: write where the number is from, as a string\n"
-     "m.json:49:24: sources.\"x\": unknown key; sources has the keys of the file's numbers"},
+     "m.json:52:19: sources.collective: write where the number is from, as a string\n"
+     "m.json:52:24: sources.\"x\": unknown key; sources has the keys of the file's numbers"},
     {"h100", "\"sources\": {", "\"source\": {",
      "m.json:1:1: sources: the key is missing; write an object that says of each number where it "
      "is from\n"
-     "m.json:30:3: \"source\": unknown key; remove it"},
+     "m.json:32:3: \"source\": unknown key; remove it"},
     {"h100", "\"sources\": {", "\"sources\": 1, \"launch\": {",
-     "m.json:30:14: sources: a number does not fit; write an object\n"
-     "m.json:30:17: \"launch\": the key is there twice; remove one"},
+     "m.json:32:14: sources: a number does not fit; write an object\n"
+     "m.json:32:17: \"launch\": the key is there twice; remove one"},
     {"h100", "{\n  \"name\"", "[\n  \"name\"",
      "m.json:2:9: a comma is missing before this (Hjson does without, JSON does not)"},
 };
@@ -179,7 +179,7 @@ static void a_text_that_is_hardly_a_machine_file_is_refused_in_few_words(void **
 {
     static const char *const row[][2] = {
         {"{\"name\": \"x\", \"devce\": \"cuda\", \"launch\": 1e-6, \"sources\": {}}",
-         "m.json:1:1: 26 keys are missing, such as device, capability, device_bytes; begin with "
+         "m.json:1:1: 28 keys are missing, such as device, capability, device_bytes; begin with "
          "the "
          "file that `./train bench machine` prints, or with a preset of configs/machines\n"
          "m.json:1:15: \"devce\": unknown key; did you mean \"device\"?\n"
@@ -187,7 +187,7 @@ static void a_text_that_is_hardly_a_machine_file_is_refused_in_few_words(void **
          "{\"launch\": \"...\"}"},
         {"{\"launch\": 1e-6, \"peak_f64\": 1e9, \"peak_f32\": 1e9,\n\"peak_f16\": 1e9, "
          "\"peak_bf16\": 1e9, \"sources\": {}}",
-         "m.json:1:1: 23 keys are missing, such as name, device, capability; begin with the file "
+         "m.json:1:1: 25 keys are missing, such as name, device, capability; begin with the file "
          "that `./train bench machine` prints, or with a preset of configs/machines\n"
          "m.json:2:47: 5 numbers have no source, such as peak_f64, peak_f32, peak_bf16; write "
          "where each is from, as \"sources\": {\"KEY\": \"...\"}"},
@@ -293,10 +293,16 @@ static void ranks_on_a_cpu_share_it(void **state)
              many = hardware_of_rank(&h, 64);
     assert_same(&alone, &h);
     assert_true(half.peak[F32] == h.peak[F32] / 2);
+    assert_true(half.peak_tf32 == h.peak_tf32 / 2);
     assert_true(half.product.edge == h.product.edge / 2);
+    h.peak_tf32 = 1; /* CPUs have no TF32 */
+    assert_true(hardware_peak(&h, F32, true) == h.peak[F32]);
     assert_true(half.memory_bandwidth == h.memory_bandwidth / 2);
     assert_true(many.peak[F32] == h.peak[F32] / h.devices_per_node);
     assert_true(hardware_load(&h, "h100", &code, err, sizeof err));
+    assert_true(hardware_peak(&h, F32, true) == h.peak_tf32);
+    assert_true(hardware_peak(&h, F32, false) == h.peak[F32]);
+    assert_true(hardware_peak(&h, BF16, true) == h.peak[BF16]);
     Hardware gpu = hardware_of_rank(&h, 64);
     assert_same(&gpu, &h);
 }
