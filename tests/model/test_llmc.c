@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <stdio.h>
@@ -72,6 +73,8 @@ static void every_weight_is_read_from_its_place(void **state)
         LlmcHeader h;
         char *bytes = llmc_file(dtypes[d], &n);
         assert_int_equal(file_write(&fs_system, "model.bin", bytes, n, NULL, 0), true);
+        int before = dup(0);
+        close(before);
         WeightSource *source = llmc_open("model.bin", &h);
         assert_int_equal(source->n_tensors, 4 + 16 * LLMC_L);
         assert_int_equal(h.dtype, dtypes[d]);
@@ -83,6 +86,9 @@ static void every_weight_is_read_from_its_place(void **state)
                         dtypes[d]);
             }
         source->close(source);
+        int after = dup(0);
+        close(after);
+        assert_int_equal(before, after); /* its file is closed */
         free(bytes);
     }
 }

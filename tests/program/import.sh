@@ -158,6 +158,11 @@ for name in tokenizer.json merges.txt vocab.json vocab.bpe encoder.json; do
     ln -s "../elsewhere/$name" linked/
     refused "import: a tokenizer with a link that leaves the folder, $name" 65 "linked/$name is a symbolic link that leads out of the folder" hf linked
 done
+rm -rf linked
+cp -r llama linked
+rm linked/tokenizer.json
+echo >linked/tokenizer.model
+refused "import: a tokenizer that is not read" 65 "linked has tokenizer.model alone, which is not read" hf linked
 refused "import: a type that is none" 64 "--dtype i32: write f32, f16 or bf16" hf llama --dtype i32
 refused "import: a key that is none" 78 "unknown key" hf llama --set model.num_layer=3
 mkdir made && : >made/file

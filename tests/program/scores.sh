@@ -27,6 +27,38 @@ assert abs(one["right_loss"] - other["right_loss"]) < 1e-12 * one["right_loss"],
 del one["right_loss"], other["right_loss"]
 assert one == other and one["examples"] == 12 and one["completions"] == 48 and one["cut"] == 0, other'
 done
+# The losses are those of their rows: three files with a third of the examples each, last ones first, have the same score together.
+python3 - hf/choices.bin <<'END'
+import struct, sys
+data = open(sys.argv[1], "rb").read()
+words, at, examples = struct.unpack(f"<{(len(data) - 1024) // 2}H", data[1024:]), 0, []
+while at < len(words):
+    examples.append(words[at : at + words[at + 1] // 2])
+    at += words[at + 1] // 2
+for part in range(3):
+    chosen = examples[::-1][part::3]
+    with open(f"part{part}.bin", "wb") as file:
+        file.write(struct.pack("<256i", 20240522, 1, len(chosen), 2 * max(map(len, chosen)), *[0] * 252))
+        for number, example in enumerate(chosen):
+            file.write(struct.pack(f"<{len(example)}H", *example[:2], number, *example[3:]))
+    tokens = 0
+    for example in chosen:
+        at = 6 + example[5]
+        for _ in range(example[3]):
+            at += 1 + example[at]
+        tokens += example[at]
+    open(f"part{part}.tokens", "w").write(str(tokens))
+END
+for part in 0 1 2; do
+    "$TRAIN" eval run --multiple-choice part$part.bin --json >part$part.json 2>err
+done
+check "scores: parts of the file have the score of the whole" python3 -c '
+import json
+one, part = json.load(open("one.json")), [json.load(open(f"part{i}.json")) for i in range(3)]
+tokens = [int(open(f"part{i}.tokens").read()) for i in range(3)]
+assert one["right"] == sum(p["right"] for p in part) and one["right_by_sum"] == sum(p["right_by_sum"] for p in part), part
+loss = sum(n * p["right_loss"] for n, p in zip(tokens, part)) / sum(tokens)
+assert abs(one["right_loss"] - loss) < 1e-12 * loss, (one, part)'
 expect_code "scores: a sequence shorter than a context cuts it" 0 "$TRAIN" "${choose[@]}" --set data.seq_length=12
 check "scores: contexts that are cut are counted" grep -qE \
     '^warning: hf/choices.bin: the first tokens of the context are left out for [0-9]+ completions, because the model reads 12 tokens$' output
