@@ -112,3 +112,27 @@ Figure figure_duration(double seconds)
         snprintf(f.text, sizeof f.text, "%lld:%02lld", s / 60, s % 60);
     return f;
 }
+
+Figure figure_seconds(double seconds)
+{
+    Figure f = {"-"};
+    if (!(seconds >= 0) || seconds > 1e15) return f;
+    long long s = (long long)(seconds + 0.5), minutes = (long long)(seconds / 60 + 0.5);
+    double days = seconds / 86400;
+    /* Each limit is where the rounded number would need a fourth digit, or be a whole unit. */
+    if (seconds < 999.5e-6)
+        snprintf(f.text, sizeof f.text, "%.0f us", 1e6 * seconds);
+    else if (seconds < 0.9995)
+        snprintf(f.text, sizeof f.text, "%.3g ms", 1e3 * seconds);
+    else if (seconds < 59.95)
+        snprintf(f.text, sizeof f.text, "%.3g s", seconds);
+    else if (s < 3600)
+        snprintf(f.text, sizeof f.text, "%lld min %lld s", s / 60, s % 60);
+    else if (minutes < 24 * 60)
+        snprintf(f.text, sizeof f.text, "%lld h %lld min", minutes / 60, minutes % 60);
+    else if (days < 99.95)
+        snprintf(f.text, sizeof f.text, "%.3g day%s", days, days < 1.005 ? "" : "s");
+    else
+        snprintf(f.text, sizeof f.text, "%.20s days", figure_count(days).text);
+    return f;
+}

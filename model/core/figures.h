@@ -28,5 +28,8 @@ double figure_bytes_unit(double bytes);
 Figure figure_ending(int status);
 /* Formats like "0:42", "12:07", "3:05:09", "2d 21h", "412 d"; "-" if unknown (negative or NaN). */
 Figure figure_duration(double seconds);
+/* Formats with a unit to each number: "850 us", "12.3 ms", "4.56 s", "2 min 14 s", "3 h 5 min",
+ * "19.2 days", "1,200 days"; "-" if unknown. */
+Figure figure_seconds(double seconds);
 
 #endif

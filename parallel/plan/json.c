@@ -137,18 +137,27 @@ static void print_wire(const Plan *plan)
     printf("%s  ],\n", first ? "" : "\n");
 }
 
+/* Prints the members of an object that say how a rank of a stage spends a step. */
+static void parts(const StageTime *t)
+{
+    const Real rows[] = {{"products", t->products},
+                         {"attention", t->attention},
+                         {"memory_bound", t->memory_bound},
+                         {"optimizer", t->optimizer},
+                         {"copies", t->copies},
+                         {"exposed_dp", t->exposed_dp},
+                         {"exposed_tp", t->exposed_tp},
+                         {"exposed_pp", t->exposed_pp},
+                         {"bubble", t->bubble}};
+    reals(rows, ROWS(rows));
+}
+
 static void print_stage_times(const Plan *plan)
 {
     printf("    \"stages\": [\n");
     for (int s = 0; s < plan->grid.pp; s++) {
-        const StageTime *t = &plan->time.stage[s];
-        const Real rows[] = {{"products", t->products},     {"attention", t->attention},
-                             {"other", t->memory_bound},    {"optimizer", t->update},
-                             {"copies", t->copies},         {"exposed_dp", t->exposed_dp},
-                             {"exposed_tp", t->exposed_tp}, {"exposed_pp", t->exposed_pp},
-                             {"bubble", t->bubble}};
         printf("      {\"stage\": %d, ", s);
-        reals(rows, ROWS(rows));
+        parts(&plan->time.stage[s]);
         printf("}%s\n", s + 1 < plan->grid.pp ? "," : "");
     }
     printf("    ]\n");
@@ -156,14 +165,11 @@ static void print_stage_times(const Plan *plan)
 
 static void print_predicted(const Plan *plan)
 {
-    const PlanTime *t = &plan->step;
+    const StageTime *t = &plan->step;
     const PlanRange *range = &plan->range;
     double run = plan_run_seconds(plan, t->seconds);
     double devices = (double)(plan->hardware.cuda ? plan->ranks : plan->nodes);
-    const Real parts[] = {
-        {"products", t->products},     {"attention", t->attention},   {"other", t->memory_bound},
-        {"optimizer", t->update},      {"copies", t->copies},         {"exposed_dp", t->exposed_dp},
-        {"exposed_tp", t->exposed_tp}, {"exposed_pp", t->exposed_pp}, {"bubble", t->bubble}};
+    const Real saves[] = {{"saves", plan_saves_of_step(plan)}};
     const Real rows[] = {{"step_seconds", t->seconds},
                          {"step_seconds_fast", range->fast},
                          {"step_seconds_slow", range->slow},
@@ -179,7 +185,9 @@ static void print_predicted(const Plan *plan)
     printf("  \"predicted\": {\n    ");
     reals(rows, ROWS(rows));
     printf(",\n    \"last_stage\": %d,\n    \"parts\": {", plan->time.last);
-    reals(parts, ROWS(parts));
+    parts(t);
+    printf(", ");
+    reals(saves, ROWS(saves));
     printf("},\n");
     print_stage_times(plan);
     printf("  }\n");

@@ -213,29 +213,13 @@ static StepTime second_step(const Plan *plan, const StagePlan *stage, const Cost
     return step;
 }
 
-/* Adds `n` times `period` to the time of a step. */
-static void add_periods(StepTime *step, const StepTime *period, int64_t n)
-{
-    /* StageTime consists of doubles only. */
-    enum { FIELDS = sizeof(StageTime) / sizeof(double) };
-    step->seconds += (double)n * period->seconds;
-    for (int s = 0; s < step->stages; s++) {
-        double to[FIELDS], add[FIELDS];
-        memcpy(to, &step->stage[s], sizeof to);
-        memcpy(add, &period->stage[s], sizeof add);
-        for (int i = 0; i < FIELDS; i++)
-            to[i] += (double)n * add[i];
-        memcpy(&step->stage[s], to, sizeof to);
-    }
-}
-
 static StepTime replay(const Plan *plan, const CostTraits *traits)
 {
     StepTime step = second_step(plan, plan->stage, traits);
     if (plan->fewer == NULL) return step;
     StepTime fewer = second_step(plan, plan->fewer, traits);
     StepTime period = step_time_between(&fewer, &step);
-    add_periods(&step, &period, plan->periods);
+    step_time_add(&step, &period, (double)plan->periods);
     step_time_free(&fewer);
     step_time_free(&period);
     return step;
@@ -252,6 +236,11 @@ double plan_seconds(const Plan *plan, const CostTraits *traits)
 double plan_run_seconds(const Plan *plan, double step)
 {
     return (double)plan->config->train_steps * step + (double)plan->saves * plan->save_seconds;
+}
+
+double plan_saves_of_step(const Plan *plan)
+{
+    return (double)plan->saves * plan->save_seconds / (double)plan->config->train_steps;
 }
 
 PlanTraits plan_traits(void)
@@ -277,19 +266,12 @@ void plan_vary(Plan *plan)
                               .half_network = plan_seconds(plan, &half)};
 }
 
-static PlanTime step_parts(const Plan *plan)
+/* The stage's own work may end with the step, or be the last only in the recorded part of it. */
+static StageTime step_parts(const Plan *plan)
 {
-    const StageTime *t = &plan->time.stage[plan->time.last];
-    return (PlanTime){.seconds = plan->time.seconds,
-                      .products = t->products,
-                      .attention = t->attention,
-                      .memory_bound = t->memory_bound,
-                      .update = t->update,
-                      .copies = t->copies,
-                      .exposed_dp = t->exposed_dp,
-                      .exposed_tp = t->exposed_tp,
-                      .exposed_pp = t->exposed_pp,
-                      .bubble = t->bubble};
+    StageTime step = plan->time.stage[plan->time.last];
+    step.seconds = plan->time.seconds;
+    return step;
 }
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -306,7 +288,8 @@ static int64_t count_parameters(const Config *config)
     return count;
 }
 
-/* Returns how often a run saves: after every save_interval steps and at its end. */
+/* Returns how often a run saves: after every save_interval steps and at its end. How often it saves
+ * a best checkpoint beside these depends on its losses. */
 static int64_t count_saves(const Config *config)
 {
     int64_t every = config->checkpoint.save_interval;

@@ -15,14 +15,6 @@ typedef struct {
     int stage; /* of the rank, or of the first rank on the node, that needs the most */
 } PlanRoom;
 
-/* How a rank of the stage whose work ends last spends a step, in seconds. `seconds` is exactly the
- * sum of the other fields. Saves are not in it. */
-typedef struct {
-    double seconds;
-    double products, attention, memory_bound, update, copies;
-    double exposed_dp, exposed_tp, exposed_pp, bubble;
-} PlanTime;
-
 /* The seconds of a step if everything is as slow, or as fast, as plan_traits says, and if the
  * network between the nodes, or on one node the links inside it, has half its bandwidth. */
 typedef struct {
@@ -44,13 +36,16 @@ typedef struct {
     PlanRoom host; /* host memory of a node; on CPUs all 0: it is part of `device` */
     bool fits;
     StepTime time; /* of each stage */
-    PlanTime step;
+    /* How a rank of the stage whose work ends last spends the step; `seconds` is that of the step,
+     * and exactly the sum of the parts. Saves are not in it. */
+    StageTime step;
     PlanRange range;
     int64_t parameters;   /* of the whole model */
     double tokens, flops; /* of a step, all ranks together; flops: gpt_flops_per_token */
     double mfu6;          /* share of the peak that these operations reach in a step */
     double save_seconds;  /* of one checkpoint, for which training waits */
-    int64_t saves;        /* in the whole run */
+    /* In the whole run, without those of a best checkpoint, which depend on the losses. */
+    int64_t saves;
 } Plan;
 
 /* Returns how to read a config for this hardware, whatever devices this machine has. */
@@ -73,6 +68,8 @@ double plan_seconds(const Plan *plan, const CostTraits *traits);
 /* Returns the seconds of the whole run if a step takes so many: train_steps steps and all saves,
  * without evaluations, samples and restarts. */
 double plan_run_seconds(const Plan *plan, double step);
+/* Returns the seconds that saves add to a step, on the average over all steps of the run. */
+double plan_saves_of_step(const Plan *plan);
 /* The traits of a range's ends: slow kernels and links, and fast ones. */
 typedef struct {
     CostTraits slow, fast;

@@ -22,32 +22,6 @@ static void line(const char *label, const char *fmt, ...)
     terminal_field(stdout, label, text, INDENT);
 }
 
-/* Formats seconds with three digits: "850 us", "12.3 ms", "4.56 s"; from a minute on as
- * figure_duration. */
-static Figure seconds_text(double seconds)
-{
-    Figure f = figure_duration(seconds);
-    if (seconds < 1e-3)
-        snprintf(f.text, sizeof f.text, "%.0f us", 1e6 * seconds);
-    else if (seconds < 1)
-        snprintf(f.text, sizeof f.text, "%.3g ms", 1e3 * seconds);
-    else if (seconds < 60)
-        snprintf(f.text, sizeof f.text, "%.3g s", seconds);
-    return f;
-}
-
-/* Formats the seconds of a run: from a day on "19.2 days". */
-static Figure days_text(double seconds)
-{
-    Figure f = seconds_text(seconds);
-    double days = seconds / 86400;
-    if (days >= 100)
-        snprintf(f.text, sizeof f.text, "%.20s days", figure_count(days).text);
-    else if (days >= 1)
-        snprintf(f.text, sizeof f.text, "%.3g days", days);
-    return f;
-}
-
 static Figure hours_text(double hours)
 {
     Figure f = figure_short(hours);
@@ -66,6 +40,20 @@ const char *plan_vocabulary(const Config *config)
 }
 
 /* ---- what is planned ------------------------------------------------------------------------- */
+
+/* A node has a fixed number of GPUs, but any number of ranks can run on one CPU, so for CPUs it is
+ * said why there are several nodes. */
+static void print_machine(const Plan *plan, const char *machine)
+{
+    char several[160] = "";
+    if (plan->nodes > 1 && !plan->hardware.cuda)
+        snprintf(several, sizeof several,
+                 ", because a node takes %s; if one machine is to have them all, say so in a "
+                 "machine file (devices_per_node)",
+                 figure_of(plan->ranks_of_node, "rank").text);
+    line("machine", "%s: %s; %s%s", machine, plan->hardware.name,
+         figure_of(plan->nodes, "node").text, several);
+}
 
 static void print_model(const Plan *plan)
 {
@@ -156,8 +144,8 @@ static void print_memory(const Plan *plan)
 
 /* ---- the wire -------------------------------------------------------------------------------- */
 
-/* Prints a row for each group, operation and dtype: what a rank of the stage with the most bytes
- * of it moves in a step. */
+/* Prints a row for each group, operation and dtype: the tensors of a rank's calls in a step
+ * (comm.h), of the stage with the most bytes of them. */
 static void print_wire(const Plan *plan)
 {
     const char *label = "wire";
@@ -172,7 +160,8 @@ static void print_wire(const Plan *plan)
             if (count->calls == 0 || plan->stage[most].group_size[g] == 1) continue;
             if (*label)
                 line(label,
-                     "of a rank in a step; of several stages, of the one that moves the most:");
+                     "tensors of a rank's calls in a step; of several stages, of the one with the "
+                     "most bytes:");
             label = "";
             printf("%*s%-10s %-15s %-5s %9s in %s\n", INDENT, "", plan->stage[most].group[g],
                    comm_verb_name[verb], dtype_name((DType)dtype),
@@ -183,25 +172,30 @@ static void print_wire(const Plan *plan)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
+static void print_part(const char *name, double seconds, double step)
+{
+    printf("%*s%-26s %11s %5.1f %%\n", INDENT, "", name, figure_seconds(seconds).text,
+           100 * seconds / step);
+}
+
 static void print_parts(const Plan *plan)
 {
-    const PlanTime *t = &plan->step;
+    const StageTime *t = &plan->step;
     const struct {
         const char *name;
         double seconds;
     } part[] = {{"matrix products", t->products},
                 {"attention", t->attention},
-                {"other kernels", t->memory_bound},
-                {"optimizer", t->update},
+                {"memory-bound kernels", t->memory_bound},
+                {"optimizer", t->optimizer},
                 {"copies", t->copies},
                 {"exposed communication, dp", t->exposed_dp},
                 {"exposed communication, tp", t->exposed_tp},
                 {"exposed communication, pp", t->exposed_pp},
                 {"bubble", t->bubble}};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-        if (part[i].seconds != 0)
-            printf("%*s%-27s %9s %5.1f %%\n", INDENT, "", part[i].name,
-                   seconds_text(part[i].seconds).text, 100 * part[i].seconds / t->seconds);
+        if (part[i].seconds != 0) print_part(part[i].name, part[i].seconds, t->seconds);
+    if (plan->saves > 0) print_part("saves, beside the step", plan_saves_of_step(plan), t->seconds);
 }
 
 static void print_run(const Plan *plan)
@@ -211,25 +205,30 @@ static void print_run(const Plan *plan)
     double run = plan_run_seconds(plan, plan->step.seconds);
     const char *one = plan->hardware.cuda ? "GPU" : "node";
     int64_t devices = plan->hardware.cuda ? plan->ranks : plan->nodes;
-    line("speed", "predicted %s tokens/s, %s of each %s, %.1f %% of its peak (MFU6)",
-         figure_short(plan->tokens / plan->step.seconds).text,
-         figure_short(plan->tokens / plan->step.seconds / (double)devices).text, one,
-         100 * plan->mfu6);
+    char of_each[64] = "";
+    if (devices > 1)
+        snprintf(of_each, sizeof of_each, " %s of each %s,",
+                 figure_short(plan->tokens / plan->step.seconds / (double)devices).text, one);
+    line("speed", "predicted %s tokens/s,%s %.1f %% of %s peak (MFU6)",
+         figure_short(plan->tokens / plan->step.seconds).text, of_each, 100 * plan->mfu6,
+         devices > 1           ? "its"
+         : plan->hardware.cuda ? "the GPU's"
+                               : "the node's");
     line("checkpoint", "%s, predicted %s each, %s: %.2g %% of the run",
          figure_bytes((double)plan->stage[0].checkpoint_bytes).text,
-         seconds_text(plan->save_seconds).text, figure_of(plan->saves, "save").text,
+         figure_seconds(plan->save_seconds).text, figure_of(plan->saves, "save").text,
          100 * (double)plan->saves * plan->save_seconds / run);
     line("run",
          "predicted %s for %s (%s to %s), %s %s-hours; without evaluations, "
-         "samples and restarts",
-         days_text(run).text, figure_of(c->train_steps, "step").text,
-         days_text(plan_run_seconds(plan, range->fast)).text,
-         days_text(plan_run_seconds(plan, range->slow)).text,
+         "samples, saves of a best checkpoint and restarts",
+         figure_seconds(run).text, figure_of(c->train_steps, "step").text,
+         figure_seconds(plan_run_seconds(plan, range->fast)).text,
+         figure_seconds(plan_run_seconds(plan, range->slow)).text,
          hours_text(run / 3600 * (double)devices).text, one);
     if (plan->ranks == 1) return;
     line("network", "%s half as fast: predicted %s a step, %.1f %% longer",
          plan->nodes > 1 ? "between the nodes" : "links inside the node",
-         seconds_text(range->half_network).text,
+         figure_seconds(range->half_network).text,
          100 * (range->half_network / plan->step.seconds - 1));
 }
 
@@ -238,15 +237,14 @@ void plan_print(const Plan *plan, const char *machine)
     PlanTraits traits = plan_traits();
     line("plan", "%s: all times are predicted, nothing was measured or started",
          plan->config->path);
-    line("machine", "%s: %s; %s", machine, plan->hardware.name,
-         figure_of(plan->nodes, "node").text);
+    print_machine(plan, machine);
     print_model(plan);
     print_grid(plan);
     print_memory(plan);
     print_wire(plan);
     line("step", "predicted %s; %s to %s if kernels are %.0f %% and links %.0f %% faster or slower",
-         seconds_text(plan->step.seconds).text, seconds_text(plan->range.fast).text,
-         seconds_text(plan->range.slow).text, 100 * (1 - traits.slow.product),
+         figure_seconds(plan->step.seconds).text, figure_seconds(plan->range.fast).text,
+         figure_seconds(plan->range.slow).text, 100 * (1 - traits.slow.product),
          100 * (1 - traits.slow.between));
     print_parts(plan);
     print_run(plan);

@@ -130,23 +130,34 @@ StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *cont
     return time;
 }
 
+void step_time_add(StepTime *to, const StepTime *time, double n)
+{
+    CHECK(to->stages == time->stages, "%d and %d stages", to->stages, time->stages);
+    to->seconds += n * time->seconds;
+    for (int s = 0; s < to->stages; s++) {
+        StageTime *a = &to->stage[s];
+        const StageTime *b = &time->stage[s];
+        a->seconds += n * b->seconds;
+        a->compute += n * b->compute;
+        a->products += n * b->products;
+        a->attention += n * b->attention;
+        a->memory_bound += n * b->memory_bound;
+        a->optimizer += n * b->optimizer;
+        a->copies += n * b->copies;
+        a->exposed_dp += n * b->exposed_dp;
+        a->exposed_tp += n * b->exposed_tp;
+        a->exposed_pp += n * b->exposed_pp;
+        a->bubble += n * b->bubble;
+    }
+}
+
 StepTime step_time_between(const StepTime *fewer, const StepTime *more)
 {
-    /* StageTime consists of doubles only. */
-    enum { FIELDS = sizeof(StageTime) / sizeof(double) };
-    CHECK(fewer->stages == more->stages, "%d and %d stages", fewer->stages, more->stages);
-    StepTime time = {.seconds = more->seconds - fewer->seconds,
-                     .stages = more->stages,
-                     .last = more->last,
-                     .stage = must_calloc((size_t)more->stages, sizeof *time.stage)};
-    for (int s = 0; s < time.stages; s++) {
-        double a[FIELDS], b[FIELDS];
-        memcpy(a, &fewer->stage[s], sizeof a);
-        memcpy(b, &more->stage[s], sizeof b);
-        for (int i = 0; i < FIELDS; i++)
-            b[i] -= a[i];
-        memcpy(&time.stage[s], b, sizeof b);
-    }
+    size_t bytes = (size_t)more->stages * sizeof *more->stage;
+    StepTime time = *more;
+    time.stage = must_alloc(bytes);
+    memcpy(time.stage, more->stage, bytes);
+    step_time_add(&time, fewer, -1);
     return time;
 }
 

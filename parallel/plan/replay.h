@@ -7,10 +7,10 @@
 #include "model/core/graph.h"
 
 /* How a stage spends the step, in seconds. The parts are what its compute stream does at each
- * moment: `products`, `attention`, `memory_bound` (all other ops), `update` (gradient norm,
- * decision and optimizer), `copies`, a collective or message, or nothing. Idle time is charged to
- * what the stream waits for at that moment, along the chain of nodes that ends with the one that it
- * waits for:
+ * moment: `products`, `attention`, `memory_bound` (all other ops), `optimizer` (gradient
+ * norm, decision and update), `copies`, a collective or message, or nothing. Idle time is charged
+ * to what the stream waits for at that moment, along the chain of nodes that ends with the one that
+ * it waits for:
  *
  *   exposed_dp   collectives of groups other than the following, and other work of the comm stream
  *   exposed_tp   collectives of "tp" and "kv" on this stage, and other work of the tp stream
@@ -23,8 +23,8 @@
  * seconds, as long as a step takes less than a day. */
 typedef struct {
     double seconds; /* when the stage's last work ends */
-    double compute; /* products + attention + memory_bound + update */
-    double products, attention, memory_bound, update, copies;
+    double compute; /* products + attention + memory_bound + optimizer */
+    double products, attention, memory_bound, optimizer, copies;
     double exposed_dp, exposed_tp, exposed_pp, bubble;
 } StageTime;
 
@@ -54,6 +54,8 @@ StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *cont
  * `fewer`, from the same beginning, and each field is the difference. Gathers of a step may overlap
  * with the update before it, which the replay of a single step cannot show. Free it, too. */
 StepTime step_time_between(const StepTime *fewer, const StepTime *more);
+/* Adds `n` times every field of `time`, which has as many stages; `last` stays. */
+void step_time_add(StepTime *to, const StepTime *time, double n);
 void step_time_free(StepTime *time);
 
 #endif

@@ -62,7 +62,7 @@ static double *part_of_work(const Replay *r, ReplayPlace at, StageTime *time)
     case OP_sq_norm:
     case OP_step_decide:
     case OP_adamw:
-    case OP_sgd: return &time->update;
+    case OP_sgd: return &time->optimizer;
     default: return &time->memory_bound;
     }
 }
@@ -112,7 +112,7 @@ static void divide_stage(const Replay *r, int stage, ReplayPlace last, double se
     }
     /* After its last work the stage waits for the end of the step. */
     charge(r, stage, last, now, seconds, time);
-    time->compute = time->products + time->attention + time->memory_bound + time->update;
+    time->compute = time->products + time->attention + time->memory_bound + time->optimizer;
 }
 
 void replay_divide(const Replay *r, StepTime *time)

@@ -280,6 +280,33 @@ static void test_figures_are_printed_short_with_a_fitting_unit(void **state)
     assert_true(figure_bytes_unit(3.5e15) == 1125899906842624);
 }
 
+static void test_seconds_are_printed_with_units(void **state)
+{
+    (void)state;
+    const struct {
+        Figure got;
+        const char *want;
+    } cases[] = {{figure_seconds(0), "0 us"},
+                 {figure_seconds(999.4e-6), "999 us"},
+                 {figure_seconds(999.6e-6), "1 ms"},
+                 {figure_seconds(0.9994), "999 ms"},
+                 {figure_seconds(0.9996), "1 s"},
+                 {figure_seconds(59.94), "59.9 s"},
+                 {figure_seconds(59.96), "1 min 0 s"},
+                 {figure_seconds(134), "2 min 14 s"},
+                 {figure_seconds(3599.6), "1 h 0 min"},
+                 {figure_seconds(42 * 60 + 13), "42 min 13 s"},
+                 {figure_seconds(3 * 3600 + 301), "3 h 5 min"},
+                 {figure_seconds(86399), "1 day"},
+                 {figure_seconds(1.01 * 86400), "1.01 days"},
+                 {figure_seconds(99.94 * 86400), "99.9 days"},
+                 {figure_seconds(1200.4 * 86400), "1,200 days"},
+                 {figure_seconds(-1), "-"},
+                 {figure_seconds(NAN), "-"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(cases[i].got.text, cases[i].want);
+}
+
 /* A hash must have exactly the requested number of digits, and nothing may follow them. */
 static void test_a_hash_with_missing_or_extra_characters_is_refused(void **state)
 {
@@ -311,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_a_hash_with_missing_or_extra_characters_is_refused),
         cmocka_unit_test(test_a_missing_cpu_level_is_refused_and_auto_suggested),
         cmocka_unit_test(test_figures_are_printed_short_with_a_fitting_unit),
+        cmocka_unit_test(test_seconds_are_printed_with_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,13 @@ near(figure(r"([\d.]+) % of its peak \(MFU6\)"), 100 * predicted["mfu6"], 2)
 if predicted["days"] >= 1:
     near(figure(r"run predicted ([\d.,]+) days").replace(",", ""), predicted["days"])
 assert figure(r"memory (FITS|MISSES) by") == ("FITS" if plan["fits"] else "MISSES")
-assert abs(sum(predicted["parts"].values()) - predicted["step_seconds"]) < 1e-12
+parts = predicted["parts"]
+assert abs(sum(parts.values()) - parts["saves"] - predicted["step_seconds"]) < 1e-12
+assert abs(parts["saves"] * plan["train_steps"] - predicted["save_seconds"] * plan["checkpoint"]["saves"]) < 1e-9
+near(seconds(figure(r"memory-bound kernels ([\d.]+ [mu]?s)")), parts["memory_bound"])
+near(seconds(figure(r"saves, beside the step ([\d.]+ [mu]?s)")), parts["saves"])
+for stage in predicted["stages"]:
+    assert stage.keys() - {"stage"} == parts.keys() - {"saves"}, stage
 assert predicted["step_seconds_fast"] < predicted["step_seconds"] < predicted["step_seconds_slow"]
 for stage in memory["rank_of_stage"]:
     of = {key: stage[key] for key in stage if key not in ("stage", "total", "host")}
@@ -64,6 +70,17 @@ check "plan: a text that is not read has at most this vocabulary" grep -q 'vocab
 "$TRAIN" plan configs/demo.json >text 2>&1
 check "plan: without --machine it says which it takes, or that there is none" \
     grep -qE '^machine +(cpu|[abh][0-9]+00): |^error\[69\] there is no machine file for this GPU' text
+
+"$TRAIN" plan configs/demo.json --machine cpu --world 8 >text 2>&1
+check "plan: it says why a plan for CPUs has several nodes" \
+    grep -qE '^machine .* 4 nodes, because a node takes 2 ranks;' text
+check "plan: what each node does is said" grep -q 'of each node,' text
+"$TRAIN" plan configs/demo.json --machine cpu --world 1 >text 2>&1
+check "plan: one rank is not said to be one of several" test "$(grep -cE 'of each node|because a node' text)" -eq 0
+check "plan: one rank has no network" test "$(grep -c '^network' text)" -eq 0
+"$TRAIN" plan configs/gpt3_175b.json --machine a100 --world 8 --set parallel.pipeline=1 \
+    --set parallel.pipeline_chunks=1 >text 2>&1
+check "plan: minutes and seconds have their units" grep -qE '^step +predicted [0-9]+ min [0-9]+ s;' text
 
 # ---- fits or misses ------------------------------------------------------------------------------------------------------
 expect_code "plan: a model that misses ends with 90" 90 "$TRAIN" plan configs/gpt3_175b.json --world 8 --machine h100 \

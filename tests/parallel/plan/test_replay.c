@@ -35,7 +35,7 @@ static void test_ops_of_a_stream_run_in_turn(void **state)
     assert_micros(t.stage->products, 3110);
     assert_micros(t.stage->attention, 42);
     assert_micros(t.stage->memory_bound, 12);
-    assert_micros(t.stage->update, 562);
+    assert_micros(t.stage->optimizer, 562);
     assert_micros(t.stage->copies, 70000);
     assert_micros(t.stage->compute, 3726);
     step_time_free(&t);
@@ -117,7 +117,7 @@ static void test_a_step_ends_with_its_last_stream(void **state)
     assert_micros(b.seconds, 380);
     assert_micros(next.seconds, 140);
     assert_micros(next.stage->products, 100);
-    assert_micros(next.stage->update, 10);
+    assert_micros(next.stage->optimizer, 10);
     assert_micros(next.stage->exposed_dp, 30);
     assert_true(made_step_parts(next.stage) == next.seconds);
     step_time_free(&a);
@@ -125,6 +125,28 @@ static void test_a_step_ends_with_its_last_stream(void **state)
     step_time_free(&next);
     made_step_free(&one);
     made_step_free(&two);
+}
+
+/* Every field is a number of seconds, so each value is set as one of an array. */
+static void test_no_field_of_a_stage_is_left_out_of_a_sum(void **state)
+{
+    enum { FIELDS = sizeof(StageTime) / sizeof(double) };
+    double a[FIELDS], b[FIELDS];
+    StageTime stage_a, stage_b;
+    StepTime to = {.seconds = 1, .stage = &stage_a, .stages = 1, .last = 0},
+             add = {.seconds = 10, .stage = &stage_b, .stages = 1, .last = 0};
+    (void)state;
+    for (int i = 0; i < FIELDS; i++) {
+        a[i] = i;
+        b[i] = 100 * (i + 1);
+    }
+    memcpy(&stage_a, a, sizeof a);
+    memcpy(&stage_b, b, sizeof b);
+    step_time_add(&to, &add, 3);
+    memcpy(a, &stage_a, sizeof a);
+    assert_true(to.seconds == 31);
+    for (int i = 0; i < FIELDS; i++)
+        if (a[i] != i + 300 * (i + 1)) fail_msg("field %d: %g", i, a[i]);
 }
 
 /* ---- stages ---------------------------------------------------------------------------------- */
@@ -274,6 +296,7 @@ int main(void)
         cmocka_unit_test(test_only_what_is_waited_for_is_exposed),
         cmocka_unit_test(test_idle_time_is_charged_along_the_chain),
         cmocka_unit_test(test_a_step_ends_with_its_last_stream),
+        cmocka_unit_test(test_no_field_of_a_stage_is_left_out_of_a_sum),
         cmocka_unit_test(test_a_message_begins_when_both_sides_have_reached_it),
         cmocka_unit_test(test_a_sender_waits_for_a_receiver),
         cmocka_unit_test(test_messages_together_wait_for_all_partners),

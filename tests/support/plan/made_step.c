@@ -83,7 +83,7 @@ static double micros_of(void *context, int stage, const GraphNode *node)
 
 double made_step_parts(const StageTime *t)
 {
-    return t->products + t->attention + t->memory_bound + t->update + t->copies + t->exposed_dp +
+    return t->products + t->attention + t->memory_bound + t->optimizer + t->copies + t->exposed_dp +
            t->exposed_tp + t->exposed_pp + t->bubble;
 }
 
@@ -93,7 +93,7 @@ StepTime made_step_replay(const Step *s)
     for (int i = 0; i < t.stages; i++) {
         assert_true(made_step_parts(&t.stage[i]) == t.seconds);
         assert_true(t.stage[i].compute == t.stage[i].products + t.stage[i].attention +
-                                              t.stage[i].memory_bound + t.stage[i].update);
+                                              t.stage[i].memory_bound + t.stage[i].optimizer);
         assert_true(t.stage[i].seconds <= t.seconds);
     }
     assert_true(t.stage[t.last].seconds == t.seconds);
