@@ -25,15 +25,42 @@ static Fitted at_point(const Point *p)
     return f;
 }
 
-/* Computes the logarithm of each run's time, relative to the published one. */
+static Point point_of(const Fitted *f)
+{
+    Point p;
+    for (int k = 0; k < FITTED; k++)
+        p.x[k] =
+            (f->value[k] - fitted_least.value[k]) / (fitted_most.value[k] - fitted_least.value[k]);
+    return p;
+}
+
+double published_error(const RecordedRun *recorded, const Fitted *f)
+{
+    StepTime t = published_replay(recorded, f);
+    double error = log(t.seconds / recorded->run->seconds);
+    step_time_free(&t);
+    return error;
+}
+
 static void replay_all(const RecordedRun *recorded, int n, const Point *p, double *error)
 {
     const Fitted f = at_point(p);
-    for (int i = 0; i < n; i++) {
-        StepTime t = published_replay(&recorded[i], &f);
-        error[i] = log(t.seconds / recorded[i].run->seconds);
-        step_time_free(&t);
-    }
+    for (int i = 0; i < n; i++)
+        error[i] = published_error(&recorded[i], &f);
+}
+
+bool published_is_used(const PublishedRun *run, const char *left_out)
+{
+    return strcmp(run->family, left_out) != 0 && strcmp(run->family, PUBLISHED_NOT_FITTED) != 0;
+}
+
+double published_penalty(const Fitted *f)
+{
+    Point start = point_of(&fitted_start), p = point_of(f);
+    double sum = 0;
+    for (int k = 0; k < FITTED; k++)
+        sum += (p.x[k] - start.x[k]) * (p.x[k] - start.x[k]);
+    return WEIGHT * sum;
 }
 
 /* The slope of the linear model's misfit along constant k, and its curvature. */
@@ -71,14 +98,11 @@ Fitted published_fit(const RecordedRun *recorded, int n, const char *left_out)
     double *error = must_alloc(bytes), *slope[FITTED];
     bool *used = must_calloc((size_t)n, sizeof *used);
     Model m = {.n = n, .used = used, .error = error, .slope = slope};
-    Point first, at;
+    Point first = point_of(&fitted_start), at;
     for (int i = 0; i < n; i++)
-        m.runs += used[i] = strcmp(recorded[i].run->family, left_out) != 0;
-    for (int k = 0; k < FITTED; k++) {
+        m.runs += used[i] = published_is_used(recorded[i].run, left_out);
+    for (int k = 0; k < FITTED; k++)
         slope[k] = must_alloc(bytes);
-        first.x[k] = (fitted_start.value[k] - fitted_least.value[k]) /
-                     (fitted_most.value[k] - fitted_least.value[k]);
-    }
     at = first;
     for (int s = 0; s < STEPS; s++) {
         replay_all(recorded, n, &at, error);
