@@ -22,7 +22,7 @@
  * node), of one network interface (between nodes). */
 typedef struct {
     double latency, bandwidth;
-} Link;
+} LinkSpeed;
 
 /* Figures of one device and its node. If `cuda` is false, the device is the whole node's processor
  * with all its threads, and the ranks on a node share it (hardware_of_rank). */
@@ -53,7 +53,7 @@ typedef struct {
         double share, length;
     } attention_forward, attention_backward;
     double collective; /* seconds of every collective and message beyond its hops and bytes */
-    Link inside, between;
+    LinkSpeed inside, between;
     int devices_per_node; /* CPUs: the most ranks that a node takes, for example its cores */
     int nics_per_node;
     /* Bytes/s of a checkpoint: of all writers together, and of those on one node. */
@@ -75,6 +75,13 @@ const char *hardware_preset(int i);
  * number of a key is from. */
 void hardware_print(FILE *to, const Hardware *hardware,
                     const char *(*source)(void *context, const char *key), void *context);
+/* What is physically possible for the number of a key on a GPU or a CPU. Files with other numbers
+ * are refused, and fits to measurements stay within. */
+typedef struct {
+    double least, most;
+} HardwareLimits;
+/* Returns the limits of a key that is a number, such as "launch". */
+HardwareLimits hardware_limits(const char *key, bool cuda);
 /* Moves each number that was measured into the limits of its key, for hardware_print. */
 void hardware_limit(Hardware *hardware);
 /* Returns the FLOP/s of products by this type. `tf32`: cuda.tf32, which CPUs do not heed. */

@@ -2,15 +2,12 @@
  * see keys.h and hardware.h, where each field is explained. */
 #include "configs/machine_file/keys.h"
 
+#include "model/core/check.h"
+
+#include <string.h>
+
 #define AT(field) offsetof(Hardware, field)
 
-/* The limits of product_sustained, product_edge, memory_efficiency and launch bound what a fit to
- * published step times may choose. A GPU at its limit of power keeps at least six tenths of its
- * clock. The edge of a GPU is at most a tile, 256, in a row and in a column, and as much in depth;
- * that of a CPU is a few rows for each thread. No kernel moves more than its memory's bandwidth,
- * and a plain copy reaches 80 to 93 % of it; kernels of several passes over their operands count as
- * one with less. An empty kernel takes about 2 us on a GPU; programs that launch many small ones
- * for each op of ours take up to ten times that. */
 const MachineKey machine_key[MACHINE_KEYS] = {
     {"name", KEY_TEXT, AT(name), 0, 0, "a name of at most 63 bytes", "\"my machine\""},
     {"device", KEY_DEVICE, AT(cuda), 0, 0, "\"cuda\" or \"cpu\"", "\"cuda\""},
@@ -52,3 +49,36 @@ const MachineKey machine_key[MACHINE_KEYS] = {
     {"node_disk_bandwidth", KEY_NUMBER, AT(node_disk_bandwidth), 1e6, 1e14, "bytes per second",
      "1.2e9"},
 };
+
+/* Narrower limits of GPUs. Of these keys and product_sustained, whose limits are the same for all
+ * (at its limit of power a device keeps at least six tenths of its clock), a fit to published step
+ * times may choose numbers. The edge is at most a tile, 256, in a row and in a column, and as much
+ * in depth; a CPU has a few rows for each thread. A kernel of one pass reaches nine tenths of the
+ * memory's bandwidth, one that reads its rows twice half of it. An empty kernel takes 1.5 us or
+ * more; programs that launch many small ones for each op of ours take up to six times that. */
+static const struct {
+    const char *key;
+    HardwareLimits limits;
+} of_gpu[] = {
+    {"product_edge", {0, 256}}, {"memory_efficiency", {0.4, 0.95}}, {"launch", {1.5e-6, 1e-5}}};
+
+int machine_key_find(const char *name)
+{
+    for (int i = 0; i < MACHINE_KEYS; i++)
+        if (strcmp(machine_key[i].name, name) == 0) return i;
+    return -1;
+}
+
+HardwareLimits machine_key_limits(const MachineKey *key, bool cuda)
+{
+    for (size_t i = 0; cuda && i < sizeof of_gpu / sizeof *of_gpu; i++)
+        if (strcmp(of_gpu[i].key, key->name) == 0) return of_gpu[i].limits;
+    return (HardwareLimits){key->least, key->most};
+}
+
+HardwareLimits hardware_limits(const char *key, bool cuda)
+{
+    int row = machine_key_find(key);
+    CHECK(row >= 0 && machine_key_is_number(&machine_key[row]), "%s is no number", key);
+    return machine_key_limits(&machine_key[row], cuda);
+}

@@ -45,7 +45,8 @@ void hardware_limit(Hardware *hardware)
         const MachineKey *key = &machine_key[i];
         double *x = (double *)(void *)((char *)hardware + key->at);
         if (key->type != KEY_NUMBER) continue;
-        if (!(*x >= key->least)) *x = key->least;
-        if (*x > key->most) *x = key->most;
+        HardwareLimits limits = machine_key_limits(key, hardware->cuda);
+        if (!(*x >= limits.least)) *x = limits.least;
+        if (*x > limits.most) *x = limits.most;
     }
 }

@@ -1,6 +1,8 @@
 /* read.c -- reads a machine file and lists all that is wrong with it; see hardware.h. */
 #include "configs/machine_file/keys.h"
 
+#include "configs/reader/options.h"
+
 #include "model/core/check.h"
 #include "model/core/json.h"
 #include "model/core/json_write.h"
@@ -45,13 +47,6 @@ static void mistake(Reading *r, size_t at, const char *fmt, ...)
 static size_t value_at(const Reading *r, int node)
 {
     return r->json.node[node].value_at;
-}
-
-static int find_key(const char *name)
-{
-    for (int i = 0; i < MACHINE_KEYS; i++)
-        if (strcmp(machine_key[i].name, name) == 0) return i;
-    return -1;
 }
 
 /* Writes the value as the user wrote it. A long list or an object is only named by its type. */
@@ -142,7 +137,7 @@ static void read_sources(Reading *r, int parent)
         return;
     }
     for (int i = parent + 1; i < node[parent].end; i = node[i].end) {
-        int row = find_key(node[i].item->string);
+        int row = machine_key_find(node[i].item->string);
         if (is_mistaken(r, parent, i, row, true)) continue;
         const char *text = cJSON_GetStringValue(node[i].item);
         if (text == NULL || text[strspn(text, " ")] == '\0')
@@ -207,7 +202,24 @@ static void find_missing_sources(Reading *r, int sources)
 /* Returns the offset of the value of a key that is given. */
 static size_t place_of(const Reading *r, const char *key)
 {
-    return value_at(r, r->given[find_key(key)] - 1);
+    return value_at(r, r->given[machine_key_find(key)] - 1);
+}
+
+/* Reports numbers that fit a CPU, but not a GPU. */
+static void check_limits(Reading *r)
+{
+    for (int i = 0; i < MACHINE_KEYS; i++) {
+        const MachineKey *key = &machine_key[i];
+        char given[72];
+        if (key->type != KEY_NUMBER) continue;
+        HardwareLimits limits = machine_key_limits(key, r->hardware->cuda);
+        double x = *(double *)(void *)((char *)r->hardware + key->at);
+        if (x < limits.least || x > limits.most)
+            mistake(r, place_of(r, key->name),
+                    "%s: %s does not fit a GPU; write %s from %g to %g, such as %s", key->name,
+                    shown(r, r->given[i] - 1, given), key->unit, limits.least, limits.most,
+                    key->example);
+    }
 }
 
 /* Checks what no single number shows. Called if each number fits by itself. */
@@ -232,20 +244,46 @@ static void check_together(Reading *r)
         mistake(r, place_of(r, "workspace_bytes"),
                 "workspace_bytes: %lld are not less than the memory; write fewer",
                 (long long)h->workspace_bytes);
+    if (r->mistakes == 0) check_limits(r);
+}
+
+/* Returns whether the object has keys of a config, and of a machine file at most `device`, which
+ * both have. */
+static bool is_config(const Reading *r)
+{
+    const JsonNode *node = r->json.node;
+    int of_config = 0;
+    for (int i = 1; i < node[0].end; i = node[i].end) {
+        const char *key = node[i].item->string;
+        bool both = option_find(key) >= 0 || option_is_section(key);
+        if (!both && (machine_key_find(key) >= 0 || strcmp(key, "sources") == 0)) return false;
+        of_config += both;
+    }
+    return of_config > 0;
+}
+
+/* Reports a text that is something else than a machine file. Returns whether it has done so. */
+static bool is_something_else(Reading *r)
+{
+    const cJSON *root = r->json.node[0].item;
+    if (!cJSON_IsObject(root))
+        mistake(r, value_at(r, 0), "%s is not a machine file; write an object: { ... }",
+                json_kind(root));
+    else if (is_config(r))
+        mistake(r, value_at(r, 0),
+                "this is a config, not a machine file; write the name of a preset of "
+                "configs/machines, or a file that `./train bench machine` prints");
+    return r->mistakes > 0;
 }
 
 static void read_root(Reading *r)
 {
     const JsonNode *node = r->json.node;
     int sources = 0; /* 1 + its node */
-    if (!cJSON_IsObject(node[0].item)) {
-        mistake(r, value_at(r, 0), "%s is not a machine file; write an object: { ... }",
-                json_kind(node[0].item));
-        return;
-    }
+    if (is_something_else(r)) return;
     for (int i = 1; i < node[0].end; i = node[i].end) {
         bool is_sources = strcmp(node[i].item->string, "sources") == 0;
-        int row = is_sources ? 0 : find_key(node[i].item->string);
+        int row = is_sources ? 0 : machine_key_find(node[i].item->string);
         if (is_mistaken(r, 0, i, row, false)) continue;
         if (is_sources) {
             sources = 1 + i;

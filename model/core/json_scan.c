@@ -337,7 +337,7 @@ bool json_scan(Json *json, char *err, size_t n, size_t *error_at)
     Scan s = {.json = json, .err = err, .n = n, .error_at = error_at};
     /* Check the bytes first: all later code can then cut error messages between characters. */
     if (!check_bytes(&s) || !skip_space(&s)) return false;
-    if (peek(&s) < 0) return SCAN_FAIL(&s, 0, "the text is empty; a config is at least {}");
+    if (peek(&s) < 0) return SCAN_FAIL(&s, 0, "the text is empty; write an object: { ... }");
     add_node(&s, s.at);
     if (!scan_value(&s)) return false;
     json->node[0].end = json->n_nodes;
@@ -345,6 +345,6 @@ bool json_scan(Json *json, char *err, size_t n, size_t *error_at)
     if (peek(&s) == ':')
         return SCAN_FAIL(&s, s.at,
                          "keys without braces around them are Hjson, not JSON; write { ... }");
-    if (peek(&s) >= 0) return SCAN_FAIL(&s, s.at, "there is text after the end of the config");
+    if (peek(&s) >= 0) return SCAN_FAIL(&s, s.at, "there is text after the end of the value");
     return true;
 }

@@ -9,12 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum {
-    MOST_PRODUCTS = 64,
-    LAUNCHES = 1000,
-    HEAD = 128,
-    LARGEST_EDGE = 256 /* of one thread, or of a GPU */
-};
+enum { MOST_PRODUCTS = 64, LAUNCHES = 1000, HEAD = 128 };
 
 /* `ranks` ranks share the memory. */
 static void open_blocks(MachineBench *b, int ranks)
@@ -128,7 +123,10 @@ static void fit_peaks(MachineBench *b)
         /* A device without f64 keeps the preset's peak. */
         if (order[i] == F64 && b->dev.ops_f64 == NULL) continue;
         int n = measure_products(b, order[i], product);
-        if (i == 0) h->product.edge = fit_edge(product, n, h->launch, LARGEST_EDGE);
+        /* One thread of a CPU has no more than a GPU. */
+        if (i == 0)
+            h->product.edge =
+                fit_edge(product, n, h->launch, hardware_limits("product_edge", true).most);
         h->peak[order[i]] =
             fit_rate(product, n, h->launch, h->product.edge, &error) / h->product.most;
     }

@@ -62,7 +62,7 @@ static void the_program_has_each_preset_as_it_is_in_its_file(void **state)
     assert_null(hardware_preset(-1));
 }
 
-/* The limits of the fitted constants are those that the issue of a fit is held to. */
+/* The example of each key fits a GPU, and each preset's numbers fit its kind of device. */
 static void keys_say_what_they_take(void **state)
 {
     (void)state;
@@ -71,7 +71,11 @@ static void keys_say_what_they_take(void **state)
         assert_non_null(key->name);
         if (!machine_key_is_number(key)) continue;
         double example = strtod(key->example, NULL);
-        if (example < key->least || example > key->most) fail_msg("%s: %g", key->name, example);
+        HardwareLimits any = hardware_limits(key->name, false),
+                       gpu = hardware_limits(key->name, true);
+        if (example < gpu.least || example > gpu.most) fail_msg("%s: %g", key->name, example);
+        assert_true(any.least == key->least && any.most == key->most);
+        assert_true(gpu.least >= any.least && gpu.most <= any.most);
     }
 }
 
@@ -112,6 +116,12 @@ static const Refusal refusals[] = {
      "m.json:2:11: name: \"0123456789012345678901234567890123456789NVIDIA H100 SXM 80...\" does "
      "not "
      "fit; write a name of at most 63 bytes"},
+    {"h100", "\"launch\": 2.5e-6", "\"launch\": 1e-7",
+     "m.json:15:13: launch: 1e-7 does not fit a GPU; write seconds from 1.5e-06 to 1e-05, such as "
+     "2.5e-6"},
+    {"h100", "\"product_edge\": 140", "\"product_edge\": 256.5",
+     "m.json:17:19: product_edge: 256.5 does not fit a GPU; write a number of rows from 0 to 256, "
+     "such as 150"},
     {"h100", "\"capability\": 90", "\"capability\": 0",
      "m.json:4:17: capability: 0 is a CPU, but device is \"cuda\"; write 80 for an A100, 90 for "
      "an H100, or device \"cpu\""},
@@ -193,9 +203,15 @@ static void a_text_that_is_hardly_a_machine_file_is_refused_in_few_words(void **
          "where each is from, as \"sources\": {\"KEY\": \"...\"}"},
         {"[]", "m.json:1:1: a list is not a machine file; write an object: { ... }"},
         {" 3", "m.json:1:2: a number is not a machine file; write an object: { ... }"},
-        {"", "m.json:1:1: the text is empty; a config is at least {}"}};
+        {"", "m.json:1:1: the text is empty; write an object: { ... }"},
+        {"{\n  \"model\": {\"num_layers\": 2}, \"device\": \"cpu\", \"train_steps\": 3\n}",
+         "m.json:1:1: this is a config, not a machine file; write the name of a preset of "
+         "configs/machines, or a file that `./train bench machine` prints"},
+        {"{\"device\": \"cpu\"}",
+         "m.json:1:1: this is a config, not a machine file; write the name of a preset of "
+         "configs/machines, or a file that `./train bench machine` prints"}};
     (void)state;
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         char err[1024];
         Hardware h;
         assert_false(hardware_parse(&h, "m.json", row[i][0], strlen(row[i][0]), err, sizeof err));
@@ -254,7 +270,7 @@ static void what_is_written_is_read_again(void **state)
         Hardware h, again;
         ExitCode code;
         if (!hardware_load(&h, presets[i], &code, err, sizeof err)) fail_msg("%s", err);
-        h.launch = 1.0 / 3 * 1e-6;
+        h.launch = 1.0 / 3 * 1e-5;
         FILE *to = text_stream(&text, &size);
         hardware_print(to, &h, key_itself, &asked);
         fclose(to);
@@ -276,8 +292,15 @@ static void measured_numbers_are_moved_into_their_limits(void **state)
     h.memory_efficiency = 1.3;
     h.product.edge = -2;
     h.inside.latency = (double)NAN;
+    h.launch = 1e-7;
     hardware_limit(&h);
-    assert_true(h.memory_efficiency == 1 && h.product.edge == 0 && h.inside.latency == 0);
+    assert_true(h.memory_efficiency == 0.95 && h.product.edge == 0 && h.inside.latency == 0);
+    assert_true(h.launch == 1.5e-6);
+    h.cuda = false;
+    h.memory_efficiency = 1.3;
+    h.launch = 1e-7;
+    hardware_limit(&h);
+    assert_true(h.memory_efficiency == 1 && h.launch == 1e-7);
     assert_true(h.memory_bandwidth == 3.35e12);
 }
 
