@@ -67,9 +67,11 @@ static const Config *read_config(const PlanArguments *a, const Hardware *hardwar
         config_free(config);
         return NULL;
     }
-    const Config *settled = plan_settle(config, hardware, err, sizeof err);
+    ExitCode failure;
+    const char *run = fs_is_folder(a->config) ? a->config : NULL;
+    const Config *settled = plan_settle_run(config, run, hardware, &failure, err, sizeof err);
     if (settled != NULL) return settled;
-    *code = error_print(EXIT_CONFIG, "%s", err);
+    *code = error_print(failure, "%s", err);
     config_free(config);
     return NULL;
 }

@@ -8,46 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the config ------------------------------------------------------------------------------ */
-
-/* On hardware with GPUs every rank has one, unless the config asks for the CPU, which plan_settle
- * refuses. */
-static bool on_gpu(const Config *config)
-{
-    return config->device != DEVICE_CPU;
-}
-
-ConfigContext plan_context(const Hardware *hardware, int64_t world)
-{
-    ConfigContext context = {.world = world};
-    if (hardware->cuda) context.on_cuda = context.own_gpus = on_gpu;
-    return context;
-}
-
-const Config *plan_settle(const Config *config, const Hardware *hardware, char *err, size_t n)
-{
-    DeviceChoice wrong = hardware->cuda ? DEVICE_CPU : DEVICE_CUDA;
-    if (config->device == wrong) {
-        error_set(err, n,
-                  "%s: device: \"%s\", but the machine \"%s\" has %s; write \"auto\", or choose "
-                  "another --machine",
-                  config_origin(config, "device"), config_word(config, "device"), hardware->name,
-                  hardware->cuda ? "GPUs" : "no GPUs");
-        return NULL;
-    }
-    if (hardware->cuda && config->fp64.enabled) {
-        error_set(err, n,
-                  "%s: fp64.enabled: only CPUs compute in f64, but the machine \"%s\" has GPUs; "
-                  "choose --machine cpu or another file of a CPU",
-                  config_origin(config, "fp64.enabled"), hardware->name);
-        return NULL;
-    }
-    ConfigFacts facts = {.known = &hardware->device};
-    if (config->model.vocab_size <= 0 || config_trains_tokenizer(config))
-        facts.vocab_size = config_likely_vocab(config);
-    return config_settle(config, &facts, err, n);
-}
-
 /* ---- stages ---------------------------------------------------------------------------------- */
 
 /* Returns a copy of the config in which a step has so many micro-batches. It shares the strings of

@@ -50,11 +50,18 @@ typedef struct {
 
 /* Returns how to read a config for this hardware, whatever devices this machine has. */
 ConfigContext plan_context(const Hardware *hardware, int64_t world);
-/* Returns the config, read with plan_context, with the facts of this hardware. Takes ownership. If
- * the vocabulary is not known before the data are opened, it is config_likely_vocab. Returns NULL
- * and sets `err` if the config asks for another kind of device, or a type that GPUs do not compute
- * in; the caller still owns the config. */
+/* Returns the config, read with plan_context, with the facts of this hardware. Takes ownership. A
+ * tokenizer that is there, data.tokenizer or beside the token files, says the size of the
+ * vocabulary. Otherwise the size is a ceiling: the largest that a run may train
+ * (config_likely_vocab), or, if the config gives none, the 65,536 ids of 16 bits. Returns NULL and
+ * sets `err` if the config asks for another kind of device, for a type that GPUs do not compute in,
+ * or for another vocabulary than that of the tokenizer; if there is no ceiling; or if the tokenizer
+ * cannot be read. The caller still owns the config then. */
 const Config *plan_settle(const Config *config, const Hardware *hardware, char *err, size_t n);
+/* The same for the config of a run, or of none (NULL): the run's folder may have its tokenizer. On
+ * failure *code is the exit code. */
+const Config *plan_settle_run(const Config *config, const char *run, const Hardware *hardware,
+                              ExitCode *code, char *err, size_t n);
 
 /* Plans a config from plan_settle, which must outlive the plan. `range` stays 0. Free with
  * plan_free. Returns false and sets `err` if the grid has too many ranks. */

@@ -29,16 +29,6 @@ static Figure hours_text(double hours)
     return f;
 }
 
-const char *plan_vocabulary(const Config *config)
-{
-    if (config_trains_tokenizer(config))
-        return "at most, as the text has not been read: a run may have fewer";
-    /* config_settle marks a size that it has taken from elsewhere. */
-    if (strcmp(config_origin(config, "model.vocab_size"), "derived") == 0)
-        return "assumed: set model.vocab_size to that of the data";
-    return NULL;
-}
-
 /* ---- what is planned ------------------------------------------------------------------------- */
 
 /* A node has a fixed number of GPUs, but any number of ranks can run on one CPU, so for CPUs it is

@@ -82,6 +82,38 @@ check "plan: one rank has no network" test "$(grep -c '^network' text)" -eq 0
     --set parallel.pipeline_chunks=1 >text 2>&1
 check "plan: minutes and seconds have their units" grep -qE '^step +predicted [0-9]+ min [0-9]+ s;' text
 
+# ---- the vocabulary ------------------------------------------------------------------------------------------------------
+# vocabulary NAME SIZE WORDS ARGUMENT...: the JSON of the plan has this vocabulary, with words that begin like this
+vocabulary() {
+    expect_code "plan: $1: is planned" 0 "$TRAIN" plan "${@:4}" --json --machine cpu
+    check "plan: $1: has a vocabulary of $2" grep -q "\"vocab_size\": $2,$" output
+    check "plan: $1: says \"$3\"" grep -q "\"vocabulary\": \"$3" output
+}
+make_text
+expect_code "plan: a run leaves a tokenizer" 0 "$TRAIN" "$TINY" --set data.cache=cache --set train_steps=5 \
+    --set data.tokenizer_vocab_size=300 --out trained
+read -ra shards < <(echo cache/*/*.bin)
+missing=(--set data.text=null --set "data.train=none/*.bin" --set data.tokenizer_vocab_size=null)
+vocabulary "a text whose tokenizer is not trained yet" 1024 "at most, as the text" configs/demo.json
+vocabulary "a tokenizer that is there" 300 known configs/demo.json --set data.tokenizer=trained/tokenizer.json \
+    --set data.tokenizer_vocab_size=null
+vocabulary "the folder of a run" 300 known trained
+vocabulary "a tokenizer beside token files" 300 known configs/demo.json "${missing[@]}" --set "data.train=${shards[0]}"
+vocabulary "token files that are not there" 65536 "at most, if a token id has 16 bits" configs/demo.json "${missing[@]}"
+vocabulary "a tokenizer that is not there" 65536 "at most, if a token id has 16 bits" configs/demo.json \
+    --set data.tokenizer=none.json --set data.tokenizer_vocab_size=null
+vocabulary "a vocabulary in the config" 500 known configs/demo.json "${missing[@]}" --set model.vocab_size=500
+echo "{}" >damaged.json
+expect_code "plan: a damaged tokenizer" 65 "$TRAIN" plan configs/demo.json --machine cpu --set data.tokenizer=damaged.json
+check "plan: a damaged tokenizer is named" grep -q 'damaged.json' output
+expect_code "plan: another vocabulary than that of the tokenizer" 78 "$TRAIN" plan configs/demo.json --machine cpu \
+    --set data.tokenizer=trained/tokenizer.json --set model.vocab_size=500
+check "plan: says what to write instead" grep -q 'trained/tokenizer.json has 300 tokens; write 300' output
+python3 -c 'import struct; open("wide.bin", "wb").write(struct.pack("<256i", 20240801, 7, 200, *[0] * 253) + bytes(800))'
+expect_code "plan: ids of 32 bits without a tokenizer" 78 "$TRAIN" plan configs/demo.json --machine cpu "${missing[@]}" \
+    --set data.train=wide.bin
+check "plan: says what to set" grep -q 'wide.bin has ids of 32 bits, .* set model.vocab_size' output
+
 # ---- fits or misses ------------------------------------------------------------------------------------------------------
 expect_code "plan: a model that misses ends with 90" 90 "$TRAIN" plan configs/gpt3_175b.json --world 8 --machine h100 \
     --set parallel.pipeline=1 --set parallel.pipeline_chunks=1
@@ -113,8 +145,10 @@ refused() {
 refused "an unknown preset" 66 'did you mean "h100"?' configs/demo.json --machine h10
 refused "a config with a mistake" 78 'did you mean "lr"?' configs/demo.json --set optimizer.params.lrr=1
 refused "a grid that does not fit the ranks" 78 "1 error; nothing was started" configs/gpt3_175b.json --world 1000
-refused "a config for CPUs on GPUs" 78 'has GPUs; write "auto"' configs/demo.json --machine h100 --set device=cpu
-refused "f64 on GPUs" 78 "only CPUs compute in f64" configs/demo.json --machine h100 --set fp64.enabled=true
+refused "a config for CPUs on GPUs" 78 '--set device=cpu: device: "cpu", but' configs/demo.json --machine h100 --set device=cpu
+refused "a config for GPUs on CPUs" 78 '--set device=cuda: device: "cuda", but' configs/demo.json --machine cpu --set device=cuda
+refused "f64 on GPUs" 78 "--set fp64.enabled=true: fp64.enabled: only CPUs compute in f64" configs/demo.json --machine h100 \
+    --set fp64.enabled=true
 refused "too many ranks" 64 "--world" configs/demo.json --world 65537
 echo '{"name": "x"}' >bad.json
 refused "a machine file with mistakes" 78 "bad.json:1:1: sources: the key is missing" configs/demo.json --machine bad.json
