@@ -48,6 +48,7 @@ rows() {
     row emu "$device TEST_EVERY=4" tests/cuda/test_nccl_grids
     row emu "$device TEST_EVERY=2" tests/emu/device/test_emu_step
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=8 TEST_SAMPLE=1 TEST_EVERY=7' tests/parallel/memory/test_plan_grids
+    row emu 'TEST_DEVICE=cuda EMU_DEVICES=8 TEST_EVERY=50' tests/parallel/trainer/test_grid_wire
     row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_tensor_gradients
     row emu "$device $sample" tests/model/test_golden
     row emu "$device TEST_EVERY=11" tests/model/test_recompute
