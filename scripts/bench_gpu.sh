@@ -106,12 +106,11 @@ step_rows() {
     echo "| memory of weights, gradients, optimizer, activations | $(value memory_mib) MiB | | |"
     grep -oE '"op_[a-z_]+_ms":[0-9.e+-]+' "$scratch/$step" | sed -E 's/"op_(.*)_ms":(.*)/| in the step: \1 | \2 ms | | |/'
 }
-# peak: prints the dense bf16 TFLOP/s that the manufacturer states for this GPU; nothing if the GPU is not listed here
+# peak: prints the dense bf16 TFLOP/s that the manufacturer states for this GPU, from its machine file; nothing if it has none
 peak() {
-    case $device in
-    *H200* | *"H100 80GB HBM3"*) echo 989.4 ;;
-    *A100*) echo 312 ;;
-    esac
+    local machine
+    machine=$(grep -lxF "  \"gpu\": \"${device%% (sm_*}\"," configs/machines/*.json) || return 0
+    sed -nE 's/^  "peak_bf16": ([0-9.]+)e12,$/\1/p' "$machine"
 }
 utilisation() {
     local of

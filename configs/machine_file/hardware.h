@@ -29,6 +29,7 @@ typedef struct {
 typedef struct {
     char name[64];
     bool cuda;
+    char gpu[64];             /* the whole name that its driver gives it; "" of a CPU */
     DeviceFacts device;       /* bytes: of device memory; 0: device memory is host memory */
     int64_t workspace_bytes;  /* that the library of matrix products takes on each device */
     int64_t host_bytes;       /* memory of the node, for all its ranks */
@@ -71,6 +72,11 @@ bool hardware_parse(Hardware *hardware, const char *path, const char *text, size
                     char *err, size_t n);
 /* Returns the name of the i-th preset, or NULL past the last. */
 const char *hardware_preset(int i);
+/* Copies the name of a GPU from what device_describe says of its device; "" of a CPU. */
+void hardware_gpu_name(const char *description, char name[64]);
+/* Returns the preset of the GPU that its driver names so, or NULL. Other GPUs of its generation
+ * have other memories and links, so only whole names count. */
+const char *hardware_preset_of(const char *gpu);
 /* Writes a machine file, which hardware_parse reads again. source(context, key) returns where the
  * number of a key is from. */
 void hardware_print(FILE *to, const Hardware *hardware,
@@ -82,6 +88,8 @@ typedef struct {
 } HardwareLimits;
 /* Returns the limits of a key that is a number, such as "launch". */
 HardwareLimits hardware_limits(const char *key, bool cuda);
+/* Returns the number of this key. */
+double hardware_number(const Hardware *hardware, const char *key);
 /* Moves each number that was measured into the limits of its key, for hardware_print. */
 void hardware_limit(Hardware *hardware);
 /* Returns the FLOP/s of products by this type. `tf32`: cuda.tf32, which CPUs do not heed. */

@@ -9,8 +9,10 @@
 #define AT(field) offsetof(Hardware, field)
 
 const MachineKey machine_key[MACHINE_KEYS] = {
-    {"name", KEY_TEXT, AT(name), 0, 0, "a name of at most 63 bytes", "\"my machine\""},
+    {"name", KEY_TEXT, AT(name), 1, 63, "a name of at most 63 bytes", "\"my machine\""},
     {"device", KEY_DEVICE, AT(cuda), 0, 0, "\"cuda\" or \"cpu\"", "\"cuda\""},
+    {"gpu", KEY_TEXT, AT(gpu), 0, 63, "the name that nvidia-smi shows, or \"\" for a CPU",
+     "\"NVIDIA H200\""},
     {"capability", KEY_INT, AT(device.capability), 0, 999,
      "the compute capability times ten, or 0 for a CPU", "90"},
     {"device_bytes", KEY_INT64, AT(device.bytes), 0, 1e15, "bytes of device memory, or 0 for a CPU",
@@ -69,6 +71,13 @@ int machine_key_find(const char *name)
     return -1;
 }
 
+double machine_key_number(const Hardware *hardware, const MachineKey *key)
+{
+    const void *field = (const char *)hardware + key->at;
+    if (key->type == KEY_INT) return *(const int *)field;
+    return key->type == KEY_INT64 ? (double)*(const int64_t *)field : *(const double *)field;
+}
+
 HardwareLimits machine_key_limits(const MachineKey *key, bool cuda)
 {
     for (size_t i = 0; cuda && i < sizeof of_gpu / sizeof *of_gpu; i++)
@@ -76,9 +85,19 @@ HardwareLimits machine_key_limits(const MachineKey *key, bool cuda)
     return (HardwareLimits){key->least, key->most};
 }
 
-HardwareLimits hardware_limits(const char *key, bool cuda)
+static const MachineKey *number_row(const char *key)
 {
     int row = machine_key_find(key);
     CHECK(row >= 0 && machine_key_is_number(&machine_key[row]), "%s is no number", key);
-    return machine_key_limits(&machine_key[row], cuda);
+    return &machine_key[row];
+}
+
+HardwareLimits hardware_limits(const char *key, bool cuda)
+{
+    return machine_key_limits(number_row(key), cuda);
+}
+
+double hardware_number(const Hardware *hardware, const char *key)
+{
+    return machine_key_number(hardware, number_row(key));
 }

@@ -6,9 +6,9 @@
 
 typedef enum { KEY_TEXT, KEY_DEVICE, KEY_INT, KEY_INT64, KEY_NUMBER } MachineKeyType;
 
-/* One key. Numbers are from `least` to `most`, of GPUs within machine_key_limits; the limits are
- * physical, so that a figure in the wrong unit is found. All keys are required, and every number
- * has a source. */
+/* One key. Texts have from `least` to `most` bytes. Numbers are from `least` to `most`, of GPUs
+ * within machine_key_limits; the limits are physical, so that a figure in the wrong unit is found.
+ * All keys are required, and every number has a source. */
 typedef struct {
     const char *name;
     MachineKeyType type;
@@ -18,11 +18,13 @@ typedef struct {
     const char *example; /* a value that fits, as it is written in a file */
 } MachineKey;
 
-enum { MACHINE_KEYS = 30 };
+enum { MACHINE_KEYS = 31 };
 extern const MachineKey machine_key[MACHINE_KEYS];
 
 /* Returns the row of a key, or -1. */
 int machine_key_find(const char *name);
+/* Returns the number of a key. */
+double machine_key_number(const Hardware *hardware, const MachineKey *key);
 /* Returns the limits of a number on a GPU or a CPU. */
 HardwareLimits machine_key_limits(const MachineKey *key, bool cuda);
 

@@ -15,6 +15,26 @@ const char *hardware_preset(int i)
     return i >= 0 && i < embedded_machines ? embedded_machine[i].name : NULL;
 }
 
+void hardware_gpu_name(const char *description, char name[64])
+{
+    const char *begin = strncmp(description, "cuda: ", 6) == 0 ? description + 6 : "";
+    const char *end = strstr(begin, " (sm_");
+    snprintf(name, 64, "%.*s", end ? (int)(end - begin) : 0, begin);
+}
+
+const char *hardware_preset_of(const char *gpu)
+{
+    char err[512];
+    for (int i = 0; i < embedded_machines && *gpu; i++) {
+        const EmbeddedFile *file = &embedded_machine[i];
+        Hardware preset;
+        CHECK(hardware_parse(&preset, file->name, file->text, strlen(file->text), err, sizeof err),
+              "%s", err);
+        if (strcmp(preset.gpu, gpu) == 0) return file->name;
+    }
+    return NULL;
+}
+
 /* Says that there is neither a preset nor a file of this name. */
 static void refuse_name(const char *name, char *err, size_t n)
 {

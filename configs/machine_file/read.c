@@ -98,10 +98,10 @@ static void set_value(Reading *r, const MachineKey *key, int node)
         set_number(r, key, node);
     } else if (key->type == KEY_TEXT) {
         size_t length = text ? strlen(text) : 0;
-        if (length == 0 || length >= sizeof r->hardware->name)
+        if (text == NULL || (double)length < key->least || (double)length > key->most)
             refuse(r, key, node);
         else
-            memcpy(r->hardware->name, text, length + 1);
+            memcpy((char *)r->hardware + key->at, text, length + 1);
     } else {
         r->hardware->cuda = text != NULL && strcmp(text, "cuda") == 0;
         if (text == NULL || (!r->hardware->cuda && strcmp(text, "cpu") != 0)) refuse(r, key, node);
@@ -213,7 +213,7 @@ static void check_limits(Reading *r)
         char given[72];
         if (key->type != KEY_NUMBER) continue;
         HardwareLimits limits = machine_key_limits(key, r->hardware->cuda);
-        double x = *(double *)(void *)((char *)r->hardware + key->at);
+        double x = machine_key_number(r->hardware, key);
         if (x < limits.least || x > limits.most)
             mistake(r, place_of(r, key->name),
                     "%s: %s does not fit a GPU; write %s from %g to %g, such as %s", key->name,

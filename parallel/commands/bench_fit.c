@@ -49,6 +49,20 @@ double fit_edge(const MeasuredProduct *product, int n, double launch, double mos
     return edge;
 }
 
+void fit_peak(Hardware *hardware, DType dtype, double rate, bool known)
+{
+    if (known)
+        hardware->product.most = rate / hardware->peak[dtype];
+    else
+        hardware->peak[dtype] = rate / hardware->product.most;
+}
+
+void fit_node(Hardware *hardware, int devices)
+{
+    hardware->devices_per_node = devices;
+    if (hardware->nics_per_node > devices) hardware->nics_per_node = devices;
+}
+
 FittedAttention fit_attention(double short_length, double short_rate, double long_length,
                               double long_rate)
 {

@@ -19,6 +19,13 @@ double fit_rate(const MeasuredProduct *product, int n, double launch, double edg
 /* Returns the edge with the least error of fit_rate, from 0 to `most`. */
 double fit_edge(const MeasuredProduct *product, int n, double launch, double most);
 
+/* Sets the peak of products in `dtype` to `rate` / product.most, where `rate` is that of infinitely
+ * large products. If `known`, the peak is a data sheet's and stays, and product.most is set. */
+void fit_peak(Hardware *hardware, DType dtype, double rate, bool known);
+/* Sets how many devices a node has. The network interfaces are those of the preset, at most one for
+ * each device: a part of a node is not given all of them. */
+void fit_node(Hardware *hardware, int devices);
+
 /* Returns the FLOP/s r and the length l with which r T / (T + l) gives the measured FLOP/s at a
  * short and a long sequence, as far as l is not negative. */
 typedef struct {

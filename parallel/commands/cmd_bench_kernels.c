@@ -71,7 +71,7 @@ static void measure_launch(MachineBench *b)
     }
     stopwatch_close(&b->dev, &watch);
     device_release(&b->dev, x, 64);
-    b->hardware.launch = bench_median(seconds, (int)b->a->repetitions);
+    b->launch = b->hardware.launch = bench_median(seconds, (int)b->a->repetitions);
     hardware_limit(&b->hardware);
 }
 
@@ -109,28 +109,29 @@ static int measure_products(MachineBench *b, DType dtype, MeasuredProduct produc
     return n;
 }
 
-/* Fits the peaks and the edge. The rate of large products is the share `most` of the peak, so the
- * peak is not a data sheet's. */
+/* Fits the peaks and the edge. Of a GPU that has a preset, the peaks are those of its data sheet,
+ * and products in the dtype of training give the share of the peak that large ones reach. Of all
+ * other devices this share is a constant, and the rates of large products give the peaks. */
 static void fit_peaks(MachineBench *b)
 {
     /* The dtype that training uses comes first: its products decide the edge. */
     const DType order[] = {b->dtype, b->dtype == F32 ? BF16 : F32, F16, F64};
     MeasuredProduct product[MOST_PRODUCTS];
     Hardware *h = &b->hardware;
-    double error;
-    h->product.most = 0.9;
-    for (int i = 0; i < 4; i++) {
+    double error, tf32 = h->peak_tf32 / h->peak[BF16];
+    if (!b->known) h->product.most = 0.9;
+    for (int i = 0; i < (b->known ? 1 : 4); i++) {
         /* A device without f64 keeps the preset's peak. */
         if (order[i] == F64 && b->dev.ops_f64 == NULL) continue;
         int n = measure_products(b, order[i], product);
-        /* One thread of a CPU has no more than a GPU. */
+        /* One thread of a CPU has no larger edge than a GPU. */
         if (i == 0)
             h->product.edge =
                 fit_edge(product, n, h->launch, hardware_limits("product_edge", true).most);
-        h->peak[order[i]] =
-            fit_rate(product, n, h->launch, h->product.edge, &error) / h->product.most;
+        double rate = fit_rate(product, n, h->launch, h->product.edge, &error);
+        fit_peak(h, order[i], rate, b->known);
     }
-    if (!h->cuda) h->peak_tf32 = h->peak[F32];
+    h->peak_tf32 = h->cuda ? tf32 * h->peak[BF16] : h->peak[F32];
 }
 
 /* Returns the share of a product's speed alone that those of a GPT-2 block reach, which also add

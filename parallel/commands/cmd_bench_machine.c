@@ -10,7 +10,7 @@
 #include "model/core/files.h"
 #include "model/core/machine.h"
 #include "model/core/version.h"
-#include "parallel/commands/bench_fit.h"
+#include "parallel/commands/bench_sources.h"
 #include "parallel/commands/cmd_bench_calls.h"
 #include "parallel/run/ranks_option.h"
 
@@ -35,7 +35,7 @@ static void measure_calls(MachineBench *b)
                                 .device = b->a->device,
                                 .kind = b->a->kind};
     CallsMeasured m;
-    b->hardware.devices_per_node = (int)(host ? wanted.ranks : max_i64(devices, 1));
+    b->devices = (int)(host ? wanted.ranks : max_i64(devices, 1));
     /* Ranks that share a GPU say nothing about links between GPUs. */
     if (!host && devices < 2) return;
     int code = calls_measure(&wanted, &m);
@@ -50,11 +50,10 @@ static void measure_calls(MachineBench *b)
             logs += log(on_link * (double)call_bytes(size) / fmax(s, 1e-9));
             calls++;
         }
-    fit_calls(&(MeasuredCalls){.ranks = (int)wanted.ranks,
-                               .small_reduce = m.seconds[COMM_ALL_REDUCE][0],
-                               .small_message = m.seconds[BOTH_WAYS][0],
-                               .bandwidth = exp(logs / calls)},
-              &b->hardware);
+    b->of_ranks = (MeasuredCalls){.ranks = (int)wanted.ranks,
+                                  .small_reduce = m.seconds[COMM_ALL_REDUCE][0],
+                                  .small_message = m.seconds[BOTH_WAYS][0],
+                                  .bandwidth = exp(logs / calls)};
 }
 
 /* Writes and syncs a file in the folder --disk, and removes it. */
@@ -85,37 +84,53 @@ static void measure_disk(MachineBench *b)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static const char *source(void *context, const char *key)
+/* Begins with the preset of the open GPU, or with the one that is most like this machine, and with
+ * what is known about it. */
+static void begin(MachineBench *b, const char *description)
 {
-    const MachineBench *b = context;
-    static const char *const not_here[] = {"between_latency", "between_bandwidth", "nics_per_node",
-                                           "workspace_bytes", "disk_bandwidth"};
-    static const char assumed[] = "assumed, as in a preset: this measurement does not show it";
-    for (size_t i = 0; i < sizeof not_here / sizeof *not_here; i++)
-        if (strcmp(key, not_here[i]) == 0) return assumed;
-    bool of_calls = strncmp(key, "inside_", 7) == 0 || strcmp(key, "collective") == 0;
-    bool of_f64 = strcmp(key, "peak_f64") == 0;
-    bool preset = b->hardware.cuda &&
-                  (strcmp(key, "product_sustained") == 0 || strcmp(key, "inside_latency") == 0);
-    if ((of_calls && !b->calls) || (of_f64 && b->dev.ops_f64 == NULL) || preset) return assumed;
-    return b->sources;
+    char gpu[64], err[512];
+    ExitCode code;
+    hardware_gpu_name(description, gpu);
+    b->preset = hardware_preset_of(gpu);
+    b->known = b->preset != NULL;
+    if (!b->known)
+        b->preset = b->facts.bytes == 0          ? "cpu"
+                    : b->facts.capability >= 100 ? "b200"
+                    : b->facts.capability >= 90  ? "h200"
+                                                 : "a100";
+    CHECK(hardware_load(&b->hardware, b->preset, &code, err, sizeof err), "%s", err);
+    Hardware *h = &b->hardware;
+    memcpy(h->gpu, gpu, sizeof h->gpu);
+    snprintf(h->name, sizeof h->name, "%.63s", description);
+    h->device = b->facts;
+    size_t kibibytes = kernel_number("/proc/meminfo", "MemTotal:");
+    if (kibibytes != SIZE_MAX) h->host_bytes = (int64_t)kibibytes * 1024;
+    b->dtype = h->cuda ? BF16 : F32;
+    fit_node(h, b->devices);
+    if (b->calls) fit_calls(&b->of_ranks, h);
 }
 
-/* Begins with the preset that is most like this machine, and with what the system says. */
-static void begin(MachineBench *b)
+/* Prints the machine file. */
+static void print_machine(MachineBench *b, const char *description, bool given_ranks)
 {
-    char err[512];
-    ExitCode code;
-    DeviceFacts facts = device_survey_facts(b->a->device, 1);
-    const char *like = facts.bytes == 0          ? "cpu"
-                       : facts.capability >= 100 ? "b200"
-                       : facts.capability >= 90  ? "h200"
-                                                 : "a100";
-    CHECK(hardware_load(&b->hardware, like, &code, err, sizeof err), "%s", err);
-    b->hardware.device = facts;
-    size_t kibibytes = kernel_number("/proc/meminfo", "MemTotal:");
-    if (kibibytes != SIZE_MAX) b->hardware.host_bytes = (int64_t)kibibytes * 1024;
-    b->dtype = facts.bytes == 0 ? F32 : BF16;
+    Hardware measured = b->hardware;
+    char by[512];
+    time_t now = time(NULL);
+    struct tm day;
+    measured.launch = b->launch;
+    hardware_limit(&b->hardware);
+    gmtime_r(&now, &day);
+    snprintf(by, sizeof by, "./train bench machine, %s, on %04d-%02d-%02d: %s", program_version(),
+             day.tm_year + 1900, day.tm_mon + 1, day.tm_mday, description);
+    BenchSources sources = {.printed = &b->hardware,
+                            .measured = &measured,
+                            .preset = b->preset,
+                            .by = by,
+                            .known = b->known,
+                            .calls = b->calls,
+                            .f64 = b->dev.ops_f64 != NULL,
+                            .given_ranks = given_ranks};
+    hardware_print(stdout, &b->hardware, bench_source, &sources);
 }
 
 static int bench_machine(const void *values)
@@ -125,29 +140,21 @@ static int bench_machine(const void *values)
     MachineBench b = {.a = a};
     DeviceOptions options = {.local_ranks = 1};
     char err[512], text[256];
-    time_t now = time(NULL);
-    struct tm day;
     given.ranks = launch_count(given.ranks, 0, given.kind);
     if (launch_joined())
         return error_print(EXIT_USAGE, "bench machine measures one machine, and starts the ranks "
                                        "itself: run it without a launcher");
-    begin(&b);
+    b.facts = device_survey_facts(a->device, 1);
     measure_calls(&b);
     if (!device_open(&b.dev, a->device, &options, err, sizeof err))
         fail(EXIT_UNAVAILABLE, "%s", err);
     device_warn(&b.dev);
+    begin(&b, device_describe(&b.dev, text, sizeof text));
     b.progress = progress_begin_quiet();
     bench_machine_kernels(&b);
     measure_disk(&b);
     progress_end(&b.progress);
-    hardware_limit(&b.hardware);
-    device_describe(&b.dev, text, sizeof text);
-    snprintf(b.hardware.name, sizeof b.hardware.name, "%.63s", text);
-    gmtime_r(&now, &day);
-    snprintf(b.sources, sizeof b.sources,
-             "measured by ./train bench machine, %s, on %04d-%02d-%02d: %s", program_version(),
-             day.tm_year + 1900, day.tm_mon + 1, day.tm_mday, text);
-    hardware_print(stdout, &b.hardware, source, &b);
+    print_machine(&b, text, ((const MachineArguments *)values)->ranks > 0);
     device_close(&b.dev);
     return EXIT_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "configs/machine_file/hardware.h"
 #include "model/core/min_max.h"
+#include "parallel/commands/bench_fit.h"
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/grid/launch.h"
 
@@ -24,8 +25,13 @@ typedef struct {
     DType
         dtype; /* of ops that are bound by memory, and of attention: bf16 on a GPU, f32 on a CPU */
     Hardware hardware;
-    bool calls;        /* calls between ranks are measured */
-    char sources[640]; /* of measured figures */
+    const char *preset; /* that the file begins with */
+    bool known;         /* the preset is that of this GPU, so its peaks are those of a data sheet */
+    DeviceFacts facts;
+    int devices;            /* of this node: GPUs, or the ranks that share its CPU */
+    bool calls;             /* calls between ranks are measured */
+    MeasuredCalls of_ranks; /* if so */
+    double launch;          /* as measured, perhaps beyond its limits */
     Progress progress;
     bool quiet; /* prints no progress */
 } MachineBench;

@@ -16,21 +16,12 @@ typedef struct {
     bool json, search, verbose;
 } PlanArguments;
 
-/* The presets that describe a GPU, by the name that its driver gives. Other GPUs of the same
- * generation have other memories and links, so only whole names count. */
-static const struct {
-    const char *gpu, *preset;
-} known_gpu[] = {{"NVIDIA A100-SXM4-80GB", "a100"},
-                 {"NVIDIA H100 80GB HBM3", "h100"},
-                 {"NVIDIA H200", "h200"},
-                 {"NVIDIA B200", "b200"}};
-
 /* Returns the preset of this machine's own devices: "cpu" without a GPU. If there is none for its
  * GPU, prints an error and returns NULL. */
 static const char *own_machine(void)
 {
     Device device;
-    char text[256], err[512];
+    char text[256], gpu[64], err[512];
     if (device_survey("cuda").count == 0) return "cpu";
     if (!device_open(&device, "cuda", &(DeviceOptions){0}, err, sizeof err)) {
         error_print(EXIT_UNAVAILABLE, "%s; --machine says for which machine to plan", err);
@@ -38,11 +29,9 @@ static const char *own_machine(void)
     }
     device_describe(&device, text, sizeof text);
     device_close(&device);
-    for (int i = 0; i < ARG_ROWS(known_gpu); i++) {
-        size_t n = strlen(known_gpu[i].gpu);
-        const char *at = strstr(text, known_gpu[i].gpu);
-        if (at && strncmp(at + n, " (", 2) == 0) return known_gpu[i].preset;
-    }
+    hardware_gpu_name(text, gpu);
+    const char *preset = hardware_preset_of(gpu);
+    if (preset != NULL) return preset;
     error_print(EXIT_UNAVAILABLE,
                 "there is no machine file for this GPU, %s; ./train bench machine > FILE makes "
                 "one, for --machine FILE",

@@ -37,6 +37,7 @@ static void assert_same(const Hardware *a, const Hardware *b)
         if (machine_key_is_number(key) && memcmp(x, y, size) != 0) fail_msg("%s", key->name);
     }
     assert_string_equal(a->name, b->name);
+    assert_string_equal(a->gpu, b->gpu);
     assert_int_equal(a->cuda, b->cuda);
 }
 
@@ -86,27 +87,27 @@ typedef struct {
 
 static const Refusal refusals[] = {
     {"h100", "\"peak_bf16\": 989.4e12", "\"peak_bf16\": 989.4",
-     "m.json:11:16: peak_bf16: 989.4 does not fit; write FLOP/s from 1e+07 to 1e+17, such as "
+     "m.json:12:16: peak_bf16: 989.4 does not fit; write FLOP/s from 1e+07 to 1e+17, such as "
      "989e12"},
     {"h100", "\"launch\": 2.5e-6", "\"launch\": 2.5",
-     "m.json:15:13: launch: 2.5 does not fit; write seconds from 0 to 2e-05, such as 2.5e-6"},
+     "m.json:16:13: launch: 2.5 does not fit; write seconds from 0 to 2e-05, such as 2.5e-6"},
     {"h100", "\"launch\": 2.5e-6", "\"launch\": \"2.5e-6\"",
-     "m.json:15:13: launch: \"2.5e-6\" does not fit; write seconds from 0 to 2e-05, such as "
+     "m.json:16:13: launch: \"2.5e-6\" does not fit; write seconds from 0 to 2e-05, such as "
      "2.5e-6"},
     {"h100", "\"product_most\": 0.84", "\"product_most\": 84",
-     "m.json:16:19: product_most: 84 does not fit; write a share of 1 from 0.3 to 0.95, such as "
+     "m.json:17:19: product_most: 84 does not fit; write a share of 1 from 0.3 to 0.95, such as "
      "0.84"},
     {"h100", "\"product_edge\": 140", "\"product_edge\": -1",
-     "m.json:17:19: product_edge: -1 does not fit; write a number of rows from 0 to 65536, such as "
+     "m.json:18:19: product_edge: -1 does not fit; write a number of rows from 0 to 65536, such as "
      "150"},
     {"h100", "\"devices_per_node\": 8", "\"devices_per_node\": 8.5",
-     "m.json:28:23: devices_per_node: 8.5 does not fit; write a number of devices from 1 to "
+     "m.json:29:23: devices_per_node: 8.5 does not fit; write a number of devices from 1 to "
      "65536, such as 8"},
     {"h100", "\"devices_per_node\": 8", "\"devices_per_node\": 0",
-     "m.json:28:23: devices_per_node: 0 does not fit; write a number of devices from 1 to 65536, "
+     "m.json:29:23: devices_per_node: 0 does not fit; write a number of devices from 1 to 65536, "
      "such as 8"},
     {"h100", "\"capability\": 90", "\"capability\": [9, 0]",
-     "m.json:4:17: capability: a list does not fit; write the compute capability times ten, or 0 "
+     "m.json:5:17: capability: a list does not fit; write the compute capability times ten, or 0 "
      "for a CPU from 0 to 999, such as 90"},
     {"h100", "\"device\": \"cuda\"", "\"device\": \"gpu\"",
      "m.json:3:13: device: \"gpu\" does not fit; write \"cuda\" or \"cpu\""},
@@ -117,48 +118,54 @@ static const Refusal refusals[] = {
      "not "
      "fit; write a name of at most 63 bytes"},
     {"h100", "\"launch\": 2.5e-6", "\"launch\": 1e-7",
-     "m.json:15:13: launch: 1e-7 does not fit a GPU; write seconds from 1.5e-06 to 1e-05, such as "
+     "m.json:16:13: launch: 1e-7 does not fit a GPU; write seconds from 1.5e-06 to 1e-05, such as "
      "2.5e-6"},
     {"h100", "\"product_edge\": 140", "\"product_edge\": 256.5",
-     "m.json:17:19: product_edge: 256.5 does not fit a GPU; write a number of rows from 0 to 256, "
+     "m.json:18:19: product_edge: 256.5 does not fit a GPU; write a number of rows from 0 to 256, "
      "such as 150"},
+    {"h100", "\"gpu\": \"",
+     "\"gpu\": \"0123456789012345678901234567890123456789012345678901234567890123",
+     "m.json:4:10: gpu: \"0123456789012345678901234567890123456789012345678901234567...\" does not "
+     "fit; write the name that nvidia-smi shows, or \"\" for a CPU"},
+    {"h100", "\"name\": \"NVIDIA H100 SXM 80 GB, nodes of 8\"", "\"name\": \"\"",
+     "m.json:2:11: name: \"\" does not fit; write a name of at most 63 bytes"},
     {"h100", "\"capability\": 90", "\"capability\": 0",
-     "m.json:4:17: capability: 0 is a CPU, but device is \"cuda\"; write 80 for an A100, 90 for "
+     "m.json:5:17: capability: 0 is a CPU, but device is \"cuda\"; write 80 for an A100, 90 for "
      "an H100, or device \"cpu\""},
     {"h100", "\"device\": \"cuda\"", "\"device\": \"cpu\"",
-     "m.json:4:17: capability: a CPU has none; write 0, or device \"cuda\"\n"
-     "m.json:5:19: device_bytes: a CPU's memory is host_bytes; write 0, or device \"cuda\""},
-    {"cpu", "\"device\": \"cpu\",\n  \"capability\": 0",
-     "\"device\": \"cuda\",\n  \"capability\": 80",
-     "m.json:5:19: device_bytes: 0 is a CPU, but device is \"cuda\"; write the bytes of a GPU's "
+     "m.json:5:17: capability: a CPU has none; write 0, or device \"cuda\"\n"
+     "m.json:6:19: device_bytes: a CPU's memory is host_bytes; write 0, or device \"cuda\""},
+    {"cpu", "\"device\": \"cpu\",\n  \"gpu\": \"\",\n  \"capability\": 0",
+     "\"device\": \"cuda\",\n  \"gpu\": \"\",\n  \"capability\": 80",
+     "m.json:6:19: device_bytes: 0 is a CPU, but device is \"cuda\"; write the bytes of a GPU's "
      "memory, or device \"cpu\""},
     {"h100", "\"workspace_bytes\": 134217728", "\"workspace_bytes\": 134217728000",
-     "m.json:6:22: workspace_bytes: 134217728000 are not less than the memory; write fewer"},
+     "m.json:7:22: workspace_bytes: 134217728000 are not less than the memory; write fewer"},
     {"h100", "  \"launch\": 2.5e-6,\n", "",
      "m.json:1:1: launch: the key is missing; write seconds, such as \"launch\": 2.5e-6"},
     {"h100", "  \"launch\": 2.5e-6,\n", "  \"lanch\": 2.5e-6,\n",
      "m.json:1:1: launch: the key is missing; write seconds, such as \"launch\": 2.5e-6\n"
-     "m.json:15:3: \"lanch\": unknown key; did you mean \"launch\"?"},
+     "m.json:16:3: \"lanch\": unknown key; did you mean \"launch\"?"},
     {"h100", "  \"launch\": 2.5e-6,\n", "  \"launch\": 2.5e-6,\n  \"price\": 3,\n",
-     "m.json:16:3: \"price\": unknown key; remove it"},
+     "m.json:17:3: \"price\": unknown key; remove it"},
     {"h100", "  \"launch\": 2.5e-6,\n", "  \"launch\": 2.5e-6,\n  \"launch\": 3e-6,\n",
-     "m.json:16:3: \"launch\": the key is there twice; remove one"},
+     "m.json:17:3: \"launch\": the key is there twice; remove one"},
     {"h100", "    \"launch\": \"", "    \"lunch\": \"",
-     "m.json:15:3: launch: the number has no source; write where it is from, as \"sources\": "
+     "m.json:16:3: launch: the number has no source; write where it is from, as \"sources\": "
      "{\"launch\": \"...\"}\n"
-     "m.json:44:5: sources.\"lunch\": unknown key; did you mean \"launch\"?"},
+     "m.json:45:5: sources.\"lunch\": unknown key; did you mean \"launch\"?"},
     {"h100", "    \"launch\": \"", "    \"name\": \"a\",\n    \"launch\": \"",
-     "m.json:44:5: sources.\"name\": unknown key; did you mean \"name\"?"},
+     "m.json:45:5: sources.\"name\": unknown key; did you mean \"name\"?"},
     {"h100", "    \"collective\": \"", "    \"collective\": \" \", \"x\": \"",
-     "m.json:52:19: sources.collective: write where the number is from, as a string\n"
-     "m.json:52:24: sources.\"x\": unknown key; sources has the keys of the file's numbers"},
+     "m.json:53:19: sources.collective: write where the number is from, as a string\n"
+     "m.json:53:24: sources.\"x\": unknown key; sources has the keys of the file's numbers"},
     {"h100", "\"sources\": {", "\"source\": {",
      "m.json:1:1: sources: the key is missing; write an object that says of each number where it "
      "is from\n"
-     "m.json:32:3: \"source\": unknown key; remove it"},
+     "m.json:33:3: \"source\": unknown key; remove it"},
     {"h100", "\"sources\": {", "\"sources\": 1, \"launch\": {",
-     "m.json:32:14: sources: a number does not fit; write an object\n"
-     "m.json:32:17: \"launch\": the key is there twice; remove one"},
+     "m.json:33:14: sources: a number does not fit; write an object\n"
+     "m.json:33:17: \"launch\": the key is there twice; remove one"},
     {"h100", "{\n  \"name\"", "[\n  \"name\"",
      "m.json:2:9: a comma is missing before this (Hjson does without, JSON does not)"},
 };
@@ -189,7 +196,7 @@ static void a_text_that_is_hardly_a_machine_file_is_refused_in_few_words(void **
 {
     static const char *const row[][2] = {
         {"{\"name\": \"x\", \"devce\": \"cuda\", \"launch\": 1e-6, \"sources\": {}}",
-         "m.json:1:1: 28 keys are missing, such as device, capability, device_bytes; begin with "
+         "m.json:1:1: 29 keys are missing, such as device, gpu, capability; begin with "
          "the "
          "file that `./train bench machine` prints, or with a preset of configs/machines\n"
          "m.json:1:15: \"devce\": unknown key; did you mean \"device\"?\n"
@@ -197,7 +204,7 @@ static void a_text_that_is_hardly_a_machine_file_is_refused_in_few_words(void **
          "{\"launch\": \"...\"}"},
         {"{\"launch\": 1e-6, \"peak_f64\": 1e9, \"peak_f32\": 1e9,\n\"peak_f16\": 1e9, "
          "\"peak_bf16\": 1e9, \"sources\": {}}",
-         "m.json:1:1: 25 keys are missing, such as name, device, capability; begin with the file "
+         "m.json:1:1: 26 keys are missing, such as name, device, gpu; begin with the file "
          "that `./train bench machine` prints, or with a preset of configs/machines\n"
          "m.json:2:47: 5 numbers have no source, such as peak_f64, peak_f32, peak_bf16; write "
          "where each is from, as \"sources\": {\"KEY\": \"...\"}"},
@@ -276,7 +283,7 @@ static void what_is_written_is_read_again(void **state)
         fclose(to);
         if (!hardware_parse(&again, "again", text, size, err, sizeof err)) fail_msg("%s", err);
         assert_same(&h, &again);
-        assert_int_equal(asked, MACHINE_KEYS - 2);
+        assert_int_equal(asked, MACHINE_KEYS - 3);
         assert_non_null(strstr(text, "\"launch\": \"launch\""));
         free(text);
     }
@@ -302,6 +309,33 @@ static void measured_numbers_are_moved_into_their_limits(void **state)
     hardware_limit(&h);
     assert_true(h.memory_efficiency == 1 && h.launch == 1e-7);
     assert_true(h.memory_bandwidth == 3.35e12);
+}
+
+/* Presets are found by the whole name of the GPU. */
+static void a_gpu_has_the_preset_of_its_name(void **state)
+{
+    static const struct {
+        const char *description, *gpu, *preset;
+    } row[] = {
+        {"cuda: NVIDIA A100-SXM4-80GB (sm_80), cuBLASLt 12", "NVIDIA A100-SXM4-80GB", "a100"},
+        {"cuda: NVIDIA H100 80GB HBM3 (sm_90), cuBLASLt 12", "NVIDIA H100 80GB HBM3", "h100"},
+        {"cuda: NVIDIA H200 (sm_90), cuBLASLt 13", "NVIDIA H200", "h200"},
+        {"cuda: NVIDIA B200 (sm_100), cuBLASLt 13", "NVIDIA B200", "b200"},
+        {"cuda: NVIDIA H200 NVL (sm_90), cuBLASLt 13", "NVIDIA H200 NVL", NULL},
+        {"cuda: NVIDIA (sm_90), cuBLASLt 13", "NVIDIA", NULL},
+        {"cuda: odd", "", NULL},
+        {"cpu: 2 threads (sm_90)", "", NULL}};
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        char name[64];
+        hardware_gpu_name(row[i].description, name);
+        assert_string_equal(name, row[i].gpu);
+        const char *preset = hardware_preset_of(name);
+        if (row[i].preset == NULL)
+            assert_null(preset);
+        else
+            assert_string_equal(preset, row[i].preset);
+    }
 }
 
 /* Ranks on CPUs share their node; a GPU is one rank's own. */
@@ -341,6 +375,7 @@ int main(void)
         cmocka_unit_test(a_file_that_is_not_there_is_missing),
         cmocka_unit_test(what_is_written_is_read_again),
         cmocka_unit_test(measured_numbers_are_moved_into_their_limits),
+        cmocka_unit_test(a_gpu_has_the_preset_of_its_name),
         cmocka_unit_test(ranks_on_a_cpu_share_it),
     };
     return cmocka_run_group_tests_name("machine files", tests, NULL, NULL);

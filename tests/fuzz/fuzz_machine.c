@@ -5,13 +5,6 @@
 
 #include <string.h>
 
-static double number_of(const Hardware *h, const MachineKey *key)
-{
-    const void *field = (const char *)h + key->at;
-    if (key->type == KEY_INT) return *(const int *)field;
-    return key->type == KEY_INT64 ? (double)*(const int64_t *)field : *(const double *)field;
-}
-
 int fuzz_machine(const uint8_t *data, size_t size);
 int fuzz_machine(const uint8_t *data, size_t size)
 {
@@ -25,8 +18,9 @@ int fuzz_machine(const uint8_t *data, size_t size)
     for (int i = 0; i < MACHINE_KEYS; i++) {
         const MachineKey *key = &machine_key[i];
         if (!machine_key_is_number(key)) continue;
-        double x = number_of(&h, key);
-        CHECK(x >= key->least && x <= key->most, "%s: %g", key->name, x);
+        double x = machine_key_number(&h, key);
+        HardwareLimits limits = machine_key_limits(key, h.cuda);
+        CHECK(x >= limits.least && x <= limits.most, "%s: %g", key->name, x);
     }
     CHECK(h.cuda == (h.device.capability > 0) && h.cuda == (h.device.bytes > 0), "%d", h.cuda);
     return 0;

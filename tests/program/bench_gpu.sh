@@ -13,13 +13,13 @@ else
 fi
 expect_code "bench_gpu: an unknown option is refused" 64 "$script" --fast
 
-# stand_in SIZE [COMMAND]: writes a fake train for a GPU, whose steps fit if they have fewer than SIZE sequences. COMMAND is run
+# stand_in SIZE [COMMAND [GPU]]: writes a fake train for a GPU, whose steps fit if they have fewer than SIZE sequences. COMMAND is run
 # before ops are measured
 stand_in() {
     cat >train <<END
 #!/bin/sh
 case "\$*" in
-doctor) echo "ok    cuda          cuda: Paper H200 (sm_90), cuBLASLt 13" ;;
+doctor) echo "ok    cuda          cuda: ${3:-NVIDIA H200} (sm_90), cuBLASLt 13" ;;
 --version) echo "train 0.1 (commit 1a2b3c4)" ;;
 "bench step"*)
     batch=\$(echo "\$*" | sed -E 's/.*per_gpu=([0-9]+).*/\1/')
@@ -38,7 +38,7 @@ stand_in 33
 export BENCH_TRAIN=$PWD/train PYTHON=/none
 expect_code "bench_gpu: all measurements succeed" 0 "$script" "$PWD/gpu.md"
 check "bench_gpu: the table names the device and the commit" \
-    grep -q '^Paper H200 (sm_90), cuBLASLt 13; driver .*; 20.*; train 0.1 (commit 1a2b3c4)$' gpu.md
+    grep -q '^NVIDIA H200 (sm_90), cuBLASLt 13; driver .*; 20.*; train 0.1 (commit 1a2b3c4)$' gpu.md
 check "bench_gpu: a batch that does not fit is halved" \
     grep \
     -qxF '| step of GPT-2 124M, 32 x 1024 tokens, bf16 | 106.2 ms | 616000.0 tokens/s, 494.7 TFLOP/s | 85.0 % of its products'"'"' rate |' \
@@ -57,6 +57,13 @@ check "bench_gpu: the table has each op measured alone" \
     grep -qxF '| copy n 65536 cols 3072 | 0.215 ms | 3600.00 GB/s, 0.0 GFLOP/s | 96.5 % |' gpu.md
 check "bench_gpu: all results are in one table" test "$(grep -c '^|---' gpu.md)" -eq 1
 check "bench_gpu: the table reports that PyTorch is not installed" grep -q '^| PyTorch | not installed' gpu.md
+for gpu in "NVIDIA H100 80GB HBM3/989.4" "NVIDIA A100-SXM4-80GB/312" "NVIDIA B200/2250" "NVIDIA H200 NVL/"; do
+    stand_in 33 "" "${gpu%/*}"
+    "$script" "$PWD/gpu.md" >output 2>&1
+    check "bench_gpu: the peak of ${gpu%/*} is that of its machine file, if it has one" \
+        test "$(sed -nE 's/.*MFU12 .* of ([0-9.]+) TFLOP.*/\1/p' gpu.md | head -n 1)" = "${gpu#*/}"
+done
+stand_in 33
 expect_code "bench_gpu: --out needs a folder" 64 "$script" --out
 expect_code "bench_gpu: --out names a folder" 0 "$script" --out kept
 check "bench_gpu: --out keeps two files" test "$(find kept -type f | sort | paste -sd ' ')" = "kept/bench_gpu.md kept/bench_gpu.tar.gz"

@@ -1,6 +1,7 @@
 /* test_bench_machine.c -- tests that the fits of `./train bench machine` find the figures with
  * which times were made, and that its output is a machine file. */
 #include "parallel/commands/bench_fit.h"
+#include "parallel/commands/bench_sources.h"
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/plan/cost.h"
 #include "tests/support/files/scratch.h"
@@ -112,6 +113,80 @@ static void calls_give_the_figures_that_made_their_times(void **state)
     assert_true(odd.inside.latency == 0 && odd.collective == 2);
 }
 
+/* The rate of large products is the same either way; a known GPU keeps its peak. */
+static void a_peak_of_a_data_sheet_stays(void **state)
+{
+    (void)state;
+    for (int known = 0; known < 2; known++) {
+        Hardware h = load("h200");
+        double sheet = h.peak[BF16];
+        h.product.most = 0.9;
+        fit_peak(&h, BF16, 700e12, known);
+        near(h.peak[BF16] * h.product.most, 700e12);
+        near(known ? h.peak[BF16] : h.product.most, known ? sheet : 0.9);
+    }
+}
+
+static void a_part_of_a_node_has_a_part_of_its_network(void **state)
+{
+    (void)state;
+    for (int devices = 1; devices <= 16; devices *= 2) {
+        Hardware h = load("h200");
+        fit_node(&h, devices);
+        assert_int_equal(h.devices_per_node, devices);
+        assert_int_equal(h.nics_per_node, devices < 8 ? devices : 8);
+    }
+}
+
+/* ---- sources --------------------------------------------------------------------------------- */
+
+static void says(BenchSources *s, const char *key, const char *text)
+{
+    assert_string_equal(bench_source(s, key), text);
+}
+
+/* No number that was not measured is said to be. */
+static void sources_say_what_was_measured(void **state)
+{
+    Hardware printed = load("h200"), measured = printed;
+    BenchSources s = {.printed = &printed,
+                      .measured = &measured,
+                      .preset = "h200",
+                      .by = "it",
+                      .known = true,
+                      .calls = true};
+    (void)state;
+    says(&s, "launch", "measured by it");
+    says(&s, "product_most", "measured by it");
+    says(&s, "peak_bf16", "the data sheet's, as in the preset h200");
+    says(&s, "peak_tf32", "the data sheet's, as in the preset h200");
+    says(&s, "product_sustained", "assumed, not measured, as in the preset h200");
+    says(&s, "between_latency", "assumed, not measured, as in the preset h200");
+    says(&s, "inside_latency", "assumed, not measured, as in the preset h200");
+    says(&s, "inside_bandwidth", "measured by it");
+    says(&s, "nics_per_node", "assumed: as in the preset h200, at most one for each device");
+    says(&s, "devices_per_node", "the GPUs that this program sees");
+    says(&s, "capability", "the GPU's driver");
+    says(&s, "node_disk_bandwidth", "measured by it");
+    measured.launch = 1e-7;
+    printed = measured;
+    hardware_limit(&printed);
+    says(&s, "launch", "the limit of what is possible: 1e-07 was measured by it");
+    s.known = s.calls = false;
+    says(&s, "product_most", "by definition: the peaks are fitted rates divided by this");
+    says(&s, "peak_bf16", "measured by it; large products reach product_most of it");
+    says(&s, "peak_tf32", "assumed: in the same ratio to peak_bf16 as in the preset h200");
+    says(&s, "peak_f64", "assumed, not measured, as in the preset h200");
+    says(&s, "collective", "assumed, not measured, as in the preset h200");
+    printed = measured = load("cpu");
+    s.preset = "cpu";
+    says(&s, "devices_per_node", "the cores that this program may use, at least 2");
+    s.given_ranks = true;
+    says(&s, "devices_per_node", "given by --ranks");
+    says(&s, "capability", "a CPU has none");
+    says(&s, "product_sustained", "measured by it");
+}
+
 static void its_output_is_a_machine_file(void **state)
 {
     char err[4096],
@@ -133,6 +208,9 @@ static void its_output_is_a_machine_file(void **state)
     char *text = take_text("machine.json");
     assert_non_null(strstr(text, "\"peak_f32\": \"measured by ./train bench machine, train "));
     assert_non_null(strstr(text, "\"between_latency\": \"assumed, "));
+    assert_non_null(strstr(text, "\"product_most\": \"by definition"));
+    assert_true(h.peak_tf32 == h.peak[F32] && h.gpu[0] == '\0');
+    assert_true(h.nics_per_node == 1 && h.disk_bandwidth >= h.node_disk_bandwidth);
     free(text);
 }
 
@@ -142,6 +220,9 @@ int main(void)
         cmocka_unit_test(products_give_the_figures_that_made_their_times),
         cmocka_unit_test(attention_gives_the_figures_that_made_its_times),
         cmocka_unit_test(calls_give_the_figures_that_made_their_times),
+        cmocka_unit_test(a_peak_of_a_data_sheet_stays),
+        cmocka_unit_test(a_part_of_a_node_has_a_part_of_its_network),
+        cmocka_unit_test(sources_say_what_was_measured),
         cmocka_unit_test_setup_teardown(its_output_is_a_machine_file, enter_scratch, leave_scratch),
     };
     return cmocka_run_group_tests_name("bench machine", tests, NULL, NULL);
