@@ -25,6 +25,8 @@ for gpus in 1 2; do
     EMU_DEVICES=$gpus expect_code "nccl bench: bench machine measures a machine with $gpus GPU(s)" 0 "$TRAIN" bench machine \
         --device cuda --size 1 --repetitions 1
     check "nccl bench: bench machine counts $gpus GPU(s)" grep -q "^  \"devices_per_node\": $gpus,\$" output
+    check "nccl bench: bench machine gives $gpus GPU(s) as many network interfaces" grep -q "^  \"nics_per_node\": $gpus,\$" output
+    check "nccl bench: bench machine names the GPU" grep -qx '  "gpu": "emulated GPU",' output
 done
 check "nccl bench: bench machine measures the calls between GPUs" grep -q '"inside_bandwidth": "measured by ' output
 check "nccl bench: bench machine does not measure the limit of power" grep -q '"product_sustained": "assumed, ' output
