@@ -101,8 +101,10 @@ static int print_search(const PlanArguments *a, const Hardware *hardware)
     char err[1024];
     PlanSearch found;
     const Config *settled;
-    const SearchSource source = {a->config, a->set.count, (const char *const *)a->set.item,
-                                 a->world};
+    const SearchSource source = {.path = a->config,
+                                 .n_sets = a->set.count,
+                                 .sets = (const char *const *)a->set.item,
+                                 .world = a->world};
     if (!plan_search(&source, hardware, &found, &settled, err, sizeof err))
         return error_print(EXIT_CONFIG, "%s", err);
     plan_search_print(&found, settled, hardware);

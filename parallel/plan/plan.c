@@ -5,6 +5,7 @@
 #include "model/core/min_max.h"
 #include "optim/step_constants.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -282,17 +283,49 @@ static void compute_rates(Plan *plan)
     plan->mfu6 = plan->flops / plan->step.seconds / (devices * peak);
 }
 
+static Plan begin_plan(const Config *config, const Hardware *hardware)
+{
+    Plan plan = {.config = config, .hardware = *hardware, .grid = config_grid(config, 0)};
+    plan.ranks = grid_ranks(plan.grid);
+    plan.ranks_of_node = min_i64(plan.ranks, hardware->devices_per_node);
+    plan.nodes = (plan.ranks + plan.ranks_of_node - 1) / plan.ranks_of_node;
+    memory_check_step(config);
+    return plan;
+}
+
 bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char *err, size_t n)
 {
-    *plan = (Plan){.config = config, .hardware = *hardware, .grid = config_grid(config, 0)};
-    plan->ranks = grid_ranks(plan->grid);
-    memory_check_step(config);
+    *plan = begin_plan(config, hardware);
     if (!plan_all_stages(plan, err, n)) return false;
-    plan->ranks_of_node = min_i64(plan->ranks, hardware->devices_per_node);
-    plan->nodes = (plan->ranks + plan->ranks_of_node - 1) / plan->ranks_of_node;
     fit(plan);
     compute_rates(plan);
     return true;
+}
+
+static int64_t nodes_of(const StagePlan *stage, int stages)
+{
+    int64_t nodes = 0;
+    for (int s = 0; stage != NULL && s < stages; s++)
+        nodes += stage[s].two.issued;
+    return nodes;
+}
+
+double plan_seconds_if_fits(const Config *config, const Hardware *hardware, int64_t *nodes)
+{
+    char err[512];
+    double seconds = INFINITY;
+    Plan plan = begin_plan(config, hardware);
+    plan.stage = must_calloc((size_t)plan.grid.pp, sizeof *plan.stage);
+    plan_stages_memory(config, hardware, plan.stage);
+    fit(&plan);
+    plan_stages_free(plan.stage, plan.grid.pp);
+    plan.stage = NULL;
+    if (!plan.fits) return seconds;
+    CHECK(plan_all_stages(&plan, err, sizeof err), "%s", err);
+    *nodes += nodes_of(plan.stage, plan.grid.pp) + nodes_of(plan.fewer, plan.grid.pp);
+    seconds = plan_seconds(&plan, &COST_OWN);
+    plan_free(&plan);
+    return seconds;
 }
 
 void plan_free(Plan *plan)

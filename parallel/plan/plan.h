@@ -69,6 +69,10 @@ bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char 
 /* Computes plan->range, which takes three more replays. */
 void plan_vary(Plan *plan);
 void plan_free(Plan *plan);
+/* Returns the seconds of a step of a config from plan_settle, exactly those of its plan; INFINITY
+ * if the plan does not fit, which is found out first, without the graphs of a step. Adds to *nodes
+ * the nodes that were recorded. The config's grid has at most COMM_MAX_RANKS ranks. */
+double plan_seconds_if_fits(const Config *config, const Hardware *hardware, int64_t *nodes);
 
 /* Returns the seconds of a step of this plan with other traits. */
 double plan_seconds(const Plan *plan, const CostTraits *traits);

@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* ---- the space ------------------------------------------------------------------------------- */
 
@@ -56,29 +55,27 @@ static void add_ways(Layouts *to, const Candidate *base, PlanLayout layout)
             }
 }
 
+/* Returns whether a pipeline is tried with so many runs of layers a stage. */
+static bool is_tried(const Candidate *base, int64_t pipeline, int64_t chunks)
+{
+    int64_t layers = (base->value[CANDIDATE_LAYERS] - 1) / pipeline + 1;
+    bool usual = chunks <= 4 || chunks == 6 || chunks == 8;
+    return usual || layers % chunks == 0 || chunks == base->value[CANDIDATE_CHUNKS];
+}
+
 int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **out)
 {
-    /* The last place is for the config's own number, if it is another one. */
-    int64_t chunks[] = {1, 2, 3, 4, 6, 8, 0}, own = base->value[CANDIDATE_CHUNKS];
-    size_t n_chunks = sizeof chunks / sizeof *chunks - 1;
-    bool listed = own < 1;
-    for (size_t c = 0; c < n_chunks; c++)
-        listed = listed || chunks[c] == own;
-    if (!listed) chunks[n_chunks++] = own;
     enum { MOST_MICRO = 256 };
     Layouts all = {0};
     int64_t ranks = base->value[CANDIDATE_RANKS], layers = base->value[CANDIDATE_LAYERS];
-    for (int64_t tp = 1; tp <= min_i64(ranks, most_tensor); tp++) {
-        for (int64_t pp = 1; pp <= min_i64(ranks / tp, layers); pp++) {
-            if (ranks % (tp * pp) != 0) continue;
-            for (size_t c = 0; c < n_chunks; c++)
-                for (int64_t micro = 1; micro <= MOST_MICRO; micro *= 2)
-                    add_ways(
-                        &all, base,
-                        (PlanLayout){
-                            .tensor = tp, .pipeline = pp, .chunks = chunks[c], .micro = micro});
+    PlanLayout l = {0};
+    for (l.tensor = 1; l.tensor <= min_i64(ranks, most_tensor); l.tensor++)
+        for (l.pipeline = 1; l.pipeline <= min_i64(ranks / l.tensor, layers); l.pipeline++) {
+            if (ranks % (l.tensor * l.pipeline) != 0) continue;
+            for (l.chunks = 1; l.chunks * l.pipeline <= layers; l.chunks++)
+                for (l.micro = 1; l.micro <= MOST_MICRO; l.micro *= 2)
+                    if (is_tried(base, l.pipeline, l.chunks)) add_ways(&all, base, l);
         }
-    }
     *out = all.item;
     return all.n;
 }
@@ -129,20 +126,32 @@ static int choices_apart(const PlanLayout *a, const PlanLayout *b)
            (a->sequence_parallel != b->sequence_parallel);
 }
 
-/* Returns the number of the next prospect to plan, or -1: by turns the first of those that differ
- * from the best layout in one choice, as far as there are any, and the first of all. So an error of
- * the guess costs less. */
-static int64_t next_prospect(const PlanSearch *s, const Prospect *prospect, int64_t n,
-                             const PlanLayout *layout)
+/* Returns the first prospect that differs in one choice from one of the best, from the `from`-th to
+ * the one before the `to`-th, and whose guess is not above `most`; -1: there is none. */
+static int64_t first_neighbour(const PlanSearch *s, const Prospect *prospect, int64_t n,
+                               const PlanLayout *layout, int from, int to, double most)
 {
-    int64_t first = -1;
-    for (int64_t i = 0; i < n; i++) {
-        if (prospect[i].done) continue;
-        if (first < 0) first = i;
-        if (s->found == 0 || s->planned % 2 == 0) return first;
-        if (choices_apart(&layout[prospect[i].number], &s->best[0]) == 1) return i;
-    }
-    return first;
+    for (int64_t i = 0; i < n && prospect[i].guess <= most; i++)
+        for (int b = from; !prospect[i].done && b < to && b < s->found; b++)
+            if (choices_apart(&layout[prospect[i].number], &s->best[b]) == 1) return i;
+    return -1;
+}
+
+/* Returns the number of the next prospect to plan, or -1; see search.h. So an error of the guess
+ * costs less. `guess` is that of the best layout. */
+static int64_t next_prospect(const PlanSearch *s, const Prospect *prospect, int64_t n,
+                             const PlanLayout *layout, double guess)
+{
+    enum { BEGIN = 6 };
+    const double FAR = 1.5;
+    int64_t first = 0, near = -1;
+    while (first < n && prospect[first].done)
+        first++;
+    if (first == n) return -1;
+    if (s->planned >= BEGIN) near = first_neighbour(s, prospect, n, layout, 0, 1, FAR * guess);
+    if (s->planned >= BEGIN && near < 0 && s->planned % 2 == 1)
+        near = first_neighbour(s, prospect, n, layout, 1, SEARCH_BEST, FAR * guess);
+    return near >= 0 ? near : first;
 }
 
 PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const SearchCosts *costs,
@@ -150,8 +159,8 @@ PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const Sear
 {
     PlanSearch s = {0};
     PlanLayout *layout;
-    int64_t n = 0;
-    clock_t begun = clock();
+    int64_t n = 0, work = 0;
+    double guess = 0; /* of the best */
     s.space = search_space(base, most_tensor, &layout);
     Prospect *prospect = must_calloc((size_t)max_i64(s.space, 1), sizeof *prospect);
     for (int64_t i = 0; i < s.space; i++) {
@@ -162,18 +171,18 @@ PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const Sear
     }
     s.misfits = s.space - n;
     qsort(prospect, (size_t)n, sizeof *prospect, compare_prospects);
-    for (int64_t i; (i = next_prospect(&s, prospect, n, layout)) >= 0;) {
+    for (int64_t i; work < most && (i = next_prospect(&s, prospect, n, layout, guess)) >= 0;) {
         const PlanLayout *next = &layout[prospect[i].number];
         prospect[i].done = true;
         if (is_beaten(&s, prospect[i].bound)) continue;
-        double used = (double)(clock() - begun) / CLOCKS_PER_SEC;
-        if (s.planned == most || (costs->time > 0 && used > costs->time)) {
-            s.left++;
-            continue;
-        }
         s.planned++;
-        insert(&s, next, costs->seconds(costs->context, next));
+        double seconds = costs->seconds(costs->context, next, &work);
+        if (isfinite(seconds) && (s.found == 0 || seconds < s.seconds[0]))
+            guess = prospect[i].guess;
+        insert(&s, next, seconds);
     }
+    for (int64_t i = 0; i < n; i++)
+        s.left += !prospect[i].done && !is_beaten(&s, prospect[i].bound);
     free(prospect);
     free(layout);
     return s;

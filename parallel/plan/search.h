@@ -5,7 +5,8 @@
  *
  *   parallel.tensor           up to the devices of a node
  *   parallel.pipeline         up to the model's layers
- *   parallel.pipeline_chunks  1, 2, 3, 4, 6, 8, and the config's own number
+ *   parallel.pipeline_chunks  1, 2, 3, 4, 6, 8, the config's own number, and the divisors of the
+ *                             most layers of a stage
  *   micro-batch               1, 2, 4 ... 256
  *   zero_optimization.stage   0 to 3; 0 alone where there is one data-parallel rank; 3 where two
  *                             units are within stage3_max_live_parameters
@@ -13,11 +14,14 @@
  *   sequence_parallel         false; true where tensor is above 1
  *
  * Objective: the most predicted tokens per second, which is the shortest step, among layouts that
- * fit into memory with its margin (plan.h). Layouts are planned and replayed in full, by turns in
- * the order of a rough guess and among those that differ from the best one in one choice. One is
- * left out only if a closed form proves that it does not fit, or that its step takes longer than
- * those of the best found. After so many plans, or so much time, the search ends and says how many
- * layouts are left: then a better one may be among these. */
+ * fit into memory with its margin (plan.h). Layouts are planned and replayed in full: the first of
+ * an estimate; then those that differ from the best one in one choice, until none of these is
+ * better (one whose estimate is half as long again is taken to be slower); then, by turns, the next
+ * of the estimate and those that differ from another of the best in one choice. One is left out
+ * only if a closed form proves that it does not fit, or that its step takes longer than those of
+ * the best found. After so much work, which is counted and not timed, the search ends and says how
+ * many layouts are left: then a better one may be among these. So the result is the same on every
+ * computer. */
 #ifndef PARALLEL_PLAN_SEARCH_H
 #define PARALLEL_PLAN_SEARCH_H
 
@@ -30,15 +34,14 @@ typedef struct {
     bool sequence_parallel;
 } PlanLayout;
 
-/* What a search asks about a layout. `seconds`: of a step; INFINITY: it does not fit. `bound`: no
- * more than these seconds; INFINITY: it certainly does not fit. `guess`: decides about the order
- * alone. */
+/* What a search asks about a layout. `seconds`: of a step; INFINITY: it does not fit. Adds to *work
+ * how much it took to find out. `bound`: no more than these seconds; INFINITY: it certainly does
+ * not fit. `guess`: decides about the order alone. */
 typedef struct {
-    double (*seconds)(void *context, const PlanLayout *layout);
+    double (*seconds)(void *context, const PlanLayout *layout, int64_t *work);
     double (*bound)(void *context, const PlanLayout *layout);
     double (*guess)(void *context, const PlanLayout *layout);
     void *context;
-    double time; /* seconds of processor time after which no other layout is planned; 0: no limit */
 } SearchCosts;
 
 enum { SEARCH_BEST = 10 };
@@ -48,23 +51,24 @@ typedef struct {
     int found;
     int64_t space;   /* legal layouts */
     int64_t misfits; /* of these, certainly too large */
-    int64_t planned;
-    int64_t left; /* neither planned nor proven to be slower than the best */
+    int64_t planned; /* some of these may not fit */
+    int64_t left;    /* neither planned nor proven to be slower than the best */
 } PlanSearch;
 
 /* Returns all layouts of the space for a candidate; its number of ranks is known. The caller frees
  * *out. */
 int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **out);
-/* Searches the space; plans at most `most` layouts. */
+/* Searches the space; plans no further layout after so much work. */
 PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const SearchCosts *costs,
                           int64_t most);
 
-/* A config file, and the --set with which it is read. */
+/* A config file, and the --set with which it is read. `work`: the limit of the search, in nodes of
+ * graphs that it records; 0: some seconds of a processor. */
 typedef struct {
     const char *path;
     int n_sets;
     const char *const *sets;
-    int64_t world;
+    int64_t world, work;
 } SearchSource;
 
 /* Searches the layouts of a config on this hardware. *settled is the config as given, which the
@@ -78,10 +82,19 @@ void plan_search_print(const PlanSearch *search, const Config *settled, const Ha
  * "gradient_accumulation_steps=null". */
 void plan_layout_sets(const Config *config, const PlanLayout *layout, StringList *out);
 
-/* The closed forms, for tests: no plan of the layout has a shorter step, or needs fewer bytes of
- * device memory on the rank that needs the most. `hardware` is that of a rank. */
+/* Closed forms of a layout (search_closed.c). `hardware` is that of a rank.
+ *
+ * No plan of the layout has a shorter step, */
 double plan_least_seconds(const Config *config, const Hardware *hardware, const PlanLayout *layout,
                           int64_t ranks);
+/* or needs fewer bytes of device memory on the rank that needs the most. */
 double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t ranks);
+/* Returns whether ZeRO stage 3 can gather two units that are used one after the other. */
+bool plan_gathers_pairs(const Config *config, const PlanLayout *layout, int64_t ranks);
+/* Estimates the seconds of a step, and the bytes of the rank that needs the most. Only the order in
+ * which layouts are planned follows from these. */
+double plan_estimate_seconds(const Config *config, const Hardware *hardware,
+                             const PlanLayout *layout, int64_t ranks);
+double plan_estimate_bytes(const Config *config, const PlanLayout *layout, int64_t ranks);
 
 #endif

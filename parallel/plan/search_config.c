@@ -11,90 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A plan of a large model takes from some hundredths of a second to some tenths. */
-enum { MOST_PLANS = 120, MOST_SECONDS = 7 };
-
-/* ---- closed forms ---------------------------------------------------------------------------- */
-
-/* Sizes of a block on one rank. */
-typedef struct {
-    int64_t rows, hidden, heads, qkv, width; /* rows of a micro-batch; columns of the products */
-    int64_t layers;                          /* of the stage that has the most, at least */
-    int64_t micros, dp;
-} BlockPart;
-
-static BlockPart part_of_block(const Config *c, const PlanLayout *l, int64_t ranks)
-{
-    int64_t queries = c->model.num_attention_heads * c->model.head_dim / l->tensor,
-            keys = c->model.num_key_value_heads * c->model.head_dim / l->tensor;
-    int64_t dp = ranks / (l->tensor * l->pipeline);
-    bool gated = c->model.activation == ACTIVATION_SWIGLU;
-    return (BlockPart){.rows = l->micro * c->data.seq_length,
-                       .hidden = c->model.hidden_size,
-                       .heads = queries,
-                       .qkv = queries + 2 * keys,
-                       .width = c->model.intermediate_size / l->tensor * (gated ? 2 : 1),
-                       .layers = (c->model.num_layers - 1) / l->pipeline + 1,
-                       .micros = c->train_batch_size / (l->micro * dp),
-                       .dp = dp};
-}
-
-/* Returns the seconds of the products of a block for one micro-batch: forward, twice as many
- * backward, and those that are made again. A product in several parts takes longer. */
-static double block_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
-                            const BlockPart *b)
-{
-    DType dtype = config_dtype(c);
-    bool gated = c->model.activation == ACTIVATION_SWIGLU;
-    double again = cost_product(h, &COST_OWN, dtype, b->rows, b->qkv, b->hidden, 0) +
-                   cost_product(h, &COST_OWN, dtype, b->rows, b->hidden, b->heads, 0) +
-                   cost_product(h, &COST_OWN, dtype, b->rows, b->width, b->hidden, 0);
-    double down =
-        cost_product(h, &COST_OWN, dtype, b->rows, b->hidden, b->width / (gated ? 2 : 1), 0);
-    return 3 * (again + down) + (l->recompute == RECOMPUTE_FULL ? again : 0);
-}
-
-/* The stage with the most blocks computes all their products in turn. */
-double plan_least_seconds(const Config *config, const Hardware *hardware, const PlanLayout *layout,
-                          int64_t ranks)
-{
-    BlockPart b = part_of_block(config, layout, ranks);
-    return (double)(b.layers * b.micros) * block_seconds(config, hardware, layout, &b);
-}
-
-/* Returns the bytes of weights, gradients and optimizer states per element of a block. */
-static double state_bytes(const Config *c, const PlanLayout *l, int64_t dp)
-{
-    double weight = (double)dtype_size(config_dtype(c)),
-           gradient = (double)dtype_size(config_grad_dtype(c)),
-           moments = c->optimizer.type == OPTIMIZER_SGD ? 0 : 2 * gradient, share = (double)dp;
-    return (l->zero == 3 ? weight / share : weight) + (l->zero >= 2 ? gradient / share : gradient) +
-           (l->zero >= 1 ? moments / share : moments);
-}
-
-/* Returns the bytes that one micro-batch keeps in a block for backward. */
-static double kept_bytes(const Config *c, const PlanLayout *l, const BlockPart *b)
-{
-    double size = (double)dtype_size(config_dtype(c)), rows = (double)b->rows,
-           input = rows * (double)b->hidden / (double)(l->sequence_parallel ? l->tensor : 1);
-    return size *
-           (input + (l->recompute == RECOMPUTE_FULL ? 0 : rows * (double)(b->qkv + b->width)));
-}
-
-static double weights_of(const Config *c, const BlockPart *b)
-{
-    bool gated = c->model.activation == ACTIVATION_SWIGLU;
-    int64_t down = b->width / (gated ? 2 : 1);
-    return (double)b->hidden * (double)(b->qkv + b->heads + b->width + down);
-}
-
-/* The stage with the most blocks has their states, and keeps what one micro-batch leaves there. */
-double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t ranks)
-{
-    BlockPart b = part_of_block(config, layout, ranks);
-    return (double)b.layers * (weights_of(config, &b) * state_bytes(config, layout, b.dp) +
-                               kept_bytes(config, layout, &b));
-}
+/* Work is counted in nodes of graphs that are recorded. What is planned without them, a config that
+ * is read and stages that are laid out, takes about as long as so many nodes. */
+enum { MOST_WORK = 14000000, WORK_OF_CONFIG = 1500, WORK_OF_STAGE = 1500 };
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
@@ -170,7 +89,7 @@ void plan_layout_sets(const Config *config, const PlanLayout *layout, StringList
             add_set(out, dropped[i], "null");
 }
 
-static double planned_seconds(void *context, const PlanLayout *layout)
+static double planned_seconds(void *context, const PlanLayout *layout, int64_t *work)
 {
     const Search *s = context;
     StringList sets = {0};
@@ -180,58 +99,27 @@ static double planned_seconds(void *context, const PlanLayout *layout)
     CHECK(read != NULL, "a legal layout is refused: %s", err);
     const Config *config = plan_settle(read, &s->hardware, err, sizeof err);
     CHECK(config != NULL, "%s", err);
-    Plan plan;
-    CHECK(plan_make(&plan, config, &s->hardware, err, sizeof err), "%s", err);
-    double seconds = plan.fits ? plan.step.seconds : INFINITY;
-    plan_free(&plan);
+    double seconds = plan_seconds_if_fits(config, &s->hardware, work);
+    *work += WORK_OF_CONFIG + WORK_OF_STAGE * layout->pipeline;
     config_free(config);
     string_list_free(&sets);
     return seconds;
 }
 
-/* Returns whether ZeRO stage 3 can gather two units that are used one after the other: blocks, or
- * the token table and a block. Their other tensors are small: a fiftieth at most. */
-static bool gathers_pairs(const Config *c, const PlanLayout *l, const BlockPart *b)
-{
-    double block = weights_of(c, b),
-           table = (double)c->model.vocab_size * (double)b->hidden / (double)l->tensor;
-    return l->zero < 3 || 1.02 * (block + fmax(block, table)) <=
-                              (double)c->zero_optimization.stage3_max_live_parameters;
-}
-
 static double bound_of(void *context, const PlanLayout *layout)
 {
     const Search *s = context;
-    BlockPart b = part_of_block(s->config, layout, s->ranks);
-    if (!gathers_pairs(s->config, layout, &b)) return INFINITY;
+    if (!plan_gathers_pairs(s->config, layout, s->ranks)) return INFINITY;
     if (plan_least_bytes(s->config, layout, s->ranks) > s->room) return INFINITY;
     return plan_least_seconds(s->config, &s->rank, layout, s->ranks);
 }
 
-/* Adds to the products the pipeline's bubble, and what each rank sends at the link's bandwidth:
- * rows of tensor-parallel regions, and gradients and weights of the data-parallel ranks. A layout
- * that seems not to fit comes last. */
-static double guess_of(void *context, const PlanLayout *l)
+/* A layout that seems not to fit comes last. */
+static double guess_of(void *context, const PlanLayout *layout)
 {
     const Search *s = context;
-    const Config *c = s->config;
-    const Hardware *h = &s->hardware;
-    BlockPart b = part_of_block(c, l, s->ranks);
-    double size = (double)dtype_size(config_dtype(c)), seconds = bound_of(context, l),
-           weights = (double)b.layers * weights_of(c, &b), micros = (double)b.micros;
-    double between = h->between.bandwidth * h->nics_per_node / h->devices_per_node;
-    double sums = l->zero >= 2 && l->pipeline > 1 ? micros : l->zero == 3 ? 3 * micros : 1;
-    double sent = b.dp > 1 ? 2 * sums * weights * size / fmax(between, 1) : 0;
-    double rows = l->tensor > 1 ? 8 * (double)(b.layers * b.micros * b.rows * b.hidden) * size /
-                                      h->inside.bandwidth
-                                : 0;
-    double bubble = (double)(l->pipeline - 1) / ((double)l->chunks * micros);
-    double again = l->recompute == RECOMPUTE_SELECTIVE ? 1.02 : 1;
-    double flight = fmin(micros, (double)l->pipeline),
-           bytes =
-               weights * state_bytes(c, l, b.dp) + (double)b.layers * flight * kept_bytes(c, l, &b);
-    double all = (seconds * again + rows) * (1 + bubble) + (l->zero == 0 ? 1 : 0.5) * sent;
-    return bytes > s->room ? all * 1e3 : all;
+    double seconds = plan_estimate_seconds(s->config, &s->rank, layout, s->ranks);
+    return plan_estimate_bytes(s->config, layout, s->ranks) > s->room ? 1e3 * seconds : seconds;
 }
 
 bool plan_search(const SearchSource *source, const Hardware *hardware, PlanSearch *out,
@@ -258,8 +146,9 @@ bool plan_search(const SearchSource *source, const Hardware *hardware, PlanSearc
                 .room = hardware->cuda ? (double)hardware->device.bytes
                                        : (double)hardware->host_bytes / (double)on_node};
     s.room *= 1 - config->memory_margin;
-    const SearchCosts costs = {planned_seconds, bound_of, guess_of, &s, MOST_SECONDS};
-    *out = search_layouts(&base, hardware->devices_per_node, &costs, MOST_PLANS);
+    const SearchCosts costs = {planned_seconds, bound_of, guess_of, &s};
+    *out = search_layouts(&base, hardware->devices_per_node, &costs,
+                          source->work > 0 ? source->work : MOST_WORK);
     *settled = config;
     return true;
 }

@@ -1,0 +1,271 @@
+/* search_closed.c -- closed forms of a layout's time and memory: lower bounds, and estimates that
+ * order the layouts; see search.h. */
+#include "parallel/plan/search.h"
+
+#include "model/core/min_max.h"
+#include "model/kernels/ops.h"
+#include "parallel/plan/cost.h"
+
+#include <math.h>
+
+/* ---- lower bounds ---------------------------------------------------------------------------- */
+
+/* Sizes of a block on one rank. */
+typedef struct {
+    int64_t rows, hidden, heads, qkv, width; /* rows of a micro-batch; columns of the products */
+    int64_t layers;                          /* of the stage that has the most, at least */
+    int64_t micros, dp;
+} BlockPart;
+
+static BlockPart part_of_block(const Config *c, const PlanLayout *l, int64_t ranks)
+{
+    int64_t queries = c->model.num_attention_heads * c->model.head_dim / l->tensor,
+            keys = c->model.num_key_value_heads * c->model.head_dim / l->tensor;
+    int64_t dp = ranks / (l->tensor * l->pipeline);
+    bool gated = c->model.activation == ACTIVATION_SWIGLU;
+    return (BlockPart){.rows = l->micro * c->data.seq_length,
+                       .hidden = c->model.hidden_size,
+                       .heads = queries,
+                       .qkv = queries + 2 * keys,
+                       .width = c->model.intermediate_size / l->tensor * (gated ? 2 : 1),
+                       .layers = (c->model.num_layers - 1) / l->pipeline + 1,
+                       .micros = c->train_batch_size / (l->micro * dp),
+                       .dp = dp};
+}
+
+/* Returns the seconds of the products of a block for one micro-batch: forward, twice as many
+ * backward, and those that are made again. A product in several parts takes longer. */
+static double block_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
+                            const BlockPart *b)
+{
+    DType dtype = config_dtype(c);
+    bool gated = c->model.activation == ACTIVATION_SWIGLU;
+    double again = cost_product(h, &COST_OWN, dtype, b->rows, b->qkv, b->hidden, 0) +
+                   cost_product(h, &COST_OWN, dtype, b->rows, b->hidden, b->heads, 0) +
+                   cost_product(h, &COST_OWN, dtype, b->rows, b->width, b->hidden, 0);
+    double down =
+        cost_product(h, &COST_OWN, dtype, b->rows, b->hidden, b->width / (gated ? 2 : 1), 0);
+    return 3 * (again + down) + (l->recompute == RECOMPUTE_FULL ? again : 0);
+}
+
+/* The stage with the most blocks computes all their products in turn. */
+double plan_least_seconds(const Config *config, const Hardware *hardware, const PlanLayout *layout,
+                          int64_t ranks)
+{
+    BlockPart b = part_of_block(config, layout, ranks);
+    return (double)(b.layers * b.micros) * block_seconds(config, hardware, layout, &b);
+}
+
+/* Returns the bytes of weights, gradients and optimizer states per element of a block. */
+static double state_bytes(const Config *c, const PlanLayout *l, int64_t dp)
+{
+    double weight = (double)dtype_size(config_dtype(c)),
+           gradient = (double)dtype_size(config_grad_dtype(c)),
+           moments = c->optimizer.type == OPTIMIZER_SGD ? 0 : 2 * gradient, share = (double)dp;
+    return (l->zero == 3 ? weight / share : weight) + (l->zero >= 2 ? gradient / share : gradient) +
+           (l->zero >= 1 ? moments / share : moments);
+}
+
+/* Returns the bytes that one micro-batch keeps in a block for backward. */
+static double kept_bytes(const Config *c, const PlanLayout *l, const BlockPart *b)
+{
+    double size = (double)dtype_size(config_dtype(c)), rows = (double)b->rows,
+           input = rows * (double)b->hidden / (double)(l->sequence_parallel ? l->tensor : 1);
+    return size *
+           (input + (l->recompute == RECOMPUTE_FULL ? 0 : rows * (double)(b->qkv + b->width)));
+}
+
+static double weights_of(const Config *c, const BlockPart *b)
+{
+    bool gated = c->model.activation == ACTIVATION_SWIGLU;
+    int64_t down = b->width / (gated ? 2 : 1);
+    return (double)b->hidden * (double)(b->qkv + b->heads + b->width + down);
+}
+
+/* The stage with the most blocks has their states, and keeps what one micro-batch leaves there. */
+double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t ranks)
+{
+    BlockPart b = part_of_block(config, layout, ranks);
+    return (double)b.layers * (weights_of(config, &b) * state_bytes(config, layout, b.dp) +
+                               kept_bytes(config, layout, &b));
+}
+
+/* Returns whether two units fit: blocks, or the token table and a block. Their other tensors are
+ * small: a fiftieth at most. */
+bool plan_gathers_pairs(const Config *config, const PlanLayout *layout, int64_t ranks)
+{
+    BlockPart b = part_of_block(config, layout, ranks);
+    double block = weights_of(config, &b),
+           table = (double)config->model.vocab_size * (double)b.hidden / (double)layout->tensor;
+    return layout->zero < 3 || 1.02 * (block + fmax(block, table)) <=
+                                   (double)config->zero_optimization.stage3_max_live_parameters;
+}
+
+/* ---- estimates ------------------------------------------------------------------------------- */
+
+/* What is estimated of a layout, in seconds. */
+typedef struct {
+    double forward, backward; /* of a block for one micro-batch, with what is made again */
+    double head;              /* of the loss and its products for one micro-batch, both ways */
+    double message;           /* from a stage to the next */
+} Parts;
+
+static double product(const Hardware *h, DType dtype, int64_t m, int64_t n, int64_t k)
+{
+    return cost_product(h, &COST_OWN, dtype, m, n, k,
+                        (m * n + n * k + m * k) * (int64_t)dtype_size(dtype));
+}
+
+/* Returns the seconds of so many kernels that move so many bytes together. */
+static double moved(const Hardware *h, int kernels, double bytes)
+{
+    return kernels * h->launch + bytes / (h->memory_bandwidth * h->memory_efficiency);
+}
+
+static double attention_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
+                                const BlockPart *b, bool forward)
+{
+    double length = (double)c->data.seq_length,
+           pairs = (double)b->rows * length / 2 * (double)b->heads;
+    const GraphNode node = {.kind = NODE_OP,
+                            .code = forward ? OP_attention_forward : OP_attention_backward,
+                            .dtype = config_dtype(c),
+                            .m = l->micro * b->heads / c->model.head_dim,
+                            .n = c->data.seq_length,
+                            .k = c->model.head_dim,
+                            .flops = (forward ? 4 : 10) * pairs};
+    return cost_of_node(h, &COST_OWN, NULL, &node);
+}
+
+/* Returns the seconds in which the tensor-parallel ranks sum the rows of one half of a block, or
+ * gather and scatter them, which moves as much. */
+static double region_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
+                             const BlockPart *b)
+{
+    const GraphGroup group = {.size = (int)l->tensor, .stride = 1};
+    int64_t bytes = b->rows * b->hidden * (int64_t)dtype_size(config_dtype(c));
+    if (!l->sequence_parallel) return cost_collective(h, &COST_OWN, COMM_ALL_REDUCE, bytes, &group);
+    return cost_collective(h, &COST_OWN, COMM_ALL_GATHER, bytes, &group) +
+           cost_collective(h, &COST_OWN, COMM_REDUCE_SCATTER, bytes, &group);
+}
+
+static Parts parts_of(const Config *c, const Hardware *h, const PlanLayout *l, const BlockPart *b)
+{
+    DType dtype = config_dtype(c);
+    bool gated = c->model.activation == ACTIVATION_SWIGLU, full = l->recompute == RECOMPUTE_FULL;
+    int64_t down = b->width / (gated ? 2 : 1), vocabulary = c->model.vocab_size / l->tensor;
+    double size = (double)dtype_size(dtype), rows = (double)b->rows, hidden = (double)b->hidden;
+    double before_down = product(h, dtype, b->rows, b->qkv, b->hidden) +
+                         product(h, dtype, b->rows, b->hidden, b->heads) +
+                         product(h, dtype, b->rows, b->width, b->hidden);
+    double last = product(h, dtype, b->rows, b->hidden, down);
+    double own_rows = rows / (double)(l->sequence_parallel ? l->tensor : 1);
+    /* Norms and sums of the residual stream; activations and rotary positions. */
+    double stream = moved(h, 3, size * own_rows * 8 * hidden),
+           inner = moved(h, 3, size * rows * (double)(b->width + down + 2 * b->qkv));
+    double region = region_seconds(c, h, l, b),
+           forward = attention_seconds(c, h, l, b, true) + before_down + stream + inner,
+           again = l->recompute == RECOMPUTE_NONE ? 0
+                   : full                         ? forward + 1.5 * region
+                                                  : 0.5 * (stream + inner);
+    Parts p = {.forward = forward + last + 2 * region};
+    p.backward = 2 * (before_down + last) + attention_seconds(c, h, l, b, false) +
+                 1.5 * (stream + inner) + (l->sequence_parallel ? 3 : 2) * region + again;
+    p.head = 3 * product(h, dtype, b->rows, vocabulary, b->hidden) +
+             moved(h, 4, 4 * size * rows * (double)vocabulary);
+    const bool near = l->pipeline * l->tensor * b->dp <= h->devices_per_node;
+    double link =
+        near ? h->inside.bandwidth : h->between.bandwidth * h->nics_per_node / h->devices_per_node;
+    p.message =
+        l->pipeline == 1 ? 0 : h->collective + h->between.latency + size * own_rows * hidden / link;
+    return p;
+}
+
+/* Returns the seconds of the busiest stage for one micro-batch. The program gives the run with the
+ * head fewer blocks if it has enough of them, and later runs more than earlier ones. */
+static double stage_seconds(const Config *c, const PlanLayout *l, const Parts *p)
+{
+    double block = p->forward + p->backward, head = p->head / block, busiest = 0;
+    int64_t runs = l->pipeline * l->chunks, layers = c->model.num_layers, most = layers / runs;
+    int64_t last = most;
+    while ((runs - 1) * most + last < layers)
+        most++, last = max_i64(1, most - (int64_t)head);
+    last = max_i64(1, min_i64(last, (int64_t)((double)most - head)));
+    if ((runs - 1) * most + last < layers) last = layers - (runs - 1) * most;
+    int64_t others = layers - last, fewer = runs > 1 ? others / (runs - 1) : 0,
+            longer = runs > 1 ? others % (runs - 1) : 0;
+    for (int64_t stage = 0; stage < l->pipeline; stage++) {
+        double of_stage = stage == l->pipeline - 1 ? (double)last + head : 0;
+        for (int64_t run = stage; run < runs - 1; run += l->pipeline)
+            of_stage += (double)(fewer + (run >= runs - 1 - longer));
+        busiest = fmax(busiest, of_stage);
+    }
+    return busiest * block;
+}
+
+/* Returns the seconds of the data-parallel ranks' collectives that computation does not hide, and
+ * of the optimizer. */
+static double update_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
+                             const BlockPart *b, const Parts *p)
+{
+    double parameters = (double)b->layers * weights_of(c, b), dp = (double)b->dp,
+           layers = (double)b->layers;
+    double size = (double)dtype_size(config_dtype(c)),
+           grad = (double)dtype_size(config_grad_dtype(c));
+    const GraphGroup group = {.size = (int)b->dp, .stride = l->tensor};
+    double share = l->zero > 0 ? dp : 1;
+    double seconds = moved(h, 20, parameters / share * (6 * grad + 2 * size));
+    if (b->dp == 1) return seconds;
+    double gather =
+               cost_collective(h, &COST_OWN, COMM_ALL_GATHER, (int64_t)(parameters * size), &group),
+           scatter = cost_collective(h, &COST_OWN, COMM_REDUCE_SCATTER,
+                                     (int64_t)(parameters * grad), &group),
+           sum =
+               cost_collective(h, &COST_OWN, COMM_ALL_REDUCE, (int64_t)(parameters * grad), &group);
+    double forward = layers * p->forward, backward = layers * p->backward,
+           micros = (double)b->micros;
+    if (l->zero == 0) return seconds + fmax(sum - backward / (double)l->chunks, sum / layers);
+    if (l->zero == 1)
+        return seconds + fmax(scatter - backward / (double)l->chunks, scatter / layers) +
+               fmax(gather - forward / (double)l->chunks, gather / layers);
+    double late = fmax(scatter - backward, 0.1 * scatter) * micros;
+    if (l->zero == 2) return seconds + late + fmax(gather - forward, gather / layers);
+    /* Gathers for forward and for backward share their stream with the sums, which delay them. */
+    return seconds + late + 2 * gather * micros;
+}
+
+double plan_estimate_seconds(const Config *config, const Hardware *hardware,
+                             const PlanLayout *layout, int64_t ranks)
+{
+    BlockPart b = part_of_block(config, layout, ranks);
+    Parts p = parts_of(config, hardware, layout, &b);
+    double stage = stage_seconds(config, layout, &p), stages = (double)layout->pipeline,
+           even = (double)config->model.num_layers / stages * (p.forward + p.backward);
+    double micros = (double)b.micros, runs = (double)layout->chunks, waits = stages - 1,
+           sent = micros * runs * p.message;
+    /* A run of layers has to wait for the same micro-batch in the run before it, which all stages
+     * compute in turn. */
+    if (layout->chunks > 1 && micros < stages) {
+        waits = micros - 1;
+        micros = stages;
+    }
+    return micros * stage + waits * even / runs + 2 * (stages - 1) * p.message + sent +
+           update_seconds(config, hardware, layout, &b, &p);
+}
+
+/* The first stage keeps the most micro-batches, as its schedule begins with so many forwards. */
+double plan_estimate_bytes(const Config *config, const PlanLayout *layout, int64_t ranks)
+{
+    BlockPart b = part_of_block(config, layout, ranks);
+    double stages = (double)layout->pipeline, chunks = (double)layout->chunks,
+           flight = layout->chunks > 1 ? (stages * (chunks + 1) - 1) / chunks : stages;
+    double size = (double)dtype_size(config_dtype(config)), rows = (double)b.rows,
+           sp = (double)(layout->sequence_parallel ? layout->tensor : 1), kept = 0;
+    kept = kept_bytes(config, layout, &b);
+    if (layout->recompute != RECOMPUTE_FULL) kept += size * rows * (double)b.hidden / sp;
+    if (layout->recompute == RECOMPUTE_NONE)
+        kept += size * rows * ((double)(2 * b.hidden) / sp + (double)(b.heads + b.width));
+    flight = fmin((double)b.micros, flight);
+    return (double)b.layers *
+           (weights_of(config, &b) * state_bytes(config, layout, b.dp) + flight * kept);
+}
