@@ -49,37 +49,36 @@ static const Config *config_of(const PublishedRun *r)
     return c;
 }
 
-/* Frees the memory of a step that is not replayed: large runs have millions of nodes. */
-static void drop_second_step(StagePlan *plan)
+/* Frees the memory of steps that are not replayed: large runs have millions of nodes. */
+static void drop_second_steps(StagePlan *plan, int stages)
 {
-    for (int i = 0; i < GRAPH_STREAMS; i++) {
-        size_t bytes = (size_t)(plan->step.n[i] + 1) * sizeof *plan->two.node[i];
-        plan->step.node[i] = plan->two.node[i] = must_realloc(plan->two.node[i], bytes);
-    }
+    for (int s = 0; s < stages; s++)
+        for (int i = 0; i < GRAPH_STREAMS; i++) {
+            size_t bytes = (size_t)(plan[s].step.n[i] + 1) * sizeof *plan[s].two.node[i];
+            plan[s].step.node[i] = plan[s].two.node[i] = must_realloc(plan[s].two.node[i], bytes);
+        }
 }
 
 RecordedRun published_record(const PublishedRun *run)
 {
-    RecordedRun r = {.run = run, .stages = run->pp};
+    RecordedRun r = {.run = run};
     char err[1024];
     const Config *config = config_of(run);
     ExitCode code;
     CHECK(hardware_load(&r.hardware, run->machine, &code, err, sizeof err), "%s", err);
-    const CountedFacts facts = {.facts = r.hardware.device, .place = PLACE_DEVICE};
-    r.plan = must_calloc((size_t)r.stages, sizeof *r.plan);
-    r.graph = must_calloc((size_t)r.stages, sizeof *r.graph);
-    for (int s = 0; s < r.stages; s++) {
-        plan_rank(config, &facts, s * run->dp * run->tp, &r.plan[s]);
-        if (run->zero == 0) drop_second_step(&r.plan[s]);
-        r.graph[s] = r.plan[s].step;
-    }
+    CHECK(plan_make(&r.plan, config, &r.hardware, err, sizeof err), "%s: %s", run->name, err);
+    r.plan.config = NULL;
     config_free(config);
+    r.graph = must_calloc((size_t)run->pp, sizeof *r.graph);
+    if (run->zero > 0) return r;
+    drop_second_steps(r.plan.stage, run->pp);
+    if (r.plan.fewer) drop_second_steps(r.plan.fewer, run->pp);
     return r;
 }
 
 void published_free(RecordedRun *r)
 {
-    plan_stages_free(r->plan, r->stages);
+    plan_free(&r->plan);
     free(r->graph);
     *r = (RecordedRun){0};
 }
@@ -203,23 +202,35 @@ static double cost_of(void *context, int stage, const GraphNode *n)
     return wide && r->program->hides_tensor ? seconds / r->tp : seconds;
 }
 
-StepTime published_replay(const RecordedRun *recorded, const Fitted *fitted)
+/* Returns the seconds of a step that follows another one. */
+static double step_seconds(Pricing *p, const StagePlan *stage)
 {
+    const RecordedRun *r = p->recorded;
+    for (int i = 0; i < r->run->pp; i++)
+        r->graph[i] = stage[i].step;
+    StepTime one = replay_step(r->graph, r->run->pp, cost_of, p);
+    double seconds = one.seconds;
+    if (r->run->zero > 0) { /* else nothing of a step overlaps with the next */
+        for (int i = 0; i < r->run->pp; i++)
+            r->graph[i] = stage[i].two;
+        StepTime two = replay_step(r->graph, r->run->pp, cost_of, p);
+        seconds = two.seconds - one.seconds;
+        step_time_free(&two);
+    }
+    step_time_free(&one);
+    return seconds;
+}
+
+double published_predict(const RecordedRun *recorded, const Fitted *fitted)
+{
+    const Plan *plan = &recorded->plan;
     Pricing p = {recorded, recorded->hardware, COST_OWN};
     p.traits.materialised = recorded->run->program->materialised;
     p.hardware.product.sustained = fitted->value[0];
     p.hardware.product.edge = fitted->value[1];
     p.hardware.memory_efficiency = fitted->value[2];
     p.hardware.launch = fitted->value[3];
-    StepTime one = replay_step(recorded->graph, recorded->stages, cost_of, &p);
-    if (recorded->run->zero == 0) return one; /* nothing of a step overlaps with the next */
-    for (int i = 0; i < recorded->stages; i++)
-        recorded->graph[i] = recorded->plan[i].two;
-    StepTime two = replay_step(recorded->graph, recorded->stages, cost_of, &p),
-             between = step_time_between(&one, &two);
-    for (int i = 0; i < recorded->stages; i++)
-        recorded->graph[i] = recorded->plan[i].step;
-    step_time_free(&one);
-    step_time_free(&two);
-    return between;
+    double seconds = step_seconds(&p, plan->stage);
+    if (plan->fewer == NULL) return seconds;
+    return seconds + (double)plan->periods * (seconds - step_seconds(&p, plan->fewer));
 }

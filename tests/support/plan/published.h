@@ -6,8 +6,7 @@
 
 #include "configs/config.h"
 #include "configs/machine_file/hardware.h"
-#include "parallel/plan/counted_stage.h"
-#include "parallel/plan/replay.h"
+#include "parallel/plan/plan.h"
 
 /* What the kernels of a program do that ours do not. */
 typedef struct {
@@ -61,15 +60,14 @@ extern const Fitted fitted_least, fitted_most, fitted_start;
 typedef struct {
     const PublishedRun *run;
     Hardware hardware; /* the preset */
-    StagePlan *plan;
-    Graph *graph; /* the one that is replayed: of a step or of two */
-    int stages;
+    Plan plan;         /* of the config; it has none */
+    Graph *graph;      /* of each stage: those that are being replayed */
 } RecordedRun;
 
 RecordedRun published_record(const PublishedRun *run);
 void published_free(RecordedRun *recorded);
-/* Replays a step that follows another one, with these constants in place of the preset's. Free it
- * with step_time_free. */
-StepTime published_replay(const RecordedRun *recorded, const Fitted *fitted);
+/* Replays a step that follows another one, with these constants in place of the preset's. Returns
+ * its seconds. */
+double published_predict(const RecordedRun *recorded, const Fitted *fitted);
 
 #endif

@@ -36,10 +36,7 @@ static Point point_of(const Fitted *f)
 
 double published_error(const RecordedRun *recorded, const Fitted *f)
 {
-    StepTime t = published_replay(recorded, f);
-    double error = log(t.seconds / recorded->run->seconds);
-    step_time_free(&t);
-    return error;
+    return log(published_predict(recorded, f) / recorded->run->seconds);
 }
 
 static void replay_all(const RecordedRun *recorded, int n, const Point *p, double *error)
