@@ -14,8 +14,9 @@
 /* The device and the buffers of one rank. */
 typedef struct {
     Device dev;
-    float *x; /* LARGEST_CALL bytes */
-    float *y; /* LARGEST_CALL bytes; receives messages */
+    int64_t bytes; /* of the largest call, and of x and y each */
+    float *x;
+    float *y; /* receives messages */
 } Mine;
 
 static void call(Comm *world, Mine *p, int verb, int64_t bytes)
@@ -78,7 +79,7 @@ static double call_seconds(Comm *world, Mine *p, int verb, int64_t bytes, int re
 static double memory_rate(Comm *world, Mine *p, int repetitions)
 {
     double seconds[BENCH_MOST_REPETITIONS];
-    int64_t n = LARGEST_CALL / (int64_t)sizeof(float);
+    int64_t n = p->bytes / (int64_t)sizeof(float);
     Tensor x = tensor_1d(p->x, F32, n), y = tensor_1d(p->y, F32, n);
     /* The first round is not counted; it only touches the pages. */
     for (int i = -1; i < repetitions; i++) {
@@ -89,7 +90,7 @@ static double memory_rate(Comm *world, Mine *p, int repetitions)
         comm_barrier(world);
         if (i >= 0) seconds[i] = seconds_now() - from;
     }
-    return 3.0 * LARGEST_CALL * world->size / bench_median(seconds, repetitions);
+    return 3.0 * (double)p->bytes * world->size / bench_median(seconds, repetitions);
 }
 
 static int rank_main(Comm *world, void *context)
@@ -105,9 +106,11 @@ static int rank_main(Comm *world, void *context)
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);
     if (world->rank == 0) device_warn(&p.dev);
     Gpus gpus = gpus_agree(world, &p.dev);
-    p.x = device_alloc(&p.dev, 2 * (size_t)LARGEST_CALL, "the tensors of the calls");
-    p.y = p.x + LARGEST_CALL / sizeof(float);
-    op_fill(&p.dev, tensor_1d(p.x, F32, 2 * LARGEST_CALL / (int64_t)sizeof(float)), 0);
+    int sizes = (int)r->wanted->sizes;
+    p.bytes = call_bytes(sizes - 1);
+    p.x = device_alloc(&p.dev, 2 * (size_t)p.bytes, "the tensors of the calls");
+    p.y = p.x + p.bytes / (int64_t)sizeof(float);
+    op_fill(&p.dev, tensor_1d(p.x, F32, 2 * p.bytes / (int64_t)sizeof(float)), 0);
     int repetitions = (int)r->wanted->repetitions;
     Progress progress = progress_begin_quiet();
     progress_print(&progress, "measuring the memory");
@@ -117,10 +120,9 @@ static int rank_main(Comm *world, void *context)
     if (gpus == GPUS_EACH)
         nccl_connect(&all, &p.dev, (NcclUse){NCCL_IN_RING, 0}, (double)r->wanted->timeout);
     for (int verb = 0; verb < CALL_VERBS; verb++)
-        for (int s = 0; s < CALL_SIZES; s++) {
-            progress_count(&progress, verb * CALL_SIZES + s, CALL_VERBS * CALL_SIZES,
-                           "measuring %s of %s", comm_verb_name[verb],
-                           figure_bytes((double)call_bytes(s)).text);
+        for (int s = 0; s < sizes; s++) {
+            progress_count(&progress, verb * sizes + s, CALL_VERBS * sizes, "measuring %s of %s",
+                           comm_verb_name[verb], figure_bytes((double)call_bytes(s)).text);
             double seconds = call_seconds(&all, &p, verb, call_bytes(s), repetitions);
             if (world->rank == 0) r->seconds[verb][s] = seconds;
         }
@@ -138,7 +140,7 @@ static int rank_main(Comm *world, void *context)
     device_synchronize(&p.dev);
     comm_barrier(world);
     comm_close(&all);
-    device_release(&p.dev, p.x, 2 * (size_t)LARGEST_CALL);
+    device_release(&p.dev, p.x, 2 * (size_t)p.bytes);
     device_close(&p.dev);
     return EXIT_OK;
 }

@@ -7,9 +7,9 @@
 #include "parallel/grid/gpus.h"
 #include "parallel/grid/launch.h"
 
-/* How to measure the calls between ranks. */
+/* How to measure the calls between ranks. `sizes`: of the smallest CALL_SIZES, at least 1. */
 typedef struct {
-    int64_t ranks, repetitions, timeout;
+    int64_t ranks, repetitions, timeout, sizes;
     const char *device;
     LaunchKind kind;
 } CallsWanted;

@@ -75,7 +75,7 @@ static void print_result(const CallsMeasured *r, bool json)
                shared ? "   % memory" : "");
     }
     for (int verb = 0; verb < CALL_VERBS; verb++)
-        for (int s = 0; s < CALL_SIZES; s++)
+        for (int s = 0; s < r->wanted->sizes; s++)
             print_row(r, json, shared, verb, s);
     if (json)
         puts("]}");
@@ -147,6 +147,14 @@ static const ArgOption options[] = {
      .at = offsetof(Arguments, wanted.repetitions),
      .least = 1,
      .most = BENCH_MOST_REPETITIONS},
+    {.name = "--sizes",
+     .value = "N",
+     .help = "of 1 KiB, 16 KiB, 256 KiB, 4 MiB and 64 MiB, the smallest\n"
+             "N; default 5",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, wanted.sizes),
+     .least = 1,
+     .most = CALL_SIZES},
     {.name = "--timeout",
      .value = "S",
      .help = "seconds that a rank waits for the others (messages call\n"
@@ -182,6 +190,8 @@ const ArgCommand cmd_bench_comm = {
     .options = options,
     .n_options = ARG_ROWS(options),
     .size = sizeof(Arguments),
-    .defaults = &(const Arguments){.wanted = {.repetitions = 9, .timeout = 600, .device = "auto"}},
+    .defaults =
+        &(const Arguments){
+            .wanted = {.repetitions = 9, .timeout = 600, .sizes = CALL_SIZES, .device = "auto"}},
     .run = bench_comm,
 };

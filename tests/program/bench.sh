@@ -31,6 +31,10 @@ check "bench comm --json: rates and shares are consistent with the times" awk -v
     $1 == "\"ranks\"" { memory = $4 }
     $1 == "\"verb\"" { gsub("\"", "", $2); rows++; wrong += off($8, 1e-3 * $4 / $6) || off($10, n[$2] * $8 / memory) }
     END { exit rows != 30 || wrong > 0 }' output
+expect_code "bench comm: runs with the smallest sizes only" 0 "$TRAIN" bench comm --device cpu --repetitions 1 --sizes 2
+check "bench comm: prints no row for the sizes left out" \
+    test "$(grep -cE ' (1|16)\.0 KiB ' output) $(grep -cE '[KM]iB ' output)" = '12 12'
+expect_code "bench comm: a sixth size is refused" 64 "$TRAIN" bench comm --sizes 6
 expect_code "bench comm: an unknown device is refused" 64 "$TRAIN" bench comm --device gpu
 check "bench comm: an unknown device is answered with the known ones" \
     grep -qF 'error[64] --device gpu: write auto, cuda or cpu' output
