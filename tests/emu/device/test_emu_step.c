@@ -13,13 +13,13 @@
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 
-/* One micro-batch of 64 tokens on one rank with f32 masters and gradients, as
+/* One micro-batch of 16 tokens on one rank with f32 masters and gradients, as
  * scripts/sass/kernels.py assumes. Of the shape only the layers and the chunks of the head matter.
  * Kernels process whole tensors, and a row of 128 bf16 leaves no gap between parameters that had to
  * be filled with zeros; nor do the widths of the real models. */
 #define SHARED                                                                                     \
     "{\"device\": \"cuda\", \"bf16\": {\"enabled\": true},"                                        \
-    " \"data_types\": {\"grad_accum_dtype\": \"fp32\"}, \"train_batch_size\": 4,"                  \
+    " \"data_types\": {\"grad_accum_dtype\": \"fp32\"}, \"train_batch_size\": 1,"                  \
     " \"data\": {\"tokenizer_vocab_size\": 280, \"seq_length\": 16},"                              \
     " \"train_steps\": 40, \"gradient_clipping\": 1.0,"                                            \
     " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 6e-4, \"weight_decay\": 0.1}},"    \
@@ -39,9 +39,9 @@ static const struct {
     const char *config, *layers, *chunk;
     int64_t most;
 } models[] = {
-    {GPT2, "model.num_layers=12", "model.head_chunk_rows=16", 400},
-    {GPT2, "model.num_layers=48", "model.head_chunk_rows=64", 0},
-    {LLAMA, "model.num_layers=32", "model.head_chunk_rows=32", 0},
+    {GPT2, "model.num_layers=12", "model.head_chunk_rows=4", 400},
+    {GPT2, "model.num_layers=48", "model.head_chunk_rows=16", 0},
+    {LLAMA, "model.num_layers=32", "model.head_chunk_rows=8", 0},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
