@@ -33,4 +33,14 @@ for gpus in 1 2; do
 done
 check "nccl bench: bench machine measures the calls between GPUs" grep -q '"inside_bandwidth": "measured by ' output
 check "nccl bench: bench machine does not measure the limit of power" grep -q '"product_sustained": "assumed, ' output
+# A GPU that has a preset.
+export EMU_DEVICES=1 EMU_NAME="NVIDIA H100 80GB HBM3"
+"$TRAIN" plan "$TINY" --world 1 --set device=auto >output 2>&1
+check "nccl bench: plan takes the preset that names the GPU" grep -q '^machine *h100: ' output
+EMU_NAME="NVIDIA H100 NVL" expect_code "nccl bench: plan takes none for a name that only begins like one" 69 "$TRAIN" plan "$TINY" --world 1
+expect_code "nccl bench: bench machine measures a GPU that has a preset" 0 "$TRAIN" bench machine --device cuda --size 1 --repetitions 1
+check "nccl bench: bench machine keeps the data sheet's peak" grep -qE '^  "peak_bf16": 9.894e\+?14,$' output
+check "nccl bench: bench machine says so" grep -qF '"peak_bf16": "the data sheet'"'"'s, as in the preset h100"' output
+check "nccl bench: bench machine says which numbers are at their limits" \
+    grep -q '"product_most": "the limit of what is possible: .* was measured by ' output
 finish

@@ -14,10 +14,10 @@
  *
  * There are EMU_DEVICES devices (default 1). EMU_MEMORY gives the MiB of each (default 8192), and
  * EMU_CAPABILITY its compute capability (default 90, which is 9.0): one number, or a list with
- * commas whose last number applies to all further devices. Memory, streams
- * and events belong to the device that was current in the thread that created them. Using them on
- * another device ends the program, except where CUDA allows it: any thread may wait for, query or
- * free a stream or an event, and a device may use another's memory after
+ * commas whose last number applies to all further devices. EMU_NAME is the name of all. Memory,
+ * streams and events belong to the device that was current in the thread that created them. Using
+ * them on another device ends the program, except where CUDA allows it: any thread may wait for,
+ * query or free a stream or an event, and a device may use another's memory after
  * cudaDeviceEnablePeerAccess. CUDA would also copy between devices without such access, through the
  * host. The emulation treats that as an error. */
 #ifndef TESTS_EMU_DEVICE_EMU_H

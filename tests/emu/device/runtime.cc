@@ -183,7 +183,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     EMU_CALL();
     if (!is_device(device)) return emu_error(cudaErrorInvalidDevice);
     memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "emulated GPU");
+    const char *name = getenv("EMU_NAME");
+    snprintf(p->name, sizeof p->name, "%s", name ? name : "emulated GPU");
     p->totalGlobalMem = emu_memory_of(device);
     p->sharedMemPerBlock = 48 << 10;
     p->sharedMemPerBlockOptin = EMU_SHARED_MOST;
