@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 /* Fitted by published_fit to the runs on a machine, without one family ("": with all). Each commit
- * checks one of these fits. TEST_FIT=1 makes all of them again, in some minutes, and prints them.
+ * checks one of these fits. TEST_FIT=1 makes all of them again, in a minute, and prints them.
  */
 static const struct {
     const char *machine, *left_out;
@@ -224,7 +224,7 @@ static void free_runs(RecordedRun *recorded, int n)
 static void test_the_constants_are_those_of_the_fit(void **state)
 {
     (void)state;
-    if (getenv("TEST_FIT") == NULL) skip_because("takes minutes; TEST_FIT=1 runs it");
+    if (getenv("TEST_FIT") == NULL) skip_because("takes a minute; TEST_FIT=1 runs it");
     RecordedRun *recorded = must_calloc((size_t)published_count, sizeof *recorded);
     int n = 0, wrong = 0;
     for (int i = 0; i < FITS; i++) {
