@@ -154,24 +154,49 @@ static double node_seconds(void *context, int stage, const GraphNode *node)
     return cost_of_node(&c->rank, &c->traits, &c->stage[stage].two, node);
 }
 
+/* The graphs of all stages: of the first step, and of two. */
+typedef struct {
+    Graph *one, *two;
+    Costs costs;
+} Steps;
+
+static Steps open_steps(const Plan *plan, const StagePlan *stage, const CostTraits *traits)
+{
+    size_t stages = (size_t)plan->grid.pp;
+    Steps steps;
+    steps.costs = (Costs){
+        .rank = hardware_of_rank(&plan->hardware, plan->ranks), .traits = *traits, .stage = stage};
+    steps.costs.traits.tf32 = plan->config->cuda.tf32;
+    steps.one = must_calloc(stages, sizeof *steps.one);
+    steps.two = must_calloc(stages, sizeof *steps.two);
+    for (size_t s = 0; s < stages; s++) {
+        steps.one[s] = stage[s].step;
+        steps.two[s] = stage[s].two;
+    }
+    return steps;
+}
+
+static void close_steps(Steps *steps)
+{
+    free(steps->one);
+    free(steps->two);
+}
+
 /* Returns what a step among others takes: the second of two. */
 static StepTime second_step(const Plan *plan, const StagePlan *stage, const CostTraits *traits)
 {
-    int stages = plan->grid.pp;
-    Costs costs = {hardware_of_rank(&plan->hardware, plan->ranks), *traits, stage};
-    costs.traits.tf32 = plan->config->cuda.tf32;
-    Graph *graph = must_calloc((size_t)stages, sizeof *graph);
-    for (int s = 0; s < stages; s++)
-        graph[s] = stage[s].step;
-    StepTime one = replay_step(graph, stages, node_seconds, &costs);
-    for (int s = 0; s < stages; s++)
-        graph[s] = stage[s].two;
-    StepTime two = replay_step(graph, stages, node_seconds, &costs);
-    StepTime step = step_time_between(&one, &two);
-    step_time_free(&one);
-    step_time_free(&two);
-    free(graph);
+    Steps s = open_steps(plan, stage, traits);
+    StepTime step = replay_second_step(s.one, s.two, plan->grid.pp, node_seconds, &s.costs);
+    close_steps(&s);
     return step;
+}
+
+static double second_seconds(const Plan *plan, const StagePlan *stage, const CostTraits *traits)
+{
+    Steps s = open_steps(plan, stage, traits);
+    double seconds = replay_second_seconds(s.one, s.two, plan->grid.pp, node_seconds, &s.costs);
+    close_steps(&s);
+    return seconds;
 }
 
 static StepTime replay(const Plan *plan, const CostTraits *traits)
@@ -188,10 +213,10 @@ static StepTime replay(const Plan *plan, const CostTraits *traits)
 
 double plan_seconds(const Plan *plan, const CostTraits *traits)
 {
-    StepTime time = replay(plan, traits);
-    double seconds = time.seconds;
-    step_time_free(&time);
-    return seconds;
+    double seconds = second_seconds(plan, plan->stage, traits);
+    if (plan->fewer == NULL) return seconds;
+    double fewer = second_seconds(plan, plan->fewer, traits);
+    return seconds + (double)plan->periods * (seconds - fewer);
 }
 
 double plan_run_seconds(const Plan *plan, double step)

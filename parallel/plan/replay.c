@@ -12,7 +12,7 @@
 /* Rounds to a multiple of 2^-36 seconds, which makes sums and differences of times exact. */
 static double rounded(double seconds)
 {
-    return ldexp(nearbyint(ldexp(seconds, 36)), -36);
+    return nearbyint(seconds * 0x1p36) * 0x1p-36;
 }
 
 static double cost_of(const Replay *r, int stage, const GraphNode *node)
@@ -113,21 +113,58 @@ static void close_replay(Replay *r)
     free(r->queued);
 }
 
-StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *context)
+/* Computes when each node begins and ends. */
+static Replay replay_all(const Graph *graph, int stages, ReplayCost cost, void *context)
 {
     Replay r = {.graph = graph, .stages = stages, .cost = cost, .context = context};
-    StepTime time = {.stages = stages};
     CHECK(stages > 0, "a step of %d stages", stages);
-    time.stage = must_calloc((size_t)stages, sizeof *time.stage);
     open_replay(&r);
     for (int i = 0; i < stages * GRAPH_STREAMS; i++)
         replay_wake(&r, i / GRAPH_STREAMS, i % GRAPH_STREAMS);
     while (r.n_ready > 0)
         go_on(&r, r.ready[--r.n_ready]);
     check_end(&r);
-    replay_divide(&r, &time);
+    return r;
+}
+
+static StepTime divided(const Replay *r)
+{
+    StepTime time = {.stages = r->stages};
+    time.stage = must_calloc((size_t)r->stages, sizeof *time.stage);
+    replay_divide(r, &time);
+    return time;
+}
+
+StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *context)
+{
+    Replay r = replay_all(graph, stages, cost, context);
+    StepTime time = divided(&r);
     close_replay(&r);
     return time;
+}
+
+/* No node waits for a later one. So in the replay of both steps the first is as it is alone. */
+StepTime replay_second_step(const Graph *one, const Graph *two, int stages, ReplayCost cost,
+                            void *context)
+{
+    Replay r = replay_all(two, stages, cost, context), first = r;
+    first.graph = one;
+    StepTime begin = divided(&first), end = divided(&r), step = step_time_between(&begin, &end);
+    close_replay(&r);
+    step_time_free(&begin);
+    step_time_free(&end);
+    return step;
+}
+
+double replay_second_seconds(const Graph *one, const Graph *two, int stages, ReplayCost cost,
+                             void *context)
+{
+    Replay r = replay_all(two, stages, cost, context), first = r;
+    ReplayPlace ignored;
+    first.graph = one;
+    double seconds = replay_end(&r, &ignored) - replay_end(&first, &ignored);
+    close_replay(&r);
+    return seconds;
 }
 
 void step_time_add(StepTime *to, const StepTime *time, double n)

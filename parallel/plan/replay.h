@@ -54,6 +54,13 @@ StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *cont
  * `fewer`, from the same beginning, and each field is the difference. Gathers of a step may overlap
  * with the update before it, which the replay of a single step cannot show. Free it, too. */
 StepTime step_time_between(const StepTime *fewer, const StepTime *more);
+/* Returns the same for the second of two steps, with one replay: the graphs of `one` are the
+ * beginnings of those of `two` and lie in their memory. */
+StepTime replay_second_step(const Graph *one, const Graph *two, int stages, ReplayCost cost,
+                            void *context);
+/* Returns only the seconds of that. */
+double replay_second_seconds(const Graph *one, const Graph *two, int stages, ReplayCost cost,
+                             void *context);
 /* Adds `n` times every field of `time`, which has as many stages; `last` stays. */
 void step_time_add(StepTime *to, const StepTime *time, double n);
 void step_time_free(StepTime *time);

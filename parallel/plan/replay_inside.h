@@ -86,5 +86,7 @@ void replay_wake(Replay *r, int stage, int stream);
 
 /* replay_parts.c: computes the parts of each stage's time from the times of all nodes. */
 void replay_divide(const Replay *r, StepTime *time);
+/* Returns when the last node of the graphs ends; `last` is that node, or one with node -1. */
+double replay_end(const Replay *r, ReplayPlace *last);
 
 #endif

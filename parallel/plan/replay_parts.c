@@ -115,20 +115,35 @@ static void divide_stage(const Replay *r, int stage, ReplayPlace last, double se
     time->compute = time->products + time->attention + time->memory_bound + time->optimizer;
 }
 
+static double end_of_stream(const Replay *r, int stage, int stream)
+{
+    int64_t n = r->graph[stage].n[stream];
+    return n == 0 ? 0 : r->stage[stage].time[stream][n - 1].end;
+}
+
+double replay_end(const Replay *r, ReplayPlace *last)
+{
+    double seconds = 0;
+    *last = (ReplayPlace){0, 0, -1};
+    for (int s = 0; s < r->stages; s++)
+        for (int i = 0; i < GRAPH_STREAMS; i++) {
+            double end = end_of_stream(r, s, i);
+            if (end <= seconds) continue;
+            seconds = end;
+            *last = (ReplayPlace){s, i, r->graph[s].n[i] - 1};
+        }
+    return seconds;
+}
+
 void replay_divide(const Replay *r, StepTime *time)
 {
-    ReplayPlace last = {0, 0, -1};
-    for (int s = 0; s < r->stages; s++) {
-        for (int i = 0; i < GRAPH_STREAMS; i++) {
-            int64_t n = r->graph[s].n[i];
-            double end = n == 0 ? 0 : r->stage[s].time[i][n - 1].end;
-            if (end > time->stage[s].seconds) time->stage[s].seconds = end;
-            if (end <= time->seconds) continue;
-            time->seconds = end;
-            last = (ReplayPlace){s, i, n - 1};
-        }
-    }
+    ReplayPlace last;
+    time->seconds = replay_end(r, &last);
     time->last = last.stage;
+    for (int s = 0; s < r->stages; s++)
+        for (int i = 0; i < GRAPH_STREAMS; i++)
+            if (end_of_stream(r, s, i) > time->stage[s].seconds)
+                time->stage[s].seconds = end_of_stream(r, s, i);
     for (int s = 0; s < r->stages; s++)
         divide_stage(r, s, last, time->seconds, &time->stage[s]);
 }

@@ -82,6 +82,25 @@ check "plan: one rank has no network" test "$(grep -c '^network' text)" -eq 0
     --set parallel.pipeline_chunks=1 >text 2>&1
 check "plan: minutes and seconds have their units" grep -qE '^step +predicted [0-9]+ min [0-9]+ s;' text
 
+# ---- how long a plan takes -------------------------------------------------------------------------------------------------
+# quick SECONDS ARGUMENT...: the least processor time of three plans, which other processes hardly change
+quick() {
+    check "plan: $2 on $4 ranks takes less than $1 s of processor time" python3 - "$TRAIN" "$@" <<'EOF'
+import os, subprocess, sys
+train, most, arguments = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+least = most
+for _ in range(3):
+    child = subprocess.Popen([train, "plan", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    usage = os.wait4(child.pid, 0)[2]
+    least = min(least, usage.ru_utime + usage.ru_stime)
+assert least < most, least
+EOF
+}
+quick 1 configs/gpt3_175b.json --world 1024 --machine a100
+quick 1 configs/llama_70b.json --world 512 --machine h100
+quick 1 configs/llama_405b.json --world 16384 --machine h100
+quick 4 configs/gpt3_175b.json --world 1024 --machine a100 --set parallel.pipeline=32 --set parallel.pipeline_chunks=3
+
 # ---- the vocabulary ------------------------------------------------------------------------------------------------------
 # vocabulary NAME SIZE WORDS ARGUMENT...: the JSON of the plan has this vocabulary, with words that begin like this
 vocabulary() {

@@ -81,6 +81,7 @@ static void test_the_parts_of_a_step_add_up_to_it(void **state)
             fail_msg("grid %d: %.17g, not %.17g", i / 4, sum_of_parts(&plan.step),
                      plan.step.seconds);
         assert_true(plan.time.seconds == plan.step.seconds);
+        assert_true(plan_seconds(&plan, &COST_OWN) == plan.step.seconds);
         plan_vary(&plan);
         assert_true(plan.range.fast < plan.step.seconds && plan.step.seconds < plan.range.slow);
         assert_true(plan.range.half_network >= plan.step.seconds);
