@@ -103,7 +103,7 @@ static Fitted neighbour(const Neighbours *n, int i)
     Fitted f = fits[n->fit].fitted;
     if (i == 0) return f;
     int k = (i - 1) / 2;
-    double by = step * (fitted_most.value[k] - fitted_least.value[k]);
+    double by = step * (fitted_most(k) - fitted_least(k));
     f.value[k] += i % 2 ? by : -by;
     return f;
 }
@@ -126,8 +126,7 @@ static double misfit(const Neighbours *n, int i)
 {
     const Fitted f = neighbour(n, i);
     for (int k = 0; k < FITTED; k++)
-        if (f.value[k] < fitted_least.value[k] || f.value[k] > fitted_most.value[k])
-            return INFINITY;
+        if (f.value[k] < fitted_least(k) || f.value[k] > fitted_most(k)) return INFINITY;
     return n->squares[i] / n->runs + published_penalty(&f);
 }
 
@@ -198,8 +197,8 @@ static void test_the_constants_are_physical(void **state)
     (void)state;
     for (int i = 0; i < FITS; i++)
         for (int k = 0; k < FITTED; k++)
-            if (fits[i].fitted.value[k] < fitted_least.value[k] ||
-                fits[i].fitted.value[k] > fitted_most.value[k])
+            if (fits[i].fitted.value[k] < fitted_least(k) ||
+                fits[i].fitted.value[k] > fitted_most(k))
                 fail_msg("%s without \"%s\": %s is %g", fits[i].machine, fits[i].left_out,
                          fitted_name[k], fits[i].fitted.value[k]);
 }
@@ -237,7 +236,7 @@ static void test_the_constants_are_those_of_the_fit(void **state)
                       fits[i].left_out, f.value[0], f.value[1], f.value[2], f.value[3]);
         for (int k = 0; k < FITTED; k++)
             wrong += fabs(f.value[k] - fits[i].fitted.value[k]) >
-                     0.01 * (fitted_most.value[k] - fitted_least.value[k]);
+                     0.01 * (fitted_most(k) - fitted_least(k));
     }
     free_runs(recorded, n);
     free(recorded);

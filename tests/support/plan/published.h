@@ -53,8 +53,11 @@ typedef struct {
     double value[FITTED]; /* product_sustained, product_edge, memory_efficiency, launch */
 } Fitted;
 extern const char *const fitted_name[FITTED];
-/* Their physical bounds, and where fits start: what is known without any published run. */
-extern const Fitted fitted_least, fitted_most, fitted_start;
+/* Where fits start: what is known without any published run. */
+extern const Fitted fitted_start;
+/* Return the bounds of constant k: those of machine files for GPUs. */
+double fitted_least(int k);
+double fitted_most(int k);
 
 /* The recorded graphs of a run. */
 typedef struct {

@@ -20,8 +20,7 @@ static Fitted at_point(const Point *p)
 {
     Fitted f;
     for (int k = 0; k < FITTED; k++)
-        f.value[k] =
-            fitted_least.value[k] + p->x[k] * (fitted_most.value[k] - fitted_least.value[k]);
+        f.value[k] = fitted_least(k) + p->x[k] * (fitted_most(k) - fitted_least(k));
     return f;
 }
 
@@ -29,8 +28,7 @@ static Point point_of(const Fitted *f)
 {
     Point p;
     for (int k = 0; k < FITTED; k++)
-        p.x[k] =
-            (f->value[k] - fitted_least.value[k]) / (fitted_most.value[k] - fitted_least.value[k]);
+        p.x[k] = (f->value[k] - fitted_least(k)) / (fitted_most(k) - fitted_least(k));
     return p;
 }
 
