@@ -86,7 +86,7 @@ check "harness: test.sh quick with the name of a folder selects only its tests" 
     -eq 0
 # A test that one row of the table in test.sh leaves out is in another row.
 check "harness: tests that a release row excludes run in another release row" \
-    test "$(grep -c '^release: TEST_EVERY=3 ' <("$root/scripts/test.sh" --list equivalence parallel/verify kernels configs))" -eq 6
+    test "$(grep -c '^release: TEST_EVERY=[57] ' <("$root/scripts/test.sh" --list equivalence parallel/verify kernels configs))" -eq 6
 expect_code "harness: a name that matches no test ends with 64" 64 "$root/scripts/test.sh" tests/nowhere
 check "harness: a name that matches no test is printed" grep -qx 'test.sh: no test is named tests/nowhere' output
 mkdir -p project/tests
