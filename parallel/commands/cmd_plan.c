@@ -90,25 +90,31 @@ static int check_arguments(const PlanArguments *a)
     if (fs_is_folder(a->config) || strcmp(a->config, "-") == 0)
         return error_print(EXIT_USAGE, "--search reads a config file again for each layout; name a "
                                        "file");
-    if (a->json)
-        return error_print(EXIT_USAGE, "--search prints options to paste; leave out --json");
     return EXIT_OK;
 }
 
 /* Prints the best layouts for these ranks. */
-static int print_search(const PlanArguments *a, const Hardware *hardware)
+static int print_search(const PlanArguments *a, const char *machine, const Hardware *hardware)
 {
     char err[1024];
+    int code = EXIT_CONFIG;
     PlanSearch found;
     const Config *settled;
     const SearchSource source = {.path = a->config,
                                  .n_sets = a->set.count,
                                  .sets = (const char *const *)a->set.item,
                                  .world = a->world};
-    if (!plan_search(&source, hardware, &found, &settled, err, sizeof err))
+    if (!plan_search(&source, hardware, &found, &settled, err, sizeof err)) {
+        /* This prints all errors of the config, if it has any. */
+        const Config *config = read_config(a, hardware, &code);
+        if (config == NULL) return code;
+        config_free(config);
         return error_print(EXIT_CONFIG, "%s", err);
-    plan_search_print(&found, settled, hardware);
+    }
+    (a->json ? plan_search_print_json : plan_search_print)(&found, &source, settled, hardware,
+                                                           machine);
     config_free(settled);
+    plan_search_free(&found);
     return found.found > 0 ? EXIT_OK : EXIT_NO_MEMORY;
 }
 
@@ -127,12 +133,9 @@ static int run_plan(const void *values)
         fprintf(stderr, "%s\n", err);
         return EXIT_CONFIG;
     }
+    if (a->search) return print_search(a, machine, &hardware);
     const Config *config = read_config(a, &hardware, &code);
     if (config == NULL) return code;
-    if (a->search) {
-        config_free(config);
-        return print_search(a, &hardware);
-    }
     code = print_plan(a, machine, config, &hardware);
     config_free(config);
     return code;
@@ -158,7 +161,8 @@ static const ArgOption options[] = {
      .kind = ARG_SETTINGS,
      .at = offsetof(PlanArguments, set)},
     {.name = "--search",
-     .help = "print the ten best layouts that this search finds, as\noptions to paste",
+     .help =
+         "print the ten best layouts that this search finds, each\nwith the command that plans it",
      .kind = ARG_FLAG,
      .at = offsetof(PlanArguments, search)},
     {.name = "--json",

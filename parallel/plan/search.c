@@ -157,7 +157,7 @@ static int64_t next_prospect(const PlanSearch *s, const Prospect *prospect, int6
 PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const SearchCosts *costs,
                           int64_t most)
 {
-    PlanSearch s = {0};
+    PlanSearch s = {.ranks = base->value[CANDIDATE_RANKS]};
     PlanLayout *layout;
     int64_t n = 0, work = 0;
     double guess = 0; /* of the best */

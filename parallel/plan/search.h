@@ -49,10 +49,13 @@ typedef struct {
     PlanLayout best[SEARCH_BEST]; /* the shortest step first */
     double seconds[SEARCH_BEST];
     int found;
+    int64_t ranks;
     int64_t space;   /* legal layouts */
     int64_t misfits; /* of these, certainly too large */
     int64_t planned; /* some of these may not fit */
     int64_t left;    /* neither planned nor proven to be slower than the best */
+    /* Of plan_search: the --set with which the config was read, before those of a layout. */
+    StringList sets;
 } PlanSearch;
 
 /* Returns all layouts of the space for a candidate; its number of ranks is known. The caller frees
@@ -72,11 +75,22 @@ typedef struct {
 } SearchSource;
 
 /* Searches the layouts of a config on this hardware. *settled is the config as given, which the
- * caller frees. Returns false and sets `err` if it has errors, or gives no number of ranks. */
+ * caller frees; its own grid need not be possible if it gives train_batch_size. Returns false and
+ * sets `err` if it has errors, or gives no number of ranks. Free with plan_search_free. */
 bool plan_search(const SearchSource *source, const Hardware *hardware, PlanSearch *out,
                  const Config **settled, char *err, size_t n);
-/* Prints what was found: a line of figures and a line of options to paste for each layout. */
-void plan_search_print(const PlanSearch *search, const Config *settled, const Hardware *hardware);
+void plan_search_free(PlanSearch *search);
+/* Prints what was found: for each layout a line of figures and the command that plans it. `machine`
+ * is the name or the path of the machine file. */
+void plan_search_print(const PlanSearch *search, const SearchSource *source, const Config *settled,
+                       const Hardware *hardware, const char *machine);
+/* Prints the same as one JSON object. */
+void plan_search_print_json(const PlanSearch *search, const SearchSource *source,
+                            const Config *settled, const Hardware *hardware, const char *machine);
+/* Adds to `out` all that is to --set for this layout: search->sets, unless the layout replaces it,
+ * and then plan_layout_sets. */
+void plan_search_sets(const PlanSearch *search, const Config *settled, const PlanLayout *layout,
+                      StringList *out);
 /* Adds to `out` what to --set for this layout where it differs from the config:
  * "parallel.tensor=8". Keys that the config gives and that may contradict it are dropped:
  * "gradient_accumulation_steps=null". */

@@ -26,12 +26,13 @@ typedef struct {
 } Search;
 
 /* Reads the config with these further --set; NULL, and the first error in `err`, if it has any. */
-static const Config *read_config(const SearchSource *source, const Hardware *hardware,
-                                 const StringList *more, char *err, size_t n)
+static const Config *read_config(const SearchSource *source, int64_t world,
+                                 const Hardware *hardware, const StringList *more, char *err,
+                                 size_t n)
 {
     StringList sets = {0};
     ConfigReport report;
-    ConfigContext context = plan_context(hardware, source->world);
+    ConfigContext context = plan_context(hardware, world);
     for (int i = 0; i < source->n_sets; i++)
         string_list_add(&sets, source->sets[i]);
     for (int i = 0; more != NULL && i < more->count; i++)
@@ -49,6 +50,11 @@ static const Config *read_config(const SearchSource *source, const Hardware *har
 static bool keeps(const Config *config, const char *key)
 {
     return strncmp(config_origin(config, key), "derived", strlen("derived")) != 0;
+}
+
+static bool origin_is_given(const Config *config, const char *key)
+{
+    return keeps(config, key) && strcmp(config_origin(config, key), "default") != 0;
 }
 
 static void add_set(StringList *out, const char *key, const char *value)
@@ -85,8 +91,7 @@ void plan_layout_sets(const Config *config, const PlanLayout *layout, StringList
     if (config->activation_checkpointing.policy != layout->recompute)
         add_set(out, "activation_checkpointing.policy", policies[layout->recompute]);
     for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
-        if (keeps(config, dropped[i]) && strcmp(config_origin(config, dropped[i]), "default") != 0)
-            add_set(out, dropped[i], "null");
+        if (origin_is_given(config, dropped[i])) add_set(out, dropped[i], "null");
 }
 
 static double planned_seconds(void *context, const PlanLayout *layout, int64_t *work)
@@ -95,7 +100,7 @@ static double planned_seconds(void *context, const PlanLayout *layout, int64_t *
     StringList sets = {0};
     char err[1024];
     plan_layout_sets(s->config, layout, &sets);
-    const Config *read = read_config(s->source, &s->hardware, &sets, err, sizeof err);
+    const Config *read = read_config(s->source, s->ranks, &s->hardware, &sets, err, sizeof err);
     CHECK(read != NULL, "a legal layout is refused: %s", err);
     const Config *config = plan_settle(read, &s->hardware, err, sizeof err);
     CHECK(config != NULL, "%s", err);
@@ -122,33 +127,109 @@ static double guess_of(void *context, const PlanLayout *layout)
     return plan_estimate_bytes(s->config, layout, s->ranks) > s->room ? 1e3 * seconds : seconds;
 }
 
+/* Returns whether one of the settings "key=value" in `sets` is for the key of `set`. */
+static bool is_set(const StringList *sets, const char *set)
+{
+    size_t key = strcspn(set, "=");
+    for (int i = 0; i < sets->count; i++)
+        if (strcspn(sets->item[i], "=") == key && strncmp(sets->item[i], set, key) == 0)
+            return true;
+    return false;
+}
+
+/* Adds the settings of `more` after those of `sets` whose keys `more` does not have. */
+static void add_replaced(int n, const char *const *sets, const StringList *more, StringList *out)
+{
+    for (int i = 0; i < n; i++)
+        if (!is_set(more, sets[i])) string_list_add(out, sets[i]);
+    for (int i = 0; i < more->count; i++)
+        string_list_add(out, more->item[i]);
+}
+
+void plan_search_sets(const PlanSearch *search, const Config *settled, const PlanLayout *layout,
+                      StringList *out)
+{
+    StringList own = {0};
+    plan_layout_sets(settled, layout, &own);
+    add_replaced(search->sets.count, (const char *const *)search->sets.item, &own, out);
+    string_list_free(&own);
+}
+
+/* A grid that every config can have on some number of ranks. */
+static const char *const smallest_grid[] = {"parallel.tensor=1",
+                                            "parallel.pipeline=1",
+                                            "parallel.pipeline_chunks=1",
+                                            "parallel.data=null",
+                                            "parallel.schedule=null",
+                                            "parallel.pipeline_split=null",
+                                            "parallel.sequence_parallel=false",
+                                            "train_micro_batch_size_per_gpu=1",
+                                            "gradient_accumulation_steps=null"};
+
+/* Reads the config as given. If its own grid does not fit the ranks, reads it for any number of
+ * them, and if it fits none, with the smallest grid, as the search replaces it. Then the batch must
+ * not follow from the grid. Writes the --set to *sets. */
+static const Config *read_given(const SearchSource *source, const Hardware *hardware,
+                                StringList *sets, char *err, size_t n)
+{
+    char other[1024];
+    StringList none = {0}, smallest = {0};
+    const Config *given = read_config(source, source->world, hardware, NULL, err, n);
+    if (given != NULL && given->world <= 0) {
+        error_set(err, n, "the number of ranks is not known; write --world N");
+        config_free(given);
+        return NULL;
+    }
+    bool again = given == NULL && source->world > 0;
+    if (again) given = read_config(source, 0, hardware, NULL, other, sizeof other);
+    if (given == NULL && again) {
+        for (size_t i = 0; i < sizeof smallest_grid / sizeof *smallest_grid; i++)
+            string_list_add(&smallest, smallest_grid[i]);
+        given = read_config(source, 0, hardware, &smallest, other, sizeof other);
+    }
+    if (given != NULL && again && !origin_is_given(given, "train_batch_size")) {
+        config_free(given);
+        given = NULL;
+    }
+    if (given != NULL)
+        add_replaced(source->n_sets, source->sets, smallest.count > 0 ? &smallest : &none, sets);
+    string_list_free(&smallest);
+    return given;
+}
+
+void plan_search_free(PlanSearch *search)
+{
+    string_list_free(&search->sets);
+}
+
 bool plan_search(const SearchSource *source, const Hardware *hardware, PlanSearch *out,
                  const Config **settled, char *err, size_t n)
 {
-    const Config *given = read_config(source, hardware, NULL, err, n);
+    StringList sets = {0};
+    const Config *given = read_given(source, hardware, &sets, err, n);
     if (given == NULL) return false;
-    if (given->world <= 0) {
-        config_free(given);
-        return error_set(err, n, "the number of ranks is not known; write --world N");
-    }
-    Candidate base = candidate_of_config(given, given->world);
+    int64_t ranks = source->world > 0 ? source->world : given->world;
+    Candidate base = candidate_of_config(given, ranks);
     const Config *config = plan_settle(given, hardware, err, n);
     if (config == NULL) {
         config_free(given);
+        string_list_free(&sets);
         return false;
     }
-    int64_t on_node = min_i64(config->world, hardware->devices_per_node);
-    Search s = {.source = source,
+    const SearchSource read = {source->path, sets.count, (const char *const *)sets.item, ranks, 0};
+    int64_t on_node = min_i64(ranks, hardware->devices_per_node);
+    Search s = {.source = &read,
                 .config = config,
                 .hardware = *hardware,
-                .rank = hardware_of_rank(hardware, config->world),
-                .ranks = config->world,
+                .rank = hardware_of_rank(hardware, ranks),
+                .ranks = ranks,
                 .room = hardware->cuda ? (double)hardware->device.bytes
                                        : (double)hardware->host_bytes / (double)on_node};
     s.room *= 1 - config->memory_margin;
     const SearchCosts costs = {planned_seconds, bound_of, guess_of, &s};
     *out = search_layouts(&base, hardware->devices_per_node, &costs,
                           source->work > 0 ? source->work : MOST_WORK);
+    out->sets = sets;
     *settled = config;
     return true;
 }

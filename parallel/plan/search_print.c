@@ -1,30 +1,128 @@
 /* search_print.c -- prints the layouts that a search has found; see search.h. */
 #include "configs/advice.h"
+#include "model/core/check.h"
+#include "model/core/figures.h"
+#include "model/core/json_write.h"
+#include "model/core/shell_text.h"
+#include "model/core/terminal.h"
 #include "optim/step_constants.h"
 #include "parallel/plan/plan.h"
 #include "parallel/plan/search.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-void plan_search_print(const PlanSearch *search, const Config *settled, const Hardware *hardware)
+/* ---- for people ------------------------------------------------------------------------------ */
+
+enum { INDENT = 12 };
+
+/* Prints the command that plans this layout. */
+static void print_command(const SearchSource *source, const char *machine, const StringList *sets)
 {
+    char world[48] = "";
+    if (source->world > 0) snprintf(world, sizeof world, " --world %lld", (long long)source->world);
+    char *options = config_options(sets->count, (const char *const *)sets->item, 1),
+         *path = shell_quoted(source->path), *file = shell_quoted(machine),
+         *command = text_format("./train plan %s%s --machine %s%s", path, world, file, options),
+         *lines = text_wrap(command, 4, 6, WRAP_MESSAGE);
+    printf("    %s\n", lines);
+    free(options);
+    free(path);
+    free(file);
+    free(command);
+    free(lines);
+}
+
+static void print_space(const PlanSearch *s)
+{
+    char text[512];
+    int64_t beaten = s->space - s->misfits - s->planned - s->left;
+    snprintf(text, sizeof text, "%s, of which %s planned; %s cannot fit, %s certainly slower; %s",
+             figure_of(s->space, "legal layout").text, figure_count((double)s->planned).text,
+             figure_count((double)s->misfits).text, figure_count((double)beaten).text,
+             s->left == 0 ? "so these are the best" : "the others,");
+    if (s->left > 0) {
+        size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n,
+                 " %s, seem slower by an estimate, but that is not proven",
+                 figure_count((double)s->left).text);
+    }
+    terminal_field(stdout, "space", text, INDENT);
+}
+
+void plan_search_print(const PlanSearch *search, const SearchSource *source, const Config *settled,
+                       const Hardware *hardware, const char *machine)
+{
+    char text[512];
     double tokens = (double)step_tokens(settled);
-    printf("%d best of %lld legal layouts for %lld ranks of %s; all times are predicted\n",
-           search->found, (long long)search->space, (long long)settled->world, hardware->name);
-    printf("%lld planned, %lld cannot fit, %lld left%s\n", (long long)search->planned,
-           (long long)search->misfits, (long long)search->left,
-           search->left > 0 ? ": these seemed slower, but that is not proven" : "");
-    if (search->found == 0)
-        printf("no layout that was planned fits into memory; more ranks, or a smaller micro-batch "
-               "or model, would\n");
+    snprintf(text, sizeof text, "the best layouts of %.200s for %s of %s; all times are predicted",
+             source->path, figure_of(search->ranks, "rank").text, hardware->name);
+    terminal_field(stdout, "search", text, INDENT);
+    print_space(search);
+    if (search->space == 0)
+        terminal_field(stdout, "none",
+                       "no grid of so many ranks suits the model and train_batch_size; write "
+                       "another --world, or another batch",
+                       INDENT);
+    else if (search->found == 0)
+        terminal_field(stdout, "none",
+                       "no layout that was planned fits into memory; more ranks, or a smaller "
+                       "batch or model, would",
+                       INDENT);
     for (int i = 0; i < search->found; i++) {
         StringList sets = {0};
-        plan_layout_sets(settled, &search->best[i], &sets);
-        char *options = config_options(sets.count, (const char *const *)sets.item, 1);
-        printf("%2d. %.4g s a step, %.4g tokens/s\n   %s\n", i + 1, search->seconds[i],
-               tokens / search->seconds[i], sets.count > 0 ? options : " (the config as it is)");
-        free(options);
+        plan_search_sets(search, settled, &search->best[i], &sets);
+        printf("%2d. predicted %s a step, %s tokens/s\n", i + 1,
+               figure_seconds(search->seconds[i]).text,
+               figure_short(tokens / search->seconds[i]).text);
+        print_command(source, machine, &sets);
         string_list_free(&sets);
     }
+}
+
+/* ---- as JSON --------------------------------------------------------------------------------- */
+
+static void print_layout(const PlanLayout *l, double seconds, double tokens, const StringList *sets)
+{
+    static const char *const policies[] = {"none", "selective", "full"};
+    printf(
+        "    {\"tp\": %lld, \"pp\": %lld, \"pipeline_chunks\": %lld, \"micro_batch_size\": %lld, "
+        "\"zero_stage\": %lld, \"recompute\": \"%s\", \"sequence_parallel\": %s,\n"
+        "     \"predicted\": {\"step_seconds\": ",
+        (long long)l->tensor, (long long)l->pipeline, (long long)l->chunks, (long long)l->micro,
+        (long long)l->zero, policies[l->recompute], l->sequence_parallel ? "true" : "false");
+    json_print_number(stdout, seconds);
+    printf(", \"tokens_per_second\": ");
+    json_print_number(stdout, tokens / seconds);
+    printf("},\n     \"set\": [");
+    for (int i = 0; i < sets->count; i++) {
+        if (i > 0) printf(", ");
+        json_print_string(stdout, sets->item[i]);
+    }
+    printf("]}");
+}
+
+void plan_search_print_json(const PlanSearch *search, const SearchSource *source,
+                            const Config *settled, const Hardware *hardware, const char *machine)
+{
+    double tokens = (double)step_tokens(settled);
+    printf("{\n  \"config\": ");
+    json_print_string(stdout, source->path);
+    printf(",\n  \"machine\": {\"file\": ");
+    json_print_string(stdout, machine);
+    printf(", \"name\": ");
+    json_print_string(stdout, hardware->name);
+    printf("},\n  \"ranks\": %lld,\n  \"space\": {\"legal\": %lld, \"planned\": %lld, "
+           "\"cannot_fit\": %lld, \"unproven\": %lld},\n  \"layouts\": [",
+           (long long)search->ranks, (long long)search->space, (long long)search->planned,
+           (long long)search->misfits, (long long)search->left);
+    for (int i = 0; i < search->found; i++) {
+        StringList sets = {0};
+        plan_search_sets(search, settled, &search->best[i], &sets);
+        printf("%s\n", i > 0 ? "," : "");
+        print_layout(&search->best[i], search->seconds[i], tokens, &sets);
+        string_list_free(&sets);
+    }
+    printf("%s]\n}\n", search->found > 0 ? "\n  " : "");
 }

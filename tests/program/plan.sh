@@ -144,16 +144,38 @@ expect_code "plan: two thirds of the memory as margin" 90 "$TRAIN" plan configs/
     --set memory_margin=0.66
 
 # ---- the search ----------------------------------------------------------------------------------------------------------
-"$TRAIN" plan configs/demo.json --world 8 --machine cpu --search >found 2>err
+# best_command FILE: the command that plans the best layout of a search, in one line, without its ./train
+best_command() {
+    sed -n '/^ 1\. /,/^ 2\. /p' "$1" | sed '1d;$d' | sed 's/\\$//' | tr -d '\n' | sed 's|^ *\./train||'
+}
+"$TRAIN" plan configs/demo.json --world 8 --machine cpu --set seed=3 --search >found 2>err
 check "plan: the best layouts are found" test $? -eq 0
-read -ra best < <(sed -n '/^ 1\. /{n;p;}' found)
-"$TRAIN" plan configs/demo.json --world 8 --machine cpu "${best[@]}" --json >json 2>err
-check "plan: the options of the best layout can be pasted" test $? -eq 0 -a ${#best[@]} -ge 2
-check "plan: and give the step that the search has printed" python3 - <<'EOF'
+check "plan: their lines are no wider than others" test "$(awk 'length > 79' found | wc -l)" -eq 0
+read -ra best < <(best_command found)
+check "plan: the command of the best layout has the own settings" grep -q -- '--set seed=3' <(echo "${best[*]}")
+"$TRAIN" "${best[@]}" --json >json 2>err
+check "plan: the command of the best layout can be pasted" test $? -eq 0 -a ${#best[@]} -ge 8
+"$TRAIN" plan configs/demo.json --world 8 --machine cpu --set seed=3 --search --json >search 2>err
+check "plan: a search is printed as JSON" test $? -eq 0
+check "plan: and it gives the step that the search has printed, in both forms" python3 - <<'EOF'
 import json, re
-shown = float(re.search(r"^ 1\. ([\d.e-]+) s a step", open("found").read(), re.M).group(1))
-assert abs(shown / json.load(open("json"))["predicted"]["step_seconds"] - 1) < 1e-3, shown
+plan, search = json.load(open("json"))["predicted"], json.load(open("search"))
+shown = re.search(r"^ 1\. predicted ([\d.]+) ms a step, ([\d,]+) tokens/s$", open("found").read(), re.M)
+assert abs(float(shown.group(1)) / 1e3 / plan["step_seconds"] - 1) < 5e-3, shown
+assert abs(int(shown.group(2).replace(",", "")) - plan["tokens_per_second"]) <= 0.5, shown
+best = search["layouts"][0]
+assert best["predicted"]["step_seconds"] == plan["step_seconds"] and "seed=3" in best["set"], best
+space = search["space"]
+assert space["planned"] + space["unproven"] <= space["legal"] and len(search["layouts"]) == 10, space
 EOF
+"$TRAIN" plan configs/gpt3_175b.json --world 24 --machine b200 --set model.num_layers=12 --search >found 2>err
+check "plan: a grid that is impossible does not stop the search" test $? -eq 0
+check "plan: it says what is not proven" grep -q 'that is not proven$' found
+read -ra best < <(best_command found)
+check "plan: its command can be pasted, too" "$TRAIN" "${best[@]}"
+expect_code "plan: so many ranks that no layout is legal" 90 "$TRAIN" plan configs/gpt3_175b.json --world 1000 \
+    --machine a100 --search
+check "plan: says so" grep -q 'no grid of so many ranks suits' output
 
 # ---- what is refused -----------------------------------------------------------------------------------------------------
 # refused NAME CODE SENTENCE ARGUMENT...
@@ -171,7 +193,7 @@ refused "f64 on GPUs" 78 "--set fp64.enabled=true: fp64.enabled: only CPUs compu
 refused "too many ranks" 64 "--world" configs/demo.json --world 65537
 echo '{"name": "x"}' >bad.json
 refused "a machine file with mistakes" 78 "bad.json:1:1: sources: the key is missing" configs/demo.json --machine bad.json
-refused "a search as JSON" 64 "leave out --json" configs/demo.json --search --json
+refused "a search with a mistake" 78 'did you mean "lr"?' configs/demo.json --search --set optimizer.params.lrr=1
 refused "a search of standard input" 64 "name a file" - --search
 refused "no config" 64 "which config?"
 

@@ -1,0 +1,244 @@
+/* test_search_plans.c -- tests the search for layouts with plans: it finds the best of all plans,
+ * its closed forms are lower bounds of them or near them, and what it says to set can be set. */
+#include "parallel/plan/search.h"
+
+#include "parallel/plan/plan.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char file[] = "build/test_search_plans.json";
+
+static void write_config(void)
+{
+    FILE *to = fopen(file, "w");
+    assert_non_null(to);
+    fputs("{\"model\": {\"num_layers\": 4, \"hidden_size\": 256, \"num_attention_heads\": 4,\n"
+          " \"activation\": \"swiglu\"}, \"data\": {\"text\": \"t\", \"seq_length\": 128},\n"
+          " \"train_steps\": 100, \"train_batch_size\": 24, \"bf16\": {\"enabled\": true},\n"
+          " \"gradient_accumulation_steps\": 1}\n",
+          to);
+    fclose(to);
+}
+
+static Hardware machine(const char *name)
+{
+    Hardware hardware;
+    ExitCode code;
+    char err[512];
+    if (!hardware_load(&hardware, name, &code, err, sizeof err)) fail_msg("%s", err);
+    return hardware;
+}
+
+/* Plans a layout and returns the seconds of its step. Fails if a closed form is above the plan. */
+static double check_bounds(const SearchSource *source, const Config *given,
+                           const Hardware *hardware, const PlanLayout *layout, bool *fits)
+{
+    char err[1024];
+    StringList sets = {0};
+    ConfigReport report;
+    ConfigContext context = plan_context(hardware, given->world);
+    const Hardware rank = hardware_of_rank(hardware, given->world);
+    for (int i = 0; i < source->n_sets; i++)
+        string_list_add(&sets, source->sets[i]);
+    plan_layout_sets(given, layout, &sets);
+    const Config *c =
+        config_load(source->path, sets.count, (const char *const *)sets.item, &context, &report);
+    if (c == NULL) fail_msg("%s", report.error[0]);
+    config_report_free(&report);
+    c = plan_settle(c, hardware, err, sizeof err);
+    assert_non_null(c);
+    Plan plan;
+    assert_true(plan_make(&plan, c, hardware, err, sizeof err));
+    double least = plan_least_seconds(c, &rank, layout, c->world),
+           bytes = plan_least_bytes(c, layout, c->world), seconds = plan.step.seconds;
+    if (least > seconds || bytes > (double)plan.device.needed)
+        fail_msg("%s, tensor %d, pipeline %d, chunks %d, micro %d, zero %d, policy %d, rows %d: %g "
+                 "of %g s, %g of %g bytes",
+                 source->path, (int)layout->tensor, (int)layout->pipeline, (int)layout->chunks,
+                 (int)layout->micro, (int)layout->zero, (int)layout->recompute,
+                 layout->sequence_parallel, least, seconds, bytes, (double)plan.device.needed);
+    *fits = plan.fits;
+    plan_free(&plan);
+    config_free(c);
+    string_list_free(&sets);
+    return seconds;
+}
+
+/* Larger models, where weights, states and activations are most of the memory. */
+static void closed_forms_of_presets_are_lower_bounds_and_near(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *machine;
+        int64_t world;
+        int every;
+    } cases[] = {{"configs/gpt2_124m.json", "a100", 4, 67},
+                 {"configs/llama_1b.json", "h100", 16, 211},
+                 {"configs/llama_8b.json", "h100", 32, 311},
+                 {"configs/gpt3_6_7b.json", "b200", 16, 311},
+                 {"configs/gpt2_350m.json", "cpu", 4, 173}};
+    int tried = 0;
+    double error = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const Hardware hardware = machine(cases[i].machine),
+                       rank = hardware_of_rank(&hardware, cases[i].world);
+        const SearchSource source = {.path = cases[i].path, .world = cases[i].world};
+        ConfigReport report;
+        ConfigContext context = plan_context(&hardware, cases[i].world);
+        const Config *given = config_load(cases[i].path, 0, NULL, &context, &report);
+        if (given == NULL) fail_msg("%s", report.error[0]);
+        config_report_free(&report);
+        Candidate base = candidate_of_config(given, given->world);
+        PlanLayout *all;
+        int64_t n = search_space(&base, hardware.devices_per_node, &all);
+        for (int64_t l = 0; l < n; l += cases[i].every, tried++) {
+            bool fits;
+            double seconds = check_bounds(&source, given, &hardware, &all[l], &fits);
+            double guess = plan_estimate_seconds(given, &rank, &all[l], given->world);
+            error += fabs(log(guess / seconds));
+        }
+        free(all);
+        config_free(given);
+    }
+    print_message("  %d layouts planned; estimates err by %.1f %%\n", tried, 100 * error / tried);
+    assert_true(tried > 50 && error / tried < 0.15);
+}
+
+/* Plans every layout of a space, and compares the best with those of a search that does so much
+ * work. Checks the closed forms on the way. */
+static PlanSearch check_search(const SearchSource *source, const char *machine_name)
+{
+    const Hardware hardware = machine(machine_name);
+    char err[1024];
+    PlanSearch s;
+    const Config *settled;
+    if (!plan_search(source, &hardware, &s, &settled, err, sizeof err)) fail_msg("%s", err);
+    config_free(settled);
+    ConfigReport report;
+    ConfigContext context = plan_context(&hardware, source->world);
+    const Config *given =
+        config_load(source->path, source->n_sets, source->sets, &context, &report);
+    if (given == NULL) fail_msg("%s", report.error[0]);
+    config_report_free(&report);
+    Candidate base = candidate_of_config(given, source->world);
+    PlanLayout *all;
+    int64_t n = search_space(&base, hardware.devices_per_node, &all), found = 0;
+    double best[SEARCH_BEST + 1];
+    for (int64_t i = 0; i < n; i++) {
+        bool fits;
+        double seconds = check_bounds(source, given, &hardware, &all[i], &fits);
+        if (!fits) continue;
+        int64_t at = found < SEARCH_BEST ? found++ : SEARCH_BEST;
+        for (; at > 0 && best[at - 1] > seconds; at--)
+            best[at] = best[at - 1];
+        best[at] = seconds;
+    }
+    print_message("  %d layouts, %d planned, %d left; best %g s\n", (int)n, (int)s.planned,
+                  (int)s.left, best[0]);
+    assert_true(s.found == SEARCH_BEST && s.space == n);
+    for (int i = 0; i < SEARCH_BEST; i++)
+        if (s.seconds[i] != best[i])
+            fail_msg("best %d: %.17g, not %.17g", i, s.seconds[i], best[i]);
+    free(all);
+    config_free(given);
+    plan_search_free(&s);
+    return s;
+}
+
+static void the_best_plans_of_a_small_space_are_found(void **state)
+{
+    (void)state;
+    write_config();
+    check_search(&(SearchSource){.path = file, .world = 4}, "h100");
+    remove(file);
+}
+
+/* The shape of a large model with few layers: the search plans a part of the layouts, and it finds
+ * the ten best of all. */
+static void the_ten_best_plans_are_found_early(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sets[6];
+        int64_t world, work;
+    } cases[] = {{{"model.num_layers=4", "train_batch_size=8", "parallel.tensor=1",
+                   "parallel.pipeline=1", "parallel.pipeline_chunks=1",
+                   "zero_optimization.stage3_max_live_parameters=100000000000"},
+                  8,
+                  300000},
+                 {{"model.num_layers=4", "train_batch_size=16", "parallel.tensor=1",
+                   "parallel.pipeline=1", "parallel.pipeline_chunks=1",
+                   "zero_optimization.stage3_max_live_parameters=100000000000"},
+                  16,
+                  600000}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        PlanSearch s = check_search(&(SearchSource){.path = "configs/gpt3_175b.json",
+                                                    .n_sets = 6,
+                                                    .sets = cases[i].sets,
+                                                    .world = cases[i].world,
+                                                    .work = cases[i].work},
+                                    "a100");
+        assert_true(s.space > 400 && s.planned < s.space / 2 && s.left > 0);
+    }
+}
+
+/* The grid of the config does not divide the ranks, and another one has more stages than blocks. */
+static void a_config_whose_grid_is_impossible_is_searched(void **state)
+{
+    (void)state;
+    static const char *const sets[][3] = {{"parallel.tensor=4", "parallel.data=3", "seed=5"},
+                                          {"parallel.pipeline=16", "parallel.data=1", "seed=5"}};
+    const Hardware hardware = machine("h100");
+    double best = 0;
+    write_config();
+    for (int i = 0; i < 3; i++) {
+        SearchSource source = {.path = file, .world = 6, .n_sets = i < 2 ? 3 : 0};
+        char err[1024];
+        PlanSearch s;
+        const Config *settled;
+        StringList own = {0}, again = {0};
+        bool has_seed = false;
+        source.sets = i < 2 ? sets[i] : NULL;
+        if (!plan_search(&source, &hardware, &s, &settled, err, sizeof err)) fail_msg("%s", err);
+        plan_search_sets(&s, settled, &s.best[0], &own);
+        for (int set = 0; set < own.count; set++)
+            has_seed = has_seed || strcmp(own.item[set], "seed=5") == 0;
+        assert_true(has_seed == (i < 2));
+        if (i == 0) best = s.seconds[0];
+        assert_true(s.seconds[0] == best);
+        /* What it says to set is a config whose grid is possible. */
+        ConfigReport report;
+        ConfigContext context = plan_context(&hardware, 6);
+        const Config *c =
+            config_load(file, own.count, (const char *const *)own.item, &context, &report);
+        if (c == NULL) fail_msg("%s", report.error[0]);
+        config_report_free(&report);
+        assert_int_equal(c->train_batch_size, 24);
+        plan_layout_sets(c, &s.best[0], &again);
+        assert_int_equal(again.count, 0);
+        config_free(c);
+        string_list_free(&own);
+        string_list_free(&again);
+        config_free(settled);
+        plan_search_free(&s);
+    }
+    remove(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_best_plans_of_a_small_space_are_found),
+        cmocka_unit_test(the_ten_best_plans_are_found_early),
+        cmocka_unit_test(closed_forms_of_presets_are_lower_bounds_and_near),
+        cmocka_unit_test(a_config_whose_grid_is_impossible_is_searched),
+    };
+    return cmocka_run_group_tests_name("search_plans", tests, NULL, NULL);
+}
