@@ -48,12 +48,21 @@ static double block_seconds(const Config *c, const Hardware *h, const PlanLayout
     return 3 * (again + down) + (l->recompute == RECOMPUTE_FULL ? again : 0);
 }
 
+/* Returns the hardware with the peak that products of f32 have in this config. */
+static Hardware hardware_for(const Config *c, const Hardware *h)
+{
+    Hardware own = *h;
+    own.peak[F32] = hardware_peak(h, F32, c->cuda.tf32);
+    return own;
+}
+
 /* The stage with the most blocks computes all their products in turn. */
 double plan_least_seconds(const Config *config, const Hardware *hardware, const PlanLayout *layout,
                           int64_t ranks)
 {
     BlockPart b = part_of_block(config, layout, ranks);
-    return (double)(b.layers * b.micros) * block_seconds(config, hardware, layout, &b);
+    const Hardware h = hardware_for(config, hardware);
+    return (double)(b.layers * b.micros) * block_seconds(config, &h, layout, &b);
 }
 
 /* Returns the bytes of weights, gradients and optimizer states per element of a block. */
@@ -238,7 +247,8 @@ double plan_estimate_seconds(const Config *config, const Hardware *hardware,
                              const PlanLayout *layout, int64_t ranks)
 {
     BlockPart b = part_of_block(config, layout, ranks);
-    Parts p = parts_of(config, hardware, layout, &b);
+    const Hardware h = hardware_for(config, hardware);
+    Parts p = parts_of(config, &h, layout, &b);
     double stage = stage_seconds(config, layout, &p), stages = (double)layout->pipeline,
            even = (double)config->model.num_layers / stages * (p.forward + p.backward);
     double micros = (double)b.micros, runs = (double)layout->chunks, waits = stages - 1,
@@ -250,7 +260,7 @@ double plan_estimate_seconds(const Config *config, const Hardware *hardware,
         micros = stages;
     }
     return micros * stage + waits * even / runs + 2 * (stages - 1) * p.message + sent +
-           update_seconds(config, hardware, layout, &b, &p);
+           update_seconds(config, &h, layout, &b, &p);
 }
 
 /* The first stage keeps the most micro-batches, as its schedule begins with so many forwards. */
