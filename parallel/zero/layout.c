@@ -63,8 +63,9 @@ static void create_buckets(ZeroStore *s)
     int units = s->base.table->n_units;
     int64_t all = 0, most = INT64_MAX;
     if (o->overlap_comm) {
+        /* A sum over absurdly large units could overflow; more than this changes nothing. */
         for (int i = 0; i < units; i++)
-            all += s->unit[i].size;
+            all += min_i64(s->unit[i].size, AT_LEAST * LARGEST);
         most = min_i64(all / AT_LEAST + 1, LARGEST);
     }
     s->summing = bucket_create(units, min_i64(o->reduce_bucket_size, most));

@@ -59,6 +59,11 @@ static const Case cases[] = {
       "model.num_attention_heads=100000"},
      EXIT_NO_MEMORY,
      "2^63 bytes"},
+    /* units that add up to more than 2^63 elements */
+    {{"model.num_layers=1000", "model.hidden_size=1000000", "model.head_dim=100000",
+      "model.num_attention_heads=100000", "zero_optimization.overlap_comm=true"},
+     EXIT_NO_MEMORY,
+     "2^63 bytes"},
     {{"model.num_layers=14", "model.hidden_size=1000000", "model.head_dim=100000",
       "model.num_attention_heads=100000"},
      EXIT_NO_MEMORY,
