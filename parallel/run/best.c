@@ -11,7 +11,7 @@
 #include "model/core/log.h"
 #include "model/core/min_max.h"
 #include "parallel/grid/control.h"
-#include "parallel/run/between_steps.h"
+#include "parallel/run/saving.h"
 
 #include <errno.h>
 #include <math.h>

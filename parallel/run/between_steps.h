@@ -1,5 +1,5 @@
-/* between_steps.h -- the work of a run between two training steps: evaluations, samples and saves.
- */
+/* between_steps.h -- the work of a run between two training steps: evaluations and
+ * samples. */
 #ifndef PARALLEL_RUN_BETWEEN_STEPS_H
 #define PARALLEL_RUN_BETWEEN_STEPS_H
 
@@ -10,12 +10,10 @@
  * is then abandoned and leaves no result. All ranks call these. */
 bool run_evaluate(Run *run, bool final);
 bool run_sample(Run *run);
-/* Saves and commits a checkpoint. If that fails, prints a warning, stores the exit code in
- * saving.error, and lets the run continue. All ranks call it. */
-void run_save(Run *run);
-/* Returns true if the newest update was applied and its loss is finite and not far above that of
- * uniform guessing. Otherwise returns false and writes the reason to why[0..n). */
-bool run_is_healthy(const Run *run, char *why, size_t n);
+/* Begin and end the progress line of work between steps. `doing` is the reply to a request to stop
+ * that comes meanwhile: "ending this evaluation". */
+void run_begin_work(Run *run, const char *doing);
+void run_end_work(Run *run);
 /* FeedWatch callback of a run; `context` is the Run. Prints progress, and returns false to end an
  * evaluation or a sample if a stop was requested. */
 bool run_watch(void *context, const Work *work);

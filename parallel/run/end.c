@@ -8,6 +8,7 @@
 #include "parallel/run/between_steps.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_ranks.h"
+#include "parallel/run/saving.h"
 #include "parallel/run/signals.h"
 #include "parallel/run/step_report.h"
 

@@ -1,0 +1,17 @@
+/* saving.h -- the saves of a run. */
+#ifndef PARALLEL_RUN_SAVING_H
+#define PARALLEL_RUN_SAVING_H
+
+#include "parallel/run/run.h"
+
+/* Saves and commits a checkpoint. If that fails, prints a warning, stores the exit code in
+ * saving.error, and lets the run continue. All ranks call it. */
+void run_save(Run *run);
+/* Writes a checkpoint and removes it again, if the run saves only at its end: an end without a save
+ * would lose all its steps. Ends the program if that fails. All ranks call it. */
+void run_try_save(Run *run);
+/* Returns true if the newest update was applied and its loss is finite and not far above that of
+ * uniform guessing. Otherwise returns false and writes the reason to why[0..n). */
+bool run_is_healthy(const Run *run, char *why, size_t n);
+
+#endif
