@@ -209,6 +209,7 @@ struct Config {
     } eval;
     struct {
         int64_t save_interval, keep; /* keep: newest checkpoints to keep; 0: all */
+        int64_t keep_every;          /* keep those of steps divisible by this, too; 0: none */
         bool keep_best; /* where there is validation data: keep the one with the lowest loss, too */
         /* maximum number of ranks that write; never more than there are ranks. Default: 1, or where
          * each rank has a GPU of its own min(8, ranks) */

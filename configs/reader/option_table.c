@@ -299,6 +299,9 @@ const Option option_table[] = {
     INT(checkpoint.save_interval, "500", 0, HUGE_COUNT, NONE, FILES,
         "save every so many steps; 0: only at the end"),
     INT(checkpoint.keep, "2", 0, 1e6, NONE, FILES, "newest checkpoints to keep; 0: all"),
+    INT(checkpoint.keep_every, "0", 0, HUGE_COUNT, NONE, FILES,
+        "keep the checkpoint of each step that this divides, too, a multiple of save_interval; 0: "
+        "none"),
     FLAG(
         checkpoint.keep_best, "true", NONE, FILES,
         "where there is validation data, keep the checkpoint with the lowest validation loss, too, "

@@ -58,6 +58,9 @@ typedef struct {
     /* Host memory for tensors on their way from or to a device, for data of other ranks, and for
      * files that are verified. */
     void *staging;
+    /* Checkpoints of steps divisible by this are never removed; 0: there are none such. The caller
+     * sets it. */
+    int64_t keep_every;
     Event copied; /* recorded after the last copy from or to the staging buffer */
     bool copying; /* nobody has waited for that event yet */
 } CheckpointIo;
@@ -89,11 +92,13 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
 bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
                                   const CheckpointContents *contents, char *err, size_t n);
 /* Returns how many checkpoints that function could remove if step `newest` is the newest one that
- * verifies. First removes what crashed saves have left, as each save does. Only rank 0 calls it. */
-int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest);
+ * verifies; keep_every as in CheckpointIo. First removes what crashed saves have left, as each save
+ * does. Only rank 0 calls it. */
+int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest, int64_t keep_every);
 /* Removes old checkpoints; call it after step `newest` has been committed. Keeps `newest`, the
- * `keep` - 1 newest readable checkpoints before it, the best one, which best.json names, and one
- * with weights alone (checkpoint_weights_only); if that file cannot be read, keeps all. Removes all
+ * `keep` - 1 newest readable checkpoints before it, those of steps divisible by io->keep_every, the
+ * best one, which best.json names, and one with weights alone (checkpoint_weights_only); if
+ * best.json cannot be read, keeps all. Removes all
  * other older ones, and leftovers of saves and removals that crashed. Damaged checkpoints newer
  * than the oldest kept one stay as evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,

@@ -81,10 +81,11 @@ static bool is_beginning(const char *run, int64_t step)
 }
 
 /* Returns whether the checkpoint of this step stays, however old it is: the best one (`best`; 0:
- * none is recorded) and the beginning. */
-static bool stays(const char *run, int64_t step, int64_t best)
+ * none is recorded), each of a step divisible by keep_every (0: none), and the beginning. */
+static bool stays(const char *run, int64_t step, int64_t best, int64_t keep_every)
 {
-    return (best > 0 && step == best) || is_beginning(run, step);
+    return (best > 0 && step == best) || (keep_every > 0 && step > 0 && step % keep_every == 0) ||
+           is_beginning(run, step);
 }
 
 /* ---- pruning --------------------------------------------------------------------------------- */
@@ -138,7 +139,7 @@ static bool prune(CheckpointIo *io, const char *run, int64_t newest, int keep, c
          * because of that. It stays as evidence until the run saves that step again. */
         if (steps[i] > newest) continue;
         if (kept >= keep) {
-            if (stays(run, steps[i], best.step)) continue;
+            if (stays(run, steps[i], best.step, io->keep_every)) continue;
             good &= remove_step(io, parent_fd, steps[i], err, n);
             continue;
         }
@@ -188,7 +189,7 @@ static bool find_best(const char *run, int64_t *step)
     return known;
 }
 
-int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest)
+int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest, int64_t keep_every)
 {
     char ignored[512];
     int64_t *steps, best;
@@ -197,14 +198,14 @@ int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest)
     if (parent_fd < 0) return 0;
     bool known = find_best(run, &best);
     for (int i = 0; known && i < n_steps; i++)
-        count += steps[i] < newest && !stays(run, steps[i], best);
+        count += steps[i] < newest && !stays(run, steps[i], best, keep_every);
     free(steps);
     close(parent_fd);
     return count;
 }
 
 /* Removes checkpoints from the end of steps[0..n_steps), which is sorted newest first, until
- * `bytes` bytes are free, but never the best one. Returns how many it removed. */
+ * `bytes` bytes are free, but never one that stays. Returns how many it removed. */
 static int remove_oldest(CheckpointIo *io, const char *run, int parent_fd, const int64_t *steps,
                          int n_steps, int64_t bytes)
 {
@@ -213,7 +214,7 @@ static int remove_oldest(CheckpointIo *io, const char *run, int parent_fd, const
     int removed = 0;
     if (!find_best(run, &best)) n_steps = 0;
     for (int i = n_steps - 1; i >= 0; i--) {
-        if (stays(run, steps[i], best)) continue;
+        if (stays(run, steps[i], best, io->keep_every)) continue;
         int64_t room = fs_room(io->fs, parent);
         /* The first one is removed without checking the free space: the save has just failed for
          * lack of space, and statvfs does not report quotas. */

@@ -6,6 +6,7 @@
 #include "model/core/log.h"
 #include "parallel/run/best.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Returns how many checkpoints the run will save in total, at most. `best`: it keeps its best
@@ -17,13 +18,26 @@ static int64_t count_saves(const Config *c, bool best)
            (best ? best_most_saves(c) : 0);
 }
 
+/* Returns how many checkpoints the run keeps at most because of checkpoint.keep_every. */
+static int64_t count_every(const Config *c)
+{
+    return c->checkpoint.keep_every > 0 ? c->train_steps / c->checkpoint.keep_every : 0;
+}
+
 void disk_print(const Config *config, bool best, int64_t bytes)
 {
     Figure size = figure_bytes((double)bytes);
     int64_t keep = config->checkpoint.keep;
+    char every[64] = "";
+    if (config->checkpoint.keep_every > 0)
+        snprintf(every, sizeof every, " and one every %lld steps",
+                 (long long)config->checkpoint.keep_every);
     if (keep > 0)
-        log_field("disk", "%s a checkpoint, %lld kept%s", size.text, (long long)keep,
-                  best ? " and the best" : "");
+        log_field("disk", "%s a checkpoint, %lld kept%s%s", size.text, (long long)keep,
+                  !best    ? ""
+                  : *every ? ", the best"
+                           : " and the best",
+                  every);
     else
         log_field("disk", "%s a checkpoint, all %lld kept", size.text,
                   (long long)count_saves(config, best));
@@ -34,7 +48,8 @@ void disk_check(const Config *c, bool best, int64_t bytes, const char *path)
     char ignored[512];
     int64_t saves = count_saves(c, best), keep = c->checkpoint.keep, *steps;
     /* During a save the checkpoint that it will replace is still there. */
-    int64_t most = keep + best + 1, at_once = keep > 0 && most < saves ? most : saves;
+    int64_t most = keep + best + count_every(c) + 1;
+    int64_t at_once = keep > 0 && most < saves ? most : saves;
     int there = checkpoint_list(path, &steps, ignored, sizeof ignored);
     free(steps);
     char *folder = text_format("%s/checkpoints", path); /* may be a link to another disk */
@@ -53,7 +68,7 @@ void disk_check_first_save(const Config *c, int64_t bytes, const char *path, con
                            const Checkpoint *newest)
 {
     int64_t step = newest ? checkpoint_manifest(newest)->state.steps : 0;
-    int removable = checkpoint_removable(fs, path, step);
+    int removable = checkpoint_removable(fs, path, step, c->checkpoint.keep_every);
     /* If all checkpoints are kept, a save removes none to make room. */
     if (c->checkpoint.keep == 0) removable = 0;
     char *folder = text_format("%s/checkpoints", path);

@@ -46,6 +46,7 @@ void save_open(Trainer *t)
                     "%s.%s", table->param[p].name, optimizer_slot_name(t->optimizer.rule, slot));
     slot_pieces(t, PURPOSE_UPDATE, t->slots);
     checkpoint_io_open(&t->io, &t->session.dev, t->session.world);
+    t->io.keep_every = t->config->checkpoint.keep_every;
 }
 
 void save_close(Trainer *t)

@@ -277,6 +277,10 @@ if small 64 true 2>/dev/null; then
         "$run --dry-run --out small/run --set checkpoint.keep=0 --set checkpoint.save_interval=1"
     check "folder: a dry run warns that all kept checkpoints need more room" grep -q 'checkpoints will need' output
     check "folder: a dry run counts the checkpoints that will be kept" grep -q 'all 20 kept' output
+    expect_code "folder: a dry run on a small disk with keep_every succeeds" 0 small 1500 \
+        "$run --dry-run --out small/run --set checkpoint.keep=1 --set checkpoint.save_interval=1 --set checkpoint.keep_every=2"
+    check "folder: a dry run warns that one checkpoint every two steps needs more room" grep -q 'checkpoints will need' output
+    check "folder: a dry run says how often a checkpoint stays" grep -q '1 kept.* and one every 2 steps' output
     run="$run --set checkpoint.save_interval=4 --set checkpoint.keep=2 --out small/run"
     expect_code "folder: a run with room for two of three checkpoints succeeds" 0 small 1300 "$run && ls small/run/checkpoints"
     check "folder: a run with little room removes an older checkpoint first" grep -q 'made room' output

@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/checkpoint/best.h"
+#include "parallel/checkpoint/prune.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
 #include "tests/support/files/faulty_fs.h"
 
@@ -101,6 +102,28 @@ static void pruning_keeps_the_best_besides_the_newest(void **state)
     test_run_close(&r);
 }
 
+static void pruning_keeps_each_step_that_keep_every_divides(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    r.io.keep_every = 3;
+    for (int64_t step = 1; step <= 8; step++) {
+        test_run_must_save(&r, step);
+        assert_true(checkpoint_prune(&r.io, r.run, step, 1, r.err, sizeof r.err));
+    }
+    for (int64_t step = 1; step <= 8; step++)
+        assert_int_equal(has(&r, step), step == 3 || step == 6 || step == 8);
+    /* A full disk does not cost them either: only step 7 could make room for step 9. */
+    test_run_must_save(&r, 7);
+    assert_int_equal(checkpoint_removable(&fs_system, r.run, 8, 3), 1);
+    assert_int_equal(checkpoint_removable(&fs_system, r.run, 8, 0), 3);
+    assert_int_equal(checkpoint_make_room(&r.io, r.run, INT64_C(1) << 60), 1);
+    for (int64_t step = 3; step <= 8; step++)
+        assert_int_equal(has(&r, step), step == 3 || step == 6 || step == 8);
+    test_run_close(&r);
+}
+
 static void a_full_disk_does_not_cost_the_best(void **state)
 {
     (void)state;
@@ -113,7 +136,7 @@ static void a_full_disk_does_not_cost_the_best(void **state)
     /* Steps 2 and 3 could make room, as the start of a run tells its user, and not step 1. */
     char *leftover = text_format("%s/checkpoints/step_00000005.tmp-0123456789abcdef", r.run);
     assert_true(fs_make_folders(&fs_system, leftover, r.err, sizeof r.err));
-    assert_int_equal(checkpoint_removable(&fs_system, r.run, 4), 2);
+    assert_int_equal(checkpoint_removable(&fs_system, r.run, 4, 0), 2);
     assert_true(checkpoint_gone(leftover));
     free(leftover);
     faulty_fs_init(&fs, FAULT_NONE, 0, 0);
@@ -151,7 +174,7 @@ static void a_record_or_checkpoint_that_is_not_as_it_was_saved_is_refused(void *
     assert_int_equal(best_step(&r), -1);
     assert_non_null(strstr(r.err, "best.json is damaged"));
     assert_false(checkpoint_prune(&r.io, r.run, 2, 1, r.err, sizeof r.err));
-    assert_int_equal(checkpoint_removable(&fs_system, r.run, 2), 0);
+    assert_int_equal(checkpoint_removable(&fs_system, r.run, 2, 0), 0);
     assert_true(has(&r, 1) && has(&r, 2));
     free(record);
     free(file);
@@ -164,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_a_whole_record_is_accepted),
         cmocka_unit_test(pruning_keeps_the_best_besides_the_newest),
+        cmocka_unit_test(pruning_keeps_each_step_that_keep_every_divides),
         cmocka_unit_test(a_full_disk_does_not_cost_the_best),
         cmocka_unit_test(a_record_or_checkpoint_that_is_not_as_it_was_saved_is_refused),
     };

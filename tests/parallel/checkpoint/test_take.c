@@ -252,7 +252,7 @@ static void weights_alone_are_neither_pruned_nor_replaced(void **state)
     }
     assert_true(is_alone(&r));
     assert_int_equal(test_run_entries(&r), 2);
-    assert_int_equal(checkpoint_removable(r.io.fs, r.run, 3), 0);
+    assert_int_equal(checkpoint_removable(r.io.fs, r.run, 3, 0), 0);
     assert_int_equal(checkpoint_make_room(&r.io, r.run, INT64_C(1) << 60), 0);
     assert_true(is_alone(&r));
     /* A run that is stopped before its first step saves step 0, which is there already. */
@@ -270,7 +270,7 @@ static void an_ordinary_step_0_is_pruned(void **state)
     save_step_0(&r, N_SLOTS);
     assert_false(is_alone(&r));
     test_run_must_save(&r, 1);
-    assert_int_equal(checkpoint_removable(r.io.fs, r.run, 1), 1);
+    assert_int_equal(checkpoint_removable(r.io.fs, r.run, 1, 0), 1);
     assert_true(checkpoint_prune(&r.io, r.run, 1, 1, r.err, sizeof r.err));
     assert_int_equal(test_run_entries(&r), 1);
     test_run_close(&r);

@@ -134,6 +134,9 @@ static void test_a_plan_prints_kept_checkpoints_and_the_pipeline_bubble(void **s
     said = dry("checkpoint.keep=3", NULL, NULL, 0);
     says(said, " a checkpoint, 3 kept");
     free(said);
+    said = dry("checkpoint.keep=3", "checkpoint.keep_every=4", NULL, 0);
+    says(said, " and one every 4 steps");
+    free(said);
     disturbance = (Disturbance){.dry = true, .ranks = 4};
     said = run_expecting("dry",
                          (const char *[]){"parallel.pipeline=4", "model.num_layers=4",

@@ -242,6 +242,7 @@ const OptionCase option_cases[] = {
     SEE("eval.sample_top_k", "2"),
     SEE("checkpoint.save_interval", "3", "checkpoint.keep=0"),
     SEE("checkpoint.keep", "1"),
+    SEE("checkpoint.keep_every", "1", "checkpoint.save_interval=1", "checkpoint.keep=5"),
     SEE("checkpoint.keep_best", "false"),
     ON_RANKS("checkpoint.writers", "2"),
     {.key = "checkpoint.init_from", .value = "none-such", .code = EXIT_MISSING},
