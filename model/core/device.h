@@ -22,6 +22,7 @@
 
 struct OpTable;  /* defined in model/kernels/ops.h */
 struct Profile;  /* defined in model/kernels/ops.h */
+struct Flight;   /* defined in model/core/flight.h */
 struct Recorder; /* defined in model/core/recorder.h */
 typedef struct Device Device;
 
@@ -83,6 +84,10 @@ typedef struct Backend {
     void (*event_synchronize)(Device *device, Event *event);
     double (*event_seconds)(Device *device, Event *from, Event *to);
     void (*event_destroy)(Device *device, Event *event);
+    /* Stores `value` in *word, which is page-locked host memory, when the stream has finished the
+     * work that is queued on it. The host does not wait. NULL: calls are complete when they
+     * return. */
+    void (*mark)(Device *device, Stream stream, int64_t *word, int64_t value);
     /* Open and close a named range around every op on the host's time line in a profiler. NULL if
      * there is no profiler. */
     void (*range_begin)(const char *name);
@@ -129,6 +134,7 @@ struct Device {
     char lacking[384];         /* a missing library and its effect, for example OpenBLAS */
     struct Profile *profile;   /* seconds and calls per op while profiling, else NULL */
     struct Recorder *recorder; /* is told of every op, copy, event and transfer; NULL: none */
+    struct Flight *flight;     /* keeps the last of them; NULL: none */
     void *impl;
     int index; /* number of the GPU */
     /* How often the host has waited for the device, and how often it has allocated device memory,

@@ -1,0 +1,189 @@
+/* flight.h -- a flight recorder: the last things that a rank has issued and finished, so that a run
+ * which hangs can say where and why.
+ *
+ * Each rank has one Flight. Only the rank's own thread writes it: the device calls, the op_
+ * functions and the communicators note what they are given, and the training says at which step,
+ * micro-batch, action and unit it is, and when it does other work, such as a save. The last
+ * FLIGHT_ENTRIES notes are kept in a ring that is allocated once. Nothing waits, and no number of a
+ * training depends on it.
+ *
+ * Any other thread may read a Flight at any time, also while the rank hangs (flight_snapshot). An
+ * entry that the rank replaces meanwhile is left out.
+ *
+ * On a device whose calls are complete when they return, such as the CPU, an entry is finished when
+ * its call returns. On other devices each stream writes a progress word to page-locked host memory
+ * at the ends of actions (Backend.mark); entries up to it are finished.
+ *
+ * Codes of ops and of calls of communicators are plain numbers here, because the layers that define
+ * them (ops.h, comm.h) are above this one. */
+#ifndef MODEL_CORE_FLIGHT_H
+#define MODEL_CORE_FLIGHT_H
+
+#include "model/core/device.h"
+#include "model/core/graph.h"
+
+typedef struct Flight Flight;
+
+/* FLIGHT_ENTRIES: entries of the ring, a power of two. FLIGHT_OPEN: how many works may be nested;
+ * a work that is under way is kept even if the ring has passed it. FLIGHT_SNAPSHOT: the most
+ * entries that a snapshot has. FLIGHT_GROUPS: groups of ranks that entries can name. */
+enum {
+    FLIGHT_ENTRIES = 4096,
+    FLIGHT_OPEN = 8,
+    FLIGHT_SNAPSHOT = FLIGHT_ENTRIES + FLIGHT_OPEN,
+    FLIGHT_GROUPS = 32
+};
+
+typedef enum {
+    FLIGHT_OP,         /* one call of an op_ function */
+    FLIGHT_COPY,       /* a copy on the device, or between device and host */
+    FLIGHT_COLLECTIVE, /* a collective of a group, a barrier or a split */
+    FLIGHT_EXCHANGE,   /* one message to or from another rank */
+    FLIGHT_WAIT,       /* the host or a stream waits for a stream; only asynchronous devices */
+    FLIGHT_WORK,       /* the rank's thread does something else that may take long */
+    FLIGHT_KINDS
+} FlightKind;
+extern const char *const flight_kind_name[FLIGHT_KINDS];
+
+/* What the rank's thread does besides steps, or waits for in them. */
+typedef enum {
+    FLIGHT_DATA,       /* waits for the loader */
+    FLIGHT_SAVE,       /* saves a checkpoint */
+    FLIGHT_EVALUATION, /* evaluates */
+    FLIGHT_SAMPLE,     /* draws a sample of text */
+    FLIGHT_CONSOLE,    /* writes to the terminal or to the log */
+    FLIGHT_DISK,       /* writes, synchronizes or reads a file */
+    FLIGHT_WORKS
+} FlightWork;
+extern const char *const flight_work_name[FLIGHT_WORKS];
+
+/* The part of a step that issues an entry. */
+typedef enum {
+    FLIGHT_BETWEEN,   /* between two steps */
+    FLIGHT_BEGIN,     /* the begin of a step, before its first action */
+    FLIGHT_FORWARD,   /* the schedule's actions: a forward pass of some layers, */
+    FLIGHT_BACKWARD,  /* a backward pass, */
+    FLIGHT_EVALUATE,  /* a forward pass of an evaluation, */
+    FLIGHT_TRANSFERS, /* and an exchange with other stages */
+    FLIGHT_GRADIENTS, /* after the last action, until all gradients are final */
+    FLIGHT_DECIDE,    /* the gradient norm, and the decision about the update */
+    FLIGHT_UPDATE,    /* the optimizer's update */
+    FLIGHT_ACTIONS
+} FlightAction;
+extern const char *const flight_action_name[FLIGHT_ACTIONS];
+
+/* The streams: those of a device (GRAPH_COMPUTE ...), and the host: calls in host memory, which are
+ * complete when they return, and works. */
+enum { FLIGHT_HOST = GRAPH_STREAMS, FLIGHT_STREAMS };
+extern const char *const flight_stream_name[FLIGHT_STREAMS];
+
+/* Codes of FLIGHT_WAIT: the stream that is waited for, or the whole device. */
+enum { FLIGHT_WHOLE_DEVICE = GRAPH_STREAMS, FLIGHT_WAITS };
+extern const char *const flight_wait_name[FLIGHT_WAITS];
+
+/* FlightEntry.dtype of entries without elements. */
+enum { FLIGHT_NO_DTYPE = DTYPE_COUNT };
+
+/* One thing that a rank has issued. Fields that its kind does not use are -1, and `elements` 0. */
+typedef struct {
+    int64_t n; /* its number, from 1 on, in the order of issue */
+    /* Collective: its number among the collectives of its group, which is the same on all ranks if
+     * they make the same calls. Exchange: its number among the messages that this rank has sent to
+     * (received from) `peer` in this group; the peer has the same number. Both from 1 on; -1: not
+     * known, because this rank has messages with too many others. */
+    int64_t call;
+    /* Op: of the tensor that it writes. Copy, exchange: moved. Collective: of the whole tensor. */
+    int64_t elements;
+    double issued; /* seconds_now() when it was issued; an exchange in a group of calls: when it was
+                    * added to the group */
+    /* seconds_now() when it had finished; 0: not finished. Equal to `issued` if it is only known
+     * that it has finished, not when (asynchronous devices). */
+    double finished;
+    int32_t step;        /* number of the step, from 1 on: the one under way, or the last one */
+    int32_t micro_batch; /* of the step or evaluation, from 0 on */
+    int32_t peer;        /* exchange: rank in the group; broadcast: the root */
+    int16_t unit;        /* the unit of parameters that is in use, by its number in the table */
+    int8_t group;        /* index in the groups (flight_groups) */
+    uint8_t kind;        /* FlightKind */
+    uint8_t code;        /* op: OpId; collective, exchange: CommVerb or CommCall; wait: the stream,
+                          * or FLIGHT_WHOLE_DEVICE; work: FlightWork; copy: 0 */
+    uint8_t dtype;       /* DType, or FLIGHT_NO_DTYPE */
+    uint8_t stream;      /* GRAPH_COMPUTE ... or FLIGHT_HOST */
+    uint8_t action;      /* FlightAction */
+} FlightEntry;
+
+/* Where a rank is in its training. */
+typedef struct {
+    int64_t step;        /* as in FlightEntry; 0 before the first */
+    int64_t micro_batch; /* -1: none */
+    FlightAction action;
+} FlightPlace;
+
+/* ---- reading, from any thread ----------------------------------------------------------------
+ */
+
+/* Writes the entries that are kept to `out`, which has room for FLIGHT_SNAPSHOT, in ascending order
+ * of their numbers: works under way that the ring has passed, then the ring. Leaves out what is
+ * replaced meanwhile. Allocates nothing, takes no lock and makes no system call. Returns how many
+ * there are. */
+int flight_snapshot(const Flight *flight, FlightEntry *out);
+/* Returns how many entries have been issued so far: the number of the last one. */
+int64_t flight_issued(const Flight *flight);
+/* Returns where the rank is now. */
+FlightPlace flight_place(const Flight *flight);
+/* Writes the groups that entries name to `out`, which has room for FLIGHT_GROUPS; entries have
+ * their index. Returns how many there are. A group has its name, its ranks as ranks of the world
+ * (first + i stride), and this rank's place in it; `stride` 0: ranks that are no line are not
+ * known. */
+int flight_groups(const Flight *flight, GraphGroup *out);
+/* Returns the name of what the entry does: "linear_forward", "all-reduce", "copy", "save" ... */
+const char *flight_entry_name(const FlightEntry *entry, GraphNames names);
+/* Returns the name of the entry's dtype; "" if it has none. */
+const char *flight_dtype_name(const FlightEntry *entry);
+
+/* ---- writing, by the rank's thread; a flight that is NULL notes nothing ----------------------
+ */
+
+/* Allocates an empty flight. flight_free frees it; no other thread may read it any more. */
+Flight *flight_create(void);
+void flight_free(Flight *flight);
+/* Notes what the device is given, from now on; the device was just opened, and has no views yet. On
+ * an asynchronous device, allocates the progress words. flight_detach frees them, after all of the
+ * device's work has ended. */
+void flight_attach(Flight *flight, Device *device);
+void flight_detach(Flight *flight, Device *device);
+
+/* Says where the rank is. Streams on which something was issued since their last mark write their
+ * progress words. */
+void flight_at(Flight *flight, int64_t step, int64_t micro_batch, FlightAction action);
+/* Says which unit of parameters is in use; -1: none. Returns the one before. */
+int flight_unit(Flight *flight, int unit);
+/* Encloses a work of the rank's thread. begin returns the entry's number, for end; works nest. */
+int64_t flight_work_begin(Flight *flight, FlightWork work);
+void flight_work_end(Flight *flight, int64_t n);
+
+/* ---- for the device calls, ops and communicators ---------------------------------------------
+ */
+
+/* Adds an entry, with its number, time and place; `what` has the rest: kind, code, dtype, elements,
+ * group, call, peer. `on`: the device, or a view, whose compute stream carries it; NULL: the host.
+ * Returns its number; 0 if nothing is noted, which flight_end ignores. */
+int64_t flight_begin(Flight *flight, const Device *on, const FlightEntry *what);
+/* Notes that the call has returned. So the entry has finished, unless an asynchronous device
+ * carries it. */
+void flight_end(Flight *flight, int64_t n);
+/* Does the same for all entries of `kind` from number `first` on. */
+void flight_end_from(Flight *flight, int64_t first, FlightKind kind);
+/* Between the two nothing is noted: a transport may copy, sum and wait to carry a call that is
+ * noted already. */
+void flight_hide(Flight *flight);
+void flight_show(Flight *flight);
+/* Returns the index of the group, which is added if it is new; -1 if there is no room. */
+int flight_group(Flight *flight, const GraphGroup *group);
+/* Returns the number of the next message to (`send`) or from rank `peer` of the group; -1 if there
+ * is no room to count. */
+int64_t flight_message(Flight *flight, int group, int peer, bool send);
+/* Notes in the event on which stream it is recorded. */
+void flight_event(const Device *device, Event *event);
+
+#endif

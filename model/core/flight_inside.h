@@ -1,0 +1,63 @@
+/* flight_inside.h -- the parts of a Flight, for flight.c, which writes it, and flight_read.c.
+ *
+ * An entry is eight words; its number is the first. The writer sets the number to 0, stores the
+ * other words and then the number. A reader that finds the same number before and after it has read
+ * the words has read one whole entry: each word is stored with release and loaded with acquire, so
+ * whoever sees a word of a newer entry sees the 0 as well. */
+#ifndef MODEL_CORE_FLIGHT_INSIDE_H
+#define MODEL_CORE_FLIGHT_INSIDE_H
+
+#include "model/core/flight.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+/* WORDS: of an entry. FINISHED: the word of FlightEntry.finished. PAIRS: room to count messages. */
+enum { WORDS = 8, FINISHED = 4, PAIRS = 512 };
+_Static_assert(sizeof(FlightEntry) == WORDS * sizeof(uint64_t), "an entry is eight words");
+_Static_assert(offsetof(FlightEntry, n) == 0, "the number is the first word");
+_Static_assert(offsetof(FlightEntry, finished) == FINISHED * sizeof(uint64_t), "FINISHED");
+_Static_assert((FLIGHT_ENTRIES & (FLIGHT_ENTRIES - 1)) == 0, "a power of two");
+
+typedef struct {
+    _Atomic uint64_t word[WORDS];
+} Slot;
+
+/* Messages so far between this rank and another one of a group, in one direction. */
+typedef struct {
+    int64_t key; /* 0: unused */
+    int64_t count;
+} Pair;
+
+struct Flight {
+    _Atomic int64_t issued; /* number of the last entry */
+    _Atomic int64_t step, micro_batch;
+    _Atomic int action;
+    int unit, hidden;
+    bool asynchronous; /* the device goes on after a call has returned */
+    Device device;     /* a view, for Backend.mark */
+    const void *stream[GRAPH_STREAMS];
+    /* Of each stream: the last entry, and the last that was marked; the last that is known to have
+     * finished without progress words. */
+    int64_t last[GRAPH_STREAMS], marked[GRAPH_STREAMS];
+    _Atomic int64_t ended[GRAPH_STREAMS];
+    _Atomic(int64_t *) progress; /* (GRAPH_STREAMS) page-locked; NULL: no device writes them */
+    _Atomic int groups;
+    GraphGroup group[FLIGHT_GROUPS];
+    Pair pair[PAIRS];
+    int works;
+    Slot work[FLIGHT_OPEN]; /* copies of the entries of works under way */
+    Slot slot[FLIGHT_ENTRIES];
+};
+
+/* Reads a whole entry; returns false if there is none, or if it is being replaced. */
+static inline bool slot_load(const Slot *slot, FlightEntry *entry)
+{
+    uint64_t word[WORDS];
+    for (int w = 0; w < WORDS; w++)
+        word[w] = atomic_load_explicit(&slot->word[w], memory_order_acquire);
+    memcpy(entry, word, sizeof word);
+    return word[0] != 0 && atomic_load_explicit(&slot->word[0], memory_order_relaxed) == word[0];
+}
+
+#endif
