@@ -7,6 +7,7 @@
 #include "model/core/utf8.h"
 #include "model/weights/hf_names.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/commands/ckpt_table.h"
 #include "parallel/commands/commands.h"
 #include "parallel/grid/grid.h"
 
@@ -86,45 +87,29 @@ static void free_found(char **found, int n)
     free(found);
 }
 
-/* Returns the column that marks the best checkpoint by its validation loss. It is empty for the
- * others, and absent if none is recorded. */
-static Figure best_column(const CheckpointBest *best, const Manifest *m)
-{
-    Figure f = {""};
-    bool is = best->step == m->state.steps && strcmp(best->save_id, m->save_id) == 0;
-    if (is)
-        snprintf(f.text, sizeof f.text, " %8.4f", best->val_loss);
-    else if (best->step > 0)
-        snprintf(f.text, sizeof f.text, "%9s", "");
-    return f;
-}
-
 static int run_list(const char *path, char **found, int n)
 {
     int code = EXIT_OK, shown = 0;
     char why[1024];
     CheckpointBest best;
+    CkptTable table;
     if (!checkpoint_best_read(path, &best, why, sizeof why))
         code = error_print(EXIT_DAMAGED, "%s", why);
+    ckpt_table_begin(&table, found[0], &best);
     for (int i = 0; i < n; i++) {
         char err[1024];
         Checkpoint *c;
         bool good = checkpoint_open(found[i], &c, err, sizeof err);
         /* A running training has removed this checkpoint since the list was made: not an error. */
         if (!good && checkpoint_gone(found[i])) continue;
-        if (shown++ == 0)
-            printf("%8s %9s %8s %10s%s  %s\n", "step", "samples", "updates", "size",
-                   best.step > 0 ? " best val" : "", "folder");
-        if (!good) {
+        shown++;
+        if (good)
+            ckpt_table_row(&table, c);
+        else
             code = worse(code, error_print(EXIT_DAMAGED, "%s", err));
-            continue;
-        }
-        const Manifest *m = checkpoint_manifest(c);
-        printf("%8" PRId64 " %9" PRId64 " %8" PRId64 " %10s%s  %s\n", m->state.steps,
-               m->state.samples, m->state.updates, figure_bytes((double)total_bytes(m)).text,
-               best_column(&best, m).text, found[i]);
         checkpoint_close(c);
     }
+    ckpt_table_end(&table);
     return shown ? code : LIST_IS_OLD;
 }
 
@@ -326,10 +311,11 @@ static const ArgCommand list = {
     .call = "./train ckpt list",
     .usage = "RUN",
     .summary = "the checkpoints of a run folder, newest first",
-    .about = "One line for each checkpoint below RUN/checkpoints, newest first: step,\n"
-             "samples, updates, size; the best, by validation loss, is marked. Headers\n"
-             "are read, data is not (verify does that). Exit 66 if there is none, 65 if\n"
-             "one of them is damaged, 77 if one must not be read.",
+    .about = "One line for each checkpoint below RUN/checkpoints, newest first: the loss\n"
+             "of its step and its validation loss, from RUN/metrics.jsonl, its size, when\n"
+             "it was saved and by which ranks; the best, by validation loss, is marked.\n"
+             "Headers are read, data is not (verify does that). Exit 66 if there is none,\n"
+             "65 if one of them is damaged, 77 if one must not be read.",
     .words = ONE_FOLDER("./train ckpt list: which run or checkpoint? ./train ckpt list out/demo"),
     .size = sizeof(Arguments),
     .run = ckpt_list,

@@ -44,7 +44,16 @@ check "best: the best checkpoint is that of the lowest loss" test "$(best run | 
 check "best: nothing else is kept besides the newest" test "$(checkpoint_steps run | tr '\n' ' ')" = "$low 40 "
 val=$(best run | awk '{ printf "%.4f", $2 }')
 expect_code "best: ckpt list succeeds" 0 "$TRAIN" ckpt list run
-check "best: ckpt list marks the best" test "$(awk '/ MiB |KiB / && NF == 7 { print $1, $6 }' output)" = "$low $val"
+check "best: ckpt list marks the best" test "$(awk '/ best$/ { print $1, $3 }' output)" = "$(printf 'step_%08d %s' "$low" "$val")"
+listed=$(awk '/^step_/ { print $2 }' output | tr '\n' ' ')
+check "best: ckpt list has the loss of each step" test "$listed" = "$(for step in 40 "$low"; do
+    figures run | awk -v s="$step" '$1 == "train" && $2 == s { printf "%.4f ", $3 }'
+done)"
+check "best: ckpt list has the validation loss of each step" test "$(awk '/^step_00000040/ { print $3 }' output)" = \
+    "$(figures run | awk '$1 == "val" && $2 == 40 { printf "%.4f", $3 }')"
+check "best: ckpt list says when and by which ranks a step was saved" grep -qE "B  $(date +%Y-%m-%d) [0-9:]{5}  1 rank$" output
+expect_code "best: ckpt list of one checkpoint succeeds" 0 "$TRAIN" ckpt list run/checkpoints/step_00000040
+check "best: ckpt list of one checkpoint has its loss" test "$(awk '/^step_/ { print $2 " " }' output)" = "${listed%% *} "
 expect_code "best: eval opens the best" 0 "$TRAIN" eval run
 check "best: eval says so" grep -qx "best: step $low, val $val" output
 check "best: eval computes the recorded loss" test "$(sed -nE 's/.* val loss ([0-9.]+) .*/\1/p' output | xargs printf %.4f)" = "$val"

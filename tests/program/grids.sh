@@ -158,6 +158,8 @@ check "grids: generate answers with numbers of ranks that fit" grep -qF -- \
 expect_code "grids: ckpt verify accepts a checkpoint of a grid" 0 "$TRAIN" ckpt verify pp2tp2
 expect_code "grids: ckpt inspect reads a checkpoint of a grid" 0 "$TRAIN" ckpt inspect pp2tp2
 check "grids: ckpt inspect prints the grid that saved" grep -qx 'world       4 ranks = pp 2 x tp 2, ZeRO 0, 1 writer' output
+expect_code "grids: ckpt list reads a checkpoint of a grid" 0 "$TRAIN" ckpt list pp2tp2
+check "grids: ckpt list prints the grid that saved" grep -q '  pp 2 x tp 2, ZeRO 0' output
 expect_code "grids: bench step measures a grid's model on one rank" 0 "$TRAIN" bench step pp2tp2/config.json --steps 1
 expect_code "grids: bench step refuses more than one rank" 78 "$TRAIN" bench step pp2tp2/config.json --steps 1 \
     --set parallel.tensor=2

@@ -98,6 +98,25 @@ for ((i = 0; i < points; i++)); do
     same_run "kill: $dtype killed at $point resumes with the same bits" whole-$dtype $folder
     rm -rf $folder corpora-$i
 done
+
+# A chain: one run is killed again and again. Before every third start its newest checkpoint is damaged, so that the start goes
+# back further than the last one did. Whatever happens, metrics.jsonl has each step once, in order, up to the last one.
+before=$killed
+steps_of() { figures "$1" | awk '$1 == "train" { printf "%s ", $2 }'; }
+chain=0
+for step in 3 9 8 14 13 12 21 20 27; do
+    killed_at_step chain $step "${common[@]}" 2>/dev/null
+    chain=$((chain + 1))
+    newest=$(checkpoint_steps chain | tail -n 1)
+    if ((chain % 3 == 0)) && [ -n "$newest" ] && [ "$(checkpoint_steps chain | wc -l)" -gt 1 ]; then
+        truncate -s 10 "$(printf 'chain/checkpoints/step_%08d/manifest.json' "$newest")"
+    fi
+done
+expect_code "kill: a run that was killed nine times in a row goes on" 0 "$TRAIN" "$TINY" "${common[@]}" --out chain
+check "kill: its metrics have each step once" test "$(steps_of chain)" = "$(seq -s ' ' 30) "
+check "kill: it was killed $((killed - before)) of nine times" test $((killed - before)) -eq 9
+killed=$before
+same_run "kill: it ends with the bits of an uninterrupted run" whole-f32 chain
 check "kill: $killed of $points runs were killed before their end" test $killed -ge $((points * 3 / 4))
 [ $traced = no ] || check "kill: $during of the killed runs were saving" test $during -ge $((points / 10)) -a $during \
     -le $((killed - points / 5))

@@ -66,7 +66,7 @@ update "AdamW, learning rate 0.01 (Constant), no weight decay, no gradient clipp
 
 # ---- amounts -------------------------------------------------------------------------------------------------------------
 
-size=$("$TRAIN" ckpt list run | sed -nE 's/.* ([0-9.]+ [KM]iB)( +[0-9.]+)?  run.*/\1/p')
+size=$("$TRAIN" ckpt list run | sed -nE 's/^step_.* ([0-9.]+ [KM]iB)  .*/\1/p')
 check "output: ckpt list prints a size" test -n "$size"
 check "output: ckpt verify prints the same size" bash -c "'$TRAIN' ckpt verify run | grep -qE 'whole \([0-9]+ tensors, $size\)'"
 "$TRAIN" ckpt inspect run >inspected
