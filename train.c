@@ -5,10 +5,12 @@
  * reached or it is asked to stop. parallel/run and parallel/trainer implement these phases. */
 #include "parallel/commands/commands.h"
 #include "parallel/grid/launch.h"
+#include "parallel/run/flights.h"
 #include "parallel/run/run.h"
 #include "parallel/run/signals.h"
 
 #include "model/core/check.h"
+#include "model/core/dumps.h"
 #include "model/core/nearest.h"
 #include "model/core/pool.h"
 #include "model/core/terminal.h"
@@ -30,6 +32,7 @@ static int train_rank(Run *run)
     run_choose_folder(run);
     if (run->folder.state == RUN_FINISHED) return run_show_result(run);
     run_open_trainer(run);
+    run_open_flights(run);
     run_catch_up(run);
     if (run_stop_asked(run)) return run_leave(run);
     while (!run_is_over(run)) {
@@ -50,6 +53,7 @@ static int train(int argc, char **argv)
     Run run;
     int code;
     if (!run_arguments(&arguments, argc, argv, &code)) return output_checked(code);
+    dumps_hold_signal();
     check_command(arguments.config);
     run_configure(&run, &arguments);
     run_open_data(&run);

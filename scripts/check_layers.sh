@@ -18,7 +18,7 @@ awk -v only_floors=$only_floors '
     BEGIN {
         map = "model/core 0  model/kernels 1  model/kernels/cpu 1  model/kernels/cuda 1  configs 1  configs/reader 1  configs/machine_file 1" \
             "  data 1  data/text 1  data/tokenizer 1  data/tokens 1  parallel/comm 1  parallel/comm/local 1  parallel/comm/nccl 1  parallel/comm/socket 1  parallel/report 1" \
-            "  model/param 2  model/weights 2  parallel/grid 2  parallel/meeting 2" \
+            "  model/param 2  model/weights 2  parallel/grid 2  parallel/meeting 2  parallel/flight 2" \
             "  model 3a  optim 3b  parallel/zero 3b  parallel/pipeline 3b  parallel/checkpoint 3b" \
             "  parallel/trainer 4  parallel/memory 5  parallel/plan 5  parallel/verify 5  parallel/run 5  parallel/commands 6  tests 8"
         n = split(map, words)

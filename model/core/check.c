@@ -2,6 +2,7 @@
  * check.h. */
 #include "model/core/check.h"
 
+#include "model/core/dumps.h"
 #include "model/core/guard.h"
 #include "model/core/log.h"
 #include "model/core/pool.h"
@@ -28,6 +29,7 @@ static struct {
     _Atomic(void *) claim_context;
     _Atomic(void (*)(void *context)) spoken;
     _Atomic(void *) spoken_context;
+    atomic_bool has_spoken; /* this process has printed an error message */
     _Atomic(void (*)(ExitCode code, const char *sentence, bool printed)) tell;
 } ends = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 /* In the thread whose failure ends the process: the exit code. -1 in all other threads. */
@@ -75,6 +77,7 @@ void ends_tell(ExitCode code, const char *sentence, bool printed)
 static void note_spoken(void)
 {
     void (*spoken)(void *context) = atomic_load(&ends.spoken);
+    atomic_store(&ends.has_spoken, true);
     if (spoken) spoken(atomic_load(&ends.spoken_context));
 }
 
@@ -98,6 +101,7 @@ static void end_begin(ExitCode code)
     if (shared && ending_with >= 0) _exit(ending_with);
     if (shared && atomic_exchange(&ends.begun, true)) ends_wait();
     guard_end_within(END_SECONDS, (int)code);
+    dumps_begin_last((int)code);
     if (!shared) return;
     ending_with = (int)code;
     bool (*claim)(void *context, ExitCode code) = atomic_load(&ends.claim);
@@ -113,10 +117,12 @@ static void flush_output(void)
     funlockfile(stdout);
 }
 
-/* If ranks share the process, runs the flush hook and ends the process with _exit. exit() would run
- * destructors for data that the other ranks' threads are still using. */
+/* Waits for the last dump of the flight recorders. If ranks share the process, then runs the flush
+ * hook and ends the process with _exit. exit() would run destructors for data that the other ranks'
+ * threads are still using. */
 static void end_shared(ExitCode code)
 {
+    dumps_end_last(atomic_load(&ends.has_spoken));
     if (!atomic_load(&ends.shared)) return;
     ending_with = (int)code; /* the hook may fail, too */
     if (mutex_lock_within(&ends.mutex, 1) && ends.flush) ends.flush(ends.context);
@@ -126,6 +132,7 @@ static void end_shared(ExitCode code)
 void ends_now(ExitCode code)
 {
     guard_end_within(END_SECONDS, (int)code); /* the flush hook may wait for a disk */
+    dumps_begin_last((int)code);
     end_shared(code);
     _exit((int)code);
 }

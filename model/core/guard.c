@@ -2,6 +2,7 @@
 #include "model/core/guard.h"
 
 #include "model/core/clock.h"
+#include "model/core/dumps.h"
 #include "model/core/exit_codes.h"
 #include "model/core/log.h"
 #include "model/core/pool.h"
@@ -65,6 +66,7 @@ static void end_late(const GuardWatch *late)
     enum { MILLISECONDS = 1000, MOST = 3072 };
     char text[MOST + 512], call[192];
     double grace = atomic_load(&guard.grace);
+    dumps_begin_last(EXIT_HANG); /* another thread writes it */
     late->describe(late->context, call, sizeof call);
     size_t used = (size_t)snprintf(text, sizeof text,
                                    "error[%d] %s: rank %d has waited %g s (parallel.timeout and %g "
@@ -82,6 +84,7 @@ static void end_late(const GuardWatch *late)
         ssize_t written = write(STDERR_FILENO, text, used);
         (void)written; /* there is no other place for the error */
     }
+    dumps_end_last(true);
     quit(EXIT_HANG);
 }
 

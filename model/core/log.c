@@ -127,6 +127,27 @@ void log_message(LogLevel level, const char *fmt, ...)
     funlockfile(to);
 }
 
+static void explain_on(FILE *to, const char *text, bool console, bool ending)
+{
+    enum { MILLISECONDS = 200 };
+    if (!log_can_write(fileno(to), MILLISECONDS) || !log_lock_soon(to)) return;
+    if (console) leave_live_line(to, ending);
+    terminal_message(to, text, MARK_NONE, 0);
+    funlockfile(to);
+}
+
+void log_explain(bool ending, const char *fmt, ...)
+{
+    va_list args;
+    char text[TEXT];
+    FILE *file = log_file();
+    va_start(args, fmt);
+    utf8_format(text, sizeof text, fmt, args);
+    va_end(args);
+    explain_on(stderr, text, true, ending);
+    if (file) explain_on(file, text, false, ending);
+}
+
 void log_field(const char *label, const char *fmt, ...)
 {
     enum { COLUMN = 8 };

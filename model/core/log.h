@@ -43,6 +43,11 @@ void log_field(const char *label, const char *fmt, ...) __attribute__((format(pr
 #define log_notice(...)  log_message(LOG_NOTICE, __VA_ARGS__)
 #define log_warning(...) log_message(LOG_WARNING, __VA_ARGS__)
 
+/* Prints one line on stderr, whatever the level and the rank, and to the thread's log file: what
+ * explains an error message, or was asked for. Prints nothing where another thread holds the stream
+ * for long, or nobody reads it. `ending`: it may be the last line of the program. */
+void log_explain(bool ending, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* Takes the stream's lock. Gives up after about half a second and returns false: another thread may
  * hold it, blocked for ever by a reader that does not read. */
 bool log_lock_soon(FILE *to);

@@ -48,7 +48,8 @@ typedef int (*LaunchBody)(Comm *world, void *context);
  *
  * Processes: each rank is a child process with a copy of the caller's memory, so a body's changes
  * are lost, except for `result`. The caller's process is no rank. It passes SIGINT, SIGTERM,
- * SIGHUP and SIGUSR1 on to rank 0 (launch_signal), and waits until all ranks have ended. If a rank
+ * SIGHUP and SIGUSR1 on to rank 0 (launch_signal), SIGUSR2 to all ranks if it is held (dumps.h),
+ * and waits until all ranks have ended. If a rank
  * failed, the first failure's exit code is returned, and its message has been printed. Once rank
  * 0's body has returned and all ranks have left the world, the result stands: a rank that does not
  * exit properly costs a warning. If a user's signal ended rank 0, the same signal ends the calling

@@ -5,6 +5,7 @@
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "model/core/dumps.h"
 #include "model/core/log.h"
 
 #include <errno.h>
@@ -185,6 +186,8 @@ static void take_signal(Launcher *l, int number)
     if (number == SIGCHLD) return;
     if (number == SIGTSTP) {
         stop_together(l);
+    } else if (number == SIGUSR2) {
+        launcher_kill(l, SIGUSR2); /* to all: rank 0 may be stopped */
     } else if (l->rank[0].ended) {
         limit_end(l, 0); /* what the launch returns is known */
     } else {
@@ -218,6 +221,7 @@ void launcher_prepare(Launcher *l)
         sigaction(taken[i], NULL, &was);
         if (was.sa_handler != SIG_IGN) sigaddset(&l->signals, taken[i]);
     }
+    if (dumps_hold()) sigaddset(&l->signals, SIGUSR2);
     sigprocmask(SIG_BLOCK, &l->signals, &l->usual);
 }
 

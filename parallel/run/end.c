@@ -6,6 +6,7 @@
 #include "parallel/report/console.h"
 #include "parallel/run/best.h"
 #include "parallel/run/between_steps.h"
+#include "parallel/run/flights.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_ranks.h"
 #include "parallel/run/saving.h"
@@ -22,6 +23,7 @@ static void run_close(Run *run)
 {
     if (run->lead) ends_set_flush(NULL, NULL);
     metrics_close(run->output.metrics);
+    run_close_flights(run);
     trainer_close(&run->trainer);
     run_close_log(run);
     run_folder_close(&run->folder);

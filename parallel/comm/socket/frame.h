@@ -48,6 +48,8 @@ typedef enum {
     PACKET_TREE,  /* to rank 0: the last word on this connection; all others come over the tree */
     PACKET_LOST,  /* to rank 0: the process of a child of the sender has ended. From above in the
                    * tree: rank 0's has (EXIT_PEER_LOST), or is silent (EXIT_HANG) */
+    PACKET_DUMP,  /* to rank 0: the sender wishes a dump of the flight recorders (dumps.h), number
+                   * `asked`. From rank 0: write it */
     PACKET_ALIVE, /* from a parent that is not rank 0: it lives. To rank 0: the sender does */
     PACKET_ENDED  /* from the launcher to rank 0: a rank's process has ended */
 } SocketPacketKind;
@@ -68,7 +70,7 @@ typedef struct {
                      * speaks. Of an ALIVE from a parent: the one that is silent above it; -1: none */
     int32_t code;   /* exit code, or the wait status of an ended process */
     int32_t spoken; /* of an ENDED: the process has printed an error message */
-    uint64_t asked; /* of an ASK: its number */
+    uint64_t asked; /* of an ASK, of a DUMP: its number */
 } SocketWord;
 
 static inline SocketWord socket_word(SocketPacketKind kind)

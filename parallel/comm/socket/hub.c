@@ -4,6 +4,7 @@
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "model/core/dumps.h"
 #include "model/core/min_max.h"
 #include "model/core/pool.h"
 #include "parallel/comm/deadline.h"
@@ -75,9 +76,9 @@ void socket_hub_destroy(SocketHub *hub)
 static void tell_over(SocketHub *hub, int rank, const SocketWord *word)
 {
     SocketStream *stream = &hub->stream[rank];
-    bool heartbeat = word->head.kind == PACKET_ASK;
+    bool often = word->head.kind == PACKET_ASK || word->head.kind == PACKET_DUMP;
     if (!mutex_lock_within(&hub->service->sends, DEADLINE_LOCK)) return;
-    if (!heartbeat || stream->left == 0) socket_stream_put(stream, word);
+    if (!often || stream->left == 0) socket_stream_put(stream, word);
     pthread_mutex_unlock(&hub->service->sends);
 }
 
@@ -134,6 +135,16 @@ void socket_hub_ask_one(SocketHub *hub, int rank)
         socket_service_nudge(hub->service, hub->asked);
     else
         tell(hub, rank, question(hub));
+}
+
+void socket_hub_dump(SocketHub *hub, int64_t number)
+{
+    SocketWord order = socket_word(PACKET_DUMP);
+    if (number <= hub->dumps) return;
+    hub->dumps = number;
+    order.asked = (uint64_t)number;
+    tell_all(hub, order);
+    dumps_order(number);
 }
 
 bool socket_hub_claim(SocketHub *hub, int rank, int code)
@@ -299,6 +310,8 @@ void socket_hub_main(SocketHub *hub)
             socket_hub_ask(hub, false);
             asked = seconds_now();
         }
+        int64_t wish = atomic_exchange(&service->wish, 0);
+        if (wish > 0) socket_hub_dump(hub, wish);
         bool leaves = atomic_load(&service->stop);
         if (!leaves || !goodbye) socket_service_report(service, leaves);
         goodbye = leaves;

@@ -63,6 +63,7 @@ struct SocketHub {
     int buckets, groups;
     uint64_t passes;        /* how often time has passed */
     uint64_t asked;         /* number of questions */
+    int64_t dumps;          /* number of the newest dump that was ordered */
     uint64_t late_question; /* the last one because of a deadline */
     double asked_for;       /* seconds since then; < 0: its answers are not awaited any more */
     SocketPacket packet;    /* that was received last */
@@ -89,6 +90,10 @@ void socket_hub_main(SocketHub *hub);
 /* Returns whether the rank's failure is the first, and then sends the verdict to all others. May be
  * called from any thread of rank 0's process. */
 bool socket_hub_claim(SocketHub *hub, int rank, int code);
+
+/* Orders the dump with this number from all ranks, if it is newer than the last one. In the service
+ * thread. */
+void socket_hub_dump(SocketHub *hub, int64_t number);
 
 /* All ranks of a large world are connected in its tree (relay.h): from now on rank 0 uses it. May
  * be called from any thread. */

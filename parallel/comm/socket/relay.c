@@ -176,6 +176,7 @@ static bool passes_down(const SocketWord *word)
     case PACKET_GRANT:
     case PACKET_VERDICT:
     case PACKET_FAREWELL:
+    case PACKET_DUMP:
     case PACKET_LOST: return true;
     default: return false;
     }
@@ -189,7 +190,8 @@ void socket_relay_down(SocketService *service, const SocketWord *word)
     int towards = to < 0 ? -1 : socket_links_towards(service->links, service->rank, to);
     if ((to >= 0 && towards < 0) || !mutex_lock_within(&service->sends, DEADLINE_LOCK)) return;
     for (int k = 0; k < n; k++) {
-        bool room = word->head.kind != PACKET_ASK || relay->child[k].left == 0;
+        bool often = word->head.kind == PACKET_ASK || word->head.kind == PACKET_DUMP,
+             room = !often || relay->child[k].left == 0;
         if (room && (to < 0 || relay->rank[k] == towards))
             socket_stream_put(&relay->child[k], word);
     }

@@ -4,6 +4,7 @@
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "model/core/dumps.h"
 #include "model/core/guard.h"
 #include "model/core/log.h"
 #include "model/core/pool.h"
@@ -76,6 +77,7 @@ static void hear(SocketService *service, const SocketWord *word)
         if (word->rank != service->rank) ends_now((ExitCode)word->code);
         break;
     case PACKET_FAREWELL: service->farewell = true; break;
+    case PACKET_DUMP: dumps_order((int64_t)word->asked); break;
     case PACKET_LOST:
         if (word->code == EXIT_HANG) socket_above_lose_silent_rank_0(service);
         socket_above_lose_rank_0(service);
@@ -116,6 +118,17 @@ static void pass_time(SocketService *service, double passed)
     service->silent += passed;
     service->relay.quiet += passed;
     watched_pass(passed);
+}
+
+/* Passes the wish for a dump on to rank 0. If there is no room at the moment, it is sent later. */
+static void send_wish(SocketService *service)
+{
+    SocketWord word = socket_word(PACKET_DUMP);
+    int64_t number = atomic_load(&service->wish);
+    word.head.rank = service->rank;
+    word.asked = (uint64_t)number;
+    if (number > 0 && socket_relay_put(service, &word))
+        atomic_compare_exchange_strong(&service->wish, &number, 0);
 }
 
 /* Waits for rank 0 for a moment, at the end of the program. */
@@ -176,6 +189,7 @@ static void rank_main(SocketService *service)
         pass_time(service, fmin(seconds_now() - start, look));
         if (fd[0].revents && read(service->wake, &times, sizeof times) < 0) continue;
         due = due || fd[0].revents || fd[1].revents || fd[2].revents;
+        send_wish(service);
         listen_to_others(service);
         socket_above_watch(service);
         /* What it passes on for others is no news of this rank. */
@@ -235,6 +249,14 @@ static bool claim(void *context, ExitCode code)
     return true;
 }
 
+/* Called by the thread that dumps (dumps_set_ask). */
+static void ask_for_dump(void *context, int64_t number)
+{
+    SocketService *service = context;
+    atomic_store(&service->wish, number);
+    socket_service_wake(service);
+}
+
 /* ---- starting, stopping, and news from the rank's own thread --------------------------------- */
 
 static void free_list(SocketGroupShare *group)
@@ -265,6 +287,7 @@ void socket_service_start(SocketService *service, SocketLinks *links, int rank, 
     if (service->wake < 0 || service->nudge < 0)
         fail(EXIT_SYSTEM, "no descriptor for rank %d: %s", rank, strerror(errno));
     watched_report(true);
+    dumps_set_ask(ask_for_dump, service);
     thread_start(&service->thread, service_main, service, "the service of a rank");
     hears_rank_0 = false;
 }
@@ -276,6 +299,7 @@ void socket_service_stop(SocketService *service)
     pthread_join(service->thread, NULL);
     watched_report(false);
     ends_set_claim(NULL, NULL);
+    dumps_set_ask(NULL, NULL);
     close(service->wake);
     close(service->nudge);
     pthread_mutex_destroy(&service->mutex);

@@ -40,6 +40,7 @@ struct SocketService {
     atomic_bool claiming;      /* this rank fails, and asks whether it may speak */
     atomic_bool granted;       /* rank 0 lets this rank's failure speak */
     atomic_bool alone;         /* so does nobody: the way to rank 0 is lost */
+    _Atomic int64_t wish;      /* the dump that this process wishes; 0: none */
     pthread_mutex_t mutex;     /* guards the next two */
     SocketWait wait;
     SocketGroupShare *groups, *left; /* left: groups of which the thread needs nothing more */

@@ -41,6 +41,7 @@ static size_t bytes_of(const SocketPacket *packet)
     case PACKET_FAREWELL:
     case PACKET_TREE:
     case PACKET_LOST:
+    case PACKET_DUMP:
     case PACKET_ALIVE:
     case PACKET_ENDED: return sizeof packet->word;
     }

@@ -227,6 +227,10 @@ bool socket_hub_take(SocketHub *hub, int rank, const SocketPacket *packet)
     case PACKET_CLAIM:
         if (socket_hub_claim(hub, rank, packet->word.code)) ends_now((ExitCode)packet->word.code);
         return true;
+    case PACKET_DUMP:
+        if ((int64_t)packet->word.asked <= 0) return false;
+        socket_hub_dump(hub, (int64_t)packet->word.asked);
+        return true;
     case PACKET_LOST: return take_lost(hub, rank, &packet->word);
     case PACKET_ALIVE: return true;
     default: return false;
