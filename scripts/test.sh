@@ -81,6 +81,7 @@ rows() {
     row tsan "$sample" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_random \
         tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves tests/parallel/trainer/test_faulty_grid tests/parallel/pipeline/test_pipeline \
         tests/parallel/zero/test_zero_grid tests/parallel/grid/test_control tests/parallel/grid/test_launch tests/parallel/run/test_run_ranks tests/parallel/checkpoint/test_checkpoint_ranks \
+        tests/parallel/checkpoint/test_async_save tests/parallel/checkpoint/test_async_faults \
         tests/parallel/grid/test_machines tests/parallel/run/test_run_machines tests/parallel/checkpoint/test_checkpoint_machines \
         tests/parallel/comm/test_nccl tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_ends tests/parallel/comm/test_nccl_errors tests/parallel/comm/test_nccl_waits \
         tests/parallel/comm/test_guard tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console \

@@ -1,5 +1,6 @@
 /* checkpoint.h -- saves a training run, and resumes it with the same bits on any grid of ranks.
- * Code outside this folder includes only this header, manifest.h, pieces.h and source.h.
+ * Code outside this folder includes only this header, async_save.h, manifest.h, pieces.h and
+ * source.h.
  *
  * RUN/checkpoints/step_00000123/ holds model.safetensors (weights), optimizer.safetensors
  * (optimizer states, called slots) and manifest.json (checksums, StepState, config). A save writes
@@ -110,6 +111,18 @@ bool checkpoint_tidy(CheckpointIo *io, const char *run, char *err, size_t n);
 /* Returns the bytes on disk that one save of `contents` takes over all ranks, rounded up a
  * little. */
 int64_t checkpoint_bytes(const CheckpointContents *contents);
+
+/* The bytes of the tensors that one rank writes in a save, of each part. */
+typedef struct {
+    int64_t part[CHECKPOINT_PARTS];
+} CheckpointShare;
+/* Returns the share of rank `rank` of `ranks`. bytes[0..n_weights + n_slots) are the sizes of the
+ * weights, and after them of the slots, in the order of the contents. */
+CheckpointShare checkpoint_share(const int64_t *bytes, int n_weights, int n_slots, int writers,
+                                 int ranks, int rank);
+/* Returns the bytes of host memory in which a rank with this share stores a snapshot
+ * (async_save.h). */
+size_t checkpoint_snapshot_bytes(const CheckpointShare *share);
 
 /* ---- finding --------------------------------------------------------------------------------- */
 

@@ -16,9 +16,9 @@ const Piece *contents_piece(const CheckpointContents *c, int piece)
 }
 
 /* Returns the number of ranks that write. */
-static int layout_writers(const CheckpointContents *contents, int ranks)
+static int layout_writers(int wanted, int ranks)
 {
-    int writers = contents->writers > 0 ? contents->writers : 1;
+    int writers = wanted > 0 ? wanted : 1;
     if (writers > CHECKPOINT_MAX_WRITERS) writers = CHECKPOINT_MAX_WRITERS;
     return writers < ranks ? writers : ranks;
 }
@@ -58,6 +58,40 @@ SafetensorsEntry layout_entry(const Piece *piece)
     bool fits = safetensors_size(e.dtype, e.ndim, e.dim, &e.bytes);
     CHECK(fits && e.bytes > 0, "%s has %d dimensions and no size", piece->name, e.ndim);
     return e;
+}
+
+/* Returns the number of files of a part with n tensors. A file is empty only if its part has no
+ * tensors (SGD without momentum has no slots). Even then there is a file, so every checkpoint has
+ * both parts. */
+static int layout_files(int n, int writers)
+{
+    return writers < n ? writers : n > 0 ? n : 1;
+}
+
+bool layout_writes(const CheckpointContents *contents, int ranks, int rank)
+{
+    int writers = layout_writers(contents->writers, ranks);
+    for (int k = 0; k < writers; k++)
+        if (layout_writer(k, writers, ranks) == rank) return true;
+    return false;
+}
+
+CheckpointShare checkpoint_share(const int64_t *bytes, int n_weights, int n_slots, int writers,
+                                 int ranks, int rank)
+{
+    CheckpointShare share = {{0}};
+    int first[CHECKPOINT_MAX_WRITERS + 1];
+    writers = layout_writers(writers, ranks);
+    for (int part = 0; part < CHECKPOINT_PARTS; part++) {
+        int n = part == CHECKPOINT_WEIGHTS ? n_weights : n_slots, files = layout_files(n, writers);
+        const int64_t *own = part == CHECKPOINT_WEIGHTS ? bytes : bytes + n_weights;
+        layout_cut(own, n, files, first);
+        for (int k = 0; k < files; k++)
+            for (int i = first[k]; i < first[k + 1] && layout_writer(k, writers, ranks) == rank;
+                 i++)
+                share.part[part] += own[i];
+    }
+    return share;
 }
 
 /* ---- one file -------------------------------------------------------------------------------- */
@@ -135,12 +169,7 @@ static void add_part(Layout *l, const CheckpointContents *contents, CheckpointPa
 {
     int begin = part == CHECKPOINT_WEIGHTS ? 0 : contents->n_weights,
         n = part == CHECKPOINT_WEIGHTS ? contents->n_weights : contents->n_slots,
-        writers = layout_writers(contents, ranks),
-        files = writers < n ? writers
-                : n > 0     ? n
-                            : 1;
-    /* A file is empty only if its part has no tensors (SGD without momentum has no slots). Even
-     * then there is a file, so every checkpoint has both parts. */
+        writers = layout_writers(contents->writers, ranks), files = layout_files(n, writers);
     int64_t *bytes = must_calloc((size_t)n + 1, sizeof *bytes);
     int first[CHECKPOINT_MAX_WRITERS + 1];
     for (int i = 0; i < n; i++)
@@ -176,7 +205,7 @@ void layout_build(Layout *layout, const CheckpointContents *contents, int ranks,
                                .cp = grid.cp,
                                .tp = grid.tp,
                                .zero_stage = contents->zero_stage,
-                               .writers = layout_writers(contents, ranks)};
+                               .writers = layout_writers(contents->writers, ranks)};
     /* manifest_free frees these texts, as it does for a manifest that was read from a file, so they
      * must be copies. */
     m->state = *contents->state;

@@ -34,6 +34,8 @@ SafetensorsEntry layout_entry(const Piece *piece);
 /* Returns the rank of writer number k. Writers are spread evenly over the ranks, and the first is
  * rank 0. */
 int layout_writer(int k, int writers, int ranks);
+/* Returns whether the rank is one of the writers; rank 0 always is. */
+bool layout_writes(const CheckpointContents *contents, int ranks, int rank);
 /* Distributes n tensors, whose sizes are in `bytes`, over `files` files: file k gets tensors
  * [first[k], first[k + 1]). No file is empty, unless there are no tensors; then `files` must be
  * 1. */

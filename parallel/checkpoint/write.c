@@ -9,84 +9,20 @@
 
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
-#include "model/core/files.h"
 #include "parallel/checkpoint/holdings.h"
 #include "parallel/checkpoint/io.h"
+#include "parallel/checkpoint/out_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct {
     CheckpointIo *io;
     const CheckpointContents *contents;
     Layout *layout;
     Holdings holdings;
-    const char *folder;
-    int folder_fd;
-    int fd;     /* descriptor of the file being written; -1: none is open */
-    char *path; /* path of that file */
-    bool good;  /* false after an error: nothing more is written */
-    char *err;
-    size_t n;
+    Snapshot *snapshot; /* the windows go there, and no file is written; NULL: to the files */
+    OutFile out;
 } Writing;
-
-/* ---- one file -------------------------------------------------------------------------------- */
-
-static int create_file(const FsOps *fs, int folder, const char *path, char *err, size_t n)
-{
-    /* The folder is new and has a random name, so a file that exists in it already was made by
-     * somebody else. A symbolic link would redirect the data to another place; O_NOFOLLOW refuses
-     * it. */
-    int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-    int fd = fs->open(fs->self, folder, path_name(path), flags, 0666);
-    if (fd < 0) error_set(err, n, "cannot create %s: %s", path, strerror(errno));
-    return fd;
-}
-
-/* Syncs and closes a file. The result of close counts, because some file systems report an earlier
- * write error only then. If an error has been reported before (`good` is false), the file is closed
- * without another message. */
-static bool finish_file(const FsOps *fs, int fd, const char *path, bool good, char *err, size_t n)
-{
-    good = good && fs_sync(fs, fd, path, err, n);
-    if (fs->close(fs->self, fd) != 0 && good)
-        good = error_set(err, n, "cannot write %s: %s", path, strerror(errno));
-    return good;
-}
-
-bool write_whole_file(const FsOps *fs, int folder, const char *path, const void *data, size_t bytes,
-                      char *err, size_t n)
-{
-    int fd = create_file(fs, folder, path, err, n);
-    return fd >= 0 &&
-           finish_file(fs, fd, path, fs_write_all(fs, fd, data, bytes, path, err, n), err, n);
-}
-
-static void put_bytes(Writing *w, const void *data, size_t bytes)
-{
-    w->good = w->good && fs_write_all(w->io->fs, w->fd, data, bytes, w->path, w->err, w->n);
-}
-
-/* Creates file `f`, which this rank writes, and writes its header. */
-static void begin_file(Writing *w, int f)
-{
-    const ManifestFile *file = &w->layout->manifest.file[f];
-    w->path = text_format("%s/%s", w->folder, file->name);
-    if (w->good) w->fd = create_file(w->io->fs, w->folder_fd, w->path, w->err, w->n);
-    w->good = w->good && w->fd >= 0;
-    put_bytes(w, w->layout->file[f].header, (size_t)file->header_bytes);
-}
-
-static void end_file(Writing *w)
-{
-    if (w->fd >= 0) w->good = finish_file(w->io->fs, w->fd, w->path, w->good, w->err, w->n);
-    w->fd = -1;
-    free(w->path);
-    w->path = NULL;
-}
 
 /* ---- one window ------------------------------------------------------------------------------ */
 
@@ -140,19 +76,28 @@ static const Piece *piece_of(const Writing *w, const Turn *t)
     return contents_piece(w->contents, w->layout->piece[t->at.tensor]);
 }
 
+/* Returns where the window is completed that this rank writes: in the snapshot, or in its half of
+ * the staging buffer. Other ranks pack their part there. */
+static void *place_of(const Writing *w, const Turn *t)
+{
+    if (t->own && w->snapshot) return snapshot_at(w->snapshot, w->layout, t->at.tensor, t->at.from);
+    return checkpoint_io_half(w->io, t->half);
+}
+
 /* Reads a window of weights that are not in memory. */
 static void read_part(Writing *w, Turn *t)
 {
     const WeightReader *reader = w->contents->reader;
+    OutFile *out = &w->out;
     void *half = checkpoint_io_half(w->io, t->half);
     t->count = t->at.end - t->at.from;
     t->data = half;
-    w->good = w->good && reader->read(reader->context, w->layout->piece[t->at.tensor], t->at.from,
-                                      t->count, half, w->err, w->n);
+    out->good = out->good && reader->read(reader->context, w->layout->piece[t->at.tensor],
+                                          t->at.from, t->count, half, out->err, out->n);
 }
 
-/* Begins to copy this rank's part of the window into its half of the staging buffer: for the writer
- * to its place there, for others as one message. */
+/* Begins to copy this rank's part of the window: for the writer to its place, for others into their
+ * half of the staging buffer, as one message. */
 static void fetch_part(Writing *w, Turn *t)
 {
     if (w->contents->reader) {
@@ -163,14 +108,14 @@ static void fetch_part(Writing *w, Turn *t)
     Stretch s;
     bool one;
     t->count = extent_count(&piece->extent, t->at.from, t->at.end, &s, &one);
-    t->data = checkpoint_io_half(w->io, t->half);
+    void *place = place_of(w, t);
+    t->data = place;
     if (t->count == 0) return;
     /* The usual case, with one rank or an uncut tensor: the writer itself has the whole window. */
     if (one && (!t->own || t->count == t->at.end - t->at.from))
-        t->data = checkpoint_io_fetch(w->io, piece, s, checkpoint_io_half(w->io, t->half));
+        t->data = checkpoint_io_fetch(w->io, piece, s, place);
     else
-        checkpoint_io_take(w->io, piece, t->at.from, t->at.end, checkpoint_io_half(w->io, t->half),
-                           !t->own);
+        checkpoint_io_take(w->io, piece, t->at.from, t->at.end, place, !t->own);
 }
 
 /* Sends this rank's part of the window to the window's writer. */
@@ -188,7 +133,7 @@ static void receive_part(Writing *w, const Turn *t, const Holding *h, size_t siz
 {
     Stretch s;
     bool one;
-    char *window = checkpoint_io_half(w->io, t->half);
+    char *window = place_of(w, t);
     int64_t count = extent_count(&h->extent, t->at.from, t->at.end, &s, &one);
     if (count == 0) return;
     /* A single stretch is received in place. Several stretches arrive packed, in the other half of
@@ -212,16 +157,23 @@ static void receive_parts(Writing *w, const Turn *t)
     }
 }
 
-/* Appends the window to the file and updates the checksum of its chunk. */
+/* Appends the window to the file and updates the checksum of its chunk, or stores it in the
+ * snapshot. */
 static void write_window(Writing *w, const Turn *t)
 {
     ManifestTensor *m = &w->layout->manifest.tensor[t->at.tensor];
     int64_t size = (int64_t)dtype_size(m->entry.dtype);
     size_t bytes = (size_t)((t->at.end - t->at.from) * size);
     uint32_t *crc = &m->chunk[t->at.from * size / manifest_chunk_bytes(&m->entry)];
-    if (!w->good) return;
+    if (w->snapshot) {
+        /* What the host can read was not fetched. */
+        void *place = place_of(w, t);
+        if (t->data != place) memcpy(place, t->data, bytes);
+        return;
+    }
+    if (!w->out.good) return;
     *crc = crc32c(*crc, t->data, bytes);
-    put_bytes(w, t->data, bytes);
+    out_file_put(&w->out, t->data, bytes);
 }
 
 /* Does this rank's part of the work for a window whose data are being fetched. Meanwhile the device
@@ -271,6 +223,14 @@ static bool next_turn(const Writing *w, Rounds *r, Turn *t)
     }
 }
 
+/* Creates file `f`, which this rank writes, and writes its header. */
+static void begin_file(Writing *w, int f)
+{
+    const ManifestFile *file = &w->layout->manifest.file[f];
+    out_file_begin(&w->out, file->name);
+    out_file_put(&w->out, w->layout->file[f].header, (size_t)file->header_bytes);
+}
+
 /* Writes all files of a part in rounds, one window of each file per round. This rank may be the
  * writer of one of them. */
 static void write_part(Writing *w, CheckpointPart part)
@@ -287,7 +247,7 @@ static void write_part(Writing *w, CheckpointPart part)
         r.at[f - r.first] = (Window){.tensor = l->file[f].first};
         if (l->file[f].writer == checkpoint_io_rank(w->io)) own = f;
     }
-    if (own >= 0) begin_file(w, own);
+    if (own >= 0 && !w->snapshot) begin_file(w, own);
     /* While the disk of one writer is busy, its senders already serve the next writer. All ranks go
      * through the same list of windows, which prevents a deadlock. */
     Turn now = {0}, next = {0};
@@ -299,25 +259,33 @@ static void write_part(Writing *w, CheckpointPart part)
         do_turn(w, &now, more ? &next : NULL);
         now = next;
     }
-    if (own >= 0) end_file(w);
+    if (own >= 0 && !w->snapshot) out_file_end(&w->out);
 }
 
-/* Sends the other writers' checksums to rank 0, which writes the manifest. */
-static void collect_checksums(Writing *w)
+/* Gathers what all ranks have, window by window, and writes or stores what this rank writes. */
+static void gather(Writing *w)
 {
-    const Manifest *m = &w->layout->manifest;
+    holdings_gather(&w->holdings, w->io, w->contents, w->layout);
+    for (int part = 0; part < CHECKPOINT_PARTS; part++)
+        write_part(w, (CheckpointPart)part);
+    holdings_free(&w->holdings);
+}
+
+void collect_checksums(CheckpointIo *io, Layout *layout)
+{
+    const Manifest *m = &layout->manifest;
     for (int f = 0; f < m->n_files; f++) {
-        const LayoutFile *file = &w->layout->file[f];
-        int rank = checkpoint_io_rank(w->io);
+        const LayoutFile *file = &layout->file[f];
+        int rank = checkpoint_io_rank(io);
         /* Rank 0 has the checksums of its own files, and ranks other than 0 need none: only rank 0
          * writes the manifest. */
         if (file->writer == 0 || (rank != 0 && rank != file->writer)) continue;
         for (int i = file->first; i < file->first + file->n; i++) {
             Tensor chunks = message(m->tensor[i].chunk, m->tensor[i].n_chunks, sizeof(uint32_t));
             if (rank == 0)
-                comm_receive(w->io->world, NULL, chunks, file->writer);
+                comm_receive(io->world, NULL, chunks, file->writer);
             else
-                comm_send(w->io->world, NULL, chunks, 0);
+                comm_send(io->world, NULL, chunks, 0);
         }
     }
 }
@@ -325,23 +293,20 @@ static void collect_checksums(Writing *w)
 bool write_tensors(CheckpointIo *io, const CheckpointContents *contents, Layout *layout,
                    const char *folder, char *err, size_t n)
 {
-    Writing w = {.io = io,
-                 .contents = contents,
-                 .layout = layout,
-                 .folder = folder,
-                 .fd = -1,
-                 .err = err,
-                 .n = n};
-    holdings_gather(&w.holdings, io, contents, layout);
+    Writing w = {.io = io, .contents = contents, .layout = layout};
     if (checkpoint_io_far(io)) fs_await(folder); /* if it fails, opening the folder says why */
-    w.folder_fd = fs_open_folder(folder, err, n);
     /* A rank that cannot open the folder still takes part in all communication below, without
      * writing. */
-    w.good = w.folder_fd >= 0;
-    for (int part = 0; part < CHECKPOINT_PARTS; part++)
-        write_part(&w, (CheckpointPart)part);
-    collect_checksums(&w);
-    if (w.folder_fd >= 0) close(w.folder_fd);
-    holdings_free(&w.holdings);
-    return w.good;
+    w.out = out_file_open(io->fs, folder, err, n);
+    gather(&w);
+    collect_checksums(io, layout);
+    out_file_close(&w.out);
+    return w.out.good;
+}
+
+void store_tensors(CheckpointIo *io, const CheckpointContents *contents, Layout *layout,
+                   Snapshot *snapshot)
+{
+    CHECK(contents->reader == NULL, "a snapshot of weights that are not in memory");
+    gather(&(Writing){.io = io, .contents = contents, .layout = layout, .snapshot = snapshot});
 }

@@ -51,7 +51,10 @@ static void parts_open(Parts *p, const TestRanks *r, Comm *world)
     }
     p->device = (Device){.backend = &test_offset_backend};
     checkpoint_io_open(&p->io, r->on_device ? &p->device : NULL, world);
-    if (r->fs) p->io.fs = &r->fs[world->rank].ops;
+    if (r->fs) {
+        p->io.fs = &r->fs[world->rank].ops;
+        r->fs[world->rank].home = pthread_self();
+    }
 }
 
 /* Moves the parts to the device of checkpoint_run.h, or back to the host. */
@@ -98,6 +101,28 @@ static const char *parts_each(Parts *p, int64_t step, bool fill)
     return wrong;
 }
 
+/* Saves the parts asynchronously. Returns false if that could not begin. */
+static bool save_beside(TestRanks *r, int rank, Parts *p, const CheckpointContents *contents)
+{
+    enum { ALL = 100 };
+    AsyncResult result = {0};
+    AsyncRules rules = {.keep = r->keep == 0 && r->making_room ? ALL : r->keep, .drop = r->drop};
+    AsyncSave *a = async_save_open(&p->io, contents);
+    AsyncRequest request = {.run = r->run, .contents = contents, .hook = r->hook};
+    r->begun[rank] = async_save_begin(a, &request);
+    if (r->begun[rank]) {
+        parts_place(p, r, PLACE_HOST);
+        for (int i = 0; i < N_ALL; i++)
+            memset(p->piece[i].data.data, 0xee, tensor_bytes(p->piece[i].data));
+        parts_place(p, r, PLACE_DEVICE);
+        memset(&p->state, 0xee, sizeof p->state);
+        r->good[rank] = async_save_await(a, &rules, &result) == ASYNC_SAVED;
+        snprintf(r->err[rank], sizeof r->err[rank], "%.1000s", result.err);
+    }
+    async_save_close(a);
+    return r->begun[rank];
+}
+
 bool ranks_save_here(TestRanks *r, Comm *world)
 {
     Parts p;
@@ -114,9 +139,11 @@ bool ranks_save_here(TestRanks *r, Comm *world)
     contents.writers = r->writers;
     parts_place(&p, r, PLACE_DEVICE);
     size_t n = sizeof r->err[rank];
-    r->good[rank] = (r->making_room ? checkpoint_write_making_room
-                                    : checkpoint_write)(&p.io, r->run, &contents, r->err[rank], n);
-    if (r->good[rank] && r->keep > 0)
+    bool beside = r->async && save_beside(r, rank, &p, &contents);
+    if (!beside)
+        r->good[rank] = (r->making_room ? checkpoint_write_making_room : checkpoint_write)(
+            &p.io, r->run, &contents, r->err[rank], n);
+    if (!beside && r->good[rank] && r->keep > 0)
         r->good[rank] = checkpoint_prune(&p.io, r->run, r->step, r->keep, r->err[rank], n);
     parts_place(&p, r, PLACE_HOST);
     parts_close(&p);

@@ -3,6 +3,7 @@
 #ifndef TESTS_SUPPORT_CHECKPOINT_CHECKPOINT_RANKS_H
 #define TESTS_SUPPORT_CHECKPOINT_CHECKPOINT_RANKS_H
 
+#include "parallel/checkpoint/async_save.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
 #include "tests/support/files/faulty_fs.h"
 
@@ -20,7 +21,12 @@ typedef struct {
     int keep;         /* after a save, keep this many; 0: do not prune */
     /* Parts are on a device whose memory the host must not access. */
     bool on_device;
+    /* Saves asynchronously, and overwrites the parts as soon as the snapshot is taken. If such a
+     * save cannot begin, it is made as any other. */
+    bool async, drop;
+    CheckpointHook hook; /* of rank 0 */
     /* The result on each rank. */
+    bool begun[RANKS_MOST]; /* the asynchronous save has begun */
     bool good[RANKS_MOST];
     char err[RANKS_MOST][1024];
     int64_t found[RANKS_MOST]; /* step found by ranks_newest; -1: none */

@@ -12,6 +12,8 @@
 static bool goes_wrong(FaultyFs *fs, char letter, const char *name)
 {
     fs->calls++;
+    if ((letter == 'w' || letter == 's') && pthread_equal(pthread_self(), fs->home))
+        fs->home_writes++;
     if (fs->log != NULL) {
         size_t used = strlen(fs->log);
         snprintf(fs->log + used, 4096 - used, "%c%s ", letter, name);
@@ -125,6 +127,7 @@ void faulty_fs_init(FaultyFs *fs, Fault fault, int at, int error)
     *fs = (FaultyFs){.fault = fault,
                      .at = at,
                      .error = error,
+                     .home = pthread_self(),
                      .ops = {.open = faulty_open,
                              .write = faulty_write,
                              .sync = faulty_sync,

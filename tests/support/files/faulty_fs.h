@@ -5,6 +5,8 @@
 
 #include "model/core/fs.h"
 
+#include <pthread.h>
+
 typedef enum {
     FAULT_NONE,   /* calls are only counted */
     FAULT_ONCE,   /* the N-th call fails with `error`; a write first writes half of its bytes */
@@ -25,6 +27,8 @@ typedef struct {
     const char *disk; /* NULL, or a folder that can hold at most `capacity` bytes of files */
     int64_t capacity;
     bool room_unknown; /* the simulated disk does not report its free space */
+    pthread_t home;    /* a thread, first the one that has initialized this */
+    int home_writes;   /* writes and syncs that this thread has made */
     FsOps ops;
 } FaultyFs;
 

@@ -1,0 +1,322 @@
+/* async_save.c -- takes a snapshot, and goes through the phases of a save that is written by
+ * threads. See async_save.h; save.c has the steps of a save. */
+#include "parallel/checkpoint/async_save.h"
+
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "model/core/log.h"
+#include "parallel/checkpoint/commit.h"
+#include "parallel/checkpoint/io.h"
+#include "parallel/checkpoint/prune.h"
+#include "parallel/checkpoint/write.h"
+#include "parallel/checkpoint/writer_thread.h"
+#include "parallel/grid/control.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { PHASE_NONE, PHASE_COPYING, PHASE_WRITING, PHASE_COMMITTING } Phase;
+
+struct AsyncSave {
+    CheckpointIo *io;
+    Snapshot snapshot;
+    bool on_device;      /* a single rank, whose device copies to the snapshot */
+    Event ready, copied; /* then: the tensors are final; they are in the snapshot */
+    bool writes;         /* this rank has a thread */
+    WriterThread thread;
+
+    /* The pending save. While the thread has a job, the fields up to the line are the job's. */
+    Phase phase;
+    Save save;
+    CheckpointHook hook;
+    int keep;
+    bool good;
+    double seconds;     /* that the job took */
+    double ended;       /* time at which it ended */
+    char pruning[1024]; /* why old checkpoints could not be removed; "": they were */
+    char err[2048];
+    /* ---- */
+    bool drops;
+    CheckpointContents contents;
+    Piece *weights, *slots; /* copies, which contents has */
+    char *run;
+    int64_t step;
+    double begun, stall, work;
+};
+
+AsyncSave *async_save_open(CheckpointIo *io, const CheckpointContents *contents)
+{
+    AsyncSave *a = must_calloc(1, sizeof *a);
+    int rank = checkpoint_io_rank(io), ranks = checkpoint_io_ranks(io);
+    a->io = io;
+    snapshot_open(&a->snapshot, io->device, contents, ranks, rank);
+    a->on_device = io->device != NULL && ranks == 1;
+    /* An event is created when it is first recorded. */
+    if (a->on_device) {
+        device_event_record(io->device, &a->ready);
+        device_event_record(io->device, &a->copied);
+    }
+    a->writes = layout_writes(contents, ranks, rank);
+    if (a->writes) writer_thread_start(&a->thread);
+    return a;
+}
+
+void async_save_close(AsyncSave *a)
+{
+    if (a == NULL) return;
+    CHECK(a->phase == PHASE_NONE, "a save is pending");
+    if (a->writes) writer_thread_end(&a->thread);
+    if (a->on_device) {
+        device_event_destroy(a->io->device, &a->ready);
+        device_event_destroy(a->io->device, &a->copied);
+    }
+    snapshot_close(&a->snapshot);
+    free(a);
+}
+
+int64_t async_save_pending(const AsyncSave *a)
+{
+    return a != NULL && a->phase != PHASE_NONE ? a->step : -1;
+}
+
+bool async_save_copied(AsyncSave *a)
+{
+    return !a->on_device || device_event_reached(a->io->device, &a->copied);
+}
+
+/* ---- the jobs of the thread ------------------------------------------------------------------ */
+
+/* Writes this rank's files. */
+static void write_job(void *context)
+{
+    AsyncSave *a = context;
+    double start = seconds_now();
+    if (checkpoint_io_far(a->io)) fs_await(a->save.temporary);
+    a->good = snapshot_write(&a->snapshot, a->save.fs, &a->save.layout, checkpoint_io_rank(a->io),
+                             a->save.temporary, a->err, sizeof a->err);
+    a->seconds = seconds_now() - start;
+}
+
+/* On rank 0: commits the save if all ranks have written their files (`good`), or removes it. */
+static void commit_job(void *context)
+{
+    AsyncSave *a = context;
+    Save *s = &a->save;
+    double start = seconds_now();
+    CheckpointIo alone = {.fs = s->fs};
+    s->layout.manifest.state = *a->snapshot.state;
+    a->good = a->good &&
+              (a->hook.before == NULL || a->hook.before(a->hook.context, a->err, sizeof a->err)) &&
+              save_complete(s) && save_commit(s);
+    a->ended = seconds_now();
+    if (a->good)
+        save_remove_leftovers(s);
+    else
+        save_remove_temporary(s);
+    if (a->good && a->keep > 0 &&
+        !checkpoint_prune(&alone, a->run, a->step, a->keep, a->pruning, sizeof a->pruning))
+        CHECK(a->pruning[0] != '\0', "a failure without a reason");
+    a->seconds = seconds_now() - start;
+}
+
+/* ---- the begin ------------------------------------------------------------------------------- */
+
+/* Makes the temporary folder, on rank 0, and tells all ranks the id of the save. */
+static bool prepare(AsyncSave *a)
+{
+    struct {
+        char id[SAVE_ID_DIGITS + 1];
+        bool good;
+    } begin = {.good = true};
+    CheckpointIo *io = a->io;
+    Save *s = &a->save;
+    if (checkpoint_io_leads(io)) save_draw_id(begin.id);
+    if (checkpoint_io_leads(io)) {
+        save_begin(s, io, a->run, a->step, begin.id, a->err, sizeof a->err);
+        begin.good = checkpoint_gone(s->final) && save_open_parent(s);
+        if (begin.good) save_remove_leftovers(s); /* leftovers may be what fills the disk */
+        begin.good = begin.good && save_make_temporary(s);
+        if (!begin.good && s->parent_fd >= 0) save_remove_temporary(s);
+    }
+    checkpoint_io_share(io, &begin, sizeof begin);
+    if (!checkpoint_io_leads(io))
+        save_begin(s, io, a->run, a->step, begin.id, a->err, sizeof a->err);
+    if (begin.good)
+        layout_build(&s->layout, &a->contents, checkpoint_io_ranks(io), begin.id);
+    else
+        save_end(s);
+    return begin.good;
+}
+
+/* Fills the snapshot. On a single rank's device the copies follow all work so far, and all later
+ * work follows them; the host does not wait. */
+static void take_snapshot(AsyncSave *a, const StepState *on_device)
+{
+    Device *dev = a->io->device;
+    *a->snapshot.state = *a->contents.state;
+    if (checkpoint_io_ranks(a->io) > 1) {
+        store_tensors(a->io, &a->contents, &a->save.layout, &a->snapshot);
+    } else if (!a->on_device) {
+        snapshot_copy(&a->snapshot, NULL, &a->contents, &a->save.layout);
+    } else {
+        Device copying = device_on(dev, dev->copy);
+        device_event_record(dev, &a->ready);
+        device_event_wait(&copying, &a->ready);
+        snapshot_copy(&a->snapshot, &copying, &a->contents, &a->save.layout);
+        if (on_device) device_copy_words(&copying, a->snapshot.state, on_device, sizeof *on_device);
+        device_event_record(&copying, &a->copied);
+        device_event_wait(dev, &a->copied);
+    }
+}
+
+/* Copies what of the contents must outlive the call of async_save_begin. */
+static void keep_contents(AsyncSave *a, const AsyncRequest *r)
+{
+    const CheckpointContents *c = r->contents;
+    a->run = must_strdup(r->run);
+    a->contents = *c;
+    a->step = c->state->steps;
+    a->weights = must_calloc((size_t)c->n_weights + 1, sizeof *a->weights);
+    a->slots = must_calloc((size_t)c->n_slots + 1, sizeof *a->slots);
+    memcpy(a->weights, c->weights, (size_t)c->n_weights * sizeof *c->weights);
+    if (c->n_slots > 0) memcpy(a->slots, c->slots, (size_t)c->n_slots * sizeof *c->slots);
+    a->contents.weights = a->weights;
+    a->contents.slots = a->slots;
+}
+
+/* Forgets the save; its files are committed or removed. */
+static void forget(AsyncSave *a)
+{
+    save_end(&a->save);
+    free(a->weights);
+    free(a->slots);
+    free(a->run);
+    a->weights = a->slots = NULL;
+    a->run = NULL;
+    a->phase = PHASE_NONE;
+}
+
+/* Gives this rank's thread its files to write, once the snapshot is complete. */
+static void begin_writing(AsyncSave *a)
+{
+    if (!async_save_copied(a)) return;
+    a->phase = PHASE_WRITING;
+    a->good = true;
+    a->seconds = 0;
+    if (a->writes) writer_thread_give(&a->thread, write_job, a);
+}
+
+bool async_save_begin(AsyncSave *a, const AsyncRequest *r)
+{
+    CHECK(a->phase == PHASE_NONE, "a save is pending");
+    a->begun = seconds_now();
+    a->hook = r->hook;
+    a->drops = false;
+    keep_contents(a, r);
+    bool begun = prepare(a);
+    if (begun) {
+        take_snapshot(a, r->on_device);
+        /* The caller's state may be gone later; the snapshot's has the same steps on all ranks. */
+        a->contents.state = a->snapshot.state;
+        a->phase = PHASE_COPYING;
+        begin_writing(a);
+    } else {
+        forget(a);
+    }
+    a->stall = a->work = seconds_now() - a->begun;
+    return begun;
+}
+
+/* ---- going on -------------------------------------------------------------------------------- */
+
+/* All files are written, or some rank has failed: gives rank 0's thread the commit. */
+static void begin_commit(AsyncSave *a, const AsyncRules *rules)
+{
+    a->good = checkpoint_io_agree(a->io, a->good, a->err, sizeof a->err);
+    collect_checksums(a->io, &a->save.layout);
+    a->drops = rules->drop;
+    a->good = a->good && !a->drops;
+    a->keep = rules->keep;
+    a->pruning[0] = '\0';
+    a->phase = PHASE_COMMITTING;
+    a->seconds = 0;
+    if (checkpoint_io_leads(a->io)) writer_thread_give(&a->thread, commit_job, a);
+}
+
+/* Begins to write the same snapshot again if the disk was full and older checkpoints could make
+ * room. Returns whether it did. */
+static bool begin_again(AsyncSave *a, const AsyncRules *rules)
+{
+    bool full = error_says(a->err, ENOSPC) || error_says(a->err, EDQUOT);
+    if (rules->keep == 0 || !full ||
+        checkpoint_make_room(a->io, a->run, checkpoint_bytes(&a->contents)) == 0)
+        return false;
+    char why[sizeof a->err];
+    memcpy(why, a->err, sizeof why);
+    save_end(&a->save);
+    if (!prepare(a)) {
+        /* Ranks other than 0 have no reason of their own. */
+        memcpy(a->err, why, sizeof why);
+        return false;
+    }
+    begin_writing(a);
+    return true;
+}
+
+/* The commit has ended, or the removal. */
+static AsyncState end(AsyncSave *a, const AsyncRules *rules, AsyncResult *result)
+{
+    bool good = checkpoint_io_agree(a->io, a->good, a->err, sizeof a->err);
+    if (!good && !a->drops && begin_again(a, rules)) return ASYNC_PENDING;
+    if (good && a->pruning[0] != '\0') log_warning("%s; older checkpoints stay", a->pruning);
+    *result = (AsyncResult){.step = a->step, .seconds = a->ended - a->begun, .work = a->work};
+    memcpy(result->err, a->err, sizeof result->err);
+    forget(a);
+    return good ? ASYNC_SAVED : a->drops ? ASYNC_DROPPED : ASYNC_FAILED;
+}
+
+/* Returns whether a rank still has something to do in this phase. If not, adds the longest time
+ * that a rank had worked. */
+static bool any_busy(AsyncSave *a)
+{
+    static const double micro = 1e6;
+    bool busy = a->phase == PHASE_COPYING || (a->writes && writer_thread_busy(&a->thread));
+    int64_t most = busy ? INT64_MAX : (int64_t)(micro * a->seconds);
+    if (checkpoint_io_ranks(a->io) > 1) most = control_max(a->io->world, most);
+    if (most == INT64_MAX) return true;
+    a->work += (double)most / micro;
+    return false;
+}
+
+static AsyncState go_on(AsyncSave *a, const AsyncRules *rules, bool meet, AsyncResult *result)
+{
+    if (a->phase == PHASE_COPYING) begin_writing(a);
+    if (!meet || any_busy(a)) return ASYNC_PENDING;
+    if (a->phase == PHASE_COMMITTING) return end(a, rules, result);
+    begin_commit(a, rules);
+    return ASYNC_PENDING;
+}
+
+AsyncState async_save_advance(AsyncSave *a, const AsyncRules *rules, bool meet, AsyncResult *result)
+{
+    if (a == NULL || a->phase == PHASE_NONE) return ASYNC_NONE;
+    double start = seconds_now();
+    AsyncState state = go_on(a, rules, meet, result);
+    a->stall += seconds_now() - start;
+    result->stall = a->stall;
+    return state;
+}
+
+AsyncState async_save_await(AsyncSave *a, const AsyncRules *rules, AsyncResult *result)
+{
+    if (a == NULL || a->phase == PHASE_NONE) return ASYNC_NONE;
+    for (;;) {
+        double start = seconds_now();
+        if (a->phase == PHASE_COPYING) device_event_synchronize(a->io->device, &a->copied);
+        if (a->writes) writer_thread_wait(&a->thread);
+        a->stall += seconds_now() - start;
+        AsyncState state = async_save_advance(a, rules, true, result);
+        if (state != ASYNC_PENDING) return state;
+    }
+}

@@ -1,0 +1,50 @@
+/* commit.h -- the steps of a save that rank 0 does: the folder, the texts, the renames. save.c says
+ * which they are, and what a crash leaves. Private to parallel/checkpoint. */
+#ifndef PARALLEL_CHECKPOINT_COMMIT_H
+#define PARALLEL_CHECKPOINT_COMMIT_H
+
+#include "parallel/checkpoint/layout.h"
+
+/* The state of a save. */
+typedef struct {
+    const FsOps *fs;
+    bool leads;                             /* this is rank 0 */
+    bool far;                               /* other machines write files, too */
+    char *run, *parent, *temporary, *final; /* paths of the run and of the folders below it */
+    char *aside;         /* new name for an existing folder at `final`; else NULL */
+    char *aside_warning; /* logged after that folder has been renamed */
+    int parent_fd, fd;   /* RUN/checkpoints; the temporary folder; only on rank 0 */
+    char save_id[SAVE_ID_DIGITS + 1];
+    Layout layout;
+    char *err;
+    size_t n;
+} Save;
+
+/* Sets the paths of a save of this step, whose id all ranks have. `err` gets the messages of all
+ * functions below. */
+void save_begin(Save *save, CheckpointIo *io, const char *run, int64_t step, const char *save_id,
+                char *err, size_t n);
+/* Closes the folders and frees everything. */
+void save_end(Save *save);
+/* Draws a random id, by which files of two saves of the same step can be told apart if somebody
+ * mixes them. */
+void save_draw_id(char out[SAVE_ID_DIGITS + 1]);
+
+/* The rest is rank 0's work; on other ranks the functions do nothing and return true. None of them
+ * communicates. */
+
+/* Opens RUN/checkpoints and creates it if it is missing. */
+bool save_open_parent(Save *save);
+/* Removes leftovers of earlier saves. A failure to remove them does not make this save fail. */
+void save_remove_leftovers(Save *save);
+/* Creates the temporary folder. */
+bool save_make_temporary(Save *save);
+/* Writes the texts beside the writers' files, syncs the folder, and opens it as any reader would:
+ * the ends of step 1, and step 2. */
+bool save_complete(Save *save);
+/* Steps 3 to 5. */
+bool save_commit(Save *save);
+/* Removes the temporary folder. */
+void save_remove_temporary(Save *save);
+
+#endif

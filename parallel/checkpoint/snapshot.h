@@ -1,0 +1,35 @@
+/* snapshot.h -- a copy in host memory of what one rank writes in a save, so that training can go on
+ * while a thread writes it. Private to parallel/checkpoint. */
+#ifndef PARALLEL_CHECKPOINT_SNAPSHOT_H
+#define PARALLEL_CHECKPOINT_SNAPSHOT_H
+
+#include "parallel/checkpoint/layout.h"
+
+typedef struct {
+    Device *device; /* NULL: the memory is not page-locked */
+    char *memory;
+    size_t bytes;
+    size_t slots_at;  /* the slots begin there, after the weights */
+    StepState *state; /* at the end of the memory */
+} Snapshot;
+
+/* Allocates a snapshot for rank `rank` of `ranks`, which saves such contents
+ * (checkpoint_snapshot_bytes). The memory has been written to, so that the first save does not wait
+ * for its pages. */
+void snapshot_open(Snapshot *snapshot, Device *device, const CheckpointContents *contents,
+                   int ranks, int rank);
+void snapshot_close(Snapshot *snapshot);
+/* Returns where the snapshot has element `element` of a tensor of the manifest, which is in a file
+ * of this rank. */
+void *snapshot_at(const Snapshot *snapshot, const Layout *layout, int tensor, int64_t element);
+/* For a single rank, which has all tensors whole: begins to copy them on the stream of `device`,
+ * which may be a view of the device (device_on). NULL: copies host memory. */
+void snapshot_copy(Snapshot *snapshot, Device *device, const CheckpointContents *contents,
+                   const Layout *layout);
+/* Writes and syncs the files of rank `rank` in `folder`, which must exist, and stores their
+ * checksums in `layout`. Returns false and sets `err` on failure. Communicates with no rank: a
+ * thread may call it. */
+bool snapshot_write(const Snapshot *snapshot, const FsOps *fs, Layout *layout, int rank,
+                    const char *folder, char *err, size_t n);
+
+#endif
