@@ -38,6 +38,7 @@
     losses, logits, targets, most, terms, first_col, vocab_size, scale, backward
 #define ARGUMENTS_loss_sum    stats, losses, targets
 #define ARGUMENTS_sq_norm     stats, x, n
+#define ARGUMENTS_hash        sum, x, first
 #define ARGUMENTS_step_decide state, stats, decision, lr_table, constants
 #define ARGUMENTS_adamw       range, n, decision, hyper
 #define ARGUMENTS_sgd         range, n, decision, hyper

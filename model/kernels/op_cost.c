@@ -153,6 +153,7 @@ static int64_t more_of_step(OpId op, const void *arguments)
         const Arguments_sq_norm *a = arguments;
         return bytes_of(a->stats) + bytes_of_list(a->x, a->n);
     }
+    case OP_hash: return bytes_of(((const Arguments_hash *)arguments)->sum);
     case OP_step_decide: {
         /* One learning rate is read. */
         const Arguments_step_decide *a = arguments;

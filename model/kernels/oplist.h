@@ -51,6 +51,7 @@ OP(loss_finish, (Device * dev, Tensor losses, Tensor logits, Tensor targets, Ten
                  Tensor terms, int64_t first_col, int64_t vocab_size, Tensor scale, bool backward))
 OP(loss_sum, (Device * dev, Tensor stats, Tensor losses, Tensor targets))
 OP(sq_norm, (Device * dev, Tensor stats, const Tensor *x, int n))
+OP(hash, (Device * dev, Tensor sum, Tensor x, int64_t first))
 OP(step_decide, (Device * dev, StepState *state, StepStats *stats, StepDecision *decision,
                  Tensor lr_table, const StepConstants *constants))
 OP(adamw, (Device * dev, const UpdateRange *range, int n, const StepDecision *decision,

@@ -320,6 +320,13 @@ void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets);
  * order. So the bits are those of n calls with one tensor each. All of one storage type, dense;
  * n >= 0. */
 void op_sq_norm(Device *dev, Tensor stats, const Tensor *x, int n);
+/* Computes sum (1) i64 += a hash of the bytes of x: the sum, modulo 2^64, of a number for each of
+ * its words of 64 bits and the word's index (hash_rule.h). Word 0 of x has the index `first` >= 0.
+ * If the bytes are no whole words, zeros fill the last one. x: any dtype, dense, at an address that
+ * is a multiple of 8. A single changed word always changes the hash. The bits are the same on every
+ * CPU level and device, for every thread count, and however x is divided into parts of whole words,
+ * each called with the index of its first word. Works on every type on every device. */
+void op_hash(Device *dev, Tensor sum, Tensor x, int64_t first);
 /* Turns the step's sums into a decision and advances the state. Overflow or non-finite gradients
  * skip the update (lr and t do not advance, samples do), the loss scale changes as in DeepSpeed,
  * and clip = max_norm / (norm + 1e-6) if that is below 1. lr_table (n) f64: lr of update i (the

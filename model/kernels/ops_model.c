@@ -203,6 +203,17 @@ void op_sq_norm(Device *dev, Tensor stats, const Tensor *x, int n)
     RUN(sq_norm, x[0].dtype, dev, stats, x, n);
 }
 
+void op_hash(Device *dev, Tensor sum, Tensor x, int64_t first)
+{
+    expect_typed(OP_hash, OPERAND(sum), I64, 1, OPERAND(sum));
+    expect_vector(OP_hash, OPERAND(x), tensor_count(x), OPERAND(x));
+    expect_argument(OP_hash, (uintptr_t)x.data % 8 == 0, "x begins at a multiple of 8 bytes",
+                    (long long)((uintptr_t)x.data % 8));
+    expect_argument(OP_hash, first >= 0, "the index of the first word is not negative", first);
+    /* Bytes are read whatever their type, so the table of any type serves all. */
+    RUN_FROM(hash, F32, x.dtype, dev, sum, x, first);
+}
+
 void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
                     Tensor lr_table, const StepConstants *constants)
 {

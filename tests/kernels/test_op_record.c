@@ -98,7 +98,8 @@ static bool is_allowed(const OpCase *c, DType storage, DType grad)
 static void test_every_op_has_the_cost_of_its_operands(void **state)
 {
     static const DType types[] = {F64, F32, BF16, F16};
-    bool seen[OP_COUNT] = {[OP_step_decide] = true}; /* its operands are records: see below */
+    /* The operands of a decision are records, and the sums of hashes are integers: see below. */
+    bool seen[OP_COUNT] = {[OP_step_decide] = true, [OP_hash] = true};
     Recorded r;
     (void)state;
     open_recorded(&r, PLACE_HOST);
@@ -199,6 +200,17 @@ static void test_updates_count_every_operand_of_every_range(void **state)
     /* weight read and written, gradient and segments read */
     op_sgd(&r.dev, range, 2, &decision, sgd);
     expect_bytes(&r, OP_sgd, 201 * (2 * 2 + 2) + 2 * 7 * 5 * 8);
+    close_recorded(&r);
+}
+
+static void test_a_hash_counts_its_bytes(void **state)
+{
+    Recorded r;
+    (void)state;
+    open_recorded(&r, PLACE_DEVICE);
+    /* the sum is read and written */
+    op_hash(&r.dev, vector(1, I64, 1), vector(2, BF16, 100), 7);
+    expect_bytes(&r, OP_hash, 2 * 8 + 100 * 2);
     close_recorded(&r);
 }
 
@@ -351,6 +363,7 @@ int main(void)
         cmocka_unit_test(test_every_op_has_the_cost_of_its_operands),
         cmocka_unit_test(test_tables_count_the_rows_that_are_picked),
         cmocka_unit_test(test_updates_count_every_operand_of_every_range),
+        cmocka_unit_test(test_a_hash_counts_its_bytes),
         cmocka_unit_test(test_a_decision_counts_its_records_and_one_learning_rate),
         cmocka_unit_test(test_sums_of_a_step_are_recorded_as_f64),
         cmocka_unit_test(test_products_have_rows_columns_and_depth),
