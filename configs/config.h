@@ -214,6 +214,10 @@ struct Config {
         /* maximum number of ranks that write; never more than there are ranks. Default: 1, or where
          * each rank has a GPU of its own min(8, ranks) */
         int64_t writers;
+        /* compare the weights, and the optimizer states, that ranks hold in common: before each
+         * save, and every compare_interval steps (0: only before saves) */
+        bool compare_replicas;
+        int64_t compare_interval;
         /* where the weights of a new run come from: a checkpoint, a run folder or a Hugging Face
          * folder; NULL: they are initialised from the seed */
         char *init_from;

@@ -312,6 +312,12 @@ const Option option_table[] = {
         "ranks at most",
         .derived = "1; where ranks have a GPU each, all of them, at most 8",
         .flags = OPTION_FOLLOWS | OPTION_MACHINE),
+    FLAG(checkpoint.compare_replicas, "true", NONE, NOTHING,
+         "before each save, compare the weights and optimizer states that several ranks hold; the "
+         "run ends if they differ (exit code 89)"),
+    INT(checkpoint.compare_interval, "0", 0, HUGE_COUNT, NONE, NOTHING,
+        "with checkpoint.compare_replicas, compare them every so many steps, too; 0: only before "
+        "saves"),
     TEXT(checkpoint.init_from, 0, NUMBERS, LOSSES,
          "where a new run takes its weights from: a checkpoint, a run folder (its best checkpoint, "
          "or else the newest) or a Hugging Face folder; steps, data and optimizer begin anew",

@@ -203,9 +203,11 @@ void console_sample(Console *c, const char *prompt, const char *text)
     print_labelled(c, "sample", prompt, text, WRAP_HARD);
 }
 
-void console_saved(Console *c, int64_t step, double seconds, const char *path)
+void console_saved(Console *c, int64_t step, double seconds, double compared, const char *path)
 {
-    char what[64];
-    snprintf(what, sizeof what, "step %lld in %.2f s: ", (long long)step, seconds);
+    char what[128], replicas[64] = "";
+    if (compared >= 0)
+        snprintf(replicas, sizeof replicas, ", replicas compared in %.3f s", compared);
+    snprintf(what, sizeof what, "step %lld in %.2f s%s: ", (long long)step, seconds, replicas);
     print_labelled(c, "saved", what, path, WRAP_FIGURES);
 }

@@ -25,6 +25,8 @@ void console_row(Console *console, const StepRecord *record, const SpeedRecord *
 void console_live(Console *console, const StepRecord *record, double tokens_per_second, double eta);
 void console_eval(Console *console, const EvalRecord *record);
 void console_sample(Console *console, const char *prompt, const char *text);
-void console_saved(Console *console, int64_t step, double seconds, const char *path);
+/* compared: seconds for comparing replicas, part of `seconds`; -1: they were not compared. */
+void console_saved(Console *console, int64_t step, double seconds, double compared,
+                   const char *path);
 
 #endif

@@ -27,6 +27,8 @@ struct Metrics {
     MetricsTail tail;    /* content of the file's last step when it was opened */
     StepRecord latest;
     int64_t first_step; /* step at which this attempt began */
+    double compared;    /* seconds of the latest comparison of replicas, and its step */
+    int64_t compared_step;
     /* The line of a training step, printed through line_to without allocating memory. */
     char line[1024];
     FILE *line_to;
@@ -65,6 +67,7 @@ bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_
     }
     m->latest = m->tail.last;
     m->latest.step = m->first_step = options->resumed_step < 0 ? 0 : options->resumed_step;
+    m->compared_step = -1;
     *out = good ? m : NULL;
     if (!good) metrics_close(m);
     return good;
@@ -341,6 +344,17 @@ void metrics_sample(Metrics *m, int64_t step, double seconds, const char *prompt
     if (!m->options.json) console_sample(&m->console, prompt, text);
 }
 
+void metrics_compared(Metrics *m, int64_t step, double seconds)
+{
+    EventLine line;
+    bool odd = false;
+    m->compared = seconds;
+    m->compared_step = step;
+    FILE *to = line_begin(&line, m, "replicas", step);
+    print_number(to, "seconds", seconds, &odd);
+    line_end(&line, m, odd);
+}
+
 void metrics_saved(Metrics *m, int64_t step, double seconds, const char *path)
 {
     EventLine line;
@@ -350,7 +364,8 @@ void metrics_saved(Metrics *m, int64_t step, double seconds, const char *path)
     print_number(to, "seconds", seconds, &odd);
     print_string(to, "path", path);
     line_end(&line, m, odd);
-    if (!m->options.json) console_saved(&m->console, step, seconds, path);
+    if (m->options.json) return;
+    console_saved(&m->console, step, seconds, m->compared_step == step ? m->compared : -1, path);
 }
 
 void metrics_comms(Metrics *m, int64_t step, const Comm *const *group, int n_groups)

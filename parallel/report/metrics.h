@@ -113,6 +113,9 @@ void metrics_eval(Metrics *metrics, const EvalRecord *record, const EvalRecord *
  * escaped. */
 void metrics_sample(Metrics *metrics, int64_t step, double seconds, const char *prompt,
                     const char *text);
+/* Reports that replicas were compared in this step and are equal: a line {"event":"replicas"}. If a
+ * save of the same step follows, its line on the console says how long the comparison took. */
+void metrics_compared(Metrics *metrics, int64_t step, double seconds);
 void metrics_saved(Metrics *metrics, int64_t step, double seconds, const char *path);
 /* Reports how much data was sent between ranks so far: a table on the console and a line
  * {"event":"comms"}. */

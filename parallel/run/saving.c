@@ -6,6 +6,7 @@
 #include "model/core/log.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/between_steps.h"
+#include "parallel/run/comparing.h"
 #include "parallel/run/run_ranks.h"
 #include "parallel/run/signals.h"
 #include "parallel/run/step_report.h"
@@ -75,6 +76,7 @@ void run_save(Run *run)
     run_pause_clock(run);
     run->stops.worked = true;
     run_begin_work(run, "finishing this save");
+    run_compare_replicas(run);
     progress_print(&run->work.progress, "saving step %lld", (long long)run->trainer.steps);
     /* If somebody removed the lock file, another run may have started in this folder. Two runs that
      * save here would remove each other's checkpoints. */
@@ -106,7 +108,10 @@ void run_save(Run *run)
 
 void run_save_if_due(Run *run)
 {
-    if (run_is_due(run->trainer.steps, run->config->checkpoint.save_interval)) run_save(run);
+    if (run_is_due(run->trainer.steps, run->config->checkpoint.save_interval))
+        run_save(run);
+    else
+        run_compare_if_due(run);
 }
 
 void run_try_save(Run *run)

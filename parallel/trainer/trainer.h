@@ -16,12 +16,15 @@
  * NCCL's threads that serve the network may block each other if thousands of operations wait for
  * them (https://github.com/NVIDIA/nccl/issues/2353). */
 enum { TRAINER_HISTORY = 256, TRAINER_LEAD = 2 };
+/* Number of hashes that are computed on the device before the host reads them (replicas.h). */
+enum { REPLICA_HASHES = 64 };
 
 /* The trainer's data on the device, apart from tensors. */
 typedef struct {
     StepState state;
     StepStats stats, eval_stats;
     StepDecision decision; /* decision about the current step */
+    int64_t hash[REPLICA_HASHES];
 } TrainerState;
 
 /* What the device reports of a step; a StepRecord is made from it. */

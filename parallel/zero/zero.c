@@ -239,6 +239,12 @@ ZeroBytes zero_bytes(const ZeroStore *s)
     return s->bytes;
 }
 
+Tensor zero_whole_weights(const ZeroStore *s, int unit)
+{
+    const UnitState *u = &s->unit[unit];
+    return u->at_home && !u->sharded ? u->weight : NO_TENSOR;
+}
+
 static Arena allocated(Device *dev, void **memory, size_t bytes, const char *what)
 {
     if (bytes == 0) return (Arena){0};

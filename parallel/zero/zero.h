@@ -66,6 +66,10 @@ ZeroBytes zero_bytes(const ZeroStore *store);
  */
 void zero_allocate(ZeroStore *store, Device *dev);
 void zero_destroy(ZeroStore *store);
+/* Returns the whole weights of a unit, flat and padded, if this rank keeps them whole between
+ * steps; otherwise NO_TENSOR: a sharded unit, or one of another pipeline stage. They are up to date
+ * once all units have been published and the device has been synchronized. */
+Tensor zero_whole_weights(const ZeroStore *store, int unit);
 /* For tests: waits for all pending sums, then lists the buffers that are empty until the next use,
  * as byte tensors on the device. Returns their number. */
 enum { ZERO_MOST_IDLE = 3 };

@@ -1,5 +1,6 @@
 /* test_grid_replicas.c -- runs short trainings on ranks of every axis. After each step, every
  * tensor that several ranks hold must be the same on all of them. */
+#include "parallel/trainer/replicas.h"
 #include "parallel/verify/capture.h"
 #include "tests/support/trainer/training.h"
 
@@ -23,7 +24,10 @@ typedef struct {
 static void check_replicas(Trainer *t, int step)
 {
     const char *drifted = capture_drift(t);
+    char err[2048];
     if (drifted) rank_wrong(t->session.world, "%s differs after step %d", drifted, step);
+    if (!trainer_replicas_equal(t, err, sizeof err))
+        rank_wrong(t->session.world, "after step %d: %s", step, err);
 }
 
 static void train(Comm *world, void *context)

@@ -2,6 +2,7 @@
  * evaluations and samples, and stopping them on all ranks together; steps that overflow on one
  * rank; the times of its phases. */
 #include "parallel/trainer/evaluate.h"
+#include "parallel/trainer/replicas.h"
 #include "parallel/verify/capture.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/trainer/trainer_fixture.h"
@@ -51,7 +52,8 @@ static void open_rank(Comm *world, void *context)
     w->body(&t, w);
     Capture end = capture_create(&t.session.table);
     capture_weights(&end, &t);
-    bool agree = capture_drift(&t) == NULL;
+    char err[2048];
+    bool agree = capture_drift(&t) == NULL && trainer_replicas_equal(&t, err, sizeof err);
     if (world->rank == 0) {
         w->agree = agree;
         w->n = end.n;

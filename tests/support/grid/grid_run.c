@@ -3,6 +3,7 @@
 
 #include "data/sampler.h"
 #include "model/core/hash.h"
+#include "parallel/trainer/replicas.h"
 #include "tests/support/model/model_inside.h"
 #include "tests/support/model/param_rows.h"
 #include "tests/support/support.h"
@@ -144,10 +145,13 @@ static void train(Comm *world, void *context)
         gpt_connect(t.gpt, masked_batch, &t, &t.state->stats, &t.state->state.loss_seed);
     take_steps(&t, job);
     Capture last = capture_create(&t.session.table);
+    char unequal[2048] = "";
+    trainer_replicas_equal(&t, unequal, sizeof unequal);
     const char *drifted = capture_drift(&t);
+    if (drifted == NULL && unequal[0]) drifted = unequal;
     capture_weights(&last, &t);
     if (world->rank == 0) {
-        if (drifted) snprintf(out->drifted, sizeof out->drifted, "%s", drifted);
+        if (drifted) snprintf(out->drifted, sizeof out->drifted, "%.399s", drifted);
         out->state = trainer_state(&t);
         out->each = session_connects(&t.session);
         out->wire = compare_grid(job->training.config, out->each);

@@ -23,9 +23,11 @@ typedef struct {
 /* The results of the ranks. */
 typedef struct {
     Capture step[GRID_COMPARED];
-    StepState state;  /* after the last step */
-    double loss;      /* of the last step */
-    char drifted[64]; /* a parameter whose replicas differ after the last step; "": none */
+    StepState state; /* after the last step */
+    double loss;     /* of the last step */
+    /* What differs between replicas after the last step: a parameter, or the sentence of
+     * trainer_replicas_equal; "": nothing. */
+    char drifted[400];
     ParamTable table; /* names and shapes, without units */
     uint64_t hash;    /* of all weights after the last step */
     bool each;        /* ranks have a device each, so 16-bit sums are rounded at each addition */

@@ -245,6 +245,8 @@ const OptionCase option_cases[] = {
     SEE("checkpoint.keep_every", "1", "checkpoint.save_interval=1", "checkpoint.keep=5"),
     SEE("checkpoint.keep_best", "false"),
     ON_RANKS("checkpoint.writers", "2"),
+    {.key = "checkpoint.compare_replicas", .elsewhere = "test_run_replicas"},
+    {.key = "checkpoint.compare_interval", .elsewhere = "test_run_replicas"},
     {.key = "checkpoint.init_from", .value = "none-such", .code = EXIT_MISSING},
     {.key = "checkpoint.init_from_tokenizer", .elsewhere = "init_from.sh"},
     {.key = "comms_logger.enabled", .value = "true", .ranks = 2, .shows = "all-reduce"},
