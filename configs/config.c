@@ -23,6 +23,7 @@ void config_free(const Config *config)
     for (int i = 0; i < option_count; i++) {
         void *field = option_field(&option_table[i], config);
         free(origin[i].text);
+        free(origin[i].given_at);
         if (option_table[i].type == OPTION_STRING) free(*(char **)field);
         if (option_table[i].type == OPTION_STRINGS) string_list_free(field);
         if (option_table[i].type == OPTION_SETS) eval_sets_free(field);
@@ -57,14 +58,15 @@ static const char *settled_by(const Load *load, int row)
     return NULL;
 }
 
-/* Writes the strings that config_origin returns. config_print puts them into // comments, so the
- * path must not contain a line break. */
+/* Writes the strings that config_origin and config_given_at return. config_print puts them into //
+ * comments, so the path must not contain a line break. */
 static void name_origins(Load *load)
 {
     char *path = utf8_line(load->path ? load->path : "");
     for (int i = 0; i < option_count; i++) {
         Origin *o = &load->origin[i];
         const char *key = o->kind == ORIGIN_DERIVED ? settled_by(load, i) : NULL;
+        if (origin_given(o)) o->given_at = load_place_text(load, o->place);
         switch (o->kind) {
         case ORIGIN_DEFAULT: o->text = must_strdup("default"); break;
         case ORIGIN_DERIVED:
@@ -271,6 +273,14 @@ const char *config_origin(const Config *config, const char *key)
     int row = option_find(key);
     CHECK(row >= 0, "no option is called %s", key);
     return origin[row].text;
+}
+
+const char *config_given_at(const Config *config, const char *key)
+{
+    const Origin *origin = config->provenance;
+    int row = option_find(key);
+    CHECK(row >= 0, "no option is called %s", key);
+    return origin[row].given_at;
 }
 
 const char *config_word(const Config *config, const char *key)

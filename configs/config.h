@@ -303,6 +303,9 @@ void config_print_defaults(FILE *to);
 void config_print_index(FILE *to);
 /* Returns the origin of a key's value, e.g. "configs/demo.json:12". CHECKs that the key exists. */
 const char *config_origin(const Config *config, const char *key);
+/* Returns where a key was given, as error messages begin: "configs/demo.json:12:5", or the whole
+ * --set, "--set seed=1"; NULL if it was not given. CHECKs that the key exists. */
+const char *config_given_at(const Config *config, const char *key);
 
 /* Returns the value of a key that takes one of several words, as that word: "1f1b" for
  * "parallel.schedule". */

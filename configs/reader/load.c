@@ -26,25 +26,28 @@ static char *presentable(const char *text)
     return out;
 }
 
+char *load_place_text(const Load *load, ConfigPlace place)
+{
+    const char *of = place.set ? load->sets[place.set - 1] : load->path ? load->path : "defaults";
+    char *where = presentable(of), at[40] = "";
+    if (place.line > 0) snprintf(at, sizeof at, ":%d:%d", place.line, place.column);
+    char *text = text_format("%s%s%s", place.set ? "--set " : "", where, at);
+    free(where);
+    return text;
+}
+
 static void add_finding(Load *load, FindingKind kind, ConfigPlace place, const char *key,
                         const char *fmt, va_list args)
 {
     char sentence[1024];
     vsnprintf(sentence, sizeof sentence, fmt, args);
-    /* A --set is quoted as a whole, because it has no line number. */
-    const char *place_of = place.set    ? load->sets[place.set - 1]
-                           : load->path ? load->path
-                                        : "defaults";
-    char *where = presentable(place_of), *what = presentable(key);
-    char at[40] = "";
-    if (place.line > 0) snprintf(at, sizeof at, ":%d:%d", place.line, place.column);
+    char *where = load_place_text(load, place), *what = presentable(key);
     if (load->n_findings == load->capacity) {
         load->capacity = load->capacity ? 2 * load->capacity : 16;
         load->finding = must_realloc(load->finding, (size_t)load->capacity * sizeof *load->finding);
     }
-    char *text =
-        text_format("%s%s%s: %s%s%s%s", place.set ? "--set " : "", where, at,
-                    kind != FINDING_ERROR ? "notice: " : "", what, *what ? ": " : "", sentence);
+    char *text = text_format("%s: %s%s%s%s", where, kind != FINDING_ERROR ? "notice: " : "", what,
+                             *what ? ": " : "", sentence);
     load->finding[load->n_findings++] =
         (Finding){.kind = kind, .place = place, .key = must_strdup(key), .text = text};
     /* The count is kept here because load_forget may remove errors again. */

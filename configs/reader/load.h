@@ -23,6 +23,7 @@ typedef struct {
     bool wrong;
     bool automatic; /* it was given as "auto" */
     char *text;     /* returned by config_origin; malloc'ed */
+    char *given_at; /* returned by config_given_at; malloc'ed; NULL: it was not given */
 } Origin;
 
 static inline bool origin_given(const Origin *origin)
@@ -70,6 +71,9 @@ typedef struct {
     unsigned broken;
 } Load;
 
+/* Returns how messages name a place, malloc'ed: "c.json:2:5", or the whole --set, because that has
+ * no line number: "--set seed=1". */
+char *load_place_text(const Load *load, ConfigPlace place);
 /* Each adds a finding whose text is "PLACE: key: message". */
 void load_error(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

@@ -18,6 +18,8 @@ static Origin *vocab_origin(const Config *config)
 static void set_derived(Origin *origin)
 {
     free(origin->text);
+    free(origin->given_at);
+    origin->given_at = NULL;
     origin->kind = ORIGIN_DERIVED;
     origin->text = must_strdup("derived");
 }
@@ -51,7 +53,7 @@ static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err
     return error_set(
         err, n,
         "%s: model.vocab_size: %lld, but %s has %lld tokens; write %lld, or leave the key out",
-        origin->text, given, facts->vocab_of, there, there);
+        origin->given_at, given, facts->vocab_of, there, there);
 }
 
 /* ---- values that depend on the device -------------------------------------------------------- */

@@ -119,20 +119,9 @@ const char *plan_vocabulary(const Config *config)
 
 /* ---- the config ------------------------------------------------------------------------------ */
 
-/* Returns where a key was given; a --set is quoted as a whole. */
-static const char *given_at(const Config *config, const char *key, const char *value, char *buf,
-                            size_t n)
-{
-    const char *origin = config_origin(config, key);
-    if (strcmp(origin, "--set") != 0) return origin;
-    snprintf(buf, n, "--set %s=%s", key, value);
-    return buf;
-}
-
 /* Returns whether this hardware can run the config. */
 static bool suits(const Config *config, const Hardware *hardware, char *err, size_t n)
 {
-    char at[64];
     DeviceChoice wrong = hardware->cuda ? DEVICE_CPU : DEVICE_CUDA;
     const char *device = config_word(config, "device");
     if (config->device == wrong)
@@ -140,14 +129,14 @@ static bool suits(const Config *config, const Hardware *hardware, char *err, siz
             err, n,
             "%s: device: \"%s\", but the machine \"%s\" has %s; write \"auto\", or choose "
             "another --machine",
-            given_at(config, "device", device, at, sizeof at), device, hardware->name,
+            config_given_at(config, "device"), device, hardware->name,
             hardware->cuda ? "GPUs" : "no GPUs");
     if (hardware->cuda && config->fp64.enabled)
         return error_set(
             err, n,
             "%s: fp64.enabled: only CPUs compute in f64, but the machine \"%s\" has GPUs; "
             "choose --machine cpu or another file of a CPU",
-            given_at(config, "fp64.enabled", "true", at, sizeof at), hardware->name);
+            config_given_at(config, "fp64.enabled"), hardware->name);
     return true;
 }
 

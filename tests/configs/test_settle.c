@@ -24,8 +24,13 @@ static void config_settle_takes_the_vocabulary_of_the_data_or_refuses(void **sta
     assert_string_equal(config_origin(c, "model.vocab_size"), "c.json:2");
     assert_null(config_settle(c, &facts, err, sizeof err));
     assert_int_equal(c->model.vocab_size, 500);
-    assert_string_equal(err, "c.json:2: model.vocab_size: 500, but t.json has 1024 tokens; write "
-                             "1024, or leave the key out");
+    assert_string_equal(err, "c.json:2:11: model.vocab_size: 500, but t.json has 1024 tokens; "
+                             "write 1024, or leave the key out");
+    config_free(c);
+    c = config_test_set("model.vocab_size=5e2");
+    assert_null(config_settle(c, &facts, err, sizeof err));
+    assert_string_equal(err, "--set model.vocab_size=5e2: model.vocab_size: 500, but t.json has "
+                             "1024 tokens; write 1024, or leave the key out");
     config_free(c);
 }
 
@@ -82,8 +87,9 @@ static void a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model(vo
     const char *given = "data.tokenizer=t.json";
     c = config_test_parse(text, 1, &given);
     assert_null(config_settle(c, &facts, err, sizeof err));
-    assert_string_equal(err, "c.json:2: model.vocab_size: 50257, but t.json has 900 tokens; write "
-                             "900, or leave the key out");
+    assert_string_equal(err,
+                        "c.json:2:11: model.vocab_size: 50257, but t.json has 900 tokens; write "
+                        "900, or leave the key out");
     config_free(c);
 }
 
