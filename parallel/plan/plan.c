@@ -335,16 +335,22 @@ static int64_t nodes_of(const StagePlan *stage, int stages)
     return nodes;
 }
 
-double plan_seconds_if_fits(const Config *config, const Hardware *hardware, int64_t *nodes)
+Plan plan_memory(const Config *config, const Hardware *hardware)
 {
-    char err[512];
-    double seconds = INFINITY;
     Plan plan = begin_plan(config, hardware);
     plan.stage = must_calloc((size_t)plan.grid.pp, sizeof *plan.stage);
     plan_stages_memory(config, hardware, plan.stage);
     fit(&plan);
     plan_stages_free(plan.stage, plan.grid.pp);
     plan.stage = NULL;
+    return plan;
+}
+
+double plan_seconds_if_fits(const Config *config, const Hardware *hardware, int64_t *nodes)
+{
+    char err[512];
+    double seconds = INFINITY;
+    Plan plan = plan_memory(config, hardware);
     if (!plan.fits) return seconds;
     CHECK(plan_all_stages(&plan, err, sizeof err), "%s", err);
     *nodes += nodes_of(plan.stage, plan.grid.pp) + nodes_of(plan.fewer, plan.grid.pp);

@@ -69,6 +69,9 @@ bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char 
 /* Computes plan->range, which takes three more replays. */
 void plan_vary(Plan *plan);
 void plan_free(Plan *plan);
+/* Returns a plan of which only `device`, `host`, `fits` and the grid are set, and which is not
+ * freed. */
+Plan plan_memory(const Config *config, const Hardware *hardware);
 /* Returns the seconds of a step of a config from plan_settle, exactly those of its plan; INFINITY
  * if the plan does not fit, which is found out first, without the graphs of a step. Adds to *nodes
  * the nodes that were recorded. The config's grid has at most COMM_MAX_RANKS ranks. */

@@ -14,7 +14,7 @@ typedef struct {
     int64_t n, capacity;
 } Layouts;
 
-static bool is_legal(const Candidate *base, const PlanLayout *layout)
+bool search_legal(const Candidate *base, const PlanLayout *layout, unsigned rules)
 {
     Candidate c = *base;
     c.value[CANDIDATE_TENSOR] = layout->tensor;
@@ -29,12 +29,12 @@ static bool is_legal(const Candidate *base, const PlanLayout *layout)
     c.fixed &=
         ~(KEY_BIT(CANDIDATE_DATA) | KEY_BIT(CANDIDATE_SCHEDULE) | KEY_BIT(CANDIDATE_ACCUMULATION));
     candidate_follow(&c);
-    return candidate_legal(&c, ALL_RULES);
+    return candidate_legal(&c, rules);
 }
 
 static void add_if_legal(Layouts *to, const Candidate *base, const PlanLayout *layout)
 {
-    if (!is_legal(base, layout)) return;
+    if (!search_legal(base, layout, ALL_RULES)) return;
     if (to->n == to->capacity) {
         to->capacity = to->capacity ? 2 * to->capacity : 256;
         to->item = must_realloc(to->item, (size_t)to->capacity * sizeof *to->item);

@@ -44,6 +44,23 @@ typedef struct {
     void *context;
 } SearchCosts;
 
+/* What comes nearest to a layout, if a search finds none. If none is legal, the reason is always
+ * the batch: one rank a copy of the model breaks no rule but that the data-parallel ranks divide
+ * train_batch_size. */
+typedef struct {
+    /* Needs the smallest change of the batch; or, if some are legal, of these the fewest bytes by
+     * an estimate. */
+    PlanLayout layout;
+    int64_t dp; /* its data-parallel ranks */
+    /* If none is legal: the nearest train_batch_size with which that one is, and the nearest
+     * numbers of ranks that have a legal layout, each below and above; 0: there is none. */
+    int64_t batch[2], ranks[2];
+    /* Else: what it needs of the device memory, or, if there is enough of that, of the host's, and
+     * what it may use of it. */
+    int64_t needed, room;
+    bool of_node; /* these are a whole node's */
+} SearchNearest;
+
 enum { SEARCH_BEST = 10 };
 typedef struct {
     PlanLayout best[SEARCH_BEST]; /* the shortest step first */
@@ -54,16 +71,25 @@ typedef struct {
     int64_t misfits; /* of these, certainly too large */
     int64_t planned; /* some of these may not fit */
     int64_t left;    /* neither planned nor proven to be slower than the best */
-    /* Of plan_search: the --set with which the config was read, before those of a layout. */
+    /* Of plan_search: the --set with which the config was read, before those of a layout; and, if
+     * nothing is found, what comes nearest. */
     StringList sets;
+    SearchNearest nearest;
 } PlanSearch;
 
 /* Returns all layouts of the space for a candidate; its number of ranks is known. The caller frees
  * *out. */
 int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **out);
+/* Returns whether a layout breaks none of these rules for this candidate. */
+bool search_legal(const Candidate *base, const PlanLayout *layout, unsigned rules);
 /* Searches the space; plans no further layout after so much work. */
 PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const SearchCosts *costs,
                           int64_t most);
+
+/* Returns what is nearest if no layout of the space is legal. */
+SearchNearest search_nearest(const Candidate *base, int64_t most_tensor);
+/* Returns the layout that needs the fewest bytes by an estimate. The space is not empty. */
+PlanLayout search_smallest(const Config *config, const Candidate *base, int64_t most_tensor);
 
 /* A config file, and the --set with which it is read. `work`: the limit of the search, in nodes of
  * graphs that it records; 0: some seconds of a processor. */
@@ -87,6 +113,9 @@ void plan_search_print(const PlanSearch *search, const SearchSource *source, con
 /* Prints the same as one JSON object. */
 void plan_search_print_json(const PlanSearch *search, const SearchSource *source,
                             const Config *settled, const Hardware *hardware, const char *machine);
+/* Returns the sentence that says why nothing was found, and what to write instead. The caller frees
+ * it. */
+char *plan_search_nothing(const PlanSearch *search, const Config *settled);
 /* Adds to `out` all that is to --set for this layout: search->sets, unless the layout replaces it,
  * and then plan_layout_sets. */
 void plan_search_sets(const PlanSearch *search, const Config *settled, const PlanLayout *layout,

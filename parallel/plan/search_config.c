@@ -94,21 +94,59 @@ void plan_layout_sets(const Config *config, const PlanLayout *layout, StringList
         if (origin_is_given(config, dropped[i])) add_set(out, dropped[i], "null");
 }
 
-static double planned_seconds(void *context, const PlanLayout *layout, int64_t *work)
+/* Returns the settled config of a legal layout. */
+static const Config *config_of(const Search *s, const PlanLayout *layout)
 {
-    const Search *s = context;
     StringList sets = {0};
     char err[1024];
     plan_layout_sets(s->config, layout, &sets);
     const Config *read = read_config(s->source, s->ranks, &s->hardware, &sets, err, sizeof err);
     CHECK(read != NULL, "a legal layout is refused: %s", err);
-    const Config *config = plan_settle(read, &s->hardware, err, sizeof err);
+    /* The vocabulary was found for the config as given, and is that of all layouts. */
+    const ConfigFacts facts = {.vocab_size = s->config->model.vocab_size,
+                               .known = &s->hardware.device};
+    const Config *config = config_settle(read, &facts, err, sizeof err);
     CHECK(config != NULL, "%s", err);
+    string_list_free(&sets);
+    return config;
+}
+
+static double planned_seconds(void *context, const PlanLayout *layout, int64_t *work)
+{
+    const Search *s = context;
+    const Config *config = config_of(s, layout);
     double seconds = plan_seconds_if_fits(config, &s->hardware, work);
     *work += WORK_OF_CONFIG + WORK_OF_STAGE * layout->pipeline;
     config_free(config);
-    string_list_free(&sets);
     return seconds;
+}
+
+/* Finds what is nearest, if nothing was found. A search that ended before all layouts were planned
+ * may have left out one that fits. */
+static void find_nearest(Search *s, const Candidate *base, PlanSearch *out)
+{
+    int64_t most_tensor = s->hardware.devices_per_node, work = 0;
+    if (out->space == 0) {
+        out->nearest = search_nearest(base, most_tensor);
+        return;
+    }
+    PlanLayout smallest = search_smallest(s->config, base, most_tensor);
+    const Config *config = config_of(s, &smallest);
+    const Plan plan = plan_memory(config, &s->hardware);
+    config_free(config);
+    if (plan.fits) {
+        out->best[out->found] = smallest;
+        out->seconds[out->found++] = planned_seconds(s, &smallest, &work);
+        out->planned++;
+        out->left--;
+        return;
+    }
+    bool host = plan.device.needed <= plan.device.room;
+    const PlanRoom *room = host ? &plan.host : &plan.device;
+    out->nearest = (SearchNearest){.layout = smallest,
+                                   .needed = room->needed,
+                                   .room = room->room,
+                                   .of_node = host || !s->hardware.cuda};
 }
 
 static double bound_of(void *context, const PlanLayout *layout)
@@ -230,6 +268,7 @@ bool plan_search(const SearchSource *source, const Hardware *hardware, PlanSearc
     *out = search_layouts(&base, hardware->devices_per_node, &costs,
                           source->work > 0 ? source->work : MOST_WORK);
     out->sets = sets;
+    if (out->found == 0) find_nearest(&s, &base, out);
     *settled = config;
     return true;
 }

@@ -36,19 +36,20 @@ static void print_command(const SearchSource *source, const char *machine, const
 
 static void print_space(const PlanSearch *s)
 {
-    char text[512];
-    int64_t beaten = s->space - s->misfits - s->planned - s->left;
-    snprintf(text, sizeof text, "%s, of which %s planned; %s cannot fit, %s certainly slower; %s",
-             figure_of(s->space, "legal layout").text, figure_count((double)s->planned).text,
-             figure_count((double)s->misfits).text, figure_count((double)beaten).text,
-             s->left == 0 ? "so these are the best" : "the others,");
-    if (s->left > 0) {
-        size_t n = strlen(text);
-        snprintf(text + n, sizeof text - n,
-                 " %s, seem slower by an estimate, but that is not proven",
-                 figure_count((double)s->left).text);
-    }
+    char beaten[64] = "", rest[128] = "";
+    if (s->found > 0)
+        snprintf(beaten, sizeof beaten, ", %s certainly slower",
+                 figure_count((double)(s->space - s->misfits - s->planned - s->left)).text);
+    if (s->found > 0 && s->left == 0) snprintf(rest, sizeof rest, "; so these are the best");
+    if (s->left > 0)
+        snprintf(rest, sizeof rest, "; the others, %s, %s", figure_count((double)s->left).text,
+                 s->found > 0 ? "seem slower by an estimate, but that is not proven"
+                              : "seem too large by an estimate, but that is not proven");
+    char *text = text_format(
+        "%s, of which %s planned; %s cannot fit%s%s", figure_of(s->space, "legal layout").text,
+        figure_count((double)s->planned).text, figure_count((double)s->misfits).text, beaten, rest);
     terminal_field(stdout, "space", text, INDENT);
+    free(text);
 }
 
 void plan_search_print(const PlanSearch *search, const SearchSource *source, const Config *settled,
@@ -59,17 +60,12 @@ void plan_search_print(const PlanSearch *search, const SearchSource *source, con
     snprintf(text, sizeof text, "the best layouts of %.200s for %s of %s; all times are predicted",
              source->path, figure_of(search->ranks, "rank").text, hardware->name);
     terminal_field(stdout, "search", text, INDENT);
-    print_space(search);
-    if (search->space == 0)
-        terminal_field(stdout, "none",
-                       "no grid of so many ranks suits the model and train_batch_size; write "
-                       "another --world, or another batch",
-                       INDENT);
-    else if (search->found == 0)
-        terminal_field(stdout, "none",
-                       "no layout that was planned fits into memory; more ranks, or a smaller "
-                       "batch or model, would",
-                       INDENT);
+    if (search->space > 0) print_space(search);
+    if (search->found == 0) {
+        char *nothing = plan_search_nothing(search, settled);
+        terminal_field(stdout, "none", nothing, INDENT);
+        free(nothing);
+    }
     for (int i = 0; i < search->found; i++) {
         StringList sets = {0};
         plan_search_sets(search, settled, &search->best[i], &sets);
@@ -124,5 +120,12 @@ void plan_search_print_json(const PlanSearch *search, const SearchSource *source
         print_layout(&search->best[i], search->seconds[i], tokens, &sets);
         string_list_free(&sets);
     }
-    printf("%s]\n}\n", search->found > 0 ? "\n  " : "");
+    printf("%s]", search->found > 0 ? "\n  " : "");
+    if (search->found == 0) {
+        char *nothing = plan_search_nothing(search, settled);
+        printf(",\n  \"none\": ");
+        json_print_string(stdout, nothing);
+        free(nothing);
+    }
+    printf("\n}\n");
 }

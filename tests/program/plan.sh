@@ -6,6 +6,9 @@ source "$(dirname "$0")/lib.sh"
 root=$(realpath "$here/../..")
 ln -s "$root/configs" configs
 
+# says WORDS: the output has them, wherever its lines are folded
+says() { tr '\n' ' ' <output | tr -s ' ' | grep -qF -- "$1"; }
+
 # shown NAME ARGUMENT...: plans as text and as JSON, into the files text and json
 shown() {
     local name=$1
@@ -127,7 +130,8 @@ expect_code "plan: a damaged tokenizer" 65 "$TRAIN" plan configs/demo.json --mac
 check "plan: a damaged tokenizer is named" grep -q 'damaged.json' output
 expect_code "plan: another vocabulary than that of the tokenizer" 78 "$TRAIN" plan configs/demo.json --machine cpu \
     --set data.tokenizer=trained/tokenizer.json --set model.vocab_size=500
-check "plan: says what to write instead" grep -q 'trained/tokenizer.json has 300 tokens; write 300' output
+check "plan: says what was written, and what to write instead" says "--set model.vocab_size=500: model.vocab_size: 500, but \
+trained/tokenizer.json has 300 tokens; write 300, or leave the key out"
 python3 -c 'import struct; open("wide.bin", "wb").write(struct.pack("<256i", 20240801, 7, 200, *[0] * 253) + bytes(800))'
 expect_code "plan: ids of 32 bits without a tokenizer" 78 "$TRAIN" plan configs/demo.json --machine cpu "${missing[@]}" \
     --set data.train=wide.bin
@@ -175,7 +179,21 @@ read -ra best < <(best_command found)
 check "plan: its command can be pasted, too" "$TRAIN" "${best[@]}"
 expect_code "plan: so many ranks that no layout is legal" 90 "$TRAIN" plan configs/gpt3_175b.json --world 1000 \
     --machine a100 --search
-check "plan: says so" grep -q 'no grid of so many ranks suits' output
+check "plan: it says why, and what to write instead" says "no layout is legal, because the data-parallel ranks must divide \
+train_batch_size 1536; the nearest, parallel.tensor 8 and parallel.pipeline 25, leaves 5 data-parallel ranks; write \
+train_batch_size 1535 or 1540, or --world 996 or 1008"
+check "plan: and counts no layouts" test "$(grep -cE '^space|best$' output)" -eq 0
+expect_code "plan: with as many ranks as it says, layouts are legal" 0 "$TRAIN" plan configs/gpt3_175b.json --world 1008 \
+    --machine a100 --search
+expect_code "plan: a model that no layout has room for" 90 "$TRAIN" plan configs/llama_70b.json --world 17 --machine h100 --search
+check "plan: it says what the smallest layout needs" says "pipeline 17 with ZeRO stage 0, needs 90.1 GiB of the 76.6 GiB"
+check "plan: and does not call it the best" test "$(grep -cE 'certainly slower|the best$' output)" -eq 0
+"$TRAIN" plan configs/llama_70b.json --world 17 --machine h100 --search --json >search 2>err
+check "plan: in JSON, too" python3 - <<'EOF'
+import json
+search = json.load(open("search"))
+assert search["layouts"] == [] and "needs 90.1 GiB" in search["none"], search
+EOF
 
 # ---- what is refused -----------------------------------------------------------------------------------------------------
 # refused NAME CODE SENTENCE ARGUMENT...

@@ -187,12 +187,68 @@ static void the_chunks_of_the_config_are_in_the_space(void **state)
     assert_true(layouts_with_chunks(1, 11) > 0);
 }
 
+/* Returns whether a candidate with this batch and so many ranks has a legal layout. */
+static bool has_layout(const Candidate *base, int64_t batch, int64_t ranks)
+{
+    Candidate c = *base;
+    PlanLayout *all;
+    c.value[CANDIDATE_BATCH] = batch;
+    c.value[CANDIDATE_RANKS] = ranks;
+    int64_t n = search_space(&c, 8, &all);
+    free(all);
+    return n > 0;
+}
+
+/* Where no layout is legal, the nearest changes are those that trying one number after another
+ * finds. */
+static void the_nearest_change_of_a_search_without_layouts(void **state)
+{
+    (void)state;
+    int none = 0, below = 0;
+    for (int64_t ranks = 1; ranks <= 60; ranks++)
+        for (int64_t batch = 1; batch <= 26; batch += 5) {
+            Candidate base = small_candidate(ranks, 12, 12, 5, batch);
+            if (has_layout(&base, batch, ranks)) continue;
+            SearchNearest near = search_nearest(&base, 8);
+            const PlanLayout *l = &near.layout;
+            int64_t less = batch - 1, more = batch + 1, fewer = ranks - 1, further = ranks + 1;
+            while (less > 0 && !has_layout(&base, less, ranks))
+                less--;
+            while (!has_layout(&base, more, ranks))
+                more++;
+            while (fewer > 0 && !has_layout(&base, batch, fewer))
+                fewer--;
+            /* No layout has more data-parallel ranks than rows, 8 of a stage, and 5 stages. */
+            while (further <= 40 * batch && !has_layout(&base, batch, further))
+                further++;
+            if (further > 40 * batch) further = 0;
+            assert_int_equal(near.ranks[0], fewer);
+            assert_int_equal(near.ranks[1], further);
+            /* The nearer of the two sides; the other is that of the same layout. */
+            double down = less > 0 ? (double)batch / (double)less : INFINITY,
+                   up = (double)more / (double)batch;
+            assert_int_equal(near.batch[up < down], up < down ? more : less);
+            assert_int_equal(near.batch[1] - near.batch[0], near.dp);
+            assert_int_equal(l->tensor * l->pipeline * near.dp, ranks);
+            assert_false(search_legal(&base, l, ALL_RULES));
+            for (int i = 0; i < 2; i++) {
+                Candidate changed = base;
+                changed.value[CANDIDATE_BATCH] = near.batch[i];
+                if (near.batch[i] > 0) assert_true(search_legal(&changed, l, ALL_RULES));
+            }
+            none++;
+            below += near.batch[0] > 0;
+        }
+    assert_true(none > 50 && below > 10 && below < none);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_best_equal_those_of_the_whole_space),
         cmocka_unit_test(neighbours_of_the_best_are_planned_early),
         cmocka_unit_test(the_chunks_of_the_config_are_in_the_space),
+        cmocka_unit_test(the_nearest_change_of_a_search_without_layouts),
         cmocka_unit_test(a_search_that_ends_early_says_how_many_are_left),
     };
     return cmocka_run_group_tests_name("search", tests, NULL, NULL);

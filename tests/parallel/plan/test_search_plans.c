@@ -2,6 +2,7 @@
  * its closed forms are lower bounds of them or near them, and what it says to set can be set. */
 #include "parallel/plan/search.h"
 
+#include "data/tokenizer/tokenizer.h"
 #include "parallel/plan/plan.h"
 
 #include <math.h>
@@ -240,12 +241,97 @@ static void a_config_whose_grid_is_impossible_is_searched(void **state)
     remove(file);
 }
 
+/* However early a search ends, it does not say that nothing fits while the smallest layout does. */
+static void a_search_that_finds_nothing_says_what_is_smallest(void **state)
+{
+    (void)state;
+    const Hardware hardware = machine("a100");
+    int none = 0, only = 0;
+    for (int margin = 30; margin < 90; margin += 4) {
+        char set[64], err[1024];
+        const char *sets[] = {set};
+        PlanSearch s;
+        const Config *settled;
+        snprintf(set, sizeof set, "memory_margin=0.%02d", margin);
+        const SearchSource source = {
+            .path = "configs/llama_8b.json", .n_sets = 1, .sets = sets, .world = 4, .work = 1};
+        if (!plan_search(&source, &hardware, &s, &settled, err, sizeof err)) fail_msg("%s", err);
+        const SearchNearest *near = &s.nearest;
+        if (s.found == 0) {
+            char *nothing = plan_search_nothing(&s, settled);
+            assert_true(near->needed > near->room && near->layout.tensor > 0);
+            assert_non_null(strstr(nothing, "no layout"));
+            assert_true((strstr(nothing, "that was planned") != NULL) == (s.left > 0));
+            free(nothing);
+            none++;
+        } else {
+            assert_true(isfinite(s.seconds[0]));
+            only += s.planned == 2;
+        }
+        config_free(settled);
+        plan_search_free(&s);
+    }
+    print_message("  nothing found %d times, the smallest alone %d times\n", none, only);
+    assert_true(none > 0 && only > 0);
+}
+
+/* Returns the bytes that this process has read from files, -1 if the system does not count them. */
+static long long bytes_read(void)
+{
+    long long bytes = -1;
+    FILE *io = fopen("/proc/self/io", "r");
+    if (io == NULL) return -1;
+    if (fscanf(io, "rchar: %lld", &bytes) != 1) bytes = -1;
+    fclose(io);
+    return bytes;
+}
+
+static void a_search_reads_the_tokenizer_once(void **state)
+{
+    (void)state;
+    enum { PADDING = 1 << 20 };
+    static const char path[] = "build/test_search_tokenizer.json";
+    static const char *const sets[] = {"data.tokenizer=build/test_search_tokenizer.json"};
+    const Hardware hardware = machine("h100");
+    const Merge merge = {'a', 'b'};
+    const SearchSource source = {.path = file, .n_sets = 1, .sets = sets, .world = 4};
+    char err[1024];
+    Tokenizer *tokenizer;
+    PlanSearch s;
+    const Config *settled;
+    if (bytes_read() < 0) {
+        print_message("skipped: the system does not count what is read\n");
+        skip();
+    }
+    write_config();
+    assert_true(tokenizer_from_merges(&merge, 1, &tokenizer, err, sizeof err));
+    char *json = tokenizer_to_json(tokenizer);
+    FILE *to = fopen(path, "w");
+    assert_non_null(to);
+    fprintf(to, "%s%*s\n", json, PADDING, "");
+    fclose(to);
+    long long before = bytes_read();
+    if (!plan_search(&source, &hardware, &s, &settled, err, sizeof err)) fail_msg("%s", err);
+    long long read = bytes_read() - before;
+    remove(path);
+    remove(file);
+    assert_int_equal(settled->model.vocab_size, tokenizer_vocab_size(tokenizer));
+    assert_true(s.planned > 10);
+    if (read < PADDING || read >= 2 * PADDING) fail_msg("%lld bytes were read", read);
+    free(json);
+    tokenizer_free(tokenizer);
+    config_free(settled);
+    plan_search_free(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_best_plans_of_a_small_space_are_found),
         cmocka_unit_test(the_ten_best_plans_are_found_early),
         cmocka_unit_test(closed_forms_of_presets_are_lower_bounds_and_near),
+        cmocka_unit_test(a_search_that_finds_nothing_says_what_is_smallest),
+        cmocka_unit_test(a_search_reads_the_tokenizer_once),
         cmocka_unit_test(a_config_whose_grid_is_impossible_is_searched),
     };
     return cmocka_run_group_tests_name("search_plans", tests, NULL, NULL);
