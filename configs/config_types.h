@@ -12,6 +12,8 @@ typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
  * projection of the output. */
 typedef enum { ATTENTION_BIAS_NONE, ATTENTION_BIAS_QKV, ATTENTION_BIAS_ALL } AttentionBias;
 typedef enum { ROPE_SCALING_NONE, ROPE_SCALING_LLAMA3 } RopeScalingType;
+/* What a run does about a spike of its loss (README of parallel/run). */
+typedef enum { HEALTH_WARN, HEALTH_SKIP, HEALTH_STOP } HealthPolicy;
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerType;
 typedef enum {
     SCHEDULER_CONSTANT,

@@ -1,5 +1,5 @@
-/* step_constants.c -- implements step_constants.h: reads clipping, skipping and loss scale from the
- * config. */
+/* step_constants.c -- implements step_constants.h: reads clipping, skipping, loss scale and
+ * spikes from the config. */
 #include "optim/step_constants.h"
 
 #include <math.h>
@@ -27,6 +27,8 @@ StepConstants step_constants(const Config *config, int64_t ranks)
         .scale_window = config->fp16.loss_scale_window,
         .hysteresis = config->fp16.hysteresis,
         .min_scale = config->fp16.min_loss_scale,
+        .spike_deviations = config->health.spike_deviations,
+        .skip_spikes = config->health.policy != HEALTH_WARN,
     };
 }
 

@@ -1,6 +1,6 @@
 /* step_constants.h -- the settings of a config that decide what happens to a step's gradients:
- * clipping, skipping, and the loss scale of fp16. op_step_decide makes the decision on the device;
- * this file computes its constants and its initial state. */
+ * clipping, skipping, the loss scale of fp16, and spikes of the loss. op_step_decide makes the
+ * decision on the device; this file computes its constants and its initial state. */
 #ifndef OPTIM_STEP_CONSTANTS_H
 #define OPTIM_STEP_CONSTANTS_H
 

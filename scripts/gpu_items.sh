@@ -60,7 +60,7 @@ items=( # name | limit | command | what
     "ptx|15|programs cuda/test_ptx cuda/test_ptx_memory cuda/test_activations|every PTX wrapper: which thread holds which element, copies, arithmetic; activations before rounding"
     "probe|60|probes cublaslt|cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
     "nccl.self|20|programs cuda/test_nccl_self|NCCL's functions as the program declares them: three communicators of one rank, each verb, groups, streams"
-    "bits|20|programs kernels/test_ops_step kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_updates cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
+    "bits|20|programs kernels/test_ops_step kernels/test_ops_spikes kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_updates cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
     "ops|60|programs kernels/test_ops|every op, dtype and odd shape against the oracle"
     "ops.more|40|programs kernels/test_ops_gelu kernels/test_ops_residual kernels/test_ops_loss kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors kernels/test_ops_sum kernels/test_ops_maximum kernels/test_ops_loss_cut kernels/test_ops_slices kernels/test_ops_hash kernels/test_ops_wide kernels/test_op_record|GELU epilogues, residuals, losses with one large logit, initial weights, sums and maxima of several tensors, losses cut by columns, slices of tensors, hashes, tables of more than 65,536 rows, what ops are recorded with"
     "ops.shapes|30|programs cuda/test_ops_cuda_attention cuda/test_ops_cuda_portions|attention at the borders of tiles; ops that work in several portions"

@@ -393,5 +393,6 @@ void validate_config(Load *load)
     check_writers(load);
     check_keep_every(load);
     check_patience(load);
+    health_validate(load);
     check_sets(load);
 }

@@ -1,5 +1,5 @@
-/* decision_rule.h -- the arithmetic of op_step_decide, shared by all backends: clipping, skipping
- * and loss scaling.
+/* decision_rule.h -- the arithmetic of op_step_decide, shared by all backends: clipping, skipping,
+ * loss scaling and spikes of the loss.
  *
  * All arithmetic is in double, in the order written here, and each operation is rounded once. The
  * .cu file that includes this header is compiled without contraction of products and sums, as
@@ -38,10 +38,73 @@ static HOST_DEVICE inline void scale_advance(StepState *state, const StepConstan
     state->scale_steps++;
 }
 
+/* ---- spikes ---------------------------------------------------------------------------------- */
+
+/* A spike is a loss above median + spike_deviations x deviation, where the median is that of the
+ * last LOSS_WINDOW finite losses of updates, and the deviation is the median of their distances
+ * from it, times 1.4826, which makes it the standard deviation if losses are normally distributed.
+ * It is at least LOSS_FLOOR of the median: losses that hardly differ from each other, as those of a
+ * small learning rate, would make a spike of any rise. A loss that is not finite is a spike, too.
+ * The median of n numbers is the one with n / 2 before it in ascending order, so it is always one
+ * of them. */
+#define LOSS_FLOOR 0x1p-8
+
+/* Returns the median of x[0..n), n > 0, or of their distances from *around if that is not NULL. In
+ * O(n^2) and without memory: it is needed for few steps. */
+static HOST_DEVICE inline double losses_median(const double *x, int64_t n, const double *around)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double at = around ? fabs(x[i] - *around) : x[i];
+        int64_t less = 0, same = 0;
+        for (int64_t j = 0; j < n; j++) {
+            double other = around ? fabs(x[j] - *around) : x[j];
+            less += other < at;
+            same += other == at;
+        }
+        if (less <= n / 2 && n / 2 < less + same) return at;
+    }
+    return 0.0; /* not reached: all losses are finite */
+}
+
+/* Finds out whether the decision's loss is a spike. */
+static HOST_DEVICE inline void spike_find(StepDecision *decision, const StepState *state,
+                                          const StepConstants *constants)
+{
+    int64_t n = state->n_losses, below = 0;
+    double deviations = constants->spike_deviations, loss = decision->loss;
+    if (n > LOSS_WINDOW) n = LOSS_WINDOW;
+    if (!(deviations > 0.0) || n < LOSS_WINDOW_LEAST) return;
+    /* A loss that is not far enough above the median for a deviation of the floor is none. This
+     * takes one pass, and ends the search in almost all steps. */
+    for (int64_t i = 0; i < n; i++) {
+        double x = state->losses[i];
+        below += !(loss <= x + deviations * (LOSS_FLOOR * x));
+    }
+    if (below <= n / 2) return;
+    double median = losses_median(state->losses, n, NULL),
+           deviation = 1.4826 * losses_median(state->losses, n, &median);
+    if (!(deviation > LOSS_FLOOR * median)) deviation = LOSS_FLOOR * median;
+    if (loss <= median + deviations * deviation) return;
+    decision->spike = 1;
+    decision->median = median;
+    decision->deviation = deviation;
+}
+
+/* Adds the loss of an update to those that later ones are compared with. */
+static HOST_DEVICE inline void losses_add(StepState *state, double loss)
+{
+    if (!isfinite(loss)) return;
+    state->losses[state->n_losses % LOSS_WINDOW] = loss;
+    state->n_losses++;
+}
+
+/* ---- the decision ---------------------------------------------------------------------------- */
+
 /* Decides on a step from its sums and advances the state. lr[0 .. updates) is the table described
  * at op_step_decide. Samples, tokens and steps are counted even if the update is skipped, and steps
- * = updates + skipped. skips_in_row counts the non-finite steps since the last update: a step
- * without any target is also skipped, but is no sign of divergence. */
+ * = updates + skipped. skips_in_row counts the non-finite steps since the last update, and
+ * spikes_in_row the spikes: a step without any target is also skipped, but is no sign of
+ * divergence. Gradients that are not finite and skip the update are no spike, whatever the loss. */
 static HOST_DEVICE inline StepDecision decision_rule(StepState *state, const StepStats *stats,
                                                      const double *lr, int64_t updates,
                                                      const StepConstants *constants)
@@ -58,7 +121,7 @@ static HOST_DEVICE inline StepDecision decision_rule(StepState *state, const Ste
     double norm = empty && !overflow ? 0.0 : sqrt(stats->sq_norm) * correction, clip = 1.0;
     if (constants->max_norm > 0.0 && constants->max_norm / (norm + 1e-6) < 1.0)
         clip = constants->max_norm / (norm + 1e-6);
-    StepDecision decision;
+    StepDecision decision = {0};
     decision.apply = !empty && !(overflow && constants->skip_nonfinite);
     decision.update = state->updates + 1;
     decision.lr = lr[state->updates < last ? state->updates : last];
@@ -66,16 +129,22 @@ static HOST_DEVICE inline StepDecision decision_rule(StepState *state, const Ste
     decision.grad_norm = norm;
     decision.loss = empty ? 0.0 : stats->nats / stats->targets;
     decision.loss_scale = state->loss_scale;
+    if (decision.apply) spike_find(&decision, state, constants);
+    if (decision.spike && constants->skip_spikes) decision.apply = 0;
     state->samples += constants->samples;
     state->tokens += constants->tokens;
     state->steps++;
     if (decision.apply) {
         state->updates++;
-        state->skips_in_row = 0;
+        state->skips_in_row = state->spikes_in_row = 0;
+        losses_add(state, decision.loss);
     } else {
         state->skipped++;
-        state->skips_in_row += overflow;
+        state->skipped_tokens += constants->tokens;
+        state->skips_in_row += overflow && !decision.spike;
+        state->spikes_in_row += decision.spike;
     }
+    state->spikes += decision.spike;
     if (constants->dynamic_scale) scale_advance(state, constants, overflow);
     state->loss_seed = state->loss_scale / constants->nominal_targets;
     return decision;

@@ -329,8 +329,9 @@ void op_sq_norm(Device *dev, Tensor stats, const Tensor *x, int n);
 void op_hash(Device *dev, Tensor sum, Tensor x, int64_t first);
 /* Turns the step's sums into a decision and advances the state. Overflow or non-finite gradients
  * skip the update (lr and t do not advance, samples do), the loss scale changes as in DeepSpeed,
- * and clip = max_norm / (norm + 1e-6) if that is below 1. lr_table (n) f64: lr of update i (the
- * last one is used for all later updates). Clears stats. */
+ * and clip = max_norm / (norm + 1e-6) if that is below 1. A loss far above those before is a spike,
+ * and skips the update if the constants say so. lr_table (n) f64: lr of update i (the last one is
+ * used for all later updates). Clears stats. */
 void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
                     Tensor lr_table, const StepConstants *constants);
 /* Updates n >= 0 ranges of weights in one pass. g = grad * decision->grad_scale; AdamW (Loshchilov,

@@ -10,6 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* LOSS_WINDOW: the losses that a new one is compared with. LOSS_WINDOW_LEAST: how many there must
+ * be at least; before, no loss is a spike. */
+enum { LOSS_WINDOW = 64, LOSS_WINDOW_LEAST = 16 };
+
 /* The state of a run besides weights and optimizer slots; part of every checkpoint. It is kept on
  * the device: an overflow must advance neither Adam's t nor the learning rate, and a host that runs
  * one step ahead of the device does not know of the overflow yet. */
@@ -25,6 +29,16 @@ typedef struct {
                          backward starts */
     int64_t stop;     /* 1: an overflow occurred at the smallest loss scale, and the run must end
                          (EXIT_DIVERGED) */
+    int64_t spikes;   /* steps whose loss was a spike (decision_rule.h) */
+    int64_t spikes_in_row;  /* spikes that were skipped since the last update */
+    int64_t skipped_tokens; /* tokens of the steps without an update */
+    /* How many samples the run has left out of its data so far, and how often it went back to a
+     * checkpoint for it: its next sample is number samples + data_offset. */
+    int64_t data_offset, rollbacks;
+    /* The losses of the last LOSS_WINDOW updates: that of update u, counted from 0 over all finite
+     * ones, is losses[u % LOSS_WINDOW]. Places that are not used yet are 0. */
+    int64_t n_losses;
+    double losses[LOSS_WINDOW];
 } StepState;
 
 /* Sums of one step over its micro-batches and ranks. */
@@ -45,6 +59,10 @@ typedef struct {
     double grad_norm;  /* true norm before clipping */
     double loss;       /* mean nats per target */
     double loss_scale; /* loss scale used in this step */
+    int64_t spike;     /* 1: the loss is a spike */
+    /* Of a spike, otherwise 0: the median of the losses before it, and what counts as one deviation
+     * from it. */
+    double median, deviation;
 } StepDecision;
 
 /* Constants of a run that op_step_decide needs. */
@@ -61,6 +79,10 @@ typedef struct {
     int64_t scale_window;        /* good steps after which the scale doubles */
     int64_t hysteresis;          /* overflows until the scale halves */
     double min_scale;
+    /* A loss is a spike if it is more than so many deviations above the median of those before it;
+     * 0: none is. */
+    double spike_deviations;
+    bool skip_spikes; /* a spike skips the update */
 } StepConstants;
 
 #endif

@@ -24,10 +24,17 @@ const ManifestField manifest_state_field[] = {
     {"scale_steps", offsetof(StepState, scale_steps), false},
     {"loss_seed", offsetof(StepState, loss_seed), true},
     {"stop", offsetof(StepState, stop), false},
+    {"spikes", offsetof(StepState, spikes), false},
+    {"spikes_in_row", offsetof(StepState, spikes_in_row), false},
+    {"skipped_tokens", offsetof(StepState, skipped_tokens), false},
+    {"data_offset", offsetof(StepState, data_offset), false},
+    {"rollbacks", offsetof(StepState, rollbacks), false},
+    {"n_losses", offsetof(StepState, n_losses), false},
 };
 /* Every field has 8 bytes, so this fails to compile if a field is added to StepState and not to the
- * list above. */
-_Static_assert(MANIFEST_STATE_FIELDS * 8 == sizeof(StepState), "a field of StepState is not saved");
+ * list above. The list `losses` comes after these fields. */
+_Static_assert((MANIFEST_STATE_FIELDS + LOSS_WINDOW) * 8 == sizeof(StepState),
+               "a field of StepState is not saved");
 
 const ManifestField manifest_world_field[] = {
     {"ranks", offsetof(ManifestWorld, ranks), false},
@@ -113,6 +120,15 @@ static void print_fields(FILE *to, const char *key, const void *values, const Ma
     fputs("},\n", to);
 }
 
+/* Prints the losses that later ones are compared with, as they are in their places. */
+static void print_losses(FILE *to, const StepState *s)
+{
+    fputs("\"losses\": [", to);
+    for (int64_t i = 0; i < s->n_losses && i < LOSS_WINDOW; i++)
+        fprintf(to, "%s\"%a\"", i ? ", " : "", s->losses[i]);
+    fputs("],\n", to);
+}
+
 static void print_files(FILE *to, const Manifest *m)
 {
     fputs("\"files\": {\n", to);
@@ -149,6 +165,7 @@ char *manifest_print(const Manifest *m, size_t *bytes)
     print_text(to, "save_id", m->save_id);
     print_fields(to, "world", &m->world, manifest_world_field, MANIFEST_WORLD_FIELDS);
     print_fields(to, "state", &m->state, manifest_state_field, MANIFEST_STATE_FIELDS);
+    print_losses(to, &m->state);
     print_text(to, "code", m->code);
     print_text(to, "machine", m->machine);
     print_text(to, "data", m->data);

@@ -6,8 +6,10 @@
  * any flipped byte is detected. Integers are exact. Doubles are written as C's hexadecimal floats:
  * with decimal digits, the same bits would depend on how a reader rounds.
  *
- * Version 1 had a single rank and one file each for weights and slots; it can still be read.
- * Version 2 adds the number of ranks that wrote it and lists its files.
+ * Version 1 had a single rank and one file each for weights and slots. Version 2 adds the number of
+ * ranks that wrote it and lists its files. Version 3 adds what `health` needs: the last losses, and
+ * the counts of spikes, of skipped tokens and of rollbacks. All of them can be read; what a version
+ * does not have is 0.
  *
  * A tensor's data has one checksum per chunk. A chunk is the fewest whole rows that have at least
  * MANIFEST_CHUNK_BYTES bytes; the last chunk is the rest. Because chunks are whole rows, a reader
@@ -18,7 +20,7 @@
 #include "model/kernels/step.h"
 #include "model/weights/safetensors.h"
 
-#define MANIFEST_VERSION     2
+#define MANIFEST_VERSION     3
 #define MANIFEST_MAX_BYTES   ((int64_t)64 << 20)
 #define MANIFEST_CHUNK_BYTES ((int64_t)16 << 20)
 #define SAVE_ID_DIGITS       16
@@ -83,7 +85,7 @@ char *manifest_print(const Manifest *m, size_t *bytes);
 /* Returns the text of a part's index in the format of Hugging Face's loaders; the caller frees it.
  * Returns NULL if the part is a single file, which needs no index. */
 char *manifest_print_index(const Manifest *m, CheckpointPart part, size_t *bytes);
-/* Parses the text of a manifest of version 1 or 2. Keys must be in the order in which
+/* Parses the text of a manifest of version 1 to 3. Keys must be in the order in which
  * manifest_print writes them, so only what this program writes is accepted. On failure returns
  * false and sets `err`; *out is then empty. Otherwise the caller must call manifest_free. */
 bool manifest_parse(Manifest *out, const char *text, size_t bytes, char *err, size_t n);

@@ -14,7 +14,9 @@ typedef struct {
     bool is_double;
 } ManifestField;
 
-enum { MANIFEST_STATE_FIELDS = 12, MANIFEST_WORLD_FIELDS = 7 };
+/* MANIFEST_STATE_FIELDS: the numbers of a StepState before its list `losses`. The first
+ * MANIFEST_STATE_FIELDS_2 are all that versions 1 and 2 have. */
+enum { MANIFEST_STATE_FIELDS_2 = 12, MANIFEST_STATE_FIELDS = 18, MANIFEST_WORLD_FIELDS = 7 };
 extern const ManifestField manifest_state_field[MANIFEST_STATE_FIELDS];
 extern const ManifestField manifest_world_field[MANIFEST_WORLD_FIELDS];
 

@@ -67,9 +67,10 @@ static bool parse_double(JsonCursor *j, double *out)
  * this check detects impossible values that somebody wrote with a matching checksum. */
 static bool state_possible(const StepState *s)
 {
-    const int64_t counts[] = {s->samples,    s->tokens,      s->steps,
-                              s->updates,    s->skipped,     s->skips_in_row,
-                              s->hysteresis, s->scale_steps, s->stop};
+    const int64_t counts[] = {s->samples,     s->tokens,       s->steps,         s->updates,
+                              s->skipped,     s->skips_in_row, s->hysteresis,    s->scale_steps,
+                              s->stop,        s->spikes,       s->spikes_in_row, s->skipped_tokens,
+                              s->data_offset, s->rollbacks,    s->n_losses};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i] < 0 || counts[i] > MOST_COUNTED) return false;
     return s->last_overflow >= -1 && s->last_overflow <= MOST_COUNTED && isfinite(s->loss_scale) &&
@@ -98,10 +99,24 @@ static bool parse_fields(JsonCursor *j, const char *key, void *values, const Man
     return json_expect(j, '}') && json_expect(j, ',');
 }
 
-static bool parse_state(JsonCursor *j, StepState *state)
+/* Parses as many losses as n_losses says that there are. */
+static bool parse_losses(JsonCursor *j, StepState *s)
 {
-    return parse_fields(j, "state", state, manifest_state_field, MANIFEST_STATE_FIELDS) &&
-           (state_possible(state) || json_error(j, "a state that no run reaches"));
+    if (!expect_key(j, "losses") || !json_expect(j, '[')) return false;
+    for (int64_t i = 0; i < s->n_losses && i < LOSS_WINDOW; i++) {
+        if (i && !json_expect(j, ',')) return false;
+        if (!parse_double(j, &s->losses[i])) return false;
+        if (!isfinite(s->losses[i])) return json_error(j, "a loss that is not finite");
+    }
+    return json_expect(j, ']') && json_expect(j, ',');
+}
+
+static bool parse_state(JsonCursor *j, int version, StepState *state)
+{
+    int fields = version < 3 ? MANIFEST_STATE_FIELDS_2 : MANIFEST_STATE_FIELDS;
+    return parse_fields(j, "state", state, manifest_state_field, fields) &&
+           (state_possible(state) || json_error(j, "a state that no run reaches")) &&
+           (version < 3 || parse_losses(j, state));
 }
 
 /* Returns whether the sizes of the grid are possible and consistent. They are used for nothing but
@@ -285,7 +300,7 @@ static bool parse_all(JsonCursor *j, Manifest *m)
     free(save_id);
     /* check_crc has compared the checksum already; here only its position and form are checked. */
     uint32_t crc;
-    return good && parse_world(j, m) && parse_state(j, &m->state) &&
+    return good && parse_world(j, m) && parse_state(j, m->version, &m->state) &&
            parse_text(j, "code", &m->code) && parse_text(j, "machine", &m->machine) &&
            parse_text(j, "data", &m->data) && parse_text(j, "config", &m->config) &&
            parse_files(j, m) && parse_tensors(j, m) && expect_key(j, "manifest_crc32c") &&

@@ -224,6 +224,10 @@ static int run_inspect(const char *path, char **found, int n)
            s->updates, s->skipped);
     printf("samples     %" PRId64 "   tokens %" PRId64 "   loss scale %g\n", s->samples, s->tokens,
            s->loss_scale);
+    if (s->skipped > 0 || s->spikes > 0 || s->rollbacks > 0)
+        printf("health      %" PRId64 " tokens skipped   %" PRId64 " spikes   %" PRId64
+               " rollbacks   %" PRId64 " samples left out\n",
+               s->skipped_tokens, s->spikes, s->rollbacks, s->data_offset);
     terminal_print(stdout, 12, "config      %zu bytes of JSON, in %s/manifest.json",
                    strlen(m->config), found[0]);
     Names names = find_names(m, found[0]);

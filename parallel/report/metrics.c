@@ -187,7 +187,13 @@ static size_t format_step(Metrics *m)
     print_number(to, "lr", r->lr, &odd);
     print_number(to, "grad_norm", r->grad_norm, &odd);
     print_number(to, "loss_scale", r->loss_scale, &odd);
+    if (r->spike) fputs(", \"spike\": true", to);
     if (!r->applied) fputs(", \"applied\": false", to);
+    if (r->skipped > 0) fprintf(to, ", \"skipped_tokens\": %lld", (long long)r->skipped_tokens);
+    if (r->spikes > 0) fprintf(to, ", \"spikes\": %lld", (long long)r->spikes);
+    if (r->rollbacks > 0)
+        fprintf(to, ", \"rollbacks\": %lld, \"data_offset\": %lld", (long long)r->rollbacks,
+                (long long)r->data_offset);
     print_tail(to, odd);
     long length = ftell(to);
     fflush(to);

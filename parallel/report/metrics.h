@@ -17,10 +17,15 @@
 /* The record of one optimizer step. */
 typedef struct {
     int64_t step, updates, samples, tokens, skipped; /* totals after the step */
-    int64_t skips_in_row;
-    bool stop;   /* overflow at the smallest loss scale: the run must end */
-    double loss; /* mean nats per target; if not finite, null in JSON */
+    int64_t skipped_tokens, spikes; /* totals: tokens of skipped steps; spikes of the loss */
+    /* Since the last update: steps with non-finite gradients, and spikes that were skipped. */
+    int64_t skips_in_row, spikes_in_row;
+    int64_t data_offset, rollbacks; /* as in StepState */
+    bool stop;                      /* overflow at the smallest loss scale: the run must end */
+    double loss;                    /* mean nats per target; if not finite, null in JSON */
     double lr, grad_norm, loss_scale;
+    double median, deviation; /* of a spike: what its loss was compared with (StepDecision) */
+    bool spike;
     bool applied; /* false: the update was skipped */
 } StepRecord;
 

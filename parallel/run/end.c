@@ -7,6 +7,7 @@
 #include "parallel/run/best.h"
 #include "parallel/run/between_steps.h"
 #include "parallel/run/flights.h"
+#include "parallel/run/health.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_ranks.h"
 #include "parallel/run/saving.h"
@@ -294,10 +295,10 @@ static void check_loss(Run *run, const char *what, double loss)
 }
 
 /* Ends the run (EXIT_DIVERGED) if no update was applied, if the last ones were skipped because
- * their gradients were not finite, or if more than half of all were skipped: the final figures show
- * none of this. The skips by which a dynamic loss scale finds its value are normal and only cause a
- * warning: at the start it is halved until the gradients fit; later it is doubled once in a while,
- * and then up to `hysteresis` updates in a row are skipped. */
+ * their gradients were not finite or the loss had a spike, or if more than half of all were
+ * skipped: the final figures show none of this. The skips by which a dynamic loss scale finds its
+ * value are normal and only cause a warning: at the start it is halved until the gradients fit;
+ * later it is doubled once in a while, and then up to `hysteresis` updates in a row are skipped. */
 static void check_updates(Run *run)
 {
     const Config *c = run->config;
@@ -307,20 +308,21 @@ static void check_updates(Run *run)
     int64_t at_start = dynamic ? c->fp16.initial_scale_power + c->fp16.hysteresis - 1 : 0;
     char why[128];
     Figure skipped = figure_count((double)r->skipped);
+    int64_t last = r->skips_in_row + r->spikes_in_row;
     if (r->skipped == 0) return;
     if (r->updates == 0)
         snprintf(why, sizeof why, "all %s updates were skipped", skipped.text);
-    else if (r->skips_in_row > 1)
+    else if (last > 1)
         snprintf(why, sizeof why, "the last %s updates were skipped",
-                 figure_count((double)r->skips_in_row).text);
-    else if (r->skips_in_row == 1)
+                 figure_count((double)last).text);
+    else if (last == 1)
         snprintf(why, sizeof why, "the last update was skipped");
     else if (r->skipped > r->updates)
         snprintf(why, sizeof why, "%s of %s updates were skipped", skipped.text,
                  figure_count((double)(r->skipped + r->updates)).text);
     else
         return;
-    if (r->updates == 0 || r->skips_in_row > in_row || r->skipped - at_start > r->updates)
+    if (r->updates == 0 || last > in_row || r->skipped - at_start > r->updates)
         refuse_result(run, why);
     if (run->lead) log_warning("%s", why);
 }
@@ -335,6 +337,7 @@ static void write_result(Run *run)
         !run_folder_finish(&run->folder, &result, err, sizeof err))
         control_fail(run->world, EXIT_INPUT_OUTPUT,
                      "the run reached its goal, but its result is not written: %s", err);
+    health_print(run);
     print_result(run, &result, false);
     run_result_free(&result);
 }

@@ -16,6 +16,7 @@
 #include "parallel/run/best.h"
 #include "parallel/run/between_steps.h"
 #include "parallel/run/disk.h"
+#include "parallel/run/health.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/init_from.h"
 #include "parallel/run/own_tokenizer.h"
@@ -334,12 +335,8 @@ static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
     StepState s = trainer_state(&run->trainer);
     MetricsTail tail = run->lead ? metrics_tail(run->output.metrics) : (MetricsTail){0};
     run->records.last_known = same_run && tail.trained && tail.last.step == s.steps;
-    run->records.last = (StepRecord){.step = s.steps,
-                                     .updates = s.updates,
-                                     .tokens = s.tokens,
-                                     .skipped = s.skipped,
-                                     .skips_in_row = s.skips_in_row,
-                                     .loss = run->records.last_known ? tail.last.loss : NAN};
+    health_take_up(run, &s);
+    if (run->records.last_known) run->records.last.loss = tail.last.loss;
     control_share(run->world, &run->records.last_known, sizeof run->records.last_known);
     control_share(run->world, &run->records.last.loss, sizeof run->records.last.loss);
     log_field("resume", "step %lld from %s", (long long)run->trainer.steps,

@@ -36,12 +36,13 @@ typedef struct {
 
 /* The newest records of the run: its progress and its losses. */
 typedef struct {
-    StepRecord last;     /* of the newest step */
-    bool last_known;     /* `last` has the loss; false: only totals, read from a checkpoint */
-    StepRecord diverged; /* the first record that ends the run; step 0: none so far */
-    EvalRecord eval;     /* of the newest evaluation */
-    EvalRecord *sets;    /* (trainer.n_sets) of eval.sets at the same step; NULL: not known */
-    char *sample;        /* the newest sample; NULL: none yet */
+    StepRecord last;  /* of the newest step */
+    bool last_known;  /* `last` has the loss; false: only totals, read from a checkpoint */
+    StepRecord event; /* the first record that ends the run; step 0: none so far */
+    bool spiking;     /* the loss of the newest step was a spike */
+    EvalRecord eval;  /* of the newest evaluation */
+    EvalRecord *sets; /* (trainer.n_sets) of eval.sets at the same step; NULL: not known */
+    char *sample;     /* the newest sample; NULL: none yet */
 } RunRecords;
 
 /* The clock that measures speed: the time and number of the steps since the last report. */

@@ -24,6 +24,7 @@ bool run_is_healthy(const Run *run, char *why, size_t n)
 {
     double uniform = log((double)run->config->model.vocab_size);
     if (run->records.last.skips_in_row > 0) return error_set(why, n, "updates are being skipped");
+    if (run->records.spiking) return error_set(why, n, "the loss has just risen abruptly");
     if (!run->records.last_known) return true;
     if (!isfinite(run->records.last.loss)) return error_set(why, n, "the loss is not finite");
     if (run->records.last.loss > MUCH_WORSE * uniform)

@@ -5,6 +5,7 @@
 #include "model/core/log.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
+#include "parallel/run/health.h"
 #include "parallel/run/signals.h"
 
 #include <math.h>
@@ -18,65 +19,15 @@ bool run_is_due(int64_t step, int64_t interval)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Stores the first record that ends the run in records.diverged: its gradients overflow at the
- * smallest loss scale, or too many steps in a row were skipped because their gradients were not
- * finite. */
-static void note_divergence(Run *run, const StepRecord *r)
-{
-    const Config *c = run->config;
-    /* A dynamic loss scale finds its value by skipping steps. There only an overflow at the
-     * smallest scale ends the run, and the device reports it in `stop`. */
-    bool too_many = !c->fp16.enabled || c->fp16.loss_scale > 0;
-    too_many = too_many && r->skips_in_row >= c->max_consecutive_skipped_steps;
-    if (run->records.diverged.step == 0 && (r->stop || too_many)) run->records.diverged = *r;
-}
-
-/* Ends the run (EXIT_DIVERGED) with a message about the record in records.diverged. */
-static void end_diverged(Run *run)
-{
-    char err[512];
-    const StepRecord *r = &run->records.diverged;
-    bool scaled = run->config->fp16.enabled && r->loss_scale > 1; /* a smaller scale may help */
-    const char *scale =
-        r->stop ? "write a smaller fp16.min_loss_scale, " : "write a smaller fp16.loss_scale, ";
-    char *why =
-        r->stop ? text_format("gradients overflow at the smallest loss scale (%g)", r->loss_scale)
-        : r->skips_in_row == 1
-            ? text_format("its gradients are not finite")
-            : text_format("%lld steps in a row had gradients that are not finite",
-                          (long long)r->skips_in_row);
-    if (run->lead) {
-        metrics_note(run->output.metrics, "end", r->step, why);
-        metrics_flush(run->output.metrics, err, sizeof err);
-    }
-    control_fail(
-        run->world, EXIT_DIVERGED,
-        "step %lld: %s; %slower optimizer.params.lr, or start again from an older checkpoint in %s",
-        (long long)r->step, why, scaled ? scale : "", run->folder.path);
-}
-
-/* Warns if the update of a step was skipped. If its gradient norm is finite, the reason is that
- * none of its targets counts for the loss. */
-static void warn_skipped(const StepRecord *r)
-{
-    if (r->applied) return;
-    if (isfinite(r->grad_norm))
-        log_warning("step %lld: none of its targets counts, update skipped", (long long)r->step);
-    else
-        log_warning("step %lld: gradients are not finite, update skipped (%lld in a row)",
-                    (long long)r->step, (long long)r->skips_in_row);
-}
-
 /* Reads the records of the steps that the device has finished or, if `all`, waits for all steps.
  * Writes them to metrics.jsonl, up to the first record that ends the run. */
 static void take_records(Run *run, bool all)
 {
     StepRecord record[TRAINER_HISTORY];
     int n = (all ? trainer_read_all : trainer_read)(&run->trainer, record);
-    for (int i = 0; i < n && run->records.diverged.step == 0; i++) {
+    for (int i = 0; i < n && run->records.event.step == 0; i++) {
         if (run->lead) metrics_step(run->output.metrics, &record[i]);
-        warn_skipped(&record[i]);
-        note_divergence(run, &record[i]);
+        health_note(run, &record[i]);
     }
     if (n > 0) run->records.last = record[n - 1];
     run->records.last_known |= n > 0;
@@ -86,7 +37,7 @@ static void take_records(Run *run, bool all)
 void run_read_records(Run *run)
 {
     take_records(run, true);
-    if (run->records.diverged.step > 0) end_diverged(run);
+    if (run->records.event.step > 0) health_end(run, "");
 }
 
 /* Reads the records that have arrived, on all ranks. A step's record is the same on all ranks, but
@@ -98,7 +49,7 @@ static void read_what_has_come(Run *run)
 {
     take_records(run, run->trainer.steps - run->trainer.steps_read == TRAINER_HISTORY);
     if (!run_agrees_now(run)) return;
-    if (control_max(run->world, run->records.diverged.step > 0) != 0) run_read_records(run);
+    if (control_max(run->world, run->records.event.step > 0) != 0) run_read_records(run);
 }
 
 /* ---- speed ----------------------------------------------------------------------------------- */

@@ -78,12 +78,20 @@ static StepRecord step_record(const TrainerRecord *r)
                         .samples = s->samples,
                         .tokens = s->tokens,
                         .skipped = s->skipped,
+                        .skipped_tokens = s->skipped_tokens,
                         .skips_in_row = s->skips_in_row,
+                        .spikes = s->spikes,
+                        .spikes_in_row = s->spikes_in_row,
+                        .data_offset = s->data_offset,
+                        .rollbacks = s->rollbacks,
                         .stop = s->stop != 0,
                         .loss = d->loss,
                         .lr = d->lr,
                         .grad_norm = d->grad_norm,
                         .loss_scale = d->loss_scale,
+                        .median = d->median,
+                        .deviation = d->deviation,
+                        .spike = d->spike != 0,
                         .applied = d->apply != 0};
 }
 

@@ -122,7 +122,7 @@ GptBatch feed_batch(void *context, const Action *action)
     char err[1024];
     if (!evaluate) feed_may_continue(f, WORK_STEP, action->micro, f->micros);
     double start = seconds_now();
-    if (!loader_next(evaluate ? f->val : f->train, evaluate ? 0 : *f->samples, action->micro,
+    if (!loader_next(evaluate ? f->val : f->train, evaluate ? 0 : *f->position, action->micro,
                      &batch, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
     f->seconds += seconds_now() - start;

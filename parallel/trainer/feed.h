@@ -29,14 +29,14 @@ enum { FEED_SLOTS = 4 };
 
 typedef struct {
     Device *dev;
-    Loader *train, *val;    /* borrowed; may be NULL if never needed */
-    bool unread;            /* nobody reads micro-batches: they are sent, but not loaded */
-    const int64_t *samples; /* number of samples before this step, for training */
-    Device copy;            /* dev's copy stream */
-    GptBatch *place;        /* places of micro-batches on the device, which take turns */
-    GptBatch *batch;        /* the places of the micro-batches in use, by action->batch */
-    int batches;            /* how many are in use at a time */
-    FeedWatch watch;        /* may be NULL */
+    Loader *train, *val;     /* borrowed; may be NULL if never needed */
+    bool unread;             /* nobody reads micro-batches: they are sent, but not loaded */
+    const int64_t *position; /* number of the step's first sample in the data, for training */
+    Device copy;             /* dev's copy stream */
+    GptBatch *place;         /* places of micro-batches on the device, which take turns */
+    GptBatch *batch;         /* the places of the micro-batches in use, by action->batch */
+    int batches;             /* how many are in use at a time */
+    FeedWatch watch;         /* may be NULL */
     void *watch_context;
     int64_t micros;           /* micro-batches per step, for the watch */
     int64_t target_bytes;     /* bytes of text in the targets so far */

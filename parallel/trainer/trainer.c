@@ -58,7 +58,7 @@ static void open_feed(Trainer *t)
     t->feed.train = t->train;
     t->feed.val = t->val;
     t->feed.unread = t->session.counted;
-    t->feed.samples = &t->samples;
+    t->feed.position = &t->position;
     t->feed.micros = c->gradient_accumulation_steps;
     t->constants = step_constants(c, t->session.grid.size.dp);
 }
@@ -274,6 +274,7 @@ void trainer_step(Trainer *t)
      * number of steps issued, so the host knows both without waiting for the device. */
     t->steps++;
     t->samples += t->constants.samples;
+    t->position += t->constants.samples;
 }
 
 /* Runs a step of few micro-batches, at least two if the config has as many, so that one adds to the
@@ -331,6 +332,7 @@ void trainer_set_state(Trainer *t, StepState state)
     device_synchronize(&t->session.dev);
     t->steps = t->steps_read = state.steps;
     t->samples = state.samples;
+    t->position = state.samples + state.data_offset;
 }
 
 StepState trainer_state(Trainer *t)

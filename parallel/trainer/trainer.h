@@ -51,6 +51,7 @@ typedef struct {
     Tensor lr_table;        /* (train_steps) f64 on the device */
     Feed feed;
     int64_t steps, samples; /* steps issued and their samples, counted by the host */
+    int64_t position;       /* number of the next sample in the data: samples + data_offset */
     int64_t steps_read;     /* steps whose records have been read */
     Phases phases;          /* times since the last report, for wall_clock_breakdown */
     void *optimizer_memory, *lr_memory;
@@ -113,7 +114,8 @@ int trainer_read(Trainer *trainer, StepRecord *out);
 int trainer_read_all(Trainer *trainer, StepRecord *out);
 /* Returns a copy of the StepState, after waiting for the device. */
 StepState trainer_state(Trainer *trainer);
-/* Continues training from `state`: its steps, samples and loss scale. Waits for the device. */
+/* Continues training from `state`: its steps, place in the data and loss scale. Waits for the
+ * device. */
 void trainer_set_state(Trainer *trainer, StepState state);
 
 #endif

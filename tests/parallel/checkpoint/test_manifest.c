@@ -25,7 +25,11 @@ static Manifest manifest_of(int weights)
                             .updates = 40,
                             .last_overflow = -1,
                             .loss_scale = 0x1.5555555555555p-2,
-                            .loss_seed = 65536},
+                            .loss_seed = 65536,
+                            .data_offset = 5,
+                            .rollbacks = 2,
+                            .n_losses = 3,
+                            .losses = {0x1.8p0, 2.5, 0x1.5555555555555p-2}},
                   .config = must_strdup("{\n  \"a\": \"\\u00e9\t\"\n}"),
                   .machine = must_strdup("avx512, \"quoted\""),
                   .code = must_strdup("1.0"),
@@ -137,9 +141,17 @@ static void a_manifest_with_impossible_files_or_ranks_is_refused(void **state)
         {"\"dp\": 4", "\"dp\": -4"},
         {"\"zero_stage\": 3", "\"zero_stage\": 4"},
         {"\"writers\": 3", "\"writers\": 9"},
-        {"\"version\": 2", "\"version\": 3"},
-        {"\"version\": 2", "\"version\": 0"},
-        {"\"version\": 2", "\"version\": 1"}, /* version 1 has no world */
+        {"\"version\": 3", "\"version\": 4"},
+        {"\"version\": 3", "\"version\": 2"}, /* version 2 has no losses */
+        {"\"version\": 3", "\"version\": 0"},
+        {"\"version\": 3", "\"version\": 1"}, /* version 1 has no world */
+        {"\"n_losses\": 3", "\"n_losses\": 2"},
+        {"\"n_losses\": 3", "\"n_losses\": 4"},
+        {"\"n_losses\": 3", "\"n_losses\": -3"},
+        {"\"rollbacks\": 2", "\"rollbacks\": -2"},
+        {"\"data_offset\": 5", "\"data_offset\": -5"},
+        {"\"0x1.4p+1\"", "\"inf\""},
+        {"\"0x1.4p+1\"", "\"2.5\""},
         {"\"name\": \"b\", \"file\": \"model-00003-of-00003", "\"name\": \"b\", \"file\": \"other"},
     };
     Manifest m = manifest_of(3), again;

@@ -129,13 +129,14 @@ static void a_checkpoint_with_an_impossible_step_state_is_refused(void **state)
     int64_t *const field = (int64_t *)&m.state; /* 64 bits each, doubles too */
     const int64_t odd[] = {INT64_MAX, INT64_MIN, -2, (INT64_C(1) << 53) + 1};
     char err[300], *text;
-    size_t n, fields = offsetof(StepState, loss_seed) / 8;
+    size_t n, fields = offsetof(StepState, losses) / 8;
     m.state = good;
     text = manifest_print(&m, &n);
     if (!manifest_parse(&again, text, n, err, sizeof err)) fail_msg("%s", err);
     manifest_free(&again);
     free(text);
     for (size_t i = 0; i < fields * 4; i++) {
+        if (i / 4 == offsetof(StepState, loss_seed) / 8) continue; /* computed anew */
         m.state = good;
         field[i / 4] = odd[i % 4];
         bool scale = i / 4 == offsetof(StepState, loss_scale) / 8;

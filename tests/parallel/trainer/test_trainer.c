@@ -209,7 +209,8 @@ static void test_bug_10_11_a_nan_loss_skips_the_step_without_further_effect(void
     trainer_run_steps(&a, &after_skip, 2);
     assert_true(after_skip.record[1].applied);
     assert_int_equal(after_skip.record[1].skips_in_row, 0);
-    b.trainer.samples = b.trainer.constants.samples; /* begins with the second batch */
+    /* Begins with the second batch. */
+    b.trainer.samples = b.trainer.position = b.trainer.constants.samples;
     trainer_run_steps(&b, &alone, 1);
     trainer_run_read(&a, &after_skip);
     trainer_run_read(&b, &alone);

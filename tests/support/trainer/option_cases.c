@@ -146,6 +146,8 @@ const OptionCase option_cases[] = {
     {.key = "dump_state", .value = "true", .shows = "\"weight_decay_on\""},
     /* A run that skips its last updates ends with 88, so it cannot be compared. */
     {.key = "max_consecutive_skipped_steps", .elsewhere = "program/numbers.sh"},
+    {.key = "health.policy", .elsewhere = "test_run_health"},
+    {.key = "health.spike_deviations", .elsewhere = "test_run_health"},
     SEE("optimizer.type", "SGD"),
     SEE("optimizer.weight_decay_on", "all"),
     SEE("optimizer.params.lr", "0.02"),

@@ -1,0 +1,141 @@
+/* health.c -- warns about spikes and skipped updates, and ends a run that diverges. See
+ * health.h. */
+#include "parallel/run/health.h"
+
+#include "model/core/check.h"
+#include "model/core/figures.h"
+#include "model/core/log.h"
+#include "parallel/grid/control.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- what happened ----------------------------------------------------------------------------
+ */
+
+/* Writes "loss 9.31 is 24 deviations above 3.2, the median of the losses before it". */
+static const char *say_spike(const StepRecord *r, char *out, size_t n)
+{
+    if (!isfinite(r->loss))
+        snprintf(out, n, "the loss is not finite");
+    else
+        snprintf(out, n,
+                 "loss %.4g is %.3g deviations above %.4g, the median of the losses before it",
+                 r->loss, (r->loss - r->median) / r->deviation, r->median);
+    return out;
+}
+
+/* Warns about a spike. Under the policy "warn" only the first of several in a row is told: with a
+ * loss that stays high, there is one in every step until the median has followed. */
+static void warn_spike(const Run *run, const StepRecord *r)
+{
+    char what[160];
+    bool skipped = run->config->health.policy == HEALTH_SKIP;
+    if (skipped)
+        log_warning("step %lld: %s, update skipped (%lld in a row)", (long long)r->step,
+                    say_spike(r, what, sizeof what), (long long)r->spikes_in_row);
+    else if (run->config->health.policy == HEALTH_WARN && !run->records.spiking)
+        log_warning("step %lld: %s", (long long)r->step, say_spike(r, what, sizeof what));
+}
+
+/* Warns if the update of a step was skipped. If its gradient norm is finite, the reason is that
+ * none of its targets counts for the loss. */
+static void warn_skipped(const StepRecord *r)
+{
+    if (isfinite(r->grad_norm))
+        log_warning("step %lld: none of its targets counts, update skipped", (long long)r->step);
+    else
+        log_warning("step %lld: gradients are not finite, update skipped (%lld in a row)",
+                    (long long)r->step, (long long)r->skips_in_row);
+}
+
+/* Returns whether so many updates in a row were skipped that the run may not go on like this. A
+ * dynamic loss scale finds its value by skipping steps. There only an overflow at the smallest
+ * scale counts, which the device reports in `stop`, and spikes. */
+static bool too_many_skipped(const Config *c, const StepRecord *r)
+{
+    bool dynamic = c->fp16.enabled && c->fp16.loss_scale == 0;
+    int64_t in_row = r->spikes_in_row + (dynamic ? 0 : r->skips_in_row);
+    return r->stop || in_row >= c->max_consecutive_skipped_steps;
+}
+
+void health_note(Run *run, const StepRecord *r)
+{
+    HealthPolicy policy = run->config->health.policy;
+    bool spike_ends = r->spike && policy == HEALTH_STOP;
+    if (r->spike)
+        warn_spike(run, r);
+    else if (!r->applied)
+        warn_skipped(r);
+    run->records.spiking = r->spike;
+    if (run->records.event.step == 0 && (spike_ends || too_many_skipped(run->config, r)))
+        run->records.event = *r;
+}
+
+/* ---- the end of the run -----------------------------------------------------------------------
+ */
+
+/* Writes why a record ends the run. */
+static void say_why(const StepRecord *r, char *out, size_t n)
+{
+    int64_t in_row = r->spikes_in_row + r->skips_in_row;
+    if (r->stop)
+        snprintf(out, n, "gradients overflow at the smallest loss scale (%g)", r->loss_scale);
+    else if (r->spike && in_row <= 1)
+        say_spike(r, out, n);
+    else if (r->spikes_in_row > 0)
+        snprintf(out, n, "%lld updates in a row were skipped, %lld of them because of a spike",
+                 (long long)in_row, (long long)r->spikes_in_row);
+    else if (r->skips_in_row == 1)
+        snprintf(out, n, "its gradients are not finite");
+    else
+        snprintf(out, n, "%lld steps in a row had gradients that are not finite",
+                 (long long)r->skips_in_row);
+}
+
+void health_end(Run *run, const char *also)
+{
+    char err[512], why[200];
+    const StepRecord *r = &run->records.event;
+    bool scaled = run->config->fp16.enabled && r->loss_scale > 1; /* a smaller scale may help */
+    const char *scale =
+        r->stop ? "write a smaller fp16.min_loss_scale, " : "write a smaller fp16.loss_scale, ";
+    say_why(r, why, sizeof why);
+    if (run->lead) {
+        metrics_note(run->output.metrics, "end", r->step, why);
+        metrics_flush(run->output.metrics, err, sizeof err);
+    }
+    control_fail(
+        run->world, EXIT_DIVERGED,
+        "step %lld: %s; %s%slower optimizer.params.lr, or start again from an older checkpoint in "
+        "%s%s",
+        (long long)r->step, why, also, scaled && !r->spike ? scale : "", run->folder.path,
+        r->spike ? "; --set health.policy=skip --allow-config-change leaves out such updates" : "");
+}
+
+/* ---- accounts ---------------------------------------------------------------------------------
+ */
+
+void health_take_up(Run *run, const StepState *s)
+{
+    run->records.last = (StepRecord){.step = s->steps,
+                                     .updates = s->updates,
+                                     .samples = s->samples,
+                                     .tokens = s->tokens,
+                                     .skipped = s->skipped,
+                                     .skipped_tokens = s->skipped_tokens,
+                                     .skips_in_row = s->skips_in_row,
+                                     .spikes = s->spikes,
+                                     .spikes_in_row = s->spikes_in_row,
+                                     .data_offset = s->data_offset,
+                                     .rollbacks = s->rollbacks,
+                                     .loss = NAN};
+}
+
+void health_print(const Run *run)
+{
+    const StepRecord *r = &run->records.last;
+    if (r->skipped == 0 && r->spikes == 0 && r->rollbacks == 0) return;
+    log_field("health", "%s skipped (%s), %s", figure_of(r->skipped, "update").text,
+              figure_of(r->skipped_tokens, "token").text, figure_of(r->spikes, "spike").text);
+}
