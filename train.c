@@ -62,7 +62,7 @@ static int train(int argc, char **argv)
 
 static const ArgCommand *const commands[] = {
     &cmd_config, &cmd_data, &cmd_generate, &cmd_eval,   &cmd_ckpt,   &cmd_report, &cmd_verify,
-    &cmd_bench,  &cmd_plan, &cmd_slurm,    &cmd_doctor, &cmd_import, &cmd_export};
+    &cmd_bench,  &cmd_plan, &cmd_slurm,    &cmd_doctor, &cmd_import, &cmd_export, &cmd_flight};
 enum { N_COMMANDS = ARG_ROWS(commands) };
 
 static void print_help(void)

@@ -6,6 +6,6 @@
 #include "model/core/args.h"
 
 extern const ArgCommand cmd_config, cmd_data, cmd_generate, cmd_eval, cmd_ckpt, cmd_bench,
-    cmd_verify, cmd_report, cmd_plan, cmd_slurm, cmd_doctor, cmd_import, cmd_export;
+    cmd_verify, cmd_report, cmd_plan, cmd_slurm, cmd_doctor, cmd_import, cmd_export, cmd_flight;
 
 #endif

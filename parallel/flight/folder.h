@@ -1,0 +1,36 @@
+/* folder.h -- reads the files of a run's newest dump from RUN/flight. */
+#ifndef PARALLEL_FLIGHT_FOLDER_H
+#define PARALLEL_FLIGHT_FOLDER_H
+
+#include "model/core/string_list.h"
+#include "parallel/flight/ring.h"
+
+/* What is known of a rank. */
+typedef enum {
+    RANK_SILENT,  /* it has no file of this dump, so it has not answered */
+    RANK_READ,    /* its file has been read */
+    RANK_UNKNOWN, /* its file is damaged, or was left out to save time */
+} RankState;
+
+typedef struct {
+    int ranks; /* of the world */
+    RankState *state;
+    RingFile **ring; /* [ranks] of a silent one: that of an earlier dump, or NULL; of an unknown one
+                      * NULL */
+    int read, silent, unknown; /* ranks in each state */
+    bool several_hosts;        /* the ranks are on different machines, as far as that is known */
+    const RingFile *first; /* of the first rank that was read: the dump's name, its reason ... */
+    StringList damaged;    /* messages about files that cannot be read */
+} FlightFiles;
+
+/* Reads RUN/flight. `seconds`: time after which files are left out; 0: none. Returns false and sets
+ * err if there is no dump; *missing then says whether there is no file at all. The caller calls
+ * flight_files_free in both cases. */
+bool flight_files_read(FlightFiles *files, const char *run, double seconds, bool *missing,
+                       char *err, size_t n);
+/* Does the same with files that have been parsed, which it takes: rings[0..count), of any ranks and
+ * dumps, at least one. */
+void flight_files_take(FlightFiles *files, RingFile **rings, int count);
+void flight_files_free(FlightFiles *files);
+
+#endif

@@ -1,0 +1,103 @@
+/* front.c -- see front.h. */
+#include "parallel/flight/front.h"
+
+#include <string.h>
+
+/* Returns the first unfinished entry of the stream, or NULL. */
+static const RingEntry *first_of(const RingFile *ring, int stream)
+{
+    for (int i = 0; i < ring->opens; i++)
+        if (ring->open[i].stream == stream) return &ring->open[i];
+    return NULL;
+}
+
+bool front_is_at(const RingFile *ring, const RingEntry *entry)
+{
+    /* The host is in all of its unfinished entries: one encloses the next. */
+    const RingEntry *first = first_of(ring, entry->stream);
+    if (entry->stream == FLIGHT_HOST || first == entry) return true;
+    if (first->kind != FLIGHT_EXCHANGE || entry->kind != FLIGHT_EXCHANGE) return false;
+    /* Messages that were added to one group come one after the other. */
+    for (const RingEntry *e = first + 1; e <= entry; e++)
+        if (e->n != e[-1].n + 1 || e->stream != entry->stream) return false;
+    return true;
+}
+
+bool front_is_asynchronous(const RingFile *ring)
+{
+    int busy = 0;
+    for (int i = 0; i < ring->opens; i++) {
+        const RingEntry *e = &ring->open[i];
+        if (e->kind == FLIGHT_WAIT) return true;
+        busy += e->stream != FLIGHT_HOST && e->kind != FLIGHT_EXCHANGE;
+    }
+    /* A device whose calls are complete when they return has one at a time, or messages that are
+     * carried out together. */
+    return busy > 1;
+}
+
+/* Returns the stream that the entry waits for; FLIGHT_HOST: all of the device's. */
+static int awaited(const RingEntry *wait)
+{
+    for (int s = 0; s < GRAPH_STREAMS; s++)
+        if (strcmp(wait->name, flight_wait_name[s]) == 0) return s;
+    return FLIGHT_HOST;
+}
+
+static void add(Front *front, const RingEntry *entry)
+{
+    for (int i = 0; i < front->n; i++)
+        if (front->entry[i] == entry) return;
+    if (front->n < FRONT_MOST) front->entry[front->n++] = entry;
+}
+
+/* Adds where the stream stands: after waits for other streams, at what these wait for. */
+static void add_stream(const RingFile *ring, int stream, Front *front)
+{
+    const RingEntry *at = first_of(ring, stream);
+    bool passed[FLIGHT_STREAMS] = {false};
+    while (at && at->kind == FLIGHT_WAIT && !passed[at->stream]) {
+        passed[at->stream] = true;
+        int next = awaited(at);
+        const RingEntry *there = next == FLIGHT_HOST ? NULL : first_of(ring, next);
+        if (there == NULL) break;
+        at = there;
+    }
+    if (at == NULL) return;
+    add(front, at);
+    const RingEntry *end = ring->open + ring->opens;
+    for (const RingEntry *e = at + 1; e < end && e->stream == at->stream && front_is_at(ring, e);
+         e++)
+        add(front, e);
+}
+
+/* Adds where the device stands, or only the stream that a host waits for. */
+static void add_device(const RingFile *ring, const RingEntry *wait, Front *front)
+{
+    int only = wait ? awaited(wait) : FLIGHT_HOST;
+    for (int s = 0; s < GRAPH_STREAMS; s++)
+        if (only == FLIGHT_HOST || only == s) add_stream(ring, s, front);
+}
+
+void front_find(const RingFile *ring, bool device, Front *front)
+{
+    const RingEntry *host = NULL;
+    bool after = false; /* something on the device was issued after it and has not finished */
+    front->n = 0;
+    for (int i = 0; i < ring->opens; i++) {
+        const RingEntry *e = &ring->open[i];
+        if (e->stream == FLIGHT_HOST) host = e;
+        after = e->stream != FLIGHT_HOST && host != NULL;
+    }
+    if (device) add_device(ring, NULL, front);
+    if (front->n > 0) return;
+    if (host == NULL || host->kind == FLIGHT_WAIT || (host->kind == FLIGHT_WORK && after))
+        add_device(ring, host && host->kind == FLIGHT_WAIT ? host : NULL, front);
+    if (front->n > 0 || host == NULL) return;
+    add(front, host);
+    /* Messages of one group on the host. */
+    for (const RingEntry *e = host; host->kind == FLIGHT_EXCHANGE && e-- > ring->open;) {
+        if (e->kind != FLIGHT_EXCHANGE || e->stream != FLIGHT_HOST) break;
+        add(front, e);
+    }
+}

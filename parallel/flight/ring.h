@@ -1,0 +1,94 @@
+/* ring.h -- parses a file of RUN/flight: what one rank has issued and finished last, as dump.c has
+ * written it. The format is in README.md.
+ *
+ * A ring has thousands of entries, and a world thousands of rings. So only what the search for a
+ * cause needs is kept of each: the entries that have not finished, how far the rank has got in each
+ * of its groups, and what its last calls there were. */
+#ifndef PARALLEL_FLIGHT_RING_H
+#define PARALLEL_FLIGHT_RING_H
+
+#include "model/core/dumps.h"
+#include "model/core/flight.h"
+#include "parallel/comm/rank_runs.h"
+
+/* Of each stream the first unfinished entries are kept, and the last one. RING_SEEN: the last
+ * collectives of a group that are kept. RING_RUNS: most runs of ranks in a group. */
+enum { RING_FIRST = 8, RING_SEEN = 8, RING_RUNS = 4096, RING_NAME = 32, RING_HOST = 256 };
+
+/* An entry of the file. Numbers that it has none of are -1, and texts "". */
+typedef struct {
+    int64_t n, call, elements, step, micro_batch;
+    double begun, ended; /* seconds after the dump's time, usually negative; ended NaN: it has not
+                          * finished */
+    int peer;            /* rank in the group */
+    int unit;
+    int group; /* index in RingFile.group */
+    FlightKind kind;
+    FlightAction action;
+    int stream; /* GRAPH_COMPUTE ... or FLIGHT_HOST */
+    char name[RING_NAME], dtype[8];
+} RingEntry;
+
+/* A group of ranks. */
+typedef struct {
+    char name[16];
+    RankRun *run; /* [runs] of its ranks in the world, in the group's order; 0 runs: they are not
+                   * known */
+    int runs, size;
+} RingGroup;
+
+/* A collective that a rank has begun. */
+typedef struct {
+    int64_t call;
+    char name[RING_NAME], dtype[8];
+    int64_t elements;
+    bool ended;
+} RingCall;
+
+/* How far a rank has got in a group's collectives, or in its messages to or from one peer. Numbers
+ * of calls; 0: none is in the ring. */
+typedef struct {
+    int group;
+    int peer; /* rank in the group; -1: collectives */
+    bool send;
+    int64_t begun;   /* the last one begun */
+    int64_t ended;   /* the last one finished */
+    int64_t first;   /* the first one that has not finished; 0: all have */
+    double ended_at; /* when `ended` finished, in seconds after the dump's time */
+    RingCall *seen;  /* [RING_SEEN] number i % RING_SEEN is at that index; NULL for messages */
+} RingPlace;
+
+/* The content of a file. */
+typedef struct {
+    char dump[17], host[RING_HOST];
+    DumpReason reason;
+    int rank, ranks;
+    int64_t pid, attempt;
+    double time; /* of the dump: seconds since 1970 */
+    int pp, dp, tp;
+    int64_t step, micro_batch, issued;
+    FlightAction action;
+    RingGroup *group;
+    int groups;
+    RingEntry *open; /* [opens] unfinished entries, in ascending order */
+    int opens;
+    RingEntry last; /* the last one that has finished; n 0: none */
+    RingPlace *place;
+    int places;
+    double longest; /* seconds of the longest collective, message or work that has finished */
+} RingFile;
+
+/* Parses the text of a file. On failure returns NULL and sets err: "line 3, byte 17: ...". The
+ * caller calls ring_free. */
+RingFile *ring_parse(const char *text, size_t size, char *err, size_t n);
+void ring_free(RingFile *ring);
+
+/* Returns the rank's place in the collectives of its group (peer -1), or in its messages; NULL:
+ * none of them is in the ring. */
+const RingPlace *ring_place(const RingFile *ring, int group, int peer, bool send);
+/* Returns whether the entry is a message to the peer, not from it. */
+bool ring_sends(const RingEntry *entry);
+/* Returns the rank in the world of member number i of the group; -1: it is not known. */
+int ring_member(const RingGroup *group, int i);
+
+#endif

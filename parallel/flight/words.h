@@ -1,0 +1,39 @@
+/* words.h -- sentences about what a dump shows. */
+#ifndef PARALLEL_FLIGHT_WORDS_H
+#define PARALLEL_FLIGHT_WORDS_H
+
+#include "parallel/flight/chain.h"
+
+/* A dump that has been read and analysed. */
+typedef struct {
+    FlightFiles files;
+    Net net;
+    Search search;
+    Chain chain;
+} FlightReading;
+
+/* Reads and analyses the newest dump of a run. `seconds`: time after which files are left out; 0:
+ * none. Returns false and sets err if there is no dump; *missing then says whether there is no file
+ * at all. Otherwise the caller calls flight_reading_close. */
+bool flight_reading_open(FlightReading *reading, const char *run, double seconds, bool *missing,
+                         char *err, size_t n);
+/* Does the same with files that have been parsed, as flight_files_take. */
+void flight_reading_take(FlightReading *reading, RingFile **rings, int count);
+void flight_reading_close(FlightReading *reading);
+
+/* Each returns a text that the caller frees. */
+
+/* Where the hang begins: "rank 2 (on n2) is late: it has waited 12.3 s for its training data, in
+ * the forward pass of micro-batch 3 of step 12". */
+char *flight_words_begin(const FlightReading *reading);
+/* The ranks that wait in the same call: "ranks 0, 1, 3 have waited up to 12.3 s for rank 2 in
+ * all-reduce of 64 f32 (group dp, call 17), in the backward pass of micro-batch 3 of step 12". */
+char *flight_words_wait(const FlightReading *reading, const ChainWait *wait);
+/* What to do about the cause. */
+char *flight_words_advice(const FlightReading *reading);
+/* What an entry is: "all-reduce of 64 f32 (group dp, call 17)". */
+char *flight_words_entry(const RingFile *ring, const RingEntry *entry);
+/* Where in the training: "in the backward pass of micro-batch 3 of step 12". */
+char *flight_words_place(int64_t step, int64_t micro_batch, FlightAction action);
+
+#endif

@@ -1,0 +1,570 @@
+/* test_chain.c -- where a hang begins, its cause and who waits for whom, in rings that the test
+ * makes up: ranks whose calls are complete when they return, and ranks with a device that goes on
+ * by itself. */
+#include "model/core/check.h"
+#include "tests/support/flight/planted_ring.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 8 };
+#define NOT_ENDED NAN
+/* Seconds since a rank is late, and since the others wait for it. */
+static const double LATE = 20, WAIT = 18;
+
+/* What the test expects of a dump. */
+typedef struct {
+    const char *name;
+    int ranks;
+    void (*plant)(PlantedRing *ring); /* (ranks) */
+    bool silent[MOST];                /* these ranks have no file */
+    FlightCause cause;
+    int late[MOST], lates;
+    const char *begin, *waits[3]; /* parts of sentences */
+} Case;
+
+/* Makes the rings of all ranks that answer, and reads them. */
+static void read_case(const Case *one, FlightReading *reading)
+{
+    PlantedRing ring[MOST];
+    RingFile *file[MOST];
+    int n = 0;
+    for (int r = 0; r < one->ranks; r++) {
+        ring[r] = planted_ring(r, one->ranks);
+        planted_group(&ring[r], 0, "world", 0, 1, one->ranks);
+    }
+    one->plant(ring);
+    for (int r = 0; r < one->ranks; r++) {
+        RingFile *parsed = planted_parse(&ring[r]);
+        if (one->silent[r])
+            ring_free(parsed);
+        else
+            file[n++] = parsed;
+    }
+    flight_reading_take(reading, file, n);
+}
+
+static void expect_in(const char *name, char *text, const char *part)
+{
+    if (part && strstr(text, part) == NULL) fail_msg("%s: \"%s\" is not in: %s", name, part, text);
+    free(text);
+}
+
+static void expect(const Case *one)
+{
+    FlightReading r;
+    read_case(one, &r);
+    const Chain *c = &r.chain;
+    if (c->cause != one->cause)
+        fail_msg("%s: %s, not %s: %s", one->name, flight_cause_name[c->cause],
+                 flight_cause_name[one->cause], flight_words_begin(&r));
+    if (c->lates != one->lates)
+        fail_msg("%s: %d late ranks: %s", one->name, c->lates, flight_words_begin(&r));
+    for (int i = 0; i < one->lates; i++)
+        assert_int_equal(c->late[i], one->late[i]);
+    expect_in(one->name, flight_words_begin(&r), one->begin);
+    for (int i = 0; i < 3 && one->waits[i]; i++) {
+        if (i >= c->waits) fail_msg("%s: there are %d waits", one->name, c->waits);
+        expect_in(one->name, flight_words_wait(&r, &c->wait[i]), one->waits[i]);
+    }
+    free(flight_words_advice(&r));
+    flight_reading_close(&r);
+}
+
+/* ---- calls that are complete when they return --------------------------------------------------
+ */
+
+/* All ranks but `late` wait in call 17 of the group of all. */
+static void others_wait(PlantedRing *ring, int ranks, int late)
+{
+    for (int r = 0; r < ranks; r++) {
+        planted_collective(&ring[r], "all-reduce", "compute", 0, 16, 21, 20.5);
+        if (r != late)
+            planted_collective(&ring[r], "all-reduce", "compute", 0, 17, WAIT, NOT_ENDED);
+    }
+}
+
+static void in_data(PlantedRing *ring)
+{
+    others_wait(ring, 4, 2);
+    planted_entry(&ring[2], "work", "data", "host", LATE, NOT_ENDED);
+}
+
+static void in_save(PlantedRing *ring)
+{
+    others_wait(ring, 4, 1);
+    ring[1].action = "between steps";
+    planted_entry(&ring[1], "work", "save", "host", LATE, NOT_ENDED);
+    planted_entry(&ring[1], "work", "disk", "host", LATE, NOT_ENDED);
+}
+
+static void on_console(PlantedRing *ring)
+{
+    others_wait(ring, 4, 0);
+    ring[0].action = "between steps";
+    planted_entry(&ring[0], "work", "console", "host", LATE, NOT_ENDED);
+}
+
+static void in_an_op(PlantedRing *ring)
+{
+    others_wait(ring, 4, 3);
+    planted_entry(&ring[3], "op", "linear_forward", "compute", LATE, NOT_ENDED);
+}
+
+static void between_entries(PlantedRing *ring)
+{
+    others_wait(ring, 4, 3);
+}
+
+/* A work encloses the calls that it makes: the save of rank 1 waits, too. */
+static void save_waits_for_data(PlantedRing *ring)
+{
+    planted_entry(&ring[0], "work", "save", "host", LATE, NOT_ENDED);
+    planted_collective(&ring[0], "barrier", "host", 0, 1, WAIT, NOT_ENDED);
+    planted_entry(&ring[1], "work", "data", "host", LATE, NOT_ENDED);
+}
+
+/* Pairs: rank 3 is late in tp; rank 1 waits there, and rank 0 in dp for rank 1. */
+static void along_groups(PlantedRing *ring)
+{
+    for (int r = 0; r < 4; r++) {
+        planted_group(&ring[r], 1, "dp", r % 2, 2, 2);
+        planted_group(&ring[r], 2, "tp", r / 2 * 2, 1, 2);
+    }
+    planted_collective(&ring[0], "all-reduce", "compute", 1, 5, WAIT, NOT_ENDED);
+    planted_collective(&ring[2], "all-gather", "compute", 2, 7, WAIT, NOT_ENDED);
+    planted_collective(&ring[1], "all-reduce", "compute", 1, 8, WAIT, NOT_ENDED);
+    planted_entry(&ring[3], "op", "attention_forward", "compute", LATE, NOT_ENDED);
+}
+
+/* Stages: rank 0 sends to rank 1, which receives from rank 2, which computes. */
+static void along_messages(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++)
+        planted_group(&ring[r], 1, "pp", 0, 1, 3);
+    planted_message(&ring[0], true, "compute", 1, 1, 4, WAIT, NOT_ENDED);
+    planted_message(&ring[1], false, "compute", 1, 2, 9, WAIT, NOT_ENDED);
+    planted_message(&ring[2], true, "compute", 1, 1, 8, 19, 18.5);
+    planted_entry(&ring[2], "op", "linear_forward", "compute", 18, NOT_ENDED);
+}
+
+/* A group of messages: one of them has a peer that is there, the other one has not. */
+static void in_a_group_of_messages(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++)
+        planted_group(&ring[r], 1, "pp", 0, 1, 3);
+    planted_message(&ring[1], true, "compute", 1, 0, 4, WAIT, NOT_ENDED);
+    planted_message(&ring[1], false, "compute", 1, 2, 9, WAIT, NOT_ENDED);
+    planted_message(&ring[0], false, "compute", 1, 1, 4, WAIT, NOT_ENDED);
+    planted_entry(&ring[2], "work", "data", "host", LATE, NOT_ENDED);
+}
+
+static void asleep_in_a_collective(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++) {
+        planted_collective(&ring[r], "broadcast", "compute", 0, 3, WAIT, r == 1 ? NOT_ENDED : 17.9);
+        if (r != 1) planted_collective(&ring[r], "all-reduce", "compute", 0, 4, 17, NOT_ENDED);
+    }
+}
+
+static void asleep_in_a_receive(PlantedRing *ring)
+{
+    planted_message(&ring[1], false, "host", 0, 0, 6, WAIT, NOT_ENDED);
+    planted_message(&ring[0], true, "host", 0, 1, 6, 17.5, 17.4);
+    planted_collective(&ring[0], "barrier", "host", 0, 3, 17, NOT_ENDED);
+}
+
+static void no_answer(PlantedRing *ring)
+{
+    others_wait(ring, 4, -1);
+}
+
+static void other_elements(PlantedRing *ring)
+{
+    for (int r = 0; r < 4; r++)
+        planted_collective(&ring[r], r == 2 ? "all-gather" : "all-reduce", "compute", 0, 17, WAIT,
+                           NOT_ENDED);
+}
+
+static void two_differ(PlantedRing *ring)
+{
+    planted_collective(&ring[0], "all-reduce", "compute", 0, 17, WAIT, NOT_ENDED);
+    planted_collective(&ring[1], "reduce-scatter", "compute", 0, 17, WAIT, NOT_ENDED);
+}
+
+/* Rank 1 calls in the pair, and the others in the group of all. */
+static void passed_each_other(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++) {
+        if (r < 2) planted_group(&ring[r], 1, "pair", 0, 1, 2);
+        planted_collective(&ring[r], "all-reduce", "compute", r == 1, 17, WAIT, NOT_ENDED);
+    }
+}
+
+static const Case at_once[] = {
+    {"data",
+     4,
+     in_data,
+     {0},
+     CAUSE_DATA,
+     {2},
+     1,
+     "rank 2 is late: it has been in the wait for its training data for 20 s, in the backward "
+     "pass of micro-batch 3 of step 12",
+     {"ranks 0, 1, 3 have waited up to 18 s for rank 2 in all-reduce of 64 f32 (group world, "
+      "call 17), in the backward pass of micro-batch 3 of step 12"}},
+    {"save",
+     4,
+     in_save,
+     {0},
+     CAUSE_DISK,
+     {1},
+     1,
+     "rank 1 is late: it has been in the work on a file",
+     {"ranks 0, 2, 3 have waited"}},
+    {"console",
+     4,
+     on_console,
+     {0},
+     CAUSE_CONSOLE,
+     {0},
+     1,
+     "rank 0 is late: it has been in a write to the console for 20 s, after step 12",
+     {"ranks 1-3 have waited"}},
+    {"op",
+     4,
+     in_an_op,
+     {0},
+     CAUSE_COMPUTING,
+     {3},
+     1,
+     "it has been in the op linear_forward",
+     {"for rank 3 in"}},
+    {"between",
+     4,
+     between_entries,
+     {0},
+     CAUSE_COMPUTING,
+     {3},
+     1,
+     "it has been in code between two entries of its ring for 20.5 s",
+     {"for rank 3 in"}},
+    {"save and data",
+     2,
+     save_waits_for_data,
+     {0},
+     CAUSE_DATA,
+     {1},
+     1,
+     "rank 1 is late",
+     {"rank 0 has waited 18 s for rank 1 in barrier of 64 f32 (group world, call 1)"}},
+    {"groups",
+     4,
+     along_groups,
+     {0},
+     CAUSE_COMPUTING,
+     {3},
+     1,
+     "the op attention_forward",
+     {"rank 1 has waited 18 s for rank 3 in all-reduce of 64 f32 (group dp, call 8)",
+      "rank 2 has waited 18 s for rank 3 in all-gather of 64 f32 (group tp, call 7)",
+      "rank 0 has waited 18 s for rank 2 in all-reduce of 64 f32 (group dp, call 5)"}},
+    {"messages",
+     3,
+     along_messages,
+     {0},
+     CAUSE_COMPUTING,
+     {2},
+     1,
+     "the op linear_forward",
+     {"rank 1 has waited 18 s for rank 2 in receive of 64 f32 from rank 2 of the group (group "
+      "pp, message 9)",
+      "rank 0 has waited 18 s for rank 1 in send of 64 f32 to rank 1"}},
+    {"group of messages",
+     3,
+     in_a_group_of_messages,
+     {0},
+     CAUSE_DATA,
+     {2},
+     1,
+     "rank 2 is late",
+     {"rank 1 has waited 18 s for rank 2 in receive", "rank 0 has been in receive"}},
+    {"asleep in a collective",
+     3,
+     asleep_in_a_collective,
+     {0},
+     CAUSE_STOPPED,
+     {1},
+     1,
+     "rank 1 is stopped: rank 1 has been in broadcast of 64 f32 (group world, call 3) for 18 s",
+     {"ranks 0, 2 have waited up to 17 s for rank 1"}},
+    {"asleep in a receive",
+     2,
+     asleep_in_a_receive,
+     {0},
+     CAUSE_STOPPED,
+     {1},
+     1,
+     "rank 1 is stopped: rank 1 has been in receive of 64 f32 from rank 0",
+     {"rank 0 has waited 17 s for rank 1"}},
+    {"no answer",
+     4,
+     no_answer,
+     {[3] = true},
+     CAUSE_STOPPED,
+     {3},
+     1,
+     "rank 3 does not answer",
+     {"ranks 0-2 have waited up to 18 s for rank 3 in all-reduce"}},
+    {"two of four answer",
+     4,
+     no_answer,
+     {[1] = true, [2] = true},
+     CAUSE_STOPPED,
+     {1, 2},
+     2,
+     "ranks 1, 2 do not answer",
+     {"ranks 0, 3 have waited up to 18 s for ranks 1, 2"}},
+    {"other elements",
+     4,
+     other_elements,
+     {0},
+     CAUSE_COLLECTIVE,
+     {2},
+     1,
+     "rank 2 is in another call: call 17 of the group is all-gather of 64 f32 on rank 2, in the "
+     "backward pass of micro-batch 3 of step 12, and all-reduce of 64 f32 on rank 0",
+     {NULL}},
+    {"two differ",
+     2,
+     two_differ,
+     {0},
+     CAUSE_COLLECTIVE,
+     {0, 1},
+     2,
+     "is all-reduce of 64 f32 on rank 0, in the backward pass of micro-batch 3 of step 12, and "
+     "reduce-scatter of 64 f32 on rank 1",
+     {NULL}},
+    {"passed each other",
+     3,
+     passed_each_other,
+     {0},
+     CAUSE_COLLECTIVE,
+     {1},
+     1,
+     "rank 1 is in another call than the ranks that wait for it: rank 1 is in all-reduce of 64 f32 "
+     "(group pair, call 17)",
+     {NULL}},
+};
+
+static void test_the_cause_of_calls_that_are_complete_when_they_return(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof at_once / sizeof *at_once; i++)
+        expect(&at_once[i]);
+}
+
+/* ---- devices that go on by themselves ----------------------------------------------------------
+ */
+
+/* Each rank has issued the step: products on its compute stream, an all-reduce for which the comm
+ * stream waits, and the host waits for all. `ended`: how far each rank's device has got. */
+static void issue(PlantedRing *ring, double product, double wait, double reduce, double host)
+{
+    planted_entry(ring, "op", "linear_forward", "compute", LATE, product);
+    planted_entry(ring, "wait", "compute", "comm", LATE, wait);
+    planted_collective(ring, "all-reduce", "comm", 0, 5, WAIT, reduce);
+    planted_entry(ring, "wait", "comm", "compute", WAIT, NOT_ENDED);
+    planted_entry(ring, "op", "adamw", "compute", WAIT, NOT_ENDED);
+    if (!isnan(host)) planted_entry(ring, "wait", "device", "host", host, NOT_ENDED);
+}
+
+static void stuck_kernel(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++)
+        issue(&ring[r], r == 1 ? NOT_ENDED : 17.9, r == 1 ? NOT_ENDED : 17.9, NOT_ENDED, 17);
+}
+
+/* All devices are in the call. */
+static void stuck_transfer(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++)
+        issue(&ring[r], 17.9, 17.9, NOT_ENDED, 17);
+}
+
+/* The host of rank 2 has not issued the call, because its loader hangs. */
+static void host_in_data(PlantedRing *ring)
+{
+    for (int r = 0; r < 2; r++)
+        issue(&ring[r], 17.9, 17.9, NOT_ENDED, 17);
+    planted_entry(&ring[2], "op", "linear_forward", "compute", LATE, 19);
+    planted_entry(&ring[2], "work", "data", "host", LATE, NOT_ENDED);
+}
+
+/* The devices of ranks 0 and 2 wait for that of rank 1, whose two streams wait: one for the others
+ * in a prefetch, the other one is in a product that does not end. */
+static void stuck_beside_a_prefetch(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++) {
+        planted_group(&ring[r], 1, "shard", 0, 1, 3);
+        issue(&ring[r], r == 1 ? NOT_ENDED : 17.9, r == 1 ? NOT_ENDED : 17.9, NOT_ENDED, NAN);
+        if (r == 1) planted_collective(&ring[r], "all-gather", "copy", 1, 8, WAIT, NOT_ENDED);
+        planted_entry(&ring[r], "wait", "device", "host", 17, NOT_ENDED);
+    }
+}
+
+static const Case devices[] = {
+    {"kernel",
+     3,
+     stuck_kernel,
+     {0},
+     CAUSE_DEVICE,
+     {1},
+     1,
+     "rank 1 is late: it has been in the op linear_forward",
+     {"ranks 0, 2 have waited up to 18 s for the device of rank 1 in all-reduce"}},
+    {"transfer",
+     3,
+     stuck_transfer,
+     {0},
+     CAUSE_DEVICE,
+     {0, 1, 2},
+     3,
+     "ranks 0-2 are late: rank 0 has been in all-reduce of 64 f32 (group world, call 5) for 18 s, "
+     "in the backward pass of micro-batch 3 of step 12. No rank is missing in this call",
+     {NULL}},
+    {"host",
+     3,
+     host_in_data,
+     {0},
+     CAUSE_DATA,
+     {2},
+     1,
+     "rank 2 is late",
+     {"ranks 0, 1 have waited up to 18 s for rank 2 in all-reduce"}},
+    {"prefetch",
+     3,
+     stuck_beside_a_prefetch,
+     {0},
+     CAUSE_DEVICE,
+     {1},
+     1,
+     "the op linear_forward",
+     {NULL}},
+};
+
+static void test_the_cause_on_devices_that_go_on_by_themselves(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
+        expect(&devices[i]);
+}
+
+/* ---- healthy runs ------------------------------------------------------------------------------
+ */
+
+/* Rank 2 computes, and the others have waited for it for 0.4 s. */
+static void goes_on(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++) {
+        ring[r].reason = "signal";
+        planted_collective(&ring[r], "all-reduce", "compute", 0, 16, 3, 2);
+        if (r < 2) planted_collective(&ring[r], "all-reduce", "compute", 0, 17, 0.4, NOT_ENDED);
+    }
+    planted_entry(&ring[2], "op", "linear_forward", "compute", 0.5, NOT_ENDED);
+}
+
+/* The same wait has taken 12 s before. */
+static void goes_on_slowly(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++) {
+        ring[r].reason = "signal";
+        planted_collective(&ring[r], "all-reduce", "compute", 0, 16, 40, 28);
+        if (r < 2) planted_collective(&ring[r], "all-reduce", "compute", 0, 17, 15, NOT_ENDED);
+    }
+    planted_entry(&ring[2], "op", "linear_forward", "compute", 15, NOT_ENDED);
+}
+
+static void hangs_for_longer(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++) {
+        ring[r].reason = "signal";
+        planted_collective(&ring[r], "all-reduce", "compute", 0, 16, 60, 48);
+        if (r < 2) planted_collective(&ring[r], "all-reduce", "compute", 0, 17, 25, NOT_ENDED);
+    }
+    planted_entry(&ring[2], "op", "linear_forward", "compute", 25, NOT_ENDED);
+}
+
+static void one_rank(PlantedRing *ring)
+{
+    ring->reason = "signal";
+    planted_entry(ring, "op", "linear_forward", "compute", 9, NOT_ENDED);
+}
+
+static void one_rank_in_data(PlantedRing *ring)
+{
+    ring->reason = "signal";
+    planted_entry(ring, "work", "data", "host", 9, NOT_ENDED);
+}
+
+static void answers_late(PlantedRing *ring)
+{
+    goes_on(ring);
+}
+
+static const Case healthy[] = {
+    {"goes on",
+     3,
+     goes_on,
+     {0},
+     CAUSE_NONE,
+     {0},
+     0,
+     "no rank waits longer than usual: the longest wait has lasted 400 ms, and the longest one "
+     "that has ended 1 s",
+     {"ranks 0, 1 have waited up to 400 ms for rank 2"}},
+    {"goes on slowly", 3, goes_on_slowly, {0}, CAUSE_NONE, {0}, 0, "no rank waits longer", {NULL}},
+    {"hangs for longer",
+     3,
+     hangs_for_longer,
+     {0},
+     CAUSE_COMPUTING,
+     {2},
+     1,
+     "rank 2 is late",
+     {NULL}},
+    {"one rank", 1, one_rank, {0}, CAUSE_NONE, {0}, 0, "no rank waits", {NULL}},
+    {"one rank in data", 1, one_rank_in_data, {0}, CAUSE_DATA, {0}, 1, "rank 0 is late", {NULL}},
+    {"no answer",
+     3,
+     answers_late,
+     {[0] = true},
+     CAUSE_STOPPED,
+     {0},
+     1,
+     "rank 0 does not answer",
+     {NULL}},
+};
+
+static void test_a_healthy_run_has_no_cause(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof healthy / sizeof *healthy; i++)
+        expect(&healthy[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_cause_of_calls_that_are_complete_when_they_return),
+        cmocka_unit_test(test_the_cause_on_devices_that_go_on_by_themselves),
+        cmocka_unit_test(test_a_healthy_run_has_no_cause),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
