@@ -2,6 +2,7 @@
  * are found by weak symbols: one that is not linked into the program is simply missing. */
 #include "model/core/check.h"
 #include "model/core/device.h"
+#include "model/core/flight.h"
 #include "model/core/log.h"
 #include "model/core/recorder.h"
 
@@ -133,8 +134,11 @@ void device_copy(Device *device, Tensor dst, Tensor src)
     CHECK(dst.dtype == src.dtype && tensor_same_shape(dst, src), "copy of %s %lld to %s %lld",
           dtype_name(src.dtype), (long long)tensor_count(src), dtype_name(dst.dtype),
           (long long)tensor_count(dst));
+    int64_t noted = 0;
     if (device->recorder) recorder_copy(device, src);
+    if (device->flight) noted = flight_copy(device, src);
     device->backend->copy(device, device->compute, dst, src);
+    flight_end(device->flight, noted);
 }
 
 void device_copy_words(Device *device, void *dst, const void *src, size_t bytes)
@@ -146,14 +150,18 @@ void device_copy_words(Device *device, void *dst, const void *src, size_t bytes)
 
 void device_synchronize(Device *device)
 {
+    int64_t noted = 0;
     expect_no_view(device, "synchronize");
     device->waits++;
+    if (device->flight) noted = flight_host_wait(device, FLIGHT_WHOLE_DEVICE);
     device->backend->synchronize(device);
+    flight_end(device->flight, noted);
 }
 
 void device_event_record(Device *device, Event *event)
 {
     if (device->recorder) recorder_event(device, event);
+    if (device->flight) flight_event(device, event);
     device->backend->event_record(device, event, device->compute);
 }
 
@@ -162,12 +170,14 @@ void device_event_record_timed(Device *device, Event *event)
     CHECK(event->timed || event->impl == NULL, "an event without times becomes one with times");
     event->timed = true;
     if (device->recorder) recorder_event(device, event);
+    if (device->flight) flight_event(device, event);
     device->backend->event_record(device, event, device->compute);
 }
 
 void device_event_wait(Device *device, Event *event)
 {
     if (device->recorder) recorder_wait(device, event);
+    if (device->flight) flight_stream_wait(device, event);
     device->backend->event_wait(device, event, device->compute);
 }
 
@@ -179,9 +189,12 @@ bool device_event_reached(Device *device, Event *event)
 void device_event_synchronize(Device *device, Event *event)
 {
     expect_no_view(device, "a wait for an event");
+    int64_t noted = 0;
     if (device_event_reached(device, event)) return;
     device->waits++;
+    if (device->flight) noted = flight_host_wait(device, event->stream);
     device->backend->event_synchronize(device, event);
+    flight_end(device->flight, noted);
 }
 
 double device_event_seconds(Device *device, Event *from, Event *to)

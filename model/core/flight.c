@@ -66,7 +66,10 @@ void flight_attach(Flight *f, Device *device)
         f->stream[s] = of[s].impl;
     if (f->asynchronous) {
         size_t bytes = GRAPH_STREAMS * sizeof(int64_t);
-        int64_t *progress = device_host_alloc(device, bytes, "the flight recorder's progress");
+        /* Like what the device itself holds, these bytes are in no memory plan. */
+        int64_t *progress = device->backend->host_alloc(device, bytes);
+        if (progress == NULL)
+            fail(EXIT_NO_MEMORY, "%zu bytes of page-locked host memory were refused", bytes);
         memset(progress, 0, bytes);
         atomic_store(&f->progress, progress);
         f->device = *device;
@@ -84,7 +87,7 @@ void flight_detach(Flight *f, Device *device)
     atomic_store(&f->progress, NULL);
     device->flight = NULL;
     f->asynchronous = false;
-    device_host_release(device, progress, GRAPH_STREAMS * sizeof(int64_t));
+    if (progress) device->backend->host_release(device, progress);
 }
 
 static void mark_streams(Flight *f)
@@ -122,6 +125,11 @@ void flight_at(Flight *f, int64_t step, int64_t micro_batch, FlightAction action
     atomic_store_explicit(&f->action, (int)action, memory_order_relaxed);
 }
 
+void flight_action(Flight *f, int64_t micro_batch, FlightAction action)
+{
+    if (f) flight_at(f, flight_place(f).step, micro_batch, action);
+}
+
 int flight_unit(Flight *f, int unit)
 {
     if (f == NULL) return -1;
@@ -147,6 +155,45 @@ int64_t flight_begin(Flight *f, const Device *on, const FlightEntry *what)
     if (on) f->last[e.stream] = e.n;
     atomic_store_explicit(&f->issued, e.n, memory_order_release);
     return e.n;
+}
+
+/* What kinds without group, call and peer have in common. */
+static FlightEntry plain(FlightKind kind, int code, int dtype, int64_t elements)
+{
+    return (FlightEntry){.kind = (uint8_t)kind,
+                         .code = (uint8_t)code,
+                         .dtype = (uint8_t)dtype,
+                         .elements = elements,
+                         .group = -1,
+                         .peer = -1,
+                         .call = -1};
+}
+
+int64_t flight_op(const Device *device, int op, DType dtype, int64_t elements)
+{
+    FlightEntry e = plain(FLIGHT_OP, op, dtype, elements);
+    return flight_begin(device->flight, device, &e);
+}
+
+int64_t flight_copy(const Device *device, Tensor x)
+{
+    FlightEntry e = plain(FLIGHT_COPY, 0, x.dtype, tensor_count(x));
+    return flight_begin(device->flight, device, &e);
+}
+
+void flight_stream_wait(const Device *device, const Event *event)
+{
+    FlightEntry e = plain(FLIGHT_WAIT, event->stream, FLIGHT_NO_DTYPE, 0);
+    if (event->impl && event->stream != stream_of(device->flight, device))
+        flight_begin(device->flight, device, &e);
+}
+
+int64_t flight_host_wait(const Device *device, int what)
+{
+    FlightEntry e = plain(FLIGHT_WAIT, what, FLIGHT_NO_DTYPE, 0);
+    if (!device->flight->asynchronous) return 0;
+    mark_streams(device->flight);
+    return flight_begin(device->flight, NULL, &e);
 }
 
 /* Returns the entry of this number, if the ring still has it and it is not known to have
@@ -182,13 +229,8 @@ void flight_end_from(Flight *f, int64_t first, FlightKind kind)
 int64_t flight_work_begin(Flight *f, FlightWork work)
 {
     FlightEntry e;
-    int64_t n = flight_begin(f, NULL,
-                             &(FlightEntry){.kind = FLIGHT_WORK,
-                                            .code = (uint8_t)work,
-                                            .dtype = FLIGHT_NO_DTYPE,
-                                            .group = -1,
-                                            .peer = -1,
-                                            .call = -1});
+    FlightEntry what = plain(FLIGHT_WORK, work, FLIGHT_NO_DTYPE, 0);
+    int64_t n = flight_begin(f, NULL, &what);
     if (n == 0) return 0;
     CHECK(f->works < FLIGHT_OPEN, "%d works inside each other", f->works);
     if (unfinished(f, n, &e)) slot_store(&f->work[f->works], &e);

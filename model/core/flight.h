@@ -105,8 +105,8 @@ typedef struct {
     int16_t unit;        /* the unit of parameters that is in use, by its number in the table */
     int8_t group;        /* index in the groups (flight_groups) */
     uint8_t kind;        /* FlightKind */
-    uint8_t code;        /* op: OpId; collective, exchange: CommVerb or CommCall; wait: the stream,
-                          * or FLIGHT_WHOLE_DEVICE; work: FlightWork; copy: 0 */
+    uint8_t code;        /* op: OpId; collective, exchange: CommVerb, COMM_BARRIER or COMM_SPLIT;
+                          * wait: the stream, or FLIGHT_WHOLE_DEVICE; work: FlightWork; copy: 0 */
     uint8_t dtype;       /* DType, or FLIGHT_NO_DTYPE */
     uint8_t stream;      /* GRAPH_COMPUTE ... or FLIGHT_HOST */
     uint8_t action;      /* FlightAction */
@@ -156,6 +156,8 @@ void flight_detach(Flight *flight, Device *device);
 /* Says where the rank is. Streams on which something was issued since their last mark write their
  * progress words. */
 void flight_at(Flight *flight, int64_t step, int64_t micro_batch, FlightAction action);
+/* The same within the current step. */
+void flight_action(Flight *flight, int64_t micro_batch, FlightAction action);
 /* Says which unit of parameters is in use; -1: none. Returns the one before. */
 int flight_unit(Flight *flight, int unit);
 /* Encloses a work of the rank's thread. begin returns the entry's number, for end; works nest. */
@@ -169,6 +171,13 @@ void flight_work_end(Flight *flight, int64_t n);
  * group, call, peer. `on`: the device, or a view, whose compute stream carries it; NULL: the host.
  * Returns its number; 0 if nothing is noted, which flight_end ignores. */
 int64_t flight_begin(Flight *flight, const Device *on, const FlightEntry *what);
+/* Adds an op, a copy of x, or a wait of device's stream for the event's stream (nothing if they are
+ * the same); the device has a flight. flight_host_wait: the host waits, for what (a stream, or
+ * FLIGHT_WHOLE_DEVICE); nothing on a device whose calls are complete when they return. */
+int64_t flight_op(const Device *device, int op, DType dtype, int64_t elements);
+int64_t flight_copy(const Device *device, Tensor x);
+void flight_stream_wait(const Device *device, const Event *event);
+int64_t flight_host_wait(const Device *device, int what);
 /* Notes that the call has returned. So the entry has finished, unless an asynchronous device
  * carries it. */
 void flight_end(Flight *flight, int64_t n);

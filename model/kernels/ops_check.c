@@ -3,6 +3,7 @@
 #include "model/kernels/ops_check.h"
 
 #include "model/core/check.h"
+#include "model/core/flight.h"
 
 const char *const op_name[OP_COUNT] = {
 #define OP(name, arguments) [OP_##name] = #name,
@@ -95,11 +96,12 @@ void profile_close(Device *dev, Profile *profile)
     }
 }
 
-OpCall call_begin(Device *dev, OpId op, DType storage)
+OpCall call_begin(Device *dev, OpId op, DType table, DType storage, int64_t elements)
 {
-    OpCall call = {.table = storage == F64 ? dev->ops_f64 : dev->ops, .op = op};
+    OpCall call = {.table = table == F64 ? dev->ops_f64 : dev->ops, .op = op};
     CHECK(call.table != NULL, "op_%s: device %s has no ops for %s", op_name[op],
-          dev->backend ? dev->backend->name : "(closed)", dtype_name(storage));
+          dev->backend ? dev->backend->name : "(closed)", dtype_name(table));
+    if (dev->flight) call.noted = flight_op(dev, (int)op, storage, elements);
     if (dev->backend->range_begin) dev->backend->range_begin(op_name[op]);
     Profile *p = dev->profile;
     if (p == NULL) return call;
@@ -120,6 +122,7 @@ void call_require(const Device *dev, OpCall call, bool present)
 void call_end(Device *dev, OpCall call)
 {
     if (dev->backend->range_end) dev->backend->range_end();
+    flight_end(dev->flight, call.noted);
     Profile *p = dev->profile;
     if (p == NULL) return;
     device_event_record_timed(dev, &p->mark[p->n_marks++].to);

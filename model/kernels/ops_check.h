@@ -40,17 +40,57 @@ void expect_argument(OpId op, bool ok, const char *rule, long long value);
 typedef struct {
     const OpTable *table;
     OpId op;
+    int64_t noted; /* number of its entry in the device's flight; 0: none */
 } OpCall;
 
-/* Chooses the table by the storage type and, if a profile is attached to the device, records the
- * start of the call. */
-OpCall call_begin(Device *dev, OpId op, DType storage);
+/* Chooses the table for type `table`. Records the start of the call: of an op that computes in
+ * `storage` and writes `elements`, in the device's flight; and in the profile if one is attached.
+ */
+OpCall call_begin(Device *dev, OpId op, DType table, DType storage, int64_t elements);
 /* Ends the program with EXIT_UNAVAILABLE and a message that names the op and the device, unless
  * `present`: whether the table's entry is non-NULL. Only ops that are OP_WITHOUT_CUDA in oplist.h
  * lack a CUDA implementation. trainer_warm_up calls each op that a run needs once, so such a run
  * ends at its start. */
 void call_require(const Device *dev, OpCall call, bool present);
 void call_end(Device *dev, OpCall call);
+
+/* Elements that a call writes, by the type of its first argument after dev: a tensor, those of the
+ * attention's gradients, the step's state, or n ranges of weights. */
+static inline int64_t written_tensor(Tensor x, int n)
+{
+    (void)n;
+    return tensor_count(x);
+}
+
+static inline int64_t written_gradients(const AttentionTensors *t, int n)
+{
+    (void)n;
+    return tensor_count(t->q) + tensor_count(t->k) + tensor_count(t->v);
+}
+
+static inline int64_t written_state(const StepState *state, int n)
+{
+    (void)state;
+    return n > 0;
+}
+
+static inline int64_t written_ranges(const UpdateRange *range, int n)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < n; i++)
+        elements += tensor_count(range[i].weight);
+    return elements;
+}
+
+/* WRITTEN(dev, first, second, ...) is the number of elements that an op with these arguments
+ * writes. */
+#define WRITTEN(...) WRITTEN_OF(__VA_ARGS__, 0)
+#define WRITTEN_OF(dev_, first, second, ...)                                                       \
+    _Generic((first),                                                                              \
+        Tensor: written_tensor,                                                                    \
+        const AttentionTensors *: written_gradients,                                               \
+        StepState *: written_state,                                                                \
+        const UpdateRange *: written_ranges)(first, _Generic((second), int: (second), default: 1))
 
 /* Tells the recorder, if there is one, and runs the implementation of `name` for this storage type
  * between call_begin and call_end. `dev` is taken from the caller's scope. */
@@ -59,7 +99,7 @@ void call_end(Device *dev, OpCall call);
 #define RUN_FROM(name, table_, storage, ...)                                                       \
     do {                                                                                           \
         if (dev->recorder) record_##name(storage, __VA_ARGS__);                                    \
-        OpCall call = call_begin(dev, OP_##name, table_);                                          \
+        OpCall call = call_begin(dev, OP_##name, table_, storage, WRITTEN(__VA_ARGS__));           \
         call_require(dev, call, call.table->name != NULL);                                         \
         call.table->name(__VA_ARGS__);                                                             \
         call_end(dev, call);                                                                       \

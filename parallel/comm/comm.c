@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const comm_verb_name[COMM_VERBS] = {
-    [COMM_ALL_REDUCE] = "all-reduce",
-    [COMM_REDUCE_SCATTER] = "reduce-scatter",
-    [COMM_ALL_GATHER] = "all-gather",
-    [COMM_BROADCAST] = "broadcast",
-    [COMM_SEND] = "send",
-    [COMM_RECEIVE] = "receive",
-};
+#define VERB_NAMES                                                                                 \
+    [COMM_ALL_REDUCE] = "all-reduce", [COMM_REDUCE_SCATTER] = "reduce-scatter",                    \
+    [COMM_ALL_GATHER] = "all-gather", [COMM_BROADCAST] = "broadcast", [COMM_SEND] = "send",        \
+    [COMM_RECEIVE] = "receive"
+
+const char *const comm_verb_name[COMM_VERBS] = {VERB_NAMES};
+const char *const comm_call_name[COMM_CALLS] = {
+    VERB_NAMES, [COMM_BARRIER] = "barrier", [COMM_SPLIT] = "split"};
 
 static void count(Comm *comm, CommVerb verb, Tensor x)
 {
@@ -51,17 +51,55 @@ static GraphGroup recorded_group(const Comm *comm)
     return group;
 }
 
-/* State at the start of a call: the time, how long this communicator has waited so far, and the
- * recorder from which the transport's work is hidden, or NULL. */
+/* State at the start of a call: the time, how long this communicator has waited so far, the
+ * recorder from which the transport's work is hidden, or NULL, and the call's entry in the flight,
+ * or 0. */
 typedef struct {
     double start, waited;
     Recorder *hidden;
+    int64_t noted;
 } Clock;
 
 static Clock clock_start(const Comm *comm, Recorder *hidden)
 {
     recorder_hide(hidden);
-    return (Clock){seconds_now(), comm->waited, hidden};
+    if (comm->size > 1) flight_hide(comm->flight);
+    return (Clock){.start = seconds_now(), .waited = comm->waited, .hidden = hidden};
+}
+
+/* The transport's work is done. */
+static void clock_stop(const Comm *comm, Clock begun)
+{
+    recorder_show(begun.hidden);
+    if (comm->size > 1) flight_show(comm->flight);
+}
+
+/* Notes a collective of `comm` in its flight; x is NO_TENSOR if it moves none. Groups of one rank
+ * wait for nobody. */
+static int64_t note_collective(Comm *comm, const Device *on, int code, Tensor x, int root)
+{
+    if (comm->size == 1) return 0;
+    FlightEntry entry = {.kind = FLIGHT_COLLECTIVE,
+                         .code = (uint8_t)code,
+                         .dtype = x.data ? (uint8_t)x.dtype : FLIGHT_NO_DTYPE,
+                         .elements = x.data ? tensor_count(x) : 0,
+                         .group = (int8_t)comm->flight_group,
+                         .peer = root,
+                         .call = ++comm->collectives};
+    return flight_begin(comm->flight, on, &entry);
+}
+
+static int64_t note_message(Comm *comm, const Device *on, bool send, int peer, Tensor x)
+{
+    if (comm->flight == NULL || comm->size == 1) return 0;
+    FlightEntry entry = {.kind = FLIGHT_EXCHANGE,
+                         .code = send ? COMM_SEND : COMM_RECEIVE,
+                         .dtype = (uint8_t)x.dtype,
+                         .elements = tensor_count(x),
+                         .group = (int8_t)comm->flight_group,
+                         .peer = peer,
+                         .call = flight_message(comm->flight, comm->flight_group, peer, send)};
+    return flight_begin(comm->flight, on, &entry);
 }
 
 /* Returns where to record a call as exposed communication: a call on a device's own compute stream
@@ -86,22 +124,30 @@ static Clock call_begins(const Comm *comm, const Device *on)
 }
 
 /* Begins a collective; x is the whole tensor. */
-static Clock collective_begins(Comm *comm, Device *on, CommVerb verb, Tensor x)
+static Clock collective_begins(Comm *comm, Device *on, CommVerb verb, Tensor x, int root)
 {
+    int64_t noted = note_collective(comm, on, (int)verb, x, root);
     if (recorder_of(comm, on)) {
         GraphGroup group = recorded_group(comm);
         recorder_collective(&comm->recorded, on, &group, (int)verb, x);
     }
-    return call_begins(comm, on);
+    Clock begun = call_begins(comm, on);
+    begun.noted = noted;
+    return begun;
 }
 
 static Clock message_begins(Comm *comm, Device *on, bool send, int peer, Tensor x)
 {
+    int64_t noted = note_message(comm, on, send, peer, x);
     if (recorder_of(comm, on)) {
         GraphGroup group = recorded_group(comm);
         recorder_message(&comm->recorded, on, &group, send, peer, x);
     }
-    return call_begins(comm, on);
+    Clock begun = call_begins(comm, on);
+    /* In a group of calls the message is carried out by group_end. */
+    if (comm->recorded.open && comm->first_message == 0) comm->first_message = noted;
+    if (!comm->recorded.open) begun.noted = noted;
+    return begun;
 }
 
 /* Adds the time since the call began. */
@@ -113,7 +159,8 @@ static void count_seconds(Comm *comm, Clock begun)
 
 static void call_ends(Comm *comm, const Device *on, Clock begun)
 {
-    recorder_show(begun.hidden);
+    clock_stop(comm, begun);
+    flight_end(comm->flight, begun.noted);
     if (on == NULL) return; /* host calls between steps are not part of a step's communication */
     exposed_end(exposed_of(comm, on));
     count_seconds(comm, begun);
@@ -143,7 +190,7 @@ static void check_part(const Comm *comm, Tensor part, Tensor whole)
 void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     count(comm, COMM_ALL_REDUCE, x);
-    Clock begun = collective_begins(comm, on, COMM_ALL_REDUCE, x);
+    Clock begun = collective_begins(comm, on, COMM_ALL_REDUCE, x, -1);
     Comm *by = carrier(comm, on);
     by->ops->all_reduce(by, on, x, op);
     call_ends(comm, on, begun);
@@ -153,7 +200,7 @@ void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
 {
     count(comm, COMM_REDUCE_SCATTER, whole); /* what the rank contributes, not what it receives */
     check_part(comm, part, whole);
-    Clock begun = collective_begins(comm, on, COMM_REDUCE_SCATTER, whole);
+    Clock begun = collective_begins(comm, on, COMM_REDUCE_SCATTER, whole, -1);
     Comm *by = carrier(comm, on);
     by->ops->reduce_scatter(by, on, part, whole);
     call_ends(comm, on, begun);
@@ -163,7 +210,7 @@ void comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
 {
     count(comm, COMM_ALL_GATHER, whole);
     check_part(comm, part, whole);
-    Clock begun = collective_begins(comm, on, COMM_ALL_GATHER, whole);
+    Clock begun = collective_begins(comm, on, COMM_ALL_GATHER, whole, -1);
     Comm *by = carrier(comm, on);
     by->ops->all_gather(by, on, whole, part);
     call_ends(comm, on, begun);
@@ -173,7 +220,7 @@ void comm_broadcast(Comm *comm, Device *on, Tensor x, int root)
 {
     count(comm, COMM_BROADCAST, x);
     check_rank(comm, root);
-    Clock begun = collective_begins(comm, on, COMM_BROADCAST, x);
+    Clock begun = collective_begins(comm, on, COMM_BROADCAST, x, root);
     Comm *by = carrier(comm, on);
     by->ops->broadcast(by, on, x, root);
     call_ends(comm, on, begun);
@@ -205,6 +252,7 @@ void comm_group_begin(Comm *comm)
     comm->ops->group_begin(comm);
     if (comm->host) comm->host->ops->group_begin(comm->host);
     recorder_group_begin(&comm->recorded);
+    comm->first_message = 0;
     comm->carried = false;
 }
 
@@ -215,20 +263,41 @@ void comm_group_end(Comm *comm)
     Clock begun = clock_start(comm, comm->recorded.recorder);
     comm->ops->group_end(comm);
     if (comm->host) comm->host->ops->group_end(comm->host);
-    recorder_show(begun.hidden);
+    clock_stop(comm, begun);
+    flight_end_from(comm->flight, comm->first_message, FLIGHT_EXCHANGE);
     if (comm->carried) count_seconds(comm, begun);
 }
 
 void comm_barrier(Comm *comm)
 {
     Comm *by = carrier(comm, NULL);
+    int64_t noted = note_collective(comm, NULL, COMM_BARRIER, NO_TENSOR, -1);
     by->ops->barrier(by);
+    flight_end(comm->flight, noted);
+}
+
+/* Adds the group to the flight. The ranks of a split are no line. */
+static void join_flight(Comm *comm, Flight *flight, bool line)
+{
+    GraphGroup group = recorded_group(comm);
+    if (!line) group.first = -1, group.stride = 0;
+    comm->flight = flight;
+    comm->flight_group = comm->size > 1 ? flight_group(flight, &group) : -1;
+}
+
+void comm_flight(Comm *comm, Flight *flight)
+{
+    join_flight(comm, flight, true);
 }
 
 Comm comm_split(Comm *comm, const char *name, int color, int key)
 {
     Comm *by = carrier(comm, NULL);
-    return by->ops->split(by, name, color, key);
+    int64_t noted = note_collective(comm, NULL, COMM_SPLIT, NO_TENSOR, -1);
+    Comm group = by->ops->split(by, name, color, key);
+    flight_end(comm->flight, noted);
+    join_flight(&group, comm->flight, false);
+    return group;
 }
 
 Comm comm_line(Comm *comm, const char *name, CommLine line)
@@ -241,13 +310,16 @@ Comm comm_line(Comm *comm, const char *name, CommLine line)
               last < comm->size,
           "rank %d of %d in group %s of %d ranks %d + i %d", comm->rank, comm->size, name,
           line.size, line.first, line.stride);
+    int64_t noted = note_collective(comm, NULL, COMM_SPLIT, NO_TENSOR, -1);
     /* Lines that do not overlap begin at different ranks. */
     Comm group =
         by->ops->line ? by->ops->line(by, name, line) : by->ops->split(by, name, line.first, at);
     CHECK(group.rank == at && group.size == line.size, "group %s: rank %d of %d, not %d of %d",
           name, group.rank, group.size, at, line.size);
+    flight_end(comm->flight, noted);
     group.line =
         (CommLine){all.first + line.first * all.stride, line.stride * all.stride, line.size};
+    join_flight(&group, comm->flight, true);
     return group;
 }
 
@@ -262,6 +334,7 @@ void comm_carry(Comm *comm, const CommOps *ops, void *impl)
     CHECK(comm->host == NULL, "group %s is carried by %s already", comm->name, comm->ops->name);
     Comm *host = must_alloc(sizeof *host);
     *host = *comm; /* both share the counts, which are freed once */
+    host->flight = NULL;
     comm->host = host;
     comm->ops = ops;
     comm->impl = impl;

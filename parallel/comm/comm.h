@@ -10,6 +10,7 @@
 #ifndef PARALLEL_COMM_COMM_H
 #define PARALLEL_COMM_COMM_H
 
+#include "model/core/flight.h"
 #include "model/core/recorder.h"
 #include "model/core/tensor.h"
 #include "parallel/comm/exposed.h"
@@ -32,6 +33,12 @@ typedef enum {
     COMM_VERBS
 } CommVerb;
 extern const char *const comm_verb_name[COMM_VERBS];
+
+/* The other calls in which ranks wait for each other. They follow the verbs, so that a number names
+ * either. */
+enum { COMM_BARRIER = COMM_VERBS, COMM_SPLIT, COMM_CALLS };
+/* The names of verbs and of these calls. */
+extern const char *const comm_call_name[COMM_CALLS];
 
 typedef struct {
     int64_t calls, elements, bytes;
@@ -85,6 +92,12 @@ struct Comm {
                          * transport */
     Exposed *exposed;   /* of the axis that the group belongs to; NULL: not measured */
     RecordedCalls recorded; /* for the device's recorder */
+    Flight *flight;         /* of this rank; notes every call. NULL: none */
+    int flight_group;       /* the group's index there */
+    int64_t collectives;    /* how many this rank has begun in this group, with barriers and splits;
+                             * groups of one rank count none */
+    int64_t first_message;  /* number of the flight's entry of the first message since group_begin;
+                             * 0: none */
 };
 
 /* Returns a communicator of one rank, in which no data moves. */
@@ -93,6 +106,9 @@ Comm comm_self(const char *name);
  * because it frees their events. All enqueued calls must be complete: the caller has synchronized
  * the devices, or has freed device memory, which also synchronizes. */
 void comm_close(Comm *comm);
+/* From now on the calls of this group, and of groups made of it, are noted in the flight; NULL: no
+ * more. The flight must outlive that. */
+void comm_flight(Comm *comm, Flight *flight);
 /* Returns the counts so far. They are zero for operations that were never called. */
 const CommCounts *comm_counts(const Comm *comm);
 /* For transports: from now on device calls go through `ops` with `impl`, and host calls go through

@@ -31,7 +31,9 @@ void console_live(Console *c, const StepRecord *r, double tokens_per_second, dou
              figure_short(tokens_per_second).text, figure_duration(eta).text);
     /* No line feed: the next step overwrites the line, and a result or a message erases it
      * first. */
+    int64_t noted = flight_work_begin(c->flight, FLIGHT_CONSOLE);
     live_line_show(c->to, line);
+    flight_work_end(c->flight, noted);
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -42,7 +44,23 @@ void console_open(Console *c, const MetricsOptions *options)
                    .terminal = options->terminal,
                    .colour = options->terminal && terminal_colours(),
                    .scale = options->loss_scale_shown,
-                   .train_steps = options->pace.train_steps};
+                   .train_steps = options->pace.train_steps,
+                   .flight = options->flight};
+}
+
+/* Begins to print lines: clears the live line. A console that nobody reads may stop the caller
+ * here, or in end_lines. Returns the number for end_lines. */
+static int64_t begin_lines(Console *c)
+{
+    int64_t noted = flight_work_begin(c->flight, FLIGHT_CONSOLE);
+    live_line_clear(c->to);
+    return noted;
+}
+
+static void end_lines(Console *c, int64_t noted)
+{
+    fflush(c->to);
+    flight_work_end(c->flight, noted);
 }
 
 void console_close(Console *c)
@@ -140,10 +158,17 @@ static Figure scale_text(double scale)
     return f;
 }
 
+void console_json(Console *c, const char *line, size_t bytes)
+{
+    int64_t noted = flight_work_begin(c->flight, FLIGHT_CONSOLE);
+    fwrite(line, 1, bytes, c->to);
+    end_lines(c, noted);
+}
+
 void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double eta)
 {
     Figure speed = {"-"}, flops = {"-"};
-    live_line_clear(c->to);
+    int64_t noted = begin_lines(c);
     print_header(c);
     /* A resumed run may print a row before it has made a step. */
     if (s->seconds > 0) {
@@ -159,12 +184,12 @@ void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double e
     print_breakdown(c, s);
     print_exposed(c, s);
     print_ranks(c, s);
-    fflush(c->to);
+    end_lines(c, noted);
 }
 
 void console_eval(Console *c, const EvalRecord *r)
 {
-    live_line_clear(c->to);
+    int64_t noted = begin_lines(c);
     print_header(c);
     fprintf(c->to, "%8lld %8s %s%8s%s", (long long)r->step, r->set ? r->set : "val",
             c->colour ? "\033[1m" : "", loss_text(r->loss).text, c->colour ? "\033[0m" : "");
@@ -174,7 +199,7 @@ void console_eval(Console *c, const EvalRecord *r)
                 r->targets == 1 ? "" : "s");
     else
         fprintf(c->to, "   (%.1f s)\n", r->seconds);
-    fflush(c->to);
+    end_lines(c, noted);
 }
 
 /* Prints `label`, then both texts as one. Further lines are indented to the column of the text. */
@@ -191,9 +216,9 @@ static void print_labelled(Console *c, const char *label, const char *text, cons
     utf8_print_escaped(to, more);
     fclose(to);
     char *lines = text_wrap_to(terminal_line(c->to), whole, COLUMN, COLUMN, wrap);
-    live_line_clear(c->to);
+    int64_t noted = begin_lines(c);
     fprintf(c->to, "  %-*s%s\n", COLUMN - 2, label, lines);
-    fflush(c->to);
+    end_lines(c, noted);
     free(lines);
     free(whole);
 }

@@ -12,7 +12,8 @@ typedef struct {
     FILE *to;
     bool terminal, colour, scale; /* `scale`: show a column for the loss scale */
     int64_t train_steps;
-    int64_t rows; /* rows since the header was printed */
+    int64_t rows;   /* rows since the header was printed */
+    Flight *flight; /* notes each print; NULL: none */
 } Console;
 
 /* Initializes the console. Colours are used only on a terminal, and only if NO_COLOR is not set in
@@ -26,6 +27,9 @@ void console_live(Console *console, const StepRecord *record, double tokens_per_
 void console_eval(Console *console, const EvalRecord *record);
 void console_sample(Console *console, const char *prompt, const char *text);
 /* compared: seconds for comparing replicas, part of `seconds`; -1: they were not compared. */
+/* Prints a finished line, at once, because a program that reads JSON lines from a pipe needs each
+ * line when it is written. */
+void console_json(Console *console, const char *line, size_t bytes);
 void console_saved(Console *console, int64_t step, double seconds, double compared,
                    const char *path);
 

@@ -65,6 +65,7 @@ bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_
                                  NULL, err, n) &&
                (options->events_folder == NULL || open_events(m, err, n));
     }
+    m->file.flight = m->samples.flight = m->events.file.flight = options->flight;
     m->latest = m->tail.last;
     m->latest.step = m->first_step = options->resumed_step < 0 ? 0 : options->resumed_step;
     m->compared_step = -1;
@@ -134,11 +135,7 @@ static void print_tail(FILE *to, bool odd)
 static void write_line(Metrics *m, const char *line, size_t bytes, bool to_console)
 {
     metrics_file_put(&m->file, line, bytes);
-    /* Flushed at once, because a program that reads JSON lines from a pipe needs each line when it
-     * is written. */
-    if (!m->options.json || !to_console) return;
-    fwrite(line, 1, bytes, m->console.to);
-    fflush(m->console.to);
+    if (m->options.json && to_console) console_json(&m->console, line, bytes);
 }
 
 /* A line of any length that is being printed. */

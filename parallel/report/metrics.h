@@ -73,6 +73,7 @@ typedef struct {
     int attempt;               /* number of this attempt, from 0; on every line */
     bool loss_scale_shown;     /* show a column for the loss scale (fp16) */
     FILE *to;                  /* stream of the console; NULL: stdout */
+    Flight *flight;            /* of the rank; notes prints and writes. NULL: none */
 } MetricsOptions;
 
 typedef struct Metrics Metrics;

@@ -207,6 +207,7 @@ static void write_pending(MetricsFile *f)
 void metrics_file_put(MetricsFile *f, const char *text, size_t bytes)
 {
     if (f->fd < 0) return;
+    int64_t noted = flight_work_begin(f->flight, FLIGHT_DISK);
     pthread_mutex_lock(&f->busy);
     if (bytes > f->capacity - f->n) {
         f->capacity = 2 * (f->n + bytes);
@@ -216,6 +217,7 @@ void metrics_file_put(MetricsFile *f, const char *text, size_t bytes)
     f->n += bytes;
     write_pending(f);
     pthread_mutex_unlock(&f->busy);
+    flight_work_end(f->flight, noted);
 }
 
 /* Writes and syncs all lines; returns false and sets `err` on failure. */

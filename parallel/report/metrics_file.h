@@ -15,6 +15,7 @@ typedef struct {
     char *path;
     char *pending; /* lines that are not on disk yet */
     size_t n, capacity;
+    Flight *flight;       /* of the rank, whose thread puts lines; NULL: none */
     pthread_mutex_t busy; /* held while a line is added or written */
     char error[512];      /* message of the last failed write, while lines are pending */
 } MetricsFile;

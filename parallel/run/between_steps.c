@@ -67,8 +67,10 @@ static void say_work(Run *run, const Work *work)
 bool run_watch(void *context, const Work *work)
 {
     Run *run = context;
+    int64_t noted = run->lead ? flight_work_begin(run->trainer.session.flight, FLIGHT_CONSOLE) : 0;
     if (run->lead && work->kind == WORK_STEP && work->done == 0) begin_step(run);
     if (run->lead) say_work(run, work);
+    flight_work_end(run->trainer.session.flight, noted);
     return work->kind == WORK_STEP || !run_stop_asked_within(run);
 }
 
@@ -94,9 +96,12 @@ bool run_evaluate(Run *run, bool final)
     run_pause_clock(run);
     run->stops.worked = true;
     bool saved = run->saving.saved_step == run->trainer.steps;
+    Flight *flight = run->trainer.session.flight;
+    int64_t noted = flight_work_begin(flight, FLIGHT_EVALUATION);
     run_begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
     EvalRecord r = evaluate_all(run, sets);
     run_end_work(run);
+    flight_work_end(flight, noted);
     /* An evaluation that was cut short is discarded; the next start makes it again, in full. */
     if (!r.cut) {
         run->records.eval = r;
@@ -124,10 +129,13 @@ bool run_sample(Run *run)
     run_pause_clock(run);
     run->stops.worked = true;
     bool saved = run->saving.saved_step == run->trainer.steps;
+    Flight *flight = run->trainer.session.flight;
+    int64_t noted = flight_work_begin(flight, FLIGHT_SAMPLE);
     run_begin_work(run, saved ? "ending this sample" : "ending this sample, then saving");
     if (run->lead) say_work(run, &(Work){.kind = WORK_SAMPLE, .all = c->eval.sample_tokens});
     char *text = trainer_sample(&run->trainer, c->eval.sample_prompt, c->eval.sample_tokens);
     run_end_work(run);
+    flight_work_end(flight, noted);
     if (text) {
         if (run->lead)
             metrics_sample(run->output.metrics, run->trainer.steps, seconds_now() - run->work.start,

@@ -24,7 +24,7 @@ void run_open_flights(const Run *run)
     const Session *s = &run->trainer.session;
     const GridPlace *at = &s->grid.at;
     FlightSource source = {.flight = s->dev.flight,
-                           .names = {op_name, comm_verb_name},
+                           .names = {op_name, comm_call_name},
                            .rank = run->world->rank,
                            .ranks = run->world->size,
                            .here = 1,

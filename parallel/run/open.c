@@ -274,6 +274,7 @@ static void open_metrics(Run *run, int64_t resumed_step)
                               .events_folder = events,
                               .resumed_samples = samples,
                               .attempt = run->folder.attempt,
+                              .flight = run->trainer.session.flight,
                               .loss_scale_shown = c->fp16.enabled};
     if (!metrics_open(&run->output.metrics, &options, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "%s", err);
@@ -292,8 +293,7 @@ static void open_metrics(Run *run, int64_t resumed_step)
     ends_set_flush(flush_metrics, run->output.metrics);
 }
 
-/* Checks the free disk space and, for a resumed run, its tokenizer and data, before anything is
- * allocated. Called on rank 0. */
+/* On rank 0, before allocations: checks disk space, and a resumed run's tokenizer and data. */
 static void check_folder(const Run *run)
 {
     disk_check(run->config, best_takes_disk(run->config, &run->data), run->plan.checkpoint,

@@ -76,6 +76,8 @@ void run_save(Run *run)
     double start = seconds_now();
     run_pause_clock(run);
     run->stops.worked = true;
+    Flight *flight = run->trainer.session.flight;
+    int64_t noted = flight_work_begin(flight, FLIGHT_SAVE);
     run_begin_work(run, "finishing this save");
     run_compare_replicas(run);
     progress_print(&run->work.progress, "saving step %lld", (long long)run->trainer.steps);
@@ -86,7 +88,9 @@ void run_save(Run *run)
     run_require(run, ok, EXIT_CANNOT_CREATE, err, sizeof err);
     /* The metrics are written before the checkpoint: a resume truncates metrics.jsonl to the
      * checkpoint's step, but cannot restore lines that never reached the disk. */
+    int64_t flushing = flight_work_begin(flight, FLIGHT_DISK);
     ok = in_place && (!run->lead || metrics_flush(run->output.metrics, err, sizeof err));
+    flight_work_end(flight, flushing);
     ok = control_agree(run->world, ok, err, sizeof err) &&
          trainer_save(&run->trainer, run->folder.path, run->origin.config_text, run->origin.machine,
                       err, sizeof err);
@@ -104,6 +108,7 @@ void run_save(Run *run)
         if (run->lead) metrics_note(run->output.metrics, "warn", run->trainer.steps, err);
     }
     run_end_work(run);
+    flight_work_end(flight, noted);
     run_resume_clock(run);
 }
 

@@ -14,7 +14,7 @@ static void evaluate_micros(Session *s, const Stage *stage, int64_t first, int64
     StepPlan plan = step_plan_create(s->config, &s->layers, s->grid.size, s->grid.at, n, true);
     for (int64_t i = 0; i < plan.schedule.n; i++)
         plan.schedule.action[i].micro += first;
-    pipeline_run(s->pipeline, stage, plan.schedule.action, plan.schedule.n, plan.schedule.transfer);
+    session_run(s, stage, &plan.schedule, NULL, NULL);
     step_plan_free(&plan);
 }
 
@@ -40,6 +40,7 @@ int64_t evaluate_batches(Feed *f, Session *session, Gpt *gpt, int64_t batches)
         done += group;
     }
     session->params->step_end(session->params);
+    flight_action(session->flight, -1, FLIGHT_BETWEEN);
     return done;
 }
 

@@ -4,6 +4,7 @@
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "model/core/flight.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -122,9 +123,11 @@ GptBatch feed_batch(void *context, const Action *action)
     char err[1024];
     if (!evaluate) feed_may_continue(f, WORK_STEP, action->micro, f->micros);
     double start = seconds_now();
+    int64_t noted = flight_work_begin(f->dev->flight, FLIGHT_DATA);
     if (!loader_next(evaluate ? f->val : f->train, evaluate ? 0 : *f->position, action->micro,
                      &batch, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
+    flight_work_end(f->dev->flight, noted);
     f->seconds += seconds_now() - start;
     f->target_bytes += batch.target_bytes;
     return feed_send(f, action, &batch);

@@ -3,6 +3,7 @@
 #include "parallel/trainer/session.h"
 
 #include "model/core/check.h"
+#include "model/core/recorder.h"
 #include "model/kernels/ops.h"
 #include "model/param/init.h"
 #include "parallel/checkpoint/source.h"
@@ -108,6 +109,14 @@ void session_build(Session *s, const Config *config, Comm *world, bool gradients
     s->params = zero_params(s->store);
 }
 
+/* The device, and the groups that are made of the world, note everything from here on. */
+static void open_flight(Session *s, Comm *world)
+{
+    s->flight = flight_create();
+    flight_attach(s->flight, &s->dev);
+    if (world) comm_flight(world, s->flight);
+}
+
 bool session_open(Session *s, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n)
 {
@@ -121,6 +130,7 @@ bool session_open(Session *s, const Config *config, Comm *world, bool gradients,
         return false;
     }
     if (world) s->gpus = gpus_agree(world, &s->dev);
+    if (gradients) open_flight(s, world);
     session_build(s, config, world, gradients);
     return true;
 }
@@ -197,8 +207,28 @@ void session_close(Session *s)
     gpt_layers_free(&s->layers);
     param_table_free(&s->table);
     grid_close(&s->grid);
+    if (s->world) comm_flight(s->world, NULL);
+    flight_detach(s->flight, &s->dev);
     if (s->dev.backend) device_close(&s->dev);
+    flight_free(s->flight);
     *s = (Session){0};
+}
+
+void session_run(Session *s, const Stage *stage, const Schedule *schedule,
+                 void (*after)(void *context), void *context)
+{
+    static const FlightAction action_of[] = {[ACT_FORWARD] = FLIGHT_FORWARD,
+                                             [ACT_BACKWARD] = FLIGHT_BACKWARD,
+                                             [ACT_EVALUATE] = FLIGHT_EVALUATE,
+                                             [ACT_EXCHANGE] = FLIGHT_TRANSFERS};
+    for (int64_t i = 0; i < schedule->n; i++) {
+        const Action *action = &schedule->action[i];
+        recorder_action(&s->dev, i);
+        flight_action(s->flight, action->micro, action_of[action->kind]);
+        pipeline_run(s->pipeline, stage, action, 1, schedule->transfer);
+        if (after) after(context);
+    }
+    recorder_action(&s->dev, -1);
 }
 
 const Relay *session_relay(const Session *s)

@@ -18,8 +18,9 @@
 typedef struct {
     const Config *config;
     Device dev;
-    Comm *world; /* all ranks; NULL: a single rank */
-    Gpus gpus;   /* whether ranks share a GPU or have one each */
+    Comm *world;    /* all ranks; NULL: a single rank */
+    Flight *flight; /* of this rank, if the session has gradients and is not counted; else NULL */
+    Gpus gpus;      /* whether ranks share a GPU or have one each */
     /* The device and the world are only counted: nothing is computed or sent, and nobody reads what
      * is in memory. */
     bool counted;
@@ -100,6 +101,10 @@ void session_meet(Session *session);
 void session_shrink(Session *session, const Config *config);
 void session_close(Session *session);
 
+/* Runs the actions of a schedule one by one, and says so to the flight. `after` is called after
+ * each of them; NULL: nothing is. */
+void session_run(Session *session, const Stage *stage, const Schedule *schedule,
+                 void (*after)(void *context), void *context);
 /* Returns the connection by which a decoder's passes go through the stages; NULL: a single
  * stage. */
 const Relay *session_relay(const Session *session);

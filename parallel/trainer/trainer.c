@@ -1,7 +1,6 @@
 /* trainer.c -- opens, warms up and closes a trainer, and makes optimizer steps. See trainer.h. */
 #include "parallel/trainer/trainer.h"
 
-#include "model/core/recorder.h"
 #include "optim/lr_schedule.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
@@ -223,26 +222,19 @@ void trainer_close(Trainer *t)
     *t = (Trainer){0};
 }
 
-static void mark_phase(Trainer *t)
+static void mark_phase(void *trainer)
 {
+    Trainer *t = trainer;
     phases_mark(&t->phases, &t->session, t->feed.seconds);
 }
 
 /* Runs the step's actions; with wall_clock_breakdown, the device marks the borders between them. */
 static void run_actions(Trainer *t)
 {
-    const Schedule *s = &t->session.step.schedule;
-    const Device *dev = &t->session.dev;
-    Pipeline *pipeline = t->session.pipeline;
     Stage stage = gpt_stage(t->gpt);
     bool timed = t->config->wall_clock_breakdown;
     if (timed) mark_phase(t);
-    for (int64_t i = 0; i < s->n; i++) {
-        recorder_action(dev, i);
-        pipeline_run(pipeline, &stage, &s->action[i], 1, s->transfer);
-        if (timed) mark_phase(t);
-    }
-    recorder_action(dev, -1);
+    session_run(&t->session, &stage, &t->session.step.schedule, timed ? mark_phase : NULL, t);
 }
 
 /* Waits before a step, so that the host does not get too far ahead of the device. */
@@ -257,15 +249,21 @@ void trainer_step(Trainer *t)
 {
     Device *dev = &t->session.dev;
     ParamStore *params = t->session.params;
+    Flight *flight = t->session.flight;
+    flight_at(flight, t->steps + 1, -1, FLIGHT_BEGIN);
     limit_lead(t);
     if (t->config->wall_clock_breakdown) phases_begin(&t->phases);
     params->step_begin(params, t->session.step.uses, t->session.step.n_uses);
     run_actions(t);
+    flight_action(flight, -1, FLIGHT_GRADIENTS);
     params->step_end(params); /* now all gradients are final */
+    flight_action(flight, -1, FLIGHT_DECIDE);
     trainer_decide(t);
+    flight_action(flight, -1, FLIGHT_UPDATE);
     /* The update is always issued; if the decision is to skip, it writes nothing. */
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
     trainer_record(t);
+    flight_action(flight, -1, FLIGHT_BETWEEN);
     if (t->config->wall_clock_breakdown) {
         mark_phase(t);
         phases_add(&t->phases, &t->session, &t->session.step.schedule);
@@ -288,7 +286,7 @@ static void warm_up_model(Trainer *t)
     int64_t micros = warm_up_micros(s->grid.size, t->config->gradient_accumulation_steps);
     StepPlan few = step_plan_create(t->config, &s->layers, s->grid.size, s->grid.at, micros, false);
     params->step_begin(params, few.uses, few.n_uses);
-    pipeline_run(s->pipeline, &stage, few.schedule.action, few.schedule.n, few.schedule.transfer);
+    session_run(s, &stage, &few.schedule, NULL, NULL);
     params->step_end(params);
     step_plan_free(&few);
     if (t->val == NULL) return;

@@ -63,6 +63,7 @@ static void sum_over(ZeroStore *s, Comm *comm)
     for (int i = 0; i < s->base.table->n_units; i++) {
         const UnitState *u = &s->unit[i];
         if (!u->at_home) continue;
+        flight_unit(s->dev->flight, i);
         /* Both homes of a tied table have a part of every row; in other units only some rows have
          * several addends. */
         if (comm != &s->grid->tie)
@@ -71,6 +72,7 @@ static void sum_over(ZeroStore *s, Comm *comm)
             comm_all_reduce(comm, &s->comm, kept_between(s, u, 0, u->size), REDUCE_SUM);
     }
     comm_group_end(comm);
+    flight_unit(s->dev->flight, -1);
     zero_await_sums(s, comm);
 }
 

@@ -11,12 +11,15 @@ void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
      * ended. */
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
+    int used = flight_unit(s->dev->flight, -1);
     comm_group_begin(&s->grid->shard);
     for (int i = 0; i < bucket->n; i++) {
         UnitState *u = &s->unit[bucket->unit[i]];
+        flight_unit(s->dev->flight, bucket->unit[i]);
         comm_all_gather(&s->grid->shard, &s->comm, u->weight, u->weight_part);
     }
     comm_group_end(&s->grid->shard);
+    flight_unit(s->dev->flight, used);
     for (int i = 0; i < bucket->n; i++) {
         UnitState *u = &s->unit[bucket->unit[i]];
         device_event_record(&s->comm, &u->ready);

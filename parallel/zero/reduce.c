@@ -84,10 +84,14 @@ static void issue_sums(ZeroStore *s)
     device_event_wait(&s->comm, &s->computed);
     for (int i = 0; i < bucket->n && cast; i++)
         op_copy(&s->comm, travelling(s, i), s->unit[bucket->unit[i]].grad);
+    int used = flight_unit(s->dev->flight, -1);
     comm_group_begin(&s->grid->shard);
-    for (int i = 0; i < bucket->n; i++)
+    for (int i = 0; i < bucket->n; i++) {
+        flight_unit(s->dev->flight, bucket->unit[i]);
         sum_over_ranks(s, &s->unit[bucket->unit[i]], travelling(s, i));
+    }
     comm_group_end(&s->grid->shard);
+    flight_unit(s->dev->flight, used);
     /* Sums are complete only after the end of their group. */
     for (int i = 0; i < bucket->n; i++)
         keep_sum(s, &s->unit[bucket->unit[i]], travelling(s, i));

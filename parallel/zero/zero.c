@@ -1,6 +1,7 @@
 /* zero.c -- implements the ParamStore interface; every call is checked against the uses given to
  * step_begin. reduce.c and partial_sums.c sum gradients; publish.c and gather.c gather weights. */
 #include "model/core/check.h"
+#include "model/core/flight.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
 
@@ -63,6 +64,7 @@ static void zero_acquire(ParamStore *base, int unit)
     zero_await_weights(s, unit);
     s->unit[unit].weight_state = WEIGHTS_HELD;
     s->held++;
+    flight_unit(s->dev->flight, unit);
 }
 
 /* Called when nothing of a layer is held any more. Issues the layer's sums and the gathers for
@@ -84,6 +86,7 @@ static void zero_release(ParamStore *base, int unit)
     CHECK(s->unit[unit].weight_state == WEIGHTS_HELD, "unit %d released but not acquired", unit);
     s->unit[unit].weight_state = WEIGHTS_HERE;
     s->held--;
+    if (s->held == 0) flight_unit(s->dev->flight, -1);
     zero_drop_after_use(s, unit);
     end_layer(s);
 }
@@ -127,6 +130,7 @@ static bool zero_grad_acquire(ParamStore *base, int unit)
     zero_issue_layer_sums(s);
     u->grad_state = GRAD_HELD;
     s->held++;
+    flight_unit(s->dev->flight, unit);
     if (add) return true;
     /* The slot contains the gradient of another micro-batch or unit, which is overwritten. */
     if (u->transient) zero_take_slot(s, unit);
@@ -154,6 +158,7 @@ static void zero_grad_release(ParamStore *base, int unit)
     u->grad_state = u->transient ? GRAD_IN_SLOT : GRAD_KEPT;
     u->released++;
     s->held--;
+    if (s->held == 0) flight_unit(s->dev->flight, -1);
     /* If only this unit's weights are still held, the layer has finished computing. The weights of
      * the next use are requested before this layer's sums, because that use need not wait for the
      * sums. */

@@ -68,6 +68,8 @@ void cuda_check(cudaError_t code, const char *call, const char *file, int line);
 #undef OP
 #undef OP_WITHOUT_CUDA
 
+/* Implements Backend.mark. (memory.cu) */
+void cuda_mark(Device *dev, Stream stream, int64_t *word, int64_t value);
 /* Computes the bias gradient of a linear layer: the column sums of dy (N, O). Overwrites db (O) or,
  * with accumulate, adds to it. Sums fixed blocks of rows, then adds these partial sums in order, so
  * the result is deterministic. (reduce.cu) */

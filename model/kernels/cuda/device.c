@@ -3,9 +3,8 @@
  * falls back to the CPU silently. If there is a GPU that cannot be used, "auto" also prints a
  * warning.
  *
- * The host side of a copy may be pageable. The driver then stages the data, so the caller may
- * change the source as soon as the call returns. A page-locked source may be changed only after the
- * stream has finished the copy. */
+ * The host side of a copy may be pageable. The driver then stages the data, so the source may
+ * change as soon as the call returns. A page-locked source may change only after the copy. */
 #include "model/kernels/cuda/cuda.h"
 #include "model/kernels/cuda/lt.h"
 
@@ -386,6 +385,7 @@ const Backend backend_cuda = {
     .event_synchronize = device_cuda_event_synchronize,
     .event_seconds = device_cuda_event_seconds,
     .event_destroy = device_cuda_event_destroy,
+    .mark = cuda_mark,
     .range_begin = device_cuda_range_begin,
     .range_end = device_cuda_range_end,
     .host_alloc = device_cuda_host_alloc,

@@ -1,5 +1,6 @@
-/* memory.cu -- implements fill and copy, for any strides and mixtures of float types, and the
- * elementwise sum and maximum of several dense tensors. */
+/* memory.cu -- implements fill and copy, for any strides and mixtures of float types, the
+ * elementwise sum and maximum of several dense tensors, and the marks that show the host how far a
+ * stream has got. */
 #include "model/kernels/cuda/rows.cuh"
 
 /* 16 bytes that are moved without being interpreted. */
@@ -329,4 +330,22 @@ void cuda_maximum(Device *dev, Tensor dst, const Tensor *src, int n)
     else
         with_storage(dst.dtype,
                      [&](auto t) { maximum_as<typename decltype(t)::Type>(dev, dst, src, n); });
+}
+
+/* A word of page-locked host memory, which a kernel reaches at the host's own address. */
+struct ProgressWord {
+    volatile int64_t *at;
+};
+
+/* Stores the value where the host reads it at any time. One thread. */
+__global__ void __launch_bounds__(WARP) mark_kernel(ProgressWord word, int64_t value)
+{
+    *word.at = value;
+    __threadfence_system();
+}
+
+void cuda_mark(Device *dev, Stream stream, int64_t *word, int64_t value)
+{
+    (void)dev;
+    LAUNCH(mark_kernel, 1, 1, 0, (cudaStream_t)stream.impl, ProgressWord{word}, value);
 }
