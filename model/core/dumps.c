@@ -1,8 +1,8 @@
 /* dumps.c -- implements dumps.h. */
 #include "model/core/dumps.h"
 
+#include "model/core/check.h"
 #include "model/core/clock.h"
-#include "model/core/exit_codes.h"
 #include "model/core/pool.h"
 
 #include <errno.h>
@@ -106,7 +106,7 @@ static void say(Work *work)
     dumps.writer.say(dumps.writer.context, dump);
 }
 
-/* Writes the dump of a process that ends. */
+/* Writes the dump of a process that ends, and says what it shows. */
 static void write_last(int code)
 {
     Dump dump = {0, code == EXIT_HANG ? DUMP_DEADLINE : DUMP_FAILURE};
@@ -134,13 +134,13 @@ static void *dumps_main(void *unused)
         int code = atomic_load(&dumps.code);
         if (code >= 0) {
             write_last(code);
-            break;
+            atomic_store(&dumps.done, true);
+            ends_wait(); /* the process ends without waiting for this thread */
         }
         if (seconds_now() >= work.alone_at) dumps_order(work.written + 1);
         write_ordered(&work);
         say(&work);
     }
-    atomic_store(&dumps.done, true);
     return unused;
 }
 
