@@ -110,7 +110,7 @@ static void say(void *unused, Dump dump)
 {
     (void)unused;
     pthread_mutex_lock(&flights.mutex);
-    if (speaks(dump)) flight_say(flights.run, speaker(), dump);
+    if (speaks(dump)) flight_say(flights.run, dump);
     pthread_mutex_unlock(&flights.mutex);
 }
 

@@ -1,17 +1,45 @@
 /* say.c -- see say.h. */
 #include "parallel/flight/say.h"
 
+#include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
+#include "parallel/flight/words.h"
 
 #include <stdlib.h>
 
-void flight_say(const char *run, const FlightSource *own, Dump dump)
+/* Seconds after which files are left out: of large worlds they have gigabytes. A process that ends
+ * waits no longer (dumps.c). */
+static const double LAST_READING = 0.5, READING = 5;
+/* Of the waits, those nearest to where the hang begins. ./train flight prints the others. */
+enum { MOST_WAITS = 3 };
+
+/* Prints the text, and frees it. */
+static void explain(bool last, char *text)
 {
-    char *folder = shell_quoted_path(run);
-    (void)own;
-    log_explain(dump.reason != DUMP_SIGNAL,
-                "flight: ./train flight %s shows what each rank did last, and who waits for whom",
-                folder);
+    log_explain(last, "flight: %s", text);
+    free(text);
+}
+
+static void explain_all(bool last, const FlightReading *reading)
+{
+    explain(last, flight_words_begin(reading));
+    for (int i = 0; i < reading->chain.waits && i < MOST_WAITS; i++)
+        explain(last, flight_words_wait(reading, &reading->chain.wait[i]));
+}
+
+void flight_say(const char *run, Dump dump)
+{
+    FlightReading reading;
+    bool missing, last = dump.reason != DUMP_SIGNAL;
+    char err[512], *folder = shell_quoted_path(run);
+    if (flight_reading_open(&reading, run, last ? LAST_READING : READING, &missing, err,
+                            sizeof err)) {
+        explain_all(last, &reading);
+        flight_reading_close(&reading);
+    } else {
+        explain(last, text_format("%s", err));
+    }
+    explain(last, text_format("./train flight %s shows more", folder));
     free(folder);
 }

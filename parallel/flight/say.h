@@ -3,10 +3,9 @@
 #define PARALLEL_FLIGHT_SAY_H
 
 #include "model/core/dumps.h"
-#include "parallel/flight/dump.h"
 
-/* Prints on stderr, and to this thread's log, who is late in the run's newest dump and who waits
- * for it, and the command that shows more. `own`: a rank of this process, which speaks. */
-void flight_say(const char *run, const FlightSource *own, Dump dump);
+/* Prints on stderr, and to this thread's log, who is late in the run's newest dump, which is
+ * `dump`, and who waits for it, and the command that shows more. */
+void flight_say(const char *run, Dump dump);
 
 #endif
