@@ -77,11 +77,11 @@ has() {
 }
 data='1 train_000000.bin, 1 val_000000.bin'
 # Rank 0 has the result's pipe, sockets to the launcher, to three ranks for reports and to three for tensors, and each rank
-# one that accepts. Two wake its threads.
+# one that accepts. Three wake its threads, and one tells of SIGUSR2.
 has "the launcher" "$child" "1 pipe, 1 socket, $data"
-has "rank 0" "${ranks[0]}" "2 anon_inode, 1 pipe, 8 socket, 1 term, 1 term/lock, 1 term/metrics.jsonl, 1 term/samples.txt, $data"
-for r in 1 2; do has "rank $r" "${ranks[r]}" "2 anon_inode, 4 socket, $data"; done # they differ on two axes: no tensors
-has "rank 3" "${ranks[3]}" "2 anon_inode, 5 socket, $data"
+has "rank 0" "${ranks[0]}" "4 anon_inode, 1 pipe, 8 socket, 1 term, 1 term/lock, 1 term/metrics.jsonl, 1 term/samples.txt, $data"
+for r in 1 2; do has "rank $r" "${ranks[r]}" "4 anon_inode, 4 socket, $data"; done # they differ on two axes: no tensors
+has "rank 3" "${ranks[3]}" "4 anon_inode, 5 socket, $data"
 kill $plain
 kill -TERM "$child"
 let_go
