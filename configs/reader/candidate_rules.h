@@ -14,7 +14,6 @@ typedef enum {
 
 /* A rule. Sets of keys are bit sets. */
 typedef struct {
-    const char *name;
     unsigned reads; /* it is not checked if one of these is refused */
     Relation relation;
     unsigned part, whole;

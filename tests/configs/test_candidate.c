@@ -191,6 +191,17 @@ static void searches_among_huge_numbers_are_short(void **state)
     assert_int_equal(to.value[CANDIDATE_BATCH], 999999937);
 }
 
+/* Nor does a search give a value to a key that was refused: another error says what to write. */
+static void a_refused_key_is_not_changed(void **state)
+{
+    (void)state;
+    Candidate from = random_candidate(), to;
+    const Reach reach = {.key = CANDIDATE_MICRO, .most = 1, .far = true};
+    assert_true(nearest_legal(&from, 0, &reach, &to));
+    from.unusable = BIT(MICRO);
+    assert_false(nearest_legal(&from, 0, &reach, &to));
+}
+
 /* ---- what errors suggest is accepted --------------------------------------------------------- */
 
 typedef struct {
@@ -353,6 +364,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nearest_legal_equals_exhaustive_search),
         cmocka_unit_test(searches_among_huge_numbers_are_short),
+        cmocka_unit_test(a_refused_key_is_not_changed),
         cmocka_unit_test(every_suggestion_is_accepted),
     };
     return cmocka_run_group_tests_name("candidate", tests, NULL, NULL);

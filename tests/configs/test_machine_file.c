@@ -115,8 +115,7 @@ static const Refusal refusals[] = {
      "m.json:3:13: device: 1 does not fit; write \"cuda\" or \"cpu\""},
     {"h100", "\"name\": \"", "\"name\": \"0123456789012345678901234567890123456789",
      "m.json:2:11: name: \"0123456789012345678901234567890123456789NVIDIA H100 SXM 80...\" does "
-     "not "
-     "fit; write a name of at most 63 bytes"},
+     "not fit; write a name of at most 63 bytes"},
     {"h100", "\"launch\": 2.5e-6", "\"launch\": 1e-7",
      "m.json:16:13: launch: 1e-7 does not fit a GPU; write seconds from 1.5e-06 to 1e-05, such as "
      "2.5e-6"},
@@ -139,6 +138,11 @@ static const Refusal refusals[] = {
      "\"device\": \"cuda\",\n  \"gpu\": \"\",\n  \"capability\": 80",
      "m.json:6:19: device_bytes: 0 is a CPU, but device is \"cuda\"; write the bytes of a GPU's "
      "memory, or device \"cpu\""},
+    {"h100", "\"name\": \"", "\"name\": \"0123456789012345678901234567890",
+     "m.json:2:11: name: \"0123456789012345678901234567890NVIDIA H100 SXM 80 GB, node...\" does "
+     "not fit; write a name of at most 63 bytes"},
+    {"h100", "\"workspace_bytes\": 134217728", "\"workspace_bytes\": 84932978278",
+     "m.json:7:22: workspace_bytes: 84932978278 are not less than the memory; write fewer"},
     {"h100", "\"workspace_bytes\": 134217728", "\"workspace_bytes\": 134217728000",
      "m.json:7:22: workspace_bytes: 134217728000 are not less than the memory; write fewer"},
     {"h100", "  \"launch\": 2.5e-6,\n", "",
@@ -190,6 +194,18 @@ static void each_mistake_is_named_with_its_place_and_what_to_write(void **state)
                      read ? "read" : err, refusals[i].message);
         free(text);
     }
+}
+
+static void the_longest_name_is_read(void **state)
+{
+    (void)state;
+    const Refusal longest = {"h100", "\"name\": \"", "\"name\": \"012345678901234567890123456789",
+                             NULL};
+    Hardware h;
+    char err[512], *text = changed(&longest);
+    if (!hardware_parse(&h, "m.json", text, strlen(text), err, sizeof err)) fail_msg("%s", err);
+    assert_int_equal(strlen(h.name), sizeof h.name - 1);
+    free(text);
 }
 
 static void a_text_that_is_hardly_a_machine_file_is_refused_in_few_words(void **state)
@@ -370,6 +386,7 @@ int main(void)
         cmocka_unit_test(the_program_has_each_preset_as_it_is_in_its_file),
         cmocka_unit_test(keys_say_what_they_take),
         cmocka_unit_test(each_mistake_is_named_with_its_place_and_what_to_write),
+        cmocka_unit_test(the_longest_name_is_read),
         cmocka_unit_test(a_text_that_is_hardly_a_machine_file_is_refused_in_few_words),
         cmocka_unit_test(comments_and_any_order_are_allowed),
         cmocka_unit_test(a_file_that_is_not_there_is_missing),
