@@ -72,6 +72,23 @@ FittedAttention fit_attention(double short_length, double short_rate, double lon
                              .length = length};
 }
 
+double fit_bandwidth(const CallsMeasured *measured, bool host)
+{
+    const double LEAST_SHARE = 0.1; /* of a large call, that its bytes take */
+    double n = (double)measured->wanted->ranks, logs = 0;
+    int sizes = (int)measured->wanted->sizes, calls = 0;
+    for (int verb = host ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER; verb <= COMM_ALL_GATHER; verb++)
+        for (int size = sizes - 2; size < sizes; size++, calls++) {
+            double on_link = (verb == COMM_ALL_REDUCE ? 2 : 1) * (n - 1) / n,
+                   whole = measured->seconds[verb][size],
+                   seconds = whole - measured->seconds[verb][0],
+                   bytes = (double)(call_bytes(size) - call_bytes(0));
+            if (seconds < LEAST_SHARE * whole) seconds = whole;
+            logs += log(on_link * bytes / seconds);
+        }
+    return exp(logs / calls);
+}
+
 void fit_calls(const MeasuredCalls *calls, Hardware *hardware)
 {
     double hops = 2 * (calls->ranks - 1.0);

@@ -4,6 +4,7 @@
 #define PARALLEL_COMMANDS_BENCH_FIT_H
 
 #include "configs/machine_file/hardware.h"
+#include "parallel/commands/cmd_bench_calls.h"
 
 /* One product, whose result has m rows and n columns, of depth k. */
 typedef struct {
@@ -33,6 +34,13 @@ typedef struct {
 } FittedAttention;
 FittedAttention fit_attention(double short_length, double short_rate, double long_length,
                               double long_rate);
+
+/* Returns the bytes per second on the links of a ring: of the two largest sizes that were measured,
+ * the geometric mean over the collectives, without the time of the smallest call. On GPUs
+ * all-reduce is left out, which trees and switches may serve better than rings. Where the smallest
+ * call took nearly as long, as it may on a busy machine, nothing is taken off: then the links have
+ * this bandwidth at least. */
+double fit_bandwidth(const CallsMeasured *measured, bool host);
 
 /* Seconds of calls of n ranks. */
 typedef struct {

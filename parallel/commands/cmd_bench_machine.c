@@ -44,19 +44,10 @@ static void measure_calls(MachineBench *b)
     int code = calls_measure(&wanted, &m);
     if (code != EXIT_OK) exit(code);
     b->calls = true;
-    double n = (double)wanted.ranks, logs = 0;
-    int calls = 0;
-    for (int verb = host ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER; verb <= COMM_ALL_GATHER; verb++)
-        for (int size = sizes - 2; size < sizes; size++) {
-            double on_link = (verb == COMM_ALL_REDUCE ? 2 : 1) * (n - 1) / n;
-            double s = m.seconds[verb][size] - m.seconds[verb][0];
-            logs += log(on_link * (double)call_bytes(size) / fmax(s, 1e-9));
-            calls++;
-        }
     b->of_ranks = (MeasuredCalls){.ranks = (int)wanted.ranks,
                                   .small_reduce = m.seconds[COMM_ALL_REDUCE][0],
                                   .small_message = m.seconds[BOTH_WAYS][0],
-                                  .bandwidth = exp(logs / calls)};
+                                  .bandwidth = fit_bandwidth(&m, host)};
 }
 
 /* Writes and syncs a file in the folder --disk, and removes it. */

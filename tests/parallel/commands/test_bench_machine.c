@@ -113,6 +113,42 @@ static void calls_give_the_figures_that_made_their_times(void **state)
     assert_true(odd.inside.latency == 0 && odd.collective == 2);
 }
 
+/* The links' bandwidth follows from the calls of all sizes, and without the largest. */
+static void large_calls_give_the_bandwidth_that_made_their_times(void **state)
+{
+    (void)state;
+    for (int sizes = CALL_SIZES - 1; sizes <= CALL_SIZES; sizes++)
+        for (int ranks = 2; ranks <= 8; ranks++)
+            for (int host = 0; host < 2; host++) {
+                Hardware h = load(host ? "cpu" : "h200");
+                const GraphGroup group = {.size = ranks, .stride = 1};
+                const CallsWanted wanted = {.ranks = ranks, .sizes = sizes};
+                CallsMeasured m = {.wanted = &wanted};
+                h.devices_per_node = ranks;
+                /* A GPU has several protocols, of which the smallest call takes another one. */
+                h.inside.latency = host ? h.inside.latency : 0;
+                h.inside.bandwidth = 4e9;
+                h.collective = 1e-5;
+                for (int verb = 0; verb <= COMM_ALL_GATHER; verb++)
+                    for (int size = 0; size < sizes; size++)
+                        m.seconds[verb][size] = cost_collective(&h, &COST_OWN, (CommVerb)verb,
+                                                                call_bytes(size), &group);
+                near(fit_bandwidth(&m, host), 4e9);
+                /* Calls of both sizes count. */
+                CallsMeasured slower = m;
+                for (int verb = 0; verb <= COMM_ALL_GATHER; verb++)
+                    slower.seconds[verb][sizes - 2] +=
+                        m.seconds[verb][sizes - 2] - m.seconds[verb][0];
+                near(fit_bandwidth(&slower, host), 4e9 / sqrt(2));
+                if (!host) continue;
+                /* Small calls that something else has delayed add nothing to the bandwidth. */
+                for (int verb = 0; verb <= COMM_ALL_GATHER; verb++)
+                    m.seconds[verb][0] = 1;
+                double least = fit_bandwidth(&m, host);
+                assert_true(least < 4e9 && least > 1e9);
+            }
+}
+
 /* The rate of large products is the same either way; a known GPU keeps its peak. */
 static void a_peak_of_a_data_sheet_stays(void **state)
 {
@@ -187,10 +223,11 @@ static void sources_say_what_was_measured(void **state)
     says(&s, "product_sustained", "measured by it");
 }
 
+/* 10 is the least size with calls of all sizes. */
 static void its_output_is_a_machine_file(void **state)
 {
     char err[4096],
-        *argv[] = {"machine", "--device", "cpu", "--size", "1", "--repetitions", "1", NULL};
+        *argv[] = {"machine", "--device", "cpu", "--size", "10", "--repetitions", "1", NULL};
     Hardware h;
     ExitCode code;
     (void)state;
@@ -205,6 +242,9 @@ static void its_output_is_a_machine_file(void **state)
     if (!hardware_load(&h, "machine.json", &code, err, sizeof err)) fail_msg("%s", err);
     assert_false(h.cuda);
     assert_true(h.host_bytes > 0 && h.peak[F32] > 0 && h.devices_per_node >= 2);
+    /* No computer copies memory faster. */
+    if (!(h.inside.bandwidth > 1e6 && h.inside.bandwidth < 2e12))
+        fail_msg("%g", h.inside.bandwidth);
     char *text = take_text("machine.json");
     assert_non_null(strstr(text, "\"peak_f32\": \"measured by ./train bench machine, train "));
     assert_non_null(strstr(text, "\"between_latency\": \"assumed, "));
@@ -220,6 +260,7 @@ int main(void)
         cmocka_unit_test(products_give_the_figures_that_made_their_times),
         cmocka_unit_test(attention_gives_the_figures_that_made_its_times),
         cmocka_unit_test(calls_give_the_figures_that_made_their_times),
+        cmocka_unit_test(large_calls_give_the_bandwidth_that_made_their_times),
         cmocka_unit_test(a_peak_of_a_data_sheet_stays),
         cmocka_unit_test(a_part_of_a_node_has_a_part_of_its_network),
         cmocka_unit_test(sources_say_what_was_measured),
