@@ -33,27 +33,28 @@ static BlockPart part_of_block(const Config *c, const PlanLayout *l, int64_t ran
                        .dp = dp};
 }
 
+/* Returns what products of this config do otherwise: those of f32 may be in TF32. */
+static CostTraits traits_of(const Config *c)
+{
+    CostTraits traits = COST_OWN;
+    traits.tf32 = c->cuda.tf32;
+    return traits;
+}
+
 /* Returns the seconds of the products of a block for one micro-batch: forward, twice as many
  * backward, and those that are made again. A product in several parts takes longer. */
 static double block_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
                             const BlockPart *b)
 {
     DType dtype = config_dtype(c);
+    const CostTraits traits = traits_of(c);
     bool gated = c->model.activation == ACTIVATION_SWIGLU;
-    double again = cost_product(h, &COST_OWN, dtype, b->rows, b->qkv, b->hidden, 0) +
-                   cost_product(h, &COST_OWN, dtype, b->rows, b->hidden, b->heads, 0) +
-                   cost_product(h, &COST_OWN, dtype, b->rows, b->width, b->hidden, 0);
+    double again = cost_product(h, &traits, dtype, b->rows, b->qkv, b->hidden, 0) +
+                   cost_product(h, &traits, dtype, b->rows, b->hidden, b->heads, 0) +
+                   cost_product(h, &traits, dtype, b->rows, b->width, b->hidden, 0);
     double down =
-        cost_product(h, &COST_OWN, dtype, b->rows, b->hidden, b->width / (gated ? 2 : 1), 0);
+        cost_product(h, &traits, dtype, b->rows, b->hidden, b->width / (gated ? 2 : 1), 0);
     return 3 * (again + down) + (l->recompute == RECOMPUTE_FULL ? again : 0);
-}
-
-/* Returns the hardware with the peak that products of f32 have in this config. */
-static Hardware hardware_for(const Config *c, const Hardware *h)
-{
-    Hardware own = *h;
-    own.peak[F32] = hardware_peak(h, F32, c->cuda.tf32);
-    return own;
 }
 
 /* The stage with the most blocks computes all their products in turn. */
@@ -61,8 +62,7 @@ double plan_least_seconds(const Config *config, const Hardware *hardware, const 
                           int64_t ranks)
 {
     BlockPart b = part_of_block(config, layout, ranks);
-    const Hardware h = hardware_for(config, hardware);
-    return (double)(b.layers * b.micros) * block_seconds(config, &h, layout, &b);
+    return (double)(b.layers * b.micros) * block_seconds(config, hardware, layout, &b);
 }
 
 /* Returns the bytes of weights, gradients and optimizer states per element of a block. */
@@ -119,9 +119,11 @@ typedef struct {
     double message;           /* from a stage to the next */
 } Parts;
 
-static double product(const Hardware *h, DType dtype, int64_t m, int64_t n, int64_t k)
+static double product(const Config *c, const Hardware *h, int64_t m, int64_t n, int64_t k)
 {
-    return cost_product(h, &COST_OWN, dtype, m, n, k,
+    DType dtype = config_dtype(c);
+    const CostTraits traits = traits_of(c);
+    return cost_product(h, &traits, dtype, m, n, k,
                         (m * n + n * k + m * k) * (int64_t)dtype_size(dtype));
 }
 
@@ -164,10 +166,10 @@ static Parts parts_of(const Config *c, const Hardware *h, const PlanLayout *l, c
     bool gated = c->model.activation == ACTIVATION_SWIGLU, full = l->recompute == RECOMPUTE_FULL;
     int64_t down = b->width / (gated ? 2 : 1), vocabulary = c->model.vocab_size / l->tensor;
     double size = (double)dtype_size(dtype), rows = (double)b->rows, hidden = (double)b->hidden;
-    double before_down = product(h, dtype, b->rows, b->qkv, b->hidden) +
-                         product(h, dtype, b->rows, b->hidden, b->heads) +
-                         product(h, dtype, b->rows, b->width, b->hidden);
-    double last = product(h, dtype, b->rows, b->hidden, down);
+    double before_down = product(c, h, b->rows, b->qkv, b->hidden) +
+                         product(c, h, b->rows, b->hidden, b->heads) +
+                         product(c, h, b->rows, b->width, b->hidden);
+    double last = product(c, h, b->rows, b->hidden, down);
     double own_rows = rows / (double)(l->sequence_parallel ? l->tensor : 1);
     /* Norms and sums of the residual stream; activations and rotary positions. */
     double stream = moved(h, 3, size * own_rows * 8 * hidden),
@@ -180,7 +182,7 @@ static Parts parts_of(const Config *c, const Hardware *h, const PlanLayout *l, c
     Parts p = {.forward = forward + last + 2 * region};
     p.backward = 2 * (before_down + last) + attention_seconds(c, h, l, b, false) +
                  1.5 * (stream + inner) + (l->sequence_parallel ? 3 : 2) * region + again;
-    p.head = 3 * product(h, dtype, b->rows, vocabulary, b->hidden) +
+    p.head = 3 * product(c, h, b->rows, vocabulary, b->hidden) +
              moved(h, 4, 4 * size * rows * (double)vocabulary);
     const bool near = l->pipeline * l->tensor * b->dp <= h->devices_per_node;
     double link =
@@ -247,8 +249,7 @@ double plan_estimate_seconds(const Config *config, const Hardware *hardware,
                              const PlanLayout *layout, int64_t ranks)
 {
     BlockPart b = part_of_block(config, layout, ranks);
-    const Hardware h = hardware_for(config, hardware);
-    Parts p = parts_of(config, &h, layout, &b);
+    Parts p = parts_of(config, hardware, layout, &b);
     double stage = stage_seconds(config, layout, &p), stages = (double)layout->pipeline,
            even = (double)config->model.num_layers / stages * (p.forward + p.backward);
     double micros = (double)b.micros, runs = (double)layout->chunks, waits = stages - 1,
@@ -260,7 +261,7 @@ double plan_estimate_seconds(const Config *config, const Hardware *hardware,
         micros = stages;
     }
     return micros * stage + waits * even / runs + 2 * (stages - 1) * p.message + sent +
-           update_seconds(config, &h, layout, &b, &p);
+           update_seconds(config, hardware, layout, &b, &p);
 }
 
 /* The first stage keeps the most micro-batches, as its schedule begins with so many forwards. */

@@ -154,6 +154,8 @@ best_command() {
 }
 "$TRAIN" plan configs/demo.json --world 8 --machine cpu --set seed=3 --search >found 2>err
 check "plan: the best layouts are found" test $? -eq 0
+check "plan: each line of the search begins with its label, and all texts in one column" \
+    test "$(sed -n '/^ 1\./q; s/^\([a-z ]\{12\}\)[^ ].*/\1/p' found | tr -s ' ' '.')" = $'search.\n.\nspace.\n.'
 check "plan: their lines are no wider than others" test "$(awk 'length > 79' found | wc -l)" -eq 0
 read -ra best < <(best_command found)
 check "plan: the command of the best layout has the own settings" grep -q -- '--set seed=3' <(echo "${best[*]}")
@@ -186,6 +188,7 @@ check "plan: and counts no layouts" test "$(grep -cE '^space|best$' output)" -eq
 expect_code "plan: with as many ranks as it says, layouts are legal" 0 "$TRAIN" plan configs/gpt3_175b.json --world 1008 \
     --machine a100 --search
 expect_code "plan: a model that no layout has room for" 90 "$TRAIN" plan configs/llama_70b.json --world 17 --machine h100 --search
+check "plan: and begins with its label" grep -q '^none        no layout fits' output
 check "plan: it says what the smallest layout needs" says "pipeline 17 with ZeRO stage 0, needs 90.1 GiB of the 76.6 GiB"
 check "plan: and does not call it the best" test "$(grep -cE 'certainly slower|the best$' output)" -eq 0
 "$TRAIN" plan configs/llama_70b.json --world 17 --machine h100 --search --json >search 2>err
@@ -213,6 +216,6 @@ echo '{"name": "x"}' >bad.json
 refused "a machine file with mistakes" 78 "bad.json:1:1: sources: the key is missing" configs/demo.json --machine bad.json
 refused "a search with a mistake" 78 'did you mean "lr"?' configs/demo.json --search --set optimizer.params.lrr=1
 refused "a search of standard input" 64 "name a file" - --search
-refused "no config" 64 "which config?"
+refused "no config" 64 "which config? ./train plan configs/gpt3_175b.json --world 1024 --machine a100"
 
 finish
