@@ -204,9 +204,8 @@ struct Config {
     struct {
         /* steps: micro-batches per evaluation, over all ranks; 0: all data */
         int64_t interval, steps;
-        /* evaluations in a row without a lower loss that end the run; 0: none do */
-        int64_t patience;
-        EvalSets sets; /* further validation data, each with figures of its own */
+        int64_t patience; /* evaluations in a row without a lower loss that end the run; 0: none */
+        EvalSets sets;    /* further validation data, each with figures of its own */
         int64_t sample_interval, sample_tokens;
         char *sample_prompt;
         double sample_temperature;
@@ -216,21 +215,19 @@ struct Config {
         int64_t save_interval, keep; /* keep: newest checkpoints to keep; 0: all */
         int64_t keep_every;          /* keep those of steps divisible by this, too; 0: none */
         bool keep_best; /* where there is validation data: keep the one with the lowest loss, too */
+        bool async;     /* go on while one is written, where memory has room for a snapshot */
         /* maximum number of ranks that write; never more than there are ranks. Default: 1, or where
          * each rank has a GPU of its own min(8, ranks) */
         int64_t writers;
-        /* compare the weights, and the optimizer states, that ranks hold in common: before each
-         * save, and every compare_interval steps (0: only before saves) */
-        bool compare_replicas;
-        int64_t compare_interval;
+        bool compare_replicas;    /* compare what ranks hold in common before each save */
+        int64_t compare_interval; /* and every so many steps; 0: only before saves */
         /* where the weights of a new run come from: a checkpoint, a run folder or a Hugging Face
          * folder; NULL: they are initialised from the seed */
         char *init_from;
         InitTokenizer init_from_tokenizer;
     } checkpoint;
     struct {
-        /* print a table of communication every steps_per_print steps and at the end */
-        bool enabled;
+        bool enabled; /* print a table of communication every steps_per_print steps, at the end */
     } comms_logger;
     struct {
         bool enabled;

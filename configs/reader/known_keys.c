@@ -76,7 +76,8 @@
  * a feature changes its row and finds its keys by its name. */
 const KnownFeature known_feature[] = {
     [FEATURE_OFFLOAD] = {.idle = "kept on the device; the plan says whether it fits"},
-    [FEATURE_CHECKPOINT_WRITER] = {.idle = "training waits until a checkpoint is written"},
+    [FEATURE_CHECKPOINT_WRITER] =
+        {.idle = "checkpoint.async says whether training goes on while a checkpoint is written"},
     [FEATURE_MONITOR] = {.idle = "metrics.jsonl in the run folder has every number"},
     [FEATURE_FLOPS_PROFILER] = {.idle = "FLOP/s are always printed"},
     [FEATURE_MUON] = {.asks = "Muon"},

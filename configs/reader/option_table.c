@@ -314,6 +314,9 @@ const Option option_table[] = {
         "where there is validation data, keep the checkpoint with the lowest validation loss, too, "
         "from a tenth of the run on; saved for it alone at most once per quarter of "
         "save_interval"),
+    FLAG(checkpoint.async, "true", NONE, PLAN,
+         "go on with training while a checkpoint is written, from a snapshot in host memory; where "
+         "there is no room for one, and for the last save of a run, training waits"),
     INT(checkpoint.writers, 0, 1, 64, NONE, FILES,
         "ranks that write a checkpoint, each a file of weights and one of moments; as many as "
         "ranks at most",

@@ -104,7 +104,7 @@ static void commit_job(void *context)
     AsyncSave *a = context;
     Save *s = &a->save;
     double start = seconds_now();
-    CheckpointIo alone = {.fs = s->fs};
+    CheckpointIo alone = {.fs = s->fs, .keep_every = a->io->keep_every};
     s->layout.manifest.state = *a->snapshot.state;
     a->good = a->good &&
               (a->hook.before == NULL || a->hook.before(a->hook.context, a->err, sizeof a->err)) &&
@@ -270,7 +270,10 @@ static AsyncState end(AsyncSave *a, const AsyncRules *rules, AsyncResult *result
     bool good = checkpoint_io_agree(a->io, a->good, a->err, sizeof a->err);
     if (!good && !a->drops && begin_again(a, rules)) return ASYNC_PENDING;
     if (good && a->pruning[0] != '\0') log_warning("%s; older checkpoints stay", a->pruning);
-    *result = (AsyncResult){.step = a->step, .seconds = a->ended - a->begun, .work = a->work};
+    *result = (AsyncResult){.step = a->step,
+                            .state = *a->snapshot.state,
+                            .seconds = a->ended - a->begun,
+                            .work = a->work};
     memcpy(result->err, a->err, sizeof result->err);
     forget(a);
     return good ? ASYNC_SAVED : a->drops ? ASYNC_DROPPED : ASYNC_FAILED;

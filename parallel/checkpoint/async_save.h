@@ -42,10 +42,11 @@ typedef enum {
 /* How a save has ended. */
 typedef struct {
     int64_t step;
-    double seconds; /* from its begin to its commit; on rank 0 */
-    double work;    /* of that, what snapshot, writing and commit took, one after the other */
-    double stall;   /* for how long this rank's own thread was held in the functions below */
-    char err[2048]; /* if it failed: why; the same on all ranks */
+    StepState state; /* what was saved */
+    double seconds;  /* from its begin to its commit; on rank 0 */
+    double work;     /* of that, what snapshot, writing and commit took, one after the other */
+    double stall;    /* for how long this rank's own thread was held in the functions below */
+    char err[2048];  /* if it failed: why; the same on all ranks */
 } AsyncResult;
 
 /* What the caller has decided by the time it asks. All ranks pass the same values. */

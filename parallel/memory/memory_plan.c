@@ -70,6 +70,9 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     plan.host = plus(host_bytes(&s->step, B * T), zero.host);
     size_t saved = saved_bytes_of(config, &s->table);
     plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
+    if (snapshot_wanted(config))
+        plan.snapshot = snapshot_bytes_of(config, &s->table, (int)grid_ranks(s->grid.size),
+                                          s->world ? s->world->rank : 0);
     plan.ranks = plan.of = 1;
     return plan;
 }
@@ -100,6 +103,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
     for (int r = 0; r < here->size; r++) {
         const MemoryPlan *p = &all[r].plan;
         sum.host = plus(sum.host, p->host);
+        sum.snapshot = plus(sum.snapshot, p->snapshot);
         if (all[r].device != device) continue;
         sum.weights = plus(sum.weights, p->weights);
         sum.gradients = plus(sum.gradients, p->gradients);
@@ -156,17 +160,19 @@ MemoryMark memory_mark(Device *device)
 /* Prints the plan's parts in units of `unit` bytes to `text`, and returns `text`. */
 static char *parts_text(const MemoryPlan *p, double unit, char *text, size_t n)
 {
-    char buffers[32] = "", reserve[32] = "";
+    char buffers[32] = "", reserve[32] = "", snapshot[32] = "";
     if (p->buffers > 0)
         snprintf(buffers, sizeof buffers, "  buffers %.1f", (double)p->buffers / unit);
     if (p->reserve > 0)
         snprintf(reserve, sizeof reserve, "  reserve %.1f", (double)p->reserve / unit);
+    if (p->on_host && p->snapshot > 0)
+        snprintf(snapshot, sizeof snapshot, "  snapshot %.1f", (double)p->snapshot / unit);
     snprintf(text, n,
              "weights %.1f  gradients %.1f%s  optimizer %.1f  activations %.1f  scratch %.1f  "
-             "other %.1f%s",
+             "other %.1f%s%s",
              (double)p->weights / unit, (double)p->gradients / unit, buffers,
              (double)p->optimizer / unit, (double)p->activations / unit, (double)p->scratch / unit,
-             (double)p->other / unit, reserve);
+             (double)p->other / unit, snapshot, reserve);
     return text;
 }
 

@@ -13,6 +13,9 @@
 typedef struct {
     size_t weights, gradients, buffers, optimizer, activations, scratch, other, reserve, total;
     size_t host;
+    /* Host memory for snapshots of saves, where saves are to be asynchronous. memory_take_snapshot
+     * adds it to `host`, and on the CPU to `total`, or sets it to 0. */
+    size_t snapshot;
     int64_t checkpoint; /* size of one checkpoint on disk */
     int ranks, of;      /* number of ranks in this sum, and in all */
     int rank;           /* the rank that made this sum */
@@ -43,6 +46,11 @@ typedef struct {
  * its scratch have been allocated. If the device has no memory of its own, `available` is `host`,
  * which was measured before the device was opened. */
 MemoryRoom memory_room(Device *device, size_t host);
+/* Decides whether saves are asynchronous: whether they shall be, and on each machine the memory has
+ * room for the snapshots besides the plan. All ranks of `world` must call it, each with its own
+ * plan and the sum of the plans of its machine, and all get the same result. Completes both plans.
+ * If there is no room, prints a notice that says how much is missing. */
+bool memory_take_snapshot(Comm *world, const MemoryRoom *room, MemoryPlan *own, MemoryPlan *sum);
 /* If the ranks are on several machines, replaces plan and room by those that leave the least memory
  * free, or need the most beyond what is available, of any rank. All ranks of `world` must call
  * it. */

@@ -1,8 +1,12 @@
 /* saved_bytes.c -- adds up what the files of a checkpoint hold. */
 #include "parallel/memory/saved_bytes.h"
 
+#include "model/core/check.h"
 #include "model/layers.h"
 #include "optim/optimizer.h"
+#include "parallel/checkpoint/checkpoint.h"
+
+#include <stdlib.h>
 
 size_t saved_bytes_of(const Config *config, const ParamTable *table)
 {
@@ -21,6 +25,30 @@ size_t saved_bytes_of(const Config *config, const ParamTable *table)
             return SIZE_MAX;
     }
     return bytes;
+}
+
+size_t snapshot_bytes_of(const Config *config, const ParamTable *table, int ranks, int rank)
+{
+    int n = 0, weights = table->n_params;
+    int64_t *bytes = must_calloc((size_t)weights * (SLOT_MAX + 1) + 1, sizeof *bytes);
+    for (; n < weights; n++)
+        bytes[n] = param_count(&table->param[n]) * (int64_t)dtype_size(table->param[n].dtype);
+    for (int p = 0; p < weights; p++) {
+        const Param *row = &table->param[p];
+        for (int slot = 0; slot < SLOT_MAX; slot++)
+            if (optimizer_has_slot(config, row->dtype, slot))
+                bytes[n++] = param_count(row) * (int64_t)dtype_size(dtype_compute(row->dtype));
+    }
+    CheckpointShare share =
+        checkpoint_share(bytes, weights, n - weights, (int)config->checkpoint.writers, ranks, rank);
+    free(bytes);
+    return checkpoint_snapshot_bytes(&share);
+}
+
+bool snapshot_wanted(const Config *config)
+{
+    int64_t interval = config->checkpoint.save_interval;
+    return config->checkpoint.async && interval > 0 && interval < config->train_steps;
 }
 
 double saved_seconds(double bytes)

@@ -11,6 +11,12 @@
  * padding; SIZE_MAX if they do not fit into 64 bits. `table` may be any rank's: each has the rows
  * of all parameters. */
 size_t saved_bytes_of(const Config *config, const ParamTable *table);
+/* Returns the bytes of host memory in which rank `rank` of `ranks` stores a snapshot
+ * (async_save.h). */
+size_t snapshot_bytes_of(const Config *config, const ParamTable *table, int ranks, int rank);
+/* Returns whether saves of such a run shall be asynchronous: checkpoint.async, unless it saves only
+ * at its end. */
+bool snapshot_wanted(const Config *config);
 /* Returns how many seconds a save of so many bytes is assumed to take as long as none has been
  * measured: with 200 MB/s, which a shared file system takes from one writer. */
 double saved_seconds(double bytes);

@@ -228,11 +228,14 @@ void console_sample(Console *c, const char *prompt, const char *text)
     print_labelled(c, "sample", prompt, text, WRAP_HARD);
 }
 
-void console_saved(Console *c, int64_t step, double seconds, double compared, const char *path)
+void console_saved(Console *c, const SaveRecord *save, double compared)
 {
-    char what[128], replicas[64] = "";
+    char what[160], waited[40] = "", replicas[64] = "";
+    if (save->stall < save->seconds)
+        snprintf(waited, sizeof waited, " (training waited %.2f s)", save->stall);
     if (compared >= 0)
         snprintf(replicas, sizeof replicas, ", replicas compared in %.3f s", compared);
-    snprintf(what, sizeof what, "step %lld in %.2f s%s: ", (long long)step, seconds, replicas);
-    print_labelled(c, "saved", what, path, WRAP_FIGURES);
+    snprintf(what, sizeof what, "step %lld in %.2f s%s%s: ", (long long)save->at.step,
+             save->seconds, waited, replicas);
+    print_labelled(c, "saved", what, save->path, WRAP_FIGURES);
 }

@@ -26,11 +26,10 @@ void console_row(Console *console, const StepRecord *record, const SpeedRecord *
 void console_live(Console *console, const StepRecord *record, double tokens_per_second, double eta);
 void console_eval(Console *console, const EvalRecord *record);
 void console_sample(Console *console, const char *prompt, const char *text);
-/* compared: seconds for comparing replicas, part of `seconds`; -1: they were not compared. */
 /* Prints a finished line, at once, because a program that reads JSON lines from a pipe needs each
  * line when it is written. */
 void console_json(Console *console, const char *line, size_t bytes);
-void console_saved(Console *console, int64_t step, double seconds, double compared,
-                   const char *path);
+/* compared: seconds for comparing replicas; -1: they were not compared. */
+void console_saved(Console *console, const SaveRecord *save, double compared);
 
 #endif

@@ -105,8 +105,7 @@ static void print_head(FILE *to, const Metrics *m, const char *event, int64_t st
     const StepRecord *r = &m->latest;
     fprintf(to,
             "{\"event\": \"%s\", \"step\": %lld, \"updates\": %lld, \"samples\": %lld, \"tokens\": "
-            "%lld, "
-            "\"skipped\": %lld, \"attempt\": %d, \"t\": %.3f",
+            "%lld, \"skipped\": %lld, \"attempt\": %d, \"t\": %.3f",
             event, (long long)step, (long long)r->updates, (long long)r->samples,
             (long long)r->tokens, (long long)r->skipped, m->options.attempt, wall_seconds_now());
 }
@@ -350,25 +349,27 @@ void metrics_sample(Metrics *m, int64_t step, double seconds, const char *prompt
 void metrics_compared(Metrics *m, int64_t step, double seconds)
 {
     EventLine line;
-    bool odd = false;
     m->compared = seconds;
     m->compared_step = step;
     FILE *to = line_begin(&line, m, "replicas", step);
-    print_number(to, "seconds", seconds, &odd);
-    line_end(&line, m, odd);
+    print_number(to, "seconds", seconds, &(bool){false});
+    line_end(&line, m, false);
 }
 
-void metrics_saved(Metrics *m, int64_t step, double seconds, const char *path)
+void metrics_saved(Metrics *m, const SaveRecord *save)
 {
     EventLine line;
-    bool odd = false;
-    m->options.pace.save_seconds = seconds;
-    FILE *to = line_begin(&line, m, "ckpt", step);
-    print_number(to, "seconds", seconds, &odd);
-    print_string(to, "path", path);
-    line_end(&line, m, odd);
+    StepRecord latest = m->latest;
+    m->options.pace.save_seconds = save->stall;
+    m->latest = save->at; /* a line has the totals of its step */
+    FILE *to = line_begin(&line, m, "ckpt", save->at.step);
+    print_number(to, "seconds", save->seconds, &(bool){false});
+    print_number(to, "stall", save->stall, &(bool){false});
+    print_string(to, "path", save->path);
+    line_end(&line, m, false);
+    m->latest = latest;
     if (m->options.json) return;
-    console_saved(&m->console, step, seconds, m->compared_step == step ? m->compared : -1, path);
+    console_saved(&m->console, save, m->compared_step == save->at.step ? m->compared : -1);
 }
 
 void metrics_comms(Metrics *m, int64_t step, const Comm *const *group, int n_groups)

@@ -122,7 +122,14 @@ void metrics_sample(Metrics *metrics, int64_t step, double seconds, const char *
 /* Reports that replicas were compared in this step and are equal: a line {"event":"replicas"}. If a
  * save of the same step follows, its line on the console says how long the comparison took. */
 void metrics_compared(Metrics *metrics, int64_t step, double seconds);
-void metrics_saved(Metrics *metrics, int64_t step, double seconds, const char *path);
+/* Reports a save, which may have been committed some steps after `at`, its step. */
+typedef struct {
+    StepRecord at;  /* its totals */
+    double seconds; /* from its begin to its commit */
+    double stall;   /* of that, how long training waited; `seconds` if it was synchronous */
+    const char *path;
+} SaveRecord;
+void metrics_saved(Metrics *metrics, const SaveRecord *save);
 /* Reports how much data was sent between ranks so far: a table on the console and a line
  * {"event":"comms"}. */
 void metrics_comms(Metrics *metrics, int64_t step, const Comm *const *group, int n_groups);

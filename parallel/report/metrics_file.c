@@ -67,6 +67,8 @@ static void note_evaluation(const char *line, size_t bytes, int64_t step, Metric
 /* Updates `tail` for a line that is kept: its totals `r`, and its kind (train, val or sample). */
 static void note_line(const char *line, size_t bytes, StepRecord r, MetricsTail *tail)
 {
+    /* The line of an asynchronous save may come some steps later than its step. */
+    if (r.step < tail->last.step) return;
     if (r.step != tail->last.step)
         *tail = (MetricsTail){.lowest = tail->lowest, .since_lowest = tail->since_lowest};
     r.loss = tail->last.loss;
@@ -220,21 +222,21 @@ void metrics_file_put(MetricsFile *f, const char *text, size_t bytes)
     flight_work_end(f->flight, noted);
 }
 
-/* Writes and syncs all lines; returns false and sets `err` on failure. */
-static bool sync_lines(MetricsFile *f, char *err, size_t n)
+/* Writes all lines; returns false and sets `err` on failure. */
+static bool write_lines(MetricsFile *f, char *err, size_t n)
 {
     if (f->n > 0) write_pending(f);
-    if (f->n > 0) return error_set(err, n, "%s", f->error);
-    return fs_sync(f->fs, f->fd, f->path, err, n);
+    return f->n == 0 || error_set(err, n, "%s", f->error);
 }
 
 bool metrics_file_sync(MetricsFile *f, char *err, size_t n)
 {
     if (f->fd < 0) return true;
     pthread_mutex_lock(&f->busy);
-    bool good = sync_lines(f, err, n);
+    bool good = write_lines(f, err, n);
     pthread_mutex_unlock(&f->busy);
-    return good;
+    /* Not under the lock: a thread that saves must not keep the next line waiting for the disk. */
+    return good && fs_sync(f->fs, f->fd, f->path, err, n);
 }
 
 void metrics_file_end(MetricsFile *f)
@@ -244,7 +246,8 @@ void metrics_file_end(MetricsFile *f)
     if (f->fd < 0) return;
     /* The lock is not acquired if rank 0 itself has failed in the middle of a line: it still holds
      * the mutex. Then nothing is synced. */
-    if (mutex_lock_within(&f->busy, SECONDS)) sync_lines(f, ignored, sizeof ignored);
+    if (mutex_lock_within(&f->busy, SECONDS) && write_lines(f, ignored, sizeof ignored))
+        fs_sync(f->fs, f->fd, f->path, ignored, sizeof ignored);
 }
 
 void metrics_file_close(MetricsFile *f)

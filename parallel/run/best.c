@@ -126,7 +126,7 @@ static bool is_best(const Run *run)
     int64_t step = run->trainer.steps;
     if (!best_is_kept(c, &run->data) || step * FIRST < c->train_steps) return false;
     if (kept->step > 0 && !(run->records.eval.loss < kept->val_loss)) return false;
-    return run->saving.saved_step == step || kept->step == 0 ||
+    return run->saving.saved_step == step || run_saving_step(run) == step || kept->step == 0 ||
            step - kept->step >= least_distance(c);
 }
 
@@ -170,6 +170,7 @@ void best_keep(Run *run)
     bool best = isfinite(e->loss) && is_best(run);
     control_share(run->world, &best, sizeof best);
     if (!best) return;
+    run_await_save(run);
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
     if (run->saving.saved_step != run->trainer.steps) return;
     CheckpointBest record = {.step = run->trainer.steps, .val_loss = e->loss};

@@ -21,6 +21,7 @@ void run_begin_work(Run *run, const char *doing)
 {
     progress_again(&run->work.progress);
     run->work.start = seconds_now();
+    run->work.doing = doing;
     run_prepare_answers(run, doing);
 }
 
@@ -34,6 +35,7 @@ static void begin_step(Run *run)
 void run_end_work(Run *run)
 {
     progress_end(&run->work.progress);
+    run->work.doing = NULL;
     run_prepare_answers(run, NULL);
 }
 
@@ -71,7 +73,9 @@ bool run_watch(void *context, const Work *work)
     if (run->lead && work->kind == WORK_STEP && work->done == 0) begin_step(run);
     if (run->lead) say_work(run, work);
     flight_work_end(run->trainer.session.flight, noted);
-    return work->kind == WORK_STEP || !run_stop_asked_within(run);
+    if (work->kind == WORK_STEP) return true;
+    run_advance_save(run, true); /* all ranks are at the same part of an evaluation or a sample */
+    return !run_stop_asked_within(run);
 }
 
 /* Evaluates the main validation data, and then the sets; stops as soon as one is cut short. Returns
@@ -88,6 +92,13 @@ static EvalRecord evaluate_all(Run *run, EvalRecord *sets)
     return r;
 }
 
+/* Returns whether this step is saved, or being saved. */
+static bool is_saved(const Run *run)
+{
+    int64_t step = run->trainer.steps;
+    return run->saving.saved_step == step || run_saving_step(run) == step;
+}
+
 bool run_evaluate(Run *run, bool final)
 {
     if (run->trainer.val == NULL) return true;
@@ -95,7 +106,7 @@ bool run_evaluate(Run *run, bool final)
     run_read_records(run); /* before the clock stops: pending device work counts as step time */
     run_pause_clock(run);
     run->stops.worked = true;
-    bool saved = run->saving.saved_step == run->trainer.steps;
+    bool saved = is_saved(run);
     Flight *flight = run->trainer.session.flight;
     int64_t noted = flight_work_begin(flight, FLIGHT_EVALUATION);
     run_begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
@@ -128,7 +139,7 @@ bool run_sample(Run *run)
     run_read_records(run);
     run_pause_clock(run);
     run->stops.worked = true;
-    bool saved = run->saving.saved_step == run->trainer.steps;
+    bool saved = is_saved(run);
     Flight *flight = run->trainer.session.flight;
     int64_t noted = flight_work_begin(flight, FLIGHT_SAMPLE);
     run_begin_work(run, saved ? "ending this sample" : "ending this sample, then saving");

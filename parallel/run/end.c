@@ -85,6 +85,7 @@ int run_leave(Run *run)
     char *command = way_on(run);
     const char *reason = reason_to_leave(run, by_time, sizeof by_time);
     run_read_records(run);
+    run_await_save(run);
     run->saving.last_try = true; /* the process ends after this save */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
     bool saved = run->saving.error == EXIT_OK;
@@ -345,6 +346,7 @@ static void write_result(Run *run)
 int run_finish(Run *run)
 {
     char why[1024];
+    run_await_save(run);
     run_read_records(run);
     /* Save before the evaluation and the sample, so a crash in them loses no step. */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);

@@ -6,6 +6,7 @@
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "parallel/grid/control.h"
+#include "parallel/run/saving.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -96,6 +97,7 @@ static void say_why(const StepRecord *r, char *out, size_t n)
 void health_end(Run *run, const char *also)
 {
     char err[512], why[200];
+    run_await_save(run); /* of an earlier step, if one is pending */
     const StepRecord *r = &run->records.event;
     bool scaled = run->config->fp16.enabled && r->loss_scale > 1; /* a smaller scale may help */
     const char *scale =

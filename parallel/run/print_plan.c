@@ -178,6 +178,7 @@ void run_plan(Run *run)
         memory_plan(&run->trainer, &run->data); /* refuses impossible sizes before they are added */
     if (!room.device) memory_add_host(&own);
     run->plan = memory_plan_of_ranks(run->world, &own, room.device ? gpus_number(dev) : 0);
+    run->trainer.saves_async = memory_take_snapshot(run->world, &room, &own, &run->plan);
     print_model(&run->trainer.session);
     print_batch(c, &run->data);
     print_update(c);
@@ -190,6 +191,9 @@ void run_plan(Run *run)
     memory_tightest(run->world, &tightest, &tightest_room);
     if (run->lead) {
         memory_print(&tightest, &tightest_room);
+        if (room.device && run->plan.snapshot > 0)
+            log_field("", "%s of the host's memory for snapshots of saves",
+                      figure_bytes((double)run->plan.snapshot).text);
         if (size.pp > 1) memory_print_stages(largest, size.pp, most);
         bool best = best_takes_disk(c, &run->data);
         disk_print(c, best, run->plan.checkpoint);

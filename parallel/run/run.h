@@ -56,8 +56,8 @@ typedef struct {
 typedef struct {
     int64_t first_step;  /* the step at which this attempt began */
     double begun;        /* seconds_now() at that time */
-    double seconds;      /* of this attempt's longest save; 0: it has made none */
-    int64_t saved_step;  /* of the newest checkpoint; -1: there is none */
+    double seconds;      /* of this attempt's longest save, to its commit; 0: it has made none */
+    int64_t saved_step;  /* of the newest checkpoint, which is committed; -1: there is none */
     ExitCode error;      /* why the last save failed; EXIT_OK: it succeeded */
     bool last_try;       /* the next save is the run's last one */
     bool keeping_warned; /* the warning that no older checkpoint is removed has been printed */
@@ -86,6 +86,7 @@ typedef struct {
 typedef struct {
     Progress progress;
     double start;
+    const char *doing;     /* what a request to stop is told; NULL: a step is under way */
     const char *set;       /* the set of eval.sets that is evaluated; NULL: none */
     double stop_looked_at; /* time of the last check for RUN/STOP */
 } RunWork;

@@ -65,59 +65,198 @@ static void warn_keeping(Run *run, const char *why)
     run->saving.keeping_warned = true;
 }
 
-void run_save(Run *run)
+/* While the training is unhealthy, the older checkpoints are the good ones, so none is removed. */
+static void look_at_health(Run *run)
 {
-    char err[2048], why[160];
-    run_read_records(run);
-    /* While the training is unhealthy, the older checkpoints are the good ones, so none is removed.
-     */
+    char why[160];
     run->trainer.keep_all = !run_is_healthy(run, why, sizeof why);
     warn_keeping(run, why);
-    double start = seconds_now();
+}
+
+/* Reports a save that is committed. `work`: the seconds that it takes if it is waited for. */
+static void saved(Run *run, const StepRecord *at, double seconds, double work, double stall)
+{
+    char *path = checkpoint_path(run->folder.path, at->step);
+    run->saving.error = EXIT_OK;
+    run->saving.saved_step = at->step;
+    run->saving.seconds = fmax(run->saving.seconds, work);
+    if (run->lead)
+        metrics_saved(run->output.metrics,
+                      &(SaveRecord){.at = *at, .seconds = seconds, .stall = stall, .path = path});
+    free(path);
+}
+
+static void not_saved(Run *run, int64_t step, const char *err)
+{
+    run->saving.error = error_exit_code(err, EXIT_INPUT_OUTPUT);
+    log_warning("step %lld is not saved: %s%s", (long long)step, err, next_try(run));
+    if (run->lead) metrics_note(run->output.metrics, "warn", step, err);
+}
+
+/* Looks at the state that is to be saved. */
+static void before_saving(Run *run)
+{
+    run_read_records(run);
+    look_at_health(run);
+}
+
+/* Begins a save or a wait for one; returns what end_saving needs. */
+static int64_t begin_saving(Run *run, int64_t step)
+{
     run_pause_clock(run);
-    run->stops.worked = true;
-    Flight *flight = run->trainer.session.flight;
-    int64_t noted = flight_work_begin(flight, FLIGHT_SAVE);
+    int64_t noted = flight_work_begin(run->trainer.session.flight, FLIGHT_SAVE);
     run_begin_work(run, "finishing this save");
+    progress_print(&run->work.progress, "saving step %lld", (long long)step);
+    return noted;
+}
+
+static void end_saving(Run *run, int64_t noted)
+{
+    run_end_work(run);
+    flight_work_end(run->trainer.session.flight, noted);
+    run_resume_clock(run);
+}
+
+/* Returns whether the folder is still the run's, on rank 0. If somebody removed the lock file,
+ * another run may have started in this folder. Two runs that save here would remove each other's
+ * checkpoints, so the program ends. */
+static bool folder_is_ours(Run *run, char *err, size_t n)
+{
+    bool in_place = !run->lead || run_folder_in_place(&run->folder, err, n);
+    bool ok = !run->lead || !in_place || run_folder_hold(&run->folder, err, n);
+    run_require(run, ok, EXIT_CANNOT_CREATE, err, n);
+    return in_place;
+}
+
+/* Saves and waits. */
+static void save_now(Run *run)
+{
+    char err[2048];
+    before_saving(run);
+    double start = seconds_now();
+    int64_t step = run->trainer.steps, noted = begin_saving(run, step);
+    run->stops.worked = true;
     run_compare_replicas(run);
-    progress_print(&run->work.progress, "saving step %lld", (long long)run->trainer.steps);
-    /* If somebody removed the lock file, another run may have started in this folder. Two runs that
-     * save here would remove each other's checkpoints. */
-    bool in_place = !run->lead || run_folder_in_place(&run->folder, err, sizeof err);
-    bool ok = !run->lead || !in_place || run_folder_hold(&run->folder, err, sizeof err);
-    run_require(run, ok, EXIT_CANNOT_CREATE, err, sizeof err);
     /* The metrics are written before the checkpoint: a resume truncates metrics.jsonl to the
      * checkpoint's step, but cannot restore lines that never reached the disk. */
-    int64_t flushing = flight_work_begin(flight, FLIGHT_DISK);
-    ok = in_place && (!run->lead || metrics_flush(run->output.metrics, err, sizeof err));
-    flight_work_end(flight, flushing);
+    bool ok = folder_is_ours(run, err, sizeof err);
+    int64_t flushing = flight_work_begin(run->trainer.session.flight, FLIGHT_DISK);
+    ok = ok && (!run->lead || metrics_flush(run->output.metrics, err, sizeof err));
+    flight_work_end(run->trainer.session.flight, flushing);
     ok = control_agree(run->world, ok, err, sizeof err) &&
          trainer_save(&run->trainer, run->folder.path, run->origin.config_text, run->origin.machine,
                       err, sizeof err);
-    run->saving.error = ok ? EXIT_OK : error_exit_code(err, EXIT_INPUT_OUTPUT);
-    if (ok) {
-        char *path = checkpoint_path(run->folder.path, run->trainer.steps);
-        run->saving.saved_step = run->trainer.steps;
-        run->saving.seconds = fmax(run->saving.seconds, seconds_now() - start);
-        if (run->lead)
-            metrics_saved(run->output.metrics, run->trainer.steps, seconds_now() - start, path);
-        free(path);
-    } else {
-        log_warning("step %lld is not saved: %s%s", (long long)run->trainer.steps, err,
-                    next_try(run));
-        if (run->lead) metrics_note(run->output.metrics, "warn", run->trainer.steps, err);
+    double seconds = seconds_now() - start;
+    StepRecord at = run->records.last;
+    at.step = step;
+    if (ok)
+        saved(run, &at, seconds, seconds, seconds);
+    else
+        not_saved(run, step, err);
+    end_saving(run, noted);
+}
+
+void run_save(Run *run)
+{
+    run_await_save(run);
+    if (run->saving.saved_step != run->trainer.steps) save_now(run);
+}
+
+/* ---- asynchronous saves ---------------------------------------------------------------------- */
+
+/* Called by the thread that commits. */
+static bool sync_metrics(void *context, char *err, size_t n)
+{
+    const Run *run = context;
+    return metrics_flush(run->output.metrics, err, n);
+}
+
+/* Begins an asynchronous save; returns false on all ranks if it cannot begin. */
+static bool begin_async(Run *run)
+{
+    char err[2048];
+    if (run->trainer.async == NULL) return false;
+    run_await_save(run); /* there is memory for one snapshot */
+    /* A single rank does not wait for its device; the records are looked at before the commit. */
+    if (run->world->size > 1) before_saving(run);
+    int64_t noted = begin_saving(run, run->trainer.steps);
+    run->stops.worked = true;
+    run_compare_replicas(run);
+    bool ours = folder_is_ours(run, err, sizeof err);
+    CheckpointHook hook = {sync_metrics, run};
+    bool begun = control_agree(run->world, ours, err, sizeof err) &&
+                 trainer_save_begin(&run->trainer, run->folder.path, run->origin.config_text,
+                                    run->origin.machine, hook);
+    end_saving(run, noted);
+    return begun;
+}
+
+/* Takes the outcome of a save that has ended. */
+static void take_outcome(Run *run, AsyncState state, const AsyncResult *r)
+{
+    const StepState *s = &r->state;
+    StepRecord at = {.step = r->step,
+                     .updates = s->updates,
+                     .samples = s->samples,
+                     .tokens = s->tokens,
+                     .skipped = s->skipped,
+                     .skipped_tokens = s->skipped_tokens,
+                     .spikes = s->spikes};
+    if (state == ASYNC_SAVED) saved(run, &at, r->seconds, r->work, r->stall);
+    if (state == ASYNC_FAILED) not_saved(run, r->step, r->err);
+    if (state != ASYNC_PENDING && state != ASYNC_NONE) run_prepare_answers(run, run->work.doing);
+}
+
+/* Looks at the records of a single rank before its save goes on, once they are there. Returns
+ * whether the save is to be dropped: what ends the run had happened by its step. Where there are
+ * several ranks, all of this was done before the save began. */
+static bool is_to_be_dropped(Run *run)
+{
+    int64_t event = run->records.event.step;
+    if (run->world->size > 1) return false;
+    if (event == 0 && async_save_copied(run->trainer.async)) {
+        run_read_arrived(run);
+        look_at_health(run);
+        event = run->records.event.step;
     }
-    run_end_work(run);
-    flight_work_end(flight, noted);
-    run_resume_clock(run);
+    return event > 0 && run_saving_step(run) >= event;
+}
+
+int64_t run_saving_step(const Run *run)
+{
+    return async_save_pending(run->trainer.async);
+}
+
+void run_advance_save(Run *run, bool meet)
+{
+    AsyncResult result;
+    if (run_saving_step(run) < 0) return;
+    bool drop = is_to_be_dropped(run);
+    take_outcome(run, trainer_save_advance(&run->trainer, meet, drop, &result), &result);
+}
+
+void run_await_save(Run *run)
+{
+    AsyncResult result;
+    if (run_saving_step(run) < 0) return;
+    bool alone = run->world->size == 1;
+    if (alone) device_synchronize(&run->trainer.session.dev);
+    bool drop = is_to_be_dropped(run);
+    int64_t noted = begin_saving(run, run_saving_step(run));
+    AsyncState state = trainer_save_await(&run->trainer, drop, &result);
+    end_saving(run, noted);
+    take_outcome(run, state, &result);
 }
 
 void run_save_if_due(Run *run)
 {
-    if (run_is_due(run->trainer.steps, run->config->checkpoint.save_interval))
-        run_save(run);
-    else
+    run_advance_save(run, run_agrees_now(run));
+    if (!run_is_due(run->trainer.steps, run->config->checkpoint.save_interval)) {
         run_compare_if_due(run);
+        return;
+    }
+    /* The last save of a run is waited for. */
+    if (run_is_over(run) || !begin_async(run)) run_save(run);
 }
 
 void run_try_save(Run *run)

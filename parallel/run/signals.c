@@ -9,6 +9,7 @@
 #include "parallel/grid/launch.h"
 #include "parallel/grid/machines.h"
 #include "parallel/memory/saved_bytes.h"
+#include "parallel/run/saving.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -170,6 +171,7 @@ static double seconds_of_job(const Run *run)
     double step = (seconds_now() - s->begun) / steps;
     double save = s->seconds > 0 ? s->seconds : saved_seconds((double)run->plan.checkpoint);
     int64_t interval = run->config->parallel.stop_interval;
+    if (run_saving_step(run) >= 0) save *= 2; /* the pending save comes before the last one */
     return job_seconds(&run->job, save, interval > 0 ? step * (double)interval : step);
 }
 

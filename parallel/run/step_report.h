@@ -10,6 +10,8 @@ bool run_is_due(int64_t step, int64_t interval);
 /* Waits for the device and reads the records of all steps so far. Ends the run (EXIT_DIVERGED) if a
  * record shows that the training diverged. All ranks call it. */
 void run_read_records(Run *run);
+/* Reads the records that have arrived, without waiting. On a single rank. */
+void run_read_arrived(Run *run);
 /* Pause and resume the clock that measures the speed of steps, so it excludes the time in which the
  * host saves, evaluates or samples. */
 void run_pause_clock(Run *run);

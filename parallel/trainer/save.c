@@ -32,51 +32,6 @@ static void slot_pieces(Trainer *t, Purpose purpose, Piece *out)
     free(extents);
 }
 
-void save_open(Trainer *t)
-{
-    const ParamTable *table = &t->session.table;
-    t->weights = must_calloc((size_t)table->n_params, sizeof *t->weights);
-    session_weights(&t->session, PURPOSE_UPDATE, t->weights);
-    t->slots = must_calloc((size_t)table->n_params * SLOT_MAX, sizeof *t->slots);
-    t->slot_names = must_calloc((size_t)table->n_params * SLOT_MAX, sizeof *t->slot_names);
-    for (int p = 0; p < table->n_params; p++)
-        for (int slot = 0; slot < SLOT_MAX; slot++)
-            if (optimizer_has_slot(t->config, table->param[p].dtype, slot))
-                t->slot_names[t->n_slots++] = text_format(
-                    "%s.%s", table->param[p].name, optimizer_slot_name(t->optimizer.rule, slot));
-    slot_pieces(t, PURPOSE_UPDATE, t->slots);
-    checkpoint_io_open(&t->io, &t->session.dev, t->session.world);
-    t->io.keep_every = t->config->checkpoint.keep_every;
-}
-
-void save_close(Trainer *t)
-{
-    checkpoint_io_close(&t->io);
-    for (int i = 0; i < t->n_slots; i++)
-        free(t->slot_names[i]);
-    free(t->slot_names);
-    free(t->slots);
-    free(t->weights);
-}
-
-/* Writes a checkpoint. With PURPOSE_COUNT each element is saved by exactly one rank; otherwise
- * ranks that keep a copy of the same element would all save it. */
-static bool write_checkpoint(Trainer *t, const char *run, CheckpointContents *contents, int keep,
-                             char *err, size_t n)
-{
-    Piece *weights = must_calloc((size_t)contents->n_weights, sizeof *weights),
-          *slots = must_calloc((size_t)contents->n_slots + 1, sizeof *slots);
-    session_weights(&t->session, PURPOSE_COUNT, weights);
-    slot_pieces(t, PURPOSE_COUNT, slots);
-    contents->weights = weights;
-    contents->slots = slots;
-    bool saved = keep > 0 ? checkpoint_write_making_room(&t->io, run, contents, err, n)
-                          : checkpoint_write(&t->io, run, contents, err, n);
-    free(weights);
-    free(slots);
-    return saved;
-}
-
 /* Returns what a checkpoint of `state` holds besides its tensors. */
 static CheckpointContents contents_of(const Trainer *t, const StepState *state,
                                       const char *config_text, const char *machine)
@@ -93,13 +48,81 @@ static CheckpointContents contents_of(const Trainer *t, const StepState *state,
                                 .writers = (int)t->config->checkpoint.writers};
 }
 
+void save_open(Trainer *t)
+{
+    const ParamTable *table = &t->session.table;
+    t->weights = must_calloc((size_t)table->n_params, sizeof *t->weights);
+    session_weights(&t->session, PURPOSE_UPDATE, t->weights);
+    t->slots = must_calloc((size_t)table->n_params * SLOT_MAX, sizeof *t->slots);
+    t->slot_names = must_calloc((size_t)table->n_params * SLOT_MAX, sizeof *t->slot_names);
+    for (int p = 0; p < table->n_params; p++)
+        for (int slot = 0; slot < SLOT_MAX; slot++)
+            if (optimizer_has_slot(t->config, table->param[p].dtype, slot))
+                t->slot_names[t->n_slots++] = text_format(
+                    "%s.%s", table->param[p].name, optimizer_slot_name(t->optimizer.rule, slot));
+    slot_pieces(t, PURPOSE_UPDATE, t->slots);
+    checkpoint_io_open(&t->io, &t->session.dev, t->session.world);
+    t->io.keep_every = t->config->checkpoint.keep_every;
+    if (!t->saves_async) return;
+    CheckpointContents contents = contents_of(t, NULL, "", "");
+    contents.weights = t->weights;
+    contents.slots = t->slots;
+    t->async = async_save_open(&t->io, &contents);
+}
+
+void save_close(Trainer *t)
+{
+    async_save_close(t->async);
+    checkpoint_io_close(&t->io);
+    for (int i = 0; i < t->n_slots; i++)
+        free(t->slot_names[i]);
+    free(t->slot_names);
+    free(t->slots);
+    free(t->weights);
+}
+
+/* Fills in the tensors of a save, which the caller frees. With PURPOSE_COUNT each element is saved
+ * by exactly one rank; otherwise ranks that keep a copy of the same element would all save it. */
+static void save_pieces(Trainer *t, CheckpointContents *contents)
+{
+    Piece *weights = must_calloc((size_t)contents->n_weights, sizeof *weights),
+          *slots = must_calloc((size_t)contents->n_slots + 1, sizeof *slots);
+    session_weights(&t->session, PURPOSE_COUNT, weights);
+    slot_pieces(t, PURPOSE_COUNT, slots);
+    contents->weights = weights;
+    contents->slots = slots;
+}
+
+static void free_pieces(const CheckpointContents *contents)
+{
+    free((void *)(uintptr_t)contents->weights);
+    free((void *)(uintptr_t)contents->slots);
+}
+
+/* Writes a checkpoint. */
+static bool write_checkpoint(Trainer *t, const char *run, CheckpointContents *contents, int keep,
+                             char *err, size_t n)
+{
+    save_pieces(t, contents);
+    bool saved = keep > 0 ? checkpoint_write_making_room(&t->io, run, contents, err, n)
+                          : checkpoint_write(&t->io, run, contents, err, n);
+    free_pieces(contents);
+    return saved;
+}
+
+/* Returns how many checkpoints a save keeps, or 0 for all: then none is removed to make room for
+ * it, either. */
+static int present_keep(const Trainer *t)
+{
+    return t->keep_all ? 0 : (int)t->config->checkpoint.keep;
+}
+
 bool trainer_save(Trainer *t, const char *run, const char *config_text, const char *machine,
                   char *err, size_t n)
 {
     StepState state = trainer_state(t);
     CheckpointContents contents = contents_of(t, &state, config_text, machine);
-    /* If all checkpoints are kept (keep is 0), none is removed to make room for this one. */
-    int keep = t->keep_all ? 0 : (int)t->config->checkpoint.keep;
+    int keep = present_keep(t);
     if (!write_checkpoint(t, run, &contents, keep, err, n)) return false;
     /* Older checkpoints may be removed only now that this one is durable. If that fails, the save
      * has still succeeded. */
@@ -107,6 +130,35 @@ bool trainer_save(Trainer *t, const char *run, const char *config_text, const ch
     if (!pruned && (t->session.world == NULL || t->session.world->rank == 0))
         log_warning("%s; older checkpoints stay", err);
     return true;
+}
+
+bool trainer_save_begin(Trainer *t, const char *run, const char *config_text, const char *machine,
+                        CheckpointHook hook)
+{
+    /* A single rank's state is copied with the tensors: the host need not know it. */
+    bool alone = t->session.world == NULL || t->session.world->size == 1;
+    StepState state = alone ? (StepState){.steps = t->steps} : trainer_state(t);
+    CheckpointContents contents = contents_of(t, &state, config_text, machine);
+    save_pieces(t, &contents);
+    AsyncRequest request = {.run = run,
+                            .contents = &contents,
+                            .on_device = alone ? &t->state->state : NULL,
+                            .hook = hook};
+    bool begun = async_save_begin(t->async, &request);
+    free_pieces(&contents);
+    return begun;
+}
+
+AsyncState trainer_save_advance(Trainer *t, bool meet, bool drop, AsyncResult *result)
+{
+    AsyncRules rules = {.keep = present_keep(t), .drop = drop};
+    return async_save_advance(t->async, &rules, meet, result);
+}
+
+AsyncState trainer_save_await(Trainer *t, bool drop, AsyncResult *result)
+{
+    AsyncRules rules = {.keep = present_keep(t), .drop = drop};
+    return async_save_await(t->async, &rules, result);
 }
 
 bool trainer_try_save(Trainer *t, const char *run, const char *config_text, const char *machine,

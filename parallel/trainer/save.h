@@ -15,6 +15,16 @@ void save_close(Trainer *trainer);
  * older checkpoints as config->checkpoint.keep says. All ranks return the same result. */
 bool trainer_save(Trainer *trainer, const char *run, const char *config_text, const char *machine,
                   char *err, size_t n);
+/* Begins an asynchronous save of the present state below `run`, with `hook` before its commit; a
+ * trainer with `async`, and without a pending save. A single rank's host does not wait for the
+ * device. config_text and machine must stay valid until the save has ended. Returns false on all
+ * ranks if it cannot begin: trainer_save then says why, or does what is to be done. */
+bool trainer_save_begin(Trainer *trainer, const char *run, const char *config_text,
+                        const char *machine, CheckpointHook hook);
+/* Go on with the pending save, or wait until it has ended; see async_save_advance. What is removed
+ * follows `keep_all`, as in trainer_save. */
+AsyncState trainer_save_advance(Trainer *trainer, bool meet, bool drop, AsyncResult *result);
+AsyncState trainer_save_await(Trainer *trainer, bool drop, AsyncResult *result);
 /* Writes a checkpoint of the present state below `run` like trainer_save, and removes it again. All
  * ranks return the same result. */
 bool trainer_try_save(Trainer *trainer, const char *run, const char *config_text,

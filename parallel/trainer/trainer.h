@@ -6,6 +6,7 @@
 #include "model/generate.h"
 #include "optim/grad_norm.h"
 #include "optim/optimizer.h"
+#include "parallel/checkpoint/async_save.h"
 #include "parallel/report/metrics.h"
 #include "parallel/trainer/feed.h"
 #include "parallel/trainer/phases.h"
@@ -62,6 +63,9 @@ typedef struct {
     int n_slots;
     CheckpointIo io;
     bool keep_all; /* saves do not remove older checkpoints */
+    /* trainer_allocate allocates memory for snapshots, so that saves can be asynchronous. */
+    bool saves_async;
+    AsyncSave *async; /* NULL: saves are synchronous */
 } Trainer;
 
 /* Opens the device and lays out what a trainer of `config` will hold, without allocating it; the

@@ -171,7 +171,10 @@ static void all_events(Metrics *m)
     metrics_eval(m, &eval, sets, 2);
     metrics_sample(m, 6, 0, "a \"b\"\n",
                    "\x1b[31mred\r\xff\xc3\xa9\x07\xc2\x9b {}\n\"step\": 99, \xe2\x82");
-    metrics_saved(m, 6, 0.25, "out/x/checkpoints/step_00000006");
+    metrics_saved(m, &(SaveRecord){.at = {.step = 6},
+                                   .seconds = 0.25,
+                                   .stall = 0.25,
+                                   .path = "out/x/checkpoints/step_00000006"});
     metrics_note(m, "end", 6, "done \\ \t");
 }
 

@@ -150,7 +150,11 @@ static void console_rows_fit_80_columns_even_with_absurd_numbers(void **unused)
         memset(unbroken, 'x', sizeof unbroken - 1);
         metrics_sample(m, 7, 0, "", unbroken);
         metrics_sample(m, 7, 0, "word ", unbroken);
-        metrics_saved(m, 7, 0.01, "out/a-name-that-is-long/checkpoints/step_00000007-more");
+        metrics_saved(
+            m, &(SaveRecord){.at = {.step = 7},
+                             .seconds = 0.01,
+                             .stall = 0.01,
+                             .path = "out/a-name-that-is-long/checkpoints/step_00000007-more"});
         fflush(options.to);
         assert_non_null(strstr(shown, "2.00e+13"));
         assert_int_equal(scale, strstr(shown, "2^120") != NULL);

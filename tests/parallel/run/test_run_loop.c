@@ -27,7 +27,8 @@ static void test_an_undisturbed_run_makes_its_steps_evaluations_samples_and_save
 {
     (void)state;
     disturbance.act = NULL;
-    char *said = run_expecting("whole", NULL, 0);
+    const char *sets[] = {"checkpoint.async=false", NULL};
+    char *said = run_expecting("whole", sets, 0);
     assert_int_equal(lines_of("whole", "train"), 7);
     assert_int_equal(lines_of("whole", "val"), 4);
     assert_int_equal(lines_of("whole", "sample"), 4);
@@ -121,7 +122,8 @@ static void test_a_resume_stopped_while_repeating_interrupted_work_trains_no_ste
     }
 }
 
-/* If the program is killed during an evaluation, nothing is lost: the step before it is saved. */
+/* If the program is killed during an evaluation, nothing is lost: the step before it is saved. (An
+ * asynchronous save may still be pending then.) */
 static void test_a_run_killed_in_an_evaluation_resumes_from_the_step_before_it(void **state)
 {
     (void)state;
@@ -131,7 +133,8 @@ static void test_a_run_killed_in_an_evaluation_resumes_from_the_step_before_it(v
         disturbance.round = round;
         disturbance.at = 3;
         disturbance.act = die;
-        free(run_expecting(run, NULL, 128 + SIGKILL));
+        const char *sets[] = {"checkpoint.async=false", NULL};
+        free(run_expecting(run, sets, 128 + SIGKILL));
         disturbance.act = NULL;
         char *said = run_expecting(run, NULL, 0);
         char *from = text_format("resume  step %d from", round == 0 ? 2 : 7);

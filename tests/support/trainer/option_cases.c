@@ -246,6 +246,7 @@ const OptionCase option_cases[] = {
     SEE("checkpoint.keep", "1"),
     SEE("checkpoint.keep_every", "1", "checkpoint.save_interval=1", "checkpoint.keep=5"),
     SEE("checkpoint.keep_best", "false"),
+    SEE("checkpoint.async", "false"),
     ON_RANKS("checkpoint.writers", "2"),
     {.key = "checkpoint.compare_replicas", .elsewhere = "test_run_replicas"},
     {.key = "checkpoint.compare_interval", .elsewhere = "test_run_replicas"},

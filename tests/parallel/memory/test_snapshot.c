@@ -1,0 +1,137 @@
+/* test_snapshot.c -- the memory for snapshots of asynchronous saves is what the plan says, on each
+ * rank, and is planned only where there is room for it. */
+#include "parallel/memory/memory_plan.h"
+#include "parallel/memory/saved_bytes.h"
+#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/trainer/trainer_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- how much -------------------------------------------------------------------------------- */
+
+#define SAVES "checkpoint.save_interval=2", "train_steps=8"
+
+static void a_trainer_allocates_the_snapshot_of_its_plan(void **state)
+{
+    Opened o;
+    trainer_run_open(&o, *state, (const char *const[]){SAVES, NULL});
+    assert_null(o.trainer.async); /* nobody has found room for it */
+    const Training training = {.config = o.config, .data = o.data};
+    Trainer t;
+    training_lay_out(&t, NULL, &training);
+    MemoryPlan plan = memory_plan(&t, &o.data);
+    t.saves_async = true;
+    training_allocate(&t, &training);
+    assert_non_null(t.async);
+    assert_true(plan.snapshot > (size_t)plan.checkpoint);
+    assert_true(plan.snapshot < (size_t)plan.checkpoint + 8192);
+    assert_int_equal(t.session.dev.host_held - o.trainer.session.dev.host_held, plan.snapshot);
+    assert_int_equal(plan.host, o.plan.host);
+    trainer_close(&t);
+    trainer_run_close(&o);
+}
+
+static void nothing_is_planned_for_a_run_that_saves_only_at_its_end(void **state)
+{
+    static const char *const sets[][4] = {
+        {"checkpoint.save_interval=0", "train_steps=8"},
+        {"checkpoint.save_interval=8", "train_steps=8"},
+        {"checkpoint.save_interval=2", "train_steps=8", "checkpoint.async=false"}};
+    for (int i = 0; i < 3; i++) {
+        Opened o;
+        trainer_run_open(&o, *state, sets[i]);
+        assert_int_equal(o.plan.snapshot, 0);
+        trainer_run_close(&o);
+    }
+}
+
+/* The writers' shares are the whole checkpoint; other ranks have room for a StepState alone. */
+static void the_shares_of_all_ranks_are_the_checkpoint(void **state)
+{
+    Opened o;
+    trainer_run_open(&o, *state, (const char *const[]){SAVES, "checkpoint.writers=3", NULL});
+    const ParamTable *table = &o.trainer.session.table;
+    int64_t sum = 0, writing = 0;
+    for (int rank = 0; rank < 7; rank++) {
+        int64_t bytes = (int64_t)snapshot_bytes_of(o.config, table, 7, rank);
+        int64_t rest = (int64_t)sizeof(StepState) + 4 * 64;
+        sum += bytes;
+        writing += bytes > rest;
+        if (bytes > rest) assert_in_range(bytes, o.plan.checkpoint / 6, o.plan.checkpoint / 2);
+    }
+    assert_int_equal(writing, 3);
+    assert_in_range(sum, o.plan.checkpoint,
+                    o.plan.checkpoint + 7 * ((int64_t)sizeof(StepState) + 256));
+    trainer_run_close(&o);
+}
+
+/* ---- whether there is room ------------------------------------------------------------------- */
+
+/* Each of three ranks needs 1000 bytes, and 100 for its snapshot. */
+static MemoryPlan plan_of_rank(bool on_host)
+{
+    return (MemoryPlan){
+        .total = 1000, .host = 200, .snapshot = 100, .on_host = on_host, .ranks = 1, .of = 1};
+}
+
+static void decide(Comm *world, void *context)
+{
+    const size_t *available = context;
+    MemoryPlan own = plan_of_rank(true), all = memory_plan_of_ranks(world, &own, 0);
+    bool fits = *available >= 3300;
+    if (all.snapshot != 300) rank_wrong(world, "%zu for all snapshots", all.snapshot);
+    MemoryRoom room = {.available = *available};
+    if (memory_take_snapshot(world, &room, &own, &all) != fits)
+        rank_wrong(world, "%zu available: not %d", *available, fits);
+    if (all.total != (fits ? 3300 : 3000) || all.host != (fits ? 900 : 600) ||
+        all.snapshot != (fits ? 300 : 0) || own.total != (fits ? 1100 : 1000))
+        rank_wrong(world, "%zu available: %zu in all", *available, all.total);
+}
+
+static void saves_are_asynchronous_where_the_plan_has_room(void **state)
+{
+    (void)state;
+    static const size_t available[] = {3299, 3300, 4000, 2000, 0};
+    for (int i = 0; i < 5; i++)
+        thread_ranks(3, 60, decide, (void *)(uintptr_t)&available[i]);
+}
+
+/* A device's plan is compared with its own memory, and the snapshot with that of the host. */
+static void decide_beside_a_device(Comm *world, void *context)
+{
+    const size_t *snapshot = context;
+    MemoryPlan own = plan_of_rank(false);
+    own.snapshot = *snapshot;
+    MemoryPlan all = memory_plan_of_ranks(world, &own, world->rank);
+    MemoryRoom room = {.device = true, .available = 0};
+    bool fits = *snapshot < SIZE_MAX / 4;
+    if (memory_take_snapshot(world, &room, &own, &all) != fits) rank_wrong(world, "not %d", fits);
+    if (own.total != 1000 || own.host != (fits ? 200 + *snapshot : 200))
+        rank_wrong(world, "%zu and %zu on the host", own.total, own.host);
+}
+
+static void on_a_device_the_hosts_memory_decides(void **state)
+{
+    (void)state;
+    static const size_t snapshot[] = {100, SIZE_MAX / 2};
+    for (int i = 0; i < 2; i++)
+        thread_ranks(2, 60, decide_beside_a_device, (void *)(uintptr_t)&snapshot[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_trainer_allocates_the_snapshot_of_its_plan),
+        cmocka_unit_test(nothing_is_planned_for_a_run_that_saves_only_at_its_end),
+        cmocka_unit_test(the_shares_of_all_ranks_are_the_checkpoint),
+        cmocka_unit_test(saves_are_asynchronous_where_the_plan_has_room),
+        cmocka_unit_test(on_a_device_the_hosts_memory_decides),
+    };
+    return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
+}

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# async.sh -- tests that runs whose checkpoints are written by threads while they train have the bits of runs that wait, also
+# after random kills, on three grids. POINTS: kills on each grid (5); they are the same every time, SEED=n draws others.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
+make_text
+mkfifo lines
+RANDOM=$((${SEED:-1} % 32768))
+points=${POINTS:-5}
+run=(--set train_batch_size=16 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=auto --set cpu.threads=1
+    --set model.num_layers=4 --set train_steps=24 --set checkpoint.save_interval=2 --set checkpoint.keep=2 --set eval.interval=8
+    --set eval.steps=4 --set eval.sample_interval=8)
+
+# same_files NAME A B STEP: expects that the tensors of both runs' checkpoints of this step are the same
+same_files() {
+    local a b x file
+    a=$(printf '%s/checkpoints/step_%08d' "$2" "$4")
+    b=$(printf '%s/checkpoints/step_%08d' "$3" "$4")
+    for file in "$a"/*.safetensors; do
+        x=$b/${file##*/}
+        if ! [ -f "$x" ] || ! cmp -i "$(tensors "$file"):$(tensors "$x")" "$file" "$x"; then not_ok "$1: $file differs"; return; fi
+    done
+    losses "$2/metrics.jsonl" >losses.a
+    losses "$3/metrics.jsonl" >losses.b
+    check "$1" cmp losses.a losses.b
+}
+
+# grid NAME OPTION...: tests the runs on this grid
+grid() {
+    local name=$1 folder i n child
+    shift
+    expect_code "async: a run that waits succeeds ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "$@" --set checkpoint.async=false --out "$name-waits"
+    expect_code "async: a run that goes on succeeds ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "$@" --out "$name-goes-on"
+    same_files "async: the bits of a run that waits ($name)" "$name-waits" "$name-goes-on" 24
+    same_files "async: a checkpoint has the bits of one that was waited for ($name)" "$name-waits" "$name-goes-on" 22
+    check "async: every second step is saved once, in order ($name)" test \
+        "$(sed -nE 's/.*"event": "ckpt", "step": ([0-9]+),.*/\1/p' "$name-goes-on/metrics.jsonl" | tr '\n' ' ')" = "$(seq -s ' ' 2 2 24) "
+    check "async: only the newest stay ($name)" test "$(checkpoint_steps "$name-goes-on" | tail -n 2 | tr '\n' ' ')" = "22 24 "
+    # A chain of kills, each some milliseconds after a step: while a save is pending, or between saves.
+    folder=$name-killed
+    for ((i = 0; i < points; i++)); do
+        "$TRAIN" "$TINY" --json "${run[@]}" "$@" --out "$folder" >lines 2>/dev/null </dev/null &
+        child=$!
+        children+=("$child")
+        exec 3<lines
+        n=$((1 + i * 22 / points + RANDOM % (22 / points + 1)))
+        until_step "$n" <&3
+        sleep "0.0$((RANDOM % 10))$((RANDOM % 10))"
+        kill -KILL $child
+        exec 3<&-
+        wait $child 2>/dev/null
+    done
+    expect_code "async: a run that was killed $points times goes on to its end ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "$@" --out "$folder"
+    same_files "async: the bits of a run that was never killed ($name)" "$name-waits" "$folder" 24
+    check "async: no temporary folder is left ($name)" test -z "$(find "$folder/checkpoints" -maxdepth 1 -name '*.tmp-*' -o -name '.trash-*')"
+}
+grid alone
+grid sharded --ranks 2 --set zero_optimization.stage=3 --set zero_optimization.stage3_param_persistence_threshold=0 --set checkpoint.writers=2
+grid stages --ranks 4 --set parallel.pipeline=2 --set zero_optimization.stage=1 --set checkpoint.writers=3
+
+# ---- which saves wait ------------------------------------------------------------------------------------------------
+# waited FOLDER: prints the steps whose save the training waited for
+waited() {
+    sed -nE 's/.*"event": "ckpt", "step": ([0-9]+),.*"seconds": ([^,]*), "stall": ([^,]*),.*/\1 \2 \3/p' "$1/metrics.jsonl" |
+        awk '$2 == $3 { printf "%s ", $1 }'
+}
+check "async: only the last save is waited for" test "$(waited alone-goes-on)" = "24 "
+check "async: without it all are" test "$(waited alone-waits)" = "$(seq -s ' ' 2 2 24) "
+check "async: the plan counts the snapshot" grep -q "snapshot [0-9]" output
+expect_code "async: a run that saves only at its end succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set checkpoint.save_interval=0 --set train_steps=6 --out end
+check "async: it has no snapshot" test "$(grep -c "snapshot" output)" = 0
+
+# ---- a stop ----------------------------------------------------------------------------------------------------------
+"$TRAIN" "$TINY" --json "${run[@]}" --set train_steps=2000 --set checkpoint.save_interval=3 --out stopped >lines 2>/dev/null </dev/null &
+child=$!
+children+=("$child")
+exec 3<lines
+until_step 9 <&3
+kill -TERM $child
+cat <&3 >/dev/null
+exec 3<&-
+wait $child
+check "async: a stop ends with 85" test $? = 85
+last=$(sed -nE 's/.*"event": "train", "step": ([0-9]+),.*/\1/p' stopped/metrics.jsonl | tail -n 1)
+check "async: a stop saves its last step" test "$(checkpoint_steps stopped | tail -n 1)" = "$last"
+
+# ---- the best, and milestones ----------------------------------------------------------------------------------------
+expect_code "async: a run with milestones succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set checkpoint.keep=1 --set checkpoint.keep_every=10 --out miles
+for step in 10 20 24; do
+    check "async: milestone $step stays" grep -qx $step <(checkpoint_steps miles)
+done
+best=$(sed -nE 's/.*"step": ([0-9]+).*/\1/p' miles/checkpoints/best.json)
+check "async: the best checkpoint is there" grep -qx "$best" <(checkpoint_steps miles)
+finish
