@@ -67,7 +67,7 @@ items=( # name | limit | command | what
     "gradients|40|programs cuda/test_model_cuda model/test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
     "goldens|20|programs model/test_golden|logits, gradients and 20 losses against PyTorch's"
     "trainer|40|programs parallel/trainer/test_trainer parallel/trainer/test_device cuda/test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
-    "ranks|40|programs cuda/test_cuda_ranks cuda/test_cuda_streams|ranks as threads that share the GPU: dp 2, tp 2, pp 2 and more train: reruns bit for bit, the CPU's losses"
+    "ranks|40|programs cuda/test_cuda_ranks cuda/test_cuda_streams cuda/test_cuda_flight|ranks as threads that share the GPU: dp 2, tp 2, pp 2 and more train: reruns bit for bit, the CPU's losses"
 )
 add_grids 'nccl.[0-9]*'
 items+=(

@@ -70,6 +70,7 @@ rows() {
     row emu "$device TEST_EVERY=300 TEST_EACH=dtype" tests/equivalence/test_grid_equal
     row emu "$deferred TEST_EVERY=300 TEST_LATER=150 TEST_EACH=schedule" tests/equivalence/test_grid_equal
     row emu "$device $sample" tests/parallel/trainer/test_device tests/parallel/trainer/test_begin
+    row emu "$deferred EMU_DEVICES=8" tests/parallel/trainer/test_flight_steps
     row emu "$device" tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' tests/emu '!tests/emu/device/test_emu_step' tests/program/device.sh tests/program/nccl.sh \
         tests/program/machines.sh tests/program/nccl_hosts.sh tests/program/nccl_joined.sh tests/program/nccl_processes.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # Tests that use threads or signals, which ThreadSanitizer can check.
@@ -79,7 +80,7 @@ rows() {
     row tsan "$sample" tests/parallel/trainer/test_trainer tests/parallel/report/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
     row tsan "$sample" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_random \
-        tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves tests/parallel/trainer/test_faulty_grid tests/parallel/pipeline/test_pipeline \
+        tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves tests/parallel/comm/test_flight_calls tests/parallel/trainer/test_faulty_grid tests/parallel/pipeline/test_pipeline \
         tests/parallel/zero/test_zero_grid tests/parallel/grid/test_control tests/parallel/grid/test_launch tests/parallel/run/test_run_ranks tests/parallel/checkpoint/test_checkpoint_ranks \
         tests/parallel/checkpoint/test_async_save tests/parallel/checkpoint/test_async_faults \
         tests/parallel/grid/test_machines tests/parallel/run/test_run_machines tests/parallel/checkpoint/test_checkpoint_machines \
@@ -105,7 +106,7 @@ rows() {
         'tests/equivalence/test_grid_[cerst]*' '!tests/kernels/test_ops'
     row asan "$sample TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
     row asan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages
-    row release "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_ends tests/parallel/comm/test_comm_leaves \
+    row release "$sample TEST_RANKS=processes" tests/parallel/comm/test_flight_calls tests/parallel/comm/test_comm tests/parallel/comm/test_comm_ends tests/parallel/comm/test_comm_leaves \
         tests/parallel/memory/test_plan_grids tests/parallel/trainer/test_grid_wire
     # Over TCP, as between machines.
     row release "$sample TEST_RANKS=processes TEST_LINKS=tcp" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups \

@@ -9,16 +9,6 @@
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static void slot_store(Slot *slot, const FlightEntry *entry)
-{
-    uint64_t word[WORDS];
-    memcpy(word, entry, sizeof word);
-    atomic_store_explicit(&slot->word[0], 0, memory_order_relaxed);
-    for (int w = 1; w < WORDS; w++)
-        atomic_store_explicit(&slot->word[w], word[w], memory_order_release);
-    atomic_store_explicit(&slot->word[0], word[0], memory_order_release);
-}
-
 static Slot *slot_of(Flight *f, int64_t n)
 {
     return &f->slot[n & (FLIGHT_ENTRIES - 1)];

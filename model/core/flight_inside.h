@@ -50,6 +50,17 @@ struct Flight {
     Slot slot[FLIGHT_ENTRIES];
 };
 
+/* Stores an entry. */
+static inline void slot_store(Slot *slot, const FlightEntry *entry)
+{
+    uint64_t word[WORDS];
+    memcpy(word, entry, sizeof word);
+    atomic_store_explicit(&slot->word[0], 0, memory_order_relaxed);
+    for (int w = 1; w < WORDS; w++)
+        atomic_store_explicit(&slot->word[w], word[w], memory_order_release);
+    atomic_store_explicit(&slot->word[0], word[0], memory_order_release);
+}
+
 /* Reads a whole entry; returns false if there is none, or if it is being replaced. */
 static inline bool slot_load(const Slot *slot, FlightEntry *entry)
 {

@@ -334,7 +334,6 @@ void comm_carry(Comm *comm, const CommOps *ops, void *impl)
     CHECK(comm->host == NULL, "group %s is carried by %s already", comm->name, comm->ops->name);
     Comm *host = must_alloc(sizeof *host);
     *host = *comm; /* both share the counts, which are freed once */
-    host->flight = NULL;
     comm->host = host;
     comm->ops = ops;
     comm->impl = impl;

@@ -2,7 +2,7 @@
  * and readers in another thread. What devices, ops and communicators note is tested in
  * tests/parallel/comm/test_flight_calls.c. */
 #include "model/core/clock.h"
-#include "model/core/flight.h"
+#include "model/core/flight_inside.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -232,6 +232,40 @@ static void test_a_racing_reader_sees_whole_entries(void **state)
     flight_free(r.flight);
 }
 
+typedef struct {
+    Slot slot;
+    _Atomic bool stop;
+    int64_t whole, torn;
+} OneSlot;
+
+static void *load_on(void *context)
+{
+    OneSlot *s = context;
+    FlightEntry e;
+    while (!atomic_load(&s->stop)) {
+        if (!slot_load(&s->slot, &e)) continue;
+        s->whole++;
+        s->torn += e.elements != e.n || e.call != e.n || e.peer != (int32_t)e.n;
+    }
+    return NULL;
+}
+
+/* The same with a single place that is written again and again, so that the two meet often. */
+static void test_a_racing_reader_of_one_place_sees_whole_entries(void **state)
+{
+    (void)state;
+    static OneSlot s;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, load_on, &s), 0);
+    double start = seconds_now();
+    for (int64_t n = 1; seconds_now() - start < 0.5; n++)
+        slot_store(&s.slot, &(FlightEntry){.n = n, .elements = n, .call = n, .peer = (int32_t)n});
+    atomic_store(&s.stop, true);
+    pthread_join(thread, NULL);
+    assert_true(s.whole > 0);
+    assert_int_equal(s.torn, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +277,7 @@ int main(void)
         cmocka_unit_test(test_groups_are_kept_once),
         cmocka_unit_test(test_messages_are_counted_by_pair),
         cmocka_unit_test(test_a_racing_reader_sees_whole_entries),
+        cmocka_unit_test(test_a_racing_reader_of_one_place_sees_whole_entries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

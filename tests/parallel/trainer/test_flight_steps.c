@@ -1,0 +1,238 @@
+/* test_flight_steps.c -- what the flights of a training note: where each entry is in the step, and
+ * that those of all ranks fit together, call by call and message by message. And that they change
+ * no bit. */
+#include "tests/support/trainer/trainer_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 8, STEPS = 2 };
+
+/* What a rank has noted. */
+typedef struct {
+    FlightEntry entry[FLIGHT_SNAPSHOT];
+    GraphGroup group[FLIGHT_GROUPS];
+    int n, units;
+} Noted;
+
+static Noted noted[RANKS];
+static const Training *training;
+
+static void train_rank(Comm *world, void *context)
+{
+    static Trainer trainer[RANKS];
+    Trainer *t = &trainer[world->rank];
+    Noted *own = &noted[world->rank];
+    StepRecord records[TRAINER_HISTORY];
+    (void)context;
+    training_open_rank(t, world, training);
+    for (int i = 0; i < STEPS; i++)
+        trainer_step(t);
+    trainer_read_all(t, records);
+    device_synchronize(&t->session.dev);
+    own->n = flight_snapshot(t->session.flight, own->entry);
+    own->units = t->session.table.n_units;
+    flight_groups(t->session.flight, own->group);
+    trainer_close(t);
+}
+
+static void train(const Folder *folder, int ranks, const char *const *sets)
+{
+    Training t;
+    training_of_text(&t, folder, ranks, sets);
+    training = &t;
+    training_run(&t, train_rank, NULL);
+    training_close(&t);
+}
+
+/* The rank of the world that is number i of the group. */
+static int rank_of(const GraphGroup *g, int i)
+{
+    return (int)(g->first + i * g->stride);
+}
+
+static bool same_ranks(const GraphGroup *a, const GraphGroup *b)
+{
+    return strcmp(a->name, b->name) == 0 && a->size == b->size && a->first == b->first &&
+           a->stride == b->stride;
+}
+
+/* Returns the entry of another rank for the same call: the same number of the same group, and of a
+ * message the other side. NULL: none. */
+static const FlightEntry *other_side(int from, const FlightEntry *e, int other)
+{
+    const GraphGroup *g = &noted[from].group[e->group];
+    for (int i = 0; i < noted[other].n; i++) {
+        const FlightEntry *o = &noted[other].entry[i];
+        if (o->kind != e->kind || o->group < 0 || o->call != e->call) continue;
+        if (!same_ranks(g, &noted[other].group[o->group])) continue;
+        if (e->kind == FLIGHT_COLLECTIVE) return o;
+        bool opposite = e->code == COMM_SEND ? o->code == COMM_RECEIVE : o->code == COMM_SEND;
+        if (opposite && rank_of(g, o->peer) == from) return o;
+    }
+    return NULL;
+}
+
+/* Compares a collective or a message of a step with those of the other ranks. */
+static void check_call(int rank, const FlightEntry *e)
+{
+    const GraphGroup *g = &noted[rank].group[e->group];
+    assert_int_equal(rank_of(g, g->rank), rank);
+    for (int i = 0; i < g->size; i++) {
+        int other = rank_of(g, i);
+        if (other == rank || (e->kind == FLIGHT_EXCHANGE && i != e->peer)) continue;
+        const FlightEntry *o = other_side(rank, e, other);
+        assert_non_null(o);
+        assert_int_equal(o->elements, e->elements);
+        assert_int_equal(o->dtype, e->dtype);
+        assert_int_equal(o->step, e->step);
+        if (e->kind == FLIGHT_COLLECTIVE) assert_int_equal(o->code, e->code);
+        if (e->kind == FLIGHT_COLLECTIVE) assert_int_equal(o->action, e->action);
+    }
+}
+
+/* Checks the entries of a rank's steps. `stages`: there are exchanges. */
+static void check_rank(int rank, bool stages)
+{
+    int of_action[FLIGHT_ACTIONS] = {0}, of_kind[FLIGHT_KINDS] = {0}, in_unit = 0;
+    for (int i = 0; i < noted[rank].n; i++) {
+        const FlightEntry *e = &noted[rank].entry[i];
+        assert_int_equal(e->n, noted[rank].entry[0].n + i);
+        assert_true(e->finished >= e->issued);
+        if (e->step == 0) continue; /* before the first step */
+        assert_in_range(e->step, 1, STEPS);
+        bool micro = e->action == FLIGHT_FORWARD || e->action == FLIGHT_BACKWARD;
+        if (micro) assert_in_range(e->micro_batch, 0, 1);
+        assert_true(e->unit >= -1 && e->unit < noted[rank].units);
+        in_unit += e->unit >= 0;
+        of_action[e->action]++;
+        of_kind[e->kind]++;
+        if (e->kind == FLIGHT_COLLECTIVE || e->kind == FLIGHT_EXCHANGE) check_call(rank, e);
+    }
+    assert_true(of_action[FLIGHT_FORWARD] > 0 && of_action[FLIGHT_BACKWARD] > 0);
+    assert_true(of_action[FLIGHT_DECIDE] > 0 && of_action[FLIGHT_UPDATE] > 0);
+    assert_int_equal(of_action[FLIGHT_TRANSFERS] > 0, stages);
+    assert_int_equal(of_kind[FLIGHT_EXCHANGE] > 0, stages);
+    assert_true(of_kind[FLIGHT_OP] > 100 && of_kind[FLIGHT_COPY] > 0);
+    assert_true(of_kind[FLIGHT_COLLECTIVE] > 0);
+    assert_true(in_unit > 50);
+}
+
+static void test_the_entries_of_all_ranks_fit_together(void **state)
+{
+    static const char *const grids[][3] = {
+        {"parallel.pipeline=2", "parallel.tensor=2"},
+        {"zero_optimization.stage=3", "parallel.tensor=2"},
+        {"parallel.pipeline=2", "zero_optimization.stage=2"},
+    };
+    /* Two micro-batches on each of two data-parallel ranks. */
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        const char *sets[] = {"train_batch_size=8", "gradient_accumulation_steps=2",
+                              "cpu.threads=1",      grids[i][0],
+                              grids[i][1],          NULL};
+        int ranks = i == 0 ? RANKS : RANKS / 2;
+        train(*state, ranks, sets);
+        for (int r = 0; r < ranks; r++)
+            check_rank(r, i != 1);
+    }
+}
+
+/* Trains with or without a flight. */
+static void train_alone(const Folder *folder, bool with, Trained *out)
+{
+    static const char *const sets[] = {NULL};
+    Training t;
+    Opened o = {0};
+    *out = (Trained){0};
+    training_of_text(&t, folder, 1, sets);
+    training_lay_out(&o.trainer, NULL, &t);
+    if (!with) {
+        Session *s = &o.trainer.session;
+        flight_detach(s->flight, &s->dev);
+        flight_free(s->flight);
+        s->flight = NULL;
+    }
+    training_allocate(&o.trainer, &t);
+    trainer_run_steps(&o, out, 5);
+    if (with) assert_true(flight_issued(o.trainer.session.flight) > 500);
+    trainer_run_read(&o, out);
+    trainer_close(&o.trainer);
+    training_close(&t);
+}
+
+static void test_a_flight_changes_no_bit(void **state)
+{
+    Trained with, without;
+    train_alone(*state, true, &with);
+    train_alone(*state, false, &without);
+    trained_equal(&with, &without, "a flight");
+    free(with.bytes);
+    free(without.bytes);
+}
+
+/* Returns how many finished works of this kind the flight has. */
+static int works(const Flight *f, FlightWork work)
+{
+    static FlightEntry entry[FLIGHT_SNAPSHOT];
+    int n = flight_snapshot(f, entry), found = 0;
+    for (int i = 0; i < n; i++)
+        found += entry[i].kind == FLIGHT_WORK && entry[i].code == work && entry[i].finished > 0;
+    return found;
+}
+
+/* Each micro-batch is awaited, in steps and in evaluations. */
+static void test_waits_for_data_are_noted(void **state)
+{
+    static const char *const sets[] = {"gradient_accumulation_steps=2", NULL};
+    Opened o;
+    Trained out = {0};
+    trainer_run_open(&o, *state, sets);
+    trainer_run_steps(&o, &out, 3);
+    assert_int_equal(works(o.trainer.session.flight, FLIGHT_DATA), 6);
+    trainer_evaluate(&o.trainer, 2);
+    assert_int_equal(works(o.trainer.session.flight, FLIGHT_DATA), 8);
+    trainer_run_close(&o);
+}
+
+/* Each print, and each line of a file. */
+static void test_prints_and_writes_are_noted(void **state)
+{
+    const Folder *folder = *state;
+    char err[512];
+    Metrics *m;
+    Flight *f = flight_create();
+    FILE *to = tmpfile();
+    MetricsOptions options = {
+        .run_folder = folder->folder, .resumed_step = -1, .to = to, .flight = f};
+    if (!metrics_open(&m, &options, err, sizeof err)) fail_msg("%s", err);
+    metrics_step(m, &(StepRecord){.step = 1, .applied = true});
+    assert_int_equal(works(f, FLIGHT_DISK), 1);
+    assert_int_equal(works(f, FLIGHT_CONSOLE), 0);
+    metrics_report(m, &(SpeedRecord){.seconds = 1, .steps = 1, .tokens = 1, .forward = -1});
+    assert_int_equal(works(f, FLIGHT_DISK), 2);
+    assert_int_equal(works(f, FLIGHT_CONSOLE), 1);
+    metrics_eval(m, &(EvalRecord){.step = 1, .bits_per_byte = -1}, NULL, 0);
+    metrics_saved(m, 1, 0.5, "checkpoints/step_00000001");
+    assert_int_equal(works(f, FLIGHT_CONSOLE), 3);
+    metrics_sample(m, 1, 0.5, "a", "b"); /* also a line of samples.txt */
+    assert_int_equal(works(f, FLIGHT_DISK), 6);
+    assert_int_equal(works(f, FLIGHT_CONSOLE), 4);
+    metrics_close(m);
+    fclose(to);
+    flight_free(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_entries_of_all_ranks_fit_together),
+        cmocka_unit_test(test_a_flight_changes_no_bit),
+        cmocka_unit_test(test_waits_for_data_are_noted),
+        cmocka_unit_test(test_prints_and_writes_are_noted),
+    };
+    return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
+}
