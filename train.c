@@ -38,6 +38,7 @@ static int train_rank(Run *run)
     while (!run_is_over(run)) {
         trainer_step(&run->trainer);
         run_report(run);
+        if (run_goes_back(run)) continue;
         run_save_if_due(run); /* save first: nothing is lost if a later line fails */
         run_evaluate_if_due(run);
         run_sample_if_due(run);

@@ -111,11 +111,7 @@ struct Config {
     bool wall_clock_breakdown, memory_breakdown, dump_state;
     /* this many non-finite steps in a row end the run (exit code 88) */
     int64_t max_consecutive_skipped_steps;
-    struct {
-        HealthPolicy policy;
-        /* a loss this many deviations above the median of those before it is a spike; 0: none is */
-        double spike_deviations;
-    } health;
+    HealthConfig health;
     double memory_margin; /* share of a memory that ./train plan keeps free */
 
     struct {

@@ -13,7 +13,13 @@ typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
 typedef enum { ATTENTION_BIAS_NONE, ATTENTION_BIAS_QKV, ATTENTION_BIAS_ALL } AttentionBias;
 typedef enum { ROPE_SCALING_NONE, ROPE_SCALING_LLAMA3 } RopeScalingType;
 /* What a run does about a spike of its loss (README of parallel/run). */
-typedef enum { HEALTH_WARN, HEALTH_SKIP, HEALTH_STOP } HealthPolicy;
+typedef enum { HEALTH_WARN, HEALTH_SKIP, HEALTH_ROLLBACK, HEALTH_STOP } HealthPolicy;
+typedef struct {
+    HealthPolicy policy;
+    /* a loss this many deviations above the median of those before it is a spike; 0: none is */
+    double spike_deviations;
+    int64_t max_rollbacks; /* after so many, the next one ends the run instead (exit code 88) */
+} HealthConfig;
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerType;
 typedef enum {
     SCHEDULER_CONSTANT,

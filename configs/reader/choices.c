@@ -80,8 +80,11 @@ const Choice schedule_choices[] = {{"gpipe", SCHEDULE_GPIPE, 0},
                                    {"interleaved", SCHEDULE_INTERLEAVED, 0},
                                    {0}};
 /* DeepSpeed's partition methods, which it reads in any case. */
-const Choice health_choices[] = {
-    {"warn", HEALTH_WARN, 1}, {"skip", HEALTH_SKIP, 1}, {"stop", HEALTH_STOP, 1}, {0}};
+const Choice health_choices[] = {{"warn", HEALTH_WARN, 1},
+                                 {"skip", HEALTH_SKIP, 1},
+                                 {"rollback", HEALTH_ROLLBACK, 1},
+                                 {"stop", HEALTH_STOP, 1},
+                                 {0}};
 const Choice partition_choices[] = {{"best", PARTITION_BEST, 1},
                                     {"parameters", PARTITION_PARAMETERS, 1},
                                     {"uniform", PARTITION_UNIFORM, 1},

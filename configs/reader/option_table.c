@@ -91,14 +91,17 @@ const Option option_table[] = {
     FLAG(dump_state, "false", NONE, CONSOLE,
          "print the resolved config with the origin of each value at start"),
     INT(max_consecutive_skipped_steps, "20", 1, HUGE_COUNT, NONE, LOSSES,
-        "steps with non-finite gradients in a row after which the run ends (exit code 88); spikes "
-        "that health.policy has skipped count, too"),
+        "steps with non-finite gradients in a row after which the run ends (exit code 88) or, with "
+        "health.policy rollback, goes back; spikes that were skipped count, too"),
     CHOICE(health.policy, "\"warn\"", health_choices, NUMBERS, LOSSES,
            "what happens when the loss rises abruptly: warn goes on, skip leaves out the update, "
-           "stop ends the run (exit code 88)"),
+           "rollback goes back to the newest checkpoint before and leaves out the data since, stop "
+           "ends the run (exit code 88)"),
     NUMBER(health.spike_deviations, "10", 0, 1e6, NUMBERS, LOSSES,
            "the loss of a step is a spike if it is more than so many deviations above the median "
            "of the 64 before; 0: none is"),
+    INT(health.max_rollbacks, "3", 0, HUGE_COUNT, NONE, LOSSES,
+        "after so many rollbacks, the run ends instead of the next one (exit code 88)"),
     CHOICE(
         optimizer.type, "\"AdamW\"", optimizer_choices, IMPOSSIBLE, LOSSES | PLAN,
         "AdamW, Adam or SGD; Adam means AdamW unless params.adam_w_mode is false, as in DeepSpeed"),

@@ -104,6 +104,9 @@ int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest, int64
  * than the oldest kept one stay as evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
                       size_t n);
+/* Removes the checkpoints of later steps than `step`, also the best one: a run that has gone back
+ * to `step` will make these steps anew, with other data. */
+bool checkpoint_remove_after(CheckpointIo *io, const char *run, int64_t step, char *err, size_t n);
 /* Removes what crashed saves and interrupted removals have left in RUN/checkpoints; a symbolic link
  * is removed itself, not what it leads to. Only rank 0 calls this, and it must hold the run's lock.
  * Returns false and sets `err` if something could not be removed. */
@@ -172,6 +175,12 @@ bool checkpoint_verify_indexes(const Checkpoint *c, char *err, size_t n);
  * sets `err` if it has some and none verifies, or if they cannot be listed. */
 bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
                             size_t n);
+/* Opens the newest checkpoint of an earlier step than `before` that verifies, and that holds more
+ * than weights. One of a step divisible by `interval` (0: none is) is preferred to all others,
+ * which somebody may have asked for at any step. Returns true and NULL in *out if there is none.
+ * The caller must hold the run's lock. */
+bool checkpoint_open_before(CheckpointIo *io, const char *run, int64_t before, int64_t interval,
+                            Checkpoint **out, char *err, size_t n);
 /* ---- the best -------------------------------------------------------------------------------- */
 
 /* The checkpoint with the lowest validation loss, as RUN/checkpoints/best.json records it. */

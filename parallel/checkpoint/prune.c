@@ -164,6 +164,19 @@ bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int kee
     return checkpoint_io_agree(io, good, err, n);
 }
 
+bool checkpoint_remove_after(CheckpointIo *io, const char *run, int64_t step, char *err, size_t n)
+{
+    int64_t *steps = NULL;
+    int parent_fd = -1, n_steps = 0;
+    bool good =
+        !checkpoint_io_leads(io) || open_parent(io->fs, run, &parent_fd, &steps, &n_steps, err, n);
+    for (int i = 0; i < n_steps; i++)
+        if (steps[i] > step) good &= remove_step(io, parent_fd, steps[i], err, n);
+    if (parent_fd >= 0) close(parent_fd);
+    free(steps);
+    return checkpoint_io_agree(io, good, err, n);
+}
+
 /* ---- room ------------------------------------------------------------------------------------ */
 
 /* Returns whether the checkpoint can be opened and all its data match their checksums. */

@@ -174,3 +174,27 @@ bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out,
     return error_set(err, n, "none of the %d checkpoints of %s can be used; the last: %s", n_steps,
                      run, why);
 }
+
+bool checkpoint_open_before(CheckpointIo *io, const char *run, int64_t before, int64_t interval,
+                            Checkpoint **out, char *err, size_t n)
+{
+    char why[1024] = "";
+    int64_t *steps, *earlier;
+    int n_steps = checkpoint_list_everywhere(io, run, &steps, err, n), n_earlier = 0;
+    *out = NULL;
+    if (n_steps < 0) return false;
+    earlier = must_calloc((size_t)n_steps + 1, sizeof *earlier);
+    /* Step 0 has weights alone. */
+    for (int planned = interval > 0; planned >= 0; planned--)
+        for (int i = 0; i < n_steps; i++)
+            if (steps[i] > 0 && steps[i] < before &&
+                (interval > 0 && steps[i] % interval == 0) == (planned == 1))
+                earlier[n_earlier++] = steps[i];
+    SearchResult result = n_earlier == 0
+                              ? SEARCH_NONE_VERIFIES
+                              : search_newest(io, run, earlier, n_earlier, out, why, sizeof why);
+    free(earlier);
+    free(steps);
+    if (result == SEARCH_DENIED || result == SEARCH_OUTDATED) return error_set(err, n, "%s", why);
+    return true;
+}

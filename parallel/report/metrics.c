@@ -9,46 +9,21 @@
 #include "model/core/fs.h"
 #include "model/core/json_write.h"
 #include "parallel/report/comms.h"
-#include "parallel/report/console.h"
-#include "parallel/report/metrics_file.h"
-#include "parallel/report/tensorboard.h"
+#include "parallel/report/metrics_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { FORMAT_VERSION = 1, STEPS_BEFORE_ETA = 5, SECONDS_BEFORE_ETA = 5 };
 
-struct Metrics {
-    MetricsOptions options;
-    Console console;
-    MetricsFile file;    /* RUN/metrics.jsonl */
-    MetricsFile samples; /* RUN/samples.txt */
-    EventFile events;    /* of TensorBoard */
-    MetricsTail tail;    /* content of the file's last step when it was opened */
-    StepRecord latest;
-    int64_t first_step; /* step at which this attempt began */
-    double compared;    /* seconds of the latest comparison of replicas, and its step */
-    int64_t compared_step;
-    /* The line of a training step, printed through line_to without allocating memory. */
-    char line[1024];
-    FILE *line_to;
-};
-
-static bool open_events(Metrics *m, char *err, size_t n)
-{
-    const EventRun run = {.folder = m->options.events_folder,
-                          .run_folder = m->options.run_folder,
-                          .attempt = m->options.attempt,
-                          .resumed_samples = m->options.resumed_samples};
-    char why[900];
-    return event_file_open(&m->events, &fs_system, &run, why, sizeof why) ||
-           error_set(err, n, "the TensorBoard events cannot be written: %s", why);
-}
-
 bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n)
 {
     Metrics *m = must_calloc(1, sizeof *m);
     m->options = *options;
+    m->run_folder = options->run_folder ? must_strdup(options->run_folder) : NULL;
+    m->events_folder = options->events_folder ? must_strdup(options->events_folder) : NULL;
+    m->options.run_folder = m->run_folder;
+    m->options.events_folder = m->events_folder;
     m->file.fd = m->samples.fd = m->events.file.fd = -1;
     console_open(&m->console, options);
     m->line_to = fmemopen(m->line, sizeof m->line, "w");
@@ -63,7 +38,7 @@ bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_
                                  options->attempt, &m->tail, err, n) &&
                metrics_file_open(&m->samples, &fs_system, options->run_folder, "samples.txt", -1, 0,
                                  NULL, err, n) &&
-               (options->events_folder == NULL || open_events(m, err, n));
+               (options->events_folder == NULL || metrics_open_events(m, err, n));
     }
     m->file.flight = m->samples.flight = m->events.file.flight = options->flight;
     m->latest = m->tail.last;
@@ -82,6 +57,8 @@ void metrics_close(Metrics *m)
     metrics_file_close(&m->samples);
     event_file_close(&m->events);
     fclose(m->line_to);
+    free(m->run_folder);
+    free(m->events_folder);
     free(m);
 }
 

@@ -135,8 +135,14 @@ void metrics_saved(Metrics *metrics, const SaveRecord *save);
 void metrics_comms(Metrics *metrics, int64_t step, const Comm *const *group, int n_groups);
 /* Writes one line with a message; `event` is "warn", "resume", "weights" (where the first weights
  * come from), "data" (from here on, losses are of
- * other validation data), "best" (this step's checkpoint is the best so far) or "end". */
+ * other validation data), "best" (this step's checkpoint is the best so far),
+ * "rollback" (the first step that is made anew) or "end". */
 void metrics_note(Metrics *metrics, const char *event, int64_t step, const char *text);
+/* Goes back to an earlier step, from which the run makes its steps anew: the lines of later steps
+ * move from metrics.jsonl to metrics.rollback-N.jsonl, N = rollback, and metrics_tail returns what
+ * the step has. `samples` are those at that step. Returns false and sets `err` on failure. */
+bool metrics_go_back(Metrics *metrics, int64_t step, int64_t samples, int64_t rollback, char *err,
+                     size_t n);
 /* Flushes and fsyncs metrics.jsonl; returns false and sets `err` if that fails, for example on a
  * full disk. Call it before a checkpoint is committed. */
 bool metrics_flush(Metrics *metrics, char *err, size_t n);

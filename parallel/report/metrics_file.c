@@ -102,8 +102,10 @@ static bool keep_line(const char *line, size_t bytes, int64_t upto, MetricsTail 
     return true;
 }
 
-/* Moves the lines that are kept to the front; returns their size in bytes. */
-static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *tail)
+/* Moves the lines that are kept to the front; returns their size in bytes. Copies the others to
+ * `later`, which has room for all and whose size in bytes is *n_later; or NULL. */
+static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *tail, char *later,
+                         size_t *n_later)
 {
     size_t kept = 0;
     for (size_t at = 0; at < bytes;) {
@@ -113,6 +115,9 @@ static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *ta
         if (keep_line(text + at, length, upto, tail)) {
             memmove(text + kept, text + at, length + 1);
             kept += length + 1;
+        } else if (later) {
+            memcpy(later + *n_later, text + at, length + 1);
+            *n_later += length + 1;
         }
         at += length + 1;
     }
@@ -157,7 +162,7 @@ static bool cut_back(const MetricsFile *f, const char *folder, int64_t upto, int
     size_t bytes;
     char *text;
     if (!file_read_own(path, &text, &bytes, err, n)) return false;
-    size_t kept = keep_lines(text, bytes, upto, tail);
+    size_t kept = keep_lines(text, bytes, upto, tail, NULL, NULL);
     bool good = true;
     if (kept != bytes && upto == 0) {
         /* All lines of an earlier attempt would be lost, and no checkpoint replaces them, so the
@@ -237,6 +242,39 @@ bool metrics_file_sync(MetricsFile *f, char *err, size_t n)
     pthread_mutex_unlock(&f->busy);
     /* Not under the lock: a thread that saves must not keep the next line waiting for the disk. */
     return good && fs_sync(f->fs, f->fd, f->path, err, n);
+}
+
+/* Does the work of metrics_file_go_back. The caller holds the lock. */
+static bool go_back(MetricsFile *f, int64_t upto, const char *aside, MetricsTail *tail, char *err,
+                    size_t n)
+{
+    char *text;
+    size_t bytes, n_later = 0;
+    if (!write_lines(f, err, n) || !file_read_own(f->path, &text, &bytes, err, n)) return false;
+    char *later = must_alloc(bytes + 1);
+    size_t kept = keep_lines(text, bytes, upto, tail, later, &n_later);
+    bool good = file_write(f->fs, aside, later, n_later, err, n) &&
+                file_write(f->fs, f->path, text, kept, err, n);
+    free(later);
+    free(text);
+    if (!good) return false;
+    /* There is a new file under the old name. */
+    int fd = fs_open_output(f->path, O_WRONLY | O_APPEND, err, n);
+    if (fd < 0) return false;
+    close(f->fd);
+    f->fd = fd;
+    return true;
+}
+
+bool metrics_file_go_back(MetricsFile *f, int64_t upto, const char *aside, MetricsTail *tail,
+                          char *err, size_t n)
+{
+    *tail = (MetricsTail){0};
+    if (f->fd < 0) return true;
+    pthread_mutex_lock(&f->busy);
+    bool good = go_back(f, upto, aside, tail, err, n);
+    pthread_mutex_unlock(&f->busy);
+    return good;
 }
 
 void metrics_file_end(MetricsFile *f)

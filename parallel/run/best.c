@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* The best checkpoint is saved from this fraction of the run on, 1 / FIRST, because before it
  * nearly every evaluation is the best so far; and at most EACH times per save_interval. */
@@ -107,13 +108,27 @@ static void take_metrics(Run *run, const Checkpoint *resumed)
             (EvalRecord){.step = run->best.kept.step, .loss = run->best.kept.val_loss};
 }
 
-void best_open(Run *run, const Checkpoint *resumed)
+/* Does the work of best_open for a run that has made steps. */
+static void restore(Run *run, const Checkpoint *resumed)
 {
-    if (run->folder.state != RUN_RESUMED) return;
     if (run->lead) run->best.kept = read_record(run, resumed);
     if (run->lead && resumed) take_metrics(run, resumed);
     control_share(run->world, &run->best, sizeof run->best);
     control_share(run->world, &run->records.eval, sizeof run->records.eval);
+}
+
+void best_open(Run *run, const Checkpoint *resumed)
+{
+    if (run->folder.state == RUN_RESUMED) restore(run, resumed);
+}
+
+void best_go_back(Run *run, const Checkpoint *to)
+{
+    run->best = (RunBest){0};
+    run->records.eval = (EvalRecord){0};
+    free(run->records.sets);
+    run->records.sets = NULL;
+    restore(run, to);
 }
 
 /* ---- after an evaluation --------------------------------------------------------------------- */

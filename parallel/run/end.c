@@ -86,6 +86,7 @@ int run_leave(Run *run)
     const char *reason = reason_to_leave(run, by_time, sizeof by_time);
     run_read_records(run);
     run_await_save(run);
+    run_goes_back(run);          /* nothing that came after the event may be saved */
     run->saving.last_try = true; /* the process ends after this save */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
     bool saved = run->saving.error == EXIT_OK;

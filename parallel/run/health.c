@@ -63,7 +63,7 @@ static bool too_many_skipped(const Config *c, const StepRecord *r)
 void health_note(Run *run, const StepRecord *r)
 {
     HealthPolicy policy = run->config->health.policy;
-    bool spike_ends = r->spike && policy == HEALTH_STOP;
+    bool spike_ends = r->spike && (policy == HEALTH_STOP || policy == HEALTH_ROLLBACK);
     if (r->spike)
         warn_spike(run, r);
     else if (!r->applied)
@@ -76,9 +76,16 @@ void health_note(Run *run, const StepRecord *r)
 /* ---- the end of the run -----------------------------------------------------------------------
  */
 
-/* Writes why a record ends the run. */
-static void say_why(const StepRecord *r, char *out, size_t n)
+bool health_goes_back(const Run *run)
 {
+    const Config *c = run->config;
+    return c->health.policy == HEALTH_ROLLBACK &&
+           run->records.event.rollbacks < c->health.max_rollbacks;
+}
+
+void health_say_why(const Run *run, char *out, size_t n)
+{
+    const StepRecord *r = &run->records.event;
     int64_t in_row = r->spikes_in_row + r->skips_in_row;
     if (r->stop)
         snprintf(out, n, "gradients overflow at the smallest loss scale (%g)", r->loss_scale);
@@ -96,22 +103,26 @@ static void say_why(const StepRecord *r, char *out, size_t n)
 
 void health_end(Run *run, const char *also)
 {
-    char err[512], why[200];
+    char err[512], why[200], often[80] = "";
     run_await_save(run); /* of an earlier step, if one is pending */
     const StepRecord *r = &run->records.event;
     bool scaled = run->config->fp16.enabled && r->loss_scale > 1; /* a smaller scale may help */
     const char *scale =
         r->stop ? "write a smaller fp16.min_loss_scale, " : "write a smaller fp16.loss_scale, ";
-    say_why(r, why, sizeof why);
+    health_say_why(run, why, sizeof why);
+    if (run->config->health.policy == HEALTH_ROLLBACK && !health_goes_back(run))
+        snprintf(often, sizeof often, "the run has gone back %lld times (health.max_rollbacks); ",
+                 (long long)r->rollbacks);
     if (run->lead) {
         metrics_note(run->output.metrics, "end", r->step, why);
         metrics_flush(run->output.metrics, err, sizeof err);
     }
     control_fail(
         run->world, EXIT_DIVERGED,
-        "step %lld: %s; %s%slower optimizer.params.lr, or start again from an older checkpoint in "
+        "step %lld: %s; %s%s%slower optimizer.params.lr, or start again from an older checkpoint "
+        "in "
         "%s%s",
-        (long long)r->step, why, also, scaled && !r->spike ? scale : "", run->folder.path,
+        (long long)r->step, why, often, also, scaled && !r->spike ? scale : "", run->folder.path,
         r->spike ? "; --set health.policy=skip --allow-config-change leaves out such updates" : "");
 }
 
@@ -137,7 +148,20 @@ void health_take_up(Run *run, const StepState *s)
 void health_print(const Run *run)
 {
     const StepRecord *r = &run->records.last;
-    if (r->skipped == 0 && r->spikes == 0 && r->rollbacks == 0) return;
-    log_field("health", "%s skipped (%s), %s", figure_of(r->skipped, "update").text,
-              figure_of(r->skipped_tokens, "token").text, figure_of(r->spikes, "spike").text);
+    char skipped[96] = "", spikes[48] = "", back[96] = "";
+    const char *comma = "";
+    if (r->skipped > 0) {
+        snprintf(skipped, sizeof skipped, "%s skipped (%s)", figure_of(r->skipped, "update").text,
+                 figure_of(r->skipped_tokens, "token").text);
+        comma = ", ";
+    }
+    if (r->spikes > 0) {
+        snprintf(spikes, sizeof spikes, "%s%s", comma, figure_of(r->spikes, "spike").text);
+        comma = ", ";
+    }
+    if (r->rollbacks > 0)
+        snprintf(back, sizeof back, "%s%s (%s left out)", comma,
+                 figure_of(r->rollbacks, "rollback").text,
+                 figure_of(r->data_offset, "sample").text);
+    if (skipped[0] || spikes[0] || back[0]) log_field("health", "%s%s%s", skipped, spikes, back);
 }

@@ -16,10 +16,10 @@
 #include "parallel/run/best.h"
 #include "parallel/run/between_steps.h"
 #include "parallel/run/disk.h"
-#include "parallel/run/health.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/init_from.h"
 #include "parallel/run/own_tokenizer.h"
+#include "parallel/run/rollback.h"
 #include "parallel/run/run_path.h"
 #include "parallel/run/run_ranks.h"
 #include "parallel/run/signals.h"
@@ -328,17 +328,10 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
         fail(EXIT_INPUT_OUTPUT, "%s", err);
 }
 
-/* Restores run->records after a resume: the totals from the checkpoint's state, and the last loss
- * from the metrics, which only rank 0 has and shares. */
+/* Takes up the run where the checkpoint ends. */
 static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
 {
-    StepState s = trainer_state(&run->trainer);
-    MetricsTail tail = run->lead ? metrics_tail(run->output.metrics) : (MetricsTail){0};
-    run->records.last_known = same_run && tail.trained && tail.last.step == s.steps;
-    health_take_up(run, &s);
-    if (run->records.last_known) run->records.last.loss = tail.last.loss;
-    control_share(run->world, &run->records.last_known, sizeof run->records.last_known);
-    control_share(run->world, &run->records.last.loss, sizeof run->records.last.loss);
+    run_take_up(run, same_run);
     log_field("resume", "step %lld from %s", (long long)run->trainer.steps,
               checkpoint_folder(checkpoint));
     if (run->lead)
@@ -380,12 +373,7 @@ void run_open_trainer(Run *run)
     run->saving.saved_step = same_run ? run->trainer.steps : -1;
     best_open(run, same_run ? checkpoint : NULL);
     checkpoint_close(checkpoint);
-    run->saving.first_step = run->trainer.steps;
-    run->saving.begun = seconds_now();
-    run->stops = (RunStops){.next = run->trainer.steps,
-                            .last = seconds_now(),
-                            .last_step = run->trainer.steps,
-                            .reached = run->trainer.steps};
+    run_begin_here(run);
     run->trainer.feed.watch = run_watch;
     run->trainer.feed.watch_context = run;
     run_take_place(run);

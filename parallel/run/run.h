@@ -38,7 +38,8 @@ typedef struct {
 typedef struct {
     StepRecord last;  /* of the newest step */
     bool last_known;  /* `last` has the loss; false: only totals, read from a checkpoint */
-    StepRecord event; /* the first record that ends the run; step 0: none so far */
+    StepRecord event; /* the first record that ends the run or lets it go back; step 0: none */
+    bool goes_back;   /* all ranks know the event, and the run goes back to a checkpoint */
     bool spiking;     /* the loss of the newest step was a spike */
     EvalRecord eval;  /* of the newest evaluation */
     EvalRecord *sets; /* (trainer.n_sets) of eval.sets at the same step; NULL: not known */
@@ -179,6 +180,9 @@ void run_catch_up(Run *run);
 /* Reports after a step: writes its records to metrics.jsonl, updates the live line, and prints a
  * row of the table if one is due. */
 void run_report(Run *run);
+/* If a record says that the run must go back to a checkpoint (health.policy), does so and returns
+ * true on all ranks. All ranks call it after each step. */
+bool run_goes_back(Run *run);
 /* Returns whether the run has made its last step: train_steps is reached, or the last eval.patience
  * evaluations brought no lower loss. All ranks get the same answer. */
 bool run_is_over(const Run *run);

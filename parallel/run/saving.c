@@ -71,6 +71,11 @@ static void look_at_health(Run *run)
     char why[160];
     run->trainer.keep_all = !run_is_healthy(run, why, sizeof why);
     warn_keeping(run, why);
+    /* A run that may go back keeps the checkpoints to which it would, until it has saved the next
+     * of them: whether it was stopped in between must not change where it goes (rollback.h). */
+    int64_t pending = run_saving_step(run), step = pending >= 0 ? pending : run->trainer.steps;
+    run->trainer.keep_all |= run->config->health.policy == HEALTH_ROLLBACK && !run_is_over(run) &&
+                             !run_is_due(step, run->config->checkpoint.save_interval);
 }
 
 /* Reports a save that is committed. `work`: the seconds that it takes if it is waited for. */

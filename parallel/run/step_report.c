@@ -37,7 +37,9 @@ static void take_records(Run *run, bool all)
 void run_read_records(Run *run)
 {
     take_records(run, true);
-    if (run->records.event.step > 0) health_end(run, "");
+    if (run->records.event.step == 0) return;
+    run->records.goes_back = health_goes_back(run);
+    if (!run->records.goes_back) health_end(run, "");
 }
 
 void run_read_arrived(Run *run)
@@ -145,20 +147,28 @@ void run_print_comms(const Run *run)
     metrics_comms(run->output.metrics, run->trainer.steps, group, 1 + GRID_COMMS);
 }
 
+/* Returns whether the run saves, evaluates or samples after this step. */
+static bool work_is_due(const Config *c, int64_t step)
+{
+    return run_is_due(step, c->checkpoint.save_interval) || run_is_due(step, c->eval.interval) ||
+           run_is_due(step, c->eval.sample_interval);
+}
+
 void run_report(Run *run)
 {
     const Config *c = run->config;
     int64_t step = run->trainer.steps;
     bool print = run_is_due(step, c->steps_per_print) || step == c->train_steps;
-    /* Wait for the device only if this step is printed. Otherwise read_what_has_come waits only if
-     * there is no room for another record. */
-    if (print)
+    /* Wait for the device only if this step is printed, or if it may have to be made anew before it
+     * is saved or evaluated. Otherwise read_what_has_come waits only if there is no room for
+     * another record. */
+    if (print || (c->health.policy == HEALTH_ROLLBACK && work_is_due(c, step)))
         run_read_records(run);
     else
         read_what_has_come(run);
     show_live(run, print);
     run_prepare_answers(run, NULL);
-    if (print && c->steps_per_print > 0) {
+    if (print && c->steps_per_print > 0 && !run->records.goes_back) {
         report(run);
         memory_print_use(run->config, &run->plan, "after a step");
         run_print_comms(run);

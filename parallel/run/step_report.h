@@ -8,7 +8,7 @@
 /* Returns true if `step` is a multiple of `interval`; always false for an interval of 0. */
 bool run_is_due(int64_t step, int64_t interval);
 /* Waits for the device and reads the records of all steps so far. Ends the run (EXIT_DIVERGED) if a
- * record shows that the training diverged. All ranks call it. */
+ * record shows that the training diverged, or sets records.goes_back. All ranks call it. */
 void run_read_records(Run *run);
 /* Reads the records that have arrived, without waiting. On a single rank. */
 void run_read_arrived(Run *run);

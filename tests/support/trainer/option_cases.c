@@ -148,6 +148,7 @@ const OptionCase option_cases[] = {
     {.key = "max_consecutive_skipped_steps", .elsewhere = "program/numbers.sh"},
     {.key = "health.policy", .elsewhere = "test_run_health"},
     {.key = "health.spike_deviations", .elsewhere = "test_run_health"},
+    {.key = "health.max_rollbacks", .elsewhere = "test_run_rollback"},
     SEE("optimizer.type", "SGD"),
     SEE("optimizer.weight_decay_on", "all"),
     SEE("optimizer.params.lr", "0.02"),

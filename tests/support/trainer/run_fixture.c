@@ -71,6 +71,10 @@ Disturbance disturbance;
 static bool disturbed_watch(void *context, const Work *work)
 {
     Run *run = context;
+    if (disturbance.rank < 0) {
+        if (work->kind == disturbance.kind && work->done == disturbance.at) disturbance.act(run);
+        return run_watch(run, work);
+    }
     if (work->kind == disturbance.kind && work->done == (work->kind == WORK_SAMPLE))
         disturbance.rounds++;
     if (work->kind == disturbance.kind && work->done == disturbance.at &&
@@ -82,7 +86,8 @@ static bool disturbed_watch(void *context, const Work *work)
 
 static void put_watch(Run *run)
 {
-    if (run->world->rank == disturbance.rank) run->trainer.feed.watch = disturbed_watch;
+    if (disturbance.rank < 0 || run->world->rank == disturbance.rank)
+        run->trainer.feed.watch = disturbed_watch;
 }
 
 void ask_by_signal(Run *run)

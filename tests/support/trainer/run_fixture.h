@@ -27,8 +27,9 @@ typedef struct {
     int columns;         /* width of the terminal; 0: a pipe */
     bool dry;            /* passes --dry-run */
     int ranks;           /* passes --ranks; 0: does not */
-    int rank;            /* rank on which `act` is called */
-    int64_t rounds;      /* rounds so far */
+    /* rank on which `act` is called; -1: all, before each piece `at`, and rounds are not counted */
+    int rank;
+    int64_t rounds; /* rounds so far */
 } Disturbance;
 extern Disturbance disturbance;
 

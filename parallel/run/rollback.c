@@ -1,0 +1,133 @@
+/* rollback.c -- goes back to the newest checkpoint before an event, and leaves out the data since.
+ * See rollback.h. */
+#include "parallel/run/rollback.h"
+
+#include "model/core/clock.h"
+#include "model/core/log.h"
+#include "parallel/grid/control.h"
+#include "parallel/run/best.h"
+#include "parallel/run/between_steps.h"
+#include "parallel/run/health.h"
+#include "parallel/run/run_ranks.h"
+#include "parallel/run/saving.h"
+#include "parallel/run/step_report.h"
+#include "parallel/trainer/save.h"
+
+#include <stdio.h>
+
+/* ---- after a checkpoint was loaded ------------------------------------------------------------
+ */
+
+void run_take_up(Run *run, bool same_run)
+{
+    StepState s = trainer_state(&run->trainer);
+    MetricsTail tail = run->lead ? metrics_tail(run->output.metrics) : (MetricsTail){0};
+    run->records.last_known = same_run && tail.trained && tail.last.step == s.steps;
+    health_take_up(run, &s);
+    if (run->records.last_known) run->records.last.loss = tail.last.loss;
+    control_share(run->world, &run->records.last_known, sizeof run->records.last_known);
+    control_share(run->world, &run->records.last.loss, sizeof run->records.last.loss);
+}
+
+void run_begin_here(Run *run)
+{
+    double now = seconds_now();
+    int64_t step = run->trainer.steps;
+    run->saving.first_step = step;
+    run->saving.begun = now;
+    run->stops = (RunStops){.next = step, .last = now, .last_step = step, .reached = step};
+}
+
+/* ---- going back -------------------------------------------------------------------------------
+ */
+
+/* Opens the checkpoint to go back to, before the first of the steps that were skipped in a row.
+ * Ends the run if there is none. */
+static Checkpoint *find_checkpoint(Run *run)
+{
+    char err[2048];
+    const StepRecord *event = &run->records.event;
+    int64_t in_row = event->skips_in_row + event->spikes_in_row;
+    int64_t first = event->step - (in_row > 0 ? in_row - 1 : 0);
+    Checkpoint *c = NULL;
+    bool ok = checkpoint_open_before(&run->trainer.io, run->folder.path, first,
+                                     run->config->checkpoint.save_interval, &c, err, sizeof err);
+    run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
+    if (c == NULL) health_end(run, "there is no checkpoint before it to go back to; ");
+    return c;
+}
+
+/* Loads weights, optimizer states and step state, and moves the place in the data to the first
+ * sample after the event. */
+static void load(Run *run, Checkpoint *c)
+{
+    char err[2048];
+    Trainer *t = &run->trainer;
+    const StepRecord *event = &run->records.event;
+    device_synchronize(&t->session.dev);
+    bool ok = trainer_load(t, c, err, sizeof err);
+    run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
+    StepState s = trainer_state(t);
+    /* Of the event, not of the checkpoint: after a second rollback to the same checkpoint, both
+     * count. */
+    s.data_offset = event->samples + event->data_offset - s.samples;
+    s.rollbacks = event->rollbacks + 1;
+    trainer_set_state(t, s);
+}
+
+/* Warns, and writes the line "rollback" of the first step that is made anew. */
+static void tell(Run *run, const Checkpoint *c)
+{
+    char why[200], text[400];
+    const StepState *from = &checkpoint_manifest(c)->state;
+    const StepRecord *event = &run->records.event;
+    int64_t most = run->config->health.max_rollbacks;
+    health_say_why(run, why, sizeof why);
+    snprintf(text, sizeof text,
+             "step %lld: %s: back to step %lld, without the data of the steps since: rollback %lld "
+             "of at most %lld",
+             (long long)event->step, why, (long long)from->steps, (long long)event->rollbacks + 1,
+             (long long)most);
+    log_warning("%s", text);
+    if (run->lead) metrics_note(run->output.metrics, "rollback", from->steps + 1, text);
+}
+
+/* Takes the files and the figures of the run back to the step of the checkpoint. */
+static void forget_later(Run *run, const Checkpoint *c)
+{
+    char err[2048];
+    const StepState *s = &checkpoint_manifest(c)->state;
+    bool ok = !run->lead || metrics_go_back(run->output.metrics, s->steps, s->samples,
+                                            run->records.event.rollbacks + 1, err, sizeof err);
+    run_require(run, ok, EXIT_INPUT_OUTPUT, err, sizeof err);
+    if (!checkpoint_remove_after(&run->trainer.io, run->folder.path, s->steps, err, sizeof err))
+        log_warning("%s", err);
+    run->saving.saved_step = s->steps;
+    run->saving.error = EXIT_OK;
+    run_take_up(run, true);
+    best_go_back(run, c);
+}
+
+bool run_goes_back(Run *run)
+{
+    if (!run->records.goes_back) return false;
+    run_await_save(run); /* it may be the one to go back to */
+    run_pause_clock(run);
+    run_begin_work(run, "going back to a checkpoint");
+    progress_print(&run->work.progress, "going back to a checkpoint");
+    Checkpoint *c = find_checkpoint(run);
+    load(run, c);
+    forget_later(run, c);
+    run_end_work(run);
+    tell(run, c);
+    checkpoint_close(c);
+    run->records.event = (StepRecord){0};
+    run->records.goes_back = run->records.spiking = false;
+    /* The next report covers only steps that are made from here on. */
+    run->clock = (RunClock){.shown_at = run->clock.shown_at};
+    run->trainer.phases.seconds = (PhaseSeconds){0};
+    run->trainer.feed.seconds = 0;
+    run_begin_here(run);
+    run_resume_clock(run);
+    return true;
+}
