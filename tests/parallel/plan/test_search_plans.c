@@ -4,6 +4,7 @@
 
 #include "data/tokenizer/tokenizer.h"
 #include "parallel/plan/plan.h"
+#include "tests/support/turns.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -119,7 +120,7 @@ static void the_bound_has_all_products_of_the_blocks(void **state)
     }
 }
 
-/* Larger models, where weights, states and activations are most of the memory. */
+/* Larger models. Slow builds (TEST_SAMPLE) plan a fifth of the layouts, by turns. */
 static void closed_forms_of_presets_are_lower_bounds_and_near(void **state)
 {
     (void)state;
@@ -136,6 +137,7 @@ static void closed_forms_of_presets_are_lower_bounds_and_near(void **state)
         {"configs/gpt2_350m.json", "cpu", 4, 173, 0, {NULL}},
         /* products of f32 in TF32 */
         {"configs/gpt2_350m.json", "a100", 8, 173, 2, {"bf16.enabled=false", "cuda.tf32=true"}}};
+    const int64_t turns = turns_every(5), first = turns_first(turns);
     int tried = 0;
     double error = 0, of_bytes = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -154,7 +156,7 @@ static void closed_forms_of_presets_are_lower_bounds_and_near(void **state)
         Candidate base = candidate_of_config(given, given->world);
         PlanLayout *all;
         int64_t n = search_space(&base, hardware.devices_per_node, &all);
-        for (int64_t l = 0; l < n; l += cases[i].every, tried++) {
+        for (int64_t l = first * cases[i].every; l < n; l += turns * cases[i].every, tried++) {
             bool fits;
             double bytes, seconds = check_bounds(&source, given, &hardware, &all[l], &fits, &bytes);
             of_bytes += fabs(log(plan_estimate_bytes(given, &all[l], given->world) / bytes));
@@ -167,12 +169,15 @@ static void closed_forms_of_presets_are_lower_bounds_and_near(void **state)
     print_message(
         "  %d layouts planned; estimates of the time err by %.1f %%, of the bytes by %.1f %%\n",
         tried, 100 * error / tried, 100 * of_bytes / tried);
-    /* The bytes are those of the blocks, which decide about models that hardly fit. */
-    assert_true(tried > 50 && error / tried < 0.12 && of_bytes / tried < 0.7);
+    /* The bytes are those of the blocks, which decide about models that hardly fit. A part of the
+     * layouts may err by more than all. */
+    assert_true(tried > 50 / turns &&
+                (turns > 1 || (error / tried < 0.12 && of_bytes / tried < 0.7)));
 }
 
 /* Plans every layout of a space, and compares the best with those of a search that does so much
- * work. Checks the closed forms on the way. */
+ * work. Checks the closed forms on the way. Slow builds (TEST_SAMPLE) plan a seventh of the
+ * layouts, by turns: none that the search did not find may be as short as those that it found. */
 static PlanSearch check_search(const SearchSource *source, const char *machine_name)
 {
     const Hardware hardware = machine(machine_name);
@@ -189,9 +194,10 @@ static PlanSearch check_search(const SearchSource *source, const char *machine_n
     config_report_free(&report);
     Candidate base = candidate_of_config(given, source->world);
     PlanLayout *all;
-    int64_t n = search_space(&base, hardware.devices_per_node, &all), found = 0;
+    int64_t n = search_space(&base, hardware.devices_per_node, &all), found = 0,
+            every = turns_every(7);
     double best[SEARCH_BEST + 1];
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = turns_first(every); i < n; i += every) {
         bool fits;
         double bytes, seconds = check_bounds(source, given, &hardware, &all[i], &fits, &bytes);
         if (!fits) continue;
@@ -201,11 +207,15 @@ static PlanSearch check_search(const SearchSource *source, const char *machine_n
         best[at] = seconds;
     }
     print_message("  %d layouts, %d planned, %d left; best %g s\n", (int)n, (int)s.planned,
-                  (int)s.left, best[0]);
-    assert_true(s.found == SEARCH_BEST && s.space == n);
-    for (int i = 0; i < SEARCH_BEST; i++)
-        if (s.seconds[i] != best[i])
-            fail_msg("best %d: %.17g, not %.17g", i, s.seconds[i], best[i]);
+                  (int)s.left, s.seconds[0]);
+    assert_true(s.found == SEARCH_BEST && s.space == n && (found == SEARCH_BEST || every > 1));
+    for (int i = 0, at = 0; i < found; i++, at++) {
+        while (every > 1 && at < SEARCH_BEST && s.seconds[at] < best[i])
+            at++;
+        if (at == SEARCH_BEST) break;
+        if (s.seconds[at] != best[i])
+            fail_msg("best %d: %.17g, not %.17g", at, s.seconds[at], best[i]);
+    }
     free(all);
     config_free(given);
     plan_search_free(&s);
