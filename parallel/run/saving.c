@@ -271,11 +271,13 @@ void run_try_save(Run *run)
     int64_t interval = run->config->checkpoint.save_interval;
     if (run->saving.saved_step == first || first >= last) return;
     if (interval > 0 && first - first % interval < last - interval) return;
+    int64_t noted = flight_work_begin(run->trainer.session.flight, FLIGHT_SAVE);
     run_begin_work(run, "finishing this save");
     progress_print(&run->work.progress, "trying a save");
     bool ok = trainer_try_save(&run->trainer, run->folder.path, run->origin.config_text,
                                run->origin.machine, err, sizeof err);
     run_end_work(run);
+    flight_work_end(run->trainer.session.flight, noted);
     if (ok) return;
     control_fail(run->world, error_exit_code(err, EXIT_INPUT_OUTPUT),
                  "this run saves only at its end, and a trial at its start failed: %s", err);

@@ -209,7 +209,7 @@ static bool begin_alone(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
     return good;
 }
 
-bool trainer_load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
+static bool load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
 {
     if (checkpoint_weights_only(checkpoint)) return begin_alone(t, checkpoint, err, n);
     if (!session_read_weights(&t->session, &t->io, checkpoint, err, n)) return false;
@@ -218,4 +218,12 @@ bool trainer_load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
         return false;
     trainer_set_state(t, checkpoint_manifest(checkpoint)->state);
     return true;
+}
+
+bool trainer_load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
+{
+    int64_t noted = flight_work_begin(t->session.flight, FLIGHT_DISK);
+    bool good = load(t, checkpoint, err, n);
+    flight_work_end(t->session.flight, noted);
+    return good;
 }

@@ -198,6 +198,27 @@ static void test_waits_for_data_are_noted(void **state)
     trainer_run_close(&o);
 }
 
+/* What a resume reads. */
+static void test_reading_a_checkpoint_is_noted(void **state)
+{
+    static const char *const sets[] = {NULL};
+    const Folder *folder = *state;
+    Opened o;
+    char err[1024];
+    Checkpoint *c;
+    char *run = text_format("%s/run", folder->folder);
+    trainer_run_open(&o, folder, sets);
+    assert_int_equal(works(o.trainer.session.flight, FLIGHT_DISK), 0);
+    if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
+    if (!checkpoint_open_newest(&o.trainer.io, run, &c, err, sizeof err) || c == NULL)
+        fail_msg("%s", err);
+    if (!trainer_load(&o.trainer, c, err, sizeof err)) fail_msg("%s", err);
+    assert_int_equal(works(o.trainer.session.flight, FLIGHT_DISK), 1);
+    checkpoint_close(c);
+    trainer_run_close(&o);
+    free(run);
+}
+
 /* Each print, and each line of a file. */
 static void test_prints_and_writes_are_noted(void **state)
 {
@@ -216,7 +237,7 @@ static void test_prints_and_writes_are_noted(void **state)
     assert_int_equal(works(f, FLIGHT_DISK), 2);
     assert_int_equal(works(f, FLIGHT_CONSOLE), 1);
     metrics_eval(m, &(EvalRecord){.step = 1, .bits_per_byte = -1}, NULL, 0);
-    metrics_saved(m, 1, 0.5, "checkpoints/step_00000001");
+    metrics_saved(m, &(SaveRecord){.path = "checkpoints/step_00000001"});
     assert_int_equal(works(f, FLIGHT_CONSOLE), 3);
     metrics_sample(m, 1, 0.5, "a", "b"); /* also a line of samples.txt */
     assert_int_equal(works(f, FLIGHT_DISK), 6);
@@ -232,6 +253,7 @@ int main(void)
         cmocka_unit_test(test_the_entries_of_all_ranks_fit_together),
         cmocka_unit_test(test_a_flight_changes_no_bit),
         cmocka_unit_test(test_waits_for_data_are_noted),
+        cmocka_unit_test(test_reading_a_checkpoint_is_noted),
         cmocka_unit_test(test_prints_and_writes_are_noted),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
