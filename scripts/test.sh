@@ -85,7 +85,7 @@ rows() {
         tests/parallel/checkpoint/test_async_save tests/parallel/checkpoint/test_async_faults \
         tests/parallel/grid/test_machines tests/parallel/run/test_run_machines tests/parallel/checkpoint/test_checkpoint_machines \
         tests/parallel/comm/test_nccl tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_ends tests/parallel/comm/test_nccl_errors tests/parallel/comm/test_nccl_waits \
-        tests/parallel/comm/test_guard tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console \
+        tests/parallel/comm/test_guard tests/parallel/flight/test_hangs tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console \
         tests/parallel/grid/test_gpus tests/parallel/grid/test_region tests/model/test_tensor_gradients
     row tsan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_leaves tests/parallel/comm/test_socket \
         tests/parallel/comm/test_socket_ends tests/parallel/comm/test_watched
@@ -195,7 +195,7 @@ fits() {
 # Tests of deadlines and of runs that end, which wait most of the time.
 waiting=' tests/program/gpu_check.sh tests/program/nccl_faults.sh tests/program/process_faults.sh tests/program/kill.sh tests/parallel/trainer/test_faulty_grid'
 waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends tests/parallel/comm/test_socket_ends tests/parallel/comm/test_socket_silence tests/parallel/comm/test_socket_joined_ends tests/parallel/comm/test_socket_tree tests/parallel/comm/test_socket_control_ends tests/parallel/comm/test_socket_control_faults tests/parallel/comm/test_watched '
-waiting+=' tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console tests/parallel/comm/test_guard tests/parallel/grid/test_launcher tests/parallel/grid/test_launcher_signals tests/core/test_ends '
+waiting+=' tests/parallel/flight/test_hangs tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console tests/parallel/comm/test_guard tests/parallel/grid/test_launcher tests/parallel/grid/test_launcher_signals tests/core/test_ends '
 waiting+=' tests/program/launchers.sh tests/parallel/meeting/test_meeting_fails tests/parallel/meeting/test_meeting_strangers tests/parallel/run/test_progress tests/parallel/grid/test_launch_processes '
 
 # add FLAVOUR SETTINGS TEST: adds an entry for run_tests.sh, unless the same one exists

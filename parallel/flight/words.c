@@ -87,7 +87,9 @@ char *flight_words_entry(const RingFile *ring, const RingEntry *e)
                                                    [FLIGHT_CONSOLE] = "a write to the console",
                                                    [FLIGHT_DISK] = "the work on a file"};
     const char *group = e->group >= 0 ? ring->group[e->group].name : "";
-    char count[64] = "", call[64] = "";
+    char count[64] = "", call[64] = "", peer[32] = "a rank";
+    int rank = e->group >= 0 && e->peer >= 0 ? ring_member(&ring->group[e->group], e->peer) : -1;
+    if (rank >= 0) snprintf(peer, sizeof peer, "rank %d", rank);
     if (e->elements > 0) snprintf(count, sizeof count, " of %" PRId64 " %s", e->elements, e->dtype);
     if (e->call > 0)
         snprintf(call, sizeof call, ", %s %" PRId64,
@@ -95,8 +97,8 @@ char *flight_words_entry(const RingFile *ring, const RingEntry *e)
     switch (e->kind) {
     case FLIGHT_COLLECTIVE: return text_format("%s%s (group %s%s)", e->name, count, group, call);
     case FLIGHT_EXCHANGE:
-        return text_format("%s%s %s rank %d of the group (group %s%s)", e->name, count,
-                           ring_sends(e) ? "to" : "from", e->peer, group, call);
+        return text_format("%s%s %s %s (group %s%s)", e->name, count, ring_sends(e) ? "to" : "from",
+                           peer, group, call);
     case FLIGHT_COPY: return text_format("a copy%s", count);
     case FLIGHT_WAIT:
         return strcmp(e->name, flight_wait_name[FLIGHT_WHOLE_DEVICE]) == 0
@@ -190,18 +192,25 @@ static char *begin_in(const FlightReading *r, const char *who)
 {
     const Chain *c = &r->chain;
     const RingFile *ring = r->files.ring[c->first];
-    char *place = place_of(ring, c->in), subject[32] = "it";
-    char *entry = c->in ? flight_words_entry(ring, c->in)
-                        : must_strdup("code between two entries of its ring");
-    char since[64] = "";
+    const RingEntry *last = ring->last.n > 0 ? &ring->last : NULL;
+    char *place = place_of(ring, c->in), subject[32] = "it", since[64] = "", *doing, *entry;
     if (!isnan(c->seconds))
         snprintf(since, sizeof since, " for %s", figure_seconds(c->seconds).text);
     if (c->lates > 1) snprintf(subject, sizeof subject, "rank %d", c->first);
-    const char *end = c->in && front_is_call(c->in) ? ". No rank is missing in this call" : "";
-    char *text = text_format("%s %s late: %s has been in %s%s, %s%s", who,
-                             c->lates == 1 ? "is" : "are", subject, entry, since, place, end);
+    if (c->in) {
+        entry = flight_words_entry(ring, c->in);
+        doing = text_format("has been in %s%s, %s%s", entry, since, place,
+                            front_is_call(c->in) ? ". No rank is missing in this call" : "");
+    } else {
+        entry = last ? flight_words_entry(ring, last) : must_strdup("its start");
+        doing =
+            text_format("has begun nothing new%s, %s, since the end of %s", since, place, entry);
+    }
+    char *text =
+        text_format("%s %s late: %s %s", who, c->lates == 1 ? "is" : "are", subject, doing);
     free(place);
     free(entry);
+    free(doing);
     return text;
 }
 

@@ -1,8 +1,6 @@
 /* test_chain.c -- where a hang begins, its cause and who waits for whom, in rings that the test
- * makes up: ranks whose calls are complete when they return, and ranks with a device that goes on
- * by itself. */
-#include "model/core/check.h"
-#include "tests/support/flight/planted_ring.h"
+ * makes up: of ranks whose calls are complete when they return. */
+#include "tests/support/flight/planted_case.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,72 +8,10 @@
 
 #include <cmocka.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { MOST = 8 };
 #define NOT_ENDED NAN
 /* Seconds since a rank is late, and since the others wait for it. */
 static const double LATE = 20, WAIT = 18;
-
-/* What the test expects of a dump. */
-typedef struct {
-    const char *name;
-    int ranks;
-    void (*plant)(PlantedRing *ring); /* (ranks) */
-    bool silent[MOST];                /* these ranks have no file */
-    FlightCause cause;
-    int late[MOST], lates;
-    const char *begin, *waits[3]; /* parts of sentences */
-} Case;
-
-/* Makes the rings of all ranks that answer, and reads them. */
-static void read_case(const Case *one, FlightReading *reading)
-{
-    PlantedRing ring[MOST];
-    RingFile *file[MOST];
-    int n = 0;
-    for (int r = 0; r < one->ranks; r++) {
-        ring[r] = planted_ring(r, one->ranks);
-        planted_group(&ring[r], 0, "world", 0, 1, one->ranks);
-    }
-    one->plant(ring);
-    for (int r = 0; r < one->ranks; r++) {
-        RingFile *parsed = planted_parse(&ring[r]);
-        if (one->silent[r])
-            ring_free(parsed);
-        else
-            file[n++] = parsed;
-    }
-    flight_reading_take(reading, file, n);
-}
-
-static void expect_in(const char *name, char *text, const char *part)
-{
-    if (part && strstr(text, part) == NULL) fail_msg("%s: \"%s\" is not in: %s", name, part, text);
-    free(text);
-}
-
-static void expect(const Case *one)
-{
-    FlightReading r;
-    read_case(one, &r);
-    const Chain *c = &r.chain;
-    if (c->cause != one->cause)
-        fail_msg("%s: %s, not %s: %s", one->name, flight_cause_name[c->cause],
-                 flight_cause_name[one->cause], flight_words_begin(&r));
-    if (c->lates != one->lates)
-        fail_msg("%s: %d late ranks: %s", one->name, c->lates, flight_words_begin(&r));
-    for (int i = 0; i < one->lates; i++)
-        assert_int_equal(c->late[i], one->late[i]);
-    expect_in(one->name, flight_words_begin(&r), one->begin);
-    for (int i = 0; i < 3 && one->waits[i]; i++) {
-        if (i >= c->waits) fail_msg("%s: there are %d waits", one->name, c->waits);
-        expect_in(one->name, flight_words_wait(&r, &c->wait[i]), one->waits[i]);
-    }
-    free(flight_words_advice(&r));
-    flight_reading_close(&r);
-}
 
 /* ---- calls that are complete when they return --------------------------------------------------
  */
@@ -207,7 +143,7 @@ static void passed_each_other(PlantedRing *ring)
     }
 }
 
-static const Case at_once[] = {
+static const PlantedCase at_once[] = {
     {"data",
      4,
      in_data,
@@ -253,7 +189,9 @@ static const Case at_once[] = {
      CAUSE_COMPUTING,
      {3},
      1,
-     "it has been in code between two entries of its ring for 20.5 s",
+     "it has begun nothing new for 20.5 s, in the backward pass of micro-batch 3 of step 12, since "
+     "the "
+     "end of all-reduce of 64 f32 (group world, call 16)",
      {"for rank 3 in"}},
     {"save and data",
      2,
@@ -283,7 +221,7 @@ static const Case at_once[] = {
      {2},
      1,
      "the op linear_forward",
-     {"rank 1 has waited 18 s for rank 2 in receive of 64 f32 from rank 2 of the group (group "
+     {"rank 1 has waited 18 s for rank 2 in receive of 64 f32 from rank 2 (group "
       "pp, message 9)",
       "rank 0 has waited 18 s for rank 1 in send of 64 f32 to rank 1"}},
     {"group of messages",
@@ -367,204 +305,13 @@ static void test_the_cause_of_calls_that_are_complete_when_they_return(void **st
 {
     (void)state;
     for (size_t i = 0; i < sizeof at_once / sizeof *at_once; i++)
-        expect(&at_once[i]);
-}
-
-/* ---- devices that go on by themselves ----------------------------------------------------------
- */
-
-/* Each rank has issued the step: products on its compute stream, an all-reduce for which the comm
- * stream waits, and the host waits for all. `ended`: how far each rank's device has got. */
-static void issue(PlantedRing *ring, double product, double wait, double reduce, double host)
-{
-    planted_entry(ring, "op", "linear_forward", "compute", LATE, product);
-    planted_entry(ring, "wait", "compute", "comm", LATE, wait);
-    planted_collective(ring, "all-reduce", "comm", 0, 5, WAIT, reduce);
-    planted_entry(ring, "wait", "comm", "compute", WAIT, NOT_ENDED);
-    planted_entry(ring, "op", "adamw", "compute", WAIT, NOT_ENDED);
-    if (!isnan(host)) planted_entry(ring, "wait", "device", "host", host, NOT_ENDED);
-}
-
-static void stuck_kernel(PlantedRing *ring)
-{
-    for (int r = 0; r < 3; r++)
-        issue(&ring[r], r == 1 ? NOT_ENDED : 17.9, r == 1 ? NOT_ENDED : 17.9, NOT_ENDED, 17);
-}
-
-/* All devices are in the call. */
-static void stuck_transfer(PlantedRing *ring)
-{
-    for (int r = 0; r < 3; r++)
-        issue(&ring[r], 17.9, 17.9, NOT_ENDED, 17);
-}
-
-/* The host of rank 2 has not issued the call, because its loader hangs. */
-static void host_in_data(PlantedRing *ring)
-{
-    for (int r = 0; r < 2; r++)
-        issue(&ring[r], 17.9, 17.9, NOT_ENDED, 17);
-    planted_entry(&ring[2], "op", "linear_forward", "compute", LATE, 19);
-    planted_entry(&ring[2], "work", "data", "host", LATE, NOT_ENDED);
-}
-
-/* The devices of ranks 0 and 2 wait for that of rank 1, whose two streams wait: one for the others
- * in a prefetch, the other one is in a product that does not end. */
-static void stuck_beside_a_prefetch(PlantedRing *ring)
-{
-    for (int r = 0; r < 3; r++) {
-        planted_group(&ring[r], 1, "shard", 0, 1, 3);
-        issue(&ring[r], r == 1 ? NOT_ENDED : 17.9, r == 1 ? NOT_ENDED : 17.9, NOT_ENDED, NAN);
-        if (r == 1) planted_collective(&ring[r], "all-gather", "copy", 1, 8, WAIT, NOT_ENDED);
-        planted_entry(&ring[r], "wait", "device", "host", 17, NOT_ENDED);
-    }
-}
-
-static const Case devices[] = {
-    {"kernel",
-     3,
-     stuck_kernel,
-     {0},
-     CAUSE_DEVICE,
-     {1},
-     1,
-     "rank 1 is late: it has been in the op linear_forward",
-     {"ranks 0, 2 have waited up to 18 s for the device of rank 1 in all-reduce"}},
-    {"transfer",
-     3,
-     stuck_transfer,
-     {0},
-     CAUSE_DEVICE,
-     {0, 1, 2},
-     3,
-     "ranks 0-2 are late: rank 0 has been in all-reduce of 64 f32 (group world, call 5) for 18 s, "
-     "in the backward pass of micro-batch 3 of step 12. No rank is missing in this call",
-     {NULL}},
-    {"host",
-     3,
-     host_in_data,
-     {0},
-     CAUSE_DATA,
-     {2},
-     1,
-     "rank 2 is late",
-     {"ranks 0, 1 have waited up to 18 s for rank 2 in all-reduce"}},
-    {"prefetch",
-     3,
-     stuck_beside_a_prefetch,
-     {0},
-     CAUSE_DEVICE,
-     {1},
-     1,
-     "the op linear_forward",
-     {NULL}},
-};
-
-static void test_the_cause_on_devices_that_go_on_by_themselves(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
-        expect(&devices[i]);
-}
-
-/* ---- healthy runs ------------------------------------------------------------------------------
- */
-
-/* Rank 2 computes, and the others have waited for it for 0.4 s. */
-static void goes_on(PlantedRing *ring)
-{
-    for (int r = 0; r < 3; r++) {
-        ring[r].reason = "signal";
-        planted_collective(&ring[r], "all-reduce", "compute", 0, 16, 3, 2);
-        if (r < 2) planted_collective(&ring[r], "all-reduce", "compute", 0, 17, 0.4, NOT_ENDED);
-    }
-    planted_entry(&ring[2], "op", "linear_forward", "compute", 0.5, NOT_ENDED);
-}
-
-/* The same wait has taken 12 s before. */
-static void goes_on_slowly(PlantedRing *ring)
-{
-    for (int r = 0; r < 3; r++) {
-        ring[r].reason = "signal";
-        planted_collective(&ring[r], "all-reduce", "compute", 0, 16, 40, 28);
-        if (r < 2) planted_collective(&ring[r], "all-reduce", "compute", 0, 17, 15, NOT_ENDED);
-    }
-    planted_entry(&ring[2], "op", "linear_forward", "compute", 15, NOT_ENDED);
-}
-
-static void hangs_for_longer(PlantedRing *ring)
-{
-    for (int r = 0; r < 3; r++) {
-        ring[r].reason = "signal";
-        planted_collective(&ring[r], "all-reduce", "compute", 0, 16, 60, 48);
-        if (r < 2) planted_collective(&ring[r], "all-reduce", "compute", 0, 17, 25, NOT_ENDED);
-    }
-    planted_entry(&ring[2], "op", "linear_forward", "compute", 25, NOT_ENDED);
-}
-
-static void one_rank(PlantedRing *ring)
-{
-    ring->reason = "signal";
-    planted_entry(ring, "op", "linear_forward", "compute", 9, NOT_ENDED);
-}
-
-static void one_rank_in_data(PlantedRing *ring)
-{
-    ring->reason = "signal";
-    planted_entry(ring, "work", "data", "host", 9, NOT_ENDED);
-}
-
-static void answers_late(PlantedRing *ring)
-{
-    goes_on(ring);
-}
-
-static const Case healthy[] = {
-    {"goes on",
-     3,
-     goes_on,
-     {0},
-     CAUSE_NONE,
-     {0},
-     0,
-     "no rank waits longer than usual: the longest wait has lasted 400 ms, and the longest one "
-     "that has ended 1 s",
-     {"ranks 0, 1 have waited up to 400 ms for rank 2"}},
-    {"goes on slowly", 3, goes_on_slowly, {0}, CAUSE_NONE, {0}, 0, "no rank waits longer", {NULL}},
-    {"hangs for longer",
-     3,
-     hangs_for_longer,
-     {0},
-     CAUSE_COMPUTING,
-     {2},
-     1,
-     "rank 2 is late",
-     {NULL}},
-    {"one rank", 1, one_rank, {0}, CAUSE_NONE, {0}, 0, "no rank waits", {NULL}},
-    {"one rank in data", 1, one_rank_in_data, {0}, CAUSE_DATA, {0}, 1, "rank 0 is late", {NULL}},
-    {"no answer",
-     3,
-     answers_late,
-     {[0] = true},
-     CAUSE_STOPPED,
-     {0},
-     1,
-     "rank 0 does not answer",
-     {NULL}},
-};
-
-static void test_a_healthy_run_has_no_cause(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < sizeof healthy / sizeof *healthy; i++)
-        expect(&healthy[i]);
+        planted_case_expect(&at_once[i]);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_cause_of_calls_that_are_complete_when_they_return),
-        cmocka_unit_test(test_the_cause_on_devices_that_go_on_by_themselves),
-        cmocka_unit_test(test_a_healthy_run_has_no_cause),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,244 @@
+/* test_hangs.c -- whole runs in which a rank hangs: before each kind of collective and exchange, in
+ * the loader, in a save, at a console that nobody reads; in which its process is stopped, or it
+ * makes another call than the others. The flight recorders name the rank, what it is in, and the
+ * cause; the message of rank 0 does so, too. */
+#include "model/core/check.h"
+#include "model/core/log.h"
+#include "parallel/flight/words.h"
+#include "tests/parallel/flight/hang_rows.h"
+#include "tests/support/files/child.h"
+#include "tests/support/trainer/run_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the planted hang; the linker redirects the calls to these functions (--wrap) --------------
+ */
+
+static const HangRow *planted;
+static Run *planted_run; /* of the rank that hangs */
+static _Thread_local bool armed;
+static int times;
+
+static bool is_here(Point point, CommVerb verb, const char *group)
+{
+    return armed && planted->point == point && planted->rank == log_rank() &&
+           (point != AT_CALL || planted->verb == verb) &&
+           (group == NULL || strcmp(planted->group, group) == 0) && ++times == planted->nth;
+}
+
+/* Returns only after another call than the one that the rank should make. */
+static void act(Comm *comm)
+{
+    while (planted->deed == HANG)
+        pause();
+    if (planted->deed == STOP) raise(SIGSTOP);
+    comm_barrier(planted->deed == WORLD ? planted_run->world : comm);
+}
+
+#define CALL(verb, comm)                                                                           \
+    do {                                                                                           \
+        if (is_here(AT_CALL, verb, (comm)->name)) act(comm);                                       \
+    } while (0)
+
+void __real_comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op);
+void __wrap_comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
+{
+    CALL(COMM_ALL_REDUCE, comm);
+    __real_comm_all_reduce(comm, on, x, op);
+}
+
+void __real_comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole);
+void __wrap_comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
+{
+    CALL(COMM_REDUCE_SCATTER, comm);
+    __real_comm_reduce_scatter(comm, on, part, whole);
+}
+
+void __real_comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part);
+void __wrap_comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
+{
+    CALL(COMM_ALL_GATHER, comm);
+    __real_comm_all_gather(comm, on, whole, part);
+}
+
+void __real_comm_broadcast(Comm *comm, Device *on, Tensor x, int root);
+void __wrap_comm_broadcast(Comm *comm, Device *on, Tensor x, int root)
+{
+    CALL(COMM_BROADCAST, comm);
+    __real_comm_broadcast(comm, on, x, root);
+}
+
+void __real_comm_send(Comm *comm, Device *on, Tensor x, int to);
+void __wrap_comm_send(Comm *comm, Device *on, Tensor x, int to)
+{
+    CALL(COMM_SEND, comm);
+    __real_comm_send(comm, on, x, to);
+}
+
+void __real_comm_receive(Comm *comm, Device *on, Tensor x, int from);
+void __wrap_comm_receive(Comm *comm, Device *on, Tensor x, int from)
+{
+    CALL(COMM_RECEIVE, comm);
+    __real_comm_receive(comm, on, x, from);
+}
+
+void __real_comm_group_begin(Comm *comm);
+void __wrap_comm_group_begin(Comm *comm)
+{
+    if (is_here(AT_GROUP, 0, comm->name)) act(comm);
+    __real_comm_group_begin(comm);
+}
+
+bool __real_loader_next(Loader *loader, int64_t position, int64_t micro, Batch *batch, char *err,
+                        size_t n);
+bool __wrap_loader_next(Loader *loader, int64_t position, int64_t micro, Batch *batch, char *err,
+                        size_t n);
+bool __wrap_loader_next(Loader *loader, int64_t position, int64_t micro, Batch *batch, char *err,
+                        size_t n)
+{
+    if (is_here(AT_LOADER, 0, NULL)) act(NULL);
+    return __real_loader_next(loader, position, micro, batch, err, n);
+}
+
+static int hang_in_sync(void *self, int fd)
+{
+    if (is_here(AT_DISK, 0, NULL)) act(NULL);
+    return fs_system.sync(self, fd);
+}
+
+static const OpTable *real_ops;
+
+static void hang_in_adamw(Device *dev, const UpdateRange *range, int n,
+                          const StepDecision *decision, const AdamW *hyper)
+{
+    if (is_here(AT_OP, 0, NULL)) act(NULL);
+    real_ops->adamw(dev, range, n, decision, hyper);
+}
+
+/* Asks for a dump, while rank 0 waits for its console, and ends the program when it is there. */
+static void *ask(void *unused)
+{
+    (void)unused;
+    sleep(3);
+    kill(getpid(), SIGUSR2);
+    sleep(3);
+    _exit(EXIT_HANG);
+}
+
+/* From now on nobody reads what the process prints on stdout. */
+static void block_console(void)
+{
+    int ends[2];
+    pthread_t thread;
+    CHECK(pipe(ends) == 0 && fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0, "no pipe");
+    while (write(ends[1], "x", 1) == 1) {
+    }
+    CHECK(fcntl(ends[1], F_SETFL, 0) == 0 && dup2(ends[1], STDOUT_FILENO) >= 0, "no pipe");
+    CHECK(pthread_create(&thread, NULL, ask, NULL) == 0, "no thread");
+}
+
+/* On each rank, when the run is open. */
+static void plant(Run *run)
+{
+    static FsOps fs;
+    static OpTable ops;
+    Device *dev = &run->trainer.session.dev;
+    armed = true;
+    if (run->world->rank != planted->rank) return;
+    planted_run = run;
+    fs = fs_system;
+    fs.sync = hang_in_sync;
+    if (planted->point == AT_DISK) run->trainer.io.fs = &fs;
+    real_ops = dev->ops;
+    ops = *real_ops;
+    ops.adamw = hang_in_adamw;
+    if (planted->point == AT_OP) dev->ops = &ops;
+    if (planted->point == AT_CONSOLE) block_console();
+}
+
+enum { ROWS = sizeof hang_rows / sizeof *hang_rows, AT_ONCE = 6, TIMEOUT = 5 };
+
+/* ---- the runs ----------------------------------------------------------------------------------
+ */
+
+static void run_row(void *context)
+{
+    const char *arguments[32] = {"tiny.json"}, *const * set;
+    int n = 1;
+    planted = context;
+    char *out = text_format("run-%d", (int)(planted - hang_rows));
+    char *ranks = text_format("%d", planted->ranks),
+         *timeout = text_format("parallel.timeout=%d", TIMEOUT);
+    const char *fixed[] = {"--out", out, "--ranks", ranks, "--set", timeout};
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        arguments[n++] = fixed[i];
+    for (set = planted->sets; *set; set++) {
+        arguments[n++] = "--set";
+        arguments[n++] = *set;
+    }
+    if (planted->processes) arguments[n++] = "--processes";
+    ChildPlace place = {.opened = plant};
+    ChildResult r = train_in_child(&place, arguments);
+    fputs(r.text, stderr);
+    _exit(r.code);
+}
+
+static void expect_row(const HangRow *row, pid_t child, int said)
+{
+    static char text[1 << 16];
+    char err[1024], *run = text_format("run-%d", (int)(row - hang_rows));
+    bool missing;
+    FlightReading r;
+    int code = child_end(child, said, text, sizeof text);
+    if (code != (int)row->code) fail_msg("%s: %d, not %d:\n%s", row->name, code, row->code, text);
+    if (!flight_reading_open(&r, run, 0, &missing, err, sizeof err))
+        fail_msg("%s: %s:\n%s", row->name, err, text);
+    char *begin = flight_words_begin(&r);
+    char *wait = r.chain.waits > 0 ? flight_words_wait(&r, &r.chain.wait[0]) : must_strdup("none");
+    char *line =
+        text_format("flight: %s; probable cause: %s\n", begin, flight_cause_name[row->cause]);
+    if (r.chain.cause != row->cause || r.chain.lates != 1 || r.chain.late[0] != row->rank ||
+        strstr(begin, row->begin) == NULL || strstr(begin, row->action) == NULL ||
+        strstr(wait, row->wait) == NULL)
+        fail_msg("%s: %s, \"%s\", \"%s\"; expected: %s, \"%s ... %s\", \"%s\"\n%s", row->name,
+                 flight_cause_name[r.chain.cause], begin, wait, flight_cause_name[row->cause],
+                 row->begin, row->action, row->wait, text);
+    if (strstr(text, line) == NULL) fail_msg("%s: \"%s\" is not in:\n%s", row->name, line, text);
+    print_message("%s: %s; %s\n", row->name, flight_cause_name[row->cause], begin);
+    free(line);
+    free(begin);
+    free(wait);
+    free(run);
+    flight_reading_close(&r);
+}
+
+static void test_each_planted_hang_is_named_with_its_cause(void **state)
+{
+    (void)state;
+    for (int first = 0; first < ROWS; first += AT_ONCE) {
+        pid_t child[AT_ONCE];
+        int said[AT_ONCE], n = ROWS - first < AT_ONCE ? ROWS - first : AT_ONCE;
+        for (int i = 0; i < n; i++)
+            child[i] = child_start(run_row, (void *)&hang_rows[first + i], &said[i]);
+        for (int i = 0; i < n; i++)
+            expect_row(&hang_rows[first + i], child[i], said[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_planted_hang_is_named_with_its_cause),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}
