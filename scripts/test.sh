@@ -85,7 +85,7 @@ rows() {
         tests/parallel/checkpoint/test_async_save tests/parallel/checkpoint/test_async_faults \
         tests/parallel/grid/test_machines tests/parallel/run/test_run_machines tests/parallel/checkpoint/test_checkpoint_machines \
         tests/parallel/comm/test_nccl tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_ends tests/parallel/comm/test_nccl_errors tests/parallel/comm/test_nccl_waits \
-        tests/parallel/comm/test_guard tests/parallel/flight/test_hangs tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console \
+        tests/parallel/comm/test_guard tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console \
         tests/parallel/grid/test_gpus tests/parallel/grid/test_region tests/model/test_tensor_gradients
     row tsan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_leaves tests/parallel/comm/test_socket \
         tests/parallel/comm/test_socket_ends tests/parallel/comm/test_watched

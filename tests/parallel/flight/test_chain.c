@@ -121,6 +121,13 @@ static void no_answer(PlantedRing *ring)
     others_wait(ring, 4, -1);
 }
 
+/* Rank 3 does not answer, and rank 1 is in its loader: the first cause is believed. */
+static void no_answer_and_data(PlantedRing *ring)
+{
+    others_wait(ring, 4, 1);
+    planted_entry(&ring[1], "work", "data", "host", LATE, NOT_ENDED);
+}
+
 static void other_elements(PlantedRing *ring)
 {
     for (int r = 0; r < 4; r++)
@@ -260,6 +267,15 @@ static const PlantedCase at_once[] = {
      1,
      "rank 3 does not answer",
      {"ranks 0-2 have waited up to 18 s for rank 3 in all-reduce"}},
+    {"no answer and data",
+     4,
+     no_answer_and_data,
+     {[3] = true},
+     CAUSE_STOPPED,
+     {3},
+     1,
+     "rank 3 does not answer",
+     {"ranks 0, 2 have waited up to 18 s for ranks 1, 3"}},
     {"two of four answer",
      4,
      no_answer,
