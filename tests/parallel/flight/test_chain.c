@@ -66,6 +66,14 @@ static void save_waits_for_data(PlantedRing *ring)
     planted_entry(&ring[1], "work", "data", "host", LATE, NOT_ENDED);
 }
 
+/* The same with a call that the device carries. */
+static void evaluation_waits_for_data(PlantedRing *ring)
+{
+    planted_entry(&ring[0], "work", "evaluation", "host", LATE, NOT_ENDED);
+    planted_collective(&ring[0], "all-reduce", "compute", 0, 1, WAIT, NOT_ENDED);
+    planted_entry(&ring[1], "work", "data", "host", 19, NOT_ENDED);
+}
+
 /* Pairs: rank 3 is late in tp; rank 1 waits there, and rank 0 in dp for rank 1. */
 static void along_groups(PlantedRing *ring)
 {
@@ -209,6 +217,15 @@ static const PlantedCase at_once[] = {
      1,
      "rank 1 is late",
      {"rank 0 has waited 18 s for rank 1 in barrier of 64 f32 (group world, call 1)"}},
+    {"evaluation and data",
+     2,
+     evaluation_waits_for_data,
+     {0},
+     CAUSE_DATA,
+     {1},
+     1,
+     "rank 1 is late",
+     {"rank 0 has waited 18 s for rank 1 in all-reduce of 64 f32 (group world, call 1)"}},
     {"groups",
      4,
      along_groups,
