@@ -59,6 +59,9 @@ static void print_subject(const Plan *plan, const char *machine)
     json_print_string(stdout, plan->hardware.name);
     printf(", \"cuda\": %s},\n  ", plan->hardware.cuda ? "true" : "false");
     integers(counts, ROWS(counts));
+    printf(",\n  \"schedule\": \"%s\", \"recompute\": \"%s\", \"sequence_parallel\": %s",
+           config_word(c, "parallel.schedule"), config_word(c, "activation_checkpointing.policy"),
+           c->parallel.sequence_parallel ? "true" : "false");
     printf(",\n  \"vocabulary\": ");
     json_print_string(stdout, assumed ? assumed : "known");
     printf(",\n");

@@ -120,6 +120,8 @@ char *plan_search_nothing(const PlanSearch *search, const Config *settled);
  * and then plan_layout_sets. */
 void plan_search_sets(const PlanSearch *search, const Config *settled, const PlanLayout *layout,
                       StringList *out);
+/* Returns the layout's activation_checkpointing.policy, as configs spell it. */
+const char *plan_policy_word(const Config *config, const PlanLayout *layout);
 /* Adds to `out` what to --set for this layout where it differs from the config:
  * "parallel.tensor=8". Keys that the config gives and that may contradict it are dropped:
  * "gradient_accumulation_steps=null". */

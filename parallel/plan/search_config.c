@@ -64,12 +64,17 @@ static void add_set(StringList *out, const char *key, const char *value)
     free(set);
 }
 
+const char *plan_policy_word(const Config *config, const PlanLayout *layout)
+{
+    Config with = *config;
+    with.activation_checkpointing.policy = layout->recompute;
+    return config_word(&with, "activation_checkpointing.policy");
+}
+
 void plan_layout_sets(const Config *config, const PlanLayout *layout, StringList *out)
 {
-    static const char *const policies[] = {"none", "selective", "full"},
-                             *const dropped[] = {"parallel.data", "parallel.schedule",
-                                                 "parallel.pipeline_split",
-                                                 "gradient_accumulation_steps"};
+    static const char *const dropped[] = {"parallel.data", "parallel.schedule",
+                                          "parallel.pipeline_split", "gradient_accumulation_steps"};
     const struct {
         const char *key;
         int64_t was, value;
@@ -89,7 +94,7 @@ void plan_layout_sets(const Config *config, const PlanLayout *layout, StringList
     if (config->parallel.sequence_parallel != layout->sequence_parallel)
         add_set(out, "parallel.sequence_parallel", layout->sequence_parallel ? "true" : "false");
     if (config->activation_checkpointing.policy != layout->recompute)
-        add_set(out, "activation_checkpointing.policy", policies[layout->recompute]);
+        add_set(out, "activation_checkpointing.policy", plan_policy_word(config, layout));
     for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
         if (origin_is_given(config, dropped[i])) add_set(out, dropped[i], "null");
 }

@@ -79,15 +79,16 @@ void plan_search_print(const PlanSearch *search, const SearchSource *source, con
 
 /* ---- as JSON --------------------------------------------------------------------------------- */
 
-static void print_layout(const PlanLayout *l, double seconds, double tokens, const StringList *sets)
+static void print_layout(const Config *settled, const PlanLayout *l, double seconds,
+                         const StringList *sets)
 {
-    static const char *const policies[] = {"none", "selective", "full"};
+    double tokens = (double)step_tokens(settled);
     printf(
         "    {\"tp\": %lld, \"pp\": %lld, \"pipeline_chunks\": %lld, \"micro_batch_size\": %lld, "
         "\"zero_stage\": %lld, \"recompute\": \"%s\", \"sequence_parallel\": %s,\n"
         "     \"predicted\": {\"step_seconds\": ",
         (long long)l->tensor, (long long)l->pipeline, (long long)l->chunks, (long long)l->micro,
-        (long long)l->zero, policies[l->recompute], l->sequence_parallel ? "true" : "false");
+        (long long)l->zero, plan_policy_word(settled, l), l->sequence_parallel ? "true" : "false");
     json_print_number(stdout, seconds);
     printf(", \"tokens_per_second\": ");
     json_print_number(stdout, tokens / seconds);
@@ -102,7 +103,6 @@ static void print_layout(const PlanLayout *l, double seconds, double tokens, con
 void plan_search_print_json(const PlanSearch *search, const SearchSource *source,
                             const Config *settled, const Hardware *hardware, const char *machine)
 {
-    double tokens = (double)step_tokens(settled);
     printf("{\n  \"config\": ");
     json_print_string(stdout, source->path);
     printf(",\n  \"machine\": {\"file\": ");
@@ -117,7 +117,7 @@ void plan_search_print_json(const PlanSearch *search, const SearchSource *source
         StringList sets = {0};
         plan_search_sets(search, settled, &search->best[i], &sets);
         printf("%s\n", i > 0 ? "," : "");
-        print_layout(&search->best[i], search->seconds[i], tokens, &sets);
+        print_layout(settled, &search->best[i], search->seconds[i], &sets);
         string_list_free(&sets);
     }
     printf("%s]", search->found > 0 ? "\n  " : "");

@@ -56,6 +56,8 @@ assert len(memory["rank_of_stage"]) == len(predicted["stages"]) == plan["pp"]
 for row in plan["wire"]:
     assert isinstance(row["bytes"], int) and row["ranks"] > 1 and row["calls"] > 0
     assert f'{row["group"]} {row["operation"]} {row["dtype"]}' in text, row
+assert ("sequence parallel" in text) == plan["sequence_parallel"] and f'recomputation {plan["recompute"]}' in text
+assert plan["pp"] == 1 or f', {plan["schedule"]}' in text
 assert plan["ranks"] == plan["pp"] * plan["dp"] * plan["cp"] * plan["tp"]
 EOF
 }
@@ -147,6 +149,11 @@ expect_code "plan: half of the memory as margin" 0 "$TRAIN" plan configs/gpt3_17
 expect_code "plan: two thirds of the memory as margin" 90 "$TRAIN" plan configs/gpt3_175b.json --world 1024 --machine a100 \
     --set memory_margin=0.66
 
+"$TRAIN" plan --help >output 2>&1
+for preset in configs/machines/*.json; do
+    check "plan: its help names the preset $(basename "$preset" .json)" grep -qE "\b$(basename "$preset" .json)[, ]" output
+done
+
 # ---- the search ----------------------------------------------------------------------------------------------------------
 # best_command FILE: the command that plans the best layout of a search, in one line, without its ./train
 best_command() {
@@ -165,11 +172,14 @@ check "plan: the command of the best layout can be pasted" test $? -eq 0 -a ${#b
 check "plan: a search is printed as JSON" test $? -eq 0
 check "plan: and it gives the step that the search has printed, in both forms" python3 - <<'EOF'
 import json, re
-plan, search = json.load(open("json"))["predicted"], json.load(open("search"))
+given, search = json.load(open("json")), json.load(open("search"))
+plan = given["predicted"]
 shown = re.search(r"^ 1\. predicted ([\d.]+) ms a step, ([\d,]+) tokens/s$", open("found").read(), re.M)
 assert abs(float(shown.group(1)) / 1e3 / plan["step_seconds"] - 1) < 5e-3, shown
 assert abs(int(shown.group(2).replace(",", "")) - plan["tokens_per_second"]) <= 0.5, shown
 best = search["layouts"][0]
+for key in ("tp", "pp", "pipeline_chunks", "micro_batch_size", "zero_stage", "recompute", "sequence_parallel"):
+    assert best[key] == given[key], (key, best)
 assert best["predicted"]["step_seconds"] == plan["step_seconds"] and "seed=3" in best["set"], best
 space = search["space"]
 assert space["planned"] + space["unproven"] <= space["legal"] and len(search["layouts"]) == 10, space
