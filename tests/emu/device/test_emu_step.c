@@ -64,6 +64,11 @@ static void predicted(int model, int64_t *kernels, int64_t *products)
     *products = n[1];
 }
 
+/* The marks of the flight recorder in a step of one micro-batch: at the end of the forward pass
+ * those of the streams compute and copy, then compute's after the backward pass, the decision and
+ * the update. The report leaves them out: each is one thread that stores a number. */
+enum { MARKS = 5 };
+
 /* A step of GPT-2 124M launches at most 400 kernels and products. For every model of the report of
  * scripts/sass_report.sh, the numbers in the report are those that are counted. */
 static void test_launches_of_a_step_are_those_of_the_report(void **state)
@@ -82,9 +87,9 @@ static void test_launches_of_a_step_are_those_of_the_report(void **state)
         predicted(i, &kernels, &products);
         int64_t first_kernel = emu_count_launches(), first_product = emu_count_products();
         trainer_step(&trainer);
-        assert_int_equal(emu_count_launches() - first_kernel, kernels);
+        assert_int_equal(emu_count_launches() - first_kernel, kernels + MARKS);
         assert_int_equal(emu_count_products() - first_product, products);
-        if (models[i].most) assert_in_range(kernels + products, 1, models[i].most);
+        if (models[i].most) assert_in_range(kernels + MARKS + products, 1, models[i].most);
         trainer_close(&trainer);
         training_close(&t);
     }
