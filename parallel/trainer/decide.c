@@ -6,6 +6,16 @@
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
+/* Makes the sums the same on all ranks. NCCL may add equal numbers in another order in each group,
+ * unless there are only two, so groups of more may have different sums. All ranks take those of the
+ * first one. Other transports add in the same order everywhere, but all make the same calls. */
+static void take_first_sums(Session *s, Tensor sums)
+{
+    const GridPlace *size = &s->grid.size;
+    if (size->pp > 2) comm_broadcast(&s->grid.dp, &s->dev, sums, 0);
+    if (size->pp > 2 || size->dp > 2) comm_broadcast(&s->grid.tp, &s->dev, sums, 0);
+}
+
 void session_sum_stats(Session *s, StepStats *stats)
 {
     Grid *grid = &s->grid;
@@ -17,6 +27,7 @@ void session_sum_stats(Session *s, StepStats *stats)
     comm_all_reduce(&grid->cp, &s->dev, sums, REDUCE_SUM);
     comm_all_reduce(&grid->dp, &s->dev, sums, REDUCE_SUM);
     comm_all_reduce(&grid->pp, &s->dev, sums, REDUCE_SUM);
+    take_first_sums(s, sums);
 }
 
 void trainer_decide(Trainer *t)

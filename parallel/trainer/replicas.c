@@ -62,30 +62,26 @@ static int addends_of(const Session *s, TpGrad kind)
 }
 
 /* Returns whether the ranks of this group have the same bits of this range of a unit, although each
- * updates it itself. They do if they have the same gradient and the same norm of all gradients.
+ * updates it itself. They do if they have the same gradient: the norm is the same on all ranks
+ * (session_sum_stats).
  *
  * Sums in rank order have the same bits in every group of ranks. NCCL gives all ranks of a group
  * the same sum, but another group may add equal numbers in another order, unless there are only
- * two. So with NCCL a sum is equal on the ranks of a group if it was their own, or if all sums
- * after their own were of two numbers. */
+ * two. So with NCCL a gradient is equal on the ranks of a group if it was summed over them, and all
+ * later sums were of two addends. A gradient is summed over the data-parallel ranks, then over
+ * tensor-parallel ones, then over the two stages of a tied table. */
 static bool updates_alike(const Session *s, Over over, const Unit *unit, const Range *range)
 {
-    const GridPlace *size = &s->grid.size;
     const Param *row = &s->table.param[unit->first];
     while (row->offset != range->offset)
         row++;
     bool ordered = !session_connects(s);
-    /* The gradient norm is summed over tp, then dp, then pp. */
-    bool same_norm = ordered || (size->dp <= 2 && size->pp <= 2);
-    bool summed_last = addends_of(s, range->tp_grad) > 1;
+    int addends = addends_of(s, range->tp_grad);
     switch (over) {
-    case OVER_DATA:
-        return s->config->zero_optimization.stage == 0 &&
-               (ordered || (size->pp <= 2 && addends_of(s, range->tp_grad) <= 2));
-    case OVER_TENSOR:
-        return row->tp_dim < 0 && same_norm && (ordered || summed_last || size->dp <= 2);
-    case OVER_HEADS: return row->tp_dim >= 0 && row->sharers > 1 && same_norm;
-    /* Both are in the group of ranks that makes the norm's last sum. */
+    /* The sum over tensor-parallel ranks is the last one. */
+    case OVER_DATA: return s->config->zero_optimization.stage == 0 && (ordered || addends <= 2);
+    case OVER_TENSOR: return row->tp_dim < 0 && (ordered || addends > 1 || s->grid.dp.size <= 2);
+    case OVER_HEADS: return row->tp_dim >= 0 && row->sharers > 1;
     case OVER_STAGES: return unit->home.n > 1;
     case OVERS: break;
     }

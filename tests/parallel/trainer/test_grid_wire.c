@@ -181,6 +181,10 @@ static Wire by_hand(const Trainer *t, const Case *c)
     /* Squared norm, nats and targets are summed over one axis after the other. */
     for (int axis = GROUP_PP; axis <= GROUP_TP; axis++)
         wire.elements[axis][COMM_ALL_REDUCE][F64] += 3;
+    /* Groups of more than two ranks may have added in different orders. */
+    if (s->grid.size.pp > 2) wire.elements[GROUP_DP][COMM_BROADCAST][F64] += 3;
+    if (s->grid.size.pp > 2 || s->grid.size.dp > 2)
+        wire.elements[GROUP_TP][COMM_BROADCAST][F64] += 3;
     return wire;
 }
 

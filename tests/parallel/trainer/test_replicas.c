@@ -75,7 +75,7 @@ static const Plant plants[] = {
      "differ in the optimizer state master of block.1: rank 1, from the others (ranks 0, 2)",
      NULL},
     {3,
-     {DP2, BATCH},
+     {DP2, BATCH, "device=cpu"}, /* GPUs know their machine */
      1,
      "final_norm.weight",
      WEIGHT,

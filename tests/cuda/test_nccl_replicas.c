@@ -1,0 +1,134 @@
+/* test_nccl_replicas.c -- tests that ranks with a GPU each are never said to differ although NCCL
+ * adds in an order of its own in each group, and that they decide on steps by the same sums.
+ *
+ * In the emulated NCCL each group's ring starts at another rank and goes in another direction, as
+ * EMU_NCCL_SEED says. On some grids replicas then really differ in last bits. The comparison must
+ * leave these out, and nothing else. */
+#include "parallel/trainer/replicas.h"
+
+#include "parallel/verify/capture.h"
+#include "tests/support/support.h"
+#include "tests/support/trainer/flipped_bit.h"
+#include "tests/support/trainer/training.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 4, SEEDS = 2, MOST_SETS = 8, MOST_RANKS = 8 };
+
+/* A grid, and what of it is compared: a bit of this parameter, flipped on one rank, is found. */
+typedef struct {
+    int ranks;
+    const char *sets[MOST_SETS], *found;
+    int rank;
+    bool drifts; /* other parameters differ between replicas for some of the seeds */
+} Case;
+
+#define BATCH "train_batch_size=12", "train_micro_batch_size_per_gpu=2", "gradient_clipping=0.5"
+
+static const Case cases[] = {
+    /* Each tensor-parallel rank sums the gradients of norms over its own three data-parallel ranks.
+     * The gradients of QK-norm are added over the tensor-parallel ranks after that. */
+    {6,
+     {"parallel.tensor=2", "zero_optimization.stage=0", BATCH},
+     "block.0.attn.q_norm.weight",
+     1,
+     true},
+    /* Each data-parallel rank adds over its own four tensor-parallel ranks. */
+    {8,
+     {"parallel.tensor=4", "parallel.sequence_parallel=true", "zero_optimization.stage=0", BATCH},
+     "block.1.attn.norm.weight",
+     1,
+     true},
+    /* Each adds the norms of three stages in a group of its own. */
+    {6,
+     {"parallel.tensor=2", "parallel.pipeline=3", "model.num_layers=3", BATCH},
+     "block.2.mlp.norm.weight",
+     4,
+     false},
+    {6,
+     {"parallel.pipeline=3", "model.num_layers=3", "zero_optimization.stage=0", BATCH},
+     "block.1.mlp.up.weight",
+     3,
+     false},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+typedef struct {
+    const Case *of;
+    Training training;
+    int drifted; /* how many seeds made replicas differ */
+} Job;
+
+/* Requires that all ranks have decided by the same bits. */
+static void check_decision(Comm *world, Trainer *t)
+{
+    StepRecord record[TRAINER_HISTORY];
+    trainer_read_all(t, record);
+    double mine[2] = {record[0].loss, record[0].grad_norm}, first[2];
+    memcpy(first, mine, sizeof first);
+    comm_broadcast(world, NULL, tensor_1d(first, F64, 2), 0);
+    if (memcmp(first, mine, sizeof first) != 0)
+        rank_wrong(world, "loss %.17g and norm %.17g, rank 0 has %.17g and %.17g", mine[0], mine[1],
+                   first[0], first[1]);
+}
+
+static void train(Comm *world, void *context)
+{
+    Job *job = context;
+    char err[2048];
+    Trainer t;
+    training_open_rank(&t, world, &job->training);
+    if (!session_connects(&t.session)) rank_wrong(world, "the ranks have no GPU each");
+    for (int i = 0; i < STEPS; i++) {
+        trainer_step(&t);
+        if (!trainer_replicas_equal(&t, err, sizeof err))
+            rank_wrong(world, "after step %d: %s", i + 1, err);
+        check_decision(world, &t);
+    }
+    const char *drifted = capture_drift(&t);
+    if (world->rank == 0) {
+        print_message("  %s\n", drifted ? drifted : "equal");
+        job->drifted += drifted != NULL;
+    }
+    if (world->rank == job->of->rank && !flip_held_bit(&t, job->of->found, -1, 1, 7))
+        rank_wrong(world, "does not hold %s", job->of->found);
+    if (trainer_replicas_equal(&t, err, sizeof err))
+        rank_wrong(world, "a flipped bit of %s is not found", job->of->found);
+    trainer_close(&t);
+}
+
+static void test_no_order_of_sums_is_a_false_alarm(void **state)
+{
+    cuda_devices_needed(MOST_RANKS);
+    for (int i = 0; i < CASES; i++) {
+        Job job = {.of = &cases[i]};
+        const char *sets[MOST_SETS + 2] = {"device=cuda"};
+        for (int k = 0; cases[i].sets[k]; k++)
+            sets[k + 1] = cases[i].sets[k];
+        for (int seed = 1; seed <= SEEDS; seed++) {
+            char number[16];
+            snprintf(number, sizeof number, "%d", seed);
+            setenv("EMU_NCCL_SEED", number, 1);
+            training_of_text(&job.training, *state, cases[i].ranks, sets);
+            training_run(&job.training, train, &job);
+            training_close(&job.training);
+        }
+        print_message("  case %d: replicas differ with %d of %d seeds\n", i, job.drifted, SEEDS);
+        assert_true((job.drifted > 0) == cases[i].drifts);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_order_of_sums_is_a_false_alarm),
+    };
+    setenv("EMU_DEVICES", "8", 0);
+    return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
+}
