@@ -148,8 +148,8 @@ static const char *resume_contradiction(const OptionCase *c, const Option *row, 
     return as_long || row->effect == EFFECT_NUMBERS ? NULL : "the resumed run has other steps";
 }
 
-/* Returns whether changing the key affects results only in the first steps of a run or after a
- * gradient overflow. The effect of these keys is checked only by golden/config_keys.txt. */
+/* Returns whether changing the key affects results only in the first steps of a run, or after a
+ * gradient overflow or a spike. The effect of these keys is checked only by golden/config_keys.txt. */
 static bool shows_no_numbers(const char *key)
 {
     static const char *const keys[] = {"data.corpus",
@@ -161,7 +161,9 @@ static bool shows_no_numbers(const char *key)
                                        "fp16.hysteresis",
                                        "fp16.consecutive_hysteresis",
                                        "fp16.min_loss_scale",
-                                       "bf16.check_grad_overflow"};
+                                       "bf16.check_grad_overflow",
+                                       "health.policy",
+                                       "health.spike_deviations"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i], key) == 0) return true;
     return false;
