@@ -149,7 +149,8 @@ static const char *resume_contradiction(const OptionCase *c, const Option *row, 
 }
 
 /* Returns whether changing the key affects results only in the first steps of a run, or after a
- * gradient overflow or a spike. The effect of these keys is checked only by golden/config_keys.txt. */
+ * gradient overflow or a spike. The effect of these keys is checked only by golden/config_keys.txt.
+ */
 static bool shows_no_numbers(const char *key)
 {
     static const char *const keys[] = {"data.corpus",

@@ -238,8 +238,7 @@ static void parsing_a_damaged_manifest_never_crashes(void **state)
     char *text, err[300];
     static const char *const kept[] = {
         "tests/golden/checkpoint_v1/checkpoints/step_00000007/manifest.json",
-        "tests/fuzz/corpus/manifest/two_writers.json",
-        "tests/fuzz/corpus/manifest/losses.json"};
+        "tests/fuzz/corpus/manifest/two_writers.json", "tests/fuzz/corpus/manifest/losses.json"};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         assert_true(file_read(kept[i], &text, &n, NULL, err, sizeof err));
         damage_each_way(text, n);

@@ -297,6 +297,39 @@ static void test_another_grid_leaves_out_the_same_data(void **state)
     free(y);
 }
 
+/* Ranks that are processes read their records at times of their own, and go back together: without
+ * a planted fault, at limits so low that noise is a spike. */
+static void test_processes_go_back_like_threads(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"--no-processes", "--processes"};
+    planted_act = NULL;
+    disturbance = (Disturbance){0};
+    for (int i = 0; i < 2; i++) {
+        char *out = text_format("noise%s", kinds[i]);
+        const char *const arguments[] = {"tiny.json", "--out",
+                                         out,         "--ranks",
+                                         "2",         kinds[i],
+                                         "--set",     "train_steps=120",
+                                         "--set",     "eval.interval=0",
+                                         "--set",     "eval.sample_interval=0",
+                                         "--set",     "eval.sample_tokens=1",
+                                         "--set",     "steps_per_print=50",
+                                         "--set",     "checkpoint.save_interval=5",
+                                         "--set",     "health.policy=rollback",
+                                         "--set",     "health.spike_deviations=0.6",
+                                         "--set",     "health.max_rollbacks=99",
+                                         "--set",     "optimizer.params.lr=0.03",
+                                         NULL};
+        char *said = command_expecting(arguments, 0);
+        says(said, "rollback 1 of at most 99\n");
+        says(said, "rollback 2 of at most 99\n");
+        free(said);
+        free(out);
+    }
+    same_runs("noise--no-processes", "noise--processes");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_skipped_updates_let_a_run_go_back),
         cmocka_unit_test(test_evaluations_and_the_best_checkpoint_go_back_too),
         cmocka_unit_test(test_another_grid_leaves_out_the_same_data),
+        cmocka_unit_test(test_processes_go_back_like_threads),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }
