@@ -80,7 +80,7 @@ rows() {
     row tsan "$sample" tests/parallel/trainer/test_trainer tests/parallel/report/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
     row tsan "$sample" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_random \
-        tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves tests/parallel/comm/test_flight_calls tests/parallel/trainer/test_faulty_grid tests/parallel/pipeline/test_pipeline \
+        tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves tests/parallel/comm/test_flight_calls tests/parallel/trainer/test_flight_steps tests/parallel/trainer/test_faulty_grid tests/parallel/pipeline/test_pipeline \
         tests/parallel/zero/test_zero_grid tests/parallel/grid/test_control tests/parallel/grid/test_launch tests/parallel/run/test_run_ranks tests/parallel/checkpoint/test_checkpoint_ranks \
         tests/parallel/checkpoint/test_async_save tests/parallel/checkpoint/test_async_faults \
         tests/parallel/grid/test_machines tests/parallel/run/test_run_machines tests/parallel/checkpoint/test_checkpoint_machines \
