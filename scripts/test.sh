@@ -76,6 +76,7 @@ rows() {
     # Tests that use threads or signals, which ThreadSanitizer can check.
     row tsan "$sample STEPS=16" tests/program/signals.sh
     row tsan "$sample STEPS=9" tests/program/ranks.sh
+    row tsan "$sample" tests/program/flight.sh tests/parallel/flight/test_flight_dump tests/parallel/comm/test_socket_dumps
     row tsan "$sample STEPS=5" tests/program/grids.sh
     row tsan "$sample" tests/parallel/trainer/test_trainer tests/parallel/report/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
@@ -196,7 +197,7 @@ fits() {
 waiting=' tests/program/gpu_check.sh tests/program/nccl_faults.sh tests/program/process_faults.sh tests/program/kill.sh tests/parallel/trainer/test_faulty_grid'
 waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends tests/parallel/comm/test_socket_ends tests/parallel/comm/test_socket_silence tests/parallel/comm/test_socket_joined_ends tests/parallel/comm/test_socket_tree tests/parallel/comm/test_socket_control_ends tests/parallel/comm/test_socket_control_faults tests/parallel/comm/test_watched '
 waiting+=' tests/parallel/flight/test_hangs tests/parallel/comm/test_frozen_rank tests/parallel/comm/test_blocked_console tests/parallel/comm/test_guard tests/parallel/grid/test_launcher tests/parallel/grid/test_launcher_signals tests/core/test_ends '
-waiting+=' tests/program/launchers.sh tests/parallel/meeting/test_meeting_fails tests/parallel/meeting/test_meeting_strangers tests/parallel/run/test_progress tests/parallel/grid/test_launch_processes '
+waiting+=' tests/program/flight.sh tests/parallel/flight/test_flight_dump tests/program/launchers.sh tests/parallel/meeting/test_meeting_fails tests/parallel/meeting/test_meeting_strangers tests/parallel/run/test_progress tests/parallel/grid/test_launch_processes '
 
 # add FLAVOUR SETTINGS TEST: adds an entry for run_tests.sh, unless the same one exists
 add() {

@@ -35,6 +35,7 @@ static struct {
     atomic_int code;         /* exit code with which the process ends; -1: it does not */
     atomic_bool printed;     /* the thread that ends it waits for the last dump, */
     atomic_bool spoken;      /* and has printed why, */
+    atomic_bool alone;       /* and has not told other processes, */
     atomic_bool done;        /* and need not wait any more */
 } dumps = {.asks = PTHREAD_MUTEX_INITIALIZER, .wake = -1, .signals = -1, .code = -1};
 
@@ -90,7 +91,7 @@ static void write_ordered(Work *work)
 {
     int64_t number = atomic_load(&dumps.ordered);
     if (number <= work->written) return;
-    dumps.writer.write(dumps.writer.context, (Dump){number, DUMP_SIGNAL});
+    dumps.writer.write(dumps.writer.context, (Dump){.number = number, .reason = DUMP_SIGNAL});
     work->written = number;
     work->alone_at = INFINITY;
     work->say_at = seconds_now() + FILES;
@@ -98,7 +99,7 @@ static void write_ordered(Work *work)
 
 static void say(Work *work)
 {
-    Dump dump = {work->written, DUMP_SIGNAL};
+    Dump dump = {.number = work->written, .reason = DUMP_SIGNAL};
     if (!isfinite(work->say_at)) return;
     int missing = dumps.writer.missing(dumps.writer.context, dump);
     if (missing > 0 && seconds_now() < work->say_at) return;
@@ -109,12 +110,13 @@ static void say(Work *work)
 /* Writes the dump of a process that ends, and says what it shows. */
 static void write_last(int code)
 {
-    Dump dump = {0, code == EXIT_HANG ? DUMP_DEADLINE : DUMP_FAILURE};
+    Dump dump = {.reason = code == EXIT_HANG ? DUMP_DEADLINE : DUMP_FAILURE};
     dumps.writer.write(dumps.writer.context, dump);
     while (!atomic_load(&dumps.printed))
         wait_for(INFINITY);
     if (!atomic_load(&dumps.spoken)) return;
-    double now = seconds_now(), end = now + LAST_FILES, quiet = now + QUIET;
+    dump.alone = atomic_load(&dumps.alone);
+    double now = seconds_now(), end = dump.alone ? now : now + LAST_FILES, quiet = now + QUIET;
     for (int before = 0, missing = 1; missing > 0 && now < fmin(end, quiet); before = missing) {
         missing = dumps.writer.missing(dumps.writer.context, dump);
         if (missing != before) quiet = now + QUIET;
@@ -226,6 +228,11 @@ void dumps_begin_last(int code)
     if (code != EXIT_HANG && code != EXIT_PEER_LOST && code != EXIT_BUG) return;
     if (!runs() || is_writer) return;
     if (atomic_compare_exchange_strong(&dumps.code, &none, code)) wake();
+}
+
+void dumps_end_alone(void)
+{
+    atomic_store(&dumps.alone, true);
 }
 
 void dumps_end_last(bool spoken)

@@ -26,6 +26,7 @@ extern const char *const dump_reason_name[DUMP_REASONS];
 typedef struct {
     int64_t number;
     DumpReason reason;
+    bool alone; /* the other processes do not know of it: dumps_end_alone */
 } Dump;
 
 /* What a process writes. The thread calls these functions, one at a time. */
@@ -66,6 +67,9 @@ void dumps_order(int64_t number);
 /* For check.h and guard.h: the process ends with this code. Begins its last dump, if there is
  * something to write and the code is one of those above. Never waits. */
 void dumps_begin_last(int code);
+/* The process ends, and cannot tell the others: their files are not awaited. Before dumps_end_last.
+ */
+void dumps_end_alone(void);
 /* Waits until that dump is written, at most two seconds. `spoken`: this process has printed the
  * error message, so it also says what the files show. */
 void dumps_end_last(bool spoken);

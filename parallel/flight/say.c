@@ -33,8 +33,10 @@ void flight_say(const char *run, Dump dump)
     FlightReading reading;
     bool missing, last = dump.reason != DUMP_SIGNAL;
     char err[512], *folder = shell_quoted_path(run);
-    if (flight_reading_open(&reading, run, last ? LAST_READING : READING, &missing, err,
-                            sizeof err)) {
+    if (dump.alone) {
+        /* The files of the others are old, or not written yet. */
+    } else if (flight_reading_open(&reading, run, last ? LAST_READING : READING, &missing, err,
+                                   sizeof err)) {
         explain_all(last, &reading);
         flight_reading_close(&reading);
     } else {

@@ -245,7 +245,9 @@ static bool claim(void *context, ExitCode code)
     /* Without an answer rank 0 is stopped or lost. Two messages are better than none. Those below
      * hear of it from nobody else. */
     bool answered = atomic_load(&service->granted) && !atomic_load(&service->alone);
-    if (!answered) socket_relay_end(service, PACKET_VERDICT, (int)code);
+    if (answered) return true;
+    dumps_end_alone();
+    socket_relay_end(service, PACKET_VERDICT, (int)code);
     return true;
 }
 

@@ -134,7 +134,8 @@ static void test_a_file_has_the_flight_and_its_rank(void **state)
     assert_int_equal(mkdir("format/flight", 0777), 0);
     int folder = open("format/flight", O_RDONLY | O_DIRECTORY);
     double before = wall_seconds_now();
-    assert_int_equal(flight_write(&source, (Dump){3, DUMP_SIGNAL}, folder, room), 0);
+    assert_int_equal(
+        flight_write(&source, (Dump){.number = 3, .reason = DUMP_SIGNAL}, folder, room), 0);
     assert_true(flight_is_written(folder, 1, name));
     assert_false(flight_is_written(folder, 1, flight_dump_name(START, 4)));
     assert_false(flight_is_written(folder, 0, name));
@@ -174,7 +175,8 @@ static void test_a_file_has_all_entries_of_the_ring(void **state)
     for (int i = 0; i < 2 * FLIGHT_ENTRIES; i++)
         flight_begin(f, NULL, &copy);
     int folder = open("whole/flight", O_RDONLY | O_DIRECTORY), line = 0;
-    assert_int_equal(flight_write(&source, (Dump){1, DUMP_SIGNAL}, folder, room), 0);
+    assert_int_equal(
+        flight_write(&source, (Dump){.number = 1, .reason = DUMP_SIGNAL}, folder, room), 0);
     close(folder);
     char *text = take_text("whole/flight/rank_65535.jsonl"), *at = strchr(text, '\n') + 1;
     for (; *at; at = strchr(at, '\n') + 1, line++) {
@@ -355,7 +357,7 @@ static void test_a_file_that_cannot_be_written_costs_a_warning(void **state)
 typedef struct {
     const char *run;
     int code; /* of fail(), or of CHECK, or of ends_now */
-    bool silent, check;
+    bool silent, check, alone;
 } End;
 
 static void end_process(void *context)
@@ -364,6 +366,7 @@ static void end_process(void *context)
     dumps_hold_signal();
     ends_share(true);
     open_all(end->run);
+    if (end->alone) dumps_end_alone();
     if (end->check) CHECK(end->run == NULL, "a bug of rank %d", 1);
     if (end->silent) ends_now((ExitCode)end->code);
     fail((ExitCode)end->code, "it ends");
@@ -378,6 +381,8 @@ static void check_said(const End *end, const char *said, const char *error, cons
     assert_non_null(at);
     if (reason == NULL || end->silent) {
         assert_string_equal(rest, "");
+    } else if (end->alone) {
+        assert_string_equal(rest, last + 1);
     } else {
         assert_non_null(strstr(rest, "flight: ranks 0, 1 are late: rank 0 "));
         assert_non_null(strstr(rest, "in all-reduce of 1048576 bf16 (group dp, call 17)"));
@@ -414,6 +419,7 @@ static void test_ends_that_leave_a_dump(void **state)
 {
     static const End hang = {.run = "hang", .code = EXIT_HANG},
                      lost = {.run = "lost", .code = EXIT_PEER_LOST},
+                     alone = {.run = "alone", .code = EXIT_HANG, .alone = true},
                      bug = {.run = "bug", .code = EXIT_BUG, .check = true},
                      /* Another process says what the files show. */
         silent = {.run = "silent", .code = EXIT_HANG, .silent = true},
@@ -422,6 +428,7 @@ static void test_ends_that_leave_a_dump(void **state)
     (void)state;
     check_end(&hang, "deadline", "error[86] it ends\n");
     check_end(&lost, "failure", "error[87] it ends\n");
+    check_end(&alone, "deadline", "error[86] it ends\n");
     check_end(&bug, "failure", "bug[70] a bug of rank 1\n");
     check_end(&silent, "deadline", "");
     check_end(&disk, NULL, "error[74] it ends\n");
