@@ -19,7 +19,8 @@ bool emu_meeting_check(EmuWarp *warp, int i)
 
 /* Lanes that wait for the caller, and that the caller will wait for, must be in this same call:
  * same mask, same operation. (Otherwise one side is just late.) */
-static void check_agreement(const EmuMeeting *meeting, uint32_t mask, int lane, EmuPlace place)
+static void check_agreement(const EmuMeeting *meeting, uint32_t mask, int lane,
+                            const EmuPlace &place)
 {
     if ((meeting->mask >> lane & 1) == 0 || (meeting->arrived & mask) == 0) return;
     if (meeting->mask != mask)
@@ -32,8 +33,10 @@ static void check_agreement(const EmuMeeting *meeting, uint32_t mask, int lane, 
 }
 
 /* Returns the index of the meeting that the caller joins, or of a free one. */
-static int meeting_of(const EmuWarp *warp, uint32_t mask, int lane, EmuPlace place)
+static int meeting_of(const EmuWarp *warp, uint32_t mask, int lane, const EmuPlace &place)
 {
+    const EmuMeeting *only = &warp->meeting[0];
+    if (warp->meetings == 1 && only->mask == mask && only->place.what == place.what) return 0;
     int same = -1;
     for (uint32_t left = warp->meetings; left != 0; left &= left - 1) {
         int i = __builtin_ctz(left);
@@ -43,10 +46,10 @@ static int meeting_of(const EmuWarp *warp, uint32_t mask, int lane, EmuPlace pla
     return same >= 0 ? same : __builtin_ctz(~warp->meetings);
 }
 
-void emu_collective(uint32_t mask, EmuPlace place, void *argument,
-                    void (*finish)(EmuWarp *warp, uint32_t lanes))
+/* Joins a meeting or begins one. Returns false if the caller has to wait for other lanes. */
+static inline bool meet(EmuThread *thread, uint32_t mask, const EmuPlace &place,
+                        void (*finish)(EmuWarp *warp, uint32_t lanes))
 {
-    EmuThread *thread = emu_thread;
     EmuWarp *warp = thread->warp;
     thread->place = place;
     if ((mask >> thread->lane & 1) == 0)
@@ -62,37 +65,41 @@ void emu_collective(uint32_t mask, EmuPlace place, void *argument,
         warp->meetings |= 1u << i;
     }
     meeting->arrived |= 1u << thread->lane;
+    return emu_meeting_check(warp, i);
+}
+
+void emu_collective(uint32_t mask, const EmuPlace &place, void *argument,
+                    void (*finish)(EmuWarp *warp, uint32_t lanes))
+{
+    EmuThread *thread = emu_thread;
     thread->argument = argument;
-    if (emu_meeting_check(warp, i)) return;
-    emu_wait_in_collective(thread);
+    if (!meet(thread, mask, place, finish)) emu_wait_in_collective(thread);
 }
 
 /* ---- shuffles -------------------------------------------------------------------------------- */
 
-typedef struct {
-    uint64_t value, result;
-    int source;
-} Shuffle;
-
 static void shuffle_finish(EmuWarp *warp, uint32_t lanes)
 {
     for (uint32_t left = lanes; left != 0; left &= left - 1) {
-        EmuThread *thread = warp->lane[__builtin_ctz(left)];
-        Shuffle *shuffle = (Shuffle *)thread->argument;
-        if ((lanes >> shuffle->source & 1) == 0) {
-            emu_thread = thread;
-            emu_die("%s reads lane %d, which takes no part (lanes %08x do)", thread->place.what,
-                    shuffle->source, lanes);
+        int lane = __builtin_ctz(left), source = warp->source[lane];
+        if ((lanes >> source & 1) == 0) {
+            emu_thread = warp->lane[lane];
+            emu_die("%s reads lane %d, which takes no part (lanes %08x do)", emu_thread->place.what,
+                    source, lanes);
         }
-        shuffle->result = ((Shuffle *)warp->lane[shuffle->source]->argument)->value;
+        warp->taken[lane] = warp->given[source];
     }
 }
 
-uint64_t emu_shuffle(uint32_t mask, uint64_t value, int source, EmuPlace place)
+uint64_t emu_shuffle(uint32_t mask, uint64_t value, int source, const EmuPlace &place)
 {
-    Shuffle shuffle = {value, 0, source};
-    emu_collective(mask, place, &shuffle, shuffle_finish);
-    return shuffle.result;
+    EmuThread *thread = emu_thread;
+    EmuWarp *warp = thread->warp;
+    int lane = thread->lane;
+    warp->given[lane] = value;
+    warp->source[lane] = source;
+    if (!meet(thread, mask, place, shuffle_finish)) emu_wait_in_collective(thread);
+    return warp->taken[lane];
 }
 
 /* ---- votes and reductions -------------------------------------------------------------------- */

@@ -36,6 +36,7 @@ enum {
     EMU_SHARED_MOST = 232448, /* bytes of dynamic shared memory per block: 227 KiB */
     EMU_SIGNAL_STACK = 64 << 10,
     EMU_PAGE = 4096,
+    EMU_LINE = 64,       /* bytes of a line of the CPU's cache */
     EMU_GUARD = 1 << 20, /* inaccessible bytes before and after memory; they use only address
                           * space */
     EMU_POISON = 0xff    /* value of every byte of fresh memory: NaN in all float types */
@@ -93,17 +94,23 @@ typedef struct EmuWarp {
     uint32_t alive, ready; /* bit i: lane i has not exited; lane i can continue */
     uint32_t meetings;     /* bit i: lanes wait in meeting[i] */
     EmuMeeting meeting[EMU_WARP];
+    /* Of the shuffle in which a lane waits: what it gives, whose value it takes, and that value. */
+    uint64_t given[EMU_WARP], taken[EMU_WARP];
+    int source[EMU_WARP];
 } EmuWarp;
 
-typedef struct EmuThread {
+/* The first cache line has what every switch needs. */
+typedef struct alignas(64) EmuThread {
     EmuIndex index;
     int lane;
-    EmuPlace place;
+    char *stack; /* EMU_STACK bytes */
+    void *stack_pointer;
     EmuWarp *warp;
     struct EmuBlock *block;
     void *argument; /* argument of the collective that it waits in */
-    void *stack_pointer, *sanitizer_stack;
     bool started, in_collective;
+    EmuPlace place;
+    void *sanitizer_stack;
     EmuCopies copies;
 } EmuThread;
 
@@ -121,7 +128,6 @@ typedef struct EmuBlock {
     const void *scheduler_stack;
     size_t scheduler_stack_bytes;
     bool from_scheduler; /* it is the scheduler that switches to a fiber, not another fiber */
-    char *stacks;        /* EMU_MAX_THREADS stacks of EMU_STACK bytes */
     char *shared_space;  /* space for shared memory between two guards */
     void *signal_stack;
     struct EmuBlock *next_free;
@@ -142,13 +148,13 @@ void emu_launch_check(const EmuLaunch *launch);
 /* Runs all blocks of the launch. */
 void emu_run(const EmuLaunch *launch);
 /* __syncthreads: all threads of the block must reach this same place. */
-void emu_barrier(EmuPlace place);
+void emu_barrier(const EmuPlace &place);
 /* Waits until all living lanes of `mask` are in the same collective. The last one runs finish(warp,
  * lanes), which finds each lane's `argument` in its thread. */
-void emu_collective(uint32_t mask, EmuPlace place, void *argument,
+void emu_collective(uint32_t mask, const EmuPlace &place, void *argument,
                     void (*finish)(EmuWarp *warp, uint32_t lanes));
 /* Returns the value that lane `source` of the warp passes to the same call. */
-uint64_t emu_shuffle(uint32_t mask, uint64_t value, int source, EmuPlace place);
+uint64_t emu_shuffle(uint32_t mask, uint64_t value, int source, const EmuPlace &place);
 /* Returns a bit for each lane of the mask whose predicate is not 0. */
 uint32_t emu_ballot(uint32_t mask, int predicate, EmuPlace place);
 /* Returns the start of the block's dynamic shared memory. */
@@ -250,6 +256,13 @@ typedef stack_t EmuSignalStack;
 EmuSignalStack emu_signal_stack_enter(void *stack); /* EMU_SIGNAL_STACK bytes; returns the previous
                                                      * stack */
 void emu_signal_stack_leave(EmuSignalStack before);
+
+static inline const char *emu_stack_pointer(void)
+{
+    const char *here;
+    asm("movq %%rsp, %0" : "=r"(here));
+    return here;
+}
 
 /* Switches stacks: saves the running fiber's stack pointer in *save and continues at `to`. */
 extern "C" void emu_switch(void **save, void *to);

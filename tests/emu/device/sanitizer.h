@@ -14,6 +14,11 @@ void __asan_poison_memory_region(const volatile void *p, size_t bytes) __attribu
 void __asan_unpoison_memory_region(const volatile void *p, size_t bytes) __attribute__((weak));
 }
 
+static inline bool sanitizer_is_there(void)
+{
+    return __sanitizer_start_switch_fiber != NULL;
+}
+
 /* Call before a switch to `stack`. save NULL: the current stack will not be used again. */
 static inline void sanitizer_leave(void **save, const void *stack, size_t bytes)
 {

@@ -72,7 +72,8 @@ static inline void __threadfence_system()
 
 /* ---- warp collectives ------------------------------------------------------------------------ */
 
-template <class T> static inline T emu_shuffle_any(uint32_t mask, T x, int source, EmuPlace place)
+template <class T>
+static inline T emu_shuffle_any(uint32_t mask, T x, int source, const EmuPlace &place)
 {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
     uint64_t bits = 0;
