@@ -59,10 +59,10 @@ rows() {
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
     row emu_asan "$device $sample" tests/parallel/trainer/test_device 'tests/cuda/test_[!n]*' tests/emu \
         '!tests/emu/device/test_emu_step'
-    row emu "$deferred" tests/parallel/trainer/test_device tests/parallel/comm/test_exposed tests/cuda/test_cuda_ahead tests/parallel/comm/test_comm \
+    row emu "$deferred" tests/parallel/trainer/test_device tests/parallel/trainer/test_async_device tests/parallel/comm/test_exposed tests/cuda/test_cuda_ahead tests/parallel/comm/test_comm \
         tests/parallel/grid/test_region tests/model/test_tensor_gradients
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/comm/test_comm
-    row emu "$device $sample EMU_STREAMS=random" tests/parallel/trainer/test_device tests/cuda/test_cuda_ranks
+    row emu "$device $sample EMU_STREAMS=random" tests/parallel/trainer/test_device tests/parallel/trainer/test_async_device tests/cuda/test_cuda_ranks
     row emu "$deferred $sample" tests/equivalence/test_grid_checkpoints
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/equivalence/test_grid_checkpoints
     row emu "$deferred EMU_DEVICES=4 TEST_EVERY=22 TEST_ONLY=test_overlap_changes_no_bit" tests/equivalence/test_grid_bits
@@ -77,6 +77,7 @@ rows() {
     row tsan "$sample STEPS=16" tests/program/signals.sh
     row tsan "$sample STEPS=9" tests/program/ranks.sh
     row tsan "$sample" tests/program/flight.sh tests/parallel/flight/test_flight_dump tests/parallel/comm/test_socket_dumps
+    row tsan "POINTS=1" tests/program/async.sh
     row tsan "$sample STEPS=5" tests/program/grids.sh
     row tsan "$sample" tests/parallel/trainer/test_trainer tests/parallel/report/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare

@@ -51,7 +51,7 @@ AsyncSave *async_save_open(CheckpointIo *io, const CheckpointContents *contents)
     int rank = checkpoint_io_rank(io), ranks = checkpoint_io_ranks(io);
     a->io = io;
     snapshot_open(&a->snapshot, io->device, contents, ranks, rank);
-    a->on_device = io->device != NULL && ranks == 1;
+    a->on_device = io->device != NULL && io->device->backend->place == PLACE_DEVICE && ranks == 1;
     /* An event is created when it is first recorded. */
     if (a->on_device) {
         device_event_record(io->device, &a->ready);
@@ -159,6 +159,7 @@ static void take_snapshot(AsyncSave *a, const StepState *on_device)
         store_tensors(a->io, &a->contents, &a->save.layout, &a->snapshot);
     } else if (!a->on_device) {
         snapshot_copy(&a->snapshot, NULL, &a->contents, &a->save.layout);
+        if (on_device) *a->snapshot.state = *on_device;
     } else {
         Device copying = device_on(dev, dev->copy);
         device_event_record(dev, &a->ready);
@@ -220,7 +221,7 @@ bool async_save_begin(AsyncSave *a, const AsyncRequest *r)
         /* The caller's state may be gone later; the snapshot's has the same steps on all ranks. */
         a->contents.state = a->snapshot.state;
         a->phase = PHASE_COPYING;
-        begin_writing(a);
+        if (!a->on_device) begin_writing(a);
     } else {
         forget(a);
     }

@@ -123,6 +123,9 @@ typedef struct {
  * weights, and after them of the slots, in the order of the contents. */
 CheckpointShare checkpoint_share(const int64_t *bytes, int n_weights, int n_slots, int writers,
                                  int ranks, int rank);
+/* Writes the ranks that write a save, in rising order, to rank[0..CHECKPOINT_MAX_WRITERS), and
+ * returns their number. */
+int checkpoint_writers(int writers, int ranks, int *rank);
 /* Returns the bytes of host memory in which a rank with this share stores a snapshot
  * (async_save.h). */
 size_t checkpoint_snapshot_bytes(const CheckpointShare *share);

@@ -76,6 +76,14 @@ bool layout_writes(const CheckpointContents *contents, int ranks, int rank)
     return false;
 }
 
+int checkpoint_writers(int writers, int ranks, int *rank)
+{
+    writers = layout_writers(writers, ranks);
+    for (int k = 0; k < writers; k++)
+        rank[k] = layout_writer(k, writers, ranks);
+    return writers;
+}
+
 CheckpointShare checkpoint_share(const int64_t *bytes, int n_weights, int n_slots, int writers,
                                  int ranks, int rank)
 {

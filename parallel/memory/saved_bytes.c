@@ -30,6 +30,7 @@ size_t saved_bytes_of(const Config *config, const ParamTable *table)
 size_t snapshot_bytes_of(const Config *config, const ParamTable *table, int ranks, int rank)
 {
     int n = 0, weights = table->n_params;
+    if (saved_bytes_of(config, table) > INT64_MAX / 4) return SIZE_MAX;
     int64_t *bytes = must_calloc((size_t)weights * (SLOT_MAX + 1) + 1, sizeof *bytes);
     for (; n < weights; n++)
         bytes[n] = param_count(&table->param[n]) * (int64_t)dtype_size(table->param[n].dtype);
@@ -49,6 +50,31 @@ bool snapshot_wanted(const Config *config)
 {
     int64_t interval = config->checkpoint.save_interval;
     return config->checkpoint.async && interval > 0 && interval < config->train_steps;
+}
+
+int64_t snapshot_bytes_of_node(const Config *config, int64_t ranks, int64_t ranks_of_node)
+{
+    int rank[CHECKPOINT_MAX_WRITERS];
+    if (!snapshot_wanted(config)) return 0;
+    GptShape whole = gpt_shape(config, (int)config->parallel.tensor);
+    GptLayers layers;
+    ParamTable table = {0};
+    gpt_layers_build(&layers, &table, &whole, &LAYERS_WHOLE);
+    int writers = checkpoint_writers((int)config->checkpoint.writers, (int)ranks, rank);
+    int64_t most = 0, sum = 0, node = -1;
+    for (int k = 0; k < writers; k++) {
+        if (rank[k] / ranks_of_node != node) sum = 0;
+        node = rank[k] / ranks_of_node;
+        size_t bytes = snapshot_bytes_of(config, &table, (int)ranks, rank[k]);
+        if (bytes > INT64_MAX / 4 || sum > INT64_MAX / 4)
+            sum = INT64_MAX / 2;
+        else
+            sum += (int64_t)bytes;
+        if (sum > most) most = sum;
+    }
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+    return most;
 }
 
 double saved_seconds(double bytes)

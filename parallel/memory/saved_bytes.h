@@ -12,8 +12,12 @@
  * of all parameters. */
 size_t saved_bytes_of(const Config *config, const ParamTable *table);
 /* Returns the bytes of host memory in which rank `rank` of `ranks` stores a snapshot
- * (async_save.h). */
+ * (async_save.h); SIZE_MAX if a checkpoint is absurdly large. */
 size_t snapshot_bytes_of(const Config *config, const ParamTable *table, int ranks, int rank);
+/* Returns the most that the snapshots of the ranks of one node take, if each node has
+ * `ranks_of_node` of the `ranks`; 0 if saves shall not be asynchronous. config->model.vocab_size
+ * must be set. */
+int64_t snapshot_bytes_of_node(const Config *config, int64_t ranks, int64_t ranks_of_node);
 /* Returns whether saves of such a run shall be asynchronous: checkpoint.async, unless it saves only
  * at its end. */
 bool snapshot_wanted(const Config *config);

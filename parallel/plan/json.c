@@ -106,6 +106,7 @@ static void print_memory(const Plan *plan)
     printf("  \"fits\": %s,\n  \"memory\": {\n", plan->fits ? "true" : "false");
     print_room(plan->hardware.cuda ? "device" : "node", &plan->device);
     if (plan->hardware.cuda) print_room("host", &plan->host);
+    printf("    \"snapshot\": %lld,\n", (long long)plan->snapshot);
     printf("    \"reserve_is_an_estimate\": true,\n    \"rank_of_stage\": [\n");
     for (int s = 0; s < plan->grid.pp; s++) {
         print_stage_memory(&plan->stage[s]);

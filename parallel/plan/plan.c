@@ -1,5 +1,6 @@
 /* plan.c -- computes a plan; see plan.h. */
 #include "parallel/plan/plan.h"
+#include "parallel/memory/saved_bytes.h"
 
 #include "model/core/check.h"
 #include "model/core/min_max.h"
@@ -122,6 +123,16 @@ static void fit_devices(const Plan *plan, PlanRoom *room)
     }
 }
 
+/* Adds the snapshots of asynchronous saves to the node that needs the most, if there is room for
+ * them. Without room saves are synchronous. */
+static void fit_snapshot(Plan *plan, PlanRoom *node)
+{
+    int64_t bytes = snapshot_bytes_of_node(plan->config, plan->ranks, plan->ranks_of_node);
+    if (plus(node->needed, bytes) > node->room) return;
+    plan->snapshot = bytes;
+    node->needed += bytes;
+}
+
 static void fit(Plan *plan)
 {
     const Hardware *h = &plan->hardware;
@@ -137,6 +148,7 @@ static void fit(Plan *plan)
         plan->device = node;
         fit_nodes(plan, &plan->device);
     }
+    fit_snapshot(plan, h->cuda ? &plan->host : &plan->device);
     plan->fits = plan->device.needed <= plan->device.room && plan->host.needed <= plan->host.room;
 }
 

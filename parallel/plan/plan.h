@@ -35,6 +35,9 @@ typedef struct {
     PlanRoom device;
     PlanRoom host; /* host memory of a node; on CPUs all 0: it is part of `device` */
     bool fits;
+    /* Of the host memory above, what snapshots of saves take on the node with the most of them; 0:
+     * there is no room for them, or checkpoint.async is false. */
+    int64_t snapshot;
     StepTime time; /* of each stage */
     /* How a rank of the stage whose work ends last spends the step; `seconds` is that of the step,
      * and exactly the sum of the parts. Saves are not in it. */

@@ -120,6 +120,9 @@ static void print_memory(const Plan *plan)
     const Figure one = figure_bytes(unit); /* "1.0 GiB" */
     print_room(plan, "memory", &plan->device, plan->hardware.cuda ? "a GPU" : "a node");
     if (plan->hardware.cuda) print_room(plan, "host", &plan->host, "a node");
+    if (plan->snapshot > 0)
+        line("", "%s of a node's memory are for snapshots of saves (checkpoint.async)",
+             figure_bytes((double)plan->snapshot).text);
     printf("a rank of each stage, in %s%s:\nstage", strchr(one.text, ' ') + 1,
            plan->stage[0].memory.reserve > 0 ? "; reserve, which NCCL takes, is an estimate" : "");
     for (int i = 0; i < CLASSES; i++)

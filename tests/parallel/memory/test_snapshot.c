@@ -51,6 +51,11 @@ static void nothing_is_planned_for_a_run_that_saves_only_at_its_end(void **state
     }
 }
 
+static int64_t one_of(const Opened *o, int rank)
+{
+    return (int64_t)snapshot_bytes_of(o->config, &o->trainer.session.table, 7, rank);
+}
+
 /* The writers' shares are the whole checkpoint; other ranks have room for a StepState alone. */
 static void the_shares_of_all_ranks_are_the_checkpoint(void **state)
 {
@@ -66,6 +71,11 @@ static void the_shares_of_all_ranks_are_the_checkpoint(void **state)
         if (bytes > rest) assert_in_range(bytes, o.plan.checkpoint / 6, o.plan.checkpoint / 2);
     }
     assert_int_equal(writing, 3);
+    /* Ranks 0, 2 and 4 write: of nodes of two ranks each has one writer, of nodes of four two. */
+    int64_t one = snapshot_bytes_of_node(o.config, 7, 2),
+            two = snapshot_bytes_of_node(o.config, 7, 4);
+    assert_int_equal(snapshot_bytes_of_node(o.config, 7, 7), two + one_of(&o, 4));
+    assert_true(one < two && one >= one_of(&o, 0) && two == one_of(&o, 0) + one_of(&o, 2));
     assert_in_range(sum, o.plan.checkpoint,
                     o.plan.checkpoint + 7 * ((int64_t)sizeof(StepState) + 256));
     trainer_run_close(&o);
