@@ -71,7 +71,7 @@ enum { PRESETS = sizeof presets / sizeof *presets };
 static void test_every_preset_on_data_parallel_ranks_equals_a_single_rank(void **state)
 {
     (void)state;
-    int every = (int)turns_every(5);
+    int every = (int)turns_every(9);
     for (int i = (int)turns_first(every); i < PRESETS; i += every) {
         char stage[64];
         snprintf(stage, sizeof stage, "zero_optimization.stage=%d", i % VERIFIED_STAGES);
@@ -178,7 +178,7 @@ enum { GRIDS = sizeof grids / sizeof *grids };
 static void test_presets_on_grids_of_all_axes_equal_a_single_rank(void **state)
 {
     (void)state;
-    int every = (int)turns_every(9);
+    int every = (int)turns_every(17);
     for (int i = (int)turns_first(every); i < GRIDS; i += every) {
         Said said = verify_said(presets[grids[i].preset], grids[i].ranks, grids[i].sets,
                                 VERIFY_DEFAULT, NULL);
