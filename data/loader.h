@@ -44,9 +44,9 @@ typedef struct {
  * many tokens it has and how many are needed. `data` is borrowed and must outlive the loader. */
 bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *options, char *err,
                    size_t n);
-/* Loads micro-batch `micro` of a step; `samples` is the number of samples consumed before that step
- * (see sampler_index). Returns false if the data are damaged (EXIT_DAMAGED); the error message
- * names the file and offset. */
+/* Loads micro-batch `micro` of a step; `samples` is the number of samples consumed or left out
+ * before that step (see sampler_index). Returns false if the data are damaged (EXIT_DAMAGED); the
+ * error message names the file and offset. */
 bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n);
 /* loader_windows returns the number of windows in the split: one training epoch, or all validation
  * data. loader_dropped_tokens returns how many tokens at the end belong to no complete window. */

@@ -219,6 +219,29 @@ static void test_without_a_checkpoint_there_is_no_way_back(void **state)
     free(said);
 }
 
+static void damage_the_newest(Run *run)
+{
+    if (run->trainer.steps + 1 == EVENT && run->world->rank == 0)
+        CHECK(truncate("damaged/checkpoints/step_00000015/model.safetensors", 100) == 0, "no file");
+}
+
+/* If the checkpoint before the event is damaged, the run goes back to the one before that, on all
+ * ranks. */
+static void test_a_damaged_checkpoint_is_passed_over(void **state)
+{
+    (void)state;
+    plant_fault(EVENT, 1, false, 2, 1);
+    planted_act = damage_the_newest;
+    char *said = planted_run("damaged", "health.policy=rollback", "checkpoint.async=false",
+                             "train_batch_size=4", "gradient_accumulation_steps=1", 0);
+    planted_act = NULL;
+    says(said, "step_00000015/model.safetensors is damaged");
+    says(said, ": back to step 10, without the data of the steps since: rollback 1 of at most 3\n");
+    says(said, "health  1 rollback (32 samples left out)\n");
+    free(said);
+    each_step_once("damaged");
+}
+
 /* Too many updates in a row that were skipped, and an overflow at the smallest loss scale, let the
  * run go back to a checkpoint before the first of them. */
 static void test_skipped_updates_let_a_run_go_back(void **state)
@@ -338,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_too_many_rollbacks_end_the_run),
         cmocka_unit_test(test_rollbacks_to_one_checkpoint_add_up),
         cmocka_unit_test(test_without_a_checkpoint_there_is_no_way_back),
+        cmocka_unit_test(test_a_damaged_checkpoint_is_passed_over),
         cmocka_unit_test(test_skipped_updates_let_a_run_go_back),
         cmocka_unit_test(test_evaluations_and_the_best_checkpoint_go_back_too),
         cmocka_unit_test(test_another_grid_leaves_out_the_same_data),
