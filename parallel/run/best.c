@@ -189,7 +189,11 @@ void best_keep(Run *run)
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
     if (run->saving.saved_step != run->trainer.steps) return;
     CheckpointBest record = {.step = run->trainer.steps, .val_loss = e->loss};
-    if (!checkpoint_best_write(&run->trainer.io, run->folder.path, &record, err, sizeof err)) {
+    int64_t noted = flight_work_begin(run->trainer.session.flight, FLIGHT_DISK);
+    bool written =
+        checkpoint_best_write(&run->trainer.io, run->folder.path, &record, err, sizeof err);
+    flight_work_end(run->trainer.session.flight, noted);
+    if (!written) {
         log_warning("step %lld is not recorded as the best: %s", (long long)record.step, err);
         return;
     }

@@ -6,7 +6,7 @@
 #include "parallel/flight/chain.h"
 
 /* Where a rank hangs: before a call of a communicator, or in other work. */
-typedef enum { AT_CALL, AT_GROUP, AT_OP, AT_LOADER, AT_DISK, AT_CONSOLE } Point;
+typedef enum { AT_CALL, AT_GROUP, AT_OP, AT_LOADER, AT_DISK, AT_WRITER, AT_CONSOLE } Point;
 /* What it does there. */
 typedef enum {
     HANG,  /* nothing any more */
@@ -337,9 +337,24 @@ static const HangRow hang_rows[] = {
      "rank 1 is late: it has been in the wait for its training data",
      "in the forward pass of micro-batch 0 of step 2",
      "rank 0 has waited"},
-    {"save",
+    {"best.json",
      2,
      {NULL},
+     false,
+     AT_DISK,
+     COMM_SEND,
+     "",
+     0,
+     1,
+     HANG,
+     CAUSE_DISK,
+     EXIT_HANG,
+     "rank 0 is late: it has been in the work on a file",
+     "after step",
+     "rank 1 has waited"},
+    {"save",
+     2,
+     {"checkpoint.async=false"},
      false,
      AT_DISK,
      COMM_SEND,
@@ -351,6 +366,21 @@ static const HangRow hang_rows[] = {
      EXIT_HANG,
      "rank 0 is late: it has been in the save of a checkpoint",
      "after step 2",
+     "rank 1 has waited"},
+    {"save beside the step",
+     2,
+     {NULL},
+     false,
+     AT_WRITER,
+     COMM_SEND,
+     "",
+     0,
+     1,
+     HANG,
+     CAUSE_DISK,
+     EXIT_HANG,
+     "rank 0 is late: it has been in the save of a checkpoint",
+     "after step",
      "rank 1 has waited"},
     {"console",
      2,

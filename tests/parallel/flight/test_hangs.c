@@ -112,7 +112,8 @@ bool __wrap_loader_next(Loader *loader, int64_t position, int64_t micro, Batch *
 
 static int hang_in_sync(void *self, int fd)
 {
-    if (is_here(AT_DISK, 0, NULL)) act(NULL);
+    /* Threads that write beside the step have not armed themselves. */
+    if (is_here(AT_DISK, 0, NULL) || (planted->point == AT_WRITER && !armed)) act(NULL);
     return fs_system.sync(self, fd);
 }
 
@@ -158,7 +159,7 @@ static void plant(Run *run)
     planted_run = run;
     fs = fs_system;
     fs.sync = hang_in_sync;
-    if (planted->point == AT_DISK) run->trainer.io.fs = &fs;
+    if (planted->point == AT_DISK || planted->point == AT_WRITER) run->trainer.io.fs = &fs;
     real_ops = dev->ops;
     ops = *real_ops;
     ops.adamw = hang_in_adamw;
