@@ -128,7 +128,7 @@ static bool take_entry(Parse *p, RingEntry *e)
 {
     JsonCursor *j = &p->j;
     int kind, stream, action, group;
-    bool good = line_take_int(j, "n", p->n + 1, INT64_MAX, &e->n) &&
+    bool good = line_take_int(j, "n", p->n + 1, INT64_MAX - 1, &e->n) &&
                 line_take_name(j, "kind", flight_kind_name, FLIGHT_KINDS, &kind) &&
                 line_take_text(j, "name", e->name, sizeof e->name) &&
                 line_take_text(j, "dtype", e->dtype, sizeof e->dtype) &&
