@@ -109,7 +109,7 @@ rows() {
     row asan "$sample TEST_EVERY=2 TEST_LATER=1" tests/kernels/test_ops
     row asan "$sample TEST_RANKS=processes" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages
     row release "$sample TEST_RANKS=processes" tests/parallel/comm/test_flight_calls tests/parallel/comm/test_comm tests/parallel/comm/test_comm_ends tests/parallel/comm/test_comm_leaves \
-        tests/parallel/memory/test_plan_grids tests/parallel/trainer/test_grid_wire
+        tests/parallel/memory/test_plan_grids tests/parallel/trainer/test_grid_wire tests/parallel/trainer/test_replicas
     # Over TCP, as between machines.
     row release "$sample TEST_RANKS=processes TEST_LINKS=tcp" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups \
         tests/parallel/comm/test_comm_random tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves \

@@ -64,7 +64,7 @@ grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" | grep -v 'if (gpus < 2) skip
 check "gpu_check: the items' tests skip only if GPUs are missing: $(head -n 1 skips)" test "${#sources[@]}" -gt 10 -a ! -s skips
 
 # Left out are tests of the CPU alone, and those that need an emulated library or several GPUs.
-mapfile -t tests < <(cd "$root/tests" && find kernels cuda -name 'test_*.c*' | sed 's/\.cu*$//' | grep -vE '/test_(vmath|ops_grad|nccl_grids|nccl_streams)$')
+mapfile -t tests < <(cd "$root/tests" && find kernels cuda -name 'test_*.c*' | sed 's/\.cu*$//' | grep -vE '/test_(vmath|ops_grad|nccl_grids|nccl_replicas|nccl_streams)$')
 for name in "${tests[@]}"; do grep -qE " ${name}[ |]" "$copy/scripts/gpu_items.sh" || echo "$name"; done >without
 check "gpu_check: every test of kernels belongs to an item: $(head -n 1 without)" test "${#tests[@]}" -gt 20 -a ! -s without
 
