@@ -1,6 +1,7 @@
 /* above.c -- what a rank does when rank 0, or in a tree a rank on the way to it, has ended or is
  * silent. */
 #include "model/core/check.h"
+#include "model/core/dumps.h"
 #include "model/core/guard.h"
 #include "model/core/log.h"
 #include "parallel/comm/deadline.h"
@@ -112,6 +113,7 @@ static void end_without_rank_0(SocketService *service, double timeout, const cha
     socket_relay_end(service, PACKET_LOST, EXIT_HANG);
     if (timeout <= 0 || !speaks_without_rank_0(service)) ends_now(EXIT_HANG);
     atomic_store(&service->granted, true); /* there is nobody who could grant it */
+    dumps_end_alone();
     snprintf(wait.call, sizeof wait.call, "%s", call);
     log_set_rank(service->rank, service->links->place[service->rank]);
     deadline_end_waiting(&wait, timeout, &blame);
