@@ -71,6 +71,17 @@ check "async: the plan counts the snapshot" grep -q "snapshot [0-9]" output
 expect_code "async: a run that saves only at its end succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set checkpoint.save_interval=0 --set train_steps=6 --out end
 check "async: it has no snapshot" test "$(grep -c "snapshot" output)" = 0
 
+# ---- a disk that fails -----------------------------------------------------------------------------------------------
+# No file may have more than 96 KiB, which a checkpoint's files need and no others.
+limited() { (ulimit -f 96 && exec "$@"); }
+expect_code "async: a run whose saves all fail ends with 74" 74 limited "$TRAIN" "$TINY" "${run[@]}" --set train_steps=8 --out failing
+for step in 2 4 6 8; do
+    check "async: the failed save of step $step is reported" grep -q "step $step is not saved: cannot write" <(tr -s ' \n' ' ' <output)
+done
+check "async: it is said to be tried again" grep -q "trying again at the next interval" <(tr -s ' \n' ' ' <output)
+check "async: nothing of the failed saves is left" test -z "$(find failing/checkpoints -mindepth 1 -name '*step_*')"
+expect_code "async: the same command succeeds on a sound disk" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=8 --out failing
+
 # ---- a stop ----------------------------------------------------------------------------------------------------------
 "$TRAIN" "$TINY" --json "${run[@]}" --set train_steps=2000 --set checkpoint.save_interval=3 --out stopped >lines 2>/dev/null </dev/null &
 child=$!
