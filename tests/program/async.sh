@@ -25,9 +25,18 @@ same_files() {
     check "$1" cmp losses.a losses.b
 }
 
+# ends NAME FOLDER OPTION...: expects that a run that was killed ends with the bits of one that was not, and removes it
+ends() {
+    local name=$1 folder=$2
+    expect_code "async: a run that was killed goes on to its end ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "${@:3}" --out "$folder"
+    same_files "async: the bits of a run that was never killed ($name)" "$name-waits" "$folder" 24
+    check "async: no temporary folder is left ($name)" test -z "$(find "$folder/checkpoints" -maxdepth 1 -name '*.tmp-*' -o -name '.trash-*')"
+    rm -rf "$folder"
+}
+
 # grid NAME OPTION...: tests the runs on this grid
 grid() {
-    local name=$1 folder i n child
+    local name=$1 folder i n from child killed pending
     shift
     expect_code "async: a run that waits succeeds ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "$@" --set checkpoint.async=false --out "$name-waits"
     expect_code "async: a run that goes on succeeds ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "$@" --out "$name-goes-on"
@@ -37,23 +46,29 @@ grid() {
         "$(sed -nE 's/.*"event": "ckpt", "step": ([0-9]+),.*/\1/p' "$name-goes-on/metrics.jsonl" | tr '\n' ' ')" = "$(seq -s ' ' 2 2 24) "
     check "async: only the newest stay, and the best ($name)" test "$(checkpoint_steps "$name-goes-on" | tail -n 2 | tr '\n' ' ')" = "22 24 " \
         -a "$(checkpoint_steps "$name-goes-on" | wc -l)" -le 3
-    # A chain of kills, each some milliseconds after a step: while a save is pending, or between saves.
-    folder=$name-killed
-    for ((i = 0; i < points; i++)); do
+    # Chains of kills, each some milliseconds after a step: while a save is pending, or between saves.
+    folder=$name-killed killed=0 pending=0
+    for ((i = 0; i < 4 * points && killed < points; i++)); do
+        from=$(checkpoint_steps "$folder" | grep -x "[0-9]*" | tail -n 1)
+        n=$((${from:-0} + 1 + RANDOM % 4))
+        if ((n > 22)); then
+            ends "$name" "$folder" "$@"
+            n=$((1 + RANDOM % 4))
+        fi
         "$TRAIN" "$TINY" --json "${run[@]}" "$@" --out "$folder" >lines 2>/dev/null </dev/null &
         child=$!
         children+=("$child")
         exec 3<lines
-        n=$((1 + i * 22 / points + RANDOM % (22 / points + 1)))
         until_step "$n" <&3
-        sleep "0.0$((RANDOM % 10))$((RANDOM % 10))"
+        sleep "0.0$((RANDOM % 3))$((RANDOM % 10))"
         kill -KILL $child
         exec 3<&-
         wait $child 2>/dev/null
+        [ $? -ne 137 ] || killed=$((killed + 1))
+        [ -z "$(find "$folder/checkpoints" -maxdepth 1 -name '*.tmp-*' 2>/dev/null)" ] || pending=$((pending + 1))
     done
-    expect_code "async: a run that was killed $points times goes on to its end ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "$@" --out "$folder"
-    same_files "async: the bits of a run that was never killed ($name)" "$name-waits" "$folder" 24
-    check "async: no temporary folder is left ($name)" test -z "$(find "$folder/checkpoints" -maxdepth 1 -name '*.tmp-*' -o -name '.trash-*')"
+    ends "$name" "$folder" "$@"
+    check "async: it was killed $killed times, $pending of them while files were written ($name)" test $killed -eq "$points"
 }
 grid alone
 grid sharded --ranks 2 --set zero_optimization.stage=3 --set zero_optimization.stage3_param_persistence_threshold=0 --set checkpoint.writers=2
