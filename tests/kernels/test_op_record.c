@@ -224,7 +224,7 @@ static void test_a_decision_counts_its_records_and_one_learning_rate(void **stat
     (void)state;
     open_recorded(&r, PLACE_DEVICE);
     op_step_decide(&r.dev, &at, &stats, &decision, vector(1, F64, 1000), &constants);
-    expect_bytes(&r, OP_step_decide, 2 * 12 * 8 + 2 * 3 * 8 + 7 * 8 + 8);
+    expect_bytes(&r, OP_step_decide, 2 * (18 + 64) * 8 + 2 * 3 * 8 + 10 * 8 + 8);
     close_recorded(&r);
 }
 
