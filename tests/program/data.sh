@@ -17,7 +17,7 @@ cp shards/train_000000.bin whole.bin
 
 # A shard is truncated while a run trains on it.
 mkfifo lines
-run=("$TRAIN" "$TINY" --json --set "data.train=shards/train_*.bin" --set data.text=null --set train_steps=100000 --set eval.interval=0
+run=("$TRAIN" "$TINY" --json --set "data.train=shards/train_*.bin" --set data.text=null --set train_steps=100000 --set eval.interval=0 --set checkpoint.async=false
     --set eval.sample_interval=0 --set checkpoint.save_interval=5 --out run)
 "${run[@]}" >lines 2>err </dev/null &
 child=$!

@@ -27,11 +27,11 @@ all_end "joined: stages succeed" 0 2 "$TINY" "${run[@]}" "${stages[@]}" --out st
 quiet "joined: of stages only rank 0 prints" 1
 if all_cases; then
     expect_code "joined: a run on threads succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --ranks 4 --out threads
-    grep -v '^ranks \|^run \|^ *[0-9]\|saved\|./train\|available' output >said.threads
+    grep -v '^ranks \|^run \|^ *[0-9]\|saved\|checkpoints/step_\|./train\|available' output >said.threads
     all_end "joined: a run on ranks of a launcher succeeds" 0 4 "$TINY" "${run[@]}" "${grid[@]}" --out joined
     check "joined: a run prints that its ranks are processes" grep -q '^ranks   4 = dp 2 x tp 2 (processes' output
     quiet "joined: only rank 0 prints" 1 2 3
-    grep -v '^ranks \|^run \|^ *[0-9]\|saved\|./train\|available' output >said.joined
+    grep -v '^ranks \|^run \|^ *[0-9]\|saved\|checkpoints/step_\|./train\|available' output >said.joined
     check "joined: rank 0 prints what a run on threads prints" diff said.threads said.joined
     same_run "joined: a run has the bits of threads" threads joined
     check "joined: a run has the sample of threads" test "$(text threads)" = "$(text joined)"

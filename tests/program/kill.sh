@@ -108,9 +108,9 @@ while ((newest < 24 && chain < 12)); do
     # A run may be some steps ahead of the line that is waited for, so the next one counts from its newest checkpoint.
     killed_at_step chain $((newest + 1 + chain * 5 % 6)) "${common[@]}" 2>/dev/null
     chain=$((chain + 1))
-    newest=$(checkpoint_steps chain | grep -x "[0-9]*" | tail -n 1)
+    newest=$(checkpoint_steps chain | tail -n 1)
     newest=$((10#${newest:-0}))
-    if ((chain % 3 == 0)) && [ "$(checkpoint_steps chain | grep -cx "[0-9]*")" -gt 1 ]; then
+    if ((chain % 3 == 0)) && [ "$(checkpoint_steps chain | wc -l)" -gt 1 ]; then
         truncate -s 10 "$(printf 'chain/checkpoints/step_%08d/manifest.json' $newest)"
     fi
 done

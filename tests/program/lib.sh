@@ -96,7 +96,7 @@ alike() {
 text() { grep '"event": "sample"' "$1/metrics.jsonl" | tail -n 1 | sed 's/.*"prompt"//'; }
 
 # checkpoint_steps RUN: prints the step numbers of its checkpoints, oldest first
-checkpoint_steps() { find "$1/checkpoints" -maxdepth 1 -name 'step_*' 2>/dev/null | sed 's/.*step_0*//; s/^$/0/' | sort -n; }
+checkpoint_steps() { find "$1/checkpoints" -maxdepth 1 -name 'step_????????' 2>/dev/null | sed 's/.*step_0*//; s/^$/0/' | sort -n; }
 
 # tensors FILE: prints the offset at which the tensor data of a safetensors file begin
 tensors() { echo $((8 + $(od -An -t u8 -N 8 "$1"))); }

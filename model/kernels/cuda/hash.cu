@@ -4,13 +4,13 @@
 
 #include "model/kernels/hash_rule.h"
 
-enum { HASH_THREADS = 256, HASH_BATCH = 4, HASH_BLOCKS = 16 /* per multiprocessor, at most */ };
+enum { HASH_THREADS = 256, HASH_BATCH = 4, HASH_BLOCKS = 4 /* on a multiprocessor */ };
 typedef unsigned long long Word; /* the type that atomicAdd takes */
 
 /* Computes sum += the parts of all words of x, N words at a time; then those of the last bytes,
  * which are less than a word. `packs` is the number of whole packs of N words. */
 template <int N>
-static __global__ void __launch_bounds__(HASH_THREADS)
+static __global__ void __launch_bounds__(HASH_THREADS, HASH_BLOCKS)
     hash_kernel(Word *sum, const Word *x, int64_t packs, int rest, uint64_t first)
 {
     DYN_SHARED(Word, shared);
