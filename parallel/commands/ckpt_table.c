@@ -60,16 +60,27 @@ static double val_loss(const History *h, int64_t step)
     return NAN;
 }
 
-/* Writes when the checkpoint was saved, in local time: the time of its manifest, the last file that
- * a save writes. */
-static void saved_text(const char *path, char *text, size_t n)
+/* Returns when the step was saved, as its run has noted it; NaN if it has not. */
+static double noted_time(const History *h, int64_t step)
+{
+    for (int64_t i = h->n_save - 1; i >= 0; i--)
+        if (h->save[i].step <= step) return h->save[i].step == step ? h->save[i].time : NAN;
+    return NAN;
+}
+
+/* Writes when the checkpoint was saved, in UTC. If its run has not noted it, that is the time of
+ * its manifest, the last file that a save writes; a copy may have another one. */
+static void saved_text(const History *h, int64_t step, const char *path, char *text, size_t n)
 {
     struct stat info;
     struct tm when;
+    double noted = noted_time(h, step);
     char *manifest = text_format("%s/manifest.json", path);
+    bool known = noted > 0 && noted < 1e11;
+    time_t at = known ? (time_t)noted : 0;
+    if (!known && stat(manifest, &info) == 0) at = info.st_mtime;
     snprintf(text, n, "-");
-    if (stat(manifest, &info) == 0 && localtime_r(&info.st_mtime, &when) != NULL)
-        strftime(text, n, "%Y-%m-%d %H:%M", &when);
+    if (at > 0 && gmtime_r(&at, &when) != NULL) strftime(text, n, "%Y-%m-%d %H:%M", &when);
     free(manifest);
 }
 
@@ -97,13 +108,13 @@ void ckpt_table_row(CkptTable *table, const Checkpoint *checkpoint)
     if (table->rows++ == 0) {
         char *folder = utf8_escaped(table->folder);
         printf("in %s:\n%-13s %8s %8s %10s  %-16s  %s\n", folder, "checkpoint", "loss", "val loss",
-               "size", "saved", "ranks");
+               "size", "saved (UTC)", "ranks");
         free(folder);
     }
     int64_t bytes = 0;
     for (int f = 0; f < m->n_files; f++)
         bytes += m->file[f].bytes;
-    saved_text(path, saved, sizeof saved);
+    saved_text(&table->history, m->state.steps, path, saved, sizeof saved);
     world_text(&m->world, world, sizeof world);
     printf("%-13s %8s %8s %10s  %-16s  %s%s\n", slash ? slash + 1 : path,
            loss_text(train_loss(&table->history, m->state.steps)).text, loss_text(val).text,

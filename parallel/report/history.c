@@ -68,6 +68,7 @@ static void drop_from(History *h, int64_t step)
     for (int i = 0; i < h->n_sets; i++)
         DROP_FROM(&h->set[i], eval, step);
     DROP_FROM(h, speed, step);
+    DROP_FROM(h, save, step);
     drop_samples_from(h, step);
 }
 
@@ -163,6 +164,12 @@ static void add_speed(History *h, const cJSON *line, int64_t step)
     ADD_POINT(h, speed, p);
 }
 
+static void add_save(History *h, const cJSON *line, int64_t step)
+{
+    SavePoint p = {.step = step, .time = number(line, "t")};
+    ADD_POINT(h, save, p);
+}
+
 static void add_sample(History *h, const cJSON *line, int64_t step)
 {
     SamplePoint p = {.step = step,
@@ -187,6 +194,7 @@ static bool add_event(History *h, const cJSON *line)
     if (strcmp(event, "val") == 0) add_eval(h, line, step);
     if (strcmp(event, "val_set") == 0) return add_set(h, line, step);
     if (strcmp(event, "speed") == 0) add_speed(h, line, step);
+    if (strcmp(event, "ckpt") == 0) add_save(h, line, step);
     if (strcmp(event, "sample") == 0) add_sample(h, line, step);
     return true;
 }
@@ -260,6 +268,7 @@ void history_free(History *h)
     free(h->train);
     free(h->eval);
     free(h->speed);
+    free(h->save);
     free(h->sample);
     *h = (History){0};
 }

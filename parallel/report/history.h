@@ -32,6 +32,12 @@ typedef struct {
     char *prompt, *text;
 } SamplePoint;
 
+/* A checkpoint that was saved. */
+typedef struct {
+    int64_t step;
+    double time; /* when it was complete: seconds since 1970 */
+} SavePoint;
+
 /* The evaluations on one set of eval.sets. */
 typedef struct {
     char *name;
@@ -45,7 +51,8 @@ typedef struct {
     EvalPoint *eval;
     SpeedPoint *speed;
     SamplePoint *sample;
-    int64_t n_train, n_eval, n_speed, n_sample;
+    SavePoint *save;
+    int64_t n_train, n_eval, n_speed, n_sample, n_save;
     SetHistory *set; /* (n_sets), in the order of their first evaluation */
     int n_sets;
     int64_t train_steps; /* as configured at the last start; 0: not known */

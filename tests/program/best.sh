@@ -51,7 +51,10 @@ check "best: ckpt list has the loss of each step" test "$listed" = "$(for step i
 done)"
 check "best: ckpt list has the validation loss of each step" test "$(awk '/^step_00000040/ { print $3 }' output)" = \
     "$(figures run | awk '$1 == "val" && $2 == 40 { printf "%.4f", $3 }')"
-check "best: ckpt list says when and by which ranks a step was saved" grep -qE "B  $(date +%Y-%m-%d) [0-9:]{5}  1 rank$" output
+check "best: ckpt list says when and by which ranks a step was saved" grep -qE "B  $(date -u +%Y-%m-%d) [0-9:]{5}  1 rank$" output
+touch -d 2001-02-03 run/checkpoints/step_00000040/manifest.json
+expect_code "best: ckpt list of a copied folder succeeds" 0 "$TRAIN" ckpt list run
+check "best: ckpt list takes the time of a save from the metrics" bash -c '! grep -q 2001-02-03 output'
 expect_code "best: ckpt list of one checkpoint succeeds" 0 "$TRAIN" ckpt list run/checkpoints/step_00000040
 check "best: ckpt list of one checkpoint has its loss" test "$(awk '/^step_/ { print $2 " " }' output)" = "${listed%% *} "
 expect_code "best: eval opens the best" 0 "$TRAIN" eval run
