@@ -90,8 +90,9 @@ int seen_folder_setup(void **state)
 static void write_plan(Run *run)
 {
     const MemoryPlan *p = &run->plan;
-    char *text = text_format("%zu %zu %zu %zu %zu %zu %zu", p->weights, p->gradients, p->buffers,
-                             p->optimizer, p->activations, p->scratch, p->other);
+    char *text =
+        text_format("%zu %zu %zu %zu %zu %zu %zu %zu", p->weights, p->gradients, p->buffers,
+                    p->optimizer, p->activations, p->scratch, p->other, p->snapshot);
     put_text("plan", text);
     free(text);
 }
