@@ -149,14 +149,15 @@ fill_but() {
 # held STEP RUN OPTION...: starts a run of $TINY in the background, stores its process number in $child, and returns after
 # that step. The run's console is a pipe that nobody reads before `let_go`; it has room for the JSON lines up to this step
 # and one or two more. So the run cannot get further, however long the test takes to disturb it. If the run has not made the
-# step after $HELD_SECONDS, the test fails: the run prints more than fits into the pipe, or it hangs.
+# step after $HELD_SECONDS, the test fails: the run prints more than fits into the pipe, or it hangs. $from: the step from which
+# the run goes on (default 0).
 held() {
     local step=$1 run=$2 end=$((SECONDS + ${HELD_SECONDS:-180}))
     shift 2
     [ -p held.lines ] || mkfifo held.lines
     exec 4<>held.lines
     exec 3<held.lines
-    fill_but $((700 + 500 * step)) # a run prints 490 bytes at its start, 440 for each step and 190 for each save
+    fill_but $((700 + 500 * (step - ${from:-0}))) # a run prints 490 bytes at its start, 440 for each step and 190 for each save
     "$TRAIN" "$TINY" --json "$@" --out "$run" >&4 2>err </dev/null 3<&- 4>&- &
     child=$!
     children+=("$child")
@@ -208,13 +209,18 @@ ranks_of() { pgrep -P "$1" | sort -n; }
 
 # can_attach: succeeds if strace can attach to processes that it has not started
 can_attach() {
-    local process code
+    local process own code=1 end=$((SECONDS + 3))
     sleep 9 &
     process=$!
-    timeout 2 strace -o /dev/null -p $process 2>attached
-    grep -q ' attached' attached
-    code=$?
+    : >attached
+    strace -o /dev/null -p $process 2>attached &
+    own=$!
+    while [ $code -ne 0 ] && kill -0 $own 2>/dev/null && [ $SECONDS -lt $end ]; do
+        sleep 0.01
+        ! grep -q ' attached' attached || code=0
+    done
     kill $process
+    wait $process $own 2>/dev/null
     return $code
 }
 
@@ -247,13 +253,16 @@ descriptors() {
 
 # nothing_left NAME PROCESS...: expects that these processes end within two seconds
 nothing_left() {
-    local name=$1 i process left=''
+    local name=$1 i process state left=''
     shift
     for ((i = 0; i < 100; i++)); do
         left=''
         for process in "$@"; do
+            state=''
+            { read -r state <"/proc/$process/stat"; } 2>/dev/null
+            state=${state##*) }
             # A process that nobody has waited for yet has ended, too.
-            [[ $(ps -o stat= -p "$process" 2>/dev/null) =~ ^(Z.*)?$ ]] || left+=" $process"
+            [[ $state =~ ^([ZX].*)?$ ]] || left+=" $process"
         done
         [ -n "$left" ] || break
         sleep 0.02
