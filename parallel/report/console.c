@@ -228,14 +228,18 @@ void console_sample(Console *c, const char *prompt, const char *text)
     print_labelled(c, "sample", prompt, text, WRAP_HARD);
 }
 
-void console_saved(Console *c, const SaveRecord *save, double compared)
+void console_saved(Console *c, const SaveRecord *save)
 {
-    char what[160], waited[40] = "", replicas[64] = "";
+    char what[240], waited[40] = "", replicas[64] = "", between[80] = "";
     if (save->stall < save->seconds)
         snprintf(waited, sizeof waited, " (training waited %.2f s)", save->stall);
-    if (compared >= 0)
-        snprintf(replicas, sizeof replicas, ", replicas compared in %.3f s", compared);
-    snprintf(what, sizeof what, "step %lld in %.2f s%s%s: ", (long long)save->at.step,
-             save->seconds, waited, replicas);
+    if (save->compared.n > 0)
+        snprintf(replicas, sizeof replicas, ", replicas compared in %.3f s",
+                 save->compared.seconds);
+    if (save->between.n > 0)
+        snprintf(between, sizeof between, ", and %s by interval in %.3f s",
+                 figure_of(save->between.n, "time").text, save->between.seconds);
+    snprintf(what, sizeof what, "step %lld in %.2f s%s%s%s: ", (long long)save->at.step,
+             save->seconds, waited, replicas, between);
     print_labelled(c, "saved", what, save->path, WRAP_FIGURES);
 }

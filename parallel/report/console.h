@@ -29,7 +29,6 @@ void console_sample(Console *console, const char *prompt, const char *text);
 /* Prints a finished line, at once, because a program that reads JSON lines from a pipe needs each
  * line when it is written. */
 void console_json(Console *console, const char *line, size_t bytes);
-/* compared: seconds for comparing replicas; -1: they were not compared. */
-void console_saved(Console *console, const SaveRecord *save, double compared);
+void console_saved(Console *console, const SaveRecord *save);
 
 #endif

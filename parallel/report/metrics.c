@@ -43,7 +43,6 @@ bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_
     m->file.flight = m->samples.flight = m->events.file.flight = options->flight;
     m->latest = m->tail.last;
     m->latest.step = m->first_step = options->resumed_step < 0 ? 0 : options->resumed_step;
-    m->compared_step = -1;
     *out = good ? m : NULL;
     if (!good) metrics_close(m);
     return good;
@@ -326,8 +325,6 @@ void metrics_sample(Metrics *m, int64_t step, double seconds, const char *prompt
 void metrics_compared(Metrics *m, int64_t step, double seconds)
 {
     EventLine line;
-    m->compared = seconds;
-    m->compared_step = step;
     FILE *to = line_begin(&line, m, "replicas", step);
     print_number(to, "seconds", seconds, &(bool){false});
     line_end(&line, m, false);
@@ -346,7 +343,7 @@ void metrics_saved(Metrics *m, const SaveRecord *save)
     line_end(&line, m, false);
     m->latest = latest;
     if (m->options.json) return;
-    console_saved(&m->console, save, m->compared_step == save->at.step ? m->compared : -1);
+    console_saved(&m->console, save);
 }
 
 void metrics_comms(Metrics *m, int64_t step, const Comm *const *group, int n_groups)

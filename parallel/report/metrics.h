@@ -119,15 +119,21 @@ void metrics_eval(Metrics *metrics, const EvalRecord *record, const EvalRecord *
  * escaped. */
 void metrics_sample(Metrics *metrics, int64_t step, double seconds, const char *prompt,
                     const char *text);
-/* Reports that replicas were compared in this step and are equal: a line {"event":"replicas"}. If a
- * save of the same step follows, its line on the console says how long the comparison took. */
+/* Reports that replicas were compared in this step and are equal: a line {"event":"replicas"}. */
 void metrics_compared(Metrics *metrics, int64_t step, double seconds);
+/* Comparisons of replicas: how many, and the seconds that all of them took. */
+typedef struct {
+    int64_t n;
+    double seconds;
+} Comparisons;
 /* Reports a save, which may have been committed some steps after `at`, its step. */
 typedef struct {
     StepRecord at;  /* its totals */
     double seconds; /* from its begin to its commit */
     double stall;   /* of that, how long training waited; `seconds` if it was synchronous */
     const char *path;
+    Comparisons compared; /* of its state, before it was saved: at most one */
+    Comparisons between;  /* those by interval that no line of a save has told */
 } SaveRecord;
 void metrics_saved(Metrics *metrics, const SaveRecord *save);
 /* Reports how much data was sent between ranks so far: a table on the console and a line

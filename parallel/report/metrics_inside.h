@@ -16,8 +16,6 @@ struct Metrics {
     MetricsTail tail;    /* content of the file's last step when it was opened */
     StepRecord latest;
     int64_t first_step; /* step at which this attempt began */
-    double compared;    /* seconds of the latest comparison of replicas, and its step */
-    int64_t compared_step;
     /* The line of a training step, printed through line_to without allocating memory. */
     char line[1024];
     FILE *line_to;

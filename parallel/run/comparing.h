@@ -6,8 +6,9 @@
 
 /* Compares what ranks hold in common (trainer/replicas.h), if checkpoint.compare_replicas is set
  * and there are several ranks. If they differ, ends the program on all ranks (EXIT_REPLICAS):
- * checkpoints stay as they are. run_save calls it first, inside its work. All ranks call it. */
-void run_compare_replicas(Run *run);
+ * the state is not saved, but a pending save of an earlier step is committed first. run_save calls
+ * it first, inside its work. Returns how often it compared (0 or 1). All ranks call it. */
+Comparisons run_compare_replicas(Run *run);
 /* Does the same between two saves, if the interval checkpoint.compare_interval is due. */
 void run_compare_if_due(Run *run);
 

@@ -104,6 +104,7 @@ static void forget_later(Run *run, const Checkpoint *c)
         log_warning("%s", err);
     run->saving.saved_step = s->steps;
     run->saving.error = EXIT_OK;
+    run->saving.warned_step = 0;
     run_take_up(run, true);
     best_go_back(run, c);
 }

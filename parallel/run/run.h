@@ -53,6 +53,14 @@ typedef struct {
     double shown_at; /* when the live line was drawn last */
 } RunClock;
 
+/* The health of a step that is saved. */
+typedef struct {
+    int64_t step;
+    bool known;    /* the step's record has been read */
+    bool good;     /* as run_is_healthy says */
+    char why[160]; /* if it is not */
+} SavedHealth;
+
 /* The newest checkpoint of the run, and the outcome of its saves. */
 typedef struct {
     int64_t first_step;  /* the step at which this attempt began */
@@ -60,8 +68,11 @@ typedef struct {
     double seconds;      /* of this attempt's longest save, to its commit; 0: it has made none */
     int64_t saved_step;  /* of the newest checkpoint, which is committed; -1: there is none */
     ExitCode error;      /* why the last save failed; EXIT_OK: it succeeded */
+    int64_t warned_step; /* the newest step of which the failure to save it was told; 0: none */
     bool last_try;       /* the next save is the run's last one */
     bool keeping_warned; /* the warning that no older checkpoint is removed has been printed */
+    SavedHealth health;  /* of the newest save that was begun */
+    Comparisons compared, between; /* of replicas: before that save, and by interval since a line */
 } RunSaving;
 
 /* The validation loss of the run so far. All ranks have the same values. */

@@ -20,17 +20,40 @@
  * the noise of a batch: the run has diverged. */
 enum { MUCH_WORSE = 4 };
 
-bool run_is_healthy(const Run *run, char *why, size_t n)
+/* The same for a record, of which only the totals may be known. records.spiking is of its step. */
+static bool is_healthy(const Run *run, const StepRecord *r, bool known, char *why, size_t n)
 {
     double uniform = log((double)run->config->model.vocab_size);
-    if (run->records.last.skips_in_row > 0) return error_set(why, n, "updates are being skipped");
+    if (r->skips_in_row > 0) return error_set(why, n, "updates are being skipped");
     if (run->records.spiking) return error_set(why, n, "the loss has just risen abruptly");
-    if (!run->records.last_known) return true;
-    if (!isfinite(run->records.last.loss)) return error_set(why, n, "the loss is not finite");
-    if (run->records.last.loss > MUCH_WORSE * uniform)
+    if (!known) return true;
+    if (!isfinite(r->loss)) return error_set(why, n, "the loss is not finite");
+    if (r->loss > MUCH_WORSE * uniform)
         return error_set(why, n, "the loss is %.4g, far above that of uniform guessing (%.4g)",
-                         run->records.last.loss, uniform);
+                         r->loss, uniform);
     return true;
+}
+
+bool run_is_healthy(const Run *run, char *why, size_t n)
+{
+    return is_healthy(run, &run->records.last, run->records.last_known, why, n);
+}
+
+void run_note_saved_health(Run *run, const StepRecord *r)
+{
+    SavedHealth *h = &run->saving.health;
+    if (r->step != h->step) return;
+    h->known = true;
+    h->good = is_healthy(run, r, true, h->why, sizeof h->why);
+}
+
+/* Looks at the health of the present step, whose record may not have arrived yet. */
+static void begin_health(Run *run)
+{
+    SavedHealth *h = &run->saving.health;
+    *h = (SavedHealth){.step = run->trainer.steps};
+    h->known = run->records.last.step == h->step;
+    h->good = h->known && run_is_healthy(run, h->why, sizeof h->why);
 }
 
 /* Returns text that says when a failed save is tried again, for the end of a warning; "" if never.
@@ -47,35 +70,36 @@ static const char *next_try(const Run *run)
     return again ? "; trying again at the next interval" : "; trying again after the last step";
 }
 
-/* Warns that this save does not remove older checkpoints, for the reason `why`. Warns only once
- * until the training is healthy again, and only if there is an older checkpoint to remove. */
-static void warn_keeping(Run *run, const char *why)
+/* Warns that this save does not remove older checkpoints, and why. Warns only once until the
+ * training is healthy again, and only if there is an older checkpoint to remove. */
+static void warn_keeping(Run *run)
 {
+    const SavedHealth *h = &run->saving.health;
     char ignored[512];
     int64_t *steps, keep = run->config->checkpoint.keep, others = 0;
     if (!run->trainer.keep_all) run->saving.keeping_warned = false;
     if (!run->lead || !run->trainer.keep_all || run->saving.keeping_warned || keep <= 0) return;
     int n = checkpoint_list(run->folder.path, &steps, ignored, sizeof ignored);
     for (int i = 0; i < n; i++)
-        others += steps[i] < run->trainer.steps;
+        others += steps[i] < h->step;
     free(steps);
     if (others < keep) return;
-    log_warning("step %lld: %s, so no older checkpoint is removed", (long long)run->trainer.steps,
-                why);
+    log_warning("step %lld: %s, so no older checkpoint is removed", (long long)h->step, h->why);
     run->saving.keeping_warned = true;
 }
 
-/* While the training is unhealthy, the older checkpoints are the good ones, so none is removed. */
+/* If the training was unhealthy at the saved step, the older checkpoints are the good ones, so none
+ * is removed. Later steps change nothing: what is removed must not depend on how long the save
+ * takes. */
 static void look_at_health(Run *run)
 {
-    char why[160];
-    run->trainer.keep_all = !run_is_healthy(run, why, sizeof why);
-    warn_keeping(run, why);
+    const SavedHealth *h = &run->saving.health;
+    run->trainer.keep_all = !h->good;
+    if (h->known) warn_keeping(run);
     /* A run that may go back keeps the checkpoints to which it would, until it has saved the next
      * of them: whether it was stopped in between must not change where it goes (rollback.h). */
-    int64_t pending = run_saving_step(run), step = pending >= 0 ? pending : run->trainer.steps;
     run->trainer.keep_all |= run->config->health.policy == HEALTH_ROLLBACK && !run_is_over(run) &&
-                             !run_is_due(step, run->config->checkpoint.save_interval);
+                             !run_is_due(h->step, run->config->checkpoint.save_interval);
 }
 
 /* Reports a save that is committed. `work`: the seconds that it takes if it is waited for. */
@@ -86,14 +110,22 @@ static void saved(Run *run, const StepRecord *at, double seconds, double work, d
     run->saving.saved_step = at->step;
     run->saving.seconds = fmax(run->saving.seconds, work);
     if (run->lead)
-        metrics_saved(run->output.metrics,
-                      &(SaveRecord){.at = *at, .seconds = seconds, .stall = stall, .path = path});
+        metrics_saved(run->output.metrics, &(SaveRecord){.at = *at,
+                                                         .seconds = seconds,
+                                                         .stall = stall,
+                                                         .path = path,
+                                                         .compared = run->saving.compared,
+                                                         .between = run->saving.between});
+    run->saving.between = (Comparisons){0};
     free(path);
 }
 
+/* Warns once of each step, and of the last try. */
 static void not_saved(Run *run, int64_t step, const char *err)
 {
     run->saving.error = error_exit_code(err, EXIT_INPUT_OUTPUT);
+    if (run->saving.warned_step == step && !run->saving.last_try) return;
+    run->saving.warned_step = step;
     log_warning("step %lld is not saved: %s%s", (long long)step, err, next_try(run));
     if (run->lead) metrics_note(run->output.metrics, "warn", step, err);
 }
@@ -102,6 +134,7 @@ static void not_saved(Run *run, int64_t step, const char *err)
 static void before_saving(Run *run)
 {
     run_read_records(run);
+    begin_health(run);
     look_at_health(run);
 }
 
@@ -133,15 +166,26 @@ static bool folder_is_ours(Run *run, char *err, size_t n)
     return in_place;
 }
 
-/* Saves and waits. */
-static void save_now(Run *run)
+/* A save that has begun: replicas are compared. */
+typedef struct {
+    double start;  /* seconds_now() at its begin */
+    int64_t noted; /* what end_saving needs */
+} Begun;
+
+static Begun begin_compared(Run *run)
+{
+    Begun b = {.start = seconds_now()};
+    b.noted = begin_saving(run, run->trainer.steps);
+    run->stops.worked = true;
+    run->saving.compared = run_compare_replicas(run);
+    return b;
+}
+
+/* Writes and commits the save that has begun, and ends it. */
+static void write_now(Run *run, Begun begun)
 {
     char err[2048];
-    before_saving(run);
-    double start = seconds_now();
-    int64_t step = run->trainer.steps, noted = begin_saving(run, step);
-    run->stops.worked = true;
-    run_compare_replicas(run);
+    int64_t step = run->trainer.steps;
     /* The metrics are written before the checkpoint: a resume truncates metrics.jsonl to the
      * checkpoint's step, but cannot restore lines that never reached the disk. */
     bool ok = folder_is_ours(run, err, sizeof err);
@@ -151,14 +195,21 @@ static void save_now(Run *run)
     ok = control_agree(run->world, ok, err, sizeof err) &&
          trainer_save(&run->trainer, run->folder.path, run->origin.config_text, run->origin.machine,
                       err, sizeof err);
-    double seconds = seconds_now() - start;
+    double seconds = seconds_now() - begun.start;
     StepRecord at = run->records.last;
     at.step = step;
     if (ok)
         saved(run, &at, seconds, seconds, seconds);
     else
         not_saved(run, step, err);
-    end_saving(run, noted);
+    end_saving(run, begun.noted);
+}
+
+/* Saves and waits. */
+static void save_now(Run *run)
+{
+    before_saving(run);
+    write_now(run, begin_compared(run));
 }
 
 void run_save(Run *run)
@@ -176,24 +227,29 @@ static bool sync_metrics(void *context, char *err, size_t n)
     return metrics_flush(run->output.metrics, err, n);
 }
 
-/* Begins an asynchronous save; returns false on all ranks if it cannot begin. */
-static bool begin_async(Run *run)
+/* Begins an asynchronous save, or saves now if it cannot begin. */
+static void save_async(Run *run)
 {
     char err[2048];
-    if (run->trainer.async == NULL) return false;
+    bool alone = run->world->size == 1;
     run_await_save(run); /* there is memory for one snapshot */
     /* A single rank does not wait for its device; the records are looked at before the commit. */
-    if (run->world->size > 1) before_saving(run);
-    int64_t noted = begin_saving(run, run->trainer.steps);
-    run->stops.worked = true;
-    run_compare_replicas(run);
+    if (alone)
+        begin_health(run);
+    else
+        before_saving(run);
+    Begun b = begin_compared(run);
     bool ours = folder_is_ours(run, err, sizeof err);
     CheckpointHook hook = {sync_metrics, run};
     bool begun = control_agree(run->world, ours, err, sizeof err) &&
                  trainer_save_begin(&run->trainer, run->folder.path, run->origin.config_text,
                                     run->origin.machine, hook);
-    end_saving(run, noted);
-    return begun;
+    if (!begun && !alone) {
+        write_now(run, b);
+        return;
+    }
+    end_saving(run, b.noted);
+    if (!begun) save_now(run); /* the clock counts the steps for which it waits now */
 }
 
 /* Takes the outcome of a save that has ended. */
@@ -219,8 +275,8 @@ static bool is_to_be_dropped(Run *run)
 {
     int64_t event = run->records.event.step;
     if (run->world->size > 1) return false;
-    if (event == 0 && async_save_copied(run->trainer.async)) {
-        run_read_arrived(run);
+    if (async_save_copied(run->trainer.async)) {
+        if (event == 0) run_read_arrived(run);
         look_at_health(run);
         event = run->records.event.step;
     }
@@ -261,7 +317,10 @@ void run_save_if_due(Run *run)
         return;
     }
     /* The last save of a run is waited for. */
-    if (run_is_over(run) || !begin_async(run)) run_save(run);
+    if (run_is_over(run) || run->trainer.async == NULL)
+        run_save(run);
+    else
+        save_async(run);
 }
 
 void run_try_save(Run *run)

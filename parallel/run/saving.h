@@ -21,5 +21,8 @@ void run_try_save(Run *run);
 /* Returns true if the newest update was applied and its loss is finite and not far above that of
  * uniform guessing. Otherwise returns false and writes the reason to why[0..n). */
 bool run_is_healthy(const Run *run, char *why, size_t n);
+/* Is called with each record after health_note: keeps the health of the step that is being saved.
+ */
+void run_note_saved_health(Run *run, const StepRecord *record);
 
 #endif

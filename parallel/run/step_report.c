@@ -6,6 +6,7 @@
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/health.h"
+#include "parallel/run/saving.h"
 #include "parallel/run/signals.h"
 
 #include <math.h>
@@ -28,6 +29,7 @@ static void take_records(Run *run, bool all)
     for (int i = 0; i < n && run->records.event.step == 0; i++) {
         if (run->lead) metrics_step(run->output.metrics, &record[i]);
         health_note(run, &record[i]);
+        run_note_saved_health(run, &record[i]);
     }
     if (n > 0) run->records.last = record[n - 1];
     run->records.last_known |= n > 0;

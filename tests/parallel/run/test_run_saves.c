@@ -1,0 +1,220 @@
+/* test_run_saves.c -- runs on a disk that is slow or fails: what happens to a save that is pending,
+ * and what is told of saves. */
+#include "model/core/check.h"
+#include "parallel/checkpoint/folder.h"
+#include "tests/support/trainer/flipped_bit.h"
+#include "tests/support/trainer/planted_run.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 3, ODD = 1 };
+#define KEEP1 "checkpoint.keep=1"
+#define BARE  "eval.interval=0", "eval.sample_interval=0"
+
+/* ---- disks ----------------------------------------------------------------------------------- */
+
+static int slow_sync(void *self, int fd)
+{
+    struct timespec pause = {.tv_nsec = 50000000};
+    nanosleep(&pause, NULL);
+    return fs_system.sync(self, fd);
+}
+
+static int no_folder(void *self, int folder, const char *name, mode_t mode)
+{
+    int64_t *left = self;
+    if (*left == 0) return fs_system.make_folder(NULL, folder, name, mode);
+    --*left;
+    errno = EIO;
+    return -1;
+}
+
+/* The disk of all ranks; only rank 0's folders fail, as often as `failures` says. */
+static FsOps disk;
+static int64_t failures;
+
+static void on_this_disk(Run *run)
+{
+    run->trainer.io.fs = &disk;
+}
+
+static void take_slow_disk(void)
+{
+    disk = fs_system;
+    disk.sync = slow_sync;
+}
+
+static void take_failing_disk(int64_t times)
+{
+    disk = fs_system;
+    disk.make_folder = no_folder;
+    disk.self = &failures;
+    failures = times;
+}
+
+/* ---- what a run says ------------------------------------------------------------------------- */
+
+static void only_checkpoint(const char *run, int64_t step)
+{
+    char err[512];
+    int64_t *steps;
+    int n = checkpoint_list(run, &steps, err, sizeof err);
+    if (n != 1 || steps[0] != step)
+        fail_msg("%s: %d checkpoints, the newest of step %lld, not only one of step %lld", run, n,
+                 n > 0 ? (long long)steps[n - 1] : -1, (long long)step);
+    free(steps);
+}
+
+static int times_in(const char *text, const char *what)
+{
+    int n = 0;
+    for (; (text = strstr(text, what)) != NULL; text++)
+        n++;
+    return n;
+}
+
+/* Makes each run of white space a single space, in place: lines are wrapped. */
+static void unwrap(char *text)
+{
+    char *to = text;
+    for (const char *c = text; *c; c++)
+        if (!isspace((unsigned char)*c))
+            *to++ = *c;
+        else if (to > text && to[-1] != ' ')
+            *to++ = ' ';
+    *to = '\0';
+}
+
+/* Fails unless the save of step `saved` was pending after step `step`. */
+static void was_pending(const char *run, int64_t saved, int64_t step)
+{
+    char *name = text_format("%s/metrics.jsonl", run), *text = take_text(name);
+    char *a = text_format("{\"event\": \"ckpt\", \"step\": %lld,", (long long)saved),
+         *b = text_format("{\"event\": \"train\", \"step\": %lld,", (long long)step);
+    char *ckpt = strstr(text, a), *train = strstr(text, b);
+    if (ckpt == NULL || train == NULL || ckpt < train) fail_msg("%s: not pending:\n%s", run, text);
+    free(a);
+    free(b);
+    free(text);
+    free(name);
+}
+
+/* ---- replicas -------------------------------------------------------------------------------- */
+
+static void flip_in_step_5(Run *run)
+{
+    on_this_disk(run);
+    if (run->world->rank == ODD && run->trainer.steps == 4)
+        flip_held_bit(&run->trainer, "token.weight", -1, 5, 20);
+}
+
+static void test_a_pending_save_is_committed_before_replicas_end_the_run(void **state)
+{
+    static const char *const sets[] = {KEEP1, BARE, "checkpoint.compare_interval=1", NULL};
+    (void)state;
+    take_slow_disk();
+    disturbance =
+        (Disturbance){.kind = WORK_STEP, .act = flip_in_step_5, .ranks = RANKS, .rank = -1};
+    char *said = run_expecting("pending", sets, EXIT_REPLICAS);
+    says(said, "error[89] step 5: ");
+    says(said, "This step is not saved");
+    free(said);
+    was_pending("pending", 4, 5);
+    only_checkpoint("pending", 4);
+}
+
+static void test_the_cost_of_each_comparison_is_printed(void **state)
+{
+    static const char *const sets[] = {KEEP1, BARE, "checkpoint.compare_interval=1",
+                                       "checkpoint.save_interval=4", NULL};
+    (void)state;
+    take_slow_disk();
+    disturbance = (Disturbance){.kind = WORK_STEP, .act = on_this_disk, .ranks = RANKS, .rank = -1};
+    char *said = run_expecting("cost", sets, 0);
+    was_pending("cost", 4, 5);
+    assert_int_equal(times_in(said, "replicas compared in 0."), 2);
+    /* Steps 1, 2, 3, 5 and 6 are compared by interval, the last two while step 4 is saved. */
+    int n = 0;
+    unwrap(said);
+    for (const char *at = said; (at = strstr(at, ", and ")) != NULL; at++) {
+        const char *after = strstr(at, " time");
+        if (after != NULL && strstr(after, "by interval in 0.") - after <= 7)
+            n += (int)strtol(at + strlen(", and "), NULL, 10);
+    }
+    assert_int_equal(n, 5);
+    free(said);
+}
+
+static void test_replicas_are_compared_once_if_a_save_cannot_begin(void **state)
+{
+    static const char *const sets[] = {BARE, NULL};
+    (void)state;
+    take_failing_disk(1);
+    disturbance = (Disturbance){.kind = WORK_STEP, .act = on_this_disk, .ranks = RANKS, .rank = -1};
+    free(run_expecting("once", sets, 0));
+    assert_int_equal(lines_of("once", "ckpt"), 4);
+    assert_int_equal(lines_of("once", "replicas"), 4);
+}
+
+/* ---- health ---------------------------------------------------------------------------------- */
+
+/* The loss of step 11 is far too large, while the healthy save of step 10 is pending: it removes the
+ * older checkpoint. If it is step 10 itself whose loss is too large, nothing is removed. */
+static void test_later_steps_do_not_decide_what_a_save_removes(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        char *name = text_format("health-%d", late), *said;
+        plant_fault(11 - late, 1, false, 1, 0);
+        planted_act = on_this_disk;
+        take_slow_disk();
+        said = planted_run(name, KEEP1, "train_steps=12", NULL, NULL, 0);
+        was_pending(name, 10, 11);
+        unwrap(said);
+        if (late) says(said, "warning: step 10: the loss is ");
+        assert_int_equal(times_in(said, "so no older checkpoint is removed"), late);
+        free(said);
+        free(name);
+    }
+    planted_act = NULL;
+}
+
+/* ---- warnings -------------------------------------------------------------------------------- */
+
+static void test_a_save_that_fails_is_told_once_and_at_the_end(void **state)
+{
+    static const char *const sets[] = {"train_steps=4", NULL};
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char *name = text_format("failing-%d", ranks);
+        take_failing_disk(1000);
+        disturbance =
+            (Disturbance){.kind = WORK_STEP, .act = on_this_disk, .ranks = ranks, .rank = -1};
+        char *said = run_expecting(name, sets, EXIT_INPUT_OUTPUT);
+        assert_int_equal(times_in(said, "step 2 is not saved"), 1);
+        assert_int_equal(times_in(said, "step 4 is not saved"), 2);
+        assert_int_equal(times_in(said, "trying again before"), 1);
+        free(said);
+        free(name);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_pending_save_is_committed_before_replicas_end_the_run),
+        cmocka_unit_test(test_the_cost_of_each_comparison_is_printed),
+        cmocka_unit_test(test_replicas_are_compared_once_if_a_save_cannot_begin),
+        cmocka_unit_test(test_later_steps_do_not_decide_what_a_save_removes),
+        cmocka_unit_test(test_a_save_that_fails_is_told_once_and_at_the_end),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}
