@@ -166,8 +166,8 @@ static void test_replicas_are_compared_once_if_a_save_cannot_begin(void **state)
 
 /* ---- health ---------------------------------------------------------------------------------- */
 
-/* The loss of step 11 is far too large, while the healthy save of step 10 is pending: it removes the
- * older checkpoint. If it is step 10 itself whose loss is too large, nothing is removed. */
+/* The loss of step 11 is far too large, while the healthy save of step 10 is pending: it removes
+ * the older checkpoint. If it is step 10 itself whose loss is too large, nothing is removed. */
 static void test_later_steps_do_not_decide_what_a_save_removes(void **state)
 {
     (void)state;
