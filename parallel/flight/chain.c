@@ -8,10 +8,11 @@
 #include <string.h>
 
 const char *const flight_cause_name[CAUSES] = {
-    [CAUSE_NONE] = "none",     [CAUSE_STOPPED] = "rank stopped",
-    [CAUSE_DATA] = "data",     [CAUSE_COLLECTIVE] = "other collective",
-    [CAUSE_DISK] = "disk",     [CAUSE_CONSOLE] = "console",
-    [CAUSE_DEVICE] = "device", [CAUSE_COMPUTING] = "computing",
+    [CAUSE_NONE] = "none",       [CAUSE_STOPPED] = "rank stopped",
+    [CAUSE_DATA] = "data",       [CAUSE_COLLECTIVE] = "other collective",
+    [CAUSE_DISK] = "disk",       [CAUSE_CONSOLE] = "console",
+    [CAUSE_DEVICE] = "device",   [CAUSE_COMPUTING] = "computing",
+    [CAUSE_UNKNOWN] = "unknown",
 };
 
 /* In a healthy run no rank waits longer than this many seconds, or than so many times the longest
@@ -74,8 +75,9 @@ static FlightCause cause_of(const Search *s, int node)
 static int trust(FlightCause cause)
 {
     static const int order[CAUSES] = {
-        [CAUSE_STOPPED] = 6, [CAUSE_DATA] = 5,      [CAUSE_DISK] = 4, [CAUSE_CONSOLE] = 3,
-        [CAUSE_DEVICE] = 2,  [CAUSE_COMPUTING] = 1, [CAUSE_NONE] = 0, [CAUSE_COLLECTIVE] = 0};
+        [CAUSE_STOPPED] = 6, [CAUSE_DATA] = 5,       [CAUSE_DISK] = 4,
+        [CAUSE_CONSOLE] = 3, [CAUSE_DEVICE] = 2,     [CAUSE_COMPUTING] = 1,
+        [CAUSE_NONE] = 0,    [CAUSE_COLLECTIVE] = 0, [CAUSE_UNKNOWN] = 0};
     return order[cause];
 }
 
@@ -205,13 +207,16 @@ void chain_make(Chain *c, Search *s)
     c->late = must_calloc((size_t)s->net->files->ranks, sizeof *c->late);
     bool differ = chain_find_difference(c, s->net);
     if (!differ) find_begin(c, s);
-    if (!differ && c->lates == 0 && s->links > 0) find_in_circle(c, s);
+    /* What looks like a circle may be a wait for a rank that is not known. */
+    bool unknown = s->net->files->unknown > 0, links = s->links > 0 && !unknown;
+    if (!differ && c->lates == 0 && links) find_in_circle(c, s);
     measure_waits(c, s);
-    bool circle = c->lates == 0 && s->links > 0;
+    bool circle = c->lates == 0 && links;
     if (!circle) set_depths(c, s);
     chain_list_waits(c, s);
     if (circle) find_odd(c, s);
-    if (c->cause == CAUSE_NONE || (!differ && is_healthy(c, s))) begin_again(c, CAUSE_NONE);
+    if (c->cause == CAUSE_NONE || (!differ && is_healthy(c, s)))
+        begin_again(c, unknown ? CAUSE_UNKNOWN : CAUSE_NONE);
 }
 
 void chain_free(Chain *c)

@@ -7,6 +7,7 @@
 
 typedef enum {
     CAUSE_NONE,       /* healthy: nobody waits longer than usual */
+    CAUSE_UNKNOWN,    /* not found, but files of some ranks could not be read, or were left out */
     CAUSE_STOPPED,    /* a rank does not answer, or does not go on although it could */
     CAUSE_COLLECTIVE, /* ranks of a group are in different calls */
     CAUSE_DATA,       /* a rank waits for its training data */

@@ -229,6 +229,11 @@ int net_behind(const NetGroup *group, bool here, int64_t call)
     return low;
 }
 
+bool net_unknown(const NetGroup *group)
+{
+    return group->size > 0 && group->member[group->by_begun[group->size - 1]].begun == INT64_MAX;
+}
+
 /* Returns the index that the peer's ring gives the group with this index of the net, or -1. */
 static int group_of_peer(const Net *net, int peer, int group)
 {

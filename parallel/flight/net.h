@@ -46,6 +46,8 @@ const NetGroup *net_group(const Net *net, int rank, const RingEntry *entry);
 /* Returns how many members, of those by_begun or by_here, have begun (or arrived at) less than this
  * call: they come first. */
 int net_behind(const NetGroup *group, bool here, int64_t call);
+/* Returns whether the group has members whose files have not been read (RANK_UNKNOWN). */
+bool net_unknown(const NetGroup *group);
 
 /* What the two ends of a message are. */
 typedef enum {

@@ -26,6 +26,15 @@ static void print_text(FILE *to, const char *label, char *text)
     free(text);
 }
 
+/* The same with a sentence, whose parts stay together better if it is folded as a message. */
+static void print_sentence(FILE *to, const char *label, char *text)
+{
+    char *line = text_format("%-*s%s", LABEL, label, text);
+    terminal_message(to, line, MARK_NONE, 0);
+    free(line);
+    free(text);
+}
+
 static void print_dump(FILE *to, const FlightFiles *files)
 {
     static const char *const why[DUMP_REASONS] = {
@@ -74,10 +83,10 @@ void flight_print(FILE *to, const FlightReading *r)
     print_dump(to, &r->files);
     print_ranks(to, &r->files);
     terminal_field(to, "cause", flight_cause_name[c->cause], LABEL);
-    print_text(to, "begins", flight_words_begin(r));
-    print_text(to, "what to do", flight_words_advice(r));
+    print_sentence(to, "begins", flight_words_begin(r));
+    print_sentence(to, "what to do", flight_words_advice(r));
     for (int i = 0; i < c->waits && i < WAITS; i++)
-        print_text(to, i == 0 ? "waits" : "", flight_words_wait(r, &c->wait[i]));
+        print_sentence(to, i == 0 ? "waits" : "", flight_words_wait(r, &c->wait[i]));
     if (c->waits > WAITS)
         print_text(to, "",
                    text_format("and %s more; --json prints all of them",

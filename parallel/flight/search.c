@@ -64,7 +64,11 @@ static void follow_collective(Walk *w, int node, const RingEntry *call)
         link.key = call->call;
         link.behind = net_behind(group, true, call->call);
     }
-    if (link.behind == 0) return;
+    if (link.behind == 0) {
+        /* Those that are not known may be missing, unless a member has finished the call. */
+        if (net_unknown(group) && group->done < call->call) w->s->node[node].waits = true;
+        return;
+    }
     add_link(w, link);
     want_members(w, &link);
 }

@@ -214,9 +214,31 @@ static char *begin_in(const FlightReading *r, const char *who)
     return text;
 }
 
+/* Too little has been read. */
+static char *begin_unknown(const FlightReading *r)
+{
+    char list[RANK_LIST_BYTES], waited[96] = "None of the others waits";
+    int n = 0, *rank = must_calloc((size_t)r->files.ranks, sizeof *rank);
+    for (int i = 0; i < r->files.ranks; i++)
+        if (r->files.state[i] == RANK_UNKNOWN) rank[n++] = i;
+    rank_list(rank, n, list, sizeof list);
+    free(rank);
+    double longest = 0;
+    for (int i = 0; i < r->chain.waits; i++)
+        longest = fmax(longest, r->chain.wait[i].seconds);
+    if (longest > 0)
+        snprintf(waited, sizeof waited, "The longest wait of the others has lasted %s",
+                 figure_seconds(longest).text);
+    return text_format("where it begins cannot be told from what was read: the %s of %s %s damaged "
+                       "or %s left out. %s",
+                       n == 1 ? "file" : "files", list, n == 1 ? "is" : "are",
+                       n == 1 ? "was" : "were", waited);
+}
+
 char *flight_words_begin(const FlightReading *r)
 {
     const Chain *c = &r->chain;
+    if (c->cause == CAUSE_UNKNOWN) return begin_unknown(r);
     if (c->cause == CAUSE_NONE || c->lates == 0) {
         if (r->files.first->reason != DUMP_SIGNAL)
             return must_strdup("nowhere: no rank that answers holds up another one");
@@ -246,8 +268,9 @@ char *flight_words_wait(const FlightReading *r, const ChainWait *w)
     char since[32];
     snprintf(since, sizeof since, "%s", figure_seconds(w->seconds).text);
     if (w->late == 0) {
-        text = text_format("%s %s been in %s for %s%s, %s; no rank is missing there", who, have,
-                           entry, up, since, place);
+        text = text_format("%s %s been in %s for %s%s, %s; no rank%s is missing there", who, have,
+                           entry, up, since, place,
+                           r->files.unknown > 0 ? " whose file was read" : "");
     } else {
         char *whom = ranks_text(&r->files, w->whom, w->whoms, w->late);
         text = text_format("%s %s waited %s%s for %s%s in %s, %s", who, have, up, since,
@@ -282,6 +305,8 @@ char *flight_words_advice(const FlightReading *r)
     static const char *const advice[CAUSES] = {
         [CAUSE_NONE] = "nothing: the run goes on. If it looks stuck all the same, ask for another "
                        "dump and compare",
+        [CAUSE_UNKNOWN] = "ask for another dump (kill -USR2 PID), which replaces the files of this "
+                          "one, and read it",
         [CAUSE_COLLECTIVE] = "the ranks must make the same calls in the same order: this is a bug, "
                              "or the ranks run different programs or configs. Keep the folder "
                              "flight of the run for a report",
@@ -298,5 +323,15 @@ char *flight_words_advice(const FlightReading *r)
                             "and the clock of its machine",
     };
     if (r->chain.cause == CAUSE_STOPPED) return advice_stopped(r);
+    if (r->files.first->reason != DUMP_SIGNAL) {
+        /* The run has ended, so it leaves no other dump. */
+        if (r->chain.cause == CAUSE_UNKNOWN)
+            return must_strdup("read the error message with which the run has ended. If it hangs "
+                               "again, read that dump, or ask for one before it ends (kill -USR2 "
+                               "PID)");
+        if (r->chain.cause == CAUSE_NONE)
+            return must_strdup("read the error message with which the run has ended: the dump "
+                               "shows no cause");
+    }
     return must_strdup(advice[r->chain.cause]);
 }

@@ -1,0 +1,144 @@
+/* test_print.c -- what `./train flight` prints of the files of a folder: sentences in whole lines,
+ * and what it says if files of some ranks are damaged. */
+#include "model/core/check.h"
+#include "parallel/flight/print.h"
+#include "tests/support/files/scratch.h"
+#include "tests/support/flight/planted_ring.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { RANKS = 4 };
+
+/* Writes the file of a rank: all wait in call 17 of the world, but rank `late`, which is in its
+ * loader. Of a damaged file half is left. */
+static void plant(int rank, int late, const char *reason, double seconds, bool damaged)
+{
+    PlantedRing ring = planted_ring(rank, RANKS);
+    ring.reason = reason;
+    planted_group(&ring, 0, "world", 0, 1, RANKS);
+    planted_collective(&ring, "all-reduce", "compute", 0, 16, 21, 20.5);
+    if (rank == late)
+        planted_entry(&ring, "work", "data", "host", 20, NAN);
+    else
+        planted_collective(&ring, "all-reduce", "compute", 0, 17, seconds, NAN);
+    char *text = planted_text(&ring), *path = text_format("run/flight/rank_%05d.jsonl", rank);
+    size_t n = strlen(text);
+    FILE *to = fopen(path, "w");
+    assert_non_null(to);
+    fwrite(text, 1, damaged ? n / 2 : n, to);
+    fclose(to);
+    free(text);
+    free(path);
+}
+
+/* Returns what is printed of run/flight. */
+static char *printed(bool json)
+{
+    FlightReading r;
+    char err[1024], *text;
+    size_t n;
+    bool missing;
+    if (!flight_reading_open(&r, "run", 0, &missing, err, sizeof err)) fail_msg("%s", err);
+    FILE *to = text_stream(&text, &n);
+    if (json)
+        flight_print_json(to, &r);
+    else
+        flight_print(to, &r);
+    fclose(to);
+    flight_reading_close(&r);
+    return text;
+}
+
+static void expect_in(bool json, const char *part)
+{
+    char *text = printed(json);
+    if (strstr(text, part) == NULL) fail_msg("\"%s\" is not in:\n%s", part, text);
+    free(text);
+}
+
+static void make_folders(void)
+{
+    assert_int_equal(mkdir("run", 0777), 0);
+    assert_int_equal(mkdir("run/flight", 0777), 0);
+}
+
+static void test_sentences_are_whole_lines(void **state)
+{
+    (void)state;
+    make_folders();
+    for (int rank = 0; rank < RANKS; rank++)
+        plant(rank, 2, "deadline", 18, false);
+    expect_in(false, "\ncause       data\n");
+    expect_in(false,
+              "\nbegins      rank 2 is late: it has been in the wait for its training data for "
+              "20 s, in the backward pass of micro-batch 3 of step 12\n");
+    expect_in(false, "\nwhat to do  look at the disk or network that holds the training data, on "
+                     "the machine of this rank: is it full of requests, or gone?\n");
+    expect_in(false, "\nwaits       ranks 0, 1, 3 have waited up to 18 s for rank 2 in all-reduce "
+                     "of 64 f32 (group world, call 17), in the backward pass of micro-batch 3 of "
+                     "step 12\n");
+}
+
+/* Rank 2, or all but rank 3, may be where it begins. */
+static void test_without_the_files_of_some_ranks_the_cause_is_unknown(void **state)
+{
+    static const char *const reason[] = {"signal", "deadline"};
+    (void)state;
+    make_folders();
+    for (int i = 0; i < 4; i++) {
+        int known = i / 2 ? 1 : RANKS - 1;
+        for (int rank = 0; rank < RANKS; rank++)
+            plant(rank, 2, reason[i % 2], i / 2 ? 0.1 : 18, known == 1 ? rank < 3 : rank == 2);
+        expect_in(false, "\ncause       unknown\n");
+        expect_in(true, "\"cause\":\"unknown\",\"late\":[],\"begins\":\"where it begins cannot be "
+                        "told from what was read: the file");
+        expect_in(false, known == 1 ? "the files of ranks 0-2 are damaged or were left out. The "
+                                      "longest wait of the others has lasted 100 ms\n"
+                                    : "the file of rank 2 is damaged or was left out. The longest "
+                                      "wait of the others has lasted 18 s\n");
+        expect_in(true, i % 2 == 0 ? "\"advice\":\"ask for another dump (kill -USR2 PID)"
+                                   : "\"advice\":\"read the error message");
+        expect_in(false, "; no rank whose file was read is missing there\n");
+    }
+}
+
+/* Rank 0 waits for rank 1, which may wait for rank 2: that is no circle. */
+static void test_a_wait_for_an_unknown_rank_is_no_circle(void **state)
+{
+    (void)state;
+    make_folders();
+    for (int rank = 0; rank < 3; rank++) {
+        PlantedRing ring = planted_ring(rank, 3);
+        planted_group(&ring, 0, "world", 0, 1, 3);
+        if (rank == 0) planted_message(&ring, false, "compute", 0, 1, 4, 18, NAN);
+        if (rank == 1) planted_message(&ring, false, "compute", 0, 2, 9, 18, NAN);
+        char *text = planted_text(&ring), *path = text_format("run/flight/rank_%05d.jsonl", rank);
+        FILE *to = fopen(path, "w");
+        assert_non_null(to);
+        if (rank < 2) fputs(text, to);
+        fclose(to);
+        free(text);
+        free(path);
+    }
+    expect_in(false, "\ncause       unknown\n");
+}
+
+#define SCRATCH(test) cmocka_unit_test_setup_teardown(test, enter_scratch, leave_scratch)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SCRATCH(test_sentences_are_whole_lines),
+        SCRATCH(test_without_the_files_of_some_ranks_the_cause_is_unknown),
+        SCRATCH(test_a_wait_for_an_unknown_rank_is_no_circle),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
