@@ -2,16 +2,57 @@
  * for whom, where it begins, and the most probable cause. */
 #include "model/core/check.h"
 #include "model/core/files.h"
+#include "model/core/fs.h"
+#include "model/core/shell_text.h"
 #include "parallel/commands/commands.h"
 #include "parallel/flight/print.h"
+#include "parallel/run/run_path.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 typedef struct {
     const char *run;
     bool json;
 } Arguments;
+
+/* Returns the run that `path` is a part of, its folder flight or one of its checkpoints, for the
+ * caller to free. NULL: of none. */
+static char *run_around(const char *path)
+{
+    static const char part[] = "/flight";
+    bool checkpoint;
+    char *run = run_path_of(path, &checkpoint);
+    size_t n = strlen(run), cut = sizeof part - 1;
+    bool dumps = !checkpoint && n > cut && strcmp(run + n - cut, part) == 0;
+    if (dumps) run[n - cut] = '\0';
+    if ((checkpoint || dumps) && run_path_is_run(run)) return run;
+    free(run);
+    return NULL;
+}
+
+/* Prints why there is no dump: `err`, unless `path` is no run's folder. */
+static int refuse(const char *path, const char *err)
+{
+    static const char give[] = "give the folder of a run, such as out/demo";
+    if (run_path_is_run(path) || run_path_has(path, "flight"))
+        return error_print(EXIT_MISSING, "%s", err);
+    if (access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
+        return error_print(EXIT_MISSING, "there is no folder %s: %s", path, give);
+    if (!fs_is_folder(path)) return error_print(EXIT_MISSING, "%s is no folder: %s", path, give);
+    char *run = run_around(path);
+    if (run == NULL)
+        return error_print(EXIT_MISSING, "%s is a folder without config.json, so it is no run: %s",
+                           path, give);
+    char *quoted = shell_quoted_path(run);
+    error_print(EXIT_MISSING, "%s is a part of a run: ./train flight %s", path, quoted);
+    free(quoted);
+    free(run);
+    return EXIT_MISSING;
+}
 
 static int flight(const void *values)
 {
@@ -21,8 +62,9 @@ static int flight(const void *values)
     FlightReading reading;
     int code = EXIT_OK;
     if (!flight_reading_open(&reading, run, 0, &missing, err, sizeof err)) {
+        code = missing ? refuse(run, err) : error_print(EXIT_DAMAGED, "%s", err);
         free(run);
-        return error_print(missing ? EXIT_MISSING : EXIT_DAMAGED, "%s", err);
+        return code;
     }
     for (int i = 0; i < reading.files.damaged.count; i++)
         code = error_print(EXIT_DAMAGED, "%s", reading.files.damaged.item[i]);
@@ -52,9 +94,9 @@ const ArgCommand cmd_flight = {
              "parallel.timeout or is lost, and, without stopping anything, on SIGUSR2 (kill\n"
              "-USR2 PID). This command reads the newest dump and prints where a hang\n"
              "begins, the most probable cause (rank stopped, other collective, data, disk,\n"
-             "console, device, computing or none), and which ranks wait in which call for\n"
-             "which others. Exit 66 if there is no dump, 65 if a file is damaged; the other\n"
-             "files are read all the same.",
+             "console, device, computing, none or unknown), and which ranks wait in which\n"
+             "call for which others. Exit 66 if there is no dump, 65 if a file is damaged;\n"
+             "the other files are read all the same.",
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,

@@ -105,6 +105,7 @@ static const ArgCommand command = {
     .notes = "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after\n"
              "the current step or within an evaluation, with a checkpoint and exit code 85;\n"
              "the same command goes on from there. A second signal ends it at once.\n"
+             "SIGUSR2 writes RUN/flight and stops nothing; ./train flight RUN reads it.\n"
              "Under mpirun, srun or torchrun each process is one rank, without --ranks\n"
              "(./train doctor says what was found).",
     .options = options,

@@ -40,6 +40,24 @@ said() {
 expect_code "flight: an undisturbed run succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --out whole
 check "flight: an undisturbed run leaves no files" test ! -e whole/flight
 
+expect_code "flight: the help of a run is printed" 0 "$TRAIN" --help train
+check "flight: it names SIGUSR2" grep -q '^SIGUSR2 writes RUN/flight and stops nothing' output
+
+# ---- ./train flight without a dump -----------------------------------------------------------------------------------
+# refused PATH SENTENCE: expects that `./train flight PATH` ends with 66 and says this
+refused() {
+    expect_code "flight: $1 has no dump" 66 "$TRAIN" flight "$1"
+    check "flight: it is said why: $2" grep -qF "$2" output
+}
+cp -r whole dumped
+mkdir dumped/flight
+refused nowhere 'there is no folder nowhere: give the folder of a run'
+refused "$TINY" "$TINY is no folder: give the folder of a run"
+refused . '. is a folder without config.json, so it is no run'
+refused whole 'whole holds no flight recorder'
+refused dumped/flight 'dumped/flight is a part of a run: ./train flight dumped'
+refused "$(echo whole/checkpoints/step_* | cut -d' ' -f1)" ' is a part of a run: ./train flight whole'
+
 # ---- SIGUSR2 ---------------------------------------------------------------------------------------------------------
 for kind in threads processes; do
     options=()
