@@ -1,5 +1,5 @@
 /* launcher.h -- inside parallel/grid: the process that has started ranks as processes waits for
- * them, passes signals on to rank 0, and finds out how the ranks have ended. */
+ * them, passes signals on, and finds out how the ranks have ended. */
 #ifndef PARALLEL_GRID_LAUNCHER_H
 #define PARALLEL_GRID_LAUNCHER_H
 
