@@ -1,13 +1,13 @@
-/* test_flight_dump.c -- tests when the flight recorders of a process are written to files, what is
- * in these, and that nothing is lost or delayed where that is not possible. Whole runs are tested
- * in test_flight_runs.c. */
+/* test_flight_dump.c -- tests when the flight recorders of a process are written to files, and that
+ * nothing is lost or delayed where that is not possible. What is in the files is tested in
+ * test_flight_file.c, and whole runs in tests/program/flight.sh. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/dumps.h"
 #include "model/core/log.h"
-#include "parallel/flight/write.h"
 #include "tests/support/files/child.h"
 #include "tests/support/files/scratch.h"
+#include "tests/support/flight/some_flight.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -23,61 +23,11 @@
 #include <cmocka.h>
 #undef fail /* these tests mean fail of check.h, not cmocka's */
 
-enum { RANKS = 2, START = 77 };
-static const char *const op[] = {"copy_rows", "add"}, *const verb[] = {"all-reduce", "send"};
-
-/* Returns a flight with a finished op, and a collective under way. */
-static Flight *some_flight(void)
-{
-    Flight *f = flight_create();
-    GraphGroup dp = {.name = "dp", .size = 2, .rank = 1, .first = 0, .stride = 1};
-    flight_group(f, &(GraphGroup){.name = "world", .size = 2, .stride = 1});
-    int group = flight_group(f, &dp);
-    flight_at(f, 12, 3, FLIGHT_BACKWARD);
-    flight_unit(f, 5);
-    FlightEntry add = {.kind = FLIGHT_OP,
-                       .code = 1,
-                       .dtype = F32,
-                       .elements = 64,
-                       .group = -1,
-                       .call = -1,
-                       .peer = -1};
-    flight_end(f, flight_begin(f, NULL, &add));
-    FlightEntry sum = {.kind = FLIGHT_COLLECTIVE,
-                       .code = 0,
-                       .dtype = BF16,
-                       .elements = 1 << 20,
-                       .group = (int8_t)group,
-                       .call = 17,
-                       .peer = -1};
-    flight_begin(f, NULL, &sum);
-    return f;
-}
-
-static FlightSource source_of(const Flight *f, int rank)
-{
-    return (FlightSource){.flight = f,
-                          .names = {op, verb},
-                          .rank = rank,
-                          .ranks = RANKS,
-                          .here = RANKS,
-                          .dp = rank,
-                          .attempt = 2,
-                          .host = "n\"1",
-                          .start = START};
-}
+enum { RANKS = SOME_RANKS };
 
 static void make_run(const char *run)
 {
     assert_int_equal(mkdir(run, 0777), 0);
-}
-
-/* Returns the first number after these words. */
-static double number_after(const char *text, const char *words)
-{
-    const char *at = strstr(text, words);
-    assert_non_null(at);
-    return strtod(at + strlen(words), NULL);
 }
 
 /* Waits until the rank's file is of this dump. Returns whether it is, after ten seconds at most. */
@@ -88,108 +38,12 @@ static bool has_dump(const char *run, int rank, int64_t number)
     bool there = false;
     while (!there && seconds_now() < end) {
         int fd = open(folder, O_RDONLY | O_DIRECTORY);
-        there = fd >= 0 && flight_is_written(fd, rank, flight_dump_name(START, number));
+        there = fd >= 0 && flight_is_written(fd, rank, flight_dump_name(SOME_START, number));
         if (fd >= 0) close(fd);
         usleep(1000);
     }
     free(folder);
     return there;
-}
-
-/* ---- the format ------------------------------------------------------------------------------ */
-
-/* Replaces the digits of the value of each `key` by 'T's, whose number may differ. */
-static void hide(char *text, const char *key)
-{
-    for (char *at = strstr(text, key); at; at = strstr(at, key)) {
-        at += strlen(key);
-        size_t n = strspn(at, "-0123456789.");
-        if (n == 0) continue; /* null */
-        memmove(at + 1, at + n, strlen(at + n) + 1);
-        *at = 'T';
-    }
-}
-
-static void test_a_file_has_the_flight_and_its_rank(void **state)
-{
-    static const char expected[] =
-        "{\"format\":\"train.c flight\",\"version\":1,\"dump\":\"%016llx\",\"reason\":\"signal\","
-        "\"rank\":1,\"ranks\":2,\"host\":\"n1\",\"pid\":T,\"time\":T,\"attempt\":2,\"pp\":0,"
-        "\"dp\":1,\"tp\":0,\"step\":12,\"micro_batch\":3,\"action\":\"backward\",\"issued\":2,"
-        "\"entries\":2}\n"
-        "{\"group\":1,\"name\":\"dp\",\"ranks\":[[0,1,2]]}\n"
-        "{\"n\":1,\"kind\":\"op\",\"name\":\"add\",\"dtype\":\"f32\",\"elements\":64,\"stream\":"
-        "\"host\",\"group\":-1,\"call\":-1,\"peer\":-1,\"step\":12,\"micro_batch\":3,\"action\":"
-        "\"backward\",\"unit\":5,\"begun\":T,\"ended\":T}\n"
-        "{\"n\":2,\"kind\":\"collective\",\"name\":\"all-reduce\",\"dtype\":\"bf16\",\"elements\":"
-        "1048576,\"stream\":\"host\",\"group\":1,\"call\":17,\"peer\":-1,\"step\":12,"
-        "\"micro_batch\":3,\"action\":\"backward\",\"unit\":5,\"begun\":T,\"ended\":null}\n";
-    (void)state;
-    Flight *f = some_flight();
-    FlightSource source = source_of(f, 1);
-    snprintf(source.host, sizeof source.host, "n1");
-    FlightRoom *room = must_alloc(sizeof *room);
-    const uint64_t name = flight_dump_name(START, 3);
-    make_run("format");
-    assert_int_equal(mkdir("format/flight", 0777), 0);
-    int folder = open("format/flight", O_RDONLY | O_DIRECTORY);
-    double before = wall_seconds_now();
-    assert_int_equal(
-        flight_write(&source, (Dump){.number = 3, .reason = DUMP_SIGNAL}, folder, room), 0);
-    assert_true(flight_is_written(folder, 1, name));
-    assert_false(flight_is_written(folder, 1, flight_dump_name(START, 4)));
-    assert_false(flight_is_written(folder, 0, name));
-    close(folder);
-    char *text = take_text("format/flight/rank_00001.jsonl");
-    double time = number_after(text, "\"time\":"), begun = number_after(text, "\"begun\":"),
-           ended = number_after(text, "\"ended\":");
-    assert_true(time >= before - 1e-5 && time <= wall_seconds_now() + 1e-5);
-    assert_true(begun <= ended && ended <= 0 && begun > -60);
-    hide(text, "\"pid\":");
-    hide(text, "\"time\":");
-    hide(text, "\"begun\":");
-    hide(text, "\"ended\":");
-    char *wanted = text_format(expected, (unsigned long long)name);
-    assert_string_equal(text, wanted);
-    free(wanted);
-    free(text);
-    free(room);
-    flight_free(f);
-}
-
-/* A file has room for more than the writer's buffer, and no number of an entry is lost. */
-static void test_a_file_has_all_entries_of_the_ring(void **state)
-{
-    const FlightEntry copy = {.kind = FLIGHT_COPY,
-                              .dtype = FLIGHT_NO_DTYPE,
-                              .elements = INT64_MAX,
-                              .group = -1,
-                              .call = -1,
-                              .peer = -1};
-    (void)state;
-    Flight *f = flight_create();
-    FlightSource source = source_of(f, 65535);
-    FlightRoom *room = must_alloc(sizeof *room);
-    make_run("whole");
-    assert_int_equal(mkdir("whole/flight", 0777), 0);
-    for (int i = 0; i < 2 * FLIGHT_ENTRIES; i++)
-        flight_begin(f, NULL, &copy);
-    int folder = open("whole/flight", O_RDONLY | O_DIRECTORY), line = 0;
-    assert_int_equal(
-        flight_write(&source, (Dump){.number = 1, .reason = DUMP_SIGNAL}, folder, room), 0);
-    close(folder);
-    char *text = take_text("whole/flight/rank_65535.jsonl"), *at = strchr(text, '\n') + 1;
-    for (; *at; at = strchr(at, '\n') + 1, line++) {
-        char begin[256];
-        snprintf(begin, sizeof begin,
-                 "{\"n\":%d,\"kind\":\"copy\",\"name\":\"copy\",\"dtype\":\"\",\"elements\":%lld,",
-                 FLIGHT_ENTRIES + 1 + line, (long long)INT64_MAX);
-        assert_memory_equal(at, begin, strlen(begin));
-    }
-    assert_int_equal(line, FLIGHT_ENTRIES);
-    free(text);
-    free(room);
-    flight_free(f);
 }
 
 /* ---- a process that goes on ------------------------------------------------------------------ */
@@ -200,7 +54,7 @@ static Flight *flight[RANKS];
 static void open_all(const char *run)
 {
     for (int r = 0; r < RANKS; r++) {
-        FlightSource source = source_of(flight[r] = some_flight(), r);
+        FlightSource source = some_source(flight[r] = some_flight(), r);
         log_set_rank(r, NULL);
         flight_dump_add(&source, run);
     }
@@ -384,7 +238,7 @@ static void check_said(const End *end, const char *said, const char *error, cons
     } else if (end->alone) {
         assert_string_equal(rest, last + 1);
     } else {
-        assert_non_null(strstr(rest, "flight: ranks 0, 1 are late: rank 0 "));
+        assert_non_null(strstr(rest, "flight: ranks 0, 1 are late: rank "));
         assert_non_null(strstr(rest, "in all-reduce of 1048576 bf16 (group dp, call 17)"));
         assert_non_null(strstr(rest, "in the backward pass of micro-batch 3 of step 12"));
         assert_true(n >= strlen(last));
@@ -406,7 +260,7 @@ static void check_end(const End *end, const char *reason, const char *error)
         assert_null(text);
     } else {
         char *words = text_format("\"dump\":\"%016llx\",\"reason\":\"%s\",\"rank\":1,",
-                                  (unsigned long long)flight_dump_name(START, 0), reason);
+                                  (unsigned long long)flight_dump_name(SOME_START, 0), reason);
         assert_non_null(text);
         assert_non_null(strstr(text, words));
         free(words);
@@ -454,8 +308,6 @@ static void test_a_disk_that_hangs_delays_no_end_for_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_file_has_the_flight_and_its_rank),
-        cmocka_unit_test(test_a_file_has_all_entries_of_the_ring),
         cmocka_unit_test(test_signals_dump_and_stop_nothing),
         cmocka_unit_test(test_a_signal_that_is_ignored_or_blocked_stays_so),
         cmocka_unit_test(test_a_file_that_cannot_be_written_costs_a_warning),

@@ -5,7 +5,8 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/flight/words.h"
-#include "tests/parallel/flight/hang_rows.h"
+#include "tests/parallel/flight/hang_calls.h"
+#include "tests/parallel/flight/hang_works.h"
 #include "tests/support/files/child.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -167,7 +168,27 @@ static void plant(Run *run)
     if (planted->point == AT_CONSOLE) block_console();
 }
 
-enum { ROWS = sizeof hang_rows / sizeof *hang_rows, AT_ONCE = 6, TIMEOUT = 5 };
+enum {
+    CALLS = sizeof hang_calls / sizeof *hang_calls,
+    WORKS = sizeof hang_works / sizeof *hang_works,
+    ROWS = CALLS + WORKS,
+    AT_ONCE = 8,
+    TIMEOUT = 3
+};
+
+static const HangRow *row_of(int i)
+{
+    return i < CALLS ? &hang_calls[i] : &hang_works[i - CALLS];
+}
+
+/* Returns the folder of the row's run, for the caller to free. */
+static char *folder_of(const HangRow *row)
+{
+    int i = 0;
+    while (row_of(i) != row)
+        i++;
+    return text_format("run-%d", i);
+}
 
 /* ---- the runs ----------------------------------------------------------------------------------
  */
@@ -177,7 +198,7 @@ static void run_row(void *context)
     const char *arguments[32] = {"tiny.json"}, *const * set;
     int n = 1;
     planted = context;
-    char *out = text_format("run-%d", (int)(planted - hang_rows));
+    char *out = folder_of(planted);
     char *ranks = text_format("%d", planted->ranks),
          *timeout = text_format("parallel.timeout=%d", TIMEOUT);
     const char *fixed[] = {"--out", out, "--ranks", ranks, "--set", timeout};
@@ -197,7 +218,7 @@ static void run_row(void *context)
 static void expect_row(const HangRow *row, pid_t child, int said)
 {
     static char text[1 << 16];
-    char err[1024], *run = text_format("run-%d", (int)(row - hang_rows));
+    char err[1024], *run = folder_of(row);
     bool missing;
     FlightReading r;
     int code = child_end(child, said, text, sizeof text);
@@ -233,9 +254,9 @@ static void test_each_planted_hang_is_named_with_its_cause(void **state)
         pid_t child[AT_ONCE];
         int said[AT_ONCE], n = ROWS - first < AT_ONCE ? ROWS - first : AT_ONCE;
         for (int i = 0; i < n; i++)
-            child[i] = child_start(run_row, (void *)&hang_rows[first + i], &said[i]);
+            child[i] = child_start(run_row, (void *)row_of(first + i), &said[i]);
         for (int i = 0; i < n; i++)
-            expect_row(&hang_rows[first + i], child[i], said[i]);
+            expect_row(row_of(first + i), child[i], said[i]);
     }
 }
 

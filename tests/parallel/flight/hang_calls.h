@@ -1,40 +1,12 @@
-/* hang_rows.h -- the hangs that test_hangs.c plants, and what the flight recorders say of each. */
-#ifndef TESTS_PARALLEL_FLIGHT_HANG_ROWS_H
-#define TESTS_PARALLEL_FLIGHT_HANG_ROWS_H
+/* hang_calls.h -- hangs before a call of other ranks. */
+#ifndef TESTS_PARALLEL_FLIGHT_HANG_CALLS_H
+#define TESTS_PARALLEL_FLIGHT_HANG_CALLS_H
 
-#include "parallel/comm/comm.h"
-#include "parallel/flight/chain.h"
-
-/* Where a rank hangs: before a call of a communicator, or in other work. */
-typedef enum { AT_CALL, AT_GROUP, AT_OP, AT_LOADER, AT_DISK, AT_WRITER, AT_CONSOLE } Point;
-/* What it does there. */
-typedef enum {
-    HANG,  /* nothing any more */
-    STOP,  /* stops its process */
-    OTHER, /* makes another call of the same group */
-    WORLD, /* makes a call of the world */
-} Deed;
-
-typedef struct {
-    const char *name;
-    int ranks;
-    const char *sets[7];
-    bool processes;
-    Point point;
-    CommVerb verb;     /* AT_CALL */
-    const char *group; /* of the call */
-    int rank, nth;     /* on this rank, at this time it comes there after the run is open */
-    Deed deed;
-    FlightCause cause;
-    ExitCode code;
-    /* Parts of the sentences about the rank (what it is in, and in which action), and about those
-     * that wait nearest to it. */
-    const char *begin, *action, *wait;
-} HangRow;
+#include "tests/parallel/flight/hang_row.h"
 
 #define STAGES "model.num_layers=2", "parallel.pipeline=2"
 
-static const HangRow hang_rows[] = {
+static const HangRow hang_calls[] = {
     {"all-reduce",
      2,
      {NULL},
@@ -306,96 +278,6 @@ static const HangRow hang_rows[] = {
      "rank 1 is in another call than the ranks that wait for it: rank 1 is in barrier (group "
      "world,",
      "gradients of step 3",
-     "rank 1 has waited"},
-    {"op",
-     2,
-     {NULL},
-     false,
-     AT_OP,
-     COMM_SEND,
-     "",
-     1,
-     3,
-     HANG,
-     CAUSE_COMPUTING,
-     EXIT_HANG,
-     "rank 1 is late: it has been in the op adamw",
-     "in the update of step",
-     "rank 0 has waited"},
-    {"loader",
-     2,
-     {NULL},
-     false,
-     AT_LOADER,
-     COMM_SEND,
-     "",
-     1,
-     3,
-     HANG,
-     CAUSE_DATA,
-     EXIT_HANG,
-     "rank 1 is late: it has been in the wait for its training data",
-     "in the forward pass of micro-batch 0 of step 2",
-     "rank 0 has waited"},
-    {"best.json",
-     2,
-     {NULL},
-     false,
-     AT_DISK,
-     COMM_SEND,
-     "",
-     0,
-     1,
-     HANG,
-     CAUSE_DISK,
-     EXIT_HANG,
-     "rank 0 is late: it has been in the work on a file",
-     "after step",
-     "rank 1 has waited"},
-    {"save",
-     2,
-     {"checkpoint.async=false"},
-     false,
-     AT_DISK,
-     COMM_SEND,
-     "",
-     0,
-     2,
-     HANG,
-     CAUSE_DISK,
-     EXIT_HANG,
-     "rank 0 is late: it has been in the save of a checkpoint",
-     "after step 2",
-     "rank 1 has waited"},
-    {"save beside the step",
-     2,
-     {NULL},
-     false,
-     AT_WRITER,
-     COMM_SEND,
-     "",
-     0,
-     1,
-     HANG,
-     CAUSE_DISK,
-     EXIT_HANG,
-     "rank 0 is late: it has been in the save of a checkpoint",
-     "after step",
-     "rank 1 has waited"},
-    {"console",
-     2,
-     {NULL},
-     false,
-     AT_CONSOLE,
-     COMM_SEND,
-     "",
-     0,
-     1,
-     HANG,
-     CAUSE_CONSOLE,
-     EXIT_HANG,
-     "rank 0 is late: it has been in a write to the console",
-     "after step 1",
      "rank 1 has waited"},
 };
 
