@@ -159,6 +159,8 @@ void near_sizes(Load *load, RuleId rule, char *out, size_t n);
  * does both for its section. */
 void derive_values(Load *load);
 void validate_config(Load *load);
+/* Checks the keys of `checkpoint`. Defined in checkpoint.c. */
+void checkpoint_validate(Load *load);
 /* Reports a health.policy that nothing can bring into effect. Defined in health.c. */
 void health_validate(Load *load);
 void derive_scheduler(Load *load);

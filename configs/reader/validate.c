@@ -298,46 +298,6 @@ static void check_zero(Load *load)
         WRONG(load, sum_key, "\"sum\" is for the stages 0 to 2, and %s is 3; write \"mean\"", key);
 }
 
-static void check_writers(Load *load)
-{
-    static const char key[] = "checkpoint.writers";
-    const Config *c = load->config;
-    long long writers = c->checkpoint.writers, world = c->world;
-    /* This is only a notice, because the same config may be right on more ranks. */
-    if (world <= 0 || writers <= world || UNUSABLE(load, key, "parallel.data")) return;
-    if (world == 1)
-        load_notice(load, load_place(load, key), key,
-                    "%lld, but there is 1 rank, which writes alone", writers);
-    else
-        load_notice(load, load_place(load, key), key,
-                    "%lld, but there are %lld ranks, so %lld write", writers, world, world);
-}
-
-/* Refuses a keep_every between whose steps the run does not save: most of the checkpoints that the
- * user wants to keep would never exist. */
-static void check_keep_every(Load *load)
-{
-    static const char key[] = "checkpoint.keep_every";
-    const Config *c = load->config;
-    long long every = c->checkpoint.keep_every, interval = c->checkpoint.save_interval;
-    if (every == 0 || UNUSABLE(load, key, "checkpoint.save_interval")) return;
-    if (interval > 0 && every % interval == 0) return;
-    if (interval == 0) {
-        load_error(load, load_place(load, key), key,
-                   "%lld, but with checkpoint.save_interval 0 the run saves only at its end; write "
-                   "a save_interval that divides it",
-                   every);
-        load_remedy(load, "checkpoint.save_interval=%lld", every);
-    } else {
-        long long next = (every / interval + 1) * interval;
-        load_error(load, load_place(load, key), key,
-                   "%lld is no multiple of checkpoint.save_interval %lld, so the run does not save "
-                   "at each of these steps; write %lld",
-                   every, interval, next);
-        load_remedy(load, "%s=%lld", key, next);
-    }
-}
-
 static bool has_validation(const Config *c)
 {
     bool text = c->data.train.count == 0;
@@ -390,8 +350,7 @@ void validate_config(Load *load)
     check_types(load);
     check_scheduler(load);
     check_zero(load);
-    check_writers(load);
-    check_keep_every(load);
+    checkpoint_validate(load);
     check_patience(load);
     health_validate(load);
     check_sets(load);

@@ -103,6 +103,29 @@ static void comms_logger_and_writers_notices_count_all_ranks(void **state)
         check_case(&cases[i]);
 }
 
+/* Replicas are compared at an interval only if they are compared at all, and if there are some. */
+static void an_interval_that_compares_nothing_gives_a_notice(void **state)
+{
+    (void)state;
+    static const char every[] = "checkpoint.compare_interval=5",
+                      off[] = "checkpoint.compare_replicas=false",
+                      why[] = "without effect: checkpoint.compare_replicas is false, so replicas "
+                              "are never compared";
+    static const Case cases[] = {
+        {2, {every}, NULL},
+        {1, {every}, "without effect: there is 1 rank, which has no replicas"},
+        {2, {every, "parallel.tensor=2"}, NULL},
+        {2, {every, off}, why},
+        {1, {every, off}, why},
+        {2, {off}, NULL},
+        {1, {off}, NULL},
+        {1, {"checkpoint.compare_interval=0"}, NULL},
+        {0, {every, off}, why},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_case(&cases[i]);
+}
+
 /* Only tensor-parallel ranks divide the rows of a micro-batch. */
 static void sequence_parallel_notices_count_tensor_parallel_ranks_only(void **state)
 {
@@ -128,6 +151,7 @@ int main(void)
         cmocka_unit_test(a_zero_stage_without_effect_gives_a_notice_on_one_data_rank),
         cmocka_unit_test(costly_zero_stages_give_a_notice_only_with_a_pipeline),
         cmocka_unit_test(comms_logger_and_writers_notices_count_all_ranks),
+        cmocka_unit_test(an_interval_that_compares_nothing_gives_a_notice),
         cmocka_unit_test(sequence_parallel_notices_count_tensor_parallel_ranks_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
