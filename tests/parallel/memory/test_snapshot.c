@@ -1,5 +1,7 @@
 /* test_snapshot.c -- the memory for snapshots of asynchronous saves is what the plan says, on each
  * rank, and is planned only where there is room for it. */
+#include "model/core/figures.h"
+#include "model/core/log.h"
 #include "parallel/memory/memory_plan.h"
 #include "parallel/memory/saved_bytes.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -90,15 +92,36 @@ static MemoryPlan plan_of_rank(bool on_host)
         .total = 1000, .host = 200, .snapshot = 100, .on_host = on_host, .ranks = 1, .of = 1};
 }
 
+/* Reads what this rank has said; "" if nothing. */
+static void read_said(FILE *from, char *out, size_t n)
+{
+    rewind(from);
+    out[fread(out, 1, n - 1, from)] = '\0';
+}
+
 static void decide(Comm *world, void *context)
 {
     const size_t *available = context;
+    char said[512], notice[256] = "";
+    FILE *log = tmpfile();
     MemoryPlan own = plan_of_rank(true), all = memory_plan_of_ranks(world, &own, 0);
     bool fits = *available >= 3300;
     if (all.snapshot != 300) rank_wrong(world, "%zu for all snapshots", all.snapshot);
     MemoryRoom room = {.available = *available};
+    log_set_file(log);
     if (memory_take_snapshot(world, &room, &own, &all) != fits)
         rank_wrong(world, "%zu available: not %d", *available, fits);
+    log_set_file(NULL);
+    read_said(log, said, sizeof said);
+    fclose(log);
+    /* The notice names what is missing. */
+    if (!fits)
+        snprintf(notice, sizeof notice,
+                 "checkpoint.async: training waits while a checkpoint is written, because a "
+                 "snapshot needs %s more of the host's memory than are free",
+                 figure_bytes((double)(3300 - *available)).text);
+    if (fits ? said[0] != '\0' : strstr(said, notice) == NULL)
+        rank_wrong(world, "%zu available: \"%s\", not \"%s\"", *available, said, notice);
     if (all.total != (fits ? 3300 : 3000) || all.host != (fits ? 900 : 600) ||
         all.snapshot != (fits ? 300 : 0) || own.total != (fits ? 1100 : 1000))
         rank_wrong(world, "%zu available: %zu in all", *available, all.total);
