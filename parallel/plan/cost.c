@@ -194,6 +194,27 @@ double cost_collective(const Hardware *hardware, const CostTraits *traits, CommV
     return hardware->collective + best;
 }
 
+/* ---- snapshots ------------------------------------------------------------------------------- */
+
+/* Returns the bytes per second that a GPU copies to page-locked host memory: four fifths of its
+ * PCIe link of 16 lanes, which is an assumption. Ampere and Ada have the fourth generation, Hopper
+ * and later the fifth. */
+static double host_link(const Hardware *h)
+{
+    const double reached = 0.8;
+    int capability = h->device.capability;
+    return reached * (capability >= 90 ? 64e9 : capability >= 80 ? 32e9 : 16e9);
+}
+
+double cost_snapshot(const Hardware *hardware, double bytes, double received, bool between)
+{
+    double copied =
+        hardware->cuda ? bytes / host_link(hardware) : moved(hardware, &COST_OWN, 2 * bytes);
+    double bandwidth = hardware->inside.bandwidth;
+    if (between) bandwidth = fmin(bandwidth, between_bandwidth(hardware, &COST_OWN, 1));
+    return fmax(copied, received / bandwidth);
+}
+
 /* ---- messages -------------------------------------------------------------------------------- */
 
 static double message_seconds(const Hardware *h, const CostTraits *t, const GraphGroup *group,

@@ -106,7 +106,8 @@ static void print_memory(const Plan *plan)
     printf("  \"fits\": %s,\n  \"memory\": {\n", plan->fits ? "true" : "false");
     print_room(plan->hardware.cuda ? "device" : "node", &plan->device);
     if (plan->hardware.cuda) print_room("host", &plan->host);
-    printf("    \"snapshot\": %lld,\n", (long long)plan->snapshot);
+    printf("    \"snapshot\": %lld, \"snapshot_missing\": %lld,\n", (long long)plan->snapshot,
+           (long long)plan->snapshot_missing);
     printf("    \"reserve_is_an_estimate\": true,\n    \"rank_of_stage\": [\n");
     for (int s = 0; s < plan->grid.pp; s++) {
         print_stage_memory(&plan->stage[s]);
@@ -173,7 +174,10 @@ static void print_predicted(const Plan *plan)
     const PlanRange *range = &plan->range;
     double run = plan_run_seconds(plan, t->seconds);
     double devices = (double)(plan->hardware.cuda ? plan->ranks : plan->nodes);
-    const Real saves[] = {{"saves", plan_saves_of_step(plan)}};
+    double steps = (double)plan->config->train_steps;
+    PlanSaves waits = plan_saves(plan, t->seconds);
+    const Real saves[] = {{"snapshots", waits.snapshots / steps}, {"saves", waits.written / steps}};
+    int64_t every = plan->config->checkpoint.save_interval;
     const Real rows[] = {{"step_seconds", t->seconds},
                          {"step_seconds_fast", range->fast},
                          {"step_seconds_slow", range->slow},
@@ -182,6 +186,8 @@ static void print_predicted(const Plan *plan)
                          {"tokens_per_second_of_device", plan->tokens / t->seconds / devices},
                          {"mfu6", plan->mfu6},
                          {"save_seconds", plan->save_seconds},
+                         {"snapshot_seconds", plan->snapshot_seconds},
+                         {"pending_seconds", plan_pending_seconds(plan, t->seconds, every)},
                          {"days", run / 86400},
                          {"days_fast", plan_run_seconds(plan, range->fast) / 86400},
                          {"days_slow", plan_run_seconds(plan, range->slow) / 86400},

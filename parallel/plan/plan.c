@@ -124,11 +124,15 @@ static void fit_devices(const Plan *plan, PlanRoom *room)
 }
 
 /* Adds the snapshots of asynchronous saves to the node that needs the most, if there is room for
- * them. Without room saves are synchronous. */
+ * them. Without room saves are synchronous, and it is said how much is missing. */
 static void fit_snapshot(Plan *plan, PlanRoom *node)
 {
     int64_t bytes = snapshot_bytes_of_node(plan->config, plan->ranks, plan->ranks_of_node);
-    if (plus(node->needed, bytes) > node->room) return;
+    int64_t missing = plus(node->needed, bytes) - node->room;
+    if (missing > 0) {
+        plan->snapshot_missing = bytes > 0 ? missing : 0;
+        return;
+    }
     plan->snapshot = bytes;
     node->needed += bytes;
 }
@@ -231,16 +235,6 @@ double plan_seconds(const Plan *plan, const CostTraits *traits)
     return seconds + (double)plan->periods * (seconds - fewer);
 }
 
-double plan_run_seconds(const Plan *plan, double step)
-{
-    return (double)plan->config->train_steps * step + (double)plan->saves * plan->save_seconds;
-}
-
-double plan_saves_of_step(const Plan *plan)
-{
-    return (double)plan->saves * plan->save_seconds / (double)plan->config->train_steps;
-}
-
 PlanTraits plan_traits(void)
 {
     PlanTraits traits = {COST_OWN, COST_OWN};
@@ -286,23 +280,6 @@ static int64_t count_parameters(const Config *config)
     return count;
 }
 
-/* Returns how often a run saves: after every save_interval steps and at its end. How often it saves
- * a best checkpoint beside these depends on its losses. */
-static int64_t count_saves(const Config *config)
-{
-    int64_t every = config->checkpoint.save_interval;
-    return every > 0 ? (config->train_steps + every - 1) / every : 1;
-}
-
-/* Returns the seconds of one checkpoint: few nodes do not fill a large storage system. */
-static double save_seconds(const Plan *plan)
-{
-    const Hardware *h = &plan->hardware;
-    double of_nodes = (double)plan->nodes * h->node_disk_bandwidth;
-    double bandwidth = of_nodes < h->disk_bandwidth ? of_nodes : h->disk_bandwidth;
-    return (double)plan->stage[0].checkpoint_bytes / bandwidth;
-}
-
 static void compute_rates(Plan *plan)
 {
     const Config *c = plan->config;
@@ -312,8 +289,7 @@ static void compute_rates(Plan *plan)
     plan->parameters = count_parameters(c);
     plan->tokens = (double)step_tokens(c);
     plan->flops = gpt_flops_per_token(&whole, c->data.seq_length) * plan->tokens;
-    plan->saves = count_saves(c);
-    plan->save_seconds = save_seconds(plan);
+    plan_count_saves(plan);
     plan->time = replay(plan, &COST_OWN);
     plan->step = step_parts(plan);
     double peak = hardware_peak(h, config_dtype(c), c->cuda.tf32);

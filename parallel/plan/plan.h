@@ -35,9 +35,12 @@ typedef struct {
     PlanRoom device;
     PlanRoom host; /* host memory of a node; on CPUs all 0: it is part of `device` */
     bool fits;
-    /* Of the host memory above, what snapshots of saves take on the node with the most of them; 0:
-     * there is no room for them, or checkpoint.async is false. */
+    /* Of the host memory above, what snapshots of asynchronous saves take on the node with the most
+     * of them; 0: saves are synchronous, because there is no room for snapshots, checkpoint.async
+     * is false or the run saves only at its end. */
     int64_t snapshot;
+    /* Bytes by which the node would exceed its room with them; 0: they fit, or none are wanted. */
+    int64_t snapshot_missing;
     StepTime time; /* of each stage */
     /* How a rank of the stage whose work ends last spends the step; `seconds` is that of the step,
      * and exactly the sum of the parts. Saves are not in it. */
@@ -46,7 +49,10 @@ typedef struct {
     int64_t parameters;   /* of the whole model */
     double tokens, flops; /* of a step, all ranks together; flops: gpt_flops_per_token */
     double mfu6;          /* share of the peak that these operations reach in a step */
-    double save_seconds;  /* of one checkpoint, for which training waits */
+    /* In which one checkpoint is written. Training waits for that if the save is synchronous, which
+     * the last of a run always is. */
+    double save_seconds;
+    double snapshot_seconds; /* in which a snapshot is taken, for which training waits; or 0 */
     /* In the whole run, without those of a best checkpoint, which depend on the losses. */
     int64_t saves;
 } Plan;
@@ -85,8 +91,19 @@ double plan_seconds(const Plan *plan, const CostTraits *traits);
 /* Returns the seconds of the whole run if a step takes so many: train_steps steps and all saves,
  * without evaluations, samples and restarts. */
 double plan_run_seconds(const Plan *plan, double step);
-/* Returns the seconds that saves add to a step, on the average over all steps of the run. */
-double plan_saves_of_step(const Plan *plan);
+/* Sets plan->saves, save_seconds and snapshot_seconds; the memory must have been planned. */
+void plan_count_saves(Plan *plan);
+/* The seconds for which training waits in the whole run. */
+typedef struct {
+    double snapshots; /* while snapshots are taken */
+    double written;   /* while checkpoints are written */
+} PlanSaves;
+/* Returns these if a step takes so many seconds. Without snapshots training waits while every
+ * checkpoint is written; with them, while the last one is, and where a save waits for the one
+ * before it. That writing in the background slows down steps is not counted. */
+PlanSaves plan_saves(const Plan *plan, double step);
+/* Returns the seconds for which a save waits until the one of `steps` steps before is written. */
+double plan_pending_seconds(const Plan *plan, double step, int64_t steps);
 /* The traits of a range's ends: slow kernels and links, and fast ones. */
 typedef struct {
     CostTraits slow, fast;

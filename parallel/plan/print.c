@@ -123,6 +123,12 @@ static void print_memory(const Plan *plan)
     if (plan->snapshot > 0)
         line("", "%s of a node's memory are for snapshots of saves (checkpoint.async)",
              figure_bytes((double)plan->snapshot).text);
+    if (plan->snapshot_missing > 0)
+        line(
+            "",
+            "no room for snapshots of saves (checkpoint.async): %s of a node's memory are missing; "
+            "training waits while a checkpoint is written",
+            figure_bytes((double)plan->snapshot_missing).text);
     printf("a rank of each stage, in %s%s:\nstage", strchr(one.text, ' ') + 1,
            plan->stage[0].memory.reserve > 0 ? "; reserve, which NCCL takes, is an estimate" : "");
     for (int i = 0; i < CLASSES; i++)
@@ -188,7 +194,32 @@ static void print_parts(const Plan *plan)
                 {"bubble", t->bubble}};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         if (part[i].seconds != 0) print_part(part[i].name, part[i].seconds, t->seconds);
-    if (plan->saves > 0) print_part("saves, beside the step", plan_saves_of_step(plan), t->seconds);
+    PlanSaves saves = plan_saves(plan, t->seconds);
+    double steps = (double)plan->config->train_steps;
+    if (saves.snapshots > 0) print_part("snapshots of saves", saves.snapshots / steps, t->seconds);
+    print_part("saves, training waits", saves.written / steps, t->seconds);
+}
+
+/* Says how long a checkpoint takes, and how long training waits for it. */
+static void print_saves(const Plan *plan, double run)
+{
+    PlanSaves saves = plan_saves(plan, plan->step.seconds);
+    int64_t every = plan->config->checkpoint.save_interval;
+    double pending = plan_pending_seconds(plan, plan->step.seconds, every);
+    char snapshot[128] = "";
+    if (plan->snapshot > 0)
+        snprintf(snapshot, sizeof snapshot,
+                 "; training waits %s for each snapshot, and while the last is written",
+                 figure_seconds(plan->snapshot_seconds).text);
+    line("checkpoint", "%s, predicted %s each, %s%s: %.2g %% of the run",
+         figure_bytes((double)plan->stage[0].checkpoint_bytes).text,
+         figure_seconds(plan->save_seconds).text, figure_of(plan->saves, "save").text, snapshot,
+         100 * (saves.snapshots + saves.written) / run);
+    if (pending > 0)
+        line("",
+             "saves follow each other faster than the disk writes them: each waits %s for the one "
+             "before it; raise checkpoint.save_interval",
+             figure_seconds(pending).text);
 }
 
 static void print_run(const Plan *plan)
@@ -207,10 +238,7 @@ static void print_run(const Plan *plan)
          devices > 1           ? "its"
          : plan->hardware.cuda ? "the GPU's"
                                : "the node's");
-    line("checkpoint", "%s, predicted %s each, %s: %.2g %% of the run",
-         figure_bytes((double)plan->stage[0].checkpoint_bytes).text,
-         figure_seconds(plan->save_seconds).text, figure_of(plan->saves, "save").text,
-         100 * (double)plan->saves * plan->save_seconds / run);
+    print_saves(plan, run);
     line("run",
          "predicted %s for %s (%s to %s), %s %s-hours; without evaluations, "
          "samples, saves of a best checkpoint and restarts",

@@ -36,17 +36,32 @@ def seconds(shown):
 near(seconds(figure(r"step predicted ([\d.]+ [mu]?s);")), predicted["step_seconds"])
 near(seconds(figure(r"half as fast: predicted ([\d.]+ [mu]?s) a step")), predicted["step_seconds_half_network"])
 near(seconds(figure(r"matrix products ([\d.]+ [mu]?s)")), predicted["parts"]["products"])
-near(figure(r"([\d.]+) % of its peak \(MFU6\)"), 100 * predicted["mfu6"], 2)
+near(figure(r"([\d.]+) % of (?:its|the node's) peak \(MFU6\)"), 100 * predicted["mfu6"], 2)
 if predicted["days"] >= 1:
     near(figure(r"run predicted ([\d.,]+) days").replace(",", ""), predicted["days"])
 assert figure(r"memory (FITS|MISSES) by") == ("FITS" if plan["fits"] else "MISSES")
 parts = predicted["parts"]
-assert abs(sum(parts.values()) - parts["saves"] - predicted["step_seconds"]) < 1e-12
-assert abs(parts["saves"] * plan["train_steps"] - predicted["save_seconds"] * plan["checkpoint"]["saves"]) < 1e-9
+waits = {"snapshots": r"snapshots of saves ([\d.]+ [mu]?s)", "saves": r"saves, training waits ([\d.]+ [mu]?s)"}
+assert abs(sum(parts.values()) - sum(parts[key] for key in waits) - predicted["step_seconds"]) < 1e-12
+each, saves = predicted["save_seconds"], plan["checkpoint"]["saves"]
+in_run = {key: parts[key] * plan["train_steps"] for key in waits}
+if memory["snapshot"] > 0:
+    assert predicted["snapshot_seconds"] > 0 and memory["snapshot_missing"] == 0
+    assert abs(in_run["snapshots"] - predicted["snapshot_seconds"] * (saves - 1)) < 1e-9
+    assert each - 1e-9 <= in_run["saves"] <= each * saves + 1e-9
+else:
+    assert in_run["snapshots"] == predicted["snapshot_seconds"] == predicted["pending_seconds"] == 0
+    assert abs(in_run["saves"] - each * saves) < 1e-9
+for key, pattern in waits.items():
+    if key == "saves" or parts[key] > 0:
+        assert abs(seconds(figure(pattern)) - parts[key]) <= max(0.01 * parts[key], 0.5e-6), key
+assert ("snapshots of saves" in text) == (memory["snapshot"] > 0 or memory["snapshot_missing"] > 0)
+assert ("faster than the disk" in text) == (predicted["pending_seconds"] > 0)
+share = float(figure(r"each[^%]*[:] ([\d.e-]+) % of the run"))
+assert abs(share / 100 * predicted["days"] * 86400 / sum(in_run.values()) - 1) < 0.06, share
 near(seconds(figure(r"memory-bound kernels ([\d.]+ [mu]?s)")), parts["memory_bound"])
-near(seconds(figure(r"saves, beside the step ([\d.]+ [mu]?s)")), parts["saves"])
 for stage in predicted["stages"]:
-    assert stage.keys() - {"stage"} == parts.keys() - {"saves"}, stage
+    assert stage.keys() - {"stage"} == parts.keys() - waits.keys(), stage
 assert predicted["step_seconds_fast"] < predicted["step_seconds"] < predicted["step_seconds_slow"]
 for stage in memory["rank_of_stage"]:
     of = {key: stage[key] for key in stage if key not in ("stage", "total", "host")}
@@ -72,6 +87,26 @@ shown "GPT-3 6.7B on 64 B200" configs/gpt3_6_7b.json --world 64 --machine b200
 shown "the demo on 8 ranks" configs/demo.json --world 8 --machine cpu --set parallel.tensor=2 --set parallel.pipeline=2 \
     --set zero_optimization.stage=3
 check "plan: a text that is not read has at most this vocabulary" grep -q 'vocabulary 1,024 at most, as the text has not' text
+often=(configs/demo.json --world 2 --machine cpu --set checkpoint.save_interval=10)
+shown "asynchronous saves" "${often[@]}"
+check "plan: asynchronous saves: training waits for the snapshots and the last save" grep -q '^ *snapshots of saves ' text
+check "plan: asynchronous saves: and not for most of them" python3 -c 'import json
+p = json.load(open("json"))["predicted"]
+assert p["parts"]["snapshots"] + p["parts"]["saves"] < p["save_seconds"] / 50, p'
+shown "synchronous saves" "${often[@]}" --set checkpoint.async=false
+check "plan: synchronous saves: no snapshot is named" test "$(grep -c snapshot text)" -eq 0
+sed -E 's/"host_bytes": [0-9]+/"host_bytes": 100000000/' configs/machines/cpu.json >small.json
+shown "a node without room for snapshots" "${often[@]}" --machine small.json --set memory_margin=0.1
+check "plan: no room: it says how much is missing" python3 - <<'EOF'
+import json, re
+memory, text = json.load(open("json"))["memory"], " ".join(open("text").read().split())
+missing = re.search(r"no room for snapshots of saves \(checkpoint.async\): ([\d.]+) MiB of a node's memory are missing;", text)
+assert memory["snapshot"] == 0 < memory["snapshot_missing"]
+assert abs(float(missing.group(1)) * 2**20 - memory["snapshot_missing"]) < 2**17, memory
+EOF
+sed -E 's/"(node_)?disk_bandwidth": [0-9.e]+/"\1disk_bandwidth": 10e6/' configs/machines/cpu.json >slow.json
+shown "a disk that is slower than the saves" "${often[@]}" --machine slow.json
+check "plan: a slow disk: saves wait for each other" grep -q 'saves follow each other faster than the disk' text
 "$TRAIN" plan configs/demo.json >text 2>&1
 check "plan: without --machine it says which it takes, or that there is none" \
     grep -qE '^machine +(cpu|[abh][0-9]+00): |^error\[69\] there is no machine file for this GPU' text
