@@ -77,7 +77,7 @@ rows() {
     row tsan "$sample STEPS=16" tests/program/signals.sh
     row tsan "$sample STEPS=9" tests/program/ranks.sh
     row tsan "$sample" tests/program/flight.sh tests/parallel/flight/test_flight_dump tests/parallel/comm/test_socket_dumps
-    row tsan "POINTS=1" tests/program/async.sh
+    row tsan "$sample" tests/program/async.sh
     row tsan "$sample STEPS=5" tests/program/grids.sh
     row tsan "$sample" tests/parallel/trainer/test_trainer tests/parallel/report/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare

@@ -50,8 +50,10 @@ static void a_disk_failure_at_any_call_of_a_thread_leaves_the_old_checkpoint(voi
 {
     (void)state;
     static const int errors[] = {ENOSPC, EIO};
+    /* Slow builds look for races, which both errors have alike. */
+    bool sample = getenv("TEST_SAMPLE") != NULL;
     for (int w = 0; w <= 2; w += 2)
-        for (int e = 0; e < 2; e++)
+        for (int e = sample; e < 2; e++)
             for (Fault fault = FAULT_ONCE; fault <= FAULT_ALWAYS; fault++)
                 for (int bad = 0; bad < async_worlds[w].ranks; bad++) {
                     int at = 1;
