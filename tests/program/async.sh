@@ -12,7 +12,7 @@ all_cases() { [ -z "${TEST_SAMPLE:-}" ]; }
 last=24
 all_cases || last=8 points=1
 run=(--set train_batch_size=16 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=auto --set cpu.threads=1
-    --set model.num_layers=4 --set train_steps=$last --set checkpoint.save_interval=2 --set checkpoint.keep=2 --set eval.interval=8
+    --set model.num_layers=4 --set "train_steps=$last" --set checkpoint.save_interval=2 --set checkpoint.keep=2 --set eval.interval=8
     --set eval.steps=4 --set eval.sample_interval=8)
 
 # same_files NAME A B STEP: expects that the tensors of both runs' checkpoints of this step are the same
