@@ -26,6 +26,15 @@ static void a_policy_without_effect_gives_a_notice(void **state)
          "config:1:3: notice: health.policy: without effect: health.spike_deviations is 0, so no "
          "loss is a spike"},
         {"\"health.policy\": \"rollback\", \"health.spike_deviations\": 0", NULL},
+        {"\"health.policy\": \"rollback\", \"health.max_rollbacks\": 1", NULL},
+        {"\"health.policy\": \"warn\", \"health.max_rollbacks\": 0", NULL},
+        {"\"health.policy\": \"rollback\", \"health.max_rollbacks\": 0",
+         "config:1:3: notice: health.policy: acts like \"stop\": health.max_rollbacks is 0, so the "
+         "run never goes back"},
+        {"\"health.policy\": \"rollback\", \"health.max_rollbacks\": 0, "
+         "\"health.spike_deviations\": 0",
+         "config:1:3: notice: health.policy: acts like \"stop\": health.max_rollbacks is 0, so the "
+         "run never goes back"},
         {"\"health.policy\": \"rollback\", \"checkpoint.save_interval\": 0",
          "config:1:3: notice: health.policy: the run has no checkpoint to go back to: "
          "checkpoint.save_interval is 0, so only its end is saved"},
