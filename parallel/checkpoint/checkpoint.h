@@ -104,8 +104,11 @@ int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest, int64
  * than the oldest kept one stay as evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
                       size_t n);
-/* Removes the checkpoints of later steps than `step`, also the best one: a run that has gone back
- * to `step` will make these steps anew, with other data. */
+/* Removes the checkpoints of later steps than `step`, the newest first, also the best one: a run
+ * that has gone back to `step` will make these steps anew, with other data. Returns true once none
+ * of them is a checkpoint any more, also after a crash of the machine; only warns of files of
+ * theirs that could not be deleted. Otherwise returns false and sets `err`, and the earlier ones
+ * are left. All ranks call it. */
 bool checkpoint_remove_after(CheckpointIo *io, const char *run, int64_t step, char *err, size_t n);
 /* Removes what crashed saves and interrupted removals have left in RUN/checkpoints; a symbolic link
  * is removed itself, not what it leads to. Only rank 0 calls this, and it must hold the run's lock.

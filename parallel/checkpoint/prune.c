@@ -90,16 +90,24 @@ static bool stays(const char *run, int64_t step, int64_t best, int64_t keep_ever
 
 /* ---- pruning --------------------------------------------------------------------------------- */
 
+/* Renames a checkpoint to `trash`, so that it is none any more. */
+static bool discard_step(CheckpointIo *io, int parent_fd, int64_t step, char trash[static 48],
+                         char *err, size_t n)
+{
+    char name[32];
+    checkpoint_step_name(name, step);
+    snprintf(trash, 48, ".trash-%s", name);
+    return io->fs->rename(io->fs->self, parent_fd, name, parent_fd, trash) == 0 ||
+           error_set(err, n, "cannot rename the old checkpoint %s: %s", name, strerror(errno));
+}
+
 /* Removes a checkpoint. The rename makes it disappear at once; deleting its files afterwards may be
  * slow, or fail. */
 static bool remove_step(CheckpointIo *io, int parent_fd, int64_t step, char *err, size_t n)
 {
-    char name[32], trash[48];
-    checkpoint_step_name(name, step);
-    snprintf(trash, sizeof trash, ".trash-%s", name);
-    if (io->fs->rename(io->fs->self, parent_fd, name, parent_fd, trash) != 0)
-        return error_set(err, n, "cannot rename the old checkpoint %s: %s", name, strerror(errno));
-    return fs_remove_tree(io->fs, parent_fd, trash, err, n);
+    char trash[48];
+    return discard_step(io, parent_fd, step, trash, err, n) &&
+           fs_remove_tree(io->fs, parent_fd, trash, err, n);
 }
 
 /* Opens RUN/checkpoints, removes leftovers and lists the steps. There are two kinds of failure,
@@ -164,16 +172,30 @@ bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int kee
     return checkpoint_io_agree(io, good, err, n);
 }
 
+/* Does the work of checkpoint_remove_after, on rank 0. */
+static bool remove_after(CheckpointIo *io, const char *run, int64_t step, char *err, size_t n)
+{
+    char trash[48];
+    int64_t *steps;
+    int parent_fd, n_steps, removed = 0;
+    bool tidy = open_parent(io->fs, run, &parent_fd, &steps, &n_steps, err, n), good = true;
+    if (parent_fd < 0) return false;
+    if (!tidy) log_warning("%s", err);
+    /* The newest first: what is left by a crash is what a run that was stopped earlier has. */
+    while (good && removed < n_steps && steps[removed] > step) {
+        good = discard_step(io, parent_fd, steps[removed], trash, err, n);
+        if (good && !fs_remove_tree(io->fs, parent_fd, trash, err, n)) log_warning("%s", err);
+        removed += good;
+    }
+    if (good && removed > 0) good = fs_sync(io->fs, parent_fd, run, err, n);
+    close(parent_fd);
+    free(steps);
+    return good;
+}
+
 bool checkpoint_remove_after(CheckpointIo *io, const char *run, int64_t step, char *err, size_t n)
 {
-    int64_t *steps = NULL;
-    int parent_fd = -1, n_steps = 0;
-    bool good =
-        !checkpoint_io_leads(io) || open_parent(io->fs, run, &parent_fd, &steps, &n_steps, err, n);
-    for (int i = 0; i < n_steps; i++)
-        if (steps[i] > step) good &= remove_step(io, parent_fd, steps[i], err, n);
-    if (parent_fd >= 0) close(parent_fd);
-    free(steps);
+    bool good = !checkpoint_io_leads(io) || remove_after(io, run, step, err, n);
     return checkpoint_io_agree(io, good, err, n);
 }
 

@@ -146,7 +146,9 @@ void metrics_comms(Metrics *metrics, int64_t step, const Comm *const *group, int
 void metrics_note(Metrics *metrics, const char *event, int64_t step, const char *text);
 /* Goes back to an earlier step, from which the run makes its steps anew: the lines of later steps
  * move from metrics.jsonl to metrics.rollback-N.jsonl, N = rollback, and metrics_tail returns what
- * the step has. `samples` are those at that step. Returns false and sets `err` on failure. */
+ * the step has. If that file has more lines, of an earlier attempt that was killed after the same
+ * rollback, it stays, and the lines move to metrics.rollback-N.attempt-A.jsonl. `samples` are those
+ * at that step. Returns false and sets `err` on failure. */
 bool metrics_go_back(Metrics *metrics, int64_t step, int64_t samples, int64_t rollback, char *err,
                      size_t n);
 /* Flushes and fsyncs metrics.jsonl; returns false and sets `err` if that fails, for example on a

@@ -20,7 +20,10 @@ bool metrics_go_back(Metrics *m, int64_t step, int64_t samples, int64_t rollback
 {
     char *aside =
         text_format("%s/metrics.rollback-%lld.jsonl", m->options.run_folder, (long long)rollback);
-    bool good = metrics_file_go_back(&m->file, step, aside, &m->tail, err, n);
+    char *other = text_format("%s/metrics.rollback-%lld.attempt-%d.jsonl", m->options.run_folder,
+                              (long long)rollback, m->options.attempt);
+    bool good = metrics_file_go_back(&m->file, step, aside, other, &m->tail, err, n);
+    free(other);
     free(aside);
     m->latest = m->tail.last;
     m->latest.step = m->first_step = step;

@@ -244,16 +244,41 @@ bool metrics_file_sync(MetricsFile *f, char *err, size_t n)
     return good && fs_sync(f->fs, f->fd, f->path, err, n);
 }
 
+static int64_t count_lines(const char *text, size_t bytes)
+{
+    int64_t lines = 0;
+    for (size_t i = 0; i < bytes; i++)
+        lines += text[i] == '\n';
+    return lines;
+}
+
+/* Sets *more to whether the file at `path` has more than `lines` lines; one that does not exist has
+ * none. */
+static bool has_more_lines(const char *path, int64_t lines, bool *more, char *err, size_t n)
+{
+    struct stat st;
+    char *text;
+    size_t bytes;
+    *more = false;
+    if (lstat(path, &st) != 0 && errno == ENOENT) return true;
+    if (!file_read_own(path, &text, &bytes, err, n)) return false;
+    *more = count_lines(text, bytes) > lines;
+    free(text);
+    return true;
+}
+
 /* Does the work of metrics_file_go_back. The caller holds the lock. */
-static bool go_back(MetricsFile *f, int64_t upto, const char *aside, MetricsTail *tail, char *err,
-                    size_t n)
+static bool go_back(MetricsFile *f, int64_t upto, const char *aside, const char *other,
+                    MetricsTail *tail, char *err, size_t n)
 {
     char *text;
     size_t bytes, n_later = 0;
+    bool more;
     if (!write_lines(f, err, n) || !file_read_own(f->path, &text, &bytes, err, n)) return false;
     char *later = must_alloc(bytes + 1);
     size_t kept = keep_lines(text, bytes, upto, tail, later, &n_later);
-    bool good = file_write(f->fs, aside, later, n_later, err, n) &&
+    bool good = has_more_lines(aside, count_lines(later, n_later), &more, err, n) &&
+                file_write(f->fs, more ? other : aside, later, n_later, err, n) &&
                 file_write(f->fs, f->path, text, kept, err, n);
     free(later);
     free(text);
@@ -266,13 +291,13 @@ static bool go_back(MetricsFile *f, int64_t upto, const char *aside, MetricsTail
     return true;
 }
 
-bool metrics_file_go_back(MetricsFile *f, int64_t upto, const char *aside, MetricsTail *tail,
-                          char *err, size_t n)
+bool metrics_file_go_back(MetricsFile *f, int64_t upto, const char *aside, const char *other,
+                          MetricsTail *tail, char *err, size_t n)
 {
     *tail = (MetricsTail){0};
     if (f->fd < 0) return true;
     pthread_mutex_lock(&f->busy);
-    bool good = go_back(f, upto, aside, tail, err, n);
+    bool good = go_back(f, upto, aside, other, tail, err, n);
     pthread_mutex_unlock(&f->busy);
     return good;
 }

@@ -31,10 +31,11 @@ typedef struct {
  * folder. */
 bool metrics_file_open(MetricsFile *file, const FsOps *fs, const char *folder, const char *name,
                        int64_t upto, int attempt, MetricsTail *tail, char *err, size_t n);
-/* Moves the lines after step `upto` to a file `aside`, which is replaced if it exists, and sets
- * `tail` as metrics_file_open does. Returns false and sets `err` on failure. */
-bool metrics_file_go_back(MetricsFile *file, int64_t upto, const char *aside, MetricsTail *tail,
-                          char *err, size_t n);
+/* Moves the lines after step `upto` to a file `aside`, which is replaced if it exists; but to
+ * `other` if `aside` has more lines. Sets `tail` as metrics_file_open does. Returns false and sets
+ * `err` on failure. */
+bool metrics_file_go_back(MetricsFile *file, int64_t upto, const char *aside, const char *other,
+                          MetricsTail *tail, char *err, size_t n);
 void metrics_file_close(MetricsFile *file);
 /* Appends whole lines; a failure is reported by the next metrics_file_sync. */
 void metrics_file_put(MetricsFile *file, const char *text, size_t bytes);

@@ -122,6 +122,16 @@ void best_open(Run *run, const Checkpoint *resumed)
     if (run->folder.state == RUN_RESUMED) restore(run, resumed);
 }
 
+void best_forget_after(const Run *run, int64_t step)
+{
+    char err[1024];
+    CheckpointBest best;
+    /* A record that cannot be read is best_go_back's to judge. */
+    if (!run->lead || !checkpoint_best_read(run->folder.path, &best, err, sizeof err)) return;
+    if (best.step > step && !checkpoint_best_forget(run->folder.path, err, sizeof err))
+        log_warning("%s", err);
+}
+
 void best_go_back(Run *run, const Checkpoint *to)
 {
     run->best = (RunBest){0};

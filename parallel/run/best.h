@@ -24,8 +24,11 @@ ExitCode best_failure(const char *err);
  * the checkpoint from which the run resumes (NULL: it starts at step 0 or from another run). All
  * ranks call it. */
 void best_open(Run *run, const Checkpoint *resumed);
-/* Does the same when the run has gone back to a checkpoint and its metrics to that step: what came
- * after it is forgotten. All ranks call it. */
+/* Removes best.json if it names a checkpoint after `step`, before a run that goes back there
+ * removes that checkpoint. Any rank may call it; rank 0 does the work. */
+void best_forget_after(const Run *run, int64_t step);
+/* Does the same as best_open when the run has gone back to a checkpoint and its metrics to that
+ * step: what came after it is forgotten. All ranks call it. */
 void best_go_back(Run *run, const Checkpoint *to);
 /* Compares the newest evaluation with the lowest one so far. All ranks call it once after each
  * evaluation. */

@@ -92,16 +92,22 @@ static void tell(Run *run, const Checkpoint *c)
     if (run->lead) metrics_note(run->output.metrics, "rollback", from->steps + 1, text);
 }
 
-/* Takes the files and the figures of the run back to the step of the checkpoint. */
+/* Takes the files and the figures of the run back to the step of the checkpoint.
+ *
+ * The metrics go back last. If the run is killed before, the next start resumes from the newest
+ * checkpoint that is left, and the metrics still have all steps up to it. For the same reason a run
+ * that cannot remove a later checkpoint ends. */
 static void forget_later(Run *run, const Checkpoint *c)
 {
     char err[2048];
     const StepState *s = &checkpoint_manifest(c)->state;
-    bool ok = !run->lead || metrics_go_back(run->output.metrics, s->steps, s->samples,
-                                            run->records.event.rollbacks + 1, err, sizeof err);
+    best_forget_after(run, s->steps);
+    bool ok =
+        checkpoint_remove_after(&run->trainer.io, run->folder.path, s->steps, err, sizeof err);
     run_require(run, ok, EXIT_INPUT_OUTPUT, err, sizeof err);
-    if (!checkpoint_remove_after(&run->trainer.io, run->folder.path, s->steps, err, sizeof err))
-        log_warning("%s", err);
+    ok = !run->lead || metrics_go_back(run->output.metrics, s->steps, s->samples,
+                                       run->records.event.rollbacks + 1, err, sizeof err);
+    run_require(run, ok, EXIT_INPUT_OUTPUT, err, sizeof err);
     run->saving.saved_step = s->steps;
     run->saving.error = EXIT_OK;
     run->saving.warned_step = 0;

@@ -263,10 +263,46 @@ static void links_pipes_and_folders_in_place_of_files_are_refused(void **unused)
         }
 }
 
+/* Goes back to step 1 in a file of these lines and adds a line. */
+static void go_back(const char *lines)
+{
+    char err[512];
+    MetricsFile f;
+    MetricsTail tail = {0};
+    put_text("metrics.jsonl", lines);
+    if (!metrics_file_open(&f, &fs_system, ".", "metrics.jsonl", 9, 1, &tail, err, sizeof err) ||
+        !metrics_file_go_back(&f, 1, "aside.jsonl", "other.jsonl", &tail, err, sizeof err))
+        fail_msg("%s", err);
+    assert_int_equal(tail.last.step, 1);
+    metrics_file_put(&f, LINE("note", "1"), strlen(LINE("note", "1")));
+    metrics_file_close(&f);
+    assert_text("metrics.jsonl", LINE("start", "0") LINE("train", "1") LINE("note", "1"));
+}
+
+/* The lines of later steps move aside, over a file of as many lines or fewer. One that has more
+ * stays. */
+static void going_back_moves_lines_aside_but_not_over_more_lines(void **unused)
+{
+    (void)unused;
+    go_back(LINE("start", "0") LINE("train", "1") LINE("train", "2"));
+    assert_text("aside.jsonl", LINE("train", "2"));
+    go_back(LINE("start", "0") LINE("train", "1") LINE("again", "2"));
+    assert_text("aside.jsonl", LINE("again", "2"));
+    go_back(LINE("start", "0") LINE("train", "1") LINE("train", "2") LINE("train", "3"));
+    assert_text("aside.jsonl", LINE("train", "2") LINE("train", "3"));
+    assert_int_not_equal(access("other.jsonl", F_OK), 0);
+    go_back(LINE("start", "0") LINE("train", "1") LINE("fewer", "3"));
+    assert_text("aside.jsonl", LINE("train", "2") LINE("train", "3"));
+    assert_text("other.jsonl", LINE("fewer", "3"));
+    unlink("aside.jsonl");
+    unlink("other.jsonl");
+}
+
 int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(going_back_moves_lines_aside_but_not_over_more_lines),
         cmocka_unit_test(restarting_without_a_checkpoint_keeps_the_old_lines_in_another_file),
         cmocka_unit_test(renaming_the_old_metrics_file_loses_no_line_at_any_fault),
         cmocka_unit_test(a_line_that_could_not_be_written_is_written_later),

@@ -279,7 +279,9 @@ static void test_evaluations_and_the_best_checkpoint_go_back_too(void **state)
                                 NULL};
     planted_act = NULL;
     plant_fault(EVENT, 1, false, 1, 0);
-    free(run_expecting("judged", sets, 0));
+    char *said = run_expecting("judged", sets, 0);
+    assert_null(strstr(said, "chosen anew"));
+    free(said);
     planted_act = leave_out;
     plant_fault(0, 0, false, 1, 0);
     free(run_expecting("judged-without", sets, 0));
