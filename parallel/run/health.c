@@ -8,8 +8,10 @@
 #include "parallel/grid/control.h"
 #include "parallel/run/saving.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- what happened ----------------------------------------------------------------------------
  */
@@ -101,29 +103,56 @@ void health_say_why(const Run *run, char *out, size_t n)
                  (long long)r->skips_in_row);
 }
 
-void health_end(Run *run, const char *also)
+int64_t health_first_step(const Run *run)
 {
-    char err[512], why[200], often[80] = "";
+    const StepRecord *r = &run->records.event;
+    int64_t in_row = r->skips_in_row + r->spikes_in_row;
+    return r->step - (in_row > 0 ? in_row - 1 : 0);
+}
+
+/* Returns whether the run's folder has a checkpoint from before records.event. */
+static bool has_older(const Run *run)
+{
+    char ignored[512];
+    int64_t *steps, older = 0;
+    int n = checkpoint_list(run->folder.path, &steps, ignored, sizeof ignored);
+    for (int i = 0; i < n; i++)
+        older += steps[i] < health_first_step(run);
+    if (n >= 0) free(steps);
+    return older > 0;
+}
+
+/* Writes what to do instead, the end of the message. */
+static const char *say_instead(const Run *run, bool older, char *out, size_t n)
+{
+    const StepRecord *r = &run->records.event;
+    /* A smaller scale may help. */
+    bool scaled = run->config->fp16.enabled && r->loss_scale > 1 && !r->spike;
+    const char *key = r->stop ? "fp16.min_loss_scale" : "fp16.loss_scale";
+    snprintf(
+        out, n, "%s%s%s%slower optimizer.params.lr%s%s%s", scaled ? "write a smaller " : "",
+        scaled ? key : "", scaled ? ", " : "", scaled && !older ? "or " : "",
+        older ? ", or start again from an older checkpoint in " : "", older ? run->folder.path : "",
+        r->spike ? "; --set health.policy=skip --allow-config-change leaves out such updates" : "");
+    return out;
+}
+
+void health_end(Run *run, bool none_before)
+{
+    char err[512], why[200], often[80] = "", instead[PATH_MAX + 300];
     run_await_save(run); /* of an earlier step, if one is pending */
     const StepRecord *r = &run->records.event;
-    bool scaled = run->config->fp16.enabled && r->loss_scale > 1; /* a smaller scale may help */
-    const char *scale =
-        r->stop ? "write a smaller fp16.min_loss_scale, " : "write a smaller fp16.loss_scale, ";
     health_say_why(run, why, sizeof why);
-    if (run->config->health.policy == HEALTH_ROLLBACK && !health_goes_back(run))
-        snprintf(often, sizeof often, "the run has gone back %lld times (health.max_rollbacks); ",
-                 (long long)r->rollbacks);
+    if (run->config->health.policy == HEALTH_ROLLBACK && !health_goes_back(run) && r->rollbacks > 0)
+        snprintf(often, sizeof often, "the run has gone back %s (health.max_rollbacks); ",
+                 figure_of(r->rollbacks, "time").text);
     if (run->lead) {
         metrics_note(run->output.metrics, "end", r->step, why);
         metrics_flush(run->output.metrics, err, sizeof err);
     }
-    control_fail(
-        run->world, EXIT_DIVERGED,
-        "step %lld: %s; %s%s%slower optimizer.params.lr, or start again from an older checkpoint "
-        "in "
-        "%s%s",
-        (long long)r->step, why, often, also, scaled && !r->spike ? scale : "", run->folder.path,
-        r->spike ? "; --set health.policy=skip --allow-config-change leaves out such updates" : "");
+    control_fail(run->world, EXIT_DIVERGED, "step %lld: %s; %s%s%s", (long long)r->step, why, often,
+                 none_before ? "there is no checkpoint before it to go back to; " : "",
+                 say_instead(run, !none_before && has_older(run), instead, sizeof instead));
 }
 
 /* ---- accounts ---------------------------------------------------------------------------------

@@ -15,9 +15,11 @@ void health_note(Run *run, const StepRecord *record);
 bool health_goes_back(const Run *run);
 /* Writes why records.event ends the run or lets it go back. */
 void health_say_why(const Run *run, char *out, size_t n);
-/* Ends the run (EXIT_DIVERGED) with a message about records.event; `also` is a further sentence, or
- * "". All ranks call it. */
-_Noreturn void health_end(Run *run, const char *also);
+/* Returns the first of the steps that were skipped in a row up to records.event, or its step. */
+int64_t health_first_step(const Run *run);
+/* Ends the run (EXIT_DIVERGED) with a message about records.event; `none_before`: it would go back
+ * to a checkpoint, but there is none before the event. All ranks call it. */
+_Noreturn void health_end(Run *run, bool none_before);
 /* Sets records.last to the totals of a state that was loaded; the loss is not known. */
 void health_take_up(Run *run, const StepState *state);
 /* Prints at the end of a run how many updates and tokens were skipped, the spikes and the

@@ -46,14 +46,11 @@ void run_begin_here(Run *run)
 static Checkpoint *find_checkpoint(Run *run)
 {
     char err[2048];
-    const StepRecord *event = &run->records.event;
-    int64_t in_row = event->skips_in_row + event->spikes_in_row;
-    int64_t first = event->step - (in_row > 0 ? in_row - 1 : 0);
     Checkpoint *c = NULL;
-    bool ok = checkpoint_open_before(&run->trainer.io, run->folder.path, first,
+    bool ok = checkpoint_open_before(&run->trainer.io, run->folder.path, health_first_step(run),
                                      run->config->checkpoint.save_interval, &c, err, sizeof err);
     run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
-    if (c == NULL) health_end(run, "there is no checkpoint before it to go back to; ");
+    if (c == NULL) health_end(run, true);
     return c;
 }
 
@@ -84,8 +81,8 @@ static void tell(Run *run, const Checkpoint *c)
     int64_t most = run->config->health.max_rollbacks;
     health_say_why(run, why, sizeof why);
     snprintf(text, sizeof text,
-             "step %lld: %s: back to step %lld, without the data of the steps since: rollback %lld "
-             "of at most %lld",
+             "step %lld: %s; going back to step %lld without the data since (rollback %lld of at "
+             "most %lld)",
              (long long)event->step, why, (long long)from->steps, (long long)event->rollbacks + 1,
              (long long)most);
     log_warning("%s", text);

@@ -41,7 +41,7 @@ void run_read_records(Run *run)
     take_records(run, true);
     if (run->records.event.step == 0) return;
     run->records.goes_back = health_goes_back(run);
-    if (!run->records.goes_back) health_end(run, "");
+    if (!run->records.goes_back) health_end(run, false);
 }
 
 void run_read_arrived(Run *run)

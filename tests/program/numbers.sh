@@ -91,7 +91,7 @@ for limit in 1 4; do
         --set max_consecutive_skipped_steps=$limit --out skips$limit
     check "numbers: $limit skipped steps end the run at that step" test "$(losses skips$limit/metrics.jsonl | wc -l)" -eq $limit
     check "numbers: $limit skipped steps are reported with advice" \
-        grep -q "error.*step $limit: ${why[limit]}; write a smaller fp16.loss_scale, lower" output
+        grep -q "error.*step $limit: ${why[limit]}; write a smaller fp16.loss_scale, or lower" output
 done
 expect_code "numbers: weights that overflow end the run with 88" 88 "$TRAIN" "$TINY" "${quiet[@]}" \
     --set optimizer.params.lr=1e6 \
@@ -118,6 +118,6 @@ check "numbers: the run ends when the loss scale cannot be lowered" \
     test "$(field floor/metrics.jsonl train loss_scale | tr '\n' ' ')" = \
     "1.152921504606847e+18 5.7646075230342349e+17 2.8823037615171174e+17 2e+17 "
 check "numbers: an overflow at the smallest loss scale is reported with advice" \
-    grep -qF "step 4: gradients overflow at the smallest loss scale (2e+17); write a smaller fp16.min_loss_scale, lower" \
+    grep -qF "step 4: gradients overflow at the smallest loss scale (2e+17); write a smaller fp16.min_loss_scale, or lower" \
     output
 finish

@@ -64,8 +64,7 @@ static void test_a_rollback_has_the_bits_of_a_run_without_the_data(void **state)
         planted_act = NULL;
         char *said = planted_run_on(g, "back", EVENT, 1, false, "rollback", 0);
         says(said, "warning: step 18: loss ");
-        says(said,
-             ": back to step 15, without the data of the steps since: rollback 1 of at most 3\n");
+        says(said, "; going back to step 15 without the data since (rollback 1 of at most 3)\n");
         says(said, "health  1 rollback (12 samples left out)\n");
         free(said);
         planted_act = leave_out;
@@ -165,19 +164,26 @@ static void test_too_many_rollbacks_end_the_run(void **state)
         plant_fault(EVENT, 100, false, grid->ranks, grid->rank);
         char *said = planted_run(name, grid->set[0], grid->set[1], "health.policy=rollback",
                                  "health.max_rollbacks=2", EXIT_DIVERGED);
-        says(said, "rollback 1 of at most 2");
-        says(said, "rollback 2 of at most 2");
-        says(said, "the run has gone back 2 times (health.max_rollbacks); ");
+        says(said, "(rollback 1 of at most 2)\n");
+        says(said, "(rollback 2 of at most 2)\n");
+        says(said, "the run has gone back 2 times (health.max_rollbacks); lower "
+                   "optimizer.params.lr, or start again from an older checkpoint in ");
         free(said);
         assert_true(has(name, "metrics.rollback-2.jsonl") &&
                     !has(name, "metrics.rollback-3.jsonl") &&
                     has(name, "checkpoints/step_00000015"));
         free(name);
     }
+    plant_fault(EVENT, 100, false, 1, 0);
+    char *said = planted_run("once", "health.policy=rollback", "health.max_rollbacks=1", NULL, NULL,
+                             EXIT_DIVERGED);
+    says(said, "the run has gone back 1 time (health.max_rollbacks); lower ");
+    free(said);
     plant_fault(EVENT, 1, false, 1, 0);
-    char *said = planted_run("never", "health.policy=rollback", "health.max_rollbacks=0", NULL,
-                             NULL, EXIT_DIVERGED);
+    said = planted_run("never", "health.policy=rollback", "health.max_rollbacks=0", NULL, NULL,
+                       EXIT_DIVERGED);
     says(said, "error[88] step 18: loss ");
+    says(said, "the losses before it; lower optimizer.params.lr, or start again from an older ");
     free(said);
     assert_false(has("never", "metrics.rollback-1.jsonl"));
 }
@@ -215,7 +221,11 @@ static void test_without_a_checkpoint_there_is_no_way_back(void **state)
     plant_fault(EVENT, 1, false, 1, 0);
     char *said = planted_run("none", "health.policy=rollback", "checkpoint.save_interval=20", NULL,
                              NULL, EXIT_DIVERGED);
-    says(said, "there is no checkpoint before it to go back to; ");
+    says(said, "there is no checkpoint before it to go back to; lower optimizer.params.lr; --set ");
+    free(said);
+    said = planted_run("none-stop", "health.policy=stop", "checkpoint.save_interval=20", NULL, NULL,
+                       EXIT_DIVERGED);
+    says(said, "the losses before it; lower optimizer.params.lr; --set health.policy=skip ");
     free(said);
 }
 
@@ -236,7 +246,7 @@ static void test_a_damaged_checkpoint_is_passed_over(void **state)
                              "train_batch_size=4", "gradient_accumulation_steps=1", 0);
     planted_act = NULL;
     says(said, "step_00000015/model.safetensors is damaged");
-    says(said, ": back to step 10, without the data of the steps since: rollback 1 of at most 3\n");
+    says(said, "; going back to step 10 without the data since (rollback 1 of at most 3)\n");
     says(said, "health  1 rollback (32 samples left out)\n");
     free(said);
     each_step_once("damaged");
@@ -250,7 +260,8 @@ static void test_skipped_updates_let_a_run_go_back(void **state)
     plant_fault(14, 3, true, 1, 0);
     char *said = planted_run("skips", "health.policy=rollback", "max_consecutive_skipped_steps=3",
                              NULL, NULL, 0);
-    says(said, "step 16: 3 steps in a row had gradients that are not finite: back to step 10,");
+    says(said,
+         "step 16: 3 steps in a row had gradients that are not finite; going back to step 10 ");
     says(said, "health  1 rollback (24 samples left out)\n");
     free(said);
     each_step_once("skips");
@@ -259,7 +270,8 @@ static void test_skipped_updates_let_a_run_go_back(void **state)
                        "fp16={\"enabled\": true, \"initial_scale_power\": 4, \"hysteresis\": 1, "
                        "\"min_loss_scale\": 16}",
                        NULL, NULL, 0);
-    says(said, "step 14: gradients overflow at the smallest loss scale (16): back to step 10,");
+    says(said,
+         "step 14: gradients overflow at the smallest loss scale (16); going back to step 10 ");
     free(said);
     each_step_once("scale");
 }
@@ -347,8 +359,8 @@ static void test_processes_go_back_like_threads(void **state)
                                          "--set",     "optimizer.params.lr=0.03",
                                          NULL};
         char *said = command_expecting(arguments, 0);
-        says(said, "rollback 1 of at most 99\n");
-        says(said, "rollback 2 of at most 99\n");
+        says(said, "rollback 1 of at most 99)\n");
+        says(said, "rollback 2 of at most 99)\n");
         free(said);
         free(out);
     }
