@@ -2,7 +2,8 @@
 # flight_cost.sh -- counts by callgrind which part of the instructions of training steps the flight recorder takes. Trains
 # CONFIG for some steps and adds up, within trainer_step, the instructions of all functions of the recorder with what they call
 # (functions of it that call each other count twice, so this is an upper bound). Prints the sums and the part in percent; ends
-# with 1 if it is more than 0.1 %. Needs valgrind, and minutes: a step takes about 100 times as long under it.
+# with 1 if it is more than 0.1 %. Needs valgrind, and minutes: a step takes about 100 times as long under it. Data that no run has
+# prepared yet take much longer: ./train CONFIG --dry-run prepares them before.
 #
 #   scripts/flight_cost.sh [CONFIG [--set key=value]...]     default: configs/demo.json, one thread
 #
