@@ -49,7 +49,8 @@ tree() {
     for pid in "$@"; do echo "$pid"; tree $(pgrep -P "$pid"); done
 }
 # use PID: prints kilobytes of memory and open files of a process
-use() { echo "$(awk '/^VmRSS/ { print $2 }' "/proc/$1/status" 2>/dev/null) $(find "/proc/$1/fd" -mindepth 1 2>/dev/null | wc -l)"; }
+# Prints nothing if the process has ended.
+use() { [ -r "/proc/$1/status" ] && echo "$(awk '/^VmRSS/ { print $2 }' "/proc/$1/status" 2>/dev/null) $(find "/proc/$1/fd" -mindepth 1 2>/dev/null | wc -l)"; }
 # draw_rank: sets $rank to the process of some rank
 draw_rank() {
     local all
@@ -75,7 +76,7 @@ note() {
     local pid kb n
     for pid in $(tree "$soaked"); do
         read -r kb n <<<"$(use "$pid")"
-        [ -n "$kb" ] && [ "$n" -gt 0 ] || continue
+        [ -n "${n:-}" ] && [ "$n" -gt 0 ] || continue
         if [ -z "${memory[$pid]:-}" ]; then
             memory[$pid]=$kb files[$pid]=$n
         elif ((kb > memory[$pid] + memory[$pid] / 20 + 2048 || n > files[$pid] + 2)); then
@@ -110,7 +111,7 @@ while ((SECONDS < end)); do
         kill_tree ;;
     esac
     pids=$(tree "$soaked")
-    wait "$soaked"
+    wait "$soaked" 2>/dev/null # without the shell's line about the signal
     code=$?
     # Another start would find the folder held by a rank that has not ended yet.
     # shellcheck disable=SC2086 # words
