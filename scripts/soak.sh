@@ -37,7 +37,7 @@ clean_up() {
 trap clean_up EXIT
 cd "$work" || exit 71
 mkdir disk
-mount -t tmpfs -o size=16m tmpfs disk 2>/dev/null && mounted=yes
+mount -t tmpfs -o size=256m tmpfs disk 2>/dev/null && mounted=yes
 awk 'BEGIN { srand(3); for (i = 0; i < 20000; i++) printf "%s%s", substr("the king of words and days said unto them all ", int(rand() * 40) + 1, 5), i % 12 ? " " : "\n" }' >text.txt
 options=(--ranks "$ranks" --processes --set train_steps=1000000 --set scheduler.type=Constant --set checkpoint.save_interval=20
     --set checkpoint.keep=2 --set eval.interval=200 --set eval.sample_interval=0 --set cpu.threads=1 --set parallel.timeout=60
@@ -104,7 +104,7 @@ while ((SECONDS < end)); do
     kill_all) kill_tree ;;
     stop_rank) kill -STOP "$rank"; sleep 3; kill -CONT "$rank"; continue ;;
     ask) kill -TERM "$soaked" ;;
-    full) head -c 64M /dev/zero >disk/filler 2>/dev/null; sleep 4; rm disk/filler; continue ;;
+    full) head -c 512M /dev/zero >disk/filler 2>/dev/null; sleep 4; rm disk/filler; continue ;;
     damage)
         file=$(newest)/model.safetensors
         [ -f "$file" ] && printf x | dd of="$file" bs=1 seek=$((RANDOM % $(stat -c %s "$file"))) conv=notrunc status=none
