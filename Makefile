@@ -368,6 +368,8 @@ $(BUILD)/tests/parallel/%/programs: LDLIBS += -Wl,--wrap=device_open,--wrap=pipe
 $(BUILD)/tests/parallel/run/programs: LDLIBS += $(call wrap,test_start,gpt_layers_build schedule_check) $(call wrap,test_clocks,seconds_now trainer_read loader_next)
 # test_hangs lets a rank hang before these calls.
 $(BUILD)/tests/parallel/flight/programs: LDLIBS += $(call wrap,test_hangs,loader_next $(addprefix comm_,all_reduce reduce_scatter all_gather broadcast send receive group_begin))
+# In test_async_late a thread has written a checkpoint before its rank asks.
+$(BUILD)/tests/parallel/checkpoint/programs: LDLIBS += $(call wrap,test_async_late,writer_thread_busy)
 # test_launch_processes lets a fork fail. In test_launcher a rank fails before it has joined the world.
 $(BUILD)/tests/parallel/grid/programs: LDLIBS += $(call wrap,test_launch_processes,fork) $(call wrap,test_launcher,socket_world_join)
 # test_generate_command counts the steps of stores. test_hanging_ranks makes a rank hang after capture_step.

@@ -285,7 +285,7 @@ static AsyncState end(AsyncSave *a, const AsyncRules *rules, AsyncResult *result
 static bool any_busy(AsyncSave *a)
 {
     static const double micro = 1e6;
-    bool busy = a->phase == PHASE_COPYING || (a->writes && writer_thread_busy(&a->thread));
+    bool busy = a->writes && writer_thread_busy(&a->thread);
     int64_t most = busy ? INT64_MAX : (int64_t)(micro * a->seconds);
     if (checkpoint_io_ranks(a->io) > 1) most = control_max(a->io->world, most);
     if (most == INT64_MAX) return true;
@@ -295,7 +295,11 @@ static bool any_busy(AsyncSave *a)
 
 static AsyncState go_on(AsyncSave *a, const AsyncRules *rules, bool meet, AsyncResult *result)
 {
-    if (a->phase == PHASE_COPYING) begin_writing(a);
+    if (a->phase == PHASE_COPYING) {
+        begin_writing(a);
+        /* The rules may be from before the copies ended, so they decide nothing yet. */
+        return ASYNC_PENDING;
+    }
     if (!meet || any_busy(a)) return ASYNC_PENDING;
     if (a->phase == PHASE_COMMITTING) return end(a, rules, result);
     begin_commit(a, rules);

@@ -71,7 +71,8 @@ void async_save_close(AsyncSave *a);
 bool async_save_begin(AsyncSave *a, const AsyncRequest *request);
 /* Goes on with the pending save, without waiting. With `meet`, all ranks call it together, and all
  * return the same; otherwise it communicates with no rank and returns ASYNC_PENDING. At most three
- * calls with `meet` are needed once the threads are done. A full disk is dealt with as by
+ * calls with `meet` are needed once the threads are done. `rules` decide only if async_save_copied
+ * was true before they were made. A full disk is dealt with as by
  * checkpoint_write_making_room. When the save has ended, sets *result. `a` may be NULL. */
 AsyncState async_save_advance(AsyncSave *a, const AsyncRules *rules, bool meet,
                               AsyncResult *result);

@@ -1,0 +1,102 @@
+/* test_async_late.c -- an asynchronous save of a single rank, whose device copies to the snapshot
+ * late and whose thread writes in no time. */
+#include "parallel/checkpoint/async_save.h"
+#include "parallel/checkpoint/writer_thread.h"
+#include "tests/support/checkpoint/checkpoint_run.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- a device, and a thread ------------------------------------------------------------------ */
+
+/* How often it is still asked in vain whether an event is reached. */
+static int asked_in_vain;
+
+static bool late_reached(Device *device, Event *event)
+{
+    (void)device;
+    (void)event;
+    if (asked_in_vain == 0) return true;
+    asked_in_vain--;
+    return false;
+}
+
+static void host_copy(Device *device, Stream stream, Tensor dst, Tensor src)
+{
+    (void)device;
+    (void)stream;
+    memcpy(dst.data, src.data, tensor_bytes(src));
+}
+
+static void no_event(Device *device, Event *event, Stream stream)
+{
+    (void)device;
+    (void)event;
+    (void)stream;
+}
+
+static bool threads_are_fast;
+
+bool __real_writer_thread_busy(WriterThread *w);
+bool __wrap_writer_thread_busy(WriterThread *w);
+
+/* A rank that asks whether its thread is busy has come too late to see it. */
+bool __wrap_writer_thread_busy(WriterThread *w)
+{
+    if (threads_are_fast) writer_thread_wait(w);
+    return __real_writer_thread_busy(w);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+/* What becomes of a save depends on the steps before it, whose records the run reads once the
+ * copies have ended. Rules from before that moment decide nothing, even if the copies and the
+ * files are complete by the end of the same call. */
+static void a_save_is_not_decided_before_its_copies_are_known_to_have_ended(void **state)
+{
+    (void)state;
+    Backend backend = test_offset_backend;
+    backend.place = PLACE_DEVICE;
+    backend.copy = host_copy;
+    backend.event_record = backend.event_wait = no_event;
+    backend.event_reached = late_reached;
+    Device device = {.backend = &backend};
+    TestRun r;
+    AsyncResult result;
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    checkpoint_io_close(&r.io);
+    checkpoint_io_open(&r.io, &device, NULL);
+    test_run_fill(&r, 2);
+    CheckpointContents contents = test_run_contents(&r);
+    AsyncSave *a = async_save_open(&r.io, &contents);
+    threads_are_fast = true;
+    asked_in_vain = 1;
+    assert_true(async_save_begin(a, &(AsyncRequest){.run = r.run, .contents = &contents}));
+    assert_false(async_save_copied(a)); /* so the caller knows of no reason to drop the save */
+    AsyncRules rules = {.keep = 1, .drop = false};
+    assert_int_equal(async_save_advance(a, &rules, true, &result), ASYNC_PENDING);
+    assert_true(async_save_copied(a)); /* now it does */
+    rules = (AsyncRules){.keep = 0, .drop = true};
+    AsyncState end = ASYNC_PENDING;
+    for (int call = 0; call < 3 && end == ASYNC_PENDING; call++)
+        end = async_save_advance(a, &rules, true, &result);
+    assert_int_equal(end, ASYNC_DROPPED);
+    threads_are_fast = false;
+    async_save_close(a);
+    assert_int_equal(test_run_entries(&r), 1);
+    assert_int_equal(test_run_newest(&r), 1);
+    test_run_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_save_is_not_decided_before_its_copies_are_known_to_have_ended),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
