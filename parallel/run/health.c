@@ -7,6 +7,7 @@
 #include "model/core/log.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/saving.h"
+#include "parallel/trainer/decide.h"
 
 #include <limits.h>
 #include <math.h>
@@ -160,18 +161,7 @@ void health_end(Run *run, bool none_before)
 
 void health_take_up(Run *run, const StepState *s)
 {
-    run->records.last = (StepRecord){.step = s->steps,
-                                     .updates = s->updates,
-                                     .samples = s->samples,
-                                     .tokens = s->tokens,
-                                     .skipped = s->skipped,
-                                     .skipped_tokens = s->skipped_tokens,
-                                     .skips_in_row = s->skips_in_row,
-                                     .spikes = s->spikes,
-                                     .spikes_in_row = s->spikes_in_row,
-                                     .data_offset = s->data_offset,
-                                     .rollbacks = s->rollbacks,
-                                     .loss = NAN};
+    run->records.last = decide_totals(s);
 }
 
 void health_print(const Run *run)

@@ -10,6 +10,7 @@
 #include "parallel/run/run_ranks.h"
 #include "parallel/run/signals.h"
 #include "parallel/run/step_report.h"
+#include "parallel/trainer/decide.h"
 #include "parallel/trainer/save.h"
 
 #include <math.h>
@@ -255,15 +256,10 @@ static void save_async(Run *run)
 /* Takes the outcome of a save that has ended. */
 static void take_outcome(Run *run, AsyncState state, const AsyncResult *r)
 {
-    const StepState *s = &r->state;
-    StepRecord at = {.step = r->step,
-                     .updates = s->updates,
-                     .samples = s->samples,
-                     .tokens = s->tokens,
-                     .skipped = s->skipped,
-                     .skipped_tokens = s->skipped_tokens,
-                     .spikes = s->spikes};
-    if (state == ASYNC_SAVED) saved(run, &at, r->seconds, r->work, r->stall);
+    if (state == ASYNC_SAVED) {
+        StepRecord at = decide_totals(&r->state);
+        saved(run, &at, r->seconds, r->work, r->stall);
+    }
     if (state == ASYNC_FAILED) not_saved(run, r->step, r->err);
     if (state != ASYNC_PENDING && state != ASYNC_NONE) run_prepare_answers(run, run->work.doing);
 }

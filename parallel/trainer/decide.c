@@ -2,6 +2,7 @@
  * the host. See decide.h. */
 #include "parallel/trainer/decide.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- the decision ---------------------------------------------------------------------------- */
@@ -80,10 +81,8 @@ void trainer_record(Trainer *t)
     device_event_record(dev, &t->recorded[at]);
 }
 
-static StepRecord step_record(const TrainerRecord *r)
+StepRecord decide_totals(const StepState *s)
 {
-    const StepDecision *d = &r->decision;
-    const StepState *s = &r->after;
     return (StepRecord){.step = s->steps,
                         .updates = s->updates,
                         .samples = s->samples,
@@ -95,15 +94,23 @@ static StepRecord step_record(const TrainerRecord *r)
                         .spikes_in_row = s->spikes_in_row,
                         .data_offset = s->data_offset,
                         .rollbacks = s->rollbacks,
-                        .stop = s->stop != 0,
-                        .loss = d->loss,
-                        .lr = d->lr,
-                        .grad_norm = d->grad_norm,
-                        .loss_scale = d->loss_scale,
-                        .median = d->median,
-                        .deviation = d->deviation,
-                        .spike = d->spike != 0,
-                        .applied = d->apply != 0};
+                        .loss = NAN};
+}
+
+static StepRecord step_record(const TrainerRecord *r)
+{
+    const StepDecision *d = &r->decision;
+    StepRecord out = decide_totals(&r->after);
+    out.stop = r->after.stop != 0;
+    out.loss = d->loss;
+    out.lr = d->lr;
+    out.grad_norm = d->grad_norm;
+    out.loss_scale = d->loss_scale;
+    out.median = d->median;
+    out.deviation = d->deviation;
+    out.spike = d->spike != 0;
+    out.applied = d->apply != 0;
+    return out;
 }
 
 int trainer_read(Trainer *t, StepRecord *out)
