@@ -28,23 +28,25 @@ bool optimizer_has_slot(const Config *config, DType storage, int slot)
 }
 
 /* Lays out slots and segments for own->shard; the shard's tensors need not be allocated yet. */
-static void plan_shard(OptimizerShard *own, const Config *config, ParamStore *store, Arena *arena)
+static void plan_shard(OptimizerShard *own, const Config *config, ParamStore *store, Arena *device)
 {
     const ParamTable *table = store->table;
     const Shard *shard = &own->shard;
     DType storage = table->unit[shard->unit].dtype;
     for (int slot = 0; slot < SLOT_MAX; slot++)
         if (optimizer_has_slot(config, storage, slot))
-            own->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, shard->count, 0, 0);
+            own->slot[slot] = arena_tensor(device, dtype_compute(storage), 1, shard->count, 0, 0);
     if (!rounds_stochastically(config, storage)) return;
     int segments =
         rounding_segments(table, &store->at, shard->unit, shard->offset, shard->count, NULL, 0);
     own->rounding.seed = (uint64_t)config->seed;
-    own->rounding.segments = arena_tensor(arena, I64, 2, segments, SEGMENT_WORDS, 0);
+    own->rounding.segments = arena_tensor(device, I64, 2, segments, SEGMENT_WORDS, 0);
 }
 
-void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *arena)
+void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *device,
+                    Arena *host)
 {
+    (void)host; /* all state is on the device */
     const OptimizerRule *rule = optimizer_rule(config->optimizer.type);
     *optimizer = (Optimizer){
         .rule = rule,
@@ -71,7 +73,7 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
         int *first = &optimizer->first_shard[listed[i].unit];
         if (i < *first) *first = i;
         own->shard = listed[i];
-        plan_shard(own, config, store, arena);
+        plan_shard(own, config, store, device);
         optimizer->range[i] = (UpdateRange){
             .weight = own->shard.weight,
             .grad = own->shard.grad,
@@ -92,13 +94,13 @@ void optimizer_free(Optimizer *optimizer)
     *optimizer = (Optimizer){0};
 }
 
-size_t optimizer_bytes(const Config *config, ParamStore *store)
+OptimizerBytes optimizer_bytes(const Config *config, ParamStore *store)
 {
     Optimizer measured;
-    Arena arena = arena_measuring();
-    optimizer_plan(&measured, config, store, &arena);
+    Arena device = arena_measuring(), host = arena_measuring();
+    optimizer_plan(&measured, config, store, &device, &host);
     optimizer_free(&measured);
-    return arena.peak;
+    return (OptimizerBytes){.device = device.peak, .host = host.peak};
 }
 
 /* Copies the shard's table of segments to its tensor on the device. */
@@ -169,7 +171,7 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
             ;
         update_shards(optimizer, first, i, dev, decision);
         for (; u < part; u++)
-            store->publish(store, u);
+            store->publish(store, u, NULL);
     }
 }
 

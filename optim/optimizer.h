@@ -32,14 +32,20 @@ typedef struct {
     int *first_shard; /* per unit: index of its first shard; n_shards if it has none here */
 } Optimizer;
 
-/* Lays out the state and the tables of segments in `arena` for the store's shards (PURPOSE_UPDATE);
- * the shards of a unit are adjacent. If the arena only measures, arena->used is the only result,
- * and init and step must not be called. Free with optimizer_free in both cases. */
-void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *arena);
+/* Lays out the state and the tables of segments for the store's shards (PURPOSE_UPDATE); the shards
+ * of a unit are adjacent. `device` is an arena over device memory, and `host` one over page-locked
+ * host memory (device_host_alloc), which may be NULL if no state is on the host. If the arenas only
+ * measure, their `used` is the only result, and init and step must not be called. Free with
+ * optimizer_free in both cases. */
+void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *device,
+                    Arena *host);
 void optimizer_free(Optimizer *optimizer);
-/* Returns the bytes that optimizer_plan takes from its arena, for the memory plan. The store need
- * not be allocated. */
-size_t optimizer_bytes(const Config *config, ParamStore *store);
+/* The bytes that optimizer_plan takes from its two arenas. */
+typedef struct {
+    size_t device, host;
+} OptimizerBytes;
+/* Returns them, for the memory plan. The store need not be allocated. */
+OptimizerBytes optimizer_bytes(const Config *config, ParamStore *store);
 
 /* Initialises the state: moments are zero, masters are copies of the store's weights, and the
  * tables of segments are uploaded (the host waits for that). Call it once the weights are

@@ -52,5 +52,5 @@ void param_init(Device *dev, ParamStore *store, uint64_t seed)
     free(shard);
     /* All ranks publish all units, also those of which they have no shard. */
     for (int u = 0; u < store->table->n_units; u++)
-        store->publish(store, u);
+        store->publish(store, u, NULL);
 }

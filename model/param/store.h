@@ -11,7 +11,7 @@
 #ifndef MODEL_PARAM_STORE_H
 #define MODEL_PARAM_STORE_H
 
-#include "model/core/tensor.h"
+#include "model/core/device.h"
 #include "model/param/param.h"
 
 /* One use of a unit in a step. */
@@ -62,8 +62,11 @@ struct ParamStore {
     /* Fills shards[0..max) in ascending order of units and returns how many there are. */
     int (*shards)(ParamStore *, Purpose purpose, Shard *shards, int max);
     /* Makes the updated weights of a unit visible to the other ranks. All ranks call it, for the
-     * same units in the same order, whether they have a shard of them or not. */
-    void (*publish)(ParamStore *, int unit);
+     * same units in the same order, whether they have a shard of them or not. `updated` is an event
+     * on another stream of the device, recorded after the update of this rank's shards of the unit;
+     * it must stay valid until the store is destroyed. NULL: the update is on the compute
+     * stream. */
+    void (*publish)(ParamStore *, int unit, Event *updated);
     /* Whether publish may send weights while later units are still updated. If not, all units are
      * updated before the first one is published. */
     bool publish_overlaps;

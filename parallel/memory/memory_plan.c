@@ -50,7 +50,7 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
                        .gradients = zero.gradients,
                        .buffers =
                            plus(exchanged, plus(zero.gathered, plus(zero.transient, zero.wire))),
-                       .optimizer = trainer->optimizer_bytes,
+                       .optimizer = trainer->optimizer_bytes.device,
                        .activations = gpt.activations,
                        .scratch = gpt.scratch};
     plan.other =

@@ -355,5 +355,5 @@ bool session_read_weights(Session *s, CheckpointIo *io, Checkpoint *checkpoint, 
 void session_publish_weights(Session *s)
 {
     for (int u = 0; u < s->table.n_units; u++)
-        s->params->publish(s->params, u);
+        s->params->publish(s->params, u, NULL);
 }

@@ -100,9 +100,10 @@ static void open_model(Trainer *t)
 
 static void open_optimizer(Trainer *t)
 {
-    t->optimizer_memory = device_alloc(&t->session.dev, t->optimizer_bytes, "optimizer state");
-    Arena arena = device_arena(&t->session.dev, t->optimizer_memory, t->optimizer_bytes);
-    optimizer_plan(&t->optimizer, t->config, t->session.params, &arena);
+    t->optimizer_memory =
+        device_alloc(&t->session.dev, t->optimizer_bytes.device, "optimizer state");
+    Arena arena = device_arena(&t->session.dev, t->optimizer_memory, t->optimizer_bytes.device);
+    optimizer_plan(&t->optimizer, t->config, t->session.params, &arena, NULL);
     t->norm = grad_norm_create(t->session.params);
 }
 
@@ -211,7 +212,7 @@ void trainer_close(Trainer *t)
         grad_norm_free(&t->norm);
         gpt_destroy(t->gpt);
         decoder_destroy(t->decoder);
-        device_release(dev, t->optimizer_memory, t->optimizer_bytes);
+        device_release(dev, t->optimizer_memory, t->optimizer_bytes.device);
         device_release(dev, t->lr_memory, t->lr_bytes);
         feed_close(&t->feed);
         phases_close(&t->phases, &t->session);

@@ -56,7 +56,8 @@ typedef struct {
     int64_t steps_read;     /* steps whose records have been read */
     Phases phases;          /* times since the last report, for wall_clock_breakdown */
     void *optimizer_memory, *lr_memory;
-    size_t optimizer_bytes, lr_bytes;
+    OptimizerBytes optimizer_bytes;
+    size_t lr_bytes;
     Piece *slots;   /* this rank's parts of the optimizer states */
     Piece *weights; /* for tests: this rank's parts of the weights */
     char **slot_names;

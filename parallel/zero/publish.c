@@ -4,6 +4,13 @@
 #include "model/core/check.h"
 #include "parallel/zero/state.h"
 
+/* Makes work on `dev`'s stream from now on wait for the unit's update, if nothing does yet. */
+static void await_update(UnitState *u, Device *dev)
+{
+    if (u->updated) device_event_wait(dev, u->updated);
+    u->updated = NULL;
+}
+
 void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
 {
     if (bucket->n == 0) return;
@@ -11,6 +18,8 @@ void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
      * ended. */
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
+    for (int i = 0; i < bucket->n; i++)
+        await_update(&s->unit[bucket->unit[i]], &s->comm);
     int used = flight_unit(s->dev->flight, -1);
     comm_group_begin(&s->grid->shard);
     for (int i = 0; i < bucket->n; i++) {
@@ -48,11 +57,12 @@ static void ask_for_update(ZeroStore *s, int unit)
     zero_queue_gather(s, &s->publishing, unit);
 }
 
-void zero_publish(ParamStore *base, int unit)
+void zero_publish(ParamStore *base, int unit, Event *updated)
 {
     ZeroStore *s = (ZeroStore *)base;
     UnitState *u = &s->unit[unit];
     CHECK(u->weight_state != WEIGHTS_HELD, "unit %d published while acquired", unit);
+    u->updated = updated;
     if (u->sharded)
         zero_drop_weights(u); /* the gathered weights are out of date */
     else if (u->at_home && s->options.stage > 0 && u->weight_state != WEIGHTS_QUEUED)
@@ -74,6 +84,9 @@ void zero_await_weights(ZeroStore *s, int unit)
     UnitState *u = &s->unit[unit];
     ask_for_update(s, unit);
     if (u->weight_state == WEIGHTS_QUEUED) zero_issue_gathers(s, &s->publishing);
+    /* A gather has waited for the update already. Without one, the compute stream does: at stage 0,
+     * and for a sharded unit that no use has gathered. */
+    await_update(u, s->dev);
     if (u->weight_state != WEIGHTS_ARRIVING) return;
     comm_await(&s->grid->shard, s->dev, &u->ready);
     u->weight_state = WEIGHTS_HERE;

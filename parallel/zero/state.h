@@ -50,8 +50,11 @@ typedef struct {
     WeightState weight_state;
     Tensor weight; /* flat, of `size` elements; absent while a sharded unit is away */
     Event ready;   /* recorded on the comm stream after the gather */
-    int64_t used;  /* sharded: the point of its most recent use (prefetch.h) */
-    int64_t last;  /* sharded: the last point of its stay */
+    /* The update of this rank's shards, on a stream of its own, for which nothing waits yet that
+     * reads them; NULL: there is none. */
+    Event *updated;
+    int64_t used; /* sharded: the point of its most recent use (prefetch.h) */
+    int64_t last; /* sharded: the last point of its stay */
 
     /* The gradient. */
     GradState grad_state;
@@ -160,10 +163,12 @@ void zero_issue_gathers(ZeroStore *store, Bucket *bucket);
 /* Makes the compute stream wait until the unit's weights have arrived, if their gather was
  * requested. If the unit has updated weights and no gather was requested, requests it first. */
 void zero_await_weights(ZeroStore *store, int unit);
-/* Implements ParamStore.publish: all ranks have issued the update of their shards of the unit.
- * Weights that are stored whole are gathered, in the order of the table except for units that are
- * used late. Weights that were gathered for a use are out of date and are dropped. */
-void zero_publish(ParamStore *base, int unit);
+/* Implements ParamStore.publish: all ranks have issued the update of their shards of the unit. What
+ * reads the shards from now on waits for the update: the unit's gather, or if it has none, the
+ * compute stream at the next acquire or at the end of the step. Weights that are stored whole are
+ * gathered, in the order of the table except for units that are used late. Weights that were
+ * gathered for a use are out of date and are dropped. */
+void zero_publish(ParamStore *base, int unit, Event *updated);
 
 /* ---- gather.c: sharded weights for their uses ------------------------------------------------ */
 

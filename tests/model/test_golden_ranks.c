@@ -107,7 +107,7 @@ static void on_rank(Comm *world, void *context)
     ranked_open(&f, world, &job->shape, &job->c);
     visit_extents(&f, false, load, &here);
     for (int u = 0; u < f.table.n_units; u++)
-        f.params->publish(f.params, u);
+        f.params->publish(f.params, u, NULL);
     set_batch(&f, job->golden);
     check_logits(&f, &here);
     double loss = fixture_backward(&f), want = *(double *)golden_tensor(job->golden, "loss").data;

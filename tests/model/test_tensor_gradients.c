@@ -53,7 +53,7 @@ static double loss_after(Fixture *f, double step)
     Along along = {.step = step};
     visit_extents(f, false, move, &along);
     for (int u = 0; u < f->table.n_units; u++)
-        f->params->publish(f->params, u);
+        f->params->publish(f->params, u, NULL);
     return fixture_loss(f);
 }
 

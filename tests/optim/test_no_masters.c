@@ -48,10 +48,10 @@ static double last_losses(Way way, double lr, double *first)
     double sum = 0;
     shape.grad_dtype = config_grad_dtype(&c);
     fixture_open_on(&f, "cpu", &shape, 2, 8, 1, 1, 0);
-    size_t bytes = optimizer_bytes(&c, f.params);
+    size_t bytes = optimizer_bytes(&c, f.params).device;
     void *memory = must_alloc(bytes);
     Arena arena = arena_over(memory, bytes);
-    optimizer_plan(&o, &c, f.params, &arena);
+    optimizer_plan(&o, &c, f.params, &arena, NULL);
     optimizer_init(&o, &f.dev);
     for (int i = 0; way == NEAREST && i < o.n_shards; i++)
         o.range[i].rounding.segments = NO_TENSOR;
@@ -92,12 +92,12 @@ static void test_bug_7_tiny_updates_move_the_mean_without_masters(void **state)
     (void)state;
     Config c = small_config(true);
     Store *s = store_open(BF16, BF16);
-    size_t bytes = optimizer_bytes(&c, &s->base);
+    size_t bytes = optimizer_bytes(&c, &s->base).device;
     void *memory = must_alloc(bytes);
     Arena arena = arena_over(memory, bytes);
     Optimizer o;
     enum { UPDATES = 1000, N = A_ROWS * A_COLS };
-    optimizer_plan(&o, &c, &s->base, &arena);
+    optimizer_plan(&o, &c, &s->base, &arena, NULL);
     optimizer_init(&o, &s->dev);
     for (int u = 0; u < UNITS; u++)
         op_fill(&s->dev, s->weight[u], 1.0);
@@ -174,12 +174,12 @@ static void test_stochastic_rounding_keeps_no_master_copy(void **state)
     Config with = small_config(false), without = small_config(true);
     Store *s = store_open(BF16, BF16);
     size_t tables = 2 * UNITS * ARENA_ALIGNMENT; /* each table has one or two segments */
-    assert_int_equal(optimizer_bytes(&with, &s->base), 3 * sizeof(float) * UNITS * SIZE);
-    assert_int_equal(optimizer_bytes(&without, &s->base),
+    assert_int_equal(optimizer_bytes(&with, &s->base).device, 3 * sizeof(float) * UNITS * SIZE);
+    assert_int_equal(optimizer_bytes(&without, &s->base).device,
                      2 * sizeof(float) * UNITS * SIZE + tables);
     Optimizer o;
     Arena measuring = arena_measuring();
-    optimizer_plan(&o, &without, &s->base, &measuring);
+    optimizer_plan(&o, &without, &s->base, &measuring, NULL);
     for (int i = 0; i < o.n_shards; i++) {
         assert_false(tensor_present(o.shard[i].slot[SLOT_MASTER]));
         assert_true(o.shard[i].slot[SLOT_FIRST].dtype == F32);
@@ -189,7 +189,7 @@ static void test_stochastic_rounding_keeps_no_master_copy(void **state)
     store_close(s);
     without.bf16.enabled = false; /* f32 weights need no masters and are not rounded */
     s = store_open(F32, F32);
-    assert_int_equal(optimizer_bytes(&without, &s->base), 2 * sizeof(float) * UNITS * SIZE);
+    assert_int_equal(optimizer_bytes(&without, &s->base).device, 2 * sizeof(float) * UNITS * SIZE);
     store_close(s);
 }
 

@@ -17,12 +17,12 @@
  * initialisation. */
 static Optimizer open_optimizer(Store *s, const Config *c, void **memory)
 {
-    size_t bytes = optimizer_bytes(c, &s->base);
+    size_t bytes = optimizer_bytes(c, &s->base).device;
     Optimizer o;
     *memory = must_alloc(bytes + 1);
     memset(*memory, 0x7f, bytes + 1);
     Arena arena = arena_over(*memory, bytes);
-    optimizer_plan(&o, c, &s->base, &arena);
+    optimizer_plan(&o, c, &s->base, &arena, NULL);
     assert_true(arena.used == bytes);
     optimizer_init(&o, &s->dev);
     return o;
@@ -292,9 +292,9 @@ static void test_a_step_publishes_every_unit_once_and_in_order(void **state)
 
 /* Notes a weight of the last unit when unit 0 is published. */
 static float last_then;
-static void note_publish(ParamStore *base, int unit)
+static void note_publish(ParamStore *base, int unit, Event *updated)
 {
-    if (unit == 0) last_then = *(float *)((Store *)base)->weight[UNITS - 1].data;
+    if (unit == 0 && updated == NULL) last_then = *(float *)((Store *)base)->weight[UNITS - 1].data;
 }
 
 /* Only a store that sends weights while later units are updated gets each unit on its own. */
@@ -362,7 +362,7 @@ static void test_optimizer_bytes_counts_exactly_the_slots(void **state)
     (void)state;
     Config c = optimizer_config(OPTIMIZER_ADAMW);
     Store *s = store_open(BF16, F32);
-    assert_true(optimizer_bytes(&c, &s->base) == 3 * sizeof(float) * UNITS * SIZE);
+    assert_true(optimizer_bytes(&c, &s->base).device == 3 * sizeof(float) * UNITS * SIZE);
     store_close(s);
 }
 

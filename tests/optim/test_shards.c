@@ -64,12 +64,12 @@ static void draw_gradients(CutStore *s, int update)
 /* Updates piece s->part as its rank would. */
 static void update_part(CutStore *s, Device *dev, const Config *config)
 {
-    size_t bytes = optimizer_bytes(config, &s->base);
+    size_t bytes = optimizer_bytes(config, &s->base).device;
     void *memory = must_calloc(bytes + 1, 1);
     Arena arena = arena_over(memory, bytes);
     Optimizer optimizer;
     param_init(dev, &s->base, SEED);
-    optimizer_plan(&optimizer, config, &s->base, &arena);
+    optimizer_plan(&optimizer, config, &s->base, &arena, NULL);
     optimizer_init(&optimizer, dev);
     for (int k = 0; k < UPDATES; k++) {
         StepDecision decision = {.apply = 1, .update = k + 1, .lr = 0.01, .grad_scale = 0.5};
@@ -178,7 +178,7 @@ static void test_a_shard_of_only_padding_stays_zero(void **state)
     Arena arena = arena_measuring();
     int alone = 0;
     s->part = 2;
-    optimizer_plan(&optimizer, &config, &s->base, &arena);
+    optimizer_plan(&optimizer, &config, &s->base, &arena, NULL);
     int n = s->base.shards(&s->base, PURPOSE_UPDATE, shard, 16);
     for (int i = 0; i < n; i++) {
         if (shard[i].offset < table.unit[shard[i].unit].size) continue;

@@ -294,7 +294,7 @@ static void test_the_memory_plan_equals_what_is_allocated(void **state)
         trainer_run_open(&o, *state, i < MODES ? modes[i] : no_masters);
         MemoryPlan plan = o.plan;
         GptBytes gpt = gpt_bytes(&o.trainer.session.layers, NULL, 2, 16, GPT_TRAIN);
-        assert_int_equal(plan.optimizer, o.trainer.optimizer_bytes);
+        assert_int_equal(plan.optimizer, o.trainer.optimizer_bytes.device);
         assert_int_equal(plan.activations, gpt.activations);
         assert_int_equal(plan.scratch, gpt.scratch);
         assert_int_equal(plan.total, o.trainer.session.dev.held);

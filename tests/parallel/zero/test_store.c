@@ -78,7 +78,7 @@ static void publish_what_is_held(void)
 {
     begin_step();
     store->acquire(store, 0);
-    store->publish(store, 0);
+    store->publish(store, 0, NULL);
 }
 
 static void gradient_out_of_order(void)

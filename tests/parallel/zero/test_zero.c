@@ -282,7 +282,7 @@ static void publish_one_unit(Comm *world, void *context)
     int n = f.params->shards(f.params, PURPOSE_UPDATE, shard, 64);
     for (int i = 0; i < n; i++)
         if (shard[i].unit == 0) op_fill(&f.dev, shard[i].weight, 7.0);
-    f.params->publish(f.params, 0);
+    f.params->publish(f.params, 0, NULL);
     f.params->acquire(f.params, 0);
     Tensor whole = fixture_fetch(&f, f.params->weight(f.params, 0, 1));
     for (int64_t i = 0; i < tensor_count(whole); i++)

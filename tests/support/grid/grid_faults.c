@@ -108,7 +108,7 @@ static void pass_step_end(ParamStore *s)
 {
     planted.real->step_end(planted.real);
     for (int u = 0; planted.fault == FAULT_STALE && u < s->table->n_units; u++)
-        planted.real->publish(planted.real, u);
+        planted.real->publish(planted.real, u, NULL);
 }
 
 /* Returns the shards of a purpose. For FAULT_COUNTED_OFTEN every rank counts its elements as if it
@@ -123,14 +123,14 @@ static int pass_shards(ParamStore *s, Purpose purpose, Shard *shards, int max)
     return n;
 }
 
-static void pass_publish(ParamStore *s, int unit)
+static void pass_publish(ParamStore *s, int unit, Event *updated)
 {
     (void)s;
     /* trainer_allocate publishes the initial weights; no fault is injected there. */
     bool training = planted.trainer->steps > 0 || planted.reductions > 0;
     if (training && planted.fault == FAULT_STALE) return;
     if (training && planted.fault == FAULT_UNPUBLISHED && unit == FAULTY_UNIT) return;
-    planted.real->publish(planted.real, unit);
+    planted.real->publish(planted.real, unit, updated);
 }
 
 static void plant_store(Trainer *t)

@@ -196,7 +196,7 @@ static void check_weights(Work *w)
     int64_t n = 0;
     for (int u = 0; u < w->table.n_units; u++) {
         if (zero_grid_here(&w->table, u, &w->grid.at)) use[n++] = (Use){.unit = u, .weight = true};
-        s->publish(s, u);
+        s->publish(s, u, NULL);
     }
     s->step_begin(s, use, n);
     for (int u = 0; u < w->table.n_units; u++) {

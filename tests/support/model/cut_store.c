@@ -47,8 +47,9 @@ static int cut_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
     return n;
 }
 
-static void cut_publish(ParamStore *base, int unit)
+static void cut_publish(ParamStore *base, int unit, Event *updated)
 {
+    (void)updated;
     assert_int_equal(((CutStore *)base)->published++, unit);
 }
 

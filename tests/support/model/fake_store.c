@@ -33,8 +33,9 @@ static int fake_shards(ParamStore *base, Purpose purpose, Shard *shards, int max
     return n;
 }
 
-static void fake_publish(ParamStore *base, int unit)
+static void fake_publish(ParamStore *base, int unit, Event *updated)
 {
+    (void)updated;
     Store *s = (Store *)base;
     assert_true(s->n_published < 8);
     s->published[s->n_published++] = unit;

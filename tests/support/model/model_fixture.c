@@ -171,7 +171,7 @@ static void draw_weights(Fixture *f)
     for (int i = 0; i < n; i++)
         move_vectors(f, &shards[i]);
     for (int u = 0; u < f->table.n_units; u++)
-        f->params->publish(f->params, u);
+        f->params->publish(f->params, u, NULL);
 }
 
 static const char *test_backend(const GptShape *shape)

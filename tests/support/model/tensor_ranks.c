@@ -77,7 +77,7 @@ static void change_weights(Fixture *f, const RankedCase *c)
     RankedCase changing = *c;
     visit_extents(f, false, change_extent, &changing);
     for (int u = 0; u < f->table.n_units; u++)
-        f->params->publish(f->params, u);
+        f->params->publish(f->params, u, NULL);
 }
 
 static Tensor logits_of(Fixture *f)

@@ -14,10 +14,10 @@ void own_training_open(OwnTraining *t, Fixture *model, const Config *config, int
 {
     Device *dev = &model->dev;
     *t = (OwnTraining){.model = model, .constants = step_constants(config, 1)};
-    t->bytes = optimizer_bytes(config, model->params);
+    t->bytes = optimizer_bytes(config, model->params).device;
     t->memory = device_alloc(dev, t->bytes, "slots");
     Arena arena = device_arena(dev, t->memory, t->bytes);
-    optimizer_plan(&t->optimizer, config, model->params, &arena);
+    optimizer_plan(&t->optimizer, config, model->params, &arena, NULL);
     optimizer_init(&t->optimizer, dev);
     t->norm = grad_norm_create(model->params);
     StepState state = step_state_initial(config);

@@ -130,7 +130,7 @@ static void train(Rank *rank, Fixture *f, Comm *world)
 {
     const ZeroCase *c = rank->c;
     Config config = optimizer_config();
-    size_t bytes = optimizer_bytes(&config, f->params);
+    size_t bytes = optimizer_bytes(&config, f->params).device;
     void *memory = device_alloc(&f->dev, bytes, "optimizer state");
     struct Far {
         StepStats stats;
@@ -138,7 +138,7 @@ static void train(Rank *rank, Fixture *f, Comm *world)
     } near, *far = device_alloc(&f->dev, sizeof *far, "step");
     Arena arena = device_arena(&f->dev, memory, bytes);
     Optimizer optimizer;
-    optimizer_plan(&optimizer, &config, f->params, &arena);
+    optimizer_plan(&optimizer, &config, f->params, &arena, NULL);
     optimizer_init(&optimizer, &f->dev);
     GradNorm norm = grad_norm_create(f->params);
     for (int step = 0; step < c->steps; step++) {
