@@ -193,6 +193,7 @@ struct Config {
         /* Stage 3: units of at most this many elements are never sharded, until they add up to the
          * second number. */
         int64_t stage3_param_persistence_threshold, stage3_model_persistence_threshold;
+        OffloadConfig offload_optimizer;
     } zero_optimization;
     struct {
         RecomputePolicy policy;

@@ -5,6 +5,7 @@
 
 #include "model/core/string_list.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
@@ -34,6 +35,13 @@ typedef enum { WARMUP_LOG, WARMUP_LINEAR } WarmupType;
 /* the shape of WSD's final decay */
 typedef enum { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT } DecayShape;
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } RecomputePolicy;
+/* Where the optimizer's states lie. */
+typedef enum { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME } OffloadDevice;
+typedef struct {
+    OffloadDevice device; /* OFFLOAD_CPU: in host memory; OFFLOAD_NVME means OFFLOAD_NONE */
+    double ratio;         /* the share of them that lies there, rounded to whole shards */
+    bool pin_memory;      /* not read: such memory is always page-locked */
+} OffloadConfig;
 typedef enum { DECAY_ON_MATRICES, DECAY_ON_ALL } WeightDecayOn;
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceChoice;
 typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 } GradDtype;

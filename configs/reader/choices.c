@@ -79,6 +79,8 @@ const Choice schedule_choices[] = {{"gpipe", SCHEDULE_GPIPE, 0},
                                    {"1f1b", SCHEDULE_1F1B, 0},
                                    {"interleaved", SCHEDULE_INTERLEAVED, 0},
                                    {0}};
+const Choice offload_choices[] = {
+    {"none", OFFLOAD_NONE, 0}, {"cpu", OFFLOAD_CPU, 0}, {"nvme", OFFLOAD_NVME, 0}, {0}};
 /* DeepSpeed's partition methods, which it reads in any case. */
 const Choice health_choices[] = {{"warn", HEALTH_WARN, 1},
                                  {"skip", HEALTH_SKIP, 1},

@@ -161,6 +161,8 @@ void derive_values(Load *load);
 void validate_config(Load *load);
 /* Checks the keys of `checkpoint`. Defined in checkpoint.c. */
 void checkpoint_validate(Load *load);
+/* Checks zero_optimization.offload_optimizer. Defined in offload.c. */
+void offload_validate(Load *load);
 /* Reports a health.policy that nothing can bring into effect. Defined in health.c. */
 void health_validate(Load *load);
 void derive_scheduler(Load *load);

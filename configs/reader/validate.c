@@ -350,6 +350,7 @@ void validate_config(Load *load)
     check_types(load);
     check_scheduler(load);
     check_zero(load);
+    offload_validate(load);
     checkpoint_validate(load);
     check_patience(load);
     health_validate(load);
