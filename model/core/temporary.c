@@ -1,6 +1,7 @@
 /* temporary.c -- implements temporary.h. */
 #include "model/core/temporary.h"
 
+#include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/log.h"
 
@@ -44,22 +45,44 @@ static void remove_left(const FsOps *fs, const char *path)
     close(lock);
 }
 
-void temporary_sweep(const FsOps *fs, const char *path)
+/* Returns where the ending of a temporary name begins; NULL if the name has none. */
+static const char *find_ending(const char *name)
 {
-    const char *name = path_name(path);
-    size_t size = strlen(name);
-    char *folder = path_beside(path, "");
+    const char *last = NULL;
+    for (const char *at = name; (at = strstr(at, ".tmp-")) != NULL; at++)
+        last = at;
+    return last && temporary_ending(last) ? last : NULL;
+}
+
+/* Removes what has a temporary name in `folder`, which ends with a slash: those of the file or
+ * folder called `name`, or all if it is NULL. */
+static void sweep(const FsOps *fs, const char *folder, const char *name)
+{
     struct dirent **entry;
     int count = fs_scan(folder, &entry);
     for (int i = 0; i < count; i++) {
-        const char *other = entry[i]->d_name;
-        if (strncmp(other, name, size) == 0 && temporary_ending(other + size)) {
-            char *left = path_beside(path, other);
+        const char *other = entry[i]->d_name, *end = find_ending(other);
+        size_t size = end ? (size_t)(end - other) : 0;
+        if (end && (!name || (strlen(name) == size && strncmp(other, name, size) == 0))) {
+            char *left = text_format("%s%s", folder, other);
             remove_left(fs, left);
             free(left);
         }
         free(entry[i]);
     }
     if (count >= 0) free(entry);
+}
+
+void temporary_sweep(const FsOps *fs, const char *path)
+{
+    char *folder = path_beside(path, "");
+    sweep(fs, folder, path_name(path));
     free(folder);
+}
+
+void temporary_sweep_folder(const FsOps *fs, const char *folder)
+{
+    char *inside = text_format("%s/", folder);
+    sweep(fs, inside, NULL);
+    free(inside);
 }

@@ -14,5 +14,7 @@ int temporary_hold(const char *path);
 /* Removes the files and folders with temporary names for `path` that nobody holds: their writers
  * were killed. Says so for each. Those that cannot be locked stay, because they may be in use. */
 void temporary_sweep(const FsOps *fs, const char *path);
+/* Does the same for all temporary names in a folder whose files only this process writes. */
+void temporary_sweep_folder(const FsOps *fs, const char *folder);
 
 #endif

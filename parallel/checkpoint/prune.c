@@ -8,6 +8,7 @@
 
 #include "model/core/check.h"
 #include "model/core/log.h"
+#include "model/core/temporary.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/io.h"
 #include "parallel/checkpoint/manifest.h"
@@ -63,6 +64,7 @@ bool checkpoint_tidy(CheckpointIo *io, const char *run, char *err, size_t n)
     bool good = fd >= 0 && checkpoint_remove_leftovers(io->fs, fd, why, sizeof why);
     if (fd >= 0) close(fd);
     if (!good) error_set(err, n, "%s: %s", parent, why);
+    temporary_sweep_folder(io->fs, parent); /* best.json */
     free(parent);
     return good;
 }

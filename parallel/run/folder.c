@@ -4,6 +4,7 @@
 #include "model/core/files.h"
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
+#include "model/core/temporary.h"
 #include "model/core/utf8.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run_path.h"
@@ -94,6 +95,7 @@ static bool enter_folder(RunFolder *run, char *path, const Config *config, char 
     run->stop = text_format("%s/STOP", path);
     if (!fs_make_folders(&fs_system, path, err, n) || !folder_lock_take(&run->lock, path, err, n))
         return false;
+    temporary_sweep_folder(&fs_system, path);
     run->attempt = run->lock.attempt;
     run->state = run_path_has(path, "config.json") ? RUN_RESUMED : RUN_NEW;
     if (run->state == RUN_RESUMED && read_result(run) && is_finished(&run->result, config))

@@ -48,14 +48,23 @@ $TRAIN short --ranks 1 --set train_steps=26 --set gradient_accumulation_steps=4"
 check "longer: the commands are quoted for a shell" grep -q ' --set "scheduler.params={}" --ranks 2 ' short/commands.txt
 
 # ---- leftovers ----
-# A removal of checkpoints that was interrupted leaves such folders. A start with no step to train saves nothing.
+# A removal of checkpoints, or a file's write, that was interrupted leaves such names. A start with no step to train saves nothing.
 rm short/result.json
 mkdir -p short/checkpoints/.trash-step_00000003/deep short/checkpoints/.trash-mine kept/checkpoint
 ln -s ../../kept short/checkpoints/.trash-step_00000004
+for left in checkpoints/best.json.tmp-4194305-0 metrics.jsonl.tmp-4194305-3 a.tmp-b.tmp-4194305-0 mine.tmp-1 held.tmp-4194305-0; do
+    echo half >"short/$left"
+done
+exec 9<short/held.tmp-4194305-0 && flock 9
 expect_code "longer: a run with no step left ends with its result" 0 "$TRAIN" short
 check "longer: a start of the run removes what an interrupted removal left" \
     test "$(cd short/checkpoints && echo .t*)" = .trash-mine
 check "longer: a link is removed, and not what it leads to" test -d kept/checkpoint
+exec 9<&-
+check "longer: it removes half-written files, but none that is held or has another name" \
+    test "$(cd short && find . -name '*.tmp-*' | sort | tr '\n' ' ')" = "./held.tmp-4194305-0 ./mine.tmp-1 "
+check "longer: it says so" grep -qx 'notice: short/checkpoints/best.json.tmp-4194305-0, which a killed process had left, is removed' \
+    <(tr -s ' \n' ' ' <output | sed 's/ notice: /\nnotice: /g; s/is removed /is removed\n/g')
 
 # ---- the learning rate depends on it ----
 expect_code "longer: a run with a decaying learning rate succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --set train_steps=10 \
