@@ -52,10 +52,10 @@ bool snapshot_wanted(const Config *config)
     return config->checkpoint.async && interval > 0 && interval < config->train_steps;
 }
 
-int64_t snapshot_bytes_of_node(const Config *config, int64_t ranks, int64_t ranks_of_node)
+/* The most that the writers of one node write, if each node has `ranks_of_node` ranks. */
+static int64_t most_of_node(const Config *config, int64_t ranks, int64_t ranks_of_node)
 {
     int rank[CHECKPOINT_MAX_WRITERS];
-    if (!snapshot_wanted(config)) return 0;
     GptShape whole = gpt_shape(config, (int)config->parallel.tensor);
     GptLayers layers;
     ParamTable table = {0};
@@ -75,6 +75,16 @@ int64_t snapshot_bytes_of_node(const Config *config, int64_t ranks, int64_t rank
     gpt_layers_free(&layers);
     param_table_free(&table);
     return most;
+}
+
+int64_t snapshot_bytes_of_node(const Config *config, int64_t ranks, int64_t ranks_of_node)
+{
+    return snapshot_wanted(config) ? most_of_node(config, ranks, ranks_of_node) : 0;
+}
+
+int64_t saved_bytes_of_writer(const Config *config, int64_t ranks)
+{
+    return most_of_node(config, ranks, 1);
 }
 
 double saved_seconds(double bytes)

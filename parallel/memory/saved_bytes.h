@@ -18,6 +18,9 @@ size_t snapshot_bytes_of(const Config *config, const ParamTable *table, int rank
  * `ranks_of_node` of the `ranks`; 0 if saves shall not be asynchronous. config->model.vocab_size
  * must be set. */
 int64_t snapshot_bytes_of_node(const Config *config, int64_t ranks, int64_t ranks_of_node);
+/* Returns the most that one of `ranks` ranks writes of a checkpoint, as bytes of a snapshot,
+ * whether saves are asynchronous or not. config->model.vocab_size must be set. */
+int64_t saved_bytes_of_writer(const Config *config, int64_t ranks);
 /* Returns whether saves of such a run shall be asynchronous: checkpoint.async, unless it saves only
  * at its end. */
 bool snapshot_wanted(const Config *config);

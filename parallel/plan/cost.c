@@ -194,7 +194,14 @@ double cost_collective(const Hardware *hardware, const CostTraits *traits, CommV
     return hardware->collective + best;
 }
 
-/* ---- snapshots ------------------------------------------------------------------------------- */
+/* ---- saves ----------------------------------------------------------------------------------- */
+
+double cost_received(const Hardware *hardware, double bytes, bool between)
+{
+    double bandwidth = hardware->inside.bandwidth;
+    if (between) bandwidth = fmin(bandwidth, between_bandwidth(hardware, &COST_OWN, 1));
+    return bytes / bandwidth;
+}
 
 /* Returns the bytes per second that a GPU copies to page-locked host memory: four fifths of its
  * PCIe link of 16 lanes, which is an assumption. Ampere and Ada have the fourth generation, Hopper
@@ -210,9 +217,7 @@ double cost_snapshot(const Hardware *hardware, double bytes, double received, bo
 {
     double copied =
         hardware->cuda ? bytes / host_link(hardware) : moved(hardware, &COST_OWN, 2 * bytes);
-    double bandwidth = hardware->inside.bandwidth;
-    if (between) bandwidth = fmin(bandwidth, between_bandwidth(hardware, &COST_OWN, 1));
-    return fmax(copied, received / bandwidth);
+    return fmax(copied, cost_received(hardware, received, between));
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */

@@ -43,8 +43,11 @@ double cost_collective(const Hardware *hardware, const CostTraits *traits, CommV
                        int64_t bytes, const GraphGroup *group);
 /* Returns the share of the link's latency that a hop of a collective takes on few bytes. */
 double cost_small_hop(const Hardware *hardware);
+/* Returns the seconds in which a writer of a checkpoint receives `bytes` from other ranks, some of
+ * them from other nodes if `between`. */
+double cost_received(const Hardware *hardware, double bytes, bool between);
 /* Returns the seconds in which a rank fills its snapshot of a save (snapshot.h) with `bytes`, of
- * which other ranks send it `received`, some from other nodes if `between`. On a CPU memory is read
+ * which other ranks send it `received` (cost_received). On a CPU memory is read
  * and written. A GPU copies over its PCIe link, for which machine files have no figure: its
  * compute capability says of which generation it is. What other ranks send is copied by them at the
  * same time. */

@@ -49,9 +49,10 @@ typedef struct {
     int64_t parameters;   /* of the whole model */
     double tokens, flops; /* of a step, all ranks together; flops: gpt_flops_per_token */
     double mfu6;          /* share of the peak that these operations reach in a step */
-    /* In which one checkpoint is written. Training waits for that if the save is synchronous, which
-     * the last of a run always is. */
-    double save_seconds;
+    /* In which the disk takes one checkpoint, and in which a synchronous save does: its writers
+     * receive the other ranks' shares, too. Training waits for such saves; the last of a run always
+     * is one. */
+    double write_seconds, save_seconds;
     double snapshot_seconds; /* in which a snapshot is taken, for which training waits; or 0 */
     /* In the whole run, without those of a best checkpoint, which depend on the losses. */
     int64_t saves;
@@ -91,15 +92,16 @@ double plan_seconds(const Plan *plan, const CostTraits *traits);
 /* Returns the seconds of the whole run if a step takes so many: train_steps steps and all saves,
  * without evaluations, samples and restarts. */
 double plan_run_seconds(const Plan *plan, double step);
-/* Sets plan->saves, save_seconds and snapshot_seconds; the memory must have been planned. */
+/* Sets plan->saves, write_seconds, save_seconds and snapshot_seconds; the memory must have been
+ * planned. */
 void plan_count_saves(Plan *plan);
 /* The seconds for which training waits in the whole run. */
 typedef struct {
     double snapshots; /* while snapshots are taken */
     double written;   /* while checkpoints are written */
 } PlanSaves;
-/* Returns these if a step takes so many seconds. Without snapshots training waits while every
- * checkpoint is written; with them, while the last one is, and where a save waits for the one
+/* Returns these if a step takes so many seconds. Without snapshots training waits for every
+ * save; with them, for the last one, and where a save waits for the one
  * before it. That writing in the background slows down steps is not counted. */
 PlanSaves plan_saves(const Plan *plan, double step);
 /* Returns the seconds for which a save waits until the one of `steps` steps before is written. */

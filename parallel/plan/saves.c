@@ -14,16 +14,16 @@ static int64_t count_saves(const Config *config)
     return every > 0 ? (config->train_steps + every - 1) / every : 1;
 }
 
-/* Returns the seconds in which a checkpoint is written: few nodes do not fill a large storage
+/* Returns the seconds in which the disk takes a checkpoint: few nodes do not fill a large storage
  * system. */
-static double save_seconds(const Plan *plan)
+static double write_seconds(const Plan *plan)
 {
     const Hardware *h = &plan->hardware;
     double of_nodes = (double)plan->nodes * h->node_disk_bandwidth;
     return (double)plan->stage[0].checkpoint_bytes / fmin(of_nodes, h->disk_bandwidth);
 }
 
-/* Returns the share of a snapshot that its writer receives from other ranks. Tensor and pipeline
+/* Returns the share of its files that a writer receives from other ranks. Tensor and pipeline
  * parallelism divide the model, and ZeRO divides what is saved among the data-parallel ranks, too.
  * (Stages 1 and 2 divide the slots alone, for which this is a little too much.) */
 static double received_share(const Plan *plan)
@@ -36,18 +36,20 @@ static double received_share(const Plan *plan)
 void plan_count_saves(Plan *plan)
 {
     plan->saves = count_saves(plan->config);
-    plan->save_seconds = save_seconds(plan);
-    if (plan->snapshot == 0) return;
+    plan->write_seconds = write_seconds(plan);
     const Hardware rank = hardware_of_rank(&plan->hardware, plan->ranks);
-    /* Writers fill their snapshots at the same time, so the largest decides. */
-    double bytes = (double)snapshot_bytes_of_node(plan->config, plan->ranks, 1);
-    plan->snapshot_seconds =
-        cost_snapshot(&rank, bytes, received_share(plan) * bytes, plan->nodes > 1);
+    /* The writers receive at the same time, so the one with the most decides. */
+    double bytes = (double)saved_bytes_of_writer(plan->config, plan->ranks),
+           received = received_share(plan) * bytes;
+    bool between = plan->nodes > 1;
+    /* A writer receives a window, writes it, and goes on with the next one. */
+    plan->save_seconds = plan->write_seconds + cost_received(&rank, received, between);
+    if (plan->snapshot > 0) plan->snapshot_seconds = cost_snapshot(&rank, bytes, received, between);
 }
 
 double plan_pending_seconds(const Plan *plan, double step, int64_t steps)
 {
-    return plan->snapshot > 0 ? fmax(0, plan->save_seconds - (double)steps * step) : 0;
+    return plan->snapshot > 0 ? fmax(0, plan->write_seconds - (double)steps * step) : 0;
 }
 
 PlanSaves plan_saves(const Plan *plan, double step)

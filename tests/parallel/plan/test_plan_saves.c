@@ -184,6 +184,42 @@ static void devices_copy_over_their_links(void **state)
     }
 }
 
+/* What the ranks divide, a writer receives in any save: training waits for that with the snapshot,
+ * or with a save that is synchronous, as the last one of a run always is. Only the disk's share
+ * can be pending. */
+static void saves_that_wait_receive_as_snapshots_do(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *machine;
+        int ranks;
+        const char *set;
+        double share, bandwidth;
+    } row[] = {{"cpu", 1, "seed=1", 0, 1},
+               {"h100", 16, "zero_optimization.stage=0", 0, 1},
+               {"h100", 16, "zero_optimization.stage=1", 15 / 16., 45e9},
+               {"a100", 16, "parallel.tensor=2", 1 / 2., 22.5e9},
+               {"cpu", 4, "zero_optimization.stage=3", 3 / 4., 1.1e9 / 2}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const Hardware h = preset(row[i].machine);
+        const char *const set[SETS] = {row[i].set, "checkpoint.async=true"},
+                          *const wait[SETS] = {row[i].set, "checkpoint.async=false"};
+        Plan async = plan_of(&h, row[i].ranks, set), plan = plan_of(&h, row[i].ranks, wait);
+        double disk = fmin((double)plan.nodes * h.node_disk_bandwidth, h.disk_bandwidth),
+               most = (double)snapshot_bytes_of_node(async.config, async.ranks, 1),
+               written = (double)plan.stage[0].checkpoint_bytes / disk;
+        near(plan.save_seconds, written + row[i].share * most / row[i].bandwidth);
+        near(async.save_seconds, plan.save_seconds);
+        near(plan_pending_seconds(&async, written / 25, 10), written * 15 / 25);
+        waits(&plan, 0, 10 * plan.save_seconds);
+        PlanSaves saves = plan_saves(&async, written);
+        near(saves.snapshots, 9 * async.snapshot_seconds);
+        near(saves.written, plan.save_seconds);
+        end(&async);
+        end(&plan);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +228,7 @@ int main(void)
         cmocka_unit_test(the_plan_says_how_much_room_is_missing),
         cmocka_unit_test(a_save_waits_for_the_one_before_it),
         cmocka_unit_test(devices_copy_over_their_links),
+        cmocka_unit_test(saves_that_wait_receive_as_snapshots_do),
     };
     return cmocka_run_group_tests_name("a plan's saves", tests, NULL, NULL);
 }
