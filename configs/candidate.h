@@ -38,6 +38,7 @@ typedef enum {
     CANDIDATE_SCALED,    /* a key that scales gradients is given: 0 or 1 */
     CANDIDATE_RECOMPUTE, /* a RecomputePolicy */
     CANDIDATE_FUSED,     /* fused_gelu in a 16-bit type: 0 or 1 */
+    CANDIDATE_SHARD,     /* parallel.shard; 0: all data-parallel ranks */
     CANDIDATE_KEYS
 } CandidateKey;
 
@@ -51,6 +52,7 @@ typedef enum {
     RULE_BLOCKS,   /* every run of layers has a block */
     RULE_WORLD,    /* tensor x pipeline divides the ranks */
     RULE_DATA,     /* a given data x tensor x pipeline are the ranks */
+    RULE_SHARD,    /* shard divides data */
     RULE_SCHEDULE, /* interleaved: if and only if a stage has several runs of layers */
     RULE_SPLIT,    /* a given split has a number for each run of layers */
     RULE_BATCH,    /* micro-batch x accumulation x data is the batch */

@@ -298,6 +298,12 @@ GridPlace config_grid(const Config *config, int64_t ranks)
     return grid;
 }
 
+int config_shard(const Config *config, int data)
+{
+    int64_t shard = config->parallel.shard;
+    return config->zero_optimization.stage == 0 || shard == 0 ? data : (int)shard;
+}
+
 const char *config_grid_key(int number)
 {
     for (int i = 0; i < option_count; i++)

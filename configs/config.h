@@ -75,7 +75,8 @@ struct Config {
     struct {
         int64_t data, tensor, pipeline;
         bool sequence_parallel;
-        ScheduleKind schedule;   /* default: 1f1b, or interleaved where pipeline_chunks > 1 */
+        int64_t shard;         /* ranks of data that divide weights and gradients (ZeRO); 0: all */
+        ScheduleKind schedule; /* default: 1f1b, or interleaved where pipeline_chunks > 1 */
         int64_t pipeline_chunks; /* number of layer ranges per stage */
         /* Number of blocks in each layer range, in layer order: pipeline x pipeline_chunks numbers.
          * If empty, pipeline.partition decides where the layers are cut. */
@@ -85,7 +86,8 @@ struct Config {
         char *rendezvous, *interface, *secret_file; /* of a launcher's ranks; NULL: not given */
         struct {
             /* the most thread blocks that a call of the group takes on a GPU; 0: NCCL decides */
-            int64_t pp_max_ctas, dp_max_ctas, tp_max_ctas, kv_max_ctas, tie_max_ctas;
+            int64_t pp_max_ctas, dp_max_ctas, replicate_max_ctas, tp_max_ctas, kv_max_ctas,
+                tie_max_ctas;
         } nccl;
     } parallel;
     struct {
@@ -176,8 +178,7 @@ struct Config {
     struct {
         GradDtype grad_accum_dtype;
     } data_types;
-    /* Sizes are in elements. `stage` is the only one of these keys that can change any bit of the
-     * results. */
+    /* Sizes are in elements. Of these keys only `stage` changes bits of the results. */
     struct {
         int64_t stage;       /* ZeRO stage, 0 to 3 */
         bool reduce_scatter; /* false: gradients are all-reduced at every stage */
@@ -378,6 +379,8 @@ Config config_of_short_sequences(const Config *config, int64_t tokens);
  * tp), rounded down, so it is 0 if there are too few ranks. If `ranks` is 0, dp is parallel.data.
  * No other code relates the number of ranks to dp, tp and pp. */
 GridPlace config_grid(const Config *config, int64_t ranks);
+/* Returns the ranks of a shard group: all `data` of them by default, and at ZeRO stage 0. */
+int config_shard(const Config *config, int data);
 /* Returns the name of one key that describes how several ranks share the work: the number-th such
  * key in table order, from 0; NULL after the last. A config that gives none of these keys (or gives
  * null) is for a single rank, or for data-parallel ranks at ZeRO stage 0. */

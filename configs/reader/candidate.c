@@ -34,6 +34,12 @@ static bool makes_data(const Candidate *c)
     return V(RANKS) == 0 || V(DATA) * V(TENSOR) * V(PIPELINE) == V(RANKS);
 }
 
+/* If nothing says how many ranks there are, any number may come. */
+static bool divides_data(const Candidate *c)
+{
+    return c->inspected || V(SHARD) == 0 || candidate_ranks(c) == 0 || V(DATA) % V(SHARD) == 0;
+}
+
 static bool fits_schedule(const Candidate *c)
 {
     return (V(SCHEDULE) != 0) == (V(CHUNKS) > 1);
@@ -111,6 +117,7 @@ const CandidateRule candidate_rules[RULES] = {
     [RULE_DATA] = {K(DATA) | K(TENSOR) | K(PIPELINE), RELATION_EQUAL,
                    K(DATA) | K(TENSOR) | K(PIPELINE), K(RANKS), .given = K(DATA),
                    .holds = makes_data, .spoils = K(DATA)},
+    [RULE_SHARD] = {K(SHARD) | K(DATA), RELATION_DIVIDES, K(SHARD), K(DATA), .holds = divides_data},
     [RULE_SCHEDULE] = {K(SCHEDULE) | K(CHUNKS), .holds = fits_schedule, .spoils = K(SCHEDULE)},
     [RULE_SPLIT] = {K(SPLIT) | K(PIPELINE) | K(CHUNKS), .holds = fits_split},
     [RULE_BATCH] = {K(BATCH) | K(MICRO) | K(ACCUMULATION) | K(DATA), RELATION_EQUAL,

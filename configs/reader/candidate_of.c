@@ -28,6 +28,7 @@ static const char *const names[CANDIDATE_KEYS] = {
     [CANDIDATE_SCALED] = "prescale_gradients",
     [CANDIDATE_RECOMPUTE] = "activation_checkpointing.policy",
     [CANDIDATE_FUSED] = "model.fused_gelu",
+    [CANDIDATE_SHARD] = "parallel.shard",
 };
 
 const char *candidate_key_name(CandidateKey key)
@@ -73,6 +74,7 @@ static Candidate candidate_of(const Config *config, const Origin *origin, int64_
         if (origin_given(from) || (FOLLOWING & KEY_BIT(key)) == 0) c.fixed |= KEY_BIT(key);
         if (from->wrong) c.unusable |= KEY_BIT(key);
     }
+    c.most[CANDIDATE_SHARD] = CONFIG_MAX_RANKS;
     static const CandidateKey axes[] = {CANDIDATE_DATA, CANDIDATE_TENSOR, CANDIDATE_PIPELINE};
     for (int i = 0; i < 3; i++) {
         c.most[axes[i]] = CONFIG_MAX_RANKS;

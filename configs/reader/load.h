@@ -134,6 +134,8 @@ void fit_opened(Load *load);
 /* Adapts sequence_parallel as well, once the micro-batch is known: drops it if the rows of a
  * micro-batch cannot be divided among the tensor-parallel ranks. */
 void fit_opened_rows(Load *load);
+/* The same for parallel.shard, once the data-parallel ranks are known. */
+void fit_opened_shard(Load *load);
 void derive_parallel(Load *load);
 void check_parallel(Load *load);
 /* cut.c checks the rules of the grid: can the model be divided that way, and among these ranks?

@@ -19,6 +19,10 @@
         FLAG(parallel.sequence_parallel, "false", ROUNDING, PLAN | WIRE,                           \
              "tensor-parallel ranks share the rows between their matrices, too",                   \
              .flags = OPTION_GRID),                                                                \
+        INT(parallel.shard, "0", 0, 1e6, ROUNDING, PLAN | WIRE,                                    \
+            "data-parallel ranks among which ZeRO divides weights and gradients, neighbours; "     \
+            "optimizer states are divided among all; 0: all",                                      \
+            .flags = OPTION_AUTO | OPTION_GRID),                                                   \
         CHOICE(                                                                                    \
             parallel.schedule, 0, schedule_choices, NONE, PLAN,                                    \
             "order of a pipeline's micro-batches: all forward first (gpipe), backward as soon as " \
@@ -56,9 +60,11 @@
              .derived = "none"),                                                                   \
         CTAS(parallel.nccl.pp_max_ctas, "8",                                                       \
              "thread blocks that a message between stages takes on a GPU, where ranks have a GPU " \
-             "each; 0: NCCL decides, as in the next four; NCCL_MAX_CTAS in the environment "       \
+             "each; 0: NCCL decides, as in the next five; NCCL_MAX_CTAS in the environment "       \
              "replaces all"),                                                                      \
         CTAS(parallel.nccl.dp_max_ctas, "16", "thread blocks of a sum or gather of the store"),    \
+        CTAS(parallel.nccl.replicate_max_ctas, "16",                                               \
+             "thread blocks of a sum or gather of the store between shard groups"),                \
         CTAS(parallel.nccl.tp_max_ctas, "0", "thread blocks of a sum of tensor-parallel ranks"),   \
         CTAS(parallel.nccl.kv_max_ctas, "4", "thread blocks of a sum of a shared key/value head"), \
         CTAS(parallel.nccl.tie_max_ctas, "4", "thread blocks of a sum of a tied token table")

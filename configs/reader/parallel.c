@@ -12,7 +12,7 @@
 static const char tensor_key[] = "parallel.tensor", stages_key[] = "parallel.pipeline",
                   chunks_key[] = "parallel.pipeline_chunks", schedule_key[] = "parallel.schedule",
                   split_key[] = "parallel.pipeline_split",
-                  sequence_key[] = "parallel.sequence_parallel",
+                  sequence_key[] = "parallel.sequence_parallel", shard_key[] = "parallel.shard",
                   partition_key[] = "pipeline.partition", layers_key[] = "model.num_layers";
 
 /* Reports an error at the position of `key`. */
@@ -71,6 +71,24 @@ static void check_rows_type(Load *load)
     else if (given != GRAD_DTYPE_F32)
         load_notice(load, load_place(load, key), key,
                     "accepted, without effect: nothing is cut by parallel.sequence_parallel");
+}
+
+/* ---- shard groups ---------------------------------------------------------------------------- */
+
+static void check_shard(Load *load)
+{
+    const Config *c = load->config;
+    long long shard = c->parallel.shard, data = c->parallel.data;
+    bool all = shard == 0 || (c->world > 0 && shard == data);
+    char near[160];
+    if (UNUSABLE(load, shard_key)) return;
+    if (load_breaks(load, RULE_SHARD) &&
+        near_values(load, RULE_SHARD, CANDIDATE_SHARD, 0, near, sizeof near))
+        WRONG(load, shard_key,
+              "%lld does not divide the %lld data-parallel rank%s; write %s, or 0 for all of them",
+              shard, data, data == 1 ? "" : "s", near);
+    else if (!all)
+        WRONG(load, shard_key, "known, not built yet (shard groups); write 0");
 }
 
 /* ---- stages ---------------------------------------------------------------------------------- */
@@ -202,6 +220,14 @@ void fit_opened(Load *load)
     leave_open(load, schedule_key);
 }
 
+/* Whoever only reads a run may divide its weights among all ranks as well. */
+void fit_opened_shard(Load *load)
+{
+    const Candidate now = candidate_of_load(load);
+    bool opened = load->context.alone || load->context.opened > 0;
+    if (opened && !candidate_legal(&now, RULE_BIT(RULE_SHARD))) leave_open(load, shard_key);
+}
+
 void fit_opened_rows(Load *load)
 {
     if (!load->context.alone && load->context.opened == 0) return;
@@ -213,6 +239,7 @@ void check_parallel(Load *load)
 {
     check_sequence_parallel(load);
     check_rows_type(load);
+    check_shard(load);
     check_schedule(load);
     check_split(load);
 }

@@ -89,6 +89,24 @@ static Comm open_tie(Comm *pp, const GridGroups *groups)
     return comm_line(pp, "tie", end ? (CommLine){0, pp->size - 1, 2} : (CommLine){pp->rank, 1, 1});
 }
 
+/* Opens the communicators of the store: neighbours on the line of dp, and the ranks with the same
+ * place among their neighbours. */
+static void open_shard(Grid *grid, Comm *world, CommLine dp, int shard)
+{
+    int at = grid->at.dp, step = dp.stride;
+    CHECK(shard > 0 && dp.size % shard == 0, "shard groups of %d of %d ranks", shard, dp.size);
+    CommLine group = {dp.first + (at - at % shard) * step, step, shard},
+             same = {dp.first + at % shard * step, step * shard, dp.size / shard};
+    grid->shard = comm_line(world, "shard", group);
+    grid->replicate = same.size > 1 ? comm_line(world, "replicate", same) : comm_self("replicate");
+}
+
+/* Returns whether shard has the ranks of dp, and so can use its connections. */
+static bool shard_is_dp(const Grid *grid)
+{
+    return grid->replicate.size == 1;
+}
+
 Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups)
 {
     int ranks = size.pp * size.dp * size.cp * size.tp, dp = 1;
@@ -97,8 +115,8 @@ Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups)
     Grid grid = {.size = size, .at = at};
     for (int a = 0; a < AXES; a++)
         *axis_comm(&grid, a) = comm_line(world, axis[a].name, line_of(size, at, a));
-    grid.shard = comm_line(world, "shard", line_of(size, at, dp));
-    grid.replicate = comm_self("replicate");
+    open_shard(&grid, world, line_of(size, at, dp),
+               groups && groups->shard > 0 ? groups->shard : size.dp);
     grid.kv = open_kv(&grid.tp, groups);
     grid.tie = open_tie(&grid.pp, groups);
     return grid;
@@ -116,6 +134,7 @@ GridNccl grid_nccl(const Config *config)
 {
     return (GridNccl){.pp = (int)config->parallel.nccl.pp_max_ctas,
                       .dp = (int)config->parallel.nccl.dp_max_ctas,
+                      .replicate = (int)config->parallel.nccl.replicate_max_ctas,
                       .tp = (int)config->parallel.nccl.tp_max_ctas,
                       .kv = (int)config->parallel.nccl.kv_max_ctas,
                       .tie = (int)config->parallel.nccl.tie_max_ctas,
@@ -130,8 +149,10 @@ static NcclUse use_of(const Grid *grid, const Comm *comm, const GridNccl *nccl)
     NcclUse use = {0};
     if (comm == &grid->pp)
         use = (NcclUse){nccl->chunks ? NCCL_IN_RING : NCCL_IN_LINE, nccl->pp};
-    else if (comm == &grid->dp)
+    else if (comm == &grid->dp || comm == &grid->shard)
         use.max_ctas = nccl->dp;
+    else if (comm == &grid->replicate)
+        use.max_ctas = nccl->replicate;
     else if (comm == &grid->tp)
         use.max_ctas = nccl->tp;
     else if (comm == &grid->kv)
@@ -147,7 +168,7 @@ void grid_prepare(Grid *grid, Device *dev, const GridNccl *nccl)
     grid_comms(grid, comm);
     for (int i = 0; i < GRID_COMMS; i++) {
         Comm *c = (Comm *)comm[i];
-        if (c == &grid->shard)
+        if (c == &grid->shard && shard_is_dp(grid))
             nccl_share(c, &grid->dp);
         else
             nccl_prepare(c, dev, use_of(grid, c, nccl), nccl->timeout);
@@ -186,7 +207,7 @@ size_t grid_reserve(const Grid *grid, const GridNccl *nccl)
     size_t bytes = 0;
     grid_comms(grid, comm);
     for (int i = 0; i < GRID_COMMS; i++)
-        if (comm[i] != &grid->shard) /* it uses the communicator of dp */
+        if (comm[i] != &grid->shard || !shard_is_dp(grid)) /* else it uses that of dp */
             bytes += nccl_reserve(comm[i]->rank, comm[i]->size, use_of(grid, comm[i], nccl));
     return bytes;
 }
@@ -194,12 +215,14 @@ size_t grid_reserve(const Grid *grid, const GridNccl *nccl)
 int grid_fewer_channels(const Config *config)
 {
     const GridNccl n = grid_nccl(config);
+    const bool cut = config_shard(config, (int)config->parallel.data) < config->parallel.data;
     const struct {
         int64_t ranks;
         int max_ctas;
-    } group[] = {{config->parallel.data, n.dp},
-                 {config->parallel.tensor, n.tp > 0 && n.tp < n.kv ? n.kv : n.tp},
-                 {config->parallel.pipeline, n.pp > 0 && n.pp < n.tie ? n.tie : n.pp}};
+    } group[] = {
+        {config->parallel.data, n.dp > 0 && n.dp < n.replicate && cut ? n.replicate : n.dp},
+        {config->parallel.tensor, n.tp > 0 && n.tp < n.kv ? n.kv : n.tp},
+        {config->parallel.pipeline, n.pp > 0 && n.pp < n.tie ? n.tie : n.pp}};
     int fewer = 0;
     for (size_t i = 0; i < sizeof group / sizeof *group && fewer == 0; i++)
         if (group[i].ranks > 1) fewer = nccl_fewer_channels(group[i].max_ctas);

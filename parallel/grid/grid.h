@@ -10,26 +10,26 @@
 typedef struct {
     GridPlace size, at; /* ranks on each axis; this rank's coordinates */
     Comm pp, dp, cp, tp;
-    /* For the store: the ranks over which a unit is sharded, today all of dp, and the ranks that
-     * hold the same shard, today only this one. Hybrid sharding would have other sizes. Until then
-     * `replicate` is only opened, counted and closed. */
+    /* For the store: the neighbours on the dp axis among which a unit is divided, and the ranks of
+     * dp that hold the same part of it. Together they are dp. */
     Comm shard, replicate;
     /* kv: the tensor-parallel ranks that share a key/value head. tie: the first and the last stage,
      * if both hold a tied table. Otherwise each contains only this rank. */
     Comm kv, tie;
 } Grid;
 
-/* The properties of a model that determine groups of ranks. */
+/* What determines groups of ranks besides the axes: properties of the model, and config_shard. */
 typedef struct {
     int kv;    /* number of key/value heads */
     bool tied; /* embedding and head share a table */
+    int shard; /* data-parallel ranks of a shard group, which divides dp; 0: all */
 } GridGroups;
 
 /* How the groups use NCCL. */
 typedef struct {
-    int pp, dp, tp, kv, tie; /* NcclUse.max_ctas of each group */
-    bool chunks;             /* stages have several layer ranges: the last sends to the first */
-    double timeout;          /* in seconds */
+    int pp, dp, replicate, tp, kv, tie; /* NcclUse.max_ctas of each group; shard: that of dp */
+    bool chunks;    /* stages have several layer ranges: the last sends to the first */
+    double timeout; /* in seconds */
 } GridNccl;
 /* Returns what the config says about NCCL. */
 GridNccl grid_nccl(const Config *config);
@@ -37,16 +37,16 @@ GridNccl grid_nccl(const Config *config);
 /* Returns the grid of a single rank. */
 Grid grid_single(void);
 /* Returns this rank's grid in a world of size.pp x size.dp x size.cp x size.tp ranks, tp innermost.
- * All ranks of the world call it together. If groups is NULL, kv and tie contain one rank. The
- * world must outlive the grid. */
+ * All ranks of the world call it together. If groups is NULL, kv and tie contain one rank, and
+ * shard is dp. The world must outlive the grid. */
 Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups);
 /* If each rank has its own device: prepares the grid's groups for NCCL (nccl_prepare in nccl.h),
  * which must be open. From then on device calls move nothing. All ranks of the world call it
  * together, each with its open device. */
 void grid_prepare(Grid *grid, Device *dev, const GridNccl *nccl);
 /* Lets devices exchange data through NCCL. Creates an NCCL communicator for each axis and group of
- * several ranks, in the same order on all ranks; shard uses that of dp, because it has the same
- * ranks. All ranks of the world call it together, after the last allocation of each. */
+ * several ranks, in the same order on all ranks; a shard group of all data-parallel ranks uses that
+ * of dp. All ranks of the world call it together, after the last allocation of each. */
 void grid_connect(Grid *grid, Comm *world);
 /* Returns the approximate number of bytes of this rank's device memory that NCCL's communicators
  * will need. */

@@ -29,9 +29,11 @@ static bool uses_nccl(const Session *s)
 static Grid open_grid(const Config *config, Comm *world)
 {
     if (world == NULL) return grid_single();
+    GridPlace size = config_grid(config, world->size);
     GridGroups groups = {.kv = (int)config->model.num_key_value_heads,
-                         .tied = config->model.tie_word_embeddings};
-    return grid_open(world, config_grid(config, world->size), &groups);
+                         .tied = config->model.tie_word_embeddings,
+                         .shard = config_shard(config, size.dp)};
+    return grid_open(world, size, &groups);
 }
 
 /* Returns the cost of row `row` of the table of layers. */

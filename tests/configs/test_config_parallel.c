@@ -375,6 +375,69 @@ static void one_rank_ignores_a_grid_in_the_file_but_refuses_a_set_option(void **
     }
 }
 
+/* Returns the error of this config on so many ranks; the caller frees it. */
+static char *error_of(int64_t world, const char *keys, const char *set)
+{
+    ConfigReport report;
+    const Config *c = with_keys(world, keys, set, &report);
+    if (c != NULL || report.n_errors != 1) fail_msg("%s: %d errors", keys, report.n_errors);
+    char *error = must_strdup(report.error[0]);
+    config_report_free(&report);
+    return error;
+}
+
+/* The size of shard groups divides the data-parallel ranks, where their number is known. */
+static void a_size_of_shard_groups_divides_the_data_parallel_ranks(void **state)
+{
+    (void)state;
+    static const char stage[] = "\"zero_optimization\": {\"stage\": 3}";
+    static const struct {
+        int64_t world;
+        const char *set, *error;
+    } cases[] = {
+        {4, "parallel.shard=3",
+         "--set parallel.shard=3: parallel.shard: 3 does not divide the 4 data-parallel ranks; "
+         "write 2 or 4, or 0 for all of them"},
+        {8, "parallel={\"tensor\": 2, \"shard\": 8}",
+         "--set parallel={\"tensor\": 2, \"shard\": 8}: parallel.shard: 8 does not divide the 4 "
+         "data-parallel ranks; write 4, or 0 for all of them"},
+        {1, "parallel.shard=2",
+         "--set parallel.shard=2: parallel.shard: 2 does not divide the 1 data-parallel rank; "
+         "write 1, or 0 for all of them"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *error = error_of(cases[i].world, stage, cases[i].set);
+        assert_string_equal(error, cases[i].error);
+        free(error);
+    }
+    static const char *const sets[] = {"parallel.shard=0", "parallel.shard=\"auto\"",
+                                       "parallel.shard=4"};
+    for (int i = 0; i < 3; i++) {
+        const Config *c = good(4, stage, sets[i]);
+        assert_int_equal(config_shard(c, 4), 4);
+        config_free(c);
+    }
+}
+
+/* Whoever reads a run on other ranks keeps shard groups that divide them, and drops others. */
+static void a_stored_run_drops_shard_groups_that_do_not_divide_the_ranks(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 24, "
+                               "\"parallel\": {\"shard\": 2}, "
+                               "\"zero_optimization\": {\"stage\": 3}}";
+    static const int shard[] = {0, 0, 2, 0};
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        ConfigReport report;
+        const ConfigContext context = {.stored = true, .opened = ranks, .alone = ranks == 1};
+        const Config *c = parse(&context, text, NULL, &report);
+        assert_non_null(c);
+        assert_int_equal(c->parallel.shard, shard[ranks]);
+        config_report_free(&report);
+        config_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -387,6 +450,8 @@ int main(void)
         cmocka_unit_test(a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them),
         cmocka_unit_test(a_stored_run_drops_sequence_parallel_if_rows_do_not_divide),
         cmocka_unit_test(one_rank_ignores_a_grid_in_the_file_but_refuses_a_set_option),
+        cmocka_unit_test(a_size_of_shard_groups_divides_the_data_parallel_ranks),
+        cmocka_unit_test(a_stored_run_drops_shard_groups_that_do_not_divide_the_ranks),
     };
     return cmocka_run_group_tests_name("config parallel", tests, NULL, NULL);
 }

@@ -132,13 +132,13 @@ typedef struct {
     GridGroups groups;
 } GridCase;
 
-enum { PP, DP, CP, TP, KV = GRID_COMMS - 2, TIE };
+enum { PP, DP, CP, TP, SHARD, REPLICATE, KV, TIE };
 static const struct {
     const char *name;
-    int axis; /* the axis along which the group's members differ; -1: none */
+    int axis; /* the axis along which the group's members differ */
 } group_of[GRID_COMMS] = {
     {"pp", PP},    {"dp", DP},        {"cp", CP}, {"tp", TP},
-    {"shard", DP}, {"replicate", -1}, {"kv", TP}, {"tie", PP},
+    {"shard", DP}, {"replicate", DP}, {"kv", TP}, {"tie", PP},
 };
 
 static bool at_an_end(GridPlace at, GridPlace size)
@@ -148,11 +148,15 @@ static bool at_an_end(GridPlace at, GridPlace size)
 
 /* Returns whether two ranks are in the same group g. If there are at least as many key/value heads
  * G as tp ranks, the heads are divided among the ranks; otherwise tp / G neighbours share a head.
- */
+ * Neighbours on the dp axis are a shard group; the k-th members of all shard groups replicate each
+ * other. */
 static bool together(const GridCase *c, int g, GridPlace a, GridPlace b)
 {
     bool same = memcmp(&a, &b, sizeof a) == 0;
-    if (same || group_of[g].axis < 0 || !same_line(a, b, group_of[g].axis)) return same;
+    int shard = c->groups.shard > 0 ? c->groups.shard : c->size.dp;
+    if (same || !same_line(a, b, group_of[g].axis)) return same;
+    if (g == SHARD) return a.dp / shard == b.dp / shard;
+    if (g == REPLICATE) return a.dp % shard == b.dp % shard;
     if (g == KV)
         return c->groups.kv > 0 && c->groups.kv < c->size.tp &&
                a.tp * c->groups.kv / c->size.tp == b.tp * c->groups.kv / c->size.tp;
@@ -239,7 +243,8 @@ static void run_grid(Comm *world, void *context)
 }
 
 /* Tests without the model's groups (0), and for every number of key/value heads that tp ranks can
- * share or divide: the divisors of tp, and twice tp. */
+ * share or divide: the divisors of tp, and twice tp. Then tests shard groups of each size below
+ * dp. */
 static int run_grids_of(GridPlace size, int ranks)
 {
     int cases = 0;
@@ -247,6 +252,11 @@ static int run_grids_of(GridPlace size, int ranks)
         if (kv > 0 && size.tp % kv != 0 && kv != 2 * size.tp) continue;
         GridCase c = {size, {.kv = kv, .tied = kv > 0 && kv % 2 == size.dp % 2}};
         thread_ranks(ranks, 60, run_grid, &c);
+        cases++;
+    }
+    for (int shard = 1; shard < size.dp; shard++) {
+        if (size.dp % shard != 0) continue;
+        thread_ranks(ranks, 60, run_grid, &(GridCase){size, {.kv = 1, .shard = shard}});
         cases++;
     }
     return cases;
@@ -266,7 +276,7 @@ static void test_groups_are_right_on_all_grids_up_to_16_ranks(void **state)
                     grids++;
                 }
     assert_int_equal(grids, 204);
-    assert_int_equal(cases, 749);
+    assert_int_equal(cases, 886);
 }
 
 int main(void)

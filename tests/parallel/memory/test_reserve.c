@@ -85,6 +85,7 @@ static void test_fewer_channels_are_suggested_only_if_a_group_has_more(void **st
     Config c = *given;
     assert_int_equal(c.parallel.nccl.pp_max_ctas, 8);
     assert_int_equal(c.parallel.nccl.dp_max_ctas, 16);
+    assert_int_equal(c.parallel.nccl.replicate_max_ctas, 16);
     assert_int_equal(c.parallel.nccl.tp_max_ctas, 0);
     assert_int_equal(c.parallel.nccl.kv_max_ctas, 4);
     assert_int_equal(c.parallel.nccl.tie_max_ctas, 4);
@@ -93,6 +94,11 @@ static void test_fewer_channels_are_suggested_only_if_a_group_has_more(void **st
     c.parallel.data = 2;
     assert_int_equal(grid_fewer_channels(&c), 8);
     c.parallel.nccl.dp_max_ctas = 8;
+    assert_int_equal(grid_fewer_channels(&c), 0);
+    c.zero_optimization.stage = 3; /* a group of replicas only where shards have fewer ranks */
+    c.parallel.shard = 1;
+    assert_int_equal(grid_fewer_channels(&c), 8);
+    c.parallel.shard = 2;
     assert_int_equal(grid_fewer_channels(&c), 0);
     c.parallel.tensor = 2;
     assert_int_equal(grid_fewer_channels(&c), 8);
@@ -121,25 +127,27 @@ typedef struct {
     } silent[4]; /* all groups but that of the stages */
 } GridComms;
 
-enum { PP = 8, DP = 16, TP = 20, KV = 5, TIE = 4 };
+enum { PP = 8, DP = 16, REPLICATE = 12, TP = 20, KV = 5, TIE = 4 };
 
 static const GridComms grids[] = {
-    {{1, 4, 1, 1}, {4, true}, 0, {{4, DP}}}, /* a dp group of four, which is also the shards' */
-    {{1, 1, 1, 4}, {4, true}, 3, {{4, TP}}}, /* a tp group of four */
-    {{1, 1, 1, 4}, {2, true}, 3, {{4, TP}, {2, KV}}}, /* and two ranks that share heads */
-    {{2, 1, 1, 1}, {4, false}, 1, {{0}}},             /* two stages */
-    {{2, 1, 1, 1}, {4, true}, 1, {{2, TIE}}},         /* two stages that share a tied table */
-    {{4, 1, 1, 1}, {4, true}, 0, {{2, TIE}}}, /* first of four stages, shares the tied table */
-    {{4, 1, 1, 1}, {4, true}, 2, {{0}}},      /* third of four stages, shares no table */
-    {{2, 2, 1, 2}, {4, true}, 5, {{2, DP}, {2, TP}, {2, TIE}}},
-    {{1, 2, 1, 4}, {1, false}, 6, {{2, DP}, {4, TP}, {4, KV}}},
+    {{1, 4, 1, 1}, {4, true, 0}, 0, {{4, DP}}}, /* a dp group of four, which is also the shards' */
+    {{1, 4, 1, 1}, {4, true, 2}, 1, {{4, DP}, {2, DP}, {2, REPLICATE}}}, /* two shard groups */
+    {{1, 4, 1, 1}, {4, true, 1}, 1, {{4, DP}, {4, REPLICATE}}}, /* shard groups of one rank */
+    {{1, 1, 1, 4}, {4, true, 0}, 3, {{4, TP}}},                 /* a tp group of four */
+    {{1, 1, 1, 4}, {2, true, 0}, 3, {{4, TP}, {2, KV}}},        /* and two ranks that share heads */
+    {{2, 1, 1, 1}, {4, false, 0}, 1, {{0}}},                    /* two stages */
+    {{2, 1, 1, 1}, {4, true, 0}, 1, {{2, TIE}}}, /* two stages that share a tied table */
+    {{4, 1, 1, 1}, {4, true, 0}, 0, {{2, TIE}}}, /* first of four stages, shares the tied table */
+    {{4, 1, 1, 1}, {4, true, 0}, 2, {{0}}},      /* third of four stages, shares no table */
+    {{2, 2, 1, 2}, {4, true, 0}, 5, {{2, DP}, {2, TP}, {2, TIE}}},
+    {{1, 2, 1, 4}, {1, false, 0}, 6, {{2, DP}, {4, TP}, {4, KV}}},
 };
 
 static void add_up(Comm *world, void *context)
 {
     const GridComms *g = context;
     Grid grid = grid_open(world, g->size, &g->groups);
-    GridNccl nccl = {.pp = PP, .dp = DP, .tp = TP, .kv = KV, .tie = TIE};
+    GridNccl nccl = {.pp = PP, .dp = DP, .replicate = REPLICATE, .tp = TP, .kv = KV, .tie = TIE};
     for (int chunks = 0; chunks < 2; chunks++) {
         nccl.chunks = chunks;
         NcclUse stages = {chunks ? NCCL_IN_RING : NCCL_IN_LINE, PP};
