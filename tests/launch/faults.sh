@@ -100,30 +100,37 @@ fault "a network that is cut in the middle of a step" $deadline '8[67]' 'h[12]'
 joined 2
 
 # ---- in the middle of a save ---------------------------------------------------------------------------------------------------
-short=(--set train_steps=40 --set checkpoint.save_interval=2 --set checkpoint.keep=0 --set checkpoint.async=false)
+short=(--set train_steps=40 --set checkpoint.save_interval=2 --set checkpoint.keep=0)
 placed=()
-expect_code "faults: an uninterrupted run" 0 "$TRAIN" "$TINY" "${run[@]}" "${short[@]}" --ranks 4 --out whole
+expect_code "faults: an uninterrupted run" 0 "$TRAIN" "$TINY" "${run[@]}" "${short[@]}" --set checkpoint.async=false --ranks 4 --out whole
 if ! strace -o /dev/null -e inject=fsync:delay_enter=1 true 2>err; then
     skip "faults: a host that is lost in the middle of a save" "strace cannot delay calls here"
     finish
 fi
 placed=(1 1 2 2)
-# Each sync of rank 0 takes 0.05 s more, so the run saves nearly all the time.
-begin 4
-start_rank 0 4 strace -f -o /dev/null -e trace=fsync -e inject=fsync:delay_enter=50000 "$TRAIN" "$TINY" "${run[@]}" "${short[@]}" --out run
-for rank in 1 2 3; do start_run $rank "${short[@]}"; done
-eventually 60 test -d run/checkpoints/step_00000006 || not_ok "faults: the run does not save"
-cut_off 2
-kill -KILL "${rank_pid[2]}" "${rank_pid[3]}"
-unset 'rank_pid[2]' 'rank_pid[3]'
 speakers=1
-fault "a host that is lost in the middle of a save" $deadline '8[67]' 'h2'
-joined 2
-expect_code "faults: after a lost host the newest checkpoint is whole" 0 "$TRAIN" ckpt verify run
-begun=$(checkpoint_steps run | tail -n 1)
-rm -f rank.[0-9]*
-start_ranks 4 "$TRAIN" "$TINY" "${run[@]}" "${short[@]}" --out run
-end_ranks 60
-all_end "faults: after a lost host the run goes on from step ${begun:-0}: the end" 0
-same_run "faults: after a lost host the run has the bits of an uninterrupted run" whole run
+# loses NAME OPTION...: a host is lost in the middle of a save, and the run goes on without that save. Each sync of rank 0 takes
+# 0.05 s more, so the run saves nearly all the time.
+loses() {
+    local name=$1 saves=("${short[@]}" "${@:2}") newest
+    begin 4
+    start_rank 0 4 strace -f -o /dev/null -e trace=fsync -e inject=fsync:delay_enter=50000 "$TRAIN" "$TINY" "${run[@]}" "${saves[@]}" --out run
+    for rank in 1 2 3; do start_run $rank "${saves[@]}"; done
+    eventually 60 test -d run/checkpoints/step_00000006 || not_ok "faults: the run does not save"
+    cut_off 2
+    kill -KILL "${rank_pid[2]}" "${rank_pid[3]}"
+    unset 'rank_pid[2]' 'rank_pid[3]'
+    fault "$name" $deadline '8[67]' 'h2'
+    joined 2
+    expect_code "faults: $name: the newest checkpoint is whole" 0 "$TRAIN" ckpt verify run
+    newest=$(checkpoint_steps run | grep -x '[0-9]*' | tail -n 1)
+    check "faults: $name: it is not the last one" test "${newest:-40}" -lt 40
+    rm -f rank.[0-9]*
+    start_ranks 4 "$TRAIN" "$TINY" "${run[@]}" "${saves[@]}" --out run
+    end_ranks 60
+    all_end "faults: $name: the run goes on from step ${newest:-0}: the end" 0
+    same_run "faults: $name: the run has the bits of an uninterrupted run" whole run
+}
+loses "a host that is lost in the middle of a save" --set checkpoint.async=false
+loses "a host that is lost while a save is pending"
 finish
