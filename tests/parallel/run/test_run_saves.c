@@ -1,11 +1,13 @@
 /* test_run_saves.c -- runs on a disk that is slow or fails: what happens to a save that is pending,
  * and what is told of saves. */
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/support/trainer/flipped_bit.h"
 #include "tests/support/trainer/planted_run.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,9 +23,12 @@ enum { RANKS = 3, ODD = 1 };
 
 /* ---- disks ----------------------------------------------------------------------------------- */
 
+/* Milliseconds that each sync of a slow disk takes. */
+static long sync_pause;
+
 static int slow_sync(void *self, int fd)
 {
-    struct timespec pause = {.tv_nsec = 50000000};
+    struct timespec pause = {.tv_nsec = sync_pause * 1000000};
     nanosleep(&pause, NULL);
     return fs_system.sync(self, fd);
 }
@@ -48,6 +53,7 @@ static void on_this_disk(Run *run)
 
 static void take_slow_disk(void)
 {
+    sync_pause = 50;
     disk = fs_system;
     disk.sync = slow_sync;
 }
@@ -116,19 +122,58 @@ static void flip_in_step_5(Run *run)
         flip_held_bit(&run->trainer, "token.weight", -1, 5, 20);
 }
 
+/* Fails unless RUN/checkpoints has nothing but the checkpoint of this step. */
+static void only_entry(const char *run, int64_t step)
+{
+    char *path = text_format("%s/checkpoints", run),
+         *name = text_format("step_%08lld", (long long)step);
+    DIR *folder = opendir(path);
+    assert_non_null(folder);
+    for (struct dirent *e; (e = readdir(folder)) != NULL;)
+        if (e->d_name[0] != '.' && strcmp(e->d_name, name) != 0 &&
+            strcmp(e->d_name, "best.json") != 0)
+            fail_msg("%s has %s, not %s alone", path, e->d_name, name);
+    closedir(folder);
+    only_checkpoint(run, step);
+    free(name);
+    free(path);
+}
+
+/* The pending save, of what was found to be equal, is committed, whether the ranks are threads or
+ * processes, and whether they differ in a step between saves or in one that is to be saved. Of that
+ * step nothing is written, and it removes nothing. */
 static void test_a_pending_save_is_committed_before_replicas_end_the_run(void **state)
 {
-    static const char *const sets[] = {KEEP1, BARE, "checkpoint.compare_interval=1", NULL};
     (void)state;
-    take_slow_disk();
-    disturbance =
-        (Disturbance){.kind = WORK_STEP, .act = flip_in_step_5, .ranks = RANKS, .rank = -1};
-    char *said = run_expecting("pending", sets, EXIT_REPLICAS);
-    says(said, "error[89] step 5: ");
-    says(said, "This step is not saved");
-    free(said);
-    was_pending("pending", 4, 5);
-    only_checkpoint("pending", 4);
+    for (int i = 0; i < 4; i++) {
+        bool processes = i % 2, between = i / 2;
+        char *run = text_format("pending-%d", i);
+        const char *arguments[] = {"tiny.json",
+                                   "--out",
+                                   run,
+                                   "--ranks",
+                                   "3",
+                                   "--set",
+                                   KEEP1,
+                                   "--set",
+                                   "eval.interval=0",
+                                   "--set",
+                                   "eval.sample_interval=0",
+                                   "--set",
+                                   between ? "checkpoint.compare_interval=1" : "seed=1",
+                                   processes ? "--processes" : NULL,
+                                   NULL};
+        take_slow_disk();
+        disturbance = (Disturbance){.kind = WORK_STEP, .act = flip_in_step_5, .rank = -1};
+        char *said = command_expecting(arguments, EXIT_REPLICAS);
+        says(said, between ? "error[89] step 5: " : "error[89] step 6: ");
+        says(said, "This step is not saved");
+        if (strstr(strstr(said, "error[") + 1, "error[")) fail_msg("two errors in:\n%s", said);
+        free(said);
+        was_pending(run, 4, 5);
+        only_entry(run, 4);
+        free(run);
+    }
 }
 
 static void test_the_cost_of_each_comparison_is_printed(void **state)
@@ -187,6 +232,38 @@ static void test_later_steps_do_not_decide_what_a_save_removes(void **state)
     planted_act = NULL;
 }
 
+/* ---- the end of a job -------------------------------------------------------------------------
+ */
+
+/* Before step 5, while the save of step 4 is pending, a save takes 1000 s, and the job has 1500 s
+ * left: enough for one save, but not for two. */
+static void near_the_end_of_its_job(Run *run)
+{
+    on_this_disk(run);
+    if (run->trainer.steps != 4) return;
+    run->saving.seconds = 1000;
+    run->job = (BatchJob){.end = seconds_now() + 1500};
+}
+
+static void test_a_job_leaves_time_for_a_save_that_is_pending(void **state)
+{
+    (void)state;
+    for (int async = 0; async < 2; async++) {
+        const char *const sets[] = {
+            BARE, async ? "checkpoint.async=true" : "checkpoint.async=false", NULL};
+        const char *run = async ? "job-pending" : "job-waits";
+        take_slow_disk();
+        sync_pause = async ? 300 : 0; /* so that it is pending for seconds */
+        disturbance = (Disturbance){.kind = WORK_STEP, .act = near_the_end_of_its_job, .rank = -1};
+        char *said = run_expecting(run, sets, async ? EXIT_REQUEUE : 0);
+        assert_int_equal(times_in(said, "saving now: "), async);
+        free(said);
+        assert_int_equal(lines_of(run, "train"), async ? 5 : 7);
+        assert_int_equal(lines_of(run, "ckpt"), async ? 3 : 4);
+        if (async) was_pending(run, 4, 5);
+    }
+}
+
 /* ---- warnings -------------------------------------------------------------------------------- */
 
 static void test_a_save_that_fails_is_told_once_and_at_the_end(void **state)
@@ -214,6 +291,7 @@ int main(void)
         cmocka_unit_test(test_the_cost_of_each_comparison_is_printed),
         cmocka_unit_test(test_replicas_are_compared_once_if_a_save_cannot_begin),
         cmocka_unit_test(test_later_steps_do_not_decide_what_a_save_removes),
+        cmocka_unit_test(test_a_job_leaves_time_for_a_save_that_is_pending),
         cmocka_unit_test(test_a_save_that_fails_is_told_once_and_at_the_end),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
