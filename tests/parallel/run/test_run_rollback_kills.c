@@ -57,11 +57,14 @@ static void fail_in_the_rollback(Run *run)
 /* ---- runs -------------------------------------------------------------------------------------
  */
 
+/* The grid of the runs. */
+static const PlantedGrid *grid;
+
 /* Runs with an evaluation after each step, so that some steps between BACK and EVENT are saved as
  * the best, and saves nothing in the background. */
 static char *run_to_the_end(const char *name, const char *policy, int code)
 {
-    char *set = text_format("health.policy=%s", policy);
+    char *set = text_format("health.policy=%s", policy), *ranks = text_format("%d", grid->ranks);
     const char *const arguments[] = {"tiny.json", "--out",
                                      name,        "--allow-config-change",
                                      "--set",     "train_steps=26",
@@ -72,9 +75,13 @@ static char *run_to_the_end(const char *name, const char *policy, int code)
                                      "--set",     "checkpoint.keep=0",
                                      "--set",     "checkpoint.async=false",
                                      "--set",     set,
+                                     "--ranks",   ranks,
+                                     "--set",     grid->set[0] ? grid->set[0] : "seed=1",
+                                     "--set",     grid->set[1] ? grid->set[1] : "seed=1",
                                      NULL};
     char *said = command_expecting(arguments, code);
     free(set);
+    free(ranks);
     return said;
 }
 
@@ -84,7 +91,7 @@ static char *run_with_fault(const char *name, int at, bool by_signal, int code)
     fails_at = at;
     kills = by_signal;
     renames = 0; /* counted in the child */
-    plant_fault(EVENT, 1, false, 1, 0);
+    plant_fault(EVENT, 1, false, grid->ranks, grid->rank);
     planted_act = fail_in_the_rollback;
     return run_to_the_end(name, "rollback", code);
 }
@@ -133,8 +140,40 @@ static void go_on(const char *name, const char *policy)
     free(run_to_the_end(name, policy, 0));
     each_step_once(name);
     if (strcmp(policy, "rollback") != 0) return;
-    same_runs("whole", name);
+    char *whole = planted_name((int)(grid - planted_grids), "whole");
+    same_runs(whole, name);
+    free(whole);
     has_the_steps_aside(name);
+}
+
+enum { RENAMES = 4 };
+
+/* In the rollback of a run on this grid the rename number `at` fails, or the run is killed before
+ * it; then it goes on. */
+static void fault_on(int g, int at, bool by_signal, const char *policy)
+{
+    grid = &planted_grids[g];
+    char *what = text_format("%s-%d-%s", by_signal ? "kill" : "error", at, policy),
+         *name = planted_name(g, what);
+    char *said = run_with_fault(name, at, by_signal, by_signal ? 128 + SIGKILL : EXIT_INPUT_OUTPUT);
+    if (!by_signal) says(said, strerror(EIO));
+    free(said);
+    /* The newest is removed first. */
+    assert_int_equal(is_there_in(name, "checkpoints/step_00000018"), at == 1);
+    assert_int_equal(is_there_in(name, "checkpoints/step_00000017"), at <= 2);
+    go_on(name, policy);
+    free(name);
+    free(what);
+}
+
+static void whole_run_on(int g)
+{
+    char *name = planted_name(g, "whole");
+    grid = &planted_grids[g];
+    free(run_with_fault(name, RENAMES + 1, true, 0));
+    each_step_once(name);
+    has_the_steps_aside(name);
+    free(name);
 }
 
 /* The checkpoints of steps 17 and 18, the file aside and metrics.jsonl are renamed, each once. A
@@ -142,32 +181,32 @@ static void go_on(const char *name, const char *policy)
  * way when it is started again, and has each step once under another policy, too. */
 static void a_fault_in_the_middle_of_a_rollback_loses_no_step(void **state)
 {
-    (void)state;
-    enum { RENAMES = 4 };
     static const char *const policies[] = {"rollback", "warn"};
-    free(run_with_fault("whole", RENAMES + 1, true, 0));
-    each_step_once("whole");
-    has_the_steps_aside("whole");
+    (void)state;
+    whole_run_on(0);
     for (int at = 1; at <= RENAMES; at++)
         for (int by_signal = 0; by_signal < 2; by_signal++)
-            for (int p = 0; p < 2; p++) {
-                char *name = text_format("%s-%d-%s", by_signal ? "kill" : "error", at, policies[p]);
-                char *said = run_with_fault(name, at, by_signal,
-                                            by_signal ? 128 + SIGKILL : EXIT_INPUT_OUTPUT);
-                if (!by_signal) says(said, strerror(EIO));
-                free(said);
-                /* The newest is removed first. */
-                assert_int_equal(is_there_in(name, "checkpoints/step_00000018"), at == 1);
-                assert_int_equal(is_there_in(name, "checkpoints/step_00000017"), at <= 2);
-                go_on(name, policies[p]);
-                free(name);
-            }
+            for (int p = 0; p < 2; p++)
+                fault_on(0, at, by_signal, policies[p]);
+}
+
+/* Rank 0 alone renames files; with it all ranks end, and go on. */
+static void so_does_a_fault_on_one_of_several_ranks(void **state)
+{
+    (void)state;
+    for (int g = 1; g < 3; g++) { /* dp, tp */
+        assert_int_equal(planted_grids[g].ranks, 2);
+        whole_run_on(g);
+        fault_on(g, 2, true, "rollback");
+        fault_on(g, RENAMES, false, "rollback");
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_fault_in_the_middle_of_a_rollback_loses_no_step),
+        cmocka_unit_test(so_does_a_fault_on_one_of_several_ranks),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }
