@@ -122,9 +122,10 @@ struct Device {
     Pool *pool; /* threads for CPU ops; on a GPU the data loader's host threads */
     /* Ops, copies and events of a Device run on `compute`. device_on returns a view that uses one
      * of the other streams: `copy` for copies that overlap with the step, `comm` for collectives on
-     * whole weights and gradients, `p2p` for sends between pipeline stages, and `tp` for sums
-     * inside a layer, which has the highest priority. */
-    Stream compute, copy, comm, p2p, tp;
+     * whole weights and gradients, `p2p` for sends between pipeline stages, `tp` for sums
+     * inside a layer, which has the highest priority, and `update` for updates of optimizer states
+     * in host memory. */
+    Stream compute, copy, comm, p2p, tp, update;
     bool view; /* true if device_on made it */
     /* Set while other ranks' communication may be under way: allocating or releasing memory could
      * then wait for a rank that waits for this one, and is a failed CHECK. */

@@ -13,7 +13,7 @@ extern const struct OpTable op_table_counted;
 #define NOWHERE ((uintptr_t)1 << 60)
 #define PAGE    ((uintptr_t)4096)
 
-enum { STREAMS = 5 };
+enum { STREAMS = 6 };
 
 typedef struct {
     CountedFacts facts;
@@ -138,8 +138,8 @@ void device_counted_open(Device *device, const CountedFacts *facts)
     if (facts->place == PLACE_HOST) return;
     device->backend = &counted_on_device;
     device->ops_f64 = NULL;
-    Stream *const stream[STREAMS] = {&device->compute, &device->copy, &device->comm, &device->p2p,
-                                     &device->tp};
+    Stream *const stream[STREAMS] = {&device->compute, &device->copy, &device->comm,
+                                     &device->p2p,     &device->tp,   &device->update};
     for (int i = 0; i < STREAMS; i++)
         stream[i]->impl = &counted->stream[i];
 }

@@ -22,7 +22,7 @@ typedef struct {
  * zeroed, since host code writes it.
  *
  * Work: ops and copies do nothing, so a copy to the host leaves what was there. Every event is
- * reached, and all times are 0. On PLACE_DEVICE the five streams are distinct and there are no ops
+ * reached, and all times are 0. On PLACE_DEVICE the six streams are distinct and there are no ops
  * for f64, as on CUDA; on PLACE_HOST all streams are one, as on the CPU. */
 void device_counted_open(Device *device, const CountedFacts *facts);
 /* Returns whether it is a counted device, for which no values need to be computed. */

@@ -49,8 +49,8 @@ void flight_attach(Flight *f, Device *device)
 {
     CHECK(!device->view && device->flight == NULL, "a flight of a view, or a second one (%d)",
           device->view);
-    const Stream of[GRAPH_STREAMS] = {device->compute, device->copy, device->comm, device->p2p,
-                                      device->tp};
+    const Stream of[GRAPH_STREAMS] = {device->compute, device->copy, device->comm,
+                                      device->p2p,     device->tp,   device->update};
     f->asynchronous = device->backend->mark != NULL;
     for (int s = 0; s < GRAPH_STREAMS; s++)
         f->stream[s] = of[s].impl;

@@ -25,11 +25,17 @@ const char *const flight_action_name[FLIGHT_ACTIONS] = {
 };
 const char *const flight_stream_name[FLIGHT_STREAMS] = {
     [GRAPH_COMPUTE] = "compute", [GRAPH_COPY] = "copy", [GRAPH_COMM] = "comm",
-    [GRAPH_P2P] = "p2p",         [GRAPH_TP] = "tp",     [FLIGHT_HOST] = "host",
+    [GRAPH_P2P] = "p2p",         [GRAPH_TP] = "tp",     [GRAPH_UPDATE] = "update",
+    [FLIGHT_HOST] = "host",
 };
 const char *const flight_wait_name[FLIGHT_WAITS] = {
-    [GRAPH_COMPUTE] = "compute", [GRAPH_COPY] = "copy", [GRAPH_COMM] = "comm",
-    [GRAPH_P2P] = "p2p",         [GRAPH_TP] = "tp",     [FLIGHT_WHOLE_DEVICE] = "device",
+    [GRAPH_COMPUTE] = "compute",
+    [GRAPH_COPY] = "copy",
+    [GRAPH_COMM] = "comm",
+    [GRAPH_P2P] = "p2p",
+    [GRAPH_TP] = "tp",
+    [GRAPH_UPDATE] = "update",
+    [FLIGHT_WHOLE_DEVICE] = "device",
 };
 
 /* ---- reading --------------------------------------------------------------------------------- */

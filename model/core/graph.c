@@ -17,7 +17,7 @@ const char *const node_kind_name[NODE_KINDS] = {
 
 const char *const graph_stream_name[GRAPH_STREAMS] = {
     [GRAPH_COMPUTE] = "compute", [GRAPH_COPY] = "copy", [GRAPH_COMM] = "comm",
-    [GRAPH_P2P] = "p2p",         [GRAPH_TP] = "tp",
+    [GRAPH_P2P] = "p2p",         [GRAPH_TP] = "tp",     [GRAPH_UPDATE] = "update",
 };
 
 /* Returns `items` of `size` bytes each with room for at least one more than n. */

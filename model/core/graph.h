@@ -25,7 +25,7 @@ typedef enum {
 extern const char *const node_kind_name[NODE_KINDS];
 
 /* The streams of a device, by the names of their fields in Device. */
-enum { GRAPH_COMPUTE, GRAPH_COPY, GRAPH_COMM, GRAPH_P2P, GRAPH_TP, GRAPH_STREAMS };
+enum { GRAPH_COMPUTE, GRAPH_COPY, GRAPH_COMM, GRAPH_P2P, GRAPH_TP, GRAPH_UPDATE, GRAPH_STREAMS };
 extern const char *const graph_stream_name[GRAPH_STREAMS];
 
 /* The largest number of different groups whose collectives and messages a graph has. */

@@ -8,7 +8,7 @@ void recorder_attach(Recorder *r, Device *device)
     CHECK(!device->view && device->recorder == NULL, "a recorder of a view, or a second one (%d)",
           device->view);
     *r = (Recorder){.stream = {device->compute.impl, device->copy.impl, device->comm.impl,
-                               device->p2p.impl, device->tp.impl},
+                               device->p2p.impl, device->tp.impl, device->update.impl},
                     .action = -1};
     device->recorder = r;
 }

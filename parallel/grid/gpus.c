@@ -31,7 +31,7 @@ bool gpus_each(DeviceSurvey seen, int64_t ranks)
 
 void gpus_prepare_driver(int64_t ranks)
 {
-    /* A rank has five streams, and NCCL adds a few for each communicator. With the default of eight
+    /* A rank has six streams, and NCCL adds a few for each communicator. With the default of eight
      * hardware queues some of them share one, where computation may wait for communication that is
      * not needed yet. */
     if (ranks > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

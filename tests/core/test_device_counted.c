@@ -173,9 +173,9 @@ static void test_streams_are_those_of_the_place(void **state)
         CountedFacts facts = hopper;
         facts.place = (Place)place;
         device_counted_open(&dev, &facts);
-        const void *stream[] = {dev.compute.impl, dev.copy.impl, dev.comm.impl, dev.p2p.impl,
-                                dev.tp.impl};
-        for (int i = 0; i < 5; i++)
+        const void *stream[] = {dev.compute.impl, dev.copy.impl, dev.comm.impl,
+                                dev.p2p.impl,     dev.tp.impl,   dev.update.impl};
+        for (int i = 0; i < 6; i++)
             for (int j = 0; j < i; j++)
                 assert_int_equal(stream[i] != stream[j], place == PLACE_DEVICE);
         assert_int_equal(device_arena(&dev, NULL, 0).place, place);

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { ELEMENTS = 5000, ROUNDS = 8, STREAMS = 5 };
+enum { ELEMENTS = 5000, ROUNDS = 8, STREAMS = 6 };
 
 static bool is_emulated(void)
 {
@@ -26,7 +26,7 @@ static void open_device(Device *dev)
     if (!device_open(dev, "cuda", &options, err, sizeof err)) fail_msg("%s", err);
 }
 
-/* Passes a number around the five streams; each stream adds 1 to the result of the previous one.
+/* Passes a number around the six streams; each stream adds 1 to the result of the previous one.
  * Returns the final number. With `waits`, each stream waits for the previous stream's event first.
  */
 static float round_the_streams(bool waits)
@@ -35,7 +35,7 @@ static float round_the_streams(bool waits)
     Event done[STREAMS] = {0};
     float got = 0;
     open_device(&dev);
-    const Stream stream[STREAMS] = {dev.compute, dev.copy, dev.comm, dev.p2p, dev.tp};
+    const Stream stream[STREAMS] = {dev.compute, dev.copy, dev.comm, dev.p2p, dev.tp, dev.update};
     size_t bytes = ELEMENTS * sizeof(float);
     float *memory = device_alloc(&dev, (STREAMS + 1) * bytes, "the numbers");
     Tensor one = tensor_1d(memory + (size_t)STREAMS * ELEMENTS, F32, ELEMENTS);

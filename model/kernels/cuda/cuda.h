@@ -22,7 +22,7 @@ extern "C" {
  * products and kernels share it, one op at a time. */
 #define CUDA_WORKSPACE ((size_t)128 << 20)
 
-enum { CUDA_COMPUTE, CUDA_COPY, CUDA_COMM, CUDA_P2P, CUDA_TP, CUDA_STREAMS };
+enum { CUDA_COMPUTE, CUDA_COPY, CUDA_COMM, CUDA_P2P, CUDA_TP, CUDA_UPDATE, CUDA_STREAMS };
 
 typedef struct CudaDevice {
     cudaStream_t stream[CUDA_STREAMS];

@@ -101,23 +101,21 @@ static bool device_cuda_usable(Device *device, char *err, size_t n)
 }
 
 /* Creates the streams with their priorities. Communication has priority over compute, because other
- * ranks wait for it. The tensor-parallel sums inside a layer have the highest priority, because
- * little or no work can overlap with them. */
+ * ranks wait for it. So has the update of states in host memory, whose few blocks must find room
+ * beside the forward pass that waits for them. The tensor-parallel sums inside a layer have the
+ * highest priority, because little or no work can overlap with them. */
 static void open_streams(Device *device, CudaDevice *cuda)
 {
     int least, greatest;
     CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     int between = (least + greatest) / 2;
-    const int priority[CUDA_STREAMS] = {[CUDA_COMPUTE] = least,
-                                        [CUDA_COPY] = least,
-                                        [CUDA_COMM] = between,
-                                        [CUDA_P2P] = between,
-                                        [CUDA_TP] = greatest};
-    Stream *const of_device[CUDA_STREAMS] = {[CUDA_COMPUTE] = &device->compute,
-                                             [CUDA_COPY] = &device->copy,
-                                             [CUDA_COMM] = &device->comm,
-                                             [CUDA_P2P] = &device->p2p,
-                                             [CUDA_TP] = &device->tp};
+    const int priority[CUDA_STREAMS] = {
+        [CUDA_COMPUTE] = least, [CUDA_COPY] = least,  [CUDA_COMM] = between,
+        [CUDA_P2P] = between,   [CUDA_TP] = greatest, [CUDA_UPDATE] = between};
+    Stream *const of_device[CUDA_STREAMS] = {
+        [CUDA_COMPUTE] = &device->compute, [CUDA_COPY] = &device->copy,
+        [CUDA_COMM] = &device->comm,       [CUDA_P2P] = &device->p2p,
+        [CUDA_TP] = &device->tp,           [CUDA_UPDATE] = &device->update};
     for (int i = 0; i < CUDA_STREAMS; i++) {
         CUDA_CHECK(
             cudaStreamCreateWithPriority(&cuda->stream[i], cudaStreamNonBlocking, priority[i]));

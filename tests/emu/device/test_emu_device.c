@@ -112,7 +112,7 @@ static void test_ranks_are_distributed_over_gpus_with_separate_streams(void **st
     }
     for (int i = 0; i < RANKS; i++) {
         const Stream *stream[] = {&device[i].compute, &device[i].copy, &device[i].comm,
-                                  &device[i].p2p, &device[i].tp};
+                                  &device[i].p2p,     &device[i].tp,   &device[i].update};
         for (size_t a = 0; a < sizeof stream / sizeof *stream; a++) {
             assert_non_null(stream[a]->impl);
             assert_ptr_not_equal(stream[a]->impl, device[(i + 1) % RANKS].compute.impl);

@@ -304,10 +304,10 @@ static void a_save_neither_allocates_nor_waits_for_the_whole_device(void **state
     assert_int_equal(dev->allocations, allocations);
     assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
     /* The state is copied to pageable memory, and waiting for the device means one wait for each of
-     * its five streams. The copy of a piece takes at most one wait, and none if streams do not
+     * its six streams. The copy of a piece takes at most one wait, and none if streams do not
      * lag. */
     assert_in_range(emulated("emu_count_waits") - emu_waits, 0,
-                    6 + (streams_may_lag() ? pieces : 0));
+                    7 + (streams_may_lag() ? pieces : 0));
     trainer_run_close(&o);
     free(run);
 }

@@ -315,7 +315,8 @@ static const char *late_describe(const Device *device, char *buf, size_t n)
 
 bool late_device_open(Device *device, const DeviceOptions *options, char *err, size_t n)
 {
-    static const char *const name[LATE_STREAMS] = {"compute", "copy", "comm", "p2p", "tp"};
+    static const char *const name[LATE_STREAMS] = {"compute", "copy", "comm",
+                                                   "p2p",     "tp",   "update"};
     LateDevice *late = must_calloc(1, sizeof *late);
     late->cpu.backend = &backend_cpu;
     if (!backend_cpu.open(&late->cpu, options, err, n)) {
@@ -329,7 +330,7 @@ bool late_device_open(Device *device, const DeviceOptions *options, char *err, s
                        .impl = late,
                        .index = options->index};
     Stream *const stream[LATE_STREAMS] = {&device->compute, &device->copy, &device->comm,
-                                          &device->p2p, &device->tp};
+                                          &device->p2p,     &device->tp,   &device->update};
     late->index = options->index;
     for (int i = 0; i < LATE_STREAMS; i++) {
         late->stream[i] = (LateStream){.device = late, .name = name[i]};

@@ -9,12 +9,13 @@
 #include <pthread.h>
 
 enum {
-    LATE_STREAMS = 5,
+    LATE_STREAMS = 6,
     LATE_COMPUTE = 0,
     LATE_COPY = 1,
     LATE_COMM = 2,
     LATE_P2P = 3,
     LATE_TP = 4,
+    LATE_UPDATE = 5,
     LATE_KEPT = 4,
     LATE_MARKS = 2
 };

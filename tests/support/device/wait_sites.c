@@ -7,7 +7,7 @@
 
 enum { MOST_EVENTS = 2048 };
 
-const char *const wait_stream_name[] = {"compute", "copy", "comm", "p2p", "tp"};
+const char *const wait_stream_name[] = {"compute", "copy", "comm", "p2p", "tp", "update"};
 
 /* Where and on which stream this thread last recorded an event since it started to record waits. */
 typedef struct {
@@ -42,8 +42,8 @@ static Record *record_of(const Event *event)
 
 static int stream_of(const Device *d)
 {
-    const Stream *of[] = {&d->copy, &d->comm, &d->p2p, &d->tp};
-    for (int i = 0; i < 4; i++)
+    const Stream *of[] = {&d->copy, &d->comm, &d->p2p, &d->tp, &d->update};
+    for (int i = 0; i < 5; i++)
         if (d->view && d->compute.impl == of[i]->impl) return i + 1;
     return 0;
 }
