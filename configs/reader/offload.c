@@ -1,10 +1,6 @@
 /* offload.c -- checks the keys that say where the optimizer's states lie. See load.h. */
 #include "configs/reader/load.h"
 
-/* Whether the optimizer's states can lie in the host's memory. While they cannot, "cpu" is noticed
- * and means "none". */
-enum { OFFLOAD_BUILT = 0 };
-
 void offload_validate(Load *load)
 {
     static const char key[] = "zero_optimization.offload_optimizer.device";

@@ -95,12 +95,26 @@ size_t memory_group_left(const char *groups, const char *root)
     return least;
 }
 
+static size_t left_of_system(void)
+{
+    size_t kilobytes = kernel_number("/proc/meminfo", "MemAvailable:");
+    return kilobytes == SIZE_MAX ? SIZE_MAX : 1024 * kilobytes;
+}
+
+static size_t left_of_own_groups(void)
+{
+    return memory_group_left("/proc/self/cgroup", "/sys/fs/cgroup");
+}
+
 size_t memory_available(void)
 {
-    size_t system = kernel_number("/proc/meminfo", "MemAvailable:");
-    size_t group = memory_group_left("/proc/self/cgroup", "/sys/fs/cgroup");
-    if (system != SIZE_MAX) system *= 1024;
+    size_t system = left_of_system(), group = left_of_own_groups();
     return group < system ? group : system;
+}
+
+bool memory_is_limited(void)
+{
+    return left_of_own_groups() < left_of_system();
 }
 
 const char *machine_cpu_model(char *buf, size_t n)

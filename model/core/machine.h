@@ -9,6 +9,8 @@
  * what its control groups still allow, such as those of a batch job. SIZE_MAX if neither is
  * known. */
 size_t memory_available(void);
+/* Returns whether this process's control groups allow less than the kernel's MemAvailable. */
+bool memory_is_limited(void);
 /* Returns what the control groups allow that the file `groups` lists (/proc/self/cgroup); their
  * folders are below `root`, in version 1 below root/memory. SIZE_MAX: there is no limit. */
 size_t memory_group_left(const char *groups, const char *root);

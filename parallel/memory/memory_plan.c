@@ -1,6 +1,6 @@
-/* memory_plan.c -- adds up the memory that a rank will need, prints the plan, and refuses plans
- * that do not fit. See memory_plan.h. */
-#include "parallel/memory/memory_plan.h"
+/* memory_plan.c -- adds up the memory that a rank will need, and prints the plan. See
+ * memory_plan.h. */
+#include "parallel/memory/inside.h"
 
 #include "model/core/figures.h"
 #include "model/core/log.h"
@@ -15,20 +15,12 @@
 
 /* ---- what a rank will hold ------------------------------------------------------------------- */
 
-/* Returns a + b, or SIZE_MAX if the sum does not fit into 64 bits; no device has that much
- * memory. */
-static size_t plus(size_t a, size_t b)
-{
-    size_t sum;
-    return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
-}
-
 /* Returns the bytes of host memory, page-locked or not, that training needs: batches and records in
  * transit, the staging buffer of checkpoints, and the list of a step's actions and uses. */
 static size_t host_bytes(const StepPlan *step, int64_t rows)
 {
-    return plus(feed_host_bytes(rows), TRAINER_HISTORY * sizeof(TrainerRecord) +
-                                           CHECKPOINT_STAGING_BYTES + step_plan_bytes(step));
+    return memory_plus(feed_host_bytes(rows), TRAINER_HISTORY * sizeof(TrainerRecord) +
+                                                  CHECKPOINT_STAGING_BYTES + step_plan_bytes(step));
 }
 
 MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
@@ -46,19 +38,20 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
                            ? 0
                            : pipeline_bytes(s->room.buffers, shape->dtype,
                                             shape_stream_rows(shape, B * T), shape->C);
-    MemoryPlan plan = {.weights = zero.weights,
-                       .gradients = zero.gradients,
-                       .buffers =
-                           plus(exchanged, plus(zero.gathered, plus(zero.transient, zero.wire))),
-                       .optimizer = trainer->optimizer_bytes.device,
-                       .activations = gpt.activations,
-                       .scratch = gpt.scratch};
+    MemoryPlan plan = {
+        .weights = zero.weights,
+        .gradients = zero.gradients,
+        .buffers = memory_plus(exchanged,
+                               memory_plus(zero.gathered, memory_plus(zero.transient, zero.wire))),
+        .optimizer = trainer->optimizer_bytes.device,
+        .activations = gpt.activations,
+        .scratch = gpt.scratch};
     plan.other =
         sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T, s->room.batches) + gpt.angles;
     /* Samples are drawn while training has all its memory, so their cache of keys and values is
      * added. */
     if (trainer_samples(config, data))
-        plan.other = plus(plan.other, decoder_bytes(&s->layers, shape->P));
+        plan.other = memory_plus(plan.other, decoder_bytes(&s->layers, shape->P));
     GridNccl nccl = grid_nccl(config);
     plan.reserve = session_connects(s) ? grid_reserve(&s->grid, &nccl) : 0;
     /* A part that is missing from this list would not count when the plan is compared with the free
@@ -66,14 +59,15 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     const size_t parts[] = {plan.weights,     plan.gradients, plan.buffers, plan.optimizer,
                             plan.activations, plan.scratch,   plan.other,   plan.reserve};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        plan.total = plus(plan.total, parts[i]);
-    plan.host = plus(host_bytes(&s->step, B * T), zero.host);
+        plan.total = memory_plus(plan.total, parts[i]);
+    plan.offloaded = plan.offloaded_of_device = trainer->optimizer_bytes.host;
+    plan.host = memory_plus(memory_plus(host_bytes(&s->step, B * T), zero.host), plan.offloaded);
     size_t saved = saved_bytes_of(config, &s->table);
     plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
     if (snapshot_wanted(config))
         plan.snapshot = snapshot_bytes_of(config, &s->table, (int)grid_ranks(s->grid.size),
                                           s->world ? s->world->rank : 0);
-    plan.ranks = plan.of = 1;
+    plan.ranks = plan.of = plan.neighbours = 1;
     return plan;
 }
 
@@ -88,6 +82,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
     Share mine = {.plan = *own, .device = device};
     MemoryPlan sum = {.checkpoint = own->checkpoint,
                       .of = world->size,
+                      .neighbours = world->size,
                       .rank = world->rank,
                       .on_host = own->on_host};
     Machines machines = machines_of(world);
@@ -96,24 +91,27 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
         snprintf(sum.machine, sizeof sum.machine, "%s", machines_host(world, machines.own));
         split = machines_split(world);
         here = &split;
+        sum.neighbours = here->size;
     }
     Share *all = must_calloc((size_t)here->size, sizeof *all);
     comm_all_gather(here, NULL, tensor_1d(all, U8, here->size * (int64_t)sizeof *all),
                     tensor_1d(&mine, U8, sizeof mine));
     for (int r = 0; r < here->size; r++) {
         const MemoryPlan *p = &all[r].plan;
-        sum.host = plus(sum.host, p->host);
-        sum.snapshot = plus(sum.snapshot, p->snapshot);
+        sum.host = memory_plus(sum.host, p->host);
+        sum.offloaded = memory_plus(sum.offloaded, p->offloaded);
+        sum.snapshot = memory_plus(sum.snapshot, p->snapshot);
         if (all[r].device != device) continue;
-        sum.weights = plus(sum.weights, p->weights);
-        sum.gradients = plus(sum.gradients, p->gradients);
-        sum.buffers = plus(sum.buffers, p->buffers);
-        sum.optimizer = plus(sum.optimizer, p->optimizer);
-        sum.activations = plus(sum.activations, p->activations);
-        sum.scratch = plus(sum.scratch, p->scratch);
-        sum.other = plus(sum.other, p->other);
-        sum.reserve = plus(sum.reserve, p->reserve);
-        sum.total = plus(sum.total, p->total);
+        sum.weights = memory_plus(sum.weights, p->weights);
+        sum.gradients = memory_plus(sum.gradients, p->gradients);
+        sum.buffers = memory_plus(sum.buffers, p->buffers);
+        sum.optimizer = memory_plus(sum.optimizer, p->optimizer);
+        sum.offloaded_of_device = memory_plus(sum.offloaded_of_device, p->offloaded_of_device);
+        sum.activations = memory_plus(sum.activations, p->activations);
+        sum.scratch = memory_plus(sum.scratch, p->scratch);
+        sum.other = memory_plus(sum.other, p->other);
+        sum.reserve = memory_plus(sum.reserve, p->reserve);
+        sum.total = memory_plus(sum.total, p->total);
         /* A plan may itself be a sum over ranks. */
         sum.ranks += p->ranks;
     }
@@ -122,10 +120,16 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
     return sum;
 }
 
+double memory_offloaded_share(const MemoryPlan *p)
+{
+    double host = (double)p->offloaded_of_device;
+    return host > 0 ? host / (host + (double)p->optimizer) : 0;
+}
+
 void memory_add_host(MemoryPlan *p)
 {
-    p->total = plus(p->total, p->host);
-    p->other = plus(p->other, p->host);
+    p->total = memory_plus(p->total, p->host);
+    p->other = memory_plus(p->other, p->host - p->offloaded);
     p->on_host = true;
 }
 
@@ -135,8 +139,7 @@ void memory_add_host(MemoryPlan *p)
  * use, and for rounding allocations up to pages. */
 #define DEVICE_SLACK ((size_t)256 << 20)
 
-/* Returns how much of the available memory the plan may use. */
-static size_t room_for_plan(const MemoryRoom *room)
+size_t memory_device_room(const MemoryRoom *room)
 {
     size_t slack = room->device ? DEVICE_SLACK : 0;
     return room->available > slack ? room->available - slack : 0;
@@ -146,6 +149,8 @@ MemoryRoom memory_room(Device *device, size_t host)
 {
     MemoryRoom room = {.index = device->index, .available = host};
     room.device = device_memory(device, &room.available, &room.total);
+    room.host = room.device ? memory_available() : host;
+    room.limited = memory_is_limited();
     return room;
 }
 
@@ -160,7 +165,10 @@ MemoryMark memory_mark(Device *device)
 /* Prints the plan's parts in units of `unit` bytes to `text`, and returns `text`. */
 static char *parts_text(const MemoryPlan *p, double unit, char *text, size_t n)
 {
-    char buffers[32] = "", reserve[32] = "", snapshot[32] = "";
+    char buffers[32] = "", reserve[32] = "", snapshot[32] = "", states[48] = "";
+    if (p->offloaded_of_device > 0)
+        snprintf(states, sizeof states, " + %.1f on the host",
+                 (double)p->offloaded_of_device / unit);
     if (p->buffers > 0)
         snprintf(buffers, sizeof buffers, "  buffers %.1f", (double)p->buffers / unit);
     if (p->reserve > 0)
@@ -168,17 +176,15 @@ static char *parts_text(const MemoryPlan *p, double unit, char *text, size_t n)
     if (p->on_host && p->snapshot > 0)
         snprintf(snapshot, sizeof snapshot, "  snapshot %.1f", (double)p->snapshot / unit);
     snprintf(text, n,
-             "weights %.1f  gradients %.1f%s  optimizer %.1f  activations %.1f  scratch %.1f  "
+             "weights %.1f  gradients %.1f%s  optimizer %.1f%s  activations %.1f  scratch %.1f  "
              "other %.1f%s%s",
              (double)p->weights / unit, (double)p->gradients / unit, buffers,
-             (double)p->optimizer / unit, (double)p->activations / unit, (double)p->scratch / unit,
-             (double)p->other / unit, snapshot, reserve);
+             (double)p->optimizer / unit, states, (double)p->activations / unit,
+             (double)p->scratch / unit, (double)p->other / unit, snapshot, reserve);
     return text;
 }
 
-/* Writes the words that say which ranks the plan is for, "" for a single rank, and returns
- * `text`. */
-static char *whose(const MemoryPlan *p, char *text, size_t n)
+char *memory_whose(const MemoryPlan *p, char *text, size_t n)
 {
     char on[80] = "";
     *text = '\0';
@@ -193,7 +199,7 @@ static char *whose(const MemoryPlan *p, char *text, size_t n)
 void memory_tightest(Comm *world, MemoryPlan *plan, MemoryRoom *room)
 {
     int64_t most = INT64_MAX / 2;
-    double left = (double)room_for_plan(room) - (double)plan->total;
+    double left = (double)memory_device_room(room) - (double)plan->total;
     int64_t bytes = left > (double)most ? most : left < -(double)most ? -most : (int64_t)left;
     if (machines_of(world).count == 1) return;
     int64_t least = -control_max(world, -bytes);
@@ -211,9 +217,9 @@ void memory_print(const MemoryPlan *p, const MemoryRoom *room)
     if (room->device)
         snprintf(where, sizeof where, " of %s %s", figure_bytes((double)room->total).text,
                  p->ranks == p->of ? "on the GPU" : "there");
-    log_field("memory", "plan %s%s: %s; available %s%s", total.text, whose(p, who, sizeof who),
-              parts_text(p, unit, parts, sizeof parts), figure_bytes((double)room->available).text,
-              where);
+    log_field("memory", "plan %s%s: %s; available %s%s", total.text,
+              memory_whose(p, who, sizeof who), parts_text(p, unit, parts, sizeof parts),
+              figure_bytes((double)room->available).text, where);
 }
 
 /* Returns the bytes as a number that ranks can compare. */
@@ -278,7 +284,7 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
         world->size - (int)control_max(world, taken == largest ? world->size - world->rank : 0);
     Reserve worst = mine;
     comm_broadcast(world, NULL, tensor_1d(&worst, U8, (int64_t)sizeof worst), most);
-    plan->total = plus(plan->total - plan->reserve, mine.taken);
+    plan->total = memory_plus(plan->total - plan->reserve, mine.taken);
     plan->reserve = mine.taken;
     if (config->memory_breakdown)
         log_field("memory",
@@ -287,91 +293,13 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
                   figure_bytes((double)worst.taken).text, most,
                   figure_bytes((double)worst.planned).text);
     /* Only a warning, because this run already has its memory. */
-    if (worst.taken > plus(worst.planned, DEVICE_SLACK))
+    if (worst.taken > memory_plus(worst.planned, DEVICE_SLACK))
         log_warning("NCCL and the code of kernels take %s of the memory of rank %d's GPU, and the "
                     "plan had %s for NCCL and %s for code: a larger run may not fit although its "
                     "plan does (NCCL_MAX_CTAS, NCCL_BUFFSIZE make NCCL's part smaller)",
                     figure_bytes((double)worst.taken).text, most,
                     figure_bytes((double)worst.planned).text,
                     figure_bytes((double)DEVICE_SLACK).text);
-}
-
-/* Checks the host memory of a plan; on any device, the lists of a step with many micro-batches can
- * be large. */
-static bool host_fits(size_t bytes, const char *machine, const Config *c, char *err, size_t n)
-{
-    /* Only the lists of a step with many micro-batches are large. With one micro-batch no setting
-     * would make the host's part smaller, so nothing is refused. */
-    size_t available = memory_available();
-    if (c->gradient_accumulation_steps == 1 || bytes <= available) return true;
-    return error_set(err, n,
-                     "the plan needs %s of %s's memory and %s are available; lower "
-                     "gradient_accumulation_steps (now %lld)",
-                     figure_bytes((double)bytes).text, *machine ? machine : "the host",
-                     figure_bytes((double)available).text,
-                     (long long)c->gradient_accumulation_steps);
-}
-
-void memory_check_step(const Config *c)
-{
-    char err[512];
-    if (!host_fits(step_plan_most_bytes(c, c->gradient_accumulation_steps), "", c, err, sizeof err))
-        fail(EXIT_NO_MEMORY, "%s", err);
-}
-
-/* Returns a message that says what would make the plan fit into `room`; the caller frees it. The
- * keys of the batch are named only if everything else fits, and no key that is already at its
- * minimum is named. */
-static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
-{
-    double fixed = (double)p->weights + (double)p->gradients + (double)p->optimizer;
-    int64_t rows = c->train_micro_batch_size_per_gpu;
-    bool full = c->activation_checkpointing.policy == RECOMPUTE_FULL;
-    bool selective = c->activation_checkpointing.policy == RECOMPUTE_SELECTIVE;
-    if (room == 0)
-        return must_strdup("no model fits beside what the device takes for itself: free some of "
-                           "its memory, or choose another device");
-    if (fixed > (double)room)
-        return text_format(
-            "choose a smaller model: its weights, gradients and optimizer alone take %s",
-            figure_bytes(fixed).text);
-    /* A batch of one row cannot be made smaller, and with full recomputation no policy needs less
-     * memory. */
-    char *batch = rows > 1
-                      ? text_format("train_micro_batch_size_per_gpu (now %lld), ", (long long)rows)
-                      : must_strdup("");
-    char *help = text_format("lower %sdata.seq_length (now %lld), or the model%s", batch,
-                             (long long)c->data.seq_length,
-                             full        ? ""
-                             : selective ? ", or set activation_checkpointing.policy to \"full\""
-                                         : ", or set activation_checkpointing.policy to "
-                                           "\"selective\" or \"full\"");
-    free(batch);
-    return help;
-}
-
-bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, char *err, size_t n)
-{
-    size_t most = room_for_plan(room);
-    char fewer[40] = "", where[64] = "", nccl[160] = "", who[128];
-    if (!host_fits(p->host, p->machine, c, err, n)) return false;
-    if (p->total <= most) return true;
-    if (p->ranks > 1)
-        snprintf(fewer, sizeof fewer, ", or fewer %s", *p->machine ? "ranks a machine" : "--ranks");
-    if (room->device) snprintf(where, sizeof where, " of GPU %d's memory", room->index);
-    /* Fewer channels make NCCL slower, so this is suggested only if it would be enough. */
-    int fewest = grid_fewer_channels(c);
-    if (p->reserve > 0 && p->total - p->reserve <= most && fewest > 0)
-        snprintf(nccl, sizeof nccl,
-                 ", or set NCCL_MAX_CTAS=%d in the environment: NCCL has %s of it", fewest,
-                 figure_bytes((double)p->reserve).text);
-    char *help = smaller_plan(p, c, most);
-    error_set(err, n, "the plan needs %s%s and %s%s are available for it; %s%s%s",
-              figure_bytes((double)p->total).text,
-              p->ranks > 1 || *p->machine ? whose(p, who, sizeof who) : "",
-              figure_bytes((double)most).text, where, help, fewer, nccl);
-    free(help);
-    return false;
 }
 
 void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when)
@@ -386,8 +314,12 @@ void memory_print_use(const Config *config, const MemoryPlan *plan, const char *
     if (launch_parent() != 0 || launch_joined())
         snprintf(process, sizeof process, " in rank %d's process", log_rank());
     const char *gpu = plan->ranks == plan->of && !plan->on_host ? " on the GPU" : "";
-    log_field("memory", "%s: resident %s, peak %s%s%s, plan %s%s%s", when,
+    /* Page-locked memory counts as resident. */
+    const char *locked =
+        plan->offloaded > 0 && !plan->on_host ? ", the optimizer's states among it" : "";
+    log_field("memory", "%s: resident %s, peak %s%s%s%s, plan %s%s%s", when,
               figure_bytes(1024.0 * (double)resident).text,
               figure_bytes(1024.0 * (double)peak).text, plan->on_host ? "" : " on the host",
-              process, figure_bytes((double)plan->total).text, gpu, whose(plan, who, sizeof who));
+              process, locked, figure_bytes((double)plan->total).text, gpu,
+              memory_whose(plan, who, sizeof who));
 }

@@ -13,11 +13,15 @@
 typedef struct {
     size_t weights, gradients, buffers, optimizer, activations, scratch, other, reserve, total;
     size_t host;
+    /* Of `host`, the optimizer's states that lie there, page-locked: of all ranks of a machine, and
+     * of the ranks whose device `total` is about. */
+    size_t offloaded, offloaded_of_device;
     /* Host memory for snapshots of saves, where saves are to be asynchronous. memory_take_snapshot
      * adds it to `host`, and on the CPU to `total`, or sets it to 0. */
     size_t snapshot;
     int64_t checkpoint; /* size of one checkpoint on disk */
     int ranks, of;      /* number of ranks in this sum, and in all */
+    int neighbours;     /* number of ranks of this machine, whose bytes `host` has */
     int rank;           /* the rank that made this sum */
     bool on_host;       /* `host` is included in `total` */
     char machine[65];   /* name of the machine; "": all ranks are on one */
@@ -27,7 +31,10 @@ typedef struct {
  * the same layout code that trainer_allocate will use. A sum that does not fit into 64 bits becomes
  * SIZE_MAX; a single tensor of such a size ends the program (EXIT_NO_MEMORY). */
 MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data);
-/* Adds the host's bytes to `other` and `total`. */
+/* Returns which share of the optimizer's states of the device's ranks lies on the host: the ratio,
+ * to whole shards. */
+double memory_offloaded_share(const MemoryPlan *plan);
+/* Adds the host's bytes to `total`, and all but the optimizer's states to `other`. */
 void memory_add_host(MemoryPlan *plan);
 
 /* Returns the sum of the plans of all ranks of this machine that use device number `device`; the
@@ -40,6 +47,8 @@ typedef struct {
     bool device; /* the device has its own memory; else host memory is used */
     int index;   /* number of the device */
     size_t available, total;
+    size_t host;  /* what is available of the host's memory */
+    bool limited; /* control groups decide `host` */
 } MemoryRoom;
 
 /* Returns how much memory is free on the open device, after its context, its BLAS library and
@@ -80,10 +89,22 @@ int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
 /* Prints the plans of the stages, one line each; of more than eight stages, only the one with the
  * largest plan (`most`). */
 void memory_print_stages(const MemoryPlan *largest, int stages, int most);
-/* Returns whether the plan fits into the available memory. If not, sets `err` to a message that
- * says which settings would make the plan smaller. */
-bool memory_fits(const MemoryPlan *plan, const MemoryRoom *room, const Config *config, char *err,
-                 size_t n);
+/* What the optimizer's states of a rank take on the device and on the host if
+ * zero_optimization.offload_optimizer.ratio is so many hundredths, from 0 to 100. */
+typedef struct {
+    OptimizerBytes at[101];
+} MemoryRatios;
+/* Returns these for an opened or measured trainer. The layout code runs for each ratio, so they are
+ * asked for only if a plan does not fit. */
+MemoryRatios memory_ratios(const Trainer *trainer);
+/* Returns how much of the host's memory the plan may take: of page-locked memory, which the system
+ * cannot move away, 5 % or 2 GB, whichever is less, stay free. */
+size_t memory_host_room(const MemoryPlan *plan, const MemoryRoom *room);
+/* Returns whether the plan fits into the available memory, of the device and of the host. If not,
+ * sets `err` to a message that says which settings would make the plan smaller. `ratios` are those
+ * of a rank, of which all are taken to be alike; NULL: no ratio is named. */
+bool memory_fits(const MemoryPlan *plan, const MemoryRoom *room, const Config *config,
+                 const MemoryRatios *ratios, char *err, size_t n);
 /* Ends the program (EXIT_NO_MEMORY) if there is not enough host memory for the list of a step's
  * actions, which a trainer allocates as soon as it is opened. */
 void memory_check_step(const Config *config);

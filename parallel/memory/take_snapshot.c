@@ -2,7 +2,6 @@
  * See memory_plan.h. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
-#include "model/core/machine.h"
 #include "parallel/grid/control.h"
 #include "parallel/memory/memory_plan.h"
 
@@ -23,7 +22,7 @@ static void add_snapshot(MemoryPlan *p)
 bool memory_take_snapshot(Comm *world, const MemoryRoom *room, MemoryPlan *own, MemoryPlan *sum)
 {
     double left = sum->on_host ? (double)room->available - (double)sum->total
-                               : (double)memory_available() - (double)sum->host;
+                               : (double)memory_host_room(sum, room) - (double)sum->host;
     double lacks = fmax((double)sum->snapshot - left, 0);
     int64_t most = control_max(world, lacks < 0x1p62 ? (int64_t)lacks : INT64_MAX);
     bool wanted = control_max(world, sum->snapshot > 0) != 0;

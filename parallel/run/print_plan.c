@@ -191,6 +191,11 @@ void run_plan(Run *run)
     memory_tightest(run->world, &tightest, &tightest_room);
     if (run->lead) {
         memory_print(&tightest, &tightest_room);
+        if (room.device && run->plan.offloaded > 0)
+            log_field("",
+                      "%s of the host's memory, page-locked, for %.1f %% of the optimizer's states",
+                      figure_bytes((double)run->plan.offloaded).text,
+                      100 * memory_offloaded_share(&run->plan));
         if (room.device && run->plan.snapshot > 0)
             log_field("", "%s of the host's memory for snapshots of saves",
                       figure_bytes((double)run->plan.snapshot).text);
@@ -204,6 +209,10 @@ void run_plan(Run *run)
     free(largest);
     /* Each rank checks its own device. The message is that of the lowest rank whose device is too
      * small. */
-    good = memory_fits(&run->plan, &room, c, err, sizeof err);
+    good = memory_fits(&run->plan, &room, c, NULL, err, sizeof err);
+    if (!good) {
+        MemoryRatios ratios = memory_ratios(&run->trainer);
+        memory_fits(&run->plan, &room, c, &ratios, err, sizeof err);
+    }
     run_require(run, good, EXIT_NO_MEMORY, err, sizeof err);
 }

@@ -142,7 +142,7 @@ static void decide_beside_a_device(Comm *world, void *context)
     MemoryPlan own = plan_of_rank(false);
     own.snapshot = *snapshot;
     MemoryPlan all = memory_plan_of_ranks(world, &own, world->rank);
-    MemoryRoom room = {.device = true, .available = 0};
+    MemoryRoom room = {.device = true, .available = 0, .host = SIZE_MAX / 8};
     bool fits = *snapshot < SIZE_MAX / 4;
     if (memory_take_snapshot(world, &room, &own, &all) != fits) rank_wrong(world, "not %d", fits);
     if (own.total != 1000 || own.host != (fits ? 200 + *snapshot : 200))
@@ -157,6 +157,34 @@ static void on_a_device_the_hosts_memory_decides(void **state)
         thread_ranks(2, 60, decide_beside_a_device, (void *)(uintptr_t)&snapshot[i]);
 }
 
+/* States on the host are there a second time in a snapshot, and page-locked memory leaves the
+ * system some: of 3000 bytes 150. */
+static void decide_beside_states(Comm *world, void *context)
+{
+    const size_t *host = context;
+    MemoryPlan own = plan_of_rank(false);
+    own.offloaded = own.offloaded_of_device = 150;
+    own.snapshot = 1225;
+    MemoryPlan all = memory_plan_of_ranks(world, &own, world->rank);
+    MemoryRoom room = {.device = true, .host = *host};
+    bool fits = *host == 3000;
+    if (all.host != 400 || all.snapshot != 2450)
+        rank_wrong(world, "%zu and %zu of snapshots on the host", all.host, all.snapshot);
+    if (memory_take_snapshot(world, &room, &own, &all) != fits)
+        rank_wrong(world, "%zu: not %d", *host, fits);
+    if (all.host != (fits ? 2850 : 400)) rank_wrong(world, "%zu: %zu on the host", *host, all.host);
+    if (all.host > memory_host_room(&all, &room))
+        rank_wrong(world, "a snapshot keeps it from running");
+}
+
+static void states_on_the_host_leave_less_room_for_snapshots(void **state)
+{
+    (void)state;
+    static const size_t host[] = {3000, 2998};
+    for (int i = 0; i < 2; i++)
+        thread_ranks(2, 60, decide_beside_states, (void *)(uintptr_t)&host[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -165,6 +193,7 @@ int main(void)
         cmocka_unit_test(the_shares_of_all_ranks_are_the_checkpoint),
         cmocka_unit_test(saves_are_asynchronous_where_the_plan_has_room),
         cmocka_unit_test(on_a_device_the_hosts_memory_decides),
+        cmocka_unit_test(states_on_the_host_leave_less_room_for_snapshots),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

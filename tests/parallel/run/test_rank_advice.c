@@ -142,7 +142,7 @@ static void test_a_refused_plan_advises_fewer_ranks_only_if_they_share_a_GPU(voi
                            .activations = (size_t)4 << 30,
                            .total = (size_t)4 << 30};
         char err[1024], all[32];
-        assert_false(memory_fits(&plan, &room, &c, err, sizeof err));
+        assert_false(memory_fits(&plan, &room, &c, NULL, err, sizeof err));
         snprintf(all, sizeof all, "for all %d ranks", cases[i].ranks);
         assert_int_equal(strstr(err, ", or fewer --ranks") != NULL, cases[i].fewer);
         assert_int_equal(strstr(err, all) != NULL, cases[i].fewer);
