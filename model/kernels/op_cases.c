@@ -289,6 +289,7 @@ int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
     case OP_loss_finish:
     case OP_loss_sum: return op_case_loss_operands(c, spec);
     case OP_sq_norm:
+    case OP_hash:
     case OP_adamw:
     case OP_sgd: return op_case_optimizer_operands(c, spec);
     default: CHECK(0, "op %d has no case: its operands are not tensors", (int)c->op);

@@ -63,6 +63,7 @@ static void run_optimizer(Device *dev, const OpCase *c, const Tensor t[],
         range.rounding = (Rounding){.seed = CASE_SEED, .segments = t[c->op == OP_adamw ? 5 : 4]};
     switch (c->op) {
     case OP_sq_norm: op_sq_norm(dev, t[0], &t[1], 1); break;
+    case OP_hash: op_hash(dev, t[0], t[1], 0); break;
     case OP_adamw: op_adamw(dev, &range, 1, decision, &adamw); break;
     default: op_sgd(dev, &range, 1, decision, &sgd); break;
     }
@@ -158,6 +159,7 @@ void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
     case OP_loss_finish:
     case OP_loss_sum: run_loss(dev, c, t); break;
     case OP_sq_norm:
+    case OP_hash:
     case OP_adamw:
     case OP_sgd: run_optimizer(dev, c, t, decision); break;
     default: run_matrix(dev, c, t); break;

@@ -68,6 +68,11 @@ int op_case_optimizer_operands(const OpCase *c, OperandSpec *s)
         s[1] = vector("x", ROLE_IN, c->n);
         return 2;
     }
+    if (c->op == OP_hash) {
+        s[0] = typed(vector("sum", ROLE_UPDATE, 1), TYPE_I64);
+        s[1] = vector("x", ROLE_IN, c->n);
+        return 2;
+    }
     /* Stochastic rounding has an error of up to one step, twice that of rounding to nearest. */
     s[0] =
         deep(vector("weight", c->option ? ROLE_OUT : ROLE_UPDATE, c->n), c->stochastic ? 2 : 1, 16);

@@ -58,6 +58,7 @@ static const OpCase bench_cases[] = {
      .option = true},
     {OP_loss_sum, .n = 1024},
     {OP_sq_norm, .n = 1 << 23},
+    {OP_hash, .n = 1 << 23},
     {OP_adamw, .n = 1 << 23},
     {OP_adamw, .n = 1 << 23, .stochastic = true},
     {OP_sgd, .n = 1 << 23, .value = 0.9, .stochastic = true},
@@ -91,6 +92,7 @@ OpCase op_case_at(const OpCase *c, int64_t tokens)
     case OP_maximum:
     case OP_normal:
     case OP_sq_norm:
+    case OP_hash:
     case OP_adamw:
     case OP_sgd: at.n = op_bench_scaled(c->n, tokens); break;
     case OP_attention_forward:

@@ -167,6 +167,9 @@ KERNELS = [
            shared=256, loops=(1,)),
     kernel('sq_norm, f32', 'sq_norm', 'sq_norm_kernel<float>', 128, 12, '16 x 32 weights',
            lambda m: parameters(m) / 512, parameters, 4, loops=(1,)),
+    # Of f32 weights; its integers are its work.
+    kernel('hash, f32', 'hash', 'hash_kernel<2>', 256, 4, '8 x 32 words',
+           lambda m: parameters(m) / 512, parameters, 4, shared=256, loops=(1,), also=('int',)),
     kernel('adamw, f32 gradients', 'optimizer', 'adamw_kernel<bf16,float,4,ToNearest>', 256, 4, '4 x 32 weights',
            lambda m: parameters(m) / 128, parameters, 30, loops=(1,)),
     kernel('adamw, stochastic', 'optimizer', 'adamw_kernel<bf16,bf16,4,Stochastic>', 256, 4, '4 x 32 weights',
