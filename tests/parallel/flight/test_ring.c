@@ -215,6 +215,8 @@ static void test_the_newest_dump_of_a_folder_is_read(void **state)
     plant_file("rank_00006.jsonl", of_dump(6, 8, OLD, 1000)); /* of a larger world */
     plant_file("rank_00002.jsonl.tmp", of_dump(2, 5, NEW, 2000));
     plant_file("rank_7.jsonl", of_dump(2, 5, NEW, 3000));
+    plant_file("bank_00002.jsonl", of_dump(2, 5, NEW, 3000));
+    plant_file("tank_00002.jsonl", of_dump(2, 5, NEW, 3000));
     assert_true(flight_files_read(&files, "run", 0, &missing, err, sizeof err));
     assert_int_equal(files.ranks, 5);
     assert_true(files.read == 2 && files.silent == 2 && files.unknown == 1);
