@@ -28,14 +28,16 @@ bool optimizer_has_slot(const Config *config, DType storage, int slot)
 }
 
 /* Lays out slots and segments for own->shard; the shard's tensors need not be allocated yet. */
-static void plan_shard(OptimizerShard *own, const Config *config, ParamStore *store, Arena *device)
+static void plan_shard(OptimizerShard *own, const Config *config, ParamStore *store, Arena *device,
+                       Arena *host)
 {
     const ParamTable *table = store->table;
     const Shard *shard = &own->shard;
     DType storage = table->unit[shard->unit].dtype;
+    Arena *arena = own->on == SLOTS_ON_HOST ? &host[shard->unit] : device;
     for (int slot = 0; slot < SLOT_MAX; slot++)
         if (optimizer_has_slot(config, storage, slot))
-            own->slot[slot] = arena_tensor(device, dtype_compute(storage), 1, shard->count, 0, 0);
+            own->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, shard->count, 0, 0);
     if (!rounds_stochastically(config, storage)) return;
     int segments =
         rounding_segments(table, &store->at, shard->unit, shard->offset, shard->count, NULL, 0);
@@ -43,10 +45,66 @@ static void plan_shard(OptimizerShard *own, const Config *config, ParamStore *st
     own->rounding.segments = arena_tensor(device, I64, 2, segments, SEGMENT_WORDS, 0);
 }
 
+/* Returns the bytes of a shard's slots. */
+static double slot_bytes(const Config *config, DType storage, const Shard *shard)
+{
+    double bytes = 0;
+    for (int slot = 0; slot < SLOT_MAX; slot++)
+        if (optimizer_has_slot(config, storage, slot))
+            bytes += (double)shard->count * (double)dtype_size(dtype_compute(storage));
+    return bytes;
+}
+
+/* Decides where each shard's slots are. Steps use units in the order of the table, so the first
+ * ones stay on the device: their forward pass hides the updates of the others. */
+static void choose_places(Optimizer *optimizer, const Config *config)
+{
+    const OffloadConfig *offload = &config->zero_optimization.offload_optimizer;
+    const Unit *unit = optimizer->table->unit;
+    double room = 0;
+    if (offload->device != OFFLOAD_CPU) return;
+    for (int i = 0; i < optimizer->n_shards; i++) {
+        const Shard *shard = &optimizer->shard[i].shard;
+        room += (1.0 - offload->ratio) * slot_bytes(config, unit[shard->unit].dtype, shard);
+    }
+    for (int i = 0; i < optimizer->n_shards; i++) {
+        OptimizerShard *own = &optimizer->shard[i];
+        double bytes = slot_bytes(config, unit[own->shard.unit].dtype, &own->shard);
+        if (bytes > room)
+            own->on = SLOTS_ON_HOST;
+        else
+            room -= bytes;
+    }
+}
+
+/* Makes a list of ranges of the shards with slots in one place, from number `n` on. Returns the
+ * number after the last. */
+static int list_ranges(Optimizer *optimizer, SlotsPlace on, int n)
+{
+    int units = optimizer->table->n_units, i = 0;
+    int *first = optimizer->first_range[on] = must_calloc((size_t)units + 1, sizeof *first);
+    for (int u = 0; u < units; u++) {
+        first[u] = n;
+        for (; i < optimizer->n_shards && optimizer->shard[i].shard.unit == u; i++) {
+            const OptimizerShard *own = &optimizer->shard[i];
+            if (own->on != on) continue;
+            if (on == SLOTS_ON_HOST) optimizer->last_updated = u;
+            optimizer->range[n++] = (UpdateRange){
+                .weight = own->shard.weight,
+                .grad = own->shard.grad,
+                .master = own->slot[SLOT_MASTER],
+                .slot = {own->slot[SLOT_FIRST], own->slot[SLOT_FIRST + 1]},
+                .rounding = own->rounding,
+                .group = own->shard.group,
+            };
+        }
+    }
+    return first[units] = n;
+}
+
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *device,
                     Arena *host)
 {
-    (void)host; /* all state is on the device */
     const OptimizerRule *rule = optimizer_rule(config->optimizer.type);
     *optimizer = (Optimizer){
         .rule = rule,
@@ -56,8 +114,9 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
                           rule->constants(config, config->optimizer.params.weight_decay),
                       [GROUP_NO_DECAY] = rule->constants(config, 0.0)},
         .n_shards = store->shards(store, PURPOSE_UPDATE, NULL, 0),
+        .last_updated = -1,
     };
-    size_t n = (size_t)optimizer->n_shards;
+    size_t n = (size_t)optimizer->n_shards, units = (size_t)store->table->n_units;
     Shard *listed = must_calloc(n, sizeof *listed);
     store->shards(store, PURPOSE_UPDATE, listed, optimizer->n_shards);
     optimizer->shard = must_calloc(n, sizeof *optimizer->shard);
@@ -65,42 +124,59 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
      * a shard on this rank keeps the value n_shards, so that a loop over its shards ends at
      * once. */
     optimizer->range = must_calloc(n, sizeof *optimizer->range);
-    optimizer->first_shard = must_calloc((size_t)store->table->n_units, sizeof(int));
+    optimizer->updated = must_calloc(units, sizeof *optimizer->updated);
+    optimizer->first_shard = must_calloc(units, sizeof(int));
     for (int u = 0; u < store->table->n_units; u++)
         optimizer->first_shard[u] = optimizer->n_shards;
     for (int i = 0; i < optimizer->n_shards; i++) {
-        OptimizerShard *own = &optimizer->shard[i];
         int *first = &optimizer->first_shard[listed[i].unit];
         if (i < *first) *first = i;
-        own->shard = listed[i];
-        plan_shard(own, config, store, device);
-        optimizer->range[i] = (UpdateRange){
-            .weight = own->shard.weight,
-            .grad = own->shard.grad,
-            .master = own->slot[SLOT_MASTER],
-            .slot = {own->slot[SLOT_FIRST], own->slot[SLOT_FIRST + 1]},
-            .rounding = own->rounding,
-            .group = own->shard.group,
-        };
+        optimizer->shard[i].shard = listed[i];
     }
     free(listed);
+    choose_places(optimizer, config);
+    for (int i = 0; i < optimizer->n_shards; i++)
+        plan_shard(&optimizer->shard[i], config, store, device, host);
+    list_ranges(optimizer, SLOTS_ON_HOST, list_ranges(optimizer, SLOTS_ON_DEVICE, 0));
 }
 
 void optimizer_free(Optimizer *optimizer)
 {
+    bool events = optimizer->dev != NULL && optimizer->last_updated >= 0;
+    for (int u = 0; events && u <= optimizer->last_updated; u++)
+        device_event_destroy(optimizer->dev, &optimizer->updated[u]);
+    if (events) device_event_destroy(optimizer->dev, &optimizer->decided);
     free(optimizer->shard);
     free(optimizer->range);
     free(optimizer->first_shard);
+    free(optimizer->first_range[SLOTS_ON_DEVICE]);
+    free(optimizer->first_range[SLOTS_ON_HOST]);
+    free(optimizer->updated);
     *optimizer = (Optimizer){0};
+}
+
+OptimizerBytes optimizer_bytes_of_units(const Config *config, ParamStore *store, size_t *bytes)
+{
+    int units = store->table->n_units;
+    Optimizer measured;
+    Arena device = arena_measuring(), *host = must_calloc((size_t)units, sizeof *host);
+    optimizer_plan(&measured, config, store, &device, host);
+    optimizer_free(&measured);
+    OptimizerBytes sum = {.device = device.peak};
+    for (int u = 0; u < units; u++) {
+        bytes[u] = host[u].peak;
+        sum.host += bytes[u];
+    }
+    free(host);
+    return sum;
 }
 
 OptimizerBytes optimizer_bytes(const Config *config, ParamStore *store)
 {
-    Optimizer measured;
-    Arena device = arena_measuring(), host = arena_measuring();
-    optimizer_plan(&measured, config, store, &device, &host);
-    optimizer_free(&measured);
-    return (OptimizerBytes){.device = device.peak, .host = host.peak};
+    size_t *bytes = must_calloc((size_t)store->table->n_units, sizeof *bytes);
+    OptimizerBytes sum = optimizer_bytes_of_units(config, store, bytes);
+    free(bytes);
+    return sum;
 }
 
 /* Copies the shard's table of segments to its tensor on the device. */
@@ -118,8 +194,20 @@ static void upload_segments(const Optimizer *optimizer, const OptimizerShard *ow
     free(segment);
 }
 
+/* Opens the stream for updates, and creates all events by recording them, because no step may
+ * create one. */
+static void open_updates(Optimizer *optimizer, Device *dev)
+{
+    optimizer->dev = dev;
+    optimizer->update = device_on(dev, dev->update);
+    if (optimizer->last_updated >= 0) device_event_record(dev, &optimizer->decided);
+    for (int u = 0; u <= optimizer->last_updated; u++)
+        device_event_record(&optimizer->update, &optimizer->updated[u]);
+}
+
 void optimizer_init(Optimizer *optimizer, Device *dev)
 {
+    if (optimizer->dev == NULL) open_updates(optimizer, dev);
     for (int i = 0; i < optimizer->n_shards; i++) {
         OptimizerShard *own = &optimizer->shard[i];
         upload_segments(optimizer, own, dev);
@@ -136,7 +224,7 @@ void optimizer_init(Optimizer *optimizer, Device *dev)
     }
 }
 
-/* Returns how many shards from `first` on, but before `end`, have weights of one type, so that one
+/* Returns how many ranges from `first` on, but before `end`, have weights of one type, so that one
  * op can update them. */
 static int alike(const Optimizer *optimizer, int first, int end)
 {
@@ -147,11 +235,12 @@ static int alike(const Optimizer *optimizer, int first, int end)
     return n;
 }
 
-/* Updates the shards `first` to `end`. */
-static void update_shards(Optimizer *optimizer, int first, int end, Device *dev,
-                          const StepDecision *decision)
+/* Updates the ranges of the units `from` to `to` whose slots are there. */
+static void update_units(const Optimizer *optimizer, SlotsPlace on, int from, int to, Device *dev,
+                         const StepDecision *decision)
 {
-    for (int n; first < end; first += n) {
+    int end = optimizer->first_range[on][to];
+    for (int first = optimizer->first_range[on][from], n; first < end; first += n) {
         n = alike(optimizer, first, end);
         OptimizerUpdate update = {.range = optimizer->range + first,
                                   .n = n,
@@ -161,18 +250,38 @@ static void update_shards(Optimizer *optimizer, int first, int end, Device *dev,
     }
 }
 
+/* Updates the unit's shards whose slots are on the host. Returns the event after that, or NULL if
+ * there are none. */
+static Event *update_on_host(Optimizer *optimizer, int unit, const StepDecision *decision)
+{
+    const int *first = optimizer->first_range[SLOTS_ON_HOST];
+    if (first[unit] == first[unit + 1]) return NULL;
+    update_units(optimizer, SLOTS_ON_HOST, unit, unit + 1, &optimizer->update, decision);
+    device_event_record(&optimizer->update, &optimizer->updated[unit]);
+    return &optimizer->updated[unit];
+}
+
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision)
 {
     int units = optimizer->table->n_units;
-    for (int u = 0, i = 0, first; u < units;) {
-        int part = store->publish_overlaps ? u + 1 : units; /* the part ends before this unit */
-        for (first = i; i < optimizer->n_shards && optimizer->shard[i].shard.unit < part; i++)
-            ;
-        update_shards(optimizer, first, i, dev, decision);
-        for (; u < part; u++)
-            store->publish(store, u, NULL);
+    if (optimizer->last_updated >= 0) {
+        device_event_record(dev, &optimizer->decided);
+        device_event_wait(&optimizer->update, &optimizer->decided);
     }
+    for (int u = 0; u < units;) {
+        int part = store->publish_overlaps ? u + 1 : units; /* the part ends before this unit */
+        update_units(optimizer, SLOTS_ON_DEVICE, u, part, dev, decision);
+        for (; u < part; u++)
+            store->publish(store, u, update_on_host(optimizer, u, decision));
+    }
+}
+
+void optimizer_await(Optimizer *optimizer)
+{
+    /* The stream for updates works in order, so the last event is after all of them. */
+    if (optimizer->last_updated >= 0)
+        device_event_wait(optimizer->dev, &optimizer->updated[optimizer->last_updated]);
 }
 
 Tensor optimizer_slot_of(const Optimizer *optimizer, const Shard *shard, int slot)

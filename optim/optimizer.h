@@ -4,8 +4,12 @@
  * State is kept in named slots (tensors as long as the weights): the optimizer's own slots, and a
  * master copy for weights in 16-bit storage, unless bf16 weights are rounded stochastically and
  * need none. Slots are flat tensors parallel to the store's shards. One op updates all shards, or
- * those of a unit. All state comes from one arena. Step count, learning rate and clip factor
- * come from the StepDecision on the device. */
+ * those of a unit. Step count, learning rate and clip factor come from the StepDecision on the
+ * device.
+ *
+ * With zero_optimization.offload_optimizer.device "cpu" slots are in page-locked host memory, which
+ * the device's own kernels read and write. Their shards are updated unit by unit on the device's
+ * `update` stream, while the next forward pass begins with the units that are updated already. */
 #ifndef OPTIM_OPTIMIZER_H
 #define OPTIM_OPTIMIZER_H
 
@@ -13,12 +17,16 @@
 #include "model/param/store.h"
 #include "optim/optimizer_rules.h"
 
+/* Where the slots of a shard are. */
+typedef enum { SLOTS_ON_DEVICE, SLOTS_ON_HOST, SLOTS_PLACES } SlotsPlace;
+
 /* One shard and its state: flat tensors of shard.count elements in the compute dtype; unused slots
  * are absent. The table of segments is absent if weights are rounded to nearest. */
 typedef struct {
     Shard shard;
     Tensor slot[SLOT_MAX];
     Rounding rounding;
+    SlotsPlace on;
 } OptimizerShard;
 
 typedef struct {
@@ -27,37 +35,57 @@ typedef struct {
     GridPlace at;                              /* this rank's place in the grid */
     OptimizerConstants constants[GROUP_COUNT]; /* GROUP_NO_DECAY has weight_decay 0 */
     OptimizerShard *shard;
-    UpdateRange *range; /* per shard: the same tensors as the update's op takes them */
     int n_shards;
     int *first_shard; /* per unit: index of its first shard; n_shards if it has none here */
+    /* Per shard: the same tensors as the update's op takes them. First those with slots on the
+     * device, in the order of units, then those with slots on the host: unit u has the ranges
+     * first_range[on][u] to first_range[on][u + 1] in each place. */
+    UpdateRange *range;
+    int *first_range[SLOTS_PLACES];
+    /* For states on the host, from optimizer_init on. */
+    Device *dev, update; /* the device, and a view of it on its stream for updates */
+    Event decided;       /* on the compute stream: the decision and all gradients are there */
+    Event *updated;      /* per unit, on the stream for updates: its shards on the host are done */
+    int last_updated;    /* the last unit that has any; -1: there are none */
 } Optimizer;
 
 /* Lays out the state and the tables of segments for the store's shards (PURPOSE_UPDATE); the shards
- * of a unit are adjacent. `device` is an arena over device memory, and `host` one over page-locked
- * host memory (device_host_alloc), which may be NULL if no state is on the host. If the arenas only
- * measure, their `used` is the only result, and init and step must not be called. Free with
- * optimizer_free in both cases. */
+ * of a unit are adjacent. `device` is an arena over device memory; host[unit] is one over
+ * page-locked host memory (device_host_alloc) for the slots of a unit, and `host` may be NULL if
+ * none are there. With offload_optimizer.ratio below 1 the shards that a step uses first keep their
+ * slots on the device, as many as take at most 1 - ratio of the bytes. If the arenas only measure,
+ * their `used` is the only result, and init and step must not be called. Free with optimizer_free
+ * in both cases, before the device is closed. */
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *device,
                     Arena *host);
 void optimizer_free(Optimizer *optimizer);
-/* The bytes that optimizer_plan takes from its two arenas. */
+/* The bytes that optimizer_plan takes: from the device's arena, and from all of the host's. */
 typedef struct {
     size_t device, host;
 } OptimizerBytes;
 /* Returns them, for the memory plan. The store need not be allocated. */
 OptimizerBytes optimizer_bytes(const Config *config, ParamStore *store);
+/* Sets bytes[0..table->n_units) to what it takes from the host's arenas, unit by unit, and returns
+ * the same as optimizer_bytes. */
+OptimizerBytes optimizer_bytes_of_units(const Config *config, ParamStore *store, size_t *bytes);
 
 /* Initialises the state: moments are zero, masters are copies of the store's weights, and the
  * tables of segments are uploaded (the host waits for that). Call it once the weights are
- * initialised or read. */
+ * initialised or read. `dev` must outlive the optimizer. */
 void optimizer_init(Optimizer *optimizer, Device *dev);
 
 /* Updates every shard according to `decision`, which is on the device; does nothing if it says
  * skip. Then publishes every unit in order, also units of which this rank has no shard. If the
  * store sends updated weights while later units are updated (publish_overlaps), each unit is
- * updated by an op of its own and published at once. The step's gradients must be complete. */
+ * updated by an op of its own and published at once. The step's gradients must be complete on the
+ * compute stream. Slots on the host, and weights and gradients of their shards, are in use on
+ * another stream until the store's next acquire of the unit, or optimizer_await. */
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision);
+
+/* Makes the compute stream wait for all updates that have been issued: for those who read slots or
+ * shards without an acquire. */
+void optimizer_await(Optimizer *optimizer);
 
 /* Returns whether parameters of this storage type have state in `slot`. The answer is the same on
  * all ranks. */

@@ -7,7 +7,9 @@
  * sees neither shards nor prefetch. Implemented by parallel/zero.
  *
  * A weight is valid only between acquire and release. Other code that reads or writes weights
- * (checkpoints, initial weights, the optimizer) uses shards, which always stay in memory. */
+ * (checkpoints, initial weights, the optimizer) uses shards, which always stay in memory. Their
+ * update may still run on another stream than the compute stream, so such code first waits for the
+ * device, or for the update (optimizer_await). */
 #ifndef MODEL_PARAM_STORE_H
 #define MODEL_PARAM_STORE_H
 

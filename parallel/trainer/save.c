@@ -140,6 +140,9 @@ bool trainer_save_begin(Trainer *t, const char *run, const char *config_text, co
     StepState state = alone ? (StepState){.steps = t->steps} : trainer_state(t);
     CheckpointContents contents = contents_of(t, &state, config_text, machine);
     save_pieces(t, &contents);
+    /* The snapshot is copied after all work of the compute stream, and the next update follows
+     * it. */
+    optimizer_await(&t->optimizer);
     AsyncRequest request = {.run = run,
                             .contents = &contents,
                             .on_device = alone ? &t->state->state : NULL,

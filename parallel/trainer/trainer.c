@@ -103,7 +103,12 @@ static void open_optimizer(Trainer *t)
     t->optimizer_memory =
         device_alloc(&t->session.dev, t->optimizer_bytes.device, "optimizer state");
     Arena arena = device_arena(&t->session.dev, t->optimizer_memory, t->optimizer_bytes.device);
-    optimizer_plan(&t->optimizer, t->config, t->session.params, &arena, NULL);
+    int units = t->session.table.n_units;
+    size_t *host = must_calloc((size_t)units, sizeof *host);
+    optimizer_bytes_of_units(t->config, t->session.params, host);
+    host_states_open(&t->host_states, &t->session.dev, host, units);
+    free(host);
+    optimizer_plan(&t->optimizer, t->config, t->session.params, &arena, t->host_states.arena);
     t->norm = grad_norm_create(t->session.params);
 }
 
@@ -213,6 +218,7 @@ void trainer_close(Trainer *t)
         gpt_destroy(t->gpt);
         decoder_destroy(t->decoder);
         device_release(dev, t->optimizer_memory, t->optimizer_bytes.device);
+        host_states_close(&t->host_states, dev);
         device_release(dev, t->lr_memory, t->lr_bytes);
         feed_close(&t->feed);
         phases_close(&t->phases, &t->session);

@@ -9,6 +9,7 @@
 #include "parallel/checkpoint/async_save.h"
 #include "parallel/report/metrics.h"
 #include "parallel/trainer/feed.h"
+#include "parallel/trainer/host_states.h"
 #include "parallel/trainer/phases.h"
 #include "parallel/trainer/session.h"
 
@@ -57,6 +58,7 @@ typedef struct {
     Phases phases;          /* times since the last report, for wall_clock_breakdown */
     void *optimizer_memory, *lr_memory;
     OptimizerBytes optimizer_bytes;
+    HostStates host_states;
     size_t lr_bytes;
     Piece *slots;   /* this rank's parts of the optimizer states */
     Piece *weights; /* for tests: this rank's parts of the weights */

@@ -1,0 +1,22 @@
+/* host_states.h -- page-locked host memory for the optimizer's states
+ * (zero_optimization.offload_optimizer), a block for each unit. */
+#ifndef PARALLEL_TRAINER_HOST_STATES_H
+#define PARALLEL_TRAINER_HOST_STATES_H
+
+#include "model/core/device.h"
+
+typedef struct {
+    Arena *arena; /* (units) over the blocks; those of units without states there are empty */
+    int units;
+    size_t bytes;   /* of all blocks */
+    double seconds; /* that their allocation took */
+} HostStates;
+
+/* Allocates a block of bytes[u] for each unit u < units, and shows the progress on the live line:
+ * page-locking takes a third of a second for each GB. Call it before ranks are connected. Ends the
+ * program (EXIT_NO_MEMORY) if a block is refused. */
+void host_states_open(HostStates *states, Device *dev, const size_t *bytes, int units);
+/* Releases the blocks. The device must have finished all work on them. */
+void host_states_close(HostStates *states, Device *dev);
+
+#endif
