@@ -87,8 +87,9 @@ static void check_shard(Load *load)
         WRONG(load, shard_key,
               "%lld does not divide the %lld data-parallel rank%s; write %s, or 0 for all of them",
               shard, data, data == 1 ? "" : "s", near);
-    else if (!all)
-        WRONG(load, shard_key, "known, not built yet (shard groups); write 0");
+    else if (!all && c->zero_optimization.stage == 0 && !UNUSABLE(load, "zero_optimization.stage"))
+        load_notice(load, load_place(load, shard_key), shard_key,
+                    "accepted, without effect: ZeRO stage 0 divides nothing");
 }
 
 /* ---- stages ---------------------------------------------------------------------------------- */

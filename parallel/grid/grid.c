@@ -60,6 +60,14 @@ char *grid_size_text(GridPlace size, char *text, size_t n)
     return format_axes(size, size, " x ", text, n);
 }
 
+char *grid_shard_text(const Config *config, int data, char *text, size_t n)
+{
+    int shard = config_shard(config, data);
+    text[0] = '\0';
+    if (shard < data) snprintf(text, n, " in groups of %d", shard);
+    return text;
+}
+
 /* Returns the ranks that differ from `at` only on axis `a`, in the order of their coordinates
  * there. */
 static CommLine line_of(GridPlace size, GridPlace at, int a)

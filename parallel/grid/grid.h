@@ -61,6 +61,8 @@ char *grid_place_text(GridPlace size, int rank, char *text, size_t n);
 /* Writes the sizes of the axes that have several ranks, such as "dp 2 x tp 2", or "" if there are
  * none; returns `text`. */
 char *grid_size_text(GridPlace size, char *text, size_t n);
+/* Writes " in groups of 4" if the config has several shard groups, or ""; returns `text`. */
+char *grid_shard_text(const Config *config, int data, char *text, size_t n);
 /* Lists all communicators of the grid: those of the axes, shard, replicate, kv and tie. */
 enum { GRID_COMMS = 8 };
 void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS]);

@@ -61,7 +61,7 @@ static void print_model(const Plan *plan)
 static void print_grid(const Plan *plan)
 {
     const Config *c = plan->config;
-    char grid[96], schedule[96] = "", chunks[32] = "";
+    char grid[96], schedule[96] = "", chunks[32] = "", groups[32];
     grid_size_text(plan->grid, grid, sizeof grid);
     if (c->parallel.pipeline_chunks > 1)
         snprintf(chunks, sizeof chunks, " x %lld", (long long)c->parallel.pipeline_chunks);
@@ -69,10 +69,11 @@ static void print_grid(const Plan *plan)
         snprintf(schedule, sizeof schedule, ", %s%s", config_word(c, "parallel.schedule"), chunks);
     int64_t micros = c->gradient_accumulation_steps;
     line("grid",
-         "%s%s%s, ZeRO %lld%s%s; a step has %s micro-batch%s of %lld x %s tokens; "
+         "%s%s%s, ZeRO %lld%s%s%s; a step has %s micro-batch%s of %lld x %s tokens; "
          "recomputation %s",
          figure_of(plan->ranks, "rank").text, *grid ? " = " : "", grid,
          (long long)c->zero_optimization.stage,
+         grid_shard_text(c, plan->grid.dp, groups, sizeof groups),
          c->parallel.sequence_parallel && plan->grid.tp > 1 ? ", sequence parallel" : "", schedule,
          figure_count((double)micros).text, micros == 1 ? "" : "es",
          (long long)c->train_micro_batch_size_per_gpu,

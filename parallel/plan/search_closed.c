@@ -14,7 +14,7 @@
 typedef struct {
     int64_t rows, hidden, heads, qkv, width; /* rows of a micro-batch; columns of the products */
     int64_t layers;                          /* of the stage that has the most, at least */
-    int64_t micros, dp;
+    int64_t micros, dp, shard;               /* data-parallel ranks, and those of a shard group */
 } BlockPart;
 
 static BlockPart part_of_block(const Config *c, const PlanLayout *l, int64_t ranks)
@@ -30,7 +30,8 @@ static BlockPart part_of_block(const Config *c, const PlanLayout *l, int64_t ran
                        .width = c->model.intermediate_size / l->tensor * (gated ? 2 : 1),
                        .layers = (c->model.num_layers - 1) / l->pipeline + 1,
                        .micros = c->train_batch_size / (l->micro * dp),
-                       .dp = dp};
+                       .dp = dp,
+                       .shard = l->zero > 0 && c->parallel.shard > 0 ? c->parallel.shard : dp};
 }
 
 /* Returns what products of this config do otherwise: those of f32 may be in TF32. */
@@ -65,14 +66,16 @@ double plan_least_seconds(const Config *config, const Hardware *hardware, const 
     return (double)(b.layers * b.micros) * block_seconds(config, hardware, layout, &b);
 }
 
-/* Returns the bytes of weights, gradients and optimizer states per element of a block. */
-static double state_bytes(const Config *c, const PlanLayout *l, int64_t dp)
+/* Returns the bytes of weights, gradients and optimizer states per element of a block: weights and
+ * gradients are divided in each shard group, optimizer states among all data-parallel ranks. */
+static double state_bytes(const Config *c, const PlanLayout *l, const BlockPart *b)
 {
     double weight = (double)dtype_size(config_dtype(c)),
            gradient = (double)dtype_size(config_grad_dtype(c)),
-           moments = c->optimizer.type == OPTIMIZER_SGD ? 0 : 2 * gradient, share = (double)dp;
-    return (l->zero == 3 ? weight / share : weight) + (l->zero >= 2 ? gradient / share : gradient) +
-           (l->zero >= 1 ? moments / share : moments);
+           moments = c->optimizer.type == OPTIMIZER_SGD ? 0 : 2 * gradient,
+           group = (double)b->shard;
+    return (l->zero == 3 ? weight / group : weight) + (l->zero >= 2 ? gradient / group : gradient) +
+           (l->zero >= 1 ? moments / (double)b->dp : moments);
 }
 
 /* Returns the bytes that one micro-batch keeps in a block for backward. */
@@ -95,7 +98,7 @@ static double weights_of(const Config *c, const BlockPart *b)
 double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t ranks)
 {
     BlockPart b = part_of_block(config, layout, ranks);
-    return (double)b.layers * (weights_of(config, &b) * state_bytes(config, layout, b.dp) +
+    return (double)b.layers * (weights_of(config, &b) * state_bytes(config, layout, &b) +
                                kept_bytes(config, layout, &b));
 }
 
@@ -223,7 +226,9 @@ static double update_seconds(const Config *c, const Hardware *h, const PlanLayou
            layers = (double)b->layers;
     double size = (double)dtype_size(config_dtype(c)),
            grad = (double)dtype_size(config_grad_dtype(c));
-    const GraphGroup group = {.size = (int)b->dp, .stride = l->tensor};
+    const GraphGroup group = {.size = (int)b->shard, .stride = l->tensor},
+                     between = {.size = (int)(b->dp / b->shard),
+                                .stride = l->tensor * (int)b->shard};
     double share = l->zero > 0 ? dp : 1;
     double seconds = moved(h, 20, parameters / share * (6 * grad + 2 * size));
     if (b->dp == 1) return seconds;
@@ -233,6 +238,14 @@ static double update_seconds(const Config *c, const Hardware *h, const PlanLayou
                                      (int64_t)(parameters * grad), &group),
            sum =
                cost_collective(h, &COST_OWN, COMM_ALL_REDUCE, (int64_t)(parameters * grad), &group);
+    /* Between shard groups each part is summed once a step, and gathered once. */
+    if (between.size > 1)
+        seconds += cost_collective(h, &COST_OWN, COMM_REDUCE_SCATTER,
+                                   (int64_t)(parameters / (double)b->shard * grad), &between) /
+                       layers +
+                   cost_collective(h, &COST_OWN, COMM_ALL_GATHER,
+                                   (int64_t)(parameters / (double)b->shard * size), &between) /
+                       layers;
     double forward = layers * p->forward, backward = layers * p->backward,
            micros = (double)b->micros;
     if (l->zero == 0) return seconds + fmax(sum - backward / (double)l->chunks, sum / layers);
@@ -278,5 +291,5 @@ double plan_estimate_bytes(const Config *config, const PlanLayout *layout, int64
         kept += size * rows * ((double)(2 * b.hidden) / sp + (double)(b.heads + b.width));
     flight = fmin((double)b.micros, flight);
     return (double)b.layers *
-           (weights_of(config, &b) * state_bytes(config, layout, b.dp) + flight * kept);
+           (weights_of(config, &b) * state_bytes(config, layout, &b) + flight * kept);
 }

@@ -89,7 +89,7 @@ static void print_hosts(const Comm *world)
 
 void run_print_ranks(Run *run)
 {
-    char text[256], schedule[96], transport[32] = "", machines[64];
+    char text[256], schedule[96], transport[32] = "", machines[64], groups[32];
     const Config *config = run->config;
     const Device *dev = &run->trainer.session.dev;
     int ranks = run->world->size, threads = pool_threads(dev->pool), cores = pool_allowed_cores();
@@ -103,11 +103,12 @@ void run_print_ranks(Run *run)
          stages =
              config->parallel.pipeline > 1 && run->lead; /* only rank 0 simulates the schedule */
     if (session_connects(&run->trainer.session)) nccl_version(transport, sizeof transport);
-    log_field("ranks", "%d = %s (%s%s, %s%s%d thread%s each), ZeRO %lld%s%s%s", ranks, text,
+    log_field("ranks", "%d = %s (%s%s, %s%s%d thread%s each), ZeRO %lld%s%s%s%s", ranks, text,
               launch_kind(run->world), machines_text(run->world, machines, sizeof machines),
               transport, transport[0] ? ", " : "", threads, threads == 1 ? "" : "s",
-              (long long)config->zero_optimization.stage, rows ? ", sequence parallel" : "",
-              stages ? ", " : "",
+              (long long)config->zero_optimization.stage,
+              grid_shard_text(config, run->trainer.session.grid.size.dp, groups, sizeof groups),
+              rows ? ", sequence parallel" : "", stages ? ", " : "",
               stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
     print_hosts(run->world);
     if (stages) print_bubble_advice(config);

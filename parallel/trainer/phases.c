@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-/* Measures how long the compute stream waits for the two groups of an axis, if there are several
- * ranks on it. */
+/* Measures how long the compute stream waits for the groups of an axis, if there are several ranks
+ * on it. */
 static void open_axis(Phases *p, Session *session, ExposedAxis axis, Comm *group, Comm *part)
 {
     if (group->size == 1) return;
@@ -20,6 +20,7 @@ static void open_exposed(Phases *p, Session *session)
     Grid *grid = &session->grid;
     if (session->dev.backend->place == PLACE_HOST) return;
     open_axis(p, session, EXPOSED_DP, &grid->dp, &grid->shard);
+    grid->replicate.exposed = p->exposed[EXPOSED_DP];
     open_axis(p, session, EXPOSED_TP, &grid->tp, &grid->kv);
     open_axis(p, session, EXPOSED_PP, &grid->pp, &grid->tie);
 }
@@ -33,6 +34,7 @@ static void close_axis(Phases *p, ExposedAxis axis, Comm *group, Comm *part)
 static void close_exposed(Phases *p, Session *session)
 {
     Grid *grid = &session->grid;
+    grid->replicate.exposed = NULL;
     close_axis(p, EXPOSED_DP, &grid->dp, &grid->shard);
     close_axis(p, EXPOSED_TP, &grid->tp, &grid->kv);
     close_axis(p, EXPOSED_PP, &grid->pp, &grid->tie);

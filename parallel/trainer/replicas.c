@@ -19,10 +19,10 @@
 /* ---- what is held in common ------------------------------------------------------------------ */
 
 /* The groups of ranks that hold something in common. */
-typedef enum { OVER_DATA, OVER_TENSOR, OVER_HEADS, OVER_STAGES, OVERS } Over;
-static const char *const over_name[OVERS] = {"data-parallel ranks", "tensor-parallel ranks",
-                                             "tensor-parallel ranks that share a kv head",
-                                             "pipeline stages that share a tied table"};
+typedef enum { OVER_DATA, OVER_GROUPS, OVER_TENSOR, OVER_HEADS, OVER_STAGES, OVERS } Over;
+static const char *const over_name[OVERS] = {
+    "data-parallel ranks", "ranks of several shard groups", "tensor-parallel ranks",
+    "tensor-parallel ranks that share a kv head", "pipeline stages that share a tied table"};
 
 /* What of a unit: its weights, or one of its optimizer states. */
 enum { KIND_WEIGHTS, KIND_SLOTS, KINDS = KIND_SLOTS + SLOT_MAX };
@@ -43,7 +43,7 @@ typedef struct {
 static Comm *group_of(Session *s, Over over)
 {
     Grid *grid = &s->grid;
-    Comm *group[OVERS] = {&grid->dp, &grid->tp, &grid->kv, &grid->tie};
+    Comm *group[OVERS] = {&grid->dp, &grid->replicate, &grid->tp, &grid->kv, &grid->tie};
     return group[over];
 }
 
@@ -80,6 +80,7 @@ static bool updates_alike(const Session *s, Over over, const Unit *unit, const R
     switch (over) {
     /* The sum over tensor-parallel ranks is the last one. */
     case OVER_DATA: return s->config->zero_optimization.stage == 0 && (ordered || addends <= 2);
+    case OVER_GROUPS: return false; /* each of these ranks updates a share of its own */
     case OVER_TENSOR: return row->tp_dim < 0 && (ordered || addends > 1 || s->grid.dp.size <= 2);
     case OVER_HEADS: return row->tp_dim >= 0 && row->sharers > 1;
     case OVER_STAGES: return unit->home.n > 1;
@@ -136,10 +137,14 @@ static Parts parts_of(Trainer *t)
     free(shard);
     /* From stage 1 on each weight is updated by one rank and copied to the others. */
     if (s->grid.dp.size == 1 || s->config->zero_optimization.stage == 0) return parts;
-    for (int u = 0; u < s->table.n_units; u++)
+    for (int u = 0; u < s->table.n_units; u++) {
         add_part(
             &parts,
             (Part){.x = zero_whole_weights(s->store, u), .unit = u, .over = {[OVER_DATA] = true}});
+        add_part(
+            &parts,
+            (Part){.x = zero_common_part(s->store, u), .unit = u, .over = {[OVER_GROUPS] = true}});
+    }
     return parts;
 }
 

@@ -155,12 +155,13 @@ static void print_subject(const Proof *p, const LaunchOptions *launch)
 {
     const Config *c = p->configs.grid, *given = p->configs.given;
     GridPlace size = config_grid(c, 0);
-    char axes[64];
+    char axes[64], groups[32];
     grid_size_text(size, axes, sizeof axes);
-    terminal_print(stdout, COLUMN, "grid       %lld rank%s = %s (%s), ZeRO %lld%s%s%s",
+    terminal_print(stdout, COLUMN, "grid       %lld rank%s = %s (%s), ZeRO %lld%s%s%s%s",
                    (long long)p->options->ranks, p->options->ranks == 1 ? "" : "s",
                    axes[0] ? axes : "dp 1", launch->processes ? "processes" : "threads",
-                   (long long)c->zero_optimization.stage, size.pp > 1 ? ", " : "",
+                   (long long)c->zero_optimization.stage,
+                   grid_shard_text(c, size.dp, groups, sizeof groups), size.pp > 1 ? ", " : "",
                    size.pp > 1 ? config_word(c, "parallel.schedule") : "",
                    c->parallel.sequence_parallel && size.tp > 1 ? ", sequence parallel" : "");
     printf("model      %lld of %lld blocks, hidden size %lld of %lld, vocabulary %lld, %s\n",

@@ -94,8 +94,8 @@ static void find_used_late(ZeroStore *s)
 void zero_layout_units(ZeroStore *s)
 {
     const ParamTable *table = s->base.table;
-    /* The shards of all ranks begin at aligned elements and have equal sizes. */
-    int64_t grain = PARAM_ALIGNMENT * s->grid->shard.size;
+    /* The shares that ranks update begin at aligned elements and have equal sizes. */
+    int64_t grain = PARAM_ALIGNMENT * s->grid->shard.size * s->grid->replicate.size;
     s->gap = must_calloc((size_t)(table->n_params + table->n_units), sizeof *s->gap);
     for (int i = 0; i < table->n_units; i++) {
         UnitState *u = &s->unit[i];
@@ -103,6 +103,7 @@ void zero_layout_units(ZeroStore *s)
         if (!u->at_home) continue;
         u->size = (table->unit[i].size + grain - 1) / grain * grain;
         u->part = u->size / s->grid->shard.size;
+        u->own = u->part / s->grid->replicate.size;
         find_gaps(s, &table->unit[i], u);
     }
     create_buckets(s);
@@ -148,7 +149,7 @@ static void layout_gradients(ZeroStore *s, ZeroArenas *arenas)
     int64_t room = largest_unit(s, true);
     for (int i = 0; i < ZERO_SLOTS && room > 0; i++)
         s->slot[i].memory = arena_tensor(&arenas->transient, dtype, 1, room, 0, 0);
-    if (s->options.wire_dtype != dtype && s->grid->shard.size > 1)
+    if (s->options.wire_dtype != dtype && s->grid->dp.size > 1)
         s->wire = arena_tensor(&arenas->wire, s->options.wire_dtype, 1, wire_elements(s), 0, 0);
 }
 
@@ -176,6 +177,17 @@ Tensor zero_part(const ZeroStore *s, Tensor whole)
     return tensor_slice_rows(whole, part * s->grid->shard.rank, part);
 }
 
+Tensor zero_own(const ZeroStore *s, Tensor part)
+{
+    int64_t own = tensor_count(part) / s->grid->replicate.size;
+    return tensor_slice_rows(part, own * s->grid->replicate.rank, own);
+}
+
+int64_t zero_own_begin(const ZeroStore *s, const UnitState *u)
+{
+    return u->part * s->grid->shard.rank + u->own * s->grid->replicate.rank;
+}
+
 /* Returns whether this rank counts a range of a unit. All rows of a range are split in the same
  * way, so the first row is enough to decide. */
 static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *range)
@@ -200,8 +212,8 @@ int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
         const Unit *unit = &base->table->unit[i];
         const UnitState *u = &s->unit[i];
         if (!u->at_home) continue;
-        int64_t begin = all ? 0 : u->part * s->grid->shard.rank;
-        int64_t end = all ? u->size : begin + u->part;
+        int64_t begin = all ? 0 : zero_own_begin(s, u);
+        int64_t end = all ? u->size : begin + u->own;
         for (int r = 0; r < unit->n_ranges; r++) {
             const Range *range = &unit->range[r];
             /* The last range includes the unit's tail, so every element belongs to a range, even on
@@ -214,8 +226,9 @@ int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
             /* Beyond `max` shards are only counted, because callers first call this for their
              * number. */
             if (n++ >= max) continue;
-            Tensor weight = all ? u->weight : u->weight_part;
-            Tensor grad = all ? u->grad : u->grad_part;
+            Tensor weight = all ? u->weight : zero_own(s, u->weight_part);
+            Tensor grad =
+                all || !tensor_present(u->grad_part) ? u->grad : zero_own(s, u->grad_part);
             shards[n - 1] = (Shard){.unit = i,
                                     .offset = from,
                                     .count = to - from,

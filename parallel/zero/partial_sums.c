@@ -28,17 +28,17 @@ static Comm *addends(const ZeroStore *s, TpGrad kind)
     return NULL;
 }
 
-/* Returns the part of elements [from, to) of a unit's gradient that this rank stores; NO_TENSOR if
- * it stores none of them. */
+/* Returns those of elements [from, to) of a unit's gradient whose sum over the data-parallel ranks
+ * this rank has; NO_TENSOR if it has none of them. */
 static Tensor kept_between(const ZeroStore *s, const UnitState *u, int64_t from, int64_t to)
 {
     bool whole = s->options.stage == 0;
-    int64_t begin = whole ? 0 : u->part * s->grid->shard.rank;
-    int64_t end = whole ? u->size : begin + u->part;
+    int64_t begin = whole ? 0 : zero_own_begin(s, u);
+    int64_t end = whole ? u->size : begin + u->own;
     from = max_i64(from, begin);
     to = min_i64(to, end);
-    return from < to ? tensor_slice_rows(whole ? u->grad : u->grad_part, from - begin, to - from)
-                     : NO_TENSOR;
+    if (from >= to) return NO_TENSOR;
+    return tensor_slice_rows(whole ? u->grad : zero_own(s, u->grad_part), from - begin, to - from);
 }
 
 /* Sums those rows of the unit whose addends are on these ranks. Ranges of the same kind are

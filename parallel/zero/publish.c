@@ -11,6 +11,52 @@ static void await_update(UnitState *u, Device *dev)
     u->updated = NULL;
 }
 
+/* Returns whether the whole weights of the bucket's i-th unit are gathered. A sharded unit is among
+ * updated weights only for the sake of its part. */
+static bool is_gathered(const ZeroStore *s, const Bucket *bucket, int i)
+{
+    return bucket != &s->publishing || !s->unit[bucket->unit[i]].sharded;
+}
+
+/* Gathers, for units of the bucket whose part is not up to date, the shares that other ranks with
+ * the same part have updated. */
+static void gather_parts(ZeroStore *s, const Bucket *bucket)
+{
+    Comm *comm = &s->grid->replicate;
+    int old = 0;
+    for (int i = 0; i < bucket->n; i++)
+        old += s->unit[bucket->unit[i]].part_state != PART_WHOLE;
+    if (old == 0) return;
+    comm_group_begin(comm);
+    for (int i = 0; i < bucket->n; i++) {
+        UnitState *u = &s->unit[bucket->unit[i]];
+        if (u->part_state == PART_WHOLE) continue;
+        flight_unit(s->dev->flight, bucket->unit[i]);
+        comm_all_gather(comm, &s->comm, u->weight_part, zero_own(s, u->weight_part));
+        u->part_state = PART_WHOLE;
+    }
+    comm_group_end(comm);
+}
+
+/* Gathers the whole weights of the bucket's units from their parts. */
+static void gather_units(ZeroStore *s, const Bucket *bucket)
+{
+    Comm *comm = &s->grid->shard;
+    int asked = 0;
+    for (int i = 0; i < bucket->n; i++)
+        asked += is_gathered(s, bucket, i);
+    /* With one rank the part is the whole unit. */
+    if (comm->size == 1 || asked == 0) return;
+    comm_group_begin(comm);
+    for (int i = 0; i < bucket->n; i++) {
+        UnitState *u = &s->unit[bucket->unit[i]];
+        if (!is_gathered(s, bucket, i)) continue;
+        flight_unit(s->dev->flight, bucket->unit[i]);
+        comm_all_gather(comm, &s->comm, u->weight, u->weight_part);
+    }
+    comm_group_end(comm);
+}
+
 void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
 {
     if (bucket->n == 0) return;
@@ -21,16 +67,12 @@ void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
     for (int i = 0; i < bucket->n; i++)
         await_update(&s->unit[bucket->unit[i]], &s->comm);
     int used = flight_unit(s->dev->flight, -1);
-    comm_group_begin(&s->grid->shard);
-    for (int i = 0; i < bucket->n; i++) {
-        UnitState *u = &s->unit[bucket->unit[i]];
-        flight_unit(s->dev->flight, bucket->unit[i]);
-        comm_all_gather(&s->grid->shard, &s->comm, u->weight, u->weight_part);
-    }
-    comm_group_end(&s->grid->shard);
+    gather_parts(s, bucket);
+    gather_units(s, bucket);
     flight_unit(s->dev->flight, used);
     for (int i = 0; i < bucket->n; i++) {
         UnitState *u = &s->unit[bucket->unit[i]];
+        if (!is_gathered(s, bucket, i)) continue;
         device_event_record(&s->comm, &u->ready);
         u->weight_state = WEIGHTS_ARRIVING;
         if (!s->options.overlap_comm) zero_await_weights(s, bucket->unit[i]);
@@ -48,13 +90,18 @@ void zero_queue_gather(ZeroStore *s, Bucket *bucket, int unit)
     if (bucket_is_full(bucket)) zero_issue_gathers(s, bucket);
 }
 
-/* Requests the gather of the updated weights of a unit that is stored whole, if not yet requested.
- */
+/* Requests the gather of the updated weights of a unit that is stored whole, or of this rank's part
+ * of a sharded unit, if not yet requested. */
 static void ask_for_update(ZeroStore *s, int unit)
 {
-    const UnitState *u = &s->unit[unit];
-    if (!u->at_home || u->sharded || u->weight_state != WEIGHTS_AWAY) return;
-    zero_queue_gather(s, &s->publishing, unit);
+    UnitState *u = &s->unit[unit];
+    if (!u->at_home) return;
+    if (!u->sharded && u->weight_state == WEIGHTS_AWAY) zero_queue_gather(s, &s->publishing, unit);
+    if (!u->sharded || u->part_state != PART_OLD) return;
+    if (!bucket_has_room(&s->publishing, u->part)) zero_issue_gathers(s, &s->publishing);
+    bucket_add(&s->publishing, unit, u->part);
+    u->part_state = PART_ASKED;
+    if (bucket_is_full(&s->publishing)) zero_issue_gathers(s, &s->publishing);
 }
 
 void zero_publish(ParamStore *base, int unit, Event *updated)
@@ -63,6 +110,8 @@ void zero_publish(ParamStore *base, int unit, Event *updated)
     UnitState *u = &s->unit[unit];
     CHECK(u->weight_state != WEIGHTS_HELD, "unit %d published while acquired", unit);
     u->updated = updated;
+    if (u->at_home && s->grid->replicate.size > 1 && u->part_state == PART_WHOLE)
+        u->part_state = PART_OLD;
     if (u->sharded)
         zero_drop_weights(u); /* the gathered weights are out of date */
     else if (u->at_home && s->options.stage > 0 && u->weight_state != WEIGHTS_QUEUED)

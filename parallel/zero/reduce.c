@@ -1,6 +1,7 @@
 /* reduce.c -- sums gradients over the data-parallel ranks, in buckets, on the comm stream.
- * Gradients that are stored whole are summed once per step, after the last release; transient ones
- * at every release, into this rank's shard. */
+ * Gradients that are stored whole are summed over the shard group once per step, after the last
+ * release; transient ones at every release, into this rank's part. After the last release the sums
+ * of the shard groups are added, each of the ranks that have the same part getting its share. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
@@ -73,28 +74,84 @@ static void end_sum(ZeroStore *s, UnitState *u)
     device_event_record(&s->comm, &s->slot[u->slot].free);
 }
 
-/* Issues the sums of the bucket to the comm stream and empties the bucket. */
-static void issue_sums(ZeroStore *s)
+/* Sums the gradients of the bucket over the ranks of this shard group. */
+static void sum_in_group(ZeroStore *s)
 {
     Bucket *bucket = &s->summing;
     bool cast = tensor_present(s->wire);
-    if (bucket->n == 0) return;
-    /* The gradients must be complete. */
-    device_event_record(s->dev, &s->computed);
-    device_event_wait(&s->comm, &s->computed);
+    if (s->grid->shard.size == 1) return;
     for (int i = 0; i < bucket->n && cast; i++)
         op_copy(&s->comm, travelling(s, i), s->unit[bucket->unit[i]].grad);
-    int used = flight_unit(s->dev->flight, -1);
     comm_group_begin(&s->grid->shard);
     for (int i = 0; i < bucket->n; i++) {
         flight_unit(s->dev->flight, bucket->unit[i]);
         sum_over_ranks(s, &s->unit[bucket->unit[i]], travelling(s, i));
     }
     comm_group_end(&s->grid->shard);
-    flight_unit(s->dev->flight, used);
     /* Sums are complete only after the end of their group. */
     for (int i = 0; i < bucket->n; i++)
         keep_sum(s, &s->unit[bucket->unit[i]], travelling(s, i));
+}
+
+/* Returns whether the shard groups' sums of the unit are to be added now: its gradient was released
+ * for the last time in this step. */
+static bool is_last(const UnitState *u)
+{
+    return u->released == u->releases;
+}
+
+/* Returns the tensor of the i-th unit of the bucket that is sent to other shard groups. */
+static Tensor travelling_part(const ZeroStore *s, int i)
+{
+    const UnitState *u = &s->unit[s->summing.unit[i]];
+    return tensor_present(s->wire) ? tensor_slice_rows(travelling(s, i), 0, u->part) : u->grad_part;
+}
+
+/* Sums the parts of those units of the bucket that are complete over the ranks of other shard
+ * groups that have the same part. This rank gets its share of the sums in place. */
+static void sum_between_groups(ZeroStore *s)
+{
+    Bucket *bucket = &s->summing;
+    Comm *comm = &s->grid->replicate;
+    bool cast = tensor_present(s->wire);
+    int last = 0;
+    for (int i = 0; i < bucket->n; i++)
+        last += is_last(&s->unit[bucket->unit[i]]);
+    if (comm->size == 1 || last == 0) return;
+    for (int i = 0; i < bucket->n && cast; i++)
+        if (is_last(&s->unit[bucket->unit[i]]))
+            op_copy(&s->comm, travelling_part(s, i), s->unit[bucket->unit[i]].grad_part);
+    comm_group_begin(comm);
+    for (int i = 0; i < bucket->n; i++) {
+        if (!is_last(&s->unit[bucket->unit[i]])) continue;
+        Tensor part = travelling_part(s, i);
+        flight_unit(s->dev->flight, bucket->unit[i]);
+        if (s->options.all_reduce)
+            comm_all_reduce(comm, &s->comm, part, REDUCE_SUM);
+        else
+            comm_reduce_scatter(comm, &s->comm, zero_own(s, part), part);
+    }
+    comm_group_end(comm);
+    for (int i = 0; i < bucket->n && cast; i++) {
+        const UnitState *u = &s->unit[bucket->unit[i]];
+        if (is_last(u))
+            op_copy(&s->comm, zero_own(s, u->grad_part), zero_own(s, travelling_part(s, i)));
+    }
+}
+
+/* Issues the sums of the bucket to the comm stream and empties the bucket. All ranks do so for the
+ * same buckets, so that they call both groups' collectives in one order. */
+static void issue_sums(ZeroStore *s)
+{
+    Bucket *bucket = &s->summing;
+    if (bucket->n == 0) return;
+    /* The gradients must be complete. */
+    device_event_record(s->dev, &s->computed);
+    device_event_wait(&s->comm, &s->computed);
+    int used = flight_unit(s->dev->flight, -1);
+    sum_in_group(s);
+    sum_between_groups(s);
+    flight_unit(s->dev->flight, used);
     /* The slots are released only now, because `travelling` and `keep_sum` read their gradients. */
     for (int i = 0; i < bucket->n; i++)
         end_sum(s, &s->unit[bucket->unit[i]]);
@@ -106,7 +163,7 @@ void zero_queue_sum(ZeroStore *s, int unit)
 {
     Bucket *bucket = &s->summing;
     int64_t size = s->unit[unit].size;
-    if (s->grid->shard.size == 1) return;
+    if (s->grid->dp.size == 1) return;
     if (!bucket_has_room(bucket, size)) issue_sums(s);
     bucket_add(bucket, unit, size);
     if (bucket_is_full(bucket)) issue_sums(s);
@@ -125,7 +182,7 @@ void zero_await_sums(ZeroStore *s, Comm *comm)
 
 void zero_end_sums(ZeroStore *s)
 {
-    bool shared = s->grid->shard.size > 1, partial = zero_has_partial_sums(s);
+    bool shared = s->grid->dp.size > 1, partial = zero_has_partial_sums(s);
     if (shared) {
         issue_sums(s);
         /* Waiting for partial sums includes waiting for these sums, but is counted on other axes.

@@ -22,6 +22,14 @@ typedef enum {
     WEIGHTS_HELD,     /* also in `weight`, between acquire and release */
 } WeightState;
 
+/* Whether this rank's part of a unit has its updated weights. Ranks that hold the same part each
+ * update an equal share of it. */
+typedef enum {
+    PART_WHOLE, /* yes, for all work issued to the comm stream from now on */
+    PART_OLD,   /* only its own share is up to date; no gather was requested yet */
+    PART_ASKED, /* the gather of the other shares is in a bucket */
+} PartState;
+
 /* Where a unit's gradient is. */
 typedef enum {
     GRAD_NONE,    /* no gradient has been computed in this step */
@@ -39,15 +47,17 @@ typedef struct {
     bool transient; /* whole gradients are computed in a slot and summed at every release */
     bool used_late; /* a step uses a later unit of the table before this one */
     int64_t size;   /* elements of the padded unit */
-    int64_t part;   /* elements of one rank's shard */
+    int64_t part;   /* elements of one rank's part; the ranks of `replicate` hold the same */
+    int64_t own;    /* elements of the part that one of these ranks updates */
     int first_gap;  /* index of its first gap in the store's list */
     int n_gaps;     /* number of its gaps */
-    /* This rank's shards, flat: the weights that it updates, and the gradients summed over the
-     * ranks. If the whole tensor is stored, they are part of it. */
+    /* This rank's parts, flat: weights, and gradients summed over the ranks of the shard group. If
+     * the whole tensor is stored, they lie in it. zero_own returns the share that it updates. */
     Tensor weight_part, grad_part;
 
     /* The weights. */
     WeightState weight_state;
+    PartState part_state;
     Tensor weight; /* flat, of `size` elements; absent while a sharded unit is away */
     Event ready;   /* recorded on the comm stream after the gather */
     /* The update of this rank's shards, on a stream of its own, for which nothing waits yet that
@@ -124,8 +134,11 @@ typedef struct {
     Arena weights, gradients, gathered, transient, wire;
 } ZeroArenas;
 void zero_layout_memory(ZeroStore *store, ZeroArenas *arenas);
-/* Returns this rank's shard of a flat tensor of a whole unit. */
+/* Returns this rank's part of a flat tensor of a whole unit, and the share of a part that this rank
+ * updates. zero_own_begin returns where that share begins in the unit. */
 Tensor zero_part(const ZeroStore *store, Tensor whole);
+Tensor zero_own(const ZeroStore *store, Tensor part);
+int64_t zero_own_begin(const ZeroStore *store, const UnitState *unit);
 int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max);
 
 /* ---- reduce.c: sums of gradients over the data-parallel ranks -------------------------------- */

@@ -223,7 +223,10 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
                            .publish = zero_publish};
     s->grid = grid;
     s->options = *options;
-    if (grid->shard.size == 1) s->options.stage = 0;
+    CHECK(options->stage > 0 || grid->replicate.size == 1, "shard groups of stage 0");
+    /* A shard group of one rank has nothing to divide; all data-parallel ranks still divide the
+     * update. */
+    if (grid->shard.size == 1) s->options.stage = options->stage > 0 && grid->dp.size > 1;
     s->base.publish_overlaps = s->options.stage > 0 && options->overlap_comm;
     s->unit = must_calloc(units, sizeof *s->unit);
     zero_layout_units(s);
@@ -248,6 +251,12 @@ Tensor zero_whole_weights(const ZeroStore *s, int unit)
 {
     const UnitState *u = &s->unit[unit];
     return u->at_home && !u->sharded ? u->weight : NO_TENSOR;
+}
+
+Tensor zero_common_part(const ZeroStore *s, int unit)
+{
+    const UnitState *u = &s->unit[unit];
+    return u->at_home && u->sharded && s->grid->replicate.size > 1 ? u->weight_part : NO_TENSOR;
 }
 
 static Arena allocated(Device *dev, void **memory, size_t bytes, const char *what)

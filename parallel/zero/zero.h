@@ -70,6 +70,9 @@ void zero_destroy(ZeroStore *store);
  * steps; otherwise NO_TENSOR: a sharded unit, or one of another pipeline stage. They are up to date
  * once all units have been published and the device has been synchronized. */
 Tensor zero_whole_weights(const ZeroStore *store, int unit);
+/* Returns this rank's part of the weights of a sharded unit, flat, if ranks of other shard groups
+ * hold the same part; otherwise NO_TENSOR. It is up to date as whole weights are. */
+Tensor zero_common_part(const ZeroStore *store, int unit);
 /* For tests: waits for all pending sums, then lists the buffers that are empty until the next use,
  * as byte tensors on the device. Returns their number. */
 enum { ZERO_MOST_IDLE = 3 };

@@ -417,6 +417,24 @@ static void a_size_of_shard_groups_divides_the_data_parallel_ranks(void **state)
         assert_int_equal(config_shard(c, 4), 4);
         config_free(c);
     }
+    const Config *c = good(4, stage, "parallel.shard=2");
+    assert_int_equal(config_shard(c, 4), 2);
+    config_free(c);
+}
+
+/* Stage 0 divides nothing, so it has no groups. */
+static void shard_groups_have_no_effect_at_stage_0(void **state)
+{
+    (void)state;
+    ConfigReport report;
+    const Config *c = with_keys(4, "", "parallel.shard=2", &report);
+    assert_non_null(c);
+    assert_int_equal(config_shard(c, 4), 4);
+    assert_int_equal(report.n_notices, 1);
+    assert_non_null(strstr(report.notice[0], "parallel.shard: accepted, without effect: ZeRO stage "
+                                             "0 divides nothing"));
+    config_report_free(&report);
+    config_free(c);
 }
 
 /* Whoever reads a run on other ranks keeps shard groups that divide them, and drops others. */
@@ -451,6 +469,7 @@ int main(void)
         cmocka_unit_test(a_stored_run_drops_sequence_parallel_if_rows_do_not_divide),
         cmocka_unit_test(one_rank_ignores_a_grid_in_the_file_but_refuses_a_set_option),
         cmocka_unit_test(a_size_of_shard_groups_divides_the_data_parallel_ranks),
+        cmocka_unit_test(shard_groups_have_no_effect_at_stage_0),
         cmocka_unit_test(a_stored_run_drops_shard_groups_that_do_not_divide_the_ranks),
     };
     return cmocka_run_group_tests_name("config parallel", tests, NULL, NULL);

@@ -40,6 +40,7 @@ typedef struct {
     int micros;    /* number of micro-batches; 0: any */
     bool tensor;   /* several tensor-parallel ranks */
     bool pipeline; /* several stages */
+    int shard;     /* 1: several shard groups of more than one rank */
     double norm; /* allowed relative difference of the norms; if not 0, gradients are not clipped */
 } Wanted;
 
@@ -54,6 +55,7 @@ static void each_beside(GridChoice choice, const int *values, int n_values, Want
             a = grid_case_here(grid_case_drawn(FIXED_SEED + (uint64_t)choice, drawn++));
             if (wanted.micros > 0) a.of[GRID_MICROS] = wanted.micros - 1;
             if (wanted.norm > 0) a.of[GRID_CLIP] = 0;
+            if (wanted.shard > 0) a.of[GRID_DATA] = 3, a.of[GRID_SHARD] = 1;
             b = a;
             a.of[choice] = values[0];
             b.of[choice] = values[1 + i / every % (n_values - 1)];
@@ -96,6 +98,31 @@ static void test_zero_2_and_3_have_the_same_bits(void **state)
 {
     (void)state;
     each_beside(GRID_STAGE, (const int[]){2, 3}, 2, (Wanted){0});
+}
+
+/* In shard groups of half of the ranks, and of a quarter. Groups are summed one by one, so the bits
+ * are those of one size of groups. */
+static void test_zero_stages_have_the_same_bits_in_shard_groups(void **state)
+{
+    (void)state;
+    each_beside(GRID_STAGE, (const int[]){2, 3}, 2, (Wanted){.shard = 1});
+    each_beside(GRID_STAGE, (const int[]){1, 2, 3}, 3, (Wanted){.micros = 1, .shard = 1});
+    each_beside(GRID_KEYS, (const int[]){0, 1, 2, 3}, 4, (Wanted){.shard = 1});
+    each_beside(GRID_CLIP, (const int[]){1, 1}, 2, (Wanted){.first = CASES, .shard = 1});
+}
+
+/* A group of one rank has nothing to divide: with whatever stage it trains like stage 1 in a group
+ * of all ranks. */
+static void test_groups_of_one_rank_have_the_bits_of_stage_1(void **state)
+{
+    (void)state;
+    GridCase a = {.of = {[GRID_DATA] = 1, [GRID_STAGE] = 1, [GRID_MICROS] = 2, [GRID_CLIP] = 1}};
+    for (int stage = 1; stage < 4; stage++) {
+        GridCase b = a;
+        b.of[GRID_STAGE] = stage;
+        b.of[GRID_SHARD] = 1;
+        same_bits(&a, &b, 0);
+    }
 }
 
 /* If the layer ranges are the same: within each range the backward passes of the micro-batches have
@@ -143,6 +170,8 @@ int main(void)
         cmocka_unit_test(test_bug_36_zero_0_and_1_have_the_same_bits),
         cmocka_unit_test(test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch),
         cmocka_unit_test(test_zero_2_and_3_have_the_same_bits),
+        cmocka_unit_test(test_zero_stages_have_the_same_bits_in_shard_groups),
+        cmocka_unit_test(test_groups_of_one_rank_have_the_bits_of_stage_1),
         cmocka_unit_test(test_gpipe_and_1f1b_have_the_same_bits),
         cmocka_unit_test(test_interleaved_chunks_change_only_the_bits_of_the_norm),
         cmocka_unit_test(test_bug_39_keys_of_zero_change_no_bit),

@@ -152,6 +152,7 @@ static void print_axes(const Seen *seen)
                 {GRID_SPLIT, "split (best, parameters, uniform, by hand)", 0},
                 {GRID_SEQUENCE, "sequence parallel", 0},
                 {GRID_STAGE, "ZeRO", 0},
+                {GRID_SHARD, "shard groups (of all, half, a quarter)", 0},
                 {GRID_MICROS, "micro-batches", 1},
                 {GRID_RECOMPUTE, "recompute", 0}};
     print_message("worst deviation in f64 by axis, and of how many cases\n");

@@ -29,11 +29,12 @@ typedef struct {
     const char *machines; /* as in made_up_machines.h; NULL: one */
 } Plant;
 
-#define DP2   "zero_optimization.stage=0"
-#define TIED  "model.tie_word_embeddings=true"
-#define BATCH "train_batch_size=12"
-#define BF16_ "bf16.enabled=true"
-#define NO    "; there is no majority"
+#define DP2         "zero_optimization.stage=0"
+#define TIED        "model.tie_word_embeddings=true"
+#define BATCH       "train_batch_size=12"
+#define BF16_       "bf16.enabled=true"
+#define ALL_SHARDED "zero_optimization.stage3_param_persistence_threshold=0"
+#define NO          "; there is no majority"
 
 static const Plant plants[] = {
     /* Two data-parallel ranks: both are named. */
@@ -102,6 +103,30 @@ static const Plant plants[] = {
      "final_norm.weight",
      WEIGHT,
      "differ in the weights of final_norm.weight: rank 0, from the others (ranks 1, 2)",
+     NULL},
+    /* Parts that ranks of other shard groups hold, too. */
+    {4,
+     {"zero_optimization.stage=3", "parallel.shard=2", ALL_SHARDED, "train_batch_size=16"},
+     0,
+     "block.0.attn.q.weight",
+     WEIGHT,
+     "ranks of several shard groups differ in the weights of block.0: ranks 0, 2" NO,
+     NULL},
+    {6,
+     {"zero_optimization.stage=3", "parallel.shard=2", BATCH, ALL_SHARDED},
+     4,
+     "token.weight",
+     WEIGHT,
+     "ranks of several shard groups differ in the weights of token.weight: rank 4, from the others "
+     "(ranks 0, 2)",
+     NULL},
+    {4,
+     {"zero_optimization.stage=2", "parallel.shard=2", "train_batch_size=16"},
+     2,
+     "block.1.mlp.down.weight",
+     WEIGHT,
+     "data-parallel ranks differ in the weights of block.1: rank 2, from the others (ranks 0, 1, "
+     "3)",
      NULL},
     /* Rows that tensor-parallel ranks do not cut. */
     {2,

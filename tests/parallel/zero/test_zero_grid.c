@@ -24,9 +24,9 @@ static ZeroGridResult expect_right(const ZeroGridCase *c)
 {
     ZeroGridResult r = zero_grid_run(c);
     if (r.wrong[0])
-        fail_msg("pp %d x dp %d x tp %d, kv %d, %s, stage %d%s: %s", c->size.pp, c->size.dp,
-                 c->size.tp, c->kv, c->tied ? "tied" : "untied", c->zero.stage,
-                 c->zero.sequence_parallel ? ", sequence parallel" : "", r.wrong);
+        fail_msg("pp %d x dp %d x tp %d, shard %d, kv %d, %s, stage %d%s: %s", c->size.pp,
+                 c->size.dp, c->size.tp, c->shard, c->kv, c->tied ? "tied" : "untied",
+                 c->zero.stage, c->zero.sequence_parallel ? ", sequence parallel" : "", r.wrong);
     return r;
 }
 
@@ -61,6 +61,32 @@ static void test_bug_13_14_15_every_grid_counts_each_gradient_once(void **state)
         }
     }
     assert_int_equal(grids, 49);
+}
+
+/* Every size of shard groups that divides the data-parallel ranks, below all of them, with one
+ * micro-batch and with three, in all ways to send gradients. */
+static void test_shard_groups_sum_each_gradient_once_and_send_no_more_than_they_must(void **state)
+{
+    (void)state;
+    static const GridPlace sizes[] = {{1, 2, 1, 1}, {1, 4, 1, 1}, {1, 6, 1, 1},
+                                      {1, 8, 1, 1}, {2, 4, 1, 2}, {1, 4, 1, 4}};
+    int runs = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int shard = 1; shard < sizes[i].dp; shard++)
+            for (int stage = 1; stage <= 3 && sizes[i].dp % shard == 0; stage++, runs++) {
+                ZeroGridCase c = zero_grid_case(sizes[i], stage);
+                if (runs % sample_step(1, 4) != 0) continue;
+                c.shard = shard;
+                c.tied = runs % 2;
+                c.micros = 1 + 2 * (runs / 3 % 2);
+                c.dtype = c.zero.grad_dtype = F32;
+                c.zero.wire_dtype = runs % 3 == 2 ? BF16 : F32;
+                c.zero.overlap_comm = runs / 2 % 2;
+                c.zero.all_reduce = runs % 5 == 1;
+                c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = runs % 4 * 1000;
+                run_right(&c);
+            }
+    assert_int_equal(runs, 39);
 }
 
 /* Tests every number of key/value heads that 4 ranks can split or share, with tied and untied
@@ -288,6 +314,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_13_14_15_every_grid_counts_each_gradient_once),
+        cmocka_unit_test(test_shard_groups_sum_each_gradient_once_and_send_no_more_than_they_must),
         cmocka_unit_test(test_partial_gradients_of_every_kind_of_row_are_summed),
         cmocka_unit_test(test_gradients_are_right_with_every_bucket_size_and_dtype_sent),
         cmocka_unit_test(test_bug_30_both_stages_of_a_tied_table_get_the_same_sum),

@@ -90,7 +90,8 @@ static const int values[GRID_CHOICES] = {[GRID_DATA] = 5,        [GRID_TENSOR] =
                                          [GRID_BLOCKS] = BLOCKS, [GRID_MODEL] = GRID_MODELS,
                                          [GRID_DTYPE] = DTYPES,  [GRID_RECOMPUTE] = 3,
                                          [GRID_CLIP] = 2,        [GRID_OPTIMIZER] = OPTIMIZERS,
-                                         [GRID_MASKED] = 2,      [GRID_KEYS] = KEYS};
+                                         [GRID_MASKED] = 2,      [GRID_KEYS] = KEYS,
+                                         [GRID_SHARD] = 3};
 
 int grid_choice_values(GridChoice choice)
 {
@@ -152,6 +153,10 @@ GridCase grid_case_legal(GridCase c)
     }
     if (*stages == 0) c.of[GRID_SCHEDULE] = c.of[GRID_SPLIT] = 0;
     if (*tensor == 0) c.of[GRID_SEQUENCE] = 0;
+    /* Stage 0 divides nothing. */
+    if (c.of[GRID_STAGE] == 0) c.of[GRID_SHARD] = 0;
+    while ((*data + 1) % (1 << c.of[GRID_SHARD]) != 0)
+        c.of[GRID_SHARD]--;
     while (c.of[GRID_SEQUENCE] && micro_rows(&c) % (*tensor + 1) != 0)
         c.of[GRID_MICROS]--;
     /* With the split "by hand" one layer range has more blocks than the others. */
@@ -208,7 +213,7 @@ GridCase grid_case_single(const GridCase *c, int dtype)
     GridCase single = *c;
     for (int i = 0; i <= GRID_MICROS; i++)
         single.of[i] = 0;
-    single.of[GRID_RECOMPUTE] = single.of[GRID_KEYS] = 0;
+    single.of[GRID_RECOMPUTE] = single.of[GRID_KEYS] = single.of[GRID_SHARD] = 0;
     single.of[GRID_DTYPE] = dtype;
     return single;
 }
@@ -242,6 +247,13 @@ static char *pipeline_keys(const GridCase *c)
     return text;
 }
 
+/* Returns parallel.shard: 0 for all data-parallel ranks. */
+static int shard_of(const GridCase *c)
+{
+    int shard = c->of[GRID_SHARD];
+    return shard == 0 ? 0 : (c->of[GRID_DATA] + 1) >> shard;
+}
+
 static char *config_json(const GridCase *c, int64_t batch)
 {
     const GridModel *m = &grid_model[c->of[GRID_MODEL]];
@@ -250,20 +262,20 @@ static char *config_json(const GridCase *c, int64_t batch)
     CHECK(batch % (c->of[GRID_DATA] + 1) == 0 && mine % micros == 0, "%lld sequences",
           (long long)batch);
     char *pipeline = pipeline_keys(c);
-    char *text =
-        text_format("{\"model\":{\"num_layers\":%d,%s},\"data\":{\"text\":\"x\",\"seq_length\":%d},"
-                    "\"seed\":11,\"train_batch_size\":%lld,\"train_micro_batch_size_per_gpu\":%lld,"
-                    "\"train_steps\":100,\"optimizer\":%s,\"scheduler\":{\"type\":\"Constant\"},"
-                    "\"gradient_clipping\":%s,\"zero_optimization\":{\"stage\":%d%s},%s,"
-                    "\"activation_checkpointing\":{\"policy\":\"%s\"},"
-                    "\"parallel\":{\"tensor\":%d%s%s},"
-                    "\"device\":\"%s\",\"cpu\":{\"threads\":1,\"blas\":\"builtin\"}}",
-                    c->of[GRID_BLOCKS] + 1, m->json, m->seq_length, (long long)batch,
-                    (long long)(mine / micros), optimizers[c->of[GRID_OPTIMIZER]][1],
-                    c->of[GRID_CLIP] ? "0.05" : "0", c->of[GRID_STAGE], keys[c->of[GRID_KEYS]][1],
-                    dtypes[c->of[GRID_DTYPE]].json, recompute(c), c->of[GRID_TENSOR] + 1,
-                    c->of[GRID_SEQUENCE] ? ",\"sequence_parallel\":true" : "", pipeline,
-                    device ? device : "cpu");
+    char *text = text_format(
+        "{\"model\":{\"num_layers\":%d,%s},\"data\":{\"text\":\"x\",\"seq_length\":%d},"
+        "\"seed\":11,\"train_batch_size\":%lld,\"train_micro_batch_size_per_gpu\":%lld,"
+        "\"train_steps\":100,\"optimizer\":%s,\"scheduler\":{\"type\":\"Constant\"},"
+        "\"gradient_clipping\":%s,\"zero_optimization\":{\"stage\":%d%s},%s,"
+        "\"activation_checkpointing\":{\"policy\":\"%s\"},"
+        "\"parallel\":{\"shard\":%d,\"tensor\":%d%s%s},"
+        "\"device\":\"%s\",\"cpu\":{\"threads\":1,\"blas\":\"builtin\"}}",
+        c->of[GRID_BLOCKS] + 1, m->json, m->seq_length, (long long)batch,
+        (long long)(mine / micros), optimizers[c->of[GRID_OPTIMIZER]][1],
+        c->of[GRID_CLIP] ? "0.05" : "0", c->of[GRID_STAGE], keys[c->of[GRID_KEYS]][1],
+        dtypes[c->of[GRID_DTYPE]].json, recompute(c), shard_of(c), c->of[GRID_TENSOR] + 1,
+        c->of[GRID_SEQUENCE] ? ",\"sequence_parallel\":true" : "", pipeline,
+        device ? device : "cpu");
     free(pipeline);
     return text;
 }
@@ -286,15 +298,16 @@ Config *grid_case_config(const GridCase *c, int64_t batch)
 
 const char *grid_case_text(const GridCase *c, char *out, size_t n)
 {
-    char pipeline[120] = "";
+    char pipeline[120] = "", shard[32] = "";
+    if (c->of[GRID_SHARD]) snprintf(shard, sizeof shard, " in groups of %d", shard_of(c));
     if (c->of[GRID_PIPELINE])
         snprintf(pipeline, sizeof pipeline, " x pp %d, %s, split %s", c->of[GRID_PIPELINE] + 1,
                  schedules[c->of[GRID_SCHEDULE]].name, splits[c->of[GRID_SPLIT]]);
     snprintf(out, n,
-             "dp %d x tp %d%s%s, ZeRO %d (%s), %d micro-batch%s, %d block%s of %s, recompute %s, "
+             "dp %d x tp %d%s%s, ZeRO %d%s (%s), %d micro-batch%s, %d block%s of %s, recompute %s, "
              "%s%s, %s%s",
              c->of[GRID_DATA] + 1, c->of[GRID_TENSOR] + 1, pipeline,
-             c->of[GRID_SEQUENCE] ? ", sequence parallel" : "", c->of[GRID_STAGE],
+             c->of[GRID_SEQUENCE] ? ", sequence parallel" : "", c->of[GRID_STAGE], shard,
              keys[c->of[GRID_KEYS]][0], c->of[GRID_MICROS] + 1, c->of[GRID_MICROS] ? "es" : "",
              c->of[GRID_BLOCKS] + 1, c->of[GRID_BLOCKS] ? "s" : "",
              grid_model[c->of[GRID_MODEL]].name, recompute(c), dtypes[c->of[GRID_DTYPE]].name,

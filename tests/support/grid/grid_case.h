@@ -28,6 +28,7 @@ typedef enum {
     GRID_OPTIMIZER, /* AdamW with eps 1e-2, SGD with momentum, AdamW with eps 1e-8 */
     GRID_MASKED,    /* some targets are masked, in some micro-batches all */
     GRID_KEYS,      /* buckets and thresholds of ZeRO: a row of `keys` */
+    GRID_SHARD,     /* shard groups of all data-parallel ranks, of half of them, of a quarter */
     GRID_CHOICES
 } GridChoice;
 typedef struct {

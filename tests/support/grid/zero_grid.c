@@ -256,18 +256,45 @@ static void check_count(Work *w, const Comm *comm, ZeroGridSent want)
               (long long)want.calls, (long long)steps);
 }
 
+/* Checks the sums of gradients over both groups of the data axis, and the gathers of the ranks that
+ * hold the same part: once a step a sum and a gather, whatever the number of micro-batches. */
+static void check_sums(Work *w, const ZeroGridWire *wire)
+{
+    bool scatter = w->c->zero.stage > 0 && !w->c->zero.all_reduce;
+    const CommCount
+        *own = comm_counts(&w->grid.shard)->of[scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE],
+        *sum = comm_counts(&w->grid.replicate)->of[scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE],
+        *gather = comm_counts(&w->grid.replicate)->of[COMM_ALL_GATHER];
+    int64_t steps = w->step + 1;
+    DType sent = w->c->zero.wire_dtype;
+    const ZeroGridSent *want = &wire->replicate;
+    if (w->c->size.dp > 1 && own[sent].elements != steps * wire->sums)
+        wrong(w, "%lld elements summed in the shard group, not %lld", (long long)own[sent].elements,
+              (long long)(steps * wire->sums));
+    if (sum[sent].elements != steps * want->elements || sum[sent].calls != steps * want->calls ||
+        gather[w->c->dtype].elements != steps * want->elements ||
+        gather[w->c->dtype].calls != steps * want->calls)
+        wrong(w,
+              "%lld elements summed in %lld calls between shard groups, %lld gathered in %lld, not "
+              "%lld in %lld in each of %lld steps",
+              (long long)sum[sent].elements, (long long)sum[sent].calls,
+              (long long)gather[w->c->dtype].elements, (long long)gather[w->c->dtype].calls,
+              (long long)want->elements, (long long)want->calls, (long long)steps);
+}
+
 static void check_wire(Work *w)
 {
     ZeroGridWire wire = zero_grid_wire(w->c, &w->table, &w->grid.at);
     check_count(w, &w->grid.tp, wire.tp);
     check_count(w, &w->grid.kv, wire.kv);
     check_count(w, &w->grid.tie, wire.tie);
-    if (w->c->size.dp == 1 || w->c->zero.stage == 0) return;
+    check_sums(w, &wire);
+    if (zero_grid_stage(w->c) == 0 || zero_grid_shard(w->c) == 1) return;
     /* At stages 1 and 2 each unit is gathered once, after the update. At stage 3 check_weights
      * gathers each unit once, and training gathers the units that it uses. */
     int64_t got = comm_counts(&w->grid.shard)->of[COMM_ALL_GATHER][w->c->dtype].elements,
             uses = zero_grid_gathered(w->c, &w->table, w->use, w->n_uses),
-            want = wire.units + (w->c->zero.stage == 3 ? uses : 0);
+            want = wire.units + (zero_grid_stage(w->c) == 3 ? uses : 0);
     want *= w->step + 1;
     if (got != want) wrong(w, "%lld elements gathered, not %lld", (long long)got, (long long)want);
 }
@@ -277,13 +304,14 @@ static void check_wire(Work *w)
 static void check_bytes(Work *w)
 {
     ZeroBytes b = zero_bytes(w->store);
-    int64_t weights = 0, gradients = 0, dp = w->c->size.dp, stage = dp > 1 ? w->c->zero.stage : 0;
+    int64_t weights = 0, gradients = 0, shard = zero_grid_shard(w->c),
+            stage = zero_grid_stage(w->c);
     for (int u = 0; u < w->table.n_units; u++) {
         bool whole = stage < 2 || (w->c->tied && u == 0 && w->c->size.pp == 1);
         if (!zero_grid_here(&w->table, u, &w->grid.at)) continue;
         int64_t size = zero_grid_padded(w->c, &w->table, u);
-        weights += size / (stage == 3 ? dp : 1);
-        gradients += size / (whole ? 1 : dp);
+        weights += size / (stage == 3 ? shard : 1);
+        gradients += size / (whole ? 1 : shard);
     }
     int64_t each = (int64_t)dtype_size(w->c->dtype);
     if ((int64_t)b.weights != each * weights || (int64_t)b.gradients != each * gradients)
@@ -302,7 +330,7 @@ static void rank_body(Comm *world, void *context)
     w.c = w.rank->c;
     ZeroOptions options = w.c->zero;
     DeviceOptions device = {.threads = 1};
-    GridGroups groups = {.kv = w.c->kv, .tied = w.c->tied};
+    GridGroups groups = {.kv = w.c->kv, .tied = w.c->tied, .shard = w.c->shard};
     if (!device_open(&w.dev, "cpu", &device, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
     w.grid = grid_open(world, w.c->size, &groups);
     zero_grid_table(&w.table, w.c);

@@ -10,7 +10,8 @@ enum { ZERO_GRID_RANKS = 16, ZERO_GRID_BLOCKS = 5 };
 
 typedef struct {
     GridPlace size;
-    int kv; /* number of key/value heads */
+    int shard; /* data-parallel ranks of a shard group; 0: all */
+    int kv;    /* number of key/value heads */
     bool tied;
     bool drawn; /* gradients are real numbers; otherwise small integers, whose sums are exact */
     int64_t micros;
@@ -38,6 +39,10 @@ typedef struct {
 void zero_grid_table(ParamTable *table, const ZeroGridCase *c);
 /* Return whether this stage has the unit, and the unit's size, padded for its shards. */
 bool zero_grid_here(const ParamTable *table, int unit, const GridPlace *at);
+/* Return the ranks of a shard group, and the stage that the grid amounts to: with one data-parallel
+ * rank nothing is divided, and in groups of one rank only the update is. */
+int zero_grid_shard(const ZeroGridCase *c);
+int zero_grid_stage(const ZeroGridCase *c);
 int64_t zero_grid_padded(const ZeroGridCase *c, const ParamTable *table, int unit);
 /* Lists the units of a stage's layers in their order, with a tied table at the embedding and at the
  * head. Returns their number. */
@@ -50,7 +55,10 @@ typedef struct {
 } ZeroGridSent;
 typedef struct {
     ZeroGridSent tp, kv, tie;
+    /* over the ranks that hold the same part: its sum, and as much again for updated weights */
+    ZeroGridSent replicate;
     int64_t units;
+    int64_t sums; /* gradients summed over the shard group, in elements of whole units */
 } ZeroGridWire;
 ZeroGridWire zero_grid_wire(const ZeroGridCase *c, const ParamTable *table, const GridPlace *at);
 /* Returns the elements that stage 3 gathers for these uses of weights if nothing is kept for a

@@ -80,6 +80,17 @@ int64_t zero_grid_padded(const ZeroGridCase *c, const ParamTable *table, int uni
     return (table->unit[unit].size + grain - 1) / grain * grain;
 }
 
+int zero_grid_shard(const ZeroGridCase *c)
+{
+    return c->shard > 0 ? c->shard : c->size.dp;
+}
+
+int zero_grid_stage(const ZeroGridCase *c)
+{
+    int stage = c->size.dp == 1 ? 0 : c->zero.stage;
+    return zero_grid_shard(c) == 1 && stage > 1 ? 1 : stage;
+}
+
 /* Returns the TpGrad of the row that contains element `e` of the unit. */
 static TpGrad kind_at(const Unit *unit, int64_t e)
 {
@@ -98,12 +109,20 @@ static void count_element(ZeroGridSent *sent, bool begins)
 ZeroGridWire zero_grid_wire(const ZeroGridCase *c, const ParamTable *table, const GridPlace *at)
 {
     ZeroGridWire wire = {0};
-    bool all = c->zero.stage == 0 || c->size.dp == 1;
+    int stage = zero_grid_stage(c), shard = zero_grid_shard(c), groups = c->size.dp / shard;
+    bool all = stage == 0;
     for (int u = 0; u < table->n_units; u++) {
         const Unit *unit = &table->unit[u];
+        /* A shard group divides the unit into parts; the k-th ranks of all groups divide the k-th
+         * part into shares. */
         int64_t size = zero_grid_here(table, u, at) ? zero_grid_padded(c, table, u) : 0,
-                part = size / (all ? 1 : c->size.dp), first = all ? 0 : at->dp * part;
+                part = size / (all ? 1 : c->size.dp),
+                first = all ? 0 : (at->dp % shard * groups + at->dp / shard) * part;
+        bool once = stage < 2 || (c->tied && u == 0 && c->size.pp == 1);
         wire.units += size;
+        wire.sums += shard > 1 ? size * (once ? 1 : c->micros) : 0;
+        wire.replicate.elements += groups > 1 ? size / shard : 0;
+        wire.replicate.calls += groups > 1 && size > 0;
         for (int64_t e = first; e < first + part; e++) {
             TpGrad kind = kind_at(unit, e);
             bool begins = e == first || kind != kind_at(unit, e - 1);

@@ -100,7 +100,7 @@ const OptionCase option_cases[] = {
     ON_RANKS("parallel.pipeline_split", "[2, 2]", STAGES, COMMS),
     ON_RANKS("pipeline.partition", "uniform", STAGES, COMMS),
     SEE("seq_parallel_communication_data_type", "fp16"),
-    {.key = "parallel.shard", .elsewhere = "test_config_parallel"},
+    ON_RANKS("parallel.shard", "1", ZERO3, COMMS),
     ON_RANKS("parallel.timeout", "30"),
     ON_RANKS("parallel.stop_interval", "3"),
     ON_RANKS("parallel.rendezvous", "elsewhere"),
