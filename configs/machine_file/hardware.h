@@ -59,6 +59,9 @@ typedef struct {
     int nics_per_node;
     /* Bytes/s of a checkpoint: of all writers together, and of those on one node. */
     double disk_bandwidth, node_disk_bandwidth;
+    /* Bytes/s that a GPU reads from page-locked host memory, or writes there, while it does the
+     * other as fast; 0 of a CPU, whose memory is the host's. */
+    double host_bandwidth;
 } Hardware;
 
 /* Reads a preset, if `name` is the name of one ("h100"), or else the file `name`. Returns false and

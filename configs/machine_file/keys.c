@@ -50,6 +50,8 @@ const MachineKey machine_key[MACHINE_KEYS] = {
     {"disk_bandwidth", KEY_NUMBER, AT(disk_bandwidth), 1e6, 1e14, "bytes per second", "10e9"},
     {"node_disk_bandwidth", KEY_NUMBER, AT(node_disk_bandwidth), 1e6, 1e14, "bytes per second",
      "1.2e9"},
+    {"host_bandwidth", KEY_NUMBER, AT(host_bandwidth), 0, 1e13,
+     "bytes per second each way, or 0 for a CPU", "51.2e9"},
 };
 
 /* Narrower limits of GPUs. Of these keys and product_sustained, whose limits are the same for all
@@ -57,12 +59,15 @@ const MachineKey machine_key[MACHINE_KEYS] = {
  * times may choose numbers. The edge is at most a tile, 256, in a row and in a column, and as much
  * in depth; a CPU has a few rows for each thread. A kernel of one pass reaches nine tenths of the
  * memory's bandwidth, one that reads its rows twice half of it. An empty kernel takes 1.5 us or
- * more; programs that launch many small ones for each op of ours take up to six times that. */
+ * more; programs that launch many small ones for each op of ours take up to six times that. Every
+ * GPU has a link to its host. */
 static const struct {
     const char *key;
     HardwareLimits limits;
-} of_gpu[] = {
-    {"product_edge", {0, 256}}, {"memory_efficiency", {0.4, 0.95}}, {"launch", {1.5e-6, 1e-5}}};
+} of_gpu[] = {{"product_edge", {0, 256}},
+              {"memory_efficiency", {0.4, 0.95}},
+              {"launch", {1.5e-6, 1e-5}},
+              {"host_bandwidth", {1e8, 1e13}}};
 
 int machine_key_find(const char *name)
 {

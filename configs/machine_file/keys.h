@@ -18,7 +18,7 @@ typedef struct {
     const char *example; /* a value that fits, as it is written in a file */
 } MachineKey;
 
-enum { MACHINE_KEYS = 31 };
+enum { MACHINE_KEYS = 32 };
 extern const MachineKey machine_key[MACHINE_KEYS];
 
 /* Returns the row of a key, or -1. */

@@ -240,6 +240,9 @@ static void check_together(Reading *r)
     if (!h->cuda && h->device.bytes != 0)
         mistake(r, place_of(r, "device_bytes"),
                 "device_bytes: a CPU's memory is host_bytes; write 0, or device \"cuda\"");
+    if (!h->cuda && h->host_bandwidth != 0)
+        mistake(r, place_of(r, "host_bandwidth"),
+                "host_bandwidth: a CPU's memory is the host's; write 0, or device \"cuda\"");
     if (h->workspace_bytes > 0 && h->workspace_bytes >= (h->cuda ? h->device.bytes : h->host_bytes))
         mistake(r, place_of(r, "workspace_bytes"),
                 "workspace_bytes: %lld are not less than the memory; write fewer",

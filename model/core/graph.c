@@ -136,6 +136,8 @@ const char *graph_describe(const Graph *g, const GraphNode *node, GraphNames nam
         append(buf, n, &at, " %lldx%lldx%lld, %.0f flops", (long long)node->m, (long long)node->n,
                (long long)node->k, node->flops);
     append(buf, n, &at, ", %lld bytes%s", (long long)node->bytes, node->joined ? ", joined" : "");
+    if (node->host_bytes > 0)
+        append(buf, n, &at, ", %lld of them on the host", (long long)node->host_bytes);
     return buf;
 }
 
@@ -171,8 +173,9 @@ static bool same_node(const Graph *a, const GraphNode *x, const Graph *b, const 
     bool grouped = x->group >= 0;
     return x->kind == y->kind && x->code == y->code && x->dtype == y->dtype && x->m == y->m &&
            x->n == y->n && x->k == y->k && x->flops == y->flops && x->bytes == y->bytes &&
-           x->wait_stream == y->wait_stream && x->wait_point == y->wait_point &&
-           x->joined == y->joined && x->action == y->action && grouped == (y->group >= 0) &&
+           x->host_bytes == y->host_bytes && x->wait_stream == y->wait_stream &&
+           x->wait_point == y->wait_point && x->joined == y->joined && x->action == y->action &&
+           grouped == (y->group >= 0) &&
            (!grouped || same_group(&a->group[x->group], &b->group[y->group])) &&
            same_messages(a, x, b, y);
 }

@@ -43,6 +43,9 @@ typedef struct {
                       * documents and windows are not known here, so they save nothing */
     int64_t bytes;   /* op, copy: read and written; collective: the whole tensor, as comm.h counts
                       * it; messages: all sent and received */
+    /* op: how many of `bytes` an update reads and writes in host memory, half of them each; on a
+     * device whose memory is the host's, all of the optimizer's states */
+    int64_t host_bytes;
     int wait_stream; /* wait: for the first wait_point nodes of this stream; else -1 */
     int64_t wait_point;
     int group;    /* collective, messages: index in Graph.group; else -1 */

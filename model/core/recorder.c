@@ -67,6 +67,7 @@ void recorder_op(Device *device, const GraphNode *op)
     node.k = op->k;
     node.flops = op->flops;
     node.bytes = op->bytes;
+    node.host_bytes = op->host_bytes;
     add(device->recorder, &node);
 }
 

@@ -85,6 +85,21 @@ static int64_t update_bytes(const UpdateRange *range, int n)
     return bytes;
 }
 
+static int64_t bytes_on_host(Tensor t)
+{
+    return t.place == PLACE_HOST ? bytes_of(t) : 0;
+}
+
+/* Returns how many of them are states in host memory. */
+static int64_t host_bytes(const UpdateRange *range, int n)
+{
+    int64_t bytes = 0;
+    for (const UpdateRange *r = range; r < range + n; r++)
+        bytes +=
+            2 * (bytes_on_host(r->master) + bytes_on_host(r->slot[0]) + bytes_on_host(r->slot[1]));
+    return bytes;
+}
+
 /* Returns how many more bytes the call of an op with tables, norms or activations moves than its
  * tensor arguments have. */
 static int64_t more_of_layers(OpId op, const void *arguments)
@@ -229,5 +244,12 @@ OpCost op_cost(OpId op, const void *arguments)
 {
     OpCost cost = arithmetic(op, arguments);
     cost.bytes = once[op](arguments) + more_of_layers(op, arguments) + more_of_step(op, arguments);
+    if (op == OP_adamw) {
+        const Arguments_adamw *a = arguments;
+        cost.host_bytes = host_bytes(a->range, a->n);
+    } else if (op == OP_sgd) {
+        const Arguments_sgd *a = arguments;
+        cost.host_bytes = host_bytes(a->range, a->n);
+    }
     return cost;
 }

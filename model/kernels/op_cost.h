@@ -19,6 +19,9 @@ typedef struct {
      * picked by indices, at most one row per index. Records of a step (StepState ...) count only
      * in op_step_decide. */
     int64_t bytes;
+    /* Of `bytes`, those of an update's masters and slots in host memory, which are read and
+     * written; other ops: 0. */
+    int64_t host_bytes;
 } OpCost;
 
 /* Returns the cost of a call. `arguments` is the op's Arguments_NAME (op_arguments.h). */

@@ -15,7 +15,8 @@ static void record(Device *dev, OpId op, DType storage, const void *arguments)
                                   .n = cost.n,
                                   .k = cost.k,
                                   .flops = cost.flops,
-                                  .bytes = cost.bytes});
+                                  .bytes = cost.bytes,
+                                  .host_bytes = cost.host_bytes});
 }
 
 #define OP(name, parameters)                                                                       \

@@ -27,6 +27,7 @@ static const char *known(BenchSources *s, const char *key)
 {
     static const char *const facts[] = {"capability", "device_bytes", NULL};
     bool cuda = s->printed->cuda;
+    if (strcmp(key, "host_bandwidth") == 0 && !cuda) return say(s, "a CPU has none");
     if (among(key, facts)) return cuda ? say(s, "the GPU's driver") : say(s, "a CPU has none");
     if (strcmp(key, "host_bytes") == 0) return say(s, "MemTotal of /proc/meminfo");
     if (strcmp(key, "devices_per_node") == 0)

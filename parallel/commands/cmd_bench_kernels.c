@@ -263,6 +263,39 @@ static void measure_memory(MachineBench *b)
     h->memory_efficiency = bytes / total / h->memory_bandwidth;
 }
 
+/* Returns the bytes per second of copies between page-locked memory and the device, one way. */
+static double copied_rate(MachineBench *b, Tensor to, Tensor from)
+{
+    double seconds[BENCH_MOST_REPETITIONS];
+    Stopwatch watch = {0};
+    for (int i = -1; i < b->a->repetitions; i++) {
+        stopwatch_start(&b->dev, &watch);
+        device_copy(&b->dev, to, from);
+        double s = stopwatch_stop(&b->dev, &watch);
+        if (i >= 0) seconds[i] = s;
+    }
+    stopwatch_close(&b->dev, &watch);
+    return (double)tensor_bytes(to) / bench_median(seconds, (int)b->a->repetitions);
+}
+
+/* The slower direction of the link counts. */
+static void measure_host_link(MachineBench *b)
+{
+    int64_t bytes = bench_scaled(b, 256 << 20);
+    b->hardware.host_bandwidth = 0;
+    if (b->dev.backend->place == PLACE_HOST) return;
+    progress_print(&b->progress, "measuring the link to the host");
+    void *locked = device_host_alloc(&b->dev, (size_t)bytes, "the link's measurement"),
+         *own = device_alloc(&b->dev, (size_t)bytes, "the link's measurement");
+    Tensor there = tensor_1d(own, U8, bytes), here = tensor_1d(locked, U8, bytes);
+    there.place = b->dev.backend->place;
+    memset(locked, 1, (size_t)bytes);
+    double in = copied_rate(b, there, here), out = copied_rate(b, here, there);
+    b->hardware.host_bandwidth = in < out ? in : out;
+    device_release(&b->dev, own, (size_t)bytes);
+    device_host_release(&b->dev, locked, (size_t)bytes);
+}
+
 void bench_machine_kernels(MachineBench *b)
 {
     open_blocks(b, 1);
@@ -270,5 +303,6 @@ void bench_machine_kernels(MachineBench *b)
     measure_products_by_type(b);
     measure_attention(b);
     measure_memory(b);
+    measure_host_link(b);
     close_blocks(b);
 }

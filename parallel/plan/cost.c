@@ -73,13 +73,27 @@ static double attention(const Hardware *h, const CostTraits *t, const GraphNode 
     return h->launch + fmax(node->flops / speed, moved(h, t, (double)node->bytes));
 }
 
+/* Returns how many of an op's bytes are in the memory of the host and have to cross the link to it.
+ */
+static int64_t of_host(const Hardware *h, const GraphNode *node)
+{
+    return h->cuda ? node->host_bytes : 0;
+}
+
+/* Returns the seconds in which the link to the host moves these bytes, half of them each way. */
+static double linked(const Hardware *h, const CostTraits *t, double bytes)
+{
+    return bytes == 0 ? 0 : bytes / 2 / (h->host_bandwidth * t->host);
+}
+
 static double op_seconds(const Hardware *h, const CostTraits *t, const GraphNode *node)
 {
     bool is_attention = node->code == OP_attention_forward || node->code == OP_attention_backward;
     if (is_attention && node->n > 0) return attention(h, t, node);
     if (node->flops > 0)
         return cost_product(h, t, node->dtype, node->m, node->n, node->k, node->bytes);
-    return h->launch + moved(h, t, (double)node->bytes);
+    return h->launch + fmax(moved(h, t, (double)(node->bytes - of_host(h, node))),
+                            linked(h, t, (double)of_host(h, node)));
 }
 
 /* ---- collectives ----------------------------------------------------------------------------- */
@@ -203,20 +217,10 @@ double cost_received(const Hardware *hardware, double bytes, bool between)
     return bytes / bandwidth;
 }
 
-/* Returns the bytes per second that a GPU copies to page-locked host memory: four fifths of its
- * PCIe link of 16 lanes, which is an assumption. Ampere and Ada have the fourth generation, Hopper
- * and later the fifth. */
-static double host_link(const Hardware *h)
-{
-    const double reached = 0.8;
-    int capability = h->device.capability;
-    return reached * (capability >= 90 ? 64e9 : capability >= 80 ? 32e9 : 16e9);
-}
-
 double cost_snapshot(const Hardware *hardware, double bytes, double received, bool between)
 {
     double copied =
-        hardware->cuda ? bytes / host_link(hardware) : moved(hardware, &COST_OWN, 2 * bytes);
+        hardware->cuda ? bytes / hardware->host_bandwidth : moved(hardware, &COST_OWN, 2 * bytes);
     return fmax(copied, cost_received(hardware, received, between));
 }
 

@@ -5,7 +5,8 @@
  *   product m x n x k    launch + 2 (m + e)(n + e)(k + e) / (sustained x most x peak), or its bytes
  *                        at memory speed if that takes longer; e is the hardware's product.edge
  *   attention            launch + flops / (peak x share x T / (T + length)), for heads of 128
- *   other ops, copies    launch + bytes / (memory_bandwidth x memory_efficiency)
+ *   other ops, copies    launch + bytes / (memory_bandwidth x memory_efficiency); of an update of
+ *                        states on the host, half their bytes / host_bandwidth if that takes longer
  *   collective           collective + hops x latency + bytes on the slowest link / its bandwidth,
  *                        the best of the algorithms and protocols that NCCL chooses from
  *   messages             collective + latency + bytes / bandwidth of the busier direction
@@ -24,7 +25,7 @@
  * and in tests for other programs. Each factor multiplies a speed; 1 changes nothing. */
 typedef struct {
     double product, attention, memory; /* products; attention; kernels that are bound by memory */
-    double inside, between;            /* the bandwidths of these links */
+    double inside, between, host;      /* the bandwidths of these links */
     /* Attention computes all scores of a sequence, masked ones as well, and writes them to memory,
      * where softmax and dropout read and write them, as programs did before FlashAttention. */
     bool materialised;
@@ -32,7 +33,7 @@ typedef struct {
 } CostTraits;
 
 static const CostTraits COST_OWN = {
-    .product = 1, .attention = 1, .memory = 1, .inside = 1, .between = 1};
+    .product = 1, .attention = 1, .memory = 1, .inside = 1, .between = 1, .host = 1};
 
 /* Returns the seconds of a node of a rank that has this hardware (hardware_of_rank). Waits take
  * none: the replay makes them. */
@@ -48,9 +49,8 @@ double cost_small_hop(const Hardware *hardware);
 double cost_received(const Hardware *hardware, double bytes, bool between);
 /* Returns the seconds in which a rank fills its snapshot of a save (snapshot.h) with `bytes`, of
  * which other ranks send it `received` (cost_received). On a CPU memory is read
- * and written. A GPU copies over its PCIe link, for which machine files have no figure: its
- * compute capability says of which generation it is. What other ranks send is copied by them at the
- * same time. */
+ * and written. A GPU copies over the link to its host. What other ranks send is copied by them at
+ * the same time. */
 double cost_snapshot(const Hardware *hardware, double bytes, double received, bool between);
 /* Returns the seconds of a product whose result has m rows and n columns, and whose depth is k. */
 double cost_product(const Hardware *hardware, const CostTraits *traits, DType dtype, int64_t m,

@@ -153,6 +153,7 @@ static void parts(const StageTime *t)
                          {"exposed_dp", t->exposed_dp},
                          {"exposed_tp", t->exposed_tp},
                          {"exposed_pp", t->exposed_pp},
+                         {"exposed_host", t->exposed_host},
                          {"bubble", t->bubble}};
     reals(rows, ROWS(rows));
 }

@@ -243,8 +243,8 @@ PlanTraits plan_traits(void)
     const double kernels = 0.1, links = 0.25;
     traits.slow.product = traits.slow.attention = traits.slow.memory = 1 - kernels;
     traits.fast.product = traits.fast.attention = traits.fast.memory = 1 + kernels;
-    traits.slow.inside = traits.slow.between = 1 - links;
-    traits.fast.inside = traits.fast.between = 1 + links;
+    traits.slow.inside = traits.slow.between = traits.slow.host = 1 - links;
+    traits.fast.inside = traits.fast.between = traits.fast.host = 1 + links;
     return traits;
 }
 

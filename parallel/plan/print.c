@@ -192,6 +192,7 @@ static void print_parts(const Plan *plan)
                 {"exposed communication, dp", t->exposed_dp},
                 {"exposed communication, tp", t->exposed_tp},
                 {"exposed communication, pp", t->exposed_pp},
+                {"waits for states on the host", t->exposed_host},
                 {"bubble", t->bubble}};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         if (part[i].seconds != 0) print_part(part[i].name, part[i].seconds, t->seconds);

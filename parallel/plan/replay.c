@@ -183,6 +183,7 @@ void step_time_add(StepTime *to, const StepTime *time, double n)
         a->copies += n * b->copies;
         a->exposed_dp += n * b->exposed_dp;
         a->exposed_tp += n * b->exposed_tp;
+        a->exposed_host += n * b->exposed_host;
         a->exposed_pp += n * b->exposed_pp;
         a->bubble += n * b->bubble;
     }

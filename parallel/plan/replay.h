@@ -16,6 +16,7 @@
  *   exposed_tp   collectives of "tp" and "kv" on this stage, and other work of the tp stream
  *   exposed_pp   messages, and collectives in which stages meet
  *   copies       work of the copy stream
+ *   exposed_host updates of states that lie on the host, on the update stream
  *   bubble       another stage's computation (and its collectives of tp and kv, which are part of
  *                it); also the end of the step, if another stage is still computing then
  *
@@ -25,7 +26,7 @@ typedef struct {
     double seconds; /* when the stage's last work ends */
     double compute; /* products + attention + memory_bound + optimizer */
     double products, attention, memory_bound, optimizer, copies;
-    double exposed_dp, exposed_tp, exposed_pp, bubble;
+    double exposed_dp, exposed_tp, exposed_pp, exposed_host, bubble;
 } StageTime;
 
 typedef struct {

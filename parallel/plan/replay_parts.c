@@ -42,6 +42,7 @@ static double *part_of_wait(const Replay *r, int stage, ReplayPlace at, StageTim
     case GRAPH_COMM: return &time->exposed_dp;
     case GRAPH_P2P: return &time->exposed_pp;
     case GRAPH_TP: return mine ? &time->exposed_tp : &time->bubble;
+    case GRAPH_UPDATE: return mine ? &time->exposed_host : &time->bubble;
     default: return &time->bubble;
     }
 }

@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-static const char *const presets[] = {"a100", "b200", "cpu", "h100", "h200"};
+static const char *const presets[] = {"a100", "b200", "cpu", "h100", "h200", "rtx4090"};
 enum { PRESETS = sizeof presets / sizeof *presets };
 
 static const EmbeddedFile *embedded(const char *name)
@@ -133,7 +133,12 @@ static const Refusal refusals[] = {
      "an H100, or device \"cpu\""},
     {"h100", "\"device\": \"cuda\"", "\"device\": \"cpu\"",
      "m.json:5:17: capability: a CPU has none; write 0, or device \"cuda\"\n"
-     "m.json:6:19: device_bytes: a CPU's memory is host_bytes; write 0, or device \"cuda\""},
+     "m.json:6:19: device_bytes: a CPU's memory is host_bytes; write 0, or device \"cuda\"\n"
+     "m.json:33:21: host_bandwidth: a CPU's memory is the host's; write 0, or device \"cuda\""},
+    {"h100", "\"host_bandwidth\": 51.2e9", "\"host_bandwidth\": 0",
+     "m.json:33:21: host_bandwidth: 0 does not fit a GPU; write bytes per second each way, or 0 "
+     "for "
+     "a CPU from 1e+08 to 1e+13, such as 51.2e9"},
     {"cpu", "\"device\": \"cpu\",\n  \"gpu\": \"\",\n  \"capability\": 0",
      "\"device\": \"cuda\",\n  \"gpu\": \"\",\n  \"capability\": 80",
      "m.json:6:19: device_bytes: 0 is a CPU, but device is \"cuda\"; write the bytes of a GPU's "
@@ -157,19 +162,19 @@ static const Refusal refusals[] = {
     {"h100", "    \"launch\": \"", "    \"lunch\": \"",
      "m.json:16:3: launch: the number has no source; write where it is from, as \"sources\": "
      "{\"launch\": \"...\"}\n"
-     "m.json:45:5: sources.\"lunch\": unknown key; did you mean \"launch\"?"},
+     "m.json:46:5: sources.\"lunch\": unknown key; did you mean \"launch\"?"},
     {"h100", "    \"launch\": \"", "    \"name\": \"a\",\n    \"launch\": \"",
-     "m.json:45:5: sources.\"name\": unknown key; did you mean \"name\"?"},
+     "m.json:46:5: sources.\"name\": unknown key; did you mean \"name\"?"},
     {"h100", "    \"collective\": \"", "    \"collective\": \" \", \"x\": \"",
-     "m.json:53:19: sources.collective: write where the number is from, as a string\n"
-     "m.json:53:24: sources.\"x\": unknown key; sources has the keys of the file's numbers"},
+     "m.json:54:19: sources.collective: write where the number is from, as a string\n"
+     "m.json:54:24: sources.\"x\": unknown key; sources has the keys of the file's numbers"},
     {"h100", "\"sources\": {", "\"source\": {",
      "m.json:1:1: sources: the key is missing; write an object that says of each number where it "
      "is from\n"
-     "m.json:33:3: \"source\": unknown key; remove it"},
+     "m.json:34:3: \"source\": unknown key; remove it"},
     {"h100", "\"sources\": {", "\"sources\": 1, \"launch\": {",
-     "m.json:33:14: sources: a number does not fit; write an object\n"
-     "m.json:33:17: \"launch\": the key is there twice; remove one"},
+     "m.json:34:14: sources: a number does not fit; write an object\n"
+     "m.json:34:17: \"launch\": the key is there twice; remove one"},
     {"h100", "{\n  \"name\"", "[\n  \"name\"",
      "m.json:2:9: a comma is missing before this (Hjson does without, JSON does not)"},
 };
@@ -212,7 +217,7 @@ static void a_text_that_is_hardly_a_machine_file_is_refused_in_few_words(void **
 {
     static const char *const row[][2] = {
         {"{\"name\": \"x\", \"devce\": \"cuda\", \"launch\": 1e-6, \"sources\": {}}",
-         "m.json:1:1: 29 keys are missing, such as device, gpu, capability; begin with "
+         "m.json:1:1: 30 keys are missing, such as device, gpu, capability; begin with "
          "the "
          "file that `./train bench machine` prints, or with a preset of configs/machines\n"
          "m.json:1:15: \"devce\": unknown key; did you mean \"device\"?\n"
@@ -220,7 +225,7 @@ static void a_text_that_is_hardly_a_machine_file_is_refused_in_few_words(void **
          "{\"launch\": \"...\"}"},
         {"{\"launch\": 1e-6, \"peak_f64\": 1e9, \"peak_f32\": 1e9,\n\"peak_f16\": 1e9, "
          "\"peak_bf16\": 1e9, \"sources\": {}}",
-         "m.json:1:1: 26 keys are missing, such as name, device, gpu; begin with the file "
+         "m.json:1:1: 27 keys are missing, such as name, device, gpu; begin with the file "
          "that `./train bench machine` prints, or with a preset of configs/machines\n"
          "m.json:2:47: 5 numbers have no source, such as peak_f64, peak_f32, peak_bf16; write "
          "where each is from, as \"sources\": {\"KEY\": \"...\"}"},
@@ -265,11 +270,12 @@ static void a_file_that_is_not_there_is_missing(void **state)
     assert_false(hardware_load(&h, "h10", &code, err, sizeof err));
     assert_int_equal(code, EXIT_MISSING);
     assert_string_equal(err, "h10: there is no such file, and no preset of this name (a100, b200, "
-                             "cpu, h100, h200); did you mean \"h100\"?");
+                             "cpu, h100, h200, rtx4090); did you mean \"h100\"?");
     assert_false(hardware_load(&h, "laptop", &code, err, sizeof err));
-    assert_string_equal(err, "laptop: there is no such file, and no preset of this name (a100, "
-                             "b200, cpu, h100, h200); write the path of a machine file, which "
-                             "`./train bench machine` makes");
+    assert_string_equal(err,
+                        "laptop: there is no such file, and no preset of this name (a100, "
+                        "b200, cpu, h100, h200, rtx4090); write the path of a machine file, which "
+                        "`./train bench machine` makes");
     assert_false(hardware_load(&h, "no/such.json", &code, err, sizeof err));
     assert_int_equal(code, EXIT_MISSING);
     assert_string_equal(err, "no/such.json cannot be opened: No such file or directory");

@@ -192,6 +192,11 @@ static void test_updates_count_every_operand_of_every_range(void **state)
     static const Sgd sgd[UPDATE_GROUPS];
     /* weight written, gradient read; master and both averages read and written */
     op_adamw(&r.dev, range, 2, &decision, adamw);
+    assert_int_equal(r.graph.node[GRAPH_COMPUTE][0].host_bytes, 201 * 3 * 2 * 4);
+    expect_bytes(&r, OP_adamw, 201 * (2 + 2 + 3 * 2 * 4));
+    range[1].master.place = range[1].slot[0].place = range[1].slot[1].place = PLACE_DEVICE;
+    op_adamw(&r.dev, range, 2, &decision, adamw);
+    assert_int_equal(r.graph.node[GRAPH_COMPUTE][0].host_bytes, 100 * 3 * 2 * 4);
     expect_bytes(&r, OP_adamw, 201 * (2 + 2 + 3 * 2 * 4));
     for (int i = 0; i < 2; i++) {
         range[i].master = range[i].slot[0] = range[i].slot[1] = NO_TENSOR;

@@ -61,7 +61,7 @@ static const Config *read_config(const char *const *set, int micros, const Hardw
 static double sum_of_parts(const StageTime *t)
 {
     return t->products + t->attention + t->memory_bound + t->optimizer + t->copies + t->exposed_dp +
-           t->exposed_tp + t->exposed_pp + t->bubble;
+           t->exposed_tp + t->exposed_pp + t->exposed_host + t->bubble;
 }
 
 /* A step of 2 micro-batches is recorded whole, and one of 64 in part. */

@@ -97,6 +97,33 @@ static void test_idle_time_is_charged_along_the_chain(void **state)
     made_step_free(&s);
 }
 
+/* The next forward waits for a unit whose states lie on the host, and a gather of another unit
+ * waits for its update; only what compute waits for counts. */
+static void test_updates_on_their_stream_are_exposed_where_compute_waits(void **state)
+{
+    (void)state;
+    Step s = {.stages = 1};
+    add_op(&s, 0, GRAPH_COMPUTE, OP_step_decide, 5);
+    add_wait(&s, 0, GRAPH_UPDATE, GRAPH_COMPUTE);
+    add_op(&s, 0, GRAPH_UPDATE, OP_adamw, 100);
+    add_wait(&s, 0, GRAPH_COMPUTE, GRAPH_UPDATE);
+    add_op(&s, 0, GRAPH_UPDATE, OP_adamw, 100);
+    add_wait(&s, 0, GRAPH_COMM, GRAPH_UPDATE);
+    add_sum(&s, 0, GRAPH_COMM, "dp", 20);
+    add_op(&s, 0, GRAPH_COMPUTE, OP_linear_forward, 70);
+    add_wait(&s, 0, GRAPH_COMPUTE, GRAPH_COMM);
+    add_op(&s, 0, GRAPH_COMPUTE, OP_linear_forward, 70);
+    StepTime t = made_step_replay(&s);
+    assert_micros(t.seconds, 295);
+    assert_micros(t.stage->products, 140);
+    assert_micros(t.stage->optimizer, 5);
+    assert_micros(t.stage->exposed_host, 130);
+    assert_micros(t.stage->exposed_dp, 20);
+    assert_true(made_step_parts(t.stage) == t.seconds);
+    step_time_free(&t);
+    made_step_free(&s);
+}
+
 /* The last gather of a step ends after the compute stream: the next step may hide it. */
 static void test_a_step_ends_with_its_last_stream(void **state)
 {
@@ -295,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_an_empty_step_takes_no_time),
         cmocka_unit_test(test_only_what_is_waited_for_is_exposed),
         cmocka_unit_test(test_idle_time_is_charged_along_the_chain),
+        cmocka_unit_test(test_updates_on_their_stream_are_exposed_where_compute_waits),
         cmocka_unit_test(test_a_step_ends_with_its_last_stream),
         cmocka_unit_test(test_no_field_of_a_stage_is_left_out_of_a_sum),
         cmocka_unit_test(test_a_message_begins_when_both_sides_have_reached_it),

@@ -84,7 +84,7 @@ static double micros_of(void *context, int stage, const GraphNode *node)
 double made_step_parts(const StageTime *t)
 {
     return t->products + t->attention + t->memory_bound + t->optimizer + t->copies + t->exposed_dp +
-           t->exposed_tp + t->exposed_pp + t->bubble;
+           t->exposed_tp + t->exposed_pp + t->exposed_host + t->bubble;
 }
 
 StepTime made_step_replay(const Step *s)
