@@ -180,9 +180,9 @@ void device_close(Device *device);
  * given to the view run there. The view is valid while the device is open. It can only queue work
  * and query events. The host must wait and allocate through the device itself, which counts both.
  * Scratch memory belongs to the device's own compute stream. On other streams only op_fill,
- * op_copy, op_add, op_sum and op_maximum may run, because they need no scratch (of more than 64
- * tensors, the last two do). Ops on other streams are not profiled, because the profile's seconds
- * must add up to the compute stream's time. */
+ * op_copy, op_add, op_sum, op_maximum, op_adamw and op_sgd may run, because they need none (of more
+ * than 64 tensors, op_sum and op_maximum do). Ops on other streams are not profiled, because the
+ * profile's seconds must add up to the compute stream's time. */
 static inline Device device_on(const Device *device, Stream stream)
 {
     Device view = *device;

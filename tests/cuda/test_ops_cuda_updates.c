@@ -6,10 +6,12 @@
 #include "tests/support/device/op_devices.h"
 #include "tests/support/support.h"
 
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -183,12 +185,70 @@ static void test_many_ranges_match_the_cpu_bit_for_bit(void **state)
     }
 }
 
+/* ---- state on the host ------------------------------------------------------------------------
+ */
+
+/* Returns how many blocks were launched so far; 0 on a real GPU, where nobody counts. */
+static int64_t blocks_launched(void)
+{
+    int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, "emu_count_blocks");
+    return count ? count() : 0;
+}
+
+/* Copies the tensor to page-locked memory, where the device's kernels reach it. */
+static Tensor host_put(Tensor t)
+{
+    Tensor there = t;
+    there.data = device_host_alloc(&pair_cuda, tensor_bytes(t), "test data");
+    memcpy(there.data, t.data, tensor_bytes(t));
+    return there;
+}
+
+/* Updates weights whose masters and moments are on the host, on the stream of copies, by 16 blocks
+ * for 40 tiles and one for the constants: the same bits as on the CPU. */
+static void test_state_in_page_locked_memory_is_updated_by_few_blocks(void **state)
+{
+    enum { N = 40 * 4096 - 4, BLOCKS_MOST = 16 };
+    (void)state;
+    pair_needed();
+    StepDecision decision = {.apply = 1, .update = 3, .lr = 6e-4, .grad_scale = 0.37};
+    Device beside = device_on(&pair_cuda, pair_cuda.copy);
+    for (int rule = 0; rule < 4; rule += 3) {
+        Update here = update_drawn(BF16, F32, true, rule < 2 ? 2 : 1, N), there = here, back = here;
+        for (int i = 0; i < 5; i++) {
+            if (!tensor_present(here.tensor[i])) continue;
+            back.tensor[i] = pair_copy(here.tensor[i]);
+            there.tensor[i] =
+                i < 2 ? device_put(&pair_cuda, here.tensor[i]) : host_put(here.tensor[i]);
+        }
+        StepDecision *far = device_put_bytes(&pair_cuda, &decision, sizeof decision);
+        device_synchronize(&pair_cuda);
+        int64_t before = blocks_launched();
+        update_run(&pair_cpu, &here, &decision, rule);
+        update_run(&beside, &there, far, rule);
+        if (before > 0) assert_int_equal(blocks_launched() - before, 1 + BLOCKS_MOST);
+        device_synchronize(&pair_cuda);
+        device_take_bytes(&pair_cuda, &decision, far, sizeof decision);
+        for (int i = 0; i < 5; i++) {
+            if (!tensor_present(here.tensor[i])) continue;
+            if (i < 2) device_take(&pair_cuda, back.tensor[i], there.tensor[i]);
+            pair_same_bits(here.tensor[i], i < 2 ? back.tensor[i] : there.tensor[i], "on the host");
+            if (i >= 2)
+                device_host_release(&pair_cuda, there.tensor[i].data,
+                                    tensor_bytes(there.tensor[i]));
+            free(here.tensor[i].data);
+            free(back.tensor[i].data);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizer_updates_match_the_cpu_bit_for_bit),
         cmocka_unit_test(test_a_single_unaligned_tensor_updates_single_elements),
         cmocka_unit_test(test_many_ranges_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_state_in_page_locked_memory_is_updated_by_few_blocks),
     };
     return cmocka_run_group_tests_name("updates on cuda", tests, pair_setup, pair_teardown);
 }

@@ -24,9 +24,12 @@ extern "C" {
 
 enum { CUDA_COMPUTE, CUDA_COPY, CUDA_COMM, CUDA_P2P, CUDA_TP, CUDA_UPDATE, CUDA_STREAMS };
 
+/* Bytes of scratch memory that each stream has of its own, whatever the default above is. */
+enum { CUDA_STREAM_SCRATCH = 256 };
+
 typedef struct CudaDevice {
     cudaStream_t stream[CUDA_STREAMS];
-    void *workspace; /* device memory, 256-byte aligned */
+    void *workspace; /* device memory, 256-byte aligned; the streams' scratch memory follows it */
     size_t workspace_bytes;
     int multiprocessors;
     size_t shared_bytes; /* largest dynamic shared memory of one block */
@@ -50,6 +53,9 @@ static inline cudaStream_t cuda_stream(const Device *dev)
  * (ops split their work so that it fits), or if dev is a view on a stream other than the compute
  * stream: two ops could then use the scratch memory at the same time. */
 void *cuda_workspace(const Device *dev, size_t bytes);
+/* Returns scratch memory that only the Device's stream uses, for an op that may run on any stream.
+ * `bytes` is at most CUDA_STREAM_SCRATCH. Otherwise as cuda_workspace. */
+void *cuda_stream_scratch(const Device *dev, size_t bytes);
 /* Loads all kernels of the program on the current device, so that none is loaded later, by its
  * first launch. (load.cu) */
 void cuda_load_kernels(void);

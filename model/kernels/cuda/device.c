@@ -37,6 +37,23 @@ void *cuda_workspace(const Device *dev, size_t bytes)
     return cuda->workspace;
 }
 
+/* Returns the bytes of the workspace, rounded up to where the streams' scratch memory begins. */
+static size_t workspace_end(const CudaDevice *cuda)
+{
+    return (cuda->workspace_bytes + CUDA_STREAM_SCRATCH - 1) & ~(size_t)(CUDA_STREAM_SCRATCH - 1);
+}
+
+void *cuda_stream_scratch(const Device *dev, size_t bytes)
+{
+    const CudaDevice *cuda = cuda_device(dev);
+    int i = 0;
+    while (i < CUDA_STREAMS && cuda->stream[i] != cuda_stream(dev))
+        i++;
+    CHECK(i < CUDA_STREAMS && bytes <= CUDA_STREAM_SCRATCH,
+          "%zu bytes of scratch for stream %d of %d", bytes, i, CUDA_STREAMS);
+    return (char *)cuda->workspace + workspace_end(cuda) + (size_t)i * CUDA_STREAM_SCRATCH;
+}
+
 /* Returns false and sets err if there is no driver, or if the driver is too old for this program.
  * Then sets *there to whether there is a driver at all. */
 static bool driver_serves(cudaError_t code, bool *there, char *err, size_t n)
@@ -130,7 +147,9 @@ static void open_workspace(CudaDevice *cuda, size_t bytes, bool shared)
 {
     size_t available = 0, total = 0;
     cuda->workspace_bytes = bytes > 0 ? bytes : CUDA_WORKSPACE;
-    if (cudaMalloc(&cuda->workspace, cuda->workspace_bytes) == cudaSuccess) return;
+    if (cudaMalloc(&cuda->workspace, workspace_end(cuda) + CUDA_STREAMS * CUDA_STREAM_SCRATCH) ==
+        cudaSuccess)
+        return;
     cudaGetLastError();
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
     fail(

@@ -332,20 +332,16 @@ void cuda_maximum(Device *dev, Tensor dst, const Tensor *src, int n)
                      [&](auto t) { maximum_as<typename decltype(t)::Type>(dev, dst, src, n); });
 }
 
-/* A word of page-locked host memory, which a kernel reaches at the host's own address. */
-struct ProgressWord {
-    volatile int64_t *at;
-};
-
-/* Stores the value where the host reads it at any time. One thread. */
-__global__ void __launch_bounds__(WARP) mark_kernel(ProgressWord word, int64_t value)
+/* Stores the value in page-locked host memory, which a kernel reaches at the host's own address and
+ * the host reads at any time. One thread. */
+__global__ void __launch_bounds__(WARP) mark_kernel(volatile int64_t *word, int64_t value)
 {
-    *word.at = value;
+    *word = value;
     __threadfence_system();
 }
 
 void cuda_mark(Device *dev, Stream stream, int64_t *word, int64_t value)
 {
     (void)dev;
-    LAUNCH(mark_kernel, 1, 1, 0, (cudaStream_t)stream.impl, ProgressWord{word}, value);
+    LAUNCH(mark_kernel, 1, 1, 0, (cudaStream_t)stream.impl, word, value);
 }

@@ -140,8 +140,12 @@ static __device__ __forceinline__ void store_weights(bf16 *weight, const float (
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* A block updates one tile: so many elements of a range, or what the range has left. */
+/* A block updates one tile at a time: so many elements of a range, or what the range has left. */
 enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4, UPDATE_TILE = 4096 };
+/* There is a block for each tile, but at most so many if some state is in page-locked memory of the
+ * host: a link of 45 GB/s with a delay of 1.5 us needs 68 KB under way, and 16 blocks have three
+ * times as many. The other multiprocessors stay free for the forward pass beside the update. */
+enum { UPDATE_HOST_BLOCKS = 16 };
 enum { UPDATE_RANGES = 54 };
 static_assert(UPDATE_TILE % (UPDATE_THREADS * UPDATE_PACK) == 0,
               "a tile has whole rounds of packs");
@@ -158,12 +162,12 @@ typedef struct {
 
 typedef struct {
     uint64_t seed;
-    int ranges;
+    int ranges, tiles;
     TableRange range[UPDATE_RANGES];
 } UpdateTable;
 static_assert(sizeof(UpdateTable) + 2 * sizeof(void *) <= PARAMETER_BYTES, "too many ranges");
 
-/* The tile of a block: elements at .. end of the range. */
+/* A tile: elements at .. end of the range. */
 template <class T, class G> struct Tile {
     T *weight;
     const G *grad;
@@ -172,7 +176,7 @@ template <class T, class G> struct Tile {
 };
 
 template <class T, class G>
-static __device__ __forceinline__ Tile<T, G> tile_of(const UpdateTable &table, int r)
+static __device__ __forceinline__ Tile<T, G> tile_of(const UpdateTable &table, int r, int number)
 {
     Tile<T, G> tile;
     tile.weight = (T *)table.range[r].weight;
@@ -180,12 +184,13 @@ static __device__ __forceinline__ Tile<T, G> tile_of(const UpdateTable &table, i
     tile.master = table.range[r].master;
     tile.slot[0] = table.range[r].slot[0];
     tile.slot[1] = table.range[r].slot[1];
-    tile.at = (int64_t)((int)blockIdx.x - table.range[r].first) * UPDATE_TILE;
+    tile.at = (int64_t)(number - table.range[r].first) * UPDATE_TILE;
     tile.end = min(tile.at + UPDATE_TILE, table.range[r].n);
     return tile;
 }
 
-/* Updates the tiles of a table with AdamW, N elements at a time. Masters are optional; R selects
+/* Updates the tiles of a table with AdamW, N elements at a time; a block takes every gridDim.x-th
+ * tile, so the bits do not depend on the number of blocks. Masters are optional; R selects
  * how weights are rounded. Reads grad, value, m and v and writes value, m, v and the weight, once
  * each. With f32 masters and gradients and 16-bit weights that is 30 bytes per element; without
  * masters and with 16-bit gradients, 22. */
@@ -194,27 +199,29 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     adamw_kernel(UpdateTable table, const StepDecision *decision, const UpdateConstants *constants)
 {
     if (!decision->apply) return;
-    int r = range_of(table, (int)blockIdx.x);
-    const Tile<T, G> t = tile_of<T, G>(table, r);
-    R rounding(table.seed, table.range[r].segment, table.range[r].segments);
-    const UpdateConstants k = constants[table.range[r].group];
     int64_t update = decision->update;
-    for (int64_t i = t.at + (int)threadIdx.x * N; i < t.end; i += UPDATE_THREADS * N) {
-        float p[N], g[N], m[N], v[N];
-        load(g, t.grad + i);
-        load(m, t.slot[0] + i);
-        load(v, t.slot[1] + i);
-        if (t.master)
-            load(p, t.master + i);
-        else
-            load(p, t.weight + i);
+    for (int number = (int)blockIdx.x; number < table.tiles; number += (int)gridDim.x) {
+        int r = range_of(table, number);
+        const Tile<T, G> t = tile_of<T, G>(table, r, number);
+        R rounding(table.seed, table.range[r].segment, table.range[r].segments);
+        const UpdateConstants k = constants[table.range[r].group];
+        for (int64_t i = t.at + (int)threadIdx.x * N; i < t.end; i += UPDATE_THREADS * N) {
+            float p[N], g[N], m[N], v[N];
+            load(g, t.grad + i);
+            load(m, t.slot[0] + i);
+            load(v, t.slot[1] + i);
+            if (t.master)
+                load(p, t.master + i);
+            else
+                load(p, t.weight + i);
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            p[j] = adamw_element(p[j], g[j], &m[j], &v[j], &k);
-        store(t.slot[0] + i, m);
-        store(t.slot[1] + i, v);
-        if (t.master) store(t.master + i, p);
-        store_weights(t.weight, p, i, update, rounding);
+            for (int j = 0; j < N; j++)
+                p[j] = adamw_element(p[j], g[j], &m[j], &v[j], &k);
+            store(t.slot[0] + i, m);
+            store(t.slot[1] + i, v);
+            if (t.master) store(t.master + i, p);
+            store_weights(t.weight, p, i, update, rounding);
+        }
     }
 }
 
@@ -225,27 +232,29 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     sgd_kernel(UpdateTable table, const StepDecision *decision, const UpdateConstants *constants)
 {
     if (!decision->apply) return;
-    int r = range_of(table, (int)blockIdx.x);
-    const Tile<T, G> t = tile_of<T, G>(table, r);
-    R rounding(table.seed, table.range[r].segment, table.range[r].segments);
-    const UpdateConstants k = constants[table.range[r].group];
     int64_t update = decision->update;
-    float *momentum = t.slot[0];
-    for (int64_t i = t.at + (int)threadIdx.x * N; i < t.end; i += UPDATE_THREADS * N) {
-        float p[N], g[N], b[N];
-        load(g, t.grad + i);
-        if (t.master)
-            load(p, t.master + i);
-        else
-            load(p, t.weight + i);
-        if (momentum) load(b, momentum + i);
+    for (int number = (int)blockIdx.x; number < table.tiles; number += (int)gridDim.x) {
+        int r = range_of(table, number);
+        const Tile<T, G> t = tile_of<T, G>(table, r, number);
+        R rounding(table.seed, table.range[r].segment, table.range[r].segments);
+        const UpdateConstants k = constants[table.range[r].group];
+        float *momentum = t.slot[0];
+        for (int64_t i = t.at + (int)threadIdx.x * N; i < t.end; i += UPDATE_THREADS * N) {
+            float p[N], g[N], b[N];
+            load(g, t.grad + i);
+            if (t.master)
+                load(p, t.master + i);
+            else
+                load(p, t.weight + i);
+            if (momentum) load(b, momentum + i);
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            p[j] =
-                momentum ? sgd_element(p[j], g[j], &b[j], &k) : sgd_plain_element(p[j], g[j], &k);
-        if (momentum) store(momentum + i, b);
-        if (t.master) store(t.master + i, p);
-        store_weights(t.weight, p, i, update, rounding);
+            for (int j = 0; j < N; j++)
+                p[j] = momentum ? sgd_element(p[j], g[j], &b[j], &k)
+                                : sgd_plain_element(p[j], g[j], &k);
+            if (momentum) store(momentum + i, b);
+            if (t.master) store(t.master + i, p);
+            store_weights(t.weight, p, i, update, rounding);
+        }
     }
 }
 
@@ -258,12 +267,22 @@ typedef struct {
     const UpdateConstants *constants; /* of each group */
 } Update;
 
+/* Returns whether the kernels reach state of the range over the host's link. */
+static bool on_host(const UpdateRange *r)
+{
+    const Tensor *state[] = {&r->master, &r->slot[0], &r->slot[1]};
+    for (const Tensor *t : state)
+        if (tensor_present(*t) && t->place == PLACE_HOST) return true;
+    return false;
+}
+
 /* Launches the update of n <= UPDATE_RANGES ranges. */
 template <class T, class G, int N, class R>
 static void update_launch(Device *dev, const Update *u, const UpdateRange *range, int n)
 {
     UpdateTable table = {};
-    int64_t tiles = 0;
+    int64_t tiles = 0, blocks;
+    bool host = false;
     for (int i = 0; i < n; i++) {
         const UpdateRange *r = &range[i];
         Tensor segments = r->rounding.segments;
@@ -277,16 +296,20 @@ static void update_launch(Device *dev, const Update *u, const UpdateRange *range
                           (int)tiles,
                           r->group};
         tiles += ceil_div(tensor_count(r->weight), UPDATE_TILE);
+        host = host || on_host(r);
     }
     CHECK(tiles <= INT32_MAX, "%lld tiles", (long long)tiles);
     table.seed = range->rounding.seed;
     table.ranges = n;
+    table.tiles = (int)tiles;
+    blocks = tiles;
+    if (host && blocks > UPDATE_HOST_BLOCKS) blocks = UPDATE_HOST_BLOCKS;
     if (tiles == 0) return;
     if (u->adam)
-        LAUNCH((adamw_kernel<T, G, N, R>), tiles, UPDATE_THREADS, 0, cuda_stream(dev), table,
+        LAUNCH((adamw_kernel<T, G, N, R>), blocks, UPDATE_THREADS, 0, cuda_stream(dev), table,
                u->decision, u->constants);
     else
-        LAUNCH((sgd_kernel<T, G, N, R>), tiles, UPDATE_THREADS, 0, cuda_stream(dev), table,
+        LAUNCH((sgd_kernel<T, G, N, R>), blocks, UPDATE_THREADS, 0, cuda_stream(dev), table,
                u->decision, u->constants);
 }
 
@@ -317,7 +340,7 @@ static void update(Device *dev, const UpdateRange *range, int n, const StepDecis
                    const Hyper *hyper, bool adam)
 {
     UpdateConstants *constants =
-        (UpdateConstants *)cuda_workspace(dev, UPDATE_GROUPS * sizeof *constants);
+        (UpdateConstants *)cuda_stream_scratch(dev, UPDATE_GROUPS * sizeof *constants);
     HyperTable<Hyper> table = {};
     Update u = {range, n, adam, true, decision, constants};
     int groups = update_groups(range, n);

@@ -52,6 +52,11 @@ static bool is_pinned(const void *p, size_t bytes)
     return found;
 }
 
+bool emu_is_pinned(const void *p)
+{
+    return is_pinned(p, 0);
+}
+
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
     EMU_CALL();

@@ -141,8 +141,11 @@ extern __thread EmuThread *emu_thread;
 /* ---- called by kernels ----------------------------------------------------------------------- */
 
 /* Checks a kernel's argument: ends the program unless p is NULL, or points into or right past
- * memory that the launch's device may use. */
+ * memory that the launch's device may use, or page-locked memory of the host. */
 void emu_check_pointer(const EmuLaunch *launch, const void *p);
+/* Checks an argument that is a struct, such as a table of ranges: ends the program if a word of it
+ * is the address of other memory of this process. Words that are no addresses are left alone. */
+void emu_check_words(const EmuLaunch *launch, const void *words, size_t bytes);
 /* Ends the program if no GPU could run the launch. */
 void emu_launch_check(const EmuLaunch *launch);
 /* Runs all blocks of the launch. */
@@ -205,6 +208,9 @@ bool emu_memory_beside(const void *p);
 /* Describes an address for an error message. Returns false if it is not related to device
  * memory. */
 bool emu_memory_describe(const void *p, char *buf, size_t n);
+
+/* copy.cc: whether p is in (or right past) page-locked memory. */
+bool emu_is_pinned(const void *p);
 
 /* ---- stream.cc ------------------------------------------------------------------------------- */
 cudaError_t emu_stream_check(cudaStream_t stream); /* returns an error unless it is a stream */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { SHARED_AT_FIRST = 48 << 10, GRID_YZ_MOST = 65535, BLOCK_Z_MOST = 64, KERNELS = 4096 };
 
@@ -68,7 +69,7 @@ typedef struct {
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 static Kernel kernels[KERNELS];
 static int n_kernels;
-static int64_t launches;
+static int64_t launches, blocks;
 
 /* Returns the kernel's entry, and creates it if necessary. Called with the lock held. */
 static Kernel *kernel_of(const void *function)
@@ -88,11 +89,12 @@ static size_t shared_allowed(const void *function)
     return shared;
 }
 
-static void note_launch(const void *function)
+static void note_launch(const EmuLaunch *launch)
 {
     pthread_mutex_lock(&kernels_lock);
-    kernel_of(function)->launched = true;
+    kernel_of(launch->function)->launched = true;
     launches++;
+    blocks += (int64_t)launch->grid.x * launch->grid.y * launch->grid.z;
     pthread_mutex_unlock(&kernels_lock);
 }
 
@@ -110,6 +112,14 @@ int64_t emu_count_launches(void)
 {
     pthread_mutex_lock(&kernels_lock);
     int64_t n = launches;
+    pthread_mutex_unlock(&kernels_lock);
+    return n;
+}
+
+int64_t emu_count_blocks(void)
+{
+    pthread_mutex_lock(&kernels_lock);
+    int64_t n = blocks;
     pthread_mutex_unlock(&kernels_lock);
     return n;
 }
@@ -203,17 +213,47 @@ void emu_launch_check(const EmuLaunch *launch)
         refuse(launch, "more than %zu bytes of shared memory need cudaFuncSetAttribute",
                shared_allowed(launch->function));
     if (!load(launch->function)) refuse(launch, "the kernel was not loaded before");
-    note_launch(launch->function);
+    note_launch(launch);
+}
+
+/* Ends the program if p is in memory of a device that the launch's device may not use. Returns
+ * whether kernels of the launch's device may use p: whether it is in (or right past) device memory
+ * or page-locked memory of the host. */
+static bool reaches(const EmuLaunch *launch, const void *p)
+{
+    size_t bytes;
+    int owner;
+    if (!emu_memory_find(p, &bytes, &owner)) return emu_is_pinned(p);
+    if (!emu_device_reaches(launch->device, owner))
+        refuse(launch, "argument %p is memory of device %d, to which device %d was given no access",
+               p, owner, launch->device);
+    return true;
 }
 
 void emu_check_pointer(const EmuLaunch *launch, const void *p)
 {
-    size_t bytes;
-    int owner;
-    if (p == NULL) return;
-    if (!emu_memory_find(p, &bytes, &owner))
-        refuse(launch, "argument %p is no pointer into device memory", p);
-    if (!emu_device_reaches(launch->device, owner))
-        refuse(launch, "argument %p is memory of device %d, to which device %d was given no access",
-               p, owner, launch->device);
+    if (p != NULL && !reaches(launch, p))
+        refuse(launch, "argument %p is no pointer into device memory or page-locked memory", p);
+}
+
+/* Returns whether a word is the address of memory of this process. Programs, their heaps, stacks
+ * and libraries are all above 2^46; sanitizers keep their tables below. */
+static bool is_mapped(uint64_t word)
+{
+    char *page = (char *)(word & ~(uint64_t)(EMU_PAGE - 1));
+    return word >> 46 == 1 && msync(page, EMU_PAGE, MS_ASYNC) == 0;
+}
+
+void emu_check_words(const EmuLaunch *launch, const void *words, size_t bytes)
+{
+    for (size_t at = 0; at + sizeof(uint64_t) <= bytes; at += sizeof(uint64_t)) {
+        uint64_t word;
+        memcpy(&word, (const char *)words + at, sizeof word);
+        const void *p = (const void *)(uintptr_t)word;
+        if (is_mapped(word) && !reaches(launch, p))
+            refuse(launch,
+                   "byte %zu of an argument of %zu bytes holds %p, which is memory of the host, "
+                   "but not page-locked",
+                   at, bytes, p);
+    }
 }

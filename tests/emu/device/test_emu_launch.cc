@@ -21,6 +21,18 @@ template <bool ASKED> static __global__ void __launch_bounds__(THREADS) shared_k
     out[threadIdx.x] = *value;
 }
 
+/* A table of memory as kernels get it: as a struct, whose padding nobody fills. */
+struct Rows {
+    char kind;
+    float *row[3];
+};
+
+static __global__ void __launch_bounds__(THREADS) rows_kernel(Rows rows)
+{
+    for (float *row : rows.row)
+        if (row) row[threadIdx.x] = 1;
+}
+
 static __global__ void no_bounds_kernel(float *out)
 {
     out[threadIdx.x] = 1;
@@ -92,10 +104,38 @@ static void test_a_launch_beyond_the_limits_is_refused_before_its_count_is_narro
     DIES(LAUNCH(write_kernel, 1, dim3(32, 33), 0, 0, out, 0), "blocks of 32 x 33 x 1 threads");
 }
 
+/* Kernels reach page-locked memory of the host, and no other memory of it, as an argument and
+ * through the pointers in a struct. */
+static void test_kernels_reach_page_locked_memory_and_no_other_of_the_host(void **)
+{
+    float *device = device_floats(), *host;
+    CUDA_CHECK(cudaMallocHost((void **)&host, FLOATS * sizeof *host));
+    host[FLOATS - 1] = host[FLOATS - 2] = host[0] = 0;
+    LAUNCH(write_kernel, 1, THREADS, 0, 0, host, FLOATS - 1);
+    LAUNCH(rows_kernel, 1, THREADS, 0, 0, Rows{'x', {device, host, NULL}});
+    CUDA_CHECK(cudaDeviceSynchronize());
+    assert_true(host[FLOATS - 1] == 1 && host[FLOATS - 2] == 0 && host[0] == 1);
+    CUDA_CHECK(cudaFreeHost(host));
+    CUDA_CHECK(cudaFree(device));
+    DIES(float x[FLOATS]; LAUNCH(write_kernel, 1, THREADS, 0, 0, &x[0], 0),
+                          "no pointer into device memory or page-locked memory", "write_kernel");
+    DIES(float x[FLOATS]; LAUNCH(rows_kernel, 1, THREADS, 0, 0, Rows{'x', {out, NULL, x}}),
+                          "byte 24 of an argument of 32 bytes", "not page-locked", "rows_kernel");
+    DIES(static float x[FLOATS];
+         LAUNCH(rows_kernel, 1, THREADS, 0, 0, Rows{'x', {x, out, NULL}}), "byte 8 of an argument");
+    DIES(float *x = (float *)malloc(FLOATS * sizeof *x);
+         LAUNCH(rows_kernel, 1, THREADS, 0, 0, Rows{'x', {out, x, NULL}}),
+         "byte 16 of an argument");
+    DIES(float *x; CUDA_CHECK(cudaMallocHost((void **)&x, FLOATS * sizeof *x));
+         CUDA_CHECK(cudaFreeHost(x));
+         LAUNCH(write_kernel, 1, THREADS, 0, 0, x, 0), "page-locked memory", "write_kernel");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_launches_that_no_gpu_could_run_are_refused),
+        cmocka_unit_test(test_kernels_reach_page_locked_memory_and_no_other_of_the_host),
         cmocka_unit_test(test_a_launch_beyond_the_limits_is_refused_before_its_count_is_narrowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

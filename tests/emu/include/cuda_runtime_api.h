@@ -160,6 +160,7 @@ int64_t emu_count_timed_records(void);
 /* Return how many kernels were launched, and how many products the emulated cuBLASLt was called
  * for, since the program started. */
 int64_t emu_count_launches(void);
+int64_t emu_count_blocks(void); /* of all launches */
 int64_t emu_count_products(void);
 
 /* emu_count_kernels returns the number of different kernels launched since the program started or

@@ -137,6 +137,42 @@ static void test_a_missing_wait_between_streams_changes_the_result(void **state)
     assert_string_not_equal(fetch_and_use(FORGETS_USED).wrong, "");
 }
 
+/* Ops on two streams write and read page-locked memory at its own address. Without their waits the
+ * orders differ in that memory or in what is read from it. */
+static LateVerdict update_on_the_host(bool waits)
+{
+    Device dev;
+    Event updated = {0};
+    open_late(&dev, 0, 1);
+    float *host = device_host_alloc(&dev, 2 * N * sizeof *host, "numbers");
+    Tensor state = tensor_1d(host, F32, N), ones = tensor_1d(host + N, F32, N);
+    Device copy = device_on(&dev, dev.copy);
+    op_fill(&dev, state, 2);
+    op_fill(&dev, ones, 1);
+    device_synchronize(&dev);
+    late_burst_begin();
+    op_add(&copy, state, state, ones);
+    device_event_record(&copy, &updated);
+    if (waits) device_event_wait(&dev, &updated);
+    op_add(&dev, ones, ones, state);
+    LateVerdict v = late_burst_end(&printer);
+    if (waits) assert_true(host[0] == 3 && host[N] == 4);
+    device_event_destroy(&dev, &updated);
+    device_host_release(&dev, host, 2 * N * sizeof *host);
+    device_close(&dev);
+    return v;
+}
+
+static void test_work_on_page_locked_memory_is_repeated_from_its_beginning(void **state)
+{
+    (void)state;
+    LateVerdict v = update_on_the_host(true);
+    assert_string_equal(v.wrong, "");
+    assert_int_equal(v.waits, 1);
+    assert_int_equal(v.red, 1);
+    assert_string_not_equal(update_on_the_host(false).wrong, "");
+}
+
 /* ---- collectives ----------------------------------------------------------------------------- */
 
 enum { ROUNDS = 5 };
@@ -296,6 +332,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_work_is_done_only_when_the_host_waits_for_it),
         cmocka_unit_test(test_a_missing_wait_between_streams_changes_the_result),
+        cmocka_unit_test(test_work_on_page_locked_memory_is_repeated_from_its_beginning),
         cmocka_unit_test(test_leaving_out_any_wait_of_a_collective_changes_the_result),
     };
     return cmocka_run_group_tests_name("late device", tests, NULL, NULL);

@@ -215,7 +215,7 @@ static Burst *burst_open(LateVerdict *v)
      * the memory that it gives to the device. */
     for (int i = 0; i < late_all.memories; i++) {
         LateMemory *m = &late_all.memory[i];
-        if (m->host && !m->copied) continue; /* used in no copy, so it cannot change */
+        if (m->host && !m->used) continue; /* no work uses it, so it cannot change */
         m->before = memcpy(must_alloc(m->bytes), m->data, m->bytes);
         m->after = must_alloc(m->bytes);
     }

@@ -41,11 +41,29 @@ static void unlock(void)
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
+/* Marks page-locked memory as used if one of the words is an address in it: as the argument of an
+ * op that reads or writes it there. */
+static void touch(const void *words, size_t bytes)
+{
+    lock();
+    for (int i = 0; i < late_all.memories; i++) {
+        LateMemory *m = &late_all.memory[i];
+        for (size_t at = 0; m->host && !m->used && at + sizeof(uintptr_t) <= bytes;
+             at += sizeof(uintptr_t)) {
+            uintptr_t word;
+            memcpy(&word, (const char *)words + at, sizeof word);
+            m->used = word - (uintptr_t)m->data < m->bytes;
+        }
+    }
+    unlock();
+}
+
 LateWork *late_work(LateWork work, const void *arguments, size_t bytes)
 {
     LateWork *made = must_alloc(sizeof *made);
     *made = work;
     if (bytes > 0) made->arguments = memcpy(must_alloc(bytes), arguments, bytes);
+    touch(arguments, bytes);
     return made;
 }
 
@@ -57,6 +75,7 @@ void late_keep(LateWork *work, void *at, size_t bytes)
     if (from == NULL || bytes == 0) return;
     kept = memcpy(must_alloc(bytes), from, bytes);
     memcpy(at, &kept, sizeof kept);
+    touch(kept, bytes);
     while (i < LATE_KEPT && work->kept[i])
         i++;
     CHECK(i < LATE_KEPT, "%s has more than %d things to keep", work->name, LATE_KEPT);
@@ -155,7 +174,7 @@ static bool is_remembered(const void *p)
     for (int i = 0; i < late_all.memories && !found; i++) {
         LateMemory *m = &late_all.memory[i];
         found = at >= m->data && at < m->data + m->bytes;
-        m->copied |= found;
+        m->used |= found;
     }
     unlock();
     return found;

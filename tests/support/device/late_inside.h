@@ -64,7 +64,7 @@ typedef struct {
     unsigned char *data, *before, *after; /* for a burst: the contents at its beginning, and as they
                                            * should be at its end */
     size_t bytes;
-    bool host, copied; /* page-locked; already used in a copy */
+    bool host, used; /* page-locked; a copy or an op has used it */
 } LateMemory;
 
 enum { LATE_MEMORIES = 4096 };

@@ -103,7 +103,9 @@ void device_take_bytes(Device *dev, void *host, void *on_device, size_t bytes)
 
 Tensor device_put(Device *dev, Tensor host)
 {
-    if (tensor_present(host)) host.data = device_put_bytes(dev, host.data, tensor_bytes(host));
+    if (!tensor_present(host)) return host;
+    host.data = device_put_bytes(dev, host.data, tensor_bytes(host));
+    host.place = dev->backend->place;
     return host;
 }
 

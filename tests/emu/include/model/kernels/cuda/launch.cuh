@@ -5,6 +5,8 @@
 
 #include "tests/emu/include/cuda_runtime.h"
 
+#include <type_traits>
+
 #define KERNEL_START(kernel, name, grid, block, shared, stream, ...)                               \
     emu_launch(EmuLaunch{(name), __FILE__, __LINE__, NULL, (grid), (block), (shared), (stream),    \
                          NULL, NULL},                                                              \
@@ -12,10 +14,16 @@
 
 #define DYN_SHARED(type, name) type *name = reinterpret_cast<type *>(emu_shared_memory())
 
-/* Checks that a pointer argument points to device memory: on a GPU any other pointer would cause a
- * fault. */
-template <class T> static inline void emu_check_argument(const EmuLaunch *, const T &)
+/* Checks that a pointer argument, and every pointer in a struct, points to device memory or to
+ * page-locked memory: on a GPU any other pointer would cause a fault. The padding of a struct may
+ * hold what was once an address. */
+template <class T> static inline void emu_check_argument(const EmuLaunch *launch, const T &argument)
 {
+    if constexpr (std::is_class<T>::value) {
+        T copy = argument;
+        __builtin_clear_padding(&copy);
+        emu_check_words(launch, &copy, sizeof copy);
+    }
 }
 
 template <class T> static inline void emu_check_argument(const EmuLaunch *launch, T *const &p)
