@@ -56,6 +56,10 @@ void *cuda_workspace(const Device *dev, size_t bytes);
 /* Returns scratch memory that only the Device's stream uses, for an op that may run on any stream.
  * `bytes` is at most CUDA_STREAM_SCRATCH. Otherwise as cuda_workspace. */
 void *cuda_stream_scratch(const Device *dev, size_t bytes);
+/* Allocates both kinds of scratch memory, with `bytes` for the workspace (0: CUDA_WORKSPACE). Ends
+ * the program if that fails: a GPU without room for the scratch memory has no room for a model
+ * either. When ranks share a GPU (`shared`), each rank allocates its own. */
+void cuda_workspace_open(CudaDevice *cuda, size_t bytes, bool shared);
 /* Loads all kernels of the program on the current device, so that none is loaded later, by its
  * first launch. (load.cu) */
 void cuda_load_kernels(void);

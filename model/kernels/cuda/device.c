@@ -27,33 +27,6 @@ void cuda_check(cudaError_t code, const char *call, const char *file, int line)
          cudaGetErrorString(code), cudaGetErrorName(code), full ? "; " MEMORY_ADVICE : "");
 }
 
-void *cuda_workspace(const Device *dev, size_t bytes)
-{
-    const CudaDevice *cuda = cuda_device(dev);
-    CHECK(cuda_stream(dev) == cuda->stream[CUDA_COMPUTE],
-          "an op that needs scratch runs on the compute stream alone");
-    CHECK(bytes <= cuda->workspace_bytes, "%zu bytes of scratch; there are %zu", bytes,
-          cuda->workspace_bytes);
-    return cuda->workspace;
-}
-
-/* Returns the bytes of the workspace, rounded up to where the streams' scratch memory begins. */
-static size_t workspace_end(const CudaDevice *cuda)
-{
-    return (cuda->workspace_bytes + CUDA_STREAM_SCRATCH - 1) & ~(size_t)(CUDA_STREAM_SCRATCH - 1);
-}
-
-void *cuda_stream_scratch(const Device *dev, size_t bytes)
-{
-    const CudaDevice *cuda = cuda_device(dev);
-    int i = 0;
-    while (i < CUDA_STREAMS && cuda->stream[i] != cuda_stream(dev))
-        i++;
-    CHECK(i < CUDA_STREAMS && bytes <= CUDA_STREAM_SCRATCH,
-          "%zu bytes of scratch for stream %d of %d", bytes, i, CUDA_STREAMS);
-    return (char *)cuda->workspace + workspace_end(cuda) + (size_t)i * CUDA_STREAM_SCRATCH;
-}
-
 /* Returns false and sets err if there is no driver, or if the driver is too old for this program.
  * Then sets *there to whether there is a driver at all. */
 static bool driver_serves(cudaError_t code, bool *there, char *err, size_t n)
@@ -140,28 +113,6 @@ static void open_streams(Device *device, CudaDevice *cuda)
     }
 }
 
-/* Allocates the scratch memory that all ops use. Ends the program if that fails: a GPU without room
- * for the scratch memory has no room for a model either. When ranks share a GPU (`shared`), each
- * rank allocates its own. */
-static void open_workspace(CudaDevice *cuda, size_t bytes, bool shared)
-{
-    size_t available = 0, total = 0;
-    cuda->workspace_bytes = bytes > 0 ? bytes : CUDA_WORKSPACE;
-    if (cudaMalloc(&cuda->workspace, workspace_end(cuda) + CUDA_STREAMS * CUDA_STREAM_SCRATCH) ==
-        cudaSuccess)
-        return;
-    cudaGetLastError();
-    CUDA_CHECK(cudaMemGetInfo(&available, &total));
-    fail(
-        EXIT_NO_MEMORY,
-        "%s has %zu of %zu MiB free, and %zu MiB are needed before any model%s, choose another GPU "
-        "by CUDA_VISIBLE_DEVICES, or set device to \"cpu\"",
-        cuda->name, available >> 20, total >> 20, cuda->workspace_bytes >> 20,
-        shared ? " by each rank that shares it: write fewer --ranks, wait for other programs that "
-                 "hold its memory"
-               : ": another program holds its memory; wait for it");
-}
-
 /* Returns the number of GPUs; 0 also when there is no driver. */
 static int device_cuda_count(void)
 {
@@ -195,7 +146,7 @@ static bool device_cuda_open(Device *device, const DeviceOptions *options, char 
     }
     cuda_load_kernels();
     open_streams(device, cuda);
-    open_workspace(cuda, options->scratch, ranks > device_cuda_count());
+    cuda_workspace_open(cuda, options->scratch, ranks > device_cuda_count());
     int threads = options->threads > 0 ? options->threads : pool_allowed_cores() / ranks;
     device->backend = &backend_cuda;
     device->impl = cuda;
