@@ -25,12 +25,16 @@
 enum { BATCH = 12, BEFORE = 2, AFTER = 3, STEPS = BEFORE + AFTER };
 
 static const GridWorld worlds[] = {
-    {1, 1, 1, false, 1, 0, 1, 1}, {1, 2, 1, false, 1, 0, 1, 2}, {1, 4, 1, false, 1, 3, 3, 1},
-    {1, 3, 1, false, 1, 2, 2, 3}, {1, 1, 2, false, 1, 0, 2, 1}, {1, 2, 4, true, 1, 1, 1, 8},
-    {1, 1, 3, true, 1, 0, 1, 2},  {2, 1, 1, false, 1, 0, 4, 2}, {4, 1, 1, false, 1, 0, 2, 4},
-    {3, 2, 1, false, 1, 2, 3, 1}, {2, 2, 2, true, 1, 3, 2, 3},  {2, 1, 1, false, 2, 0, 2, 1},
-    {2, 1, 4, false, 1, 0, 1, 5}, {4, 1, 2, true, 1, 0, 3, 2},  {2, 3, 1, false, 1, 1, 1, 1},
-    {3, 1, 3, false, 1, 0, 2, 4}, {2, 2, 2, false, 2, 2, 3, 2},
+    {1, 1, 1, false, 1, 0, 1, 1, 0}, {1, 2, 1, false, 1, 0, 1, 2, 0},
+    {1, 4, 1, false, 1, 3, 3, 1, 0}, {1, 3, 1, false, 1, 2, 2, 3, 0},
+    {1, 1, 2, false, 1, 0, 2, 1, 0}, {1, 2, 4, true, 1, 1, 1, 8, 0},
+    {1, 1, 3, true, 1, 0, 1, 2, 0},  {2, 1, 1, false, 1, 0, 4, 2, 0},
+    {4, 1, 1, false, 1, 0, 2, 4, 0}, {3, 2, 1, false, 1, 2, 3, 1, 0},
+    {2, 2, 2, true, 1, 3, 2, 3, 0},  {2, 1, 1, false, 2, 0, 2, 1, 0},
+    {1, 4, 1, false, 1, 3, 1, 2, 2}, {1, 4, 1, false, 1, 2, 3, 4, 1},
+    {1, 6, 1, false, 1, 3, 2, 1, 3}, {2, 1, 4, false, 1, 0, 1, 5, 0},
+    {4, 1, 2, true, 1, 0, 3, 2, 0},  {2, 3, 1, false, 1, 1, 1, 1, 0},
+    {3, 1, 3, false, 1, 0, 2, 4, 0}, {2, 2, 2, false, 2, 2, 3, 2, 0},
 };
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
@@ -230,10 +234,10 @@ static void test_bf16_weights_and_master_weights_resume_on_other_grids(void **st
 static void test_bug_33_layers_keep_their_names_on_other_stages(void **state)
 {
     (void)state;
-    static const GridWorld stages[] = {{1, 1, 1, false, 1, 0, 2, 1},
-                                       {2, 1, 1, false, 1, 0, 2, 1},
-                                       {4, 1, 1, false, 1, 0, 2, 1},
-                                       {2, 1, 1, false, 2, 0, 2, 1}};
+    static const GridWorld stages[] = {{1, 1, 1, false, 1, 0, 2, 1, 0},
+                                       {2, 1, 1, false, 1, 0, 2, 1, 0},
+                                       {4, 1, 1, false, 1, 0, 2, 1, 0},
+                                       {2, 1, 1, false, 2, 0, 2, 1, 0}};
     for (int model = getenv("TEST_SAMPLE") ? 1 : 0; model < 2; model++) {
         GridModel what = {.model = model};
         char *folder[5];
@@ -263,11 +267,11 @@ static void test_bug_33_layers_keep_their_names_on_other_stages(void **state)
 static void test_a_run_resumes_on_ranks_with_a_gpu_each_and_back(void **state)
 {
     (void)state;
-    static const GridWorld to[] = {{1, 2, 2, true, 1, 1, 2, 2},
-                                   {1, 1, 1, false, 1, 0, 1, 1},
-                                   {2, 2, 1, false, 1, 3, 1, 2},
-                                   {1, 1, 1, false, 1, 0, 2, 1},
-                                   {4, 1, 1, false, 1, 0, 2, 4}};
+    static const GridWorld to[] = {{1, 2, 2, true, 1, 1, 2, 2, 0},
+                                   {1, 1, 1, false, 1, 0, 1, 1, 0},
+                                   {2, 2, 1, false, 1, 3, 1, 2, 0},
+                                   {1, 1, 1, false, 1, 0, 2, 1, 0},
+                                   {4, 1, 1, false, 1, 0, 2, 4, 0}};
     enum { CHAIN = sizeof to / sizeof *to };
     static const GridModel what = {.model = 2, .dtype = 1};
     char *folder[CHAIN];

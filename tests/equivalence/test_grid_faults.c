@@ -34,6 +34,7 @@
 #define OPTIMIZER(n) [GRID_OPTIMIZER] = (n)
 #define MASKED       [GRID_MASKED] = 1
 #define KEYS(n)      [GRID_KEYS] = (n)
+#define HALVES       [GRID_SHARD] = 1 /* two shard groups */
 
 typedef struct {
     GridFault fault;
@@ -101,6 +102,23 @@ static const Planting plantings[] = {
     {FAULT_GAP,
      {ON(DATA(2), TENSOR(2), ZERO(2), MODEL(10)), ON(DATA(2), STAGES(2), ZERO(3), MODEL(2))},
      2},
+    {FAULT_GROUPS_APART,
+     {ON(DATA(4), ZERO(3), HALVES), ON(DATA(2), ZERO(1), HALVES, MICROS(2)),
+      ON(DATA(4), ZERO(2), HALVES, MICROS(2), MODEL(1), OPTIMIZER(1), KEYS(1))},
+     3},
+    {FAULT_GROUPS_TWICE,
+     {ON(DATA(4), ZERO(3), HALVES), ON(DATA(4), ZERO(1), HALVES, MICROS(2), KEYS(1))},
+     2},
+    {FAULT_OTHER_SHARE,
+     {ON(DATA(4), ZERO(3), HALVES), ON(DATA(4), ZERO(2), HALVES, TENSOR(2), MICROS(2))},
+     2},
+    {FAULT_STALE,
+     {ON(DATA(4), ZERO(3), HALVES), ON(DATA(4), ZERO(2), HALVES, MICROS(2), MODEL(1))},
+     2},
+    {FAULT_UNPUBLISHED,
+     {ON(DATA(4), ZERO(3), HALVES, BLOCKS(3)), ON(DATA(4), ZERO(2), HALVES, STAGES(2))},
+     2},
+    {FAULT_SKIPPED_UNIT, {ON(DATA(4), ZERO(3), HALVES), ON(DATA(4), ZERO(1), HALVES)}, 2},
     {FAULT_LOCAL_MAXIMUM,
      {ON(TENSOR(2), MODEL(8)), ON(TENSOR(4), MODEL(12)),
       ON(TENSOR(3), SEQUENCE, MODEL(9), DTYPE(1))},

@@ -13,9 +13,10 @@ typedef struct {
     ParamStore *real;
     Trainer *trainer;
     GridFault fault;
-    CommOps shard_ops, axis_ops[3], kv_ops, tie_ops;
-    const CommOps *shard_real, *axis_real[3], *kv_real, *tie_real; /* axes: pp, dp, tp */
-    OpTable ops[2];                                                /* for f32 and for f64 */
+    CommOps shard_ops, replicate_ops, axis_ops[3], kv_ops, tie_ops;
+    const CommOps *shard_real, *replicate_real, *axis_real[3], *kv_real,
+        *tie_real;  /* axes: pp, dp, tp */
+    OpTable ops[2]; /* for f32 and for f64 */
     const OpTable *ops_real[2];
     double bias[MOST_BIASES];
     int64_t reductions;

@@ -21,6 +21,9 @@ const char *const grid_fault_name[FAULT_COUNT] = {
     [FAULT_COUNTED_OFTEN] = "norm counts a replicated row tp times",
     [FAULT_EARLY_BIAS] = "row-cut bias added before the sum",
     [FAULT_ALL_COLUMNS] = "column sums of gathered rows",
+    [FAULT_GROUPS_APART] = "shard groups not summed",
+    [FAULT_GROUPS_TWICE] = "shard groups summed twice",
+    [FAULT_OTHER_SHARE] = "share of the wrong group",
     [FAULT_SKIPPED_UNIT] = "skipped unit",
     [FAULT_UNPUBLISHED] = "unpublished unit",
     [FAULT_GAP] = "gap not zeroed",
@@ -170,6 +173,24 @@ static void shard_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor who
     if (!left_out()) planted.shard_real->reduce_scatter(comm, on, part, whole);
 }
 
+/* Sums a part over the ranks that hold it. For FAULT_OTHER_SHARE each gets what belongs to the one
+ * before it. */
+static void replicate_reduce_scatter(Comm *comm, Device *on, Tensor own, Tensor part)
+{
+    size_t size = tensor_bytes(own), all = tensor_bytes(part);
+    if (planted.fault == FAULT_GROUPS_APART) return;
+    if (planted.fault == FAULT_OTHER_SHARE) {
+        char *last = must_alloc(size);
+        memcpy(last, (char *)part.data + all - size, size);
+        memmove((char *)part.data + size, part.data, all - size);
+        memcpy(part.data, last, size);
+        free(last);
+    }
+    planted.replicate_real->reduce_scatter(comm, on, own, part);
+    if (planted.fault == FAULT_GROUPS_TWICE)
+        planted.replicate_real->reduce_scatter(comm, on, own, part);
+}
+
 /* Gathers weights. For FAULT_OLD_GATHER it returns the result that the same gather had in the
  * previous step, and stores the new result for the next step. */
 static void shard_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
@@ -238,6 +259,9 @@ static void plant_comms(Trainer *t)
     planted.shard_real = replace_all_reduce(&grid->shard, &planted.shard_ops, shard_all_reduce);
     planted.shard_ops.reduce_scatter = shard_reduce_scatter;
     planted.shard_ops.all_gather = shard_all_gather;
+    planted.replicate_real = replace_all_reduce(&grid->replicate, &planted.replicate_ops,
+                                                grid->replicate.ops->all_reduce);
+    planted.replicate_ops.reduce_scatter = replicate_reduce_scatter;
     planted.axis_real[0] = replace_all_reduce(&grid->pp, &planted.axis_ops[0], pp_all_reduce);
     planted.axis_real[1] = replace_all_reduce(&grid->dp, &planted.axis_ops[1], dp_all_reduce);
     planted.axis_real[2] = replace_all_reduce(&grid->tp, &planted.axis_ops[2], tp_all_reduce);

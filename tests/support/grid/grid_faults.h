@@ -22,6 +22,11 @@ typedef enum {
                             ranks */
     FAULT_ALL_COLUMNS,   /* its gradient is computed from all ranks' rows and also summed over the
                             ranks */
+    /* mistakes in sums between shard groups: they are omitted, added once more, or a rank gets the
+     * share of its neighbour */
+    FAULT_GROUPS_APART,
+    FAULT_GROUPS_TWICE,
+    FAULT_OTHER_SHARE,
     /* mistakes in weights and buffers */
     FAULT_SKIPPED_UNIT, /* one rank does not update its part of a unit */
     FAULT_UNPUBLISHED,  /* the weights of a unit do not reach the other ranks */

@@ -65,6 +65,7 @@ Config *grid_world_config(const GridWorld *w, const GridModel *what, int64_t bat
     config->eval.sample_tokens = 0; /* the sequences are too short for samples */
     config->train_batch_size = batch;
     config->parallel.data = w->dp;
+    config->parallel.shard = w->shard;
     config->parallel.tensor = w->tp;
     config->parallel.pipeline = w->pp;
     config->parallel.sequence_parallel = w->sequence_parallel;
