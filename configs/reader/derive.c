@@ -309,6 +309,7 @@ void derive_values(Load *load)
     fit_opened(load);
     derive_parallel(load);
     derive_world(load);
+    derive_shard(load);
     fit_opened_shard(load);
     derive_batch(load);
     fit_opened_rows(load);

@@ -134,7 +134,11 @@ void fit_opened(Load *load);
 /* Adapts sequence_parallel as well, once the micro-batch is known: drops it if the rows of a
  * micro-batch cannot be divided among the tensor-parallel ranks. */
 void fit_opened_rows(Load *load);
-/* The same for parallel.shard, once the data-parallel ranks are known. */
+/* Sets a value that DeepSpeed's names of parallel.shard gave aside, with a notice, where it has no
+ * effect or does not fit. */
+void derive_shard(Load *load);
+/* Adapts parallel.shard to the ranks that open a stored config, once the data-parallel ranks are
+ * known. */
 void fit_opened_shard(Load *load);
 void derive_parallel(Load *load);
 void check_parallel(Load *load);

@@ -22,7 +22,7 @@
         INT(parallel.shard, "0", 0, 1e6, ROUNDING, PLAN | WIRE,                                    \
             "data-parallel ranks among which ZeRO divides weights and gradients, neighbours; "     \
             "optimizer states are divided among all; 0: all",                                      \
-            .flags = OPTION_AUTO | OPTION_GRID),                                                   \
+            .flags = OPTION_AUTO | OPTION_GRID | OPTION_CLAMPED),                                  \
         CHOICE(                                                                                    \
             parallel.schedule, 0, schedule_choices, NONE, PLAN,                                    \
             "order of a pipeline's micro-batches: all forward first (gpipe), backward as soon as " \

@@ -75,6 +75,64 @@ static void check_rows_type(Load *load)
 
 /* ---- shard groups ---------------------------------------------------------------------------- */
 
+/* DeepSpeed's names of parallel.shard, which it reads at stage 3 only. */
+static const char hpz_key[] = "zero_optimization.zero_hpz_partition_size",
+                  mics_key[] = "zero_optimization.mics_shard_size";
+
+/* Returns the name of DeepSpeed's that gave parallel.shard its value; NULL if none did. */
+static const char *shard_alias(const Load *load)
+{
+    static const char *const names[] = {hpz_key, mics_key};
+    ConfigPlace own = load_place(load, shard_key);
+    if (!load_given(load, shard_key)) return NULL;
+    for (int i = 0; i < 2; i++) {
+        const ConfigPlace *place = &load->seen[option_count + known_find(names[i])].place;
+        bool given = place->set > 0 || place->line > 0;
+        if (given && memcmp(place, &own, sizeof own) == 0) return names[i];
+    }
+    return NULL;
+}
+
+/* Sets a value of DeepSpeed's aside, which then does not count as given. */
+static void set_shard_aside(Load *load)
+{
+    int row = option_find(shard_key);
+    load_default(load, row);
+    load->origin[row] = (Origin){0};
+}
+
+void derive_shard(Load *load)
+{
+    const Config *c = load->config;
+    const char *name = shard_alias(load);
+    long long shard = c->parallel.shard, data = c->parallel.data;
+    const Candidate now = candidate_of_load(load);
+    ConfigPlace place = load_place(load, shard_key);
+    if (name == NULL || UNUSABLE(load, shard_key, "parallel.data", "zero_optimization.stage"))
+        return;
+    if (c->zero_optimization.stage != 3) {
+        set_shard_aside(load);
+        load_idle(load, place, name,
+                  "accepted, without effect here (it is for stage 3; parallel.shard is for the "
+                  "stages 1 to 3)");
+    } else if (candidate_ranks(&now) > 0 && shard >= data) {
+        set_shard_aside(load);
+        load_routine(load, place, name,
+                     "%lld: all %lld data-parallel rank%s divide weights and gradients", shard,
+                     data, data == 1 ? "" : "s");
+    } else if (!candidate_legal(&now, RULE_BIT(RULE_SHARD))) {
+        set_shard_aside(load);
+        load_notice(load, place, name,
+                    "%lld does not divide the %lld data-parallel ranks, so all of them divide "
+                    "weights and gradients",
+                    shard, data);
+    } else if (name == hpz_key)
+        load_notice(load, place, name,
+                    "%lld: gradients, too, stay in the group until the step's end, so a rank holds "
+                    "a share of them by the size of the group, and not of all ranks",
+                    shard);
+}
+
 static void check_shard(Load *load)
 {
     const Config *c = load->config;

@@ -235,6 +235,78 @@ static void gradients_are_sent_in_the_accumulation_type_unless_given(void **stat
     }
 }
 
+/* DeepSpeed's names of parallel.shard are read at stage 3, and never refused for the number of
+ * ranks: a file that trains there trains here. */
+static void names_of_shard_groups_are_read_at_stage_3_where_they_fit(void **state)
+{
+    (void)state;
+    static const struct {
+        int world, stage;
+        const char *keys;
+        int shard;
+        const char *notice; /* NULL: none */
+    } cases[] = {
+        {8, 3, "\"mics_shard_size\": 4", 4, NULL},
+        {8, 3, "\"zero_hpz_partition_size\": 2", 2, "gradients, too, stay in the group"},
+        {8, 3, "\"zero_hpz_partition_size\": 4, \"mics_shard_size\": -1", 4, "gradients, too"},
+        {8, 3, "\"zero_hpz_partition_size\": 1, \"mics_shard_size\": 2", 2, NULL},
+        {8, 3, "\"zero_hpz_partition_size\": 4, \"mics_shard_size\": 4", 4, NULL},
+        {8, 3, "\"mics_shard_size\": 8", 8, "8: all 8 data-parallel ranks divide"},
+        {2, 3, "\"zero_hpz_partition_size\": 8", 2, "8: all 2 data-parallel ranks divide"},
+        {1, 3, "\"mics_shard_size\": 4", 1, "4: all 1 data-parallel rank divide"},
+        {8, 3, "\"mics_shard_size\": 3", 8, "3 does not divide the 8 data-parallel ranks, so all"},
+        {0, 3, "\"mics_shard_size\": 3", 3, NULL},
+        {8, 2, "\"zero_hpz_partition_size\": 2", 8,
+         "accepted, without effect here (it is for stage"},
+        {8, 1, "\"mics_shard_size\": 3", 8, "accepted, without effect here (it is for stage"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
+                                 "\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1, "
+                                 "\"zero_optimization\": {\"stage\": %d, %s}}",
+                                 cases[i].stage, cases[i].keys);
+        ConfigReport report;
+        const Config *c = config_parse(&(ConfigContext){.world = cases[i].world}, "c.json", text,
+                                       strlen(text), 0, NULL, &report);
+        if (c == NULL) fail_msg("%s: %s", text, report.error[0]);
+        if (config_shard(c, cases[i].world) != cases[i].shard)
+            fail_msg("%s: %d", text, config_shard(c, cases[i].world));
+        bool found = false, other = false;
+        for (int n = 0; n < report.n_notices; n++) {
+            bool own = strstr(report.notice[n], "_size: ") != NULL;
+            found |= own && cases[i].notice && strstr(report.notice[n], cases[i].notice);
+            other |= own && cases[i].notice == NULL;
+        }
+        if (found != (cases[i].notice != NULL) || other)
+            fail_msg("%s: %s", text, report.n_notices ? report.notice[0] : "no notice");
+        config_report_free(&report);
+        config_free(c);
+        free(text);
+    }
+}
+
+/* Two names with different values contradict each other, and so do a name and parallel.shard. */
+static void names_of_shard_groups_that_differ_are_refused(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {
+        "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 4, "
+        "\"zero_hpz_partition_size\": 2}",
+        "\"parallel\": {\"shard\": 4}, "
+        "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 2}"};
+    for (int i = 0; i < 2; i++) {
+        char *text =
+            text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, %s}", keys[i]);
+        ConfigReport report;
+        assert_null(config_parse(&(ConfigContext){.world = 8}, "c.json", text, strlen(text), 0,
+                                 NULL, &report));
+        assert_int_equal(report.n_errors, 1);
+        assert_non_null(strstr(report.error[0], "keep one of them"));
+        config_report_free(&report);
+        free(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -244,6 +316,8 @@ int main(void)
         cmocka_unit_test(zero_optimization_true_and_false_mean_stages_1_and_0),
         cmocka_unit_test(a_change_of_zero_stage_is_listed_as_a_change_of_rounding),
         cmocka_unit_test(every_alias_of_a_zero_key_sets_the_key),
+        cmocka_unit_test(names_of_shard_groups_are_read_at_stage_3_where_they_fit),
+        cmocka_unit_test(names_of_shard_groups_that_differ_are_refused),
         cmocka_unit_test(the_largest_integer_is_accepted_as_no_limit),
         cmocka_unit_test(overlap_comm_defaults_to_true_at_stage_3_only),
         cmocka_unit_test(auto_bucket_sizes_are_derived_from_hidden_size),
