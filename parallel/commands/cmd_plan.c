@@ -151,8 +151,8 @@ static const ArgOption options[] = {
      .most = CONFIG_MAX_RANKS},
     {.name = "--machine",
      .value = "FILE",
-     .help = "the hardware: a100, h100, h200, b200, cpu, or a machine\n"
-             "file; default: that of this machine's GPU, or cpu",
+     .help = "the hardware: a100, h100, h200, b200, rtx4090, cpu, or a\n"
+             "machine file; default: that of this machine's GPU, or cpu",
      .kind = ARG_NAME,
      .at = offsetof(PlanArguments, machine)},
     {.name = "--set",

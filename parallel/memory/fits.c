@@ -57,10 +57,11 @@ MemoryRatios memory_ratios(const Trainer *trainer)
     return ratios;
 }
 
-/* Which ratios fit, in hundredths: the least with which the device has room, or 101, and the
- * largest with which the host has room, or -1. Both have room from `least` to `most`. */
+/* Ratios in hundredths; 101 or -1 if there is none. */
 typedef struct {
-    int least, most;
+    int first, last; /* the least and the largest with which both memories have room */
+    int of_device;   /* the least with which the device has room */
+    int of_host;     /* the largest with which the host has room */
 } Choice;
 
 static double device_needs(const MemoryPlan *p, const MemoryRatios *ratios, int k)
@@ -86,10 +87,14 @@ static double locked_room(const MemoryPlan *p, const MemoryRoom *room)
 static Choice choose(const MemoryPlan *p, const MemoryRoom *room, const MemoryRatios *ratios)
 {
     double device = (double)memory_device_room(room), host = locked_room(p, room);
-    Choice c = {.least = 101, .most = -1};
+    Choice c = {.first = 101, .last = -1, .of_device = 101, .of_host = -1};
     for (int k = 0; k <= 100; k++) {
-        if (host_needs(p, ratios, k) <= host) c.most = k;
-        if (c.least > 100 && device_needs(p, ratios, k) <= device) c.least = k;
+        bool on_device = device_needs(p, ratios, k) <= device,
+             on_host = host_needs(p, ratios, k) <= host;
+        if (on_host) c.of_host = k;
+        if (on_device && c.of_device > 100) c.of_device = k;
+        if (on_device && on_host) c.last = k;
+        if (on_device && on_host && c.first > 100) c.first = k;
     }
     return c;
 }
@@ -98,7 +103,8 @@ static Choice choose(const MemoryPlan *p, const MemoryRoom *room, const MemoryRa
 static char *shortfalls(const MemoryPlan *p, const MemoryRoom *room, const MemoryRatios *ratios,
                         Choice choice)
 {
-    int high = choice.least > 100 ? 100 : choice.least, low = choice.most < 0 ? 0 : choice.most;
+    int high = choice.of_device > 100 ? 100 : choice.of_device,
+        low = choice.of_host < 0 ? 0 : choice.of_host;
     double host = host_needs(p, ratios, high) - locked_room(p, room),
            device = device_needs(p, ratios, low) - (double)memory_device_room(room);
     return text_format("no zero_optimization.offload_optimizer.ratio fits: with %g the host lacks "
@@ -123,15 +129,15 @@ static bool refuse_states(const MemoryPlan *p, const MemoryRoom *room, const Con
                           const MemoryRatios *ratios, char *err, size_t n)
 {
     char *states = smaller_states(c), *help;
-    Choice choice = {.least = 0, .most = -1};
+    Choice choice = {.last = -1};
     if (ratios != NULL) choice = choose(p, room, ratios);
     if (ratios == NULL)
         help = must_strdup("lower zero_optimization.offload_optimizer.ratio");
-    else if (choice.least > choice.most)
+    else if (choice.last < 0)
         help = shortfalls(p, room, ratios, choice);
     else
         help = text_format("lower zero_optimization.offload_optimizer.ratio to %g",
-                           choice.most / 100.0);
+                           choice.last / 100.0);
     error_set(err, n,
               "the plan needs %s of %s's memory, %s of it page-locked for the optimizer's states, "
               "and %s are available for that%s; %s%s",
@@ -219,12 +225,12 @@ static char *smaller_plan_beside(const MemoryPlan *p, const MemoryRoom *room, co
     Choice choice = choose(p, room, ratios);
     if (kept > (double)most) return smaller_model("weights and gradients", kept);
     char *first = NULL, *second = NULL, *help;
-    if (choice.least <= choice.most) {
-        second = write_ratio(p, room, c, ratios, choice.least);
+    if (choice.last >= 0) {
+        second = write_ratio(p, room, c, ratios, choice.first);
         first = states ? smaller_states(c) : smaller_batch(c);
         help =
             states ? text_format("%s%s", second, first) : text_format("%s, or %s", first, second);
-    } else if (states && choice.least <= 100) {
+    } else if (states && choice.of_device <= 100) {
         first = smaller_plan(p, c, most);
         second = shortfalls(p, room, ratios, choice);
         help = text_format("%s; %s", first, second);

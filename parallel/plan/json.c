@@ -85,16 +85,11 @@ static void print_stage_memory(const StagePlan *stage)
     const struct {
         const char *key;
         size_t bytes;
-    } rows[] = {{"weights", m->weights},
-                {"gradients", m->gradients},
-                {"buffers", m->buffers},
-                {"optimizer", m->optimizer},
-                {"activations", m->activations},
-                {"scratch", m->scratch},
-                {"other", m->other},
-                {"reserve", m->reserve},
-                {"total", m->total},
-                {"host", m->host}};
+    } rows[] = {
+        {"weights", m->weights},     {"gradients", m->gradients},     {"buffers", m->buffers},
+        {"optimizer", m->optimizer}, {"activations", m->activations}, {"scratch", m->scratch},
+        {"other", m->other},         {"reserve", m->reserve},         {"total", m->total},
+        {"host", m->host},           {"offloaded", m->offloaded}};
     printf("      {\"stage\": %d", stage->stage);
     for (int i = 0; i < ROWS(rows); i++)
         printf(", \"%s\": %zu", rows[i].key, rows[i].bytes);
@@ -108,6 +103,11 @@ static void print_memory(const Plan *plan)
     if (plan->hardware.cuda) print_room("host", &plan->host);
     printf("    \"snapshot\": %lld, \"snapshot_missing\": %lld,\n", (long long)plan->snapshot,
            (long long)plan->snapshot_missing);
+    if (plan->remedy) {
+        printf("    \"remedy\": ");
+        json_print_string(stdout, plan->remedy);
+        printf(",\n");
+    }
     printf("    \"reserve_is_an_estimate\": true,\n    \"rank_of_stage\": [\n");
     for (int s = 0; s < plan->grid.pp; s++) {
         print_stage_memory(&plan->stage[s]);

@@ -311,6 +311,7 @@ bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char 
     *plan = begin_plan(config, hardware);
     if (!plan_all_stages(plan, err, n)) return false;
     fit(plan);
+    plan_find_remedy(plan);
     compute_rates(plan);
     return true;
 }
@@ -352,5 +353,6 @@ void plan_free(Plan *plan)
     plan_stages_free(plan->stage, plan->grid.pp);
     if (plan->fewer) plan_stages_free(plan->fewer, plan->grid.pp);
     step_time_free(&plan->time);
+    free(plan->remedy);
     *plan = (Plan){0};
 }

@@ -35,6 +35,9 @@ typedef struct {
     PlanRoom device;
     PlanRoom host; /* host memory of a node; on CPUs all 0: it is part of `device` */
     bool fits;
+    /* If it does not fit a GPU: where states of the optimizer would have to lie (remedy.c), or what
+     * both memories lack; NULL: this would not help. Freed by plan_free. */
+    char *remedy;
     /* Of the host memory above, what snapshots of asynchronous saves take on the node with the most
      * of them; 0: saves are synchronous, because there is no room for snapshots, checkpoint.async
      * is false or the run saves only at its end. */
@@ -76,6 +79,8 @@ const Config *plan_settle_run(const Config *config, const char *run, const Hardw
 /* Plans a config from plan_settle, which must outlive the plan. `range` stays 0. Free with
  * plan_free. Returns false and sets `err` if the grid has too many ranks. */
 bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char *err, size_t n);
+/* Sets plan->remedy if the plan does not fit, by planning the memory of other ratios. */
+void plan_find_remedy(Plan *plan);
 /* Computes plan->range, which takes three more replays. */
 void plan_vary(Plan *plan);
 void plan_free(Plan *plan);

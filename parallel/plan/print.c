@@ -112,6 +112,19 @@ static void print_stage(const MemoryPlan *m, int stage, double unit)
     puts("");
 }
 
+/* Says how much of the optimizer's states lies on the host; on a CPU, all memory is the host's. */
+static void print_states(const Plan *plan)
+{
+    const MemoryPlan *m = &plan->stage[plan->host.stage].memory;
+    double share = memory_offloaded_share(m), rate = plan->hardware.host_bandwidth;
+    if (!plan->hardware.cuda || share == 0) return;
+    line("",
+         "%s of them are page-locked for %.0f %% of the optimizer's states of a rank; each step "
+         "moves them in and out in %s or more",
+         figure_bytes((double)m->offloaded).text, 100 * share,
+         figure_seconds((double)m->offloaded / rate).text);
+}
+
 static void print_memory(const Plan *plan)
 {
     int most = 0;
@@ -121,6 +134,7 @@ static void print_memory(const Plan *plan)
     const Figure one = figure_bytes(unit); /* "1.0 GiB" */
     print_room(plan, "memory", &plan->device, plan->hardware.cuda ? "a GPU" : "a node");
     if (plan->hardware.cuda) print_room(plan, "host", &plan->host, "a node");
+    print_states(plan);
     if (plan->snapshot > 0)
         line("", "%s of a node's memory are for snapshots of saves (checkpoint.async)",
              figure_bytes((double)plan->snapshot).text);
@@ -130,6 +144,7 @@ static void print_memory(const Plan *plan)
             "no room for snapshots of saves (checkpoint.async): %s of a node's memory are missing; "
             "training waits while a checkpoint is written",
             figure_bytes((double)plan->snapshot_missing).text);
+    if (plan->remedy) line("remedy", "%s", plan->remedy);
     printf("a rank of each stage, in %s%s:\nstage", strchr(one.text, ' ') + 1,
            plan->stage[0].memory.reserve > 0 ? "; reserve, which NCCL takes, is an estimate" : "");
     for (int i = 0; i < CLASSES; i++)
@@ -192,7 +207,7 @@ static void print_parts(const Plan *plan)
                 {"exposed communication, dp", t->exposed_dp},
                 {"exposed communication, tp", t->exposed_tp},
                 {"exposed communication, pp", t->exposed_pp},
-                {"waits for states on the host", t->exposed_host},
+                {"waits for host states", t->exposed_host},
                 {"bubble", t->bubble}};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         if (part[i].seconds != 0) print_part(part[i].name, part[i].seconds, t->seconds);

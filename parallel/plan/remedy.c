@@ -1,0 +1,72 @@
+/* remedy.c -- which part of the optimizer's states would have to lie on the host for a plan that
+ * does not fit its GPUs, or their host; see plan.h. */
+#include "parallel/plan/plan.h"
+
+#include "model/core/check.h"
+#include "model/core/figures.h"
+
+#include <stdio.h>
+
+enum { WHOLE = 100 };
+
+/* Returns the memory of the plan if so many hundredths of the states lie on the host. */
+static Plan with_ratio(const Plan *plan, int hundredths)
+{
+    Config config = *plan->config;
+    config.zero_optimization.offload_optimizer.device = OFFLOAD_CPU;
+    config.zero_optimization.offload_optimizer.ratio = hundredths / 100.0;
+    return plan_memory(&config, &plan->hardware);
+}
+
+static int64_t left(const PlanRoom *room)
+{
+    return room->room - room->needed;
+}
+
+/* Returns the largest ratio, from `low` to `high`, at which `device` is false and the host has
+ * room, or the least at which the device has. Both fit at one end of the range. */
+static int bisect(const Plan *plan, int low, int high, bool device)
+{
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        const Plan there = with_ratio(plan, middle);
+        bool fits = left(device ? &there.device : &there.host) >= 0;
+        *(fits == device ? &high : &low) = middle;
+    }
+    return device ? high : low;
+}
+
+/* Says how to write the ratio. */
+static void write_ratio(const Plan *plan, int hundredths, char *out, size_t n)
+{
+    static const char section[] = "zero_optimization.offload_optimizer";
+    if (plan->config->zero_optimization.offload_optimizer.device == OFFLOAD_CPU)
+        snprintf(out, n, "%s.ratio=%g", section, hundredths / 100.0);
+    else if (hundredths == WHOLE)
+        snprintf(out, n, "%s.device=cpu", section);
+    else
+        snprintf(out, n, "%s.device=cpu --set %s.ratio=%g", section, section, hundredths / 100.0);
+}
+
+void plan_find_remedy(Plan *plan)
+{
+    if (!OFFLOAD_BUILT || plan->fits || !plan->hardware.cuda) return;
+    const Plan none = with_ratio(plan, 0), all = with_ratio(plan, WHOLE);
+    char ratio[160];
+    if (left(&all.device) < 0 || left(&none.host) < 0) return; /* something else is too large */
+    int least = left(&none.device) >= 0 ? 0 : bisect(plan, 0, WHOLE, true),
+        most = left(&all.host) >= 0 ? WHOLE : bisect(plan, 0, WHOLE, false);
+    bool lower = plan->device.needed <= plan->device.room; /* only the host has too much */
+    const Plan first = with_ratio(plan, lower ? most : least), last = with_ratio(plan, most);
+    write_ratio(plan, lower ? most : least, ratio, sizeof ratio);
+    if (first.fits)
+        plan->remedy = text_format("--set %s fits: %s of the %s of a node's memory that it may use",
+                                   ratio, figure_bytes((double)first.host.needed).text,
+                                   figure_bytes((double)first.host.room).text);
+    else
+        plan->remedy = text_format(
+            "no ratio of zero_optimization.offload_optimizer fits: with %g a node lacks "
+            "%s, with %g a GPU lacks %s",
+            least / 100.0, figure_bytes(-(double)left(&first.host)).text, most / 100.0,
+            figure_bytes(-(double)left(&last.device)).text);
+}

@@ -1,0 +1,195 @@
+/* test_plan_offload.c -- plans with states of the optimizer on the host: what a rank keeps by
+ * precision, what fits a card of 24 GB and what is written where it does not, and the time of
+ * updates over the link. */
+#include "parallel/plan/plan.h"
+
+#include "model/core/check.h"
+#include "tests/support/files/config_support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SETS = 6 };
+
+/* Few micro-batches, because these plans are about memory. */
+#define FEW "train_batch_size=4"
+
+static Hardware preset(const char *machine)
+{
+    Hardware hardware;
+    ExitCode code;
+    char err[512];
+    if (!hardware_load(&hardware, machine, &code, err, sizeof err)) fail_msg("%s", err);
+    return hardware;
+}
+
+/* A plan and its config, whose offload is set after it was read. */
+typedef struct {
+    const Config *read;
+    Config config;
+    Plan plan;
+} Planned;
+
+static Planned *plan_of(const char *path, const Hardware *h, int64_t ranks, double ratio,
+                        const char *const set[SETS])
+{
+    Planned *p = must_calloc(1, sizeof *p);
+    char err[512];
+    ConfigReport report;
+    ConfigContext context = plan_context(h, ranks);
+    int n = 0;
+    while (n < SETS && set[n] != NULL)
+        n++;
+    p->read = config_load(path, n, set, &context, &report);
+    if (p->read == NULL) fail_msg("%s", report.error[0]);
+    config_report_free(&report);
+    p->read = plan_settle(p->read, h, err, sizeof err);
+    if (p->read == NULL) fail_msg("%s", err);
+    p->config = *p->read;
+    p->config.zero_optimization.offload_optimizer =
+        (OffloadConfig){ratio > 0 ? OFFLOAD_CPU : OFFLOAD_NONE, ratio > 0 ? ratio : 1, true};
+    if (!plan_make(&p->plan, &p->config, h, err, sizeof err)) fail_msg("%s", err);
+    return p;
+}
+
+static void end(Planned *p)
+{
+    plan_free(&p->plan);
+    config_free(p->read);
+    free(p);
+}
+
+/* ---- what a rank keeps ----------------------------------------------------------------------- */
+
+#define BF16_STATES "bf16.bf16_master_weights_and_grads=true", "data_types.grad_accum_dtype=bf16"
+
+/* Bytes of a parameter's weight, gradient and states on the device, and of those on the host. */
+static void a_parameter_takes_as_many_bytes_as_its_types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *what, *set[SETS];
+        double ratio, device, host;
+    } row[] = {
+        {"f32 masters, moments and gradients", {FEW}, 0, 18, 0},
+        {"no masters, bf16 gradients", {BF16_STATES, FEW}, 0, 12, 0},
+        {"states on the host", {FEW}, 1, 6, 12},
+        {"states on the host, bf16 gradients", {"data_types.grad_accum_dtype=bf16", FEW}, 1, 4, 12},
+        {"no masters, states on the host", {BF16_STATES, FEW}, 1, 4, 8}};
+    const Hardware h = preset("h100");
+    print_message("%-40s %9s %9s %10s %10s %12s %12s\n", "llama_8b, one rank", "B on GPU",
+                  "B on host", "GB on GPU", "GB on host", "most in 70 GB", "most in 20 GB");
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        Planned *p = plan_of("configs/llama_8b.json", &h, 1, row[i].ratio, row[i].set);
+        const MemoryPlan *m = &p->plan.stage[0].memory;
+        double n = (double)p->plan.parameters,
+               device = (double)(m->weights + m->gradients + m->optimizer),
+               host = (double)m->offloaded;
+        print_message("%-40s %9.2f %9.2f %10.1f %10.1f %10.1f B %10.1f B\n", row[i].what,
+                      device / n, host / n, device / 1e9, host / 1e9, 70 / (device / n),
+                      20 / (device / n));
+        /* Units are padded. */
+        if (fabs(device / n - row[i].device) > 0.02 || fabs(host / n - row[i].host) > 0.02)
+            fail_msg("%s: %g and %g bytes", row[i].what, device / n, host / n);
+        end(p);
+    }
+}
+
+/* A rank of a ZeRO group has its part of the states on the host, and a node those of its ranks. */
+static void a_node_has_the_states_of_its_ranks(void **state)
+{
+    (void)state;
+    const Hardware h = preset("h100");
+    for (int stage = 0; stage <= 3; stage++) {
+        char set[64];
+        snprintf(set, sizeof set, "zero_optimization.stage=%d", stage);
+        const char *const sets[SETS] = {set, "train_micro_batch_size_per_gpu=1",
+                                        "checkpoint.async=false"};
+        Planned *p = plan_of("configs/gpt2_1558m.json", &h, 16, 1, sets);
+        double of_node = (stage == 0 ? 8 : 0.5) * 12 * (double)p->plan.parameters;
+        if (fabs((double)p->plan.host.needed / of_node - 1) > 0.01)
+            fail_msg("stage %d: %g, not %g", stage, (double)p->plan.host.needed, of_node);
+        end(p);
+    }
+}
+
+/* ---- a card of 24 GB ------------------------------------------------------------------------- */
+
+static const char *const stage_3[SETS] = {"zero_optimization.stage=3", FEW};
+
+static bool fits(const Hardware *h, double ratio)
+{
+    Planned *p = plan_of("configs/gpt2_1558m.json", h, 1, ratio, stage_3);
+    bool good = p->plan.fits;
+    end(p);
+    return good;
+}
+
+static void says(const Hardware *h, double ratio, const char *words)
+{
+    Planned *p = plan_of("configs/gpt2_1558m.json", h, 1, ratio, stage_3);
+    if (p->plan.fits || p->plan.remedy == NULL || strstr(p->plan.remedy, words) == NULL)
+        fail_msg("%s instead of: %s", p->plan.remedy ? p->plan.remedy : "no remedy", words);
+    end(p);
+}
+
+static void gpt2_1558m_fits_a_card_of_24_gb_with_states_on_the_host(void **state)
+{
+    (void)state;
+    const Hardware h = preset("rtx4090");
+    Planned *p = plan_of("configs/gpt2_1558m.json", &h, 1, 1, stage_3);
+    assert_true(p->plan.fits);
+    assert_in_range(p->plan.device.needed, 9.3e9, 10.1e9);
+    assert_in_range(p->plan.stage[0].memory.offloaded, 18.6e9, 18.8e9);
+    /* Each update crosses the link; what the next forward pass does not hide is a part of the step.
+     */
+    double link = (double)p->plan.stage[0].memory.offloaded / h.host_bandwidth;
+    assert_true(p->plan.step.exposed_host > 0.5 * link && p->plan.step.exposed_host < link);
+    end(p);
+    assert_false(fits(&h, 0));
+}
+
+/* The ratio that is named is the least that fits a GPU, or the largest that fits its host. */
+static void a_plan_that_misses_names_the_ratio_that_fits(void **state)
+{
+    (void)state;
+    if (!OFFLOAD_BUILT) skip();
+    Hardware h = preset("rtx4090");
+    says(&h, 0,
+         "--set zero_optimization.offload_optimizer.device=cpu --set "
+         "zero_optimization.offload_optimizer.ratio=0.22 fits: ");
+    assert_true(fits(&h, 0.22));
+    assert_false(fits(&h, 0.21));
+    says(&h, 0.1, "--set zero_optimization.offload_optimizer.ratio=0.22 fits: ");
+    h.host_bytes = (int64_t)15e9;
+    says(&h, 1, "--set zero_optimization.offload_optimizer.ratio=0.76 fits: ");
+    assert_true(fits(&h, 0.76));
+    assert_false(fits(&h, 0.77));
+    h.host_bytes = (int64_t)3e9;
+    says(&h, 1, "no ratio of zero_optimization.offload_optimizer fits: with 0.22 a node lacks ");
+    says(&h, 0, "a GPU lacks ");
+    /* Without states the model is still too large. */
+    h = preset("rtx4090");
+    h.device.bytes = (int64_t)6e9;
+    Planned *p = plan_of("configs/gpt2_1558m.json", &h, 1, 0, stage_3);
+    assert_false(p->plan.fits);
+    assert_null(p->plan.remedy);
+    end(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_parameter_takes_as_many_bytes_as_its_types),
+        cmocka_unit_test(a_node_has_the_states_of_its_ranks),
+        cmocka_unit_test(gpt2_1558m_fits_a_card_of_24_gb_with_states_on_the_host),
+        cmocka_unit_test(a_plan_that_misses_names_the_ratio_that_fits),
+    };
+    return cmocka_run_group_tests_name("plans with states on the host", tests, NULL, NULL);
+}
