@@ -152,19 +152,16 @@ static void find_in_circle(Chain *c, const Search *s)
 /* Of ranks that wait for each other in several calls, those of the call with the fewest differ. */
 static void find_odd(Chain *c, const Search *s)
 {
-    const ChainWait *least = NULL, *most = NULL;
+    const ChainWait *least = NULL;
     for (int i = 0; i < c->waits; i++) {
         const ChainWait *w = &c->wait[i];
-        if (w->late == 0) continue;
-        if (least == NULL || w->ranks < least->ranks) least = w;
-        if (most == NULL || w->ranks >= most->ranks) most = w;
+        if (w->late > 0 && (least == NULL || w->ranks < least->ranks)) least = w;
     }
     if (least == NULL) return;
     begin_again(c, CAUSE_COLLECTIVE);
     c->circle = true;
     for (int i = 0; i < least->ranks; i++)
         add_late(c, s, SIDES * least->rank[i]);
-    if (most != least) c->other = most->rank[0];
 }
 
 /* ---- the chain ---------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ typedef struct {
     double seconds;      /* for how long; NaN: not known */
     bool circle;         /* CAUSE_COLLECTIVE: the ranks wait for each other in calls of different
                           * groups or to different ranks; else in the same group */
-    int other;           /* CAUSE_COLLECTIVE: a rank in another call, or -1, */
-    const RingCall *late_call, *other_call; /* and the two calls, unless `circle` */
+    int other;           /* CAUSE_COLLECTIVE, unless `circle`: a rank in another call, or -1, */
+    const RingCall *late_call, *other_call; /* and the two calls */
     double waited, usual; /* the longest wait now, and the longest one that has ended */
     ChainWait *wait;      /* [waits] those nearest to where it begins first */
     int waits;

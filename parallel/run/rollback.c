@@ -116,7 +116,6 @@ bool run_goes_back(Run *run)
 {
     if (!run->records.goes_back) return false;
     run_await_save(run); /* it may be the one to go back to */
-    run_pause_clock(run);
     run_begin_work(run, "going back to a checkpoint");
     progress_print(&run->work.progress, "going back to a checkpoint");
     Checkpoint *c = find_checkpoint(run);

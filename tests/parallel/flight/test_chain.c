@@ -158,6 +158,16 @@ static void passed_each_other(PlantedRing *ring)
     }
 }
 
+/* The same with the groups exchanged: the call of the fewest is listed before that of the others.
+ */
+static void passed_the_others(PlantedRing *ring)
+{
+    for (int r = 0; r < 3; r++) {
+        planted_group(&ring[r], 1, "dp", 0, 1, 3);
+        planted_collective(&ring[r], "all-reduce", "compute", r != 1, 17, WAIT, NOT_ENDED);
+    }
+}
+
 static const PlantedCase at_once[] = {
     {"data",
      4,
@@ -331,6 +341,16 @@ static const PlantedCase at_once[] = {
      1,
      "rank 1 is in another call than the ranks that wait for it: rank 1 is in all-reduce of 64 f32 "
      "(group pair, call 17)",
+     {NULL}},
+    {"passed the others",
+     3,
+     passed_the_others,
+     {0},
+     CAUSE_COLLECTIVE,
+     {1},
+     1,
+     "rank 1 is in another call than the ranks that wait for it: rank 1 is in all-reduce of 64 f32 "
+     "(group world, call 17)",
      {NULL}},
 };
 
