@@ -285,11 +285,48 @@ static void test_every_row_that_several_ranks_hold_is_compared(void **state)
     training_close(&job.shared);
 }
 
+/* Returns how many ops of this kind the rank has issued. */
+static int ops_issued(const Trainer *t, OpId op)
+{
+    FlightEntry *entry = must_calloc(FLIGHT_SNAPSHOT, sizeof *entry);
+    int n = flight_snapshot(t->session.flight, entry), found = 0;
+    for (int i = 0; i < n; i++)
+        found += entry[i].kind == FLIGHT_OP && entry[i].code == op;
+    free(entry);
+    return found;
+}
+
+/* Stages have nothing in common but a tied table. */
+static void two_stages(Comm *world, void *context)
+{
+    const Job *job = context;
+    bool tied = job->shared.config->model.tie_word_embeddings;
+    Trainer t;
+    training_open_rank(&t, world, &job->shared);
+    check(&t, "at the start", "");
+    int hashes = ops_issued(&t, OP_hash), expected = tied ? 3 : 0; /* weights, two averages */
+    if (hashes != expected) rank_wrong(world, "%d hashes, not %d", hashes, expected);
+    trainer_close(&t);
+}
+
+static void test_what_no_other_rank_holds_is_not_hashed(void **state)
+{
+    static const char *const tables[] = {TIED, "model.tie_word_embeddings=false"};
+    for (int i = 0; i < 2; i++) {
+        const char *const sets[] = {"parallel.pipeline=2", tables[i], NULL};
+        Job job = {0};
+        training_of_text(&job.shared, *state, 2, sets);
+        training_run(&job.shared, two_stages, &job);
+        training_close(&job.shared);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_flipped_bit_is_found_and_named),
         cmocka_unit_test(test_every_row_that_several_ranks_hold_is_compared),
+        cmocka_unit_test(test_what_no_other_rank_holds_is_not_hashed),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }
