@@ -72,10 +72,13 @@ void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
     flight_unit(s->dev->flight, used);
     for (int i = 0; i < bucket->n; i++) {
         UnitState *u = &s->unit[bucket->unit[i]];
-        if (!is_gathered(s, bucket, i)) continue;
         device_event_record(&s->comm, &u->ready);
-        u->weight_state = WEIGHTS_ARRIVING;
-        if (!s->options.overlap_comm) zero_await_weights(s, bucket->unit[i]);
+        if (is_gathered(s, bucket, i)) u->weight_state = WEIGHTS_ARRIVING;
+        if (s->options.overlap_comm) continue;
+        if (is_gathered(s, bucket, i))
+            zero_await_weights(s, bucket->unit[i]);
+        else
+            comm_await(&s->grid->replicate, s->dev, &u->ready);
     }
     bucket_clear(bucket);
 }

@@ -34,7 +34,7 @@ static const char *const keys[KEYS][SETS] = {
      "zero_optimization.allgather_bucket_size=1",
      "zero_optimization.stage3_param_persistence_threshold=0",
      "zero_optimization.stage3_max_reuse_distance=0",
-     "zero_optimization.stage3_max_live_parameters=10000"},
+     "zero_optimization.stage3_max_live_parameters=10240"},
     {"zero_optimization.overlap_comm=true",
      "zero_optimization.stage3_param_persistence_threshold=0",
      "zero_optimization.stage3_max_reuse_distance=0"},
@@ -69,6 +69,23 @@ static void test_bug_31_ranks_with_delayed_streams_train_the_same_bits_as_the_cp
     late_sites_check(&sites, by == 1);
 }
 
+/* Two shard groups of two ranks, at every stage that divides anything: the sums and gathers between
+ * the groups follow those within them on the same stream. */
+static void test_shard_groups_with_delayed_streams_train_the_same_bits_as_the_cpu(void **state)
+{
+    static LateSites sites = {.every = 2, .enough = 10};
+    int all = (STAGES - 1) * KEYS, by = getenv("TEST_SAMPLE") ? 7 : 1, overlapping = 0;
+    for (int i = 0; i < all; i += by) {
+        const char *sets[SETS + 4] = {stages[1 + i % (STAGES - 1)], rest[(i / 3 + i) % RESTS],
+                                      "parallel.shard=2"};
+        for (int k = 0; k < SETS; k++)
+            sets[3 + k] = keys[i / (STAGES - 1)][k];
+        overlapping += late_run_both(*state, 4, sets, &sites);
+    }
+    assert_true(overlapping > 0);
+    late_sites_check(&sites, by == 1);
+}
+
 /* The models and optimizers together call all ops, also in doubles. This checks that a late device,
  * which runs ops later, has stored the arguments of each call correctly. */
 static void test_one_rank_with_delayed_streams_trains_the_same_bits_as_the_cpu(void **state)
@@ -91,6 +108,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_rank_with_delayed_streams_trains_the_same_bits_as_the_cpu),
+        cmocka_unit_test(test_shard_groups_with_delayed_streams_train_the_same_bits_as_the_cpu),
         cmocka_unit_test(test_bug_31_ranks_with_delayed_streams_train_the_same_bits_as_the_cpu),
     };
     return cmocka_run_group_tests_name("late trainer", tests, trainer_folder_setup,
