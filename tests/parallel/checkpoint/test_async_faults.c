@@ -3,7 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/async_ranks.h"
-#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/checkpoint/save_faults.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,37 +13,15 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-/* Saves step 1, then step 2 in world `w` with a disk that fails at call `at` of rank `bad`. Returns
- * whether rank `bad` made at least `at` calls. */
-static bool fail_at(int w, Fault fault, int bad, int at, int error)
+/* Saves in world `w` with this fault, and prunes to one checkpoint if a process is to be killed.
+ * Returns whether the fault was reached. */
+static bool fault_in(int w, Fault fault, int rank, int at, int error)
 {
-    TestRun r;
-    FaultyFs fs[RANKS_MOST];
-    test_run_open(&r);
-    test_run_must_save(&r, 1);
-    async_disks(fs, async_worlds[w].ranks);
-    faulty_fs_init(&fs[bad], fault, at, error);
-    TestRanks saving = async_world(w, &r, 2);
-    saving.fs = fs;
-    ranks_save(&saving);
-    bool saved = ranks_agree(&saving), reached = fs[bad].calls >= at;
-    if (!saved && strstr(saving.err[0], strerror(error)) == NULL)
-        fail_msg("rank %d, call %d: no reason in '%s'", bad, at, saving.err[0]);
-    assert_true(saved || reached);
-    int64_t step = async_newest(&r);
-    /* If the disk keeps failing from the very last sync on, the complete save cannot be undone and
-     * stays. */
-    if (step != (saved ? 2 : 1) && !(step == 2 && bad == 0 && fault == FAULT_ALWAYS))
-        fail_msg("rank %d, call %d: step %lld is the newest (%s)", bad, at, (long long)step,
-                 saved ? "saved" : saving.err[0]);
-    if (!saved && (fault == FAULT_ONCE || bad > 0) && test_run_entries(&r) != 1)
-        fail_msg("rank %d, call %d leaves something: %s", bad, at, saving.err[0]);
-    test_run_goes_on(&r);
-    test_run_close(&r);
-    return reached;
+    TestRun nowhere = {0};
+    TestRanks how = async_world(w, &nowhere, 2);
+    how.keep = fault == FAULT_KILL;
+    return ranks_save_with_fault(&how, &(SaveFault){fault, rank, at, error});
 }
 
 static void a_disk_failure_at_any_call_of_a_thread_leaves_the_old_checkpoint(void **state)
@@ -57,7 +35,7 @@ static void a_disk_failure_at_any_call_of_a_thread_leaves_the_old_checkpoint(voi
             for (Fault fault = FAULT_ONCE; fault <= FAULT_ALWAYS; fault++)
                 for (int bad = 0; bad < async_worlds[w].ranks; bad++) {
                     int at = 1;
-                    while (fail_at(w, fault, bad, at, errors[e]))
+                    while (fault_in(w, fault, bad, at, errors[e]))
                         at++;
                     assert_in_range(at, bad ? 12 : 25, 200);
                 }
@@ -74,50 +52,11 @@ static void short_and_interrupted_writes_are_completed(void **state)
             faulty_fs_init(&fs[rank], FAULT_SHORT, 0, 0);
         TestRanks saving = async_world(w, &r, 5);
         saving.fs = fs;
-        async_must_save(&saving);
+        ranks_must_save(&saving);
         assert_true(saving.begun[0] && fs[0].calls > 100);
-        assert_int_equal(async_newest(&r), 5);
+        assert_int_equal(ranks_resume_step(&r), 5);
         test_run_close(&r);
     }
-}
-
-static void save_body(Comm *world, void *context)
-{
-    ranks_save_here(context, world);
-}
-
-/* Saves step 1; then a process of several ranks saves step 2, prunes to one checkpoint, and dies at
- * call `at` of rank `bad`. Returns whether it died. */
-static bool kill_at(int w, int bad, int at)
-{
-    TestRun r;
-    int status;
-    test_run_open(&r);
-    test_run_must_save(&r, 1);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        FaultyFs fs[RANKS_MOST];
-        async_disks(fs, async_worlds[w].ranks);
-        faulty_fs_init(&fs[bad], FAULT_KILL, at, 0);
-        TestRanks saving = async_world(w, &r, 2);
-        saving.fs = fs;
-        saving.keep = 1;
-        thread_ranks(saving.ranks, 60, save_body, &saving);
-        _exit(saving.good[0] ? 0 : 1);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    bool killed = WIFEXITED(status) && WEXITSTATUS(status) == FAULTY_KILLED;
-    assert_true(killed || status == 0);
-    int64_t step = async_newest(&r);
-    if (step != 2 && (step != 1 || !killed))
-        fail_msg("rank %d killed at call %d: step %lld is the newest", bad, at, (long long)step);
-    test_run_must_save(&r, step + 1);
-    assert_true(checkpoint_prune(&r.io, r.run, step + 1, 1, r.err, sizeof r.err));
-    assert_int_equal(test_run_entries(&r), 1);
-    assert_int_equal(test_run_newest(&r), step + 1);
-    test_run_close(&r);
-    return killed;
 }
 
 static void a_kill_at_any_call_of_a_thread_leaves_the_old_or_new_checkpoint(void **state)
@@ -126,7 +65,7 @@ static void a_kill_at_any_call_of_a_thread_leaves_the_old_or_new_checkpoint(void
     for (int w = 0; w <= 2; w += 2)
         for (int bad = 0; bad < async_worlds[w].ranks; bad++) {
             int at = 1;
-            while (kill_at(w, bad, at))
+            while (fault_in(w, FAULT_KILL, bad, at, 0))
                 at++;
             assert_in_range(at, bad ? 12 : 30, 200);
         }
@@ -144,7 +83,7 @@ static void a_full_disk_makes_room_for_the_same_snapshot(void **state)
         test_run_must_save(&r, step);
     TestRanks saving = async_world(2, &r, 5);
     saving.fs = fs;
-    async_disks(fs, saving.ranks);
+    ranks_disks(fs, saving.ranks);
     for (int rank = 0; rank < saving.ranks; rank++) {
         fs[rank].disk = r.run;
         fs[rank].capacity = INT64_MAX;
@@ -155,9 +94,9 @@ static void a_full_disk_makes_room_for_the_same_snapshot(void **state)
     assert_true(error_says(saving.err[0], ENOSPC) && saving.begun[0]);
     assert_int_equal(test_run_entries(&r), 3);
     saving.making_room = true;
-    async_must_save(&saving);
+    ranks_must_save(&saving);
     assert_true(saving.begun[0]);
-    assert_int_equal(async_newest(&r), 5);
+    assert_int_equal(ranks_resume_step(&r), 5);
     assert_true(test_run_whole(&r, 3));
     assert_false(test_run_whole(&r, 1));
     test_run_close(&r);

@@ -80,10 +80,10 @@ static void an_asynchronous_save_has_the_files_of_a_synchronous_one(void **state
             TestRanks saving = async_world(w, &beside, 3), other = async_world(w, &plain, 3);
             other.async = false;
             saving.on_device = other.on_device = on_device;
-            async_must_save(&saving);
-            async_must_save(&other);
+            ranks_must_save(&saving);
+            ranks_must_save(&other);
             assert_true(saving.begun[0]);
-            assert_int_equal(async_newest(&beside), 3);
+            assert_int_equal(ranks_resume_step(&beside), 3);
             files_are_alike(&beside, &plain);
             test_run_close(&beside);
             test_run_close(&plain);
@@ -138,11 +138,11 @@ static void the_ranks_own_threads_write_and_sync_nothing(void **state)
         for (int async = 0; async <= 1; async++) {
             TestRanks saving = async_world(w, &r, 1 + async);
             int own = 0, all = 0;
-            async_disks(fs, saving.ranks);
+            ranks_disks(fs, saving.ranks);
             saving.fs = fs;
             saving.async = async;
             saving.keep = 1;
-            async_must_save(&saving);
+            ranks_must_save(&saving);
             for (int rank = 0; rank < saving.ranks; rank++) {
                 own += fs[rank].home_writes;
                 all += fs[rank].calls;
@@ -175,11 +175,11 @@ static void the_hook_comes_before_the_manifest_and_the_rename_last(void **state)
     char log[4096] = "";
     test_run_open(&r);
     TestRanks saving = async_world(0, &r, 2);
-    async_disks(fs, 1);
+    ranks_disks(fs, 1);
     fs[0].log = log;
     saving.fs = fs;
     saving.hook = (CheckpointHook){note_hook, log};
-    async_must_save(&saving);
+    ranks_must_save(&saving);
     const char *at = log;
     for (int i = 0; i < 3; i++) {
         const char *found = strstr(at, order[i]);
@@ -222,7 +222,7 @@ static void a_save_that_is_dropped_leaves_nothing(void **state)
     assert_false(ranks_agree(&saving));
     assert_true(saving.begun[0]);
     assert_int_equal(test_run_entries(&r), 1);
-    assert_int_equal(async_newest(&r), 1);
+    assert_int_equal(ranks_resume_step(&r), 1);
     test_run_close(&r);
 }
 
@@ -233,9 +233,9 @@ static void a_step_that_exists_is_left_to_a_synchronous_save(void **state)
     TestRun r;
     test_run_open(&r);
     TestRanks saving = async_world(3, &r, 2);
-    async_must_save(&saving);
+    ranks_must_save(&saving);
     assert_true(saving.begun[0] && saving.begun[3]);
-    async_must_save(&saving);
+    ranks_must_save(&saving);
     assert_false(saving.begun[0] || saving.begun[3]);
     assert_int_equal(test_run_entries(&r), 1);
     test_run_close(&r);

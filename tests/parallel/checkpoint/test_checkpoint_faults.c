@@ -2,8 +2,7 @@
  * every call: an incomplete or damaged save is never taken for a checkpoint. */
 #include "model/core/check.h"
 #include "model/core/log.h"
-#include "tests/support/checkpoint/checkpoint_run.h"
-#include "tests/support/files/faulty_fs.h"
+#include "tests/support/checkpoint/save_faults.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +14,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "manifest.json"};
@@ -226,20 +224,8 @@ static bool fail_at(Fault fault, int at, int error)
     r.io.fs = &fs.ops;
     bool saved = test_run_save(&r, 2), reached = fs.calls >= at;
     r.io.fs = &fs_system;
-    if (!saved && strstr(r.err, strerror(error)) == NULL)
-        fail_msg("call %d: no reason in '%s'", at, r.err);
     assert_true(saved || reached);
-    int64_t step = test_run_newest(&r);
-    /* If the disk keeps failing from the very last sync on, the complete save cannot be undone and
-     * stays. */
-    if (step != (saved ? 2 : 1) && !(step == 2 && fault == FAULT_ALWAYS))
-        fail_msg("call %d: step %lld is the newest (%s)", at, (long long)step,
-                 saved ? "saved" : r.err);
-    if (!saved && fault == FAULT_ALWAYS)
-        assert_true(test_run_entries(&r) <= 2); /* some removals fail on a dead disk */
-    if (!saved && fault == FAULT_ONCE && test_run_entries(&r) != 1)
-        fail_msg("call %d leaves something: %s", at, r.err);
-    test_run_goes_on(&r);
+    save_fault_leaves(&r, &(SaveFault){fault, 0, at, error}, saved, r.err, test_run_newest(&r));
     test_run_close(&r);
     return reached;
 }
@@ -262,7 +248,6 @@ static void a_disk_failure_at_any_call_leaves_the_old_checkpoint_intact(void **s
 static bool kill_at(int at)
 {
     TestRun r;
-    int status;
     test_run_open(&r);
     test_run_must_save(&r, 1);
     pid_t child = fork();
@@ -275,16 +260,7 @@ static bool kill_at(int at)
             test_run_save(&r, 2) && checkpoint_prune(&r.io, r.run, 2, 1, r.err, sizeof r.err);
         _exit(good ? 0 : 1);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    bool killed = WIFEXITED(status) && WEXITSTATUS(status) == FAULTY_KILLED;
-    assert_true(killed || status == 0);
-    int64_t step = test_run_newest(&r);
-    if (step != 2 && (step != 1 || !killed))
-        fail_msg("killed at call %d: step %lld is the newest", at, (long long)step);
-    test_run_must_save(&r, step + 1);
-    assert_true(checkpoint_prune(&r.io, r.run, step + 1, 1, r.err, sizeof r.err));
-    assert_int_equal(test_run_entries(&r), 1);
-    assert_int_equal(test_run_newest(&r), step + 1);
+    bool killed = save_kill_leaves(&r, &(SaveFault){FAULT_KILL, 0, at, 0}, child, test_run_newest);
     test_run_close(&r);
     return killed;
 }

@@ -3,8 +3,7 @@
  * checkpoint. */
 #include "model/core/check.h"
 #include "model/core/log.h"
-#include "tests/support/checkpoint/checkpoint_ranks.h"
-#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/checkpoint/save_faults.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,50 +14,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { RANKS = 3, WRITERS = 3 };
 
-/* ---- a disk that fails ----------------------------------------------------------------------- */
+/* ---- a disk that fails, a process that dies ---------------------------------------------------
+ */
 
-/* Returns the step from which a world of another size would resume. */
-static int64_t newest(const TestRun *r)
-{
-    TestRanks reading = {.ranks = 2, .tp = 2, .run = r->run};
-    ranks_newest(&reading);
-    return reading.found[0];
-}
-
-/* Saves step 1, then step 2 with a disk that fails at call `at` of rank `bad`. Returns whether rank
- * `bad` made at least `at` calls. */
-static bool fail_at(Fault fault, int bad, int at, int error)
-{
-    TestRun r;
-    FaultyFs fs[RANKS];
-    test_run_open(&r);
-    test_run_must_save(&r, 1);
-    for (int rank = 0; rank < RANKS; rank++)
-        faulty_fs_init(&fs[rank], rank == bad ? fault : FAULT_NONE, at, error);
-    TestRanks saving = {
-        .ranks = RANKS, .tp = 1, .writers = WRITERS, .run = r.run, .step = 2, .fs = fs};
-    ranks_save(&saving);
-    bool saved = ranks_agree(&saving), reached = fs[bad].calls >= at;
-    if (!saved && strstr(saving.err[0], strerror(error)) == NULL)
-        fail_msg("rank %d, call %d: no reason in '%s'", bad, at, saving.err[0]);
-    assert_true(saved || reached);
-    int64_t step = newest(&r);
-    /* If the disk keeps failing from the very last sync on, the complete save cannot be undone and
-     * stays. */
-    if (step != (saved ? 2 : 1) && !(step == 2 && bad == 0 && fault == FAULT_ALWAYS))
-        fail_msg("rank %d, call %d: step %lld is the newest (%s)", bad, at, (long long)step,
-                 saved ? "saved" : saving.err[0]);
-    if (!saved && (fault == FAULT_ONCE || bad > 0) && test_run_entries(&r) != 1)
-        fail_msg("rank %d, call %d leaves something: %s", bad, at, saving.err[0]);
-    test_run_goes_on(&r);
-    test_run_close(&r);
-    return reached;
-}
+static const TestRanks all_write = {.ranks = RANKS, .tp = 1, .writers = WRITERS};
 
 static void a_disk_failure_on_one_rank_fails_the_save_on_all_ranks(void **state)
 {
@@ -66,51 +28,11 @@ static void a_disk_failure_on_one_rank_fails_the_save_on_all_ranks(void **state)
     for (Fault fault = FAULT_ONCE; fault <= FAULT_ALWAYS; fault++)
         for (int bad = 0; bad < RANKS; bad++) {
             int at = 1;
-            while (fail_at(fault, bad, at, at % 2 ? ENOSPC : EIO))
+            while (ranks_save_with_fault(&all_write,
+                                         &(SaveFault){fault, bad, at, at % 2 ? ENOSPC : EIO}))
                 at++;
             assert_in_range(at, bad ? 12 : 30, 200);
         }
-}
-
-/* ---- a process that dies --------------------------------------------------------------------- */
-
-static void save_body(Comm *world, void *context)
-{
-    TestRanks *r = context;
-    ranks_save_here(r, world);
-}
-
-/* Saves step 1; then a process of several ranks saves step 2 and dies at call `at` of rank `bad`.
- * Returns whether it died. */
-static bool kill_at(int bad, int at)
-{
-    TestRun r;
-    int status;
-    test_run_open(&r);
-    test_run_must_save(&r, 1);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        FaultyFs fs[RANKS];
-        for (int rank = 0; rank < RANKS; rank++)
-            faulty_fs_init(&fs[rank], rank == bad ? FAULT_KILL : FAULT_NONE, at, 0);
-        TestRanks saving = {
-            .ranks = RANKS, .tp = 1, .writers = WRITERS, .run = r.run, .step = 2, .fs = fs};
-        thread_ranks(RANKS, 60, save_body, &saving);
-        _exit(saving.good[0] ? 0 : 1);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    bool killed = WIFEXITED(status) && WEXITSTATUS(status) == FAULTY_KILLED;
-    assert_true(killed || status == 0);
-    int64_t step = newest(&r);
-    if (step != 2 && (step != 1 || !killed))
-        fail_msg("rank %d killed at call %d: step %lld is the newest", bad, at, (long long)step);
-    test_run_must_save(&r, step + 1);
-    assert_true(checkpoint_prune(&r.io, r.run, step + 1, 1, r.err, sizeof r.err));
-    assert_int_equal(test_run_entries(&r), 1);
-    assert_int_equal(test_run_newest(&r), step + 1);
-    test_run_close(&r);
-    return killed;
 }
 
 static void bug_51_killing_a_writer_at_any_call_leaves_a_whole_checkpoint(void **state)
@@ -118,7 +40,7 @@ static void bug_51_killing_a_writer_at_any_call_leaves_a_whole_checkpoint(void *
     (void)state;
     for (int bad = 0; bad < RANKS; bad++) {
         int at = 1;
-        while (kill_at(bad, at))
+        while (ranks_save_with_fault(&all_write, &(SaveFault){FAULT_KILL, bad, at, 0}))
             at++;
         assert_in_range(at, bad ? 12 : 30, 200);
     }
@@ -167,12 +89,6 @@ static TestRanks three_ranks(const TestRun *r, int64_t step)
     return (TestRanks){.ranks = RANKS, .tp = 1, .writers = 2, .run = r->run, .step = step};
 }
 
-static void save_must_go_well(TestRanks *saving)
-{
-    ranks_save(saving);
-    if (!ranks_agree(saving)) fail_msg("%s", saving->err[0]);
-}
-
 /* An intact step is not written again. A damaged one is replaced. A folder that holds another step
  * is moved aside. */
 static void saving_an_existing_step_keeps_replaces_or_moves_it_on_all_ranks(void **state)
@@ -181,24 +97,24 @@ static void saving_an_existing_step_keeps_replaces_or_moves_it_on_all_ranks(void
     TestRun r;
     test_run_open(&r);
     TestRanks saving = three_ranks(&r, 5);
-    save_must_go_well(&saving);
+    ranks_must_save(&saving);
     char *path = test_run_file(&r, 5, "manifest.json"), *five = checkpoint_path(r.run, 5),
          *six = checkpoint_path(r.run, 6);
     struct stat before, after;
     assert_int_equal(stat(path, &before), 0);
-    save_must_go_well(&saving);
+    ranks_must_save(&saving);
     assert_int_equal(stat(path, &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
     char *data = test_run_file(&r, 5, "optimizer-00002-of-00002.safetensors");
     file_flip(data, file_size(data) - 1, 1);
     assert_false(test_run_whole(&r, 5));
-    save_must_go_well(&saving);
+    ranks_must_save(&saving);
     assert_true(test_run_whole(&r, 5));
     assert_int_equal(test_run_entries(&r), 1);
     assert_int_equal(rename(five, six), 0);
     saving.step = 6;
-    save_must_go_well(&saving);
-    assert_int_equal(newest(&r), 6);
+    ranks_must_save(&saving);
+    assert_int_equal(ranks_resume_step(&r), 6);
     assert_int_equal(test_run_entries(&r), 2); /* including step_00000006.holds-5-... */
     free(path);
     free(data);
@@ -215,7 +131,7 @@ static void all_ranks_learn_when_pruning_on_rank_0_fails(void **state)
     for (int64_t step = 1; step <= 5; step++) {
         TestRanks saving = three_ranks(&r, step);
         saving.keep = 2;
-        save_must_go_well(&saving);
+        ranks_must_save(&saving);
         assert_int_equal(test_run_entries(&r), step < 2 ? step : 2);
     }
     FaultyFs fs[RANKS];
@@ -225,7 +141,7 @@ static void all_ranks_learn_when_pruning_on_rank_0_fails(void **state)
         fs[rank].log = NULL;
     }
     saving.fs = fs;
-    save_must_go_well(&saving);
+    ranks_must_save(&saving);
     int calls = fs[0].calls;
     faulty_fs_init(&fs[0], FAULT_ONCE, calls + 1, EIO); /* the first call of the next pruning */
     saving.step = 7;
@@ -233,7 +149,7 @@ static void all_ranks_learn_when_pruning_on_rank_0_fails(void **state)
     ranks_save(&saving);
     assert_false(ranks_agree(&saving));
     assert_non_null(strstr(saving.err[0], "rename the old checkpoint"));
-    assert_int_equal(newest(&r), 7);
+    assert_int_equal(ranks_resume_step(&r), 7);
     test_run_close(&r);
 }
 
@@ -274,8 +190,8 @@ static void several_ranks_remove_old_checkpoints_to_save_on_a_full_disk(void **s
     assert_true(test_run_whole(&r, 2));
     for (int rank = 0; rank < RANKS; rank++)
         fs[rank].capacity += 2 * one;
-    save_must_go_well(&saving);
-    assert_int_equal(newest(&r), 5);
+    ranks_must_save(&saving);
+    assert_int_equal(ranks_resume_step(&r), 5);
     test_run_close(&r);
 }
 

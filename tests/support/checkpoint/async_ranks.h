@@ -11,11 +11,5 @@ extern const struct AsyncWorld {
 
 /* Returns what saves a step of the run in world `w`. */
 TestRanks async_world(int w, const TestRun *r, int64_t step);
-/* Sets up the disks of the ranks, without faults. */
-void async_disks(FaultyFs *fs, int ranks);
-/* Saves; a failure fails the test. */
-void async_must_save(TestRanks *saving);
-/* Returns the step from which a world of another size would resume, after comparing all bits. */
-int64_t async_newest(const TestRun *r);
 
 #endif

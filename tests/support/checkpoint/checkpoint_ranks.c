@@ -203,3 +203,22 @@ bool ranks_agree(const TestRanks *r)
     }
     return r->good[0];
 }
+
+void ranks_disks(FaultyFs *fs, int ranks)
+{
+    for (int rank = 0; rank < ranks; rank++)
+        faulty_fs_init(&fs[rank], FAULT_NONE, 0, 0);
+}
+
+void ranks_must_save(TestRanks *r)
+{
+    ranks_save(r);
+    if (!ranks_agree(r)) fail_msg("%s", r->err[0]);
+}
+
+int64_t ranks_resume_step(const TestRun *r)
+{
+    TestRanks reading = {.ranks = 2, .tp = 2, .run = r->run};
+    ranks_newest(&reading);
+    return reading.found[0];
+}

@@ -42,5 +42,11 @@ void ranks_newest(TestRanks *r);
 /* Checks that all ranks have the same result and, if it is a failure, the same error message.
  * Returns the result. */
 bool ranks_agree(const TestRanks *r);
+/* Saves the step on all ranks; a failure fails the test. */
+void ranks_must_save(TestRanks *r);
+/* Returns the step from which a world of another size would resume, after comparing all bits. */
+int64_t ranks_resume_step(const TestRun *r);
+/* Sets up the disks of the ranks, without faults. */
+void ranks_disks(FaultyFs *fs, int ranks);
 
 #endif
