@@ -90,49 +90,42 @@ killed='the process of this rank was killed by signal 9 \(Killed\)$'
 killed_0='the process of rank 0 was killed by signal 9 \(Killed\)$'
 unsaved='the run reached its goal, but its last checkpoint is not written'
 full='step 8 is not saved: .*-00002-of-00002.safetensors .*: No space left on device; trying again'
+# during_saves TROUBLE OF WHEN OPTION...: a writer dies, rank 0 dies, and a writer's disk is full, in the save of step 8. TROUBLE: the
+# function that makes the trouble. OF: "" if it comes to the ranks' own threads, or whose else it is. WHEN: when the save is tried
+# again.
+during_saves() {
+    local make=$1 of=$2 when=$3 folder=${2:+thread-}
+    shift 3
+    start 5 "${folder}writer" "$@"
+    $make 1 fsync:signal=KILL:when=1
+    ends "the death of a writer$of" 87 "rank 1 dp 1: $killed"
+    [ -z "$of" ] || of_a_writer "the death of a writer" 1 fsync
+    check "process faults: the death of a writer$of is in the middle of a save" test -d "${folder}writer"/checkpoints/step_00000008.tmp-*
+    if ! [ -d at-4 ]; then
+        cp -r "${folder}writer" at-4
+        rm -r at-4/checkpoints/step_00000008.tmp-*
+        sed -i -E '/"step": [5-8],/d' at-4/metrics.jsonl # `start` must wait for those of its own run
+    fi
+    goes_on "the death of a writer$of" "${folder}writer"
+    start 5 "${folder}first" "$@"
+    $make 0 renameat:signal=KILL:when=1
+    ends "the death of rank 0$of before it renames a save" 87 "$killed_0"
+    [ -z "$of" ] || of_a_writer "the death of rank 0" 0 renameat
+    check "process faults: the death of rank 0$of is in the middle of a save" \
+        test -f "${folder}first"/checkpoints/step_00000008.tmp-*/manifest.json
+    goes_on "the death of rank 0$of" "${folder}first"
+    start 5 "${folder}full" "$@"
+    $make 1 fsync:error=ENOSPC
+    ends "a full disk of a writer$of" 74 "$unsaved"
+    [ -z "$of" ] || of_a_writer "a full disk" 1 fsync
+    check "process faults: a full disk of a writer$of is reported with its file" grep -qE "$full $when" err
+    goes_on "a full disk of a writer$of" "${folder}full"
+}
 if can_attach; then
-    start 5 writer "${waits[@]}"
-    trouble 1 fsync:signal=KILL:when=1
-    ends "the death of a writer" 87 "rank 1 dp 1: $killed"
-    check "process faults: the death of a writer is in the middle of a save" test -d writer/checkpoints/step_00000008.tmp-*
-    cp -r writer at-4
-    rm -r at-4/checkpoints/step_00000008.tmp-*
-    sed -i -E '/"step": [5-8],/d' at-4/metrics.jsonl # `start` must wait for those of its own run
-    goes_on "the death of a writer" writer
-    start 5 first "${waits[@]}"
-    trouble 0 renameat:signal=KILL:when=1
-    ends "the death of rank 0 before it renames a save" 87 "$killed_0"
-    check "process faults: the death of rank 0 is in the middle of a save" test -f first/checkpoints/step_00000008.tmp-*/manifest.json
-    goes_on "the death of rank 0" first
-    start 5 full "${waits[@]}"
-    trouble 1 fsync:error=ENOSPC
-    ends "a full disk on a writer" 74 "$unsaved"
-    check "process faults: a full disk on a writer is reported with its file" grep -qE "$full at the next interval" err
-    goes_on "a full disk on a writer" full
-
-    # Asynchronous saves.
+    during_saves trouble '' 'at the next interval' "${waits[@]}"
+    # Asynchronous saves. The run may have made its last step when it learns that the save has failed.
     from=4
-    start 5 thread
-    trouble_of_threads 1 fsync:signal=KILL:when=1
-    ends "the death in a writer's thread" 87 "rank 1 dp 1: $killed"
-    of_a_writer "the death of a writer" 1 fsync
-    check "process faults: the death in a writer's thread is in the middle of a save" test -d thread/checkpoints/step_00000008.tmp-*
-    goes_on "the death in a writer's thread" thread
-    start 5 commit
-    trouble_of_threads 0 renameat:signal=KILL:when=1
-    ends "the death in rank 0's thread before it renames a save" 87 "$killed_0"
-    of_a_writer "the death of rank 0" 0 renameat
-    check "process faults: the death in rank 0's thread is in the middle of a save" \
-        test -f commit/checkpoints/step_00000008.tmp-*/manifest.json
-    goes_on "the death in rank 0's thread" commit
-    # The run may have made its last step when it learns that the save has failed.
-    start 5 full-thread
-    trouble_of_threads 1 fsync:error=ENOSPC
-    ends "a full disk in a writer's thread" 74 "$unsaved"
-    of_a_writer "a full disk" 1 fsync
-    check "process faults: a full disk in a writer's thread is reported with its file" \
-        grep -qE "$full (at the next interval|before the run ends)" err
-    goes_on "a full disk in a writer's thread" full-thread
+    during_saves trouble_of_threads "'s thread" '(at the next interval|before the run ends)'
     # The steps are made slow, and the writing of files much slower.
     start 5 cut-pending --set data.cache=pending-corpora
     trouble_of_threads 1 write:delay_enter=200ms sendmsg:delay_enter=2ms
