@@ -63,7 +63,7 @@ rows() {
         tests/parallel/grid/test_region tests/model/test_tensor_gradients
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/comm/test_comm
     row emu "$device $sample EMU_STREAMS=random" tests/parallel/trainer/test_device tests/parallel/trainer/test_async_device tests/cuda/test_cuda_ranks
-    row emu "$deferred $sample" tests/equivalence/test_grid_checkpoints
+    row emu "$deferred $sample" tests/equivalence/test_grid_checkpoints tests/parallel/trainer/test_offload
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/equivalence/test_grid_checkpoints
     row emu "$deferred EMU_DEVICES=4 TEST_EVERY=22 TEST_ONLY=test_overlap_changes_no_bit" tests/equivalence/test_grid_bits
     # At every commit, the first of these rows covers every dtype, and the second one, with lagging streams, one more schedule.

@@ -1,6 +1,6 @@
 /* test_grid_bits.c -- tests choices that change no bit of the results on a grid: a rerun,
  * recompute, schedules (interleaved chunks round the norm differently), the keys of ZeRO, stage 0
- * instead of 1 and 2 instead of 3, and with one micro-batch any stage. */
+ * instead of 1 and 2 instead of 3, with one micro-batch any stage, and states on the host. */
 #include "tests/support/grid/grid_run.h"
 #include "tests/support/turns.h"
 
@@ -162,6 +162,12 @@ static void test_overlap_changes_no_bit(void **state)
                 (Wanted){.first = CASES, .tensor = true});
 }
 
+static void test_states_on_the_host_change_no_bit(void **state)
+{
+    (void)state;
+    each_beside(GRID_OFFLOAD, (const int[]){0, 1, 2}, 3, (Wanted){0});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +182,7 @@ int main(void)
         cmocka_unit_test(test_interleaved_chunks_change_only_the_bits_of_the_norm),
         cmocka_unit_test(test_bug_39_keys_of_zero_change_no_bit),
         cmocka_unit_test(test_overlap_changes_no_bit),
+        cmocka_unit_test(test_states_on_the_host_change_no_bit),
     };
     const char *only = getenv("TEST_ONLY"); /* the name of the only test to run */
     if (only) cmocka_set_test_filter(only);

@@ -80,6 +80,13 @@ enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 static const char *const splits[] = {"best", "parameters", "uniform", "by hand"};
 enum { SPLITS = sizeof splits / sizeof *splits, BY_HAND = 3 };
 
+/* The optimizer's states on the host. */
+static const char *const offloads[][2] = {
+    {"", ""},
+    {", states on the host", ",\"offload_optimizer\":{\"device\":\"cpu\"}"},
+    {", half the states on the host", ",\"offload_optimizer\":{\"device\":\"cpu\",\"ratio\":0.5}"}};
+enum { OFFLOADS = sizeof offloads / sizeof *offloads };
+
 /* the most blocks of a model, unless its stages need more */
 enum { BLOCKS = 5 };
 
@@ -91,7 +98,7 @@ static const int values[GRID_CHOICES] = {[GRID_DATA] = 5,        [GRID_TENSOR] =
                                          [GRID_DTYPE] = DTYPES,  [GRID_RECOMPUTE] = 3,
                                          [GRID_CLIP] = 2,        [GRID_OPTIMIZER] = OPTIMIZERS,
                                          [GRID_MASKED] = 2,      [GRID_KEYS] = KEYS,
-                                         [GRID_SHARD] = 3};
+                                         [GRID_SHARD] = 3,       [GRID_OFFLOAD] = OFFLOADS};
 
 int grid_choice_values(GridChoice choice)
 {
@@ -213,7 +220,8 @@ GridCase grid_case_single(const GridCase *c, int dtype)
     GridCase single = *c;
     for (int i = 0; i <= GRID_MICROS; i++)
         single.of[i] = 0;
-    single.of[GRID_RECOMPUTE] = single.of[GRID_KEYS] = single.of[GRID_SHARD] = 0;
+    single.of[GRID_RECOMPUTE] = single.of[GRID_KEYS] = 0;
+    single.of[GRID_SHARD] = single.of[GRID_OFFLOAD] = 0;
     single.of[GRID_DTYPE] = dtype;
     return single;
 }
@@ -266,15 +274,15 @@ static char *config_json(const GridCase *c, int64_t batch)
         "{\"model\":{\"num_layers\":%d,%s},\"data\":{\"text\":\"x\",\"seq_length\":%d},"
         "\"seed\":11,\"train_batch_size\":%lld,\"train_micro_batch_size_per_gpu\":%lld,"
         "\"train_steps\":100,\"optimizer\":%s,\"scheduler\":{\"type\":\"Constant\"},"
-        "\"gradient_clipping\":%s,\"zero_optimization\":{\"stage\":%d%s},%s,"
+        "\"gradient_clipping\":%s,\"zero_optimization\":{\"stage\":%d%s%s},%s,"
         "\"activation_checkpointing\":{\"policy\":\"%s\"},"
         "\"parallel\":{\"shard\":%d,\"tensor\":%d%s%s},"
         "\"device\":\"%s\",\"cpu\":{\"threads\":1,\"blas\":\"builtin\"}}",
         c->of[GRID_BLOCKS] + 1, m->json, m->seq_length, (long long)batch,
         (long long)(mine / micros), optimizers[c->of[GRID_OPTIMIZER]][1],
         c->of[GRID_CLIP] ? "0.05" : "0", c->of[GRID_STAGE], keys[c->of[GRID_KEYS]][1],
-        dtypes[c->of[GRID_DTYPE]].json, recompute(c), shard_of(c), c->of[GRID_TENSOR] + 1,
-        c->of[GRID_SEQUENCE] ? ",\"sequence_parallel\":true" : "", pipeline,
+        offloads[c->of[GRID_OFFLOAD]][1], dtypes[c->of[GRID_DTYPE]].json, recompute(c), shard_of(c),
+        c->of[GRID_TENSOR] + 1, c->of[GRID_SEQUENCE] ? ",\"sequence_parallel\":true" : "", pipeline,
         device ? device : "cpu");
     free(pipeline);
     return text;
@@ -305,14 +313,14 @@ const char *grid_case_text(const GridCase *c, char *out, size_t n)
                  schedules[c->of[GRID_SCHEDULE]].name, splits[c->of[GRID_SPLIT]]);
     snprintf(out, n,
              "dp %d x tp %d%s%s, ZeRO %d%s (%s), %d micro-batch%s, %d block%s of %s, recompute %s, "
-             "%s%s, %s%s",
+             "%s%s, %s%s%s",
              c->of[GRID_DATA] + 1, c->of[GRID_TENSOR] + 1, pipeline,
              c->of[GRID_SEQUENCE] ? ", sequence parallel" : "", c->of[GRID_STAGE], shard,
              keys[c->of[GRID_KEYS]][0], c->of[GRID_MICROS] + 1, c->of[GRID_MICROS] ? "es" : "",
              c->of[GRID_BLOCKS] + 1, c->of[GRID_BLOCKS] ? "s" : "",
              grid_model[c->of[GRID_MODEL]].name, recompute(c), dtypes[c->of[GRID_DTYPE]].name,
              c->of[GRID_CLIP] ? ", clipped" : "", optimizers[c->of[GRID_OPTIMIZER]][0],
-             c->of[GRID_MASKED] ? ", masked" : "");
+             c->of[GRID_MASKED] ? ", masked" : "", offloads[c->of[GRID_OFFLOAD]][0]);
     return out;
 }
 

@@ -29,6 +29,7 @@ typedef enum {
     GRID_MASKED,    /* some targets are masked, in some micro-batches all */
     GRID_KEYS,      /* buckets and thresholds of ZeRO: a row of `keys` */
     GRID_SHARD,     /* shard groups of all data-parallel ranks, of half of them, of a quarter */
+    GRID_OFFLOAD,   /* the optimizer's states on the host: none, all, half of them */
     GRID_CHOICES
 } GridChoice;
 typedef struct {

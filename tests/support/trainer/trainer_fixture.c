@@ -48,6 +48,8 @@ void trainer_run_read(Opened *o, Trained *out)
 {
     Trainer *t = &o->trainer;
     int n = t->session.table.n_params;
+    /* Shards and slots are read, which an update may still write. */
+    device_synchronize(&t->session.dev);
     out->size = 0;
     for (int i = 0; i < n + t->n_slots; i++)
         out->size += tensor_bytes((i < n ? &t->weights[i] : &t->slots[i - n])->data);

@@ -1,0 +1,188 @@
+/* test_offload.c -- training with the optimizer's states in host memory
+ * (zero_optimization.offload_optimizer) computes the same bits as without, on one rank and on
+ * several, through saves and resumes, and holds what the memory plan says. On the CPU, and on a
+ * device if TEST_DEVICE names one. */
+#include "tests/support/support.h"
+#include "tests/support/trainer/rank_run.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define KEY "zero_optimization.offload_optimizer."
+
+enum { SETS = 5, STEPS = 6, SAVED_AT = 3 };
+
+static const char *device_setting(void)
+{
+    const char *device = getenv("TEST_DEVICE");
+    return device != NULL && strcmp(device, "cuda") == 0 ? "device=cuda" : "device=cpu";
+}
+
+/* ---- the same bits --------------------------------------------------------------------------- */
+
+/* With fp16 and a large loss scale the first steps overflow and are skipped. */
+static const char *const modes[][SETS] = {
+    {"zero_optimization.stage=0"},
+    {"bf16.enabled=true", "zero_optimization.stage=1"},
+    {"bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true", "zero_optimization.stage=3",
+     "zero_optimization.stage3_param_persistence_threshold=200"},
+    {"optimizer.type=SGD", "optimizer.params.momentum=0.9", "zero_optimization.stage=2"},
+    {"fp16.enabled=true", "fp16.initial_scale_power=31", "zero_optimization.stage=2",
+     "zero_optimization.overlap_comm=false"},
+};
+enum { MODES = sizeof modes / sizeof *modes };
+
+/* Trains with the settings of a mode and a ratio; ratio NULL: without offload. */
+static void train(const Folder *folder, int ranks, int mode, const char *ratio, RankRun *run)
+{
+    const char *sets[SETS + 6] = {device_setting(), "gradient_accumulation_steps=2"};
+    char text[80];
+    int n = 2;
+    for (int i = 0; i < SETS && modes[mode][i]; i++)
+        sets[n++] = modes[mode][i];
+    snprintf(text, sizeof text, KEY "ratio=%s", ratio ? ratio : "");
+    if (ratio) sets[n++] = KEY "device=cpu";
+    if (ratio) sets[n++] = text;
+    *run = (RankRun){0};
+    rank_run_open(run, folder, ranks, sets);
+    rank_run_train(run);
+}
+
+static bool skips(const Trained *result)
+{
+    bool found = false;
+    for (int i = 0; i < result->n; i++)
+        found |= !result->record[i].applied;
+    return found;
+}
+
+static void states_on_the_host_change_no_bit(void **state)
+{
+    static const char *const ratios[] = {"1", "0.4", "0"};
+    if (strcmp(device_setting(), "device=cuda") == 0) cuda_needed();
+    /* A sample, for slow devices, has one number of ranks for each mode. */
+    bool sample = getenv("TEST_SAMPLE") != NULL;
+    for (int ranks = 1; ranks <= 2; ranks++)
+        for (int mode = 0; mode < MODES; mode++) {
+            if (sample && ranks != 1 + (mode + 1) % 2) continue;
+            RankRun off, on;
+            train(*state, ranks, mode, NULL, &off);
+            assert_int_equal(skips(&off.result[0]), mode == MODES - 1);
+            for (int r = 0; r < (mode == 0 ? 3 : 1 + mode % 2); r++) {
+                train(*state, ranks, mode, ratios[r], &on);
+                rank_runs_equal(&off, &on);
+                rank_run_close(&on);
+            }
+            rank_run_close(&off);
+        }
+}
+
+/* ---- saves ----------------------------------------------------------------------------------- */
+
+/* Trains until `until`, from the newest checkpoint of `run` if `load`, and saves there if `save`.
+ */
+static void part(const Folder *folder, const char *offload, const char *run, bool load, bool save,
+                 int64_t until, Trained *out)
+{
+    Opened o;
+    char err[1024];
+    Checkpoint *c = NULL;
+    trainer_run_open(&o, folder, (const char *const[]){device_setting(), offload, NULL});
+    if (load) {
+        if (!checkpoint_open_newest(&o.trainer.io, run, &c, err, sizeof err) || c == NULL)
+            fail_msg("%s", err);
+        if (!trainer_load(&o.trainer, c, err, sizeof err)) fail_msg("%s", err);
+        checkpoint_close(c);
+    }
+    trainer_run_steps(&o, out, until);
+    if (save && !trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
+    trainer_run_read(&o, out);
+    trainer_run_close(&o);
+}
+
+static void a_run_goes_on_with_the_key_on_off_or_another_ratio(void **state)
+{
+    static const char *const keys[] = {KEY "device=none", KEY "device=cpu", KEY "device=none"};
+    const Folder *folder = *state;
+    if (strcmp(device_setting(), "device=cuda") == 0) cuda_needed();
+    Trained whole = {0};
+    part(folder, keys[0], "", false, false, STEPS, &whole);
+    for (int i = 0; i < 2; i++) {
+        char *run = text_format("%s/flipped-%d", folder->folder, i);
+        Trained parts = {0};
+        part(folder, keys[i], run, false, true, SAVED_AT, &parts);
+        free(parts.bytes);
+        part(folder, keys[i + 1], run, true, false, STEPS, &parts);
+        trained_equal(&whole, &parts, keys[i + 1]);
+        free(parts.bytes);
+        free(run);
+    }
+    free(whole.bytes);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Opens a trainer of one rank and compares what it holds with its plan. Returns the bytes of states
+ * on the host. */
+static size_t held(const Folder *folder, const char *device, const char *ratio, size_t *optimizer)
+{
+    Opened o;
+    trainer_run_open(&o, folder, (const char *const[]){device_setting(), device, ratio, NULL});
+    size_t bytes = o.plan.offloaded;
+    assert_int_equal(bytes, o.trainer.host_states.bytes);
+    assert_int_equal(o.plan.total, o.trainer.session.dev.held);
+    assert_int_equal(o.plan.host, trainer_run_host_bytes(&o));
+    *optimizer = o.plan.optimizer;
+    trainer_run_close(&o);
+    return bytes;
+}
+
+static void the_plan_equals_what_is_held_on_device_and_host(void **state)
+{
+    size_t all, left, part, none;
+    if (strcmp(device_setting(), "device=cuda") == 0) cuda_needed();
+    assert_int_equal(held(*state, KEY "device=none", KEY "ratio=1", &all), 0);
+    assert_int_equal(held(*state, KEY "device=cpu", KEY "ratio=1", &left), all);
+    assert_int_equal(left, 0);
+    assert_int_equal(held(*state, KEY "device=cpu", KEY "ratio=0", &none), 0);
+    assert_int_equal(none, all);
+    size_t there = held(*state, KEY "device=cpu", KEY "ratio=0.4", &part);
+    assert_int_equal(there + part, all);
+    assert_true(part <= 0.6 * (double)all && there >= 0.4 * (double)all);
+}
+
+/* ---- the host -------------------------------------------------------------------------------- */
+
+/* A step neither waits for the device nor allocates. */
+static void a_step_waits_for_nothing(void **state)
+{
+    Opened o;
+    if (strcmp(device_setting(), "device=cuda") == 0) cuda_needed();
+    trainer_run_open(
+        &o, *state,
+        (const char *const[]){device_setting(), KEY "device=cpu", KEY "ratio=0.7", NULL});
+    Device *dev = &o.trainer.session.dev;
+    int64_t waits = dev->waits, allocations = dev->allocations;
+    trainer_step(&o.trainer);
+    trainer_step(&o.trainer);
+    assert_int_equal(dev->waits, waits);
+    assert_int_equal(dev->allocations, allocations);
+    trainer_run_close(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(states_on_the_host_change_no_bit),
+        cmocka_unit_test(a_run_goes_on_with_the_key_on_off_or_another_ratio),
+        cmocka_unit_test(the_plan_equals_what_is_held_on_device_and_host),
+        cmocka_unit_test(a_step_waits_for_nothing),
+    };
+    return cmocka_run_group_tests_name("offload", tests, trainer_folder_setup,
+                                       trainer_folder_teardown);
+}
