@@ -48,6 +48,28 @@ static void note_place(const Walk *w, int node, const char *path, int number)
     w->load->seen[number] = (Seen){.place = here, .value = w->json->node[node].item};
 }
 
+/* Stores what `true` means for the option that the key stands for, and says so. */
+static void assign_meaning(const Walk *w, int node, int row, const KnownKey *known)
+{
+    const cJSON *item = w->json->node[node].item;
+    ConfigPlace at = walk_key(w, node);
+    Json json;
+    char err[200];
+    size_t where;
+    if (cJSON_IsNull(item)) return;
+    if (!cJSON_IsTrue(item)) {
+        load_error(w->load, walk_value(w, node), known->key, "%s does not fit; write true or false",
+                   json_kind(item));
+        load_remedy(w->load, "%s=null", known->key);
+        return;
+    }
+    bool read = json_parse(&json, known->means, strlen(known->means), err, sizeof err, &where);
+    CHECK(read, "%s: %s", known->key, err);
+    assign_value(w->load, &json, 0, row, at, at);
+    json_free(&json);
+    load_notice(w->load, at, known->key, "read as %s %s", known->stands_for, known->means);
+}
+
 /* Stores a value that was given under another name of the key. */
 static void assign_alias(const Walk *w, int node, const KnownKey *known)
 {
@@ -62,7 +84,10 @@ static void assign_alias(const Walk *w, int node, const KnownKey *known)
         w->load->origin[row] = (Origin){0};
         return;
     }
-    assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
+    if (known->means != NULL)
+        assign_meaning(w, node, row, known);
+    else
+        assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
 }
 
 /* Refuses a value that is not an object for a section. true and false are probably meant for its

@@ -106,8 +106,8 @@ static void notice_ignored(const Walk *w, int node, const char *path, const Know
 /* Refuses a key or section as a whole. */
 static void refuse_present(const Walk *w, int node, const char *path, const KnownKey *known)
 {
-    load_error(w->load, walk_key(w, node), path, "known, not built yet (%s); remove it",
-               known_why(known));
+    load_error(w->load, walk_key(w, node), path, "known, not built yet (%s); remove it%s%s",
+               known_why(known), known->helps ? "; " : "", known->helps ? known->helps : "");
     load_remedy(w->load, "%s=null", path);
 }
 
@@ -212,8 +212,10 @@ static void check_unbuilt(const Walk *w, int node, const KnownKey *known, const 
     bool automatic = strcmp(value, "\"auto\"") == 0;
     int n = known->inert ? option_first(known->inert) : 0;
     const char *first = known->inert ? known->inert + 1 : "";
-    char instead[80] = "remove it";
+    char instead[200] = "remove it";
     if (known->inert != NULL) snprintf(instead, sizeof instead, "write %.*s", n, first);
+    if (known->helps != NULL)
+        snprintf(instead + strlen(instead), sizeof instead - strlen(instead), "; %s", known->helps);
     if (automatic && drops_auto(known->key))
         load_routine(w->load, walk_key(w, node), known->key,
                      "\"auto\" is read as the default, which is %.*s (%s is not built yet)",
@@ -341,6 +343,16 @@ static bool is_given_by(const Seen *seen, bool sets)
     return sets ? seen->place.set > 0 && !cJSON_IsNull(seen->value) : seen->place.line > 0;
 }
 
+/* Returns whether a value under this name says the same as one under the other name. */
+static bool same_meaning(const KnownKey *known, const cJSON *here, const cJSON *there)
+{
+    if (known->means == NULL || !cJSON_IsTrue(here)) return cJSON_Compare(here, there, true);
+    char *text = cJSON_PrintUnformatted(there);
+    bool same = strcmp(text, known->means) == 0;
+    cJSON_free(text);
+    return same;
+}
+
 /* Reports two names of one key with different values: row `i` of the known keys, and the name
  * `other` that is given at `there`. A --set replaces the file's value under any name, so a name in
  * the file and one in a --set are no contradiction. */
@@ -352,7 +364,7 @@ static void check_names(Load *load, bool sets, int i, const Seen *there, const c
     if (!is_given_by(here, sets) || !is_given_by(there, sets)) return;
     int by_user = load->n_sets - load->context.own_sets;
     if (here->place.set > by_user || there->place.set > by_user) return;
-    if (says_nothing(known, here->value) || cJSON_Compare(here->value, there->value, true)) return;
+    if (says_nothing(known, here->value) || same_meaning(known, here->value, there->value)) return;
     if (sets)
         snprintf(where, sizeof where, "by --set %.200s", load->sets[there->place.set - 1]);
     else

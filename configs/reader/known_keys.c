@@ -22,6 +22,11 @@
     {                                                                                              \
         .key = key_, .kind = KNOWN_UNBUILT, .inert = inert_, .why = why_                           \
     }
+/* The same, with the keys that do instead what the key asks for. */
+#define UNBUILT_BUT(key_, inert_, why_, helps_)                                                    \
+    {                                                                                              \
+        .key = key_, .kind = KNOWN_UNBUILT, .inert = inert_, .why = why_, .helps = helps_          \
+    }
 #define SWITCH(key_, why_)                                                                         \
     {                                                                                              \
         .key = key_, .kind = KNOWN_SWITCH, .why = why_                                             \
@@ -75,7 +80,9 @@
  * for that only this feature could do, and why its other keys have no effect. Anyone who implements
  * a feature changes its row and finds its keys by its name. */
 const KnownFeature known_feature[] = {
-    [FEATURE_OFFLOAD] = {.idle = "kept on the device; the plan says whether it fits"},
+    [FEATURE_OFFLOAD] = {.idle = "parameters stay on the device"},
+    [FEATURE_CPU_UPDATE] = {.idle = "no CPU update: the device updates states on the host"},
+    [FEATURE_NVME] = {.idle = "nothing is kept on a disk"},
     [FEATURE_CHECKPOINT_WRITER] =
         {.idle = "checkpoint.async says whether training goes on while a checkpoint is written"},
     [FEATURE_MONITOR] = {.idle = "metrics.jsonl in the run folder has every number"},
@@ -131,8 +138,7 @@ const KnownKey known_table[] = {
             "gradients of embeddings are dense; the sums are the same"),
     IGNORED("disable_allgather", "|false|", "DeepSpeed does not use it either"),
     IGNORED("zero_allow_untested_optimizer", "|false|", "every optimizer here is tested"),
-    IGNORED_OF(OFFLOAD, "zero_force_ds_cpu_optimizer", "|true|",
-               .why = "which of DeepSpeed's optimizers runs with offload"),
+    IGNORED_OF(CPU_UPDATE, "zero_force_ds_cpu_optimizer", "|true|"),
     IGNORED("graph_harvesting", "|false|", "CUDA graphs of DeepSpeed's bf16 optimizer"),
     /* Types. A key that would store anything in fewer bits is refused, because it changes the
      * numbers. */
@@ -208,38 +214,50 @@ const KnownKey known_table[] = {
     IGNORED("zero_optimization.save_muon_momentum_buffer_in_memory", "|false|",
             "no optimizer here is Muon"),
     IGNORED("zero_optimization.legacy_stage1", "|false|", "stage 1 has one form here"),
-    QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.nvme_path"),
-    QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.buffer_count"),
+    /* The options offload_optimizer.device, .ratio and .pin_memory have rows of their own. */
+    QUIET_OF(NVME, "zero_optimization.offload_optimizer.nvme_path"),
+    IGNORED("zero_optimization.offload_optimizer.buffer_count", "|4|",
+            "no buffers: the device reads and writes the host's memory itself"),
+    IGNORED_OF(NVME, "zero_optimization.offload_optimizer.pipeline_read", "|false|"),
+    IGNORED_OF(NVME, "zero_optimization.offload_optimizer.pipeline_write", "|false|"),
+    QUIET_OF(NVME, "zero_optimization.offload_optimizer.pipeline"),
+    IGNORED_OF(NVME, "zero_optimization.offload_optimizer.fast_init", "|false|"),
+    IGNORED_OF(CPU_UPDATE, "zero_optimization.offload_optimizer.super_offload", "|false|"),
+    IGNORED_OF(CPU_UPDATE, "zero_optimization.offload_optimizer.cpuadam_cores_perc", "|0.8|"),
     IGNORED_OF(OFFLOAD, "zero_optimization.offload_param.device", "|\"none\"|"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_param.nvme_path"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_param.buffer_count"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_param.pin_memory"),
-    QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.pipeline_read"),
-    QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.pipeline_write"),
-    QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.pipeline"),
-    QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.fast_init"),
-    QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.super_offload"),
-    QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.cpuadam_cores_perc"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_param.buffer_size"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_param.max_in_cpu"),
-    IGNORED_OF(OFFLOAD, "zero_optimization.cpu_offload", "|false|"),
+    ALIAS("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device",
+          .inert = "|false|\"auto\"|", .means = "\"cpu\""),
     IGNORED_OF(OFFLOAD, "zero_optimization.cpu_offload_param", "|false|"),
     IGNORED_OF(OFFLOAD, "zero_optimization.cpu_offload_params", "|false|"),
-    QUIET_OF(OFFLOAD, "zero_optimization.cpu_offload_use_pin_memory"),
+    QUIET("zero_optimization.cpu_offload_use_pin_memory",
+          "memory of states on the host is always page-locked"),
     /* Of these two, values below 2 ask for no groups; parallel.c says which others have effect. */
     ALIAS("zero_optimization.zero_hpz_partition_size", "parallel.shard",
           .inert = "|-1|0|1|\"auto\"|"),
-    UNBUILT("zero_optimization.zero_quantized_weights", "|false|", "ZeRO++ weight quantisation"),
-    UNBUILT("zero_optimization.zero_quantized_nontrainable_weights", "|false|",
-            "ZeRO++ weight quantisation"),
-    UNBUILT("zero_optimization.zero_quantized_gradients", "|false|",
-            "ZeRO++ gradient quantisation"),
-    UNBUILT("zero_optimization.zeropp_loco_param", 0, "ZeRO++ error feedback"),
+    UNBUILT_BUT("zero_optimization.zero_quantized_weights", "|false|", "ZeRO++ weight quantisation",
+                "parallel.shard keeps gathers of weights within neighbouring ranks"),
+    UNBUILT_BUT("zero_optimization.zero_quantized_nontrainable_weights", "|false|",
+                "ZeRO++ weight quantisation",
+                "parallel.shard keeps gathers of weights within neighbouring ranks"),
+    UNBUILT_BUT("zero_optimization.zero_quantized_gradients", "|false|",
+                "ZeRO++ gradient quantisation",
+                "communication_data_type sends gradients in 16 bits, and parallel.shard sends them "
+                "between groups once a step"),
+    UNBUILT_BUT("zero_optimization.zeropp_loco_param", 0, "ZeRO++ error feedback",
+                "communication_data_type sends gradients in 16 bits"),
     ALIAS("zero_optimization.mics_shard_size", "parallel.shard", .inert = "|-1|0|1|\"auto\"|"),
     IGNORED("zero_optimization.mics_hierarchical_params_gather", "|false|",
             "weights are gathered in one step"),
     TREE("zero_optimization.leaf_module", "modules of Hugging Face models"),
-    UNBUILT("zero_optimization.zenflow", 0, "asynchronous offload"),
+    UNBUILT_BUT(
+        "zero_optimization.zenflow", 0, "asynchronous offload",
+        "with offload_optimizer.device \"cpu\" states on the host are updated beside the next "
+        "forward pass"),
     WRONG("zero_optimization.grad_hooks", "documented by DeepSpeed, and refused by it; remove it"),
     WRONG("zero_optimization.aio", "belongs at the top level; move it there"),
     ALIAS("allgather_size", "zero_optimization.allgather_bucket_size"),
@@ -271,7 +289,9 @@ const KnownKey known_table[] = {
     /* Recomputation. This program's own key for it is activation_checkpointing.policy. */
     IGNORED("activation_checkpointing.partition_activations", "|false|",
             "parallel.sequence_parallel cuts activations over tensor-parallel ranks"),
-    IGNORED_OF(OFFLOAD, "activation_checkpointing.cpu_checkpointing", "|false|"),
+    IGNORED("activation_checkpointing.cpu_checkpointing", "|false|",
+            "activations stay on the device; activation_checkpointing.policy \"full\" keeps the "
+            "fewest"),
     IGNORED("activation_checkpointing.contiguous_memory_optimization", "|false|",
             "memory is always contiguous"),
     IGNORED_LIKE("activation_checkpointing.number_checkpoints", "0", "memory is always contiguous"),

@@ -106,14 +106,14 @@ void load_remedy(Load *load, const char *fmt, ...)
     last->remedy = text;
 }
 
-void load_forget(Load *load, const char *key)
+static void forget(Load *load, const char *key, bool errors)
 {
     int kept = 0;
     /* The other findings keep their order; the later sort does not restore it for findings at the
      * same position. */
     for (int i = 0; i < load->n_findings; i++) {
         Finding *f = &load->finding[i];
-        if (strcmp(f->key, key) != 0) {
+        if (strcmp(f->key, key) != 0 || (f->kind == FINDING_ERROR && !errors)) {
             load->finding[kept++] = *f;
             continue;
         }
@@ -123,6 +123,16 @@ void load_forget(Load *load, const char *key)
         free(f->remedy);
     }
     load->n_findings = kept;
+}
+
+void load_forget(Load *load, const char *key)
+{
+    forget(load, key, true);
+}
+
+void load_forget_notices(Load *load, const char *key)
+{
+    forget(load, key, false);
 }
 
 /* Defaults are stored in the table as JSON text and parsed like a value in a file. */

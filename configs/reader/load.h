@@ -89,6 +89,8 @@ void load_remedy(Load *load, const char *fmt, ...) __attribute__((format(printf,
 /* Removes the errors and notices recorded for this key, because a later --set has replaced its
  * value. */
 void load_forget(Load *load, const char *key);
+/* Removes only the notices: the key has an effect after all. */
+void load_forget_notices(Load *load, const char *key);
 /* Sets an option to its default. An option without one becomes null, zero, false or a number below
  * its range. */
 void load_default(Load *load, int row);
@@ -167,7 +169,8 @@ void derive_values(Load *load);
 void validate_config(Load *load);
 /* Checks the keys of `checkpoint`. Defined in checkpoint.c. */
 void checkpoint_validate(Load *load);
-/* Checks zero_optimization.offload_optimizer. Defined in offload.c. */
+/* Checks zero_optimization.offload_optimizer and activation_checkpointing.partition_activations.
+ * Defined in offload.c. */
 void offload_validate(Load *load);
 /* Reports a health.policy that nothing can bring into effect. Defined in health.c. */
 void health_validate(Load *load);

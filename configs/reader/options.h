@@ -114,8 +114,10 @@ typedef enum {
 /* Features that are not implemented and that have several keys; known_feature has one row of
  * explanations per feature. */
 typedef enum {
-    FEATURE_NONE, /* the key has an explanation of its own */
-    FEATURE_OFFLOAD,
+    FEATURE_NONE,    /* the key has an explanation of its own */
+    FEATURE_OFFLOAD, /* of parameters */
+    FEATURE_CPU_UPDATE,
+    FEATURE_NVME,
     FEATURE_CHECKPOINT_WRITER,
     FEATURE_MONITOR,
     FEATURE_FLOPS_PROFILER,
@@ -143,6 +145,10 @@ typedef struct {
     /* The key that this key is another name of. For KNOWN_SHORT and KNOWN_ALIAS it is an option,
      * otherwise a row of this table. */
     const char *stands_for;
+    /* KNOWN_UNBUILT: keys that help instead, for the end of the error; NULL: none do. */
+    const char *helps;
+    /* KNOWN_ALIAS: the value of the option, as JSON, if this key is true; NULL: the same value. */
+    const char *means;
 } KnownKey;
 
 extern const KnownFeature known_feature[];

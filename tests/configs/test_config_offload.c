@@ -1,0 +1,166 @@
+/* test_config_offload.c -- keys of DeepSpeed that say what lies on the host or is divided among
+ * ranks: which are honoured, what is said about the others, and that none stops a run that trains
+ * without it. */
+#include "tests/support/files/config_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ZERO(keys) "\"zero_optimization\": {" keys "}"
+
+/* Fails unless the config with these keys is refused with an error that has `words`. */
+static void refuses(const char *keys, const char *words)
+{
+    char text[512];
+    ConfigReport report;
+    snprintf(text, sizeof text, "{\"data\": {\"text\": \"a\"}, \"train_batch_size\": 8, %s}", keys);
+    const Config *c = config_parse(NULL, "c.json", text, strlen(text), 0, NULL, &report);
+    if (c != NULL || strstr(report.error[0], words) == NULL)
+        fail_msg("%s: %s", keys, c ? "it is read" : report.error[0]);
+    config_report_free(&report);
+}
+
+static OffloadConfig read_offload(const char *keys, const char *set, const char *says)
+{
+    const Config *c = config_test_says(keys, set, says);
+    OffloadConfig offload = c->zero_optimization.offload_optimizer;
+    config_free(c);
+    return offload;
+}
+
+/* At every stage, and on one rank. */
+static void states_of_the_optimizer_may_lie_on_the_host(void **state)
+{
+    (void)state;
+    if (!OFFLOAD_BUILT) skip();
+    OffloadConfig none = read_offload("", NULL, "");
+    assert_true(none.device == OFFLOAD_NONE && none.ratio == 1 && none.pin_memory);
+    OffloadConfig all =
+        read_offload(ZERO("\"offload_optimizer\": {\"device\": \"cpu\"}"), NULL, "");
+    assert_true(all.device == OFFLOAD_CPU && all.ratio == 1);
+    OffloadConfig some =
+        read_offload(ZERO("\"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.4, "
+                          "\"pin_memory\": \"true\"}"),
+                     NULL, "");
+    assert_true(some.device == OFFLOAD_CPU && some.ratio == 0.4 && some.pin_memory);
+    OffloadConfig automatic = read_offload(
+        ZERO("\"offload_optimizer\": {\"device\": \"auto\", \"ratio\": \"auto\", \"pin_memory\": "
+             "\"auto\"}"),
+        NULL, "");
+    assert_true(automatic.device == OFFLOAD_NONE && automatic.ratio == 1);
+}
+
+/* Its file is read as that of DeepSpeed's key of today, which is said. */
+static void cpu_offload_is_read_as_a_device(void **state)
+{
+    (void)state;
+    if (!OFFLOAD_BUILT) skip();
+    OffloadConfig old = read_offload(ZERO("\"cpu_offload\": true"), NULL,
+                                     "c.json:2:23: notice: zero_optimization.cpu_offload: read as "
+                                     "zero_optimization.offload_optimizer.device \"cpu\"");
+    assert_int_equal(old.device, OFFLOAD_CPU);
+    assert_int_equal(read_offload(ZERO("\"cpu_offload\": false"), NULL, "").device, OFFLOAD_NONE);
+    assert_int_equal(
+        read_offload(ZERO("\"cpu_offload\": true"), "zero_optimization.cpu_offload=false", "")
+            .device,
+        OFFLOAD_NONE);
+    /* Both names say the same. */
+    OffloadConfig both = read_offload(
+        ZERO("\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}"), NULL,
+        "c.json:2:23: notice: zero_optimization.cpu_offload: read as "
+        "zero_optimization.offload_optimizer.device \"cpu\"");
+    assert_int_equal(both.device, OFFLOAD_CPU);
+}
+
+/* A file with both names that contradict each other is refused, as DeepSpeed does. */
+static void cpu_offload_must_not_contradict_the_device(void **state)
+{
+    (void)state;
+    refuses(ZERO("\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"none\"}"),
+            "another name of zero_optimization.offload_optimizer.device, which is given");
+    refuses(ZERO("\"cpu_offload\": 1"), "write true or false");
+}
+
+/* What cannot be elsewhere stays on the device, and a notice says what would help. */
+static void what_stays_on_the_device_is_said(void **state)
+{
+    (void)state;
+    if (!OFFLOAD_BUILT) skip();
+    OffloadConfig nvme = read_offload(
+        ZERO("\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/n\"}"), NULL,
+        "c.json:2:45: notice: zero_optimization.offload_optimizer.device: accepted, without effect "
+        "here (kept on the device; \"cpu\" would keep it on the host)");
+    assert_int_equal(nvme.device, OFFLOAD_NVME);
+    read_offload(ZERO("\"offload_param\": {\"device\": \"cpu\", \"pin_memory\": true, "
+                      "\"buffer_size\": 1e8}"),
+                 NULL,
+                 "c.json:2:41: notice: zero_optimization.offload_param.device: accepted, without "
+                 "effect here (parameters stay on the device)");
+    read_offload(
+        ZERO("\"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": false}"), NULL,
+        "c.json:2:62: notice: zero_optimization.offload_optimizer.pin_memory: accepted, "
+        "without effect here (states on the host are always page-locked, which a GPU needs "
+        "to reach them)");
+    read_offload(
+        ZERO("\"offload_optimizer\": {\"device\": \"cpu\", \"super_offload\": true}"), NULL,
+        "c.json:2:62: notice: zero_optimization.offload_optimizer.super_offload: accepted, "
+        "without effect here (no CPU update: the device updates states on the host)");
+}
+
+/* The key that helps is named with the refusal. */
+static void what_is_refused_names_the_key_that_helps(void **state)
+{
+    (void)state;
+    refuses(ZERO("\"zero_quantized_gradients\": true"),
+            "write false; communication_data_type sends gradients in 16 bits");
+    refuses(ZERO("\"zero_quantized_weights\": true"), "write false; parallel.shard keeps");
+    refuses(ZERO("\"zenflow\": {\"topk_ratio\": 0.1}"),
+            "remove it; with offload_optimizer.device \"cpu\"");
+}
+
+/* With one tensor-parallel rank, or where rows are divided, each rank keeps its part alone. */
+static void partitioned_activations_are_honoured_where_rows_are_divided(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *parallel;
+        bool said;
+    } row[] = {{"{}", false},
+               {"{\"tensor\": 2}", true},
+               {"{\"tensor\": 2, \"sequence_parallel\": true}", false}};
+    for (size_t i = 0; i < 3; i++) {
+        char text[512];
+        ConfigReport report;
+        ConfigContext context = {.world = 2};
+        snprintf(text, sizeof text,
+                 "{\"data\": {\"text\": \"a\"}, \"train_batch_size\": 8, \"parallel\": %s, "
+                 "\"activation_checkpointing\": {\"partition_activations\": true}}",
+                 row[i].parallel);
+        const Config *c = config_parse(&context, "c.json", text, strlen(text), 0, NULL, &report);
+        bool said = false;
+        for (int k = 0; k < report.n_notices; k++)
+            said |= strstr(report.notice[k], "partition_activations: accepted, without effect here "
+                                             "(parallel.sequence_parallel cuts") != NULL;
+        if (c == NULL || said != row[i].said) fail_msg("%s: %d", row[i].parallel, said);
+        config_free(c);
+        config_report_free(&report);
+    }
+    refuses("\"activation_checkpointing\": {\"partition_activations\": 3}", "write true or false");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(states_of_the_optimizer_may_lie_on_the_host),
+        cmocka_unit_test(cpu_offload_is_read_as_a_device),
+        cmocka_unit_test(cpu_offload_must_not_contradict_the_device),
+        cmocka_unit_test(what_stays_on_the_device_is_said),
+        cmocka_unit_test(what_is_refused_names_the_key_that_helps),
+        cmocka_unit_test(partitioned_activations_are_honoured_where_rows_are_divided),
+    };
+    return cmocka_run_group_tests_name("keys of what lies on the host", tests, NULL, NULL);
+}
