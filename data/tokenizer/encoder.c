@@ -16,7 +16,8 @@
 enum {
     CACHE_WORD_BYTES = 64, /* longer words rarely occur again, so they are not cached */
     CACHE_WORDS = 1 << 18, /* maximum number of cached words */
-    SHORT_BITS = 15,       /* of the number of a pair of slots for short words that occur most */
+    SHORT_BITS = 15,       /* of the number of a pair of slots for short words that occur most, */
+    FEW_BITS = 8,          /* and in an encoder of little text */
     SHORT_BYTES = 15,
     SHORT_IDS = 4,
     COUNT_BITS = 4,  /* at the end of a short word's key: the number of its ids, */
@@ -37,7 +38,8 @@ typedef struct {
 struct Encoder {
     const Tokenizer *tokenizer;
     bool specials;         /* text may produce special tokens */
-    ShortWord *short_word; /* (2 << SHORT_BITS) at the beginning of a line */
+    int short_bits;        /* SHORT_BITS or FEW_BITS */
+    ShortWord *short_word; /* (2 << short_bits) at the beginning of a line */
     void *short_words;     /* the memory that has them */
     WordTable words;
     TokenBuffer remembered; /* ids of all cached words, in the order of the table */
@@ -47,16 +49,30 @@ struct Encoder {
     ByteBuffer composed, prefixed;
 };
 
-Encoder *encoder_create(const Tokenizer *t)
+static Encoder *create(const Tokenizer *t, int short_bits)
 {
     Encoder *e = must_calloc(1, sizeof *e);
     e->tokenizer = t;
     word_table_init(&e->words);
-    e->first = must_calloc(CACHE_WORDS + 1, sizeof *e->first);
-    e->short_words = must_calloc(((size_t)2 << SHORT_BITS) + 2, sizeof *e->short_word);
+    /* Not cleared, which would cost more than a prompt: each entry is set when its word is added.
+     */
+    e->first = must_alloc((CACHE_WORDS + 1) * sizeof *e->first);
+    e->first[0] = 0;
+    e->short_bits = short_bits;
+    e->short_words = must_calloc(((size_t)2 << short_bits) + 2, sizeof *e->short_word);
     uintptr_t at = (uintptr_t)e->short_words;
     e->short_word = (ShortWord *)((at + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
     return e;
+}
+
+Encoder *encoder_create(const Tokenizer *t)
+{
+    return create(t, SHORT_BITS);
+}
+
+Encoder *encoder_create_small(const Tokenizer *t)
+{
+    return create(t, FEW_BITS);
 }
 
 void encoder_allow_specials(Encoder *e)
@@ -213,7 +229,7 @@ static inline void find_slots(const Encoder *e, TextWord *w, const uint8_t *byte
     if (size > SHORT_BYTES) return;
     short_key(bytes, size, readable, w->key);
     uint64_t hash = hash_mix(hash_mix(0, w->key[0]), w->key[1]);
-    w->slot = &e->short_word[hash >> (64 - SHORT_BITS) << 1];
+    w->slot = &e->short_word[hash >> (64 - e->short_bits) << 1];
     __builtin_prefetch(w->slot);
 }
 
@@ -374,7 +390,7 @@ void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer
 {
     int64_t before = out->count;
     if (t->begin >= 0) token_buffer_add(out, t->begin);
-    Encoder *encoder = encoder_create(t);
+    Encoder *encoder = encoder_create_small(t);
     encoder_encode(encoder, (const uint8_t *)prompt, (int64_t)strlen(prompt), out);
     encoder_free(encoder);
     if (out->count == before) token_buffer_add(out, t->end_of_text >= 0 ? t->end_of_text : 0);

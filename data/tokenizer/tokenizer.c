@@ -134,7 +134,7 @@ static bool has_space_inside(const Tokenizer *t, int32_t id)
  * make need no look-up; few vocabularies have others. */
 static void fill_texts(Tokenizer *t)
 {
-    Encoder *e = encoder_create(t);
+    Encoder *e = encoder_create_small(t);
     word_table_init(&t->texts);
     t->text_id = must_alloc((size_t)t->vocab_size * sizeof *t->text_id);
     for (int32_t id = 0; id < t->vocab_size; id++) {

@@ -106,6 +106,9 @@ bool vocabulary_add_merge(Tokenizer *t, int32_t left, int32_t right, int32_t mer
 /* Completes the tokenizer after its tokens, merges, added tokens and rules have been set. */
 void vocabulary_finish(Tokenizer *t);
 
+/* Creates an encoder for little text, such as a prompt. It gives the same ids with smaller tables,
+ * so it is created faster, but encodes a long text more slowly. */
+Encoder *encoder_create_small(const Tokenizer *t);
 /* Returns whether merges make the token `id` of the bytes of a word. */
 bool encoder_merges_to(Encoder *e, const uint8_t *word, int64_t size, int32_t id);
 

@@ -26,8 +26,8 @@ static void distinct_word(char *to, int64_t i, int size)
     }
 }
 
-/* One encoder over all words of so many bytes must give the same ids as many encoders that each see
- * a few words. */
+/* One encoder over all words of so many bytes must give the same ids as many small encoders that
+ * each see a few words. */
 static void check_overflow(const Tokenizer *t, int size)
 {
     char *text = must_alloc((size_t)size * ALL);
@@ -42,7 +42,7 @@ static void check_overflow(const Tokenizer *t, int size)
     encoder_encode(one, (const uint8_t *)text, size * ALL, &whole);
     encoder_free(one);
     for (int64_t at = 0; at < ALL; at += FEW) {
-        Encoder *fresh = encoder_create(t);
+        Encoder *fresh = encoder_create_small(t);
         encoder_encode(fresh, (const uint8_t *)text + size * at, size * FEW, &parts);
         encoder_free(fresh);
     }
