@@ -92,7 +92,8 @@ typedef struct Backend {
      * there is no profiler. */
     void (*range_begin)(const char *name);
     void (*range_end)(void);
-    void *(*host_alloc)(Device *device, size_t bytes); /* page-locked memory; NULL on failure */
+    /* Page-locked memory that is not initialised; NULL on failure. */
+    void *(*host_alloc)(Device *device, size_t bytes);
     void (*host_release)(Device *device, void *p);
     void (*synchronize)(Device *device);
     /* Reports free and total bytes of device memory. NULL if device memory is host memory. */
@@ -231,9 +232,10 @@ void device_event_synchronize(Device *device, Event *event);
 double device_event_seconds(Device *device, Event *from, Event *to);
 void device_event_destroy(Device *device, Event *event);
 
-/* Allocates page-locked host memory, which the device copies to and from while the host continues.
- * If that fails, ends the program with EXIT_NO_MEMORY and names `what` in the message. The source
- * of a copy must not be changed until the stream has finished the copy. */
+/* Allocates page-locked host memory, which the device copies to and from while the host continues,
+ * and which is not initialised. If that fails, ends the program with EXIT_NO_MEMORY and names
+ * `what` in the message. The source of a copy must not be changed until the stream has finished the
+ * copy. */
 void *device_host_alloc(Device *device, size_t bytes, const char *what);
 void device_host_release(Device *device, void *p, size_t bytes);
 /* Reports free and total bytes of device memory. Returns false if device memory is host memory. */
