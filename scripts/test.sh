@@ -47,7 +47,7 @@ rows() {
     # in forward order; in reverse order without cuBLASLt, or with streams as far behind the host as possible; and under ASan.
     row emu "$device TEST_EVERY=5" tests/kernels/test_ops
     row emu "$device TEST_EVERY=6" tests/cuda/test_nccl_grids
-    row emu "$device TEST_EVERY=2" tests/emu/device/test_emu_step
+    row emu "$device TEST_EVERY=2" tests/emu/device/test_emu_step tests/cuda/test_nccl_replicas
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=8 TEST_SAMPLE=1 TEST_EVERY=7' tests/parallel/memory/test_plan_grids
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=8 TEST_EVERY=50' tests/parallel/trainer/test_grid_wire
     row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_tensor_gradients
@@ -71,7 +71,7 @@ rows() {
     row emu "$deferred TEST_EVERY=300 TEST_LATER=150 TEST_EACH=schedule" tests/equivalence/test_grid_equal
     row emu "$device $sample" tests/parallel/trainer/test_device tests/parallel/trainer/test_begin
     row emu "$deferred EMU_DEVICES=8" tests/parallel/trainer/test_flight_steps
-    row emu "$device" tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' tests/emu '!tests/emu/device/test_emu_step' tests/program/device.sh tests/program/nccl.sh \
+    row emu "$device" tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' '!tests/cuda/test_nccl_replicas' tests/emu '!tests/emu/device/test_emu_step' tests/program/device.sh tests/program/nccl.sh \
         tests/program/machines.sh tests/program/nccl_hosts.sh tests/program/nccl_joined.sh tests/program/nccl_processes.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # Tests that use threads or signals, which ThreadSanitizer can check.
     row tsan "$sample STEPS=16" tests/program/signals.sh
