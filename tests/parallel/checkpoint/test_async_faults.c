@@ -1,9 +1,11 @@
 /* test_async_faults.c -- disks that fail, and processes that are killed, at any call of a thread
- * that writes a checkpoint: there is the old one or the new one, and the training goes on. */
+ * that writes a checkpoint: there is the old one or the new one, and the training goes on. Slow
+ * builds (TEST_SAMPLE) try every fourth call, by turns. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/async_ranks.h"
 #include "tests/support/checkpoint/save_faults.h"
+#include "tests/support/turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,6 +26,11 @@ static bool fault_in(int w, Fault fault, int rank, int at, int error)
     return ranks_save_with_fault(&how, &(SaveFault){fault, rank, at, error});
 }
 
+static int first_call(void)
+{
+    return 1 + (int)turns_first(turns_every(4));
+}
+
 static void a_disk_failure_at_any_call_of_a_thread_leaves_the_old_checkpoint(void **state)
 {
     (void)state;
@@ -34,9 +41,9 @@ static void a_disk_failure_at_any_call_of_a_thread_leaves_the_old_checkpoint(voi
         for (int e = sample; e < 2; e++)
             for (Fault fault = FAULT_ONCE; fault <= FAULT_ALWAYS; fault++)
                 for (int bad = 0; bad < async_worlds[w].ranks; bad++) {
-                    int at = 1;
+                    int at = first_call();
                     while (fault_in(w, fault, bad, at, errors[e]))
-                        at++;
+                        at += (int)turns_every(4);
                     assert_in_range(at, bad ? 12 : 25, 200);
                 }
 }
@@ -64,9 +71,9 @@ static void a_kill_at_any_call_of_a_thread_leaves_the_old_or_new_checkpoint(void
     (void)state;
     for (int w = 0; w <= 2; w += 2)
         for (int bad = 0; bad < async_worlds[w].ranks; bad++) {
-            int at = 1;
+            int at = first_call();
             while (fault_in(w, FAULT_KILL, bad, at, 0))
-                at++;
+                at += (int)turns_every(4);
             assert_in_range(at, bad ? 12 : 30, 200);
         }
 }

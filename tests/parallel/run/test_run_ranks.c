@@ -1,7 +1,9 @@
 /* test_run_ranks.c -- tests of runs on three ranks, one of which is stopped or fails at a chosen
  * point of its work: all ranks end in the same way at the same step, and the same command resumes
- * the run to the results of an undisturbed one. */
+ * the run to the results of an undisturbed one. Slow builds (TEST_SAMPLE) try a part of the points,
+ * by turns. */
 #include "tests/support/trainer/run_fixture.h"
+#include "tests/support/turns.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -73,7 +75,9 @@ static void test_bug_50_a_stop_on_any_rank_ends_all_ranks_after_the_same_step(vo
                  {1, WORK_STEP, 2, 1, ask_the_process, 0},
                  {2, WORK_EVALUATION, 1, 1, ask_the_process, 0},
                  {1, WORK_SAMPLE, 2, 3, ask_the_process, 0}};
-    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+    const size_t every = (size_t)turns_every(4);
+    for (size_t i = (size_t)turns_first((int64_t)every); i < sizeof stops / sizeof *stops;
+         i += every) {
         char run[32];
         snprintf(run, sizeof run, "stop-%zu", i);
         disturb(stops[i].rank, stops[i].kind, stops[i].round, stops[i].at, stops[i].act);
@@ -142,7 +146,9 @@ static void test_a_failing_rank_ends_all_ranks_with_one_error_message(void **sta
         {2, WORK_SAMPLE, 0, 3, break_a_check, EXIT_BUG, "bug[70] rank 2 dp 2: step 2\n"},
         {1, WORK_EVALUATION, 3, 4, break_a_check, EXIT_BUG, "bug[70] rank 1 dp 1: step 7\n"},
         {2, WORK_STEP, 4, 1, die, 128 + SIGKILL, ""}};
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+    const size_t every = (size_t)turns_every(3);
+    for (size_t i = (size_t)turns_first((int64_t)every); i < sizeof ends / sizeof *ends;
+         i += every) {
         char run[32];
         snprintf(run, sizeof run, "end-%zu", i);
         disturb(ends[i].rank, ends[i].kind, ends[i].round, ends[i].at, ends[i].act);
@@ -168,7 +174,8 @@ static void hang(Run *run)
 static void test_the_error_names_a_rank_that_hangs(void **state)
 {
     (void)state;
-    for (int kind = 0; kind < 3; kind++) {
+    const int every = (int)turns_every(3);
+    for (int kind = (int)turns_first(every); kind < 3; kind += every) {
         char run[32];
         snprintf(run, sizeof run, "hang-%d", kind);
         disturb(1, (WorkKind)kind, 1, 1, hang);

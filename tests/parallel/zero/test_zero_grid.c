@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "tests/support/files/child.h"
 #include "tests/support/grid/zero_grid.h"
+#include "tests/support/turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,10 +14,16 @@
 
 #include <cmocka.h>
 
-/* Returns the step by which tests go through their cases; larger if runs are slow (TEST_SAMPLE). */
+/* Returns the step by which tests go through their cases; larger if runs are slow (TEST_SAMPLE).
+ * The cases then change from commit to commit (first_case). */
 static int sample_step(int all, int sample)
 {
     return getenv("TEST_SAMPLE") ? sample : all;
+}
+
+static int first_case(int step)
+{
+    return (int)turns_first(step);
 }
 
 /* Runs the case, fails if anything is wrong, and returns the result. */
@@ -54,7 +61,7 @@ static void test_bug_13_14_15_every_grid_counts_each_gradient_once(void **state)
     GridPlace size;
     int grids = 0;
     for (; grid_number(grids, &size); grids++) {
-        if (grids % sample_step(1, 7) != 0) continue;
+        if (grids % sample_step(1, 11) != first_case(sample_step(1, 11))) continue;
         for (int stage = grids % 2; stage <= 3; stage += 2) {
             ZeroGridCase c = zero_grid_case(size, stage);
             run_right(&c);
@@ -95,7 +102,7 @@ static void test_partial_gradients_of_every_kind_of_row_are_summed(void **state)
 {
     (void)state;
     static const int kv[] = {1, 2, 4, 8};
-    for (int i = 0; i < 4 * 2 * 2 * 4; i += sample_step(1, 11)) {
+    for (int i = first_case(sample_step(1, 11)); i < 4 * 2 * 2 * 4; i += sample_step(1, 11)) {
         ZeroGridCase c = zero_grid_case(
             (GridPlace){1 + (i + i / 4 + i / 16) % 2, 1 + (i / 2 + i / 8) % 2, 1, 4}, i / 16);
         c.kv = kv[i % 4];
@@ -110,7 +117,7 @@ static void test_partial_gradients_of_every_kind_of_row_are_summed(void **state)
 static void test_gradients_are_right_with_every_bucket_size_and_dtype_sent(void **state)
 {
     (void)state;
-    for (int i = 0; i < 32; i += sample_step(1, 9)) {
+    for (int i = first_case(sample_step(1, 9)); i < 32; i += sample_step(1, 9)) {
         ZeroGridCase c = zero_grid_case((GridPlace){2, 2, 1, 2 + i / 4 % 2}, i % 4);
         c.dtype = c.zero.grad_dtype = F32;
         c.zero.wire_dtype = i & 8 ? BF16 : F32;
@@ -142,7 +149,7 @@ static void compare_bits(ZeroGridCase c, int from, int to)
 static void test_bug_30_both_stages_of_a_tied_table_get_the_same_sum(void **state)
 {
     (void)state;
-    for (int i = 0; i < 3 * 2 * 4; i += sample_step(1, 7)) {
+    for (int i = first_case(sample_step(1, 7)); i < 3 * 2 * 4; i += sample_step(1, 7)) {
         ZeroGridCase c = zero_grid_case((GridPlace){2 + i % 3, 1 + i / 3 % 2, 1, 2}, i / 6);
         c.tied = true;
         run_right(&c);
@@ -154,7 +161,7 @@ static void test_stages_have_the_same_bits(void **state)
 {
     (void)state;
     GridPlace size;
-    for (int i = 0; grid_number(i, &size); i += sample_step(3, 16)) {
+    for (int i = first_case(sample_step(3, 25)); grid_number(i, &size); i += sample_step(3, 25)) {
         ZeroGridCase c = zero_grid_case(size, 0);
         compare_bits(c, 0, 1);
         compare_bits(c, 2, 3);
@@ -282,8 +289,10 @@ static void test_injected_faults_are_detected(void **state)
         {"WHOLE row declared PARTIAL", "", declare_norms_partial},
         {"tied table counted twice", "counted", count_both_homes},
     };
-    for (size_t i = 0; i < sizeof fault / sizeof *fault; i++) {
-        for (int stage = (int)i % sample_step(1, 4); stage <= 3; stage += sample_step(1, 4)) {
+    enum { FAULTS = sizeof fault / sizeof *fault };
+    const int some = sample_step(1, 3), stages = sample_step(1, 4);
+    for (int i = first_case(some); i < FAULTS; i += some) {
+        for (int stage = (i + first_case(stages)) % stages; stage <= 3; stage += stages) {
             ZeroGridCase c = zero_grid_case((GridPlace){2, 2, 1, 4}, stage);
             c.tied = true;
             c.zero.sequence_parallel = false;
