@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "parallel/comm/nccl/nccl.h"
+#include "parallel/grid/machines.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -66,6 +67,16 @@ char *grid_shard_text(const Config *config, int data, char *text, size_t n)
     text[0] = '\0';
     if (shard < data) snprintf(text, n, " in groups of %d", shard);
     return text;
+}
+
+bool grid_shard_is_spread(const Comm *world, GridPlace size, int shard)
+{
+    const int step = size.cp * size.tp; /* between neighbours on the dp axis */
+    for (int r = 0; r < world->size && machines_of(world).count > 1; r++) {
+        int first = r - grid_place(size, r).dp % shard * step;
+        if (machines_machine(world, r) != machines_machine(world, first)) return true;
+    }
+    return false;
 }
 
 /* Returns the ranks that differ from `at` only on axis `a`, in the order of their coordinates

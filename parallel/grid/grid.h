@@ -63,6 +63,9 @@ char *grid_place_text(GridPlace size, int rank, char *text, size_t n);
 char *grid_size_text(GridPlace size, char *text, size_t n);
 /* Writes " in groups of 4" if the config has several shard groups, or ""; returns `text`. */
 char *grid_shard_text(const Config *config, int data, char *text, size_t n);
+/* Returns whether the ranks of some shard group are on several machines, so that what the group
+ * sends for every micro-batch leaves a machine although a smaller group would not. */
+bool grid_shard_is_spread(const Comm *world, GridPlace size, int shard);
 /* Lists all communicators of the grid: those of the axes, shard, replicate, kv and tie. */
 enum { GRID_COMMS = 8 };
 void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS]);

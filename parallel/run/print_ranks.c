@@ -51,6 +51,17 @@ static void print_bubble_advice(const Config *config)
               100 * share, (long long)schedule_micros_for_half_bubble(&spec));
 }
 
+/* Warns about shard groups that send over the borders of machines in every micro-batch. */
+static void warn_of_groups(const Run *run)
+{
+    GridPlace size = run->trainer.session.grid.size;
+    int shard = config_shard(run->config, size.dp);
+    if (shard == size.dp || !grid_shard_is_spread(run->world, size, shard)) return;
+    log_warning("%s: groups of %d ranks are on several machines; a size that divides the "
+                "data-parallel ranks of a machine keeps their sums and gathers within it",
+                config_origin(run->config, "parallel.shard"), shard);
+}
+
 /* Writes on how many machines the ranks are, as " on 2 machines, 8 each", or "" if it is one;
  * returns `text`. */
 static char *machines_text(const Comm *world, char *text, size_t n)
@@ -111,6 +122,7 @@ void run_print_ranks(Run *run)
               rows ? ", sequence parallel" : "", stages ? ", " : "",
               stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
     print_hosts(run->world);
+    warn_of_groups(run);
     if (stages) print_bubble_advice(config);
     if (run->trainer.session.gpus == GPUS_ONE) log_field("", "ranks %s", gpus_shared);
     /* Ranks on GPUs mostly wait for them, so too few cores slow down only CPU ranks. */

@@ -13,6 +13,9 @@ check "verify: the number of steps and sequences is printed" \
 check "verify: the worst deviation is printed with its tensor" \
     grep -qE '^equal      to a single rank; worst deviation .* \(bound 1e-12\): [a-z ]+ of [a-z.0-9]+\[[0-9]+\], step [1-3]' \
     output
+expect_code "verify: shard groups equal one rank" 0 "$TRAIN" verify "$configs/demo.json" --ranks 4 \
+    --set zero_optimization.stage=3 --set parallel.shard=2
+check "verify: shard groups are printed" grep -qF 'grid       4 ranks = dp 4 (threads), ZeRO 3 in groups of 2' output
 expect_code "verify: a batch that three ranks cannot share is adapted" 0 "$TRAIN" verify "$configs/gpt2_124m.json" --ranks 3 \
     --set zero_optimization.stage=2
 expect_code "verify: --full compares the whole model" 0 "$TRAIN" verify "$TINY" --ranks 2 --full --dtype config

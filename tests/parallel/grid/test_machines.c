@@ -4,6 +4,7 @@
 #include "model/core/pool.h"
 #include "parallel/comm/counted.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/grid.h"
 #include "tests/support/grid/made_up_machines.h"
 #include "tests/support/grid/rank_ends.h"
 #include "tests/support/support.h"
@@ -72,6 +73,40 @@ static void test_ranks_with_the_same_machine_share_it(void **state)
         made_up_machines(maps[i]);
         thread_ranks((int)strlen(maps[i]), 60, look, maps[i]);
     }
+    machines_forget();
+}
+
+/* A shard group is spread if two of its ranks are on different machines. */
+static void look_at_groups(Comm *world, void *context)
+{
+    static const struct {
+        GridPlace size;
+        int shard;
+        bool spread;
+    } cases[] = {{{1, 8, 1, 1}, 2, false}, {{1, 8, 1, 1}, 4, false}, {{1, 8, 1, 1}, 8, true},
+                 {{1, 8, 1, 1}, 1, false}, {{1, 4, 1, 2}, 2, false}, {{1, 4, 1, 2}, 4, true},
+                 {{2, 4, 1, 1}, 4, false}, {{4, 2, 1, 1}, 2, false}};
+    (void)context;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect(world, "whether a group is spread",
+               grid_shard_is_spread(world, cases[i].size, cases[i].shard), cases[i].spread);
+}
+
+/* Ranks 4 and 6 are a group: a and b. */
+static void look_at_uneven_groups(Comm *world, void *context)
+{
+    (void)context;
+    expect(world, "whether a group is spread",
+           grid_shard_is_spread(world, (GridPlace){1, 4, 1, 2}, 2), true);
+}
+
+static void test_shard_groups_on_several_machines_are_found(void **state)
+{
+    (void)state;
+    made_up_machines("aaaabbbb");
+    thread_ranks(8, 60, look_at_groups, NULL);
+    made_up_machines("aaaaabbb");
+    thread_ranks(8, 60, look_at_uneven_groups, NULL);
     machines_forget();
 }
 
@@ -214,6 +249,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_with_the_same_machine_share_it),
+        cmocka_unit_test(test_shard_groups_on_several_machines_are_found),
         cmocka_unit_test(test_ranks_of_this_program_are_on_one_machine),
         cmocka_unit_test(test_ranks_share_cores_unless_a_launcher_has_bound_them),
         cmocka_unit_test(test_a_message_names_the_host_if_there_are_several),
