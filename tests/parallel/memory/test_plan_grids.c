@@ -29,9 +29,10 @@ typedef struct {
     const char *schedule, *recompute, *more; /* more: another setting */
 } GridCase;
 
-#define OVERLAP    "zero_optimization.overlap_comm=true"
-#define ALL_REDUCE "zero_optimization.reduce_scatter=false"
-#define F32_WIRE   "communication_data_type=fp32"
+#define OVERLAP     "zero_optimization.overlap_comm=true"
+#define GROUPS_OF_2 "parallel.shard=2"
+#define ALL_REDUCE  "zero_optimization.reduce_scatter=false"
+#define F32_WIRE    "communication_data_type=fp32"
 
 static const GridCase grids[] = {
     {1, 1, 2, 0, 1, 4, false, true, false, "1f1b", "none", NULL},
@@ -78,6 +79,10 @@ static const GridCase grids[] = {
     {1, 1, 3, 0, 1, 5, false, false, true, "1f1b", "full", NULL},
     {2, 2, 4, 2, 1, 4, true, false, false, "gpipe", "full", NULL},
     {1, 1, 8, 0, 1, 8, false, true, false, "gpipe", "selective", NULL},
+    {4, 1, 1, 3, 1, 2, false, true, true, "1f1b", "none", GROUPS_OF_2},
+    {4, 1, 1, 2, 1, 3, false, false, true, "1f1b", "full", GROUPS_OF_2},
+    {4, 1, 2, 3, 1, 2, false, true, false, "1f1b", "none", GROUPS_OF_2},
+    {4, 2, 1, 1, 1, 2, true, true, true, "1f1b", "selective", GROUPS_OF_2},
 };
 enum { GRIDS = sizeof grids / sizeof *grids };
 
@@ -96,8 +101,15 @@ static size_t aligned(size_t bytes)
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
+/* Returns the ranks of a shard group. */
+static int shard_of(const GridCase *g)
+{
+    return g->more && strcmp(g->more, GROUPS_OF_2) == 0 ? 2 : g->dp;
+}
+
 /* Computes the bytes of weights, gradients and optimizer states that a rank of this stage keeps,
- * independently of the program. A unit is padded to equal shards of whole alignments. A table that
+ * independently of the program. A unit is padded to equal shards of whole alignments. A shard group
+ * divides weights and gradients, all data-parallel ranks divide the optimizer states. A table that
  * embedding and head of the same stage share has two gradients in a micro-batch, so its gradient is
  * kept whole. Each unit is a separate tensor. */
 static void states_by_hand(const Trainer *t, const GridCase *g, size_t *weights, size_t *gradients,
@@ -117,11 +129,12 @@ static void states_by_hand(const Trainer *t, const GridCase *g, size_t *weights,
             int64_t e = row->offset + row->local[0] * row->local[1];
             if (row->unit == u && e > end) end = e;
         }
-        size_t whole = (size_t)((end + grain - 1) / grain * grain), part = whole / (size_t)g->dp;
+        size_t whole = (size_t)((end + grain - 1) / grain * grain),
+               part = whole / (size_t)shard_of(g);
         bool twice = g->tied && u == 0 && g->pp == 1;
         *weights += aligned((stage >= 3 ? part : whole) * weight);
         *gradients += aligned((stage >= 2 && !twice ? part : whole) * 4);
-        *optimizer += (stage >= 1 ? part : whole) * moments;
+        *optimizer += (stage >= 1 ? whole / (size_t)g->dp : whole) * moments;
     }
 }
 
