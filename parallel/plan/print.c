@@ -103,9 +103,10 @@ static const char *const class_name[CLASSES] = {"weights", "grads", "buffers", "
 
 static void print_stage(const MemoryPlan *m, int stage, double unit)
 {
-    const size_t parts[CLASSES] = {m->weights,   m->gradients,   m->buffers,
-                                   m->optimizer, m->activations, m->scratch,
-                                   m->other,     m->reserve,     m->total};
+    /* Where the device's memory is the host's, all states are part of the total. */
+    size_t states = m->optimizer + (m->on_host ? m->offloaded : 0);
+    const size_t parts[CLASSES] = {m->weights, m->gradients, m->buffers, states,  m->activations,
+                                   m->scratch, m->other,     m->reserve, m->total};
     printf("%5d", stage);
     for (int i = 0; i < CLASSES; i++)
         printf(" %7.2f", (double)parts[i] / unit);
