@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -162,6 +163,27 @@ static void test_a_second_signal_prints_which_steps_are_lost(void **state)
     disturb_step(2, interrupt_twice); /* the second step of this attempt */
     said = run_expecting("twice", NULL, 128 + SIGINT);
     says(said, "quit at once; step 3 is not saved: the newest checkpoint is of step 2\n");
+    free(said);
+}
+
+static void interrupt_when_saved(Run *run)
+{
+    struct timespec pause = {.tv_nsec = 20000000};
+    nanosleep(&pause, NULL);
+    if (run->saving.saved_step == 20) interrupt_twice(run);
+}
+
+/* Between two steps a save has ended that a thread wrote. */
+static void test_what_is_lost_after_a_save_beside_the_steps(void **state)
+{
+    (void)state;
+    disturb_step(21, interrupt_when_saved);
+    disturbance.each = true;
+    char *said = run_expecting("beside",
+                               (const char *[]){"train_steps=60", "checkpoint.save_interval=20",
+                                                "eval.interval=0", "eval.sample_interval=0", NULL},
+                               128 + SIGINT);
+    says(said, " not saved: the newest checkpoint is of step 20\n");
     free(said);
 }
 
@@ -348,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_a_stopped_run_whose_config_came_from_stdin_goes_on_from_its_folder),
         cmocka_unit_test(test_a_stopped_run_with_resume_never_goes_on_from_its_folder),
         cmocka_unit_test(test_a_second_signal_prints_which_steps_are_lost),
+        cmocka_unit_test(test_what_is_lost_after_a_save_beside_the_steps),
         cmocka_unit_test(test_a_signal_in_the_first_step_saves_that_step_and_stops),
         cmocka_unit_test(test_SIGHUP_stops_a_run_once),
         cmocka_unit_test(test_signals_that_a_run_was_started_to_ignore_do_not_stop_it),

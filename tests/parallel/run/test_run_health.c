@@ -1,6 +1,7 @@
 /* test_run_health.c -- tests of a whole run whose loss or gradients go wrong at a chosen place of
  * its data on a chosen rank: what each health.policy does, on several grids. */
 #include "model/core/check.h"
+#include "parallel/run/health.h"
 #include "tests/support/trainer/planted_run.h"
 
 #include <setjmp.h>
@@ -108,6 +109,21 @@ static void test_stop_ends_with_88_and_keeps_the_last_checkpoint(void **state)
     free(said);
 }
 
+/* A start may allow fewer rollbacks than the run has made. */
+static void test_no_rollback_is_made_beyond_the_most(void **state)
+{
+    (void)state;
+    static Config config = {.health = {.policy = HEALTH_ROLLBACK, .max_rollbacks = 2}};
+    static Run run = {.config = &config};
+    for (int64_t made = 0; made < 5; made++) {
+        run.records.event = (StepRecord){.step = 18, .spike = true, .rollbacks = made};
+        assert_int_equal(health_goes_back(&run), made < 2);
+    }
+    config.health.policy = HEALTH_SKIP;
+    run.records.event.rollbacks = 0;
+    assert_false(health_goes_back(&run));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -115,6 +131,7 @@ int main(void)
         cmocka_unit_test(test_a_skipped_spike_is_like_gradients_that_are_not_finite),
         cmocka_unit_test(test_skipped_spikes_end_a_run_when_there_are_too_many),
         cmocka_unit_test(test_stop_ends_with_88_and_keeps_the_last_checkpoint),
+        cmocka_unit_test(test_no_rollback_is_made_beyond_the_most),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }
