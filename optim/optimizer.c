@@ -146,6 +146,8 @@ void optimizer_free(Optimizer *optimizer)
     for (int u = 0; events && u <= optimizer->last_updated; u++)
         device_event_destroy(optimizer->dev, &optimizer->updated[u]);
     if (events) device_event_destroy(optimizer->dev, &optimizer->decided);
+    if (events) device_event_destroy(optimizer->dev, &optimizer->begun);
+    if (events) device_event_destroy(optimizer->dev, &optimizer->ended);
     free(optimizer->shard);
     free(optimizer->range);
     free(optimizer->first_shard);
@@ -265,16 +267,25 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision)
 {
     int units = optimizer->table->n_units;
+    bool timed = optimizer->timed && optimizer->last_updated >= 0;
     if (optimizer->last_updated >= 0) {
         device_event_record(dev, &optimizer->decided);
         device_event_wait(&optimizer->update, &optimizer->decided);
     }
+    if (timed) device_event_record_timed(&optimizer->update, &optimizer->begun);
     for (int u = 0; u < units;) {
         int part = store->publish_overlaps ? u + 1 : units; /* the part ends before this unit */
         update_units(optimizer, SLOTS_ON_DEVICE, u, part, dev, decision);
         for (; u < part; u++)
             store->publish(store, u, update_on_host(optimizer, u, decision));
     }
+    if (timed) device_event_record_timed(&optimizer->update, &optimizer->ended);
+}
+
+double optimizer_seconds(Optimizer *optimizer)
+{
+    if (!optimizer->timed || optimizer->last_updated < 0) return 0;
+    return device_event_seconds(optimizer->dev, &optimizer->begun, &optimizer->ended);
 }
 
 void optimizer_await(Optimizer *optimizer)

@@ -47,6 +47,9 @@ typedef struct {
     Event decided;       /* on the compute stream: the decision and all gradients are there */
     Event *updated;      /* per unit, on the stream for updates: its shards on the host are done */
     int last_updated;    /* the last unit that has any; -1: there are none */
+    /* Before and after all updates on that stream, for a stopwatch that sets `timed`. */
+    bool timed;
+    Event begun, ended;
 } Optimizer;
 
 /* Lays out the state and the tables of segments for the store's shards (PURPOSE_UPDATE); the shards
@@ -86,6 +89,10 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
 /* Makes the compute stream wait for all updates that have been issued: for those who read slots or
  * shards without an acquire. */
 void optimizer_await(Optimizer *optimizer);
+
+/* Returns the seconds of the updates on the stream for updates in the last step, if `timed` was set
+ * before it; the host waits for them. Returns 0 if there are none. */
+double optimizer_seconds(Optimizer *optimizer);
 
 /* Returns whether parameters of this storage type have state in `slot`. The answer is the same on
  * all ranks. */

@@ -2,8 +2,10 @@
  * are found by weak symbols: one that is not linked into the program is simply missing. */
 #include "model/core/check.h"
 #include "model/core/device.h"
+#include "model/core/figures.h"
 #include "model/core/flight.h"
 #include "model/core/log.h"
+#include "model/core/machine.h"
 #include "model/core/recorder.h"
 
 #include <string.h>
@@ -210,14 +212,26 @@ void device_event_destroy(Device *device, Event *event)
     *event = (Event){0};
 }
 
+static void refuse_host_memory(const Device *device, size_t bytes, const char *what)
+{
+    if (device->backend->place == PLACE_HOST)
+        fail(EXIT_NO_MEMORY, "%zu bytes of host memory for %s were refused", bytes, what);
+    /* `bytes` may be a small part of what was asked for, so what is held already is told, too. */
+    fail(EXIT_NO_MEMORY,
+         "the driver refused %s of page-locked host memory for %s, after %s, although %s are free "
+         "(WSL2 and some containers limit it)",
+         figure_bytes((double)bytes).text, what,
+         figure_bytes((double)(device->host_held - bytes)).text,
+         figure_bytes((double)memory_available()).text);
+}
+
 void *device_host_alloc(Device *device, size_t bytes, const char *what)
 {
     expect_free(device, what);
     void *p = device->backend->host_alloc(device, bytes ? bytes : 1);
     device->allocations++;
     device->host_held += bytes;
-    if (p == NULL)
-        fail(EXIT_NO_MEMORY, "%zu bytes of host memory for %s were refused", bytes, what);
+    if (p == NULL) refuse_host_memory(device, bytes, what);
     return p;
 }
 

@@ -9,7 +9,7 @@
 enum { PAIRS = 512 };
 
 const char *const exposed_axis_name[EXPOSED_AXES] = {
-    [EXPOSED_DP] = "dp", [EXPOSED_TP] = "tp", [EXPOSED_PP] = "pp"};
+    [EXPOSED_DP] = "dp", [EXPOSED_TP] = "tp", [EXPOSED_PP] = "pp", [EXPOSED_HOST] = "host"};
 
 typedef struct {
     Event before, after;

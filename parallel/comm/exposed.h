@@ -6,9 +6,10 @@
 
 #include "model/core/device.h"
 
-/* The axes of the rank grid, measured separately. */
-typedef enum { EXPOSED_DP, EXPOSED_TP, EXPOSED_PP, EXPOSED_AXES } ExposedAxis;
-extern const char *const exposed_axis_name[EXPOSED_AXES]; /* names of the axes: "dp", "tp", "pp" */
+/* What is waited for, measured separately: the axes of the rank grid, and updates of optimizer
+ * states in host memory, which are no communication. */
+typedef enum { EXPOSED_DP, EXPOSED_TP, EXPOSED_PP, EXPOSED_HOST, EXPOSED_AXES } ExposedAxis;
+extern const char *const exposed_axis_name[EXPOSED_AXES]; /* "dp", "tp", "pp", "host" */
 
 typedef struct Exposed Exposed;
 

@@ -69,12 +69,18 @@ static double timed_step(Trainer *t, Stopwatch *watch, Profile *profile)
     /* A profile records two events around every op, which takes time. So the step that is reported
      * has no profile. */
     dev->profile = profile;
+    t->optimizer.timed = profile != NULL;
     stopwatch_start(dev, watch);
     trainer_step(t);
+    /* Updates of states in host memory belong to the step, too, though training would go on. */
+    optimizer_await(&t->optimizer);
     double seconds = stopwatch_stop(dev, watch);
     dev->profile = NULL;
     trainer_read_all(t, record); /* makes room for the next step's record */
     if (profile) profile_collect(dev, profile);
+    /* Ops on other streams are in no profile. On the CPU all are on one. */
+    if (profile && dev->backend->place == PLACE_DEVICE)
+        profile->seconds[t->optimizer.rule->op] += optimizer_seconds(&t->optimizer);
     return seconds;
 }
 

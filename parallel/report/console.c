@@ -110,17 +110,23 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     print_lines(c, text, 9);
 }
 
-/* Prints how long, within the phases, the device only waited for other ranks. */
+/* Prints how long, within the phases, the device only waited: for other ranks, and for updates of
+ * states in host memory. */
 static void print_exposed(const Console *c, const SpeedRecord *s)
 {
     char text[256] = "exposed communication, ms a step, the most of a rank:";
     size_t none = strlen(text), used = none;
     if (!(s->forward >= 0) || s->steps <= 0) return;
-    for (int a = 0; a < EXPOSED_AXES; a++)
+    for (int a = 0; a < EXPOSED_HOST; a++)
         if (s->exposed[a] > 0)
             used += (size_t)snprintf(text + used, sizeof text - used, "  %s %.2f",
                                      exposed_axis_name[a], s->exposed[a] * 1e3 / (double)s->steps);
     if (used > none) print_lines(c, text, 9);
+    if (!(s->exposed[EXPOSED_HOST] > 0)) return;
+    snprintf(text, sizeof text, "waits for host states, ms a step%s:  %.2f",
+             s->ranks > 1 ? ", the most of a rank" : "",
+             s->exposed[EXPOSED_HOST] * 1e3 / (double)s->steps);
+    print_lines(c, text, 9);
 }
 
 /* Prints the speed per rank, the average work of a rank, and the rank that works longest, for which

@@ -108,6 +108,19 @@ static void print_sets(const Run *run)
     }
 }
 
+/* Prints how much of the optimizer's states is in page-locked memory; on a CPU all memory is the
+ * host's. */
+static void print_host_states(const Run *run)
+{
+    const HostStates *states = &run->trainer.host_states;
+    if (run->plan.on_host || run->plan.offloaded == 0) return;
+    log_field("states",
+              "%s of optimizer states (%.0f %%) on the host, page-locked in %s; each step moves "
+              "them once each way",
+              figure_bytes((double)run->plan.offloaded).text,
+              100 * memory_offloaded_share(&run->plan), figure_seconds(states->seconds).text);
+}
+
 void run_allocate_trainer(Run *run, const Config *config)
 {
     char err[2048];
@@ -126,6 +139,7 @@ void run_allocate_trainer(Run *run, const Config *config)
     memory_measure_reserve(run->world, config, &run->plan, before, memory_mark(dev));
     memory_print_use(run->config, &run->plan, "weights, gradients and optimizer are laid out");
     log_field("device", "%s", device_describe(dev, err, sizeof err));
+    print_host_states(run);
     const Loader *train = run->trainer.train;
     if (run->data.random) return;
     int64_t dropped = loader_dropped_tokens(train);

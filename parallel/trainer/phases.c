@@ -23,6 +23,9 @@ static void open_exposed(Phases *p, Session *session)
     grid->replicate.exposed = p->exposed[EXPOSED_DP];
     open_axis(p, session, EXPOSED_TP, &grid->tp, &grid->kv);
     open_axis(p, session, EXPOSED_PP, &grid->pp, &grid->tie);
+    if (session->config->zero_optimization.offload_optimizer.device != OFFLOAD_CPU) return;
+    p->exposed[EXPOSED_HOST] = exposed_create(&session->dev);
+    zero_measure_updates(session->store, p->exposed[EXPOSED_HOST]);
 }
 
 static void close_axis(Phases *p, ExposedAxis axis, Comm *group, Comm *part)
@@ -38,6 +41,8 @@ static void close_exposed(Phases *p, Session *session)
     close_axis(p, EXPOSED_DP, &grid->dp, &grid->shard);
     close_axis(p, EXPOSED_TP, &grid->tp, &grid->kv);
     close_axis(p, EXPOSED_PP, &grid->pp, &grid->tie);
+    if (session->store) zero_measure_updates(session->store, NULL);
+    exposed_destroy(p->exposed[EXPOSED_HOST]);
 }
 
 void phases_open(Phases *p, Session *session, int64_t actions)

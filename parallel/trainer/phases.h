@@ -17,7 +17,8 @@
  * On a GPU all time is in the first three phases, and the other four are 0. `exposed` is how long
  * the compute stream waited within these three, by axis. dp: sums and gathers of the store. tp:
  * what tensor-parallel ranks send in the layers and sum at the end of the step. pp: tensors from
- * other stages, including the wait until they arrive, and sums of parameters that stages share. */
+ * other stages, including the wait until they arrive, and sums of parameters that stages share.
+ * host: updates of optimizer states in host memory, from stage 1 on before the gather. */
 typedef struct {
     double forward, backward, optimizer, layers, communication, exchange, bubble;
     double exposed[EXPOSED_AXES];

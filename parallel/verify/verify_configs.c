@@ -83,10 +83,12 @@ static void set_small_model(Settings *s, const Config *c)
     set_number(s, "zero_optimization.stage3_param_persistence_threshold", 0);
 }
 
-/* Removes all keys of a grid, which leaves a single rank. */
+/* Removes all keys of a grid, which leaves a single rank. It keeps the optimizer's states on the
+ * device, so that states on the host are compared, too. */
 static void set_one_rank(Settings *s)
 {
     const char *key;
+    set_text(s, "zero_optimization.offload_optimizer.device", "none");
     for (int i = 0; (key = config_grid_key(i)) != NULL; i++)
         set_text(s, key, "null");
 }

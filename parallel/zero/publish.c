@@ -4,11 +4,26 @@
 #include "model/core/check.h"
 #include "parallel/zero/state.h"
 
-/* Makes work on `dev`'s stream from now on wait for the unit's update, if nothing does yet. */
-static void await_update(UnitState *u, Device *dev)
+void zero_measure_updates(ZeroStore *s, Exposed *exposed)
 {
-    if (u->updated) device_event_wait(dev, u->updated);
+    s->updates = exposed;
+}
+
+/* Makes the unit's gather, which is issued next, wait for its update. */
+static void gather_after_update(ZeroStore *s, UnitState *u)
+{
+    if (u->updated) device_event_wait(&s->comm, u->updated);
+    u->gathered_after = u->updated;
     u->updated = NULL;
+}
+
+/* Makes the compute stream wait for an update of shards; NULL: there is none. */
+static void await_update(ZeroStore *s, Event *updated)
+{
+    if (updated == NULL) return;
+    exposed_begin(s->updates);
+    device_event_wait(s->dev, updated);
+    exposed_end(s->updates);
 }
 
 /* Returns whether the whole weights of the bucket's i-th unit are gathered. A sharded unit is among
@@ -65,7 +80,7 @@ void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
     for (int i = 0; i < bucket->n; i++)
-        await_update(&s->unit[bucket->unit[i]], &s->comm);
+        gather_after_update(s, &s->unit[bucket->unit[i]]);
     int used = flight_unit(s->dev->flight, -1);
     gather_parts(s, bucket);
     gather_units(s, bucket);
@@ -138,8 +153,11 @@ void zero_await_weights(ZeroStore *s, int unit)
     if (u->weight_state == WEIGHTS_QUEUED) zero_issue_gathers(s, &s->publishing);
     /* A gather has waited for the update already. Without one, the compute stream does: at stage 0,
      * and for a sharded unit that no use has gathered. */
-    await_update(u, s->dev);
+    await_update(s, u->updated);
+    u->updated = NULL;
     if (u->weight_state != WEIGHTS_ARRIVING) return;
+    /* Only to tell the wait for the update from that for other ranks. */
+    if (s->updates) await_update(s, u->gathered_after);
     comm_await(&s->grid->shard, s->dev, &u->ready);
     u->weight_state = WEIGHTS_HERE;
 }

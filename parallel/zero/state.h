@@ -63,8 +63,9 @@ typedef struct {
     /* The update of this rank's shards, on a stream of its own, for which nothing waits yet that
      * reads them; NULL: there is none. */
     Event *updated;
-    int64_t used; /* sharded: the point of its most recent use (prefetch.h) */
-    int64_t last; /* sharded: the last point of its stay */
+    Event *gathered_after; /* the update for which its latest gather waits; NULL: there is none */
+    int64_t used;          /* sharded: the point of its most recent use (prefetch.h) */
+    int64_t last;          /* sharded: the last point of its stay */
 
     /* The gradient. */
     GradState grad_state;
@@ -118,6 +119,9 @@ struct ZeroStore {
     int64_t room;      /* elements of the buffer */
     Tensor gathered;   /* the buffer */
     int low, high;     /* without a plan: the units at the two ends of the buffer; -1: none */
+
+    Exposed
+        *updates; /* measures waits for updates on another stream; NULL: they are not measured */
 
     Tensor wire; /* flat; absent if gradients are sent in the dtype in which they are stored */
     void *weights, *gradients, *gathered_memory, *transient, *wire_memory;

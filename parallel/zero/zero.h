@@ -73,6 +73,10 @@ Tensor zero_whole_weights(const ZeroStore *store, int unit);
 /* Returns this rank's part of the weights of a sharded unit, flat, if ranks of other shard groups
  * hold the same part; otherwise NO_TENSOR. It is up to date as whole weights are. */
 Tensor zero_common_part(const ZeroStore *store, int unit);
+/* From now on the compute stream's waits for updates on another stream (ParamStore.publish) are
+ * measured; NULL: no longer. Where a gather waits for the update, the compute stream then waits
+ * for both, one after the other. */
+void zero_measure_updates(ZeroStore *store, Exposed *exposed);
 /* For tests: waits for all pending sums, then lists the buffers that are empty until the next use,
  * as byte tensors on the device. Returns their number. */
 enum { ZERO_MOST_IDLE = 3 };

@@ -143,7 +143,7 @@ typedef struct {
 } Steps;
 
 /* Sums the time from before each step until after it on the compute stream. The evaluation between
- * steps does not belong to a step. */
+ * steps does not belong to a step; it would wait for updates of states on the host. */
 static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 {
     Steps *all = run->context;
@@ -152,7 +152,7 @@ static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t step
     comm_spy(&t->session.grid);
     memset(&t->phases.seconds, 0, sizeof t->phases.seconds);
     for (int64_t i = 0; i < steps; i++) {
-        trainer_evaluate(t, 1);
+        if (t->optimizer.last_updated < 0) trainer_evaluate(t, 1);
         in_step = true;
         device_event_record_timed(dev, &before);
         trainer_step(t);
@@ -167,10 +167,11 @@ static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t step
 
 typedef struct {
     int ranks;
-    bool axis[EXPOSED_AXES]; /* axes that have several ranks */
+    bool axis[EXPOSED_AXES]; /* axes that have several ranks; states on the host */
     const char *sets[5];
 } Row;
 
+#define OFFLOAD "zero_optimization.offload_optimizer.device=cpu"
 static const Row rows[] = {
     {2, {[EXPOSED_DP] = true}, {"zero_optimization.stage=0"}},
     {2,
@@ -192,6 +193,11 @@ static const Row rows[] = {
     {4, {true, true, false}, {"parallel.tensor=2", "zero_optimization.stage=3"}},
     {4, {true, false, true}, {"parallel.pipeline=2", "zero_optimization.stage=2"}},
     {4, {false, true, true}, {"parallel.pipeline=2", "parallel.tensor=2"}},
+    {1, {[EXPOSED_HOST] = true}, {OFFLOAD}},
+    {2,
+     {[EXPOSED_DP] = true, [EXPOSED_HOST] = true},
+     {OFFLOAD, "zero_optimization.stage=1", "zero_optimization.overlap_comm=true"}},
+    {2, {[EXPOSED_DP] = true, [EXPOSED_HOST] = true}, {OFFLOAD, "zero_optimization.stage=3"}},
 };
 
 static void run_row(const Folder *folder, const Row *row)

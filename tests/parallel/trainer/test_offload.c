@@ -2,6 +2,8 @@
  * (zero_optimization.offload_optimizer) computes the same bits as without, on one rank and on
  * several, through saves and resumes, and holds what the memory plan says. On the CPU, and on a
  * device if TEST_DEVICE names one. */
+#include "model/core/check.h"
+#include "tests/support/files/child.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer/rank_run.h"
 
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -156,6 +159,63 @@ static void the_plan_equals_what_is_held_on_device_and_host(void **state)
     assert_true(part <= 0.6 * (double)all && there >= 0.4 * (double)all);
 }
 
+/* ---- memory that is refused ------------------------------------------------------------------ */
+
+typedef struct {
+    const Folder *folder;
+    int at; /* the call that is refused, from 1 */
+} Refusal;
+static int calls, refused_call;
+
+static void *refuse(Device *device, size_t bytes)
+{
+    static const Backend *real;
+    if (real == NULL) real = device_choice("cpu");
+    return ++calls == refused_call ? NULL : real->host_alloc(device, bytes);
+}
+
+/* Opens a trainer whose at-th allocation of host memory is refused. */
+static void open_refused(void *context)
+{
+    const Refusal *r = context;
+    Training training;
+    Trainer t;
+    training_of_text(&training, r->folder, 1,
+                     (const char *const[]){"device=cpu", KEY "device=cpu", NULL});
+    training_lay_out(&t, NULL, &training);
+    Backend own = *t.session.dev.backend;
+    own.host_alloc = refuse;
+    t.session.dev.backend = &own;
+    calls = 0;
+    refused_call = r->at;
+    training_allocate(&t, &training);
+    _exit(0);
+}
+
+/* On the CPU, because a process that has used CUDA cannot start children that do. Whichever
+ * allocation is refused, the program ends and says which one; those of the states name
+ * the key. */
+static void refused_host_memory_ends_the_program_with_a_reason(void **state)
+{
+    char said[4096];
+    int code = EXIT_NO_MEMORY, of_states = 0, units = 0;
+    Opened o;
+    trainer_run_open(&o, *state, (const char *const[]){"device=cpu", NULL});
+    units = o.trainer.session.table.n_units;
+    trainer_run_close(&o);
+    for (int at = 1; code == EXIT_NO_MEMORY; at++) {
+        Refusal r = {*state, at};
+        code = child_run(open_refused, &r, said, sizeof said);
+        if (code == 0) break;
+        assert_int_equal(code, EXIT_NO_MEMORY);
+        assert_non_null(strstr(said, "host memory for "));
+        assert_non_null(strstr(said, "refused"));
+        of_states += strstr(said, "lower zero_optimization.offload_optimizer.ratio") != NULL;
+    }
+    assert_int_equal(code, 0);
+    assert_int_equal(of_states, units);
+}
+
 /* ---- the host -------------------------------------------------------------------------------- */
 
 /* A step neither waits for the device nor allocates. */
@@ -181,6 +241,7 @@ int main(void)
         cmocka_unit_test(states_on_the_host_change_no_bit),
         cmocka_unit_test(a_run_goes_on_with_the_key_on_off_or_another_ratio),
         cmocka_unit_test(the_plan_equals_what_is_held_on_device_and_host),
+        cmocka_unit_test(refused_host_memory_ends_the_program_with_a_reason),
         cmocka_unit_test(a_step_waits_for_nothing),
     };
     return cmocka_run_group_tests_name("offload", tests, trainer_folder_setup,
