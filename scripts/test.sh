@@ -59,7 +59,7 @@ rows() {
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
     row emu_asan "$device $sample" tests/parallel/trainer/test_device 'tests/cuda/test_[!n]*' tests/emu \
         '!tests/emu/device/test_emu_step'
-    row emu "$deferred" tests/parallel/trainer/test_device tests/parallel/trainer/test_async_device tests/parallel/comm/test_exposed tests/cuda/test_cuda_ahead tests/parallel/comm/test_comm \
+    row emu "$deferred" tests/parallel/trainer/test_device tests/parallel/trainer/test_async_device tests/parallel/comm/test_exposed tests/parallel/flight/test_hangs tests/cuda/test_cuda_ahead tests/parallel/comm/test_comm \
         tests/parallel/grid/test_region tests/model/test_tensor_gradients
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/comm/test_comm
     row emu "$device $sample EMU_STREAMS=random" tests/parallel/trainer/test_device tests/parallel/trainer/test_async_device tests/cuda/test_cuda_ranks
@@ -70,7 +70,7 @@ rows() {
     row emu "$device TEST_EVERY=300 TEST_EACH=dtype" tests/equivalence/test_grid_equal
     row emu "$deferred TEST_EVERY=300 TEST_LATER=150 TEST_EACH=schedule" tests/equivalence/test_grid_equal
     row emu "$device $sample" tests/parallel/trainer/test_device tests/parallel/trainer/test_begin
-    row emu "$deferred EMU_DEVICES=8" tests/parallel/trainer/test_flight_steps
+    row emu "$deferred EMU_DEVICES=8" tests/parallel/trainer/test_flight_steps tests/parallel/flight/test_hangs
     row emu "$device" tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' '!tests/cuda/test_nccl_replicas' tests/emu '!tests/emu/device/test_emu_step' tests/program/device.sh tests/program/nccl.sh \
         tests/program/machines.sh tests/program/nccl_hosts.sh tests/program/nccl_joined.sh tests/program/nccl_processes.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # Tests that use threads or signals, which ThreadSanitizer can check.

@@ -6,7 +6,16 @@
 #include "parallel/flight/chain.h"
 
 /* Where a rank hangs: before a call of a communicator, or in other work. */
-typedef enum { AT_CALL, AT_GROUP, AT_OP, AT_LOADER, AT_DISK, AT_WRITER, AT_CONSOLE } Point;
+typedef enum {
+    AT_CALL,
+    AT_GROUP,
+    AT_OP,
+    AT_STREAM, /* the device's stream hangs, before an op; only where there is a CUDA device */
+    AT_LOADER,
+    AT_DISK,
+    AT_WRITER,
+    AT_CONSOLE
+} Point;
 /* What it does there. */
 typedef enum {
     HANG,  /* nothing any more */
