@@ -8,6 +8,10 @@
  *   Stage 3: it also stores only its shard of weights, and gathers a unit before it is used.
  * With one data-parallel rank there is nothing to shard, and every stage is stage 0.
  *
+ * With shard groups (parallel.shard) a group divides weights and gradients as above, into parts;
+ * the ranks that hold the same part, one of each group, each update a share of it. README.md says
+ * when they sum and gather it.
+ *
  * On the other axes a rank has the units of its pipeline stage, and its tensor-parallel part of
  * their rows. Gradients that are partial sums on these axes (TpGrad, a table on two stages) are
  * summed at the end of a step, on the shards. */

@@ -70,16 +70,19 @@ static void test_bug_31_ranks_with_delayed_streams_train_the_same_bits_as_the_cp
 }
 
 /* Two shard groups of two ranks, at every stage that divides anything: the sums and gathers between
- * the groups follow those within them on the same stream. */
+ * the groups follow those within them on the same stream. In every second configuration the update
+ * runs on a stream of its own, for which the gathers between the groups wait. */
 static void test_shard_groups_with_delayed_streams_train_the_same_bits_as_the_cpu(void **state)
 {
     static LateSites sites = {.every = 2, .enough = 10};
     int all = (STAGES - 1) * KEYS, by = getenv("TEST_SAMPLE") ? 7 : 1, overlapping = 0;
     for (int i = 0; i < all; i += by) {
-        const char *sets[SETS + 4] = {stages[1 + i % (STAGES - 1)], rest[(i / 3 + i) % RESTS],
-                                      "parallel.shard=2"};
+        const char *sets[SETS + 5] = {stages[1 + i % (STAGES - 1)], rest[(i / 3 + i) % RESTS],
+                                      "parallel.shard=2",
+                                      i % 2 ? "zero_optimization.offload_optimizer.device=cpu"
+                                            : "zero_optimization.offload_optimizer.device=none"};
         for (int k = 0; k < SETS; k++)
-            sets[3 + k] = keys[i / (STAGES - 1)][k];
+            sets[4 + k] = keys[i / (STAGES - 1)][k];
         overlapping += late_run_both(*state, 4, sets, &sites);
     }
     assert_true(overlapping > 0);
