@@ -29,20 +29,20 @@ enum { MOST_RANKS = 4, RANKS_THAT_MEET = 6 };
  * dtype. */
 static const char *const cases[] = {
     /* data, tensor, pipeline, schedule, split, sequence, ZeRO, micros, blocks, model, recompute,
-     * dtype, clip, optimizer, masked, keys */
-    "3,0,0,0,0,0,0,0,0,6,0,1,1,0,0,1,0",  /* dp 4: all-reduce of whole gradients */
-    "1,0,0,0,0,0,1,1,0,13,0,2,0,0,0,1,0", /* dp 2: reduce-scatter and all-gather once a step */
-    "3,0,0,0,0,0,2,1,0,13,0,4,1,1,0,1,0", /* dp 4: bf16 sums each time gradients are released */
-    "2,0,0,0,0,0,3,0,1,13,0,3,0,0,0,1,0", /* dp 3: weights are prefetched for each use */
-    "3,0,0,0,0,0,3,1,1,13,0,3,0,0,0,1,1", /* dp 4: two groups of two that divide weights */
-    "0,3,0,0,0,0,0,0,0,17,0,2,0,0,0,0,0", /* tp 4: two ranks share a kv head */
-    "0,2,0,0,0,1,0,0,0,9,0,1,0,0,0,0,0",  /* tp 3: rows are split (sequence parallel) */
-    "0,0,1,0,0,0,0,2,1,6,0,1,1,0,0,3,0",  /* pp 2: a tied table on both stages */
-    "0,0,3,1,0,0,0,3,3,13,0,2,0,0,0,3,0", /* pp 4: gpipe */
-    "1,1,0,0,0,1,3,0,0,7,2,1,1,0,0,0,0",  /* dp 2 x tp 2: no overlap, full recompute */
-    "1,0,1,2,0,0,2,1,3,13,0,1,0,1,0,1,0", /* dp 2 x pp 2: interleaved chunks */
-    "0,1,1,0,0,1,0,1,1,7,1,2,0,0,0,0,0",  /* tp 2 x pp 2: rows are split, in bf16 */
-    "1,0,1,0,0,0,3,1,1,13,0,1,0,0,0,2,0", /* dp 2 x pp 2: whole gradients are summed, no prefetch */
+     * dtype, clip, optimizer, masked, keys, shard, offload */
+    "3,0,0,0,0,0,0,0,0,6,0,1,1,0,0,1,0,0",  /* dp 4: all-reduce of whole gradients */
+    "1,0,0,0,0,0,1,1,0,13,0,2,0,0,0,1,0,0", /* dp 2: reduce-scatter and all-gather once a step */
+    "3,0,0,0,0,0,2,1,0,13,0,4,1,1,0,1,0,0", /* dp 4: bf16 sums each time gradients are released */
+    "2,0,0,0,0,0,3,0,1,13,0,3,0,0,0,1,0,0", /* dp 3: weights are prefetched for each use */
+    "3,0,0,0,0,0,3,1,1,13,0,3,0,0,0,1,1,0", /* dp 4: two groups of two that divide weights */
+    "0,3,0,0,0,0,0,0,0,17,0,2,0,0,0,0,0,0", /* tp 4: two ranks share a kv head */
+    "0,2,0,0,0,1,0,0,0,9,0,1,0,0,0,0,0,0",  /* tp 3: rows are split (sequence parallel) */
+    "0,0,1,0,0,0,0,2,1,6,0,1,1,0,0,3,0,0",  /* pp 2: a tied table on both stages */
+    "0,0,3,1,0,0,0,3,3,13,0,2,0,0,0,3,0,0", /* pp 4: gpipe */
+    "1,1,0,0,0,1,3,0,0,7,2,1,1,0,0,0,0,0",  /* dp 2 x tp 2: no overlap, full recompute */
+    "1,0,1,2,0,0,2,1,3,13,0,1,0,1,0,1,0,0", /* dp 2 x pp 2: interleaved chunks */
+    "0,1,1,0,0,1,0,1,1,7,1,2,0,0,0,0,0,0",  /* tp 2 x pp 2: rows are split, in bf16 */
+    "1,0,1,0,0,0,3,1,1,13,0,1,0,0,0,2,0,0", /* dp 2 x pp 2: whole gradients summed, no prefetch */
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -174,7 +174,7 @@ static void test_ranks_meet_before_nccl_connects_each_group(void **state)
     GridCase c;
     Training training;
     cuda_devices_needed(RANKS_THAT_MEET);
-    assert_true(grid_case_read(&c, "1,0,2,0,0,0,0,0,2,13,0,1,0,0,0,3,0")); /* dp 2 x pp 3 */
+    assert_true(grid_case_read(&c, "1,0,2,0,0,0,0,0,2,13,0,1,0,0,0,3,0,0")); /* dp 2 x pp 3 */
     Config *config = grid_case_config(&c, grid_case_batch(&c));
     config->parallel.timeout = 20; /* without the meeting the test ends after this time */
     set_mode(MODES - 1, 1);
@@ -209,7 +209,7 @@ static void test_ranks_meet_before_they_release_memory(void **state)
     GridCase c;
     Training training;
     cuda_devices_needed(STAGES);
-    assert_true(grid_case_read(&c, "0,0,2,0,0,0,0,0,2,13,0,1,0,0,0,3,0")); /* pp 3 */
+    assert_true(grid_case_read(&c, "0,0,2,0,0,0,0,0,2,13,0,1,0,0,0,3,0,0")); /* pp 3 */
     Config *config = grid_case_config(&c, grid_case_batch(&c));
     config->parallel.timeout = 20; /* without the meeting the test ends after this time */
     set_mode(MODES - 1, 1);
@@ -271,7 +271,7 @@ static void test_masters_are_copied_after_the_first_weight_gather(void **state)
     (void)state;
     GridCase c;
     cuda_devices_needed(MOST_RANKS);
-    assert_true(grid_case_read(&c, "1,0,0,0,0,0,1,1,0,13,0,2,0,0,0,1,0"));
+    assert_true(grid_case_read(&c, "1,0,0,0,0,0,1,1,0,13,0,2,0,0,0,1,0,0"));
     const GridHooks hooks = {.opened = look_at};
     GridRun run;
     setenv("EMU_STREAMS", "deferred", 1);

@@ -317,10 +317,10 @@ static void check_table(const Table *table)
 
 /* The last grid has no overlap. */
 static const char *const grids[] = {
-    "0,0,1,1,0,0,0,3,1,13,0,1,0,0,0,1", /* pp 2, gpipe, four micro-batches */
-    "0,1,1,0,0,1,0,1,1,7,0,1,0,0,0,1",  /* tp 2 x pp 2: rows are split, a tied table */
-    "3,0,0,0,0,0,3,1,1,13,0,1,0,0,0,1", /* dp 4, ZeRO 3: small buckets, prefetch */
-    "1,0,0,0,0,0,2,1,0,13,0,1,0,0,0,0", /* dp 2, ZeRO 2 */
+    "0,0,1,1,0,0,0,3,1,13,0,1,0,0,0,1,0,0", /* pp 2, gpipe, four micro-batches */
+    "0,1,1,0,0,1,0,1,1,7,0,1,0,0,0,1,0,0",  /* tp 2 x pp 2: rows are split, a tied table */
+    "3,0,0,0,0,0,3,1,1,13,0,1,0,0,0,1,0,0", /* dp 4, ZeRO 3: small buckets, prefetch */
+    "1,0,0,0,0,0,2,1,0,13,0,1,0,0,0,0,0,0", /* dp 2, ZeRO 2 */
 };
 
 static void test_bug_31_leaving_out_any_stream_wait_is_detected(void **state)
