@@ -329,9 +329,9 @@ $(NCCL): $(NCCL_OBJECTS)
 endif
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
-# Test programs are linked by lld or gold, where there is one, which takes a third or half of the time; but not those that use
-# --wrap, because lld also redirects calls within a file.
-TEST_LINKER := $(firstword $(foreach l,lld gold,$(if $(shell command -v ld.$(l)),-fuse-ld=$(l))))
+# Test programs are linked by lld or gold, where there is one, which takes a third or half of the time; those that use --wrap
+# only by gold, because lld also redirects calls within a file.
+TEST_LINKERS := $(foreach l,lld gold,$(if $(shell command -v ld.$(l)),-fuse-ld=$(l)))
 # All tests of a folder are linked into one file, to save time for linking. Every test program is a link to this file, which
 # runs the main() that belongs to the name it is called by. The file names holds these names; it changes, and programs.o is
 # rebuilt, if a test is added or removed.
@@ -350,7 +350,7 @@ $(BUILD)/tests/$(1)/programs.o: tests/programs.c $(BUILD)/tests/$(1)/names
 
 $(BUILD)/tests/$(1)/programs: $(BUILD)/tests/$(1)/programs.o $$(call test_objects,$$(room_sources)) $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cuda $(NCCL) $(DOOR)
 	@echo "  LINK  $$@"
-	$$(Q)$$(CC) $$(SAN) $$(if $$(findstring --wrap,$$(LDLIBS)),,$$(TEST_LINKER)) -o $$@ $$(filter %.o,$$^) $$(LDLIBS) $$(CMOCKA_LIBS) $$(call find_in,/../..$(if $(findstring /,$(1)),/..))
+	$$(Q)$$(CC) $$(SAN) $$(firstword $$(if $$(findstring --wrap,$$(LDLIBS)),$$(filter %gold,$$(TEST_LINKERS)),$$(TEST_LINKERS))) -o $$@ $$(filter %.o,$$^) $$(LDLIBS) $$(CMOCKA_LIBS) $$(call find_in,/../..$(if $(findstring /,$(1)),/..))
 
 $$(addprefix $(BUILD)/tests/$(1)/,$$(room_names)): $(BUILD)/tests/$(1)/programs
 	@ln -sf programs $$@
