@@ -135,6 +135,7 @@ static void closed_forms_of_presets_are_lower_bounds_and_near(void **state)
         {"configs/llama_8b.json", "h100", 32, 311, 0, {NULL}},
         {"configs/gpt3_6_7b.json", "b200", 16, 311, 0, {NULL}},
         {"configs/gpt2_350m.json", "cpu", 4, 173, 0, {NULL}},
+        {"configs/llama_1b.json", "h100", 16, 397, 1, {"parallel.shard=2", NULL}},
         /* products of f32 in TF32 */
         {"configs/gpt2_350m.json", "a100", 8, 173, 2, {"bf16.enabled=false", "cuda.tf32=true"}}};
     const int64_t turns = turns_every(5), first = turns_first(turns);
