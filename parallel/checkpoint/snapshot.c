@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
+#include "model/kernels/ops.h"
 #include "parallel/checkpoint/out_file.h"
 
 #include <stdlib.h>
@@ -76,7 +77,11 @@ void snapshot_copy(Snapshot *s, Device *device, const CheckpointContents *conten
         int64_t count = piece_elements(piece);
         CHECK(piece->extent.count == count, "%s is not whole", piece->name);
         Tensor to = tensor_1d(snapshot_at(s, layout, i, 0), piece->dtype, count);
-        if (device)
+        if (device && device->backend->place != piece->data.place)
+            /* States on the host: CUDA's copies between host memory wait for the stream, and the
+             * host with them. A kernel reads and writes there without that. */
+            op_copy(device, to, piece->data);
+        else if (device)
             device_copy(device, to, piece->data);
         else
             memcpy(to.data, piece->data.data, tensor_bytes(to));

@@ -149,7 +149,8 @@ static void rows_copy(void *context)
 }
 
 /* The driver reads a pageable source, and has written a pageable destination, before the call
- * returns. Pinned and device memory may change until the stream has done the copy. */
+ * returns; a copy from host memory to host memory has ended then. Pinned and device memory may
+ * change until the stream has done the copy. */
 static cudaError_t rows_issue(Rows rows, cudaStream_t stream)
 {
     bool lag = emu_streams_mode() != EmuStreams::STRICT;
@@ -168,8 +169,8 @@ static cudaError_t rows_issue(Rows rows, cudaStream_t stream)
         for (size_t row = 0; row < rows.height; row++)
             memset(rows.dst + row * rows.dst_pitch, EMU_POISON, rows.width);
     emu_stream_do(stream, rows_copy, &rows, sizeof rows);
-    if (to_pageable) emu_stream_wait(stream);
-    if (to_pageable || from_pageable) emu_count_wait();
+    if (to_pageable || (to_host && from_host)) emu_stream_wait(stream);
+    if (to_pageable || from_pageable || (to_host && from_host)) emu_count_wait();
     return cudaSuccess;
 }
 

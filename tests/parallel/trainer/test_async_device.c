@@ -5,6 +5,7 @@
 #include "tests/support/support.h"
 #include "tests/support/trainer/trainer_fixture.h"
 
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,6 +34,13 @@ static void open_async(Opened *o, const Folder *folder, const char *set)
     o->trainer.saves_async = true;
     char err[1024];
     if (!trainer_allocate(&o->trainer, o->config, &o->data, err, sizeof err)) fail_msg("%s", err);
+}
+
+/* Returns the counter `name` of the emulated CUDA runtime; 0 if it is not linked. */
+static int64_t emulated(const char *name)
+{
+    int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, name);
+    return count ? count() : 0;
 }
 
 static bool count_hook(void *context, char *err, size_t n)
@@ -70,11 +78,13 @@ static void save_and_go_on(const Folder *folder, const char *set, const char *ru
     trainer_run_steps(&o, end, 1);
     trainer_step(t);
     int64_t waits = t->session.dev.waits, allocations = t->session.dev.allocations;
+    int64_t emulated_waits = emulated("emu_count_waits");
     assert_true(trainer_save_begin(t, run, "{}", "{}", (CheckpointHook){count_hook, &hooked}));
     trainer_step(t);
     assert_int_equal(async_save_pending(t->async), SAVED_AT);
     AsyncState state = trainer_save_advance(t, true, false, &result);
     assert_int_equal(t->session.dev.waits, waits);
+    assert_int_equal(emulated("emu_count_waits"), emulated_waits);
     assert_int_equal(t->session.dev.allocations, allocations);
     trainer_run_steps(&o, end, STEPS);
     if (state == ASYNC_PENDING) state = trainer_save_await(t, false, &result);

@@ -35,9 +35,9 @@ static int fake_shards(ParamStore *base, Purpose purpose, Shard *shards, int max
 
 static void fake_publish(ParamStore *base, int unit, Event *updated)
 {
-    (void)updated;
     Store *s = (Store *)base;
     assert_true(s->n_published < 8);
+    s->updated[s->n_published] = updated;
     s->published[s->n_published++] = unit;
 }
 

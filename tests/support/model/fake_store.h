@@ -21,6 +21,7 @@ typedef struct {
     Device dev;
     Tensor weight[UNITS], grad[UNITS];
     int published[8], n_published;
+    Event *updated[8]; /* with each unit that is published */
     void *block;
 } Store;
 
