@@ -72,7 +72,7 @@ rows() {
     row emu "$device $sample" tests/parallel/trainer/test_device tests/parallel/trainer/test_begin
     row emu "$deferred EMU_DEVICES=8" tests/parallel/trainer/test_flight_steps tests/parallel/flight/test_hangs
     row emu "$device" tests/model/test_generate tests/cuda '!tests/cuda/test_nccl_grids' '!tests/cuda/test_nccl_replicas' tests/emu '!tests/emu/device/test_emu_step' tests/program/device.sh tests/program/nccl.sh \
-        tests/program/machines.sh tests/program/nccl_hosts.sh tests/program/nccl_joined.sh tests/program/nccl_processes.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
+        tests/program/machines.sh tests/program/nccl_hosts.sh tests/program/nccl_joined.sh tests/program/nccl_processes.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/offload.sh tests/program/gpu_check_grids.sh
     # Tests that use threads or signals, which ThreadSanitizer can check.
     row tsan "$sample STEPS=16" tests/program/signals.sh
     row tsan "$sample STEPS=9" tests/program/ranks.sh
