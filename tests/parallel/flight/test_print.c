@@ -1,7 +1,9 @@
 /* test_print.c -- what `./train flight` prints of the files of a folder: sentences in whole lines,
- * and what it says if files of some ranks are damaged. */
+ * and what it says if files of some ranks are damaged. And what a run that ends says of them. */
 #include "model/core/check.h"
 #include "parallel/flight/print.h"
+#include "parallel/flight/say.h"
+#include "tests/support/files/child.h"
 #include "tests/support/files/scratch.h"
 #include "tests/support/flight/planted_ring.h"
 
@@ -17,8 +19,21 @@
 
 enum { RANKS = 4 };
 
+/* Writes the file of a rank; half of it if it is damaged. */
+static void write_file(int rank, PlantedRing *ring, bool damaged)
+{
+    char *text = planted_text(ring), *path = text_format("run/flight/rank_%05d.jsonl", rank);
+    size_t n = strlen(text);
+    FILE *to = fopen(path, "w");
+    assert_non_null(to);
+    fwrite(text, 1, damaged ? n / 2 : n, to);
+    fclose(to);
+    free(text);
+    free(path);
+}
+
 /* Writes the file of a rank: all wait in call 17 of the world, but rank `late`, which is in its
- * loader. Of a damaged file half is left. */
+ * loader. */
 static void plant(int rank, int late, const char *reason, double seconds, bool damaged)
 {
     PlantedRing ring = planted_ring(rank, RANKS);
@@ -29,14 +44,7 @@ static void plant(int rank, int late, const char *reason, double seconds, bool d
         planted_entry(&ring, "work", "data", "host", 20, NAN);
     else
         planted_collective(&ring, "all-reduce", "compute", 0, 17, seconds, NAN);
-    char *text = planted_text(&ring), *path = text_format("run/flight/rank_%05d.jsonl", rank);
-    size_t n = strlen(text);
-    FILE *to = fopen(path, "w");
-    assert_non_null(to);
-    fwrite(text, 1, damaged ? n / 2 : n, to);
-    fclose(to);
-    free(text);
-    free(path);
+    write_file(rank, &ring, damaged);
 }
 
 /* Returns what is printed of run/flight. */
@@ -120,15 +128,47 @@ static void test_a_wait_for_an_unknown_rank_is_no_circle(void **state)
         planted_group(&ring, 0, "world", 0, 1, 3);
         if (rank == 0) planted_message(&ring, false, "compute", 0, 1, 4, 18, NAN);
         if (rank == 1) planted_message(&ring, false, "compute", 0, 2, 9, 18, NAN);
-        char *text = planted_text(&ring), *path = text_format("run/flight/rank_%05d.jsonl", rank);
-        FILE *to = fopen(path, "w");
-        assert_non_null(to);
-        if (rank < 2) fputs(text, to);
-        fclose(to);
-        free(text);
-        free(path);
+        write_file(rank, &ring, rank == 2);
     }
     expect_in(false, "\ncause       unknown\n");
+}
+
+enum { CHAIN = 6 };
+
+static void say(void *run)
+{
+    flight_say(run, (Dump){.number = 1, .reason = DUMP_DEADLINE});
+}
+
+/* Each rank waits for a message of the next one, and the last one computes: a run that ends says
+ * so, and who waits, but of many waits only the three that are nearest. */
+static void test_a_run_says_where_it_begins_and_who_waits(void **state)
+{
+    (void)state;
+    make_folders();
+    for (int rank = 0; rank < CHAIN; rank++) {
+        PlantedRing ring = planted_ring(rank, CHAIN);
+        planted_group(&ring, 0, "world", 0, 1, CHAIN);
+        if (rank < CHAIN - 1)
+            planted_message(&ring, false, "compute", 0, rank + 1, 4, 18, NAN);
+        else
+            planted_entry(&ring, "op", "linear_forward", "compute", 20, NAN);
+        write_file(rank, &ring, false);
+    }
+    char said[4096];
+    const char *at = said;
+    child_run(say, "run", said, sizeof said);
+    for (int line = 0; line < 5; line++) {
+        char begin[80] = "flight: rank 5 is late: it has been in the op linear_forward for 20 s";
+        if (line > 0)
+            snprintf(begin, sizeof begin, "flight: rank %d has waited 18 s for rank %d in receive",
+                     CHAIN - 1 - line, CHAIN - line);
+        if (line == 4) snprintf(begin, sizeof begin, "flight: ./train flight run shows more\n");
+        if (strncmp(at, begin, strlen(begin)) != 0)
+            fail_msg("\"%s\" is not line %d of:\n%s", begin, line + 1, said);
+        at = strchr(at, '\n') + 1;
+    }
+    assert_string_equal(at, "");
 }
 
 #define SCRATCH(test) cmocka_unit_test_setup_teardown(test, enter_scratch, leave_scratch)
@@ -139,6 +179,7 @@ int main(void)
         SCRATCH(test_sentences_are_whole_lines),
         SCRATCH(test_without_the_files_of_some_ranks_the_cause_is_unknown),
         SCRATCH(test_a_wait_for_an_unknown_rank_is_no_circle),
+        SCRATCH(test_a_run_says_where_it_begins_and_who_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
