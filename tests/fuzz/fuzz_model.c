@@ -26,8 +26,9 @@ static unsigned take(Bytes *b, unsigned n)
  * ranks. */
 static bool left_out(const Option *row)
 {
-    static const char *const ranks[] = {"parallel.tensor", "parallel.pipeline", "parallel.schedule",
-                                        "parallel.pipeline_chunks", "parallel.pipeline_split"};
+    static const char *const ranks[] = {"parallel.tensor",         "parallel.pipeline",
+                                        "parallel.schedule",       "parallel.pipeline_chunks",
+                                        "parallel.pipeline_split", "parallel.shard"};
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
         if (strcmp(row->key, ranks[i]) == 0) return true;
     return strncmp(row->key, "data.", 5) == 0
