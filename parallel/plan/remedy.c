@@ -6,6 +6,7 @@
 #include "model/core/figures.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { WHOLE = 100 };
 
@@ -48,6 +49,17 @@ static void write_ratio(const Plan *plan, int hundredths, char *out, size_t n)
         snprintf(out, n, "%s.device=cpu --set %s.ratio=%g", section, section, hundredths / 100.0);
 }
 
+/* Returns what leaves each rank fewer states, or "" if nothing does; the caller frees it. */
+static char *smaller_states(const Plan *plan)
+{
+    int ranks = plan->grid.dp;
+    if (ranks < 2 || plan->config->zero_optimization.stage > 0) return must_strdup("");
+    return text_format(
+        "; zero_optimization.stage=1 leaves each of %d data-parallel ranks 1/%d of the "
+        "states",
+        ranks, ranks);
+}
+
 void plan_find_remedy(Plan *plan)
 {
     if (!OFFLOAD_BUILT || plan->fits || !plan->hardware.cuda) return;
@@ -57,16 +69,20 @@ void plan_find_remedy(Plan *plan)
     int least = left(&none.device) >= 0 ? 0 : bisect(plan, 0, WHOLE, true),
         most = left(&all.host) >= 0 ? WHOLE : bisect(plan, 0, WHOLE, false);
     bool lower = plan->device.needed <= plan->device.room; /* only the host has too much */
-    const Plan first = with_ratio(plan, lower ? most : least), last = with_ratio(plan, most);
+    const Plan low = with_ratio(plan, most), high = with_ratio(plan, least);
+    const Plan *named = lower ? &low : &high;
     write_ratio(plan, lower ? most : least, ratio, sizeof ratio);
-    if (first.fits)
-        plan->remedy = text_format("--set %s fits: %s of the %s of a node's memory that it may use",
-                                   ratio, figure_bytes((double)first.host.needed).text,
-                                   figure_bytes((double)first.host.room).text);
+    char *states = smaller_states(plan);
+    if (named->fits)
+        plan->remedy =
+            text_format("--set %s fits: %s of the %s of a node's memory that it may use%s", ratio,
+                        figure_bytes((double)named->host.needed).text,
+                        figure_bytes((double)named->host.room).text, states);
     else
         plan->remedy = text_format(
-            "no ratio of zero_optimization.offload_optimizer fits: with %g a node lacks "
-            "%s, with %g a GPU lacks %s",
-            least / 100.0, figure_bytes(-(double)left(&first.host)).text, most / 100.0,
-            figure_bytes(-(double)left(&last.device)).text);
+            "no ratio of zero_optimization.offload_optimizer fits: with %g a node lacks %s, with "
+            "%g a GPU lacks %s%s",
+            least / 100.0, figure_bytes(-(double)left(&high.host)).text, most / 100.0,
+            figure_bytes(-(double)left(&low.device)).text, states);
+    free(states);
 }

@@ -172,8 +172,23 @@ static void a_plan_that_misses_names_the_ratio_that_fits(void **state)
     assert_true(fits(&h, 0.76));
     assert_false(fits(&h, 0.77));
     h.host_bytes = (int64_t)3e9;
-    says(&h, 1, "no ratio of zero_optimization.offload_optimizer fits: with 0.22 a node lacks ");
-    says(&h, 0, "a GPU lacks ");
+    for (int ratio = 0; ratio <= 1; ratio++)
+        says(
+            &h, ratio,
+            "no ratio of zero_optimization.offload_optimizer fits: with 0.22 a node lacks 1.4 GiB, "
+            "with 0.13 a GPU lacks 1.5 GiB");
+    /* Where each rank has all states. */
+    h = preset("rtx4090");
+    for (int stage = 0; stage <= 1; stage++) {
+        h.device.bytes = (int64_t)(stage == 0 ? 25e9 : 20e9);
+        const char *const set[SETS] = {stage ? "zero_optimization.stage=1" : "seed=1",
+                                       "train_batch_size=2"};
+        Planned *two = plan_of("configs/gpt2_1558m.json", &h, 2, 0, set);
+        bool named = strstr(two->plan.remedy, "; zero_optimization.stage=1 leaves each of 2 "
+                                              "data-parallel ranks 1/2 of the states") != NULL;
+        assert_int_equal(named, stage == 0);
+        end(two);
+    }
     /* Without states the model is still too large. */
     h = preset("rtx4090");
     h.device.bytes = (int64_t)6e9;
