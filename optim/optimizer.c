@@ -196,12 +196,12 @@ static void upload_segments(const Optimizer *optimizer, const OptimizerShard *ow
     free(segment);
 }
 
-/* Opens the stream for updates, and creates all events by recording them, because no step may
- * create one. */
-static void open_updates(Optimizer *optimizer, Device *dev)
+void optimizer_open(Optimizer *optimizer, Device *dev)
 {
+    if (optimizer->dev) return;
     optimizer->dev = dev;
     optimizer->update = device_on(dev, dev->update);
+    /* The first record of an event creates it, which no step may do. */
     if (optimizer->last_updated >= 0) device_event_record(dev, &optimizer->decided);
     for (int u = 0; u <= optimizer->last_updated; u++)
         device_event_record(&optimizer->update, &optimizer->updated[u]);
@@ -209,7 +209,7 @@ static void open_updates(Optimizer *optimizer, Device *dev)
 
 void optimizer_init(Optimizer *optimizer, Device *dev)
 {
-    if (optimizer->dev == NULL) open_updates(optimizer, dev);
+    optimizer_open(optimizer, dev);
     for (int i = 0; i < optimizer->n_shards; i++) {
         OptimizerShard *own = &optimizer->shard[i];
         upload_segments(optimizer, own, dev);

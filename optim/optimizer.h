@@ -42,7 +42,7 @@ typedef struct {
      * first_range[on][u] to first_range[on][u + 1] in each place. */
     UpdateRange *range;
     int *first_range[SLOTS_PLACES];
-    /* For states on the host, from optimizer_init on. */
+    /* For states on the host, from optimizer_open on. */
     Device *dev, update; /* the device, and a view of it on its stream for updates */
     Event decided;       /* on the compute stream: the decision and all gradients are there */
     Event *updated;      /* per unit, on the stream for updates: its shards on the host are done */
@@ -72,9 +72,12 @@ OptimizerBytes optimizer_bytes(const Config *config, ParamStore *store);
  * the same as optimizer_bytes. */
 OptimizerBytes optimizer_bytes_of_units(const Config *config, ParamStore *store, size_t *bytes);
 
+/* Opens what an optimizer_step needs besides the state, once; optimizer_init does it, too. So a
+ * step with a decision to skip may come before optimizer_init. `dev` must outlive the optimizer. */
+void optimizer_open(Optimizer *optimizer, Device *dev);
 /* Initialises the state: moments are zero, masters are copies of the store's weights, and the
  * tables of segments are uploaded (the host waits for that). Call it once the weights are
- * initialised or read. `dev` must outlive the optimizer. */
+ * initialised or read. */
 void optimizer_init(Optimizer *optimizer, Device *dev);
 
 /* Updates every shard according to `decision`, which is on the device; does nothing if it says

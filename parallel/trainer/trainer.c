@@ -109,6 +109,7 @@ static void open_optimizer(Trainer *t)
     host_states_open(&t->host_states, &t->session.dev, host, units);
     free(host);
     optimizer_plan(&t->optimizer, t->config, t->session.params, &arena, t->host_states.arena);
+    optimizer_open(&t->optimizer, &t->session.dev);
     t->norm = grad_norm_create(t->session.params);
 }
 

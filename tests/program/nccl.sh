@@ -53,6 +53,7 @@ while read -r name how options; do
 done <<'ROWS'
 ddp dp_4 --set zero_optimization.stage=0
 zero3 dp_4 --set zero_optimization.stage=3
+host dp_4 --set zero_optimization.stage=2 --set zero_optimization.offload_optimizer.device=cpu
 cube pp_2_x_tp_2 --set parallel.pipeline=2 --set parallel.tensor=2 --set parallel.sequence_parallel=true
 ROWS
 ulimit -S -n 30 # fewer files than the ranks open
