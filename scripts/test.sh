@@ -79,7 +79,8 @@ rows() {
     row tsan "$sample" tests/program/flight.sh tests/parallel/flight/test_flight_dump tests/parallel/comm/test_socket_dumps
     row tsan "$sample" tests/program/async.sh
     row tsan "$sample STEPS=5" tests/program/grids.sh
-    row tsan "$sample" tests/parallel/trainer/test_trainer tests/parallel/report/test_metrics tests/core tests/data/test_loader \
+    row tsan "$sample TEST_EVERY=3" tests/parallel/trainer/test_trainer
+    row tsan "$sample" tests/parallel/report/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
     row tsan "$sample" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_random \
         tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves tests/parallel/comm/test_flight_calls tests/parallel/trainer/test_flight_steps tests/parallel/trainer/test_faulty_grid tests/parallel/pipeline/test_pipeline \

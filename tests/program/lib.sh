@@ -49,6 +49,10 @@ expect_code() {
     return 1
 }
 
+# turn NUMBER: succeeds if this case is one to try. Slow builds (TEST_SAMPLE) try every second one: those of even numbers at one
+# commit (TEST_TURN), those of odd numbers at the next.
+turn() { [ -z "${TEST_SAMPLE:-}" ] || [ $((($1 + ${TEST_TURN:-0}) % 2)) -eq 0 ]; }
+
 # without_speed FILE: prints what generate has printed without the line about its speed
 without_speed() { sed -E '/^[0-9,]+ tokens?,.* after a prompt of [0-9,]+ tokens? in [0-9.]+ s$/d' "$1"; }
 

@@ -22,6 +22,7 @@ expect_code "ranks: a run on one rank succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" -
 check "ranks: a run on one rank prints no line about ranks" test "$(grep -c '^ranks' output)" -eq 0
 for world in "2 0" "3 1" "4 3"; do
     read -r n stage <<<"$world"
+    [ "$n" -eq 2 ] || turn "$n" || continue
     on=(--ranks "$n" --set "zero_optimization.stage=$stage")
     expect_code "ranks: a run on $n ranks at ZeRO $stage succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out "on-$n"
     check "ranks: a run on $n ranks at ZeRO $stage prints its ranks" \
@@ -89,12 +90,16 @@ stopped() {
 stopped stop STOP
 stopped term TERM
 cp -r stop stop-2
-expect_code "ranks: a stopped run resumes on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out stop
-check "ranks: a resume on one rank is printed" grep -q '^resume  step [0-9]* from stop/checkpoints' output
-alike "ranks: a run resumed on one rank has the losses of the uninterrupted run" one stop
-expect_code "ranks: a stopped run resumes on four ranks at ZeRO 3" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 \
-    --set zero_optimization.stage=3 --out stop-2
-alike "ranks: a run resumed on four ranks has the losses of the uninterrupted run" one stop-2
+if turn 0; then
+    expect_code "ranks: a stopped run resumes on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out stop
+    check "ranks: a resume on one rank is printed" grep -q '^resume  step [0-9]* from stop/checkpoints' output
+    alike "ranks: a run resumed on one rank has the losses of the uninterrupted run" one stop
+fi
+if turn 1; then
+    expect_code "ranks: a stopped run resumes on four ranks at ZeRO 3" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 \
+        --set zero_optimization.stage=3 --out stop-2
+    alike "ranks: a run resumed on four ranks has the losses of the uninterrupted run" one stop-2
+fi
 expect_code "ranks: a stopped run resumes on as many ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 \
     --set zero_optimization.stage=2 --out term
 expect_code "ranks: the same run without a stop succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 \
