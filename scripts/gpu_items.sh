@@ -8,6 +8,7 @@ grids=( # item | ranks | keys
     "nccl.1.zero1|2|zero_optimization.stage=1"
     "nccl.1.zero2|2|zero_optimization.stage=2"
     "nccl.1.zero3|2|zero_optimization.stage=3"
+    "nccl.1.host|2|zero_optimization.stage=2 zero_optimization.offload_optimizer.device=cpu"
     "nccl.1.tp2|2|parallel.tensor=2"
     "nccl.1.pp2|2|parallel.pipeline=2"
     "nccl.1.tp2pp2|4|parallel.tensor=2 parallel.pipeline=2"
@@ -66,6 +67,7 @@ items=( # name | limit | command | what
     "ops.shapes|30|programs cuda/test_ops_cuda_attention cuda/test_ops_cuda_portions|attention at the borders of tiles; ops that work in several portions"
     "gradients|40|programs cuda/test_model_cuda model/test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
     "goldens|20|programs model/test_golden|logits, gradients and 20 losses against PyTorch's"
+    "offload|40|programs parallel/trainer/test_offload parallel/trainer/test_async_device|optimizer states on the host: the bits of states on the device, what is held, saves"
     "trainer|40|programs parallel/trainer/test_trainer parallel/trainer/test_device cuda/test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
     "ranks|40|programs cuda/test_cuda_ranks cuda/test_cuda_streams cuda/test_cuda_flight|ranks as threads that share the GPU: dp 2, tp 2, pp 2 and more train: reruns bit for bit, the CPU's losses"
 )

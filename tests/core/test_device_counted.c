@@ -193,8 +193,6 @@ static void test_nothing_is_read_or_written(void **state)
     (void)state;
     device_counted_open(&dev, &hopper);
     double *host = device_host_alloc(&dev, 8 * sizeof *host, "a record");
-    for (int i = 0; i < 8; i++)
-        assert_true(host[i] == 0);
     Tensor x = tensor_1d(device_alloc(&dev, 64, "x"), F64, 8), y = tensor_1d(host, F64, 8);
     host[3] = 5;
     device_copy(&dev, y, x);

@@ -72,6 +72,8 @@ static void a_save_is_not_decided_before_its_copies_are_known_to_have_ended(void
     checkpoint_io_close(&r.io);
     checkpoint_io_open(&r.io, &device, NULL);
     test_run_fill(&r, 2);
+    for (int i = 0; i < N_ALL; i++)
+        r.tensor[i].data.place = PLACE_DEVICE;
     CheckpointContents contents = test_run_contents(&r);
     AsyncSave *a = async_save_open(&r.io, &contents);
     threads_are_fast = true;
