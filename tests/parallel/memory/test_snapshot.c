@@ -19,10 +19,10 @@
 
 #define SAVES "checkpoint.save_interval=2", "train_steps=8"
 
-static void a_trainer_allocates_the_snapshot_of_its_plan(void **state)
+static void allocates_its_plan(const Folder *folder, const char *type)
 {
     Opened o;
-    trainer_run_open(&o, *state, (const char *const[]){SAVES, NULL});
+    trainer_run_open(&o, folder, (const char *const[]){SAVES, type, NULL});
     assert_null(o.trainer.async); /* nobody has found room for it */
     const Training training = {.config = o.config, .data = o.data};
     Trainer t;
@@ -37,6 +37,13 @@ static void a_trainer_allocates_the_snapshot_of_its_plan(void **state)
     assert_int_equal(plan.host, o.plan.host);
     trainer_close(&t);
     trainer_run_close(&o);
+}
+
+/* Weights of 16 bits have masters. */
+static void a_trainer_allocates_the_snapshot_of_its_plan(void **state)
+{
+    allocates_its_plan(*state, "bf16.enabled=false");
+    allocates_its_plan(*state, "bf16.enabled=true");
 }
 
 static void nothing_is_planned_for_a_run_that_saves_only_at_its_end(void **state)
