@@ -22,18 +22,27 @@ static const char *device_setting(void)
     return device != NULL && strcmp(device, "cuda") == 0 ? "device=cuda" : "device=cpu";
 }
 
-/* Opens a trainer whose saves are asynchronous. */
+/* Opens a trainer whose saves are asynchronous, in a world of one rank like that of a run. */
 static void open_async(Opened *o, const Folder *folder, const char *set)
 {
+    static Comm world;
     Training t;
     training_of_text(&t, folder, 1,
                      (const char *const[]){device_setting(), "model.num_layers=1",
                                            "checkpoint.save_interval=2", set, NULL});
     *o = (Opened){.config = t.config, .data = t.data};
-    training_lay_out(&o->trainer, NULL, &t);
+    world = comm_self("world");
+    training_lay_out(&o->trainer, &world, &t);
     o->trainer.saves_async = true;
     char err[1024];
     if (!trainer_allocate(&o->trainer, o->config, &o->data, err, sizeof err)) fail_msg("%s", err);
+}
+
+static void close_async(Opened *o)
+{
+    Comm *world = o->trainer.session.world;
+    trainer_run_close(o);
+    comm_close(world);
 }
 
 /* Returns the counter `name` of the emulated CUDA runtime; 0 if it is not linked. */
@@ -64,7 +73,7 @@ static void read_back(const Folder *folder, const char *set, const char *run, Tr
     if (!trainer_load(&o.trainer, c, err, sizeof err)) fail_msg("%s", err);
     checkpoint_close(c);
     trainer_run_read(&o, out);
-    trainer_run_close(&o);
+    close_async(&o);
 }
 
 /* Trains, begins a save, and trains on while it is pending. */
@@ -92,7 +101,7 @@ static void save_and_go_on(const Folder *folder, const char *set, const char *ru
     assert_true(hooked == 1 && result.step == SAVED_AT && result.state.steps == SAVED_AT);
     assert_int_equal(async_save_pending(t->async), -1);
     trainer_run_read(&o, end);
-    trainer_run_close(&o);
+    close_async(&o);
 }
 
 static void plain_run(const Folder *folder, const char *set, int64_t steps, Trained *out)
@@ -101,7 +110,7 @@ static void plain_run(const Folder *folder, const char *set, int64_t steps, Trai
     open_async(&o, folder, set);
     trainer_run_steps(&o, out, steps);
     trainer_run_read(&o, out);
-    trainer_run_close(&o);
+    close_async(&o);
 }
 
 static void an_asynchronous_save_has_the_bits_of_its_step(void **state)
@@ -149,7 +158,7 @@ static void later_work_of_the_compute_stream_changes_nothing_that_is_saved(void 
     device_event_synchronize(dev, &filled);
     if (trainer_save_await(t, false, &result) != ASYNC_SAVED) fail_msg("%s", result.err);
     device_event_destroy(dev, &filled);
-    trainer_run_close(&o);
+    close_async(&o);
     read_back(*state, "seed=1", run, &saved);
     at.n = 0;
     trained_equal(&saved, &at, "the checkpoint");
