@@ -169,8 +169,8 @@ struct Config {
     } fp16;
     struct {
         bool enabled, check_grad_overflow;
-        /* no f32 master weights: bf16 weights are rounded stochastically */
-        bool bf16_master_weights_and_grads;
+        bool bf16_master_weights_and_grads; /* no masters: weights are rounded stochastically */
+        bool bf16_optimizer_states;         /* AdamW's averages in bf16 */
     } bf16;
     struct {
         bool enabled;

@@ -20,6 +20,19 @@ static bool keeps_masters(const Config *config, DType storage)
     return storage != dtype_compute(storage) && !rounds_stochastically(config, storage);
 }
 
+/* Returns whether the optimizer's averages of weights of this type are kept in bf16. */
+static bool keeps_bf16_moments(const Config *config, DType storage)
+{
+    return storage == BF16 && config->bf16.bf16_optimizer_states &&
+           optimizer_rule(config->optimizer.type)->op == OP_adamw;
+}
+
+DType optimizer_slot_dtype(const Config *config, DType storage, int slot)
+{
+    bool moment = slot >= SLOT_FIRST && keeps_bf16_moments(config, storage);
+    return moment ? BF16 : dtype_compute(storage);
+}
+
 bool optimizer_has_slot(const Config *config, DType storage, int slot)
 {
     int own = optimizer_rule_slots(optimizer_rule(config->optimizer.type), config);
@@ -37,8 +50,9 @@ static void plan_shard(OptimizerShard *own, const Config *config, ParamStore *st
     Arena *arena = own->on == SLOTS_ON_HOST ? &host[shard->unit] : device;
     for (int slot = 0; slot < SLOT_MAX; slot++)
         if (optimizer_has_slot(config, storage, slot))
-            own->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, shard->count, 0, 0);
-    if (!rounds_stochastically(config, storage)) return;
+            own->slot[slot] = arena_tensor(arena, optimizer_slot_dtype(config, storage, slot), 1,
+                                           shard->count, 0, 0);
+    if (!rounds_stochastically(config, storage) && !keeps_bf16_moments(config, storage)) return;
     int segments =
         rounding_segments(table, &store->at, shard->unit, shard->offset, shard->count, NULL, 0);
     own->rounding.seed = (uint64_t)config->seed;
@@ -51,7 +65,8 @@ static double slot_bytes(const Config *config, DType storage, const Shard *shard
     double bytes = 0;
     for (int slot = 0; slot < SLOT_MAX; slot++)
         if (optimizer_has_slot(config, storage, slot))
-            bytes += (double)shard->count * (double)dtype_size(dtype_compute(storage));
+            bytes += (double)shard->count *
+                     (double)dtype_size(optimizer_slot_dtype(config, storage, slot));
     return bytes;
 }
 

@@ -20,8 +20,8 @@
 /* Where the slots of a shard are. */
 typedef enum { SLOTS_ON_DEVICE, SLOTS_ON_HOST, SLOTS_PLACES } SlotsPlace;
 
-/* One shard and its state: flat tensors of shard.count elements in the compute dtype; unused slots
- * are absent. The table of segments is absent if weights are rounded to nearest. */
+/* One shard and its state: flat tensors of shard.count elements (optimizer_slot_dtype); unused
+ * slots are absent. The table of segments is absent if everything is rounded to nearest. */
 typedef struct {
     Shard shard;
     Tensor slot[SLOT_MAX];
@@ -100,6 +100,9 @@ double optimizer_seconds(Optimizer *optimizer);
 /* Returns whether parameters of this storage type have state in `slot`. The answer is the same on
  * all ranks. */
 bool optimizer_has_slot(const Config *config, DType storage, int slot);
+/* Returns the type of `slot` for parameters of this storage type: the compute dtype, or bf16 for
+ * the averages of AdamW and Adam with bf16.bf16_optimizer_states. */
+DType optimizer_slot_dtype(const Config *config, DType storage, int slot);
 /* Returns the state in `slot` that belongs to a shard of the store, listed for either purpose, as a
  * flat tensor. Returns NO_TENSOR if the optimizer has no such slot. */
 Tensor optimizer_slot_of(const Optimizer *optimizer, const Shard *shard, int slot);

@@ -22,7 +22,7 @@ int rounding_segments(const ParamTable *table, const GridPlace *at, int unit, in
         if (elements > ROUNDING_ELEMENTS)
             fail(EXIT_CONFIG,
                  "%s has %lld elements, and stochastic rounding tells at most %lld apart; write "
-                 "bf16.bf16_master_weights_and_grads false",
+                 "bf16.bf16_master_weights_and_grads false, and bf16.bf16_optimizer_states false",
                  p->name, (long long)elements, (long long)ROUNDING_ELEMENTS);
         if (n++ >= max) continue;
         segment[n - 1] = (Segment){.stream = rng_stream(p->name),

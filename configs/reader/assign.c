@@ -88,6 +88,8 @@ static void assign_alias(const Walk *w, int node, const KnownKey *known)
         assign_meaning(w, node, row, known);
     else
         assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
+    bool *flag = option_field(&option_table[row], w->load->config);
+    if (known->negated && cJSON_IsBool(w->json->node[node].item)) *flag = !*flag;
 }
 
 /* Refuses a value that is not an object for a section. true and false are probably meant for its

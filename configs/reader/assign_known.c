@@ -346,7 +346,8 @@ static bool is_given_by(const Seen *seen, bool sets)
 /* Returns whether a value under this name says the same as one under the other name. */
 static bool same_meaning(const KnownKey *known, const cJSON *here, const cJSON *there)
 {
-    if (known->means == NULL || !cJSON_IsTrue(here)) return cJSON_Compare(here, there, true);
+    if (known->means == NULL || !cJSON_IsTrue(here))
+        return cJSON_Compare(here, there, true) != known->negated;
     char *text = cJSON_PrintUnformatted(there);
     bool same = strcmp(text, known->means) == 0;
     cJSON_free(text);

@@ -245,6 +245,10 @@ const Option option_table[] = {
          "keep no fp32 copy of bf16 weights: updates are rounded stochastically, and gradients add "
          "up in bf16 unless data_types.grad_accum_dtype says otherwise; moments stay fp32",
          .flags = OPTION_AUTO),
+    FLAG(bf16.bf16_optimizer_states, "false", IMPOSSIBLE, LOSSES | PLAN,
+         "keep AdamW's and Adam's moments of bf16 weights in bf16: that of squares is rounded "
+         "stochastically",
+         .flags = OPTION_AUTO),
     FLAG(fp64.enabled, "false", IMPOSSIBLE, LOSSES | PLAN,
          "weights, gradients, moments and arithmetic in double precision; CPU only"),
     CHOICE(data_types.grad_accum_dtype, "\"auto\"", grad_choices, ROUNDING, LOSSES | PLAN,

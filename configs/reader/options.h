@@ -149,6 +149,7 @@ typedef struct {
     const char *helps;
     /* KNOWN_ALIAS: the value of the option, as JSON, if this key is true; NULL: the same value. */
     const char *means;
+    bool negated; /* KNOWN_ALIAS of a flag: false stands for true */
 } KnownKey;
 
 extern const KnownFeature known_feature[];

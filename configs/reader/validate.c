@@ -189,6 +189,13 @@ static void check_precision(Load *load)
         WRONG(load, "bf16.bf16_master_weights_and_grads",
               "true is about bf16 weights, and bf16.enabled is false; write true there, or false "
               "here");
+    const char *states = "bf16.bf16_optimizer_states";
+    if (c->bf16.bf16_optimizer_states && !load_wrong(load, states) &&
+        (!c->bf16.enabled || c->optimizer.type == OPTIMIZER_SGD))
+        load_notice(load, load_place(load, states), states,
+                    "accepted, without effect here (it is about %s)",
+                    c->bf16.enabled ? "AdamW's and Adam's moments, and optimizer.type is SGD"
+                                    : "moments of bf16 weights, and bf16.enabled is false");
     if (c->fp64.enabled && c->data_types.grad_accum_dtype == GRAD_DTYPE_F32)
         WRONG(load, "data_types.grad_accum_dtype",
               "\"fp32\" would lose what fp64 keeps; write \"auto\"");

@@ -70,7 +70,8 @@ typedef struct {
     bool option;     /* pre, first_key, inverse, backward, master, columns; sum: the sources, not
                         dst, have the gradient's type */
     bool variant;    /* adamw: not decoupled, no bias correction; sgd: nesterov */
-    bool stochastic; /* adamw, sgd: stochastic rounding, so bf16 storage only */
+    bool stochastic; /* adamw, sgd: weights are rounded stochastically, so bf16 storage only */
+    bool moments;    /* adamw: the averages are bf16, so bf16 storage only */
     int alias;       /* 0 none, else the number of a permitted alias */
     double value;    /* fill; logits: spread; normal: std; sgd: momentum */
 } OpCase;

@@ -59,7 +59,7 @@ static void run_optimizer(Device *dev, const OpCase *c, const Tensor t[],
     Sgd sgd = op_case_sgd(c);
     UpdateRange range = {.weight = t[0], .grad = t[1], .master = t[2], .slot = {t[3]}};
     if (c->op == OP_adamw) range.slot[1] = t[4];
-    if (c->stochastic)
+    if (c->stochastic || c->moments)
         range.rounding = (Rounding){.seed = CASE_SEED, .segments = t[c->op == OP_adamw ? 5 : 4]};
     switch (c->op) {
     case OP_sq_norm: op_sq_norm(dev, t[0], &t[1], 1); break;
@@ -239,10 +239,11 @@ const char *op_case_describe(const OpCase *c, char *buf, size_t n)
     if (c->groups) k += snprintf(buf + k, n - (size_t)k, " K%lld", (long long)c->groups);
     if (c->vocab_size) k += snprintf(buf + k, n - (size_t)k, " V%lld", (long long)c->vocab_size);
     if (c->first) k += snprintf(buf + k, n - (size_t)k, " from %lld", (long long)c->first);
-    snprintf(buf + k, n - (size_t)k, "%s%s%s%s%s%s%s%s%s%s", is_norm ? " " : "",
+    snprintf(buf + k, n - (size_t)k, "%s%s%s%s%s%s%s%s%s%s%s", is_norm ? " " : "",
              is_norm ? norm[c->norm] : "", is_activation ? " " : "",
              is_activation ? activation[c->activation] : "", epilogue[c->epilogue],
              c->accumulate ? " +=" : "", c->bias ? " bias" : "", c->option ? " option" : "",
-             c->alias ? " in place" : "", c->stochastic ? " stochastic" : "");
+             c->alias ? " in place" : "", c->stochastic ? " stochastic" : "",
+             c->moments ? " bf16 averages" : "");
     return buf;
 }

@@ -79,11 +79,12 @@ int op_case_optimizer_operands(const OpCase *c, OperandSpec *s)
     s[1] = typed(vector("grad", ROLE_IN, c->n), TYPE_GRAD);
     s[2] =
         optional(deep(typed(vector("master", ROLE_UPDATE, c->n), TYPE_COMPUTE), 0, 16), c->option);
-    s[3] = deep(typed(vector("exp_avg", ROLE_UPDATE, c->n), TYPE_COMPUTE), 0, 8);
+    OperandSpec average = vector("exp_avg", ROLE_UPDATE, c->n);
+    s[3] = c->moments ? deep(average, 1, 8) : deep(typed(average, TYPE_COMPUTE), 0, 8);
     OperandSpec segments =
         typed(matrix("segments", ROLE_IN, CASE_SEGMENTS, SEGMENT_WORDS), TYPE_I64);
     segments.dense = true;
-    segments = optional(filled(segments, FILL_SEGMENTS, 0, 0), c->stochastic);
+    segments = optional(filled(segments, FILL_SEGMENTS, 0, 0), c->stochastic || c->moments);
     if (c->op == OP_sgd) {
         s[3].name = "momentum";
         s[3] = optional(s[3], c->value != 0);
@@ -93,6 +94,7 @@ int op_case_optimizer_operands(const OpCase *c, OperandSpec *s)
     /* Averages of squares are not negative, and the op takes their root. */
     s[4] = filled(s[3], FILL_UNIFORM, 0, 1);
     s[4].name = "exp_avg_sq";
+    if (c->moments) s[4] = deep(s[4], 2, 8);
     s[5] = segments;
     return 6;
 }

@@ -69,9 +69,10 @@ typedef struct {
 
 #define SEGMENT_WORDS ((int64_t)(sizeof(Segment) / sizeof(int64_t)))
 
-/* Stochastic rounding of a range's weights to bf16. The random bits depend only on (seed, stream,
- * element of the whole parameter, update), so the rounding is the same however parameters are
- * packed, split or sharded. The rule is in rounding_rule.h. */
+/* Stochastic rounding of what a range keeps in bf16 from one update to the next: its weights, if
+ * they have no master, and adamw's averages of squares. The random bits depend only on (seed,
+ * stream, element of the whole parameter, update), so the rounding is the same however parameters
+ * are packed, split or sharded. The rule is in rounding_rule.h. */
 typedef struct {
     uint64_t seed;
     Tensor segments; /* (S, SEGMENT_WORDS) i64 dense: Segments in ascending order of start */
@@ -81,8 +82,10 @@ typedef struct {
  * flat, dense tensors of equal length. */
 typedef struct {
     Tensor weight, grad;
-    Tensor master;     /* absent: the weight itself is updated */
-    Tensor slot[2];    /* adamw: averages of the gradient and of its square; sgd: momentum */
+    Tensor master; /* absent: the weight itself is updated */
+    /* adamw: averages of the gradient and of its square, in the compute dtype or, for bf16 weights,
+     * both in bf16; sgd: momentum, in the compute dtype */
+    Tensor slot[2];
     Rounding rounding; /* without segments, weights are rounded to nearest even */
     int group;         /* which of the call's hyperparameters apply, below UPDATE_GROUPS */
 } UpdateRange;
@@ -338,12 +341,14 @@ void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecisio
  * Hutter, arXiv:1711.05101), or Adam with L2 if not decoupled, with the hyperparameters
  * hyper[range.group]. master (compute dtype) is updated and rounded into weight (storage); without
  * a master the weight itself is updated. Weights are rounded to nearest even. With `rounding`,
- * allowed for bf16 weights without a master, they are rounded up or down at random so that the
- * expected value is exact (rounding_rule.h). All ranges have the same types, the same operands and
- * the same seed. Does nothing if !decision->apply. The bits are the same on every backend, for
- * every thread count and however weights are divided into ranges. CUDA moves four
- * elements at once only if in all ranges every tensor starts on a boundary of four elements and its
- * length is a multiple of four: a single other range makes the whole call slower. */
+ * which bf16 weights without a master may have and averages in bf16 must have, those weights and
+ * averages of squares are rounded up or down at random so that the expected value is exact
+ * (rounding_rule.h); averages of gradients are rounded to nearest. A weight's update uses the
+ * averages before they are rounded. All ranges have the same types, the same operands and the same
+ * seed. Does nothing if !decision->apply. The bits are the same on every backend, for every thread
+ * count and however weights are divided into ranges. CUDA moves four elements at once only if in
+ * all ranges every tensor starts on a boundary of four elements and its length is a multiple of
+ * four: a single other range makes the whole call slower. */
 void op_adamw(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
               const AdamW *hyper);
 /* Updates ranges by torch.optim.SGD's rule: momentum (slot[0], compute, absent when 0), dampening

@@ -227,20 +227,32 @@ void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecisio
     RUN_FROM(step_decide, F32, F64, dev, state, stats, decision, lr_table, constants);
 }
 
-/* Checks an optimizer slot: it has the compute type and as many elements as the weight. */
-static void check_slot(OpId op, Operand slot, bool required, Operand weight)
+/* Checks an optimizer slot: it has the given type and as many elements as the weight. */
+static void check_slot(OpId op, Operand slot, DType dtype, bool required, Operand weight)
 {
     if (!required && !tensor_present(slot.tensor)) return;
-    expect_typed(op, slot, dtype_compute(weight.tensor.dtype), tensor_count(weight.tensor), weight);
+    expect_typed(op, slot, dtype, tensor_count(weight.tensor), weight);
     expect_apart(op, slot, weight);
 }
 
-/* Checks the operands of stochastic rounding: bf16 weights without master weights, and a table of
- * segments. */
-static void check_rounding(OpId op, Tensor segments, Operand weight, Operand master)
+/* Returns the type that both slots of a range must have: that of the first one, if it is allowed.
+ */
+static DType slots_dtype(OpId op, const UpdateRange *range)
 {
+    bool bf16 = op == OP_adamw && range->weight.dtype == BF16 && range->slot[0].dtype == BF16;
+    return bf16 ? BF16 : dtype_compute(range->weight.dtype);
+}
+
+/* Checks the operands of stochastic rounding: bf16 weights without master weights or averages in
+ * bf16, and a table of segments. */
+static void check_rounding(OpId op, Tensor segments, Operand weight, Operand master, Operand square)
+{
+    bool averages = tensor_present(square.tensor) && square.tensor.dtype == BF16;
+    if (averages)
+        expect(op, tensor_present(segments), "averages in bf16 are rounded stochastically", square,
+               OPERAND(segments));
     if (!tensor_present(segments)) return;
-    expect(op, weight.tensor.dtype == BF16 && !tensor_present(master.tensor),
+    expect(op, weight.tensor.dtype == BF16 && (averages || !tensor_present(master.tensor)),
            "only bf16 without a master is rounded stochastically", weight, master);
     expect(op, segments.ndim == 2 && segments.dim[0] > 0 && segments.dim[1] == SEGMENT_WORDS,
            "segments are rows of SEGMENT_WORDS words", OPERAND(segments), weight);
@@ -264,10 +276,12 @@ static void check_range(OpId op, const UpdateRange *range, const UpdateRange *fi
     expect_vector(op, grad, tensor_count(range->weight), weight);
     expect_gradient(op, grad, weight);
     expect_apart(op, grad, weight);
-    check_slot(op, master, false, weight);
-    check_slot(op, (Operand){"slot[0]", range->slot[0]}, op == OP_adamw, weight);
-    check_slot(op, (Operand){"slot[1]", range->slot[1]}, op == OP_adamw, weight);
-    check_rounding(op, range->rounding.segments, weight, master);
+    Operand square = {"slot[1]", range->slot[1]};
+    DType slots = slots_dtype(op, range);
+    check_slot(op, master, dtype_compute(weight.tensor.dtype), false, weight);
+    check_slot(op, (Operand){"slot[0]", range->slot[0]}, slots, op == OP_adamw, weight);
+    check_slot(op, square, slots, op == OP_adamw, weight);
+    check_rounding(op, range->rounding.segments, weight, master, square);
     expect_alike(op, "weight", range->weight, first->weight);
     expect_alike(op, "grad", range->grad, first->grad);
     expect_alike(op, "master", range->master, first->master);

@@ -1,11 +1,13 @@
 /* rounding_rule.h -- stochastic rounding of f32 to bf16, shared by all backends: how the random
- * bits of an element are drawn, and how they round it.
+ * bits of an element are drawn, and how they round it. Weights without master copies are rounded
+ * so, and AdamW's averages of squares.
  *
  * Sources: Zamirai, Zhang, Aberger, De Sa, "Revisiting BFloat16 Training", arXiv:2010.06192, and
  * Ozkara, Yu, Park, "Stochastic Rounding for LLM Training", arXiv:2502.20566. Weights in bf16
  * without an f32 copy still learn if each update is rounded up with the probability that makes the
  * expected value exact. With rounding to nearest, every update smaller than half a bf16 step would
- * be lost.
+ * be lost. The average of squares would freeze for the same reason: with beta2 0.999 an update
+ * changes it by a thousandth at most, and half a bf16 step is two to four thousandths.
  *
  * Elements 8b .. 8b + 7 of a parameter share the Philox block with key seed and counter (b, 2^31 +
  * update, stream). Word w holds the 16 bits of element 8b + 2w in its low half and those of element
@@ -26,6 +28,14 @@
  * numbers would repeat. */
 enum { ROUNDING_BLOCK = 8 };
 #define ROUNDING_ELEMENTS ((int64_t)ROUNDING_BLOCK << 32)
+
+/* Returns the stream of the random bits with which a parameter's average of squares is rounded,
+ * given that of its weights. It differs from every stream that the name of a parameter gives,
+ * unless two names have hashes that differ by this number, which is 2^64 / the golden ratio. */
+static HOST_DEVICE inline uint64_t rounding_square_stream(uint64_t stream)
+{
+    return stream ^ 0x9e3779b97f4a7c15u;
+}
 
 /* Computes the four Philox words of block `block` of a parameter. */
 static HOST_DEVICE inline void rounding_words(uint64_t seed, uint64_t stream, int64_t update,

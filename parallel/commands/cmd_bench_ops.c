@@ -103,7 +103,7 @@ static int bench_ops(const void *values)
     for (int i = 0; i < count; i++) {
         OpCase c = op_case_at(&cases[i], a->tokens);
         /* Only bf16 weights are rounded stochastically. */
-        if (c.stochastic && a->dtype != BF16) continue;
+        if ((c.stochastic || c.moments) && a->dtype != BF16) continue;
         case_line(&dev, &c, a, &blocks, copy, product);
     }
     memory_copy_close(&dev, &blocks);

@@ -130,6 +130,7 @@ static double update_bytes(const Trainer *t, int64_t n)
     const OptimizerRule *rule = t->optimizer.rule;
     OpCase update = {rule->op, .n = n,
                      .option = tensor_present(t->optimizer.shard[0].slot[SLOT_MASTER]),
+                     .moments = t->optimizer.shard[0].slot[SLOT_FIRST].dtype == BF16,
                      .value = optimizer_rule_slots(rule, t->config)};
     return op_case_bytes(&update, s->dtype, s->grad_dtype);
 }

@@ -19,7 +19,7 @@ size_t saved_bytes_of(const Config *config, const ParamTable *table)
         size_t each = dtype_size(row->dtype), own;
         for (int slot = 0; slot < SLOT_MAX; slot++)
             if (optimizer_has_slot(config, row->dtype, slot))
-                each += dtype_size(dtype_compute(row->dtype));
+                each += dtype_size(optimizer_slot_dtype(config, row->dtype, slot));
         if (__builtin_mul_overflow((size_t)param_count(row), each, &own) ||
             __builtin_add_overflow(bytes, own, &bytes))
             return SIZE_MAX;
@@ -38,7 +38,8 @@ size_t snapshot_bytes_of(const Config *config, const ParamTable *table, int rank
         const Param *row = &table->param[p];
         for (int slot = 0; slot < SLOT_MAX; slot++)
             if (optimizer_has_slot(config, row->dtype, slot))
-                bytes[n++] = param_count(row) * (int64_t)dtype_size(dtype_compute(row->dtype));
+                bytes[n++] = param_count(row) *
+                             (int64_t)dtype_size(optimizer_slot_dtype(config, row->dtype, slot));
     }
     CheckpointShare share =
         checkpoint_share(bytes, weights, n - weights, (int)config->checkpoint.writers, ranks, rank);

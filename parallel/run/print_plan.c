@@ -4,6 +4,7 @@
 #include "model/core/log.h"
 #include "model/core/machine.h"
 #include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/machines.h"
@@ -104,9 +105,10 @@ static char *precision_text(const Config *c, char *text, size_t n)
                  figure_count(scale > 0 ? scale : first).text);
     *text = '\0';
     if (dtype == BF16 || dtype == F16)
-        snprintf(text, n, ", %s weights with %s%s", dtype_name(dtype),
+        snprintf(text, n, ", %s weights with %s%s%s", dtype_name(dtype),
                  c->bf16.bf16_master_weights_and_grads ? "stochastic rounding"
                                                        : "f32 master weights",
+                 optimizer_slot_dtype(c, dtype, SLOT_FIRST) == BF16 ? " and bf16 moments" : "",
                  loss_scale);
     return text;
 }

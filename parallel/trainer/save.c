@@ -22,7 +22,8 @@ static void slot_pieces(Trainer *t, Purpose purpose, Piece *out)
         const SessionExtent *e = &extents[p];
         for (int slot = 0; slot < SLOT_MAX; slot++) {
             if (!optimizer_has_slot(t->config, row->dtype, slot)) continue;
-            out[n] = piece_of_row(t->slot_names[n], row, dtype_compute(row->dtype));
+            out[n] = piece_of_row(t->slot_names[n], row,
+                                  optimizer_slot_dtype(t->config, row->dtype, slot));
             if (e->extent.count > 0)
                 piece_fill(&out[n], &e->extent, optimizer_slot_of(&t->optimizer, &e->shard, slot),
                            e->shard.offset);

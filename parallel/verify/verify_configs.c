@@ -99,6 +99,7 @@ static void set_no_16_bits(Settings *s)
     set_text(s, "fp16.enabled", "false");
     set_text(s, "bf16.enabled", "false");
     set_text(s, "bf16.bf16_master_weights_and_grads", "false");
+    set_text(s, "bf16.bf16_optimizer_states", "false");
     set_text(s, "data_types.grad_accum_dtype", "null");
     set_text(s, "communication_data_type", "null");
     set_text(s, "seq_parallel_communication_data_type", "null");

@@ -30,6 +30,14 @@ static const struct {
      "NVMe offload)"},
     {"\"aio.block_size\": 4096", NULL,
      "c.json:2:1: notice: aio.block_size: accepted, without effect here (no NVMe offload)"},
+    {"\"bf16\": {\"bf16_optimizer_states\": true}", NULL,
+     "c.json:2:10: notice: bf16.bf16_optimizer_states: accepted, without effect here (it is about "
+     "moments of bf16 weights, and bf16.enabled is false)"},
+    {"\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": 0.1}}, "
+     "\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}",
+     NULL,
+     "c.json:2:80: notice: bf16.bf16_optimizer_states: accepted, without effect here (it is about "
+     "AdamW's and Adam's moments, and optimizer.type is SGD)"},
     {"", "zero_optimization.leaf_module.names=[\"a\"]",
      "--set zero_optimization.leaf_module.names=[\"a\"]: notice: "
      "zero_optimization.leaf_module.names: accepted, without effect here (modules of Hugging "

@@ -104,6 +104,18 @@ static void missing_values_are_derived_from_given_ones(void **state)
                          "\"data_types\": {\"grad_accum_dtype\": \"bf16\"}");
     assert_true(!c->bf16.bf16_master_weights_and_grads && config_grad_dtype(c) == BF16);
     config_free(c);
+    c = config_test_keys("\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}, "
+                         "\"optimizer.params\": {\"fp32_optimizer_states\": false}");
+    assert_true(c->bf16.bf16_optimizer_states);
+    config_free(c);
+    c = config_test_keys("\"bf16.enabled\": true, "
+                         "\"optimizer.params\": {\"fp32_optimizer_states\": false}");
+    assert_true(c->bf16.bf16_optimizer_states);
+    config_free(c);
+    c = config_test_keys("\"bf16.enabled\": true, "
+                         "\"optimizer.params\": {\"fp32_optimizer_states\": true}");
+    assert_true(!c->bf16.bf16_optimizer_states);
+    config_free(c);
     c = config_test_keys("\"fp64\": {\"enabled\": true}");
     assert_true(config_dtype(c) == F64 && config_grad_dtype(c) == F64);
     config_free(c);

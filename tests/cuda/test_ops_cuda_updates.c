@@ -242,12 +242,60 @@ static void test_state_in_page_locked_memory_is_updated_by_few_blocks(void **sta
     }
 }
 
+/* ---- averages in bf16 -------------------------------------------------------------------------
+ */
+
+/* Updates with averages in bf16, with and without masters, of two segments of a parameter's part,
+ * in packs and element by element, from any place on. */
+static void test_averages_in_bf16_match_the_cpu_bit_for_bit(void **state)
+{
+    enum { N = 9000 };
+    (void)state;
+    pair_needed();
+    Segment part[2] = {{77, -8, 40, 36, 100}, {78, 4004, 0, 768, 768}};
+    Tensor segments = tensor_2d(part, I64, 2, SEGMENT_WORDS);
+    AdamW hyper = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .decoupled = true};
+    for (int k = 0; k < 8; k++) {
+        int64_t from = k / 4; /* packs do not fit from place 1 on */
+        StepDecision decision = {.apply = 1, .update = 3 + k, .lr = 6e-4, .grad_scale = 0.37};
+        Update here = update_drawn(BF16, k % 2 ? F32 : BF16, k / 2 % 2, 0, N), there, back;
+        here.tensor[3] = pair_drawn(BF16, N, 4, 0.1, false);
+        here.tensor[4] = pair_drawn(BF16, N, 5, 0.01, true);
+        for (int i = 0; i < 5; i++) {
+            back.tensor[i] = pair_copy(here.tensor[i]);
+            there.tensor[i] = device_put(&pair_cuda, here.tensor[i]);
+        }
+        StepDecision *far = device_put_bytes(&pair_cuda, &decision, sizeof decision);
+        Tensor far_segments = device_put(&pair_cuda, segments);
+        for (int on = 0; on < 2; on++) {
+            const Tensor *t = on ? there.tensor : here.tensor;
+            UpdateRange range = {
+                .weight = tensor_slice_rows(t[0], from, N - from),
+                .grad = tensor_slice_rows(t[1], from, N - from),
+                .master = tensor_present(t[2]) ? tensor_slice_rows(t[2], from, N - from) : t[2],
+                .slot = {tensor_slice_rows(t[3], from, N - from),
+                         tensor_slice_rows(t[4], from, N - from)},
+                .rounding = {.seed = 9, .segments = on ? far_segments : segments}};
+            op_adamw(on ? &pair_cuda : &pair_cpu, &range, 1, on ? far : &decision, &hyper);
+        }
+        device_take_bytes(&pair_cuda, &decision, far, sizeof decision);
+        device_drop(&pair_cuda, far_segments);
+        for (int i = 0; i < 5; i++) {
+            device_take(&pair_cuda, back.tensor[i], there.tensor[i]);
+            pair_same_bits(here.tensor[i], back.tensor[i], "averages in bf16");
+            free(here.tensor[i].data);
+            free(back.tensor[i].data);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizer_updates_match_the_cpu_bit_for_bit),
         cmocka_unit_test(test_a_single_unaligned_tensor_updates_single_elements),
         cmocka_unit_test(test_many_ranges_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_averages_in_bf16_match_the_cpu_bit_for_bit),
         cmocka_unit_test(test_state_in_page_locked_memory_is_updated_by_few_blocks),
     };
     return cmocka_run_group_tests_name("updates on cuda", tests, pair_setup, pair_teardown);

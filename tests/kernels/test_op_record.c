@@ -91,7 +91,7 @@ static void check_case(Recorded *r, const OpCase *c, DType storage, DType grad)
 /* Returns whether cases of this op can be called with this storage and gradient type. */
 static bool is_allowed(const OpCase *c, DType storage, DType grad)
 {
-    if (c->stochastic && storage != BF16) return false;
+    if ((c->stochastic || c->moments) && storage != BF16) return false;
     return grad == storage || grad == dtype_compute(storage);
 }
 

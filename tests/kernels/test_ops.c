@@ -349,7 +349,7 @@ static int check_case(const OpCase *c, int number)
     int runs = 0;
     bool sample = devices_calls() == 1 && is_large(c);
     for (DType storage = F64; storage <= F16; storage++) {
-        if (!somebody_has(storage) || (c->stochastic && storage != BF16)) continue;
+        if (!somebody_has(storage) || ((c->stochastic || c->moments) && storage != BF16)) continue;
         for (int wide = 0; wide < 2; wide++) {
             DType compute = dtype_compute(storage);
             bool has_wide = compute != storage && has_gradients(c);

@@ -22,11 +22,14 @@ typedef struct {
     DType storage;
     bool masters;
     OptimizerType optimizer;
+    bool moments; /* in bf16 */
 } Way;
 
-static const Way ways[] = {{BF16, false, OPTIMIZER_ADAMW}, {BF16, false, OPTIMIZER_SGD},
-                           {BF16, true, OPTIMIZER_ADAMW},  {F16, true, OPTIMIZER_SGD},
-                           {F32, true, OPTIMIZER_ADAMW},   {F64, true, OPTIMIZER_SGD}};
+static const Way ways[] = {
+    {BF16, false, OPTIMIZER_ADAMW, false}, {BF16, false, OPTIMIZER_SGD, false},
+    {BF16, true, OPTIMIZER_ADAMW, false},  {F16, true, OPTIMIZER_SGD, false},
+    {F32, true, OPTIMIZER_ADAMW, false},   {F64, true, OPTIMIZER_SGD, false},
+    {BF16, false, OPTIMIZER_ADAMW, true},  {BF16, true, OPTIMIZER_ADAMW, true}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static Config config_of(const Way *way)
@@ -35,6 +38,7 @@ static Config config_of(const Way *way)
     c.seed = SEED;
     c.bf16.enabled = way->storage == BF16;
     c.bf16.bf16_master_weights_and_grads = !way->masters;
+    c.bf16.bf16_optimizer_states = way->moments;
     c.optimizer.type = way->optimizer;
     c.optimizer.params.betas[0] = 0.9;
     c.optimizer.params.betas[1] = 0.95;

@@ -120,10 +120,10 @@ static void noise_run(uint32_t *restrict noise, uint64_t seed, uint64_t stream, 
     }
 }
 
-/* Computes the random bits of elements at .. at + n of the range, through segments and rows of
- * their part. */
-static void noise_of(uint32_t *noise, const Rounding *rounding, int64_t update, int64_t at,
-                     int64_t n)
+/* Computes the random bits of elements at .. at + n of the range, of its weights or its averages of
+ * squares, through segments and rows of their part. */
+static void noise_of(uint32_t *noise, const Rounding *rounding, bool squares, int64_t update,
+                     int64_t at, int64_t n)
 {
     const Segment *s = rounding->segments.data, *end = s + tensor_rows(rounding->segments);
     for (int64_t done = 0, run; done < n; done += run) {
@@ -138,23 +138,39 @@ static void noise_of(uint32_t *noise, const Rounding *rounding, int64_t update, 
             int64_t row_rest = s->cols - (i - s->start) % s->cols;
             if (row_rest < run) run = row_rest;
         }
-        noise_run(noise + done, rounding->seed, s->stream, update, segment_element(s, i), run);
+        uint64_t stream = squares ? rounding_square_stream(s->stream) : s->stream;
+        noise_run(noise + done, rounding->seed, stream, update, segment_element(s, i), run);
     }
+}
+
+/* Stores the span's values in t, which is bf16: the weights or the averages of squares. */
+static void stochastic_store(const UpdateJob *job, Tensor t, bool squares, Span s, const real *q)
+{
+    uint16_t *rounded = span_address(t, s);
+    uint32_t noise[SPAN];
+    noise_of(noise, &job->range->rounding, squares, job->update, s.col, s.n);
+    for (int64_t i = 0; i < s.n; i++)
+        rounded[i] = rounding_bf16((float)q[i], noise[i]);
 }
 
 /* The span's values as weights. */
 static void weights_store(const UpdateJob *job, Span s, const real *q)
 {
     const UpdateRange *r = job->range;
-    if (!tensor_present(r->rounding.segments)) {
+    if (tensor_present(r->rounding.segments) && !tensor_present(r->master))
+        stochastic_store(job, r->weight, false, s, q);
+    else
         reals_store(r->weight.dtype, span_address(r->weight, s), q, s.n);
-        return;
-    }
-    uint16_t *weight = span_address(r->weight, s);
-    uint32_t noise[SPAN];
-    noise_of(noise, &r->rounding, job->update, s.col, s.n);
-    for (int64_t i = 0; i < s.n; i++)
-        weight[i] = rounding_bf16((float)q[i], noise[i]);
+}
+
+/* The span's values as averages of squares. */
+static void squares_store(const UpdateJob *job, Span s, const real *q)
+{
+    Tensor squares = job->range->slot[1];
+    if (squares.dtype == BF16)
+        stochastic_store(job, squares, true, s, q);
+    else
+        span_store(squares, s, q);
 }
 
 /* ---- rules over a range ---------------------------------------------------------------------- */
@@ -210,7 +226,7 @@ static void update_body(void *context, int64_t task, int worker, bool adam)
         if (adam) {
             real *slot2 = (real *)span_load(r->slot[1], s, buffer2);
             adamw_run(q, p, grad, slot1, slot2, &job->c, s.n);
-            span_store(r->slot[1], s, slot2);
+            squares_store(job, s, slot2);
         } else if (slot1) {
             sgd_run(q, p, grad, slot1, &job->c, s.n);
         } else {

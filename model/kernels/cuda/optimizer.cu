@@ -2,12 +2,12 @@
  * the CPU: the arithmetic is in headers that both backends share, and this file is compiled without
  * contraction. */
 #include "model/kernels/cuda/ranges.cuh"
+#include "model/kernels/cuda/rounding.cuh"
 
 /* Definitions that the shared headers need. */
 typedef float real;
 #define real_sqrt(x) sqrtf(x)
 #include "model/kernels/decision_rule.h"
-#include "model/kernels/rounding_rule.h"
 #include "model/kernels/update_rule.h"
 
 /* ---- decision -------------------------------------------------------------------------------- */
@@ -60,88 +60,12 @@ static __global__ void __launch_bounds__(UPDATE_GROUPS)
     constants[threadIdx.x] = constants_of(decision, &table.group[threadIdx.x]);
 }
 
-/* ---- how weights are stored ------------------------------------------------------------------ */
-
-/* Rounds weights to nearest even. */
-struct ToNearest {
-    __device__ __forceinline__ ToNearest(uint64_t, const Segment *, int)
-    {
-    }
-};
-
-/* Rounds weights stochastically. A place is the index of a weight in the updated range; a segment
- * is a part of that range that belongs to one parameter. `at` is the segment of the place that the
- * thread has reached; a thread's places only ascend. */
-struct Stochastic {
-    uint64_t seed;
-    const Segment *at, *end;
-    __device__ __forceinline__ Stochastic(uint64_t seed, const Segment *segment, int n)
-        : seed(seed), at(segment), end(segment + n)
-    {
-    }
-};
-
-/* Advances r.at to the segment that contains place i. */
-static __device__ __forceinline__ void segment_find(Stochastic &r, int64_t i)
-{
-    while (r.at + 1 < r.end && r.at[1].start <= i)
-        r.at++;
-}
-
-/* Returns 16 random bits for each of the places i .. i + N - 1; those of the first place are the
- * lowest. One Philox block is enough if all places are in one segment, one row and one half of a
- * Philox block. Otherwise, at borders and in rows of odd width, the bits are drawn one element at a
- * time. */
-template <int N>
-static __device__ __forceinline__ uint64_t noise_of(Stochastic &r, int64_t i, int64_t update)
-{
-    static_assert(N == 1 || (N == 4 && 2 * N == ROUNDING_BLOCK),
-                  "64 bits hold four elements' noise, half a block");
-    uint32_t word[4];
-    segment_find(r, i);
-    int64_t element = segment_element(r.at, i);
-    bool whole = element % N == 0 && (r.at + 1 == r.end || r.at[1].start >= i + N) &&
-                 segment_element(r.at, i + N - 1) == element + N - 1;
-    if (N == 4 && whole) {
-        rounding_words(r.seed, r.at->stream, update, element / ROUNDING_BLOCK, word);
-        return element & 4 ? (uint64_t)word[3] << 32 | word[2] : (uint64_t)word[1] << 32 | word[0];
-    }
-    uint64_t noise = 0;
-#pragma unroll 1
-    for (int j = 0; j < N; j++) {
-        segment_find(r, i + j);
-        element = segment_element(r.at, i + j);
-        rounding_words(r.seed, r.at->stream, update, element / ROUNDING_BLOCK, word);
-        noise |= (uint64_t)rounding_bits(word, element) << (16 * j);
-    }
-    return noise;
-}
-
-/* Stores p as the N weights from place i on, rounded as the type of the last argument says. */
-template <class T, int N>
-static __device__ __forceinline__ void store_weights(T *weight, const float (&p)[N], int64_t i,
-                                                     int64_t, ToNearest &)
-{
-    store(weight + i, p);
-}
-
-template <int N>
-static __device__ __forceinline__ void store_weights(bf16 *weight, const float (&p)[N], int64_t i,
-                                                     int64_t update, Stochastic &to)
-{
-    uint64_t noise = noise_of<N>(to, i, update);
-    Pack<bf16, N> pack;
-#pragma unroll
-    for (int j = 0; j < N; j++)
-        pack.at[j] =
-            __ushort_as_bfloat16(rounding_bf16(p[j], (uint32_t)(noise >> (16 * j)) & 0xffffu));
-    *reinterpret_cast<Pack<bf16, N> *>(weight + i) = pack;
-}
-
 /* ---- updates --------------------------------------------------------------------------------- */
 
 /* A block updates one tile at a time: so many elements of a range, or what the range has left. */
 enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4, UPDATE_TILE = 4096 };
+/* Two random numbers for each weight need more registers. */
+enum { UPDATE_BLOCKS_MOMENTS = 3 };
 /* There is a block for each tile, but at most so many if some state is in page-locked memory of the
  * host: a link of 45 GB/s with a delay of 1.5 us needs 68 KB under way, and 16 blocks have three
  * times as many. The other multiprocessors stay free for the forward pass beside the update. */
@@ -154,7 +78,8 @@ static_assert(UPDATE_TILE % (UPDATE_THREADS * UPDATE_PACK) == 0,
 typedef struct {
     void *weight;
     const void *grad;
-    float *master, *slot[2];
+    float *master;
+    void *slot[2];
     const Segment *segment;
     int64_t n;
     int segments, first, group;
@@ -168,41 +93,44 @@ typedef struct {
 static_assert(sizeof(UpdateTable) + 2 * sizeof(void *) <= PARAMETER_BYTES, "too many ranges");
 
 /* A tile: elements at .. end of the range. */
-template <class T, class G> struct Tile {
+template <class T, class G, class M> struct Tile {
     T *weight;
     const G *grad;
-    float *master, *slot[2];
+    float *master;
+    M *slot[2];
     int64_t at, end;
 };
 
-template <class T, class G>
-static __device__ __forceinline__ Tile<T, G> tile_of(const UpdateTable &table, int r, int number)
+template <class T, class G, class M>
+static __device__ __forceinline__ Tile<T, G, M> tile_of(const UpdateTable &table, int r, int number)
 {
-    Tile<T, G> tile;
+    Tile<T, G, M> tile;
     tile.weight = (T *)table.range[r].weight;
     tile.grad = (const G *)table.range[r].grad;
     tile.master = table.range[r].master;
-    tile.slot[0] = table.range[r].slot[0];
-    tile.slot[1] = table.range[r].slot[1];
+    tile.slot[0] = (M *)table.range[r].slot[0];
+    tile.slot[1] = (M *)table.range[r].slot[1];
     tile.at = (int64_t)(number - table.range[r].first) * UPDATE_TILE;
     tile.end = min(tile.at + UPDATE_TILE, table.range[r].n);
     return tile;
 }
 
 /* Updates the tiles of a table with AdamW, N elements at a time; a block takes every gridDim.x-th
- * tile, so the bits do not depend on the number of blocks. Masters are optional; R selects
- * how weights are rounded. Reads grad, value, m and v and writes value, m, v and the weight, once
- * each. With f32 masters and gradients and 16-bit weights that is 30 bytes per element; without
- * masters and with 16-bit gradients, 22. */
-template <class T, class G, int N, class R>
-static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
+ * tile, so the bits do not depend on the number of blocks. Masters are optional; M is
+ * the type of the averages, and R selects how weights without masters are rounded, and averages of
+ * squares in bf16. Reads grad, value, m and v and writes value, m, v and the weight, once each.
+ * With f32 masters and gradients and 16-bit weights that is 30 bytes per element; without masters
+ * and with 16-bit gradients, 22; with averages in bf16, 8 fewer. */
+template <class T, class G, class M, int N, class R>
+static __global__ void
+__launch_bounds__(UPDATE_THREADS, sizeof(M) == sizeof(bf16) ? UPDATE_BLOCKS_MOMENTS : UPDATE_BLOCKS)
     adamw_kernel(UpdateTable table, const StepDecision *decision, const UpdateConstants *constants)
 {
     if (!decision->apply) return;
     int64_t update = decision->update;
     for (int number = (int)blockIdx.x; number < table.tiles; number += (int)gridDim.x) {
         int r = range_of(table, number);
-        const Tile<T, G> t = tile_of<T, G>(table, r, number);
+        const Tile<T, G, M> t = tile_of<T, G, M>(table, r, number);
         R rounding(table.seed, table.range[r].segment, table.range[r].segments);
         const UpdateConstants k = constants[table.range[r].group];
         for (int64_t i = t.at + (int)threadIdx.x * N; i < t.end; i += UPDATE_THREADS * N) {
@@ -218,9 +146,12 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
             for (int j = 0; j < N; j++)
                 p[j] = adamw_element(p[j], g[j], &m[j], &v[j], &k);
             store(t.slot[0] + i, m);
-            store(t.slot[1] + i, v);
+            store_squares(t.slot[1], v, i, update, rounding);
             if (t.master) store(t.master + i, p);
-            store_weights(t.weight, p, i, update, rounding);
+            if (sizeof(M) == sizeof(bf16) && t.master)
+                store(t.weight + i, p);
+            else
+                store_weights(t.weight, p, i, update, rounding);
         }
     }
 }
@@ -235,7 +166,7 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     int64_t update = decision->update;
     for (int number = (int)blockIdx.x; number < table.tiles; number += (int)gridDim.x) {
         int r = range_of(table, number);
-        const Tile<T, G> t = tile_of<T, G>(table, r, number);
+        const Tile<T, G, float> t = tile_of<T, G, float>(table, r, number);
         R rounding(table.seed, table.range[r].segment, table.range[r].segments);
         const UpdateConstants k = constants[table.range[r].group];
         float *momentum = t.slot[0];
@@ -277,7 +208,7 @@ static bool on_host(const UpdateRange *r)
 }
 
 /* Launches the update of n <= UPDATE_RANGES ranges. */
-template <class T, class G, int N, class R>
+template <class T, class G, class M, int N, class R>
 static void update_launch(Device *dev, const Update *u, const UpdateRange *range, int n)
 {
     UpdateTable table = {};
@@ -289,7 +220,7 @@ static void update_launch(Device *dev, const Update *u, const UpdateRange *range
         table.range[i] = {r->weight.data,
                           r->grad.data,
                           (float *)r->master.data,
-                          {(float *)r->slot[0].data, (float *)r->slot[1].data},
+                          {r->slot[0].data, r->slot[1].data},
                           (const Segment *)segments.data,
                           tensor_count(r->weight),
                           tensor_present(segments) ? (int)tensor_rows(segments) : 0,
@@ -306,32 +237,33 @@ static void update_launch(Device *dev, const Update *u, const UpdateRange *range
     if (host && blocks > UPDATE_HOST_BLOCKS) blocks = UPDATE_HOST_BLOCKS;
     if (tiles == 0) return;
     if (u->adam)
-        LAUNCH((adamw_kernel<T, G, N, R>), blocks, UPDATE_THREADS, 0, cuda_stream(dev), table,
+        LAUNCH((adamw_kernel<T, G, M, N, R>), blocks, UPDATE_THREADS, 0, cuda_stream(dev), table,
                u->decision, u->constants);
-    else
+    else if (sizeof(M) == sizeof(float))
         LAUNCH((sgd_kernel<T, G, N, R>), blocks, UPDATE_THREADS, 0, cuda_stream(dev), table,
                u->decision, u->constants);
 }
 
-template <class T, class G, int N, class R> static void update_all(Device *dev, const Update *u)
+template <class T, class G, class M, int N, class R>
+static void update_all(Device *dev, const Update *u)
 {
     for (int i = 0; i < u->n; i += UPDATE_RANGES)
-        update_launch<T, G, N, R>(dev, u, u->range + i,
-                                  u->n - i < UPDATE_RANGES ? u->n - i : UPDATE_RANGES);
+        update_launch<T, G, M, N, R>(dev, u, u->range + i,
+                                     u->n - i < UPDATE_RANGES ? u->n - i : UPDATE_RANGES);
 }
 
 /* Selects the kernel by the gradient's type and by whether all tensors are aligned for packs. */
-template <class T, class R> static void update_typed(Device *dev, const Update *u)
+template <class T, class M, class R> static void update_typed(Device *dev, const Update *u)
 {
     bool wide = u->range->grad.dtype != u->range->weight.dtype;
     if (wide && u->packs)
-        update_all<T, float, UPDATE_PACK, R>(dev, u);
+        update_all<T, float, M, UPDATE_PACK, R>(dev, u);
     else if (wide)
-        update_all<T, float, 1, R>(dev, u);
+        update_all<T, float, M, 1, R>(dev, u);
     else if (u->packs)
-        update_all<T, T, UPDATE_PACK, R>(dev, u);
+        update_all<T, T, M, UPDATE_PACK, R>(dev, u);
     else
-        update_all<T, T, 1, R>(dev, u);
+        update_all<T, T, M, 1, R>(dev, u);
 }
 
 /* Computes the constants from the hyperparameters of all groups, then updates the ranges. */
@@ -354,13 +286,16 @@ static void update(Device *dev, const UpdateRange *range, int n, const StepDecis
         table.group[i] = hyper[i];
     LAUNCH(update_constants_kernel<Hyper>, 1, groups, 0, cuda_stream(dev), constants, decision,
            table);
-    /* Stochastically rounded weights are always bf16 (op_adamw and op_sgd check it), so one
-     * instance is enough. */
-    if (tensor_present(range->rounding.segments))
-        update_typed<bf16, Stochastic>(dev, &u);
+    /* Weights of an update that rounds stochastically are always bf16 (op_adamw and op_sgd check
+     * it), so one instance is enough for each type of averages. */
+    if (adam && range->slot[1].dtype == BF16)
+        update_typed<bf16, bf16, Stochastic>(dev, &u);
+    else if (tensor_present(range->rounding.segments))
+        update_typed<bf16, float, Stochastic>(dev, &u);
     else
-        with_storage(range->weight.dtype,
-                     [&](auto t) { update_typed<typename decltype(t)::Type, ToNearest>(dev, &u); });
+        with_storage(range->weight.dtype, [&](auto t) {
+            update_typed<typename decltype(t)::Type, float, ToNearest>(dev, &u);
+        });
 }
 
 extern "C" void cuda_adamw(Device *dev, const UpdateRange *range, int n,

@@ -55,7 +55,11 @@ static const struct {
               {"bf16", "\"bf16\":{\"enabled\":true}", BF16},
               {"f16", "\"fp16\":{\"enabled\":true,\"loss_scale\":1024}", F16},
               {"bf16 without masters",
-               "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true}", BF16}};
+               "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true}", BF16},
+              {"bf16 without masters, with bf16 moments",
+               "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,"
+               "\"bf16_optimizer_states\":true}",
+               BF16}};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 /* Returns the recomputation policy. Fused GELU in 16-bit dtypes cannot be recomputed from rounded
@@ -212,7 +216,7 @@ DType grid_case_dtype(const GridCase *c)
 
 bool grid_case_noisy(const GridCase *c)
 {
-    return c->of[GRID_OPTIMIZER] == 2 || c->of[GRID_DTYPE] == 4;
+    return c->of[GRID_OPTIMIZER] == 2 || c->of[GRID_DTYPE] >= 4;
 }
 
 GridCase grid_case_single(const GridCase *c, int dtype)

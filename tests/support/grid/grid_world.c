@@ -33,7 +33,8 @@ static const struct {
 } dtypes[] = {{F64, "\"fp64\":{\"enabled\":true}"},
               {BF16, "\"bf16\":{\"enabled\":true}"},
               {F16, "\"fp16\":{\"enabled\":true,\"loss_scale\":1024}"},
-              {BF16, "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true}"}};
+              {BF16, "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true}"},
+              {BF16, "\"bf16\":{\"enabled\":true,\"bf16_optimizer_states\":true}"}};
 
 bool grid_world_fits(const GridWorld *w, const GridModel *what)
 {

@@ -240,6 +240,9 @@ static const OpCase check_cases[] = {
     {OP_adamw, .n = 1, .stochastic = true},
     {OP_adamw, .n = 1028, .stochastic = true},
     {OP_adamw, .n = 67, .variant = true, .stochastic = true},
+    {OP_adamw, .n = 1, .moments = true, .option = true},
+    {OP_adamw, .n = 1028, .moments = true, .stochastic = true},
+    {OP_adamw, .n = 67, .variant = true, .moments = true, .option = true},
     {OP_sgd, .n = 1},
     {OP_sgd, .n = 1031, .option = true, .value = 0.9},
     {OP_sgd, .n = 67, .value = 0.9, .variant = true},
@@ -300,6 +303,8 @@ static const OpCase check_cases[] = {
     {OP_adamw, .n = 135001, .option = true},
     {OP_sgd, .n = 135001, .value = 0.9},
     {OP_adamw, .n = 70000, .stochastic = true},
+    {OP_adamw, .n = 70000, .moments = true, .stochastic = true},
+    {OP_adamw, .n = 66004, .moments = true, .option = true},
 };
 
 int checked_cases(const OpCase **cases)

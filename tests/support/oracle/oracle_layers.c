@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
@@ -278,11 +279,14 @@ void oracle_optimizer(OracleCall *call)
 {
     const OpCase *c = call->c;
     double **v = call->v;
-    Segment segment[CASE_SEGMENTS];
+    Segment segment[CASE_SEGMENTS], squares[CASE_SEGMENTS];
     const double *words = v[c->op == OP_adamw ? 5 : 4];
-    for (int k = 0; c->stochastic && k < CASE_SEGMENTS; k++, words += SEGMENT_WORDS)
+    for (int k = 0; (c->stochastic || c->moments) && k < CASE_SEGMENTS; k++, words += SEGMENT_WORDS)
         segment[k] = (Segment){(uint64_t)words[0], (int64_t)words[1], (int64_t)words[2],
                                (int64_t)words[3], (int64_t)words[4]};
+    memcpy(squares, segment, sizeof squares);
+    for (int k = 0; c->moments && k < CASE_SEGMENTS; k++)
+        squares[k].stream = segment[k].stream ^ 0x9e3779b97f4a7c15u;
     for (int64_t i = 0; i < c->n; i++) {
         if (c->op == OP_sq_norm) {
             v[0][0] += v[1][i] * v[1][i];
@@ -290,6 +294,9 @@ void oracle_optimizer(OracleCall *call)
         }
         double *w = v[2] ? &v[2][i] : &v[0][i];
         if (c->op == OP_adamw) adamw_element(c, w, v[1][i], &v[3][i], &v[4][i]);
+        if (c->moments)
+            v[4][i] = oracle_stochastic_at(v[4][i], CASE_SEED, squares, CASE_SEGMENTS,
+                                           op_case_decision().update, i);
         if (c->op == OP_sgd) sgd_element(c, w, v[1][i], v[3] ? &v[3][i] : NULL);
         if (c->stochastic)
             *w = oracle_stochastic_at(*w, CASE_SEED, segment, CASE_SEGMENTS,

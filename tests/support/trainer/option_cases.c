@@ -235,6 +235,7 @@ const OptionCase option_cases[] = {
     SEE("bf16.enabled", "true"),
     {.key = "bf16.check_grad_overflow", .elsewhere = "test_optim"},
     SEE("bf16.bf16_master_weights_and_grads", "true", BF16),
+    SEE("bf16.bf16_optimizer_states", "true", BF16),
     SEE("fp64.enabled", "true"),
     SEE("data_types.grad_accum_dtype", "bf16", BF16),
     SEE("activation_checkpointing.policy", "selective"),
