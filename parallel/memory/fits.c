@@ -138,13 +138,17 @@ static bool refuse_states(const MemoryPlan *p, const MemoryRoom *room, const Con
     else
         help = text_format("lower zero_optimization.offload_optimizer.ratio to %g",
                            choice.last / 100.0);
+    bool adam = c->optimizer.type != OPTIMIZER_SGD;
+    const char *moments = c->bf16.enabled && adam && !c->bf16.bf16_optimizer_states
+                              ? ", or write bf16.bf16_optimizer_states true"
+                              : "";
     error_set(err, n,
               "the plan needs %s of %s's memory, %s of it page-locked for the optimizer's states, "
-              "and %s are available for that%s; %s%s",
+              "and %s are available for that%s; %s%s%s",
               figure_bytes((double)p->host).text, *p->machine ? p->machine : "the host",
               figure_bytes((double)p->offloaded).text,
               figure_bytes((double)memory_host_room(p, room)).text,
-              room->limited ? " (its control group's limit)" : "", help, states);
+              room->limited ? " (its control group's limit)" : "", help, moments, states);
     free(help);
     free(states);
     return false;

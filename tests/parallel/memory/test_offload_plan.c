@@ -147,6 +147,15 @@ static void a_host_that_is_too_small_is_refused_with_the_ratio_that_fits(void **
     MemoryRoom limited = room_of(80, 62);
     limited.limited = true;
     says(&plan, limited, &c, "are available for that (its control group's limit); lower");
+    /* Moments of half the size are an offer to a run in bf16 that does not have them. */
+    MemoryRoom room = room_of(80, 62);
+    c.bf16.enabled = true;
+    says(&plan, room, &c, "ratio to 0.59, or write bf16.bf16_optimizer_states true");
+    c.bf16.bf16_optimizer_states = true;
+    char err[2048];
+    MemoryRatios ratios = ratios_of();
+    assert_false(memory_fits(&plan, &room, &c, &ratios, err, sizeof err));
+    assert_null(strstr(err, "bf16_optimizer_states"));
     /* Nothing fits both. */
     says(&plan, room_of(20, 32), &c,
          "no zero_optimization.offload_optimizer.ratio fits: with 0.95 the host lacks 60.3 GiB, "

@@ -69,6 +69,8 @@ static void end(Planned *p)
 
 #define BF16_STATES "bf16.bf16_master_weights_and_grads=true", "data_types.grad_accum_dtype=bf16"
 
+#define MOMENTS "bf16.bf16_optimizer_states=true"
+
 /* Bytes of a parameter's weight, gradient and states on the device, and of those on the host. */
 static void a_parameter_takes_as_many_bytes_as_its_types(void **state)
 {
@@ -79,9 +81,11 @@ static void a_parameter_takes_as_many_bytes_as_its_types(void **state)
     } row[] = {
         {"f32 masters, moments and gradients", {FEW}, 0, 18, 0},
         {"no masters, bf16 gradients", {BF16_STATES, FEW}, 0, 12, 0},
+        {"no masters, bf16 gradients and moments", {BF16_STATES, MOMENTS, FEW}, 0, 8, 0},
         {"states on the host", {FEW}, 1, 6, 12},
         {"states on the host, bf16 gradients", {"data_types.grad_accum_dtype=bf16", FEW}, 1, 4, 12},
-        {"no masters, states on the host", {BF16_STATES, FEW}, 1, 4, 8}};
+        {"no masters, states on the host", {BF16_STATES, FEW}, 1, 4, 8},
+        {"no masters, bf16 moments on the host", {BF16_STATES, MOMENTS, FEW}, 1, 4, 4}};
     const Hardware h = preset("h100");
     print_message("%-40s %9s %9s %10s %10s %12s %12s\n", "llama_8b, one rank", "B on GPU",
                   "B on host", "GB on GPU", "GB on host", "most in 70 GB", "most in 20 GB");
