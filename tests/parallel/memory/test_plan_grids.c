@@ -33,6 +33,7 @@ typedef struct {
 #define GROUPS_OF_2 "parallel.shard=2"
 #define ALL_REDUCE  "zero_optimization.reduce_scatter=false"
 #define F32_WIRE    "communication_data_type=fp32"
+#define HOST        "zero_optimization.offload_optimizer.device=cpu"
 
 static const GridCase grids[] = {
     {1, 1, 2, 0, 1, 4, false, true, false, "1f1b", "none", NULL},
@@ -83,6 +84,9 @@ static const GridCase grids[] = {
     {4, 1, 1, 2, 1, 3, false, false, true, "1f1b", "full", GROUPS_OF_2},
     {4, 1, 2, 3, 1, 2, false, true, false, "1f1b", "none", GROUPS_OF_2},
     {4, 2, 1, 1, 1, 2, true, true, true, "1f1b", "selective", GROUPS_OF_2},
+    {2, 1, 1, 0, 1, 2, false, true, false, "1f1b", "none", HOST},
+    {2, 1, 2, 2, 1, 2, false, true, false, "1f1b", "none", HOST},
+    {3, 1, 1, 3, 1, 2, false, false, false, "1f1b", "full", HOST},
 };
 enum { GRIDS = sizeof grids / sizeof *grids };
 
@@ -152,7 +156,11 @@ static void check_classes(Comm *world, const Trainer *t, const MemoryPlan *plan,
     const Session *s = &t->session;
     size_t weights, gradients, optimizer;
     states_by_hand(t, g, &weights, &gradients, &optimizer);
-    if (plan->weights != weights || plan->gradients != gradients || plan->optimizer != optimizer)
+    size_t offloaded = g->more && strcmp(g->more, HOST) == 0 ? optimizer : 0;
+    if (plan->offloaded != offloaded)
+        rank_wrong(world, "%zu bytes planned on the host; by hand %zu", plan->offloaded, offloaded);
+    if (plan->weights != weights || plan->gradients != gradients ||
+        plan->optimizer + offloaded != optimizer)
         rank_wrong(world,
                    "weights %zu, gradients %zu, optimizer %zu planned; by hand %zu, %zu, %zu",
                    plan->weights, plan->gradients, plan->optimizer, weights, gradients, optimizer);
