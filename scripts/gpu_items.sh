@@ -78,6 +78,7 @@ items+=(
 )
 add_grids 'nccl.hosts.*'
 items+=(
+    "host.states|30|probes host_states|page-locked memory of the host: rates of kernels by number of blocks and of copies, what an update costs products"
     "epilogues|60|probes $small_probes|cuBLASLt's GELU, bias gradients, operands, split sums, repeats: what they compute"
     "memcheck|60|sanitizer memcheck --report-api-errors no|compute-sanitizer memcheck over cases of every op, as many as time allows"
     "racecheck|60|sanitizer racecheck|compute-sanitizer racecheck over cases of every op, as many as time allows"

@@ -44,7 +44,7 @@ nvcc=$(find_nvcc) || nvcc=''
 cuda=${nvcc%/bin/nvcc}
 folder=${PROBE_BIN:-build/probe}
 known=(bits bits_contracted functions fragments fragments_matrix fragments_tma fragments_wgmma ceilings cublaslt cublaslt_gelu cublaslt_bias_gradient
-    cublaslt_splitk cublaslt_operands cublaslt_repeat nccl)
+    cublaslt_splitk cublaslt_operands cublaslt_repeat host_states nccl)
 results=build/probe/results
 mkdir -p "$results" "$(dirname "$out")" || exit 73
 rm -f "$results"/*
@@ -59,6 +59,7 @@ share() {
     bits_contracted) echo 10 ;;
     fragments*) echo 10 ;;
     ceilings) echo 40 ;;
+    host_states) echo 30 ;;
     cublaslt) echo 100 ;;
     cublaslt_*) echo 15 ;;
     nccl) echo 61 ;;
