@@ -120,6 +120,17 @@ static FILE *ask(const void *const *address, int n)
     return said;
 }
 
+/* Returns where a path of the program, relative to the current folder, begins in `text`; NULL if
+ * there is none. */
+static char *program_path(char *text)
+{
+    static const char *const folders[] = {"parallel/", "optim/"};
+    char *path = NULL;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders && path == NULL; i++)
+        path = strstr(text, folders[i]);
+    return path;
+}
+
 void source_places_of(const SourcePlaces *places, const void *const *address, int n,
                       const SourcePlace **out)
 {
@@ -127,7 +138,7 @@ void source_places_of(const SourcePlaces *places, const void *const *address, in
     int i = -1;
     FILE *said = ask(address, n);
     while (fgets(text, sizeof text, said)) {
-        char *path = strstr(text, "parallel/"), *colon = path ? strchr(path, ':') : NULL;
+        char *path = program_path(text), *colon = path ? strchr(path, ':') : NULL;
         if (strncmp(text, "0x", 2) == 0) {
             CHECK(++i < n, "more than %d answers of addr2line", n);
             out[i] = NULL;
