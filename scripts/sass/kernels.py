@@ -170,12 +170,15 @@ KERNELS = [
     # Of f32 weights; its integers are its work.
     kernel('hash, f32', 'hash', 'hash_kernel<2>', 256, 4, '8 x 32 words',
            lambda m: parameters(m) / 512, parameters, 4, shared=256, loops=(1,), also=('int',)),
-    kernel('adamw, f32 gradients', 'optimizer', 'adamw_kernel<bf16,float,4,ToNearest>', 256, 4, '4 x 32 weights',
-           lambda m: parameters(m) / 128, parameters, 30, loops=(1,)),
-    kernel('adamw, stochastic', 'optimizer', 'adamw_kernel<bf16,bf16,4,Stochastic>', 256, 4, '4 x 32 weights',
-           lambda m: parameters(m) / 128, parameters, 22, loops=(1,), trips=(0,)),
-    kernel('sgd, f32 gradients', 'optimizer', 'sgd_kernel<bf16,float,4,ToNearest>', 256, 4, '4 x 32 weights',
-           lambda m: parameters(m) / 128, parameters, 22, loops=(1,)),
+    # The loops over tiles; the loops inside, over a tile's weights, run four times. The loop in these draws at borders.
+    kernel('adamw, f32 gradients', 'optimizer', 'adamw_kernel<bf16,float,float,4,ToNearest>', 256, 4, '4 x 4 x 32 weights',
+           lambda m: parameters(m) / 512, parameters, 30, loops=(1,), trips=(4,)),
+    kernel('adamw, stochastic', 'optimizer', 'adamw_kernel<bf16,bf16,float,4,Stochastic>', 256, 4, '4 x 4 x 32 weights',
+           lambda m: parameters(m) / 512, parameters, 22, loops=(1,), trips=((4, 0),)),
+    kernel('adamw, averages in bf16', 'optimizer', 'adamw_kernel<bf16,float,bf16,4,Stochastic>', 256, 3, '4 x 4 x 32 weights',
+           lambda m: parameters(m) / 512, parameters, 22, loops=(1,), trips=((4, 0),)),
+    kernel('sgd, f32 gradients', 'optimizer', 'sgd_kernel<bf16,float,4,ToNearest>', 256, 4, '4 x 4 x 32 weights',
+           lambda m: parameters(m) / 512, parameters, 22, loops=(1,), trips=(4,)),
 ]
 
 # ---- a training step -------------------------------------------------------------------------------------------------

@@ -230,7 +230,8 @@ class HotPath:
 def hot_path(code, loops, trips, also=()):
     """Returns the HotPath of a kernel: of its heaviest loops, as many as `loops` has numbers, or, if it has none, of the whole
     kernel. loops: how often each of them runs; trips: how often each loop inside them runs; both in the order of execution. A
-    loop inside counts with all of its instructions, because copies branch only at borders. also: classes that count as work
+    loop inside counts with all of its instructions, because copies branch only at borders; if its number is a pair, the loops
+    inside it are left out: (how often it runs, 0). also: classes that count as work
     besides is_heavy. Raises ValueError if the number of loops inside is not that of trips."""
     graph = Graph(code)
     everything, left, found = set(graph.order), list(trips), []
@@ -245,9 +246,12 @@ def hot_path(code, loops, trips, also=()):
             if not any(k in graph.loops[h] for h in inner):
                 instructions += graph.blocks[k]
         for h in inner:
-            loop = [i for k in sorted(graph.loops[h]) for i in graph.blocks[k]]
+            times, kept = left.pop(0) if left else 0, set(graph.loops[h])
+            if isinstance(times, tuple):
+                times, kept = times[0], kept.difference(*(graph.loops[k] for k in graph.inner_of(graph.loops[h], h)))
+            loop = [i for k in sorted(kept) for i in graph.blocks[k]]
             found.append(len(loop))
-            instructions += loop * (left.pop(0) if left else 0)
+            instructions += loop * times
         return instructions
 
     def work_of(head):

@@ -68,7 +68,7 @@ enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4, UPDATE_TILE = 4
 enum { UPDATE_BLOCKS_MOMENTS = 3 };
 /* There is a block for each tile, but at most so many if some state is in page-locked memory of the
  * host: a link of 45 GB/s with a delay of 1.5 us needs 68 KB under way, and 16 blocks have three
- * times as many. The other multiprocessors stay free for the forward pass beside the update. */
+ * times as many. The rest of the GPU stays free for the forward pass beside the update. */
 enum { UPDATE_HOST_BLOCKS = 16 };
 enum { UPDATE_RANGES = 54 };
 static_assert(UPDATE_TILE % (UPDATE_THREADS * UPDATE_PACK) == 0,

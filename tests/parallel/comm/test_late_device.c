@@ -58,6 +58,7 @@ static void test_work_is_done_only_when_the_host_waits_for_it(void **state)
     open_late(&dev, 0, 1);
     memory = device_alloc(&dev, 4 * N * sizeof *memory, "numbers");
     host = device_host_alloc(&dev, N * sizeof *host, "numbers");
+    memset(host, 0, N * sizeof *host);
     Tensor src[2] = {numbers(memory, 0), numbers(memory, 1)};
     op_fill(&dev, src[0], 2);
     op_fill(&dev, src[1], 3);
