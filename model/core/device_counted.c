@@ -82,7 +82,7 @@ static void *counted_host_alloc(Device *device, size_t bytes)
 static void counted_host_release(Device *device, void *p)
 {
     (void)device;
-    free(p);
+    if ((uintptr_t)p < NOWHERE) free(p);
 }
 
 static void counted_synchronize(Device *device)
@@ -124,6 +124,14 @@ static const Backend counted_on_device = {SAME_FOR_BOTH, .place = PLACE_DEVICE,
 bool device_is_counted(const Device *device)
 {
     return device->backend == &counted_on_host || device->backend == &counted_on_device;
+}
+
+void *device_counted_reserve(Device *device, size_t bytes)
+{
+    CHECK(device_is_counted(device), "the device has memory");
+    device->allocations++;
+    device->host_held += bytes;
+    return counted_alloc(device, bytes);
 }
 
 void device_counted_open(Device *device, const CountedFacts *facts)

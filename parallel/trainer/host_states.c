@@ -3,10 +3,22 @@
 
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "model/core/device_counted.h"
 #include "model/core/figures.h"
 #include "model/core/progress.h"
 
 #include <stdlib.h>
+
+/* Lays out the blocks on a counted device: the states of a plan may be larger than the memory of
+ * the machine that plans. */
+static void reserve(HostStates *s, Device *dev, const size_t *bytes)
+{
+    for (int u = 0; u < s->units; u++) {
+        if (bytes[u] == 0) continue;
+        s->arena[u] = arena_over(device_counted_reserve(dev, bytes[u]), bytes[u]);
+        s->bytes += bytes[u];
+    }
+}
 
 void host_states_open(HostStates *s, Device *dev, const size_t *bytes, int units)
 {
@@ -18,6 +30,10 @@ void host_states_open(HostStates *s, Device *dev, const size_t *bytes, int units
     *s = (HostStates){.units = units};
     if (all == 0) return;
     s->arena = must_calloc((size_t)units, sizeof *s->arena);
+    if (device_is_counted(dev)) {
+        reserve(s, dev, bytes);
+        return;
+    }
     Progress progress = progress_begin();
     for (int u = 0; u < units; u++) {
         progress_count(&progress, (int64_t)s->bytes, (int64_t)all,

@@ -13,8 +13,9 @@ typedef struct {
 } HostStates;
 
 /* Allocates a block of bytes[u] for each unit u < units, and shows the progress on the live line:
- * page-locking takes a third of a second for each GB. Call it before ranks are connected. Ends the
- * program (EXIT_NO_MEMORY) if a block is refused. */
+ * page-locking takes a third of a second for each GB. On a counted device the blocks are addresses
+ * without memory. Call it before ranks are connected. Ends the program (EXIT_NO_MEMORY) if a block
+ * is refused. */
 void host_states_open(HostStates *states, Device *dev, const size_t *bytes, int units);
 /* Releases the blocks. The device must have finished all work on them. */
 void host_states_close(HostStates *states, Device *dev);
