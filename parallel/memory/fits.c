@@ -238,7 +238,8 @@ static char *smaller_plan_beside(const MemoryPlan *p, const MemoryRoom *room, co
         first = smaller_plan(p, c, most);
         second = shortfalls(p, room, ratios, choice);
         help = text_format("%s; %s", first, second);
-    } else if (states && ratios->at[100].device < p->optimizer) {
+    } else if (states && host_needs(p, ratios, 100) <= locked_room(p, room) &&
+               device_needs(p, ratios, 100) < (double)p->total) {
         first = write_ratio(p, room, c, ratios, 100);
         second = smaller_batch(c);
         help = text_format("%s; and %s", first, second);
@@ -264,7 +265,7 @@ static bool refuse_device(const MemoryPlan *p, const MemoryRoom *room, const Con
         snprintf(nccl, sizeof nccl,
                  ", or set NCCL_MAX_CTAS=%d in the environment: NCCL has %s of it", fewest,
                  figure_bytes((double)p->reserve).text);
-    char *help = OFFLOAD_BUILT && ratios != NULL && room->device && most > 0
+    char *help = ratios != NULL && room->device && most > 0
                      ? smaller_plan_beside(p, room, c, ratios)
                      : smaller_plan(p, c, most);
     error_set(err, n, "the plan needs %s%s and %s%s are available for it; %s%s%s",

@@ -110,13 +110,19 @@ static Config config_of(OffloadDevice device)
 }
 
 /* Fails unless the plan is refused with a message that has `words`; NULL: it fits. */
-static void says(const MemoryPlan *plan, MemoryRoom room, const Config *c, const char *words)
+static void says_with(const MemoryPlan *plan, MemoryRoom room, const Config *c,
+                      const MemoryRatios *ratios, const char *words)
 {
     char err[2048] = "";
-    MemoryRatios ratios = ratios_of();
-    bool fits = memory_fits(plan, &room, c, &ratios, err, sizeof err);
+    bool fits = memory_fits(plan, &room, c, ratios, err, sizeof err);
     if (fits != (words == NULL) || (words && strstr(err, words) == NULL))
         fail_msg("%s instead of: %s", fits ? "it fits" : err, words ? words : "it fits");
+}
+
+static void says(const MemoryPlan *plan, MemoryRoom room, const Config *c, const char *words)
+{
+    MemoryRatios ratios = ratios_of();
+    says_with(plan, room, c, &ratios, words);
 }
 
 /* Of page-locked memory, 5 % or 2 GB stay free, whichever is less; of other memory nothing. */
@@ -214,7 +220,6 @@ static void a_device_is_told_the_least_ratio_that_leaves_room(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
-    if (!OFFLOAD_BUILT) skip();
     MemoryPlan plan = plan_of(5, 0);
     says(&plan, room_of(115, 500), &c, NULL);
     says(&plan, room_of(52, 500), &c,
@@ -233,7 +238,6 @@ static void where_no_ratio_fits_both_shortfalls_are_named(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
-    if (!OFFLOAD_BUILT) skip();
     MemoryPlan plan = plan_of(5, 0);
     says(&plan, room_of(52, 42), &c,
          "choose a smaller model: its weights, gradients and optimizer alone take 102.4 GiB; no "
@@ -246,7 +250,6 @@ static void what_else_is_too_large_is_named(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
-    if (!OFFLOAD_BUILT) skip();
     MemoryPlan plan = plan_of(20, 0);
     says(&plan, room_of(8, 500), &c,
          "choose a smaller model: its weights and gradients alone take 9.3 GiB");
@@ -259,6 +262,27 @@ static void what_else_is_too_large_is_named(void **state)
         "lower train_micro_batch_size_per_gpu (now 4), data.seq_length (now 512), or the model, or "
         "set activation_checkpointing.policy to \"selective\" or \"full\", or write "
         "zero_optimization.offload_optimizer {\"device\": \"cpu\", \"ratio\": 0.1}");
+}
+
+/* Nor where the host has no room for them, or where those that can lie there do already. */
+static void states_that_cannot_move_to_the_host_are_not_named(void **state)
+{
+    (void)state;
+    Config c = config_of(OFFLOAD_NONE);
+    MemoryPlan plan = plan_of(20, 0);
+    static const char smaller[] =
+        "choose a smaller model: its weights, gradients and optimizer alone take ";
+    says(&plan, room_of(20, 50), &c, smaller);
+    /* Two ranks share the device: each keeps 5 GB of states there with any ratio. */
+    MemoryRatios ratios;
+    for (int k = 0; k <= 100; k++)
+        ratios.at[k] = (OptimizerBytes){.device = 5 * GB, .host = 95 * GB};
+    plan = plan_of(20, 90);
+    plan.host += 100 * GB;
+    plan.offloaded = plan.offloaded_of_device = 190 * GB;
+    plan.ranks = plan.of = plan.neighbours = 2;
+    c = config_of(OFFLOAD_CPU);
+    says_with(&plan, room_of(15, 500), &c, &ratios, smaller);
 }
 
 int main(void)
@@ -274,6 +298,7 @@ int main(void)
         cmocka_unit_test(a_device_is_told_the_least_ratio_that_leaves_room),
         cmocka_unit_test(where_no_ratio_fits_both_shortfalls_are_named),
         cmocka_unit_test(what_else_is_too_large_is_named),
+        cmocka_unit_test(states_that_cannot_move_to_the_host_are_not_named),
     };
     return cmocka_run_group_tests_name("states on the host in a plan", tests, NULL, NULL);
 }
