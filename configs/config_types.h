@@ -35,9 +35,6 @@ typedef enum { WARMUP_LOG, WARMUP_LINEAR } WarmupType;
 /* the shape of WSD's final decay */
 typedef enum { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT } DecayShape;
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } RecomputePolicy;
-/* Whether the optimizer's states can lie in the host's memory. While they cannot, "cpu" is noticed
- * and means "none". */
-enum { OFFLOAD_BUILT = 1 };
 /* Where the optimizer's states lie. */
 typedef enum { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME } OffloadDevice;
 typedef struct {

@@ -5,13 +5,12 @@
 static void check_device(Load *load)
 {
     static const char key[] = "zero_optimization.offload_optimizer.device";
-    OffloadDevice *device = &load->config->zero_optimization.offload_optimizer.device;
-    if (load_wrong(load, key) || *device == OFFLOAD_NONE) return;
-    if (OFFLOAD_BUILT && *device == OFFLOAD_CPU) return;
-    load_idle(
-        load, load_place(load, key), key, "accepted, without effect here (kept on the device; %s)",
-        OFFLOAD_BUILT ? "\"cpu\" would keep it on the host" : "the plan says whether it fits");
-    if (*device == OFFLOAD_CPU) *device = OFFLOAD_NONE;
+    if (load_wrong(load, key) ||
+        load->config->zero_optimization.offload_optimizer.device != OFFLOAD_NVME)
+        return;
+    load_idle(load, load_place(load, key), key,
+              "accepted, without effect here (kept on the device; \"cpu\" would keep it on the "
+              "host)");
 }
 
 static void check_pin_memory(Load *load)

@@ -62,7 +62,7 @@ static char *smaller_states(const Plan *plan)
 
 void plan_find_remedy(Plan *plan)
 {
-    if (!OFFLOAD_BUILT || plan->fits || !plan->hardware.cuda) return;
+    if (plan->fits || !plan->hardware.cuda) return;
     const Plan none = with_ratio(plan, 0), all = with_ratio(plan, WHOLE);
     char ratio[160];
     if (left(&all.device) < 0 || left(&none.host) < 0) return; /* something else is too large */

@@ -36,7 +36,6 @@ static OffloadConfig read_offload(const char *keys, const char *set, const char 
 static void states_of_the_optimizer_may_lie_on_the_host(void **state)
 {
     (void)state;
-    if (!OFFLOAD_BUILT) skip();
     OffloadConfig none = read_offload("", NULL, "");
     assert_true(none.device == OFFLOAD_NONE && none.ratio == 1 && none.pin_memory);
     OffloadConfig all =
@@ -58,7 +57,6 @@ static void states_of_the_optimizer_may_lie_on_the_host(void **state)
 static void cpu_offload_is_read_as_a_device(void **state)
 {
     (void)state;
-    if (!OFFLOAD_BUILT) skip();
     OffloadConfig old = read_offload(ZERO("\"cpu_offload\": true"), NULL,
                                      "c.json:2:23: notice: zero_optimization.cpu_offload: read as "
                                      "zero_optimization.offload_optimizer.device \"cpu\"");
@@ -89,7 +87,6 @@ static void cpu_offload_must_not_contradict_the_device(void **state)
 static void what_stays_on_the_device_is_said(void **state)
 {
     (void)state;
-    if (!OFFLOAD_BUILT) skip();
     OffloadConfig nvme = read_offload(
         ZERO("\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/n\"}"), NULL,
         "c.json:2:45: notice: zero_optimization.offload_optimizer.device: accepted, without effect "
